@@ -131,9 +131,9 @@ void hd__exec_unmap_memory(struct hd__exec *e)
 int32_t hd__exec_wait_event(struct hd__exec *e, struct hd_event *event, double deadline, struct hd_error *err)
 {
     for (uint32_t idle = 0;; idle++) {
-        int32_t done = 0, rc = e->device.ops->reached(e->device.handle, event, &done, err);
-        if (rc || done)
-            return rc;
+        int32_t rc = hd__exec_device_reached(&e->device, event, err);
+        if (rc)
+            return HD__MIN(rc, HD_OK);
         rc = hd__exec_progress(e, err);
         if (rc)
             return rc;

@@ -112,10 +112,9 @@ static int32_t open_device(struct hd__exec *e, struct hd_error *err)
     rc = e->device.ops->open(hd__exec_host_table(), c->device_choice.settings, &place, &e->device.handle, err);
     if (!rc)
         rc = hd__exec_device_check(&e->device, err);
-    if (rc || !e->device.streams)
+    if (rc)
         return rc;
-    e->transports.bounce = hd__exec_bounce_create(&e->device, &e->transports, c->job->device_staging);
-    e->transports.stream_comm = hd__exec_stream_comm_create(&e->device, &e->transports, c->job->comm_timeout);
+    e->comm = hd__exec_comm_engine_create(&e->transports, c->job->device_staging, c->job->comm_timeout);
     return HD_OK;
 }
 

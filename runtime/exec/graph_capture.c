@@ -137,22 +137,27 @@ static void cancel_comm_ops(struct hd__exec *e, const struct hd__graph_segment *
         hd__exec_comm_op_cancel(segment->comm_ops.at[n], deadline);
 }
 
+static void set_capturing(struct hd__exec *e, const struct hd__graph_segment *segment, int32_t on)
+{
+    e->capturing = on;
+    hd__exec_comm_ops_set_capturing(segment->comm_ops.at, segment->comm_ops.count, on);
+}
+
 /* HD_E_UNSUPPORTED: there is something in the piece that cannot be captured. A library that the device calls may have another
  * word for it; then the end says so. */
 static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *segment,
                        struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
-    int32_t ended, in_flight = e->in_flight, rc = d->ops->capture_begin(d->handle, err);
+    int32_t ended, rc = d->ops->capture_begin(d->handle, err);
     if (rc)
         return rc;
-    hd__exec_stream_comm_set_capturing(e->transports.stream_comm, e->capturing = 1);
+    set_capturing(e, segment, 1);
     rc = launch_each(e, section, segment, err);
     if (rc)
         cancel_comm_ops(e, segment);
-    hd__exec_stream_comm_set_capturing(e->transports.stream_comm, e->capturing = 0);
+    set_capturing(e, segment, 0);
     ended = d->ops->capture_end(d->handle, &segment->graph, rc ? &(struct hd_error)HD_ERROR_INIT : err);
-    e->in_flight = in_flight;
     if (!rc)
         return ended;
     drop_graph(e, segment); /* it lacks what came after the failure */
@@ -161,15 +166,14 @@ static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section,
 
 static int32_t replay(struct hd__exec *e, struct hd__graph_segment *segment, struct hd_error *err)
 {
-    struct hd__stream_comm *o = e->transports.stream_comm;
     struct hd__stream_inflight *inflight = NULL;
     int32_t rc = HD_OK;
     if (segment->comm_ops.count)
-        rc = hd__exec_stream_comm_begin_replay(o, segment->comm_ops.at, segment->comm_ops.count, &inflight, err);
+        rc = hd__exec_comm_ops_begin_replay(segment->comm_ops.at, segment->comm_ops.count, &inflight, err);
     if (!rc)
         rc = e->device.ops->replay(e->device.handle, segment->graph, err);
     if (!rc && inflight)
-        rc = hd__exec_stream_comm_end_replay(o, inflight, err);
+        rc = hd__exec_comm_ops_end_replay(segment->comm_ops.at, inflight, err);
     e->graph_replays++;
     return rc ? rc : hd__exec_progress(e, err);
 }

@@ -3,9 +3,7 @@
 #define HD_RUNTIME_EXEC_INTERNAL_H
 
 #include "core/program/ops.h"
-#include "runtime/exec/comm_op/bounce.h"
 #include "runtime/exec/comm_op/comm_op.h"
-#include "runtime/exec/comm_op/stream.h"
 #include "runtime/exec/copy/copy.h"
 #include "runtime/exec/copy/file_offload.h"
 #include "runtime/exec/device.h"
@@ -72,7 +70,8 @@ struct hd__exec {
     struct hd__copy_engine *copy_engine;
     struct hd__file_offload *file_offload; /* of a device with streams that keeps state in a file */
     int32_t arena_from;                    /* 0: transport (freed with it), 1: device, 2: mmap */
-    int32_t in_flight;
+    int32_t reserved;
+    struct hd__comm_engine *comm;
     struct hd__prepared_section *sections;
     struct hd__group_ref world;  /* of = NULL: there is one rank */
     struct hd__exec_max_buffer { /* where the world's transport is ordered: its numbers in the device's memory */

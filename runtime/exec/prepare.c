@@ -80,7 +80,7 @@ static int32_t prepare_instr(struct hd__exec *e, struct hd__prepared_section *se
     if (hd__op(i->op)->class == HD__CLASS_COLLECTIVE || hd__op(i->op)->class == HD__CLASS_P2P) {
         struct hd__instr_location place = {.section = section->of->name, .index = k};
         s->kind = HD__PREPARED_COMM;
-        return hd__exec_comm_op_create(&e->transports, e->p, i, &place, e->coord, e->arena, &s->comm_op, err);
+        return hd__exec_comm_op_create(e->comm, e->p, i, &place, e->coord, e->arena, &s->comm_op, err);
     }
     if (hd__is_copy(i))
         return prepare_copy(e, i, s, err);
@@ -120,7 +120,7 @@ int32_t hd__exec_prepare(struct hd__exec *e, struct hd_error *err)
     e->sections = hd__alloc(e->p->sections.count * sizeof *e->sections);
     for (uint32_t s = 0; s < e->p->sections.count && !rc; s++)
         rc = prepare_section(e, &e->sections[s], &e->p->sections.at[s], err);
-    return rc || !e->transports.bounce ? rc : hd__exec_bounce_alloc_slots(e->transports.bounce, err);
+    return rc ? rc : hd__exec_comm_engine_alloc(e->comm, err);
 }
 
 static void release_prepared(struct hd__exec *e, struct hd__prepared *s)
@@ -159,8 +159,6 @@ void hd__exec_release(struct hd__exec *e)
     }
     free(e->sections);
     e->sections = NULL;
-    hd__exec_bounce_free(e->transports.bounce);
-    hd__exec_stream_comm_free(e->transports.stream_comm);
-    e->transports.bounce = NULL;
-    e->transports.stream_comm = NULL;
+    hd__exec_comm_engine_free(e->comm);
+    e->comm = NULL;
 }

@@ -10,33 +10,10 @@ static double deadline(const struct hd__exec *e)
 
 int32_t hd__exec_progress(struct hd__exec *e, struct hd_error *err)
 {
-    struct hd__stream_comm *stream_comm = e->transports.stream_comm;
     int32_t rc;
     if (e->file_offload && (rc = hd__exec_file_offload_progress(e->file_offload, err)) < 0)
         return rc;
-    if (!e->in_flight && !(stream_comm && hd__exec_stream_comm_busy(stream_comm)))
-        return HD_OK;
-    rc = hd__exec_transports_progress(&e->transports, err);
-    if (rc >= 0 && stream_comm)
-        rc = hd__exec_stream_comm_poll(stream_comm, err);
-    if (rc >= 0 && e->transports.bounce)
-        rc = hd__exec_bounce_progress(e->transports.bounce, err);
-    return HD__MIN(rc, HD_OK);
-}
-
-static int32_t start_comm_op(struct hd__exec *e, struct hd__comm_op *x, struct hd_error *err)
-{
-    int32_t rc = hd__exec_comm_op_start(x, err);
-    e->in_flight += hd__exec_comm_op_pending(x);
-    return rc;
-}
-
-static int32_t wait_comm_op(struct hd__exec *e, struct hd__comm_op *x, struct hd_error *err)
-{
-    if (!hd__exec_comm_op_pending(x))
-        return HD_OK;
-    e->in_flight--;
-    return hd__exec_comm_op_wait(x, e->config.compiled->job->comm_timeout, &e->comm_seconds, err);
+    return hd__exec_comm_engine_progress(e->comm, err);
 }
 
 static int32_t start_copy(struct hd__exec *e, struct hd__copy_op *c, struct hd_error *err)
@@ -86,11 +63,13 @@ int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct
     switch (s->kind) {
     case HD__PREPARED_KERNEL:
         rc = e->device.ops->launch(e->device.handle, s->kernel, HD_STREAM_COMPUTE, err);
-        return rc || e->capturing || (!e->in_flight && !e->file_offload) ? rc : hd__exec_progress(e, err);
+        if (rc || e->capturing || (!hd__exec_comm_engine_pending(e->comm) && !e->file_offload))
+            return rc;
+        return hd__exec_progress(e, err);
     case HD__PREPARED_COMM:
-        return start_comm_op(e, s->comm_op, err);
+        return hd__exec_comm_op_start(s->comm_op, err);
     case HD__PREPARED_COMM_WAIT:
-        return wait_comm_op(e, s->comm_op, err);
+        return hd__exec_comm_op_wait(s->comm_op, &e->comm_seconds, err);
     case HD__PREPARED_COPY:
         return start_copy(e, s->copy, err);
     case HD__PREPARED_COPY_WAIT:

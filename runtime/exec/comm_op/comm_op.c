@@ -8,6 +8,15 @@
 #include "core/program/access.h"
 #include "core/program/ops.h"
 
+struct hd__comm_engine {
+    struct hd__comm_path self, host;
+    struct hd__comm_path *bounce, *stream; /* NULL: the device has no streams */
+    struct hd__flight *flight;
+    struct hd__clock clock;
+    double timeout;
+    int32_t pending, reserved;
+};
+
 /* ---- collectives */
 
 static uint32_t coll_of(uint16_t op)
@@ -48,54 +57,11 @@ static struct hd__block_layout permute_of(const struct hd_program *p, hd_tensor 
     return s;
 }
 
-void hd__exec_permute_blocks(const struct hd__block_layout *s, char *tensor, int to_blocks)
-{
-    for (int64_t b = 0; b < s->n; b++)
-        for (int64_t o = 0; o < s->outer; o++) {
-            char *block = s->blocks + (b * s->outer + o) * s->inner, *piece = tensor + (o * s->n + b) * s->inner;
-            memcpy(to_blocks ? block : piece, to_blocks ? piece : block, (size_t)s->inner);
-        }
-}
-
 static void init_permutes(struct hd__comm_op *x, const struct hd_program *p, const struct hd__instr *i)
 {
     int64_t n = x->group.of->n;
     x->pack = permute_of(p, i->in[0], i->to, n, (void *)x->call.send);
     x->unpack = permute_of(p, i->out[0], i->from, n, x->call.recv);
-}
-
-/* Memory for blocks, where the transport reaches it. */
-static int32_t alloc_blocks(struct hd__comm_op *x, struct hd__block_layout *s, struct hd_error *err)
-{
-    const struct hd__device *d = x->transports->device;
-    size_t bytes = (size_t)(s->outer * s->n * s->inner);
-    void *blocks = NULL;
-    int32_t rc = HD_OK;
-    if (x->path == HD__COMM_PATH_STREAM)
-        rc = d->ops->alloc(d->handle, HD_MEM_DEVICE, bytes, &blocks, err);
-    else
-        blocks = hd__alloc(bytes);
-    s->blocks = blocks;
-    return rc;
-}
-
-static int32_t alloc_all_blocks(struct hd__comm_op *x, struct hd_error *err)
-{
-    int32_t rc = alloc_blocks(x, &x->pack, err);
-    if (!rc)
-        rc = alloc_blocks(x, &x->unpack, err);
-    x->call.send = x->pack.blocks;
-    x->call.recv = x->unpack.blocks;
-    return rc;
-}
-
-static void free_blocks(const struct hd__comm_op *x, const struct hd__block_layout *s)
-{
-    const struct hd__device *d = x->transports->device;
-    if (x->path != HD__COMM_PATH_STREAM)
-        free(s->blocks);
-    else if (s->blocks)
-        d->ops->free(d->handle, HD_MEM_DEVICE, s->blocks);
 }
 
 /* What all members call an operation: its number; across stages, which number theirs alone, its tensor's name. */
@@ -177,7 +143,7 @@ static void describe_for_recorder(struct hd__comm_op *x, const struct hd_program
         .name = hd__op(i->op)->name,
         .section = place->section,
         .block = p->blocks.at[i->block],
-        .channel = hd__comm_flight_channel(x->transports->flight, g->name, g->ranks, g->n, from, to, m ? m->stream : 0),
+        .channel = hd__comm_flight_channel(x->engine->flight, g->name, g->ranks, g->n, from, to, m ? m->stream : 0),
         .tag = x->call.tag,
         .count = x->call.coll ? x->call.count : (uint64_t)hd__numel(p, in ? in : out),
         .bytes = (uint64_t)HD__MAX(in ? hd__tensor_bytes(p, in) : 0, out ? hd__tensor_bytes(p, out) : 0),
@@ -190,20 +156,74 @@ static void describe_for_recorder(struct hd__comm_op *x, const struct hd_program
     hd__comm_flight_hash_op(&x->flight_op);
 }
 
-/* ---- life */
+/* ---- all ops of a rank */
 
-static uint32_t choose_path(const struct hd__transports *t, const struct hd__group_ref *group)
+struct hd__comm_engine *hd__exec_comm_engine_create(struct hd__transports *transports, int64_t chunk, double timeout)
 {
-    if (!t->bounce || group->of->n == 1)
-        return HD__COMM_PATH_HOST;
-    return group->transport->stream_ordered ? HD__COMM_PATH_STREAM : HD__COMM_PATH_BOUNCE;
+    struct hd__comm_engine *c = hd__alloc(sizeof *c);
+    struct hd__comm_path path = {.device = transports->device, .transports = transports};
+    c->flight = transports->flight;
+    c->timeout = timeout;
+    c->self = c->host = path;
+    c->self.ops = &hd__comm_path_self;
+    c->host.ops = &hd__comm_path_host;
+    if (transports->device->streams) {
+        c->bounce = hd__exec_bounce_create(transports, chunk);
+        c->stream = hd__exec_stream_create(transports, c->flight, &c->clock, timeout);
+    }
+    return c;
 }
+
+void hd__exec_comm_engine_free(struct hd__comm_engine *c)
+{
+    if (!c)
+        return;
+    if (c->bounce) {
+        c->bounce->ops->free(c->bounce);
+        c->stream->ops->free(c->stream);
+    }
+    free(c);
+}
+
+int32_t hd__exec_comm_engine_alloc(struct hd__comm_engine *c, struct hd_error *err)
+{
+    return c->bounce ? hd__exec_bounce_alloc_slots(c->bounce, err) : HD_OK;
+}
+
+int32_t hd__exec_comm_engine_progress(struct hd__comm_engine *c, struct hd_error *err)
+{
+    int32_t rc;
+    if (!c->pending && !(c->stream && c->stream->under_way))
+        return HD_OK;
+    rc = hd__exec_transports_progress(c->host.transports, err);
+    if (rc >= 0 && c->stream)
+        rc = c->stream->ops->progress(c->stream, err);
+    if (rc >= 0 && c->bounce)
+        rc = c->bounce->ops->progress(c->bounce, err);
+    return HD__MIN(rc, HD_OK);
+}
+
+int32_t hd__exec_comm_engine_pending(const struct hd__comm_engine *c)
+{
+    return c->pending;
+}
+
+static struct hd__comm_path *choose_path(struct hd__comm_engine *c, const struct hd__group_ref *group)
+{
+    if (group->of->n == 1)
+        return &c->self;
+    if (!c->bounce)
+        return &c->host;
+    return group->transport->stream_ordered ? c->stream : c->bounce;
+}
+
+/* ---- an op */
 
 /* In one stream a stage that sends would keep itself from what it has to send before. */
 static int32_t check_messages(const struct hd__comm_op *x, struct hd_error *err)
 {
     const char *use = x->group.transport->section->use;
-    if (x->path != HD__COMM_PATH_STREAM || (x->group.transport->ops->caps & HD_COMM_STREAM_APART))
+    if (!hd__exec_comm_op_stream_ordered(x) || (x->group.transport->ops->caps & HD_COMM_STREAM_APART))
         return HD_OK;
     return hd_fail(err, HD_E_UNSUPPORTED,
                    "comm-%s puts all its messages into one stream of the device, where those of a pipeline would "
@@ -211,27 +231,23 @@ static int32_t check_messages(const struct hd__comm_op *x, struct hd_error *err)
                    use, use);
 }
 
-static int32_t register_op(struct hd__comm_op *x, const struct hd__instr *i, struct hd_error *err)
-{
-    int32_t rc = x->pack.n ? alloc_all_blocks(x, err) : HD_OK;
-    if (!rc && x->path == HD__COMM_PATH_BOUNCE)
-        return hd__exec_bounce_register(x->transports->bounce, x, i->stream, err);
-    return rc || x->path == HD__COMM_PATH_HOST ? rc : hd__exec_stream_comm_register(x->transports->stream_comm, x, err);
-}
-
-int32_t hd__exec_comm_op_create(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
+int32_t hd__exec_comm_op_create(struct hd__comm_engine *c, struct hd_program *p, const struct hd__instr *i,
                                 const struct hd__instr_location *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
-                                struct hd__comm_op **exchange, struct hd_error *err)
+                                struct hd__comm_op **op, struct hd_error *err)
 {
-    struct hd__comm_op *x = hd__arena_alloc(&p->arena, sizeof *x);
     int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
+    struct hd__group_ref group;
+    struct hd__comm_path *path;
+    struct hd__comm_op *x;
     int32_t rc =
-        hd__exec_transports_group(transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &x->group, err);
+        hd__exec_transports_group(c->host.transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &group, err);
     if (rc)
         return rc;
-    *exchange = x;
-    x->transports = transports;
-    x->path = choose_path(transports, &x->group);
+    path = choose_path(c, &group);
+    x = hd__arena_alloc(&p->arena, path->ops->op_bytes);
+    x->engine = c;
+    x->path = path;
+    x->group = group;
     x->call.struct_size = sizeof x->call;
     x->call.send = i->n_in ? hd__tensor_address(p, i->in[0], coord, arena) : NULL;
     x->call.recv = i->n_out ? hd__tensor_address(p, i->out[0], coord, arena) : NULL;
@@ -248,142 +264,68 @@ int32_t hd__exec_comm_op_create(struct hd__transports *transports, struct hd_pro
                        hd__axis_name(__builtin_ctz(i->axes)));
     x->requests = hd__arena_alloc(&p->arena, x->n_requests * sizeof *x->requests);
     describe_for_recorder(x, p, i, place);
-    return register_op(x, i, err);
+    *op = x;
+    return path->ops->prepare ? path->ops->prepare(x, i->stream, err) : HD_OK;
 }
 
 void hd__exec_comm_op_free(struct hd__comm_op *x)
 {
-    if (!x)
-        return;
-    if (x->path == HD__COMM_PATH_BOUNCE)
-        hd__exec_bounce_unregister(x->transports->bounce, x);
-    if (x->path == HD__COMM_PATH_STREAM)
-        hd__exec_stream_comm_unregister(x->transports->stream_comm, x);
-    free_blocks(x, &x->pack);
-    free_blocks(x, &x->unpack);
+    if (x && x->path->ops->release)
+        x->path->ops->release(x);
 }
 
 /* ---- running */
 
-static int32_t start_messages(struct hd__comm_op *x, struct hd_error *err)
-{
-    const struct hd_comm_ops *ops = x->group.transport->ops;
-    struct hd_comm_group *g = x->group.of->group;
-    int32_t rc = HD_OK;
-    for (uint32_t n = 0; n < x->n_messages && !rc; n++) {
-        const struct hd__p2p_message *m = &x->message[n];
-        rc = m->receives ? ops->recv(g, m->peer, m->stream, m->data, m->bytes, &x->requests[n], err)
-                         : ops->send(g, m->peer, m->stream, m->data, m->bytes, &x->requests[n], err);
-    }
-    return rc;
-}
-
-static int32_t start_collective(struct hd__comm_op *x, struct hd_error *err)
-{
-    int32_t rc = HD_OK;
-    if (x->pack.n && x->path == HD__COMM_PATH_HOST)
-        hd__exec_permute_blocks(&x->pack, x->pack.tensor, 1);
-    for (int64_t n = 0; n < x->n_calls && !rc; n++) {
-        struct hd_comm_call call = x->call;
-        call.send = (const char *)x->call.send + n * x->send_stride;
-        call.recv = (char *)x->call.recv + n * x->recv_stride;
-        rc = x->group.transport->ops->collective(x->group.of->group, &call, &x->requests[n], err);
-    }
-    return rc;
-}
-
-/* A rank that is alone in its group. */
-static int32_t copy_to_self(const struct hd__comm_op *x, struct hd_error *err)
-{
-    const struct hd__device *d = x->transports->device;
-    size_t bytes = (size_t)(x->n_calls * x->send_stride);
-    if (x->call.recv == x->call.send)
-        return HD_OK;
-    if (d->streams)
-        return d->ops->copy(d->handle, HD_STREAM_COMPUTE, x->call.recv, x->call.send, bytes, err);
-    memmove(x->call.recv, x->call.send, bytes);
-    return HD_OK;
-}
-
-int32_t hd__exec_comm_op_post(struct hd__comm_op *x, struct hd_error *err)
-{
-    int32_t rc;
-    hd__exec_progress_lock(x->transports->progress_thread);
-    rc = x->n_messages ? start_messages(x, err) : start_collective(x, err);
-    hd__exec_progress_unlock(x->transports->progress_thread, rc ? 0 : (int32_t)x->n_requests);
-    return rc;
-}
-
 int32_t hd__exec_comm_op_start(struct hd__comm_op *x, struct hd_error *err)
 {
+    const struct hd__comm_path_ops *ops = x->path->ops;
+    struct hd__comm_engine *c = x->engine;
     int32_t rc;
-    if (x->group.of->n == 1)
-        return copy_to_self(x, err);
-    if (x->path == HD__COMM_PATH_STREAM) {
-        rc = hd__exec_stream_comm_start(x->transports->stream_comm, x, err);
-        x->pending = !rc;
+    if (!ops->capturable)
+        x->flight_number = hd__comm_flight_start(c->flight, &x->flight_op, hd__clock_now(&c->clock));
+    rc = ops->start(x, err);
+    x->pending = !rc && ops->wait;
+    c->pending += x->pending;
+    if (rc && !ops->capturable)
+        hd__comm_flight_end(c->flight, x->flight_number, hd__clock_now(&c->clock), rc);
+    return rc;
+}
+
+int32_t hd__exec_comm_op_wait(struct hd__comm_op *x, double *seconds, struct hd_error *err)
+{
+    const struct hd__comm_path_ops *ops = x->path->ops;
+    struct hd__comm_engine *c = x->engine;
+    double since = hd__clock_now(&c->clock), now;
+    int32_t rc;
+    if (!x->pending)
+        return HD_OK;
+    c->pending -= x->pending;
+    x->pending = 0;
+    if (!ops->capturable)
+        hd__comm_flight_wait(c->flight, x->flight_number, since);
+    rc = ops->wait(x, since + c->timeout, err);
+    if (ops->capturable)
         return rc;
-    }
-    x->flight_number =
-        hd__comm_flight_start(x->transports->flight, &x->flight_op, hd__clock_now(&x->transports->clock));
-    rc = x->path == HD__COMM_PATH_BOUNCE ? hd__exec_bounce_start(x->transports->bounce, x, err)
-                                         : hd__exec_comm_op_post(x, err);
-    x->pending = !rc;
-    if (rc)
-        hd__comm_flight_end(x->transports->flight, x->flight_number, hd__clock_now(&x->transports->clock), rc);
+    now = hd__clock_now(&c->clock);
+    hd__comm_flight_end(c->flight, x->flight_number, now, rc);
+    *seconds += now - since;
     return rc;
 }
 
 int32_t hd__exec_comm_op_capturable(const struct hd__comm_op *x)
 {
-    return x->path == HD__COMM_PATH_STREAM || (x->group.of->n == 1 && x->transports->device->streams);
+    return x->path->ops->capturable;
 }
 
 int32_t hd__exec_comm_op_stream_ordered(const struct hd__comm_op *x)
 {
-    return x->path == HD__COMM_PATH_STREAM;
-}
-
-int32_t hd__exec_comm_op_pending(const struct hd__comm_op *x)
-{
-    return x->pending;
+    return x->path->ops->cancel != NULL;
 }
 
 void hd__exec_comm_op_cancel(struct hd__comm_op *x, double deadline)
 {
-    for (uint32_t n = 0; n < x->n_requests && x->pending; n++) {
-        struct hd_error none = HD_ERROR_INIT;
-        (void)hd__exec_transports_wait(x->transports, x->group.transport, x->requests[n], deadline, &none);
-    }
+    if (x->pending)
+        x->path->ops->cancel(x, deadline);
+    x->engine->pending -= x->pending;
     x->pending = 0;
-}
-
-static int32_t wait_requests(struct hd__comm_op *x, double deadline, struct hd_error *err)
-{
-    int32_t rc = HD_OK;
-    for (uint32_t n = 0; n < x->n_requests && !rc; n++)
-        rc = hd__exec_transports_wait(x->transports, x->group.transport, x->requests[n], deadline, err);
-    if (x->unpack.n && !rc)
-        hd__exec_permute_blocks(&x->unpack, x->unpack.tensor, 0);
-    return rc;
-}
-
-int32_t hd__exec_comm_op_wait(struct hd__comm_op *x, double timeout, double *seconds, struct hd_error *err)
-{
-    double since = hd__clock_now(&x->transports->clock), now;
-    int32_t rc;
-    if (!x->pending)
-        return HD_OK;
-    if (x->path == HD__COMM_PATH_STREAM) {
-        x->pending = 0;
-        return hd__exec_stream_comm_wait(x->transports->stream_comm, x, err);
-    }
-    hd__comm_flight_wait(x->transports->flight, x->flight_number, since);
-    rc = x->path == HD__COMM_PATH_BOUNCE ? hd__exec_bounce_wait(x->transports->bounce, x, since + timeout, err)
-                                         : wait_requests(x, since + timeout, err);
-    x->pending = 0;
-    now = hd__clock_now(&x->transports->clock);
-    hd__comm_flight_end(x->transports->flight, x->flight_number, now, rc);
-    *seconds += now - since;
-    return rc;
 }

@@ -1,10 +1,9 @@
-/* Inside exchange*.c and stage*.c: what an instruction sends and receives, and how it gets there. */
+/* Inside comm_op/: what an op is, and a path to its transport as a table of calls. */
 #ifndef HD_RUNTIME_EXEC_COMM_OP_INTERNAL_H
 #define HD_RUNTIME_EXEC_COMM_OP_INTERNAL_H
 
-#include "runtime/exec/comm_op/bounce.h"
+#include "core/base/clock.h"
 #include "runtime/exec/comm_op/comm_op.h"
-#include "runtime/exec/comm_op/stream.h"
 
 /* [outer, n, inner] bytes in a tensor <-> n contiguous blocks [outer, inner]. */
 struct hd__block_layout {
@@ -20,12 +19,9 @@ struct hd__p2p_message {
     uint32_t stream, reserved;
 };
 
-/* How a transport reaches the tensors: where they are the host's it is called at once; where the device has streams, an
- * exchange goes through a lane of the stage, or into a stream of the device. */
-enum { HD__COMM_PATH_HOST = 0, HD__COMM_PATH_BOUNCE, HD__COMM_PATH_STREAM };
-
 struct hd__comm_op {
-    struct hd__transports *transports;
+    struct hd__comm_engine *engine;
+    struct hd__comm_path *path;
     struct hd__group_ref group;
     struct hd_comm_call call;                  /* a collective */
     int64_t n_calls, send_stride, recv_stride; /* bytes from one call to the next */
@@ -33,18 +29,57 @@ struct hd__comm_op {
     struct hd__p2p_message message[2];
     uint32_t n_messages, n_requests;
     hd_request *requests;
-    int32_t pending;
-    uint32_t path;                  /* HD__WAY_... */
-    struct hd__bounce_op bounce;    /* HD__COMM_PATH_BOUNCE */
-    struct hd__stream_op stream_op; /* HD__COMM_PATH_STREAM */
+    int32_t pending, reserved;
     struct hd__flight_op flight_op; /* as the recorder describes it */
     uint64_t flight_number;         /* its number there while it is pending */
 };
 
+/* All calls but free and progress are of an op of this path. */
+struct hd__comm_path_ops {
+    size_t op_bytes; /* an op of this path begins with struct hd__comm_op */
+    int32_t
+        capturable; /* it is enqueued on the device as a whole, and recorded where that is; else the host waits for it */
+    int32_t reserved;
+    /* Addresses, calls and messages are there; memory for the blocks of an all_to_all is not. `queue`: the instruction's stream
+     * of the program. */
+    int32_t (*prepare)(struct hd__comm_op *x, uint32_t queue, struct hd_error *err);
+    void (*release)(struct hd__comm_op *x); /* also after a prepare that failed; both NULL: nothing to prepare */
+    int32_t (*start)(struct hd__comm_op *x, struct hd_error *err);
+    int32_t (*wait)(struct hd__comm_op *x, double deadline, struct hd_error *err); /* NULL: the start does it all */
+    void (*cancel)(struct hd__comm_op *x, double deadline);                        /* NULL: not ordered by a stream */
+    int32_t (*progress)(struct hd__comm_path *path,
+                        struct hd_error *err); /* 1 if anything moved, 0 if not, or an error */
+    void (*free)(struct hd__comm_path *path);  /* NULL: it has no state */
+};
+
+/* One path of a rank; its state begins with this. */
+struct hd__comm_path {
+    const struct hd__comm_path_ops *ops;
+    const struct hd__device *device;
+    struct hd__transports *transports;
+    int32_t under_way, reserved; /* what progress has to look at */
+};
+
+extern const struct hd__comm_path_ops hd__comm_path_self, hd__comm_path_host; /* host.c */
+/* bounce.c */
+struct hd__comm_path *hd__exec_bounce_create(struct hd__transports *transports, int64_t chunk);
+int32_t hd__exec_bounce_alloc_slots(struct hd__comm_path *path, struct hd_error *err);
+/* stream.c; flight, clock: of the engine, which records what the host waits for. */
+struct hd__comm_path *hd__exec_stream_create(struct hd__transports *transports, struct hd__flight *flight,
+                                             struct hd__clock *clock, double timeout);
+
+/* host.c: for the other paths */
+
+/* Host memory for the blocks of an all_to_all; nothing for others. */
+void hd__exec_blocks_alloc(struct hd__comm_op *x);
+void hd__exec_blocks_free(struct hd__comm_op *x);
 /* to_blocks: from the tensor into the blocks; else back. `tensor` may be a copy of it. */
 void hd__exec_permute_blocks(const struct hd__block_layout *s, char *tensor, int to_blocks);
-
-/* Gives all of it to the transport: n_requests requests. */
+/* Sends `data`, or receives into it, as the message says. */
+int32_t hd__exec_post_message(const struct hd__comm_op *x, const struct hd__p2p_message *m, void *data, uint64_t bytes,
+                              hd_request *request, struct hd_error *err);
+/* Gives all of it to the transport: n_requests requests; and waits for these. */
 int32_t hd__exec_comm_op_post(struct hd__comm_op *x, struct hd_error *err);
+int32_t hd__exec_comm_op_wait_requests(struct hd__comm_op *x, double deadline, struct hd_error *err);
 
 #endif

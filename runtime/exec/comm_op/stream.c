@@ -1,160 +1,143 @@
-/* Exchanges on the device's own streams: see stream.h. */
-#include "runtime/exec/comm_op/stream.h"
-
+/* Ops over transports that put their operations into a stream of the device (HD_COMM_STREAM_ORDERED).
+ *
+ * An op begins behind an event of compute; at the wait the stream, and compute with it, follow its end: the host waits for
+ * nothing. What was enqueued is watched, so that the flight recorder knows what is done, and an operation that stands still
+ * on the device for longer than comm.timeout ends the job. An all_to_all is packed and unpacked by kernels, on the compute
+ * stream. */
 #include <stdlib.h>
 
 #include "runtime/exec/comm_op/internal.h"
 
+/* One op, or those of a captured piece. */
 struct hd__stream_inflight {
     struct hd__stream_inflight *next;
     struct hd_event *ready, *done;
-    const char *name;         /* of the first operation */
-    uint64_t *flight_numbers; /* their numbers in the recorder */
-    uint32_t n, room;
-    int32_t wait_recorded, reserved; /* compute has come to the wait: `done` says when it is complete */
+    const char *name;                   /* of the first operation */
+    HD__ARRAY(uint64_t) flight_numbers; /* their numbers in the recorder */
+    int32_t wait_recorded, reserved;    /* compute has come to the wait: `done` says when it is complete */
 };
 
-struct hd__stream_comm {
-    const struct hd__device *device;
-    struct hd__transports *transports;
+struct stream_path {
+    struct hd__comm_path path;
+    struct hd__flight *flight;
+    struct hd__clock *clock;
     struct hd__stream_inflight *head, **tail; /* under way, in order */
     struct hd__stream_inflight *unused;
     double timeout, since; /* since when the first of them may run; 0: it has not begun */
     int32_t capturing, reserved;
 };
 
+struct stream_op {
+    struct hd__comm_op op;
+    struct hd__stream_inflight *inflight; /* while it is pending */
+    struct hd_event *ready, *done;        /* in a captured piece */
+    struct hd_kernel *pack, *unpack;      /* NULL: the device copies piece by piece */
+};
+
 /* ---- what is watched */
 
-struct hd__stream_comm *hd__exec_stream_comm_create(const struct hd__device *d, struct hd__transports *transports,
-                                                    double timeout)
-{
-    struct hd__stream_comm *o = hd__alloc(sizeof *o);
-    o->device = d;
-    o->transports = transports;
-    o->timeout = timeout;
-    o->tail = &o->head;
-    return o;
-}
-
-static void free_list(const struct hd__stream_comm *o, struct hd__stream_inflight *w)
+static void free_list(const struct stream_path *s, struct hd__stream_inflight *w)
 {
     for (struct hd__stream_inflight *next; w; w = next) {
         next = w->next;
-        hd__exec_device_free_event(o->device, w->ready);
-        hd__exec_device_free_event(o->device, w->done);
-        free(w->flight_numbers);
+        hd__exec_device_free_event(s->path.device, w->ready);
+        hd__exec_device_free_event(s->path.device, w->done);
+        hd__free_array(&w->flight_numbers);
         free(w);
     }
 }
 
-void hd__exec_stream_comm_free(struct hd__stream_comm *o)
+static int32_t take_inflight(struct stream_path *s, struct hd__stream_inflight **inflight, struct hd_error *err)
 {
-    if (!o)
-        return;
-    free_list(o, o->head);
-    free_list(o, o->unused);
-    free(o);
-}
-
-static int32_t take_inflight(struct hd__stream_comm *o, struct hd__stream_inflight **watched, struct hd_error *err)
-{
-    struct hd__stream_inflight *w = o->unused;
+    struct hd__stream_inflight *w = s->unused;
     int32_t rc;
     if (w) {
-        o->unused = w->next;
-        w->n = 0;
+        s->unused = w->next;
+        w->flight_numbers.count = 0;
         w->wait_recorded = 0;
-        *watched = w;
+        *inflight = w;
         return HD_OK;
     }
     w = hd__alloc(sizeof *w);
-    rc = hd__exec_device_create_event(o->device, &w->ready, err);
+    rc = hd__exec_device_create_event(s->path.device, &w->ready, err);
     if (!rc)
-        rc = hd__exec_device_create_event(o->device, &w->done, err);
+        rc = hd__exec_device_create_event(s->path.device, &w->done, err);
     if (rc)
-        free_list(o, w);
+        free_list(s, w);
     else
-        *watched = w;
+        *inflight = w;
     return rc;
 }
 
-static void record_start(struct hd__stream_comm *o, struct hd__stream_inflight *w, const struct hd__comm_op *x)
+static void record_start(struct stream_path *s, struct hd__stream_inflight *w, const struct hd__comm_op *x)
 {
-    uint64_t flown = hd__comm_flight_start(o->transports->flight, &x->flight_op, hd__clock_now(&o->transports->clock));
-    struct {
-        uint64_t *at;
-        uint32_t count, room;
-    } all = {w->flight_numbers, w->n, w->room};
-    hd__push(&all, flown);
-    w->name = w->n ? w->name : x->flight_op.name;
-    w->flight_numbers = all.at;
-    w->n = all.count;
-    w->room = all.room;
+    w->name = w->flight_numbers.count ? w->name : x->flight_op.name;
+    hd__push(&w->flight_numbers, hd__comm_flight_start(s->flight, &x->flight_op, hd__clock_now(s->clock)));
 }
 
-static void append_inflight(struct hd__stream_comm *o, struct hd__stream_inflight *w)
+static void append_inflight(struct stream_path *s, struct hd__stream_inflight *w)
 {
     w->next = NULL;
-    *o->tail = w;
-    o->tail = &w->next;
+    *s->tail = w;
+    s->tail = &w->next;
+    s->path.under_way++;
 }
 
-static void complete_head(struct hd__stream_comm *o, double now, int32_t code)
+static void complete_head(struct stream_path *s, double now, int32_t code)
 {
-    struct hd__stream_inflight *w = o->head;
-    for (uint32_t n = 0; n < w->n; n++)
-        hd__comm_flight_end(o->transports->flight, w->flight_numbers[n], now, code);
-    o->head = w->next;
-    o->tail = o->head ? o->tail : &o->head;
-    w->next = o->unused;
-    o->unused = w;
-    o->since = 0;
+    struct hd__stream_inflight *w = s->head;
+    for (uint32_t n = 0; n < w->flight_numbers.count; n++)
+        hd__comm_flight_end(s->flight, w->flight_numbers.at[n], now, code);
+    s->head = w->next;
+    s->tail = s->head ? s->tail : &s->head;
+    w->next = s->unused;
+    s->unused = w;
+    s->since = 0;
+    s->path.under_way--;
 }
 
-static int32_t event_reached(const struct hd__stream_comm *o, struct hd_event *event, int32_t *done,
-                             struct hd_error *err)
+/* HD_E_TIMEOUT where the first of what is under way has been on the device for too long. */
+static int32_t stream_progress(struct hd__comm_path *path, struct hd_error *err)
 {
-    return o->device->ops->reached(o->device->handle, event, done, err);
-}
-
-int32_t hd__exec_stream_comm_poll(struct hd__stream_comm *o, struct hd_error *err)
-{
-    double now = hd__clock_now(&o->transports->clock);
-    int32_t done = 1, rc = HD_OK;
-    while (o->head && o->head->wait_recorded && done && !rc) {
-        rc = event_reached(o, o->head->done, &done, err);
-        if (!rc && done)
-            complete_head(o, now, HD_OK);
+    struct stream_path *s = (struct stream_path *)path;
+    double now = hd__clock_now(s->clock);
+    int32_t rc = 1;
+    while (s->head && s->head->wait_recorded && rc == 1) {
+        rc = hd__exec_device_reached(path->device, s->head->done, err);
+        if (rc == 1)
+            complete_head(s, now, HD_OK);
     }
-    if (rc || !o->head || !o->head->wait_recorded)
-        return rc;
-    done = 0;
-    if (o->since == 0)
-        rc = event_reached(o, o->head->ready, &done, err);
-    if (done)
-        o->since = now;
-    if (rc || o->since == 0 || now < o->since + o->timeout)
-        return rc;
+    if (rc < 0 || !s->head || !s->head->wait_recorded)
+        return HD__MIN(rc, HD_OK);
+    if (s->since == 0) {
+        rc = hd__exec_device_reached(path->device, s->head->ready, err);
+        if (rc == 1)
+            s->since = now;
+    }
+    if (rc < 0 || s->since == 0 || now < s->since + s->timeout)
+        return HD__MIN(rc, HD_OK);
     rc = hd_fail(err, HD_E_TIMEOUT,
                  "%s%s: on the device for %.0f s (comm.timeout) without coming to an end: is another rank "
                  "somewhere else?",
-                 o->head->name, o->head->n > 1 ? ", or one that follows it" : "", o->timeout);
-    complete_head(o, now, rc);
+                 s->head->name, s->head->flight_numbers.count > 1 ? ", or one that follows it" : "", s->timeout);
+    complete_head(s, now, rc);
     return rc;
-}
-
-int32_t hd__exec_stream_comm_busy(const struct hd__stream_comm *o)
-{
-    return o->head != NULL;
 }
 
 /* ---- packing */
 
-/* [outer, n, inner] <-> [n, outer, inner]: a copy whose dims stand in another order. */
-static int32_t prepare_permute(struct hd__stream_comm *o, const struct hd__block_layout *s, uint32_t dtype,
-                               int to_blocks, struct hd_kernel **kernel, struct hd_error *err)
+/* Blocks where the transport reaches them, and how they are filled or emptied: [outer, n, inner] <-> [n, outer, inner] is a
+ * copy whose dims stand in another order. */
+static int32_t prepare_blocks(const struct hd__comm_op *x, struct hd__block_layout *s, struct hd_kernel **kernel,
+                              struct hd_error *err)
 {
+    const struct hd__device *d = x->path->device;
+    uint32_t dtype = x->call.dtype;
     int64_t inner = s->inner / (int64_t)hd_dtype_size(dtype);
+    int to_blocks = s == &x->pack;
+    void *memory = NULL;
+    int32_t rc = d->ops->alloc(d->handle, HD_MEM_DEVICE, (size_t)(s->outer * s->n * s->inner), &memory, err);
+    s->blocks = memory;
     struct hd_operand tensor = {
         .data = s->tensor, .dtype = dtype, .ndim = 3, .dim = {'a', 'b', 'c'}, .extent = {s->outer, s->n, inner}};
     struct hd_operand blocks = {
@@ -167,15 +150,12 @@ static int32_t prepare_permute(struct hd__stream_comm *o, const struct hd__block
                                  .out = to_blocks ? &blocks : &tensor,
                                  .attrs = {.struct_size = sizeof desc.attrs, .peer = -1},
                                  .label = "all_to_all"};
-    if (!(o->device->ops->caps & HD_DEVICE_PERMUTES))
-        return HD_OK;
-    return o->device->ops->prepare(o->device->handle, &desc, kernel, err);
+    return rc || !(d->ops->caps & HD_DEVICE_PERMUTES) ? rc : d->ops->prepare(d->handle, &desc, kernel, err);
 }
 
-static int32_t run_permute(struct hd__stream_comm *o, const struct hd__block_layout *s, struct hd_kernel *kernel,
+static int32_t run_permute(const struct hd__device *d, const struct hd__block_layout *s, struct hd_kernel *kernel,
                            int to_blocks, struct hd_error *err)
 {
-    const struct hd__device *d = o->device;
     int32_t rc = HD_OK;
     if (kernel)
         return d->ops->launch(d->handle, kernel, HD_STREAM_COMPUTE, err);
@@ -188,96 +168,144 @@ static int32_t run_permute(struct hd__stream_comm *o, const struct hd__block_lay
     return rc;
 }
 
-/* ---- an exchange */
-
-int32_t hd__exec_stream_comm_register(struct hd__stream_comm *o, struct hd__comm_op *x, struct hd_error *err)
+static void release_blocks(const struct hd__device *d, struct hd__block_layout *s, struct hd_kernel *kernel)
 {
-    int32_t rc = hd__exec_device_create_event(o->device, &x->stream_op.ready, err);
+    if (kernel)
+        d->ops->release(d->handle, kernel);
+    if (s->blocks)
+        d->ops->free(d->handle, HD_MEM_DEVICE, s->blocks);
+}
+
+/* ---- an op */
+
+static int32_t stream_prepare(struct hd__comm_op *op, uint32_t queue, struct hd_error *err)
+{
+    struct stream_op *x = (struct stream_op *)op;
+    int32_t rc = hd__exec_device_create_event(op->path->device, &x->ready, err);
+    (void)queue;
     if (!rc)
-        rc = hd__exec_device_create_event(o->device, &x->stream_op.done, err);
-    if (!rc && x->pack.n)
-        rc = prepare_permute(o, &x->pack, x->call.dtype, 1, &x->stream_op.pack, err);
-    if (!rc && x->unpack.n)
-        rc = prepare_permute(o, &x->unpack, x->call.dtype, 0, &x->stream_op.unpack, err);
-    return rc;
-}
-
-void hd__exec_stream_comm_unregister(struct hd__stream_comm *o, struct hd__comm_op *x)
-{
-    hd__exec_device_free_event(o->device, x->stream_op.ready);
-    hd__exec_device_free_event(o->device, x->stream_op.done);
-    if (x->stream_op.pack)
-        o->device->ops->release(o->device->handle, x->stream_op.pack);
-    if (x->stream_op.unpack)
-        o->device->ops->release(o->device->handle, x->stream_op.unpack);
-}
-
-int32_t hd__exec_stream_comm_start(struct hd__stream_comm *o, struct hd__comm_op *x, struct hd_error *err)
-{
-    const struct hd__device *d = o->device;
-    struct hd_event *ready = x->stream_op.ready;
-    struct hd__stream_inflight *w = NULL;
-    int32_t rc = o->capturing ? HD_OK : take_inflight(o, &w, err);
-    if (rc)
+        rc = hd__exec_device_create_event(op->path->device, &x->done, err);
+    if (rc || !op->pack.n)
         return rc;
-    if (w) {
-        record_start(o, w, x);
-        append_inflight(o, w);
-        ready = w->ready;
-    }
-    x->stream_op.inflight = w;
-    if (x->pack.n)
-        rc = run_permute(o, &x->pack, x->stream_op.pack, 1, err);
+    rc = prepare_blocks(op, &op->pack, &x->pack, err);
     if (!rc)
-        rc = hd__exec_device_order_streams(d, HD_STREAM_COMPUTE, HD_STREAM_COMM, ready, err);
-    return rc ? rc : hd__exec_comm_op_post(x, err);
-}
-
-/* The transport says done when its operations are in the stream; from then on the stream waits for them, and what it is given
- * earlier does not. So they are asked for here. */
-static int32_t wait_enqueued(struct hd__stream_comm *o, struct hd__comm_op *x, struct hd_error *err)
-{
-    double deadline = hd__clock_now(&o->transports->clock) + o->timeout;
-    int32_t rc = HD_OK;
-    for (uint32_t n = 0; n < x->n_requests && !rc; n++)
-        rc = hd__exec_transports_wait(o->transports, x->group.transport, x->requests[n], deadline, err);
+        rc = prepare_blocks(op, &op->unpack, &x->unpack, err);
+    op->call.send = op->pack.blocks;
+    op->call.recv = op->unpack.blocks;
     return rc;
 }
 
-int32_t hd__exec_stream_comm_wait(struct hd__stream_comm *o, struct hd__comm_op *x, struct hd_error *err)
+static void stream_release(struct hd__comm_op *op)
 {
-    const struct hd__device *d = o->device;
-    struct hd__stream_inflight *w = x->stream_op.inflight;
-    int32_t rc = wait_enqueued(o, x, err);
+    struct stream_op *x = (struct stream_op *)op;
+    hd__exec_device_free_event(op->path->device, x->ready);
+    hd__exec_device_free_event(op->path->device, x->done);
+    release_blocks(op->path->device, &op->pack, x->pack);
+    release_blocks(op->path->device, &op->unpack, x->unpack);
+}
+
+static int32_t stream_start(struct hd__comm_op *op, struct hd_error *err)
+{
+    struct stream_op *x = (struct stream_op *)op;
+    struct stream_path *s = (struct stream_path *)op->path;
+    int32_t rc = HD_OK;
+    x->inflight = NULL;
+    if (!s->capturing) {
+        rc = take_inflight(s, &x->inflight, err);
+        if (rc)
+            return rc;
+        record_start(s, x->inflight, op);
+        append_inflight(s, x->inflight);
+    }
+    if (op->pack.n)
+        rc = run_permute(s->path.device, &op->pack, x->pack, 1, err);
     if (!rc)
-        rc = hd__exec_device_order_streams(d, HD_STREAM_COMM, HD_STREAM_COMPUTE, w ? w->done : x->stream_op.done, err);
+        rc = hd__exec_device_order_streams(s->path.device, HD_STREAM_COMPUTE, HD_STREAM_COMM,
+                                           x->inflight ? x->inflight->ready : x->ready, err);
+    return rc ? rc : hd__exec_comm_op_post(op, err);
+}
+
+/* What compute is given from now on starts when the op is complete. The transport says done when its operations are in the
+ * stream; from then on the stream waits for them, and what it is given earlier does not. So they are asked for here. */
+static int32_t stream_wait(struct hd__comm_op *op, double deadline, struct hd_error *err)
+{
+    struct stream_op *x = (struct stream_op *)op;
+    const struct hd__device *d = op->path->device;
+    struct hd__stream_inflight *w = x->inflight;
+    int32_t rc = hd__exec_comm_op_wait_requests(op, deadline, err);
+    if (!rc)
+        rc = hd__exec_device_order_streams(d, HD_STREAM_COMM, HD_STREAM_COMPUTE, w ? w->done : x->done, err);
     if (w)
         w->wait_recorded = 1;
-    return rc || !x->unpack.n ? rc : run_permute(o, &x->unpack, x->stream_op.unpack, 0, err);
+    return rc || !op->unpack.n ? rc : run_permute(d, &op->unpack, x->unpack, 0, err);
+}
+
+static void stream_cancel(struct hd__comm_op *op, double deadline)
+{
+    for (uint32_t n = 0; n < op->n_requests; n++) {
+        struct hd_error none = HD_ERROR_INIT;
+        (void)hd__exec_transports_wait(op->path->transports, op->group.transport, op->requests[n], deadline, &none);
+    }
 }
 
 /* ---- captured pieces */
 
-void hd__exec_stream_comm_set_capturing(struct hd__stream_comm *o, int32_t on)
+void hd__exec_comm_ops_set_capturing(struct hd__comm_op *const *ops, uint32_t n, int32_t on)
 {
-    o->capturing = on;
+    if (n)
+        ((struct stream_path *)ops[0]->path)->capturing = on;
 }
 
-int32_t hd__exec_stream_comm_begin_replay(struct hd__stream_comm *o, struct hd__comm_op *const *x, uint32_t n,
-                                          struct hd__stream_inflight **watched, struct hd_error *err)
+int32_t hd__exec_comm_ops_begin_replay(struct hd__comm_op *const *ops, uint32_t n,
+                                       struct hd__stream_inflight **inflight, struct hd_error *err)
 {
-    int32_t rc = take_inflight(o, watched, err);
+    struct stream_path *s = (struct stream_path *)ops[0]->path;
+    const struct hd__device *d = s->path.device;
+    int32_t rc = take_inflight(s, inflight, err);
     if (rc)
         return rc;
     for (uint32_t k = 0; k < n; k++)
-        record_start(o, *watched, x[k]);
-    append_inflight(o, *watched);
-    return o->device->ops->record(o->device->handle, (*watched)->ready, HD_STREAM_COMPUTE, err);
+        record_start(s, *inflight, ops[k]);
+    append_inflight(s, *inflight);
+    return d->ops->record(d->handle, (*inflight)->ready, HD_STREAM_COMPUTE, err);
 }
 
-int32_t hd__exec_stream_comm_end_replay(struct hd__stream_comm *o, struct hd__stream_inflight *watched,
-                                        struct hd_error *err)
+int32_t hd__exec_comm_ops_end_replay(struct hd__comm_op *const *ops, struct hd__stream_inflight *inflight,
+                                     struct hd_error *err)
 {
-    watched->wait_recorded = 1;
-    return o->device->ops->record(o->device->handle, watched->done, HD_STREAM_COMPUTE, err);
+    const struct hd__device *d = ops[0]->path->device;
+    inflight->wait_recorded = 1;
+    return d->ops->record(d->handle, inflight->done, HD_STREAM_COMPUTE, err);
+}
+
+/* ---- life */
+
+static void stream_free(struct hd__comm_path *path)
+{
+    struct stream_path *s = (struct stream_path *)path;
+    free_list(s, s->head);
+    free_list(s, s->unused);
+    free(s);
+}
+
+static const struct hd__comm_path_ops stream_ops = {.op_bytes = sizeof(struct stream_op),
+                                                    .capturable = 1,
+                                                    .prepare = stream_prepare,
+                                                    .release = stream_release,
+                                                    .start = stream_start,
+                                                    .wait = stream_wait,
+                                                    .cancel = stream_cancel,
+                                                    .progress = stream_progress,
+                                                    .free = stream_free};
+
+struct hd__comm_path *hd__exec_stream_create(struct hd__transports *transports, struct hd__flight *flight,
+                                             struct hd__clock *clock, double timeout)
+{
+    struct stream_path *s = hd__alloc(sizeof *s);
+    s->path = (struct hd__comm_path){.ops = &stream_ops, .device = transports->device, .transports = transports};
+    s->flight = flight;
+    s->clock = clock;
+    s->timeout = timeout;
+    s->tail = &s->head;
+    return &s->path;
 }
