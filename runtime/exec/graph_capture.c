@@ -20,7 +20,7 @@ static int is_capturable(const struct hd__prepared *s)
         return hd__exec_comm_op_capturable(s->comm_op);
     case HD__PREPARED_COPY:
     case HD__PREPARED_COPY_WAIT:
-        return s->copy->other != NULL;
+        return s->copy->engine->ops->capturable;
     default:
         return 1;
     }

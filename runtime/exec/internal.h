@@ -5,7 +5,6 @@
 #include "core/program/ops.h"
 #include "runtime/exec/comm_op/comm_op.h"
 #include "runtime/exec/copy/copy.h"
-#include "runtime/exec/copy/file_offload.h"
 #include "runtime/exec/device.h"
 #include "runtime/exec/executor.h"
 #include "runtime/exec/profile.h"
@@ -67,9 +66,9 @@ struct hd__exec {
     char *host_mirror;                /* as the host does: the arena itself, or a copy of what was pulled */
     struct hd_event *sync_event;      /* of a device with streams */
     struct hd__host_pools host_pools; /* the others */
-    struct hd__copy_engine *copy_engine;
-    struct hd__file_offload *file_offload; /* of a device with streams that keeps state in a file */
-    int32_t arena_from;                    /* 0: transport (freed with it), 1: device, 2: mmap */
+    struct hd__copy_engine *copy_engines[HD__MEM_COUNT]; /* of those that are there */
+    struct hd__copy_engine *polled_engine;               /* one of them that moves in its progress only; NULL */
+    int32_t arena_from;                                  /* 0: transport (freed with it), 1: device, 2: mmap */
     int32_t reserved;
     struct hd__comm_engine *comm;
     struct hd__prepared_section *sections;

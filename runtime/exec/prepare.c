@@ -16,13 +16,15 @@ static int32_t prepare_kernel(struct hd__exec *e, const struct hd__instr *i, str
 /* To and from a file whole pages go: both ends were planned so. The other memories lie where the view says. */
 static int32_t prepare_copy(struct hd__exec *e, const struct hd__instr *i, struct hd__prepared *s, struct hd_error *err)
 {
-    int32_t out = i->stream == HD__STREAM_OUT;
+    int32_t out = i->stream == HD__STREAM_OUT, memory;
     hd_tensor there = out ? i->out[0] : i->in[0], here = out ? i->in[0] : i->out[0];
     struct hd__copy_op *c = hd__arena_alloc(&e->p->arena, sizeof *c);
-    *c = (struct hd__copy_op){.main = hd__tensor_address(e->p, here, e->coord, e->arena),
+    memory = hd__memory_of(e->p, there);
+    *c = (struct hd__copy_op){.engine = e->copy_engines[memory],
+                              .main = hd__tensor_address(e->p, here, e->coord, e->arena),
                               .out = out,
                               .bytes = hd__tensor_bytes(e->p, hd__tensor_const(e->p, here))};
-    if (hd__memory_of(e->p, there) == HD__MEM_FILE) {
+    if (memory == HD__MEM_FILE) {
         c->offset = e->p->buffers.at[hd__tensor_const(e->p, there)->buffer].offset;
         c->bytes = (c->bytes + 4095) & ~INT64_C(4095);
     } else {

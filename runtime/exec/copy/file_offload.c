@@ -1,5 +1,10 @@
-/* Chunks on their way: see file_offload.h. Out: device -> slot -> file. In: file -> slot -> device. */
-#include "runtime/exec/copy/file_offload.h"
+/* Copies between the memory of a device with streams and the file of offloaded state.
+ *
+ * Files are read and written from pinned memory by the engine that has the file, the device copies between that and its own: in
+ * chunks, each direction with slots of its own, so that the disk and the device work at once. Out: device -> slot -> file. In:
+ * file -> slot -> device. A copy begins behind what compute was given so far; the wait ends when the file has it, or when compute
+ * is ordered behind the last chunk that came from there. */
+#include "runtime/exec/copy/copy.h"
 
 #include <stdlib.h>
 
@@ -22,62 +27,17 @@ struct direction {
     struct slot slot[SLOTS];
 };
 
-struct hd__file_offload {
+struct file_offload {
+    struct hd__copy_engine engine;
     const struct hd__device *device;
-    struct hd__copy_engine *copy_engine;
+    struct hd__copy_engine *file; /* its own */
     int64_t chunk;
     struct direction direction[2]; /* [1]: out of the device's memory */
 };
 
-/* ---- life */
-
-static int32_t open_slot(const struct hd__file_offload *s, struct slot *slot, struct hd_error *err)
-{
-    int32_t rc = hd__exec_device_create_event(s->device, &slot->moved, err);
-    return rc ? rc : hd__exec_device_alloc_pinned(s->device, (size_t)s->chunk, &slot->file.main, err);
-}
-
-int32_t hd__exec_file_offload_open(const struct hd__device *d, struct hd__copy_engine *copy_engine, int64_t chunk,
-                                   struct hd__file_offload **offload, struct hd_error *err)
-{
-    struct hd__file_offload *s = hd__alloc(sizeof *s);
-    int32_t rc = HD_OK;
-    s->device = d;
-    s->copy_engine = copy_engine;
-    s->chunk = chunk;
-    for (int way = 0; way < 2; way++) {
-        s->direction[way].tail = &s->direction[way].head;
-        for (int n = 0; n < SLOTS && !rc; n++)
-            rc = open_slot(s, &s->direction[way].slot[n], err);
-    }
-    if (rc)
-        hd__exec_file_offload_close(s);
-    else
-        *offload = s;
-    return rc;
-}
-
-void hd__exec_file_offload_close(struct hd__file_offload *s)
-{
-    if (!s)
-        return;
-    for (int way = 0; way < 2; way++)
-        for (int n = 0; n < SLOTS; n++) {
-            hd__exec_device_free_event(s->device, s->direction[way].slot[n].moved);
-            hd__exec_device_free_pinned(s->device, s->direction[way].slot[n].file.main);
-        }
-    free(s);
-}
-
 /* ---- a chunk */
 
-static int32_t event_reached(const struct hd__file_offload *s, struct hd_event *event, struct hd_error *err)
-{
-    int32_t done = 0, rc = s->device->ops->reached(s->device->handle, event, &done, err);
-    return rc ? rc : done;
-}
-
-static int32_t device_copy(const struct hd__file_offload *s, struct slot *slot, struct hd_error *err)
+static int32_t device_copy(const struct file_offload *s, struct slot *slot, struct hd_error *err)
 {
     const struct hd__device *d = s->device;
     uint32_t stream = slot->of->out ? HD_STREAM_OUT : HD_STREAM_IN;
@@ -90,19 +50,19 @@ static int32_t device_copy(const struct hd__file_offload *s, struct slot *slot, 
 }
 
 /* 1 when the file has, or gave, what is in a slot. */
-static int32_t file_done(const struct hd__file_offload *s, const struct slot *slot, struct hd_error *err)
+static int32_t file_done(struct slot *slot, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
-    int32_t rc = hd__exec_copy_engine_wait(s->copy_engine, &slot->file, 0, &why);
+    int32_t rc = slot->file.engine->ops->wait(&slot->file, 0, &why);
     if (rc && rc != HD_E_TIMEOUT)
         *err = why;
     return rc == HD_E_TIMEOUT ? 0 : rc ? rc : 1;
 }
 
-static int32_t start_chunk(struct hd__file_offload *s, struct direction *d, struct hd_error *err)
+static int32_t start_chunk(struct file_offload *s, struct direction *d, struct hd_error *err)
 {
     struct slot *slot = &d->slot[d->begun % SLOTS];
-    int32_t rc = d->begun - d->done < SLOTS && d->next ? event_reached(s, slot->moved, err) : 0;
+    int32_t rc = d->begun - d->done < SLOTS && d->next ? hd__exec_device_reached(s->device, slot->moved, err) : 0;
     if (rc != 1)
         return rc;
     slot->of = d->next;
@@ -110,7 +70,7 @@ static int32_t start_chunk(struct hd__file_offload *s, struct direction *d, stru
     slot->file.offset = d->next->offset + d->at;
     slot->file.bytes = HD__MIN(s->chunk, d->next->bytes - d->at);
     slot->file.out = d->next->out;
-    rc = slot->of->out ? device_copy(s, slot, err) : hd__exec_copy_engine_start(s->copy_engine, &slot->file, err);
+    rc = slot->of->out ? device_copy(s, slot, err) : s->file->ops->start(&slot->file, err);
     d->begun++;
     d->at += slot->file.bytes;
     if (d->at == d->next->bytes) {
@@ -120,22 +80,24 @@ static int32_t start_chunk(struct hd__file_offload *s, struct direction *d, stru
     return rc ? rc : 1;
 }
 
-static int32_t continue_chunk(struct hd__file_offload *s, struct direction *d, struct hd_error *err)
+static int32_t continue_chunk(struct file_offload *s, struct direction *d, struct hd_error *err)
 {
     struct slot *slot = &d->slot[d->half % SLOTS];
-    int32_t rc = d->half == d->begun ? 0 : slot->of->out ? event_reached(s, slot->moved, err) : file_done(s, slot, err);
+    int32_t rc = d->half == d->begun ? 0
+                 : slot->of->out     ? hd__exec_device_reached(s->device, slot->moved, err)
+                                     : file_done(slot, err);
     if (rc != 1)
         return rc;
-    rc = slot->of->out ? hd__exec_copy_engine_start(s->copy_engine, &slot->file, err) : device_copy(s, slot, err);
+    rc = slot->of->out ? s->file->ops->start(&slot->file, err) : device_copy(s, slot, err);
     d->half++;
     return rc ? rc : 1;
 }
 
-static int32_t finish_chunk(struct hd__file_offload *s, struct direction *d, struct hd_error *err)
+static int32_t finish_chunk(struct file_offload *s, struct direction *d, struct hd_error *err)
 {
     struct slot *slot = &d->slot[d->done % SLOTS];
     struct hd__copy_op *c = slot->of;
-    int32_t rc = d->done == d->half ? 0 : c->out ? file_done(s, slot, err) : 1;
+    int32_t rc = d->done == d->half ? 0 : c->out ? file_done(slot, err) : 1;
     if (rc != 1)
         return rc;
     d->done++;
@@ -150,25 +112,11 @@ static int32_t finish_chunk(struct hd__file_offload *s, struct direction *d, str
 
 /* ---- copies */
 
-int32_t hd__exec_file_offload_start(struct hd__file_offload *s, struct hd__copy_op *copy, struct hd_error *err)
+static int32_t offload_progress(struct hd__copy_engine *engine, struct hd_error *err)
 {
-    struct direction *d = &s->direction[copy->out != 0];
-    int32_t rc = s->device->ops->record(s->device->handle, copy->done, HD_STREAM_COMPUTE, err);
-    if (rc)
-        return rc;
-    copy->next = NULL;
-    copy->under_way = 1;
-    *d->tail = copy;
-    d->tail = &copy->next;
-    d->next = d->next ? d->next : copy;
-    rc = hd__exec_file_offload_progress(s, err);
-    return HD__MIN(rc, HD_OK);
-}
-
-int32_t hd__exec_file_offload_progress(struct hd__file_offload *s, struct hd_error *err)
-{
-    static int32_t (*const steps_of_chunk[])(struct hd__file_offload *, struct direction *,
+    static int32_t (*const steps_of_chunk[])(struct file_offload *, struct direction *,
                                              struct hd_error *) = {finish_chunk, start_chunk, continue_chunk};
+    struct file_offload *s = (struct file_offload *)engine;
     int32_t moved = 0;
     for (int way = 0; way < 2; way++)
         for (size_t n = 0; n < HD__COUNT(steps_of_chunk) && s->direction[way].head; n++) {
@@ -180,11 +128,27 @@ int32_t hd__exec_file_offload_progress(struct hd__file_offload *s, struct hd_err
     return moved;
 }
 
-int32_t hd__exec_file_offload_wait(struct hd__file_offload *s, struct hd__copy_op *copy, double deadline,
-                                   struct hd_error *err)
+static int32_t offload_start(struct hd__copy_op *copy, struct hd_error *err)
 {
+    struct file_offload *s = (struct file_offload *)copy->engine;
+    struct direction *d = &s->direction[copy->out != 0];
+    int32_t rc = s->device->ops->record(s->device->handle, copy->done, HD_STREAM_COMPUTE, err);
+    if (rc)
+        return rc;
+    copy->next = NULL;
+    copy->under_way = 1;
+    *d->tail = copy;
+    d->tail = &copy->next;
+    d->next = d->next ? d->next : copy;
+    rc = offload_progress(copy->engine, err);
+    return HD__MIN(rc, HD_OK);
+}
+
+static int32_t offload_wait(struct hd__copy_op *copy, double deadline, struct hd_error *err)
+{
+    const struct hd__device *d = ((struct file_offload *)copy->engine)->device;
     for (uint32_t idle = 0; copy->under_way; idle++) {
-        int32_t rc = hd__exec_file_offload_progress(s, err);
+        int32_t rc = offload_progress(copy->engine, err);
         if (rc < 0)
             return rc;
         idle = rc ? 0 : idle;
@@ -193,5 +157,48 @@ int32_t hd__exec_file_offload_wait(struct hd__file_offload *s, struct hd__copy_o
             return hd_fail(err, HD_E_TIMEOUT,
                            "a copy between the device and the file of offloaded state is not done before the deadline");
     }
-    return copy->out ? HD_OK : s->device->ops->follow(s->device->handle, HD_STREAM_COMPUTE, copy->done, err);
+    return copy->out ? HD_OK : d->ops->follow(d->handle, HD_STREAM_COMPUTE, copy->done, err);
+}
+
+/* ---- life */
+
+static void offload_close(struct hd__copy_engine *engine)
+{
+    struct file_offload *s = (struct file_offload *)engine;
+    hd__exec_copy_engine_close(s->file);
+    for (int way = 0; way < 2; way++)
+        for (int n = 0; n < SLOTS; n++) {
+            hd__exec_device_free_event(s->device, s->direction[way].slot[n].moved);
+            hd__exec_device_free_pinned(s->device, s->direction[way].slot[n].file.main);
+        }
+    free(s);
+}
+
+static const struct hd__copy_engine_ops offload_ops = {.name = "file offload",
+                                                       .start = offload_start,
+                                                       .wait = offload_wait,
+                                                       .progress = offload_progress,
+                                                       .close = offload_close};
+
+int32_t hd__exec_file_offload_open(const struct hd__device *d, int64_t chunk, struct hd__copy_engine **engine,
+                                   struct hd_error *err)
+{
+    struct file_offload *s = hd__alloc(sizeof *s);
+    int32_t rc = HD_OK;
+    s->engine.ops = &offload_ops;
+    s->device = d;
+    s->file = *engine;
+    s->chunk = chunk;
+    *engine = &s->engine;
+    for (int way = 0; way < 2; way++) {
+        s->direction[way].tail = &s->direction[way].head;
+        for (int n = 0; n < SLOTS && !rc; n++) {
+            struct slot *slot = &s->direction[way].slot[n];
+            slot->file.engine = s->file;
+            rc = hd__exec_device_create_event(d, &slot->moved, err);
+            if (!rc)
+                rc = hd__exec_device_alloc_pinned(d, (size_t)chunk, &slot->file.main, err);
+        }
+    }
+    return rc;
 }
