@@ -38,13 +38,6 @@ static int32_t map_arena(struct hd__exec *e, size_t bytes, struct hd_error *err)
     return HD_OK;
 }
 
-/* Every page is there before the first step. The memory is zero already, so one byte of each is enough. */
-static void touch_pages(char *memory, int64_t bytes)
-{
-    for (int64_t at = 0; at < bytes; at += 4096)
-        *(volatile char *)(memory + at) = 0;
-}
-
 /* What is persistent begins as zeros, as it does in host memory. */
 static int32_t clear_arena(struct hd__exec *e, struct hd_error *err)
 {
@@ -69,7 +62,7 @@ static int32_t map_host_mirror(struct hd__exec *e, struct hd_error *err)
     void *mirror;
     if (!e->device.discrete) {
         e->host_mirror = e->arena;
-        touch_pages(e->arena, e->p->arena_bytes);
+        hd__exec_touch_pages(e->arena, e->p->arena_bytes);
         return HD_OK;
     }
     mirror = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -96,7 +89,7 @@ static int32_t open_file_engine(struct hd__exec *e, struct hd__copy_engine **eng
     return rc;
 }
 
-/* What the program keeps elsewhere, and who copies it. */
+/* The program's other memories, and the engines that copy from and to them. */
 static int32_t open_host_pools(struct hd__exec *e, struct hd_error *err)
 {
     struct hd__copy_engine **host = &e->copy_engines[HD__MEM_HOST], **file = &e->copy_engines[HD__MEM_FILE];
@@ -121,12 +114,6 @@ int32_t hd__exec_map_memory(struct hd__exec *e, struct hd_error *err)
     if (!rc)
         rc = map_host_mirror(e, err);
     return rc ? rc : open_host_pools(e, err);
-}
-
-void hd__exec_close_copy_engines(struct hd__exec *e)
-{
-    for (int memory = 0; memory < HD__MEM_COUNT; memory++)
-        hd__exec_copy_engine_close(e->copy_engines[memory]);
 }
 
 void hd__exec_unmap_memory(struct hd__exec *e)

@@ -26,24 +26,6 @@ static int is_capturable(const struct hd__prepared *s)
     }
 }
 
-static int is_start(const struct hd__prepared *s)
-{
-    return s->kind == HD__PREPARED_COMM || s->kind == HD__PREPARED_COPY;
-}
-
-/* The wait of a start: both point at the same thing. -1: there is none. */
-static int64_t end_of(const struct hd__prepared_section *section, uint32_t start)
-{
-    const struct hd__prepared *s = &section->prepared[start];
-    for (uint32_t k = start + 1; k < section->n; k++) {
-        const struct hd__prepared *w = &section->prepared[k];
-        if ((s->kind == HD__PREPARED_COMM && w->kind == HD__PREPARED_COMM_WAIT && w->comm_op == s->comm_op) ||
-            (s->kind == HD__PREPARED_COPY && w->kind == HD__PREPARED_COPY_WAIT && w->copy == s->copy))
-            return k;
-    }
-    return -1;
-}
-
 /* Starts that are apart from their waits are taken out, which may take others apart. */
 static void exclude_split_pairs(const struct hd__prepared_section *section, char *capturable)
 {
@@ -54,12 +36,10 @@ static void exclude_split_pairs(const struct hd__prepared_section *section, char
         for (uint32_t k = 0; k < section->n; k++)
             run[k] = capturable[k] ? number : ++number;
         for (uint32_t k = 0; k < section->n; k++) {
-            int64_t end = is_start(&section->prepared[k]) ? end_of(section, k) : k;
-            if (end == k || (end >= 0 && capturable[k] == capturable[end] && (!capturable[k] || run[k] == run[end])))
+            uint32_t wait = section->prepared[k].wait;
+            if (!wait || (capturable[k] == capturable[wait] && (!capturable[k] || run[k] == run[wait])))
                 continue;
-            capturable[k] = 0;
-            if (end >= 0)
-                capturable[end] = 0;
+            capturable[k] = capturable[wait] = 0;
             moved = 1;
         }
     }
@@ -71,7 +51,7 @@ static struct hd__graph_segment make_segment(const struct hd__prepared_section *
     struct hd__graph_segment segment = {.first = first, .end = end};
     for (uint32_t k = first; k < end; k++) {
         const struct hd__prepared *s = &section->prepared[k];
-        segment.launches += s->kind == HD__PREPARED_KERNEL || is_start(s);
+        segment.launches += s->kind == HD__PREPARED_KERNEL || s->wait;
         if (s->kind == HD__PREPARED_COMM && hd__exec_comm_op_stream_ordered(s->comm_op))
             hd__push(&segment.comm_ops, s->comm_op);
     }
@@ -128,21 +108,6 @@ static int32_t launch_each(struct hd__exec *e, struct hd__prepared_section *sect
     return rc;
 }
 
-/* What was started and will not be waited for. Before the end of the capture, so that what the transport gave to streams of its
- * own is joined. */
-static void cancel_comm_ops(struct hd__exec *e, const struct hd__graph_segment *segment)
-{
-    double deadline = hd__now() + e->config.compiled->job->comm_timeout;
-    for (uint32_t n = 0; n < segment->comm_ops.count; n++)
-        hd__exec_comm_op_cancel(segment->comm_ops.at[n], deadline);
-}
-
-static void set_capturing(struct hd__exec *e, const struct hd__graph_segment *segment, int32_t on)
-{
-    e->capturing = on;
-    hd__exec_comm_ops_set_capturing(segment->comm_ops.at, segment->comm_ops.count, on);
-}
-
 /* HD_E_UNSUPPORTED: there is something in the piece that cannot be captured. A library that the device calls may have another
  * word for it; then the end says so. */
 static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *segment,
@@ -152,11 +117,11 @@ static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section,
     int32_t ended, rc = d->ops->capture_begin(d->handle, err);
     if (rc)
         return rc;
-    set_capturing(e, segment, 1);
+    hd__exec_comm_ops_set_capturing(segment->comm_ops.at, segment->comm_ops.count, e->capturing = 1);
     rc = launch_each(e, section, segment, err);
-    if (rc)
-        cancel_comm_ops(e, segment);
-    set_capturing(e, segment, 0);
+    if (rc) /* before the end of the capture, so that what the transport gave to streams of its own is joined */
+        hd__exec_comm_ops_cancel(segment->comm_ops.at, segment->comm_ops.count);
+    hd__exec_comm_ops_set_capturing(segment->comm_ops.at, segment->comm_ops.count, e->capturing = 0);
     ended = d->ops->capture_end(d->handle, &segment->graph, rc ? &(struct hd_error)HD_ERROR_INIT : err);
     if (!rc)
         return ended;

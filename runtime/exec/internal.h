@@ -28,7 +28,7 @@ struct hd__feed_staging {
 
 struct hd__prepared {
     uint32_t kind;
-    uint32_t instr; /* index in its section */
+    uint32_t wait; /* of a start: where in the section its wait is; else 0 */
     union {
         struct hd_kernel *kernel;
         struct hd__comm_op *comm_op;
@@ -91,8 +91,7 @@ struct hd__exec {
 
 /* arena.c: the arena, its view, the other memories. */
 int32_t hd__exec_map_memory(struct hd__exec *e, struct hd_error *err);
-void hd__exec_close_copy_engines(struct hd__exec *e); /* before the transports are closed, which may own the arena */
-void hd__exec_unmap_memory(struct hd__exec *e);
+void hd__exec_unmap_memory(struct hd__exec *e); /* after the transports are closed */
 /* Waits until compute has done all that it was given; nothing where launches are synchronous. */
 int32_t hd__exec_synchronize(struct hd__exec *e, struct hd_error *err);
 /* Until an event is reached. deadline 0: none, for what compute does. */

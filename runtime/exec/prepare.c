@@ -40,15 +40,17 @@ static void prepare_wait(const struct hd__prepared_section *done, uint32_t at, c
 {
     s->kind = HD__PREPARED_NOTHING;
     for (uint32_t k = at; k-- > 0;) {
+        struct hd__prepared *start = &done->prepared[k];
         if (done->of->code.at[k].id != i->wait)
             continue;
-        if (done->prepared[k].kind == HD__PREPARED_COMM) {
+        if (start->kind == HD__PREPARED_COMM) {
             s->kind = HD__PREPARED_COMM_WAIT;
-            s->comm_op = done->prepared[k].comm_op;
-        } else if (done->prepared[k].kind == HD__PREPARED_COPY) {
+            s->comm_op = start->comm_op;
+        } else if (start->kind == HD__PREPARED_COPY) {
             s->kind = HD__PREPARED_COPY_WAIT;
-            s->copy = done->prepared[k].copy;
+            s->copy = start->copy;
         }
+        start->wait = at;
         return;
     }
 }
@@ -77,7 +79,6 @@ static int32_t prepare_instr(struct hd__exec *e, struct hd__prepared_section *se
 {
     const struct hd__instr *i = &section->of->code.at[k];
     struct hd__prepared *s = &section->prepared[k];
-    s->instr = k;
     s->kind = HD__PREPARED_NOTHING;
     if (hd__op(i->op)->class == HD__CLASS_COLLECTIVE || hd__op(i->op)->class == HD__CLASS_P2P) {
         struct hd__instr_location place = {.section = section->of->name, .index = k};

@@ -80,25 +80,18 @@ static int32_t bounce_progress(struct hd__comm_path *path, struct hd_error *err)
 
 /* ---- an op */
 
-static int32_t bounce_prepare(struct hd__comm_op *op, uint32_t queue, struct hd_error *err)
+static int32_t bounce_prepare(struct hd__comm_op *op, struct hd_error *err)
 {
     struct hd__bounce_op *x = (struct hd__bounce_op *)op;
     struct hd__bounce *b = (struct hd__bounce *)op->path;
     const struct hd__device *d = b->path.device;
     int reaches = !d->discrete || (op->group.transport->ops->caps & HD_COMM_DEVICE_MEMORY);
-    struct hd__bounce_queue *q = x->queue = find_or_add_queue(b, queue);
-    int32_t rc;
-    hd__exec_blocks_alloc(op);
+    int32_t rc = hd__exec_blocks_alloc(op, err);
+    x->queue = find_or_add_queue(b, op->queue);
     x->direct = reaches && !(d->discrete && op->pack.n);
     hd__exec_bounce_split(b, x);
-    q->request_room = HD__MAX(q->request_room, op->n_messages ? op->n_messages : (uint32_t)x->calls);
-    if (!x->direct) {
-        int64_t out, in;
-        hd__exec_bounce_chunk_bytes(x, &out, &in);
-        q->out_room = HD__MAX(q->out_room, out);
-        q->in_room = HD__MAX(q->in_room, in);
-    }
-    rc = hd__exec_device_create_event(d, &x->ready, err);
+    if (!rc)
+        rc = hd__exec_device_create_event(d, &x->ready, err);
     return rc ? rc : hd__exec_device_create_event(d, &x->arrived, err);
 }
 
@@ -127,7 +120,7 @@ static int32_t bounce_start(struct hd__comm_op *op, struct hd_error *err)
     return HD__MIN(rc, HD_OK);
 }
 
-/* Whoever is late is the transport's to say, where it is the transport. */
+/* The transport names the late rank, if it is the transport that is waited for. */
 static int32_t timeout_error(const struct hd__bounce_op *x, struct hd_error *err)
 {
     const struct hd__bounce_queue *q = x->queue;

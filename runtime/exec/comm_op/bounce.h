@@ -1,16 +1,17 @@
 /* comm_op/bounce: ops of a device with streams over transports that the host drives. Inside bounce*.c.
  *
- * Compute is enqueued far ahead of what has run, and a transport that takes host memory cannot reach the tensors. So an op is
- * cut into chunks, and each goes
+ * Compute is enqueued far ahead of what has run, and a transport that takes host memory cannot reach the tensors. So
+ * an op is cut into chunks, and each goes
  *
- *     compute -> event -> copy into pinned memory (stream OUT) -> the transport -> copy back (stream IN) -> event -> compute
+ *     compute -> event -> copy to pinned memory (stream OUT) -> transport -> copy back (stream IN) -> event -> compute
  *
- * Ops of one stream of the program share a queue: a few slots of pinned memory, used in turn. Within a queue chunks are
- * handed to the transport in order, so that all members of a group do the same in the same order; queues do not wait for each
- * other. Everything moves in the path's progress, which the host calls between launches and while it waits.
+ * Ops of one stream of the program share a queue: a few slots of pinned memory, used in turn. Within a queue chunks
+ * are handed to the transport in order, so that all members of a group do the same in the same order; queues do not
+ * wait for each other. Everything moves in the path's progress, which the host calls between launches and while it
+ * waits.
  *
- * A chunk of a collective is a run of elements of each member's piece (or several whole calls where it is made of many): sums
- * go over members, element by element, so that the cut changes no bit. all_to_all goes in one piece.
+ * A chunk of a collective is a run of elements of each member's piece (or several whole calls where it is made of
+ * many): sums go over members, element by element, so that the cut changes no bit. all_to_all goes in one piece.
  *
  * Where the device computes on host memory, or the transport takes the device's, nothing is copied: the transport is
  * called as soon as compute has come so far. */
@@ -58,13 +59,11 @@ struct hd__bounce {
     struct hd__bounce_queue *queues;
 };
 
-/* How many chunks of which part, and what is copied, from `direct`. */
+/* How many chunks of which part, what is copied, and what a slot of its queue needs for it, from `direct`. */
 void hd__exec_bounce_split(const struct hd__bounce *b, struct hd__bounce_op *x);
-/* Bytes of pinned memory that a chunk takes on its way out, and on its way in. */
-void hd__exec_bounce_chunk_bytes(const struct hd__bounce_op *x, int64_t *out, int64_t *in);
 
-/* The steps of a chunk: copied out of the device's memory; given to the transport; copied in. Each takes the queue's next
- * where it can be taken: 1 if it was, 0 if not, or an error. */
+/* The steps of a chunk: copied out of the device's memory; given to the transport; copied in. Each takes the queue's
+ * next where it can be taken: 1 if it was, 0 if not, or an error. */
 int32_t hd__exec_chunk_copy_out(struct hd__bounce *b, struct hd__bounce_queue *q, struct hd_error *err);
 int32_t hd__exec_chunk_post(struct hd__bounce *b, struct hd__bounce_queue *q, struct hd_error *err);
 int32_t hd__exec_chunk_copy_in(struct hd__bounce *b, struct hd__bounce_queue *q, struct hd_error *err);

@@ -39,25 +39,6 @@ static const struct hd__p2p_message *message_of(const struct hd__comm_op *x, int
     return NULL;
 }
 
-static int is_root(const struct hd__comm_op *x)
-{
-    return x->call.coll == HD_COLL_BROADCAST && x->call.root == x->group.of->me;
-}
-
-static int sends(const struct hd__comm_op *x)
-{
-    if (x->n_messages)
-        return message_of(x, 0) != NULL;
-    return x->call.coll != HD_COLL_BROADCAST || is_root(x);
-}
-
-static int receives(const struct hd__comm_op *x)
-{
-    if (x->n_messages)
-        return message_of(x, 1) != NULL;
-    return !is_root(x) || x->call.send != x->call.recv;
-}
-
 enum { CHUNK_ALIGN = 64 }; /* elements: chunks begin at whole lines */
 
 static int64_t max_chunk_items(int64_t widest, int64_t chunk)
@@ -75,21 +56,21 @@ void hd__exec_bounce_split(const struct hd__bounce *b, struct hd__bounce_op *x)
     const struct hd__comm_op *op = &x->op;
     int64_t all = item_count(op), calls = HD__MAX(1, op->n_calls),
             widest = HD__MAX(blocks_out(op), blocks_in(op)) * item_bytes(op);
-    int64_t most = max_chunk_items(widest, b->chunk);
-    int whole = x->direct || op->pack.n;
+    int64_t most = max_chunk_items(widest, b->chunk), bytes;
+    int whole = x->direct || op->pack.n, root = op->call.coll == HD_COLL_BROADCAST && op->call.root == op->group.of->me;
+    struct hd__bounce_queue *q = x->queue;
     x->chunk_count = whole ? all : hd__exec_bounce_chunk_count(all, widest, b->chunk);
     x->per_call = x->chunk_count ? (uint32_t)((all + x->chunk_count - 1) / x->chunk_count) : 1;
     x->calls = whole ? calls : x->per_call > 1 ? 1 : HD__MIN(calls, HD__MAX(1, most / HD__MAX(1, all)));
     x->chunks = x->per_call > 1 ? (uint32_t)calls * x->per_call : (uint32_t)((calls + x->calls - 1) / x->calls);
-    x->copies_out = !x->direct && sends(op);
-    x->copies_in = !x->direct && receives(op);
-}
-
-void hd__exec_bounce_chunk_bytes(const struct hd__bounce_op *x, int64_t *out, int64_t *in)
-{
-    int64_t bytes = x->chunk_count * x->calls * item_bytes(&x->op);
-    *out = bytes * blocks_out(&x->op);
-    *in = in_place(&x->op) ? 0 : bytes * blocks_in(&x->op);
+    q->request_room = HD__MAX(q->request_room, op->n_messages ? op->n_messages : (uint32_t)x->calls);
+    if (x->direct)
+        return;
+    x->copies_out = op->n_messages ? message_of(op, 0) != NULL : root || op->call.coll != HD_COLL_BROADCAST;
+    x->copies_in = op->n_messages ? message_of(op, 1) != NULL : !root || op->call.send != op->call.recv;
+    bytes = x->chunk_count * x->calls * item_bytes(op);
+    q->out_room = HD__MAX(q->out_room, bytes * blocks_out(op));
+    q->in_room = HD__MAX(q->in_room, in_place(op) ? 0 : bytes * blocks_in(op));
 }
 
 /* Elements from `first` on of `calls` calls from `call` on: more than one only where they are whole. */

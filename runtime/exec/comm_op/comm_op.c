@@ -1,6 +1,6 @@
-/* A collective along a dim that is not the outermost is one call for each outer index: there each piece is contiguous.
- * An all_to_all is one call on blocks: packed along the dim that is split, unpacked along the one that is joined. A step
- * around a ring is a message to the next member and one from the member before. */
+/* A collective along a dim that is not the outermost is one call for each outer index: there each piece is
+ * contiguous. An all_to_all is one call on blocks: packed along the dim that is split, unpacked along the one that
+ * is joined. A step around a ring is a message to the next member and one from the member before. */
 #include "runtime/exec/comm_op/internal.h"
 
 #include <stdlib.h>
@@ -57,14 +57,8 @@ static struct hd__block_layout permute_of(const struct hd_program *p, hd_tensor 
     return s;
 }
 
-static void init_permutes(struct hd__comm_op *x, const struct hd_program *p, const struct hd__instr *i)
-{
-    int64_t n = x->group.of->n;
-    x->pack = permute_of(p, i->in[0], i->to, n, (void *)x->call.send);
-    x->unpack = permute_of(p, i->out[0], i->from, n, x->call.recv);
-}
-
-/* What all members call an operation: its number; across stages, which number theirs alone, its tensor's name. */
+/* The same on all members: the operation's number; across stages, which number their own, a hash of its tensor's
+ * name. */
 static uint64_t tag_of(const struct hd_program *p, const struct hd__instr *i)
 {
     const char *name = hd__tensor_const(p, i->out[0])->name;
@@ -100,8 +94,10 @@ static void init_collective(struct hd__comm_op *x, const struct hd_program *p, c
     x->n_calls = calls.n;
     x->send_stride = calls.send_stride;
     x->recv_stride = calls.recv_stride;
-    if (i->op == HD_OP_ALL_TO_ALL)
-        init_permutes(x, p, i);
+    if (i->op == HD_OP_ALL_TO_ALL) {
+        x->pack = permute_of(p, i->in[0], i->to, x->group.of->n, (void *)x->call.send);
+        x->unpack = permute_of(p, i->out[0], i->from, x->group.of->n, x->call.recv);
+    }
     x->n_requests = (uint32_t)x->n_calls;
 }
 
@@ -208,15 +204,6 @@ int32_t hd__exec_comm_engine_pending(const struct hd__comm_engine *c)
     return c->pending;
 }
 
-static struct hd__comm_path *choose_path(struct hd__comm_engine *c, const struct hd__group_ref *group)
-{
-    if (group->of->n == 1)
-        return &c->self;
-    if (!c->bounce)
-        return &c->host;
-    return group->transport->stream_ordered ? c->stream : c->bounce;
-}
-
 /* ---- an op */
 
 /* In one stream a stage that sends would keep itself from what it has to send before. */
@@ -235,19 +222,26 @@ int32_t hd__exec_comm_op_create(struct hd__comm_engine *c, struct hd_program *p,
                                 const struct hd__instr_location *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
                                 struct hd__comm_op **op, struct hd_error *err)
 {
+    struct hd__transports *transports = c->host.transports;
     int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
     struct hd__group_ref group;
     struct hd__comm_path *path;
     struct hd__comm_op *x;
     int32_t rc =
-        hd__exec_transports_group(c->host.transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &group, err);
+        hd__exec_transports_group(transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &group, err);
     if (rc)
         return rc;
-    path = choose_path(c, &group);
+    if (group.of->n == 1)
+        path = &c->self;
+    else if (!transports->device->streams)
+        path = &c->host;
+    else
+        path = group.transport->stream_ordered ? c->stream : c->bounce;
     x = hd__arena_alloc(&p->arena, path->ops->op_bytes);
     x->engine = c;
     x->path = path;
     x->group = group;
+    x->queue = i->stream;
     x->call.struct_size = sizeof x->call;
     x->call.send = i->n_in ? hd__tensor_address(p, i->in[0], coord, arena) : NULL;
     x->call.recv = i->n_out ? hd__tensor_address(p, i->out[0], coord, arena) : NULL;
@@ -265,7 +259,7 @@ int32_t hd__exec_comm_op_create(struct hd__comm_engine *c, struct hd_program *p,
     x->requests = hd__arena_alloc(&p->arena, x->n_requests * sizeof *x->requests);
     describe_for_recorder(x, p, i, place);
     *op = x;
-    return path->ops->prepare ? path->ops->prepare(x, i->stream, err) : HD_OK;
+    return path->ops->prepare ? path->ops->prepare(x, err) : HD_OK;
 }
 
 void hd__exec_comm_op_free(struct hd__comm_op *x)
@@ -322,10 +316,13 @@ int32_t hd__exec_comm_op_stream_ordered(const struct hd__comm_op *x)
     return x->path->ops->cancel != NULL;
 }
 
-void hd__exec_comm_op_cancel(struct hd__comm_op *x, double deadline)
+void hd__exec_comm_ops_cancel(struct hd__comm_op *const *ops, uint32_t n)
 {
-    if (x->pending)
-        x->path->ops->cancel(x, deadline);
-    x->engine->pending -= x->pending;
-    x->pending = 0;
+    double deadline = n ? hd__now() + ops[0]->engine->timeout : 0;
+    for (uint32_t k = 0; k < n; k++) {
+        if (ops[k]->pending)
+            ops[k]->path->ops->cancel(ops[k], deadline);
+        ops[k]->engine->pending -= ops[k]->pending;
+        ops[k]->pending = 0;
+    }
 }

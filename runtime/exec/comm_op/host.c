@@ -14,14 +14,16 @@ void hd__exec_permute_blocks(const struct hd__block_layout *s, char *tensor, int
         }
 }
 
-void hd__exec_blocks_alloc(struct hd__comm_op *x)
+int32_t hd__exec_blocks_alloc(struct hd__comm_op *x, struct hd_error *err)
 {
+    (void)err;
     if (!x->pack.n)
-        return;
+        return HD_OK;
     x->pack.blocks = hd__alloc((size_t)(x->pack.outer * x->pack.n * x->pack.inner));
     x->unpack.blocks = hd__alloc((size_t)(x->unpack.outer * x->unpack.n * x->unpack.inner));
     x->call.send = x->pack.blocks;
     x->call.recv = x->unpack.blocks;
+    return HD_OK;
 }
 
 void hd__exec_blocks_free(struct hd__comm_op *x)
@@ -68,14 +70,6 @@ int32_t hd__exec_comm_op_wait_requests(struct hd__comm_op *x, double deadline, s
 
 /* ---- the path of the host */
 
-static int32_t host_prepare(struct hd__comm_op *x, uint32_t queue, struct hd_error *err)
-{
-    (void)queue;
-    (void)err;
-    hd__exec_blocks_alloc(x);
-    return HD_OK;
-}
-
 static int32_t host_start(struct hd__comm_op *x, struct hd_error *err)
 {
     if (x->pack.n)
@@ -92,7 +86,7 @@ static int32_t host_wait(struct hd__comm_op *x, double deadline, struct hd_error
 }
 
 const struct hd__comm_path_ops hd__comm_path_host = {.op_bytes = sizeof(struct hd__comm_op),
-                                                     .prepare = host_prepare,
+                                                     .prepare = hd__exec_blocks_alloc,
                                                      .release = hd__exec_blocks_free,
                                                      .start = host_start,
                                                      .wait = host_wait};

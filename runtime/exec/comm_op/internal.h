@@ -29,27 +29,27 @@ struct hd__comm_op {
     struct hd__p2p_message message[2];
     uint32_t n_messages, n_requests;
     hd_request *requests;
-    int32_t pending, reserved;
+    int32_t pending;
+    uint32_t queue;                 /* the stream of its instruction in the program */
     struct hd__flight_op flight_op; /* as the recorder describes it */
     uint64_t flight_number;         /* its number there while it is pending */
 };
 
-/* All calls but free and progress are of an op of this path. */
+/* The calls of a path. Its ops are started and waited for; the path itself makes progress, and is freed after them. */
 struct hd__comm_path_ops {
     size_t op_bytes; /* an op of this path begins with struct hd__comm_op */
-    int32_t
-        capturable; /* it is enqueued on the device as a whole, and recorded where that is; else the host waits for it */
-    int32_t reserved;
-    /* Addresses, calls and messages are there; memory for the blocks of an all_to_all is not. `queue`: the instruction's stream
-     * of the program. */
-    int32_t (*prepare)(struct hd__comm_op *x, uint32_t queue, struct hd_error *err);
+    /* All of an op is enqueued on the device, and its path records it; else the host waits for it, and the engine
+     * does. */
+    int32_t capturable, reserved;
+    /* Addresses, calls and messages are there; memory for the blocks of an all_to_all is not. */
+    int32_t (*prepare)(struct hd__comm_op *x, struct hd_error *err);
     void (*release)(struct hd__comm_op *x); /* also after a prepare that failed; both NULL: nothing to prepare */
     int32_t (*start)(struct hd__comm_op *x, struct hd_error *err);
     int32_t (*wait)(struct hd__comm_op *x, double deadline, struct hd_error *err); /* NULL: the start does it all */
     void (*cancel)(struct hd__comm_op *x, double deadline);                        /* NULL: not ordered by a stream */
-    int32_t (*progress)(struct hd__comm_path *path,
-                        struct hd_error *err); /* 1 if anything moved, 0 if not, or an error */
-    void (*free)(struct hd__comm_path *path);  /* NULL: it has no state */
+    /* A bounded piece of what is under way: at least 0, or an error. */
+    int32_t (*progress)(struct hd__comm_path *path, struct hd_error *err);
+    void (*free)(struct hd__comm_path *path); /* progress, free: NULL where a path has no state */
 };
 
 /* One path of a rank; its state begins with this. */
@@ -70,8 +70,8 @@ struct hd__comm_path *hd__exec_stream_create(struct hd__transports *transports, 
 
 /* host.c: for the other paths */
 
-/* Host memory for the blocks of an all_to_all; nothing for others. */
-void hd__exec_blocks_alloc(struct hd__comm_op *x);
+/* Host memory for the blocks of an all_to_all; nothing for others. HD_OK. */
+int32_t hd__exec_blocks_alloc(struct hd__comm_op *x, struct hd_error *err);
 void hd__exec_blocks_free(struct hd__comm_op *x);
 /* to_blocks: from the tensor into the blocks; else back. `tensor` may be a copy of it. */
 void hd__exec_permute_blocks(const struct hd__block_layout *s, char *tensor, int to_blocks);

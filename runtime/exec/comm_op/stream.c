@@ -1,9 +1,9 @@
 /* Ops over transports that put their operations into a stream of the device (HD_COMM_STREAM_ORDERED).
  *
- * An op begins behind an event of compute; at the wait the stream, and compute with it, follow its end: the host waits for
- * nothing. What was enqueued is watched, so that the flight recorder knows what is done, and an operation that stands still
- * on the device for longer than comm.timeout ends the job. An all_to_all is packed and unpacked by kernels, on the compute
- * stream. */
+ * An op begins behind an event of compute; at the wait the stream, and compute with it, follow its end: the host
+ * waits for nothing. What was enqueued is watched, so that the flight recorder knows what is done, and an operation
+ * that stands still on the device for longer than comm.timeout ends the job. An all_to_all is packed and unpacked by
+ * kernels, on the compute stream. */
 #include <stdlib.h>
 
 #include "runtime/exec/comm_op/internal.h"
@@ -126,8 +126,8 @@ static int32_t stream_progress(struct hd__comm_path *path, struct hd_error *err)
 
 /* ---- packing */
 
-/* Blocks where the transport reaches them, and how they are filled or emptied: [outer, n, inner] <-> [n, outer, inner] is a
- * copy whose dims stand in another order. */
+/* Blocks where the transport reaches them, and how they are filled or emptied: [outer, n, inner] <-> [n, outer, inner]
+ * is a copy whose dims stand in another order. */
 static int32_t prepare_blocks(const struct hd__comm_op *x, struct hd__block_layout *s, struct hd_kernel **kernel,
                               struct hd_error *err)
 {
@@ -178,11 +178,10 @@ static void release_blocks(const struct hd__device *d, struct hd__block_layout *
 
 /* ---- an op */
 
-static int32_t stream_prepare(struct hd__comm_op *op, uint32_t queue, struct hd_error *err)
+static int32_t stream_prepare(struct hd__comm_op *op, struct hd_error *err)
 {
     struct stream_op *x = (struct stream_op *)op;
     int32_t rc = hd__exec_device_create_event(op->path->device, &x->ready, err);
-    (void)queue;
     if (!rc)
         rc = hd__exec_device_create_event(op->path->device, &x->done, err);
     if (rc || !op->pack.n)
@@ -225,8 +224,9 @@ static int32_t stream_start(struct hd__comm_op *op, struct hd_error *err)
     return rc ? rc : hd__exec_comm_op_post(op, err);
 }
 
-/* What compute is given from now on starts when the op is complete. The transport says done when its operations are in the
- * stream; from then on the stream waits for them, and what it is given earlier does not. So they are asked for here. */
+/* Orders compute behind the end of the op: later launches start when it is complete. The transport says done when its
+ * operations are in the stream; from then on the stream waits for them, and what it is given earlier does not. So they
+ * are asked for here. */
 static int32_t stream_wait(struct hd__comm_op *op, double deadline, struct hd_error *err)
 {
     struct stream_op *x = (struct stream_op *)op;

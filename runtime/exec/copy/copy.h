@@ -1,5 +1,5 @@
-/* runtime/exec/copy: the memories of a rank beside the main one, and copies between these and the main one beside the compute
- * thread: what the instructions of the streams IN and OUT start and their waits end. One thread calls. */
+/* runtime/exec/copy: the memories of a rank beside the main one, and copies between these and the main one beside the
+ * compute thread: what the instructions of the streams IN and OUT start and their waits end. One thread calls. */
 #ifndef HD_RUNTIME_EXEC_COPY_COPY_H
 #define HD_RUNTIME_EXEC_COPY_COPY_H
 
@@ -14,8 +14,11 @@ struct hd__host_pools { /* of one rank, beside the main one */
     int file; /* -1: none */
 };
 
-/* Maps what the program asks for, zeroed, and says in p->shift where it is. A file is mapped as well, so that checkpoints
- * see it as memory; it has no name and is gone with the process. Host memory under a device with streams is pinned. */
+/* Every page is there before the first step. The memory is zero already, so one byte of each is enough. */
+void hd__exec_touch_pages(char *memory, int64_t bytes);
+/* Maps what the program asks for, zeroed, and says in p->shift where it is. A file is mapped as well, so that
+ * checkpoints see it as memory; it has no name and is gone with the process. Host memory under a device with streams is
+ * pinned. */
 int32_t hd__exec_host_pools_open(struct hd_program *p, void *arena, const struct hd__device *device,
                                  struct hd__host_pools *memories, struct hd_error *err);
 void hd__exec_host_pools_close(struct hd__host_pools *memories, const struct hd__device *device);
@@ -61,8 +64,8 @@ int32_t hd__exec_copy_threads_open(int file, struct hd__copy_engine **engine, st
 int32_t hd__exec_copy_uring_open(int file, struct hd__copy_engine **engine, struct hd_error *err);
 /* stream.c: host memory under a device with streams, which copies it itself. */
 struct hd__copy_engine *hd__exec_copy_stream_create(const struct hd__device *d);
-/* file_offload.c: the memory of a device with streams and the file of *engine, which is its own from here on and which it
- * stands in for, also where it fails. `chunk`: bytes, a multiple of a page. */
+/* file_offload.c: the memory of a device with streams and the file of *engine, which is its own from here on and which
+ * it stands in for, also where it fails. `chunk`: bytes, a multiple of a page. */
 int32_t hd__exec_file_offload_open(const struct hd__device *d, int64_t chunk, struct hd__copy_engine **engine,
                                    struct hd_error *err);
 

@@ -1,9 +1,9 @@
 /* Copies between the memory of a device with streams and the file of offloaded state.
  *
- * Files are read and written from pinned memory by the engine that has the file, the device copies between that and its own: in
- * chunks, each direction with slots of its own, so that the disk and the device work at once. Out: device -> slot -> file. In:
- * file -> slot -> device. A copy begins behind what compute was given so far; the wait ends when the file has it, or when compute
- * is ordered behind the last chunk that came from there. */
+ * Files are read and written from pinned memory by the engine that has the file, the device copies between that and its
+ * own: in chunks, each direction with slots of its own, so that the disk and the device work at once. Out: device ->
+ * slot -> file. In: file -> slot -> device. A copy begins behind what compute was given so far; the wait ends when the
+ * file has it, or when compute is ordered behind the last chunk that came from there. */
 #include "runtime/exec/copy/copy.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* A file by io_uring: reads and writes are under way while the compute thread computes, and no thread is woken for them. */
+/* A file by io_uring: reads and writes are under way while the compute thread computes, and no thread is woken for
+ * them. */
 #include "runtime/exec/copy/copy.h"
 
 #include <errno.h>
@@ -78,19 +79,14 @@ static int32_t wait_completion(struct uring_engine *u, double deadline, struct h
     return r->complete ? HD_OK : submit(u, index, err);
 }
 
-static uint32_t free_request(struct uring_engine *u)
-{
-    for (uint32_t n = 0; n < u->requests.count; n++)
-        if (!u->requests.at[n].used)
-            return n;
-    hd__push(&u->requests, (struct request){0});
-    return u->requests.count - 1;
-}
-
 static int32_t uring_start(struct hd__copy_op *copy, struct hd_error *err)
 {
     struct uring_engine *u = (struct uring_engine *)copy->engine;
-    uint32_t index = free_request(u);
+    uint32_t index = 0;
+    while (index < u->requests.count && u->requests.at[index].used)
+        index++;
+    if (index == u->requests.count)
+        hd__push(&u->requests, (struct request){0});
     while (u->in_flight >= ENTRIES) {
         int32_t rc = wait_completion(u, hd__now() + 60, err);
         if (rc)
