@@ -4,8 +4,7 @@
 
 #include "core/program/access.h"
 #include "core/program/ops.h"
-#include "runtime/exec/bounce.h"
-#include "runtime/exec/comm_op.h"
+#include "runtime/exec/comm_op/comm_op.h"
 
 struct finder {
     const struct hd__compiled *c;
@@ -181,8 +180,8 @@ static void add_call(struct finder *f, struct hd__route_group *g, const struct h
     add_route(g, &r);
 }
 
-/* Elements of a call that the transport gets at once: all, unless the stage cuts (runtime/exec/bounce.h). Two levels are over host
- * memory, whatever the transports below can do. */
+/* Elements of a call that the transport gets at once: all, unless they go in chunks (runtime/exec/comm_op/bounce.h). Two levels are over
+ * host memory, whatever the transports below can do. */
 static uint64_t elements_per_call(const struct finder *f, const struct hd__route_group *g,
                                   const struct hd__job_section *section, const struct hd_comm_call *call)
 {

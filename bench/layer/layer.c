@@ -1,10 +1,11 @@
-/* What the core adds to a transport's call: the executor's start and wait of an instruction (runtime/exec/comm_op.c
- * with its flight recorder) against the same two slots called directly, of a transport that does nothing.
+/* What the core adds to a transport's call: the executor's start and wait of an instruction
+ * (runtime/exec/comm_op/comm_op.c with its flight recorder) against the same two slots called directly, of a transport
+ * that does nothing.
  *
  *     build/bench/layer/layer [BATCHES]
  *
  * Both take turns, batch by batch; the least batch counts, so that other work on the machine does not show. */
-#include "runtime/exec/comm_op.c" /* an exchange is made here by hand, without a program */
+#include "runtime/exec/comm_op/comm_op.c" /* an exchange is made here by hand, without a program */
 
 #include <stdio.h>
 
@@ -33,7 +34,7 @@ static double layered(struct hd__comm_op *x)
     int32_t rc = 0;
     for (int i = 0; i < CALLS; i++) {
         rc |= hd__exec_comm_op_start(x, &err);
-        rc |= hd__exec_comm_op_wait(x, 60, &seconds, &err);
+        rc |= hd__exec_comm_op_wait(x, &seconds, &err);
     }
     return rc ? -1 : (hd__now() - start) / CALLS;
 }
@@ -59,9 +60,12 @@ int main(int argc, char **argv)
     float data[2] = {0};
     hd_request request;
     struct hd__transport transport = {.ops = &empty_ops};
-    struct hd__transports transports = {.flight = hd__comm_flight_create(64)};
+    struct hd__device device = {0};
+    struct hd__transports transports = {.device = &device, .flight = hd__comm_flight_create(64)};
+    struct hd__comm_engine *engine = hd__exec_comm_engine_create(&transports, 0, 60);
     struct hd__group group = {.name = "dp", .ranks = ranks, .n = 2};
-    struct hd__comm_op x = {.transports = &transports,
+    struct hd__comm_op x = {.engine = engine,
+                            .path = &engine->host,
                             .group = {&transport, &group},
                             .call = {.struct_size = sizeof x.call,
                                      .coll = HD_COLL_ALL_REDUCE,
@@ -92,6 +96,7 @@ int main(int argc, char **argv)
         printf("%-24s %6.1f ns a call\n", ways[w].what, best[w] * 1e9);
     printf("%-24s %6.1f ns a call\n", "what the core adds", (best[1] - best[0]) * 1e9);
     hd__free_array(&transports.opened);
+    hd__exec_comm_engine_free(engine);
     hd__comm_flight_destroy(transports.flight);
     return 0;
 }

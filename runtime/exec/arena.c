@@ -38,13 +38,6 @@ static int32_t map_arena(struct hd__exec *e, size_t bytes, struct hd_error *err)
     return HD_OK;
 }
 
-/* Every page is there before the first step. The memory is zero already, so one byte of each is enough. */
-static void touch_pages(char *memory, int64_t bytes)
-{
-    for (int64_t at = 0; at < bytes; at += 4096)
-        *(volatile char *)(memory + at) = 0;
-}
-
 /* What is persistent begins as zeros, as it does in host memory. */
 static int32_t clear_arena(struct hd__exec *e, struct hd_error *err)
 {
@@ -69,7 +62,7 @@ static int32_t map_host_mirror(struct hd__exec *e, struct hd_error *err)
     void *mirror;
     if (!e->device.discrete) {
         e->host_mirror = e->arena;
-        touch_pages(e->arena, e->p->arena_bytes);
+        hd__exec_touch_pages(e->arena, e->p->arena_bytes);
         return HD_OK;
     }
     mirror = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -81,21 +74,36 @@ static int32_t map_host_mirror(struct hd__exec *e, struct hd_error *err)
 
 /* ---- the others */
 
-/* What the program keeps elsewhere, and who copies it. */
+static int32_t open_file_engine(struct hd__exec *e, struct hd__copy_engine **engine, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    int32_t rc = hd__exec_copy_uring_open(e->host_pools.file, engine, &why);
+    if (rc) {
+        hd__log(HD_LOG_WARN, "run", "offloaded state is read and written by threads: %s", why.message);
+        rc = hd__exec_copy_threads_open(e->host_pools.file, engine, err);
+    }
+    if (rc || !e->device.streams)
+        return rc;
+    rc = hd__exec_file_offload_open(&e->device, e->config.compiled->job->device_staging & ~INT64_C(4095), engine, err);
+    e->polled_engine = *engine;
+    return rc;
+}
+
+/* The program's other memories, and the engines that copy from and to them. */
 static int32_t open_host_pools(struct hd__exec *e, struct hd_error *err)
 {
-    int64_t chunk = e->config.compiled->job->device_staging & ~INT64_C(4095);
+    struct hd__copy_engine **host = &e->copy_engines[HD__MEM_HOST], **file = &e->copy_engines[HD__MEM_FILE];
     int32_t rc, any = 0;
     for (int memory = 1; memory < HD__MEM_COUNT; memory++)
         any |= e->p->bytes[memory] > 0;
     if (!any)
         return HD_OK;
     rc = hd__exec_host_pools_open(e->p, e->host_mirror, &e->device, &e->host_pools, err);
-    if (!rc && (!e->device.streams || e->p->bytes[HD__MEM_FILE]))
-        rc = hd__exec_copy_engine_open(e->host_pools.file, HD__COPY_ENGINE_AUTO, &e->copy_engine, err);
-    if (!rc && e->device.streams && e->p->bytes[HD__MEM_FILE])
-        rc = hd__exec_file_offload_open(&e->device, e->copy_engine, chunk, &e->file_offload, err);
-    return rc;
+    if (!rc && e->p->bytes[HD__MEM_HOST] && e->device.streams)
+        *host = hd__exec_copy_stream_create(&e->device);
+    else if (!rc && e->p->bytes[HD__MEM_HOST])
+        rc = hd__exec_copy_threads_open(-1, host, err);
+    return rc || !e->p->bytes[HD__MEM_FILE] ? rc : open_file_engine(e, file, err);
 }
 
 int32_t hd__exec_map_memory(struct hd__exec *e, struct hd_error *err)
@@ -106,12 +114,6 @@ int32_t hd__exec_map_memory(struct hd__exec *e, struct hd_error *err)
     if (!rc)
         rc = map_host_mirror(e, err);
     return rc ? rc : open_host_pools(e, err);
-}
-
-void hd__exec_close_copy_engines(struct hd__exec *e)
-{
-    hd__exec_copy_engine_close(e->copy_engine);
-    hd__exec_file_offload_close(e->file_offload);
 }
 
 void hd__exec_unmap_memory(struct hd__exec *e)
@@ -131,9 +133,9 @@ void hd__exec_unmap_memory(struct hd__exec *e)
 int32_t hd__exec_wait_event(struct hd__exec *e, struct hd_event *event, double deadline, struct hd_error *err)
 {
     for (uint32_t idle = 0;; idle++) {
-        int32_t done = 0, rc = e->device.ops->reached(e->device.handle, event, &done, err);
-        if (rc || done)
-            return rc;
+        int32_t rc = hd__exec_device_reached(&e->device, event, err);
+        if (rc)
+            return HD__MIN(rc, HD_OK);
         rc = hd__exec_progress(e, err);
         if (rc)
             return rc;

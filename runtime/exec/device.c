@@ -25,6 +25,12 @@ int32_t hd__exec_device_create_event(const struct hd__device *d, struct hd_event
     return d->ops->event(d->handle, event, err);
 }
 
+int32_t hd__exec_device_reached(const struct hd__device *d, struct hd_event *event, struct hd_error *err)
+{
+    int32_t done = 0, rc = d->ops->reached(d->handle, event, &done, err);
+    return rc ? rc : done != 0;
+}
+
 void hd__exec_device_free_event(const struct hd__device *d, struct hd_event *event)
 {
     if (event)

@@ -25,6 +25,8 @@ int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err);
 int32_t hd__exec_device_order_streams(const struct hd__device *d, uint32_t earlier, uint32_t later,
                                       struct hd_event *event, struct hd_error *err);
 int32_t hd__exec_device_create_event(const struct hd__device *d, struct hd_event **event, struct hd_error *err);
+/* 1 if an event was reached, 0 if not yet, or an error. */
+int32_t hd__exec_device_reached(const struct hd__device *d, struct hd_event *event, struct hd_error *err);
 void hd__exec_device_free_event(const struct hd__device *d, struct hd_event *event); /* NULL is fine */
 /* Memory that copies from and to the device are fast with. HD_MEM_PINNED, freed with the next call. */
 int32_t hd__exec_device_alloc_pinned(const struct hd__device *d, size_t bytes, void **memory, struct hd_error *err);

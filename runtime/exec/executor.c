@@ -9,11 +9,6 @@
 
 /* ---- groups */
 
-static int same_group(const struct hd__instr *a, const struct hd__instr *b)
-{
-    return a->axes == b->axes && a->members == b->members;
-}
-
 /* Groups of several stages. Making a group waits for its members, and stages meet theirs in different orders: so all ranks
  * make all of these in one order, that of the stages' programs. */
 static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
@@ -29,7 +24,8 @@ static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
                 uint32_t n = 0;
                 if (!(i->axes & HD_AXIS_BIT(HD_AXIS_PP)))
                     continue;
-                while (n < groups_seen.count && !same_group(groups_seen.at[n], i))
+                while (n < groups_seen.count &&
+                       (groups_seen.at[n]->axes != i->axes || groups_seen.at[n]->members != i->members))
                     n++;
                 if (n < groups_seen.count)
                     continue;
@@ -112,10 +108,9 @@ static int32_t open_device(struct hd__exec *e, struct hd_error *err)
     rc = e->device.ops->open(hd__exec_host_table(), c->device_choice.settings, &place, &e->device.handle, err);
     if (!rc)
         rc = hd__exec_device_check(&e->device, err);
-    if (rc || !e->device.streams)
+    if (rc)
         return rc;
-    e->transports.bounce = hd__exec_bounce_create(&e->device, &e->transports, c->job->device_staging);
-    e->transports.stream_comm = hd__exec_stream_comm_create(&e->device, &e->transports, c->job->comm_timeout);
+    e->comm = hd__exec_comm_engine_create(&e->transports, c->job->device_staging, c->job->comm_timeout);
     return HD_OK;
 }
 
@@ -165,24 +160,18 @@ int32_t hd__exec_open(struct hd__exec *e, struct hd_error *err)
     return HD_OK;
 }
 
-/* What is still under way on a device would use what is freed here. */
-static void stop_device(struct hd__exec *e)
-{
-    struct hd_error ignored = HD_ERROR_INIT;
-    for (uint32_t s = 0; s < HD_STREAM_COUNT && e->device.streams; s++)
-        e->device.ops->sync(e->device.handle, s, &ignored);
-}
-
 void hd__exec_close(struct hd__exec *e)
 {
+    struct hd_error ignored = HD_ERROR_INIT;
     if (!e)
         return;
-    if (e->device.handle)
-        stop_device(e);
+    for (uint32_t s = 0; s < HD_STREAM_COUNT && e->device.streams; s++) /* else it would use what is freed here */
+        e->device.ops->sync(e->device.handle, s, &ignored);
     hd__exec_release(e);
     hd__exec_profile_free(e->profile);
     free_max_buffer(e);
-    hd__exec_close_copy_engines(e);
+    for (int memory = 0; memory < HD__MEM_COUNT; memory++)
+        hd__exec_copy_engine_close(e->copy_engines[memory]);
     hd__exec_transports_close(&e->transports); /* after a failure they may still write where they were to receive */
     hd__exec_unmap_memory(e);
     if (e->device.ops)

@@ -20,28 +20,10 @@ static int is_capturable(const struct hd__prepared *s)
         return hd__exec_comm_op_capturable(s->comm_op);
     case HD__PREPARED_COPY:
     case HD__PREPARED_COPY_WAIT:
-        return s->copy->other != NULL;
+        return s->copy->engine->ops->capturable;
     default:
         return 1;
     }
-}
-
-static int is_start(const struct hd__prepared *s)
-{
-    return s->kind == HD__PREPARED_COMM || s->kind == HD__PREPARED_COPY;
-}
-
-/* The wait of a start: both point at the same thing. -1: there is none. */
-static int64_t end_of(const struct hd__prepared_section *section, uint32_t start)
-{
-    const struct hd__prepared *s = &section->prepared[start];
-    for (uint32_t k = start + 1; k < section->n; k++) {
-        const struct hd__prepared *w = &section->prepared[k];
-        if ((s->kind == HD__PREPARED_COMM && w->kind == HD__PREPARED_COMM_WAIT && w->comm_op == s->comm_op) ||
-            (s->kind == HD__PREPARED_COPY && w->kind == HD__PREPARED_COPY_WAIT && w->copy == s->copy))
-            return k;
-    }
-    return -1;
 }
 
 /* Starts that are apart from their waits are taken out, which may take others apart. */
@@ -54,12 +36,10 @@ static void exclude_split_pairs(const struct hd__prepared_section *section, char
         for (uint32_t k = 0; k < section->n; k++)
             run[k] = capturable[k] ? number : ++number;
         for (uint32_t k = 0; k < section->n; k++) {
-            int64_t end = is_start(&section->prepared[k]) ? end_of(section, k) : k;
-            if (end == k || (end >= 0 && capturable[k] == capturable[end] && (!capturable[k] || run[k] == run[end])))
+            uint32_t wait = section->prepared[k].wait;
+            if (!wait || (capturable[k] == capturable[wait] && (!capturable[k] || run[k] == run[wait])))
                 continue;
-            capturable[k] = 0;
-            if (end >= 0)
-                capturable[end] = 0;
+            capturable[k] = capturable[wait] = 0;
             moved = 1;
         }
     }
@@ -71,7 +51,7 @@ static struct hd__graph_segment make_segment(const struct hd__prepared_section *
     struct hd__graph_segment segment = {.first = first, .end = end};
     for (uint32_t k = first; k < end; k++) {
         const struct hd__prepared *s = &section->prepared[k];
-        segment.launches += s->kind == HD__PREPARED_KERNEL || is_start(s);
+        segment.launches += s->kind == HD__PREPARED_KERNEL || s->wait;
         if (s->kind == HD__PREPARED_COMM && hd__exec_comm_op_stream_ordered(s->comm_op))
             hd__push(&segment.comm_ops, s->comm_op);
     }
@@ -128,31 +108,21 @@ static int32_t launch_each(struct hd__exec *e, struct hd__prepared_section *sect
     return rc;
 }
 
-/* What was started and will not be waited for. Before the end of the capture, so that what the transport gave to streams of its
- * own is joined. */
-static void cancel_comm_ops(struct hd__exec *e, const struct hd__graph_segment *segment)
-{
-    double deadline = hd__now() + e->config.compiled->job->comm_timeout;
-    for (uint32_t n = 0; n < segment->comm_ops.count; n++)
-        hd__exec_comm_op_cancel(segment->comm_ops.at[n], deadline);
-}
-
 /* HD_E_UNSUPPORTED: there is something in the piece that cannot be captured. A library that the device calls may have another
  * word for it; then the end says so. */
 static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *segment,
                        struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
-    int32_t ended, in_flight = e->in_flight, rc = d->ops->capture_begin(d->handle, err);
+    int32_t ended, rc = d->ops->capture_begin(d->handle, err);
     if (rc)
         return rc;
-    hd__exec_stream_comm_set_capturing(e->transports.stream_comm, e->capturing = 1);
+    hd__exec_comm_ops_set_capturing(segment->comm_ops.at, segment->comm_ops.count, e->capturing = 1);
     rc = launch_each(e, section, segment, err);
-    if (rc)
-        cancel_comm_ops(e, segment);
-    hd__exec_stream_comm_set_capturing(e->transports.stream_comm, e->capturing = 0);
+    if (rc) /* before the end of the capture, so that what the transport gave to streams of its own is joined */
+        hd__exec_comm_ops_cancel(segment->comm_ops.at, segment->comm_ops.count);
+    hd__exec_comm_ops_set_capturing(segment->comm_ops.at, segment->comm_ops.count, e->capturing = 0);
     ended = d->ops->capture_end(d->handle, &segment->graph, rc ? &(struct hd_error)HD_ERROR_INIT : err);
-    e->in_flight = in_flight;
     if (!rc)
         return ended;
     drop_graph(e, segment); /* it lacks what came after the failure */
@@ -161,15 +131,14 @@ static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section,
 
 static int32_t replay(struct hd__exec *e, struct hd__graph_segment *segment, struct hd_error *err)
 {
-    struct hd__stream_comm *o = e->transports.stream_comm;
     struct hd__stream_inflight *inflight = NULL;
     int32_t rc = HD_OK;
     if (segment->comm_ops.count)
-        rc = hd__exec_stream_comm_begin_replay(o, segment->comm_ops.at, segment->comm_ops.count, &inflight, err);
+        rc = hd__exec_comm_ops_begin_replay(segment->comm_ops.at, segment->comm_ops.count, &inflight, err);
     if (!rc)
         rc = e->device.ops->replay(e->device.handle, segment->graph, err);
     if (!rc && inflight)
-        rc = hd__exec_stream_comm_end_replay(o, inflight, err);
+        rc = hd__exec_comm_ops_end_replay(segment->comm_ops.at, inflight, err);
     e->graph_replays++;
     return rc ? rc : hd__exec_progress(e, err);
 }

@@ -3,14 +3,11 @@
 #define HD_RUNTIME_EXEC_INTERNAL_H
 
 #include "core/program/ops.h"
-#include "runtime/exec/bounce.h"
-#include "runtime/exec/comm_op.h"
-#include "runtime/exec/copy_engine.h"
+#include "runtime/exec/comm_op/comm_op.h"
+#include "runtime/exec/copy/copy.h"
 #include "runtime/exec/device.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/file_offload.h"
 #include "runtime/exec/profile.h"
-#include "runtime/exec/stream_comm.h"
 #include "runtime/exec/transports.h"
 
 enum {
@@ -31,7 +28,7 @@ struct hd__feed_staging {
 
 struct hd__prepared {
     uint32_t kind;
-    uint32_t instr; /* index in its section */
+    uint32_t wait; /* of a start: where in the section its wait is; else 0 */
     union {
         struct hd_kernel *kernel;
         struct hd__comm_op *comm_op;
@@ -69,10 +66,11 @@ struct hd__exec {
     char *host_mirror;                /* as the host does: the arena itself, or a copy of what was pulled */
     struct hd_event *sync_event;      /* of a device with streams */
     struct hd__host_pools host_pools; /* the others */
-    struct hd__copy_engine *copy_engine;
-    struct hd__file_offload *file_offload; /* of a device with streams that keeps state in a file */
-    int32_t arena_from;                    /* 0: transport (freed with it), 1: device, 2: mmap */
-    int32_t in_flight;
+    struct hd__copy_engine *copy_engines[HD__MEM_COUNT]; /* of those that are there */
+    struct hd__copy_engine *polled_engine;               /* one of them that moves in its progress only; NULL */
+    int32_t arena_from;                                  /* 0: transport (freed with it), 1: device, 2: mmap */
+    int32_t reserved;
+    struct hd__comm_engine *comm;
     struct hd__prepared_section *sections;
     struct hd__group_ref world;  /* of = NULL: there is one rank */
     struct hd__exec_max_buffer { /* where the world's transport is ordered: its numbers in the device's memory */
@@ -93,8 +91,7 @@ struct hd__exec {
 
 /* arena.c: the arena, its view, the other memories. */
 int32_t hd__exec_map_memory(struct hd__exec *e, struct hd_error *err);
-void hd__exec_close_copy_engines(struct hd__exec *e); /* before the transports are closed, which may own the arena */
-void hd__exec_unmap_memory(struct hd__exec *e);
+void hd__exec_unmap_memory(struct hd__exec *e); /* after the transports are closed */
 /* Waits until compute has done all that it was given; nothing where launches are synchronous. */
 int32_t hd__exec_synchronize(struct hd__exec *e, struct hd_error *err);
 /* Until an event is reached. deadline 0: none, for what compute does. */

@@ -16,13 +16,15 @@ static int32_t prepare_kernel(struct hd__exec *e, const struct hd__instr *i, str
 /* To and from a file whole pages go: both ends were planned so. The other memories lie where the view says. */
 static int32_t prepare_copy(struct hd__exec *e, const struct hd__instr *i, struct hd__prepared *s, struct hd_error *err)
 {
-    int32_t out = i->stream == HD__STREAM_OUT;
+    int32_t out = i->stream == HD__STREAM_OUT, memory;
     hd_tensor there = out ? i->out[0] : i->in[0], here = out ? i->in[0] : i->out[0];
     struct hd__copy_op *c = hd__arena_alloc(&e->p->arena, sizeof *c);
-    *c = (struct hd__copy_op){.main = hd__tensor_address(e->p, here, e->coord, e->arena),
+    memory = hd__memory_of(e->p, there);
+    *c = (struct hd__copy_op){.engine = e->copy_engines[memory],
+                              .main = hd__tensor_address(e->p, here, e->coord, e->arena),
                               .out = out,
                               .bytes = hd__tensor_bytes(e->p, hd__tensor_const(e->p, here))};
-    if (hd__memory_of(e->p, there) == HD__MEM_FILE) {
+    if (memory == HD__MEM_FILE) {
         c->offset = e->p->buffers.at[hd__tensor_const(e->p, there)->buffer].offset;
         c->bytes = (c->bytes + 4095) & ~INT64_C(4095);
     } else {
@@ -38,15 +40,17 @@ static void prepare_wait(const struct hd__prepared_section *done, uint32_t at, c
 {
     s->kind = HD__PREPARED_NOTHING;
     for (uint32_t k = at; k-- > 0;) {
+        struct hd__prepared *start = &done->prepared[k];
         if (done->of->code.at[k].id != i->wait)
             continue;
-        if (done->prepared[k].kind == HD__PREPARED_COMM) {
+        if (start->kind == HD__PREPARED_COMM) {
             s->kind = HD__PREPARED_COMM_WAIT;
-            s->comm_op = done->prepared[k].comm_op;
-        } else if (done->prepared[k].kind == HD__PREPARED_COPY) {
+            s->comm_op = start->comm_op;
+        } else if (start->kind == HD__PREPARED_COPY) {
             s->kind = HD__PREPARED_COPY_WAIT;
-            s->copy = done->prepared[k].copy;
+            s->copy = start->copy;
         }
+        start->wait = at;
         return;
     }
 }
@@ -75,12 +79,11 @@ static int32_t prepare_instr(struct hd__exec *e, struct hd__prepared_section *se
 {
     const struct hd__instr *i = &section->of->code.at[k];
     struct hd__prepared *s = &section->prepared[k];
-    s->instr = k;
     s->kind = HD__PREPARED_NOTHING;
     if (hd__op(i->op)->class == HD__CLASS_COLLECTIVE || hd__op(i->op)->class == HD__CLASS_P2P) {
         struct hd__instr_location place = {.section = section->of->name, .index = k};
         s->kind = HD__PREPARED_COMM;
-        return hd__exec_comm_op_create(&e->transports, e->p, i, &place, e->coord, e->arena, &s->comm_op, err);
+        return hd__exec_comm_op_create(e->comm, e->p, i, &place, e->coord, e->arena, &s->comm_op, err);
     }
     if (hd__is_copy(i))
         return prepare_copy(e, i, s, err);
@@ -120,7 +123,7 @@ int32_t hd__exec_prepare(struct hd__exec *e, struct hd_error *err)
     e->sections = hd__alloc(e->p->sections.count * sizeof *e->sections);
     for (uint32_t s = 0; s < e->p->sections.count && !rc; s++)
         rc = prepare_section(e, &e->sections[s], &e->p->sections.at[s], err);
-    return rc || !e->transports.bounce ? rc : hd__exec_bounce_alloc_slots(e->transports.bounce, err);
+    return rc ? rc : hd__exec_comm_engine_alloc(e->comm, err);
 }
 
 static void release_prepared(struct hd__exec *e, struct hd__prepared *s)
@@ -159,8 +162,6 @@ void hd__exec_release(struct hd__exec *e)
     }
     free(e->sections);
     e->sections = NULL;
-    hd__exec_bounce_free(e->transports.bounce);
-    hd__exec_stream_comm_free(e->transports.stream_comm);
-    e->transports.bounce = NULL;
-    e->transports.stream_comm = NULL;
+    hd__exec_comm_engine_free(e->comm);
+    e->comm = NULL;
 }

@@ -70,16 +70,11 @@ static int64_t dim_product(const struct hd_program *p, const struct hd__tensor *
     return n;
 }
 
-static int is_product(uint16_t op)
-{
-    return op == HD_OP_EINSUM || (op >= HD_OP_EINSUM_BIAS && op <= HD_OP_EINSUM_BIAS_DW);
-}
-
 /* "F einsum 2048x1536x384": rows, columns and terms of a product, dims of all three operands left out. */
 static void row_name(const struct hd_program *p, const struct hd__instr *i, char out[96])
 {
     int n = snprintf(out, 96, "%s %s", hd__phase_name(i->phase), hd__op(i->op)->name);
-    if (!is_product(i->op))
+    if (i->op != HD_OP_EINSUM && (i->op < HD_OP_EINSUM_BIAS || i->op > HD_OP_EINSUM_BIAS_DW))
         return;
     const struct hd__tensor *a = hd__tensor_const(p, i->in[0]), *b = hd__tensor_const(p, i->in[1]),
                             *c = hd__tensor_const(p, i->out[0]);
@@ -169,12 +164,7 @@ static int is_work(const struct hd__instr *i)
            i->op != HD_OP_WAIT;
 }
 
-/* Sections that training runs: what an evaluation takes is no part of a micro-batch. */
-static int is_training(const struct hd__code_section *s)
-{
-    return s->repeat > 0;
-}
-
+/* Sections without a repeat are left out: the time of an evaluation is no part of a micro-batch. */
 int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t micros, const char *path,
                                       struct hd_error *err)
 {
@@ -183,7 +173,7 @@ int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t
     FILE *file;
     int bad;
     for (uint32_t s = 0; s < p->sections.count; s++)
-        for (uint32_t k = 0; k < p->sections.at[s].code.count && is_training(&p->sections.at[s]); k++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count && p->sections.at[s].repeat > 0; k++)
             if (is_work(&p->sections.at[s].code.at[k]))
                 seconds[p->sections.at[s].code.at[k].block] += profile->seconds[s][k];
     hd__make_folders(path);

@@ -10,58 +10,10 @@ static double deadline(const struct hd__exec *e)
 
 int32_t hd__exec_progress(struct hd__exec *e, struct hd_error *err)
 {
-    struct hd__stream_comm *stream_comm = e->transports.stream_comm;
     int32_t rc;
-    if (e->file_offload && (rc = hd__exec_file_offload_progress(e->file_offload, err)) < 0)
+    if (e->polled_engine && (rc = e->polled_engine->ops->progress(e->polled_engine, err)) < 0)
         return rc;
-    if (!e->in_flight && !(stream_comm && hd__exec_stream_comm_busy(stream_comm)))
-        return HD_OK;
-    rc = hd__exec_transports_progress(&e->transports, err);
-    if (rc >= 0 && stream_comm)
-        rc = hd__exec_stream_comm_poll(stream_comm, err);
-    if (rc >= 0 && e->transports.bounce)
-        rc = hd__exec_bounce_progress(e->transports.bounce, err);
-    return HD__MIN(rc, HD_OK);
-}
-
-static int32_t start_comm_op(struct hd__exec *e, struct hd__comm_op *x, struct hd_error *err)
-{
-    int32_t rc = hd__exec_comm_op_start(x, err);
-    e->in_flight += hd__exec_comm_op_pending(x);
-    return rc;
-}
-
-static int32_t wait_comm_op(struct hd__exec *e, struct hd__comm_op *x, struct hd_error *err)
-{
-    if (!hd__exec_comm_op_pending(x))
-        return HD_OK;
-    e->in_flight--;
-    return hd__exec_comm_op_wait(x, e->config.compiled->job->comm_timeout, &e->comm_seconds, err);
-}
-
-static int32_t start_copy(struct hd__exec *e, struct hd__copy_op *c, struct hd_error *err)
-{
-    const struct hd__device *d = &e->device;
-    uint32_t stream = c->out ? HD_STREAM_OUT : HD_STREAM_IN;
-    int32_t rc;
-    if (!d->streams)
-        return hd__exec_copy_engine_start(e->copy_engine, c, err);
-    if (!c->other)
-        return hd__exec_file_offload_start(e->file_offload, c, err);
-    rc = hd__exec_device_order_streams(d, HD_STREAM_COMPUTE, stream, c->done, err);
-    if (!rc)
-        rc = d->ops->copy(d->handle, stream, c->out ? c->other : c->main, c->out ? c->main : c->other, (size_t)c->bytes,
-                          err);
-    return rc ? rc : d->ops->record(d->handle, c->done, stream, err);
-}
-
-static int32_t wait_copy(struct hd__exec *e, struct hd__copy_op *c, struct hd_error *err)
-{
-    if (e->device.streams && !c->other)
-        return hd__exec_file_offload_wait(e->file_offload, c, deadline(e), err);
-    if (e->device.streams)
-        return e->device.ops->follow(e->device.handle, HD_STREAM_COMPUTE, c->done, err);
-    return hd__exec_copy_engine_wait(e->copy_engine, c, deadline(e), err);
+    return hd__exec_comm_engine_progress(e->comm, err);
 }
 
 static int32_t run_feed(struct hd__exec *e, const struct hd__prepared *s, struct hd_error *err)
@@ -86,15 +38,17 @@ int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct
     switch (s->kind) {
     case HD__PREPARED_KERNEL:
         rc = e->device.ops->launch(e->device.handle, s->kernel, HD_STREAM_COMPUTE, err);
-        return rc || e->capturing || (!e->in_flight && !e->file_offload) ? rc : hd__exec_progress(e, err);
+        if (rc || e->capturing || (!hd__exec_comm_engine_pending(e->comm) && !e->polled_engine))
+            return rc;
+        return hd__exec_progress(e, err);
     case HD__PREPARED_COMM:
-        return start_comm_op(e, s->comm_op, err);
+        return hd__exec_comm_op_start(s->comm_op, err);
     case HD__PREPARED_COMM_WAIT:
-        return wait_comm_op(e, s->comm_op, err);
+        return hd__exec_comm_op_wait(s->comm_op, &e->comm_seconds, err);
     case HD__PREPARED_COPY:
-        return start_copy(e, s->copy, err);
+        return s->copy->engine->ops->start(s->copy, err);
     case HD__PREPARED_COPY_WAIT:
-        return wait_copy(e, s->copy, err);
+        return s->copy->engine->ops->wait(s->copy, deadline(e), err);
     case HD__PREPARED_FEED:
         return run_feed(e, s, err);
     default:

@@ -7,7 +7,6 @@
 
 #include "runtime/comm/hierarchical.h"
 #include "runtime/comm/topology.h"
-#include "runtime/exec/device.h"
 #include "runtime/rendezvous/store.h"
 
 static uint32_t all_axes(const struct hd__mesh *mesh)

@@ -4,11 +4,11 @@
 
 #include <pthread.h>
 
-#include "core/base/clock.h"
 #include "runtime/comm/algorithm_counts.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/group.h"
 #include "runtime/comm/open.h"
+#include "runtime/exec/device.h"
 #include "runtime/exec/progress_thread.h"
 #include "runtime/exec/select.h"
 
@@ -28,19 +28,12 @@ struct hd__group_ref {
     const struct hd__group *of; /* its ranks; of->group is NULL where this rank is alone */
 };
 
-struct hd__device;
-struct hd__bounce;
-struct hd__stream_comm;
-
 struct hd__transports {
     HD__ARRAY(struct hd__transport *) opened;
     const struct hd__compiled *compiled;
     struct hd_store *store;
-    const struct hd__device *device;
-    struct hd__bounce *bounce;           /* exchanges that do not begin at once: of a device with streams; else NULL */
-    struct hd__stream_comm *stream_comm; /* those of transports that are `ordered` */
-    struct hd__flight *flight;           /* where every operation is recorded */
-    struct hd__clock clock;              /* of the thread that runs the step program */
+    const struct hd__device *device;             /* lends a stream to those that can follow one */
+    struct hd__flight *flight;                   /* where every operation is recorded; for hooks */
     struct hd__progress_thread *progress_thread; /* NULL: progress between instructions only */
     int32_t rank, local_rank, local_ranks;
     int32_t aborted;      /* the job ends: what is opened from here on is aborted at once */

@@ -5,12 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/exec/copy_engine.h"
-
-static int64_t byte_distance(const void *from, const void *to)
-{
-    return (int64_t)((uintptr_t)to - (uintptr_t)from);
-}
+#include "runtime/exec/copy/copy.h"
 
 /* Without O_TMPFILE (NFS, overlays of old kernels) a name lives for a moment. */
 static int open_unnamed_file(const char *folder, int flags)
@@ -47,7 +42,7 @@ static int32_t open_file(const char *folder, int64_t bytes, int *file, struct hd
     return HD_OK;
 }
 
-/* What a device copies from and to beside its kernels. */
+/* Memory that the device copies from and to beside its kernels. */
 static int32_t alloc_pinned(const struct hd__device *d, struct hd__host_pools *m, int64_t bytes, struct hd_error *err)
 {
     int32_t rc = hd__exec_device_alloc_pinned(d, (size_t)bytes, &m->base[HD__MEM_HOST], err);
@@ -70,10 +65,8 @@ static int32_t map_pool(struct hd__host_pools *m, int memory, int64_t bytes, str
     return HD_OK;
 }
 
-/* Every page is there before the first step, as in the main arena. */
-static void touch_pages(char *memory, int64_t bytes)
+void hd__exec_touch_pages(char *memory, int64_t bytes)
 {
-    madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
     for (int64_t at = 0; at < bytes; at += 4096)
         *(volatile char *)(memory + at) = 0;
 }
@@ -91,10 +84,12 @@ int32_t hd__exec_host_pools_open(struct hd_program *p, void *arena, const struct
         rc = memory == HD__MEM_HOST && device->streams ? alloc_pinned(device, m, p->bytes[memory], err)
                                                        : map_pool(m, memory, p->bytes[memory], err);
         if (!rc)
-            p->arena_base[memory] = byte_distance(arena, m->base[memory]);
+            p->arena_base[memory] = (int64_t)((uintptr_t)m->base[memory] - (uintptr_t)arena);
     }
-    if (!rc && m->base[HD__MEM_HOST] && !device->streams)
-        touch_pages(m->base[HD__MEM_HOST], m->bytes[HD__MEM_HOST]);
+    if (!rc && m->base[HD__MEM_HOST] && !device->streams) {
+        madvise(m->base[HD__MEM_HOST], (size_t)m->bytes[HD__MEM_HOST], MADV_HUGEPAGE);
+        hd__exec_touch_pages(m->base[HD__MEM_HOST], m->bytes[HD__MEM_HOST]);
+    }
     if (rc)
         hd__exec_host_pools_close(m, device);
     return rc;

@@ -1,5 +1,6 @@
-/* A file by io_uring: reads and writes are under way while the compute thread computes, and no thread is woken for them. */
-#include "runtime/exec/copy_engine.h"
+/* A file by io_uring: reads and writes are under way while the compute thread computes, and no thread is woken for
+ * them. */
+#include "runtime/exec/copy/copy.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -17,28 +18,16 @@ struct request {
     int32_t used, complete;
 };
 
-struct hd__uring {
+struct uring_engine {
+    struct hd__copy_engine engine;
     struct io_uring ring;
     int file;
     HD__ARRAY(struct request) requests; /* a ticket is an index + 1 */
     uint32_t in_flight;
 };
 
-int32_t hd__exec_uring_open(int file, struct hd__uring **uring, struct hd_error *err)
-{
-    struct hd__uring *u = hd__alloc(sizeof *u);
-    int rc = io_uring_queue_init(ENTRIES, &u->ring, 0);
-    if (rc < 0) {
-        free(u);
-        return hd_fail(err, HD_E_UNSUPPORTED, "the kernel gives no io_uring (%s)", strerror(-rc));
-    }
-    u->file = file;
-    *uring = u;
-    return HD_OK;
-}
-
 /* The next part of a request. */
-static int32_t submit(struct hd__uring *u, uint32_t index, struct hd_error *err)
+static int32_t submit(struct uring_engine *u, uint32_t index, struct hd_error *err)
 {
     struct request *r = &u->requests.at[index];
     struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
@@ -47,9 +36,9 @@ static int32_t submit(struct hd__uring *u, uint32_t index, struct hd_error *err)
     if (!sqe)
         return hd_fail(err, HD_E_IO, "the ring of io_uring is full");
     if (r->copy.out)
-        io_uring_prep_write(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.at + r->done));
+        io_uring_prep_write(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.offset + r->done));
     else
-        io_uring_prep_read(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.at + r->done));
+        io_uring_prep_read(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.offset + r->done));
     io_uring_sqe_set_data64(sqe, index);
     do {
         rc = io_uring_submit(&u->ring);
@@ -61,7 +50,7 @@ static int32_t submit(struct hd__uring *u, uint32_t index, struct hd_error *err)
 }
 
 /* Takes one completion; a short one goes on with what is left. */
-static int32_t wait_completion(struct hd__uring *u, double deadline, struct hd_error *err)
+static int32_t wait_completion(struct uring_engine *u, double deadline, struct hd_error *err)
 {
     double left = deadline - hd__now();
     struct __kernel_timespec t = {.tv_sec = left > 0 ? (long long)left : 0};
@@ -84,36 +73,20 @@ static int32_t wait_completion(struct hd__uring *u, double deadline, struct hd_e
     if (got <= 0)
         return hd_fail(err, HD_E_IO, "%s %lld bytes at %lld of the file of offloaded state: %s",
                        r->copy.out ? "writing" : "reading", (long long)(r->copy.bytes - r->done),
-                       (long long)(r->copy.at + r->done), got ? strerror(-got) : "it is shorter than planned");
+                       (long long)(r->copy.offset + r->done), got ? strerror(-got) : "it is shorter than planned");
     r->done += got;
     r->complete = r->done >= r->copy.bytes;
     return r->complete ? HD_OK : submit(u, index, err);
 }
 
-void hd__exec_uring_close(struct hd__uring *u)
+static int32_t uring_start(struct hd__copy_op *copy, struct hd_error *err)
 {
-    struct hd_error err = HD_ERROR_INIT;
-    if (!u)
-        return;
-    while (u->in_flight && !wait_completion(u, hd__now() + 10, &err))
-        ;
-    io_uring_queue_exit(&u->ring);
-    hd__free_array(&u->requests);
-    free(u);
-}
-
-static uint32_t free_request(struct hd__uring *u)
-{
-    for (uint32_t n = 0; n < u->requests.count; n++)
-        if (!u->requests.at[n].used)
-            return n;
-    hd__push(&u->requests, (struct request){0});
-    return u->requests.count - 1;
-}
-
-int32_t hd__exec_uring_start(struct hd__uring *u, struct hd__copy_op *copy, struct hd_error *err)
-{
-    uint32_t index = free_request(u);
+    struct uring_engine *u = (struct uring_engine *)copy->engine;
+    uint32_t index = 0;
+    while (index < u->requests.count && u->requests.at[index].used)
+        index++;
+    if (index == u->requests.count)
+        hd__push(&u->requests, (struct request){0});
     while (u->in_flight >= ENTRIES) {
         int32_t rc = wait_completion(u, hd__now() + 60, err);
         if (rc)
@@ -124,8 +97,9 @@ int32_t hd__exec_uring_start(struct hd__uring *u, struct hd__copy_op *copy, stru
     return submit(u, index, err);
 }
 
-int32_t hd__exec_uring_wait(struct hd__uring *u, const struct hd__copy_op *copy, double deadline, struct hd_error *err)
+static int32_t uring_wait(struct hd__copy_op *copy, double deadline, struct hd_error *err)
 {
+    struct uring_engine *u = (struct uring_engine *)copy->engine;
     uint32_t index = copy->ticket - 1;
     int32_t rc = HD_OK;
     while (!rc && !u->requests.at[index].complete)
@@ -135,34 +109,41 @@ int32_t hd__exec_uring_wait(struct hd__uring *u, const struct hd__copy_op *copy,
     return rc;
 }
 
+static void uring_close(struct hd__copy_engine *engine)
+{
+    struct uring_engine *u = (struct uring_engine *)engine;
+    struct hd_error err = HD_ERROR_INIT;
+    while (u->in_flight && !wait_completion(u, hd__now() + 10, &err))
+        ;
+    io_uring_queue_exit(&u->ring);
+    hd__free_array(&u->requests);
+    free(u);
+}
+
+static const struct hd__copy_engine_ops uring_ops = {
+    .name = "io_uring", .start = uring_start, .wait = uring_wait, .close = uring_close};
+
+int32_t hd__exec_copy_uring_open(int file, struct hd__copy_engine **engine, struct hd_error *err)
+{
+    struct uring_engine *u = hd__alloc(sizeof *u);
+    int rc = io_uring_queue_init(ENTRIES, &u->ring, 0);
+    if (rc < 0) {
+        free(u);
+        return hd_fail(err, HD_E_UNSUPPORTED, "the kernel gives no io_uring (%s)", strerror(-rc));
+    }
+    u->engine.ops = &uring_ops;
+    u->file = file;
+    *engine = &u->engine;
+    return HD_OK;
+}
+
 #else
 
-int32_t hd__exec_uring_open(int file, struct hd__uring **uring, struct hd_error *err)
+int32_t hd__exec_copy_uring_open(int file, struct hd__copy_engine **engine, struct hd_error *err)
 {
     (void)file;
-    (void)uring;
+    (void)engine;
     return hd_fail(err, HD_E_UNSUPPORTED, "this heddle was built without liburing");
-}
-
-void hd__exec_uring_close(struct hd__uring *uring)
-{
-    (void)uring;
-}
-
-int32_t hd__exec_uring_start(struct hd__uring *uring, struct hd__copy_op *copy, struct hd_error *err)
-{
-    (void)uring;
-    (void)copy;
-    return hd_fail(err, HD_E_INTERNAL, "there is no io_uring");
-}
-
-int32_t hd__exec_uring_wait(struct hd__uring *uring, const struct hd__copy_op *copy, double deadline,
-                            struct hd_error *err)
-{
-    (void)uring;
-    (void)copy;
-    (void)deadline;
-    return hd_fail(err, HD_E_INTERNAL, "there is no io_uring");
 }
 
 #endif

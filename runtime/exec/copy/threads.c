@@ -1,5 +1,5 @@
 /* A thread a direction, and who takes which copy. See copy_engine.h. */
-#include "runtime/exec/copy_engine.h"
+#include "runtime/exec/copy/copy.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 struct copy_thread { /* one direction */
-    struct hd__copy_engine *of;
+    struct thread_engine *of;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work, done;
@@ -18,9 +18,9 @@ struct copy_thread { /* one direction */
     struct hd_error error; /* of the first that failed */
 };
 
-struct hd__copy_engine {
+struct thread_engine {
+    struct hd__copy_engine engine;
     struct copy_thread direction[2];
-    struct hd__uring *uring; /* NULL: files by the threads */
     int file;
 };
 
@@ -43,10 +43,10 @@ static int32_t copy_file(int file, const struct hd__copy_op *c, struct hd_error 
     return HD_OK;
 }
 
-static int32_t run_copy(const struct hd__copy_engine *copy_engine, const struct hd__copy_op *c, struct hd_error *err)
+static int32_t run_copy(const struct thread_engine *engine, const struct hd__copy_op *c, struct hd_error *err)
 {
     if (!c->other)
-        return copy_file(copy_engine->file, c, err);
+        return copy_file(engine->file, c, err);
     memcpy(c->out ? c->other : c->main, c->out ? c->main : c->other, (size_t)c->bytes);
     return HD_OK;
 }
@@ -77,13 +77,13 @@ static void *copy_thread_main(void *user)
     return NULL;
 }
 
-/* ---- lanes */
+/* ---- a thread */
 
-static int32_t start_thread(struct hd__copy_engine *copy_engine, struct copy_thread *l, struct hd_error *err)
+static int32_t start_thread(struct thread_engine *engine, struct copy_thread *l, struct hd_error *err)
 {
     pthread_condattr_t monotonic;
     int rc;
-    l->of = copy_engine;
+    l->of = engine;
     pthread_mutex_init(&l->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -111,23 +111,32 @@ static void stop_thread(struct copy_thread *l)
     hd__free_array(&l->queue);
 }
 
-static void enqueue_copy(struct copy_thread *l, struct hd__copy_op *c)
+/* ---- the engine */
+
+static int32_t threads_start(struct hd__copy_op *copy, struct hd_error *err)
 {
+    struct thread_engine *c = (struct thread_engine *)copy->engine;
+    struct copy_thread *l = &c->direction[copy->out != 0];
+    (void)err;
     pthread_mutex_lock(&l->lock);
-    c->ticket = ++l->started;
-    hd__push(&l->queue, *c);
+    copy->ticket = ++l->started;
+    hd__push(&l->queue, *copy);
     pthread_cond_signal(&l->work);
     pthread_mutex_unlock(&l->lock);
+    return HD_OK;
 }
 
-static int32_t wait_copy(struct copy_thread *l, uint32_t ticket, double deadline, struct hd_error *err)
+static int32_t threads_wait(struct hd__copy_op *copy, double deadline, struct hd_error *err)
 {
+    struct thread_engine *c = (struct thread_engine *)copy->engine;
+    struct copy_thread *l = &c->direction[copy->out != 0];
     struct timespec until = {.tv_sec = (time_t)deadline,
                              .tv_nsec = (long)((deadline - (double)(time_t)deadline) * 1e9)};
     int32_t rc = HD_OK;
     pthread_mutex_lock(&l->lock);
-    while ((int32_t)(l->finished - ticket) < 0 && !rc)
-        if (pthread_cond_timedwait(&l->done, &l->lock, &until) == ETIMEDOUT && (int32_t)(l->finished - ticket) < 0)
+    while ((int32_t)(l->finished - copy->ticket) < 0 && !rc)
+        if (pthread_cond_timedwait(&l->done, &l->lock, &until) == ETIMEDOUT &&
+            (int32_t)(l->finished - copy->ticket) < 0)
             rc = hd_fail(err, HD_E_TIMEOUT, "a copy between memories is not done before the deadline");
     if (!rc && l->error.code) {
         *err = l->error;
@@ -137,57 +146,28 @@ static int32_t wait_copy(struct copy_thread *l, uint32_t ticket, double deadline
     return rc;
 }
 
-/* ---- both */
-
-int32_t hd__exec_copy_engine_open(int file, uint32_t engine, struct hd__copy_engine **copy_engine, struct hd_error *err)
+static void threads_close(struct hd__copy_engine *engine)
 {
-    struct hd__copy_engine *c = hd__alloc(sizeof *c);
-    struct hd_error why = HD_ERROR_INIT;
-    int32_t rc = HD_OK;
-    c->file = file;
-    if (file >= 0 && engine != HD__COPY_ENGINE_THREADS && hd__exec_uring_open(file, &c->uring, &why)) {
-        if (engine == HD__COPY_ENGINE_URING)
-            rc = hd_fail(err, why.code, "%s", why.message);
-        else
-            hd__log(HD_LOG_WARN, "run", "offloaded state is read and written by threads: %s", why.message);
-    }
-    for (int n = 0; n < 2 && !rc; n++)
-        rc = start_thread(c, &c->direction[n], err);
-    if (rc) {
-        hd__exec_copy_engine_close(c);
-        return rc;
-    }
-    *copy_engine = c;
-    return HD_OK;
-}
-
-void hd__exec_copy_engine_close(struct hd__copy_engine *c)
-{
-    if (!c)
-        return;
+    struct thread_engine *c = (struct thread_engine *)engine;
     stop_thread(&c->direction[0]);
     stop_thread(&c->direction[1]);
-    hd__exec_uring_close(c->uring);
     free(c);
 }
 
-int32_t hd__exec_copy_engine_start(struct hd__copy_engine *c, struct hd__copy_op *copy, struct hd_error *err)
-{
-    if (c->uring && !copy->other)
-        return hd__exec_uring_start(c->uring, copy, err);
-    enqueue_copy(&c->direction[copy->out != 0], copy);
-    return HD_OK;
-}
+static const struct hd__copy_engine_ops threads_ops = {
+    .name = "threads", .start = threads_start, .wait = threads_wait, .close = threads_close};
 
-int32_t hd__exec_copy_engine_wait(struct hd__copy_engine *c, const struct hd__copy_op *copy, double deadline,
-                                  struct hd_error *err)
+int32_t hd__exec_copy_threads_open(int file, struct hd__copy_engine **engine, struct hd_error *err)
 {
-    if (c->uring && !copy->other)
-        return hd__exec_uring_wait(c->uring, copy, deadline, err);
-    return wait_copy(&c->direction[copy->out != 0], copy->ticket, deadline, err);
-}
-
-const char *hd__exec_copy_engine_name(const struct hd__copy_engine *c)
-{
-    return c->uring ? "io_uring" : "threads";
+    struct thread_engine *c = hd__alloc(sizeof *c);
+    int32_t rc = HD_OK;
+    c->engine.ops = &threads_ops;
+    c->file = file;
+    for (int n = 0; n < 2 && !rc; n++)
+        rc = start_thread(c, &c->direction[n], err);
+    if (rc)
+        threads_close(&c->engine);
+    else
+        *engine = &c->engine;
+    return rc;
 }
