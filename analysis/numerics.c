@@ -94,11 +94,9 @@ static int32_t initialise(struct side *s, int32_t rank, uint64_t seed, struct hd
     if (!arena)
         return hd_fail(err, HD_E_NOMEM, "no memory for the emulated arena of rank %d", rank);
     hd__mesh_coord(&s->compiled->mesh, rank, coord);
-    for (uint32_t k = 0; k < p->flats.count; k++)
-        for (uint32_t n = 0; n < p->flats.at[k].n_states; n++) {
-            hd_tensor t = p->flats.at[k].state[n];
-            memset(hd__tensor_address(p, t, coord, arena), 0, (size_t)hd__tensor_bytes(p, hd__tensor_const(p, t)));
-        }
+    for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_OPTIM_STATE, &t);)
+        memset(hd__tensor_address(p, t.tensor, coord, arena), 0,
+               (size_t)hd__tensor_bytes(p, hd__tensor_const(p, t.tensor)));
     hd__ckpt_init_zeros(p, coord, arena);
     return hd__ckpt_init_params(p, coord, arena, seed, err);
 }
@@ -164,11 +162,8 @@ static int32_t run_evaluation(struct side *s, const int32_t *tokens, struct hd_e
 
 struct comparison {
     struct hd__numerics *result;
-    const struct hd_program *p; /* the rank's */
-    double **expected;          /* by parameter: the global array */
-    const double *data;         /* the rank's flat tensor */
-    double scale;               /* that the rank's gradients are multiplied by */
-    double *largest;            /* field of result */
+    double scale;    /* that the rank's gradients are multiplied by */
+    double *largest; /* field of result */
     const char *what;
     int32_t step, rank;
 };
@@ -184,40 +179,26 @@ static void compare(struct comparison *c, double is, double expected, const char
     snprintf(c->result->where, sizeof c->result->where, "step %d, rank %d, %s%s", c->step, c->rank, c->what, name);
 }
 
-static int32_t compare_piece(void *user, const struct hd__ckpt_shard_run *piece)
-{
-    struct comparison *c = user;
-    for (int64_t n = 0; n < piece->count; n++)
-        compare(c, c->data[piece->offset + n] / c->scale, c->expected[piece->param][piece->first + n],
-                c->p->params.at[piece->param].desc.name);
-    return HD_OK;
-}
-
-struct collection {
-    double **global;
-    const double *data;
-};
-
-static int32_t collect_piece(void *user, const struct hd__ckpt_shard_run *piece)
-{
-    struct collection *c = user;
-    memcpy(c->global[piece->param] + piece->first, c->data + piece->offset, (size_t)piece->count * sizeof(double));
-    return HD_OK;
-}
-
-/* Visits the gradient or the master weights of every flat of a rank. */
-static int32_t visit_flats(struct side *s, int32_t rank, int gradient, const double **data,
-                           int32_t (*visit)(void *, const struct hd__ckpt_shard_run *), void *user)
+/* Copies the gradients or the master weights of a rank into the global arrays that they are pieces of, or, with a
+ * comparison, compares them. */
+static void walk_flats(struct side *s, int32_t rank, int gradient, double **global, struct comparison *c)
 {
     const struct hd_program *p = hd__compiled_program(s->compiled, rank);
-    int32_t coord[HD_AXIS_COUNT], rc = HD_OK;
+    int32_t coord[HD_AXIS_COUNT];
     hd__mesh_coord(&s->compiled->mesh, rank, coord);
-    for (uint32_t k = 0; k < p->flats.count && !rc; k++) {
-        hd_tensor t = gradient ? p->flats.at[k].shard : p->flats.at[k].master;
-        *data = hd__sim_tensor_data(s->machine, rank, t);
-        rc = hd__ckpt_visit_shard_runs(p, &p->flats.at[k], t, coord, visit, user);
+    for (uint32_t k = 0; k < p->flats.count; k++) {
+        struct hd__ckpt_shard_walk walk = {.p = p, .flat = &p->flats.at[k], .coord = coord};
+        struct hd__ckpt_shard_run run;
+        walk.tensor = walk.flat->tensor[gradient ? HD__FLAT_SHARD : HD__FLAT_MASTER];
+        const double *data = hd__sim_tensor_data(s->machine, rank, walk.tensor);
+        while (hd__ckpt_shard_next(&walk, &run)) {
+            double *whole = global[run.param] + run.first;
+            if (!c)
+                memcpy(whole, data + run.offset, (size_t)run.count * sizeof *whole);
+            for (int64_t n = 0; c && n < run.count; n++)
+                compare(c, data[run.offset + n] / c->scale, whole[n], p->params.at[run.param].desc.name);
+        }
     }
-    return rc;
 }
 
 static double scalar(struct side *s, int32_t rank, hd_tensor t)
@@ -225,13 +206,12 @@ static double scalar(struct side *s, int32_t rank, hd_tensor t)
     return *(const double *)hd__sim_tensor_data(s->machine, rank, t);
 }
 
-static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, int32_t step, double **global[2],
-                            struct hd__numerics *result)
+static void compare_rank(struct side *one, struct side *many, int32_t rank, int32_t step, double **global[2],
+                         struct hd__numerics *result)
 {
     const struct hd_program *p = hd__compiled_program(many->compiled, rank),
                             *q = hd__compiled_program(one->compiled, 0);
-    struct comparison c = {.result = result, .p = p, .scale = 1, .step = step, .rank = rank};
-    int32_t rc = HD_OK;
+    struct comparison c = {.result = result, .scale = 1, .step = step, .rank = rank};
     c.largest = &result->loss;
     c.what = "loss";
     compare(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum), "");
@@ -239,14 +219,12 @@ static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, i
     c.what = "gradient norm";
     if (!p->local_axes) /* else gradients are each rank's own */
         compare(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)), "");
-    for (int gradient = 0; gradient < (p->local_axes ? 1 : 2) && !rc; gradient++) {
+    for (int gradient = 0; gradient < (p->local_axes ? 1 : 2); gradient++) {
         c.largest = gradient ? &result->gradient : &result->parameter;
         c.what = gradient ? "gradient of " : "parameter ";
-        c.expected = global[gradient];
         c.scale = gradient ? loss_scale(many) : 1;
-        rc = visit_flats(many, rank, gradient, &c.data, compare_piece, &c);
+        walk_flats(many, rank, gradient, global[gradient], &c);
     }
-    return rc;
 }
 
 static void compare_evaluation(struct side *one, struct side *many, struct hd__numerics *result)
@@ -258,17 +236,13 @@ static void compare_evaluation(struct side *one, struct side *many, struct hd__n
                 scalar(one, 0, one->compiled->stage[0]->loss_sum), "");
 }
 
-static int32_t compare_step(struct side *one, struct side *many, int32_t step, double **global[2],
-                            struct hd__numerics *result)
+static void compare_step(struct side *one, struct side *many, int32_t step, double **global[2],
+                         struct hd__numerics *result)
 {
-    int32_t rc = HD_OK;
-    for (int gradient = 0; gradient < 2 && !rc; gradient++) {
-        struct collection c = {.global = global[gradient]};
-        rc = visit_flats(one, 0, gradient, &c.data, collect_piece, &c);
-    }
-    for (int32_t r = 0; r < many->compiled->mesh.ranks && !rc; r++)
-        rc = compare_rank(one, many, r, step, global, result);
-    return rc;
+    for (int gradient = 0; gradient < 2; gradient++)
+        walk_flats(one, 0, gradient, global[gradient], NULL);
+    for (int32_t r = 0; r < many->compiled->mesh.ranks; r++)
+        compare_rank(one, many, r, step, global, result);
 }
 
 /* ---- the whole */
@@ -308,7 +282,7 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
         if (step == 1 && !(rc = run_evaluation(one, tokens, err)) && !(rc = run_evaluation(many, tokens, err)))
             compare_evaluation(one, many, result); /* before what rounds in a step changes parameters */
         if (!rc && !(rc = run_step(one, step, tokens, err)) && !(rc = run_step(many, step, tokens, err)))
-            rc = compare_step(one, many, step, global, result);
+            compare_step(one, many, step, global, result);
     }
     free(tokens);
     free_arrays(p, global[0]);

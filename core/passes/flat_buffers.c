@@ -35,10 +35,10 @@ void hd__pass_flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_f
                                  .offset = f->offset,
                                  .count = f->count,
                                  .ways = hd__mesh_ways(&p->mesh, f->axes),
-                                 .whole = f->full,
-                                 .master = f->master,
-                                 .low = f->compute_copy,
-                                 .common = f->global_copy};
+                                 .whole = f->tensor[HD__FLAT_FULL],
+                                 .master = f->tensor[HD__FLAT_MASTER],
+                                 .low = f->tensor[HD__FLAT_COMPUTE_COPY],
+                                 .common = f->tensor[HD__FLAT_GLOBAL_COPY]};
 }
 
 uint32_t hd__pass_n_flats(const struct hd_program *p)
@@ -137,7 +137,7 @@ hd_tensor hd__pass_vector_like(struct hd_program *p, const char *name, hd_tensor
     struct hd__tensor t = *hd__tensor_const(p, like);
     t.name = hd__arena_format(&p->arena, "%s%s", name, strchr(t.name, '.') ? strchr(t.name, '.') : "");
     t.offset = 0;
-    t.shard_view = 0;
+    t.shard_view = t.global_copy = 0;
     memset(t.placement.shard, 0, sizeof t.placement.shard);
     along(p, &t, axes);
     return hd__tensor_new_with_buffer(p, &t, life);
@@ -145,10 +145,10 @@ hd_tensor hd__pass_vector_like(struct hd_program *p, const char *name, hd_tensor
 
 void hd__pass_flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_tensor t)
 {
-    struct hd__flat *f = &p->flats.at[id - 1];
-    hd_tensor *slot[] = {&f->full, &f->master, &f->grad, &f->shard, &f->compute_copy, &f->global_copy};
-    if (role < HD__COUNT(slot))
-        *slot[role] = t;
+    static const uint8_t roles[] = {HD__FLAT_FULL,  HD__FLAT_MASTER,       HD__FLAT_GRAD,
+                                    HD__FLAT_SHARD, HD__FLAT_COMPUTE_COPY, HD__FLAT_GLOBAL_COPY}; /* by HD_FLAT_... */
+    if (role < HD__COUNT(roles))
+        p->flats.at[id - 1].tensor[roles[role]] = t;
     if (role == HD_FLAT_COMMON)
         hd__tensor_at(p, t)->global_copy = 1;
 }

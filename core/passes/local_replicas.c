@@ -49,6 +49,17 @@ void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, ui
 
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name)
 {
+    uint32_t n = 0;
+    while (n < p->strategy_states.count && strcmp(p->strategy_states.at[n], name) != 0)
+        n++;
+    if (n == HD__FLAT_ROLES - HD__FLAT_STRATEGY || p->flats.at[flat - 1].tensor[HD__FLAT_STRATEGY + n]) {
+        hd__program_refuse(p, "state '%s' of parameters %s: %s", name, p->flats.at[flat - 1].name,
+                           n < p->strategy_states.count ? "a strategy has registered one of that name: give it another"
+                                                        : "there is no room for one more name: use fewer strategies");
+        return;
+    }
+    if (n == p->strategy_states.count)
+        hd__push(&p->strategy_states, hd__arena_strdup(&p->arena, name));
+    p->flats.at[flat - 1].tensor[HD__FLAT_STRATEGY + n] = t;
     hd__tensor_at(p, t)->global_copy = 1;
-    hd__push(&p->strategy_states, ((struct hd__strategy_state){hd__arena_strdup(&p->arena, name), flat - 1, t}));
 }

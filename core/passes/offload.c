@@ -13,29 +13,29 @@ static struct hd__offloaded *find_offloaded(struct hd_program *p, const char *se
     return NULL;
 }
 
-static uint32_t slot_buffer(struct hd_program *p, const char *section, uint32_t slot, uint32_t nth)
+static uint32_t slot_buffer(struct hd_program *p, const char *section, uint32_t slot, uint32_t role)
 {
     for (uint32_t n = 0; n < p->offloaded.count; n++) {
         const struct hd__offloaded *s = &p->offloaded.at[n];
-        if (s->slot == slot && s->nth == nth && !strcmp(s->section, section))
+        if (s->slot == slot && s->role == role && !strcmp(s->section, section))
             return hd__tensor_const(p, s->main_copy)->buffer;
     }
-    return hd__buffer_new(p, hd__arena_format(&p->arena, "staged.%u.%u", slot, nth), 64, HD__LIFE_TEMP);
+    return hd__buffer_new(p, hd__arena_format(&p->arena, "staged.%u.%u", slot, role), 64, HD__LIFE_TEMP);
 }
 
-static hd_tensor make_main_copy(struct hd_program *p, const char *section, hd_tensor home, uint32_t slot, uint32_t nth)
+static hd_tensor make_main_copy(struct hd_program *p, const char *section, hd_tensor home, uint32_t slot, uint32_t role)
 {
     struct hd__tensor t = *hd__tensor_const(p, home);
     const struct hd__buffer *from = &p->buffers.at[t.buffer];
     int64_t bytes = from->bytes;
     uint32_t paged = from->paged;
     t.name = hd__arena_format(&p->arena, "%s@%u", t.name, slot);
-    t.buffer = slot_buffer(p, section, slot, nth);
+    t.buffer = slot_buffer(p, section, slot, role);
     t.origin = 0;
     p->buffers.at[t.buffer].bytes = HD__MAX(p->buffers.at[t.buffer].bytes, bytes);
     p->buffers.at[t.buffer].paged |= paged;
     struct hd__offloaded s = {
-        .home = home, .main_copy = hd__tensor_new(p, &t), .section = section, .slot = slot, .nth = nth};
+        .home = home, .main_copy = hd__tensor_new(p, &t), .section = section, .slot = slot, .role = role};
     hd__push(&p->offloaded, s);
     return s.main_copy;
 }
@@ -77,38 +77,30 @@ uint16_t hd__offload_stream(const struct hd_program *p, hd_tensor from, hd_tenso
     return hd__memory_of(p, to) != HD__MEM_MAIN ? HD__STREAM_OUT : HD__STREAM_COMPUTE;
 }
 
-/* What `what` names of a flat, by the number that tells twins of a slot apart. 0 where there is none. */
-static hd_tensor flat_part(const struct hd__flat *f, uint32_t what, uint32_t nth)
-{
-    if (nth == 0)
-        return what & HD_PART_MASTER ? f->master : 0;
-    if (nth == 1)
-        return what & HD_PART_LOW ? f->compute_copy : 0;
-    return what & HD_PART_STATES && nth - 2 < f->n_states ? f->state[nth - 2] : 0;
-}
-
-#define MAX_PARTS 6
+/* The roles that can lie in another memory, as `what` names them. */
+static const uint8_t parts[] = {[HD__FLAT_MASTER] = HD_PART_MASTER,
+                                [HD__FLAT_COMPUTE_COPY] = HD_PART_LOW,
+                                [HD__FLAT_OPTIM... HD__FLAT_OPTIM + 3] = HD_PART_STATES};
 
 void hd__offload_fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load,
                        uint32_t slot)
 {
-    for (uint32_t nth = 0; nth < MAX_PARTS && !p->failed; nth++) {
+    for (uint32_t role = 0; role < HD__COUNT(parts) && !p->failed; role++) {
         const struct hd__flat *f = &p->flats.at[flat - 1];
-        hd_tensor home = flat_part(f, what, nth);
-        uint16_t block = f->block;
+        hd_tensor home = parts[role] & what ? f->tensor[role] : 0;
         if (!home || hd__memory_of(p, home) == HD__MEM_MAIN)
             continue;
-        hd_tensor main_copy = make_main_copy(p, section, home, slot, nth);
-        if (flat_part(f, load, nth))
-            hd__offload_copy(p, section, block, home, main_copy);
+        hd_tensor main_copy = make_main_copy(p, section, home, slot, role);
+        if (parts[role] & load)
+            hd__offload_copy(p, section, f->block, home, main_copy);
     }
 }
 
 void hd__offload_store(struct hd_program *p, const char *section, uint32_t flat, uint32_t what)
 {
-    for (uint32_t nth = 0; nth < MAX_PARTS && !p->failed; nth++) {
+    for (uint32_t role = 0; role < HD__COUNT(parts) && !p->failed; role++) {
         const struct hd__flat *f = &p->flats.at[flat - 1];
-        hd_tensor home = flat_part(f, what, nth);
+        hd_tensor home = parts[role] & what ? f->tensor[role] : 0;
         if (home && hd__memory_of(p, home) != HD__MEM_MAIN)
             hd__offload_copy(p, section, f->block, hd__offload_staged(p, section, home), home);
     }

@@ -32,14 +32,15 @@ static void add_states(struct hd_program *p, uint32_t id)
     p->flats.at[id - 1].states_created = 1;
     for (uint32_t s = 0; s < n; s++) {
         struct hd__flat *f = &p->flats.at[id - 1];
-        struct hd__tensor t = *hd__tensor_const(p, f->master);
+        struct hd__tensor t = *hd__tensor_const(p, f->tensor[HD__FLAT_MASTER]);
         t.name = hd__arena_format(&p->arena, "%s.%s", o->ops->state_names[s], f->name);
         t.dtype = p->precision.optimizer;
         t.origin = 0;
         t.shard_view = 0;
         t.offset = 0;
-        f->state[f->n_states] = hd__tensor_new_with_buffer(p, &t, HD__LIFE_PERSISTENT);
-        hd__tensor_set_memory(p, f->state[f->n_states++], f->state_memory);
+        f->tensor[HD__FLAT_OPTIM + s] = hd__tensor_new_with_buffer(p, &t, HD__LIFE_PERSISTENT);
+        hd__tensor_set_memory(p, f->tensor[HD__FLAT_OPTIM + s], f->state_memory);
+        f->n_states = s + 1;
     }
 }
 
@@ -54,7 +55,7 @@ void hd__pass_fetch(struct hd_program *p, const char *section, uint32_t id, uint
 static void seed_rounding(struct hd_program *p, const struct hd__flat *f, struct hd_attrs *attrs)
 {
     const char *name = hd__tensor_const(p, p->params.at[f->params[0]].tensor)->name;
-    uint32_t master = hd__tensor_const(p, f->master)->dtype;
+    uint32_t master = hd__tensor_const(p, f->tensor[HD__FLAT_MASTER])->dtype;
     if (!(attrs->flags & HD_ATTR_STOCHASTIC))
         return;
     if (master != HD_BF16 && master != HD_F64)
@@ -76,7 +77,7 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
         return;
     add_states(p, id);
     f = &p->flats.at[id - 1];
-    f->compute_copy = low;
+    f->tensor[HD__FLAT_COMPUTE_COPY] = low;
     if (o->ops->emit) {
         if (o->ops->emit(o->settings, &new.op, &attrs, &p->error)) {
             p->failed = p->error.code ? p->error.code : HD_E_INTERNAL;
@@ -91,12 +92,12 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
     attrs.ranges = ranges;
     new.attrs = &attrs;
     new.block = f->block;
-    new.in[new.n_in++] = f->shard;
+    new.in[new.n_in++] = f->tensor[HD__FLAT_SHARD];
     new.in[new.n_in++] = p->norm2;
     new.in[new.n_in++] = p->hyper;
-    new.out[new.n_out++] = hd__offload_staged(p, "update", f->master);
+    new.out[new.n_out++] = hd__offload_staged(p, "update", f->tensor[HD__FLAT_MASTER]);
     for (uint32_t s = 0; s < f->n_states; s++)
-        new.out[new.n_out++] = hd__offload_staged(p, "update", f->state[s]);
+        new.out[new.n_out++] = hd__offload_staged(p, "update", f->tensor[HD__FLAT_OPTIM + s]);
     if (low && new.n_out < HD_MAX_OUT)
         new.out[new.n_out++] = hd__offload_staged(p, "update", low);
     hd__pass_append(p, "update", &new);

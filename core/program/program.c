@@ -214,10 +214,45 @@ int64_t hd__steady_step(const struct hd_program *p)
     return step;
 }
 
-int hd__is_param_average(const struct hd_program *p, const struct hd__strategy_state *kept)
+/* Of each role; a strategy's states have the last row. */
+static const uint8_t flat_kinds[HD__FLAT_STRATEGY + 1] = {
+    [HD__FLAT_MASTER] = HD__FLAT_IS_PARAM | HD__FLAT_IS_SAVED,
+    [HD__FLAT_COMPUTE_COPY] = HD__FLAT_IS_PARAM,
+    [HD__FLAT_OPTIM... HD__FLAT_OPTIM + 3] = HD__FLAT_IS_OPTIM_STATE | HD__FLAT_IS_SAVED,
+    [HD__FLAT_FULL] = HD__FLAT_IS_PARAM,
+    [HD__FLAT_GLOBAL_COPY] = HD__FLAT_IS_PARAM | HD__FLAT_IS_SAVED,
+    [HD__FLAT_STRATEGY] = HD__FLAT_IS_STRATEGY_STATE | HD__FLAT_IS_SAVED,
+};
+
+/* A strategy's state that does not begin as zeros begins as the parameters, and stays an average of them. */
+static uint32_t kinds_of(const struct hd_program *p, uint32_t role, hd_tensor tensor)
 {
+    uint32_t kinds = flat_kinds[HD__MIN(role, HD__FLAT_STRATEGY)];
+    if (!(kinds & HD__FLAT_IS_STRATEGY_STATE))
+        return kinds;
     for (uint32_t n = 0; n < p->zero_init.count; n++)
-        if (p->zero_init.at[n] == kept->tensor)
-            return 0;
-    return 1;
+        if (p->zero_init.at[n] == tensor)
+            return kinds;
+    return (kinds & ~(uint32_t)HD__FLAT_IS_STRATEGY_STATE) | HD__FLAT_IS_PARAM;
+}
+
+int hd__flat_next(const struct hd_program *p, uint32_t kinds, struct hd__flat_tensor *t)
+{
+    while (t->next < p->flats.count * HD__FLAT_ROLES) {
+        t->flat = t->next / HD__FLAT_ROLES;
+        t->role = t->next++ % HD__FLAT_ROLES;
+        const hd_tensor *of = p->flats.at[t->flat].tensor;
+        t->tensor = of[t->role];
+        t->kinds = kinds_of(p, t->role, t->tensor);
+        if (!t->tensor || !(t->kinds & kinds) ||
+            (kinds & HD__FLAT_IS_PERSISTENT &&
+             p->buffers.at[hd__tensor_const(p, t->tensor)->buffer].life != HD__LIFE_PERSISTENT))
+            continue;
+        uint32_t first = 0; /* the first such role of it */
+        while (of[first] != t->tensor || !(kinds_of(p, first, t->tensor) & kinds))
+            first++;
+        if (first == t->role)
+            return 1;
+    }
+    return 0;
 }

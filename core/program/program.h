@@ -198,42 +198,51 @@ struct hd__param {
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 
+/* The tensors of a flat, by role. A new role is a row here and one in flat_kinds (program.c); code that needs all of a
+ * kind asks hd__flat_next. */
+enum {
+    HD__FLAT_MASTER = 0,                /* the weights that the optimizer updates (full, shard, or a window of full) */
+    HD__FLAT_COMPUTE_COPY,              /* a low-precision copy of the master that update writes */
+    HD__FLAT_OPTIM,                     /* and the next three: states of the optimizer */
+    HD__FLAT_FULL = HD__FLAT_OPTIM + 4, /* P: the weights that compute reads */
+    HD__FLAT_GRAD,                      /* G: the sum that compute accumulates into */
+    HD__FLAT_SHARD,                     /* the gradient that the optimizer reads */
+    HD__FLAT_GLOBAL_COPY, /* with local replicas: the weights that they have in common, a checkpoint's model */
+    HD__FLAT_STRATEGY,    /* and all behind it: states that strategies register, in the order of strategy_states */
+    HD__FLAT_ROLES = HD__FLAT_STRATEGY + 16
+};
+
+/* Kinds of these tensors: a mask. */
+enum {
+    HD__FLAT_IS_PARAM = 1,          /* values of parameters, in whatever precision, or averages of them */
+    HD__FLAT_IS_OPTIM_STATE = 2,    /* of the optimizer */
+    HD__FLAT_IS_STRATEGY_STATE = 4, /* of a strategy, and no average of parameters: begins as zeros */
+    HD__FLAT_IS_SAVED = 8,          /* in checkpoints; a parameter that is not is derived from one that is */
+    HD__FLAT_IS_PERSISTENT = 16     /* asked for with others: of those only what lives from step to step */
+};
+
 /* Parameters of one block with the same zero axes, one after another in one buffer. A strategy makes them; verify,
- * checkpoints and initialisation read them. Tensors that do not exist are 0. */
+ * checkpoints and initialisation read them. */
 struct hd__flat {
     const char *name;
     uint16_t block, dim; /* dim: extent = count */
     uint32_t axes;       /* the shards lie along these */
     uint32_t members;    /* pp coordinates that share it; 0: only this stage */
     uint32_t n_params;
-    uint32_t *params;       /* indexes into hd_program.params */
-    int64_t *offset;        /* of each, in elements */
-    int64_t count;          /* elements, padded to a multiple of the ways of axes */
-    hd_tensor full;         /* P: what compute reads */
-    hd_tensor master;       /* what the optimizer updates (whole, shard, or a window of whole) */
-    hd_tensor grad;         /* G: what compute accumulates into */
-    hd_tensor shard;        /* what the optimizer reads */
-    hd_tensor compute_copy; /* a low-precision copy of the master that update writes; 0 if none */
-    hd_tensor
-        global_copy; /* where ranks are apart: what they have in common, which checkpoints call the model; 0 if none */
-    hd_tensor state[4];
-    uint32_t n_states;
-    uint32_t states_created; /* strategy_api.c */
-    uint32_t state_memory;   /* HD__MEM_... of the states */
-};
-
-/* A strategy's own state over a flat, which checkpoints keep: made of differences of parameters, or an average of them. */
-struct hd__strategy_state {
-    const char *name;
-    uint32_t flat; /* index */
-    hd_tensor tensor;
+    uint32_t *params;                 /* indexes into hd_program.params */
+    int64_t *offset;                  /* of each, in elements */
+    int64_t count;                    /* elements, padded to a multiple of the ways of axes */
+    hd_tensor tensor[HD__FLAT_ROLES]; /* 0: there is none */
+    uint32_t n_states;                /* of the optimizer */
+    uint32_t states_created;          /* strategy_api.c */
+    uint32_t state_memory;            /* HD__MEM_... of the states */
 };
 
 /* A tensor of another memory and its place in the main one, where compute uses it for a while. */
 struct hd__offloaded {
     hd_tensor home, main_copy;
     const char *section;
-    uint32_t slot, nth; /* tensors of one slot are told apart by nth */
+    uint32_t slot, role; /* HD__FLAT_...: tensors of one slot are told apart by it */
 };
 
 struct hd__dim {
@@ -302,7 +311,8 @@ struct hd_program {
 
     uint32_t
         local_axes; /* axes along which parameters may differ from step to step: gradients are not summed over them */
-    HD__ARRAY(struct hd__strategy_state) strategy_states;
+    HD__ARRAY(const char *)
+    strategy_states; /* names of states over flats: the n-th has the role HD__FLAT_STRATEGY + n */
     HD__ARRAY(struct hd__offloaded) offloaded; /* offload.c */
     const char *file_folder;                   /* where the arena HD__MEM_FILE is made; NULL: none asked for */
     uint32_t ring_axes; /* axes along which attention goes around a ring instead of moving heads */
@@ -437,8 +447,16 @@ static inline uint32_t hd__local_axes_of(const struct hd_program *p, hd_tensor t
 {
     return hd__tensor_const(p, t)->global_copy ? 0 : p->local_axes;
 }
-/* Does what a strategy keeps begin as the parameters, and stay made of them? Else it begins as zeros. */
-int hd__is_param_average(const struct hd_program *p, const struct hd__strategy_state *kept);
+/* A tensor of a flat. Begins as {0}. */
+struct hd__flat_tensor {
+    uint32_t next; /* hd__flat_next's own */
+    uint32_t flat; /* index */
+    uint32_t role, kinds;
+    hd_tensor tensor;
+};
+
+/* The next tensor of one of the `kinds`, flat by flat, each tensor of a flat once; 0 where there is none. */
+int hd__flat_next(const struct hd_program *p, uint32_t kinds, struct hd__flat_tensor *t);
 /* Bytes of all arenas one behind another, as memory_plan.c lays them. */
 static inline int64_t hd__arena_total_bytes(const struct hd_program *p)
 {

@@ -158,23 +158,8 @@ void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__inst
 
 static void pin_value(struct hd__value_numbers *m, hd_tensor t, uint64_t value)
 {
-    if (!t)
-        return;
     m->pinned[t] = m->value[t] = m->buffer_value[hd__tensor_const(m->p, t)->buffer] = value;
     m->buffer_offset[hd__tensor_const(m->p, t)->buffer] = hd__tensor_const(m->p, t)->offset;
-}
-
-static void pin_flat(struct hd__value_numbers *m, uint32_t n)
-{
-    const struct hd__flat *f = &m->p->flats.at[n];
-    const hd_tensor weights[] = {f->master, f->compute_copy, f->global_copy,
-                                 f->full}; /* whole last: a master may lie inside */
-    for (uint32_t k = 0; k < HD__COUNT(weights); k++)
-        pin_value(m, weights[k], hd__value_number_of_flat(n, 0));
-    for (uint32_t s = 0; s < f->n_states; s++)
-        pin_value(m, f->state[s], hd__value_number_of_flat(n, 1 + s));
-    for (uint32_t k = 0; k < f->n_params; k++)
-        m->flat_of[f->params[k]] = n + 1;
 }
 
 struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p)
@@ -187,11 +172,13 @@ struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p)
     m->buffer_offset = hd__alloc(p->buffers.count * sizeof *m->buffer_offset);
     m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
     m->shard_of = hd__flats_by_shard(p);
-    for (uint32_t n = 0; n < p->strategy_states.count; n++)
-        if (hd__is_param_average(p, &p->strategy_states.at[n]))
-            pin_value(m, p->strategy_states.at[n].tensor, hd__value_number_of_flat(p->strategy_states.at[n].flat, 0));
+    /* The full weights come behind the master, which may lie inside. */
+    for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_OPTIM_STATE, &t);)
+        pin_value(m, t.tensor,
+                  hd__value_number_of_flat(t.flat, t.kinds & HD__FLAT_IS_PARAM ? 0 : 1 + t.role - HD__FLAT_OPTIM));
     for (uint32_t n = 0; n < p->flats.count; n++)
-        pin_flat(m, n);
+        for (uint32_t k = 0; k < p->flats.at[n].n_params; k++)
+            m->flat_of[p->flats.at[n].params[k]] = n + 1;
     for (uint32_t n = 0; n < p->offloaded.count; n++)
         pin_value(m, p->offloaded.at[n].main_copy, m->pinned[p->offloaded.at[n].home]);
     return m;

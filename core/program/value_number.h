@@ -35,7 +35,7 @@ static inline uint32_t *hd__flats_by_shard(const struct hd_program *p)
 {
     uint32_t *flat = hd__alloc(p->tensors.count * sizeof *flat);
     for (uint32_t f = 0; f < p->flats.count; f++)
-        flat[p->flats.at[f].shard] = f + 1;
+        flat[p->flats.at[f].tensor[HD__FLAT_SHARD]] = f + 1;
     flat[0] = 0;
     return flat;
 }

@@ -32,11 +32,6 @@ struct replica_sync {
 
 static void require_match(struct replica_sync *g, hd_tensor t)
 {
-    if (!t || g->p->buffers.at[hd__tensor_const(g->p, t)->buffer].life != HD__LIFE_PERSISTENT)
-        return;
-    for (uint32_t n = 0; n < g->must_match.count; n++) /* the master may be the whole */
-        if (g->must_match.at[n] == t)
-            return;
     hd__push(&g->must_match, t);
     if (hd__tensor_const(g->p, t)->global_copy)
         g->is_global_copy[hd__tensor_const(g->p, t)->buffer] = 1;
@@ -48,19 +43,13 @@ static void *create(const struct hd_program *p)
     g->p = p;
     g->value_of = hd__alloc(p->tensors.count * sizeof *g->value_of);
     g->is_global_copy = hd__alloc(p->buffers.count);
-    for (uint32_t n = 0; n < p->flats.count && (p->local_axes || p->strategy_states.count); n++) {
-        const struct hd__flat *f = &p->flats.at[n];
-        require_match(g, f->full);
-        require_match(g, f->master);
-        require_match(g, f->compute_copy);
-        require_match(g, f->global_copy);
-    }
-    for (uint32_t n = 0; n < p->strategy_states.count; n++)
-        if (hd__is_param_average(p, &p->strategy_states.at[n]))
-            require_match(g, p->strategy_states.at[n].tensor);
+    if (!p->local_axes && !p->strategy_states.count)
+        return g;
+    for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_PERSISTENT, &t);)
+        require_match(g, t.tensor);
     g->n_params = g->must_match.count;
-    for (uint32_t n = 0; n < p->strategy_states.count; n++)
-        require_match(g, p->strategy_states.at[n].tensor);
+    for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_STRATEGY_STATE | HD__FLAT_IS_PERSISTENT, &t);)
+        require_match(g, t.tensor);
     return g;
 }
 

@@ -27,12 +27,12 @@ static void track_writes(struct staleness *g, const struct hd__instr *i)
 {
     uint32_t flat = hd__is_update(i) && i->n_in ? g->shard_of[i->in[0]] : 0;
     if (flat)
-        g->stale[flat - 1] =
-            g->p->flats.at[flat - 1].full && g->full_in[hd__tensor_const(g->p, g->p->flats.at[flat - 1].full)->buffer];
+        g->stale[flat - 1] = g->p->flats.at[flat - 1].tensor[HD__FLAT_FULL] &&
+                             g->full_in[hd__tensor_const(g->p, g->p->flats.at[flat - 1].tensor[HD__FLAT_FULL])->buffer];
     for (uint32_t k = 0; k < i->n_out; k++) {
         flat = g->full_in[hd__tensor_const(g->p, i->out[k])->buffer];
         if (flat && g->stale[flat - 1])
-            g->stale[flat - 1] = !hd__verify_covers(g->p, i->out[k], g->p->flats.at[flat - 1].full);
+            g->stale[flat - 1] = !hd__verify_covers(g->p, i->out[k], g->p->flats.at[flat - 1].tensor[HD__FLAT_FULL]);
     }
 }
 
@@ -58,7 +58,7 @@ static void *create(const struct hd_program *p)
     g->stale_at_end = hd__alloc(p->flats.count + 1);
     for (uint32_t f = 0; f < p->flats.count; f++) {
         const struct hd__flat *flat = &p->flats.at[f];
-        uint32_t buffer = flat->full ? hd__tensor_const(p, flat->full)->buffer : 0;
+        uint32_t buffer = flat->tensor[HD__FLAT_FULL] ? hd__tensor_const(p, flat->tensor[HD__FLAT_FULL])->buffer : 0;
         if (buffer && p->buffers.at[buffer].life == HD__LIFE_PERSISTENT)
             g->full_in[buffer] = f + 1;
     }
@@ -96,8 +96,9 @@ static void section_begin(void *state, struct hd__verify_diags *f)
         memset(g->stale, 0, p->flats.count);
     for (uint32_t n = 0; n < p->flats.count && !strcmp(section->name, "restore"); n++) {
         const struct hd__flat *flat = &p->flats.at[n];
-        g->stale[n] = flat->full && g->full_in[hd__tensor_const(p, flat->full)->buffer] &&
-                      !hd__verify_covers(p, flat->master, flat->full);
+        g->stale[n] = flat->tensor[HD__FLAT_FULL] &&
+                      g->full_in[hd__tensor_const(p, flat->tensor[HD__FLAT_FULL])->buffer] &&
+                      !hd__verify_covers(p, flat->tensor[HD__FLAT_MASTER], flat->tensor[HD__FLAT_FULL]);
     }
 }
 

@@ -1,7 +1,7 @@
 /* The arena and the memories beside it, and how the host sees them.
  *
  * The view has what the arena has at the same offsets. Where the device computes on host memory it is the arena. Elsewhere
- * it is address space: pull copies tensors into it, push copies them to the device, and pages that nobody touched cost
+ * it is address space: tensors are copied into it and back to the device, and pages that nobody touched cost
  * nothing. The other memories belong to the host in any case: their distance is counted from the view. */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -156,62 +156,29 @@ int32_t hd__exec_synchronize(struct hd__exec *e, struct hd_error *err)
 
 /* ---- the view */
 
-static int32_t copy_tensors(struct hd__exec *e, const hd_tensor *tensors, uint32_t n, int d2h, struct hd_error *err)
+int32_t hd__exec_copy_tensors(struct hd__exec *e, int direction, const hd_tensor *tensors, uint32_t n,
+                              struct hd_error *err)
 {
+    uint32_t kinds = HD__FLAT_IS_SAVED | (direction == HD__H2D ? HD__FLAT_IS_PARAM | HD__FLAT_IS_PERSISTENT : 0);
+    HD__ARRAY(hd_tensor) all = {0};
     int32_t rc = HD_OK;
-    for (uint32_t k = 0; k < n && !rc && e->device.discrete; k++) {
-        const struct hd__tensor *t = hd__tensor_const(e->p, tensors[k]);
-        char *here = hd__tensor_address(e->p, tensors[k], e->coord, e->host_mirror),
+    hd__append(&all, tensors, n);
+    for (struct hd__flat_tensor t = {0}; !tensors && hd__flat_next(e->p, kinds, &t);)
+        hd__push(&all, t.tensor);
+    if (!tensors)
+        hd__append(&all, e->p->zero_init.at, e->p->zero_init.count);
+    for (uint32_t k = 0; k < all.count && !rc && e->device.discrete; k++) {
+        const struct hd__tensor *t = hd__tensor_const(e->p, all.at[k]);
+        char *here = hd__tensor_address(e->p, all.at[k], e->coord, e->host_mirror),
              *there = (char *)e->arena + (here - e->host_mirror);
         size_t bytes = (size_t)hd__tensor_bytes(e->p, t);
-        if (hd__memory_of(e->p, tensors[k]) == HD__MEM_MAIN && bytes)
-            rc = e->device.ops->copy(e->device.handle, HD_STREAM_COMPUTE, d2h ? here : there, d2h ? there : here, bytes,
+        int out = direction == HD__D2H;
+        if (hd__memory_of(e->p, all.at[k]) == HD__MEM_MAIN && bytes)
+            rc = e->device.ops->copy(e->device.handle, HD_STREAM_COMPUTE, out ? here : there, out ? there : here, bytes,
                                      err);
     }
-    return rc ? rc : hd__exec_synchronize(e, err);
-}
-
-int32_t hd__exec_d2h(struct hd__exec *e, const hd_tensor *tensors, uint32_t n, struct hd_error *err)
-{
-    return copy_tensors(e, tensors, n, 1, err);
-}
-
-int32_t hd__exec_h2d(struct hd__exec *e, const hd_tensor *tensors, uint32_t n, struct hd_error *err)
-{
-    return copy_tensors(e, tensors, n, 0, err);
-}
-
-static int32_t copy_state(struct hd__exec *e, int d2h, struct hd_error *err)
-{
-    HD__ARRAY(hd_tensor) all = {0};
-    int32_t rc;
-    for (uint32_t f = 0; f < e->p->flats.count && e->device.discrete; f++) {
-        const struct hd__flat *flat = &e->p->flats.at[f];
-        const hd_tensor holders[] = {d2h ? 0 : flat->full, d2h ? 0 : flat->compute_copy,
-                                     flat->master,         flat->global_copy,
-                                     flat->state[0],       flat->state[1],
-                                     flat->state[2],       flat->state[3]};
-        for (uint32_t h = 0; h < HD__COUNT(holders); h++)
-            if (holders[h])
-                hd__push(&all, holders[h]);
-    }
-    for (uint32_t n = 0; n < e->p->zero_init.count; n++)
-        hd__push(&all, e->p->zero_init.at[n]);
-    for (uint32_t n = 0; n < e->p->strategy_states.count; n++)
-        hd__push(&all, e->p->strategy_states.at[n].tensor);
-    rc = copy_tensors(e, all.at, all.count, d2h, err);
     hd__free_array(&all);
-    return rc;
-}
-
-int32_t hd__exec_d2h_state(struct hd__exec *e, struct hd_error *err)
-{
-    return copy_state(e, 1, err);
-}
-
-int32_t hd__exec_h2d_state(struct hd__exec *e, struct hd_error *err)
-{
-    return copy_state(e, 0, err);
+    return rc ? rc : hd__exec_synchronize(e, err);
 }
 
 void hd__exec_drop_mirror(struct hd__exec *e)

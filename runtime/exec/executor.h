@@ -38,18 +38,17 @@ struct hd_program *hd__exec_program(struct hd__exec *exec);
 const int32_t *hd__exec_coord(const struct hd__exec *exec);
 
 /* ---- memory as the host sees it: the arena itself, or, where the device has memory of its own, a view with the same
- * offsets. Pull before reading it, push after writing it: both wait until all that was launched is done, and where the
- * view is the arena they do nothing else. */
+ * offsets. Copy D2H before reading it, H2D after writing it: both wait until all that was launched is done, and where
+ * the view is the arena they do nothing else. */
 
 /* Where a tensor of this rank lies. */
 void *hd__exec_host_data(struct hd__exec *exec, hd_tensor tensor);
 /* What hd__tensor_address counts from. */
 void *hd__exec_host_arena(struct hd__exec *exec);
-int32_t hd__exec_d2h(struct hd__exec *exec, const hd_tensor *tensors, uint32_t n, struct hd_error *err);
-int32_t hd__exec_h2d(struct hd__exec *exec, const hd_tensor *tensors, uint32_t n, struct hd_error *err);
-/* All that a checkpoint holds; push also what is made of it. */
-int32_t hd__exec_d2h_state(struct hd__exec *exec, struct hd_error *err);
-int32_t hd__exec_h2d_state(struct hd__exec *exec, struct hd_error *err);
+/* `tensors` NULL: all that a checkpoint holds; into the device also what is derived from it. */
+enum { HD__D2H, HD__H2D };
+int32_t hd__exec_copy_tensors(struct hd__exec *exec, int direction, const hd_tensor *tensors, uint32_t n,
+                              struct hd_error *err);
 /* Gives back what a view that is not the arena takes; it is all zeros then. */
 void hd__exec_drop_mirror(struct hd__exec *exec);
 

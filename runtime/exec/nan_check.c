@@ -32,7 +32,7 @@ static int all_finite(const struct hd__exec *e, hd_tensor t)
 /* The first of some tensors that is not finite; 0 where all are. */
 static int32_t first_nonfinite(struct hd__exec *e, const hd_tensor *t, uint32_t n, hd_tensor *bad, struct hd_error *err)
 {
-    int32_t rc = hd__exec_d2h(e, t, n, err);
+    int32_t rc = hd__exec_copy_tensors(e, HD__D2H, t, n, err);
     *bad = 0;
     for (uint32_t k = 0; k < n && !rc && !*bad; k++)
         if (!all_finite(e, t[k]))

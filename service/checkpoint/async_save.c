@@ -37,25 +37,6 @@ static void *save_thread(void *user)
     return NULL;
 }
 
-static int32_t reserve_snapshot(struct hd__ckpt_async_writer *s, size_t bytes, struct hd_error *err)
-{
-    if (bytes <= s->capacity)
-        return HD_OK;
-    if (s->host_copy)
-        munmap(s->host_copy, s->capacity);
-    s->capacity = 0;
-    s->host_copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (s->host_copy == MAP_FAILED) {
-        char text[32];
-        s->host_copy = NULL;
-        return hd_fail(err, HD_E_NOMEM, "checkpoint: no memory for a copy of %s; checkpoint.async: false needs none",
-                       hd__bytes_text(bytes, text));
-    }
-    madvise(s->host_copy, bytes, MADV_HUGEPAGE);
-    s->capacity = bytes;
-    return HD_OK;
-}
-
 static size_t run_bytes(const struct hd__ckpt_save *save, uint32_t i)
 {
     const struct hd__ckpt_run *run = &save->runs[i];
@@ -64,15 +45,27 @@ static size_t run_bytes(const struct hd__ckpt_save *save, uint32_t i)
                : 0;
 }
 
-/* Copies lie in the order of the runs without gaps: neighbours stay neighbours and still become one write. */
+/* The copies lie in the order of the runs without gaps. */
 static int32_t take_snapshot(struct hd__ckpt_async_writer *s, const struct hd__ckpt_save *save, struct hd_error *err)
 {
     size_t bytes = 0, at = 0;
     for (uint32_t i = 0; i < save->n_runs; i++)
         bytes += run_bytes(save, i);
-    int32_t rc = reserve_snapshot(s, bytes, err);
-    if (rc)
-        return rc;
+    if (bytes > s->capacity) {
+        if (s->host_copy)
+            munmap(s->host_copy, s->capacity);
+        s->capacity = 0;
+        s->host_copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (s->host_copy == MAP_FAILED) {
+            char text[32];
+            s->host_copy = NULL;
+            return hd_fail(err, HD_E_NOMEM,
+                           "checkpoint: no memory for a copy of %s; checkpoint.async: false needs none",
+                           hd__bytes_text(bytes, text));
+        }
+        madvise(s->host_copy, bytes, MADV_HUGEPAGE);
+        s->capacity = bytes;
+    }
     s->runs = hd__realloc(s->runs, save->n_runs * sizeof *s->runs);
     for (uint32_t i = 0; i < save->n_runs; i++) {
         size_t n = run_bytes(save, i);
@@ -116,6 +109,8 @@ int hd__ckpt_async_writer_busy(struct hd__ckpt_async_writer *s)
 
 int32_t hd__ckpt_async_writer_join(struct hd__ckpt_async_writer *s, struct hd_error *err)
 {
+    if (!s)
+        return HD_OK;
     if (s->running)
         pthread_join(s->thread, NULL);
     s->running = false;

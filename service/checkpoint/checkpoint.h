@@ -86,7 +86,7 @@ struct hd__ckpt_async_writer *hd__ckpt_async_writer_create(const struct hd__ckpt
 int32_t hd__ckpt_async_writer_start(struct hd__ckpt_async_writer *saver, const struct hd__ckpt_save *save,
                                     struct hd_error *err);
 int hd__ckpt_async_writer_busy(struct hd__ckpt_async_writer *saver);
-/* Waits for the save that is under way, if any; its result. */
+/* Waits for the save that is under way, if any; its result. NULL: there is none. */
 int32_t hd__ckpt_async_writer_join(struct hd__ckpt_async_writer *saver, struct hd_error *err);
 void hd__ckpt_async_writer_destroy(struct hd__ckpt_async_writer *saver); /* joins; NULL is fine */
 

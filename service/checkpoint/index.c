@@ -1,4 +1,5 @@
 /* index.json: written last, trusted by nobody. */
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -6,15 +7,11 @@
 #include "service/checkpoint/safetensors.h"
 
 #define FORMAT "heddle checkpoint 1"
+#define HEX "%016" PRIx64 /* a checksum */
 
 /* Its own checksum is that of the object without it, as text with sorted keys and no spaces: so it survives
  * being reformatted, and nothing else. */
 enum { CANONICAL = JSON_COMPACT | JSON_SORT_KEYS };
-
-static void hex(uint64_t hash, char out[17])
-{
-    snprintf(out, 17, "%016llx", (unsigned long long)hash);
-}
 
 static bool parse_hex(const json_t *value, uint64_t *hash)
 {
@@ -26,33 +23,18 @@ static bool parse_hex(const json_t *value, uint64_t *hash)
     return true;
 }
 
-int hd__ckpt_compare_tensors(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b)
-{
-    int group = strcmp(a->group, b->group);
-    return group ? group : strcmp(a->name, b->name);
-}
-
 /* ---- writing */
 
-static json_t *files_json(const struct hd__ckpt_layout *l, const uint64_t *hashes)
+char *hd__ckpt_index_text(const struct hd__ckpt_save *save, const struct hd__ckpt_layout *l, const uint64_t *hashes)
 {
-    json_t *files = json_array();
-    char text[17];
+    json_t *files = json_array(), *tensors = json_array();
     for (uint32_t i = 0; i < l->n_files; i++) {
         json_t *sums = json_array();
-        for (uint64_t b = 0; b < l->files[i].n_blocks; b++) {
-            hex(hashes[l->files[i].first_block + b], text);
-            json_array_append_new(sums, json_string(text));
-        }
+        for (uint64_t b = 0; b < l->files[i].n_blocks; b++)
+            json_array_append_new(sums, json_sprintf(HEX, hashes[l->files[i].first_block + b]));
         json_array_append_new(files, json_pack("{s:s, s:I, s:o}", "name", l->files[i].name, "bytes",
                                                (json_int_t)l->files[i].bytes, "xxh3", sums));
     }
-    return files;
-}
-
-static json_t *tensors_json(const struct hd__ckpt_save *save, const struct hd__ckpt_layout *l)
-{
-    json_t *tensors = json_array();
     for (uint32_t i = 0; i < save->n_tensors; i++) {
         const struct hd__ckpt_tensor *t = &save->tensors[i];
         json_t *shape = json_array();
@@ -63,23 +45,14 @@ static json_t *tensors_json(const struct hd__ckpt_save *save, const struct hd__c
                                         hd__ckpt_st_dtype_name(t->dtype), "shape", shape, "file",
                                         (int)l->locations[i].file, "offset", (json_int_t)l->locations[i].offset));
     }
-    return tensors;
-}
-
-char *hd__ckpt_index_text(const struct hd__ckpt_save *save, const struct hd__ckpt_layout *layout,
-                          const uint64_t *hashes)
-{
-    char sum[17];
-    json_t *state = save->state ? json_deep_copy(save->state) : json_object();
     json_t *root =
         json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o}", "format", FORMAT, "heddle", save->version ? save->version : "",
-                  "step", (json_int_t)save->step, "block_bytes", (json_int_t)HD__CKPT_BLOCK, "files",
-                  files_json(layout, hashes), "tensors", tensors_json(save, layout), "state", state);
+                  "step", (json_int_t)save->step, "block_bytes", (json_int_t)HD__CKPT_BLOCK, "files", files, "tensors",
+                  tensors, "state", save->state ? json_deep_copy(save->state) : json_object());
     char *text = root ? json_dumps(root, CANONICAL) : NULL;
     if (text) {
-        hex(hd__hash(text, strlen(text), 0), sum);
+        json_object_set_new(root, "checksum", json_sprintf(HEX, hd__hash(text, strlen(text), 0)));
         free(text);
-        json_object_set_new(root, "checksum", json_string(sum));
         text = json_dumps(root, JSON_INDENT(1));
     }
     json_decref(root);
@@ -123,7 +96,7 @@ static int32_t parse_file(struct hd__ckpt *c, const json_t *entry, struct hd__ck
         return corrupt(c, err, "a wrong size of file", name);
     if (json_array_size(sums) != (f->bytes + HD__CKPT_BLOCK - 1) / HD__CKPT_BLOCK)
         return corrupt(c, err, "a wrong number of checksums of file", name);
-    f->name = hd__strdup(name);
+    f->name = hd__arena_strdup(&c->arena, name);
     return HD_OK;
 }
 
@@ -133,7 +106,7 @@ static int32_t parse_files(struct hd__ckpt *c, struct hd_error *err)
     size_t n = json_array_size(files), b = 0;
     if (!json_is_array(files) || n > UINT32_MAX / 2)
         return corrupt(c, err, "has no list of files", "");
-    c->layout.files = hd__alloc((n + 1) * sizeof *c->layout.files);
+    c->layout.files = hd__arena_alloc(&c->arena, n * sizeof *c->layout.files);
     for (size_t i = 0; i < n; i++) {
         int32_t rc = parse_file(c, json_array_get(files, i), &c->layout.files[i], err);
         if (rc)
@@ -141,7 +114,7 @@ static int32_t parse_files(struct hd__ckpt *c, struct hd_error *err)
         c->layout.n_files++;
     }
     hd__ckpt_layout_number_blocks(&c->layout);
-    c->hashes = hd__alloc(c->layout.n_blocks * sizeof *c->hashes);
+    c->hashes = hd__arena_alloc(&c->arena, c->layout.n_blocks * sizeof *c->hashes);
     for (size_t i = 0; i < n; i++) {
         const json_t *sums = json_object_get(json_array_get(files, i), "xxh3");
         for (size_t k = 0; k < json_array_size(sums); k++)
@@ -200,32 +173,27 @@ static int32_t parse_tensor(struct hd__ckpt *c, const json_t *entry, uint32_t i,
     return HD_OK;
 }
 
-static int by_key(const void *a, const void *b, void *tensors)
-{
-    const struct hd__ckpt_tensor *t = tensors;
-    return hd__ckpt_compare_tensors(&t[*(const uint32_t *)a], &t[*(const uint32_t *)b]);
-}
-
 static int32_t parse_tensors(struct hd__ckpt *c, struct hd_error *err)
 {
     const json_t *tensors = json_object_get(c->json, "tensors");
     size_t n = json_array_size(tensors);
     if (!json_is_array(tensors) || n > UINT32_MAX / 2)
         return corrupt(c, err, "has no list of tensors", "");
-    c->tensors = hd__alloc((n + 1) * sizeof *c->tensors);
-    c->sorted = hd__alloc((n + 1) * sizeof *c->sorted);
-    c->layout.locations = hd__alloc((n + 1) * sizeof *c->layout.locations);
+    c->tensors = hd__arena_alloc(&c->arena, n * sizeof *c->tensors);
+    c->sorted = hd__arena_alloc(&c->arena, n * sizeof *c->sorted);
+    c->layout.locations = hd__arena_alloc(&c->arena, n * sizeof *c->layout.locations);
     for (size_t i = 0; i < n; i++) {
         int32_t rc = parse_tensor(c, json_array_get(tensors, i), (uint32_t)i, err);
         if (rc)
             return rc;
-        c->sorted[i] = (uint32_t)i;
+        c->sorted[i] = &c->tensors[i];
     }
-    c->n_tensors = c->layout.n_locations = (uint32_t)n;
-    qsort_r(c->sorted, n, sizeof *c->sorted, by_key, c->tensors);
+    c->n_tensors = (uint32_t)n;
+    if (n)
+        qsort(c->sorted, n, sizeof *c->sorted, hd__ckpt_by_name);
     for (size_t i = 1; i < n; i++)
-        if (!hd__ckpt_compare_tensors(&c->tensors[c->sorted[i - 1]], &c->tensors[c->sorted[i]]))
-            return corrupt(c, err, "is there twice: tensor", c->tensors[c->sorted[i]].name);
+        if (!hd__ckpt_by_name(&c->sorted[i - 1], &c->sorted[i]))
+            return corrupt(c, err, "is there twice: tensor", c->sorted[i]->name);
     return HD_OK;
 }
 
@@ -252,17 +220,8 @@ int32_t hd__ckpt_index_parse(struct hd__ckpt *c, const char *text, size_t bytes,
 
 int64_t hd__ckpt_find_tensor(const struct hd__ckpt *c, const char *group, const char *name)
 {
-    const struct hd__ckpt_tensor key = {.group = group, .name = name};
-    uint32_t low = 0, high = c->n_tensors;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        int order = hd__ckpt_compare_tensors(&c->tensors[c->sorted[middle]], &key);
-        if (!order)
-            return c->sorted[middle];
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return -1;
+    const struct hd__ckpt_tensor key = {.group = group, .name = name}, *wanted = &key;
+    const struct hd__ckpt_tensor **found =
+        c->n_tensors ? bsearch(&wanted, c->sorted, c->n_tensors, sizeof *c->sorted, hd__ckpt_by_name) : NULL;
+    return found ? *found - c->tensors : -1;
 }

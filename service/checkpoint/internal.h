@@ -9,8 +9,9 @@
 
 /* ---- layout (layout.c) */
 struct hd__ckpt_file {
-    char *name;
-    struct hd__text header; /* safetensors length and header; only when saving */
+    const char *name;
+    char *header; /* safetensors length and header; only when saving */
+    uint64_t header_bytes;
     uint64_t bytes;
     uint64_t first_block, n_blocks; /* numbered over all files */
 };
@@ -24,65 +25,52 @@ struct hd__ckpt_location {
 struct hd__ckpt_layout {
     struct hd__ckpt_file *files;
     struct hd__ckpt_location *locations; /* one a tensor */
-    uint32_t n_files, n_locations;
+    uint32_t n_files, reserved;
     uint64_t n_blocks, bytes;
 };
 
-/* Deterministic: the same list gives the same layout on every rank. */
-int32_t hd__ckpt_layout_make(const struct hd__ckpt_tensor *tensors, uint32_t n, uint64_t file_bytes,
-                             struct hd__ckpt_layout *layout, struct hd_error *err);
+/* Deterministic: the same list gives the same layout on every rank. `layout` is {0}; it lies in the arena. */
+int32_t hd__ckpt_layout_make(struct hd__arena *arena, const struct hd__ckpt_tensor *tensors, uint32_t n,
+                             uint64_t file_bytes, struct hd__ckpt_layout *layout, struct hd_error *err);
 /* Numbers the blocks of files whose bytes are known. */
 void hd__ckpt_layout_number_blocks(struct hd__ckpt_layout *layout);
-void hd__ckpt_layout_free(struct hd__ckpt_layout *layout);
 uint64_t hd__ckpt_tensor_numel(const struct hd__ckpt_tensor *tensor); /* elements; UINT64_MAX: too many */
 /* The file of a block, and the bytes of the file that it covers. */
 uint32_t hd__ckpt_locate_block(const struct hd__ckpt_layout *layout, uint64_t block, uint64_t *begin, uint64_t *bytes);
+/* Orders pointers to tensors by group, then by name: for qsort. 0: the same tensor. */
+int hd__ckpt_by_name(const void *a, const void *b);
 
-/* ---- pieces: runs as byte ranges of files, sorted, and which block touches which. */
-struct hd__ckpt_byte_range {
-    uint32_t file, tensor; /* tensor UINT32_MAX: a header */
-    uint64_t offset, bytes;
-    char *data;
-};
-
-struct hd__ckpt_block_ref {
+/* ---- pieces: runs cut at the borders of blocks, in the order of the files. */
+struct hd__ckpt_piece {
     uint64_t block;
-    uint32_t range;
+    char *data;
+    uint32_t at, bytes; /* in the block */
+    uint32_t tensor;    /* UINT32_MAX: a header */
     uint32_t reserved;
 };
 
-struct hd__ckpt_byte_ranges {
-    struct hd__ckpt_byte_range *list;
-    struct hd__ckpt_block_ref *refs; /* sorted by block, then by offset */
-    uint64_t *first_ref;             /* first[k]: first touch of the k-th touched block; first[n_blocks] the end */
-    uint32_t n;
-    uint64_t n_refs, n_blocks;
+struct hd__ckpt_pieces {
+    struct hd__ckpt_piece *at;
+    uint32_t count, room;
+    uint64_t *first; /* by block, and behind the last: its first piece */
 };
 
-/* `headers`: also the headers of all files. */
-int32_t hd__ckpt_byte_ranges_make(const struct hd__ckpt_layout *layout, const struct hd__ckpt_tensor *tensors,
-                                  uint32_t n_tensors, const struct hd__ckpt_run *runs, uint32_t n_runs, int headers,
-                                  struct hd__ckpt_byte_ranges *pieces, struct hd_error *err);
-void hd__ckpt_byte_ranges_free(struct hd__ckpt_byte_ranges *pieces);
-/* The part of a piece inside [begin, begin + bytes) of its file: *at in the block, *from in the piece. */
-uint64_t hd__ckpt_clip_to_block(const struct hd__ckpt_byte_range *range, uint64_t begin, uint64_t bytes, uint64_t *at,
-                                uint64_t *from);
-
-/* hd__parallel_for with blocks of a checkpoint's size; threads 0: two. */
-int32_t hd__ckpt_parallel_for(uint32_t threads, uint64_t count,
-                              int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
-                              struct hd_error *err);
+/* `headers`: also the headers of all files. `first` lies in the arena; hd__free_array frees the rest, also after
+ * a failure. */
+int32_t hd__ckpt_cut(struct hd__arena *arena, const struct hd__ckpt_layout *layout,
+                     const struct hd__ckpt_tensor *tensors, uint32_t n_tensors, const struct hd__ckpt_run *runs,
+                     uint32_t n_runs, int headers, struct hd__ckpt_pieces *pieces, struct hd_error *err);
 
 /* ---- index.json (index.c) */
 struct hd__ckpt {
     struct hd__ckpt_store store;
     char name[32];
     json_t *json;
-    struct hd__arena arena;
+    struct hd__arena arena;        /* what follows lies in it */
     struct hd__ckpt_layout layout; /* places are those of `tensors` */
     struct hd__ckpt_tensor *tensors;
-    uint32_t *sorted; /* tensors by group and name */
-    uint64_t *hashes; /* by block */
+    const struct hd__ckpt_tensor **sorted; /* by group and name */
+    uint64_t *hashes;                      /* by block */
     uint64_t step;
     uint32_t n_tensors;
     uint32_t reserved;
@@ -95,6 +83,5 @@ char *hd__ckpt_index_text(const struct hd__ckpt_save *save, const struct hd__ckp
 int32_t hd__ckpt_index_parse(struct hd__ckpt *ckpt, const char *text, size_t bytes, struct hd_error *err);
 /* Position in ckpt->tensors, or -1. */
 int64_t hd__ckpt_find_tensor(const struct hd__ckpt *ckpt, const char *group, const char *name);
-int hd__ckpt_compare_tensors(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b);
 
 #endif

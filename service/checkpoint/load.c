@@ -2,6 +2,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "runtime/cpu/parallel_for.h"
 #include "service/checkpoint/internal.h"
 
 enum { INDEX_MAX = 1 << 30 };
@@ -13,33 +14,27 @@ void hd__ckpt_step_name(uint64_t step, char name[32])
     snprintf(name, 32, "step-%08llu", (unsigned long long)step);
 }
 
-/* True for exactly the names that hd__ckpt_step_name makes. */
-static bool parse_name(const char *name, uint64_t *step)
-{
-    char again[32];
-    if (strncmp(name, "step-", 5) || strspn(name + 5, "0123456789") != strlen(name + 5) || strlen(name) > 24)
-        return false;
-    *step = strtoull(name + 5, NULL, 10);
-    hd__ckpt_step_name(*step, again);
-    return !strcmp(name, again);
-}
-
 struct step_list {
-    HD__ARRAY(uint64_t) steps;
+    HD__ARRAY(uint64_t) steps; /* the smallest first */
 };
 
+/* Of names, exactly those that hd__ckpt_step_name makes. */
 static void add_step(void *user, const char *name)
 {
     struct step_list *list = user;
+    char again[32];
     uint64_t step;
-    if (parse_name(name, &step))
-        hd__push(&list->steps, step);
-}
-
-static int by_number(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
+    if (strncmp(name, "step-", 5) || strspn(name + 5, "0123456789") != strlen(name + 5) || strlen(name) > 24)
+        return;
+    step = strtoull(name + 5, NULL, 10);
+    hd__ckpt_step_name(step, again);
+    if (strcmp(name, again) != 0)
+        return;
+    hd__push(&list->steps, step);
+    for (uint32_t i = list->steps.count - 1; i && list->steps.at[i - 1] > step; i--) {
+        list->steps.at[i] = list->steps.at[i - 1];
+        list->steps.at[i - 1] = step;
+    }
 }
 
 int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, struct hd_error *err)
@@ -60,8 +55,6 @@ int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps
         if (!store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused))
             list.steps.at[kept++] = list.steps.at[i];
     }
-    if (kept)
-        qsort(list.steps.at, kept, sizeof *list.steps.at, by_number);
     *steps = list.steps.at;
     *n = kept;
     return HD_OK;
@@ -113,11 +106,7 @@ void hd__ckpt_close(struct hd__ckpt *c)
     if (!c)
         return;
     json_decref(c->json);
-    hd__ckpt_layout_free(&c->layout);
     hd__arena_free(&c->arena);
-    free(c->tensors);
-    free(c->sorted);
-    free(c->hashes);
     free(c);
 }
 
@@ -158,21 +147,15 @@ static bool same_shape(const struct hd__ckpt_tensor *a, const struct hd__ckpt_te
     return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
 }
 
-static int by_tensor(const void *a, const void *b)
-{
-    return hd__ckpt_compare_tensors(*(const struct hd__ckpt_tensor *const *)a,
-                                    *(const struct hd__ckpt_tensor *const *)b);
-}
-
 /* The first tensor of the checkpoint that `wanted` (sorted) lacks although it speaks of its group. */
 static const struct hd__ckpt_tensor *find_surplus(const struct hd__ckpt *c, const struct hd__ckpt_tensor **wanted,
                                                   uint32_t n)
 {
     for (uint32_t i = 0, w = 0; i < c->n_tensors; i++) {
-        const struct hd__ckpt_tensor *t = &c->tensors[c->sorted[i]];
-        while (w < n && hd__ckpt_compare_tensors(wanted[w], t) < 0)
+        const struct hd__ckpt_tensor *t = c->sorted[i];
+        while (w < n && hd__ckpt_by_name(&wanted[w], &t) < 0)
             w++;
-        if (w < n && !hd__ckpt_compare_tensors(wanted[w], t))
+        if (w < n && !hd__ckpt_by_name(&wanted[w], &t))
             continue;
         if ((w < n && !strcmp(wanted[w]->group, t->group)) || (w && !strcmp(wanted[w - 1]->group, t->group)))
             return t;
@@ -206,7 +189,7 @@ int32_t hd__ckpt_check_tensors(const struct hd__ckpt *c, const struct hd__ckpt_t
     const struct hd__ckpt_tensor **sorted = hd__alloc((n + 1) * sizeof *sorted);
     for (uint32_t i = 0; i < n; i++)
         sorted[i] = &tensors[i];
-    qsort(sorted, n, sizeof *sorted, by_tensor);
+    qsort(sorted, n, sizeof *sorted, hd__ckpt_by_name);
     const struct hd__ckpt_tensor *extra = find_surplus(c, sorted, n);
     free(sorted);
     if (extra)
@@ -219,7 +202,8 @@ int32_t hd__ckpt_check_tensors(const struct hd__ckpt *c, const struct hd__ckpt_t
 
 struct loading {
     const struct hd__ckpt *ckpt;
-    struct hd__ckpt_byte_ranges ranges;
+    struct hd__ckpt_pieces pieces;
+    struct hd__arena arena;
 };
 
 /* Some tensor of a block, for messages. */
@@ -253,22 +237,15 @@ static int32_t read_block(const struct hd__ckpt *c, uint64_t number, char *block
                    (unsigned long)hash, (unsigned long)c->hashes[number]);
 }
 
-static int32_t load_block(void *user, uint64_t k, char *block, struct hd_error *err)
+static int32_t load_block(void *user, uint64_t number, char *block, struct hd_error *err)
 {
     const struct loading *l = user;
-    const struct hd__ckpt_byte_ranges *p = &l->ranges;
-    const struct hd__ckpt_block_ref *ref = &p->refs[p->first_ref[k]];
-    uint64_t begin, bytes, at, from;
-    int32_t rc = read_block(l->ckpt, ref->block, block, l->ckpt->tensors[p->list[ref->range].tensor].name, err);
-    if (rc)
-        return rc;
-    hd__ckpt_locate_block(&l->ckpt->layout, ref->block, &begin, &bytes);
-    for (uint64_t i = p->first_ref[k]; i < p->first_ref[k + 1]; i++) {
-        const struct hd__ckpt_byte_range *range = &p->list[p->refs[i].range];
-        uint64_t n = hd__ckpt_clip_to_block(range, begin, bytes, &at, &from);
-        memcpy(range->data + from, block + at, n);
-    }
-    return HD_OK;
+    const struct hd__ckpt_piece *piece = l->pieces.at + l->pieces.first[number],
+                                *end = l->pieces.at + l->pieces.first[number + 1];
+    int32_t rc = piece == end ? HD_OK : read_block(l->ckpt, number, block, l->ckpt->tensors[piece->tensor].name, err);
+    for (; piece < end && !rc; piece++)
+        memcpy(piece->data, block + piece->at, piece->bytes);
+    return rc;
 }
 
 static int32_t check_files(const struct hd__ckpt *c, struct hd_error *err)
@@ -305,10 +282,12 @@ int32_t hd__ckpt_load(const struct hd__ckpt *c, const struct hd__ckpt_tensor *te
                 (uint32_t)hd__ckpt_find_tensor(c, tensors[runs[i].tensor].group, tensors[runs[i].tensor].name);
     }
     if (!rc)
-        rc = hd__ckpt_byte_ranges_make(&c->layout, c->tensors, c->n_tensors, mine, n_runs, 0, &l.ranges, err);
+        rc = hd__ckpt_cut(&l.arena, &c->layout, c->tensors, c->n_tensors, mine, n_runs, 0, &l.pieces, err);
     if (!rc)
-        rc = hd__ckpt_parallel_for(c->store.threads, l.ranges.n_blocks, load_block, &l, err);
-    hd__ckpt_byte_ranges_free(&l.ranges);
+        rc = hd__parallel_for(c->store.threads ? c->store.threads : 2, c->layout.n_blocks, HD__CKPT_BLOCK, load_block,
+                              &l, err);
+    hd__free_array(&l.pieces);
+    hd__arena_free(&l.arena);
     free(mine);
     return rc;
 }
@@ -321,5 +300,7 @@ static int32_t verify_block(void *user, uint64_t i, char *block, struct hd_error
 int32_t hd__ckpt_verify(const struct hd__ckpt *c, struct hd_error *err)
 {
     int32_t rc = check_files(c, err);
-    return rc ? rc : hd__ckpt_parallel_for(c->store.threads, c->layout.n_blocks, verify_block, (void *)c, err);
+    return rc ? rc
+              : hd__parallel_for(c->store.threads ? c->store.threads : 2, c->layout.n_blocks, HD__CKPT_BLOCK,
+                                 verify_block, (void *)c, err);
 }

@@ -73,9 +73,8 @@ static int32_t draw_chunk(void *user, uint64_t part, char *block, struct hd_erro
     return HD_OK;
 }
 
-static int32_t init_run_from_seed(void *user, const struct hd__ckpt_shard_run *run)
+static int32_t init_run_from_seed(struct init_context *f, const struct hd__ckpt_shard_run *run)
 {
-    struct init_context *f = user;
     struct draw_task draw_task = {f, run};
     return hd__parallel_for((uint32_t)hd__cpu_count(), (uint64_t)(run->count + PART - 1) / PART, PART * sizeof(float),
                             draw_chunk, &draw_task, f->err);
@@ -148,9 +147,8 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     return HD_OK;
 }
 
-static int32_t init_run_from_file(void *user, const struct hd__ckpt_shard_run *run)
+static int32_t init_run_from_file(struct init_context *f, const struct hd__ckpt_shard_run *run)
 {
-    struct init_context *f = user;
     struct file_slice where = {0};
     float values[CHUNK];
     int32_t rc = HD_OK;
@@ -171,31 +169,20 @@ static int32_t init_run_from_file(void *user, const struct hd__ckpt_shard_run *r
 
 /* ---- all tensors that hold parameters */
 
-static int32_t init_tensor(struct hd_program *p, const struct hd__flat *flat, hd_tensor holder, const int32_t *coord,
-                           void *arena, struct init_context *f,
-                           int32_t (*visit)(void *, const struct hd__ckpt_shard_run *))
+static int32_t init_all_tensors(const int32_t *coord, void *arena, struct init_context *f,
+                                int32_t (*init_run)(struct init_context *, const struct hd__ckpt_shard_run *))
 {
-    f->dtype = hd__tensor_const(p, holder)->dtype;
-    f->data = hd__tensor_address(p, holder, coord, arena);
-    return hd__ckpt_visit_shard_runs(p, flat, holder, coord, visit, f);
-}
-
-static int32_t init_all_tensors(struct hd_program *p, const int32_t *coord, void *arena, struct init_context *f,
-                                int32_t (*visit)(void *, const struct hd__ckpt_shard_run *))
-{
+    const struct hd_program *p = f->p;
     int32_t rc = HD_OK;
-    for (uint32_t n = 0; n < p->strategy_states.count && !rc; n++)
-        if (hd__is_param_average(p, &p->strategy_states.at[n]))
-            rc = init_tensor(p, &p->flats.at[p->strategy_states.at[n].flat], p->strategy_states.at[n].tensor, coord,
-                             arena, f, visit);
-    for (uint32_t k = 0; k < p->flats.count && !rc; k++) {
-        const struct hd__flat *flat = &p->flats.at[k];
-        const hd_tensor holders[] = {flat->master, flat->full, flat->compute_copy, flat->global_copy};
-        for (uint32_t h = 0; h < HD__COUNT(holders) && !rc; h++) {
-            if (holders[h] &&
-                (h == 1 || !hd__tensor_const(p, holders[h])->shard_view)) /* windows lie inside the whole */
-                rc = init_tensor(p, flat, holders[h], coord, arena, f, visit);
-        }
+    for (struct hd__flat_tensor t = {0}; !rc && hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_PERSISTENT, &t);) {
+        struct hd__ckpt_shard_walk walk = {.p = p, .flat = &p->flats.at[t.flat], .coord = coord, .tensor = t.tensor};
+        struct hd__ckpt_shard_run run;
+        if (hd__tensor_const(p, t.tensor)->shard_view) /* it lies inside the full weights */
+            continue;
+        f->dtype = hd__tensor_const(p, t.tensor)->dtype;
+        f->data = hd__tensor_address(p, t.tensor, coord, arena);
+        while (!rc && hd__ckpt_shard_next(&walk, &run))
+            rc = init_run(f, &run);
     }
     return rc;
 }
@@ -204,7 +191,7 @@ int32_t hd__ckpt_init_params(struct hd_program *p, const int32_t coord[HD_AXIS_C
                              struct hd_error *err)
 {
     struct init_context f = {.p = p, .seed = seed, .err = err};
-    return init_all_tensors(p, coord, arena, &f, init_run_from_seed);
+    return init_all_tensors(coord, arena, &f, init_run_from_seed);
 }
 
 int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
@@ -213,7 +200,7 @@ int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord
     struct init_context f = {.p = p, .err = err};
     int32_t rc = hd__ckpt_st_open(folder, &f.files, err);
     if (!rc)
-        rc = init_all_tensors(p, coord, arena, &f, init_run_from_file);
+        rc = init_all_tensors(coord, arena, &f, init_run_from_file);
     hd__ckpt_st_close(f.files);
     return rc;
 }

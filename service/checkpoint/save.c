@@ -1,9 +1,9 @@
 /* Saving: begin, write, agree on checksums, index, commit. */
 #include "service/checkpoint/checkpoint.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 
+#include "runtime/cpu/parallel_for.h"
 #include "service/checkpoint/internal.h"
 
 /* Checksums travel this many at a time, so that the room for all ranks' stays small. */
@@ -12,14 +12,17 @@ enum { HASHES_AT_ONCE = 8192 };
 struct saving {
     const struct hd__ckpt_store *store;
     const struct hd__ckpt_save *save;
+    uint32_t rank, ranks; /* 0 of 1 where there are no peers */
+    uint32_t threads;
+    struct hd__arena arena;
     struct hd__ckpt_layout layout;
-    struct hd__ckpt_byte_ranges ranges;
+    struct hd__ckpt_pieces pieces;
     struct hd_ckpt_tx *tx;
     uint64_t *hashes;        /* by block */
     uint8_t *hash_known;     /* by block: its hash is known */
     uint64_t *shared_blocks; /* blocks that ranks share */
     uint64_t n_shared;
-    uint64_t written; /* bytes, by this rank */
+    uint64_t written, total; /* bytes: by this rank; by all, as of the last agreement */
     char name[32];
 };
 
@@ -32,35 +35,25 @@ struct phase_status {
     char message[512];
 };
 
-static bool is_single_rank(const struct saving *s)
-{
-    return s->store->peers.ranks <= 1;
-}
-
-static bool is_leader(const struct saving *s)
-{
-    return is_single_rank(s) || s->store->peers.rank == 0;
-}
-
 /* HD_OK if all ranks say so; otherwise the error of the first that does not. */
-static int32_t agree_on_status(const struct saving *s, int32_t rc, uint64_t *written, struct hd_error *err)
+static int32_t agree_on_status(struct saving *s, int32_t rc, struct hd_error *err)
 {
     const struct hd__ckpt_peers *peers = &s->store->peers;
     struct phase_status mine = {.code = rc, .written = s->written}, *all;
-    *written = s->written;
-    if (is_single_rank(s))
+    s->total = s->written;
+    if (s->ranks == 1)
         return rc;
-    *written = 0;
+    s->total = 0;
     snprintf(mine.message, sizeof mine.message, "%.500s", rc ? err->message : "");
-    all = hd__alloc((size_t)peers->ranks * sizeof *all);
+    all = hd__alloc(s->ranks * sizeof *all);
     int32_t result = peers->all_gather(peers->user, &mine, sizeof mine, all, err);
-    for (int32_t r = 0; r < peers->ranks && !result; r++) {
-        *written += all[r].written;
+    for (uint32_t r = 0; r < s->ranks && !result; r++) {
+        s->total += all[r].written;
         if (all[r].code && err)
-            err->peer = r;
+            err->peer = (int32_t)r;
         if (all[r].code) {
             all[r].message[sizeof all[r].message - 1] = '\0';
-            result = r == peers->rank ? rc : hd_fail(err, all[r].code, "rank %d: %s", r, all[r].message);
+            result = r == s->rank ? rc : hd_fail(err, all[r].code, "rank %u: %s", r, all[r].message);
         }
     }
     free(all);
@@ -69,91 +62,41 @@ static int32_t agree_on_status(const struct saving *s, int32_t rc, uint64_t *wri
 
 /* ---- writing: a block is assembled from its pieces and written in as few stretches as they make */
 
-static int32_t write_range(struct saving *s, uint32_t file, uint64_t begin, const char *block, uint64_t from,
-                           uint64_t to, struct hd_error *err)
-{
-    if (from == to)
-        return HD_OK;
-    __atomic_add_fetch(&s->written, to - from, __ATOMIC_RELAXED);
-    return s->store->ops->write(s->tx, s->layout.files[file].name, begin + from, block + from, to - from, err);
-}
-
-static int32_t write_block(void *user, uint64_t k, char *block, struct hd_error *err)
+static int32_t write_block(void *user, uint64_t number, char *block, struct hd_error *err)
 {
     struct saving *s = user;
-    const struct hd__ckpt_byte_ranges *p = &s->ranges;
-    uint64_t begin, bytes, at, from, start = 0, end = 0, number = p->refs[p->first_ref[k]].block;
-    uint32_t file = hd__ckpt_locate_block(&s->layout, number, &begin, &bytes);
-    int32_t rc = HD_OK;
-    for (uint64_t i = p->first_ref[k]; i < p->first_ref[k + 1] && !rc; i++) {
-        const struct hd__ckpt_byte_range *range = &p->list[p->refs[i].range];
-        uint64_t n = hd__ckpt_clip_to_block(range, begin, bytes, &at, &from);
-        if (at != end || i == p->first_ref[k]) {
-            if (at < end)
-                return hd_fail(err, HD_E_INTERNAL, "checkpoint: two runs of this rank overlap in %s at byte %lu",
-                               s->layout.files[file].name, (unsigned long)(begin + at));
-            rc = write_range(s, file, begin, block, start, end, err);
-            start = at;
-        }
-        memcpy(block + at, range->data + from, n);
-        end = at + n;
+    const struct hd__ckpt_piece *piece = s->pieces.at + s->pieces.first[number],
+                                *last = s->pieces.at + s->pieces.first[number + 1];
+    uint64_t begin, bytes, start = 0, end = 0;
+    const char *file = s->layout.files[hd__ckpt_locate_block(&s->layout, number, &begin, &bytes)].name;
+    for (; piece < last; piece++) {
+        if (piece->at < end)
+            return hd_fail(err, HD_E_INTERNAL, "checkpoint: two runs of this rank overlap in %s at byte %lu", file,
+                           (unsigned long)(begin + piece->at));
+        if (piece->at > end)
+            start = piece->at;
+        memcpy(block + piece->at, piece->data, piece->bytes);
+        end = piece->at + piece->bytes;
+        if (piece + 1 < last && piece[1].at == end)
+            continue;
+        __atomic_add_fetch(&s->written, end - start, __ATOMIC_RELAXED);
+        int32_t rc = s->store->ops->write(s->tx, file, begin + start, block + start, end - start, err);
+        if (rc)
+            return rc;
     }
     if (start == 0 && end == bytes) {
         s->hashes[number] = hd__hash(block, bytes, 0);
         s->hash_known[number] = 1;
     }
-    return rc ? rc : write_range(s, file, begin, block, start, end, err);
+    return HD_OK;
 }
 
 /* ---- checksums */
 
-/* A rank's hashes [first, first + n) and which of them it knows. */
-static void pack_hashes(const struct saving *s, uint64_t first, uint64_t n, uint64_t *out)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        out[2 * i] = s->hash_known[first + i];
-        out[2 * i + 1] = s->hashes[first + i];
-    }
-}
-
-static int32_t share_hashes(struct saving *s, struct hd_error *err)
-{
-    const struct hd__ckpt_peers *peers = &s->store->peers;
-    uint64_t most = HD__MIN(s->layout.n_blocks, HASHES_AT_ONCE);
-    if (is_single_rank(s))
-        return HD_OK;
-    uint64_t *mine = hd__alloc(most * 16), *all = hd__alloc(most * 16 * (uint64_t)peers->ranks);
-    int32_t rc = HD_OK;
-    for (uint64_t first = 0; first < s->layout.n_blocks && !rc; first += most) {
-        uint64_t n = HD__MIN(most, s->layout.n_blocks - first);
-        pack_hashes(s, first, n, mine);
-        rc = peers->all_gather(peers->user, mine, n * 16, all, err);
-        for (uint64_t i = 0; i < n * (uint64_t)peers->ranks && !rc; i++) {
-            if (all[2 * i]) {
-                s->hash_known[first + i % n] = 1;
-                s->hashes[first + i % n] = all[2 * i + 1];
-            }
-        }
-    }
-    free(mine);
-    free(all);
-    return rc;
-}
-
-/* Blocks that nobody wrote alone: all ranks know the same list. */
-static void find_shared_blocks(struct saving *s)
-{
-    s->shared_blocks = hd__alloc((s->layout.n_blocks + 1) * sizeof *s->shared_blocks);
-    for (uint64_t b = 0; b < s->layout.n_blocks; b++)
-        if (!s->hash_known[b])
-            s->shared_blocks[s->n_shared++] = b;
-}
-
 static int32_t hash_block(void *user, uint64_t i, char *block, struct hd_error *err)
 {
     struct saving *s = user;
-    const struct hd__ckpt_peers *peers = &s->store->peers;
-    uint64_t turn = is_single_rank(s) ? i : i * (uint64_t)peers->ranks + (uint64_t)peers->rank, begin, bytes;
+    uint64_t turn = i * s->ranks + s->rank, begin, bytes;
     if (turn >= s->n_shared)
         return HD_OK;
     uint32_t file = hd__ckpt_locate_block(&s->layout, s->shared_blocks[turn], &begin, &bytes);
@@ -165,80 +108,67 @@ static int32_t hash_block(void *user, uint64_t i, char *block, struct hd_error *
     return HD_OK;
 }
 
-static int32_t hash_shared_blocks(struct saving *s, struct hd_error *err)
+/* Ranks exchange the hashes that they know. Blocks that nobody wrote alone are read back by the ranks in turn: all know
+ * the same list. Then they exchange once more. */
+static int32_t phase_checksums(struct saving *s, struct hd_error *err)
 {
-    uint64_t ranks = is_single_rank(s) ? 1 : (uint64_t)s->store->peers.ranks;
-    return hd__ckpt_parallel_for(s->store->threads, (s->n_shared + ranks - 1) / ranks, hash_block, s, err);
-}
-
-/* ---- the phases. Each ends in an agreement. */
-
-static int32_t phase_begin(struct saving *s, int32_t rc, struct hd_error *err)
-{
-    const struct hd__ckpt_store *st = s->store;
-    uint64_t unused;
-    if (!rc && is_leader(s))
-        rc = st->ops->begin(st->ckpt, s->name, 1, &s->tx, err);
-    rc = agree_on_status(s, rc, &unused, err);
-    if (rc)
-        return rc;
-    if (!is_leader(s)) /* there is something to join now */
-        rc = st->ops->begin(st->ckpt, s->name, 0, &s->tx, err);
-    return agree_on_status(s, rc, &unused, err);
-}
-
-static int32_t phase_write(struct saving *s, struct hd_error *err)
-{
-    uint64_t total;
-    int32_t rc = hd__ckpt_parallel_for(s->store->threads, s->ranges.n_blocks, write_block, s, err);
-    if (!rc)
-        rc = s->store->ops->flush(s->tx, err);
-    rc = agree_on_status(s, rc, &total, err);
-    if (!rc && total != s->layout.bytes)
-        return hd_fail(err, HD_E_INTERNAL,
-                       "checkpoint: the runs of all ranks have %lu bytes, the tensors %lu: an "
-                       "element is owned by no rank, or by two",
-                       (unsigned long)total, (unsigned long)s->layout.bytes);
+    const struct hd__ckpt_peers *peers = &s->store->peers;
+    uint64_t blocks = s->layout.n_blocks, most = HD__MIN(blocks, HASHES_AT_ONCE);
+    uint64_t *mine = hd__arena_alloc(&s->arena, most * 16), *all = hd__arena_alloc(&s->arena, most * 16 * s->ranks);
+    int32_t rc = HD_OK;
+    s->shared_blocks = hd__arena_alloc(&s->arena, blocks * sizeof *s->shared_blocks);
+    do {
+        for (uint64_t first = 0; s->ranks > 1 && first < blocks && !rc; first += most) {
+            uint64_t n = HD__MIN(most, blocks - first);
+            for (uint64_t i = 0; i < n; i++) {
+                mine[2 * i] = s->hash_known[first + i];
+                mine[2 * i + 1] = s->hashes[first + i];
+            }
+            rc = peers->all_gather(peers->user, mine, n * 16, all, err);
+            for (uint64_t i = 0; i < n * s->ranks && !rc; i++) {
+                if (all[2 * i]) {
+                    s->hash_known[first + i % n] = 1;
+                    s->hashes[first + i % n] = all[2 * i + 1];
+                }
+            }
+        }
+        s->n_shared = 0;
+        for (uint64_t b = 0; b < blocks && !rc; b++)
+            if (!s->hash_known[b])
+                s->shared_blocks[s->n_shared++] = b;
+        if (!rc && s->n_shared) {
+            uint64_t turns = (s->n_shared + s->ranks - 1) / s->ranks;
+            rc = hd__parallel_for(s->threads, turns, HD__CKPT_BLOCK, hash_block, s, err);
+            rc = agree_on_status(s, rc, err);
+        }
+    } while (!rc && s->n_shared);
     return rc;
 }
 
-static int32_t phase_checksums(struct saving *s, struct hd_error *err)
-{
-    uint64_t unused;
-    int32_t rc = share_hashes(s, err);
-    if (rc)
-        return rc;
-    find_shared_blocks(s);
-    if (!s->n_shared)
-        return HD_OK;
-    rc = agree_on_status(s, hash_shared_blocks(s, err), &unused, err);
-    return rc ? rc : share_hashes(s, err);
-}
+/* ---- the index, and the end */
 
-static int32_t write_index(struct saving *s, struct hd_error *err)
-{
-    char *text = hd__ckpt_index_text(s->save, &s->layout, s->hashes);
-    if (!text)
-        return hd_fail(err, HD_E_INTERNAL, "checkpoint: the state cannot be written as JSON (NaN, or not UTF-8)");
-    int32_t rc = s->store->ops->write(s->tx, HD__CKPT_INDEX, 0, text, strlen(text), err);
-    free(text);
-    return rc ? rc : s->store->ops->flush(s->tx, err);
-}
-
+/* Rank 0 first: with its commit the checkpoint is there. */
 static int32_t phase_commit(struct saving *s, struct hd_error *err)
 {
-    uint64_t unused;
+    const struct hd_ckpt_ops *ops = s->store->ops;
     int32_t rc = HD_OK;
-    if (is_leader(s)) {
-        rc = write_index(s, err);
+    if (s->rank == 0) {
+        char *text = hd__ckpt_index_text(s->save, &s->layout, s->hashes);
+        if (text)
+            rc = ops->write(s->tx, HD__CKPT_INDEX, 0, text, strlen(text), err);
+        else
+            rc = hd_fail(err, HD_E_INTERNAL, "checkpoint: the state cannot be written as JSON (NaN, or not UTF-8)");
+        free(text);
+        if (!rc)
+            rc = ops->flush(s->tx, err);
         if (!rc) {
-            rc = s->store->ops->commit(s->tx, err);
+            rc = ops->commit(s->tx, err);
             s->tx = NULL;
         }
     }
-    rc = agree_on_status(s, rc, &unused, err);
+    rc = agree_on_status(s, rc, err);
     if (!rc && s->tx) {
-        rc = s->store->ops->commit(s->tx, err);
+        rc = ops->commit(s->tx, err);
         s->tx = NULL;
     }
     return rc;
@@ -264,29 +194,46 @@ static int32_t remove_old(const struct saving *s, struct hd_error *err)
 
 int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save, struct hd_error *err)
 {
-    struct saving s = {.store = store, .save = save};
+    struct saving s = {.store = store, .save = save, .ranks = 1, .threads = store->threads ? store->threads : 2};
+    if (store->peers.ranks > 1) {
+        s.rank = (uint32_t)store->peers.rank;
+        s.ranks = (uint32_t)store->peers.ranks;
+    }
     hd__ckpt_step_name(save->step, s.name);
-    int32_t rc = hd__ckpt_layout_make(save->tensors, save->n_tensors, store->file_bytes, &s.layout, err);
+    int32_t rc = hd__ckpt_layout_make(&s.arena, save->tensors, save->n_tensors, store->file_bytes, &s.layout, err);
     if (!rc)
-        rc = hd__ckpt_byte_ranges_make(&s.layout, save->tensors, save->n_tensors, save->runs, save->n_runs,
-                                       is_leader(&s), &s.ranges, err);
-    s.hashes = hd__alloc(s.layout.n_blocks * sizeof *s.hashes);
-    s.hash_known = hd__alloc(s.layout.n_blocks);
-    rc = phase_begin(&s, rc, err);
-    if (!rc)
-        rc = phase_write(&s, err);
+        rc = hd__ckpt_cut(&s.arena, &s.layout, save->tensors, save->n_tensors, save->runs, save->n_runs, s.rank == 0,
+                          &s.pieces, err);
+    s.hashes = hd__arena_alloc(&s.arena, s.layout.n_blocks * sizeof *s.hashes);
+    s.hash_known = hd__arena_alloc(&s.arena, s.layout.n_blocks);
+    if (!rc && s.rank == 0)
+        rc = store->ops->begin(store->ckpt, s.name, 1, &s.tx, err);
+    rc = agree_on_status(&s, rc, err);
+    if (!rc) { /* there is something to join now */
+        if (s.rank)
+            rc = store->ops->begin(store->ckpt, s.name, 0, &s.tx, err);
+        rc = agree_on_status(&s, rc, err);
+    }
+    if (!rc) {
+        rc = hd__parallel_for(s.threads, s.layout.n_blocks, HD__CKPT_BLOCK, write_block, &s, err);
+        if (!rc)
+            rc = store->ops->flush(s.tx, err);
+        rc = agree_on_status(&s, rc, err);
+    }
+    if (!rc && s.total != s.layout.bytes)
+        rc = hd_fail(err, HD_E_INTERNAL,
+                     "checkpoint: the runs of all ranks have %lu bytes, the tensors %lu: an "
+                     "element is owned by no rank, or by two",
+                     (unsigned long)s.total, (unsigned long)s.layout.bytes);
     if (!rc)
         rc = phase_checksums(&s, err);
     if (!rc)
         rc = phase_commit(&s, err);
     if (s.tx)
         store->ops->cancel(s.tx);
-    if (!rc && save->keep && is_leader(&s))
+    if (!rc && save->keep && s.rank == 0)
         rc = remove_old(&s, err);
-    hd__ckpt_byte_ranges_free(&s.ranges);
-    hd__ckpt_layout_free(&s.layout);
-    free(s.hashes);
-    free(s.hash_known);
-    free(s.shared_blocks);
+    hd__free_array(&s.pieces);
+    hd__arena_free(&s.arena);
     return rc;
 }

@@ -1,62 +1,44 @@
 /* Runs of global parameters inside flat tensors. */
 #include "service/checkpoint/shard_map.h"
 
-struct param_shape {
-    int32_t n;
-    int64_t local[HD_MAX_DIMS], global[HD_MAX_DIMS], start[HD_MAX_DIMS];
-    int32_t run_dim; /* dims from here on are whole: a run covers them, and a part of dim run_dim - 1 */
-};
-
-static struct param_shape param_shape_of(const struct hd_program *p, const struct hd__tensor *t, const int32_t *coord)
+/* Global element of local element `at` of a parameter, and how many local elements from it on are contiguous in the
+ * global tensor: those of the trailing dims that are whole, and of one dim that may be cut. */
+static int64_t to_global(const struct hd_program *p, const struct hd__tensor *t, const int32_t *coord, int64_t at,
+                         int64_t *contiguous)
 {
-    struct param_shape s = {.n = t->ndim};
-    for (int32_t d = 0; d < t->ndim; d++) {
-        s.local[d] = hd__local_extent(p, t, d);
-        s.global[d] = p->dims.at[t->dim[d]].extent;
-        s.start[d] = hd__global_start(p, t, d, coord);
+    int64_t global = 0, stride = 1, rest = at, inner = 1;
+    int whole = 1;
+    for (int32_t d = t->ndim - 1; d >= 0; d--) {
+        int64_t local = hd__local_extent(p, t, d), extent = p->dims.at[t->dim[d]].extent;
+        if (whole)
+            inner *= local;
+        whole &= local == extent;
+        global += (hd__global_start(p, t, d, coord) + rest % local) * stride;
+        rest /= local;
+        stride *= extent;
     }
-    s.run_dim = s.n;
-    while (s.run_dim > 0 && s.local[s.run_dim - 1] == s.global[s.run_dim - 1])
-        s.run_dim--;
-    return s;
-}
-
-/* Global element of local element `i`, and how many local elements from it on are contiguous in the global tensor. */
-static int64_t to_global(const struct param_shape *s, int64_t i, int64_t *contiguous)
-{
-    int64_t inner = 1, global = 0, stride = 1, rest = i;
-    for (int32_t d = s->n - 1; d >= s->run_dim - 1 && d >= 0; d--)
-        inner *= s->local[d];
-    *contiguous = inner - i % inner;
-    for (int32_t d = s->n - 1; d >= 0; d--) {
-        global += (s->start[d] + rest % s->local[d]) * stride;
-        rest /= s->local[d];
-        stride *= s->global[d];
-    }
+    *contiguous = inner - at % inner;
     return global;
 }
 
-int32_t hd__ckpt_visit_shard_runs(const struct hd_program *p, const struct hd__flat *flat, hd_tensor tensor,
-                                  const int32_t coord[HD_AXIS_COUNT],
-                                  int32_t (*visit)(void *user, const struct hd__ckpt_shard_run *run), void *user)
+int hd__ckpt_shard_next(struct hd__ckpt_shard_walk *w, struct hd__ckpt_shard_run *run)
 {
-    const struct hd__tensor *t = hd__tensor_const(p, tensor);
-    int64_t first = hd__global_start(p, t, 0, coord), end = first + hd__local_extent(p, t, 0);
-    for (uint32_t k = 0; k < flat->n_params; k++) {
-        const struct hd__tensor *param = hd__tensor_const(p, p->params.at[flat->params[k]].tensor);
-        struct param_shape s = param_shape_of(p, param, coord);
-        int64_t low = HD__MAX(first, flat->offset[k]), high = HD__MIN(end, flat->offset[k] + hd__numel(p, param));
-        for (int64_t at = low; at < high;) {
-            struct hd__ckpt_shard_run run = {.param = flat->params[k], .offset = at - first};
-            int32_t rc;
-            run.first = to_global(&s, at - flat->offset[k], &run.count);
-            run.count = HD__MIN(run.count, high - at);
-            if ((rc = visit(user, &run)))
-                return rc;
-            at += run.count;
-        }
+    const struct hd__tensor *t = hd__tensor_const(w->p, w->tensor);
+    int64_t first = hd__global_start(w->p, t, 0, w->coord), end = first + hd__local_extent(w->p, t, 0);
+    for (; w->param < w->flat->n_params; w->param++) {
+        uint32_t index = w->flat->params[w->param];
+        const struct hd__tensor *param = hd__tensor_const(w->p, w->p->params.at[index].tensor);
+        int64_t begin = w->flat->offset[w->param], high = HD__MIN(end, begin + hd__numel(w->p, param)),
+                at = HD__MAX(HD__MAX(first, begin), w->at);
+        if (at >= high)
+            continue;
+        *run = (struct hd__ckpt_shard_run){.param = index, .offset = at - first};
+        run->first = to_global(w->p, param, w->coord, at - begin, &run->count);
+        run->count = HD__MIN(run->count, high - at);
+        w->at = at + run->count;
+        return 1;
     }
-    return HD_OK;
+    return 0;
 }
 
 int hd__ckpt_owns_shard(const struct hd_program *p, const struct hd__flat *flat, uint32_t param, hd_tensor tensor,

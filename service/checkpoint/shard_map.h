@@ -15,11 +15,18 @@ struct hd__ckpt_shard_run {
     int64_t offset; /* element of the flat tensor */
 };
 
-/* Visits the runs of a flat tensor (whole, master, a state) at a coordinate, in the order of its memory. Stops at the
- * first code that is not HD_OK and returns it. */
-int32_t hd__ckpt_visit_shard_runs(const struct hd_program *p, const struct hd__flat *flat, hd_tensor tensor,
-                                  const int32_t coord[HD_AXIS_COUNT],
-                                  int32_t (*visit)(void *user, const struct hd__ckpt_shard_run *run), void *user);
+/* A walk over the runs of a flat tensor (full, master, a state) at a coordinate, in the order of its memory. */
+struct hd__ckpt_shard_walk {
+    const struct hd_program *p;
+    const struct hd__flat *flat;
+    const int32_t *coord;
+    hd_tensor tensor;
+    uint32_t param; /* this and what follows begins as 0 */
+    int64_t at;     /* the end of the last run, in elements of the flat */
+};
+
+/* The next run; 0 behind the last. */
+int hd__ckpt_shard_next(struct hd__ckpt_shard_walk *walk, struct hd__ckpt_shard_run *run);
 
 /* Whether this rank is the one that stores a flat tensor: others along replicated axes hold the same. */
 int hd__ckpt_owns_shard(const struct hd_program *p, const struct hd__flat *flat, uint32_t param, hd_tensor tensor,

@@ -13,20 +13,28 @@
 struct hd__ckpt_train_state {
     HD__ARRAY(struct hd__ckpt_tensor) tensors;
     HD__ARRAY(struct hd__ckpt_run) runs;
-    uint32_t n_params; /* the first tensors are parameters */
     struct hd__arena arena;
 };
 
-/* `owned`: only runs that this rank stores (others hold copies); 0: all that it needs. `weights`: nothing but the weights of
- * this group, "model" or "strategy-NAME", for where the model is used; NULL: all. */
-void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, struct hd_program *p,
-                                  const int32_t coord[HD_AXIS_COUNT], void *arena, const char *const *state_names,
-                                  int owned, const char *weights);
-/* What a rank alone has: a strategy's tensors that begin as zeros, unless it keeps them as state over a flat. Group
- * "strategy-ranks", one tensor for each of every stage's, with a row a rank of the stage: of use on the same mesh only. The
- * list is the same on all ranks, the run is this rank's row. */
-void hd__ckpt_collect_rank_state(struct hd__ckpt_train_state *state, struct hd_program *const *stages, int32_t n_stages,
-                                 const int32_t coord[HD_AXIS_COUNT], void *arena);
+/* The training that the state is of, on one rank. */
+struct hd__ckpt_training {
+    const struct hd_program *program;
+    struct hd_program *const *stages; /* of all pipeline stages */
+    const int32_t *coord;
+    void *arena; /* as the host sees it */
+    const char *const *state_names;
+    int32_t n_stages;
+    uint32_t reserved;
+};
+
+/* Replaces what `state` holds; {0} holds nothing. `owned`: only runs that this rank stores (others hold copies); 0: all
+ * that it needs. `weights`: only the weights of this group, "model" or "strategy-NAME", to use the model; NULL: all. */
+void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, const struct hd__ckpt_training *from, int owned,
+                                  const char *weights);
+/* Adds what a rank alone has: a strategy's tensors that begin as zeros, unless they are registered as state of a flat.
+ * Group "strategy-ranks", one tensor for each of every stage's, with a row a rank of the stage: of use on the same mesh
+ * only. The list is the same on all ranks, the run is this rank's row. */
+void hd__ckpt_collect_rank_state(struct hd__ckpt_train_state *state, const struct hd__ckpt_training *from);
 void hd__ckpt_train_state_free(struct hd__ckpt_train_state *state);
 
 #endif

@@ -2,6 +2,7 @@
  * the transports. */
 #include "service/train/checkpointer.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "service/checkpoint/checkpoint.h"
@@ -14,19 +15,15 @@ struct hd__train_checkpointer {
     struct hd_ckpt *ckpt;
     const char *dir;
     struct hd__ckpt_store store;
-    struct hd__ckpt_async_writer *async_writer; /* checkpoint.async */
+    struct hd__ckpt_training training;
+    struct hd__ckpt_async_writer *async_writer; /* checkpoint.async; NULL without it */
     struct hd__ckpt_train_state saving;         /* what the saver reads */
     uint64_t exchanges;
     uint64_t last_exchange, last_bytes; /* the one before: its number, and what is still in the store of it */
 };
 
-#define CHUNK_BYTES 60000 /* bytes of one value in the rendezvous store */
-
-static const char *gather_key(uint64_t number, uint64_t at, int32_t rank, char out[96])
-{
-    snprintf(out, 96, "ckpt/%llu/%llu/%d", (unsigned long long)number, (unsigned long long)at, rank);
-    return out;
-}
+#define CHUNK_BYTES 60000                                  /* bytes of one value in the rendezvous store */
+#define GATHER_KEY "ckpt/%" PRIu64 "/%" PRIu64 "/%" PRId32 /* of a gather's number, the first byte, the rank */
 
 /* All-gather through the store, under keys of its own each time. Whoever has put its keys of this time has read all of the
  * last: having read everybody's, a rank takes back its keys of the last time. */
@@ -38,19 +35,22 @@ static int32_t all_gather(void *user, const void *mine, uint64_t bytes, void *al
     double deadline = hd__now() + k->s->compiled->job->comm_timeout;
     uint64_t number = k->exchanges++;
     char key[96];
-    for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES)
-        rc = hd__store_put(store, gather_key(number, at, me, key), (const char *)mine + at,
-                           HD__MIN(CHUNK_BYTES, bytes - at), err);
+    for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
+        snprintf(key, sizeof key, GATHER_KEY, number, at, me);
+        rc = hd__store_put(store, key, (const char *)mine + at, HD__MIN(CHUNK_BYTES, bytes - at), err);
+    }
     for (int32_t r = 0; r < ranks; r++)
         for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
             size_t room = HD__MIN(CHUNK_BYTES, bytes - at);
-            rc = hd__store_get(store, gather_key(number, at, r, key), (char *)all + (uint64_t)r * bytes + at, &room,
-                               deadline, err);
+            snprintf(key, sizeof key, GATHER_KEY, number, at, r);
+            rc = hd__store_get(store, key, (char *)all + (uint64_t)r * bytes + at, &room, deadline, err);
         }
     if (!bytes) /* nobody has said anything */
         return HD_OK;
-    for (uint64_t at = 0; at < k->last_bytes && !rc; at += CHUNK_BYTES)
-        rc = hd__store_remove(store, gather_key(k->last_exchange, at, me, key), err);
+    for (uint64_t at = 0; at < k->last_bytes && !rc; at += CHUNK_BYTES) {
+        snprintf(key, sizeof key, GATHER_KEY, k->last_exchange, at, me);
+        rc = hd__store_remove(store, key, err);
+    }
     k->last_exchange = number;
     k->last_bytes = bytes;
     return rc;
@@ -78,6 +78,14 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
         .ops = k->ops,
         .ckpt = k->ckpt,
         .peers = {.rank = s->env->rank, .ranks = s->env->size, .all_gather = all_gather, .user = k}};
+    k->training = (struct hd__ckpt_training){.program = hd__exec_program(s->exec),
+                                             .stages = s->compiled->stage,
+                                             .n_stages = s->compiled->n_stages,
+                                             .coord = hd__exec_coord(s->exec),
+                                             .arena = hd__exec_host_arena(s->exec),
+                                             .state_names = s->compiled->optimizer.ops->state_names};
+    if (s->compiled->job->checkpoint_async)
+        k->async_writer = hd__ckpt_async_writer_create(&k->store);
     *checkpointer = k;
     return HD_OK;
 }
@@ -92,23 +100,6 @@ void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
     free(k);
 }
 
-static void collect_state(struct hd__train_checkpointer *k, struct hd__ckpt_train_state *state, int owned,
-                          const char *weights)
-{
-    hd__ckpt_collect_train_state(state, hd__exec_program(k->s->exec), hd__exec_coord(k->s->exec),
-                                 hd__exec_host_arena(k->s->exec), k->s->compiled->optimizer.ops->state_names, owned,
-                                 weights && strcmp(weights, "model")
-                                     ? hd__arena_format(&k->s->compiled->job->arena, "strategy-%s", weights)
-                                     : weights);
-}
-
-/* What ranks have of their own; behind what is there already. */
-static void collect_rank_state(struct hd__train_checkpointer *k, struct hd__ckpt_train_state *state)
-{
-    hd__ckpt_collect_rank_state(state, k->s->compiled->stage, k->s->compiled->n_stages, hd__exec_coord(k->s->exec),
-                                hd__exec_host_arena(k->s->exec));
-}
-
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struct hd_error *err)
 {
     struct hd_ckpt_tx *tx;
@@ -121,21 +112,16 @@ int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struc
 
 /* ---- saving */
 
-static long long replica_count(const struct hd__train_checkpointer *k)
-{
-    const struct hd_program *p = hd__exec_program(k->s->exec);
-    return (long long)hd__mesh_ways(&p->mesh, p->local_axes);
-}
-
 static json_t *state_json(const struct hd__train_checkpointer *k, const struct hd__train_progress *progress)
 {
     const struct hd__compiled *c = k->s->compiled;
+    const struct hd_program *p = k->training.program;
     json_t *model = json_pack("{s:s,s:I,s:I,s:I,s:I}", "family", c->info.family ? c->info.family : "", "layers",
                               (json_int_t)c->info.layers, "hidden", (json_int_t)c->info.hidden, "vocab",
                               (json_int_t)c->info.vocab, "parameters", (json_int_t)hd__compiled_parameter_count(c));
     return json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:o}", "step", (json_int_t)progress->step, "sequence",
                      (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas",
-                     (json_int_t)replica_count(k), "seed", (json_int_t)c->job->seed, "optimizer",
+                     (json_int_t)hd__mesh_ways(&p->mesh, p->local_axes), "seed", (json_int_t)c->job->seed, "optimizer",
                      c->optimizer_choice.component->name, "lr",
                      hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
                      hd__train_loss_scaler_json(&progress->scaler), "job", hd__job_json(c->job));
@@ -148,27 +134,20 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
     struct hd__ckpt_save save = {
         .step = (uint64_t)progress->step, .version = HEDDLE_VERSION, .keep = (uint32_t)job->checkpoint_keep};
     json_t *state;
-    int32_t rc = hd__train_checkpointer_wait(k, err); /* the saver still reads k->saving */
+    int32_t rc = hd__ckpt_async_writer_join(k->async_writer, err); /* it still reads k->saving */
+    if (!rc)
+        rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
     if (rc)
         return rc;
-    rc = hd__exec_d2h_state(k->s->exec, err);
-    if (rc)
-        return rc;
-    hd__ckpt_train_state_free(&k->saving);
-    collect_state(k, &k->saving, 1, NULL);
-    collect_rank_state(k, &k->saving);
+    hd__ckpt_collect_train_state(&k->saving, &k->training, 1, NULL);
+    hd__ckpt_collect_rank_state(&k->saving, &k->training);
     save.tensors = k->saving.tensors.at;
     save.n_tensors = k->saving.tensors.count;
     save.runs = k->saving.runs.at;
     save.n_runs = k->saving.runs.count;
     save.state = state = state_json(k, progress);
-    if (job->checkpoint_async) {
-        if (!k->async_writer)
-            k->async_writer = hd__ckpt_async_writer_create(&k->store);
-        rc = hd__ckpt_async_writer_start(k->async_writer, &save, err);
-    } else {
-        rc = hd__ckpt_save(&k->store, &save, err);
-    }
+    rc = k->async_writer ? hd__ckpt_async_writer_start(k->async_writer, &save, err)
+                         : hd__ckpt_save(&k->store, &save, err);
     hd__exec_drop_mirror(k->s->exec);
     json_decref(state);
     return rc;
@@ -176,7 +155,7 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
 
 int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *k, struct hd_error *err)
 {
-    return k && k->async_writer ? hd__ckpt_async_writer_join(k->async_writer, err) : HD_OK;
+    return k ? hd__ckpt_async_writer_join(k->async_writer, err) : HD_OK;
 }
 
 /* ---- loading */
@@ -202,7 +181,9 @@ static void read_progress(const struct hd__job *job, const struct hd__ckpt *ckpt
 static int32_t check_replicas(const struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt,
                               struct hd_error *err)
 {
-    long long has = integer_or(json_object_get(hd__ckpt_state(ckpt), "replicas"), 1), here = replica_count(k);
+    const struct hd_program *p = k->training.program;
+    long long has = integer_or(json_object_get(hd__ckpt_state(ckpt), "replicas"), 1),
+              here = (long long)hd__mesh_ways(&p->mesh, p->local_axes);
     if (has == here)
         return HD_OK;
     return hd_fail(err, HD_E_MISMATCH,
@@ -218,7 +199,7 @@ static int32_t load_rank_state(struct hd__train_checkpointer *k, const char *nam
     struct hd_error why = HD_ERROR_INIT;
     struct hd__ckpt_train_state state = {0};
     int32_t rc = HD_OK, other;
-    collect_rank_state(k, &state);
+    hd__ckpt_collect_rank_state(&state, &k->training);
     other = state.tensors.count ? hd__ckpt_check_tensors(ckpt, state.tensors.at, state.tensors.count, &why) : HD_OK;
     if (other && k->s->env->rank == 0)
         hd__log(HD_LOG_WARN, NULL,
@@ -245,15 +226,18 @@ static int32_t mention_others(int32_t rc, const char *weights, struct hd_error *
 static int32_t load_named(struct hd__train_checkpointer *k, const char *name, const char *weights,
                           struct hd__train_progress *progress, struct hd_error *err)
 {
-    struct hd__ckpt_train_state state;
+    struct hd__ckpt_train_state state = {0};
     struct hd__ckpt *ckpt;
+    const char *group = weights;
     int32_t rc = hd__ckpt_open(&k->store, name, &ckpt, err);
     if (rc == HD_E_NOTFOUND)
         return hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", k->dir, name);
     if (rc)
         return mention_others(rc, weights, err);
     rc = weights ? HD_OK : check_replicas(k, name, ckpt, err);
-    collect_state(k, &state, 0, weights);
+    if (weights && strcmp(weights, "model") != 0)
+        group = hd__arena_format(&k->s->compiled->job->arena, "strategy-%s", weights);
+    hd__ckpt_collect_train_state(&state, &k->training, 0, group);
     if (!rc)
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     hd__ckpt_train_state_free(&state);
@@ -268,7 +252,7 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
         read_progress(k->s->compiled->job, ckpt, progress);
     hd__ckpt_close(ckpt);
     if (!rc)
-        rc = hd__exec_h2d_state(k->s->exec, err);
+        rc = hd__exec_copy_tensors(k->s->exec, HD__H2D, NULL, 0, err);
     hd__exec_drop_mirror(k->s->exec);
     return rc ? rc : hd__exec_run_section(k->s->exec, "restore", err);
 }

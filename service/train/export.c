@@ -102,7 +102,8 @@ static const float *master_weights(struct hd__train_session *s, uint32_t param)
     for (uint32_t f = 0; f < p->flats.count; f++)
         for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
             if (p->flats.at[f].params[k] == param)
-                return (const float *)hd__exec_host_data(s->exec, p->flats.at[f].master) + p->flats.at[f].offset[k];
+                return (const float *)hd__exec_host_data(s->exec, p->flats.at[f].tensor[HD__FLAT_MASTER]) +
+                       p->flats.at[f].offset[k];
     return NULL;
 }
 
@@ -185,7 +186,7 @@ int32_t hd__train_export(struct hd__train_session *s, const char *folder, struct
         return hd_fail(err, HD_E_UNSUPPORTED, "export wants one rank and fp32 master weights");
     if (mkdir(folder, 0777) && errno != EEXIST)
         return hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(errno));
-    rc = hd__exec_d2h_state(s->exec, err);
+    rc = hd__exec_copy_tensors(s->exec, HD__D2H, NULL, 0, err);
     if (!rc)
         rc = write_file(folder, "config.json", write_config, s, err);
     return rc ? rc : write_file(folder, "model.safetensors", write_weights, s, err);

@@ -87,7 +87,7 @@ static int32_t set_hyperparameters(struct loop *l, struct hd_error *err)
     if (l->p->scale)
         *(double *)hd__exec_host_data(l->s.exec, l->p->scale) = l->progress.scaler.scale;
     hyper[HD_HYPER_SKIP] = 0;
-    return hd__exec_h2d(l->s.exec, set, l->p->scale ? 2 : 1, err);
+    return hd__exec_copy_tensors(l->s.exec, HD__H2D, set, l->p->scale ? 2 : 1, err);
 }
 
 /* Runs the step's data again and looks where the first bad number comes from. The loss is that of all ranks; a norm may be

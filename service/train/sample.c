@@ -72,7 +72,7 @@ static int32_t next_token(struct hd__train_session *session, struct sampler *s, 
     int32_t rc = hd__exec_run_section(session->exec, "eval", err);
     const char *row = hd__exec_host_data(session->exec, p->kept_logits);
     if (!rc)
-        rc = hd__exec_d2h(session->exec, &p->kept_logits, 1, err);
+        rc = hd__exec_copy_tensors(session->exec, HD__D2H, &p->kept_logits, 1, err);
     if (rc)
         return rc;
     hd__to_f32(t->dtype, row + at * s->vocab * (int64_t)hd_dtype_size(t->dtype), s->logits, (uint64_t)s->vocab);

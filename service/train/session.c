@@ -171,7 +171,7 @@ int32_t hd__train_session_init_params(struct hd__train_session *s, struct hd_err
                      ? hd__ckpt_init_from_safetensors(p, coord, arena, s->compiled->info.weights, err)
                      : hd__ckpt_init_params(p, coord, arena, (uint64_t)s->compiled->job->seed, err);
     if (!rc)
-        rc = hd__exec_h2d_state(s->exec, err);
+        rc = hd__exec_copy_tensors(s->exec, HD__H2D, NULL, 0, err);
     hd__exec_drop_mirror(s->exec);
     return rc;
 }
@@ -179,7 +179,7 @@ int32_t hd__train_session_init_params(struct hd__train_session *s, struct hd_err
 int32_t hd__train_session_read_scalars(struct hd__train_session *s, const hd_tensor *scalars, uint32_t n,
                                        double *values, struct hd_error *err)
 {
-    int32_t rc = hd__exec_d2h(s->exec, scalars, n, err);
+    int32_t rc = hd__exec_copy_tensors(s->exec, HD__D2H, scalars, n, err);
     for (uint32_t k = 0; k < n && !rc; k++) {
         const void *data = hd__exec_host_data(s->exec, scalars[k]);
         values[k] = hd__tensor_const(hd__exec_program(s->exec), scalars[k])->dtype == HD_F64 ? *(const double *)data

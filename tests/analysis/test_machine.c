@@ -289,8 +289,8 @@ static const struct hd__sim_kernels kernels = {.prepare = prepare, .run = run, .
 static void run_emulated(struct hd__sim *m, const struct hd_program *p)
 {
     for (int32_t r = 0; r < p->mesh.ranks; r++)
-        memset(hd__sim_tensor_data(m, r, p->flats.at[0].master), 0,
-               (size_t)hd__tensor_bytes(p, hd__tensor_const(p, p->flats.at[0].master)));
+        memset(hd__sim_tensor_data(m, r, p->flats.at[0].tensor[HD__FLAT_MASTER]), 0,
+               (size_t)hd__tensor_bytes(p, hd__tensor_const(p, p->flats.at[0].tensor[HD__FLAT_MASTER])));
     ck_assert_msg(hd__sim_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
 }
 
@@ -304,7 +304,7 @@ START_TEST(sums_are_right_whatever_the_order)
             struct hd__sim *m = machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
             run_emulated(m, p);
             for (int32_t r = 0; r < 8; r++) {
-                const float *w = hd__sim_tensor_data(m, r, p->flats.at[0].full);
+                const float *w = hd__sim_tensor_data(m, r, p->flats.at[0].tensor[HD__FLAT_FULL]);
                 float over_dp = (float)(r % 2 ? 2 + 4 + 6 + 8 : 1 + 3 + 5 + 7), over_all = 36;
                 for (uint32_t n = 0; n < 32; n++)
                     ck_assert_float_eq(w[n], -3 * (n < 16 ? over_dp : over_all));
@@ -326,7 +326,7 @@ START_TEST(a_missing_wait_shows_as_nan)
     for (uint64_t seed = 0; seed < 20; seed++) {
         struct hd__sim *m = machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
         run_emulated(m, p);
-        seen += isnan(*(float *)hd__sim_tensor_data(m, 0, p->flats.at[0].full)) != 0;
+        seen += isnan(*(float *)hd__sim_tensor_data(m, 0, p->flats.at[0].tensor[HD__FLAT_FULL])) != 0;
         hd__sim_destroy(m);
     }
     ck_assert_uint_gt(seen, 0);

@@ -188,10 +188,12 @@ static void add_flat(struct step *s)
                                            .offset = offsets,
                                            .count = 32}));
     s->flat = &p->flats.at[0];
-    s->flat->full = flat_tensor(s, "P", 0, HD__LIFE_PERSISTENT);
-    s->flat->grad = s->stage < 2 ? flat_tensor(s, "G", 0, HD__LIFE_PERSISTENT) : 0;
-    s->flat->shard = s->stage ? flat_tensor(s, "GS", 1, HD__LIFE_PERSISTENT) : s->flat->grad;
-    s->flat->master = s->stage ? flat_tensor(s, "M", 1, HD__LIFE_PERSISTENT) : s->flat->full;
+    s->flat->tensor[HD__FLAT_FULL] = flat_tensor(s, "P", 0, HD__LIFE_PERSISTENT);
+    s->flat->tensor[HD__FLAT_GRAD] = s->stage < 2 ? flat_tensor(s, "G", 0, HD__LIFE_PERSISTENT) : 0;
+    s->flat->tensor[HD__FLAT_SHARD] =
+        s->stage ? flat_tensor(s, "GS", 1, HD__LIFE_PERSISTENT) : s->flat->tensor[HD__FLAT_GRAD];
+    s->flat->tensor[HD__FLAT_MASTER] =
+        s->stage ? flat_tensor(s, "M", 1, HD__LIFE_PERSISTENT) : s->flat->tensor[HD__FLAT_FULL];
 }
 
 static void backward(struct step *s, uint32_t section, hd_tensor grad)
@@ -225,9 +227,9 @@ static void micro(struct step *s, uint32_t section, int last)
 {
     struct hd_program *p = s->p;
     if (s->stage < 2) {
-        backward(s, section, s->flat->grad);
+        backward(s, section, s->flat->tensor[HD__FLAT_GRAD]);
         if (last)
-            reduce(s, section, s->flat->grad, s->flat->shard);
+            reduce(s, section, s->flat->tensor[HD__FLAT_GRAD], s->flat->tensor[HD__FLAT_SHARD]);
         return;
     }
     hd_tensor g = flat_tensor(s, "g", 0, HD__LIFE_TEMP), part = flat_tensor(s, "gs", 1, HD__LIFE_TEMP);
@@ -235,7 +237,7 @@ static void micro(struct step *s, uint32_t section, int last)
     backward(s, section, g);
     reduce(s, section, g, part);
     tiny_op(p, section, HD_OP_RELEASE, T(g), NONE);
-    tiny_op(p, section, HD_OP_ACCUM, T(part), T(s->flat->shard));
+    tiny_op(p, section, HD_OP_ACCUM, T(part), T(s->flat->tensor[HD__FLAT_SHARD]));
 }
 
 struct hd_program *tiny_step_raw(int32_t dp_shard, int32_t tp, int32_t stage)
@@ -253,15 +255,17 @@ struct hd_program *tiny_step_raw(int32_t dp_shard, int32_t tp, int32_t stage)
     tiny_section(p, "micro", 2);
     tiny_section(p, "micro_last", 1);
     tiny_section(p, "update", 1);
-    tiny_op(p, BEGIN, HD_OP_FILL0, NONE, T(s.flat->shard));
-    if (s.flat->grad && s.flat->grad != s.flat->shard)
-        tiny_op(p, BEGIN, HD_OP_FILL0, NONE, T(s.flat->grad));
+    tiny_op(p, BEGIN, HD_OP_FILL0, NONE, T(s.flat->tensor[HD__FLAT_SHARD]));
+    if (s.flat->tensor[HD__FLAT_GRAD] && s.flat->tensor[HD__FLAT_GRAD] != s.flat->tensor[HD__FLAT_SHARD])
+        tiny_op(p, BEGIN, HD_OP_FILL0, NONE, T(s.flat->tensor[HD__FLAT_GRAD]));
     micro(&s, MICRO, 0);
     micro(&s, MICRO_LAST, 1);
-    tiny_op(p, UPDATE, HD_OP_SGD, T(s.flat->shard, tiny_state(p, "norm2", 1), tiny_state(p, "hyper", 8)),
-            T(s.flat->master));
+    tiny_op(p, UPDATE, HD_OP_SGD,
+            T(s.flat->tensor[HD__FLAT_SHARD], tiny_state(p, "norm2", 1), tiny_state(p, "hyper", 8)),
+            T(s.flat->tensor[HD__FLAT_MASTER]));
     if (stage && dp_shard > 1)
-        tiny_collective(p, UPDATE, HD_OP_ALL_GATHER, HD_AXIS_DP_SHARD, s.flat->master, s.flat->full);
+        tiny_collective(p, UPDATE, HD_OP_ALL_GATHER, HD_AXIS_DP_SHARD, s.flat->tensor[HD__FLAT_MASTER],
+                        s.flat->tensor[HD__FLAT_FULL]);
     hd__value_numbers_annotate(p);
     return p;
 }

@@ -28,14 +28,14 @@ START_TEST(a_shard_beside_every_shard)
     for (size_t n = 0; n < HD__COUNT(rows); n++) {
         struct job j;
         struct hd_program *p = expect_job(&j, rows[n][0], rows[n][1]);
-        ck_assert_uint_eq(p->strategy_states.count, p->flats.count);
+        ck_assert_uint_eq(p->strategy_states.count, 1);
         for (uint32_t f = 0; f < p->flats.count; f++) {
-            const struct hd__tensor *e = hd__tensor_const(p, p->strategy_states.at[f].tensor),
-                                    *master = hd__tensor_const(p, p->flats.at[f].master);
-            ck_assert_uint_eq(p->strategy_states.at[f].flat, f);
+            const struct hd__tensor *e = hd__tensor_const(p, p->flats.at[f].tensor[HD__FLAT_STRATEGY]),
+                                    *master = hd__tensor_const(p, p->flats.at[f].tensor[HD__FLAT_MASTER]);
             ck_assert_int_eq(hd__numel(p, e), hd__numel(p, master));
             ck_assert_uint_eq(e->dtype, HD_F32);
-            ck_assert(hd__is_param_average(p, &p->strategy_states.at[f]));
+            struct hd__flat_tensor t = {.next = f * HD__FLAT_ROLES + HD__FLAT_STRATEGY}; /* an average of parameters */
+            ck_assert(hd__flat_next(p, HD__FLAT_IS_PARAM, &t) && t.tensor == p->flats.at[f].tensor[HD__FLAT_STRATEGY]);
         }
         close_job(&j);
     }
@@ -93,7 +93,7 @@ START_TEST(faults_are_found)
     expect_fault(&j, "does not depend on the trained parameters");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS);
-    code_of(p)->at[0].in[1] = p->strategy_states.at[0].tensor;
+    code_of(p)->at[0].in[1] = p->flats.at[0].tensor[HD__FLAT_STRATEGY];
     expect_fault(&j, "does not depend on the trained parameters");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS);
@@ -102,7 +102,7 @@ START_TEST(faults_are_found)
     expect_fault(&j, "is strategy state: only the strategy's own section may write it");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS); /* into the weights instead of out of them */
-    code_of(p)->at[0].out[0] = p->flats.at[0].master;
+    code_of(p)->at[0].out[0] = p->flats.at[0].tensor[HD__FLAT_MASTER];
     expect_fault(&j, "does not depend on the trained parameters");
 }
 END_TEST

@@ -229,8 +229,8 @@ static int other_flat(struct hd_program *p, hd__code *code, uint32_t at)
     if (!i->n_in || i->op == HD_OP_WAIT)
         return 0;
     for (uint32_t f = 0; f + 1 < p->flats.count; f++)
-        if (i->in[0] == p->flats.at[f].global_copy) {
-            i->in[0] = p->flats.at[f + 1].global_copy;
+        if (i->in[0] == p->flats.at[f].tensor[HD__FLAT_GLOBAL_COPY]) {
+            i->in[0] = p->flats.at[f + 1].tensor[HD__FLAT_GLOBAL_COPY];
             return 1;
         }
     return 0;
@@ -242,8 +242,9 @@ static int own(struct hd_program *p, hd__code *code, uint32_t at)
     struct hd__instr *i = &code->at[at];
     for (uint32_t k = 0; k < i->n_in && !i->axes; k++)
         for (uint32_t f = 0; f < p->flats.count; f++)
-            if (i->in[k] == p->flats.at[f].global_copy && i->out[0] == p->flats.at[f].global_copy) {
-                i->in[k] = p->flats.at[f].master;
+            if (i->in[k] == p->flats.at[f].tensor[HD__FLAT_GLOBAL_COPY] &&
+                i->out[0] == p->flats.at[f].tensor[HD__FLAT_GLOBAL_COPY]) {
+                i->in[k] = p->flats.at[f].tensor[HD__FLAT_MASTER];
                 return 1;
             }
     return 0;
@@ -335,8 +336,8 @@ START_TEST(nothing_else_crosses)
                              .n_out = 1,
                              .micro = -1,
                              .peer = -1,
-                             .in = {p->flats.at[0].master},
-                             .out = {p->flats.at[0].global_copy}};
+                             .in = {p->flats.at[0].tensor[HD__FLAT_MASTER]},
+                             .out = {p->flats.at[0].tensor[HD__FLAT_GLOBAL_COPY]}};
     hd__push(&update->code, copy);
     ck_assert(hd__verify(p, &err));
     ck_assert_msg(strstr(err.message, "only their sync section may write it") != NULL, "%s", err.message);

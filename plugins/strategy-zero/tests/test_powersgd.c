@@ -77,8 +77,9 @@ static void put_gradients(int32_t rank, double *to)
 {
     const struct hd_program *p = compiled->stage[0];
     for (uint32_t f = 0; f < p->flats.count; f++)
-        for (uint32_t k = 0;
-             k < p->flats.at[f].n_params && hd__sim_tensor_data(machine, rank, p->flats.at[f].grad) == to; k++) {
+        for (uint32_t k = 0; k < p->flats.at[f].n_params &&
+                             hd__sim_tensor_data(machine, rank, p->flats.at[f].tensor[HD__FLAT_GRAD]) == to;
+             k++) {
             int matrix = matrix_of(p, p->flats.at[f].params[k]);
             int64_t n = hd__numel(p, hd__tensor_const(p, p->params.at[p->flats.at[f].params[k]].tensor));
             for (int64_t i = 0; matrix >= 0 && i < n; i++) /* the hook takes the mean, heddle the sum */
@@ -186,8 +187,8 @@ static void compare(const struct golden *g)
             if (matrix_of(p, flat->params[k]) != g->matrix)
                 continue;
             for (int32_t r = 0; r < RANKS; r++)
-                near((double *)hd__sim_tensor_data(machine, r, flat->grad) + flat->offset[k], g->gradient,
-                     g->rows * g->columns, 1, "the gradient", g);
+                near((double *)hd__sim_tensor_data(machine, r, flat->tensor[HD__FLAT_GRAD]) + flat->offset[k],
+                     g->gradient, g->rows * g->columns, 1, "the gradient", g);
             near((double *)hd__sim_tensor_data(machine, 0, error_of(p, flat)) + flat->offset[k], g->error,
                  g->rows * g->columns, RANKS, "the error", g);
             seen++;

@@ -323,7 +323,8 @@ START_TEST(hybrid_sharding_at_every_stage)
         ck_assert_int_eq(count(p, "update", HD_OP_ALL_REDUCE, replicate), BLOCKS);     /* across groups, on the shard */
         ck_assert_int_eq(count(p, "micro_last", HD_OP_ALL_REDUCE, replicate), 0);
         for (uint32_t f = 0; f < p->flats.count; f++)
-            ck_assert_int_eq(hd__numel(p, hd__tensor_const(p, p->flats.at[f].shard)), p->flats.at[f].count / 2);
+            ck_assert_int_eq(hd__numel(p, hd__tensor_const(p, p->flats.at[f].tensor[HD__FLAT_SHARD])),
+                             p->flats.at[f].count / 2);
         compiled_free(&built);
     }
     struct hd_program *p = COMPILE("strategies.zero.stage=3", "mesh.dp={\"replicate\":2,\"shard\":2}",
@@ -439,7 +440,7 @@ START_TEST(tied_embeddings_come_last)
     ck_assert_uint_eq(n, BLOCKS); /* the head's norm has one of its own */
     for (uint32_t f = 0; f < p->flats.count; f++)
         for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
-            ck_assert_int_eq(p->flats.at[f].params[k] == embedding, p->flats.at[f].grad == last);
+            ck_assert_int_eq(p->flats.at[f].params[k] == embedding, p->flats.at[f].tensor[HD__FLAT_GRAD] == last);
     compiled_free(&built);
 }
 END_TEST

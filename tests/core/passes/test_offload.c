@@ -35,7 +35,7 @@ static struct hd_program *staged_update(uint8_t memory, int finish)
     uint32_t s = tiny_section(p, "update", 1);
     for (int f = 0; f < FLATS; f++) {
         struct hd__flat flat = {.name = "0"};
-        flat.master = elsewhere(p, hd__arena_format(&p->arena, "m%d", f), 1000 + 100 * f, memory);
+        flat.tensor[HD__FLAT_MASTER] = elsewhere(p, hd__arena_format(&p->arena, "m%d", f), 1000 + 100 * f, memory);
         hd__push(&p->flats, flat);
     }
     hd__offload_fetch(p, "update", 1, HD_PART_MASTER, HD_PART_MASTER, 0);
@@ -43,7 +43,7 @@ static struct hd_program *staged_update(uint8_t memory, int finish)
         hd_tensor twin;
         if (f + 1 < FLATS)
             hd__offload_fetch(p, "update", f + 2, HD_PART_MASTER, HD_PART_MASTER, (f + 1) % 3);
-        twin = hd__offload_staged(p, "update", p->flats.at[f].master);
+        twin = hd__offload_staged(p, "update", p->flats.at[f].tensor[HD__FLAT_MASTER]);
         tiny_op(p, s, HD_OP_ACCUM, T(twin), T(twin));
         hd__offload_store(p, "update", f + 1, HD_PART_MASTER);
     }
@@ -135,7 +135,8 @@ START_TEST(planted_faults_are_found)
     struct hd_program *p = staged_update(HD__MEM_HOST, 1);
     struct hd__code_section *s = &p->sections.at[0];
     uint32_t at = tiny_find(p, 0, HD_OP_ACCUM, NULL, 1);
-    s->code.at[at].in[0] = s->code.at[at].out[0] = p->flats.at[1].master; /* computes where it may not */
+    s->code.at[at].in[0] = s->code.at[at].out[0] =
+        p->flats.at[1].tensor[HD__FLAT_MASTER]; /* computes where it may not */
     assert_fault(p, "m1 is offloaded: only copies may access it");
 
     p = staged_update(HD__MEM_HOST, 1);

@@ -76,9 +76,10 @@ static struct result train(const char *family, const char *precision, const char
         result.loss[step - 1] = run_step(&s, step);
     const struct hd_program *p = hd__exec_program(s.exec);
     for (uint32_t f = 0; f < p->flats.count; f++) {
-        size_t bytes = (size_t)hd__tensor_bytes(p, hd__tensor_const(p, p->flats.at[f].master));
+        size_t bytes = (size_t)hd__tensor_bytes(p, hd__tensor_const(p, p->flats.at[f].tensor[HD__FLAT_MASTER]));
         result.weights = hd__realloc(result.weights, result.bytes + bytes);
-        memcpy(result.weights + result.bytes, hd__exec_host_data(s.exec, p->flats.at[f].master), bytes);
+        memcpy(result.weights + result.bytes, hd__exec_host_data(s.exec, p->flats.at[f].tensor[HD__FLAT_MASTER]),
+               bytes);
         result.bytes += bytes;
     }
     hd__train_session_close(&s, 0, NULL);

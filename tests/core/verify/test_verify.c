@@ -207,12 +207,12 @@ END_TEST
 START_TEST(operands_that_do_not_fit)
 {
     struct hd_program *p = tiny_step(2, 1, 1);
-    hd__tensor_at(p, p->flats.at[0].shard)->dim[0] = hd__dim_new(p, "#wrong", 24);
+    hd__tensor_at(p, p->flats.at[0].tensor[HD__FLAT_SHARD])->dim[0] = hd__dim_new(p, "#wrong", 24);
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
     ck_assert_msg(strstr(err.message, "GS does not have the size of reduce_scatter of G") != NULL, "%s", err.message);
     hd__program_free(p);
     p = tiny_step(2, 1, 0);
-    hd__tensor_at(p, p->flats.at[0].grad)->offset = 1;
+    hd__tensor_at(p, p->flats.at[0].tensor[HD__FLAT_GRAD])->offset = 1;
     assert_fault(p, "begin #0 fill0 G: G is bytes [4, 132) of buffer G, which has 128");
     p = tiny_step(2, 1, 0);
     p->sections.at[UPDATE].code.at[0].n_in = 2;
@@ -302,7 +302,7 @@ START_TEST(pieces_that_differ)
     assert_fine(one(HD_OP_COPY, DP, TP, DP, TP, 0, 0));
     assert_fault(one(HD_OP_COPY, DP, 0, TP, 0, 0, 0), "micro #1 copy y: x and y hold different shards of #r");
     p = tiny_step(2, 1, 1);
-    hd__tensor_at(p, p->flats.at[0].shard)->placement.shard[0] = hd__shard_push(0, HD_AXIS_TP);
+    hd__tensor_at(p, p->flats.at[0].tensor[HD__FLAT_SHARD])->placement.shard[0] = hd__shard_push(0, HD_AXIS_TP);
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
     ck_assert_msg(strstr(err.message, "update #0 sgd M: GS and M hold different shards of #f") != NULL, "%s",
                   err.message);
@@ -347,7 +347,8 @@ END_TEST
 START_TEST(a_reduction_in_a_repeated_section)
 {
     struct hd_program *p = tiny_step_raw(2, 1, 0); /* micro runs twice: the second round adds to reduced sums */
-    tiny_collective(p, MICRO, HD_OP_ALL_REDUCE, HD_AXIS_DP_SHARD, p->flats.at[0].grad, p->flats.at[0].grad);
+    tiny_collective(p, MICRO, HD_OP_ALL_REDUCE, HD_AXIS_DP_SHARD, p->flats.at[0].tensor[HD__FLAT_GRAD],
+                    p->flats.at[0].tensor[HD__FLAT_GRAD]);
     tiny_finish(p);
     assert_fault(p, "micro #2 accum G:w: w: accumulated after it was partly reduced: the sum so far is "
                     "unreduced over [], this term over [dp_shard]");

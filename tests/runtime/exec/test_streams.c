@@ -36,7 +36,8 @@ static void one_step(struct hd__train_session *s, int64_t step, double value[2])
     hyper[HD_HYPER_LR] = 1e-2;
     hyper[HD_HYPER_STEP] = (double)step;
     hyper[HD_HYPER_INV_SCALE] = 1;
-    ck_assert_msg(!hd__exec_h2d(s->exec, &p->hyper, 1, &err) && !hd__exec_run_step(s->exec, step, &err) &&
+    ck_assert_msg(!hd__exec_copy_tensors(s->exec, HD__H2D, &p->hyper, 1, &err) &&
+                      !hd__exec_run_step(s->exec, step, &err) &&
                       !hd__train_session_read_scalars(s, scalars, 2, value, &err),
                   "%s; at %s", err.message, err.where);
 }

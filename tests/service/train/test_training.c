@@ -79,7 +79,7 @@ static void compare_gradients(struct run *r)
     struct hd_program *p = hd__exec_program(r->exec);
     for (uint32_t f = 0; f < p->flats.count; f++) {
         const struct hd__flat *flat = &p->flats.at[f];
-        const float *grad = hd__exec_host_data(r->exec, flat->grad);
+        const float *grad = hd__exec_host_data(r->exec, flat->tensor[HD__FLAT_GRAD]);
         for (uint32_t k = 0; k < flat->n_params; k++) {
             const struct hd__param *param = &p->params.at[flat->params[k]];
             int64_t extents[HD_MAX_DIMS], count;
@@ -168,7 +168,8 @@ static float *parameter(struct run *r, const char *name)
     for (uint32_t f = 0; f < p->flats.count; f++)
         for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
             if (!strcmp(p->params.at[p->flats.at[f].params[k]].desc.name, name))
-                return (float *)hd__exec_host_data(r->exec, p->flats.at[f].master) + p->flats.at[f].offset[k];
+                return (float *)hd__exec_host_data(r->exec, p->flats.at[f].tensor[HD__FLAT_MASTER]) +
+                       p->flats.at[f].offset[k];
     ck_abort_msg("no parameter %s", name);
 }
 
