@@ -36,8 +36,15 @@ struct hd_hook {
 static int32_t check_open(const struct hd_host *host, const void *settings, const struct hd_hook_place *place,
                           struct hd_hook **hook, struct hd_error *err)
 {
-    struct hd_hook *h = calloc(1, sizeof *h);
+    struct hd_hook *h;
     (void)host, (void)settings;
+    if (place->world->stream) /* the device's memory, and times: `test` says done when an operation was only enqueued */
+        return hd_fail(
+            err, HD_E_UNSUPPORTED,
+            "comm.hooks: check reads buffers and sends messages on the host, but comm-%s works in a stream of "
+            "device %s: leave check out, or use a transport of host memory, as shm",
+            place->transport, place->world->device);
+    h = calloc(1, sizeof *h);
     if (!h)
         return hd_fail(err, HD_E_NOMEM, "comm.hooks: check: no memory");
     h->place = place;
