@@ -17,6 +17,7 @@ HEAD(hd_optimizer_ops);
 HEAD(hd_ckpt_ops);
 HEAD(hd_model_ops);
 HEAD(hd_strategy_ops);
+HEAD(hd_hook_ops);
 
 static const struct hd__plugin_slot device_slots[] = {
     SLOT(hd_device_ops, open),    SLOT(hd_device_ops, close),  SLOT(hd_device_ops, supports),
@@ -44,6 +45,11 @@ static const struct hd__plugin_slot model_slots[] = {
     SLOT(hd_model_ops, close),
     SLOT(hd_model_ops, info),
     SLOT(hd_model_ops, build),
+};
+
+static const struct hd__plugin_slot hook_slots[] = {
+    SLOT(hd_hook_ops, open),
+    SLOT(hd_hook_ops, close),
 };
 
 static const char *check_device(const void *ops)
@@ -86,6 +92,14 @@ static const char *check_strategy(const void *ops)
     return NULL;
 }
 
+static const char *check_hook(const void *ops)
+{
+    const struct hd_hook_ops *o = ops;
+    if (!o->group && !o->begin && !o->end && !o->progress && !o->leave)
+        return "the slots 'group', 'begin', 'end', 'progress' and 'leave' are missing, it cannot see anything";
+    return NULL;
+}
+
 #define KIND(kind, type, last, slots, fault)                                                               \
     {                                                                                                      \
         kind, "struct " #type, sizeof(struct type), END(struct type, last), slots, HD__COUNT(slots), fault \
@@ -98,6 +112,7 @@ static const struct hd__plugin_kind kinds[] = {
     KIND(HD_KIND_OPTIMIZER, hd_optimizer_ops, clip, optimizer_slots, check_optimizer),
     KIND(HD_KIND_CKPT, hd_ckpt_ops, read_back, ckpt_slots, NULL),
     KIND(HD_KIND_MODEL, hd_model_ops, config_json, model_slots, NULL),
+    KIND(HD_KIND_HOOK, hd_hook_ops, leave, hook_slots, check_hook),
     {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops), END(struct hd_strategy_ops, transform),
      NULL, 0, check_strategy},
 };

@@ -14,6 +14,7 @@
 #include "heddle/comm.h"
 #include "heddle/device.h"
 #include "heddle/experimental/strategy.h"
+#include "heddle/hook.h"
 #include "heddle/host.h"
 #include "heddle/model.h"
 #include "heddle/optimizer.h"
@@ -42,6 +43,7 @@ struct hd__component {
         struct hd_ckpt_ops ckpt;
         struct hd_model_ops model;
         struct hd_strategy_ops strategy;
+        struct hd_hook_ops hook;
     } ops;
 };
 

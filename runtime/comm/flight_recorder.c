@@ -56,6 +56,8 @@ void hd__comm_flight_hash_op(struct hd__flight_op *op)
 const struct hd__flight_op *hd__comm_flight_retract(struct hd__flight *f)
 {
     struct hd__flight_record *r = &f->ring[f->number & (f->room - 1)];
+    if (!f->number)
+        return NULL;
     HD__FLIGHT_SET(r->number, 0);
     HD__FLIGHT_SET(r->op->channel->count, r->op->channel->count - 1);
     HD__FLIGHT_SET(f->number, f->number - 1);

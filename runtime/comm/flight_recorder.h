@@ -112,7 +112,7 @@ static inline void hd__comm_flight_end(struct hd__flight *f, uint64_t number, do
     HD__FLIGHT_TIME(r->completed, now);
 }
 
-/* Takes the newest operation back, as if it had not begun; returns what it was. */
+/* Takes the newest operation back, as if it had not begun; returns what it was, NULL if there is none. */
 const struct hd__flight_op *hd__comm_flight_retract(struct hd__flight *flight);
 
 /* ---- reading: any thread */

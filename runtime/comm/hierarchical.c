@@ -13,14 +13,14 @@ struct op {
     uint32_t phase, started;
 };
 
-struct hd_comm_group {
+struct group {
     struct hd__wrapper_group base;
     struct hd_comm_group *sub
         [HD__HIER_GROUPS]; /* HD__HIER_INTER, HD__HIER_INTRA, HD__HIER_WORLD, HD__HIER_INTRA_AFTER; NULL where there is none */
     struct hd__hier_layout layout;
 };
 
-struct hd_comm {
+struct hierarchical {
     struct hd__wrapper base; /* below: HD__HIER_INTER, HD__HIER_INTRA */
     int32_t any_order, told;
     int32_t *leaders, *local_ranks; /* of each rank: the first rank of its machine, and its number there */
@@ -33,9 +33,9 @@ static struct hd__comm *transport_of(struct hd__wrapper *l, uint32_t where)
 
 /* ---- running: the phases of an operation */
 
-static int32_t start_part(struct hd_comm_group *g, struct hd__hier_part *p, struct hd_error *err)
+static int32_t start_part(struct group *g, struct hd__hier_part *p, struct hd_error *err)
 {
-    struct hd__comm *t = transport_of(g->base.layer, p->where);
+    struct hd__comm *t = transport_of(g->base.wrapper, p->where);
     const void *source = p->call.recv;
     if (p->where != HD__HIER_DIVIDE) {
         int32_t code = t->ops.collective(g->sub[p->where], &p->call, &p->request, err);
@@ -52,7 +52,7 @@ static int32_t test_phase(struct op *op, struct hd_error *err)
     int32_t all = 1;
     for (uint32_t i = 0; i < op->plan.parts.count; i++) {
         struct hd__hier_part *p = &op->plan.parts.at[i];
-        struct hd__comm *t = transport_of(op->base.group->layer, p->where);
+        struct hd__comm *t = transport_of(op->base.group->wrapper, p->where);
         int32_t done = 0, code;
         if (p->phase != op->phase || !p->open)
             continue;
@@ -96,7 +96,7 @@ static int32_t hier_advance(struct hd__wrapper_op *head, struct hd_error *err)
             return moved;
         for (uint32_t i = 0; i < op->plan.parts.count && !op->started && code == HD_OK; i++)
             if (op->plan.parts.at[i].phase == op->phase)
-                code = start_part((struct hd_comm_group *)head->group, &op->plan.parts.at[i], err);
+                code = start_part((struct group *)head->group, &op->plan.parts.at[i], err);
         op->started = 1;
         code = code < 0 ? code : test_phase(op, err);
         if (code <= 0)
@@ -112,7 +112,7 @@ static int32_t hier_on_timeout(struct hd__wrapper_op *head, struct hd_error *err
     struct op *op = (struct op *)head;
     for (uint32_t i = 0; i < op->plan.parts.count; i++) {
         struct hd__hier_part *p = &op->plan.parts.at[i];
-        struct hd__comm *t = transport_of(head->group->layer, p->where);
+        struct hd__comm *t = transport_of(head->group->wrapper, p->where);
         if (p->phase != op->phase || !p->open)
             continue;
         p->open = 0;
@@ -133,105 +133,91 @@ static void op_free(struct hd__wrapper_op *op)
     hd__free_array(&((struct op *)op)->plan.parts);
 }
 
-/* ---- slots */
+/* ---- the wrapper */
 
-static void hier_group_free(struct hd_comm_group *g)
+static void hier_group_free(struct hd__wrapper_group *base)
 {
-    hd__comm_wrapper_group_finish(&g->base);
+    struct group *g = (struct group *)base;
     for (uint32_t where = 0; where < HD__HIER_GROUPS; where++) {
-        struct hd__comm *t = transport_of(g->base.layer, where);
+        struct hd__comm *t = transport_of(base->wrapper, where);
         if (g->sub[where] && t->ops.group_free)
             t->ops.group_free(g->sub[where]);
     }
-    free(g);
 }
 
-static void hier_finish(struct hd__wrapper *layer)
+static void hier_finish(struct hd__wrapper *wrapper)
 {
-    struct hd_comm *c = (struct hd_comm *)layer;
+    struct hierarchical *c = (struct hierarchical *)wrapper;
     free(c->leaders);
     free(c->local_ranks);
 }
 
-static int32_t create_subgroup(struct hd_comm_group *g, uint32_t where, const char *name, const int32_t *ranks,
-                               int32_t n, struct hd_error *err)
+static int32_t create_subgroup(struct group *g, uint32_t where, const char *name, const int32_t *ranks, int32_t n,
+                               struct hd_error *err)
 {
-    struct hd__comm *t = transport_of(g->base.layer, where);
+    struct hd__comm *t = transport_of(g->base.wrapper, where);
     return t->ops.group(t->comm, name, ranks, n, &g->sub[where], err);
 }
 
-static int32_t create_subgroups(struct hd_comm_group *g, const char *name, const int32_t *ranks, struct hd_error *err)
+static int32_t create_subgroups(struct group *g, const int32_t *ranks, struct hd_error *err)
 {
-    const int32_t *local_ranks = ((struct hd_comm *)g->base.layer)->local_ranks;
+    const int32_t *local_ranks = ((struct hierarchical *)g->base.wrapper)->local_ranks;
     int32_t *some = hd__alloc((size_t)g->layout.n * sizeof *some), rc = HD_OK;
     int32_t machine = g->layout.me / g->layout.per_machine, local_rank = g->layout.me % g->layout.per_machine;
     char full[128];
     for (int32_t i = 0; i < g->layout.per_machine; i++)
         some[i] = local_ranks[ranks[machine * g->layout.per_machine + i]];
-    snprintf(full, sizeof full, "%s/inside", name);
+    snprintf(full, sizeof full, "%s/inside", g->base.name);
     rc = create_subgroup(g, HD__HIER_INTRA, full, some, g->layout.per_machine, err);
-    snprintf(full, sizeof full, "%s/back", name);
+    snprintf(full, sizeof full, "%s/back", g->base.name);
     if (!rc && g->layout.machines > 1)
         rc = create_subgroup(g, HD__HIER_INTRA_AFTER, full, some, g->layout.per_machine, err);
     for (int32_t m = 0; m < g->layout.machines; m++)
         some[m] = ranks[m * g->layout.per_machine + local_rank];
-    snprintf(full, sizeof full, "%s/across", name);
+    snprintf(full, sizeof full, "%s/across", g->base.name);
     if (!rc && g->layout.machines > 1)
         rc = create_subgroup(g, HD__HIER_INTER, full, some, g->layout.machines, err);
     free(some);
     return rc;
 }
 
-static int32_t hier_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n,
-                          struct hd_comm_group **group, struct hd_error *err)
+static int32_t hier_group(struct hd__wrapper_group *base, const int32_t *ranks, struct hd_error *err)
 {
-    struct hd_comm_group *g = hd__alloc(sizeof *g);
-    int32_t rc = HD_OK, me = 0;
+    struct hierarchical *c = (struct hierarchical *)base->wrapper;
+    struct group *g = (struct group *)base;
+    int32_t rc = HD_OK;
     uint32_t home;
-    for (int32_t i = 0; i < n; i++) /* where it lies is looked up by rank; all else the transports below see to */
-        if (ranks[i] < 0 || ranks[i] >= c->base.world.size) {
-            free(g);
-            return hd_fail(err, HD_E_INVALID, "group %s names rank %d of a world of %d", name, ranks[i],
+    for (int32_t i = 0; i < base->n; i++) /* where it lies is looked up by rank; all else the transports below see to */
+        if (ranks[i] < 0 || ranks[i] >= c->base.world.size)
+            return hd_fail(err, HD_E_INVALID, "group %s names rank %d of a world of %d", base->name, ranks[i],
                            c->base.world.size);
-        }
-    hd__comm_wrapper_group_init(&c->base, &g->base, name);
-    for (int32_t i = 0; i < n; i++)
-        me = ranks[i] == c->base.world.rank ? i : me;
-    g->layout = hd__comm_hier_layout(c->leaders, ranks, n, me);
+    g->layout = hd__comm_hier_layout(c->leaders, ranks, base->n, base->me);
     if (!g->layout.per_machine && g->layout.me == 0 && !c->told++) /* once: other groups will be like it */
         hd__log(HD_LOG_INFO, "comm",
                 "group %s goes in one level between machines: they do not have as many of its %d members each, "
                 "one machine after the other",
-                name, n);
+                base->name, base->n);
     if (g->layout.machines != 1)
-        rc = create_subgroup(g, HD__HIER_WORLD, name, ranks, n, err);
+        rc = create_subgroup(g, HD__HIER_WORLD, base->name, ranks, base->n, err);
     if (!rc && (g->layout.machines == 1 || g->layout.per_machine > 1))
-        rc = create_subgroups(g, name, ranks, err);
-    if (rc) {
-        hier_group_free(g);
-        return rc;
-    }
+        rc = create_subgroups(g, ranks, err);
     home = hd__comm_hier_home(&g->layout);
-    g->base.home = transport_of(&c->base, home);
-    g->base.inner_group = g->sub[home];
-    *group = g;
-    return HD_OK;
+    base->home = transport_of(&c->base, home);
+    base->inner_group = g->sub[home];
+    return rc;
 }
 
-static int32_t hier_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
-                               struct hd_error *err)
+static int32_t hier_begin(struct hd__wrapper_op *base, struct hd_error *err)
 {
-    struct hd_comm *c = (struct hd_comm *)g->base.layer;
-    struct op *op;
+    const struct group *g = (const struct group *)base->group;
+    struct hierarchical *c = (struct hierarchical *)base->group->wrapper;
+    struct op *op = (struct op *)base;
+    const struct hd_comm_call *call = &base->call;
     uint64_t scratch;
-    int32_t code;
     int two;
-    if (!hd__comm_hier_applies(&g->layout)) /* no order to keep */
-        return hd__comm_wrapper_pass_through(&g->base, call, request, err);
-    code = hd__comm_wrapper_group_status(&g->base, err);
-    if (code != HD_OK)
-        return code;
-    op = hd__comm_wrapper_op_take(&g->base);
+    (void)err;
+    if (hd__comm_is_message(call) || !hd__comm_hier_applies(&g->layout)) /* no order to keep */
+        return HD_OK;
     op->phase = op->started = op->plan.parts.count = 0;
     two = hd__comm_hier_supports(&g->layout, call, c->any_order);
     scratch = two ? hd__comm_hier_scratch_bytes(&g->layout, call) : 0;
@@ -240,19 +226,20 @@ static int32_t hier_collective(struct hd_comm_group *g, const struct hd_comm_cal
     if (two)
         hd__comm_count_algorithm(transport_of(&c->base, HD__HIER_INTER)->counts, g->base.name, call->coll,
                                  "two levels");
-    return hd__comm_wrapper_enqueue(&op->base, request, err);
+    return HD__WRAPPER_QUEUE;
 }
 
 static const struct hd__wrapper_kind hier_kind = {.op_bytes = sizeof(struct op),
+                                                  .group_bytes = sizeof(struct group),
                                                   .max_inflight = 2, /* may_start knows of two */
+                                                  .begin = hier_begin,
                                                   .advance = hier_advance,
                                                   .on_timeout = hier_on_timeout,
                                                   .op_clear = op_clear,
                                                   .op_free = op_free,
-                                                  .finish = hier_finish,
                                                   .group = hier_group,
                                                   .group_free = hier_group_free,
-                                                  .collective = hier_collective};
+                                                  .finish = hier_finish};
 
 struct hd_world hd__comm_hier_intra_world(const struct hd_world *world, const int32_t *leaders, int32_t *job_ranks)
 {
@@ -274,7 +261,7 @@ void hd__comm_hier_create(struct hd__comm *inter, struct hd__comm *intra, const 
                           const int32_t *leaders, struct hd__comm *out)
 {
     size_t size = (size_t)world->size;
-    struct hd_comm *c = hd__alloc(sizeof *c);
+    struct hierarchical *c = hd__alloc(sizeof *c);
     c->base = (struct hd__wrapper){.kind = &hier_kind,
                                    .below = {[HD__HIER_INTER] = *inter, [HD__HIER_INTRA] = *intra},
                                    .n_below = 2,

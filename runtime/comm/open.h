@@ -10,14 +10,19 @@
 
 struct hd__algorithm_counts;
 
-/* The core's own streams of messages. */
-enum { HD__STREAM_CHECK = HD_STREAMS_OF_CALLERS, HD__STREAM_COLLECTIVES /* and those behind it */ };
+/* The core's own streams of messages: one for each of the hooks around a transport, the innermost first; then of collectives. */
+enum {
+    HD__HOOKS_MAX = 16,
+    HD__STREAM_HOOKS = HD_STREAMS_OF_CALLERS,
+    HD__STREAM_COLLECTIVES = HD__STREAM_HOOKS + HD__HOOKS_MAX
+};
 
 struct hd__comm {
     const struct hd__tuning *tuning; /* set before opening, lives as long; NULL: the built-in rules, sums in the tree */
     struct hd__algorithm_counts *counts; /* the same; NULL: algorithms are not counted */
     struct hd_comm_ops ops;              /* `memory` may still be NULL: the caller allocates */
     struct hd_comm *comm;
+    uint32_t n_hooks, reserved; /* around it already */
 };
 
 /* Fills in *transport, which hd__comm_close closes; on failure there is nothing to close. Returns the component's error.

@@ -1,4 +1,4 @@
-/* runtime/comm/request_pool: the requests of the transports that the core makes of others (overlay, levels, hooks): records
+/* runtime/comm/request_pool: the requests of the transports that the core makes of others (runtime/comm/wrapper): records
  * behind numbers, used again and again. A number is an index and a generation, so that one that was completed is not
  * taken for the next in its place. Not thread-safe. (Plug-ins see nothing of the core: theirs are in plugins/common.)
  *

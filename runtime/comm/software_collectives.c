@@ -17,13 +17,10 @@ enum {
 }; /* collectives under way; steps that are looked at, and receives posted, at a fence */
 
 struct op {
-    struct hd__wrapper_op base;
-    struct hd_comm_call call;
+    struct hd__wrapper_op base; /* stream: of its messages */
     struct hd__coll_plan schedule;
-    uint32_t at; /* next step */
-    uint32_t stream;
-    uint32_t looked; /* the fence behind which receives were posted last */
-    uint32_t reserved;
+    uint32_t at;       /* next step */
+    uint32_t looked;   /* the fence behind which receives were posted last */
     uint64_t messages; /* before the next step */
     struct {
         hd_request request;
@@ -33,21 +30,10 @@ struct op {
     uint32_t n_pending, pending_room;
 };
 
-struct hd_comm_group {
+struct group {
     struct hd__wrapper_group base;
-    int32_t n, me;
-    int32_t *ranks; /* of the job */
-    uint32_t calls; /* of collectives */
+    uint32_t calls, reserved; /* of collectives */
 };
-
-struct hd_comm {
-    struct hd__wrapper base;
-};
-
-static struct hd_comm_group *group_of(const struct op *op)
-{
-    return (struct hd_comm_group *)op->base.group;
-}
 
 /* ---- running a schedule */
 
@@ -64,16 +50,16 @@ static void add_pending(struct op *op, hd_request request, uint32_t step, uint64
 static int32_t run_step(struct op *op, uint32_t at, uint64_t number, struct hd_error *err)
 {
     const struct hd__coll_step *step = &op->schedule.steps.at[at];
-    struct hd_comm_group *g = group_of(op);
-    const struct hd_comm_ops *inner = &g->base.home->ops;
+    const struct hd__wrapper_group *g = op->base.group;
+    const struct hd_comm_ops *inner = &g->home->ops;
     hd_request request;
     int32_t code = HD_OK;
     switch (step->kind) {
     case HD__COLL_STEP_SEND:
-        code = inner->send(g->base.inner_group, step->peer, op->stream, step->from, step->bytes, &request, err);
+        code = inner->send(g->inner_group, step->peer, op->base.stream, step->from, step->bytes, &request, err);
         break;
     case HD__COLL_STEP_RECV:
-        code = inner->recv(g->base.inner_group, step->peer, op->stream, step->to, step->bytes, &request, err);
+        code = inner->recv(g->inner_group, step->peer, op->base.stream, step->to, step->bytes, &request, err);
         break;
     case HD__COLL_STEP_COPY:
         memmove(step->to, step->from, step->bytes);
@@ -212,8 +198,8 @@ static int32_t software_advance(struct hd__wrapper_op *head, struct hd_error *er
 static int32_t software_on_timeout(struct hd__wrapper_op *head, struct hd_error *err)
 {
     struct op *op = (struct op *)head;
-    const struct hd_comm_group *g = group_of(op);
-    const struct hd__comm *inner = g->base.home;
+    const struct hd__wrapper_group *g = head->group;
+    const struct hd__comm *inner = g->home;
     uint32_t oldest = 0; /* those after it may only wait for somebody who waits for the same */
     for (uint32_t i = 1; i < op->n_pending; i++)
         oldest = op->pending[i].number < op->pending[oldest].number ? i : oldest;
@@ -224,7 +210,7 @@ static int32_t software_on_timeout(struct hd__wrapper_op *head, struct hd_error 
     }
     err->peer = op->n_pending ? g->ranks[op->schedule.steps.at[op->pending[oldest].step].peer] : -1;
     return hd_fail(err, HD_E_TIMEOUT, "%s (tag %llu) in group %s: no sign of rank %lld in time",
-                   hd_coll_name(op->call.coll), (unsigned long long)op->call.tag, g->base.name, (long long)err->peer);
+                   hd_coll_name(head->call.coll), (unsigned long long)head->call.tag, g->name, (long long)err->peer);
 }
 
 static void op_clear(struct hd__wrapper_op *op)
@@ -238,80 +224,53 @@ static void op_free(struct hd__wrapper_op *op)
     free(((struct op *)op)->pending);
 }
 
-/* ---- slots */
+/* ---- the wrapper */
 
-static int32_t software_group(struct hd_comm *o, const char *name, const int32_t *ranks, int32_t n,
-                              struct hd_comm_group **group, struct hd_error *err)
+static int32_t software_begin(struct hd__wrapper_op *base, struct hd_error *err)
 {
-    const struct hd__comm *inner = &o->base.below[0];
-    struct hd_comm_group *inner_group, *g;
-    int32_t code = n > 1024 ? hd_fail(err, HD_E_UNSUPPORTED, "group %s of %d ranks (1024 at most)", name, n)
-                            : inner->ops.group(inner->comm, name, ranks, n, &inner_group, err);
-    if (code != HD_OK)
-        return code;
-    g = hd__alloc(sizeof *g);
-    hd__comm_wrapper_group_init(&o->base, &g->base, name);
-    g->base.home = inner;
-    g->base.inner_group = inner_group;
-    g->n = n;
-    g->ranks = hd__alloc((size_t)n * sizeof *ranks);
-    for (int32_t i = 0; i < n; i++) {
-        g->ranks[i] = hd_job_rank(&o->base.world, ranks[i]);
-        g->me = ranks[i] == o->base.world.rank ? i : g->me;
-    }
-    *group = g;
-    return HD_OK;
-}
-
-static void software_group_free(struct hd_comm_group *g)
-{
-    hd__comm_wrapper_group_finish(&g->base);
-    if (g->base.home->ops.group_free)
-        g->base.home->ops.group_free(g->base.inner_group);
-    free(g->ranks);
-    free(g);
-}
-
-static int32_t software_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
-                                   struct hd_error *err)
-{
-    const struct hd__comm *inner = g->base.home;
-    struct op *op;
+    struct op *op = (struct op *)base;
+    struct group *g = (struct group *)base->group;
+    const struct hd__comm *inner = base->group->home;
     int32_t code;
+    if (hd__comm_is_message(&base->call))
+        return base->stream < HD__STREAM_COLLECTIVES
+                   ? HD_OK
+                   : hd_fail(err, HD_E_INVALID, "stream %u is for collectives", base->stream);
     if (inner->ops.collective)
-        return hd__comm_wrapper_pass_through(&g->base, call, request, err);
-    code = hd__comm_wrapper_group_status(&g->base, err);
+        return HD_OK;
+    op->at = op->n_pending = op->looked = 0;
+    op->messages = 0;
+    code = hd__comm_plan_build(&op->schedule, inner->tuning, g->base.n, g->base.me, &base->call, err);
     if (code != HD_OK)
         return code;
-    op = hd__comm_wrapper_op_take(&g->base);
-    op->call = *call;
-    op->at = op->n_pending = 0;
-    op->messages = op->looked = 0;
-    code = hd__comm_plan_build(&op->schedule, inner->tuning, g->n, g->me, call, err);
-    if (code != HD_OK) {
-        hd__comm_wrapper_op_give_back(&op->base);
-        return code;
-    }
-    op->stream = HD__STREAM_COLLECTIVES + g->calls++ % MAX_INFLIGHT;
+    base->stream = HD__STREAM_COLLECTIVES + g->calls++ % MAX_INFLIGHT;
     if (op->schedule.use)
-        hd__comm_count_algorithm(inner->counts, g->base.name, call->coll, op->schedule.use->name);
-    return hd__comm_wrapper_enqueue(&op->base, request, err);
+        hd__comm_count_algorithm(inner->counts, g->base.name, base->call.coll, op->schedule.use->name);
+    return HD__WRAPPER_QUEUE;
+}
+
+static int32_t software_group(struct hd__wrapper_group *g, const int32_t *ranks, struct hd_error *err)
+{
+    const struct hd__comm *inner = &g->wrapper->below[0];
+    int32_t code = g->n > 1024 ? hd_fail(err, HD_E_UNSUPPORTED, "group %s of %d ranks (1024 at most)", g->name, g->n)
+                               : inner->ops.group(inner->comm, g->name, ranks, g->n, &g->inner_group, err);
+    g->home = code == HD_OK ? inner : NULL;
+    return code;
 }
 
 static const struct hd__wrapper_kind software_kind = {.op_bytes = sizeof(struct op),
-                                                      .first_reserved_stream = HD__STREAM_COLLECTIVES,
+                                                      .group_bytes = sizeof(struct group),
                                                       .max_inflight = MAX_INFLIGHT,
+                                                      .begin = software_begin,
                                                       .advance = software_advance,
                                                       .on_timeout = software_on_timeout,
                                                       .op_clear = op_clear,
                                                       .op_free = op_free,
-                                                      .group = software_group,
-                                                      .group_free = software_group_free,
-                                                      .collective = software_collective};
+                                                      .group = software_group};
 
 void hd__comm_software_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out)
 {
-    struct hd_comm *o = hd__alloc(sizeof *o);
-    o->base = (struct hd__wrapper){.kind = &software_kind, .below = {*inner}, .n_below = 1, .world = *world};
-    hd__comm_wrapper_make_table(&o->base, inner->ops.caps, out);
+    struct hd__wrapper *w = hd__alloc(sizeof *w);
+    *w = (struct hd__wrapper){.kind = &software_kind, .below = {*inner}, .n_below = 1, .world = *world};
+    hd__comm_wrapper_make_table(w, inner->ops.caps, out);
 }

@@ -1,5 +1,6 @@
 #include "runtime/comm/wrapper.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 static struct hd__wrapper *wrapper_of(struct hd_comm *comm)
@@ -9,33 +10,32 @@ static struct hd__wrapper *wrapper_of(struct hd_comm *comm)
 
 /* ---- operations */
 
-void *hd__comm_wrapper_op_take(struct hd__wrapper_group *g)
+/* Owner-specific memory is as the last operation left it. */
+static struct hd__wrapper_op *take_op(struct hd__wrapper_group *g, const struct hd_comm_call *call, int32_t peer,
+                                      uint32_t stream)
 {
-    struct hd__wrapper_op *op = hd__comm_request_take(&g->layer->ops, g->layer->kind->op_bytes);
-    op->next = NULL;
-    op->group = g;
-    op->below = NULL;
-    op->finished = op->done = 0;
-    op->code = HD_OK;
+    struct hd__wrapper_op *op = hd__comm_request_take(&g->wrapper->ops, g->wrapper->kind->op_bytes);
+    *op = (struct hd__wrapper_op){.request = op->request, .group = g, .call = *call, .peer = peer, .stream = stream};
     return op;
 }
 
-static void release_op(struct hd__wrapper *l, struct hd__wrapper_op *op)
+static int32_t finish_op(struct hd__wrapper_op *op, int32_t code, struct hd_error *err)
 {
+    struct hd__wrapper *w = op->group->wrapper;
+    int32_t ended = w->kind->end ? w->kind->end(op, code, err) : code;
     if (op->code != HD_OK) { /* parts of it may be under way: its memory stays until the transports below close */
         hd__comm_request_retire(&op->request);
-        return;
+    } else {
+        if (w->kind->op_clear)
+            w->kind->op_clear(op);
+        hd__comm_request_give_back(&w->ops, &op->request);
     }
-    l->kind->op_clear(op);
-    hd__comm_request_give_back(&l->ops, &op->request);
+    return ended ? ended : code;
 }
 
-void hd__comm_wrapper_op_give_back(struct hd__wrapper_op *op)
-{
-    release_op(op->group->layer, op);
-}
+/* ---- queues */
 
-/* Poisons the group: everything in its queue completes with the first cause. */
+/* Everything in the group's queue completes with the first cause. */
 static void poison_group(struct hd__wrapper_group *g, const struct hd_error *err)
 {
     if (g->error.code == HD_OK)
@@ -51,7 +51,7 @@ static void poison_group(struct hd__wrapper_group *g, const struct hd_error *err
 
 static int32_t advance_head_ops(struct hd__wrapper_group *g)
 {
-    const struct hd__wrapper_kind *kind = g->layer->kind;
+    const struct hd__wrapper_kind *kind = g->wrapper->kind;
     struct hd__wrapper_op *op = g->head;
     int32_t moved = 0;
     for (uint32_t i = 0; op && i < kind->max_inflight; i++, op = op->next) {
@@ -85,125 +85,132 @@ static int32_t advance_group(struct hd__wrapper_group *g)
     return moved;
 }
 
-int32_t hd__comm_wrapper_group_status(const struct hd__wrapper_group *g, struct hd_error *err)
+static int32_t group_failed(const struct hd__wrapper_group *g, struct hd_error *err)
 {
-    return g->error.code == HD_OK ? HD_OK : hd_fail(err, g->error.code, "%s", g->error.message);
+    if (g->error.code != HD_OK)
+        hd_error_copy(err, &g->error);
+    return g->error.code;
 }
 
-int32_t hd__comm_wrapper_enqueue(struct hd__wrapper_op *op, hd_request *request, struct hd_error *err)
+static int32_t enqueue(struct hd__wrapper_op *op, struct hd_error *err)
 {
     struct hd__wrapper_group *g = op->group;
+    int32_t code = group_failed(g, err);
+    if (code != HD_OK)
+        return code;
     *g->tail = op;
     g->tail = &op->next;
     advance_group(g);
-    if (op->code != HD_OK) {
-        release_op(g->layer, op);
-        return hd__comm_wrapper_group_status(g, err);
-    }
-    *request = hd__comm_request_number(&op->request);
-    return HD_OK;
+    return op->code == HD_OK ? HD_OK : group_failed(g, err);
 }
 
-/* ---- what passes through: requests below get numbers of ours */
-
-static int32_t wrap_request(struct hd__wrapper_group *g, int32_t code, hd_request inner, hd_request *request)
+int32_t hd__comm_wrapper_pass_through(struct hd__wrapper_op *op, struct hd_error *err)
 {
-    struct hd__wrapper_op *op;
+    struct hd__wrapper_group *g = op->group;
+    const struct hd_comm_ops *ops = &g->home->ops;
+    const struct hd_comm_call *call = &op->call;
+    int32_t code;
+    if (call->coll == HD_HOOK_SEND)
+        code = ops->send(g->inner_group, op->peer, op->stream, call->send, call->count, &op->inner, err);
+    else if (call->coll == HD_HOOK_RECV)
+        code = ops->recv(g->inner_group, op->peer, op->stream, call->recv, call->count, &op->inner, err);
+    else
+        code = ops->collective(g->inner_group, call, &op->inner, err);
+    op->below = code == HD_OK ? g->home : NULL;
+    return code;
+}
+
+/* ---- slots: starting */
+
+static int32_t start_op(struct hd_comm_group *group, const struct hd_comm_call *call, int32_t peer, uint32_t stream,
+                        hd_request *request, struct hd_error *err)
+{
+    struct hd__wrapper_op *op = take_op((struct hd__wrapper_group *)group, call, peer, stream);
+    int32_t code = op->group->wrapper->kind->begin(op, err);
+    if (code >= 0)
+        code = code == HD__WRAPPER_QUEUE ? enqueue(op, err) : hd__comm_wrapper_pass_through(op, err);
     if (code != HD_OK)
-        return code;
-    op = hd__comm_wrapper_op_take(g);
-    op->below = g->home;
-    op->inner = inner;
+        return finish_op(op, code, err);
     *request = hd__comm_request_number(&op->request);
     return HD_OK;
 }
 
-int32_t hd__comm_wrapper_pass_through(struct hd__wrapper_group *g, const struct hd_comm_call *call, hd_request *request,
-                                      struct hd_error *err)
+static int32_t wrapper_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                                  struct hd_error *err)
 {
-    hd_request inner = 0;
-    int32_t code = g->home->ops.collective(g->inner_group, call, &inner, err);
-    return wrap_request(g, code, inner, request);
-}
-
-static int32_t check_stream(const struct hd__wrapper_group *g, uint32_t stream, struct hd_error *err)
-{
-    if (g->layer->kind->first_reserved_stream && stream >= g->layer->kind->first_reserved_stream)
-        return hd_fail(err, HD_E_INVALID, "stream %u is for collectives", stream);
-    return HD_OK;
+    return start_op(group, call, -1, 0, request, err);
 }
 
 static int32_t wrapper_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data,
                             uint64_t bytes, hd_request *request, struct hd_error *err)
 {
-    struct hd__wrapper_group *g = (struct hd__wrapper_group *)group;
-    hd_request inner = 0;
-    int32_t code = check_stream(g, stream, err);
-    code = code ? code : g->home->ops.send(g->inner_group, peer, stream, data, bytes, &inner, err);
-    return wrap_request(g, code, inner, request);
+    struct hd_comm_call call = {
+        .struct_size = sizeof call, .coll = HD_HOOK_SEND, .dtype = HD_U8, .root = -1, .send = data, .count = bytes};
+    return start_op(group, &call, peer, stream, request, err);
 }
 
 static int32_t wrapper_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
                             hd_request *request, struct hd_error *err)
 {
-    struct hd__wrapper_group *g = (struct hd__wrapper_group *)group;
-    hd_request inner = 0;
-    int32_t code = check_stream(g, stream, err);
-    code = code ? code : g->home->ops.recv(g->inner_group, peer, stream, data, bytes, &inner, err);
-    return wrap_request(g, code, inner, request);
+    struct hd_comm_call call = {
+        .struct_size = sizeof call, .coll = HD_HOOK_RECV, .dtype = HD_U8, .root = -1, .recv = data, .count = bytes};
+    return start_op(group, &call, peer, stream, request, err);
 }
 
-/* ---- groups */
+/* ---- slots: groups, memory, the end */
 
-void hd__comm_wrapper_group_init(struct hd__wrapper *l, struct hd__wrapper_group *g, const char *name)
+static void free_group(struct hd__wrapper_group *g)
 {
-    g->layer = l;
-    snprintf(g->name, sizeof g->name, "%s", name);
-    g->tail = &g->head;
-    g->error = (struct hd_error)HD_ERROR_INIT;
-    g->next = l->groups;
-    l->groups = g;
-}
-
-void hd__comm_wrapper_group_finish(struct hd__wrapper_group *g)
-{
+    struct hd__wrapper *w = g->wrapper;
     struct hd_error err = HD_ERROR_INIT;
     hd_fail(&err, HD_E_CANCELLED, "group %s was freed while an operation was under way", g->name);
     poison_group(g, &err);
-    for (struct hd__wrapper_group **at = &g->layer->groups; *at; at = &(*at)->next)
+    for (struct hd__wrapper_group **at = &w->groups; *at; at = &(*at)->next)
         if (*at == g) {
             *at = g->next;
             break;
         }
-    for (uint32_t i = 0; i < g->layer->ops.at.count; i++) {
-        struct hd__wrapper_op *op = g->layer->ops.at.at[i];
-        op->group = op->group == g ? NULL : op->group;
+    for (uint32_t i = 0; i < w->ops.at.count; i++) { /* nobody asks for them again */
+        struct hd__wrapper_op *op = w->ops.at.at[i];
+        if (op->request.used && op->group == g)
+            hd__comm_request_retire(&op->request);
     }
-}
-
-/* ---- slots */
-
-static void wrapper_close(struct hd_comm *comm)
-{
-    struct hd__wrapper *l = wrapper_of(comm);
-    if (!l)
-        return;
-    while (l->groups)
-        l->kind->group_free((struct hd_comm_group *)l->groups);
-    for (uint32_t i = l->n_below; i-- > 0;)
-        hd__comm_close(&l->below[i]);
-    for (uint32_t i = 0; i < l->ops.at.count; i++)
-        l->kind->op_free(l->ops.at.at[i]);
-    hd__comm_requests_free(&l->ops);
-    if (l->kind->finish)
-        l->kind->finish(l);
-    free(l);
+    if (w->kind->group_free)
+        w->kind->group_free(g);
+    else if (g->home && g->home->ops.group_free)
+        g->home->ops.group_free(g->inner_group);
 }
 
 static void wrapper_group_free(struct hd_comm_group *group)
 {
     if (group)
-        ((struct hd__wrapper_group *)group)->layer->kind->group_free(group);
+        free_group((struct hd__wrapper_group *)group);
+}
+
+static int32_t wrapper_group(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n,
+                             struct hd_comm_group **group, struct hd_error *err)
+{
+    struct hd__wrapper *w = wrapper_of(comm);
+    struct hd__wrapper_group *g = hd__arena_alloc(&w->arena, w->kind->group_bytes);
+    int32_t *job_ranks = hd__arena_alloc(&w->arena, (size_t)n * sizeof *job_ranks), code;
+    for (int32_t i = 0; i < n; i++) {
+        job_ranks[i] = hd_job_rank(&w->world, ranks[i]);
+        g->me = ranks[i] == w->world.rank ? i : g->me;
+    }
+    g->wrapper = w;
+    g->name = hd__arena_strdup(&w->arena, name);
+    g->ranks = job_ranks;
+    g->n = n;
+    g->tail = &g->head;
+    g->error = (struct hd_error)HD_ERROR_INIT;
+    g->next = w->groups;
+    w->groups = g;
+    code = w->kind->group(g, ranks, err);
+    if (code == HD_OK)
+        *group = (struct hd_comm_group *)g;
+    else
+        free_group(g);
+    return code;
 }
 
 static int32_t wrapper_memory(struct hd_comm *comm, size_t bytes, void **base, struct hd_error *err)
@@ -212,17 +219,49 @@ static int32_t wrapper_memory(struct hd_comm *comm, size_t bytes, void **base, s
     return last->ops.memory(last->comm, bytes, base, err);
 }
 
+static void wrapper_close(struct hd_comm *comm)
+{
+    struct hd__wrapper *w = wrapper_of(comm);
+    if (!w)
+        return;
+    while (w->groups)
+        free_group(w->groups);
+    if (w->kind->leave)
+        w->kind->leave(w);
+    for (uint32_t i = w->n_below; i-- > 0;)
+        hd__comm_close(&w->below[i]);
+    for (uint32_t i = 0; i < w->ops.at.count && w->kind->op_free; i++)
+        w->kind->op_free(w->ops.at.at[i]);
+    hd__comm_requests_free(&w->ops);
+    if (w->kind->finish)
+        w->kind->finish(w);
+    hd__arena_free(&w->arena);
+    free(w);
+}
+
+static void wrapper_abort(struct hd_comm *comm, const char *reason)
+{
+    struct hd__wrapper *w = wrapper_of(comm);
+    atomic_store(&w->aborted, 1);
+    for (uint32_t i = w->n_below; i-- > 0;)
+        w->below[i].ops.abort(w->below[i].comm, reason);
+}
+
+/* ---- slots: progress, test, wait */
+
 static int32_t wrapper_progress(struct hd_comm *comm, struct hd_error *err)
 {
-    struct hd__wrapper *l = wrapper_of(comm);
-    int32_t moved = 0;
-    for (uint32_t i = l->n_below; i-- > 0;) {
-        int32_t code = l->below[i].ops.progress(l->below[i].comm, err);
-        if (code < 0)
-            return code;
+    struct hd__wrapper *w = wrapper_of(comm);
+    int32_t moved = 0, code = 0;
+    for (uint32_t i = w->n_below; i-- > 0 && code >= 0; moved |= code)
+        code = w->below[i].ops.progress(w->below[i].comm, err);
+    if (code >= 0 && w->polls) {
+        code = w->kind->progress(w, err);
         moved |= code;
     }
-    for (struct hd__wrapper_group *g = l->groups; g; g = g->next)
+    if (code < 0)
+        return code;
+    for (struct hd__wrapper_group *g = w->groups; g; g = g->next)
         if (g->head)
             moved |= advance_group(g);
     return moved;
@@ -230,61 +269,50 @@ static int32_t wrapper_progress(struct hd_comm *comm, struct hd_error *err)
 
 static int32_t wrapper_test(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct hd__wrapper *l = wrapper_of(comm);
-    struct hd__wrapper_op *op = hd__comm_request_find(&l->ops, request, err);
-    int32_t code;
+    struct hd__wrapper_op *op = hd__comm_request_find(&wrapper_of(comm)->ops, request, err);
+    int32_t code = HD_OK;
     if (!op)
         return HD_E_INVALID;
-    if (op->below) {
-        code = op->below->ops.test(op->below->comm, op->inner, done, err);
-        if (code != HD_OK || *done)
-            release_op(l, op);
-        return code;
-    }
     *done = op->done;
-    if (!op->done)
-        return HD_OK;
-    code = op->code;
-    if (code != HD_OK && op->group && err)
-        err->peer = op->group->error.peer;
-    if (code != HD_OK)
-        hd_fail(err, code, "%s",
-                op->group ? op->group->error.message : "the group was freed while the operation was under way");
-    release_op(l, op);
-    return code;
+    if (op->below) {
+        *done = 0;
+        code = op->below->ops.test(op->below->comm, op->inner, done, err);
+    } else if (op->code != HD_OK) {
+        code = group_failed(op->group, err);
+    }
+    return code != HD_OK || *done ? finish_op(op, code, err) : HD_OK;
 }
 
-static int32_t wait_below(struct hd__wrapper *l, struct hd__wrapper_op *op, double deadline, struct hd_error *err)
+static int32_t wait_below(struct hd__wrapper_op *op, double deadline, struct hd_error *err)
 {
     const struct hd__comm *b = op->below;
     int32_t code = b->ops.wait ? b->ops.wait(b->comm, op->inner, deadline, err)
                                : hd_fail(err, HD_E_TIMEOUT, "the transport did not complete an operation in time");
-    release_op(l, op);
-    return code;
+    return finish_op(op, code, err);
 }
 
 static void handle_timeout(struct hd__wrapper_group *g)
 {
     struct hd_error err = HD_ERROR_INIT;
-    if (g->layer->kind->on_timeout(g->head, &err) != HD_OK)
+    if (g->wrapper->kind->on_timeout(g->head, &err) != HD_OK)
         poison_group(g, &err);
 }
 
 /* Nothing has to move but the one transport below. */
-static int only_passthrough(const struct hd__wrapper *l)
+static int only_passthrough(const struct hd__wrapper *w)
 {
-    const struct hd__wrapper_group *g = l->groups;
+    const struct hd__wrapper_group *g = w->groups;
     while (g && !g->head)
         g = g->next;
-    return l->n_below == 1 && !g;
+    return w->n_below == 1 && !w->polls && !g;
 }
 
 static int32_t wrapper_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err)
 {
-    struct hd__wrapper *l = wrapper_of(comm);
-    struct hd__wrapper_op *op = hd__comm_request_find(&l->ops, request, err);
-    if (op && op->below && op->below->ops.wait && only_passthrough(l))
-        return wait_below(l, op, deadline, err);
+    struct hd__wrapper *w = wrapper_of(comm);
+    struct hd__wrapper_op *op = hd__comm_request_find(&w->ops, request, err);
+    if (op && op->below && op->below->ops.wait && only_passthrough(w))
+        return wait_below(op, deadline, err);
     for (uint32_t idle = 0;; idle++) {
         int32_t done = 0, code = wrapper_test(comm, request, &done, err);
         if (code != HD_OK || done)
@@ -297,29 +325,22 @@ static int32_t wrapper_wait(struct hd_comm *comm, hd_request request, double dea
         if (idle % 64 != 63 || hd__now() < deadline)
             continue;
         if (op->below)
-            return wait_below(l, op, hd__now(), err);
-        if (op->group && op->group->head)
+            return wait_below(op, hd__now(), err);
+        if (op->group->head)
             handle_timeout(op->group);
     }
 }
 
-static void wrapper_abort(struct hd_comm *comm, const char *reason)
+void hd__comm_wrapper_make_table(struct hd__wrapper *w, uint64_t caps, struct hd__comm *out)
 {
-    struct hd__wrapper *l = wrapper_of(comm);
-    for (uint32_t i = l->n_below; i-- > 0;)
-        l->below[i].ops.abort(l->below[i].comm, reason);
-}
-
-void hd__comm_wrapper_make_table(struct hd__wrapper *l, uint64_t caps, struct hd__comm *out)
-{
-    out->comm = (struct hd_comm *)l;
+    out->comm = (struct hd_comm *)w;
     out->ops = (struct hd_comm_ops){.struct_size = sizeof(struct hd_comm_ops),
                                     .caps = caps,
                                     .close = wrapper_close,
-                                    .group = l->kind->group,
+                                    .group = wrapper_group,
                                     .group_free = wrapper_group_free,
-                                    .memory = l->below[l->n_below - 1].ops.memory ? wrapper_memory : NULL,
-                                    .collective = l->kind->collective,
+                                    .memory = w->below[w->n_below - 1].ops.memory ? wrapper_memory : NULL,
+                                    .collective = wrapper_collective,
                                     .send = wrapper_send,
                                     .recv = wrapper_recv,
                                     .progress = wrapper_progress,

@@ -42,21 +42,10 @@ static int32_t check_comm(struct hd__compiled *c, struct hd_error *err)
 
 static int32_t choose_hook(struct hd__compiled *c, struct hd__job_section *section, struct hd_error *err)
 {
-    struct hd__chosen_hook hooked = {.kind = hd__comm_hook_find(section->use)};
-    const struct hd__hook_kind *k;
-    struct hd__text list = {0};
-    int32_t rc;
-    if (hooked.kind) {
-        hooked.settings = hd__arena_alloc(&c->job->arena, hooked.kind->settings_size + 1);
-        hd__push(&c->selection->hooks, hooked);
-        return hd__job_section_parse(c->job, section, hooked.kind->options, hooked.kind->n_options,
-                                     sizeof(struct hd_option), hooked.settings, err);
-    }
-    for (size_t i = 0; (k = hd__comm_hook_at(i)); i++)
-        hd__text_add(&list, "%s%s", i ? ", " : "", k->name);
-    rc = hd__job_fail(c->job, section->path, err, "%s: there is no hook %s; the hooks are %s", section->path,
-                      section->use, list.at);
-    hd__text_free(&list);
+    struct hd__chosen chosen;
+    int32_t rc = hd__compile_choose(c->job, c->plugins, HD_KIND_HOOK, section, &chosen, err);
+    if (!rc)
+        hd__push(&c->selection->hooks, chosen);
     return rc;
 }
 

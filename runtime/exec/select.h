@@ -4,22 +4,15 @@
 
 #include "core/compile/compile.h"
 #include "runtime/comm/algorithms/select.h"
-#include "runtime/comm/hook.h"
 
 /* The table that is lent to plugins. */
 struct hd_host *hd__exec_host_table(void);
-
-/* A wrapper of the job's transports with its settings; the first is outermost. */
-struct hd__chosen_hook {
-    const struct hd__hook_kind *kind;
-    void *settings; /* in the job's arena */
-};
 
 /* Of a struct hd__compiled; its device_choice and checkpoint_choice are filled in here, too. */
 struct hd__selection {
     HD__ARRAY(struct hd__chosen) comms; /* jobs with more than one rank: each transport once */
     struct hd__tuning tuning;           /* of collectives over send and recv: comm.tune, comm.sums */
-    HD__ARRAY(struct hd__chosen_hook) hooks;
+    HD__ARRAY(struct hd__chosen) hooks; /* comm.hooks, the outermost first */
 };
 
 /* Compiles all stages. The job must be resolved for the number of ranks; job and plugins outlive the result. */

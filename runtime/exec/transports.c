@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "runtime/comm/hierarchical.h"
+#include "runtime/comm/hook.h"
 #include "runtime/comm/topology.h"
 #include "runtime/rendezvous/store.h"
 
@@ -159,15 +160,19 @@ static int32_t wrap_in_hooks(struct hd__transports *t, struct hd__transport *of,
                              struct hd_error *err)
 {
     const struct hd__compiled *c = t->compiled;
-    struct hd__hook_context place = {.world = world,
-                                     .flight = t->flight,
-                                     .transport = hook_file_label(t, of),
-                                     .folder = hd__job_folder(c->job),
-                                     .counts = of->open.counts};
+    struct hd__hook_context context = {.host = hd__exec_host_table(),
+                                       .world = world,
+                                       .flight = t->flight,
+                                       .transport = hook_file_label(t, of),
+                                       .folder = hd__job_folder(c->job)};
     int32_t rc = HD_OK;
-    for (uint32_t i = c->selection->hooks.count; i-- > 0 && !rc;)
-        rc = hd__comm_hook_wrap(&of->open, c->selection->hooks.at[i].kind, c->selection->hooks.at[i].settings, &place,
-                                err);
+    for (uint32_t i = c->selection->hooks.count; i-- > 0 && !rc;) {
+        const struct hd__chosen *hook = &c->selection->hooks.at[i];
+        rc = hd__plugin_probe(c->plugins, hook->component, err);
+        rc = rc ? rc
+                : hd__comm_hook_wrap(&of->open, &hook->component->ops.hook, hook->component->name, hook->settings,
+                                     &context, err);
+    }
     if (rc)
         hd__comm_close(&of->open);
     return rc;
@@ -181,14 +186,6 @@ static void lend_stream(const struct hd__transports *t, const struct hd_comm_ops
         return;
     world->stream = d->ops->native(d->handle, HD_STREAM_COMM);
     world->device = d->name;
-}
-
-static int counts_algorithms(const struct hd__compiled *c)
-{
-    int asked = 0;
-    for (uint32_t i = 0; i < c->selection->hooks.count; i++)
-        asked |= c->selection->hooks.at[i].kind == &hd__comm_hook_perf;
-    return asked;
 }
 
 /* From here on an abort reaches it. */
@@ -230,7 +227,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
     lend_stream(t, &chosen->component->ops.comm, &world);
     new->section = section;
     new->open.tuning = &t->compiled->selection->tuning;
-    new->open.counts = counts_algorithms(t->compiled) ? &new->counts : NULL;
+    new->open.counts = t->compiled->selection->hooks.count ? &new->counts : NULL;
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->opened.count);
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
     if (!rc)

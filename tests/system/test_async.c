@@ -106,6 +106,24 @@ START_TEST(goes_on_where_it_cannot_capture)
 }
 END_TEST
 
+/* Of a hook that reads buffers, where they are the device's. Those that only look see every operation. */
+START_TEST(hooks_on_a_stream)
+{
+    struct command *c = command_run("train llama.yaml mesh.dp=2 job.steps=2 job.name=checked " ON_ASYNC
+                                    " comm={\"use\":\"ordered\",\"hooks\":[\"check\"]}",
+                                    1, "4KiB");
+    expect_code(c, 2);
+    expect_says(c,
+                "comm.hooks: check reads buffers and sends messages on the host, but comm-ordered works in a stream of "
+                "device async: leave check out");
+    c = command_run("train llama.yaml mesh.dp=2 job.steps=2 job.name=traced " ON_ASYNC
+                    " comm={\"use\":\"ordered\",\"hooks\":[\"trace\",\"perf\"]}",
+                    1, "4KiB");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "operations of rank 0 on comm-ordered") != NULL, "%s", c->out);
+}
+END_TEST
+
 START_TEST(refuses_messages_in_one_stream)
 {
     struct command *c = command_run("train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] "
@@ -171,6 +189,7 @@ int main(void)
         {"trains to the same bits", trains_to_the_same_bits, HD__COUNT(jobs)},
         {"orders a transport by its streams", orders_a_transport_by_its_streams, HD__COUNT(ordered)},
         {"goes on where it cannot capture", goes_on_where_it_cannot_capture, HD__COUNT(refused)},
+        {"hooks on a stream", hooks_on_a_stream, 1},
         {"refuses messages in one stream", refuses_messages_in_one_stream, 1},
         {"checkpoints", checkpoints, 1},
         {"reads what it made", reads_what_it_made, 1},

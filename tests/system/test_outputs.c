@@ -112,6 +112,47 @@ START_TEST(metrics_fields)
 }
 END_TEST
 
+/* ---- a hook that heddle knows nothing of: it sees every operation, and what it holds back comes all the same */
+
+static int64_t perf_calls(const char *path)
+{
+    json_t *rows = field(parse(read_file(path)), "rows", JSON_ARRAY), *row;
+    int64_t calls = 0;
+    size_t i;
+    json_array_foreach(rows, i, row) calls += whole(row, "calls");
+    return calls;
+}
+
+START_TEST(hook_of_a_third_party)
+{
+    json_t *with[LINES], *without[LINES];
+    char text[128], path[64];
+    struct command *c = command_run("train llama.yaml mesh.dp=2 job.steps=6 job.name=unhooked");
+    expect_code(c, 0);
+    c = command_run("train llama.yaml mesh.dp=2 job.steps=6 job.name=hooked plugins.path=" ASYNC
+                    " comm.hooks=[{\"use\":\"count\",\"hold\":3},\"perf\"]");
+    expect_code(c, 0);
+    ck_assert_int_eq(read_lines("unhooked", without), 7);
+    ck_assert_int_eq(read_lines("hooked", with), 7);
+    for (int i = 1; i < 7; i++)
+        ck_assert_double_eq(real(with[i], "loss"), real(without[i], "loss"));
+    for (int rank = 0; rank < 2; rank++) {
+        snprintf(path, sizeof path, "runs/hooked/perf-shm-rank%d.json", rank);
+        long long n = perf_calls(path);
+        ck_assert_int_gt(n, 12);
+        snprintf(text, sizeof text, "hook-count: rank %d, comm-shm: %lld began, %lld ended, 0 failed, %lld held\n",
+                 rank, n, n, n / 3);
+        ck_assert_msg(strstr(c->out, text) != NULL, "'%s' is not in: %s", text, c->out);
+    }
+    c = command_run("train llama.yaml mesh.dp=2 plugins.path=" ASYNC " comm.hooks=[\"counts\"]");
+    expect_code(c, 2);
+    ck_assert_msg(strstr(c->err, "there is no plugin hook-counts: did you mean hook-count?") != NULL, "%s", c->err);
+    c = command_run("check llama.yaml mesh.dp=2 plugins.path=" ASYNC " comm.hooks=[{\"use\":\"count\",\"holds\":3}]");
+    expect_code(c, 2);
+    ck_assert_msg(strstr(c->err, "comm.hooks.0: unknown key holds; did you mean hold?") != NULL, "%s", c->err);
+}
+END_TEST
+
 /* Measured times of a run without a pipeline, and of one with it, split another. */
 START_TEST(block_times)
 {
@@ -538,6 +579,7 @@ int main(void)
                                         {"block times", block_times, 1},
                                         {"metrics, nowhere", metrics_nowhere, 1},
                                         {"refused leaves metrics", refused_leaves_metrics, 1},
+                                        {"hook of a third party", hook_of_a_third_party, 1},
                                         {"resolved job", resolved_job_is_a_job, 1},
                                         {"explain, JSON", explain_json, 1},
                                         {"explain", explain_text, 1},

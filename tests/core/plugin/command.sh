@@ -44,6 +44,8 @@ try 0 "optim-adamw: AdamW" plugins optim-adamw
 try 0 "weight_decay" plugins optim-adamw
 try 0 '"name": "weight_decay"' plugins optim-adamw --json
 try 0 '"usable": true' plugins --json
+try 0 "hook-faults: makes the Nth operation" plugins hook-faults
+try 0 '"kind": "hook"' plugins hook-check --json
 try 2 "there is no plugin 'optim-adam': did you mean 'optim-adamw'?" plugins optim-adam
 try 2 "it does not know 'two'" plugins one two
 try 2 "it does not know '--all'" plugins --all

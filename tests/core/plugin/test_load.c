@@ -253,6 +253,55 @@ START_TEST(linked_in)
 }
 END_TEST
 
+/* ---- hooks: what may be left out, but not all of it */
+
+static int32_t hook_open(const struct hd_host *host, const void *settings, const struct hd_hook_place *place,
+                         struct hd_hook **hook, struct hd_error *e)
+{
+    (void)host, (void)settings, (void)place, (void)hook;
+    return hd_fail(e, HD_E_UNSUPPORTED, "never opened");
+}
+
+static void hook_close(struct hd_hook *hook)
+{
+    (void)hook;
+}
+
+static struct hd_hook_ops hook_ops = {.struct_size = sizeof hook_ops, .open = hook_open, .close = hook_close};
+static const struct hd_component hook_component = {.struct_size = sizeof hook_component,
+                                                   .kind = HD_KIND_HOOK,
+                                                   .name = "blind",
+                                                   .summary = "sees nothing",
+                                                   .ops = &hook_ops};
+static const struct hd_component *const hook_components[] = {&hook_component, NULL};
+static const struct hd_plugin hook_plugin = {.magic = HD_PLUGIN_MAGIC,
+                                             .struct_size = sizeof hook_plugin,
+                                             .name = "hook-blind",
+                                             .version = "1",
+                                             .licence = "Apache-2.0",
+                                             .components = hook_components};
+
+static const struct hd_plugin *hook_entry(void)
+{
+    return &hook_plugin;
+}
+
+START_TEST(hooks_see_something)
+{
+    const struct hd__component *c = NULL;
+    ck_assert_int_eq(hd__plugin_add_static(registry, hook_entry, &err), HD_E_UNSUPPORTED);
+    assert_says("plugin hook-blind: the slots 'group', 'begin', 'end', 'progress' and 'leave' are missing");
+    hook_ops.leave = hook_close;
+    hook_ops.close = NULL;
+    ck_assert_int_eq(hd__plugin_add_static(registry, hook_entry, &err), HD_E_UNSUPPORTED);
+    assert_says("slot 'close' is missing: it is mandatory in struct hd_hook_ops");
+    hook_ops.close = hook_close;
+    ck_assert_msg(!hd__plugin_add_static(registry, hook_entry, &err), "%s", err.message);
+    ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_HOOK, "blind", &c, &err), HD_OK);
+    ck_assert_ptr_null(c->ops.hook.begin);
+}
+END_TEST
+
 /* ---- the list */
 
 static const struct hd__plugin_entry *entry_of(const struct hd__plugin_entry *entries, size_t n, const char *label)
@@ -299,6 +348,8 @@ START_TEST(kind_of_label)
     const char *name = NULL;
     ck_assert_uint_eq(hd__plugin_kind_of_label("comm-shm", &name), HD_KIND_COMM);
     ck_assert_str_eq(name, "shm");
+    ck_assert_uint_eq(hd__plugin_kind_of_label("hook-check", &name), HD_KIND_HOOK);
+    ck_assert_str_eq(name, "check");
     ck_assert_uint_eq(hd__plugin_kind_of_label("comm", NULL), 0);
     ck_assert_uint_eq(hd__plugin_kind_of_label("comm-", NULL), 0);
     ck_assert_uint_eq(hd__plugin_kind_of_label("commander-x", NULL), 0);
@@ -322,6 +373,7 @@ int main(void)
     tcase_add_test(c, environment);
     tcase_add_test(c, probe_that_refuses);
     tcase_add_test(c, linked_in);
+    tcase_add_test(c, hooks_see_something);
     tcase_add_test(c, scan_lists_all_with_reasons);
     tcase_add_test(c, kind_of_label);
     return suite_run_case("load", c);

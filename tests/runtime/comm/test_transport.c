@@ -332,7 +332,7 @@ static int messages(struct rank *rank)
     if (crossed(rank, group) || streams(rank, group, 0))
         return 1;
     /* The core sends by those beyond callers', for collectives and hooks. */
-    return rank->own_messages && streams(rank, group, HD__STREAM_CHECK);
+    return rank->own_messages && streams(rank, group, HD__STREAM_HOOKS);
 }
 
 /* A rank that waits for a message takes part in the collective under way: here messages are sent only when that is

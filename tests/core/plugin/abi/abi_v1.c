@@ -7,6 +7,7 @@
 #include "heddle/ckpt.h"
 #include "heddle/comm.h"
 #include "heddle/device.h"
+#include "heddle/hook.h"
 #include "heddle/host.h"
 #include "heddle/model.h"
 #include "heddle/ops.h"
@@ -80,6 +81,7 @@ CONSTANT(HD_KIND_STRATEGY, 3);
 CONSTANT(HD_KIND_OPTIMIZER, 4);
 CONSTANT(HD_KIND_CKPT, 5);
 CONSTANT(HD_KIND_MODEL, 6);
+CONSTANT(HD_KIND_HOOK, 7);
 CONSTANT(HD_OPT_BOOL, 1);
 CONSTANT(HD_OPT_INT, 2);
 CONSTANT(HD_OPT_FLOAT, 3);
@@ -190,6 +192,8 @@ CONSTANT(HD_HYPER_STEP, 1);
 CONSTANT(HD_HYPER_INV_SCALE, 2);
 CONSTANT(HD_HYPER_SKIP, 3);
 CONSTANT(HD_HYPER_COUNT, 8);
+CONSTANT(HD_HOOK_SEND, 64);
+CONSTANT(HD_HOOK_RECV, 65);
 CONSTANT(HD_ATTR_CONCAT, 256);
 CONSTANT(HD_MAX_OUT, 4);
 CONSTANT(HD_MAX_DIMS, 6);
@@ -201,6 +205,7 @@ CONSTANT(HD_DEVICE_HOST_MEMORY, 1);
 CONSTANT(HD_INSTR_LOGITS, 1);
 CONSTANT(HD_COMM_STREAM_ORDERED, 1);
 CONSTANT(HD_ABI_MAJOR, 1);
+CONSTANT(HD_HOOK_HOLD, 1);
 CONSTANT(HD_DEVICE_PERMUTES, 16);
 CONSTANT(HD_OPTION_REQUIRED, 2);
 CONSTANT(HD_ATTR_STOCHASTIC, 4);
@@ -575,3 +580,64 @@ FIELD(hd_model_ops, close, 24, void (*)(struct hd_model *model));
 FIELD(hd_model_ops, info, 32, int32_t (*)(struct hd_model *model, struct hd_model_info *info, struct hd_error *err));
 FIELD(hd_model_ops, build, 40, int32_t (*)(struct hd_model *model, struct hd_program *program, struct hd_error *err));
 FIELD(hd_model_ops, config_json, 48, int32_t (*)(struct hd_model *model, const char **text, struct hd_error *err));
+
+STRUCT(hd_hook_group, 40);
+FIELD(hd_hook_group, struct_size, 0, size_t);
+FIELD(hd_hook_group, name, 8, const char *);
+FIELD(hd_hook_group, ranks, 16, const int32_t *);
+FIELD(hd_hook_group, n, 24, int32_t);
+FIELD(hd_hook_group, me, 28, int32_t);
+FIELD(hd_hook_group, below, 32, struct hd_comm_group *);
+
+STRUCT(hd_hook_op, 96);
+FIELD(hd_hook_op, struct_size, 0, size_t);
+FIELD(hd_hook_op, call, 8, struct hd_comm_call *);
+FIELD(hd_hook_op, group, 16, const struct hd_hook_group *);
+FIELD(hd_hook_op, peer, 24, int32_t);
+FIELD(hd_hook_op, stream, 28, uint32_t);
+FIELD(hd_hook_op, seq, 32, uint64_t);
+FIELD(hd_hook_op, number, 40, uint64_t);
+FIELD(hd_hook_op, began, 48, double);
+FIELD(hd_hook_op, ended, 56, double);
+FIELD(hd_hook_op, user, 64, uint64_t[4]);
+
+STRUCT(hd_hook_api, 64);
+FIELD(hd_hook_api, struct_size, 0, size_t);
+FIELD(hd_hook_api, next_group, 8,
+      const struct hd_hook_group *(*)(const struct hd_hook_place *place, const struct hd_hook_group *group));
+FIELD(hd_hook_api, each_op, 16,
+      void (*)(const struct hd_hook_place *place, void (*visit)(void *user, const struct hd_hook_op *op), void *user));
+FIELD(hd_hook_api, release, 24, void (*)(const struct hd_hook_place *place, const struct hd_hook_op *op));
+FIELD(hd_hook_api, aborted, 32, int32_t (*)(const struct hd_hook_place *place));
+FIELD(hd_hook_api, retract, 40, void (*)(const struct hd_hook_place *place));
+FIELD(hd_hook_api, each_algorithm, 48,
+      void (*)(const struct hd_hook_place *place,
+               void (*visit)(void *user, const char *group, uint32_t coll, const char *algorithm, uint64_t calls),
+               void *user));
+FIELD(hd_hook_api, reset_store, 56, void (*)(const struct hd_hook_place *place));
+
+STRUCT(hd_hook_place, 64);
+FIELD(hd_hook_place, struct_size, 0, size_t);
+FIELD(hd_hook_place, api, 8, const struct hd_hook_api *);
+FIELD(hd_hook_place, world, 16, const struct hd_world *);
+FIELD(hd_hook_place, transport, 24, const char *);
+FIELD(hd_hook_place, folder, 32, const char *);
+FIELD(hd_hook_place, below, 40, const struct hd_comm_ops *);
+FIELD(hd_hook_place, comm, 48, struct hd_comm *);
+FIELD(hd_hook_place, stream, 56, uint32_t);
+FIELD(hd_hook_place, reserved, 60, uint32_t);
+
+STRUCT(hd_hook_ops, 72);
+FIELD(hd_hook_ops, struct_size, 0, size_t);
+FIELD(hd_hook_ops, caps, 8, uint64_t);
+FIELD(hd_hook_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_hook_place *place,
+                  struct hd_hook **hook, struct hd_error *err));
+FIELD(hd_hook_ops, close, 24, void (*)(struct hd_hook *hook));
+FIELD(hd_hook_ops, group, 32,
+      int32_t (*)(struct hd_hook *hook, const struct hd_hook_group *group, struct hd_error *err));
+FIELD(hd_hook_ops, begin, 40, int32_t (*)(struct hd_hook *hook, struct hd_hook_op *op, struct hd_error *err));
+FIELD(hd_hook_ops, end, 48,
+      int32_t (*)(struct hd_hook *hook, struct hd_hook_op *op, int32_t code, struct hd_error *err));
+FIELD(hd_hook_ops, progress, 56, int32_t (*)(struct hd_hook *hook, struct hd_error *err));
+FIELD(hd_hook_ops, leave, 64, void (*)(struct hd_hook *hook));

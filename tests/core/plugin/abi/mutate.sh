@@ -42,5 +42,7 @@ broken 's/X(HD_OP_RMSNORM, 5,/X(HD_OP_RMSNORM, 105,/' ops.h 'HD_OP_RMSNORM has c
 broken 's/HD_OPTION_GLOBAL (UINT32_C(1) << 0)/HD_OPTION_GLOBAL (UINT32_C(1) << 9)/' plugin.h 'HD_OPTION_GLOBAL has changed'
 broken 's/"heddle\\n\\x1a"/"hoddle\\n\\x1a"/' plugin.h 'HD_PLUGIN_MAGIC has changed'
 broken '/double (\*clip)/d' optimizer.h 'hd_optimizer_ops'
+broken 's/^    uint64_t seq; /    uint64_t inserted;\n    uint64_t seq; /' hook.h 'hd_hook_op.seq has moved'
+broken 's/HD_HOOK_HOLD 1/HD_HOOK_HOLD 2/' hook.h 'HD_HOOK_HOLD has changed'
 allowed 's/^\(    int32_t (\*check).*\)$/\1\n    int32_t (*appended)(void);/' optimizer.h
 allowed 's/#define HD_ABI_MINOR 0/#define HD_ABI_MINOR 1/' types.h
