@@ -20,7 +20,9 @@ struct hd_host;
     X(HD_KIND_STRATEGY, 3, "strategy") \
     X(HD_KIND_OPTIMIZER, 4, "optim")   \
     X(HD_KIND_CKPT, 5, "ckpt")         \
-    X(HD_KIND_MODEL, 6, "model")
+    X(HD_KIND_MODEL, 6, "model")       \
+    X(HD_KIND_DATA, 8, "data")         \
+    X(HD_KIND_METRICS, 9, "metrics")
 
 enum {
 #define HD_KIND_ENUM(constant, value, name) constant = value,
