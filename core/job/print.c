@@ -137,6 +137,7 @@ static const struct hd__job_section *section_of(const struct hd__job *job, uint3
     const struct hd__job_section *const all[] = {
         [HD_KIND_DEVICE] = job->device,       [HD_KIND_COMM] = job->comm,       [HD_KIND_STRATEGY] = NULL,
         [HD_KIND_OPTIMIZER] = job->optimizer, [HD_KIND_CKPT] = job->checkpoint, [HD_KIND_MODEL] = job->model,
+        [HD_KIND_DATA] = job->data,
     };
     return kind < HD__COUNT(all) ? all[kind] : NULL;
 }

@@ -1,4 +1,4 @@
-/* runtime/exec/select: a job with what runs it: its device, checkpoints, transports and hooks, and the programs that core/compile makes. */
+/* runtime/exec/select: a job with what runs it: its device, data, checkpoints, transports and hooks, and the programs that core/compile makes. */
 #ifndef HD_RUNTIME_EXEC_SELECT_H
 #define HD_RUNTIME_EXEC_SELECT_H
 
@@ -15,7 +15,7 @@ struct hd__chosen_hook {
     void *settings; /* in the job's arena */
 };
 
-/* Of a struct hd__compiled; its device_choice and checkpoint_choice are filled in here, too. */
+/* Of a struct hd__compiled; its device_choice, data_choice and checkpoint_choice are filled in here, too. */
 struct hd__selection {
     HD__ARRAY(struct hd__chosen) comms; /* jobs with more than one rank: each transport once */
     struct hd__tuning tuning;           /* of collectives over send and recv: comm.tune, comm.sums */

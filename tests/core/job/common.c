@@ -21,7 +21,7 @@ const char full_job[] =
     "data:\n"
     "  train: [{path: a.txt, weight: 0.7}, {path: b.txt, weight: 0.3}]\n"
     "  val: v.txt\n"
-    "  format: bytes\n"
+    "  stage: 7\n"
     "  seq_len: 256\n"
     "  batch: 32\n"
     "  micro_batch: 4\n"

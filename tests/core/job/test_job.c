@@ -28,7 +28,6 @@ START_TEST(every_key)
     ck_assert_uint_eq(j->val.count, 1);
     ck_assert_str_eq(j->val.at[0].path, "v.txt");
     ck_assert_uint_eq(j->val.weighted, 0);
-    ck_assert_int_eq(j->format, HD__FORMAT_BYTES);
     ck_assert_int_eq(j->seq_len, 256);
     ck_assert_int_eq(j->batch, 32);
     ck_assert_int_eq(j->shuffle, 0);
@@ -82,6 +81,10 @@ START_TEST(components)
     ck_assert_int_eq(s.stage, 3);
     ck_assert_int_eq(parse_section(j, j->checkpoint, &s), HD_OK);
     ck_assert_int_eq(s.stage, 1);
+    ck_assert_str_eq(j->data->use, "tokens");
+    ck_assert_str_eq(j->data->origin, "default");
+    ck_assert_int_eq(parse_section(j, j->data, &s), HD_OK);
+    ck_assert_int_eq(s.stage, 7);
     ck_assert_int_eq(parse_section(j, j->strategies[1], &s), HD_OK);
     ck_assert_int_eq(s.stage, 3);
     ck_assert_int_eq(s.bucket, 25000000);
@@ -176,7 +179,7 @@ START_TEST(overrides)
     ck_assert_str_eq(hd__job_where(j, "optimizer.betas"), "job.yaml:12:43");
     ck_assert_str_eq(hd__job_where(j, "strategies.zero.bucket"), "job.yaml:11:13");
     ck_assert_str_eq(hd__job_where(j, "strategies.zero.order"), "job.yaml:9:5");
-    ck_assert_str_eq(hd__job_where(j, "data.token_dtype"), "job.yaml:15:1");
+    ck_assert_str_eq(hd__job_where(j, "data.order"), "job.yaml:15:1");
     ck_assert_str_eq(hd__job_where(j, "nothing.at.all"), "job.yaml:1:1");
     hd__job_free(j);
     j = load(full_job, "data.train=a: b # c.txt", "recompute=full", "comm.hooks=[\"trace\"]");
@@ -277,8 +280,8 @@ END_TEST
 static void parse_all(struct hd__job *j)
 {
     struct plugin_settings s;
-    struct hd__job_section *all[] = {j->device, j->comm,       j->optimizer,
-                                     j->model,  j->checkpoint, j->comm_axis[HD_AXIS_TP]};
+    struct hd__job_section *all[] = {
+        j->device, j->comm, j->optimizer, j->data, j->model, j->checkpoint, j->comm_axis[HD_AXIS_TP]};
     for (size_t i = 0; i < HD__COUNT(all); i++)
         if (all[i])
             ck_assert_msg(!parse_section(j, all[i], &s), "%s", err.message);
