@@ -1,5 +1,5 @@
-/* Keys that are more than one option: mesh.dp, data.train and data.val, comm.axes and comm.hooks,
- * precision.loss_scale, recompute. Each reader fills the job and notes the value for printing. */
+/* Keys that are more than one option: mesh.dp, data.train and data.val, comm.axes and comm.hooks, precision.loss_scale,
+ * recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes the value for printing. */
 #include "core/job/internal.h"
 
 #include <math.h>
@@ -141,14 +141,14 @@ static struct hd__job_section *known_transport(struct hd__job *job, const char *
     return NULL;
 }
 
-static int32_t named_or_mapping(struct hd__job *job, const char *path, struct hd__tree_node *node,
+static int32_t named_or_mapping(struct hd__job *job, const char *path, uint32_t kind, struct hd__tree_node *node,
                                 struct hd__job_section **out, struct hd_error *err)
 {
     if (node->kind == HD__LIST || hd__tree_is_null(node))
         return hd__job_node_fail(node, err, "%s: a name or {use: NAME, ...} is wanted", path);
     const char *use = node->kind == HD__SCALAR ? node->text : NULL;
     int32_t rc =
-        hd__job_section_make(job, path, HD_KIND_COMM, use, node->kind == HD__MAP ? node : NULL, node->origin, out, err);
+        hd__job_section_make(job, path, kind, use, node->kind == HD__MAP ? node : NULL, node->origin, out, err);
     if (!rc && use)
         (*out)->origin = node->origin;
     return rc;
@@ -173,7 +173,7 @@ static int32_t read_axes(struct hd__job *job, const char *path, struct hd__tree_
             if (node->value[i]->kind == HD__SCALAR)
                 section = known_transport(job, node->value[i]->text);
             const char *name = hd__arena_format(&job->arena, "%s.%s", path, word);
-            int32_t rc = section ? HD_OK : named_or_mapping(job, name, node->value[i], &section, err);
+            int32_t rc = section ? HD_OK : named_or_mapping(job, name, HD_KIND_COMM, node->value[i], &section, err);
             if (rc)
                 return rc;
             for (int a = 0; a < HD_AXIS_COUNT; a++)
@@ -193,7 +193,7 @@ static int32_t read_hooks(struct hd__job *job, const char *path, struct hd__tree
     job->n_hooks = node->count;
     for (uint32_t i = 0; i < node->count; i++) {
         const char *name = hd__arena_format(&job->arena, "%s.%u", path, i);
-        int32_t rc = named_or_mapping(job, name, node->value[i], &job->hooks[i], err);
+        int32_t rc = named_or_mapping(job, name, HD_KIND_COMM, node->value[i], &job->hooks[i], err);
         if (rc)
             return rc;
     }
@@ -207,7 +207,7 @@ static int32_t read_inside(struct hd__job *job, const char *path, struct hd__tre
     if (node->kind != HD__SCALAR)
         return hd__job_node_fail(node, err, "%s is %s where a transport's name is wanted: shm", path,
                                  hd__tree_kind_name(node));
-    rc = named_or_mapping(job, path, node, &job->comm_inside, err);
+    rc = named_or_mapping(job, path, HD_KIND_COMM, node, &job->comm_inside, err);
     if (!rc)
         hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return rc;
@@ -286,6 +286,50 @@ static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__
     return rc;
 }
 
+/* ---- metrics.tensorboard, metrics.sinks */
+
+/* Room for `more` behind those that are there. */
+static struct hd__job_section **grow_sinks(struct hd__job *job, uint32_t more)
+{
+    struct hd__job_section **all = hd__arena_alloc(&job->arena, (job->n_sinks + more + 1) * sizeof *all);
+    for (uint64_t i = 0; i < job->n_sinks; i++)
+        all[i] = job->sinks[i];
+    job->sinks = all;
+    return all + job->n_sinks;
+}
+
+static int32_t read_tensorboard(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    struct hd__tree_node *map = hd__tree_map(&job->arena, node->origin);
+    if (node->kind != HD__SCALAR)
+        return hd__job_node_fail(node, err, "%s is %s where a folder is wanted", path, hd__tree_kind_name(node));
+    hd__tree_set(map, "dir", node, &job->arena);
+    int32_t rc =
+        hd__job_section_make(job, path, HD_KIND_METRICS, "tensorboard", map, node->origin, grow_sinks(job, 1), err);
+    if (rc)
+        return rc;
+    job->n_sinks++;
+    hd__job_value_set_tree(job, path, node, 0);
+    return HD_OK;
+}
+
+static int32_t read_sinks(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    if (node->kind != HD__LIST)
+        return hd__job_node_fail(node, err, "%s is %s where a list is wanted: [{use: NAME, ...}]", path,
+                                 hd__tree_kind_name(node));
+    struct hd__job_section **sinks = grow_sinks(job, node->count);
+    for (uint32_t i = 0; i < node->count; i++) {
+        const char *name = hd__arena_format(&job->arena, "%s.%u", path, i);
+        int32_t rc = named_or_mapping(job, name, HD_KIND_METRICS, node->value[i], &sinks[i], err);
+        if (rc)
+            return rc;
+    }
+    job->n_sinks += node->count;
+    hd__job_value_set_tree(job, path, node, 0);
+    return HD_OK;
+}
+
 hd__job_composite_fn hd__job_composite_key(const char *path)
 {
     static const struct {
@@ -296,7 +340,8 @@ hd__job_composite_fn hd__job_composite_key(const char *path)
         {"data.val", read_sources},    {"comm.axes", read_axes},
         {"comm.hooks", read_hooks},    {"comm.inside", read_inside},
         {"comm.levels", read_levels},  {"precision.loss_scale", read_loss_scale},
-        {"recompute", read_recompute},
+        {"recompute", read_recompute}, {"metrics.tensorboard", read_tensorboard},
+        {"metrics.sinks", read_sinks},
     };
     for (size_t i = 0; i < HD__COUNT(table); i++)
         if (!strcmp(table[i].path, path))

@@ -145,7 +145,8 @@ struct hd__job {
     /* metrics: */
     int64_t metrics_every;
     const char *metrics_jsonl;
-    const char *metrics_tensorboard; /* NULL: none */
+    struct hd__job_section **sinks; /* metrics.tensorboard, which is a short form, and metrics.sinks */
+    uint64_t n_sinks;
     int32_t metrics_profile;
     const char *metrics_blocks; /* NULL: none */
 

@@ -142,7 +142,10 @@ static const struct hd_option checkpoint_keys[] = {
 static const struct hd_option metrics_keys[] = {
     KEY("every", INT, "1", FROM(1), G, metrics_every, "write a line after every so many", .unit = "steps"),
     KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
-    KEY("tensorboard", STRING, NULL, ANY, 0, metrics_tensorboard, "folder of event files; none if left out"),
+    KEY("tensorboard", STRING, NULL, ANY, 0, special,
+        "folder of event files; none if left out: the short form of {use: tensorboard, dir: FOLDER} in sinks"),
+    KEY("sinks", LIST, NULL, ANY, 0, special,
+        "who else gets the steps that are logged, plugins of kind metrics: [{use: NAME, ...}]"),
     KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
     KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks,
         "FILE.csv: seconds of each block, measured; for strategies.3d.split"),

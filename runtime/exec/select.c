@@ -78,6 +78,12 @@ static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
         rc = choose_data(c, err);
     if (!rc && job->checkpoint)
         rc = hd__compile_choose(job, c->plugins, HD_KIND_CKPT, job->checkpoint, &c->checkpoint_choice, err);
+    for (uint64_t i = 0; i < job->n_sinks && !rc; i++) {
+        struct hd__chosen sink;
+        rc = hd__compile_choose(job, c->plugins, HD_KIND_METRICS, job->sinks[i], &sink, err);
+        if (!rc)
+            hd__push(&c->selection->sinks, sink);
+    }
     for (uint64_t i = 0; i < job->n_hooks && !rc; i++)
         rc = choose_hook(c, job->hooks[i], err);
     if (rc || c->mesh.ranks == 1)
@@ -177,6 +183,7 @@ void hd__exec_compiled_free(struct hd__compiled *c)
     hd__free_array(&c->selection->comms);
     hd__comm_tuning_free(&c->selection->tuning);
     hd__free_array(&c->selection->hooks);
+    hd__free_array(&c->selection->sinks);
     free(c->selection);
     hd__compiled_finish(c);
 }

@@ -20,6 +20,7 @@ struct hd__selection {
     HD__ARRAY(struct hd__chosen) comms; /* jobs with more than one rank: each transport once */
     struct hd__tuning tuning;           /* of collectives over send and recv: comm.tune, comm.sums */
     HD__ARRAY(struct hd__chosen_hook) hooks;
+    HD__ARRAY(struct hd__chosen) sinks; /* of metrics */
 };
 
 /* Compiles all stages. The job must be resolved for the number of ranks; job and plugins outlive the result. */

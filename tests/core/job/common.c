@@ -30,7 +30,7 @@ const char full_job[] =
     "precision:  {compute: bf16, grad: fp32, reduce: bf16}\n"
     "recompute:  {every: 2}\n"
     "checkpoint: {use: posix, dir: out, every: 100, keep: 2, async: false, resume: never, stage: 1}\n"
-    "metrics:    {every: 10, jsonl: m.jsonl, tensorboard: tb}\n";
+    "metrics:    {every: 10, jsonl: m.jsonl, tensorboard: tb, sinks: [other, {use: lines, stage: 4}]}\n";
 
 const char small_job[] = "job: {steps: 20}\n"
                          "optimizer: {use: sgd}\n"
