@@ -1,7 +1,7 @@
 /* metrics-tensorboard: an event file's bytes.
  *
- * An event file is a sequence of TFRecords (length, masked CRC-32C of the length, data, masked CRC-32C of the data), each a
- * protobuf message tensorflow.Event. Only what scalars need is written. */
+ * An event file is a sequence of TFRecords (length, masked CRC-32C of the length, data, masked CRC-32C of the data), each
+ * a protobuf message tensorflow.Event. Only what scalars need is written. */
 #ifndef METRICS_TENSORBOARD_EVENTS_H
 #define METRICS_TENSORBOARD_EVENTS_H
 
