@@ -22,9 +22,7 @@ int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uin
                                  err);
 }
 
-/* A plugin's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job. Strategies
- * are addressed by name: "strategies.zero.bucket is ...". */
-static int32_t locate_plugin_error(struct hd__job *job, const char *section, struct hd_error *err)
+int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struct hd_error *err)
 {
     size_t n = strspn(err->message, "abcdefghijklmnopqrstuvwxyz0123456789_."), length = strcspn(section, ".");
     int key = !strncmp(err->message, section, length) && err->message[length] == '.';
@@ -37,7 +35,7 @@ static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
     int32_t rc = ops->check ? ops->check(c->optimizer_choice.settings, err) : HD_OK;
     double peak;
     if (rc)
-        return locate_plugin_error(c->job, "optimizer", err);
+        return hd__compile_locate_error(c->job, "optimizer", err);
     peak = ops->learning_rate(c->optimizer_choice.settings);
     if (c->job->schedule.min_lr > peak)
         return hd__job_fail(c->job, "schedule.min_lr", err,
@@ -64,7 +62,7 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
     job->schedule.lr = c->optimizer.ops->learning_rate(c->optimizer.settings);
     rc = c->model_choice.component->ops.model.open(c->host, c->model_choice.settings, &c->model, err);
     if (rc)
-        return locate_plugin_error(job, "model", err);
+        return hd__compile_locate_error(job, "model", err);
     c->info.struct_size = sizeof c->info;
     return c->model_choice.component->ops.model.info(c->model, &c->info, err);
 }
@@ -165,7 +163,7 @@ static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int 
     for (uint64_t s = 0; s < c->n_strategies && !rc; s++) {
         rc = run_strategy(c, p, &c->strategies[s], slot, err);
         if (rc)
-            locate_plugin_error(c->job, c->job->strategies[s]->path, err);
+            hd__compile_locate_error(c->job, c->job->strategies[s]->path, err);
     }
     return rc;
 }

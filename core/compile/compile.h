@@ -24,6 +24,7 @@ struct hd__compiled {
     const struct hd_host *host;      /* what plug-ins are lent */
     struct hd__selection *selection; /* transports and hooks: runtime/exec/select.h */
     struct hd__chosen model_choice, optimizer_choice, device_choice;
+    struct hd__chosen data_choice;
     struct hd__chosen checkpoint_choice; /* component NULL: nothing is saved */
     struct hd__chosen *strategies;
     uint64_t n_strategies;
@@ -42,6 +43,9 @@ struct hd__compiled {
 /* Finds a component and parses its section of the job. */
 int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
                            struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err);
+/* A plug-in's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job; any other the
+ * section's. Strategies are addressed by name: "strategies.zero.bucket is ...". */
+int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struct hd_error *err);
 
 /* What hd__exec_compile of runtime/exec/select.h is made of: a frame, in which it chooses device, checkpoints and transports; then the program of
  * every stage, by plug-ins that this opens. A fault leaves a frame that can be finished. The job must be resolved for the number of

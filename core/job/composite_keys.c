@@ -1,5 +1,5 @@
-/* Keys that are more than one option: mesh.dp, data.train and data.val, comm.axes and comm.hooks,
- * precision.loss_scale, recompute. Each reader fills the job and notes the value for printing. */
+/* Keys that are more than one option: mesh.dp, data.train and data.val, comm.axes and comm.hooks, precision.loss_scale,
+ * recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes the value for printing. */
 #include "core/job/internal.h"
 
 #include <math.h>
@@ -286,6 +286,50 @@ static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__
     return rc;
 }
 
+/* ---- metrics.tensorboard, metrics.sinks */
+
+/* Room for `more` behind those that are there. */
+static struct hd__job_section **grow_sinks(struct hd__job *job, uint32_t more)
+{
+    struct hd__job_section **all = hd__arena_alloc(&job->arena, (job->n_sinks + more + 1) * sizeof *all);
+    for (uint64_t i = 0; i < job->n_sinks; i++)
+        all[i] = job->sinks[i];
+    job->sinks = all;
+    return all + job->n_sinks;
+}
+
+static int32_t read_tensorboard(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    struct hd__tree_node *map = hd__tree_map(&job->arena, node->origin);
+    if (node->kind != HD__SCALAR)
+        return hd__job_node_fail(node, err, "%s is %s where a folder is wanted", path, hd__tree_kind_name(node));
+    hd__tree_set(map, "dir", node, &job->arena);
+    int32_t rc =
+        hd__job_section_make(job, path, HD_KIND_METRICS, "tensorboard", map, node->origin, grow_sinks(job, 1), err);
+    if (rc)
+        return rc;
+    job->n_sinks++;
+    hd__job_value_set_tree(job, path, node, 0);
+    return HD_OK;
+}
+
+static int32_t read_sinks(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    if (node->kind != HD__LIST)
+        return hd__job_node_fail(node, err, "%s is %s where a list is wanted: [{use: NAME, ...}]", path,
+                                 hd__tree_kind_name(node));
+    struct hd__job_section **sinks = grow_sinks(job, node->count);
+    for (uint32_t i = 0; i < node->count; i++) {
+        const char *name = hd__arena_format(&job->arena, "%s.%u", path, i);
+        int32_t rc = named_or_mapping(job, name, HD_KIND_METRICS, node->value[i], &sinks[i], err);
+        if (rc)
+            return rc;
+    }
+    job->n_sinks += node->count;
+    hd__job_value_set_tree(job, path, node, 0);
+    return HD_OK;
+}
+
 hd__job_composite_fn hd__job_composite_key(const char *path)
 {
     static const struct {
@@ -296,7 +340,8 @@ hd__job_composite_fn hd__job_composite_key(const char *path)
         {"data.val", read_sources},    {"comm.axes", read_axes},
         {"comm.hooks", read_hooks},    {"comm.inside", read_inside},
         {"comm.levels", read_levels},  {"precision.loss_scale", read_loss_scale},
-        {"recompute", read_recompute},
+        {"recompute", read_recompute}, {"metrics.tensorboard", read_tensorboard},
+        {"metrics.sinks", read_sinks},
     };
     for (size_t i = 0; i < HD__COUNT(table); i++)
         if (!strcmp(table[i].path, path))

@@ -23,8 +23,8 @@
 struct hd__tree_node; /* core/base/yaml_tree.h */
 struct hd__job;
 
-/* A part of the job that names a component: device, comm, each strategy, optimizer, model, checkpoint, each
- * hook, each transport of comm.axes. */
+/* A part of the job that names a component: device, comm, each strategy, optimizer, model, data, checkpoint,
+ * each hook, each transport of comm.axes. */
 struct hd__job_section {
     const char *path;           /* as the command line addresses it: "optimizer", "strategies.zero", "comm.axes.dp" */
     const char *use;            /* the component's name */
@@ -63,15 +63,6 @@ struct hd__sources {
 
 enum { HD__DETERMINISTIC_NORMAL = 0, HD__DETERMINISTIC_EXACT = 1 };
 enum { HD__SUMS_TREE = 0, HD__SUMS_ANY = 1 }; /* of sums over send and recv */
-enum {
-    HD__FORMAT_AUTO = 0,
-    HD__FORMAT_BYTES,
-    HD__FORMAT_LLMC,
-    HD__FORMAT_NANOGPT,
-    HD__FORMAT_MEGATRON,
-    HD__FORMAT_NPY
-};
-enum { HD__TOKEN_UINT16 = 0, HD__TOKEN_UINT32 = 1 };
 enum { HD__RECOMPUTE_NONE = 0, HD__RECOMPUTE_SELECTIVE, HD__RECOMPUTE_FULL, HD__RECOMPUTE_EVERY };
 enum { HD__LOSS_SCALE_NONE = 0, HD__LOSS_SCALE_DYNAMIC, HD__LOSS_SCALE_STATIC };
 
@@ -96,7 +87,7 @@ struct hd__job {
     int32_t device_capture;
 
     /* sections of plugins. checkpoint is NULL when nothing is to be saved; the others are never NULL */
-    struct hd__job_section *device, *comm, *optimizer, *model, *checkpoint;
+    struct hd__job_section *device, *comm, *optimizer, *model, *data, *checkpoint;
     struct hd__job_section **strategies; /* in the job's order, never empty */
     uint64_t n_strategies;
     struct hd__job_section **hooks; /* comm.hooks: wrappers, the first is outermost */
@@ -123,8 +114,6 @@ struct hd__job {
     /* data: */
     struct hd__sources train, val; /* val.count 0: none */
     double val_fraction;           /* the last part of train, 0 to 1 */
-    int32_t format;                /* HD__FORMAT_... */
-    int32_t token_dtype;           /* HD__TOKEN_... */
     int64_t seq_len;
     int64_t batch;             /* sequences of one step, over all ranks */
     int64_t micro_batch;       /* sequences of one micro-batch on one data coordinate; resolved */
@@ -156,7 +145,8 @@ struct hd__job {
     /* metrics: */
     int64_t metrics_every;
     const char *metrics_jsonl;
-    const char *metrics_tensorboard; /* NULL: none */
+    struct hd__job_section **sinks; /* metrics.tensorboard, which is a short form, and metrics.sinks */
+    uint64_t n_sinks;
     int32_t metrics_profile;
     const char *metrics_blocks; /* NULL: none */
 

@@ -96,6 +96,15 @@ static const struct hd__job_section *find_axis(const struct hd__job *job, const 
     return NULL;
 }
 
+static struct hd__tree_node *list_view(struct view *v, struct hd__job_section *const *sections, uint64_t n)
+{
+    struct hd__tree_node *list = hd__arena_alloc(&v->arena, sizeof *list);
+    list->kind = HD__LIST;
+    for (uint64_t i = 0; i < n; i++)
+        hd__tree_push(list, section_view(v, sections[i]), &v->arena);
+    return list;
+}
+
 static void put_comm(struct view *v, struct hd__tree_node *map)
 {
     const struct hd__job *job = v->job;
@@ -116,20 +125,16 @@ static void put_comm(struct view *v, struct hd__tree_node *map)
     }
     if (!job->n_hooks)
         return;
-    struct hd__tree_node *hooks = hd__arena_alloc(&v->arena, sizeof *hooks);
-    hooks->kind = HD__LIST;
-    for (uint64_t i = 0; i < job->n_hooks; i++)
-        hd__tree_push(hooks, section_view(v, job->hooks[i]), &v->arena);
-    hd__tree_set(map, "hooks", hooks, &v->arena);
+    hd__tree_set(map, "hooks", list_view(v, job->hooks, job->n_hooks), &v->arena);
 }
 
-static struct hd__tree_node *strategies_view(struct view *v)
+/* The short form, which comes first, is printed as it was written. */
+static void put_sinks(struct view *v, struct hd__tree_node *map)
 {
-    struct hd__tree_node *list = hd__arena_alloc(&v->arena, sizeof *list);
-    list->kind = HD__LIST;
-    for (uint64_t i = 0; i < v->job->n_strategies; i++)
-        hd__tree_push(list, section_view(v, v->job->strategies[i]), &v->arena);
-    return list;
+    const struct hd__job *job = v->job;
+    uint64_t first = job->n_sinks && !strcmp(job->sinks[0]->path, "metrics.tensorboard");
+    if (job->n_sinks > first)
+        hd__tree_set(map, "sinks", list_view(v, job->sinks + first, job->n_sinks - first), &v->arena);
 }
 
 static const struct hd__job_section *section_of(const struct hd__job *job, uint32_t kind)
@@ -137,6 +142,7 @@ static const struct hd__job_section *section_of(const struct hd__job *job, uint3
     const struct hd__job_section *const all[] = {
         [HD_KIND_DEVICE] = job->device,       [HD_KIND_COMM] = job->comm,       [HD_KIND_STRATEGY] = NULL,
         [HD_KIND_OPTIMIZER] = job->optimizer, [HD_KIND_CKPT] = job->checkpoint, [HD_KIND_MODEL] = job->model,
+        [HD_KIND_DATA] = job->data,
     };
     return kind < HD__COUNT(all) ? all[kind] : NULL;
 }
@@ -152,7 +158,7 @@ static struct hd__tree_node *make_view(struct view *v)
         if (s->kind == HD_KIND_CKPT && !own)
             continue;
         if (s->kind == HD_KIND_STRATEGY)
-            node = strategies_view(v);
+            node = list_view(v, v->job->strategies, v->job->n_strategies);
         else if (single)
             node = leaf(v, single);
         else
@@ -161,6 +167,8 @@ static struct hd__tree_node *make_view(struct view *v)
             put_core_keys(v, node, s->name);
         if (own == v->job->comm && own)
             put_comm(v, node);
+        if (!strcmp(s->name, "metrics"))
+            put_sinks(v, node);
         if (node->kind != HD__MAP || node->count)
             hd__tree_set(root, s->name, node, &v->arena);
     }

@@ -196,6 +196,16 @@ static int32_t collect_keys(struct parse_state *w, const struct hd__tree_node *m
     return rc;
 }
 
+/* An unknown key near to a missing one, so that it is no plugin's; NULL: none. */
+static const struct hd__tree_node *find_misspelt(const struct parse_state *w, const char *missing)
+{
+    for (uint32_t k = 0; w->f->node && k < w->f->node->count; k++)
+        if (hd__option_find(&w->f->table, w->f->node->key[k]->text) < 0 &&
+            hd__nearest(w->f->node->key[k]->text, &missing, 1))
+            return w->f->node->key[k];
+    return NULL;
+}
+
 /* Missing required keys, all of them in one message. */
 static int32_t check_required(const struct parse_state *w)
 {
@@ -206,6 +216,11 @@ static int32_t check_required(const struct parse_state *w)
         struct hd_option o = hd__option_at(&w->f->table, i);
         if (!(o.flags & HD_OPTION_REQUIRED) || w->given[i])
             continue;
+        const struct hd__tree_node *key = find_misspelt(w, o.name);
+        if (key) {
+            hd__text_free(&missing);
+            return unknown_key(w, key, key->text);
+        }
         hd__text_add(&missing, "%s%s", n++ ? ", " : "", o.name);
         help = o.help ? o.help : "";
     }

@@ -111,6 +111,8 @@ static struct hd__job_section **section_slot(struct hd__job *job, uint32_t kind)
         return &job->optimizer;
     case HD_KIND_MODEL:
         return &job->model;
+    case HD_KIND_DATA:
+        return &job->data;
     case HD_KIND_CKPT:
         return &job->checkpoint;
     default:
@@ -262,9 +264,6 @@ static int32_t check_data(struct hd__job *job, struct hd_error *err)
     if (job->eval_every && !job->val.count && job->val_fraction == 0)
         return hd__job_fail(job, "eval.every", err,
                             "eval.every: nothing to evaluate on; say data.val or data.val_fraction");
-    if (job->token_dtype && job->format != HD__FORMAT_NANOGPT && job->format != HD__FORMAT_AUTO)
-        return hd__job_fail(job, "data.token_dtype", err,
-                            "data.token_dtype: only nanogpt files need it; the others say it");
     return HD_OK;
 }
 

@@ -18,6 +18,8 @@ HEAD(hd_ckpt_ops);
 HEAD(hd_model_ops);
 HEAD(hd_strategy_ops);
 HEAD(hd_hook_ops);
+HEAD(hd_data_ops);
+HEAD(hd_metrics_ops);
 
 static const struct hd__plugin_slot device_slots[] = {
     SLOT(hd_device_ops, open),    SLOT(hd_device_ops, close),  SLOT(hd_device_ops, supports),
@@ -50,6 +52,19 @@ static const struct hd__plugin_slot model_slots[] = {
 static const struct hd__plugin_slot hook_slots[] = {
     SLOT(hd_hook_ops, open),
     SLOT(hd_hook_ops, close),
+};
+
+static const struct hd__plugin_slot data_slots[] = {
+    SLOT(hd_data_ops, open),
+    SLOT(hd_data_ops, close),
+    SLOT(hd_data_ops, info),
+    SLOT(hd_data_ops, read),
+};
+
+static const struct hd__plugin_slot metrics_slots[] = {
+    SLOT(hd_metrics_ops, open),
+    SLOT(hd_metrics_ops, write),
+    SLOT(hd_metrics_ops, close),
 };
 
 static const char *check_device(const void *ops)
@@ -113,6 +128,8 @@ static const struct hd__plugin_kind kinds[] = {
     KIND(HD_KIND_CKPT, hd_ckpt_ops, read_back, ckpt_slots, NULL),
     KIND(HD_KIND_MODEL, hd_model_ops, config_json, model_slots, NULL),
     KIND(HD_KIND_HOOK, hd_hook_ops, leave, hook_slots, check_hook),
+    KIND(HD_KIND_DATA, hd_data_ops, check, data_slots, NULL),
+    KIND(HD_KIND_METRICS, hd_metrics_ops, close, metrics_slots, NULL),
     {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops), END(struct hd_strategy_ops, transform),
      NULL, 0, check_strategy},
 };

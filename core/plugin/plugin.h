@@ -12,10 +12,12 @@
 #include "core/base/base.h"
 #include "heddle/ckpt.h"
 #include "heddle/comm.h"
+#include "heddle/data.h"
 #include "heddle/device.h"
 #include "heddle/experimental/strategy.h"
 #include "heddle/hook.h"
 #include "heddle/host.h"
+#include "heddle/metrics.h"
 #include "heddle/model.h"
 #include "heddle/optimizer.h"
 #include "heddle/plugin.h"
@@ -44,6 +46,8 @@ struct hd__component {
         struct hd_model_ops model;
         struct hd_strategy_ops strategy;
         struct hd_hook_ops hook;
+        struct hd_data_ops data;
+        struct hd_metrics_ops metrics;
     } ops;
 };
 

@@ -21,7 +21,9 @@ struct hd_host;
     X(HD_KIND_OPTIMIZER, 4, "optim")   \
     X(HD_KIND_CKPT, 5, "ckpt")         \
     X(HD_KIND_MODEL, 6, "model")       \
-    X(HD_KIND_HOOK, 7, "hook")
+    X(HD_KIND_HOOK, 7, "hook")         \
+    X(HD_KIND_DATA, 8, "data")         \
+    X(HD_KIND_METRICS, 9, "metrics")
 
 enum {
 #define HD_KIND_ENUM(constant, value, name) constant = value,

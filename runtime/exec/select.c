@@ -49,13 +49,30 @@ static int32_t choose_hook(struct hd__compiled *c, struct hd__job_section *secti
     return rc;
 }
 
+static int32_t choose_data(struct hd__compiled *c, struct hd_error *err)
+{
+    struct hd__chosen *chosen = &c->data_choice;
+    int32_t rc = hd__compile_choose(c->job, c->plugins, HD_KIND_DATA, c->job->data, chosen, err);
+    if (rc || !chosen->component->ops.data.check || !(rc = chosen->component->ops.data.check(chosen->settings, err)))
+        return rc;
+    return hd__compile_locate_error(c->job, "data", err);
+}
+
 /* What runs the program: looked at here, so that a job with a mistake in any section is refused before anything starts. */
 static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
     int32_t rc = hd__compile_choose(job, c->plugins, HD_KIND_DEVICE, job->device, &c->device_choice, err);
+    if (!rc)
+        rc = choose_data(c, err);
     if (!rc && job->checkpoint)
         rc = hd__compile_choose(job, c->plugins, HD_KIND_CKPT, job->checkpoint, &c->checkpoint_choice, err);
+    for (uint64_t i = 0; i < job->n_sinks && !rc; i++) {
+        struct hd__chosen sink;
+        rc = hd__compile_choose(job, c->plugins, HD_KIND_METRICS, job->sinks[i], &sink, err);
+        if (!rc)
+            hd__push(&c->selection->sinks, sink);
+    }
     for (uint64_t i = 0; i < job->n_hooks && !rc; i++)
         rc = choose_hook(c, job->hooks[i], err);
     if (rc || c->mesh.ranks == 1)
@@ -155,6 +172,7 @@ void hd__exec_compiled_free(struct hd__compiled *c)
     hd__free_array(&c->selection->comms);
     hd__comm_tuning_free(&c->selection->tuning);
     hd__free_array(&c->selection->hooks);
+    hd__free_array(&c->selection->sinks);
     free(c->selection);
     hd__compiled_finish(c);
 }

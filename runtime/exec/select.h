@@ -1,4 +1,4 @@
-/* runtime/exec/select: a job with what runs it: its device, checkpoints, transports and hooks, and the programs that core/compile makes. */
+/* runtime/exec/select: a job with what runs it: its device, data, checkpoints, transports and hooks, and the programs that core/compile makes. */
 #ifndef HD_RUNTIME_EXEC_SELECT_H
 #define HD_RUNTIME_EXEC_SELECT_H
 
@@ -8,11 +8,12 @@
 /* The table that is lent to plugins. */
 struct hd_host *hd__exec_host_table(void);
 
-/* Of a struct hd__compiled; its device_choice and checkpoint_choice are filled in here, too. */
+/* Of a struct hd__compiled; its device_choice, data_choice and checkpoint_choice are filled in here, too. */
 struct hd__selection {
     HD__ARRAY(struct hd__chosen) comms; /* jobs with more than one rank: each transport once */
     struct hd__tuning tuning;           /* of collectives over send and recv: comm.tune, comm.sums */
     HD__ARRAY(struct hd__chosen) hooks; /* comm.hooks, the outermost first */
+    HD__ARRAY(struct hd__chosen) sinks; /* metrics.sinks */
 };
 
 /* Compiles all stages. The job must be resolved for the number of ranks; job and plugins outlive the result. */

@@ -1,9 +1,9 @@
-/* service/data/data: token sources.
+/* service/data/data: tokens as sequences.
  *
- * One or more files of tokens become an endless stream of numbered sequences. Sequence `number` is a pure
- * function of the configuration: nothing is kept between reads, so any rank can read any sequence in any
- * order, the global batch is the same whatever the number of ranks, and the position in the data is one
- * integer.
+ * One or more files of tokens, or whatever else a plug-in opens (heddle/data.h), become an endless stream of numbered
+ * sequences. Sequence `number` is a pure function of the configuration: nothing is kept between reads, so any rank can
+ * read any sequence in any order, the global batch is the same whatever the number of ranks, and the position in the
+ * data is one integer.
  *
  * - Within a source, sequence i has the tokens [i * seq_len, (i + 1) * seq_len) as inputs and the same
  *   shifted by one as labels: (tokens - 1) / seq_len sequences. Listed files are read as if they were one.
@@ -13,27 +13,12 @@
  *   every stretch of the stream has the mixture asked for.
  * - val_fraction v holds out the tail of each source: floor(tokens * (1 - v)) tokens are trained on.
  *
- * Files are memory-mapped; a file that is cut short while it is mapped ends the process with SIGBUS, as for
- * any mapped file. Token ids are checked against the vocabulary as they are read; hd__data_scan looks before. */
+ * Token ids are checked against the vocabulary as they are read; hd__data_scan looks before. */
 #ifndef HD_SERVICE_DATA_DATA_H
 #define HD_SERVICE_DATA_DATA_H
 
 #include "core/base/base.h"
-
-/* X(constant, value, name): the values of data.format */
-#define HD__DATA_FORMATS(X)             \
-    X(HD__DATA_AUTO, 0, "auto")         \
-    X(HD__DATA_BYTES, 1, "bytes")       \
-    X(HD__DATA_LLMC, 2, "llmc")         \
-    X(HD__DATA_NANOGPT, 3, "nanogpt")   \
-    X(HD__DATA_MEGATRON, 4, "megatron") \
-    X(HD__DATA_NPY, 5, "npy")
-
-enum {
-#define HD__DATA_FORMAT_ENUM(constant, value, name) constant = value,
-    HD__DATA_FORMATS(HD__DATA_FORMAT_ENUM)
-#undef HD__DATA_FORMAT_ENUM
-};
+#include "heddle/data.h"
 
 #define HD__DATA_MIX_SLOTS 65536 /* positions in a round of a weighted mix */
 
@@ -44,11 +29,12 @@ struct hd__data_source {
 
 struct hd__data_config {
     const struct hd__data_source *sources;
+    const struct hd_data_ops *ops; /* of the plug-in that opens them; these three outlive the data */
+    const void *settings;
+    const struct hd_host *host;
     uint32_t n_sources;
-    uint32_t format;      /* HD__DATA_... */
-    uint32_t token_bytes; /* of nanogpt files: 2 or 4; 0 means 2 */
-    int32_t mix;          /* the sources' weights count; else they are one after the other */
-    int32_t held_out;     /* read the held-out tail instead of the part to train on */
+    int32_t mix;      /* the sources' weights count; else they are one after the other */
+    int32_t held_out; /* read the held-out tail instead of the part to train on */
     int32_t shuffle;
     double val_fraction; /* 0 <= v < 1 */
     int64_t seq_len;
@@ -58,13 +44,12 @@ struct hd__data_config {
 
 struct hd__data;
 
-/* Opens and checks all files. HD_E_NOTFOUND, HD_E_IO, HD_E_CORRUPT, HD_E_INVALID (too short, unusable
- * weights). */
+/* Opens all files. The plug-in's error, or HD_E_INVALID (too short, unusable weights). */
 int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **data, struct hd_error *err);
 void hd__data_close(struct hd__data *data); /* NULL is fine */
 
 /* Looks at the ids of what will be read, at most `tokens` of them, shared among the files: HD_E_INVALID names file and
- * position of the first outside the vocabulary. Costs a pass over memory; nothing where a type cannot hold such an id. */
+ * position of the first outside the vocabulary. A pass over the files; none where a type cannot hold such an id. */
 int32_t hd__data_scan(const struct hd__data *data, uint64_t tokens, struct hd_error *err);
 
 /* Sequences of one epoch (of all sources together), and tokens of the part that is read. */
@@ -78,27 +63,6 @@ int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids
 
 /* Item i of a permutation of 0 .. n-1 that `key` chooses; no memory. i < n. */
 uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key);
-
-/* ---- one file (token_files.c) */
-struct hd__data_token_file {
-    char *path;
-    const void *map; /* the whole file */
-    uint64_t map_bytes;
-    const uint8_t *at; /* the first token */
-    uint64_t count;
-    uint32_t type; /* HD__TOKEN_... */
-};
-
-/* Opens, maps and checks one file. `file` is written only on success. */
-int32_t hd__data_token_file_open(const char *path, uint32_t format, uint32_t token_bytes,
-                                 struct hd__data_token_file *file, struct hd_error *err);
-void hd__data_token_file_close(struct hd__data_token_file *file);
-/* Tokens [first, first + count) into out; ids outside 0 .. vocab-1 are refused. */
-int32_t hd__data_token_file_read(const struct hd__data_token_file *file, uint64_t first, uint64_t count, int64_t vocab,
-                                 int32_t *out, struct hd_error *err);
-/* The same refusal, without reading. */
-int32_t hd__data_token_file_scan(const struct hd__data_token_file *file, uint64_t first, uint64_t count, int64_t vocab,
-                                 struct hd_error *err);
 
 /* ---- reading ahead: a thread keeps the next requests ready, so that reading is off the critical path.
  * A request is `rows` sequences; `number` says which one row j of request r is. */

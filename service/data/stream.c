@@ -3,15 +3,17 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
-/* Files up to this size are asked for as a whole: random reads then find them in memory. */
-#define READ_WHOLE (UINT64_C(256) << 20)
+struct data_file {
+    char *path;
+    struct hd_data *data; /* of the plug-in */
+    struct hd_data_info info;
+};
 
 /* A stream of tokens: consecutive files, of which [first, first + tokens) is read. */
 struct token_stream {
-    struct hd__data_token_file *files; /* into hd__data.files */
-    uint64_t *start;                   /* start[k]: tokens before file k; start[n_files]: all of them */
+    struct data_file *files; /* into hd__data.files */
+    uint64_t *start;         /* start[k]: tokens before file k; start[n_files]: all of them */
     uint32_t n_files;
     uint32_t slots; /* in a round of a mix */
     uint64_t first, tokens, sequences;
@@ -26,7 +28,7 @@ struct mix_slot {
 
 struct hd__data {
     struct hd__data_config config; /* without its sources */
-    struct hd__data_token_file *files;
+    struct data_file *files;
     struct token_stream *streams;
     struct mix_slot *round; /* HD__DATA_MIX_SLOTS of them; NULL without a mix */
     uint32_t n_files, n_streams;
@@ -130,8 +132,6 @@ static int32_t check_config(const struct hd__data_config *c, struct hd_error *er
                        (long)c->vocab);
     if (!(c->val_fraction >= 0 && c->val_fraction < 1))
         return hd_fail(err, HD_E_INVALID, "data: val_fraction %g is outside 0 <= v < 1", c->val_fraction);
-    if (c->token_bytes != 0 && c->token_bytes != 2 && c->token_bytes != 4)
-        return hd_fail(err, HD_E_INVALID, "data: tokens of %u bytes; uint16 and uint32 are known", c->token_bytes);
     for (uint32_t k = 0; c->mix && k < c->n_sources; k++)
         if (!(c->sources[k].weight > 0) || isinf(c->sources[k].weight))
             return hd_fail(err, HD_E_INVALID, "%s: weight %g; weights are above 0", c->sources[k].path,
@@ -139,25 +139,29 @@ static int32_t check_config(const struct hd__data_config *c, struct hd_error *er
     return HD_OK;
 }
 
-static void advise(const struct hd__data *d, const struct hd__data_token_file *f)
+static int32_t open_file(const struct hd__data *d, const char *path, struct data_file *f, struct hd_error *err)
 {
-    void *map = (void *)f->map;
-    if (f->map_bytes <= READ_WHOLE)
-        madvise(map, f->map_bytes, MADV_WILLNEED);
-    else if (!d->config.shuffle)
-        madvise(map, f->map_bytes, MADV_SEQUENTIAL);
+    const struct hd__data_config *c = &d->config;
+    const struct hd_data_source source = {
+        .struct_size = sizeof source, .path = path, .hints = c->shuffle ? 0 : HD_DATA_IN_ORDER};
+    int32_t rc = c->ops->open(c->host, c->settings, &source, &f->data, err);
+    if (rc)
+        return rc;
+    f->info.struct_size = sizeof f->info;
+    rc = c->ops->info(f->data, &f->info, err);
+    if (rc)
+        c->ops->close(f->data);
+    else
+        f->path = hd__strdup(path);
+    return rc;
 }
 
 static int32_t open_files(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     d->files = hd__alloc(c->n_sources * sizeof *d->files);
-    for (; d->n_files < c->n_sources && !rc; d->n_files += !rc) {
-        struct hd__data_token_file *f = &d->files[d->n_files];
-        rc = hd__data_token_file_open(c->sources[d->n_files].path, c->format, c->token_bytes, f, err);
-        if (!rc)
-            advise(d, f);
-    }
+    for (; d->n_files < c->n_sources && !rc; d->n_files += !rc)
+        rc = open_file(d, c->sources[d->n_files].path, &d->files[d->n_files], err);
     return rc;
 }
 
@@ -190,7 +194,7 @@ static int32_t open_streams(struct hd__data *d, const struct hd__data_config *c,
         s->key = mix64(c->seed ^ mix64(k));
         s->start = hd__alloc((s->n_files + 1) * sizeof *s->start);
         for (uint32_t j = 0; j < s->n_files; j++)
-            s->start[j + 1] = s->start[j] + s->files[j].count;
+            s->start[j + 1] = s->start[j] + s->files[j].info.tokens;
         int32_t rc = set_stream_range(c, s, err);
         if (rc)
             return rc;
@@ -230,8 +234,10 @@ void hd__data_close(struct hd__data *d)
         return;
     for (uint32_t k = 0; k < d->n_streams; k++)
         free(d->streams[k].start);
-    for (uint32_t k = 0; k < d->n_files; k++)
-        hd__data_token_file_close(&d->files[k]);
+    for (uint32_t k = 0; k < d->n_files; k++) {
+        d->config.ops->close(d->files[k].data);
+        free(d->files[k].path);
+    }
     free(d->streams);
     free(d->files);
     free(d->round);
@@ -248,6 +254,30 @@ uint64_t hd__data_tokens(const struct hd__data *d)
     return d->tokens;
 }
 
+/* ---- reading */
+
+/* Tokens [first, first + count) of a file into `out`; NULL: they are only looked at. */
+static int32_t read_file(const struct hd__data *d, const struct data_file *f, uint64_t first, uint64_t count,
+                         int32_t *out, struct hd_error *err)
+{
+    enum { BLOCK = 2048 };
+    int64_t block[BLOCK];
+    for (uint64_t end = first + count, n; first < end; first += n) {
+        n = HD__MIN(BLOCK, end - first);
+        int32_t rc = d->config.ops->read(f->data, first, n, block, err);
+        for (uint64_t i = 0; i < n && !rc; i++) {
+            if ((uint64_t)block[i] >= (uint64_t)d->config.vocab)
+                return hd_fail(err, HD_E_INVALID, "%s: token %lu is %ld, outside the model's vocabulary of %ld",
+                               f->path, (unsigned long)(first + i), (long)block[i], (long)d->config.vocab);
+            if (out)
+                *out++ = (int32_t)block[i];
+        }
+        if (rc)
+            return rc;
+    }
+    return HD_OK;
+}
+
 /* Every file gets the same share of what is left: of many files, the first must not take all. */
 int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error *err)
 {
@@ -260,18 +290,17 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
             if (to <= from)
                 continue;
             n = HD__MIN(to - from, tokens / left);
-            rc = hd__data_token_file_scan(&s->files[j], from - s->start[j], n, d->config.vocab, err);
+            if (!s->files[j].info.max_token || s->files[j].info.max_token >= d->config.vocab)
+                rc = read_file(d, &s->files[j], from - s->start[j], n, NULL, err);
             tokens -= n;
         }
     }
     return rc;
 }
 
-/* ---- reading */
-
 /* Tokens [at, at + count) of a stream, which may begin in one file and end in another. */
-static int32_t read_stream(const struct token_stream *s, uint64_t at, uint64_t count, int64_t vocab, int32_t *out,
-                           struct hd_error *err)
+static int32_t read_stream(const struct hd__data *d, const struct token_stream *s, uint64_t at, uint64_t count,
+                           int32_t *out, struct hd_error *err)
 {
     uint32_t k = 0;
     int32_t rc = HD_OK;
@@ -279,7 +308,7 @@ static int32_t read_stream(const struct token_stream *s, uint64_t at, uint64_t c
         k++;
     for (; count && !rc; k++) {
         uint64_t n = HD__MIN(count, s->start[k + 1] - at);
-        rc = hd__data_token_file_read(&s->files[k], at - s->start[k], n, vocab, out, err);
+        rc = read_file(d, &s->files[k], at - s->start[k], n, out, err);
         out += n;
         at += n;
         count -= n;
@@ -311,7 +340,7 @@ int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, i
     if (d->config.shuffle)
         i = hd__data_permute(i, s->sequences, s->key + nth / s->sequences);
     at = s->first + i * (uint64_t)d->config.seq_len + (uint64_t)s_first;
-    int32_t rc = read_stream(s, at, (uint64_t)s_count, d->config.vocab, ids, err);
+    int32_t rc = read_stream(d, s, at, (uint64_t)s_count, ids, err);
     memcpy(labels, ids + 1, (size_t)(s_count - 1) * sizeof *labels);
-    return rc ? rc : read_stream(s, at + (uint64_t)s_count, 1, d->config.vocab, labels + s_count - 1, err);
+    return rc ? rc : read_stream(d, s, at + (uint64_t)s_count, 1, labels + s_count - 1, err);
 }

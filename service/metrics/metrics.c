@@ -1,6 +1,4 @@
 /* One write() a line; numbers with enough digits to tell two floats apart. */
-#include "service/metrics/metrics.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,14 +8,15 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
-#include "service/metrics/tensorboard.h"
+#include "service/metrics/internal.h"
 
 struct hd__metrics {
     int fd, is_terminal, write_failed; /* lost: the last line was not written */
     char *path;
     double started;
-    int64_t first_step;                           /* step before the first of this run */
-    struct hd__metrics_event_writer *tensorboard; /* NULL: none */
+    int64_t first_step; /* step before the first of this run */
+    char *start;        /* the first line */
+    HD__ARRAY(struct hd__metrics_sink *) sinks;
 };
 
 /* ---- resuming */
@@ -83,7 +82,6 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
 {
     struct hd__metrics *m;
     struct hd__text text = {0};
-    char *first;
     int why;
     int32_t rc = resumed ? hd__metrics_truncate(path, resumed, err) : HD_OK;
     if (rc)
@@ -100,9 +98,8 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
     m->is_terminal = hd__output_is_terminal();
     m->started = hd__now();
     m->first_step = resumed;
-    first = json_dumps(start, JSON_COMPACT);
-    hd__text_add(&text, "%s\n", first);
-    free(first);
+    m->start = json_dumps(start, JSON_COMPACT);
+    hd__text_add(&text, "%s\n", m->start);
     write_line(m, &text);
     *metrics = m;
     return HD_OK;
@@ -138,58 +135,84 @@ static void print_step(struct hd__metrics *m, const struct hd__metrics_row *r)
     fflush(stdout);
 }
 
-int32_t hd__metrics_open_tensorboard(struct hd__metrics *m, const char *folder, int64_t resumed, struct hd_error *err)
+int32_t hd__metrics_add_sink(struct hd__metrics *m, const struct hd__metrics_sink_config *config, struct hd_error *err)
 {
-    return hd__metrics_event_writer_open(folder, resumed, &m->tensorboard, err);
+    const struct hd_metrics_start start = {.struct_size = sizeof start,
+                                           .job = config->job,
+                                           .record = m->start,
+                                           .step = m->first_step,
+                                           .steps = config->steps};
+    struct hd__metrics_sink *sink;
+    int32_t rc = hd__metrics_sink_open(config, &start, &sink, err);
+    if (!rc)
+        hd__push(&m->sinks, sink);
+    return rc;
 }
 
-static void write_tensorboard(struct hd__metrics *m, const struct hd__metrics_row *r)
-{
-    struct timespec now;
-    const struct hd__metrics_scalar scalars[] = {
-        {"train/loss", r->loss},
-        {"val/loss", r->val_loss},
-        {"train/grad_norm", isfinite(r->grad_norm) ? r->grad_norm : NAN},
-        {"train/lr", r->lr},
-        {"train/loss_scale", r->loss_scale > 0 ? r->loss_scale : NAN},
-        {"perf/tokens_per_s", r->tokens_per_s},
-        {"perf/step_s", r->step_s},
-        {"perf/comm_s", r->comm_s},
-        {"perf/mfu", r->mfu},
-        {"memory/rss_bytes", (double)r->rss_bytes},
-    };
-    if (!m->tensorboard)
-        return;
-    clock_gettime(CLOCK_REALTIME, &now);
-    hd__metrics_event_writer_write(m->tensorboard, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, r->step, scalars,
-                                   HD__COUNT(scalars));
-}
+/* ---- one step */
 
-/* JSON has no infinity: null stands for what a skipped step has no number of. */
-static void add_number(struct hd__text *text, const char *name, double value)
+enum { ALWAYS, EVALUATED, SCALED };
+#define AT(field) offsetof(struct hd__metrics_row, field)
+
+/* In the order of a line, which is not that of the row. digits 0: an integer. */
+static const struct {
+    const char *name;
+    size_t offset; /* in the row */
+    int digits, when;
+} fields[] = {
+    {"loss", AT(loss), 9, ALWAYS},
+    {"val_loss", AT(val_loss), 9, EVALUATED},
+    {"grad_norm", AT(grad_norm), 9, ALWAYS},
+    {"loss_scale", AT(loss_scale), 9, SCALED},
+    {"skipped", AT(skipped), 0, SCALED},
+    {"lr", AT(lr), 9, ALWAYS},
+    {"tokens", AT(tokens), 0, ALWAYS},
+    {"tokens_per_s", AT(tokens_per_s), 6, ALWAYS},
+    {"step_s", AT(step_s), 6, ALWAYS},
+    {"comm_s", AT(comm_s), 6, ALWAYS},
+    {"mfu", AT(mfu), 6, ALWAYS},
+    {"arena_bytes", AT(arena_bytes), 0, ALWAYS},
+    {"rss_bytes", AT(rss_bytes), 0, ALWAYS},
+};
+_Static_assert(HD__COUNT(fields) <= HD__METRICS_MAX, "a record has no room for all fields");
+
+/* The row as metrics, and as the rest of a line. */
+static size_t metrics_of_row(const struct hd__metrics_row *row, struct hd_metric *metrics, struct hd__text *line)
 {
-    if (isfinite(value))
-        hd__text_add(text, ", \"%s\": %.9g", name, value);
-    else
-        hd__text_add(text, ", \"%s\": null", name);
+    size_t n = 0;
+    for (size_t i = 0; i < HD__COUNT(fields); i++) {
+        const void *at = (const char *)row + fields[i].offset;
+        struct hd_metric x = {.name = fields[i].name, .type = fields[i].digits ? HD_METRIC_FLOAT : HD_METRIC_INT};
+        if ((fields[i].when == EVALUATED && isnan(row->val_loss)) || (fields[i].when == SCALED && row->loss_scale <= 0))
+            continue;
+        x.integer = fields[i].digits ? 0 : *(const int64_t *)at;
+        x.number = fields[i].digits ? *(const double *)at : (double)x.integer;
+        if (!fields[i].digits)
+            hd__text_add(line, ", \"%s\": %" PRId64, x.name, x.integer);
+        else if (isfinite(x.number))
+            hd__text_add(line, ", \"%s\": %.*g", x.name, fields[i].digits, x.number);
+        else /* JSON has no infinity: null stands for what a skipped step has no number of */
+            hd__text_add(line, ", \"%s\": null", x.name);
+        metrics[n++] = x;
+    }
+    return n;
 }
 
 void hd__metrics_log_step(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
+    struct hd_metric metrics[HD__METRICS_MAX];
+    struct hd_metrics_record record = {
+        .struct_size = sizeof record, .metrics = metrics, .metric_size = sizeof *metrics, .step = r->step};
     struct hd__text text = {0};
+    struct timespec now;
     hd__text_add(&text, "{\"step\": %" PRId64, r->step);
-    add_number(&text, "loss", r->loss);
-    if (!isnan(r->val_loss))
-        add_number(&text, "val_loss", r->val_loss);
-    add_number(&text, "grad_norm", r->grad_norm);
-    if (r->loss_scale > 0)
-        hd__text_add(&text, ", \"loss_scale\": %.9g, \"skipped\": %" PRId64, r->loss_scale, r->skipped);
-    hd__text_add(&text,
-                 ", \"lr\": %.9g, \"tokens\": %" PRId64 ", \"tokens_per_s\": %.6g, \"step_s\": %.6g, "
-                 "\"comm_s\": %.6g, \"mfu\": %.6g, \"arena_bytes\": %" PRId64 ", \"rss_bytes\": %" PRId64 "}\n",
-                 r->lr, r->tokens, r->tokens_per_s, r->step_s, r->comm_s, r->mfu, r->arena_bytes, r->rss_bytes);
+    record.count = metrics_of_row(r, metrics, &text);
+    hd__text_add(&text, "}\n");
     write_line(m, &text);
-    write_tensorboard(m, r);
+    clock_gettime(CLOCK_REALTIME, &now);
+    record.time = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    for (uint32_t i = 0; i < m->sinks.count; i++)
+        hd__metrics_sink_put(m->sinks.at[i], &record);
     print_step(m, r);
 }
 
@@ -197,8 +220,11 @@ void hd__metrics_close(struct hd__metrics *m)
 {
     if (!m)
         return;
-    hd__metrics_event_writer_close(m->tensorboard);
+    for (uint32_t i = 0; i < m->sinks.count; i++)
+        hd__metrics_sink_close(m->sinks.at[i]);
+    hd__free_array(&m->sinks);
     close(m->fd);
+    free(m->start);
     free(m->path);
     free(m);
 }

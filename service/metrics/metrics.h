@@ -2,13 +2,16 @@
  *
  * metrics.jsonl: one object a line, one write() a line. First {"event": "start", ...}, then one object for each step
  * that is logged. A fresh run truncates the file; a resumed one cuts a torn last line and every step after its
- * checkpoint, then appends. Only rank 0 has metrics. */
+ * checkpoint, then appends. Only rank 0 has metrics.
+ *
+ * Plug-ins of kind metrics (heddle/metrics.h), the sinks, get the same steps, each from a thread of its own. */
 #ifndef HD_SERVICE_METRICS_METRICS_H
 #define HD_SERVICE_METRICS_METRICS_H
 
 #include <jansson.h>
 
 #include "core/base/base.h"
+#include "heddle/metrics.h"
 
 struct hd__metrics;
 
@@ -27,14 +30,25 @@ struct hd__metrics_row {
     int64_t arena_bytes, rss_bytes;
 };
 
-/* `path` of metrics.jsonl; its folders are made. `resumed`: the step of the checkpoint, 0 for a fresh run. `start` is the
- * first line's object (borrowed); it is written by fresh and resumed runs alike. */
+/* `path` of metrics.jsonl; its folders are made. `resumed`: the step of the checkpoint, 0 for a fresh run. `start` is
+ * the first line's object (borrowed); it is written by fresh and resumed runs alike. */
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,
                          struct hd_error *err);
-/* Writes the same numbers for TensorBoard as well, into a folder. `resumed` as above. */
-int32_t hd__metrics_open_tensorboard(struct hd__metrics *metrics, const char *folder, int64_t resumed,
-                                     struct hd_error *err);
-/* Appends a line to the file and shows the step: one live line on a terminal, a plain line elsewhere. */
+
+struct hd__metrics_sink_config {
+    const char *name; /* for messages; copied */
+    const struct hd_metrics_ops *ops;
+    const void *settings;
+    const struct hd_host *host;
+    const char *job;
+    int64_t steps;   /* the last one */
+    double patience; /* seconds that closing waits for it; 0 means 10 */
+};
+
+/* Opens a sink, which is told of every step from then on. The plug-in's error. */
+int32_t hd__metrics_add_sink(struct hd__metrics *metrics, const struct hd__metrics_sink_config *config,
+                             struct hd_error *err);
+/* Appends a line to the file, shows the step (one live line on a terminal, a plain line elsewhere), tells the sinks. */
 void hd__metrics_log_step(struct hd__metrics *metrics, const struct hd__metrics_row *row);
 void hd__metrics_close(struct hd__metrics *metrics); /* NULL is fine */
 

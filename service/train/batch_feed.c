@@ -78,9 +78,10 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     struct hd__data_source *sources = hd__alloc((from->count + 1) * sizeof *sources);
     struct hd__data_config config = {
         .sources = sources,
+        .ops = &compiled->data_choice.component->ops.data,
+        .settings = compiled->data_choice.settings,
+        .host = compiled->host,
         .n_sources = (uint32_t)from->count,
-        .format = (uint32_t)job->format,
-        .token_bytes = job->token_dtype == HD__TOKEN_UINT32 ? 4 : 2,
         .mix = (int32_t)from->weighted,
         .held_out = held_out && !job->val.count,
         .shuffle = job->shuffle && !held_out,
@@ -99,7 +100,9 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     }
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
-    rc = hd__data_open(&config, &f->data, err);
+    rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
+    if (!rc)
+        rc = hd__data_open(&config, &f->data, err);
     free(sources);
     if (rc) {
         free(f);

@@ -157,6 +157,26 @@ static json_t *mesh_json(const struct hd__mesh *mesh)
     return o;
 }
 
+static int32_t open_sink(struct loop *l, const struct hd__chosen *chosen, struct hd_error *err)
+{
+    const char *path = chosen->section->path;
+    const struct hd__metrics_sink_config config = {
+        .name = path,
+        .ops = &chosen->component->ops.metrics,
+        .settings = chosen->settings,
+        .host = l->s.compiled->host,
+        .job = l->job->name,
+        .steps = l->job->steps,
+    };
+    int32_t rc = hd__plugin_probe(l->s.compiled->plugins, chosen->component, err);
+    if (!rc)
+        rc = hd__metrics_add_sink(l->metrics, &config, err);
+    if (!rc)
+        return HD_OK;
+    hd__job_fail(l->job, path, err, "%s: %s", path, err->message);
+    return err->code = rc;
+}
+
 static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
 {
     json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
@@ -171,9 +191,8 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
-    if (!rc && l->job->metrics_tensorboard &&
-        (rc = hd__metrics_open_tensorboard(l->metrics, l->job->metrics_tensorboard, l->progress.step, err)))
-        hd__job_locate_error(l->job, "metrics.tensorboard", err);
+    for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
+        rc = open_sink(l, &c->selection->sinks.at[i], err);
     json_decref(start);
     l->peak_flops = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
     return rc;

@@ -12,7 +12,7 @@ heddle = os.path.abspath(sys.argv[1])
 # Where a path in a page may begin: the top, the page's own folder, and the folders that a page's text speaks of.
 bases = {"docs/architecture.md": ["core/program", "core/passes", "core/verify", "analysis/sim", "runtime/exec"], "docs/transports.md": ["runtime/comm/algorithms"]}
 made = re.compile(r"^(build|runs|corpus|VENV|LIBDIR|FOLDER|NAME|/|~|site-packages|nvidia/|refs/)")
-kinds = {"optimizer": "optim", "model": "model", "device": "device", "comm": "comm", "checkpoint": "ckpt"}
+kinds = {"optimizer": "optim", "model": "model", "device": "device", "comm": "comm", "checkpoint": "ckpt", "data": "data"}
 endings = {"c", "h", "cc", "cu", "yaml", "safetensors", "jsonl", "json", "weight"}  # of files and tensors that begin like a section
 faults = []
 

@@ -1,17 +1,18 @@
-/* libFuzzer over the token files: the first byte chooses the format, the rest is the file (of megatron: its
+/* libFuzzer over the token files of data-tokens: the first byte chooses the format, the rest is the file (of megatron: its
  * index).
  *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -Iinclude tests/fuzz/fuzz_tokens.c \
- *       service/data/token_files.c core/base/base.c core/base/log.c -lxxhash -lm -o fuzz
- *   mkdir -p corpus; for f in tests/golden/run/tokens-*.npy; do (printf '\5'; cat $f) > corpus/$(basename
- * $f); done
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -DHEDDLE_STATIC_PLUGIN=tokens -I. -Iinclude \
+ *       tests/fuzz/fuzz_tokens.c plugins/data-tokens/[a-z]*.c -o fuzz
+ *   mkdir -p corpus; for f in tests/golden/run/tokens-*.npy; do (printf '\5'; cat $f) > corpus/$(basename $f); done
  *   ./fuzz -max_total_time=600 -max_len=2048 corpus */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "service/data/data.h"
+#include "plugins/data-tokens/internal.h"
+
+extern const struct hd_plugin *heddle_plugin_v1_tokens(void);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -32,12 +33,34 @@ static void put(const char *path, const void *data, size_t bytes)
     close(fd);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+/* Every token can be read, those of an unsigned type are within what `info` promises, and nothing can be read beyond. */
+static void read_all(const struct hd_data_ops *ops, struct hd_data *f)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__data_token_file f;
+    struct hd_data_info info = {.struct_size = sizeof info};
+    int64_t out[64];
+    if (ops->info(f, &info, &err))
+        abort();
+    for (uint64_t at = 0, n; at < info.tokens; at += n) {
+        n = info.tokens - at < 64 ? info.tokens - at : 64;
+        if (ops->read(f, at, n, out, &err))
+            abort();
+        for (uint64_t i = 0; i < n && info.max_token; i++)
+            if (out[i] < 0 || out[i] > info.max_token)
+                abort();
+    }
+    if (!ops->read(f, info.tokens, 1, out, &err))
+        abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    const struct hd_data_ops *ops = heddle_plugin_v1_tokens()->components[0]->ops;
+    const struct hd_data_source source = {.struct_size = sizeof source, .path = file};
+    struct hd_error err = HD_ERROR_INIT;
+    struct tokens_settings settings;
+    struct hd_data *f;
     uint8_t tokens[64];
-    int32_t out[64];
     if (!file[0]) {
         if (!mkdtemp(folder))
             abort();
@@ -47,25 +70,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     if (bytes < 1)
         return 0;
-    uint32_t format = data[0] % 6;
+    settings = (struct tokens_settings){data[0] % 6, data[0] & 64 ? TOKENS_DTYPE_UINT32 : TOKENS_DTYPE_UINT16};
     memset(tokens, 7, sizeof tokens);
     unlink(idx);
-    put(format == HD__DATA_MEGATRON ? idx : file, data + 1, bytes - 1);
-    if (format == HD__DATA_MEGATRON)
+    put(settings.format == TOKENS_MEGATRON ? idx : file, data + 1, bytes - 1);
+    if (settings.format == TOKENS_MEGATRON)
         put(file, tokens, sizeof tokens);
-    if (hd__data_token_file_open(file, format, data[0] & 64 ? 4 : 2, &f, &err)) {
+    if (ops->open(NULL, &settings, &source, &f, &err)) {
         if (!strstr(err.message, folder))
             abort();
         return 0;
     }
-    for (uint64_t at = 0; at < f.count; at += 64) {
-        uint64_t n = HD__MIN(64, f.count - at);
-        int64_t vocab = data[0] & 128 ? 40000 : 256;
-        if (!hd__data_token_file_read(&f, at, n, vocab, out, &err) != !hd__data_token_file_scan(&f, at, n, vocab, &err))
-            abort();
-    }
-    if (!hd__data_token_file_read(&f, f.count, 1, 256, out, &err))
-        abort();
-    hd__data_token_file_close(&f);
+    read_all(ops, f);
+    ops->close(f);
     return 0;
 }

@@ -37,13 +37,10 @@ static void parse_sections(struct hd__job *job)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct settings s = {0};
-    struct hd__job_section *all[] = {job->device,
-                                     job->comm,
-                                     job->optimizer,
-                                     job->model,
-                                     job->checkpoint,
-                                     job->strategies[0],
-                                     job->comm_axis[HD_AXIS_TP]};
+    struct hd__job_section *all[] = {job->device, job->comm,       job->optimizer,     job->model,
+                                     job->data,   job->checkpoint, job->strategies[0], job->comm_axis[HD_AXIS_TP]};
+    for (uint64_t i = 0; i < job->n_sinks; i++)
+        hd__job_section_parse(job, job->sinks[i], options, HD__COUNT(options), sizeof options[0], &s, &err);
     for (size_t i = 0; i < HD__COUNT(all); i++)
         if (all[i])
             hd__job_section_parse(job, all[i], options, HD__COUNT(options), sizeof options[0], &s, &err);

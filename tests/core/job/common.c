@@ -21,7 +21,7 @@ const char full_job[] =
     "data:\n"
     "  train: [{path: a.txt, weight: 0.7}, {path: b.txt, weight: 0.3}]\n"
     "  val: v.txt\n"
-    "  format: bytes\n"
+    "  stage: 7\n"
     "  seq_len: 256\n"
     "  batch: 32\n"
     "  micro_batch: 4\n"
@@ -30,7 +30,7 @@ const char full_job[] =
     "precision:  {compute: bf16, grad: fp32, reduce: bf16}\n"
     "recompute:  {every: 2}\n"
     "checkpoint: {use: posix, dir: out, every: 100, keep: 2, async: false, resume: never, stage: 1}\n"
-    "metrics:    {every: 10, jsonl: m.jsonl, tensorboard: tb}\n";
+    "metrics:    {every: 10, jsonl: m.jsonl, tensorboard: tb, sinks: [other, {use: lines, stage: 4}]}\n";
 
 const char small_job[] = "job: {steps: 20}\n"
                          "optimizer: {use: sgd}\n"

@@ -80,6 +80,8 @@ static const struct bad keys[] = {
      "job.yaml:6:3: eval: unknown key something; the keys are every, batches"},
     {JOB REST "mesh: {tp: 0}\n", NULL, "job.yaml:5:12: mesh.tp: 0 is out of range: 1 to 1048576"},
     {JOB REST "mesh: {tp: auto}\n", NULL, "job.yaml:5:12: mesh.tp: 'auto' is not a whole number"},
+    {JOB "optimizer: {use: sgd}\nmodel: {use: t}\ndata: {train: a, sequence_len: 8, batch: 4}\n", NULL,
+     "job.yaml:4:18: data: unknown key sequence_len; did you mean seq_len?"}, /* whatever keys the plugin has */
     {JOB "optimizer: {use: sgd}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4, global_batch: 4}\n", NULL,
      "job.yaml:4:40: data: global_batch was already given at job.yaml:4:37"},
     {NULL, "job.steps=1.5", "command line: job.steps: '1.5' is not a whole number"},
@@ -103,6 +105,12 @@ static const struct bad specials[] = {
     {NULL, "mesh.dp={replicate: 2, shards: 2}",
      "command line: mesh.dp: unknown key shards; the keys are replicate and shard"},
     {NULL, "mesh.dp={replicate: auto, shard: auto}", "command line: mesh.dp: replicate and shard cannot both be auto"},
+    {NULL, "metrics.sinks=lines",
+     "command line: metrics.sinks is a single value where a list is wanted: [{use: NAME, ...}]"},
+    {NULL, "metrics.sinks=[{path: x}]",
+     "command line: metrics.sinks.0 needs use, the name of a plugin of kind metrics"},
+    {NULL, "metrics.sinks=[[lines]]", "command line: metrics.sinks.0: a name or {use: NAME, ...} is wanted"},
+    {NULL, "metrics.tensorboard=[tb]", "command line: metrics.tensorboard is a list where a folder is wanted"},
     {NULL, "data.train=[]", "command line: data.train is an empty list"},
     {NULL, "data.train=[{path: a}, {path: b, weight: 1}]",
      "command line: data.train: either every file has a weight or none"},
@@ -167,7 +175,6 @@ static const struct bad words[] = {
     {NULL, "model.a.b.c.d.e.f.g.h.i.j.k.l.m={n: {o: 1}}",
      "command line: 'model.a.b.c.d.e.f.g.h.i.j.k.l.m={n: {o: 1}}': nested more than 16 deep"},
     {NULL, "mash.tp=2", "command line: unknown section mash; did you mean mesh?"},
-    {NULL, "data.bacth=2", "command line: data: unknown key bacth; did you mean batch?"},
     {NULL, "data.batch.size=2", "command line: data.batch is a mapping where one value of type int is wanted"},
 };
 
@@ -183,7 +190,6 @@ static const struct bad rules[] = {
      "command line: schedule.min_lr: a constant schedule never comes down; say kind: linear, cosine or wsd"},
     {NULL, "schedule.decay=10", "command line: schedule.decay: only kind: wsd has it"},
     {NULL, "schedule.decay_shape=sqrt", "command line: schedule.decay_shape: only kind: wsd has it"},
-    {NULL, "data.token_dtype=uint32", "command line: data.token_dtype: only nanogpt files need it; the others say it"},
 };
 
 /* ---- the mesh: full_job has tp 2, launch.ranks 4, batch 32, micro_batch 4 */
@@ -311,14 +317,16 @@ START_TEST(bad_section)
 }
 END_TEST
 
-/* comm and checkpoint are read by the core and by the plugin; the plugin's reading finds what neither knows.
+/* comm, data and checkpoint are read by the core and by the plugin; the plugin's reading finds what neither knows.
  */
 START_TEST(shared_section)
 {
-    struct hd__job *job = load(full_job, "comm.timout=3s", "checkpoint.stag=3", NULL);
+    struct hd__job *job = load(full_job, "comm.timout=3s", "checkpoint.stag=3", "data.bacth=2");
     struct plugin_settings s;
     ck_assert_int_eq(parse_section(job, job->comm, &s), HD_E_INVALID);
     ck_assert_str_eq(err.message, "command line: comm: unknown key timout; did you mean timeout?");
+    ck_assert_int_eq(parse_section(job, job->data, &s), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "command line: data: unknown key bacth; did you mean batch?");
     ck_assert_int_eq(parse_section(job, job->checkpoint, &s), HD_E_INVALID);
     ck_assert_str_eq(err.message, "command line: checkpoint: unknown key stag; did you mean stage?");
     hd__job_free(job);

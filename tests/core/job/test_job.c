@@ -28,7 +28,6 @@ START_TEST(every_key)
     ck_assert_uint_eq(j->val.count, 1);
     ck_assert_str_eq(j->val.at[0].path, "v.txt");
     ck_assert_uint_eq(j->val.weighted, 0);
-    ck_assert_int_eq(j->format, HD__FORMAT_BYTES);
     ck_assert_int_eq(j->seq_len, 256);
     ck_assert_int_eq(j->batch, 32);
     ck_assert_int_eq(j->shuffle, 0);
@@ -47,7 +46,6 @@ START_TEST(every_key)
     ck_assert_str_eq(j->resume, "never");
     ck_assert_int_eq(j->metrics_every, 10);
     ck_assert_str_eq(j->metrics_jsonl, "m.jsonl");
-    ck_assert_str_eq(j->metrics_tensorboard, "tb");
     hd__job_free(j);
 }
 END_TEST
@@ -71,6 +69,13 @@ START_TEST(components)
     ck_assert_uint_eq(j->n_hooks, 2);
     ck_assert_str_eq(j->hooks[0]->use, "check");
     ck_assert_str_eq(j->hooks[1]->use, "faults");
+    ck_assert_uint_eq(j->n_sinks, 3);
+    ck_assert_str_eq(j->sinks[0]->use, "tensorboard");
+    ck_assert_str_eq(j->sinks[0]->path, "metrics.tensorboard");
+    ck_assert_str_eq(j->sinks[1]->use, "other");
+    ck_assert_str_eq(j->sinks[2]->use, "lines");
+    ck_assert_str_eq(j->sinks[2]->path, "metrics.sinks.1");
+    ck_assert_uint_eq(j->sinks[2]->kind, HD_KIND_METRICS);
     struct plugin_settings s;
     ck_assert_int_eq(parse_section(j, j->comm, &s), HD_OK); /* the core's keys are no concern of the plugin's */
     ck_assert_int_eq(s.stage, 0);
@@ -80,8 +85,16 @@ START_TEST(components)
     ck_assert_int_eq(s.stage, 0);
     ck_assert_int_eq(parse_section(j, j->hooks[1], &s), HD_OK);
     ck_assert_int_eq(s.stage, 3);
+    ck_assert_int_eq(parse_section(j, j->sinks[1], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 0);
+    ck_assert_int_eq(parse_section(j, j->sinks[2], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 4);
     ck_assert_int_eq(parse_section(j, j->checkpoint, &s), HD_OK);
     ck_assert_int_eq(s.stage, 1);
+    ck_assert_str_eq(j->data->use, "tokens");
+    ck_assert_str_eq(j->data->origin, "default");
+    ck_assert_int_eq(parse_section(j, j->data, &s), HD_OK);
+    ck_assert_int_eq(s.stage, 7);
     ck_assert_int_eq(parse_section(j, j->strategies[1], &s), HD_OK);
     ck_assert_int_eq(s.stage, 3);
     ck_assert_int_eq(s.bucket, 25000000);
@@ -126,7 +139,7 @@ START_TEST(defaults)
     ck_assert_int_eq(j->recompute, HD__RECOMPUTE_NONE);
     ck_assert_int_eq(j->metrics_every, 1);
     ck_assert_str_eq(j->metrics_jsonl, "runs/job/metrics.jsonl");
-    ck_assert_ptr_null(j->metrics_tensorboard);
+    ck_assert_uint_eq(j->n_sinks, 0);
     ck_assert_int_eq(j->ranks, 1);
     ck_assert_int_eq(j->micro_batch, 4);
     ck_assert_int_eq(j->accumulation, 1);
@@ -176,7 +189,7 @@ START_TEST(overrides)
     ck_assert_str_eq(hd__job_where(j, "optimizer.betas"), "job.yaml:12:43");
     ck_assert_str_eq(hd__job_where(j, "strategies.zero.bucket"), "job.yaml:11:13");
     ck_assert_str_eq(hd__job_where(j, "strategies.zero.order"), "job.yaml:9:5");
-    ck_assert_str_eq(hd__job_where(j, "data.token_dtype"), "job.yaml:15:1");
+    ck_assert_str_eq(hd__job_where(j, "data.order"), "job.yaml:15:1");
     ck_assert_str_eq(hd__job_where(j, "nothing.at.all"), "job.yaml:1:1");
     hd__job_free(j);
     j = load(full_job, "data.train=a: b # c.txt", "recompute=full", "comm.hooks=[\"trace\"]");
@@ -277,8 +290,8 @@ END_TEST
 static void parse_all(struct hd__job *j)
 {
     struct plugin_settings s;
-    struct hd__job_section *all[] = {j->device, j->comm,       j->optimizer,
-                                     j->model,  j->checkpoint, j->comm_axis[HD_AXIS_TP]};
+    struct hd__job_section *all[] = {
+        j->device, j->comm, j->optimizer, j->data, j->model, j->checkpoint, j->comm_axis[HD_AXIS_TP]};
     for (size_t i = 0; i < HD__COUNT(all); i++)
         if (all[i])
             ck_assert_msg(!parse_section(j, all[i], &s), "%s", err.message);
@@ -286,6 +299,8 @@ static void parse_all(struct hd__job *j)
         ck_assert_int_eq(parse_section(j, j->strategies[i], &s), HD_OK);
     for (uint64_t i = 0; i < j->n_hooks; i++)
         ck_assert_int_eq(parse_section(j, j->hooks[i], &s), HD_OK);
+    for (uint64_t i = 1; i < j->n_sinks; i++)
+        ck_assert_int_eq(parse_section(j, j->sinks[i], &s), HD_OK);
 }
 
 static void same_values(const struct hd__job *a, const struct hd__job *b)
@@ -298,7 +313,7 @@ static void same_values(const struct hd__job *a, const struct hd__job *b)
                 other = &b->values.at[k];
         ck_assert_msg(other != NULL, "%s is lost", value->path);
         ck_assert_msg(!strcmp(value->path, "comm.axes") || !strcmp(value->path, "comm.hooks") ||
-                          !strcmp(value->text, other->text),
+                          !strcmp(value->path, "metrics.sinks") || !strcmp(value->text, other->text),
                       "%s: %s, then %s", value->path, value->text, other->text);
     }
 }

@@ -1,89 +1,13 @@
-/* What a run reports: event files as TensorBoard writes them, metrics.jsonl across crashes and resumes. */
-#include <dirent.h>
+/* What a run reports: metrics.jsonl across crashes and resumes, and sinks, also those that fail or are slow. */
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "service/metrics/metrics.h"
-#include "service/metrics/tensorboard.h"
 #include "tests/support/scratch.h"
 
 static struct hd_error err = HD_ERROR_INIT;
-
-/* RFC 3720, appendix B.4 */
-START_TEST(crc)
-{
-    uint8_t bytes[32] = {0};
-    ck_assert_uint_eq(hd__metrics_crc32c(bytes, 32), 0x8a9136aa);
-    memset(bytes, 0xff, 32);
-    ck_assert_uint_eq(hd__metrics_crc32c(bytes, 32), 0x62a8ab43);
-    for (uint8_t i = 0; i < 32; i++)
-        bytes[i] = i;
-    ck_assert_uint_eq(hd__metrics_crc32c(bytes, 32), 0x46dd794e);
-    ck_assert_uint_eq(hd__metrics_crc32c("123456789", 9), 0xe3069283);
-}
-END_TEST
-
-/* Byte for byte the file of TensorBoard's own writer: tests/golden/tensorboard_file.py */
-START_TEST(events)
-{
-    static const int64_t steps[] = {1, 127, 128, 300000};
-    struct hd__text out = {0};
-    size_t bytes;
-    char *golden = scratch_read(GOLDEN "/events.tfevents", &bytes);
-    hd__metrics_event_version(&out, 1700000000.25);
-    hd__metrics_event_restart(&out, 1700000000.25, 101);
-    for (size_t i = 0; i < HD__COUNT(steps); i++) {
-        const struct hd__metrics_scalar scalars[] = {
-            {"train/loss", 5.5 / (double)steps[i]}, {"val/loss", NAN}, {"train/lr", 3e-4}};
-        hd__metrics_event_scalars(&out, 1700000000.5 + (double)steps[i], steps[i], scalars, 3);
-    }
-    ck_assert_uint_eq(out.length, bytes);
-    ck_assert_mem_eq(out.at, golden, bytes);
-    hd__text_free(&out);
-    free(golden);
-}
-END_TEST
-
-START_TEST(event_files)
-{
-    struct scratch s;
-    struct hd__metrics_event_writer *b;
-    const struct hd__metrics_scalar loss = {"train/loss", 1.5}, nothing = {"val/loss", NAN};
-    struct hd__text wanted = {0};
-    char path[512];
-    int files = 0;
-    scratch_init(&s);
-    const char *folder = scratch_path(&s, "a/b");
-    for (int run = 0; run < 2; run++) {
-        ck_ok(hd__metrics_event_writer_open(folder, 0, &b, &err));
-        hd__metrics_event_writer_write(b, 2.5, 7, &loss, 1);
-        hd__metrics_event_writer_write(b, 2.5, 8, &nothing, 1);
-        hd__metrics_event_writer_close(b);
-    }
-    hd__metrics_event_scalars(&wanted, 2.5, 7, &loss, 1);
-    DIR *dir = opendir(folder);
-    for (struct dirent *e; (e = readdir(dir));) {
-        size_t bytes;
-        if (e->d_name[0] == '.')
-            continue;
-        ck_assert_int_eq(strncmp(e->d_name, "events.out.tfevents.", 20), 0);
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        char *data = scratch_read(path, &bytes);
-        /* the version, 9 + 15 bytes in a frame of 16; the restart at step 1, 9 + 2 + 4 */
-        ck_assert_uint_eq(bytes, 40 + 31 + wanted.length);
-        ck_assert_mem_eq(data + 71, wanted.at, wanted.length);
-        free(data);
-        files++;
-    }
-    closedir(dir);
-    ck_assert_int_eq(files, 2);
-    scratch_write(&s, "file", "", 0);
-    ck_refused(hd__metrics_event_writer_open(scratch_path(&s, "file/x"), 0, &b, &err), HD_E_IO, "file/x");
-    hd__text_free(&wanted);
-    scratch_finish(&s);
-}
-END_TEST
 
 /* ---- metrics.jsonl */
 
@@ -109,18 +33,38 @@ static int read_steps(const char *path, int64_t steps[64], json_t *objects[64])
     return n;
 }
 
-static void write_steps(const char *path, int64_t resumed, int64_t first, int64_t last)
+/* What the process prints goes to `path` until it is put back. */
+static int redirect(int stream, const char *path)
+{
+    int before = dup(stream), file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    fflush(NULL);
+    ck_assert_int_ge(dup2(file, stream), 0);
+    close(file);
+    return before;
+}
+
+static void put_back(int stream, int before)
+{
+    fflush(NULL);
+    dup2(before, stream);
+    close(before);
+}
+
+/* `sink` NULL: none. */
+static void write_steps_to(const struct hd__metrics_sink_config *sink, const char *path, int64_t resumed, int64_t first,
+                           int64_t last)
 {
     struct hd__metrics *m;
-    int out = dup(STDOUT_FILENO), null = open("/dev/null", O_WRONLY);
-    dup2(null, STDOUT_FILENO); /* the progress lines are for people */
+    int out = redirect(STDOUT_FILENO, "/dev/null"); /* the progress lines are for people */
     json_t *start = json_pack("{s:s}", "event", resumed ? "resume" : "start");
     ck_ok(hd__metrics_open(path, resumed, start, &m, &err));
+    if (sink)
+        ck_ok(hd__metrics_add_sink(m, sink, &err));
     for (int64_t k = first; k <= last; k++) {
         const struct hd__metrics_row row = {.step = k,
                                             .steps = 100,
                                             .loss = 1.0 / (double)(3 * k),
-                                            .grad_norm = 0.1f,
+                                            .grad_norm = k == 4 ? INFINITY : (double)0.1f,
                                             .val_loss = k % 2 ? NAN : 2,
                                             .lr = 3e-4,
                                             .tokens = 1000 * k};
@@ -128,9 +72,12 @@ static void write_steps(const char *path, int64_t resumed, int64_t first, int64_
     }
     hd__metrics_close(m);
     json_decref(start);
-    dup2(out, STDOUT_FILENO);
-    close(out);
-    close(null);
+    put_back(STDOUT_FILENO, out);
+}
+
+static void write_steps(const char *path, int64_t resumed, int64_t first, int64_t last)
+{
+    write_steps_to(NULL, path, resumed, first, last);
 }
 
 static void check_steps(const char *path, int n, const int64_t *wanted)
@@ -155,7 +102,10 @@ START_TEST(jsonl)
         ck_assert_int_eq(steps[i], i);
         /* two floats that differ print differently: they come back as they were */
         ck_assert_float_eq((float)json_number_value(json_object_get(line[i], "loss")), (float)(1.0 / (3.0 * i)));
-        ck_assert_float_eq((float)json_number_value(json_object_get(line[i], "grad_norm")), 0.1f);
+        if (i < 4)
+            ck_assert_float_eq((float)json_number_value(json_object_get(line[i], "grad_norm")), 0.1f);
+        else
+            ck_assert(json_is_null(json_object_get(line[i], "grad_norm")));
         ck_assert_int_eq(json_object_get(line[i], "val_loss") != NULL, i % 2 == 0);
     }
     for (int i = 0; i < 5; i++)
@@ -190,11 +140,194 @@ START_TEST(resume)
 }
 END_TEST
 
+/* ---- sinks */
+
+/* A plug-in that keeps what it is told, and does with a step as it is asked. */
+struct hd_metrics {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int64_t from, steps[64], refuse_from, refuse_to, refusals; /* of the steps it refuses: none where they are 0 */
+    int n, closed, held;                                       /* held: write waits until it is not */
+    char record[64];
+    double loss, val_loss, grad_norm;
+    int64_t tokens;
+};
+
+static struct hd_metrics sink = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static int32_t sink_open(const struct hd_host *host, const void *settings, const struct hd_metrics_start *start,
+                         struct hd_metrics **metrics, struct hd_error *why)
+{
+    (void)host;
+    if (settings)
+        return hd_fail(why, HD_E_IO, "%s", (const char *)settings);
+    ck_assert_str_eq(start->job, "j");
+    ck_assert_int_eq(start->steps, 100);
+    snprintf(sink.record, sizeof sink.record, "%s", start->record);
+    sink.from = start->step;
+    *metrics = &sink;
+    return HD_OK;
+}
+
+static double value_of(const struct hd_metrics_record *record, const char *name, int64_t *integer)
+{
+    for (size_t i = 0; i < record->count; i++) {
+        const struct hd_metric *x = hd_metric_at(record, i);
+        if (strcmp(x->name, name))
+            continue;
+        if (integer)
+            *integer = x->type == HD_METRIC_INT ? x->integer : -1;
+        return x->number;
+    }
+    return -1;
+}
+
+static int32_t sink_write(struct hd_metrics *m, const struct hd_metrics_record *record, struct hd_error *why)
+{
+    pthread_mutex_lock(&m->lock);
+    while (m->held)
+        pthread_cond_wait(&m->changed, &m->lock);
+    int refuse = record->step >= m->refuse_from && record->step < m->refuse_to;
+    m->refusals += refuse;
+    if (!refuse) {
+        m->steps[m->n++ % 64] = record->step;
+        m->loss = value_of(record, "loss", NULL);
+        m->val_loss = value_of(record, "val_loss", NULL);
+        m->grad_norm = value_of(record, "grad_norm", NULL);
+        value_of(record, "tokens", &m->tokens);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return refuse ? hd_fail(why, HD_E_IO, "no paper") : HD_OK;
+}
+
+static void sink_close(struct hd_metrics *m)
+{
+    m->closed++;
+}
+
+static const struct hd_metrics_ops sink_ops = {
+    .struct_size = sizeof sink_ops, .open = sink_open, .write = sink_write, .close = sink_close};
+static const struct hd__metrics_sink_config sink_config = {
+    .name = "metrics.sinks.0", .ops = &sink_ops, .job = "j", .steps = 100};
+
+static void hold(int held)
+{
+    pthread_mutex_lock(&sink.lock);
+    sink.held = held;
+    pthread_cond_broadcast(&sink.changed);
+    pthread_mutex_unlock(&sink.lock);
+}
+
+/* Every step, in order, with its values; what it refuses is said once, and costs nothing else. */
+START_TEST(sinks)
+{
+    struct scratch s;
+    size_t bytes;
+    scratch_init(&s);
+    const char *log = scratch_path(&s, "log");
+    int before = redirect(STDERR_FILENO, log);
+    write_steps_to(&sink_config, scratch_path(&s, "m.jsonl"), 0, 1, 4);
+    ck_assert_int_eq(sink.n, 4);
+    ck_assert_int_eq(sink.closed, 1);
+    ck_assert_str_eq(sink.record, "{\"event\":\"start\"}");
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(sink.steps[i], i + 1);
+    ck_assert_double_eq(sink.loss, 1.0 / 12);
+    ck_assert_double_eq(sink.val_loss, 2);
+    ck_assert(isinf(sink.grad_norm));
+    ck_assert_int_eq(sink.tokens, 4000);
+    sink.refuse_from = 7, sink.refuse_to = 9;
+    write_steps_to(&sink_config, scratch_path(&s, "m.jsonl"), 4, 5, 9);
+    ck_assert_int_eq(sink.from, 4);
+    ck_assert_int_eq(sink.n, 7);
+    ck_assert_int_eq(sink.steps[6], 9);
+    ck_assert_double_eq(sink.val_loss, -1); /* nothing was evaluated */
+    ck_assert_int_eq(sink.refusals, 2);
+    put_back(STDERR_FILENO, before);
+    char *text = scratch_read(log, &bytes), *first;
+    text = hd__realloc(text, bytes + 1);
+    text[bytes] = 0;
+    ck_assert_ptr_nonnull(first =
+                              strstr(text, "metrics.sinks.0: no paper; steps are left out until it takes them again"));
+    ck_assert_ptr_null(strstr(first + 24, "no paper"));
+    check_steps(scratch_path(&s, "m.jsonl"), 11, (const int64_t[]){0, 1, 2, 3, 4, 0, 5, 6, 7, 8, 9});
+    free(text);
+    scratch_finish(&s);
+}
+END_TEST
+
+START_TEST(sink_refused)
+{
+    struct scratch s;
+    struct hd__metrics *m;
+    struct hd__metrics_sink_config config = sink_config;
+    json_t *start = json_object();
+    scratch_init(&s);
+    config.settings = "no printer";
+    ck_ok(hd__metrics_open(scratch_path(&s, "m.jsonl"), 0, start, &m, &err));
+    ck_refused(hd__metrics_add_sink(m, &config, &err), HD_E_IO, "no printer");
+    hd__metrics_close(m);
+    ck_assert_int_eq(sink.closed, 0);
+    json_decref(start);
+    scratch_finish(&s);
+}
+END_TEST
+
+/* A sink that takes nothing holds no step up, and a few hundred of them do not pile up; then it catches up. */
+START_TEST(sink_slow)
+{
+    enum { STEPS = 300 };
+    struct scratch s;
+    struct hd__metrics *m;
+    json_t *start = json_object();
+    scratch_init(&s);
+    int out = redirect(STDOUT_FILENO, "/dev/null"), before = redirect(STDERR_FILENO, "/dev/null");
+    hold(1);
+    ck_ok(hd__metrics_open(scratch_path(&s, "m.jsonl"), 0, start, &m, &err));
+    ck_ok(hd__metrics_add_sink(m, &sink_config, &err));
+    for (int64_t k = 1; k <= STEPS; k++)
+        hd__metrics_log_step(m, &(struct hd__metrics_row){.step = k, .steps = STEPS, .val_loss = NAN});
+    ck_assert_int_eq(sink.n, 0);
+    hold(0);
+    hd__metrics_close(m);
+    put_back(STDOUT_FILENO, out);
+    put_back(STDERR_FILENO, before);
+    ck_assert_int_eq(sink.n, 64);
+    ck_assert_int_eq(sink.closed, 1);
+    for (int i = 0; i < 64; i++)
+        ck_assert_int_eq(sink.steps[i], i + 1);
+    json_decref(start);
+    scratch_finish(&s);
+}
+END_TEST
+
+/* One that never comes back is left behind. */
+START_TEST(sink_hangs)
+{
+    struct scratch s;
+    struct hd__metrics_sink_config config = sink_config;
+    size_t bytes;
+    scratch_init(&s);
+    const char *log = scratch_path(&s, "log");
+    int before = redirect(STDERR_FILENO, log);
+    config.patience = 0.05;
+    hold(1);
+    write_steps_to(&config, scratch_path(&s, "m.jsonl"), 0, 1, 3);
+    put_back(STDERR_FILENO, before);
+    char *text = scratch_read(log, &bytes);
+    ck_assert_ptr_nonnull(
+        memmem(text, bytes, "metrics.sinks.0: did not end within 0.05 s; its last 3 steps may be lost", 70));
+    check_steps(scratch_path(&s, "m.jsonl"), 4, (const int64_t[]){0, 1, 2, 3});
+    free(text);
+    scratch_finish(&s);
+}
+END_TEST
+
 int main(void)
 {
     const struct scratch_test tests[] = {
-        {"crc", crc},     {"events", events}, {"event files", event_files},
-        {"jsonl", jsonl}, {"resume", resume}, {NULL, NULL},
+        {"jsonl", jsonl},         {"resume", resume},         {"sinks", sinks}, {"sink refused", sink_refused},
+        {"sink slow", sink_slow}, {"sink hangs", sink_hangs}, {NULL, NULL},
     };
     return scratch_run("metrics", tests);
 }

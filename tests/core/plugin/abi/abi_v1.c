@@ -6,9 +6,11 @@
  * shows. */
 #include "heddle/ckpt.h"
 #include "heddle/comm.h"
+#include "heddle/data.h"
 #include "heddle/device.h"
 #include "heddle/hook.h"
 #include "heddle/host.h"
+#include "heddle/metrics.h"
 #include "heddle/model.h"
 #include "heddle/ops.h"
 #include "heddle/optimizer.h"
@@ -82,6 +84,8 @@ CONSTANT(HD_KIND_OPTIMIZER, 4);
 CONSTANT(HD_KIND_CKPT, 5);
 CONSTANT(HD_KIND_MODEL, 6);
 CONSTANT(HD_KIND_HOOK, 7);
+CONSTANT(HD_KIND_DATA, 8);
+CONSTANT(HD_KIND_METRICS, 9);
 CONSTANT(HD_OPT_BOOL, 1);
 CONSTANT(HD_OPT_INT, 2);
 CONSTANT(HD_OPT_FLOAT, 3);
@@ -194,9 +198,12 @@ CONSTANT(HD_HYPER_SKIP, 3);
 CONSTANT(HD_HYPER_COUNT, 8);
 CONSTANT(HD_HOOK_SEND, 64);
 CONSTANT(HD_HOOK_RECV, 65);
+CONSTANT(HD_METRIC_INT, 1);
+CONSTANT(HD_METRIC_FLOAT, 2);
 CONSTANT(HD_ATTR_CONCAT, 256);
 CONSTANT(HD_MAX_OUT, 4);
 CONSTANT(HD_MAX_DIMS, 6);
+CONSTANT(HD_DATA_IN_ORDER, 1);
 CONSTANT(HD_OPTION_GLOBAL, 1);
 CONSTANT(HD_SUM_DIGITS, 24);
 CONSTANT(HD_DEVICE_NORM_SUMS, 64);
@@ -641,3 +648,58 @@ FIELD(hd_hook_ops, end, 48,
       int32_t (*)(struct hd_hook *hook, struct hd_hook_op *op, int32_t code, struct hd_error *err));
 FIELD(hd_hook_ops, progress, 56, int32_t (*)(struct hd_hook *hook, struct hd_error *err));
 FIELD(hd_hook_ops, leave, 64, void (*)(struct hd_hook *hook));
+
+STRUCT(hd_data_source, 24);
+FIELD(hd_data_source, struct_size, 0, size_t);
+FIELD(hd_data_source, path, 8, const char *);
+FIELD(hd_data_source, hints, 16, uint32_t);
+FIELD(hd_data_source, reserved, 20, uint32_t);
+
+STRUCT(hd_data_info, 24);
+FIELD(hd_data_info, struct_size, 0, size_t);
+FIELD(hd_data_info, tokens, 8, uint64_t);
+FIELD(hd_data_info, max_token, 16, int64_t);
+
+STRUCT(hd_data_ops, 56);
+FIELD(hd_data_ops, struct_size, 0, size_t);
+FIELD(hd_data_ops, caps, 8, uint64_t);
+FIELD(hd_data_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_data_source *source,
+                  struct hd_data **data, struct hd_error *err));
+FIELD(hd_data_ops, close, 24, void (*)(struct hd_data *data));
+FIELD(hd_data_ops, info, 32, int32_t (*)(struct hd_data *data, struct hd_data_info *info, struct hd_error *err));
+FIELD(hd_data_ops, read, 40,
+      int32_t (*)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err));
+FIELD(hd_data_ops, check, 48, int32_t (*)(const void *settings, struct hd_error *err));
+
+STRUCT(hd_metrics_start, 40);
+FIELD(hd_metrics_start, struct_size, 0, size_t);
+FIELD(hd_metrics_start, job, 8, const char *);
+FIELD(hd_metrics_start, record, 16, const char *);
+FIELD(hd_metrics_start, step, 24, int64_t);
+FIELD(hd_metrics_start, steps, 32, int64_t);
+
+STRUCT(hd_metric, 32);
+FIELD(hd_metric, name, 0, const char *);
+FIELD(hd_metric, type, 8, uint32_t);
+FIELD(hd_metric, reserved, 12, uint32_t);
+FIELD(hd_metric, integer, 16, int64_t);
+FIELD(hd_metric, number, 24, double);
+
+STRUCT(hd_metrics_record, 48);
+FIELD(hd_metrics_record, struct_size, 0, size_t);
+FIELD(hd_metrics_record, metrics, 8, const struct hd_metric *);
+FIELD(hd_metrics_record, count, 16, size_t);
+FIELD(hd_metrics_record, metric_size, 24, size_t);
+FIELD(hd_metrics_record, step, 32, int64_t);
+FIELD(hd_metrics_record, time, 40, double);
+
+STRUCT(hd_metrics_ops, 40);
+FIELD(hd_metrics_ops, struct_size, 0, size_t);
+FIELD(hd_metrics_ops, caps, 8, uint64_t);
+FIELD(hd_metrics_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_metrics_start *start,
+                  struct hd_metrics **metrics, struct hd_error *err));
+FIELD(hd_metrics_ops, write, 24,
+      int32_t (*)(struct hd_metrics *metrics, const struct hd_metrics_record *record, struct hd_error *err));
+FIELD(hd_metrics_ops, close, 32, void (*)(struct hd_metrics *metrics));

@@ -37,6 +37,8 @@ allowed '' types.h
 broken 's/    uint32_t n_states;/    uint64_t inserted;\n    uint32_t n_states;/' optimizer.h 'hd_optimizer_ops.n_states has moved'
 broken 's/^    uint64_t count;$/    int64_t count;/' comm.h 'hd_comm_call.count has another type'
 broken 's/const void \*data, uint64_t bytes,$/const void *data, uint32_t bytes,/' ckpt.h 'hd_ckpt_ops.write has another type'
+broken 's/uint64_t count, int64_t \*tokens,/uint64_t count, int32_t *tokens,/' data.h 'hd_data_ops.read has another type'
+broken 's/^    uint32_t reserved;$/    uint32_t unit, reserved;/' metrics.h 'hd_metric.reserved has moved'
 broken 's/X(HD_E_IO, -4,/X(HD_E_IO, -14,/' types.h 'HD_E_IO has changed'
 broken 's/X(HD_OP_RMSNORM, 5,/X(HD_OP_RMSNORM, 105,/' ops.h 'HD_OP_RMSNORM has changed'
 broken 's/HD_OPTION_GLOBAL (UINT32_C(1) << 0)/HD_OPTION_GLOBAL (UINT32_C(1) << 9)/' plugin.h 'HD_OPTION_GLOBAL has changed'

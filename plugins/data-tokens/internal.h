@@ -1,0 +1,51 @@
+/* data-tokens: a file of tokens, mapped. */
+#ifndef DATA_TOKENS_INTERNAL_H
+#define DATA_TOKENS_INTERNAL_H
+
+#include "heddle/data.h"
+#include "heddle/host.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "token files are little-endian and are read as they lie"
+#endif
+
+/* The choices of `format` and of `token_dtype`, in the order of the table of options. */
+enum { TOKENS_AUTO, TOKENS_BYTES, TOKENS_LLMC, TOKENS_NANOGPT, TOKENS_MEGATRON, TOKENS_NPY };
+enum { TOKENS_DTYPE_UINT16, TOKENS_DTYPE_UINT32 };
+
+/* X(constant, value, C type, NumPy descr, code of Megatron's index; 0: none): the signed ones are last. */
+#define TOKENS_TYPES(X)                  \
+    X(TOKENS_U8, 0, uint8_t, "|u1", 1)   \
+    X(TOKENS_U16, 1, uint16_t, "<u2", 8) \
+    X(TOKENS_U32, 2, uint32_t, "<u4", 0) \
+    X(TOKENS_I16, 3, int16_t, "<i2", 3)  \
+    X(TOKENS_I32, 4, int32_t, "<i4", 4)  \
+    X(TOKENS_I64, 5, int64_t, "<i8", 5)
+
+enum {
+#define TOKENS_TYPE_ENUM(constant, value, type, descr, code) constant = value,
+    TOKENS_TYPES(TOKENS_TYPE_ENUM)
+#undef TOKENS_TYPE_ENUM
+};
+
+struct tokens_settings {
+    int32_t format;      /* TOKENS_AUTO, ... */
+    int32_t token_dtype; /* TOKENS_DTYPE_...: of nanogpt files */
+};
+
+struct hd_data {
+    char *path;
+    const void *map; /* the whole file */
+    uint64_t map_bytes;
+    const uint8_t *at; /* the first token */
+    uint64_t count;
+    uint32_t type; /* TOKENS_U8, ... */
+    uint32_t reserved;
+};
+
+/* Maps the file at f->path. Sets map and map_bytes. */
+int32_t tokens_map(struct hd_data *f, struct hd_error *err);
+/* Checks what the header promises and sets at, count and type of a file that is mapped. */
+int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err);
+
+#endif

@@ -1,0 +1,126 @@
+/* The slots of data-tokens: a mapped file, read type by type. */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "internal.h"
+
+/* Files up to this size are asked for as a whole: random reads then find them in memory. */
+#define READ_WHOLE (UINT64_C(256) << 20)
+
+static const struct hd_option options[] = {
+    {.name = "format",
+     .value = "auto",
+     .type = HD_OPT_ENUM,
+     .choices = "auto|bytes|llmc|nanogpt|megatron|npy",
+     .flags = HD_OPTION_GLOBAL,
+     .offset = offsetof(struct tokens_settings, format),
+     .help = "format of the files"},
+    {.name = "token_dtype",
+     .value = "uint16",
+     .type = HD_OPT_ENUM,
+     .choices = "uint16|uint32",
+     .flags = HD_OPTION_GLOBAL,
+     .offset = offsetof(struct tokens_settings, token_dtype),
+     .help = "width of a token in nanogpt files"},
+};
+
+static int32_t tokens_check(const void *settings, struct hd_error *err)
+{
+    const struct tokens_settings *s = settings;
+    if (s->token_dtype && s->format != TOKENS_NANOGPT && s->format != TOKENS_AUTO)
+        return hd_fail(err, HD_E_INVALID, "data.token_dtype: only nanogpt files need it; the others say it");
+    return HD_OK;
+}
+
+static void tokens_close(struct hd_data *f)
+{
+    if (!f)
+        return;
+    if (f->map)
+        munmap((void *)f->map, f->map_bytes);
+    free(f->path);
+    free(f);
+}
+
+static void advise(const struct hd_data *f, uint32_t hints)
+{
+    if (f->map_bytes <= READ_WHOLE)
+        madvise((void *)f->map, f->map_bytes, MADV_WILLNEED);
+    else if (hints & HD_DATA_IN_ORDER)
+        madvise((void *)f->map, f->map_bytes, MADV_SEQUENTIAL);
+}
+
+static int32_t tokens_open(const struct hd_host *host, const void *settings, const struct hd_data_source *source,
+                           struct hd_data **data, struct hd_error *err)
+{
+    struct hd_data *f = calloc(1, sizeof *f);
+    int32_t rc;
+    (void)host;
+    if (!f || !(f->path = strdup(source->path))) {
+        free(f);
+        return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
+    }
+    if ((rc = tokens_map(f, err)) || (rc = tokens_parse(f, settings, err))) {
+        tokens_close(f);
+        return rc;
+    }
+    advise(f, source->hints);
+    *data = f;
+    return HD_OK;
+}
+
+/* The largest of each type. Of a signed one nobody knows: a token of it may be negative. */
+static int32_t tokens_info(struct hd_data *f, struct hd_data_info *info, struct hd_error *err)
+{
+    static const int64_t most[] = {[TOKENS_U8] = UINT8_MAX, [TOKENS_U16] = UINT16_MAX, [TOKENS_U32] = UINT32_MAX};
+    (void)err;
+    info->tokens = f->count;
+    info->max_token = f->type < sizeof most / sizeof most[0] ? most[f->type] : 0;
+    return HD_OK;
+}
+
+#define READ_TOKENS(constant, value, type, descr, code)     \
+    case constant: {                                        \
+        const uint8_t *from = f->at + first * sizeof(type); \
+        for (uint64_t i = 0; i < count; i++) {              \
+            type t;                                         \
+            memcpy(&t, from + i * sizeof t, sizeof t);      \
+            tokens[i] = (int64_t)t;                         \
+        }                                                   \
+        return HD_OK;                                       \
+    }
+
+static int32_t tokens_read(struct hd_data *f, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err)
+{
+    if (first > f->count || count > f->count - first)
+        return hd_fail(err, HD_E_INVALID, "%s: tokens %lu to %lu of %lu were asked for", f->path, (unsigned long)first,
+                       (unsigned long)(first + count), (unsigned long)f->count);
+    switch (f->type) {
+        TOKENS_TYPES(READ_TOKENS)
+    default:
+        return hd_fail(err, HD_E_INTERNAL, "%s: unknown token type %u", f->path, f->type);
+    }
+}
+
+static const struct hd_data_ops ops = {
+    .struct_size = sizeof ops,
+    .open = tokens_open,
+    .close = tokens_close,
+    .info = tokens_info,
+    .read = tokens_read,
+    .check = tokens_check,
+};
+
+static const struct hd_component tokens_component = {
+    .struct_size = sizeof tokens_component,
+    .kind = HD_KIND_DATA,
+    .name = "tokens",
+    .summary = "files of tokens: bytes, llm.c, nanoGPT, Megatron, NumPy",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+    .option_size = sizeof options[0],
+    .settings_size = sizeof(struct tokens_settings),
+    .ops = &ops,
+};
+
+HD_PLUGIN_ONE("data-tokens", "0.1.0", "Apache-2.0", tokens_component)

@@ -1,0 +1,248 @@
+/* Token files: every format and type, what is refused, and damaged files. */
+#include "core/plugin/plugin.h"
+#include "plugins/data-tokens/internal.h"
+#include "tests/support/scratch.h"
+
+extern const struct hd_plugin *heddle_plugin_v1_tokens(void);
+
+static struct hd_error err = HD_ERROR_INIT;
+
+enum { TOKENS = 1000 };
+
+static const struct hd_data_ops *ops_of(void)
+{
+    return heddle_plugin_v1_tokens()->components[0]->ops;
+}
+
+static int32_t open_file(const char *path, int32_t format, int32_t token_dtype, struct hd_data **f)
+{
+    const struct tokens_settings settings = {.format = format, .token_dtype = token_dtype};
+    const struct hd_data_source source = {.struct_size = sizeof source, .path = path};
+    return ops_of()->open(NULL, &settings, &source, f, &err);
+}
+
+static uint64_t count_of(struct hd_data *f)
+{
+    struct hd_data_info info = {.struct_size = sizeof info};
+    ck_ok(ops_of()->info(f, &info, &err));
+    return info.tokens;
+}
+
+/* ---- formats: 1000 tokens 0, 7, 14, ... mod 251 in each of them */
+
+static uint32_t token(uint32_t i)
+{
+    return i * 7 % 251;
+}
+
+static size_t put_tokens(uint8_t *out, uint32_t bytes)
+{
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        uint64_t t = token(i);
+        memcpy(out + i * bytes, &t, bytes);
+    }
+    return TOKENS * bytes;
+}
+
+static const char *put_llmc(const struct scratch *s, const char *name, int32_t magic, int32_t version, uint32_t bytes)
+{
+    static uint8_t file[1024 + TOKENS * 4];
+    int32_t header[256] = {magic, version, TOKENS};
+    memcpy(file, header, sizeof header);
+    return scratch_write(s, name, file, 1024 + put_tokens(file + 1024, bytes));
+}
+
+static const char *put_plain(const struct scratch *s, const char *name, uint32_t bytes)
+{
+    static uint8_t file[TOKENS * 8];
+    return scratch_write(s, name, file, put_tokens(file, bytes));
+}
+
+/* Three documents of 1, 0 and 999 tokens; the layout of Megatron-LM's
+ * megatron/core/datasets/indexed_dataset.py */
+static const char *put_megatron(const struct scratch *s, uint8_t code, uint32_t bytes, uint8_t idx[128], size_t *n)
+{
+    const int32_t lengths[] = {1, 0, 999};
+    const uint64_t head[] = {3, 4};
+    const int64_t pointers[] = {0, bytes, bytes}, documents[] = {0, 1, 2, 3};
+    const uint64_t version = 1;
+    uint8_t *p = idx;
+    memcpy(p, "MMIDIDX\0\0", 9), p += 9;
+    memcpy(p, &version, 8), p += 8;
+    *p++ = code;
+    memcpy(p, head, 16), p += 16;
+    memcpy(p, lengths, 12), p += 12;
+    memcpy(p, pointers, 24), p += 24;
+    memcpy(p, documents, 32), p += 32;
+    *n = (size_t)(p - idx);
+    scratch_write(s, "corpus.idx", idx, *n);
+    return put_plain(s, "corpus.bin", bytes);
+}
+
+static void check_tokens(const char *path, int32_t format, int32_t token_dtype)
+{
+    struct hd_data *f;
+    int64_t out[TOKENS];
+    ck_ok(open_file(path, format, token_dtype, &f));
+    ck_assert_uint_eq(count_of(f), TOKENS);
+    ck_ok(ops_of()->read(f, 0, TOKENS, out, &err));
+    for (uint32_t i = 0; i < TOKENS; i++)
+        ck_assert_int_eq(out[i], token(i));
+    ops_of()->close(f);
+}
+
+START_TEST(formats)
+{
+    struct scratch s;
+    uint8_t idx[128];
+    size_t n;
+    scratch_init(&s);
+    check_tokens(put_plain(&s, "a.txt", 1), TOKENS_AUTO, 0);
+    check_tokens(put_plain(&s, "a.bin", 2), TOKENS_AUTO, 0);
+    check_tokens(put_plain(&s, "b.bin", 4), TOKENS_NANOGPT, TOKENS_DTYPE_UINT32);
+    check_tokens(put_llmc(&s, "c.bin", 20240520, 1, 2), TOKENS_AUTO, 0);
+    check_tokens(put_llmc(&s, "d.tokens", 20240801, 7, 4), TOKENS_AUTO, 0);
+    check_tokens(put_megatron(&s, 8, 2, idx, &n), TOKENS_AUTO, 0);
+    check_tokens(put_megatron(&s, 4, 4, idx, &n), TOKENS_AUTO, 0);
+    check_tokens(put_megatron(&s, 5, 8, idx, &n), TOKENS_MEGATRON, 0);
+    check_tokens(put_megatron(&s, 1, 1, idx, &n), TOKENS_MEGATRON, 0);
+    scratch_finish(&s);
+}
+END_TEST
+
+/* Written by NumPy: 0, 5, 10, ... 245 */
+START_TEST(numpy)
+{
+    static const char *const dtype[] = {"uint8", "uint16", "uint32", "int32", "int64"};
+    for (size_t i = 0; i < HD__COUNT(dtype); i++) {
+        char path[512];
+        struct hd_data *f;
+        int64_t out[50];
+        snprintf(path, sizeof path, "%s/tokens-%s.npy", GOLDEN, dtype[i]);
+        ck_ok(open_file(path, TOKENS_AUTO, 0, &f));
+        ck_assert_uint_eq(count_of(f), 50);
+        ck_ok(ops_of()->read(f, 0, 50, out, &err));
+        for (int32_t k = 0; k < 50; k++)
+            ck_assert_int_eq(out[k], k * 5);
+        ops_of()->close(f);
+    }
+}
+END_TEST
+
+START_TEST(refusals)
+{
+    struct scratch s;
+    struct hd_data *f;
+    uint8_t idx[128];
+    size_t n;
+    scratch_init(&s);
+    ck_refused(open_file("/nowhere/x.bin", 0, 0, &f), HD_E_NOTFOUND, "/nowhere/x.bin");
+    ck_refused(open_file(s.dir, 0, 0, &f), HD_E_INVALID, "regular");
+    ck_refused(open_file(scratch_write(&s, "empty", "", 0), 0, 0, &f), HD_E_INVALID, "empty");
+    ck_refused(open_file(scratch_write(&s, "odd.bin", "abc", 3), 0, 0, &f), HD_E_CORRUPT, "odd.bin");
+    ck_refused(open_file(put_llmc(&s, "l", 20240520, 3, 2), 0, 0, &f), HD_E_UNSUPPORTED, "version 3");
+    ck_refused(open_file(put_llmc(&s, "l", 20240520, 1, 4), 0, 0, &f), HD_E_CORRUPT, "promises 1000");
+    ck_refused(open_file(put_llmc(&s, "l", 7, 1, 4), TOKENS_LLMC, 0, &f), HD_E_CORRUPT, "magic");
+    ck_refused(open_file(scratch_write(&s, "x.npy", "abc", 3), 0, 0, &f), HD_E_CORRUPT, "x.npy");
+    ck_refused(open_file(put_megatron(&s, 7, 4, idx, &n), 0, 0, &f), HD_E_UNSUPPORTED, "code 7");
+    ck_refused(open_file(put_megatron(&s, 4, 2, idx, &n), 0, 0, &f), HD_E_CORRUPT, "sequence 1");
+    scratch_finish(&s);
+}
+END_TEST
+
+/* Tokens come as they are, whatever the core will say of them, and the largest that a type can hold is known. */
+START_TEST(types)
+{
+    static const struct {
+        uint32_t type, bytes;
+        int64_t token, most;
+    } rows[] = {{TOKENS_U8, 1, 250, 255},     {TOKENS_U16, 2, 65535, 65535}, {TOKENS_U32, 4, UINT32_MAX, UINT32_MAX},
+                {TOKENS_I16, 2, -20000, 0},   {TOKENS_I32, 4, -1, 0},        {TOKENS_I64, 8, INT64_C(0x100000003), 0},
+                {TOKENS_I64, 8, INT64_MIN, 0}};
+    uint8_t tokens[40 * 8 + 1] = {0}; /* unaligned, as a header may leave them */
+    for (size_t r = 0; r < HD__COUNT(rows); r++) {
+        struct hd_data f = {.path = (char *)"mem", .at = tokens + 1, .count = 40, .type = rows[r].type};
+        struct hd_data_info info = {.struct_size = sizeof info};
+        int64_t out[4];
+        memset(tokens, 0, sizeof tokens);
+        memcpy(tokens + 1 + 7 * rows[r].bytes, &rows[r].token, rows[r].bytes);
+        ck_ok(ops_of()->read(&f, 6, 4, out, &err));
+        ck_assert_int_eq(out[0], 0);
+        ck_assert_int_eq(out[1], rows[r].token);
+        ck_assert_int_eq(out[2], 0);
+        ck_ok(ops_of()->info(&f, &info, &err));
+        ck_assert_int_eq(info.max_token, rows[r].most);
+        ck_refused(ops_of()->read(&f, 39, 2, out, &err), HD_E_INVALID, "mem: tokens 39 to 41 of 40");
+    }
+}
+END_TEST
+
+START_TEST(settings)
+{
+    static const struct {
+        struct tokens_settings settings;
+        int32_t refused;
+    } rows[] = {{{TOKENS_AUTO, TOKENS_DTYPE_UINT32}, 0},
+                {{TOKENS_NANOGPT, TOKENS_DTYPE_UINT32}, 0},
+                {{TOKENS_BYTES, TOKENS_DTYPE_UINT16}, 0},
+                {{TOKENS_BYTES, TOKENS_DTYPE_UINT32}, 1},
+                {{TOKENS_MEGATRON, TOKENS_DTYPE_UINT32}, 1}};
+    for (size_t r = 0; r < HD__COUNT(rows); r++)
+        ck_assert_int_eq(ops_of()->check(&rows[r].settings, &err), rows[r].refused ? HD_E_INVALID : HD_OK);
+    ck_assert_str_eq(err.message, "data.token_dtype: only nanogpt files need it; the others say it");
+}
+END_TEST
+
+/* ---- hostile files: every damaged file is refused with its name, or read without harm */
+
+static void try_file(const char *path, int32_t format)
+{
+    struct hd_data *f;
+    int64_t out[64];
+    int32_t rc = open_file(path, format, 0, &f);
+    if (rc) {
+        ck_assert_ptr_nonnull(strstr(err.message, "/tmp/heddle-test-"));
+        return;
+    }
+    for (uint64_t at = 0; at < count_of(f); at += 64)
+        ops_of()->read(f, at, HD__MIN(64, count_of(f) - at), out, &err);
+    ck_assert_int_eq(ops_of()->read(f, count_of(f), 1, out, &err), HD_E_INVALID);
+    ck_assert_int_eq(ops_of()->read(f, UINT64_MAX, 2, out, &err), HD_E_INVALID);
+    ops_of()->close(f);
+}
+
+START_TEST(hostile)
+{
+    struct scratch s;
+    uint64_t state = 42;
+    uint8_t idx[128], copy[2048];
+    size_t n, idx_bytes, npy_bytes;
+    scratch_init(&s);
+    uint8_t *npy = scratch_read(GOLDEN "/tokens-uint16.npy", &npy_bytes);
+    const char *bin = put_megatron(&s, 8, 2, idx, &idx_bytes);
+    int32_t llmc[512] = {20240520, 1, 512};
+    for (int k = 0; k < 1000; k++) {
+        memcpy(copy, npy, npy_bytes);
+        n = scratch_damage(&state, copy, npy_bytes);
+        try_file(scratch_write(&s, "h.npy", copy, n), TOKENS_NPY);
+        memcpy(copy, idx, idx_bytes);
+        n = scratch_damage(&state, copy, idx_bytes);
+        scratch_write(&s, "corpus.idx", copy, n);
+        try_file(bin, TOKENS_MEGATRON);
+        memcpy(copy, llmc, sizeof llmc);
+        n = scratch_damage(&state, copy, k % 2 ? 12 : sizeof llmc);
+        try_file(scratch_write(&s, "h.llmc", copy, n < 12 ? n : sizeof llmc), TOKENS_LLMC);
+    }
+    free(npy);
+    scratch_finish(&s);
+}
+END_TEST
+
+int main(void)
+{
+    const struct scratch_test tests[] = {
+        {"formats", formats},   {"numpy", numpy},     {"refusals", refusals}, {"types", types},
+        {"settings", settings}, {"hostile", hostile}, {NULL, NULL},
+    };
+    return scratch_run("tokens", tests);
+}

@@ -1,0 +1,177 @@
+/* The slots of metrics-tensorboard: an event file, one write() a step. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "events.h"
+#include "heddle/host.h"
+#include "heddle/metrics.h"
+
+struct tensorboard_settings {
+    const char *dir;
+};
+
+struct hd_metrics {
+    char *path;
+    int64_t step; /* of the checkpoint that the run goes on from */
+    int32_t fd;
+    int32_t begun; /* the file has its first records */
+};
+
+static const struct hd_option options[] = {
+    {.name = "dir",
+     .type = HD_OPT_STRING,
+     .flags = HD_OPTION_REQUIRED,
+     .offset = offsetof(struct tensorboard_settings, dir),
+     .help = "folder of the event files, which TensorBoard shows as one run"},
+};
+
+/* Charts stand together by what is before the slash. Others come under run/. */
+static const struct {
+    const char *name, *tag; /* tag NULL: not shown */
+} tags[] = {
+    {"loss", "train/loss"},
+    {"val_loss", "val/loss"},
+    {"grad_norm", "train/grad_norm"},
+    {"lr", "train/lr"},
+    {"loss_scale", "train/loss_scale"},
+    {"skipped", NULL},
+    {"tokens", NULL},
+    {"tokens_per_s", "perf/tokens_per_s"},
+    {"step_s", "perf/step_s"},
+    {"comm_s", "perf/comm_s"},
+    {"mfu", "perf/mfu"},
+    {"arena_bytes", NULL},
+    {"rss_bytes", "memory/rss_bytes"},
+};
+
+/* NULL: not shown. `room` has the tag of a metric that came with a later heddle. */
+static const char *tag_of(const char *name, char room[80])
+{
+    for (size_t i = 0; i < sizeof tags / sizeof tags[0]; i++)
+        if (!strcmp(tags[i].name, name))
+            return tags[i].tag;
+    snprintf(room, 80, "run/%s", name);
+    return room;
+}
+
+/* mkdir -p */
+static int make_folders(const char *path)
+{
+    char *copy = NULL;
+    int rc = asprintf(&copy, "%s/", path) < 0 ? -1 : 0;
+    for (char *slash = rc ? NULL : strchr(copy + 1, '/'); slash && !rc; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        rc = mkdir(copy, 0777) && errno != EEXIST ? -1 : 0;
+        *slash = '/';
+    }
+    free(copy);
+    return rc;
+}
+
+/* All of it or nothing, so that the next step begins a record. Takes the events. */
+static int32_t write_out(const struct hd_metrics *m, struct events *events, struct hd_error *err)
+{
+    off_t start = lseek(m->fd, 0, SEEK_END);
+    ssize_t n = events->no_memory ? 0 : write(m->fd, events->at, events->length);
+    int32_t rc = HD_OK;
+    if (events->no_memory)
+        rc = hd_fail(err, HD_E_NOMEM, "%s: no memory", m->path);
+    else if (n != (ssize_t)events->length)
+        rc = hd_fail(err, HD_E_IO, "%s cannot be written: %s", m->path, n < 0 ? strerror(errno) : "disk full?");
+    if (rc && n > 0 && (start < 0 || ftruncate(m->fd, start)))
+        rc = hd_fail(err, HD_E_IO, "%s has half a step: %s", m->path, strerror(errno));
+    events_free(events);
+    return rc;
+}
+
+static void tensorboard_close(struct hd_metrics *m)
+{
+    if (!m)
+        return;
+    if (m->fd >= 0)
+        close(m->fd);
+    free(m->path);
+    free(m);
+}
+
+/* TensorBoard reads the files of a folder in the order of their names. */
+static int32_t open_file(struct hd_metrics *m, const char *dir, struct hd_error *err)
+{
+    struct timespec now;
+    char host[65] = "";
+    clock_gettime(CLOCK_REALTIME, &now);
+    gethostname(host, sizeof host - 1);
+    if (asprintf(&m->path, "%s/events.out.tfevents.%010lld.%s.%d.%09ld", dir, (long long)now.tv_sec, host,
+                 (int)getpid(), now.tv_nsec) < 0) {
+        m->path = NULL;
+        return hd_fail(err, HD_E_NOMEM, "%s: no memory", dir);
+    }
+    m->fd = open(m->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    return m->fd < 0 ? hd_fail(err, HD_E_IO, "%s: %s", m->path, strerror(errno)) : HD_OK;
+}
+
+static int32_t tensorboard_open(const struct hd_host *host, const void *settings, const struct hd_metrics_start *start,
+                                struct hd_metrics **metrics, struct hd_error *err)
+{
+    const char *dir = ((const struct tensorboard_settings *)settings)->dir;
+    (void)host;
+    if (make_folders(dir))
+        return hd_fail(err, HD_E_IO, "%s: %s", dir, strerror(errno));
+    struct hd_metrics *m = calloc(1, sizeof *m);
+    if (!m)
+        return hd_fail(err, HD_E_NOMEM, "%s: no memory", dir);
+    m->fd = -1;
+    m->step = start->step;
+    int32_t rc = open_file(m, dir, err);
+    if (rc)
+        tensorboard_close(m);
+    else
+        *metrics = m;
+    return rc;
+}
+
+static int32_t tensorboard_write(struct hd_metrics *m, const struct hd_metrics_record *record, struct hd_error *err)
+{
+    struct events events = {0}, summary = {0};
+    char room[80];
+    for (size_t i = 0; i < record->count; i++) {
+        const struct hd_metric *x = hd_metric_at(record, i);
+        const char *tag = tag_of(x->name, room);
+        if (tag && isfinite(x->number))
+            events_scalar(&summary, tag, x->number);
+    }
+    if (!m->begun) {
+        events_version(&events, record->time);
+        events_restart(&events, record->time, m->step + 1);
+    }
+    events_summary(&events, record->time, record->step, &summary);
+    int32_t rc = write_out(m, &events, err);
+    m->begun |= !rc;
+    return rc;
+}
+
+static const struct hd_metrics_ops ops = {
+    .struct_size = sizeof ops,
+    .open = tensorboard_open,
+    .write = tensorboard_write,
+    .close = tensorboard_close,
+};
+
+static const struct hd_component tensorboard_component = {
+    .struct_size = sizeof tensorboard_component,
+    .kind = HD_KIND_METRICS,
+    .name = "tensorboard",
+    .summary = "event files that TensorBoard shows",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+    .option_size = sizeof options[0],
+    .settings_size = sizeof(struct tensorboard_settings),
+    .ops = &ops,
+};
+
+HD_PLUGIN_ONE("metrics-tensorboard", "0.1.0", "Apache-2.0", tensorboard_component)
