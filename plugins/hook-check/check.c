@@ -1,8 +1,9 @@
 /* check: the contract of heddle/comm.h, for transports that do not see to it themselves.
  *
- *   arguments   buffers, dtype, reduction, root, member, whole and within bounds; no two operations write to one place at once
- *   agreement   each member sends what it is about to do to the next one, on a stream of the hook's own, and compares what
- *               comes from the one before: a difference is named while the operation is still under way
+ *   arguments   buffers, dtype, reduction, root, member, whole and within bounds; no two operations write to one place
+ *               at once
+ *   agreement   each member sends what it is about to do to the next one, on a stream of the hook's own, and compares
+ *               what comes from the one before: a difference is named while the operation is still under way
  *   buffers     what is sent is the same bytes when the operation completes as when it began */
 #include <stdlib.h>
 
@@ -11,7 +12,7 @@
 
 #include "heddle/hook.h"
 
-/* What travels. */
+/* One member's call, as it travels. */
 struct signature {
     uint64_t seq, count, tag;
     uint32_t coll, dtype, redop;
@@ -210,7 +211,7 @@ static void report_mismatch(struct hd_hook *h, const struct signature_exchange *
             text_of(&x->theirs, b));
 }
 
-/* What was found, if anything. */
+/* The difference that was found, if any. */
 static int32_t mismatch(const struct hd_hook *h, struct hd_error *err)
 {
     if (h->failed.code)
@@ -236,7 +237,8 @@ static int32_t check_progress(struct hd_hook *h, struct hd_error *err)
 {
     int32_t code = HD_OK;
     for (struct signature_exchange **at = &h->under_way, *x; (x = *at) && code == HD_OK && !h->failed.code;) {
-        code = test_messages(h, x, err);
+        if (x->group->below) /* else it was freed, and its messages are not asked for any more */
+            code = test_messages(h, x, err);
         if (x->sent && x->received) {
             *at = x->next;
             if (!*at)

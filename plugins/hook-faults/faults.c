@@ -1,5 +1,5 @@
-/* faults: what can go wrong, on purpose: the Nth operation of a rank is delayed, dropped, refused, changed, or its last; or the
- * rank is late, dead or stopped where it opens or closes its transport. */
+/* faults: what can go wrong, on purpose: the Nth operation of a rank is delayed, dropped, refused, changed, or its
+ * last; or the rank is late, dead or stopped where it opens or closes its transport. */
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,4 +1,5 @@
-/* trace: every operation with its times, as a trace for chrome://tracing and Perfetto: one file a rank, one track a group. */
+/* trace: every operation with its times, as a trace for chrome://tracing and Perfetto: one file a rank, one track a
+ * group. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -96,9 +97,9 @@ static int32_t trace_end(struct hd_hook *h, struct hd_hook_op *op, int32_t code,
     return code;
 }
 
-/* Operations of one group overlap, so each is a pair of events with a number of its own, of no other rank either: viewers match
- * numbers across processes, and files of several ranks may be looked at together. Times are microseconds of the monotonic clock:
- * ranks of one machine share it. */
+/* Operations of one group overlap, so each is a pair of events with a number of its own, of no other rank either:
+ * viewers match numbers across processes, and files of several ranks may be looked at together. Times are
+ * microseconds of the monotonic clock: ranks of one machine share it. */
 static void write_event(FILE *f, const struct event *e, uint64_t number, int32_t rank)
 {
     const char *name = hd_hook_coll_name(e->coll);

@@ -10,7 +10,8 @@
 
 struct hd__algorithm_counts;
 
-/* The core's own streams of messages: one for each of the hooks around a transport, the innermost first; then of collectives. */
+/* The core's own streams of messages: one for each of the hooks around a transport, the innermost first; then of
+ * collectives. */
 enum {
     HD__HOOKS_MAX = 16,
     HD__STREAM_HOOKS = HD_STREAMS_OF_CALLERS,
@@ -25,15 +26,15 @@ struct hd__comm {
     uint32_t n_hooks, reserved; /* around it already */
 };
 
-/* Fills in *transport, which hd__comm_close closes; on failure there is nothing to close. Returns the component's error.
- * `settings` and `host` live as long as the transport. */
+/* Fills in *transport, which hd__comm_close closes; on failure there is nothing to close. Returns the component's
+ * error. `settings` and `host` live as long as the transport. */
 int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
                       const struct hd_world *world, struct hd__comm *transport, struct hd_error *err);
 void hd__comm_close(struct hd__comm *transport);
 /* Its caps with these settings. */
 uint64_t hd__comm_caps_with(const struct hd_comm_ops *component, const void *settings);
-/* What a component's caps become when it is opened: HD_COMM_MESSAGES_ONLY where its collectives are the core's algorithms,
- * HD_COMM_ANY_ORDER where sums then follow an order of their own. */
+/* What a component's caps become when it is opened: HD_COMM_MESSAGES_ONLY where its collectives are the core's
+ * algorithms, HD_COMM_ANY_ORDER where sums then follow an order of their own. */
 uint64_t hd__comm_caps(const struct hd_comm_ops *component, uint64_t caps, const struct hd__tuning *tuning);
 
 /* ---- inside */

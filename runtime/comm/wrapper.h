@@ -1,14 +1,15 @@
-/* runtime/comm/wrapper: one engine for all transports that the core makes of others: software_collectives, hierarchical, hook.
+/* runtime/comm/wrapper: one engine for all transports that the core makes of others: software_collectives,
+ * hierarchical, hook.
  *
- * It has their table, their request numbers, a queue for each group, and test, wait, progress and abort. Every operation, collective or
- * message, has a record, and a kind of wrapper says in `begin` how it goes on:
+ * It has their table, their request numbers, a queue for each group, and test, wait, progress and abort. Every
+ * operation, collective or message, has a record, and a kind of wrapper says in `begin` how it goes on:
  *
  *     HD_OK                it passes through to the group's home, a transport below, and is done when that says so
- *     HD__WRAPPER_QUEUE    it waits in its group's queue; `advance` carries those at the head on until they are finished
+ *     HD__WRAPPER_QUEUE    it waits in its group's queue; `advance` carries its head on until it is finished
  *
- * `end` sees it complete. The owner's struct hd_comm, group and operation begin with the structures here. A failed operation poisons
- * its group. What it owns stays until the transports below are closed: they may still write into it. One thread at a time, but for
- * abort. */
+ * `end` sees it complete. The owner's struct hd_comm, group and operation begin with the structures here. A failed
+ * operation poisons its group. What it owns stays until the transports below are closed: they may still write into
+ * it. One thread at a time, but for abort. */
 #ifndef HD_RUNTIME_COMM_WRAPPER_H
 #define HD_RUNTIME_COMM_WRAPPER_H
 
@@ -50,7 +51,8 @@ struct hd__wrapper_kind {
     int32_t (*begin)(struct hd__wrapper_op *op, struct hd_error *err);
     /* An operation, as far as it goes. 1: something moved; 0: nothing; or an error. finished = 1 once it is. */
     int32_t (*advance)(struct hd__wrapper_op *op, struct hd_error *err);
-    /* The head of a queue is late. The transport below is asked to wait, no longer: it knows best who is missing, and tells the others. */
+    /* The head of a queue is late. The transport below is asked to wait, no longer: it knows best who is missing, and
+     * tells the others. */
     int32_t (*on_timeout)(struct hd__wrapper_op *head, struct hd_error *err);
     /* Sets home and inner_group; `ranks` are of the world. */
     int32_t (*group)(struct hd__wrapper_group *group, const int32_t *ranks, struct hd_error *err);
@@ -76,7 +78,8 @@ struct hd__wrapper {
     _Atomic int aborted;
 };
 
-/* The transport that it is. Its `close` frees the groups, closes what is below, then frees what operations own, and the wrapper. */
+/* The transport that it is. Its `close` frees the groups, closes what is below, then frees what operations own, and
+ * the wrapper. */
 void hd__comm_wrapper_make_table(struct hd__wrapper *wrapper, uint64_t caps, struct hd__comm *out);
 /* For `advance`: the operation goes to the group's home now. */
 int32_t hd__comm_wrapper_pass_through(struct hd__wrapper_op *op, struct hd_error *err);

@@ -1,5 +1,6 @@
-/* hook-count: a hook as anyone may write one: counts operations as they begin and as they end, and says how many there were. With
- * `hold: N` every Nth is held back until the next progress, which may change when things happen, and nothing else. For tests. */
+/* hook-count: a hook as anyone may write one: counts operations as they begin and as they end, and says how many
+ * there were. With `hold: N` every Nth is held back until the next progress, which may change when things happen, and
+ * nothing else. For tests. */
 #include <inttypes.h>
 #include <stdlib.h>
 

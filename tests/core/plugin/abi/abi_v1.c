@@ -3,36 +3,36 @@
  * release of 1.0, or after appending: python3 tests/core/plugin/abi/freeze.py, and look at the diff.
  *
  * The function at the end of each struct makes it visible in the library's debug information, which abi_v1.abi shows. */
-#include "heddle/types.h"
-#include "heddle/host.h"
-#include "heddle/plugin.h"
-#include "heddle/ops.h"
-#include "heddle/program.h"
-#include "heddle/device.h"
-#include "heddle/comm.h"
-#include "heddle/optimizer.h"
 #include "heddle/ckpt.h"
-#include "heddle/model.h"
-#include "heddle/hook.h"
+#include "heddle/comm.h"
 #include "heddle/data.h"
+#include "heddle/device.h"
+#include "heddle/hook.h"
+#include "heddle/host.h"
 #include "heddle/metrics.h"
+#include "heddle/model.h"
+#include "heddle/ops.h"
+#include "heddle/optimizer.h"
+#include "heddle/plugin.h"
+#include "heddle/program.h"
+#include "heddle/types.h"
 
 #if UINTPTR_MAX != UINT64_MAX
 #error "the frozen offsets are those of 64-bit pointers"
 #endif
 
 #define CONSTANT(name, value) _Static_assert((name) == (value), #name " has changed: see the top of this file")
-#define STRUCT(type, bytes)                                                          \
-    _Static_assert(sizeof(struct type) >= (bytes), "struct " #type " has shrunk");     \
-    void abi_##type(const struct type *p);                                           \
-    void abi_##type(const struct type *p)                                            \
-    {                                                                                \
-        (void)p;                                                                     \
-    }                                                                                \
+#define STRUCT(type, bytes)                                                        \
+    _Static_assert(sizeof(struct type) >= (bytes), "struct " #type " has shrunk"); \
+    void abi_##type(const struct type *p);                                         \
+    void abi_##type(const struct type *p)                                          \
+    {                                                                              \
+        (void)p;                                                                   \
+    }                                                                              \
     _Static_assert(1, "")
-#define FIELD(type, field, at, ...)                                                                       \
-    _Static_assert(offsetof(struct type, field) == (at), #type "." #field " has moved: see the top");                    \
-    _Static_assert(__builtin_types_compatible_p(__typeof__(((struct type *)0)->field), __VA_ARGS__),        \
+#define FIELD(type, field, at, ...)                                                                   \
+    _Static_assert(offsetof(struct type, field) == (at), #type "." #field " has moved: see the top"); \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(((struct type *)0)->field), __VA_ARGS__),  \
                    #type "." #field " has another type: see the top")
 
 _Static_assert(sizeof HD_PLUGIN_MAGIC == 9, "HD_PLUGIN_MAGIC has changed");
@@ -238,8 +238,8 @@ FIELD(hd_error, code, 8, int32_t);
 FIELD(hd_error, scope, 12, int32_t);
 FIELD(hd_error, native, 16, int64_t);
 FIELD(hd_error, peer, 24, int64_t);
-FIELD(hd_error, where, 32, char [128]);
-FIELD(hd_error, message, 160, char [1024]);
+FIELD(hd_error, where, 32, char[128]);
+FIELD(hd_error, message, 160, char[1024]);
 
 STRUCT(hd_host, 88);
 FIELD(hd_host, struct_size, 0, size_t);
@@ -248,8 +248,11 @@ FIELD(hd_host, reserved, 12, uint32_t);
 FIELD(hd_host, log, 16, void (*)(uint32_t level, const char *component, const char *format, ...));
 FIELD(hd_host, alloc, 24, void *(*)(size_t bytes));
 FIELD(hd_host, free, 32, void (*)(void *p));
-FIELD(hd_host, store_put, 40, int32_t (*)(struct hd_store *store, const char *key, const void *value, size_t bytes, struct hd_error *err));
-FIELD(hd_host, store_get, 48, int32_t (*)(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline, struct hd_error *err));
+FIELD(hd_host, store_put, 40,
+      int32_t (*)(struct hd_store *store, const char *key, const void *value, size_t bytes, struct hd_error *err));
+FIELD(hd_host, store_get, 48,
+      int32_t (*)(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
+                  struct hd_error *err));
 FIELD(hd_host, build, 56, const struct hd_builder_api *);
 FIELD(hd_host, pass, 64, const struct hd_pass_api *);
 FIELD(hd_host, get_extension, 72, const void *(*)(const char *name));
@@ -290,7 +293,7 @@ FIELD(hd_component, probe, 72, int32_t (*)(const struct hd_host *host, struct hd
 FIELD(hd_component, ops, 80, const void *);
 
 STRUCT(hd_plugin, 56);
-FIELD(hd_plugin, magic, 0, char [8]);
+FIELD(hd_plugin, magic, 0, char[8]);
 FIELD(hd_plugin, struct_size, 8, size_t);
 FIELD(hd_plugin, abi_minor, 16, uint32_t);
 FIELD(hd_plugin, reserved, 20, uint32_t);
@@ -336,9 +339,9 @@ STRUCT(hd_operand, 120);
 FIELD(hd_operand, data, 0, void *);
 FIELD(hd_operand, dtype, 8, uint32_t);
 FIELD(hd_operand, ndim, 12, uint32_t);
-FIELD(hd_operand, dim, 16, uint8_t [8]);
-FIELD(hd_operand, extent, 24, int64_t [6]);
-FIELD(hd_operand, start, 72, int64_t [6]);
+FIELD(hd_operand, dim, 16, uint8_t[8]);
+FIELD(hd_operand, extent, 24, int64_t[6]);
+FIELD(hd_operand, start, 72, int64_t[6]);
 
 STRUCT(hd_instr_desc, 288);
 FIELD(hd_instr_desc, struct_size, 0, size_t);
@@ -349,7 +352,7 @@ FIELD(hd_instr_desc, reserved, 20, uint32_t);
 FIELD(hd_instr_desc, in, 24, const struct hd_operand *);
 FIELD(hd_instr_desc, out, 32, const struct hd_operand *);
 FIELD(hd_instr_desc, attrs, 40, struct hd_attrs);
-FIELD(hd_instr_desc, label, 216, char [64]);
+FIELD(hd_instr_desc, label, 216, char[64]);
 FIELD(hd_instr_desc, grads, 280, uint32_t);
 FIELD(hd_instr_desc, flags, 284, uint32_t);
 
@@ -374,7 +377,9 @@ FIELD(hd_builder_api, extent, 16, int64_t (*)(struct hd_program *p, char letter)
 FIELD(hd_builder_api, block, 24, void (*)(struct hd_program *p, const char *name));
 FIELD(hd_builder_api, param, 32, hd_tensor (*)(struct hd_program *p, const struct hd_param_desc *desc));
 FIELD(hd_builder_api, input, 40, hd_tensor (*)(struct hd_program *p, const char *name));
-FIELD(hd_builder_api, emit, 48, hd_tensor (*)(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in, const char *out_dims, hd_tensor *outs));
+FIELD(hd_builder_api, emit, 48,
+      hd_tensor (*)(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                    uint32_t n_in, const char *out_dims, hd_tensor *outs));
 FIELD(hd_builder_api, residual, 56, hd_tensor (*)(struct hd_program *p, hd_tensor t));
 FIELD(hd_builder_api, tokenwise, 64, hd_tensor (*)(struct hd_program *p, hd_tensor t));
 FIELD(hd_builder_api, loss, 72, void (*)(struct hd_program *p, hd_tensor loss));
@@ -393,26 +398,39 @@ FIELD(hd_device_place, reserved, 20, uint32_t);
 STRUCT(hd_device_ops, 184);
 FIELD(hd_device_ops, struct_size, 0, size_t);
 FIELD(hd_device_ops, caps, 8, uint64_t);
-FIELD(hd_device_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_device_place *place, struct hd_device **device, struct hd_error *err));
+FIELD(hd_device_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_device_place *place,
+                  struct hd_device **device, struct hd_error *err));
 FIELD(hd_device_ops, close, 24, void (*)(struct hd_device *device));
-FIELD(hd_device_ops, alloc, 32, int32_t (*)(struct hd_device *device, uint32_t kind, size_t bytes, void **memory, struct hd_error *err));
+FIELD(hd_device_ops, alloc, 32,
+      int32_t (*)(struct hd_device *device, uint32_t kind, size_t bytes, void **memory, struct hd_error *err));
 FIELD(hd_device_ops, free, 40, void (*)(struct hd_device *device, uint32_t kind, void *memory));
 FIELD(hd_device_ops, supports, 48, int32_t (*)(struct hd_device *device, uint32_t op, uint32_t dtype));
-FIELD(hd_device_ops, prepare, 56, int32_t (*)(struct hd_device *device, const struct hd_instr_desc *instr, struct hd_kernel **kernel, struct hd_error *err));
-FIELD(hd_device_ops, launch, 64, int32_t (*)(struct hd_device *device, struct hd_kernel *kernel, uint32_t stream, struct hd_error *err));
+FIELD(hd_device_ops, prepare, 56,
+      int32_t (*)(struct hd_device *device, const struct hd_instr_desc *instr, struct hd_kernel **kernel,
+                  struct hd_error *err));
+FIELD(hd_device_ops, launch, 64,
+      int32_t (*)(struct hd_device *device, struct hd_kernel *kernel, uint32_t stream, struct hd_error *err));
 FIELD(hd_device_ops, release, 72, void (*)(struct hd_device *device, struct hd_kernel *kernel));
 FIELD(hd_device_ops, sync, 80, int32_t (*)(struct hd_device *device, uint32_t stream, struct hd_error *err));
 FIELD(hd_device_ops, peak_flops, 88, double (*)(struct hd_device *device, uint32_t dtype));
 FIELD(hd_device_ops, event, 96, int32_t (*)(struct hd_device *device, struct hd_event **event, struct hd_error *err));
 FIELD(hd_device_ops, event_free, 104, void (*)(struct hd_device *device, struct hd_event *event));
-FIELD(hd_device_ops, record, 112, int32_t (*)(struct hd_device *device, struct hd_event *event, uint32_t stream, struct hd_error *err));
-FIELD(hd_device_ops, follow, 120, int32_t (*)(struct hd_device *device, uint32_t stream, struct hd_event *event, struct hd_error *err));
-FIELD(hd_device_ops, reached, 128, int32_t (*)(struct hd_device *device, struct hd_event *event, int32_t *done, struct hd_error *err));
-FIELD(hd_device_ops, copy, 136, int32_t (*)(struct hd_device *device, uint32_t stream, void *to, const void *from, size_t bytes, struct hd_error *err));
+FIELD(hd_device_ops, record, 112,
+      int32_t (*)(struct hd_device *device, struct hd_event *event, uint32_t stream, struct hd_error *err));
+FIELD(hd_device_ops, follow, 120,
+      int32_t (*)(struct hd_device *device, uint32_t stream, struct hd_event *event, struct hd_error *err));
+FIELD(hd_device_ops, reached, 128,
+      int32_t (*)(struct hd_device *device, struct hd_event *event, int32_t *done, struct hd_error *err));
+FIELD(hd_device_ops, copy, 136,
+      int32_t (*)(struct hd_device *device, uint32_t stream, void *to, const void *from, size_t bytes,
+                  struct hd_error *err));
 FIELD(hd_device_ops, native, 144, void *(*)(struct hd_device *device, uint32_t stream));
 FIELD(hd_device_ops, capture_begin, 152, int32_t (*)(struct hd_device *device, struct hd_error *err));
-FIELD(hd_device_ops, capture_end, 160, int32_t (*)(struct hd_device *device, struct hd_captured **captured, struct hd_error *err));
-FIELD(hd_device_ops, replay, 168, int32_t (*)(struct hd_device *device, struct hd_captured *captured, struct hd_error *err));
+FIELD(hd_device_ops, capture_end, 160,
+      int32_t (*)(struct hd_device *device, struct hd_captured **captured, struct hd_error *err));
+FIELD(hd_device_ops, replay, 168,
+      int32_t (*)(struct hd_device *device, struct hd_captured *captured, struct hd_error *err));
 FIELD(hd_device_ops, captured_free, 176, void (*)(struct hd_device *device, struct hd_captured *captured));
 
 STRUCT(hd_comm_call, 56);
@@ -449,17 +467,29 @@ FIELD(hd_comm_launcher, source, 24, const char *);
 STRUCT(hd_comm_ops, 136);
 FIELD(hd_comm_ops, struct_size, 0, size_t);
 FIELD(hd_comm_ops, caps, 8, uint64_t);
-FIELD(hd_comm_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm, struct hd_error *err));
+FIELD(hd_comm_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm,
+                  struct hd_error *err));
 FIELD(hd_comm_ops, close, 24, void (*)(struct hd_comm *comm));
 FIELD(hd_comm_ops, memory, 32, int32_t (*)(struct hd_comm *comm, size_t bytes, void **base, struct hd_error *err));
-FIELD(hd_comm_ops, group, 40, int32_t (*)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group, struct hd_error *err));
+FIELD(hd_comm_ops, group, 40,
+      int32_t (*)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
+                  struct hd_error *err));
 FIELD(hd_comm_ops, group_free, 48, void (*)(struct hd_comm_group *group));
-FIELD(hd_comm_ops, collective, 56, int32_t (*)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err));
-FIELD(hd_comm_ops, send, 64, int32_t (*)(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes, hd_request *request, struct hd_error *err));
-FIELD(hd_comm_ops, recv, 72, int32_t (*)(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request, struct hd_error *err));
+FIELD(hd_comm_ops, collective, 56,
+      int32_t (*)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                  struct hd_error *err));
+FIELD(hd_comm_ops, send, 64,
+      int32_t (*)(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+                  hd_request *request, struct hd_error *err));
+FIELD(hd_comm_ops, recv, 72,
+      int32_t (*)(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                  hd_request *request, struct hd_error *err));
 FIELD(hd_comm_ops, progress, 80, int32_t (*)(struct hd_comm *comm, struct hd_error *err));
-FIELD(hd_comm_ops, test, 88, int32_t (*)(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err));
-FIELD(hd_comm_ops, wait, 96, int32_t (*)(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err));
+FIELD(hd_comm_ops, test, 88,
+      int32_t (*)(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err));
+FIELD(hd_comm_ops, wait, 96,
+      int32_t (*)(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err));
 FIELD(hd_comm_ops, abort, 104, void (*)(struct hd_comm *comm, const char *reason));
 FIELD(hd_comm_ops, caps_of, 112, uint64_t (*)(const struct hd_comm *comm));
 FIELD(hd_comm_ops, launcher, 120, const struct hd_comm_launcher *);
@@ -484,7 +514,7 @@ FIELD(hd_optim_shard, norm2, 12, hd_tensor);
 FIELD(hd_optim_shard, hyper, 16, hd_tensor);
 FIELD(hd_optim_shard, master, 20, hd_tensor);
 FIELD(hd_optim_shard, low, 24, hd_tensor);
-FIELD(hd_optim_shard, state, 28, hd_tensor [4]);
+FIELD(hd_optim_shard, state, 28, hd_tensor[4]);
 FIELD(hd_optim_shard, reserved, 44, uint32_t);
 FIELD(hd_optim_shard, decay, 48, const struct hd_range *);
 FIELD(hd_optim_shard, n_decay, 56, uint64_t);
@@ -496,7 +526,8 @@ FIELD(hd_optimizer_ops, n_states, 16, uint32_t);
 FIELD(hd_optimizer_ops, reserved, 20, uint32_t);
 FIELD(hd_optimizer_ops, state_names, 24, const char *const *);
 FIELD(hd_optimizer_ops, decay, 32, double (*)(const void *settings, const char *param, uint32_t ndim));
-FIELD(hd_optimizer_ops, emit, 40, int32_t (*)(const void *settings, uint32_t *op, struct hd_attrs *attrs, struct hd_error *err));
+FIELD(hd_optimizer_ops, emit, 40,
+      int32_t (*)(const void *settings, uint32_t *op, struct hd_attrs *attrs, struct hd_error *err));
 FIELD(hd_optimizer_ops, step, 48, int32_t (*)(const void *settings, const struct hd_optim_args *args));
 FIELD(hd_optimizer_ops, states, 56, uint32_t (*)(const void *settings));
 FIELD(hd_optimizer_ops, learning_rate, 64, double (*)(const void *settings));
@@ -506,18 +537,30 @@ FIELD(hd_optimizer_ops, check, 80, int32_t (*)(const void *settings, struct hd_e
 STRUCT(hd_ckpt_ops, 112);
 FIELD(hd_ckpt_ops, struct_size, 0, size_t);
 FIELD(hd_ckpt_ops, caps, 8, uint64_t);
-FIELD(hd_ckpt_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const char *location, struct hd_ckpt **ckpt, struct hd_error *err));
+FIELD(hd_ckpt_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const void *settings, const char *location, struct hd_ckpt **ckpt,
+                  struct hd_error *err));
 FIELD(hd_ckpt_ops, close, 24, void (*)(struct hd_ckpt *ckpt));
-FIELD(hd_ckpt_ops, begin, 32, int32_t (*)(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **tx, struct hd_error *err));
-FIELD(hd_ckpt_ops, write, 40, int32_t (*)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes, struct hd_error *err));
+FIELD(hd_ckpt_ops, begin, 32,
+      int32_t (*)(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **tx,
+                  struct hd_error *err));
+FIELD(hd_ckpt_ops, write, 40,
+      int32_t (*)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
+                  struct hd_error *err));
 FIELD(hd_ckpt_ops, flush, 48, int32_t (*)(struct hd_ckpt_tx *tx, struct hd_error *err));
 FIELD(hd_ckpt_ops, commit, 56, int32_t (*)(struct hd_ckpt_tx *tx, struct hd_error *err));
 FIELD(hd_ckpt_ops, cancel, 64, void (*)(struct hd_ckpt_tx *tx));
-FIELD(hd_ckpt_ops, list, 72, int32_t (*)(struct hd_ckpt *ckpt, void (*visit)(void *user, const char *name), void *user, struct hd_error *err));
-FIELD(hd_ckpt_ops, size, 80, int32_t (*)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t *bytes, struct hd_error *err));
-FIELD(hd_ckpt_ops, read, 88, int32_t (*)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset, void *data, uint64_t bytes, struct hd_error *err));
+FIELD(hd_ckpt_ops, list, 72,
+      int32_t (*)(struct hd_ckpt *ckpt, void (*visit)(void *user, const char *name), void *user, struct hd_error *err));
+FIELD(hd_ckpt_ops, size, 80,
+      int32_t (*)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t *bytes, struct hd_error *err));
+FIELD(hd_ckpt_ops, read, 88,
+      int32_t (*)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset, void *data, uint64_t bytes,
+                  struct hd_error *err));
 FIELD(hd_ckpt_ops, remove, 96, int32_t (*)(struct hd_ckpt *ckpt, const char *name, struct hd_error *err));
-FIELD(hd_ckpt_ops, read_back, 104, int32_t (*)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes, struct hd_error *err));
+FIELD(hd_ckpt_ops, read_back, 104,
+      int32_t (*)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes,
+                  struct hd_error *err));
 
 STRUCT(hd_model_info, 104);
 FIELD(hd_model_info, struct_size, 0, size_t);
@@ -537,7 +580,8 @@ FIELD(hd_model_info, experts_per_token, 96, int64_t);
 STRUCT(hd_model_ops, 56);
 FIELD(hd_model_ops, struct_size, 0, size_t);
 FIELD(hd_model_ops, caps, 8, uint64_t);
-FIELD(hd_model_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, struct hd_model **model, struct hd_error *err));
+FIELD(hd_model_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const void *settings, struct hd_model **model, struct hd_error *err));
 FIELD(hd_model_ops, close, 24, void (*)(struct hd_model *model));
 FIELD(hd_model_ops, info, 32, int32_t (*)(struct hd_model *model, struct hd_model_info *info, struct hd_error *err));
 FIELD(hd_model_ops, build, 40, int32_t (*)(struct hd_model *model, struct hd_program *program, struct hd_error *err));
@@ -561,16 +605,21 @@ FIELD(hd_hook_op, seq, 32, uint64_t);
 FIELD(hd_hook_op, number, 40, uint64_t);
 FIELD(hd_hook_op, began, 48, double);
 FIELD(hd_hook_op, ended, 56, double);
-FIELD(hd_hook_op, user, 64, uint64_t [4]);
+FIELD(hd_hook_op, user, 64, uint64_t[4]);
 
 STRUCT(hd_hook_api, 64);
 FIELD(hd_hook_api, struct_size, 0, size_t);
-FIELD(hd_hook_api, next_group, 8, const struct hd_hook_group *(*)(const struct hd_hook_place *place, const struct hd_hook_group *group));
-FIELD(hd_hook_api, each_op, 16, void (*)(const struct hd_hook_place *place, void (*visit)(void *user, const struct hd_hook_op *op), void *user));
+FIELD(hd_hook_api, next_group, 8,
+      const struct hd_hook_group *(*)(const struct hd_hook_place *place, const struct hd_hook_group *group));
+FIELD(hd_hook_api, each_op, 16,
+      void (*)(const struct hd_hook_place *place, void (*visit)(void *user, const struct hd_hook_op *op), void *user));
 FIELD(hd_hook_api, release, 24, void (*)(const struct hd_hook_place *place, const struct hd_hook_op *op));
 FIELD(hd_hook_api, aborted, 32, int32_t (*)(const struct hd_hook_place *place));
 FIELD(hd_hook_api, retract, 40, void (*)(const struct hd_hook_place *place));
-FIELD(hd_hook_api, each_algorithm, 48, void (*)(const struct hd_hook_place *place, void (*visit)(void *user, const char *group, uint32_t coll, const char *algorithm, uint64_t calls), void *user));
+FIELD(hd_hook_api, each_algorithm, 48,
+      void (*)(const struct hd_hook_place *place,
+               void (*visit)(void *user, const char *group, uint32_t coll, const char *algorithm, uint64_t calls),
+               void *user));
 FIELD(hd_hook_api, reset_store, 56, void (*)(const struct hd_hook_place *place));
 
 STRUCT(hd_hook_place, 64);
@@ -587,11 +636,15 @@ FIELD(hd_hook_place, reserved, 60, uint32_t);
 STRUCT(hd_hook_ops, 72);
 FIELD(hd_hook_ops, struct_size, 0, size_t);
 FIELD(hd_hook_ops, caps, 8, uint64_t);
-FIELD(hd_hook_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_hook_place *place, struct hd_hook **hook, struct hd_error *err));
+FIELD(hd_hook_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_hook_place *place,
+                  struct hd_hook **hook, struct hd_error *err));
 FIELD(hd_hook_ops, close, 24, void (*)(struct hd_hook *hook));
-FIELD(hd_hook_ops, group, 32, int32_t (*)(struct hd_hook *hook, const struct hd_hook_group *group, struct hd_error *err));
+FIELD(hd_hook_ops, group, 32,
+      int32_t (*)(struct hd_hook *hook, const struct hd_hook_group *group, struct hd_error *err));
 FIELD(hd_hook_ops, begin, 40, int32_t (*)(struct hd_hook *hook, struct hd_hook_op *op, struct hd_error *err));
-FIELD(hd_hook_ops, end, 48, int32_t (*)(struct hd_hook *hook, struct hd_hook_op *op, int32_t code, struct hd_error *err));
+FIELD(hd_hook_ops, end, 48,
+      int32_t (*)(struct hd_hook *hook, struct hd_hook_op *op, int32_t code, struct hd_error *err));
 FIELD(hd_hook_ops, progress, 56, int32_t (*)(struct hd_hook *hook, struct hd_error *err));
 FIELD(hd_hook_ops, leave, 64, void (*)(struct hd_hook *hook));
 
@@ -609,10 +662,13 @@ FIELD(hd_data_info, max_token, 16, int64_t);
 STRUCT(hd_data_ops, 56);
 FIELD(hd_data_ops, struct_size, 0, size_t);
 FIELD(hd_data_ops, caps, 8, uint64_t);
-FIELD(hd_data_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_data_source *source, struct hd_data **data, struct hd_error *err));
+FIELD(hd_data_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_data_source *source,
+                  struct hd_data **data, struct hd_error *err));
 FIELD(hd_data_ops, close, 24, void (*)(struct hd_data *data));
 FIELD(hd_data_ops, info, 32, int32_t (*)(struct hd_data *data, struct hd_data_info *info, struct hd_error *err));
-FIELD(hd_data_ops, read, 40, int32_t (*)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err));
+FIELD(hd_data_ops, read, 40,
+      int32_t (*)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err));
 FIELD(hd_data_ops, check, 48, int32_t (*)(const void *settings, struct hd_error *err));
 
 STRUCT(hd_metrics_start, 40);
@@ -640,6 +696,9 @@ FIELD(hd_metrics_record, time, 40, double);
 STRUCT(hd_metrics_ops, 40);
 FIELD(hd_metrics_ops, struct_size, 0, size_t);
 FIELD(hd_metrics_ops, caps, 8, uint64_t);
-FIELD(hd_metrics_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_metrics_start *start, struct hd_metrics **metrics, struct hd_error *err));
-FIELD(hd_metrics_ops, write, 24, int32_t (*)(struct hd_metrics *metrics, const struct hd_metrics_record *record, struct hd_error *err));
+FIELD(hd_metrics_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_metrics_start *start,
+                  struct hd_metrics **metrics, struct hd_error *err));
+FIELD(hd_metrics_ops, write, 24,
+      int32_t (*)(struct hd_metrics *metrics, const struct hd_metrics_record *record, struct hd_error *err));
 FIELD(hd_metrics_ops, close, 32, void (*)(struct hd_metrics *metrics));
