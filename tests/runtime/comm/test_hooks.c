@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-/* Hooks around a transport: check finds what breaks the contract, faults makes it break, trace and perf see what
- * happens, count holds operations back; and what the core does beside them. */
-=======
 /* The hooks around a transport: check finds what breaks the contract, faults makes it break, trace and perf see what
  * happens. */
->>>>>>> hooks
 #include <check.h>
 #include <jansson.h>
 #include <stdlib.h>
