@@ -1,6 +1,7 @@
 /* Memory, arrays, arenas, text, nearest word. */
 #include "core/base/base.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -154,7 +155,7 @@ void hd__text_free(struct hd__text *text)
     *text = (struct hd__text){0};
 }
 
-/* Levenshtein distance, cut off at 64 characters. */
+/* Levenshtein distance, whatever the case of letters, cut off at 64 characters. */
 static size_t distance(const char *a, const char *b)
 {
     size_t n = strlen(b), row[65];
@@ -166,7 +167,7 @@ static size_t distance(const char *a, const char *b)
         size_t corner = row[0];
         row[0] = i;
         for (size_t j = 1; j <= n; j++) {
-            size_t swap = corner + (a[i - 1] != b[j - 1]);
+            size_t swap = corner + (tolower((unsigned char)a[i - 1]) != tolower((unsigned char)b[j - 1]));
             corner = row[j];
             row[j] = HD__MIN(swap, HD__MIN(row[j], row[j - 1]) + 1);
         }

@@ -76,6 +76,16 @@ struct hd_option {
 };
 
 /* ---- components */
+
+/* Another name under which job files may ask for a component, with other defaults: {use: fsdp} for {use: zero,
+ * stage: FULL_SHARD}. What the job says itself wins over the preset. A component's own name wins over an alias of
+ * another; an alias that two installed components of a kind have is refused with both their names. */
+struct hd_alias {
+    const char *name;    /* lower case, "fsdp" */
+    const char *preset;  /* options by their full names: "{stage: FULL_SHARD, offload.params: host}"; may be NULL */
+    const char *summary; /* one line */
+};
+
 struct hd_component {
     size_t struct_size;
     uint32_t kind; /* HD_KIND_... */
@@ -90,6 +100,9 @@ struct hd_component {
     /* [load] Can it be used on this machine? HD_OK, or a code and the reason. NULL: always. */
     int32_t (*probe)(const struct hd_host *host, struct hd_error *err);
     const void *ops; /* struct hd_<kind>_ops, which begins with its own struct_size */
+    const struct hd_alias *aliases;
+    size_t n_aliases;
+    size_t alias_size; /* sizeof(struct hd_alias) */
 };
 
 #define HD_PLUGIN_MAGIC "heddle\n\x1a"

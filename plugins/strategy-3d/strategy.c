@@ -202,7 +202,17 @@ static int32_t partition(const struct hd_host *host, const void *settings, struc
 }
 
 static const struct hd_strategy_ops ops = {
-    .struct_size = sizeof ops, .api = HD_STRATEGY_API, .layout = layout, .partition = partition};
+    .struct_size = sizeof ops,
+    .api = HD_STRATEGY_API,
+    .layout = layout,
+    .partition = partition,
+    /* not cp: the batch is cut along it without a strategy, and attention moves heads */
+    .cuts = HD_AXIS_BIT(HD_AXIS_PP) | HD_AXIS_BIT(HD_AXIS_EP) | HD_AXIS_BIT(HD_AXIS_TP),
+};
+
+static const struct hd_alias aliases[] = {
+    {.name = "megatron", .summary = "Megatron-LM's tensor, sequence, expert and pipeline parallelism"},
+};
 
 static const struct hd_component component = {
     .struct_size = sizeof component,
@@ -214,6 +224,9 @@ static const struct hd_component component = {
     .option_size = sizeof *options,
     .settings_size = sizeof(struct settings),
     .ops = &ops,
+    .aliases = aliases,
+    .n_aliases = sizeof aliases / sizeof *aliases,
+    .alias_size = sizeof *aliases,
 };
 
 HD_PLUGIN_ONE("strategy-3d", "0.1.0", "Apache-2.0", component)

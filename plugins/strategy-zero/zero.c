@@ -89,6 +89,11 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
 
 static const struct hd_strategy_ops ops = {.struct_size = sizeof ops, .api = HD_STRATEGY_API, .transform = transform};
 
+static const struct hd_alias aliases[] = {
+    {.name = "ddp", .preset = "{stage: 0}", .summary = "whole parameters on every rank, gradients summed"},
+    {.name = "fsdp", .preset = "{stage: FULL_SHARD}", .summary = "parameters, gradients and optimizer state sharded"},
+};
+
 static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_STRATEGY,
@@ -99,6 +104,9 @@ static const struct hd_component component = {
     .option_size = sizeof *zero_options,
     .settings_size = sizeof(struct zero_settings),
     .ops = &ops,
+    .aliases = aliases,
+    .n_aliases = sizeof aliases / sizeof *aliases,
+    .alias_size = sizeof *aliases,
 };
 
 HD_PLUGIN_ONE("strategy-zero", "0.1.0", "Apache-2.0", component)
