@@ -145,15 +145,22 @@ static const struct hd__plugin_entry *find_entry(const struct hd__plugin_entry *
 
 static int no_such_plugin(const struct hd__plugin_entry *entries, size_t n, const char *label)
 {
-    const char **labels = hd__alloc(n * sizeof *labels), *nearest;
+    HD__ARRAY(const char *) labels = {0};
+    struct hd__arena arena = {0};
+    const char *nearest;
     for (size_t i = 0; i < n; i++)
-        labels[i] = entries[i].label;
-    nearest = hd__nearest(label, labels, n);
+        hd__push(&labels, entries[i].label);
+    for (size_t i = 0; i < n; i++)
+        for (size_t a = 0; entries[i].component && a < entries[i].component->n_aliases; a++)
+            hd__push(&labels, hd__arena_format(&arena, "%s-%s", hd__plugin_kind_name(entries[i].kind),
+                                               entries[i].component->aliases[a].name));
+    nearest = hd__nearest(label, labels.at, labels.count);
     for (size_t i = 0; i < n && !nearest; i++) /* its name without the kind */
-        nearest = !strcmp(label, entry_name(&entries[i])) ? labels[i] : NULL;
+        nearest = !strcmp(label, entry_name(&entries[i])) ? entries[i].label : NULL;
     fprintf(stderr, "heddle plugins: there is no plugin '%s'%s%s%s (`heddle plugins` lists them)\n", label,
             nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
-    free(labels);
+    hd__free_array(&labels);
+    hd__arena_free(&arena);
     return HD__EXIT_REFUSED;
 }
 

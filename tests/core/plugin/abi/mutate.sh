@@ -41,6 +41,7 @@ broken 's/X(HD_E_IO, -4,/X(HD_E_IO, -14,/' types.h 'HD_E_IO has changed'
 broken 's/X(HD_OP_RMSNORM, 5,/X(HD_OP_RMSNORM, 105,/' ops.h 'HD_OP_RMSNORM has changed'
 broken 's/HD_OPTION_GLOBAL (UINT32_C(1) << 0)/HD_OPTION_GLOBAL (UINT32_C(1) << 9)/' plugin.h 'HD_OPTION_GLOBAL has changed'
 broken 's/"heddle\\n\\x1a"/"hoddle\\n\\x1a"/' plugin.h 'HD_PLUGIN_MAGIC has changed'
+broken 's/    size_t n_aliases;/    size_t inserted;\n    size_t n_aliases;/' plugin.h 'hd_component.n_aliases has moved'
 broken '/double (\*clip)/d' optimizer.h 'hd_optimizer_ops'
 allowed 's/^\(    int32_t (\*check).*\)$/\1\n    int32_t (*appended)(void);/' optimizer.h
 allowed 's/#define HD_ABI_MINOR 0/#define HD_ABI_MINOR 1/' types.h
