@@ -214,19 +214,6 @@ static const struct hd_alias aliases[] = {
     {.name = "megatron", .summary = "Megatron-LM's tensor, sequence, expert and pipeline parallelism"},
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_STRATEGY,
-    .name = "3d",
-    .summary = "tensor, sequence, context, expert and pipeline parallel",
-    .options = options,
-    .n_options = sizeof options / sizeof *options,
-    .option_size = sizeof *options,
-    .settings_size = sizeof(struct settings),
-    .ops = &ops,
-    .aliases = aliases,
-    .n_aliases = sizeof aliases / sizeof *aliases,
-    .alias_size = sizeof *aliases,
-};
-
-HD_PLUGIN_ONE("strategy-3d", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("strategy-3d", "0.1.0", "Apache-2.0", .kind = HD_KIND_STRATEGY, .name = "3d",
+          .summary = "tensor, sequence, context, expert and pipeline parallel", HD_OPTIONS(options, struct settings),
+          .ops = &ops, HD_ALIASES(aliases))
