@@ -145,6 +145,15 @@ int hd__cli_check_checkpoint(struct hd__cli_job *loaded, const char *name)
     return hd__cli_print_error(&err, HD__EXIT_REFUSED);
 }
 
+void hd__cli_say_notes(const struct hd__cli_job *loaded)
+{
+    struct hd__text text = {0};
+    hd__job_notes(loaded->job, &text);
+    if (text.at)
+        fputs(text.at, stderr);
+    hd__text_free(&text);
+}
+
 void hd__cli_unload_job(struct hd__cli_job *loaded)
 {
     hd__exec_compiled_free(loaded->compiled);

@@ -37,6 +37,8 @@ int hd__cli_compile_job(struct hd__cli_job *loaded);
 int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, int sample, struct hd__cli_job *out);
 /* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section. */
 int hd__cli_check_checkpoint(struct hd__cli_job *loaded, const char *name);
+/* Says on standard error what was chosen that the job does not name. */
+void hd__cli_say_notes(const struct hd__cli_job *loaded);
 void hd__cli_unload_job(struct hd__cli_job *loaded);
 
 /* --per-machine N of 1 to `ranks`; 0 and 0 where it was not given, a refusal's exit code otherwise. */

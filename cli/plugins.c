@@ -23,8 +23,11 @@ static const char *entry_name(const struct hd__plugin_entry *e)
 static void print_row(const struct hd__plugin_entry *e, int width)
 {
     const struct hd__component *c = e->component;
-    printf("%-9s %-*s %-9s %-7s %s\n", e->kind ? hd__plugin_kind_name(e->kind) : "?", width, entry_name(e),
+    printf("%-9s %-*s %-9s %-7s %s", e->kind ? hd__plugin_kind_name(e->kind) : "?", width, entry_name(e),
            c ? c->version : "-", e->usable ? "yes" : "no", e->usable ? c->summary : e->reason);
+    for (size_t i = 0; c && i < c->n_aliases; i++)
+        printf("%s%s", i ? ", " : "; also called ", c->aliases[i].name);
+    putchar('\n');
 }
 
 static void print_table(const struct hd__plugin_entry *entries, size_t n)
@@ -44,6 +47,14 @@ static void print_table(const struct hd__plugin_entry *entries, size_t n)
 static struct hd__options options_of(const struct hd__component *c)
 {
     return (struct hd__options){c->options, c->n_options, sizeof(struct hd_option)};
+}
+
+static void print_aliases(const struct hd__component *c)
+{
+    for (size_t i = 0; i < c->n_aliases; i++)
+        printf("also called %s%s%s%s: %s\n", c->aliases[i].name, c->aliases[i].preset ? " (" : "",
+               c->aliases[i].preset ? c->aliases[i].preset : "", c->aliases[i].preset ? ")" : "",
+               c->aliases[i].summary);
 }
 
 static void print_options(const struct hd__component *c)
@@ -67,8 +78,10 @@ static void print_one(const struct hd__plugin_entry *e)
         puts("usable: yes");
     else
         printf("usable: no: %s\n", e->reason);
-    if (c)
+    if (c) {
+        print_aliases(c);
         print_options(c);
+    }
 }
 
 /* ---- JSON */
@@ -76,6 +89,15 @@ static void print_one(const struct hd__plugin_entry *e)
 static json_t *text_or_null(const char *text)
 {
     return text ? json_string(text) : json_null();
+}
+
+static json_t *aliases_json(const struct hd__component *c)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < c->n_aliases; i++)
+        json_array_append_new(list, json_pack("{s:s, s:o, s:s}", "name", c->aliases[i].name, "preset",
+                                              text_or_null(c->aliases[i].preset), "summary", c->aliases[i].summary));
+    return list;
 }
 
 static json_t *entry_json(const struct hd__plugin_entry *e)
@@ -92,6 +114,8 @@ static void print_json(const struct hd__plugin_entry *entries, size_t n, int wit
     json_t *list = json_array(), *root = json_pack("{s:o}", "plugins", list);
     for (size_t i = 0; i < n; i++) {
         json_t *entry = entry_json(&entries[i]);
+        if (entries[i].component && entries[i].component->n_aliases)
+            json_object_set_new(entry, "aliases", aliases_json(entries[i].component));
         if (with_options && entries[i].component) {
             struct hd__options table = options_of(entries[i].component);
             json_object_set_new(entry, "options", hd__options_json(&table));
@@ -110,20 +134,33 @@ static const struct hd__plugin_entry *find_entry(const struct hd__plugin_entry *
     for (size_t i = 0; i < n; i++)
         if (strcmp(entries[i].label, label) == 0)
             return &entries[i];
+    for (size_t i = 0; i < n; i++) {
+        const char *name;
+        uint32_t kind = hd__plugin_kind_of_label(label, &name);
+        if (kind && entries[i].kind == kind && entries[i].component && hd__plugin_alias(entries[i].component, name))
+            return &entries[i];
+    }
     return NULL;
 }
 
 static int no_such_plugin(const struct hd__plugin_entry *entries, size_t n, const char *label)
 {
-    const char **labels = hd__alloc(n * sizeof *labels), *nearest;
+    HD__ARRAY(const char *) labels = {0};
+    struct hd__arena arena = {0};
+    const char *nearest;
     for (size_t i = 0; i < n; i++)
-        labels[i] = entries[i].label;
-    nearest = hd__nearest(label, labels, n);
+        hd__push(&labels, entries[i].label);
+    for (size_t i = 0; i < n; i++)
+        for (size_t a = 0; entries[i].component && a < entries[i].component->n_aliases; a++)
+            hd__push(&labels, hd__arena_format(&arena, "%s-%s", hd__plugin_kind_name(entries[i].kind),
+                                               entries[i].component->aliases[a].name));
+    nearest = hd__nearest(label, labels.at, labels.count);
     for (size_t i = 0; i < n && !nearest; i++) /* its name without the kind */
-        nearest = !strcmp(label, entry_name(&entries[i])) ? labels[i] : NULL;
+        nearest = !strcmp(label, entry_name(&entries[i])) ? entries[i].label : NULL;
     fprintf(stderr, "heddle plugins: there is no plugin '%s'%s%s%s (`heddle plugins` lists them)\n", label,
             nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
-    free(labels);
+    hd__free_array(&labels);
+    hd__arena_free(&arena);
     return HD__EXIT_REFUSED;
 }
 
@@ -176,7 +213,7 @@ const struct hd__command hd__command_plugins = {
     .help = "Lists every plugin in HEDDLE_PLUGIN_PATH (folders, separated by colons) and in heddle's own\n"
             "folder, and for one that cannot be used the reason. With KIND-NAME: that plugin and its options.\n"
             "  --json   print {\"plugins\": [{kind, name, version, licence, summary, usable, reason, path}]}\n"
-            "           and, of a single plugin, its options\n",
+            "           with aliases where it has some, and, of a single plugin, its options\n",
     .example = "  heddle plugins\n  heddle plugins optim-adamw\n",
     .run = run,
 };

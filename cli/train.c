@@ -48,6 +48,7 @@ static int print_config(struct hd__cli_job *loaded)
     int code = hd__cli_compile_job(loaded); /* plugins parse their sections: then every value is known */
     if (code)
         return code;
+    hd__cli_say_notes(loaded);
     hd__job_print(loaded->job, &text);
     fputs(text.at, stdout);
     hd__text_free(&text);
@@ -120,6 +121,7 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
 {
     struct hd__reporter reporter;
     struct hd__launch_env env;
+    const struct hd_comm_launcher *launcher; /* its ranks are this command again */
     struct hd_error err = HD_ERROR_INIT;
     int found, code;
     if (hd__launch_detect(&env, &found, &err))
@@ -132,6 +134,8 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
     }
     if (found && env.rank == 0)
         hd__warn_tp_span(loaded->compiled, env.local_size);
+    if (found ? env.rank == 0 : !find_launcher(loaded, &launcher, &err) && !launcher)
+        hd__cli_say_notes(loaded);
     code = check_inputs(loaded, found ? env.local_rank : 0, found ? env.local_size : loaded->compiled->mesh.ranks);
     if (!code && dry && (!found || env.rank == 0))
         print_ready(loaded->compiled);

@@ -1,6 +1,7 @@
 /* Memory, arrays, arenas, text, nearest word. */
 #include "core/base/base.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -154,21 +155,29 @@ void hd__text_free(struct hd__text *text)
     *text = (struct hd__text){0};
 }
 
-/* Levenshtein distance, cut off at 64 characters. */
+static int same_letter(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+/* Letters to insert, delete, replace, or swap with their neighbour; case does not count. Cut off at 64 characters. */
 static size_t distance(const char *a, const char *b)
 {
-    size_t n = strlen(b), row[65];
+    size_t n = strlen(b), table[3][65], *before = table[0], *last = table[1], *row = table[2], *swap;
     if (n > 64 || strlen(a) > 64)
         return 64;
     for (size_t j = 0; j <= n; j++)
         row[j] = j;
     for (size_t i = 1; a[i - 1]; i++) {
-        size_t corner = row[0];
+        swap = before;
+        before = last;
+        last = row;
+        row = swap;
         row[0] = i;
         for (size_t j = 1; j <= n; j++) {
-            size_t swap = corner + (a[i - 1] != b[j - 1]);
-            corner = row[j];
-            row[j] = HD__MIN(swap, HD__MIN(row[j], row[j - 1]) + 1);
+            row[j] = HD__MIN(last[j - 1] + !same_letter(a[i - 1], b[j - 1]), HD__MIN(last[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && same_letter(a[i - 1], b[j - 2]) && same_letter(a[i - 2], b[j - 1]))
+                row[j] = HD__MIN(row[j], before[j - 2] + 1);
         }
     }
     return row[n];

@@ -1,5 +1,5 @@
 /* Job + plugins -> one verified step program per pipeline stage. */
-#include "core/compile/compile.h"
+#include "core/compile/internal.h"
 
 #include <stdlib.h>
 
@@ -8,18 +8,34 @@
 #include "core/program/value_number.h"
 #include "core/verify/verify.h"
 
-int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
-                           struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err)
+int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
+                         struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err)
 {
     const struct hd__component *c;
+    const struct hd_alias *alias;
     int32_t rc = hd__plugin_find(plugins, kind, section->use, &c, err);
     if (rc)
         return hd__job_locate_error(job, hd__arena_format(&job->arena, "%s.use", section->path), err);
-    chosen->component = c;
-    chosen->section = section;
+    if ((alias = hd__plugin_alias(c, section->use)))
+        hd__job_section_rename(job, section, c->name, alias->preset);
+    *chosen = (struct hd__chosen){.component = c, .section = section};
+    return HD_OK;
+}
+
+int32_t hd__compile_parse(struct hd__job *job, struct hd__job_section *section, struct hd__chosen *chosen,
+                          struct hd_error *err)
+{
+    const struct hd__component *c = chosen->component;
     chosen->settings = hd__arena_alloc(&job->arena, c->settings_size);
     return hd__job_section_parse(job, section, c->options, c->n_options, sizeof(struct hd_option), chosen->settings,
                                  err);
+}
+
+int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
+                           struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err)
+{
+    int32_t rc = hd__compile_find(job, plugins, kind, section, chosen, err);
+    return rc ? rc : hd__compile_parse(job, section, chosen, err);
 }
 
 int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struct hd_error *err)
@@ -49,14 +65,8 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
     struct hd__job *job = c->job;
     int32_t rc;
     if ((rc = hd__compile_choose(job, c->plugins, HD_KIND_MODEL, job->model, &c->model_choice, err)) ||
-        (rc = hd__compile_choose(job, c->plugins, HD_KIND_OPTIMIZER, job->optimizer, &c->optimizer_choice, err)))
-        return rc;
-    c->n_strategies = job->n_strategies;
-    c->strategies = hd__alloc(c->n_strategies * sizeof *c->strategies);
-    for (uint64_t s = 0; s < c->n_strategies; s++)
-        if ((rc = hd__compile_choose(job, c->plugins, HD_KIND_STRATEGY, job->strategies[s], &c->strategies[s], err)))
-            return rc;
-    if ((rc = check_optimizer(c, err)))
+        (rc = hd__compile_choose(job, c->plugins, HD_KIND_OPTIMIZER, job->optimizer, &c->optimizer_choice, err)) ||
+        (rc = hd__compile_strategies(c, err)) || (rc = check_optimizer(c, err)))
         return rc;
     c->optimizer = (struct hd__optimizer){&c->optimizer_choice.component->ops.optimizer, c->optimizer_choice.settings};
     job->schedule.lr = c->optimizer.ops->learning_rate(c->optimizer.settings);
@@ -102,7 +112,8 @@ static int32_t check_axes(const struct hd__compiled *c, const struct hd_program 
     /* ep cuts the batch too, so that a job without experts would run: as data parallelism under another name. */
     if (p->mesh.size[HD_AXIS_EP] > 1 && !(hd__shard_mask(p->param_shard['e']) & HD_AXIS_BIT(HD_AXIS_EP)))
         return hd__job_fail(c->job, "mesh.ep", err, "mesh.ep is %d, but %s", p->mesh.size[HD_AXIS_EP],
-                            p->letter['e'] ? "no strategy of the job puts experts on ep: add {use: 3d} to `strategies`"
+                            p->letter['e'] ? "no strategy of the job puts experts on ep: add one to `strategies` that "
+                                             "does (`heddle plugins` lists them)"
                                            : "the model has no experts: use ep: 1 and a larger dp");
     return HD_OK;
 }
@@ -157,13 +168,26 @@ static int32_t run_strategy(struct hd__compiled *c, struct hd_program *p, const 
     return rc ? rc : end;
 }
 
+/* Where the job calls a strategy by an alias, so do messages: that is what the command line can set. */
+static void name_as_written(const struct hd__job_section *section, struct hd_error *err)
+{
+    char own[80], message[sizeof err->message];
+    size_t n = (size_t)snprintf(own, sizeof own, "strategies.%s.", section->use);
+    if (!section->alias || strncmp(err->message, own, n) != 0)
+        return;
+    snprintf(message, sizeof message, "%s", err->message);
+    snprintf(err->message, sizeof err->message, "%s.%.*s", section->path, (int)sizeof message - 80, message + n);
+}
+
 static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int slot, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (uint64_t s = 0; s < c->n_strategies && !rc; s++) {
         rc = run_strategy(c, p, &c->strategies[s], slot, err);
-        if (rc)
-            hd__compile_locate_error(c->job, c->job->strategies[s]->path, err);
+        if (!rc)
+            continue;
+        name_as_written(c->job->strategies[s], err);
+        hd__compile_locate_error(c->job, c->job->strategies[s]->path, err);
     }
     return rc;
 }

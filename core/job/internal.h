@@ -28,6 +28,7 @@ struct hd__job_fields {
     struct hd__options table;
     void *settings;
     const struct hd__job_section *owner;  /* NULL: the core */
+    const struct hd__tree_node *preset;   /* values in place of defaults; may be NULL */
     const struct hd__options *other_keys; /* keys of the same mapping that are read elsewhere; may be NULL */
     int allow_unknown;                    /* unknown keys are somebody else's business */
     hd__job_composite_fn (*composite_reader)(const char *path); /* keys with readers of their own; may be NULL */
@@ -37,6 +38,8 @@ int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *f
 /* Notes a resolved value, in place of an earlier one of the same path. Takes the reference of json. */
 void hd__job_value_set(struct hd__job *job, const struct hd__job_section *owner, const char *path, const char *text,
                        json_t *json, const char *origin, uint32_t flags);
+/* Of a value that was set: a word behind its origin, for printing. */
+void hd__job_value_note(struct hd__job *job, const char *path, const char *note);
 /* The node as text and JSON, for values that are no single option. */
 void hd__job_value_set_tree(struct hd__job *job, const char *path, const struct hd__tree_node *node, uint32_t flags);
 

@@ -88,10 +88,25 @@ void hd__job_free(struct hd__job *job)
     free(job);
 }
 
+/* Its values stand where the alias was written, and say so. */
+static int32_t read_preset(struct hd__job *job, const struct hd__job_section *section, struct hd__tree_node **out,
+                           struct hd_error *err)
+{
+    int32_t rc =
+        hd__tree_parse(section->use, section->preset, strlen(section->preset), section->origin, &job->arena, out, err);
+    for (uint32_t i = 0; !rc && i < (*out)->count; i++)
+        (*out)->value[i]->note = section->alias;
+    return rc;
+}
+
 int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *section, const struct hd_option *options,
                               size_t n, size_t option_size, void *settings, struct hd_error *err)
 {
     struct hd__options others = hd__job_core_table(section->path);
+    struct hd__tree_node *preset = NULL;
+    int32_t rc = section->preset ? read_preset(job, section, &preset, err) : HD_OK;
+    if (rc)
+        return rc;
     struct hd__job_fields fields = {
         .path = section->path,
         .location = section->location,
@@ -99,10 +114,11 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *secti
         .table = {options, n, option_size},
         .settings = settings,
         .owner = section,
+        .preset = preset,
         .other_keys = &others,
     };
     uint32_t before = job->values.count;
-    int32_t rc = hd__job_fields_parse(job, &fields, err);
+    rc = hd__job_fields_parse(job, &fields, err);
     while (rc && job->values.count > before) /* half a section is none */
         json_decref(job->values.at[--job->values.count].json);
     section->parsed |= !rc;

@@ -33,6 +33,9 @@ struct hd__job_section {
     uint32_t parsed;            /* hd__job_section_parse was called */
     const char *location;       /* where the section begins, for messages */
     struct hd__tree_node *node; /* the whole mapping; NULL where only a name was given */
+    const char *alias;          /* what the file calls `use`; NULL: the component's own name */
+    const char *preset;         /* struct hd_alias; NULL: none */
+    const char *because;        /* of a strategy that the file does not name: "mesh.tp is 2"; else NULL */
 };
 
 /* One resolved value. The text is valid YAML (flow style) and reads back as the same value. */
@@ -169,6 +172,16 @@ void hd__job_free(struct hd__job *job); /* NULL is fine */
  * Unknown keys are refused with the nearest right one. */
 int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *section, const struct hd_option *options,
                               size_t n, size_t option_size, void *settings, struct hd_error *err);
+
+/* The section named a component by an alias: from now on it has the component's own name, and the preset's values are
+ * the defaults of its keys. */
+void hd__job_section_rename(struct hd__job *job, struct hd__job_section *section, const char *use, const char *preset);
+/* Puts a strategy in front of the others that the file does not name; `because` says why: "mesh.tp is 2", and messages
+ * about it point to `place`. */
+int32_t hd__job_strategy_add(struct hd__job *job, const char *use, const char *because, const char *place,
+                             struct hd_error *err);
+/* A line for each strategy that was added: "mesh.tp is 2: strategy 3d is used (add ... to set its options)". */
+void hd__job_notes(const struct hd__job *job, struct hd__text *out);
 
 /* Fixes the mesh for a number of ranks and what follows from it. ranks 0: launch.ranks, or the mesh's own
  * product, or 1. May be called again with another number. */

@@ -77,7 +77,7 @@ static void put_raw_keys(struct view *v, struct hd__tree_node *map, const struct
 static struct hd__tree_node *section_view(struct view *v, const struct hd__job_section *s)
 {
     struct hd__tree_node *map = hd__tree_map(&v->arena, s->location);
-    if (!s->node && strchr(s->path, '.')) { /* a transport or hook that was only named */
+    if (!s->node && !s->preset && strchr(s->path, '.')) { /* a transport or hook that was only named */
         struct hd__tree_node *name = hd__tree_scalar(&v->arena, s->use, s->origin);
         name->leaf = NULL;
         return name;

@@ -148,7 +148,7 @@ static void note_dp(struct hd__job *job)
         parts ? json_pack("{s:I, s:I}", "replicate", (json_int_t)r, "shard", (json_int_t)s) : json_integer(s);
     hd__job_value_set(job, NULL, "mesh.dp", text, json, before ? before->origin : "default", HD_OPTION_GLOBAL);
     if (was_auto)
-        ((struct hd__job_value *)hd__job_value_get(job, "mesh.dp"))->note = "auto";
+        hd__job_value_note(job, "mesh.dp", "auto");
 }
 
 static void note_micro_batch(struct hd__job *job)
@@ -156,7 +156,7 @@ static void note_micro_batch(struct hd__job *job)
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)job->micro_batch);
     hd__job_value_set(job, NULL, "data.micro_batch", text, json_integer(job->micro_batch), "default", HD_OPTION_GLOBAL);
-    ((struct hd__job_value *)hd__job_value_get(job, "data.micro_batch"))->note = "batch / (dp x ep)";
+    hd__job_value_note(job, "data.micro_batch", "batch / (dp x ep)");
 }
 
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err)

@@ -32,6 +32,11 @@ void hd__job_value_set(struct hd__job *job, const struct hd__job_section *owner,
     }
 }
 
+void hd__job_value_note(struct hd__job *job, const char *path, const char *note)
+{
+    ((struct hd__job_value *)hd__job_value_get(job, path))->note = note;
+}
+
 /* A number where it looks like one: these are values whose readers knew, but whose nodes do not say it. */
 static json_t *scalar_json(const struct hd__tree_node *node)
 {
@@ -236,6 +241,17 @@ static int32_t check_required(const struct parse_state *w)
     return rc;
 }
 
+/* What an alias presets is as if it were written, where the job itself says nothing. */
+static void apply_preset(struct parse_state *w)
+{
+    const struct hd__tree_node *preset = w->f->preset;
+    for (uint32_t k = 0; preset && k < preset->count; k++) {
+        int64_t i = hd__option_find(&w->f->table, preset->key[k]->text);
+        if (i >= 0 && !w->given[i])
+            w->given[i] = preset->value[k];
+    }
+}
+
 static int32_t parse_composite(struct parse_state *w, hd__job_composite_fn fn, const char *path,
                                const struct hd_option *o, const struct hd__tree_node *given)
 {
@@ -264,6 +280,8 @@ static int32_t parse_one(struct parse_state *w, size_t i)
     if (text)
         hd__job_value_set(w->job, f->owner, path, text, hd__option_json(&o, f->settings),
                           w->given[i] ? w->given[i]->origin : "default", o.flags);
+    if (text && w->given[i] && w->given[i]->note)
+        hd__job_value_note(w->job, path, w->given[i]->note);
     return HD_OK;
 }
 
@@ -289,6 +307,7 @@ int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *f
     int32_t rc = apply_defaults(&w);
     if (!rc && fields->node)
         rc = collect_keys(&w, fields->node, "");
+    apply_preset(&w);
     if (!rc)
         rc = check_required(&w);
     for (size_t i = 0; i < fields->table.count && !rc; i++)

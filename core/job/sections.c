@@ -99,6 +99,43 @@ static int32_t read_strategies(struct hd__job *job, struct hd__tree_node *list, 
     return HD_OK;
 }
 
+int32_t hd__job_strategy_add(struct hd__job *job, const char *use, const char *because, const char *place,
+                             struct hd_error *err)
+{
+    struct hd__job_section **all = hd__arena_alloc(&job->arena, (job->n_strategies + 1) * sizeof *all);
+    struct hd__tree_node *list = hd__tree_get(job->root, "strategies"), *item = hd__tree_map(&job->arena, place);
+    const char *path = hd__arena_format(&job->arena, "strategies.%s", use);
+    int32_t rc;
+    hd__tree_set(item, "use", hd__tree_scalar(&job->arena, use, place), &job->arena);
+    if ((rc = hd__job_section_make(job, path, HD_KIND_STRATEGY, NULL, item, place, &all[0], err)))
+        return rc;
+    hd__tree_push(list, item, &job->arena);
+    all[0]->because = because;
+    hd__job_value_note(job, hd__arena_format(&job->arena, "%s.use", path), because);
+    memcpy(all + 1, job->strategies, job->n_strategies * sizeof *all);
+    job->strategies = all;
+    job->n_strategies++;
+    return HD_OK;
+}
+
+void hd__job_notes(const struct hd__job *job, struct hd__text *out)
+{
+    for (uint64_t i = 0; i < job->n_strategies; i++)
+        if (job->strategies[i]->because)
+            hd__text_add(out, "%s: strategy %s is used (add {use: %s, ...} to `strategies` to set its options)\n",
+                         job->strategies[i]->because, job->strategies[i]->use, job->strategies[i]->use);
+}
+
+void hd__job_section_rename(struct hd__job *job, struct hd__job_section *section, const char *use, const char *preset)
+{
+    const char *path = hd__arena_format(&job->arena, "%s.use", section->path);
+    section->alias = section->use;
+    section->preset = preset;
+    section->use = use;
+    hd__job_value_set(job, section, path, use, json_string(use), section->origin, HD_OPTION_GLOBAL);
+    hd__job_value_note(job, path, section->alias);
+}
+
 /* Where the job keeps the section of a kind; NULL for strategies, which are many. */
 static struct hd__job_section **section_slot(struct hd__job *job, uint32_t kind)
 {

@@ -196,8 +196,8 @@ int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err)
     int32_t rc = HD_OK;
     if (!p->pipeline && p->mesh.size[HD_AXIS_PP] > 1)
         return hd_fail(err, HD_E_INVALID,
-                       "mesh.pp is %d, but no strategy of the job cuts the model into stages: add {use: 3d} to "
-                       "`strategies`",
+                       "mesh.pp is %d, but no strategy of the job cuts the model into stages: add one to "
+                       "`strategies` that does (`heddle plugins` lists them)",
                        p->mesh.size[HD_AXIS_PP]);
     if (p->pipeline && (p->mesh.size[HD_AXIS_PP] > 32 || p->accumulation > INT16_MAX))
         return hd_fail(err, HD_E_UNSUPPORTED, "a pipeline has at most 32 stages and %d micro-batches, not %d and %d",

@@ -20,4 +20,11 @@ const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry
 int32_t hd__plugin_load(struct hd__plugins *registry, uint32_t kind, const char *name, const char *path,
                         const struct hd__component **component, struct hd_error *err);
 
+/* ---- aliases.c */
+/* Loads every component of a kind in the folders; those that cannot be used are left out. */
+void hd__plugin_load_kind(struct hd__plugins *registry, uint32_t kind);
+/* The loaded component that has this alias; NULL where none has. Two are refused, with both names. */
+int32_t hd__plugin_find_alias(const struct hd__plugins *registry, uint32_t kind, const char *name,
+                              const struct hd__component **component, struct hd_error *err);
+
 #endif

@@ -3,6 +3,7 @@
  * After this no one asks again how old a plugin is: a slot that its headers did not know is NULL, and a
  * mandatory slot is never NULL. Every refusal says which field, theirs, ours, and the fix. */
 #include "core/base/option.h"
+#include "core/base/yaml_tree.h"
 #include "core/plugin/plugin.h"
 
 #define END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
@@ -153,6 +154,69 @@ static int32_t normalise_options(struct hd__arena *arena, const struct subject *
     return HD_OK;
 }
 
+/* ---- aliases */
+
+/* Does the preset set options that there are, to values that they take? */
+static int32_t check_preset(struct hd__arena *arena, const struct hd_alias *alias, const struct hd__component *c,
+                            struct hd_error *why)
+{
+    struct hd__options table = {c->options, c->n_options, sizeof *c->options};
+    void *settings = hd__arena_alloc(arena, c->settings_size);
+    struct hd__tree_node *preset;
+    int32_t r = hd__tree_parse("preset", alias->preset, strlen(alias->preset), "preset", arena, &preset, why);
+    if (!r && preset->kind != HD__MAP)
+        r = hd_fail(why, HD_E_INVALID, "'%s' is no mapping: {KEY: VALUE}", alias->preset);
+    for (uint32_t i = 0; !r && i < preset->count; i++) {
+        const char *key = preset->key[i]->text;
+        int64_t at = hd__option_find(&table, key);
+        struct hd__text text = {0};
+        hd__tree_text(preset->value[i], &text);
+        r = at < 0 ? hd_fail(why, HD_E_INVALID, "there is no option %s", key)
+                   : hd__option_parse(&c->options[at], text.at, settings, arena, why);
+        hd__text_free(&text);
+    }
+    return r;
+}
+
+static int32_t check_alias(struct hd__arena *arena, const struct subject *s, const struct hd_alias *alias,
+                           const struct hd__component *c, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    const char *name = alias->name;
+    if (!name || !*name || name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-")])
+        return refuse(s, err, "alias '%s': a name has lower-case letters, digits, _ and -", name ? name : "");
+    if (!alias->summary)
+        return refuse(s, err, "alias %s has no summary: write one line", name);
+    if (hd__plugin_alias(c, name) || !strcmp(name, c->name))
+        return refuse(s, err, "two of its names are %s", name);
+    if (alias->preset && check_preset(arena, alias, c, &why))
+        return refuse(s, err, "the preset of alias %s: %s", name, why.message);
+    return HD_OK;
+}
+
+static int32_t normalise_aliases(struct hd__arena *arena, const struct subject *s, const struct hd_component *theirs,
+                                 struct hd__component *out, struct hd_error *err)
+{
+    struct hd_alias *ours;
+    int32_t r;
+    if (theirs->struct_size < END(struct hd_component, alias_size) || !theirs->n_aliases)
+        return HD_OK;
+    if (!theirs->aliases)
+        return refuse(s, err, "aliases is NULL, but n_aliases is %zu", theirs->n_aliases);
+    if ((r = check_size(s, "struct hd_alias", theirs->alias_size, END(struct hd_alias, summary), err)))
+        return r;
+    ours = hd__arena_alloc(arena, theirs->n_aliases * sizeof *ours);
+    out->aliases = ours;
+    for (size_t i = 0; i < theirs->n_aliases; i++) {
+        copy_sized(&ours[i], sizeof ours[i], (const char *)theirs->aliases + i * theirs->alias_size,
+                   theirs->alias_size);
+        if ((r = check_alias(arena, s, &ours[i], out, err)))
+            return r;
+        out->n_aliases = i + 1;
+    }
+    return HD_OK;
+}
+
 /* ---- the table of slots */
 
 static int32_t normalise_ops(const struct subject *s, const struct hd__plugin_kind *kind, const void *theirs,
@@ -197,18 +261,19 @@ int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *pl
         return r;
     if (!rules)
         return refuse(&s, err, "this heddle has no interface for plugins of kind %s", hd__plugin_kind_name(kind));
+    c.name = theirs->name;
+    c.settings_size = theirs->settings_size;
     if ((r = check_caps(&s, "struct hd_component", theirs->caps, err)) ||
-        (r = normalise_options(arena, &s, theirs, &c, err)) || (r = normalise_ops(&s, rules, theirs->ops, &c, err)))
+        (r = normalise_options(arena, &s, theirs, &c, err)) || (r = normalise_aliases(arena, &s, theirs, &c, err)) ||
+        (r = normalise_ops(&s, rules, theirs->ops, &c, err)))
         return r;
     c.kind = kind;
-    c.name = theirs->name;
     c.label = label;
     c.summary = theirs->summary;
     c.version = plugin->version;
     c.licence = plugin->licence;
     c.path = hd__arena_strdup(arena, path);
     c.caps = theirs->caps;
-    c.settings_size = theirs->settings_size;
     c.probe = theirs->probe;
     *out = c;
     return HD_OK;

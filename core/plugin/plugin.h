@@ -3,7 +3,8 @@
  *     create -> folders (job, environment, build tree or install folder) -> find(kind, name) -> probe
  *
  * Nothing is opened before a job names it: the file of optim-adamw is heddle-optim-adamw.so, so a search is a
- * few stat() calls. Only `heddle plugins` scans. What find returns has been checked and copied into the
+ * few stat() calls. A name that no file has may be an alias: then all of its kind are opened, as they are to find the
+ * strategy that cuts an axis of the mesh. Only `heddle plugins` scans. What find returns has been checked and copied into the
  * core's own tables: every mandatory slot is there, and a slot, option field or table that the plugin's
  * headers did not know is zero. */
 #ifndef HD_CORE_PLUGIN_PLUGIN_H
@@ -37,6 +38,8 @@ struct hd__component {
     const struct hd_option *options;
     size_t n_options;
     size_t settings_size;
+    const struct hd_alias *aliases;
+    size_t n_aliases;
     int32_t (*probe)(const struct hd_host *host, struct hd_error *err); /* use hd__plugin_probe */
     union {
         struct hd_device_ops device;
@@ -69,10 +72,16 @@ int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_
 /* Components that are linked into the program: sanitizer builds, fuzzers. */
 int32_t hd__plugin_add_static(struct hd__plugins *registry, hd_plugin_entry entry, struct hd_error *err);
 
-/* Loads what a job names; the second time, the same component. Each way to be unusable has a message of its
- * own. */
+/* Loads what a job names, by its own name or an alias; the second time, the same component. Each way to be unusable
+ * has a message of its own. */
 int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char *name,
                         const struct hd__component **component, struct hd_error *err);
+/* NULL where `name` is no alias of the component: its own name is none. */
+const struct hd_alias *hd__plugin_alias(const struct hd__component *component, const char *name);
+/* The installed strategy that cuts a mesh axis and none of those in the mask `taken`; *component is NULL where there is
+ * none. Two are refused, with both names. */
+int32_t hd__plugin_find_cutter(struct hd__plugins *registry, uint32_t axis, uint64_t taken,
+                               const struct hd__component **component, struct hd_error *err);
 /* Can it be used on this machine? For commands that will open it; `heddle check` needs no devices and does
  * not ask. */
 int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component, struct hd_error *err);

@@ -149,6 +149,13 @@ static void note_label(void *user, const char *label, const char *path)
     hd__push(&s->names, name);
 }
 
+static void note_aliases(const struct hd__plugins *registry, uint32_t kind, struct suggestion *s)
+{
+    for (uint32_t i = 0; i < registry->loaded.count; i++)
+        for (size_t a = 0; registry->loaded.at[i]->kind == kind && a < registry->loaded.at[i]->n_aliases; a++)
+            hd__push(&s->names, registry->loaded.at[i]->aliases[a].name);
+}
+
 static void note_skipped(void *user, const char *label, const char *why)
 {
     struct suggestion *s = user;
@@ -169,17 +176,17 @@ static int32_t not_found(struct hd__plugins *registry, const char *label, struct
     struct suggestion s = {.label = label, .arena = &registry->arena};
     struct hd__text text = {0};
     const char *nearest, *name = label;
-    size_t kind;
+    uint32_t kind = hd__plugin_kind_of_label(label, &name);
+    int prefix = (int)(name - label);
     int32_t r;
-    hd__plugin_kind_of_label(label, &name);
-    kind = (size_t)(name - label);
     hd__plugin_search_all(&registry->folders, note_label, &s);
+    note_aliases(registry, kind, &s);
     hd__plugin_search_skipped(&registry->folders, note_skipped, &s);
     nearest = hd__nearest(name, s.names.at, s.names.count);
     if (s.skipped)
         hd__text_add(&text, "plugin %s was not built: %s", label, s.skipped);
     else if (nearest)
-        hd__text_add(&text, "there is no plugin %s: did you mean %.*s%s?", label, (int)kind, label, nearest);
+        hd__text_add(&text, "there is no plugin %s: did you mean %.*s%s?", label, prefix, label, nearest);
     else
         hd__text_add(&text, "there is no plugin %s", label);
     hd__text_add(&text, " (looked for heddle-%s.so in ", label);
@@ -195,6 +202,21 @@ static int32_t duplicate(const char *label, const char *one, const char *two, st
     return hd_fail(err, HD_E_INVALID,
                    "duplicate name: plugin %s is both %s and %s: remove one, or one folder of the search", label, one,
                    two);
+}
+
+/* No file has the name: an alias may. */
+static int32_t find_alias(struct hd__plugins *registry, uint32_t kind, const char *name, const char *label,
+                          const struct hd__component **component, struct hd_error *err)
+{
+    const struct hd__component *found = NULL;
+    int32_t r;
+    hd__plugin_load_kind(registry, kind);
+    r = hd__plugin_find_alias(registry, kind, name, &found, err);
+    if (!r && !found)
+        return not_found(registry, label, err);
+    if (!r)
+        *component = found;
+    return r;
 }
 
 static int32_t find_file(struct hd__plugins *registry, uint32_t kind, const char *name, const char *label,
@@ -213,7 +235,7 @@ static int32_t find_file(struct hd__plugins *registry, uint32_t kind, const char
     else if (n)
         r = hd__plugin_load(registry, kind, name, paths[0], component, err);
     else
-        r = not_found(registry, label, err);
+        r = find_alias(registry, kind, name, label, component, err);
     free(paths[0]);
     free(paths[1]);
     return r;

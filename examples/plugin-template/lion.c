@@ -116,28 +116,6 @@ static const struct hd_optimizer_ops ops = {
     .clip = lion_clip,
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_OPTIMIZER,
-    .name = "lion",
-    .summary = "Lion: sign of the momentum, half of AdamW's state",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .option_size = sizeof options[0],
-    .settings_size = sizeof(struct lion_settings),
-    .ops = &ops,
-};
-
-static const struct hd_component *const components[] = {&component, NULL};
-
-static const struct hd_plugin plugin = {
-    .magic = HD_PLUGIN_MAGIC,
-    .struct_size = sizeof plugin,
-    .abi_minor = HD_ABI_MINOR,
-    .name = "optim-lion",
-    .version = "1.0.0",
-    .licence = "Apache-2.0",
-    .components = components,
-};
-
-HD_PLUGIN_EXPORT(plugin)
+HD_PLUGIN("optim-lion", "1.0.0", "Apache-2.0", .kind = HD_KIND_OPTIMIZER, .name = "lion",
+          .summary = "Lion: sign of the momentum, half of AdamW's state", HD_OPTIONS(options, struct lion_settings),
+          .ops = &ops)

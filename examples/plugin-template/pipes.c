@@ -288,12 +288,5 @@ static const struct hd_comm_ops ops = {
     .abort = pipes_abort,
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_COMM,
-    .name = "pipes",
-    .summary = "messages through pipes, no collectives of its own",
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("comm-pipes", "1.0.0", "Apache-2.0", component)
+HD_PLUGIN("comm-pipes", "1.0.0", "Apache-2.0", .kind = HD_KIND_COMM, .name = "pipes",
+          .summary = "messages through pipes, no collectives of its own", .ops = &ops)

@@ -79,6 +79,16 @@ struct hd_option {
 };
 
 /* ---- components */
+
+/* Another name under which job files may ask for a component, with other defaults: {use: fsdp} for {use: zero,
+ * stage: FULL_SHARD}. What the job says itself wins over the preset. A component's own name wins over an alias of
+ * another; an alias that two installed components of a kind have is refused with both their names. */
+struct hd_alias {
+    const char *name;    /* lower case, "fsdp" */
+    const char *preset;  /* options by their full names: "{stage: FULL_SHARD, offload.params: host}"; may be NULL */
+    const char *summary; /* one line */
+};
+
 struct hd_component {
     size_t struct_size;
     uint32_t kind; /* HD_KIND_... */
@@ -93,6 +103,9 @@ struct hd_component {
     /* [load] Can it be used on this machine? HD_OK, or a code and the reason. NULL: always. */
     int32_t (*probe)(const struct hd_host *host, struct hd_error *err);
     const void *ops; /* struct hd_<kind>_ops, which begins with its own struct_size */
+    const struct hd_alias *aliases;
+    size_t n_aliases;
+    size_t alias_size; /* sizeof(struct hd_alias) */
 };
 
 #define HD_PLUGIN_MAGIC "heddle\n\x1a"
@@ -129,19 +142,37 @@ typedef const struct hd_plugin *(*hd_plugin_entry)(void);
         return &(descriptor);                                                             \
     }
 
-/* A plugin with one component, whole: descriptor, array and entry. In a source file of its own, once, at the end:
- *     HD_PLUGIN_ONE("optim-adamw", "0.1.0", "Apache-2.0", component) */
-#define HD_PLUGIN_ONE(plugin_name, plugin_version, spdx, component)                        \
-    static const struct hd_component *const hd_plugin_components[] = {&(component), NULL}; \
-    static const struct hd_plugin hd_plugin_descriptor = {                                 \
-        .magic = HD_PLUGIN_MAGIC,                                                          \
-        .struct_size = sizeof(struct hd_plugin),                                           \
-        .abi_minor = HD_ABI_MINOR,                                                         \
-        .name = plugin_name,                                                               \
-        .version = plugin_version,                                                         \
-        .licence = spdx,                                                                   \
-        .components = hd_plugin_components,                                                \
-    };                                                                                     \
+/* The descriptor of a plugin with one component. */
+#define HD_PLUGIN_DESCRIPTOR(descriptor, plugin_name, plugin_version, spdx, component)        \
+    static const struct hd_component *const descriptor##_components[] = {&(component), NULL}; \
+    static const struct hd_plugin descriptor = {                                              \
+        .magic = HD_PLUGIN_MAGIC,                                                             \
+        .struct_size = sizeof(struct hd_plugin),                                              \
+        .abi_minor = HD_ABI_MINOR,                                                            \
+        .name = plugin_name,                                                                  \
+        .version = plugin_version,                                                            \
+        .licence = spdx,                                                                      \
+        .components = descriptor##_components,                                                \
+    }
+
+/* Descriptor and entry of a component that has a name of its own in the source. In one source file, once, at the end. */
+#define HD_PLUGIN_ONE(plugin_name, plugin_version, spdx, component)                           \
+    HD_PLUGIN_DESCRIPTOR(hd_plugin_descriptor, plugin_name, plugin_version, spdx, component); \
     HD_PLUGIN_EXPORT(hd_plugin_descriptor)
+
+/* A plugin with one component, whole: component, descriptor and entry. What follows the licence are fields of struct
+ * hd_component; HD_OPTIONS and HD_ALIASES fill in those of a table and its sizes:
+ *     HD_PLUGIN("optim-lion", "1.0.0", "Apache-2.0", .kind = HD_KIND_OPTIMIZER, .name = "lion",
+ *               .summary = "Lion: sign of the momentum", HD_OPTIONS(options, struct lion_settings), .ops = &ops) */
+#define HD_PLUGIN(plugin_name, plugin_version, spdx, ...)                                                             \
+    static const struct hd_component hd_plugin_component = {.struct_size = sizeof(struct hd_component), __VA_ARGS__}; \
+    HD_PLUGIN_ONE(plugin_name, plugin_version, spdx, hd_plugin_component)
+
+#define HD_OPTIONS(table, settings_type)                                                              \
+    .options = (table), .n_options = sizeof(table) / sizeof *(table), .option_size = sizeof *(table), \
+    .settings_size = sizeof(settings_type)
+
+#define HD_ALIASES(table) \
+    .aliases = (table), .n_aliases = sizeof(table) / sizeof *(table), .alias_size = sizeof *(table)
 
 #endif

@@ -359,16 +359,6 @@ static const struct hd_ckpt_ops ops = {
     .read_back = posix_read_back,
 };
 
-static const struct hd_component posix_component = {
-    .struct_size = sizeof posix_component,
-    .kind = HD_KIND_CKPT,
-    .name = "posix",
-    .summary = "checkpoints as folders of a directory, renamed into place when complete",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .option_size = sizeof options[0],
-    .settings_size = sizeof(struct posix_settings),
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("ckpt-posix", "0.1.0", "Apache-2.0", posix_component)
+HD_PLUGIN("ckpt-posix", "0.1.0", "Apache-2.0", .kind = HD_KIND_CKPT, .name = "posix",
+          .summary = "checkpoints as folders of a directory, renamed into place when complete",
+          HD_OPTIONS(options, struct posix_settings), .ops = &ops)

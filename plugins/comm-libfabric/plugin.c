@@ -151,18 +151,6 @@ static const struct hd_comm_ops ops = {
     .abort = lf_abort,
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_COMM,
-    .name = "libfabric",
-    .summary = "messages through libfabric: shm, tcp, verbs, efa, cxi; collectives by the core's algorithms",
-    .caps = HD_COMM_HOST_PROGRESS,
-    .options = options,
-    .n_options = sizeof options / sizeof *options,
-    .option_size = sizeof *options,
-    .settings_size = sizeof(struct lf_settings),
-    .probe = probe,
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("comm-libfabric", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("comm-libfabric", "0.1.0", "Apache-2.0", .kind = HD_KIND_COMM, .name = "libfabric",
+          .summary = "messages through libfabric: shm, tcp, verbs, efa, cxi; collectives by the core's algorithms",
+          .caps = HD_COMM_HOST_PROGRESS, HD_OPTIONS(options, struct lf_settings), .probe = probe, .ops = &ops)

@@ -90,17 +90,6 @@ static const struct hd_comm_ops ops = {
     .caps_with = caps_with,
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_COMM,
-    .name = "mpi",
-    .summary = "collectives and messages by Open MPI, inside a machine and between machines",
-    .caps = HD_COMM_HOST_PROGRESS | HD_COMM_ANY_ORDER,
-    .options = options,
-    .n_options = sizeof options / sizeof *options,
-    .option_size = sizeof *options,
-    .settings_size = sizeof(struct cm_settings),
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("comm-mpi", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("comm-mpi", "0.1.0", "Apache-2.0", .kind = HD_KIND_COMM, .name = "mpi",
+          .summary = "collectives and messages by Open MPI, inside a machine and between machines",
+          .caps = HD_COMM_HOST_PROGRESS | HD_COMM_ANY_ORDER, HD_OPTIONS(options, struct cm_settings), .ops = &ops)

@@ -27,18 +27,7 @@ static const struct hd_comm_ops ops = {
     .abort = nc_abort,
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_COMM,
-    .name = "nccl",
+HD_PLUGIN(
+    "comm-nccl", "0.1.0", "Apache-2.0", .kind = HD_KIND_COMM, .name = "nccl",
     .summary = "collectives and messages between NVIDIA GPUs by NCCL 2.18 and later, ordered by the device's stream",
-    .caps = CAPS,
-    .options = nc_options,
-    .n_options = NC_N_OPTIONS,
-    .option_size = sizeof *nc_options,
-    .settings_size = sizeof(struct nc_settings),
-    .probe = probe,
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("comm-nccl", "0.1.0", "Apache-2.0", component)
+    .caps = CAPS, HD_OPTIONS(nc_options, struct nc_settings), .probe = probe, .ops = &ops)

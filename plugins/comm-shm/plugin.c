@@ -209,18 +209,7 @@ static const struct hd_comm_ops ops = {
     .abort = abort_comm,
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_COMM,
-    .name = "shm",
-    .summary = "collectives and messages between processes of one machine, through shared memory",
-    .caps = HD_COMM_HOST_PROGRESS | HD_COMM_LOCAL_ONLY,
-    .options = options,
-    .n_options = sizeof options / sizeof *options,
-    .option_size = sizeof *options,
-    .settings_size = sizeof(struct shm_settings),
-    .probe = probe,
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("comm-shm", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("comm-shm", "0.1.0", "Apache-2.0", .kind = HD_KIND_COMM, .name = "shm",
+          .summary = "collectives and messages between processes of one machine, through shared memory",
+          .caps = HD_COMM_HOST_PROGRESS | HD_COMM_LOCAL_ONLY, HD_OPTIONS(options, struct shm_settings), .probe = probe,
+          .ops = &ops)

@@ -173,16 +173,6 @@ static const struct hd_option options[] = {
      .offset = offsetof(struct cpu_settings, logits)},
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_DEVICE,
-    .name = "cpu",
-    .summary = "this machine's processors: AMX, AVX-512 and AVX2 matrix products, vectorised kernels, OpenMP",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .option_size = sizeof options[0],
-    .settings_size = sizeof(struct cpu_settings),
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("device-cpu", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("device-cpu", "0.1.0", "Apache-2.0", .kind = HD_KIND_DEVICE, .name = "cpu",
+          .summary = "this machine's processors: AMX, AVX-512 and AVX2 matrix products, vectorised kernels, OpenMP",
+          HD_OPTIONS(options, struct cpu_settings), .ops = &ops)

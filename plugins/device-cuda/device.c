@@ -279,17 +279,6 @@ static const struct hd_option options[] = {
 #define NAME "cuda"
 #endif
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_DEVICE,
-    .name = NAME,
-    .summary = "NVIDIA GPUs: cuBLASLt matrix products, own kernels, CUDA graphs",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .option_size = sizeof options[0],
-    .settings_size = sizeof(struct cu_settings),
-    .probe = cu_probe,
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("device-" NAME, "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("device-" NAME, "0.1.0", "Apache-2.0", .kind = HD_KIND_DEVICE, .name = NAME,
+          .summary = "NVIDIA GPUs: cuBLASLt matrix products, own kernels, CUDA graphs",
+          HD_OPTIONS(options, struct cu_settings), .probe = cu_probe, .ops = &ops)

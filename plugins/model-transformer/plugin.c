@@ -376,16 +376,7 @@ static const struct hd_model_ops ops = {
     .config_json = model_config_json,
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_MODEL,
-    .name = "transformer",
+HD_PLUGIN(
+    "model-transformer", "0.1.0", "Apache-2.0", .kind = HD_KIND_MODEL, .name = "transformer",
     .summary = "decoder-only transformers: gpt2, llama, qwen3 and mixtral, by fields or from a Hugging Face folder",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .option_size = sizeof options[0],
-    .settings_size = sizeof(struct tf_settings),
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("model-transformer", "0.1.0", "Apache-2.0", component)
+    HD_OPTIONS(options, struct tf_settings), .ops = &ops)

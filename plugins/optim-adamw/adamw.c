@@ -174,16 +174,6 @@ static const struct hd_optimizer_ops ops = {
     .check = adamw_check,
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_OPTIMIZER,
-    .name = "adamw",
-    .summary = "AdamW as PyTorch's: decoupled weight decay, bias correction",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .option_size = sizeof options[0],
-    .settings_size = sizeof(struct adamw_settings),
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("optim-adamw", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("optim-adamw", "0.1.0", "Apache-2.0", .kind = HD_KIND_OPTIMIZER, .name = "adamw",
+          .summary = "AdamW as PyTorch's: decoupled weight decay, bias correction",
+          HD_OPTIONS(options, struct adamw_settings), .ops = &ops)

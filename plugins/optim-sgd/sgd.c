@@ -134,16 +134,6 @@ static const struct hd_optimizer_ops ops = {
     .clip = sgd_clip,
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_OPTIMIZER,
-    .name = "sgd",
-    .summary = "stochastic gradient descent with momentum as PyTorch's",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .option_size = sizeof options[0],
-    .settings_size = sizeof(struct sgd_settings),
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("optim-sgd", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("optim-sgd", "0.1.0", "Apache-2.0", .kind = HD_KIND_OPTIMIZER, .name = "sgd",
+          .summary = "stochastic gradient descent with momentum as PyTorch's", HD_OPTIONS(options, struct sgd_settings),
+          .ops = &ops)

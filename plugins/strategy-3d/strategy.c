@@ -202,18 +202,18 @@ static int32_t partition(const struct hd_host *host, const void *settings, struc
 }
 
 static const struct hd_strategy_ops ops = {
-    .struct_size = sizeof ops, .api = HD_STRATEGY_API, .layout = layout, .partition = partition};
-
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_STRATEGY,
-    .name = "3d",
-    .summary = "tensor, sequence, context, expert and pipeline parallel",
-    .options = options,
-    .n_options = sizeof options / sizeof *options,
-    .option_size = sizeof *options,
-    .settings_size = sizeof(struct settings),
-    .ops = &ops,
+    .struct_size = sizeof ops,
+    .api = HD_STRATEGY_API,
+    .layout = layout,
+    .partition = partition,
+    /* not cp: the batch is cut along it without a strategy, and attention moves heads */
+    .cuts = HD_AXIS_BIT(HD_AXIS_PP) | HD_AXIS_BIT(HD_AXIS_EP) | HD_AXIS_BIT(HD_AXIS_TP),
 };
 
-HD_PLUGIN_ONE("strategy-3d", "0.1.0", "Apache-2.0", component)
+static const struct hd_alias aliases[] = {
+    {.name = "megatron", .summary = "Megatron-LM's tensor, sequence, expert and pipeline parallelism"},
+};
+
+HD_PLUGIN("strategy-3d", "0.1.0", "Apache-2.0", .kind = HD_KIND_STRATEGY, .name = "3d",
+          .summary = "tensor, sequence, context, expert and pipeline parallel", HD_OPTIONS(options, struct settings),
+          .ops = &ops, HD_ALIASES(aliases))

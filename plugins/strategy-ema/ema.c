@@ -76,16 +76,6 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
 
 static const struct hd_strategy_ops ops = {.struct_size = sizeof ops, .api = HD_STRATEGY_API, .transform = transform};
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_STRATEGY,
-    .name = "ema",
-    .summary = "an exponential moving average of the weights, for evaluation and export",
-    .options = options,
-    .n_options = sizeof options / sizeof *options,
-    .option_size = sizeof *options,
-    .settings_size = sizeof(struct settings),
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("strategy-ema", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("strategy-ema", "0.1.0", "Apache-2.0", .kind = HD_KIND_STRATEGY, .name = "ema",
+          .summary = "an exponential moving average of the weights, for evaluation and export",
+          HD_OPTIONS(options, struct settings), .ops = &ops)

@@ -203,16 +203,6 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
 static const struct hd_strategy_ops ops = {
     .struct_size = sizeof ops, .api = HD_STRATEGY_API, .layout = layout, .transform = transform};
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_STRATEGY,
-    .name = "localsgd",
-    .summary = "local SGD and DiLoCo: replicas take local steps and synchronise every so many",
-    .options = options,
-    .n_options = sizeof options / sizeof *options,
-    .option_size = sizeof *options,
-    .settings_size = sizeof(struct settings),
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("strategy-localsgd", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("strategy-localsgd", "0.1.0", "Apache-2.0", .kind = HD_KIND_STRATEGY, .name = "localsgd",
+          .summary = "local SGD and DiLoCo: replicas take local steps and synchronise every so many",
+          HD_OPTIONS(options, struct settings), .ops = &ops)

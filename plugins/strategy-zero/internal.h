@@ -32,7 +32,7 @@ struct zero_settings {
     struct hd_list axes;
     int32_t stage; /* index into the choices: ZERO_... */
     int32_t reshard_after_forward, overlap, gather_in_forward;
-    int32_t offload_optimizer, offload_params; /* HD_MEMORY_... */
+    int32_t offload_optimizer, offload_params; /* indexes into the choices; of a struct zero HD_MEMORY_... */
     int32_t reserved, compress_kind;           /* none, fp16, bf16, int8, int4, powersgd */
     int64_t compress_block, compress_rank, compress_warmup;
     const char *path; /* offload.path */

@@ -144,21 +144,23 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
     {.name = "offload.optimizer",
      .type = HD_OPT_ENUM,
      .value = "none",
-     .choices = "none|host|file",
+     .choices = "none|host|file|cpu|nvme",
      GLOBAL,
      .offset = AT(offload_optimizer),
      .aliases = "offload_optimizer",
-     .help = "where the optimizer's states, and the master weights where they are a copy of their own, lie between "
-             "updates: in "
-             "host memory, or in a file; the update of one flat buffer overlaps the copies of its neighbours"},
+     .help =
+         "where the optimizer's states, and the master weights where they are a copy of their own, lie between "
+         "updates: in "
+         "host memory, or in a file; the update of one flat buffer overlaps the copies of its neighbours; DeepSpeed's "
+         "names: cpu = host, nvme = file"},
     {.name = "offload.params",
      .type = HD_OPT_ENUM,
      .value = "none",
-     .choices = "none|host",
+     .choices = "none|host|cpu",
      GLOBAL,
      .offset = AT(offload_params),
      .aliases = "offload_param",
-     .help = "stage 3: where parameter shards lie while they are not gathered"},
+     .help = "stage 3: where parameter shards lie while they are not gathered; DeepSpeed's name: cpu = host"},
     {.name = "offload.path",
      .type = HD_OPT_STRING,
      .offset = AT(path),
@@ -318,9 +320,19 @@ static int32_t check_offload(const struct zero *z, struct hd_error *err)
     return HD_OK;
 }
 
+/* The choices behind those of HD_MEMORY_... are DeepSpeed's names. */
+static void name_memories(struct zero_settings *s)
+{
+    static const int32_t optimizer[] = {HD_MEMORY_MAIN, HD_MEMORY_HOST, HD_MEMORY_FILE, HD_MEMORY_HOST, HD_MEMORY_FILE};
+    static const int32_t params[] = {HD_MEMORY_MAIN, HD_MEMORY_HOST, HD_MEMORY_HOST};
+    s->offload_optimizer = optimizer[s->offload_optimizer];
+    s->offload_params = params[s->offload_params];
+}
+
 int32_t zero_configure(struct zero *z, struct hd_error *err)
 {
     int32_t rc = read_axes(z, err);
+    name_memories(&z->settings);
     z->stage = stage_of(&z->settings);
     if (!rc)
         rc = check_mesh(z, err);

@@ -89,16 +89,11 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
 
 static const struct hd_strategy_ops ops = {.struct_size = sizeof ops, .api = HD_STRATEGY_API, .transform = transform};
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_STRATEGY,
-    .name = "zero",
-    .summary = "data parallel: DDP and ZeRO stages 0 to 3 on flat buffers",
-    .options = zero_options,
-    .n_options = ZERO_OPTIONS,
-    .option_size = sizeof *zero_options,
-    .settings_size = sizeof(struct zero_settings),
-    .ops = &ops,
+static const struct hd_alias aliases[] = {
+    {.name = "ddp", .preset = "{stage: 0}", .summary = "whole parameters on every rank, gradients summed"},
+    {.name = "fsdp", .preset = "{stage: FULL_SHARD}", .summary = "parameters, gradients and optimizer state sharded"},
 };
 
-HD_PLUGIN_ONE("strategy-zero", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("strategy-zero", "0.1.0", "Apache-2.0", .kind = HD_KIND_STRATEGY, .name = "zero",
+          .summary = "data parallel: DDP and ZeRO stages 0 to 3 on flat buffers",
+          HD_OPTIONS(zero_options, struct zero_settings), .ops = &ops, HD_ALIASES(aliases))

@@ -69,6 +69,9 @@ def options():
             for row in re.findall(r'^\s+[A-Z_]+\(([a-z_0-9]+)?,?(?: ?"([a-z_0-9.]+)")?', text, re.M):  # rows of a macro
                 words |= set(row)
             words |= {w for list in re.findall(r'\.aliases = "([^"]+)"', text) for w in list.split("|")}
+            for table in re.findall(r"struct hd_alias \w+\[\] = \{(.*?)\n\};", text, re.S):  # other names of the plugin
+                for name in re.findall(r'\.name = "([a-z0-9_-]+)"', table):
+                    found[folder.split("-")[0] + "-" + name] = words
     return found
 
 

@@ -276,16 +276,7 @@ static struct hd_component component = {
     .ops = &ops,
 };
 
-static const struct hd_component *const components[] = {&component, NULL};
-static const struct hd_plugin plugin = {
-    .magic = HD_PLUGIN_MAGIC,
-    .struct_size = sizeof plugin,
-    .abi_minor = HD_ABI_MINOR,
-    .name = "comm-ordered",
-    .version = "0.1.0",
-    .licence = "Apache-2.0",
-    .components = components,
-};
+HD_PLUGIN_DESCRIPTOR(plugin, "comm-ordered", "0.1.0", "Apache-2.0", component);
 
 /* Its options are comm-shm's, and one more. */
 __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void);

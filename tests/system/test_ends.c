@@ -609,6 +609,34 @@ START_TEST(tensor_parallel_across_machines)
 }
 END_TEST
 
+/* Neither the parent of ranks and its children say it, nor two ranks of a launcher. */
+START_TEST(an_added_strategy_is_said_once)
+{
+    static const char note[] =
+        "mesh.tp is 2: strategy 3d is used (add {use: 3d, ...} to `strategies` to set its options)\n";
+    static const char *const lines[] = {"train llama.yaml mesh.tp=2 job.steps=1",
+                                        "train llama.yaml mesh.tp=2 --dry-run",
+                                        "train llama.yaml mesh.tp=2 --print-config", "check llama.yaml mesh.tp=2",
+                                        "explain llama.yaml mesh.tp=2 --json"};
+    for (size_t i = 0; i < HD__COUNT(lines); i++) {
+        struct command *c = command_run("%s", lines[i]);
+        const char *at = strstr(c->err, note);
+        expect_code(c, 0);
+        ck_assert_msg(at && !strstr(at + 1, "mesh.tp is 2"), "%s: %s", lines[i], c->err);
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        char environment[160];
+        struct command *c;
+        snprintf(environment, sizeof environment, "RANK=%d WORLD_SIZE=2 LOCAL_RANK=%d LOCAL_WORLD_SIZE=2" AT, rank,
+                 rank);
+        c = command_run_env(environment, "train llama.yaml --dry-run mesh.tp=2");
+        expect_code(c, 0);
+        ck_assert_int_eq(strstr(c->err, note) != NULL, rank == 0);
+    }
+    ck_assert_ptr_null(strstr(command_run("check llama.yaml mesh.dp=2")->err, "is used"));
+}
+END_TEST
+
 /* A batch script of Slurm has SLURM_PROCID as well, but its step is none that srun started: we start our own ranks. */
 START_TEST(in_a_batch_script)
 {
@@ -648,6 +676,7 @@ int main(void)
                                         {"suspended", suspended, 1},
                                         {"wrong environment", wrong_environment, 1},
                                         {"tensor parallel across machines", tensor_parallel_across_machines, 1},
+                                        {"an added strategy is said once", an_added_strategy_is_said_once, 1},
                                         {NULL, NULL, 0}};
     return system_run("system-ends", tests);
 }

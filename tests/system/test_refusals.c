@@ -106,8 +106,14 @@ START_TEST(meshes)
 {
 #define WITH_3D "strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"
     static const struct row rows[] = {
-        {"train llama.yaml mesh.tp=2", "command line: mesh.tp is 2, but no strategy of the job cuts anything on tp",
-         NULL},
+        {"train llama.yaml mesh.tp=3", "command line: mesh.tp = 3 must divide the kv heads (2)", NULL},
+        {"train llama.yaml mesh.dp=2 strategies=[{\"use\":\"fdsp\"}]",
+         "command line: there is no plugin strategy-fdsp: did you mean strategy-fsdp?", NULL},
+        {"train llama.yaml mesh.dp=2 strategies=[{\"use\":\"fsdp\"},{\"use\":\"zero\"}]",
+         "fsdp is strategy zero with {stage: FULL_SHARD}", "leave one out"},
+        {"check llama.yaml mesh.dp=2 strategies=[{\"use\":\"fsdp\"}] strategies.zero.bucket=1MB",
+         "no item zero in the job; there is fsdp", NULL},
+        {"check llama.yaml mesh.dp=2 strategies.zero.stage=full_shard", "did you mean FULL_SHARD?", NULL},
         {"train llama.yaml strategies=[{\"use\":\"3d\"}]", "none of these updates the parameters", "{use: zero}"},
         {"train llama.yaml mesh.tp=3 " WITH_3D, "mesh.tp = 3 must divide the kv heads (2)", NULL},
         {"train llama.yaml mesh.tp=2 model.vocab=257 " WITH_3D, "model.vocab = 257 must be a multiple of mesh.tp = 2",
@@ -120,12 +126,11 @@ START_TEST(meshes)
         {"train llama.yaml launch.ranks=1 mesh.dp=4", "command line: mesh: 1 rank is not pp 1 x dp 4", "ranks 4"},
         {"train llama.yaml launch.ranks=2 mesh.dp=4", "command line: mesh: 2 ranks are not pp 1 x dp 4", "mesh.dp=2"},
         {"train llama.yaml mesh.cp=3", "seq_len", "3"},
-        {"train llama.yaml mesh.pp=2",
-         "command line: mesh.pp is 2, but no strategy of the job cuts the model into stages", "{use: 3d}"},
+        {"train llama.yaml mesh.ep=2", "command line: mesh.ep = 2, but the model has no experts", NULL},
         {"train llama.yaml mesh.dp=0", "command line: mesh.dp", NULL},
         {"train llama.yaml mesh.dp=1000000 data.batch=2000000", "does not fit: ", "1000000 ranks here"},
         {"check llama.yaml mesh.dp=3", "data.batch: 8 is no multiple", NULL},
-        {"explain llama.yaml mesh.tp=2", "mesh.tp is 2", NULL},
+        {"explain llama.yaml mesh.tp=3", "mesh.tp = 3", NULL},
         {"explain llama.yaml mesh.dp=2 comm.levels=numa", "comm.inside names no transport", NULL},
 #ifdef MPI
         {"check llama.yaml mesh.dp=4 data.batch=8 comm.inside=mpi",

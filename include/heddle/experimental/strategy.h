@@ -258,6 +258,11 @@ struct hd_strategy_ops {
     /* [control] After placement, before lowering: chunks, actions. May be NULL. */
     int32_t (*partition)(const struct hd_host *host, const void *settings, struct hd_program *program,
                          struct hd_error *err);
+    /* Mask of the mesh axes (HD_AXIS_BIT) that do nothing unless a strategy like this one cuts the model along them.
+     * Where the mesh of a job has such an axis and none of the job's strategies cuts it, the one that is installed and
+     * does is added in front of them, with its defaults. A strategy that cuts an axis and does not say so is not seen
+     * as one, and another would cut that axis as well. */
+    uint64_t cuts;
 };
 
 #endif

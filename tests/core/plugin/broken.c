@@ -84,7 +84,7 @@ static const struct hd_optimizer_ops ops = {
 #ifdef FAULT_OPS_CAPS
     .caps = UINT64_C(1) << 63,
 #else
-    .caps = HD_OPTIM_FLAT | UINT64_C(1) << 47, /* an unknown bit that may be ignored */
+    .caps = HD_OPTIM_FLAT | UINT64_C(1) << 47,             /* an unknown bit that may be ignored */
 #endif
 #ifdef FAULT_STATES
     .n_states = 5,
@@ -109,9 +109,36 @@ static const struct later_ops later_ops = {
     .later = (int32_t(*)(void))(uintptr_t)0x5a5a5a5a, /* never called */
 };
 
+#ifdef ALIAS
+static const struct hd_alias aliases[] = {
+#ifdef FAULT_ALIAS_NAME
+    {.name = "Grand", .summary = "a capital"},
+#elif defined FAULT_ALIAS_SUMMARY
+    {.name = "nickname"},
+#elif defined FAULT_ALIAS_OWN
+    {.name = NAME, .summary = "no other name"},
+#elif defined FAULT_ALIAS_TWICE
+    {.name = "nickname", .summary = "once"},
+    {.name = "nickname", .summary = "and again"},
+#elif defined FAULT_ALIAS_OPTION
+    {.name = "nickname", .preset = "{lr: 1, rate: 2}", .summary = "an option that is not there"},
+#elif defined FAULT_ALIAS_VALUE
+    {.name = "nickname", .preset = "{lr: fast}", .summary = "no rate"},
+#elif defined FAULT_ALIAS_WORDS
+    {.name = "nickname", .preset = "lr", .summary = "no mapping"},
+#else
+    {.name = "nickname", .preset = "{lr: 0.25}", .summary = "short for it"},
+    {.name = ALIAS, .summary = "its own"},
+#endif
+};
+#endif
+
 static const struct hd_component component = {
 #ifdef FAULT_SHORT_COMPONENT
     .struct_size = 24,
+#elif defined OLD_COMPONENT
+    .struct_size = offsetof(struct hd_component, aliases), /* as ABI 1.0 had it: what is behind is not its own */
+    .n_aliases = 77,
 #else
     .struct_size = sizeof component,
 #endif
@@ -142,6 +169,17 @@ static const struct hd_component component = {
     .ops = &later_ops,
 #elif !defined FAULT_NO_OPS
     .ops = &ops,
+#endif
+#ifdef FAULT_ALIAS_NULL
+    .n_aliases = 2,
+#elif defined ALIAS
+    .aliases = aliases,
+    .n_aliases = sizeof aliases / sizeof *aliases,
+#ifdef FAULT_ALIAS_SHORT
+    .alias_size = 8,
+#else
+    .alias_size = sizeof *aliases,
+#endif
 #endif
 };
 

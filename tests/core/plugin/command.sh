@@ -46,6 +46,11 @@ try 0 '"name": "weight_decay"' plugins optim-adamw --json
 try 0 '"usable": true' plugins --json
 try 0 "hook-faults: makes the Nth operation" plugins hook-faults
 try 0 '"kind": "hook"' plugins hook-check --json
+try 0 "also called ddp, fsdp" plugins
+try 0 "also called fsdp ({stage: FULL_SHARD}): " plugins strategy-zero
+try 0 "strategy-zero: data parallel" plugins strategy-ddp
+try 0 '"preset": "{stage: FULL_SHARD}"' plugins strategy-zero --json
+try 2 "there is no plugin 'strategy-ddpp': did you mean 'strategy-ddp'?" plugins strategy-ddpp
 try 2 "there is no plugin 'optim-adam': did you mean 'optim-adamw'?" plugins optim-adam
 try 2 "it does not know 'two'" plugins one two
 try 2 "it does not know '--all'" plugins --all

@@ -92,6 +92,15 @@ static const struct {
     {"option-twice", "its table of options is wrong: two options are called lr"},
     {"option-default", "its table of options is wrong: the default of option count: "},
     {"option-help", "option count has no help"},
+    {"alias-name", "alias 'Grand': a name has lower-case letters, digits, _ and -"},
+    {"alias-summary", "alias nickname has no summary"},
+    {"alias-own", "two of its names are alias-own"},
+    {"alias-twice", "two of its names are nickname"},
+    {"alias-option", "the preset of alias nickname: there is no option rate"},
+    {"alias-value", "the preset of alias nickname: 'fast' is not a number"},
+    {"alias-words", "the preset of alias nickname: 'lr' is no mapping"},
+    {"alias-null", "aliases is NULL, but n_aliases is 2"},
+    {"alias-short", "struct hd_alias is short: 8 bytes, ABI 1.0 has 24"},
     {"no-symbol", "is not a heddle plugin: it has no symbol heddle_plugin_v1"},
     {"null", "heddle_plugin_v1() returned NULL"},
     {"library", "needs the library libheddle-absent.so.7, which is not on this machine"},
@@ -234,6 +243,63 @@ START_TEST(probe_that_refuses)
 }
 END_TEST
 
+/* ---- aliases */
+
+START_TEST(an_alias_finds_its_component)
+{
+    const struct hd__component *c = NULL, *again = NULL;
+    ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_OPTIMIZER, "handle", &c, &err), HD_OK);
+    ck_assert_str_eq(c->label, "optim-named");
+    ck_assert_uint_eq(c->n_aliases, 2);
+    ck_assert_str_eq(hd__plugin_alias(c, "nickname")->preset, "{lr: 0.25}");
+    ck_assert_ptr_null(hd__plugin_alias(c, "handle")->preset);
+    ck_assert_ptr_null(hd__plugin_alias(c, "named"));
+    ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_OPTIMIZER, "named", &again, &err), HD_OK);
+    ck_assert_ptr_eq(c, again);
+}
+END_TEST
+
+START_TEST(an_alias_is_of_one_kind)
+{
+    const struct hd__component *c = NULL;
+    ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_STRATEGY, "handle", &c, &err), HD_E_NOTFOUND);
+    assert_says("there is no plugin strategy-handle (");
+}
+END_TEST
+
+START_TEST(two_with_one_alias)
+{
+    assert_refused("nickname", HD_E_INVALID, "nickname is an alias of both optim-named and optim-rival");
+}
+END_TEST
+
+START_TEST(an_alias_is_suggested)
+{
+    assert_refused("hadnle", HD_E_NOTFOUND, "there is no plugin optim-hadnle: did you mean optim-handle?");
+    assert_refused("HANDLE", HD_E_NOTFOUND, "did you mean optim-handle?");
+}
+END_TEST
+
+/* optim-rival says that it is called fine, too. */
+START_TEST(own_names_win_over_aliases)
+{
+    const struct hd__component *c = NULL;
+    ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_OPTIMIZER, "rival", &c, &err), HD_OK);
+    ck_assert_ptr_nonnull(hd__plugin_alias(c, "fine"));
+    ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_OPTIMIZER, "fine", &c, &err), HD_OK);
+    ck_assert_str_eq(c->label, "optim-fine");
+}
+END_TEST
+
+START_TEST(a_component_from_before_aliases)
+{
+    const struct hd__component *c = NULL;
+    ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_OPTIMIZER, "old", &c, &err), HD_OK);
+    ck_assert_uint_eq(c->n_aliases, 0);
+    ck_assert_ptr_null(c->aliases);
+}
+END_TEST
+
 /* ---- linked in */
 
 const struct hd_plugin *heddle_plugin_v1_linked(void); /* broken.c without a fault, in this program */
@@ -372,6 +438,12 @@ int main(void)
     tcase_add_test(c, folder_that_is_none);
     tcase_add_test(c, environment);
     tcase_add_test(c, probe_that_refuses);
+    tcase_add_test(c, an_alias_finds_its_component);
+    tcase_add_test(c, an_alias_is_of_one_kind);
+    tcase_add_test(c, two_with_one_alias);
+    tcase_add_test(c, an_alias_is_suggested);
+    tcase_add_test(c, own_names_win_over_aliases);
+    tcase_add_test(c, a_component_from_before_aliases);
     tcase_add_test(c, linked_in);
     tcase_add_test(c, hooks_see_something);
     tcase_add_test(c, scan_lists_all_with_reasons);

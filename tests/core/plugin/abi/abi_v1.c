@@ -278,7 +278,12 @@ FIELD(hd_option, flags, 72, uint32_t);
 FIELD(hd_option, reserved, 76, uint32_t);
 FIELD(hd_option, offset, 80, size_t);
 
-STRUCT(hd_component, 88);
+STRUCT(hd_alias, 24);
+FIELD(hd_alias, name, 0, const char *);
+FIELD(hd_alias, preset, 8, const char *);
+FIELD(hd_alias, summary, 16, const char *);
+
+STRUCT(hd_component, 112);
 FIELD(hd_component, struct_size, 0, size_t);
 FIELD(hd_component, kind, 8, uint32_t);
 FIELD(hd_component, reserved, 12, uint32_t);
@@ -291,6 +296,9 @@ FIELD(hd_component, option_size, 56, size_t);
 FIELD(hd_component, settings_size, 64, size_t);
 FIELD(hd_component, probe, 72, int32_t (*)(const struct hd_host *host, struct hd_error *err));
 FIELD(hd_component, ops, 80, const void *);
+FIELD(hd_component, aliases, 88, const struct hd_alias *);
+FIELD(hd_component, n_aliases, 96, size_t);
+FIELD(hd_component, alias_size, 104, size_t);
 
 STRUCT(hd_plugin, 56);
 FIELD(hd_plugin, magic, 0, char[8]);

@@ -1,0 +1,17 @@
+/* core/compile/internal: what the files of this room share. */
+#ifndef HD_CORE_COMPILE_INTERNAL_H
+#define HD_CORE_COMPILE_INTERNAL_H
+
+#include "core/compile/compile.h"
+
+/* Finds the component of a section, which an alias may name, and notes it in `chosen`. */
+int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
+                         struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err);
+/* Parses the section through the component's table. */
+int32_t hd__compile_parse(struct hd__job *job, struct hd__job_section *section, struct hd__chosen *chosen,
+                          struct hd_error *err);
+
+/* strategies.c: those that the job names, and in front of them those that its mesh needs. */
+int32_t hd__compile_strategies(struct hd__compiled *c, struct hd_error *err);
+
+#endif

@@ -1,0 +1,94 @@
+/* A job's strategies: those that it names, by their own names or by aliases, and in front of them those that its mesh
+ * needs. */
+#include "core/compile/internal.h"
+
+#include <stdlib.h>
+
+/* Two that the job names by one name each may be meant: by two names for one, hardly. */
+static int32_t check_alias(struct hd__compiled *c, uint64_t s, struct hd_error *err)
+{
+    const struct hd__job_section *this = c->strategies[s].section, *other;
+    for (uint64_t k = 0; k < c->n_strategies; k++) {
+        other = c->strategies[k].section;
+        if (k == s || c->strategies[k].component != c->strategies[s].component || !this->alias)
+            continue;
+        return hd_fail(err, HD_E_INVALID,
+                       "%s: %s is strategy %s%s%s, which the job has already as %s, at %s: leave one out", this->origin,
+                       this->alias, this->use, this->preset ? " with " : "", this->preset ? this->preset : "",
+                       other->alias ? other->alias : other->use, other->origin);
+    }
+    return HD_OK;
+}
+
+static int32_t find_named(struct hd__compiled *c, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    c->n_strategies = c->job->n_strategies;
+    c->strategies = hd__realloc(c->strategies, c->n_strategies * sizeof *c->strategies);
+    for (uint64_t s = 0; s < c->n_strategies && !rc; s++)
+        rc = hd__compile_find(c->job, c->plugins, HD_KIND_STRATEGY, c->job->strategies[s], &c->strategies[s], err);
+    for (uint64_t s = c->n_strategies; s-- > 0 && !rc;)
+        rc = check_alias(c, s, err);
+    return rc;
+}
+
+/* ---- axes that no strategy of the job cuts */
+
+static uint64_t axes_cut(const struct hd__compiled *c)
+{
+    uint64_t cut = 0;
+    for (uint64_t s = 0; s < c->n_strategies; s++)
+        cut |= c->strategies[s].component->ops.strategy.cuts;
+    return cut;
+}
+
+static uint64_t axes_live(const struct hd__compiled *c)
+{
+    uint64_t live = 0;
+    for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
+        live |= c->mesh.size[a] > 1 ? HD_AXIS_BIT(a) : 0;
+    return live;
+}
+
+/* "mesh.pp is 2, mesh.tp is 4"; `first` is the key of the first. */
+static const char *axes_text(struct hd__compiled *c, uint64_t axes, const char **first)
+{
+    const char *text = NULL;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (axes & HD_AXIS_BIT(a)) {
+            if (!text)
+                *first = hd__arena_format(&c->job->arena, "mesh.%s", hd__axis_name(a));
+            text = hd__arena_format(&c->job->arena, "%s%smesh.%s is %d", text ? text : "", text ? ", " : "",
+                                    hd__axis_name(a), c->mesh.size[a]);
+        }
+    return text;
+}
+
+/* Adds the strategy that cuts an axis; nothing where none is installed: what follows refuses an axis that is not cut. */
+static int32_t add_for_axis(struct hd__compiled *c, int32_t axis, struct hd_error *err)
+{
+    uint64_t live = axes_live(c), taken = axes_cut(c) & live;
+    const struct hd__component *found;
+    const char *first = hd__arena_format(&c->job->arena, "mesh.%s", hd__axis_name(axis)), *because;
+    int32_t rc = hd__plugin_find_cutter(c->plugins, (uint32_t)axis, taken, &found, err);
+    if (rc) {
+        char *why = hd__arena_format(&c->job->arena, "%s is %d, and %s", first, c->mesh.size[axis], err->message);
+        return hd__job_fail(c->job, first, err, "%s", why);
+    }
+    if (!found)
+        return HD_OK;
+    because = axes_text(c, found->ops.strategy.cuts & live, &first);
+    rc = hd__job_strategy_add(c->job, found->name, because, hd__job_where(c->job, first), err);
+    return rc ? rc : find_named(c, err);
+}
+
+int32_t hd__compile_strategies(struct hd__compiled *c, struct hd_error *err)
+{
+    int32_t rc = find_named(c, err);
+    for (int32_t a = HD_AXIS_COUNT; a-- > 0 && !rc;)
+        if (c->mesh.size[a] > 1 && !(axes_cut(c) & HD_AXIS_BIT(a)))
+            rc = add_for_axis(c, a, err);
+    for (uint64_t s = 0; s < c->n_strategies && !rc; s++)
+        rc = hd__compile_parse(c->job, c->job->strategies[s], &c->strategies[s], err);
+    return rc;
+}

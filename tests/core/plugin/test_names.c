@@ -1,0 +1,296 @@
+/* Strategies by the names that job files have for them, and those that a job does not name: aliases, their presets, and
+ * axes of the mesh that something must cut. */
+#include <check.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "runtime/exec/select.h"
+#include "tests/suite.h"
+
+static struct hd__plugins *registry;
+static struct hd__job *job;
+static struct hd__compiled *compiled;
+static struct hd_error err;
+
+#define LAYERS(family) "model: {use: transformer, family: " family ", layers: 2, hidden: 16, heads: 4, vocab: 256"
+#define DENSE LAYERS("llama") "}\n"
+#define MOE LAYERS("mixtral") ", experts: 4, experts_per_token: 2}\n"
+#define REST "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\ndata: {train: x, seq_len: 16, batch: 4}\n"
+
+static void set_up(void)
+{
+    err = (struct hd_error)HD_ERROR_INIT;
+    registry = hd__plugins_create(hd__exec_host_table());
+    ck_assert_int_eq(hd__plugins_add_folder(registry, PLUGINS, &err), HD_OK);
+}
+
+static void forget(void)
+{
+    hd__exec_compiled_free(compiled);
+    hd__job_free(job);
+    compiled = NULL;
+    job = NULL;
+}
+
+static void tear_down(void)
+{
+    forget();
+    hd__plugins_destroy(registry);
+}
+
+static int32_t compile(const char *text)
+{
+    int32_t rc;
+    forget();
+    rc = hd__job_parse("job.yaml", text, strlen(text), NULL, 0, &job, &err);
+    if (!rc)
+        rc = hd__job_resolve(job, 0, &err);
+    return rc ? rc : hd__exec_compile(job, registry, &compiled, &err);
+}
+
+static void assert_compiles(const char *text)
+{
+    ck_assert_msg(compile(text) == HD_OK, "%s", err.message);
+}
+
+static void assert_refused(const char *text, const char *part)
+{
+    ck_assert_int_ne(compile(text), HD_OK);
+    ck_assert_msg(strstr(err.message, part) != NULL, "'%s' is not in: %s", part, err.message);
+}
+
+static void assert_value(const char *path, const char *text)
+{
+    const struct hd__job_value *v = hd__job_value_get(job, path);
+    ck_assert_msg(v != NULL, "%s is not set", path);
+    ck_assert_str_eq(v->text, text);
+}
+
+static void assert_notes(const char *text)
+{
+    struct hd__text out = {0};
+    hd__job_notes(job, &out);
+    ck_assert_str_eq(out.at ? out.at : "", text);
+    hd__text_free(&out);
+}
+
+/* ---- aliases */
+
+/* Everything that is compiled, and the job as checkpoints and metrics have it, is that of the strategy's own name. */
+static const struct {
+    const char *alias, *own;
+} same[] = {
+    {"mesh: {dp: 2}\nstrategies: [{use: ddp}]\n", "mesh: {dp: 2}\nstrategies: [{use: zero, stage: 0}]\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: fsdp}]\n", "mesh: {dp: 2}\nstrategies: [{use: zero, stage: FULL_SHARD}]\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: fsdp, stage: 2}]\n", "mesh: {dp: 2}\nstrategies: [{use: zero, stage: 2}]\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: fsdp, sharding_strategy: SHARD_GRAD_OP}]\n",
+     "mesh: {dp: 2}\nstrategies: [{use: zero, stage: SHARD_GRAD_OP}]\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: fsdp, offload: {optimizer: host}}]\n",
+     "mesh: {dp: 2}\nstrategies: [{use: zero, stage: FULL_SHARD, offload.optimizer: host}]\n"},
+    {"mesh: {tp: 2}\nstrategies: [{use: megatron, sequence_parallel: true}, {use: ddp}]\n",
+     "mesh: {tp: 2}\nstrategies: [{use: 3d, sequence_parallel: true}, {use: zero, stage: 0}]\n"},
+    {"mesh: {tp: 2}\n", "mesh: {tp: 2}\nstrategies: [{use: 3d}, {use: zero, stage: 0}]\n"},
+    {"mesh: {pp: 2, tp: 2}\nstrategies: [{use: fsdp}]\n",
+     "mesh: {pp: 2, tp: 2}\nstrategies: [{use: 3d}, {use: zero, stage: FULL_SHARD}]\n"},
+};
+
+START_TEST(a_job_is_the_same_by_both_names)
+{
+    char *text = hd__format("%s" DENSE REST, same[_i].alias);
+    struct hd__text printed = {0};
+    json_t *json;
+    uint32_t arena;
+    assert_compiles(text);
+    json = hd__job_json(job);
+    arena = (uint32_t)compiled->stage[0]->arena_bytes;
+    hd__job_print(job, &printed);
+    free(text);
+    text = hd__format("%s" DENSE REST, same[_i].own);
+    assert_compiles(text);
+    ck_assert(json_equal(json, hd__job_json(job)));
+    ck_assert_uint_eq(arena, (uint32_t)compiled->stage[0]->arena_bytes);
+    assert_notes("");
+    assert_compiles(printed.at); /* what is printed names it by its own name */
+    ck_assert(json_equal(json, hd__job_json(job)));
+    assert_notes("");
+    json_decref(json);
+    hd__text_free(&printed);
+    free(text);
+}
+END_TEST
+
+START_TEST(values_say_where_they_are_from)
+{
+    struct hd__text out = {0};
+    assert_compiles("strategies: [{use: fsdp, bucket: 1MB}]\nmesh: {tp: 2, dp: 2}\n" DENSE REST);
+    ck_assert_str_eq(hd__job_value_get(job, "strategies.fsdp.stage")->origin, "job.yaml:1:20");
+    ck_assert_str_eq(hd__job_value_get(job, "strategies.fsdp.stage")->note, "fsdp");
+    ck_assert_ptr_null(hd__job_value_get(job, "strategies.fsdp.bucket")->note);
+    assert_value("strategies.fsdp.use", "zero");
+    ck_assert_str_eq(hd__job_where(job, "strategies.3d.context"), "job.yaml:2:12");
+    hd__job_print(job, &out);
+    ck_assert_ptr_nonnull(strstr(out.at, "# job.yaml:2:12, mesh.tp is 2\n"));
+    ck_assert_ptr_nonnull(strstr(out.at, "# job.yaml:1:20, fsdp\n"));
+    hd__text_free(&out);
+}
+END_TEST
+
+/* ---- axes of the mesh */
+
+START_TEST(an_axis_brings_its_strategy)
+{
+    assert_compiles("mesh: {tp: 2}\n" DENSE REST);
+    assert_notes("mesh.tp is 2: strategy 3d is used (add {use: 3d, ...} to `strategies` to set its options)\n");
+    ck_assert_uint_eq(job->n_strategies, 2);
+    ck_assert_str_eq(job->strategies[0]->use, "3d");
+    ck_assert_str_eq(job->strategies[1]->use, "zero");
+    assert_compiles("mesh: {pp: 2, tp: 2}\n" DENSE REST);
+    assert_notes("mesh.pp is 2, mesh.tp is 2: strategy 3d is used (add {use: 3d, ...} to `strategies` to set its "
+                 "options)\n");
+    ck_assert_uint_eq(job->n_strategies, 2);
+    assert_compiles("mesh: {pp: 2}\nstrategies: [{use: fsdp}, {use: ema}]\n" DENSE REST);
+    ck_assert_str_eq(job->strategies[0]->use, "3d");
+    assert_compiles("mesh: {ep: 2}\n" MOE REST);
+    ck_assert_str_eq(job->strategies[0]->because, "mesh.ep is 2");
+}
+END_TEST
+
+START_TEST(nothing_is_added_where_nothing_lacks)
+{
+    assert_compiles("mesh: {cp: 2, dp: 2}\n" DENSE REST); /* the core cuts the sequence */
+    ck_assert_uint_eq(job->n_strategies, 1);
+    assert_compiles("mesh: {tp: 2}\nstrategies: [{use: zero}, {use: 3d}]\n" DENSE REST);
+    ck_assert_uint_eq(job->n_strategies, 2);
+    ck_assert_str_eq(job->strategies[0]->use, "zero");
+    assert_notes("");
+    assert_compiles("mesh: {tp: 1}\n" DENSE REST);
+    ck_assert_uint_eq(job->n_strategies, 1);
+}
+END_TEST
+
+/* ---- mistakes */
+
+static const struct {
+    const char *head, *says;
+} refused[] = {
+    {"strategies: [{use: fdsp}]\n", "job.yaml:1:20: there is no plugin strategy-fdsp: did you mean strategy-fsdp?"},
+    {"strategies: [{use: megatrn}]\n", "did you mean strategy-megatron?"},
+    {"strategies: [{use: deepspeed}]\n", "job.yaml:1:20: there is no plugin strategy-deepspeed (looked for"},
+    {"strategies: [{use: fsdp}, {use: zero}]\n",
+     "job.yaml:1:20: fsdp is strategy zero with {stage: FULL_SHARD}, which the job has already as zero, at "
+     "job.yaml:1:33: leave one out"},
+    {"strategies: [{use: zero}, {use: fsdp}]\n", "job.yaml:1:33: fsdp is strategy zero with {stage: FULL_SHARD}"},
+    {"strategies: [{use: ddp}, {use: fsdp}]\n", "which the job has already as ddp, at job.yaml:1:20: leave one out"},
+    {"strategies: [{use: fsdp}, {use: fsdp}]\n", "which the job has already as fsdp"},
+    {"mesh: {tp: 2}\nstrategies: [{use: megatron}, {use: 3d}, {use: zero}]\n",
+     "megatron is strategy 3d, which the job has already as 3d"},
+    {"strategies: [{use: fsdp, stag: 3}]\n", "job.yaml:1:26: strategies.fsdp: unknown key stag; did you mean stage?"},
+    {"strategies: [{use: fsdp, stage: full_shard}]\n", "did you mean FULL_SHARD?"},
+    {"strategies: [{use: fsdp, stage: Shard_Grad_Op}]\n", "did you mean SHARD_GRAD_OP?"},
+    {"strategies: [{use: zero, offload_optimizer: CPU}]\n", "did you mean cpu?"},
+    {"strategies: [{use: fsdp, stage: 2, sharding_strategy: 3}]\n",
+     "sharding_strategy was already given at job.yaml:1:33"},
+    {"mesh: {dp: 2}\nstrategies: [{use: fsdp, bucket: 25}]\n", "job.yaml:2:34: strategies.fsdp.bucket is 25 bytes"},
+    {"mesh: {dp: {replicate: 2, shard: 2}}\nstrategies: [{use: fsdp}]\n",
+     "job.yaml:2:20: strategies.fsdp.stage FULL_SHARD shards over all data ranks"},
+    {"strategies: [{use: ddp, offload_param: cpu}]\n", "strategies.ddp.offload.params: host needs stage: 3"},
+    {"strategies: [{use: fsdp, offload_optimizer: nvme}]\n",
+     "offload.optimizer: file needs strategies.zero.offload.path"},
+    {"mesh: {tp: 3}\n", "job.yaml:1:12: mesh.tp = 3 must divide the kv heads (4)"},
+    {"mesh: {ep: 2}\n", "the model has no experts"},
+    {"mesh: {tp: 2}\nstrategies: [{use: ema}]\n",
+     "strategies.ema: a strategy that holds and updates parameters must stand before it"},
+    {"strategies: [{use: FSDP}]\n", "'FSDP' is no plugin's name"},
+};
+
+START_TEST(mistakes)
+{
+    char *text = hd__format("%s" DENSE REST, refused[_i].head);
+    assert_refused(text, refused[_i].says);
+    free(text);
+}
+END_TEST
+
+START_TEST(offload_by_deepspeeds_names)
+{
+    int64_t arena;
+    assert_compiles(
+        "mesh: {dp: 2}\nstrategies: [{use: fsdp, offload_optimizer: host, offload_param: host}]\n" DENSE REST);
+    arena = compiled->stage[0]->arena_bytes;
+    assert_compiles(
+        "mesh: {dp: 2}\nstrategies: [{use: fsdp, offload_optimizer: cpu, offload_param: cpu}]\n" DENSE REST);
+    ck_assert_int_eq(compiled->stage[0]->arena_bytes, arena);
+    assert_compiles("mesh: {dp: 2}\nstrategies: [{use: fsdp}]\n" DENSE REST);
+    ck_assert_int_gt(compiled->stage[0]->arena_bytes, arena);
+}
+END_TEST
+
+/* ---- other strategies that are installed */
+
+START_TEST(two_strategies_cut_an_axis)
+{
+    ck_assert_int_eq(hd__plugins_add_folder(registry, RIVALS, &err), HD_OK);
+    assert_refused("mesh: {tp: 2}\n" DENSE REST, "job.yaml:1:12: mesh.tp is 2, and both strategy-");
+    ck_assert_ptr_nonnull(strstr(err.message, "strategy-3d"));
+    ck_assert_ptr_nonnull(strstr(err.message, "strategy-cutter"));
+    ck_assert_ptr_nonnull(strstr(err.message, "cut tp: name one of them in `strategies`"));
+    assert_compiles("mesh: {tp: 2}\nstrategies: [{use: 3d}, {use: zero}]\n" DENSE REST);
+    assert_compiles("mesh: {pp: 2}\n" DENSE REST); /* that one does not cut pp */
+    ck_assert_str_eq(job->strategies[0]->use, "3d");
+    assert_refused("strategies: [{use: fsdp}]\n" DENSE REST, "fsdp is an alias of both strategy-");
+}
+END_TEST
+
+/* 3d would cut tp a second time. */
+START_TEST(one_that_cuts_too_much_is_not_added)
+{
+    ck_assert_int_eq(hd__plugins_add_folder(registry, RIVALS, &err), HD_OK);
+    assert_refused("mesh: {tp: 2, pp: 2}\nstrategies: [{use: cutter}, {use: zero}]\n" DENSE REST,
+                   "no strategy of the job cuts anything on tp");
+    ck_assert_uint_eq(job->n_strategies, 2);
+}
+END_TEST
+
+START_TEST(nobody_cuts_an_axis)
+{
+    static const char *const here[] = {"device-cpu", "comm-shm", "model-transformer", "optim-adamw", "strategy-zero"};
+    char folder[] = "/tmp/heddle-test-names-XXXXXX", command[64];
+    hd__plugins_destroy(registry);
+    registry = hd__plugins_create(hd__exec_host_table());
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    for (size_t i = 0; i < HD__COUNT(here); i++) {
+        char *from = hd__format(PLUGINS "/%s/heddle-%s.so", here[i], here[i]);
+        char *to = hd__format("%s/heddle-%s.so", folder, here[i]);
+        ck_assert_int_eq(symlink(from, to), 0);
+        free(from);
+        free(to);
+    }
+    ck_assert_int_eq(hd__plugins_add_folder(registry, folder, &err), HD_OK);
+    assert_refused("mesh: {tp: 2}\n" DENSE REST,
+                   "job.yaml:1:12: mesh.tp is 2, but no strategy of the job cuts anything on "
+                   "tp");
+    assert_refused("mesh: {pp: 2}\n" DENSE REST,
+                   "job.yaml:1:12: mesh.pp is 2, but no strategy of the job cuts the model into stages");
+    assert_refused("mesh: {ep: 2}\n" MOE REST,
+                   "job.yaml:1:12: mesh.ep is 2, but no strategy of the job puts experts on ep");
+    assert_compiles("mesh: {dp: 2}\nstrategies: [{use: fsdp}]\n" DENSE REST);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *c = tcase_create("names");
+    tcase_add_checked_fixture(c, set_up, tear_down);
+    tcase_add_loop_test(c, a_job_is_the_same_by_both_names, 0, (int)HD__COUNT(same));
+    tcase_add_test(c, values_say_where_they_are_from);
+    tcase_add_test(c, an_axis_brings_its_strategy);
+    tcase_add_test(c, nothing_is_added_where_nothing_lacks);
+    tcase_add_loop_test(c, mistakes, 0, (int)HD__COUNT(refused));
+    tcase_add_test(c, offload_by_deepspeeds_names);
+    tcase_add_test(c, two_strategies_cut_an_axis);
+    tcase_add_test(c, one_that_cuts_too_much_is_not_added);
+    tcase_add_test(c, nobody_cuts_an_axis);
+    return suite_run_case("names", c);
+}
