@@ -8,36 +8,6 @@
 #include "core/program/value_number.h"
 #include "core/verify/verify.h"
 
-int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
-                         struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err)
-{
-    const struct hd__component *c;
-    const struct hd_alias *alias;
-    int32_t rc = hd__plugin_find(plugins, kind, section->use, &c, err);
-    if (rc)
-        return hd__job_locate_error(job, hd__arena_format(&job->arena, "%s.use", section->path), err);
-    if ((alias = hd__plugin_alias(c, section->use)))
-        hd__job_section_rename(job, section, c->name, alias->preset);
-    *chosen = (struct hd__chosen){.component = c, .section = section};
-    return HD_OK;
-}
-
-int32_t hd__compile_parse(struct hd__job *job, struct hd__job_section *section, struct hd__chosen *chosen,
-                          struct hd_error *err)
-{
-    const struct hd__component *c = chosen->component;
-    chosen->settings = hd__arena_alloc(&job->arena, c->settings_size);
-    return hd__job_section_parse(job, section, c->options, c->n_options, sizeof(struct hd_option), chosen->settings,
-                                 err);
-}
-
-int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
-                           struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err)
-{
-    int32_t rc = hd__compile_find(job, plugins, kind, section, chosen, err);
-    return rc ? rc : hd__compile_parse(job, section, chosen, err);
-}
-
 int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struct hd_error *err)
 {
     size_t n = strspn(err->message, "abcdefghijklmnopqrstuvwxyz0123456789_."), length = strcspn(section, ".");

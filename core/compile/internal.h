@@ -11,7 +11,7 @@ int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint3
 int32_t hd__compile_parse(struct hd__job *job, struct hd__job_section *section, struct hd__chosen *chosen,
                           struct hd_error *err);
 
-/* strategies.c: those that the job names, and in front of them those that its mesh needs. */
+/* choose.c: those that the job names, and in front of them those that its mesh needs. */
 int32_t hd__compile_strategies(struct hd__compiled *c, struct hd_error *err);
 
 #endif

@@ -1,10 +1,40 @@
-/* A job's strategies: those that it names, by their own names or by aliases, and in front of them those that its mesh
- * needs. */
+/* Components by the names that a job has for them, which may be aliases; and its strategies: those that it names, and in
+ * front of them those that its mesh needs. */
 #include "core/compile/internal.h"
 
-#include <stdlib.h>
+int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
+                         struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err)
+{
+    const struct hd__component *c;
+    const struct hd_alias *alias;
+    int32_t rc = hd__plugin_find(plugins, kind, section->use, &c, err);
+    if (rc)
+        return hd__job_locate_error(job, hd__arena_format(&job->arena, "%s.use", section->path), err);
+    if ((alias = hd__plugin_alias(c, section->use)))
+        hd__job_section_rename(job, section, c->name, alias->preset);
+    *chosen = (struct hd__chosen){.component = c, .section = section};
+    return HD_OK;
+}
 
-/* Two that the job names by one name each may be meant: by two names for one, hardly. */
+int32_t hd__compile_parse(struct hd__job *job, struct hd__job_section *section, struct hd__chosen *chosen,
+                          struct hd_error *err)
+{
+    const struct hd__component *c = chosen->component;
+    chosen->settings = hd__arena_alloc(&job->arena, c->settings_size);
+    return hd__job_section_parse(job, section, c->options, c->n_options, sizeof(struct hd_option), chosen->settings,
+                                 err);
+}
+
+int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
+                           struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err)
+{
+    int32_t rc = hd__compile_find(job, plugins, kind, section, chosen, err);
+    return rc ? rc : hd__compile_parse(job, section, chosen, err);
+}
+
+/* ---- strategies */
+
+/* A strategy may be named twice, but not by two names: these look like two strategies. */
 static int32_t check_alias(struct hd__compiled *c, uint64_t s, struct hd_error *err)
 {
     const struct hd__job_section *this = c->strategies[s].section, *other;
