@@ -10,6 +10,7 @@
 
 #include "core/passes/passes.h"
 #include "core/program/access.h"
+#include "core/program/fusion.h"
 #include "core/program/ops.h"
 
 struct fusion {
@@ -56,7 +57,7 @@ static void fuse_product(struct fusion *f, uint32_t k, int made, uint16_t op)
 {
     struct hd__instr *i = &f->code->at[k];
     int64_t m = find_producer(f, i->in[made], HD_OP_EINSUM, k, 1);
-    if (m < 0 || flags_of(i))
+    if (m < 0 || flags_of(i) || !hd__may_fuse(f->p, op))
         return;
     struct hd__instr *product = &f->code->at[m];
     i->in[2] = i->in[!made];
@@ -78,7 +79,7 @@ static void fuse_gelu(struct fusion *f, uint32_t k)
     struct hd__instr *gelu = &f->code->at[k];
     hd_tensor z = gelu->in[0];
     int64_t m = find_producer(f, z, HD_OP_EINSUM_BIAS, k, 0);
-    if (m < 0 || flags_of(gelu))
+    if (m < 0 || flags_of(gelu) || !hd__may_fuse(f->p, HD_OP_EINSUM_GELU))
         return;
     struct hd__instr *product = &f->code->at[m];
     memcpy(gelu->in, product->in, 3 * sizeof *gelu->in);
@@ -123,7 +124,7 @@ static void fuse_bias_dw(struct fusion *f, uint32_t k)
             product = sum + n;
         else if (n <= k && is_product(f, k - n, k))
             product = sum - n;
-    if (!product)
+    if (!product || !hd__may_fuse(f->p, HD_OP_EINSUM_BIAS_DW))
         return;
     product->op = HD_OP_EINSUM_BIAS_DW;
     product->out[1] = sum->out[0];

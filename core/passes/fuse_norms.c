@@ -14,6 +14,7 @@
 
 #include "core/passes/passes.h"
 #include "core/program/access.h"
+#include "core/program/fusion.h"
 #include "core/program/ops.h"
 
 struct fusion {
@@ -73,7 +74,7 @@ static void replace(struct hd__instr *place, struct hd__instr *a, struct hd__ins
 static void fuse_forward(struct fusion *f, uint32_t k, uint16_t op)
 {
     struct hd__instr *norm = &f->code->at[k], *add = find_producer(f, norm->in[0], k), *place, one = *norm;
-    if (!add || !is_plain_sum(f->p, add) || hd__reads_outputs(norm))
+    if (!add || !hd__may_fuse(f->p, op) || !is_plain_sum(f->p, add) || hd__reads_outputs(norm))
         return;
     place = fused_position(f, (uint32_t)(add - f->code->at), k);
     if (!place)
@@ -92,16 +93,18 @@ static void fuse_forward(struct fusion *f, uint32_t k, uint16_t op)
 static void fuse_backward(struct fusion *f, uint32_t k, uint32_t term)
 {
     struct hd__instr *add = &f->code->at[k], *grad, *place, one;
+    uint16_t op;
     if (!is_plain_sum(f->p, add) || f->use[add->in[term]].count != 1)
         return;
     grad = find_producer(f, add->in[term], k);
     if (!grad || (grad->op != HD_OP_RMSNORM_DX && grad->op != HD_OP_LAYERNORM_DX))
         return;
-    place = fused_position(f, (uint32_t)(grad - f->code->at), k);
+    op = grad->op == HD_OP_RMSNORM_DX ? HD_OP_RMSNORM_DX_ADD : HD_OP_LAYERNORM_DX_ADD;
+    place = hd__may_fuse(f->p, op) ? fused_position(f, (uint32_t)(grad - f->code->at), k) : NULL;
     if (!place)
         return;
     one = *grad;
-    one.op = grad->op == HD_OP_RMSNORM_DX ? HD_OP_RMSNORM_DX_ADD : HD_OP_LAYERNORM_DX_ADD;
+    one.op = op;
     one.in[0] = add->in[!term];
     memcpy(one.in + 1, grad->in, 3 * sizeof *one.in);
     one.n_in = 4;

@@ -4,6 +4,8 @@
  * h hidden, k kv heads, g query heads per kv head, d head size, f feed-forward, v vocabulary, p positions,
  * * any dims, # the elements of a flat buffer, () a scalar. All tensors are dense, the last dim is contiguous.
  * What a row means for placement, gradients and cost stands in one table in core/program/ops.c.
+ * Fused ops stand for several others. The compiler makes them where hd_device_ops.supports says that the device gains by it:
+ * HD_OP_XENT_HEAD, and those that are headed `fused`.
  * With HD_ATTR_ACCUMULATE outputs are added to instead of written. Numbers are never reused. */
 #ifndef HEDDLE_OPS_H
 #define HEDDLE_OPS_H
@@ -53,7 +55,7 @@
                                                 attrs.scale * sum n. z is never whole. HD_ATTR_ACCUMULATE holds  \
                                                 for dw alone: n and dx are written. With one output, n, there is \
                                                 no gradient to make: an evaluation's */              \
-    /* ---- products with what stands behind them (HD_DEVICE_EPILOGUES): made by heddle, never by a model ---- */          \
+    /* ---- products with what stands behind them, fused: made by heddle, never by a model ---- */          \
     X(HD_OP_EINSUM_BIAS, 30, "einsum_bias") /* y[*] <- a[*], b[*], w[last dims of y]: einsum, then bias */                 \
     X(HD_OP_EINSUM_GELU, 31, "einsum_gelu") /* y[*], z[*] <- a[*], b[*], w[last dims of z]: z as einsum_bias,  \
                                                 y = gelu(z). With one output z is not kept */           \
@@ -62,7 +64,7 @@
     X(HD_OP_EINSUM_BIAS_DW, 33,                                                                                            \
       "einsum_bias_dw") /* dw[*], db[those of a's dims that dw has] <- a[*], b[*]: einsum, and \
                                                 bias_dw of a */                           \
-    /* ---- norms with the sum beside them (HD_DEVICE_NORM_SUMS): made by heddle, never by a model. The sum and what is  \
+    /* ---- norms with the sum beside them, fused: made by heddle, never by a model. The sum and what is  \
        added to it are rounded as by two ops ---- */ \
     X(HD_OP_ADD_RMSNORM, 34,                                                                                               \
       "add_rmsnorm") /* t[*h], y[*h] <- x0[*h], x1[*h], w[h]: t = x0 + x1, y = rmsnorm of t. t may \

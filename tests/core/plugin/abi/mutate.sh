@@ -43,4 +43,4 @@ broken 's/HD_OPTION_GLOBAL (UINT32_C(1) << 0)/HD_OPTION_GLOBAL (UINT32_C(1) << 9
 broken 's/"heddle\\n\\x1a"/"hoddle\\n\\x1a"/' plugin.h 'HD_PLUGIN_MAGIC has changed'
 broken '/double (\*clip)/d' optimizer.h 'hd_optimizer_ops'
 allowed 's/^\(    int32_t (\*check).*\)$/\1\n    int32_t (*appended)(void);/' optimizer.h
-allowed 's/#define HD_ABI_MINOR 0/#define HD_ABI_MINOR 1/' types.h
+allowed 's/#define HD_ABI_MINOR 1/#define HD_ABI_MINOR 2/' types.h
