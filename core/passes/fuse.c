@@ -1,7 +1,7 @@
 /* Peepholes. Before all others the loss (fuse_loss_head.c). Then: a gradient accumulates where it is made. accum(view <- t),
  * where t is made by an op that can accumulate and is used by nothing else, becomes that op writing into the view with
- * HD_ATTR_ACCUMULATE. Then sums of activations' gradients, first writes, what stands behind products
- * (fuse_epilogues.c), and sums beside norms (fuse_norms.c). */
+ * HD_ATTR_ACCUMULATE. Then sums of activations' gradients, first writes, and pairs that have a fused op
+ * (fuse_patterns.c). */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
@@ -304,9 +304,7 @@ int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
         drop_clears(p, &begin->code, &step->code);
     else if (begin && last && !last->after && p->accumulation == 1)
         drop_clears(p, &begin->code, &last->code);
-    for (uint32_t s = 0; s < p->sections.count && p->fusions & hd__fusion_rows(HD__FUSE_EPILOGUES); s++)
-        hd__fuse_epilogues(p, &p->sections.at[s].code);
-    for (uint32_t s = 0; s < p->sections.count && p->fusions & hd__fusion_rows(HD__FUSE_NORM_SUMS); s++)
-        hd__fuse_norms(p, &p->sections.at[s].code);
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        hd__fuse_patterns(p, &p->sections.at[s].code);
     return HD_OK;
 }

@@ -310,7 +310,7 @@ struct hd_program {
     uint32_t
         gather_deferred; /* staleness.c: between steps what the model reads may be older than the master weights: `restore` runs
                               before an evaluation */
-    uint32_t exact;     /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
+    uint32_t exact;   /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
     uint32_t fusions; /* fusion.h: what may be made of several instructions, a bit a row */
 
     /* schedule.c */

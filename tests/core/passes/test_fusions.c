@@ -186,6 +186,28 @@ START_TEST(flags_overrule_the_device)
 }
 END_TEST
 
+/* Operands of the rows are there, and as many as the fused op has. */
+START_TEST(rows_agree_with_the_table_of_ops)
+{
+    for (uint32_t k = 0; k < hd__n_fusions; k++) {
+        const struct hd__fusion *row = &hd__fusions[k];
+        const struct hd__op *made = hd__op(row->op), *part[] = {hd__op(row->first), hd__op(row->second)};
+        int8_t ins = 0, outs = 0;
+        if (!row->first)
+            continue;
+        for (; row->in[ins]; ins++)
+            ck_assert(part[HD__FUSION_PART(row->in[ins])]->n_in < 0 ||
+                      (int)HD__FUSION_OPERAND(row->in[ins]) < part[HD__FUSION_PART(row->in[ins])]->n_in);
+        for (; row->out[outs]; outs++)
+            ck_assert_uint_eq(HD__FUSION_OPERAND(row->out[outs]), 0);
+        ck_assert_msg(made->n_in == ins, "%s", made->name);
+        ck_assert_msg(made->n_out == (row->flags & HD__FUSION_MAY_DROP ? -1 : outs), "%s", made->name);
+        ck_assert(part[1]->n_in < 0 || row->link < part[1]->n_in);
+        ck_assert_ptr_eq(hd__fusion_of(row->op), row);
+    }
+}
+END_TEST
+
 /* ---- plugins that were built before `supports` was asked */
 
 static const struct {
@@ -218,6 +240,7 @@ int main(void)
     tcase_add_test(c, the_question_is_of_the_compute_dtype_and_of_no_device);
     tcase_add_test(c, only_1_is_yes);
     tcase_add_test(c, flags_overrule_the_device);
+    tcase_add_test(c, rows_agree_with_the_table_of_ops);
     tcase_add_loop_test(c, an_old_plugin_says_it_by_bits, 0, (int)HD__COUNT(old));
     return suite_run_case("fusions", c);
 }
