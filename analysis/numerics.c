@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "analysis/sim/machine.h"
+#include "core/program/fusion.h"
 #include "service/checkpoint/param_init.h"
 #include "service/checkpoint/shard_map.h"
 
@@ -374,7 +375,8 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
         snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld",
                  (long long)(exact ? jobs[0]->micro_batch : jobs[0]->batch));
         rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins,
-                          (exact ? 0 : HD__COMPILE_KEEP_HEAD) | HD__COMPILE_KEEP_NORMS, &jobs[1], &one, err);
+                          HD__COMPILE_NO_FUSE((exact ? 0 : HD__FUSE_LOSS_HEAD) | HD__FUSE_NORM_SUMS), &jobs[1], &one,
+                          err);
     }
     if (!rc)
         rc = hd__numerics(one, many, steps, seed, result, err);

@@ -263,7 +263,6 @@ static int32_t check_local_axes(struct hd__compiled *c, struct hd_program *p, st
 static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc;
-    set_precision(p, c->job);
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
         (rc = hd__autodiff(p, err)) || (rc = check_local_axes(c, p, err)) || (rc = hd__place(p, err)) ||
@@ -292,21 +291,14 @@ struct hd__compiled *hd__compiled_new(struct hd__job *job, struct hd__plugins *p
 
 int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_error *err)
 {
-    const struct hd__job *job = c->job;
     const struct hd__mesh asked = c->mesh;
     int32_t rc = open_plugins(c, err);
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {
         c->stage[s] = hd__program_new(&asked, s);
         c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;
         c->stage[s]->keep_weight_order = flags & HD__COMPILE_KEEP_WEIGHT_ORDER;
-        c->stage[s]->keep_head =
-            flags & HD__COMPILE_KEEP_HEAD || !(c->device_choice.component->ops.device.caps & HD_DEVICE_XENT_HEAD);
-        c->stage[s]->epilogues =
-            flags & HD__COMPILE_EPILOGUES || c->device_choice.component->ops.device.caps & HD_DEVICE_EPILOGUES;
-        c->stage[s]->norm_sums =
-            !(flags & HD__COMPILE_KEEP_NORMS) && c->device_choice.component->ops.device.caps & HD_DEVICE_NORM_SUMS;
-        c->stage[s]->adds_once = (c->device_choice.component->ops.device.caps & HD_DEVICE_ADDS_ONCE) &&
-                                 (job->precision.grad == HD_F32 || job->precision.compute == HD_F64);
+        set_precision(c->stage[s], c->job);
+        c->stage[s]->fusions = hd__compile_fusions(c, &c->stage[s]->precision, flags);
         rc = compile_stage(c, c->stage[s], err);
         c->mesh = c->stage[s]->mesh; /* a strategy may have split tp */
     }

@@ -54,13 +54,14 @@ struct hd__compiled *hd__compiled_new(struct hd__job *job, struct hd__plugins *p
 void hd__compiled_finish(struct hd__compiled *c);
 /* Fills in what plug-ins build and edit programs with. */
 void hd__compile_fill_host(struct hd_host *host);
-/* Flags: HD__COMPILE_LOGITS: the eval section leaves the logits behind (hd_program.kept_logits). */
-#define HD__COMPILE_LOGITS 1
-#define HD__COMPILE_KEEP_HEAD 2 /* the loss stays a chain of instructions: fuse_loss_head.c is left out */
-#define HD__COMPILE_KEEP_WEIGHT_ORDER \
-    4                           /* gradients of weights stay where the schedule has them, and do not sink into waits */
-#define HD__COMPILE_EPILOGUES 8 /* as if the device had HD_DEVICE_EPILOGUES: device cpu's reference kernels do */
-#define HD__COMPILE_KEEP_NORMS 16 /* sums stay apart from norms: fuse_norms.c is left out */
+/* Flags: */
+#define HD__COMPILE_LOGITS 1 /* the eval section leaves the logits behind (hd_program.kept_logits) */
+/* Gradients of weights stay where the schedule has them, and do not sink into waits. */
+#define HD__COMPILE_KEEP_WEIGHT_ORDER 2
+/* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are made though the device does not want them, which device
+ * cpu's reference kernels can run; and that are left out though it does. */
+#define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)
+#define HD__COMPILE_NO_FUSE(sets) ((uint32_t)(sets) << 16)
 int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_error *err);
 
 /* That of the rank's stage; belongs to `c`. */

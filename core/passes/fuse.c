@@ -1,10 +1,11 @@
 /* Peepholes. Before all others the loss (fuse_loss_head.c). Then: a gradient accumulates where it is made. accum(view <- t),
  * where t is made by an op that can accumulate and is used by nothing else, becomes that op writing into the view with
- * HD_ATTR_ACCUMULATE. Then sums of activations' gradients, first writes, what stands behind products
- * (fuse_epilogues.c), and sums beside norms (fuse_norms.c). */
+ * HD_ATTR_ACCUMULATE. Then sums of activations' gradients, first writes, and pairs that have a fused op
+ * (fuse_patterns.c). */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
+#include "core/program/fusion.h"
 #include "core/program/ops.h"
 
 struct hd__tensor_use *hd__count_uses(const struct hd_program *p, const hd__code *code)
@@ -44,12 +45,17 @@ static int same_shape(const struct hd_program *p, hd_tensor a, hd_tensor b)
            !memcmp(x->placement.shard, y->placement.shard, sizeof x->placement.shard);
 }
 
+static int adds_once(const struct hd_program *p, const struct hd__instr *maker)
+{
+    return maker->op == HD_OP_EINSUM && p->fusions & hd__fusion_rows(HD__FUSE_ADDS_ONCE);
+}
+
 /* With exact sums an accumulator is a node of a tree: nothing may be added to it before it is a whole leaf. Only a product
  * can do so itself, or the first leaf, which finds zeros. */
 static int stays_exact(const struct hd_program *p, const hd__code *code, const struct hd__instr *maker, uint32_t k)
 {
     uint32_t first = 0;
-    if (!p->exact || (p->adds_once && maker->op == HD_OP_EINSUM))
+    if (!p->exact || adds_once(p, maker))
         return 1;
     while (code->at[first].op != HD_OP_ACCUM ||
            hd__tensor_const(p, code->at[first].out[0])->param != hd__tensor_const(p, code->at[k].out[0])->param ||
@@ -141,7 +147,7 @@ static int can_add(const struct hd_program *p, const struct hd__instr *maker, ui
 {
     return maker->n_out == 1 && (hd__op(maker->op)->flags & HD__OP_ACCUMULATES) &&
            !(maker->attrs && maker->attrs->flags & HD_ATTR_ACCUMULATE) &&
-           (!(flags & HD__FLAG_LEAVES) || (p->adds_once && maker->op == HD_OP_EINSUM));
+           (!(flags & HD__FLAG_LEAVES) || adds_once(p, maker));
 }
 
 /* Index of the first term's maker; UINT32_MAX where the terms cannot be added where they are made. */
@@ -287,7 +293,7 @@ int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
     struct hd__code_section *begin = hd__program_section(p, "begin"), *last = hd__program_section(p, "micro_last"),
                             *step = hd__program_section(p, "step");
     (void)err;
-    for (uint32_t s = 0; s < p->sections.count && !p->keep_head; s++)
+    for (uint32_t s = 0; s < p->sections.count && p->fusions & hd__fusion_rows(HD__FUSE_LOSS_HEAD); s++)
         hd__fuse_loss_head(p, &p->sections.at[s].code);
     for (uint32_t s = 0; s < p->sections.count; s++) {
         fuse_section(p, &p->sections.at[s].code);
@@ -298,9 +304,7 @@ int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
         drop_clears(p, &begin->code, &step->code);
     else if (begin && last && !last->after && p->accumulation == 1)
         drop_clears(p, &begin->code, &last->code);
-    for (uint32_t s = 0; s < p->sections.count && p->epilogues; s++)
-        hd__fuse_epilogues(p, &p->sections.at[s].code);
-    for (uint32_t s = 0; s < p->sections.count && p->norm_sums; s++)
-        hd__fuse_norms(p, &p->sections.at[s].code);
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        hd__fuse_patterns(p, &p->sections.at[s].code);
     return HD_OK;
 }

@@ -67,7 +67,7 @@ static void share_buffer(struct inplace *a, const struct hd__instr *i, uint32_t 
 static void swap_terms(const struct inplace *a, struct hd__instr *i, uint32_t n)
 {
     hd_tensor x = i->in[0], y = i->in[1];
-    int two = (i->op == HD_OP_ADD && i->n_in == 2) || i->op == HD_OP_ADD_RMSNORM || i->op == HD_OP_ADD_LAYERNORM;
+    int two = hd__op(i->op)->flags & HD__OP_COMMUTES && (i->op != HD_OP_ADD || i->n_in == 2);
     if (!two || a->last[root_of(a, hd__tensor_const(a->p, x)->buffer)] == n ||
         a->last[root_of(a, hd__tensor_const(a->p, y)->buffer)] != n || hd__reads_outputs(i))
         return;

@@ -27,8 +27,7 @@ struct hd__tensor_use {
 };
 struct hd__tensor_use *hd__count_uses(const struct hd_program *p,
                                       const hd__code *code);             /* fuse.c: by tensor; caller frees */
-void hd__fuse_epilogues(struct hd_program *p, hd__code *code);           /* fuse_epilogues.c, called by hd__fuse */
-void hd__fuse_norms(struct hd_program *p, hd__code *code);               /* fuse_norms.c, called by hd__fuse */
+void hd__fuse_patterns(struct hd_program *p, hd__code *code);            /* fuse_patterns.c, called by hd__fuse */
 void hd__fuse_loss_head(struct hd_program *p, hd__code *code);           /* fuse_loss_head.c, called by hd__fuse */
 int32_t hd__schedule_instrs(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
 int32_t hd__memory_plan(struct hd_program *p,

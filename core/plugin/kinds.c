@@ -33,7 +33,6 @@ static const struct hd__plugin_slot comm_slots[] = {
 
 static const struct hd__plugin_slot optimizer_slots[] = {
     SLOT(hd_optimizer_ops, learning_rate),
-    SLOT(hd_optimizer_ops, clip),
 };
 
 static const struct hd__plugin_slot ckpt_slots[] = {

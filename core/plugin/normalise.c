@@ -274,6 +274,7 @@ int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *pl
     c.licence = plugin->licence;
     c.path = hd__arena_strdup(arena, path);
     c.caps = theirs->caps;
+    c.abi_minor = plugin->abi_minor;
     c.probe = theirs->probe;
     *out = c;
     return HD_OK;

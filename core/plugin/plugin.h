@@ -35,6 +35,8 @@ struct hd__component {
     const char *licence; /* of the plugin */
     const char *path;    /* of the file; HD__PLUGIN_STATIC where it is linked in */
     uint64_t caps;
+    uint32_t abi_minor; /* of the headers that the plugin was built with */
+    uint32_t reserved;
     const struct hd_option *options;
     size_t n_options;
     size_t settings_size;

@@ -61,13 +61,14 @@ static double flops_orthogonalise(const struct hd_program *p, const struct hd__i
 #define MODEL HD__CLASS_MODEL
 #define ACC HD__OP_ACCUMULATES
 #define INP HD__OP_IN_PLACE
+#define SUM HD__OP_IN_PLACE | HD__OP_COMMUTES
 #define TOK HD__OP_TOKENWISE
 
 /* clang-format off */
 static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EINSUM] = {"einsum", .partial_letters = {"*"}, .linear = HD__LINEAR_ONE, .dtypes = "a", .gradient = hd__grad_einsum,
                       .flops = flops_einsum, .n_in = 2, .n_out = 1, .flags = ACC},
-    [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "a", .gradient = hd__grad_add, .n_in = -1, .n_out = 1, .flags = INP},
+    [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "a", .gradient = hd__grad_add, .n_in = -1, .n_out = 1, .flags = SUM},
     [HD_OP_BIAS] = {"bias", .dtypes = "a", .gradient = hd__grad_bias, .n_in = 2, .n_out = 1, .flags = INP},
     [HD_OP_BIAS_DW] = {"bias_dw", .partial_letters = {"*"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},
     [HD_OP_RMSNORM] = {"rmsnorm", .unsharded_letters = "hd", .dtypes = "a", .gradient = hd__grad_rmsnorm, .n_in = 2, .n_out = 1},
@@ -92,8 +93,8 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EINSUM_GELU_GRAD] = {"einsum_gelu_grad", .dtypes = "a", .flops = flops_einsum, .n_in = 3, .n_out = 1},
     [HD_OP_EINSUM_BIAS_DW] = {"einsum_bias_dw", .partial_letters = {"*", "*"}, .from = {0, 1 << 0}, .dtypes = "aa", .flops = flops_einsum,
                               .n_in = 2, .n_out = 2, .flags = ACC},
-    [HD_OP_ADD_RMSNORM] = {"add_rmsnorm", .unsharded_letters = "hd", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = INP},
-    [HD_OP_ADD_LAYERNORM] = {"add_layernorm", .unsharded_letters = "h", .dtypes = "aa", .n_in = 4, .n_out = 2, .flags = INP},
+    [HD_OP_ADD_RMSNORM] = {"add_rmsnorm", .unsharded_letters = "hd", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = SUM},
+    [HD_OP_ADD_LAYERNORM] = {"add_layernorm", .unsharded_letters = "h", .dtypes = "aa", .n_in = 4, .n_out = 2, .flags = SUM},
     [HD_OP_RMSNORM_DX_ADD] = {"rmsnorm_dx_add", .unsharded_letters = "hd", .dtypes = "a", .n_in = 4, .n_out = 1, .flags = INP},
     [HD_OP_LAYERNORM_DX_ADD] = {"layernorm_dx_add", .unsharded_letters = "h", .dtypes = "a", .n_in = 4, .n_out = 1, .flags = INP},
     [HD_OP_EMBED] = {"embed", .unsharded_letters = "h", .partial_letters = {"v"}, .dtypes = "a", .gradient = hd__grad_embed, .n_in = 2, .n_out = 1},

@@ -23,6 +23,8 @@ enum {
 #define HD__OP_TOKENWISE \
     8 /* input 0 is laid out as the token ids are first: what follows is larger, and would be moved instead */
 
+#define HD__OP_COMMUTES 16 /* of two terms, inputs 0 and 1, which may be exchanged to the last bit */
+
 struct hd__op {
     const char *name;
     const char *unsharded_letters; /* letters of dims that may not be sharded */

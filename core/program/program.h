@@ -320,11 +320,8 @@ struct hd_program {
     uint32_t
         gather_deferred; /* staleness.c: between steps what the model reads may be older than the master weights: `restore` runs
                               before an evaluation */
-    uint32_t exact;     /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
-    uint32_t adds_once; /* the device has HD_DEVICE_ADDS_ONCE, and gradients are not rounded to less than sums */
-    uint32_t epilogues; /* the device has HD_DEVICE_EPILOGUES */
-    uint32_t keep_head; /* fuse_loss_head.c leaves the loss as it is */
-    uint32_t norm_sums; /* the device has HD_DEVICE_NORM_SUMS */
+    uint32_t exact;   /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
+    uint32_t fusions; /* fusion.h: what may be made of several instructions, a bit a row */
 
     /* schedule.c */
     uint32_t send_depth;        /* sends of one stream in flight at once; 0 means 1 */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "core/program/access.h"
+#include "core/program/fusion.h"
 #include "core/program/ops.h"
 
 /* ---- values */
@@ -61,17 +62,30 @@ static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uin
     return k == 0 ? VALUE(HD_OP_NLL, 0, NULL, l, m, c) : VALUE(HD_OP_EINSUM, 0, NULL, dz, k == 1 ? w : x);
 }
 
-/* See fuse_norms.c. Of the sum: */
-static uint64_t norm_value(const struct hd__instr *i, const uint64_t *in)
+static uint64_t output_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in);
+
+/* Of the two instructions that a fused op stands for, the one that makes its output k. */
+static uint64_t fused_value(const struct hd_program *p, const struct hd__fusion *row, const struct hd__instr *i,
+                            uint32_t k, const uint64_t *in)
 {
-    const uint64_t of[] = {in[0] + in[1], in[2], in[3]};
-    int rms = i->op == HD_OP_ADD_RMSNORM;
-    return op_value(rms ? HD_OP_RMSNORM : HD_OP_LAYERNORM, 0, i->attrs, rms ? 2 : 3, of);
+    struct hd__instr part[2] = {{.op = row->first}, {.op = row->second}};
+    uint64_t read[2][HD_MAX_IN] = {{0}}, made;
+    part[!(row->flags & HD__FUSION_AS_FIRST)].attrs = i->attrs;
+    for (uint32_t n = 0; n < i->n_in && row->in[n]; n++) {
+        uint32_t of = HD__FUSION_PART(row->in[n]), operand = HD__FUSION_OPERAND(row->in[n]);
+        read[of][operand] = in[n];
+        part[of].n_in = (uint8_t)HD__MAX(part[of].n_in, operand + 1);
+    }
+    made = output_value(p, &part[0], 0, read[0]);
+    read[1][row->link] = row->flags & HD__FUSION_SIBLINGS ? read[0][0] : made;
+    part[1].n_in = (uint8_t)HD__MAX(part[1].n_in, row->link + 1);
+    return HD__FUSION_PART(row->out[k]) ? output_value(p, &part[1], 0, read[1]) : made;
 }
 
 /* What instruction i makes of these inputs, or adds, in output k. */
 static uint64_t output_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
+    const struct hd__fusion *fused = hd__fusion_of(i->op);
     uint64_t sum = 0;
     switch (i->op) {
     case HD_OP_ADD:
@@ -93,27 +107,13 @@ static uint64_t output_value(const struct hd_program *p, const struct hd__instr 
         return mix(i->op, (uint64_t)i->tag << 32 | hd__stream_way(i) << 16 | (uint16_t)i->peer);
     case HD_OP_SPREAD:
         return op_value(i->op, k, i->attrs, 0, NULL);
-    case HD_OP_EINSUM_BIAS:
-        return VALUE(HD_OP_BIAS, 0, NULL, VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]), in[2]);
-    case HD_OP_EINSUM_GELU:
-        sum = VALUE(HD_OP_BIAS, 0, NULL, VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]), in[2]);
-        return k ? sum : VALUE(HD_OP_GELU, 0, NULL, sum);
-    case HD_OP_EINSUM_GELU_GRAD:
-        return VALUE(HD_OP_GELU_GRAD, 0, NULL, in[2], VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]));
-    case HD_OP_EINSUM_BIAS_DW:
-        return k ? VALUE(HD_OP_BIAS_DW, 0, NULL, in[0]) : VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]);
-    case HD_OP_ADD_RMSNORM:
-    case HD_OP_ADD_LAYERNORM:
-        return k ? norm_value(i, in) : in[0] + in[1];
-    case HD_OP_RMSNORM_DX_ADD:
-        return in[0] + op_value(HD_OP_RMSNORM_DX, 0, i->attrs, 3, in + 1);
-    case HD_OP_LAYERNORM_DX_ADD:
-        return in[0] + op_value(HD_OP_LAYERNORM_DX, 0, i->attrs, 3, in + 1);
     case HD_OP_XENT_HEAD:
         return loss_head_value(i, k, in);
     default:
         if (hd__is_collective(i->op))
             return in[0];
+        if (fused)
+            return fused_value(p, fused, i, k, in);
         sum = op_value(i->op, k, i->attrs, i->n_in, in);
         return i->tag ? mix(sum, i->tag) : sum;
     }

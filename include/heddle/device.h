@@ -22,8 +22,7 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 
 /* The device computes on host memory: arenas may come from a transport. */
 #define HD_DEVICE_HOST_MEMORY (UINT64_C(1) << 0)
-/* It has HD_OP_XENT_HEAD, with three outputs and with one: heddle then computes the loss, in training with its
- * gradient, without whole logits where it can. */
+/* Read only of plugins with abi_minor 0, whose `supports` is not asked: it has HD_OP_XENT_HEAD. */
 #define HD_DEVICE_XENT_HEAD (UINT64_C(1) << 1)
 /* Streams: all slots from `event` to `native` are there, but the capture's, and `sync`. */
 #define HD_DEVICE_STREAMS (UINT64_C(1) << 2)
@@ -32,11 +31,11 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 /* HD_OP_COPY takes operands whose dims stand in another order, [a b c] -> [b a c]: how an all_to_all is packed on
  * the device. Without it such a copy is made of many small ones. */
 #define HD_DEVICE_PERMUTES (UINT64_C(1) << 4)
-/* It has HD_OP_EINSUM_BIAS, HD_OP_EINSUM_GELU, HD_OP_EINSUM_GELU_GRAD and HD_OP_EINSUM_BIAS_DW: biases and GELUs of
- * products, and their gradients, are then made where the products are. */
+/* Read only of plugins with abi_minor 0: it has HD_OP_EINSUM_BIAS, HD_OP_EINSUM_GELU, HD_OP_EINSUM_GELU_GRAD and
+ * HD_OP_EINSUM_BIAS_DW. */
 #define HD_DEVICE_EPILOGUES (UINT64_C(1) << 5)
-/* It has HD_OP_ADD_RMSNORM, HD_OP_ADD_LAYERNORM, HD_OP_RMSNORM_DX_ADD and HD_OP_LAYERNORM_DX_ADD: the sum before a
- * norm, and the one behind its gradient, are then made where the norm is. */
+/* Read only of plugins with abi_minor 0: it has HD_OP_ADD_RMSNORM, HD_OP_ADD_LAYERNORM, HD_OP_RMSNORM_DX_ADD and
+ * HD_OP_LAYERNORM_DX_ADD. */
 #define HD_DEVICE_NORM_SUMS (UINT64_C(1) << 6)
 
 /* Streams of a device that has them. Kernels run on the first; transports with HD_COMM_STREAM_ORDERED on the second. */
@@ -60,7 +59,10 @@ struct hd_device_ops {
     /* [control] Memory of one kind, 4096-byte aligned. NULL slot: the core allocates host memory. */
     int32_t (*alloc)(struct hd_device *device, uint32_t kind, size_t bytes, void **memory, struct hd_error *err);
     void (*free)(struct hd_device *device, uint32_t kind, void *memory);
-    /* [control] mandatory. 1 if `op` runs when the compute dtype is `dtype`. */
+    /* [control] mandatory. 1 if `op` runs when the compute dtype is `dtype`; a fused op (heddle/ops.h), if it also takes no
+     * longer than the ops that it stands for: the compiler makes it of them wherever this is 1, and so changes what runs.
+     * `device` is NULL when the compiler asks: programs are compiled before a device is open, and on machines that have
+     * none. The answer is then that of the kind of device, whatever its options are. */
     int32_t (*supports)(struct hd_device *device, uint32_t op, uint32_t dtype);
     /* [control] mandatory. Makes an instruction ready; the descriptor and its operands may be gone afterwards, the
      * memory they point to stays. Inputs and outputs may be the same memory where heddle/ops.h says so. */

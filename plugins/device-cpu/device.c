@@ -55,7 +55,8 @@ static void close_device(struct hd_device *device)
 static int32_t supports(struct hd_device *device, uint32_t op, uint32_t dtype)
 {
     (void)device;
-    return cpu_op(op) && (dtype == HD_F32 || dtype == HD_BF16 || dtype == HD_F16 || dtype == HD_F64);
+    return cpu_op(op) && !cpu_op(op)->slower &&
+           (dtype == HD_F32 || dtype == HD_BF16 || dtype == HD_F16 || dtype == HD_F64);
 }
 
 /* A reference kernel in place of a fast one is slow: say so, once for each op. */
@@ -128,7 +129,7 @@ static void release(struct hd_device *device, struct hd_kernel *kernel)
 
 static const struct hd_device_ops ops = {
     .struct_size = sizeof ops,
-    .caps = HD_DEVICE_HOST_MEMORY | HD_DEVICE_XENT_HEAD | HD_DEVICE_ADDS_ONCE | HD_DEVICE_NORM_SUMS,
+    .caps = HD_DEVICE_HOST_MEMORY | HD_DEVICE_ADDS_ONCE,
     .open = open_device,
     .close = close_device,
     .alloc = cpu_alloc,

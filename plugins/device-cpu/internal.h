@@ -50,7 +50,7 @@ typedef int32_t (*cpu_prepare_fn)(struct hd_kernel *k, struct hd_error *err);
 /* ---- op_table.c: one row an op */
 struct cpu_op {
     uint8_t min_in, max_in, min_out, max_out;
-    uint32_t reserved;
+    uint32_t slower; /* it runs, but takes longer than the ops that it stands for: supports says no */
     void (*reference)(struct hd_kernel *k);
     cpu_prepare_fn check; /* what the reference demands of shapes; may allocate state. NULL: nothing */
     cpu_prepare_fn fast;  /* NULL: there is none */

@@ -10,6 +10,7 @@
 #include "analysis/numerics.h"
 #include "analysis/sim/machine.h"
 #include "core/program/access.h"
+#include "core/program/fusion.h"
 #include "core/program/ops.h"
 #include "core/verify/verify.h"
 #include "runtime/exec/select.h"
@@ -82,8 +83,9 @@ static const struct kind_of_job {
      "none", "exact"},
     {"pp: 2, dp: 2", "schedule: 1f1b", "stage: 0", "family: gpt2, tied: true", 1, "none", "exact"},
     {"dp: 2, tp: 2", "sequence_parallel: true", "stage: 2, bucket: 0", "family: gpt2", 1, "none", "normal",
-     HD__COMPILE_EPILOGUES},
-    {"pp: 2, dp: 2", "schedule: zb-h1", "stage: 3", "family: gpt2", 1, "selective", "normal", HD__COMPILE_EPILOGUES},
+     HD__COMPILE_FUSE(HD__FUSE_EPILOGUES)},
+    {"pp: 2, dp: 2", "schedule: zb-h1", "stage: 3", "family: gpt2", 1, "selective", "normal",
+     HD__COMPILE_FUSE(HD__FUSE_EPILOGUES)},
 };
 
 static struct hd__plugins *plugins;
@@ -121,7 +123,7 @@ static void open_job(const struct kind_of_job *k)
     job = job_of_one = NULL;
     fine = broken = one = NULL;
     write_job(k, "dp: 1", 8);
-    compile(job_text, HD__COMPILE_KEEP_HEAD | HD__COMPILE_KEEP_NORMS, &job_of_one, &one);
+    compile(job_text, HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD | HD__FUSE_NORM_SUMS), &job_of_one, &one);
     write_job(k, k->mesh, k->micro_batch);
     compile(job_text, k->flags, &job, &fine);
     ck_assert_msg(!hd__exec_compile_with(job, plugins, k->flags, &broken, &err), "%s", err.message);

@@ -171,7 +171,8 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
 
 static int32_t supports(struct hd_device *d, uint32_t op, uint32_t dtype)
 {
-    return d->cpu_ops->supports(d->cpu, op, dtype);
+    const struct hd_component *cpu = inner_component(DEVICE_CPU);
+    return cpu && ((const struct hd_device_ops *)cpu->ops)->supports(d ? d->cpu : NULL, op, dtype);
 }
 
 static int permutes(const struct hd_instr_desc *i)

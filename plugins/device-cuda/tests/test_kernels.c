@@ -254,12 +254,29 @@ START_TEST(parts_of_a_sum_are_in_fp32)
 }
 END_TEST
 
+/* The compiler asks before a device is open, of the job's compute dtype. */
+START_TEST(fused_ops_are_supported)
+{
+    static const uint32_t fused[] = {HD_OP_EINSUM_BIAS,    HD_OP_EINSUM_GELU,     HD_OP_EINSUM_GELU_GRAD,
+                                     HD_OP_EINSUM_BIAS_DW, HD_OP_ADD_RMSNORM,     HD_OP_ADD_LAYERNORM,
+                                     HD_OP_RMSNORM_DX_ADD, HD_OP_LAYERNORM_DX_ADD};
+    static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16, HD_F64};
+    const struct hd_device_ops *ops = h_component()->ops;
+    for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
+        for (size_t i = 0; i < sizeof fused / sizeof fused[0]; i++)
+            ck_assert_int_eq(ops->supports(NULL, fused[i], dtypes[d]), 1);
+        ck_assert_int_eq(ops->supports(NULL, HD_OP_XENT_HEAD, dtypes[d]), dtypes[d] != HD_F64);
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("kernels");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, kernel_is_near_its_reference, 0, CASES);
     tcase_add_loop_test(t, operands_lie_anywhere, 0, sizeof flat / sizeof flat[0]);
+    tcase_add_test(t, fused_ops_are_supported);
     tcase_add_test(t, slots_follow_positions);
     tcase_add_test(t, copies_permute);
     tcase_add_test(t, a_permuted_copy_may_round_and_add);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "analysis/numerics.h"
+#include "core/program/fusion.h"
 #include "tests/suite.h"
 
 static struct hd__plugins *plugins;
@@ -37,7 +38,7 @@ static int32_t compile(const char *model, int pp, const char *more, struct hd__j
     int32_t rc = hd__job_parse("job", text, strlen(text), NULL, 0, job, err);
     if (!rc)
         rc = hd__job_resolve(*job, 0, err);
-    return rc ? rc : hd__exec_compile_with(*job, plugins, HD__COMPILE_KEEP_HEAD, compiled, err);
+    return rc ? rc : hd__exec_compile_with(*job, plugins, HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD), compiled, err);
 }
 
 static void assert_same_bits(const char *model, int pp, const char *more)

@@ -4,6 +4,7 @@
 
 #include "analysis/numerics.h"
 #include "analysis/sim/machine.h"
+#include "core/program/fusion.h"
 #include "core/program/ops.h"
 #include "tests/suite.h"
 #include "tests/support/compile.h"
@@ -37,7 +38,7 @@ START_TEST(gpt2_has_no_bias_and_no_gelu_of_its_own)
     struct compiled c;
     char text[2048];
     job_text("normal", DATA("8"), text);
-    compile_flags(&c, text, HD__COMPILE_EPILOGUES);
+    compile_flags(&c, text, HD__COMPILE_FUSE(HD__FUSE_EPILOGUES));
     const struct hd_program *p = c.c->stage[0];
     for (size_t i = 0; i < HD__COUNT(gone); i++) {
         ck_assert_uint_eq(count(p, "micro_last", gone[i], 0), 0);
@@ -74,7 +75,7 @@ START_TEST(sums_over_ranks_come_before_the_bias)
     struct compiled c;
     char text[2048];
     job_text("normal", "mesh: {tp: 2}\nstrategies: [{use: 3d}, {use: zero, stage: 0}]\n" DATA("8"), text);
-    compile_flags(&c, text, HD__COMPILE_EPILOGUES);
+    compile_flags(&c, text, HD__COMPILE_FUSE(HD__FUSE_EPILOGUES));
     ck_assert_uint_eq(count(c.c->stage[0], "micro_last", HD_OP_EINSUM_BIAS, 1), 2 * 3);
     ck_assert_uint_eq(count(c.c->stage[0], "micro_last", HD_OP_BIAS, 0), 2 * 2);
     ck_assert_uint_eq(count(c.c->stage[0], "micro_last", HD_OP_EINSUM_GELU, 2), 2);
@@ -106,7 +107,7 @@ START_TEST(numbers_are_those_of_the_parts)
     job_text(trained[_i].deterministic, trained[_i].more, text);
     job_text(trained[_i].deterministic, DATA("8"), plain);
     compile_flags(&one, plain, 0);
-    compile_flags(&many, text, HD__COMPILE_EPILOGUES);
+    compile_flags(&many, text, HD__COMPILE_FUSE(HD__FUSE_EPILOGUES));
     for (int32_t s = 0; s < many.c->n_stages; s++)
         for (uint32_t k = 0; k < many.c->stage[s]->sections.count; k++)
             made += count(many.c->stage[s], many.c->stage[s]->sections.at[k].name, HD_OP_EINSUM_GELU, 0);
@@ -125,7 +126,7 @@ START_TEST(flops_are_those_of_the_parts)
     job_text("normal", DATA("8"), text);
     for (uint32_t fused = 0; fused < 2; fused++) {
         struct compiled c;
-        compile_flags(&c, text, fused ? HD__COMPILE_EPILOGUES : 0);
+        compile_flags(&c, text, fused ? HD__COMPILE_FUSE(HD__FUSE_EPILOGUES) : 0);
         flops[fused] = flops_of(&c, "micro_last");
         compiled_free(&c);
     }

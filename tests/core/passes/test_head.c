@@ -5,6 +5,7 @@
 #include "analysis/numerics.h"
 #include "analysis/sim/machine.h"
 #include "core/program/access.h"
+#include "core/program/fusion.h"
 #include "core/program/ops.h"
 #include "tests/suite.h"
 #include "tests/support/compile.h"
@@ -121,7 +122,7 @@ START_TEST(it_can_be_switched_off)
     char text[2048];
     struct compiled c;
     job_text(&(struct kind){1, 1, 0, 0, 4, 1}, "", text);
-    compile_flags(&c, text, HD__COMPILE_KEEP_HEAD);
+    compile_flags(&c, text, HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD));
     for (uint32_t s = 0; s < c.c->stage[0]->sections.count; s++)
         check_section(c.c->stage[0], &c.c->stage[0]->sections.at[s], 0, text);
     compiled_free(&c);
@@ -137,7 +138,7 @@ START_TEST(flops_are_those_of_the_chain)
     for (uint32_t keep = 0; keep < 2; keep++) {
         struct compiled c;
         job_text(&(struct kind){1, 1, 0, 0, 8, 1}, "", text);
-        compile_flags(&c, text, keep ? HD__COMPILE_KEEP_HEAD : 0);
+        compile_flags(&c, text, keep ? HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD) : 0);
         flops[keep] = flops_of(&c, "micro_last");
         compiled_free(&c);
     }
@@ -160,7 +161,7 @@ START_TEST(whole_logits_are_saved)
                       "max_seq_len: 1024}\n"
                       /* with one of them, gradients would lie there later */
                       "data: {train: none, seq_len: 256, batch: 8, micro_batch: 4}\n",
-                      keep ? HD__COMPILE_KEEP_HEAD : 0);
+                      keep ? HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD) : 0);
         bytes[keep] = c.c->stage[0]->arena_bytes;
         compiled_free(&c);
     }
@@ -185,7 +186,7 @@ START_TEST(numbers_are_those_of_the_chain)
                 struct hd_error err = HD_ERROR_INIT;
                 job_text(&(struct kind){shard, 1, 0, _i, 8 / shard / rounds, tied}, exact, text);
                 job_text(tied ? &plain_tied : &plain, exact, plain_text);
-                compile_flags(&one, plain_text, HD__COMPILE_KEEP_HEAD);
+                compile_flags(&one, plain_text, HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD));
                 compile_flags(&many, text, 0);
                 ck_assert_msg(!hd__numerics(one.c, many.c, 2, 7, &result, &err), "%s\n%s", err.message, text);
                 ck_assert_msg(result.worst < 1e-12, "%s differs by %g\n%s", result.where, result.worst, text);

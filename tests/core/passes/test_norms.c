@@ -1,5 +1,6 @@
 /* Sums beside norms, in whole jobs: where they are made with them, what stays, and the numbers with and without. */
 #include "analysis/numerics.h"
+#include "core/program/fusion.h"
 #include "tests/suite.h"
 #include "tests/support/compile.h"
 
@@ -56,7 +57,7 @@ START_TEST(only_where_the_device_has_them)
     struct compiled c;
     char text[2048];
     job_text(families[_i].family, "normal", DATA("8"), text);
-    compile_flags(&c, text, HD__COMPILE_KEEP_NORMS);
+    compile_flags(&c, text, HD__COMPILE_NO_FUSE(HD__FUSE_NORM_SUMS));
     const struct hd_program *p = c.c->stage[0];
     ck_assert_uint_eq(count(p, "micro_last", families[_i].norm), 5);
     ck_assert_uint_eq(count(p, "micro_last", families[_i].dx), 5);
@@ -103,7 +104,7 @@ static void compare(const char *plain, const char *text, struct hd__numerics *re
 {
     struct compiled one, many;
     struct hd_error err = HD_ERROR_INIT;
-    compile_flags(&one, plain, HD__COMPILE_KEEP_NORMS);
+    compile_flags(&one, plain, HD__COMPILE_NO_FUSE(HD__FUSE_NORM_SUMS));
     compile_flags(&many, text, 0);
     ck_assert_msg(!hd__numerics(one.c, many.c, 2, 7, result, &err), "%s\n%s", err.message, text);
     compiled_free(&one);

@@ -31,12 +31,6 @@ static double learning_rate(const void *settings)
 #endif
 }
 
-static double clip(const void *settings)
-{
-    (void)settings;
-    return 0;
-}
-
 static int32_t step(const void *settings, const struct hd_optim_args *a)
 {
     for (int64_t i = 0; i < a->count; i++)
@@ -92,9 +86,8 @@ static const struct hd_optimizer_ops ops = {
 #ifndef FAULT_NO_STEP
     .step = step,
 #endif
-    .learning_rate = learning_rate,
 #ifndef FAULT_MISSING_SLOT
-    .clip = clip,
+    .learning_rate = learning_rate,
 #endif
 };
 
@@ -105,7 +98,7 @@ struct later_ops {
 };
 
 static const struct later_ops later_ops = {
-    .now = {.struct_size = sizeof later_ops, .step = step, .learning_rate = learning_rate, .clip = clip},
+    .now = {.struct_size = sizeof later_ops, .step = step, .learning_rate = learning_rate},
     .later = (int32_t(*)(void))(uintptr_t)0x5a5a5a5a, /* never called */
 };
 

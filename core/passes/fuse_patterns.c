@@ -1,0 +1,127 @@
+/* Pairs of instructions become one, as the table of core/program/fusion.h says. Nothing between the two may touch what
+ * moves. */
+#include <stdlib.h>
+
+#include "core/passes/passes.h"
+#include "core/program/access.h"
+#include "core/program/fusion.h"
+
+struct matcher {
+    struct hd_program *p;
+    hd__code *code;
+    struct hd__tensor_use *use;
+};
+
+static uint32_t accumulation_of(const struct hd__instr *i)
+{
+    return i->attrs ? i->attrs->flags & (HD_ATTR_ACCUMULATE | HD_ATTR_ONCE) : 0;
+}
+
+static int same_schedule(const struct hd__fusion *row, const struct hd__instr *a, const struct hd__instr *b)
+{
+    return a->phase == b->phase && a->micro == b->micro && a->chunk == b->chunk &&
+           (row->flags & HD__FUSION_ACROSS_BLOCKS || a->block == b->block);
+}
+
+static int keeps_link(const struct hd__fusion *row)
+{
+    for (uint32_t n = 0; row->out[n]; n++)
+        if (row->out[n] == HD__FUSION_FIRST(0))
+            return 1;
+    return 0;
+}
+
+/* The first instruction of a pair: it makes the second's input `link`, for the second alone unless the fused op makes
+ * it as well. NULL where it has to stay. */
+static struct hd__instr *find_maker(const struct matcher *f, const struct hd__fusion *row, uint32_t k, uint32_t link)
+{
+    const struct hd__instr *second = &f->code->at[k];
+    const struct hd__tensor_use *use = &f->use[second->in[link]];
+    struct hd__instr *first = use->maker ? &f->code->at[use->maker - 1] : NULL;
+    if (!first || use->maker > k || first->op != row->first || first->n_out != 1 || accumulation_of(first) ||
+        accumulation_of(second) || !same_schedule(row, first, second))
+        return NULL;
+    if (hd__tensor_const(f->p, second->in[link])->buffer || (use->count != 1 && !keeps_link(row)))
+        return NULL;
+    return !row->fits || row->fits(f->p, first, second) ? first : NULL;
+}
+
+static int is_sibling(const struct matcher *f, const struct hd__fusion *row, uint32_t n, uint32_t k)
+{
+    const struct hd__instr *first = &f->code->at[n], *second = &f->code->at[k];
+    return first->op == row->first && first->in[0] == second->in[0] &&
+           accumulation_of(first) == accumulation_of(second) && same_schedule(row, first, second) &&
+           row->fits(f->p, first, second) && hd__can_move(f->p, f->code, k, n);
+}
+
+/* The nearest one, to which the second may move. */
+static struct hd__instr *find_sibling(const struct matcher *f, const struct hd__fusion *row, uint32_t k)
+{
+    struct hd__instr *second = &f->code->at[k];
+    for (uint32_t n = 1; n < f->code->count && !(accumulation_of(second) & HD_ATTR_ONCE); n++) {
+        if (k + n < f->code->count && is_sibling(f, row, k + n, k))
+            return second + n;
+        if (n <= k && is_sibling(f, row, k - n, k))
+            return second - n;
+    }
+    return NULL;
+}
+
+/* Where both may stand as one: at the later one's place if the earlier one may move there, else the other way round.
+ * NULL: nowhere. */
+static struct hd__instr *fused_position(const struct matcher *f, uint32_t first, uint32_t second)
+{
+    if (hd__can_move(f->p, f->code, first, second))
+        return &f->code->at[second];
+    return hd__can_move(f->p, f->code, second, first) ? &f->code->at[first] : NULL;
+}
+
+/* `link`: the second's input that the first makes. */
+static void replace(struct matcher *f, const struct hd__fusion *row, struct hd__instr *first, struct hd__instr *second,
+                    struct hd__instr *place, uint32_t link)
+{
+    struct hd__instr part[] = {*first, *second}, one = row->flags & HD__FUSION_AS_FIRST ? *first : *second;
+    if (link != row->link)
+        part[1].in[link] = part[1].in[row->link];
+    one.op = row->op;
+    one.n_in = one.n_out = 0;
+    for (; row->in[one.n_in]; one.n_in++)
+        one.in[one.n_in] = part[HD__FUSION_PART(row->in[one.n_in])].in[HD__FUSION_OPERAND(row->in[one.n_in])];
+    for (; row->out[one.n_out]; one.n_out++)
+        one.out[one.n_out] = part[HD__FUSION_PART(row->out[one.n_out])].out[HD__FUSION_OPERAND(row->out[one.n_out])];
+    if (row->flags & HD__FUSION_MAY_DROP && f->use[one.out[one.n_out - 1]].count == 1)
+        one.n_out--;
+    first->op = second->op = 0;
+    *place = one;
+    for (uint32_t n = 0; n < one.n_out; n++)
+        f->use[one.out[n]].maker = (uint32_t)(place - f->code->at) + 1;
+}
+
+static int fuse_pair(struct matcher *f, const struct hd__fusion *row, uint32_t k, uint32_t link)
+{
+    struct hd__instr *second = &f->code->at[k], *place;
+    int siblings = row->flags & HD__FUSION_SIBLINGS;
+    struct hd__instr *first = siblings ? find_sibling(f, row, k) : find_maker(f, row, k, link);
+    if (!first)
+        return 0;
+    place = siblings ? first : fused_position(f, (uint32_t)(first - f->code->at), k);
+    if (place)
+        replace(f, row, first, second, place, link);
+    return place != NULL;
+}
+
+void hd__fuse_patterns(struct hd_program *p, hd__code *code)
+{
+    struct matcher f = {p, code, hd__count_uses(p, code)};
+    for (uint32_t k = 0; k < code->count; k++)
+        for (uint32_t r = 0; r < hd__n_fusions; r++) {
+            const struct hd__fusion *row = &hd__fusions[r];
+            int either = row->flags & HD__FUSION_EITHER_INPUT;
+            if (!row->first || !(p->fusions >> r & 1) || code->at[k].op != row->second)
+                continue;
+            if (!either || !fuse_pair(&f, row, k, !row->link))
+                fuse_pair(&f, row, k, row->link);
+        }
+    hd__code_compact(code);
+    free(f.use);
+}
