@@ -270,7 +270,7 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
     if (!rc)
         rc = hd__exec_h2d_state(k->s->exec, err);
     hd__exec_drop_mirror(k->s->exec);
-    return rc ? rc : hd__exec_run_section(k->s->exec, "restore", err);
+    return rc ? rc : hd__exec_run_section(k->s->exec, HD__SECTION_RESTORE, err);
 }
 
 /* A path: its folder is the storage, its last part the name. */
