@@ -146,17 +146,23 @@ static int32_t run_step(struct side *s, int32_t step, const int32_t *tokens, str
     return hd__sim_run(s->machine, NULL, step, err);
 }
 
+static int32_t run_section(struct side *s, uint8_t kind, struct hd_error *err)
+{
+    const struct hd__code_section *section = hd__program_section_of(s->compiled->stage[0], kind);
+    return section ? hd__sim_run(s->machine, section, 1, err) : HD_OK;
+}
+
 /* One batch, as hd__train_session_evaluate does it. */
 static int32_t run_evaluation(struct side *s, const int32_t *tokens, struct hd_error *err)
 {
-    int32_t rc = hd__sim_run(s->machine, "restore", 1, err);
+    int32_t rc = run_section(s, HD__SECTION_RESTORE, err);
     s->tokens = tokens;
     if (!rc)
-        rc = hd__sim_run(s->machine, "begin", 1, err);
+        rc = run_section(s, HD__SECTION_BEGIN, err);
     for (s->evaluates = 1; s->evaluates <= s->compiled->job->accumulation && !rc; s->evaluates++)
-        rc = hd__sim_run(s->machine, "eval", 1, err);
+        rc = run_section(s, HD__SECTION_EVAL, err);
     s->evaluates = 0;
-    return rc ? rc : hd__sim_run(s->machine, "eval_end", 1, err);
+    return rc ? rc : run_section(s, HD__SECTION_EVAL_END, err);
 }
 
 /* ---- comparing */

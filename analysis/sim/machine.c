@@ -271,7 +271,7 @@ static int32_t run_copy(struct hd__sim *m, const struct hd__sim_event *e)
 
 static int section_runs(const struct hd__sim *m, const struct hd__code_section *s)
 {
-    return m->only ? !strcmp(s->name, m->only) : hd__section_due(s, m->step);
+    return m->only ? hd__same_section(s, m->only) : hd__section_due(s, m->step);
 }
 
 /* Puts the rank at the start of section s or of the next one that runs and has code. */
@@ -414,7 +414,7 @@ static void sum_times(struct hd__sim *m)
         m->stats.idle = 1 - busy / (m->stats.seconds * m->mesh.ranks);
 }
 
-int32_t hd__sim_run(struct hd__sim *m, const char *section, int64_t step, struct hd_error *err)
+int32_t hd__sim_run(struct hd__sim *m, const struct hd__code_section *section, int64_t step, struct hd_error *err)
 {
     uint32_t limit = m->options.kernels ? BURST : UINT32_MAX;
     int32_t code = HD_OK;
@@ -445,7 +445,7 @@ int32_t hd__sim_verify(struct hd__sim *m, struct hd_error *err)
     for (uint32_t s = 0; s < p->sections.count && !code; s++) {
         if (hd__section_due(&p->sections.at[s], 1))
             continue;
-        code = hd__sim_run(m, p->sections.at[s].name, 1, err);
+        code = hd__sim_run(m, &p->sections.at[s], 1, err);
         sum.events += m->stats.events;
         sum.collectives += m->stats.collectives;
         sum.messages += m->stats.messages;

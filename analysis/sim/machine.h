@@ -67,9 +67,9 @@ struct hd__sim *hd__sim_create(const struct hd__mesh *mesh, const struct hd_prog
 void hd__sim_destroy(struct hd__sim *m);
 
 /* Runs one section of every rank, or, with NULL, all sections of step `step` (from 1); those with repeat 0
- * (evaluation) run only when they are named. On failure err has the
+ * (evaluation) run only when they are asked for. `section` is of any stage's program. On failure err has the
  * first lines of hd__sim_report. */
-int32_t hd__sim_run(struct hd__sim *m, const char *section, int64_t step, struct hd_error *err);
+int32_t hd__sim_run(struct hd__sim *m, const struct hd__code_section *section, int64_t step, struct hd_error *err);
 
 /* Runs the first step, then each section that is not part of it by itself. The stats are those of all of them. */
 int32_t hd__sim_verify(struct hd__sim *m, struct hd_error *err);

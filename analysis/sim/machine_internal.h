@@ -91,7 +91,7 @@ struct hd__sim {
     struct hd__sim_stats stats;
     struct hd__text report;
     uint64_t random;
-    const char *only; /* section, or NULL */
+    const struct hd__code_section *only; /* NULL: the sections of a step */
     int64_t step;
 };
 

@@ -277,7 +277,7 @@ static int32_t simulate_periodic(struct hd__sim *m, struct recorder *w, const st
         int32_t rc;
         if (!is_periodic(x))
             continue;
-        if ((rc = hd__sim_run(m, x->name, 1, err)))
+        if ((rc = hd__sim_run(m, x, 1, err)))
             return rc;
         t->periodic[t->n_periodic].name = x->name;
         t->periodic[t->n_periodic].every = x->every;

@@ -154,7 +154,7 @@ static int32_t count_blocks(struct sums *s, struct hd_error *err)
 
 int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
 {
-    struct hd__code_section *step = hd__program_section(p, "step");
+    struct hd__code_section *step = hd__program_section_of(p, HD__SECTION_STEP);
     struct sums s = {.p = p, .leaves = (uint32_t)p->accumulation, .rows = 2 * (size_t)p->params.count + 1};
     int32_t rc;
     s.first = hd__alloc(p->params.count * sizeof *s.first + 1);
@@ -178,7 +178,7 @@ int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
 static hd_tensor new_digits(struct hd_program *p)
 {
     struct hd__tensor t = *hd__tensor_const(p, p->norm2);
-    hd__code *begin = &hd__program_section(p, "begin")->code;
+    hd__code *begin = &hd__program_section_of(p, HD__SECTION_BEGIN)->code;
     hd_tensor digits;
     t.name = "norm2.digits";
     t.ndim = 1;
@@ -217,7 +217,7 @@ static void insert_instr(hd__code *code, uint32_t at, struct hd__instr i)
 /* The norm is summed in digits, over shards and ranks, and they are added at the end. */
 static int32_t sum_in_digits(struct hd_program *p, struct hd_error *err)
 {
-    hd__code *code = &hd__program_section(p, "update")->code;
+    hd__code *code = &hd__program_section_of(p, HD__SECTION_UPDATE)->code;
     struct hd__instr total = hd__instr_new(p, HD_OP_TOTAL);
     struct hd_attrs *attrs;
     uint32_t at = 0;

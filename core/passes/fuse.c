@@ -290,8 +290,9 @@ static void drop_clears(struct hd_program *p, hd__code *clears, hd__code *code)
 
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
 {
-    struct hd__code_section *begin = hd__program_section(p, "begin"), *last = hd__program_section(p, "micro_last"),
-                            *step = hd__program_section(p, "step");
+    struct hd__code_section *begin = hd__program_section_of(p, HD__SECTION_BEGIN),
+                            *last = hd__program_section_of(p, HD__SECTION_MICRO_LAST),
+                            *step = hd__program_section_of(p, HD__SECTION_STEP);
     (void)err;
     for (uint32_t s = 0; s < p->sections.count && p->fusions & hd__fusion_rows(HD__FUSE_LOSS_HEAD); s++)
         hd__fuse_loss_head(p, &p->sections.at[s].code);

@@ -24,12 +24,6 @@ static hd_tensor copy_of(struct copier *c, hd_tensor t)
     return c->twin[t];
 }
 
-static struct hd__code_section *new_section(struct hd_program *p, const char *name, int32_t repeat)
-{
-    hd__push(&p->sections, (struct hd__code_section){.name = name, .repeat = repeat});
-    return &p->sections.at[p->sections.count - 1];
-}
-
 static hd_tensor scalar_state(struct hd_program *p, const char *name, uint8_t dtype, uint16_t dim)
 {
     struct hd__tensor t = {.name = name, .role = HD__ROLE_STATE, .dtype = dtype, .placement.redop = HD_SUM};
@@ -129,17 +123,17 @@ static void lower_step(struct hd_program *p)
 {
     if (p->pipeline) {
         hd__unroll_stages(p);
-        hd__unroll_step(p, &new_section(p, "step", 1)->code);
+        hd__unroll_step(p, &hd__section_new(p, HD__SECTION_STEP, 1)->code);
         return;
     }
     if (p->accumulation > 1)
-        emit_micro_batch(p, &new_section(p, "micro", p->accumulation - 1)->code, 0);
-    emit_micro_batch(p, &new_section(p, "micro_last", 1)->code, 0);
+        emit_micro_batch(p, &hd__section_new(p, HD__SECTION_MICRO, p->accumulation - 1)->code, 0);
+    emit_micro_batch(p, &hd__section_new(p, HD__SECTION_MICRO_LAST, 1)->code, 0);
 }
 
 static void lower_eval(struct hd_program *p)
 {
-    hd__code *code = &new_section(p, "eval", 0)->code;
+    hd__code *code = &hd__section_new(p, HD__SECTION_EVAL, 0)->code;
     if (p->pipeline)
         hd__unroll_eval(p, code);
     else
@@ -154,11 +148,11 @@ int32_t hd__lower(struct hd_program *p, struct hd_error *err)
     hd__tensor_at(p, p->loss_sum)->placement.partial = hd__tensor_const(p, p->loss)->placement.partial;
     p->norm2 = scalar_state(p, "norm2", HD_F64, 0);
     p->hyper = scalar_state(p, "hyper", HD_F64, hd__dim_new(p, "#hyper", HD_HYPER_COUNT));
-    lower_begin(p, &new_section(p, "begin", 1)->code);
+    lower_begin(p, &hd__section_new(p, HD__SECTION_BEGIN, 1)->code);
     lower_step(p);
-    reduce_loss(p, &new_section(p, "update", 1)->code);
+    reduce_loss(p, &hd__section_new(p, HD__SECTION_UPDATE, 1)->code);
     lower_eval(p);
-    reduce_loss(p, &new_section(p, "eval_end", 0)->code);
-    new_section(p, "restore", 0);
+    reduce_loss(p, &hd__section_new(p, HD__SECTION_EVAL_END, 0)->code);
+    hd__section_new(p, HD__SECTION_RESTORE, 0);
     return HD_OK;
 }

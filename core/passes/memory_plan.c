@@ -213,7 +213,7 @@ static int find_steps(struct hd_program *p)
                     continue;
                 seen[t[k].buffer] = 1;
                 b->section = s;
-                if (x->repeat != 1 || !strcmp(x->name, "begin"))
+                if (x->repeat != 1 || x->kind == HD__SECTION_BEGIN)
                     b->life = HD__LIFE_PERSISTENT;
                 any |= b->life == HD__LIFE_STEP;
             }

@@ -60,6 +60,7 @@ static struct hd__code_section copy_section(struct hd_program *p, uint32_t secti
                              .buffer = hd__alloc(p->buffers.count * sizeof *w.buffer),
                              .instr = hd__alloc(((size_t)p->next_id + 1) * sizeof *w.instr)};
     twin.name = hd__arena_format(&p->arena, "%s_%s", twin.name, ending);
+    twin.kind = HD__SECTION_OTHER;
     twin.code = (hd__code){0};
     for (uint32_t k = 0; k < p->sections.at[section].code.count; k++) {
         struct hd__instr i = copy_instr(&w, &p->sections.at[section].code.at[k]);

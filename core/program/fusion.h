@@ -1,6 +1,7 @@
 /* core/program/fusion: the one table of what the compiler makes of several instructions where the device gains by it.
  * A row says of which two a fused op is made: core/passes/fuse_patterns.c finds them, and value_number.c gives the
- * op their values. Bit k of hd_program.fusions: row k may be made in this program. To add one: a row here, one in ops.c. */
+ * op their values. Bit k of hd_program.fusions: row k may be made in this program. To add one: a row here, one in
+ * ops.c. */
 #ifndef HD_CORE_PROGRAM_FUSION_H
 #define HD_CORE_PROGRAM_FUSION_H
 

@@ -198,6 +198,34 @@ int64_t hd__sequence_position(const struct hd_program *p, int64_t index)
     return hd_position(&a, index);
 }
 
+static const char *const section_names[HD__SECTION_COUNT] = {
+    [HD__SECTION_BEGIN] = "begin",       [HD__SECTION_MICRO] = "micro",     [HD__SECTION_MICRO_LAST] = "micro_last",
+    [HD__SECTION_STEP] = "step",         [HD__SECTION_UPDATE] = "update",   [HD__SECTION_EVAL] = "eval",
+    [HD__SECTION_EVAL_END] = "eval_end", [HD__SECTION_RESTORE] = "restore",
+};
+
+uint8_t hd__section_kind(const char *name)
+{
+    for (uint8_t kind = HD__SECTION_BEGIN; kind < HD__SECTION_COUNT; kind++)
+        if (!strcmp(section_names[kind], name))
+            return kind;
+    return HD__SECTION_OTHER;
+}
+
+struct hd__code_section *hd__section_new(struct hd_program *p, uint8_t kind, int32_t repeat)
+{
+    hd__push(&p->sections, (struct hd__code_section){.name = section_names[kind], .kind = kind, .repeat = repeat});
+    return &p->sections.at[p->sections.count - 1];
+}
+
+struct hd__code_section *hd__program_section_of(struct hd_program *p, uint8_t kind)
+{
+    for (uint32_t i = 0; i < p->sections.count; i++)
+        if (p->sections.at[i].kind == kind)
+            return &p->sections.at[i];
+    return NULL;
+}
+
 struct hd__code_section *hd__program_section(struct hd_program *p, const char *name)
 {
     for (uint32_t i = 0; i < p->sections.count; i++)

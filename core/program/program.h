@@ -177,9 +177,24 @@ struct hd__instr {
 
 typedef HD__ARRAY(struct hd__instr) hd__code;
 
+/* Sections that the core knows; OTHER: a strategy's own, and the first steps or rounds of another (section_split.c). */
+enum {
+    HD__SECTION_OTHER = 0,
+    HD__SECTION_BEGIN,
+    HD__SECTION_MICRO,
+    HD__SECTION_MICRO_LAST,
+    HD__SECTION_STEP,
+    HD__SECTION_UPDATE,
+    HD__SECTION_EVAL,
+    HD__SECTION_EVAL_END,
+    HD__SECTION_RESTORE,
+    HD__SECTION_COUNT
+};
+
 struct hd__code_section {
-    const char *name; /* begin, micro, micro_last, update, eval, ... */
+    const char *name; /* what is printed, and strategies and --section say: begin, micro, micro_last, update, ... */
     hd__code code;
+    uint8_t kind;                     /* HD__SECTION_... */
     int32_t repeat;                   /* 0: not part of a step, run only when asked for */
     uint32_t every;                   /* 0: every step; N: every N steps */
     uint32_t sync_axes;               /* axes: ranks that were apart along them have the same parameters after it */
@@ -402,7 +417,17 @@ static inline int hd__is_collective(uint16_t op)
 {
     return (op >= HD_OP_ALL_REDUCE && op <= HD_OP_BROADCAST) || op == HD_OP_SHIFT;
 }
-struct hd__code_section *hd__program_section(struct hd_program *p, const char *name); /* NULL if there is none */
+/* The section of a kind (not OTHER), and of a name; NULL if there is none. */
+struct hd__code_section *hd__program_section_of(struct hd_program *p, uint8_t kind);
+struct hd__code_section *hd__program_section(struct hd_program *p, const char *name);
+/* Appends one of a kind, which gives it its name, and is what a name of the core's stands for; OTHER for other names. */
+struct hd__code_section *hd__section_new(struct hd_program *p, uint8_t kind, int32_t repeat);
+uint8_t hd__section_kind(const char *name);
+/* Is it the same one, perhaps in another stage's program? */
+static inline int hd__same_section(const struct hd__code_section *a, const struct hd__code_section *b)
+{
+    return a->kind == b->kind && (a->kind != HD__SECTION_OTHER || !strcmp(a->name, b->name));
+}
 /* Is it part of step `step`, counted from 1? */
 static inline int hd__section_due(const struct hd__code_section *s, int64_t step)
 {

@@ -247,9 +247,9 @@ static void section_begin(void *state, struct hd__verify_diags *f)
 {
     struct once *s = state;
     s->loss = 0;
-    if (!strcmp(f->section->name, "begin")) /* of every step that is walked */
+    if (f->section->kind == HD__SECTION_BEGIN) /* of every step that is walked */
         s->loss_cleared = s->norm_cleared = 0;
-    if (!strcmp(f->section->name, "eval")) { /* whoever runs it has cleared the loss */
+    if (f->section->kind == HD__SECTION_EVAL) { /* whoever runs it has cleared the loss */
         s->loss_unreduced = loss_axes(s->p);
         s->loss_cleared = 1;
     }
@@ -261,11 +261,11 @@ static void section_end(void *state, struct hd__verify_diags *f)
     char axes[64];
     if (s->loss != f->section->loss_value)
         hd__verify_diag(f, "loss is not the sum over its micro-batches: a term is missing, doubled or wrong");
-    if ((!strcmp(f->section->name, "update") || !strcmp(f->section->name, "eval_end")) && s->loss_unreduced) {
+    if ((f->section->kind == HD__SECTION_UPDATE || f->section->kind == HD__SECTION_EVAL_END) && s->loss_unreduced) {
         hd__axes_text(s->loss_unreduced, axes);
         hd__verify_diag(f, "loss: not reduced over %s", axes);
     }
-    if (!strcmp(f->section->name, "update"))
+    if (f->section->kind == HD__SECTION_UPDATE)
         end_updates(s, f);
     check_written_back(s, f);
 }

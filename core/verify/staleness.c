@@ -41,7 +41,7 @@ static void find_deferred(struct staleness *g)
 {
     for (uint32_t s = 0; s < g->p->sections.count; s++) {
         const struct hd__code_section *x = &g->p->sections.at[s];
-        g->has_restore |= !strcmp(x->name, "restore");
+        g->has_restore |= x->kind == HD__SECTION_RESTORE;
         for (uint32_t n = 0; x->repeat && x->every <= 1 && n < x->code.count; n++)
             track_writes(g, &x->code.at[n]);
     }
@@ -90,11 +90,11 @@ static void section_begin(void *state, struct hd__verify_diags *f)
     struct staleness *g = state;
     const struct hd_program *p = g->p;
     const struct hd__code_section *section = f->section;
-    if (!strcmp(section->name, "begin") || section->every > 1)
+    if (section->kind == HD__SECTION_BEGIN || section->every > 1)
         memcpy(g->stale, g->stale_at_end, p->flats.count);
     if (!section->repeat)
         memset(g->stale, 0, p->flats.count);
-    for (uint32_t n = 0; n < p->flats.count && !strcmp(section->name, "restore"); n++) {
+    for (uint32_t n = 0; n < p->flats.count && section->kind == HD__SECTION_RESTORE; n++) {
         const struct hd__flat *flat = &p->flats.at[n];
         g->stale[n] = flat->tensor[HD__FLAT_FULL] &&
                       g->full_in[hd__tensor_const(p, flat->tensor[HD__FLAT_FULL])->buffer] &&
@@ -131,7 +131,7 @@ static void visit(void *state, struct hd__verify_diags *f, const struct hd__inst
 static void section_end(void *state, struct hd__verify_diags *f)
 {
     struct staleness *g = state;
-    int restore = !strcmp(f->section->name, "restore"), update = !strcmp(f->section->name, "update");
+    int restore = f->section->kind == HD__SECTION_RESTORE, update = f->section->kind == HD__SECTION_UPDATE;
     for (uint32_t k = 0; k < g->p->flats.count; k++)
         if (g->stale[k] && (restore || (update && !g->has_restore))) {
             hd__verify_diag(f, "parameters %s are %s, but the copy that the model reads is not refreshed",

@@ -248,7 +248,7 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
 /* What lives for a step goes on from one of its sections to the next. */
 static void reset_temporaries(struct walk *w, const struct hd__code_section *s)
 {
-    int in_step = s->repeat > 0 && strcmp(s->name, "begin") != 0;
+    int in_step = s->repeat > 0 && s->kind != HD__SECTION_BEGIN;
     for (uint32_t b = 0; b < w->p->buffers.count; b++) {
         if (in_step && w->p->buffers.at[b].life == HD__LIFE_STEP)
             continue;

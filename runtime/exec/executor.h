@@ -31,8 +31,8 @@ void hd__exec_close(struct hd__exec *exec); /* NULL is fine */
 
 /* Runs all sections of step `step`, counted from 1, in the program's order. */
 int32_t hd__exec_run_step(struct hd__exec *exec, int64_t step, struct hd_error *err);
-/* Runs one section by its name, as often as its repeat says, and once where that is 0. HD_OK where there is none. */
-int32_t hd__exec_run_section(struct hd__exec *exec, const char *name, struct hd_error *err);
+/* Runs the section of a kind, as often as its repeat says, and once where that is 0. HD_OK where there is none. */
+int32_t hd__exec_run_section(struct hd__exec *exec, uint8_t kind, struct hd_error *err);
 
 struct hd_program *hd__exec_program(struct hd__exec *exec);
 const int32_t *hd__exec_coord(const struct hd__exec *exec);

@@ -115,9 +115,9 @@ int32_t hd__exec_run_step(struct hd__exec *e, int64_t step, struct hd_error *err
     return rc;
 }
 
-int32_t hd__exec_run_section(struct hd__exec *e, const char *name, struct hd_error *err)
+int32_t hd__exec_run_section(struct hd__exec *e, uint8_t kind, struct hd_error *err)
 {
-    const struct hd__code_section *of = hd__program_section(e->p, name);
+    const struct hd__code_section *of = hd__program_section_of(e->p, kind);
     return of ? run_section(e, &e->sections[of - e->p->sections.at], err) : HD_OK;
 }
 

@@ -254,7 +254,7 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
     if (!rc)
         rc = hd__exec_copy_tensors(k->s->exec, HD__H2D, NULL, 0, err);
     hd__exec_drop_mirror(k->s->exec);
-    return rc ? rc : hd__exec_run_section(k->s->exec, "restore", err);
+    return rc ? rc : hd__exec_run_section(k->s->exec, HD__SECTION_RESTORE, err);
 }
 
 /* A path: its folder is the storage, its last part the name. */

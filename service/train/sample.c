@@ -69,7 +69,7 @@ static int32_t next_token(struct hd__train_session *session, struct sampler *s, 
     struct hd_program *p = hd__exec_program(session->exec);
     const struct hd__tensor *t = hd__tensor_const(p, p->kept_logits);
     int64_t at = HD__MIN(s->n, s->seq) - 1;
-    int32_t rc = hd__exec_run_section(session->exec, "eval", err);
+    int32_t rc = hd__exec_run_section(session->exec, HD__SECTION_EVAL, err);
     const char *row = hd__exec_host_data(session->exec, p->kept_logits);
     if (!rc)
         rc = hd__exec_copy_tensors(session->exec, HD__D2H, &p->kept_logits, 1, err);

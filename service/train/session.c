@@ -200,13 +200,13 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
         rc = hd__train_feed_seek(s->eval_feed, 0, err);
     s->current_feed = s->eval_feed;
     if (!rc && p->gather_deferred)
-        rc = hd__exec_run_section(s->exec, "restore", err);
+        rc = hd__exec_run_section(s->exec, HD__SECTION_RESTORE, err);
     if (!rc)
-        rc = hd__exec_run_section(s->exec, "begin", err);
+        rc = hd__exec_run_section(s->exec, HD__SECTION_BEGIN, err);
     for (int64_t n = 0; n < batches * p->accumulation && !rc; n++)
-        rc = hd__exec_run_section(s->exec, "eval", err);
+        rc = hd__exec_run_section(s->exec, HD__SECTION_EVAL, err);
     if (!rc)
-        rc = hd__exec_run_section(s->exec, "eval_end", err);
+        rc = hd__exec_run_section(s->exec, HD__SECTION_EVAL_END, err);
     s->current_feed = before;
     if (!rc)
         rc = hd__train_session_read_scalars(s, &p->loss_sum, 1, &sum, err);

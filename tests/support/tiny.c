@@ -19,7 +19,7 @@ struct hd_program *tiny_program(int32_t pp, int32_t dp_shard, int32_t tp, int32_
 
 uint32_t tiny_section(struct hd_program *p, const char *name, int32_t repeat)
 {
-    hd__push(&p->sections, ((struct hd__code_section){.name = name, .repeat = repeat}));
+    hd__push(&p->sections, ((struct hd__code_section){.name = name, .kind = hd__section_kind(name), .repeat = repeat}));
     return p->sections.count - 1;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
+#include "core/passes/strategy_api.h"
 #include "core/program/ops.h"
 #include "tests/suite.h"
 #include "tests/support/tiny.h"
@@ -182,10 +183,43 @@ START_TEST(a_temporary_of_two_sections_is_refused)
 }
 END_TEST
 
+/* ---- sections */
+
+/* The core's have a kind each; one that a strategy adds has none, whatever its name is, and neither has the first round that
+ * is split from another. */
+START_TEST(a_section_is_known_by_its_kind)
+{
+    static const char *const names[] = {"begin",  "micro", "micro_last", "step",
+                                        "update", "eval",  "eval_end",   "restore"};
+    struct hd_program *own = tiny_program(1, 1, 1, 0);
+    for (uint8_t kind = HD__SECTION_BEGIN; kind < HD__SECTION_COUNT; kind++) {
+        ck_assert_uint_eq(hd__section_kind(names[kind - 1]), kind);
+        if (kind == HD__SECTION_STEP)
+            continue;
+        ck_assert_str_eq(hd__section_new(own, kind, 3)->name, names[kind - 1]);
+        ck_assert_ptr_eq(hd__program_section_of(own, kind), hd__program_section(own, names[kind - 1]));
+    }
+    hd__pass_begin(own, NULL);
+    hd__pass_section(own, "step", 4, 0);
+    hd__pass_section(own, "outer", 4, 0);
+    hd__pass_first_round(own, (uint32_t)(hd__program_section(own, "micro") - own->sections.at));
+    ck_assert_int_eq(hd__pass_end(own, NULL), HD_OK);
+    ck_assert_ptr_null(hd__program_section_of(own, HD__SECTION_STEP));
+    ck_assert_uint_eq(hd__program_section(own, "step")->kind, HD__SECTION_OTHER);
+    ck_assert_uint_eq(hd__program_section(own, "micro_first")->kind, HD__SECTION_OTHER);
+    ck_assert_uint_eq(hd__section_kind("outer"), HD__SECTION_OTHER);
+    ck_assert(hd__same_section(hd__program_section(own, "outer"), hd__program_section(own, "outer")));
+    ck_assert(!hd__same_section(hd__program_section(own, "outer"), hd__program_section(own, "step")));
+    ck_assert(!hd__same_section(hd__program_section(own, "micro"), hd__program_section(own, "micro_first")));
+    hd__program_free(own);
+}
+END_TEST
+
 int main(void)
 {
     TCase *c = tcase_create("schedule");
     tcase_add_checked_fixture(c, set_up, tear_down);
+    tcase_add_test(c, a_section_is_known_by_its_kind);
     tcase_add_test(c, waits_before_the_first_reader);
     tcase_add_test(c, waits_before_a_writer_of_what_is_read);
     tcase_add_test(c, waits_before_a_release);

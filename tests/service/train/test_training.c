@@ -62,7 +62,7 @@ static void run_close(struct run *r)
 static void section(struct run *r, const char *name)
 {
     struct hd_error err = HD_ERROR_INIT;
-    ck_assert_msg(!hd__exec_run_section(r->exec, name, &err), "%s: %s", err.where, err.message);
+    ck_assert_msg(!hd__exec_run_section(r->exec, hd__section_kind(name), &err), "%s: %s", err.where, err.message);
 }
 
 static double scalar(struct run *r, hd_tensor t)
