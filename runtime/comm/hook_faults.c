@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/base/dtype.h"
 #include "runtime/comm/hook.h"
 #include "runtime/rendezvous/store.h"
 
@@ -104,6 +105,15 @@ static struct hd__hook_group *another_group(struct hd__hook *h, const struct hd_
     return NULL;
 }
 
+/* The first other one of the same size; 0: none. */
+static uint32_t other_dtype(uint32_t dtype)
+{
+    for (uint32_t d = 1; d < HD__DTYPE_COUNT; d++)
+        if (d != dtype && hd_dtype_size(d) == hd_dtype_size(dtype))
+            return d;
+    return 0;
+}
+
 /* Buffers stay large enough: a change never makes a call write more. */
 static int applies_to(struct hd__hook *h, const struct hd__hook_op *op, int32_t kind)
 {
@@ -112,7 +122,7 @@ static int applies_to(struct hd__hook *h, const struct hd__hook_op *op, int32_t 
     case SIZE:
         return op->call.count > 1;
     case DTYPE:
-        return !is_message(op) && op->what != HD_COLL_BARRIER && op->call.dtype != HD_F64 && op->call.dtype != HD_U8;
+        return !is_message(op) && op->what != HD_COLL_BARRIER && other_dtype(op->call.dtype);
     case REDOP:
         return reduces;
     case ROOT:
@@ -128,13 +138,12 @@ static int applies_to(struct hd__hook *h, const struct hd__hook_op *op, int32_t 
 
 static void alter_call(struct hd__hook *h, struct hd__hook_op *op, int32_t kind)
 {
-    static const uint8_t other_dtype[] = {[HD_F32] = HD_I32, [HD_I32] = HD_F32, [HD_BF16] = HD_F16, [HD_F16] = HD_BF16};
     switch (kind) {
     case SIZE:
         op->call.count /= 2;
         break;
     case DTYPE:
-        op->call.dtype = other_dtype[op->call.dtype];
+        op->call.dtype = other_dtype(op->call.dtype);
         break;
     case REDOP:
         op->call.redop = op->call.redop == HD_MAX ? HD_SUM : HD_MAX;
