@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "analysis/print.h"
+#include "core/base/dtype.h"
 #include "core/program/access.h"
 #include "core/program/ops.h"
 
@@ -26,7 +27,6 @@ struct printer {
 /* ---- pieces of a line */
 
 static const char *const short_axis[HD_AXIS_COUNT] = {"pp", "dpr", "dp", "cp", "ep", "tp", "tq"};
-static const char *const short_dtype[] = {"?", "f32", "bf16", "f16", "f64", "i32", "u8"};
 
 static void add_axes(struct hd__text *out, uint32_t axes)
 {
@@ -69,7 +69,7 @@ static void add_tensor(struct printer *w, hd_tensor id)
 {
     const struct hd__tensor *t = hd__tensor_const(w->p, id);
     add_name(w->out, t->name);
-    hd__text_add(w->out, " %s[", short_dtype[t->dtype < HD__COUNT(short_dtype) ? t->dtype : 0]);
+    hd__text_add(w->out, " %s[", hd__dtype(t->dtype)->mnemonic);
     for (int32_t i = 0; i < t->ndim; i++)
         hd__text_add(w->out, "%s%lld", i ? "," : "", (long long)hd__local_extent(w->p, t, i));
     for (int32_t i = 0; i < t->ndim; i++)

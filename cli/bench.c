@@ -7,7 +7,7 @@
 #include "cli/bench/bench.h"
 #include "cli/bench/ranks.h"
 #include "cli/command.h"
-#include "core/base/base.h"
+#include "core/base/dtype.h"
 #include "core/base/option.h"
 #include "runtime/rendezvous/host_store.h"
 #include "service/launch/external.h"
@@ -65,20 +65,14 @@ static int parse_count(const char *text, uint32_t least, uint32_t *out)
     return 1;
 }
 
+#define NAME_COMMA(constant, value, name, bytes) name ", "
+#define DTYPE_NAMES HD_DTYPES(NAME_COMMA) "or as nccl-tests call it"
+
 static int parse_dtype(const char *text, uint32_t *out)
 {
-    static const struct {
-        const char *name;
-        uint32_t dtype;
-    } also[] = {{"float", HD_F32}, {"half", HD_F16}, {"bfloat16", HD_BF16}, {"double", HD_F64}};
-    for (uint32_t d = HD_F32; d <= HD_U8; d++)
-        if (strcmp(text, hd_dtype_name(d)) == 0) {
+    for (uint32_t d = 1; d < HD__DTYPE_COUNT; d++)
+        if (strcmp(text, hd_dtype_name(d)) == 0 || strcmp(text, hd__dtype(d)->nccl_tests) == 0) {
             *out = d;
-            return 1;
-        }
-    for (size_t i = 0; i < HD__COUNT(also); i++)
-        if (strcmp(text, also[i].name) == 0) {
-            *out = also[i].dtype;
             return 1;
         }
     return 0;
@@ -167,7 +161,7 @@ static const char *expected_value(const char *option)
         {"-f", "a number above 1"},
         {"-n", "a whole number from 1 up"},
         {"-w", "a whole number from 0 up"},
-        {"-d", "one of fp32, bf16, fp16, fp64, int32, uint8"},
+        {"-d", "one of " DTYPE_NAMES},
         {"--product", "a whole number from 1 to 32768"},
         {"--timeout", "seconds from 0.01 to 1000000"},
         {"--set", "OPTION=VALUE, at most 32 of them"},
@@ -611,7 +605,7 @@ const struct hd__command hd__command_bench = {
         "  -b, -e SIZE          first and last size: 8, 64K, 128M (K = 1024); of an operation's larger buffer\n"
         "  -f FACTOR            from one size to the next (2)\n"
         "  -n CALLS, -w CALLS   timed calls a size (by size), warm-up calls (5)\n"
-        "  -d DTYPE             fp32, bf16, fp16, fp64, int32, uint8\n"
+        "  -d DTYPE             " DTYPE_NAMES "\n"
         "  --in-place           only with send and receive buffer in one; --out-of-place: only apart (both)\n"
         "  --overlap            how much of an operation hides behind matrix products; progress is made between\n"
         "                       them, as in training; --product SIDE: their rows and columns (256)\n"

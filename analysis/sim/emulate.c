@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "analysis/sim/machine_internal.h"
+#include "core/base/dtype.h"
 
 #define POISON 0xff
 
@@ -132,75 +133,6 @@ void hd__sim_emulate_issue(struct hd__sim_rank *r, const struct hd__instr *i)
         memset(keep_end, POISON, (size_t)(end - keep_end));
 }
 
-/* ---- numbers of any dtype as double */
-
-static float from_bits(uint32_t bits)
-{
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static double load(uint32_t dtype, const char *at)
-{
-    union {
-        float f32;
-        double f64;
-        uint16_t u16;
-        int32_t i32;
-        _Float16 f16;
-    } v;
-    memcpy(&v, at, hd_dtype_size(dtype));
-    switch (dtype) {
-    case HD_F32:
-        return v.f32;
-    case HD_F64:
-        return v.f64;
-    case HD_BF16:
-        return from_bits((uint32_t)v.u16 << 16);
-    case HD_F16:
-        return v.f16;
-    case HD_I32:
-        return v.i32;
-    default:
-        return *(const uint8_t *)at;
-    }
-}
-
-/* Round to nearest even. */
-static uint16_t to_bf16(double x)
-{
-    float f = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (f != f)
-        return 0x7fc0;
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static void store(uint32_t dtype, char *at, double x)
-{
-    union {
-        float f32;
-        double f64;
-        uint16_t u16;
-        int32_t i32;
-        _Float16 f16;
-        uint8_t u8;
-    } v = {.f64 = x};
-    if (dtype == HD_F32)
-        v.f32 = (float)x;
-    else if (dtype == HD_BF16)
-        v.u16 = to_bf16(x);
-    else if (dtype == HD_F16)
-        v.f16 = (_Float16)x;
-    else if (dtype == HD_I32)
-        v.i32 = (int32_t)x;
-    else if (dtype == HD_U8)
-        v.u8 = (uint8_t)x;
-    memcpy(at, &v, hd_dtype_size(dtype));
-}
-
 /* ---- collectives */
 
 struct collective_view { /* a collective, seen from all its members */
@@ -252,7 +184,7 @@ static double tree_at(const struct collective_view *a, uint32_t dtype, int64_t o
 {
     uint32_t left = 1;
     if (n == 1)
-        return load(dtype, input_of(a, first) + offset);
+        return hd__dtype_load(dtype, input_of(a, first) + offset);
     while (2 * left < n)
         left *= 2;
     return combine(a, tree_at(a, dtype, offset, first, left), tree_at(a, dtype, offset, first + left, n - left));
@@ -272,7 +204,7 @@ static void all_reduce(const struct collective_view *a)
     for (int64_t e = 0; e < n; e++) {
         double x = reduce_at(a, dtype, e);
         for (uint32_t k = 0; k < a->meeting->size; k++)
-            store(to, a->out[k] + e * (int64_t)hd_dtype_size(to), x);
+            hd__dtype_store(to, a->out[k] + e * (int64_t)hd_dtype_size(to), x);
     }
 }
 
@@ -286,7 +218,7 @@ static void reduce_scatter(const struct collective_view *a)
         char *out = a->out[k];
         for (int64_t o = 0; o < c.outer; o++)
             for (int64_t e = 0; e < part; e++, out += hd_dtype_size(to))
-                store(to, out, reduce_at(a, dtype, (o * a->meeting->size + k) * part + e));
+                hd__dtype_store(to, out, reduce_at(a, dtype, (o * a->meeting->size + k) * part + e));
     }
 }
 

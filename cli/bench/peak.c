@@ -5,6 +5,7 @@
 
 #include "cli/bench/bench.h"
 #include "cli/command.h"
+#include "core/base/dtype.h"
 #include "runtime/rendezvous/host_store.h"
 
 enum { TRIES = 10 };
@@ -109,11 +110,10 @@ static int32_t stream_once(const struct peak *p, const struct stream_kernel *s, 
 
 static int32_t measure(struct peak *p, struct hd_error *err)
 {
-    static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16, HD_F64};
     int32_t rc;
-    for (size_t i = 0; i < HD__COUNT(dtypes); i++)
-        print_row(p, "product", hd_dtype_name(dtypes[i]),
-                  p->ops->peak_flops ? p->ops->peak_flops(p->device, dtypes[i]) / 1e9 : 0, "GFLOP/s");
+    for (uint32_t i = 0, dtype; (dtype = hd__dtype_float_at(i)); i++)
+        print_row(p, "product", hd_dtype_name(dtype),
+                  p->ops->peak_flops ? p->ops->peak_flops(p->device, dtype) / 1e9 : 0, "GFLOP/s");
     rc = alloc_memory(p, err);
     for (size_t i = 0; i < HD__COUNT(streams) && !rc; i++)
         rc = stream_once(p, &streams[i], err);

@@ -1,10 +1,12 @@
 /* What the operations of a bench carry: small whole numbers, exact in every dtype; and whether they came out. */
 #include "cli/bench/rank.h"
 
+#include "core/base/dtype.h"
+
 /* Whole numbers up to this have no rounding, whatever the order of a sum. */
 static uint32_t exact(uint32_t dtype)
 {
-    return dtype == HD_BF16 ? 256 : dtype == HD_F16 ? 2048 : 1 << 24;
+    return 1u << (hd__is_float(dtype) ? HD__MIN(hd__dtype(dtype)->digits, 24) : 24);
 }
 
 /* Groups have values of their own: what strays from one to another is seen. */
@@ -12,35 +14,6 @@ static uint32_t value(const struct hd__bench_rank *b, uint32_t dtype, int32_t me
 {
     uint32_t most = HD__MAX(1u, exact(dtype) / (4 * (uint32_t)b->group_size));
     return ((uint32_t)(b->rank - b->group_rank + member) % 4 + 1) * HD__MIN((uint32_t)(i % 7), most);
-}
-
-static void put(uint8_t *at, uint32_t dtype, uint32_t v)
-{
-    float f = (float)v;
-    double d = v;
-    uint32_t u;
-    uint16_t half = 0;
-    memcpy(&u, &f, 4);
-    if (v) /* normal in fp16 */
-        half = (uint16_t)(((u >> 23) - 112) << 10 | (u >> 13 & 0x3ff));
-    if (dtype == HD_BF16)
-        half = (uint16_t)(u >> 16);
-    switch (dtype) {
-    case HD_F32:
-        memcpy(at, &f, 4);
-        break;
-    case HD_F64:
-        memcpy(at, &d, 8);
-        break;
-    case HD_I32:
-        memcpy(at, &v, 4);
-        break;
-    case HD_U8:
-        *at = (uint8_t)v;
-        break;
-    default:
-        memcpy(at, &half, 2);
-    }
 }
 
 uint64_t hd__bench_send_elements(const struct hd__bench_rank *b, uint32_t op, uint64_t count)
@@ -89,7 +62,8 @@ void hd__bench_fill(struct hd__bench_rank *b, uint32_t op, const struct hd_comm_
     if (!b->in_place)
         memset(b->recv, 0xa5, recv_elements(b, op, call->count) * esize);
     for (uint64_t i = 0; i < n; i++)
-        put((uint8_t *)(uintptr_t)call->send + i * esize, call->dtype, value(b, call->dtype, b->group_rank, i));
+        hd__dtype_store(call->dtype, (uint8_t *)(uintptr_t)call->send + i * esize,
+                        value(b, call->dtype, b->group_rank, i));
 }
 
 /* The inputs repeat every 7 elements, and so do sums: 7 expected values a piece are enough. */
@@ -101,7 +75,7 @@ uint64_t hd__bench_count_errors(const struct hd__bench_rank *b, uint32_t op, con
     for (uint64_t first = 0; first < n; first += call->count) {
         uint8_t want[7][8];
         for (uint64_t k = 0; k < 7 && k < call->count; k++)
-            put(want[k], call->dtype, expected(b, op, call->dtype, call->count, first + k));
+            hd__dtype_store(call->dtype, want[k], expected(b, op, call->dtype, call->count, first + k));
         for (uint64_t i = 0; i < call->count; i++, at += esize)
             errors += memcmp(at, want[i % 7], esize) != 0;
     }

@@ -1,7 +1,9 @@
 /* Keys that are more than one option: mesh.dp, data.train and data.val, comm.axes and comm.hooks, precision.loss_scale,
  * recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes the value for printing. */
+#include "core/base/dtype.h"
 #include "core/job/internal.h"
 
+#include <float.h>
 #include <math.h>
 
 /* ---- mesh.dp */
@@ -237,14 +239,19 @@ static int32_t read_levels(struct hd__job *job, const char *path, struct hd__tre
 
 /* ---- precision.loss_scale, recompute */
 
+/* Gradients below fp32's range vanish: they are to be scaled. precision.compute still is an index into its choices. */
+static int is_range_short(uint32_t choice)
+{
+    return hd__dtype(hd__dtype_float_at(choice))->max_exp < FLT_MAX_EXP;
+}
+
 static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_FLOAT, .min = 1, .max = 0x1p40};
     const char *word = node->kind == HD__SCALAR ? node->text : "";
     job->precision.loss_scale = 1;
     job->precision.loss_scaling = HD__LOSS_SCALE_NONE;
-    /* precision.compute was read before; here it still is an index into its choices. */
-    if (!strcmp(word, "dynamic") || (!strcmp(word, "auto") && job->precision.compute + 1 == HD_F16)) {
+    if (!strcmp(word, "dynamic") || (!strcmp(word, "auto") && is_range_short(job->precision.compute))) {
         job->precision.loss_scaling = HD__LOSS_SCALE_DYNAMIC;
         job->precision.loss_scale = 65536;
     } else if (strcmp(word, "none") && strcmp(word, "auto")) {

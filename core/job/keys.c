@@ -1,5 +1,6 @@
 /* The keys of the core's own sections. Offsets are into struct hd__job; keys that need a reader of their own
  * (core/job/composite_keys.c) point at `special`. */
+#include "core/base/dtype.h"
 #include "core/job/internal.h"
 
 #include <math.h>
@@ -115,7 +116,12 @@ static const struct hd_option eval_keys[] = {
     KEY("batches", INT, "10", FROM(1), G, eval_batches, "global batches of one evaluation"),
 };
 
-#define DTYPES NAMED("fp32|bf16|fp16|fp64")
+#define CHOICE_FLOAT(name) "|" name
+#define CHOICE_INT(name)
+#define CHOICE_CODE(name)
+#define CHOICE(constant, name, class, ...) CHOICE_##class(name)
+#define CHOICE_ROW(constant, value, name, bytes) HD__DTYPE_COLUMNS(CHOICE, constant, name)
+#define DTYPES NAMED(&(HD_DTYPES(CHOICE_ROW))[1])
 static const struct hd_option precision_keys[] = {
     KEY("compute", ENUM, "fp32", ANY, G, precision.compute, "activations and products; fp64: reference kernels",
         DTYPES),

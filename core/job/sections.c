@@ -1,4 +1,5 @@
 /* The tree's sections -> the job: the core's own through their tables, the plugins' kept as they are. */
+#include "core/base/dtype.h"
 #include "core/job/internal.h"
 
 #include <ctype.h>
@@ -304,14 +305,13 @@ static int32_t check_data(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
-/* The tables count dtypes from 0, the ABI from 1. */
+/* An option has the index of its choice, here among the dtypes of class FLOAT. */
 static void finish_precision(struct hd__job *job)
 {
     uint32_t *const all[] = {&job->precision.compute, &job->precision.grad, &job->precision.reduce,
                              &job->precision.master, &job->precision.optimizer};
-    _Static_assert(HD_F32 == 1 && HD_BF16 == 2 && HD_F16 == 3 && HD_F64 == 4, "the order of the choices in tables.c");
     for (size_t i = 0; i < HD__COUNT(all); i++)
-        *all[i] += 1;
+        *all[i] = hd__dtype_float_at(*all[i]);
 }
 
 int32_t hd__job_sections_read(struct hd__job *job, struct hd_error *err)

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/base/dtype.h"
 #include "core/passes/passes.h"
 #include "core/passes/strategy_api.h"
 #include "core/program/ops.h"
@@ -249,7 +250,7 @@ static int is_compressed(const struct hd_program *p, const struct hd__instr *i)
     uint8_t dtype = i->n_in ? hd__tensor_const(p, i->in[0])->dtype : 0;
     int sums = i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER;
     return i->op == HD_OP_ENCODE || i->op == HD_OP_ORTHOGONALISE ||
-           (sums && (dtype == HD_BF16 || dtype == HD_F16) && dtype != p->precision.grad);
+           (sums && hd__is_narrow(dtype) && dtype != p->precision.grad);
 }
 
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err)

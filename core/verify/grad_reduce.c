@@ -4,6 +4,7 @@
  * axes still owed, and the value of the sum. Matrices that travel as products: grad_lowrank.c. */
 #include <stdlib.h>
 
+#include "core/base/dtype.h"
 #include "core/verify/grad_reduce_internal.h"
 
 /* Where ranks are apart each keeps its own. */
@@ -62,7 +63,8 @@ static uint32_t axes_left(struct hd__verify_grads *o, struct hd__verify_diags *f
 /* Bytes of codes have no elements of their own: a buffer of codes stands for what was encoded into it. */
 static struct hd__verify_range interval_span(const struct hd_program *p, hd_tensor t)
 {
-    return hd__tensor_const(p, t)->dtype == HD_U8 ? (struct hd__verify_range){0, INT64_MAX} : hd__verify_range_of(p, t);
+    return hd__dtype(hd__tensor_const(p, t)->dtype)->class == HD__CLASS_CODE ? (struct hd__verify_range){0, INT64_MAX}
+                                                                             : hd__verify_range_of(p, t);
 }
 
 /* Gradients go from one buffer into another, or back into the same. */

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "core/base/dtype.h"
 #include "runtime/comm/algorithms/select.h"
 
 enum { SMALL = 4096 /* bytes; below, rounds cost more than bytes */ };
@@ -159,13 +160,14 @@ static plan_fn *planner(uint32_t coll)
 
 int hd__comm_hier_supports(const struct hd__hier_layout *g, const struct hd_comm_call *call, int any_order)
 {
-    int whole = call->dtype == HD_I32 || call->dtype == HD_U8, half = call->dtype == HD_BF16 || call->dtype == HD_F16;
+    int whole = !hd__is_float(call->dtype), narrow = hd__is_narrow(call->dtype);
     int sums = call->coll == HD_COLL_ALL_REDUCE || call->coll == HD_COLL_REDUCE_SCATTER;
     if (!hd__comm_hier_applies(g) || !planner(call->coll) || hd__comm_call_bytes(call, g->n) < SMALL)
         return 0;
     if (sums && whole && call->redop == HD_AVG)
         return 0;
-    return !sums || whole || call->redop == HD_MAX || any_order || (!half && !(g->per_machine & (g->per_machine - 1)));
+    return !sums || whole || call->redop == HD_MAX || any_order ||
+           (!narrow && !(g->per_machine & (g->per_machine - 1)));
 }
 
 uint64_t hd__comm_hier_scratch_bytes(const struct hd__hier_layout *g, const struct hd_comm_call *call)

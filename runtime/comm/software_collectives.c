@@ -6,6 +6,7 @@
  * pass through. Where the inner transport has collectives but no wait, only wait is added. */
 #include <stdlib.h>
 
+#include "core/base/dtype.h"
 #include "runtime/comm/algorithm_counts.h"
 #include "runtime/comm/algorithms/plan.h"
 #include "runtime/comm/wrapper.h"
@@ -65,10 +66,10 @@ static int32_t run_step(struct op *op, uint32_t at, uint64_t number, struct hd_e
         memmove(step->to, step->from, step->bytes);
         return HD_OK;
     case HD__COLL_STEP_WIDEN:
-        hd__comm_widen(step->to, step->from, step->bytes, step->dtype);
+        hd__to_f32(step->dtype, step->from, step->to, step->bytes);
         return HD_OK;
     case HD__COLL_STEP_NARROW:
-        hd__comm_narrow(step->to, step->from, step->bytes, step->dtype);
+        hd__from_f32(step->dtype, step->from, step->to, step->bytes);
         return HD_OK;
     default:
         hd__comm_reduce(step->to, op->schedule.sources.at + step->first, (int32_t)step->n, g->n, step->bytes,
@@ -92,9 +93,7 @@ static int overlap(const uint8_t *a, uint64_t a_bytes, const void *b, uint64_t b
 static int touches_memory(const struct hd__coll_plan *s, const struct hd__coll_step *step, const uint8_t *at,
                           uint64_t bytes)
 {
-    size_t esize = step->kind == HD__COLL_STEP_REDUCE  ? hd_dtype_size(step->dtype)
-                   : step->kind == HD__COLL_STEP_WIDEN ? 2
-                                                       : 4;
+    size_t esize = hd_dtype_size(step->dtype), wide = sizeof(float);
     int used;
     switch (step->kind) {
     case HD__COLL_STEP_SEND:
@@ -105,9 +104,9 @@ static int touches_memory(const struct hd__coll_plan *s, const struct hd__coll_s
     case HD__COLL_STEP_COPY:
         return overlap(at, bytes, step->from, step->bytes) || overlap(at, bytes, step->to, step->bytes);
     case HD__COLL_STEP_WIDEN:
+        return overlap(at, bytes, step->from, step->bytes * esize) || overlap(at, bytes, step->to, step->bytes * wide);
     case HD__COLL_STEP_NARROW:
-        return overlap(at, bytes, step->from, step->bytes * esize) ||
-               overlap(at, bytes, step->to, step->bytes * (6 - esize));
+        return overlap(at, bytes, step->from, step->bytes * wide) || overlap(at, bytes, step->to, step->bytes * esize);
     case HD__COLL_STEP_REDUCE:
         used = overlap(at, bytes, step->to, step->bytes * esize);
         for (uint32_t k = 0; k < step->n && !used; k++)

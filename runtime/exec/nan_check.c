@@ -1,7 +1,7 @@
 /* Looking at a step: where a bad number was made, and where a rank is. */
 #include <math.h>
 
-#include "core/base/float_convert.h"
+#include "core/base/dtype.h"
 #include "runtime/exec/internal.h"
 
 /* ---- bad numbers */
@@ -12,7 +12,7 @@ static int all_finite(const struct hd__exec *e, hd_tensor t)
     const void *data = hd__tensor_address(e->p, t, e->coord, e->host_mirror);
     int64_t n = hd__numel(e->p, x);
     float value[256];
-    if (x->dtype == HD_I32 || x->dtype == HD_U8)
+    if (!hd__is_float(x->dtype))
         return 1;
     for (int64_t i = 0; i < n && x->dtype == HD_F64; i++)
         if (!isfinite(((const double *)data)[i]))

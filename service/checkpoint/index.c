@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "core/base/dtype.h"
 #include "service/checkpoint/internal.h"
 #include "service/checkpoint/safetensors.h"
 
@@ -42,7 +43,7 @@ char *hd__ckpt_index_text(const struct hd__ckpt_save *save, const struct hd__ckp
             json_array_append_new(shape, json_integer(t->shape[d]));
         json_array_append_new(tensors,
                               json_pack("{s:s, s:s, s:s, s:o, s:i, s:I}", "group", t->group, "name", t->name, "dtype",
-                                        hd__ckpt_st_dtype_name(t->dtype), "shape", shape, "file",
+                                        hd__dtype(t->dtype)->safetensors, "shape", shape, "file",
                                         (int)l->locations[i].file, "offset", (json_int_t)l->locations[i].offset));
     }
     json_t *root =
@@ -124,17 +125,6 @@ static int32_t parse_files(struct hd__ckpt *c, struct hd_error *err)
     return HD_OK;
 }
 
-static bool parse_dtype(const char *name, uint32_t *dtype)
-{
-#define SAME_NAME(constant, value, text, bytes)                                                      \
-    if (name && hd__ckpt_st_dtype_name(constant) && !strcmp(name, hd__ckpt_st_dtype_name(constant))) \
-        *dtype = constant;
-    *dtype = 0;
-    HD_DTYPES(SAME_NAME)
-#undef SAME_NAME
-    return *dtype != 0;
-}
-
 static bool parse_shape(const json_t *shape, struct hd__ckpt_tensor *t)
 {
     uint64_t dim = 0;
@@ -161,8 +151,8 @@ static int32_t parse_tensor(struct hd__ckpt *c, const json_t *entry, uint32_t i,
         return corrupt(c, err, "a tensor without name or group", "");
     t->name = hd__arena_strdup(&c->arena, name);
     t->group = hd__arena_strdup(&c->arena, group);
-    if (!parse_dtype(json_string_value(json_object_get(entry, "dtype")), &t->dtype) ||
-        !parse_shape(json_object_get(entry, "shape"), t))
+    t->dtype = hd__ckpt_st_dtype(json_string_value(json_object_get(entry, "dtype")));
+    if (!t->dtype || !parse_shape(json_object_get(entry, "shape"), t))
         return corrupt(c, err, "unusable dtype or shape of tensor", name);
     p->bytes = hd__ckpt_tensor_numel(t) * hd_dtype_size(t->dtype);
     if (!c->layout.n_files || !parse_u64(json_object_get(entry, "file"), c->layout.n_files - 1, &file) ||

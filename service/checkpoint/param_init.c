@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/base/float_convert.h"
+#include "core/base/dtype.h"
 #include "runtime/cpu/parallel_for.h"
 #include "service/checkpoint/safetensors.h"
 #include "service/checkpoint/shard_map.h"

@@ -13,26 +13,6 @@
 #include "core/base/base.h"
 #include "heddle/program.h"
 
-/* X(name in files, bytes of an element, dtype of heddle or 0) */
-#define HD__CKPT_ST_DTYPES(X) \
-    X("F32", 4, HD_F32)       \
-    X("BF16", 2, HD_BF16)     \
-    X("F16", 2, HD_F16)       \
-    X("F64", 8, HD_F64)       \
-    X("I32", 4, HD_I32)       \
-    X("U8", 1, HD_U8)         \
-    X("I64", 8, 0)            \
-    X("U64", 8, 0)            \
-    X("U32", 4, 0)            \
-    X("I16", 2, 0)            \
-    X("U16", 2, 0)            \
-    X("I8", 1, 0)             \
-    X("BOOL", 1, 0)           \
-    X("F8_E4M3", 1, 0)        \
-    X("F8_E5M2", 1, 0)        \
-    X("F8_E8M0", 1, 0)        \
-    X("C64", 8, 0)
-
 struct hd__ckpt_st_tensor {
     const char *name;
     const char *dtype_name; /* as in the file */
@@ -86,7 +66,7 @@ struct hd__ckpt_st_item {
  * (length and header) to `head`; *file_bytes is the size of the whole file. */
 int32_t hd__ckpt_st_layout(struct hd__ckpt_st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
                            struct hd_error *err);
-/* "F32" for HD_F32; NULL for an unknown dtype. */
-const char *hd__ckpt_st_dtype_name(uint32_t dtype);
+/* HD_F32 for "F32"; 0 for NULL and where heddle does not compute with it. */
+uint32_t hd__ckpt_st_dtype(const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 /* Reading safetensors: one file, or several with an index. */
-#include "core/base/float_convert.h"
+#include "core/base/dtype.h"
 #include "service/checkpoint/safetensors.h"
 
 #include <errno.h>
@@ -27,14 +27,20 @@ struct hd__ckpt_st {
     HD__ARRAY(struct hd__ckpt_st_tensor) tensors;
 };
 
+/* Heddle does not compute with them. */
 static const struct {
     const char *name;
-    uint32_t bytes, dtype;
-} dtypes[] = {
-#define ST_ROW(name, bytes, dtype) {name, bytes, dtype},
-    HD__CKPT_ST_DTYPES(ST_ROW)
-#undef ST_ROW
-};
+    uint32_t bytes;
+} other_dtypes[] = {{"I64", 8},  {"U64", 8},     {"U32", 4},     {"I16", 2},     {"U16", 2}, {"I8", 1},
+                    {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"C64", 8}};
+
+uint32_t hd__ckpt_st_dtype(const char *name)
+{
+    for (uint32_t d = 1; name && d < HD__DTYPE_COUNT; d++)
+        if (!strcmp(name, hd__dtype(d)->safetensors))
+            return d;
+    return 0;
+}
 
 /* ---- one header */
 
@@ -60,14 +66,17 @@ static int32_t parse_dtype(const char *file, const json_t *dtype, struct hd__ckp
                            struct hd_error *err)
 {
     const char *name = json_string_value(dtype);
-    for (size_t i = 0; name && i < HD__COUNT(dtypes); i++) {
-        if (!strcmp(name, dtypes[i].name)) {
-            t->dtype_name = dtypes[i].name;
-            t->dtype = dtypes[i].dtype;
-            *size = dtypes[i].bytes;
-            return HD_OK;
+    t->dtype = hd__ckpt_st_dtype(name);
+    t->dtype_name = hd__dtype(t->dtype)->safetensors;
+    *size = (uint32_t)hd_dtype_size(t->dtype);
+    for (size_t i = 0; name && !*size && i < HD__COUNT(other_dtypes); i++) {
+        if (!strcmp(name, other_dtypes[i].name)) {
+            t->dtype_name = other_dtypes[i].name;
+            *size = other_dtypes[i].bytes;
         }
     }
+    if (*size)
+        return HD_OK;
     return hd_fail(err, HD_E_UNSUPPORTED, "%s: tensor %s: unknown dtype %.32s", file, t->name,
                    name ? name : "(not a string)");
 }
@@ -420,7 +429,7 @@ int32_t hd__ckpt_st_read_f32(const struct hd__ckpt_st *st, const struct hd__ckpt
 {
     char chunk[65536];
     uint64_t size = hd_dtype_size(t->dtype);
-    if (!t->dtype || t->dtype == HD_I32 || t->dtype == HD_U8)
+    if (!hd__is_float(t->dtype))
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: tensor %s: %s are no weights; convert it to F32 or BF16",
                        hd__ckpt_st_file_name(st, t->file), t->name, t->dtype_name);
     if (t->dtype == HD_F32)

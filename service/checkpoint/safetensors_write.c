@@ -1,31 +1,16 @@
-/* Writing safetensors: the header of a file. And the floats of its dtypes. */
+/* Writing safetensors: the header of a file. */
 #include <jansson.h>
 #include <stdlib.h>
 
+#include "core/base/dtype.h"
 #include "service/checkpoint/safetensors.h"
 
 enum { ALIGN = 4096 };
 
-const char *hd__ckpt_st_dtype_name(uint32_t dtype)
-{
-    static const struct {
-        const char *name;
-        uint32_t dtype;
-    } names[] = {
-#define ST_NAME(name, bytes, dtype) {name, dtype},
-        HD__CKPT_ST_DTYPES(ST_NAME)
-#undef ST_NAME
-    };
-    for (size_t i = 0; dtype && i < HD__COUNT(names); i++)
-        if (names[i].dtype == dtype)
-            return names[i].name;
-    return NULL;
-}
-
 /* Offsets from the begin of the data; adds the item to the header. */
 static int32_t add_item(json_t *header, struct hd__ckpt_st_item *item, uint64_t *at, struct hd_error *err)
 {
-    const char *dtype = hd__ckpt_st_dtype_name(item->dtype);
+    const char *dtype = hd__dtype(item->dtype)->safetensors;
     json_t *shape = json_array();
     uint64_t bytes = hd_dtype_size(item->dtype);
     int bad = !dtype || json_object_get(header, item->name) || !strcmp(item->name, "__metadata__");

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/base/float_convert.h"
+#include "core/base/dtype.h"
 #include "service/checkpoint/safetensors.h"
 
 struct sampler {

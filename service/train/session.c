@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "core/base/dtype.h"
 #include "runtime/rendezvous/liveness.h"
 #include "service/checkpoint/param_init.h"
 #include "service/report/report.h"
@@ -181,9 +182,8 @@ int32_t hd__train_session_read_scalars(struct hd__train_session *s, const hd_ten
 {
     int32_t rc = hd__exec_copy_tensors(s->exec, HD__D2H, scalars, n, err);
     for (uint32_t k = 0; k < n && !rc; k++) {
-        const void *data = hd__exec_host_data(s->exec, scalars[k]);
-        values[k] = hd__tensor_const(hd__exec_program(s->exec), scalars[k])->dtype == HD_F64 ? *(const double *)data
-                                                                                             : *(const float *)data;
+        const struct hd__tensor *t = hd__tensor_const(hd__exec_program(s->exec), scalars[k]);
+        values[k] = hd__dtype_load(t->dtype, hd__exec_host_data(s->exec, scalars[k]));
     }
     return rc;
 }

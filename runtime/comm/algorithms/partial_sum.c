@@ -1,4 +1,5 @@
 /* Partial sums that travel: fp16 and bf16 as fp32, so that they are rounded once, at the end. */
+#include "core/base/dtype.h"
 #include "runtime/comm/algorithms/plan.h"
 
 int32_t hd__comm_tree_left(int32_t n)
@@ -11,13 +12,13 @@ int32_t hd__comm_tree_left(int32_t n)
 
 struct hd__partial hd__comm_partial_begin(struct hd__coll_plan *s, const struct hd_comm_call *call, uint8_t *out)
 {
-    int half = call->dtype == HD_BF16 || call->dtype == HD_F16;
-    struct hd__partial p = {.count = call->count, .dtype = half ? HD_F32 : call->dtype, .redop = call->redop};
+    int narrow = hd__is_narrow(call->dtype);
+    struct hd__partial p = {.count = call->count, .dtype = hd__dtype(call->dtype)->sum, .redop = call->redop};
     p.esize = hd_dtype_size(p.dtype);
     p.other = hd__comm_plan_scratch(s, p.count * p.esize);
     p.spare = s->n > 2 ? hd__comm_plan_scratch(s, p.count * p.esize) : p.other; /* of two, one comes */
-    p.at = out && !half ? out : hd__comm_plan_scratch(s, p.count * p.esize);
-    if (half)
+    p.at = out && !narrow ? out : hd__comm_plan_scratch(s, p.count * p.esize);
+    if (narrow)
         hd__comm_plan_widen(s, (float *)(void *)p.at, call->send, p.count, call->dtype);
     else
         hd__comm_plan_copy(s, p.at, call->send, p.count * p.esize);

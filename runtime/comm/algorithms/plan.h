@@ -63,13 +63,10 @@ int32_t hd__comm_plan_build(struct hd__coll_plan *s, const struct hd__tuning *tu
 void hd__comm_plan_clear(struct hd__coll_plan *s); /* before the next build */
 void hd__comm_plan_free(struct hd__coll_plan *s);
 
-/* dst = src[0] op src[1] ... in the binary tree over them (heddle/comm.h); fp16 and bf16 in fp32, rounded once. HD_AVG divides
+/* dst = src[0] op src[1] ... in the binary tree over them (heddle/comm.h), in the dtype of sums, rounded once. HD_AVG divides
  * the sum by `over`. dst may be one of them. */
 void hd__comm_reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t dtype,
                      uint32_t redop);
-/* bf16 or fp16 to fp32, and back, rounded. */
-void hd__comm_widen(float *dst, const void *src, uint64_t count, uint32_t dtype);
-void hd__comm_narrow(void *dst, const float *src, uint64_t count, uint32_t dtype);
 
 /* ---- for the builders */
 void hd__comm_plan_send(struct hd__coll_plan *s, int32_t peer, const void *from, uint64_t bytes);

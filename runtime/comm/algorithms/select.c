@@ -1,5 +1,6 @@
 #include "runtime/comm/algorithms/select.h"
 
+#include "core/base/dtype.h"
 #include "runtime/comm/algorithms/plan.h"
 
 /* X(operation, name, needs, builder) */
@@ -69,13 +70,13 @@ const struct hd__algorithm *hd__comm_algorithm_find(uint32_t coll, const char *n
 int hd__comm_algorithm_supports(const struct hd__algorithm *a, const struct hd_comm_call *call, int32_t n,
                                 int any_order)
 {
-    int whole = call->dtype == HD_I32 || call->dtype == HD_U8, half = call->dtype == HD_BF16 || call->dtype == HD_F16;
+    int whole = !hd__is_float(call->dtype), narrow = hd__is_narrow(call->dtype);
     int rounds = !whole && call->redop != HD_MAX && !any_order; /* and the order shows, and matters */
     if ((a->needs & HD__NEEDS_POWER_OF_TWO) && (n & (n - 1)))
         return 0;
     if ((a->needs & HD__NO_EXACT_AVERAGE) && whole && call->redop == HD_AVG)
         return 0;
-    return !((a->needs & HD__NEEDS_ANY_ORDER) && rounds) && !((a->needs & HD__ROUNDS_HALVES) && rounds && half);
+    return !((a->needs & HD__NEEDS_ANY_ORDER) && rounds) && !((a->needs & HD__ROUNDS_HALVES) && rounds && narrow);
 }
 
 uint64_t hd__comm_call_bytes(const struct hd_comm_call *call, int32_t n)

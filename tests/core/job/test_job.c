@@ -1,6 +1,7 @@
 /* Good jobs: every key where it belongs, defaults, the command line, the mesh, printing and reading back. */
 #include <math.h>
 
+#include "core/base/dtype.h"
 #include "tests/core/job/common.h"
 #include "tests/suite.h"
 
@@ -47,6 +48,19 @@ START_TEST(every_key)
     ck_assert_int_eq(j->metrics_every, 10);
     ck_assert_str_eq(j->metrics_jsonl, "m.jsonl");
     hd__job_free(j);
+}
+END_TEST
+
+/* Each dtype of class FLOAT can be chosen by its name. */
+START_TEST(dtypes)
+{
+    for (uint32_t n = 0, d; (d = hd__dtype_float_at(n)); n++) {
+        char override[64];
+        snprintf(override, sizeof override, "precision.master=%s", hd_dtype_name(d));
+        struct hd__job *j = load(small_job, override, NULL, NULL);
+        ck_assert_uint_eq(j->precision.master, d);
+        hd__job_free(j);
+    }
 }
 END_TEST
 
@@ -469,6 +483,7 @@ int main(void)
 {
     TCase *tc = tcase_create("job");
     tcase_add_test(tc, every_key);
+    tcase_add_test(tc, dtypes);
     tcase_add_test(tc, components);
     tcase_add_test(tc, axes);
     tcase_add_test(tc, defaults);

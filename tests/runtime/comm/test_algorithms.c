@@ -5,6 +5,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "core/base/dtype.h"
 #include "runtime/comm/algorithms/plan.h"
 #include "tests/runtime/comm/values.h"
 #include "tests/suite.h"
@@ -112,10 +113,10 @@ static int one_step(struct world *w, int32_t me)
                         step->dtype, step->redop);
         break;
     case HD__COLL_STEP_WIDEN:
-        hd__comm_widen(step->to, step->from, step->bytes, step->dtype);
+        hd__to_f32(step->dtype, step->from, step->to, step->bytes);
         break;
     case HD__COLL_STEP_NARROW:
-        hd__comm_narrow(step->to, step->from, step->bytes, step->dtype);
+        hd__from_f32(step->dtype, step->from, step->to, step->bytes);
         break;
     default:
         if (!fence(w, me, step->bytes))

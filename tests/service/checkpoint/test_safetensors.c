@@ -1,5 +1,5 @@
 /* Safetensors: files of the reference implementation, our own, hostile ones. */
-#include "core/base/float_convert.h"
+#include "core/base/dtype.h"
 #include "service/checkpoint/safetensors.h"
 #include "tests/support/scratch.h"
 
