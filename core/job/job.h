@@ -43,7 +43,7 @@ struct hd__job_value {
     const char *note;                    /* "auto": what stood there before it was resolved; or NULL */
     const struct hd__job_section *owner; /* whose option it is; NULL: the core's */
     json_t *json;
-    uint32_t flags; /* HD_OPTION_GLOBAL: ranks must agree */
+    uint32_t flags; /* HD_OPTION_GLOBAL: ranks must agree; HD_OPTION_PATH */
     uint32_t reserved;
 };
 
@@ -203,6 +203,10 @@ const char *hd__job_folder(struct hd__job *job);
 void hd__job_print(const struct hd__job *job, struct hd__text *out);
 /* The same as JSON, without origins. The caller owns the reference. */
 json_t *hd__job_json(const struct hd__job *job);
+
+/* The values that ranks must agree on, by path: texts as they are printed, of paths their names without folders. The caller owns
+ * the reference. */
+json_t *hd__job_global_json(const struct hd__job *job);
 
 /* Section i of the core and its table, for docs and tests: NULL after the last. */
 const char *hd__job_table(size_t i, struct hd__options *table);

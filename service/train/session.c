@@ -6,6 +6,7 @@
 #include "runtime/rendezvous/liveness.h"
 #include "service/checkpoint/param_init.h"
 #include "service/report/report.h"
+#include "service/train/agreement.h"
 
 static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
 {
@@ -92,6 +93,10 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
     s->exec = hd__exec_create(&config);
     if (s->store)
         set_status_provider(s);
+    hd__exec_set_status(s->exec, "comparing the job with rank 0's");
+    rc = hd__train_agree(compiled, env->rank, s->store, err);
+    if (rc)
+        return rc;
     hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, 0);
     rc = hd__exec_open(s->exec, err);
     hd__launch_exit_watchdog_stop(&s->exit_watchdog);
