@@ -28,7 +28,7 @@ struct saving {
 /* What every rank says after a phase. */
 struct phase_status {
     int32_t code, reserved;
-    uint64_t written;
+    uint64_t written, origin;
     char message[512];
 };
 
@@ -51,13 +51,18 @@ static int32_t agree_on_status(const struct saving *s, int32_t rc, uint64_t *wri
     if (is_single_rank(s))
         return rc;
     *written = 0;
-    snprintf(mine.message, sizeof mine.message, "%.500s", rc ? err->message : "");
+    if (rc && err) {
+        mine.origin = err->origin = hd__origin_of(err, peers->rank);
+        snprintf(mine.message, sizeof mine.message, "%.500s", err->message);
+    }
     all = hd__alloc((size_t)peers->ranks * sizeof *all);
     int32_t result = peers->all_gather(peers->user, &mine, sizeof mine, all, err);
     for (int32_t r = 0; r < peers->ranks && !result; r++) {
         *written += all[r].written;
-        if (all[r].code && err)
+        if (all[r].code && err) {
             err->peer = r;
+            err->origin = all[r].origin;
+        }
         if (all[r].code) {
             all[r].message[sizeof all[r].message - 1] = '\0';
             result = r == peers->rank ? rc : hd_fail(err, all[r].code, "rank %d: %s", r, all[r].message);

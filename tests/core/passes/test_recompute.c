@@ -81,7 +81,7 @@ static struct result train(const char *family, const char *precision, const char
         memcpy(result.weights + result.bytes, hd__exec_host_data(s.exec, p->flats.at[f].master), bytes);
         result.bytes += bytes;
     }
-    hd__train_session_close(&s, 0, NULL);
+    hd__train_session_close(&s, 0);
     compiled_free(&c);
     return result;
 }
