@@ -135,7 +135,7 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     if (!rc)
         printf("step %lld written to %s: config.json and model.safetensors\n", (long long)at.step, r->to);
     hd__train_checkpointer_close(checkpointer);
-    hd__train_session_close(&session, 0, NULL);
+    hd__train_session_close(&session, 0);
     return rc;
 }
 

@@ -37,11 +37,6 @@ struct hd__command {
 HD__COMMANDS(HD__DECLARE_COMMAND)
 #undef HD__DECLARE_COMMAND
 
-/* Prints a line to stderr. */
-void hd__cli_print_message(const char *text);
-/* From now on hd__cli_print_message prints nothing, and keeps the first line: for a rank beside which another says the same. */
-void hd__cli_defer_messages(void);
-const char *hd__cli_deferred_message(void); /* what was kept; "" where nothing was */
 /* The message to stderr, with the way to the command's help; returns HD__EXIT_REFUSED. */
 int hd__cli_usage_error(const struct hd__command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

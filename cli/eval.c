@@ -57,7 +57,7 @@ static int run(int argc, char **argv)
         printf("{\"step\": %lld, \"val_loss\": %.9g}\n", (long long)step, loss);
     else if (!rc)
         printf("step %lld  val_loss %.4f  perplexity %.2f\n", (long long)step, loss, exp(loss));
-    hd__train_session_close(&session, 0, NULL);
+    hd__train_session_close(&session, 0);
     hd__cli_unload_job(&loaded);
     return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
 }

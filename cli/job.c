@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "service/report/speaker.h"
+
 static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, size_t n, const char *word)
 {
     for (size_t i = 0; i < n; i++)
@@ -69,7 +71,7 @@ int hd__cli_print_error(const struct hd_error *err, int code)
 {
     struct hd__text text = {0};
     hd__text_add(&text, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
-    hd__cli_print_message(text.at);
+    hd__speaker_print(text.at);
     hd__text_free(&text);
     return code;
 }

@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "core/base/base.h"
+#include "service/report/speaker.h"
 
 #define COMMAND_ADDRESS(name) &hd__command_##name,
 static const struct hd__command *const commands[] = {HD__COMMANDS(COMMAND_ADDRESS)};
@@ -50,29 +51,6 @@ static int fail_unknown_command(const char *name)
     return HD__EXIT_REFUSED;
 }
 
-static struct {
-    int on;
-    char text[1024];
-} deferred;
-
-void hd__cli_print_message(const char *text)
-{
-    if (!deferred.on)
-        fprintf(stderr, "%s\n", text);
-    else if (!*deferred.text)
-        snprintf(deferred.text, sizeof deferred.text, "%s", text);
-}
-
-void hd__cli_defer_messages(void)
-{
-    deferred.on = 1;
-}
-
-const char *hd__cli_deferred_message(void)
-{
-    return deferred.text;
-}
-
 int hd__cli_usage_error(const struct hd__command *command, const char *format, ...)
 {
     char why[1024];
@@ -82,7 +60,7 @@ int hd__cli_usage_error(const struct hd__command *command, const char *format, .
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
     hd__text_add(&text, "heddle %s: %s (`heddle help %s`)", command->name, why, command->name);
-    hd__cli_print_message(text.at);
+    hd__speaker_print(text.at);
     hd__text_free(&text);
     return HD__EXIT_REFUSED;
 }

@@ -103,7 +103,7 @@ static int generate(struct hd__cli_job *loaded, struct sample_request *r)
         rc = hd__train_sample(&session, &r->config, &err);
     putchar('\n');
     hd__train_checkpointer_close(checkpointer);
-    hd__train_session_close(&session, 0, NULL);
+    hd__train_session_close(&session, 0);
     return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
 }
 

@@ -6,6 +6,7 @@
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
 #include "service/report/report.h"
+#include "service/report/speaker.h"
 #include "service/train/batch_feed.h"
 #include "service/train/train.h"
 
@@ -190,10 +191,10 @@ static int run(int argc, char **argv)
     struct hd__launch_env env;
     int found, known = !hd__launch_detect(&env, &found, NULL), code;
     if (found && env.local_rank > 0 && env.rank < env.size)
-        hd__cli_defer_messages();
+        hd__speaker_defer();
     code = train(argc, argv);
-    if (code && known && *hd__cli_deferred_message() && hd__launch_report_refusal(&env, hd__cli_deferred_message()))
-        fprintf(stderr, "rank %d: %s\n", env.rank, hd__cli_deferred_message());
+    if (code && known && *hd__speaker_deferred() && hd__launch_report_refusal(&env, hd__speaker_deferred()))
+        fprintf(stderr, "rank %d: %s\n", env.rank, hd__speaker_deferred());
     return code;
 }
 

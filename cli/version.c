@@ -1,5 +1,5 @@
 /* heddle version */
-#include "cli/version.h" /* from meson */
+#include "core/base/version.h" /* from meson */
 #include "cli/command.h"
 #include "core/base/base.h"
 

@@ -228,6 +228,12 @@ uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed)
     return XXH3_64bits_withSeed(data, bytes, seed);
 }
 
+uint64_t hd__origin_of(const struct hd_error *err, int32_t rank)
+{
+    static _Atomic uint32_t number;
+    return err->origin ? err->origin : hd__origin(rank, ++number);
+}
+
 double hd__now(void)
 {
     struct timespec t;

@@ -83,6 +83,19 @@ int hd__check_writable(const char *path);
 /* ---- hashing (XXH3 of the xxhash library) */
 uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed);
 
+/* ---- identities of failures: hd_error.origin */
+enum { HD__ORIGIN_ALL = -1 }; /* for a rank: every rank finds it by itself, and calls it by the same number */
+static inline uint64_t hd__origin(int32_t rank, uint32_t number)
+{
+    return (uint64_t)(uint32_t)(rank + 1) << 32 | number;
+}
+static inline int32_t hd__origin_rank(uint64_t origin)
+{
+    return (int32_t)(origin >> 32) - 1;
+}
+/* That of the error; where it has none, a new one of this rank. */
+uint64_t hd__origin_of(const struct hd_error *err, int32_t rank);
+
 /* ---- time: CLOCK_MONOTONIC, seconds */
 double hd__now(void);
 

@@ -10,9 +10,8 @@
 
 int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struct hd_error *err)
 {
-    size_t n = strspn(err->message, "abcdefghijklmnopqrstuvwxyz0123456789_."), length = strcspn(section, ".");
-    int key = !strncmp(err->message, section, length) && err->message[length] == '.';
-    return hd__job_locate_error(job, key ? hd__arena_format(&job->arena, "%.*s", (int)n, err->message) : section, err);
+    const char *key = hd__job_key_of(job, err->message);
+    return hd__job_locate_error(job, key ? key : section, err);
 }
 
 static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)

@@ -108,7 +108,7 @@ static int32_t read_sources(struct hd__job *job, const char *path, struct hd__tr
     if (weighted && plain)
         return hd__job_node_fail(node, err, "%s: either every file has a weight or none", path);
     *out = (struct hd__sources){.at = at, .count = n, .weighted = weighted > 0};
-    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL | HD_OPTION_PATH);
     return HD_OK;
 }
 

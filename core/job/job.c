@@ -163,6 +163,18 @@ const char *hd__job_where(struct hd__job *job, const char *path)
     return best;
 }
 
+const char *hd__job_key_of(struct hd__job *job, const char *text)
+{
+    size_t section = strcspn(text, ". "), n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_.");
+    char *key = hd__arena_format(&job->arena, "%.*s", (int)n, text);
+    for (size_t i = 0; i < hd__job_core_section_count; i++) {
+        const char *name = hd__job_core_sections[i].name;
+        if (section < n && strlen(name) == section && !strncmp(key, name, section))
+            return key;
+    }
+    return NULL;
+}
+
 int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err, const char *format, ...)
 {
     char message[900];

@@ -46,7 +46,7 @@ struct hd__job_value {
     const char *note;                    /* "auto": what stood there before it was resolved; or NULL */
     const struct hd__job_section *owner; /* whose option it is; NULL: the core's */
     json_t *json;
-    uint32_t flags; /* HD_OPTION_GLOBAL: ranks must agree */
+    uint32_t flags; /* HD_OPTION_GLOBAL: ranks must agree; HD_OPTION_PATH */
     uint32_t reserved;
 };
 
@@ -193,6 +193,8 @@ const struct hd__job_value *hd__job_value_get(const struct hd__job *job,
 /* "job.yaml:12:7" or "command line": where a path like "mesh.tp", "optimizer.use" or "strategies.zero.stage"
  * was written, or, where it was not, the nearest thing around it that was. The job owns the text. */
 const char *hd__job_where(struct hd__job *job, const char *path);
+/* The key that a text begins with, of any section: "model.heads" of "model.heads (3) is ...". NULL: none. */
+const char *hd__job_key_of(struct hd__job *job, const char *text);
 /* Fails with the place of `path` in front of the message. */
 int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -206,6 +208,10 @@ const char *hd__job_folder(struct hd__job *job);
 void hd__job_print(const struct hd__job *job, struct hd__text *out);
 /* The same as JSON, without origins. The caller owns the reference. */
 json_t *hd__job_json(const struct hd__job *job);
+
+/* The values that ranks must agree on, by path: texts as they are printed, of paths their names without folders. The
+ * caller owns the reference. */
+json_t *hd__job_global_json(const struct hd__job *job);
 
 /* Section i of the core and its table, for docs and tests: NULL after the last. */
 const char *hd__job_table(size_t i, struct hd__options *table);

@@ -8,6 +8,7 @@
 #define AT(field) offsetof(struct hd__job, field)
 #define G HD_OPTION_GLOBAL
 #define R HD_OPTION_REQUIRED
+#define P HD_OPTION_PATH
 #define ANY .min = 0, .max = 0
 #define FROM(low) .min = low, .max = INFINITY
 #define WITHIN(low, high) .min = low, .max = high
@@ -19,7 +20,7 @@
 #define NAMED(words) .choices = words
 
 static const struct hd_option job_keys[] = {
-    KEY("name", STRING, NULL, ANY, G, name, "names the run's folder; the file's name without .yaml if left out"),
+    KEY("name", STRING, NULL, ANY, 0, name, "names the run's folder; the file's name without .yaml if left out"),
     KEY("steps", INT, NULL, FROM(1), G | R, steps, "optimizer steps to train", .unit = "steps"),
     KEY("seed", INT, "1337", FROM(0), G, seed, "seed of initial weights and of the order of data"),
     KEY("deterministic", ENUM, "normal", ANY, G, deterministic,
@@ -47,7 +48,7 @@ static const struct hd_option device_keys[] = {
 static const struct hd_option liveness_keys[] = {
     KEY("dead_after", DURATION, "5s", WITHIN(0.01, 1e6), G, comm_dead_after,
         "all others have ended so long after a rank died or fell silent"),
-    KEY("late_after", DURATION, "10s", WITHIN(0.01, 1e6), G, late_after,
+    KEY("late_after", DURATION, "10s", WITHIN(0.01, 1e6), 0, late_after,
         "a rank that others wait for longer is named in the log, and again whenever the wait has doubled"),
     KEY("operations", INT, "64", WITHIN(8, 4096), 0, flight_operations,
         "how many of its last operations each rank remembers for a report"),
@@ -66,7 +67,7 @@ static const struct hd_option comm_keys[] = {
         "over send and recv: in one tree whatever the algorithm, or in any order that is the same on all ranks and in "
         "all runs",
         NAMED("tree|any")),
-    KEY("tune", STRING, NULL, ANY, G, comm_tune, "a file of `heddle bench --tune`: which algorithm for which size"),
+    KEY("tune", STRING, NULL, ANY, 0, comm_tune, "a file of `heddle bench --tune`: which algorithm for which size"),
     KEY("timeout", DURATION, "300s", WITHIN(0.01, 1e6), G, comm_timeout, "longest wait of any operation"),
     KEY("progress", ENUM, "between", ANY, 0, comm_progress,
         "who moves data while a rank computes: it itself between instructions, or a thread", NAMED("between|thread")),
@@ -95,8 +96,8 @@ static const struct hd_option schedule_keys[] = {
 };
 
 static const struct hd_option data_keys[] = {
-    KEY("train", LIST, NULL, ANY, G | R, special, "a file, a list, or [{path: a.txt, weight: 0.7}, ...]"),
-    KEY("val", LIST, NULL, ANY, G, special, "the same, for evaluation"),
+    KEY("train", LIST, NULL, ANY, G | R | P, special, "a file, a list, or [{path: a.txt, weight: 0.7}, ...]"),
+    KEY("val", LIST, NULL, ANY, G | P, special, "the same, for evaluation"),
     KEY("val_fraction", FLOAT, "0", WITHIN(0, 0.99), G, val_fraction,
         "the last part of train, held out for evaluation"),
     KEY("seq_len", INT, NULL, WITHIN(1, 1 << 30), G | R, seq_len, "length of a sequence", .unit = "tokens",
@@ -137,16 +138,16 @@ static const struct hd_option recompute_keys[] = {
 };
 
 static const struct hd_option checkpoint_keys[] = {
-    KEY("dir", STRING, NULL, ANY, G, checkpoint_dir, "folder of the checkpoints; runs/NAME/checkpoints if left out"),
+    KEY("dir", STRING, NULL, ANY, 0, checkpoint_dir, "folder of the checkpoints; runs/NAME/checkpoints if left out"),
     KEY("every", INT, "0", FROM(0), G, checkpoint_every, "save after every so many; 0: only at the end",
         .unit = "steps"),
     KEY("keep", INT, "3", FROM(0), G, checkpoint_keep, "how many of the newest stay; 0: all"),
     KEY("async", BOOL, "true", ANY, G, checkpoint_async, "write while training goes on"),
-    KEY("resume", STRING, "auto", ANY, G, resume, "auto (the newest, if there is one), never, or a path"),
+    KEY("resume", STRING, "auto", ANY, G | P, resume, "auto (the newest, if there is one), never, or a path"),
 };
 
 static const struct hd_option metrics_keys[] = {
-    KEY("every", INT, "1", FROM(1), G, metrics_every, "write a line after every so many", .unit = "steps"),
+    KEY("every", INT, "1", FROM(1), 0, metrics_every, "write a line after every so many", .unit = "steps"),
     KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
     KEY("tensorboard", STRING, NULL, ANY, 0, special,
         "folder of event files; none if left out: the short form of {use: tensorboard, dir: FOLDER} in sinks"),

@@ -253,3 +253,30 @@ json_t *hd__job_json(const struct hd__job *job)
     hd__arena_free(&v.arena);
     return out;
 }
+
+/* ---- values that ranks must agree on */
+
+static json_t *without_folders(const json_t *value)
+{
+    const char *text = json_string_value(value), *slash = text ? strrchr(text, '/') : NULL;
+    json_t *copy = json_copy((json_t *)value), *item;
+    const char *key;
+    size_t i;
+    if (slash && slash[1])
+        json_string_set(copy, slash + 1);
+    json_array_foreach(value, i, item) json_array_set_new(copy, i, without_folders(item));
+    json_object_foreach((json_t *)value, key, item) json_object_set_new(copy, key, without_folders(item));
+    return copy;
+}
+
+json_t *hd__job_global_json(const struct hd__job *job)
+{
+    json_t *all = json_object();
+    for (uint32_t i = 0; i < job->values.count; i++) {
+        const struct hd__job_value *v = &job->values.at[i];
+        if (v->flags & HD_OPTION_GLOBAL)
+            json_object_set_new(all, v->path,
+                                v->flags & HD_OPTION_PATH ? without_folders(v->json) : json_string(v->text));
+    }
+    return all;
+}

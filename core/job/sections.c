@@ -257,7 +257,7 @@ static int32_t finish_name(struct hd__job *job, struct hd_error *err)
             *stem = '_';
         job->name = *stem ? stem : "job";
         hd__job_value_set(job, NULL, "job.name", hd__yaml_quote(job->name, &job->arena), json_string(job->name),
-                          "default", HD_OPTION_GLOBAL);
+                          "default", 0);
     }
     for (const char *c = job->name; *c || c == job->name; c++)
         if ((!isalnum((unsigned char)*c) && !strchr("._-", *c)) || *c == 0 || *job->name == '.')
@@ -267,12 +267,12 @@ static int32_t finish_name(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
-static void default_path(struct hd__job *job, const char *path, const char **field, const char *file, uint32_t flags)
+static void default_path(struct hd__job *job, const char *path, const char **field, const char *file)
 {
     if (*field)
         return;
     *field = hd__arena_format(&job->arena, "runs/%s/%s", job->name, file);
-    hd__job_value_set(job, NULL, path, hd__yaml_quote(*field, &job->arena), json_string(*field), "default", flags);
+    hd__job_value_set(job, NULL, path, hd__yaml_quote(*field, &job->arena), json_string(*field), "default", 0);
 }
 
 static int32_t check_schedule(struct hd__job *job, struct hd_error *err)
@@ -322,8 +322,8 @@ int32_t hd__job_sections_read(struct hd__job *job, struct hd_error *err)
     if (rc || (rc = finish_name(job, err)) || (rc = check_schedule(job, err)) || (rc = check_data(job, err)))
         return rc;
     finish_precision(job);
-    default_path(job, "metrics.jsonl", &job->metrics_jsonl, "metrics.jsonl", 0);
+    default_path(job, "metrics.jsonl", &job->metrics_jsonl, "metrics.jsonl");
     if (job->checkpoint)
-        default_path(job, "checkpoint.dir", &job->checkpoint_dir, "checkpoints", HD_OPTION_GLOBAL);
+        default_path(job, "checkpoint.dir", &job->checkpoint_dir, "checkpoints");
     return HD_OK;
 }

@@ -360,6 +360,8 @@ struct hd_program {
 /* Of a pipeline stage; caller frees, and with it all that is in its arena. */
 struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
 void hd__program_free(struct hd_program *p);
+/* A number that stands for all that it computes and communicates: program_hash.c. */
+uint64_t hd__program_hash(const struct hd_program *p);
 /* Records the first fault; always returns 0, so that builders can `return hd__program_fail(...)`. */
 uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

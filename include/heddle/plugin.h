@@ -57,10 +57,14 @@ struct hd_list {
 
 enum { HD_LEVEL_USER = 0, HD_LEVEL_TUNER = 1, HD_LEVEL_DEV = 2 };
 
-/* All ranks must agree on the value; hashed and compared at start. */
+/* All ranks must agree on the value, because it changes the numbers that are trained or how ranks communicate. Before
+ * the first step each rank's text of the value is compared with rank 0's; a difference ends the job on all ranks.
+ * Without the flag the value may differ from rank to rank: paths, threads, the index of a device, logging. */
 #define HD_OPTION_GLOBAL (UINT32_C(1) << 0)
 /* There is no default: a job that leaves it out is refused. */
 #define HD_OPTION_REQUIRED (UINT32_C(1) << 1)
+/* With HD_OPTION_GLOBAL: the value is a path. Names are compared, folders are not: machines may have others. */
+#define HD_OPTION_PATH (UINT32_C(1) << 2)
 
 /* One option. A name with dots, "offload.optimizer", is a nested mapping in the job file. */
 struct hd_option {

@@ -56,6 +56,9 @@ struct hd_error {
     int64_t peer;    /* rank at fault, -1 if none */
     char where[128]; /* file:line:column, instruction, or component; may be empty */
     char message[1024];
+    /* Identity of the failure. High half: the rank that found it + 1, 0 where every rank finds it by itself; low half:
+     * its number there. The core sets it, and tells failures apart by it when a job ends. 0: not known. */
+    uint64_t origin;
 };
 
 #define HD_ERROR_INIT                                      \
@@ -87,6 +90,8 @@ static inline void hd_error_copy(struct hd_error *to, const struct hd_error *fro
     to->native = from->native;
     to->peer = from->peer;
     memcpy(to->message, from->message, sizeof to->message);
+    if (to->struct_size >= sizeof *to) /* older plug-ins have a shorter struct */
+        to->origin = from->struct_size >= sizeof *from ? from->origin : 0;
 }
 
 /* "?" of an unknown one. */

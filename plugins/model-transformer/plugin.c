@@ -93,7 +93,7 @@ static const struct hd_option options[] = {
      .offset = FIELD(norm_eps)},
     {.name = "from",
      .type = HD_OPT_STRING,
-     .flags = HD_OPTION_GLOBAL,
+     .flags = HD_OPTION_GLOBAL | HD_OPTION_PATH,
      .help = "a Hugging Face folder: config.json (gpt2, llama, mistral, qwen2, qwen3, mixtral) and safetensors weights",
      .offset = FIELD(from)},
 };

@@ -42,7 +42,7 @@ static const struct hd_option options[] = {
     {.name = "schedule",
      .type = HD_OPT_STRING,
      .value = "1f1b",
-     .flags = HD_OPTION_GLOBAL,
+     .flags = HD_OPTION_GLOBAL | HD_OPTION_PATH,
      .help = "with mesh.pp above 1, the order of micro-batches: gpipe, 1f1b, interleaved, zb-h1, zb-v, or FILE.csv",
      .offset = offsetof(struct settings, pipe.schedule)},
     {.name = "virtual",
@@ -57,7 +57,7 @@ static const struct hd_option options[] = {
     {.name = "split",
      .type = HD_OPT_LIST,
      .value = "layers",
-     .flags = HD_OPTION_GLOBAL,
+     .flags = HD_OPTION_GLOBAL | HD_OPTION_PATH,
      .help = "layers to chunks: evenly by layers, balanced by params, by an estimate of time, or by FILE.csv that "
              "metrics.blocks"
              " wrote; or a list: layers of each chunk",

@@ -266,21 +266,30 @@ void hd__store_abort(struct hd_store *store, const char *reason)
 
 void hd__store_fail(struct hd_store *store, int32_t code, const char *reason)
 {
+    struct hd_error err = HD_ERROR_INIT;
+    hd_fail(&err, code, "%s", reason);
+    hd__store_end(store, &err);
+}
+
+void hd__store_end(struct hd_store *store, const struct hd_error *err)
+{
+    uint64_t origin = hd__origin_of(err, store->rank);
+    uint8_t value[1024];
     char cause[512];
-    snprintf(cause, sizeof cause, "rank %d: %.400s", store->rank, reason);
+    snprintf(cause, sizeof cause, "rank %d: %.400s", store->rank, err->message);
     if (store->local) {
-        hd__store_local_abort(store, cause);
+        hd__store_local_abort(store, origin, cause);
         return;
     }
     struct hd__frame f = {.type = WIRE_ABORT,
-                          .arg = code,
-                          .value = (const uint8_t *)reason,
-                          .value_bytes = (uint32_t)HD__MIN(strlen(reason), 1024u)};
+                          .arg = err->code,
+                          .value = value,
+                          .value_bytes = hd__store_wire_put_end(value, sizeof value, origin, err->message)};
     double until = hd__now() + 1;
     hd__store_send_dump(store, HD__DUMP_FINAL);
     if (hd__store_send(store, &f, until) == HD_OK)
         while (hd__store_liveness_check(&store->live, NULL, NULL) == HD_OK &&
                hd__now() < until) /* the server's answer */
             usleep(200);
-    hd__store_record_end(store, HD_E_CANCELLED, code, store->rank, cause);
+    hd__store_record_end(store, HD_E_CANCELLED, err->code, store->rank, origin, cause);
 }

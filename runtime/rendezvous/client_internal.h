@@ -65,7 +65,8 @@ int32_t hd__store_send(struct hd_store *s, const struct hd__frame *frame, double
 void *hd__store_thread(void *store); /* the thread */
 /* Sends this rank's part, HD__GATHER_...; at the end only once. */
 void hd__store_send_dump(struct hd_store *s, int32_t what);
-void hd__store_record_end(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, const char *cause);
+void hd__store_record_end(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, uint64_t origin,
+                          const char *cause);
 
 /* client_connect.c: once. HD_E_IO: nobody listens yet, or somebody let us go without a word. */
 int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline,
@@ -77,7 +78,7 @@ void hd__store_local_remove(struct hd_store *s, const char *key);
 int32_t hd__store_local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline,
                             struct hd_error *err);
 int32_t hd__store_local_barrier(struct hd_store *s, const char *name, double deadline, struct hd_error *err);
-void hd__store_local_abort(struct hd_store *s, const char *cause);
+void hd__store_local_abort(struct hd_store *s, uint64_t origin, const char *cause);
 void hd__store_local_close(struct hd_store *s);
 
 #endif

@@ -65,9 +65,10 @@ static void on_reply(struct hd_store *s, const struct hd__frame *f)
     pthread_mutex_unlock(&s->lock);
 }
 
-void hd__store_record_end(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, const char *cause)
+void hd__store_record_end(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, uint64_t origin,
+                          const char *cause)
 {
-    hd__store_liveness_record(&s->live, code, fault, rank, cause);
+    hd__store_liveness_record(&s->live, code, fault, rank, origin, cause);
     wake_waiters(s);
 }
 
@@ -122,18 +123,20 @@ void hd__store_set_status_provider(struct hd_store *store, const struct hd__stor
 
 static void on_frame(struct hd_store *s, const struct hd__frame *f)
 {
-    char cause[512];
-    snprintf(cause, sizeof cause, "%.*s", (int)HD__MIN(f->value_bytes, 500u), (const char *)f->value);
+    char cause[512] = "";
+    uint64_t origin = 0;
     if (f->type == WIRE_REPLY)
         on_reply(s, f);
     else if (f->type == WIRE_DUMP_REQUEST)
         hd__store_send_dump(s, HD__DUMP_SNAPSHOT);
     else if (f->type == WIRE_DEAD || f->type == WIRE_ABORT) /* before anything is cancelled */
         hd__store_send_dump(s, HD__DUMP_FINAL);
+    if (f->type == WIRE_DEAD || f->type == WIRE_ABORT)
+        hd__store_wire_end(f, &origin, cause, sizeof cause);
     if (f->type == WIRE_DEAD)
-        hd__store_record_end(s, HD_E_PEER, HD_E_PEER, f->arg, cause);
+        hd__store_record_end(s, HD_E_PEER, HD_E_PEER, f->arg, origin, cause);
     else if (f->type == WIRE_ABORT)
-        hd__store_record_end(s, HD_E_CANCELLED, (int32_t)f->id, f->arg, cause);
+        hd__store_record_end(s, HD_E_CANCELLED, (int32_t)f->id, f->arg, origin, cause);
 }
 
 /* Reads what is there. NULL, or why the connection is over. */
@@ -165,7 +168,7 @@ static void record_server_loss(struct hd_store *s, const char *why)
         snprintf(cause, sizeof cause, "rank %d, which serves the rendezvous, is gone (%s)", s->server_rank, why);
     else
         snprintf(cause, sizeof cause, "the launcher is gone (%s)", why);
-    hd__store_record_end(s, HD_E_PEER, HD_E_PEER, s->server_rank, cause);
+    hd__store_record_end(s, HD_E_PEER, HD_E_PEER, s->server_rank, 0, cause);
 }
 
 static int stopped(struct hd_store *s)

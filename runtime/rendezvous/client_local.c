@@ -78,13 +78,14 @@ int32_t hd__store_local_barrier(struct hd_store *s, const char *name, double dea
     return code;
 }
 
-void hd__store_local_abort(struct hd_store *s, const char *cause)
+void hd__store_local_abort(struct hd_store *s, uint64_t origin, const char *cause)
 {
     struct hd__local_store *store_space = s->local;
     pthread_mutex_lock(&store_space->lock);
     for (int32_t r = 0; r < store_space->size; r++)
         if (store_space->ranks[r])
-            hd__store_liveness_record(&store_space->ranks[r]->live, HD_E_CANCELLED, HD_E_CANCELLED, s->rank, cause);
+            hd__store_liveness_record(&store_space->ranks[r]->live, HD_E_CANCELLED, HD_E_CANCELLED, s->rank, origin,
+                                      cause);
     pthread_cond_broadcast(&store_space->changed);
     pthread_mutex_unlock(&store_space->lock);
 }

@@ -29,6 +29,8 @@ int32_t hd__store_liveness_check(struct hd__liveness *live, int32_t *rank, struc
     if (err) {
         err->peer = live->rank;
         err->scope = HD_SCOPE_PROCESS;
+        if (err->struct_size >= sizeof *err)
+            err->origin = live->origin;
     }
     return hd_fail(err, code, "%s", live->cause);
 }
@@ -38,12 +40,14 @@ int32_t hd__store_liveness_fault(const struct hd__liveness *live)
     return atomic_load_explicit(&live->code, memory_order_acquire) ? live->fault : HD_OK;
 }
 
-void hd__store_liveness_record(struct hd__liveness *live, int32_t code, int32_t fault, int32_t rank, const char *cause)
+void hd__store_liveness_record(struct hd__liveness *live, int32_t code, int32_t fault, int32_t rank, uint64_t origin,
+                               const char *cause)
 {
     pthread_mutex_lock(&live->lock);
     if (atomic_load(&live->code) == HD_OK) {
         live->rank = rank;
         live->fault = fault;
+        live->origin = origin;
         snprintf(live->cause, sizeof live->cause, "%s", cause);
         atomic_store_explicit(&live->code, code, memory_order_release);
         if (live->notify)

@@ -15,6 +15,7 @@ struct hd__liveness {
     _Atomic int32_t code; /* HD_OK while all is well; then HD_E_PEER or HD_E_CANCELLED */
     int32_t rank;         /* who died or aborted; -1: the launcher, or unknown */
     int32_t fault;        /* why who aborted did, HD_E_...; HD_E_PEER of a death */
+    uint64_t origin;      /* of the failure, as in struct hd_error; 0 of a death, and of what the server found */
     pthread_mutex_t lock;
     void (*notify)(void *user, const char *cause);
     void *user;
@@ -25,12 +26,13 @@ struct hd__liveness {
 void hd__store_liveness_init(struct hd__liveness *live);
 void hd__store_liveness_finish(struct hd__liveness *live);
 /* [any-thread] HD_OK; or HD_E_PEER with the rank that died, or HD_E_CANCELLED with the rank that aborted. `err` gets
- * the cause. Both may be NULL. */
+ * the cause, its rank and its origin. Both may be NULL. */
 int32_t hd__store_liveness_check(struct hd__liveness *live, int32_t *rank, struct hd_error *err);
 /* [any-thread] Why: of an event that was recorded, else HD_OK. */
 int32_t hd__store_liveness_fault(const struct hd__liveness *live);
 /* [any-thread] Records an event; only the first counts. */
-void hd__store_liveness_record(struct hd__liveness *live, int32_t code, int32_t fault, int32_t rank, const char *cause);
+void hd__store_liveness_record(struct hd__liveness *live, int32_t code, int32_t fault, int32_t rank, uint64_t origin,
+                               const char *cause);
 /* [control] Called once, from the listening thread, when something happens: the place to call a transport's abort().
  * Called at once if it already has. NULL removes it; after that returns, no call is under way. */
 void hd__store_liveness_notify(struct hd__liveness *live, void (*notify)(void *user, const char *cause), void *user);

@@ -18,14 +18,16 @@
 
 void hd__server_send_end(struct hd__server *s, struct server_conn *c)
 {
-    hd__server_conn_send(c, &(struct hd__frame){.type = s->end.code == HD_E_PEER ? WIRE_DEAD : WIRE_ABORT,
-                                                .id = (uint32_t)s->end.fault,
-                                                .arg = s->end.rank,
-                                                .value = (const uint8_t *)s->end.cause,
-                                                .value_bytes = (uint32_t)strlen(s->end.cause)});
+    uint8_t value[WIRE_ORIGIN + sizeof s->end.cause];
+    struct hd__frame f = {.type = s->end.code == HD_E_PEER ? WIRE_DEAD : WIRE_ABORT,
+                          .id = (uint32_t)s->end.fault,
+                          .arg = s->end.rank,
+                          .value = value,
+                          .value_bytes = hd__store_wire_put_end(value, sizeof value, s->end.origin, s->end.cause)};
+    hd__server_conn_send(c, &f);
 }
 
-void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, const char *cause)
+void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, uint64_t origin, const char *cause)
 {
     char slept[128];
     if (s->end.code != HD_OK)
@@ -37,11 +39,13 @@ void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, const
                  s->options.rank, s->slept);
         fault = HD_E_PEER;
         rank = s->options.rank;
+        origin = 0;
         cause = slept;
     }
     s->end.code = fault == HD_E_PEER ? HD_E_PEER : HD_E_CANCELLED;
     s->end.fault = fault;
     s->end.rank = rank;
+    s->end.origin = origin;
     atomic_store(&s->ended_by, rank);
     snprintf(s->end.cause, sizeof s->end.cause, "%s", cause);
     for (uint32_t i = 0; i < s->conns.count; i++)
@@ -76,7 +80,7 @@ static void deliver_dumps(struct hd__server *s)
     for (uint32_t i = 0; i < s->conns.count; i++)
         s->conns.at[i]->closing |= s->conns.at[i]->leaving;
     if (code != HD_OK && s->end.code == HD_OK)
-        hd__server_end_job(s, code, rank, cause);
+        hd__server_end_job(s, code, rank, 0, cause);
 }
 
 /* ---- who has not come */
@@ -134,7 +138,7 @@ static void log_absent_ranks(struct hd__server *s, double now)
     s->absent_logged = now - (s->first_connected ? s->first_connected : s->opened);
     snprintf(cause, sizeof cause, "%s did not come within %.0f s", who, s->absent_logged);
     if (s->first_connected && s->options.timeout > 0 && s->absent_logged >= s->options.timeout)
-        hd__server_end_job(s, HD_E_PEER, first, cause);
+        hd__server_end_job(s, HD_E_PEER, first, 0, cause);
     else
         hd__log(HD_LOG_WARN, NULL, "%s", cause);
 }

@@ -53,7 +53,7 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
         char text[256];
         s->rank_state[rank] = HD__RANK_DEAD;
         snprintf(text, sizeof text, "rank %d died (%s)", rank, cause);
-        hd__server_end_job(s, HD_E_PEER, rank, text);
+        hd__server_end_job(s, HD_E_PEER, rank, 0, text);
     }
     atomic_fetch_add(&s->gone, 1);
 }

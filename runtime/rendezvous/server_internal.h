@@ -51,6 +51,7 @@ struct hd__server {
     struct {
         _Atomic int32_t code; /* HD_E_PEER or HD_E_CANCELLED; set before ended_by */
         int32_t rank, fault;  /* who; why who gave up did */
+        uint64_t origin;      /* of the failure that it gave up for; else 0 */
         char cause[512];
     } end; /* the first death or abort, told to ranks that connect later too */
     struct hd__dump_collect dumps;
@@ -60,7 +61,7 @@ struct hd__server {
 };
 
 /* server.c */
-void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, const char *cause);
+void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, uint64_t origin, const char *cause);
 void hd__server_send_end(struct hd__server *s, struct server_conn *c);
 /* A rank has waited so long: asks all what they do. */
 void hd__server_request_dumps(struct hd__server *s, double waited, double now);

@@ -173,7 +173,8 @@ static void on_barrier(struct hd__server *s, struct server_conn *c, const struct
 
 void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
 {
-    char cause[512];
+    char cause[512], reason[401];
+    uint64_t origin;
     if (c->rank < 0) {
         on_hello(s, c, f);
         return;
@@ -192,10 +193,13 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
         on_barrier(s, c, f, now);
         break;
     case WIRE_ABORT:
-        snprintf(cause, sizeof cause, "rank %d: %.*s", c->rank, (int)HD__MIN(f->value_bytes, 400u),
-                 (const char *)f->value);
+        if (!hd__store_wire_end(f, &origin, reason, sizeof reason)) {
+            c->closing = 1;
+            break;
+        }
+        snprintf(cause, sizeof cause, "rank %d: %s", c->rank, reason);
         /* A rank that gives up because its transport lost another did not die itself. */
-        hd__server_end_job(s, f->arg < 0 && f->arg != HD_E_PEER ? f->arg : HD_E_CANCELLED, c->rank, cause);
+        hd__server_end_job(s, f->arg < 0 && f->arg != HD_E_PEER ? f->arg : HD_E_CANCELLED, c->rank, origin, cause);
         break;
     case WIRE_DUMP:
         hd__server_dump_put(&s->dumps, c->rank, f->arg == HD__DUMP_FINAL ? HD__DUMP_FINAL : HD__DUMP_SNAPSHOT, f->value,

@@ -81,8 +81,11 @@ int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadl
 
 /* What this rank knows of the others' lives; never NULL, lives as long as the store. */
 struct hd__liveness *hd__store_liveness(struct hd_store *store);
-/* Ends the job: every rank, this one too, learns `reason` within a second. `code` is why, HD_E_.... Where several ranks do so at
- * once, the first that the server heard counts for all of them: it is known when this returns. */
+/* Ends the job: every rank, this one too, learns the error's message and origin within a second; an error without an
+ * origin gets a new one, of this rank. Of several ranks that do so at once, the first that the server heard counts for
+ * all of them: it is known when this returns. */
+void hd__store_end(struct hd_store *store, const struct hd_error *err);
+/* The same for a new error. */
 void hd__store_fail(struct hd_store *store, int32_t code, const char *reason);
 void hd__store_abort(struct hd_store *store, const char *reason); /* the same by request: HD_E_CANCELLED */
 /* For tests of faults: breaks the connection to the server, as a network would. */

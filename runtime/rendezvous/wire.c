@@ -1,6 +1,7 @@
 /* Frames to bytes and back. The parser is a pure function of its input: the robustness test feeds it noise. */
 #include "runtime/rendezvous/wire.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -20,6 +21,24 @@ void hd__store_wire_put_u32(uint8_t *at, uint32_t value)
 {
     for (int i = 0; i < 4; i++)
         at[i] = (uint8_t)(value >> 8 * i);
+}
+
+uint32_t hd__store_wire_put_end(uint8_t *out, size_t room, uint64_t origin, const char *cause)
+{
+    size_t bytes = strnlen(cause, room - WIRE_ORIGIN);
+    hd__store_wire_put_u32(out, (uint32_t)origin);
+    hd__store_wire_put_u32(out + 4, (uint32_t)(origin >> 32));
+    memcpy(out + WIRE_ORIGIN, cause, bytes);
+    return (uint32_t)(WIRE_ORIGIN + bytes);
+}
+
+int hd__store_wire_end(const struct hd__frame *f, uint64_t *origin, char *cause, size_t room)
+{
+    if (f->value_bytes < WIRE_ORIGIN)
+        return 0;
+    *origin = hd__store_wire_u32(f->value) | (uint64_t)hd__store_wire_u32(f->value + 4) << 32;
+    snprintf(cause, room, "%.*s", (int)(f->value_bytes - WIRE_ORIGIN), (const char *)f->value + WIRE_ORIGIN);
+    return 1;
 }
 
 /* Header: version u8, type u8, key bytes u16, value bytes u32, id u32, arg i32. */

@@ -16,7 +16,8 @@ enum {
     WIRE_FRAME_MAX = WIRE_HEADER + WIRE_KEY_MAX + WIRE_VALUE_MAX,
     WIRE_SECRET = 16,
     WIRE_HELLO = 8 + WIRE_SECRET, /* rank, size, secret */
-    WIRE_VERSION = 1
+    WIRE_ORIGIN = 8,              /* in front of the cause in ABORT and DEAD: hd_error.origin */
+    WIRE_VERSION = 2
 };
 
 /* X(constant, value, longest value, key wanted). Requests carry an id that the reply repeats; `arg` is a time in
@@ -63,6 +64,10 @@ size_t hd__store_wire_write(uint8_t *out, const struct hd__frame *frame);
 /* 4 bytes, little-endian, at any address. */
 uint32_t hd__store_wire_u32(const uint8_t *at);
 void hd__store_wire_put_u32(uint8_t *at, uint32_t value);
+/* The value of an ABORT or DEAD: put writes it, cut where there is no room, and returns its bytes; the other reads it,
+ * and returns 0 where it is too short. */
+uint32_t hd__store_wire_put_end(uint8_t *out, size_t room, uint64_t origin, const char *cause);
+int hd__store_wire_end(const struct hd__frame *frame, uint64_t *origin, char *cause, size_t room);
 /* 1 if equal; takes the same time wherever the difference lies. */
 int hd__store_wire_equal(const uint8_t *a, const uint8_t *b, size_t bytes);
 

@@ -31,7 +31,7 @@ struct saving {
 /* What every rank says after a phase. */
 struct phase_status {
     int32_t code, reserved;
-    uint64_t written;
+    uint64_t written, origin;
     char message[512];
 };
 
@@ -44,13 +44,18 @@ static int32_t agree_on_status(struct saving *s, int32_t rc, struct hd_error *er
     if (s->ranks == 1)
         return rc;
     s->total = 0;
-    snprintf(mine.message, sizeof mine.message, "%.500s", rc ? err->message : "");
+    if (rc && err) {
+        mine.origin = err->origin = hd__origin_of(err, (int32_t)s->rank);
+        snprintf(mine.message, sizeof mine.message, "%.500s", err->message);
+    }
     all = hd__alloc(s->ranks * sizeof *all);
     int32_t result = peers->all_gather(peers->user, &mine, sizeof mine, all, err);
     for (uint32_t r = 0; r < s->ranks && !result; r++) {
         s->total += all[r].written;
-        if (all[r].code && err)
+        if (all[r].code && err) {
             err->peer = (int32_t)r;
+            err->origin = all[r].origin;
+        }
         if (all[r].code) {
             all[r].message[sizeof all[r].message - 1] = '\0';
             result = r == s->rank ? rc : hd_fail(err, all[r].code, "rank %u: %s", r, all[r].message);

@@ -7,46 +7,43 @@
 #include "core/base/base.h"
 #include "core/base/timed_wait.h"
 #include "runtime/rendezvous/liveness.h"
+#include "service/report/speaker.h"
 
 #define POLL_SECONDS 0.1
 
-/* The call is inside another library for good, or comes back any moment: what it uses stays as it is. Where another rank refused
- * the job, that one has said why. */
-static void exit_process(struct hd__launch_exit_watchdog *w, const char *why)
+/* The call is inside another library for good, or comes back any moment: what it uses stays as it is. */
+static void exit_process(struct hd__launch_exit_watchdog *w)
 {
-    int refused = hd__store_liveness_fault(hd__store_liveness(w->store)) == HD_E_INVALID;
-    if (!refused)
-        hd__log(HD_LOG_ERROR, NULL, "%s, so this rank ends, while %s", why, w->phase);
+    int code = hd__speaker_abandon(w->store, w->phase);
     hd__store_leave(w->store);
     if (w->server)
         hd__server_drain(w->server, hd__now() + 2);
     fflush(NULL);
-    _exit(refused ? 2 : 1);
+    _exit(code);
 }
 
 /* In the end the rank that serves leaves when it is done, and does not wait for ever for who is late. */
-static int job_has_ended(const struct hd__launch_exit_watchdog *w, struct hd_error *why)
+static int job_has_ended(const struct hd__launch_exit_watchdog *w)
 {
-    int32_t rank = -1, code = hd__store_liveness_check(hd__store_liveness(w->store), &rank, why);
+    int32_t rank = -1, code = hd__store_liveness_check(hd__store_liveness(w->store), &rank, NULL);
     return code && !(w->closing && code == HD_E_PEER && rank >= 0 && rank == hd__store_server_rank(w->store));
 }
 
 static void *watch_call(void *user)
 {
     struct hd__launch_exit_watchdog *w = user;
-    struct hd_error end = HD_ERROR_INIT;
     double since = 0;
     pthread_mutex_lock(&w->lock);
     while (!w->call_returned && !w->exiting) {
         struct timespec until = hd__cond_until(hd__now() + POLL_SECONDS);
         pthread_cond_timedwait(&w->changed, &w->lock, &until);
-        if (!since && job_has_ended(w, &end))
+        if (!since && job_has_ended(w))
             since = hd__now();
         w->exiting = !w->call_returned && since && hd__now() > since + HD__LAUNCH_EXIT_WATCHDOG_SECONDS;
     }
     pthread_mutex_unlock(&w->lock);
     if (w->exiting)
-        exit_process(w, end.message);
+        exit_process(w);
     return NULL;
 }
 

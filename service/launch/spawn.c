@@ -12,6 +12,7 @@
 
 #include "runtime/cpu/affinity.h"
 #include "service/launch/external.h"
+#include "service/report/speaker.h"
 
 #define GRACE_SECONDS 4.0 /* seconds that the other ranks have to end by themselves after one failed */
 
@@ -59,17 +60,6 @@ struct failure {
     int32_t rank, killed;
     double since; /* of the first in any case */
 };
-
-/* A rank that refused, stopped or gave up has said why. One that ended without a word, as the rendezvous saw it, has not. */
-static void report_exit(const struct child *children, const struct failure *first, int32_t culprit, int32_t why)
-{
-    int32_t rank = culprit >= 0 ? culprit : first->rank;
-    const struct child *child = &children[rank];
-    int said = child->exit_code == 2 || child->exit_code == 3 || (child->exit_code <= 1 && why == HD_E_CANCELLED);
-    if (first->code && !child->signal && !said)
-        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) ended with exit code %d", rank, (int)child->pid,
-                child->exit_code);
-}
 
 /* A child ended, or was stopped or continued: a stopped one cannot end by itself when it has to. */
 static void record_status(struct child *child, int32_t rank, int status, struct failure *first)
@@ -168,7 +158,7 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
     struct failure first;
-    int32_t culprit = -1, why = HD_OK;
+    int32_t culprit = -1, why = HD_OK, rank;
     if (hd__server_open(options, &server, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
         signal_all(children, n, SIGKILL);
@@ -183,7 +173,9 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
     first = wait_children(children, n, options->dead_after, signals);
     culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
-    report_exit(children, &first, culprit, why);
+    rank = culprit >= 0 ? culprit : first.rank;
+    if (first.code)
+        hd__speaker_exit(rank, (int32_t)children[rank].pid, children[rank].exit_code, children[rank].signal, why);
     return !first.killed && culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : first.code;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "service/report/diagnose_internal.h"
+#include "service/report/speaker.h"
 
 const char *hd__report_diagnosis_name(int32_t kind)
 {
@@ -133,11 +134,18 @@ static void describe_dead_rank(struct hd__report_context *c, int32_t rank)
         snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "%.400s", end_text(c, "cause"));
 }
 
-/* Did the rank that ended the job do so because of what another did, or did not? */
-static int is_secondary_failure(const char *code)
+/* HD_OK where the report has none, or one of a later version. */
+static int32_t end_code(const struct hd__report_context *c)
 {
-    return !strcmp(code, "timed out") || !strcmp(code, "mismatch") || !strcmp(code, "peer lost") ||
-           !strcmp(code, "cancelled") || !*code;
+    static const int32_t codes[] = {
+#define DIAGNOSIS_CODE(constant, value, name) constant,
+        HD_CODES(DIAGNOSIS_CODE)
+#undef DIAGNOSIS_CODE
+    };
+    size_t i = HD__COUNT(codes);
+    while (--i && strcmp(hd_code_name(codes[i]), end_text(c, "code")))
+        continue;
+    return codes[i];
 }
 
 /* By rank: its part, and what it waits for. What claims to be of no rank of the job is left out. */
@@ -170,14 +178,14 @@ static void index_ranks(struct hd__report_context *c)
 void hd__report_diagnose(const json_t *report, struct hd__report_diagnosis *diagnosis)
 {
     struct hd__report_context c = {.report = report, .end = json_object_get(report, "end"), .diagnosis = diagnosis};
-    int32_t rank = c.end ? (int32_t)json_integer_value(json_object_get(c.end, "rank")) : -1;
+    int32_t rank = c.end ? (int32_t)json_integer_value(json_object_get(c.end, "rank")) : -1, code = end_code(&c);
     *diagnosis = (struct hd__report_diagnosis){.rank = -1, .op_rank = -1};
     index_ranks(&c);
     if (find_mismatch(&c)) /* whatever came of it */
         ;
-    else if (rank >= 0 && !strcmp(end_text(&c, "code"), "peer lost"))
+    else if (rank >= 0 && code == HD_E_PEER)
         describe_dead_rank(&c, rank);
-    else if (!is_secondary_failure(end_text(&c, "code")) ||
+    else if ((code != HD_OK && !hd__speaker_blames_another(code)) ||
              (!hd__report_walk_wait_graph(&c) && *end_text(&c, "cause"))) {
         hd__report_attribute(&c, HD__DIAGNOSIS_FAILED, rank, NULL);
         snprintf(diagnosis->summary, sizeof diagnosis->summary, "%.1000s", end_text(&c, "cause"));

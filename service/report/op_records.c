@@ -110,7 +110,7 @@ const char *hd__report_op_record_text(const struct hd__report_op_record *s, char
 {
     int group = (int)strcspn(s->channel, " "), n;
     n = snprintf(out, 256, "#%lld %.40s(%.*s)", (long long)s->instr, s->name, HD__MIN(group, 60), s->channel);
-    if (strcmp(s->name, "barrier"))
+    if (s->bytes)
         n += snprintf(out + n, 256 - (size_t)n, " %.8s%s%.8s count %lld", s->dtype, *s->redop ? " " : "", s->redop,
                       (long long)s->count);
     if (s->calls > 1 && n < 256)

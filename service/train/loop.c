@@ -26,8 +26,8 @@ struct loop {
     double step_s, comm_s, peak_flops;           /* peak: FLOP/s of all ranks' devices */
     int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
-    struct hd__metrics *metrics;   /* of rank 0 */
-    int is_leader, barrier_failed; /* failed_meeting: with the others, before the first step */
+    struct hd__metrics *metrics; /* of rank 0 */
+    int is_leader;
 };
 
 static volatile sig_atomic_t stop_signal;
@@ -117,7 +117,9 @@ static int32_t fail_diverged(struct loop *l, struct hd_error *err)
     int32_t found = find_nonfinite(l, where, err);
     if (found < 0)
         return found;
-    /* Where another rank found it, that one says so. */
+    /* The rank that found it says so; of several that did, one. */
+    if (where[0] && !l->p->local_axes)
+        err->origin = hd__speaker_shared(&l->s.speaker, (uint32_t)l->progress.step + 1);
     return hd_fail(err, where[0] || l->s.env->size == 1 ? HD_E_INVALID : HD_E_CANCELLED,
                    "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. "
                    "Nothing of this step is saved. %s",
@@ -349,7 +351,7 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
 static int32_t barrier(struct loop *l, struct hd_error *err)
 {
     int32_t rc = hd__exec_barrier(l->s.exec, err);
-    l->barrier_failed = rc != HD_OK;
+    l->s.speaker.barrier_failed = rc != HD_OK;
     return rc;
 }
 
@@ -360,12 +362,12 @@ static int32_t load_checkpoint(struct loop *l, struct hd_error *err)
     int32_t rc = HD_OK;
     if (!l->checkpointer)
         return HD_OK;
-    hd__exec_set_status(l->s.exec, "looking whether a checkpoint can be saved");
+    hd__train_session_phase(&l->s, "looking whether a checkpoint can be saved");
     if (l->is_leader)
         rc = hd__train_checkpointer_check_dir(l->checkpointer, err);
     if (!rc)
         rc = barrier(l, err);
-    hd__exec_set_status(l->s.exec, "loading a checkpoint");
+    hd__train_session_phase(&l->s, "loading a checkpoint");
     if (!rc)
         rc = hd__train_checkpointer_load(l->checkpointer, l->job->resume, NULL, &l->progress, err);
     if (rc != HD_E_NOTFOUND)
@@ -377,11 +379,11 @@ static int32_t load_checkpoint(struct loop *l, struct hd_error *err)
 static int32_t init_run(struct loop *l, struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    hd__exec_set_status(l->s.exec, "making parameters");
+    hd__train_session_phase(&l->s, "making parameters");
     if (!l->progress.step)
         rc = hd__train_session_init_params(&l->s, err);
     l->saved = l->progress.step ? l->progress.step : -1;
-    hd__exec_set_status(l->s.exec, "finding its place in the data");
+    hd__train_session_phase(&l->s, "finding its place in the data");
     return rc ? rc : hd__train_feed_seek(l->s.train_feed, l->progress.sequence, err);
 }
 
@@ -389,7 +391,7 @@ static int32_t init_run(struct loop *l, struct hd_error *err)
 static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct hd_error *err)
 {
     int32_t rc = check_blocks(l, err);
-    hd__exec_set_status(l->s.exec, "opening the metrics");
+    hd__train_session_phase(&l->s, "opening the metrics");
     if (!rc && l->is_leader && l->progress.step < l->job->steps)
         rc = open_metrics(l, compiled, err);
     if (!rc)
@@ -418,85 +420,11 @@ static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct
     return open_files(l, compiled, err);
 }
 
-/* "rank 2: "; a rank's words begin with it where another has them. */
-static size_t rank_prefix(int32_t rank, char name[24])
-{
-    return (size_t)snprintf(name, 24, "rank %d: ", rank);
-}
-
-static int is_remote_failure(const struct loop *l, const struct hd_error *err)
-{
-    char name[24];
-    return err->code == HD_E_PEER || err->code == HD_E_CANCELLED ||
-           (err->peer >= 0 && err->peer != l->s.env->rank &&
-            !strncmp(err->message, name, rank_prefix(err->peer, name)));
-}
-
-/* A transport that another rank aborted may know a moment before the rendezvous says who it was. */
-static void wait_for_cause(const struct loop *l, const struct hd_error *err)
-{
-    double until = hd__now() + 0.5;
-    while (is_remote_failure(l, err) && !hd__store_liveness_check(hd__store_liveness(l->s.store), NULL, NULL) &&
-           hd__now() < until)
-        usleep(1000);
-}
-
-/* Who ended the job, where it was not this rank, in a few words: the report has all of them. "rank 2 died (silent for 2.0 s)",
- * "rank 2 gave up". 0: this rank has something of its own to say. */
-static int failed_elsewhere(const struct loop *l, const struct hd_error *err, struct hd_error *end)
-{
-    int32_t rank = -1, code = hd__store_liveness_check(hd__store_liveness(l->s.store), &rank, end);
-    char name[24];
-    if (code == HD_OK || rank == l->s.env->rank || (!is_remote_failure(l, err) && !strstr(end->message, err->message)))
-        return 0;
-    if (!strncmp(end->message, name, rank_prefix(rank, name)))
-        snprintf(end->message, sizeof end->message, "rank %d gave up", rank);
-    else
-        end->message[strcspn(end->message, ":")] = '\0';
-    return 1;
-}
-
-/* One rank says what happened, the others whose failure it is. */
-static void report_failure(struct loop *l, const struct hd_error *err)
-{
-    struct hd_error end = HD_ERROR_INIT;
-    if (l->s.store) {
-        wait_for_cause(l, err);
-        hd__train_session_fail(&l->s, err->code == HD_E_INVALID ? HD_E_INTERNAL : err->code,
-                               err->message); /* no refusal: see below */
-    }
-    if (l->s.store && failed_elsewhere(l, err, &end))
-        hd__log(HD_LOG_ERROR, NULL, "%s, so this rank ends", end.message);
-    else
-        hd__log(HD_LOG_ERROR, NULL, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
-}
-
-/* Before the first step: was the job refused, by this rank or another? Else it failed, as a step may: who died, or did not do
- * what the others did when they met. */
-static int is_refused(const struct loop *l, const struct hd_error *err)
-{
-    struct hd__liveness *live = l->s.store ? hd__store_liveness(l->s.store) : NULL;
-    int32_t rank = -1;
-    if (live)
-        wait_for_cause(l, err);
-    if (live && hd__store_liveness_check(live, &rank, NULL) && rank != l->s.env->rank)
-        return hd__store_liveness_fault(live) == HD_E_INVALID;
-    return !l->barrier_failed && err->code != HD_E_TIMEOUT && err->code != HD_E_PEER && err->code != HD_E_CANCELLED;
-}
-
-/* Where another refused the job it has said why, and this rank is silent. */
-static void report_refusal(struct loop *l, const struct hd_error *err)
-{
-    if (!hd__train_session_reported(&l->s, err))
-        hd__log(HD_LOG_ERROR, NULL, "%s", err->message);
-    hd__train_session_fail(&l->s, HD_E_INVALID, err->message);
-}
-
 int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct loop l = {.job = compiled->job, .is_leader = env->rank == 0};
-    int stopped = 0, prepared, code;
+    int stopped = 0, prepared, code = 0;
     int32_t rc;
     char prefix[32] = "";
     if (env->size > 1) {
@@ -514,16 +442,16 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
                l.progress.step, l.job->steps);
     if (!rc)
         rc = run_steps(&l, &stopped, &err);
-    code = !rc ? 0 : prepared || !is_refused(&l, &err) ? 1 : 2;
     if (rc)
-        (code == 1 ? report_failure : report_refusal)(&l, &err);
+        code = hd__speaker_fail(&l.s.speaker, &err, !prepared);
     if (stopped && l.is_leader)
         fprintf(stderr, "stopped by signal %d after step %" PRId64 "; %s\n", stopped, l.progress.step,
-                l.checkpointer ? "the state is saved: the same command goes on"
-                               : "no checkpoint section, so nothing is saved");
+                !l.checkpointer ? "no checkpoint section, so nothing is saved"
+                : rc            ? "the state of this step is not saved"
+                                : "the state is saved: the same command goes on");
     hd__metrics_close(l.metrics);
     hd__train_checkpointer_close(l.checkpointer);
-    hd__train_session_close(&l.s, rc, err.message);
+    hd__train_session_close(&l.s, rc != HD_OK);
     return code ? code : stopped ? 3 : 0;
 }
 

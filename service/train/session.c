@@ -7,6 +7,7 @@
 #include "runtime/rendezvous/liveness.h"
 #include "service/checkpoint/param_init.h"
 #include "service/report/report.h"
+#include "service/train/agreement.h"
 
 static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
 {
@@ -86,6 +87,7 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
     int32_t rc;
     *s = (struct hd__train_session){.compiled = compiled, .env = env};
     rc = hd__launch_connect(env, &s->store, &s->server, err);
+    s->speaker = (struct hd__speaker){.store = s->store, .rank = env->rank, .shared_log = env->launched_by_heddle};
     config.store = s->store;
     config.operations = (int32_t)compiled->job->flight_operations;
     if (rc)
@@ -93,6 +95,10 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
     s->exec = hd__exec_create(&config);
     if (s->store)
         set_status_provider(s);
+    hd__train_session_phase(s, "comparing the job with rank 0's");
+    rc = hd__train_agree(compiled, env->rank, s->store, err);
+    if (rc)
+        return rc;
     hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, 0);
     rc = hd__exec_open(s->exec, err);
     hd__launch_exit_watchdog_stop(&s->exit_watchdog);
@@ -101,19 +107,14 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
     return rc;
 }
 
-void hd__train_session_fail(struct hd__train_session *s, int32_t code, const char *reason)
+void hd__train_session_phase(struct hd__train_session *s, const char *phase)
 {
-    if (!s->store || s->failure_sent)
-        return;
-    s->failure_sent = 1;
-    hd__store_liveness_notify(hd__store_liveness(s->store), NULL, NULL);
-    hd__store_fail(s->store, code, reason);
+    s->speaker.phase++;
+    hd__exec_set_status(s->exec, phase);
 }
 
-void hd__train_session_close(struct hd__train_session *s, int32_t failed, const char *reason)
+void hd__train_session_close(struct hd__train_session *s, int failed)
 {
-    if (failed)
-        hd__train_session_fail(s, failed, reason);
     if (s->store) {
         hd__store_liveness_notify(hd__store_liveness(s->store), NULL, NULL);
         hd__store_set_status_provider(s->store, NULL);
@@ -132,35 +133,6 @@ void hd__train_session_close(struct hd__train_session *s, int32_t failed, const 
         hd__server_drain(s->server, hd__now() + (failed ? 2 : 10));
     hd__server_close(s->server);
     *s = (struct hd__train_session){0};
-}
-
-/* The job has ended already: by rank 0, or by another in the same words. */
-static int has_ended_already(struct hd__train_session *s, const struct hd_error *err)
-{
-    struct hd_error end = HD_ERROR_INIT;
-    int32_t rank = -1;
-    if (hd__store_liveness_check(hd__store_liveness(s->store), &rank, &end) != HD_E_CANCELLED || rank < 0 ||
-        rank == s->env->rank)
-        return 0;
-    return err->code == HD_E_CANCELLED ? rank == 0 : strstr(end.message, err->message) != NULL;
-}
-
-int hd__train_session_reported(struct hd__train_session *s, const struct hd_error *err)
-{
-    int alike = err->code == HD_E_INVALID || err->code == HD_E_UNSUPPORTED || err->code == HD_E_NOTFOUND ||
-                err->code == HD_E_MISMATCH || err->code == HD_E_CORRUPT;
-    char first[sizeof err->message] = "";
-    size_t bytes = sizeof first - 1;
-    if (!s->store || !s->env->launched_by_heddle)
-        return 0;
-    if (s->env->rank == 0 && alike)
-        hd__store_put(s->store, "refused", err->message, strlen(err->message), NULL);
-    if (s->env->rank == 0)
-        return 0;
-    if (alike && !hd__store_get(s->store, "refused", first, &bytes, hd__now() + 1, NULL) &&
-        !strcmp(first, err->message))
-        return 1;
-    return has_ended_already(s, err);
 }
 
 int32_t hd__train_session_init_params(struct hd__train_session *s, struct hd_error *err)

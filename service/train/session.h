@@ -6,6 +6,7 @@
 #include "runtime/exec/executor.h"
 #include "service/launch/exit_watchdog.h"
 #include "service/launch/launch.h"
+#include "service/report/speaker.h"
 #include "service/train/batch_feed.h"
 
 struct hd__train_session {
@@ -16,7 +17,7 @@ struct hd__train_session {
     struct hd__exec *exec;
     struct hd__train_feed *train_feed, *eval_feed; /* NULL where not opened */
     struct hd__train_feed *current_feed;           /* the one that the executor reads now */
-    int failure_sent;                              /* others were told */
+    struct hd__speaker speaker;
     struct hd__launch_exit_watchdog exit_watchdog; /* while it opens and closes */
     int32_t (*feed_override)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
     void *feed_override_user;
@@ -25,14 +26,10 @@ struct hd__train_session {
 /* Connects and opens the executor. Parameters are not initialised yet. */
 int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled *compiled,
                                const struct hd__launch_env *env, struct hd_error *err);
-/* Ends the job on all ranks, unless it has ended: hd__store_liveness_check then says whose failure it is, the same on all of them. */
-void hd__train_session_fail(struct hd__train_session *s, int32_t code, const char *reason);
-/* `failed`: HD_OK, or why the job ends badly: others are told, if they were not. */
-void hd__train_session_close(struct hd__train_session *s, int32_t failed, const char *reason);
-
-/* A refusal before the first step: does another rank say it? Where all are refused alike rank 0 does, which always
- * speaks. May wait a second for it. Under another launcher every rank speaks: each may have a log of its own. */
-int hd__train_session_reported(struct hd__train_session *s, const struct hd_error *err);
+/* Next phase of the start, named in reports: all ranks go through the same. */
+void hd__train_session_phase(struct hd__train_session *s, const char *phase);
+/* `failed`: the job ends badly, and hd__speaker_fail has said why. */
+void hd__train_session_close(struct hd__train_session *s, int failed);
 
 /* Values of parameters for a fresh start: from the model's files, or from the seed. */
 int32_t hd__train_session_init_params(struct hd__train_session *s, struct hd_error *err);

@@ -330,6 +330,23 @@ START_TEST(checkpoint_fails)
 }
 END_TEST
 
+/* Asked to stop, and the state cannot be saved: nobody says that it is. */
+START_TEST(stopped_without_a_checkpoint)
+{
+    struct command *c =
+        command_start(NULL, "train " ENDLESS "job.name=unsaved checkpoint={\"dir\":\"kept\",\"every\":1000000000}");
+    curve_wait("unsaved", 3);
+    ck_assert(!rename("kept", "kept-aside") || errno == ENOENT);
+    write_file("kept", "");
+    kill(c->pid, SIGTERM);
+    command_wait(c, 30);
+    expect_code(c, 1);
+    expect_says(c, "Not a directory");
+    expect_says(c, "; the state of this step is not saved\n");
+    ck_assert_msg(!strstr(c->err, "the state is saved"), "it said:\n%s", c->err);
+}
+END_TEST
+
 /* A data file that becomes shorter while it is mapped. */
 START_TEST(data_ends)
 {
@@ -665,6 +682,7 @@ int main(void)
                                         {"diverging", diverging, 1},
                                         {"gives up", one_rank_gives_up, 3},
                                         {"checkpoint fails", checkpoint_fails, 1},
+                                        {"stopped without a checkpoint", stopped_without_a_checkpoint, 1},
                                         {"data ends", data_ends, 1},
                                         {"launched by environment", launched_by_environment, 1},
                                         {"launched without an address", launched_without_an_address, 3},

@@ -172,6 +172,36 @@ START_TEST(defaults)
 }
 END_TEST
 
+/* Values that ranks must agree on: texts, of paths the names; nothing that each rank may have for itself. */
+START_TEST(global_values)
+{
+    static const char text[] = "checkpoint: {dir: /saves/a, resume: /saves/a/step-00000007}\n";
+    static const char *const overrides[] = {
+        "data.val=[{\"path\":\"/d/b.txt\",\"weight\":2},{\"path\":\"c.txt\",\"weight\":1}]", "job.seed=7",
+        "metrics.every=5", NULL};
+    static const char *const own[] = {"job.name",       "launch.ranks",        "plugins.path",
+                                      "device.capture", "liveness.late_after", "liveness.operations",
+                                      "comm.tune",      "comm.progress",       "data.check_tokens",
+                                      "checkpoint.dir", "metrics.every",       "metrics.jsonl",
+                                      "metrics.profile"};
+    char *all = hd__format("%s%s", small_job, text), *val;
+    struct hd__job *j = load(all, overrides[0], overrides[1], overrides[2]);
+    json_t *global = hd__job_global_json(j);
+    ck_assert_str_eq(json_string_value(json_object_get(global, "job.seed")), "7");
+    ck_assert_str_eq(json_string_value(json_object_get(global, "data.shuffle")), "true");
+    ck_assert_str_eq(json_string_value(json_object_get(global, "checkpoint.resume")), "step-00000007");
+    ck_assert_str_eq(json_string_value(json_object_get(global, "comm.use")), "shm");
+    val = json_dumps(json_object_get(global, "data.val"), JSON_COMPACT | JSON_SORT_KEYS);
+    ck_assert_str_eq(val, "[{\"path\":\"b.txt\",\"weight\":2},{\"path\":\"c.txt\",\"weight\":1}]");
+    for (size_t i = 0; i < HD__COUNT(own); i++)
+        ck_assert_msg(!json_object_get(global, own[i]), "%s is compared", own[i]);
+    json_decref(global);
+    hd__job_free(j);
+    free(val);
+    free(all);
+}
+END_TEST
+
 START_TEST(file_name)
 {
     struct hd__job *j = NULL;
@@ -487,6 +517,7 @@ int main(void)
     tcase_add_test(tc, components);
     tcase_add_test(tc, axes);
     tcase_add_test(tc, defaults);
+    tcase_add_test(tc, global_values);
     tcase_add_test(tc, file_name);
     tcase_add_test(tc, overrides);
     tcase_add_loop_test(tc, precision, 0, 5);

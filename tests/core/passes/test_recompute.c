@@ -82,7 +82,7 @@ static struct result train(const char *family, const char *precision, const char
                bytes);
         result.bytes += bytes;
     }
-    hd__train_session_close(&s, 0, NULL);
+    hd__train_session_close(&s, 0);
     compiled_free(&c);
     return result;
 }

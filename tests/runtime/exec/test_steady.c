@@ -108,7 +108,7 @@ static void steady(const char *family, const char *precision)
     allocated = allocations - allocated;
     faulted = faults() - faulted;
     ck_assert_int_eq(rc, HD_OK);
-    hd__train_session_close(&s, 0, NULL);
+    hd__train_session_close(&s, 0);
     compiled_free(&c);
     unlink(path);
 #ifdef COUNTED

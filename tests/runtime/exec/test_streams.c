@@ -73,7 +73,7 @@ static void train(const char *device, struct run *run)
         run->norm[step - 1] = value[1];
     }
     run->pieces = hd__exec_graph_count(s.exec, &run->replays);
-    hd__train_session_close(&s, 0, NULL);
+    hd__train_session_close(&s, 0);
     hd__exec_compiled_free(c);
     hd__plugins_destroy(plugins);
     hd__job_free(job);

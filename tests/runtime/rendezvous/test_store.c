@@ -216,11 +216,29 @@ START_TEST(aborts)
     int32_t rank = -1;
     open_two(_i, store);
     ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store[1]), &rank, &err), HD_OK);
-    hd__store_abort(store[0], "no more data");
+    struct hd_error mine = HD_ERROR_INIT;
+    hd_fail(&mine, HD_E_CANCELLED, "no more data");
+    hd__store_end(store[0], &mine);
     ck_assert_int_eq(hd__store_get(store[1], "never", got, &bytes, hd__now() + 20, &err), HD_E_PEER);
+    ck_assert_uint_ne(err.origin,
+                      0); /* the identity of the failure: in what failed by it, and of the end on all ranks */
+    ck_assert_int_eq(hd__origin_rank(err.origin), 0);
+    ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store[0]), NULL, &mine), HD_E_CANCELLED);
+    ck_assert_uint_eq(mine.origin, err.origin);
+    err.origin = 0;
     ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store[1]), &rank, &err), HD_E_CANCELLED);
     ck_assert_int_eq(rank, 0);
+    ck_assert_uint_eq(err.origin, mine.origin);
     ck_assert_msg(strstr(err.message, "no more data") != NULL, "%s", err.message);
+    struct { /* of a plug-in that was built before there was an origin */
+        char error[offsetof(struct hd_error, origin)];
+        uint64_t beyond;
+    } older = {.beyond = 7};
+    struct hd_error *old = (struct hd_error *)(void *)&older;
+    old->struct_size = sizeof older.error;
+    hd__store_liveness_check(hd__store_liveness(store[1]), &rank, old);
+    hd_error_copy(old, &mine);
+    ck_assert_uint_eq(older.beyond, 7);
     close_two(_i, store);
 }
 END_TEST

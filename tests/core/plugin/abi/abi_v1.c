@@ -222,6 +222,7 @@ CONSTANT(HD_PARAM_WHOLE, 1);
 CONSTANT(HD_COMM_DEVICE_MEMORY, 8);
 CONSTANT(HD_DEVICE_EPILOGUES, 32);
 CONSTANT(HD_SUM_SHIFT, 192);
+CONSTANT(HD_OPTION_PATH, 4);
 CONSTANT(HD_INSTR_EXACT, 2);
 CONSTANT(HD_COMM_ANY_ORDER, 16);
 CONSTANT(HD_ATTR_ACCUMULATE, 1);
@@ -232,7 +233,7 @@ CONSTANT(HD_COMM_MESSAGES_ONLY, 32);
 CONSTANT(HD_DEVICE_XENT_HEAD, 2);
 CONSTANT(HD_DEVICE_ADDS_ONCE, 8);
 
-STRUCT(hd_error, 1184);
+STRUCT(hd_error, 1192);
 FIELD(hd_error, struct_size, 0, size_t);
 FIELD(hd_error, code, 8, int32_t);
 FIELD(hd_error, scope, 12, int32_t);
@@ -240,6 +241,7 @@ FIELD(hd_error, native, 16, int64_t);
 FIELD(hd_error, peer, 24, int64_t);
 FIELD(hd_error, where, 32, char[128]);
 FIELD(hd_error, message, 160, char[1024]);
+FIELD(hd_error, origin, 1184, uint64_t);
 
 STRUCT(hd_host, 88);
 FIELD(hd_host, struct_size, 0, size_t);

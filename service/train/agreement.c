@@ -1,0 +1,200 @@
+#include "service/train/agreement.h"
+
+#include <stdlib.h>
+
+#include "core/base/version.h" /* from meson */
+
+#define DIGEST "job/digest"
+#define DETAILS "job/details/%u"
+enum { PIECE = 65536 }; /* bytes: the store takes no more under one key */
+
+struct digest {
+    uint64_t options, programs, bytes; /* bytes: of the details as text */
+};
+
+/* ---- this rank's own */
+
+static uint64_t file_hash(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char *piece = hd__alloc(PIECE);
+    uint64_t hash = 0;
+    for (size_t n; f && (n = fread(piece, 1, PIECE, f)) > 0;)
+        hash = hd__hash(piece, n, hash);
+    if (f)
+        fclose(f);
+    free(piece);
+    return hash;
+}
+
+static void add_build(json_t *builds, const char *name, const char *version, const char *path)
+{
+    json_object_set_new(builds, name, json_sprintf("%s, file %08x", version, (uint32_t)file_hash(path)));
+}
+
+static void add_plugin(json_t *builds, const struct hd__chosen *chosen)
+{
+    add_build(builds, chosen->component->label, chosen->component->version, chosen->component->path);
+}
+
+/* All that has a part in making a program. */
+static json_t *builds_json(const struct hd__compiled *c)
+{
+    json_t *builds = json_object();
+    add_build(builds, "heddle", HD__VERSION " (" HD__BUILD ")", "/proc/self/exe");
+    add_plugin(builds, &c->model_choice);
+    add_plugin(builds, &c->optimizer_choice);
+    add_plugin(builds, &c->device_choice);
+    for (uint64_t s = 0; s < c->n_strategies; s++)
+        add_plugin(builds, &c->strategies[s]);
+    return builds;
+}
+
+static uint64_t hash_programs(const struct hd__compiled *c)
+{
+    uint64_t hash = 0;
+    for (int32_t s = 0; s < c->n_stages; s++) {
+        uint64_t both[] = {hash, hd__program_hash(c->stage[s])};
+        hash = hd__hash(both, sizeof both, 0);
+    }
+    return hash;
+}
+
+static struct digest make_digest(const struct hd__compiled *c, const json_t *options)
+{
+    char *text = json_dumps(options, JSON_COMPACT | JSON_SORT_KEYS);
+    struct digest d = {.options = hd__hash(text, strlen(text), 0), .programs = hash_programs(c)};
+    free(text);
+    return d;
+}
+
+/* ---- through the store */
+
+static int32_t put_details(struct hd_store *store, json_t *options, const struct hd__compiled *c, struct digest *digest,
+                           struct hd_error *err)
+{
+    json_t *all = json_pack("{s:O, s:o}", "options", options, "builds", builds_json(c));
+    char *text = json_dumps(all, JSON_COMPACT), key[32];
+    int32_t rc = HD_OK;
+    digest->bytes = strlen(text);
+    for (uint32_t i = 0; (uint64_t)i * PIECE < digest->bytes && !rc; i++) {
+        snprintf(key, sizeof key, DETAILS, i);
+        rc =
+            hd__store_put(store, key, text + (size_t)i * PIECE, HD__MIN(digest->bytes - (size_t)i * PIECE, PIECE), err);
+    }
+    free(text);
+    json_decref(all);
+    return rc;
+}
+
+static int32_t get_details(struct hd_store *store, uint64_t bytes, double deadline, json_t **all, struct hd_error *err)
+{
+    char *text = hd__alloc(bytes + 1), key[32];
+    int32_t rc = HD_OK;
+    for (uint64_t at = 0; at < bytes && !rc; at += PIECE) {
+        size_t room = (size_t)HD__MIN(bytes - at, PIECE);
+        snprintf(key, sizeof key, DETAILS, (uint32_t)(at / PIECE));
+        rc = hd__store_get(store, key, text + at, &room, deadline, err);
+    }
+    *all = rc ? NULL : json_loads(text, 0, NULL);
+    free(text);
+    return rc || *all ? rc : hd_fail(err, HD_E_CORRUPT, "what rank 0 says of its job cannot be read");
+}
+
+/* ---- words */
+
+static void add_value(struct hd__text *text, const json_t *value)
+{
+    char *json = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
+    hd__text_add(text, "%s", json ? json : value ? json_string_value(value) : "not set");
+    free(json);
+}
+
+/* "optimizer.lr is 0.05 on rank 1 and 0.001 on rank 0"; of further keys only the names. */
+static void add_difference(struct hd__text *text, const char *key, const json_t *mine, int32_t rank,
+                           const json_t *rank0)
+{
+    if (text->length) {
+        hd__text_add(text, ", %s", key);
+        return;
+    }
+    hd__text_add(text, "%s is ", key);
+    add_value(text, mine);
+    hd__text_add(text, " on rank %d and ", rank);
+    add_value(text, rank0);
+    hd__text_add(text, " on rank 0");
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Words for what differs between two objects, in the order of names, and the first of them; returns how many. */
+static size_t compare_objects(json_t *mine, int32_t rank, json_t *rank0, struct hd__text *text, char first[128])
+{
+    json_t *all = json_copy(mine), *value;
+    const char **keys, *key;
+    size_t n = 0;
+    json_object_update_missing(all, rank0);
+    keys = hd__alloc((json_object_size(all) + 1) * sizeof *keys);
+    json_object_foreach(all, key, value) if (!json_equal(json_object_get(mine, key), json_object_get(rank0, key)))
+        keys[n++] = key;
+    qsort(keys, n, sizeof *keys, by_name);
+    for (size_t i = 0; i < n; i++)
+        add_difference(text, keys[i], json_object_get(mine, keys[i]), rank, json_object_get(rank0, keys[i]));
+    snprintf(first, 128, "%s", n ? keys[0] : "");
+    free(keys);
+    json_decref(all);
+    return n;
+}
+
+static int32_t refuse(struct hd__compiled *c, int32_t rank, json_t *options, json_t *rank0, struct hd_error *err)
+{
+    struct hd__text text = {0};
+    char key[128];
+    if (compare_objects(options, rank, json_object_get(rank0, "options"), &text, key)) {
+        hd__job_fail(c->job, key, err,
+                     "%.700s: all ranks train with the same values; start each with the same job file and the same "
+                     "key=value words",
+                     text.at);
+    } else {
+        json_t *builds = builds_json(c);
+        compare_objects(builds, rank, json_object_get(rank0, "builds"), &text, key);
+        hd_fail(err, HD_E_INVALID,
+                "rank %d has another program than rank 0, though all options agree: %.700s; start all ranks with the "
+                "same build of heddle and the same plug-ins",
+                rank,
+                text.at ? text.at : "heddle and plug-ins are the same files, so their machines or devices differ");
+        json_decref(builds);
+    }
+    hd__text_free(&text);
+    return err ? err->code : HD_E_INVALID;
+}
+
+int32_t hd__train_agree(struct hd__compiled *c, int32_t rank, struct hd_store *store, struct hd_error *err)
+{
+    double deadline = hd__now() + c->job->comm_timeout;
+    struct digest mine, rank0;
+    size_t bytes = sizeof rank0;
+    json_t *options, *details;
+    int32_t rc;
+    if (!store)
+        return HD_OK;
+    options = hd__job_global_json(c->job);
+    mine = make_digest(c, options);
+    if (rank == 0) {
+        rc = put_details(store, options, c, &mine, err);
+        if (!rc)
+            rc = hd__store_put(store, DIGEST, &mine, sizeof mine, err);
+    } else {
+        rc = hd__store_get(store, DIGEST, &rank0, &bytes, deadline, err);
+        if (!rc && (rank0.options != mine.options || rank0.programs != mine.programs) &&
+            !(rc = get_details(store, rank0.bytes, deadline, &details, err))) {
+            rc = refuse(c, rank, options, details, err);
+            json_decref(details);
+        }
+    }
+    json_decref(options);
+    return rc;
+}

@@ -1,0 +1,13 @@
+/* service/train/agreement: do all ranks train the same job? Ranks of another launcher each read a job file and a
+ * command line of their own, and may run another build: replicas would drift apart in silence. */
+#ifndef HD_SERVICE_TRAIN_AGREEMENT_H
+#define HD_SERVICE_TRAIN_AGREEMENT_H
+
+#include "core/compile/compile.h"
+#include "runtime/rendezvous/store.h"
+
+/* Compares this rank's HD_OPTION_GLOBAL values and programs with rank 0's: 24 bytes a rank, and all values only where
+ * they differ. HD_E_INVALID names the first key that differs and both values, or the builds. NULL store: alone. */
+int32_t hd__train_agree(struct hd__compiled *compiled, int32_t rank, struct hd_store *store, struct hd_error *err);
+
+#endif
