@@ -137,12 +137,13 @@ static int32_t run_strategy(struct hd__compiled *c, struct hd_program *p, const 
     return rc ? rc : end;
 }
 
-/* Where the job calls a strategy by an alias, so do messages: that is what the command line can set. */
+/* Messages name a strategy by the alias that the job uses: the command line can set that. */
 static void name_as_written(const struct hd__job_section *section, struct hd_error *err)
 {
+    const char *key = err->message; /* a plug-in's message begins with it */
     char own[80], message[sizeof err->message];
     size_t n = (size_t)snprintf(own, sizeof own, "strategies.%s.", section->use);
-    if (!section->alias || strncmp(err->message, own, n) != 0)
+    if (!section->alias || strncmp(key, own, n) != 0)
         return;
     snprintf(message, sizeof message, "%s", err->message);
     snprintf(err->message, sizeof err->message, "%s.%.*s", section->path, (int)sizeof message - 80, message + n);
