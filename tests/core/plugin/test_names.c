@@ -253,7 +253,8 @@ END_TEST
 
 START_TEST(nobody_cuts_an_axis)
 {
-    static const char *const here[] = {"device-cpu", "comm-shm", "model-transformer", "optim-adamw", "strategy-zero"};
+    static const char *const here[] = {"device-cpu",  "comm-shm",      "model-transformer",
+                                       "optim-adamw", "strategy-zero", "data-tokens"};
     char folder[] = "/tmp/heddle-test-names-XXXXXX", command[64];
     hd__plugins_destroy(registry);
     registry = hd__plugins_create(hd__exec_host_table());
