@@ -1,4 +1,4 @@
-/* Where ranks of tensor parallelism are not on one machine: it communicates in every layer, and nothing hides that. */
+/* Warning about tensor parallelism across machines: it communicates in every layer, with nothing to overlap. */
 #include <stdlib.h>
 
 #include "analysis/tp_span_warning.h"
@@ -21,7 +21,8 @@ static double bytes_sent(const struct hd_program *p)
     return bytes;
 }
 
-/* tp is innermost, so its groups are runs of ranks. Returns the first rank of the run on the most machines, and how many. */
+/* tp is the innermost axis, so its groups are runs of ranks. Returns the first rank of the run on the most machines,
+ * and their number. */
 static int32_t widest_tp(const struct hd__compiled *c, int32_t tp, int32_t per_machine, int32_t *machines)
 {
     int32_t found = 0;

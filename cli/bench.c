@@ -1,4 +1,4 @@
-/* heddle bench: transports side by side, in the columns of nccl-tests; or a device's peak (bench_peak.c). */
+/* heddle bench: transports side by side, in the columns of nccl-tests; or a device's peak (bench/peak.c). */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,14 +17,14 @@
 enum { COMMS_MAX = 8, SETS_MAX = 32 };
 
 struct bench_arguments {
-    struct hd__arena arena; /* words of the command line that are cut, and settings */
+    struct hd__arena arena; /* split words of the command line, and settings */
     struct hd__bench bench;
     const char *comm[COMMS_MAX]; /* as given: libfabric:provider=tcp */
     const char *set[SETS_MAX], *device, *html, *svg, *tune;
     int any_order;
-    const char *only_transports; /* the first option that a device's peak has no use for */
+    const char *only_transports; /* the first option that --peak does not take */
     int comms, sets, json, peak, sized, out_of_place, overlap;
-    int32_t asked; /* --ranks; 0: it was not said */
+    int32_t asked; /* --ranks; 0: not given */
     struct hd__bench_launch launch;
 };
 
@@ -84,7 +84,7 @@ static int parse_dtype(const char *text, uint32_t *out)
     return 0;
 }
 
-/* Cuts "a,b" in place. */
+/* Splits "a,b" in place. */
 static int split(char *text, const char **out, int most)
 {
     int n = 0;
@@ -150,7 +150,7 @@ static int parse_value(struct bench_arguments *a, const char *option, char *valu
     return strchr(value, '=') && a->sets < SETS_MAX && (a->set[a->sets++] = value) != NULL; /* --set */
 }
 
-/* What an option wants, for who wrote something else. */
+/* The accepted values of an option, for error messages. */
 static const char *expected_value(const char *option)
 {
     static const struct {
@@ -344,7 +344,7 @@ struct transport {
     void *settings, *inside_settings;
 };
 
-/* ":inside=NAME": a transport of its own inside machines, with its defaults; as comm.inside of a job. */
+/* ":inside=NAME": the transport inside machines, with its defaults; as comm.inside of a job. */
 static int32_t find_inside(const struct bench_arguments *a, const char *name, struct hd__plugins *plugins,
                            struct hd__arena *arena, struct transport *out, struct hd_error *err)
 {
@@ -361,7 +361,7 @@ static int32_t find_inside(const struct bench_arguments *a, const char *name, st
     return hd__bench_parse_settings(out->inside, NULL, 0, out->inside_settings, arena, err);
 }
 
-/* "NAME:OPTION=VALUE:...": the options of --set are for all, these are for one and come after. */
+/* "NAME:OPTION=VALUE:...": options of this transport, applied after those of --set, which are for all. */
 static int32_t find_transport(const struct bench_arguments *a, const char *text, struct hd__plugins *plugins,
                               struct hd__arena *arena, struct transport *out, struct hd_error *err)
 {
@@ -408,7 +408,7 @@ static void print_json(const struct bench_arguments *a, json_t *rows)
     json_decref(root);
 }
 
-/* What is known once all were measured. */
+/* Output that needs all measurements. */
 static int32_t report(const struct bench_arguments *a, json_t *rows, struct hd_error *err)
 {
     char text[512];
@@ -421,7 +421,7 @@ static int32_t report(const struct bench_arguments *a, json_t *rows, struct hd_e
     return !rc && a->svg ? hd__bench_write_svg(a->svg, text, rows, err) : rc;
 }
 
-/* Whose products an operation is overlapped with. */
+/* The device whose products an operation is overlapped with. */
 static int32_t find_device(struct bench_arguments *a, struct hd__plugins *plugins, struct hd_error *err)
 {
     const struct hd__component *c;
@@ -465,14 +465,15 @@ static int measure_all(struct bench_arguments *a, const struct transport *transp
     return code != HD_OK || o.errors ? HD__EXIT_FAILED : HD__EXIT_DONE;
 }
 
-/* A file that cannot be written is refused before anything is measured. What is there stays until something else is. */
+/* Refuses an output file that cannot be written before anything is measured. An existing file is kept until it is
+ * replaced. */
 static int32_t check_writable(const char *path, struct hd_error *err)
 {
     int why = path ? hd__check_writable(path) : 0;
     return why ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(why)) : HD_OK;
 }
 
-/* Two buffers a rank, all of them on this machine. */
+/* Memory check: two buffers a rank, all of them on this machine. */
 static int32_t check_memory(const struct bench_arguments *a, struct hd_error *err)
 {
     int32_t ranks = a->bench.external ? a->bench.external->local_ranks : a->bench.ranks;
@@ -487,7 +488,7 @@ static int32_t check_memory(const struct bench_arguments *a, struct hd_error *er
                    hd__bytes_text((uint64_t)left, here));
 }
 
-/* In a rank of a transport whose launcher ran this command again. */
+/* Runs in a rank that a transport's launcher started with this command. */
 static int run_launched_rank(struct bench_arguments *a, const struct transport *transport)
 {
     struct hd__launch_env env;
@@ -582,7 +583,7 @@ static int run(int argc, char **argv)
     words[0] = hd__launch_self_path(hd__arena_alloc(&a.arena, 4096));
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);
     a.bench.words = words;
-    a.bench.both = !a.bench.in_place && !a.out_of_place && !a.overlap && !a.tune; /* those want one */
+    a.bench.both = !a.bench.in_place && !a.out_of_place && !a.overlap && !a.tune; /* the modes that need one */
     if (code == HD__EXIT_DONE)
         code = measure(&a, a.peak ? -1 : joined);
     hd__arena_free(&a.arena);

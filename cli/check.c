@@ -70,7 +70,7 @@ static int numerics_refused(const struct hd__compiled *c)
     return c->stage[0]->local_axes != 0;
 }
 
-/* ---- groups: those of each stage's first rank */
+/* ---- groups: of each stage's first rank */
 
 struct stage {
     const struct hd__compiled *c;
@@ -94,7 +94,7 @@ static void each_stage(const struct hd__compiled *c, const struct hd__routes_opt
     hd__routes_free(&first);
 }
 
-/* Stages with the same groups as the one before are not repeated. */
+/* Stages with the same groups as the previous one are skipped. */
 static void print_stage(void *user, const struct stage *stage, const struct hd__routes *routes)
 {
     struct hd__text *before = user, text = {0};

@@ -70,7 +70,7 @@ static int ends_with(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
-/* A file's name that is neither a job's nor an override nor an option: what is wanted of it is seen later. */
+/* A file name that is neither a job nor an override nor an option; its suffix is checked later. */
 static int is_output_file(const char *word)
 {
     const char *dot = strrchr(word, '.');
@@ -78,7 +78,7 @@ static int is_output_file(const char *word)
            !ends_with(word, ".yml");
 }
 
-/* "--timeline FILE.svg": takes the file, which is no job, out of the words. */
+/* "--timeline FILE.svg": removes the file, which is no job, from the words. */
 static const char *take_timeline_file(int *argc, char **argv)
 {
     for (int n = 1; n + 1 < *argc; n++)

@@ -1,4 +1,4 @@
-/* heddle plugins: what is installed, what cannot be used and why; a plugin's options. */
+/* heddle plugins: lists installed plugins, why one is not usable, and its options. */
 #include <jansson.h>
 #include <stdlib.h>
 

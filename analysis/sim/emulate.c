@@ -1,6 +1,6 @@
-/* The token machine with numbers: an arena a rank at the planned offsets, kernels for what a rank computes,
- * collectives in double precision, sums in the tree over members. Everything that must not be read yet, or any more,
- * is NaN: all bytes 0xff is one in every floating dtype, and no valid token id. */
+/* The token machine with numbers: an arena per rank at the planned offsets, reference kernels, collectives in double
+ * precision, reduced in the tree over members. Memory that must not be read yet, or no longer, is all bytes 0xff:
+ * NaN in every floating dtype, and no valid token id. */
 #include <stdlib.h>
 
 #include "analysis/sim/machine_internal.h"
@@ -51,7 +51,7 @@ void *hd__sim_tensor_data(struct hd__sim *m, int32_t rank, hd_tensor t)
     return hd__tensor_address(r->program->p, t, r->coord, hd__sim_arena(m, rank));
 }
 
-/* Of what an earlier section of this step has made for later ones, the first at or behind `at`; NULL: none. */
+/* The first tensor at or after `at` that an earlier section of this step has made for later ones; NULL: none. */
 static const struct hd__buffer *next_carried(const struct hd__sim_rank *r, int64_t at)
 {
     const struct hd_program *p = r->program->p;
@@ -65,7 +65,7 @@ static const struct hd__buffer *next_carried(const struct hd__sim_rank *r, int64
     return next;
 }
 
-/* All else that is temporary is dead between sections. */
+/* All other temporaries are dead between sections. */
 void hd__sim_emulate_section(struct hd__sim_rank *r)
 {
     const struct hd_program *p = r->program->p;
@@ -112,7 +112,7 @@ int32_t hd__sim_emulate_compute(struct hd__sim *m, int32_t rank, uint32_t pc, st
     return m->kernels.run(m->kernels.user, rank, r->kernels[pc], err);
 }
 
-/* What an asynchronous instruction writes cannot be read until its wait; what it also reads stays. */
+/* Poisons the outputs of an asynchronous instruction until its wait, except those that it also reads. */
 void hd__sim_emulate_issue(struct hd__sim_rank *r, const struct hd__instr *i)
 {
     const struct hd_program *p = r->program->p;
@@ -209,8 +209,8 @@ struct collective_view { /* a collective, seen from all its members */
     const struct hd__instr *instr; /* the first member's; all have the same shapes */
     const struct hd_program *p;
     int64_t in_bytes;
-    char *in;   /* all members' inputs, one after another */
-    char **out; /* each member's output */
+    char *in;   /* inputs of all members, concatenated */
+    char **out; /* output of each member */
 };
 
 /* A tensor as [outer][extent][inner bytes] around one dim. */

@@ -1,5 +1,5 @@
-/* The token machine's view of a program: flat code with queues, channels and signatures as numbers, so that a
- * thousand ranks can walk it without looking anything up. */
+/* The token machine's form of a program: flat code with queues, channels and signatures as numbers, so that the walk
+ * of a thousand ranks needs no look-ups. */
 #include <stdlib.h>
 
 #include "analysis/sim/machine_internal.h"
@@ -29,8 +29,8 @@ static const char *dim_name(const struct hd_program *p, uint16_t dim)
     return dim ? p->dims.at[dim].name : "";
 }
 
-/* What all members of a collective must agree on. Names, not numbers: stages number their dims and tensors
- * alone. */
+/* Attributes that all members of a collective must agree on. Names, not numbers: each stage numbers its own dims and
+ * tensors. */
 static uint64_t signature(const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__tensor *in = hd__tensor_const(p, i->n_in ? i->in[0] : i->out[0]),
@@ -118,7 +118,7 @@ static int feeds(const hd__code *code)
     return 0;
 }
 
-/* Micro-batches that a step has fed before section s: what runs in other steps does not count. */
+/* Micro-batches that this step has fed before section s, without sections that run in other steps. */
 static int32_t micros_before(const struct hd_program *p, uint32_t s)
 {
     int32_t n = 0;

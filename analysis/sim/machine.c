@@ -1,11 +1,10 @@
-/* The walk of the token machine. See machine.h. Everything is driven by what just happened: a rank is looked
- * at again only when what it waits for completes, so a run costs a constant a started or completed
- * instruction. */
+/* The walk of the token machine. See machine.h. It is event-driven: a rank is visited again only when the operation
+ * that it waits for completes, so a run costs a constant per started or completed instruction. */
 #include <stdlib.h>
 
 #include "analysis/sim/machine_internal.h"
 
-#define BURST 8 /* instructions that a rank of the emulator runs before something else may happen */
+#define BURST 8 /* instructions that a rank of the emulator runs before the next random choice */
 
 /* ---- creation */
 
@@ -123,7 +122,7 @@ static int wait_is_over(const struct hd__sim_rank *r, const struct hd__sim_op *w
 
 /* ---- meetings and messages */
 
-/* A receive at the head of one of the peer's queues that answers this send, or the other way round. */
+/* A receive at the head of one of the peer's queues that matches this send, or the reverse. */
 static int find_partner(struct hd__sim *m, int32_t rank, uint16_t queue, struct hd__sim_event *e)
 {
     const struct hd__sim_op *mine = hd__sim_queue_head(&m->ranks[rank], queue);
@@ -156,7 +155,7 @@ static int32_t on_message_ready(struct hd__sim *m, int32_t rank, uint16_t queue)
     return HD_OK;
 }
 
-/* The head of a queue is new: its group may now be complete. */
+/* Called for a new head of a queue: its group may be complete now. */
 static int32_t on_head_ready(struct hd__sim *m, int32_t rank, uint16_t queue)
 {
     const struct hd__sim_op *d = hd__sim_queue_head(&m->ranks[rank], queue);
@@ -170,7 +169,7 @@ static int32_t on_head_ready(struct hd__sim *m, int32_t rank, uint16_t queue)
         return on_message_ready(m, rank, queue);
     at = m->channels.at[d->channel].meeting[rank];
     if (!at)
-        return HD_OK; /* not a member of its own group: it can only get stuck, and the report says so */
+        return HD_OK; /* not a member of its own group: it can only deadlock, and the report says so */
     meeting = &m->meetings.at[at - 1];
     if (!meeting->arrived) {
         meeting->signature = d->signature;
@@ -214,7 +213,7 @@ static int32_t pop_queue(struct hd__sim *m, int32_t rank, uint16_t queue, double
     return q->count ? on_head_ready(m, rank, queue) : HD_OK;
 }
 
-/* When all can begin, and with the longest of their costs the end. */
+/* The time when all members can begin, and, plus the largest of their costs, the end. */
 static double ready_at(const struct hd__sim_rank *r, uint16_t queue, double begin)
 {
     const struct hd__sim_op *d = hd__sim_queue_head(r, queue);
@@ -255,7 +254,7 @@ static int32_t run_message(struct hd__sim *m, const struct hd__sim_event *e)
     return code ? code : pop_queue(m, e->peer, e->peer_queue, begin, end);
 }
 
-/* Between two memories of one rank: nobody else has to come. */
+/* A copy between two memories of one rank: it has no partner. */
 static int32_t run_copy(struct hd__sim *m, const struct hd__sim_event *e)
 {
     struct hd__sim_rank *r = &m->ranks[e->rank];

@@ -1,14 +1,13 @@
 /* The token machine: all ranks' programs at once, in one thread.
  *
- * Each rank walks its program; asynchronous instructions go into a queue a stream; a collective happens when
- * it is at the head of the same stream of every member of its group; a send when its receive is at the head
- * of a stream of the peer (synchronous: the worst case of buffering). What may happen next is chosen at
- * random, from a seed.
+ * Each rank walks its program; asynchronous instructions go into a queue per stream; a collective runs when it is at
+ * the head of the same stream of every member of its group; a send when its receive is at the head of a stream of
+ * the peer (synchronous: the worst case of buffering). The next event is chosen at random, from a seed.
  *
- *   as it is        the proof: if all ranks finish, nothing can deadlock or mismatch; if not, the report says
- * who waits for whom with kernels    the emulator: real numbers in one arena a rank at the planned offsets;
- * what is in flight, released or dead between sections is NaN, so that a missing wait or a wrong lifetime
- * shows in the result with costs      the simulator: when each rank is done, and how long it was idle */
+ * - Bare it is the proof: if all ranks finish, there is no deadlock and no mismatch; if not, the report has the wait cycle.
+ * - With kernels it is the emulator: real numbers in one arena per rank at the planned offsets. Memory that is in flight,
+ *   released or dead between sections is NaN, so that a missing wait or a wrong lifetime shows in the result.
+ * - With costs it is the simulator: when each rank finishes, and how long it was idle. */
 #ifndef HD_ANALYSIS_SIM_MACHINE_H
 #define HD_ANALYSIS_SIM_MACHINE_H
 
@@ -29,52 +28,53 @@ struct hd__sim_kernels {
                     const struct hd_operand *out, struct hd_error *err);
 };
 
-/* Something that took time: compute, or the transfer of an asynchronous instruction, from when all its members were there. */
+/* A timed interval: compute, or the transfer of an asynchronous instruction, from when all its members were ready. */
 struct hd__sim_span {
     const struct hd__instr *instr;
     double start, end; /* seconds */
     uint32_t section;  /* index */
-    int32_t micro;     /* micro-batch of the step; -1: of none */
+    int32_t micro;     /* micro-batch of the step; -1: none */
 };
 
 /* A collective over several axes costs what its outermost one costs. */
 struct hd__sim_costs {
     void *user;
-    /* Called with everything that took time, in any order; NULL: not wanted. */
+    /* Called for every interval, in any order; NULL: not wanted. */
     void (*span)(void *user, int32_t rank, const struct hd__sim_span *span);
-    double (*seconds)(void *user, const struct hd_program *p, const struct hd__instr *instr); /* of compute */
-    double latency[HD_AXIS_COUNT];                                                            /* seconds an operation */
-    double bandwidth[HD_AXIS_COUNT];      /* bytes a second that one rank sends */
-    double copy_bandwidth[HD__MEM_COUNT]; /* bytes a second between the main memory and this one; 0: no time at all */
+    double (*seconds)(void *user, const struct hd_program *p, const struct hd__instr *instr); /* compute */
+    /* seconds per operation */
+    double latency[HD_AXIS_COUNT];
+    double bandwidth[HD_AXIS_COUNT]; /* bytes a second that one rank sends */
+    /* bytes a second between the main memory and this one; 0: copies take no time */
+    double copy_bandwidth[HD__MEM_COUNT];
 };
 
 struct hd__sim_options {
     const struct hd__sim_kernels *kernels; /* NULL: none */
     const struct hd__sim_costs *costs;     /* NULL: none */
-    uint64_t seed;                         /* order of events */
+    uint64_t seed;                         /* seed of the order of events */
 };
 
 struct hd__sim_stats {
-    uint64_t events; /* instructions that were started or completed */
+    uint64_t events; /* started or completed instructions */
     uint64_t collectives, messages, copies;
-    double seconds; /* of the slowest rank (costs) */
-    double idle;    /* share of all ranks' time in which they computed nothing (costs) */
+    double seconds; /* finish of the slowest rank (costs) */
+    double idle;    /* share of all ranks' time without computing (costs) */
 };
 
-/* `programs`: by rank; ranks that are alike share one, which must outlive the machine. */
+/* `programs`: by rank; equal ranks share one, which must outlive the machine. */
 struct hd__sim *hd__sim_create(const struct hd__mesh *mesh, const struct hd_program *const *programs,
                                const struct hd__sim_options *options);
 void hd__sim_destroy(struct hd__sim *m);
 
 /* Runs one section of every rank, or, with NULL, all sections of step `step` (from 1); those with repeat 0
- * (evaluation) run only when they are named. On failure err has the
- * first lines of hd__sim_report. */
+ * (evaluation) run only by name. On failure err has the first lines of hd__sim_report. */
 int32_t hd__sim_run(struct hd__sim *m, const char *section, int64_t step, struct hd_error *err);
 
-/* Runs the first step, then each section that is not part of it by itself. The stats are those of all of them. */
+/* Runs the first step, then each section that is not part of it alone. Returns the stats of all. */
 int32_t hd__sim_verify(struct hd__sim *m, struct hd_error *err);
 
-/* What stopped the last run: "" if nothing did. */
+/* Reason why the last run stopped: "" after success. */
 const char *hd__sim_report(const struct hd__sim *m);
 struct hd__sim_stats hd__sim_stats(const struct hd__sim *m);
 double hd__sim_finish_time(const struct hd__sim *m, int32_t rank); /* seconds (costs) */

@@ -1,5 +1,6 @@
-/* heddle bench --peak: the largest rates of a device. FLOP/s as the device measures or knows them: MFU is a share of
- * that. Bytes/s of three instructions over operands that no cache holds, counted as STREAM does: each operand once. */
+/* heddle bench --peak: the peak rates of a device. FLOP/s as the device measures or knows them: MFU is a share of
+ * that. Bytes/s of three instructions over operands larger than any cache, counted as STREAM does: each operand
+ * once. */
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -17,7 +18,7 @@ static const struct stream_kernel {
 struct peak {
     const struct hd_device_ops *ops;
     struct hd_device *device;
-    uint64_t bytes; /* of one operand */
+    uint64_t bytes; /* bytes of one operand */
     void *memory[3];
     int json;
     json_t *rows;

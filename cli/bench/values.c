@@ -1,13 +1,13 @@
-/* What the operations of a bench carry: small whole numbers, exact in every dtype; and whether they came out. */
+/* Test values of a bench: small whole numbers, exact in every dtype; and the check of results. */
 #include "cli/bench/rank.h"
 
-/* Whole numbers up to this have no rounding, whatever the order of a sum. */
+/* Largest whole number without rounding, whatever the order of a sum. */
 static uint32_t exact(uint32_t dtype)
 {
     return dtype == HD_BF16 ? 256 : dtype == HD_F16 ? 2048 : 1 << 24;
 }
 
-/* Groups have values of their own: what strays from one to another is seen. */
+/* Groups have different values, so that data of another group is detected. */
 static uint32_t value(const struct hd__bench_rank *b, uint32_t dtype, int32_t member, uint64_t i)
 {
     uint32_t most = HD__MAX(1u, exact(dtype) / (4 * (uint32_t)b->group_size));
@@ -92,7 +92,7 @@ void hd__bench_fill(struct hd__bench_rank *b, uint32_t op, const struct hd_comm_
         put((uint8_t *)(uintptr_t)call->send + i * esize, call->dtype, value(b, call->dtype, b->group_rank, i));
 }
 
-/* The inputs repeat every 7 elements, and so do sums: 7 expected values a piece are enough. */
+/* The inputs repeat every 7 elements, and so do sums: 7 expected values per part suffice. */
 uint64_t hd__bench_count_errors(const struct hd__bench_rank *b, uint32_t op, const struct hd_comm_call *call)
 {
     size_t esize = hd_dtype_size(call->dtype);

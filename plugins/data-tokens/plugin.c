@@ -1,10 +1,10 @@
-/* The slots of data-tokens: a mapped file, read type by type. */
+/* The slots of data-tokens: a mapped file, decoded by type. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "internal.h"
 
-/* Files up to this size are asked for as a whole: random reads then find them in memory. */
+/* Files up to this size are prefetched whole, for random reads. */
 #define READ_WHOLE (UINT64_C(256) << 20)
 
 static const struct hd_option options[] = {
@@ -69,7 +69,7 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
     return HD_OK;
 }
 
-/* The largest of each type. Of a signed one nobody knows: a token of it may be negative. */
+/* Maximum of each type; unknown for a signed one, whose tokens may be negative. */
 static int32_t tokens_info(struct hd_data *f, struct hd_data_info *info, struct hd_error *err)
 {
     static const int64_t most[] = {[TOKENS_U8] = UINT8_MAX, [TOKENS_U16] = UINT16_MAX, [TOKENS_U32] = UINT32_MAX};

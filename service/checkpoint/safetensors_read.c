@@ -17,7 +17,7 @@
 struct st_file {
     const char *path, *name;
     int fd;
-    uint64_t data, data_bytes; /* where the tensors' bytes lie */
+    uint64_t data, data_bytes; /* range of the tensors' bytes */
 };
 
 struct hd__ckpt_st {
@@ -38,7 +38,7 @@ static const struct {
 
 /* ---- one header */
 
-/* shape -> count; false on a negative dim, too many of them, or a count that does not fit. */
+/* shape -> count; false for a negative dim, too many dims, or an overflow. */
 static bool parse_shape(const json_t *shape, struct hd__ckpt_st_tensor *t)
 {
     size_t n = json_array_size(shape);
@@ -202,7 +202,7 @@ static int32_t open_regular(const char *path, int *fd, uint64_t *bytes, struct h
     return HD_OK;
 }
 
-/* The tensors of one file: all of them, or those that the index says are there. */
+/* The tensors of one file: all of them, or those that the index assigns to it. */
 struct tensor_filter {
     struct hd__ckpt_st *st;
     const json_t *map; /* NULL: all */

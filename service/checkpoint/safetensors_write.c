@@ -1,4 +1,4 @@
-/* Writing safetensors: the header of a file. And the floats of its dtypes. */
+/* Writing safetensors: the header of a file; names of dtypes. */
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ const char *hd__ckpt_st_dtype_name(uint32_t dtype)
     return NULL;
 }
 
-/* Offsets from the begin of the data; adds the item to the header. */
+/* Adds an item to the header; offsets count from the start of the data. */
 static int32_t add_item(json_t *header, struct hd__ckpt_st_item *item, uint64_t *at, struct hd_error *err)
 {
     const char *dtype = hd__ckpt_st_dtype_name(item->dtype);
@@ -53,7 +53,7 @@ static int32_t add_item(json_t *header, struct hd__ckpt_st_item *item, uint64_t 
 int32_t hd__ckpt_st_layout(struct hd__ckpt_st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
                            struct hd_error *err)
 {
-    json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt"); /* transformers asks for it */
+    json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt"); /* required by transformers */
     uint64_t at = 0;
     int32_t rc = HD_OK;
     for (uint32_t i = 0; i < n && !rc; i++)

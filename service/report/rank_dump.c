@@ -1,9 +1,9 @@
-/* A rank's part of a report. Called from the thread that listens to the rendezvous while the program runs on. */
+/* One rank's part of a report. Called from the thread that listens to the rendezvous while the program runs. */
 #include "service/report/report.h"
 
 #include <stdlib.h>
 
-enum { MEMBERS_MAX = 1024 }; /* of a group, that are listed */
+enum { MEMBERS_MAX = 1024 }; /* limit of listed members of a group */
 
 static const char *redop_name(uint32_t redop)
 {
@@ -24,7 +24,7 @@ static json_t *channel_json(const struct hd__flight_channel *c)
     return out;
 }
 
-/* How long ago. A time that was not yet is left out. */
+/* Age in seconds; 0 stands for an event that has not happened, which is left out. */
 static void add_time(json_t *to, const char *key, double at, double now)
 {
     if (at > 0)

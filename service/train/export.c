@@ -1,4 +1,4 @@
-/* The mapping of param_init.c backwards: parameters into the parts of their file tensors. */
+/* The inverse of param_init.c: parameters into their file tensors. */
 #include "service/train/export.h"
 
 #include <errno.h>
@@ -15,9 +15,9 @@ struct file_tensor {
     uint32_t ndim;
 };
 
-struct file_slice { /* what a parameter gives to a file tensor */
+struct file_slice { /* a parameter's slice of a file tensor */
     uint32_t file, param;
-    int64_t index; /* of the tensors that the parameter is made of */
+    int64_t index; /* index among the tensors that the parameter consists of */
 };
 
 struct tensors {
@@ -76,8 +76,8 @@ static void free_tensors(struct tensors *all)
     hd__free_array(&all->piece);
 }
 
-/* Copies one parameter, or one of the tensors that it is made of, to its rows of the file tensor. Both row-major; a part is
- * `own` of every `width` elements. */
+/* Copies one parameter, or one of the tensors that it consists of, to its rows of the file tensor. Both row-major; a
+ * part is `own` of every `width` elements. */
 static void copy_to_file_tensor(const struct hd_program *p, const struct file_slice *piece, const float *from,
                                 float *to)
 {
@@ -145,7 +145,7 @@ static int32_t write_weights(struct hd__train_session *s, FILE *file, const char
     return rc;
 }
 
-/* Whole or not at all: what a folder had of that name stays until the new file is there. */
+/* Written under a temporary name and renamed: an existing file stays until the new one is complete. */
 static int32_t write_file(const char *folder, const char *name,
                           int32_t (*write)(struct hd__train_session *, FILE *, const char *, struct hd_error *),
                           struct hd__train_session *s, struct hd_error *err)

@@ -10,7 +10,7 @@
 struct sampler {
     const struct hd__train_sample_config *config;
     int64_t seq, vocab;
-    int32_t *tokens; /* all so far */
+    int32_t *tokens; /* the whole sequence so far */
     int64_t n;
     float *logits;
     int32_t *order;
