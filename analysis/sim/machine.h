@@ -4,8 +4,8 @@
  * the head of the same stream of every member of its group; a send when its receive is at the head of a stream of
  * the peer (synchronous: the worst case of buffering). The next event is chosen at random, from a seed.
  *
- * - Bare it is the proof: if all ranks finish, there is no deadlock and no mismatch; if not, the report has the wait cycle.
- * - With kernels it is the emulator: real numbers in one arena per rank at the planned offsets. Memory that is in flight,
+ * - Bare it is the proof: if all ranks finish, there is no deadlock or mismatch; if not, the report has the cycle.
+ * - With kernels it is the emulator: real numbers in one arena per rank at the planned offsets. Memory in flight,
  *   released or dead between sections is NaN, so that a missing wait or a wrong lifetime shows in the result.
  * - With costs it is the simulator: when each rank finishes, and how long it was idle. */
 #ifndef HD_ANALYSIS_SIM_MACHINE_H

@@ -106,7 +106,7 @@ void hd__ckpt_close(struct hd__ckpt *ckpt); /* NULL is fine */
 uint64_t hd__ckpt_step(const struct hd__ckpt *ckpt);
 const json_t *hd__ckpt_state(const struct hd__ckpt *ckpt);
 const struct hd__ckpt_tensor *hd__ckpt_tensors(const struct hd__ckpt *ckpt, uint32_t *n);
-uint64_t hd__ckpt_total_bytes(const struct hd__ckpt *ckpt); /* of all tensor files */
+uint64_t hd__ckpt_total_bytes(const struct hd__ckpt *ckpt); /* sum of the tensor files */
 
 /* Checks that this is a checkpoint of that model: every tensor of the list is there with its shape and dtype, and
  * the groups of the list have no others. HD_E_MISMATCH names the first tensor. */

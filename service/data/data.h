@@ -9,8 +9,8 @@
  *   shifted by one as labels: (tokens - 1) / seq_len sequences. Listed files are read as if they were one.
  * - Epoch e = number / sequences. With shuffle, each epoch has its own permutation, drawn from the seed.
  * - In a weighted mix every file is a source of its own, with its own epochs. The source of a position depends on the
- *   weights alone: turns are interleaved evenly, HD__DATA_MIX_SLOTS in a round, so that every part of the stream has the
- *   requested mixture.
+ *   weights alone: turns are interleaved evenly, HD__DATA_MIX_SLOTS in a round, so that every part of the stream has
+ *   the requested mixture.
  * - val_fraction v holds out the tail of each source: floor(tokens * (1 - v)) tokens are trained on.
  *
  * Token ids are checked against the vocabulary as they are read; hd__data_scan checks them in advance. */

@@ -17,7 +17,7 @@ struct hd__metrics;
 
 struct hd__metrics_row {
     int64_t step;         /* 1 = after the first update */
-    int64_t steps;        /* of the whole run */
+    int64_t steps;        /* total */
     double loss;          /* mean over the global batch's tokens, natural logarithm */
     double val_loss;      /* NaN where not evaluated */
     double grad_norm, lr; /* before clipping, not finite where the step was skipped; of this step */
