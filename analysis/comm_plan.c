@@ -122,7 +122,7 @@ static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint32_
 {
     const struct hd__mesh *mesh = &f->c->mesh;
     const struct hd__job *job = f->c->job;
-    struct hd__route_group new = {.transport = section->use}, *g;
+    struct hd__route_group new = {.transport = section->use};
     int32_t *ranks, n, me = 0;
     char name[96];
     hd__exec_transports_group_name(mesh, axes, members, name);
@@ -141,8 +141,7 @@ static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint32_
         find_layouts(f, &new, (struct members){.ranks = ranks, .n = n, .me = me});
     }
     hd__push(&f->out->groups, new);
-    g = &f->out->groups.at[f->out->groups.count - 1];
-    return g;
+    return &f->out->groups.at[f->out->groups.count - 1];
 }
 
 static int same_hops(const struct hd__route *a, const struct hd__route *b)
@@ -248,15 +247,6 @@ static void add_instruction(struct finder *f, const struct hd__instr *i, double 
         add_message(f, g, section, i, times);
 }
 
-static void drop_single_member(struct hd__routes *routes)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < routes->groups.count; i++)
-        if (routes->groups.at[i].layouts[0].n > 1)
-            routes->groups.at[kept++] = routes->groups.at[i];
-    routes->groups.count = kept;
-}
-
 /* Topology of the ranks: all machines are like this one, and heddle binds their ranks. */
 static void find_levels(struct finder *f, int32_t per_machine)
 {
@@ -305,7 +295,11 @@ void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd
         for (uint32_t n = 0; n < x->code.count && times > 0; n++)
             add_instruction(&f, &x->code.at[n], times);
     }
-    drop_single_member(routes);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < routes->groups.count; i++)
+        if (routes->groups.at[i].layouts[0].n > 1)
+            routes->groups.at[kept++] = routes->groups.at[i];
+    routes->groups.count = kept;
 }
 
 void hd__routes_free(struct hd__routes *routes)

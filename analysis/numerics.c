@@ -248,12 +248,6 @@ static void compare_step(struct side *one, struct side *many, int32_t step, doub
 
 /* ---- the whole */
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return *state >> 33;
-}
-
 static double **global_arrays(const struct hd_program *p)
 {
     double **arrays = hd__alloc(p->params.count * sizeof *arrays);
@@ -278,8 +272,10 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
     int64_t count = one->compiled->job->batch * (one->compiled->job->seq_len + 1);
     int32_t *tokens = hd__alloc((size_t)count * sizeof *tokens), rc = HD_OK;
     for (int32_t step = 1; step <= steps && !rc; step++) {
-        for (int64_t n = 0; n < count; n++)
-            tokens[n] = (int32_t)(next_random(&seed) % (uint64_t)one->compiled->info.vocab);
+        for (int64_t n = 0; n < count; n++) {
+            seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            tokens[n] = (int32_t)((seed >> 33) % (uint64_t)one->compiled->info.vocab);
+        }
         if (step == 1 && !(rc = run_evaluation(one, tokens, err)) && !(rc = run_evaluation(many, tokens, err)))
             compare_evaluation(one, many, result); /* before the step, whose rounding changes parameters */
         if (!rc && !(rc = run_step(one, step, tokens, err)) && !(rc = run_step(many, step, tokens, err)))
@@ -291,21 +287,16 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
     return rc;
 }
 
-static int32_t same_parameters(const struct hd__compiled *one, const struct hd__compiled *many, struct hd_error *err)
-{
-    const struct hd_program *p = one->stage[0], *q = many->stage[0];
-    if (one->mesh.ranks != 1 || p->params.count != q->params.count || p->precision.compute != HD_F64 ||
-        q->precision.compute != HD_F64)
-        return hd_fail(err, HD_E_INVALID,
-                       "the numbers of a job are compared in fp64 with those of the same model on one rank");
-    return HD_OK;
-}
-
 int32_t hd__numerics(struct hd__compiled *one, struct hd__compiled *many, int32_t steps, uint64_t seed,
                      struct hd__numerics *result, struct hd_error *err)
 {
     struct side a = {0}, b = {0};
-    int32_t rc = same_parameters(one, many, err);
+    const struct hd_program *p = one->stage[0], *q = many->stage[0];
+    int32_t rc = HD_OK;
+    if (one->mesh.ranks != 1 || p->params.count != q->params.count || p->precision.compute != HD_F64 ||
+        q->precision.compute != HD_F64)
+        rc = hd_fail(err, HD_E_INVALID,
+                     "the numbers of a job are compared in fp64 with those of the same model on one rank");
     *result = (struct hd__numerics){.ranks = many->mesh.ranks, .steps = steps, .memory_ratio = 1};
     for (int32_t s = 0; s < many->n_stages; s++)
         if (many->stage[s]->temp_bound)

@@ -36,14 +36,6 @@ static void add_axes(struct hd__text *out, uint32_t axes)
         }
 }
 
-/* Axes that shard a dim, outermost first. */
-static void add_shard(struct hd__text *out, const char *dim, uint32_t shard)
-{
-    hd__text_add(out, " %s:", dim);
-    for (uint32_t s = shard; s; s >>= 4)
-        hd__text_add(out, "%s%s", s == shard ? "" : ".", short_axis[(s & 15) - 1]);
-}
-
 /* Short forms of the suffixes that conversions append, such as "~all_gather". */
 static void add_name(struct hd__text *out, const char *name)
 {
@@ -71,8 +63,11 @@ static void add_tensor(struct printer *w, hd_tensor id)
     for (int32_t i = 0; i < t->ndim; i++)
         hd__text_add(w->out, "%s%lld", i ? "," : "", (long long)hd__local_extent(w->p, t, i));
     for (int32_t i = 0; i < t->ndim; i++)
-        if (t->placement.shard[i])
-            add_shard(w->out, w->p->dims.at[t->dim[i]].name, t->placement.shard[i]);
+        if (t->placement.shard[i]) { /* axes that shard the dim, outermost first */
+            hd__text_add(w->out, " %s:", w->p->dims.at[t->dim[i]].name);
+            for (uint32_t s = t->placement.shard[i]; s; s >>= 4)
+                hd__text_add(w->out, "%s%s", s == t->placement.shard[i] ? "" : ".", short_axis[(s & 15) - 1]);
+        }
     if (t->placement.partial) {
         hd__text_add(w->out, " P%s(", t->placement.redop == HD_MAX ? "max" : "");
         add_axes(w->out, t->placement.partial);

@@ -39,11 +39,6 @@ static double shade_of(const struct hd__timeline *t, const struct hd__timeline_c
     return n > 0 && n % 2 ? 0.6 : 1;
 }
 
-static int same_colour(const struct hd__timeline_cell *a, const struct hd__timeline_cell *b)
-{
-    return a->letter == b->letter && a->micro == b->micro && a->chunk == b->chunk;
-}
-
 /* One uninterrupted pass of a micro-batch through a chunk, forward or backward: it gets one label. */
 static int same_action(const struct hd__timeline_cell *a, const struct hd__timeline_cell *b)
 {
@@ -61,7 +56,8 @@ static void add_boxes(struct drawing *d, double height)
     uint32_t n = PLOT * PER_PIXEL;
     for (uint32_t from = 0, to; from < n; from = to) {
         const struct hd__timeline_cell *c = &d->cells[from];
-        for (to = from + 1; to < n && same_colour(c, &d->cells[to]);)
+        for (to = from + 1; to < n && d->cells[to].letter == c->letter && d->cells[to].micro == c->micro &&
+                            d->cells[to].chunk == c->chunk;)
             to++;
         d->seen[(int)c->letter & 127] = 1;
         if (c->letter)

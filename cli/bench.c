@@ -247,14 +247,6 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
     return HD__EXIT_DONE;
 }
 
-static int check_groups(const struct bench_arguments *a)
-{
-    if (a->bench.groups > 1 && (a->bench.ranks % a->bench.groups || a->bench.ranks == a->bench.groups))
-        return hd__cli_usage_error(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
-                                   a->bench.groups, a->bench.ranks);
-    return HD__EXIT_DONE;
-}
-
 /* ---- output */
 
 static void title(const struct bench_arguments *a, char out[512])
@@ -284,15 +276,6 @@ static void print_title(const struct bench_arguments *a)
                " p99: of single calls\n");
 }
 
-static void add_overlap(json_t *row, const struct hd__bench_row *r)
-{
-    json_t *numbers = json_pack("{s:I, s:f, s:f, s:f, s:f, s:f}", "products", (json_int_t)r->products, "products_us",
-                                r->products_us, "alone_us", r->alone_us, "both_us", r->both_us, "exposed_us",
-                                r->exposed_us, "hidden_percent", 100 * r->hidden);
-    json_object_update(row, numbers);
-    json_decref(numbers);
-}
-
 static void on_row(void *user, const struct hd__bench_row *r)
 {
     struct output *o = user;
@@ -306,8 +289,13 @@ static void on_row(void *user, const struct hd__bench_row *r)
                   "algbw_gbs", r->algbw, "busbw_gbs", r->busbw, "errors", (json_int_t)r->errors);
     json_object_update(row, numbers);
     json_decref(numbers);
-    if (b->device)
-        add_overlap(row, r);
+    if (b->device) {
+        numbers = json_pack("{s:I, s:f, s:f, s:f, s:f, s:f}", "products", (json_int_t)r->products, "products_us",
+                            r->products_us, "alone_us", r->alone_us, "both_us", r->both_us, "exposed_us", r->exposed_us,
+                            "hidden_percent", 100 * r->hidden);
+        json_object_update(row, numbers);
+        json_decref(numbers);
+    }
     o->errors += r->errors;
     if (!o->a->json && o->a->comms == 1)
         hd__bench_print_row(&o->table, r->op, row);
@@ -387,15 +375,6 @@ static int32_t find_transport(const struct bench_arguments *a, const char *text,
         return rc;
     out->settings = hd__arena_alloc(arena, HD__MAX(out->component->settings_size, (size_t)1));
     return hd__bench_parse_settings(out->component, set, sets, out->settings, arena, err);
-}
-
-static int32_t find_transports(const struct bench_arguments *a, struct hd__plugins *plugins, struct hd__arena *arena,
-                               struct transport *out, struct hd_error *err)
-{
-    int32_t code = HD_OK;
-    for (int i = 0; i < a->comms && code == HD_OK; i++)
-        code = find_transport(a, a->comm[i], plugins, arena, &out[i], err);
-    return code;
 }
 
 static void print_json(const struct bench_arguments *a, json_t *rows)
@@ -503,24 +482,19 @@ static int run_launched_rank(struct bench_arguments *a, const struct transport *
     return hd__bench_run_launched_rank(&a->bench, found ? env.rank : 0);
 }
 
-static int32_t check_files(const struct bench_arguments *a, struct hd_error *err)
-{
-    int32_t rc = check_writable(a->html, err);
-    if (!rc)
-        rc = check_writable(a->svg, err);
-    return rc ? rc : check_writable(a->tune, err);
-}
-
 static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports,
                        struct hd_error *err)
 {
-    int32_t rc = joined || !hd__bench_is_root(&a->bench) ? HD_OK : check_files(a, err);
+    const char *const files[] = {a->html, a->svg, a->tune};
+    int32_t rc = HD_OK;
+    for (size_t i = 0; i < HD__COUNT(files) && !rc && !joined && hd__bench_is_root(&a->bench); i++)
+        rc = check_writable(files[i], err);
     if (!rc && !joined && !a->peak)
         rc = check_memory(a, err);
     if (!rc)
         rc = hd__plugins_add_default_folders(plugins, err);
-    if (!rc && !a->peak)
-        rc = find_transports(a, plugins, &a->arena, transports, err);
+    for (int i = 0; i < a->comms && !rc && !a->peak; i++)
+        rc = find_transport(a, a->comm[i], plugins, &a->arena, &transports[i], err);
     if (!rc && a->overlap)
         rc = find_device(a, plugins, err);
     return rc ? rc : hd__bench_connect(&a->launch, &a->bench, err);
@@ -577,8 +551,10 @@ static int run(int argc, char **argv)
         fprintf(stderr, "heddle bench: %s\n", err.message);
         code = HD__EXIT_REFUSED;
     }
-    if (code == HD__EXIT_DONE)
-        code = check_groups(&a);
+    if (code == HD__EXIT_DONE && a.bench.groups > 1 &&
+        (a.bench.ranks % a.bench.groups || a.bench.ranks == a.bench.groups))
+        code = hd__cli_usage_error(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
+                                   a.bench.groups, a.bench.ranks);
     const char **words = hd__arena_alloc(&a.arena, ((size_t)argc + 2) * sizeof *words);
     words[0] = hd__launch_self_path(hd__arena_alloc(&a.arena, 4096));
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);

@@ -22,15 +22,6 @@ static int has_section(struct hd_program *p, const char *section)
     return 0;
 }
 
-static void print_groups(const struct hd__routes *routes, const char *section, struct hd__text *text)
-{
-    if (!routes->groups.count)
-        return;
-    hd__text_add(text, "-- groups of this rank, and how operations of %s%s go\n", section ? "section " : "one step",
-                 section ? section : "");
-    hd__routes_text(routes, text);
-}
-
 static int print_program(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *how, int json)
 {
     struct hd_program *p = hd__compiled_program(c, rank);
@@ -48,7 +39,11 @@ static int print_program(const struct hd__compiled *c, int32_t rank, const struc
     } else {
         struct hd__text text = {0};
         hd__program_print(p, &options, &text);
-        print_groups(&routes, how->section, &text);
+        if (routes.groups.count)
+            hd__text_add(&text, "-- groups of this rank, and how operations of %s%s go\n",
+                         how->section ? "section " : "one step", how->section ? how->section : "");
+        if (routes.groups.count)
+            hd__routes_text(&routes, &text);
         fputs(text.at, stdout);
         hd__text_free(&text);
     }

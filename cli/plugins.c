@@ -20,13 +20,6 @@ static const char *entry_name(const struct hd__plugin_entry *e)
 
 /* ---- text */
 
-static void print_row(const struct hd__plugin_entry *e, int width)
-{
-    const struct hd__component *c = e->component;
-    printf("%-9s %-*s %-9s %-7s %s\n", e->kind ? hd__plugin_kind_name(e->kind) : "?", width, entry_name(e),
-           c ? c->version : "-", e->usable ? "yes" : "no", e->usable ? c->summary : e->reason);
-}
-
 static void print_table(const struct hd__plugin_entry *entries, size_t n)
 {
     int width = 4;
@@ -37,22 +30,17 @@ static void print_table(const struct hd__plugin_entry *entries, size_t n)
         return;
     }
     printf("%-9s %-*s %-9s %-7s %s\n", "kind", width, "name", "version", "usable", "summary, or why not usable");
-    for (size_t i = 0; i < n; i++)
-        print_row(&entries[i], width);
+    for (size_t i = 0; i < n; i++) {
+        const struct hd__plugin_entry *e = &entries[i];
+        const struct hd__component *c = e->component;
+        printf("%-9s %-*s %-9s %-7s %s\n", e->kind ? hd__plugin_kind_name(e->kind) : "?", width, entry_name(e),
+               c ? c->version : "-", e->usable ? "yes" : "no", e->usable ? c->summary : e->reason);
+    }
 }
 
 static struct hd__options options_of(const struct hd__component *c)
 {
     return (struct hd__options){c->options, c->n_options, sizeof(struct hd_option)};
-}
-
-static void print_options(const struct hd__component *c)
-{
-    struct hd__options table = options_of(c);
-    struct hd__text text = {0};
-    hd__options_print(&table, &text);
-    printf("\n%s", table.count ? text.at : "no options\n");
-    hd__text_free(&text);
 }
 
 static void print_one(const struct hd__plugin_entry *e)
@@ -67,8 +55,13 @@ static void print_one(const struct hd__plugin_entry *e)
         puts("usable: yes");
     else
         printf("usable: no: %s\n", e->reason);
-    if (c)
-        print_options(c);
+    if (c) {
+        struct hd__options table = options_of(c);
+        struct hd__text text = {0};
+        hd__options_print(&table, &text);
+        printf("\n%s", table.count ? text.at : "no options\n");
+        hd__text_free(&text);
+    }
 }
 
 /* ---- JSON */
@@ -78,22 +71,19 @@ static json_t *text_or_null(const char *text)
     return text ? json_string(text) : json_null();
 }
 
-static json_t *entry_json(const struct hd__plugin_entry *e)
-{
-    const struct hd__component *c = e->component;
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind", e->kind ? hd__plugin_kind_name(e->kind) : "?",
-                     "name", entry_name(e), "version", text_or_null(c ? c->version : NULL), "licence",
-                     text_or_null(c ? c->licence : NULL), "summary", text_or_null(c ? c->summary : NULL), "usable",
-                     (int)e->usable, "reason", text_or_null(e->reason), "path", text_or_null(e->path));
-}
-
 static void print_json(const struct hd__plugin_entry *entries, size_t n, int with_options)
 {
     json_t *list = json_array(), *root = json_pack("{s:o}", "plugins", list);
     for (size_t i = 0; i < n; i++) {
-        json_t *entry = entry_json(&entries[i]);
-        if (with_options && entries[i].component) {
-            struct hd__options table = options_of(entries[i].component);
+        const struct hd__plugin_entry *e = &entries[i];
+        const struct hd__component *c = e->component;
+        json_t *entry =
+            json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind", e->kind ? hd__plugin_kind_name(e->kind) : "?",
+                      "name", entry_name(e), "version", text_or_null(c ? c->version : NULL), "licence",
+                      text_or_null(c ? c->licence : NULL), "summary", text_or_null(c ? c->summary : NULL), "usable",
+                      (int)e->usable, "reason", text_or_null(e->reason), "path", text_or_null(e->path));
+        if (with_options && c) {
+            struct hd__options table = options_of(c);
             json_object_set_new(entry, "options", hd__options_json(&table));
         }
         json_array_append_new(list, entry);
@@ -104,14 +94,6 @@ static void print_json(const struct hd__plugin_entry *entries, size_t n, int wit
 }
 
 /* ---- the command */
-
-static const struct hd__plugin_entry *find_entry(const struct hd__plugin_entry *entries, size_t n, const char *label)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(entries[i].label, label) == 0)
-            return &entries[i];
-    return NULL;
-}
 
 static int no_such_plugin(const struct hd__plugin_entry *entries, size_t n, const char *label)
 {
@@ -129,7 +111,9 @@ static int no_such_plugin(const struct hd__plugin_entry *entries, size_t n, cons
 
 static int show(const struct hd__plugin_entry *entries, size_t n, const struct plugins_arguments *a)
 {
-    const struct hd__plugin_entry *one = a->label ? find_entry(entries, n, a->label) : NULL;
+    const struct hd__plugin_entry *one = NULL;
+    for (size_t i = 0; i < n && a->label && !one; i++)
+        one = strcmp(entries[i].label, a->label) ? NULL : &entries[i];
     if (a->label && !one)
         return no_such_plugin(entries, n, a->label);
     if (a->json)

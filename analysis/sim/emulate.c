@@ -134,19 +134,13 @@ void hd__sim_emulate_issue(struct hd__sim_rank *r, const struct hd__instr *i)
 
 /* ---- numbers of any dtype as double */
 
-static float from_bits(uint32_t bits)
-{
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 static double load(uint32_t dtype, const char *at)
 {
     union {
         float f32;
         double f64;
         uint16_t u16;
+        uint32_t bits;
         int32_t i32;
         _Float16 f16;
     } v;
@@ -157,7 +151,8 @@ static double load(uint32_t dtype, const char *at)
     case HD_F64:
         return v.f64;
     case HD_BF16:
-        return from_bits((uint32_t)v.u16 << 16);
+        v.bits = (uint32_t)v.u16 << 16;
+        return v.f32;
     case HD_F16:
         return v.f16;
     case HD_I32:

@@ -43,14 +43,6 @@ static uint64_t signature(const struct hd_program *p, const struct hd__instr *i)
     return hd__hash(out->name, strlen(out->name), h);
 }
 
-/* Both ends of a message: tag, elements, dtype. */
-static uint64_t message_signature(const struct hd_program *p, const struct hd__instr *i)
-{
-    const struct hd__tensor *t = hd__tensor_const(p, hd__instr_tensor(i));
-    uint64_t fixed[] = {i->tag, (uint64_t)hd__numel(p, t), t->dtype};
-    return hd__hash(fixed, sizeof fixed, 0);
-}
-
 static double cost(const struct hd__sim *m, const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__sim_costs *c = &m->costs;
@@ -84,7 +76,9 @@ static struct hd__sim_op flatten(struct hd__sim *m, struct hd__sim_program *prog
         d.kind = HD__SIM_COPY;
     } else if (i->op == HD_OP_SEND || i->op == HD_OP_RECV) {
         d.kind = i->op == HD_OP_SEND ? HD__SIM_SEND : HD__SIM_RECV;
-        d.signature = message_signature(program->p, i);
+        const struct hd__tensor *t = hd__tensor_const(program->p, hd__instr_tensor(i));
+        uint64_t match[] = {i->tag, (uint64_t)hd__numel(program->p, t), t->dtype};
+        d.signature = hd__hash(match, sizeof match, 0);
     } else {
         d.kind = HD__SIM_COLLECTIVE;
         d.signature = signature(program->p, i);

@@ -17,16 +17,6 @@ static struct hd__sim_program *program_of(struct hd__sim *m, const struct hd_pro
     return m->programs.at[m->programs.count - 1];
 }
 
-static void rank_init(struct hd__sim *m, struct hd__sim_rank *r)
-{
-    r->queues = hd__alloc(m->streams.count * sizeof *r->queues);
-    r->issue = hd__alloc(r->program->n_async * sizeof *r->issue);
-    if (m->options.costs) {
-        r->start = hd__alloc(r->program->n_async * sizeof *r->start);
-        r->end = hd__alloc(r->program->n_async * sizeof *r->end);
-    }
-}
-
 struct hd__sim *hd__sim_create(const struct hd__mesh *mesh, const struct hd_program *const *programs,
                                const struct hd__sim_options *options)
 {
@@ -43,8 +33,15 @@ struct hd__sim *hd__sim_create(const struct hd__mesh *mesh, const struct hd_prog
         m->ranks[r].program = program_of(m, programs[r]);
         hd__mesh_coord(mesh, r, m->ranks[r].coord);
     }
-    for (int32_t r = 0; r < mesh->ranks; r++)
-        rank_init(m, &m->ranks[r]);
+    for (int32_t n = 0; n < mesh->ranks; n++) {
+        struct hd__sim_rank *r = &m->ranks[n];
+        r->queues = hd__alloc(m->streams.count * sizeof *r->queues);
+        r->issue = hd__alloc(r->program->n_async * sizeof *r->issue);
+        if (m->options.costs) {
+            r->start = hd__alloc(r->program->n_async * sizeof *r->start);
+            r->end = hd__alloc(r->program->n_async * sizeof *r->end);
+        }
+    }
     hd__sim_channels_join(m);
     return m;
 }
@@ -268,17 +265,15 @@ static int32_t run_copy(struct hd__sim *m, const struct hd__sim_event *e)
 
 /* ---- ranks */
 
-static int section_runs(const struct hd__sim *m, const struct hd__code_section *s)
-{
-    return m->only ? !strcmp(s->name, m->only) : hd__section_due(s, m->step);
-}
-
 /* Puts the rank at the start of section s or of the next one that runs and has code. */
 static void enter_section(struct hd__sim *m, struct hd__sim_rank *r, uint32_t s)
 {
     const struct hd_program *p = r->program->p;
-    while (s < p->sections.count && (!section_runs(m, &p->sections.at[s]) || !p->sections.at[s].code.count))
-        s++;
+    for (; s < p->sections.count; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        if (x->code.count && (m->only ? !strcmp(x->name, m->only) : hd__section_due(x, m->step)))
+            break;
+    }
     r->section = s;
     r->pc = r->program->first[s];
     r->round = 0;

@@ -67,14 +67,6 @@ static size_t find_rate(const struct pair *p)
                                                                                               : HD__COUNT(rate_rows);
 }
 
-static void set_rate(struct hd__sim_rates *r, const struct pair *p, size_t row, double value)
-{
-    double *field = (double *)((char *)r + rate_rows[row].offset);
-    for (int32_t a = 0; a < (rate_rows[row].by_axis ? HD_AXIS_COUNT : 1); a++)
-        if (!rate_rows[row].by_axis || p->axes & HD_AXIS_BIT(a))
-            field[a] = value;
-}
-
 int32_t hd__sim_rates_parse(struct hd__sim_rates *rates, const char *text, struct hd_error *err)
 {
     struct hd__sim_rates r = *rates;
@@ -94,7 +86,9 @@ int32_t hd__sim_rates_parse(struct hd__sim_rates *rates, const char *text, struc
                            "'%.*s' is no rate: write KEY=NUMBER, in FLOPs or bytes a second, or seconds, as in "
                            "flops=2e12,latency=3e-6",
                            (int)item, text);
-        set_rate(&r, &p, row, value);
+        for (int32_t a = 0; a < (rate_rows[row].by_axis ? HD_AXIS_COUNT : 1); a++)
+            if (!rate_rows[row].by_axis || p.axes & HD_AXIS_BIT(a))
+                ((double *)((char *)&r + rate_rows[row].offset))[a] = value;
         text += item + (text[item] == ',');
     }
     *rates = r;

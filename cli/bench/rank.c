@@ -241,17 +241,6 @@ static int32_t bench_size(struct hd__bench_rank *b, uint32_t op, uint64_t bytes)
     return code == HD_OK && bench->both && hd__bench_has_in_place(op) ? bench_placement(b, op, bytes, 1) : code;
 }
 
-static int32_t bench_op(struct hd__bench_rank *b, uint32_t op)
-{
-    const struct hd__bench *bench = b->bench;
-    int32_t code = HD_OK;
-    if (op == HD__BENCH_BARRIER)
-        return bench_size(b, op, 0);
-    for (double bytes = (double)bench->first; bytes <= (double)bench->last && code == HD_OK; bytes *= bench->factor)
-        code = bench_size(b, op, (uint64_t)bytes);
-    return code;
-}
-
 /* ---- the rank */
 
 static int32_t open_buffers(struct hd__bench_rank *b)
@@ -333,8 +322,14 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
         code = make_groups(&b);
     if (code == HD_OK && bench->device)
         code = hd__bench_compute_open(&b);
-    for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++)
-        code = bench_op(&b, bench->ops[k]);
+    for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++) {
+        if (bench->ops[k] == HD__BENCH_BARRIER) {
+            code = bench_size(&b, HD__BENCH_BARRIER, 0);
+            continue;
+        }
+        for (double bytes = (double)bench->first; bytes <= (double)bench->last && !code; bytes *= bench->factor)
+            code = bench_size(&b, bench->ops[k], (uint64_t)bytes);
+    }
     hd__bench_compute_close(&b);
     if (code != HD_OK)
         hd__store_fail(store, code, err->message);

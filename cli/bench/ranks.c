@@ -167,13 +167,6 @@ static int32_t run_forked(const struct hd__bench *bench, void (*row)(void *user,
 
 #define JOIN_ENV "HEDDLE_BENCH"
 
-static void export_join(int32_t which, const char *path, int out)
-{
-    char text[256];
-    snprintf(text, sizeof text, "%d %s /proc/%d/fd/%d", which, path, (int)getpid(), out);
-    setenv(JOIN_ENV, text, 1);
-}
-
 /* Reads rows until the launcher has ended and the pipe is empty. Returns its exit status. */
 static int read_rows(int in, pid_t pid, void (*row)(void *user, const struct hd__bench_row *row), void *user)
 {
@@ -194,13 +187,14 @@ static int32_t run_launched(const struct hd__bench *bench, void (*row)(void *use
                             void *user, struct hd_error *err)
 {
     struct hd__server *server = NULL;
-    char path[64];
+    char path[64], join[256];
     int pipes[2], status = 0;
     pid_t pid;
     struct rank_shared *shared = hd__launch_share_memory(shared_bytes(bench), path);
     if (!shared || pipe2(pipes, O_CLOEXEC | O_NONBLOCK))
         return hd_fail(err, HD_E_IO, "bench cannot start: %s", strerror(errno));
-    export_join(bench->index, path, pipes[1]);
+    snprintf(join, sizeof join, "%d %s /proc/%d/fd/%d", bench->index, path, (int)getpid(), pipes[1]);
+    setenv(JOIN_ENV, join, 1);
     int32_t code = start_server(bench, shared, &server, err);
     if (code == HD_OK)
         code = hd__launch_external_start(bench->component->ops.comm.launcher, bench->ranks, bench->words, &pid, err);

@@ -132,17 +132,6 @@ static int32_t remove_leftovers(const struct hd_ckpt *ckpt, struct hd_error *err
     return rc;
 }
 
-static int32_t make_folder(struct hd_ckpt_tx *tx, struct hd_error *err)
-{
-    int32_t rc;
-    if (make_folders(tx->ckpt->dir))
-        return io_error(err, tx->ckpt->dir, "");
-    rc = remove_leftovers(tx->ckpt, err);
-    if (!rc && mkdir(tx->folder, 0777))
-        rc = io_error(err, tx->folder, "");
-    return rc;
-}
-
 static int32_t posix_begin(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **out,
                            struct hd_error *err)
 {
@@ -159,7 +148,9 @@ static int32_t posix_begin(struct hd_ckpt *ckpt, const char *name, int32_t leade
     if (!tx->name || !tx->folder)
         rc = no_memory(err);
     else if (leader)
-        rc = make_folder(tx, err);
+        rc = make_folders(ckpt->dir) ? io_error(err, ckpt->dir, "") : remove_leftovers(ckpt, err);
+    if (!rc && leader && mkdir(tx->folder, 0777))
+        rc = io_error(err, tx->folder, "");
     if (!rc && (tx->folder_fd = open(tx->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
         rc = io_error(err, tx->folder, "is not there: do all ranks see the same filesystem? ");
     if (rc) {

@@ -42,14 +42,6 @@ static void tokens_close(struct hd_data *f)
     free(f);
 }
 
-static void advise(const struct hd_data *f, uint32_t hints)
-{
-    if (f->map_bytes <= READ_WHOLE)
-        madvise((void *)f->map, f->map_bytes, MADV_WILLNEED);
-    else if (hints & HD_DATA_IN_ORDER)
-        madvise((void *)f->map, f->map_bytes, MADV_SEQUENTIAL);
-}
-
 static int32_t tokens_open(const struct hd_host *host, const void *settings, const struct hd_data_source *source,
                            struct hd_data **data, struct hd_error *err)
 {
@@ -64,7 +56,10 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
         tokens_close(f);
         return rc;
     }
-    advise(f, source->hints);
+    if (f->map_bytes <= READ_WHOLE)
+        madvise((void *)f->map, f->map_bytes, MADV_WILLNEED);
+    else if (source->hints & HD_DATA_IN_ORDER)
+        madvise((void *)f->map, f->map_bytes, MADV_SEQUENTIAL);
     *data = f;
     return HD_OK;
 }

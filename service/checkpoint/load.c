@@ -142,11 +142,6 @@ static const char *shape_text(const struct hd__ckpt_tensor *t, char out[160])
     return out;
 }
 
-static bool same_shape(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b)
-{
-    return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
-}
-
 /* The first tensor of the checkpoint that is missing in `wanted` (sorted) although its group is there. */
 static const struct hd__ckpt_tensor *find_surplus(const struct hd__ckpt *c, const struct hd__ckpt_tensor **wanted,
                                                   uint32_t n)
@@ -181,10 +176,11 @@ int32_t hd__ckpt_check_tensors(const struct hd__ckpt *c, const struct hd__ckpt_t
         if (at < 0)
             return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: it has no tensor %s of group %s",
                            c->name, group_owner(t->group), t->name, t->group);
-        if (!same_shape(t, &c->tensors[at]))
+        const struct hd__ckpt_tensor *saved = &c->tensors[at];
+        if (t->dtype != saved->dtype || t->ndim != saved->ndim ||
+            memcmp(t->shape, saved->shape, t->ndim * sizeof *t->shape))
             return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: %s %s is %s there, %s here", c->name,
-                           group_owner(t->group), t->group, t->name, shape_text(&c->tensors[at], theirs),
-                           shape_text(t, ours));
+                           group_owner(t->group), t->group, t->name, shape_text(saved, theirs), shape_text(t, ours));
     }
     const struct hd__ckpt_tensor **sorted = hd__alloc((n + 1) * sizeof *sorted);
     for (uint32_t i = 0; i < n; i++)

@@ -104,26 +104,6 @@ struct file_slice {
     int64_t own, width, skip, first, end;
 };
 
-static int32_t fail_shape_mismatch(struct init_context *f, const struct hd_param_desc *d,
-                                   const struct hd__ckpt_st_tensor *t, int64_t count)
-{
-    return hd_fail(f->err, HD_E_INVALID,
-                   "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
-                   hd__ckpt_st_file_name(f->files, t->file), t->name, (unsigned long long)t->count, d->name,
-                   (long long)(count * (d->parts > 1 ? d->parts : 1)));
-}
-
-static const struct hd__ckpt_st_tensor *find_tensor(struct init_context *f, uint32_t param, int64_t index)
-{
-    char *name = hd__ckpt_file_tensor_name(f->p, param, index);
-    const struct hd__ckpt_st_tensor *t = hd__ckpt_st_find(f->files, name);
-    if (!t)
-        hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", name,
-                f->p->params.at[param].desc.name);
-    free(name);
-    return t;
-}
-
 /* Finds the file tensor of element `at` of a parameter. */
 static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at, struct file_slice *where)
 {
@@ -131,13 +111,21 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     const struct hd__tensor *t = hd__tensor_const(f->p, f->p->params.at[param].tensor);
     int64_t tensors = hd__ckpt_file_tensor_count(f->p, param), count = hd__global_numel(f->p, t) / tensors, inner = 1;
     uint32_t parts = d->parts > 1 ? d->parts : 1;
+    char *name;
     *where = (struct file_slice){.first = at / count * count};
     where->end = where->first + count;
-    where->t = find_tensor(f, param, at / count);
+    name = hd__ckpt_file_tensor_name(f->p, param, at / count);
+    where->t = hd__ckpt_st_find(f->files, name);
+    if (!where->t)
+        hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", name, d->name);
+    free(name);
     if (!where->t)
         return f->err->code;
     if (where->t->count != (uint64_t)count * parts)
-        return fail_shape_mismatch(f, d, where->t, count);
+        return hd_fail(f->err, HD_E_INVALID,
+                       "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
+                       hd__ckpt_st_file_name(f->files, where->t->file), where->t->name,
+                       (unsigned long long)where->t->count, d->name, (long long)(count * parts));
     for (int32_t i = 0; i < t->ndim; i++) /* elements of one row along the axis that is split into parts */
         if (!d->file_axes || (d->file_axes[i] != '*' && (uint32_t)(d->file_axes[i] - '0') >= d->part_axis))
             inner *= f->p->dims.at[t->dim[i]].extent;

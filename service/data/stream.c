@@ -156,15 +156,6 @@ static int32_t open_file(const struct hd__data *d, const char *path, struct data
     return rc;
 }
 
-static int32_t open_files(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
-{
-    int32_t rc = HD_OK;
-    d->files = hd__alloc(c->n_sources * sizeof *d->files);
-    for (; d->n_files < c->n_sources && !rc; d->n_files += !rc)
-        rc = open_file(d, c->sources[d->n_files].path, &d->files[d->n_files], err);
-    return rc;
-}
-
 static int32_t set_stream_range(const struct hd__data_config *c, struct token_stream *s, struct hd_error *err)
 {
     uint64_t all = s->start[s->n_files], train = (uint64_t)((double)all * (1 - c->val_fraction));
@@ -212,7 +203,9 @@ int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **da
     struct hd__data *d = hd__alloc(sizeof *d);
     d->config = *config;
     d->config.sources = NULL;
-    rc = open_files(d, config, err);
+    d->files = hd__alloc(config->n_sources * sizeof *d->files);
+    for (; d->n_files < config->n_sources && !rc; d->n_files += !rc)
+        rc = open_file(d, config->sources[d->n_files].path, &d->files[d->n_files], err);
     if (!rc)
         rc = open_streams(d, config, err);
     if (!rc && config->mix) {

@@ -64,14 +64,6 @@ static int was_started_by(const struct launcher *l, struct hd__launch_env *env)
            (strcmp(l->rank, "SLURM_PROCID") || env_int("SLURM_STEP_ID", &step));
 }
 
-static const struct launcher *find_launcher(struct hd__launch_env *env)
-{
-    for (size_t i = 0; i < HD__COUNT(launchers); i++)
-        if (was_started_by(&launchers[i], env))
-            return &launchers[i];
-    return NULL;
-}
-
 /* Slurm gives the tasks of each machine as "4(x2),3": two machines with 4, one with 3. 0: not known. */
 static int32_t slurm_tasks_here(void)
 {
@@ -98,21 +90,7 @@ static int32_t slurm_tasks_here(void)
     return 0;
 }
 
-static void detect_local_ranks(const struct launcher *l, struct hd__launch_env *env)
-{
-    int32_t tasks = !l->local_size ? slurm_tasks_here() : 0;
-    if (!env_int(l->local_rank, &env->local_rank))
-        env->local_rank = env->rank;
-    if (!env_int(l->local_size, &env->local_size))
-        env->local_size = tasks ? tasks : env->size;
-}
-
 /* ---- where the rendezvous is */
-
-static int is_loopback(const char *host)
-{
-    return !strncmp(host, "127.", 4) || !strcmp(host, "localhost");
-}
 
 /* The secret of a job whose launcher gives the rendezvous address: HEDDLE_SECRET, or derived from the job id that
  * its ranks share. */
@@ -127,11 +105,10 @@ static int32_t environment_secret(const struct launcher *l, struct hd__launch_en
         return HD_OK;
     if (given)
         return hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
-    if (err && !key && env->rank == 0 && !is_loopback(env->store.host))
+    if (err && !key && env->rank == 0 && strncmp(env->store.host, "127.", 4) && strcmp(env->store.host, "localhost"))
         hd__log(HD_LOG_WARN, NULL,
                 "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and the number that %s gave the "
-                "job, which "
-                "others may know; give all ranks the same 32 hexadecimal digits where others reach %s",
+                "job, which others may know; give all ranks the same 32 hexadecimal digits where others reach %s",
                 l->name, env->store.host);
     hd__text_add(&text, "%u", (unsigned)getuid());
     for (size_t i = 0; i < HD__COUNT(common); i++)
@@ -216,12 +193,13 @@ static void warn_of_loopback(const struct hd__launch_env *env)
 
 int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_error *err)
 {
-    const struct launcher *l;
+    const struct launcher *l = NULL;
     *found = 0;
     memset(env, 0, sizeof *env);
     if (check_env_numbers(err))
         return HD_E_INVALID;
-    l = find_launcher(env);
+    for (size_t i = 0; i < HD__COUNT(launchers) && !l; i++)
+        l = was_started_by(&launchers[i], env) ? &launchers[i] : NULL;
     if (!l && getenv("PMIX_RANK"))
         return hd_fail(err, HD_E_INVALID,
                        "the environment has PMIX_RANK, but not how many ranks there are: set RANK and WORLD_SIZE, or "
@@ -229,7 +207,12 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
     if (!l || (l != launchers && env->size == 1)) /* alone under srun or mpirun: not launched */
         return HD_OK;
     *found = 1;
-    detect_local_ranks(l, env);
+    if (!env_int(l->local_rank, &env->local_rank))
+        env->local_rank = env->rank;
+    if (!env_int(l->local_size, &env->local_size)) {
+        int32_t tasks = l->local_size ? 0 : slurm_tasks_here();
+        env->local_size = tasks ? tasks : env->size;
+    }
     if (env->rank >= env->size)
         return hd_fail(err, HD_E_INVALID, "the launcher set rank %d of %d: %s must be below %s", env->rank, env->size,
                        l->rank, l->size);

@@ -32,12 +32,6 @@ static const char **make_argv(const struct hd_comm_launcher *l, const char *numb
     return argv;
 }
 
-/* End of the error message when the command is not installed: the package that has it. */
-static const char *install_hint(const struct hd_comm_launcher *l)
-{
-    return l->struct_size > offsetof(struct hd_comm_launcher, source) ? l->source : NULL;
-}
-
 static void set_env_default(const char *setting)
 {
     char *name = hd__strdup(setting), *value = strchr(name, '=');
@@ -130,8 +124,10 @@ int32_t hd__launch_external_start(const struct hd_comm_launcher *l, int32_t n, c
 {
     char number[16];
     int error_pipe[2], problem = 0;
-    const char **argv, *source = install_hint(l);
+    const char **argv, *source = NULL;
     pid_t parent = getpid();
+    if (l->struct_size > offsetof(struct hd_comm_launcher, source))
+        source = l->source;
     if (pipe2(error_pipe, O_CLOEXEC))
         return hd_fail(err, HD_E_IO, "pipe: %s", strerror(errno));
     snprintf(number, sizeof number, "%d", n);

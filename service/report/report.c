@@ -123,14 +123,6 @@ static void print_report(const json_t *report, const char *path)
     hd__text_free(&text);
 }
 
-static int any_dump(const struct hd__rank_dumps *g)
-{
-    for (int32_t r = 0; r < g->size; r++)
-        if (g->dump[r])
-            return 1;
-    return 0;
-}
-
 /* Errors before the first step need no report. */
 static int has_begun(const json_t *report)
 {
@@ -164,9 +156,11 @@ int32_t hd__report_on_dumps(void *user, const struct hd__rank_dumps *g, int32_t 
     char path[512] = "";
     json_t *report;
     int32_t code = HD_OK;
-    if (!any_dump(g) &&
-        /* a rank's death is reported even if no other is left to answer, or none has connected yet */
-        g->code != HD_E_PEER)
+    int32_t answered = 0;
+    while (answered < g->size && !g->dump[answered])
+        answered++;
+    /* a rank's death is reported even if no other is left to answer, or none has connected yet */
+    if (answered == g->size && g->code != HD_E_PEER)
         return HD_OK;
     report = report_json(reporter, g);
     hd__report_diagnose(report, &diagnosis);
@@ -239,22 +233,10 @@ static int32_t load_file(const char *path, json_t **report, struct hd_error *err
     return rc;
 }
 
-/* Adds dumps that the first report lacks. */
-static void merge_dumps(json_t *report, const json_t *more)
-{
-    json_t *ranks = json_object_get(report, "rank"), *mine, *theirs;
-    size_t i;
-    json_array_foreach(ranks, i, mine)
-    {
-        theirs = json_array_get(json_object_get(more, "rank"), i);
-        if (json_object_get(theirs, "ops") && !json_object_get(mine, "ops"))
-            json_array_set(ranks, i, theirs);
-    }
-}
-
 int32_t hd__report_load(const char *const *files, size_t n, json_t **report, struct hd_error *err)
 {
-    json_t *all = NULL;
+    json_t *all = NULL, *mine;
+    size_t at;
     int32_t rc = HD_OK;
     for (size_t i = 0; i < n && !rc; i++) {
         json_t *one = NULL;
@@ -263,8 +245,13 @@ int32_t hd__report_load(const char *const *files, size_t n, json_t **report, str
             break;
         if (!all)
             all = json_incref(one);
-        else
-            merge_dumps(all, one);
+        /* add the dumps that the first report lacks */
+        json_array_foreach(json_object_get(all, "rank"), at, mine)
+        {
+            json_t *theirs = json_array_get(json_object_get(one, "rank"), at);
+            if (json_object_get(theirs, "ops") && !json_object_get(mine, "ops"))
+                json_array_set(json_object_get(all, "rank"), at, theirs);
+        }
         json_decref(one);
     }
     if (!rc && n > 1) { /* more dumps may give a better diagnosis */

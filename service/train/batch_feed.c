@@ -68,16 +68,11 @@ static void find_inputs(struct hd__train_feed *f, int32_t rank)
     f->capacity = p->accumulation;
 }
 
-static const struct hd__sources *sources_of(const struct hd__job *job, int held_out)
-{
-    return held_out && job->val.count ? &job->val : &job->train;
-}
-
 int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
                             struct hd__train_feed **feed, struct hd_error *err)
 {
     const struct hd__job *job = compiled->job;
-    const struct hd__sources *from = sources_of(job, held_out);
+    const struct hd__sources *from = held_out && job->val.count ? &job->val : &job->train;
     struct hd__data_source *sources = hd__alloc((from->count + 1) * sizeof *sources);
     struct hd__data_config config = {
         .sources = sources,

@@ -28,13 +28,6 @@ static int32_t feed_prompt(void *user, int32_t labels, int32_t *out, int64_t cou
     return HD_OK;
 }
 
-static double uniform(struct sampler *s)
-{
-    uint64_t bits = hd__hash(&s->draws, sizeof s->draws, s->config->seed);
-    s->draws++;
-    return (double)(bits >> 11) * 0x1p-53;
-}
-
 static const float *sort_by;
 
 static int by_logit(const void *a, const void *b)
@@ -55,7 +48,8 @@ static int32_t sample_token(struct sampler *s)
         return s->order[0];
     for (int64_t v = 0; v < keep; v++)
         total += exp((s->logits[s->order[v]] - s->logits[s->order[0]]) / s->config->temperature);
-    target = uniform(s) * total;
+    target = (double)(hd__hash(&s->draws, sizeof s->draws, s->config->seed) >> 11) * 0x1p-53 * total;
+    s->draws++;
     for (int64_t v = 0; v < keep; v++) {
         target -= exp((s->logits[s->order[v]] - s->logits[s->order[0]]) / s->config->temperature);
         if (target < 0)
