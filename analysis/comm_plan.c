@@ -43,11 +43,11 @@ static int32_t members_of(const struct hd__hier_layout *g, uint32_t where)
     return where == HD__HIER_INTRA ? g->per_machine : where == HD__HIER_INTER ? g->machines : g->n;
 }
 
-/* Members of a group that have not parted yet, at a level. */
+/* Members of a group within one unit of the enclosing level. */
 struct members {
     const int32_t *ranks;
     int32_t n, me;
-    uint32_t level, depth; /* depth: so many levels divided the call before */
+    uint32_t level, depth; /* levels that have divided the call so far */
 };
 
 static struct hd__hier_layout layout_of(const struct finder *f, const struct members *m)
@@ -55,7 +55,7 @@ static struct hd__hier_layout layout_of(const struct finder *f, const struct mem
     return hd__comm_hier_layout(f->out->levels.leaders[m->level], m->ranks, m->n, m->me);
 }
 
-/* Those in this rank's place, one level further in. */
+/* Members in this rank's unit, one level further in. */
 static struct members intra_members(const struct members *m, const struct hd__hier_layout *g, uint32_t depth)
 {
     return (struct members){.ranks = m->ranks + g->me / g->per_machine * g->per_machine,
@@ -65,20 +65,20 @@ static struct members intra_members(const struct members *m, const struct hd__hi
                             .depth = depth};
 }
 
-/* Between places of the outermost level goes comm.use, else comm.inside. */
+/* Between units of the outermost level comm.use is the transport, otherwise comm.inside. */
 static const struct hd__job_section *section_at(const struct finder *f, uint32_t level, uint32_t where)
 {
     return level || where == HD__HIER_INTRA ? f->c->job->comm_inside : f->c->job->comm;
 }
 
-/* The parts that hierarchical.c will make of a call, level by level. */
+/* The parts into which hierarchical.c divides a call, level by level. */
 static void add_parts(const struct finder *f, struct hd__route *r, const struct members *m,
                       const struct hd_comm_call *call)
 {
     struct hd__hier_layout g = layout_of(f, m);
     int any =
         f->c->selection->tuning.any_order || (caps_of(f, section_at(f, m->level, HD__HIER_INTER)) & HD_COMM_ANY_ORDER);
-    static uint8_t nowhere[64]; /* addresses that nobody follows */
+    static uint8_t nowhere[64]; /* addresses that are never dereferenced */
     struct hd_comm_call of = *call;
     struct hd__hier_plan plan = {.scratch = nowhere};
     int32_t two = hd__comm_hier_supports(&g, call, any);
@@ -102,7 +102,7 @@ static void add_parts(const struct finder *f, struct hd__route *r, const struct 
     hd__free_array(&plan.parts);
 }
 
-/* How a group lies on the places of each level; further in than one member there is nothing to say. */
+/* Layout of a group at each level, until one member is left. */
 static void find_layouts(const struct finder *f, struct hd__route_group *g, struct members m)
 {
     const struct hd__hier_layout *layout = NULL;
@@ -122,7 +122,7 @@ static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint32_
 {
     const struct hd__mesh *mesh = &f->c->mesh;
     const struct hd__job *job = f->c->job;
-    struct hd__route_group new = {.transport = section->use}, *g;
+    struct hd__route_group new = {.transport = section->use};
     int32_t *ranks, n, me = 0;
     char name[96];
     hd__exec_transports_group_name(mesh, axes, members, name);
@@ -141,8 +141,7 @@ static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint32_
         find_layouts(f, &new, (struct members){.ranks = ranks, .n = n, .me = me});
     }
     hd__push(&f->out->groups, new);
-    g = &f->out->groups.at[f->out->groups.count - 1];
-    return g;
+    return &f->out->groups.at[f->out->groups.count - 1];
 }
 
 static int same_hops(const struct hd__route *a, const struct hd__route *b)
@@ -180,8 +179,8 @@ static void add_call(struct finder *f, struct hd__route_group *g, const struct h
     add_route(g, &r);
 }
 
-/* Elements of a call that the transport gets at once: all, unless they go in chunks (runtime/exec/comm_op/bounce.h). Two levels are over
- * host memory, whatever the transports below can do. */
+/* Elements that the transport gets per call: all, unless they go in chunks (runtime/exec/comm_op/bounce.h).
+ * Hierarchical calls use host memory, whatever the transports below support. */
 static uint64_t elements_per_call(const struct finder *f, const struct hd__route_group *g,
                                   const struct hd__job_section *section, const struct hd_comm_call *call)
 {
@@ -217,7 +216,7 @@ static void add_message(const struct finder *f, struct hd__route_group *g, const
     struct hd__route r = {.op = hd__op(i->op)->name, .dtype = t->dtype, .levels = 1, .calls = times};
     struct hd__hop hop = {.where = HD__HIER_WORLD, .members = 2, .transport = section->use};
     for (uint32_t l = 0; l < g->n_layouts && (hop.where == HD__HIER_INTRA || !l);
-         l++) { /* as far in as all members are */
+         l++) { /* down to the innermost level that holds both */
         hop.where = hd__comm_hier_home(&g->layouts[l]);
         hop.level = l;
         hop.transport = section_at(f, l, hop.where)->use;
@@ -248,16 +247,7 @@ static void add_instruction(struct finder *f, const struct hd__instr *i, double 
         add_message(f, g, section, i, times);
 }
 
-static void drop_single_member(struct hd__routes *routes)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < routes->groups.count; i++)
-        if (routes->groups.at[i].layouts[0].n > 1)
-            routes->groups.at[kept++] = routes->groups.at[i];
-    routes->groups.count = kept;
-}
-
-/* Where ranks are: all machines are like this one, and heddle binds their ranks. */
+/* Topology of the ranks: all machines are like this one, and heddle binds their ranks. */
 static void find_levels(struct finder *f, int32_t per_machine)
 {
     const struct hd__job *job = f->c->job;
@@ -305,7 +295,11 @@ void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd
         for (uint32_t n = 0; n < x->code.count && times > 0; n++)
             add_instruction(&f, &x->code.at[n], times);
     }
-    drop_single_member(routes);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < routes->groups.count; i++)
+        if (routes->groups.at[i].layouts[0].n > 1)
+            routes->groups.at[kept++] = routes->groups.at[i];
+    routes->groups.count = kept;
 }
 
 void hd__routes_free(struct hd__routes *routes)

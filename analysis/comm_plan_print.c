@@ -1,4 +1,4 @@
-/* Routes for people and for other programs. */
+/* Text and JSON of routes. */
 #include <stdlib.h>
 
 #include "analysis/comm_plan.h"
@@ -6,7 +6,7 @@
 static const char *const places[] = {
     [HD__HIER_INTER] = "between", [HD__HIER_INTRA] = "inside", [HD__HIER_WORLD] = "world"};
 
-/* "between", of several levels "between machines"; a whole place of the level around: "inside machines". */
+/* "between", with several levels "between machines"; all of a unit of the enclosing level: "inside machines". */
 static void add_where(struct hd__text *out, const struct hd__routes *routes, const struct hd__hop *hop)
 {
     int whole = hop->where == HD__HIER_WORLD && hop->level && !hop->remainder;
@@ -34,7 +34,7 @@ static int alike(const struct hd__hop *a, const struct hd__hop *b)
     return a->coll == b->coll && a->where == b->where && a->level == b->level && a->remainder == b->remainder;
 }
 
-/* Of each kind the first is said, and how many they are. */
+/* Equal hops are printed once, with their count. */
 static void add_hops(struct hd__text *out, const struct hd__routes *routes, const struct hd__route *r)
 {
     for (uint32_t i = 0; i < r->hops.count; i++) {
@@ -59,7 +59,7 @@ static void add_hops(struct hd__text *out, const struct hd__routes *routes, cons
     }
 }
 
-/* On how many machines, packages or nodes, and how many members on each; further in, of this rank's. */
+/* Number of machines, packages or NUMA nodes and members on each; at inner levels, those of this rank. */
 static void add_levels(struct hd__text *out, const struct hd__routes *routes, const struct hd__route_group *g)
 {
     for (uint32_t l = 0; l < g->n_layouts; l++) {
@@ -86,7 +86,7 @@ static const char *transport_text(const struct hd__route_group *g)
 
 static const char *const counts[] = {"no", "one", "two", "three", "four"};
 
-/* Sizes that go the same way share a line. */
+/* Sizes with the same route share a line. */
 static void add_lines(struct hd__text *out, const struct hd__routes *routes, const struct hd__route_group *g)
 {
     struct hd__text *ways = hd__alloc((g->routes.count + 1) * sizeof *ways);
@@ -136,7 +136,7 @@ void hd__routes_line(const struct hd__routes *routes, struct hd__text *out)
 {
     for (uint32_t i = 0; i < routes->groups.count; i++) {
         const struct hd__route_group *g = &routes->groups.at[i];
-        uint32_t last = 0; /* levels that divide, one after the other */
+        uint32_t last = 0; /* nested levels that divide */
         hd__text_add(out, "%s%s (%d ranks) over %s", i ? "; " : "", g->name, g->layouts[0].n, transport_text(g));
         if (g->n_layouts && hd__comm_hier_applies(&g->layouts[0]))
             hd__text_add(out, " and %s, ", g->intra_transport);
@@ -173,7 +173,7 @@ static json_t *route_json(const struct hd__routes *all, const struct hd__route *
                      (json_int_t)r->bytes, "calls", r->calls, "levels", (int)r->levels, "parts", hops);
 }
 
-/* How a group lies, level by level. */
+/* Layout of a group, level by level. */
 static void add_layouts(json_t *o, const struct hd__routes *all, const struct hd__route_group *g)
 {
     json_t *within = json_array();

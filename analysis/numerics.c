@@ -1,4 +1,4 @@
-/* The same job on its mesh and on one rank, compared number by number. See numerics.h. */
+/* The same job on its mesh and on one rank, compared value by value. See numerics.h. */
 #include "analysis/numerics.h"
 
 #include <math.h>
@@ -15,7 +15,8 @@ struct side { /* one of the two runs */
     const struct hd_device_ops *ops;
     struct hd_device *device;
     const int32_t *tokens; /* [batch][seq_len + 1] of this step */
-    int32_t evaluates;     /* micro-batch of an evaluation, from 1; 0: a step, whose micro-batches the machine counts */
+    /* micro-batch of an evaluation, from 1; 0: a training step, whose micro-batches the machine counts */
+    int32_t evaluates;
     int32_t reserved;
 };
 
@@ -46,8 +47,8 @@ static void release(void *user, int32_t rank, void *kernel)
     s->ops->release(s->device, kernel);
 }
 
-/* Rows of micro-batch m are rows [m b, (m + 1) b) of the batch; b is the extent of dim b: over all data
- * ranks. With exact sums those of a rank follow one another: deterministic.c. */
+/* Rows of micro-batch m are rows [m b, (m + 1) b) of the batch; b is the extent of dim b over all data ranks. With
+ * exact sums the rows of a rank are contiguous: deterministic.c. */
 static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t micro, const struct hd_operand *out,
                     struct hd_error *err)
 {
@@ -169,7 +170,7 @@ static int32_t run_evaluation(struct side *s, const int32_t *tokens, struct hd_e
 
 struct comparison {
     struct hd__numerics *result;
-    double scale;    /* that the rank's gradients are multiplied by */
+    double scale;    /* factor of the rank's gradients */
     double *largest; /* field of result */
     const char *what;
     int32_t step, rank;
@@ -186,7 +187,7 @@ static void compare(struct comparison *c, double is, double expected, const char
     snprintf(c->result->where, sizeof c->result->where, "step %d, rank %d, %s%s", c->step, c->rank, c->what, name);
 }
 
-/* Copies the gradients or the master weights of a rank into the global arrays that they are pieces of, or, with a
+/* Copies the gradients or the master weights of a rank to their positions in the global arrays, or, with a
  * comparison, compares them. */
 static void walk_flats(struct side *s, int32_t rank, int gradient, double **global, struct comparison *c)
 {
@@ -224,7 +225,7 @@ static void compare_rank(struct side *one, struct side *many, int32_t rank, int3
     compare(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum), "");
     c.largest = &result->norm;
     c.what = "gradient norm";
-    if (!p->local_axes) /* else gradients are each rank's own */
+    if (!p->local_axes) /* else gradients are local to each rank */
         compare(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)), "");
     for (int gradient = 0; gradient < (p->local_axes ? 1 : 2); gradient++) {
         c.largest = gradient ? &result->gradient : &result->parameter;
@@ -254,12 +255,6 @@ static void compare_step(struct side *one, struct side *many, int32_t step, doub
 
 /* ---- the whole */
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return *state >> 33;
-}
-
 static double **global_arrays(const struct hd_program *p)
 {
     double **arrays = hd__alloc(p->params.count * sizeof *arrays);
@@ -284,10 +279,12 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
     int64_t count = one->compiled->job->batch * (one->compiled->job->seq_len + 1);
     int32_t *tokens = hd__alloc((size_t)count * sizeof *tokens), rc = HD_OK;
     for (int32_t step = 1; step <= steps && !rc; step++) {
-        for (int64_t n = 0; n < count; n++)
-            tokens[n] = (int32_t)(next_random(&seed) % (uint64_t)one->compiled->info.vocab);
+        for (int64_t n = 0; n < count; n++) {
+            seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            tokens[n] = (int32_t)((seed >> 33) % (uint64_t)one->compiled->info.vocab);
+        }
         if (step == 1 && !(rc = run_evaluation(one, tokens, err)) && !(rc = run_evaluation(many, tokens, err)))
-            compare_evaluation(one, many, result); /* before what rounds in a step changes parameters */
+            compare_evaluation(one, many, result); /* before the step, whose rounding changes parameters */
         if (!rc && !(rc = run_step(one, step, tokens, err)) && !(rc = run_step(many, step, tokens, err)))
             compare_step(one, many, step, global, result);
     }
@@ -297,21 +294,16 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
     return rc;
 }
 
-static int32_t same_parameters(const struct hd__compiled *one, const struct hd__compiled *many, struct hd_error *err)
-{
-    const struct hd_program *p = one->stage[0], *q = many->stage[0];
-    if (one->mesh.ranks != 1 || p->params.count != q->params.count || p->precision.compute != HD_F64 ||
-        q->precision.compute != HD_F64)
-        return hd_fail(err, HD_E_INVALID,
-                       "the numbers of a job are compared in fp64 with those of the same model on one rank");
-    return HD_OK;
-}
-
 int32_t hd__numerics(struct hd__compiled *one, struct hd__compiled *many, int32_t steps, uint64_t seed,
                      struct hd__numerics *result, struct hd_error *err)
 {
     struct side a = {0}, b = {0};
-    int32_t rc = same_parameters(one, many, err);
+    const struct hd_program *p = one->stage[0], *q = many->stage[0];
+    int32_t rc = HD_OK;
+    if (one->mesh.ranks != 1 || p->params.count != q->params.count || p->precision.compute != HD_F64 ||
+        q->precision.compute != HD_F64)
+        rc = hd_fail(err, HD_E_INVALID,
+                     "the numbers of a job are compared in fp64 with those of the same model on one rank");
     *result = (struct hd__numerics){.ranks = many->mesh.ranks, .steps = steps, .memory_ratio = 1};
     for (int32_t s = 0; s < many->n_stages; s++)
         if (many->stage[s]->temp_bound)
@@ -339,7 +331,7 @@ static int32_t load_text(const char *text, const char *const *overrides, size_t 
     return hd__job_parse("job", text, strlen(text), overrides, n, job, err);
 }
 
-/* Loads and compiles with more overrides behind those of the user. */
+/* Loads and compiles with overrides appended to those of the user. */
 static int32_t compile_with(loader *load, const char *from, const char *const *overrides, size_t n,
                             const char *const *more, size_t n_more, struct hd__plugins *plugins, uint32_t flags,
                             struct hd__job **job, struct hd__compiled **compiled, struct hd_error *err)
@@ -377,7 +369,7 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
     struct hd__compiled *one = NULL, *many = NULL;
     int32_t rc = compile_with(load, from, overrides, n, more, 3, plugins, 0, &jobs[0], &many, err);
     if (!rc) {
-        int exact = many->stage[0]->exact; /* then to the last bit: the same micro-batches and the same kernels */
+        int exact = many->stage[0]->exact; /* bit-identical then: the same micro-batches and the same kernels */
         snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld",
                  (long long)(exact ? jobs[0]->micro_batch : jobs[0]->batch));
         rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins,

@@ -1,12 +1,10 @@
 /* The text of a step program, one instruction a line:
  *
  *     micro_last, once
- *        12 tp       L0      F all_gather(tp)   1200384+65536  norm.3~ag f32[4,8,8 b:dp] <- norm.3 f32[4,4,8
- * b:dp s:tp]
+ *        12 tp  L0  F all_gather(tp)  1200384+65536  norm.3~ag f32[4,8,8 b:dp] <- norm.3 f32[4,4,8 b:dp s:tp]
  *
- * number, stream, block, micro-batch, phase, operation, where the first output lies (offset + bytes), outputs
- * <- inputs: name, dtype, local shape, and how it lies: dim:axes, P(axes) for a partial sum, nothing where it
- * is replicated. */
+ * number, stream, block, micro-batch, phase, operation, first output's offset + bytes, outputs <- inputs: name, dtype,
+ * local shape and placement: dim:axes, P(axes) for a partial sum, nothing if replicated. */
 #include <stdlib.h>
 
 #include "analysis/print.h"
@@ -14,7 +12,7 @@
 #include "core/program/access.h"
 #include "core/program/ops.h"
 
-#define LONGEST 40 /* a column is never wider */
+#define LONGEST 40 /* upper limit of a column's width */
 
 struct printer {
     const struct hd_program *p;
@@ -38,15 +36,7 @@ static void add_axes(struct hd__text *out, uint32_t axes)
         }
 }
 
-/* Axes that shard a dim, major first. */
-static void add_shard(struct hd__text *out, const char *dim, uint32_t shard)
-{
-    hd__text_add(out, " %s:", dim);
-    for (uint32_t s = shard; s; s >>= 4)
-        hd__text_add(out, "%s%s", s == shard ? "" : ".", short_axis[(s & 15) - 1]);
-}
-
-/* Conversions lengthen names: "~all_gather" and its like become two letters. */
+/* Short forms of the suffixes that conversions append, such as "~all_gather". */
 static void add_name(struct hd__text *out, const char *name)
 {
     static const struct {
@@ -73,8 +63,11 @@ static void add_tensor(struct printer *w, hd_tensor id)
     for (int32_t i = 0; i < t->ndim; i++)
         hd__text_add(w->out, "%s%lld", i ? "," : "", (long long)hd__local_extent(w->p, t, i));
     for (int32_t i = 0; i < t->ndim; i++)
-        if (t->placement.shard[i])
-            add_shard(w->out, w->p->dims.at[t->dim[i]].name, t->placement.shard[i]);
+        if (t->placement.shard[i]) { /* axes that shard the dim, outermost first */
+            hd__text_add(w->out, " %s:", w->p->dims.at[t->dim[i]].name);
+            for (uint32_t s = t->placement.shard[i]; s; s >>= 4)
+                hd__text_add(w->out, "%s%s", s == t->placement.shard[i] ? "" : ".", short_axis[(s & 15) - 1]);
+        }
     if (t->placement.partial) {
         hd__text_add(w->out, " P%s(", t->placement.redop == HD_MAX ? "max" : "");
         add_axes(w->out, t->placement.partial);
@@ -95,7 +88,7 @@ static void add_operands(struct printer *w, const struct hd__code_section *s, co
             add_name(w->out, hd__tensor_const(w->p, hd__instr_tensor(&s->code.at[on]))->name);
         return;
     }
-    /* where only some outputs are added to, the sign stands before those */
+    /* accumulation into some outputs only: the sign precedes those */
     int adds = hd__reads_outputs(i), some = adds && hd__op(i->op)->adds;
     for (uint32_t k = 0; k < i->n_out; k++) {
         hd__text_add(w->out, "%s%s", k ? ", " : "", some && hd__reads_output(i, k) ? "+" : "");
@@ -134,10 +127,10 @@ static void stream_text(const struct hd__instr *i, char out[32])
         hd__stream_text(i, out);
 }
 
-/* Where the first output lies: "1200384+65536". */
+/* Offset and bytes of the first output: "1200384+65536". */
 static void address_text(const struct printer *w, const struct hd__instr *i, char out[48])
 {
-    const char *base = (const char *)w; /* any address will do: only the difference counts */
+    const char *base = (const char *)w; /* any base address: only the difference counts */
     const char *at = i->n_out ? hd__tensor_address(w->p, i->out[0], w->coord, (void *)(uintptr_t)base) : NULL;
     uint8_t memory = at ? hd__memory_of(w->p, i->out[0]) : 0;
     out[0] = 0;

@@ -1,4 +1,4 @@
-/* A step program for people and for other programs. */
+/* Text and JSON of a step program. */
 #ifndef HD_ANALYSIS_PRINT_H
 #define HD_ANALYSIS_PRINT_H
 
@@ -8,8 +8,8 @@
 #include "core/program/program.h"
 
 struct hd__program_print_options {
-    const char *section; /* only this one; NULL: all */
-    int32_t rank;        /* whose addresses are shown; must be of the program's pipeline stage */
+    const char *section; /* one section; NULL: all */
+    int32_t rank;        /* rank of the addresses; must be in the program's pipeline stage */
 };
 
 /* One instruction a line, with totals at the end. */

@@ -1,4 +1,4 @@
-/* The JSON of a step program. Fields are only ever added: docs/explain-json.md says what each means. */
+/* JSON of a step program. Fields are only ever added: docs/explain-json.md defines them. */
 #include <stdlib.h>
 
 #include "analysis/print.h"

@@ -1,4 +1,4 @@
-/* A step as text: a row a rank and stream, a letter a column. */
+/* A step as text: a row per rank and stream, a letter per column. */
 #include "analysis/timeline_internal.h"
 
 #include <ctype.h>
@@ -51,7 +51,7 @@ const char *hd__timeline_letter_text(char letter)
     return "other";
 }
 
-struct column { /* seconds by letter, and the longest span of each */
+struct column { /* seconds by letter, and the longest interval of each */
     double took[128], longest[128];
     const struct hd__sim_span *span[128];
 };
@@ -177,7 +177,7 @@ static void add_row(struct sheet *w, const char *rank, const char *lane, char id
     hd__text_add(w->out, "\n");
 }
 
-/* All streams to and from other stages in one row: the first that has something in a column. */
+/* All streams to and from other stages merged into one row: per column the first that is busy. */
 static void add_messages(struct sheet *w, const struct hd__rank_times *r)
 {
     struct hd__timeline_cell *one = hd__alloc(w->columns * sizeof *one);
@@ -210,7 +210,7 @@ static void add_rank(struct sheet *w, const struct hd__rank_times *r)
     add_messages(w, r);
 }
 
-/* "0        2 ms      4 ms" under the columns where the time is. */
+/* "0        2 ms      4 ms": the scale under the columns. */
 static void add_marks(struct sheet *w)
 {
     double tick = hd__timeline_tick(w->t->seconds, (int32_t)w->columns / 16);

@@ -1,22 +1,23 @@
-/* Timelines as pictures: a lane cut into equal columns, in each what took most of it. Shared by text and SVG. */
+/* Pictures of timelines: a lane cut into equal columns, each shown as the action that took most of it. Shared by
+ * text and SVG. */
 #ifndef HD_ANALYSIS_TIMELINE_INTERNAL_H
 #define HD_ANALYSIS_TIMELINE_INTERNAL_H
 
 #include "analysis/sim/simulate.h"
 
 struct hd__timeline_cell {
-    char letter;   /* F R B W O; a g s t b > < of communication; 0: idle */
+    char letter;   /* F R B W O; a g s t b > < are communication; 0: idle */
     uint8_t phase; /* HD__PHASE_... */
     uint16_t op;
-    int32_t micro; /* -1: of none */
+    int32_t micro; /* -1: none */
     int32_t chunk;
 };
 
-/* cells[n]: of [0, seconds). Compute: what took most of a column, idle included. Communication: whatever took any of
- * it. */
+/* cells[n] of [0, seconds). Compute: the action (or idle) that took most of a column. Communication: any that
+ * touched it. */
 void hd__timeline_cells(const struct hd__timeline_lane *lane, double seconds, uint32_t n,
                         struct hd__timeline_cell *cells);
-/* A round number of seconds between marks, so that about `marks` of them fit. */
+/* A round number of seconds between marks, giving about `marks` of them. */
 double hd__timeline_tick(double seconds, int32_t marks);
 const char *hd__timeline_letter_text(char letter); /* "forward" */
 /* "stage 1" or "rank 3". */

@@ -1,4 +1,4 @@
-/* A step as a picture that stands alone, and as a trace for Chrome's viewer. */
+/* A step as a self-contained SVG, and as a trace for Chrome's viewer. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 
 enum { LEFT = 130, PLOT = 1200, RIGHT = 30, TALL = 30, LOW = 10, GAP = 12, PER_PIXEL = 2 };
 
-/* Colours that stay apart for the colour-blind (Okabe and Ito). */
+/* Colours distinguishable by the colour-blind (Okabe and Ito). */
 static const struct {
     char letter;
     const char *fill;
@@ -32,19 +32,14 @@ static const char *fill_of(char letter)
     return "#000000";
 }
 
-/* Two shades, so that neighbours differ: by the stage's chunk where there are chunks, else by micro-batch. */
+/* Two shades that alternate between neighbours: by the stage's chunk where there are chunks, else by micro-batch. */
 static double shade_of(const struct hd__timeline *t, const struct hd__timeline_cell *c)
 {
     int32_t n = t->stages > 1 ? c->chunk / t->stages : c->micro;
     return n > 0 && n % 2 ? 0.6 : 1;
 }
 
-static int same_colour(const struct hd__timeline_cell *a, const struct hd__timeline_cell *b)
-{
-    return a->letter == b->letter && a->micro == b->micro && a->chunk == b->chunk;
-}
-
-/* A micro-batch's pass through a chunk, forward or backward, as far as nothing lies between: what one number labels. */
+/* One uninterrupted pass of a micro-batch through a chunk, forward or backward: it gets one label. */
 static int same_action(const struct hd__timeline_cell *a, const struct hd__timeline_cell *b)
 {
     return a->letter && b->letter && (a->letter == 'F') == (b->letter == 'F') && a->phase != HD__PHASE_O &&
@@ -61,7 +56,8 @@ static void add_boxes(struct drawing *d, double height)
     uint32_t n = PLOT * PER_PIXEL;
     for (uint32_t from = 0, to; from < n; from = to) {
         const struct hd__timeline_cell *c = &d->cells[from];
-        for (to = from + 1; to < n && same_colour(c, &d->cells[to]);)
+        for (to = from + 1; to < n && d->cells[to].letter == c->letter && d->cells[to].micro == c->micro &&
+                            d->cells[to].chunk == c->chunk;)
             to++;
         d->seen[(int)c->letter & 127] = 1;
         if (c->letter)
@@ -70,7 +66,7 @@ static void add_boxes(struct drawing *d, double height)
     }
 }
 
-/* Numbers of micro-batches, where there is room, and a white line where one ends. */
+/* Numbers of micro-batches, if they fit, and a white line at each end. */
 static void add_numbers(struct drawing *d)
 {
     uint32_t n = PLOT * PER_PIXEL;
@@ -199,7 +195,7 @@ void hd__timeline_svg(const struct hd__timeline *t, int32_t only, const char *ti
 
 /* ---- trace */
 
-/* Threads are numbers in this format; what a stream is called stands in an event of its own. */
+/* Threads are numbers in this format; the stream's name is an event of its own. */
 static void name_thread(json_t *events, int32_t rank, uint32_t lane, const char *name)
 {
     json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:i,s:{s:s}}", "name", "thread_name", "ph", "M", "pid", rank,

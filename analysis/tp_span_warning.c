@@ -1,4 +1,4 @@
-/* Where ranks of tensor parallelism are not on one machine: it communicates in every layer, and nothing hides that. */
+/* Warning about tensor parallelism across machines: it communicates in every layer, with nothing to overlap. */
 #include <stdlib.h>
 
 #include "analysis/tp_span_warning.h"
@@ -11,17 +11,8 @@ static int32_t common_divisor(int32_t a, int32_t b)
     return b ? common_divisor(b, a % b) : a;
 }
 
-static double bytes_sent(const struct hd_program *p)
-{
-    struct hd__cost_totals totals;
-    double bytes = 0;
-    hd__cost_totals(p, NULL, &totals);
-    for (uint32_t axes = 1; axes < HD__COUNT(totals.sent); axes++)
-        bytes += axes & ~TENSOR ? 0 : totals.sent[axes];
-    return bytes;
-}
-
-/* tp is innermost, so its groups are runs of ranks. Returns the first rank of the run on the most machines, and how many. */
+/* tp is the innermost axis, so its groups are runs of ranks. Returns the first rank of the run on the most machines,
+ * and their number. */
 static int32_t widest_tp(const struct hd__compiled *c, int32_t tp, int32_t per_machine, int32_t *machines)
 {
     int32_t found = 0;
@@ -39,16 +30,21 @@ static int32_t widest_tp(const struct hd__compiled *c, int32_t tp, int32_t per_m
 void hd__warn_tp_span(const struct hd__compiled *c, int32_t per_machine)
 {
     int32_t tp = (int32_t)hd__mesh_ways(&c->mesh, TENSOR), machines, first, fits;
+    struct hd__cost_totals totals;
+    double bytes = 0;
     if (per_machine < 1 || tp == 1)
         return;
     first = widest_tp(c, tp, per_machine, &machines);
     fits = common_divisor(tp, per_machine);
-    if (machines > 1)
-        hd__log(HD_LOG_WARN, NULL,
-                "mesh.tp = %d spans %d machines of %d rank%s (ranks %d to %d): each layer waits for the network "
-                "between them, %.4g MB a step from rank %d; mesh.tp=%d stays inside a machine, with mesh.dp or mesh.pp "
-                "%d times as "
-                "large",
-                tp, machines, per_machine, per_machine > 1 ? "s" : "", first, first + tp - 1,
-                bytes_sent(hd__compiled_program(c, first)) / 1e6, first, fits, tp / fits);
+    if (machines <= 1)
+        return;
+    hd__cost_totals(hd__compiled_program(c, first), NULL, &totals);
+    for (uint32_t axes = 1; axes < HD__COUNT(totals.sent); axes++)
+        bytes += axes & ~TENSOR ? 0 : totals.sent[axes];
+    hd__log(HD_LOG_WARN, NULL,
+            "mesh.tp = %d spans %d machines of %d rank%s (ranks %d to %d): each layer waits for the network "
+            "between them, %.4g MB a step from rank %d; mesh.tp=%d stays inside a machine, with mesh.dp or mesh.pp "
+            "%d times as large",
+            tp, machines, per_machine, per_machine > 1 ? "s" : "", first, first + tp - 1, bytes / 1e6, first, fits,
+            tp / fits);
 }

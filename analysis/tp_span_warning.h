@@ -4,8 +4,8 @@
 
 #include "core/compile/compile.h"
 
-/* Warns where ranks along tp are on several machines, of `per_machine` ranks each, one machine after the other: with the bytes
- * that they send, and what would fit. */
+/* Warns if tp groups span several machines of `per_machine` consecutive ranks each, with the bytes sent and a size
+ * that fits. */
 void hd__warn_tp_span(const struct hd__compiled *c, int32_t per_machine);
 
 #endif

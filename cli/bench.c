@@ -1,4 +1,4 @@
-/* heddle bench: transports side by side, in the columns of nccl-tests; or a device's peak (bench_peak.c). */
+/* heddle bench: transports side by side, in the columns of nccl-tests; or a device's peak (bench/peak.c). */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,14 +17,14 @@
 enum { COMMS_MAX = 8, SETS_MAX = 32 };
 
 struct bench_arguments {
-    struct hd__arena arena; /* words of the command line that are cut, and settings */
+    struct hd__arena arena; /* split words of the command line, and settings */
     struct hd__bench bench;
     const char *comm[COMMS_MAX]; /* as given: libfabric:provider=tcp */
     const char *set[SETS_MAX], *device, *html, *svg, *tune;
     int any_order;
-    const char *only_transports; /* the first option that a device's peak has no use for */
+    const char *only_transports; /* the first option that --peak does not take */
     int comms, sets, json, peak, sized, out_of_place, overlap;
-    int32_t asked; /* --ranks; 0: it was not said */
+    int32_t asked; /* --ranks; 0: not given */
     struct hd__bench_launch launch;
 };
 
@@ -78,7 +78,7 @@ static int parse_dtype(const char *text, uint32_t *out)
     return 0;
 }
 
-/* Cuts "a,b" in place. */
+/* Splits "a,b" in place. */
 static int split(char *text, const char **out, int most)
 {
     int n = 0;
@@ -144,7 +144,7 @@ static int parse_value(struct bench_arguments *a, const char *option, char *valu
     return strchr(value, '=') && a->sets < SETS_MAX && (a->set[a->sets++] = value) != NULL; /* --set */
 }
 
-/* What an option wants, for who wrote something else. */
+/* The accepted values of an option, for error messages. */
 static const char *expected_value(const char *option)
 {
     static const struct {
@@ -241,14 +241,6 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
     return HD__EXIT_DONE;
 }
 
-static int check_groups(const struct bench_arguments *a)
-{
-    if (a->bench.groups > 1 && (a->bench.ranks % a->bench.groups || a->bench.ranks == a->bench.groups))
-        return hd__cli_usage_error(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
-                                   a->bench.groups, a->bench.ranks);
-    return HD__EXIT_DONE;
-}
-
 /* ---- output */
 
 static void title(const struct bench_arguments *a, char out[512])
@@ -278,15 +270,6 @@ static void print_title(const struct bench_arguments *a)
                " p99: of single calls\n");
 }
 
-static void add_overlap(json_t *row, const struct hd__bench_row *r)
-{
-    json_t *numbers = json_pack("{s:I, s:f, s:f, s:f, s:f, s:f}", "products", (json_int_t)r->products, "products_us",
-                                r->products_us, "alone_us", r->alone_us, "both_us", r->both_us, "exposed_us",
-                                r->exposed_us, "hidden_percent", 100 * r->hidden);
-    json_object_update(row, numbers);
-    json_decref(numbers);
-}
-
 static void on_row(void *user, const struct hd__bench_row *r)
 {
     struct output *o = user;
@@ -300,8 +283,13 @@ static void on_row(void *user, const struct hd__bench_row *r)
                   "algbw_gbs", r->algbw, "busbw_gbs", r->busbw, "errors", (json_int_t)r->errors);
     json_object_update(row, numbers);
     json_decref(numbers);
-    if (b->device)
-        add_overlap(row, r);
+    if (b->device) {
+        numbers = json_pack("{s:I, s:f, s:f, s:f, s:f, s:f}", "products", (json_int_t)r->products, "products_us",
+                            r->products_us, "alone_us", r->alone_us, "both_us", r->both_us, "exposed_us", r->exposed_us,
+                            "hidden_percent", 100 * r->hidden);
+        json_object_update(row, numbers);
+        json_decref(numbers);
+    }
     o->errors += r->errors;
     if (!o->a->json && o->a->comms == 1)
         hd__bench_print_row(&o->table, r->op, row);
@@ -338,7 +326,7 @@ struct transport {
     void *settings, *inside_settings;
 };
 
-/* ":inside=NAME": a transport of its own inside machines, with its defaults; as comm.inside of a job. */
+/* ":inside=NAME": the transport inside machines, with its defaults; as comm.inside of a job. */
 static int32_t find_inside(const struct bench_arguments *a, const char *name, struct hd__plugins *plugins,
                            struct hd__arena *arena, struct transport *out, struct hd_error *err)
 {
@@ -355,7 +343,7 @@ static int32_t find_inside(const struct bench_arguments *a, const char *name, st
     return hd__bench_parse_settings(out->inside, NULL, 0, out->inside_settings, arena, err);
 }
 
-/* "NAME:OPTION=VALUE:...": the options of --set are for all, these are for one and come after. */
+/* "NAME:OPTION=VALUE:...": options of this transport, applied after those of --set, which are for all. */
 static int32_t find_transport(const struct bench_arguments *a, const char *text, struct hd__plugins *plugins,
                               struct hd__arena *arena, struct transport *out, struct hd_error *err)
 {
@@ -383,15 +371,6 @@ static int32_t find_transport(const struct bench_arguments *a, const char *text,
     return hd__bench_parse_settings(out->component, set, sets, out->settings, arena, err);
 }
 
-static int32_t find_transports(const struct bench_arguments *a, struct hd__plugins *plugins, struct hd__arena *arena,
-                               struct transport *out, struct hd_error *err)
-{
-    int32_t code = HD_OK;
-    for (int i = 0; i < a->comms && code == HD_OK; i++)
-        code = find_transport(a, a->comm[i], plugins, arena, &out[i], err);
-    return code;
-}
-
 static void print_json(const struct bench_arguments *a, json_t *rows)
 {
     char machine[256];
@@ -402,7 +381,7 @@ static void print_json(const struct bench_arguments *a, json_t *rows)
     json_decref(root);
 }
 
-/* What is known once all were measured. */
+/* Output that needs all measurements. */
 static int32_t report(const struct bench_arguments *a, json_t *rows, struct hd_error *err)
 {
     char text[512];
@@ -415,7 +394,7 @@ static int32_t report(const struct bench_arguments *a, json_t *rows, struct hd_e
     return !rc && a->svg ? hd__bench_write_svg(a->svg, text, rows, err) : rc;
 }
 
-/* Whose products an operation is overlapped with. */
+/* The device whose products an operation is overlapped with. */
 static int32_t find_device(struct bench_arguments *a, struct hd__plugins *plugins, struct hd_error *err)
 {
     const struct hd__component *c;
@@ -459,14 +438,15 @@ static int measure_all(struct bench_arguments *a, const struct transport *transp
     return code != HD_OK || o.errors ? HD__EXIT_FAILED : HD__EXIT_DONE;
 }
 
-/* A file that cannot be written is refused before anything is measured. What is there stays until something else is. */
+/* Refuses an output file that cannot be written before anything is measured. An existing file is kept until it is
+ * replaced. */
 static int32_t check_writable(const char *path, struct hd_error *err)
 {
     int why = path ? hd__check_writable(path) : 0;
     return why ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(why)) : HD_OK;
 }
 
-/* Two buffers a rank, all of them on this machine. */
+/* Memory check: two buffers a rank, all of them on this machine. */
 static int32_t check_memory(const struct bench_arguments *a, struct hd_error *err)
 {
     int32_t ranks = a->bench.external ? a->bench.external->local_ranks : a->bench.ranks;
@@ -481,7 +461,7 @@ static int32_t check_memory(const struct bench_arguments *a, struct hd_error *er
                    hd__bytes_text((uint64_t)left, here));
 }
 
-/* In a rank of a transport whose launcher ran this command again. */
+/* Runs in a rank that a transport's launcher started with this command. */
 static int run_launched_rank(struct bench_arguments *a, const struct transport *transport)
 {
     struct hd__launch_env env;
@@ -496,24 +476,19 @@ static int run_launched_rank(struct bench_arguments *a, const struct transport *
     return hd__bench_run_launched_rank(&a->bench, found ? env.rank : 0);
 }
 
-static int32_t check_files(const struct bench_arguments *a, struct hd_error *err)
-{
-    int32_t rc = check_writable(a->html, err);
-    if (!rc)
-        rc = check_writable(a->svg, err);
-    return rc ? rc : check_writable(a->tune, err);
-}
-
 static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports,
                        struct hd_error *err)
 {
-    int32_t rc = joined || !hd__bench_is_root(&a->bench) ? HD_OK : check_files(a, err);
+    const char *const files[] = {a->html, a->svg, a->tune};
+    int32_t rc = HD_OK;
+    for (size_t i = 0; i < HD__COUNT(files) && !rc && !joined && hd__bench_is_root(&a->bench); i++)
+        rc = check_writable(files[i], err);
     if (!rc && !joined && !a->peak)
         rc = check_memory(a, err);
     if (!rc)
         rc = hd__plugins_add_default_folders(plugins, err);
-    if (!rc && !a->peak)
-        rc = find_transports(a, plugins, &a->arena, transports, err);
+    for (int i = 0; i < a->comms && !rc && !a->peak; i++)
+        rc = find_transport(a, a->comm[i], plugins, &a->arena, &transports[i], err);
     if (!rc && a->overlap)
         rc = find_device(a, plugins, err);
     return rc ? rc : hd__bench_connect(&a->launch, &a->bench, err);
@@ -570,13 +545,15 @@ static int run(int argc, char **argv)
         fprintf(stderr, "heddle bench: %s\n", err.message);
         code = HD__EXIT_REFUSED;
     }
-    if (code == HD__EXIT_DONE)
-        code = check_groups(&a);
+    if (code == HD__EXIT_DONE && a.bench.groups > 1 &&
+        (a.bench.ranks % a.bench.groups || a.bench.ranks == a.bench.groups))
+        code = hd__cli_usage_error(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
+                                   a.bench.groups, a.bench.ranks);
     const char **words = hd__arena_alloc(&a.arena, ((size_t)argc + 2) * sizeof *words);
     words[0] = hd__launch_self_path(hd__arena_alloc(&a.arena, 4096));
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);
     a.bench.words = words;
-    a.bench.both = !a.bench.in_place && !a.out_of_place && !a.overlap && !a.tune; /* those want one */
+    a.bench.both = !a.bench.in_place && !a.out_of_place && !a.overlap && !a.tune; /* the modes that need one */
     if (code == HD__EXIT_DONE)
         code = measure(&a, a.peak ? -1 : joined);
     hd__arena_free(&a.arena);

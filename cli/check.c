@@ -70,7 +70,7 @@ static int numerics_refused(const struct hd__compiled *c)
     return c->stage[0]->local_axes != 0;
 }
 
-/* ---- groups: those of each stage's first rank */
+/* ---- groups: of each stage's first rank */
 
 struct stage {
     const struct hd__compiled *c;
@@ -94,7 +94,7 @@ static void each_stage(const struct hd__compiled *c, const struct hd__routes_opt
     hd__routes_free(&first);
 }
 
-/* Stages with the same groups as the one before are not repeated. */
+/* Stages with the same groups as the previous one are skipped. */
 static void print_stage(void *user, const struct stage *stage, const struct hd__routes *routes)
 {
     struct hd__text *before = user, text = {0};
@@ -107,13 +107,6 @@ static void print_stage(void *user, const struct stage *stage, const struct hd__
     }
     hd__text_free(before);
     *before = text;
-}
-
-static void print_groups(const struct hd__compiled *c, const struct hd__routes_options *how)
-{
-    struct hd__text before = {0};
-    each_stage(c, how, print_stage, &before);
-    hd__text_free(&before);
 }
 
 static void add_stage(void *user, const struct stage *stage, const struct hd__routes *routes)
@@ -129,15 +122,9 @@ static void add_stage(void *user, const struct stage *stage, const struct hd__ro
     json_decref(groups);
 }
 
-static json_t *groups_json(const struct hd__compiled *c, const struct hd__routes_options *how)
-{
-    json_t *groups = json_array();
-    each_stage(c, how, add_stage, groups);
-    return groups;
-}
-
 static void print_text(const struct hd__compiled *c, const struct tally *t, const struct hd__routes_options *how)
 {
+    struct hd__text groups = {0};
     char arena[32];
     printf("%d rank%s, %d program%s of %llu instructions; compiled in %.3f s, proved in %.3f s\n", c->mesh.ranks,
            c->mesh.ranks > 1 ? "s" : "", c->n_stages, c->n_stages > 1 ? "s" : "", (unsigned long long)t->instructions,
@@ -156,18 +143,21 @@ static void print_text(const struct hd__compiled *c, const struct tally *t, cons
            "on every member\n",
            (unsigned long long)t->collectives, (unsigned long long)t->messages);
     puts("  no cyclic wait, even if every send blocks until it is received: the job cannot deadlock by mismatch");
-    print_groups(c, how);
+    each_stage(c, how, print_stage, &groups);
+    hd__text_free(&groups);
     printf("arena: %s a rank (%lld bytes)\n", hd__bytes_text((uint64_t)t->arena, arena), (long long)t->arena);
 }
 
 static void print_json(const struct hd__compiled *c, const struct tally *t, const struct hd__routes_options *how,
                        const struct hd__numerics *n)
 {
+    json_t *groups = json_array();
     json_t *o = json_pack("{s:b,s:i,s:i,s:I,s:I,s:I,s:I,s:f,s:f}", "ok", 1, "ranks", c->mesh.ranks, "programs",
                           c->n_stages, "instructions", (json_int_t)t->instructions, "collectives",
                           (json_int_t)t->collectives, "messages", (json_int_t)t->messages, "arena_bytes",
                           (json_int_t)t->arena, "compile_s", c->seconds, "proof_s", t->seconds);
-    json_object_set_new(o, "groups", groups_json(c, how));
+    each_stage(c, how, add_stage, groups);
+    json_object_set_new(o, "groups", groups);
     if (n)
         json_object_set_new(o, "numerics",
                             json_pack("{s:i,s:i,s:f,s:f,s:f,s:f,s:f}", "ranks", n->ranks, "steps", n->steps, "loss",

@@ -1,11 +1,11 @@
-/* heddle debug: reads what a job that failed left behind. */
+/* heddle debug: prints the report of a failed job. */
 #include <stdlib.h>
 
 #include "cli/job.h"
 #include "service/report/diagnose.h"
 #include "service/report/report.h"
 
-/* The verdict and where everybody was, without the operations. */
+/* The cause and each rank's position, without the operations. */
 static json_t *summary_json(const json_t *report)
 {
     json_t *out = json_object(), *ranks = json_array();

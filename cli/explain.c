@@ -22,15 +22,6 @@ static int has_section(struct hd_program *p, const char *section)
     return 0;
 }
 
-static void print_groups(const struct hd__routes *routes, const char *section, struct hd__text *text)
-{
-    if (!routes->groups.count)
-        return;
-    hd__text_add(text, "-- groups of this rank, and how operations of %s%s go\n", section ? "section " : "one step",
-                 section ? section : "");
-    hd__routes_text(routes, text);
-}
-
 static int print_program(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *how, int json)
 {
     struct hd_program *p = hd__compiled_program(c, rank);
@@ -48,7 +39,11 @@ static int print_program(const struct hd__compiled *c, int32_t rank, const struc
     } else {
         struct hd__text text = {0};
         hd__program_print(p, &options, &text);
-        print_groups(&routes, how->section, &text);
+        if (routes.groups.count)
+            hd__text_add(&text, "-- groups of this rank, and how operations of %s%s go\n",
+                         how->section ? "section " : "one step", how->section ? how->section : "");
+        if (routes.groups.count)
+            hd__routes_text(&routes, &text);
         fputs(text.at, stdout);
         hd__text_free(&text);
     }
@@ -70,7 +65,7 @@ static int ends_with(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
-/* A file's name that is neither a job's nor an override nor an option: what is wanted of it is seen later. */
+/* A file name that is neither a job nor an override nor an option; its suffix is checked later. */
 static int is_output_file(const char *word)
 {
     const char *dot = strrchr(word, '.');
@@ -78,7 +73,7 @@ static int is_output_file(const char *word)
            !ends_with(word, ".yml");
 }
 
-/* "--timeline FILE.svg": takes the file, which is no job, out of the words. */
+/* "--timeline FILE.svg": removes the file, which is no job, from the words. */
 static const char *take_timeline_file(int *argc, char **argv)
 {
     for (int n = 1; n + 1 < *argc; n++)

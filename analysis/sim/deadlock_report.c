@@ -1,9 +1,9 @@
-/* Why the token machine stopped: two members that disagree, or who waits for whom. */
+/* The token machine's deadlock report: a mismatch between two members, or the wait-for cycle. */
 #include <stdlib.h>
 
 #include "analysis/sim/machine_internal.h"
 
-#define MAX_RANKS 8 /* stuck ranks described one by one */
+#define MAX_RANKS 8 /* limit of ranks described one by one */
 
 const char *hd__sim_op_text(const struct hd__sim_rank *r, uint32_t pc, char out[160])
 {
@@ -61,7 +61,7 @@ void hd__sim_report_message(struct hd__sim *m, const struct hd__sim_event *e)
 
 /* ---- who waits for whom */
 
-/* The queue that a stuck rank waits for; UINT32_MAX: for nothing that was started. */
+/* The queue that a stuck rank waits for; UINT32_MAX: none of the started operations. */
 static uint32_t waits_on(const struct hd__sim *m, const struct hd__sim_rank *r)
 {
     const struct hd__sim_op *d = &r->program->code[r->pc];
@@ -73,7 +73,7 @@ static uint32_t waits_on(const struct hd__sim *m, const struct hd__sim_rank *r)
     return UINT32_MAX;
 }
 
-/* A member of the group of this queue's head that is not there; -1: none is missing. */
+/* A member that is missing in the group of this queue's head; -1: all are there. */
 static int32_t missing_member(const struct hd__sim *m, int32_t rank, uint32_t queue)
 {
     const struct hd__sim_op *d = hd__sim_queue_head(&m->ranks[rank], queue);
@@ -127,7 +127,7 @@ static void report_rank(struct hd__sim *m, int32_t rank)
             hd__text_add(&m->report, "; also in flight: %s", hd__sim_op_text(r, head_pc(r, q), text));
 }
 
-/* Follows who waits for whom from a stuck rank until a rank comes again, or one waits for nobody. */
+/* Follows the wait-for graph from a stuck rank until it closes a cycle or ends. */
 static void report_cycle(struct hd__sim *m, int32_t from)
 {
     uint32_t *seen = hd__alloc((size_t)m->mesh.ranks * sizeof *seen), n = 0;
@@ -137,7 +137,7 @@ static void report_cycle(struct hd__sim *m, int32_t from)
         seen[rank] = ++n;
         rank = waits_for(m, rank, waits_on(m, &m->ranks[rank]));
     }
-    if (rank >= 0) { /* walk the cycle once more, and name it */
+    if (rank >= 0) { /* second walk around the cycle: print it */
         int32_t at = rank;
         hd__text_add(&m->report, "\ncycle:");
         do {

@@ -1,5 +1,5 @@
-/* The token machine's view of a program: flat code with queues, channels and signatures as numbers, so that a
- * thousand ranks can walk it without looking anything up. */
+/* The token machine's form of a program: flat code with queues, channels and signatures as numbers, so that the walk
+ * of a thousand ranks needs no look-ups. */
 #include <stdlib.h>
 
 #include "analysis/sim/machine_internal.h"
@@ -29,8 +29,8 @@ static const char *dim_name(const struct hd_program *p, uint16_t dim)
     return dim ? p->dims.at[dim].name : "";
 }
 
-/* What all members of a collective must agree on. Names, not numbers: stages number their dims and tensors
- * alone. */
+/* Attributes that all members of a collective must agree on. Names, not numbers: each stage numbers its own dims and
+ * tensors. */
 static uint64_t signature(const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__tensor *in = hd__tensor_const(p, i->n_in ? i->in[0] : i->out[0]),
@@ -41,14 +41,6 @@ static uint64_t signature(const struct hd_program *p, const struct hd__instr *i)
     h = hd__hash(dim_name(p, i->from), strlen(dim_name(p, i->from)), h);
     h = hd__hash(dim_name(p, i->to), strlen(dim_name(p, i->to)), h);
     return hd__hash(out->name, strlen(out->name), h);
-}
-
-/* Both ends of a message: tag, elements, dtype. */
-static uint64_t message_signature(const struct hd_program *p, const struct hd__instr *i)
-{
-    const struct hd__tensor *t = hd__tensor_const(p, hd__instr_tensor(i));
-    uint64_t fixed[] = {i->tag, (uint64_t)hd__numel(p, t), t->dtype};
-    return hd__hash(fixed, sizeof fixed, 0);
 }
 
 static double cost(const struct hd__sim *m, const struct hd_program *p, const struct hd__instr *i)
@@ -84,7 +76,9 @@ static struct hd__sim_op flatten(struct hd__sim *m, struct hd__sim_program *prog
         d.kind = HD__SIM_COPY;
     } else if (i->op == HD_OP_SEND || i->op == HD_OP_RECV) {
         d.kind = i->op == HD_OP_SEND ? HD__SIM_SEND : HD__SIM_RECV;
-        d.signature = message_signature(program->p, i);
+        const struct hd__tensor *t = hd__tensor_const(program->p, hd__instr_tensor(i));
+        uint64_t match[] = {i->tag, (uint64_t)hd__numel(program->p, t), t->dtype};
+        d.signature = hd__hash(match, sizeof match, 0);
     } else {
         d.kind = HD__SIM_COLLECTIVE;
         d.signature = signature(program->p, i);
@@ -118,7 +112,7 @@ static int feeds(const hd__code *code)
     return 0;
 }
 
-/* Micro-batches that a step has fed before section s: what runs in other steps does not count. */
+/* Micro-batches that this step has fed before section s, without sections that run in other steps. */
 static int32_t micros_before(const struct hd_program *p, uint32_t s)
 {
     int32_t n = 0;

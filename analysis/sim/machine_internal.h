@@ -11,18 +11,18 @@ enum { HD__SIM_COMPUTE = 0, HD__SIM_WAIT, HD__SIM_COLLECTIVE, HD__SIM_SEND, HD__
 
 struct hd__sim_op {
     const struct hd__instr *instr;
-    uint64_t signature; /* of a collective or message: members must agree */
+    uint64_t signature; /* collective or message: must be equal on all members */
     double cost;
-    uint32_t async;   /* asynchronous: its number in the program; wait: that of what it waits for; UINT32_MAX:
-                         unknown */
+    /* asynchronous: its number in the program; wait: number of the awaited instruction; UINT32_MAX: unknown */
+    uint32_t async;
     uint32_t channel; /* collective */
-    uint16_t queue;   /* asynchronous: dense stream number; wait: of what it waits for */
+    uint16_t queue;   /* asynchronous: dense stream number; wait: that of the awaited instruction */
     uint8_t kind;     /* HD__DO_... */
     uint8_t reserved;
     uint32_t reserved2;
 };
 
-/* A program, flattened: what ranks that are alike share. */
+/* A program, flattened: shared by equal ranks. */
 struct hd__sim_program {
     const struct hd_program *p;
     struct hd__sim_op *code;
@@ -32,11 +32,11 @@ struct hd__sim_program {
     uint32_t reserved;
 };
 
-struct hd__sim_queue { /* of one rank and stream; a ring of indexes into code */
+struct hd__sim_queue { /* Queue of a rank and stream: a ring of indexes into code. */
     uint32_t *ring;
     uint32_t head, count, room;
     uint32_t issued, completed;
-    uint32_t matched; /* the head has its partner and will happen */
+    uint32_t matched; /* the head is matched and scheduled */
     uint32_t reserved;
     double free_at; /* costs */
 };
@@ -44,21 +44,21 @@ struct hd__sim_queue { /* of one rank and stream; a ring of indexes into code */
 struct hd__sim_rank {
     const struct hd__sim_program *program;
     struct hd__sim_queue *queues;
-    uint32_t *issue;     /* by async: which issue of its queue it was, from 1; 0: never */
+    uint32_t *issue;     /* by async: position of the issue in its queue, from 1; 0: never */
     double *start, *end; /* by async (costs) */
     char *arena;
     void **kernels; /* by index into code */
     int32_t coord[HD_AXIS_COUNT];
     uint32_t section, pc;
-    int32_t round; /* of the section's repeat */
+    int32_t round; /* iteration of the section's repeat */
     uint8_t done, blocked, queued_to_run, reserved;
     double now, busy;
 };
 
-struct hd__sim_meeting {   /* one group of one channel */
+struct hd__sim_meeting {   /* one group of a channel */
     uint32_t first_member; /* into machine.members */
     uint32_t size, arrived, channel;
-    int32_t first_rank; /* who arrived first */
+    int32_t first_rank; /* first rank that arrived */
     uint32_t reserved;
     uint64_t signature;
 };
@@ -69,7 +69,8 @@ struct hd__sim_channel { /* groups along the same axes on the same stream */
     uint32_t *meeting; /* by rank: index + 1; 0: not a member */
 };
 
-struct hd__sim_event { /* what may happen now: a meeting, or a message (rank != -1), or a copy (peer == -1 as well) */
+/* an event that can happen now: a collective, or a message (rank != -1), or a copy (peer == -1 as well) */
+struct hd__sim_event {
     uint32_t meeting;
     int32_t rank, peer;
     uint16_t queue, peer_queue;
@@ -78,7 +79,7 @@ struct hd__sim_event { /* what may happen now: a meeting, or a message (rank != 
 struct hd__sim {
     struct hd__mesh mesh;
     struct hd__sim_options options;
-    struct hd__sim_kernels kernels; /* options' pointers point to these copies */
+    struct hd__sim_kernels kernels; /* options points to these copies */
     struct hd__sim_costs costs;
     HD__ARRAY(struct hd__sim_program *) programs;
     HD__ARRAY(struct hd__sim_channel) channels;
@@ -118,7 +119,7 @@ void hd__sim_report_message(struct hd__sim *m, const struct hd__sim_event *e);
 /* "micro #118 all_gather(tp) p.L0" for an index into a rank's code. */
 const char *hd__sim_op_text(const struct hd__sim_rank *r, uint32_t pc, char out[160]);
 
-/* The next of a queue; NULL where it is empty. */
+/* The head of a queue; NULL: empty. */
 static inline struct hd__sim_op *hd__sim_queue_head(const struct hd__sim_rank *r, uint32_t queue)
 {
     const struct hd__sim_queue *q = &r->queues[queue];

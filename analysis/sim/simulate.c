@@ -1,4 +1,4 @@
-/* Rates -> costs -> the machine -> who did what when. */
+/* Rates -> costs -> the machine -> a timeline per rank. */
 #include "analysis/sim/simulate.h"
 
 #include <math.h>
@@ -8,8 +8,8 @@
 
 /* ---- rates */
 
-/* A core of today's servers with fp32 vectors, its share of memory, and copies through shared memory. They are round
- * numbers, not measurements: what depends on them says so. */
+/* One core of a server with fp32 vectors, its share of memory bandwidth, and copies through shared memory. Round
+ * numbers, not measurements: output that depends on them says so. */
 struct hd__sim_rates hd__sim_rates_default(void)
 {
     struct hd__sim_rates r = {.flops = 100e9, .memory = 10e9, .kernel = 2e-6};
@@ -23,11 +23,11 @@ struct hd__sim_rates hd__sim_rates_default(void)
 struct pair {
     const char *key;
     size_t key_length;
-    const char *name; /* after the axis' dot */
+    const char *name; /* the part after the axis' dot */
     uint32_t axes;
 };
 
-/* "tp.link": which axes; all where none is named; 0 for an unknown one. */
+/* "tp.link": the named axes; all without a name; 0 for an unknown one. */
 static struct pair split_key(const char *text, size_t length)
 {
     const char *dot = memchr(text, '.', length);
@@ -48,7 +48,7 @@ static struct pair split_key(const char *text, size_t length)
 static const struct {
     const char *name;
     size_t offset;
-    uint8_t by_axis, seconds; /* seconds: 0 will do */
+    uint8_t by_axis, seconds; /* seconds: 0 is allowed */
 } rate_rows[] = {
     {"flops", offsetof(struct hd__sim_rates, flops), 0, 0},
     {"memory", offsetof(struct hd__sim_rates, memory), 0, 0},
@@ -65,14 +65,6 @@ static size_t find_rate(const struct pair *p)
         k++;
     return k < HD__COUNT(rate_rows) && p->axes && (rate_rows[k].by_axis || p->name == p->key) ? k
                                                                                               : HD__COUNT(rate_rows);
-}
-
-static void set_rate(struct hd__sim_rates *r, const struct pair *p, size_t row, double value)
-{
-    double *field = (double *)((char *)r + rate_rows[row].offset);
-    for (int32_t a = 0; a < (rate_rows[row].by_axis ? HD_AXIS_COUNT : 1); a++)
-        if (!rate_rows[row].by_axis || p->axes & HD_AXIS_BIT(a))
-            field[a] = value;
 }
 
 int32_t hd__sim_rates_parse(struct hd__sim_rates *rates, const char *text, struct hd_error *err)
@@ -94,7 +86,9 @@ int32_t hd__sim_rates_parse(struct hd__sim_rates *rates, const char *text, struc
                            "'%.*s' is no rate: write KEY=NUMBER, in FLOPs or bytes a second, or seconds, as in "
                            "flops=2e12,latency=3e-6",
                            (int)item, text);
-        set_rate(&r, &p, row, value);
+        for (int32_t a = 0; a < (rate_rows[row].by_axis ? HD_AXIS_COUNT : 1); a++)
+            if (!rate_rows[row].by_axis || p.axes & HD_AXIS_BIT(a))
+                ((double *)((char *)&r + rate_rows[row].offset))[a] = value;
         text += item + (text[item] == ',');
     }
     *rates = r;
@@ -118,8 +112,8 @@ void hd__sim_rates_text(const struct hd__sim_rates *r, struct hd__text *out)
 struct recorder {
     const struct hd__sim_rates *rates;
     struct hd__timeline *t;
-    int32_t *slot;         /* by rank: index into t->ranks, -1: not looked at */
-    int32_t off, reserved; /* off: nothing is recorded */
+    int32_t *slot;         /* by rank: index into t->ranks, -1: not recorded */
+    int32_t off, reserved; /* recording is off */
 };
 
 static double seconds_of(void *user, const struct hd_program *p, const struct hd__instr *i)
@@ -167,7 +161,7 @@ static int by_stream(const void *a, const void *b)
     return (int)((const struct hd__timeline_lane *)a)->stream - (int)((const struct hd__timeline_lane *)b)->stream;
 }
 
-/* Seconds of [from, to) in which the rank computed. `at` walks the compute lane and only goes on. */
+/* Seconds of [from, to) in which the rank computed. `at` is a cursor into the compute lane that only advances. */
 static double computed(const struct hd__timeline_lane *compute, double from, double to, uint32_t *at)
 {
     double sum = 0;
@@ -178,7 +172,7 @@ static double computed(const struct hd__timeline_lane *compute, double from, dou
     return sum;
 }
 
-/* All transfers of a rank as one sorted list; where several overlap, time counts once. */
+/* All transfers of a rank as one sorted list; overlaps count once. */
 static void measure_comm(struct hd__rank_times *r)
 {
     HD__ARRAY(struct hd__sim_span) all = {0};
@@ -216,7 +210,7 @@ static void sum_up(struct hd__timeline *t, const struct hd__sim *m)
         struct hd__rank_times *r = &t->ranks[n];
         finish_rank(r);
         r->finish = hd__sim_finish_time(m, r->rank);
-        if (n < (uint32_t)t->stages) { /* one a stage: not the one asked for besides */
+        if (n < (uint32_t)t->stages) { /* one rank per stage, without the extra one asked for */
             for (uint32_t k = 0; k < r->lane[0].spans.count; k++)
                 busy += r->lane[0].spans.at[k].end - r->lane[0].spans.at[k].start;
             t->comm += r->comm;
@@ -231,7 +225,7 @@ static void sum_up(struct hd__timeline *t, const struct hd__sim *m)
     t->bubble_of_span = t->span > 0 ? 1 - work / (t->span * t->stages) : 0;
 }
 
-/* The first rank of each stage; the others of a stage are alike. */
+/* The first rank of each stage; the others of a stage behave alike. */
 static int32_t *choose_ranks(const struct hd__mesh *mesh, int32_t rank, struct hd__timeline *t)
 {
     int32_t *slot = hd__alloc((size_t)mesh->ranks * sizeof *slot), per_stage = mesh->ranks / mesh->size[HD_AXIS_PP];
@@ -254,7 +248,8 @@ static int is_periodic(const struct hd__code_section *s)
     return s->repeat > 0 && s->every > 1 && !s->last;
 }
 
-/* A step as most are: behind the first ones, and without what runs every N steps. There is one: behind a multiple of all N. */
+/* A typical step: after the first ones, and without the sections that run every N steps. It exists: after a multiple
+ * of all N. */
 static int64_t typical_step(const struct hd_program *p)
 {
     int64_t step = hd__steady_step(p);
@@ -266,7 +261,7 @@ static int64_t typical_step(const struct hd_program *p)
     return step;
 }
 
-/* Each by itself; nothing of it is drawn. */
+/* Simulates each periodic section alone; only its length is kept. */
 static int32_t simulate_periodic(struct hd__sim *m, struct recorder *w, const struct hd_program *p,
                                  struct hd_error *err)
 {

@@ -21,7 +21,7 @@ const char hd__bench_chart_style[] =
 static const char *const dashes[HD__BENCH_CHART_COMMS] = {"none", "7 3", "2 3", "10 3 2 3",
                                                           "none", "7 3", "2 3", "10 3 2 3"};
 
-/* Around (0, 0). */
+/* Markers, centred at (0, 0). */
 static const char *const marks[HD__BENCH_CHART_COMMS] = {
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
     "M-4 -4H4V4H-4Z",
@@ -82,7 +82,7 @@ static void size_text(double bytes, char out[16])
 
 /* ---- axes */
 
-/* Sizes reach from end to end, values from a half of the least to twice the most. 0: there is nothing to draw. */
+/* The x axis spans the sizes, the y axis from half the minimum to twice the maximum. 0: no data. */
 static int scale(struct panel *p)
 {
     double lo = INFINITY, hi = 0, least = INFINITY, most = 0;

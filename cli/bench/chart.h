@@ -1,5 +1,5 @@
-/* cli/bench_chart: an operation as an SVG: two panels, time and bus bandwidth over size, all axes logarithmic, a line
- * and a marker a transport. Points say their numbers under the pointer. */
+/* cli/bench/chart: an operation as an SVG: two panels, time and bus bandwidth over size, all axes logarithmic, a
+ * line and a marker per transport. Points show their numbers as tooltips. */
 #ifndef HD_CLI_BENCH_CHART_H
 #define HD_CLI_BENCH_CHART_H
 
@@ -8,16 +8,15 @@
 
 enum { HD__BENCH_CHART_WIDTH = 960, HD__BENCH_CHART_HEIGHT = 380, HD__BENCH_CHART_COMMS = 8 };
 
-/* Rules of the drawing for a <style>: colours for a light and a dark page, those of Okabe and Ito, which the
- * colour-blind tell apart; markers differ as well. */
+/* Rules for a <style>: colours for a light and a dark page, those of Okabe and Ito, distinguishable by the
+ * colour-blind; markers differ as well. */
 extern const char hd__bench_chart_style[];
 
-/* Writes elements that lie in a box of the size above, at `top`. 0: there is nothing to draw (a barrier has no size).
- */
+/* Writes elements into a box of the size above, at `top`. 0: nothing to draw (a barrier has no size) */
 int hd__bench_write_chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place,
                           int top);
 
-/* As text between tags. */
+/* Escaped as XML text. */
 void hd__bench_put_xml(FILE *file, const char *plain);
 
 #endif

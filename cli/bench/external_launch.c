@@ -1,4 +1,4 @@
-/* heddle bench as a rank: mpirun, srun or torchrun started this command, once a rank, on one machine or several. */
+/* heddle bench as a rank: mpirun, srun or torchrun started this command once per rank, on one machine or several. */
 #include "cli/bench/bench.h"
 
 int32_t hd__bench_detect_launch(struct hd__bench_launch *m, struct hd__bench *bench, int32_t asked, int overlap,
@@ -7,7 +7,7 @@ int32_t hd__bench_detect_launch(struct hd__bench_launch *m, struct hd__bench *be
     const struct hd__launch_env *env = &m->env;
     int found;
     int32_t rc = hd__launch_detect(&m->env, &found, err);
-    if (rc || !found || env->size == 1) /* alone: nothing was launched */
+    if (rc || !found || env->size == 1) /* alone: not launched */
         return rc;
     m->external =
         (struct hd__bench_external){.rank = env->rank, .local_rank = env->local_rank, .local_ranks = env->local_size};

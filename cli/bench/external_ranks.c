@@ -1,4 +1,4 @@
-/* A bench among ranks that another launcher started, on one machine or several: nothing is shared but the store. */
+/* A bench over ranks that another launcher started, on one machine or several: they share only the rendezvous store. */
 #include <stdlib.h>
 
 #include "cli/bench/rank.h"
@@ -26,7 +26,7 @@ int32_t hd__bench_gather_timings(struct hd__bench_rank *b)
     return code;
 }
 
-/* Where every rank's machine begins: the first rank on it. */
+/* First rank of each rank's machine. */
 static int32_t find_machines(const struct hd__bench *bench, struct hd_store *store, int32_t *firsts,
                              struct hd_error *err)
 {

@@ -1,5 +1,5 @@
-/* heddle bench --html: one page that needs nothing else: for each operation its charts (bench_chart.c) and a table of
- * the numbers, the fastest of each size in bold. */
+/* heddle bench --html: one self-contained page: for each operation its charts (chart.c) and a table of the numbers,
+ * the fastest of each size in bold. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static double number(const json_t *row, const char *key)
     return json_number_value(json_object_get(row, key));
 }
 
-/* Is this the first row with its value of `key`? */
+/* Whether this is the first row with its value of `key`. */
 static int first_of(const json_t *rows, size_t at, const char *key)
 {
     const char *value = word(json_array_get(rows, at), key);
@@ -72,7 +72,7 @@ static void table_head(const struct page *p, int in_place)
     fputs("</tr></thead><tbody>\n", p->file);
 }
 
-/* Three digits or more, and no decimals where there are enough before the point. */
+/* At least three significant digits. */
 static int decimals(double value)
 {
     return value < 100 ? 2 : value < 1000 ? 1 : 0;

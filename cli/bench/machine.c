@@ -1,4 +1,4 @@
-/* heddle bench: what a reader must know of the machine: processor, cores, memory, kernel. Never its name. */
+/* heddle bench: the machine's processor, cores, memory and kernel. Never its host name. */
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* How much of an operation hides behind matrix products: products alone, the operation alone and both are timed in
- * turn. As the executor does it, the operation is started, products follow, the transport makes progress after each
- * one, and then the rest is waited for. There are as many products as last as long as the operation alone. */
+/* Overlap of an operation with matrix products: products alone, the operation alone and both are timed in turn. As
+ * in the executor, the operation is started, products follow, the transport makes progress after each, and then the
+ * operation is waited for. The number of products makes them last as long as the operation alone. */
 #include <stdlib.h>
 
 #include "cli/bench/rank.h"
@@ -109,7 +109,7 @@ void hd__bench_compute_close(struct hd__bench_rank *b)
 
 /* ---- measuring */
 
-/* The same number on all ranks: that of the slowest operation, of the slowest product. */
+/* The same number on all ranks: the slowest operation over the slowest product. */
 static int32_t count_products(struct hd__bench_rank *b, uint32_t batches, uint32_t *count)
 {
     struct hd__bench_timings *mine = &b->timings[b->rank];
@@ -129,7 +129,7 @@ static int32_t count_products(struct hd__bench_rank *b, uint32_t batches, uint32
     return hd__bench_barrier(b);
 }
 
-/* The time of `count` products and of an operation; either may be left out. */
+/* Time of `count` products and of an operation; either may be absent. */
 static int32_t time_both(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, uint32_t count,
                          double *seconds)
 {

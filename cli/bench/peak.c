@@ -1,5 +1,6 @@
-/* heddle bench --peak: the largest rates of a device. FLOP/s as the device measures or knows them: MFU is a share of
- * that. Bytes/s of three instructions over operands that no cache holds, counted as STREAM does: each operand once. */
+/* heddle bench --peak: the peak rates of a device. FLOP/s as the device measures or knows them: MFU is a share of
+ * that. Bytes/s of three instructions over operands larger than any cache, counted as STREAM does: each operand
+ * once. */
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -18,7 +19,7 @@ static const struct stream_kernel {
 struct peak {
     const struct hd_device_ops *ops;
     struct hd_device *device;
-    uint64_t bytes; /* of one operand */
+    uint64_t bytes; /* bytes of one operand */
     void *memory[3];
     int json;
     json_t *rows;
@@ -72,23 +73,11 @@ static int32_t run_once(const struct peak *p, struct hd_kernel *k, struct hd_err
     return rc || !p->ops->sync ? rc : p->ops->sync(p->device, 0, err);
 }
 
-static int32_t best_time(const struct peak *p, struct hd_kernel *k, double *best, struct hd_error *err)
-{
-    int32_t rc = run_once(p, k, err);
-    *best = 1e30;
-    for (int i = 0; i < TRIES && !rc; i++) {
-        double start = hd__now();
-        rc = run_once(p, k, err);
-        *best = HD__MIN(*best, hd__now() - start);
-    }
-    return rc;
-}
-
 static int32_t stream_once(const struct peak *p, const struct stream_kernel *s, struct hd_error *err)
 {
     struct hd_operand x[3];
     struct hd_kernel *k;
-    double seconds;
+    double seconds = 1e30;
     int32_t rc;
     for (int i = 0; i < 3; i++)
         x[i] = (struct hd_operand){
@@ -99,7 +88,12 @@ static int32_t stream_once(const struct peak *p, const struct stream_kernel *s, 
     rc = p->ops->prepare(p->device, &d, &k, err);
     if (rc)
         return rc;
-    rc = best_time(p, k, &seconds, err);
+    rc = run_once(p, k, err);
+    for (int i = 0; i < TRIES && !rc; i++) {
+        double start = hd__now();
+        rc = run_once(p, k, err);
+        seconds = HD__MIN(seconds, hd__now() - start);
+    }
     p->ops->release(p->device, k);
     if (!rc)
         print_row(p, s->name, "fp32", (double)p->bytes * (s->n_in + 1) / seconds / 1e9, "GB/s");
@@ -137,15 +131,6 @@ static int32_t open_device(struct peak *p, struct hd__plugins *plugins, const ch
     return p->ops->open(hd__store_host_table(), settings, &place, &p->device, err);
 }
 
-static void print_json(const struct peak *p, const char *device)
-{
-    json_t *root =
-        json_pack("{s:s, s:I, s:O}", "device", device, "operand_bytes", (json_int_t)p->bytes, "rows", p->rows);
-    json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    putchar('\n');
-    json_decref(root);
-}
-
 int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *const *set, int sets, uint64_t bytes,
                    int json)
 {
@@ -160,8 +145,13 @@ int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *
             printf("# device %s: best of %d; streams over operands of %llu bytes, each counted once\n", device, TRIES,
                    (unsigned long long)p.bytes);
         code = measure(&p, &err) ? HD__EXIT_FAILED : HD__EXIT_DONE;
-        if (json && !code)
-            print_json(&p, device);
+        if (json && !code) {
+            json_t *root =
+                json_pack("{s:s, s:I, s:O}", "device", device, "operand_bytes", (json_int_t)p.bytes, "rows", p.rows);
+            json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+            putchar('\n');
+            json_decref(root);
+        }
         p.ops->close(p.device);
     }
     if (code)

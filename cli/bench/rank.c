@@ -42,7 +42,8 @@ static int32_t sendrecv(struct hd__bench_rank *b, const struct hd_comm_call *cal
 
 int32_t hd__bench_start(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, hd_request request[2])
 {
-    enum { SMALL = 65536, SO_MANY = 32 }; /* a look at the clock takes as long as a tenth of a small operation */
+    /* small operations share a deadline: reading the clock takes a tenth of one */
+    enum { SMALL = 65536, SO_MANY = 32 };
     if (b->tag % SO_MANY == 0 || call->count * hd_dtype_size(call->dtype) > SMALL)
         b->deadline = hd__now() + b->bench->timeout;
     call->tag = ++b->tag;
@@ -123,8 +124,8 @@ static int32_t measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_cal
     return code;
 }
 
-/* Out of place the last timed call's result is checked. In place sums would grow from call to call: the timed calls add
- * zeros, and one call with values is checked before them. */
+/* Out of place, the last timed call's result is checked. In place, sums would grow from call to call: the timed
+ * calls add zeros, and one call with values is checked before them. */
 static int32_t check_and_measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call,
                                  const struct sample_plan *p)
 {
@@ -147,8 +148,8 @@ static int32_t check_and_measure(struct hd__bench_rank *b, uint32_t op, struct h
     return code == HD_OK ? hd__bench_barrier(b) : code;
 }
 
-/* The slowest rank of each batch counts; of those the one at `which` from the least. `batches` is an array of doubles
- * in every board. */
+/* Each batch counts by its slowest rank; returns the batch at quantile `which`. `batches` is an array of doubles in
+ * every board. */
 static double batch_at(const struct hd__bench_rank *b, const double *batches, uint32_t n, uint32_t which)
 {
     double slowest[HD__BENCH_BATCHES] = {0};
@@ -240,17 +241,6 @@ static int32_t bench_size(struct hd__bench_rank *b, uint32_t op, uint64_t bytes)
     return code == HD_OK && bench->both && hd__bench_has_in_place(op) ? bench_placement(b, op, bytes, 1) : code;
 }
 
-static int32_t bench_op(struct hd__bench_rank *b, uint32_t op)
-{
-    const struct hd__bench *bench = b->bench;
-    int32_t code = HD_OK;
-    if (op == HD__BENCH_BARRIER)
-        return bench_size(b, op, 0);
-    for (double bytes = (double)bench->first; bytes <= (double)bench->last && code == HD_OK; bytes *= bench->factor)
-        code = bench_size(b, op, (uint64_t)bytes);
-    return code;
-}
-
 /* ---- the rank */
 
 static int32_t open_buffers(struct hd__bench_rank *b)
@@ -272,7 +262,7 @@ static int32_t open_buffers(struct hd__bench_rank *b)
     return code;
 }
 
-/* Neighbours make a group: ranks 0 and 1, ranks 2 and 3. */
+/* Neighbours form a group: ranks 0 and 1, ranks 2 and 3. */
 static int32_t make_groups(struct hd__bench_rank *b)
 {
     int32_t all = b->bench->ranks, groups = HD__MAX(b->bench->groups, 1), code;
@@ -289,7 +279,7 @@ static int32_t make_groups(struct hd__bench_rank *b)
     return code;
 }
 
-/* From the thread that listens to the rendezvous: another rank failed. */
+/* Runs in the thread that listens to the rendezvous: another rank failed. */
 static void on_peer_failure(void *user, const char *cause)
 {
     struct hd__comm *transport = user;
@@ -332,8 +322,14 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
         code = make_groups(&b);
     if (code == HD_OK && bench->device)
         code = hd__bench_compute_open(&b);
-    for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++)
-        code = bench_op(&b, bench->ops[k]);
+    for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++) {
+        if (bench->ops[k] == HD__BENCH_BARRIER) {
+            code = bench_size(&b, HD__BENCH_BARRIER, 0);
+            continue;
+        }
+        for (double bytes = (double)bench->first; bytes <= (double)bench->last && !code; bytes *= bench->factor)
+            code = bench_size(&b, bench->ops[k], (uint64_t)bytes);
+    }
     hd__bench_compute_close(&b);
     if (code != HD_OK)
         hd__store_fail(store, code, err->message);

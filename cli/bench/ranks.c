@@ -55,9 +55,9 @@ void hd__bench_pin_rank(int32_t rank)
         }
 }
 
-/* What the ranks and their parent share. The ranks are forked first, while there is one thread only. */
+/* Memory shared by the ranks and their parent. The ranks are forked first, while the process has one thread. */
 struct rank_shared {
-    _Atomic int32_t port; /* 0: not yet; -1: there is no server */
+    _Atomic int32_t port; /* 0: not yet; -1: no server */
     uint8_t secret[HD__SECRET_BYTES];
     _Alignas(64) struct hd__bench_timings timings[];
 };
@@ -96,7 +96,7 @@ static int read_all(int fd, void *data, size_t bytes)
     return 0;
 }
 
-/* Waits for all; a rank that failed ends the others through the transport, or by us. */
+/* Waits for all. A failed rank ends the others through the transport or the rendezvous. */
 static int join_ranks(const struct hd__bench *bench, const pid_t *pids)
 {
     int bad = 0, status;
@@ -163,25 +163,18 @@ static int32_t run_forked(const struct hd__bench *bench, void (*row)(void *user,
     return bad ? hd_fail(err, HD_E_PEER, "%d of %d ranks failed", bad, bench->ranks) : HD_OK;
 }
 
-/* ---- ranks that a launcher starts: this command again. It finds what they share by the path of our descriptors. */
+/* ---- ranks that a launcher starts: this command again. It finds the shared memory by the path of our descriptors. */
 
 #define JOIN_ENV "HEDDLE_BENCH"
 
-static void export_join(int32_t which, const char *path, int out)
-{
-    char text[256];
-    snprintf(text, sizeof text, "%d %s /proc/%d/fd/%d", which, path, (int)getpid(), out);
-    setenv(JOIN_ENV, text, 1);
-}
-
-/* Until the launcher has ended and nothing more is to be read. Its exit status. */
+/* Reads rows until the launcher has ended and the pipe is empty. Returns its exit status. */
 static int read_rows(int in, pid_t pid, void (*row)(void *user, const struct hd__bench_row *row), void *user)
 {
     struct hd__bench_row r;
     int status = 0, ended = 0;
     for (;;) {
         struct pollfd wait = {.fd = in, .events = POLLIN};
-        if (poll(&wait, 1, 50) == 1 && read(in, &r, sizeof r) == sizeof r) /* a row is written at once, and read so */
+        if (poll(&wait, 1, 50) == 1 && read(in, &r, sizeof r) == sizeof r) /* a row is written atomically */
             row(user, &r);
         else if (ended)
             return status;
@@ -194,13 +187,14 @@ static int32_t run_launched(const struct hd__bench *bench, void (*row)(void *use
                             void *user, struct hd_error *err)
 {
     struct hd__server *server = NULL;
-    char path[64];
+    char path[64], join[256];
     int pipes[2], status = 0;
     pid_t pid;
     struct rank_shared *shared = hd__launch_share_memory(shared_bytes(bench), path);
     if (!shared || pipe2(pipes, O_CLOEXEC | O_NONBLOCK))
         return hd_fail(err, HD_E_IO, "bench cannot start: %s", strerror(errno));
-    export_join(bench->index, path, pipes[1]);
+    snprintf(join, sizeof join, "%d %s /proc/%d/fd/%d", bench->index, path, (int)getpid(), pipes[1]);
+    setenv(JOIN_ENV, join, 1);
     int32_t code = start_server(bench, shared, &server, err);
     if (code == HD_OK)
         code = hd__launch_external_start(bench->component->ops.comm.launcher, bench->ranks, bench->words, &pid, err);

@@ -1,5 +1,5 @@
-/* heddle bench: its tables. One transport is a line a size as it is measured, in the columns of nccl-tests; several
- * stand side by side once all are measured, the fastest of each size marked. */
+/* heddle bench: its tables. One transport is printed a line per size as it is measured, in the columns of
+ * nccl-tests; several are printed side by side once all are measured, the fastest of each size marked. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static const struct table_column overlap_columns[] = {{"products", "products", "
                                                       {"exposed_us", "exposed", "(us)", 12, 2},
                                                       {"hidden_percent", "hidden", "(%)", 8, 0},
                                                       {"errors", "#", "wrong", 6, 0}};
-/* The first decides which transport is the best, and stands before its mark. */
+/* The first column decides the best transport, and has its mark. */
 static const struct table_column comparison_columns[] = {
     {"time_us", "time", "(us)", 10, 2}, {"p99_us", "p99", "(us)", 10, 2}, {"busbw_gbs", "busbw", "(GB/s)", 7, 2}};
 static const struct table_column overlap_comparison_columns[] = {{"exposed_us", "exposed", "(us)", 10, 2},
@@ -31,7 +31,7 @@ static const struct table_column overlap_comparison_columns[] = {{"exposed_us", 
 
 enum {
     N_COMPARISON = HD__COUNT(comparison_columns),
-    ALL_COLUMNS = 3 /* so many transports fit beside each other with all of them */
+    ALL_COLUMNS = 3 /* maximum of transports that fit side by side with all columns */
 };
 
 static size_t columns_of(const struct hd__bench *b, const struct table_column **columns)

@@ -1,12 +1,12 @@
-/* heddle bench --tune: every algorithm that the core has for an operation, in several chunks, at every size; the best
- * go into a file. */
+/* heddle bench --tune: measures every algorithm that the core has for an operation, in several chunk sizes, at every
+ * size; the best are written to a file. */
 #include <stdlib.h>
 
 #include "cli/bench/bench.h"
 #include "cli/command.h"
 #include "runtime/comm/tuning_file.h"
 
-enum { SIZES = 128, CUT = 128 << 10 /* from here on the chunk matters */ };
+enum { SIZES = 128, CUT = 128 << 10 /* the smallest size at which the chunk matters */ };
 
 static const uint64_t chunks[] = {64 << 10, 256 << 10, 1 << 20};
 
@@ -60,7 +60,7 @@ static int32_t try_one(struct hd__bench *bench, struct tune_trial *t, const stru
     return rc;
 }
 
-/* Neighbours with the same winner are one rule; above the largest size measured its winner goes on. */
+/* Adjacent sizes with the same winner become one rule; the last rule has no upper limit. */
 static void add_rules(struct hd__tuning *out, const struct tune_trial *t, uint32_t coll, int32_t ranks)
 {
     for (uint32_t i = 0; i < t->n; i++) {
@@ -92,7 +92,7 @@ static int32_t tune_one(const struct hd__bench *asked, uint32_t op, uint32_t col
             bench.both = 0;
             bench.n_ops = 1;
             bench.ops[0] = op;
-            if (k) /* below CUT all chunks are one */
+            if (k) /* below CUT all chunk sizes are equivalent */
                 while ((double)bench.first < CUT && bench.first <= bench.last)
                     bench.first = (uint64_t)((double)bench.first * bench.factor);
             if (bench.first <= bench.last)

@@ -1,4 +1,4 @@
-/* Files of a checkpoint that is being written. */
+/* Files of a checkpoint under construction. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static int32_t add_file(struct hd_ckpt_tx *tx, const char *name, struct posix_fi
     return HD_OK;
 }
 
-/* A copy, because the array moves while other threads add files. */
+/* Copies the entry, because the array moves while other threads add files. */
 static int32_t get_file(struct hd_ckpt_tx *tx, const char *name, struct posix_file *out, struct hd_error *err)
 {
     int32_t rc = posix_check_name(name, err);
@@ -101,7 +101,7 @@ static int32_t write_all(struct hd_ckpt_tx *tx, const char *file, int fd, uint64
     return HD_OK;
 }
 
-/* Through the page cache; the disk is told to begin at once, so that fsync finds little left to do. */
+/* Writes through the page cache and starts writeback at once, so that fsync finds little left to do. */
 static int32_t write_cached(struct hd_ckpt_tx *tx, const struct posix_file *f, uint64_t offset, const char *data,
                             uint64_t bytes, struct hd_error *err)
 {

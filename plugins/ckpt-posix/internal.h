@@ -12,7 +12,7 @@
 #include "heddle/ckpt.h"
 #include "heddle/host.h"
 
-enum { POSIX_PAGE = 4096 }; /* what O_DIRECT wants multiples of */
+enum { POSIX_PAGE = 4096 }; /* alignment that O_DIRECT needs */
 
 struct posix_settings {
     int32_t direct;
@@ -25,12 +25,11 @@ struct hd_ckpt {
     char *dir;
 };
 
-/* An open file. O_DIRECT wants aligned bytes, and what is not aligned goes through the page cache: two
- * descriptors. */
+/* An open file with two descriptors: O_DIRECT needs alignment, and unaligned bytes go through the page cache. */
 struct posix_file {
     char *name;
     int32_t fd;
-    int32_t direct; /* -1: not asked for, or the filesystem has none */
+    int32_t direct; /* -1: not asked for, or not supported by the filesystem */
 };
 
 struct hd_ckpt_tx {
@@ -38,7 +37,7 @@ struct hd_ckpt_tx {
     char *name;
     char *folder; /* DIR/.tmp-NAME */
     struct posix_file *files;
-    pthread_mutex_t lock; /* of files */
+    pthread_mutex_t lock; /* guards files */
     uint32_t n_files;
     int32_t folder_fd;
     int32_t leader;
@@ -53,7 +52,7 @@ int32_t posix_read_back(struct hd_ckpt_tx *tx, const char *file, uint64_t offset
                         struct hd_error *err);
 int32_t posix_flush(struct hd_ckpt_tx *tx, struct hd_error *err);
 
-/* Exactly bytes at offset; `path` is for messages. */
+/* Reads exactly bytes at offset; `path` is for messages. */
 int32_t posix_read_at(int fd, const char *folder, const char *file, uint64_t offset, void *data, uint64_t bytes,
                       struct hd_error *err);
 /* HD_OK for a name that stays inside its folder and is not hidden. */

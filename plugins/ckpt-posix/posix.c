@@ -30,7 +30,7 @@ static const struct hd_option options[] = {
 
 /* ---- paths */
 
-/* "a/b" in new memory; NULL without memory. */
+/* "a/b" in new memory; NULL: out of memory. */
 static char *join(const char *folder, const char *prefix, const char *name)
 {
     char *out = NULL;
@@ -132,17 +132,6 @@ static int32_t remove_leftovers(const struct hd_ckpt *ckpt, struct hd_error *err
     return rc;
 }
 
-static int32_t make_folder(struct hd_ckpt_tx *tx, struct hd_error *err)
-{
-    int32_t rc;
-    if (make_folders(tx->ckpt->dir))
-        return io_error(err, tx->ckpt->dir, "");
-    rc = remove_leftovers(tx->ckpt, err);
-    if (!rc && mkdir(tx->folder, 0777))
-        rc = io_error(err, tx->folder, "");
-    return rc;
-}
-
 static int32_t posix_begin(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **out,
                            struct hd_error *err)
 {
@@ -159,7 +148,9 @@ static int32_t posix_begin(struct hd_ckpt *ckpt, const char *name, int32_t leade
     if (!tx->name || !tx->folder)
         rc = no_memory(err);
     else if (leader)
-        rc = make_folder(tx, err);
+        rc = make_folders(ckpt->dir) ? io_error(err, ckpt->dir, "") : remove_leftovers(ckpt, err);
+    if (!rc && leader && mkdir(tx->folder, 0777))
+        rc = io_error(err, tx->folder, "");
     if (!rc && (tx->folder_fd = open(tx->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
         rc = io_error(err, tx->folder, "is not there: do all ranks see the same filesystem? ");
     if (rc) {
@@ -170,7 +161,7 @@ static int32_t posix_begin(struct hd_ckpt *ckpt, const char *name, int32_t leade
     return HD_OK;
 }
 
-/* A checkpoint of the same name is swapped out in one step, and removed after. */
+/* A checkpoint of the same name is exchanged atomically, and removed after. */
 static int32_t make_visible(const struct hd_ckpt_tx *tx, const char *final, struct hd_error *err)
 {
     if (tx->ckpt->settings->fsync && fsync(tx->folder_fd))
@@ -278,7 +269,7 @@ static int32_t posix_size(struct hd_ckpt *ckpt, const char *name, const char *fi
     return rc;
 }
 
-/* Is all of it in the page cache? */
+/* Whether all of it is in the page cache. */
 static int in_memory(int fd, uint64_t offset, uint64_t bytes)
 {
     uint64_t pages = (bytes + POSIX_PAGE - 1) / POSIX_PAGE, in = 0;
@@ -293,8 +284,8 @@ static int in_memory(int fd, uint64_t offset, uint64_t bytes)
     return in == pages;
 }
 
-/* Whole pages that are not in memory come past the page cache: that is faster and pushes nothing out of it.
- * Returns how many bytes it read; whatever stopped it, reading on says why. */
+/* Reads whole pages that are not cached with O_DIRECT: faster, and evicts nothing. Returns the bytes read; an error
+ * shows when the caller reads on. */
 static uint64_t read_pages(int fd, uint64_t offset, char *data, uint64_t bytes)
 {
     char path[64];
@@ -325,7 +316,7 @@ static int32_t posix_read(struct hd_ckpt *ckpt, const char *name, const char *fi
     return rc;
 }
 
-/* Out of sight first: a checkpoint that is half removed is never seen. */
+/* Renamed to a hidden name first: a half-removed checkpoint is never visible. */
 static int32_t posix_remove(struct hd_ckpt *ckpt, const char *name, struct hd_error *err)
 {
     int32_t rc = posix_check_name(name, err);

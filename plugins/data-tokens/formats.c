@@ -1,4 +1,4 @@
-/* Which format a file has, and what its header promises. */
+/* Detection of a file's format, and validation of its header. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -58,7 +58,7 @@ static int32_t map_file(const char *path, const uint8_t **at, uint64_t *bytes, s
     return HD_OK;
 }
 
-/* ---- formats. Each sets at, count and type of a file whose map is there. */
+/* ---- formats. Each sets at, count and type of a mapped file. */
 
 static int32_t set_tokens(struct hd_data *f, uint64_t skip, uint32_t type, struct hd_error *err)
 {
@@ -183,9 +183,8 @@ static int32_t parse_npy(struct hd_data *f, const struct tokens_settings *settin
     return rc;
 }
 
-/* ---- Megatron: NAME.bin has the tokens, NAME.idx says their type and the documents. The documents follow
- * each other without gaps and are read as one stream: Megatron marks their ends with tokens where it was
- * asked to. */
+/* ---- Megatron: NAME.bin has the tokens, NAME.idx their type and the documents. The documents follow each other
+ * without gaps and are read as one stream: Megatron marks their ends with tokens if asked to. */
 enum { IDX_HEADER = 9 + 8 + 1 + 8 + 8 };
 
 static int32_t megatron_documents(const char *idx, const uint8_t *p, uint64_t n, uint64_t size, uint64_t tokens,
@@ -225,7 +224,7 @@ static int32_t megatron_index(struct hd_data *f, const char *idx, const uint8_t 
     return rc ? rc : megatron_documents(idx, p + IDX_HEADER, sequences, token_types[type].bytes, f->count, err);
 }
 
-/* NAME.bin -> NAME.idx, in new memory; NULL without memory. */
+/* NAME.bin -> NAME.idx, in new memory; NULL: out of memory. */
 static char *idx_path(const char *path)
 {
     size_t n = strlen(path);

@@ -1,4 +1,4 @@
-/* data-tokens: a file of tokens, mapped. */
+/* data-tokens: a memory-mapped file of tokens. */
 #ifndef DATA_TOKENS_INTERNAL_H
 #define DATA_TOKENS_INTERNAL_H
 
@@ -9,7 +9,7 @@
 #error "token files are little-endian and are read as they lie"
 #endif
 
-/* The choices of `format` and of `token_dtype`, in the order of the table of options. */
+/* The choices of `format` and of `token_dtype`, in the order of the options table. */
 enum { TOKENS_AUTO, TOKENS_BYTES, TOKENS_LLMC, TOKENS_NANOGPT, TOKENS_MEGATRON, TOKENS_NPY };
 enum { TOKENS_DTYPE_UINT16, TOKENS_DTYPE_UINT32 };
 
@@ -45,7 +45,7 @@ struct hd_data {
 
 /* Maps the file at f->path. Sets map and map_bytes. */
 int32_t tokens_map(struct hd_data *f, struct hd_error *err);
-/* Checks what the header promises and sets at, count and type of a file that is mapped. */
+/* Validates the header of a mapped file and sets at, count and type. */
 int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err);
 
 #endif

@@ -1,10 +1,10 @@
-/* The slots of data-tokens: a mapped file, read type by type. */
+/* The slots of data-tokens: a mapped file, decoded by type. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "internal.h"
 
-/* Files up to this size are asked for as a whole: random reads then find them in memory. */
+/* Files up to this size are prefetched whole, for random reads. */
 #define READ_WHOLE (UINT64_C(256) << 20)
 
 static const struct hd_option options[] = {
@@ -42,14 +42,6 @@ static void tokens_close(struct hd_data *f)
     free(f);
 }
 
-static void advise(const struct hd_data *f, uint32_t hints)
-{
-    if (f->map_bytes <= READ_WHOLE)
-        madvise((void *)f->map, f->map_bytes, MADV_WILLNEED);
-    else if (hints & HD_DATA_IN_ORDER)
-        madvise((void *)f->map, f->map_bytes, MADV_SEQUENTIAL);
-}
-
 static int32_t tokens_open(const struct hd_host *host, const void *settings, const struct hd_data_source *source,
                            struct hd_data **data, struct hd_error *err)
 {
@@ -64,12 +56,15 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
         tokens_close(f);
         return rc;
     }
-    advise(f, source->hints);
+    if (f->map_bytes <= READ_WHOLE)
+        madvise((void *)f->map, f->map_bytes, MADV_WILLNEED);
+    else if (source->hints & HD_DATA_IN_ORDER)
+        madvise((void *)f->map, f->map_bytes, MADV_SEQUENTIAL);
     *data = f;
     return HD_OK;
 }
 
-/* The largest of each type. Of a signed one nobody knows: a token of it may be negative. */
+/* Maximum of each type; unknown for a signed one, whose tokens may be negative. */
 static int32_t tokens_info(struct hd_data *f, struct hd_data_info *info, struct hd_error *err)
 {
     static const int64_t most[] = {[TOKENS_U8] = UINT8_MAX, [TOKENS_U16] = UINT16_MAX, [TOKENS_U32] = UINT32_MAX};

@@ -14,19 +14,15 @@ enum { VARINT = 0, FIXED64 = 1, LENGTH = 2, FIXED32 = 5 }; /* protobuf's wire ty
 
 /* ---- CRC-32C (Castagnoli), reflected */
 
-static uint32_t crc_of_byte(uint32_t c)
-{
-    for (int k = 0; k < 8; k++)
-        c = c >> 1 ^ (c & 1 ? 0x82f63b78 : 0);
-    return c;
-}
-
 uint32_t events_crc32c(const void *data, size_t bytes)
 {
     const uint8_t *p = data;
     uint32_t c = 0xffffffff;
-    for (size_t i = 0; i < bytes; i++)
-        c = c >> 8 ^ crc_of_byte((c ^ p[i]) & 0xff); /* a few hundred bytes a step: no table */
+    for (size_t i = 0; i < bytes; i++) { /* a few hundred bytes a step: no table */
+        c ^= p[i];
+        for (int k = 0; k < 8; k++)
+            c = c >> 1 ^ (c & 1 ? 0x82f63b78 : 0);
+    }
     return ~c;
 }
 

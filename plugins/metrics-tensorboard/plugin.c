@@ -17,7 +17,7 @@ struct tensorboard_settings {
 
 struct hd_metrics {
     char *path;
-    int64_t step; /* of the checkpoint that the run goes on from */
+    int64_t step; /* step of the checkpoint that the run resumes from */
     int32_t fd;
     int32_t begun; /* the file has its first records */
 };
@@ -30,7 +30,7 @@ static const struct hd_option options[] = {
      .help = "folder of the event files, which TensorBoard shows as one run"},
 };
 
-/* Charts stand together by what is before the slash. Others come under run/. */
+/* TensorBoard groups charts by the part before the slash. Metrics not listed get run/. */
 static const struct {
     const char *name, *tag; /* tag NULL: not shown */
 } tags[] = {
@@ -49,7 +49,7 @@ static const struct {
     {"rss_bytes", "memory/rss_bytes"},
 };
 
-/* NULL: not shown. `room` has the tag of a metric that came with a later heddle. */
+/* NULL: not shown. `room` takes the tag of a metric that is not listed. */
 static const char *tag_of(const char *name, char room[80])
 {
     for (size_t i = 0; i < sizeof tags / sizeof tags[0]; i++)
@@ -73,7 +73,7 @@ static int make_folders(const char *path)
     return rc;
 }
 
-/* All of it or nothing, so that the next step begins a record. Takes the events. */
+/* Writes all or nothing, so that the next step begins a record. Frees the events. */
 static int32_t write_out(const struct hd_metrics *m, struct events *events, struct hd_error *err)
 {
     off_t start = lseek(m->fd, 0, SEEK_END);

@@ -13,7 +13,7 @@ struct hd__ckpt_async_writer {
     struct hd__ckpt_save save;
     struct hd__ckpt_run *runs;
     json_t *state;
-    char *host_copy; /* of what the runs point at; kept from save to save, so that its pages are there */
+    char *host_copy; /* copy of the runs; reused from save to save, so that its pages are resident */
     size_t capacity;
     pthread_t thread;
     bool running;
@@ -45,7 +45,7 @@ static size_t run_bytes(const struct hd__ckpt_save *save, uint32_t i)
                : 0;
 }
 
-/* The copies lie in the order of the runs without gaps. */
+/* The copies are contiguous, in the order of the runs. */
 static int32_t take_snapshot(struct hd__ckpt_async_writer *s, const struct hd__ckpt_save *save, struct hd_error *err)
 {
     size_t bytes = 0, at = 0;
@@ -96,7 +96,7 @@ int32_t hd__ckpt_async_writer_start(struct hd__ckpt_async_writer *s, const struc
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int why = pthread_create(&s->thread, NULL, save_thread, s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (why) /* saving is collective: the others are waiting for this rank */
+    if (why) /* saving is collective: the others wait for this rank */
         save_thread(s);
     s->running = !why;
     return HD_OK;

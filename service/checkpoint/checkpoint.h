@@ -3,22 +3,20 @@
  *     step-00000100/index.json                      step, tensors, files, checksums, the caller's state
  *     step-00000100/GROUP-00001-of-00002.safetensors
  *
- * Every logical tensor lies whole, in global row-major order, in the safetensors files of its group ("model",
- * "optim-exp_avg", ...). A rank hands in runs: stretches of elements that are contiguous in the global tensor
- * and in its memory. Nothing of a file depends on the mesh, so any mesh can load what any other mesh saved,
- * and reads only the blocks that hold its runs. (What each rank has of its own, in "strategy-ranks", is a tensor with a
- * row a rank: it fits the mesh that saved it.)
+ * Every logical tensor is stored unsharded, in global row-major order, in the safetensors files of its group
+ * ("model", "optim-exp_avg", ...). A rank passes runs: ranges of elements that are contiguous in the global tensor
+ * and in its memory. Files do not depend on the mesh, so any mesh can load the checkpoint of any other, reading only
+ * the blocks that hold its runs. (Per-rank state, in "strategy-ranks", is a tensor with a row per rank: only the
+ * mesh that saved it can load it.)
  *
- * Each file is cut into blocks of 4 MiB with an XXH3 checksum each (64 bits, seed 0). A block that one rank
- * writes alone is hashed from memory as it is written; blocks that ranks share are read back by the ranks in
- * turn. index.json is written last and carries a checksum of itself. Loading verifies every block that it
- * touches.
+ * Each file is cut into blocks of 4 MiB with an XXH3 checksum each (64 bits, seed 0). A block that one rank writes
+ * alone is hashed from memory as it is written; blocks that ranks share are read back, each by one rank. index.json
+ * is written last and carries a checksum of itself. Loading verifies every block that it touches.
  *
- * Saving is collective. Ranks agree after every phase through `exchange`, so that an error of one ends the
- * save on all of them, with its message; nothing is visible before the commit.
+ * Saving is collective. Ranks exchange their status after every phase, so that an error of one ends the save on all
+ * of them, with its message; nothing is visible before the commit.
  *
- * Files: save.c saves, load.c loads, index.c is index.json, layout.c
- * says where things lie, async_save.c saves in the background. */
+ * Files: save.c, load.c, index.c (index.json), layout.c (tensors in files, runs in blocks), async_save.c. */
 #ifndef HD_SERVICE_CHECKPOINT_CHECKPOINT_H
 #define HD_SERVICE_CHECKPOINT_CHECKPOINT_H
 
@@ -30,15 +28,15 @@
 
 /* A logical tensor; the list is the same on all ranks. */
 struct hd__ckpt_tensor {
-    const char *group; /* "model", "optim-exp_avg": the files that it lies in */
+    const char *group; /* "model", "optim-exp_avg": the group of files that holds it */
     const char *name;  /* unique in its group */
     uint32_t dtype;    /* HD_... */
     uint32_t ndim;
     int64_t shape[HD_MAX_DIMS];
 };
 
-/* Elements [first, first + count) of a tensor, at data. When saving, the runs of all ranks cover every tensor
- * exactly once; when loading, any runs will do. */
+/* Elements [first, first + count) of a tensor, at data. For saving, the runs of all ranks cover every tensor exactly
+ * once; for loading, any runs are allowed. */
 struct hd__ckpt_run {
     uint32_t tensor; /* index into the list */
     uint32_t reserved;
@@ -46,10 +44,10 @@ struct hd__ckpt_run {
     void *data;
 };
 
-/* How ranks talk while saving. It is called from the thread that saves: with background saving that is a
- * thread of its own, so give it a transport that the training does not use at the same time. */
+/* Collective communication while saving. It is called from the thread that saves: with background saving that is a
+ * separate thread, so it needs a transport that the training does not use at the same time. */
 struct hd__ckpt_peers {
-    int32_t rank, ranks; /* ranks 0 or 1: exchange is not called */
+    int32_t rank, ranks; /* ranks 0 or 1: all_gather is not called */
     /* all-gather: `all` gets ranks * bytes, in the order of ranks */
     int32_t (*all_gather)(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err);
     void *user;
@@ -59,9 +57,9 @@ struct hd__ckpt_store {
     const struct hd_ckpt_ops *ops;
     struct hd_ckpt *ckpt;
     struct hd__ckpt_peers peers;
-    uint32_t threads; /* that assemble, hash and write, or read and verify; 0 means 2 */
+    uint32_t threads; /* threads that assemble, hash and write, or read and verify; 0 means 2 */
     uint32_t reserved;
-    uint64_t file_bytes; /* a new file begins where a file would get larger; 0 means 2 GiB */
+    uint64_t file_bytes; /* size above which a new file begins; 0 means 2 GiB */
 };
 
 struct hd__ckpt_save {
@@ -69,24 +67,24 @@ struct hd__ckpt_save {
     const struct hd__ckpt_tensor *tensors;
     const struct hd__ckpt_run *runs;
     uint32_t n_tensors, n_runs;
-    const json_t *state; /* free form; only rank 0's counts; NULL: none */
-    const char *version; /* of heddle, for the record */
+    const json_t *state; /* any JSON; rank 0's is stored; NULL: none */
+    const char *version; /* heddle's version, for the record */
     uint32_t keep;       /* remove older checkpoints than the newest `keep`; 0: none */
     uint32_t reserved;
 };
 
-/* [collective] Saves and makes visible. */
+/* [collective] Saves and commits. */
 int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save, struct hd_error *err);
 
 /* ---- saving in the background: one save at a time */
 struct hd__ckpt_async_writer;
 struct hd__ckpt_async_writer *hd__ckpt_async_writer_create(const struct hd__ckpt_store *store);
-/* Copies what `runs` point at and the state, then returns; `tensors` stay the caller's and must live until
- * the join. A save that is still under way is waited for first, and its error returned. */
+/* Copies the data of `runs` and the state, then returns; `tensors` are borrowed until the join. Waits for a save
+ * that is under way first, and returns its error. */
 int32_t hd__ckpt_async_writer_start(struct hd__ckpt_async_writer *saver, const struct hd__ckpt_save *save,
                                     struct hd_error *err);
 int hd__ckpt_async_writer_busy(struct hd__ckpt_async_writer *saver);
-/* Waits for the save that is under way, if any; its result. NULL: there is none. */
+/* Waits for the save that is under way, if any, and returns its result. */
 int32_t hd__ckpt_async_writer_join(struct hd__ckpt_async_writer *saver, struct hd_error *err);
 void hd__ckpt_async_writer_destroy(struct hd__ckpt_async_writer *saver); /* joins; NULL is fine */
 
@@ -104,20 +102,20 @@ int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, stru
                       struct hd_error *err);
 void hd__ckpt_close(struct hd__ckpt *ckpt); /* NULL is fine */
 
-/* What its index says; all belong to `ckpt`. */
+/* Contents of its index; borrowed from `ckpt`. */
 uint64_t hd__ckpt_step(const struct hd__ckpt *ckpt);
 const json_t *hd__ckpt_state(const struct hd__ckpt *ckpt);
 const struct hd__ckpt_tensor *hd__ckpt_tensors(const struct hd__ckpt *ckpt, uint32_t *n);
-uint64_t hd__ckpt_total_bytes(const struct hd__ckpt *ckpt); /* of all tensor files */
+uint64_t hd__ckpt_total_bytes(const struct hd__ckpt *ckpt); /* sum of the tensor files */
 
-/* Is this a checkpoint of that model? Every tensor of the list must be there, with its shape and dtype; and a
- * group that the list speaks of has no other tensors. HD_E_MISMATCH names the first tensor. */
+/* Checks that this is a checkpoint of that model: every tensor of the list is there with its shape and dtype, and
+ * the groups of the list have no others. HD_E_MISMATCH names the first tensor. */
 int32_t hd__ckpt_check_tensors(const struct hd__ckpt *ckpt, const struct hd__ckpt_tensor *tensors, uint32_t n,
                                struct hd_error *err);
 /* Checks, then fills the runs. */
 int32_t hd__ckpt_load(const struct hd__ckpt *ckpt, const struct hd__ckpt_tensor *tensors, uint32_t n_tensors,
                       const struct hd__ckpt_run *runs, uint32_t n_runs, struct hd_error *err);
-/* Every block of every file. */
+/* Verifies every block of every file. */
 int32_t hd__ckpt_verify(const struct hd__ckpt *ckpt, struct hd_error *err);
 
 #endif

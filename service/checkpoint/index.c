@@ -1,4 +1,4 @@
-/* index.json: written last, trusted by nobody. */
+/* index.json: written last, parsed as untrusted input. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #define FORMAT "heddle checkpoint 1"
 #define HEX "%016" PRIx64 /* a checksum */
 
-/* Its own checksum is that of the object without it, as text with sorted keys and no spaces: so it survives
- * being reformatted, and nothing else. */
+/* Its own checksum is that of the object without it, as text with sorted keys and no spaces: reformatting keeps it
+ * valid, any other change does not. */
 enum { CANONICAL = JSON_COMPACT | JSON_SORT_KEYS };
 
 static bool parse_hex(const json_t *value, uint64_t *hash)

@@ -1,4 +1,4 @@
-/* Inside checkpoint*.c: where things lie, and work on blocks. */
+/* Internals of checkpoints: layout of files, and work on blocks. */
 #ifndef HD_SERVICE_CHECKPOINT_INTERNAL_H
 #define HD_SERVICE_CHECKPOINT_INTERNAL_H
 
@@ -24,7 +24,7 @@ struct hd__ckpt_location {
 
 struct hd__ckpt_layout {
     struct hd__ckpt_file *files;
-    struct hd__ckpt_location *locations; /* one a tensor */
+    struct hd__ckpt_location *locations; /* one per tensor */
     uint32_t n_files, reserved;
     uint64_t n_blocks, bytes;
 };
@@ -52,7 +52,7 @@ struct hd__ckpt_piece {
 struct hd__ckpt_pieces {
     struct hd__ckpt_piece *at;
     uint32_t count, room;
-    uint64_t *first; /* by block, and behind the last: its first piece */
+    uint64_t *first; /* by block, and one more at the end: index of its first piece */
 };
 
 /* `headers`: also the headers of all files. `first` lies in the arena; hd__free_array frees the rest, also after
@@ -66,8 +66,8 @@ struct hd__ckpt {
     struct hd__ckpt_store store;
     char name[32];
     json_t *json;
-    struct hd__arena arena;        /* what follows lies in it */
-    struct hd__ckpt_layout layout; /* places are those of `tensors` */
+    struct hd__arena arena;        /* owns the fields below */
+    struct hd__ckpt_layout layout; /* locations are those of `tensors` */
     struct hd__ckpt_tensor *tensors;
     const struct hd__ckpt_tensor **sorted; /* by group and name */
     uint64_t *hashes;                      /* by block */
@@ -79,7 +79,7 @@ struct hd__ckpt {
 /* The text of an index; free it. NULL: the state cannot be written as JSON. */
 char *hd__ckpt_index_text(const struct hd__ckpt_save *save, const struct hd__ckpt_layout *layout,
                           const uint64_t *hashes);
-/* Fills json, layout, tensors, hashes, step from the text. Nothing of it is trusted. */
+/* Fills json, layout, tensors, hashes, step from the text, which is untrusted. */
 int32_t hd__ckpt_index_parse(struct hd__ckpt *ckpt, const char *text, size_t bytes, struct hd_error *err);
 /* Position in ckpt->tensors, or -1. */
 int64_t hd__ckpt_find_tensor(const struct hd__ckpt *ckpt, const char *group, const char *name);

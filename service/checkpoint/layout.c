@@ -1,4 +1,4 @@
-/* Where tensors lie in files, and runs in blocks. */
+/* Layout of tensors in files, and of runs in blocks. */
 #include <stdlib.h>
 
 #include "service/checkpoint/internal.h"
@@ -46,7 +46,7 @@ static int32_t check_tensors(const struct hd__ckpt_tensor *t, uint32_t n, struct
     return rc;
 }
 
-/* Tensors of a group follow each other; each group begins a file, and so does what would make one too large. */
+/* Tensors of a group are contiguous; each group begins a file, and so does a tensor that would make one too large. */
 int32_t hd__ckpt_layout_make(struct hd__arena *arena, const struct hd__ckpt_tensor *tensors, uint32_t n,
                              uint64_t file_bytes, struct hd__ckpt_layout *l, struct hd_error *err)
 {
@@ -134,7 +134,7 @@ int32_t hd__ckpt_cut(struct hd__arena *arena, const struct hd__ckpt_layout *l, c
                      struct hd__ckpt_pieces *pieces, struct hd_error *err)
 {
     uint64_t n = (uint64_t)n_runs + (headers ? l->n_files : 0), k = 0;
-    for (uint64_t i = 0; i < n; i++) { /* the headers are behind the runs */
+    for (uint64_t i = 0; i < n; i++) { /* the headers follow the runs */
         uint32_t tensor = i < n_runs ? runs[i].tensor : UINT32_MAX, file = (uint32_t)(i - n_runs);
         uint64_t offset = 0, bytes;
         char *data;

@@ -15,10 +15,10 @@ void hd__ckpt_step_name(uint64_t step, char name[32])
 }
 
 struct step_list {
-    HD__ARRAY(uint64_t) steps; /* the smallest first */
+    HD__ARRAY(uint64_t) steps; /* ascending */
 };
 
-/* Of names, exactly those that hd__ckpt_step_name makes. */
+/* Accepts exactly the names that hd__ckpt_step_name makes. */
 static void add_step(void *user, const char *name)
 {
     struct step_list *list = user;
@@ -46,7 +46,7 @@ int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps
         hd__free_array(&list.steps);
         return rc;
     }
-    /* A folder that somebody made by hand is no checkpoint. */
+    /* Folders without an index are not checkpoints. */
     for (uint32_t i = 0; i < list.steps.count; i++) {
         char name[32];
         uint64_t bytes;
@@ -142,12 +142,7 @@ static const char *shape_text(const struct hd__ckpt_tensor *t, char out[160])
     return out;
 }
 
-static bool same_shape(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b)
-{
-    return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
-}
-
-/* The first tensor of the checkpoint that `wanted` (sorted) lacks although it speaks of its group. */
+/* The first tensor of the checkpoint that is missing in `wanted` (sorted) although its group is there. */
 static const struct hd__ckpt_tensor *find_surplus(const struct hd__ckpt *c, const struct hd__ckpt_tensor **wanted,
                                                   uint32_t n)
 {
@@ -181,10 +176,11 @@ int32_t hd__ckpt_check_tensors(const struct hd__ckpt *c, const struct hd__ckpt_t
         if (at < 0)
             return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: it has no tensor %s of group %s",
                            c->name, group_owner(t->group), t->name, t->group);
-        if (!same_shape(t, &c->tensors[at]))
+        const struct hd__ckpt_tensor *saved = &c->tensors[at];
+        if (t->dtype != saved->dtype || t->ndim != saved->ndim ||
+            memcmp(t->shape, saved->shape, t->ndim * sizeof *t->shape))
             return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: %s %s is %s there, %s here", c->name,
-                           group_owner(t->group), t->group, t->name, shape_text(&c->tensors[at], theirs),
-                           shape_text(t, ours));
+                           group_owner(t->group), t->group, t->name, shape_text(saved, theirs), shape_text(t, ours));
     }
     const struct hd__ckpt_tensor **sorted = hd__alloc((n + 1) * sizeof *sorted);
     for (uint32_t i = 0; i < n; i++)
@@ -206,7 +202,7 @@ struct loading {
     struct hd__arena arena;
 };
 
-/* Some tensor of a block, for messages. */
+/* A tensor of the block, for messages. */
 static const char *tensor_at(const struct hd__ckpt *c, uint32_t file, uint64_t begin, uint64_t bytes)
 {
     for (uint32_t i = 0; i < c->n_tensors; i++) {
@@ -271,7 +267,7 @@ int32_t hd__ckpt_load(const struct hd__ckpt *c, const struct hd__ckpt_tensor *te
         rc = check_files(c, err);
     if (rc)
         return rc;
-    /* Runs name tensors by their place in the caller's list. */
+    /* Runs index tensors by the caller's list. */
     struct hd__ckpt_run *mine = hd__alloc(n_runs * sizeof *mine);
     for (uint32_t i = 0; i < n_runs && !rc; i++) {
         mine[i] = runs[i];

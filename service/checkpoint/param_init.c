@@ -9,9 +9,9 @@
 #include "service/checkpoint/safetensors.h"
 #include "service/checkpoint/shard_map.h"
 
-enum { CHUNK = 4096, PART = 32768 }; /* elements: on a stack; worth a thread */
+enum { CHUNK = 4096, PART = 32768 }; /* elements: of a stack buffer; of a thread's task */
 
-/* SplitMix64's finaliser (Steele, Lea, Flood 2014) over a counter: a value a number, no state. */
+/* SplitMix64's finaliser (Steele, Lea, Flood 2014) over a counter: stateless. */
 static uint64_t mix64(uint64_t x)
 {
     x += UINT64_C(0x9e3779b97f4a7c15);
@@ -56,7 +56,7 @@ struct draw_task {
     const struct hd__ckpt_shard_run *run;
 };
 
-/* Values depend on the element alone, so it does not matter which thread draws them. */
+/* Values depend on the element alone, so any thread may draw them. */
 static int32_t draw_chunk(void *user, uint64_t part, char *block, struct hd_error *err)
 {
     const struct draw_task *w = user;
@@ -97,48 +97,36 @@ char *hd__ckpt_file_tensor_name(const struct hd_program *p, uint32_t param, int6
     return star ? hd__format("%.*s%lld%s", (int)(star - name), name, (long long)index, star + 1) : hd__strdup(name);
 }
 
-/* A parameter, or one of the several tensors that it is made of, in its file: the file's array as rows of `width` elements, of
- * which the parameter has `own` from `skip`. Elements [first, end) of the parameter lie there. */
+/* A parameter, or one of the several tensors that it consists of, in its file: the file's array as rows of `width`
+ * elements, of which the parameter has `own` from `skip`. It holds elements [first, end) of the parameter. */
 struct file_slice {
     const struct hd__ckpt_st_tensor *t;
     int64_t own, width, skip, first, end;
 };
 
-static int32_t fail_shape_mismatch(struct init_context *f, const struct hd_param_desc *d,
-                                   const struct hd__ckpt_st_tensor *t, int64_t count)
-{
-    return hd_fail(f->err, HD_E_INVALID,
-                   "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
-                   hd__ckpt_st_file_name(f->files, t->file), t->name, (unsigned long long)t->count, d->name,
-                   (long long)(count * (d->parts > 1 ? d->parts : 1)));
-}
-
-static const struct hd__ckpt_st_tensor *find_tensor(struct init_context *f, uint32_t param, int64_t index)
-{
-    char *name = hd__ckpt_file_tensor_name(f->p, param, index);
-    const struct hd__ckpt_st_tensor *t = hd__ckpt_st_find(f->files, name);
-    if (!t)
-        hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", name,
-                f->p->params.at[param].desc.name);
-    free(name);
-    return t;
-}
-
-/* Where element `at` of a parameter lies. */
+/* Finds the file tensor of element `at` of a parameter. */
 static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at, struct file_slice *where)
 {
     const struct hd_param_desc *d = &f->p->params.at[param].desc;
     const struct hd__tensor *t = hd__tensor_const(f->p, f->p->params.at[param].tensor);
     int64_t tensors = hd__ckpt_file_tensor_count(f->p, param), count = hd__global_numel(f->p, t) / tensors, inner = 1;
     uint32_t parts = d->parts > 1 ? d->parts : 1;
+    char *name;
     *where = (struct file_slice){.first = at / count * count};
     where->end = where->first + count;
-    where->t = find_tensor(f, param, at / count);
+    name = hd__ckpt_file_tensor_name(f->p, param, at / count);
+    where->t = hd__ckpt_st_find(f->files, name);
+    if (!where->t)
+        hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", name, d->name);
+    free(name);
     if (!where->t)
         return f->err->code;
     if (where->t->count != (uint64_t)count * parts)
-        return fail_shape_mismatch(f, d, where->t, count);
-    for (int32_t i = 0; i < t->ndim; i++) /* elements of one row along the axis that is cut into parts */
+        return hd_fail(f->err, HD_E_INVALID,
+                       "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
+                       hd__ckpt_st_file_name(f->files, where->t->file), where->t->name,
+                       (unsigned long long)where->t->count, d->name, (long long)(count * parts));
+    for (int32_t i = 0; i < t->ndim; i++) /* elements of one row along the axis that is split into parts */
         if (!d->file_axes || (d->file_axes[i] != '*' && (uint32_t)(d->file_axes[i] - '0') >= d->part_axis))
             inner *= f->p->dims.at[t->dim[i]].extent;
     where->own = parts > 1 ? inner : count;
@@ -177,7 +165,7 @@ static int32_t init_all_tensors(const int32_t *coord, void *arena, struct init_c
     for (struct hd__flat_tensor t = {0}; !rc && hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_PERSISTENT, &t);) {
         struct hd__ckpt_shard_walk walk = {.p = p, .flat = &p->flats.at[t.flat], .coord = coord, .tensor = t.tensor};
         struct hd__ckpt_shard_run run;
-        if (hd__tensor_const(p, t.tensor)->shard_view) /* it lies inside the full weights */
+        if (hd__tensor_const(p, t.tensor)->shard_view) /* part of the full weights */
             continue;
         f->dtype = hd__tensor_const(p, t.tensor)->dtype;
         f->data = hd__tensor_address(p, t.tensor, coord, arena);

@@ -1,12 +1,12 @@
-/* service/checkpoint/safetensors: weights in other people's format (https://github.com/huggingface/safetensors).
+/* service/checkpoint/safetensors: the weight format of Hugging Face (https://github.com/huggingface/safetensors).
  *
  * A file is: 8 bytes little-endian header length, a JSON header {"name": {"dtype", "shape", "data_offsets"}},
  * the data. The data is row-major, the tensors fill it without gaps or overlaps. A large model is several
  * files and an index, model.safetensors.index.json: {"weight_map": {"name": "file"}}.
  *
- * Reading: open -> find, read ranges with pread (any thread) -> close. Nothing of a file is trusted: every
+ * Reading: open -> find, read ranges with pread (any thread) -> close. Files are untrusted: every
  * offset is checked against the file before it is used, and errors name the file and the tensor. Writing:
- * `layout` computes the header of a file; from then on anyone can write anywhere. */
+ * `layout` computes the header of a file; then any thread can write any range. */
 #ifndef HD_SERVICE_CHECKPOINT_SAFETENSORS_H
 #define HD_SERVICE_CHECKPOINT_SAFETENSORS_H
 
@@ -16,7 +16,7 @@
 struct hd__ckpt_st_tensor {
     const char *name;
     const char *dtype_name; /* as in the file */
-    uint32_t dtype;         /* HD_..., 0 where heddle does not compute with it */
+    uint32_t dtype;         /* HD_..., 0: not a dtype of heddle */
     uint32_t ndim;
     int64_t shape[HD_MAX_DIMS];
     uint64_t count;         /* elements */
@@ -39,16 +39,16 @@ const struct hd__ckpt_st_tensor *hd__ckpt_st_find(const struct hd__ckpt_st *st,
                                                   const char *name); /* NULL if there is none */
 const char *hd__ckpt_st_file_name(const struct hd__ckpt_st *st, uint32_t file);
 
-/* [any-thread] Bytes [first, first + bytes) of the tensor, as they lie. */
+/* [any-thread] Bytes [first, first + bytes) of the tensor, unconverted. */
 int32_t hd__ckpt_st_read(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *tensor, uint64_t first,
                          uint64_t bytes, void *out, struct hd_error *err);
 /* [any-thread] Elements [first, first + count), converted from F32, BF16, F16 or F64. */
 int32_t hd__ckpt_st_read_f32(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *tensor, uint64_t first,
                              uint64_t count, float *out, struct hd_error *err);
 
-/* One header, alone: `header` is the JSON (without the length), data_bytes what follows it. Calls visit for
- * every tensor in the order of the data; the tensor's strings live as long as the call, its offset counts
- * from the data's begin. `name` is for messages. */
+/* Parses a header alone: `header` is the JSON (without the length), data_bytes the bytes after it. Calls visit for
+ * every tensor in the order of the data; the tensor's strings live as long as the call, its offset counts from the
+ * start of the data. `name` is for messages. */
 int32_t hd__ckpt_st_parse(const char *name, const char *header, size_t header_bytes, uint64_t data_bytes,
                           void (*visit)(void *user, const struct hd__ckpt_st_tensor *tensor), void *user,
                           struct hd_error *err);
@@ -62,8 +62,8 @@ struct hd__ckpt_st_item {
     uint64_t offset, bytes; /* out: in the file */
 };
 
-/* Lays the items out in their order, data beginning at a multiple of 4096. Adds the first bytes of the file
- * (length and header) to `head`; *file_bytes is the size of the whole file. */
+/* Lays the items out in order, the data beginning at a multiple of 4096. Appends the first bytes of the file (length
+ * and header) to `head`; *file_bytes is the size of the whole file. */
 int32_t hd__ckpt_st_layout(struct hd__ckpt_st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
                            struct hd_error *err);
 /* HD_F32 for "F32"; 0 for NULL and where heddle does not compute with it. */

@@ -17,7 +17,7 @@
 struct st_file {
     const char *path, *name;
     int fd;
-    uint64_t data, data_bytes; /* where the tensors' bytes lie */
+    uint64_t data, data_bytes; /* range of the tensors' bytes */
 };
 
 struct hd__ckpt_st {
@@ -44,7 +44,7 @@ uint32_t hd__ckpt_st_dtype(const char *name)
 
 /* ---- one header */
 
-/* shape -> count; false on a negative dim, too many of them, or a count that does not fit. */
+/* shape -> count; false for a negative dim, too many dims, or an overflow. */
 static bool parse_shape(const json_t *shape, struct hd__ckpt_st_tensor *t)
 {
     size_t n = json_array_size(shape);
@@ -211,7 +211,7 @@ static int32_t open_regular(const char *path, int *fd, uint64_t *bytes, struct h
     return HD_OK;
 }
 
-/* The tensors of one file: all of them, or those that the index says are there. */
+/* The tensors of one file: all of them, or those that the index assigns to it. */
 struct tensor_filter {
     struct hd__ckpt_st *st;
     const json_t *map; /* NULL: all */
@@ -346,17 +346,6 @@ static int32_t add_index(struct hd__ckpt_st *st, const char *path, struct hd_err
     return rc;
 }
 
-static int32_t add_folder(struct hd__ckpt_st *st, const char *path, struct hd_error *err)
-{
-    const char *file = hd__arena_format(&st->arena, "%s/model.safetensors", path);
-    const char *index = hd__arena_format(&st->arena, "%s/model.safetensors.index.json", path);
-    if (!access(index, F_OK))
-        return add_index(st, index, err);
-    if (!access(file, F_OK))
-        return add_file(st, file, NULL, err);
-    return hd_fail(err, HD_E_NOTFOUND, "%s: holds neither model.safetensors nor model.safetensors.index.json", path);
-}
-
 int32_t hd__ckpt_st_open(const char *path, struct hd__ckpt_st **out, struct hd_error *err)
 {
     struct stat info;
@@ -364,9 +353,17 @@ int32_t hd__ckpt_st_open(const char *path, struct hd__ckpt_st **out, struct hd_e
     size_t n = strlen(path);
     int32_t rc;
     st->path = hd__arena_strdup(&st->arena, path);
-    if (!stat(path, &info) && S_ISDIR(info.st_mode))
-        rc = add_folder(st, path, err);
-    else if (n > 5 && !strcmp(path + n - 5, ".json"))
+    if (!stat(path, &info) && S_ISDIR(info.st_mode)) {
+        const char *file = hd__arena_format(&st->arena, "%s/model.safetensors", path);
+        const char *index = hd__arena_format(&st->arena, "%s/model.safetensors.index.json", path);
+        if (!access(index, F_OK))
+            rc = add_index(st, index, err);
+        else if (!access(file, F_OK))
+            rc = add_file(st, file, NULL, err);
+        else
+            rc = hd_fail(err, HD_E_NOTFOUND, "%s: holds neither model.safetensors nor model.safetensors.index.json",
+                         path);
+    } else if (n > 5 && !strcmp(path + n - 5, ".json"))
         rc = add_index(st, path, err);
     else
         rc = add_file(st, path, NULL, err);

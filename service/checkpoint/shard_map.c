@@ -2,7 +2,7 @@
 #include "service/checkpoint/shard_map.h"
 
 /* Global element of local element `at` of a parameter, and how many local elements from it on are contiguous in the
- * global tensor: those of the trailing dims that are whole, and of one dim that may be cut. */
+ * global tensor: those of the unsharded trailing dims, and of the innermost sharded one. */
 static int64_t to_global(const struct hd_program *p, const struct hd__tensor *t, const int32_t *coord, int64_t at,
                          int64_t *contiguous)
 {

@@ -1,7 +1,7 @@
-/* service/checkpoint/shard_map: which elements of the global parameters does a flat tensor of one rank hold?
+/* service/checkpoint/shard_map: elements of the global parameters in a flat tensor of one rank.
  *
- * Everything that meets parameters by name (initialisation, loading weights, checkpoints) walks these runs: each is
- * contiguous both in the global row-major parameter and in this rank's memory. */
+ * Initialisation, loading of weights and checkpoints walk these runs: each is contiguous both in the global
+ * row-major parameter and in this rank's memory. */
 #ifndef HD_SERVICE_CHECKPOINT_SHARD_MAP_H
 #define HD_SERVICE_CHECKPOINT_SHARD_MAP_H
 
@@ -15,20 +15,20 @@ struct hd__ckpt_shard_run {
     int64_t offset; /* element of the flat tensor */
 };
 
-/* A walk over the runs of a flat tensor (full, master, a state) at a coordinate, in the order of its memory. */
+/* Iterator over the runs of a flat tensor (full, master, a state) at a coordinate, in memory order. */
 struct hd__ckpt_shard_walk {
     const struct hd_program *p;
     const struct hd__flat *flat;
     const int32_t *coord;
     hd_tensor tensor;
-    uint32_t param; /* this and what follows begins as 0 */
+    uint32_t param; /* this and the next begin as 0 */
     int64_t at;     /* the end of the last run, in elements of the flat */
 };
 
-/* The next run; 0 behind the last. */
+/* The next run; 0 at the end. */
 int hd__ckpt_shard_next(struct hd__ckpt_shard_walk *walk, struct hd__ckpt_shard_run *run);
 
-/* Whether this rank is the one that stores a flat tensor: others along replicated axes hold the same. */
+/* Whether this rank stores a flat tensor: it is the first of its replicas. */
 int hd__ckpt_owns_shard(const struct hd_program *p, const struct hd__flat *flat, uint32_t param, hd_tensor tensor,
                         const int32_t coord[HD_AXIS_COUNT]);
 

@@ -5,7 +5,7 @@
 
 #include "service/checkpoint/shard_map.h"
 
-/* Every parameter, in one more group, and its runs in the tensors of this role; HD__FLAT_ROLES: they are not here. */
+/* Adds every parameter in another group, with its runs in the tensors of this role; HD__FLAT_ROLES: without runs. */
 static void add_group(struct hd__ckpt_train_state *state, const struct hd__ckpt_training *from, int owned,
                       const char *group, uint32_t dtype, uint32_t role)
 {
@@ -37,7 +37,7 @@ void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, const stru
 {
     const struct hd_program *p = from->program;
     const struct hd__flat *first = p->flats.count ? &p->flats.at[0] : &(struct hd__flat){0};
-    int local = first->tensor[HD__FLAT_GLOBAL_COPY] != 0; /* the model is not what is trained */
+    int local = first->tensor[HD__FLAT_GLOBAL_COPY] != 0; /* the trained weights are not the model */
     int64_t replicas = hd__mesh_ways(&p->mesh, p->local_axes), replica = 0;
     const char *prefix = "";
     hd__arena_free(&state->arena);
@@ -62,7 +62,7 @@ void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, const stru
     for (uint32_t n = 0; n < p->strategy_states.count; n++) {
         uint32_t dtype = 0;
         for (uint32_t f = 0; f < p->flats.count && !dtype; f++)
-            dtype = hd__tensor_const(p, p->flats.at[f].tensor[HD__FLAT_STRATEGY + n])->dtype; /* of tensor 0: 0 */
+            dtype = hd__tensor_const(p, p->flats.at[f].tensor[HD__FLAT_STRATEGY + n])->dtype; /* 0 for tensor 0 */
         add_group(state, from, owned, hd__arena_format(&state->arena, "strategy-%s", p->strategy_states.at[n]), dtype,
                   HD__FLAT_STRATEGY + n);
     }
@@ -77,7 +77,7 @@ void hd__ckpt_collect_rank_state(struct hd__ckpt_train_state *state, const struc
             const struct hd__tensor *t = hd__tensor_const(p, p->zero_init.at[n]);
             struct hd__ckpt_tensor row = {.group = "strategy-ranks", .dtype = t->dtype, .ndim = 2};
             struct hd__ckpt_run run = {.tensor = state->tensors.count, .count = hd__numel(p, t)};
-            if (t->global_copy) /* registered: it is in a group of its own */
+            if (t->global_copy) /* registered: stored in a group of its own */
                 continue;
             row.name = hd__arena_format(&state->arena, "stage%d.%s", s, t->name);
             row.shape[0] = ranks;

@@ -1,19 +1,19 @@
 /* service/data/data: tokens as sequences.
  *
- * One or more files of tokens, or whatever else a plug-in opens (heddle/data.h), become an endless stream of numbered
- * sequences. Sequence `number` is a pure function of the configuration: nothing is kept between reads, so any rank can
- * read any sequence in any order, the global batch is the same whatever the number of ranks, and the position in the
- * data is one integer.
+ * One or more sources, opened by a plug-in (heddle/data.h), become an endless stream of numbered sequences. Sequence
+ * `number` is a pure function of the configuration: there is no state between reads, so any rank can read any
+ * sequence in any order, the global batch is the same for any number of ranks, and the position in the data is one
+ * integer.
  *
  * - Within a source, sequence i has the tokens [i * seq_len, (i + 1) * seq_len) as inputs and the same
  *   shifted by one as labels: (tokens - 1) / seq_len sequences. Listed files are read as if they were one.
  * - Epoch e = number / sequences. With shuffle, each epoch has its own permutation, drawn from the seed.
- * - In a weighted mix every file is a source of its own, with its own epochs. Which source serves a position
- *   is fixed by the weights alone: turns are dealt as evenly as they go, HD__DATA_MIX_SLOTS in a round, so that
- *   every stretch of the stream has the mixture asked for.
+ * - In a weighted mix every file is a source of its own, with its own epochs. The source of a position depends on the
+ *   weights alone: turns are interleaved evenly, HD__DATA_MIX_SLOTS in a round, so that every part of the stream has
+ *   the requested mixture.
  * - val_fraction v holds out the tail of each source: floor(tokens * (1 - v)) tokens are trained on.
  *
- * Token ids are checked against the vocabulary as they are read; hd__data_scan looks before. */
+ * Token ids are checked against the vocabulary as they are read; hd__data_scan checks them in advance. */
 #ifndef HD_SERVICE_DATA_DATA_H
 #define HD_SERVICE_DATA_DATA_H
 
@@ -29,11 +29,11 @@ struct hd__data_source {
 
 struct hd__data_config {
     const struct hd__data_source *sources;
-    const struct hd_data_ops *ops; /* of the plug-in that opens them; these three outlive the data */
+    const struct hd_data_ops *ops; /* the plug-in that opens them; these three outlive the data */
     const void *settings;
     const struct hd_host *host;
     uint32_t n_sources;
-    int32_t mix;      /* the sources' weights count; else they are one after the other */
+    int32_t mix;      /* the sources' weights count; else they are concatenated */
     int32_t held_out; /* read the held-out tail instead of the part to train on */
     int32_t shuffle;
     double val_fraction; /* 0 <= v < 1 */
@@ -48,8 +48,8 @@ struct hd__data;
 int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **data, struct hd_error *err);
 void hd__data_close(struct hd__data *data); /* NULL is fine */
 
-/* Looks at the ids of what will be read, at most `tokens` of them, shared among the files: HD_E_INVALID names file and
- * position of the first outside the vocabulary. A pass over the files; none where a type cannot hold such an id. */
+/* Checks the ids that will be read, at most `tokens` of them, shared among the files: HD_E_INVALID names file and
+ * position of the first outside the vocabulary. Skipped for types that cannot hold such an id. */
 int32_t hd__data_scan(const struct hd__data *data, uint64_t tokens, struct hd_error *err);
 
 /* Sequences of one epoch (of all sources together), and tokens of the part that is read. */
@@ -61,11 +61,11 @@ uint64_t hd__data_tokens(const struct hd__data *data);
 int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
                       int64_t s_count, struct hd_error *err);
 
-/* Item i of a permutation of 0 .. n-1 that `key` chooses; no memory. i < n. */
+/* Item i of a permutation of 0 .. n-1 that `key` chooses, without memory. i < n. */
 uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key);
 
-/* ---- reading ahead: a thread keeps the next requests ready, so that reading is off the critical path.
- * A request is `rows` sequences; `number` says which one row j of request r is. */
+/* ---- prefetching: a thread keeps the next requests ready, so that reading is off the critical path. A request is
+ * `rows` sequences; `number` returns the sequence of row j of request r. */
 struct hd__data_range {
     int64_t first, count;
 };
@@ -81,7 +81,7 @@ struct hd__data_prefetch_config {
 };
 
 struct hd__data_prefetch;
-/* Starts a thread that reads ahead. Caller stops it; on failure there is nothing to stop. */
+/* Starts a thread that reads ahead. The caller stops it; after a failure there is none. */
 int32_t hd__data_prefetch_start(const struct hd__data_prefetch_config *config, struct hd__data_prefetch **prefetch,
                                 struct hd_error *err);
 /* The next request, [rows][s_count] each; valid until the next call of next or stop. An error in reading is

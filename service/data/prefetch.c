@@ -1,4 +1,4 @@
-/* Reading ahead: a ring of `depth` + 1 buffers, one thread that fills them, one consumer. */
+/* Prefetching: a ring of `depth` + 1 buffers, one thread that fills them, one consumer. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -13,9 +13,9 @@ struct hd__data_prefetch {
     pthread_cond_t changed;
     int32_t *buffer; /* [slots][2][rows][length] */
     uint32_t slots;
-    uint64_t filled, taken; /* requests so far */
+    uint64_t filled, taken; /* number of requests */
     bool stop;
-    int32_t rc; /* of request `filled`; the thread has ended */
+    int32_t rc; /* error of request `filled`; the thread has ended */
     struct hd_error error;
 };
 
@@ -49,7 +49,7 @@ static void *prefetch_thread(void *user)
     struct hd_error error = HD_ERROR_INIT;
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        /* The consumer still holds the request it took last. */
+        /* The consumer still holds the last request that it took. */
         while (!p->stop && p->filled - p->taken >= p->slots - (p->taken > 0))
             pthread_cond_wait(&p->changed, &p->lock);
         if (p->stop)

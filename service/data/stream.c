@@ -1,4 +1,4 @@
-/* The endless stream of sequences: which source, which epoch, which place in it. */
+/* The endless stream of sequences: source, epoch and position of each. */
 #include "service/data/data.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 struct data_file {
     char *path;
-    struct hd_data *data; /* of the plug-in */
+    struct hd_data *data; /* the plug-in's handle */
     struct hd_data_info info;
 };
 
@@ -15,7 +15,7 @@ struct token_stream {
     struct data_file *files; /* into hd__data.files */
     uint64_t *start;         /* start[k]: tokens before file k; start[n_files]: all of them */
     uint32_t n_files;
-    uint32_t slots; /* in a round of a mix */
+    uint32_t slots; /* positions in a round of a mix */
     uint64_t first, tokens, sequences;
     uint64_t key;
 };
@@ -23,11 +23,11 @@ struct token_stream {
 /* One position of a round of a mix. */
 struct mix_slot {
     uint32_t stream_index;
-    uint32_t nth; /* how many turns this stream had before, in this round */
+    uint32_t nth; /* earlier turns of this stream in the round */
 };
 
 struct hd__data {
-    struct hd__data_config config; /* without its sources */
+    struct hd__data_config config; /* sources is NULL */
     struct data_file *files;
     struct token_stream *streams;
     struct mix_slot *round; /* HD__DATA_MIX_SLOTS of them; NULL without a mix */
@@ -68,9 +68,9 @@ uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key)
     return i;
 }
 
-/* ---- a mix: weights become turns of a round, and a round deals them evenly */
+/* ---- a mix: weights become turns of a round, interleaved evenly */
 
-/* Largest remainder: turns add up to HD__DATA_MIX_SLOTS exactly. */
+/* Largest remainder method: turns add up to HD__DATA_MIX_SLOTS exactly. */
 static int32_t apportion_slots(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
 {
     double sum = 0, *rest = hd__alloc(d->n_streams * sizeof *rest);
@@ -100,8 +100,8 @@ static int32_t apportion_slots(struct hd__data *d, const struct hd__data_config 
     return rc;
 }
 
-/* Smooth weighted round robin: everyone is credited its turns, the richest is served and pays a whole round.
- */
+/* Smooth weighted round-robin: each stream is credited its turns, the largest credit is served and pays a whole
+ * round */
 static void build_mix_round(struct hd__data *d)
 {
     int64_t *credit = hd__alloc(d->n_streams * sizeof *credit);
@@ -156,15 +156,6 @@ static int32_t open_file(const struct hd__data *d, const char *path, struct data
     return rc;
 }
 
-static int32_t open_files(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
-{
-    int32_t rc = HD_OK;
-    d->files = hd__alloc(c->n_sources * sizeof *d->files);
-    for (; d->n_files < c->n_sources && !rc; d->n_files += !rc)
-        rc = open_file(d, c->sources[d->n_files].path, &d->files[d->n_files], err);
-    return rc;
-}
-
 static int32_t set_stream_range(const struct hd__data_config *c, struct token_stream *s, struct hd_error *err)
 {
     uint64_t all = s->start[s->n_files], train = (uint64_t)((double)all * (1 - c->val_fraction));
@@ -212,7 +203,9 @@ int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **da
     struct hd__data *d = hd__alloc(sizeof *d);
     d->config = *config;
     d->config.sources = NULL;
-    rc = open_files(d, config, err);
+    d->files = hd__alloc(config->n_sources * sizeof *d->files);
+    for (; d->n_files < config->n_sources && !rc; d->n_files += !rc)
+        rc = open_file(d, config->sources[d->n_files].path, &d->files[d->n_files], err);
     if (!rc)
         rc = open_streams(d, config, err);
     if (!rc && config->mix) {
@@ -256,7 +249,7 @@ uint64_t hd__data_tokens(const struct hd__data *d)
 
 /* ---- reading */
 
-/* Tokens [first, first + count) of a file into `out`; NULL: they are only looked at. */
+/* Reads and checks tokens [first, first + count) of a file into `out`; NULL: checks only. */
 static int32_t read_file(const struct hd__data *d, const struct data_file *f, uint64_t first, uint64_t count,
                          int32_t *out, struct hd_error *err)
 {
@@ -278,7 +271,7 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, ui
     return HD_OK;
 }
 
-/* Every file gets the same share of what is left: of many files, the first must not take all. */
+/* Every remaining file gets the same share of the budget: the first of many files must not use all. */
 int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error *err)
 {
     int32_t rc = HD_OK;
@@ -316,7 +309,7 @@ static int32_t read_stream(const struct hd__data *d, const struct token_stream *
     return rc;
 }
 
-/* Which stream serves a position, and the how-manieth sequence of that stream it is. */
+/* The stream that serves a position, and the index of the sequence in that stream. */
 static const struct token_stream *locate_sequence(const struct hd__data *d, uint64_t number, uint64_t *nth)
 {
     *nth = number;

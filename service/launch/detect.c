@@ -1,4 +1,4 @@
-/* What another launcher told this process: its rank, and where the rendezvous is. */
+/* Detection of launchers: this process' rank and the rendezvous address from the environment. */
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -8,10 +8,10 @@
 #include "runtime/rendezvous/local_discovery.h"
 #include "service/launch/launch.h"
 
-#define REFUSAL_SECONDS 5 /* rank 0 was started with us, and comes as far as we did in about the same time */
+#define REFUSAL_SECONDS 5 /* rank 0 was started with this rank and gets here at about the same time */
 
-/* The variables of each launcher; the first whose rank and size are there counts. `local_size` may be NULL. `id`: what all
- * ranks of one start have in common and no other start has; both where there are two. `key`: the same, of random bits. */
+/* Variables of each launcher; the first whose rank and size are set counts. `local_size` may be NULL. `id`: shared
+ * by all ranks of one start and by no other; both where there are two. `key`: the same, of random bits. */
 static const struct launcher {
     const char *name, *rank, *size, *local_rank, *local_size, *id[2], *key;
 } launchers[] = {
@@ -38,7 +38,7 @@ static int env_int(const char *name, int32_t *out)
     return 1;
 }
 
-/* RANK or WORLD_SIZE with a value that is no number: to train alone then would be the worst answer. */
+/* RANK or WORLD_SIZE with a value that is not a number is refused: training alone would be silently wrong. */
 static int32_t check_env_numbers(struct hd_error *err)
 {
     static const char *const names[] = {"RANK", "WORLD_SIZE"};
@@ -55,8 +55,8 @@ static int32_t check_env_numbers(struct hd_error *err)
     return HD_OK;
 }
 
-/* A batch script and an interactive shell of Slurm have SLURM_PROCID too, though nothing was started for each task: their
- * step has none of the small numbers that srun counts. */
+/* Slurm sets SLURM_PROCID in batch scripts and interactive shells too, without starting a task for each: their step id
+ * is above the small numbers that srun counts. */
 static int was_started_by(const struct launcher *l, struct hd__launch_env *env)
 {
     int32_t step;
@@ -64,15 +64,7 @@ static int was_started_by(const struct launcher *l, struct hd__launch_env *env)
            (strcmp(l->rank, "SLURM_PROCID") || env_int("SLURM_STEP_ID", &step));
 }
 
-static const struct launcher *find_launcher(struct hd__launch_env *env)
-{
-    for (size_t i = 0; i < HD__COUNT(launchers); i++)
-        if (was_started_by(&launchers[i], env))
-            return &launchers[i];
-    return NULL;
-}
-
-/* Slurm gives the tasks of each machine as "4(x2),3": two machines with 4, one with 3. 0: it does not say. */
+/* Slurm gives the tasks of each machine as "4(x2),3": two machines with 4, one with 3. 0: not known. */
 static int32_t slurm_tasks_here(void)
 {
     const char *at = getenv("SLURM_STEP_TASKS_PER_NODE");
@@ -98,23 +90,10 @@ static int32_t slurm_tasks_here(void)
     return 0;
 }
 
-static void detect_local_ranks(const struct launcher *l, struct hd__launch_env *env)
-{
-    int32_t tasks = !l->local_size ? slurm_tasks_here() : 0;
-    if (!env_int(l->local_rank, &env->local_rank))
-        env->local_rank = env->rank;
-    if (!env_int(l->local_size, &env->local_size))
-        env->local_size = tasks ? tasks : env->size;
-}
-
 /* ---- where the rendezvous is */
 
-static int is_loopback(const char *host)
-{
-    return !strncmp(host, "127.", 4) || !strcmp(host, "localhost");
-}
-
-/* The secret of a job whose launcher says where the rendezvous is: HEDDLE_SECRET, or what its ranks have in common. */
+/* The secret of a job whose launcher gives the rendezvous address: HEDDLE_SECRET, or derived from the job id that
+ * its ranks share. */
 static int32_t environment_secret(const struct launcher *l, struct hd__launch_env *env, struct hd_error *err)
 {
     const char *given = getenv("HEDDLE_SECRET"), *key = l->key ? getenv(l->key) : NULL;
@@ -126,11 +105,10 @@ static int32_t environment_secret(const struct launcher *l, struct hd__launch_en
         return HD_OK;
     if (given)
         return hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
-    if (err && !key && env->rank == 0 && !is_loopback(env->store.host))
+    if (err && !key && env->rank == 0 && strncmp(env->store.host, "127.", 4) && strcmp(env->store.host, "localhost"))
         hd__log(HD_LOG_WARN, NULL,
                 "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and the number that %s gave the "
-                "job, which "
-                "others may know; give all ranks the same 32 hexadecimal digits where others reach %s",
+                "job, which others may know; give all ranks the same 32 hexadecimal digits where others reach %s",
                 l->name, env->store.host);
     hd__text_add(&text, "%u", (unsigned)getuid());
     for (size_t i = 0; i < HD__COUNT(common); i++)
@@ -158,7 +136,7 @@ static int32_t set_discovery_id(const struct launcher *l, struct hd__launch_env 
     return HD_OK;
 }
 
-/* A `heddle train` that started our launcher serves the rendezvous itself. */
+/* The rendezvous is served by the `heddle train` that started our launcher. */
 static int served_by_launcher(struct hd__launch_env *env)
 {
     const char *word = getenv(HD__LAUNCH_RENDEZVOUS_ENV);
@@ -195,7 +173,7 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__launch_env *
     return environment_secret(l, env, err);
 }
 
-/* Debian gives a machine's own name 127.0.1.1: rank 0 would listen where nobody else can come. */
+/* Debian maps a machine's own name to 127.0.1.1: rank 0 would listen on an address that others cannot reach. */
 static void warn_of_loopback(const struct hd__launch_env *env)
 {
     struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
@@ -215,20 +193,26 @@ static void warn_of_loopback(const struct hd__launch_env *env)
 
 int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_error *err)
 {
-    const struct launcher *l;
+    const struct launcher *l = NULL;
     *found = 0;
     memset(env, 0, sizeof *env);
     if (check_env_numbers(err))
         return HD_E_INVALID;
-    l = find_launcher(env);
+    for (size_t i = 0; i < HD__COUNT(launchers) && !l; i++)
+        l = was_started_by(&launchers[i], env) ? &launchers[i] : NULL;
     if (!l && getenv("PMIX_RANK"))
         return hd_fail(err, HD_E_INVALID,
                        "the environment has PMIX_RANK, but not how many ranks there are: set RANK and WORLD_SIZE, or "
                        "unset it to train without a launcher");
-    if (!l || (l != launchers && env->size == 1)) /* alone under srun or mpirun: nothing was launched */
+    if (!l || (l != launchers && env->size == 1)) /* alone under srun or mpirun: not launched */
         return HD_OK;
     *found = 1;
-    detect_local_ranks(l, env);
+    if (!env_int(l->local_rank, &env->local_rank))
+        env->local_rank = env->rank;
+    if (!env_int(l->local_size, &env->local_size)) {
+        int32_t tasks = l->local_size ? 0 : slurm_tasks_here();
+        env->local_size = tasks ? tasks : env->size;
+    }
     if (env->rank >= env->size)
         return hd_fail(err, HD_E_INVALID, "the launcher set rank %d of %d: %s must be below %s", env->rank, env->size,
                        l->rank, l->size);
@@ -290,7 +274,7 @@ int hd__launch_report_refusal(const struct hd__launch_env *env, const char *why)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server;
     struct hd_store *store;
-    here.store.dead_after = 10; /* of a connection that is closed at once */
+    here.store.dead_after = 10; /* for a connection that is closed at once */
     if (env->serves_rendezvous || connect_until(&here, hd__now() + REFUSAL_SECONDS, &store, &server, &err) || !store)
         return 0;
     hd__store_fail(store, HD_E_INVALID, why);

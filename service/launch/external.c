@@ -14,7 +14,7 @@
 #include "core/base/file.h"
 
 #define LAUNCHED_ENV "HEDDLE_LAUNCHED"
-#define GRACE_SECONDS 4.0 /* seconds that a command has to end by itself when its caller is gone */
+#define GRACE_SECONDS 4.0 /* seconds for a command to end by itself after its caller has died */
 
 static const char **make_argv(const struct hd_comm_launcher *l, const char *number, const char *const *words)
 {
@@ -32,12 +32,6 @@ static const char **make_argv(const struct hd_comm_launcher *l, const char *numb
     return argv;
 }
 
-/* The last words of a complaint that the command is not there. */
-static const char *install_hint(const struct hd_comm_launcher *l)
-{
-    return l->struct_size > offsetof(struct hd_comm_launcher, source) ? l->source : NULL;
-}
-
 static void set_env_default(const char *setting)
 {
     char *name = hd__strdup(setting), *value = strchr(name, '=');
@@ -50,7 +44,7 @@ static void set_env_default(const char *setting)
 
 /* ---- in the child */
 
-/* Ends with the caller: PR_SET_PDEATHSIG of whoever the parent was. */
+/* Ends with the caller: PR_SET_PDEATHSIG, unless the parent has died already. */
 static void die_with_parent(pid_t parent, int signal)
 {
     prctl(PR_SET_PDEATHSIG, signal);
@@ -75,13 +69,13 @@ static void run_command(const struct hd_comm_launcher *l, const char **argv, int
     _exit(127);
 }
 
-/* Passes signals on until the command has ended, and ends with its code. Where the caller is gone, its ranks notice by themselves,
- * and the command ends as it does after any failure. Only if it does not, it is told: Open MPI 4.1's mpirun, told while ranks end,
- * may crash, and then leaves the files of its ranks. */
+/* Forwards signals until the command has ended, and ends with its exit code. After the caller's death the ranks
+ * notice by themselves, and the command ends as after any failure. A signal is the last resort: Open MPI 4.1's
+ * mpirun, signalled while ranks end, may crash and leave the files of its ranks. */
 static void forward_signals(pid_t command, const sigset_t *signals)
 {
     int status;
-    double until = 0; /* the caller is gone */
+    double until = 0; /* set when the caller has died */
     for (;;) {
         struct timespec second = {.tv_sec = 1};
         int sig = until > 0 ? sigtimedwait(signals, NULL, &second) : sigwaitinfo(signals, NULL);
@@ -98,9 +92,9 @@ static void forward_signals(pid_t command, const sigset_t *signals)
     }
 }
 
-/* The kernel tells of a parent's death once for each of the parent's threads, and mpirun takes a second SIGTERM for
- * impatience: it leaves without clearing up. So a process of one thread stands between the caller and the command, and tells
- * it once. What the caller's terminal sends is for the caller, who passes it on. */
+/* The kernel sends the parent-death signal once for each of the parent's threads, and mpirun takes a second SIGTERM
+ * for impatience: it exits without clean-up. So a single-threaded process stands between the caller and the command,
+ * and signals it once. Signals of the caller's terminal go to the caller, which forwards them. */
 static void supervise(const struct hd_comm_launcher *l, const char **argv, pid_t parent, int error_pipe)
 {
     static const int passed[] = {SIGCHLD, SIGHUP, SIGTERM, SIGINT, SIGUSR1};
@@ -119,7 +113,7 @@ static void supervise(const struct hd_comm_launcher *l, const char **argv, pid_t
     }
     if (command < 0)
         _exit(write(error_pipe, &errno, sizeof errno) < 0 ? 126 : 127);
-    close_range(3, ~0U, 0); /* the caller's sockets end with the caller */
+    close_range(3, ~0U, 0); /* the caller's sockets are the caller's */
     forward_signals(command, &signals);
 }
 
@@ -130,8 +124,10 @@ int32_t hd__launch_external_start(const struct hd_comm_launcher *l, int32_t n, c
 {
     char number[16];
     int error_pipe[2], problem = 0;
-    const char **argv, *source = install_hint(l);
+    const char **argv, *source = NULL;
     pid_t parent = getpid();
+    if (l->struct_size > offsetof(struct hd_comm_launcher, source))
+        source = l->source;
     if (pipe2(error_pipe, O_CLOEXEC))
         return hd_fail(err, HD_E_IO, "pipe: %s", strerror(errno));
     snprintf(number, sizeof number, "%d", n);
@@ -169,7 +165,7 @@ int hd__launch_join_external(void)
     return 1;
 }
 
-/* ---- shared memory: a file without a name, which others open as one of our descriptors */
+/* ---- shared memory: a memfd, opened by others through /proc/PID/fd */
 
 void *hd__launch_share_memory(size_t bytes, char path[64])
 {

@@ -1,18 +1,18 @@
-/* service/metrics/internal: what the files of this room share. */
+/* service/metrics/internal: declarations shared by this room's files. */
 #ifndef HD_SERVICE_METRICS_INTERNAL_H
 #define HD_SERVICE_METRICS_INTERNAL_H
 
 #include "service/metrics/metrics.h"
 
-#define HD__METRICS_MAX 16 /* of one step */
+#define HD__METRICS_MAX 16 /* per step */
 
-/* ---- sinks.c. The name of metrics lives as long as the process. */
+/* ---- sinks.c. Names of metrics live as long as the process. */
 struct hd__metrics_sink;
 int32_t hd__metrics_sink_open(const struct hd__metrics_sink_config *config, const struct hd_metrics_start *start,
                               struct hd__metrics_sink **sink, struct hd_error *err);
-/* Queues a record, at most HD__METRICS_MAX metrics of it; never waits for the sink. */
+/* Queues a record of at most HD__METRICS_MAX metrics; never waits for the sink. */
 void hd__metrics_sink_put(struct hd__metrics_sink *sink, const struct hd_metrics_record *record);
-/* Waits, but not for ever, until the sink has what is queued. */
+/* Waits, at most its patience, until the sink has written the queue. */
 void hd__metrics_sink_close(struct hd__metrics_sink *sink);
 
 #endif

@@ -1,4 +1,4 @@
-/* One write() a line; numbers with enough digits to tell two floats apart. */
+/* metrics.jsonl: one write() per line; enough digits to distinguish any two floats. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,7 +14,7 @@ struct hd__metrics {
     int fd, is_terminal, write_failed; /* lost: the last line was not written */
     char *path;
     double started;
-    int64_t first_step; /* step before the first of this run */
+    int64_t first_step; /* the last step before this run */
     char *start;        /* the first line */
     HD__ARRAY(struct hd__metrics_sink *) sinks;
 };
@@ -55,7 +55,8 @@ int32_t hd__metrics_truncate(const char *path, int64_t step, struct hd_error *er
 
 /* ---- writing */
 
-/* A whole line or none, so that what follows once there is room again begins a line. Said once, not in every step. */
+/* Writes a whole line or none, so that lines stay intact after a full disk. A failure is logged once, not in every
+ * step. */
 static void write_line(struct hd__metrics *m, struct hd__text *text)
 {
     off_t start = lseek(m->fd, 0, SEEK_END);
@@ -176,7 +177,7 @@ static const struct {
 };
 _Static_assert(HD__COUNT(fields) <= HD__METRICS_MAX, "a record has no room for all fields");
 
-/* The row as metrics, and as the rest of a line. */
+/* Converts the row to metrics, and to the rest of a line. */
 static size_t metrics_of_row(const struct hd__metrics_row *row, struct hd_metric *metrics, struct hd__text *line)
 {
     size_t n = 0;
@@ -191,7 +192,7 @@ static size_t metrics_of_row(const struct hd__metrics_row *row, struct hd_metric
             hd__text_add(line, ", \"%s\": %" PRId64, x.name, x.integer);
         else if (isfinite(x.number))
             hd__text_add(line, ", \"%s\": %.*g", x.name, fields[i].digits, x.number);
-        else /* JSON has no infinity: null stands for what a skipped step has no number of */
+        else /* JSON has no infinity: null stands for the values that a skipped step lacks */
             hd__text_add(line, ", \"%s\": null", x.name);
         metrics[n++] = x;
     }

@@ -1,10 +1,10 @@
-/* service/metrics/metrics: what a run reports while it trains: metrics.jsonl, and lines or one live line for people.
+/* service/metrics/metrics: metrics of a run: metrics.jsonl, plain lines or one live line on the terminal, and sinks.
  *
  * metrics.jsonl: one object a line, one write() a line. First {"event": "start", ...}, then one object for each step
  * that is logged. A fresh run truncates the file; a resumed one cuts a torn last line and every step after its
  * checkpoint, then appends. Only rank 0 has metrics.
  *
- * Plug-ins of kind metrics (heddle/metrics.h), the sinks, get the same steps, each from a thread of its own. */
+ * Plug-ins of kind metrics (heddle/metrics.h), the sinks, get the same steps, each on its own thread. */
 #ifndef HD_SERVICE_METRICS_METRICS_H
 #define HD_SERVICE_METRICS_METRICS_H
 
@@ -17,7 +17,7 @@ struct hd__metrics;
 
 struct hd__metrics_row {
     int64_t step;         /* 1 = after the first update */
-    int64_t steps;        /* of the whole run */
+    int64_t steps;        /* total */
     double loss;          /* mean over the global batch's tokens, natural logarithm */
     double val_loss;      /* NaN where not evaluated */
     double grad_norm, lr; /* before clipping, not finite where the step was skipped; of this step */
@@ -30,8 +30,8 @@ struct hd__metrics_row {
     int64_t arena_bytes, rss_bytes;
 };
 
-/* `path` of metrics.jsonl; its folders are made. `resumed`: the step of the checkpoint, 0 for a fresh run. `start` is
- * the first line's object (borrowed); it is written by fresh and resumed runs alike. */
+/* `path` of metrics.jsonl; its folders are created. `resumed`: the step of the checkpoint, 0 for a fresh run.
+ * `start` is the first line's object (borrowed); fresh and resumed runs write it. */
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,
                          struct hd_error *err);
 
@@ -41,14 +41,15 @@ struct hd__metrics_sink_config {
     const void *settings;
     const struct hd_host *host;
     const char *job;
-    int64_t steps;   /* the last one */
-    double patience; /* seconds that closing waits for it; 0 means 10 */
+    int64_t steps;   /* the last step */
+    double patience; /* timeout in seconds of closing it; 0 means 10 */
 };
 
-/* Opens a sink, which is told of every step from then on. The plug-in's error. */
+/* Opens a sink, which gets every step from then on. Returns the plug-in's error. */
 int32_t hd__metrics_add_sink(struct hd__metrics *metrics, const struct hd__metrics_sink_config *config,
                              struct hd_error *err);
-/* Appends a line to the file, shows the step (one live line on a terminal, a plain line elsewhere), tells the sinks. */
+/* Appends a line to the file, prints the step (one live line on a terminal, a plain line elsewhere), queues it to
+ * the sinks. */
 void hd__metrics_log_step(struct hd__metrics *metrics, const struct hd__metrics_row *row);
 void hd__metrics_close(struct hd__metrics *metrics); /* NULL is fine */
 

@@ -1,4 +1,4 @@
-/* Sinks of metrics: a queue and a thread each, so that no step waits for one. */
+/* Sinks of metrics: a queue and a thread each, so that no step waits for a sink. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 enum { QUEUE = 64 };
 
 struct queued_record {
-    struct hd_metrics_record record; /* its metrics: those that follow */
+    struct hd_metrics_record record; /* its metrics point to the array below */
     struct hd_metric metrics[HD__METRICS_MAX];
 };
 
@@ -25,7 +25,8 @@ struct hd__metrics_sink {
     int stop, closed, is_behind;
 };
 
-/* Without the lock: the slot is the thread's until `taken` passes it. An error is said once, until a step is taken. */
+/* Called without the lock: the slot belongs to the thread until `taken` passes it. Errors are logged once, until a
+ * step succeeds. */
 static void write_record(struct hd__metrics_sink *s, const struct queued_record *q, int *failed)
 {
     struct hd_error err = HD_ERROR_INIT;
@@ -99,7 +100,7 @@ void hd__metrics_sink_put(struct hd__metrics_sink *s, const struct hd_metrics_re
         hd__log(HD_LOG_WARN, "metrics",
                 "%s: %d steps wait for it; step %ld and others are left out until it catches up", s->name, QUEUE,
                 (long)record->step);
-    s->is_behind = is_full || (s->is_behind && s->put > s->taken); /* said once */
+    s->is_behind = is_full || (s->is_behind && s->put > s->taken); /* logged once */
     if (!is_full) {
         struct queued_record *q = &s->queue[s->put++ % QUEUE];
         q->record = *record;
@@ -126,7 +127,7 @@ void hd__metrics_sink_close(struct hd__metrics_sink *s)
         free_sink(s);
         return;
     }
-    /* The thread may be inside the plug-in for ever, with what it was given. */
+    /* The thread may be blocked inside the plug-in for ever, so its memory is not freed. */
     hd__log(HD_LOG_WARN, "metrics", "%s: did not end within %g s; its last %lu steps may be lost", s->name, s->patience,
             (unsigned long)left);
     pthread_detach(s->thread);

@@ -1,15 +1,9 @@
-/* A rank's part of a report. Called from the thread that listens to the rendezvous while the program runs on. */
+/* One rank's part of a report. Called from the thread that listens to the rendezvous while the program runs. */
 #include "service/report/report.h"
 
 #include <stdlib.h>
 
-enum { MEMBERS_MAX = 1024 }; /* of a group, that are listed */
-
-static const char *redop_name(uint32_t redop)
-{
-    static const char *const names[] = {"", "sum", "max", "avg"};
-    return redop < HD__COUNT(names) ? names[redop] : "?";
-}
+enum { MEMBERS_MAX = 1024 }; /* limit of listed members of a group */
 
 static json_t *channel_json(const struct hd__flight_channel *c)
 {
@@ -24,7 +18,7 @@ static json_t *channel_json(const struct hd__flight_channel *c)
     return out;
 }
 
-/* How long ago. A time that was not yet is left out. */
+/* Age in seconds; 0 stands for an event that has not happened, which is left out. */
 static void add_time(json_t *to, const char *key, double at, double now)
 {
     if (at > 0)
@@ -33,13 +27,15 @@ static void add_time(json_t *to, const char *key, double at, double now)
 
 static json_t *op_json(const struct hd__flight_record *r, double now)
 {
+    static const char *const redops[] = {"", "sum", "max", "avg"};
     const struct hd__flight_op *op = r->op;
-    json_t *out = json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "n",
-                            (json_int_t)r->number, "channel", (json_int_t)op->channel->index, "seq", (json_int_t)r->seq,
-                            "op", op->name, "section", op->section, "instruction", (json_int_t)op->instr, "block",
-                            op->block, "dtype", hd_dtype_name(op->dtype), "redop", redop_name(op->redop), "root",
-                            (json_int_t)op->root, "count", (json_int_t)op->count, "bytes", (json_int_t)op->bytes,
-                            "calls", (json_int_t)op->calls, "tag", (json_int_t)op->tag);
+    json_t *out =
+        json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "n", (json_int_t)r->number,
+                  "channel", (json_int_t)op->channel->index, "seq", (json_int_t)r->seq, "op", op->name, "section",
+                  op->section, "instruction", (json_int_t)op->instr, "block", op->block, "dtype",
+                  hd_dtype_name(op->dtype), "redop", op->redop < HD__COUNT(redops) ? redops[op->redop] : "?", "root",
+                  (json_int_t)op->root, "count", (json_int_t)op->count, "bytes", (json_int_t)op->bytes, "calls",
+                  (json_int_t)op->calls, "tag", (json_int_t)op->tag);
     add_time(out, "enqueued", r->enqueued, now);
     add_time(out, "waited", r->waited, now);
     add_time(out, "completed", r->completed, now);

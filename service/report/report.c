@@ -1,4 +1,5 @@
-/* Parts -> one report: judged, written, said. In the server's thread, of the launcher or of rank 0. */
+/* Dumps of ranks -> one report: diagnosed, written, printed. Runs in the server's thread, of the launcher or of rank
+ * 0. */
 #include "service/report/report.h"
 
 #include <errno.h>
@@ -14,13 +15,13 @@
 
 /* ---- putting together */
 
-/* A rank's part, or that there is none: why. */
+/* A rank's dump, or why there is none. */
 static json_t *dump_json(int32_t rank, const char *text, uint8_t state)
 {
     static const char *const states[] = {"never came", "silent", "left", "dead"};
     json_t *dump = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
     if (json_is_object(dump)) {
-        json_object_set_new(dump, "rank", json_integer(rank)); /* whatever it says of itself */
+        json_object_set_new(dump, "rank", json_integer(rank)); /* replaces that of the dump */
         json_object_set_new(dump, "state", json_string(state == HD__RANK_DEAD ? "dead" : "answered"));
         return dump;
     }
@@ -28,7 +29,7 @@ static json_t *dump_json(int32_t rank, const char *text, uint8_t state)
     return json_pack("{s:i, s:s}", "rank", rank, "state", states[state & 3]);
 }
 
-/* JSON is UTF-8; a cause may name a file that is not, or be cut within a letter. */
+/* JSON is UTF-8; a message may name a file that is not, or be truncated within a character. */
 static json_t *text_json(const char *text)
 {
     json_t *whole = json_string(text);
@@ -70,7 +71,7 @@ static void add_diagnosis(json_t *report, const struct hd__report_diagnosis *dia
 
 /* ---- writing */
 
-/* report-20261121-141203.json; another one of the same second gets a number. */
+/* report-20261121-141203.json; a second one of that second gets a number. */
 static int open_file(const char *folder, const char *suffix, char path[512])
 {
     time_t now = time(NULL);
@@ -105,7 +106,7 @@ static int write_report(const struct hd__reporter *reporter, const json_t *repor
     return 1;
 }
 
-/* One write, so that it stays together. */
+/* One write, so that the lines stay together. */
 static void print_report(const json_t *report, const char *path)
 {
     struct hd__text text = {0};
@@ -122,15 +123,7 @@ static void print_report(const json_t *report, const char *path)
     hd__text_free(&text);
 }
 
-static int any_dump(const struct hd__rank_dumps *g)
-{
-    for (int32_t r = 0; r < g->size; r++)
-        if (g->dump[r])
-            return 1;
-    return 0;
-}
-
-/* What a rank refused before the first step needs no report. */
+/* Errors before the first step need no report. */
 static int has_begun(const json_t *report)
 {
     const json_t *dump;
@@ -143,7 +136,8 @@ static int has_begun(const json_t *report)
 static int32_t check_running_job(const struct hd__reporter *reporter, const struct hd__report_diagnosis *diagnosis,
                                  int32_t *rank, char cause[512])
 {
-    /* Parts are not of one moment; but all who waited in a circle before the first of them was asked for wait for ever. */
+    /* Dumps are taken at different times; but a wait cycle that was complete before the first was requested lasts
+     * for ever. */
     if (diagnosis->kind == HD__DIAGNOSIS_MISMATCH ||
         (diagnosis->kind == HD__DIAGNOSIS_CYCLE && diagnosis->waited > HD__DUMP_SECONDS)) {
         *rank = diagnosis->rank;
@@ -162,8 +156,11 @@ int32_t hd__report_on_dumps(void *user, const struct hd__rank_dumps *g, int32_t 
     char path[512] = "";
     json_t *report;
     int32_t code = HD_OK;
-    if (!any_dump(g) &&
-        g->code != HD_E_PEER) /* a death is reported even where nobody is left to say more, or nobody has come yet */
+    int32_t answered = 0;
+    while (answered < g->size && !g->dump[answered])
+        answered++;
+    /* a rank's death is reported even if no other is left to answer, or none has connected yet */
+    if (answered == g->size && g->code != HD_E_PEER)
         return HD_OK;
     report = report_json(reporter, g);
     hd__report_diagnose(report, &diagnosis);
@@ -236,22 +233,10 @@ static int32_t load_file(const char *path, json_t **report, struct hd_error *err
     return rc;
 }
 
-/* Parts that the first report lacks. */
-static void merge_dumps(json_t *report, const json_t *more)
-{
-    json_t *ranks = json_object_get(report, "rank"), *mine, *theirs;
-    size_t i;
-    json_array_foreach(ranks, i, mine)
-    {
-        theirs = json_array_get(json_object_get(more, "rank"), i);
-        if (json_object_get(theirs, "ops") && !json_object_get(mine, "ops"))
-            json_array_set(ranks, i, theirs);
-    }
-}
-
 int32_t hd__report_load(const char *const *files, size_t n, json_t **report, struct hd_error *err)
 {
-    json_t *all = NULL;
+    json_t *all = NULL, *mine;
+    size_t at;
     int32_t rc = HD_OK;
     for (size_t i = 0; i < n && !rc; i++) {
         json_t *one = NULL;
@@ -260,11 +245,16 @@ int32_t hd__report_load(const char *const *files, size_t n, json_t **report, str
             break;
         if (!all)
             all = json_incref(one);
-        else
-            merge_dumps(all, one);
+        /* add the dumps that the first report lacks */
+        json_array_foreach(json_object_get(all, "rank"), at, mine)
+        {
+            json_t *theirs = json_array_get(json_object_get(one, "rank"), at);
+            if (json_object_get(theirs, "ops") && !json_object_get(mine, "ops"))
+                json_array_set(json_object_get(all, "rank"), at, theirs);
+        }
         json_decref(one);
     }
-    if (!rc && n > 1) { /* with more parts there may be more to see */
+    if (!rc && n > 1) { /* more dumps may give a better diagnosis */
         struct hd__report_diagnosis diagnosis;
         hd__report_diagnose(all, &diagnosis);
         add_diagnosis(all, &diagnosis);

@@ -1,4 +1,4 @@
-/* A report for people. */
+/* A report as text. */
 #include <stdlib.h>
 
 #include "service/report/diagnose.h"
@@ -48,7 +48,7 @@ struct op_table {
     int marked;
 };
 
-/* "#49 reduce_scatter", and how it stands: done, in flight, waited for. */
+/* "#49 reduce_scatter", and its state: done, in flight, waited for. */
 static void add_cell(struct op_table *t, const struct hd__report_op_record *s)
 {
     char text[64], state[24] = "";
@@ -77,7 +77,7 @@ static const struct hd__report_op_record *find_record(const struct op_table *t, 
     return NULL;
 }
 
-/* A row: one number of a channel. The mark stands before the first in which members differ, or did not come. */
+/* A row: one number of a channel. The first in which members differ, or are missing, is marked. */
 static void add_row(struct op_table *t, uint32_t from, uint32_t to)
 {
     const struct hd__report_op_record *at = t->ops.list.at;

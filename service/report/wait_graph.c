@@ -1,4 +1,4 @@
-/* Who waits for whom: from the rank that has waited longest to the one that keeps it waiting, and on from there. */
+/* The wait-for graph: from the rank that has waited longest to the rank that it waits for, and on from there. */
 #include <stdlib.h>
 
 #include "runtime/rendezvous/dump_collect.h"
@@ -6,7 +6,7 @@
 
 /* ---- members of a channel: "dp 0,1,2", "pp 0,2 0>2 stream 1" */
 
-/* The next member's rank, or -1; *at moves on. Of messages only the two ends are members. */
+/* The next member's rank, or -1; *at moves on. Messages have two members: the ends. */
 static int32_t next_member(const struct hd__report_op_record *op, const char **at)
 {
     char *end;
@@ -32,7 +32,7 @@ int hd__report_is_member(const struct hd__report_op_record *op, int32_t rank)
     return 0;
 }
 
-/* Operations are sorted by channel, number and rank: the first one that is not before this place. */
+/* Operations are sorted by channel, number and rank: index of the first that is not smaller. */
 static uint32_t lower_bound(const struct hd__report_context *c, const char *channel, json_int_t seq)
 {
     uint32_t low = 0, high = c->ops.list.count;
@@ -47,7 +47,8 @@ static uint32_t lower_bound(const struct hd__report_context *c, const char *chan
     return low;
 }
 
-/* By rank: has it begun `op` (1), and is done with it (2)? What came later says the same. The caller frees it. */
+/* By rank: bit 0 if it has begun `op`, bit 1 if it has completed it; a later operation implies both. The caller
+ * frees it. */
 static uint8_t *member_progress(const struct hd__report_context *c, const struct hd__report_op_record *op)
 {
     uint8_t *done = hd__alloc((size_t)c->size + 1);
@@ -61,8 +62,8 @@ static uint8_t *member_progress(const struct hd__report_context *c, const struct
     return done;
 }
 
-/* A rank that `op` waits for, first of all one that waits for nobody itself; -1: all have come, and wait. Who has begun it
- * and does something else meanwhile keeps it waiting too, where its transport moves only when it is called. */
+/* A rank that `op` waits for, preferably one that waits for none itself; -1: all have begun it, and wait. A rank
+ * that has begun it and computes meanwhile counts too, if its transport makes progress only when called. */
 static int32_t find_missing_member(const struct hd__report_context *c, const struct hd__report_op_record *op)
 {
     uint8_t *done = member_progress(c, op);
@@ -92,7 +93,7 @@ static void describe_cycle(struct hd__report_context *c, int32_t rank, const str
 
 /* ---- who strayed */
 
-/* The first and last number that every rank's part has. */
+/* The first and last number that every rank's dump has. */
 static void common_range(const struct hd__report_context *c, json_int_t *first, json_int_t *last)
 {
     *first = 1;
@@ -100,9 +101,8 @@ static void common_range(const struct hd__report_context *c, json_int_t *first, 
     for (int32_t r = 0; r < c->size; r++) {
         const json_t *ops = json_object_get(c->dump[r], "ops"), *channel;
         size_t k;
-        json_array_foreach(
-            json_object_get(c->dump[r], "channels"), k,
-            channel) if (json_object_get(channel, "from")) /* pipeline stages: each has a program of its own */
+        json_array_foreach(json_object_get(c->dump[r], "channels"), k,
+                           channel) if (json_object_get(channel, "from")) /* pipeline stages have different programs */
             *last = 0;
         if (json_array_size(ops)) {
             *first = HD__MAX(*first, json_integer_value(json_object_get(json_array_get(ops, 0), "n")));
@@ -116,7 +116,7 @@ static int same_op(const struct hd__report_op_record *a, const struct hd__report
     return !strcmp(a->name, b->name) && !strncmp(a->channel, b->channel, strcspn(a->channel, " ") + 1);
 }
 
-/* The only one of `n` that is not like the others; NULL: there is none, or more than one. */
+/* The only one of `n` that differs from the others; NULL: none, or more than one. */
 static const struct hd__report_op_record *find_outlier(const struct hd__report_op_record *const *of, uint32_t n,
                                                        const struct hd__report_op_record **other)
 {
@@ -143,7 +143,8 @@ static int by_number(const void *a, const void *b)
     return order ? order : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* Ranks of one program do the same things in the same order: who strayed from it has another operation by number. */
+/* Ranks of one program issue the same operations in the same order: a rank that diverged has another operation at
+ * some number. */
 static int find_divergent_rank(struct hd__report_context *c)
 {
     uint32_t all = c->ops.list.count;
@@ -226,7 +227,7 @@ int hd__report_walk_wait_graph(struct hd__report_context *c)
             c->diagnosis->waited = least;
             describe_cycle(c, rank, next);
             if (least > HD__DUMP_SECONDS ||
-                !json_is_null(c->end)) /* else it may not be one: parts are not of one moment */
+                !json_is_null(c->end)) /* else it may not be a cycle: dumps are taken at different times */
                 find_divergent_rank(c);
             break;
         }

@@ -1,7 +1,9 @@
-/* Micro-batch m holds sequences base + m B .. + B, where B is the micro-batch of all data ranks together; this rank's rows of
- * it begin where its piece of dim b begins. A step is `accumulation` micro-batches, so step s begins at s data.batch.
+/* Micro-batch m holds sequences base + m B .. + B, where B is the micro-batch of all data ranks together; this
+ * rank's rows of it begin where its shard of dim b begins. A step is `accumulation` micro-batches, so step s begins
+ * at s data.batch.
  *
- * With exact sums (core/passes/deterministic.c) a rank has as many rows of each step, but all from one piece of it. */
+ * With exact sums (core/passes/deterministic.c) a rank has the same number of rows of each step, but contiguous
+ * ones. */
 #include "service/train/batch_feed.h"
 
 #include <stdlib.h>
@@ -10,28 +12,29 @@ struct hd__train_feed {
     const struct hd__compiled *compiled;
     struct hd__data *data;
     struct hd__data_prefetch *prefetch;
-    int64_t row, rows; /* of dim b on this rank */
+    int64_t row, rows; /* rows of dim b on this rank */
     struct hd__data_range ranges[2];
     int64_t base, global_rows;
-    /* A pipeline's first stage reads ids only, its last labels only; where one has both, ids may be micro-batches ahead. */
-    int reads[2];      /* ids, labels: does this rank's program read them? */
-    int32_t *buffered; /* ring of [room] micro-batches of the other kind */
+    /* A pipeline's first stage reads ids only, its last labels only; on a rank with both, ids may be micro-batches
+     * ahead. */
+    int reads[2];      /* ids, labels: whether this rank's program reads them */
+    int32_t *buffered; /* ring of [capacity] micro-batches of the other kind */
     int64_t capacity, first, n_buffered;
     int32_t buffered_labels;
-    int32_t contiguous; /* a step's part of a rank is in one piece */
+    int32_t contiguous; /* a rank's rows of a step are contiguous */
 };
 
 static uint64_t sequence_number(void *user, uint64_t request, uint32_t row)
 {
     const struct hd__train_feed *f = user;
     uint64_t micros = (uint64_t)f->capacity;
-    if (f->contiguous) /* exact sums: a rank's micro-batches follow one another */
+    if (f->contiguous)
         return (uint64_t)f->base + request / micros * micros * (uint64_t)f->global_rows + (uint64_t)f->row * micros +
                request % micros * (uint64_t)f->rows + row;
     return (uint64_t)f->base + request * (uint64_t)f->global_rows + (uint64_t)f->row + row;
 }
 
-/* A rank's piece of a sequence: a run of neighbours, or two where ring attention deals it out in zig-zag. */
+/* A rank's shard of a sequence: one range, or two where ring attention distributes it in zig-zag. */
 static void split_ranges(const struct hd_program *p, int64_t start, int64_t count, struct hd__data_range run[2])
 {
     int64_t n = 1;
@@ -65,16 +68,11 @@ static void find_inputs(struct hd__train_feed *f, int32_t rank)
     f->capacity = p->accumulation;
 }
 
-static const struct hd__sources *sources_of(const struct hd__job *job, int held_out)
-{
-    return held_out && job->val.count ? &job->val : &job->train;
-}
-
 int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
                             struct hd__train_feed **feed, struct hd_error *err)
 {
     const struct hd__job *job = compiled->job;
-    const struct hd__sources *from = sources_of(job, held_out);
+    const struct hd__sources *from = held_out && job->val.count ? &job->val : &job->train;
     struct hd__data_source *sources = hd__alloc((from->count + 1) * sizeof *sources);
     struct hd__data_config config = {
         .sources = sources,
@@ -147,7 +145,7 @@ int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct h
     return hd__data_prefetch_start(&config, &f->prefetch, err);
 }
 
-/* The next micro-batch of one kind; the other kind of it waits for its turn. */
+/* Reads the next micro-batch of one kind and queues the other kind. */
 static int32_t next_micro_batch(struct hd__train_feed *f, int32_t labels, int32_t *out, int64_t count,
                                 struct hd_error *err)
 {

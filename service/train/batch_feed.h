@@ -11,11 +11,11 @@ struct hd__train_feed;
  * held_out when the job has no such part. */
 int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
                             struct hd__train_feed **feed, struct hd_error *err);
-/* Looks at the first data.check_tokens ids: HD_E_INVALID names one that is outside the vocabulary. */
+/* Checks the first data.check_tokens ids: HD_E_INVALID names one that is outside the vocabulary. */
 int32_t hd__train_feed_check_tokens(const struct hd__train_feed *feed, struct hd_error *err);
 void hd__train_feed_close(struct hd__train_feed *feed); /* NULL is fine */
-/* The next micro-batch begins with sequence `sequence` of the endless stream, whose micro-batches follow from there on. A
- * step takes data.batch sequences. */
+/* The next micro-batch begins with sequence `sequence` of the endless stream, whose micro-batches follow from there
+ * on. A step takes data.batch sequences. */
 int32_t hd__train_feed_seek(struct hd__train_feed *feed, int64_t sequence, struct hd_error *err);
 /* For hd__exec_config.feed: ids first, then labels, a micro-batch at a time. */
 int32_t hd__train_feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);

@@ -1,5 +1,5 @@
-/* A session's checkpoints. Ranks talk through the rendezvous store, which the background save may use while training uses
- * the transports. */
+/* A session's checkpoints. Ranks communicate through the rendezvous store, so that a background save does not use
+ * the transports of the training. */
 #include "service/train/checkpointer.h"
 
 #include <inttypes.h>
@@ -17,16 +17,16 @@ struct hd__train_checkpointer {
     struct hd__ckpt_store store;
     struct hd__ckpt_training training;
     struct hd__ckpt_async_writer *async_writer; /* checkpoint.async; NULL without it */
-    struct hd__ckpt_train_state saving;         /* what the saver reads */
+    struct hd__ckpt_train_state saving;         /* borrowed by the async writer */
     uint64_t exchanges;
-    uint64_t last_exchange, last_bytes; /* the one before: its number, and what is still in the store of it */
+    uint64_t last_exchange, last_bytes; /* the previous gather: its number, and its bytes that are still in the store */
 };
 
 #define CHUNK_BYTES 60000                                  /* bytes of one value in the rendezvous store */
-#define GATHER_KEY "ckpt/%" PRIu64 "/%" PRIu64 "/%" PRId32 /* of a gather's number, the first byte, the rank */
+#define GATHER_KEY "ckpt/%" PRIu64 "/%" PRIu64 "/%" PRId32 /* digits: number of the gather, first byte, rank */
 
-/* All-gather through the store, under keys of its own each time. Whoever has put its keys of this time has read all of the
- * last: having read everybody's, a rank takes back its keys of the last time. */
+/* All-gather through the store, with new keys each time. A rank that has written its keys of this gather has read
+ * all keys of the previous one: after reading everyone's, a rank deletes its keys of the previous gather. */
 static int32_t all_gather(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err)
 {
     struct hd__train_checkpointer *k = user;
@@ -45,7 +45,7 @@ static int32_t all_gather(void *user, const void *mine, uint64_t bytes, void *al
             snprintf(key, sizeof key, GATHER_KEY, number, at, r);
             rc = hd__store_get(store, key, (char *)all + (uint64_t)r * bytes + at, &room, deadline, err);
         }
-    if (!bytes) /* nobody has said anything */
+    if (!bytes) /* no data is no proof that the others have read the previous keys */
         return HD_OK;
     for (uint64_t at = 0; at < k->last_bytes && !rc; at += CHUNK_BYTES) {
         snprintf(key, sizeof key, GATHER_KEY, k->last_exchange, at, me);
@@ -165,7 +165,8 @@ static int64_t integer_or(const json_t *value, int64_t otherwise)
     return json_is_integer(value) ? json_integer_value(value) : otherwise;
 }
 
-/* Where sequences have another length now, the position in the data stays: it is the first sequence of which nothing was read. */
+/* If the sequence length has changed, the position in the data is kept: the first sequence of which no token was
+ * read. */
 static void read_progress(const struct hd__job *job, const struct hd__ckpt *ckpt, struct hd__train_progress *progress)
 {
     const json_t *state = hd__ckpt_state(ckpt);
@@ -192,7 +193,7 @@ static int32_t check_replicas(const struct hd__train_checkpointer *k, const char
                    name, has, has == 1 ? "" : "s", here);
 }
 
-/* Without it a run goes on as well, and not to the same bits. */
+/* Missing state is not fatal, but the run is not bit-identical then. */
 static int32_t load_rank_state(struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt,
                                struct hd_error *err)
 {
@@ -212,7 +213,7 @@ static int32_t load_rank_state(struct hd__train_checkpointer *k, const char *nam
     return rc;
 }
 
-/* What is damaged, or lacks a file, stays as it is: another one may be whole. */
+/* A damaged or incomplete checkpoint is kept; the message lists the others. */
 static int32_t mention_others(int32_t rc, const char *weights, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
@@ -257,7 +258,7 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
     return rc ? rc : hd__exec_run_section(k->s->exec, HD__SECTION_RESTORE, err);
 }
 
-/* A path: its folder is the storage, its last part the name. */
+/* A path: its folder is the storage, its last component the name. */
 static int32_t load_path(struct hd__train_checkpointer *k, const char *path, const char *weights,
                          struct hd__train_progress *progress, struct hd_error *err)
 {

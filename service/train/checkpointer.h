@@ -1,40 +1,40 @@
-/* service/train/checkpointer: a job's checkpoints: which to start from, saving and loading a session. */
+/* service/train/checkpointer: a job's checkpoints: choice of the one to start from, saving and loading a session. */
 #ifndef HD_SERVICE_TRAIN_CHECKPOINTER_H
 #define HD_SERVICE_TRAIN_CHECKPOINTER_H
 
 #include "service/train/loss_scaler.h"
 #include "service/train/session.h"
 
-/* How far a run has come: a part of every checkpoint. */
+/* Progress of a run: part of every checkpoint. */
 struct hd__train_progress {
-    int64_t step;     /* finished */
-    int64_t sequence; /* the next one of the data's stream */
-    int64_t tokens;   /* trained */
+    int64_t step;     /* completed steps */
+    int64_t sequence; /* the next sequence of the data stream */
+    int64_t tokens;   /* tokens trained on */
     struct hd__train_loss_scaler scaler;
 };
 
-struct hd__train_checkpointer; /* the job's checkpoint store and what is being saved */
+struct hd__train_checkpointer; /* the job's checkpoint store and the save under way */
 
-/* Opens checkpoint storage for a session; *keeper stays NULL where the job has no checkpoint section. `dir` replaces the
- * job's folder where it is not NULL. */
+/* Opens checkpoint storage for a session; *keeper stays NULL if the job has no checkpoint section. `dir` replaces
+ * the job's folder unless it is NULL. */
 int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir,
                                     struct hd__train_checkpointer **checkpointer, struct hd_error *err);
 void hd__train_checkpointer_close(
     struct hd__train_checkpointer *checkpointer); /* waits for a save under way; NULL is fine */
 
-/* Refuses a folder that cannot be written, before the hours until the first save. Not collective. */
+/* Refuses a folder that is not writable, before the first save. Not collective. */
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 
-/* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress stays as it is where there is none), "never",
- * or the name or path of a checkpoint. `weights`: for evaluation and sampling, only these, "model" or the name of an average that
- * a strategy keeps; NULL: all, to train. */
+/* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress is unchanged if there is none),
+ * "never", or the name or path of a checkpoint. `weights`: for evaluation and sampling, only these, "model" or the
+ * name of an average that a strategy has registered; NULL: all, to train. */
 int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *checkpointer, const char *which, const char *weights,
                                     struct hd__train_progress *progress, struct hd_error *err);
 
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
 int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer,
                                     const struct hd__train_progress *progress, struct hd_error *err);
-/* Waits until what was saved is on disk. */
+/* Waits until the save is on disk. */
 int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 
 #endif

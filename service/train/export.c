@@ -1,4 +1,4 @@
-/* The mapping of param_init.c backwards: parameters into the parts of their file tensors. */
+/* The inverse of param_init.c: parameters into their file tensors. */
 #include "service/train/export.h"
 
 #include <errno.h>
@@ -15,9 +15,9 @@ struct file_tensor {
     uint32_t ndim;
 };
 
-struct file_slice { /* what a parameter gives to a file tensor */
+struct file_slice { /* a parameter's slice of a file tensor */
     uint32_t file, param;
-    int64_t index; /* of the tensors that the parameter is made of */
+    int64_t index; /* index among the tensors that the parameter consists of */
 };
 
 struct tensors {
@@ -44,14 +44,6 @@ static struct file_tensor shape_in_file(const struct hd_program *p, const struct
     return f;
 }
 
-static uint32_t find_file_tensor(struct tensors *all, const char *name)
-{
-    uint32_t k = 0;
-    while (k < all->files.count && strcmp(all->files.at[k].name, name))
-        k++;
-    return k;
-}
-
 static void list_tensors(const struct hd_program *p, struct tensors *all)
 {
     for (uint32_t i = 0; i < p->params.count; i++)
@@ -59,7 +51,8 @@ static void list_tensors(const struct hd_program *p, struct tensors *all)
             struct file_tensor f = shape_in_file(p, &p->params.at[i]);
             struct file_slice piece = {.param = i, .index = n};
             f.name = hd__ckpt_file_tensor_name(p, i, n);
-            piece.file = find_file_tensor(all, f.name);
+            while (piece.file < all->files.count && strcmp(all->files.at[piece.file].name, f.name))
+                piece.file++;
             if (piece.file == all->files.count)
                 hd__push(&all->files, f);
             else
@@ -68,16 +61,8 @@ static void list_tensors(const struct hd_program *p, struct tensors *all)
         }
 }
 
-static void free_tensors(struct tensors *all)
-{
-    for (uint32_t k = 0; k < all->files.count; k++)
-        free(all->files.at[k].name);
-    hd__free_array(&all->files);
-    hd__free_array(&all->piece);
-}
-
-/* Copies one parameter, or one of the tensors that it is made of, to its rows of the file tensor. Both row-major; a part is
- * `own` of every `width` elements. */
+/* Copies one parameter, or one of the tensors that it consists of, to its rows of the file tensor. Both row-major; a
+ * part is `own` of every `width` elements. */
 static void copy_to_file_tensor(const struct hd_program *p, const struct file_slice *piece, const float *from,
                                 float *to)
 {
@@ -107,14 +92,6 @@ static const float *master_weights(struct hd__train_session *s, uint32_t param)
     return NULL;
 }
 
-static void fill_file_tensor(struct hd__train_session *s, const struct tensors *all, uint32_t file, float *out)
-{
-    for (uint32_t i = 0; i < all->piece.count; i++)
-        if (all->piece.at[i].file == file)
-            copy_to_file_tensor(hd__exec_program(s->exec), &all->piece.at[i], master_weights(s, all->piece.at[i].param),
-                                out);
-}
-
 static int32_t write_weights(struct hd__train_session *s, FILE *file, const char *path, struct hd_error *err)
 {
     struct tensors all = {0};
@@ -134,18 +111,24 @@ static int32_t write_weights(struct hd__train_session *s, FILE *file, const char
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     for (uint32_t i = 0; i < all.files.count && !rc; i++) {
         float *values = hd__alloc(items[i].bytes);
-        fill_file_tensor(s, &all, i, values);
+        for (uint32_t k = 0; k < all.piece.count; k++)
+            if (all.piece.at[k].file == i)
+                copy_to_file_tensor(hd__exec_program(s->exec), &all.piece.at[k],
+                                    master_weights(s, all.piece.at[k].param), values);
         if (fseeko(file, (off_t)items[i].offset, SEEK_SET) || fwrite(values, 1, items[i].bytes, file) != items[i].bytes)
             rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
         free(values);
     }
     hd__text_free(&head);
-    free_tensors(&all);
+    for (uint32_t i = 0; i < all.files.count; i++)
+        free(all.files.at[i].name);
+    hd__free_array(&all.files);
+    hd__free_array(&all.piece);
     free(items);
     return rc;
 }
 
-/* Whole or not at all: what a folder had of that name stays until the new file is there. */
+/* Written under a temporary name and renamed: an existing file stays until the new one is complete. */
 static int32_t write_file(const char *folder, const char *name,
                           int32_t (*write)(struct hd__train_session *, FILE *, const char *, struct hd_error *),
                           struct hd__train_session *s, struct hd_error *err)

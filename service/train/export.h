@@ -4,7 +4,7 @@
 
 #include "service/train/session.h"
 
-/* The session has one rank and its weights are loaded. The folder is made; files in it are replaced. */
+/* The session has one rank and its weights are loaded. Creates the folder; replaces files in it. */
 int32_t hd__train_export(struct hd__train_session *session, const char *folder, struct hd_error *err);
 
 #endif

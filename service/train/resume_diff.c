@@ -1,23 +1,23 @@
-/* What a resumed job trains that is another than before. See resume_diff.h. */
+/* Differences between a resumed job and the saved one. See resume_diff.h. */
 #include "service/train/resume_diff.h"
 
 #include <stdlib.h>
 
-/* What a key decides. A checkpoint that does not fit is refused by its tensors; the keys only say why. Where it fits, going on
- * with another learning rate or longer sequences is what somebody may want, and what somebody may not know that they do. */
+/* Effect of a key. A checkpoint that does not fit is refused by its tensors; the keys only explain why. Otherwise
+ * another learning rate or longer sequences may be intended or an accident, so they are logged. */
 enum {
-    NOTHING, /* of what is trained */
+    NOTHING, /* on the training */
     TRAINS,
-    SHAPES,  /* what tensors there are, too */
-    COMPUTES /* and what the weights compute, so it matters wherever they are used */
+    SHAPES,  /* the tensors, too */
+    COMPUTES /* the weights' computation, too: matters wherever they are used */
 };
 
-/* The first that fits; a name that ends in a point is that of a section. Others decide how, where and how long. */
+/* The first match counts; a name that ends in a dot is a section. Keys not listed do not change the training. */
 static const struct {
     const char *path;
     uint32_t decides;
 } keys[] = {
-    {"model.from", NOTHING}, /* its weights are the checkpoint's; its fields are the model's tensors */
+    {"model.from", NOTHING}, /* the weights come from the checkpoint; its fields are the model's tensors */
     {"model.", COMPUTES},          {"optimizer.", SHAPES},         {"precision.", SHAPES}, {"schedule.", TRAINS},
     {"data.micro_batch", NOTHING}, {"data.check_tokens", NOTHING}, {"data.", TRAINS},      {"job.seed", TRAINS},
 };
@@ -31,7 +31,7 @@ static uint32_t decides(const struct hd__job *job, const char *path)
     }
     return !strcmp(path, "job.steps") && job->schedule.kind != HD__LR_CONSTANT
                ? TRAINS
-               : NOTHING; /* rates come down to its end */
+               : NOTHING; /* the schedule decays to its end */
 }
 
 /* ---- what has changed */
@@ -43,12 +43,12 @@ struct change {
 
 struct changes {
     struct hd__job *job;
-    const json_t *state; /* of the checkpoint */
-    uint32_t least;      /* that keys decide */
+    const json_t *state; /* the checkpoint's state */
+    uint32_t least;      /* threshold of the effects to list */
     HD__ARRAY(struct change) list;
 };
 
-/* Of the checkpoint's job. Strategies, which are a list there, decide nothing here. */
+/* Value in the checkpoint's job. Strategies, a list there, have no effect here. */
 static const json_t *saved_value(const json_t *state, const char *path)
 {
     const json_t *at = json_object_get(state, "job");
@@ -71,7 +71,7 @@ static int same_plugin(const struct changes *c, const char *path)
     return !now || !before || json_equal(now->json, before);
 }
 
-/* What nobody has set, and is not there, came with another version. */
+/* A key that is a default now and missing in the checkpoint is new in this version. */
 static void compare_value(struct changes *c, const struct hd__job_value *now)
 {
     const json_t *before = saved_value(c->state, now->path);
@@ -82,7 +82,7 @@ static void compare_value(struct changes *c, const struct hd__job_value *now)
     hd__push(&c->list, ((struct change){now->path, now->json, before}));
 }
 
-/* What was set, and is not any more. */
+/* Keys that were set and are not any more. */
 static void find_removed_keys(struct changes *c, const char *path, json_t *before)
 {
     const char *key;

@@ -10,7 +10,7 @@
 struct sampler {
     const struct hd__train_sample_config *config;
     int64_t seq, vocab;
-    int32_t *tokens; /* all so far */
+    int32_t *tokens; /* the whole sequence so far */
     int64_t n;
     float *logits;
     int32_t *order;
@@ -26,13 +26,6 @@ static int32_t feed_prompt(void *user, int32_t labels, int32_t *out, int64_t cou
     if (!labels)
         memcpy(out, s->tokens + from, (size_t)(s->n - from) * sizeof *out);
     return HD_OK;
-}
-
-static double uniform(struct sampler *s)
-{
-    uint64_t bits = hd__hash(&s->draws, sizeof s->draws, s->config->seed);
-    s->draws++;
-    return (double)(bits >> 11) * 0x1p-53;
 }
 
 static const float *sort_by;
@@ -55,7 +48,8 @@ static int32_t sample_token(struct sampler *s)
         return s->order[0];
     for (int64_t v = 0; v < keep; v++)
         total += exp((s->logits[s->order[v]] - s->logits[s->order[0]]) / s->config->temperature);
-    target = uniform(s) * total;
+    target = (double)(hd__hash(&s->draws, sizeof s->draws, s->config->seed) >> 11) * 0x1p-53 * total;
+    s->draws++;
     for (int64_t v = 0; v < keep; v++) {
         target -= exp((s->logits[s->order[v]] - s->logits[s->order[0]]) / s->config->temperature);
         if (target < 0)

@@ -8,14 +8,14 @@ struct hd__train_sample_config {
     const int32_t *prompt; /* at least one token */
     int64_t n_prompt;
     int64_t count;      /* tokens to generate */
-    double temperature; /* 0: always the likeliest */
+    double temperature; /* 0: greedy */
     int64_t top_k;      /* 0: all */
     uint64_t seed;
     void (*emit)(void *user, int32_t token);
     void *user;
 };
 
-/* Each token sees the last seq_len tokens. One forward pass a token: there is no cache of keys and values. */
+/* Each token sees the last seq_len tokens. One forward pass per token: there is no KV cache. */
 int32_t hd__train_sample(struct hd__train_session *session, const struct hd__train_sample_config *config,
                          struct hd_error *err);
 

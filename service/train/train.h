@@ -8,10 +8,10 @@
 /* Trains until the job's last step, a signal or a fault. Returns the exit code. */
 int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env);
 
-/* Bytes: the least of what the machine has free and what the cgroup (v2, v1) still allows; not above 0 where nobody says. */
+/* Bytes: minimum of the machine's free memory and the cgroup's (v2, v1) remaining limit; not above 0: unknown. */
 int64_t hd__train_memory_available(void);
 
-/* Does the plan fit this machine (and its cgroup)? HD_E_NOMEM with the numbers. */
+/* Checks that the plan fits this machine (and its cgroup). HD_E_NOMEM with the numbers. */
 int32_t hd__train_check_memory(const struct hd__compiled *compiled, int32_t local_ranks, struct hd_error *err);
 
 #endif

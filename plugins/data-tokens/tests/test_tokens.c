@@ -150,7 +150,7 @@ START_TEST(refusals)
 }
 END_TEST
 
-/* Tokens come as they are, whatever the core will say of them, and the largest that a type can hold is known. */
+/* Tokens are returned unchecked; the maximum of the type is reported. */
 START_TEST(types)
 {
     static const struct {
@@ -159,7 +159,7 @@ START_TEST(types)
     } rows[] = {{TOKENS_U8, 1, 250, 255},     {TOKENS_U16, 2, 65535, 65535}, {TOKENS_U32, 4, UINT32_MAX, UINT32_MAX},
                 {TOKENS_I16, 2, -20000, 0},   {TOKENS_I32, 4, -1, 0},        {TOKENS_I64, 8, INT64_C(0x100000003), 0},
                 {TOKENS_I64, 8, INT64_MIN, 0}};
-    uint8_t tokens[40 * 8 + 1] = {0}; /* unaligned, as a header may leave them */
+    uint8_t tokens[40 * 8 + 1] = {0}; /* unaligned, as after a header */
     for (size_t r = 0; r < HD__COUNT(rows); r++) {
         struct hd_data f = {.path = (char *)"mem", .at = tokens + 1, .count = 40, .type = rows[r].type};
         struct hd_data_info info = {.struct_size = sizeof info};

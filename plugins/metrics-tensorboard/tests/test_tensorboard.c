@@ -1,4 +1,4 @@
-/* Event files: as TensorBoard writes them, of runs that begin anew, go on, and have numbers that are none. */
+/* Event files as TensorBoard writes them: fresh and resumed runs, and numbers that are not finite. */
 #include <dirent.h>
 #include <math.h>
 
