@@ -214,6 +214,16 @@ int cm_messages_advance(struct cm_group *group);
 /* `count` times `element` as one datatype, however many; *is_new: it is to be freed. */
 int cm_type(uint64_t count, MPI_Datatype element, int64_t largest, int *n, MPI_Datatype *type, int *is_new);
 
+/* X(dtype, element, the wider one of cm_wider, element as it travels, element -> wider, wider -> element) */
+#define CM_DTYPES(X)                                                       \
+    X(HD_F32, float, float, MPI_FLOAT, CM_SAME, CM_SAME)                   \
+    X(HD_F64, double, double, MPI_DOUBLE, CM_SAME, CM_SAME)                \
+    X(HD_BF16, uint16_t, float, MPI_UINT16_T, cm_bf16_load, cm_bf16_store) \
+    X(HD_F16, uint16_t, float, MPI_UINT16_T, cm_f16_load, cm_f16_store)    \
+    X(HD_I32, int32_t, int64_t, MPI_INT32_T, CM_SAME, CM_SAME)             \
+    X(HD_U8, uint8_t, int64_t, MPI_UINT8_T, CM_SAME, CM_SAME)
+#define CM_SAME(x) (x)
+
 /* sums.c */
 struct cm_rule {
     MPI_Datatype type;
@@ -227,14 +237,15 @@ struct cm_rule cm_rule(uint32_t dtype, uint32_t redop);
 MPI_Datatype cm_element(uint32_t dtype);
 #define CM_I64 100 /* beside the HD_ dtypes: what the mean of integers is formed in */
 size_t cm_size(uint32_t dtype);
-/* x / n, in place. */
-void cm_divide(void *x, uint32_t dtype, uint64_t count, int32_t n);
 
 /* widen.c */
 /* The type that sums of `dtype` are formed in so that they are rounded once, or exact; 0: its own. */
 uint32_t cm_wider(uint32_t dtype, uint32_t redop, int32_t halves);
 void cm_widen(void *to, const void *from, uint32_t dtype, uint64_t count);
+/* Divides as well. */
 void cm_narrow(void *to, const void *from, uint32_t dtype, uint64_t count, int32_t divide_by);
+/* In place; integers are to be wide before, for their sum has to be whole. */
+void cm_divide(void *to, uint32_t dtype, uint64_t count, int32_t n);
 float cm_bf16_load(uint16_t x);
 uint16_t cm_bf16_store(float f);
 float cm_f16_load(uint16_t x);

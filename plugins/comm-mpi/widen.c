@@ -41,34 +41,33 @@ uint32_t cm_wider(uint32_t dtype, uint32_t redop, int32_t halves)
     return (dtype == HD_BF16 || dtype == HD_F16) && redop != HD_MAX && halves == CM_HALVES_WIDE ? HD_F32 : 0;
 }
 
-#define WIDEN(wide, type, load)          \
-    for (uint64_t i = 0; i < count; i++) \
-        ((wide *)to)[i] = (wide)load(((const type *)from)[i]);
-#define NARROW(wide, type, store)        \
-    for (uint64_t i = 0; i < count; i++) \
-        ((type *)to)[i] = (type)store(((const wide *)from)[i] / (wide)divide_by);
-#define SAME(x) (x)
+/* A case of a switch over dtypes: to[i] = value, of all elements. */
+#define CASE(dtype, type, value)             \
+    case dtype:                              \
+        for (uint64_t i = 0; i < count; i++) \
+            ((type *)to)[i] = (type)value;   \
+        break;
 
 void cm_widen(void *to, const void *from, uint32_t dtype, uint64_t count)
 {
-    if (dtype == HD_BF16)
-        WIDEN(float, uint16_t, cm_bf16_load)
-    else if (dtype == HD_F16)
-        WIDEN(float, uint16_t, cm_f16_load)
-    else if (dtype == HD_I32)
-        WIDEN(int64_t, int32_t, SAME)
-    else
-        WIDEN(int64_t, uint8_t, SAME)
+    switch (dtype) {
+#define WIDEN(dtype, T, wide, type, load, store) CASE(dtype, wide, load(((const T *)from)[i]))
+        CM_DTYPES(WIDEN)
+    }
 }
 
 void cm_narrow(void *to, const void *from, uint32_t dtype, uint64_t count, int32_t divide_by)
 {
-    if (dtype == HD_BF16)
-        NARROW(float, uint16_t, cm_bf16_store)
-    else if (dtype == HD_F16)
-        NARROW(float, uint16_t, cm_f16_store)
-    else if (dtype == HD_I32)
-        NARROW(int64_t, int32_t, SAME)
-    else
-        NARROW(int64_t, uint8_t, SAME)
+    switch (dtype) {
+#define NARROW(dtype, T, wide, type, load, store) CASE(dtype, T, store(((const wide *)from)[i] / (wide)divide_by))
+        CM_DTYPES(NARROW)
+    }
+}
+
+void cm_divide(void *to, uint32_t dtype, uint64_t count, int32_t n)
+{
+    switch (dtype) {
+#define DIVIDE(dtype, T, wide, type, load, store) CASE(dtype, T, store(load(((const T *)to)[i]) / (wide)n))
+        CM_DTYPES(DIVIDE)
+    }
 }
