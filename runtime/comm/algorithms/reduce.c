@@ -1,4 +1,4 @@
-/* Reductions over buffers that lie in this process, for the algorithms over send and recv. */
+/* Reductions of local buffers, for the algorithms over send and recv. */
 #include "runtime/comm/algorithms/plan.h"
 
 #pragma GCC optimize("O3") /* vectors */
@@ -57,9 +57,9 @@ static uint16_t f16_store(float f)
 #define SAME(x) (x)
 enum { BLOCK = 256, DEPTH = 32 /* the tree of 2^31 sources */ };
 
-/* T: element, A: accumulator, wide enough for the exact integer sum; store: what the result is cast through. A block at a
- * time, in loops that the compiler makes vectors of. Sums that are ready wait, as the bits of a counter do, until their
- * other half is there. */
+/* T: element; A: accumulator, wide enough for the exact integer sum; store: the conversion of the result. Works
+ * block by block in loops that vectorize. Pending subtrees form a stack, like the bits of a counter, until their
+ * other half is computed. */
 #define REDUCE(name, T, A, load, store)                                                                       \
     static inline void name##_join(A *a, const A *b, uint64_t k, uint32_t redop)                              \
     {                                                                                                         \
