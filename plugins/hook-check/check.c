@@ -1,10 +1,9 @@
-/* check: the contract of heddle/comm.h, for transports that do not see to it themselves.
+/* check: the contract of heddle/comm.h, for transports that do not check it themselves.
  *
- *   arguments   buffers, dtype, reduction, root, member, whole and within bounds; no two operations write to one place
- *               at once
- *   agreement   each member sends what it is about to do to the next one, on a stream of the hook's own, and compares
- *               what comes from the one before: a difference is named while the operation is still under way
- *   buffers     what is sent is the same bytes when the operation completes as when it began */
+ *   arguments   buffers, dtype, reduction, root, member; no buffer is written by one operation and used by another
+ *   mismatch    each member sends the signature of its call to the next one, on a stream of its own, and compares the
+ *               one from the previous member: a collective mismatch is reported while the operation is in flight
+ *   buffers     send buffers do not change until the operation completes */
 #include <stdlib.h>
 
 #define XXH_INLINE_ALL
@@ -12,16 +11,16 @@
 
 #include "heddle/hook.h"
 
-/* One member's call, as it travels. */
+/* The message between members. */
 struct signature {
     uint64_t seq, count, tag;
     uint32_t coll, dtype, redop;
     int32_t root;
 };
 
-/* An operation's, kept until both messages are through: longer than the operation, maybe. */
-struct signature_exchange {
-    struct signature_exchange *next;
+/* Signatures of an operation, kept until both messages complete, maybe after the operation. */
+struct signature_swap {
+    struct signature_swap *next;
     const struct hd_hook_group *group;
     struct signature mine, theirs;
     hd_request send, recv;
@@ -30,8 +29,8 @@ struct signature_exchange {
 
 struct hd_hook {
     const struct hd_hook_place *place;
-    struct signature_exchange *under_way, **tail, *idle;
-    struct hd_error failed; /* code != HD_OK: a difference was found */
+    struct signature_swap *in_flight, **tail, *idle;
+    struct hd_error failed; /* code != HD_OK: a mismatch was found */
 };
 
 static int32_t check_open(const struct hd_host *host, const void *settings, const struct hd_hook_place *place,
@@ -39,25 +38,25 @@ static int32_t check_open(const struct hd_host *host, const void *settings, cons
 {
     struct hd_hook *h;
     (void)host, (void)settings;
-    if (place->world->stream) /* the device's memory, and times: `test` says done when an operation was only enqueued */
-        return hd_fail(
-            err, HD_E_UNSUPPORTED,
-            "comm.hooks: check reads buffers and sends messages on the host, but comm-%s works in a stream of "
-            "device %s: leave check out, or use a transport of host memory, as shm",
-            place->transport, place->world->device);
+    if (place->world->stream) /* buffers are device memory, and requests complete when operations are enqueued */
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "comm.hooks: check needs buffers in host memory, but comm-%s works in a stream of device %s: "
+                       "remove check, or "
+                       "use a transport of host memory, as shm",
+                       place->transport, place->world->device);
     h = calloc(1, sizeof *h);
     if (!h)
         return hd_fail(err, HD_E_NOMEM, "comm.hooks: check: no memory");
     h->place = place;
-    h->tail = &h->under_way;
+    h->tail = &h->in_flight;
     h->failed = (struct hd_error)HD_ERROR_INIT;
     *hook = h;
     return HD_OK;
 }
 
-static void free_all(struct signature_exchange *x)
+static void free_all(struct signature_swap *x)
 {
-    for (struct signature_exchange *next; x; x = next) {
+    for (struct signature_swap *next; x; x = next) {
         next = x->next;
         free(x);
     }
@@ -67,7 +66,7 @@ static void check_close(struct hd_hook *h)
 {
     if (!h)
         return;
-    free_all(h->under_way);
+    free_all(h->in_flight);
     free_all(h->idle);
     free(h);
 }
@@ -94,7 +93,7 @@ struct overlap_search {
     const struct hd_hook_op *op, *with;
 };
 
-/* Another one writes where this one reads or writes, or the other way round. */
+/* Finds an operation in flight of which one writes a buffer that the other reads or writes. */
 static void find_overlap(void *user, const struct hd_hook_op *other)
 {
     struct overlap_search *search = user;
@@ -115,20 +114,20 @@ static const char *argument_error(const struct hd_hook *h, const struct hd_hook_
     const struct hd_comm_call *call = op->call;
     uint64_t sent, received;
     if (hd_hook_is_message(op))
-        return op->peer < 0 || op->peer >= op->group->n    ? "the peer is no member"
-               : op->stream == h->place->stream            ? "the stream is comm.hooks: check's own"
+        return op->peer < 0 || op->peer >= op->group->n    ? "the peer is not a member"
+               : op->stream == h->place->stream            ? "the stream is reserved for the hook check"
                : call->count && !call->send && !call->recv ? "the buffer is NULL"
                                                            : NULL;
     if (call->coll < HD_COLL_ALL_REDUCE || call->coll > HD_COLL_BARRIER)
-        return "there is no such collective";
+        return "unknown collective";
     if (call->coll == HD_COLL_BARRIER)
         return NULL;
     if (!hd_dtype_size(call->dtype))
-        return "there is no such dtype";
+        return "unknown dtype";
     if (reduces(call->coll) && (call->redop < HD_SUM || call->redop > HD_AVG))
-        return "there is no such reduction";
+        return "unknown reduction";
     if (is_rooted(call->coll) && (call->root < 0 || call->root >= op->group->n))
-        return "the root is no member";
+        return "the root is not a member";
     hd_hook_op_bytes(op, &sent, &received);
     if ((sent && !call->send) || (received && !call->recv))
         return "a buffer is NULL";
@@ -150,14 +149,14 @@ static int32_t check_arguments(const struct hd_hook *h, const struct hd_hook_op 
     if (search.with)
         return hd_fail(err, HD_E_INVALID,
                        "check: rank %d, operation %llu, %s in group %s: its buffers are in use by operation %llu, %s "
-                       "in group %s, which is still under way",
+                       "in group %s, which is not complete",
                        h->place->world->rank, (unsigned long long)op->number, hd_hook_coll_name(op->call->coll),
                        op->group->name, (unsigned long long)search.with->number,
                        hd_hook_coll_name(search.with->call->coll), search.with->group->name);
     return HD_OK;
 }
 
-/* ---- agreement */
+/* ---- mismatch */
 
 static struct signature signature_of(const struct hd_hook_op *op)
 {
@@ -184,13 +183,13 @@ static int32_t send_signature(struct hd_hook *h, const struct hd_hook_op *op, st
 {
     const struct hd_hook_place *at = h->place;
     const struct hd_hook_group *g = op->group;
-    struct signature_exchange *x = h->idle;
+    struct signature_swap *x = h->idle;
     int32_t code;
     if (x)
         h->idle = x->next;
     else if (!(x = malloc(sizeof *x)))
         return hd_fail(err, HD_E_NOMEM, "comm.hooks: check: no memory");
-    *x = (struct signature_exchange){.group = g, .mine = signature_of(op)};
+    *x = (struct signature_swap){.group = g, .mine = signature_of(op)};
     code =
         at->below->recv(g->below, (g->me + g->n - 1) % g->n, at->stream, &x->theirs, sizeof x->theirs, &x->recv, err);
     if (code == HD_OK)
@@ -200,7 +199,7 @@ static int32_t send_signature(struct hd_hook *h, const struct hd_hook_op *op, st
     return code;
 }
 
-static void report_mismatch(struct hd_hook *h, const struct signature_exchange *x)
+static void report_mismatch(struct hd_hook *h, const struct signature_swap *x)
 {
     const struct hd_hook_group *g = x->group;
     int32_t other = g->ranks[(g->me + g->n - 1) % g->n];
@@ -211,7 +210,7 @@ static void report_mismatch(struct hd_hook *h, const struct signature_exchange *
             text_of(&x->theirs, b));
 }
 
-/* The difference that was found, if any. */
+/* The mismatch that was found, if any. */
 static int32_t mismatch(const struct hd_hook *h, struct hd_error *err)
 {
     if (h->failed.code)
@@ -219,7 +218,7 @@ static int32_t mismatch(const struct hd_hook *h, struct hd_error *err)
     return h->failed.code;
 }
 
-static int32_t test_messages(struct hd_hook *h, struct signature_exchange *x, struct hd_error *err)
+static int32_t test_messages(struct hd_hook *h, struct signature_swap *x, struct hd_error *err)
 {
     const struct hd_hook_place *at = h->place;
     int32_t code = HD_OK;
@@ -236,8 +235,8 @@ static int32_t test_messages(struct hd_hook *h, struct signature_exchange *x, st
 static int32_t check_progress(struct hd_hook *h, struct hd_error *err)
 {
     int32_t code = HD_OK;
-    for (struct signature_exchange **at = &h->under_way, *x; (x = *at) && code == HD_OK && !h->failed.code;) {
-        if (x->group->below) /* else it was freed, and its messages are not asked for any more */
+    for (struct signature_swap **at = &h->in_flight, *x; (x = *at) && code == HD_OK && !h->failed.code;) {
+        if (x->group->below) /* else it was freed: its messages are not waited for */
             code = test_messages(h, x, err);
         if (x->sent && x->received) {
             *at = x->next;
@@ -276,11 +275,11 @@ static int32_t check_begin(struct hd_hook *h, struct hd_hook_op *op, struct hd_e
 static int32_t check_end(struct hd_hook *h, struct hd_hook_op *op, int32_t code, struct hd_error *err)
 {
     if (h->failed.code)
-        return mismatch(h, err); /* the cause of whatever came of it */
+        return mismatch(h, err); /* the cause of any other error */
     if (code == HD_OK && hash_of_sent(op) != op->user[0])
         return hd_fail(
             err, HD_E_INVALID,
-            "check: rank %d, operation %llu, %s in group %s: what it sends was changed while it was under way",
+            "check: rank %d, operation %llu, %s in group %s: its send buffer was changed before it completed",
             h->place->world->rank, (unsigned long long)op->number, hd_hook_coll_name(op->call->coll), op->group->name);
     return code;
 }
@@ -298,7 +297,7 @@ static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_HOOK,
     .name = "check",
-    .summary = "the contract: members agree, arguments are valid, buffers stay untouched",
+    .summary = "the contract: calls match, arguments are valid, buffers are not modified",
     .ops = &ops,
 };
 

@@ -1,5 +1,5 @@
-/* faults: what can go wrong, on purpose: the Nth operation of a rank is delayed, dropped, refused, changed, or its
- * last; or the rank is late, dead or stopped where it opens or closes its transport. */
+/* faults: fault injection: the Nth operation of a rank is delayed, dropped, failed or changed, or kills or stops the
+ * rank; or the rank does so where it opens or closes its transport. */
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -25,27 +25,27 @@ struct hd_hook {
     const struct hd_host *host;
     const struct hd_hook_place *place;
     const struct settings *settings;
-    uint64_t next; /* number of the operation that it waits for */
+    uint64_t next; /* number of the next operation with a fault */
 };
 
 static const struct hd_option options[] = {
     {.name = "rank",
      .value = "0",
-     .help = "of the rank that does it",
+     .help = "the rank with the fault",
      .min = 0,
      .max = 1 << 24,
      .type = HD_OPT_INT,
      .offset = offsetof(struct settings, rank)},
     {.name = "at",
      .value = "1",
-     .help = "its operation on this transport, from 1; the first from there on that it fits",
+     .help = "number of its operation on this transport, from 1; the first from there on that the kind applies to",
      .min = 1,
      .max = 1e15,
      .type = HD_OPT_INT,
      .offset = offsetof(struct settings, at)},
     {.name = "every",
      .value = "0",
-     .help = "and again after every so many; 0: once",
+     .help = "repeat after so many operations; 0: once",
      .min = 0,
      .max = 1e15,
      .type = HD_OPT_INT,
@@ -63,9 +63,8 @@ static const struct hd_option options[] = {
      .choices = "operation|opening|closing",
      .type = HD_OPT_ENUM,
      .offset = offsetof(struct settings, when),
-     .help = "opening: before it has memory and groups; closing: when nothing is left to do; for delay, stall, fail "
-             "(opening), kill, "
-             "stop and reset"},
+     .help = "opening: before memory and groups exist; closing: after the last operation; for delay, stall, fail "
+             "(opening), kill, stop and reset"},
     {.name = "seconds",
      .value = "1s",
      .help = "how long delay takes",
@@ -82,12 +81,12 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- what does not change a call */
+/* ---- faults that do not change the call */
 
 static int32_t sleep_for(struct hd_hook *h, double seconds, struct hd_error *err)
 {
     double until = now() + seconds;
-    h->place->api->retract(h->place); /* it does not begin while this lasts */
+    h->place->api->retract(h->place); /* not started meanwhile */
     while (now() < until && !h->place->api->aborted(h->place))
         usleep(1000);
     return h->place->api->aborted(h->place)
@@ -128,7 +127,7 @@ static int32_t inject_at(struct hd_hook *h, int32_t when, const char *what, stru
     return inject(h, what, err);
 }
 
-/* ---- a wrong turn */
+/* ---- faults that change the call: a collective mismatch */
 
 static const struct hd_hook_group *another_group(const struct hd_hook *h, const struct hd_hook_group *g)
 {
@@ -141,7 +140,7 @@ static const struct hd_hook_group *another_group(const struct hd_hook *h, const 
     return NULL;
 }
 
-/* Buffers stay large enough: a change never makes a call write more. */
+/* A change never makes a call write more, so that buffers stay large enough. */
 static int applies_to(const struct hd_hook *h, const struct hd_hook_op *op, int32_t kind)
 {
     const struct hd_comm_call *call = op->call;
@@ -197,13 +196,14 @@ static int32_t check_settings(const struct hd_hook *h, struct hd_error *err)
     const struct settings *s = h->settings;
     int32_t size = h->place->world->size;
     if (s->rank >= size)
-        return hd_fail(err, HD_E_INVALID, "comm.hooks: faults: rank %lld is not one of 0 to %d", (long long)s->rank,
+        return hd_fail(err, HD_E_INVALID, "comm.hooks: faults: rank %lld: give a rank from 0 to %d", (long long)s->rank,
                        size - 1);
     if (s->when != OPERATION && (!is_injected(s->kind) || (s->kind == FAIL && s->when == CLOSING)))
-        return hd_fail(err, HD_E_INVALID,
-                       "comm.hooks: faults: %s is of an operation, not of opening or closing: take delay, stall, kill, "
-                       "stop or reset",
-                       kind_names[s->kind]);
+        return hd_fail(
+            err, HD_E_INVALID,
+            "comm.hooks: faults: %s needs when: operation; opening and closing take delay, stall, kill, stop or "
+            "reset",
+            kind_names[s->kind]);
     return HD_OK;
 }
 

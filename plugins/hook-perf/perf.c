@@ -1,10 +1,10 @@
-/* perf: how many operations of each kind and size there were, what they moved and how long they took. */
+/* perf: count, bytes and time of operations by group, kind and size. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "../common/hook_file.h"
 
-/* Operations of one kind, in one group, whose larger side is of up to 2^bits bytes. */
+/* Operations of one kind in one group with at most 2^bits bytes on the larger side. */
 struct row {
     const char *group;
     uint32_t coll, bits;
@@ -32,12 +32,7 @@ static int32_t perf_open(const struct hd_host *host, const void *settings, const
     return HD_OK;
 }
 
-static uint32_t size_class(uint64_t bytes)
-{
-    return bytes > 1 ? 64 - (uint32_t)__builtin_clzll(bytes - 1) : 0;
-}
-
-/* NULL: there is no memory for another one. */
+/* NULL: out of memory. */
 static struct row *row_of(struct hd_hook *h, const struct hd_hook_op *op, uint32_t bits)
 {
     for (size_t i = 0; i < h->n; i++) {
@@ -64,7 +59,7 @@ static int32_t perf_end(struct hd_hook *h, struct hd_hook_op *op, int32_t code, 
     struct row *r;
     hd_hook_op_bytes(op, &sent, &received);
     most = sent > received ? sent : received;
-    r = row_of(h, op, size_class(most));
+    r = row_of(h, op, most > 1 ? 64 - (uint32_t)__builtin_clzll(most - 1) : 0);
     if (!r)
         return code ? code : hd_fail(err, HD_E_NOMEM, "comm.hooks: perf: no memory for %zu rows", h->n + 1);
     r->n++;

@@ -1,4 +1,4 @@
-/* trace: every operation with its times, as a trace for chrome://tracing and Perfetto: one file a rank, one track a
+/* trace: a Chrome trace of all operations, for chrome://tracing and Perfetto: one file per rank, one track per
  * group. */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static const struct hd_option options[] = {
     {.name = "most",
      .value = "100000",
      .unit = "operations",
-     .help = "of a rank that are kept; later ones are only counted",
+     .help = "kept for each rank; later ones are only counted",
      .min = 1,
      .max = 1e9,
      .type = HD_OPT_INT,
@@ -97,9 +97,9 @@ static int32_t trace_end(struct hd_hook *h, struct hd_hook_op *op, int32_t code,
     return code;
 }
 
-/* Operations of one group overlap, so each is a pair of events with a number of its own, of no other rank either:
- * viewers match numbers across processes, and files of several ranks may be looked at together. Times are
- * microseconds of the monotonic clock: ranks of one machine share it. */
+/* Operations of a group overlap, so each is a pair of events with an id, unique over all ranks: viewers match ids
+ * across processes when the files of several ranks are merged. Times are microseconds of the monotonic clock, which
+ * the ranks of a machine share. */
 static void write_event(FILE *f, const struct event *e, uint64_t number, int32_t rank)
 {
     const char *name = hd_hook_coll_name(e->coll);

@@ -1,11 +1,11 @@
-/* runtime/comm/algorithm_counts: which algorithms the collectives of each group took, counted as they are started. One thread. */
+/* runtime/comm/algorithm_counts: calls by group, collective and algorithm, counted at the start of each. One thread. */
 #ifndef HD_RUNTIME_COMM_ALGORITHM_COUNTS_H
 #define HD_RUNTIME_COMM_ALGORITHM_COUNTS_H
 
 #include "core/base/base.h"
 
 struct hd__algorithm_count {
-    const char *group, *algorithm; /* an algorithm's name, or "two levels" */
+    const char *group, *algorithm; /* name of an algorithm, or "two levels" */
     uint32_t coll, reserved;       /* HD_COLL_... */
     uint64_t calls;
 };
@@ -15,7 +15,7 @@ struct hd__algorithm_counts {
     HD__ARRAY(struct hd__algorithm_count) rows;
 };
 
-/* `how` lives as long as the program. NULL: nobody asked, nothing is counted. */
+/* `algorithm`: static storage. `counts` NULL: nothing is counted. */
 void hd__comm_count_algorithm(struct hd__algorithm_counts *counts, const char *group, uint32_t coll,
                               const char *algorithm);
 void hd__comm_counts_free(struct hd__algorithm_counts *counts);

@@ -1,4 +1,5 @@
-/* Making the recorder, and reading it while it is written: a record is whole if its number is the same before and after. */
+/* Creating the flight recorder, and reading it while it is written: a record is valid if its number is unchanged
+ * after the read. */
 #include "runtime/comm/flight_recorder.h"
 
 #include <stdlib.h>
@@ -39,7 +40,7 @@ struct hd__flight_channel *hd__comm_flight_channel(struct hd__flight *f, const c
                                      .to = to,
                                      .stream = stream,
                                      .index = f->n_channels++};
-    __atomic_store_n(f->tail, c, __ATOMIC_RELEASE); /* who asks what this rank does walks along */
+    __atomic_store_n(f->tail, c, __ATOMIC_RELEASE); /* rank dumps read the list */
     f->tail = &c->next;
     return c;
 }

@@ -21,25 +21,18 @@ struct hd__groups *hd__comm_groups_create(const struct hd_comm_ops *ops, struct 
     return groups;
 }
 
-static const struct hd__group *find(const struct hd__groups *groups, const char *name, const int32_t *ranks, int32_t n)
-{
-    for (uint32_t i = 0; i < groups->at.count; i++) {
-        const struct hd__group *g = groups->at.at[i];
-        if (g->n == n && strcmp(g->name, name) == 0 && memcmp(g->ranks, ranks, (size_t)n * sizeof *ranks) == 0)
-            return g;
-    }
-    return NULL;
-}
-
 int32_t hd__comm_groups_get(struct hd__groups *groups, const char *name, const int32_t *ranks, int32_t n,
                             const struct hd__group **group, struct hd_error *err)
 {
-    const struct hd__group *known = find(groups, name, ranks, n);
-    if (known) {
-        *group = known;
-        return HD_OK;
+    struct hd__group *g;
+    for (uint32_t i = 0; i < groups->at.count; i++) {
+        g = groups->at.at[i];
+        if (g->n == n && strcmp(g->name, name) == 0 && memcmp(g->ranks, ranks, (size_t)n * sizeof *ranks) == 0) {
+            *group = g;
+            return HD_OK;
+        }
     }
-    struct hd__group *g = hd__arena_alloc(&groups->arena, sizeof *g);
+    g = hd__arena_alloc(&groups->arena, sizeof *g);
     g->name = hd__arena_strdup(&groups->arena, name);
     g->ranks = hd__arena_copy(&groups->arena, ranks, (size_t)n * sizeof *ranks);
     g->n = n;
@@ -48,7 +41,8 @@ int32_t hd__comm_groups_get(struct hd__groups *groups, const char *name, const i
         if (ranks[i] == groups->rank)
             g->me = i;
     if (g->me < 0)
-        return hd_fail(err, HD_E_INTERNAL, "rank %d asks for group %s, of which it is no member", groups->rank, name);
+        return hd_fail(err, HD_E_INTERNAL, "rank %d asks for group %s, of which it is not a member", groups->rank,
+                       name);
     if (n > 1) {
         int32_t code = groups->ops->group(groups->comm, g->name, g->ranks, n, &g->group, err);
         if (code != HD_OK)

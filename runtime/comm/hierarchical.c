@@ -15,15 +15,14 @@ struct op {
 
 struct group {
     struct hd__wrapper_group base;
-    struct hd_comm_group *sub
-        [HD__HIER_GROUPS]; /* HD__HIER_INTER, HD__HIER_INTRA, HD__HIER_WORLD, HD__HIER_INTRA_AFTER; NULL where there is none */
+    struct hd_comm_group *sub[HD__HIER_GROUPS]; /* by HD__HIER_...; NULL: not needed */
     struct hd__hier_layout layout;
 };
 
 struct hierarchical {
     struct hd__wrapper base; /* below: HD__HIER_INTER, HD__HIER_INTRA */
-    int32_t any_order, told;
-    int32_t *leaders, *local_ranks; /* of each rank: the first rank of its machine, and its number there */
+    int32_t any_order, logged;
+    int32_t *leaders, *local_ranks; /* by rank: the first rank of its machine, and its index there */
 };
 
 static struct hd__comm *transport_of(struct hd__wrapper *l, uint32_t where)
@@ -31,7 +30,7 @@ static struct hd__comm *transport_of(struct hd__wrapper *l, uint32_t where)
     return &l->below[where == HD__HIER_INTRA || where == HD__HIER_INTRA_AFTER ? HD__HIER_INTRA : HD__HIER_INTER];
 }
 
-/* ---- running: the phases of an operation */
+/* ---- running the phases of an operation */
 
 static int32_t start_part(struct group *g, struct hd__hier_part *p, struct hd_error *err)
 {
@@ -46,7 +45,7 @@ static int32_t start_part(struct group *g, struct hd__hier_part *p, struct hd_er
     return HD_OK;
 }
 
-/* 1: all of the phase are done; 0: not yet; or an error. */
+/* 1: all parts of the phase are done; 0: not yet; or an error. */
 static int32_t test_phase(struct op *op, struct hd_error *err)
 {
     int32_t all = 1;
@@ -65,7 +64,7 @@ static int32_t test_phase(struct op *op, struct hd_error *err)
     return all;
 }
 
-/* Has it begun all that it has to do in this group? */
+/* Has it started all its parts in this subgroup? */
 static int has_started_all(const struct op *op, uint32_t where)
 {
     for (uint32_t i = 0; i < op->plan.parts.count; i++) {
@@ -76,7 +75,7 @@ static int has_started_all(const struct op *op, uint32_t where)
     return 1;
 }
 
-/* Every group has its parts in the order of the operations, on all ranks. Two are under way: the first never waits. */
+/* Every subgroup gets parts in the order of the operations, on all ranks. With two in flight the first never waits. */
 static int may_start(const struct op *op)
 {
     const struct hd__wrapper_op *head = op->base.group->head;
@@ -187,16 +186,17 @@ static int32_t hier_group(struct hd__wrapper_group *base, const int32_t *ranks, 
     struct group *g = (struct group *)base;
     int32_t rc = HD_OK;
     uint32_t home;
-    for (int32_t i = 0; i < base->n; i++) /* where it lies is looked up by rank; all else the transports below see to */
+    for (int32_t i = 0; i < base->n; i++) /* indices of `leaders`; the transports below check the rest */
         if (ranks[i] < 0 || ranks[i] >= c->base.world.size)
             return hd_fail(err, HD_E_INVALID, "group %s names rank %d of a world of %d", base->name, ranks[i],
                            c->base.world.size);
     g->layout = hd__comm_hier_layout(c->leaders, ranks, base->n, base->me);
-    if (!g->layout.per_machine && g->layout.me == 0 && !c->told++) /* once: other groups will be like it */
-        hd__log(HD_LOG_INFO, "comm",
-                "group %s goes in one level between machines: they do not have as many of its %d members each, "
-                "one machine after the other",
-                base->name, base->n);
+    if (!g->layout.per_machine && g->layout.me == 0 && !c->logged++)
+        hd__log(
+            HD_LOG_INFO, "comm",
+            "group %s uses one level between machines: two need its %d members in runs of equal length, one for each "
+            "machine",
+            base->name, base->n);
     if (g->layout.machines != 1)
         rc = create_subgroup(g, HD__HIER_WORLD, base->name, ranks, base->n, err);
     if (!rc && (g->layout.machines == 1 || g->layout.per_machine > 1))
@@ -216,7 +216,7 @@ static int32_t hier_begin(struct hd__wrapper_op *base, struct hd_error *err)
     uint64_t scratch;
     int two;
     (void)err;
-    if (hd__comm_is_message(call) || !hd__comm_hier_applies(&g->layout)) /* no order to keep */
+    if (hd__comm_is_message(call) || !hd__comm_hier_applies(&g->layout))
         return HD_OK;
     op->phase = op->started = op->plan.parts.count = 0;
     two = hd__comm_hier_supports(&g->layout, call, c->any_order);
@@ -231,7 +231,7 @@ static int32_t hier_begin(struct hd__wrapper_op *base, struct hd_error *err)
 
 static const struct hd__wrapper_kind hier_kind = {.op_bytes = sizeof(struct op),
                                                   .group_bytes = sizeof(struct group),
-                                                  .max_inflight = 2, /* may_start knows of two */
+                                                  .max_inflight = 2, /* may_start assumes two */
                                                   .begin = hier_begin,
                                                   .advance = hier_advance,
                                                   .on_timeout = hier_on_timeout,

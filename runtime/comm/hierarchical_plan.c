@@ -5,9 +5,9 @@
 #include "core/base/dtype.h"
 #include "runtime/comm/algorithms/select.h"
 
-enum { SMALL = 4096 /* bytes; below, rounds cost more than bytes */ };
+enum { SMALL = 4096 /* bytes; below, latency dominates */ };
 
-/* ---- how a group lies */
+/* ---- layout of a group */
 
 static int32_t members_per_machine(const int32_t *leaders, const int32_t *ranks, int32_t n)
 {
@@ -52,7 +52,7 @@ uint32_t hd__comm_hier_home(const struct hd__hier_layout *g)
     return g->machines == 1 ? HD__HIER_INTRA : HD__HIER_WORLD;
 }
 
-/* ---- a call as parts */
+/* ---- parts of a call */
 
 static void add_part(struct hd__hier_plan *plan, uint32_t phase, uint32_t where, const struct hd_comm_call *like,
                      uint32_t coll, const void *send, void *recv, uint64_t count)
@@ -68,7 +68,7 @@ static void add_part(struct hd__hier_plan *plan, uint32_t phase, uint32_t where,
         hd__push(&plan->parts, p);
 }
 
-/* What does not divide by the members of a machine goes along in one level. */
+/* The remainder of a division by the members of a machine goes in one level, at the same time. */
 static void add_tail(struct hd__hier_plan *plan, const struct hd_comm_call *call, uint64_t from, size_t esize)
 {
     struct hd__hier_part p = {.call = *call, .phase = 0, .where = HD__HIER_WORLD};
@@ -82,9 +82,8 @@ static void add_tail(struct hd__hier_plan *plan, const struct hd_comm_call *call
 static void add_divide(struct hd__hier_plan *plan, uint32_t phase, const struct hd_comm_call *call, void *at,
                        uint64_t count)
 {
-    if (call->redop != HD_AVG)
-        return;
-    add_part(plan, phase, HD__HIER_DIVIDE, call, call->coll, at, at, count);
+    if (call->redop == HD_AVG)
+        add_part(plan, phase, HD__HIER_DIVIDE, call, call->coll, at, at, count);
 }
 
 static void plan_all_reduce(struct hd__hier_plan *plan, const struct hd__hier_layout *g,

@@ -9,13 +9,13 @@
 
 struct op {
     struct hd__wrapper_op base;
-    struct hd_hook_op seen; /* by the hook */
+    struct hd_hook_op view; /* of the hook */
     int32_t held, reserved;
 };
 
 struct group {
     struct hd__wrapper_group base;
-    struct hd_hook_group seen;
+    struct hd_hook_group view;
     uint64_t seq; /* collectives so far */
 };
 
@@ -26,7 +26,7 @@ struct hook {
     const char *name;
     struct hd_hook *hook; /* the plug-in's */
     struct hd__flight *flight;
-    const struct hd__flight_op *retracted; /* of the operation that begins */
+    const struct hd__flight_op *retracted; /* removed from the recorder during `begin` */
     uint64_t number;
     int32_t beginning, reserved;
 };
@@ -43,8 +43,8 @@ static struct hook *hook_of(const struct hd_hook_place *place)
 static const struct hd_hook_group *next_group(const struct hd_hook_place *place, const struct hd_hook_group *group)
 {
     const struct hd__wrapper_group *next =
-        group ? CONTAINER(struct group, seen, group)->base.next : hook_of(place)->base.groups;
-    return next ? &((const struct group *)next)->seen : NULL;
+        group ? CONTAINER(struct group, view, group)->base.next : hook_of(place)->base.groups;
+    return next ? &((const struct group *)next)->view : NULL;
 }
 
 static void each_op(const struct hd_hook_place *place, void (*visit)(void *user, const struct hd_hook_op *op),
@@ -54,14 +54,14 @@ static void each_op(const struct hd_hook_place *place, void (*visit)(void *user,
     for (uint32_t i = 0; i < ops->at.count; i++) {
         const struct op *op = ops->at.at[i];
         if (op->base.request.used)
-            visit(user, &op->seen);
+            visit(user, &op->view);
     }
 }
 
 static void release(const struct hd_hook_place *place, const struct hd_hook_op *op)
 {
     (void)place;
-    CONTAINER(struct op, seen, op)->held = 0;
+    CONTAINER(struct op, view, op)->held = 0;
 }
 
 static int32_t aborted(const struct hd_hook_place *place)
@@ -104,7 +104,7 @@ static const struct hd_hook_api api = {
     .reset_store = reset_store,
 };
 
-/* ---- the flight recorder says what the rank does, not what it was told to do */
+/* ---- flight recorder: has the call as the hook changed it */
 
 static const struct hd__flight_op *changed_flight_op(struct hd__flight *flight, const struct hd__flight_op *before,
                                                      const struct hd__wrapper_op *op)
@@ -147,12 +147,12 @@ static int32_t begin_in_hook(struct hook *h, struct op *op, struct hd_error *err
     const struct group *g = (const struct group *)op->base.group;
     int32_t code;
     h->beginning = 1;
-    code = h->ops->begin(h->hook, &op->seen, err);
+    code = h->ops->begin(h->hook, &op->view, err);
     h->beginning = 0;
-    if (op->seen.group != &g->seen) {
-        struct group *other = CONTAINER(struct group, seen, op->seen.group);
+    if (op->view.group != &g->view) {
+        struct group *other = CONTAINER(struct group, view, op->view.group);
         op->base.group = &other->base;
-        op->seen.seq = op->seen.seq ? ++other->seq : 0;
+        op->view.seq = op->view.seq ? ++other->seq : 0;
     }
     record_again(h, &op->base, op->base.group != &g->base || memcmp(&asked, &op->base.call, sizeof asked));
     return code;
@@ -165,20 +165,20 @@ static int32_t hook_begin(struct hd__wrapper_op *base, struct hd_error *err)
     struct group *g = (struct group *)base->group;
     int32_t code;
     op->held = 0;
-    op->seen = (struct hd_hook_op){.struct_size = sizeof op->seen,
+    op->view = (struct hd_hook_op){.struct_size = sizeof op->view,
                                    .call = &base->call,
-                                   .group = &g->seen,
+                                   .group = &g->view,
                                    .peer = base->peer,
                                    .stream = base->stream,
                                    .number = ++h->number,
                                    .began = hd__now()};
     if (!hd__comm_is_message(&base->call))
-        op->seen.seq = ++g->seq;
+        op->view.seq = ++g->seq;
     code = h->ops->begin ? begin_in_hook(h, op, err) : HD_OK;
     if (code < 0)
         return code;
     if (code > HD_HOOK_HOLD)
-        return hd_fail(err, HD_E_INVALID, "hook %s: begin returned %d: HD_OK, HD_HOOK_HOLD or an HD_E_ code is wanted",
+        return hd_fail(err, HD_E_INVALID, "hook %s: begin returned %d: return HD_OK, HD_HOOK_HOLD or an HD_E_ code",
                        h->name, code);
     op->held = code == HD_HOOK_HOLD;
     return op->held || base->group->head ? HD__WRAPPER_QUEUE : HD_OK;
@@ -190,11 +190,11 @@ static int32_t hook_end(struct hd__wrapper_op *base, int32_t code, struct hd_err
     struct op *op = (struct op *)base;
     if (!h->ops->end)
         return code;
-    op->seen.ended = hd__now();
-    return h->ops->end(h->hook, &op->seen, code, err);
+    op->view.ended = hd__now();
+    return h->ops->end(h->hook, &op->view, code, err);
 }
 
-/* Starts what is no longer held. */
+/* Starts the operation unless the hook holds it. */
 static int32_t hook_advance(struct hd__wrapper_op *base, struct hd_error *err)
 {
     int32_t code;
@@ -223,20 +223,20 @@ static int32_t hook_group(struct hd__wrapper_group *base, const int32_t *ranks, 
     if (code != HD_OK)
         return code;
     base->home = inner;
-    g->seen = (struct hd_hook_group){.struct_size = sizeof g->seen,
+    g->view = (struct hd_hook_group){.struct_size = sizeof g->view,
                                      .name = base->name,
                                      .ranks = base->ranks,
                                      .n = base->n,
                                      .me = base->me,
                                      .below = base->inner_group};
-    return h->ops->group ? h->ops->group(h->hook, &g->seen, err) : HD_OK;
+    return h->ops->group ? h->ops->group(h->hook, &g->view, err) : HD_OK;
 }
 
 static void hook_group_free(struct hd__wrapper_group *base)
 {
     if (base->home && base->home->ops.group_free)
         base->home->ops.group_free(base->inner_group);
-    ((struct group *)base)->seen.below = NULL;
+    ((struct group *)base)->view.below = NULL;
 }
 
 static int32_t hook_progress(struct hd__wrapper *base, struct hd_error *err)
@@ -279,8 +279,8 @@ int32_t hd__comm_hook_wrap(struct hd__comm *transport, const struct hd_hook_ops 
     struct hook *h;
     int32_t code;
     if (transport->n_hooks == HD__HOOKS_MAX)
-        return hd_fail(err, HD_E_UNSUPPORTED, "comm.hooks: %s: more than %d hooks around one transport", name,
-                       HD__HOOKS_MAX);
+        return hd_fail(err, HD_E_UNSUPPORTED, "comm.hooks: %s: more than %d hooks around one transport: remove some",
+                       name, HD__HOOKS_MAX);
     h = hd__alloc(sizeof *h);
     h->base = (struct hd__wrapper){
         .kind = &hook_kind, .below = {*transport}, .n_below = 1, .world = *context->world, .polls = !!ops->progress};

@@ -1,7 +1,7 @@
-/* runtime/comm/open: opens a transport as the rest of the core uses it: with every slot of the data path there.
+/* runtime/comm/open: opens a transport so that no slot of the data path is NULL.
  *
- * A component that has collectives is used as it is. One that offers only send and recv is laid under an overlay, which
- * runs the algorithms of runtime/comm/algorithms over it and offers the same table. Either way `wait` is there. */
+ * Collectives of the component are used directly. One with only send and recv gets software_collectives, which runs the
+ * algorithms of runtime/comm/algorithms over it; so does one without `wait`. */
 #ifndef HD_RUNTIME_COMM_OPEN_H
 #define HD_RUNTIME_COMM_OPEN_H
 
@@ -10,8 +10,7 @@
 
 struct hd__algorithm_counts;
 
-/* The core's own streams of messages: one for each of the hooks around a transport, the innermost first; then of
- * collectives. */
+/* Message streams of the core: one for each hook around a transport, innermost first; then those of collectives. */
 enum {
     HD__HOOKS_MAX = 16,
     HD__STREAM_HOOKS = HD_STREAMS_OF_CALLERS,
@@ -19,26 +18,24 @@ enum {
 };
 
 struct hd__comm {
-    const struct hd__tuning *tuning; /* set before opening, lives as long; NULL: the built-in rules, sums in the tree */
-    struct hd__algorithm_counts *counts; /* the same; NULL: algorithms are not counted */
-    struct hd_comm_ops ops;              /* `memory` may still be NULL: the caller allocates */
+    const struct hd__tuning *tuning;     /* set before opening, outlives it; NULL: built-in rules, sums in the tree */
+    struct hd__algorithm_counts *counts; /* as tuning; NULL: no counts */
+    struct hd_comm_ops ops;              /* `memory` may be NULL: the caller allocates */
     struct hd_comm *comm;
-    uint32_t n_hooks, reserved; /* around it already */
+    uint32_t n_hooks, reserved; /* around it so far */
 };
 
-/* Fills in *transport, which hd__comm_close closes; on failure there is nothing to close. Returns the component's
- * error. `settings` and `host` live as long as the transport. */
+/* Opens *transport, for hd__comm_close unless it fails with the component's error. `settings` and `host` outlive it. */
 int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
                       const struct hd_world *world, struct hd__comm *transport, struct hd_error *err);
 void hd__comm_close(struct hd__comm *transport);
-/* Its caps with these settings. */
+/* Caps of a component with these settings. */
 uint64_t hd__comm_caps_with(const struct hd_comm_ops *component, const void *settings);
-/* What a component's caps become when it is opened: HD_COMM_MESSAGES_ONLY where its collectives are the core's
- * algorithms, HD_COMM_ANY_ORDER where sums then follow an order of their own. */
+/* Caps after opening: HD_COMM_MESSAGES_ONLY where collectives are the core's algorithms, HD_COMM_ANY_ORDER where
+ * their sums may have any order. */
 uint64_t hd__comm_caps(const struct hd_comm_ops *component, uint64_t caps, const struct hd__tuning *tuning);
 
-/* ---- inside */
-/* Takes over the transport inner, which is open for `world`. Then `out` is used like any transport. */
+/* software_collectives.c: takes over the open transport `inner` of `world`; `out` is the result. */
 void hd__comm_software_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out);
 
 #endif

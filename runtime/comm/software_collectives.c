@@ -1,9 +1,9 @@
-/* The overlay: a transport's table made of another's send and recv, with collectives as schedules.
+/* Software collectives over the send and recv of a transport: each runs a plan (algorithms/plan.h).
  *
- * Collectives of a group are done one after the other; some are under way at once, each on a stream of its own, so that the
- * network is busy while one of them turns around. While one waits at a fence, the receives behind it are posted, where their memory
- * is free already: a transport that tells senders when there is a place (libfabric) has then told them before they ask. Messages
- * pass through. Where the inner transport has collectives but no wait, only wait is added. */
+ * Collectives of a group complete in order; MAX_INFLIGHT run concurrently, each on its own stream, which hides
+ * latency. At a fence, receives behind it are posted early where their buffer is free: a transport whose senders
+ * need a posted receive (libfabric) can then send at once. Messages pass through. A transport with collectives but
+ * no wait only gets wait. */
 #include <stdlib.h>
 
 #include "core/base/dtype.h"
@@ -11,17 +11,14 @@
 #include "runtime/comm/algorithms/plan.h"
 #include "runtime/comm/wrapper.h"
 
-enum {
-    MAX_INFLIGHT = 2,
-    LOOKAHEAD_STEPS = 24,
-    MAX_EARLY_RECVS = 8
-}; /* collectives under way; steps that are looked at, and receives posted, at a fence */
+/* collectives in flight; plan steps examined, and receives posted, at a fence */
+enum { MAX_INFLIGHT = 2, LOOKAHEAD_STEPS = 24, MAX_EARLY_RECVS = 8 };
 
 struct op {
     struct hd__wrapper_op base; /* stream: of its messages */
-    struct hd__coll_plan schedule;
+    struct hd__coll_plan plan;
     uint32_t at;       /* next step */
-    uint32_t looked;   /* the fence behind which receives were posted last */
+    uint32_t examined; /* the last fence with early receives */
     uint64_t messages; /* before the next step */
     struct {
         hd_request request;
@@ -36,21 +33,12 @@ struct group {
     uint32_t calls, reserved; /* of collectives */
 };
 
-/* ---- running a schedule */
+/* ---- running a plan */
 
-static void add_pending(struct op *op, hd_request request, uint32_t step, uint64_t number)
-{
-    if (op->n_pending == op->pending_room)
-        op->pending = hd__array_grow(op->pending, &op->pending_room, op->n_pending + 1, sizeof *op->pending);
-    op->pending[op->n_pending].request = request;
-    op->pending[op->n_pending].number = number;
-    op->pending[op->n_pending++].step = step;
-}
-
-/* Step `at`; messages are the op's. */
+/* Runs step `at`; `number`: of the op's messages before it. */
 static int32_t run_step(struct op *op, uint32_t at, uint64_t number, struct hd_error *err)
 {
-    const struct hd__coll_step *step = &op->schedule.steps.at[at];
+    const struct hd__coll_step *step = &op->plan.steps.at[at];
     const struct hd__wrapper_group *g = op->base.group;
     const struct hd_comm_ops *inner = &g->home->ops;
     hd_request request;
@@ -72,16 +60,21 @@ static int32_t run_step(struct op *op, uint32_t at, uint64_t number, struct hd_e
         hd__from_f32(step->dtype, step->from, step->to, step->bytes);
         return HD_OK;
     default:
-        hd__comm_reduce(step->to, op->schedule.sources.at + step->first, (int32_t)step->n, g->n, step->bytes,
-                        step->dtype, step->redop);
+        hd__comm_reduce(step->to, op->plan.sources.at + step->first, (int32_t)step->n, g->n, step->bytes, step->dtype,
+                        step->redop);
         return HD_OK;
     }
-    if (code == HD_OK)
-        add_pending(op, request, at, number);
-    return code;
+    if (code != HD_OK)
+        return code;
+    if (op->n_pending == op->pending_room)
+        op->pending = hd__array_grow(op->pending, &op->pending_room, op->n_pending + 1, sizeof *op->pending);
+    op->pending[op->n_pending].request = request;
+    op->pending[op->n_pending].number = number;
+    op->pending[op->n_pending++].step = at;
+    return HD_OK;
 }
 
-/* ---- receives before their turn */
+/* ---- early receives */
 
 static int overlap(const uint8_t *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
 {
@@ -89,7 +82,7 @@ static int overlap(const uint8_t *a, uint64_t a_bytes, const void *b, uint64_t b
     return a < at + b_bytes && at < a + a_bytes;
 }
 
-/* Does the step read or write memory of `bytes` at `at`? */
+/* Does the step access the `bytes` at `at`? */
 static int touches_memory(const struct hd__coll_plan *s, const struct hd__coll_step *step, const uint8_t *at,
                           uint64_t bytes)
 {
@@ -117,29 +110,29 @@ static int touches_memory(const struct hd__coll_plan *s, const struct hd__coll_s
     }
 }
 
-/* May step `at`, a receive, be posted while those from op->at on are still to come? */
+/* May step `at`, a receive, be posted before the steps from op->at on? */
 static int is_recv_safe(const struct op *op, uint32_t at)
 {
-    const struct hd__coll_step *step = &op->schedule.steps.at[at];
+    const struct hd__coll_step *step = &op->plan.steps.at[at];
     for (uint32_t i = 0; i < op->n_pending; i++)
-        if (touches_memory(&op->schedule, &op->schedule.steps.at[op->pending[i].step], step->to, step->bytes))
+        if (touches_memory(&op->plan, &op->plan.steps.at[op->pending[i].step], step->to, step->bytes))
             return 0;
     for (uint32_t i = op->at; i < at; i++)
-        if (touches_memory(&op->schedule, &op->schedule.steps.at[i], step->to, step->bytes))
+        if (touches_memory(&op->plan, &op->plan.steps.at[i], step->to, step->bytes))
             return 0;
     return 1;
 }
 
-/* In their order, which is that of the messages, until one has to wait. */
+/* Posts receives in order, since messages match in order, until one is not safe. */
 static int32_t post_early(struct op *op, struct hd_error *err)
 {
-    uint32_t last = HD__MIN(op->at + LOOKAHEAD_STEPS, op->schedule.steps.count), early = 0;
+    uint32_t last = HD__MIN(op->at + LOOKAHEAD_STEPS, op->plan.steps.count), early = 0;
     uint64_t number = op->messages;
-    op->looked = op->at;
+    op->examined = op->at;
     for (uint32_t i = 0; i < op->n_pending; i++)
-        early += op->schedule.steps.at[op->pending[i].step].kind == HD__COLL_STEP_POSTED;
+        early += op->plan.steps.at[op->pending[i].step].kind == HD__COLL_STEP_POSTED;
     for (uint32_t i = op->at; i < last && early < MAX_EARLY_RECVS; i++) {
-        struct hd__coll_step *step = &op->schedule.steps.at[i];
+        struct hd__coll_step *step = &op->plan.steps.at[i];
         if (step->kind == HD__COLL_STEP_RECV) {
             int32_t code = is_recv_safe(op, i) ? run_step(op, i, number, err) : 1;
             if (code)
@@ -152,7 +145,7 @@ static int32_t post_early(struct op *op, struct hd_error *err)
     return HD_OK;
 }
 
-/* 1: of the first `messages` none is pending any more; 0: some are; or an error. */
+/* 1: the first `messages` are complete; 0: not yet; or an error. */
 static int32_t test_messages(struct op *op, uint64_t messages, struct hd_error *err)
 {
     const struct hd__comm *inner = op->base.group->home;
@@ -173,14 +166,14 @@ static int32_t software_advance(struct hd__wrapper_op *head, struct hd_error *er
 {
     struct op *op = (struct op *)head;
     int32_t moved = 0;
-    while (op->at < op->schedule.steps.count) {
-        const struct hd__coll_step *step = &op->schedule.steps.at[op->at];
+    while (op->at < op->plan.steps.count) {
+        const struct hd__coll_step *step = &op->plan.steps.at[op->at];
         int is_message =
             step->kind == HD__COLL_STEP_SEND || step->kind == HD__COLL_STEP_RECV || step->kind == HD__COLL_STEP_POSTED;
         int32_t code = step->kind == HD__COLL_STEP_FENCE ? test_messages(op, step->bytes, err) : HD_OK;
         if (step->kind != HD__COLL_STEP_FENCE && step->kind != HD__COLL_STEP_POSTED)
             code = run_step(op, op->at, op->messages, err);
-        if (step->kind == HD__COLL_STEP_FENCE && code == 0 && op->looked != op->at)
+        if (step->kind == HD__COLL_STEP_FENCE && code == 0 && op->examined != op->at)
             code = post_early(op, err);
         if (code < 0)
             return code;
@@ -199,7 +192,7 @@ static int32_t software_on_timeout(struct hd__wrapper_op *head, struct hd_error 
     struct op *op = (struct op *)head;
     const struct hd__wrapper_group *g = head->group;
     const struct hd__comm *inner = g->home;
-    uint32_t oldest = 0; /* those after it may only wait for somebody who waits for the same */
+    uint32_t oldest = 0; /* later ones may be late only because of it */
     for (uint32_t i = 1; i < op->n_pending; i++)
         oldest = op->pending[i].number < op->pending[oldest].number ? i : oldest;
     if (inner->ops.wait && op->n_pending) {
@@ -207,19 +200,19 @@ static int32_t software_on_timeout(struct hd__wrapper_op *head, struct hd_error 
         op->pending[oldest] = op->pending[--op->n_pending];
         return code;
     }
-    err->peer = op->n_pending ? g->ranks[op->schedule.steps.at[op->pending[oldest].step].peer] : -1;
+    err->peer = op->n_pending ? g->ranks[op->plan.steps.at[op->pending[oldest].step].peer] : -1;
     return hd_fail(err, HD_E_TIMEOUT, "%s (tag %llu) in group %s: no sign of rank %lld in time",
                    hd_coll_name(head->call.coll), (unsigned long long)head->call.tag, g->name, (long long)err->peer);
 }
 
 static void op_clear(struct hd__wrapper_op *op)
 {
-    hd__comm_plan_clear(&((struct op *)op)->schedule);
+    hd__comm_plan_clear(&((struct op *)op)->plan);
 }
 
 static void op_free(struct hd__wrapper_op *op)
 {
-    hd__comm_plan_free(&((struct op *)op)->schedule);
+    hd__comm_plan_free(&((struct op *)op)->plan);
     free(((struct op *)op)->pending);
 }
 
@@ -237,14 +230,14 @@ static int32_t software_begin(struct hd__wrapper_op *base, struct hd_error *err)
                    : hd_fail(err, HD_E_INVALID, "stream %u is for collectives", base->stream);
     if (inner->ops.collective)
         return HD_OK;
-    op->at = op->n_pending = op->looked = 0;
+    op->at = op->n_pending = op->examined = 0;
     op->messages = 0;
-    code = hd__comm_plan_build(&op->schedule, inner->tuning, g->base.n, g->base.me, &base->call, err);
+    code = hd__comm_plan_build(&op->plan, inner->tuning, g->base.n, g->base.me, &base->call, err);
     if (code != HD_OK)
         return code;
     base->stream = HD__STREAM_COLLECTIVES + g->calls++ % MAX_INFLIGHT;
-    if (op->schedule.use)
-        hd__comm_count_algorithm(inner->counts, g->base.name, base->call.coll, op->schedule.use->name);
+    if (op->plan.use)
+        hd__comm_count_algorithm(inner->counts, g->base.name, base->call.coll, op->plan.use->name);
     return HD__WRAPPER_QUEUE;
 }
 

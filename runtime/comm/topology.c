@@ -10,7 +10,7 @@ const char *hd__comm_topology_level_name(uint32_t level)
     return level == HD__LEVELS_NUMA ? "NUMA node" : level == HD__LEVELS_PACKAGE ? "package" : "machine";
 }
 
-/* The first level that is not the machine; HD__LEVELS_MACHINE: there is none. */
+/* First level below the machine, or HD__LEVELS_MACHINE. */
 static uint32_t first_below_machine(const int32_t *levels, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -70,43 +70,26 @@ int hd__comm_topology_available(void)
 
 struct hd__topology {
     hwloc_topology_t topology;
-    cpu_set_t all; /* cores that ranks are dealt */
-    int32_t real;  /* this machine's: bindings count */
+    cpu_set_t all; /* cores that ranks are bound to */
+    int32_t real;  /* of this machine, so that affinities apply */
 };
 
-static int32_t load_topology(struct hd__topology *p, struct hd_error *err)
-{
-    if (hwloc_topology_init(&p->topology))
-        return hd_fail(err, HD_E_UNSUPPORTED, "hwloc: no topology");
-    if (hwloc_topology_load(p->topology))
-        return hd_fail(err, HD_E_UNSUPPORTED, "hwloc cannot read this machine's topology");
-    p->real = hwloc_topology_is_thissystem(p->topology);
-    return HD_OK;
-}
-
-/* Cores that this process may use; of another machine all. */
-static void find_cores(struct hd__topology *p)
-{
-    if (!p->real || sched_getaffinity(0, sizeof p->all, &p->all))
-        hwloc_cpuset_to_glibc_sched_affinity(p->topology, hwloc_topology_get_topology_cpuset(p->topology), &p->all,
-                                             sizeof p->all);
-}
-
-int32_t hd__comm_topology_open(const int32_t *levels, uint32_t n, struct hd__topology **places, struct hd_error *err)
+int32_t hd__comm_topology_open(const int32_t *levels, uint32_t n, struct hd__topology **topology, struct hd_error *err)
 {
     struct hd__topology *p;
-    int32_t rc;
-    *places = NULL;
+    *topology = NULL;
     if (first_below_machine(levels, n) == HD__LEVELS_MACHINE)
         return HD_OK;
     p = hd__alloc(sizeof *p);
-    rc = load_topology(p, err);
-    if (rc) {
+    if (hwloc_topology_init(&p->topology) || hwloc_topology_load(p->topology)) {
         hd__comm_topology_close(p);
-        return rc;
+        return hd_fail(err, HD_E_UNSUPPORTED, "comm.levels: hwloc cannot read this machine's topology: use machine");
     }
-    find_cores(p);
-    *places = p;
+    p->real = hwloc_topology_is_thissystem(p->topology);
+    if (!p->real || sched_getaffinity(0, sizeof p->all, &p->all)) /* of another machine: all cores */
+        hwloc_cpuset_to_glibc_sched_affinity(p->topology, hwloc_topology_get_topology_cpuset(p->topology), &p->all,
+                                             sizeof p->all);
+    *topology = p;
     return HD_OK;
 }
 
@@ -119,7 +102,7 @@ void hd__comm_topology_close(struct hd__topology *p)
     free(p);
 }
 
-/* Memories beside the same cores, as fast and large ones, are one place; one without cores is none. */
+/* NUMA nodes with the same cores (fast and large memory) count as one, those without cores not at all. */
 static int32_t object_of(const struct hd__topology *p, uint32_t level, const cpu_set_t *cpus)
 {
     hwloc_obj_type_t type = level == HD__LEVELS_NUMA ? HWLOC_OBJ_NUMANODE : HWLOC_OBJ_PACKAGE;
@@ -129,12 +112,12 @@ static int32_t object_of(const struct hd__topology *p, uint32_t level, const cpu
     int several = 0;
     hwloc_cpuset_from_glibc_sched_affinity(p->topology, mine, cpus, sizeof *cpus);
     for (int i = 0; i < n; i++) {
-        hwloc_obj_t place = hwloc_get_obj_by_type(p->topology, type, (unsigned)i);
-        if (!hwloc_bitmap_intersects(place->cpuset, mine) ||
-            (found && hwloc_bitmap_isequal(found->cpuset, place->cpuset)))
+        hwloc_obj_t object = hwloc_get_obj_by_type(p->topology, type, (unsigned)i);
+        if (!hwloc_bitmap_intersects(object->cpuset, mine) ||
+            (found && hwloc_bitmap_isequal(found->cpuset, object->cpuset)))
             continue;
         several = found != NULL;
-        found = place;
+        found = object;
         if (several)
             break;
     }
@@ -166,32 +149,33 @@ int hd__comm_topology_available(void)
     return 0;
 }
 
-int32_t hd__comm_topology_open(const int32_t *levels, uint32_t n, struct hd__topology **places, struct hd_error *err)
+int32_t hd__comm_topology_open(const int32_t *levels, uint32_t n, struct hd__topology **topology, struct hd_error *err)
 {
     uint32_t level = first_below_machine(levels, n);
-    *places = NULL;
+    *topology = NULL;
     if (level == HD__LEVELS_MACHINE)
         return HD_OK;
-    return hd_fail(err, HD_E_UNSUPPORTED, "which %s a rank is on is not known: this heddle was built without hwloc",
+    return hd_fail(err, HD_E_UNSUPPORTED,
+                   "comm.levels: this heddle was built without hwloc, which knows the %s of a rank: use machine",
                    hd__comm_topology_level_name(level));
 }
 
-void hd__comm_topology_close(struct hd__topology *places)
+void hd__comm_topology_close(struct hd__topology *topology)
 {
-    (void)places;
+    (void)topology;
 }
 
-int32_t hd__comm_topology_locate(const struct hd__topology *places, uint32_t level, int32_t local_rank,
+int32_t hd__comm_topology_locate(const struct hd__topology *topology, uint32_t level, int32_t local_rank,
                                  int32_t local_ranks)
 {
-    (void)places, (void)level, (void)local_rank, (void)local_ranks;
+    (void)topology, (void)level, (void)local_rank, (void)local_ranks;
     return 0;
 }
 
-int32_t hd__comm_topology_locate_by_rule(const struct hd__topology *places, uint32_t level, int32_t local_rank,
+int32_t hd__comm_topology_locate_by_rule(const struct hd__topology *topology, uint32_t level, int32_t local_rank,
                                          int32_t local_ranks)
 {
-    (void)places, (void)level, (void)local_rank, (void)local_ranks;
+    (void)topology, (void)level, (void)local_rank, (void)local_ranks;
     return 0;
 }
 

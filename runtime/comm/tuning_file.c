@@ -47,15 +47,6 @@ static int32_t read_key(const struct hd__tree_node *key, const struct hd__tree_n
     return HD_OK;
 }
 
-/* "bruck, doubling, ring" */
-static void list_algorithms(uint32_t coll, struct hd__text *out)
-{
-    const struct hd__algorithm *a;
-    for (uint32_t i = 0; (a = hd__comm_algorithm_at(i)); i++)
-        if (a->coll == coll)
-            hd__text_add(out, "%s%s", out->length ? ", " : "", a->name);
-}
-
 static int32_t read_rule(const struct hd__tree_node *node, struct hd__tuning *tuning, struct hd__arena *arena,
                          struct hd_error *err)
 {
@@ -76,7 +67,10 @@ static int32_t read_rule(const struct hd__tree_node *node, struct hd__tuning *tu
     rule.use = hd__comm_algorithm_find(rule.coll, row.use);
     if (!rule.use) {
         struct hd__text names = {0};
-        list_algorithms(rule.coll, &names);
+        const struct hd__algorithm *a;
+        for (uint32_t i = 0; (a = hd__comm_algorithm_at(i)); i++)
+            if (a->coll == rule.coll)
+                hd__text_add(&names, "%s%s", names.length ? ", " : "", a->name);
         rc = hd_fail(err, HD_E_INVALID, "%s: use: there is no algorithm '%.60s' for %s; there are %s",
                      hd__tree_get(node, "use")->origin, row.use, hd_coll_name(rule.coll), names.at);
         hd__text_free(&names);
@@ -93,8 +87,8 @@ static int32_t read_root(const struct hd__tree_node *root, struct hd__tuning *tu
     int32_t rc = HD_OK;
     if (!format || format->kind != HD__SCALAR || strcmp(format->text, "1"))
         return hd_fail(err, HD_E_INVALID,
-                       "%s: this is no tuning file of `heddle bench --tune`: \"heddle_tuning\": %d is missing",
-                       root->origin, FORMAT);
+                       "%s: not a tuning file of `heddle bench --tune`: \"heddle_tuning\": %d is missing", root->origin,
+                       FORMAT);
     for (uint32_t i = 0; i < root->count; i++)
         if (strcmp(root->key[i]->text, "heddle_tuning") && strcmp(root->key[i]->text, "rules"))
             return hd_fail(err, HD_E_INVALID, "%s: unknown key %.60s; the keys are heddle_tuning and rules",
@@ -106,7 +100,7 @@ static int32_t read_root(const struct hd__tree_node *root, struct hd__tuning *tu
     return rc;
 }
 
-/* What decides: so that two files that differ in spaces are one. */
+/* Hash of the parsed rules: equal for files that differ in white space only. */
 static uint64_t hash_rules(const struct hd__tuning *tuning)
 {
     uint64_t hash = 1;
@@ -145,7 +139,7 @@ int32_t hd__comm_tuning_read(const char *path, struct hd__tuning *tuning, struct
     if (ferror(in))
         rc = hd_fail(err, HD_E_INVALID, "%s: cannot read the tuning file: %s", path, strerror(errno));
     else if (bytes > HD__TREE_BYTES)
-        rc = hd_fail(err, HD_E_INVALID, "%s: larger than 1 MiB: this is no tuning file", path);
+        rc = hd_fail(err, HD_E_INVALID, "%s: not a tuning file: larger than 1 MiB", path);
     else
         rc = hd__comm_tuning_parse(path, text, bytes, tuning, err);
     fclose(in);
@@ -159,7 +153,7 @@ int32_t hd__comm_tuning_write(const char *path, const struct hd__tuning *tuning,
 {
     FILE *out = fopen(path, "w");
     if (!out)
-        return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+        return hd_fail(err, HD_E_IO, "%s: cannot create the tuning file: %s", path, strerror(errno));
     fprintf(out, "{\"heddle_tuning\": %d, \"rules\": [", FORMAT);
     for (uint32_t i = 0; i < tuning->rules.count; i++) {
         const struct hd__tuning_rule *r = &tuning->rules.at[i];
@@ -173,7 +167,7 @@ int32_t hd__comm_tuning_write(const char *path, const struct hd__tuning *tuning,
     }
     fputs("\n]}\n", out);
     int bad = ferror(out);
-    return fclose(out) || bad ? hd_fail(err, HD_E_IO, "%s: it could not be written", path) : HD_OK;
+    return fclose(out) || bad ? hd_fail(err, HD_E_IO, "%s: cannot write the tuning file", path) : HD_OK;
 }
 
 void hd__comm_tuning_free(struct hd__tuning *tuning)

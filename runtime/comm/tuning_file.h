@@ -1,16 +1,15 @@
-/* runtime/comm/tuning_file: the rules by which collectives choose their algorithm (runtime/comm/algorithms/select.h), from and to a
- * file:
+/* runtime/comm/tuning_file: reads and writes the rules of algorithms/select.h:
  *
  *     {"heddle_tuning": 1, "rules": [
  *       {"op": "all_reduce", "ranks": 4, "bytes": 65536, "use": "doubling", "chunk": 262144}]}
  *
- * ranks and bytes: up to so many; left out: any. chunk: bytes of a message; left out: 256 KiB. */
+ * ranks, bytes: upper bounds; default: any. chunk: bytes of a message; default: 256 KiB. */
 #ifndef HD_RUNTIME_COMM_TUNING_FILE_H
 #define HD_RUNTIME_COMM_TUNING_FILE_H
 
 #include "runtime/comm/algorithms/select.h"
 
-/* Errors are HD_E_INVALID and begin with the place, "tune.json:3:12: ". */
+/* Errors are HD_E_INVALID and start with the position, "tune.json:3:12: ". */
 int32_t hd__comm_tuning_parse(const char *name, const char *text, size_t bytes, struct hd__tuning *tuning,
                               struct hd_error *err);
 int32_t hd__comm_tuning_read(const char *path, struct hd__tuning *tuning, struct hd_error *err);

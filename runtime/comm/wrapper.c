@@ -10,20 +10,11 @@ static struct hd__wrapper *wrapper_of(struct hd_comm *comm)
 
 /* ---- operations */
 
-/* Owner-specific memory is as the last operation left it. */
-static struct hd__wrapper_op *take_op(struct hd__wrapper_group *g, const struct hd_comm_call *call, int32_t peer,
-                                      uint32_t stream)
-{
-    struct hd__wrapper_op *op = hd__comm_request_take(&g->wrapper->ops, g->wrapper->kind->op_bytes);
-    *op = (struct hd__wrapper_op){.request = op->request, .group = g, .call = *call, .peer = peer, .stream = stream};
-    return op;
-}
-
 static int32_t finish_op(struct hd__wrapper_op *op, int32_t code, struct hd_error *err)
 {
     struct hd__wrapper *w = op->group->wrapper;
     int32_t ended = w->kind->end ? w->kind->end(op, code, err) : code;
-    if (op->code != HD_OK) { /* parts of it may be under way: its memory stays until the transports below close */
+    if (op->code != HD_OK) { /* parts may be in flight: its memory stays until the transports below are closed */
         hd__comm_request_retire(&op->request);
     } else {
         if (w->kind->op_clear)
@@ -35,7 +26,7 @@ static int32_t finish_op(struct hd__wrapper_op *op, int32_t code, struct hd_erro
 
 /* ---- queues */
 
-/* Everything in the group's queue completes with the first cause. */
+/* Completes the whole queue with the group's first error. */
 static void poison_group(struct hd__wrapper_group *g, const struct hd_error *err)
 {
     if (g->error.code == HD_OK)
@@ -66,7 +57,7 @@ static int32_t advance_head_ops(struct hd__wrapper_group *g)
     return moved;
 }
 
-/* Those that are through leave. 1: others come up for them. */
+/* Removes finished operations from the head. 1: others are at the head now. */
 static int pop_finished(struct hd__wrapper_group *g)
 {
     const struct hd__wrapper_op *first = g->head;
@@ -125,8 +116,12 @@ int32_t hd__comm_wrapper_pass_through(struct hd__wrapper_op *op, struct hd_error
 static int32_t start_op(struct hd_comm_group *group, const struct hd_comm_call *call, int32_t peer, uint32_t stream,
                         hd_request *request, struct hd_error *err)
 {
-    struct hd__wrapper_op *op = take_op((struct hd__wrapper_group *)group, call, peer, stream);
-    int32_t code = op->group->wrapper->kind->begin(op, err);
+    struct hd__wrapper_group *g = (struct hd__wrapper_group *)group;
+    struct hd__wrapper_op *op = hd__comm_request_take(&g->wrapper->ops, g->wrapper->kind->op_bytes);
+    int32_t code;
+    /* fields of the kind keep the values of the record's last operation */
+    *op = (struct hd__wrapper_op){.request = op->request, .group = g, .call = *call, .peer = peer, .stream = stream};
+    code = g->wrapper->kind->begin(op, err);
     if (code >= 0)
         code = code == HD__WRAPPER_QUEUE ? enqueue(op, err) : hd__comm_wrapper_pass_through(op, err);
     if (code != HD_OK)
@@ -163,14 +158,14 @@ static void free_group(struct hd__wrapper_group *g)
 {
     struct hd__wrapper *w = g->wrapper;
     struct hd_error err = HD_ERROR_INIT;
-    hd_fail(&err, HD_E_CANCELLED, "group %s was freed while an operation was under way", g->name);
+    hd_fail(&err, HD_E_CANCELLED, "group %s was freed while an operation was in flight", g->name);
     poison_group(g, &err);
     for (struct hd__wrapper_group **at = &w->groups; *at; at = &(*at)->next)
         if (*at == g) {
             *at = g->next;
             break;
         }
-    for (uint32_t i = 0; i < w->ops.at.count; i++) { /* nobody asks for them again */
+    for (uint32_t i = 0; i < w->ops.at.count; i++) { /* no wait will follow */
         struct hd__wrapper_op *op = w->ops.at.at[i];
         if (op->request.used && op->group == g)
             hd__comm_request_retire(&op->request);
@@ -291,14 +286,7 @@ static int32_t wait_below(struct hd__wrapper_op *op, double deadline, struct hd_
     return finish_op(op, code, err);
 }
 
-static void handle_timeout(struct hd__wrapper_group *g)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    if (g->wrapper->kind->on_timeout(g->head, &err) != HD_OK)
-        poison_group(g, &err);
-}
-
-/* Nothing has to move but the one transport below. */
+/* All pending work is that of a single transport below. */
 static int only_passthrough(const struct hd__wrapper *w)
 {
     const struct hd__wrapper_group *g = w->groups;
@@ -314,6 +302,7 @@ static int32_t wrapper_wait(struct hd_comm *comm, hd_request request, double dea
     if (op && op->below && op->below->ops.wait && only_passthrough(w))
         return wait_below(op, deadline, err);
     for (uint32_t idle = 0;; idle++) {
+        struct hd_error late = HD_ERROR_INIT;
         int32_t done = 0, code = wrapper_test(comm, request, &done, err);
         if (code != HD_OK || done)
             return code;
@@ -326,8 +315,8 @@ static int32_t wrapper_wait(struct hd_comm *comm, hd_request request, double dea
             continue;
         if (op->below)
             return wait_below(op, hd__now(), err);
-        if (op->group->head)
-            handle_timeout(op->group);
+        if (op->group->head && w->kind->on_timeout(op->group->head, &late) != HD_OK)
+            poison_group(op->group, &late);
     }
 }
 

@@ -18,7 +18,7 @@ struct job {
     uint64_t count;
     size_t block_bytes;
     _Atomic uint64_t next;
-    _Atomic int32_t failed; /* the first one to set it owns `error` */
+    _Atomic int32_t failed; /* the thread that sets it owns `error` */
     struct hd_error error;
 };
 
@@ -29,7 +29,7 @@ static void *worker_main(void *user)
     void *block = NULL;
     int32_t rc = HD_OK;
     if (posix_memalign(&block, 4096, job->block_bytes))
-        rc = hd_fail(&error, HD_E_NOMEM, "no memory for %zu bytes of a thread", job->block_bytes);
+        rc = hd_fail(&error, HD_E_NOMEM, "no memory for a thread's block of %zu bytes", job->block_bytes);
     while (!rc && !atomic_load(&job->failed)) {
         uint64_t i = atomic_fetch_add(&job->next, 1);
         if (i >= job->count)

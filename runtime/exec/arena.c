@@ -1,8 +1,8 @@
-/* The arena and the memories beside it, and how the host sees them.
+/* The arena, the other memories, and the host mirror.
  *
- * The view has what the arena has at the same offsets. Where the device computes on host memory it is the arena. Elsewhere
- * it is address space: tensors are copied into it and back to the device, and pages that nobody touched cost
- * nothing. The other memories belong to the host in any case: their distance is counted from the view. */
+ * The mirror has the arena's offsets. Where the device computes on host memory it is the arena. Elsewhere it is
+ * reserved address space into which tensors are copied and from which they are written back; untouched pages cost
+ * nothing. The other memories belong to the host in any case: their offsets are relative to the mirror. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -38,7 +38,7 @@ static int32_t map_arena(struct hd__exec *e, size_t bytes, struct hd_error *err)
     return HD_OK;
 }
 
-/* What is persistent begins as zeros, as it does in host memory. */
+/* Persistent tensors start as zeros, as they do in host memory. */
 static int32_t clear_arena(struct hd__exec *e, struct hd_error *err)
 {
     const int64_t most = INT64_C(4) << 20;
@@ -67,19 +67,21 @@ static int32_t map_host_mirror(struct hd__exec *e, struct hd_error *err)
     }
     mirror = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mirror == MAP_FAILED)
-        return hd_fail(err, HD_E_NOMEM, "no addresses for %zu bytes of the device's memory", bytes);
+        return hd_fail(
+            err, HD_E_NOMEM,
+            "cannot reserve %zu bytes of addresses for the host mirror of the device's memory: raise ulimit -v", bytes);
     e->host_mirror = mirror;
     return clear_arena(e, err);
 }
 
-/* ---- the others */
+/* ---- the other memories */
 
 static int32_t open_file_engine(struct hd__exec *e, struct hd__copy_engine **engine, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
     int32_t rc = hd__exec_copy_uring_open(e->host_pools.file, engine, &why);
     if (rc) {
-        hd__log(HD_LOG_WARN, "run", "offloaded state is read and written by threads: %s", why.message);
+        hd__log(HD_LOG_WARN, "run", "offload: threads instead of io_uring read and write the file: %s", why.message);
         rc = hd__exec_copy_threads_open(e->host_pools.file, engine, err);
     }
     if (rc || !e->device.streams)
@@ -89,7 +91,7 @@ static int32_t open_file_engine(struct hd__exec *e, struct hd__copy_engine **eng
     return rc;
 }
 
-/* The program's other memories, and the engines that copy from and to them. */
+/* Maps the memories besides the arena and opens their copy engines. */
 static int32_t open_host_pools(struct hd__exec *e, struct hd_error *err)
 {
     struct hd__copy_engine **host = &e->copy_engines[HD__MEM_HOST], **file = &e->copy_engines[HD__MEM_FILE];
@@ -140,7 +142,8 @@ int32_t hd__exec_wait_event(struct hd__exec *e, struct hd_event *event, double d
         if (rc)
             return rc;
         if (deadline > 0 && hd__now() > deadline)
-            return hd_fail(err, HD_E_TIMEOUT, "device-%s has not come to an end before the deadline", e->device.name);
+            return hd_fail(err, HD_E_TIMEOUT, "device-%s: the compute stream did not finish before the deadline",
+                           e->device.name);
         hd__comm_backoff(idle);
     }
 }
@@ -154,7 +157,7 @@ int32_t hd__exec_synchronize(struct hd__exec *e, struct hd_error *err)
     return rc ? rc : hd__exec_wait_event(e, e->sync_event, 0, err);
 }
 
-/* ---- the view */
+/* ---- the host mirror */
 
 int32_t hd__exec_copy_tensors(struct hd__exec *e, int direction, const hd_tensor *tensors, uint32_t n,
                               struct hd_error *err)

@@ -1,4 +1,4 @@
-/* Small things that everything on streams needs. */
+/* Streams and events of the device. */
 #include "runtime/exec/device.h"
 
 int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err)
@@ -6,10 +6,10 @@ int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err)
     d->streams = (d->ops->caps & HD_DEVICE_STREAMS) != 0;
     d->discrete = !(d->ops->caps & HD_DEVICE_HOST_MEMORY);
     if (d->discrete && !d->streams)
-        return hd_fail(err, HD_E_UNSUPPORTED,
-                       "device-%s has neither HD_DEVICE_HOST_MEMORY nor HD_DEVICE_STREAMS: nothing could "
-                       "be copied to it",
-                       d->name);
+        return hd_fail(
+            err, HD_E_UNSUPPORTED,
+            "device-%s has neither HD_DEVICE_HOST_MEMORY nor HD_DEVICE_STREAMS: it needs one of them for copies",
+            d->name);
     return HD_OK;
 }
 

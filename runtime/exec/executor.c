@@ -9,8 +9,8 @@
 
 /* ---- groups */
 
-/* Groups of several stages. Making a group waits for its members, and stages meet theirs in different orders: so all ranks
- * make all of these in one order, that of the stages' programs. */
+/* Groups that span pipeline stages. Creating a group blocks until its members do too, and stages use theirs in
+ * different orders: so every rank creates all of them in one order, that of the stages' programs. */
 static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
 {
     const struct hd__compiled *c = e->config.compiled;
@@ -55,7 +55,7 @@ static void free_max_buffer(struct hd__exec *e)
     hd__exec_device_free_event(&e->device, e->max_buffer.done);
 }
 
-/* The group of all, and how the recorder calls what it does there. */
+/* The group of all ranks, and the flight recorder's descriptions of its two operations. */
 static int32_t open_world(struct hd__exec *e, struct hd_error *err)
 {
     int32_t rc = e->config.compiled->mesh.ranks > 1
@@ -64,7 +64,7 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
     if (rc || !e->world.of)
         return rc;
     e->max_op =
-        (struct hd__flight_op){.name = "agree",
+        (struct hd__flight_op){.name = "all_reduce_max",
                                .section = "step end",
                                .block = "",
                                .tag = UINT64_MAX,
@@ -77,29 +77,23 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
                                .channel = hd__comm_flight_channel(e->transports.flight, e->world.of->name,
                                                                   e->world.of->ranks, e->world.of->n, -1, -1, 0)};
     e->barrier_op = e->max_op;
-    e->barrier_op.name = "meet";
+    e->barrier_op.name = "barrier";
     e->barrier_op.section = "start";
     hd__comm_flight_hash_op(&e->max_op);
     hd__comm_flight_hash_op(&e->barrier_op);
     return e->world.transport->stream_ordered ? alloc_max_buffer(e, err) : HD_OK;
 }
 
-/* ---- life */
-
-/* Cores for one rank's threads: those that it is pinned to; where nobody pinned it, its share of the machine's. */
-static int32_t thread_count(int32_t local_ranks)
-{
-    int32_t n = hd__cpu_count();
-    return HD__MAX(1, n < sysconf(_SC_NPROCESSORS_ONLN) ? n : n / local_ranks);
-}
+/* ---- opening and closing */
 
 static int32_t open_device(struct hd__exec *e, struct hd_error *err)
 {
     const struct hd__compiled *c = e->config.compiled;
+    int32_t cores = hd__cpu_count(), pinned = cores < sysconf(_SC_NPROCESSORS_ONLN);
     struct hd_device_place place = {.struct_size = sizeof place,
                                     .local_rank = e->config.local_rank,
                                     .local_ranks = e->config.local_ranks,
-                                    .threads = thread_count(e->config.local_ranks)};
+                                    .threads = HD__MAX(1, pinned ? cores : cores / e->config.local_ranks)};
     int32_t rc = hd__plugin_probe(c->plugins, c->device_choice.component, err);
     if (rc)
         return rc;
@@ -142,12 +136,9 @@ int32_t hd__exec_open(struct hd__exec *e, struct hd_error *err)
     static const struct {
         const char *what;
         int32_t (*stage)(struct hd__exec *e, struct hd_error *err);
-    } opening_steps[] = {{"opening the device", open_device},
-                         {"opening transports", open_transports},
-                         {"making room for its arena", hd__exec_map_memory},
-                         {"making groups", open_world},
-                         {"making groups", open_stage_groups},
-                         {"preparing kernels", hd__exec_prepare}};
+    } opening_steps[] = {{"opening the device", open_device},           {"opening transports", open_transports},
+                         {"allocating the arena", hd__exec_map_memory}, {"creating groups", open_world},
+                         {"creating groups", open_stage_groups},        {"preparing kernels", hd__exec_prepare}};
     int32_t rc = HD_OK;
     for (size_t i = 0; i < HD__COUNT(opening_steps) && !rc; i++) {
         hd__exec_set_status(e, opening_steps[i].what);
@@ -165,14 +156,14 @@ void hd__exec_close(struct hd__exec *e)
     struct hd_error ignored = HD_ERROR_INIT;
     if (!e)
         return;
-    for (uint32_t s = 0; s < HD_STREAM_COUNT && e->device.streams; s++) /* else it would use what is freed here */
+    for (uint32_t s = 0; s < HD_STREAM_COUNT && e->device.streams; s++) /* kernels still use what is freed here */
         e->device.ops->sync(e->device.handle, s, &ignored);
     hd__exec_release(e);
     hd__exec_profile_free(e->profile);
     free_max_buffer(e);
     for (int memory = 0; memory < HD__MEM_COUNT; memory++)
         hd__exec_copy_engine_close(e->copy_engines[memory]);
-    hd__exec_transports_close(&e->transports); /* after a failure they may still write where they were to receive */
+    hd__exec_transports_close(&e->transports); /* after a failure, receives may still write to the arena */
     hd__exec_unmap_memory(e);
     if (e->device.ops)
         e->device.ops->close(e->device.handle);
@@ -190,7 +181,7 @@ void hd__exec_abort(struct hd__exec *e, const char *reason)
     hd__exec_transports_abort(&e->transports, reason);
 }
 
-/* ---- what it has */
+/* ---- accessors */
 
 struct hd_program *hd__exec_program(struct hd__exec *e)
 {

@@ -1,14 +1,14 @@
-/* Captured pieces: what a section launches without the host having a part in it is launched as one.
+/* Graph capture: runs of instructions that need no work of the host are replayed with one launch (CUDA graphs).
  *
- * A piece is a run of steps between two that are the host's: a feed, or an exchange over a transport that the host drives. What
- * begins in a piece ends there. Its first run is as any other, so that the device has seen all of it once; the second is
- * captured, and from then on it is replayed. Where the device says that it cannot capture a piece, it stays as it is: nothing of
- * it has run, so it can be launched again. */
+ * A segment is a run of instructions between two of the host: a feed, or a comm op over a transport that the host
+ * drives. Async instructions that start in a segment are waited for in it. The first run is a warm-up, the second is
+ * captured, all others are replayed. A segment that the device cannot capture is launched instruction by
+ * instruction: a capture runs nothing, so that it can be launched again. */
 #include <stdlib.h>
 
 #include "runtime/exec/internal.h"
 
-/* ---- finding them */
+/* ---- finding segments */
 
 static int is_capturable(const struct hd__prepared *s)
 {
@@ -26,7 +26,8 @@ static int is_capturable(const struct hd__prepared *s)
     }
 }
 
-/* Starts that are apart from their waits are taken out, which may take others apart. */
+/* Excludes a start whose wait is in another segment, and the wait; that splits segments, so repeats until nothing
+ * changes. */
 static void exclude_split_pairs(const struct hd__prepared_section *section, char *capturable)
 {
     uint32_t *run = hd__alloc((section->n + 1) * sizeof *run);
@@ -95,7 +96,7 @@ void hd__exec_free_segments(struct hd__exec *e, struct hd__prepared_section *sec
     hd__free_array(&section->segments);
 }
 
-/* ---- running them */
+/* ---- running segments */
 
 static int32_t launch_each(struct hd__exec *e, struct hd__prepared_section *section,
                            const struct hd__graph_segment *segment, struct hd_error *err)
@@ -108,8 +109,8 @@ static int32_t launch_each(struct hd__exec *e, struct hd__prepared_section *sect
     return rc;
 }
 
-/* HD_E_UNSUPPORTED: there is something in the piece that cannot be captured. A library that the device calls may have another
- * word for it; then the end says so. */
+/* HD_E_UNSUPPORTED where the segment has an operation that cannot be captured. A library below the device may fail with
+ * another code; then the end of the capture has it. */
 static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *segment,
                        struct hd_error *err)
 {
@@ -119,13 +120,13 @@ static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section,
         return rc;
     hd__exec_comm_ops_set_capturing(segment->comm_ops.at, segment->comm_ops.count, e->capturing = 1);
     rc = launch_each(e, section, segment, err);
-    if (rc) /* before the end of the capture, so that what the transport gave to streams of its own is joined */
+    if (rc) /* before the capture ends: the transport's own streams must be joined */
         hd__exec_comm_ops_cancel(segment->comm_ops.at, segment->comm_ops.count);
     hd__exec_comm_ops_set_capturing(segment->comm_ops.at, segment->comm_ops.count, e->capturing = 0);
     ended = d->ops->capture_end(d->handle, &segment->graph, rc ? &(struct hd_error)HD_ERROR_INIT : err);
     if (!rc)
         return ended;
-    drop_graph(e, segment); /* it lacks what came after the failure */
+    drop_graph(e, segment); /* incomplete after the failure */
     return ended == HD_E_UNSUPPORTED ? ended : rc;
 }
 
@@ -146,18 +147,16 @@ static int32_t replay(struct hd__exec *e, struct hd__graph_segment *segment, str
 int32_t hd__exec_run_segment(struct hd__exec *e, struct hd__prepared_section *section,
                              struct hd__graph_segment *segment, struct hd_error *err)
 {
-    int32_t rc = HD_OK;
     if (!segment->graph && segment->runs++ == 1) {
-        rc = capture(e, section, segment, err);
-        if (rc == HD_E_UNSUPPORTED) {
+        int32_t rc = capture(e, section, segment, err);
+        if (rc && rc != HD_E_UNSUPPORTED)
+            return rc;
+        if (rc) {
             hd__log(HD_LOG_WARN, "run", "section %s, instructions %u to %u are launched one by one: %s",
                     section->of->name, segment->first, segment->end - 1, err->message);
             *err = (struct hd_error)HD_ERROR_INIT;
-            rc = HD_OK;
         }
     }
-    if (rc)
-        return rc;
     __atomic_store_n(&e->current_instr, segment->first, __ATOMIC_RELAXED);
     return segment->graph ? replay(e, segment, err) : launch_each(e, section, segment, err);
 }

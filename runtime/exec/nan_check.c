@@ -1,10 +1,10 @@
-/* Looking at a step: where a bad number was made, and where a rank is. */
+/* NaN check of a step, and the position of a rank in its program. */
 #include <math.h>
 
 #include "core/base/dtype.h"
 #include "runtime/exec/internal.h"
 
-/* ---- bad numbers */
+/* ---- NaN and Inf */
 
 static int all_finite(const struct hd__exec *e, hd_tensor t)
 {
@@ -29,7 +29,7 @@ static int all_finite(const struct hd__exec *e, hd_tensor t)
     return 1;
 }
 
-/* The first of some tensors that is not finite; 0 where all are. */
+/* *bad: the first tensor that has a NaN or Inf; 0 where all are finite. */
 static int32_t first_nonfinite(struct hd__exec *e, const hd_tensor *t, uint32_t n, hd_tensor *bad, struct hd_error *err)
 {
     int32_t rc = hd__exec_copy_tensors(e, HD__D2H, t, n, err);
@@ -40,7 +40,7 @@ static int32_t first_nonfinite(struct hd__exec *e, const hd_tensor *t, uint32_t 
     return rc;
 }
 
-/* A bad number is made where all that is read is finite, or it was in a parameter before. */
+/* The instruction to blame has finite inputs only; else a parameter had the NaN before the step. */
 int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
                               struct hd_error *err)
 {
@@ -73,7 +73,7 @@ int32_t hd__exec_find_nonfinite(struct hd__exec *e, int64_t step, char out[160],
     return rc ? rc : *out != 0;
 }
 
-/* ---- where a rank is */
+/* ---- position */
 
 void hd__exec_set_status(struct hd__exec *e, const char *what)
 {

@@ -1,4 +1,4 @@
-/* Instructions become steps: kernels with final addresses, exchanges, copies, feeds. */
+/* Prepared instructions: kernels with final addresses, comm ops, copies, feeds. */
 #include <stdlib.h>
 
 #include "runtime/exec/internal.h"
@@ -13,7 +13,7 @@ static int32_t prepare_kernel(struct hd__exec *e, const struct hd__instr *i, str
     return e->device.ops->prepare(e->device.handle, &desc, &s->kernel, err);
 }
 
-/* To and from a file whole pages go: both ends were planned so. The other memories lie where the view says. */
+/* File copies are whole pages: memory planning padded both ends. Other memories are addressed from the host mirror. */
 static int32_t prepare_copy(struct hd__exec *e, const struct hd__instr *i, struct hd__prepared *s, struct hd_error *err)
 {
     int32_t out = i->stream == HD__STREAM_OUT, memory;

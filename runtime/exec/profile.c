@@ -1,4 +1,4 @@
-/* Seconds of each instruction, added up by kind when they are printed. */
+/* Seconds of each instruction, summed by kind when printed. */
 #include "runtime/exec/profile.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 struct hd__profile {
     const struct hd_program *p;
-    double **seconds; /* of a section's instructions */
+    double **seconds; /* by section and instruction */
     uint32_t **calls;
 };
 
@@ -59,7 +59,7 @@ void hd__exec_profile_add(struct hd__profile *profile, uint32_t section, uint32_
 
 /* ---- rows */
 
-/* The dims of `t` that `other` has (or lacks), multiplied. */
+/* Product of the local extents of the dims of `t` that `other` has (or lacks). */
 static int64_t dim_product(const struct hd_program *p, const struct hd__tensor *t, const struct hd__tensor *other,
                            int has)
 {
@@ -70,7 +70,7 @@ static int64_t dim_product(const struct hd_program *p, const struct hd__tensor *
     return n;
 }
 
-/* "F einsum 2048x1536x384": rows, columns and terms of a product, dims of all three operands left out. */
+/* "F einsum 2048x1536x384": M, N and K of a product, without the dims that all three operands have. */
 static void row_name(const struct hd_program *p, const struct hd__instr *i, char out[96])
 {
     int n = snprintf(out, 96, "%s %s", hd__phase_name(i->phase), hd__op(i->op)->name);
@@ -155,7 +155,7 @@ void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, do
     free(t.rows.at);
 }
 
-/* ---- by block */
+/* ---- seconds by block */
 
 static int is_work(const struct hd__instr *i)
 {
@@ -164,7 +164,7 @@ static int is_work(const struct hd__instr *i)
            i->op != HD_OP_WAIT;
 }
 
-/* Sections without a repeat are left out: the time of an evaluation is no part of a micro-batch. */
+/* Skips sections without a repeat: an evaluation is no part of a micro-batch. */
 int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t micros, const char *path,
                                       struct hd_error *err)
 {

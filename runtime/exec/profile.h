@@ -1,7 +1,7 @@
-/* runtime/exec/profile: where a rank's time goes, by kind of instruction (`metrics.profile: true`).
+/* runtime/exec/profile: time by kind of instruction on one rank (`metrics.profile: true`).
  *
- * Instructions of one op, phase and, for products, one size are one row. A row's rates are those of what the op's table
- * row counts: FLOPs, and the bytes of its operands, once each. */
+ * A row has the instructions of one op, phase and, for products, size. Rates count the FLOPs of the op table and the
+ * bytes of the operands, once each. */
 #ifndef HD_RUNTIME_EXEC_PROFILE_H
 #define HD_RUNTIME_EXEC_PROFILE_H
 
@@ -9,18 +9,19 @@
 
 struct hd__profile;
 
-/* Of a program that outlives it. Caller frees. */
+/* The program outlives it. Caller frees. */
 struct hd__profile *hd__exec_profile_create(const struct hd_program *p);
 void hd__exec_profile_free(struct hd__profile *profile); /* NULL is fine */
 
-/* Instruction `instr` of section `section` (both by index) took so long. */
+/* Adds a run of instruction `instr` of section `section`, both indices. */
 void hd__exec_profile_add(struct hd__profile *profile, uint32_t section, uint32_t instr, double seconds);
 
-/* The table: rows by time, over `steps` steps that took `seconds` together; `peak`: FLOP/s of the device, 0 if unknown. */
+/* Prints the rows by time, over `steps` steps that took `seconds` in all; `peak`: FLOP/s of the device, 0 if
+ * unknown. */
 void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak,
                             struct hd__text *out);
 
-/* Writes what each block of the model takes of a micro-batch, update and communication left out: "# stage S of N", then
+/* Writes the seconds of each model block per micro-batch, without update and communication: "# stage S of N", then
  * BLOCK,SECONDS lines. `micros`: micro-batches that were profiled. HD_E_IO. */
 int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t micros, const char *path,
                                       struct hd_error *err);

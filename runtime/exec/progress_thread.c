@@ -15,23 +15,22 @@
 #define BACKOFF_MIN_NS 50000
 #define BACKOFF_MAX_NS 800000
 #define SCHED_SLICE_NS 100000
-#define TIMER_SLACK_NS 5000 /* naps are not rounded up to the kernel's usual 50 us more */
+#define TIMER_SLACK_NS 5000 /* the kernel's default adds 50 us to each sleep */
 
 struct hd__progress_thread {
     int32_t (*progress)(void *user, struct hd_error *err);
     void *user;
     pthread_t thread;
-    pthread_mutex_t lock; /* who holds it may call transports */
+    pthread_mutex_t lock; /* of all calls into transports */
     pthread_cond_t wakeup;
-    _Atomic int32_t lock_waiters; /* others want the lock: it is theirs first */
+    _Atomic int32_t lock_waiters; /* they have priority */
     int32_t in_flight, stop, failed;
-    int32_t moved_last; /* the last call of `progress` moved something: not after a nap */
-    uint32_t outside_calls,
-        outside_calls_seen; /* calls of `progress` by the thread that computes: all, and those before the last nap */
+    int32_t moved_last; /* the last call of `progress` moved something, so no sleep came before this one */
+    uint32_t outside_calls, outside_calls_seen; /* hd__exec_progress_poll: all calls; those before the last sleep */
     long backoff_ns;
 };
 
-/* Lets others in, and sleeps until they are through. */
+/* Gives the lock to waiters, and sleeps where nothing moved. */
 static void yield_lock(struct hd__progress_thread *thread, int32_t moved)
 {
     struct timespec delay = {.tv_nsec = thread->backoff_ns};
@@ -44,8 +43,9 @@ static void yield_lock(struct hd__progress_thread *thread, int32_t moved)
         pthread_cond_wait(&thread->wakeup, &thread->lock);
 }
 
-/* What is missed by a nap too long the buffers of a network hide for a while; naps too short cost the thread that computes, in a
- * virtual machine some 10 us each. So every second one should find something to do, unless the other has found it. */
+/* Adaptive back-off. Network buffers hide a sleep that is somewhat too long; one too short costs the compute thread,
+ * about 10 us each in a virtual machine. So the length aims at work after every second sleep, unless the compute
+ * thread polls. */
 static int32_t progress_once(struct hd__progress_thread *thread)
 {
     struct hd_error err = HD_ERROR_INIT;
@@ -60,11 +60,11 @@ static int32_t progress_once(struct hd__progress_thread *thread)
     return moved;
 }
 
-/* Where a processor has to be shared with the thread that computes: on for a moment at a time, but then at once, and not when the
- * other's slice of some milliseconds is over, for which the network would be idle. Linux 6.12 and later heed it. */
+/* Short scheduler slices: where this thread shares a core with the compute thread it preempts that at once, instead of
+ * leaving the network idle for a slice of some milliseconds. Linux 6.12 and later. */
 static void request_short_slices(void)
 {
-    struct { /* sched_setattr(2); the C library has no name for it */
+    struct { /* of sched_setattr(2), which the C library lacks */
         uint32_t size, policy;
         uint64_t flags;
         int32_t nice;
@@ -110,7 +110,8 @@ struct hd__progress_thread *hd__exec_progress_start(int32_t (*progress)(void *us
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!rc)
         return thread;
-    hd__log(HD_LOG_WARN, NULL, "comm.progress: no thread (%s); transports move between instructions only",
+    hd__log(HD_LOG_WARN, NULL,
+            "comm.progress: cannot create the thread (%s); transports progress between instructions only",
             strerror(rc));
     free(thread);
     return NULL;

@@ -1,4 +1,4 @@
-/* Walking the steps. */
+/* Running sections of the step program. */
 #include "runtime/exec/internal.h"
 
 static double deadline(const struct hd__exec *e)
@@ -6,7 +6,7 @@ static double deadline(const struct hd__exec *e)
     return hd__now() + e->config.compiled->job->comm_timeout;
 }
 
-/* ---- steps */
+/* ---- instructions */
 
 int32_t hd__exec_progress(struct hd__exec *e, struct hd_error *err)
 {
@@ -58,7 +58,7 @@ int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct
 
 /* ---- sections */
 
-/* Of a device that only enqueues each instruction is waited for, so that its time is its own. */
+/* Synchronizes after each instruction, so that an asynchronous device is timed too. */
 static int32_t run_timed(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
                          struct hd_error *err)
 {
@@ -81,14 +81,14 @@ static int32_t run_instr(struct hd__exec *e, const struct hd__prepared_section *
 
 static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section, struct hd_error *err)
 {
-    struct hd__graph_segment *piece = section->segments.at,
-                             *last = e->nonfinite || e->profiling ? piece : piece + section->segments.count;
+    struct hd__graph_segment *segment = section->segments.at,
+                             *last = e->nonfinite || e->profiling ? segment : segment + section->segments.count;
     int32_t rc = HD_OK;
     __atomic_store_n(&e->current_section, section, __ATOMIC_RELAXED);
     for (uint32_t k = 0; k < section->n && !rc;) {
-        if (piece < last && piece->first == k) {
-            rc = hd__exec_run_segment(e, section, piece, err);
-            k = piece++->end;
+        if (segment < last && segment->first == k) {
+            rc = hd__exec_run_segment(e, section, segment, err);
+            k = segment++->end;
         } else {
             rc = run_instr(e, section, k++, err);
         }
@@ -123,16 +123,17 @@ int32_t hd__exec_run_section(struct hd__exec *e, uint8_t kind, struct hd_error *
 
 /* ---- between steps */
 
-/* Ranks of one program have done the same so far: a transport may not notice where it is not so, as with sums that one rank
- * takes for other numbers. Largest and smallest hash must be one. Stages have programs of their own. */
+/* Collective mismatch that the transport did not detect, as a sum on one rank and a maximum on another: the largest
+ * and the smallest hash of all operations differ. Pipeline stages have different programs and are not compared. */
 static int32_t check_same_ops(const struct hd__exec *e, const int32_t highest[3], struct hd_error *err)
 {
     if (e->config.compiled->n_stages > 1 || highest[1] == -highest[2])
         return HD_OK;
-    return hd_fail(err, HD_E_MISMATCH, "the ranks have not done the same operations, or not in the same order");
+    return hd_fail(err, HD_E_MISMATCH,
+                   "collective mismatch: the ranks have not done the same operations in the same order");
 }
 
-/* The numbers go through the device's memory. */
+/* Stages the operands in device memory. */
 static int32_t reduce_on_device(struct hd__exec *e, struct hd_comm_call *call, hd_request *request,
                                 struct hd_error *err)
 {
@@ -164,7 +165,7 @@ static int32_t copy_back_max(struct hd__exec *e, int32_t *most, uint64_t count, 
 static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op, int32_t mine, int32_t *highest,
                               struct hd_error *err)
 {
-    int32_t chain = (int32_t)(e->transports.flight->op_hash >> 33), value[3] = {mine, chain, -chain}, most[3];
+    int32_t hash = (int32_t)(e->transports.flight->op_hash >> 33), value[3] = {mine, hash, -hash}, most[3];
     struct hd_comm_call call = {.struct_size = sizeof call,
                                 .coll = HD_COLL_ALL_REDUCE,
                                 .dtype = HD_I32,
@@ -203,6 +204,6 @@ int32_t hd__exec_all_reduce_max(struct hd__exec *e, int32_t mine, int32_t *highe
 
 int32_t hd__exec_barrier(struct hd__exec *e, struct hd_error *err)
 {
-    int32_t nobody = 0;
-    return all_reduce_max(e, &e->barrier_op, 0, &nobody, err);
+    int32_t unused = 0;
+    return all_reduce_max(e, &e->barrier_op, 0, &unused, err);
 }

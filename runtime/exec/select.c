@@ -1,4 +1,5 @@
-/* What runs a job is chosen before its programs are made: a mistake in any section is refused before anything starts. */
+/* Plug-ins of a job, chosen before its programs are compiled: a mistake in any section is refused before anything
+ * starts. */
 #include "runtime/exec/select.h"
 
 #include <stdlib.h>
@@ -27,7 +28,8 @@ static int32_t choose_comm(struct hd__compiled *c, struct hd__job_section *secti
     return rc;
 }
 
-/* One rank needs no transport: one that is not here is only told of. A key that it would refuse is refused all the same. */
+/* A single rank needs no transport: a missing plug-in is only a warning, but invalid keys of its section are
+ * refused. */
 static int32_t check_comm(struct hd__compiled *c, struct hd_error *err)
 {
     const struct hd__component *here;
@@ -40,15 +42,6 @@ static int32_t check_comm(struct hd__compiled *c, struct hd_error *err)
     return hd__compile_choose(c->job, c->plugins, HD_KIND_COMM, c->job->comm, &unused, err);
 }
 
-static int32_t choose_hook(struct hd__compiled *c, struct hd__job_section *section, struct hd_error *err)
-{
-    struct hd__chosen chosen;
-    int32_t rc = hd__compile_choose(c->job, c->plugins, HD_KIND_HOOK, section, &chosen, err);
-    if (!rc)
-        hd__push(&c->selection->hooks, chosen);
-    return rc;
-}
-
 static int32_t choose_data(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__chosen *chosen = &c->data_choice;
@@ -58,23 +51,21 @@ static int32_t choose_data(struct hd__compiled *c, struct hd_error *err)
     return hd__compile_locate_error(c->job, "data", err);
 }
 
-/* What runs the program: looked at here, so that a job with a mistake in any section is refused before anything starts. */
 static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
+    struct hd__chosen chosen;
     int32_t rc = hd__compile_choose(job, c->plugins, HD_KIND_DEVICE, job->device, &c->device_choice, err);
     if (!rc)
         rc = choose_data(c, err);
     if (!rc && job->checkpoint)
         rc = hd__compile_choose(job, c->plugins, HD_KIND_CKPT, job->checkpoint, &c->checkpoint_choice, err);
-    for (uint64_t i = 0; i < job->n_sinks && !rc; i++) {
-        struct hd__chosen sink;
-        rc = hd__compile_choose(job, c->plugins, HD_KIND_METRICS, job->sinks[i], &sink, err);
-        if (!rc)
-            hd__push(&c->selection->sinks, sink);
-    }
+    for (uint64_t i = 0; i < job->n_sinks && !rc; i++)
+        if (!(rc = hd__compile_choose(job, c->plugins, HD_KIND_METRICS, job->sinks[i], &chosen, err)))
+            hd__push(&c->selection->sinks, chosen);
     for (uint64_t i = 0; i < job->n_hooks && !rc; i++)
-        rc = choose_hook(c, job->hooks[i], err);
+        if (!(rc = hd__compile_choose(job, c->plugins, HD_KIND_HOOK, job->hooks[i], &chosen, err)))
+            hd__push(&c->selection->hooks, chosen);
     if (rc || c->mesh.ranks == 1)
         return rc ? rc : check_comm(c, err);
     rc = choose_comm(c, job->comm, err);
@@ -83,7 +74,7 @@ static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
     return rc ? rc : choose_comm(c, job->comm_inside, err);
 }
 
-/* What the job file can say and this heddle cannot do yet is refused by name: nothing is ignored. */
+/* Unsupported combinations of keys are refused by name, never ignored. */
 static int32_t refuse_unsupported(struct hd__job *job, struct hd_error *err)
 {
     int levels = job->n_comm_levels > 1 || job->comm_levels[0];
@@ -114,7 +105,7 @@ static int in_any_order(const struct hd__compiled *c, const struct hd__job_secti
            0;
 }
 
-/* A transport inside that adds in an order of its own would break the tree which the one between machines keeps. */
+/* A transport inside machines with its own order of sums would break the tree that the one between machines keeps. */
 static int32_t check_intra_order(struct hd__compiled *c, struct hd_error *err)
 {
     const struct hd__job_section *intra = c->job->comm_inside;
@@ -128,18 +119,6 @@ static int32_t check_intra_order(struct hd__compiled *c, struct hd_error *err)
     return err->code = HD_E_UNSUPPORTED;
 }
 
-static int32_t select_all(struct hd__compiled *c, struct hd_error *err)
-{
-    struct hd__tuning *tuning = &c->selection->tuning;
-    int32_t rc = refuse_unsupported(c->job, err);
-    tuning->any_order = c->job->comm_sums == HD__SUMS_ANY;
-    if (!rc && c->job->comm_tune)
-        rc = hd__comm_tuning_read(c->job->comm_tune, tuning, err);
-    if (!rc)
-        rc = choose_runtime(c, err);
-    return rc ? rc : check_intra_order(c, err);
-}
-
 int32_t hd__exec_compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled,
                          struct hd_error *err)
 {
@@ -151,9 +130,15 @@ int32_t hd__exec_compile_with(struct hd__job *job, struct hd__plugins *plugins, 
 {
     double start = hd__now();
     struct hd__compiled *c = hd__compiled_new(job, plugins, hd__exec_host_table());
-    int32_t rc;
+    int32_t rc = refuse_unsupported(job, err);
     c->selection = hd__alloc(sizeof *c->selection);
-    rc = select_all(c, err);
+    c->selection->tuning.any_order = job->comm_sums == HD__SUMS_ANY;
+    if (!rc && job->comm_tune)
+        rc = hd__comm_tuning_read(job->comm_tune, &c->selection->tuning, err);
+    if (!rc)
+        rc = choose_runtime(c, err);
+    if (!rc)
+        rc = check_intra_order(c, err);
     if (!rc)
         rc = hd__compile_stages(c, flags, err);
     c->seconds = hd__now() - start;

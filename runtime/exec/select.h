@@ -1,16 +1,17 @@
-/* runtime/exec/select: a job with what runs it: its device, data, checkpoints, transports and hooks, and the programs that core/compile makes. */
+/* runtime/exec/select: a compiled job with its plug-ins: device, data, checkpoints, transports, hooks, metrics
+ * sinks. */
 #ifndef HD_RUNTIME_EXEC_SELECT_H
 #define HD_RUNTIME_EXEC_SELECT_H
 
 #include "core/compile/compile.h"
 #include "runtime/comm/algorithms/select.h"
 
-/* The table that is lent to plugins. */
+/* The host table for plug-ins. */
 struct hd_host *hd__exec_host_table(void);
 
-/* Of a struct hd__compiled; its device_choice, data_choice and checkpoint_choice are filled in here, too. */
+/* The plug-ins of a struct hd__compiled besides its device_choice, data_choice and checkpoint_choice. */
 struct hd__selection {
-    HD__ARRAY(struct hd__chosen) comms; /* jobs with more than one rank: each transport once */
+    HD__ARRAY(struct hd__chosen) comms; /* each transport once; empty for a single rank */
     struct hd__tuning tuning;           /* of collectives over send and recv: comm.tune, comm.sums */
     HD__ARRAY(struct hd__chosen) hooks; /* comm.hooks, the outermost first */
     HD__ARRAY(struct hd__chosen) sinks; /* metrics.sinks */

@@ -1,4 +1,4 @@
-/* A group over several axes uses the transport of the outermost of them that is larger than 1; world-wide groups use
+/* A group over several axes uses the transport of the outermost axis larger than 1; groups of all ranks use
  * comm.use. */
 #include "runtime/exec/transports.h"
 
@@ -27,24 +27,23 @@ const struct hd__job_section *hd__exec_transports_section(const struct hd__compi
     return job->comm;
 }
 
-/* Where a rank is: the first rank on its machine (launchers number a machine's ranks in a row), and its place there at each
- * of the job's levels. */
+/* Location of a rank: the first rank on its machine (launchers number a machine's ranks in a row), and the index of its
+ * package or NUMA node, for each of the job's levels. */
 struct rank_location {
     int32_t machine, at[HD__LEVELS_COUNT];
 };
 _Static_assert(HD__COUNT(((struct hd__job *)0)->comm_levels) == HD__LEVELS_COUNT,
                "a job names each level once at most");
 
-/* Every rank finds out where it is bound. */
 static int32_t locate_self(const struct hd__transports *t, struct rank_location *mine, struct hd_error *err)
 {
     const struct hd__job *job = t->compiled->job;
-    struct hd__topology *places;
-    int32_t rc = hd__comm_topology_open(job->comm_levels, job->n_comm_levels, &places, err);
+    struct hd__topology *topology;
+    int32_t rc = hd__comm_topology_open(job->comm_levels, job->n_comm_levels, &topology, err);
     *mine = (struct rank_location){.machine = t->rank - t->local_rank};
     for (uint32_t i = 0; i < job->n_comm_levels && !rc; i++)
-        mine->at[i] = hd__comm_topology_locate(places, (uint32_t)job->comm_levels[i], t->local_rank, t->local_ranks);
-    hd__comm_topology_close(places);
+        mine->at[i] = hd__comm_topology_locate(topology, (uint32_t)job->comm_levels[i], t->local_rank, t->local_ranks);
+    hd__comm_topology_close(topology);
     return rc;
 }
 
@@ -67,7 +66,7 @@ static void log_levels(const struct hd__transports *t, const struct hd__topology
     }
 }
 
-/* Where all ranks are. */
+/* All-gathers the locations through the store. */
 static int32_t find_levels(const struct hd__transports *t, struct hd__topology_levels *levels, struct hd_error *err)
 {
     struct hd__job *job = t->compiled->job;
@@ -100,8 +99,8 @@ static int32_t find_levels(const struct hd__transports *t, struct hd__topology_l
     return rc;
 }
 
-/* One level: `both`, which serves the ranks of `world`, goes between their places from here on, and what is opened, inside
- * this rank's. Where a level follows, that is cut in the same way. */
+/* Splits `transport`, which serves `world`, at one level: it goes on between the parts (machines, packages, NUMA
+ * nodes), and comm.inside is opened within this rank's part. Recursive where another level follows. */
 static int32_t open_level(struct hd__transports *t, const struct hd__topology_levels *levels, uint32_t level,
                           const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
 {
@@ -109,8 +108,9 @@ static int32_t open_level(struct hd__transports *t, const struct hd__topology_le
     const int32_t *leaders = levels->leaders[level];
     struct hd__comm intra = {.tuning = transport->tuning, .counts = transport->counts}, inter = *transport;
     struct hd_world ours;
-    int32_t *number = hd__alloc((size_t)t->compiled->mesh.ranks * sizeof *number); /* of a rank in `world` */
-    int32_t *local = hd__alloc((size_t)world->size * sizeof *local), rc;           /* firsts, by that number */
+    /* rank of the job -> rank in `world` */
+    int32_t *number = hd__alloc((size_t)t->compiled->mesh.ranks * sizeof *number);
+    int32_t *local = hd__alloc((size_t)world->size * sizeof *local), rc; /* leaders, in ranks of `world` */
     for (int32_t n = 0; n < world->size; n++) {
         int32_t r = hd_job_rank(world, n);
         number[r] = n;
@@ -145,7 +145,7 @@ static int32_t open_inside(struct hd__transports *t, const struct hd_world *worl
     return rc;
 }
 
-/* What its hooks' files are named for: the second libfabric of a job is libfabric-2. */
+/* Name in the files of hooks: a job's second libfabric is libfabric-2. */
 static const char *hook_file_label(struct hd__transports *t, const struct hd__transport *of)
 {
     int before = 0;
@@ -155,7 +155,7 @@ static const char *hook_file_label(struct hd__transports *t, const struct hd__tr
                   : of->section->use;
 }
 
-/* The job's hooks, the last innermost. */
+/* Hooks of the job, the last innermost. */
 static int32_t wrap_in_hooks(struct hd__transports *t, struct hd__transport *of, const struct hd_world *world,
                              struct hd_error *err)
 {
@@ -178,17 +178,7 @@ static int32_t wrap_in_hooks(struct hd__transports *t, struct hd__transport *of,
     return rc;
 }
 
-/* What operations are put into, where device and transport know each other. Below comm.inside all is host memory. */
-static void lend_stream(const struct hd__transports *t, const struct hd_comm_ops *ops, struct hd_world *world)
-{
-    const struct hd__device *d = t->device;
-    if (!d->streams || !(ops->caps & HD_COMM_STREAM_ORDERED) || t->compiled->job->comm_inside)
-        return;
-    world->stream = d->ops->native(d->handle, HD_STREAM_COMM);
-    world->device = d->name;
-}
-
-/* From here on an abort reaches it. */
+/* Registers it for aborts; after an abort it is aborted at once. */
 static void add_transport(struct hd__transports *t, struct hd__transport *new)
 {
     pthread_mutex_lock(&t->lock);
@@ -214,6 +204,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
 {
     const struct hd__job *job = t->compiled->job;
     const struct hd__chosen *chosen = hd__exec_chosen_comm(t->compiled, section);
+    const struct hd__device *d = t->device;
     struct hd__transport *new = hd__alloc(sizeof *new);
     struct hd_world world = {.struct_size = sizeof world,
                              .rank = t->rank,
@@ -224,7 +215,11 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
                              .timeout = job->comm_timeout,
                              .dead_after = job->comm_dead_after};
     int32_t rc;
-    lend_stream(t, &chosen->component->ops.comm, &world);
+    /* comm.inside takes host memory only, so that no device stream is lent there */
+    if (d->streams && (chosen->component->ops.comm.caps & HD_COMM_STREAM_ORDERED) && !job->comm_inside) {
+        world.stream = d->ops->native(d->handle, HD_STREAM_COMM);
+        world.device = d->name;
+    }
     new->section = section;
     new->open.tuning = &t->compiled->selection->tuning;
     new->open.counts = t->compiled->selection->hooks.count ? &new->counts : NULL;
@@ -250,7 +245,8 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
     return HD_OK;
 }
 
-/* A transport inside machines may serve axes whose groups do not leave them. Launchers number a machine's ranks in a row. */
+/* A machine-local transport may serve axes whose groups stay on one machine. Launchers number a machine's ranks in a
+ * row. */
 static int32_t check_local(struct hd__transports *t, const struct hd__job_section *section, uint32_t axes,
                            struct hd_error *err)
 {
@@ -270,7 +266,7 @@ static int32_t check_local(struct hd__transports *t, const struct hd__job_sectio
         return HD_OK;
     hd__axes_text(axes, name);
     return hd__job_fail(t->compiled->job, section->path, err,
-                        "comm-%s works inside one machine only, but over %s rank %d meets rank %d, "
+                        "comm-%s works inside one machine only, but %s connects rank %d with rank %d, "
                         "which is not among the %d ranks here: use another transport for axes across machines",
                         section->use, name, t->rank, remote_rank, t->local_ranks);
 }
@@ -289,7 +285,7 @@ static int32_t transport_for(struct hd__transports *t, uint32_t axes, struct hd_
     return open_one(t, section, out, err);
 }
 
-/* Ranks that chose by different rules would wait for each other's messages. */
+/* Different tuning rules select different algorithms, whose messages do not match: a deadlock. */
 static int32_t check_same_tuning(struct hd__transports *t, struct hd_error *err)
 {
     const struct hd__job *job = t->compiled->job;
@@ -359,7 +355,7 @@ void hd__exec_transports_close(struct hd__transports *t)
     hd__free_array(&t->opened);
 }
 
-/* 1 if anything moved. */
+/* 1 if anything moved, 0 if not, or an error. */
 static int32_t progress_all(void *user, struct hd_error *err)
 {
     struct hd__transports *t = user;
@@ -393,7 +389,7 @@ static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transp
         int32_t done = 0, rc = progress_all(t, err);
         if (rc < 0 || (rc = of->ops->test(of->comm, request, &done, err)) || done)
             return rc;
-        if (hd__now() > deadline) /* it knows who is late */
+        if (hd__now() > deadline) /* so that the transport names the late rank */
             return of->ops->wait(of->comm, request, deadline, err);
         sched_yield();
     }

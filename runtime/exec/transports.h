@@ -13,51 +13,51 @@
 #include "runtime/exec/select.h"
 
 struct hd__transport {
-    const struct hd__job_section *section; /* of the job; transports are told apart by it */
+    const struct hd__job_section *section; /* of the job; the key of a transport */
     struct hd__comm open;
-    const struct hd_comm_ops *ops; /* open.ops: every slot of the data path is there */
+    const struct hd_comm_ops *ops; /* open.ops: no slot of the data path is NULL */
     struct hd_comm *comm;          /* open.comm */
     struct hd__groups *groups;
-    struct hd__algorithm_counts counts; /* counted where the job has hooks */
-    int32_t stream_ordered;             /* its operations go into a stream of the device */
+    struct hd__algorithm_counts counts; /* only where the job has hooks */
+    int32_t stream_ordered;             /* operations are enqueued in a stream of the device */
     int32_t reserved;
 };
 
 struct hd__group_ref {
     struct hd__transport *transport;
-    const struct hd__group *of; /* its ranks; of->group is NULL where this rank is alone */
+    const struct hd__group *of; /* of->group is NULL where this rank is the only member */
 };
 
 struct hd__transports {
     HD__ARRAY(struct hd__transport *) opened;
     const struct hd__compiled *compiled;
     struct hd_store *store;
-    const struct hd__device *device;             /* lends a stream to those that can follow one */
-    struct hd__flight *flight;                   /* where every operation is recorded; for hooks */
+    const struct hd__device *device;             /* lends a stream to stream-ordered transports */
+    struct hd__flight *flight;                   /* the flight recorder, for hooks */
     struct hd__progress_thread *progress_thread; /* NULL: progress between instructions only */
     int32_t rank, local_rank, local_ranks;
-    int32_t aborted;      /* the job ends: what is opened from here on is aborted at once */
-    pthread_mutex_t lock; /* of `at` and `ended`: another thread may end the job while transports are opened */
+    int32_t aborted;      /* transports that are opened later are aborted at once */
+    pthread_mutex_t lock; /* of `opened` and `aborted`: another thread may abort while transports are opened */
     char reason[512];
 };
 
-/* Opens what the job's axes larger than 1 name. Collective. */
+/* Opens the transports of all axes larger than 1. Collective. */
 int32_t hd__exec_transports_open(struct hd__transports *t, struct hd_error *err);
 void hd__exec_transports_close(struct hd__transports *t);
-/* [any-thread] Ends everything pending, of transports that are opened later too. */
+/* [any-thread] Cancels everything pending, also of transports that are opened later. */
 void hd__exec_transports_abort(struct hd__transports *t, const char *reason);
-/* Which section of the job names the transport of a group over these axes. */
+/* Section of the job that names the transport of a group over these axes. */
 const struct hd__job_section *hd__exec_transports_section(const struct hd__compiled *compiled, uint32_t axes);
 void hd__exec_transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96]);
-/* The group of this rank along axes. Collective, in the same order on all ranks; the same axes give the same group. */
+/* Group of this rank along axes. Collective, in the same order on all ranks; the same axes give the same group. */
 int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint32_t members,
                                   struct hd__group_ref *group, struct hd_error *err);
-/* From now on a thread makes progress too, where the job says so: calls into transports belong between pump's enter and
- * leave. Those of this file go there themselves. */
+/* Starts the progress thread where the job has `comm.progress: thread`: from then on calls into transports go between
+ * hd__exec_progress_lock and _unlock. The calls of this file lock themselves. */
 void hd__exec_transports_start_thread(struct hd__transports *t);
-/* A bounded piece of the pending work of all; nothing where a thread does it. 1 if anything moved, 0 if not, or an error. */
+/* A bounded step of progress on all transports. 1 if anything moved, 0 if not, or an error. */
 int32_t hd__exec_transports_progress(struct hd__transports *t, struct hd_error *err);
-/* Waits for a request of one, while all go on; it is not in flight any more, whatever comes. */
+/* Waits for a request with progress on all transports; the request is completed, also by an error. */
 int32_t hd__exec_transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request,
                                  double deadline, struct hd_error *err);
 

@@ -20,12 +20,13 @@ void hd__server_dump_finish(struct hd__dump_collect *g)
     *g = (struct hd__dump_collect){0};
 }
 
-/* Many ranks wait for one, and each asks: one look serves all, and the next has to be for a wait half as long again. */
+/* Many ranks wait for the same one, and each asks: one snapshot serves all, and the next needs a wait half as long
+ * again. */
 int hd__server_dump_begin(struct hd__dump_collect *g, int32_t what, double waited, double now)
 {
     if (what == HD__DUMP_SNAPSHOT && (g->active || now < g->next_snapshot))
         return 0;
-    for (int32_t r = 0; r < g->size; r++) /* who gave up has sent its part before it said so */
+    for (int32_t r = 0; r < g->size; r++) /* a rank that failed has sent its final dump already */
         g->answered[r] = what == HD__DUMP_FINAL && g->answered[r] == HD__DUMP_FINAL ? HD__DUMP_FINAL : 0;
     g->active = what;
     g->waited = waited;

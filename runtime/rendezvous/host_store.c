@@ -23,10 +23,9 @@ static int32_t set_variable(const char *name, const char *value, struct hd_error
 {
     const char *was = getenv(name);
     if (was && strcmp(was, value))
-        hd__log(HD_LOG_WARN, "host", "%s is %s, as the job says, and not %s, as the environment says", name, value,
-                was);
+        hd__log(HD_LOG_WARN, "host", "%s: the job's %s overrides the environment's %s", name, value, was);
     if (setenv(name, value, 1))
-        return hd_fail(err, HD_E_INVALID, "%s cannot be set: %s", name, strerror(errno));
+        return hd_fail(err, HD_E_INVALID, "cannot set %s: %s", name, strerror(errno));
     return HD_OK;
 }
 

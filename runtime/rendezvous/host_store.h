@@ -1,5 +1,5 @@
-/* runtime/rendezvous/host_store: the host table for whoever opens a transport and builds no programs: `heddle bench`, tests.
- * log, alloc, free, store_put, store_get; the rest is NULL. */
+/* runtime/rendezvous/host_store: host table for transports without a job, in `heddle bench` and tests: log, memory,
+ * store; functions that build programs are NULL. */
 #ifndef HD_RUNTIME_RENDEZVOUS_HOST_STORE_H
 #define HD_RUNTIME_RENDEZVOUS_HOST_STORE_H
 

@@ -57,14 +57,14 @@ const struct hd__kv_item *hd__store_kv_get(const struct hd__kv *kv, const char *
     return item->key ? item : NULL;
 }
 
-/* Items that were pushed on by the one that goes, move up. */
+/* Moves up items that linear probing put behind the removed one. */
 static void close_gap(struct hd__kv *kv, uint64_t hole)
 {
     uint64_t mask = kv->room - 1;
     for (uint64_t i = (hole + 1) & mask; kv->at[i].key; i = (i + 1) & mask) {
         uint64_t home = hd__hash(kv->at[i].key, kv->at[i].key_bytes, 0) & mask;
         if (((i - home) & mask) < ((i - hole) & mask))
-            continue; /* it is at home behind the hole */
+            continue; /* its home slot is after the hole */
         kv->at[hole] = kv->at[i];
         kv->at[i] = (struct hd__kv_item){0};
         hole = i;

@@ -1,4 +1,5 @@
-/* runtime/rendezvous/kv: the table of the rendezvous store: keys and values by hash, bounded in all. Not thread-safe. */
+/* runtime/rendezvous/kv: the table of the rendezvous store: keys and values by hash, bounded in all. Not
+ * thread-safe. */
 #ifndef HD_RUNTIME_RENDEZVOUS_KV_H
 #define HD_RUNTIME_RENDEZVOUS_KV_H
 

@@ -14,7 +14,7 @@ struct endpoint {
     uint16_t port;
 };
 
-/* An abstract name: a zero byte, then the user and a hash of the id. */
+/* Abstract socket name: a zero byte, then the user and a hash of the id. */
 static socklen_t name_of(const char *id, struct sockaddr_un *name)
 {
     *name = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -23,7 +23,7 @@ static socklen_t name_of(const char *id, struct sockaddr_un *name)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-/* Anyone may take an abstract name, so each side looks who the other is. */
+/* Any user may bind an abstract name, so each side checks the other's. */
 static int same_user(int fd)
 {
     struct ucred peer;
@@ -56,11 +56,11 @@ static int32_t missing_ranks_error(const char *id, const uint8_t *found, int32_t
             first = r;
             absent++;
         }
-    return hd_fail(err, HD_E_TIMEOUT, "rank %d%s did not come to the rendezvous of job %s on this machine in time",
-                   first, absent > 1 ? " and others" : "", id);
+    return hd_fail(err, HD_E_TIMEOUT, "rank %d%s did not join the rendezvous of job %s on this machine in time", first,
+                   absent > 1 ? " and others" : "", id);
 }
 
-/* One visitor. What is not one of our ranks is turned away in silence. */
+/* Answers one connection; strangers and invalid ranks get nothing. 1: a rank was answered. */
 static int32_t answer_rank(int fd, const struct endpoint *endpoint, uint8_t *found, int32_t size, double deadline)
 {
     int32_t rank = 0;
@@ -81,7 +81,7 @@ static int listen_abstract(const char *id, int32_t size, struct hd_error *err)
     if (fd >= 0 && !bind(fd, (struct sockaddr *)&name, bytes) && !listen(fd, size))
         return fd;
     hd_fail(err, HD_E_IO,
-            errno == EADDRINUSE ? "another rank 0 of job %s waits for its ranks on this machine: %s"
+            errno == EADDRINUSE ? "another rank 0 of job %s listens on this machine: %s"
                                 : "the rendezvous of job %s cannot listen: %s",
             id, strerror(errno));
     close(fd);
@@ -113,7 +113,7 @@ int32_t hd__store_discovery_serve(const char *id, int32_t size, uint16_t port, c
     return code;
 }
 
-/* ---- the others */
+/* ---- other ranks */
 
 static int query_rank_0(const char *id, int32_t rank, struct endpoint *endpoint, double deadline)
 {

@@ -1,16 +1,16 @@
-/* runtime/rendezvous/local_discovery: how ranks on one machine find the rendezvous when nobody said where it is: at a local socket whose name
- * follows from an id that their launcher gave to all of them. It is no file: nothing stays behind, and what an earlier run
- * left cannot be met. Only processes of the same user are let in. */
+/* runtime/rendezvous/local_discovery: finds the rendezvous of a single-machine job without an address: through an
+ * abstract Unix socket whose name is derived from the launcher's job id. It is not a file, so nothing is left behind
+ * by an earlier run. Only processes of the same user are accepted. */
 #ifndef HD_RUNTIME_RENDEZVOUS_LOCAL_DISCOVERY_H
 #define HD_RUNTIME_RENDEZVOUS_LOCAL_DISCOVERY_H
 
 #include "runtime/rendezvous/store.h"
 
-/* For rank 0: tells ranks 1 to size - 1 where the rendezvous is, and returns when all know. HD_E_TIMEOUT names who did not
- * come. */
+/* Rank 0: sends port and secret to ranks 1 to size - 1; returns when all have them. HD_E_TIMEOUT names a missing
+ * rank. */
 int32_t hd__store_discovery_serve(const char *id, int32_t size, uint16_t port, const uint8_t secret[HD__SECRET_BYTES],
                                   double deadline, struct hd_error *err);
-/* For the others: asks until the deadline while rank 0 is not there yet. */
+/* Other ranks: retries until the deadline while rank 0 does not listen yet. */
 int32_t hd__store_discovery_find(const char *id, int32_t rank, uint16_t *port, uint8_t secret[HD__SECRET_BYTES],
                                  double deadline, struct hd_error *err);
 

@@ -1,4 +1,4 @@
-/* The job's secret: made, written, read. */
+/* Secret of a job: generated, formatted, parsed. */
 #include <errno.h>
 #include <sys/random.h>
 

@@ -1,5 +1,5 @@
-/* gather: everyone gets all inputs and adds them itself, ceil(log2 n) rounds. slices: everyone adds a slice (as
- * reduce_scatter), then the slices travel round a ring; in a reduce they go to the root instead. */
+/* all_reduce and reduce. gather: every member gets all inputs and sums them, ceil(log2 n) rounds. slices:
+ * reduce_scatter, then a ring all_gather, or a gather at the root of a reduce. */
 #include "runtime/comm/algorithms/plan.h"
 
 void hd__comm_build_gather_sum(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
@@ -27,11 +27,9 @@ void hd__comm_build_reduce(struct hd__coll_plan *s, const struct hd_comm_call *c
     uint64_t bytes = (mine.last - mine.first) * esize;
     uint8_t *out = me == call->root ? (uint8_t *)call->recv + mine.first * esize : hd__comm_plan_scratch(s, bytes);
     hd__comm_add_slices(s, call, esize, out);
-    for (int32_t i = 0; i < n && me == call->root; i++) {
-        struct hd__slice part = hd__comm_slice_of(call->count, n, i);
-        if (i != me && part.last > part.first)
-            hd__comm_plan_recv(s, i, (uint8_t *)call->recv + part.first * esize, (part.last - part.first) * esize);
-    }
+    for (int32_t i = 0; i < n && me == call->root; i++)
+        if (i != me)
+            hd__comm_plan_recv_slice(s, i, call->recv, hd__comm_slice_of(call->count, n, i), esize);
     if (me != call->root && bytes)
         hd__comm_plan_send(s, call->root, out, bytes);
 }

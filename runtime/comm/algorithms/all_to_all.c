@@ -1,4 +1,4 @@
-/* Pairwise exchange: in round i everyone sends to the i-th member after it and receives from the i-th before. */
+/* all_to_all, pairwise: in round i each member sends to the i-th member after it and receives from the i-th before. */
 #include "runtime/comm/algorithms/plan.h"
 
 void hd__comm_build_all_to_all(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)

@@ -1,4 +1,4 @@
-/* Dissemination: after round k everyone has heard, through others, of 2^k members. */
+/* Dissemination barrier: after round k each member has a message, maybe indirect, from 2^k members. */
 #include "runtime/comm/algorithms/plan.h"
 
 void hd__comm_build_barrier(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)

@@ -1,8 +1,8 @@
-/* Binomial: a tree in ranks counted from the root; the parent of v is v without its lowest bit.
- * Chain: the members in a row, each passing a chunk on while the next ones come. */
+/* broadcast. Binomial: a tree in member numbers relative to the root; the parent of v is v without its lowest bit.
+ * Chain: a pipeline of the members, which forward each chunk while the next ones arrive. */
 #include "runtime/comm/algorithms/plan.h"
 
-enum { AHEAD = 4 }; /* chunks that are asked for before one is passed on */
+enum { AHEAD = 4 }; /* receives posted ahead of a send */
 
 void hd__comm_add_binomial(struct hd__coll_plan *s, int32_t root, uint8_t *out, uint64_t bytes)
 {

@@ -1,4 +1,4 @@
-/* Partial sums that travel: fp16 and bf16 as fp32, so that they are rounded once, at the end. */
+/* Partial sums that are sent between members: fp16 and bf16 as fp32, rounded once, at the end. */
 #include "core/base/dtype.h"
 #include "runtime/comm/algorithms/plan.h"
 
@@ -16,7 +16,8 @@ struct hd__partial hd__comm_partial_begin(struct hd__coll_plan *s, const struct 
     struct hd__partial p = {.count = call->count, .dtype = hd__dtype(call->dtype)->sum, .redop = call->redop};
     p.esize = hd_dtype_size(p.dtype);
     p.other = hd__comm_plan_scratch(s, p.count * p.esize);
-    p.spare = s->n > 2 ? hd__comm_plan_scratch(s, p.count * p.esize) : p.other; /* of two, one comes */
+    /* with two members a single one is received */
+    p.spare = s->n > 2 ? hd__comm_plan_scratch(s, p.count * p.esize) : p.other;
     p.at = out && !narrow ? out : hd__comm_plan_scratch(s, p.count * p.esize);
     if (narrow)
         hd__comm_plan_widen(s, (float *)(void *)p.at, call->send, p.count, call->dtype);

@@ -19,6 +19,19 @@ void hd__comm_plan_recv(struct hd__coll_plan *s, int32_t peer, void *to, uint64_
     s->messages++;
 }
 
+void hd__comm_plan_send_slice(struct hd__coll_plan *s, int32_t peer, const uint8_t *base, struct hd__slice part,
+                              size_t esize)
+{
+    if (part.last > part.first)
+        hd__comm_plan_send(s, peer, base + part.first * esize, (part.last - part.first) * esize);
+}
+
+void hd__comm_plan_recv_slice(struct hd__coll_plan *s, int32_t peer, uint8_t *base, struct hd__slice part, size_t esize)
+{
+    if (part.last > part.first)
+        hd__comm_plan_recv(s, peer, base + part.first * esize, (part.last - part.first) * esize);
+}
+
 void hd__comm_plan_copy(struct hd__coll_plan *s, void *to, const void *from, uint64_t bytes)
 {
     if (to != from && bytes)
@@ -73,6 +86,12 @@ struct hd__slice hd__comm_slice_of(uint64_t count, int32_t n, int32_t i)
     return (struct hd__slice){first, HD__MIN(count, first + each)};
 }
 
+struct hd__slice hd__comm_chunk_of(struct hd__slice part, uint64_t step, uint64_t k)
+{
+    uint64_t first = HD__MIN(part.first + k * step, part.last);
+    return (struct hd__slice){first, HD__MIN(first + step, part.last)};
+}
+
 void hd__comm_plan_clear(struct hd__coll_plan *s)
 {
     for (uint32_t i = 0; i < s->scratch.count; i++)
@@ -99,11 +118,11 @@ int32_t hd__comm_plan_build(struct hd__coll_plan *s, const struct hd__tuning *tu
     if (coll < HD_COLL_ALL_REDUCE || coll > HD_COLL_BARRIER)
         return hd_fail(err, HD_E_UNSUPPORTED, "collective %u is unknown", coll);
     if (coll != HD_COLL_BARRIER && !esize)
-        return hd_fail(err, HD_E_UNSUPPORTED, "collective %u of dtype %u", coll, call->dtype);
+        return hd_fail(err, HD_E_UNSUPPORTED, "collective %u: unknown dtype %u", coll, call->dtype);
     if (reduces && (call->redop < HD_SUM || call->redop > HD_AVG))
         return hd_fail(err, HD_E_UNSUPPORTED, "reduction %u is unknown", call->redop);
     if (rooted && (call->root < 0 || call->root >= n))
-        return hd_fail(err, HD_E_INVALID, "root %d in a group of %d", call->root, n);
+        return hd_fail(err, HD_E_INVALID, "root %d is not a member of a group of %d", call->root, n);
     if (coll == HD_COLL_ALL_TO_ALL && call->send == call->recv && call->count && n > 1)
         return hd_fail(err, HD_E_INVALID, "all_to_all cannot be in place");
     s->n = n;

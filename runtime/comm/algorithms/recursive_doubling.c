@@ -1,5 +1,5 @@
-/* Recursive doubling along the tree of sums: each half of the members has its sum, and then the halves swap. Where the right
- * half is the smaller one, its members serve several of the left. Every member adds the same numbers in the same places. */
+/* Recursive doubling along the tree of sums: each half of the members forms its sum, then the halves swap these.
+ * Members of a smaller right half send to several of the left. All members add the same numbers in the same order. */
 #include "runtime/comm/algorithms/plan.h"
 
 static void exchange_and_reduce(struct hd__coll_plan *s, struct hd__partial *p, int32_t first, int32_t n, int last)

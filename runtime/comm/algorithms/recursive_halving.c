@@ -1,35 +1,28 @@
-/* Recursive halving and doubling (Rabenseifner 2004): neighbours first, so that the order of sums is the tree's. A member
- * swaps half of its range with its partner and adds what it keeps; when each has one n-th, the ranges are gathered
- * back the same way. n is a power of two. */
+/* Recursive halving and doubling (Rabenseifner 2004): neighbours first, so that the order of sums is the tree's. A
+ * member sends half of its range to its partner and reduces the other half; when each has one n-th, the ranges are
+ * gathered in reverse. n is a power of two. */
 #include "runtime/comm/algorithms/plan.h"
 
-enum { AHEAD = 4, LEVELS = 32 }; /* chunks that are under way while one is summed */
+enum { AHEAD = 4, LEVELS = 32 }; /* chunks in flight while one is summed */
 
 struct swap {
     int32_t peer;
-    struct hd__slice out, in; /* what goes; what is kept and comes */
+    struct hd__slice out, in; /* sent; received and kept */
 };
 
-static struct hd__slice chunk_of(struct hd__slice part, uint64_t step, uint64_t k)
-{
-    uint64_t first = HD__MIN(part.first + k * step, part.last);
-    return (struct hd__slice){first, HD__MIN(first + step, part.last)};
-}
-
-static void exchange_half(struct hd__coll_plan *s, const struct hd__partial *p, const struct swap *w, int last)
+static void reduce_half(struct hd__coll_plan *s, const struct hd__partial *p, const struct swap *w, int last)
 {
     uint64_t step = HD__MAX(s->chunk / p->esize, UINT64_C(1)), mark[AHEAD], posted = 0;
     uint64_t chunks = (HD__MAX(w->out.last - w->out.first, w->in.last - w->in.first) + step - 1) / step;
     for (uint64_t k = 0; k < chunks; k++) {
         for (; posted < chunks && posted < k + AHEAD; posted++) {
-            struct hd__slice out = chunk_of(w->out, step, posted), in = chunk_of(w->in, step, posted);
-            if (out.last > out.first)
-                hd__comm_plan_send(s, w->peer, p->at + out.first * p->esize, (out.last - out.first) * p->esize);
+            struct hd__slice in = hd__comm_chunk_of(w->in, step, posted);
+            hd__comm_plan_send_slice(s, w->peer, p->at, hd__comm_chunk_of(w->out, step, posted), p->esize);
             if (in.last > in.first)
                 hd__comm_plan_recv(s, w->peer, hd__comm_partial_recv_at(p, in.first), (in.last - in.first) * p->esize);
             mark[posted % AHEAD] = s->messages;
         }
-        struct hd__slice in = chunk_of(w->in, step, k);
+        struct hd__slice in = hd__comm_chunk_of(w->in, step, k);
         hd__comm_plan_fence_first(s, mark[k % AHEAD]);
         if (in.last > in.first)
             hd__comm_partial_add(s, p, in.first, in.last - in.first, w->peer < s->me, last);
@@ -44,8 +37,7 @@ void hd__comm_build_halving(struct hd__coll_plan *s, const struct hd_comm_call *
     struct swap swaps[LEVELS];
     struct hd__slice mine = {0, call->count};
     int levels = 0;
-    p.other = hd__comm_plan_scratch(s, (call->count + LEVELS) *
-                                           esize); /* halves of halves, rounded up: a place for each level's */
+    p.other = hd__comm_plan_scratch(s, (call->count + LEVELS) * esize); /* the halves of all levels, rounded up */
     hd__comm_plan_copy(s, p.at, call->send, call->count * esize);
     for (int32_t bit = 1; bit < s->n; bit <<= 1) {
         struct swap *w = &swaps[levels++];
@@ -53,16 +45,14 @@ void hd__comm_build_halving(struct hd__coll_plan *s, const struct hd_comm_call *
         struct hd__slice low = {mine.first, middle}, high = {middle, mine.last};
         *w = (struct swap){s->me ^ bit, s->me & bit ? low : high, s->me & bit ? high : low};
         p.first = w->in.first;
-        exchange_half(s, &p, w, 2 * bit == s->n);
+        reduce_half(s, &p, w, 2 * bit == s->n);
         p.other += (w->in.last - w->in.first) * esize;
         mine = w->in;
     }
     while (levels--) {
         const struct swap *w = &swaps[levels];
-        if (w->in.last > w->in.first)
-            hd__comm_plan_send(s, w->peer, p.at + w->in.first * esize, (w->in.last - w->in.first) * esize);
-        if (w->out.last > w->out.first)
-            hd__comm_plan_recv(s, w->peer, p.at + w->out.first * esize, (w->out.last - w->out.first) * esize);
+        hd__comm_plan_send_slice(s, w->peer, p.at, w->in, esize);
+        hd__comm_plan_recv_slice(s, w->peer, p.at, w->out, esize);
         hd__comm_plan_fence(s);
     }
 }

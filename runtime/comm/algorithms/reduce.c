@@ -1,14 +1,14 @@
-/* Reductions over buffers that lie in this process, for the algorithms over send and recv. */
-#pragma GCC optimize("O3") /* vectors: also of what is inline in headers */
+/* Reductions of local buffers, for the algorithms over send and recv. */
+#pragma GCC optimize("O3") /* vectorises inline functions of headers too */
 
 #include "core/base/dtype.h"
 #include "runtime/comm/algorithms/plan.h"
 
 enum { BLOCK = 256, DEPTH = 32 /* the tree of 2^31 sources */ };
 
-/* T: element, A: accumulator, wide enough for the exact integer sum; store: what the result is cast through. A block at a
- * time, in loops that the compiler makes vectors of. Sums that are ready wait, as the bits of a counter do, until their
- * other half is there. */
+/* T: element; A: accumulator, wide enough for the exact integer sum; store: the conversion of the result. Works
+ * block by block in loops that vectorize. Pending subtrees form a stack, like the bits of a counter, until their
+ * other half is computed. */
 #define REDUCE(name, T, A, load, store)                                                                       \
     static inline void name##_join(A *a, const A *b, uint64_t k, uint32_t redop)                              \
     {                                                                                                         \

@@ -1,5 +1,6 @@
-/* Every member gets the raw pieces that it has to add, a chunk at a time, and adds them where they belong in the tree. It
- * moves as much as a ring would; what it costs is scratch for two chunks of every member: one is summed, one travels. */
+/* reduce_scatter, pairwise: every member receives the raw blocks of its result, chunk by chunk, and sums them in the
+ * tree's order. It moves as many bytes as a ring, but needs scratch for two chunks of every member: one is summed,
+ * one in flight. */
 #include "runtime/comm/algorithms/plan.h"
 
 enum { SCRATCH_BYTES = 8 << 20 };
@@ -12,13 +13,6 @@ struct pairwise {
     size_t esize;
 };
 
-/* The chunk of member i's part that begins at element `at` of it. */
-static struct hd__slice chunk_of(const struct pairwise *x, int32_t i, uint64_t at)
-{
-    uint64_t first = HD__MIN(x->part[i].first + at, x->part[i].last);
-    return (struct hd__slice){first, HD__MIN(first + x->room, x->part[i].last)};
-}
-
 static uint8_t *recv_at(const struct pairwise *x, int32_t from, uint64_t at)
 {
     return x->scratch[at / x->room & 1] + (uint64_t)from * x->room * x->esize;
@@ -26,12 +20,10 @@ static uint8_t *recv_at(const struct pairwise *x, int32_t from, uint64_t at)
 
 static void post_chunk(struct hd__coll_plan *s, const struct pairwise *x, uint64_t at)
 {
-    struct hd__slice mine = chunk_of(x, s->me, at);
+    struct hd__slice mine = hd__comm_chunk_of(x->part[s->me], x->room, at / x->room);
     for (int32_t i = 1; i < s->n; i++) {
         int32_t peer = (s->me + i) % s->n, from = (s->me - i + s->n) % s->n;
-        struct hd__slice theirs = chunk_of(x, peer, at);
-        if (theirs.last > theirs.first)
-            hd__comm_plan_send(s, peer, x->in + theirs.first * x->esize, (theirs.last - theirs.first) * x->esize);
+        hd__comm_plan_send_slice(s, peer, x->in, hd__comm_chunk_of(x->part[peer], x->room, at / x->room), x->esize);
         if (mine.last > mine.first)
             hd__comm_plan_recv(s, from, recv_at(x, from, at), (mine.last - mine.first) * x->esize);
     }
@@ -40,7 +32,7 @@ static void post_chunk(struct hd__coll_plan *s, const struct pairwise *x, uint64
 static void reduce_chunk(struct hd__coll_plan *s, const struct pairwise *x, uint64_t at,
                          const struct hd_comm_call *call)
 {
-    struct hd__slice mine = chunk_of(x, s->me, at);
+    struct hd__slice mine = hd__comm_chunk_of(x->part[s->me], x->room, at / x->room);
     const void *sources[1024];
     for (int32_t i = 0; i < s->n; i++)
         sources[i] = i == s->me ? x->in + mine.first * x->esize : recv_at(x, i, at);

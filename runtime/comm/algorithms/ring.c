@@ -1,13 +1,14 @@
-/* A ring: what will be piece p starts at member p + 1 and comes to member p, each adding its own on the way; a chunk moves on
- * as soon as it is summed. Every link carries the same. The order of a sum begins at another member for each piece. */
+/* Ring reduce_scatter and all_reduce: the partial sum of block p starts at member p + 1 and ends at member p; a
+ * chunk is forwarded as soon as it is summed. All links carry the same number of bytes. Each block sums in an order
+ * of its own. */
 #include "runtime/comm/algorithms/plan.h"
 
-/* ROUNDS: what is added, what was sent before, and what may come early. */
+/* ROUNDS: buffers of the round that is summed, the one that is sent, and the one that may arrive early. */
 enum { CHUNKS = 8, ROUNDS = 3 };
 
 struct ring {
     const uint8_t *in;
-    const struct hd__slice *part; /* elements of `in`, one a member */
+    const struct hd__slice *part; /* elements of `in`, by member */
     uint8_t *buffer[ROUNDS], *to;
     uint64_t step, chunks;
     const struct hd_comm_call *call;
@@ -15,37 +16,32 @@ struct ring {
     uint64_t mark[CHUNKS]; /* by chunk: messages until its latest receive */
 };
 
-/* Chunk k of piece i: elements of the piece. */
+/* Chunk k of block i, relative to the block. */
 static struct hd__slice chunk_of(const struct ring *r, int32_t i, uint64_t k)
 {
-    uint64_t whole = r->part[i].last - r->part[i].first, first = HD__MIN(k * r->step, whole);
-    return (struct hd__slice){first, HD__MIN(first + r->step, whole)};
+    return hd__comm_chunk_of((struct hd__slice){0, r->part[i].last - r->part[i].first}, r->step, k);
 }
 
-/* Round `turn`: piece me - 1 - turn goes on, piece me - 2 - turn comes. The send stands before the receive, so that who
- * waits for the receive may use the sent chunk's memory again. */
+/* Sends block me - 1 - round and receives block me - 2 - round. The send comes first, so that a fence on the receive
+ * also covers it and its buffer is free. */
 static void post_round(struct hd__coll_plan *s, struct ring *r, int32_t round, uint64_t k)
 {
-    int32_t n = s->n, goes = (s->me - 1 - round + 2 * n) % n, comes = (s->me - 2 - round + 2 * n) % n;
-    struct hd__slice out = chunk_of(r, goes, k), in = chunk_of(r, comes, k);
-    const uint8_t *from = round ? r->buffer[(round - 1) % ROUNDS] : r->in + r->part[goes].first * r->esize;
-    if (out.last > out.first)
-        hd__comm_plan_send(s, (s->me + 1) % n, from + out.first * r->esize, (out.last - out.first) * r->esize);
-    if (in.last > in.first)
-        hd__comm_plan_recv(s, (s->me - 1 + n) % n, r->buffer[round % ROUNDS] + in.first * r->esize,
-                           (in.last - in.first) * r->esize);
+    int32_t n = s->n, sent = (s->me - 1 - round + 2 * n) % n, received = (s->me - 2 - round + 2 * n) % n;
+    const uint8_t *from = round ? r->buffer[(round - 1) % ROUNDS] : r->in + r->part[sent].first * r->esize;
+    hd__comm_plan_send_slice(s, (s->me + 1) % n, from, chunk_of(r, sent, k), r->esize);
+    hd__comm_plan_recv_slice(s, (s->me - 1 + n) % n, r->buffer[round % ROUNDS], chunk_of(r, received, k), r->esize);
     r->mark[k] = s->messages;
 }
 
 static void reduce_received(struct hd__coll_plan *s, const struct ring *r, int32_t round, uint64_t k)
 {
-    int32_t piece = (s->me - 2 - round + 2 * s->n) % s->n, last = round == s->n - 2;
-    struct hd__slice c = chunk_of(r, piece, k);
-    uint8_t *came = r->buffer[round % ROUNDS] + c.first * r->esize;
-    const void *sources[] = {came, r->in + (r->part[piece].first + c.first) * r->esize};
+    int32_t block = (s->me - 2 - round + 2 * s->n) % s->n, last = round == s->n - 2;
+    struct hd__slice c = chunk_of(r, block, k);
+    uint8_t *received = r->buffer[round % ROUNDS] + c.first * r->esize;
+    const void *sources[] = {received, r->in + (r->part[block].first + c.first) * r->esize};
     if (c.last > c.first)
-        hd__comm_plan_reduce(s, last ? r->to + c.first * r->esize : came, sources, 2, c.last - c.first, r->call->dtype,
-                             r->call->redop == HD_AVG && !last ? (uint32_t)HD_SUM : r->call->redop);
+        hd__comm_plan_reduce(s, last ? r->to + c.first * r->esize : received, sources, 2, c.last - c.first,
+                             r->call->dtype, r->call->redop == HD_AVG && !last ? (uint32_t)HD_SUM : r->call->redop);
 }
 
 static void ring_reduce_scatter(struct hd__coll_plan *s, const struct hd_comm_call *call, const struct hd__slice *part,

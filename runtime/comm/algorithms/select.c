@@ -38,7 +38,7 @@ static const struct {
 } built_in[] = {
     {HD_COLL_ALL_REDUCE, 2, 16 << 10, "gather"},
     {HD_COLL_ALL_REDUCE, INT32_MAX, 32 << 10, "doubling"},
-    {HD_COLL_ALL_REDUCE, INT32_MAX, 16 << 10, "gather"}, /* what doubling cannot do */
+    {HD_COLL_ALL_REDUCE, INT32_MAX, 16 << 10, "gather"}, /* integer averages, which doubling does not support */
     {HD_COLL_ALL_REDUCE, INT32_MAX, 512 << 10, "halving"},
     {HD_COLL_ALL_GATHER, INT32_MAX, 64 << 10, "bruck"},
     {HD_COLL_ALL_GATHER, INT32_MAX, 512 << 10, "doubling"},
@@ -46,7 +46,7 @@ static const struct {
     {HD_COLL_BROADCAST, INT32_MAX, 256 << 10, "binomial"},
     {HD_COLL_BROADCAST, INT32_MAX, UINT64_MAX, "chain"},
     {HD_COLL_REDUCE, INT32_MAX, 64 << 10, "tree"},
-    {HD_COLL_ALL_REDUCE, INT32_MAX, UINT64_MAX, "slices"}, /* the rest: can do everything */
+    {HD_COLL_ALL_REDUCE, INT32_MAX, UINT64_MAX, "slices"}, /* the rest: supports every call */
     {HD_COLL_ALL_GATHER, INT32_MAX, UINT64_MAX, "ring"},
     {HD_COLL_REDUCE_SCATTER, INT32_MAX, UINT64_MAX, "pairwise"},
     {HD_COLL_ALL_TO_ALL, INT32_MAX, UINT64_MAX, "pairwise"},
@@ -71,7 +71,7 @@ int hd__comm_algorithm_supports(const struct hd__algorithm *a, const struct hd_c
                                 int any_order)
 {
     int whole = !hd__is_float(call->dtype), narrow = hd__is_narrow(call->dtype);
-    int rounds = !whole && call->redop != HD_MAX && !any_order; /* and the order shows, and matters */
+    int rounds = !whole && call->redop != HD_MAX && !any_order; /* then the order matters */
     if ((a->needs & HD__NEEDS_POWER_OF_TWO) && (n & (n - 1)))
         return 0;
     if ((a->needs & HD__NO_EXACT_AVERAGE) && whole && call->redop == HD_AVG)
@@ -108,5 +108,5 @@ const struct hd__algorithm *hd__comm_algorithm_select(const struct hd__tuning *t
         if (hd__comm_algorithm_supports(a, call, n, any_order))
             return a;
     }
-    return NULL; /* no such operation */
+    return NULL; /* unknown collective */
 }

@@ -1,7 +1,7 @@
-/* runtime/comm/algorithms/select: which builder and which chunk a call gets, by operation, members and bytes.
+/* runtime/comm/algorithms/select: algorithm and chunk size of a call, by collective, members and bytes.
  *
- * Rules are looked through in order, those of a tuning file before the built-in ones; the first that covers the call, and
- * whose builder can do it, is taken. All members have the same rules, so that all choose alike. */
+ * Rules are tried in order, those of a tuning file before the built-in ones; the first that covers the call and whose
+ * algorithm supports it is used. All members have the same rules, and so make the same choice. */
 #ifndef HD_RUNTIME_COMM_ALGORITHMS_SELECT_H
 #define HD_RUNTIME_COMM_ALGORITHMS_SELECT_H
 
@@ -11,41 +11,41 @@
 struct hd__coll_plan;
 typedef void hd__coll_build_fn(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize);
 
-/* What a builder needs. */
+/* Restrictions of an algorithm. */
 enum { HD__NEEDS_POWER_OF_TWO = 1, HD__NEEDS_ANY_ORDER = 2, HD__ROUNDS_HALVES = 4, HD__NO_EXACT_AVERAGE = 8 };
 
 struct hd__algorithm {
-    const char *name; /* unique among those of one operation */
+    const char *name; /* unique within a collective */
     uint32_t coll, needs;
     hd__coll_build_fn *build;
 };
 
 struct hd__tuning_rule {
     uint32_t coll;
-    int32_t ranks;  /* up to so many members */
-    uint64_t bytes; /* up to so many: of the larger buffer, as nccl-tests and `heddle bench` count */
+    int32_t ranks;  /* at most */
+    uint64_t bytes; /* at most; of the larger buffer, as nccl-tests and `heddle bench` count */
     const struct hd__algorithm *use;
-    uint64_t chunk; /* bytes; 0: DEFAULT_CHUNK */
+    uint64_t chunk; /* bytes; 0: HD__DEFAULT_CHUNK */
 };
 
 struct hd__tuning {
     HD__ARRAY(struct hd__tuning_rule) rules; /* before the built-in ones */
-    int32_t any_order;                       /* sums may follow the algorithm's own order */
-    uint64_t hash;                           /* of the rules: the same on all ranks, or the job does not start */
+    int32_t any_order;                       /* of sums: comm.sums: any */
+    uint64_t hash;                           /* of the rules; compared between ranks at start */
 };
 
 enum { HD__DEFAULT_CHUNK = 256 << 10 };
 
-/* The i-th algorithm of all; NULL after the last. */
+/* Enumerates the algorithms; NULL after the last. */
 const struct hd__algorithm *hd__comm_algorithm_at(uint32_t i);
 const struct hd__algorithm *hd__comm_algorithm_find(uint32_t coll, const char *name);
-/* Whether it can do this call of n members: n, dtype, redop and order. */
+/* Does it support this call of n members: n, dtype, redop and order? */
 int hd__comm_algorithm_supports(const struct hd__algorithm *a, const struct hd_comm_call *call, int32_t n,
                                 int any_order);
-/* tuning may be NULL: the built-in rules, tree order. *chunk is never 0. */
+/* tuning NULL: the built-in rules, tree order. *chunk is never 0. */
 const struct hd__algorithm *hd__comm_algorithm_select(const struct hd__tuning *tuning, const struct hd_comm_call *call,
                                                       int32_t n, uint64_t *chunk);
-/* The larger buffer of a call. */
+/* Bytes of the larger buffer of a call. */
 uint64_t hd__comm_call_bytes(const struct hd_comm_call *call, int32_t n);
 
 #endif

@@ -1,5 +1,6 @@
-/* Up the tree of sums: of each two halves the one without the root gives its sum to the one with it; where the root is in
- * neither, the lower member of each half holds it. Chunk by chunk, so that the levels work at the same time. */
+/* Tree reduce along the tree of sums: of two halves the one without the root sends its sum to the one with it; where
+ * the root is in neither, the first member of a half has its sum. Pipelined over chunks, so that all levels work
+ * concurrently. */
 #include "runtime/comm/algorithms/plan.h"
 
 static int32_t subtree_root(int32_t first, int32_t n, int32_t root)
@@ -49,7 +50,7 @@ void hd__comm_build_tree(struct hd__coll_plan *s, const struct hd_comm_call *cal
 {
     struct hd__partial p = hd__comm_partial_begin(s, call, call->recv);
     reduce_all_chunks(s, &p, 0);
-    hd__comm_plan_fence(s); /* what was sent up may lie where the result comes down */
+    hd__comm_plan_fence(s); /* the result overwrites what was sent */
     if (s->me == 0)
         hd__comm_partial_end(s, &p, call, call->recv);
     hd__comm_add_binomial(s, 0, call->recv, call->count * esize);

@@ -1,4 +1,4 @@
-/* Queues and their ops: see bounce.h. */
+/* Bounce-buffer queues and their ops: see bounce.h. */
 #include "runtime/exec/comm_op/bounce.h"
 
 #include <stdlib.h>
@@ -78,7 +78,7 @@ static int32_t bounce_progress(struct hd__comm_path *path, struct hd_error *err)
     return moved;
 }
 
-/* ---- an op */
+/* ---- ops */
 
 static int32_t bounce_prepare(struct hd__comm_op *op, struct hd_error *err)
 {
@@ -103,7 +103,7 @@ static void bounce_release(struct hd__comm_op *op)
     hd__exec_blocks_free(op);
 }
 
-/* Behind what compute was given so far. */
+/* The event orders the op after the compute enqueued so far. */
 static int32_t bounce_start(struct hd__comm_op *op, struct hd_error *err)
 {
     struct hd__bounce_op *x = (struct hd__bounce_op *)op;
@@ -120,22 +120,22 @@ static int32_t bounce_start(struct hd__comm_op *op, struct hd_error *err)
     return HD__MIN(rc, HD_OK);
 }
 
-/* The transport names the late rank, if it is the transport that is waited for. */
+/* Lets the transport name the late rank, unless the op still waits for the device. */
 static int32_t timeout_error(const struct hd__bounce_op *x, struct hd_error *err)
 {
     const struct hd__bounce_queue *q = x->queue;
     const struct hd__bounce_slot *slot = &q->slot[q->done % HD__BOUNCE_SLOTS];
     int32_t rc;
     if (q->done == q->posted)
-        return hd_fail(err, HD_E_TIMEOUT, "the device has not come to this exchange before the deadline");
+        return hd_fail(err, HD_E_TIMEOUT, "the device did not reach this comm op before the deadline");
     rc = hd__exec_transports_wait(x->op.path->transports, slot->x->op.group.transport, slot->requests[0], hd__now(),
                                   err);
     return rc ? rc
-              : hd_fail(err, HD_E_TIMEOUT, "an exchange of %u chunks is at chunk %u at the deadline", x->chunks,
+              : hd_fail(err, HD_E_TIMEOUT, "a comm op of %u chunks is at chunk %u at the deadline", x->chunks,
                         x->copied_in);
 }
 
-/* Until the transport is through with it; what compute is given from then on starts when the data are there. */
+/* Waits for the transport, and orders later compute behind the copy to the device. */
 static int32_t bounce_wait(struct hd__comm_op *op, double deadline, struct hd_error *err)
 {
     struct hd__bounce_op *x = (struct hd__bounce_op *)op;

@@ -1,20 +1,20 @@
-/* A chunk: how ops are cut into them, and the way of one through a slot. See bounce.h. */
+/* Chunks: how an op is cut, and the steps of a chunk through its slot. See bounce.h. */
 #include "runtime/exec/comm_op/bounce.h"
 
-/* ---- how an op is cut */
+/* ---- chunking */
 
 static int64_t item_bytes(const struct hd__comm_op *x)
 {
     return x->n_messages ? 1 : (int64_t)hd_dtype_size(x->call.dtype);
 }
 
-/* Elements of a call, or bytes of a message. */
+/* Elements of a call; bytes of a message. */
 static int64_t item_count(const struct hd__comm_op *x)
 {
     return x->n_messages ? (int64_t)x->message[0].bytes : (int64_t)x->call.count;
 }
 
-/* Pieces of that length which a member sends and receives in a call. */
+/* Blocks of item_count() that a member sends, and receives, in a call. */
 static int64_t blocks_out(const struct hd__comm_op *x)
 {
     return x->call.coll == HD_COLL_REDUCE_SCATTER || x->pack.n ? x->group.of->n : 1;
@@ -25,7 +25,7 @@ static int64_t blocks_in(const struct hd__comm_op *x)
     return x->call.coll == HD_COLL_ALL_GATHER || x->unpack.n ? x->group.of->n : 1;
 }
 
-/* Sum and copy lie where the input lay. */
+/* The output overwrites the input in the slot. */
 static int in_place(const struct hd__comm_op *x)
 {
     return x->call.coll == HD_COLL_ALL_REDUCE || x->call.coll == HD_COLL_BROADCAST;
@@ -39,7 +39,7 @@ static const struct hd__p2p_message *message_of(const struct hd__comm_op *x, int
     return NULL;
 }
 
-enum { CHUNK_ALIGN = 64 }; /* elements: chunks begin at whole lines */
+enum { CHUNK_ALIGN = 64 }; /* elements: chunks start at cache lines */
 
 static int64_t max_chunk_items(int64_t widest, int64_t chunk)
 {
@@ -73,7 +73,7 @@ void hd__exec_bounce_split(const struct hd__bounce *b, struct hd__bounce_op *x)
     q->in_room = HD__MAX(q->in_room, in_place(op) ? 0 : bytes * blocks_in(op));
 }
 
-/* Elements from `first` on of `calls` calls from `call` on: more than one only where they are whole. */
+/* Elements from `first` on of `calls` calls from `call` on; several calls only where none is cut. */
 struct chunk {
     int64_t call, calls, first, count;
 };
@@ -96,7 +96,7 @@ static struct chunk chunk_of(const struct hd__bounce_op *x, uint32_t n)
 
 struct side {
     char *device, *host;
-    int64_t pieces, stride; /* stride: bytes from one call to the next in the device's memory */
+    int64_t blocks, stride; /* stride: bytes between calls in device memory */
     uint32_t stream;
 };
 
@@ -108,7 +108,7 @@ static int32_t copy_bytes(const struct hd__device *d, const struct side *side, c
                  : HD_OK;
 }
 
-/* Whole calls lie one behind another in both; of one that is cut each piece has a part of its own. */
+/* Whole calls are contiguous on both sides; of one that is cut, each block has its own run. */
 static int32_t copy_side(const struct hd__comm_op *x, const struct chunk *c, const struct side *side,
                          struct hd_error *err)
 {
@@ -117,8 +117,8 @@ static int32_t copy_side(const struct hd__comm_op *x, const struct chunk *c, con
     char *from = side->device + c->call * side->stride;
     int32_t rc = HD_OK;
     if (part == whole)
-        return copy_bytes(d, side, from, side->host, c->calls * whole * side->pieces, err);
-    for (int64_t k = 0; k < side->pieces && !rc; k++)
+        return copy_bytes(d, side, from, side->host, c->calls * whole * side->blocks, err);
+    for (int64_t k = 0; k < side->blocks && !rc; k++)
         rc = copy_bytes(d, side, from + k * whole + c->first * item, side->host + k * part, part, err);
     return rc;
 }
@@ -127,7 +127,7 @@ static struct side side_of(const struct hd__comm_op *x, const struct hd__bounce_
 {
     const struct hd__p2p_message *m = message_of(x, !out);
     struct side side = {.host = out || in_place(x) ? slot->out : slot->in,
-                        .pieces = out ? blocks_out(x) : blocks_in(x),
+                        .blocks = out ? blocks_out(x) : blocks_in(x),
                         .stride = out ? x->send_stride : x->recv_stride,
                         .stream = out ? HD_STREAM_OUT : HD_STREAM_IN};
     if (m)
@@ -139,7 +139,7 @@ static struct side side_of(const struct hd__comm_op *x, const struct hd__bounce_
     return side;
 }
 
-/* Behind what compute did before the op began; `done` follows. */
+/* Ordered after the compute before the op; records `done`. */
 static int32_t copy_chunk(const struct hd__bounce_slot *slot, int out, struct hd_event *done, struct hd_error *err)
 {
     const struct hd__comm_op *x = &slot->x->op;
@@ -152,7 +152,7 @@ static int32_t copy_chunk(const struct hd__bounce_slot *slot, int out, struct hd
     return rc ? rc : d->ops->record(d->handle, done, side.stream, err);
 }
 
-/* ---- a chunk's way */
+/* ---- steps of a chunk */
 
 int32_t hd__exec_chunk_copy_out(struct hd__bounce *b, struct hd__bounce_queue *q, struct hd_error *err)
 {
@@ -232,7 +232,7 @@ int32_t hd__exec_chunk_post(struct hd__bounce *b, struct hd__bounce_queue *q, st
     return rc ? rc : 1;
 }
 
-/* 1 where the transport is through with it. */
+/* 1 when all requests of the slot are completed. */
 static int32_t test_requests(const struct hd__bounce *b, struct hd__bounce_slot *slot, struct hd_error *err)
 {
     struct hd__progress_thread *thread = b->path.transports->progress_thread;

@@ -1,6 +1,6 @@
-/* A collective along a dim that is not the outermost is one call for each outer index: there each piece is
- * contiguous. An all_to_all is one call on blocks: packed along the dim that is split, unpacked along the one that
- * is joined. A step around a ring is a message to the next member and one from the member before. */
+/* A collective along an inner dim is one call for each outer index, whose blocks are contiguous. An all_to_all is
+ * one call on blocks, packed along the dim that is split and unpacked along the one that is joined. A ring shift is
+ * a message to the next member and one from the previous. */
 #include "runtime/exec/comm_op/internal.h"
 
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static uint32_t coll_of(uint16_t op)
     }
 }
 
-/* Elements before and from dim `dim` of an operand: [outer, dim...]. */
+/* Elements before dim `dim` of an operand, and from it on: [outer, inner]. */
 static void split_at(const struct hd_program *p, const struct hd__tensor *t, uint16_t dim, int64_t *outer,
                      int64_t *inner)
 {
@@ -57,14 +57,6 @@ static struct hd__block_layout permute_of(const struct hd_program *p, hd_tensor 
     return s;
 }
 
-/* The same on all members: the operation's number; across stages, which number their own, a hash of its tensor's
- * name. */
-static uint64_t tag_of(const struct hd_program *p, const struct hd__instr *i)
-{
-    const char *name = hd__tensor_const(p, i->out[0])->name;
-    return i->axes & HD_AXIS_BIT(HD_AXIS_PP) ? hd__hash(name, strlen(name), 0) & INT32_MAX : i->id;
-}
-
 struct hd__coll_calls hd__exec_coll_calls(const struct hd_program *p, const struct hd__instr *i, int32_t n)
 {
     const struct hd__tensor *in = hd__tensor_const(p, i->in[0]), *out = hd__tensor_const(p, i->out[0]);
@@ -81,7 +73,9 @@ struct hd__coll_calls hd__exec_coll_calls(const struct hd_program *p, const stru
     calls.recv_stride = inner_out * item;
     calls.call.redop = i->redop ? i->redop : HD_SUM;
     calls.call.count = (uint64_t)(blocks ? inner_in / n : HD__MIN(inner_in, inner_out));
-    calls.call.tag = tag_of(p, i);
+    /* equal on all members: pipeline stages number their own instructions, so across these a hash of the tensor's
+     * name */
+    calls.call.tag = i->axes & HD_AXIS_BIT(HD_AXIS_PP) ? hd__hash(out->name, strlen(out->name), 0) & INT32_MAX : i->id;
     return calls;
 }
 
@@ -152,7 +146,7 @@ static void describe_for_recorder(struct hd__comm_op *x, const struct hd_program
     hd__comm_flight_hash_op(&x->flight_op);
 }
 
-/* ---- all ops of a rank */
+/* ---- engine */
 
 struct hd__comm_engine *hd__exec_comm_engine_create(struct hd__transports *transports, int64_t chunk, double timeout)
 {
@@ -204,18 +198,19 @@ int32_t hd__exec_comm_engine_pending(const struct hd__comm_engine *c)
     return c->pending;
 }
 
-/* ---- an op */
+/* ---- ops */
 
-/* In one stream a stage that sends would keep itself from what it has to send before. */
+/* In a single stream the messages of a pipeline stage would wait for each other: a deadlock. */
 static int32_t check_messages(const struct hd__comm_op *x, struct hd_error *err)
 {
     const char *use = x->group.transport->section->use;
     if (!hd__exec_comm_op_stream_ordered(x) || (x->group.transport->ops->caps & HD_COMM_INDEPENDENT_P2P))
         return HD_OK;
-    return hd_fail(err, HD_E_UNSUPPORTED,
-                   "comm-%s puts all its messages into one stream of the device, where those of a pipeline would "
-                   "wait for each other: name another transport for them, comm: {use: %s, axes: {pp: shm}}",
-                   use, use);
+    return hd_fail(
+        err, HD_E_UNSUPPORTED,
+        "comm-%s enqueues all messages in one stream of the device, where those of a pipeline would deadlock: "
+        "name another transport for them, comm: {use: %s, axes: {pp: shm}}",
+        use, use);
 }
 
 int32_t hd__exec_comm_op_create(struct hd__comm_engine *c, struct hd_program *p, const struct hd__instr *i,

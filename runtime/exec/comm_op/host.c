@@ -1,4 +1,4 @@
-/* The host's memory: the transport is called at once. And a rank that is alone in its group: a copy. */
+/* The host path: the transport is called at once. The self path: in a group of one rank, a copy. */
 #include <stdlib.h>
 
 #include "runtime/exec/comm_op/internal.h"
@@ -68,7 +68,7 @@ int32_t hd__exec_comm_op_wait_requests(struct hd__comm_op *x, double deadline, s
     return rc;
 }
 
-/* ---- the path of the host */
+/* ---- host path */
 
 static int32_t host_start(struct hd__comm_op *x, struct hd_error *err)
 {
@@ -91,7 +91,7 @@ const struct hd__comm_path_ops hd__comm_path_host = {.op_bytes = sizeof(struct h
                                                      .start = host_start,
                                                      .wait = host_wait};
 
-/* ---- alone */
+/* ---- self path */
 
 static int32_t self_start(struct hd__comm_op *x, struct hd_error *err)
 {

@@ -1,40 +1,39 @@
-/* Ops over transports that put their operations into a stream of the device (HD_COMM_STREAM_ORDERED).
+/* The stream path: transports that enqueue their operations in a stream of the device (HD_COMM_STREAM_ORDERED).
  *
- * An op begins behind an event of compute; at the wait the stream, and compute with it, follow its end: the host
- * waits for nothing. What was enqueued is watched, so that the flight recorder knows what is done, and an operation
- * that stands still on the device for longer than comm.timeout ends the job. An all_to_all is packed and unpacked by
- * kernels, on the compute stream. */
+ * An op starts after an event of the compute stream; the wait orders the compute stream behind its end, without
+ * blocking the host. Ops in flight are polled, for the flight recorder, and so that one that hangs on the device for
+ * longer than comm.timeout ends the job. Kernels on the compute stream pack and unpack an all_to_all. */
 #include <stdlib.h>
 
 #include "runtime/exec/comm_op/internal.h"
 
-/* One op, or those of a captured piece. */
+/* One op, or all of a replayed graph. */
 struct hd__stream_inflight {
     struct hd__stream_inflight *next;
     struct hd_event *ready, *done;
     const char *name;                   /* of the first operation */
-    HD__ARRAY(uint64_t) flight_numbers; /* their numbers in the recorder */
-    int32_t wait_recorded, reserved;    /* compute has come to the wait: `done` says when it is complete */
+    HD__ARRAY(uint64_t) flight_numbers; /* in the flight recorder */
+    int32_t wait_recorded, reserved;    /* `done` is recorded */
 };
 
 struct stream_path {
     struct hd__comm_path path;
     struct hd__flight *flight;
     struct hd__clock *clock;
-    struct hd__stream_inflight *head, **tail; /* under way, in order */
+    struct hd__stream_inflight *head, **tail; /* in flight, in order */
     struct hd__stream_inflight *unused;
-    double timeout, since; /* since when the first of them may run; 0: it has not begun */
+    double timeout, since; /* since: when the head's start event completed; 0: not yet */
     int32_t capturing, reserved;
 };
 
 struct stream_op {
     struct hd__comm_op op;
     struct hd__stream_inflight *inflight; /* while it is pending */
-    struct hd_event *ready, *done;        /* in a captured piece */
-    struct hd_kernel *pack, *unpack;      /* NULL: the device copies piece by piece */
+    struct hd_event *ready, *done;        /* in a capture */
+    struct hd_kernel *pack, *unpack;      /* NULL: one device copy for each run */
 };
 
-/* ---- what is watched */
+/* ---- ops in flight */
 
 static void free_list(const struct stream_path *s, struct hd__stream_inflight *w)
 {
@@ -96,7 +95,7 @@ static void complete_head(struct stream_path *s, double now, int32_t code)
     s->path.under_way--;
 }
 
-/* HD_E_TIMEOUT where the first of what is under way has been on the device for too long. */
+/* HD_E_TIMEOUT where the oldest op has run on the device for longer than comm.timeout. */
 static int32_t stream_progress(struct hd__comm_path *path, struct hd_error *err)
 {
     struct stream_path *s = (struct stream_path *)path;
@@ -116,18 +115,18 @@ static int32_t stream_progress(struct hd__comm_path *path, struct hd_error *err)
     }
     if (rc < 0 || s->since == 0 || now < s->since + s->timeout)
         return HD__MIN(rc, HD_OK);
-    rc = hd_fail(err, HD_E_TIMEOUT,
-                 "%s%s: on the device for %.0f s (comm.timeout) without coming to an end: is another rank "
-                 "somewhere else?",
-                 s->head->name, s->head->flight_numbers.count > 1 ? ", or one that follows it" : "", s->timeout);
+    rc = hd_fail(
+        err, HD_E_TIMEOUT,
+        "%s%s: not finished after %.0f s (comm.timeout) on the device: check that all ranks are alive and run the "
+        "same operations",
+        s->head->name, s->head->flight_numbers.count > 1 ? ", or one that follows it" : "", s->timeout);
     complete_head(s, now, rc);
     return rc;
 }
 
 /* ---- packing */
 
-/* Blocks where the transport reaches them, and how they are filled or emptied: [outer, n, inner] <-> [n, outer, inner]
- * is a copy whose dims stand in another order. */
+/* Allocates the blocks in device memory and prepares the permuting copy [outer, n, inner] <-> [n, outer, inner]. */
 static int32_t prepare_blocks(const struct hd__comm_op *x, struct hd__block_layout *s, struct hd_kernel **kernel,
                               struct hd_error *err)
 {
@@ -176,7 +175,7 @@ static void release_blocks(const struct hd__device *d, struct hd__block_layout *
         d->ops->free(d->handle, HD_MEM_DEVICE, s->blocks);
 }
 
-/* ---- an op */
+/* ---- ops */
 
 static int32_t stream_prepare(struct hd__comm_op *op, struct hd_error *err)
 {
@@ -224,9 +223,8 @@ static int32_t stream_start(struct hd__comm_op *op, struct hd_error *err)
     return rc ? rc : hd__exec_comm_op_post(op, err);
 }
 
-/* Orders compute behind the end of the op: later launches start when it is complete. The transport says done when its
- * operations are in the stream; from then on the stream waits for them, and what it is given earlier does not. So they
- * are asked for here. */
+/* Orders compute behind the op. The transport completes a request when its operations are enqueued, and only what
+ * the stream gets after that runs after them: so the requests are waited for before the event is recorded. */
 static int32_t stream_wait(struct hd__comm_op *op, double deadline, struct hd_error *err)
 {
     struct stream_op *x = (struct stream_op *)op;
@@ -248,7 +246,7 @@ static void stream_cancel(struct hd__comm_op *op, double deadline)
     }
 }
 
-/* ---- captured pieces */
+/* ---- graph capture */
 
 void hd__exec_comm_ops_set_capturing(struct hd__comm_op *const *ops, uint32_t n, int32_t on)
 {
@@ -278,7 +276,7 @@ int32_t hd__exec_comm_ops_end_replay(struct hd__comm_op *const *ops, struct hd__
     return d->ops->record(d->handle, inflight->done, HD_STREAM_COMPUTE, err);
 }
 
-/* ---- life */
+/* ---- the path */
 
 static void stream_free(struct hd__comm_path *path)
 {

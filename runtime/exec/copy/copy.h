@@ -1,5 +1,6 @@
-/* runtime/exec/copy: the memories of a rank beside the main one, and copies between these and the main one beside the
- * compute thread: what the instructions of the streams IN and OUT start and their waits end. One thread calls. */
+/* runtime/exec/copy: the memories of a rank besides the arena (host pool, file), and asynchronous copies between
+ * these and the arena: instructions of the streams IN and OUT start them, and their waits end them. One thread
+ * calls. */
 #ifndef HD_RUNTIME_EXEC_COPY_COPY_H
 #define HD_RUNTIME_EXEC_COPY_COPY_H
 
@@ -8,17 +9,16 @@
 
 /* ---- memories */
 
-struct hd__host_pools { /* of one rank, beside the main one */
+struct hd__host_pools { /* of one rank */
     void *base[HD__MEM_COUNT];
     int64_t bytes[HD__MEM_COUNT];
     int file; /* -1: none */
 };
 
-/* Every page is there before the first step. The memory is zero already, so one byte of each is enough. */
+/* Prefaults every page of memory that is zero, by writing a byte of each. */
 void hd__exec_touch_pages(char *memory, int64_t bytes);
-/* Maps what the program asks for, zeroed, and says in p->shift where it is. A file is mapped as well, so that
- * checkpoints see it as memory; it has no name and is gone with the process. Host memory under a device with streams is
- * pinned. */
+/* Maps the pools of the program, zeroed, and sets p->arena_base. The file is unlinked, and mapped too, so that
+ * checkpoints access it as memory. Host memory under a device with streams is pinned. */
 int32_t hd__exec_host_pools_open(struct hd_program *p, void *arena, const struct hd__device *device,
                                  struct hd__host_pools *memories, struct hd_error *err);
 void hd__exec_host_pools_close(struct hd__host_pools *memories, const struct hd__device *device);
@@ -27,45 +27,45 @@ void hd__exec_host_pools_close(struct hd__host_pools *memories, const struct hd_
 
 struct hd__copy_engine;
 
-/* Stays as it is from its start to its wait. */
+/* Unchanged from its start to its wait. */
 struct hd__copy_op {
     struct hd__copy_engine *engine;
-    void *main;      /* in the main memory */
-    void *other;     /* in host memory; NULL: in the engine's file */
+    void *main;      /* in the arena */
+    void *other;     /* in the host pool; NULL: in the engine's file */
     int64_t offset;  /* offset in the file */
-    int64_t bytes;   /* for a file: padded to whole pages by whoever planned both ends */
-    int32_t out;     /* 1: out of the main memory */
+    int64_t bytes;   /* for a file: whole pages, since memory planning padded both ends */
+    int32_t out;     /* 1: out of the arena */
     uint32_t ticket; /* written by start */
-    /* of a device with streams */
-    struct hd_event *done;    /* compute's place at the start, then the end of the copy */
+    /* under a device with streams */
+    struct hd_event *done;    /* the compute stream at the start, then the end of the copy */
     struct hd__copy_op *next; /* file_offload.c */
     int32_t under_way, reserved;
 };
 
 struct hd__copy_engine_ops {
     const char *name;
-    int32_t capturable, reserved; /* a copy is enqueued on the device as a whole */
+    int32_t capturable, reserved; /* copies are enqueued on the device as a whole */
     int32_t (*start)(struct hd__copy_op *copy, struct hd_error *err);
-    /* Until it is complete, or compute is ordered behind its end; `deadline` is of hd__now(). */
+    /* Waits until it is complete, or orders later compute behind it; `deadline`: of hd__now(). */
     int32_t (*wait)(struct hd__copy_op *copy, double deadline, struct hd_error *err);
-    /* A bounded piece of what is under way: 1 if anything moved, 0 if not, or an error. NULL: it moves by itself. */
+    /* A bounded step: 1 if anything moved, 0 if not, or an error. NULL: needs no calls. */
     int32_t (*progress)(struct hd__copy_engine *engine, struct hd_error *err);
-    void (*close)(struct hd__copy_engine *engine); /* waits for what is under way */
+    void (*close)(struct hd__copy_engine *engine); /* waits for copies in flight */
 };
 
-/* How one of the memories is reached; its state begins with this. */
+/* Base of an engine's state. */
 struct hd__copy_engine {
     const struct hd__copy_engine_ops *ops;
 };
 
-/* threads.c: a thread a direction, for host memory and a file (-1: none). The reference. */
+/* threads.c: one thread for each direction, for host memory and a file (-1: none). The reference. */
 int32_t hd__exec_copy_threads_open(int file, struct hd__copy_engine **engine, struct hd_error *err);
 /* uring.c: a file by io_uring. HD_E_UNSUPPORTED where heddle was built without liburing, or the kernel has none. */
 int32_t hd__exec_copy_uring_open(int file, struct hd__copy_engine **engine, struct hd_error *err);
-/* stream.c: host memory under a device with streams, which copies it itself. */
+/* stream.c: host memory under a device with streams, by its asynchronous copies. */
 struct hd__copy_engine *hd__exec_copy_stream_create(const struct hd__device *d);
-/* file_offload.c: the memory of a device with streams and the file of *engine, which is its own from here on and which
- * it stands in for, also where it fails. `chunk`: bytes, a multiple of a page. */
+/* file_offload.c: the file of *engine under a device with streams. Takes over *engine and replaces it, also on failure.
+ * `chunk`: bytes, a multiple of a page. */
 int32_t hd__exec_file_offload_open(const struct hd__device *d, int64_t chunk, struct hd__copy_engine **engine,
                                    struct hd_error *err);
 

@@ -1,9 +1,8 @@
-/* Copies between the memory of a device with streams and the file of offloaded state.
+/* File offload: copies between the memory of a device with streams and the file of offloaded state.
  *
- * Files are read and written from pinned memory by the engine that has the file, the device copies between that and its
- * own: in chunks, each direction with slots of its own, so that the disk and the device work at once. Out: device ->
- * slot -> file. In: file -> slot -> device. A copy begins behind what compute was given so far; the wait ends when the
- * file has it, or when compute is ordered behind the last chunk that came from there. */
+ * Chunks go through pinned slots, device -> slot -> file or file -> slot -> device, with slots for each direction,
+ * so that the disk and the device work at the same time. A copy starts after the compute enqueued so far; the wait
+ * ends when the file has all of it, or when compute is ordered behind the last chunk. */
 #include "runtime/exec/copy/copy.h"
 
 #include <stdlib.h>
@@ -16,26 +15,26 @@ struct slot {
     struct hd__copy_op *of;
     struct hd__copy_op file; /* between the slot and the file */
     struct hd_event *moved;  /* the device's copy is done */
-    int64_t at;              /* bytes of `of` before this chunk */
+    int64_t at;              /* offset of the chunk in `of` */
 };
 
 struct direction {
-    struct hd__copy_op *head, **tail; /* under way, in order */
-    struct hd__copy_op *next;         /* whose next chunk begins next; NULL: all have begun */
-    int64_t at;                       /* bytes of it that have begun */
-    uint64_t begun, half, done;       /* chunks, since the beginning; half: the file's turn (out), the device's (in) */
+    struct hd__copy_op *head, **tail; /* in flight, in order */
+    struct hd__copy_op *next;         /* the first with chunks to start, or NULL */
+    int64_t at;                       /* bytes of it that are started */
+    uint64_t begun, half, done;       /* chunks since the start; half: past the device (out) or the file (in) */
     struct slot slot[SLOTS];
 };
 
 struct file_offload {
     struct hd__copy_engine engine;
     const struct hd__device *device;
-    struct hd__copy_engine *file; /* its own */
+    struct hd__copy_engine *file; /* owned */
     int64_t chunk;
-    struct direction direction[2]; /* [1]: out of the device's memory */
+    struct direction direction[2]; /* [1]: out of device memory */
 };
 
-/* ---- a chunk */
+/* ---- chunks */
 
 static int32_t device_copy(const struct file_offload *s, struct slot *slot, struct hd_error *err)
 {
@@ -49,7 +48,7 @@ static int32_t device_copy(const struct file_offload *s, struct slot *slot, stru
     return rc ? rc : d->ops->record(d->handle, slot->moved, stream, err);
 }
 
-/* 1 when the file has, or gave, what is in a slot. */
+/* 1 when the file engine is done with the slot, 0 if not yet, or an error. */
 static int32_t file_done(struct slot *slot, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
@@ -155,12 +154,12 @@ static int32_t offload_wait(struct hd__copy_op *copy, double deadline, struct hd
         hd__comm_backoff(idle);
         if (idle % 64 == 63 && hd__now() > deadline)
             return hd_fail(err, HD_E_TIMEOUT,
-                           "a copy between the device and the file of offloaded state is not done before the deadline");
+                           "a copy between the device and the offload file did not finish before the deadline");
     }
     return copy->out ? HD_OK : d->ops->follow(d->handle, HD_STREAM_COMPUTE, copy->done, err);
 }
 
-/* ---- life */
+/* ---- the engine */
 
 static void offload_close(struct hd__copy_engine *engine)
 {

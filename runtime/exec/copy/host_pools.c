@@ -1,4 +1,4 @@
-/* The memories beside the main one: host memory, and a file without a name. */
+/* Host pools: host memory and an unlinked file, besides the arena. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "runtime/exec/copy/copy.h"
 
-/* Without O_TMPFILE (NFS, overlays of old kernels) a name lives for a moment. */
+/* Without O_TMPFILE (NFS, overlays of old kernels) the file has a name for a moment. */
 static int open_unnamed_file(const char *folder, int flags)
 {
     char name[4096];
@@ -24,14 +24,15 @@ static int open_unnamed_file(const char *folder, int flags)
     return file;
 }
 
-/* Past the page cache where the file system can: the state is larger than what it would be kept for. */
+/* O_DIRECT where the file system has it: the state is larger than the page cache. */
 static int32_t open_file(const char *folder, int64_t bytes, int *file, struct hd_error *err)
 {
     int fd = open_unnamed_file(folder, O_DIRECT);
     if (fd < 0 && errno == EINVAL)
         fd = open_unnamed_file(folder, 0);
     if (fd < 0)
-        return hd_fail(err, HD_E_IO, "no file for offloaded state in %s (offload.path): %s", folder, strerror(errno));
+        return hd_fail(err, HD_E_IO, "cannot create the offload file in %s (offload.path): %s", folder,
+                       strerror(errno));
     if (fallocate(fd, 0, 0, bytes) && (errno != EOPNOTSUPP || ftruncate(fd, bytes))) {
         int why = errno;
         close(fd);
@@ -42,7 +43,7 @@ static int32_t open_file(const char *folder, int64_t bytes, int *file, struct hd
     return HD_OK;
 }
 
-/* Memory that the device copies from and to beside its kernels. */
+/* Pinned memory for asynchronous copies. */
 static int32_t alloc_pinned(const struct hd__device *d, struct hd__host_pools *m, int64_t bytes, struct hd_error *err)
 {
     int32_t rc = hd__exec_device_alloc_pinned(d, (size_t)bytes, &m->base[HD__MEM_HOST], err);

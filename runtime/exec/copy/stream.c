@@ -1,4 +1,4 @@
-/* Pinned host memory and a device with streams: one copy in the stream of its direction. */
+/* The stream engine: pinned host memory, one asynchronous copy in the stream of its direction. */
 #include <stdlib.h>
 
 #include "runtime/exec/copy/copy.h"

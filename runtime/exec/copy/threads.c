@@ -1,4 +1,4 @@
-/* A thread a direction, and who takes which copy. See copy_engine.h. */
+/* The thread engine: one thread for each direction. See copy.h. */
 #include "runtime/exec/copy/copy.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ struct copy_thread { /* one direction */
     uint32_t first;
     uint32_t started, finished; /* tickets are 1, 2, ... */
     int32_t running, stop;
-    struct hd_error error; /* of the first that failed */
+    struct hd_error error; /* the first */
 };
 
 struct thread_engine {
@@ -24,11 +24,13 @@ struct thread_engine {
     int file;
 };
 
-/* ---- the work */
+/* ---- copies */
 
-static int32_t copy_file(int file, const struct hd__copy_op *c, struct hd_error *err)
+static int32_t run_copy(int file, const struct hd__copy_op *c, struct hd_error *err)
 {
-    for (int64_t done = 0; done < c->bytes;) {
+    if (c->other)
+        memcpy(c->out ? c->other : c->main, c->out ? c->main : c->other, (size_t)c->bytes);
+    for (int64_t done = 0; done < c->bytes && !c->other;) {
         char *at = (char *)c->main + done;
         size_t left = (size_t)(c->bytes - done);
         ssize_t n = c->out ? pwrite(file, at, left, c->offset + done) : pread(file, at, left, c->offset + done);
@@ -40,14 +42,6 @@ static int32_t copy_file(int file, const struct hd__copy_op *c, struct hd_error 
                            n ? strerror(errno) : "it is shorter than planned");
         done += n;
     }
-    return HD_OK;
-}
-
-static int32_t run_copy(const struct thread_engine *engine, const struct hd__copy_op *c, struct hd_error *err)
-{
-    if (!c->other)
-        return copy_file(engine->file, c, err);
-    memcpy(c->out ? c->other : c->main, c->out ? c->main : c->other, (size_t)c->bytes);
     return HD_OK;
 }
 
@@ -66,7 +60,7 @@ static void *copy_thread_main(void *user)
         if (l->first == l->queue.count)
             l->first = l->queue.count = 0;
         pthread_mutex_unlock(&l->lock);
-        int32_t rc = run_copy(l->of, &c, &why);
+        int32_t rc = run_copy(l->of->file, &c, &why);
         pthread_mutex_lock(&l->lock);
         if (rc && !l->error.code)
             l->error = why;
@@ -77,7 +71,7 @@ static void *copy_thread_main(void *user)
     return NULL;
 }
 
-/* ---- a thread */
+/* ---- threads */
 
 static int32_t start_thread(struct thread_engine *engine, struct copy_thread *l, struct hd_error *err)
 {
@@ -92,7 +86,7 @@ static int32_t start_thread(struct thread_engine *engine, struct copy_thread *l,
     pthread_condattr_destroy(&monotonic);
     rc = pthread_create(&l->thread, NULL, copy_thread_main, l);
     l->running = !rc;
-    return rc ? hd_fail(err, HD_E_IO, "no thread for copies between memories: %s", strerror(rc)) : HD_OK;
+    return rc ? hd_fail(err, HD_E_IO, "offload: cannot create a copy thread: %s", strerror(rc)) : HD_OK;
 }
 
 static void stop_thread(struct copy_thread *l)
@@ -137,7 +131,7 @@ static int32_t threads_wait(struct hd__copy_op *copy, double deadline, struct hd
     while ((int32_t)(l->finished - copy->ticket) < 0 && !rc)
         if (pthread_cond_timedwait(&l->done, &l->lock, &until) == ETIMEDOUT &&
             (int32_t)(l->finished - copy->ticket) < 0)
-            rc = hd_fail(err, HD_E_TIMEOUT, "a copy between memories is not done before the deadline");
+            rc = hd_fail(err, HD_E_TIMEOUT, "offload: a copy did not finish before the deadline");
     if (!rc && l->error.code) {
         *err = l->error;
         rc = l->error.code;

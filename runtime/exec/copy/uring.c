@@ -1,5 +1,4 @@
-/* A file by io_uring: reads and writes are under way while the compute thread computes, and no thread is woken for
- * them. */
+/* The io_uring engine: reads and writes of the offload file in flight without threads of their own. */
 #include "runtime/exec/copy/copy.h"
 
 #include <errno.h>
@@ -10,7 +9,7 @@
 #include <liburing.h>
 
 #define ENTRIES 64
-#define MAX_REQUEST_BYTES (INT64_C(1) << 26) /* one request; more are told in several */
+#define MAX_REQUEST_BYTES (INT64_C(1) << 26) /* larger copies are several requests */
 
 struct request {
     struct hd__copy_op copy;
@@ -26,7 +25,7 @@ struct uring_engine {
     uint32_t in_flight;
 };
 
-/* The next part of a request. */
+/* Submits the next part of a request. */
 static int32_t submit(struct uring_engine *u, uint32_t index, struct hd_error *err)
 {
     struct request *r = &u->requests.at[index];
@@ -34,7 +33,7 @@ static int32_t submit(struct uring_engine *u, uint32_t index, struct hd_error *e
     unsigned n = (unsigned)HD__MIN(r->copy.bytes - r->done, MAX_REQUEST_BYTES);
     int rc;
     if (!sqe)
-        return hd_fail(err, HD_E_IO, "the ring of io_uring is full");
+        return hd_fail(err, HD_E_IO, "offload: the submission queue of io_uring is full");
     if (r->copy.out)
         io_uring_prep_write(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.offset + r->done));
     else
@@ -44,12 +43,12 @@ static int32_t submit(struct uring_engine *u, uint32_t index, struct hd_error *e
         rc = io_uring_submit(&u->ring);
     } while (rc == -EINTR || rc == -EAGAIN);
     if (rc < 0)
-        return hd_fail(err, HD_E_IO, "io_uring refuses a request: %s", strerror(-rc));
+        return hd_fail(err, HD_E_IO, "offload: io_uring_submit: %s", strerror(-rc));
     u->in_flight++;
     return HD_OK;
 }
 
-/* Takes one completion; a short one goes on with what is left. */
+/* Handles one completion; after a short one the rest is submitted. */
 static int32_t wait_completion(struct uring_engine *u, double deadline, struct hd_error *err)
 {
     double left = deadline - hd__now();
@@ -62,7 +61,7 @@ static int32_t wait_completion(struct uring_engine *u, double deadline, struct h
     if (rc == -EINTR)
         return HD_OK;
     if (rc < 0)
-        return hd_fail(err, rc == -ETIME ? HD_E_TIMEOUT : HD_E_IO, "waiting for offloaded state: %s", strerror(-rc));
+        return hd_fail(err, rc == -ETIME ? HD_E_TIMEOUT : HD_E_IO, "offload: waiting for io_uring: %s", strerror(-rc));
     uint32_t index = (uint32_t)io_uring_cqe_get_data64(cqe);
     struct request *r = &u->requests.at[index];
     int got = cqe->res;
@@ -129,7 +128,7 @@ int32_t hd__exec_copy_uring_open(int file, struct hd__copy_engine **engine, stru
     int rc = io_uring_queue_init(ENTRIES, &u->ring, 0);
     if (rc < 0) {
         free(u);
-        return hd_fail(err, HD_E_UNSUPPORTED, "the kernel gives no io_uring (%s)", strerror(-rc));
+        return hd_fail(err, HD_E_UNSUPPORTED, "the kernel has no io_uring (%s)", strerror(-rc));
     }
     u->engine.ops = &uring_ops;
     u->file = file;

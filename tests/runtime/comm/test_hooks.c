@@ -25,7 +25,7 @@ static int broken_calls_are_refused(struct rank *rank)
     struct hd_comm_call call[8] = {sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4),
                                    sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4)};
     static const char *const says[] = {
-        "no such collective", "no such dtype", "no such reduction",  "the root is no member",
+        "unknown collective", "unknown dtype", "unknown reduction",  "the root is not a member",
         "a buffer is NULL",   "not aligned",   "cannot be in place", NULL};
     hd_request request, other;
     call[0].coll = 40;
@@ -43,7 +43,7 @@ static int broken_calls_are_refused(struct rank *rank)
         EXPECT(rank->ops->collective(group, &call[i], &request, &err) == HD_E_INVALID && strstr(err.message, says[i]),
                "%d: %s", i, err.message);
     EXPECT(rank->ops->send(group, rank->size, 0, hook_data[0], 4, &request, &err) == HD_E_INVALID &&
-               strstr(err.message, "no member"),
+               strstr(err.message, "not a member"),
            "%s", err.message);
     /* A buffer that is read by one that is under way may be read by another, but not written. */
     EXPECT(!rank->ops->collective(group, &call[7], &request, &err), "%s", err.message);
@@ -73,7 +73,7 @@ static int a_touched_buffer_is_named(struct rank *rank)
         hook_data[0][1999] = 3;
     code = rank->ops->wait(rank->comm, request, hd__now() + rank->timeout, &err);
     EXPECT(code == (rank->rank == 1 ? HD_E_INVALID : HD_OK), "%d: %s", code, err.message);
-    EXPECT(rank->rank != 1 || strstr(err.message, "was changed while it was under way"), "%s", err.message);
+    EXPECT(rank->rank != 1 || strstr(err.message, "send buffer was changed before it completed"), "%s", err.message);
     EXPECT(!hd__store_barrier(rank->store, "end", hd__now() + 20, &err), "%s", err.message);
     return 0;
 }

@@ -64,8 +64,8 @@ static const struct {
     const char *text, *message;
 } bad[] = {
     {"", "t.json:1:1: "},
-    {"[1]", "t.json:1:1: this is no tuning file"},
-    {"{\"heddle_tuning\": 2, \"rules\": []}", "t.json:1:1: this is no tuning file"},
+    {"[1]", "t.json:1:1: not a tuning file"},
+    {"{\"heddle_tuning\": 2, \"rules\": []}", "t.json:1:1: not a tuning file"},
     {"{\"heddle_tuning\": 1}", "rules: a list is wanted"},
     {"{\"heddle_tuning\": 1, \"rules\": 5}", "t.json:1:31: rules: a list is wanted"},
     {"{\"heddle_tuning\": 1, \"rules\": [], \"more\": 1}", "t.json:1:35: unknown key more"},

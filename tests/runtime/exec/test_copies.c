@@ -183,7 +183,7 @@ START_TEST(memories)
     p->file_folder = "/nowhere/at/all";
     ck_assert_int_eq(hd__exec_host_pools_open(p, arena, &device, &m, &err), HD_E_IO);
     ck_assert_str_eq(err.message,
-                     "no file for offloaded state in /nowhere/at/all (offload.path): No such file or directory");
+                     "cannot create the offload file in /nowhere/at/all (offload.path): No such file or directory");
     hd__program_free(p);
 }
 END_TEST

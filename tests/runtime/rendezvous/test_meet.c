@@ -63,7 +63,7 @@ START_TEST(who_does_not_belong)
     struct hd_error err = HD_ERROR_INIT;
     pid_t stranger = join(7, 1.5), twice[2] = {join(1, 1.5), join(1, 1.5)};
     ck_assert_int_eq(host(3, 1, &err), HD_E_TIMEOUT);
-    ck_assert_msg(strstr(err.message, "rank 2 did not come to the rendezvous of job test-meet") != NULL, "%s",
+    ck_assert_msg(strstr(err.message, "rank 2 did not join the rendezvous of job test-meet") != NULL, "%s",
                   err.message);
     ended(stranger, 2);
     int codes = 0, status;
@@ -83,7 +83,7 @@ START_TEST(nobody)
     ck_assert_int_eq(hd__store_discovery_find(id, 1, &port, secret, hd__now() + 0.1, &err), HD_E_TIMEOUT);
     ck_assert_msg(strstr(err.message, "rank 0 of job test-meet") != NULL, "%s", err.message);
     ck_assert_int_eq(host(9, 0.1, &err), HD_E_TIMEOUT);
-    ck_assert_msg(strstr(err.message, "rank 1 and others did not come") != NULL, "%s", err.message);
+    ck_assert_msg(strstr(err.message, "rank 1 and others did not join") != NULL, "%s", err.message);
 }
 END_TEST
 
