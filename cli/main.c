@@ -74,8 +74,9 @@ static int wants_help(int argc, char **argv)
     return 0;
 }
 
-/* Threads of a kernel that is done wait for each other: briefly awake, then asleep, so that a core which another process
- * needs is not burnt. libgomp reads this when the first plugin that uses it is loaded; whoever sets it keeps his own. */
+/* Threads of a kernel that is done wait for each other: briefly awake, then asleep, so that a core which another
+ * process needs is not burnt. libgomp reads this when the first plugin that uses it is loaded; whoever sets it keeps
+ * his own. */
 static void limit_omp_spinning(void)
 {
     if (!getenv("OMP_WAIT_POLICY"))

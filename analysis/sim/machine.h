@@ -29,7 +29,8 @@ struct hd__sim_kernels {
                     const struct hd_operand *out, struct hd_error *err);
 };
 
-/* Something that took time: compute, or the transfer of an asynchronous instruction, from when all its members were there. */
+/* Something that took time: compute, or the transfer of an asynchronous instruction, from when all its members were
+ * there. */
 struct hd__sim_span {
     const struct hd__instr *instr;
     double start, end; /* seconds */

@@ -1,5 +1,6 @@
-/* core/base/dtype: a dtype's columns beside its row in HD_DTYPES (heddle/types.h). All that depends on a dtype outside
- * of plugins reads them, so a new dtype is a row there, a row here, and kernels. A row without columns does not compile. */
+/* core/base/dtype: a dtype's columns beside its row in HD_DTYPES (heddle/types.h). All that depends on a dtype
+ * outside of plugins reads them, so a new dtype is a row there, a row here, and kernels. A row without columns does
+ * not compile. */
 #ifndef HD_CORE_BASE_DTYPE_H
 #define HD_CORE_BASE_DTYPE_H
 

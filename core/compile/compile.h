@@ -1,7 +1,8 @@
 /* core/compile: the composition root. It alone knows both plugins and programs.
  *
  *     job + registry -> open model and optimizer -> for each pipeline stage:
- *     build -> layout -> autodiff -> place -> lower -> transform (strategies) -> fuse -> schedule -> memory -> verify */
+ *     build -> layout -> autodiff -> place -> lower -> transform (strategies) -> fuse -> schedule -> memory -> verify
+ */
 #ifndef HD_CORE_COMPILE_COMPILE_H
 #define HD_CORE_COMPILE_COMPILE_H
 
@@ -35,21 +36,21 @@ struct hd__compiled {
     int32_t n_stages;
     struct hd_program **stage; /* by pp coordinate */
     double seconds;            /* that compilation took */
-    struct hd_program
-        *override_program; /* tests of faults: one rank, `odd_rank`, runs this program, which is lent; else NULL */
+    /* tests of faults: one rank, `odd_rank`, runs this program, which is lent; else NULL */
+    struct hd_program *override_program;
     int32_t override_rank, reserved;
 };
 
 /* Finds a component and parses its section of the job. */
 int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
                            struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err);
-/* A plug-in's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job; any other the
- * section's. Strategies are addressed by name: "strategies.zero.bucket is ...". */
+/* A plug-in's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job; any
+ * other the section's. Strategies are addressed by name: "strategies.zero.bucket is ...". */
 int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struct hd_error *err);
 
-/* What hd__exec_compile of runtime/exec/select.h is made of: a frame, in which it chooses device, checkpoints and transports; then the program of
- * every stage, by plug-ins that this opens. A fault leaves a frame that can be finished. The job must be resolved for the number of
- * ranks; job, plugins and host outlive it. */
+/* What hd__exec_compile of runtime/exec/select.h is made of: a frame, in which it chooses device, checkpoints and
+ * transports; then the program of every stage, by plug-ins that this opens. A fault leaves a frame that can be
+ * finished. The job must be resolved for the number of ranks; job, plugins and host outlive it. */
 struct hd__compiled *hd__compiled_new(struct hd__job *job, struct hd__plugins *plugins, const struct hd_host *host);
 void hd__compiled_finish(struct hd__compiled *c);
 /* Fills in what plug-ins build and edit programs with. */
@@ -58,8 +59,8 @@ void hd__compile_fill_host(struct hd_host *host);
 #define HD__COMPILE_LOGITS 1 /* the eval section leaves the logits behind (hd_program.kept_logits) */
 /* Gradients of weights stay where the schedule has them, and do not sink into waits. */
 #define HD__COMPILE_KEEP_WEIGHT_ORDER 2
-/* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are made though the device does not want them, which device
- * cpu's reference kernels can run; and that are left out though it does. */
+/* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are made though the device does not want them, which
+ * device cpu's reference kernels can run; and that are left out though it does. */
 #define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)
 #define HD__COMPILE_NO_FUSE(sets) ((uint32_t)(sets) << 16)
 int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_error *err);

@@ -3,7 +3,8 @@
 
 #include "core/program/fusion.h"
 
-/* A plugin with abi_minor 0 says by capability bits which fused ops it has. HD_DEVICE_ADDS_ONCE stays: it is of no op. */
+/* A plugin with abi_minor 0 says by capability bits which fused ops it has. HD_DEVICE_ADDS_ONCE stays: it is of no
+ * op. */
 static const struct {
     uint32_t set;
     uint64_t cap;

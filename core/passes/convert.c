@@ -110,7 +110,8 @@ static int target_is_ready(const struct hd__placer *w, hd_tensor t, uint32_t ope
     return 1;
 }
 
-/* Which axis leaves next: a minor-most one; those that end as R or P first, then all_to_alls whose target is settled. */
+/* Which axis leaves next: a minor-most one; those that end as R or P first, then all_to_alls whose target is
+ * settled. */
 static int32_t next_to_gather(const struct hd__placer *w, hd_tensor t, uint32_t open, uint32_t change,
                               const uint16_t *goal)
 {
@@ -193,8 +194,8 @@ static int has_placement(const struct hd__placer *w, const struct hd__tensor *t,
     return 1;
 }
 
-/* A conversion of the same value that is there already, in this block. The backward may use one of the forward only where
- * that is no larger than the original: an all_gather is done again (Megatron's choice). */
+/* A conversion of the same value that is there already, in this block. The backward may use one of the forward only
+ * where that is no larger than the original: an all_gather is done again (Megatron's choice). */
 static hd_tensor find_conversion(struct hd__placer *w, hd_tensor t, const uint16_t *goal)
 {
     struct hd_program *p = w->p;

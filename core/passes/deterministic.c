@@ -1,14 +1,18 @@
-/* Sums whose order no mesh changes. The micro-batches of a step stand in one row: data rank r has its share of them in one
- * piece, r A to (r + 1) A. Gradients and losses are added in the binary tree over that row: first within a rank, where a tree
- * of adds takes the place of accumulating, then between ranks, as heddle/comm.h has it of every transport. So the tree is
- * the same however many data ranks there are, as long as there are powers of two of everything.
+/* Sums whose order no mesh changes. The micro-batches of a step stand in one row: data rank r has its share of them
+ * in one piece, r A to (r + 1) A. Gradients and losses are added in the binary tree over that row: first within a
+ * rank, where a tree of adds takes the place of accumulating, then between ranks, as heddle/comm.h has it of every
+ * transport. So the tree is the same however many data ranks there are, as long as there are powers of two of
+ * everything.
  *
- * A parameter that two blocks use (tied embeddings) has a tree for each of them, since they may be on two pipeline stages: a
- * strategy sums both over all data ranks, and then adds them. A sum of two has no order.
+ * A parameter that two blocks use (tied embeddings) has a tree for each of them, since they may be on two pipeline
+ * stages: a strategy sums both over all data ranks, and then adds them. A sum of two has no order.
  *
- *   hd__exact_partition   a step without a pipeline becomes one stage's actions: every micro-batch has its own instructions
+ *   hd__exact_partition   a step without a pipeline becomes one stage's actions: every micro-batch has its own
+ *                         instructions
  *   hd__exact_sums        accum, accum, ... -> adds, and one accum
- *   hd__exact_reduce      gradients travel as they are, and their norm is summed so that no order changes it: HD_OP_SUMSQ */
+ *   hd__exact_reduce      gradients travel as they are, and their norm is summed so that no order changes it:
+ *                         HD_OP_SUMSQ
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -36,9 +40,9 @@ void hd__exact_partition(struct hd_program *p)
     free(chunk_of_block);
 }
 
-/* ---- trees within a rank
- * The nodes on the left edge of a tree lie in the accumulator itself: the first micro-batch's leaf begins it, and every other
- * one adds its right half. Halves that wait are as many as the tree has levels, less one. */
+/* ---- trees within a rank The nodes on the left edge of a tree lie in the accumulator itself: the first
+ * micro-batch's leaf begins it, and every other one adds its right half. Halves that wait are as many as the tree
+ * has levels, less one. */
 
 enum { IN_ACCUMULATOR = UINT32_MAX };
 

@@ -1,7 +1,7 @@
-/* Peepholes. Before all others the loss (fuse_loss_head.c). Then: a gradient accumulates where it is made. accum(view <- t),
- * where t is made by an op that can accumulate and is used by nothing else, becomes that op writing into the view with
- * HD_ATTR_ACCUMULATE. Then sums of activations' gradients, first writes, and pairs that have a fused op
- * (fuse_patterns.c). */
+/* Peepholes. Before all others the loss (fuse_loss_head.c). Then: a gradient accumulates where it is made.
+ * accum(view <- t), where t is made by an op that can accumulate and is used by nothing else, becomes that op
+ * writing into the view with HD_ATTR_ACCUMULATE. Then sums of activations' gradients, first writes, and pairs that
+ * have a fused op (fuse_patterns.c). */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
@@ -50,8 +50,8 @@ static int adds_once(const struct hd_program *p, const struct hd__instr *maker)
     return maker->op == HD_OP_EINSUM && p->fusions & hd__fusion_rows(HD__FUSE_ADDS_ONCE);
 }
 
-/* With exact sums an accumulator is a node of a tree: nothing may be added to it before it is a whole leaf. Only a product
- * can do so itself, or the first leaf, which finds zeros. */
+/* With exact sums an accumulator is a node of a tree: nothing may be added to it before it is a whole leaf. Only a
+ * product can do so itself, or the first leaf, which finds zeros. */
 static int stays_exact(const struct hd_program *p, const hd__code *code, const struct hd__instr *maker, uint32_t k)
 {
     uint32_t first = 0;
@@ -127,8 +127,9 @@ static void fuse_section(struct hd_program *p, hd__code *code)
     free(use);
 }
 
-/* ---- sums of gradients: add(t <- t0, t1, ...) whose terms are made by ops that can accumulate: the first term's maker
- * writes t, the others add to it. For exact sums the first may be any op, and what is added to another leaf is a product. */
+/* ---- sums of gradients: add(t <- t0, t1, ...) whose terms are made by ops that can accumulate: the first term's
+ * maker writes t, the others add to it. For exact sums the first may be any op, and what is added to another leaf is
+ * a product. */
 
 enum { SUMS = HD__FLAG_GRADSUM | HD__FLAG_LEAF | HD__FLAG_LEAVES };
 
@@ -202,8 +203,8 @@ static void fuse_sums(struct hd_program *p, hd__code *code)
     free(use);
 }
 
-/* ---- first writes: where a gradient buffer is cleared and each parameter's first contribution comes in the same run of the
- * program, that contribution writes instead of adding, and nothing is cleared */
+/* ---- first writes: where a gradient buffer is cleared and each parameter's first contribution comes in the same
+ * run of the program, that contribution writes instead of adding, and nothing is cleared */
 
 static int accumulates(const struct hd__instr *i)
 {
@@ -218,8 +219,8 @@ static const struct hd__flat *flat_of(const struct hd_program *p, hd_tensor t)
     return NULL;
 }
 
-/* Fills writer[param] with index + 1 of the first contribution to it in `code` from `from` on. Returns 0 unless all of the
- * flat's parameters have one and nothing else touches the buffer before. */
+/* Fills writer[param] with index + 1 of the first contribution to it in `code` from `from` on. Returns 0 unless all
+ * of the flat's parameters have one and nothing else touches the buffer before. */
 static int first_contributions(const struct hd_program *p, const hd__code *code, uint32_t from, uint32_t buffer,
                                const struct hd__flat *flat, uint32_t *writer)
 {

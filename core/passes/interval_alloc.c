@@ -16,8 +16,8 @@ struct set {
     uint32_t count, room;
 };
 
-/* Leaf n is list position n. `all`: taken at some time of the node's span. `through`: taken during all of it, by a life that was
- * put at this node. */
+/* Leaf n is list position n. `all`: taken at some time of the node's span. `through`: taken during all of it, by a
+ * life that was put at this node. */
 struct node {
     struct set all, through;
 };

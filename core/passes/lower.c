@@ -1,7 +1,7 @@
-/* Template -> sections. Without a pipeline: begin, micro (accumulation - 1 times), micro_last, update; with one: begin, step
- * (all micro-batches of this stage, pipeline_unroll.c), update. And, run only when asked for (repeat 0): eval and eval_end (forward
- * only), restore (after loading: what follows from the master weights).
- * Each section gets its own copies of the template's tensors, since a temporary belongs to one section. */
+/* Template -> sections. Without a pipeline: begin, micro (accumulation - 1 times), micro_last, update; with one:
+ * begin, step (all micro-batches of this stage, pipeline_unroll.c), update. And, run only when asked for (repeat 0):
+ * eval and eval_end (forward only), restore (after loading: what follows from the master weights). Each section gets
+ * its own copies of the template's tensors, since a temporary belongs to one section. */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"

@@ -1,9 +1,9 @@
 /* Lifetimes -> offsets in one arena.
  *
- * Persistent buffers come first. The temporaries of every section are planned anew over the memory behind them, those of a
- * step's sections together where something lives in several of them (HD__LIFE_STEP) and that is smaller: each buffer lives
- * from its first touch to its last, in list positions, and gets the lowest offset that is free during that time (interval_alloc.h), the
- * largest first. */
+ * Persistent buffers come first. The temporaries of every section are planned anew over the memory behind them,
+ * those of a step's sections together where something lives in several of them (HD__LIFE_STEP) and that is smaller:
+ * each buffer lives from its first touch to its last, in list positions, and gets the lowest offset that is free
+ * during that time (interval_alloc.h), the largest first. */
 #include <stdlib.h>
 
 #include "core/passes/interval_alloc.h"
@@ -197,8 +197,8 @@ static void plan_group(struct hd_program *p, const struct group *g, const uint32
     hd__free_array(&l);
 }
 
-/* What a step clears in `begin`, or first writes where a section is repeated, lives for nearly all of it: that is as good as
- * persistent. Returns whether any other lives from section to section. */
+/* What a step clears in `begin`, or first writes where a section is repeated, lives for nearly all of it: that is as
+ * good as persistent. Returns whether any other lives from section to section. */
 static int find_steps(struct hd_program *p)
 {
     struct hd__access t[HD__MAX_ACCESSES];
@@ -300,8 +300,8 @@ static int32_t plan_alone(struct hd_program *p, struct hd_error *err)
     return plan(p, 0, &sizes, err);
 }
 
-/* The sections of a step together or each alone. A section is easier to plan than a step: it may win more by that than it loses
- * because what lives for a step takes its place all the time. */
+/* The sections of a step together or each alone. A section is easier to plan than a step: it may win more by that
+ * than it loses because what lives for a step takes its place all the time. */
 static int32_t plan_step(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;

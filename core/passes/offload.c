@@ -1,8 +1,9 @@
 /* Tensors that live in another memory than the one that compute uses, and their staging.
  *
- * Where a section computes with such a tensor it is staged: a twin in the main memory, filled by a copy on the stream IN
- * and written back by one on the stream OUT. Twins of the same slot share their memory, whoever's they are, so a slot is
- * as large as its largest user, and the schedule finds by itself that a slot can be filled only when it was written back. */
+ * Where a section computes with such a tensor it is staged: a twin in the main memory, filled by a copy on the
+ * stream IN and written back by one on the stream OUT. Twins of the same slot share their memory, whoever's they
+ * are, so a slot is as large as its largest user, and the schedule finds by itself that a slot can be filled only
+ * when it was written back. */
 #include "core/passes/strategy_api.h"
 
 static struct hd__offloaded *find_offloaded(struct hd_program *p, const char *section, hd_tensor home)

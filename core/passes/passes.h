@@ -1,5 +1,5 @@
-/* core/passes/passes: the passes of a compilation, in the order in which core/compile runs them. Each returns HD_OK or a code with the
- * error filled. */
+/* core/passes/passes: the passes of a compilation, in the order in which core/compile runs them. Each returns HD_OK
+ * or a code with the error filled. */
 #ifndef HD_CORE_PASSES_PASSES_H
 #define HD_CORE_PASSES_PASSES_H
 

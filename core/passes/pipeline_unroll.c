@@ -1,6 +1,6 @@
 /* Template and actions -> the code of one stage. An action is one chunk's part of the template (F, B or W) for one
- * micro-batch, on tensors of its own. Whatever one chunk makes and another uses crosses: by send and receive, or, where both
- * chunks are this stage's, as it is. Nothing here knows a residual stream or a neighbour. */
+ * micro-batch, on tensors of its own. Whatever one chunk makes and another uses crosses: by send and receive, or,
+ * where both chunks are this stage's, as it is. Nothing here knows a residual stream or a neighbour. */
 #include "core/passes/pipeline_unroll.h"
 
 #include <stdlib.h>
@@ -229,8 +229,8 @@ static void append_instrs(const hd__code *part, int receives, hd__code *code)
             hd__push(code, part->at[k]);
 }
 
-/* Each action's receives are posted one action early, and never before those that are posted already: a stream keeps its
- * order. */
+/* Each action's receives are posted one action early, and never before those that are posted already: a stream keeps
+ * its order. */
 static void interleave_receives(const hd__code *parts, uint32_t n, hd__code *code)
 {
     for (uint32_t a = 0; a < n; a++) {

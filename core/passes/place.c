@@ -85,10 +85,10 @@ static int depends_on(const struct hd__placer *w, const struct placed_op *o, uin
 static int rule_shard(const struct hd__placer *w, const struct placed_op *o, int32_t axis, uint16_t dim,
                       struct plan *plan)
 {
-    if (has_letter(w->p, o->row->unsharded_letters, dim) && !is_ring_axis(w->p, o, axis, dim))
+    if (has_letter(w->p, o->row->unsharded, dim) && !is_ring_axis(w->p, o, axis, dim))
         return 0;
     for (uint32_t n = 0; n < o->n_out; n++) {
-        const char *sums = o->row->partial_letters[n];
+        const char *sums = o->row->partial[n];
         if (hd__dim_index(o->out[n], dim) >= 0)
             plan->out[n] = dim;
         else if (!depends_on(w, o, n, dim))
@@ -235,7 +235,8 @@ static void choose_placements(const struct hd__placer *w, struct placed_op *o, h
     }
 }
 
-/* Operands that share a dim cut by several axes must agree on which axis is major: parameters decide, then the first. */
+/* Operands that share a dim cut by several axes must agree on which axis is major: parameters decide, then the
+ * first. */
 static void same_order(struct hd__placer *w, struct placed_op *o, hd_tensor *conv)
 {
     for (uint32_t l = 0; l < o->n_labels; l++) {
@@ -461,8 +462,8 @@ static void place_gradsum(struct hd__placer *w, const struct hd__instr *i)
 
 /* ---- accumulators */
 
-/* An accumulator has ONE placement: P on every data axis on which its parameter is R, and wherever any contribution is P.
- * A contribution that is R there is masked: else it would be counted n times. */
+/* An accumulator has ONE placement: P on every data axis on which its parameter is R, and wherever any contribution
+ * is P. A contribution that is R there is masked: else it would be counted n times. */
 static void place_accumulators(struct hd__placer *w)
 {
     const uint32_t data = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD) | HD_AXIS_BIT(HD_AXIS_CP) |

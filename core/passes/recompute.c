@@ -1,11 +1,13 @@
-/* Recomputation, on the template: tensors of the forward pass that a block's own backward pass reads are not kept but made
- * again (phase R), each right before its first reader there.
+/* Recomputation, on the template: tensors of the forward pass that a block's own backward pass reads are not kept
+ * but made again (phase R), each right before its first reader there.
  *
- * Blocks are taken together in segments, never across chunks. A segment keeps what others read of it anyway; what comes from
- * outside is kept as it is. The block of the loss is left alone: its backward pass follows at once. Made again are
+ * Blocks are taken together in segments, never across chunks. A segment keeps what others read of it anyway; what
+ * comes from outside is kept as it is. The block of the loss is left alone: its backward pass follows at once. Made
+ * again are
  *
  *   all     whatever a segment's backward pass reads, back to what enters the segment, collectives too
- *   cheap   only what needs no matrix product, no attention and no collective, from tensors that are kept anyway: so each
+ *   cheap   only what needs no matrix product, no attention and no collective, from tensors that are kept anyway: so
+ *           each
  *           that is made again is memory saved, and none is kept for it */
 #include <stdlib.h>
 
@@ -142,8 +144,8 @@ static hd_tensor twin_of(struct hd_program *p, hd_tensor t)
     return hd__tensor_new(p, &twin);
 }
 
-/* The tensor that the backward pass of `segment` reads instead of t; emits what makes it. The forward pass is no deeper than a
- * segment is long. */
+/* The tensor that the backward pass of `segment` reads instead of t; emits what makes it. The forward pass is no
+ * deeper than a segment is long. */
 static hd_tensor recompute_tensor(struct recompute *r, hd_tensor t, uint32_t segment)
 {
     struct hd__instr i;

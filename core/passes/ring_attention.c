@@ -1,7 +1,8 @@
-/* Ring attention (Liu et al., arXiv 2310.01889): where placement left the sequence of attention cut over an axis, each
- * rank keeps its queries, and keys and values go around the ring of that axis. A step computes attention over the keys at
- * hand while the next ones are on their way. Parts of softmax are merged by their log-sum-exp. In the backward pass the
- * gradients of keys and values travel with them, one step behind, and a last step brings them home.
+/* Ring attention (Liu et al., arXiv 2310.01889): where placement left the sequence of attention cut over an axis,
+ * each rank keeps its queries, and keys and values go around the ring of that axis. A step computes attention over
+ * the keys at hand while the next ones are on their way. Parts of softmax are merged by their log-sum-exp. In the
+ * backward pass the gradients of keys and values travel with them, one step behind, and a last step brings them
+ * home.
  *
  * Sums over the steps are formed in the dtype of statistics. Runs on the template, one micro-batch. */
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* A section becomes two, one for the first steps of a run or the first round of a step, and one for the others: what they
- * have in common is written twice, since a temporary belongs to one section. */
+/* A section becomes two, one for the first steps of a run or the first round of a step, and one for the others: what
+ * they have in common is written twice, since a temporary belongs to one section. */
 #include <stdlib.h>
 
 #include "core/passes/strategy_api.h"

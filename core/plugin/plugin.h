@@ -2,10 +2,10 @@
  *
  *     create -> folders (job, environment, build tree or install folder) -> find(kind, name) -> probe
  *
- * Nothing is opened before a job names it: the file of optim-adamw is heddle-optim-adamw.so, so a search is a
- * few stat() calls. A name that no file has may be an alias: then all of its kind are opened, as they are to find the
- * strategy that cuts an axis of the mesh. Only `heddle plugins` scans. What find returns has been checked and copied into the
- * core's own tables: every mandatory slot is there, and a slot, option field or table that the plugin's
+ * Nothing is opened before a job names it: the file of optim-adamw is heddle-optim-adamw.so, so a search is a few
+ * stat() calls. A name that no file has may be an alias: then all of its kind are opened, as they are to find the
+ * strategy that cuts an axis of the mesh. Only `heddle plugins` scans. What find returns has been checked and copied
+ * into the core's own tables: every mandatory slot is there, and a slot, option field or table that the plugin's
  * headers did not know is zero. */
 #ifndef HD_CORE_PLUGIN_PLUGIN_H
 #define HD_CORE_PLUGIN_PLUGIN_H

@@ -61,7 +61,8 @@ static uint32_t shard_index(const struct hd_program *p, uint32_t axes, const int
     return part;
 }
 
-/* Keys and values that have come around a ring: where they lie at home. The member they started from is `steps` before. */
+/* Keys and values that have come around a ring: where they lie at home. The member they started from is `steps`
+ * before. */
 static void set_ring_origin(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
                             hd_tensor id, struct hd_operand *o)
 {

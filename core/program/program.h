@@ -17,9 +17,10 @@
  *   strategy_api.c strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
  *   fuse.c      peepholes: gradients accumulate where they are made; fuse_loss_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
- *   memory_plan.c lifetimes -> offsets in one arena (interval_alloc.c); inplace.c: outputs in the memory of inputs that die
- *   verify.c    rules within a rank (value_numbers.c: operands, placement.c: placements, grad_reduce.c: sums, replica_sync.c: ranks that were
- *               apart, memory_overlap.c: memory); machine.c: all ranks at once, as proof, emulator and simulator
+ *   memory_plan.c lifetimes -> offsets in one arena (interval_alloc.c); inplace.c: outputs in the memory of inputs
+ *   that die
+ *   verify.c    rules within a rank: values, placements, reductions, replicas, memory; analysis/sim: all ranks at once,
+ *               as proof, emulator and simulator
  *   lower_instr.c one instruction of one rank -> struct hd_instr_desc with addresses
  *
  * All ranks of a pipeline stage share one program: they differ only in coordinates, peers and groups. */
@@ -101,8 +102,8 @@ enum {
     HD__LIFE_STEP
 }; /* STEP: from its first touch in a step until that ends */
 
-/* Memories. Compute and collectives use the first; the others hold what is persistent and are reached by copies only, on
- * streams of their own. Each has an arena. */
+/* Memories. Compute and collectives use the first; the others hold what is persistent and are reached by copies
+ * only, on streams of their own. Each has an arena. */
 enum { HD__MEM_MAIN = 0, HD__MEM_HOST, HD__MEM_FILE, HD__MEM_COUNT };
 
 struct hd__buffer {
@@ -139,10 +140,10 @@ struct hd__tensor {
 
 enum { HD__PHASE_F = 0, HD__PHASE_R, HD__PHASE_B, HD__PHASE_W, HD__PHASE_O }; /* R: recompute; O: strategies, update */
 
-/* Streams: 0 compute; 1 + axis: collectives of that axis (the outermost of several); 8: several with pp; 9 and 10: copies
- * into the main memory and out of it; from 16: one a pipeline peer, direction and phase (16 + 4 peer + 2 receives +
- * backward). Everything but 0 is asynchronous: it starts after every compute instruction
- * listed before it and is complete at its wait. */
+/* Streams: 0 compute; 1 + axis: collectives of that axis (the outermost of several); 8: several with pp; 9 and 10:
+ * copies into the main memory and out of it; from 16: one a pipeline peer, direction and phase (16 + 4 peer + 2
+ * receives + backward). Everything but 0 is asynchronous: it starts after every compute instruction listed before it
+ * and is complete at its wait. */
 enum {
     HD__STREAM_COMPUTE = 0,
     HD__STREAM_AXIS = 1,
@@ -317,24 +318,25 @@ struct hd_program {
     hd_tensor norm_digits;            /* deterministic.c: what norm2 is made of, HD_SUM_DIGITS numbers; 0: nothing */
     hd_tensor loss_sum, norm2, hyper; /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
     HD__ARRAY(hd_tensor) zero_init;   /* strategies' own persistent tensors, which begin as zeros */
-    hd_tensor
-        scale; /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
+    /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
+    hd_tensor scale;
 
     /* layout marks, set by strategies before placement */
     uint32_t param_shard[128];   /* letter -> axes (as hd__placement.shard) for parameters */
     uint32_t mark_shard[3][128]; /* [HD__MARK_...][letter] */
 
-    uint32_t
-        local_axes; /* axes along which parameters may differ from step to step: gradients are not summed over them */
-    HD__ARRAY(const char *)
-    strategy_states; /* names of states over flats: the n-th has the role HD__FLAT_STRATEGY + n */
+    /* axes along which parameters may differ from step to step: gradients are not summed over them */
+    uint32_t local_axes;
+    /* names of states over flats: the n-th has the role HD__FLAT_STRATEGY + n */
+    HD__ARRAY(const char *) strategy_states;
     HD__ARRAY(struct hd__offloaded) offloaded; /* offload.c */
     const char *file_folder;                   /* where the arena HD__MEM_FILE is made; NULL: none asked for */
     uint32_t ring_axes; /* axes along which attention goes around a ring instead of moving heads */
 
     uint32_t
-        gather_deferred; /* staleness.c: between steps what the model reads may be older than the master weights: `restore` runs
-                              before an evaluation */
+        /* staleness.c: between steps what the model reads may be older than the master weights: `restore` runs
+         * before an evaluation */
+        gather_deferred;
     uint32_t exact;   /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
     uint32_t fusions; /* fusion.h: what may be made of several instructions, a bit a row */
 
@@ -345,8 +347,8 @@ struct hd_program {
     /* memory_plan.c */
     int64_t arena_bytes, persistent_bytes, temp_bytes, temp_bound; /* of the main memory */
     int64_t bytes[HD__MEM_COUNT]; /* of each memory's arena; [HD__MEM_MAIN] is arena_bytes */
-    /* Where each arena begins, counted from the first. memory_plan.c lays them one behind another in the address space; who maps
-     * them elsewhere says so here. */
+    /* Where each arena begins, counted from the first. memory_plan.c lays them one behind another in the address
+     * space; who maps them elsewhere says so here. */
     int64_t arena_base[HD__MEM_COUNT];
 
     /* building */
@@ -410,7 +412,8 @@ static inline int hd__is_async(const struct hd__instr *i)
 {
     return i->stream != HD__STREAM_COMPUTE;
 }
-/* Of a send or receive: 0 with the forward pass, 1 with the backward pass. The same on both sides, as its stream is not. */
+/* Of a send or receive: 0 with the forward pass, 1 with the backward pass. The same on both sides, as its stream is
+ * not. */
 static inline uint32_t hd__stream_way(const struct hd__instr *i)
 {
     return i->stream & 1;
@@ -422,7 +425,8 @@ static inline int hd__is_collective(uint16_t op)
 /* The section of a kind (not OTHER), and of a name; NULL if there is none. */
 struct hd__code_section *hd__program_section_of(struct hd_program *p, uint8_t kind);
 struct hd__code_section *hd__program_section(struct hd_program *p, const char *name);
-/* Appends one of a kind, which gives it its name, and is what a name of the core's stands for; OTHER for other names. */
+/* Appends one of a kind, which gives it its name, and is what a name of the core's stands for; OTHER for other
+ * names. */
 struct hd__code_section *hd__section_new(struct hd_program *p, uint8_t kind, int32_t repeat);
 uint8_t hd__section_kind(const char *name);
 /* Is it the same one, perhaps in another stage's program? */
@@ -436,8 +440,8 @@ static inline int hd__section_due(const struct hd__code_section *s, int64_t step
     return s->repeat > 0 && (!s->every || step % s->every == 0) && step > s->after && (!s->last || step <= s->last);
 }
 
-/* How often it is run in a step that all later ones are like, an Nth for what runs every N steps, 0 for what is then over; of a
- * section that is asked for by name: in a step that has it, 0 for others. */
+/* How often it is run in a step that all later ones are like, an Nth for what runs every N steps, 0 for what is then
+ * over; of a section that is asked for by name: in a step that has it, 0 for others. */
 static inline double hd__section_runs_per_step(const struct hd__code_section *s, const char *section)
 {
     if (section)
@@ -487,8 +491,8 @@ static inline int64_t hd__arena_total_bytes(const struct hd_program *p)
     return p->arena_base[HD__MEM_COUNT - 1] + p->bytes[HD__MEM_COUNT - 1];
 }
 
-/* lower_instr.c: lowers one instruction for the rank at `coord`. Operands are written to in[HD_MAX_IN], out[HD_MAX_OUT],
- * which desc points to. `arena` may be NULL: then all data pointers are NULL. */
+/* lower_instr.c: lowers one instruction for the rank at `coord`. Operands are written to in[HD_MAX_IN],
+ * out[HD_MAX_OUT], which desc points to. `arena` may be NULL: then all data pointers are NULL. */
 void hd__instr_lower(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
                      void *arena, struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out);
 /* Address of a tensor's first element for the rank at coord. */

@@ -1,11 +1,12 @@
-/* What every number of a program means. A value stands for an expression: of an op, a hash of it, of its attributes and of the
- * values of what it reads; of a parameter, an input or what another stage sends, a number of its own. What only moves, cuts
- * or joins numbers keeps the value, and a sum has the sum of the values, so that neither the order nor the place of adding
- * matters, but every term does, once. Fused ops have the value of the chain that they stand for.
+/* What every number of a program means. A value stands for an expression: of an op, a hash of it, of its attributes
+ * and of the values of what it reads; of a parameter, an input or what another stage sends, a number of its own.
+ * What only moves, cuts or joins numbers keeps the value, and a sum has the sum of the values, so that neither the
+ * order nor the place of adding matters, but every term does, once. Fused ops have the value of the chain that they
+ * stand for.
  *
- * The program says as it was lowered what its tensors mean, before anything is fused, ordered, moved or sent; verify values
- * again what came of it. So a pass that reads the wrong tensor, gathers other parameters, or loses a term is found where it
- * does. Sharding is not seen here: placement.c has what a rank's piece is. */
+ * The program says as it was lowered what its tensors mean, before anything is fused, ordered, moved or sent; verify
+ * values again what came of it. So a pass that reads the wrong tensor, gathers other parameters, or loses a term is
+ * found where it does. Sharding is not seen here: placement.c has what a rank's piece is. */
 #include "core/program/value_number.h"
 
 #include <stdlib.h>
@@ -50,7 +51,8 @@ static uint64_t op_value(uint16_t op, uint32_t k, const struct hd_attrs *attrs, 
 #define VALUE(op, k, attrs, ...) \
     op_value(op, k, attrs, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), (uint64_t[]){__VA_ARGS__})
 
-/* See fuse_loss_head.c. What multiplies the gradient of the loss is no part of its meaning: loss_scale.c puts it there later. */
+/* See fuse_loss_head.c. What multiplies the gradient of the loss is no part of its meaning: loss_scale.c puts it
+ * there later. */
 static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
     uint64_t x = in[0], w = in[1], labels = in[2];

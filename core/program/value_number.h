@@ -1,4 +1,5 @@
-/* core/program/value_number: what every number of a program means, as a value: a walk of the program in order. See value_number.c. */
+/* core/program/value_number: what every number of a program means, as a value: a walk of the program in order. See
+ * value_number.c. */
 #ifndef HD_CORE_PROGRAM_VALUE_NUMBER_H
 #define HD_CORE_PROGRAM_VALUE_NUMBER_H
 

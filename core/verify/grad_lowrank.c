@@ -1,6 +1,6 @@
-/* Obligations of matrices that travel as products: P = M Q and Q = M^T P stand for all of the matrix that M is, and owe what M
- * owes; P, summed and made orthogonal, gives directions that all members have in common; directions times the summed M^T P
- * is the matrix again. */
+/* Obligations of matrices that travel as products: P = M Q and Q = M^T P stand for all of the matrix that M is, and
+ * owe what M owes; P, summed and made orthogonal, gives directions that all members have in common; directions times
+ * the summed M^T P is the matrix again. */
 #include "core/verify/grad_reduce_internal.h"
 
 /* What it still owes to the ranks with which it travels: stages that share a parameter are summed in the update. */

@@ -1,7 +1,7 @@
-/* Obligations by abstract interpretation. A weight gradient comes out as a partial sum over some axes; each
- * must be summed over exactly once before the optimizer reads it, and every micro-batch must have added what it was
- * lowered to add (value_numbers.c). So every buffer that holds gradients is a list of pieces (grad_intervals.c): which parameter, the
- * axes still owed, and the value of the sum. Matrices that travel as products: grad_lowrank.c. */
+/* Obligations by abstract interpretation. A weight gradient comes out as a partial sum over some axes; each must be
+ * summed over exactly once before the optimizer reads it, and every micro-batch must have added what it was lowered
+ * to add (value_numbers.c). So every buffer that holds gradients is a list of pieces (grad_intervals.c): which
+ * parameter, the axes still owed, and the value of the sum. Matrices that travel as products: grad_lowrank.c. */
 #include <stdlib.h>
 
 #include "core/base/dtype.h"

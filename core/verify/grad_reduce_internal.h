@@ -1,5 +1,5 @@
-/* What grad_reduce.c, grad_intervals.c and grad_lowrank.c share. A buffer that holds gradients is a list of pieces, in elements of the
- * whole flat buffer. A shard stands for the whole flat: all ranks' shards are alike. */
+/* What grad_reduce.c, grad_intervals.c and grad_lowrank.c share. A buffer that holds gradients is a list of pieces,
+ * in elements of the whole flat buffer. A shard stands for the whole flat: all ranks' shards are alike. */
 #ifndef HD_CORE_VERIFY_GRAD_REDUCE_INTERNAL_H
 #define HD_CORE_VERIFY_GRAD_REDUCE_INTERNAL_H
 
@@ -36,7 +36,8 @@ struct hd__verify_range {
 void *hd__verify_grads_create(const struct hd_program *p);
 void hd__verify_grads_destroy(void *owed);
 const char *hd__verify_grad_name(const struct hd__verify_grads *o, uint32_t param);
-/* The pieces of a tensor's buffer; NULL where it has had none, unless they are to be made. Making one moves the others. */
+/* The pieces of a tensor's buffer; NULL where it has had none, unless they are to be made. Making one moves the
+ * others. */
 hd__verify_intervals *hd__verify_intervals_of(struct hd__verify_grads *o, hd_tensor t, int make);
 /* Elements of the whole flat buffer that a tensor stands for. */
 struct hd__verify_range hd__verify_range_of(const struct hd_program *p, hd_tensor id);

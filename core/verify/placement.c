@@ -1,8 +1,8 @@
 /* Placements, derived a second time: an op's by the rules that placed it (place.c), a conversion's by the table of
  * conversions (convert.c), and what works element by element on operands that lie alike. Cuts come out even.
  *
- * What accumulates into a gradient buffer is another matter: views of flat buffers are placed like their parameter, and the
- * sum that is still owed stands in the parameter's obligation. */
+ * What accumulates into a gradient buffer is another matter: views of flat buffers are placed like their parameter,
+ * and the sum that is still owed stands in the parameter's obligation. */
 #include "core/passes/place.h"
 #include "core/verify/verify.h"
 
@@ -158,7 +158,8 @@ static void check_same_placement(struct hd__verify_diags *f, const struct hd__in
     }
 }
 
-/* What is gathered lies in pieces along just these axes before, and not after; what is scattered the other way round. */
+/* What is gathered lies in pieces along just these axes before, and not after; what is scattered the other way
+ * round. */
 static void check_shards(struct hd__verify_diags *f, const struct hd__instr *i)
 {
     const struct hd__tensor *pieces = hd__tensor_const(f->p, i->op == HD_OP_ALL_GATHER ? i->in[0] : i->out[0]),

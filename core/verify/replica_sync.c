@@ -1,11 +1,11 @@
-/* Ranks that are apart, brought together (local_replicas.c). By abstract interpretation of the section that says it does so, for
- * every value: the axes along which ranks hold different ones; the axes over which it is a share of a mean, still to be
- * summed; and whether it follows from the parameters that the ranks have trained. Behind the section, every flat's
- * parameters, wherever they lie, and every state that the strategy keeps, are equal along the axes, no share, and
- * follow from them: so what a rank did is neither lost nor counted twice. Blends are linear, so it is known too how much
- * of parameters each value is: in the end parameters and averages of them are once themselves, and other states nothing of them,
- * so that ranks which have trained nothing change nothing; and they have moved to where the ranks went, not away. In other
- * sections nothing writes what ranks have in common.
+/* Ranks that are apart, brought together (local_replicas.c). By abstract interpretation of the section that says it
+ * does so, for every value: the axes along which ranks hold different ones; the axes over which it is a share of a
+ * mean, still to be summed; and whether it follows from the parameters that the ranks have trained. Behind the
+ * section, every flat's parameters, wherever they lie, and every state that the strategy keeps, are equal along the
+ * axes, no share, and follow from them: so what a rank did is neither lost nor counted twice. Blends are linear, so
+ * it is known too how much of parameters each value is: in the end parameters and averages of them are once
+ * themselves, and other states nothing of them, so that ranks which have trained nothing change nothing; and they
+ * have moved to where the ranks went, not away. In other sections nothing writes what ranks have in common.
  *
  * Where ranks are not apart, a section of a strategy's own is walked in the same way, for what the strategy keeps. */
 #include <math.h>
@@ -23,8 +23,8 @@ struct replica_sync {
     const struct hd_program *p;
     struct sync_value *value_of; /* by tensor */
     uint8_t *is_global_copy;     /* by buffer: something lies there that ranks have in common */
-    HD__ARRAY(hd_tensor)
-    must_match; /* what must be equal behind the section: parameters and averages of them, then what else is kept */
+    /* what must be equal behind the section: parameters and averages of them, then what else is kept */
+    HD__ARRAY(hd_tensor) must_match;
     uint32_t n_params;  /* of them */
     uint32_t sync_axes; /* of the section */
     int active;         /* this section: it brings ranks together, or is a strategy's own where they are not apart */

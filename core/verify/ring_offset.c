@@ -1,6 +1,6 @@
-/* Rings: keys, values and their gradients go from member to member, so a tensor may hold the pieces of the rank that is some
- * members back. What attention works on must have come as many as it says, what is computed with one another as many as each
- * other, and gradients must be at home when they are accumulated. */
+/* Rings: keys, values and their gradients go from member to member, so a tensor may hold the pieces of the rank that
+ * is some members back. What attention works on must have come as many as it says, what is computed with one another
+ * as many as each other, and gradients must be at home when they are accumulated. */
 #include <stdlib.h>
 
 #include "core/verify/verify.h"

@@ -1,6 +1,7 @@
-/* What the model reads of parameters is as new as their master weights. The optimizer makes a whole old; what is written over
- * it, a gather or a copy, makes it new. A strategy may leave that to the next step: then wholes are old where a step begins,
- * and nothing may read them before they are gathered. Between steps `restore` makes all of them new, also after a load. */
+/* What the model reads of parameters is as new as their master weights. The optimizer makes a whole old; what is
+ * written over it, a gather or a copy, makes it new. A strategy may leave that to the next step: then wholes are old
+ * where a step begins, and nothing may read them before they are gathered. Between steps `restore` makes all of them
+ * new, also after a load. */
 #include <stdlib.h>
 
 #include "core/verify/verify.h"

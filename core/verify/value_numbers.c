@@ -1,5 +1,5 @@
-/* Value numbers as a proof: what the program said of its tensors as it was lowered (core/program/value_number.h) is what they still are
- * behind all passes. Sharding is not seen here: placement.c has what a rank's piece is. */
+/* Value numbers as a proof: what the program said of its tensors as it was lowered (core/program/value_number.h) is
+ * what they still are behind all passes. Sharding is not seen here: placement.c has what a rank's piece is. */
 #include "core/verify/verify.h"
 
 static void *create(const struct hd_program *p)

@@ -1,6 +1,7 @@
-/* What a step program must satisfy within one rank: operands that fit their op, and are what the model says (value_numbers.c),
- * definitions, releases, waits, placements (placement.c), rings (ring_offset.c), obligations (grad_reduce.c), what else must be settled
- * (once.c, staleness.c), ranks that were apart (replica_sync.c), and the memory plan (memory_overlap.c). Across ranks: machine.c. */
+/* What a step program must satisfy within one rank: operands that fit their op, and are what the model says
+ * (value_numbers.c), definitions, releases, waits, placements (placement.c), rings (ring_offset.c), obligations
+ * (grad_reduce.c), what else must be settled (once.c, staleness.c), ranks that were apart (replica_sync.c), and the
+ * memory plan (memory_overlap.c). Across ranks: machine.c. */
 #include "core/verify/verify.h"
 
 #include <stdlib.h>
@@ -42,8 +43,8 @@ struct walk {
     uint8_t *buffer;  /* by buffer: ABSENT, DEFINED, RELEASED */
     uint8_t *carried; /* by buffer: an earlier section of this step has touched what lives for a step */
     uint8_t *taken;   /* by tensor: another has taken its memory */
-    uint32_t
-        *written; /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
+    /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
+    uint32_t *written;
     uint8_t *in_flight; /* by position: IDLE, FLYING, ... */
     uint32_t *head;     /* by buffer: first flight; 0: none */
     HD__ARRAY(struct flight) flights;

@@ -1,5 +1,5 @@
-/* What verify.c, value_numbers.c, placement.c, memory_overlap.c, grad_reduce.c, once.c, staleness.c, replica_sync.c and ring_offset.c share: where a fault is,
- * and the list of faults. */
+/* What verify.c, value_numbers.c, placement.c, memory_overlap.c, grad_reduce.c, once.c, staleness.c, replica_sync.c
+ * and ring_offset.c share: where a fault is, and the list of faults. */
 #ifndef HD_CORE_VERIFY_VERIFY_H
 #define HD_CORE_VERIFY_VERIFY_H
 
@@ -9,7 +9,8 @@
 
 /* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);
-/* staleness.c: between steps what the model reads may be older than the master weights: then `restore` runs before an evaluation. */
+/* staleness.c: between steps what the model reads may be older than the master weights: then `restore` runs before
+ * an evaluation. */
 int hd__verify_gather_deferred(const struct hd_program *p);
 
 struct hd__verify_diags {
@@ -25,13 +26,13 @@ struct hd__verify_diags {
 /* Adds "section #n op tensor: ..." unless enough were found. */
 void hd__verify_diag(struct hd__verify_diags *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* memory_overlap.c: no two temporaries of a section that are alive at once share memory. By buffer: `carried`, which lives for a step
- * and was made by an earlier section of it; those of this one join. */
+/* memory_overlap.c: no two temporaries of a section that are alive at once share memory. By buffer: `carried`, which
+ * lives for a step and was made by an earlier section of it; those of this one join. */
 void hd__verify_memory_overlap(struct hd__verify_diags *f, const struct hd__code_section *section,
                                const uint32_t *position, uint8_t *carried);
 
-/* A proof is walked through a program's sections, in the order of a step; what it knows lies in a state of its own. Any slot but
- * step may be NULL. */
+/* A proof is walked through a program's sections, in the order of a step; what it knows lies in a state of its own.
+ * Any slot but step may be NULL. */
 struct hd__verify_analysis {
     void *(*create)(const struct hd_program *p);
     void (*destroy)(void *state);
@@ -41,22 +42,22 @@ struct hd__verify_analysis {
     void (*finish)(void *state, struct hd__verify_diags *f); /* behind all sections */
 };
 
-extern const struct hd__verify_analysis
-    hd__verify_value_numbers; /* every instruction reads and makes what the model says, and other stages are sent it.
-                                                     The first to be asked: fills f->gains */
-extern const struct hd__verify_analysis
-    hd__verify_grad_reduce; /* every gradient is summed over all axes that it owes once: reports what is summed
-                                                     twice, mixed, or missing when the optimizer reads */
-extern const struct hd__verify_analysis
-    hd__verify_once; /* loss and norm are summed once, and parameters are updated once */
-extern const struct hd__verify_analysis
-    hd__verify_staleness; /* what the model reads of parameters is as new as their master weights */
-extern const struct hd__verify_analysis
-    hd__verify_replica_sync; /* ranks that are apart are brought together, by the mean of what they have trained */
-extern const struct hd__verify_analysis
-    hd__verify_ring_offset; /* what goes around a ring is used where it has come to */
-extern const struct hd__verify_analysis
-    hd__verify_placement; /* the placements of an instruction's outputs follow from those of its inputs */
+/* every instruction reads and makes what the model says, and other stages are sent it. The first to be asked: fills
+ * f->gains */
+extern const struct hd__verify_analysis hd__verify_value_numbers;
+/* every gradient is summed over all axes that it owes once: reports what is summed twice, mixed, or missing when the
+ * optimizer reads */
+extern const struct hd__verify_analysis hd__verify_grad_reduce;
+/* loss and norm are summed once, and parameters are updated once */
+extern const struct hd__verify_analysis hd__verify_once;
+/* what the model reads of parameters is as new as their master weights */
+extern const struct hd__verify_analysis hd__verify_staleness;
+/* ranks that are apart are brought together, by the mean of what they have trained */
+extern const struct hd__verify_analysis hd__verify_replica_sync;
+/* what goes around a ring is used where it has come to */
+extern const struct hd__verify_analysis hd__verify_ring_offset;
+/* the placements of an instruction's outputs follow from those of its inputs */
+extern const struct hd__verify_analysis hd__verify_placement;
 
 /* Does it change parameters? */
 static inline int hd__is_update(const struct hd__instr *i)

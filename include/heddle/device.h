@@ -59,10 +59,10 @@ struct hd_device_ops {
     /* [control] Memory of one kind, 4096-byte aligned. NULL slot: the core allocates host memory. */
     int32_t (*alloc)(struct hd_device *device, uint32_t kind, size_t bytes, void **memory, struct hd_error *err);
     void (*free)(struct hd_device *device, uint32_t kind, void *memory);
-    /* [control] mandatory. 1 if `op` runs when the compute dtype is `dtype`; a fused op (heddle/ops.h), if it also takes no
-     * longer than the ops that it stands for: the compiler makes it of them wherever this is 1, and so changes what runs.
-     * `device` is NULL when the compiler asks: programs are compiled before a device is open, and on machines that have
-     * none. The answer is then that of the kind of device, whatever its options are. */
+    /* [control] mandatory. 1 if `op` runs when the compute dtype is `dtype`; a fused op (heddle/ops.h), if it also
+     * takes no longer than the ops that it stands for: the compiler makes it of them wherever this is 1, and so
+     * changes what runs. `device` is NULL when the compiler asks: programs are compiled before a device is open, and
+     * on machines that have none. The answer is then that of the kind of device, whatever its options are. */
     int32_t (*supports)(struct hd_device *device, uint32_t op, uint32_t dtype);
     /* [control] mandatory. Makes an instruction ready; the descriptor and its operands may be gone afterwards, the
      * memory they point to stays. Inputs and outputs may be the same memory where heddle/ops.h says so. */

@@ -36,8 +36,8 @@ struct hd_host {
     const struct hd_builder_api *build;
     const struct hd_pass_api *pass;
 
-    /* [any-thread] Families of calls that came later, by name: "heddle.comm.onesided/1". NULL if unknown. There is none yet:
-     * NULL of every name. */
+    /* [any-thread] Families of calls that came later, by name: "heddle.comm.onesided/1". NULL if unknown. There is
+     * none yet: NULL of every name. */
     const void *(*get_extension)(const char *name);
 
     /* [control] Sets an environment variable of this process, for a library that a plugin opens and that takes its

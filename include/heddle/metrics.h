@@ -1,10 +1,10 @@
-/* heddle/metrics.h: a sink of metrics. It is told of the steps that a run logs, beside metrics.jsonl and the console,
- * which the core writes itself.
+/* heddle/metrics.h: a sink of metrics. It is told of the steps that a run logs, beside metrics.jsonl and the
+ * console, which the core writes itself.
  *
- * Life: open (by rank 0, before the first step) -> write, write, ... -> close. The core calls `write` from a thread of
- * its own, so a slow sink holds no step up: records wait in a queue, and where it is full the newest is left out, with a
- * warning. What `open` refuses ends the job before its first step; an error of `write` is a warning, and the sink is
- * given the next record. */
+ * Life: open (by rank 0, before the first step) -> write, write, ... -> close. The core calls `write` from a thread
+ * of its own, so a slow sink holds no step up: records wait in a queue, and where it is full the newest is left out,
+ * with a warning. What `open` refuses ends the job before its first step; an error of `write` is a warning, and the
+ * sink is given the next record. */
 #ifndef HEDDLE_METRICS_H
 #define HEDDLE_METRICS_H
 

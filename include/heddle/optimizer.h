@@ -101,8 +101,8 @@ struct hd_optimizer_ops {
     uint32_t (*states)(const void *settings);
     /* [control] Peak learning rate, which the training loop schedules. Mandatory. */
     double (*learning_rate)(const void *settings);
-    /* [control] The gradient norm above which these settings clip; 0: never. Not called: clipping is the update's own, by
-     * attrs.clip of `emit` or in `step`. May be NULL. */
+    /* [control] The gradient norm above which these settings clip; 0: never. Not called: clipping is the update's
+     * own, by attrs.clip of `emit` or in `step`. May be NULL. */
     double (*clip)(const void *settings);
     /* [control] Refuses settings that pass the option table. Called once, when the job is read, before any other
      * slot. A message that begins with the key, "optimizer.betas ...", is printed with that key's place in the job.

@@ -159,7 +159,8 @@ typedef const struct hd_plugin *(*hd_plugin_entry)(void);
         .components = descriptor##_components,                                                \
     }
 
-/* Descriptor and entry of a component that has a name of its own in the source. In one source file, once, at the end. */
+/* Descriptor and entry of a component that has a name of its own in the source. In one source file, once, at the
+ * end. */
 #define HD_PLUGIN_ONE(plugin_name, plugin_version, spdx, component)                           \
     HD_PLUGIN_DESCRIPTOR(hd_plugin_descriptor, plugin_name, plugin_version, spdx, component); \
     HD_PLUGIN_EXPORT(hd_plugin_descriptor)

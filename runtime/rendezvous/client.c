@@ -67,8 +67,8 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
     return HD_OK;
 }
 
-/* A launcher may kill all ranks as soon as one has failed: none leaves before the server has put the report together, and
- * let go of it. */
+/* A launcher may kill all ranks as soon as one has failed: none leaves before the server has put the report
+ * together, and let go of it. */
 static void wait_for_close(struct hd_store *s, double deadline)
 {
     struct pollfd in = {.fd = s->fd, .events = POLLIN};

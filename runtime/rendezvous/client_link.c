@@ -1,4 +1,5 @@
-/* The connection to the server: whole frames out, a thread that listens and beats, and what this rank tells of itself. */
+/* The connection to the server: whole frames out, a thread that listens and beats, and what this rank tells of
+ * itself. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>

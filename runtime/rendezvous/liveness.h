@@ -1,8 +1,9 @@
 /* runtime/rendezvous/liveness: who of the job is dead, and whether the job is ending.
  *
- * Each rank's connection to the store has a thread that sleeps in poll(), sends a heartbeat now and then and listens.
- * When a rank's connection breaks, or it is silent for `dead_after`, the server tells all others; an abort travels the
- * same way. The first event is kept. hd__store_liveness_check is one atomic load when all is well: wait loops call it freely. */
+ * Each rank's connection to the store has a thread that sleeps in poll(), sends a heartbeat now and then and
+ * listens. When a rank's connection breaks, or it is silent for `dead_after`, the server tells all others; an abort
+ * travels the same way. The first event is kept. hd__store_liveness_check is one atomic load when all is well: wait
+ * loops call it freely. */
 #ifndef HD_RUNTIME_RENDEZVOUS_LIVENESS_H
 #define HD_RUNTIME_RENDEZVOUS_LIVENESS_H
 
@@ -37,8 +38,8 @@ void hd__store_liveness_record(struct hd__liveness *live, int32_t code, int32_t 
  * Called at once if it already has. NULL removes it; after that returns, no call is under way. */
 void hd__store_liveness_notify(struct hd__liveness *live, void (*notify)(void *user, const char *cause), void *user);
 
-/* [any-thread] The calling thread is scheduled before others where this process may ask for it: a heartbeat that comes late on
- * a busy machine would look like a death. */
+/* [any-thread] The calling thread is scheduled before others where this process may ask for it: a heartbeat that
+ * comes late on a busy machine would look like a death. */
 void hd__store_raise_priority(void);
 
 /* Seconds between two heartbeats. */

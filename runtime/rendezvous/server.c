@@ -113,8 +113,8 @@ static int32_t absent_ranks(const struct hd__server *s, char out[256])
     return first;
 }
 
-/* When it has to be looked for them; far away where all have come. Counted from the first that came: how long a launcher takes
- * is not the job's. */
+/* When it has to be looked for them; far away where all have come. Counted from the first that came: how long a
+ * launcher takes is not the job's. */
 static double next_absent_log(const struct hd__server *s)
 {
     double due = s->absent_logged ? 2 * s->absent_logged : s->options.late_after;

@@ -1,9 +1,9 @@
 /* runtime/rendezvous/store: the job's rendezvous: a small key-value store that all ranks share, and barriers.
  *
- * One process serves it over TCP (rank 0, or the launcher); every rank connects once, shows the job's 128-bit secret,
- * and keeps the connection until the end: it is also how a dead rank is noticed (runtime/rendezvous/liveness.h). The secret
- * keeps other users and stray programs out; it crosses the network in the clear, so the network between the machines
- * of a job is trusted. Nothing of a training step goes through here.
+ * One process serves it over TCP (rank 0, or the launcher); every rank connects once, shows the job's 128-bit
+ * secret, and keeps the connection until the end: it is also how a dead rank is noticed
+ * (runtime/rendezvous/liveness.h). The secret keeps other users and stray programs out; it crosses the network in
+ * the clear, so the network between the machines of a job is trusted. Nothing of a training step goes through here.
  *
  *     hd__server_open -> hd__server_port -> (ranks) hd__store_connect ... put, get, barrier ... hd__store_close
  *     -> hd__server_close
@@ -40,7 +40,8 @@ struct hd__server_options {
 /* Listens and serves in a thread of its own until closed. */
 int32_t hd__server_open(const struct hd__server_options *options, struct hd__server **server, struct hd_error *err);
 uint16_t hd__server_port(const struct hd__server *server);
-/* The rank that died or gave up first, and so ended the job; -1: none did. *code: HD_E_PEER if it died, HD_E_CANCELLED if it said why. */
+/* The rank that died or gave up first, and so ended the job; -1: none did. *code: HD_E_PEER if it died,
+ * HD_E_CANCELLED if it said why. */
 int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code);
 /* Waits until every rank has said goodbye or died, or the deadline. For the rank that serves, before it closes. */
 void hd__server_drain(struct hd__server *server, double deadline);
@@ -58,8 +59,8 @@ struct hd__store_options {
 /* Connects, trying again until the deadline while nobody listens yet. */
 int32_t hd__store_connect(const struct hd__store_options *options, double deadline, struct hd_store **store,
                           struct hd_error *err);
-/* Says goodbye, so that the others do not take it for a death. Where the job ended by a fault it returns when the server has
- * put the report together, after HD__REPORT_SECONDS at most. NULL is fine. */
+/* Says goodbye, so that the others do not take it for a death. Where the job ended by a fault it returns when the
+ * server has put the report together, after HD__REPORT_SECONDS at most. NULL is fine. */
 void hd__store_close(struct hd_store *store);
 /* The same, but the store stays: for a process that ends while another thread may still ask it. */
 void hd__store_leave(struct hd_store *store);

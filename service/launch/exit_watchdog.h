@@ -1,12 +1,12 @@
 /* service/launch/exit_watchdog: ends this process where the job has ended and a call does not come back.
  *
- * While a rank opens and closes it calls what nobody can interrupt: MPI_Init, MPI_Finalize, a driver. They wait for a rank that
- * died or was stopped for as long as it stays away. A thread watches meanwhile:
+ * While a rank opens and closes it calls what nobody can interrupt: MPI_Init, MPI_Finalize, a driver. They wait for
+ * a rank that died or was stopped for as long as it stays away. A thread watches meanwhile:
  *
  *     enter -> the call -> leave      the job went on, or the call came back soon after its end: nothing happens
- *     enter -> the job ends, and HD__LAUNCH_EXIT_WATCHDOG_SECONDS later the call is not back: the rank says why, goodbye, and exits with 1, or with 2
- *                                     where another rank refused the job
- */
+ *     enter -> the job ends, and HD__LAUNCH_EXIT_WATCHDOG_SECONDS later the call is not back: the rank says why,
+ *     goodbye, and exits with 1, or with 2
+ *                                     where another rank refused the job */
 #ifndef HD_SERVICE_LAUNCH_EXIT_WATCHDOG_H
 #define HD_SERVICE_LAUNCH_EXIT_WATCHDOG_H
 
@@ -27,7 +27,8 @@ struct hd__launch_exit_watchdog {
         exiting; /* it closes; a thread watches; the call is back; the thread ends the process */
 };
 
-/* NULL store: nobody else is there, nothing happens. `server`: of the rank that serves, which lets the others read why first. */
+/* NULL store: nobody else is there, nothing happens. `server`: of the rank that serves, which lets the others read
+ * why first. */
 void hd__launch_exit_watchdog_start(struct hd__launch_exit_watchdog *w, struct hd_store *store,
                                     struct hd__server *server, int closing);
 /* Does not return where the process is being ended. */

@@ -12,8 +12,8 @@ struct hd__launch_env {
     int32_t serves_rendezvous;           /* this process serves the rendezvous itself (rank 0 under another launcher) */
     int32_t launched_by_heddle;          /* heddle train started all ranks: who reads one reads all */
     const struct hd__reporter *reporter; /* NULL: nobody writes reports */
-    char
-        discovery_id[128]; /* not empty: the ranks of this machine find the rendezvous by this id of their launcher's */
+    /* not empty: the ranks of this machine find the rendezvous by this id of their launcher's */
+    char discovery_id[128];
 };
 
 /* detect.c. Reads the variables of torchrun, mpirun, mpiexec or srun. *found = 0 where none is set. */
@@ -23,15 +23,17 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
  * learn `why`. Returns 1 if it was told, 0 where nobody serves (rank 0 was refused too) within a few seconds. */
 int hd__launch_report_refusal(const struct hd__launch_env *env, const char *why);
 
-/* Runs body in `n` forked processes, pinned to cores in turn, and waits for them. A rank that ends badly ends the others
- * within seconds; SIGTERM and SIGINT are passed on. Returns the exit code of the job: of the rank that failed first. */
+/* Runs body in `n` forked processes, pinned to cores in turn, and waits for them. A rank that ends badly ends the
+ * others within seconds; SIGTERM and SIGINT are passed on. Returns the exit code of the job: of the rank that failed
+ * first. */
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
                      int (*body)(void *user, const struct hd__launch_env *env), void *user);
 
-/* Runs `words` (the program first, NULL at the end) in `n` ranks by the command that their transport works with, and waits.
- * This process serves their rendezvous, unless MASTER_ADDR says where it is: such a command kills all ranks when one has
- * failed, and somebody has to write the report. SIGTERM and SIGINT are passed on: as SIGUSR1, which such commands hand to the
- * ranks and do not heed themselves. Returns the exit code of the job; 2 if the command cannot be started. */
+/* Runs `words` (the program first, NULL at the end) in `n` ranks by the command that their transport works with, and
+ * waits. This process serves their rendezvous, unless MASTER_ADDR says where it is: such a command kills all ranks
+ * when one has failed, and somebody has to write the report. SIGTERM and SIGINT are passed on: as SIGUSR1, which
+ * such commands hand to the ranks and do not heed themselves. Returns the exit code of the job; 2 if the command
+ * cannot be started. */
 int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after,
                        const struct hd__reporter *reporter, const char *const *words);
 /* detect.c. What tells the ranks of such a command where the rendezvous is, and its secret: "PORT SECRET". */

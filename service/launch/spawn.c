@@ -1,5 +1,5 @@
-/* fork, pin, watch. The parent serves the rendezvous, so that it outlives every rank; a rank whose parent dies is killed
- * by the kernel. */
+/* fork, pin, watch. The parent serves the rendezvous, so that it outlives every rank; a rank whose parent dies is
+ * killed by the kernel. */
 #include "service/launch/launch.h"
 
 #include <errno.h>
@@ -129,7 +129,8 @@ static void restart_stop_timers(struct child *children, int32_t n)
         children[i].since = hd__now();
 }
 
-/* A rank that is stopped for dead_after is dead, also where it never came to the rendezvous, or was the last to leave it. */
+/* A rank that is stopped for dead_after is dead, also where it never came to the rendezvous, or was the last to
+ * leave it. */
 static struct failure wait_children(struct child *children, int32_t n, double dead_after, const sigset_t *signals)
 {
     struct failure first = {0};
@@ -198,8 +199,8 @@ static struct hd__server_options make_server_options(int32_t n, double dead_afte
     return options;
 }
 
-/* SIGCHLD, so that waiting for a signal is also waiting for the end; whoever ignored it gave that to us, and then there would
- * be no child to wait for. */
+/* SIGCHLD, so that waiting for a signal is also waiting for the end; whoever ignored it gave that to us, and then
+ * there would be no child to wait for. */
 static void block_signals(sigset_t *signals, sigset_t *before)
 {
     signal(SIGCHLD, SIG_DFL);

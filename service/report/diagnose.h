@@ -1,8 +1,10 @@
-/* service/report/diagnose: who is to blame: reads the parts of a report and finds the first rank that did not do as the others.
+/* service/report/diagnose: who is to blame: reads the parts of a report and finds the first rank that did not do as
+ * the others.
  *
  * Operations are numbered in their channel (runtime/comm/flight_recorder.h), so the parts need no common clock:
  *   - two members whose operation of the same number differs: one took a wrong turn; the minority, where there is one
- *   - else whoever waits, waits for the members that have not come to that number; following this from rank to rank ends at
+ *   - else whoever waits, waits for the members that have not come to that number; following this from rank to rank
+ *     ends at
  *     one that waits for nobody (late: it computes, reads, swaps), that did not answer, or in a circle */
 #ifndef HD_SERVICE_REPORT_DIAGNOSE_H
 #define HD_SERVICE_REPORT_DIAGNOSE_H

@@ -1,6 +1,8 @@
-/* service/report/report: what all ranks were doing when a job ended by a fault, or while one is late: one file, one verdict.
+/* service/report/report: what all ranks were doing when a job ended by a fault, or while one is late: one file, one
+ * verdict.
  *
- *     rank: its part, JSON (hd__report_rank_dump) -> server gathers (runtime/rendezvous/dump_collect.h) -> hd__report_on_dumps: puts the parts
+ *     rank: its part, JSON (hd__report_rank_dump) -> server gathers (runtime/rendezvous/dump_collect.h) ->
+ *     hd__report_on_dumps: puts the parts
  *     together, judges (service/report/diagnose.h), writes runs/NAME/report-TIME.json and says the cause on stderr
  *     `heddle debug` reads the file again (hd__report_load) and prints the operations side by side (hd__report_table)
  *
@@ -17,12 +19,12 @@ enum {
     HD__REPORT_OPS_SHOWN = 20
 }; /* operations of each rank that are shown to people; the file has all that were kept */
 
-/* What this rank was doing, as JSON of less than `room` bytes: the oldest operations are left out where it would be more.
- * `at` is hd__exec_position's text. Returns the bytes. */
+/* What this rank was doing, as JSON of less than `room` bytes: the oldest operations are left out where it would be
+ * more. `at` is hd__exec_position's text. Returns the bytes. */
 size_t hd__report_rank_dump(const struct hd__flight *flight, int32_t rank, const char *at, char *out, size_t room);
 
-/* For hd__server_options; `user` is a struct hd__reporter. A look names late ranks in the log, and ends the job where two
- * ranks do not do the same. */
+/* For hd__server_options; `user` is a struct hd__reporter. A look names late ranks in the log, and ends the job
+ * where two ranks do not do the same. */
 hd__rank_dumps_fn hd__report_on_dumps;
 /* The same for a rank whose rendezvous is gone: its own part alone. */
 void hd__report_write_local(const struct hd__reporter *reporter, int32_t rank, int32_t size, const char *dump,

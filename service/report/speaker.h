@@ -1,12 +1,13 @@
 /* service/report/speaker: who says what when a job ends.
  *
- * The rendezvous tells all ranks one failure, the first that it heard: the end of the job. Failures are told apart by
- * their origin (struct hd_error), never by their text:
+ * The rendezvous tells all ranks one failure, the first that it heard: the end of the job. Failures are told apart
+ * by their origin (struct hd_error), never by their text:
  *
  *     one of this rank's own       it says all of it
  *     another rank's               "rank 2 gave up, so this rank ends"
  *     one that every rank finds    the first that was heard is the one who says it
- *     before the first step        exit code 2, and no such line: the rank that refused the job has said why. Ranks that
+ *     before the first step        exit code 2, and no such line: the rank that refused the job has said why. Ranks
+ *     that
  *                                  heddle started write to one log; under another launcher each may have its own, and
  *                                  repeats the words */
 #ifndef HD_SERVICE_REPORT_SPEAKER_H

@@ -46,7 +46,8 @@ static void on_early_signal(int sig)
     _exit(3);
 }
 
-/* A file that is mapped ended: the word of the kernel is "Bus error". Returns into the fault, which ends the process. */
+/* A file that is mapped ended: the word of the kernel is "Bus error". Returns into the fault, which ends the
+ * process. */
 static char bus_error[160];
 
 static void on_bus_error(int sig)
@@ -90,8 +91,8 @@ static int32_t set_hyperparameters(struct loop *l, struct hd_error *err)
     return hd__exec_copy_tensors(l->s.exec, HD__H2D, set, l->p->scale ? 2 : 1, err);
 }
 
-/* Runs the step's data again and looks where the first bad number comes from. The loss is that of all ranks; a norm may be
- * of this rank's replica alone, and then the others do not come along. */
+/* Runs the step's data again and looks where the first bad number comes from. The loss is that of all ranks; a norm
+ * may be of this rank's replica alone, and then the others do not come along. */
 static int32_t find_nonfinite(struct loop *l, char where[160], struct hd_error *err)
 {
     int32_t found;
@@ -355,8 +356,8 @@ static int32_t barrier(struct loop *l, struct hd_error *err)
     return rc;
 }
 
-/* Rank 0 alone looks whether a checkpoint can be saved: where it is refused the others have not begun to load one, and end in
- * silence. */
+/* Rank 0 alone looks whether a checkpoint can be saved: where it is refused the others have not begun to load one,
+ * and end in silence. */
 static int32_t load_checkpoint(struct loop *l, struct hd_error *err)
 {
     int32_t rc = HD_OK;

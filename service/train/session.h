@@ -1,5 +1,5 @@
-/* service/train/session: one rank of a job that is open: rendezvous, executor, data. What training, evaluation and sampling
- * share. */
+/* service/train/session: one rank of a job that is open: rendezvous, executor, data. What training, evaluation and
+ * sampling share. */
 #ifndef HD_SERVICE_TRAIN_SESSION_H
 #define HD_SERVICE_TRAIN_SESSION_H
 

@@ -1,5 +1,5 @@
-/* libFuzzer over the token files of data-tokens: the first byte chooses the format, the rest is the file (of megatron: its
- * index).
+/* libFuzzer over the token files of data-tokens: the first byte chooses the format, the rest is the file (of
+ * megatron: its index).
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -DHEDDLE_STATIC_PLUGIN=tokens -I. -Iinclude \
  *       tests/fuzz/fuzz_tokens.c plugins/data-tokens/[a-z]*.c -o fuzz
@@ -33,7 +33,8 @@ static void put(const char *path, const void *data, size_t bytes)
     close(fd);
 }
 
-/* Every token can be read, those of an unsigned type are within what `info` promises, and nothing can be read beyond. */
+/* Every token can be read, those of an unsigned type are within what `info` promises, and nothing can be read
+ * beyond. */
 static void read_all(const struct hd_data_ops *ops, struct hd_data *f)
 {
     struct hd_error err = HD_ERROR_INIT;

@@ -4,7 +4,8 @@
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE \
  *       -Wno-gnu-zero-variadic-macro-arguments -I. -Iinclude \
- *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c runtime/rendezvous/{wire,kv,liveness,dump_collect,secret,server*,client*}.c \
+ *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c \
+ *       runtime/rendezvous/{wire,kv,liveness,dump_collect,secret,server*,client*}.c \
  *       runtime/comm/flight_recorder.c \
  *       service/report/{diagnose,wait_graph,op_records,table}.c -ljansson -lxxhash -lpthread -lm -o fuzz
  *   mkdir -p corpus && ./fuzz -max_total_time=300 -max_len=70000 corpus */

@@ -112,8 +112,8 @@ enum { HD_LIFE_TEMP = 0, HD_LIFE_PERSISTENT = 1, HD_LIFE_STEP = 2 };
 enum { HD_MEMORY_MAIN = 0, HD_MEMORY_HOST = 1, HD_MEMORY_FILE = 2 };
 enum { HD_PART_MASTER = 1, HD_PART_LOW = 2, HD_PART_STATES = 4 };
 
-/* Errors are sticky, as in hd_builder_api. All slots are [control]. section_name, count, partial and optimizer_states do what
- * they say, though heddle's own strategies do without them. */
+/* Errors are sticky, as in hd_builder_api. All slots are [control]. section_name, count, partial and
+ * optimizer_states do what they say, though heddle's own strategies do without them. */
 struct hd_pass_api {
     size_t struct_size;
     /* ---- the mesh */

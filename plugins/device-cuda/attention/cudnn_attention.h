@@ -45,14 +45,14 @@ enum { CU_DNN_LEAST = 91000, CU_DNN_BELOW = 100000 };
 #define CU_DNN_VALUES(X)                                                                                               \
     X(STATUS_SUCCESS, 0)                                                                                               \
     X(STATUS_BAD_PARAM, 2000)                                                                                          \
-    X(STATUS_NOT_SUPPORTED, 3000) X(STATUS_INTERNAL_ERROR, 4000) X(STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, 4003) \
-        X(STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 4004) X(TYPE_HANDLE, 0) X(TYPE_DATA_TYPE, 1) X(              \
-            TYPE_BOOLEAN, 2) X(TYPE_INT64, 3) X(TYPE_VOID_PTR, 6) X(TYPE_HEUR_MODE, 8) X(TYPE_POINTWISE_MODE, 14)      \
-            X(TYPE_BACKEND_DESCRIPTOR, 15) X(TYPE_REDUCTION_OPERATOR_TYPE, 18) X(BACKEND_POINTWISE_DESCRIPTOR, 0) X(   \
-                BACKEND_ENGINECFG_DESCRIPTOR, 3) X(BACKEND_ENGINEHEUR_DESCRIPTOR,                                      \
-                                                   4) X(BACKEND_EXECUTION_PLAN_DESCRIPTOR,                             \
-                                                        5) X(BACKEND_OPERATION_POINTWISE_DESCRIPTOR,                   \
-                                                             13) X(BACKEND_OPERATIONGRAPH_DESCRIPTOR, 15)              \
+    X(STATUS_NOT_SUPPORTED, 3000)                                                                                      \
+    X(STATUS_INTERNAL_ERROR, 4000)                                                                                     \
+    X(STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, 4003) X(STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 4004) X(   \
+        TYPE_HANDLE, 0) X(TYPE_DATA_TYPE, 1) X(TYPE_BOOLEAN, 2) X(TYPE_INT64, 3) X(TYPE_VOID_PTR, 6)                   \
+        X(TYPE_HEUR_MODE, 8) X(TYPE_POINTWISE_MODE, 14) X(TYPE_BACKEND_DESCRIPTOR, 15) X(                              \
+            TYPE_REDUCTION_OPERATOR_TYPE, 18) X(BACKEND_POINTWISE_DESCRIPTOR, 0) X(BACKEND_ENGINECFG_DESCRIPTOR, 3)    \
+            X(BACKEND_ENGINEHEUR_DESCRIPTOR, 4) X(BACKEND_EXECUTION_PLAN_DESCRIPTOR, 5) X(                             \
+                BACKEND_OPERATION_POINTWISE_DESCRIPTOR, 13) X(BACKEND_OPERATIONGRAPH_DESCRIPTOR, 15)                   \
                 X(BACKEND_VARIANT_PACK_DESCRIPTOR, 16) X(BACKEND_TENSOR_DESCRIPTOR, 17) X(                             \
                     BACKEND_MATMUL_DESCRIPTOR, 18) X(BACKEND_OPERATION_MATMUL_DESCRIPTOR,                              \
                                                      19) X(BACKEND_REDUCTION_DESCRIPTOR,                               \

@@ -12,8 +12,8 @@ static hd_tensor temporary(struct hd_program *p, const char *name)
     return t;
 }
 
-/* Two flats: the first has all roles, a temporary full and a zeroed momentum; the second one tensor for the master and the full
- * weights. Both have an average. */
+/* Two flats: the first has all roles, a temporary full and a zeroed momentum; the second one tensor for the master
+ * and the full weights. Both have an average. */
 static struct hd_program *two_flats(void)
 {
     struct hd_program *p = tiny_program(1, 1, 1, 0);

@@ -1,5 +1,5 @@
-/* Fused ops are made where the job's device says that it supports them, asked op by op; of a plugin with abi_minor 0, those
- * that its capability bits name. */
+/* Fused ops are made where the job's device says that it supports them, asked op by op; of a plugin with abi_minor
+ * 0, those that its capability bits name. */
 #include <stdlib.h>
 
 #include "core/program/fusion.h"

@@ -185,8 +185,8 @@ END_TEST
 
 /* ---- sections */
 
-/* The core's have a kind each; one that a strategy adds has none, whatever its name is, and neither has the first round that
- * is split from another. */
+/* The core's have a kind each; one that a strategy adds has none, whatever its name is, and neither has the first
+ * round that is split from another. */
 START_TEST(a_section_is_known_by_its_kind)
 {
     static const char *const names[] = {"begin",  "micro", "micro_last", "step",

@@ -13,4 +13,5 @@ static const struct hd_strategy_ops ops = {
 
 static const struct hd_alias aliases[] = {{.name = ALIAS, .summary = "what another is called"}};
 
-HD_PLUGIN("strategy-" NAME, "1.0.0", "Apache-2.0", .kind = HD_KIND_STRATEGY, .name = NAME, .summary = "cuts nothing", .ops = &ops, HD_ALIASES(aliases))
+HD_PLUGIN("strategy-" NAME, "1.0.0", "Apache-2.0", .kind = HD_KIND_STRATEGY, .name = NAME, .summary = "cuts nothing",
+          .ops = &ops, HD_ALIASES(aliases))

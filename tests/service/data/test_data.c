@@ -93,8 +93,8 @@ static const char *put_plain(int file, const char *name)
 
 /* ---- the vocabulary */
 
-/* Ids at every place around the borders of blocks, also those that would be in range if they were cut to 32 bits: a scan finds
- * what a read finds. */
+/* Ids at every place around the borders of blocks, also those that would be in range if they were cut to 32 bits: a
+ * scan finds what a read finds. */
 START_TEST(vocabulary)
 {
     enum { COUNT = 5000 };
@@ -134,7 +134,8 @@ START_TEST(vocabulary)
 }
 END_TEST
 
-/* What a source refuses is refused in its words, and what was opened before is closed; it is told how it will be read. */
+/* What a source refuses is refused in its words, and what was opened before is closed; it is told how it will be
+ * read. */
 START_TEST(sources)
 {
     struct hd__data *d = NULL;
