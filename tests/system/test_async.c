@@ -113,9 +113,8 @@ START_TEST(hooks_on_a_stream)
                                     " comm={\"use\":\"ordered\",\"hooks\":[\"check\"]}",
                                     1, "4KiB");
     expect_code(c, 2);
-    expect_says(c,
-                "comm.hooks: check reads buffers and sends messages on the host, but comm-ordered works in a stream of "
-                "device async: leave check out");
+    expect_says(c, "comm.hooks: check needs buffers in host memory, but comm-ordered works in a stream of "
+                   "device async: remove check, or use a transport of host memory");
     c = command_run("train llama.yaml mesh.dp=2 job.steps=2 job.name=traced " ON_ASYNC
                     " comm={\"use\":\"ordered\",\"hooks\":[\"trace\",\"perf\"]}",
                     1, "4KiB");
