@@ -17,13 +17,17 @@ typedef void *dnn_descriptor;
 /* X(result, name, arguments) */
 /* clang-format off */
 #define CU_DNN_FUNCTIONS(X) \
-    X(size_t, GetVersion, (void)) X(const char *, GetErrorString, (int status)) \
-    X(void, GetLastErrorString, (char *text, size_t bytes)) X(int, Create, (void **handle)) \
-    X(int, Destroy, (void *handle)) X(int, SetStream, (void *handle, cudaStream_t stream)) \
+    X(size_t, GetVersion, (void)) \
+    X(const char *, GetErrorString, (int status)) \
+    X(void, GetLastErrorString, (char *text, size_t bytes)) \
+    X(int, Create, (void **handle)) \
+    X(int, Destroy, (void *handle)) \
+    X(int, SetStream, (void *handle, cudaStream_t stream)) \
     X(int, BackendCreateDescriptor, (int type, dnn_descriptor *descriptor)) \
-    X(int, BackendDestroyDescriptor, (dnn_descriptor descriptor)) X(int, BackendSetAttribute, (dnn_descriptor descri \
-    ptor, int name, int type, int64_t count, const void *elements)) X(int, BackendGetAttribute, (dnn_descriptor desc \
-    riptor, int name, int type, int64_t room, int64_t *count, void *elements)) \
+    X(int, BackendDestroyDescriptor, (dnn_descriptor descriptor)) \
+    X(int, BackendSetAttribute, (dnn_descriptor descriptor, int name, int type, int64_t count, const void *elements)) \
+    X(int, BackendGetAttribute, \
+      (dnn_descriptor descriptor, int name, int type, int64_t room, int64_t *count, void *elements)) \
     X(int, BackendFinalize, (dnn_descriptor descriptor)) \
     X(int, BackendExecute, (void *handle, dnn_descriptor plan, dnn_descriptor pack))
 /* clang-format on */
