@@ -122,7 +122,7 @@ static void add_lines(struct hd__text *out, const struct hd__routes *routes, con
 void hd__routes_text(const struct hd__routes *routes, struct hd__text *out)
 {
     if (routes->fallback)
-        hd__text_add(out, "   comm.levels is not kept: %s\n", routes->fallback);
+        hd__text_add(out, "   comm.levels is not applied: %s\n", routes->fallback);
     for (uint32_t i = 0; i < routes->groups.count; i++) {
         const struct hd__route_group *g = &routes->groups.at[i];
         hd__text_add(out, "   %-13s %d ranks over %s", g->name, g->layouts[0].n, transport_text(g));
@@ -146,7 +146,7 @@ void hd__routes_line(const struct hd__routes *routes, struct hd__text *out)
             hd__text_add(out, "%d", g->layouts[last - 1].per_machine);
     }
     if (routes->fallback)
-        hd__text_add(out, "; comm.levels is not kept: %s", routes->fallback);
+        hd__text_add(out, "; comm.levels is not applied: %s", routes->fallback);
 }
 
 /* ---- JSON */

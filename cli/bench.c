@@ -553,7 +553,7 @@ static int run(int argc, char **argv)
     }
     if (code == HD__EXIT_DONE && a.bench.groups > 1 &&
         (a.bench.ranks % a.bench.groups || a.bench.ranks == a.bench.groups))
-        code = hd__cli_usage_error(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
+        code = hd__cli_usage_error(&hd__command_bench, "--groups %d: --ranks %d must be a multiple of it, at least twice",
                                    a.bench.groups, a.bench.ranks);
     const char **words = hd__arena_alloc(&a.arena, ((size_t)argc + 2) * sizeof *words);
     words[0] = hd__launch_self_path(hd__arena_alloc(&a.arena, 4096));

@@ -156,7 +156,7 @@ void hd__sim_report_deadlock(struct hd__sim *m)
     int32_t stuck = 0, first = -1;
     for (int32_t n = 0; n < m->mesh.ranks; n++)
         stuck += is_stuck(m, n);
-    hd__text_add(&m->report, "stuck: %d of %d ranks cannot go on", stuck, m->mesh.ranks);
+    hd__text_add(&m->report, "deadlock: %d of %d ranks cannot proceed", stuck, m->mesh.ranks);
     for (int32_t n = 0, shown = 0; n < m->mesh.ranks && shown < MAX_RANKS; n++) {
         if (!is_stuck(m, n))
             continue;

@@ -65,8 +65,7 @@ static int32_t set_tokens(struct hd_data *f, uint64_t skip, uint32_t type, struc
     uint64_t bytes = f->map_bytes - skip, size = token_types[type].bytes;
     if (bytes % size)
         return hd_fail(err, HD_E_CORRUPT,
-                       "%s: %lu bytes of tokens are no multiple of %lu: cut short, or another "
-                       "token_dtype",
+                       "%s: %lu bytes of tokens are not a multiple of %lu: truncated, or another token_dtype",
                        f->path, (unsigned long)bytes, (unsigned long)size);
     f->at = (const uint8_t *)f->map + skip;
     f->count = bytes / size;
@@ -105,7 +104,7 @@ static int32_t parse_llmc(struct hd_data *f, const struct tokens_settings *setti
                        (unsigned long)version);
     int32_t rc = set_tokens(f, LLMC_HEADER, version == 7 ? TOKENS_U32 : TOKENS_U16, err);
     if (!rc && f->count != count)
-        return hd_fail(err, HD_E_CORRUPT, "%s: the header promises %lu tokens, the file has %lu", f->path,
+        return hd_fail(err, HD_E_CORRUPT, "%s: the header says %lu tokens, the file has %lu", f->path,
                        (unsigned long)count, (unsigned long)f->count);
     return rc;
 }
@@ -178,7 +177,7 @@ static int32_t parse_npy(struct hd_data *f, const struct tokens_settings *settin
     if (!rc)
         rc = set_tokens(f, 8 + wide + length, type, err);
     if (!rc && f->count != count)
-        return hd_fail(err, HD_E_CORRUPT, "%s: the npy header promises %lu tokens, the file has %lu", f->path,
+        return hd_fail(err, HD_E_CORRUPT, "%s: the npy header says %lu tokens, the file has %lu", f->path,
                        (unsigned long)count, (unsigned long)f->count);
     return rc;
 }
@@ -199,7 +198,7 @@ static int32_t megatron_documents(const char *idx, const uint8_t *p, uint64_t n,
         at += (uint64_t)length;
     }
     if (at != tokens)
-        return hd_fail(err, HD_E_CORRUPT, "%s: promises %lu tokens, its .bin has %lu", idx, (unsigned long)at,
+        return hd_fail(err, HD_E_CORRUPT, "%s: says %lu tokens, its .bin has %lu", idx, (unsigned long)at,
                        (unsigned long)tokens);
     return HD_OK;
 }
@@ -215,7 +214,7 @@ static int32_t megatron_index(struct hd_data *f, const char *idx, const uint8_t 
     while (type < COUNT(token_types) && (!p[17] || token_types[type].megatron != p[17]))
         type++;
     if (type == COUNT(token_types))
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: dtype code %u is none of whole numbers", idx, p[17]);
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: dtype code %u is not an integer type", idx, p[17]);
     uint64_t sequences = read_le(p + 18, 8), documents = read_le(p + 26, 8), rest = bytes - IDX_HEADER;
     if (sequences > rest / 12 || documents > (rest - sequences * 12) / 8)
         return hd_fail(err, HD_E_CORRUPT, "%s: %lu sequences and %lu documents do not fit into %lu bytes", idx,

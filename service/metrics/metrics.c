@@ -70,10 +70,10 @@ static void write_line(struct hd__metrics *m, struct hd__text *text)
         done += (size_t)n;
     }
     if (done < text->length && !m->write_failed)
-        hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are left out until it can be", m->path,
+        hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are dropped until it can be", m->path,
                 strerror(errno));
     if (done < text->length && done && start >= 0 && ftruncate(m->fd, start))
-        hd__log(HD_LOG_WARN, "metrics", "%s has half a line: %s", m->path, strerror(errno));
+        hd__log(HD_LOG_WARN, "metrics", "%s ends with a partial line: %s", m->path, strerror(errno));
     m->write_failed = done < text->length;
     hd__text_free(text);
 }

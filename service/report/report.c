@@ -213,7 +213,7 @@ static int is_report(const json_t *report)
 }
 
 #define NO_REPORT \
-    "this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside its metrics"
+    "not a heddle report; a failed job prints the path of its report: report-TIME.json, beside its metrics"
 
 static int32_t load_file(const char *path, json_t **report, struct hd_error *err)
 {

@@ -94,7 +94,7 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         sources[i] = (struct hd__data_source){from->at[i].path, from->at[i].weight};
     if (held_out && !job->val.count && job->val_fraction <= 0) {
         free(sources);
-        return hd_fail(err, HD_E_NOTFOUND, "the job holds no data out: set data.val or data.val_fraction");
+        return hd_fail(err, HD_E_NOTFOUND, "the job has no held-out data: set data.val or data.val_fraction");
     }
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
