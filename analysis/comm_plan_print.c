@@ -19,16 +19,6 @@ static void add_where(struct hd__text *out, const struct hd__routes *routes, con
                      hd__comm_topology_level_name(routes->levels.level[hop->level - (uint32_t)whole]));
 }
 
-static void add_way(struct hd__text *out, const struct hd__hop *hop)
-{
-    if (!hop->coll)
-        hd__text_add(out, "a message");
-    else if (hop->algorithm)
-        hd__text_add(out, "%s", hop->algorithm);
-    else
-        hd__text_add(out, "%s's own", hop->transport);
-}
-
 static int alike(const struct hd__hop *a, const struct hd__hop *b)
 {
     return a->coll == b->coll && a->where == b->where && a->level == b->level && a->remainder == b->remainder;
@@ -54,7 +44,10 @@ static void add_hops(struct hd__text *out, const struct hd__routes *routes, cons
             add_where(out, routes, hop);
             hd__text_add(out, " (");
         }
-        add_way(out, hop);
+        if (!hop->coll)
+            hd__text_add(out, "a message");
+        else
+            hd__text_add(out, "%s%s", hop->algorithm ? hop->algorithm : hop->transport, hop->algorithm ? "" : "'s own");
         hd__text_add(out, r->levels > 1 ? ")" : "");
     }
 }

@@ -65,8 +65,8 @@ static int32_t set_tokens(struct hd_data *f, uint64_t skip, uint32_t type, struc
     uint64_t bytes = f->map_bytes - skip, size = token_types[type].bytes;
     if (bytes % size)
         return hd_fail(err, HD_E_CORRUPT,
-                       "%s: %lu bytes of tokens are not a multiple of %lu: truncated, or another token_dtype",
-                       f->path, (unsigned long)bytes, (unsigned long)size);
+                       "%s: %lu bytes of tokens are not a multiple of %lu: truncated, or another token_dtype", f->path,
+                       (unsigned long)bytes, (unsigned long)size);
     f->at = (const uint8_t *)f->map + skip;
     f->count = bytes / size;
     f->type = type;
@@ -124,18 +124,6 @@ static const char *npy_value(const char *header, const char *key)
     return p + strspn(p, " ");
 }
 
-static bool npy_type(const char *descr, uint32_t *type)
-{
-    for (uint32_t i = 0; i < COUNT(token_types); i++) {
-        const char *d = token_types[i].descr;
-        if (descr[0] == '\'' && !strncmp(descr + 1, d, 3) && descr[4] == '\'') {
-            *type = i;
-            return true;
-        }
-    }
-    return false;
-}
-
 static int32_t npy_dict(struct hd_data *f, const char *header, uint32_t *type, uint64_t *count, struct hd_error *err)
 {
     const char *descr = npy_value(header, "'descr'"), *shape = npy_value(header, "'shape'");
@@ -143,7 +131,10 @@ static int32_t npy_dict(struct hd_data *f, const char *header, uint32_t *type, u
     char *end;
     if (!descr || !shape || !order)
         return hd_fail(err, HD_E_CORRUPT, "%s: the npy header lacks descr, shape or fortran_order", f->path);
-    if (!npy_type(descr, type))
+    for (*type = 0; *type < COUNT(token_types); ++*type)
+        if (descr[0] == '\'' && !strncmp(descr + 1, token_types[*type].descr, 3) && descr[4] == '\'')
+            break;
+    if (*type == COUNT(token_types))
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "%s: npy dtype %.8s; token arrays are uint8, uint16, uint32, int16, int32 "
                        "or int64, little-endian",
