@@ -255,7 +255,7 @@ START_TEST(layout)
     ck_assert_mem_eq(back, data, 8);
     hd__ckpt_st_close(st);
     items[1].name = items[0].name;
-    ck_refused(hd__ckpt_st_layout(items, 2, &head, &bytes, &err), HD_E_INVALID, "twice");
+    ck_refused(hd__ckpt_st_layout(items, 2, &head, &bytes, &err), HD_E_INVALID, "a duplicate");
     free(file);
     hd__text_free(&head);
     scratch_finish(&s);
