@@ -54,9 +54,8 @@ struct hd__routes_options {
     const char *section; /* NULL: operations of one step */
     int32_t per_machine; /* ranks per machine, in order, bound by heddle; 0: all on one */
     int32_t reserved;
-    const struct hd__routes
-        /* NULL, or the routes of another rank with these options: its topology is used; it must outlive these */
-        *shared;
+    /* NULL, or the routes of another rank with these options: its topology is used; it must outlive these */
+    const struct hd__routes *shared;
 };
 
 void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *options,

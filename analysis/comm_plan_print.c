@@ -19,16 +19,6 @@ static void add_where(struct hd__text *out, const struct hd__routes *routes, con
                      hd__comm_topology_level_name(routes->levels.level[hop->level - (uint32_t)whole]));
 }
 
-static void add_way(struct hd__text *out, const struct hd__hop *hop)
-{
-    if (!hop->coll)
-        hd__text_add(out, "a message");
-    else if (hop->algorithm)
-        hd__text_add(out, "%s", hop->algorithm);
-    else
-        hd__text_add(out, "%s's own", hop->transport);
-}
-
 static int alike(const struct hd__hop *a, const struct hd__hop *b)
 {
     return a->coll == b->coll && a->where == b->where && a->level == b->level && a->remainder == b->remainder;
@@ -54,7 +44,10 @@ static void add_hops(struct hd__text *out, const struct hd__routes *routes, cons
             add_where(out, routes, hop);
             hd__text_add(out, " (");
         }
-        add_way(out, hop);
+        if (!hop->coll)
+            hd__text_add(out, "a message");
+        else
+            hd__text_add(out, "%s%s", hop->algorithm ? hop->algorithm : hop->transport, hop->algorithm ? "" : "'s own");
         hd__text_add(out, r->levels > 1 ? ")" : "");
     }
 }
@@ -122,7 +115,7 @@ static void add_lines(struct hd__text *out, const struct hd__routes *routes, con
 void hd__routes_text(const struct hd__routes *routes, struct hd__text *out)
 {
     if (routes->fallback)
-        hd__text_add(out, "   comm.levels is not kept: %s\n", routes->fallback);
+        hd__text_add(out, "   comm.levels is not applied: %s\n", routes->fallback);
     for (uint32_t i = 0; i < routes->groups.count; i++) {
         const struct hd__route_group *g = &routes->groups.at[i];
         hd__text_add(out, "   %-13s %d ranks over %s", g->name, g->layouts[0].n, transport_text(g));
@@ -146,7 +139,7 @@ void hd__routes_line(const struct hd__routes *routes, struct hd__text *out)
             hd__text_add(out, "%d", g->layouts[last - 1].per_machine);
     }
     if (routes->fallback)
-        hd__text_add(out, "; comm.levels is not kept: %s", routes->fallback);
+        hd__text_add(out, "; comm.levels is not applied: %s", routes->fallback);
 }
 
 /* ---- JSON */

@@ -244,15 +244,6 @@ static void compare_evaluation(struct side *one, struct side *many, struct hd__n
                 scalar(one, 0, one->compiled->stage[0]->loss_sum), "");
 }
 
-static void compare_step(struct side *one, struct side *many, int32_t step, double **global[2],
-                         struct hd__numerics *result)
-{
-    for (int gradient = 0; gradient < 2; gradient++)
-        walk_flats(one, 0, gradient, global[gradient], NULL);
-    for (int32_t r = 0; r < many->compiled->mesh.ranks; r++)
-        compare_rank(one, many, r, step, global, result);
-}
-
 /* ---- the whole */
 
 static double **global_arrays(const struct hd_program *p)
@@ -285,8 +276,12 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
         }
         if (step == 1 && !(rc = run_evaluation(one, tokens, err)) && !(rc = run_evaluation(many, tokens, err)))
             compare_evaluation(one, many, result); /* before the step, whose rounding changes parameters */
-        if (!rc && !(rc = run_step(one, step, tokens, err)) && !(rc = run_step(many, step, tokens, err)))
-            compare_step(one, many, step, global, result);
+        if (rc || (rc = run_step(one, step, tokens, err)) || (rc = run_step(many, step, tokens, err)))
+            break;
+        for (int gradient = 0; gradient < 2; gradient++)
+            walk_flats(one, 0, gradient, global[gradient], NULL);
+        for (int32_t r = 0; r < many->compiled->mesh.ranks; r++)
+            compare_rank(one, many, r, step, global, result);
     }
     free(tokens);
     free_arrays(p, global[0]);

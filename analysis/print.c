@@ -193,7 +193,7 @@ static void add_section(struct printer *w, const struct hd__code_section *s)
     if (s->after)
         hd__text_add(w->out, ", after step %lld", (long long)s->after);
     if (s->sync_axes) {
-        hd__text_add(w->out, ", makes ranks equal along ");
+        hd__text_add(w->out, ", synchronizes the ranks along ");
         add_axes(w->out, s->sync_axes);
     }
     hd__text_add(w->out, ": %u instructions\n", s->code.count);

@@ -20,14 +20,6 @@ static json_t *axes_list(uint32_t axes)
     return list;
 }
 
-static json_t *shard_list(uint32_t shard)
-{
-    json_t *list = json_array();
-    for (; shard; shard >>= 4)
-        json_array_append_new(list, json_string(hd__axis_name((int32_t)(shard & 15) - 1)));
-    return list;
-}
-
 static void set(json_t *object, const char *key, json_t *value)
 {
     json_object_set_new(object, key, value);
@@ -44,8 +36,12 @@ static json_t *tensor(const struct printer *w, hd_tensor id)
         json_array_append_new(dims, json_string(name));
         json_array_append_new(shape, json_integer(hd__local_extent(w->p, t, i)));
         json_array_append_new(start, json_integer(hd__global_start(w->p, t, i, w->coord)));
-        if (t->placement.shard[i])
-            set(shard, name, shard_list(t->placement.shard[i]));
+        if (t->placement.shard[i]) {
+            json_t *axes = json_array();
+            for (uint32_t s = t->placement.shard[i]; s; s >>= 4)
+                json_array_append_new(axes, json_string(hd__axis_name((int32_t)(s & 15) - 1)));
+            set(shard, name, axes);
+        }
     }
     set(object, "name", json_string(t->name));
     set(object, "dtype", json_string(hd_dtype_name(t->dtype)));

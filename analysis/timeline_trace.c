@@ -32,13 +32,6 @@ static const char *fill_of(char letter)
     return "#000000";
 }
 
-/* Two shades that alternate between neighbours: by the stage's chunk where there are chunks, else by micro-batch. */
-static double shade_of(const struct hd__timeline *t, const struct hd__timeline_cell *c)
-{
-    int32_t n = t->stages > 1 ? c->chunk / t->stages : c->micro;
-    return n > 0 && n % 2 ? 0.6 : 1;
-}
-
 /* One uninterrupted pass of a micro-batch through a chunk, forward or backward: it gets one label. */
 static int same_action(const struct hd__timeline_cell *a, const struct hd__timeline_cell *b)
 {
@@ -59,10 +52,13 @@ static void add_boxes(struct drawing *d, double height)
         for (to = from + 1; to < n && d->cells[to].letter == c->letter && d->cells[to].micro == c->micro &&
                             d->cells[to].chunk == c->chunk;)
             to++;
+        /* two shades that alternate: by the stage's chunk where there are chunks, else by micro-batch */
+        int32_t shade = d->t->stages > 1 ? c->chunk / d->t->stages : c->micro;
         d->seen[(int)c->letter & 127] = 1;
         if (c->letter)
             hd__text_add(d->out, "<rect x='%.1f' y='%.1f' width='%.1f' height='%.0f' fill='%s' fill-opacity='%.2g'/>\n",
-                         x_of(from), d->y, x_of(to) - x_of(from), height, fill_of(c->letter), shade_of(d->t, c));
+                         x_of(from), d->y, x_of(to) - x_of(from), height, fill_of(c->letter),
+                         shade > 0 && shade % 2 ? 0.6 : 1.0);
     }
 }
 

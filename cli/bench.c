@@ -172,23 +172,16 @@ static const char *expected_value(const char *option)
     return "another value";
 }
 
-static int is_device_option(const char *option)
-{
-    static const char *const names[] = {"--peak", "--device", "-e", "--set", "--json"};
-    for (size_t i = 0; i < HD__COUNT(names); i++)
-        if (strcmp(option, names[i]) == 0)
-            return 1;
-    return 0;
-}
-
 static int parse(int argc, char **argv, struct bench_arguments *a)
 {
+    static const char *const of_peak[] = {"--peak", "--device", "-e", "--set", "--json"};
     static const char *const with_value[] = {"--comm", "--op",   "--ranks",  "-b",        "-e",    "-f",
                                              "-n",     "-w",     "-d",       "--timeout", "--set", "--device",
                                              "--html", "--tune", "--groups", "--product", "--svg"};
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         int known = 0;
+        size_t k;
         if (strcmp(argv[i], "--json") == 0)
             known = a->json = 1;
         else if (strcmp(argv[i], "--in-place") == 0)
@@ -203,7 +196,7 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
             known = a->peak = 1;
         else if (strcmp(argv[i], "--any-order") == 0)
             known = a->any_order = 1;
-        for (size_t k = 0; !known && k < HD__COUNT(with_value); k++)
+        for (k = 0; !known && k < HD__COUNT(with_value); k++)
             if (strcmp(argv[i], with_value[k]) == 0) {
                 known = 1;
                 if (i + 1 == argc)
@@ -216,7 +209,9 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
             }
         if (!known)
             return hd__cli_usage_error(&hd__command_bench, "there is no option %s", argv[i]);
-        if (!a->only_transports && !is_device_option(option))
+        for (k = 0; k < HD__COUNT(of_peak) && strcmp(option, of_peak[k]);)
+            k++;
+        if (!a->only_transports && k == HD__COUNT(of_peak))
             a->only_transports = option;
     }
     if (a->peak && a->only_transports)
@@ -438,14 +433,6 @@ static int measure_all(struct bench_arguments *a, const struct transport *transp
     return code != HD_OK || o.errors ? HD__EXIT_FAILED : HD__EXIT_DONE;
 }
 
-/* Refuses an output file that cannot be written before anything is measured. An existing file is kept until it is
- * replaced. */
-static int32_t check_writable(const char *path, struct hd_error *err)
-{
-    int why = path ? hd__check_writable(path) : 0;
-    return why ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(why)) : HD_OK;
-}
-
 /* Memory check: two buffers a rank, all of them on this machine. */
 static int32_t check_memory(const struct bench_arguments *a, struct hd_error *err)
 {
@@ -481,8 +468,12 @@ static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, i
 {
     const char *const files[] = {a->html, a->svg, a->tune};
     int32_t rc = HD_OK;
-    for (size_t i = 0; i < HD__COUNT(files) && !rc && !joined && hd__bench_is_root(&a->bench); i++)
-        rc = check_writable(files[i], err);
+    /* before anything is measured; an existing file is kept until it is replaced */
+    for (size_t i = 0; i < HD__COUNT(files) && !rc && !joined && hd__bench_is_root(&a->bench); i++) {
+        int why = files[i] ? hd__check_writable(files[i]) : 0;
+        if (why)
+            rc = hd_fail(err, HD_E_IO, "%s: %s", files[i], strerror(why));
+    }
     if (!rc && !joined && !a->peak)
         rc = check_memory(a, err);
     if (!rc)
@@ -547,8 +538,9 @@ static int run(int argc, char **argv)
     }
     if (code == HD__EXIT_DONE && a.bench.groups > 1 &&
         (a.bench.ranks % a.bench.groups || a.bench.ranks == a.bench.groups))
-        code = hd__cli_usage_error(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
-                                   a.bench.groups, a.bench.ranks);
+        code =
+            hd__cli_usage_error(&hd__command_bench, "--groups %d: --ranks %d must be a multiple of it, at least twice",
+                                a.bench.groups, a.bench.ranks);
     const char **words = hd__arena_alloc(&a.arena, ((size_t)argc + 2) * sizeof *words);
     words[0] = hd__launch_self_path(hd__arena_alloc(&a.arena, 4096));
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);

@@ -168,23 +168,6 @@ static void print_json(const struct hd__compiled *c, const struct tally *t, cons
     json_decref(o);
 }
 
-static void print_numerics(const struct hd__numerics *n)
-{
-    printf("emulated %d steps of %d ranks in fp64 at the planned offsets, with events in random order, against one "
-           "rank:\n  largest differences: loss %.1e, gradient norm %.1e, gradients %.1e, parameters %.1e, "
-           "loss of an evaluation %.1e\n",
-           n->steps, n->ranks, n->loss, n->norm, n->gradient, n->parameter, n->evaluation);
-}
-
-static int check_tolerance(const struct hd__numerics *n)
-{
-    const double limit = 1e-9;
-    if (n->worst <= limit)
-        return HD__EXIT_DONE;
-    fprintf(stderr, "the worst difference, %.3g, is above %.0e: %s\n", n->worst, limit, n->where);
-    return HD__EXIT_FAILED;
-}
-
 static int run(int argc, char **argv)
 {
     int json = 0, numerics = 0, code;
@@ -197,6 +180,7 @@ static int run(int argc, char **argv)
     struct hd_error err = HD_ERROR_INIT;
     struct tally tally = {0};
     struct hd__numerics found = {0};
+    const double limit = 1e-9;
     code = hd__cli_job_arguments(&hd__command_check, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
         code = hd__cli_load_job(&arguments, 0, &loaded);
@@ -221,9 +205,14 @@ static int run(int argc, char **argv)
     if (!code && json)
         print_json(loaded.compiled, &tally, &how, numerics ? &found : NULL);
     else if (!code && numerics)
-        print_numerics(&found);
-    if (!code && numerics)
-        code = check_tolerance(&found);
+        printf("emulated %d steps of %d ranks in fp64 at the planned offsets, with events in random order, against one "
+               "rank:\n  largest differences: loss %.1e, gradient norm %.1e, gradients %.1e, parameters %.1e, "
+               "loss of an evaluation %.1e\n",
+               found.steps, found.ranks, found.loss, found.norm, found.gradient, found.parameter, found.evaluation);
+    if (!code && numerics && !(found.worst <= limit)) {
+        fprintf(stderr, "the worst difference, %.3g, is above %.0e: %s\n", found.worst, limit, found.where);
+        code = HD__EXIT_FAILED;
+    }
     hd__cli_unload_job(&loaded);
     return code;
 }

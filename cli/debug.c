@@ -62,7 +62,7 @@ static int run(int argc, char **argv)
             return code;
         }
     if (!n)
-        code = hd__cli_usage_error(&hd__command_debug, "which report? A job that fails says where it wrote one");
+        code = hd__cli_usage_error(&hd__command_debug, "no report given: a failed job prints the path of its report");
     else if (hd__report_load(files, n, &report, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     else

@@ -53,12 +53,6 @@ static int print_program(const struct hd__compiled *c, int32_t rank, const struc
 
 /* ---- timeline */
 
-static int32_t terminal_columns(void)
-{
-    struct winsize size;
-    return isatty(STDOUT_FILENO) && !ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 120;
-}
-
 static int ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
@@ -101,7 +95,9 @@ static int write_timeline(const struct hd__timeline *t, int32_t only, const char
     struct hd__text picture = {0};
     int code = HD__EXIT_DONE;
     if (!file) {
-        hd__timeline_text(t, only, terminal_columns(), &picture);
+        struct winsize size;
+        int wide = isatty(STDOUT_FILENO) && !ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) && size.ws_col;
+        hd__timeline_text(t, only, wide ? size.ws_col : 120, &picture);
         fputs(picture.at, stdout);
     } else if (ends_with(file, ".svg")) {
         hd__timeline_svg(t, only, title, &picture);

@@ -5,7 +5,8 @@
 
 #define MAX_RANKS 8 /* limit of ranks described one by one */
 
-const char *hd__sim_op_text(const struct hd__sim_rank *r, uint32_t pc, char out[160])
+/* "micro #118 all_gather(tp) p.L0" for an index into a rank's code. */
+static const char *op_text(const struct hd__sim_rank *r, uint32_t pc, char out[160])
 {
     const struct hd__sim_program *image = r->program;
     uint32_t s = 0;
@@ -26,7 +27,7 @@ static void add_signature(struct hd__text *text, const struct hd__sim_rank *r, u
     const struct hd__instr *i = r->program->code[pc].instr;
     const struct hd__tensor *t = hd__tensor_const(p, i->n_in ? i->in[0] : i->out[0]);
     char where[160];
-    hd__text_add(text, "%s (%lld x %s%s%s%s%s", hd__sim_op_text(r, pc, where), (long long)hd__numel(p, t),
+    hd__text_add(text, "%s (%lld x %s%s%s%s%s", op_text(r, pc, where), (long long)hd__numel(p, t),
                  hd_dtype_name(t->dtype),
                  i->redop == HD_MAX   ? ", max"
                  : i->redop == HD_SUM ? ", sum"
@@ -111,11 +112,11 @@ static void report_rank(struct hd__sim *m, int32_t rank)
     uint32_t on = waits_on(m, r);
     int32_t peer = waits_for(m, rank, on);
     char text[160];
-    hd__text_add(&m->report, "\nrank %d at %s", rank, hd__sim_op_text(r, r->pc, text));
+    hd__text_add(&m->report, "\nrank %d at %s", rank, op_text(r, r->pc, text));
     if (on == UINT32_MAX)
         hd__text_add(&m->report, ", which was never started");
     else
-        hd__text_add(&m->report, "; first in that stream: %s", hd__sim_op_text(r, head_pc(r, on), text));
+        hd__text_add(&m->report, "; first in that stream: %s", op_text(r, head_pc(r, on), text));
     if (peer >= 0 && hd__sim_queue_head(r, on)->kind == HD__SIM_COLLECTIVE)
         hd__text_add(&m->report, ", which rank %d has not reached", peer);
     else if (peer >= 0)
@@ -124,7 +125,7 @@ static void report_rank(struct hd__sim *m, int32_t rank)
         hd__text_add(&m->report, ", whose group this rank is not in");
     for (uint32_t q = 0; q < m->streams.count; q++)
         if (q != on && r->queues[q].count)
-            hd__text_add(&m->report, "; also in flight: %s", hd__sim_op_text(r, head_pc(r, q), text));
+            hd__text_add(&m->report, "; also in flight: %s", op_text(r, head_pc(r, q), text));
 }
 
 /* Follows the wait-for graph from a stuck rank until it closes a cycle or ends. */
@@ -144,7 +145,7 @@ static void report_cycle(struct hd__sim *m, int32_t from)
             uint32_t on = waits_on(m, &m->ranks[at]);
             int32_t next = waits_for(m, at, on);
             hd__text_add(&m->report, "%s rank %d waits for rank %d (%s)", at == rank ? "" : ",", at, next,
-                         hd__sim_op_text(&m->ranks[at], head_pc(&m->ranks[at], on), text));
+                         op_text(&m->ranks[at], head_pc(&m->ranks[at], on), text));
             at = next;
         } while (at != rank);
     }
@@ -156,7 +157,7 @@ void hd__sim_report_deadlock(struct hd__sim *m)
     int32_t stuck = 0, first = -1;
     for (int32_t n = 0; n < m->mesh.ranks; n++)
         stuck += is_stuck(m, n);
-    hd__text_add(&m->report, "stuck: %d of %d ranks cannot go on", stuck, m->mesh.ranks);
+    hd__text_add(&m->report, "deadlock: %d of %d ranks cannot proceed", stuck, m->mesh.ranks);
     for (int32_t n = 0, shown = 0; n < m->mesh.ranks && shown < MAX_RANKS; n++) {
         if (!is_stuck(m, n))
             continue;

@@ -316,15 +316,6 @@ static int32_t issue(struct hd__sim *m, int32_t rank, const struct hd__sim_op *d
     return q->count == 1 ? on_head_ready(m, rank, d->queue) : HD_OK;
 }
 
-static int32_t compute(struct hd__sim *m, int32_t rank, const struct hd__sim_op *d, struct hd_error *err)
-{
-    struct hd__sim_rank *r = &m->ranks[rank];
-    record_span(m, rank, d, r->now, r->now + d->cost);
-    r->now += d->cost;
-    r->busy += d->cost;
-    return m->options.kernels ? hd__sim_emulate_compute(m, rank, r->pc, err) : HD_OK;
-}
-
 static int32_t advance(struct hd__sim *m, int32_t rank, uint32_t limit, struct hd_error *err)
 {
     struct hd__sim_rank *r = &m->ranks[rank];
@@ -338,8 +329,13 @@ static int32_t advance(struct hd__sim *m, int32_t rank, uint32_t limit, struct h
             }
             if (r->end)
                 r->now = HD__MAX(r->now, r->end[d->async]);
+        } else if (d->kind == HD__SIM_COMPUTE) {
+            record_span(m, rank, d, r->now, r->now + d->cost);
+            r->now += d->cost;
+            r->busy += d->cost;
+            code = m->options.kernels ? hd__sim_emulate_compute(m, rank, r->pc, err) : HD_OK;
         } else {
-            code = d->kind == HD__SIM_COMPUTE ? compute(m, rank, d, err) : issue(m, rank, d);
+            code = issue(m, rank, d);
         }
         if (code)
             return code;

@@ -116,8 +116,6 @@ void hd__sim_emulate_copy(struct hd__sim_rank *r, const struct hd__instr *i);
 void hd__sim_report_deadlock(struct hd__sim *m);
 void hd__sim_report_mismatch(struct hd__sim *m, const struct hd__sim_meeting *meeting, int32_t rank, uint32_t pc);
 void hd__sim_report_message(struct hd__sim *m, const struct hd__sim_event *e);
-/* "micro #118 all_gather(tp) p.L0" for an index into a rank's code. */
-const char *hd__sim_op_text(const struct hd__sim_rank *r, uint32_t pc, char out[160]);
 
 /* The head of a queue; NULL: empty. */
 static inline struct hd__sim_op *hd__sim_queue_head(const struct hd__sim_rank *r, uint32_t queue)

@@ -76,14 +76,13 @@ int32_t hd__sim_rates_parse(struct hd__sim_rates *rates, const char *text, struc
         char *end = NULL;
         double value = key < item ? strtod(text + key + 1, &end) : 0;
         if ((row = find_rate(&p)) == HD__COUNT(rate_rows))
-            return hd_fail(
-                err, HD_E_INVALID,
-                "there is no rate '%.*s': flops, memory, kernel, latency, link, or an axis before one of the "
-                "last two, as in tp.link",
-                (int)key, text);
+            return hd_fail(err, HD_E_INVALID,
+                           "unknown rate '%.*s': flops, memory, kernel, latency, link, or an axis before one of the "
+                           "last two, as in tp.link",
+                           (int)key, text);
         if (end != text + item || !isfinite(value) || value < 0 || (value == 0 && !rate_rows[row].seconds))
             return hd_fail(err, HD_E_INVALID,
-                           "'%.*s' is no rate: write KEY=NUMBER, in FLOPs or bytes a second, or seconds, as in "
+                           "'%.*s' is not a rate: write KEY=NUMBER, in FLOPs or bytes a second, or seconds, as in "
                            "flops=2e12,latency=3e-6",
                            (int)item, text);
         for (int32_t a = 0; a < (rate_rows[row].by_axis ? HD_AXIS_COUNT : 1); a++)

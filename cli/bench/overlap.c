@@ -61,18 +61,6 @@ static int32_t run_product(const struct hd__bench_compute *w, struct hd_error *e
     return rc || !w->ops->sync ? rc : w->ops->sync(w->device, 0, err);
 }
 
-static int32_t time_product(struct hd__bench_compute *w, struct hd_error *err)
-{
-    int32_t rc = run_product(w, err);
-    w->seconds = 1e30;
-    for (int i = 0; i < TRIES && !rc; i++) {
-        double start = hd__now();
-        rc = run_product(w, err);
-        w->seconds = HD__MIN(w->seconds, hd__now() - start);
-    }
-    return rc;
-}
-
 /* ---- life */
 
 int32_t hd__bench_compute_open(struct hd__bench_rank *b)
@@ -87,7 +75,14 @@ int32_t hd__bench_compute_open(struct hd__bench_rank *b)
         (rc = alloc_memory(w, (size_t)bench->product * (size_t)bench->product * sizeof(float), b->err)) ||
         (rc = prepare(w, bench->product, b->err)))
         return rc;
-    return time_product(w, b->err);
+    w->seconds = 1e30;
+    rc = run_product(w, b->err);
+    for (int i = 0; i < TRIES && !rc; i++) {
+        double start = hd__now();
+        rc = run_product(w, b->err);
+        w->seconds = HD__MIN(w->seconds, hd__now() - start);
+    }
+    return rc;
 }
 
 void hd__bench_compute_close(struct hd__bench_rank *b)

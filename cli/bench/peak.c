@@ -46,27 +46,6 @@ static uint32_t memory_kind(const struct peak *p)
     return p->ops->caps & HD_DEVICE_HOST_MEMORY ? HD_MEM_HOST : HD_MEM_DEVICE;
 }
 
-static int32_t alloc_memory(struct peak *p, struct hd_error *err)
-{
-    int32_t rc = HD_OK;
-    for (int i = 0; i < 3 && !rc; i++) {
-        if (p->ops->alloc)
-            rc = p->ops->alloc(p->device, memory_kind(p), p->bytes, &p->memory[i], err);
-        else if (!(p->memory[i] = aligned_alloc(4096, (p->bytes + 4095) & ~UINT64_C(4095))))
-            rc = hd_fail(err, HD_E_NOMEM, "no memory for an operand of %llu bytes", (unsigned long long)p->bytes);
-    }
-    return rc;
-}
-
-static void free_memory(struct peak *p)
-{
-    for (int i = 0; i < 3; i++)
-        if (p->memory[i] && p->ops->alloc)
-            p->ops->free(p->device, memory_kind(p), p->memory[i]);
-        else
-            free(p->memory[i]);
-}
-
 static int32_t run_once(const struct peak *p, struct hd_kernel *k, struct hd_error *err)
 {
     int32_t rc = p->ops->launch(p->device, k, 0, err);
@@ -104,14 +83,23 @@ static int32_t stream_once(const struct peak *p, const struct stream_kernel *s, 
 
 static int32_t measure(struct peak *p, struct hd_error *err)
 {
-    int32_t rc;
+    int32_t rc = HD_OK;
     for (uint32_t i = 0, dtype; (dtype = hd__dtype_float_at(i)); i++)
         print_row(p, "product", hd_dtype_name(dtype),
                   p->ops->peak_flops ? p->ops->peak_flops(p->device, dtype) / 1e9 : 0, "GFLOP/s");
-    rc = alloc_memory(p, err);
+    for (int i = 0; i < 3 && !rc; i++) {
+        if (p->ops->alloc)
+            rc = p->ops->alloc(p->device, memory_kind(p), p->bytes, &p->memory[i], err);
+        else if (!(p->memory[i] = aligned_alloc(4096, (p->bytes + 4095) & ~UINT64_C(4095))))
+            rc = hd_fail(err, HD_E_NOMEM, "no memory for an operand of %llu bytes", (unsigned long long)p->bytes);
+    }
     for (size_t i = 0; i < HD__COUNT(streams) && !rc; i++)
         rc = stream_once(p, &streams[i], err);
-    free_memory(p);
+    for (int i = 0; i < 3; i++)
+        if (p->memory[i] && p->ops->alloc)
+            p->ops->free(p->device, memory_kind(p), p->memory[i]);
+        else
+            free(p->memory[i]);
     return rc;
 }
 

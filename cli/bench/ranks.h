@@ -46,8 +46,8 @@ struct hd__bench {
     /* with ranks on several machines: the transport inside each; NULL: one level */
     const struct hd__component *intra;
     const void *intra_settings;
-    const char *const
-        *words;    /* this command: a launcher may start ranks by it, which end in hd__bench_run_launched_rank */
+    /* this command: a launcher may start ranks by it, which end in hd__bench_run_launched_rank */
+    const char *const *words;
     int32_t index; /* the caller's index of this transport */
     int32_t ranks;
     /* 0, 1: all ranks in one; else the number of groups of neighbours that run an operation concurrently */

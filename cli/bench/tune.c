@@ -108,7 +108,7 @@ static int refused(const struct hd__bench *bench)
 {
     const struct hd__component *c = bench->component;
     if (c->ops.comm.collective)
-        fprintf(stderr, "heddle bench: comm-%s has collectives of its own: there is nothing to choose\n", c->name);
+        fprintf(stderr, "heddle bench: comm-%s has its own collectives: there is no algorithm to tune\n", c->name);
     else if (bench->in_place || bench->ranks < 2)
         fprintf(stderr, "heddle bench: --tune wants two ranks or more, out of place\n");
     else

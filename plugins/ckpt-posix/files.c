@@ -12,7 +12,7 @@ enum { LARGE = 1 << 20 };
 int32_t posix_check_name(const char *name, struct hd_error *err)
 {
     if (!*name || name[0] == '.' || strchr(name, '/') || strlen(name) > 200)
-        return hd_fail(err, HD_E_INVALID, "checkpoint: '%.64s' is no name for a file", name);
+        return hd_fail(err, HD_E_INVALID, "checkpoint: '%.64s' is not a valid file name", name);
     return HD_OK;
 }
 

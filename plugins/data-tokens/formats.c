@@ -65,9 +65,8 @@ static int32_t set_tokens(struct hd_data *f, uint64_t skip, uint32_t type, struc
     uint64_t bytes = f->map_bytes - skip, size = token_types[type].bytes;
     if (bytes % size)
         return hd_fail(err, HD_E_CORRUPT,
-                       "%s: %lu bytes of tokens are no multiple of %lu: cut short, or another "
-                       "token_dtype",
-                       f->path, (unsigned long)bytes, (unsigned long)size);
+                       "%s: %lu bytes of tokens are not a multiple of %lu: truncated, or another token_dtype", f->path,
+                       (unsigned long)bytes, (unsigned long)size);
     f->at = (const uint8_t *)f->map + skip;
     f->count = bytes / size;
     f->type = type;
@@ -105,7 +104,7 @@ static int32_t parse_llmc(struct hd_data *f, const struct tokens_settings *setti
                        (unsigned long)version);
     int32_t rc = set_tokens(f, LLMC_HEADER, version == 7 ? TOKENS_U32 : TOKENS_U16, err);
     if (!rc && f->count != count)
-        return hd_fail(err, HD_E_CORRUPT, "%s: the header promises %lu tokens, the file has %lu", f->path,
+        return hd_fail(err, HD_E_CORRUPT, "%s: the header says %lu tokens, the file has %lu", f->path,
                        (unsigned long)count, (unsigned long)f->count);
     return rc;
 }
@@ -125,18 +124,6 @@ static const char *npy_value(const char *header, const char *key)
     return p + strspn(p, " ");
 }
 
-static bool npy_type(const char *descr, uint32_t *type)
-{
-    for (uint32_t i = 0; i < COUNT(token_types); i++) {
-        const char *d = token_types[i].descr;
-        if (descr[0] == '\'' && !strncmp(descr + 1, d, 3) && descr[4] == '\'') {
-            *type = i;
-            return true;
-        }
-    }
-    return false;
-}
-
 static int32_t npy_dict(struct hd_data *f, const char *header, uint32_t *type, uint64_t *count, struct hd_error *err)
 {
     const char *descr = npy_value(header, "'descr'"), *shape = npy_value(header, "'shape'");
@@ -144,7 +131,10 @@ static int32_t npy_dict(struct hd_data *f, const char *header, uint32_t *type, u
     char *end;
     if (!descr || !shape || !order)
         return hd_fail(err, HD_E_CORRUPT, "%s: the npy header lacks descr, shape or fortran_order", f->path);
-    if (!npy_type(descr, type))
+    for (*type = 0; *type < COUNT(token_types); ++*type)
+        if (descr[0] == '\'' && !strncmp(descr + 1, token_types[*type].descr, 3) && descr[4] == '\'')
+            break;
+    if (*type == COUNT(token_types))
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "%s: npy dtype %.8s; token arrays are uint8, uint16, uint32, int16, int32 "
                        "or int64, little-endian",
@@ -178,7 +168,7 @@ static int32_t parse_npy(struct hd_data *f, const struct tokens_settings *settin
     if (!rc)
         rc = set_tokens(f, 8 + wide + length, type, err);
     if (!rc && f->count != count)
-        return hd_fail(err, HD_E_CORRUPT, "%s: the npy header promises %lu tokens, the file has %lu", f->path,
+        return hd_fail(err, HD_E_CORRUPT, "%s: the npy header says %lu tokens, the file has %lu", f->path,
                        (unsigned long)count, (unsigned long)f->count);
     return rc;
 }
@@ -199,7 +189,7 @@ static int32_t megatron_documents(const char *idx, const uint8_t *p, uint64_t n,
         at += (uint64_t)length;
     }
     if (at != tokens)
-        return hd_fail(err, HD_E_CORRUPT, "%s: promises %lu tokens, its .bin has %lu", idx, (unsigned long)at,
+        return hd_fail(err, HD_E_CORRUPT, "%s: says %lu tokens, its .bin has %lu", idx, (unsigned long)at,
                        (unsigned long)tokens);
     return HD_OK;
 }
@@ -215,7 +205,7 @@ static int32_t megatron_index(struct hd_data *f, const char *idx, const uint8_t 
     while (type < COUNT(token_types) && (!p[17] || token_types[type].megatron != p[17]))
         type++;
     if (type == COUNT(token_types))
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: dtype code %u is none of whole numbers", idx, p[17]);
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: dtype code %u is not an integer type", idx, p[17]);
     uint64_t sequences = read_le(p + 18, 8), documents = read_le(p + 26, 8), rest = bytes - IDX_HEADER;
     if (sequences > rest / 12 || documents > (rest - sequences * 12) / 8)
         return hd_fail(err, HD_E_CORRUPT, "%s: %lu sequences and %lu documents do not fit into %lu bytes", idx,

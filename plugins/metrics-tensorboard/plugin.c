@@ -84,7 +84,7 @@ static int32_t write_out(const struct hd_metrics *m, struct events *events, stru
     else if (n != (ssize_t)events->length)
         rc = hd_fail(err, HD_E_IO, "%s cannot be written: %s", m->path, n < 0 ? strerror(errno) : "disk full?");
     if (rc && n > 0 && (start < 0 || ftruncate(m->fd, start)))
-        rc = hd_fail(err, HD_E_IO, "%s has half a step: %s", m->path, strerror(errno));
+        rc = hd_fail(err, HD_E_IO, "%s ends with a partial record: %s", m->path, strerror(errno));
     events_free(events);
     return rc;
 }

@@ -92,7 +92,7 @@ static int32_t parse_file(struct hd__ckpt *c, const json_t *entry, struct hd__ck
     const char *name = json_string_value(json_object_get(entry, "name"));
     const json_t *sums = json_object_get(entry, "xxh3");
     if (!name || !*name || name[0] == '.' || strchr(name, '/'))
-        return corrupt(c, err, "a file without a proper name", "");
+        return corrupt(c, err, "a file without a valid name", "");
     if (!parse_u64(json_object_get(entry, "bytes"), INT64_MAX / 2, &f->bytes))
         return corrupt(c, err, "a wrong size of file", name);
     if (json_array_size(sums) != (f->bytes + HD__CKPT_BLOCK - 1) / HD__CKPT_BLOCK)
@@ -120,7 +120,7 @@ static int32_t parse_files(struct hd__ckpt *c, struct hd_error *err)
         const json_t *sums = json_object_get(json_array_get(files, i), "xxh3");
         for (size_t k = 0; k < json_array_size(sums); k++)
             if (!parse_hex(json_array_get(sums, k), &c->hashes[b++]))
-                return corrupt(c, err, "a checksum that is none, of file", c->layout.files[i].name);
+                return corrupt(c, err, "malformed checksum of file", c->layout.files[i].name);
     }
     return HD_OK;
 }
@@ -158,7 +158,7 @@ static int32_t parse_tensor(struct hd__ckpt *c, const json_t *entry, uint32_t i,
     if (!c->layout.n_files || !parse_u64(json_object_get(entry, "file"), c->layout.n_files - 1, &file) ||
         !parse_u64(json_object_get(entry, "offset"), c->layout.files[file].bytes, &p->offset) ||
         p->bytes > c->layout.files[file].bytes - p->offset)
-        return corrupt(c, err, "does not lie in its file: tensor", name);
+        return corrupt(c, err, "exceeds its file: tensor", name);
     p->file = (uint32_t)file;
     return HD_OK;
 }
@@ -183,7 +183,7 @@ static int32_t parse_tensors(struct hd__ckpt *c, struct hd_error *err)
         qsort(c->sorted, n, sizeof *c->sorted, hd__ckpt_by_name);
     for (size_t i = 1; i < n; i++)
         if (!hd__ckpt_by_name(&c->sorted[i - 1], &c->sorted[i]))
-            return corrupt(c, err, "is there twice: tensor", c->sorted[i]->name);
+            return corrupt(c, err, "has a duplicate tensor", c->sorted[i]->name);
     return HD_OK;
 }
 

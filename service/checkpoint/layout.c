@@ -34,13 +34,13 @@ static int32_t check_tensors(const struct hd__ckpt_tensor *t, uint32_t n, struct
             rc = hd_fail(err, HD_E_INVALID, "checkpoint: tensor %s: dtype %u and %u dims cannot be stored", t[i].name,
                          t[i].dtype, t[i].ndim);
         else if (!*t[i].group || strpbrk(t[i].group, "/.") || strlen(t[i].group) > 100)
-            rc = hd_fail(err, HD_E_INVALID, "checkpoint: '%s' is no name for a group of tensors", t[i].group);
+            rc = hd_fail(err, HD_E_INVALID, "checkpoint: '%s' is not a valid group name", t[i].group);
     }
     if (!rc && n)
         qsort(sorted, n, sizeof *sorted, hd__ckpt_by_name);
     for (uint32_t i = 1; i < n && !rc; i++)
         if (!hd__ckpt_by_name(&sorted[i - 1], &sorted[i]))
-            rc = hd_fail(err, HD_E_INVALID, "checkpoint: tensor %s is twice in group %s", sorted[i]->name,
+            rc = hd_fail(err, HD_E_INVALID, "checkpoint: duplicate tensor %s in group %s", sorted[i]->name,
                          sorted[i]->group);
     free(sorted);
     return rc;

@@ -79,7 +79,7 @@ int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, stru
 {
     uint64_t bytes = 0;
     if (strlen(name) > 31)
-        return hd_fail(err, HD_E_NOTFOUND, "checkpoint '%.64s': no such name", name);
+        return hd_fail(err, HD_E_NOTFOUND, "checkpoint '%.64s': not a checkpoint's name", name);
     int32_t rc = store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, err);
     if (rc)
         return rc;

@@ -20,7 +20,8 @@ static uint64_t mix64(uint64_t x)
     return x ^ (x >> 31);
 }
 
-void hd__ckpt_fill_normal(uint64_t key, int64_t first, int64_t count, double std, float *out)
+/* Normal deviates [first, first + count) of the stream `key`: Box-Muller over a counter-based hash. */
+static void fill_normal(uint64_t key, int64_t first, int64_t count, double std, float *out)
 {
     for (int64_t pair = first >> 1; 2 * pair < first + count; pair++) { /* elements 2 pair and 2 pair + 1 */
         uint64_t bits = mix64(key ^ mix64((uint64_t)pair));
@@ -65,7 +66,7 @@ static int32_t draw_chunk(void *user, uint64_t part, char *block, struct hd_erro
     float *values = (float *)(void *)block;
     (void)err;
     if (d->init == HD_INIT_NORMAL)
-        hd__ckpt_fill_normal(hd__hash(d->name, strlen(d->name), w->f->seed), w->run->first + at, n, d->std, values);
+        fill_normal(hd__hash(d->name, strlen(d->name), w->f->seed), w->run->first + at, n, d->std, values);
     else
         for (int64_t i = 0; i < n; i++)
             values[i] = d->init == HD_INIT_ONES ? 1.0f : 0.0f;

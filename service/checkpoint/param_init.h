@@ -19,9 +19,6 @@ int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord
 int64_t hd__ckpt_file_tensor_count(const struct hd_program *p, uint32_t param);
 char *hd__ckpt_file_tensor_name(const struct hd_program *p, uint32_t param, int64_t index);
 
-/* count normal deviates of the stream `key`, elements [first, first + count): Box-Muller over a counter-based hash. */
-void hd__ckpt_fill_normal(uint64_t key, int64_t first, int64_t count, double std, float *out);
-
 /* Zeroes the strategies' zero_init tensors, before the first step of a fresh or a resumed run. */
 void hd__ckpt_init_zeros(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena);
 

@@ -91,14 +91,14 @@ static int32_t parse_tensor(const char *file, const json_t *entry, uint64_t data
     if (rc)
         return rc;
     if (!parse_shape(json_object_get(entry, "shape"), t) || __builtin_mul_overflow(t->count, size, &t->bytes))
-        return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: its shape is not a list of at most %d sizes that fit", file,
-                       t->name, HD_MAX_DIMS);
+        return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: its shape is not a list of at most %d sizes, or too large",
+                       file, t->name, HD_MAX_DIMS);
     if (json_array_size(span) != 2 || !json_is_integer(from) || !json_is_integer(to) || json_integer_value(from) < 0 ||
         json_integer_value(to) < json_integer_value(from))
         return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: data_offsets are not [begin, end]", file, t->name);
     uint64_t begin = (uint64_t)json_integer_value(from), end = (uint64_t)json_integer_value(to);
     if (end > data_bytes)
-        return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: ends at byte %lu of %lu: the file is cut short", file,
+        return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: ends at byte %lu of %lu: the file is truncated", file,
                        t->name, (unsigned long)end, (unsigned long)data_bytes);
     if (end - begin != t->bytes)
         return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: %s of its shape takes %lu bytes, data_offsets give %lu", file,
@@ -241,15 +241,15 @@ static int32_t read_header(struct hd__ckpt_st *st, uint32_t file, const json_t *
     struct tensor_filter tensor_filter = {st, map, file};
     uint64_t length = 0;
     if (bytes < 8)
-        return hd_fail(err, HD_E_CORRUPT, "%s: %lu bytes are no safetensors file", f->path, (unsigned long)bytes);
+        return hd_fail(err, HD_E_CORRUPT, "%s: %lu bytes are too few for a safetensors file", f->path,
+                       (unsigned long)bytes);
     int32_t rc = read_at(f->fd, f->path, 0, &length, 8, err);
     if (rc)
         return rc;
     if (length > bytes - 8 || length > HEADER_MAX)
         return hd_fail(err, HD_E_CORRUPT,
-                       "%s: a header of %lu bytes in a file of %lu: cut short, or no safetensors "
-                       "file",
-                       f->path, (unsigned long)length, (unsigned long)bytes);
+                       "%s: a header of %lu bytes in a file of %lu: truncated, or not a safetensors file", f->path,
+                       (unsigned long)length, (unsigned long)bytes);
     char *header = hd__alloc(length);
     f->data = 8 + length;
     f->data_bytes = bytes - f->data;
@@ -286,14 +286,6 @@ static void sort_tensors(struct hd__ckpt_st *st)
         qsort(st->tensors.at, st->tensors.count, sizeof *st->tensors.at, by_name);
 }
 
-static bool has_file(const struct hd__ckpt_st *st, const char *name)
-{
-    for (uint32_t i = 0; i < st->files.count; i++)
-        if (!strcmp(st->files.at[i].name, name))
-            return true;
-    return false;
-}
-
 static int32_t load_map(struct hd__ckpt_st *st, const char *path, const json_t *map, struct hd_error *err)
 {
     const char *tensor, *slash = strrchr(path, '/');
@@ -304,7 +296,10 @@ static int32_t load_map(struct hd__ckpt_st *st, const char *path, const json_t *
         const char *name = json_string_value(entry);
         if (!name || !*name || strchr(name, '/') || name[0] == '.')
             return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: not the name of a file in the same folder", path, tensor);
-        if (has_file(st, name))
+        uint32_t known = 0;
+        while (known < st->files.count && strcmp(st->files.at[known].name, name))
+            known++;
+        if (known < st->files.count)
             continue;
         char *full = hd__format("%.*s%s", folder, path, name);
         int32_t rc = add_file(st, full, map, err);
@@ -427,7 +422,8 @@ int32_t hd__ckpt_st_read_f32(const struct hd__ckpt_st *st, const struct hd__ckpt
     char chunk[65536];
     uint64_t size = hd_dtype_size(t->dtype);
     if (!hd__is_float(t->dtype))
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: tensor %s: %s are no weights; convert it to F32 or BF16",
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "%s: tensor %s: %s is not supported for weights; convert it to F32 or BF16",
                        hd__ckpt_st_file_name(st, t->file), t->name, t->dtype_name);
     if (t->dtype == HD_F32)
         return hd__ckpt_st_read(st, t, first * size, count * size, out, err);

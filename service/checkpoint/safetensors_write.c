@@ -28,7 +28,7 @@ static int32_t add_item(json_t *header, struct hd__ckpt_st_item *item, uint64_t 
         json_decref(entry);
         return hd_fail(err, HD_E_INVALID,
                        "tensor %s: cannot be stored: a dtype without a name in safetensors, a size "
-                       "that does not fit, or a name that is there twice or not UTF-8",
+                       "that does not fit, or a name that is a duplicate or not UTF-8",
                        item->name);
     }
     json_decref(entry);

@@ -187,7 +187,7 @@ static void warn_of_loopback(const struct hd__launch_env *env)
         hd__log(
             HD_LOG_WARN, NULL,
             "MASTER_ADDR=%s is %u.%u.%u.%u on its own machine, where ranks of other machines cannot reach it: give it "
-            "an address of the network, or mend /etc/hosts",
+            "an address of the network, or correct /etc/hosts",
             env->store.host, at >> 24, at >> 16 & 255, at >> 8 & 255, at & 255);
 }
 

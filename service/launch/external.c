@@ -32,16 +32,6 @@ static const char **make_argv(const struct hd_comm_launcher *l, const char *numb
     return argv;
 }
 
-static void set_env_default(const char *setting)
-{
-    char *name = hd__strdup(setting), *value = strchr(name, '=');
-    if (value) {
-        *value = '\0';
-        setenv(name, value + 1, 0);
-    }
-    free(name);
-}
-
 /* ---- in the child */
 
 /* Ends with the caller: PR_SET_PDEATHSIG, unless the parent has died already. */
@@ -60,8 +50,14 @@ static void run_command(const struct hd_comm_launcher *l, const char **argv, int
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (in >= 0)
         dup2(in, STDIN_FILENO);
-    for (size_t i = 0; l->environment && l->environment[i]; i++)
-        set_env_default(l->environment[i]);
+    for (size_t i = 0; l->environment && l->environment[i]; i++) {
+        char *name = hd__strdup(l->environment[i]), *value = strchr(name, '=');
+        if (value) {
+            *value++ = '\0';
+            setenv(name, value, 0);
+        }
+        free(name);
+    }
     setenv(LAUNCHED_ENV, isatty(STDOUT_FILENO) ? "terminal" : "file", 1);
     execvp(argv[0], (char *const *)argv);
     if (write(error_pipe, &errno, sizeof errno) < 0)

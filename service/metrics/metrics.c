@@ -21,16 +21,8 @@ struct hd__metrics {
 
 /* ---- resuming */
 
-static int64_t line_step(const char *line, size_t length)
-{
-    json_t *object = json_loadb(line, length, 0, NULL);
-    json_t *step = json_object_get(object, "step");
-    int64_t value = json_is_integer(step) ? json_integer_value(step) : object ? 0 : -1;
-    json_decref(object);
-    return value;
-}
-
-int32_t hd__metrics_truncate(const char *path, int64_t step, struct hd_error *err)
+/* Cuts a torn last line and all lines whose "step" is above `step`. */
+static int32_t truncate_after(const char *path, int64_t step, struct hd_error *err)
 {
     FILE *file = fopen(path, "r+");
     char *line = NULL;
@@ -41,8 +33,11 @@ int32_t hd__metrics_truncate(const char *path, int64_t step, struct hd_error *er
     if (!file)
         return errno == ENOENT ? HD_OK : hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     while ((n = getline(&line, &room, file)) > 0) {
-        int64_t at = line[n - 1] == '\n' ? line_step(line, (size_t)n) : -1;
-        if (at < 0 || at > step)
+        json_t *object = line[n - 1] == '\n' ? json_loadb(line, (size_t)n, 0, NULL) : NULL;
+        int stop = !object || json_integer_value(json_object_get(object, "step")) > step ||
+                   json_integer_value(json_object_get(object, "step")) < 0;
+        json_decref(object);
+        if (stop)
             break;
         keep += n;
     }
@@ -70,10 +65,10 @@ static void write_line(struct hd__metrics *m, struct hd__text *text)
         done += (size_t)n;
     }
     if (done < text->length && !m->write_failed)
-        hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are left out until it can be", m->path,
+        hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are dropped until it can be", m->path,
                 strerror(errno));
     if (done < text->length && done && start >= 0 && ftruncate(m->fd, start))
-        hd__log(HD_LOG_WARN, "metrics", "%s has half a line: %s", m->path, strerror(errno));
+        hd__log(HD_LOG_WARN, "metrics", "%s ends with a partial line: %s", m->path, strerror(errno));
     m->write_failed = done < text->length;
     hd__text_free(text);
 }
@@ -84,7 +79,7 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
     struct hd__metrics *m;
     struct hd__text text = {0};
     int why;
-    int32_t rc = resumed ? hd__metrics_truncate(path, resumed, err) : HD_OK;
+    int32_t rc = resumed ? truncate_after(path, resumed, err) : HD_OK;
     if (rc)
         return rc;
     why = hd__make_folders(path);

@@ -53,9 +53,6 @@ int32_t hd__metrics_add_sink(struct hd__metrics *metrics, const struct hd__metri
 void hd__metrics_log_step(struct hd__metrics *metrics, const struct hd__metrics_row *row);
 void hd__metrics_close(struct hd__metrics *metrics); /* NULL is fine */
 
-/* Cuts a torn last line and all lines whose "step" is above `step`. */
-int32_t hd__metrics_truncate(const char *path, int64_t step, struct hd_error *err);
-
 int64_t hd__metrics_resident_bytes(void); /* of this process */
 
 #endif

@@ -25,18 +25,6 @@ struct hd__metrics_sink {
     int stop, closed, is_behind;
 };
 
-/* Called without the lock: the slot belongs to the thread until `taken` passes it. Errors are logged once, until a
- * step succeeds. */
-static void write_record(struct hd__metrics_sink *s, const struct queued_record *q, int *failed)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    int32_t rc = s->ops->write(s->opened, &q->record, &err);
-    if (rc && !*failed)
-        hd__log(HD_LOG_WARN, "metrics", "%s: %s; steps are left out until it takes them again", s->name,
-                err.message[0] ? err.message : hd_code_name(rc));
-    *failed = rc != HD_OK;
-}
-
 static void *sink_thread(void *user)
 {
     struct hd__metrics_sink *s = user;
@@ -47,8 +35,13 @@ static void *sink_thread(void *user)
             pthread_cond_wait(&s->changed, &s->lock);
         if (s->taken == s->put)
             break;
-        pthread_mutex_unlock(&s->lock);
-        write_record(s, &s->queue[s->taken % QUEUE], &failed);
+        pthread_mutex_unlock(&s->lock); /* the slot belongs to this thread until `taken` passes it */
+        struct hd_error err = HD_ERROR_INIT;
+        int32_t rc = s->ops->write(s->opened, &s->queue[s->taken % QUEUE].record, &err);
+        if (rc && !failed) /* logged once, until a step succeeds */
+            hd__log(HD_LOG_WARN, "metrics", "%s: %s; steps are dropped until a write succeeds", s->name,
+                    err.message[0] ? err.message : hd_code_name(rc));
+        failed = rc != HD_OK;
         pthread_mutex_lock(&s->lock);
         s->taken++;
     }
@@ -98,8 +91,8 @@ void hd__metrics_sink_put(struct hd__metrics_sink *s, const struct hd_metrics_re
     int is_full = s->put - s->taken == QUEUE;
     if (is_full && !s->is_behind)
         hd__log(HD_LOG_WARN, "metrics",
-                "%s: %d steps wait for it; step %ld and others are left out until it catches up", s->name, QUEUE,
-                (long)record->step);
+                "%s: its queue of %d steps is full; step %ld and later ones are dropped until it catches up", s->name,
+                QUEUE, (long)record->step);
     s->is_behind = is_full || (s->is_behind && s->put > s->taken); /* logged once */
     if (!is_full) {
         struct queued_record *q = &s->queue[s->put++ % QUEUE];
@@ -128,7 +121,7 @@ void hd__metrics_sink_close(struct hd__metrics_sink *s)
         return;
     }
     /* The thread may be blocked inside the plug-in for ever, so its memory is not freed. */
-    hd__log(HD_LOG_WARN, "metrics", "%s: did not end within %g s; its last %lu steps may be lost", s->name, s->patience,
-            (unsigned long)left);
+    hd__log(HD_LOG_WARN, "metrics", "%s: was not closed within %g s; its last %lu steps may be lost", s->name,
+            s->patience, (unsigned long)left);
     pthread_detach(s->thread);
 }

@@ -155,8 +155,7 @@ int32_t hd__report_on_dumps(void *user, const struct hd__rank_dumps *g, int32_t 
     struct hd__report_diagnosis diagnosis;
     char path[512] = "";
     json_t *report;
-    int32_t code = HD_OK;
-    int32_t answered = 0;
+    int32_t code = HD_OK, answered = 0;
     while (answered < g->size && !g->dump[answered])
         answered++;
     /* a rank's death is reported even if no other is left to answer, or none has connected yet */
@@ -213,7 +212,7 @@ static int is_report(const json_t *report)
 }
 
 #define NO_REPORT \
-    "this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside its metrics"
+    "not a heddle report; a failed job prints the path of its report: report-TIME.json, beside its metrics"
 
 static int32_t load_file(const char *path, json_t **report, struct hd_error *err)
 {

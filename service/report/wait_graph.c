@@ -167,7 +167,7 @@ static int find_divergent_rank(struct hd__report_context *c)
         return 0;
     hd__report_attribute(c, HD__DIAGNOSIS_MISMATCH, odd->rank, odd);
     snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
-             "rank %d took a wrong turn: its operation %lld is %s in section %.40s, and %s on the "
+             "rank %d diverged: collective mismatch: its operation %lld is %s in section %.40s, and %s on the "
              "others",
              odd->rank, (long long)odd->number, hd__report_op_record_text(odd, a), odd->section,
              hd__report_op_record_text(other, b));
@@ -189,7 +189,7 @@ static void describe_straggler(struct hd__report_context *c, int32_t rank, const
                  op->waited, text, op->section);
     else
         snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
-                 "rank %d is %.1f s late at %s of section %.40s, for which rank %d waits; its place: %s", rank,
+                 "rank %d is %.1f s late at %s of section %.40s, for which rank %d waits; it is at: %s", rank,
                  op->waited, text, op->section, op->rank, at && *at ? at : "unknown");
 }
 

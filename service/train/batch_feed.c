@@ -56,22 +56,11 @@ static void locate_rows(struct hd__train_feed *f, int32_t rank)
     f->global_rows = p->dims.at[ids->dim[0]].extent;
 }
 
-static void find_inputs(struct hd__train_feed *f, int32_t rank)
-{
-    const struct hd_program *p = hd__compiled_program(f->compiled, rank);
-    for (uint32_t s = 0; s < p->sections.count; s++)
-        for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
-            const struct hd__instr *i = &p->sections.at[s].code.at[k];
-            if (i->op == HD_OP_FEED)
-                f->reads[hd__tensor_const(p, i->out[0])->origin == p->labels] = 1;
-        }
-    f->capacity = p->accumulation;
-}
-
 int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
                             struct hd__train_feed **feed, struct hd_error *err)
 {
     const struct hd__job *job = compiled->job;
+    const struct hd_program *p = hd__compiled_program(compiled, rank);
     const struct hd__sources *from = held_out && job->val.count ? &job->val : &job->train;
     struct hd__data_source *sources = hd__alloc((from->count + 1) * sizeof *sources);
     struct hd__data_config config = {
@@ -94,7 +83,7 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         sources[i] = (struct hd__data_source){from->at[i].path, from->at[i].weight};
     if (held_out && !job->val.count && job->val_fraction <= 0) {
         free(sources);
-        return hd_fail(err, HD_E_NOTFOUND, "the job holds no data out: set data.val or data.val_fraction");
+        return hd_fail(err, HD_E_NOTFOUND, "the job has no held-out data: set data.val or data.val_fraction");
     }
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
@@ -107,8 +96,14 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         return rc;
     }
     locate_rows(f, rank);
-    find_inputs(f, rank);
-    f->contiguous = !held_out && hd__compiled_program(compiled, rank)->exact;
+    f->capacity = p->accumulation;
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
+            const struct hd__instr *i = &p->sections.at[s].code.at[k];
+            if (i->op == HD_OP_FEED)
+                f->reads[hd__tensor_const(p, i->out[0])->origin == p->labels] = 1;
+        }
+    f->contiguous = !held_out && p->exact;
     *feed = f;
     return HD_OK;
 }
@@ -175,9 +170,4 @@ int32_t hd__train_feed_next(void *feed, int32_t labels, int32_t *out, int64_t co
     f->first = (f->first + 1) % f->capacity;
     f->n_buffered--;
     return HD_OK;
-}
-
-uint64_t hd__train_feed_sequences(const struct hd__train_feed *f)
-{
-    return hd__data_sequences(f->data);
 }

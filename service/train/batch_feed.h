@@ -19,6 +19,5 @@ void hd__train_feed_close(struct hd__train_feed *feed); /* NULL is fine */
 int32_t hd__train_feed_seek(struct hd__train_feed *feed, int64_t sequence, struct hd_error *err);
 /* For hd__exec_config.feed: ids first, then labels, a micro-batch at a time. */
 int32_t hd__train_feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
-uint64_t hd__train_feed_sequences(const struct hd__train_feed *feed);
 
 #endif

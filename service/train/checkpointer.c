@@ -188,8 +188,8 @@ static int32_t check_replicas(const struct hd__train_checkpointer *k, const char
     if (has == here)
         return HD_OK;
     return hd_fail(err, HD_E_MISMATCH,
-                   "checkpoint %s has the state of %lld local-SGD replica%s, this job has %lld: go on with as "
-                   "many, or begin anew from its model: `heddle ckpt export`, then model.from",
+                   "checkpoint %s has the state of %lld local-SGD replica%s, this job has %lld: resume with the same "
+                   "number, or start over from its model: `heddle ckpt export`, then model.from",
                    name, has, has == 1 ? "" : "s", here);
 }
 
@@ -203,10 +203,10 @@ static int32_t load_rank_state(struct hd__train_checkpointer *k, const char *nam
     hd__ckpt_collect_rank_state(&state, &k->training);
     other = state.tensors.count ? hd__ckpt_check_tensors(ckpt, state.tensors.at, state.tensors.count, &why) : HD_OK;
     if (other && k->s->env->rank == 0)
-        hd__log(HD_LOG_WARN, NULL,
-                "checkpoint %s does not have what each rank of this job keeps of its own (errors of compressed "
-                "gradients): it begins as zeros",
-                name);
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "checkpoint %s lacks the per-rank state of this job (errors of compressed gradients): it begins as zeros",
+            name);
     if (!other && state.tensors.count)
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     hd__ckpt_train_state_free(&state);

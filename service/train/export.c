@@ -153,7 +153,7 @@ static int32_t write_config(struct hd__train_session *s, FILE *file, const char 
     const char *text;
     int32_t rc;
     if (!ops->config_json)
-        return hd_fail(err, HD_E_UNSUPPORTED, "model-%s has no Hugging Face form",
+        return hd_fail(err, HD_E_UNSUPPORTED, "model-%s has no Hugging Face format",
                        s->compiled->model_choice.component->name);
     rc = ops->config_json(s->compiled->model, &text, err);
     if (!rc && fputs(text, file) < 0)

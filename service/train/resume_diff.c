@@ -150,7 +150,7 @@ int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, 
         add_change(&text, &c.list.at[i]);
     if (c.list.count)
         hd__job_fail(job, c.list.at[0].path, err, "%.300s when this was saved: %.500s%s", text.at, why.message,
-                     weights_only ? "" : "; go on with what was, or begin anew with checkpoint.resume=never");
+                     weights_only ? "" : "; restore these values, or start over with checkpoint.resume=never");
     hd__text_free(&text);
     hd__free_array(&c.list);
     return err->code = why.code;

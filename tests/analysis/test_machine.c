@@ -88,7 +88,7 @@ START_TEST(a_rank_lacks_the_last_collective)
     struct hd_program *odd = tiny_step(2, 1, 0);
     tiny_drop(odd, MICRO_LAST, tiny_find(odd, MICRO_LAST, HD_OP_ALL_REDUCE, "G", 0));
     assert_broken(tiny_step(2, 1, 0), NULL, 1, odd,
-                  SAYS("stuck: 1 of 2 ranks cannot go on",
+                  SAYS("deadlock: 1 of 2 ranks cannot proceed",
                        "rank 0 at micro_last #6 wait all_reduce(dp_shard) G; first in that stream: micro_last #5 "
                        "all_reduce(dp_shard) G, which rank 1 has not reached"));
 }
@@ -146,7 +146,7 @@ START_TEST(a_cyclic_wait)
     const struct hd_program *programs[] = {p[0], p[1], p[1], p[0]};
     struct hd__sim *m = hd__sim_create(&p[0]->mesh, programs, NULL);
     ck_assert_int_eq(hd__sim_run(m, NULL, 1, &err), HD_E_MISMATCH);
-    assert_says("stuck: 4 of 4 ranks cannot go on");
+    assert_says("deadlock: 4 of 4 ranks cannot proceed");
     assert_says("cycle: rank 0 waits for rank 2 (micro #0 all_reduce(dp_shard) a), rank 2 waits for rank 3 "
                 "(micro #0 all_reduce(tp) b),"
                 " rank 3 waits for rank 1 (micro #0 all_reduce(dp_shard) a), rank 1 waits for rank 0 (micro "
@@ -205,7 +205,7 @@ END_TEST
 START_TEST(synchronous_sends_that_cross_are_stuck)
 {
     assert_broken(exchange(0, 1, 1), exchange(1, 1, 1), 0, NULL,
-                  SAYS("stuck: 2 of 2",
+                  SAYS("deadlock: 2 of 2",
                        "rank 0 at step #1 wait send out; first in that stream: step #0 send out, which rank 1 has "
                        "not answered",
                        "cycle: rank 0 waits for rank 1 (step #0 send out), rank 1 waits for rank 0"));
@@ -215,7 +215,7 @@ END_TEST
 START_TEST(a_missing_receive)
 {
     assert_broken(exchange(0, 0, 1), exchange(1, 0, 0), 0, NULL,
-                  SAYS("stuck: ", "rank 0 at step #", "send out, which rank 1 has not answered"));
+                  SAYS("deadlock: ", "rank 0 at step #", "send out, which rank 1 has not answered"));
 }
 END_TEST
 

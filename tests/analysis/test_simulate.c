@@ -248,12 +248,17 @@ END_TEST
 START_TEST(rates_that_are_wrong)
 {
     static const char *const wrong[][2] = {
-        {"speed=1", "no rate 'speed'"},     {"flops", "'flops' is no rate"},
-        {"flops=", "'flops=' is no rate"},  {"flops=-1", "is no rate"},
-        {"flops=0", "is no rate"},          {"flops=1x", "'flops=1x' is no rate"},
-        {"flops=nan", "is no rate"},        {"tp.flops=1", "no rate 'tp.flops'"},
-        {"xp.link=1", "no rate 'xp.link'"}, {"=3", "no rate ''"},
-        {"link=1e9,,", "no rate ''"},
+        {"speed=1", "unknown rate 'speed'"},
+        {"flops", "'flops' is not a rate"},
+        {"flops=", "'flops=' is not a rate"},
+        {"flops=-1", "is not a rate"},
+        {"flops=0", "is not a rate"},
+        {"flops=1x", "'flops=1x' is not a rate"},
+        {"flops=nan", "is not a rate"},
+        {"tp.flops=1", "unknown rate 'tp.flops'"},
+        {"xp.link=1", "unknown rate 'xp.link'"},
+        {"=3", "unknown rate ''"},
+        {"link=1e9,,", "unknown rate ''"},
     };
     struct hd__sim_rates before = hd__sim_rates_default(), r = before;
     for (size_t n = 0; n < HD__COUNT(wrong); n++) {

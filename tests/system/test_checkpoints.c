@@ -198,7 +198,7 @@ START_TEST(of_another_model)
     const char *once = strstr(c->err, "is of another model");
     ck_assert_msg(once && !strstr(once + 1, "is of another model"), "two ranks said the same:\n%s", c->err);
     expect_refused("model.layers=3", "command line: model.layers is 3 and was 2 when this was saved: checkpoint");
-    expect_refused("model.layers=3", "go on with what was, or begin anew with checkpoint.resume=never");
+    expect_refused("model.layers=3", "restore these values, or start over with checkpoint.resume=never");
     expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}", "is of another optimizer");
     expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}",
                    "command line: optimizer.use is sgd and was adamw, optimizer.lr");
@@ -351,10 +351,10 @@ START_TEST(errors_of_another_job)
 #define PRODUCTS "llama.yaml mesh.dp=2 checkpoint.dir=own strategies.zero.compress.kind=powersgd "
     train(&whole, "own", PRODUCTS "job.steps=4");
     struct command *c = run_says("train " PRODUCTS "job.name=own job.steps=8 strategies.zero.compress.rank=2", 0,
-                                 "checkpoint step-00000004 does not have what each rank of this job keeps of its own");
+                                 "checkpoint step-00000004 lacks the per-rank state of this job");
     c = command_run("train " PRODUCTS "job.name=own job.steps=9 strategies.zero.compress.rank=2");
     expect_code(c, 0);
-    ck_assert_msg(!strstr(c->err, "of its own"), "it said: %s", c->err);
+    ck_assert_msg(!strstr(c->err, "per-rank state"), "it said: %s", c->err);
     c = command_run("eval " PRODUCTS "mesh.dp=1 data.val_fraction=0.1 eval.batches=1");
     expect_code(c, 0);
 }

@@ -119,7 +119,7 @@ START_TEST(metrics_sink_fails)
         expect_says(c, "command line: metrics.sinks.0: no/where.txt: No such file or directory");
         c = command_run("train llama.yaml job.name=full mesh.dp=%d " LINES, dp, "/dev/full");
         expect_code(c, 0);
-        expect_says(c, "metrics.sinks.0: /dev/full: No space left on device; steps are left out");
+        expect_says(c, "metrics.sinks.0: /dev/full: No space left on device; steps are dropped");
     }
     struct command *c = command_run("train llama.yaml job.name=refused metrics.sinks=[{\"use\":\"nobody\"}]");
     expect_code(c, 2);

@@ -486,7 +486,7 @@ START_TEST(bench_side_by_side)
     expect_says(c, "'stage' is not OPTION=VALUE");
     c = command_run("bench --groups 2 --ranks 3");
     expect_code(c, 2);
-    expect_says(c, "--groups 2: --ranks 3 is no multiple of it, twice or more");
+    expect_says(c, "--groups 2: --ranks 3 must be a multiple of it, at least twice");
     c = command_run("bench --product 64");
     expect_code(c, 2);
     expect_says(c, "--product wants --overlap");

@@ -285,7 +285,7 @@ static const struct {
     {"pack:2 numa:2 core:1 pu:1", "comm.levels=numa", 4, 8, "pipes, in one level: one member on each NUMA node", 0},
     {"numa:2 core:2 pu:1", "comm.levels=numa", 3, 12, "its NUMA nodes do not have as many members each", 0},
     {"numa:4 core:2 pu:1", "comm.levels=numa", 2, 8,
-     "comm.levels is not kept: rank 0 will run on the cores of more than one NUMA node", 0},
+     "comm.levels is not applied: rank 0 will run on the cores of more than one NUMA node", 0},
     {"numa:2 core:2 pu:1", "", 4, 8, "shm, all on one machine", 0},
     {"pack:2 numa:2 core:2 pu:1", "comm.levels=[package,numa]", 8, 16,
      "pipes, shm inside: 2 packages of 4, 2 NUMA nodes of 2 there", 3},

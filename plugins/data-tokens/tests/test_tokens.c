@@ -141,7 +141,7 @@ START_TEST(refusals)
     ck_refused(open_file(scratch_write(&s, "empty", "", 0), 0, 0, &f), HD_E_INVALID, "empty");
     ck_refused(open_file(scratch_write(&s, "odd.bin", "abc", 3), 0, 0, &f), HD_E_CORRUPT, "odd.bin");
     ck_refused(open_file(put_llmc(&s, "l", 20240520, 3, 2), 0, 0, &f), HD_E_UNSUPPORTED, "version 3");
-    ck_refused(open_file(put_llmc(&s, "l", 20240520, 1, 4), 0, 0, &f), HD_E_CORRUPT, "promises 1000");
+    ck_refused(open_file(put_llmc(&s, "l", 20240520, 1, 4), 0, 0, &f), HD_E_CORRUPT, "says 1000");
     ck_refused(open_file(put_llmc(&s, "l", 7, 1, 4), TOKENS_LLMC, 0, &f), HD_E_CORRUPT, "magic");
     ck_refused(open_file(scratch_write(&s, "x.npy", "abc", 3), 0, 0, &f), HD_E_CORRUPT, "x.npy");
     ck_refused(open_file(put_megatron(&s, 7, 4, idx, &n), 0, 0, &f), HD_E_UNSUPPORTED, "code 7");

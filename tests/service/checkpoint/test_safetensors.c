@@ -172,7 +172,7 @@ START_TEST(bad_headers)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", "shape", 4},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", "data_offsets", 4},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", "data_offsets", 8},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "cut short", 3},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "truncated", 3},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", "takes 8 bytes", 4},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "after the last", 8},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "no tensor", 8},
@@ -255,7 +255,7 @@ START_TEST(layout)
     ck_assert_mem_eq(back, data, 8);
     hd__ckpt_st_close(st);
     items[1].name = items[0].name;
-    ck_refused(hd__ckpt_st_layout(items, 2, &head, &bytes, &err), HD_E_INVALID, "twice");
+    ck_refused(hd__ckpt_st_layout(items, 2, &head, &bytes, &err), HD_E_INVALID, "a duplicate");
     free(file);
     hd__text_free(&head);
     scratch_finish(&s);

@@ -248,7 +248,7 @@ START_TEST(sinks)
     text = hd__realloc(text, bytes + 1);
     text[bytes] = 0;
     ck_assert_ptr_nonnull(first =
-                              strstr(text, "metrics.sinks.0: no paper; steps are left out until it takes them again"));
+                              strstr(text, "metrics.sinks.0: no paper; steps are dropped until a write succeeds"));
     ck_assert_ptr_null(strstr(first + 24, "no paper"));
     check_steps(scratch_path(&s, "m.jsonl"), 11, (const int64_t[]){0, 1, 2, 3, 4, 0, 5, 6, 7, 8, 9});
     free(text);
@@ -316,7 +316,7 @@ START_TEST(sink_hangs)
     put_back(STDERR_FILENO, before);
     char *text = scratch_read(log, &bytes);
     ck_assert_ptr_nonnull(
-        memmem(text, bytes, "metrics.sinks.0: did not end within 0.05 s; its last 3 steps may be lost", 70));
+        memmem(text, bytes, "metrics.sinks.0: was not closed within 0.05 s; its last 3 steps may be lost", 70));
     check_steps(scratch_path(&s, "m.jsonl"), 4, (const int64_t[]){0, 1, 2, 3});
     free(text);
     scratch_finish(&s);

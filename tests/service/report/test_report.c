@@ -96,7 +96,7 @@ START_TEST(one_is_late)
     op(1, 0, 2, "reduce_scatter", 10, 12);
     expect(HD__DIAGNOSIS_LATE, 2,
            "rank 2 is 20.0 s late at #14 reduce_scatter(dp) fp32 sum count 10 of section micro, for which rank 0 "
-           "waits; its place: section micro, instruction 3: feed");
+           "waits; it is at: section micro, instruction 3: feed");
 }
 END_TEST
 
@@ -222,7 +222,7 @@ START_TEST(one_joins_another_group)
         op(r, 0, 1, "all_reduce", 10, -1);
         op(r, r == 1, r == 1 ? 1 : 2, "all_reduce", 10, 3);
     }
-    expect(HD__DIAGNOSIS_MISMATCH, 1, "rank 1 took a wrong turn: its operation 2 is #7 all_reduce(tp)");
+    expect(HD__DIAGNOSIS_MISMATCH, 1, "rank 1 diverged: collective mismatch: its operation 2 is #7 all_reduce(tp)");
     begin(2);
     for (int r = 0; r < 2; r++) {
         answers(r, "here");
@@ -371,8 +371,7 @@ START_TEST(files)
     ck_assert_int_eq(hd__report_load(names, 2, &both, &err), HD_E_INVALID);
     ck_assert_str_eq(
         err.message,
-        "b.json: this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside "
-        "its metrics");
+        "b.json: not a heddle report; a failed job prints the path of its report: report-TIME.json, beside its metrics");
     unlink("a.json");
     unlink("b.json");
     rmdir(folder);
