@@ -371,7 +371,8 @@ START_TEST(files)
     ck_assert_int_eq(hd__report_load(names, 2, &both, &err), HD_E_INVALID);
     ck_assert_str_eq(
         err.message,
-        "b.json: not a heddle report; a failed job prints the path of its report: report-TIME.json, beside its metrics");
+        "b.json: not a heddle report; a failed job prints the path of its report: report-TIME.json, beside "
+        "its metrics");
     unlink("a.json");
     unlink("b.json");
     rmdir(folder);
