@@ -206,9 +206,9 @@ static const char *const section_names[HD__SECTION_COUNT] = {
 
 uint8_t hd__section_kind(const char *name)
 {
-    for (uint8_t kind = HD__SECTION_BEGIN; kind < HD__SECTION_COUNT; kind++)
+    for (uint32_t kind = HD__SECTION_BEGIN; kind < HD__SECTION_COUNT; kind++)
         if (!strcmp(section_names[kind], name))
-            return kind;
+            return (uint8_t)kind;
     return HD__SECTION_OTHER;
 }
 
