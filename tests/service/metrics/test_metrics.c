@@ -247,8 +247,7 @@ START_TEST(sinks)
     char *text = scratch_read(log, &bytes), *first;
     text = hd__realloc(text, bytes + 1);
     text[bytes] = 0;
-    ck_assert_ptr_nonnull(first =
-                              strstr(text, "metrics.sinks.0: no paper; steps are dropped until a write succeeds"));
+    ck_assert_ptr_nonnull(first = strstr(text, "metrics.sinks.0: no paper; steps are dropped until a write succeeds"));
     ck_assert_ptr_null(strstr(first + 24, "no paper"));
     check_steps(scratch_path(&s, "m.jsonl"), 11, (const int64_t[]){0, 1, 2, 3, 4, 0, 5, 6, 7, 8, 9});
     free(text);
