@@ -10,6 +10,8 @@
 #include "heddle/host.h"
 #include "heddle/types.h"
 
+/* Bytes of a struct up to and with a field: its size in an older ABI. */
+#define HD__END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 #define HD__COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define HD__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define HD__MAX(a, b) ((a) > (b) ? (a) : (b))

@@ -21,6 +21,10 @@ static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
     double peak;
     if (rc)
         return hd__compile_locate_error(c->job, "optimizer", err);
+    if (ops->states && ops->states(c->optimizer_choice.settings) > ops->n_states)
+        return hd__job_fail(c->job, "optimizer.use", err, "%s: `states` says %u, above its n_states, %u",
+                            c->optimizer_choice.component->label, ops->states(c->optimizer_choice.settings),
+                            ops->n_states);
     peak = ops->learning_rate(c->optimizer_choice.settings);
     if (c->job->schedule.min_lr > peak)
         return hd__job_fail(c->job, "schedule.min_lr", err,
@@ -120,8 +124,6 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
     return rc;
 }
 
-enum { LAYOUT, PARTITION, TRANSFORM };
-
 static int32_t run_strategy(struct hd__compiled *c, struct hd_program *p, const struct hd__chosen *strategy, int slot,
                             struct hd_error *err)
 {
@@ -131,7 +133,7 @@ static int32_t run_strategy(struct hd__compiled *c, struct hd_program *p, const 
     int32_t rc, end;
     if (!slots[slot])
         return HD_OK;
-    hd__pass_begin(p, &c->optimizer);
+    hd__pass_begin(p, &c->optimizer, slot);
     rc = slots[slot](c->host, strategy->settings, p, err);
     end = hd__pass_end(p, rc ? NULL : err);
     return rc ? rc : end;
@@ -164,7 +166,7 @@ static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int 
 
 static int32_t partition(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
-    int32_t rc = run_strategies(c, p, PARTITION, err);
+    int32_t rc = run_strategies(c, p, HD__PASS_PARTITION, err);
     if (!rc && (rc = hd__pipeline_check(p, err)))
         hd__job_locate_error(c->job, "mesh.pp", err);
     return rc;
@@ -228,7 +230,7 @@ static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_err
 
 static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
-    int32_t rc = run_strategies(c, p, TRANSFORM, err);
+    int32_t rc = run_strategies(c, p, HD__PASS_TRANSFORM, err);
     if (!rc && p->params.count && !p->flats.count)
         rc = hd__job_fail(c->job, "strategies", err,
                           "strategies: none of these updates the parameters: add {use: zero} as the last");
@@ -264,11 +266,12 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
 {
     int32_t rc;
     base_layout(p);
-    if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
-        (rc = hd__autodiff(p, err)) || (rc = check_local_axes(c, p, err)) || (rc = hd__place(p, err)) ||
-        (rc = partition(c, p, err)) || (rc = recompute(c, p, err)) || (rc = hd__ring_attention(p, err)) ||
-        (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
-        (rc = hd__schedule_instrs(p, err)) || (rc = hd__memory_plan(p, err)))
+    if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
+        (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_local_axes(c, p, err)) ||
+        (rc = hd__place(p, err)) || (rc = partition(c, p, err)) || (rc = recompute(c, p, err)) ||
+        (rc = hd__ring_attention(p, err)) || (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) ||
+        (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) || (rc = hd__schedule_instrs(p, err)) ||
+        (rc = hd__memory_plan(p, err)))
         return rc;
     p->gather_deferred = (uint32_t)hd__verify_gather_deferred(p);
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;

@@ -12,6 +12,8 @@ void hd__pass_apart(struct hd_program *p, uint32_t axes)
 {
     const uint32_t data = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
     char text[64];
+    if (!hd__pass_args(p, __func__, "1A", axes))
+        return;
     hd__axes_text(axes & ~data, text);
     if (axes & ~data)
         hd__program_fail(
@@ -37,6 +39,8 @@ void hd__scale_local_gradients(struct hd_program *p)
 
 void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, uint32_t together)
 {
+    if (!hd__pass_args(p, __func__, "3*A", name, together))
+        return;
     if (hd__program_section(p, name) || !every)
         hd__program_fail(p, HD_E_INVALID,
                          "section '%s' every %u steps: there is one of that name, or 0 is no number of steps", name,
@@ -50,6 +54,8 @@ void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, ui
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name)
 {
     uint32_t n = 0;
+    if (!hd__pass_args(p, __func__, "3ft*", flat, t, name))
+        return;
     while (n < p->strategy_states.count && strcmp(p->strategy_states.at[n], name) != 0)
         n++;
     if (n == HD__FLAT_ROLES - HD__FLAT_STRATEGY || p->flats.at[flat - 1].tensor[HD__FLAT_STRATEGY + n]) {

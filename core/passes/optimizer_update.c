@@ -25,6 +25,28 @@ static uint64_t decay_ranges(struct hd_program *p, const struct hd__flat *f, str
     return n;
 }
 
+/* An optimizer without HD_OPTIM_FLAT updates whole parameters: neither the mesh nor a shard of the flat may cut one. */
+static int parameters_are_whole(struct hd_program *p, const struct hd__flat *f)
+{
+    int64_t shard = f->count / hd__mesh_ways(&p->mesh, f->axes);
+    for (uint32_t i = 0; i < f->n_params; i++) {
+        const struct hd__tensor *t = hd__tensor_const(p, p->params.at[f->params[i]].tensor);
+        int64_t n = hd__numel(p, t);
+        if (n != hd__global_numel(p, t))
+            return (int)hd__program_fail(p, HD_E_UNSUPPORTED,
+                                         "optimizer.use: it updates whole parameters (its plugin does not say "
+                                         "HD_OPTIM_FLAT), and the mesh cuts %s: use mesh.tp: 1 and mesh.ep: 1",
+                                         t->name);
+        if (f->offset[i] / shard != (f->offset[i] + n - 1) / shard)
+            return (int)hd__program_fail(p, HD_E_UNSUPPORTED,
+                                         "optimizer.use: it updates whole parameters (its plugin does not say "
+                                         "HD_OPTIM_FLAT), and a shard of the strategy ends within %s: use {use: zero, "
+                                         "stage: 0}",
+                                         t->name);
+    }
+    return 1;
+}
+
 static void add_states(struct hd_program *p, uint32_t id)
 {
     const struct hd__optimizer *o = hd__pass_optimizer(p);
@@ -46,8 +68,9 @@ static void add_states(struct hd_program *p, uint32_t id)
 
 void hd__pass_fetch(struct hd_program *p, const char *section, uint32_t id, uint32_t what, uint32_t load, uint32_t slot)
 {
-    if (!p->failed)
-        add_states(p, id);
+    if (!hd__pass_args(p, __func__, "3*fww", section, id, what, load))
+        return;
+    add_states(p, id);
     hd__offload_fetch(p, section, id, what, load, slot);
 }
 
@@ -73,7 +96,16 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
     struct hd_attrs attrs = {.struct_size = sizeof attrs};
     struct hd_range *ranges;
     struct hd__flat *f;
-    if (p->failed)
+    if (!hd__pass_args(p, __func__, "3fT", id, low))
+        return;
+    if (!p->flats.at[id - 1].tensor[HD__FLAT_MASTER] || !p->flats.at[id - 1].tensor[HD__FLAT_SHARD]) {
+        hd__pass_refuse(p,
+                        "hd_pass_api.update: flat %s has no tensor of role HD_FLAT_MASTER or HD_FLAT_SHARD: set both "
+                        "first",
+                        p->flats.at[id - 1].name);
+        return;
+    }
+    if (!(o->ops->caps & HD_OPTIM_FLAT) && !parameters_are_whole(p, &p->flats.at[id - 1]))
         return;
     add_states(p, id);
     f = &p->flats.at[id - 1];
@@ -98,7 +130,7 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
     new.out[new.n_out++] = hd__offload_staged(p, "update", f->tensor[HD__FLAT_MASTER]);
     for (uint32_t s = 0; s < f->n_states; s++)
         new.out[new.n_out++] = hd__offload_staged(p, "update", f->tensor[HD__FLAT_OPTIM + s]);
-    if (low && new.n_out < HD_MAX_OUT)
+    if (low)
         new.out[new.n_out++] = hd__offload_staged(p, "update", low);
     hd__pass_append(p, "update", &new);
     hd__offload_store(p, "update", id, HD_PART_MASTER | HD_PART_LOW | HD_PART_STATES);

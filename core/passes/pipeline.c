@@ -60,9 +60,14 @@ static void add_costs(const struct hd_program *p, uint16_t block, struct hd_pass
 void hd__pass_block(const struct hd_program *p, uint32_t index, struct hd_pass_block *out)
 {
     uint32_t n;
-    uint16_t *ids = list_blocks(p, &n);
+    uint16_t *ids;
+    if (!hd__pass_args(p, __func__, "*", out))
+        return;
+    ids = list_blocks(p, &n);
     *out = (struct hd_pass_block){.struct_size = sizeof *out, .name = ""};
-    if (index < n) {
+    if (index >= n)
+        hd__pass_refuse(p, "hd_pass_api.block: block %u does not exist: the model has %u", index, n);
+    else {
         out->id = ids[index];
         out->name = p->blocks.at[ids[index]];
         for (uint32_t k = 0; k < p->params.count; k++)
@@ -110,7 +115,8 @@ void hd__pass_chunks(struct hd_program *p, uint32_t n_chunks, const uint32_t *st
     struct hd__pipeline *made;
     uint32_t n;
     uint16_t *ids = list_blocks(p, &n);
-    if (!p->failed && chunks_fit(p, n_chunks, stage_of_chunk, chunk_of_block, n)) {
+    if (hd__pass_args(p, __func__, "2+**", n_chunks, stage_of_chunk, chunk_of_block) &&
+        chunks_fit(p, n_chunks, stage_of_chunk, chunk_of_block, n)) {
         made = hd__arena_alloc(&p->arena, sizeof *made);
         made->n_chunks = n_chunks;
         made->n_blocks = n;
@@ -126,7 +132,7 @@ void hd__pass_chunks(struct hd_program *p, uint32_t n_chunks, const uint32_t *st
 
 void hd__pass_actions(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n)
 {
-    if (p->failed)
+    if (!hd__pass_args(p, __func__, "2*", list))
         return;
     if (!p->pipeline || stage >= (uint32_t)p->mesh.size[HD_AXIS_PP])
         hd__program_fail(p, HD_E_INVALID, "actions for stage %u before the model was cut into chunks for it", stage);

@@ -82,8 +82,13 @@ static void insert_section(struct hd_program *p, uint32_t section, struct hd__co
 void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last)
 {
     struct hd__code_section first;
-    if (!hd__pass_unedited(p))
+    if (!hd__pass_args(p, __func__, "3s", section) || !hd__pass_unedited(p))
         return;
+    if (last < 1) {
+        hd__pass_refuse(p, "hd_pass_api.split_section: the first part ends with step %lld; steps count from 1",
+                        (long long)last);
+        return;
+    }
     first = copy_section(p, section, "warmup");
     first.last = last;
     p->sections.at[section].after = last;
@@ -94,7 +99,7 @@ void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last
 void hd__pass_first_round(struct hd_program *p, uint32_t section)
 {
     struct hd__code_section first;
-    if (!hd__pass_unedited(p) || p->sections.at[section].repeat < 2)
+    if (!hd__pass_args(p, __func__, "3s", section) || !hd__pass_unedited(p) || p->sections.at[section].repeat < 2)
         return;
     first = copy_section(p, section, "first");
     first.repeat = 1;

@@ -1,6 +1,7 @@
 /* Queries and edits for strategies. Edits are recorded and applied together in hd__pass_end, so indexes stay valid. */
 #include "core/passes/strategy_api.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -14,7 +15,9 @@ struct edit {
 
 struct hd__pass {
     const struct hd__optimizer *optimizer;
+    int32_t phase; /* HD__PASS_... */
     HD__ARRAY(struct edit) edits;
+    struct hd_error error; /* the first wrong call of this strategy, queries of a const program included */
 };
 
 /* ---- looking */
@@ -27,7 +30,7 @@ static uint32_t live_axes(const struct hd_program *p)
 
 static int32_t axis_size(const struct hd_program *p, uint32_t axis)
 {
-    return axis < HD_AXIS_COUNT ? p->mesh.size[axis] : 1;
+    return hd__pass_args(p, __func__, "a", axis) ? p->mesh.size[axis] : 1;
 }
 
 static uint32_t n_sections(const struct hd_program *p)
@@ -37,17 +40,23 @@ static uint32_t n_sections(const struct hd_program *p)
 
 static const char *section_name(const struct hd_program *p, uint32_t section)
 {
-    return p->sections.at[section].name;
+    return hd__pass_args(p, __func__, "s", section) ? p->sections.at[section].name : "";
 }
 
 static uint32_t n_instr(const struct hd_program *p, uint32_t section)
 {
-    return p->sections.at[section].code.count;
+    return hd__pass_args(p, __func__, "s", section) ? p->sections.at[section].code.count : 0;
 }
 
 static void instr(const struct hd_program *p, uint32_t section, uint32_t index, struct hd_pass_instr *out)
 {
-    const struct hd__instr *i = &p->sections.at[section].code.at[index];
+    const struct hd__instr *i;
+    if (!hd__pass_args(p, __func__, "si*", section, index, out)) {
+        if (out)
+            *out = (struct hd_pass_instr){.struct_size = sizeof *out};
+        return;
+    }
+    i = &p->sections.at[section].code.at[index];
     *out = (struct hd_pass_instr){.struct_size = sizeof *out,
                                   .id = i->id,
                                   .op = i->op,
@@ -94,8 +103,15 @@ static int64_t matrix_rows(const struct hd_program *p, const struct hd__param *p
 
 static void param(const struct hd_program *p, uint32_t index, struct hd_pass_param *out)
 {
-    const struct hd__param *a = &p->params.at[index];
-    const struct hd__tensor *t = hd__tensor_const(p, a->tensor);
+    const struct hd__param *a;
+    const struct hd__tensor *t;
+    if (!hd__pass_args(p, __func__, "p*", index, out)) {
+        if (out)
+            *out = (struct hd_pass_param){.struct_size = sizeof *out};
+        return;
+    }
+    a = &p->params.at[index];
+    t = hd__tensor_const(p, a->tensor);
     *out = (struct hd_pass_param){.struct_size = sizeof *out,
                                   .name = t->name,
                                   .tensor = a->tensor,
@@ -113,17 +129,19 @@ static void param(const struct hd_program *p, uint32_t index, struct hd_pass_par
 
 static uint32_t param_of(const struct hd_program *p, hd_tensor t)
 {
-    return hd__tensor_const(p, t)->role == HD__ROLE_PARAM ? hd__tensor_const(p, t)->param : 0;
+    return hd__pass_args(p, __func__, "t", t) && hd__tensor_const(p, t)->role == HD__ROLE_PARAM
+               ? hd__tensor_const(p, t)->param
+               : 0;
 }
 
 static int64_t count(const struct hd_program *p, hd_tensor t)
 {
-    return hd__numel(p, hd__tensor_const(p, t));
+    return hd__pass_args(p, __func__, "t", t) ? hd__numel(p, hd__tensor_const(p, t)) : 0;
 }
 
 static uint32_t partial(const struct hd_program *p, hd_tensor t)
 {
-    return hd__tensor_const(p, t)->placement.partial;
+    return hd__pass_args(p, __func__, "t", t) ? hd__tensor_const(p, t)->placement.partial : 0;
 }
 
 static uint32_t dtype(const struct hd_program *p, const char *what)
@@ -136,9 +154,10 @@ static uint32_t dtype(const struct hd_program *p, const char *what)
                  {"reduce", p->precision.reduce},
                  {"master", p->precision.master},
                  {"optimizer", p->precision.optimizer}};
-    for (uint32_t n = 0; n < HD__COUNT(known); n++)
+    for (uint32_t n = 0; n < HD__COUNT(known) && what; n++)
         if (!strcmp(known[n].name, what))
             return known[n].dtype;
+    hd__pass_refuse(p, "hd_pass_api.dtype: '%s' is none of compute, grad, reduce, master, optimizer", what ? what : "");
     return 0;
 }
 
@@ -146,28 +165,30 @@ static uint32_t dtype(const struct hd_program *p, const char *what)
 
 static void shard(const struct hd_program *p, uint32_t *table, char dim, uint32_t axis)
 {
-    if (dim > 0 && axis < HD_AXIS_COUNT && p->mesh.size[axis] > 1)
+    if (p->mesh.size[axis] > 1)
         table[(int)dim] = hd__shard_push(table[(int)dim], (int32_t)axis);
 }
 
 static int64_t extent(const struct hd_program *p, char dim)
 {
-    return dim > 0 ? p->dims.at[p->letter[(int)dim]].extent : 0;
+    return hd__pass_args(p, __func__, "c", dim) ? p->dims.at[p->letter[(int)dim]].extent : 0;
 }
 
 static void shard_params(struct hd_program *p, char dim, uint32_t axis)
 {
-    shard(p, p->param_shard, dim, axis);
+    if (hd__pass_args(p, __func__, "1ca", dim, axis))
+        shard(p, p->param_shard, dim, axis);
 }
 
 static void shard_residual(struct hd_program *p, char dim, uint32_t axis)
 {
-    shard(p, p->mark_shard[HD__MARK_RESIDUAL], dim, axis);
+    if (hd__pass_args(p, __func__, "1ca", dim, axis))
+        shard(p, p->mark_shard[HD__MARK_RESIDUAL], dim, axis);
 }
 
 static void ring_attention(struct hd_program *p, uint32_t axis)
 {
-    if (axis < HD_AXIS_COUNT && p->mesh.size[axis] > 1)
+    if (hd__pass_args(p, __func__, "1a", axis) && p->mesh.size[axis] > 1)
         p->ring_axes |= HD_AXIS_BIT(axis);
 }
 
@@ -175,21 +196,39 @@ static void ring_attention(struct hd_program *p, uint32_t axis)
 
 static void zeros(struct hd_program *p, hd_tensor t)
 {
-    hd__push(&p->zero_init, t);
+    if (hd__pass_args(p, __func__, "3t", t))
+        hd__push(&p->zero_init, t);
 }
 
-static uint32_t new_dim(struct hd_program *p, const char *name, int64_t n)
+static uint32_t dim(struct hd_program *p, const char *name, int64_t extent)
 {
-    return hd__dim_new(p, name, n);
+    if (!hd__pass_args(p, __func__, "*", name))
+        return 0;
+    if (extent < 1)
+        return (uint32_t)hd__pass_refuse(p, "hd_pass_api.dim: %s has extent %lld; it must be 1 or more", name,
+                                         (long long)extent);
+    return hd__dim_new(p, name, extent);
 }
 
 static hd_tensor view(struct hd_program *p, hd_tensor inside, const char *name, int64_t first, const uint32_t *dims,
                       uint32_t n)
 {
-    struct hd__tensor t = *hd__tensor_const(p, inside);
+    struct hd__tensor t;
+    int64_t count = 1;
+    if (!hd__pass_args(p, __func__, "3t*", inside, dims))
+        return 0;
+    t = *hd__tensor_const(p, inside);
+    for (uint32_t k = 0; k < n && n <= HD_MAX_DIMS; k++) {
+        if (!hd__pass_args(p, __func__, "D", dims[k]))
+            return 0;
+        count *= p->dims.at[dims[k]].extent;
+    }
+    if (n > HD_MAX_DIMS || first < 0 || count > hd__numel(p, &t) - first)
+        return (hd_tensor)hd__pass_refuse(p, "hd_pass_api.view: %u dims with %lld elements from %lld do not lie in %s",
+                                          n, (long long)count, (long long)first, t.name);
     t.name = name ? hd__arena_strdup(&p->arena, name) : t.name;
     t.ndim = (uint8_t)n;
-    for (uint32_t k = 0; k < n && k < HD_MAX_DIMS; k++)
+    for (uint32_t k = 0; k < n; k++)
         t.dim[k] = (uint16_t)dims[k];
     memset(&t.placement.shard, 0, sizeof t.placement.shard);
     t.offset += first;
@@ -201,6 +240,8 @@ static hd_tensor view(struct hd_program *p, hd_tensor inside, const char *name, 
 static void split_tp(struct hd_program *p, int32_t ways)
 {
     int32_t *size = p->mesh.size;
+    if (!hd__pass_args(p, __func__, "1"))
+        return;
     if (ways < 1 || size[HD_AXIS_TP] % ways || size[HD_AXIS_TQ] != 1) {
         hd__program_fail(p, HD_E_INVALID, "mesh.tp = %d is not split %d ways", size[HD_AXIS_TP], ways);
         return;
@@ -211,7 +252,19 @@ static void split_tp(struct hd_program *p, int32_t ways)
 
 static void file_folder(struct hd_program *p, const char *folder)
 {
-    p->file_folder = hd__arena_strdup(&p->arena, folder);
+    if (hd__pass_args(p, __func__, "*", folder))
+        p->file_folder = hd__arena_strdup(&p->arena, folder);
+}
+
+static hd_tensor staged(struct hd_program *p, const char *section, hd_tensor t)
+{
+    return hd__pass_args(p, __func__, "3*T", section, t) ? hd__offload_staged(p, section, t) : 0;
+}
+
+static void store(struct hd_program *p, const char *section, uint32_t flat, uint32_t what)
+{
+    if (hd__pass_args(p, __func__, "3*fw", section, flat, what))
+        hd__offload_store(p, section, flat, what);
 }
 
 /* ---- edits */
@@ -265,11 +318,11 @@ static void insert(struct hd_program *p, uint32_t section, uint32_t index, int32
                    const struct hd_pass_instr *new)
 {
     struct edit e = {.section = section, .index = index, .after = after, .order = p->pass->edits.count};
+    if (!hd__pass_args(p, __func__, "3si", section, index) || !hd__pass_instr_valid(p, __func__, new))
+        return;
     e.instr = make(p, new);
-    if (index < p->sections.at[section].code.count) {
-        e.instr.micro = p->sections.at[section].code.at[index].micro;
-        e.instr.chunk = p->sections.at[section].code.at[index].chunk;
-    }
+    e.instr.micro = p->sections.at[section].code.at[index].micro;
+    e.instr.chunk = p->sections.at[section].code.at[index].chunk;
     hd__push(&p->pass->edits, e);
     if (wants_wait(new, &e.instr)) {
         struct hd__instr wait = wait_of(p, &e.instr);
@@ -281,8 +334,11 @@ static void insert(struct hd_program *p, uint32_t section, uint32_t index, int32
 
 void hd__pass_append(struct hd_program *p, const char *section, const struct hd_pass_instr *new)
 {
-    struct hd__code_section *s = hd__program_section(p, section);
+    struct hd__code_section *s;
     struct hd__instr i;
+    if (!hd__pass_args(p, __func__, "*", section) || !hd__pass_instr_valid(p, __func__, new))
+        return;
+    s = hd__program_section(p, section);
     if (!s) {
         hd__program_fail(p, HD_E_INVALID, "there is no section '%s' to append to", section);
         return;
@@ -293,14 +349,23 @@ void hd__pass_append(struct hd_program *p, const char *section, const struct hd_
         hd__push(&s->code, wait_of(p, &i));
 }
 
+static int has_operand(const struct hd_program *p, const char *slot, uint32_t k, uint32_t n)
+{
+    return k < n || hd__pass_refuse(p, "hd_pass_api.%s: operand %u of an instruction that has %u", slot, k, n);
+}
+
 static void replace_in(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t)
 {
-    p->sections.at[section].code.at[index].in[k] = t;
+    if (hd__pass_args(p, __func__, "3sit", section, index, t) &&
+        has_operand(p, __func__, k, p->sections.at[section].code.at[index].n_in))
+        p->sections.at[section].code.at[index].in[k] = t;
 }
 
 static void replace_out(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t)
 {
-    p->sections.at[section].code.at[index].out[k] = t;
+    if (hd__pass_args(p, __func__, "3sit", section, index, t) &&
+        has_operand(p, __func__, k, p->sections.at[section].code.at[index].n_out))
+        p->sections.at[section].code.at[index].out[k] = t;
 }
 
 static hd_tensor norm2(struct hd_program *p)
@@ -322,10 +387,33 @@ const struct hd__optimizer *hd__pass_optimizer(const struct hd_program *p)
     return p->pass->optimizer;
 }
 
-void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer)
+int hd__pass_ok(const struct hd_program *p)
+{
+    return !p->failed && !(p->pass && p->pass->error.code);
+}
+
+int32_t hd__pass_phase(const struct hd_program *p)
+{
+    return p->pass->phase;
+}
+
+int hd__pass_refuse(const struct hd_program *p, const char *format, ...)
+{
+    va_list args;
+    if (hd__pass_ok(p)) {
+        p->pass->error.code = HD_E_INVALID;
+        va_start(args, format);
+        vsnprintf(p->pass->error.message, sizeof p->pass->error.message, format, args);
+        va_end(args);
+    }
+    return 0;
+}
+
+void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer, int32_t phase)
 {
     p->pass = hd__alloc(sizeof *p->pass);
     p->pass->optimizer = optimizer;
+    p->pass->phase = phase;
 }
 
 static int by_place(const void *a, const void *b)
@@ -360,6 +448,8 @@ int32_t hd__pass_end(struct hd_program *p, struct hd_error *err)
         p->sections.at[s].code = fresh;
         hd__free_array(&old);
     }
+    if (pass->error.code)
+        hd__program_refuse(p, "%s", pass->error.message);
     hd__free_array(&pass->edits);
     free(pass);
     p->pass = NULL;
@@ -410,15 +500,15 @@ const struct hd_pass_api hd__pass_api = {
     .vector = hd__pass_vector,
     .vector_like = hd__pass_vector_like,
     .zeros = zeros,
-    .dim = new_dim,
+    .dim = dim,
     .view = view,
     .split_section = hd__pass_split_section,
     .split_tp = split_tp,
     .states_in = hd__pass_states_in,
     .file_folder = file_folder,
     .fetch = hd__pass_fetch,
-    .staged = hd__offload_staged,
-    .store = hd__offload_store,
+    .staged = staged,
+    .store = store,
     .ring_attention = ring_attention,
     .apart = hd__pass_apart,
     .n_flats = hd__pass_n_flats,

@@ -14,8 +14,21 @@ struct hd__optimizer {
 };
 
 /* Between these two a strategy's transform may run: edits are recorded, then applied at once. */
-void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer);
+enum { HD__PASS_LAYOUT, HD__PASS_PARTITION, HD__PASS_TRANSFORM };
+void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer, int32_t phase);
 int32_t hd__pass_end(struct hd_program *p, struct hd_error *err);
+
+/* strategy_args.c: validates the arguments of the slot `function` (__func__), a letter of `kinds` each: s section,
+ * i instruction of it, t tensor, T the same or none, f flat, p parameter, b block, D dim, a axis, A mask of axes,
+ * c letter of a dim, d dtype, l lifetime, m memory, r role, w mask of parts, + number of at least 1, * pointer; and
+ * before them 1, 2, 3: only in layout, partition, transform. 0 where one is wrong, which is sticky: then, and after any
+ * other failure, a slot does nothing. */
+int hd__pass_args(const struct hd_program *p, const char *function, const char *kinds, ...);
+int hd__pass_instr_valid(const struct hd_program *p, const char *slot, const struct hd_pass_instr *new);
+/* Records a wrong call of the strategy that runs; 0. */
+int hd__pass_refuse(const struct hd_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int hd__pass_ok(const struct hd_program *p); /* nothing has failed so far */
+int32_t hd__pass_phase(const struct hd_program *p);
 
 /* For slots elsewhere. Called between begin and end. */
 const struct hd__optimizer *hd__pass_optimizer(const struct hd_program *p);

@@ -1,7 +1,6 @@
 /* What the core knows of each kind: its table's size and the slots that must be there. */
 #include "core/plugin/plugin.h"
 
-#define END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 #define SLOT(type, slot)                   \
     {                                      \
 #slot, offsetof(struct type, slot) \
@@ -114,9 +113,9 @@ static const char *check_hook(const void *ops)
     return NULL;
 }
 
-#define KIND(kind, type, last, slots, fault)                                                               \
-    {                                                                                                      \
-        kind, "struct " #type, sizeof(struct type), END(struct type, last), slots, HD__COUNT(slots), fault \
+#define KIND(kind, type, last, slots, fault)                                                                   \
+    {                                                                                                          \
+        kind, "struct " #type, sizeof(struct type), HD__END(struct type, last), slots, HD__COUNT(slots), fault \
     }
 
 /* `last` is the last field of ABI 1.0 and never changes: fields that are appended later may be absent. */
@@ -129,8 +128,8 @@ static const struct hd__plugin_kind kinds[] = {
     KIND(HD_KIND_HOOK, hd_hook_ops, leave, hook_slots, check_hook),
     KIND(HD_KIND_DATA, hd_data_ops, check, data_slots, NULL),
     KIND(HD_KIND_METRICS, hd_metrics_ops, close, metrics_slots, NULL),
-    {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops), END(struct hd_strategy_ops, transform),
-     NULL, 0, check_strategy},
+    {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops),
+     HD__END(struct hd_strategy_ops, transform), NULL, 0, check_strategy},
 };
 
 const struct hd__plugin_kind *hd__plugin_kind_find(uint32_t kind)

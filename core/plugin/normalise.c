@@ -6,7 +6,6 @@
 #include "core/base/yaml_tree.h"
 #include "core/plugin/plugin.h"
 
-#define END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 #define STRICT_CAPS (UINT64_C(0xffff) << 48)
 
 struct subject {
@@ -67,7 +66,7 @@ static int32_t check_descriptor(const struct subject *s, const struct hd_plugin 
 {
     int32_t r;
     if ((r = check_magic(s, plugin, err)) ||
-        (r = check_size(s, "struct hd_plugin", plugin->struct_size, END(struct hd_plugin, components), err)))
+        (r = check_size(s, "struct hd_plugin", plugin->struct_size, HD__END(struct hd_plugin, components), err)))
         return r;
     if (plugin->abi_minor > HD_ABI_MINOR)
         return refuse(s, err,
@@ -108,7 +107,7 @@ static int32_t pick_component(const struct subject *s, const struct hd_plugin *p
 {
     const struct hd_component *found = NULL;
     for (const struct hd_component *const *c = plugin->components; *c; c++) {
-        int32_t r = check_size(s, "struct hd_component", (*c)->struct_size, END(struct hd_component, ops), err);
+        int32_t r = check_size(s, "struct hd_component", (*c)->struct_size, HD__END(struct hd_component, ops), err);
         if (r)
             return r;
         if (!(*c)->name || !(*c)->summary)
@@ -138,7 +137,7 @@ static int32_t normalise_options(struct hd__arena *arena, const struct subject *
         return HD_OK;
     if (!theirs->options)
         return refuse(s, err, "options is NULL, but n_options is %zu", theirs->n_options);
-    if ((r = check_size(s, "struct hd_option", theirs->option_size, END(struct hd_option, offset), err)))
+    if ((r = check_size(s, "struct hd_option", theirs->option_size, HD__END(struct hd_option, offset), err)))
         return r;
     for (size_t i = 0; i < theirs->n_options; i++) {
         copy_sized(&ours[i], sizeof ours[i], (const char *)theirs->options + i * theirs->option_size,
@@ -199,11 +198,11 @@ static int32_t normalise_aliases(struct hd__arena *arena, const struct subject *
 {
     struct hd_alias *ours;
     int32_t r;
-    if (theirs->struct_size < END(struct hd_component, alias_size) || !theirs->n_aliases)
+    if (theirs->struct_size < HD__END(struct hd_component, alias_size) || !theirs->n_aliases)
         return HD_OK;
     if (!theirs->aliases)
         return refuse(s, err, "aliases is NULL, but n_aliases is %zu", theirs->n_aliases);
-    if ((r = check_size(s, "struct hd_alias", theirs->alias_size, END(struct hd_alias, summary), err)))
+    if ((r = check_size(s, "struct hd_alias", theirs->alias_size, HD__END(struct hd_alias, summary), err)))
         return r;
     ours = hd__arena_alloc(arena, theirs->n_aliases * sizeof *ours);
     out->aliases = ours;

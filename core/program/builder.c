@@ -29,6 +29,8 @@ static void b_dim(struct hd_program *p, char letter, const char *name, int64_t e
     char text[2] = {letter, 0};
     if (p->failed)
         return;
+    if (!name)
+        name = "";
     if (!isalpha((unsigned char)letter) || p->letter[(int)letter]) {
         hd__program_fail(p, HD_E_INVALID, "dimension '%c' (%s) is no letter or declared twice", letter, name);
         return;
@@ -49,7 +51,10 @@ static int64_t b_extent(struct hd_program *p, char letter)
 
 static void b_block(struct hd_program *p, const char *name)
 {
-    p->block = hd__block_id(p, name);
+    if (name)
+        p->block = hd__block_id(p, name);
+    else
+        hd__program_fail(p, HD_E_INVALID, "hd_builder_api.block: the name is NULL");
 }
 
 static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
@@ -58,6 +63,14 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
     struct hd__tensor t = {.role = HD__ROLE_PARAM, .dtype = p->precision.compute, .block = p->block};
     if (p->failed)
         return 0;
+    if (!desc || !desc->name || !desc->dims)
+        return hd__program_fail(p, HD_E_INVALID, "a parameter has no name or no dims");
+    if (desc->struct_size < HD__END(struct hd_param_desc, flags)) /* the last of ABI 1.0 */
+        return hd__program_fail(p, HD_E_INVALID, "parameter %s: struct_size is %zu: set it with sizeof", desc->name,
+                                desc->struct_size);
+    if (desc->init < HD_INIT_NORMAL || desc->init > HD_INIT_ONES)
+        return hd__program_fail(p, HD_E_INVALID, "parameter %s: init %u is none of HD_INIT_NORMAL, ZEROS, ONES",
+                                desc->name, desc->init);
     memcpy(&param.desc, desc, HD__MIN(desc->struct_size, sizeof param.desc));
     param.desc.name = t.name = hd__arena_strdup(&p->arena, desc->name);
     param.desc.dims = hd__arena_strdup(&p->arena, desc->dims);
@@ -78,12 +91,12 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
 
 static hd_tensor b_input(struct hd_program *p, const char *name)
 {
-    hd_tensor *slot = !strcmp(name, "ids") ? &p->ids : !strcmp(name, "labels") ? &p->labels : NULL;
+    hd_tensor *slot = !name ? NULL : !strcmp(name, "ids") ? &p->ids : !strcmp(name, "labels") ? &p->labels : NULL;
     struct hd__tensor t = {.role = HD__ROLE_INPUT, .dtype = HD_I32, .placement.redop = HD_SUM};
     if (p->failed)
         return 0;
     if (!slot)
-        return hd__program_fail(p, HD_E_INVALID, "input '%s' is unknown; there are ids and labels", name);
+        return hd__program_fail(p, HD_E_INVALID, "input '%s' is unknown; there are ids and labels", name ? name : "");
     if (*slot)
         return *slot;
     t.name = hd__arena_strdup(&p->arena, name);
@@ -125,6 +138,9 @@ hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_at
         n_out += *s == ',';
     if (p->failed || !check_shape(p, row, ins, n_in, n_out))
         return 0;
+    if (attrs && attrs->struct_size < HD__END(struct hd_attrs, z_scale)) /* the last of ABI 1.0 */
+        return hd__program_fail(p, HD_E_INVALID, "attributes of %s: struct_size is %zu: set it with sizeof", row->name,
+                                attrs->struct_size);
     i = hd__instr_new(p, op);
     i.n_in = (uint8_t)n_in;
     i.n_out = (uint8_t)n_out;
@@ -152,14 +168,26 @@ hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_at
 static hd_tensor b_emit(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
                         uint32_t n_in, const char *out_dims, hd_tensor *outs)
 {
+    if (op > UINT16_MAX || !out_dims || (n_in && !ins))
+        return hd__program_fail(p, HD_E_INVALID, "hd_builder_api.emit: op %u, or a pointer that is NULL", op);
     if (outs)
         memset(outs, 0, HD__MIN(hd__op((uint16_t)op)->n_out, HD_MAX_OUT) * sizeof *outs);
     return hd__builder_emit(p, (uint16_t)op, attrs, ins, n_in, out_dims, outs);
 }
 
+/* Nothing has failed so far, and t is a tensor, or 0: what a call returned that failed. */
+static int is_tensor(struct hd_program *p, hd_tensor t, const char *call)
+{
+    if (t >= p->tensors.count)
+        hd__program_fail(p, HD_E_INVALID, "hd_builder_api.%s: tensor %u does not exist", call, t);
+    else if (!t)
+        hd__program_fail(p, HD_E_INVALID, "hd_builder_api.%s: there is no tensor 0", call);
+    return !p->failed;
+}
+
 static hd_tensor mark(struct hd_program *p, hd_tensor t, uint8_t mark)
 {
-    if (!p->failed && t)
+    if (is_tensor(p, t, mark == HD__MARK_RESIDUAL ? "residual" : "tokenwise"))
         hd__tensor_at(p, t)->mark = mark;
     return t;
 }
@@ -176,17 +204,19 @@ static hd_tensor b_tokenwise(struct hd_program *p, hd_tensor t)
 
 static void b_loss(struct hd_program *p, hd_tensor loss)
 {
-    p->loss = loss;
+    if (is_tensor(p, loss, "loss"))
+        p->loss = loss;
 }
 
 static void b_logits(struct hd_program *p, hd_tensor logits)
 {
-    p->logits = logits;
+    if (is_tensor(p, logits, "logits"))
+        p->logits = logits;
 }
 
 static void b_auxiliary(struct hd_program *p, hd_tensor loss)
 {
-    if (!p->failed && loss)
+    if (is_tensor(p, loss, "auxiliary"))
         hd__push(&p->auxiliary, loss);
 }
 

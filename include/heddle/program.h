@@ -12,7 +12,7 @@
 
 #define HD_MAX_DIMS 6
 #define HD_MAX_IN 8
-#define HD_MAX_OUT 4
+#define HD_MAX_OUT 6 /* an update with four states and a low-precision copy */
 
 struct hd_program;
 

@@ -40,7 +40,7 @@ static uint32_t find_first(const struct zero *z)
         gathers += (uint32_t)zero_gathers(&z->flats[f]);
     if (!gathers || !z->settings.gather_in_forward || !z->settings.overlap)
         return NONE;
-    while (!accumulates(z, first))
+    while (first < z->api->n_sections(z->p) && !accumulates(z, first))
         first++;
     z->api->first_round(z->p, first);
     return first;

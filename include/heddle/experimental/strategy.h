@@ -17,7 +17,7 @@
 #include "heddle/plugin.h"
 #include "heddle/program.h"
 
-#define HD_STRATEGY_API 3
+#define HD_STRATEGY_API 4
 
 enum { HD_PHASE_F = 0, HD_PHASE_R = 1, HD_PHASE_B = 2, HD_PHASE_W = 3, HD_PHASE_O = 4 };
 

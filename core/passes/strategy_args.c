@@ -1,0 +1,96 @@
+/* Validation of strategies' calls of hd_pass_api: ids in range, pointers set, slots called in their phase. */
+#include <stdarg.h>
+
+#include "core/passes/strategy_api.h"
+#include "core/program/ops.h"
+
+struct id_range {
+    const char *noun;
+    uint32_t first, end;
+};
+
+static struct id_range range_of(const struct hd_program *p, char kind, uint32_t section)
+{
+    const struct {
+        char kind;
+        struct id_range range;
+    } rows[] = {{'s', {"section", 0, p->sections.count}},
+                {'i', {"instruction", 0, section < p->sections.count ? p->sections.at[section].code.count : 0}},
+                {'t', {"tensor", 1, p->tensors.count}},
+                {'T', {"tensor", 0, p->tensors.count}},
+                {'f', {"flat buffer", 1, p->flats.count + 1}},
+                {'p', {"parameter", 0, p->params.count}},
+                {'b', {"block", 0, p->blocks.count}},
+                {'D', {"dim", 0, p->dims.count}},
+                {'a', {"mesh axis", 0, HD_AXIS_COUNT}},
+                {'A', {"mask of mesh axes", 0, HD_AXIS_BIT(HD_AXIS_COUNT)}},
+                {'c', {"dimension letter", 'A', 'z' + 1}},
+                {'d', {"dtype", HD_F32, HD_U8 + 1}},
+                {'l', {"lifetime", 0, HD_LIFE_STEP + 1}},
+                {'m', {"memory", 0, HD_MEMORY_FILE + 1}},
+                {'r', {"role", 0, HD_FLAT_COMMON + 1}},
+                {'w', {"mask of parts", 0, HD_PART_STATES << 1}},
+                {'+', {"number", 1, UINT32_MAX}}};
+    uint32_t n = 0;
+    while (rows[n].kind != kind)
+        n++;
+    return rows[n].range;
+}
+
+static const char *const phases[] = {"layout", "partition", "transform"};
+
+int hd__pass_args(const struct hd_program *p, const char *function, const char *kinds, ...)
+{
+    const char *slot = !strncmp(function, "hd__pass_", 9) ? function + 9 : function;
+    uint32_t section = 0, id;
+    int ok = hd__pass_ok(p);
+    if (!p->pass) /* called by the core itself */
+        return ok;
+    va_list args;
+    va_start(args, kinds);
+    for (const char *k = kinds; *k && ok; k++) {
+        if (*k >= '1' && *k <= '3') {
+            if (!(ok = hd__pass_phase(p) == *k - '1'))
+                hd__pass_refuse(p, "hd_pass_api.%s is for %s, and was called in %s", slot, phases[*k - '1'],
+                                phases[hd__pass_phase(p)]);
+            continue;
+        }
+        if (*k == '*') {
+            if (!(ok = va_arg(args, const void *) != NULL))
+                hd__pass_refuse(p, "hd_pass_api.%s: a pointer is NULL", slot);
+            continue;
+        }
+        id = va_arg(args, uint32_t);
+        const struct id_range r = range_of(p, *k, section);
+        if (!(ok = id >= r.first && id < r.end))
+            hd__pass_refuse(p, "hd_pass_api.%s: %s %d does not exist: %s %u to %u", slot, r.noun, (int32_t)id,
+                            r.end > r.first ? "there are" : "there is none, not even", r.first,
+                            r.end > r.first ? r.end - 1 : r.first);
+        section = *k == 's' ? id : section;
+    }
+    va_end(args);
+    return ok;
+}
+
+int hd__pass_instr_valid(const struct hd_program *p, const char *slot, const struct hd_pass_instr *new)
+{
+    const struct hd__op *row = new &&new->op <= UINT16_MAX ? hd__op((uint16_t) new->op) : NULL;
+    if (!hd__pass_args(p, slot, "3*", new))
+        return 0;
+    if (new->struct_size != sizeof *new || (new->attrs &&new->attrs->struct_size < HD__END(struct hd_attrs, z_scale)))
+        hd__pass_refuse(p, "hd_pass_api.%s: struct_size of the %s is %zu: set it with sizeof", slot,
+                        new->struct_size != sizeof *new ? "instruction" : "attributes",
+                        new->struct_size != sizeof *new ? new->struct_size : new->attrs->struct_size);
+    else if (!row || !row->name)
+        hd__pass_refuse(p, "hd_pass_api.%s: op %u does not exist: see heddle/ops.h", slot, new->op);
+    else if (new->n_in > HD_MAX_IN || new->n_out > HD_MAX_OUT || (row->n_in >= 0 && new->n_in != (uint32_t)row->n_in) ||
+             (row->n_out >= 0 && new->n_out != (uint32_t)row->n_out))
+        hd__pass_refuse(p, "hd_pass_api.%s: %s with %u inputs and %u outputs: see its row in heddle/ops.h", slot,
+                        row->name, new->n_in, new->n_out);
+    else if (new->phase > HD_PHASE_O || new->redop > HD_AVG)
+        hd__pass_refuse(p, "hd_pass_api.%s: %s in phase %u with reduction %u: see HD_PHASE_... and HD_SUM", slot,
+                        row->name, new->phase, new->redop);
+    for (uint32_t k = 0; hd__pass_ok(p) && k < new->n_in + new->n_out; k++)
+        hd__pass_args(p, slot, "t", k < new->n_in ? new->in[k] : new->out[k - new->n_in]);
+    return hd__pass_ok(p) && hd__pass_args(p, slot, "bA", new->block, new->axes);
+}

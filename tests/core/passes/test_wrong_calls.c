@@ -1,0 +1,487 @@
+/* Wrong calls of hd_pass_api and hd_builder_api, a row each: every one ends the compilation with a message that names
+ * the slot and the fault, and none is lost or crashes. */
+#include <check.h>
+#include <stdlib.h>
+
+#include "heddle/experimental/strategy.h"
+#include "heddle/host.h"
+#include "heddle/model.h"
+#include "tests/suite.h"
+#include "tests/support/compile.h"
+
+#define NONE 0x7ffffff0u
+
+static const struct hd_pass_api *api;
+static struct hd_program *program;
+static const struct wrong *wrong;
+
+enum { LAYOUT, PARTITION, TRANSFORM };
+
+struct wrong {
+    const char *name;
+    int phase;
+    void (*call)(void);
+    const char *message; /* NULL: the call is right */
+};
+
+static uint32_t section_named(const char *name)
+{
+    for (uint32_t s = 0; s < api->n_sections(program); s++)
+        if (!strcmp(api->section_name(program, s), name))
+            return s;
+    return NONE;
+}
+
+/* One that has instructions. */
+static uint32_t a_section(void)
+{
+    uint32_t s = 0;
+    while (s + 1 < api->n_sections(program) && !api->n_instr(program, s))
+        s++;
+    return s;
+}
+
+static uint32_t a_flat(void)
+{
+    const uint32_t params[] = {0, 1};
+    return api->flat(program, "0", 0, 0, params, 2, 0);
+}
+
+static hd_tensor a_tensor(void)
+{
+    return api->flat_whole(program, a_flat(), "T", HD_F32, HD_LIFE_PERSISTENT);
+}
+
+static struct hd_pass_instr fill(void)
+{
+    hd_tensor t = a_tensor();
+    return (struct hd_pass_instr){
+        .struct_size = sizeof(struct hd_pass_instr), .op = HD_OP_FILL0, .phase = HD_PHASE_O, .n_out = 1, .out = {t}};
+}
+
+static void insert_instr(struct hd_pass_instr i)
+{
+    api->insert(program, a_section(), 0, 0, &i);
+}
+
+#define CALL(name, ...)    \
+    static void name(void) \
+    {                      \
+        __VA_ARGS__;       \
+    }
+
+static struct hd_pass_instr instr;
+static struct hd_pass_param param;
+static struct hd_pass_flat flat;
+static struct hd_pass_block block;
+static const uint32_t ids[] = {0, NONE};
+static const struct hd_attrs no_size = {.scale = 1};
+
+CALL(right, struct hd_pass_instr i = {.struct_size = sizeof i, .op = HD_OP_FILL0, .phase = HD_PHASE_O, .n_out = 1};
+     i.out[0] = api->vector(program, 1, "V", 16, HD_F32, 0, HD_LIFE_TEMP); api->append(program, "update", &i))
+CALL(name_of_no_section, api->section_name(program, NONE))
+CALL(length_of_no_section, api->n_instr(program, NONE))
+CALL(instr_of_no_section, api->instr(program, NONE, 0, &instr))
+CALL(no_instr, api->instr(program, a_section(), NONE, &instr))
+CALL(instr_to_null, api->instr(program, a_section(), 0, NULL))
+CALL(no_param, api->param(program, NONE, &param))
+CALL(param_to_null, api->param(program, 0, NULL))
+CALL(param_of_no_tensor, api->param_of(program, NONE))
+CALL(count_of_no_tensor, api->count(program, NONE))
+CALL(count_of_none, api->count(program, 0))
+CALL(partial_of_no_tensor, api->partial(program, NONE))
+CALL(dtype_of_nothing, api->dtype(program, "wire"))
+CALL(dtype_of_null, api->dtype(program, NULL))
+CALL(no_axis, api->axis_size(program, HD_AXIS_COUNT))
+CALL(no_letter, api->extent(program, -1))
+CALL(shard_no_letter, api->shard_params(program, '1', HD_AXIS_TP))
+CALL(shard_no_axis, api->shard_residual(program, 's', HD_AXIS_COUNT))
+CALL(shard_too_late, api->shard_params(program, 'h', HD_AXIS_TP))
+CALL(ring_too_late, api->ring_attention(program, HD_AXIS_CP))
+CALL(apart_too_late, api->apart(program, HD_AXIS_BIT(HD_AXIS_DP_REPLICATE)))
+CALL(split_tp_too_late, api->split_tp(program, 1))
+CALL(flat_too_early, a_flat())
+CALL(flat_without_name, api->flat(program, NULL, 0, 0, ids, 1, 0))
+CALL(flat_without_params, api->flat(program, "0", 0, 0, NULL, 1, 0))
+CALL(empty_flat, api->flat(program, "0", 0, 0, ids, 0, 0))
+CALL(flat_of_no_param, api->flat(program, "0", 0, 0, ids, 2, 0))
+CALL(flat_in_no_block, api->flat(program, "0", NONE, 0, ids, 1, 0))
+CALL(flat_over_no_axis, api->flat(program, "0", 0, HD_AXIS_BIT(HD_AXIS_COUNT), ids, 1, 0))
+CALL(no_flat, api->flat_get(program, 1, &flat))
+CALL(flat_zero, a_flat(); api->flat_get(program, 0, &flat))
+CALL(flat_to_null, api->flat_get(program, a_flat(), NULL))
+CALL(whole_of_no_flat, api->flat_whole(program, NONE, "P", HD_F32, HD_LIFE_TEMP))
+CALL(whole_without_dtype, api->flat_whole(program, a_flat(), "P", 0, HD_LIFE_TEMP))
+CALL(whole_without_name, api->flat_whole(program, a_flat(), NULL, HD_F32, HD_LIFE_TEMP))
+CALL(whole_of_another_life, api->flat_whole(program, a_flat(), "P", HD_F32, 9))
+CALL(shard_inside_no_tensor, api->flat_shard(program, a_flat(), "P", HD_F32, HD_LIFE_TEMP, NONE))
+CALL(shard_inside_another, hd_tensor t = a_tensor(); api->flat_shard(program, a_flat(), "P", HD_F32, HD_LIFE_TEMP, t))
+CALL(shard_in_no_memory, api->flat_shard_in(program, a_flat(), "P", HD_F32, 3))
+CALL(states_in_no_memory, api->states_in(program, a_flat(), 3))
+CALL(view_of_no_param, api->flat_view(program, a_flat(), a_tensor(), NONE))
+CALL(view_of_anothers_param, uint32_t f = a_flat();
+     api->flat_view(program, f, api->flat_whole(program, f, "P", HD_F32, HD_LIFE_TEMP), 2))
+CALL(view_in_no_tensor, api->flat_view(program, a_flat(), NONE, 0))
+CALL(range_beyond, uint32_t f = a_flat();
+     api->flat_range(program, f, api->flat_whole(program, f, "P", HD_F32, HD_LIFE_TEMP), 0, 1 << 30))
+CALL(range_before, uint32_t f = a_flat();
+     api->flat_range(program, f, api->flat_whole(program, f, "P", HD_F32, HD_LIFE_TEMP), -1, 16))
+CALL(no_role, api->flat_role(program, a_flat(), 77, a_tensor()))
+CALL(role_of_no_tensor, api->flat_role(program, a_flat(), HD_FLAT_GRAD, NONE))
+CALL(keep_no_tensor, api->keep(program, a_flat(), 0, "error"))
+CALL(keep_without_name, api->keep(program, a_flat(), a_tensor(), NULL))
+CALL(zeros_of_no_tensor, api->zeros(program, NONE))
+CALL(vector_of_nothing, api->vector(program, a_flat(), "V", 0, HD_F32, 0, HD_LIFE_TEMP))
+CALL(uneven_vector, api->vector(program, a_flat(), "V", 3, HD_F32, HD_AXIS_BIT(HD_AXIS_DP_SHARD), HD_LIFE_TEMP))
+CALL(like_no_tensor, api->vector_like(program, "V", NONE, 0, HD_LIFE_TEMP))
+CALL(dim_of_nothing, api->dim(program, "rows", 0))
+CALL(dim_without_name, api->dim(program, NULL, 4))
+CALL(view_with_no_dim, api->view(program, a_tensor(), "M", 0, ids, 2))
+CALL(view_too_long, uint32_t d = api->dim(program, "rows", 1 << 30); api->view(program, a_tensor(), "M", 0, &d, 1))
+CALL(view_inside_none, uint32_t d = api->dim(program, "rows", 4); api->view(program, 0, "M", 0, &d, 1))
+CALL(insert_in_no_section, struct hd_pass_instr i = fill(); api->insert(program, NONE, 0, 0, &i))
+CALL(insert_far_away, struct hd_pass_instr i = fill(); api->insert(program, a_section(), 1 << 30, 0, &i))
+CALL(insert_null, api->insert(program, a_section(), 0, 0, NULL))
+CALL(insert_too_early, struct hd_pass_instr i = {.struct_size = sizeof i}; api->insert(program, 0, 0, 0, &i))
+CALL(append_nowhere, struct hd_pass_instr i = fill(); api->append(program, "updates", &i))
+CALL(append_to_null, struct hd_pass_instr i = fill(); api->append(program, NULL, &i))
+CALL(append_null, api->append(program, "update", NULL))
+CALL(no_struct_size, struct hd_pass_instr i = fill(); i.struct_size = 0; insert_instr(i))
+CALL(no_size_of_attributes, struct hd_pass_instr i = fill(); i.attrs = &no_size; insert_instr(i))
+CALL(no_op, struct hd_pass_instr i = fill(); i.op = 999; insert_instr(i))
+CALL(op_beyond_16_bits, struct hd_pass_instr i = fill(); i.op += 1 << 16; insert_instr(i))
+CALL(nine_inputs, struct hd_pass_instr i = fill(); i.n_in = 9; insert_instr(i))
+CALL(inputs_beyond_8_bits, struct hd_pass_instr i = fill(); i.n_in = 256; insert_instr(i))
+CALL(too_few_outputs, struct hd_pass_instr i = fill(); i.n_out = 0; insert_instr(i))
+CALL(output_is_no_tensor, struct hd_pass_instr i = fill(); i.out[0] = NONE; insert_instr(i))
+CALL(output_is_none, struct hd_pass_instr i = fill(); i.out[0] = 0; insert_instr(i))
+CALL(no_such_block, struct hd_pass_instr i = fill(); i.block = 1 << 16; insert_instr(i))
+CALL(no_such_phase, struct hd_pass_instr i = fill(); i.phase = 9; insert_instr(i))
+CALL(no_such_axes, struct hd_pass_instr i = fill(); i.axes = 1u << 31; insert_instr(i))
+CALL(no_such_reduction, struct hd_pass_instr i = fill(); i.redop = 9; insert_instr(i))
+CALL(replace_in_no_section, api->replace_in(program, NONE, 0, 0, a_tensor()))
+CALL(replace_in_no_instr, api->replace_in(program, a_section(), NONE, 0, a_tensor()))
+CALL(replace_no_operand, api->replace_in(program, a_section(), 0, 8, a_tensor()))
+CALL(replace_by_no_tensor, api->replace_out(program, a_section(), 0, 0, NONE))
+CALL(replace_no_output, api->replace_out(program, a_section(), 0, 6, a_tensor()))
+CALL(update_no_flat, api->update(program, NONE, 0))
+CALL(update_an_unfinished_flat, api->update(program, a_flat(), 0))
+CALL(update_no_copy, api->update(program, a_flat(), NONE))
+CALL(fetch_no_flat, api->fetch(program, "update", NONE, HD_PART_MASTER, 0, 0))
+CALL(fetch_no_part, api->fetch(program, "update", a_flat(), 64, 0, 0))
+CALL(store_no_flat, api->store(program, "update", NONE, HD_PART_MASTER))
+CALL(stage_no_tensor, api->staged(program, "update", NONE))
+CALL(stage_nowhere, api->staged(program, NULL, a_tensor()))
+CALL(null_folder, api->file_folder(program, NULL))
+CALL(section_without_name, api->section(program, NULL, 2, 0))
+CALL(section_never, api->section(program, "sync", 0, 0))
+CALL(split_no_section, api->split_section(program, NONE, 3))
+CALL(split_at_nothing, api->split_section(program, section_named("update"), 0))
+CALL(first_round_of_none, api->first_round(program, NONE))
+CALL(no_block, api->block(program, NONE, &block))
+CALL(block_to_null, api->block(program, 0, NULL))
+CALL(null_chunks, api->chunks(program, 1, NULL, NULL))
+CALL(chunks_too_late, api->chunks(program, 1, ids, ids))
+CALL(null_actions, api->actions(program, 0, NULL, 4))
+CALL(actions_before_chunks, struct hd_action a = {0}; api->actions(program, 0, &a, 1))
+
+#define ROW(call, phase, message)   \
+    {                               \
+#call, phase, call, message \
+    }
+static const struct wrong rows[] = {
+    ROW(name_of_no_section, TRANSFORM, "section_name: section"),
+    ROW(length_of_no_section, TRANSFORM, "n_instr: section"),
+    ROW(instr_of_no_section, TRANSFORM, "instr: section"),
+    ROW(no_instr, TRANSFORM, "instr: instruction"),
+    ROW(instr_to_null, TRANSFORM, "instr: a pointer is NULL"),
+    ROW(no_param, TRANSFORM, "param: parameter"),
+    ROW(param_to_null, TRANSFORM, "param: a pointer is NULL"),
+    ROW(param_of_no_tensor, TRANSFORM, "param_of: tensor"),
+    ROW(count_of_no_tensor, TRANSFORM, "count: tensor"),
+    ROW(count_of_none, TRANSFORM, "count: tensor 0 does not exist"),
+    ROW(partial_of_no_tensor, TRANSFORM, "partial: tensor"),
+    ROW(dtype_of_nothing, TRANSFORM, "dtype: 'wire'"),
+    ROW(dtype_of_null, LAYOUT, "dtype: ''"),
+    ROW(no_axis, LAYOUT, "axis_size: mesh axis 7"),
+    ROW(no_letter, LAYOUT, "extent: dimension letter -1"),
+    ROW(shard_no_letter, LAYOUT, "shard_params: dimension letter"),
+    ROW(shard_no_axis, LAYOUT, "shard_residual: mesh axis"),
+    ROW(shard_too_late, TRANSFORM, "shard_params is for layout, and was called in transform"),
+    ROW(ring_too_late, TRANSFORM, "ring_attention is for layout"),
+    ROW(apart_too_late, TRANSFORM, "apart is for layout"),
+    ROW(split_tp_too_late, TRANSFORM, "split_tp is for layout"),
+    ROW(flat_too_early, LAYOUT, "flat is for transform, and was called in layout"),
+    ROW(flat_without_name, TRANSFORM, "flat: a pointer is NULL"),
+    ROW(flat_without_params, TRANSFORM, "flat: a pointer is NULL"),
+    ROW(empty_flat, TRANSFORM, "flat: number 0"),
+    ROW(flat_of_no_param, TRANSFORM, "flat: parameter"),
+    ROW(flat_in_no_block, TRANSFORM, "flat: block"),
+    ROW(flat_over_no_axis, TRANSFORM, "flat: mask of mesh axes"),
+    ROW(no_flat, TRANSFORM, "flat_get: flat buffer 1 does not exist: there is none"),
+    ROW(flat_zero, TRANSFORM, "flat_get: flat buffer 0 does not exist: there are 1 to 1"),
+    ROW(flat_to_null, TRANSFORM, "flat_get: a pointer is NULL"),
+    ROW(whole_of_no_flat, TRANSFORM, "flat_whole: flat buffer"),
+    ROW(whole_without_dtype, TRANSFORM, "flat_whole: dtype 0"),
+    ROW(whole_without_name, TRANSFORM, "flat_whole: a pointer is NULL"),
+    ROW(whole_of_another_life, TRANSFORM, "flat_whole: lifetime 9"),
+    ROW(shard_inside_no_tensor, TRANSFORM, "flat_shard: tensor"),
+    ROW(shard_inside_another, TRANSFORM, "flat_shard: T.0 is no whole tensor of flat 0"),
+    ROW(shard_in_no_memory, TRANSFORM, "flat_shard_in: memory 3"),
+    ROW(states_in_no_memory, TRANSFORM, "states_in: memory 3"),
+    ROW(view_of_no_param, TRANSFORM, "flat_view: parameter"),
+    ROW(view_of_anothers_param, TRANSFORM, "does not lie in P.0 of flat 0"),
+    ROW(view_in_no_tensor, TRANSFORM, "flat_view: tensor"),
+    ROW(range_beyond, TRANSFORM, "flat_range: elements 0 to 1073741824 do not lie in P.0"),
+    ROW(range_before, TRANSFORM, "flat_range: elements -1 to 15 do not lie in P.0"),
+    ROW(no_role, TRANSFORM, "flat_role: role 77"),
+    ROW(role_of_no_tensor, TRANSFORM, "flat_role: tensor"),
+    ROW(keep_no_tensor, TRANSFORM, "keep: tensor 0"),
+    ROW(keep_without_name, TRANSFORM, "keep: a pointer is NULL"),
+    ROW(zeros_of_no_tensor, TRANSFORM, "zeros: tensor"),
+    ROW(vector_of_nothing, TRANSFORM, "vector: V of 0 elements"),
+    ROW(uneven_vector, TRANSFORM, "vector: V of 3 elements is not cut into 2 equal shards"),
+    ROW(like_no_tensor, TRANSFORM, "vector_like: tensor"),
+    ROW(dim_of_nothing, TRANSFORM, "dim: rows has extent 0"),
+    ROW(dim_without_name, TRANSFORM, "dim: a pointer is NULL"),
+    ROW(view_with_no_dim, TRANSFORM, "view: dim"),
+    ROW(view_too_long, TRANSFORM, "view: 1 dims with 1073741824 elements from 0 do not lie in T.0"),
+    ROW(view_inside_none, TRANSFORM, "view: tensor 0"),
+    ROW(insert_in_no_section, TRANSFORM, "insert: section"),
+    ROW(insert_far_away, TRANSFORM, "insert: instruction 1073741824 does not exist"),
+    ROW(insert_null, TRANSFORM, "insert: a pointer is NULL"),
+    ROW(insert_too_early, PARTITION, "insert is for transform, and was called in partition"),
+    ROW(append_nowhere, TRANSFORM, "there is no section 'updates' to append to"),
+    ROW(append_to_null, TRANSFORM, "append: a pointer is NULL"),
+    ROW(append_null, TRANSFORM, "append: a pointer is NULL"),
+    ROW(no_struct_size, TRANSFORM, "insert: struct_size of the instruction is 0: set it with sizeof"),
+    ROW(no_size_of_attributes, TRANSFORM, "insert: struct_size of the attributes is 0: set it with sizeof"),
+    ROW(no_op, TRANSFORM, "insert: op 999 does not exist"),
+    ROW(op_beyond_16_bits, TRANSFORM, "does not exist: see heddle/ops.h"),
+    ROW(nine_inputs, TRANSFORM, "insert: fill0 with 9 inputs"),
+    ROW(inputs_beyond_8_bits, TRANSFORM, "insert: fill0 with 256 inputs"),
+    ROW(too_few_outputs, TRANSFORM, "insert: fill0 with 0 inputs and 0 outputs"),
+    ROW(output_is_no_tensor, TRANSFORM, "insert: tensor"),
+    ROW(output_is_none, TRANSFORM, "insert: tensor 0"),
+    ROW(no_such_block, TRANSFORM, "insert: block 65536"),
+    ROW(no_such_phase, TRANSFORM, "insert: fill0 in phase 9"),
+    ROW(no_such_axes, TRANSFORM, "insert: mask of mesh axes"),
+    ROW(no_such_reduction, TRANSFORM, "with reduction 9"),
+    ROW(replace_in_no_section, TRANSFORM, "replace_in: section"),
+    ROW(replace_in_no_instr, TRANSFORM, "replace_in: instruction"),
+    ROW(replace_no_operand, TRANSFORM, "replace_in: operand 8 of an instruction that has"),
+    ROW(replace_by_no_tensor, TRANSFORM, "replace_out: tensor"),
+    ROW(replace_no_output, TRANSFORM, "replace_out: operand 6 of an instruction that has"),
+    ROW(update_no_flat, TRANSFORM, "update: flat buffer"),
+    ROW(update_an_unfinished_flat, TRANSFORM, "update: flat 0 has no tensor of role HD_FLAT_MASTER or HD_FLAT_SHARD"),
+    ROW(update_no_copy, TRANSFORM, "update: tensor"),
+    ROW(fetch_no_flat, TRANSFORM, "fetch: flat buffer"),
+    ROW(fetch_no_part, TRANSFORM, "fetch: mask of parts 64"),
+    ROW(store_no_flat, TRANSFORM, "store: flat buffer"),
+    ROW(stage_no_tensor, TRANSFORM, "staged: tensor"),
+    ROW(stage_nowhere, TRANSFORM, "staged: a pointer is NULL"),
+    ROW(null_folder, TRANSFORM, "file_folder: a pointer is NULL"),
+    ROW(section_without_name, TRANSFORM, "section: a pointer is NULL"),
+    ROW(section_never, TRANSFORM, "section 'sync' every 0 steps"),
+    ROW(split_no_section, TRANSFORM, "split_section: section"),
+    ROW(split_at_nothing, TRANSFORM, "split_section: the first part ends with step 0"),
+    ROW(first_round_of_none, TRANSFORM, "first_round: section"),
+    ROW(no_block, PARTITION, "block: block"),
+    ROW(block_to_null, PARTITION, "block: a pointer is NULL"),
+    ROW(null_chunks, PARTITION, "chunks: a pointer is NULL"),
+    ROW(chunks_too_late, TRANSFORM, "chunks is for partition, and was called in transform"),
+    ROW(null_actions, PARTITION, "actions: a pointer is NULL"),
+    ROW(actions_before_chunks, PARTITION, "actions for stage 0 before the model was cut into chunks"),
+};
+static const struct wrong right_row = ROW(right, TRANSFORM, NULL);
+
+/* ---- models */
+
+static const struct hd_builder_api *build;
+
+static const struct hd_param_desc weight = {
+    .struct_size = sizeof weight, .name = "w", .dims = "vh", .init = HD_INIT_NORMAL, .std = 1};
+
+static hd_tensor param_with(struct hd_param_desc d)
+{
+    return build->param(program, &d);
+}
+
+CALL(no_desc, build->param(program, NULL))
+CALL(desc_without_size, struct hd_param_desc d = weight; d.struct_size = 0; param_with(d))
+CALL(short_desc, struct hd_param_desc d = weight; d.struct_size = 24; param_with(d))
+CALL(no_init, struct hd_param_desc d = weight; d.init = 0; param_with(d))
+CALL(another_init, struct hd_param_desc d = weight; d.init = 4; param_with(d))
+CALL(nameless, struct hd_param_desc d = weight; d.name = NULL; param_with(d))
+CALL(without_dims, struct hd_param_desc d = weight; d.dims = NULL; param_with(d))
+CALL(undeclared_dim, struct hd_param_desc d = weight; d.dims = "vz"; param_with(d))
+CALL(another_input, build->input(program, "pixels"))
+CALL(null_input, build->input(program, NULL))
+CALL(null_block, build->block(program, NULL))
+CALL(loss_of_no_tensor, build->loss(program, NONE))
+CALL(loss_of_none, build->loss(program, 0))
+CALL(logits_of_no_tensor, build->logits(program, NONE))
+CALL(auxiliary_of_no_tensor, build->auxiliary(program, NONE))
+CALL(residual_of_no_tensor, build->residual(program, NONE))
+CALL(tokenwise_of_none, build->tokenwise(program, 0))
+CALL(emit_no_op, hd_tensor w = param_with(weight); build->emit(program, 1 << 16, NULL, &w, 1, "vh", NULL))
+CALL(emit_to_no_dims, hd_tensor w = param_with(weight); build->emit(program, HD_OP_ADD, NULL, &w, 1, NULL, NULL))
+CALL(emit_of_null, build->emit(program, HD_OP_ADD, NULL, NULL, 2, "vh", NULL))
+CALL(emit_of_no_tensor, const hd_tensor in[] = {NONE, NONE}; build->emit(program, HD_OP_ADD, NULL, in, 2, "vh", NULL))
+CALL(attributes_without_size, hd_tensor w = param_with(weight); const hd_tensor in[] = {w, w};
+     build->emit(program, HD_OP_ADD, &no_size, in, 2, "vh", NULL))
+
+static const struct wrong model_rows[] = {
+    ROW(no_desc, 0, "a parameter has no name or no dims"),
+    ROW(desc_without_size, 0, "parameter w: struct_size is 0: set it with sizeof"),
+    ROW(short_desc, 0, "parameter w: struct_size is 24: set it with sizeof"),
+    ROW(no_init, 0, "parameter w: init 0 is none of"),
+    ROW(another_init, 0, "parameter w: init 4 is none of"),
+    ROW(nameless, 0, "a parameter has no name"),
+    ROW(without_dims, 0, "a parameter has no name or no dims"),
+    ROW(undeclared_dim, 0, "w uses dimension 'z', which the model did not declare"),
+    ROW(another_input, 0, "input 'pixels' is unknown"),
+    ROW(null_input, 0, "input '' is unknown"),
+    ROW(null_block, 0, "block: the name is NULL"),
+    ROW(loss_of_no_tensor, 0, "loss: tensor"),
+    ROW(loss_of_none, 0, "loss: there is no tensor 0"),
+    ROW(logits_of_no_tensor, 0, "logits: tensor"),
+    ROW(auxiliary_of_no_tensor, 0, "auxiliary: tensor"),
+    ROW(residual_of_no_tensor, 0, "residual: tensor"),
+    ROW(tokenwise_of_none, 0, "tokenwise: there is no tensor 0"),
+    ROW(emit_no_op, 0, "emit: op 65536"),
+    ROW(emit_to_no_dims, 0, "emit: op"),
+    ROW(emit_of_null, 0, "emit: op"),
+    ROW(emit_of_no_tensor, 0, "input 0 of add is no tensor"),
+    ROW(attributes_without_size, 0, "attributes of add: struct_size is 0: set it with sizeof"),
+};
+
+static int32_t open_model(const struct hd_host *host, const void *settings, struct hd_model **model,
+                          struct hd_error *err)
+{
+    (void)settings, (void)err;
+    build = host->build;
+    *model = NULL;
+    return HD_OK;
+}
+
+static void close_model(struct hd_model *model)
+{
+    (void)model;
+}
+
+static int32_t info(struct hd_model *model, struct hd_model_info *out, struct hd_error *err)
+{
+    (void)model, (void)err;
+    *out = (struct hd_model_info){.struct_size = sizeof *out, .vocab = 32, .layers = 1, .hidden = 16, .heads = 2};
+    return HD_OK;
+}
+
+static int32_t build_model(struct hd_model *model, struct hd_program *p, struct hd_error *err)
+{
+    (void)model, (void)err;
+    program = p;
+    build->dim(p, 'v', "vocabulary", 32);
+    build->dim(p, 'h', "hidden", 16);
+    wrong->call();
+    return HD_OK;
+}
+
+static const struct hd_model_ops model_ops = {
+    .struct_size = sizeof model_ops, .open = open_model, .close = close_model, .info = info, .build = build_model};
+static const struct hd_component model_component = {.struct_size = sizeof model_component,
+                                                    .kind = HD_KIND_MODEL,
+                                                    .name = "wrong",
+                                                    .summary = "makes one wrong call",
+                                                    .ops = &model_ops};
+HD_PLUGIN_DESCRIPTOR(model_plugin, "model-wrong", "0.1.0", "Apache-2.0", model_component);
+
+static const struct hd_plugin *model_entry(void)
+{
+    return &model_plugin;
+}
+
+/* ---- the strategy that makes one of these calls */
+
+static int32_t pass(const struct hd_host *host, struct hd_program *p, int phase)
+{
+    api = host->pass;
+    program = p;
+    if (wrong->phase == phase)
+        wrong->call();
+    return HD_OK;
+}
+
+#define PHASE(slot, phase)                                                                                            \
+    static int32_t slot(const struct hd_host *host, const void *settings, struct hd_program *p, struct hd_error *err) \
+    {                                                                                                                 \
+        (void)settings, (void)err;                                                                                    \
+        return pass(host, p, phase);                                                                                  \
+    }
+PHASE(layout, LAYOUT)
+PHASE(partition, PARTITION)
+PHASE(transform, TRANSFORM)
+
+static const struct hd_strategy_ops ops = {.struct_size = sizeof ops,
+                                           .api = HD_STRATEGY_API,
+                                           .layout = layout,
+                                           .partition = partition,
+                                           .transform = transform};
+HD_PLUGIN("strategy-wrong", "0.1.0", "Apache-2.0", .kind = HD_KIND_STRATEGY, .name = "wrong",
+          .summary = "makes one wrong call", .ops = &ops)
+
+#define TRANSFORMER "transformer, family: llama, layers: 1, hidden: 16, heads: 2, kv_heads: 2, ffn: 24, vocab: 32"
+
+static void compile_with(const struct wrong *row, const char *model)
+{
+    static const char common[] = "job: {name: wrong, steps: 1}\noptimizer: {use: adamw, lr: 1e-2}\n"
+                                 "mesh: {dp: 2}\ndata: {train: none, seq_len: 8, batch: 4}\n";
+    struct hd_error err = HD_ERROR_INIT;
+    struct compiled c = {.plugins = hd__plugins_create(hd__exec_host_table())};
+    char *text = hd__format("%smodel: {use: %s}\nstrategies: %s\n", common, model,
+                            row->message ? "[{use: wrong}, {use: zero, stage: 1}]" : "[{use: zero}, {use: wrong}]");
+    int32_t rc;
+    wrong = row;
+    ck_assert(!hd__plugins_add_folder(c.plugins, PLUGINS, &err) &&
+              !hd__plugin_add_static(c.plugins, HD_PLUGIN_ENTRY, &err) &&
+              !hd__plugin_add_static(c.plugins, model_entry, &err));
+    ck_assert(!hd__job_parse("job.yaml", text, strlen(text), NULL, 0, &c.job, &err) &&
+              !hd__job_resolve(c.job, 2, &err));
+    rc = hd__exec_compile(c.job, c.plugins, &c.c, &err);
+    if (!row->message)
+        ck_assert_msg(!rc, "%s: %s", row->name, err.message);
+    else {
+        ck_assert_msg(rc == HD_E_INVALID, "%s: code %d: %s", row->name, rc, err.message);
+        ck_assert_msg(strstr(err.message, row->message), "%s: '%s' is not in: %s", row->name, row->message,
+                      err.message);
+    }
+    compiled_free(&c);
+    free(text);
+}
+
+START_TEST(a_wrong_call_of_a_strategy_is_refused)
+{
+    compile_with(&rows[_i], TRANSFORMER);
+}
+END_TEST
+
+START_TEST(a_right_call_is_not)
+{
+    compile_with(&right_row, TRANSFORMER);
+}
+END_TEST
+
+START_TEST(a_wrong_call_of_a_model_is_refused)
+{
+    compile_with(&model_rows[_i], "wrong");
+}
+END_TEST
+
+int main(void)
+{
+    TCase *t = tcase_create("wrong-calls");
+    tcase_add_loop_test(t, a_wrong_call_of_a_strategy_is_refused, 0, (int)HD__COUNT(rows));
+    tcase_add_test(t, a_right_call_is_not);
+    tcase_add_loop_test(t, a_wrong_call_of_a_model_is_refused, 0, (int)HD__COUNT(model_rows));
+    return suite_run_case("wrong-calls", t);
+}
