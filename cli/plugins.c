@@ -175,7 +175,7 @@ static int show(const struct hd__plugin_entry *entries, size_t n, const struct p
         print_one(one);
     else
         print_table(entries, n);
-    return HD__EXIT_DONE;
+    return one && !one->usable ? HD__EXIT_FAILED : HD__EXIT_DONE;
 }
 
 static int run(int argc, char **argv)
@@ -211,7 +211,8 @@ const struct hd__command hd__command_plugins = {
     .usage = "[KIND-NAME] [--json]",
     .summary = "list the plugins; show one plugin's options",
     .help = "Lists every plugin in HEDDLE_PLUGIN_PATH (folders, separated by colons) and in heddle's own\n"
-            "folder, and for one that cannot be used the reason. With KIND-NAME: that plugin and its options.\n"
+            "folder, and for one that cannot be used the reason. With KIND-NAME: that plugin and its options;\n"
+            "exit code 1 if it cannot be used, 2 if there is none.\n"
             "  --json   print {\"plugins\": [{kind, name, version, licence, summary, usable, reason, path}]}\n"
             "           with aliases where it has some, and, of a single plugin, its options\n",
     .example = "  heddle plugins\n  heddle plugins optim-adamw\n",

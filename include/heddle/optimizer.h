@@ -35,7 +35,8 @@
  * says). Factors common to all elements are formed in double; whether an element is computed in float or double is the
  * kernel's choice. */
 
-/* Any flat shard will do (AdamW); without it whole matrices are needed (Muon). */
+/* Any range of a parameter's elements will do (AdamW). An optimizer that does not say so needs whole parameters (Muon):
+ * a job whose shards cut one is refused. */
 #define HD_OPTIM_FLAT (UINT64_C(1) << 0)
 
 /* Arguments of `step`: elements [first, first + count) of a flat buffer, updated in place. Element 0 of grad, param and
@@ -50,6 +51,7 @@ struct hd_optim_args {
     const double *hyper;          /* [HD_HYPER_COUNT] */
     const struct hd_range *decay; /* weight decay by range of the whole flat buffer */
     uint64_t n_decay;
+    struct hd_error *err; /* why `step` fails; may be NULL */
 };
 
 /* Length of the run of elements from `at` (counted from args->first) that have one weight decay, at least 1 before
@@ -95,7 +97,8 @@ struct hd_optimizer_ops {
     /* [control] Fills op and attrs of the one instruction that updates a shard: HD_OP_ADAMW, HD_OP_SGD. NULL slot:
      * HD_OP_OPTIM_STEP with `step`. The core adds operands and the decay ranges. */
     int32_t (*emit)(const void *settings, uint32_t *op, struct hd_attrs *attrs, struct hd_error *err);
-    /* [progress] Updates one shard in host memory; needed where emit is NULL. */
+    /* [progress] Updates one shard in host memory; needed where emit is NULL. Anything but HD_OK ends the job on this
+     * step, with args->err as the cause. */
     int32_t (*step)(const void *settings, const struct hd_optim_args *args);
     /* [control] Number of states that these settings need (SGD without momentum: 0). NULL: n_states. */
     uint32_t (*states)(const void *settings);

@@ -113,6 +113,11 @@ struct hd_component {
 };
 
 #define HD_PLUGIN_MAGIC "heddle\n\x1a"
+/* The same as an initialiser of hd_plugin.magic: C++ refuses the text, whose NUL does not fit. */
+#define HD_PLUGIN_MAGIC_CHARS                      \
+    {                                              \
+        'h', 'e', 'd', 'd', 'l', 'e', '\n', '\x1a' \
+    }
 
 struct hd_plugin {
     char magic[8]; /* HD_PLUGIN_MAGIC */
@@ -139,24 +144,25 @@ typedef const struct hd_plugin *(*hd_plugin_entry)(void);
 #define HD_PLUGIN_ENTRY heddle_plugin_v1
 #endif
 
-#define HD_PLUGIN_EXPORT(descriptor)                                                      \
-    __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void); \
-    const struct hd_plugin *HD_PLUGIN_ENTRY(void)                                         \
-    {                                                                                     \
-        return &(descriptor);                                                             \
+#ifdef __cplusplus
+#define HD_EXTERN_C extern "C"
+#else
+#define HD_EXTERN_C
+#endif
+
+#define HD_PLUGIN_EXPORT(descriptor)                                                                  \
+    HD_EXTERN_C __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void); \
+    const struct hd_plugin *HD_PLUGIN_ENTRY(void)                                                     \
+    {                                                                                                 \
+        return &(descriptor);                                                                         \
     }
 
 /* The descriptor of a plugin with one component. */
-#define HD_PLUGIN_DESCRIPTOR(descriptor, plugin_name, plugin_version, spdx, component)        \
-    static const struct hd_component *const descriptor##_components[] = {&(component), NULL}; \
-    static const struct hd_plugin descriptor = {                                              \
-        .magic = HD_PLUGIN_MAGIC,                                                             \
-        .struct_size = sizeof(struct hd_plugin),                                              \
-        .abi_minor = HD_ABI_MINOR,                                                            \
-        .name = plugin_name,                                                                  \
-        .version = plugin_version,                                                            \
-        .licence = spdx,                                                                      \
-        .components = descriptor##_components,                                                \
+#define HD_PLUGIN_DESCRIPTOR(descriptor, plugin_name, plugin_version, spdx, component)          \
+    static const struct hd_component *const descriptor##_components[] = {&(component), NULL};   \
+    static const struct hd_plugin descriptor = {                                                \
+        HD_PLUGIN_MAGIC_CHARS, sizeof(struct hd_plugin), HD_ABI_MINOR, 0,                       \
+        plugin_name,           plugin_version,           spdx,         descriptor##_components, \
     }
 
 /* Descriptor and entry of a component that has a name of its own in the source. In one source file, once, at the
@@ -166,7 +172,8 @@ typedef const struct hd_plugin *(*hd_plugin_entry)(void);
     HD_PLUGIN_EXPORT(hd_plugin_descriptor)
 
 /* A plugin with one component, whole: component, descriptor and entry. What follows the licence are fields of struct
- * hd_component; HD_OPTIONS and HD_ALIASES fill in those of a table and its sizes:
+ * hd_component (designated initialisers: C, and C++ from 20 on; before that, HD_PLUGIN_ONE); HD_OPTIONS and HD_ALIASES
+ * fill in those of a table and its sizes:
  *     HD_PLUGIN("optim-lion", "1.0.0", "Apache-2.0", .kind = HD_KIND_OPTIMIZER, .name = "lion",
  *               .summary = "Lion: sign of the momentum", HD_OPTIONS(options, struct lion_settings), .ops = &ops) */
 #define HD_PLUGIN(plugin_name, plugin_version, spdx, ...)                                                             \

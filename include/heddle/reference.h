@@ -89,7 +89,7 @@ static inline double hd_direction(int64_t row, int64_t column, uint32_t attempt)
 {
     uint64_t x = (uint64_t)row * UINT64_C(0x9e3779b97f4a7c15) + attempt + 1;
     x = hd_splitmix64(x + (uint64_t)column * UINT64_C(0xd1b54a32d192ed03));
-    return (double)(x >> 11) * 0x1p-52 - 1;
+    return (double)(x >> 11) / 4503599627370496.0 - 1;
 }
 
 #endif

@@ -61,9 +61,9 @@ struct hd_error {
     uint64_t origin;
 };
 
-#define HD_ERROR_INIT                                      \
-    {                                                      \
-        .struct_size = sizeof(struct hd_error), .peer = -1 \
+#define HD_ERROR_INIT                                                            \
+    {                                                                            \
+        sizeof(struct hd_error), HD_OK, HD_SCOPE_OP, 0, /* peer */ -1, "", "", 0 \
     }
 
 /* Sets code and message and returns the code, so that a failing function ends in `return hd_fail(err, ...)`. */

@@ -116,9 +116,10 @@ static int32_t prepare(struct hd_device *device, const struct hd_instr_desc *ins
 
 static int32_t launch(struct hd_device *device, struct hd_kernel *kernel, uint32_t stream, struct hd_error *err)
 {
-    (void)device, (void)stream, (void)err;
+    (void)device, (void)stream;
+    kernel->err = err;
     kernel->run(kernel);
-    return HD_OK;
+    return kernel->failed;
 }
 
 static void release(struct hd_device *device, struct hd_kernel *kernel)

@@ -40,6 +40,9 @@ struct hd_kernel {
     void (*release)(struct hd_kernel *k); /* frees `state`; may be NULL */
     struct hd_device *device;
     void *state;
+    struct hd_error *err; /* of the launch that runs, may be NULL */
+    int32_t failed;       /* set by `run`: what launch returns */
+    uint32_t reserved;
     struct hd_instr_desc d; /* d.in and d.out point to the arrays below; ranges and tables are copied too */
     struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
 };

@@ -128,6 +128,7 @@ void cpu_ref_optim_step(struct hd_kernel *k)
     int64_t n = hd_operand_count(&k->out[0]);
     uint32_t states = k->d.n_out - 1, low = 0;
     double hyper[HD_HYPER_COUNT];
+    struct hd_error why = HD_ERROR_INIT;
     if (states && k->out[states].dtype != HD_F32)
         low = states--;
     for (int64_t i = 0; i < HD_HYPER_COUNT; i++)
@@ -140,11 +141,17 @@ void cpu_ref_optim_step(struct hd_kernel *k)
                                  .norm2 = cpu_load(&k->in[1], 0),
                                  .hyper = hyper,
                                  .decay = a->ranges,
-                                 .n_decay = a->n_ranges};
+                                 .n_decay = a->n_ranges,
+                                 .err = &why};
     for (uint32_t i = 0; i < states; i++)
         args.state[i] = k->out[1 + i].data;
-    if (!hd_update_runs(hyper, args.norm2) || a->step(a->settings, &args))
+    if (!hd_update_runs(hyper, args.norm2))
         return;
+    if ((k->failed = a->step(a->settings, &args))) {
+        hd_fail(k->err, k->failed, "%s: the optimizer's step failed: %s", k->d.label,
+                why.message[0] ? why.message : hd_code_name(k->failed));
+        return;
+    }
     for (int64_t i = 0; low && i < n; i++)
         cpu_store(&k->out[low], i, cpu_load(&k->out[0], i));
 }

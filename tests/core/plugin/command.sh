@@ -66,7 +66,9 @@ fi
 
 export HEDDLE_PLUGIN_PATH="$faulty"
 try 0 "wrong magic" plugins
-try 0 "wrong magic" plugins optim-magic
+try 1 "wrong magic" plugins optim-magic
+try 1 "usable: no: " plugins optim-probe
+try 1 '"usable": false' plugins optim-probe --json
 try 0 '"reason": "plugin optim-probe cannot be used on this machine: no unicorn in slot 7"' plugins --json
 
 export HEDDLE_PLUGIN_PATH=/no/such/folder

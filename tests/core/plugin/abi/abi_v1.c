@@ -202,7 +202,7 @@ CONSTANT(HD_METRIC_INT, 1);
 CONSTANT(HD_METRIC_FLOAT, 2);
 CONSTANT(HD_ATTR_CONCAT, 256);
 CONSTANT(HD_COMM_INDEPENDENT_P2P, 64);
-CONSTANT(HD_MAX_OUT, 4);
+CONSTANT(HD_MAX_OUT, 6);
 CONSTANT(HD_MAX_DIMS, 6);
 CONSTANT(HD_DATA_IN_ORDER, 1);
 CONSTANT(HD_OPTION_GLOBAL, 1);
@@ -506,7 +506,7 @@ FIELD(hd_comm_ops, caps_of, 112, uint64_t (*)(const struct hd_comm *comm));
 FIELD(hd_comm_ops, launcher, 120, const struct hd_comm_launcher *);
 FIELD(hd_comm_ops, caps_with, 128, uint64_t (*)(const void *settings));
 
-STRUCT(hd_optim_args, 104);
+STRUCT(hd_optim_args, 112);
 FIELD(hd_optim_args, struct_size, 0, size_t);
 FIELD(hd_optim_args, first, 8, int64_t);
 FIELD(hd_optim_args, count, 16, int64_t);
@@ -517,6 +517,7 @@ FIELD(hd_optim_args, norm2, 72, double);
 FIELD(hd_optim_args, hyper, 80, const double *);
 FIELD(hd_optim_args, decay, 88, const struct hd_range *);
 FIELD(hd_optim_args, n_decay, 96, uint64_t);
+FIELD(hd_optim_args, err, 104, struct hd_error *);
 
 STRUCT(hd_optim_shard, 64);
 FIELD(hd_optim_shard, struct_size, 0, size_t);
