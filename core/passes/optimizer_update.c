@@ -60,8 +60,8 @@ static void seed_rounding(struct hd_program *p, const struct hd__flat *f, struct
         return;
     if (master != HD_BF16 && master != HD_F64)
         hd__program_fail(p, HD_E_INVALID,
-                         "optimizer.rounding: weights in %s are not rounded by lot; stochastic rounding is for "
-                         "precision.master=bf16",
+                         "optimizer.rounding: stochastic rounding is for precision.master=bf16, and the weights are in "
+                         "%s",
                          hd_dtype_name(master));
     attrs->index = (uint32_t)hd__hash(name, strlen(name), attrs->index);
 }

@@ -50,7 +50,7 @@ static double wait_seconds(void *user)
 
 static void set_status_provider(struct hd__train_session *s)
 {
-    /* All are asked early, since a wrong turn that the transport does not see is found then; the log is told later. */
+    /* Ranks are polled early: a collective mismatch that the transport does not notice is found then; the log follows. */
     struct hd__store_status_provider w = {.user = s,
                                           .write_dump = write_dump,
                                           .wait_seconds = wait_seconds,
