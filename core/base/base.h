@@ -68,7 +68,7 @@ struct hd__text {
     size_t length, room;
 };
 void hd__text_add(struct hd__text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What stands between the tags of XML and HTML: &, < and > as entities. */
+/* Text content for XML and HTML: &, < and > as entities. */
 void hd__text_add_xml(struct hd__text *text, const char *plain);
 void hd__text_free(struct hd__text *text);
 

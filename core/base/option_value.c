@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What a parser fills before it is stored, so that nothing is written on an error. */
+/* A parsed value before it is stored, so that nothing is written on an error. */
 union field {
     int32_t i32;
     int64_t i64;

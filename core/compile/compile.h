@@ -48,8 +48,8 @@ int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uin
  * other the section's. Strategies are addressed by name: "strategies.zero.bucket is ...". */
 int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struct hd_error *err);
 
-/* What hd__exec_compile of runtime/exec/select.h is made of: a frame, in which it chooses device, checkpoints and
- * transports; then the program of every stage, by plug-ins that this opens. A fault leaves a frame that can be
+/* The parts of hd__exec_compile (runtime/exec/select.h): a frame, for which that chooses device, checkpoints and
+ * transports; then the programs of all stages, with the plug-ins that this opens. After an error the frame can still be
  * finished. The job must be resolved for the number of ranks; job, plugins and host outlive it. */
 struct hd__compiled *hd__compiled_new(struct hd__job *job, struct hd__plugins *plugins, const struct hd_host *host);
 void hd__compiled_finish(struct hd__compiled *c);

@@ -1,4 +1,4 @@
-/* What the compiler may fuse: the table's rows that the job's device wants. */
+/* Fusions that the compiler may make: rows of the table that the job's device wants. */
 #include "core/compile/internal.h"
 
 #include "core/program/fusion.h"

@@ -201,7 +201,7 @@ int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err
 /* Puts the place of `path` in front of the message that is in `err`. Its code stays and is returned. */
 int32_t hd__job_locate_error(struct hd__job *job, const char *path, struct hd_error *err);
 
-/* Where a run's files lie: the folder of its metrics. */
+/* The run's folder: that of its metrics. */
 const char *hd__job_folder(struct hd__job *job);
 
 /* The resolved job as YAML, each value with its origin as a comment. */

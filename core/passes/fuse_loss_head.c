@@ -227,7 +227,7 @@ static void rewrite(struct head *h)
     *part(h, SUMS) = head;
 }
 
-/* Where the logits were made: a strategy may release w right behind. */
+/* The fused op replaces the logits' einsum in place: a strategy may release w right behind. */
 static void rewrite_forward(struct head *h)
 {
     struct hd__instr *head = part(h, LOGITS);

@@ -67,8 +67,8 @@ static struct hd__instr *find_sibling(const struct matcher *f, const struct hd__
     return NULL;
 }
 
-/* Where both may stand as one: at the later one's place if the earlier one may move there, else the other way round.
- * NULL: nowhere. */
+/* The instruction that the fused one replaces: the later one if the earlier one may move there, else the earlier one if
+ * the later one may move up; NULL: neither. */
 static struct hd__instr *fused_position(const struct matcher *f, uint32_t first, uint32_t second)
 {
     if (hd__can_move(f->p, f->code, first, second))

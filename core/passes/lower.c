@@ -111,7 +111,7 @@ static void reduce_loss(struct hd_program *p, hd__code *code)
     hd__push(code, i);
 }
 
-/* Who samples reads the logits after the section. */
+/* Sampling reads the logits after the section. */
 static void keep_logits(struct hd_program *p)
 {
     struct hd__tensor *t = hd__tensor_at(p, p->kept_logits);

@@ -197,8 +197,8 @@ static void plan_group(struct hd_program *p, const struct group *g, const uint32
     hd__free_array(&l);
 }
 
-/* What a step clears in `begin`, or first writes where a section is repeated, lives for nearly all of it: that is as
- * good as persistent. Returns whether any other lives from section to section. */
+/* Buffers that a step clears in `begin`, or first writes in a repeated section, live for nearly all of it: they become
+ * persistent. Returns whether any others live from section to section. */
 static int find_steps(struct hd_program *p)
 {
     struct hd__access t[HD__MAX_ACCESSES];
@@ -222,7 +222,7 @@ static int find_steps(struct hd_program *p)
     return any;
 }
 
-/* What is persistent lies one behind another, in the arena of its memory. */
+/* Lays out persistent buffers one after another, in the arena of their memory. */
 static int32_t place_persistent(struct hd_program *p, struct hd_error *err)
 {
     int paged = 0;
@@ -290,7 +290,7 @@ static int64_t bytes_of_steps(const struct hd_program *p)
     return bytes;
 }
 
-/* What lives for a step is persistent then. */
+/* Plans each section alone: buffers that live for a step become persistent. */
 static int32_t plan_alone(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;

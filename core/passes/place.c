@@ -206,7 +206,7 @@ static void find_labels(const struct hd__placer *w, struct placed_op *o)
             add_label(o, o->out[n]->dim[d]);
 }
 
-/* Where inputs and outputs lie on every axis. */
+/* Chooses the placements of inputs and outputs on every axis. */
 static void choose_placements(const struct hd__placer *w, struct placed_op *o, hd__goal *in, hd__goal *out)
 {
     int32_t open[HD_AXIS_COUNT], n_open = w->n_axes;

@@ -4,7 +4,7 @@
 
 #include "core/program/ops.h"
 
-/* Where a tensor shall lie on each axis: HD__REPLICATED, HD__PARTIAL, or a dim id. */
+/* The wanted placement of a tensor on each axis: HD__REPLICATED, HD__PARTIAL, or a dim id. */
 typedef uint16_t hd__goal[HD_AXIS_COUNT];
 
 struct hd__conversion { /* a conversion that exists already */

@@ -19,7 +19,7 @@ static uint32_t copy_buffer(struct section_copy *w, uint32_t b)
     return w->buffer[b];
 }
 
-/* What has no buffer yet gets a persistent one later where its role says so: parameters, states. */
+/* A tensor without a buffer gets a persistent one later if its role says so: parameters, states. */
 static int is_persistent(const struct hd_program *p, const struct hd__tensor *t)
 {
     if (t->buffer)

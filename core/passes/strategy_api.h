@@ -1,4 +1,4 @@
-/* What strategies are lent: queries and edits of a lowered program (heddle/experimental/strategy.h). */
+/* core/passes/strategy_api: queries and edits of a lowered program, for strategies (heddle/experimental/strategy.h). */
 #ifndef HD_CORE_PASSES_STRATEGY_API_H
 #define HD_CORE_PASSES_STRATEGY_API_H
 

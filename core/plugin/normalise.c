@@ -87,7 +87,7 @@ static int32_t check_descriptor(const struct subject *s, const struct hd_plugin 
 
 /* ---- the component */
 
-/* What the plugin does offer, for the message that it is not what was asked for. */
+/* Refuses a plugin that lacks the component asked for, and names those that it has. */
 static int32_t wrong_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind,
                                struct hd_error *err)
 {

@@ -112,7 +112,7 @@ struct hd__plugin_slot {
     size_t offset;
 };
 
-/* What normalising needs to know of a kind. */
+/* A kind of plugin, as normalising needs it. */
 struct hd__plugin_kind {
     uint32_t kind;
     const char *struct_name; /* "struct hd_comm_ops" */

@@ -1,4 +1,4 @@
-/* What an instruction touches: the one view of operands that waits, lifetimes and the proofs share. */
+/* core/program/access: operands as byte ranges, the one view of them that waits, lifetimes and the proofs share. */
 #ifndef HD_CORE_PROGRAM_ACCESS_H
 #define HD_CORE_PROGRAM_ACCESS_H
 

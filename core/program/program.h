@@ -275,7 +275,7 @@ struct hd__precision {
     uint8_t reserved[2];
 };
 
-/* What a strategy's partition said: pipeline.c. */
+/* A stage's actions, from a strategy's partition: pipeline.c. */
 struct hd__actions {
     const struct hd_action *at; /* heddle/experimental/strategy.h */
     uint32_t n;
@@ -347,8 +347,8 @@ struct hd_program {
     /* memory_plan.c */
     int64_t arena_bytes, persistent_bytes, temp_bytes, temp_bound; /* of the main memory */
     int64_t bytes[HD__MEM_COUNT]; /* of each memory's arena; [HD__MEM_MAIN] is arena_bytes */
-    /* Where each arena begins, counted from the first. memory_plan.c lays them one behind another in the address
-     * space; who maps them elsewhere says so here. */
+    /* Start of each arena relative to the first. memory_plan.c lays them one behind another in the address space; a
+     * caller that maps them elsewhere writes its own addresses here. */
     int64_t arena_base[HD__MEM_COUNT];
 
     /* building */

@@ -1,12 +1,12 @@
-/* What every number of a program means. A value stands for an expression: of an op, a hash of it, of its attributes
- * and of the values of what it reads; of a parameter, an input or what another stage sends, a number of its own.
- * What only moves, cuts or joins numbers keeps the value, and a sum has the sum of the values, so that neither the
- * order nor the place of adding matters, but every term does, once. Fused ops have the value of the chain that they
- * stand for.
+/* Value numbering, as in a compiler's GVN: a value number is a hash of the expression that computes a tensor. That of
+ * an op's output hashes the op, its attributes and the numbers of its inputs; a parameter, an input, or a message from
+ * another stage has a number of its own. Ops that only move, slice or concatenate keep the number. A sum has the sum of
+ * its terms' numbers: the order and place of addition do not matter, but every term counts once. A fused op has the
+ * number of the chain that it replaces.
  *
- * The program says as it was lowered what its tensors mean, before anything is fused, ordered, moved or sent; verify
- * values again what came of it. So a pass that reads the wrong tensor, gathers other parameters, or loses a term is
- * found where it does. Sharding is not seen here: placement.c has what a rank's piece is. */
+ * The lowered program is numbered before anything is fused, reordered, moved or sent; verify numbers the final program
+ * and compares. So a pass that reads the wrong tensor, gathers other parameters, or loses a term is found at the
+ * instruction that does it. Sharding is not seen here: placement.c checks which shard a rank has. */
 #include "core/program/value_number.h"
 
 #include <stdlib.h>
@@ -84,7 +84,7 @@ static uint64_t fused_value(const struct hd_program *p, const struct hd__fusion 
     return HD__FUSION_PART(row->out[k]) ? output_value(p, &part[1], 0, read[1]) : made;
 }
 
-/* What instruction i makes of these inputs, or adds, in output k. */
+/* The value of output k of instruction i on these inputs; of an accumulation, that of the term added. */
 static uint64_t output_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
     const struct hd__fusion *fused = hd__fusion_of(i->op);
@@ -199,7 +199,7 @@ void hd__value_numbers_destroy(struct hd__value_numbers *m)
 
 /* ---- what was lowered */
 
-/* What the gradients gain when a section is walked so often; what the loss gains, and is sent, in one walk. */
+/* Records a section's contributions: to gradients in `walks` rounds of it; to the loss, and in messages, in one. */
 static void annotate(struct hd__value_numbers *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
 {
     uint64_t contribution[HD_MAX_OUT];

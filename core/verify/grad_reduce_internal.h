@@ -1,5 +1,6 @@
-/* What grad_reduce.c, grad_intervals.c and grad_lowrank.c share. A buffer that holds gradients is a list of pieces,
- * in elements of the whole flat buffer. A shard stands for the whole flat: all ranks' shards are alike. */
+/* core/verify/grad_reduce: shared by grad_reduce.c, grad_intervals.c and grad_lowrank.c. A buffer of gradients is a
+ * list of intervals, in elements of the full flat buffer. A shard stands for the full buffer: all ranks' shards are
+ * alike. */
 #ifndef HD_CORE_VERIFY_GRAD_REDUCE_INTERNAL_H
 #define HD_CORE_VERIFY_GRAD_REDUCE_INTERNAL_H
 

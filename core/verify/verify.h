@@ -1,5 +1,5 @@
-/* What verify.c, value_numbers.c, placement.c, memory_overlap.c, grad_reduce.c, once.c, staleness.c, replica_sync.c
- * and ring_offset.c share: where a fault is, and the list of faults. */
+/* core/verify: the proofs within a rank, and what they share: the position of a diagnostic, and the list of
+ * diagnostics. */
 #ifndef HD_CORE_VERIFY_VERIFY_H
 #define HD_CORE_VERIFY_VERIFY_H
 

@@ -59,7 +59,7 @@ static void set_status_provider(struct hd__train_session *s)
     hd__store_set_status_provider(s->store, &w);
 }
 
-/* Who serves the rendezvous would put the report together: where it is gone, each rank writes its own part. */
+/* The process that serves the rendezvous writes the report: if it is gone, each rank writes its own part. */
 static void write_local_report(struct hd__train_session *s)
 {
     struct hd_error err = HD_ERROR_INIT;
