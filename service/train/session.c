@@ -50,7 +50,8 @@ static double wait_seconds(void *user)
 
 static void set_status_provider(struct hd__train_session *s)
 {
-    /* Ranks are polled early: a collective mismatch that the transport does not notice is found then; the log follows. */
+    /* Ranks are polled early, to find a collective mismatch that the transport does not notice; the log follows
+     * later. */
     struct hd__store_status_provider w = {.user = s,
                                           .write_dump = write_dump,
                                           .wait_seconds = wait_seconds,

@@ -96,8 +96,8 @@ static double mean(const struct hd_operand *o)
     return sum / N;
 }
 
-/* A decay of 2^-12, too small for bf16: rounded to nearest, the weights stay; rounded stochastically, their mean moves as it
- * should. */
+/* A decay of 2^-12, too small for bf16: rounded to nearest, the weights stay; rounded stochastically, their mean moves
+ * as it should. */
 START_TEST(small_updates_are_not_lost)
 {
     struct h_device *d = device_of(_i);
