@@ -1,7 +1,7 @@
-/* core/base/yaml_tree: a YAML document as a tree that knows where everything was written.
+/* core/base/yaml_tree: a YAML document as a tree with the position of every node.
  *
- * A job file is plain data: mappings with scalar keys, lists, scalars. Anchors, aliases, tags, several
- * documents, duplicate keys and empty values are refused with their place. */
+ * A job file is plain data: mappings with scalar keys, lists, scalars. Anchors, aliases, tags, several documents,
+ * duplicate keys and empty values are refused with their position. */
 #ifndef HD_CORE_BASE_YAML_TREE_H
 #define HD_CORE_BASE_YAML_TREE_H
 

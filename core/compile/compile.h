@@ -53,19 +53,19 @@ int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struc
  * finished. The job must be resolved for the number of ranks; job, plugins and host outlive it. */
 struct hd__compiled *hd__compiled_new(struct hd__job *job, struct hd__plugins *plugins, const struct hd_host *host);
 void hd__compiled_finish(struct hd__compiled *c);
-/* Fills in what plug-ins build and edit programs with. */
+/* Fills in the slots with which plug-ins build and edit programs. */
 void hd__compile_fill_host(struct hd_host *host);
 /* Flags: */
 #define HD__COMPILE_LOGITS 1 /* the eval section leaves the logits behind (hd_program.kept_logits) */
-/* Gradients of weights stay where the schedule has them, and do not sink into waits. */
+/* Weight gradients keep their place in the schedule: they do not sink into waits. */
 #define HD__COMPILE_KEEP_WEIGHT_ORDER 2
-/* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are made though the device does not want them, which
- * device cpu's reference kernels can run; and that are left out though it does. */
+/* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are forced on, though the device does not want them:
+ * device cpu's reference kernels can run them; and that are forced off. */
 #define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)
 #define HD__COMPILE_NO_FUSE(sets) ((uint32_t)(sets) << 16)
 int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_error *err);
 
-/* That of the rank's stage; belongs to `c`. */
+/* The program of the rank's stage; belongs to `c`. */
 static inline struct hd_program *hd__compiled_program(const struct hd__compiled *c, int32_t rank)
 {
     int32_t coord[HD_AXIS_COUNT];

@@ -1,4 +1,4 @@
-/* The optimizer's instructions, for strategies: what it keeps of a flat buffer, and its step. */
+/* The optimizer's instructions, for strategies: its states of a flat buffer, and its step. */
 #include "core/passes/strategy_api.h"
 
 #include "core/program/ops.h"
@@ -51,7 +51,7 @@ void hd__pass_fetch(struct hd_program *p, const char *section, uint32_t id, uint
     hd__offload_fetch(p, section, id, what, load, slot);
 }
 
-/* Rounding by lot is for weights in bf16 (fp64 is a reference's), and each buffer draws lots of its own. */
+/* Stochastic rounding is for weights in bf16 (fp64 is the reference's); every buffer has its own seed. */
 static void seed_rounding(struct hd_program *p, const struct hd__flat *f, struct hd_attrs *attrs)
 {
     const char *name = hd__tensor_const(p, p->params.at[f->params[0]].tensor)->name;

@@ -62,7 +62,7 @@ struct hd__component {
 
 /* `host` is what plugins get from probe on; NULL: only log and memory, enough for [load] slots. */
 struct hd__plugins *hd__plugins_create(const struct hd_host *host);
-/* Components die with it, loaded files stay; NULL is fine. */
+/* Frees its components; loaded files stay. NULL is fine. */
 void hd__plugins_destroy(struct hd__plugins *registry);
 
 /* Adds a folder to the end of the search. A plugin lies in it as heddle-KIND-NAME.so or
@@ -74,8 +74,8 @@ int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_
 /* Components that are linked into the program: sanitizer builds, fuzzers. */
 int32_t hd__plugin_add_static(struct hd__plugins *registry, hd_plugin_entry entry, struct hd_error *err);
 
-/* Loads what a job names, by its own name or an alias; the second time, the same component. Each way to be unusable
- * has a message of its own. */
+/* Loads a component by name or alias; once: a second call returns the same one. Each reason for which it cannot be used
+ * has its own message. */
 int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char *name,
                         const struct hd__component **component, struct hd_error *err);
 /* NULL where `name` is no alias of the component: its own name is none. */

@@ -4,8 +4,8 @@
 
 #include "core/program/program.h"
 
-/* Bytes [lo, hi) of a buffer. A window lies somewhere inside its view, so it counts as all of it; a release
- * as a write of the whole buffer. */
+/* Bytes [lo, hi) of a buffer. A shard view's offset depends on the rank, so it counts as the full tensor; a release as
+ * a write of the whole buffer. */
 struct hd__access {
     hd_tensor tensor;
     uint32_t buffer;
@@ -40,7 +40,7 @@ static inline uint32_t hd__wait_target(const struct hd_program *p, const hd__cod
     uint32_t n = wait->wait <= p->next_id ? position[wait->wait] : UINT32_MAX;
     return n < code->count && code->at[n].id == wait->wait ? n : UINT32_MAX;
 }
-/* The touches of instruction n as lifetimes see them: a wait touches what it waits for. */
+/* Accesses of instruction n for lifetimes: a wait has those of the instruction that it waits for. */
 uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
                            struct hd__access out[HD__MAX_ACCESSES]);
 

@@ -15,7 +15,7 @@
 #include "core/program/fusion.h"
 #include "core/program/ops.h"
 
-/* ---- values */
+/* ---- expressions */
 
 enum { OF_PARAM = HD_OP_LIMIT, OF_FLAT, OF_ATTRS }; /* behind all ops */
 
@@ -51,8 +51,7 @@ static uint64_t op_value(uint16_t op, uint32_t k, const struct hd_attrs *attrs, 
 #define VALUE(op, k, attrs, ...) \
     op_value(op, k, attrs, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), (uint64_t[]){__VA_ARGS__})
 
-/* See fuse_loss_head.c. What multiplies the gradient of the loss is no part of its meaning: loss_scale.c puts it
- * there later. */
+/* See fuse_loss_head.c. The factor of the loss's gradient is left out: loss_scale.c adds it later. */
 static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
     uint64_t x = in[0], w = in[1], labels = in[2];
@@ -66,7 +65,7 @@ static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uin
 
 static uint64_t output_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in);
 
-/* Of the two instructions that a fused op stands for, the one that makes its output k. */
+/* The value of output k: that of the instruction of the pair that makes it. */
 static uint64_t fused_value(const struct hd_program *p, const struct hd__fusion *row, const struct hd__instr *i,
                             uint32_t k, const uint64_t *in)
 {
@@ -121,7 +120,7 @@ static uint64_t output_value(const struct hd_program *p, const struct hd__instr 
     }
 }
 
-/* Is input n a parameter? What is added up is gradients. */
+/* Is input n a parameter? Accumulators of parameters hold gradients. */
 int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struct hd__instr *i, uint32_t n)
 {
     const struct hd__tensor *t = hd__tensor_const(m->p, i->in[n]);
@@ -134,7 +133,7 @@ static uint64_t read_value(const struct hd__value_numbers *m, const struct hd__i
                                                   : m->value[i->in[n]];
 }
 
-/* Values the outputs; gains: what each of them becomes, or gets added. */
+/* Numbers the outputs; contribution: the number that each gets, or that is added to it. */
 void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__instr *i, uint64_t contribution[HD_MAX_OUT])
 {
     int update = hd__op(i->op)->class == HD__CLASS_UPDATE;
@@ -156,7 +155,7 @@ void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__inst
         m->sends_value += mix(i->tag, in[0]);
 }
 
-/* ---- what there is before anything is walked */
+/* ---- initial values */
 
 static void pin_value(struct hd__value_numbers *m, hd_tensor t, uint64_t value)
 {
@@ -197,7 +196,7 @@ void hd__value_numbers_destroy(struct hd__value_numbers *m)
     free(m);
 }
 
-/* ---- what was lowered */
+/* ---- the lowered program */
 
 /* Records a section's contributions: to gradients in `walks` rounds of it; to the loss, and in messages, in one. */
 static void annotate(struct hd__value_numbers *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
