@@ -45,7 +45,7 @@ static inline int hd__is_float(uint32_t dtype)
     return hd__dtype(dtype)->class == HD__CLASS_FLOAT;
 }
 
-/* Whether sums are formed in a wider dtype: fp32, and rounded once. */
+/* Are sums formed in a wider dtype (fp32), and rounded once? */
 static inline int hd__is_narrow(uint32_t dtype)
 {
     return hd__dtype(dtype)->sum && hd__dtype(dtype)->sum != dtype;

@@ -22,7 +22,7 @@ struct hd__chosen {
 struct hd__compiled {
     struct hd__job *job;
     struct hd__plugins *plugins;
-    const struct hd_host *host;      /* what plug-ins are lent */
+    const struct hd_host *host;      /* services for plug-ins */
     struct hd__selection *selection; /* transports and hooks: runtime/exec/select.h */
     struct hd__chosen model_choice, optimizer_choice, device_choice;
     struct hd__chosen data_choice;
@@ -36,7 +36,7 @@ struct hd__compiled {
     int32_t n_stages;
     struct hd_program **stage; /* by pp coordinate */
     double seconds;            /* that compilation took */
-    /* tests of faults: one rank, `odd_rank`, runs this program, which is lent; else NULL */
+    /* fault tests: one rank, `odd_rank`, runs this program, which is not owned; else NULL */
     struct hd_program *override_program;
     int32_t override_rank, reserved;
 };

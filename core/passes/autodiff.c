@@ -126,7 +126,7 @@ static int32_t reverse_one(struct reverse *r, const struct hd__instr *i, struct 
     return HD_OK;
 }
 
-/* Which logical tensors depend on a parameter through differentiable ops? */
+/* Marks the logical tensors that depend on a parameter through differentiable ops. */
 static void find_needs(struct reverse *r)
 {
     struct hd_program *p = r->p;

@@ -85,7 +85,7 @@ void hd__goal_of(const struct hd__placer *w, const struct hd__tensor *t, hd__goa
         goal[w->axes[n]] = hd__placement_on(t, w->axes[n]);
 }
 
-/* Axes that lie inside (minor to) a leaving axis of the same dim: gathered too, and sliced again in step 3. */
+/* Axes inside (minor to) a leaving axis of the same dim: gathered too, and sliced again by reduce_and_shard. */
 static uint32_t inner_axes(const struct hd__placer *w, const struct hd__tensor *t, uint32_t change)
 {
     uint32_t again = 0;

@@ -21,7 +21,7 @@ struct hd__tensor_use *hd__count_uses(const struct hd_program *p, const hd__code
     return use;
 }
 
-/* Does anything between the two touch the buffer that the accum writes? */
+/* Does any instruction between the two access the buffer that the accum writes? */
 static int touched_between(const struct hd_program *p, const hd__code *code, uint32_t from, uint32_t to,
                            uint32_t buffer)
 {
@@ -219,8 +219,8 @@ static const struct hd__flat *flat_of(const struct hd_program *p, hd_tensor t)
     return NULL;
 }
 
-/* Fills writer[param] with index + 1 of the first contribution to it in `code` from `from` on. Returns 0 unless all
- * of the flat's parameters have one and nothing else touches the buffer before. */
+/* Fills writer[param] with index + 1 of the first contribution to it in `code` from `from` on. Returns 0 unless all of
+ * the flat's parameters have one and nothing else accesses the buffer before. */
 static int first_contributions(const struct hd_program *p, const hd__code *code, uint32_t from, uint32_t buffer,
                                const struct hd__flat *flat, uint32_t *writer)
 {

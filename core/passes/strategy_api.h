@@ -13,7 +13,7 @@ struct hd__optimizer {
     const void *settings;
 };
 
-/* Between these two a strategy's transform may run: edits are recorded, then applied at once. */
+/* A strategy's transform runs between these two: edits are recorded, then applied together. */
 void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer);
 int32_t hd__pass_end(struct hd_program *p, struct hd_error *err);
 

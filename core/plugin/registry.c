@@ -16,7 +16,7 @@ static const void *no_extension(const char *name)
     return NULL;
 }
 
-/* For [load] slots; the composition root has the whole table. */
+/* The host for [load] slots; the composition root has the full table. */
 static const struct hd_host load_host = {
     .struct_size = sizeof load_host,
     .abi_minor = HD_ABI_MINOR,

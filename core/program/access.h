@@ -27,7 +27,7 @@ struct hd__access hd__access_of(const struct hd_program *p, hd_tensor t);
 int hd__reads_outputs(const struct hd__instr *i);
 int hd__reads_output(const struct hd__instr *i, uint32_t out);
 
-/* May the instruction at `at` stand at `to` as well? Before schedule.c: tensors may have no buffer yet. */
+/* May the instruction at `at` move to `to`? Before schedule.c: tensors may have no buffer yet. */
 int hd__can_move(const struct hd_program *p, const hd__code *code, uint32_t at, uint32_t to);
 
 /* By instruction id: its position in its section; UINT32_MAX where there is none. Caller frees. */

@@ -37,7 +37,7 @@ static int fits_bias_dw(const struct hd_program *p, const struct hd__instr *prod
     return db->ndim > 0;
 }
 
-/* The add has two terms that lie like their sum, where no reduction is pending. */
+/* The add has two terms of its output's shape, dtype and placement, with no pending reduction. */
 static int fits_sum(const struct hd_program *p, const struct hd__instr *first, const struct hd__instr *second)
 {
     const struct hd__instr *add = first->op == HD_OP_ADD ? first : second;

@@ -17,7 +17,7 @@ enum {
 #define HD__FUSION_AS_FIRST 1      /* attributes, block and phase are the first instruction's; else the second's */
 #define HD__FUSION_ACROSS_BLOCKS 2 /* the two may be of different blocks, though not of different chunks */
 #define HD__FUSION_EITHER_INPUT 4  /* the second's two inputs may be exchanged */
-#define HD__FUSION_MAY_DROP 8      /* the last output is left out where nobody reads it */
+#define HD__FUSION_MAY_DROP 8      /* the last output is left out if nothing reads it */
 #define HD__FUSION_SIBLINGS 16     /* the second does not read the first: both read the same input 0 */
 
 /* Operands of a fused op: operand n of the first or of the second instruction. */

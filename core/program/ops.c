@@ -40,7 +40,7 @@ static double flops_xent_head(const struct hd_program *p, const struct hd__instr
     return i->n_out * flops_einsum(p, i);
 }
 
-/* Of all slots, the share that holds tokens. The output (or dw) of [b e # n] (or [e n m]) says n. */
+/* FLOPs of the slots that hold tokens. The output (or dw) of [b e # n] (or [e n m]) says n. */
 static double flops_grouped(const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__tensor *x = hd__tensor_const(p, i->in[0]),

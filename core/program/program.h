@@ -242,7 +242,7 @@ enum {
 struct hd__flat {
     const char *name;
     uint16_t block, dim; /* dim: extent = count */
-    uint32_t axes;       /* the shards lie along these */
+    uint32_t axes;       /* mesh axes that shard it */
     uint32_t members;    /* pp coordinates that share it; 0: only this stage */
     uint32_t n_params;
     uint32_t *params;                 /* indexes into hd_program.params */
@@ -258,7 +258,7 @@ struct hd__flat {
 struct hd__offloaded {
     hd_tensor home, main_copy;
     const char *section;
-    uint32_t slot, role; /* HD__FLAT_...: tensors of one slot are told apart by it */
+    uint32_t slot, role; /* HD__FLAT_...: tells tensors of one slot apart */
 };
 
 struct hd__dim {
@@ -359,7 +359,7 @@ struct hd_program {
     struct hd_error error;
 };
 
-/* Of a pipeline stage; caller frees, and with it all that is in its arena. */
+/* A program of a pipeline stage; caller frees it, and with it all that is in its arena. */
 struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
 void hd__program_free(struct hd_program *p);
 /* A hash of all that it computes and communicates: program_hash.c. */

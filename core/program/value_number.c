@@ -173,7 +173,7 @@ struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p)
     m->buffer_offset = hd__alloc(p->buffers.count * sizeof *m->buffer_offset);
     m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
     m->shard_of = hd__flats_by_shard(p);
-    /* The full weights come behind the master, which may lie inside. */
+    /* The full weights come after the master weights, which may be inside them. */
     for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_OPTIM_STATE, &t);)
         pin_value(m, t.tensor,
                   hd__value_number_of_flat(t.flat, t.kinds & HD__FLAT_IS_PARAM ? 0 : 1 + t.role - HD__FLAT_OPTIM));

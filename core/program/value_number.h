@@ -24,7 +24,7 @@ void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__inst
                               uint64_t contribution[HD_MAX_OUT]);
 /* Is input n a parameter? */
 int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struct hd__instr *i, uint32_t n);
-/* Of flat `flat`: part 0: its weights, in whatever precision; 1 and up: its states. */
+/* The number of flat `flat`: part 0: its weights, in whatever precision; 1 and up: its states. */
 uint64_t hd__value_number_of_flat(uint32_t flat, uint32_t part);
 
 /* Writes the numbers of the lowered program into it; and those of one section that is walked once more. */
