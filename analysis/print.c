@@ -224,7 +224,7 @@ static void add_totals(struct printer *w, const char *section)
             hd__text_add(w->out, "   %-13s %s beside the arena, %s copied in and out\n", hd__memory_name(memory),
                          hd__bytes_text((uint64_t)p->bytes[memory], text[0]),
                          hd__bytes_text((uint64_t)totals.copied[memory], text[1]));
-    hd__text_add(w->out, "   arena         %s = persistent %s + temporary %s (at once alive: %s, ratio %.3f)\n",
+    hd__text_add(w->out, "   arena         %s = persistent %s + temporary %s (peak live: %s, ratio %.3f)\n",
                  hd__bytes_text((uint64_t)p->arena_bytes, text[0]),
                  hd__bytes_text((uint64_t)p->persistent_bytes, text[1]),
                  hd__bytes_text((uint64_t)p->temp_bytes, text[2]), hd__bytes_text((uint64_t)p->temp_bound, text[3]),

@@ -258,7 +258,7 @@ static void print_title(const struct bench_arguments *a)
     printf("# %s\n", text);
     if (a->overlap)
         printf("# with fp32 products of %d x %d by device %s, as many as last as long; the best of all batches;\n"
-               "# exposed = both - products; hidden = (products + alone - both) / the less of products and alone\n",
+               "# exposed = both - products; hidden = (products + alone - both) / min(products, alone)\n",
                a->bench.product, a->bench.product, a->bench.device->name);
     else
         printf("# time: the median over batches of the mean of calls back to back, of the slowest rank;"

@@ -83,7 +83,7 @@ static void limit_omp_spinning(void)
         setenv("GOMP_SPINCOUNT", "20000", 0);
 }
 
-/* What was printed is a command's result: where it is lost (a full disk), the command has failed. */
+/* Output on stdout is a command's result: where it is lost (a full disk), the command has failed. */
 static int check_stdout(int code)
 {
     if (!fflush(stdout) && !ferror(stdout))

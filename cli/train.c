@@ -66,7 +66,8 @@ static struct hd__reporter reporter_of(struct hd__job *job)
                                  .timeout = job->comm_timeout};
 }
 
-/* What has to start the ranks, because a transport of the job works in no others; NULL: we do. */
+/* The launcher that has to start the ranks (mpirun), because a transport of the job needs it; NULL: heddle starts
+ * them. */
 static int find_launcher(const struct hd__cli_job *loaded, const struct hd_comm_launcher **launcher,
                          struct hd_error *err)
 {

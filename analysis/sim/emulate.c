@@ -113,7 +113,7 @@ int32_t hd__sim_emulate_compute(struct hd__sim *m, int32_t rank, uint32_t pc, st
     return m->kernels.run(m->kernels.user, rank, r->kernels[pc], err);
 }
 
-/* What an asynchronous instruction writes cannot be read until its wait; what it also reads stays. */
+/* Poisons the output of an asynchronous instruction until its wait, except where it lies over input 0. */
 void hd__sim_emulate_issue(struct hd__sim_rank *r, const struct hd__instr *i)
 {
     const struct hd_program *p = r->program->p;

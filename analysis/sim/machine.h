@@ -75,7 +75,7 @@ int32_t hd__sim_run(struct hd__sim *m, const struct hd__code_section *section, i
 /* Runs the first step, then each section that is not part of it by itself. The stats are those of all of them. */
 int32_t hd__sim_verify(struct hd__sim *m, struct hd_error *err);
 
-/* What stopped the last run: "" if nothing did. */
+/* The reason for which the last run stopped; "" if nothing stopped it. */
 const char *hd__sim_report(const struct hd__sim *m);
 struct hd__sim_stats hd__sim_stats(const struct hd__sim *m);
 double hd__sim_finish_time(const struct hd__sim *m, int32_t rank); /* seconds (costs) */

@@ -1,6 +1,6 @@
-/* Overlap of an operation with matrix products: products alone, the operation alone and both are timed in turn. As
- * in the executor, the operation is started, products follow, the transport makes progress after each, and then the
- * operation is waited for. The number of products makes them last as long as the operation alone. */
+/* Overlap of an operation with matmuls: the matmuls alone, the operation alone and both are timed, interleaved. As in
+ * the executor, the operation is started, matmuls follow, the transport makes progress after each, and then the
+ * operation is waited for. There are as many matmuls as last as long as the operation alone. */
 #include <stdlib.h>
 
 #include "cli/bench/rank.h"

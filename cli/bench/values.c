@@ -1,4 +1,4 @@
-/* What the operations of a bench carry: small whole numbers, exact in every dtype; and whether they came out. */
+/* Data of a bench's operations: small whole numbers, exact in every dtype; and the check of the results. */
 #include "cli/bench/rank.h"
 
 #include "core/base/dtype.h"

@@ -1,6 +1,6 @@
-/* core/base: what every room stands on: memory, growing arrays, arenas, strings, hashing, time, the log.
- * Prefix hd__ : shared inside the core. Allocation failure ends the process in one place (hd__die): a trainer that
- * cannot allocate a few kilobytes cannot go on, and big memory (the arena) is asked for with an error return. */
+/* core/base: the library under all rooms: memory, growing arrays, arenas, strings, hashing, time, the log.
+ * Symbols shared inside the core begin with hd__. Allocation failure ends the process in one place (hd__die): a trainer
+ * that cannot allocate a few kilobytes cannot go on, and big memory (the arena) is asked for with an error return. */
 #ifndef HD_CORE_BASE_BASE_H
 #define HD_CORE_BASE_BASE_H
 
@@ -70,7 +70,7 @@ struct hd__text {
     size_t length, room;
 };
 void hd__text_add(struct hd__text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What stands between the tags of XML and HTML: &, < and > as entities. */
+/* Text content for XML and HTML: &, < and > as entities. */
 void hd__text_add_xml(struct hd__text *text, const char *plain);
 void hd__text_free(struct hd__text *text);
 
@@ -79,14 +79,14 @@ const char *hd__nearest(const char *word, const char *const *candidates, size_t 
 /* "1.5 GiB": binary units, for people. `out` has room for 32. Returns out. */
 const char *hd__bytes_text(uint64_t bytes, char out[32]);
 
-/* Can this file be written? 0, or errno. What is there stays as it is, and none is made. */
+/* Tests whether a file can be written; neither changes nor creates it. 0, or errno. */
 int hd__check_writable(const char *path);
 
 /* ---- hashing (XXH3 of the xxhash library) */
 uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed);
 
 /* ---- identities of failures: hd_error.origin */
-enum { HD__ORIGIN_ALL = -1 }; /* for a rank: every rank finds it by itself, and calls it by the same number */
+enum { HD__ORIGIN_ALL = -1 }; /* for a rank: an error that every rank detects, under the same number */
 static inline uint64_t hd__origin(int32_t rank, uint32_t number)
 {
     return (uint64_t)(uint32_t)(rank + 1) << 32 | number;
@@ -95,7 +95,7 @@ static inline int32_t hd__origin_rank(uint64_t origin)
 {
     return (int32_t)(origin >> 32) - 1;
 }
-/* That of the error; where it has none, a new one of this rank. */
+/* The error's origin; a new one of this rank if it has none. */
 uint64_t hd__origin_of(const struct hd_error *err, int32_t rank);
 
 /* ---- time: CLOCK_MONOTONIC, seconds */

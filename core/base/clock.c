@@ -1,4 +1,4 @@
-/* Setting the counter right. */
+/* Calibration of the processor's time-stamp counter. */
 #include "core/base/clock.h"
 
 #ifndef __x86_64__
@@ -13,8 +13,8 @@ double hd__clock_recalibrate(struct hd__clock *clock)
 
 enum { UNKNOWN, NOT_TRUSTED, COUNTING };
 
-#define SPAN 0.01         /* seconds until the next look; a frequency that is steered moves by 5 us at most meanwhile */
-#define INTERRUPTED 20000 /* ticks that a look takes at most, else what it saw is of no use */
+#define SPAN 0.01         /* seconds between calibrations: a clock that NTP slews moves by 5 us at most meanwhile */
+#define INTERRUPTED 20000 /* ticks: a reading of the system's clock that took longer was interrupted, and is dropped */
 
 /* The kernel has checked that the counters of all processors agree, do not stop, and have one rate. */
 static int32_t is_trusted(void)
@@ -40,13 +40,13 @@ double hd__clock_recalibrate(struct hd__clock *c)
     after = __rdtsc();
     guess = c->at + (double)(before - c->anchor) * c->scale;
     if (c->span && guess > now && guess < now + 1e-4)
-        now = guess; /* it was a little fast: time stands still rather than going back */
+        now = guess; /* the counter was fast: hold the time rather than go back */
     if (after - before > INTERRUPTED)
         return now;
     before += (after - before) / 2;
     if (!c->first || before < c->first)
         *c = (struct hd__clock){.first = before, .first_at = now, .state = COUNTING};
-    if (now - c->first_at >= SPAN) { /* the longer ago the first look, the better the scale */
+    if (now - c->first_at >= SPAN) { /* the longer the baseline, the better the scale */
         c->scale = (now - c->first_at) / (double)(before - c->first);
         c->span = (uint64_t)(SPAN / c->scale);
     }

@@ -1,6 +1,6 @@
-/* core/base/clock: hd__now() for whoever asks very often: by the processor's counter, set right by the system's clock a
- * hundred times a second. A third of the price; the same to within some microseconds, and never backwards. Where the
- * kernel does not trust the counter itself it is hd__now(). All zero to begin with; one thread. */
+/* core/base/clock: a cheap hd__now() for frequent callers: the processor's time-stamp counter, calibrated against the
+ * system's clock a hundred times a second. A third of the cost; equal to within some microseconds, and never backwards.
+ * If the kernel's own clock does not use the counter, it is hd__now(). Init by {0}; one thread. */
 #ifndef HD_CORE_BASE_CLOCK_H
 #define HD_CORE_BASE_CLOCK_H
 
@@ -11,14 +11,14 @@
 #endif
 
 struct hd__clock {
-    uint64_t first, anchor; /* ticks: of the first look at the system's clock, and of the newest */
+    uint64_t first, anchor; /* ticks at the first calibration, and at the latest */
     uint64_t span;          /* ticks from the anchor for which the scale is good; 0: there is no scale yet */
-    double first_at, at;    /* seconds, then */
+    double first_at, at;    /* seconds at these */
     double scale;           /* seconds a tick */
     int32_t state, reserved;
 };
 
-double hd__clock_recalibrate(struct hd__clock *clock); /* at the system's clock */
+double hd__clock_recalibrate(struct hd__clock *clock); /* against hd__now() */
 
 static inline double hd__clock_now(struct hd__clock *clock)
 {

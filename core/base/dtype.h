@@ -6,9 +6,9 @@
 
 #include "core/base/base.h"
 
-/* Class; dtype in which sums are formed, and travel until they are complete; element and accumulator in C, and how one
- * becomes the other; significant bits and largest exponent as in <float.h>; names in safetensors, in printed programs
- * and in nccl-tests. CODE: what an encoder made of other values; as numbers they are integers. */
+/* Class; dtype in which sums are formed, and sent until they are complete; element and accumulator in C, and the
+ * conversions between them; significant bits and largest exponent as in <float.h>; names in safetensors, in printed
+ * programs and in nccl-tests. CODE: bytes that an encoder made of other values; as numbers they are integers. */
 #define HD__DTYPE_HD_F32 FLOAT, HD_F32, float, float, HD__SAME, HD__SAME, 24, 128, "F32", "f32", "float"
 #define HD__DTYPE_HD_BF16 FLOAT, HD_F32, uint16_t, float, hd__from_bf16, hd__to_bf16, 8, 128, "BF16", "bf16", "bfloat16"
 #define HD__DTYPE_HD_F16 FLOAT, HD_F32, uint16_t, float, hd__from_f16, hd__to_f16, 11, 16, "F16", "f16", "half"
@@ -45,7 +45,7 @@ static inline int hd__is_float(uint32_t dtype)
     return hd__dtype(dtype)->class == HD__CLASS_FLOAT;
 }
 
-/* Whether sums are formed in a wider dtype: fp32, and rounded once. */
+/* Are sums formed in a wider dtype (fp32), and rounded once? */
 static inline int hd__is_narrow(uint32_t dtype)
 {
     return hd__dtype(dtype)->sum && hd__dtype(dtype)->sum != dtype;

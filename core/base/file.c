@@ -8,7 +8,7 @@
 
 #include "core/base/base.h"
 
-static int output_is_file; /* or a pipe: of who started the launcher, which may give its ranks terminals all the same */
+static int output_is_file; /* or a pipe: that of the launcher, which may give its ranks terminals all the same */
 
 int hd__make_folders(const char *path)
 {
@@ -18,7 +18,7 @@ int hd__make_folders(const char *path)
         *slash = 0;
         if (!mkdir(copy, 0777) || errno == EEXIST)
             why = 0;
-        else if (!why) /* those below it cannot be made either, for another reason */
+        else if (!why) /* keep the first errno: the folders below it fail in consequence */
             why = errno;
         *slash = '/';
     }

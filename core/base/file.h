@@ -2,12 +2,11 @@
 #ifndef HD_CORE_BASE_FILE_H
 #define HD_CORE_BASE_FILE_H
 
-/* Makes the folders that a file's path goes through, where they are missing. 0, or errno of the first that could not
- * be made. */
+/* Creates the missing parent folders of a file. 0, or errno of the first that could not be created. */
 int hd__make_folders(const char *path);
 
-/* Is there a terminal at the end of what this process prints? hd__output_set_not_terminal: whoever started it knows
- * of none. */
+/* Does the output of this process end at a terminal? hd__output_set_not_terminal: its launcher says that it does
+ * not. */
 int hd__output_is_terminal(void);
 void hd__output_set_not_terminal(void);
 

@@ -29,7 +29,7 @@ struct hd_option hd__option_at(const struct hd__options *table, size_t i);
 int64_t hd__option_find(const struct hd__options *table, const char *name);
 /* The name nearest to `word`, for "did you mean"; NULL if none is near. Lives as long as the table. */
 const char *hd__option_nearest(const struct hd__options *table, const char *word);
-/* Whether dotted options begin with `name` + ".". */
+/* Do dotted options begin with `name` + "."? */
 int hd__option_prefix(const struct hd__options *table, const char *name);
 
 /* Is the table itself sound? Types known, names unique, defaults that parse and are in range, fields inside

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What a parser fills before it is stored, so that nothing is written on an error. */
+/* A parsed value before it is stored, so that nothing is written on an error. */
 union field {
     int32_t i32;
     int64_t i64;
@@ -128,7 +128,7 @@ static int32_t parse_size(const struct hd_option *o, const char *text, union fie
     if (factor == 0)
         return hd_fail(err, HD_E_INVALID, "'%.60s': unknown unit; allowed are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB",
                        text);
-    /* 64 bits of mantissa: products of decimal fractions and units that are whole come out whole. */
+    /* a 64-bit mantissa: decimal fractions times units that are whole numbers come out exact */
     long double bytes = (long double)value * factor;
     if (bytes < 0 || bytes >= 0x1p63L)
         return hd_fail(err, HD_E_INVALID, "'%.60s' is not a possible number of bytes", text);
@@ -332,7 +332,7 @@ int32_t hd__option_parse_list(const struct hd_option *o, const char *const *item
 
 /* ---- back to text */
 
-/* The character at c and its length in bytes; a byte that is no UTF-8 stands for itself. */
+/* The character at c and its length in bytes; a byte that is not UTF-8 stands for itself. */
 static size_t code_point(const char *c, uint32_t *code)
 {
     unsigned char first = (unsigned char)*c;

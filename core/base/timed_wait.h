@@ -1,11 +1,11 @@
-/* core/base/timed_wait: conditions that are waited for until a time of hd__now(). */
+/* core/base/timed_wait: condition variables with deadlines of hd__now(). */
 #ifndef HD_CORE_BASE_TIMED_WAIT_H
 #define HD_CORE_BASE_TIMED_WAIT_H
 
 #include <pthread.h>
 #include <time.h>
 
-/* By the monotonic clock. */
+/* A condition variable on the monotonic clock. */
 static inline void hd__cond_init(pthread_cond_t *cond)
 {
     pthread_condattr_t attr;
@@ -15,7 +15,7 @@ static inline void hd__cond_init(pthread_cond_t *cond)
     pthread_condattr_destroy(&attr);
 }
 
-/* For pthread_cond_timedwait. */
+/* The deadline `t` for pthread_cond_timedwait. */
 static inline struct timespec hd__cond_until(double t)
 {
     return (struct timespec){.tv_sec = (time_t)t, .tv_nsec = (long)((t - (double)(time_t)t) * 1e9)};

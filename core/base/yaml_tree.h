@@ -1,7 +1,7 @@
-/* core/base/yaml_tree: a YAML document as a tree that knows where everything was written.
+/* core/base/yaml_tree: a YAML document as a tree with the position of every node.
  *
- * A job file is plain data: mappings with scalar keys, lists, scalars. Anchors, aliases, tags, several
- * documents, duplicate keys and empty values are refused with their place. */
+ * A job file is plain data: mappings with scalar keys, lists, scalars. Anchors, aliases, tags, several documents,
+ * duplicate keys and empty values are refused with their position. */
 #ifndef HD_CORE_BASE_YAML_TREE_H
 #define HD_CORE_BASE_YAML_TREE_H
 
@@ -20,7 +20,7 @@ struct hd__tree_node {
     const char *origin;           /* "job.yaml:12:7", "command line", "default" */
     struct hd__tree_node **value; /* list: items; map: values */
     struct hd__tree_node **key;   /* map: keys, scalars */
-    void *leaf;                   /* for printing: the JSON that stands here */
+    void *leaf;                   /* for printing: the node's JSON */
     const char *note;             /* for printing: a word after the origin */
 };
 
@@ -32,7 +32,7 @@ int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const c
 /* Nodes that are in no file; `origin` is what messages call their place. In the arena, as are copies of the texts. */
 struct hd__tree_node *hd__tree_scalar(struct hd__arena *arena, const char *text, const char *origin);
 struct hd__tree_node *hd__tree_map(struct hd__arena *arena, const char *origin);
-/* The value of a key; NULL if the node is no map or lacks it. */
+/* The value of a key; NULL if the node is not a map or lacks it. */
 struct hd__tree_node *hd__tree_get(const struct hd__tree_node *map, const char *key);
 /* Adds or replaces. The key takes the value's origin. */
 void hd__tree_set(struct hd__tree_node *map, const char *key, struct hd__tree_node *value, struct hd__arena *arena);

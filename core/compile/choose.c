@@ -1,5 +1,5 @@
-/* Components by the names that a job has for them, which may be aliases; and its strategies: those that it names,
- * and in front of them those that its mesh needs. */
+/* Lookup of a job's components by name or alias; the job's strategies, and in front of them those that its mesh
+ * needs. */
 #include "core/compile/internal.h"
 
 int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
@@ -94,8 +94,7 @@ static const char *axes_text(struct hd__compiled *c, uint64_t axes, const char *
     return text;
 }
 
-/* Adds the strategy that cuts an axis; nothing where none is installed: what follows refuses an axis that is not
- * cut. */
+/* Adds the strategy that cuts an axis; none if none is installed: a later check refuses an axis that nothing cuts. */
 static int32_t add_for_axis(struct hd__compiled *c, int32_t axis, struct hd_error *err)
 {
     uint64_t live = axes_live(c), taken = axes_cut(c) & live;

@@ -50,8 +50,8 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
     return c->model_choice.component->ops.model.info(c->model, &c->info, err);
 }
 
-/* Batch over the data axes and ep, sequence over cp: where token ids lie, and the residual stream unless a strategy
- * says otherwise. */
+/* Default layout: batch sharded over the data axes and ep, sequence over cp; for token ids, and for the residual stream
+ * unless a strategy sets another. */
 static void base_layout(struct hd_program *p)
 {
     static const struct {
@@ -65,7 +65,7 @@ static void base_layout(struct hd_program *p)
                     hd__shard_push(p->mark_shard[mark][(int)rows[r].dim], rows[r].axis);
 }
 
-/* An axis on which nothing is cut would have its ranks do the same work, each with all of the memory. */
+/* Refuses an axis that shards nothing: its ranks would duplicate each other's work and memory. */
 static int32_t check_axes(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
 {
     static const int32_t axes[] = {HD_AXIS_EP, HD_AXIS_CP, HD_AXIS_TP};
@@ -82,7 +82,7 @@ static int32_t check_axes(const struct hd__compiled *c, const struct hd_program 
                 "(`heddle plugins` lists them)",
                 name, p->mesh.size[axes[a]], name);
     }
-    /* ep cuts the batch too, so that a job without experts would run: as data parallelism under another name. */
+    /* ep shards the batch too: without experts it would be data parallelism under another name */
     if (p->mesh.size[HD_AXIS_EP] > 1 && !(hd__shard_mask(p->param_shard['e']) & HD_AXIS_BIT(HD_AXIS_EP)))
         return hd__job_fail(c->job, "mesh.ep", err, "mesh.ep is %d, but %s", p->mesh.size[HD_AXIS_EP],
                             p->letter['e'] ? "no strategy of the job puts experts on ep: add one to `strategies` that "
@@ -101,7 +101,7 @@ static void set_precision(struct hd_program *p, const struct hd__job *job)
         .optimizer = (uint8_t)job->precision.optimizer,
         .fixed = HD_F32,
     };
-    /* The emulator's: everything in fp64, but a dtype that was chosen for the wire stays what it is. */
+    /* Reference precision: all in fp64, except a dtype that was chosen for reductions. */
     uint8_t reduce = job->precision.reduce == job->precision.grad ? HD_F64 : (uint8_t)job->precision.reduce;
     if (job->precision.compute == HD_F64)
         p->precision = (struct hd__precision){HD_F64, HD_F64, reduce, HD_F64, HD_F64, HD_F64, {0, 0}};
@@ -190,7 +190,7 @@ static int32_t recompute(struct hd__compiled *c, struct hd_program *p, struct hd
     return rc ? hd__job_locate_error(c->job, "recompute", err) : HD_OK;
 }
 
-/* The tree of exact sums has two branches at every node, and no others. */
+/* Exact sums form a full binary tree over the micro-batches of all ranks. */
 static int32_t check_exact(const struct hd__job *job, struct hd_error *err)
 {
     int64_t micros = job->batch / job->micro_batch;
@@ -237,7 +237,7 @@ static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd
     return !rc && p->exact && hd__exact_reduce(p, err) ? locate_exact_error(c, err) : rc;
 }
 
-/* Ranks that are apart differ in their gradients' norms: what follows from it, every rank does for itself. */
+/* Replicas of local SGD see different gradients: options that need the same decision on all ranks are refused. */
 static int32_t check_local_axes(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     const struct {
@@ -325,7 +325,7 @@ void hd__compile_fill_host(struct hd_host *host)
     host->pass = &hd__pass_api;
 }
 
-/* Of a parameter that each expert has one of, a token meets as many as the router chooses. */
+/* A parameter of an expert counts for the share of the experts that a token is routed to. */
 static double active_parameters(const struct hd__compiled *c, const struct hd_program *p, const struct hd__param *param)
 {
     double n = (double)hd__global_numel(p, hd__tensor_const(p, param->tensor));
@@ -343,7 +343,7 @@ int64_t hd__compiled_parameter_count(const struct hd__compiled *c)
     return n;
 }
 
-/* Elements of tables that are only looked up: the input of embed and position, unless a matmul reads them too. */
+/* Elements of embedding tables (inputs of embed and position) that no matmul reads. */
 static int64_t looked_up_only(const struct hd_program *p)
 {
     int64_t n = 0;

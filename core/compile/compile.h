@@ -22,7 +22,7 @@ struct hd__chosen {
 struct hd__compiled {
     struct hd__job *job;
     struct hd__plugins *plugins;
-    const struct hd_host *host;      /* what plug-ins are lent */
+    const struct hd_host *host;      /* services for plug-ins */
     struct hd__selection *selection; /* transports and hooks: runtime/exec/select.h */
     struct hd__chosen model_choice, optimizer_choice, device_choice;
     struct hd__chosen data_choice;
@@ -36,7 +36,7 @@ struct hd__compiled {
     int32_t n_stages;
     struct hd_program **stage; /* by pp coordinate */
     double seconds;            /* that compilation took */
-    /* tests of faults: one rank, `odd_rank`, runs this program, which is lent; else NULL */
+    /* fault tests: one rank, `odd_rank`, runs this program, which is not owned; else NULL */
     struct hd_program *override_program;
     int32_t override_rank, reserved;
 };
@@ -48,24 +48,24 @@ int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uin
  * other the section's. Strategies are addressed by name: "strategies.zero.bucket is ...". */
 int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struct hd_error *err);
 
-/* What hd__exec_compile of runtime/exec/select.h is made of: a frame, in which it chooses device, checkpoints and
- * transports; then the program of every stage, by plug-ins that this opens. A fault leaves a frame that can be
+/* The parts of hd__exec_compile (runtime/exec/select.h): a frame, for which that chooses device, checkpoints and
+ * transports; then the programs of all stages, with the plug-ins that this opens. After an error the frame can still be
  * finished. The job must be resolved for the number of ranks; job, plugins and host outlive it. */
 struct hd__compiled *hd__compiled_new(struct hd__job *job, struct hd__plugins *plugins, const struct hd_host *host);
 void hd__compiled_finish(struct hd__compiled *c);
-/* Fills in what plug-ins build and edit programs with. */
+/* Fills in the slots with which plug-ins build and edit programs. */
 void hd__compile_fill_host(struct hd_host *host);
 /* Flags: */
 #define HD__COMPILE_LOGITS 1 /* the eval section leaves the logits behind (hd_program.kept_logits) */
-/* Gradients of weights stay where the schedule has them, and do not sink into waits. */
+/* Weight gradients keep their place in the schedule: they do not sink into waits. */
 #define HD__COMPILE_KEEP_WEIGHT_ORDER 2
-/* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are made though the device does not want them, which
- * device cpu's reference kernels can run; and that are left out though it does. */
+/* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are forced on, though the device does not want them:
+ * device cpu's reference kernels can run them; and that are forced off. */
 #define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)
 #define HD__COMPILE_NO_FUSE(sets) ((uint32_t)(sets) << 16)
 int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_error *err);
 
-/* That of the rank's stage; belongs to `c`. */
+/* The program of the rank's stage; belongs to `c`. */
 static inline struct hd_program *hd__compiled_program(const struct hd__compiled *c, int32_t rank)
 {
     int32_t coord[HD_AXIS_COUNT];

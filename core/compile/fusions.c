@@ -1,9 +1,9 @@
-/* What the compiler may fuse: the table's rows that the job's device wants. */
+/* Fusions that the compiler may make: rows of the table that the job's device wants. */
 #include "core/compile/internal.h"
 
 #include "core/program/fusion.h"
 
-/* A plugin with abi_minor 0 says by capability bits which fused ops it has. HD_DEVICE_ADDS_ONCE stays: it is of no
+/* Capability bits by which a plugin of abi_minor 0 declares its fused ops. HD_DEVICE_ADDS_ONCE stays: it belongs to no
  * op. */
 static const struct {
     uint32_t set;

@@ -11,7 +11,7 @@ int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint3
 int32_t hd__compile_parse(struct hd__job *job, struct hd__job_section *section, struct hd__chosen *chosen,
                           struct hd_error *err);
 
-/* choose.c: those that the job names, and in front of them those that its mesh needs. */
+/* choose.c: the strategies that the job names, and in front of them those that its mesh needs. */
 int32_t hd__compile_strategies(struct hd__compiled *c, struct hd_error *err);
 /* fusions.c: hd_program.fusions of a program with this precision. `flags`: HD__COMPILE_... */
 uint32_t hd__compile_fusions(const struct hd__compiled *c, const struct hd__precision *precision, uint32_t flags);

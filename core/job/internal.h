@@ -11,7 +11,7 @@ struct hd__job_core_section {
     const struct hd_option *options;
     size_t count;
     uint32_t kind;   /* of the component that it names; 0: none */
-    const char *use; /* the component when `use:` is left out; NULL: it must be said */
+    const char *use; /* the component if `use:` is left out; NULL: `use:` is mandatory */
 };
 extern const struct hd__job_core_section hd__job_core_sections[];
 extern const size_t hd__job_core_section_count;
@@ -30,7 +30,7 @@ struct hd__job_fields {
     const struct hd__job_section *owner;  /* NULL: the core */
     const struct hd__tree_node *preset;   /* values in place of defaults; may be NULL */
     const struct hd__options *other_keys; /* keys of the same mapping that are read elsewhere; may be NULL */
-    int allow_unknown;                    /* unknown keys are somebody else's business */
+    int allow_unknown;                    /* unknown keys are left to other readers */
     hd__job_composite_fn (*composite_reader)(const char *path); /* keys with readers of their own; may be NULL */
 };
 int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *fields, struct hd_error *err);
@@ -38,12 +38,12 @@ int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *f
 /* Notes a resolved value, in place of an earlier one of the same path. Takes the reference of json. */
 void hd__job_value_set(struct hd__job *job, const struct hd__job_section *owner, const char *path, const char *text,
                        json_t *json, const char *origin, uint32_t flags);
-/* Of a value that was set: a word behind its origin, for printing. */
+/* A note behind the origin of a value that was set, for printing. */
 void hd__job_value_note(struct hd__job *job, const char *path, const char *note);
 /* The node as text and JSON, for values that are no single option. */
 void hd__job_value_set_tree(struct hd__job *job, const char *path, const struct hd__tree_node *node, uint32_t flags);
 
-/* HD_E_INVALID, with the place of the node in front of the message. */
+/* HD_E_INVALID, with the node's position in front of the message. */
 int32_t hd__job_node_fail(const struct hd__tree_node *node, struct hd_error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* One option from one node. `path` is the key's full name. */

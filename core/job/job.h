@@ -33,7 +33,7 @@ struct hd__job_section {
     uint32_t parsed;            /* hd__job_section_parse was called */
     const char *location;       /* where the section begins, for messages */
     struct hd__tree_node *node; /* the whole mapping; NULL where only a name was given */
-    const char *alias;          /* what the file calls `use`; NULL: the component's own name */
+    const char *alias;          /* the alias that the file uses; NULL: the component's own name */
     const char *preset;         /* struct hd_alias; NULL: none */
     const char *because;        /* of a strategy that the file does not name: "mesh.tp is 2"; else NULL */
 };
@@ -43,8 +43,8 @@ struct hd__job_value {
     const char *path;                    /* "data.batch", "strategies.zero.stage" */
     const char *text;                    /* "32", "[0.9, 0.95]" */
     const char *origin;                  /* "default", "job.yaml:12:7", "command line" */
-    const char *note;                    /* "auto": what stood there before it was resolved; or NULL */
-    const struct hd__job_section *owner; /* whose option it is; NULL: the core's */
+    const char *note;                    /* "auto": the text before it was resolved; or NULL */
+    const struct hd__job_section *owner; /* the section that has the option; NULL: the core's */
     json_t *json;
     uint32_t flags; /* HD_OPTION_GLOBAL: ranks must agree; HD_OPTION_PATH */
     uint32_t reserved;
@@ -70,7 +70,7 @@ enum { HD__RECOMPUTE_NONE = 0, HD__RECOMPUTE_SELECTIVE, HD__RECOMPUTE_FULL, HD__
 enum { HD__LOSS_SCALE_NONE = 0, HD__LOSS_SCALE_DYNAMIC, HD__LOSS_SCALE_STATIC };
 
 struct hd__job {
-    struct hd__arena arena; /* everything that is pointed to from here */
+    struct hd__arena arena; /* owner of everything that is pointed to from here */
     const char *file;       /* as given by the user */
 
     /* job: */
@@ -80,7 +80,7 @@ struct hd__job {
     int32_t deterministic; /* HD__DETERMINISTIC_... */
 
     /* launch: */
-    int64_t launch_ranks; /* 0: not said; hd__job_resolve knows what that means */
+    int64_t launch_ranks; /* 0: unset; hd__job_resolve decides */
 
     /* plugins: */
     struct hd_list plugin_path;
@@ -104,15 +104,15 @@ struct hd__job {
     int32_t comm_progress;     /* 0: between instructions; 1: by a thread */
     double comm_timeout;       /* seconds; hd_world.timeout */
     double comm_dead_after;    /* seconds; hd_world.dead_after */
-    double late_after;         /* seconds: who is waited for longer is named in the log */
-    int64_t flight_operations; /* that the flight recorder keeps */
+    double late_after;         /* seconds: a rank that others wait for longer is named in the log */
+    int64_t flight_operations; /* operations that the flight recorder keeps */
 
     /* mesh: filled by hd__job_resolve; tq is 1 here: the compiler splits tp where kv heads are few */
     int64_t mesh[HD_AXIS_COUNT];
     int64_t mesh_asked[HD_AXIS_COUNT]; /* as in the file; 0 = auto */
     int64_t ranks;                     /* product of mesh */
 
-    struct hd__lr_schedule schedule; /* .lr is the optimizer's: whoever opens the optimizer sets it */
+    struct hd__lr_schedule schedule; /* lr is the optimizer's: the code that opens the optimizer sets it */
 
     /* data: */
     struct hd__sources train, val; /* val.count 0: none */
@@ -121,7 +121,7 @@ struct hd__job {
     int64_t batch;             /* sequences of one step, over all ranks */
     int64_t micro_batch;       /* sequences of one micro-batch on one data coordinate; resolved */
     int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep); resolved */
-    int64_t micro_batch_asked; /* 0: not said */
+    int64_t micro_batch_asked; /* 0: unset */
     int32_t shuffle;
     int64_t check_tokens;
 
@@ -156,7 +156,7 @@ struct hd__job {
     /* for printing and for comparing between ranks */
     HD__ARRAY(struct hd__job_value) values;
     struct hd__tree_node *root;
-    struct hd_list special; /* where the tables point for keys that have readers of their own */
+    struct hd_list special; /* target of the tables' offsets for keys that have readers of their own */
 };
 
 /* Reads a file; `overrides` are "key.key=value" words of the command line, later ones win. */
@@ -173,25 +173,25 @@ void hd__job_free(struct hd__job *job); /* NULL is fine */
 int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *section, const struct hd_option *options,
                               size_t n, size_t option_size, void *settings, struct hd_error *err);
 
-/* The section named a component by an alias: from now on it has the component's own name, and the preset's values are
- * the defaults of its keys. */
+/* Renames a section that named a component by an alias: from now on it has the component's own name, and the preset's
+ * values are the defaults of its keys. */
 void hd__job_section_rename(struct hd__job *job, struct hd__job_section *section, const char *use, const char *preset);
-/* Puts a strategy in front of the others that the file does not name; `because` says why: "mesh.tp is 2", and messages
+/* Adds a strategy that the file does not name in front of the others; `because` says why: "mesh.tp is 2", and messages
  * about it point to `place`. */
 int32_t hd__job_strategy_add(struct hd__job *job, const char *use, const char *because, const char *place,
                              struct hd_error *err);
 /* A line for each strategy that was added: "mesh.tp is 2: strategy 3d is used (add ... to set its options)". */
 void hd__job_notes(const struct hd__job *job, struct hd__text *out);
 
-/* Fixes the mesh for a number of ranks and what follows from it. ranks 0: launch.ranks, or the mesh's own
+/* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks, or the mesh's own
  * product, or 1. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
 const struct hd__job_value *hd__job_value_get(const struct hd__job *job,
                                               const char *path); /* NULL: not set, and it has no default */
 
-/* "job.yaml:12:7" or "command line": where a path like "mesh.tp", "optimizer.use" or "strategies.zero.stage"
- * was written, or, where it was not, the nearest thing around it that was. The job owns the text. */
+/* The position at which a path like "mesh.tp", "optimizer.use" or "strategies.zero.stage" was written, "job.yaml:12:7"
+ * or "command line"; if it was not, that of the nearest enclosing node. The job owns the text. */
 const char *hd__job_where(struct hd__job *job, const char *path);
 /* The key that a text begins with, of any section: "model.heads" of "model.heads (3) is ...". NULL: none. */
 const char *hd__job_key_of(struct hd__job *job, const char *text);
@@ -201,7 +201,7 @@ int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err
 /* Puts the place of `path` in front of the message that is in `err`. Its code stays and is returned. */
 int32_t hd__job_locate_error(struct hd__job *job, const char *path, struct hd_error *err);
 
-/* Where a run's files lie: the folder of its metrics. */
+/* The run's folder: that of its metrics. */
 const char *hd__job_folder(struct hd__job *job);
 
 /* The resolved job as YAML, each value with its origin as a comment. */
@@ -209,8 +209,8 @@ void hd__job_print(const struct hd__job *job, struct hd__text *out);
 /* The same as JSON, without origins. The caller owns the reference. */
 json_t *hd__job_json(const struct hd__job *job);
 
-/* The values that ranks must agree on, by path: texts as they are printed, of paths their names without folders. The
- * caller owns the reference. */
+/* The values that ranks must agree on, by path: as printed; of file paths only the names, without folders. The caller
+ * owns the reference. */
 json_t *hd__job_global_json(const struct hd__job *job);
 
 /* Section i of the core and its table, for docs and tests: NULL after the last. */

@@ -241,7 +241,7 @@ static int32_t check_required(const struct parse_state *w)
     return rc;
 }
 
-/* What an alias presets is as if it were written, where the job itself says nothing. */
+/* Values of an alias's preset count as written, where the job itself says nothing. */
 static void apply_preset(struct parse_state *w)
 {
     const struct hd__tree_node *preset = w->f->preset;

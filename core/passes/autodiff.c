@@ -16,8 +16,8 @@ typedef HD__ARRAY(struct part) parts;
 
 struct reverse {
     struct hd_program *p;
-    parts *got;     /* by logical tensor: contributions to its gradient */
-    uint8_t *needs; /* by logical tensor: a parameter reaches it */
+    parts *got;     /* by logical tensor: terms of its gradient */
+    uint8_t *needs; /* by logical tensor: it depends on a parameter */
     uint32_t n;     /* tensors before the backward program */
 };
 
@@ -35,7 +35,7 @@ static struct hd__instr new_instr(struct hd_program *p, uint16_t op, const struc
 static hd_tensor emit_sum(struct reverse *r, hd_tensor of, const hd_tensor *terms, uint32_t n)
 {
     hd_tensor total = terms[0];
-    for (uint32_t at = 1; at < n;) { /* more than HD_MAX_IN terms: in a chain */
+    for (uint32_t at = 1; at < n;) { /* more than HD_MAX_IN terms: a chain of adds */
         struct hd__instr i = new_instr(r->p, HD_OP_ADD, NULL, &total, 1);
         while (at < n && i.n_in < HD_MAX_IN)
             i.in[i.n_in++] = terms[at++];
@@ -57,7 +57,7 @@ static hd_tensor sum_contributions(struct reverse *r, hd_tensor of, uint16_t hom
     for (uint32_t i = 0; i < got->count; i++) {
         uint16_t block = got->at[i].block;
         if (block == 0xffff)
-            continue; /* taken already */
+            continue; /* added already */
         terms.count = 0;
         for (uint32_t j = i; j < got->count; j++)
             if (got->at[j].block == block) {
@@ -93,7 +93,7 @@ static void contribute(struct reverse *r, hd_tensor to, hd_tensor grad, uint16_t
     }
 }
 
-/* The loss, and what else is minimised: their gradient is 1, folded in by the op that makes them. */
+/* Is t the loss or an auxiliary loss? Their gradient is 1, folded into the op that computes them. */
 static int is_root(const struct hd_program *p, hd_tensor t)
 {
     int root = t == p->loss;
@@ -126,7 +126,7 @@ static int32_t reverse_one(struct reverse *r, const struct hd__instr *i, struct 
     return HD_OK;
 }
 
-/* Which logical tensors depend on a parameter through differentiable ops? */
+/* Marks the logical tensors that depend on a parameter through differentiable ops. */
 static void find_needs(struct reverse *r)
 {
     struct hd_program *p = r->p;

@@ -1,14 +1,14 @@
-/* Conversions: the identity on the logical value, another placement. One instruction for each step:
+/* Conversions: the identity on the logical value, another placement (DTensor's redistribute). One instruction per step:
  *
  *   S(d) -> R     all_gather      axis minor-most in d
- *   S(a) -> S(b)  all_to_all      axis minor-most in a, nobody still has to leave b; appended to b
+ *   S(a) -> S(b)  all_to_all      axis minor-most in a, no axis still has to leave b; appended to b
  *   S(d) -> P     pad             axis minor-most in d
  *   P -> R        all_reduce      several axes at once
  *   P -> S(d)     reduce_scatter  sums only; appended to d
  *   R -> S(d)     slice           appended to d
  *   R -> P        mask            sums only
  *
- * Order: leave shards (minor axis first; what goes to another dim last), all_reduce, then reduce_scatter, slice and
+ * Order: leave shards (minor axis first; those that go to another dim last), all_reduce, then reduce_scatter, slice and
  * mask from the outermost axis inwards. */
 #include "core/passes/place.h"
 
@@ -85,7 +85,7 @@ void hd__goal_of(const struct hd__placer *w, const struct hd__tensor *t, hd__goa
         goal[w->axes[n]] = hd__placement_on(t, w->axes[n]);
 }
 
-/* Axes that lie inside (minor to) a leaving axis of the same dim: gathered too, and sliced again in step 3. */
+/* Axes inside (minor to) a leaving axis of the same dim: gathered too, and sliced again by reduce_and_shard. */
 static uint32_t inner_axes(const struct hd__placer *w, const struct hd__tensor *t, uint32_t change)
 {
     uint32_t again = 0;
@@ -110,8 +110,8 @@ static int target_is_ready(const struct hd__placer *w, hd_tensor t, uint32_t ope
     return 1;
 }
 
-/* Which axis leaves next: a minor-most one; those that end as R or P first, then all_to_alls whose target is
- * settled. */
+/* The axis that leaves next: a minor-most one; first those that end as R or P, then all_to_alls whose target has its
+ * place. */
 static int32_t next_to_gather(const struct hd__placer *w, hd_tensor t, uint32_t open, uint32_t change,
                               const uint16_t *goal)
 {
@@ -148,7 +148,7 @@ static hd_tensor gather_shards(struct hd__placer *w, hd_tensor t, uint32_t chang
         else if (moves && hd__is_shard(goal[a]) && target_is_ready(w, t, open, goal[a]))
             t = convert_axis(w, HD_OP_ALL_TO_ALL, t, a, from, goal[a], partial);
         else
-            t = convert_axis(w, HD_OP_ALL_GATHER, t, a, from, 0, partial); /* what is lacking is sliced later */
+            t = convert_axis(w, HD_OP_ALL_GATHER, t, a, from, 0, partial); /* missing shards are sliced later */
     }
     return t;
 }
@@ -167,7 +167,7 @@ static hd_tensor reduce_all(struct hd__placer *w, hd_tensor t, uint32_t change, 
     return emit_conversion(w, HD_OP_ALL_REDUCE, t, axes, 0, 0, &place);
 }
 
-/* final: by axis, where it ends (the goal, or for axes that were in the way where they were before). */
+/* final: by axis, the placement at the end: the goal, or for axes that were in the way the one they had before. */
 static hd_tensor reduce_and_shard(struct hd__placer *w, hd_tensor t, const uint16_t *final)
 {
     for (int32_t n = 0; n < w->n_axes; n++) {
@@ -194,8 +194,8 @@ static int has_placement(const struct hd__placer *w, const struct hd__tensor *t,
     return 1;
 }
 
-/* A conversion of the same value that is there already, in this block. The backward may use one of the forward only
- * where that is no larger than the original: an all_gather is done again (Megatron's choice). */
+/* An existing conversion of the same value, in this block. The backward pass may use one of the forward pass only where
+ * that is no larger than the original: an all_gather is done again (Megatron's choice). */
 static hd_tensor find_conversion(struct hd__placer *w, hd_tensor t, const uint16_t *goal)
 {
     struct hd_program *p = w->p;
@@ -240,7 +240,7 @@ hd_tensor hd__convert(struct hd__placer *w, hd_tensor t, const hd__goal goal)
         return t;
     if ((hit = find_conversion(w, t, goal)))
         return hit;
-    memcpy(final, goal, sizeof final); /* axes in the way keep their goal: it is where they are now */
+    memcpy(final, goal, sizeof final); /* axes in the way keep their goal, which is where they are now */
     again = inner_axes(w, hd__tensor_const(w->p, t), change);
     t = gather_shards(w, t, change, again, goal);
     t = reduce_all(w, t, change, goal);

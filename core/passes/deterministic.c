@@ -1,18 +1,17 @@
-/* Sums whose order no mesh changes. The micro-batches of a step stand in one row: data rank r has its share of them
- * in one piece, r A to (r + 1) A. Gradients and losses are added in the binary tree over that row: first within a
- * rank, where a tree of adds takes the place of accumulating, then between ranks, as heddle/comm.h has it of every
- * transport. So the tree is the same however many data ranks there are, as long as there are powers of two of
- * everything.
+/* Sums in an order that no mesh changes (`deterministic: exact`). The micro-batches of a step form one sequence, of
+ * which data rank r has the run from r A to (r + 1) A. Gradients and losses are added in the binary tree over that
+ * sequence: first within a rank, where a tree of adds replaces accumulation, then across ranks, in the order that
+ * heddle/comm.h prescribes to every transport. So the tree does not depend on the number of data ranks, as long as all
+ * counts are powers of two.
  *
  * A parameter that two blocks use (tied embeddings) has a tree for each of them, since they may be on two pipeline
- * stages: a strategy sums both over all data ranks, and then adds them. A sum of two has no order.
+ * stages: a strategy sums each over all data ranks, and then adds the two. A sum of two has no order.
  *
  *   hd__exact_partition   a step without a pipeline becomes one stage's actions: every micro-batch has its own
  *                         instructions
  *   hd__exact_sums        accum, accum, ... -> adds, and one accum
- *   hd__exact_reduce      gradients travel as they are, and their norm is summed so that no order changes it:
- *                         HD_OP_SUMSQ
- */
+ *   hd__exact_reduce      checks that gradients are not compressed, and sums their norm independently of the order:
+ *                         HD_OP_SUMSQ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -40,9 +39,9 @@ void hd__exact_partition(struct hd_program *p)
     free(chunk_of_block);
 }
 
-/* ---- trees within a rank The nodes on the left edge of a tree lie in the accumulator itself: the first
- * micro-batch's leaf begins it, and every other one adds its right half. Halves that wait are as many as the tree
- * has levels, less one. */
+/* ---- trees within a rank: nodes on the left edge of a tree are the accumulator itself: the leaf of the first
+ * micro-batch initialises it, and every later one adds its right half. Pending halves: one per level of the tree, less
+ * one. */
 
 enum { IN_ACCUMULATOR = UINT32_MAX };
 
@@ -56,7 +55,7 @@ struct sums {
     hd__code out;
 };
 
-/* Row + 1 of what the instruction contributes to; 0: nothing of ours. */
+/* Row + 1 of the sum that the instruction contributes to; 0: none. */
 static uint32_t tree_of(const struct sums *s, const struct hd__instr *i)
 {
     uint32_t param = i->op == HD_OP_ACCUM ? hd__tensor_const(s->p, i->out[0])->param : 0;
@@ -82,7 +81,7 @@ static hd_tensor emit_add(struct sums *s, const struct hd__instr *accum, hd_tens
     return i.out[0];
 }
 
-/* All of them count as the last micro-batch's: who reduces in every micro-batch reduces once. */
+/* All accums belong to the last micro-batch: a strategy that reduces in every micro-batch reduces once. */
 static hd_tensor emit_accum(struct sums *s, const struct hd__instr *accum, hd_tensor value)
 {
     struct hd__instr i = *accum;
@@ -98,7 +97,7 @@ static int left_edge(uint32_t node)
     return (node & (node - 1)) == 0;
 }
 
-/* Puts a leaf into the tree and makes every node whose halves are there. */
+/* Adds a leaf to the tree, and every node that is then complete. */
 static void add_leaf(struct sums *s, const struct hd__instr *accum, hd_tensor *node, hd_tensor value)
 {
     uint32_t at = s->leaves + (uint32_t)accum->micro;
@@ -110,7 +109,7 @@ static void add_leaf(struct sums *s, const struct hd__instr *accum, hd_tensor *n
 
 static void build_trees(struct sums *s, const hd__code *code)
 {
-    hd_tensor *part = hd__alloc(s->rows * s->leaves * sizeof *part); /* of a leaf with several */
+    hd_tensor *part = hd__alloc(s->rows * s->leaves * sizeof *part); /* sums within a leaf that has several terms */
     for (uint32_t k = 0; k < code->count; k++)
         if (tree_of(s, &code->at[k]))
             s->left[(tree_of(s, &code->at[k]) - 1) * s->leaves + (uint32_t)code->at[k].micro]++;
@@ -179,7 +178,7 @@ int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
 
 /* ---- after the strategies */
 
-/* They take the place of norm2 among what a step clears. */
+/* The digits replace norm2 among the sums that a step clears. */
 static hd_tensor new_digits(struct hd_program *p)
 {
     struct hd__tensor t = *hd__tensor_const(p, p->norm2);
@@ -196,7 +195,7 @@ static hd_tensor new_digits(struct hd_program *p)
     return digits;
 }
 
-/* Digits add up without rounding where each square has a power of two, or nothing, as its weight. */
+/* Digits add without rounding if the weight of each square is a power of two, or zero. */
 static int32_t check_weights(const struct hd__instr *i, struct hd_error *err)
 {
     int unused;
@@ -209,7 +208,7 @@ static int32_t check_weights(const struct hd__instr *i, struct hd_error *err)
     return HD_OK;
 }
 
-/* Puts an instruction at this place. */
+/* Inserts an instruction at this position. */
 static void insert_instr(hd__code *code, uint32_t at, struct hd__instr i)
 {
     i.phase = HD__PHASE_O;
@@ -248,7 +247,7 @@ static int32_t sum_in_digits(struct hd_program *p, struct hd_error *err)
     return HD_OK;
 }
 
-/* A strategy may let gradients travel shorter than they are: that too is rounding between ranks. */
+/* Compressed gradients are refused: their rounding depends on the number of ranks. */
 static int is_compressed(const struct hd_program *p, const struct hd__instr *i)
 {
     uint8_t dtype = i->n_in ? hd__tensor_const(p, i->in[0])->dtype : 0;

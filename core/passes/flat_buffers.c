@@ -1,4 +1,4 @@
-/* Flat buffers, for strategies: parameters one behind the other, whole or in shards, and what is made to fit them. */
+/* Flat buffers, for strategies: parameters one after another, full or sharded, and vectors of the same size. */
 #include "core/passes/strategy_api.h"
 
 uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,

@@ -1,7 +1,7 @@
-/* Peepholes. Before all others the loss (fuse_loss_head.c). Then: a gradient accumulates where it is made.
- * accum(view <- t), where t is made by an op that can accumulate and is used by nothing else, becomes that op
- * writing into the view with HD_ATTR_ACCUMULATE. Then sums of activations' gradients, first writes, and pairs that
- * have a fused op (fuse_patterns.c). */
+/* Peepholes. First the loss (fuse_loss_head.c). Then accumulation is folded into the op that makes a gradient:
+ * accum(view <- t), where t is made by an op that can accumulate and is used by nothing else, becomes that op writing
+ * into the view with HD_ATTR_ACCUMULATE. Then sums of activations' gradients, first writes, and pairs that have a fused
+ * op (fuse_patterns.c). */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
@@ -21,7 +21,7 @@ struct hd__tensor_use *hd__count_uses(const struct hd_program *p, const hd__code
     return use;
 }
 
-/* Does anything between the two touch the buffer that the accum writes? */
+/* Does any instruction between the two access the buffer that the accum writes? */
 static int touched_between(const struct hd_program *p, const hd__code *code, uint32_t from, uint32_t to,
                            uint32_t buffer)
 {
@@ -50,8 +50,8 @@ static int adds_once(const struct hd_program *p, const struct hd__instr *maker)
     return maker->op == HD_OP_EINSUM && p->fusions & hd__fusion_rows(HD__FUSE_ADDS_ONCE);
 }
 
-/* With exact sums an accumulator is a node of a tree: nothing may be added to it before it is a whole leaf. Only a
- * product can do so itself, or the first leaf, which finds zeros. */
+/* With exact sums an accumulator is a node of a tree: only complete leaves may be added to it. A matmul that adds its
+ * result once may do so itself, and so may the first leaf, which finds zeros. */
 static int stays_exact(const struct hd_program *p, const hd__code *code, const struct hd__instr *maker, uint32_t k)
 {
     uint32_t first = 0;
@@ -78,7 +78,7 @@ static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const
     return touched_between(p, code, m - 1, k, hd__tensor_const(p, accum->out[0])->buffer) ? NULL : maker;
 }
 
-/* Outputs that can accumulate do so together or not at all. */
+/* The outputs of an op accumulate all together, or none does. */
 static int all_fusable(struct hd_program *p, hd__code *code, const struct hd__tensor_use *use, const uint32_t *accum_of,
                        struct hd__instr *maker)
 {
@@ -127,9 +127,9 @@ static void fuse_section(struct hd_program *p, hd__code *code)
     free(use);
 }
 
-/* ---- sums of gradients: add(t <- t0, t1, ...) whose terms are made by ops that can accumulate: the first term's
- * maker writes t, the others add to it. For exact sums the first may be any op, and what is added to another leaf is
- * a product. */
+/* ---- sums of gradients: add(t <- t0, t1, ...) whose terms are made by ops that can accumulate: the first term's maker
+ * writes t, the others add to it. For exact sums the first may be any op, and a term added to another leaf must be a
+ * matmul */
 
 enum { SUMS = HD__FLAG_GRADSUM | HD__FLAG_LEAF | HD__FLAG_LEAVES };
 
@@ -151,7 +151,7 @@ static int can_add(const struct hd_program *p, const struct hd__instr *maker, ui
            (!(flags & HD__FLAG_LEAVES) || adds_once(p, maker));
 }
 
-/* Index of the first term's maker; UINT32_MAX where the terms cannot be added where they are made. */
+/* Index of the first term's maker; UINT32_MAX if the terms' makers cannot accumulate. */
 static uint32_t first_maker(const struct hd_program *p, const hd__code *code, const struct hd__tensor_use *use,
                             uint32_t k)
 {
@@ -203,8 +203,8 @@ static void fuse_sums(struct hd_program *p, hd__code *code)
     free(use);
 }
 
-/* ---- first writes: where a gradient buffer is cleared and each parameter's first contribution comes in the same
- * run of the program, that contribution writes instead of adding, and nothing is cleared */
+/* ---- first writes: if a gradient buffer is cleared and each parameter's first contribution comes in the same run of
+ * instructions, that contribution writes instead of adding, and the buffer is not cleared */
 
 static int accumulates(const struct hd__instr *i)
 {
@@ -219,8 +219,8 @@ static const struct hd__flat *flat_of(const struct hd_program *p, hd_tensor t)
     return NULL;
 }
 
-/* Fills writer[param] with index + 1 of the first contribution to it in `code` from `from` on. Returns 0 unless all
- * of the flat's parameters have one and nothing else touches the buffer before. */
+/* Fills writer[param] with index + 1 of the first contribution to it in `code` from `from` on. Returns 0 unless all of
+ * the flat's parameters have one and nothing else accesses the buffer before. */
 static int first_contributions(const struct hd_program *p, const hd__code *code, uint32_t from, uint32_t buffer,
                                const struct hd__flat *flat, uint32_t *writer)
 {
@@ -302,7 +302,7 @@ int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
         fuse_sums(p, &p->sections.at[s].code);
         drop_clears(p, &p->sections.at[s].code, &p->sections.at[s].code);
     }
-    if (step && !step->after) /* it runs once, so what comes first in it comes first of all */
+    if (step && !step->after) /* it runs once, so its first contribution is the first of all */
         drop_clears(p, &begin->code, &step->code);
     else if (begin && last && !last->after && p->accumulation == 1)
         drop_clears(p, &begin->code, &last->code);

@@ -1,11 +1,12 @@
-/* The loss without whole logits. Where nothing of a model's end is sharded along the vocabulary, the chain
+/* The loss without whole logits (a chunked, fused linear cross-entropy). If nothing at a model's end is sharded along
+ * the vocabulary, the chain
  *
  *     z = einsum(x, w); m = rowmax(z); l, c = xent_local(z, m, labels); n = nll(l, m, c)
  *     dn = spread([scale]); dl, dc = nll_grad(l, dn); dz = xent_grad(z, m, labels, dl, dc)
  *     dx = einsum(dz, w); dw = einsum(dz, x)
  *
- * becomes n, dx, dw = xent_head(x, w, labels, [scale]), at the place of l and c. It is found by who makes and who
- * reads what, never by name: a conversion between two of them, or another reader, leaves it as it is. In an evaluation
+ * becomes n, dx, dw = xent_head(x, w, labels, [scale]), at the position of l and c. It is found by makers and readers
+ * of tensors, never by name: a conversion between two of them, or another reader, leaves it as it is. In an evaluation
  * the chain is only its first line, and n = xent_head(x, w, labels). */
 #include <stdlib.h>
 
@@ -53,7 +54,7 @@ static struct flow *find_flow(const struct hd_program *p, const hd__code *code)
     return flow;
 }
 
-/* t, made by an instruction of this op as its output `out`, is this section's own and read so many times. */
+/* Is t a temporary of this section, made by an instruction of this op as its output `out`, with so many readers? */
 static int made_by(struct head *h, uint32_t which, hd_tensor t, uint16_t op, uint32_t out, uint32_t readers)
 {
     const struct flow *f = &h->flow[t];
@@ -63,7 +64,7 @@ static int made_by(struct head *h, uint32_t which, hd_tensor t, uint16_t op, uin
     return part(h, which)->op == op && part(h, which)->out[out] == t;
 }
 
-/* The rest of the loss behind instruction SUMS: nobody else reads its two sums. */
+/* The rest of the loss behind instruction SUMS, whose two sums have no other reader. */
 static int find_nll(struct head *h)
 {
     const struct hd__instr *sums = part(h, SUMS), *nll;
@@ -105,7 +106,7 @@ static int find_forward(struct head *h)
            h->flow[sums->in[2]].maker <= h->part[LOGITS] && find_nll(h);
 }
 
-/* ---- the products */
+/* ---- the matmuls */
 
 static int same_shape(const struct hd__tensor *a, const struct hd__tensor *b)
 {
@@ -113,7 +114,7 @@ static int same_shape(const struct hd__tensor *a, const struct hd__tensor *b)
            !memcmp(a->placement.shard, b->placement.shard, sizeof a->placement.shard);
 }
 
-/* Two views of the same elements, which nothing writes in between. Strategies make a view for every use. */
+/* Are both views of the same elements, which nothing writes in between? Strategies make a view for every use. */
 static int same_values(const struct head *h, hd_tensor a, hd_tensor b, uint32_t from, uint32_t to)
 {
     const struct hd__tensor *x = hd__tensor_const(h->p, a), *y = hd__tensor_const(h->p, b);
@@ -139,7 +140,7 @@ static int accumulates(const struct hd__instr *i)
     return i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE;
 }
 
-/* z[.., v] = x[.., h] w[v, h], with v and h whole. */
+/* z[.., v] = x[.., h] w[v, h], with v and h not sharded. */
 static int logits_fit(struct head *h)
 {
     const struct hd__instr *i = part(h, LOGITS);
@@ -157,7 +158,7 @@ static int logits_fit(struct head *h)
     return !w->placement.shard[0] && !w->placement.shard[1] && !z->placement.shard[last] && !x->placement.shard[last];
 }
 
-/* Is instruction `which` of the two readers of dz einsum(dz, with) -> something that looks like `like`? */
+/* Is this reader of dz einsum(dz, with), with an output that looks like `like`? */
 static int is_product(const struct head *h, uint32_t which, hd_tensor with, hd_tensor like)
 {
     const struct hd__instr *i = part(h, which);
@@ -184,7 +185,7 @@ static int find_products(struct head *h)
 
 /* ---- rewriting */
 
-/* dw is made earlier now. Where it goes into a buffer that is cleared in between, it is cleared before. */
+/* dw is computed earlier now: if its buffer is cleared in between, the clearing moves in front. */
 static void clear_earlier(struct head *h)
 {
     const struct flow *dw = &h->flow[part(h, DW)->out[0]];
@@ -227,7 +228,7 @@ static void rewrite(struct head *h)
     *part(h, SUMS) = head;
 }
 
-/* Where the logits were made: a strategy may release w right behind. */
+/* The fused op replaces the logits' einsum in place: a strategy may release w right behind. */
 static void rewrite_forward(struct head *h)
 {
     struct hd__instr *head = part(h, LOGITS);
@@ -242,7 +243,7 @@ static void rewrite_forward(struct head *h)
     part(h, SUMS)->op = part(h, MAX)->op = part(h, NLL)->op = 0;
 }
 
-/* The loss that instruction k belongs to, unless it has to stay. */
+/* Fuses the loss that instruction k belongs to, if it matches. */
 static void fuse_at(struct head *h, uint32_t k)
 {
     h->part[GRAD] = h->part[SUMS] = k;
@@ -252,7 +253,7 @@ static void fuse_at(struct head *h, uint32_t k)
         rewrite_forward(h);
 }
 
-/* No two losses share what lies between their logits and their products, so `flow` serves for all. */
+/* Losses share no instruction between their logits and their matmuls, so `flow` serves for all. */
 void hd__fuse_loss_head(struct hd_program *p, hd__code *code)
 {
     struct head h = {.p = p, .code = code, .moved = 1};

@@ -1,5 +1,5 @@
-/* Pairs of instructions become one, as the table of core/program/fusion.h says. Nothing between the two may touch what
- * moves. */
+/* Fuses pairs of instructions by the table of core/program/fusion.h. Nothing between the two may access the operands of
+ * the one that moves. */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
@@ -31,8 +31,8 @@ static int keeps_link(const struct hd__fusion *row)
     return 0;
 }
 
-/* The first instruction of a pair: it makes the second's input `link`, for the second alone unless the fused op makes
- * it as well. NULL where it has to stay. */
+/* The first instruction of a pair: it makes the second's input `link`, for the second alone unless the fused op writes
+ * it as well. NULL if it cannot be fused. */
 static struct hd__instr *find_maker(const struct matcher *f, const struct hd__fusion *row, uint32_t k, uint32_t link)
 {
     const struct hd__instr *second = &f->code->at[k];
@@ -54,7 +54,7 @@ static int is_sibling(const struct matcher *f, const struct hd__fusion *row, uin
            row->fits(f->p, first, second) && hd__can_move(f->p, f->code, k, n);
 }
 
-/* The nearest one, to which the second may move. */
+/* The nearest sibling to which the second may move. */
 static struct hd__instr *find_sibling(const struct matcher *f, const struct hd__fusion *row, uint32_t k)
 {
     struct hd__instr *second = &f->code->at[k];
@@ -67,8 +67,8 @@ static struct hd__instr *find_sibling(const struct matcher *f, const struct hd__
     return NULL;
 }
 
-/* Where both may stand as one: at the later one's place if the earlier one may move there, else the other way round.
- * NULL: nowhere. */
+/* The instruction that the fused one replaces: the later one if the earlier one may move there, else the earlier one if
+ * the later one may move up; NULL: neither. */
 static struct hd__instr *fused_position(const struct matcher *f, uint32_t first, uint32_t second)
 {
     if (hd__can_move(f->p, f->code, first, second))

@@ -1,9 +1,8 @@
-/* Outputs take the memory of inputs that die, where the table of ops allows it.
+/* Outputs reuse the memory of inputs that die, where the table of ops allows it.
  *
- * Two temporaries of equal size become one buffer, when the input is touched for the last time and the output
- * for the first time by the same instruction. An asynchronous instruction touches its operands until its
- * wait, so what is in flight is never taken. The input's tensor keeps its buffer but holds nothing
- * afterwards: verify.c watches that. */
+ * Two temporaries of equal size become one buffer if the same instruction is the last to access the input and the first
+ * to access the output. An asynchronous instruction accesses its operands until its wait, so memory in flight is never
+ * reused. The input's tensor keeps its buffer but is undefined afterwards: verify.c checks that. */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
@@ -12,7 +11,7 @@
 
 struct inplace {
     struct hd_program *p;
-    uint32_t *root;         /* by buffer: the one that it became part of; itself */
+    uint32_t *root;         /* by buffer: the one that it was merged into; itself */
     uint32_t *first, *last; /* by buffer: positions in the section */
 };
 
@@ -23,7 +22,7 @@ static uint32_t root_of(const struct inplace *a, uint32_t buffer)
     return buffer;
 }
 
-/* first and last touch of every buffer of the section; an asynchronous instruction touches until its wait. */
+/* First and last access of every buffer of the section; an asynchronous instruction has access until its wait. */
 static void find_lives(struct inplace *a, const hd__code *code, const uint32_t *position)
 {
     struct hd__access t[HD__MAX_ACCESSES];
@@ -35,7 +34,7 @@ static void find_lives(struct inplace *a, const hd__code *code, const uint32_t *
         }
 }
 
-/* Only one operand may lie in the buffer that changes its meaning. */
+/* Is this the only operand in the buffer, which is about to change its meaning? */
 static int sole_operand(const struct inplace *a, const struct hd__instr *i, uint32_t buffer)
 {
     uint32_t n = 0;
@@ -46,7 +45,7 @@ static int sole_operand(const struct inplace *a, const struct hd__instr *i, uint
     return n == 1;
 }
 
-/* `end`: where the instruction is complete. */
+/* `end`: the position at which the instruction is complete. */
 static void share_buffer(struct inplace *a, const struct hd__instr *i, uint32_t n, uint32_t end)
 {
     const struct hd__tensor *in = hd__tensor_const(a->p, i->in[0]), *out = hd__tensor_const(a->p, i->out[0]);
@@ -63,7 +62,7 @@ static void share_buffer(struct inplace *a, const struct hd__instr *i, uint32_t 
     a->last[from] = a->last[to];
 }
 
-/* x + y is y + x to the last bit: the one that dies comes first. */
+/* x + y is y + x to the last bit: puts the operand that dies first. */
 static void swap_terms(const struct inplace *a, struct hd__instr *i, uint32_t n)
 {
     hd_tensor x = i->in[0], y = i->in[1];

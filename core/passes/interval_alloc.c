@@ -1,4 +1,4 @@
-/* An arena over time. See interval_alloc.h. */
+/* The allocator. See interval_alloc.h. */
 #include "core/passes/interval_alloc.h"
 
 #include <stdlib.h>
@@ -16,8 +16,8 @@ struct set {
     uint32_t count, room;
 };
 
-/* Leaf n is list position n. `all`: taken at some time of the node's span. `through`: taken during all of it, by a
- * life that was put at this node. */
+/* Leaf n is list position n. `all`: bytes in use at some position below the node. `through`: bytes in use at all of
+ * them, by lifetimes stored at this node. */
 struct node {
     struct set all, through;
 };
@@ -80,7 +80,7 @@ static void move_tail(struct set *s, uint32_t from, uint32_t to)
     s->count = s->count + to - from;
 }
 
-/* x becomes one interval with those that it meets. */
+/* Merges x with the intervals that it overlaps or touches. */
 static void insert_interval(struct hd__interval_alloc *space, struct set *s, struct interval x)
 {
     uint32_t from = first_ending(s, x.lo), to = from;
@@ -125,7 +125,7 @@ static uint32_t list(const struct set **sets, uint32_t n, const struct set *s)
     return n;
 }
 
-/* The sets whose union is what is taken from `first` to `last`. */
+/* The sets whose union is in use from `first` to `last`. */
 static uint32_t list_sets(const struct hd__interval_alloc *s, uint32_t first, uint32_t last,
                           const struct set *sets[MAX_SETS])
 {
@@ -144,7 +144,7 @@ static uint32_t list_sets(const struct hd__interval_alloc *s, uint32_t first, ui
     return n;
 }
 
-/* All sets are walked at once, each as far as the place that is tried. */
+/* Walks all sets at once, each up to the offset that is tried. */
 static int64_t find_gap(const struct hd__interval_alloc *space, uint32_t first, uint32_t last, int64_t bytes,
                         int64_t step)
 {

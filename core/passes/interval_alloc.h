@@ -1,10 +1,9 @@
-/* An arena over time: which bytes are taken at which positions of a list.
+/* core/passes/interval_alloc: a static memory allocator: bytes of an arena over positions of a list of instructions.
  *
- * A space is made for so many positions, is asked for the lowest free bytes of one life after another, and is freed.
- * A life takes its bytes at all positions from its first to its last.
+ * Each lifetime, from its first to its last position, gets the lowest free bytes, one after another.
  *
- * It is a tree over the positions whose nodes hold sorted, merged intervals of the arena: n log n, where a scan of
- * all lives that have a place would be quadratic. */
+ * A segment tree over the positions, whose nodes hold sorted, merged intervals of the arena: n log n, where a scan of
+ * all lifetimes placed before would be quadratic. */
 #ifndef HD_CORE_PASSES_INTERVAL_ALLOC_H
 #define HD_CORE_PASSES_INTERVAL_ALLOC_H
 

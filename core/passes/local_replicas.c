@@ -1,10 +1,10 @@
-/* Ranks that are apart: along some axes every rank trains its own parameters for some steps, and a section that runs
- * every so often brings them together (local SGD, arXiv 1805.09767; DiLoCo, arXiv 2311.08105).
+/* Local SGD (arXiv 1805.09767) and DiLoCo (arXiv 2311.08105): along local_axes every rank trains its own parameters for
+ * some steps, and a sync section that runs every so often makes them equal again.
  *
- * The logical program stays what it is: the batch is cut along these axes, weight gradients come out P there. But
- * that is no obligation (grad_reduce.c, strategy_api.c), and a rank's gradient is that of the mean over its own
- * tokens: the seeds, which have the mean over all of them, are multiplied by the number of ranks. The loss that is
- * logged is still the mean over all. What a section that brings ranks together must do is in replica_sync.c. */
+ * The logical program is unchanged: the batch is sharded along these axes, and weight gradients are P there. But they
+ * are not pending reductions (grad_reduce.c, strategy_api.c): a rank's gradient is that of the mean over its own
+ * tokens. So the seeds, which have the mean over all tokens, are multiplied by the number of ranks. The loss that is
+ * logged is still the mean over all. replica_sync.c has the rules of sync sections. */
 #include "core/passes/passes.h"
 #include "core/passes/strategy_api.h"
 

@@ -1,5 +1,5 @@
-/* Loss scaling: every seed of the backward program is multiplied by one scalar, so all gradients are, whatever their
- * path. The update divides by it (HD_HYPER_INV_SCALE): the loss itself and evaluation stay as they are. */
+/* Loss scaling: every seed of the backward program is multiplied by one scalar, and so are all gradients. The update
+ * divides by it (HD_HYPER_INV_SCALE): the loss itself and evaluation are not scaled. */
 #include "core/passes/passes.h"
 #include "core/program/program.h"
 

@@ -1,6 +1,6 @@
-/* Template -> sections. Without a pipeline: begin, micro (accumulation - 1 times), micro_last, update; with one:
- * begin, step (all micro-batches of this stage, pipeline_unroll.c), update. And, run only when asked for (repeat 0):
- * eval and eval_end (forward only), restore (after loading: what follows from the master weights). Each section gets
+/* Template -> sections. Without a pipeline: begin, micro (accumulation - 1 times), micro_last, update; with one: begin,
+ * step (all micro-batches of this stage, pipeline_unroll.c), update. And, run only on demand (repeat 0): eval and
+ * eval_end (forward only), restore (after loading: recomputes what derives from the master weights). Each section gets
  * its own copies of the template's tensors, since a temporary belongs to one section. */
 #include <stdlib.h>
 
@@ -83,7 +83,7 @@ static struct hd__instr update_instr(struct hd_program *p, uint16_t op)
     return i;
 }
 
-/* Clears the sums that a step collects. */
+/* Clears the accumulators of a step. */
 static void lower_begin(struct hd_program *p, hd__code *code)
 {
     hd_tensor sums[] = {p->loss_sum, p->norm2};
@@ -94,7 +94,7 @@ static void lower_begin(struct hd_program *p, hd__code *code)
     }
 }
 
-/* With a pipeline the last stage has it; the others add nothing. */
+/* With a pipeline only the last stage has the loss; the others add zero. */
 static void reduce_loss(struct hd_program *p, hd__code *code)
 {
     uint32_t axes = hd__tensor_const(p, p->loss_sum)->placement.partial;
@@ -111,7 +111,7 @@ static void reduce_loss(struct hd_program *p, hd__code *code)
     hd__push(code, i);
 }
 
-/* Who samples reads the logits after the section. */
+/* Sampling reads the logits after the section. */
 static void keep_logits(struct hd_program *p)
 {
     struct hd__tensor *t = hd__tensor_at(p, p->kept_logits);

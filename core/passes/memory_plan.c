@@ -1,9 +1,9 @@
 /* Lifetimes -> offsets in one arena.
  *
- * Persistent buffers come first. The temporaries of every section are planned anew over the memory behind them,
- * those of a step's sections together where something lives in several of them (HD__LIFE_STEP) and that is smaller:
- * each buffer lives from its first touch to its last, in list positions, and gets the lowest offset that is free
- * during that time (interval_alloc.h), the largest first. */
+ * Persistent buffers come first. Temporaries are planned for each section over the same memory behind them, or for all
+ * sections of a step together if some live in several of them (HD__LIFE_STEP) and the plan is smaller: each buffer
+ * lives from its first access to its last, in list positions, and gets the lowest offset that is free during that time
+ * (interval_alloc.h), the largest first. */
 #include <stdlib.h>
 
 #include "core/passes/interval_alloc.h"
@@ -12,8 +12,8 @@
 
 #define ALIGN 64
 #define PAGE 4096
-#define HEAVY 64    /* a buffer is heavy from this part of the bound on */
-#define EFFORT 8000 /* heavy buffers placed in search of a better order */
+#define HEAVY 64    /* a buffer is heavy if it is this fraction of the bound or more */
+#define EFFORT 8000 /* heavy buffers that a search for a better order may place */
 
 static int64_t align(int64_t bytes)
 {
@@ -25,7 +25,7 @@ static int64_t page_align(int64_t bytes)
     return (bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
 }
 
-/* ---- lives */
+/* ---- lifetimes */
 
 struct life {
     int64_t bytes, offset;
@@ -57,7 +57,7 @@ static void extend_life(const struct hd_program *p, lives *out, uint32_t *slot, 
     out->at[slot[buffer] - 1].last = b->life == HD__LIFE_STEP ? end : n;
 }
 
-/* Sections that are planned together, one behind another in positions. */
+/* Sections that are planned together, at consecutive positions. */
 struct group {
     uint32_t first, end; /* of those sections in between that belong to a step if `step`, all if not */
     uint32_t step;
@@ -85,7 +85,7 @@ static lives find_lives(const struct hd_program *p, const struct group *g, const
     return out;
 }
 
-/* No plan can be smaller than what is alive at once. `temp`: of those that live in one section only. */
+/* A lower bound of every plan: peak bytes of live buffers. `temp`: of those that live in one section only. */
 static int64_t lower_bound(const lives *l, uint32_t positions, int temp)
 {
     int64_t *delta = hd__alloc((positions + 1) * sizeof *delta), live = 0, bound = 0;
@@ -139,7 +139,7 @@ static void store_offsets(struct hd_program *p, const lives *l, int64_t base)
         p->buffers.at[l->at[n].buffer].offset = base + l->at[n].offset;
 }
 
-/* Those that lie above the bound come earlier next time. */
+/* Moves buffers placed above the bound to the front for the next attempt. */
 static void promote(lives *l, int64_t low)
 {
     for (uint32_t n = 0; n < l->count; n++)
@@ -147,7 +147,7 @@ static void promote(lives *l, int64_t low)
             l->at[n].weight *= 1.5;
 }
 
-/* A good order of the few buffers that make up most of the memory; weights of `all` follow it. */
+/* Finds a good order of the few buffers that make up most of the memory; weights of `all` follow it. */
 static void order_heavy(lives *all, uint32_t positions, int64_t low)
 {
     lives heavy = {0};
@@ -170,14 +170,13 @@ static void order_heavy(lives *all, uint32_t positions, int64_t low)
     hd__free_array(&heavy);
 }
 
-/* Of all groups the largest. */
+/* The maximum over all groups. */
 struct sizes {
-    int64_t bytes, bound; /* of the plan; no plan is smaller */
-    int64_t alone;        /* nor is one of each section alone, beside what lives for a step */
+    int64_t bytes, bound; /* of the plan; the lower bound of any plan */
+    int64_t alone;        /* lower bound where each section is planned alone, without buffers that live for a step */
 };
 
-/* Largest first is nearly always best; where it is not within half a percent of the bound, a better order is
- * searched. */
+/* Largest first is nearly always best; if it is not within half a percent of the bound, a better order is searched. */
 static void plan_group(struct hd_program *p, const struct group *g, const uint32_t *position, struct sizes *sizes)
 {
     lives l = find_lives(p, g, position);
@@ -197,8 +196,8 @@ static void plan_group(struct hd_program *p, const struct group *g, const uint32
     hd__free_array(&l);
 }
 
-/* What a step clears in `begin`, or first writes where a section is repeated, lives for nearly all of it: that is as
- * good as persistent. Returns whether any other lives from section to section. */
+/* Buffers that a step clears in `begin`, or first writes in a repeated section, live for nearly all of it: they become
+ * persistent. Returns whether any others live from section to section. */
 static int find_steps(struct hd_program *p)
 {
     struct hd__access t[HD__MAX_ACCESSES];
@@ -222,7 +221,7 @@ static int find_steps(struct hd_program *p)
     return any;
 }
 
-/* What is persistent lies one behind another, in the arena of its memory. */
+/* Lays out persistent buffers one after another, in the arena of their memory. */
 static int32_t place_persistent(struct hd_program *p, struct hd_error *err)
 {
     int paged = 0;
@@ -290,7 +289,7 @@ static int64_t bytes_of_steps(const struct hd_program *p)
     return bytes;
 }
 
-/* What lives for a step is persistent then. */
+/* Plans each section alone: buffers that live for a step become persistent. */
 static int32_t plan_alone(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;
@@ -300,8 +299,8 @@ static int32_t plan_alone(struct hd_program *p, struct hd_error *err)
     return plan(p, 0, &sizes, err);
 }
 
-/* The sections of a step together or each alone. A section is easier to plan than a step: it may win more by that
- * than it loses because what lives for a step takes its place all the time. */
+/* Plans the sections of a step together, or each alone, whichever is smaller. A section is easier to plan than a step:
+ * that may save more than it costs that buffers that live for a step are in use all the time. */
 static int32_t plan_step(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;

@@ -1,9 +1,8 @@
-/* Tensors that live in another memory than the one that compute uses, and their staging.
+/* Offloaded tensors, which live in another memory than the one that compute uses, and their staging.
  *
- * Where a section computes with such a tensor it is staged: a twin in the main memory, filled by a copy on the
- * stream IN and written back by one on the stream OUT. Twins of the same slot share their memory, whoever's they
- * are, so a slot is as large as its largest user, and the schedule finds by itself that a slot can be filled only
- * when it was written back. */
+ * A section that computes with such a tensor stages it: a twin in the main memory, filled by a copy on the stream IN
+ * and written back by one on the stream OUT. All twins of a slot share its memory, so a slot is as large as its largest
+ * user, and the schedule's waits ensure that a slot is written back before it is filled again. */
 #include "core/passes/strategy_api.h"
 
 static struct hd__offloaded *find_offloaded(struct hd_program *p, const char *section, hd_tensor home)
@@ -78,7 +77,7 @@ uint16_t hd__offload_stream(const struct hd_program *p, hd_tensor from, hd_tenso
     return hd__memory_of(p, to) != HD__MEM_MAIN ? HD__STREAM_OUT : HD__STREAM_COMPUTE;
 }
 
-/* The roles that can lie in another memory, as `what` names them. */
+/* The roles that can be offloaded, as `what` names them. */
 static const uint8_t parts[] = {[HD__FLAT_MASTER] = HD_PART_MASTER,
                                 [HD__FLAT_COMPUTE_COPY] = HD_PART_LOW,
                                 [HD__FLAT_OPTIM... HD__FLAT_OPTIM + 3] = HD_PART_STATES};

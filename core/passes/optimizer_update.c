@@ -1,4 +1,4 @@
-/* The optimizer's instructions, for strategies: what it keeps of a flat buffer, and its step. */
+/* The optimizer's instructions, for strategies: its states of a flat buffer, and its step. */
 #include "core/passes/strategy_api.h"
 
 #include "core/program/ops.h"
@@ -74,7 +74,7 @@ void hd__pass_fetch(struct hd_program *p, const char *section, uint32_t id, uint
     hd__offload_fetch(p, section, id, what, load, slot);
 }
 
-/* Rounding by lot is for weights in bf16 (fp64 is a reference's), and each buffer draws lots of its own. */
+/* Stochastic rounding is for weights in bf16 (fp64 is the reference's); every buffer has its own seed. */
 static void seed_rounding(struct hd_program *p, const struct hd__flat *f, struct hd_attrs *attrs)
 {
     const char *name = hd__tensor_const(p, p->params.at[f->params[0]].tensor)->name;
@@ -83,8 +83,8 @@ static void seed_rounding(struct hd_program *p, const struct hd__flat *f, struct
         return;
     if (master != HD_BF16 && master != HD_F64)
         hd__program_fail(p, HD_E_INVALID,
-                         "optimizer.rounding: weights in %s are not rounded by lot; stochastic rounding is for "
-                         "precision.master=bf16",
+                         "optimizer.rounding: stochastic rounding is for precision.master=bf16, and the weights are in "
+                         "%s",
                          hd_dtype_name(master));
     attrs->index = (uint32_t)hd__hash(name, strlen(name), attrs->index);
 }

@@ -8,9 +8,9 @@
 int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c */
 void hd__scale_local_gradients(struct hd_program *p);             /* local_replicas.c, after autodiff */
 int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
-/* pipeline.c: after the strategies' partition: is there one where mesh.pp asks for it, and is it complete? */
+/* pipeline.c: after the strategies' partition: is there a pipeline where mesh.pp asks for it, and is it complete? */
 int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
-/* recompute.c: segments of `every` blocks; cheap_only: only what needs no product, no attention and no collective. */
+/* recompute.c: segments of `every` blocks; cheap_only: recompute no matmul, no attention and no collective. */
 int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, struct hd_error *err);
 int32_t hd__ring_attention(struct hd_program *p,
                            struct hd_error *err); /* ring_attention.c: attention over a sharded sequence */
@@ -32,6 +32,6 @@ void hd__fuse_loss_head(struct hd_program *p, hd__code *code);           /* fuse
 int32_t hd__schedule_instrs(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
 int32_t hd__memory_plan(struct hd_program *p,
                         struct hd_error *err); /* memory_plan.c: hd__inplace, then offsets for all buffers */
-void hd__inplace(struct hd_program *p);        /* outputs take the memory of inputs that die, where the op allows it */
+void hd__inplace(struct hd_program *p);        /* outputs reuse the memory of inputs that die, where the op allows it */
 
 #endif

@@ -1,11 +1,11 @@
-/* The pipeline as strategies say it: blocks -> chunks -> stages, and what each stage does in a step. */
+/* A pipeline as strategies declare it: blocks -> chunks -> stages, and each stage's actions in a step. */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
 #include "core/passes/strategy_api.h"
 #include "core/program/ops.h"
 
-/* ---- looking */
+/* ---- queries */
 
 int32_t hd__pass_stage(const struct hd_program *p)
 {
@@ -80,7 +80,7 @@ void hd__pass_block(const struct hd_program *p, uint32_t index, struct hd_pass_b
     free(ids);
 }
 
-/* ---- saying */
+/* ---- declarations */
 
 static int chunks_fit(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage, const uint32_t *chunk,
                       uint32_t n_blocks)

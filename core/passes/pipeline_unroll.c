@@ -1,6 +1,7 @@
 /* Template and actions -> the code of one stage. An action is one chunk's part of the template (F, B or W) for one
- * micro-batch, on tensors of its own. Whatever one chunk makes and another uses crosses: by send and receive, or,
- * where both chunks are this stage's, as it is. Nothing here knows a residual stream or a neighbour. */
+ * micro-batch, with its own tensors. A tensor that one chunk makes and another uses is sent and received, or used in
+ * place if both chunks are on this stage. This holds for any tensor and any two chunks, not only for the residual
+ * stream between neighbours. */
 #include "core/passes/pipeline_unroll.h"
 
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "core/passes/strategy_api.h"
 #include "core/program/ops.h"
 
-enum { FORWARD = 0, BACKWARD = 1 }; /* the two ways of messages */
+enum { FORWARD = 0, BACKWARD = 1 }; /* directions of messages */
 
 struct crossing {
     hd_tensor tensor;  /* of the template */
@@ -33,9 +34,10 @@ static uint32_t chunk_of(const struct unroll *u, uint32_t k)
     return u->pipe->chunk[u->p->template.at[k].block];
 }
 
-/* ---- what the template says */
+/* ---- analysis of the template */
 
-/* W, unless something of F or B needs it: a conversion that both use belongs to the earlier. */
+/* Finds an instruction's kind of action: W, unless F or B needs its output: a conversion that both use belongs to the
+ * earlier. */
 static void find_kinds(struct unroll *u)
 {
     const hd__code *code = &u->p->template;
@@ -134,7 +136,7 @@ static struct hd__instr message(struct unroll *u, const struct hd_action *a, uin
     return i;
 }
 
-/* An action sends or receives what crosses its way: F forward, B backward. */
+/* An action sends or receives the tensors that cross in its direction: F forward, B backward. */
 static void receive(struct unroll *u, const struct hd_action *a, hd__code *code)
 {
     for (uint32_t n = 0; n < u->crossings.count; n++) {
@@ -229,8 +231,7 @@ static void append_instrs(const hd__code *part, int receives, hd__code *code)
             hd__push(code, part->at[k]);
 }
 
-/* Each action's receives are posted one action early, and never before those that are posted already: a stream keeps
- * its order. */
+/* Posts each action's receives one action early, never before those already posted: a stream keeps its order. */
 static void interleave_receives(const hd__code *parts, uint32_t n, hd__code *code)
 {
     for (uint32_t a = 0; a < n; a++) {
@@ -302,7 +303,7 @@ void hd__unroll_eval(struct hd_program *p, hd__code *code)
     close_unroll(&u, 1);
 }
 
-/* Which stages read or make what belongs to each parameter? */
+/* Finds the stages that read or make each parameter or its gradient. */
 void hd__unroll_stages(struct hd_program *p)
 {
     for (uint32_t k = 0; k < p->template.count; k++) {

@@ -1,15 +1,16 @@
-/* The placing walk: forward and backward in order, each op where it is cheapest, conversions in between.
+/* The placement pass: walks forward and backward instructions in order, places each op where it is cheapest, and
+ * inserts conversions.
  *
- * One op on one axis has few candidates: R (all replicated), P (where the op is linear), or S(L) for a label L that may
- * be sharded: inputs that have L are S(L), others R; an output that has L is S(L), one that sums over L is P.
- * The cheapest in bytes moved wins; axes are settled in order of their cheapest candidate. */
+ * One op on one axis has few candidates: R (all replicated), P (if the op is linear), or S(L) for a label L that may be
+ * sharded: inputs with L are S(L), others R; an output with L is S(L), one that sums over L is P. The candidate that
+ * moves the fewest bytes wins; axes are settled in order of their cheapest candidate. */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
 #include "core/passes/place.h"
 
 #define MAX_LABELS 32
-#define COST_PINNED 1e9 /* parameters are used as they lie: only strategies move them */
+#define COST_PINNED 1e9 /* parameters are never converted: only strategies move them */
 
 struct constraint { /* allowed placements of output 0 on one axis; n = 0: any */
     uint16_t at[2];
@@ -24,7 +25,7 @@ struct placed_op {
     uint16_t label[MAX_LABELS];
     int64_t ways[MAX_LABELS]; /* how often a label is cut already */
     struct constraint constraint[HD_AXIS_COUNT];
-    hd__goal hint; /* wins ties; without it greedy choices drift */
+    hd__goal hint; /* breaks ties; without it greedy choices drift */
 };
 
 struct plan {
@@ -66,7 +67,7 @@ static int rule_partial(const struct hd__placer *w, const struct placed_op *o, i
     }
 }
 
-/* Attention over a sequence in pieces is a ring: see ring_attention.c. */
+/* Attention over a sharded sequence is a ring: see ring_attention.c. */
 static int is_ring_axis(const struct hd_program *p, const struct placed_op *o, int32_t axis, uint16_t dim)
 {
     return p->ring_axes & HD_AXIS_BIT(axis) && dim == p->letter['s'] &&
@@ -141,7 +142,7 @@ static double cost(const struct hd__placer *w, hd_tensor id, int32_t axis, uint1
         return COST_PINNED;
     if (is_converted(w, id, axis, to))
         return 0;
-    size = (double)hd__numel(w->p, t) * (hd__is_shard(from) ? n : 1) * (n - 1) / n; /* whole on this axis */
+    size = (double)hd__numel(w->p, t) * (hd__is_shard(from) ? n : 1) * (n - 1) / n; /* not sharded on this axis */
     if (from == HD__PARTIAL && to == HD__REPLICATED)
         return 2 * size;
     if (hd__is_shard(from) && hd__is_shard(to))
@@ -176,7 +177,7 @@ static void best_candidate(const struct hd__placer *w, struct placed_op *o, int3
         for (uint32_t n = 0; n < o->n_in; n++)
             plan.cost += cost(w, o->in[n], axis, plan.in[n]);
         plan.cost += plan.out[0] == o->hint[axis] ? 0 : 1e-3;
-        if (!allowed(&o->constraint[axis], plan.out[0])) /* must be met: at worst by a slice of a replicated result */
+        if (!allowed(&o->constraint[axis], plan.out[0])) /* mandatory: at worst a slice of a replicated result */
             plan.cost += candidate == HD__REPLICATED ? 1e6 : 1e9;
         if (found->cost < 0 || plan.cost < found->cost)
             *found = plan;
@@ -206,12 +207,12 @@ static void find_labels(const struct hd__placer *w, struct placed_op *o)
             add_label(o, o->out[n]->dim[d]);
 }
 
-/* Where inputs and outputs lie on every axis. */
+/* Chooses the placements of inputs and outputs on every axis. */
 static void choose_placements(const struct hd__placer *w, struct placed_op *o, hd__goal *in, hd__goal *out)
 {
     int32_t open[HD_AXIS_COUNT], n_open = w->n_axes;
     memcpy(open, w->axes, sizeof open);
-    while (n_open) { /* the cheapest axis first: one whose placement is free must not lose its dim to another */
+    while (n_open) { /* the cheapest axis first, so that an axis that costs nothing does not lose its dim to another */
         struct plan least = {.cost = -1};
         int32_t pick = 0, axis;
         for (int32_t n = 0; n < n_open; n++) {
@@ -288,7 +289,7 @@ static void set_output_placement(struct hd__placer *w, const struct placed_op *o
     }
 }
 
-/* ---- wants, hints, marks */
+/* ---- constraints, hints, marks */
 
 static void mark_goal(const struct hd__placer *w, const struct hd__tensor *t, uint8_t mark, hd__goal goal,
                       uint32_t *shard)
@@ -325,7 +326,7 @@ static void find_constraints(const struct hd__placer *w, const struct hd__instr 
 {
     const struct hd__tensor *out = o->out[0];
     for (int32_t n = 0; n < w->n_axes;
-         n++) { /* where an axis rests: its dim in the token ids, or in the residual stream */
+         n++) { /* the default of an axis: its dim in the token ids, or in the residual stream */
         int32_t a = w->axes[n];
         const struct hd__tensor *ids = hd__tensor_const(w->p, w->p->ids);
         o->hint[a] = w->p->ids ? hd__placement_on(ids, a) : HD__REPLICATED;
@@ -340,14 +341,14 @@ static void find_constraints(const struct hd__placer *w, const struct hd__instr 
         mark_goal(w, out, out->mark, goal, shard);
         for (int32_t n = 0; n < w->n_axes; n++)
             o->constraint[w->axes[n]] = (struct constraint){.at = {goal[w->axes[n]]}, .n = 1};
-    } else if (o->row->flags & HD__OP_TOKENWISE) { /* nor does its output move to axes that tokens are not cut on */
+    } else if (o->row->flags & HD__OP_TOKENWISE) { /* nor is its output sharded on axes that do not shard tokens */
         for (int32_t n = 0; n < w->n_axes; n++)
             if (hd__placement_on(hd__tensor_const(w->p, o->in[0]), w->axes[n]) == HD__REPLICATED)
                 o->constraint[w->axes[n]] = (struct constraint){.at = {HD__REPLICATED}, .n = 1};
     } else if (out->grad_of &&
                (i->op == HD_OP_SPREAD || hd__tensor_const(w->p, out->grad_of)->role == HD__ROLE_PARAM)) {
-        /* spread lies like its twin; a parameter's gradient is S where the parameter is, and R or P elsewhere: the
-         * obligation. */
+        /* spread is placed like its twin; a parameter's gradient is S where the parameter is, else R or P: the pending
+         * reduction */
         const struct hd__tensor *like = hd__tensor_const(w->p, w->current[out->grad_of]);
         for (int32_t n = 0; n < w->n_axes; n++) {
             uint16_t at = hd__placement_on(like, w->axes[n]);
@@ -400,7 +401,7 @@ static void place_one(struct hd__placer *w, const struct hd__instr *logical, con
     }
 }
 
-/* ---- sums of gradients: first those of equal placement, then the rest */
+/* ---- sums of gradients: terms of equal placement first, then the rest */
 
 static int same_placement(const struct hd__tensor *a, const struct hd__tensor *b)
 {
@@ -462,8 +463,8 @@ static void place_gradsum(struct hd__placer *w, const struct hd__instr *i)
 
 /* ---- accumulators */
 
-/* An accumulator has ONE placement: P on every data axis on which its parameter is R, and wherever any contribution
- * is P. A contribution that is R there is masked: else it would be counted n times. */
+/* An accumulator has ONE placement: P on every data axis on which its parameter is R, and on axes on which any
+ * contribution is P. A contribution that is R there is masked, or it would be counted n times. */
 static void place_accumulators(struct hd__placer *w)
 {
     const uint32_t data = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD) | HD_AXIS_BIT(HD_AXIS_CP) |
@@ -503,7 +504,7 @@ static void place_accumulators(struct hd__placer *w)
 
 /* ---- the walk */
 
-/* Every cut must come out even. */
+/* Every shard must have the same size. */
 static int32_t check_marks(const struct hd_program *p, const uint32_t *by_letter, struct hd_error *err)
 {
     for (int32_t letter = 0; letter < 128; letter++) {
@@ -526,7 +527,7 @@ static void apply_marks(struct hd_program *p, hd_tensor id, const uint32_t *by_l
         t->placement.shard[d] = by_letter[(int)p->dims.at[t->dim[d]].name[0]];
 }
 
-/* Parameters and inputs lie as the strategies marked them; everything else follows. */
+/* Places parameters and inputs as the strategies marked them; everything else follows. */
 static int32_t apply_layout(struct hd_program *p, struct hd_error *err)
 {
     int32_t rc = check_marks(p, p->param_shard, err);
@@ -576,7 +577,7 @@ int32_t hd__place(struct hd_program *p, struct hd_error *err)
             w.axes[w.n_axes++] = a;
     w.current = hd__alloc(w.logical * sizeof *w.current);
     w.first_conversion = hd__alloc(w.logical * sizeof *w.first_conversion);
-    for (uint32_t t = 0; t < w.logical; t++) /* parameters and inputs lie as marked; the rest is set by its producer */
+    for (uint32_t t = 0; t < w.logical; t++) /* parameters and inputs as marked; the rest is set by its producer */
         w.current[t] = t;
     place_all(&w);
     place_accumulators(&w);

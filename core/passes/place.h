@@ -1,10 +1,11 @@
-/* State of the placing walk, shared by convert.c (one tensor from one placement to another) and place.c (one op). */
+/* core/passes/place: the state of the placement pass, shared by place.c (ops) and convert.c (conversions of a
+ * tensor). */
 #ifndef HD_CORE_PASSES_PLACE_H
 #define HD_CORE_PASSES_PLACE_H
 
 #include "core/program/ops.h"
 
-/* Where a tensor shall lie on each axis: HD__REPLICATED, HD__PARTIAL, or a dim id. */
+/* The wanted placement of a tensor on each axis: HD__REPLICATED, HD__PARTIAL, or a dim id. */
 typedef uint16_t hd__goal[HD_AXIS_COUNT];
 
 struct hd__conversion { /* a conversion that exists already */
@@ -25,7 +26,7 @@ struct hd__placer {
     HD__ARRAY(struct hd__conversion) conversions;
 };
 
-/* 0: whole on every rank (R), or a part of a sum (P). */
+/* Is it a shard, neither replicated (R) nor partial (P)? */
 static inline int hd__is_shard(uint16_t at)
 {
     return at != HD__REPLICATED && at != HD__PARTIAL;
@@ -37,8 +38,8 @@ void hd__goal_of(const struct hd__placer *w, const struct hd__tensor *t, hd__goa
 hd_tensor hd__convert(struct hd__placer *w, hd_tensor t, const hd__goal goal);
 /* Same axes on the same dims, another order of major and minor: gather and slice again. shard is by dim index of t. */
 hd_tensor hd__reorder(struct hd__placer *w, hd_tensor t, const uint32_t *shard);
-/* Is there a rule by which inputs and outputs of this op lie as they do on one axis? The outputs are given apart: an
- * accumulator is no output of its op. */
+/* Does any placement rule allow these placements of inputs and outputs on one axis? Outputs are given separately: an
+ * accumulator is not an output of its op. */
 int hd__place_allows(const struct hd_program *p, const struct hd__instr *i, const struct hd__tensor *const *outs,
                      int32_t axis);
 

@@ -1,14 +1,12 @@
-/* Recomputation, on the template: tensors of the forward pass that a block's own backward pass reads are not kept
- * but made again (phase R), each right before its first reader there.
+/* Activation checkpointing, on the template: forward tensors that a block's own backward pass reads are discarded and
+ * recomputed (phase R), each just before its first use there.
  *
- * Blocks are taken together in segments, never across chunks. A segment keeps what others read of it anyway; what
- * comes from outside is kept as it is. The block of the loss is left alone: its backward pass follows at once. Made
- * again are
+ * Blocks form segments, never across chunks. A segment keeps what other segments read of it; its inputs are kept. The
+ * block of the loss is left alone: its backward pass follows at once. Recomputed are
  *
- *   all     whatever a segment's backward pass reads, back to what enters the segment, collectives too
- *   cheap   only what needs no matrix product, no attention and no collective, from tensors that are kept anyway: so
- *           each
- *           that is made again is memory saved, and none is kept for it */
+ *   all     all that a segment's backward pass reads, back to the segment's inputs, collectives too
+ *   cheap   only ops other than matmuls, attention and collectives, from tensors that are kept anyway: each of them
+ *           saves memory, and nothing is kept for it */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
@@ -19,9 +17,9 @@ struct recompute {
     uint32_t *segment; /* by block; 0: none */
     uint32_t *maker;   /* by tensor: index + 1 of the forward instruction that makes it */
     uint8_t *near;     /* by tensor: the backward pass of its own segment reads it */
-    uint8_t *far;      /* another's does: it is kept anyway */
-    uint8_t *redo;     /* it may be made again */
-    hd_tensor *again;  /* its twin, once there is one */
+    uint8_t *far;      /* another segment's does: it is kept anyway */
+    uint8_t *redo;     /* it may be recomputed */
+    hd_tensor *again;  /* its recomputed twin, once there is one */
     uint32_t n_tensors;
     hd__code out;
 };
@@ -46,7 +44,7 @@ static void find_makers(struct recompute *r)
             r->maker[code->at[k].out[n]] = k + 1;
 }
 
-/* Does the backward pass of the block read what its forward pass makes? By block. */
+/* By block: does its backward pass read what its forward pass makes? */
 static uint8_t *find_saving_blocks(const struct recompute *r)
 {
     const hd__code *code = &r->p->template;
@@ -67,7 +65,7 @@ static int same_chunk(const struct hd_program *p, uint16_t a, uint16_t b)
     return !p->pipeline || p->pipeline->chunk[a] == p->pipeline->chunk[b];
 }
 
-/* `every` blocks that keep something, in the order of the forward pass, are a segment. Returns how many there are. */
+/* Groups the blocks that keep activations into segments of `every`, in forward order. Returns their number. */
 static uint32_t find_segments(struct recompute *r, uint32_t every)
 {
     const hd__code *code = &r->p->template;
@@ -90,7 +88,7 @@ static uint32_t find_segments(struct recompute *r, uint32_t every)
     return segments;
 }
 
-/* ---- what is made again */
+/* ---- tensors to recompute */
 
 static void find_readers(struct recompute *r)
 {
@@ -107,7 +105,7 @@ static void find_readers(struct recompute *r)
         }
 }
 
-/* Is t there in the backward pass of a segment without being kept for this? */
+/* Is t available in the backward pass of a segment without being kept for this? */
 static int is_available(const struct recompute *r, hd_tensor t, uint32_t segment)
 {
     if (!r->maker[t] || r->far[t])
@@ -135,7 +133,7 @@ static void find_redo(struct recompute *r, int cheap_only)
     }
 }
 
-/* ---- making it */
+/* ---- recomputation */
 
 static hd_tensor twin_of(struct hd_program *p, hd_tensor t)
 {
@@ -144,8 +142,8 @@ static hd_tensor twin_of(struct hd_program *p, hd_tensor t)
     return hd__tensor_new(p, &twin);
 }
 
-/* The tensor that the backward pass of `segment` reads instead of t; emits what makes it. The forward pass is no
- * deeper than a segment is long. */
+/* The tensor that the backward pass of `segment` reads instead of t; emits its recomputation. Recursion is no deeper
+ * than a segment is long. */
 static hd_tensor recompute_tensor(struct recompute *r, hd_tensor t, uint32_t segment)
 {
     struct hd__instr i;

@@ -1,8 +1,8 @@
-/* Ring attention (Liu et al., arXiv 2310.01889): where placement left the sequence of attention cut over an axis,
- * each rank keeps its queries, and keys and values go around the ring of that axis. A step computes attention over
- * the keys at hand while the next ones are on their way. Parts of softmax are merged by their log-sum-exp. In the
- * backward pass the gradients of keys and values travel with them, one step behind, and a last step brings them
- * home.
+/* Ring attention (Liu et al., arXiv 2310.01889): if placement left the sequence of attention sharded over an axis, each
+ * rank keeps its queries, and keys and values are passed around the ring of that axis. A step computes attention over
+ * the current keys while the next ones are in flight. Partial softmaxes are merged by their log-sum-exp. In the
+ * backward pass the gradients of keys and values travel with them, one step behind, and a last step returns them to
+ * their owners.
  *
  * Sums over the steps are formed in the dtype of statistics. Runs on the template, one micro-batch. */
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 struct ring {
     struct hd_program *p;
     hd__code *code;
-    const struct hd__instr *of; /* the attention that is taken apart */
+    const struct hd__instr *of; /* the attention that is replaced */
     int32_t axis, size;
 };
 
@@ -42,7 +42,7 @@ static struct hd__instr instr_like(const struct ring *r, uint16_t op)
     return i;
 }
 
-/* One member on. `to` 0: a new tensor. */
+/* Shifts to the next member of the ring. `to` 0: a new tensor. */
 static hd_tensor emit_shift(const struct ring *r, hd_tensor from, hd_tensor to)
 {
     struct hd__instr i = instr_like(r, HD_OP_SHIFT);
@@ -54,7 +54,7 @@ static hd_tensor emit_shift(const struct ring *r, hd_tensor from, hd_tensor to)
     return to;
 }
 
-/* Runs of the sequence, as zig-zag deals them out, of which the first sees some of the second. */
+/* Does the first zig-zag chunk of the sequence attend to the second? */
 static int attends_run(const struct ring *r, int64_t queries, int64_t keys)
 {
     int64_t run = r->p->dims.at[r->p->letter['s']].extent / (2 * r->size),
@@ -62,7 +62,7 @@ static int attends_run(const struct ring *r, int64_t queries, int64_t keys)
     return queries == keys || (queries > keys && (window <= 0 || (queries - keys - 1) * run + 1 < window));
 }
 
-/* Has the member at `at` anything to do with the keys that have come `step` members on? */
+/* Does the member at `at` attend to any of the keys of the member `step` back? */
 static int has_work(const struct ring *r, int32_t at, int32_t step)
 {
     int64_t runs = 2 * r->size, from = (at - step + r->size) % r->size, queries[2] = {at, runs - 1 - at},
@@ -71,7 +71,7 @@ static int has_work(const struct ring *r, int32_t at, int32_t step)
            attends_run(r, queries[1], keys[0]) || attends_run(r, queries[1], keys[1]);
 }
 
-/* Steps in which every member's keys lie outside its queries' window are left out. */
+/* Does any member have work in this step? Steps in which all keys lie outside the queries' windows are left out. */
 static int any_rank_has_work(const struct ring *r, int32_t step)
 {
     int32_t at = 0;
@@ -88,7 +88,7 @@ static int32_t last_step(const struct ring *r)
     return last;
 }
 
-/* Attention, or its gradient, over the keys that have come `step` members on. */
+/* Attention, or its gradient, over the keys of the member `step` back. */
 static struct hd__instr tile(const struct ring *r, int32_t step, const hd_tensor keys[2])
 {
     struct hd__instr i = *r->of;
@@ -141,7 +141,7 @@ static hd_tensor emit_add(const struct ring *r, hd_tensor a, hd_tensor b, hd_ten
     return to;
 }
 
-/* The gradient itself where it has the dtype of sums, 0 where it is a copy of the sum. */
+/* The gradient itself if it has the dtype of sums, 0 if it is a copy of the sum. */
 static hd_tensor final_target(const struct ring *r, int32_t n)
 {
     hd_tensor to = r->of->out[n];
@@ -165,7 +165,7 @@ static void backward(const struct ring *r)
         struct hd__instr i = tile(r, step, keys);
         if (step < last)
             shift_keys(r, keys, next);
-        for (int32_t n = 1; n <= 2 && step; n++) /* what others added to these keys' gradients */
+        for (int32_t n = 1; n <= 2 && step; n++) /* the part that other members added to these keys' gradients */
             sum[n] = emit_shift(r, sum[n], 0);
         if (!any_rank_has_work(r, step))
             continue;
@@ -181,7 +181,7 @@ static void backward(const struct ring *r)
         copy_result(r, sum[n], r->of->out[n]);
 }
 
-/* The axis that cuts the sequence of an attention's queries; -1 where it is whole. */
+/* The axis that shards the sequence of an attention's queries; -1 if none does. */
 static int32_t ring_axis(const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__tensor *q = hd__tensor_const(p, i->in[0]);

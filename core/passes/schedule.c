@@ -1,9 +1,9 @@
 /* Buffers for all tensors, and explicit waits.
  *
- * An asynchronous instruction starts after every compute instruction listed before it and is complete at its
- * wait. So a wait goes before the first instruction that reads or writes what the operation writes, or writes
- * what it reads; for a send, which has no output, before the send that would make more than `send_depth` of
- * its stream in flight; else at the section's end. */
+ * An asynchronous instruction starts after every compute instruction listed before it and is complete at its wait. So a
+ * wait goes before the first instruction that accesses an output of the operation, or writes an input of it; for a
+ * send, which has no output, before the send that would put more than `send_depth` of its stream in flight; else at the
+ * section's end. */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
@@ -63,9 +63,8 @@ static int32_t give_buffers(struct hd_program *p, struct hd_error *err)
     return HD_OK;
 }
 
-/* ---- sinking weight gradients
- * W instructions are nobody's input but the reductions': where a collective comes soon, hold them until
- * something would wait for it, and let them fill that wait. */
+/* ---- sinking weight gradients: only reductions read the results of W instructions: if a collective comes soon, they
+ * are held until something would wait for it, and fill that wait */
 
 #define SINK_WINDOW 32 /* instructions: how near the next collective must be to hold a W for it */
 #define SINK_LIMIT 64  /* instructions held at most: each keeps its inputs alive */
@@ -178,7 +177,7 @@ static void wait_for(struct waits *w, uint32_t n)
     hd__push(&w->out, wait);
 }
 
-/* Waits for everything in flight that this touch must not meet. */
+/* Waits for everything in flight that conflicts with this access. */
 static void wait_for_conflicts(struct waits *w, const struct hd__access *t)
 {
     uint32_t *link = &w->head[t->buffer];
@@ -199,7 +198,7 @@ static void track_pending(struct waits *w, const struct hd__access *t, uint32_t 
     w->head[t->buffer] = w->pending.count - 1;
 }
 
-/* At most `depth` sends of a stream are in flight, with the one that starts now. */
+/* Keeps at most `depth` sends of a stream in flight, with the one that starts now. */
 static void queue_send(struct waits *w, uint32_t n, uint32_t depth)
 {
     uint32_t alike = 0, kept = 0;

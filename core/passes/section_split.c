@@ -1,5 +1,5 @@
-/* A section becomes two, one for the first steps of a run or the first round of a step, and one for the others: what
- * they have in common is written twice, since a temporary belongs to one section. */
+/* Splits a section in two, one for the first steps of a run or the first round of a step, and one for the others.
+ * Instructions of both are duplicated, since a temporary belongs to one section. */
 #include <stdlib.h>
 
 #include "core/passes/strategy_api.h"
@@ -19,7 +19,7 @@ static uint32_t copy_buffer(struct section_copy *w, uint32_t b)
     return w->buffer[b];
 }
 
-/* What has no buffer yet gets a persistent one later where its role says so: parameters, states. */
+/* A tensor without a buffer gets a persistent one later if its role says so: parameters, states. */
 static int is_persistent(const struct hd_program *p, const struct hd__tensor *t)
 {
     if (t->buffer)
@@ -51,7 +51,7 @@ static struct hd__instr copy_instr(struct section_copy *w, const struct hd__inst
     return i;
 }
 
-/* The same once more, with temporaries of its own. */
+/* A copy of the section, with its own temporaries. */
 static struct hd__code_section copy_section(struct hd_program *p, uint32_t section, const char *ending)
 {
     struct hd__code_section twin = p->sections.at[section];
@@ -95,7 +95,7 @@ void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last
     insert_section(p, section, first);
 }
 
-/* verify walks a section that is repeated twice: with the first round apart it is walked once more. */
+/* Splits off the first round. verify walks a repeated section twice, and so one round more after the split. */
 void hd__pass_first_round(struct hd_program *p, uint32_t section)
 {
     struct hd__code_section first;

@@ -20,9 +20,9 @@ struct hd__pass {
     struct hd_error error; /* the first wrong call of this strategy, queries of a const program included */
 };
 
-/* ---- looking */
+/* ---- queries */
 
-/* Ranks that are apart have nothing to do with one another. */
+/* Independent replicas (local_axes) do not count: strategies reduce nothing over them. */
 static uint32_t live_axes(const struct hd_program *p)
 {
     return hd__mesh_live(&p->mesh) & ~p->local_axes;
@@ -79,7 +79,7 @@ static uint32_t n_params(const struct hd_program *p)
     return p->params.count;
 }
 
-/* A bias over heads and head_dim is one vector in its file. */
+/* Dimensions in a checkpoint file: a bias over heads and head_dim is one vector there. */
 uint32_t hd__pass_file_ndim(const struct hd__param *param, const struct hd__tensor *t)
 {
     uint32_t n = 0;
@@ -89,7 +89,7 @@ uint32_t hd__pass_file_ndim(const struct hd__param *param, const struct hd__tens
     return n ? n : t->ndim;
 }
 
-/* Local elements of the first of two dimensions as the file has them. */
+/* Local size of the first of two dimensions as a checkpoint file has them. */
 static int64_t matrix_rows(const struct hd_program *p, const struct hd__param *param, const struct hd__tensor *t)
 {
     const char *axes = param->desc.file_axes;

@@ -1,4 +1,4 @@
-/* What strategies are lent: queries and edits of a lowered program (heddle/experimental/strategy.h). */
+/* core/passes/strategy_api: queries and edits of a lowered program, for strategies (heddle/experimental/strategy.h). */
 #ifndef HD_CORE_PASSES_STRATEGY_API_H
 #define HD_CORE_PASSES_STRATEGY_API_H
 
@@ -7,14 +7,14 @@
 
 extern const struct hd_pass_api hd__pass_api;
 
-/* How the program calls the optimizer, without knowing the plugin: filled by compile/. */
+/* The program's access to the optimizer, without the plugin: filled by compile/. */
 struct hd__optimizer {
     const struct hd_optimizer_ops *ops;
     const void *settings;
 };
 
-/* Between these two a strategy's transform may run: edits are recorded, then applied at once. */
 enum { HD__PASS_LAYOUT, HD__PASS_PARTITION, HD__PASS_TRANSFORM };
+/* A strategy's slot runs between these two: edits are recorded, then applied together. */
 void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer, int32_t phase);
 int32_t hd__pass_end(struct hd_program *p, struct hd_error *err);
 
@@ -30,11 +30,11 @@ int hd__pass_refuse(const struct hd_program *p, const char *format, ...) __attri
 int hd__pass_ok(const struct hd_program *p); /* nothing has failed so far */
 int32_t hd__pass_phase(const struct hd_program *p);
 
-/* For slots elsewhere. Called between begin and end. */
+/* For slots in other files. Called between begin and end. */
 const struct hd__optimizer *hd__pass_optimizer(const struct hd_program *p);
 void hd__pass_append(struct hd_program *p, const char *section, const struct hd_pass_instr *new);
 uint32_t hd__pass_file_ndim(const struct hd__param *param,
-                            const struct hd__tensor *t); /* as other people count a parameter's dimensions */
+                            const struct hd__tensor *t); /* as checkpoint files count a parameter's dimensions */
 
 /* flat_buffers.c: the slots about flat buffers, and vectors that fit them. */
 uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
@@ -53,7 +53,7 @@ hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, i
                           uint32_t life);
 hd_tensor hd__pass_vector_like(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life);
 hd_tensor hd__tensor_new_with_buffer(struct hd_program *p, struct hd__tensor *t,
-                                     uint32_t life); /* a new one of its size, with `t` in it */
+                                     uint32_t life); /* a new buffer of its size, with `t` in it */
 void hd__tensor_set_memory(struct hd_program *p, hd_tensor t, uint32_t memory); /* HD__MEM_... */
 
 /* optimizer_update.c: the slots about the optimizer. */
@@ -78,9 +78,9 @@ void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char 
 /* section_split.c */
 void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last);
 void hd__pass_first_round(struct hd_program *p, uint32_t section);
-int hd__pass_unedited(struct hd_program *p); /* or a fault: only then a section is written twice */
+int hd__pass_unedited(struct hd_program *p); /* or an error: only then may a section be duplicated */
 
-/* offload.c: the twin in the main memory with which `section` computes; the tensor itself where it lies there. */
+/* offload.c: the staged twin with which `section` computes; the tensor itself if it is in the main memory. */
 hd_tensor hd__offload_staged(struct hd_program *p, const char *section, hd_tensor home);
 void hd__offload_copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to);
 uint16_t hd__offload_stream(const struct hd_program *p, hd_tensor from, hd_tensor to);

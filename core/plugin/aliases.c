@@ -1,4 +1,4 @@
-/* Components by what they say of themselves beside their name: aliases, and the mesh axes that a strategy cuts. */
+/* Lookup of components by alias, and of strategies by the mesh axis that they cut. */
 #include "core/plugin/internal.h"
 
 const struct hd_alias *hd__plugin_alias(const struct hd__component *component, const char *name)

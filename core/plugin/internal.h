@@ -1,4 +1,4 @@
-/* core/plugin/registry: inside the room: what the registry holds. */
+/* core/plugin/internal: the registry's struct, and functions of this room. */
 #ifndef HD_CORE_PLUGIN_INTERNAL_H
 #define HD_CORE_PLUGIN_INTERNAL_H
 

@@ -1,4 +1,4 @@
-/* What the core knows of each kind: its table's size and the slots that must be there. */
+/* Kinds of plugins: the size of each kind's table and its mandatory slots. */
 #include "core/plugin/plugin.h"
 
 #define SLOT(type, slot)                   \

@@ -43,7 +43,7 @@ static int32_t open_failed(const char *path, struct hd_error *err)
     return hd_fail(err, HD_E_UNSUPPORTED, "plugin %s cannot be loaded: %s", path, why);
 }
 
-/* No heddle_plugin_v1: perhaps it speaks another major. */
+/* No heddle_plugin_v1: perhaps it was built for another major version of the ABI. */
 static int32_t no_entry(const char *path, void *handle, struct hd_error *err)
 {
     for (int major = 0; major < MAJORS_TO_TRY; major++) {

@@ -1,7 +1,7 @@
-/* A plugin's tables, checked and copied into our own: min(their size, ours), the rest zero.
+/* Checks a plugin's tables and copies them into our own: min(their size, ours), the rest zero.
  *
- * After this no one asks again how old a plugin is: a slot that its headers did not know is NULL, and a
- * mandatory slot is never NULL. Every refusal says which field, theirs, ours, and the fix. */
+ * Code behind this need not know a plugin's version: a slot that its headers did not know is NULL, and a mandatory slot
+ * is never NULL. Every refusal says which field, theirs, ours, and the fix. */
 #include "core/base/option.h"
 #include "core/base/yaml_tree.h"
 #include "core/plugin/plugin.h"
@@ -86,7 +86,7 @@ static int32_t check_descriptor(const struct subject *s, const struct hd_plugin 
 
 /* ---- the component */
 
-/* What the plugin does offer, for the message that it is not what was asked for. */
+/* Refuses a plugin that lacks the component asked for, and names those that it has. */
 static int32_t wrong_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind,
                                struct hd_error *err)
 {
@@ -155,7 +155,7 @@ static int32_t normalise_options(struct hd__arena *arena, const struct subject *
 
 /* ---- aliases */
 
-/* Does the preset set options that there are, to values that they take? */
+/* Does the preset name known options, with valid values? */
 static int32_t check_preset(struct hd__arena *arena, const struct hd_alias *alias, const struct hd__component *c,
                             struct hd_error *why)
 {

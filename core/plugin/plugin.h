@@ -62,11 +62,11 @@ struct hd__component {
 
 /* `host` is what plugins get from probe on; NULL: only log and memory, enough for [load] slots. */
 struct hd__plugins *hd__plugins_create(const struct hd_host *host);
-/* Components die with it, loaded files stay; NULL is fine. */
+/* Frees its components; loaded files stay. NULL is fine. */
 void hd__plugins_destroy(struct hd__plugins *registry);
 
-/* Adds a folder to the end of the search. A plugin lies in it as heddle-KIND-NAME.so or
- * KIND-NAME/heddle-KIND-NAME.so. A folder that does not exist is refused with HD_E_NOTFOUND. */
+/* Appends a folder to the search. Its plugins are heddle-KIND-NAME.so or KIND-NAME/heddle-KIND-NAME.so. A folder that
+ * does not exist is refused with HD_E_NOTFOUND. */
 int32_t hd__plugins_add_folder(struct hd__plugins *registry, const char *folder, struct hd_error *err);
 /* Adds the folders that every command searches after the job's plugins.path: HEDDLE_PLUGIN_PATH
  * (colon-separated), then the build tree or install folder that the running executable belongs to. */
@@ -74,11 +74,11 @@ int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_
 /* Components that are linked into the program: sanitizer builds, fuzzers. */
 int32_t hd__plugin_add_static(struct hd__plugins *registry, hd_plugin_entry entry, struct hd_error *err);
 
-/* Loads what a job names, by its own name or an alias; the second time, the same component. Each way to be unusable
- * has a message of its own. */
+/* Loads a component by name or alias; once: a second call returns the same one. Each reason for which it cannot be used
+ * has its own message. */
 int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char *name,
                         const struct hd__component **component, struct hd_error *err);
-/* NULL where `name` is no alias of the component: its own name is none. */
+/* The alias `name` of the component; NULL if it has none of that name. */
 const struct hd_alias *hd__plugin_alias(const struct hd__component *component, const char *name);
 /* The installed strategy that cuts a mesh axis and none of those in the mask `taken`; *component is NULL where there is
  * none. Two are refused, with both names. */
@@ -112,7 +112,7 @@ struct hd__plugin_slot {
     size_t offset;
 };
 
-/* What normalising needs to know of a kind. */
+/* A kind of plugin, as normalising needs it. */
 struct hd__plugin_kind {
     uint32_t kind;
     const char *struct_name; /* "struct hd_comm_ops" */

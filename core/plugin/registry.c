@@ -1,4 +1,4 @@
-/* The registry: folders, what is loaded, finding what a job names. */
+/* The registry: search folders, loaded components, lookup by name. */
 #include "core/plugin/internal.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static const void *no_extension(const char *name)
     return NULL;
 }
 
-/* For [load] slots; the composition root has the whole table. */
+/* The host for [load] slots; the composition root has the full table. */
 static const struct hd_host load_host = {
     .struct_size = sizeof load_host,
     .abi_minor = HD_ABI_MINOR,
@@ -137,7 +137,7 @@ struct suggestion {
     HD__ARRAY(const char *) names;
 };
 
-/* Of the same kind: what is near is the name, not "optim-" before it. */
+/* Only labels of the same kind, compared without the "optim-" in front. */
 static void note_label(void *user, const char *label, const char *path)
 {
     struct suggestion *s = user;

@@ -1,4 +1,4 @@
-/* Where plugins lie: folders, file names, the list of what was not built. */
+/* Search for plugins: folders, file names, the list of those that were not built. */
 #include "core/plugin/search.h"
 #include "core/plugin/folders.h" /* from meson */
 

@@ -1,4 +1,4 @@
-/* core/plugin/search: where plugins lie. Folders and file names only; nothing is opened. */
+/* core/plugin/search: the search for plugins, by folders and file names only; nothing is opened. */
 #ifndef HD_CORE_PLUGIN_SEARCH_H
 #define HD_CORE_PLUGIN_SEARCH_H
 
@@ -17,8 +17,7 @@ void hd__plugin_folders_free(struct hd__plugin_folders *folders);
  * frees. */
 char *hd__plugin_own_folder(void);
 
-/* The files that offer `label`, at most two of them: two are one too many. Caller frees paths. Returns how
- * many. */
+/* The files that offer `label`: at most two, since two are ambiguous already. Caller frees paths. Returns how many. */
 uint32_t hd__plugin_search(const struct hd__plugin_folders *folders, const char *label, char *paths[2]);
 
 /* Calls visit for each plugin file in the folders, with its label. */

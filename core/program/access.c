@@ -102,7 +102,7 @@ const char *hd__instr_text(const struct hd_program *p, const struct hd__code_sec
         return out;
     }
     wait = i->op == HD_OP_WAIT;
-    for (uint32_t k = n; wait && k-- > 0;) /* what it waits for stands before it */
+    for (uint32_t k = n; wait && k-- > 0;) /* the instruction that it waits for comes before it */
         if (s->code.at[k].id == i->wait) {
             on = &s->code.at[k];
             break;

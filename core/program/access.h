@@ -1,11 +1,11 @@
-/* What an instruction touches: the one view of operands that waits, lifetimes and the proofs share. */
+/* core/program/access: operands as byte ranges, the one view of them that waits, lifetimes and the proofs share. */
 #ifndef HD_CORE_PROGRAM_ACCESS_H
 #define HD_CORE_PROGRAM_ACCESS_H
 
 #include "core/program/program.h"
 
-/* Bytes [lo, hi) of a buffer. A window lies somewhere inside its view, so it counts as all of it; a release
- * as a write of the whole buffer. */
+/* Bytes [lo, hi) of a buffer. A shard view's offset depends on the rank, so it counts as the full tensor; a release as
+ * a write of the whole buffer. */
 struct hd__access {
     hd_tensor tensor;
     uint32_t buffer;
@@ -27,7 +27,7 @@ struct hd__access hd__access_of(const struct hd_program *p, hd_tensor t);
 int hd__reads_outputs(const struct hd__instr *i);
 int hd__reads_output(const struct hd__instr *i, uint32_t out);
 
-/* May the instruction at `at` stand at `to` as well? Before schedule.c: tensors may have no buffer yet. */
+/* May the instruction at `at` move to `to`? Before schedule.c: tensors may have no buffer yet. */
 int hd__can_move(const struct hd_program *p, const hd__code *code, uint32_t at, uint32_t to);
 
 /* By instruction id: its position in its section; UINT32_MAX where there is none. Caller frees. */
@@ -40,7 +40,7 @@ static inline uint32_t hd__wait_target(const struct hd_program *p, const hd__cod
     uint32_t n = wait->wait <= p->next_id ? position[wait->wait] : UINT32_MAX;
     return n < code->count && code->at[n].id == wait->wait ? n : UINT32_MAX;
 }
-/* The touches of instruction n as lifetimes see them: a wait touches what it waits for. */
+/* Accesses of instruction n for lifetimes: a wait has those of the instruction that it waits for. */
 uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
                            struct hd__access out[HD__MAX_ACCESSES]);
 

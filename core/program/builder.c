@@ -1,4 +1,4 @@
-/* What a model calls: declaring dims and parameters, emitting logical instructions. Errors are sticky. */
+/* The builder API of models: declares dims and parameters, emits logical instructions. Errors are sticky. */
 #include <ctype.h>
 
 #include "core/program/ops.h"

@@ -1,4 +1,4 @@
-/* What one step costs a rank; of what runs every N steps, an Nth. */
+/* Costs of one step on one rank; what runs every N steps counts 1/N. */
 #include "core/program/cost.h"
 
 #include "core/program/ops.h"

@@ -4,7 +4,7 @@
 
 #include "core/program/program.h"
 
-/* What one step costs a rank: all sections by their repeat (0: evaluation and the like), or one section. */
+/* Costs of one step on one rank: all sections times their repeat (0: evaluation and the like), or one section. */
 struct hd__cost_totals {
     double flops;
     double sent[1 << HD_AXIS_COUNT]; /* bytes, by mask of axes; sends count as pp */

@@ -1,7 +1,7 @@
 /* The rows. See fusion.h for the columns.
  *
  *     t = einsum(a, b); y = bias(t, w)             y = einsum_bias(a, b, w)
- *     z = einsum_bias(a, b, w); y = gelu(z)        y, z = einsum_gelu(a, b, w); no z where nobody else reads it
+ *     z = einsum_bias(a, b, w); y = gelu(z)        y, z = einsum_gelu(a, b, w); no z if nothing else reads it
  *     t = einsum(a, b); dz = gelu_grad(z, t)       dz = einsum_gelu_grad(a, b, z)
  *     db = bias_dw(dy); dw = einsum(dy, x)         dw, db = einsum_bias_dw(dy, x)
  *     t = add(x0, x1); y = rmsnorm(t, w)           t, y = add_rmsnorm(x0, x1, w)
@@ -9,9 +9,9 @@
  *     g = rmsnorm_dx(x, w, dy); dx = add(r, g)     dx = rmsnorm_dx_add(r, x, w, dy)
  *     g = layernorm_dx(x, w, dy); dx = add(r, g)   dx = layernorm_dx_add(r, x, w, dy)
  *
- * A norm's sum is forward the residual stream, which is read again behind the norm: both are written. Backward it is
- * the stream's gradient, and nobody else reads g. Of 11 passes over a layer's norm and sum 8 are left. The last sum of
- * one block is normed by the next. */
+ * In the forward pass the sum beside a norm is the residual stream, which is read again later: both are written. In the
+ * backward pass it is the stream's gradient, and nothing else reads g. Of 11 passes over memory for a layer's norm and
+ * sum 8 remain. The last sum of a block is fused with the next block's norm. */
 #include "core/program/fusion.h"
 
 #include "core/program/access.h"
@@ -37,7 +37,7 @@ static int fits_bias_dw(const struct hd_program *p, const struct hd__instr *prod
     return db->ndim > 0;
 }
 
-/* The add has two terms that lie like their sum, where no reduction is pending. */
+/* The add has two terms of its output's shape, dtype and placement, with no pending reduction. */
 static int fits_sum(const struct hd_program *p, const struct hd__instr *first, const struct hd__instr *second)
 {
     const struct hd__instr *add = first->op == HD_OP_ADD ? first : second;

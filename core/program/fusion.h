@@ -1,7 +1,6 @@
-/* core/program/fusion: the one table of what the compiler makes of several instructions where the device gains by it.
- * A row says of which two a fused op is made: core/passes/fuse_patterns.c finds them, and value_number.c gives the
- * op their values. Bit k of hd_program.fusions: row k may be made in this program. To add one: a row here, one in
- * ops.c. */
+/* core/program/fusion: the one table of fusions that a device may want. A row names the pair of ops that a fused op
+ * replaces: core/passes/fuse_patterns.c finds the pairs, and value_number.c derives the values of the fused op. Bit k
+ * of hd_program.fusions: row k may be used in this program. To add one: a row here, one in ops.c. */
 #ifndef HD_CORE_PROGRAM_FUSION_H
 #define HD_CORE_PROGRAM_FUSION_H
 
@@ -10,15 +9,15 @@
 /* Sets of rows that are switched together: HD__COMPILE_FUSE, HD__COMPILE_NO_FUSE. */
 enum {
     HD__FUSE_LOSS_HEAD = 1, /* the loss without whole logits */
-    HD__FUSE_EPILOGUES = 2, /* biases, GELUs and their gradients with the products before them */
-    HD__FUSE_NORM_SUMS = 4, /* norms with the sums beside them */
-    HD__FUSE_ADDS_ONCE = 8, /* exact sums add a product where it is made (HD_ATTR_ONCE): an attribute, not an op */
+    HD__FUSE_EPILOGUES = 2, /* biases, GELUs and their gradients as epilogues of matmuls */
+    HD__FUSE_NORM_SUMS = 4, /* norms with the residual sums beside them */
+    HD__FUSE_ADDS_ONCE = 8, /* exact sums: a matmul adds its result once (HD_ATTR_ONCE): an attribute, not an op */
 };
 
 #define HD__FUSION_AS_FIRST 1      /* attributes, block and phase are the first instruction's; else the second's */
 #define HD__FUSION_ACROSS_BLOCKS 2 /* the two may be of different blocks, though not of different chunks */
 #define HD__FUSION_EITHER_INPUT 4  /* the second's two inputs may be exchanged */
-#define HD__FUSION_MAY_DROP 8      /* the last output is left out where nobody reads it */
+#define HD__FUSION_MAY_DROP 8      /* the last output is left out if nothing reads it */
 #define HD__FUSION_SIBLINGS 16     /* the second does not read the first: both read the same input 0 */
 
 /* Operands of a fused op: operand n of the first or of the second instruction. */
@@ -28,8 +27,8 @@ enum {
 #define HD__FUSION_OPERAND(operand) ((operand)&15)
 
 struct hd__fusion {
-    uint16_t op;            /* what is made */
-    uint16_t first, second; /* of these; 0: of no pair, but by a pass of its own */
+    uint16_t op;            /* the fused op */
+    uint16_t first, second; /* the pair that it replaces; 0: no pair, a pass of its own makes it */
     uint8_t set, flags;
     uint8_t link;                           /* the second's input that is output 0 of the first */
     uint8_t in[HD_MAX_IN], out[HD_MAX_OUT]; /* HD__FUSION_FIRST and _SECOND; 0 ends them */

@@ -18,7 +18,7 @@ void *hd__tensor_address(const struct hd_program *p, hd_tensor id, const int32_t
            at * (int64_t)hd_dtype_size(t->dtype);
 }
 
-/* Operands name dims in one byte. Those of flat buffers and of strategies, which are many, are 255, 254, ... in the
+/* Dims have one byte in operands. Those of flat buffers and of strategies, too many for that, are 255, 254, ... in the
  * order in which an instruction has them. */
 enum { OWN_NAME = 192 };
 
@@ -51,7 +51,7 @@ static void operand(const struct hd_program *p, hd_tensor id, const int32_t coor
     }
 }
 
-/* This rank's number along the axes of a local conversion, the outermost axis major. */
+/* This rank's index along the axes of a local conversion, the outermost axis major. */
 static uint32_t shard_index(const struct hd_program *p, uint32_t axes, const int32_t coord[HD_AXIS_COUNT])
 {
     uint32_t part = 0;
@@ -61,8 +61,7 @@ static uint32_t shard_index(const struct hd_program *p, uint32_t axes, const int
     return part;
 }
 
-/* Keys and values that have come around a ring: where they lie at home. The member they started from is `steps`
- * before. */
+/* Global position of keys and values in a ring: that of the member `steps` back, which they come from. */
 static void set_ring_origin(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
                             hd_tensor id, struct hd_operand *o)
 {

@@ -174,7 +174,7 @@ int32_t hd__grad_combine(struct hd__grad *g)
     return HD_OK;
 }
 
-/* n, the number of tokens of each expert, is no function of z that has a derivative (arXiv 2101.03961, section 2.2). */
+/* n, the number of tokens of each expert, is not differentiable in z (arXiv 2101.03961, section 2.2). */
 int32_t hd__grad_router_loss(struct hd__grad *g)
 {
     g->dx[0] = hd__grad_emit(g, 0, HD_OP_ROUTER_LOSS_DZ, g->i->attrs, (hd_tensor[]){in(g, 0), in(g, 1), g->dy[0]}, 3);

@@ -1,5 +1,5 @@
-/* What a gradient rule sees. Rules stand in op_gradients.c; autodiff.c calls them. All on logical tensors: a
- * conversion is the identity on the logical value, so gradients never see placement. */
+/* core/program/op_gradients: the gradient rules of ops (op_gradients.c), which autodiff.c calls. All on logical
+ * tensors: a conversion is the identity on the logical value, so gradients never see placement. */
 #ifndef HD_CORE_PROGRAM_OP_GRADIENTS_H
 #define HD_CORE_PROGRAM_OP_GRADIENTS_H
 

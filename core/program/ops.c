@@ -21,7 +21,8 @@ double hd__window_share(const struct hd_program *p, const struct hd__instr *atte
     return w > 0 && w < s ? w * (2 * s - w + 1) / (s * (s + 1)) : 1;
 }
 
-/* Two products of [s, d] x [d, s] a head, of which the causal half is computed, and of that what a window sees. */
+/* Two matmuls of [s, d] x [d, s] per head, of which the causal half is computed, and of that the share inside the
+ * window. */
 static double flops_attention(const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__tensor *q = hd__tensor_const(p, i->in[0]), *k = hd__tensor_const(p, i->in[1]);
@@ -30,7 +31,7 @@ static double flops_attention(const struct hd_program *p, const struct hd__instr
 
 static double flops_attention_grad(const struct hd_program *p, const struct hd__instr *i)
 {
-    return 2.5 * flops_attention(p, i); /* five products instead of two */
+    return 2.5 * flops_attention(p, i); /* five matmuls instead of two */
 }
 
 /* The logits and, in training, the gradients of both their factors. */
@@ -39,7 +40,7 @@ static double flops_xent_head(const struct hd_program *p, const struct hd__instr
     return i->n_out * flops_einsum(p, i);
 }
 
-/* Of all slots, the share that holds tokens. The output (or dw) of [b e # n] (or [e n m]) says n. */
+/* FLOPs of the slots that hold tokens. The output (or dw) of [b e # n] (or [e n m]) says n. */
 static double flops_grouped(const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__tensor *x = hd__tensor_const(p, i->in[0]),
@@ -144,7 +145,7 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_GROUPED_DW] = {"grouped_dw", .partial = {"*"}, .linear = HD__LINEAR_FIRST, .dtypes = "a",
                           .flops = flops_grouped, .n_in = 3,
                           .n_out = 1, .flags = ACC},
-    /* e stays whole: what is sharded over experts comes back by all_to_all, and not by a sum of what each has. */
+    /* e may not be sharded: outputs of experts come back by all_to_all, not as a partial sum */
     [HD_OP_COMBINE] = {"combine", .unsharded = "ec", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a",
                        .gradient = hd__grad_combine, .n_in = 3, .n_out = 1},
     [HD_OP_COMBINE_DZ] = {"combine_dz", .unsharded = "c", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a",

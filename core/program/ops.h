@@ -1,5 +1,5 @@
-/* The one table of ops: what placement, autodiff, cost, printing and documentation know of an op stands in its row.
- * To add an op: a number in heddle/ops.h, a row here, a gradient, a reference kernel, a kernel per device. */
+/* core/program/ops: the one table of ops. Placement, autodiff, cost, printing and documentation read an op's row. To
+ * add an op: a number in heddle/ops.h, a row here, a gradient, a reference kernel, a kernel per device. */
 #ifndef HD_CORE_PROGRAM_OPS_H
 #define HD_CORE_PROGRAM_OPS_H
 
@@ -21,7 +21,7 @@ enum {
 #define HD__OP_IN_PLACE 2    /* output 0 may be the memory of input 0 */
 #define HD__OP_NEW_DIMS 4    /* outputs may have dims that no input has */
 #define HD__OP_TOKENWISE \
-    8 /* input 0 is laid out as the token ids are first: what follows is larger, and would be moved instead */
+    8 /* input 0 is first converted to the layout of the token ids: its consumers are larger than it */
 
 #define HD__OP_COMMUTES 16 /* of two terms, inputs 0 and 1, which may be exchanged to the last bit */
 
@@ -42,18 +42,18 @@ struct hd__op {
 
 /* The row of an op; name is NULL where there is none. */
 const struct hd__op *hd__op(uint16_t op);
-/* Does HD_ATTR_ACCUMULATE mean this output? */
+/* Does HD_ATTR_ACCUMULATE apply to this output? */
 static inline int hd__op_adds(uint16_t op, uint32_t out)
 {
     return !hd__op(op)->adds || hd__op(op)->adds >> out & 1;
 }
 
-/* Of the pairs of positions that causal attention looks at, the share within its window. */
+/* The share of causal attention's pairs of positions that lie within its window. */
 double hd__window_share(const struct hd_program *p, const struct hd__instr *attention);
 /* FLOPs of one instruction on one rank, and bytes that it reads and writes. */
 double hd__instr_flops(const struct hd_program *p, const struct hd__instr *i);
 double hd__instr_bytes(const struct hd_program *p, const struct hd__instr *i);
-/* Bytes that one rank sends for a collective (ring volume of PROGRAM.md's table). */
+/* Bytes that one rank sends for a collective, by the ring algorithm. */
 double hd__instr_traffic(const struct hd_program *p, const struct hd__instr *i);
 
 #endif

@@ -242,7 +242,7 @@ int64_t hd__steady_step(const struct hd_program *p)
     return step;
 }
 
-/* Of each role; a strategy's states have the last row. */
+/* The kinds of each role; a strategy's states have the last row. */
 static const uint8_t flat_kinds[HD__FLAT_STRATEGY + 1] = {
     [HD__FLAT_MASTER] = HD__FLAT_IS_PARAM | HD__FLAT_IS_SAVED,
     [HD__FLAT_COMPUTE_COPY] = HD__FLAT_IS_PARAM,

@@ -7,18 +7,18 @@
  *   place.c     places every instruction on the mesh, in order, and inserts conversions (convert.c)
  *               -> the template: one micro-batch, placed
  *   pipeline.c  strategies cut the template into chunks and list each stage's actions
- *   recompute.c what the backward pass reads is made again instead of kept, on the template
+ *   recompute.c activation checkpointing, on the template
  *   ring_attention.c attention whose sequence is sharded becomes a ring of tiles
- *   local_replicas.c ranks whose parameters differ for some steps, and the sections that make them equal again
- *   deterministic.c sums in an order that no mesh changes, where the job asks for it: around lower.c and strategy_api.c
+ *   local_replicas.c local SGD: replicas whose parameters differ between sync sections
+ *   deterministic.c `deterministic: exact`: sums in an order that no mesh changes; around lower.c and strategy_api.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
  *   loss_scale.c with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
  *   section_split.c a section that differs in the first steps becomes two
  *   strategy_api.c strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
- *   fuse.c      peepholes: gradients accumulate where they are made; fuse_loss_head.c: the loss without whole logits
+ *   fuse.c      peepholes: ops accumulate into gradients themselves; fuse_loss_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
- *   memory_plan.c lifetimes -> offsets in one arena (interval_alloc.c); inplace.c: outputs in the memory of inputs
- *   that die
+ *   memory_plan.c lifetimes -> offsets in one arena (interval_alloc.c)
+ *   inplace.c   outputs reuse the memory of inputs that die
  *   verify.c    rules within a rank: values, placements, reductions, replicas, memory; analysis/sim: all ranks at once,
  *               as proof, emulator and simulator
  *   lower_instr.c one instruction of one rank -> struct hd_instr_desc with addresses
@@ -42,10 +42,10 @@ struct hd__mesh {
 struct hd__mesh hd__mesh_make(const int32_t size[HD_AXIS_COUNT]);
 void hd__mesh_coord(const struct hd__mesh *mesh, int32_t rank, int32_t coord[HD_AXIS_COUNT]);
 int32_t hd__mesh_rank(const struct hd__mesh *mesh, const int32_t coord[HD_AXIS_COUNT]);
-/* Axes larger than 1 that placement cares about: all but pp (a stage holds other tensors, not other pieces). */
+/* Axes larger than 1 that placement uses: all but pp (a stage holds other tensors, not other shards). */
 uint32_t hd__mesh_live(const struct hd__mesh *mesh);
-/* Ranks that `rank` meets along the axes of the mask, major axis first. `members`: a mask of coordinates on a
- * single axis (tied embeddings: first and last stage), 0 for all. Writes the ranks in order; returns how many. */
+/* The group of `rank` along the axes of the mask, major axis first. `members`: a mask of coordinates on a single axis
+ * (tied embeddings: first and last stage), 0 for all. Writes the ranks in order; returns how many. */
 int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint32_t members, int32_t *ranks);
 int64_t hd__mesh_ways(const struct hd__mesh *mesh, uint32_t axes); /* product of sizes */
 void hd__axes_text(uint32_t axes, char out[64]);                   /* "dp_shard.tp" */
@@ -62,7 +62,7 @@ struct hd__placement {
     uint16_t reserved;
 };
 
-/* The axes that cut a dim, 4 bits each (axis + 1), outermost first: one more inside; all of them as a mask. */
+/* The axes that shard a dim, 4 bits each (axis + 1), outermost first: one more inside; all of them as a mask. */
 static inline uint32_t hd__shard_push(uint32_t shard, int32_t axis)
 {
     uint32_t at = 0;
@@ -100,10 +100,10 @@ enum {
     HD__LIFE_TEMP = 0,
     HD__LIFE_PERSISTENT,
     HD__LIFE_STEP
-}; /* STEP: from its first touch in a step until that ends */
+}; /* STEP: from its first access in a step until that ends */
 
-/* Memories. Compute and collectives use the first; the others hold what is persistent and are reached by copies
- * only, on streams of their own. Each has an arena. */
+/* Memories. Compute and collectives use the first; the others hold persistent tensors and are reached by copies only,
+ * on streams of their own. Each has an arena. */
 enum { HD__MEM_MAIN = 0, HD__MEM_HOST, HD__MEM_FILE, HD__MEM_COUNT };
 
 struct hd__buffer {
@@ -114,7 +114,7 @@ struct hd__buffer {
     uint8_t memory; /* HD__MEM_... */
     uint16_t block;
     uint32_t section; /* TEMP: the section that uses it; STEP: the first of a step that does */
-    uint32_t paged;   /* begins and ends at a page: what is copied from and to a file */
+    uint32_t paged;   /* page-aligned: for direct copies from and to a file */
     uint32_t reserved;
 };
 
@@ -122,18 +122,18 @@ struct hd__tensor {
     const char *name;
     uint8_t ndim, dtype, role, mark;
     uint16_t block;
-    uint8_t shard_view;  /* a shard that lives inside the whole: its address is start(rank) elements into the view */
-    uint8_t global_copy; /* the same on ranks that are apart, and so changed only where they come together */
+    uint8_t shard_view;        /* a shard inside the full tensor: its address is start(rank) elements into the view */
+    uint8_t global_copy;       /* identical on all local-SGD replicas; written only in their sync section */
     uint16_t dim[HD_MAX_DIMS]; /* ids into hd_program.dims */
     struct hd__placement placement;
     hd_tensor origin;  /* the logical tensor that this is a placement of; itself for logical tensors */
     hd_tensor grad_of; /* the logical tensor whose gradient this is; 0 */
     uint32_t buffer;   /* 0: none yet */
     uint32_t param;    /* PARAM: index + 1 into hd_program.params */
-    uint32_t n_terms;  /* as many instructions add up to it: fuse.c; 0: one makes all of it */
+    uint32_t n_terms;  /* number of instructions that add up to it: fuse.c; 0: one makes all of it */
     uint32_t reserved;
     int64_t offset;        /* elements into the buffer */
-    uint64_t value_number; /* what the model makes it: value_numbers.c; 0: nothing was said */
+    uint64_t value_number; /* in the lowered program: value_number.c; 0: none */
 };
 
 /* ---- instructions */
@@ -172,7 +172,7 @@ struct hd__instr {
     uint16_t from, to; /* conversions: dim ids, 0 if none */
     int16_t chunk, micro;
     int16_t peer; /* send, recv: pp coordinate */
-    uint16_t tag; /* send, recv; ring attention: how many members on its keys and values have come */
+    uint16_t tag; /* send, recv; ring attention: ring offset of its keys and values */
     uint8_t phase, flags, redop, reserved;
 };
 
@@ -193,13 +193,13 @@ enum {
 };
 
 struct hd__code_section {
-    const char *name; /* what is printed, and strategies and --section say: begin, micro, micro_last, update, ... */
+    const char *name; /* as printed, and named by strategies and --section: begin, micro, micro_last, update, ... */
     hd__code code;
     uint8_t kind;                     /* HD__SECTION_... */
     int32_t repeat;                   /* 0: not part of a step, run only when asked for */
     uint32_t every;                   /* 0: every step; N: every N steps */
-    uint32_t sync_axes;               /* axes: ranks that were apart along them have the same parameters after it */
-    uint64_t loss_value, sends_value; /* what it adds to the loss, and sends to other stages: value_numbers.c */
+    uint32_t sync_axes;               /* axes: local-SGD replicas along them have equal parameters after it */
+    uint64_t loss_value, sends_value; /* value numbers of its part of the loss, and of its sends */
     int64_t after, last;              /* steps after `after`, and up to `last`; 0: from the first, to the end */
 };
 
@@ -209,22 +209,22 @@ struct hd__param {
     hd_tensor tensor;
     uint32_t unreduced_axes;   /* axes on which its gradient accumulator is P: each must be summed over exactly once */
     uint32_t stages;           /* mask of pp coordinates that use it */
-    uint32_t parts;            /* deterministic.c: 2: contributions of its two blocks are summed apart; 0: together */
-    uint64_t gradient_value;   /* what it is in a step as verify.c walks it: value_numbers.c */
+    uint32_t parts;            /* deterministic.c: 2: contributions of its two blocks have separate sums; 0: one sum */
+    uint64_t gradient_value;   /* value number of its gradient in a step as verify.c walks it */
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 
 /* The tensors of a flat, by role. A new role is a row here and one in flat_kinds (program.c); code that needs all of a
  * kind asks hd__flat_next. */
 enum {
-    HD__FLAT_MASTER = 0,                /* the weights that the optimizer updates (full, shard, or a window of full) */
-    HD__FLAT_COMPUTE_COPY,              /* a low-precision copy of the master that update writes */
-    HD__FLAT_OPTIM,                     /* and the next three: states of the optimizer */
+    HD__FLAT_MASTER = 0,   /* the weights that the optimizer updates (full, shard, or a shard view of full) */
+    HD__FLAT_COMPUTE_COPY, /* a low-precision copy of the master that update writes */
+    HD__FLAT_OPTIM,        /* and the next three: states of the optimizer */
     HD__FLAT_FULL = HD__FLAT_OPTIM + 4, /* P: the weights that compute reads */
     HD__FLAT_GRAD,                      /* G: the sum that compute accumulates into */
     HD__FLAT_SHARD,                     /* the gradient that the optimizer reads */
-    HD__FLAT_GLOBAL_COPY, /* with local replicas: the weights that they have in common, a checkpoint's model */
-    HD__FLAT_STRATEGY,    /* and all behind it: states that strategies register, in the order of strategy_states */
+    HD__FLAT_GLOBAL_COPY,               /* local SGD: the weights of the last sync, and a checkpoint's model */
+    HD__FLAT_STRATEGY, /* and all behind it: states that strategies register, in the order of strategy_states */
     HD__FLAT_ROLES = HD__FLAT_STRATEGY + 16
 };
 
@@ -242,7 +242,7 @@ enum {
 struct hd__flat {
     const char *name;
     uint16_t block, dim; /* dim: extent = count */
-    uint32_t axes;       /* the shards lie along these */
+    uint32_t axes;       /* mesh axes that shard it */
     uint32_t members;    /* pp coordinates that share it; 0: only this stage */
     uint32_t n_params;
     uint32_t *params;                 /* indexes into hd_program.params */
@@ -254,11 +254,11 @@ struct hd__flat {
     uint32_t state_memory;            /* HD__MEM_... of the states */
 };
 
-/* A tensor of another memory and its place in the main one, where compute uses it for a while. */
+/* An offloaded tensor, and its staged copy in the main memory, which compute uses. */
 struct hd__offloaded {
     hd_tensor home, main_copy;
     const char *section;
-    uint32_t slot, role; /* HD__FLAT_...: tensors of one slot are told apart by it */
+    uint32_t slot, role; /* HD__FLAT_...: tells tensors of one slot apart */
 };
 
 struct hd__dim {
@@ -275,7 +275,7 @@ struct hd__precision {
     uint8_t reserved[2];
 };
 
-/* What a strategy's partition said: pipeline.c. */
+/* A stage's actions, from a strategy's partition: pipeline.c. */
 struct hd__actions {
     const struct hd_action *at; /* heddle/experimental/strategy.h */
     uint32_t n;
@@ -315,7 +315,7 @@ struct hd_program {
     HD__ARRAY(hd_tensor) auxiliary;      /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
-    hd_tensor norm_digits;            /* deterministic.c: what norm2 is made of, HD_SUM_DIGITS numbers; 0: nothing */
+    hd_tensor norm_digits;            /* deterministic.c: HD_SUM_DIGITS numbers, whose sum is norm2; 0: none */
     hd_tensor loss_sum, norm2, hyper; /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
     HD__ARRAY(hd_tensor) zero_init;   /* strategies' own persistent tensors, which begin as zeros */
     /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
@@ -325,20 +325,20 @@ struct hd_program {
     uint32_t param_shard[128];   /* letter -> axes (as hd__placement.shard) for parameters */
     uint32_t mark_shard[3][128]; /* [HD__MARK_...][letter] */
 
-    /* axes along which parameters may differ from step to step: gradients are not summed over them */
+    /* axes of local SGD: parameters may differ along them between steps, and gradients are not summed over them */
     uint32_t local_axes;
     /* names of states over flats: the n-th has the role HD__FLAT_STRATEGY + n */
     HD__ARRAY(const char *) strategy_states;
     HD__ARRAY(struct hd__offloaded) offloaded; /* offload.c */
     const char *file_folder;                   /* where the arena HD__MEM_FILE is made; NULL: none asked for */
-    uint32_t ring_axes; /* axes along which attention goes around a ring instead of moving heads */
+    uint32_t ring_axes;                        /* axes of ring attention; the others move heads by all_to_all */
 
     uint32_t
-        /* staleness.c: between steps what the model reads may be older than the master weights: `restore` runs
-         * before an evaluation */
+        /* staleness.c: the full weights may be older than the master weights between steps: `restore` runs before an
+         * evaluation */
         gather_deferred;
-    uint32_t exact;   /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
-    uint32_t fusions; /* fusion.h: what may be made of several instructions, a bit a row */
+    uint32_t exact;   /* deterministic.c runs: micro-batch m of a rank is the m-th of its own run of the batch */
+    uint32_t fusions; /* fusion.h: fusions that may be made, one bit a row */
 
     /* schedule.c */
     uint32_t send_depth;        /* sends of one stream in flight at once; 0 means 1 */
@@ -347,8 +347,8 @@ struct hd_program {
     /* memory_plan.c */
     int64_t arena_bytes, persistent_bytes, temp_bytes, temp_bound; /* of the main memory */
     int64_t bytes[HD__MEM_COUNT]; /* of each memory's arena; [HD__MEM_MAIN] is arena_bytes */
-    /* Where each arena begins, counted from the first. memory_plan.c lays them one behind another in the address
-     * space; who maps them elsewhere says so here. */
+    /* Start of each arena relative to the first. memory_plan.c lays them one behind another in the address space; a
+     * caller that maps them elsewhere writes its own addresses here. */
     int64_t arena_base[HD__MEM_COUNT];
 
     /* building */
@@ -359,12 +359,12 @@ struct hd_program {
     struct hd_error error;
 };
 
-/* Of a pipeline stage; caller frees, and with it all that is in its arena. */
+/* A program of a pipeline stage; caller frees it, and with it all that is in its arena. */
 struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
 void hd__program_free(struct hd_program *p);
-/* A number that stands for all that it computes and communicates: program_hash.c. */
+/* A hash of all that it computes and communicates: program_hash.c. */
 uint64_t hd__program_hash(const struct hd_program *p);
-/* Records the first fault; always returns 0, so that builders can `return hd__program_fail(...)`. */
+/* Records the first error; always returns 0, so that builders can `return hd__program_fail(...)`. */
 uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* The same with HD_E_INVALID: what plug-ins call. */
@@ -397,7 +397,7 @@ uint16_t hd__placement_on(const struct hd__tensor *t, int32_t axis);
 int64_t hd__local_extent(const struct hd_program *p, const struct hd__tensor *t, int32_t i); /* local extent of dim i */
 int64_t hd__numel(const struct hd_program *p, const struct hd__tensor *t);                   /* local elements */
 int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t);
-/* Parts in which ring attention deals out the sequence in zig-zag; 0 where it lies in its own order. */
+/* Chunks of the sequence in ring attention's zig-zag order; 0: the sequence is in its own order. */
 int64_t hd__zigzag_parts(const struct hd_program *p);
 /* The position in the sequence of element `index` of dim s. */
 int64_t hd__sequence_position(const struct hd_program *p, int64_t index);
@@ -412,8 +412,8 @@ static inline int hd__is_async(const struct hd__instr *i)
 {
     return i->stream != HD__STREAM_COMPUTE;
 }
-/* Of a send or receive: 0 with the forward pass, 1 with the backward pass. The same on both sides, as its stream is
- * not. */
+/* The direction of a send or receive: 0 with the forward pass, 1 with the backward pass; the same on both sides, which
+ * its stream is not. */
 static inline uint32_t hd__stream_way(const struct hd__instr *i)
 {
     return i->stream & 1;
@@ -425,11 +425,11 @@ static inline int hd__is_collective(uint16_t op)
 /* The section of a kind (not OTHER), and of a name; NULL if there is none. */
 struct hd__code_section *hd__program_section_of(struct hd_program *p, uint8_t kind);
 struct hd__code_section *hd__program_section(struct hd_program *p, const char *name);
-/* Appends one of a kind, which gives it its name, and is what a name of the core's stands for; OTHER for other
- * names. */
+/* Appends a section of a kind, which gives its name; and the kind of a name: OTHER for names that are not the
+ * core's. */
 struct hd__code_section *hd__section_new(struct hd_program *p, uint8_t kind, int32_t repeat);
 uint8_t hd__section_kind(const char *name);
-/* Is it the same one, perhaps in another stage's program? */
+/* Is it the same section, perhaps in another stage's program? */
 static inline int hd__same_section(const struct hd__code_section *a, const struct hd__code_section *b)
 {
     return a->kind == b->kind && (a->kind != HD__SECTION_OTHER || !strcmp(a->name, b->name));
@@ -440,8 +440,8 @@ static inline int hd__section_due(const struct hd__code_section *s, int64_t step
     return s->repeat > 0 && (!s->every || step % s->every == 0) && step > s->after && (!s->last || step <= s->last);
 }
 
-/* How often it is run in a step that all later ones are like, an Nth for what runs every N steps, 0 for what is then
- * over; of a section that is asked for by name: in a step that has it, 0 for others. */
+/* Runs per step in the steady state: 1/N for what runs every N steps, 0 for what is over by then. With a name: runs of
+ * that section in a step that has it, 0 of others. */
 static inline double hd__section_runs_per_step(const struct hd__code_section *s, const char *section)
 {
     if (section)
@@ -454,10 +454,10 @@ static inline int hd__sections_share_step(const struct hd__code_section *a, cons
 {
     return !(a->last && b->after >= a->last) && !(b->last && a->after >= b->last);
 }
-/* The first step of those that all later ones are like. */
+/* The first step of the steady state: all later ones are like it. */
 int64_t hd__steady_step(const struct hd_program *p);
 
-/* ---- what all passes stand on */
+/* ---- shared by all passes */
 
 extern const struct hd_builder_api hd__builder_api; /* builder.c */
 hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
@@ -470,12 +470,12 @@ static inline uint8_t hd__memory_of(const struct hd_program *p, hd_tensor t)
 {
     return p->buffers.at[hd__tensor_const(p, t)->buffer].memory;
 }
-/* The axes along which ranks hold values of their own in a flat tensor. */
+/* Axes along which a flat tensor's values differ between replicas. */
 static inline uint32_t hd__local_axes_of(const struct hd_program *p, hd_tensor t)
 {
     return hd__tensor_const(p, t)->global_copy ? 0 : p->local_axes;
 }
-/* A tensor of a flat. Begins as {0}. */
+/* A tensor of a flat; an iterator, init by {0}. */
 struct hd__flat_tensor {
     uint32_t next; /* hd__flat_next's own */
     uint32_t flat; /* index */

@@ -1,12 +1,12 @@
-/* What every number of a program means. A value stands for an expression: of an op, a hash of it, of its attributes
- * and of the values of what it reads; of a parameter, an input or what another stage sends, a number of its own.
- * What only moves, cuts or joins numbers keeps the value, and a sum has the sum of the values, so that neither the
- * order nor the place of adding matters, but every term does, once. Fused ops have the value of the chain that they
- * stand for.
+/* Value numbering, as in a compiler's GVN: a value number is a hash of the expression that computes a tensor. That of
+ * an op's output hashes the op, its attributes and the numbers of its inputs; a parameter, an input, or a message from
+ * another stage has a number of its own. Ops that only move, slice or concatenate keep the number. A sum has the sum of
+ * its terms' numbers: the order and place of addition do not matter, but every term counts once. A fused op has the
+ * number of the chain that it replaces.
  *
- * The program says as it was lowered what its tensors mean, before anything is fused, ordered, moved or sent; verify
- * values again what came of it. So a pass that reads the wrong tensor, gathers other parameters, or loses a term is
- * found where it does. Sharding is not seen here: placement.c has what a rank's piece is. */
+ * The lowered program is numbered before anything is fused, reordered, moved or sent; verify numbers the final program
+ * and compares. So a pass that reads the wrong tensor, gathers other parameters, or loses a term is found at the
+ * instruction that does it. Sharding is not seen here: placement.c checks which shard a rank has. */
 #include "core/program/value_number.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "core/program/fusion.h"
 #include "core/program/ops.h"
 
-/* ---- values */
+/* ---- expressions */
 
 enum { OF_PARAM = HD_OP_LIMIT, OF_FLAT, OF_ATTRS }; /* behind all ops */
 
@@ -51,8 +51,7 @@ static uint64_t op_value(uint16_t op, uint32_t k, const struct hd_attrs *attrs, 
 #define VALUE(op, k, attrs, ...) \
     op_value(op, k, attrs, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), (uint64_t[]){__VA_ARGS__})
 
-/* See fuse_loss_head.c. What multiplies the gradient of the loss is no part of its meaning: loss_scale.c puts it
- * there later. */
+/* See fuse_loss_head.c. The factor of the loss's gradient is left out: loss_scale.c adds it later. */
 static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
     uint64_t x = in[0], w = in[1], labels = in[2];
@@ -66,7 +65,7 @@ static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uin
 
 static uint64_t output_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in);
 
-/* Of the two instructions that a fused op stands for, the one that makes its output k. */
+/* The value of output k: that of the instruction of the pair that makes it. */
 static uint64_t fused_value(const struct hd_program *p, const struct hd__fusion *row, const struct hd__instr *i,
                             uint32_t k, const uint64_t *in)
 {
@@ -84,7 +83,7 @@ static uint64_t fused_value(const struct hd_program *p, const struct hd__fusion 
     return HD__FUSION_PART(row->out[k]) ? output_value(p, &part[1], 0, read[1]) : made;
 }
 
-/* What instruction i makes of these inputs, or adds, in output k. */
+/* The value of output k of instruction i on these inputs; of an accumulation, that of the term added. */
 static uint64_t output_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
     const struct hd__fusion *fused = hd__fusion_of(i->op);
@@ -121,7 +120,7 @@ static uint64_t output_value(const struct hd_program *p, const struct hd__instr 
     }
 }
 
-/* Is input n a parameter? What is added up is gradients. */
+/* Is input n a parameter? Accumulators of parameters hold gradients. */
 int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struct hd__instr *i, uint32_t n)
 {
     const struct hd__tensor *t = hd__tensor_const(m->p, i->in[n]);
@@ -134,7 +133,7 @@ static uint64_t read_value(const struct hd__value_numbers *m, const struct hd__i
                                                   : m->value[i->in[n]];
 }
 
-/* Values the outputs; gains: what each of them becomes, or gets added. */
+/* Numbers the outputs; contribution: the number that each gets, or that is added to it. */
 void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__instr *i, uint64_t contribution[HD_MAX_OUT])
 {
     int update = hd__op(i->op)->class == HD__CLASS_UPDATE;
@@ -156,7 +155,7 @@ void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__inst
         m->sends_value += mix(i->tag, in[0]);
 }
 
-/* ---- what there is before anything is walked */
+/* ---- initial values */
 
 static void pin_value(struct hd__value_numbers *m, hd_tensor t, uint64_t value)
 {
@@ -174,7 +173,7 @@ struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p)
     m->buffer_offset = hd__alloc(p->buffers.count * sizeof *m->buffer_offset);
     m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
     m->shard_of = hd__flats_by_shard(p);
-    /* The full weights come behind the master, which may lie inside. */
+    /* The full weights come after the master weights, which may be inside them. */
     for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_OPTIM_STATE, &t);)
         pin_value(m, t.tensor,
                   hd__value_number_of_flat(t.flat, t.kinds & HD__FLAT_IS_PARAM ? 0 : 1 + t.role - HD__FLAT_OPTIM));
@@ -197,9 +196,9 @@ void hd__value_numbers_destroy(struct hd__value_numbers *m)
     free(m);
 }
 
-/* ---- what was lowered */
+/* ---- the lowered program */
 
-/* What the gradients gain when a section is walked so often; what the loss gains, and is sent, in one walk. */
+/* Records a section's contributions: to gradients in `walks` rounds of it; to the loss, and in messages, in one. */
 static void annotate(struct hd__value_numbers *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
 {
     uint64_t contribution[HD_MAX_OUT];

@@ -1,4 +1,4 @@
-/* core/program/value_number: what every number of a program means, as a value: a walk of the program in order. See
+/* core/program/value_number: a value number for every tensor, by one walk of the program in order. See
  * value_number.c. */
 #ifndef HD_CORE_PROGRAM_VALUE_NUMBER_H
 #define HD_CORE_PROGRAM_VALUE_NUMBER_H
@@ -7,27 +7,27 @@
 
 struct hd__value_numbers {
     const struct hd_program *p;
-    uint64_t *value;  /* by tensor */
-    uint64_t *pinned; /* by tensor: of weights and states of flats, whose value no update changes; 0: none of them */
-    uint64_t *buffer_value; /* by buffer: the value of what was written there last */
+    uint64_t *value;        /* by tensor */
+    uint64_t *pinned;       /* by tensor: of weights and states of flats, which updates do not renumber; 0: of others */
+    uint64_t *buffer_value; /* by buffer: the value written there last */
     int64_t *buffer_offset; /* by buffer: at which element of it that begins */
     uint32_t *flat_of;      /* by parameter: index + 1 */
     uint32_t *shard_of;     /* by tensor: hd__flats_by_shard */
-    uint64_t sends_value;   /* of this section: values of messages add up */
+    uint64_t sends_value;   /* of this section: the sum over its messages */
 };
 
-/* Before anything is walked: weights and states of flats have values. Caller destroys. */
+/* Initial values: weights and states of flats have theirs. Caller destroys. */
 struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p);
 void hd__value_numbers_destroy(struct hd__value_numbers *m);
-/* Walks one instruction: values its outputs. gains: what each of them becomes, or gets added. */
+/* Walks one instruction: numbers its outputs. contribution: the number that each gets, or that is added to it. */
 void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__instr *i,
                               uint64_t contribution[HD_MAX_OUT]);
 /* Is input n a parameter? */
 int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struct hd__instr *i, uint32_t n);
-/* Of flat `flat`: part 0: its weights, in whatever precision; 1 and up: its states. */
+/* The number of flat `flat`: part 0: its weights, in whatever precision; 1 and up: its states. */
 uint64_t hd__value_number_of_flat(uint32_t flat, uint32_t part);
 
-/* Writes into the program what is meant, of what was lowered; and of one section that is walked once more. */
+/* Writes the numbers of the lowered program into it; and those of one section that is walked once more. */
 void hd__value_numbers_annotate(struct hd_program *p);
 void hd__value_numbers_annotate_section(struct hd_program *p, struct hd__code_section *s);
 
@@ -41,7 +41,8 @@ static inline uint32_t *hd__flats_by_shard(const struct hd_program *p)
     return flat;
 }
 
-/* How often verify walks a section in a step: what one round leaves behind meets the next. */
+/* Rounds of a section that verify walks in a step: two if it repeats, so that a round starts from what one left
+ * behind. */
 static inline int32_t hd__section_walks(const struct hd__code_section *s)
 {
     return s->repeat > 1 ? 2 : 1;

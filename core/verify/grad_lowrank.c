@@ -3,7 +3,7 @@
  * the summed M^T P is the matrix again. */
 #include "core/verify/grad_reduce_internal.h"
 
-/* What it still owes to the ranks with which it travels: stages that share a parameter are summed in the update. */
+/* Unreduced axes without pp: stages that share a parameter are summed in the update. */
 static uint32_t unreduced_here(const struct hd__verify_interval *x)
 {
     return x->unreduced_axes & ~HD_AXIS_BIT(HD_AXIS_PP);
@@ -60,7 +60,8 @@ void hd__verify_lowrank_multiply(struct hd__verify_grads *o, struct hd__verify_d
     hd__verify_interval_set(hd__verify_intervals_of(o, i->out[0], 1), x);
 }
 
-/* What joins the error of the steps before owes what it owed. */
+/* Adds a gradient to the error feedback of earlier steps, or the other way round: both must be unreduced over the same
+ * axes. */
 static void add_feedback(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor from, hd_tensor to)
 {
     struct hd__verify_range r = hd__verify_range_of(o->p, from), at = hd__verify_range_of(o->p, to);
@@ -75,7 +76,7 @@ static void add_feedback(struct hd__verify_grads *o, struct hd__verify_diags *f,
     }
 }
 
-/* What is taken away again is what travelled, of all members; the rest is an error, and no gradient. */
+/* Subtracts the low-rank part that was reduced over all members: the rest is error feedback, and no gradient. */
 static void subtract_sent(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor from, hd_tensor to)
 {
     struct hd__verify_range r = hd__verify_range_of(o->p, from);
@@ -97,7 +98,7 @@ void hd__verify_lowrank_blend(struct hd__verify_grads *o, struct hd__verify_diag
             (i->attrs->table[k] < 0 ? subtract_sent : add_feedback)(o, f, i->in[k], i->out[0]);
 }
 
-/* What a strategy keeps from step to step is no gradient any more when the step is over. */
+/* State that a strategy keeps across steps holds no gradient when the step is over. */
 void hd__verify_lowrank_check_state(struct hd__verify_grads *o, struct hd__verify_diags *f)
 {
     for (uint32_t n = 0; n < o->p->zero_init.count; n++) {

@@ -7,7 +7,7 @@
 #include "core/base/dtype.h"
 #include "core/verify/grad_reduce_internal.h"
 
-/* Where ranks are apart each keeps its own. */
+/* Independent replicas keep their own gradients: nothing is pending over local_axes. */
 static uint32_t initial_unreduced(const struct hd_program *p, const struct hd__param *param)
 {
     int tied = __builtin_popcount(param->stages) > 1;
@@ -47,7 +47,7 @@ static uint32_t axes_summed(const struct hd__instr *i, const struct hd__verify_i
     return i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER ? i->axes : 0;
 }
 
-/* What a reduction leaves of what x owes. */
+/* Axes over which x is still unreduced after this instruction. */
 static uint32_t axes_left(struct hd__verify_grads *o, struct hd__verify_diags *f, const struct hd__instr *i,
                           const struct hd__verify_interval *x)
 {
@@ -98,7 +98,7 @@ static void move_intervals(struct hd__verify_grads *o, struct hd__verify_diags *
     hd__free_array(&taken);
 }
 
-/* What is wrong with the piece that the optimizer finds where a parameter's gradient should be; NULL is no piece. */
+/* Reports the defect of the interval that the optimizer reads as a parameter's gradient; NULL: there is no interval. */
 static void report_gradient(const struct hd__verify_grads *o, struct hd__verify_diags *f, const struct hd__param *param,
                             const struct hd__verify_interval *x)
 {

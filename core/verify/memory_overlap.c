@@ -62,7 +62,7 @@ static void begin_life(alive_set *s, struct hd__verify_diags *f, uint32_t buffer
         insert_alive(s, f, (struct alive){b->offset, b->offset + b->bytes, buffer});
 }
 
-/* What lives for a step is alive from its first touch to the step's end; where its section is repeated, all the
+/* Buffers that live for a step are live from their first access to the step's end; in a repeated section, all the
  * time. */
 static void begin_carried(alive_set *set, struct hd__verify_diags *f, const struct hd__code_section *section,
                           const uint32_t *last, uint8_t *carried)

@@ -1,6 +1,6 @@
-/* What a step must leave settled besides gradients: the loss and the norm are summed once over the ranks that have
- * parts of them, every parameter counts once in the norm and is updated once, and what was changed of another memory is
- * written back. */
+/* Things that a step does exactly once, besides gradients: the loss and the norm are summed over the ranks that have
+ * parts of them, every parameter counts in the norm and is updated, and changes to a staged tensor are written back to
+ * its own memory. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -136,7 +136,7 @@ static void check_norm(const struct once *s, struct hd__verify_diags *f, uint32_
     free(times);
 }
 
-/* What the norm is summed in. */
+/* The tensor that accumulates the norm. */
 static hd_tensor norm_sum(const struct hd_program *p)
 {
     return p->norm_digits ? p->norm_digits : p->norm2;

@@ -158,8 +158,7 @@ static void check_same_placement(struct hd__verify_diags *f, const struct hd__in
     }
 }
 
-/* What is gathered lies in pieces along just these axes before, and not after; what is scattered the other way
- * round. */
+/* An all_gather's input is sharded along just its axes more than its output; a reduce_scatter's the other way round. */
 static void check_shards(struct hd__verify_diags *f, const struct hd__instr *i)
 {
     const struct hd__tensor *pieces = hd__tensor_const(f->p, i->op == HD_OP_ALL_GATHER ? i->in[0] : i->out[0]),

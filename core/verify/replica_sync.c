@@ -137,7 +137,7 @@ static struct sync_value transfer(struct replica_sync *g, struct hd__verify_diag
     return v;
 }
 
-/* What lies in the same memory changes too: all of it, or a part. */
+/* Sets a tensor's value, and that of tensors in the same memory: all of them, or a part. */
 static void set_value(struct replica_sync *g, hd_tensor t, struct sync_value v)
 {
     struct hd__access a, b;

@@ -1,7 +1,7 @@
-/* What the model reads of parameters is as new as their master weights. The optimizer makes a whole old; what is
- * written over it, a gather or a copy, makes it new. A strategy may leave that to the next step: then wholes are old
- * where a step begins, and nothing may read them before they are gathered. Between steps `restore` makes all of them
- * new, also after a load. */
+/* Full weights that the model reads are as new as their master weights. An update makes them stale; a gather or a copy
+ * that overwrites them makes them fresh. A strategy may defer that to the next step: then they are stale where a step
+ * begins, and nothing may read them before they are gathered. Between steps `restore` refreshes all of them, also after
+ * a load. */
 #include <stdlib.h>
 
 #include "core/verify/verify.h"
@@ -85,7 +85,7 @@ int hd__verify_gather_deferred(const struct hd_program *p)
     return late;
 }
 
-/* Who runs a section outside a step has run restore, which begins with master weights that were loaded. */
+/* A section outside a step runs after restore, which begins with master weights that were loaded. */
 static void section_begin(void *state, struct hd__verify_diags *f)
 {
     struct staleness *g = state;

@@ -1,7 +1,7 @@
-/* What a step program must satisfy within one rank: operands that fit their op, and are what the model says
- * (value_numbers.c), definitions, releases, waits, placements (placement.c), rings (ring_offset.c), obligations
- * (grad_reduce.c), what else must be settled (once.c, staleness.c), ranks that were apart (replica_sync.c), and the
- * memory plan (memory_overlap.c). Across ranks: machine.c. */
+/* Rules for a step program within one rank: operands fit their op and are the values that the model says
+ * (value_numbers.c); definitions, releases, waits; placements (placement.c); ring offsets (ring_offset.c); pending
+ * reductions (grad_reduce.c); the rest that happens once (once.c, staleness.c); replicas (replica_sync.c); the memory
+ * plan (memory_overlap.c). Across ranks: analysis/sim/machine.c. */
 #include "core/verify/verify.h"
 
 #include <stdlib.h>
@@ -246,7 +246,7 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
         analyses[k]->visit(w->state[k], &w->diags, i);
 }
 
-/* What lives for a step goes on from one of its sections to the next. */
+/* Buffers that live for a step carry over from one of its sections to the next. */
 static void reset_temporaries(struct walk *w, const struct hd__code_section *s)
 {
     int in_step = s->repeat > 0 && s->kind != HD__SECTION_BEGIN;

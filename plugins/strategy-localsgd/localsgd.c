@@ -1,17 +1,17 @@
-/* strategy-localsgd: ranks train apart for some steps, then meet (local SGD, Stich, arXiv 1805.09767; DiLoCo, Douillard
- * et al., arXiv 2311.08105, algorithm 1).
+/* strategy-localsgd: replicas train independently and synchronize every `every` steps (local SGD, Stich, arXiv
+ * 1805.09767; DiLoCo, Douillard et al., arXiv 2311.08105, algorithm 1).
  *
- * Between meetings every replica takes the job's optimizer steps on its own part of the batch. Every `every` steps,
- * with o the parameters at the last meeting, p_i those of replica i, m the momentum, and R replicas:
+ * Between syncs every replica takes the job's optimizer steps on its own part of the batch. At a sync, with o the
+ * parameters of the last one, p_i those of replica i, m the momentum, and R replicas:
  *
- *     d = (1/R) sum_i (o - p_i)           the outer gradient: what the replicas moved, in the mean
+ *     d = (1/R) sum_i (o - p_i)           the outer gradient (pseudo-gradient)
  *     m = momentum m + d
  *     o = o - outer_lr (d + momentum m)   Nesterov's step, as torch.optim.SGD has it; without nesterov: o - outer_lr m
  *     p_i = o
  *
- * How a replica holds and updates its parameters is the business of another strategy, zero, which stands before this
- * one. This one says that replicas are apart, keeps o and m beside each flat's master weights, and appends a section to
- * the step. */
+ * How a replica holds and updates its parameters is left to another strategy, zero, which precedes this one. This one
+ * declares that replicas are independent, keeps o and m beside each flat's master weights, and appends the sync section
+ * to the step. */
 #include <stddef.h>
 #include <string.h>
 
@@ -87,7 +87,7 @@ static int32_t layout(const struct hd_host *host, const void *settings, struct h
     return rc;
 }
 
-/* ---- the section */
+/* ---- the sync section */
 
 static struct hd_pass_instr instr(uint32_t op, uint32_t block, hd_tensor in, hd_tensor out, uint32_t axes)
 {
@@ -127,7 +127,7 @@ static hd_tensor persistent(const struct pass *x, uint32_t flat, const char *nam
     return x->api->flat_shard(x->p, flat, name, x->api->dtype(x->p, "master"), HD_LIFE_PERSISTENT, 0);
 }
 
-/* The mean of what the replicas moved: its reduction is under way while the flat before is updated. */
+/* The outer gradient: its reduction is in flight while the flat before is updated. */
 static void begin_flat(const struct pass *x, uint32_t flat, struct outer *o)
 {
     struct hd_pass_flat f;
@@ -162,7 +162,7 @@ static void step(const struct pass *x, uint32_t block, const struct outer *o)
         blend(x, block, o->common, (hd_tensor[]){o->common, o->momentum, 0}, (double[]){1, -lr, 0}, 0);
 }
 
-/* The outer step, and from its result all that compute reads. */
+/* The outer step, and the copies of its result that compute reads. */
 static void end_flat(const struct pass *x, uint32_t flat, const struct outer *o)
 {
     struct hd_pass_flat f;

@@ -1,19 +1,19 @@
-/* Matrices as products of two thin ones with error feedback: PowerSGD (Vogels et al., arXiv 1905.13727, algorithms 1
- * and 2). Here every member has its part of a sum, not of a mean:
+/* Low-rank compression of gradients with error feedback: PowerSGD (Vogels et al., arXiv 1905.13727, algorithms 1 and
+ * 2). Here every member has its part of a sum, not of a mean:
  *
  *   M += gradient            M [m n] holds the error of the steps before
- *   Q [n r] orthogonal       it is that of the step before (warm start); the first one, of zeros, gets fixed directions
+ *   Q [n r] orthogonal       that of the step before (warm start); the first one, of zeros, gets fixed directions
  *   P = M Q; all_reduce P; P orthogonal
  *   Q = M^T P; all_reduce Q
  *   gradient = P Q^T         of all members
- *   M -= gradient / members  the error: what this member had and the product has not
+ *   M -= gradient / members  the error: the part of this member's M that the product lacks
  *
- * Other parameters (norms, biases) lie behind the matrices of a flat and are reduced as they are. */
+ * Other parameters (norms, biases) follow the matrices in a flat and are reduced uncompressed. */
 #include <stdio.h>
 
 #include "internal.h"
 
-static int64_t thickness(const struct zero *z, const struct hd_pass_param *param)
+static int64_t factor_rank(const struct zero *z, const struct hd_pass_param *param)
 {
     int64_t columns = param->count / param->rows, least = param->rows < columns ? param->rows : columns;
     return z->rank < least ? z->rank : least;
@@ -37,7 +37,7 @@ static uint32_t dim(struct zero *z, const struct hd_pass_param *param, const cha
 static void make_matrix(struct zero *z, struct zero_flat *f, uint32_t k, hd_tensor grad, hd_tensor error, int64_t at[3])
 {
     const struct hd_pass_param *param = &z->params[f->params[k]];
-    int64_t rows = param->rows, columns = param->count / rows, r = thickness(z, param);
+    int64_t rows = param->rows, columns = param->count / rows, r = factor_rank(z, param);
     uint32_t m = dim(z, param, "m", rows), n = dim(z, param, "n", columns), thin = dim(z, param, "r", r);
     f->matrices[k] = (struct zero_matrix){.moved = block(z, param, "E", error, at[0], m, n),
                                           .grad = block(z, param, "G", grad, at[0], m, n),
@@ -76,8 +76,8 @@ static int make_matrices(struct zero *z, struct zero_flat *f, hd_tensor grad)
     z->api->flat_get(z->p, f->id, &flat);
     for (uint32_t k = 0; k < f->n_matrices; k++) {
         const struct hd_pass_param *param = &z->params[f->params[k]];
-        left += param->rows * thickness(z, param);
-        right += param->count / param->rows * thickness(z, param);
+        left += param->rows * factor_rank(z, param);
+        right += param->count / param->rows * factor_rank(z, param);
     }
     f->code.ways = zero_ways(z, zero_code_axes(z, f));
     all = z->api->dim(z->p, "#matrices", end_of_matrices(z, f, &flat));
@@ -114,7 +114,7 @@ static void add(struct zero *z, const struct zero_flat *f, double factor, uint32
     z->api->insert(z->p, section, index, 1, &i);
 }
 
-/* From the first parameter that is no matrix. */
+/* Reduces the parameters after the matrices, uncompressed. */
 static void reduce_rest(struct zero *z, struct zero_flat *f, hd_tensor grad, uint32_t section, uint32_t index)
 {
     uint32_t last = f->n_params - 1;
@@ -155,7 +155,7 @@ void zero_project(struct zero *z, struct zero_flat *f, hd_tensor grad, struct ze
     *tail = (struct zero_tail){.flat = f, .op = HD_OP_DECODE};
 }
 
-/* All have the same P. */
+/* All members have the same P. */
 void zero_project_back(struct zero *z, struct zero_flat *f, uint32_t section, uint32_t index)
 {
     project(z, f, 1, section, index);

@@ -1,4 +1,4 @@
-/* What ranks ask for: greetings, keys, barriers; and the requests whose reply is not due yet. */
+/* Requests of ranks: greetings, keys, barriers; and those whose reply is not due yet. */
 #include <stdlib.h>
 
 #include "runtime/rendezvous/server_internal.h"

@@ -80,7 +80,7 @@ int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_erro
  * HD_E_TIMEOUT names the ranks that did not come. */
 int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadline, struct hd_error *err);
 
-/* What this rank knows of the others' lives; never NULL, lives as long as the store. */
+/* The liveness of the other ranks, as this rank knows it; never NULL, lives as long as the store. */
 struct hd__liveness *hd__store_liveness(struct hd_store *store);
 /* Ends the job: every rank, this one too, learns the error's message and origin within a second; an error without an
  * origin gets a new one, of this rank. Of several ranks that do so at once, the first that the server heard counts for
@@ -94,7 +94,7 @@ void hd__store_reset(struct hd_store *store);
 /* Rank of the process that serves; -1: the launcher, or no process. */
 int32_t hd__store_server_rank(const struct hd_store *store);
 
-/* What this rank tells of itself when it is asked, and when the job ends; called from any thread. */
+/* Status of this rank, for a report: called when the server asks for it and when the job ends, from any thread. */
 struct hd__store_status_provider {
     void *user;
     size_t (*write_dump)(void *user, char *out, size_t room); /* writes its part; returns the bytes */

@@ -28,7 +28,7 @@ struct saving {
 
 /* ---- agreement */
 
-/* What every rank says after a phase. */
+/* A rank's status after a phase, as all ranks exchange it. */
 struct phase_status {
     int32_t code, reserved;
     uint64_t written, origin;

@@ -25,7 +25,7 @@ void hd__report_attribute(struct hd__report_context *c, int32_t kind, int32_t ra
     c->diagnosis->waited = what && what->waited > 0 ? what->waited : 0;
 }
 
-/* ---- a wrong turn: the first number of a channel at which members differ */
+/* ---- collective mismatch: the first number of a channel at which members differ */
 
 /* Entries [from, to) have one channel and number. Is there a difference, and whose? */
 static int any_differ(const struct hd__report_context *c, uint32_t from, uint32_t to)
@@ -81,7 +81,7 @@ static void describe_mismatch(struct hd__report_context *c, uint32_t from, uint3
                  odd->section, odd->rank, b, other->section, other->rank);
     else
         snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
-                 "rank %d took a wrong turn: operation %lld of %.*s is %s in section %.40s there, and "
+                 "rank %d diverged: collective mismatch: operation %lld of %.*s is %s in section %.40s there, and "
                  "%s in section %.40s on the others",
                  odd->rank, (long long)odd->seq, (int)strcspn(odd->channel, " "), odd->channel, a, odd->section, b,
                  other->section);

@@ -1,11 +1,12 @@
-/* service/report/diagnose: who is to blame: reads the parts of a report and finds the first rank that did not do as
+/* service/report/diagnose: root cause: reads the ranks' dumps in a report and finds the first rank that did not do as
  * the others.
  *
- * Operations are numbered in their channel (runtime/comm/flight_recorder.h), so the parts need no common clock:
- *   - two members whose operation of the same number differs: one took a wrong turn; the minority, where there is one
- *   - else whoever waits, waits for the members that have not come to that number; following this from rank to rank
- *     ends at
- *     one that waits for nobody (late: it computes, reads, swaps), that did not answer, or in a circle */
+ * Operations are numbered in their channel (runtime/comm/flight_recorder.h), so the dumps need no common clock:
+ *   - two members whose operations of the same number differ: one diverged (a collective mismatch); the minority, where
+ *     there is one
+ *   - else a rank that waits, waits for the members that have not reached that number; following this from rank to rank
+ *     ends at one that waits for nobody (a straggler: it computes, reads, swaps), at one that did not answer, or in a
+ *     cycle */
 #ifndef HD_SERVICE_REPORT_DIAGNOSE_H
 #define HD_SERVICE_REPORT_DIAGNOSE_H
 
@@ -31,7 +32,7 @@ enum {
 };
 
 struct hd__report_diagnosis {
-    int32_t kind;              /* HD__VERDICT_... */
+    int32_t kind;              /* HD__DIAGNOSIS_... */
     int32_t rank;              /* the first to blame; -1: nobody */
     double waited;             /* seconds that the wait took so far; of a circle the shortest */
     char summary[1024];        /* one sentence */

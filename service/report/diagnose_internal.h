@@ -1,5 +1,5 @@
 /* service/report/diagnose_internal: what the judge works on, for the files that make it up:
- *   diagnose.c     wrong turns, deaths, the whole
+ *   diagnose.c     collective mismatches, dead ranks, the order of the checks
  *   wait_graph.c   who waits for whom
  * Everything is looked up by rank or in the sorted operations: a report of thousands of ranks is judged in one walk. */
 #ifndef HD_SERVICE_REPORT_DIAGNOSE_INTERNAL_H

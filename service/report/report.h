@@ -19,8 +19,8 @@ enum {
     HD__REPORT_OPS_SHOWN = 20
 }; /* operations of each rank that are shown to people; the file has all that were kept */
 
-/* What this rank was doing, as JSON of less than `room` bytes: the oldest operations are left out where it would be
- * more. `at` is hd__exec_position's text. Returns the bytes. */
+/* A rank's dump: what it was doing, as JSON of less than `room` bytes; the oldest operations are left out to fit. `at`
+ * is hd__exec_position's text. Returns the bytes. */
 size_t hd__report_rank_dump(const struct hd__flight *flight, int32_t rank, const char *at, char *out, size_t room);
 
 /* For hd__server_options; `user` is a struct hd__reporter. A look names late ranks in the log, and ends the job

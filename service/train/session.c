@@ -50,7 +50,8 @@ static double wait_seconds(void *user)
 
 static void set_status_provider(struct hd__train_session *s)
 {
-    /* All are asked early, since a wrong turn that the transport does not see is found then; the log is told later. */
+    /* Ranks are polled early, to find a collective mismatch that the transport does not notice; the log follows
+     * later. */
     struct hd__store_status_provider w = {.user = s,
                                           .write_dump = write_dump,
                                           .wait_seconds = wait_seconds,
@@ -59,7 +60,7 @@ static void set_status_provider(struct hd__train_session *s)
     hd__store_set_status_provider(s->store, &w);
 }
 
-/* Who serves the rendezvous would put the report together: where it is gone, each rank writes its own part. */
+/* The process that serves the rendezvous writes the report: if it is gone, each rank writes its own part. */
 static void write_local_report(struct hd__train_session *s)
 {
     struct hd_error err = HD_ERROR_INIT;

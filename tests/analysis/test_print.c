@@ -54,7 +54,7 @@ START_TEST(a_section_as_text)
         "   FLOPs         0\n"
         "   sent over     64 B (dp)\n"
         "   sent over     64 B (tp)\n"
-        "   arena         640 B = persistent 512 B + temporary 128 B (at once alive: 128 B, ratio 1.000)\n"
+        "   arena         640 B = persistent 512 B + temporary 128 B (peak live: 128 B, ratio 1.000)\n"
         "   peak          640 bytes\n");
     hd__program_free(p);
 }

@@ -1,5 +1,5 @@
-/* Columns at right angles: of length 1, orthogonal, spanning what the matrix spans; fast and reference agree; what adds
- * nothing gets the fixed directions; what is not finite shows. */
+/* Orthonormal columns: spanning what the matrix spans; fast and reference agree; a column that adds nothing gets the
+ * fixed directions; what is not finite shows. */
 #include "tests/device/harness.h"
 #include "tests/suite.h"
 

@@ -1,4 +1,4 @@
-/* Weights in bf16 that are rounded by lot (HD_ATTR_STOCHASTIC): the lots of heddle/optimizer.h to the bit on every
+/* Stochastic rounding of weights in bf16 (HD_ATTR_STOCHASTIC): heddle/reference.h's random numbers to the bit on every
  * device and for every way to cut a buffer, and no bias. Gradients are zero and factors powers of two, so that what
  * is rounded is exact. */
 #include "tests/device/harness.h"
@@ -96,8 +96,8 @@ static double mean(const struct hd_operand *o)
     return sum / N;
 }
 
-/* A decay of 2^-12, which no nearest neighbour of bf16 sees: to nearest the weights stay, by lot their mean moves as
- * it should. */
+/* A decay of 2^-12, too small for bf16: rounded to nearest, the weights stay; rounded stochastically, their mean moves
+ * as it should. */
 START_TEST(small_updates_are_not_lost)
 {
     struct h_device *d = device_of(_i);

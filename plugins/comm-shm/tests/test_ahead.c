@@ -176,8 +176,8 @@ static int senders(struct rank *rank)
     return 0;
 }
 
-/* The root is ahead when the other takes a wrong turn at its third: there at once, here with the next that waits. */
-static int wrong_turn(struct rank *rank)
+/* The root is ahead when the other diverges at its third call: an error there at once, here at the next that waits. */
+static int diverges(struct rank *rank)
 {
     enum { WRONG = 2, ALL = 5 };
     struct hd_error err = HD_ERROR_INIT;
@@ -206,8 +206,8 @@ static int wrong_turn(struct rank *rank)
     return 0;
 }
 
-/* Two are ahead of the root that comes late, and one of them took a wrong turn in the middle: they find it between
- * them, the root when it gets there. */
+/* Two are ahead of the root that comes late, and one of them diverged in the middle: they find it between them,
+ * the root when it gets there. */
 static int wrong_in_the_middle(struct rank *rank)
 {
     enum { WRONG = 20 };
@@ -451,7 +451,7 @@ static const struct {
     int32_t ranks;
     int (*body)(struct rank *rank);
 } cases[] = {{2, root_of_broadcast}, {4, root_of_broadcast}, {2, others_of_reduce},    {4, others_of_reduce},
-             {2, senders},           {2, wrong_turn},        {3, wrong_in_the_middle}, {3, apart_before_the_last},
+             {2, senders},           {2, diverges},          {3, wrong_in_the_middle}, {3, apart_before_the_last},
              {2, wrong_size},        {2, many_streams},      {3, many_streams}};
 
 START_TEST(ahead)

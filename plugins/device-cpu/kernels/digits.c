@@ -43,7 +43,7 @@ CPU_CLONES static void split_squares(struct squares *t, const float *x, int64_t 
     t->highest = most > -53 ? (most + 52) / 16 : -1;
 }
 
-/* Squares of 2^HD_SUM_SHIFT and more, and what is no number, leave the list. */
+/* Removes infinities, NaNs and squares of 2^HD_SUM_SHIFT and more from the list. */
 static uint64_t take_odd(struct squares *t, int64_t n)
 {
     uint64_t odd = 0;

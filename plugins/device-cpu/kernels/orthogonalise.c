@@ -1,5 +1,5 @@
-/* Columns at right angles, row by row: classical Gram-Schmidt, each column as often as it takes. Sums are in double,
- * over blocks of rows that depend on the shape alone: the same bits for any number of threads. */
+/* Orthogonalises columns, row by row: classical Gram-Schmidt, repeated for each column as often as needed. Sums are in
+ * double, over blocks of rows that depend on the shape alone: the same bits for any number of threads. */
 #include "kernels/rows.h"
 #include "reference/reference.h"
 

@@ -81,7 +81,7 @@ void cpu_ref_einsum(struct hd_kernel *k)
     cpu_each_product(k, put_product);
 }
 
-/* ---- what stands behind a product */
+/* ---- epilogues of a matmul */
 
 static double biased(const struct hd_kernel *k, int64_t i, double v)
 {

@@ -1,5 +1,5 @@
-/* Columns at right angles: modified Gram-Schmidt, each column as often as it takes (Kahan and Parlett: twice is enough,
- * unless it shrinks once more). */
+/* Orthogonalises columns: modified Gram-Schmidt, repeated for each column as often as needed (Kahan and Parlett: twice
+ * is enough, unless it shrinks once more). */
 #include "reference/reference.h"
 
 int32_t cpu_check_orthogonalise(struct hd_kernel *k, struct hd_error *err)
@@ -8,7 +8,7 @@ int32_t cpu_check_orthogonalise(struct hd_kernel *k, struct hd_error *err)
     if (q->ndim != 2 || a->ndim != 2 || a->extent[0] != q->extent[0] || a->extent[1] != q->extent[1])
         return cpu_invalid(k, err, "orthogonalise wants a matrix, and another of its shape");
     if (q->extent[1] > q->extent[0])
-        return cpu_invalid(k, err, "%lld columns of %lld rows cannot all be at right angles", (long long)q->extent[1],
+        return cpu_invalid(k, err, "%lld columns of %lld rows cannot all be orthogonal", (long long)q->extent[1],
                            (long long)q->extent[0]);
     return HD_OK;
 }

@@ -79,7 +79,7 @@ static int32_t autotune_open(struct autotune *t, struct hd_device *d, const stru
     }
     if (rc == cudaSuccess)
         rc = cudaEventCreateWithFlags(&t->to, cudaEventDefault);
-    return cu_fail(err, rc, NULL, "memory for a trial");
+    return cu_fail(err, rc, NULL, "device memory to autotune attention");
 }
 
 static void autotune_close(struct autotune *t)
@@ -134,7 +134,7 @@ static int32_t fill(struct autotune *t, struct hd_error *err)
     for (uint32_t n = 0; n < t->ours.n_out && !rc; n++)
         for (int who = 0; who < 2 && !rc; who++)
             rc = cudaMemsetAsync(t->out[who][n].data, 0xff, size_of(&t->out[who][n]), t->stream);
-    return cu_fail(err, rc, NULL, "numbers for a trial");
+    return cu_fail(err, rc, NULL, "inputs to autotune attention");
 }
 
 static int32_t compare(struct autotune *t, uint32_t n, struct hd_error *err)
@@ -143,7 +143,7 @@ static int32_t compare(struct autotune *t, uint32_t n, struct hd_error *err)
     int64_t count = rows_of(a);
     float(*rows)[2] = t->d->host->alloc((size_t)count * sizeof rows[0]);
     if (!rows)
-        return hd_fail(err, HD_E_NOMEM, "no memory for a trial");
+        return hd_fail(err, HD_E_NOMEM, "no host memory to autotune attention");
     cudaError_t rc = cu_verify_compare(t->rows, a->data, b->data, a->dtype, count, a->extent[a->ndim - 1], t->stream);
     if (!rc)
         rc = cudaMemcpyAsync(rows, t->rows, (size_t)count * sizeof rows[0], cudaMemcpyDeviceToHost, t->stream);
@@ -152,7 +152,7 @@ static int32_t compare(struct autotune *t, uint32_t n, struct hd_error *err)
     if (!rc)
         t->error = fmax(t->error, cu_verify_error((const float(*)[2])rows, count));
     t->d->host->free(rows);
-    return cu_fail(err, rc, NULL, "comparing results of a trial");
+    return cu_fail(err, rc, NULL, "verifying results of attention");
 }
 
 static int32_t clock_one(struct autotune *t, struct hd_kernel *k, float *best, struct hd_error *err)
@@ -169,7 +169,7 @@ static int32_t clock_one(struct autotune *t, struct hd_kernel *k, float *best, s
             at = cudaEventSynchronize(t->to);
         if (!rc && !at)
             at = cudaEventElapsedTime(&ms, t->from, t->to);
-        rc = rc ? rc : cu_fail(err, at, NULL, "timing a trial");
+        rc = rc ? rc : cu_fail(err, at, NULL, "timing attention");
         *best = ms < *best ? ms : *best;
     }
     return rc;

@@ -1,4 +1,4 @@
-/* Columns at right angles: classical Gram-Schmidt, each column as often as it takes (Kahan and Parlett: twice is
+/* Orthogonalises columns: classical Gram-Schmidt, each column as often as needed (Kahan and Parlett: twice is
  * enough, unless it shrinks once more). Sums are in double.
  *
  * One block does a matrix [rows n]: n is a rank, a few columns. It goes over the matrix three times a column and pass,
@@ -108,7 +108,7 @@ extern "C" int32_t cu_prepare_orthogonalise(struct hd_device *d, const struct hd
     if (q->ndim != 2 || a->ndim != 2 || a->extent[0] != q->extent[0] || a->extent[1] != q->extent[1])
         return cu_refuse(err, HD_E_INVALID, i, "orthogonalise wants a matrix, and another of its shape");
     if (q->extent[1] > q->extent[0])
-        return cu_refuse(err, HD_E_INVALID, i, "%lld columns of %lld rows cannot all be at right angles",
+        return cu_refuse(err, HD_E_INVALID, i, "%lld columns of %lld rows cannot all be orthogonal",
                          (long long)q->extent[1], (long long)q->extent[0]);
     if (q->extent[1] > COLUMNS)
         return cu_refuse(err, HD_E_UNSUPPORTED, i, "more than %d columns", COLUMNS);

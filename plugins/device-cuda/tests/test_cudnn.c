@@ -1,5 +1,5 @@
 /* cuDNN's attention on the emulated device, by a cuDNN of our own (cudnn/library.cc) that computes graphs as they
- * are written: near the reference, used only where the trial went well, never for what it is not for; and why it
+ * are written: near the reference, used only where verification passed, never for what it is not for; and why it
  * could not be opened. On a GPU HEDDLE_TEST_CUDNN names the real one: tests/gpu/run. What needs faults is left out
  * there. */
 #include "plugins/device-cuda/attention/cudnn_attention.h"
@@ -215,7 +215,7 @@ END_TEST
 
 /* ---- what it is not for */
 
-START_TEST(others_are_ours_without_a_trial)
+START_TEST(others_are_ours_without_autotuning)
 {
     static const struct {
         struct h_case c;
@@ -292,7 +292,7 @@ int main(void)
     tcase_add_test(t, scratch_may_move_after_prepare);
     tcase_add_test(t, the_clock_decides);
     tcase_add_test(t, ours_asks_for_no_library);
-    tcase_add_test(t, others_are_ours_without_a_trial);
+    tcase_add_test(t, others_are_ours_without_autotuning);
     tcase_add_test(t, a_missing_library_is_said);
     if (!real) {
         tcase_add_loop_test(t, faults_are_noticed, 0, FAULTS);

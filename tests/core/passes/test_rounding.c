@@ -1,4 +1,4 @@
-/* Rounding by lot in whole jobs: who asks for it, which buffers draw which lots, and whom it is refused. */
+/* Stochastic rounding in whole jobs: which optimizers ask for it, the seed of each buffer, and refusals. */
 #include "core/program/ops.h"
 #include "tests/suite.h"
 #include "tests/support/compile.h"

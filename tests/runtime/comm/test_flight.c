@@ -164,7 +164,7 @@ static int32_t gathered(void *user, const struct hd__rank_dumps *g, int32_t *ran
     }
     pthread_mutex_unlock(&seen.lock);
     *rank = 1;
-    snprintf(cause, 512, "rank 1 took a wrong turn");
+    snprintf(cause, 512, "rank 1 diverged: collective mismatch");
     return seen.verdict;
 }
 
@@ -289,7 +289,7 @@ START_TEST(a_look_may_end_the_job)
         usleep(1000);
     ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store[1]), &rank, &err), HD_E_CANCELLED);
     ck_assert_int_eq(rank, 1);
-    ck_assert_str_eq(err.message, "rank 1 took a wrong turn");
+    ck_assert_str_eq(err.message, "rank 1 diverged: collective mismatch");
     close_all();
     ck_assert_int_eq(seen.looks, 1); /* one serves both that asked */
     ck_assert_int_eq(seen.ends, 1);

@@ -87,7 +87,7 @@ static struct {
 static const char *const turns[] = {"size", "dtype", "redop", "root", "op"};
 static int turn;
 
-static int a_wrong_turn_is_named(struct rank *rank)
+static int a_mismatch_is_named(struct rank *rank)
 {
     struct hd_comm_group *group;
     struct hd_error err = HD_ERROR_INIT;
@@ -214,13 +214,13 @@ static void expect_seen(int rank)
 HOOK_TEST(check_lets_valid_calls_pass, valid_calls_pass, 2 + _i)
 HOOK_TEST(check_refuses_broken_calls, broken_calls_are_refused, 2)
 HOOK_TEST(check_sees_touched_buffers, a_touched_buffer_is_named, 2)
-START_TEST(check_names_a_wrong_turn)
+START_TEST(check_names_a_mismatch)
 {
     struct ranks_options o = {.size = 3, .timeout = 30, .dead_after = 30};
     turn = _i;
     said = mmap(NULL, sizeof *said, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(said, MAP_FAILED);
-    ck_assert_int_eq(run_ranks(&o, a_wrong_turn_is_named, NULL), 0);
+    ck_assert_int_eq(run_ranks(&o, a_mismatch_is_named, NULL), 0);
     expect_named();
     munmap(said, sizeof *said);
 }
@@ -250,7 +250,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tc, check_lets_valid_calls_pass, 0, 3);
     tcase_add_test(tc, check_refuses_broken_calls);
     tcase_add_test(tc, check_sees_touched_buffers);
-    tcase_add_loop_test(tc, check_names_a_wrong_turn, 0, (int)HD__COUNT(turns));
+    tcase_add_loop_test(tc, check_names_a_mismatch, 0, (int)HD__COUNT(turns));
     tcase_add_test(tc, faults_fail);
     tcase_add_test(tc, faults_delay);
     tcase_add_test(tc, trace_and_perf);

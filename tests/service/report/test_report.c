@@ -161,10 +161,10 @@ static const struct {
 } fields[] = {{"op", "all_gather", 0}, {"dtype", "bf16", 0}, {"redop", "max", 0}, {"count", NULL, 11},
               {"calls", NULL, 2},      {"root", NULL, 1},    {"tag", NULL, 99}};
 
-START_TEST(one_takes_a_wrong_turn)
+START_TEST(one_diverges)
 {
     for (int odd = 0; odd < 3; odd++) {
-        char words[64];
+        char words[80];
         begin(3);
         for (int r = 0; r < 3; r++) {
             json_t *second;
@@ -175,7 +175,7 @@ START_TEST(one_takes_a_wrong_turn)
                 json_object_set_new(second, fields[_i].key,
                                     fields[_i].text ? json_string(fields[_i].text) : json_integer(fields[_i].number));
         }
-        snprintf(words, sizeof words, "rank %d took a wrong turn: operation 2 of dp is ", odd);
+        snprintf(words, sizeof words, "rank %d diverged: collective mismatch: operation 2 of dp is ", odd);
         expect(HD__DIAGNOSIS_MISMATCH, odd, words);
     }
 }
@@ -447,7 +447,7 @@ int main(void)
     tcase_add_test(tc, one_went_away);
     tcase_add_test(tc, one_does_not_answer);
     tcase_add_test(tc, one_died);
-    tcase_add_loop_test(tc, one_takes_a_wrong_turn, 0, (int)HD__COUNT(fields));
+    tcase_add_loop_test(tc, one_diverges, 0, (int)HD__COUNT(fields));
     tcase_add_test(tc, two_differ);
     tcase_add_test(tc, a_message_of_another_size);
     tcase_add_test(tc, one_joins_another_group);

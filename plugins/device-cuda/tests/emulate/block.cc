@@ -119,7 +119,7 @@ void resume(lane *l)
 
 /* ---- who is next */
 
-/* In order, backwards, warps apart, or by lot. */
+/* In order, backwards, warps apart, or at random. */
 void draw_order(int *order)
 {
     uint32_t kind = emulate_random(4);
@@ -191,7 +191,7 @@ void run_block(void)
         broken("it ends while products of a warpgroup are under way");
 }
 
-/* Blocks in an order drawn by lot: none may count on another to be done. */
+/* Blocks in random order: none may count on another to be done. */
 void run_grid(void)
 {
     dim3 g = gridDim;

@@ -1,7 +1,7 @@
 /* What CUDA C++ adds to C++, for tests: kernels run on the CPU, a block after another, its threads as fibers
  * (block.cc).
  *
- * Threads of a block run one at a time, each until it waits for others; who goes next is drawn by lot, so a missing
+ * Threads of a block run one at a time, each until it waits for others; which goes next is random, so a missing
  * barrier shows as a wrong result with some seed (HEDDLE_EMULATE_SEED). Shared memory is full of NaN when a block
  * begins. */
 #ifndef HEDDLE_EMULATE_CUDA_RUNTIME_H

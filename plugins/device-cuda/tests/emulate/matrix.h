@@ -8,7 +8,7 @@
 void emulate_mma(float (*widen)(uint16_t), float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 /* Every lane gives the address of a row. */
 void emulate_ldmatrix(uint32_t (&r)[4], const void *row, int transposed);
-/* The copy happens at once, or when it is waited for: that is drawn by lot. */
+/* The copy happens at once, or when it is waited for: chosen at random. */
 void emulate_copy16(void *to, const void *from, int there);
 void emulate_copy_commit(void);
 void emulate_copy_wait(int groups);

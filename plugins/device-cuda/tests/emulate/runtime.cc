@@ -1,4 +1,4 @@
-/* Streams, events and graphs. Nothing runs when it is enqueued: what may run next is drawn by lot when somebody
+/* Streams, events and graphs. Nothing runs when it is enqueued: what runs next is chosen at random when somebody
  * waits or asks, so that work which no event orders runs in any order. */
 #include "device.h"
 #include "queue.h"
