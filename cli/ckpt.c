@@ -63,10 +63,12 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
             break;
         hd__bytes_text(hd__ckpt_total_bytes(ckpt), bytes);
         if (r->json)
-            json_array_append_new(rows, json_pack("{s:s,s:I,s:I}", "name", name, "step", (json_int_t)steps[i], "bytes",
-                                                  (json_int_t)hd__ckpt_total_bytes(ckpt)));
+            json_array_append_new(rows,
+                                  json_pack("{s:s,s:I,s:I,s:s}", "name", name, "step", (json_int_t)steps[i], "bytes",
+                                            (json_int_t)hd__ckpt_total_bytes(ckpt), "run", hd__ckpt_run(ckpt)));
         else
-            printf("%s  step %llu  %s\n", name, (unsigned long long)steps[i], bytes);
+            printf("%s  step %llu  %s%s%s\n", name, (unsigned long long)steps[i], bytes,
+                   *hd__ckpt_run(ckpt) ? "  run " : "", hd__ckpt_run(ckpt));
         hd__ckpt_close(ckpt);
     }
     if (!rc && r->json)
@@ -112,7 +114,7 @@ static int32_t verify(struct ckpt_request *r, struct hd_error *err)
         return rc;
     rc = hd__ckpt_verify(ckpt, err);
     if (!rc)
-        printf("%s: every block matches its checksum\n", r->name);
+        printf("%s: every block matches its checksum, and the index its files\n", r->name);
     hd__ckpt_close(ckpt);
     return rc;
 }

@@ -26,7 +26,11 @@ static inline int32_t hd_open_regular(const char *path, int *fd, uint64_t *bytes
         close(file);
     if (code && code != ENXIO) /* ENXIO: a socket */
         return hd_fail(err, code == ENOENT || code == ENOTDIR ? HD_E_NOTFOUND : HD_E_IO, "%s: %s%s", path,
-                       strerror(code), code == ENOENT && literal ? "; ~ and * are not expanded" : "");
+                       strerror(code),
+                       code != ENOENT        ? ""
+                       : strstr(path, "://") ? "; it is a URL, and no plug-in here serves it"
+                       : literal             ? "; ~ and * are not expanded"
+                                             : "");
     return hd_fail(err, HD_E_INVALID, "%s: not a regular file but a %s", path,
                    code                   ? "socket"
                    : S_ISDIR(st.st_mode)  ? "folder"

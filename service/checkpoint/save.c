@@ -181,17 +181,22 @@ static int32_t phase_commit(struct saving *s, struct hd_error *err)
 
 /* ---- older checkpoints */
 
+/* Of this run, and never one whose index does not say so. */
 static int32_t remove_old(const struct saving *s, struct hd_error *err)
 {
     uint64_t *steps = NULL;
-    uint32_t n = 0;
+    uint32_t n = 0, ours = 0;
     char name[32];
     int32_t rc = hd__ckpt_list_steps(s->store, &steps, &n, err);
-    for (uint32_t i = 0; i < n && n - i > s->save->keep && !rc; i++) {
-        if (steps[i] == s->save->step)
-            continue;
+    for (uint32_t i = n; i-- && !rc;) {
+        struct hd__ckpt *ckpt = NULL;
+        struct hd_error unused = HD_ERROR_INIT;
         hd__ckpt_step_name(steps[i], name);
-        rc = s->store->ops->remove(s->store->ckpt, name, err);
+        int is_ours = !hd__ckpt_open(s->store, name, &ckpt, &unused) &&
+                      !strcmp(hd__ckpt_run(ckpt), s->save->run ? s->save->run : "");
+        hd__ckpt_close(ckpt);
+        if (is_ours && ++ours > s->save->keep && steps[i] != s->save->step)
+            rc = s->store->ops->remove(s->store->ckpt, name, err);
     }
     free(steps);
     return rc;
