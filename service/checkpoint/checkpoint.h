@@ -96,8 +96,10 @@ void hd__ckpt_step_name(uint64_t step, char name[32]);
 /* The newest complete checkpoint: the largest step. HD_E_NOTFOUND where there is none. A newer folder without an index
  * is passed over with a warning (of rank 0). */
 int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err);
-/* All of them, oldest first. Free *steps. */
-int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, struct hd_error *err);
+/* All of them, oldest first. Free *steps. *torn (NULL is fine): the newest folder without an index, which is no
+ * checkpoint; 0: none. */
+int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint64_t *torn,
+                            struct hd_error *err);
 
 struct hd__ckpt; /* an open checkpoint: its index */
 int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, struct hd__ckpt **ckpt,
@@ -106,7 +108,7 @@ void hd__ckpt_close(struct hd__ckpt *ckpt); /* NULL is fine */
 
 /* Contents of its index; borrowed from `ckpt`. */
 uint64_t hd__ckpt_step(const struct hd__ckpt *ckpt);
-const char *hd__ckpt_run(const struct hd__ckpt *ckpt); /* the run's id; "" in a checkpoint of a heddle without ids */
+const char *hd__ckpt_run_id(const struct hd__ckpt *ckpt); /* the run's id; "" in a checkpoint of a heddle without ids */
 const json_t *hd__ckpt_state(const struct hd__ckpt *ckpt);
 const struct hd__ckpt_tensor *hd__ckpt_tensors(const struct hd__ckpt *ckpt, uint32_t *n);
 uint64_t hd__ckpt_total_bytes(const struct hd__ckpt *ckpt); /* sum of the tensor files */

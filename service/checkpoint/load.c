@@ -6,8 +6,6 @@
 #include "service/checkpoint/internal.h"
 #include "service/checkpoint/safetensors.h"
 
-enum { INDEX_MAX = 1 << 30 };
-
 /* ---- names and steps */
 
 void hd__ckpt_step_name(uint64_t step, char name[32])
@@ -38,14 +36,14 @@ static void add_step(void *user, const char *name)
     }
 }
 
-/* *torn: the newest folder without an index, 0 where there is none: it is not a checkpoint. */
-static int32_t list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint64_t *torn,
-                          struct hd_error *err)
+int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint64_t *torn,
+                            struct hd_error *err)
 {
     struct step_list list = {0};
     uint32_t kept = 0;
     int32_t rc = store->ops->list(store->ckpt, add_step, &list, err);
-    *torn = 0;
+    if (torn)
+        *torn = 0;
     if (rc) {
         hd__free_array(&list.steps);
         return rc;
@@ -57,7 +55,7 @@ static int32_t list_steps(const struct hd__ckpt_store *store, uint64_t **steps, 
         hd__ckpt_step_name(list.steps.at[i], name);
         if (!store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused))
             list.steps.at[kept++] = list.steps.at[i];
-        else
+        else if (torn)
             *torn = list.steps.at[i];
     }
     *steps = list.steps.at;
@@ -65,17 +63,11 @@ static int32_t list_steps(const struct hd__ckpt_store *store, uint64_t **steps, 
     return HD_OK;
 }
 
-int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, struct hd_error *err)
-{
-    uint64_t torn;
-    return list_steps(store, steps, n, &torn, err);
-}
-
 int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err)
 {
     uint64_t *steps = NULL, torn = 0;
     uint32_t n = 0;
-    int32_t rc = list_steps(store, &steps, &n, &torn, err);
+    int32_t rc = hd__ckpt_list_steps(store, &steps, &n, &torn, err);
     if (!rc && n)
         hd__ckpt_step_name(steps[n - 1], name);
     if (!rc && torn > (n ? steps[n - 1] : 0) && store->peers.rank == 0)
@@ -97,7 +89,7 @@ int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, stru
     int32_t rc = store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, err);
     if (rc)
         return rc;
-    if (bytes > INDEX_MAX)
+    if (bytes > HD__CKPT_INDEX_MAX)
         return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json of %lu bytes", name, (unsigned long)bytes);
     struct hd__ckpt *c = hd__alloc(sizeof *c);
     c->store = *store;
@@ -129,7 +121,7 @@ uint64_t hd__ckpt_step(const struct hd__ckpt *c)
     return c->step;
 }
 
-const char *hd__ckpt_run(const struct hd__ckpt *c)
+const char *hd__ckpt_run_id(const struct hd__ckpt *c)
 {
     const char *run = json_string_value(json_object_get(c->json, "run"));
     return run ? run : "";

@@ -8,7 +8,6 @@
 #include "service/checkpoint/checkpoint.h"
 #include "service/checkpoint/train_state.h"
 #include "service/train/resume_diff.h"
-#include "service/train/run_lock.h"
 
 struct hd__train_checkpointer {
     struct hd__train_session *s;
@@ -121,7 +120,7 @@ static int32_t find_free_folder(struct hd__train_checkpointer *k, const char **f
         rc = k->ops->open(hd__exec_host_table(), k->s->compiled->checkpoint_choice.settings, *folder, &store.ckpt, err);
         if (rc)
             return rc;
-        rc = hd__ckpt_list_steps(&store, &steps, &found, err);
+        rc = hd__ckpt_list_steps(&store, &steps, &found, NULL, err);
         k->ops->close(store.ckpt);
         free(steps);
     }
@@ -147,17 +146,19 @@ int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struc
                         k->dir, newest, folder);
 }
 
-int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, const char *run, struct hd_error *err)
+int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[HD__RUN_ID], struct hd_error *err)
 {
     uint32_t n = 0, stay = 0;
     int here = k->loaded_dir && !strcmp(k->loaded_dir, k->dir);
-    int32_t rc = hd__ckpt_list_steps(&k->store, &k->aside, &n, err);
+    int32_t rc = hd__ckpt_list_steps(&k->store, &k->aside, &n, NULL, err);
     while (here && stay < n && k->aside[stay] <= k->loaded_step)
         stay++;
     k->n_aside = n - stay;
     if (k->n_aside)
         memmove(k->aside, k->aside + stay, k->n_aside * sizeof *k->aside);
-    snprintf(k->run, sizeof k->run, "%s", here && !k->n_aside && *k->loaded_run ? k->loaded_run : run);
+    if (here && !k->n_aside && *k->loaded_run)
+        memcpy(run, k->loaded_run, HD__RUN_ID);
+    memcpy(k->run, run, HD__RUN_ID);
     return rc;
 }
 
@@ -179,11 +180,6 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
         hd__log(HD_LOG_INFO, NULL, "%s: %u checkpoint%s of another run moved to %s", k->dir, k->n_aside,
                 k->n_aside > 1 ? "s" : "", folder);
     return rc;
-}
-
-const char *hd__train_checkpointer_run(const struct hd__train_checkpointer *k)
-{
-    return k->run;
 }
 
 const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *k)
@@ -303,7 +299,7 @@ static int find_older(const struct hd__train_checkpointer *k, const char *name, 
     uint64_t *steps = NULL, step = strncmp(name, "step-", 5) ? 0 : strtoull(name + 5, NULL, 10);
     uint32_t n = 0;
     int found = 0;
-    if (hd__ckpt_list_steps(&k->store, &steps, &n, &unused))
+    if (hd__ckpt_list_steps(&k->store, &steps, &n, NULL, &unused))
         return 0;
     while (!found && n--) {
         struct hd__ckpt *ckpt = NULL;
@@ -356,6 +352,16 @@ static void say_discarded(const struct hd__train_checkpointer *k, const char *na
     hd__text_free(&groups);
 }
 
+/* The parameters come first. Where they fit, it is the rest that does not. */
+static const char *misfit(const struct hd__ckpt *ckpt, const struct hd__ckpt_train_state *state)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    uint32_t n = 0;
+    while (n < state->tensors.count && !strcmp(state->tensors.at[n].group, state->tensors.at[0].group))
+        n++;
+    return hd__ckpt_check_tensors(ckpt, state->tensors.at, n, &unused) ? "model." : "optimizer.";
+}
+
 static int32_t load_named(struct hd__train_checkpointer *k, const char *name, const char *weights,
                           struct hd__train_progress *progress, struct hd_error *err)
 {
@@ -375,7 +381,8 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     rc = mention_others(k, name, rc, weights, err);
     if (rc == HD_E_MISMATCH)
-        rc = hd__train_resume_diff_explain(k->s->compiled->job, hd__ckpt_state(ckpt), weights != NULL, err);
+        rc = hd__train_resume_diff_explain(k->s->compiled->job, hd__ckpt_state(ckpt), misfit(ckpt, &state),
+                                           weights != NULL, err);
     if (!rc && !weights)
         rc = load_rank_state(k, name, ckpt, err);
     if (!rc && k->s->env->rank == 0)
@@ -387,7 +394,7 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
         read_progress(k->s->compiled->job, ckpt, progress);
     k->loaded_dir = k->dir;
     k->loaded_step = hd__ckpt_step(ckpt);
-    snprintf(k->loaded_run, sizeof k->loaded_run, "%s", hd__ckpt_run(ckpt));
+    snprintf(k->loaded_run, sizeof k->loaded_run, "%s", hd__ckpt_run_id(ckpt));
     hd__ckpt_close(ckpt);
     if (!rc)
         rc = hd__exec_copy_tensors(k->s->exec, HD__H2D, NULL, 0, err);

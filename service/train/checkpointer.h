@@ -3,6 +3,7 @@
 #define HD_SERVICE_TRAIN_CHECKPOINTER_H
 
 #include "service/train/loss_scaler.h"
+#include "service/train/run_lock.h"
 #include "service/train/session.h"
 
 /* Progress of a run: part of every checkpoint. */
@@ -27,18 +28,17 @@ void hd__train_checkpointer_close(
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress is unchanged if there is none),
- * "never", "overwrite" (nothing is loaded), or the name or path of a checkpoint. `weights`: for evaluation and sampling, only these, "model" or the
- * name of an average that a strategy has registered; NULL: all, to train. */
+ * "never", "overwrite" (nothing is loaded), or the name or path of a checkpoint. `weights`: for evaluation and
+ * sampling, only these, "model" or the name of an average that a strategy has registered; NULL: all, to train. */
 int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *checkpointer, const char *which, const char *weights,
                                     struct hd__train_progress *progress, struct hd_error *err);
 
-/* Begins a run, after the load, on rank 0: which one? It goes on with the id of the newest checkpoint where that was
- * loaded; else it is another run, with the id `run`, and what is newer in the folder than the one that was loaded
- * (all, without one or with one from elsewhere) is in its way: set_aside moves that to a folder beside it. */
-int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *checkpointer, const char *run,
+/* Begins a run, after the load, on rank 0: which one? `run` becomes the id of the newest checkpoint where that was
+ * loaded; else it is another run, with the id that is in `run`, and what is newer in the folder than the one that was
+ * loaded (all, without one or with one from elsewhere) is in its way: set_aside moves that to a folder beside it. */
+int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *checkpointer, char run[HD__RUN_ID],
                                      struct hd_error *err);
 int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
-const char *hd__train_checkpointer_run(const struct hd__train_checkpointer *checkpointer);
 /* The folder of the checkpoint that was loaded; NULL: none was. */
 const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *checkpointer);
 

@@ -16,7 +16,6 @@
 #include "runtime/rendezvous/liveness.h"
 #include "service/metrics/metrics.h"
 #include "service/train/checkpointer.h"
-#include "service/train/run_lock.h"
 #include "service/train/session.h"
 
 struct loop {
@@ -465,10 +464,8 @@ static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct h
     int32_t rc = l->checkpointer ? HD_OK : hd__run_locks_take(l->job, &l->locks, err);
     if (!rc)
         rc = hd__run_id(l->run, err);
-    if (!rc && l->checkpointer) {
+    if (!rc && l->checkpointer)
         rc = hd__train_checkpointer_begin(l->checkpointer, l->run, err);
-        memcpy(l->run, hd__train_checkpointer_run(l->checkpointer), sizeof l->run);
-    }
     hd__run_locks_name(&l->locks, l->run);
     if (!rc)
         rc = open_metrics(l, compiled, err);

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-/* Effects of a key, bits. A checkpoint that does not fit is refused by its tensors; the keys only explain why. Otherwise
- * another learning rate or longer sequences may be intended or an accident, so they are logged. */
+/* Effects of a key: bits. A checkpoint that does not fit is refused by its tensors; the keys only explain why.
+ * Otherwise another learning rate or longer sequences may be intended or an accident, so they are logged. */
 enum {
     TRAINS = 1,  /* the training */
     SHAPES = 2,  /* the tensors */
@@ -182,13 +182,14 @@ static void keep_causes(struct changes *c, const char *section)
     }
 }
 
-int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, int weights_only, struct hd_error *err)
+int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, const char *section, int weights_only,
+                                      struct hd_error *err)
 {
     struct changes c = find_changes(job, state, SHAPES);
     struct hd_error why = HD_ERROR_INIT;
     struct hd__text text = {0};
     hd_error_copy(&why, err);
-    keep_causes(&c, strstr(why.message, " is of another optimizer") ? "optimizer." : "model.");
+    keep_causes(&c, section);
     for (uint32_t i = 0; i < c.list.count; i++)
         add_change(&text, &c.list.at[i]);
     if (c.list.count)

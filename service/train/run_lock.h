@@ -9,7 +9,7 @@ enum { HD__RUN_ID = 17 }; /* bytes of an id: 16 hexadecimal digits and a zero */
 /* A new random id. */
 int32_t hd__run_id(char id[HD__RUN_ID], struct hd_error *err);
 
-/* What a job writes into is locked for it: runs/NAME where its metrics have their default place, and checkpoint.dir. */
+/* Folders of a job are locked for it: runs/NAME where its metrics have their default place, and checkpoint.dir. */
 struct hd__run_locks {
     int fd[2]; /* -1: not locked */
 };

@@ -107,7 +107,7 @@ START_TEST(two_jobs)
     expect_locked("owner", "checkpoint.dir=shared", "job.name=dup2 checkpoint.dir=shared", "shared");
     ck_assert_int_eq(access("runs/dup2/metrics.jsonl", F_OK), -1);
 
-    /* Who looks needs no lock. */
+    /* Looking needs no lock. */
     c = command_start(NULL, "train " ENDLESS "job.name=seen checkpoint.every=2 data.val_fraction=0.1");
     curve_wait("seen", 10);
     expect_code(command_run("ckpt ls llama.yaml job.name=seen checkpoint={}"), 0);
@@ -271,7 +271,7 @@ END_TEST
 
 /* ---- what is said */
 
-/* What is trained, in two lines, and where its last checkpoint is. */
+/* Two lines about what is trained, and one about where its last checkpoint is. */
 START_TEST(start_and_end)
 {
     char wanted[256];

@@ -362,7 +362,7 @@ START_TEST(housekeeping)
     mkdir(scratch_path(&s, "a/b/checkpoints/step-00000099"), 0755);      /* nothing in it */
     mkdir(scratch_path(&s, "a/b/checkpoints/step-1000"), 0755);          /* not a name of ours */
     mkdir(scratch_path(&s, "a/b/checkpoints/.tmp-step-00000070"), 0755); /* interrupted */
-    ck_ok(hd__ckpt_list_steps(&store, &steps, &n, &err));
+    ck_ok(hd__ckpt_list_steps(&store, &steps, &n, NULL, &err));
     ck_assert_uint_eq(n, 3);
     ck_assert_uint_eq(steps[0], 40);
     ck_assert_uint_eq(steps[2], 60);
@@ -408,15 +408,15 @@ START_TEST(runs_of_a_folder)
             .dir = dir, .values = &in, .deal = deal_flat, .step = step, .keep = 2, .run = of[step - 1]};
         ck_ok(save_as(&like, 2));
     }
-    ck_ok(hd__ckpt_list_steps(&store, &steps, &n, &err));
+    ck_ok(hd__ckpt_list_steps(&store, &steps, &n, NULL, &err));
     ck_assert_uint_eq(n, 5);
     ck_assert_uint_eq(steps[3], 5); /* 4 is gone */
     free(steps);
     ck_ok(hd__ckpt_open(&store, "step-00000003", &c, &err));
-    ck_assert_str_eq(hd__ckpt_run(c), "a");
+    ck_assert_str_eq(hd__ckpt_run_id(c), "a");
     hd__ckpt_close(c);
     ck_ok(hd__ckpt_open(&store, "step-00000001", &c, &err));
-    ck_assert_str_eq(hd__ckpt_run(c), "");
+    ck_assert_str_eq(hd__ckpt_run_id(c), "");
     hd__ckpt_close(c);
     ck_ok(store.ops->move(store.ckpt, "step-00000006", aside, &err));
     ck_refused(store.ops->move(store.ckpt, "step-00000006", aside, &err), HD_E_IO, "there is ");
@@ -430,7 +430,7 @@ START_TEST(runs_of_a_folder)
 }
 END_TEST
 
-/* What a save left behind goes; what it cannot have written stays. */
+/* Leftovers of a save go; hidden folders that it cannot have written stay. */
 START_TEST(leftovers)
 {
     static const char *const stay[] = {".tmp-mywork/notes.txt", ".tmp-step-mine/index.json", ".tmp-step-9/index.json",
@@ -463,7 +463,7 @@ START_TEST(leftovers)
 }
 END_TEST
 
-/* What is not a file does not stop the reader for ever; a URL is no folder. */
+/* A FIFO does not stop the reader for ever; a URL is no folder. */
 START_TEST(not_files)
 {
     struct scratch s;

@@ -90,7 +90,7 @@ static void check_steps(const char *path, int n, const int64_t *wanted)
         ck_assert_int_eq(steps[i], wanted[i]);
 }
 
-/* What is not of this run is kept, and what is no run's is refused. */
+/* Another run's file is kept, and a file of no run is refused. */
 START_TEST(set_aside)
 {
     static const char old[] = "{\"event\":\"start\"}\n{\"step\": 1}\n{\"step\": 2}\n";
