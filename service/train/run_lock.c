@@ -84,7 +84,10 @@ static int32_t lock_folder(const char *folder, int *fd, struct hd_error *err)
     int file = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     int32_t rc = HD_OK;
     if (file < 0) {
-        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(why ? why : errno));
+        rc = hd_fail(err, HD_E_IO, "%s: %s", path,
+                     why              ? strerror(why)
+                     : errno == ELOOP ? "a symbolic link: remove it"
+                                      : strerror(errno));
     } else if (fstat(file, &st) || !S_ISREG(st.st_mode)) {
         rc = hd_fail(err, HD_E_INVALID, "%s: not a regular file: move it away", path);
     } else if (!fcntl(file, F_OFD_SETLK, &whole)) {
