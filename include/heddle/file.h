@@ -9,6 +9,7 @@
 
 #include "heddle/types.h"
 
+#ifdef O_CLOEXEC /* POSIX, which -std=c11 alone leaves out: -std=gnu11, or _GNU_SOURCE */
 /* Opens a regular file for reading; *bytes is its size. Anything else is refused at once: a FIFO without a writer would
  * block. HD_E_NOTFOUND, HD_E_IO, HD_E_INVALID; the message begins with the path. */
 static inline int32_t hd_open_regular(const char *path, int *fd, uint64_t *bytes, struct hd_error *err)
@@ -37,5 +38,6 @@ static inline int32_t hd_open_regular(const char *path, int *fd, uint64_t *bytes
                    : S_ISFIFO(st.st_mode) ? "FIFO"
                                           : "device");
 }
+#endif
 
 #endif
