@@ -47,7 +47,7 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
     uint64_t *steps = NULL;
     uint32_t n = 0;
     json_t *rows = json_array();
-    int32_t rc = hd__ckpt_list_steps(&r->store, &steps, &n, err), damaged = HD_OK;
+    int32_t rc = hd__ckpt_list_steps(&r->store, &steps, &n, NULL, err), damaged = HD_OK;
     for (uint32_t i = 0; i < n && !rc; i++) {
         struct hd__ckpt *ckpt;
         char name[32], bytes[32];
@@ -63,10 +63,12 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
             break;
         hd__bytes_text(hd__ckpt_total_bytes(ckpt), bytes);
         if (r->json)
-            json_array_append_new(rows, json_pack("{s:s,s:I,s:I}", "name", name, "step", (json_int_t)steps[i], "bytes",
-                                                  (json_int_t)hd__ckpt_total_bytes(ckpt)));
+            json_array_append_new(rows,
+                                  json_pack("{s:s,s:I,s:I,s:s}", "name", name, "step", (json_int_t)steps[i], "bytes",
+                                            (json_int_t)hd__ckpt_total_bytes(ckpt), "run", hd__ckpt_run_id(ckpt)));
         else
-            printf("%s  step %llu  %s\n", name, (unsigned long long)steps[i], bytes);
+            printf("%s  step %llu  %s%s%s\n", name, (unsigned long long)steps[i], bytes,
+                   *hd__ckpt_run_id(ckpt) ? "  run " : "", hd__ckpt_run_id(ckpt));
         hd__ckpt_close(ckpt);
     }
     if (!rc && r->json)
@@ -112,7 +114,7 @@ static int32_t verify(struct ckpt_request *r, struct hd_error *err)
         return rc;
     rc = hd__ckpt_verify(ckpt, err);
     if (!rc)
-        printf("%s: every block matches its checksum\n", r->name);
+        printf("%s: every block matches its checksum, and the index its files\n", r->name);
     hd__ckpt_close(ckpt);
     return rc;
 }

@@ -143,7 +143,7 @@ struct hd__job {
     int64_t checkpoint_every; /* steps; 0: only at the end */
     int64_t checkpoint_keep;  /* 0: all */
     int32_t checkpoint_async;
-    const char *resume; /* "auto", "never" or a path */
+    const char *resume; /* "auto", "never", "overwrite" or a path */
 
     /* metrics: */
     int64_t metrics_every;

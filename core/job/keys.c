@@ -143,7 +143,8 @@ static const struct hd_option checkpoint_keys[] = {
         .unit = "steps"),
     KEY("keep", INT, "3", FROM(0), G, checkpoint_keep, "how many of the newest stay; 0: all"),
     KEY("async", BOOL, "true", ANY, G, checkpoint_async, "write while training goes on"),
-    KEY("resume", STRING, "auto", ANY, G | P, resume, "auto (the newest, if there is one), never, or a path"),
+    KEY("resume", STRING, "auto", ANY, G | P, resume,
+        "auto (the newest, if there is one), never, overwrite (never, and older ones move aside), or a path"),
 };
 
 static const struct hd_option metrics_keys[] = {

@@ -192,8 +192,10 @@ static int32_t read_section(struct hd__job *job, const struct hd__job_core_secti
     if (!node && s->kind == HD_KIND_CKPT)
         return HD_OK;
     if (node && hd__tree_is_null(node))
-        return hd_fail(err, HD_E_INVALID, "%s: %s has no value; leave it out for the defaults", place_of(job, s->name),
-                       s->name);
+        return hd_fail(err, HD_E_INVALID,
+                       s->kind == HD_KIND_CKPT ? "%s: %s has no value; write `%s: {}` for the defaults"
+                                               : "%s: %s has no value; leave it out for the defaults",
+                       place_of(job, s->name), s->name, s->name);
     if (!strcmp(s->name, "recompute"))
         return hd__job_composite_key(s->name)(job, s->name,
                                               node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);

@@ -44,6 +44,9 @@ struct hd_ckpt_ops {
      * what other ranks wrote before their `flush` returned. Checksums of blocks that several ranks wrote need it. */
     int32_t (*read_back)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes,
                          struct hd_error *err);
+    /* [any-thread] optional. Moves a complete checkpoint to another location of the same kind, under the same name:
+     * that of another run, which is in the way of a new one. */
+    int32_t (*move)(struct hd_ckpt *ckpt, const char *name, const char *location, struct hd_error *err);
 };
 
 #endif

@@ -19,6 +19,9 @@ struct hd_metrics_start {
     const char *record;
     int64_t step;  /* of the checkpoint that the run goes on from: what came after it is void. 0: a fresh run */
     int64_t steps; /* the last one */
+    /* The run's id, 16 hexadecimal digits: a resumed run has that of the one it goes on from, and its curves belong to
+     * the same run. NULL: unknown. */
+    const char *run;
 };
 
 enum { HD_METRIC_INT = 1, HD_METRIC_FLOAT = 2 };

@@ -1,6 +1,6 @@
 /* plugins/ckpt-posix: checkpoints are folders of a directory.
  *
- *     DIR/.tmp-NAME/FILE ...   being written; removed by the next begin if it was left over
+ *     DIR/.tmp-NAME/FILE ...   being written; if left over, removed by the next begin
  *     DIR/NAME/FILE ...        complete: renamed after every file and the folder were fsynced
  *
  * posix.c has the slots, files.c the files of a checkpoint that is being written. */

@@ -1,4 +1,5 @@
 /* The slots of ckpt-posix: folders, renames, listing. */
+#include "heddle/file.h"
 #include "internal.h"
 
 #include <dirent.h>
@@ -92,6 +93,12 @@ static int sync_folder(const struct hd_ckpt *ckpt, const char *path)
 static int32_t posix_open(const struct hd_host *host, const void *settings, const char *location, struct hd_ckpt **out,
                           struct hd_error *err)
 {
+    const char *scheme = strstr(location, "://");
+    if (scheme)
+        return hd_fail(err, HD_E_INVALID,
+                       "%s is a URL, and checkpoint.use=posix stores in a folder: name a folder, or a plug-in of kind "
+                       "ckpt that serves %.*s:// (`heddle plugins` lists those that are installed)",
+                       location, (int)(scheme - location), location);
     struct hd_ckpt *ckpt = calloc(1, sizeof *ckpt);
     if (!ckpt || !*location || !(ckpt->dir = strdup(location))) {
         free(ckpt);
@@ -112,6 +119,35 @@ static void posix_close(struct hd_ckpt *ckpt)
 
 /* ---- a checkpoint that is being written */
 
+/* ".tmp-step-00000100", ".tmp-removed-step-00000100" */
+static int is_leftover_name(const char *name)
+{
+    const char *at = strncmp(name, ".tmp-removed-", 13) ? name + 5 : name + 13;
+    return !strncmp(name, ".tmp-", 5) && !strncmp(at, "step-", 5) && strspn(at + 5, "0123456789") == strlen(at + 5) &&
+           strlen(at) >= 13;
+}
+
+static int ends_with(const char *name, const char *end)
+{
+    return strlen(name) > strlen(end) && !strcmp(name + strlen(name) - strlen(end), end);
+}
+
+/* A folder that holds what a save writes and nothing else. Another run's save is not under way here: its job has the
+ * folder locked. */
+static int is_leftover(const char *path)
+{
+    struct stat st;
+    DIR *dir = lstat(path, &st) || !S_ISDIR(st.st_mode) ? NULL : opendir(path);
+    int ours = dir != NULL;
+    for (struct dirent *e; ours && (e = readdir(dir));)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+            ours = (!strcmp(e->d_name, "index.json") || ends_with(e->d_name, ".safetensors")) &&
+                   !fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode);
+    if (dir)
+        closedir(dir);
+    return ours;
+}
+
 static int32_t remove_leftovers(const struct hd_ckpt *ckpt, struct hd_error *err)
 {
     DIR *dir = opendir(ckpt->dir);
@@ -119,11 +155,14 @@ static int32_t remove_leftovers(const struct hd_ckpt *ckpt, struct hd_error *err
     if (!dir)
         return io_error(err, ckpt->dir, "");
     for (struct dirent *e; !rc && (e = readdir(dir));) {
-        if (strncmp(e->d_name, ".tmp-", 5))
+        if (!is_leftover_name(e->d_name))
             continue;
         char *path = join(ckpt->dir, "", e->d_name);
         if (!path)
             rc = no_memory(err);
+        else if (!is_leftover(path))
+            rc = hd_fail(err, HD_E_INVALID,
+                         "%s has files that no save wrote, and is in the way of one: move it elsewhere", path);
         else if (remove_tree(path))
             rc = io_error(err, path, "cannot be removed: ");
         free(path);
@@ -236,7 +275,8 @@ static int32_t posix_list(struct hd_ckpt *ckpt, void (*visit)(void *user, const 
     return rc;
 }
 
-static int32_t open_file(const struct hd_ckpt *ckpt, const char *name, const char *file, int *fd, struct hd_error *err)
+static int32_t open_file(const struct hd_ckpt *ckpt, const char *name, const char *file, int *fd, uint64_t *bytes,
+                         struct hd_error *err)
 {
     char *path = NULL;
     int32_t rc = posix_check_name(name, err);
@@ -246,9 +286,7 @@ static int32_t open_file(const struct hd_ckpt *ckpt, const char *name, const cha
         return rc;
     if (asprintf(&path, "%s/%s/%s", ckpt->dir, name, file) < 0)
         return no_memory(err);
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0)
-        rc = io_error(err, path, "");
+    rc = hd_open_regular(path, fd, bytes, err);
     free(path);
     return rc;
 }
@@ -256,16 +294,10 @@ static int32_t open_file(const struct hd_ckpt *ckpt, const char *name, const cha
 static int32_t posix_size(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t *bytes,
                           struct hd_error *err)
 {
-    struct stat st;
     int fd;
-    int32_t rc = open_file(ckpt, name, file, &fd, err);
-    if (rc)
-        return rc;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode))
-        rc = hd_fail(err, HD_E_IO, "%s/%s/%s: not a regular file", ckpt->dir, name, file);
-    else
-        *bytes = (uint64_t)st.st_size;
-    close(fd);
+    int32_t rc = open_file(ckpt, name, file, &fd, bytes, err);
+    if (!rc)
+        close(fd);
     return rc;
 }
 
@@ -307,7 +339,8 @@ static int32_t posix_read(struct hd_ckpt *ckpt, const char *name, const char *fi
                           uint64_t bytes, struct hd_error *err)
 {
     int fd;
-    int32_t rc = open_file(ckpt, name, file, &fd, err);
+    uint64_t size;
+    int32_t rc = open_file(ckpt, name, file, &fd, &size, err);
     if (rc)
         return rc;
     uint64_t done = ckpt->settings->direct ? read_pages(fd, offset, data, bytes) : 0;
@@ -334,6 +367,27 @@ static int32_t posix_remove(struct hd_ckpt *ckpt, const char *name, struct hd_er
     return rc;
 }
 
+static int32_t posix_move(struct hd_ckpt *ckpt, const char *name, const char *location, struct hd_error *err)
+{
+    int32_t rc = posix_check_name(name, err);
+    if (rc)
+        return rc;
+    char *path = join(ckpt->dir, "", name), *to = join(location, "", name);
+    if (!path || !to)
+        rc = no_memory(err);
+    else if (make_folders(location))
+        rc = io_error(err, location, "");
+    else if (!access(to, F_OK))
+        rc = hd_fail(err, HD_E_IO, "%s cannot be moved: there is %s already", path, to);
+    else if (rename(path, to))
+        rc = io_error(err, path, "cannot be moved: ");
+    else if (sync_folder(ckpt, location) || sync_folder(ckpt, ckpt->dir))
+        rc = io_error(err, location, "fsync: ");
+    free(path);
+    free(to);
+    return rc;
+}
+
 static const struct hd_ckpt_ops ops = {
     .struct_size = sizeof ops,
     .open = posix_open,
@@ -348,6 +402,7 @@ static const struct hd_ckpt_ops ops = {
     .read = posix_read,
     .remove = posix_remove,
     .read_back = posix_read_back,
+    .move = posix_move,
 };
 
 HD_PLUGIN("ckpt-posix", "0.1.0", "Apache-2.0", .kind = HD_KIND_CKPT, .name = "posix",

@@ -27,7 +27,7 @@ static const struct hd_option options[] = {
      .type = HD_OPT_STRING,
      .flags = HD_OPTION_REQUIRED,
      .offset = offsetof(struct tensorboard_settings, dir),
-     .help = "folder of the event files, which TensorBoard shows as one run"},
+     .help = "folder, in which each run of heddle has one of its own: DIR/RUN, as TensorBoard shows runs"},
 };
 
 /* TensorBoard groups charts by the part before the slash. Metrics not listed get run/. */
@@ -119,15 +119,21 @@ static int32_t tensorboard_open(const struct hd_host *host, const void *settings
                                 struct hd_metrics **metrics, struct hd_error *err)
 {
     const char *dir = ((const struct tensorboard_settings *)settings)->dir;
+    int knows_run = start->struct_size >= offsetof(struct hd_metrics_start, run) + sizeof start->run && start->run;
+    char *folder = NULL;
     (void)host;
-    if (make_folders(dir))
-        return hd_fail(err, HD_E_IO, "%s: %s", dir, strerror(errno));
+    if (strstr(dir, "://"))
+        return hd_fail(err, HD_E_INVALID, "%s is a URL: name a folder", dir);
     struct hd_metrics *m = calloc(1, sizeof *m);
-    if (!m)
+    if (!m || asprintf(&folder, "%s%s%s", dir, knows_run ? "/" : "", knows_run ? start->run : "") < 0) {
+        free(m);
         return hd_fail(err, HD_E_NOMEM, "%s: no memory", dir);
+    }
     m->fd = -1;
     m->step = start->step;
-    int32_t rc = open_file(m, dir, err);
+    int32_t rc =
+        make_folders(folder) ? hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(errno)) : open_file(m, folder, err);
+    free(folder);
     if (rc)
         tensorboard_close(m);
     else

@@ -1,6 +1,6 @@
 /* service/checkpoint/checkpoint: mesh-independent checkpoints over any store of kind ckpt.
  *
- *     step-00000100/index.json                      step, tensors, files, checksums, the caller's state
+ *     step-00000100/index.json                      run, step, tensors, files, checksums, the caller's state
  *     step-00000100/GROUP-00001-of-00002.safetensors
  *
  * Every logical tensor is stored unsharded, in global row-major order, in the safetensors files of its group
@@ -69,7 +69,8 @@ struct hd__ckpt_save {
     uint32_t n_tensors, n_runs;
     const json_t *state; /* any JSON; rank 0's is stored; NULL: none */
     const char *version; /* heddle's version, for the record */
-    uint32_t keep;       /* remove older checkpoints than the newest `keep`; 0: none */
+    const char *run;     /* the run's id; NULL: none */
+    uint32_t keep;       /* remove older checkpoints of this run than the newest `keep`; 0: none */
     uint32_t reserved;
 };
 
@@ -92,10 +93,13 @@ void hd__ckpt_async_writer_destroy(struct hd__ckpt_async_writer *saver); /* join
 
 /* "step-00000100" */
 void hd__ckpt_step_name(uint64_t step, char name[32]);
-/* The newest complete checkpoint: the largest step. HD_E_NOTFOUND where there is none. */
+/* The newest complete checkpoint: the largest step. HD_E_NOTFOUND where there is none. A newer folder without an index
+ * is passed over with a warning (of rank 0). */
 int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err);
-/* All of them, oldest first. Free *steps. */
-int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, struct hd_error *err);
+/* All of them, oldest first. Free *steps. *torn (NULL is fine): the newest folder without an index, which is no
+ * checkpoint; 0: none. */
+int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint64_t *torn,
+                            struct hd_error *err);
 
 struct hd__ckpt; /* an open checkpoint: its index */
 int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, struct hd__ckpt **ckpt,
@@ -104,6 +108,7 @@ void hd__ckpt_close(struct hd__ckpt *ckpt); /* NULL is fine */
 
 /* Contents of its index; borrowed from `ckpt`. */
 uint64_t hd__ckpt_step(const struct hd__ckpt *ckpt);
+const char *hd__ckpt_run_id(const struct hd__ckpt *ckpt); /* the run's id; "" in a checkpoint of a heddle without ids */
 const json_t *hd__ckpt_state(const struct hd__ckpt *ckpt);
 const struct hd__ckpt_tensor *hd__ckpt_tensors(const struct hd__ckpt *ckpt, uint32_t *n);
 uint64_t hd__ckpt_total_bytes(const struct hd__ckpt *ckpt); /* sum of the tensor files */
@@ -115,7 +120,9 @@ int32_t hd__ckpt_check_tensors(const struct hd__ckpt *ckpt, const struct hd__ckp
 /* Checks, then fills the runs. */
 int32_t hd__ckpt_load(const struct hd__ckpt *ckpt, const struct hd__ckpt_tensor *tensors, uint32_t n_tensors,
                       const struct hd__ckpt_run *runs, uint32_t n_runs, struct hd_error *err);
-/* Verifies every block of every file. */
+/* Verifies every block of every file, and the index against the files' own headers. */
 int32_t hd__ckpt_verify(const struct hd__ckpt *ckpt, struct hd_error *err);
+/* Are all files there, with their sizes? */
+int32_t hd__ckpt_check_files(const struct hd__ckpt *ckpt, struct hd_error *err);
 
 #endif

@@ -46,10 +46,10 @@ char *hd__ckpt_index_text(const struct hd__ckpt_save *save, const struct hd__ckp
                                         hd__dtype(t->dtype)->safetensors, "shape", shape, "file",
                                         (int)l->locations[i].file, "offset", (json_int_t)l->locations[i].offset));
     }
-    json_t *root =
-        json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o}", "format", FORMAT, "heddle", save->version ? save->version : "",
-                  "step", (json_int_t)save->step, "block_bytes", (json_int_t)HD__CKPT_BLOCK, "files", files, "tensors",
-                  tensors, "state", save->state ? json_deep_copy(save->state) : json_object());
+    json_t *root = json_pack("{s:s, s:s, s:s, s:I, s:I, s:o, s:o, s:o}", "format", FORMAT, "heddle",
+                             save->version ? save->version : "", "run", save->run ? save->run : "", "step",
+                             (json_int_t)save->step, "block_bytes", (json_int_t)HD__CKPT_BLOCK, "files", files,
+                             "tensors", tensors, "state", save->state ? json_deep_copy(save->state) : json_object());
     char *text = root ? json_dumps(root, CANONICAL) : NULL;
     if (text) {
         json_object_set_new(root, "checksum", json_sprintf(HEX, hd__hash(text, strlen(text), 0)));
@@ -163,6 +163,36 @@ static int32_t parse_tensor(struct hd__ckpt *c, const json_t *entry, uint32_t i,
     return HD_OK;
 }
 
+struct placed_tensor {
+    const struct hd__ckpt_location *at;
+    const char *name;
+};
+
+static int by_location(const void *a, const void *b)
+{
+    const struct hd__ckpt_location *x = ((const struct placed_tensor *)a)->at,
+                                   *y = ((const struct placed_tensor *)b)->at;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return x->offset != y->offset ? (x->offset < y->offset ? -1 : 1) : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+/* A byte of a file belongs to one tensor. */
+static int32_t check_overlap(const struct hd__ckpt *c, struct hd_error *err)
+{
+    struct placed_tensor *all = hd__alloc((c->n_tensors + 1) * sizeof *all);
+    int32_t rc = HD_OK;
+    for (uint32_t i = 0; i < c->n_tensors; i++)
+        all[i] = (struct placed_tensor){&c->layout.locations[i], c->tensors[i].name};
+    qsort(all, c->n_tensors, sizeof *all, by_location);
+    for (uint32_t i = 1; i < c->n_tensors && !rc; i++)
+        if (all[i].at->file == all[i - 1].at->file && all[i].at->offset < all[i - 1].at->offset + all[i - 1].at->bytes)
+            rc = hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json: tensors %s and %s overlap in %s", c->name,
+                         all[i - 1].name, all[i].name, c->layout.files[all[i].at->file].name);
+    free(all);
+    return rc;
+}
+
 static int32_t parse_tensors(struct hd__ckpt *c, struct hd_error *err)
 {
     const json_t *tensors = json_object_get(c->json, "tensors");
@@ -184,7 +214,7 @@ static int32_t parse_tensors(struct hd__ckpt *c, struct hd_error *err)
     for (size_t i = 1; i < n; i++)
         if (!hd__ckpt_by_name(&c->sorted[i - 1], &c->sorted[i]))
             return corrupt(c, err, "has a duplicate tensor", c->sorted[i]->name);
-    return HD_OK;
+    return check_overlap(c, err);
 }
 
 int32_t hd__ckpt_index_parse(struct hd__ckpt *c, const char *text, size_t bytes, struct hd_error *err)

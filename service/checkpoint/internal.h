@@ -6,6 +6,7 @@
 
 #define HD__CKPT_BLOCK (UINT64_C(4) << 20)
 #define HD__CKPT_INDEX "index.json"
+#define HD__CKPT_INDEX_MAX (UINT64_C(1) << 30)
 
 /* ---- layout (layout.c) */
 struct hd__ckpt_file {

@@ -4,8 +4,7 @@
 
 #include "runtime/cpu/parallel_for.h"
 #include "service/checkpoint/internal.h"
-
-enum { INDEX_MAX = 1 << 30 };
+#include "service/checkpoint/safetensors.h"
 
 /* ---- names and steps */
 
@@ -37,16 +36,18 @@ static void add_step(void *user, const char *name)
     }
 }
 
-int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, struct hd_error *err)
+int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint64_t *torn,
+                            struct hd_error *err)
 {
     struct step_list list = {0};
     uint32_t kept = 0;
     int32_t rc = store->ops->list(store->ckpt, add_step, &list, err);
+    if (torn)
+        *torn = 0;
     if (rc) {
         hd__free_array(&list.steps);
         return rc;
     }
-    /* Folders without an index are not checkpoints. */
     for (uint32_t i = 0; i < list.steps.count; i++) {
         char name[32];
         uint64_t bytes;
@@ -54,6 +55,8 @@ int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps
         hd__ckpt_step_name(list.steps.at[i], name);
         if (!store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused))
             list.steps.at[kept++] = list.steps.at[i];
+        else if (torn)
+            *torn = list.steps.at[i];
     }
     *steps = list.steps.at;
     *n = kept;
@@ -62,13 +65,16 @@ int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps
 
 int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err)
 {
-    uint64_t *steps = NULL;
+    uint64_t *steps = NULL, torn = 0;
     uint32_t n = 0;
-    int32_t rc = hd__ckpt_list_steps(store, &steps, &n, err);
+    int32_t rc = hd__ckpt_list_steps(store, &steps, &n, &torn, err);
+    if (!rc && n)
+        hd__ckpt_step_name(steps[n - 1], name);
+    if (!rc && torn > (n ? steps[n - 1] : 0) && store->peers.rank == 0)
+        hd__log(HD_LOG_WARN, NULL, "step-%08lu has no index.json that can be read, so it is no checkpoint: %s%s",
+                (unsigned long)torn, n ? "the newest is " : "there is no other", n ? name : "");
     if (!rc && !n)
         rc = hd_fail(err, HD_E_NOTFOUND, "there is no checkpoint");
-    if (!rc)
-        hd__ckpt_step_name(steps[n - 1], name);
     free(steps);
     return rc;
 }
@@ -83,7 +89,7 @@ int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, stru
     int32_t rc = store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, err);
     if (rc)
         return rc;
-    if (bytes > INDEX_MAX)
+    if (bytes > HD__CKPT_INDEX_MAX)
         return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json of %lu bytes", name, (unsigned long)bytes);
     struct hd__ckpt *c = hd__alloc(sizeof *c);
     c->store = *store;
@@ -113,6 +119,12 @@ void hd__ckpt_close(struct hd__ckpt *c)
 uint64_t hd__ckpt_step(const struct hd__ckpt *c)
 {
     return c->step;
+}
+
+const char *hd__ckpt_run_id(const struct hd__ckpt *c)
+{
+    const char *run = json_string_value(json_object_get(c->json, "run"));
+    return run ? run : "";
 }
 
 const json_t *hd__ckpt_state(const struct hd__ckpt *c)
@@ -244,7 +256,7 @@ static int32_t load_block(void *user, uint64_t number, char *block, struct hd_er
     return rc;
 }
 
-static int32_t check_files(const struct hd__ckpt *c, struct hd_error *err)
+int32_t hd__ckpt_check_files(const struct hd__ckpt *c, struct hd_error *err)
 {
     for (uint32_t i = 0; i < c->layout.n_files; i++) {
         uint64_t bytes = 0;
@@ -264,7 +276,7 @@ int32_t hd__ckpt_load(const struct hd__ckpt *c, const struct hd__ckpt_tensor *te
     struct loading l = {.ckpt = c};
     int32_t rc = hd__ckpt_check_tensors(c, tensors, n_tensors, err);
     if (!rc)
-        rc = check_files(c, err);
+        rc = hd__ckpt_check_files(c, err);
     if (rc)
         return rc;
     /* Runs index tensors by the caller's list. */
@@ -293,10 +305,62 @@ static int32_t verify_block(void *user, uint64_t i, char *block, struct hd_error
     return read_block(user, i, block, NULL, err);
 }
 
+/* ---- the files' own headers */
+
+struct header_check {
+    const struct hd__ckpt *ckpt;
+    const char *group; /* of the file's tensors */
+    uint64_t data;     /* offset of the tensors' bytes in the file */
+    uint32_t file, seen;
+    char differs[128]; /* a tensor that the index has otherwise */
+};
+
+static void check_tensor(void *user, const struct hd__ckpt_st_tensor *t)
+{
+    struct header_check *h = user;
+    int64_t i = hd__ckpt_find_tensor(h->ckpt, h->group, t->name);
+    const struct hd__ckpt_location *at = i < 0 ? NULL : &h->ckpt->layout.locations[i];
+    const struct hd__ckpt_tensor *x = i < 0 ? NULL : &h->ckpt->tensors[i];
+    h->seen++;
+    if (i < 0 || at->file != h->file || at->offset != h->data + t->offset || at->bytes != t->bytes ||
+        x->dtype != t->dtype || x->ndim != t->ndim || memcmp(x->shape, t->shape, t->ndim * sizeof *t->shape))
+        snprintf(h->differs, sizeof h->differs, "%s", t->name);
+}
+
+static int32_t verify_header(const struct hd__ckpt *c, uint32_t file, struct hd_error *err)
+{
+    const struct hd_ckpt_ops *ops = c->store.ops;
+    const struct hd__ckpt_file *f = &c->layout.files[file];
+    struct header_check h = {.ckpt = c, .file = file, .group = ""};
+    uint64_t length = 0;
+    uint32_t listed = 0;
+    int32_t rc = f->bytes < 8 ? HD_OK : ops->read(c->store.ckpt, c->name, f->name, 0, &length, 8, err);
+    if (!rc && (f->bytes < 8 || length > f->bytes - 8))
+        rc = hd_fail(err, HD_E_CORRUPT, "checkpoint %s: %s: not a safetensors file", c->name, f->name);
+    if (rc)
+        return rc;
+    for (uint32_t i = 0; i < c->n_tensors; i++)
+        if (c->layout.locations[i].file == file && ++listed)
+            h.group = c->tensors[i].group;
+    char *header = hd__alloc(length);
+    h.data = 8 + length;
+    rc = ops->read(c->store.ckpt, c->name, f->name, 8, header, length, err);
+    if (!rc)
+        rc = hd__ckpt_st_parse(f->name, header, length, f->bytes - h.data, check_tensor, &h, err);
+    free(header);
+    if (!rc && (h.differs[0] || h.seen != listed))
+        rc = hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json disagrees with the header of %s: %s%s", c->name,
+                     f->name, h.differs[0] ? "tensor " : "it lists more tensors", h.differs);
+    return rc;
+}
+
 int32_t hd__ckpt_verify(const struct hd__ckpt *c, struct hd_error *err)
 {
-    int32_t rc = check_files(c, err);
-    return rc ? rc
-              : hd__parallel_for(c->store.threads ? c->store.threads : 2, c->layout.n_blocks, HD__CKPT_BLOCK,
-                                 verify_block, (void *)c, err);
+    int32_t rc = hd__ckpt_check_files(c, err);
+    if (!rc)
+        rc = hd__parallel_for(c->store.threads ? c->store.threads : 2, c->layout.n_blocks, HD__CKPT_BLOCK, verify_block,
+                              (void *)c, err);
+    for (uint32_t i = 0; i < c->layout.n_files && !rc; i++)
+        rc = verify_header(c, i, err);
+    return rc;
 }

@@ -181,17 +181,34 @@ static int32_t phase_commit(struct saving *s, struct hd_error *err)
 
 /* ---- older checkpoints */
 
+/* Does its index say that it is of this run? */
+static int is_of_run(const struct saving *s, const char *name)
+{
+    const struct hd__ckpt_store *store = s->store;
+    struct hd_error unused = HD_ERROR_INIT;
+    uint64_t bytes = 0;
+    if (store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused) || bytes > HD__CKPT_INDEX_MAX)
+        return 0;
+    char *text = hd__alloc(bytes);
+    int32_t rc = store->ops->read(store->ckpt, name, HD__CKPT_INDEX, 0, text, bytes, &unused);
+    json_t *index = rc ? NULL : json_loadb(text, bytes, 0, NULL);
+    const char *run = json_string_value(json_object_get(index, "run"));
+    int is = index && !strcmp(run ? run : "", s->save->run ? s->save->run : "");
+    json_decref(index);
+    free(text);
+    return is;
+}
+
 static int32_t remove_old(const struct saving *s, struct hd_error *err)
 {
     uint64_t *steps = NULL;
-    uint32_t n = 0;
+    uint32_t n = 0, ours = 0;
     char name[32];
-    int32_t rc = hd__ckpt_list_steps(s->store, &steps, &n, err);
-    for (uint32_t i = 0; i < n && n - i > s->save->keep && !rc; i++) {
-        if (steps[i] == s->save->step)
-            continue;
+    int32_t rc = hd__ckpt_list_steps(s->store, &steps, &n, NULL, err);
+    for (uint32_t i = n; i-- && !rc;) {
         hd__ckpt_step_name(steps[i], name);
-        rc = s->store->ops->remove(s->store->ckpt, name, err);
+        if (is_of_run(s, name) && ++ours > s->save->keep && steps[i] != s->save->step)
+            rc = s->store->ops->remove(s->store->ckpt, name, err);
     }
     free(steps);
     return rc;

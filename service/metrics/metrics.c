@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,39 +14,114 @@
 struct hd__metrics {
     int fd, is_terminal, write_failed; /* lost: the last line was not written */
     char *path;
+    char *run; /* its id; "" where there is none */
     double started;
     int64_t first_step; /* the last step before this run */
     char *start;        /* the first line */
     HD__ARRAY(struct hd__metrics_sink *) sinks;
 };
 
-/* ---- resuming */
+/* ---- the file, which is appended to, or set aside: never overwritten */
 
-/* Cuts a torn last line and all lines whose "step" is above `step`. */
-static int32_t truncate_after(const char *path, int64_t step, struct hd_error *err)
+static int is_event(const json_t *line)
 {
-    FILE *file = fopen(path, "r+");
+    const char *event = json_string_value(json_object_get(line, "event"));
+    return event && (!strcmp(event, "start") || !strcmp(event, "resume"));
+}
+
+/* *keep: the bytes of its lines up to `step`; without a torn last one. *same: they are of this run, or of a heddle
+ * without ids. */
+static int32_t scan(int fd, const char *path, const char *run, int64_t step, off_t *keep, int *same,
+                    struct hd_error *err)
+{
+    FILE *file = fdopen(dup(fd), "r");
     char *line = NULL;
     size_t room = 0;
-    off_t keep = 0;
     ssize_t n;
     int32_t rc = HD_OK;
+    *keep = 0;
+    *same = 1;
     if (!file)
-        return errno == ENOENT ? HD_OK : hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
-    while ((n = getline(&line, &room, file)) > 0) {
+        return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    while (!rc && (n = getline(&line, &room, file)) > 0) {
         json_t *object = line[n - 1] == '\n' ? json_loadb(line, (size_t)n, 0, NULL) : NULL;
-        int stop = !object || json_integer_value(json_object_get(object, "step")) > step ||
-                   json_integer_value(json_object_get(object, "step")) < 0;
+        const char *of = json_string_value(json_object_get(object, "run"));
+        int64_t at = json_integer_value(json_object_get(object, "step"));
+        int stop = !object || at > step || at < 0;
+        if (!*keep && !is_event(object))
+            rc = hd_fail(err, HD_E_INVALID,
+                         "%s: its first line is no start of a run, so heddle did not write it: name another file, or "
+                         "move this one away",
+                         path);
+        *same &= !of || !strcmp(of, run);
         json_decref(object);
-        if (stop)
+        if (stop && *keep)
             break;
-        keep += n;
+        *keep += n;
     }
     free(line);
-    if (ftruncate(fileno(file), keep))
-        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     fclose(file);
     return rc;
+}
+
+/* To PATH.1, or the next number that is free. */
+static int32_t set_aside(const char *path, struct hd_error *err)
+{
+    for (int n = 1;; n++) {
+        char *to = hd__format("%s.%d", path, n);
+        int why = link(path, to) ? errno : 0; /* a rename would replace what is there */
+        if (!why && unlink(path))
+            why = errno;
+        if (why == EPERM || why == EOPNOTSUPP) /* no links on this file system */
+            why = !access(to, F_OK) ? EEXIST : rename(path, to) ? errno : 0;
+        if (!why)
+            hd__log(HD_LOG_INFO, NULL, "%s is of another run: it is %s now", path, to);
+        free(to);
+        if (why && why != EEXIST)
+            return hd_fail(err, HD_E_IO, "%s cannot be set aside: %s", path, strerror(why));
+        if (!why)
+            return HD_OK;
+    }
+}
+
+static int32_t open_once(const char *path, int extra, int *fd, struct stat *st, struct hd_error *err)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int why = hd__make_folders(path);
+    /* Neither a FIFO, which would wait for its reader, nor what a link leads to. */
+    *fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | extra, 0666);
+    if (*fd < 0 && !why && errno == ELOOP)
+        return hd_fail(err, HD_E_INVALID, "%s: a symbolic link: name the file itself", path);
+    if (*fd < 0)
+        return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(why ? why : errno));
+    if (fstat(*fd, st) || !(S_ISREG(st->st_mode) || S_ISCHR(st->st_mode)))
+        return hd_fail(err, HD_E_INVALID, "%s: not a regular file", path);
+    if (S_ISREG(st->st_mode) && fcntl(*fd, F_OFD_SETLK, &whole) && (errno == EAGAIN || errno == EACCES))
+        return hd_fail(err, HD_E_INVALID, "%s: another process is writing it: wait for its end, or name another file",
+                       path);
+    return HD_OK;
+}
+
+/* A device as /dev/null takes lines, and has none. */
+static int32_t open_lines(const char *path, const char *run, int64_t resumed, int *fd, struct hd_error *err)
+{
+    struct stat st;
+    off_t keep = 0;
+    int same = 1;
+    int32_t rc;
+    if (strstr(path, "://"))
+        return hd_fail(err, HD_E_INVALID, "%s is a URL: name a file", path);
+    rc = open_once(path, 0, fd, &st, err);
+    if (!rc && S_ISREG(st.st_mode) && st.st_size)
+        rc = scan(*fd, path, run, resumed, &keep, &same, err);
+    if (rc || !keep)
+        return rc;
+    if (resumed && same)
+        return ftruncate(*fd, keep) ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno)) : HD_OK;
+    close(*fd);
+    *fd = -1;
+    rc = set_aside(path, err);
+    return rc ? rc : open_once(path, O_EXCL, fd, &st, err);
 }
 
 /* ---- writing */
@@ -78,19 +154,19 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
 {
     struct hd__metrics *m;
     struct hd__text text = {0};
-    int why;
-    int32_t rc = resumed ? truncate_after(path, resumed, err) : HD_OK;
-    if (rc)
-        return rc;
-    why = hd__make_folders(path);
-    m = hd__alloc(sizeof *m);
-    m->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
-    if (m->fd < 0) {
-        why = why ? why : errno;
-        free(m);
-        return hd_fail(err, HD_E_IO, "metrics.jsonl: %s: %s", path, strerror(why));
+    struct hd_error why = HD_ERROR_INIT;
+    const char *run = json_string_value(json_object_get(start, "run"));
+    int fd = -1;
+    int32_t rc = open_lines(path, run ? run : "", resumed, &fd, &why);
+    if (rc) {
+        if (fd >= 0)
+            close(fd);
+        return hd_fail(err, rc, "metrics.jsonl: %s", why.message);
     }
+    m = hd__alloc(sizeof *m);
+    m->fd = fd;
     m->path = hd__strdup(path);
+    m->run = hd__strdup(run ? run : "");
     m->is_terminal = hd__output_is_terminal();
     m->started = hd__now();
     m->first_step = resumed;
@@ -137,7 +213,8 @@ int32_t hd__metrics_add_sink(struct hd__metrics *m, const struct hd__metrics_sin
                                            .job = config->job,
                                            .record = m->start,
                                            .step = m->first_step,
-                                           .steps = config->steps};
+                                           .steps = config->steps,
+                                           .run = *m->run ? m->run : NULL};
     struct hd__metrics_sink *sink;
     int32_t rc = hd__metrics_sink_open(config, &start, &sink, err);
     if (!rc)
@@ -203,7 +280,7 @@ void hd__metrics_log_step(struct hd__metrics *m, const struct hd__metrics_row *r
     struct timespec now;
     hd__text_add(&text, "{\"step\": %" PRId64, r->step);
     record.count = metrics_of_row(r, metrics, &text);
-    hd__text_add(&text, "}\n");
+    hd__text_add(&text, ", \"run\": \"%s\"}\n", m->run);
     write_line(m, &text);
     clock_gettime(CLOCK_REALTIME, &now);
     record.time = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
@@ -222,6 +299,7 @@ void hd__metrics_close(struct hd__metrics *m)
     close(m->fd);
     free(m->start);
     free(m->path);
+    free(m->run);
     free(m);
 }
 

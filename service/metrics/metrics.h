@@ -1,8 +1,9 @@
 /* service/metrics/metrics: metrics of a run: metrics.jsonl, plain lines or one live line on the terminal, and sinks.
  *
- * metrics.jsonl: one object a line, one write() a line. First {"event": "start", ...}, then one object for each step
- * that is logged. A fresh run truncates the file; a resumed one cuts a torn last line and every step after its
- * checkpoint, then appends. Only rank 0 has metrics.
+ * metrics.jsonl: one object a line, one write() a line, each with the run's id. First {"event": "start", ...}, then one
+ * object for each step that is logged. A resumed run cuts a torn last line and every step after its checkpoint, which
+ * it trains again, then appends. The file of another run is set aside as metrics.jsonl.1, .2, ...; what is not a file
+ * of metrics is refused. Only rank 0 has metrics.
  *
  * Plug-ins of kind metrics (heddle/metrics.h), the sinks, get the same steps, each on its own thread. */
 #ifndef HD_SERVICE_METRICS_METRICS_H
@@ -31,7 +32,7 @@ struct hd__metrics_row {
 };
 
 /* `path` of metrics.jsonl; its folders are created. `resumed`: the step of the checkpoint, 0 for a fresh run.
- * `start` is the first line's object (borrowed); fresh and resumed runs write it. */
+ * `start` is the first line's object (borrowed), with the run's id; fresh and resumed runs write it. */
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,
                          struct hd_error *err);
 

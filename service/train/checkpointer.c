@@ -16,8 +16,13 @@ struct hd__train_checkpointer {
     const char *dir;
     struct hd__ckpt_store store;
     struct hd__ckpt_training training;
-    struct hd__ckpt_async_writer *async_writer; /* checkpoint.async; NULL without it */
-    struct hd__ckpt_train_state saving;         /* borrowed by the async writer */
+    struct hd__ckpt_async_writer *async_writer;   /* checkpoint.async; NULL without it */
+    struct hd__ckpt_train_state saving;           /* borrowed by the async writer */
+    char loaded_run[HD__RUN_ID], run[HD__RUN_ID]; /* of the checkpoint that was loaded, "" for none; of this run */
+    const char *loaded_dir;                       /* where it lies; NULL: nothing was loaded */
+    uint64_t loaded_step;
+    uint64_t *aside; /* steps that are another run's from now on */
+    uint32_t n_aside;
     uint64_t exchanges;
     uint64_t last_exchange, last_bytes; /* the previous gather: its number, and its bytes that are still in the store */
 };
@@ -72,7 +77,7 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
     rc = k->ops->open(hd__exec_host_table(), chosen->settings, k->dir, &k->ckpt, err);
     if (rc) {
         free(k);
-        return rc;
+        return dir ? rc : hd__job_locate_error(s->compiled->job, "checkpoint.dir", err);
     }
     k->store = (struct hd__ckpt_store){
         .ops = k->ops,
@@ -96,18 +101,90 @@ void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
         return;
     hd__ckpt_async_writer_destroy(k->async_writer);
     hd__ckpt_train_state_free(&k->saving);
+    free(k->aside);
     k->ops->close(k->ckpt);
     free(k);
 }
 
+/* ---- the checkpoints of other runs. A folder has those of one run, and what it branched off from. */
+
+/* The first folder DIR.1, DIR.2, ... without checkpoints: another store of this kind. */
+static int32_t find_free_folder(struct hd__train_checkpointer *k, const char **folder, struct hd_error *err)
+{
+    uint32_t found = 1;
+    int32_t rc = HD_OK;
+    for (int n = 1; found && !rc; n++) {
+        struct hd__ckpt_store store = {.ops = k->ops};
+        uint64_t *steps = NULL;
+        *folder = hd__arena_format(&k->s->compiled->job->arena, "%s.%d", k->dir, n);
+        rc = k->ops->open(hd__exec_host_table(), k->s->compiled->checkpoint_choice.settings, *folder, &store.ckpt, err);
+        if (rc)
+            return rc;
+        rc = hd__ckpt_list_steps(&store, &steps, &found, NULL, err);
+        k->ops->close(store.ckpt);
+        free(steps);
+    }
+    return rc;
+}
+
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struct hd_error *err)
 {
+    struct hd__job *job = k->s->compiled->job;
     struct hd_ckpt_tx *tx;
+    char newest[32];
+    const char *folder;
     int32_t rc = k->ops->begin(k->ckpt, "step-00000000", 1, &tx, err);
     if (rc)
-        return hd__job_fail(k->s->compiled->job, "checkpoint.dir", err, "checkpoint.dir: %s", err->message);
+        return hd__job_fail(job, "checkpoint.dir", err, "checkpoint.dir: %s", err->message);
     k->ops->cancel(tx);
-    return HD_OK;
+    if (strcmp(job->resume, "never") != 0 || hd__ckpt_latest(&k->store, newest, err) ||
+        find_free_folder(k, &folder, err))
+        return HD_OK;
+    return hd__job_fail(job, "checkpoint.resume", err,
+                        "checkpoint.resume is never, and %s has checkpoints of another run, to %s: take another "
+                        "job.name, or checkpoint.resume=overwrite, which moves them to %s",
+                        k->dir, newest, folder);
+}
+
+int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[HD__RUN_ID], struct hd_error *err)
+{
+    uint32_t n = 0, stay = 0;
+    int here = k->loaded_dir && !strcmp(k->loaded_dir, k->dir);
+    int32_t rc = hd__ckpt_list_steps(&k->store, &k->aside, &n, NULL, err);
+    while (here && stay < n && k->aside[stay] <= k->loaded_step)
+        stay++;
+    k->n_aside = n - stay;
+    if (k->n_aside)
+        memmove(k->aside, k->aside + stay, k->n_aside * sizeof *k->aside);
+    if (here && !k->n_aside && *k->loaded_run)
+        memcpy(run, k->loaded_run, HD__RUN_ID);
+    memcpy(k->run, run, HD__RUN_ID);
+    return rc;
+}
+
+/* Oldest first: if it is interrupted, the newest are still there. */
+int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    const char *folder;
+    char name[32];
+    int32_t rc = k->n_aside ? find_free_folder(k, &folder, err) : HD_OK;
+    if (!rc && k->n_aside && !k->ops->move)
+        rc = hd_fail(err, HD_E_UNSUPPORTED,
+                     "%s has checkpoints of another run, and ckpt-%s cannot move them: take another job.name", k->dir,
+                     k->s->compiled->checkpoint_choice.component->name);
+    for (uint32_t i = 0; i < k->n_aside && !rc; i++) {
+        hd__ckpt_step_name(k->aside[i], name);
+        rc = k->ops->move(k->ckpt, name, folder, err);
+    }
+    if (!rc && k->n_aside)
+        hd__log(HD_LOG_INFO, NULL, "%s: %u checkpoint%s of another run moved to %s", k->dir, k->n_aside,
+                k->n_aside > 1 ? "s" : "", folder);
+    return rc;
+}
+
+const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *k)
+{
+    return k ? k->loaded_dir : NULL;
 }
 
 /* ---- saving */
@@ -131,8 +208,10 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
                                     struct hd_error *err)
 {
     const struct hd__job *job = k->s->compiled->job;
-    struct hd__ckpt_save save = {
-        .step = (uint64_t)progress->step, .version = HEDDLE_VERSION, .keep = (uint32_t)job->checkpoint_keep};
+    struct hd__ckpt_save save = {.step = (uint64_t)progress->step,
+                                 .version = HEDDLE_VERSION,
+                                 .run = k->run,
+                                 .keep = (uint32_t)job->checkpoint_keep};
     json_t *state;
     int32_t rc = hd__ckpt_async_writer_join(k->async_writer, err); /* it still reads k->saving */
     if (!rc)
@@ -213,15 +292,74 @@ static int32_t load_rank_state(struct hd__train_checkpointer *k, const char *nam
     return rc;
 }
 
-/* A damaged or incomplete checkpoint is kept; the message lists the others. */
-static int32_t mention_others(int32_t rc, const char *weights, struct hd_error *err)
+/* The newest before it whose files are all there, without reading them. */
+static int find_older(const struct hd__train_checkpointer *k, const char *name, char older[32])
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    uint64_t *steps = NULL, step = strncmp(name, "step-", 5) ? 0 : strtoull(name + 5, NULL, 10);
+    uint32_t n = 0;
+    int found = 0;
+    if (hd__ckpt_list_steps(&k->store, &steps, &n, NULL, &unused))
+        return 0;
+    while (!found && n--) {
+        struct hd__ckpt *ckpt = NULL;
+        hd__ckpt_step_name(steps[n], older);
+        found =
+            steps[n] < step && !hd__ckpt_open(&k->store, older, &ckpt, &unused) && !hd__ckpt_check_files(ckpt, &unused);
+        hd__ckpt_close(ckpt);
+    }
+    free(steps);
+    return found;
+}
+
+/* A damaged or incomplete checkpoint is kept; the message names another. */
+static int32_t mention_others(const struct hd__train_checkpointer *k, const char *name, int32_t rc, const char *weights,
+                              struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
+    char older[32];
     if (rc != HD_E_CORRUPT && rc != HD_E_NOTFOUND)
         return rc;
     hd_error_copy(&why, err);
-    return hd_fail(err, HD_E_CORRUPT, "%.800s; `heddle ckpt ls` lists the others: %s", why.message,
-                   weights ? "--checkpoint NAME takes one" : "checkpoint.resume=NAME goes on from one");
+    if (!find_older(k, name, older))
+        return hd_fail(err, HD_E_CORRUPT, "%.800s; %s has no older one", why.message, k->dir);
+    return hd_fail(err, HD_E_CORRUPT,
+                   "%.700s; the newest before it is %s: `heddle ckpt verify --checkpoint %s` reads it whole, %s%s/%s "
+                   "takes it",
+                   why.message, older, older, weights ? "--checkpoint " : "checkpoint.resume=", k->dir, older);
+}
+
+/* State that this job's optimizer has no use for. */
+static void say_discarded(const struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt,
+                          const struct hd__ckpt_train_state *state)
+{
+    struct hd__text groups = {0};
+    uint32_t n;
+    const struct hd__ckpt_tensor *saved = hd__ckpt_tensors(ckpt, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t t = 0;
+        if (!strstr(saved[i].group, "optim-") || (i && !strcmp(saved[i].group, saved[i - 1].group)))
+            continue;
+        while (t < state->tensors.count && strcmp(state->tensors.at[t].group, saved[i].group) != 0)
+            t++;
+        if (t == state->tensors.count)
+            hd__text_add(&groups, "%s%s", groups.length ? ", " : "", strstr(saved[i].group, "optim-") + 6);
+    }
+    if (groups.length)
+        hd__log(HD_LOG_WARN, NULL, "%s: the optimizer state of checkpoint %s is discarded (%s): optimizer.use was %s",
+                hd__job_where(k->s->compiled->job, "optimizer.use"), name, groups.at,
+                json_string_value(json_object_get(hd__ckpt_state(ckpt), "optimizer")));
+    hd__text_free(&groups);
+}
+
+/* The parameters come first. Where they fit, it is the rest that does not. */
+static const char *misfit(const struct hd__ckpt *ckpt, const struct hd__ckpt_train_state *state)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    uint32_t n = 0;
+    while (n < state->tensors.count && !strcmp(state->tensors.at[n].group, state->tensors.at[0].group))
+        n++;
+    return hd__ckpt_check_tensors(ckpt, state->tensors.at, n, &unused) ? "model." : "optimizer.";
 }
 
 static int32_t load_named(struct hd__train_checkpointer *k, const char *name, const char *weights,
@@ -234,23 +372,29 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
     if (rc == HD_E_NOTFOUND)
         return hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", k->dir, name);
     if (rc)
-        return mention_others(rc, weights, err);
+        return mention_others(k, name, rc, weights, err);
     rc = weights ? HD_OK : check_replicas(k, name, ckpt, err);
     if (weights && strcmp(weights, "model") != 0)
         group = hd__arena_format(&k->s->compiled->job->arena, "strategy-%s", weights);
     hd__ckpt_collect_train_state(&state, &k->training, 0, group);
     if (!rc)
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
-    hd__ckpt_train_state_free(&state);
-    rc = mention_others(rc, weights, err);
+    rc = mention_others(k, name, rc, weights, err);
     if (rc == HD_E_MISMATCH)
-        rc = hd__train_resume_diff_explain(k->s->compiled->job, hd__ckpt_state(ckpt), weights != NULL, err);
+        rc = hd__train_resume_diff_explain(k->s->compiled->job, hd__ckpt_state(ckpt), misfit(ckpt, &state),
+                                           weights != NULL, err);
     if (!rc && !weights)
         rc = load_rank_state(k, name, ckpt, err);
     if (!rc && k->s->env->rank == 0)
         hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), weights != NULL);
+    if (!rc && k->s->env->rank == 0 && !weights)
+        say_discarded(k, name, ckpt, &state);
+    hd__ckpt_train_state_free(&state);
     if (!rc)
         read_progress(k->s->compiled->job, ckpt, progress);
+    k->loaded_dir = k->dir;
+    k->loaded_step = hd__ckpt_step(ckpt);
+    snprintf(k->loaded_run, sizeof k->loaded_run, "%s", hd__ckpt_run_id(ckpt));
     hd__ckpt_close(ckpt);
     if (!rc)
         rc = hd__exec_copy_tensors(k->s->exec, HD__H2D, NULL, 0, err);
@@ -272,9 +416,17 @@ static int32_t load_path(struct hd__train_checkpointer *k, const char *path, con
         rc = load_named(k, folder, weights, progress, err);
     } else {
         *slash = 0;
+        char *there = realpath(*folder ? folder : "/", NULL), *here = realpath(k->dir, NULL);
         rc = hd__train_checkpointer_open(k->s, *folder ? folder : "/", &other, err);
         if (!rc)
             rc = load_named(other, slash + 1, weights, progress, err);
+        if (!rc) {
+            k->loaded_dir = there && here && !strcmp(there, here) ? k->dir : other->dir;
+            k->loaded_step = other->loaded_step;
+            memcpy(k->loaded_run, other->loaded_run, sizeof k->loaded_run);
+        }
+        free(there);
+        free(here);
         hd__train_checkpointer_close(other);
     }
     free(folder);
@@ -286,7 +438,7 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
 {
     char name[32];
     int32_t rc;
-    if (!strcmp(which, "never"))
+    if (!strcmp(which, "never") || !strcmp(which, "overwrite"))
         return HD_OK;
     if (strcmp(which, "auto"))
         return load_path(k, which, weights, progress, err);

@@ -3,6 +3,7 @@
 #define HD_SERVICE_TRAIN_CHECKPOINTER_H
 
 #include "service/train/loss_scaler.h"
+#include "service/train/run_lock.h"
 #include "service/train/session.h"
 
 /* Progress of a run: part of every checkpoint. */
@@ -22,14 +23,24 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
 void hd__train_checkpointer_close(
     struct hd__train_checkpointer *checkpointer); /* waits for a save under way; NULL is fine */
 
-/* Refuses a folder that is not writable, before the first save. Not collective. */
+/* Refuses a folder that is not writable, before the first save, and with checkpoint.resume=never one that has
+ * checkpoints. Not collective. */
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress is unchanged if there is none),
- * "never", or the name or path of a checkpoint. `weights`: for evaluation and sampling, only these, "model" or the
- * name of an average that a strategy has registered; NULL: all, to train. */
+ * "never", "overwrite" (nothing is loaded), or the name or path of a checkpoint. `weights`: for evaluation and
+ * sampling, only these, "model" or the name of an average that a strategy has registered; NULL: all, to train. */
 int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *checkpointer, const char *which, const char *weights,
                                     struct hd__train_progress *progress, struct hd_error *err);
+
+/* Begins a run, after the load, on rank 0: which one? `run` becomes the id of the newest checkpoint where that was
+ * loaded; else it is another run, with the id that is in `run`, and what is newer in the folder than the one that was
+ * loaded (all, without one or with one from elsewhere) is in its way: set_aside moves that to a folder beside it. */
+int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *checkpointer, char run[HD__RUN_ID],
+                                     struct hd_error *err);
+int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
+/* The folder of the checkpoint that was loaded; NULL: none was. */
+const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *checkpointer);
 
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
 int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer,

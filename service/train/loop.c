@@ -2,10 +2,13 @@
 #include "core/base/file.h"
 #include "service/train/train.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/comm/flight_recorder.h"
@@ -26,7 +29,9 @@ struct loop {
     double step_s, comm_s, peak_flops;           /* peak: FLOP/s of all ranks' devices */
     int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
-    struct hd__metrics *metrics; /* of rank 0 */
+    struct hd__metrics *metrics; /* of rank 0, as what follows */
+    struct hd__run_locks locks;
+    char run[HD__RUN_ID];
     int is_leader;
 };
 
@@ -180,18 +185,30 @@ static int32_t open_sink(struct loop *l, const struct hd__chosen *chosen, struct
     return err->code = rc;
 }
 
+/* The metrics of a run may be another's data. */
+static int32_t refuse_data_file(const struct loop *l, const struct hd__sources *sources, struct hd_error *err)
+{
+    struct stat a, b;
+    for (uint64_t i = 0; i < sources->count && !stat(l->job->metrics_jsonl, &a); i++)
+        if (!stat(sources->at[i].path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+            return hd_fail(err, HD_E_INVALID, "metrics.jsonl: %s is a file of the job's data: name another",
+                           l->job->metrics_jsonl);
+    return HD_OK;
+}
+
 static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
 {
     json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
                              (json_int_t)l->p->persistent_bytes, "temporary_bytes", (json_int_t)l->p->temp_bytes,
                              "flops_per_token", hd__compiled_flops_per_token(c));
-    json_t *start =
-        json_pack("{s:s,s:o,s:o,s:I,s:o}", "event", l->progress.step ? "resume" : "start", "job", hd__job_json(l->job),
-                  "mesh", mesh_json(&c->mesh), "parameters", (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
-    int32_t rc;
+    json_t *start = json_pack("{s:s,s:s,s:o,s:o,s:I,s:o}", "event", l->progress.step ? "resume" : "start", "run",
+                              l->run, "job", hd__job_json(l->job), "mesh", mesh_json(&c->mesh), "parameters",
+                              (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
+    int32_t rc = refuse_data_file(l, &l->job->train, err);
     if (l->progress.step)
         json_object_set_new(start, "from_step", json_integer(l->progress.step));
-    rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
+    rc = rc ? rc : refuse_data_file(l, &l->job->val, err);
+    rc = rc ? rc : hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
@@ -199,6 +216,42 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     json_decref(start);
     l->peak_flops = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
     return rc;
+}
+
+/* "139,584" */
+static const char *count_text(int64_t n, char out[32])
+{
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%" PRId64, n), at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0)
+            out[at++] = ',';
+        out[at++] = digits[i];
+    }
+    out[at] = 0;
+    return out;
+}
+
+static void print_start(const struct loop *l, const struct hd__compiled *c)
+{
+    const char *loaded = hd__train_checkpointer_loaded(l->checkpointer), *separator = " (";
+    int64_t tokens = l->job->batch * l->job->seq_len;
+    char parameters[32], step[32], total[32];
+    if (loaded)
+        printf("run %s, resuming from step %" PRId64 " of %s: ", l->run, l->progress.step, loaded);
+    else
+        printf("run %s, from %s: ", l->run, c->info.weights ? c->info.weights : "scratch");
+    printf("%s parameters, %s tokens a step, %s in %" PRId64 " steps\n%d rank%s",
+           count_text(hd__compiled_parameter_count(c), parameters), count_text(tokens, step),
+           count_text(tokens * l->job->steps, total), l->job->steps, c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "");
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (c->mesh.size[a] > 1) {
+            printf("%s%s %d", separator, hd__axis_name(a), c->mesh.size[a]);
+            separator = ", ";
+        }
+    printf("%s, device %s, %s\n", *separator == ',' ? ")" : "", c->device_choice.component->name,
+           hd_dtype_name(l->job->precision.compute));
+    fflush(stdout);
 }
 
 static void log_step(const struct loop *l)
@@ -262,18 +315,34 @@ static void add_blocks_path(const struct loop *l, struct hd__text *path)
         hd__text_add(path, ".%d", l->p->stage);
 }
 
+/* It would be overwritten. */
+static int is_foreign(const char *path)
+{
+    char text[9] = "";
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC),
+        foreign = fd < 0 ? errno == ELOOP
+                         : !fstat(fd, &st) && !S_ISDIR(st.st_mode) &&
+                               (!S_ISREG(st.st_mode) || (read(fd, text, 8) > 0 && strcmp(text, "# stage ") != 0));
+    if (fd >= 0)
+        close(fd);
+    return foreign;
+}
+
 /* Before the first step, not after the last. */
 static int32_t check_blocks(const struct loop *l, struct hd_error *err)
 {
     struct hd__text path = {0};
-    int why = 0;
+    int why = 0, foreign;
     if (!l->job->metrics_blocks || !is_stage_leader(l) || l->progress.step >= l->job->steps)
         return HD_OK;
     add_blocks_path(l, &path);
-    why = hd__make_folders(path.at);
+    foreign = strstr(path.at, "://") || is_foreign(path.at);
+    why = foreign ? EEXIST : hd__make_folders(path.at);
     why = why ? why : hd__check_writable(path.at);
     if (why)
-        hd__job_fail(l->job, "metrics.blocks", err, "metrics.blocks: %s: %s", path.at, strerror(why));
+        hd__job_fail(l->job, "metrics.blocks", err, "metrics.blocks: %s: %s", path.at,
+                     foreign ? "not a file of blocks that heddle wrote: name another" : strerror(why));
     hd__text_free(&path);
     return why ? (err->code = HD_E_IO) : HD_OK;
 }
@@ -360,11 +429,12 @@ static int32_t barrier(struct loop *l, struct hd_error *err)
  * and end in silence. */
 static int32_t load_checkpoint(struct loop *l, struct hd_error *err)
 {
-    int32_t rc = HD_OK;
+    int32_t rc;
     if (!l->checkpointer)
         return HD_OK;
+    rc = l->is_leader ? hd__run_locks_take(l->job, &l->locks, err) : HD_OK;
     hd__train_session_phase(&l->s, "looking whether a checkpoint can be saved");
-    if (l->is_leader)
+    if (l->is_leader && !rc)
         rc = hd__train_checkpointer_check_dir(l->checkpointer, err);
     if (!rc)
         rc = barrier(l, err);
@@ -388,13 +458,31 @@ static int32_t init_run(struct loop *l, struct hd_error *err)
     return rc ? rc : hd__train_feed_seek(l->s.train_feed, l->progress.sequence, err);
 }
 
+/* The run gets its id, and the place that it needs. */
+static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct hd_error *err)
+{
+    int32_t rc = l->checkpointer ? HD_OK : hd__run_locks_take(l->job, &l->locks, err);
+    if (!rc)
+        rc = hd__run_id(l->run, err);
+    if (!rc && l->checkpointer)
+        rc = hd__train_checkpointer_begin(l->checkpointer, l->run, err);
+    hd__run_locks_name(&l->locks, l->run);
+    if (!rc)
+        rc = open_metrics(l, compiled, err);
+    if (!rc && l->checkpointer)
+        rc = hd__train_checkpointer_set_aside(l->checkpointer, err);
+    if (!rc)
+        print_start(l, compiled);
+    return rc;
+}
+
 /* Rank 0 alone opens the metrics: as with a checkpoint. */
 static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct hd_error *err)
 {
     int32_t rc = check_blocks(l, err);
     hd__train_session_phase(&l->s, "opening the metrics");
     if (!rc && l->is_leader && l->progress.step < l->job->steps)
-        rc = open_metrics(l, compiled, err);
+        rc = begin_run(l, compiled, err);
     if (!rc)
         rc = barrier(l, err);
     hd__exec_set_status(l->s.exec, "between sections");
@@ -424,7 +512,7 @@ static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct
 int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct loop l = {.job = compiled->job, .is_leader = env->rank == 0};
+    struct loop l = {.job = compiled->job, .is_leader = env->rank == 0, .locks = {{-1, -1}}};
     int stopped = 0, prepared, code = 0;
     int32_t rc;
     char prefix[32] = "";
@@ -447,12 +535,16 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         code = hd__speaker_fail(&l.s.speaker, &err, !prepared);
     if (stopped && l.is_leader)
         fprintf(stderr, "stopped by signal %d after step %" PRId64 "; %s\n", stopped, l.progress.step,
-                !l.checkpointer ? "no checkpoint section, so nothing is saved"
-                : rc            ? "the state of this step is not saved"
-                                : "the state is saved: the same command goes on");
+                !l.checkpointer                 ? "no checkpoint section, so nothing is saved"
+                : rc                            ? "the state of this step is not saved"
+                : strcmp(l.job->resume, "auto") ? "the state is saved: checkpoint.resume=auto goes on"
+                                                : "the state is saved: the same command goes on");
+    if (!rc && l.steps_run && l.checkpointer && l.is_leader)
+        printf("checkpoint: %s/step-%08" PRId64 "\n", l.job->checkpoint_dir, l.saved);
     hd__metrics_close(l.metrics);
     hd__train_checkpointer_close(l.checkpointer);
     hd__train_session_close(&l.s, rc != HD_OK);
+    hd__run_locks_release(&l.locks);
     return code ? code : stopped ? 3 : 0;
 }
 

@@ -3,35 +3,46 @@
 
 #include <stdlib.h>
 
-/* Effect of a key. A checkpoint that does not fit is refused by its tensors; the keys only explain why. Otherwise
- * another learning rate or longer sequences may be intended or an accident, so they are logged. */
+/* Effects of a key: bits. A checkpoint that does not fit is refused by its tensors; the keys only explain why.
+ * Otherwise another learning rate or longer sequences may be intended or an accident, so they are logged. */
 enum {
-    NOTHING, /* on the training */
-    TRAINS,
-    SHAPES,  /* the tensors, too */
-    COMPUTES /* the weights' computation, too: matters wherever they are used */
+    TRAINS = 1,  /* the training */
+    SHAPES = 2,  /* the tensors */
+    COMPUTES = 4 /* what the weights compute: matters wherever they are used */
 };
 
 /* The first match counts; a name that ends in a dot is a section. Keys not listed do not change the training. */
 static const struct {
     const char *path;
-    uint32_t decides;
+    uint32_t effects;
 } keys[] = {
-    {"model.from", NOTHING}, /* the weights come from the checkpoint; its fields are the model's tensors */
-    {"model.", COMPUTES},          {"optimizer.", SHAPES},         {"precision.", SHAPES}, {"schedule.", TRAINS},
-    {"data.micro_batch", NOTHING}, {"data.check_tokens", NOTHING}, {"data.", TRAINS},      {"job.seed", TRAINS},
+    {"model.from", 0}, /* the weights come from the checkpoint; its fields are the model's tensors */
+    {"model.rope_theta", TRAINS | COMPUTES},
+    {"model.norm_eps", TRAINS | COMPUTES},
+    {"model.sliding_window", TRAINS | COMPUTES},
+    {"model.experts_per_token", TRAINS | COMPUTES},
+    {"model.capacity", TRAINS | COMPUTES},
+    {"model.router_aux_loss_coef", TRAINS | COMPUTES},
+    {"model.router_z_loss_coef", TRAINS | COMPUTES},
+    {"model.", TRAINS | SHAPES | COMPUTES},
+    {"optimizer.", TRAINS | SHAPES},
+    {"precision.", TRAINS | SHAPES},
+    {"schedule.", TRAINS},
+    {"data.micro_batch", 0},
+    {"data.check_tokens", 0},
+    {"data.", TRAINS},
+    {"job.seed", TRAINS},
 };
 
-static uint32_t decides(const struct hd__job *job, const char *path)
+static uint32_t effects_of(const struct hd__job *job, const char *path)
 {
     for (size_t k = 0; k < HD__COUNT(keys); k++) {
         size_t length = strlen(keys[k].path);
         if (keys[k].path[length - 1] == '.' ? !strncmp(path, keys[k].path, length) : !strcmp(path, keys[k].path))
-            return keys[k].decides;
+            return keys[k].effects;
     }
-    return !strcmp(path, "job.steps") && job->schedule.kind != HD__LR_CONSTANT
-               ? TRAINS
-               : NOTHING; /* the schedule decays to its end */
+    /* the schedule decays to its end */
+    return !strcmp(path, "job.steps") && job->schedule.kind != HD__LR_CONSTANT ? TRAINS : 0;
 }
 
 /* ---- what has changed */
@@ -44,7 +55,7 @@ struct change {
 struct changes {
     struct hd__job *job;
     const json_t *state; /* the checkpoint's state */
-    uint32_t least;      /* threshold of the effects to list */
+    uint32_t effect;     /* keys that have it are listed */
     HD__ARRAY(struct change) list;
 };
 
@@ -75,7 +86,7 @@ static int same_plugin(const struct changes *c, const char *path)
 static void compare_value(struct changes *c, const struct hd__job_value *now)
 {
     const json_t *before = saved_value(c->state, now->path);
-    if (decides(c->job, now->path) < c->least || (before && json_equal(before, now->json)))
+    if (!(effects_of(c->job, now->path) & c->effect) || (before && json_equal(before, now->json)))
         return;
     if (!before && (!strcmp(now->origin, "default") || !same_plugin(c, now->path)))
         return;
@@ -90,7 +101,7 @@ static void find_removed_keys(struct changes *c, const char *path, json_t *befor
     if (hd__job_value_get(c->job, path))
         return;
     if (!json_is_object(before)) {
-        if (decides(c->job, path) >= c->least && same_plugin(c, path))
+        if (effects_of(c->job, path) & c->effect && same_plugin(c, path))
             hd__push(&c->list, ((struct change){path, NULL, before}));
         return;
     }
@@ -98,9 +109,9 @@ static void find_removed_keys(struct changes *c, const char *path, json_t *befor
         c, *path ? hd__arena_format(&c->job->arena, "%s.%s", path, key) : hd__arena_strdup(&c->job->arena, key), value);
 }
 
-static struct changes find_changes(struct hd__job *job, const json_t *state, uint32_t least)
+static struct changes find_changes(struct hd__job *job, const json_t *state, uint32_t effect)
 {
-    struct changes c = {.job = job, .state = state, .least = least};
+    struct changes c = {.job = job, .state = state, .effect = effect};
     json_t *before = json_object_get(state, "job");
     for (uint32_t i = 0; before && i < job->values.count; i++)
         compare_value(&c, &job->values.at[i]);
@@ -127,6 +138,19 @@ static void add_change(struct hd__text *text, const struct change *x)
     add_value(text, x->before);
 }
 
+/* The folder that a run began from is read for its config alone. */
+static void log_from(struct hd__job *job, const char *name, const json_t *state, int weights_only)
+{
+    const struct hd__job_value *value = hd__job_value_get(job, "model.from");
+    const char *now = value ? json_string_value(value->json) : NULL,
+               *before = json_string_value(saved_value(state, "model.from"));
+    if (!now || !*now || !json_object_get(state, "job") || (before && !strcmp(before, now)))
+        return;
+    hd__log(HD_LOG_WARN, NULL, "%s: checkpoint %s is of a run that began from %s%s; model.from=%s was not loaded%s",
+            hd__job_where(job, "model.from"), name, before ? "model.from=" : "initial weights", before ? before : "",
+            now, weights_only ? "" : ": for a run from there take another job.name, or checkpoint.resume=overwrite");
+}
+
 void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state, int weights_only)
 {
     struct changes c = find_changes(job, state, weights_only ? COMPUTES : TRAINS);
@@ -138,19 +162,40 @@ void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json
         hd__text_free(&text);
     }
     hd__free_array(&c.list);
+    log_from(job, name, state, weights_only);
 }
 
-int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, int weights_only, struct hd_error *err)
+/* Of the changes, those that this misfit comes from: another plugin, else keys of its section, else precision. */
+static void keep_causes(struct changes *c, const char *section)
 {
-    struct changes c = find_changes(job, state, weights_only ? COMPUTES : SHAPES);
+    const char *use = hd__arena_format(&c->job->arena, "%suse", section);
+    const char *const prefixes[] = {use, section, "precision."};
+    for (size_t k = 0; k < HD__COUNT(prefixes); k++) {
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < c->list.count; i++)
+            if (!strncmp(c->list.at[i].path, prefixes[k], strlen(prefixes[k])))
+                c->list.at[kept++] = c->list.at[i];
+        if (kept) {
+            c->list.count = kept;
+            return;
+        }
+    }
+}
+
+int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, const char *section, int weights_only,
+                                      struct hd_error *err)
+{
+    struct changes c = find_changes(job, state, SHAPES);
     struct hd_error why = HD_ERROR_INIT;
     struct hd__text text = {0};
     hd_error_copy(&why, err);
+    keep_causes(&c, section);
     for (uint32_t i = 0; i < c.list.count; i++)
         add_change(&text, &c.list.at[i]);
     if (c.list.count)
         hd__job_fail(job, c.list.at[0].path, err, "%.300s when this was saved: %.500s%s", text.at, why.message,
-                     weights_only ? "" : "; restore these values, or start over with checkpoint.resume=never");
+                     weights_only ? ""
+                                  : "; restore what was, or take another job.name, or checkpoint.resume=overwrite");
     hd__text_free(&text);
     hd__free_array(&c.list);
     return err->code = why.code;

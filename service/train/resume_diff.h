@@ -9,8 +9,10 @@
 void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state, int weights_only);
 
 /* Explains a checkpoint that does not fit: prepends the keys behind it, and the position of the first, to the
- * message in `err`. Returns its code. */
-int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, int weights_only, struct hd_error *err);
+ * message in `err`. `section`: "model." or "optimizer.", whose keys are the cause where there are some. Returns its
+ * code. */
+int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, const char *section, int weights_only,
+                                      struct hd_error *err);
 
 /* A number of the job that saved it; `otherwise` if it is missing. */
 int64_t hd__train_resume_saved_int(const json_t *state, const char *section, const char *key, int64_t otherwise);

@@ -38,7 +38,7 @@ static void expect_only_checkpoints(const char *dir, int most)
     int n = 0;
     ck_assert_msg(d != NULL, "%s", dir);
     while ((entry = readdir(d)))
-        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) {
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..") && strcmp(entry->d_name, ".heddle-lock")) {
             ck_assert_msg(!strncmp(entry->d_name, "step-", 5), "%s/%s was left behind", dir, entry->d_name);
             n++;
         }
@@ -169,7 +169,7 @@ START_TEST(finished)
     ck_assert_str_eq(before, after);
     train(&parts, "done", "llama.yaml checkpoint.dir=done job.steps=22"); /* and goes on if it is asked to */
     expect_every_step(&parts, 22);
-    train(&parts, "done", "llama.yaml checkpoint.dir=done checkpoint.resume=never");
+    train(&parts, "done", "llama.yaml checkpoint.dir=done checkpoint.resume=overwrite");
     expect_same_bits(&parts, &whole);
 }
 END_TEST
@@ -198,10 +198,13 @@ START_TEST(of_another_model)
     const char *once = strstr(c->err, "is of another model");
     ck_assert_msg(once && !strstr(once + 1, "is of another model"), "two ranks said the same:\n%s", c->err);
     expect_refused("model.layers=3", "command line: model.layers is 3 and was 2 when this was saved: checkpoint");
-    expect_refused("model.layers=3", "restore these values, or start over with checkpoint.resume=never");
+    expect_refused("model.layers=3", "restore what was, or take another job.name, or checkpoint.resume=overwrite");
+    /* The cause alone, at its place, whatever else has changed. */
+    expect_refused("optimizer.lr=0.5 model.rope_theta=9 precision.grad=bf16 model.layers=3",
+                   "error: command line: model.layers is 3 and was 2 when this was saved: checkpoint");
     expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}", "is of another optimizer");
     expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}",
-                   "command line: optimizer.use is sgd and was adamw, optimizer.lr");
+                   "command line: optimizer.use is sgd and was adamw when this was saved: checkpoint");
     expect_refused("checkpoint.resume=step-00000007", "others has no checkpoint step-00000007");
     expect_refused("checkpoint.resume=nowhere/step-00000007", "nowhere has no checkpoint step-00000007");
 }
@@ -226,16 +229,62 @@ START_TEST(damaged)
     c = run_says("ckpt verify llama.yaml checkpoint.dir=damaged", 1, "model-00001-of-00001.safetensors");
     expect_says(c, "checksum");
     c = run_says("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25", 2, "checksum");
-    expect_says(c, "`heddle ckpt ls` lists the others: checkpoint.resume=NAME goes on from one");
+    expect_says(c, "damaged has no older one");
     ck_assert_int_eq(unlink(path), 0);
     run_says("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25", 2,
-             "model-00001-of-00001.safetensors: No such file or directory; `heddle ckpt ls`");
-    expect_code(command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged checkpoint.resume=never "
+             "model-00001-of-00001.safetensors: No such file or directory; damaged has no older one");
+    expect_code(command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged checkpoint.resume=overwrite "
                             "job.steps=24 checkpoint.every=12"),
                 0);
     write_file("damaged/step-00000012/index.json", "{\"format\": [1,");
     c = run_says("ckpt ls llama.yaml checkpoint.dir=damaged", 1, "checkpoint step-00000012: index.json:1:");
     ck_assert_msg(strstr(c->out, "step-00000024  step 24") != NULL, "it listed: %s", c->out);
+}
+END_TEST
+
+/* The newest that can be read is named where a newer one cannot, and one whose index is gone is not passed over in
+ * silence. What an index says is compared with the files. */
+START_TEST(damaged_newest)
+{
+#define TORN "llama.yaml job.name=torn checkpoint.dir=torn checkpoint.every=5 "
+    struct command *c;
+    json_t *index, *tensors;
+    char *text, sum[17];
+    train(&whole, "torn", TORN "job.steps=15");
+    ck_assert_int_eq(truncate("torn/step-00000010/model-00001-of-00001.safetensors", 1000), 0);
+    ck_assert_int_eq(truncate("torn/step-00000015/model-00001-of-00001.safetensors", 1000), 0);
+    c = run_says("train " TORN, 2,
+                 "has 1000 bytes, written were 431360; the newest before it is step-00000005: `heddle ckpt verify "
+                 "--checkpoint step-00000005` reads it whole, checkpoint.resume=torn/step-00000005 takes it");
+    c = run_says("sample " TORN "--prompt a --tokens 1", 1, "--checkpoint torn/step-00000005 takes it");
+    expect_code(command_run("train " TORN "checkpoint.resume=torn/step-00000005 job.steps=12"), 0);
+    ck_assert_int_eq(unlink("torn/step-00000012/index.json"), 0);
+    c = run_says("train " TORN "job.steps=12", 0,
+                 "warning: step-00000012 has no index.json that can be read, so it is no checkpoint: the newest is "
+                 "step-00000010");
+    ck_assert_ptr_nonnull(strstr(c->out, "resuming from step 10 of torn: "));
+    /* two tensors with their places swapped, and a checksum that is right for it */
+    index = json_loads(read_file("torn/step-00000012/index.json"), 0, NULL);
+    tensors = json_object_get(index, "tensors");
+    for (size_t a = 0, b; a < json_array_size(tensors); a++)
+        for (b = 0; b < a; b++) {
+            json_t *x = json_array_get(tensors, a), *y = json_array_get(tensors, b), *at = json_object_get(x, "offset");
+            if (!json_equal(json_object_get(x, "shape"), json_object_get(y, "shape")) ||
+                !json_equal(json_object_get(x, "file"), json_object_get(y, "file")))
+                continue;
+            json_incref(at);
+            json_object_set(x, "offset", json_object_get(y, "offset"));
+            json_object_set_new(y, "offset", at);
+            a = b = json_array_size(tensors);
+        }
+    json_object_del(index, "checksum");
+    text = json_dumps(index, JSON_COMPACT | JSON_SORT_KEYS);
+    snprintf(sum, sizeof sum, "%016llx", (unsigned long long)hd__hash(text, strlen(text), 0));
+    json_object_set_new(index, "checksum", json_string(sum));
+    ck_assert_int_eq(json_dump_file(index, "torn/step-00000012/index.json", 0), 0);
+    run_says("ckpt verify " TORN, 1, "index.json disagrees with the header of ");
+    free(text);
+    json_decref(index);
 }
 END_TEST
 
@@ -475,6 +524,7 @@ int main(void)
                                         {"finished", finished, 1},
                                         {"of another model", of_another_model, 1},
                                         {"damaged", damaged, 1},
+                                        {"damaged newest", damaged_newest, 1},
                                         {"nowhere to save", nowhere_to_save, 1},
                                         {"evaluate and export", evaluate_and_export, 1},
                                         {"look at them", look_at_them, 1},

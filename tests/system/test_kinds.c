@@ -134,7 +134,7 @@ static size_t event_files(const char *dir)
 {
     char pattern[64];
     glob_t found;
-    snprintf(pattern, sizeof pattern, "%s/events.out.tfevents.*", dir);
+    snprintf(pattern, sizeof pattern, "%s/*/events.out.tfevents.*", dir);
     size_t n = glob(pattern, 0, NULL, &found) ? 0 : found.gl_pathc;
     for (size_t i = 0; i < n; i++) { /* more than what a file begins with */
         struct stat st;
@@ -145,7 +145,18 @@ static size_t event_files(const char *dir)
     return n;
 }
 
-/* The short form and the long one, and both beside another sink. */
+static size_t folders(const char *dir)
+{
+    char pattern[64];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/*", dir);
+    size_t n = glob(pattern, GLOB_ONLYDIR, NULL, &found) ? 0 : found.gl_pathc;
+    globfree(&found);
+    return n;
+}
+
+/* The short form and the long one, and both beside another sink. Each run has a folder in it, which a resumed one
+ * keeps. */
 START_TEST(metrics_tensorboard)
 {
     train(&a, "short", "llama.yaml job.steps=2 mesh.dp=2 metrics.tensorboard=tb");
@@ -155,7 +166,13 @@ START_TEST(metrics_tensorboard)
           "metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"tb2\"},{\"use\":\"lines\",\"path\":\"l.txt\"}]");
     ck_assert_uint_eq(event_files("tb"), 2);
     ck_assert_uint_eq(event_files("tb2"), 1);
+    ck_assert_uint_eq(folders("tb"), 2);
+    train(&a, "kept", "llama.yaml job.steps=2 checkpoint={} metrics.tensorboard=tb3");
+    train(&a, "kept", "llama.yaml job.steps=3 checkpoint={} metrics.tensorboard=tb3");
+    ck_assert_uint_eq(event_files("tb3"), 2);
+    ck_assert_uint_eq(folders("tb3"), 1);
     char *text = read_file("l.txt");
+    curve_read(&a, "long");
     expect_lines(&text, &a, "long from 0 to 2 ", 1, 2);
 }
 END_TEST

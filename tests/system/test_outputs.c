@@ -53,8 +53,9 @@ static int read_lines(const char *job, json_t *line[LINES])
 
 static void check_row(json_t *row, int64_t step, int64_t arena)
 {
-    static const char *const names[] = {"step",         "loss",   "val_loss", "grad_norm", "lr",          "tokens",
-                                        "tokens_per_s", "step_s", "comm_s",   "mfu",       "arena_bytes", "rss_bytes"};
+    static const char *const names[] = {"step",        "loss",         "val_loss", "grad_norm", "lr",
+                                        "tokens",      "tokens_per_s", "step_s",   "comm_s",    "mfu",
+                                        "arena_bytes", "rss_bytes",    "run"};
     const char *key;
     json_t *value;
     ck_assert_int_eq(whole(row, "step"), step);
@@ -211,7 +212,7 @@ START_TEST(metrics_every)
         ck_assert_int_eq(some.step[i], step);
         ck_assert_str_eq(some.text[i], all.text[step - 1]);
     }
-    train(&some, "every7", "llama.yaml job.steps=3"); /* a fresh run truncates */
+    train(&some, "every7", "llama.yaml job.steps=3"); /* a fresh run has a file of its own */
     ck_assert_int_eq(some.n, 3);
     ck_assert_int_eq(some.step[0], 1);
 }

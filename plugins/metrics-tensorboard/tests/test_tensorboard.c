@@ -1,6 +1,7 @@
 /* Event files as TensorBoard writes them: fresh and resumed runs, and numbers that are not finite. */
 #include <dirent.h>
 #include <math.h>
+#include <unistd.h>
 
 #include "core/plugin/plugin.h"
 #include "plugins/metrics-tensorboard/events.h"
@@ -56,10 +57,10 @@ static struct hd_metric real(const char *name, double value)
 }
 
 /* One run: two steps, of which the second has nothing to show. */
-static void run(const char *dir, int64_t resumed)
+static void run(const char *dir, const char *id, int64_t resumed)
 {
     const struct hd_metrics_start start = {
-        .struct_size = sizeof start, .job = "j", .record = "{}", .step = resumed, .steps = 9};
+        .struct_size = sizeof start, .job = "j", .record = "{}", .step = resumed, .steps = 9, .run = id};
     const struct hd_metric first[] = {real("loss", 1.5), real("val_loss", NAN), real("later", 2)},
                            second[] = {real("grad_norm", INFINITY), real("tokens", 7)};
     struct hd_metrics_record record = {.struct_size = sizeof record,
@@ -85,15 +86,18 @@ START_TEST(files)
     int n = 0, resumed = 0;
     scratch_init(&s);
     const char *dir = scratch_path(&s, "a/b");
-    run(dir, 0);
-    run(dir, 5);
-    DIR *open = opendir(dir);
+    run(dir, "a1", 0);
+    run(dir, "a1", 5);
+    run(dir, "b2", 0); /* another run, another folder */
+    const char *first = scratch_path(&s, "a/b/a1"), *second = scratch_path(&s, "a/b/b2");
+    ck_assert_int_eq(access(second, F_OK), 0);
+    DIR *open = opendir(first);
     for (struct dirent *e; (e = readdir(open));) {
         size_t bytes;
         if (e->d_name[0] == '.')
             continue;
         ck_assert_int_eq(strncmp(e->d_name, "events.out.tfevents.", 20), 0);
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        snprintf(path, sizeof path, "%s/%s", first, e->d_name);
         char *data = scratch_read(path, &bytes);
         struct events anew = {0}, on = {0};
         for (int k = 0; k < 2; k++) {

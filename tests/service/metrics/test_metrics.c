@@ -51,12 +51,14 @@ static void put_back(int stream, int before)
 }
 
 /* `sink` NULL: none. */
+static const char *run_id = "a"; /* of the run that writes */
+
 static void write_steps_to(const struct hd__metrics_sink_config *sink, const char *path, int64_t resumed, int64_t first,
                            int64_t last)
 {
     struct hd__metrics *m;
     int out = redirect(STDOUT_FILENO, "/dev/null"); /* the progress lines are for people */
-    json_t *start = json_pack("{s:s}", "event", resumed ? "resume" : "start");
+    json_t *start = json_pack("{s:s, s:s}", "event", resumed ? "resume" : "start", "run", run_id);
     ck_ok(hd__metrics_open(path, resumed, start, &m, &err));
     if (sink)
         ck_ok(hd__metrics_add_sink(m, sink, &err));
@@ -88,6 +90,47 @@ static void check_steps(const char *path, int n, const int64_t *wanted)
         ck_assert_int_eq(steps[i], wanted[i]);
 }
 
+/* Another run's file is kept, and a file of no run is refused. */
+START_TEST(set_aside)
+{
+    static const char old[] = "{\"event\":\"start\"}\n{\"step\": 1}\n{\"step\": 2}\n";
+    struct scratch s;
+    struct hd__metrics *m;
+    json_t *start = json_pack("{s:s, s:s}", "event", "start", "run", "a");
+    scratch_init(&s);
+    const char *path = scratch_path(&s, "m.jsonl");
+    write_steps(path, 0, 1, 3);
+    scratch_write(&s, "m.jsonl.1", "mine", 4); /* a number that is taken */
+    run_id = "b";
+    write_steps(path, 2, 3, 4); /* a branch of the run before */
+    check_steps(path, 3, (const int64_t[]){0, 3, 4});
+    check_steps(scratch_path(&s, "m.jsonl.2"), 4, (const int64_t[]){0, 1, 2, 3});
+    size_t bytes;
+    char *text = scratch_read(scratch_path(&s, "m.jsonl.1"), &bytes);
+    ck_assert(bytes == 4 && !memcmp(text, "mine", 4));
+    free(text);
+    /* of a heddle without ids: it is gone on with */
+    scratch_write(&s, "old.jsonl", old, sizeof old - 1);
+    write_steps(scratch_path(&s, "old.jsonl"), 1, 2, 2);
+    check_steps(scratch_path(&s, "old.jsonl"), 4, (const int64_t[]){0, 1, 0, 2});
+    /* not ours, in whatever way */
+    static const char *const foreign[] = {
+        "x", "\n", "{\"step\": 1}\n", "[1]\n", "{\"event\": \"birth\"}\n", "{\"event\":\"start\"}"};
+    for (size_t i = 0; i < HD__COUNT(foreign); i++)
+        for (int resumed = 0; resumed < 2; resumed++) {
+            scratch_write(&s, "foreign", foreign[i], strlen(foreign[i]));
+            ck_refused(hd__metrics_open(scratch_path(&s, "foreign"), resumed, start, &m, &err), HD_E_INVALID,
+                       "no start of a run");
+            text = scratch_read(scratch_path(&s, "foreign"), &bytes);
+            ck_assert(bytes == strlen(foreign[i]) && !memcmp(text, foreign[i], bytes));
+            free(text);
+        }
+    json_decref(start);
+    run_id = "a";
+    scratch_finish(&s);
+}
+END_TEST
+
 START_TEST(jsonl)
 {
     struct scratch s;
@@ -96,8 +139,11 @@ START_TEST(jsonl)
     scratch_init(&s);
     const char *path = scratch_path(&s, "runs/x/metrics.jsonl");
     write_steps(path, 0, 1, 5);
-    write_steps(path, 0, 1, 4); /* fresh: the five are gone */
+    write_steps(path, 0, 1, 4); /* fresh: the five are in a file of their own */
+    check_steps(scratch_path(&s, "runs/x/metrics.jsonl.1"), 6, (const int64_t[]){0, 1, 2, 3, 4, 5});
     ck_assert_int_eq(read_steps(path, steps, line), 5);
+    for (int i = 0; i < 5; i++)
+        ck_assert_str_eq(json_string_value(json_object_get(line[i], "run")), "a");
     for (int i = 1; i < 5; i++) {
         ck_assert_int_eq(steps[i], i);
         /* two floats that differ print differently: they come back as they were */
@@ -148,7 +194,7 @@ struct hd_metrics {
     pthread_cond_t changed;
     int64_t from, steps[64], refuse_from, refuse_to, refusals; /* of the steps it refuses: none where they are 0 */
     int n, closed, held;                                       /* held: write waits until it is not */
-    char record[64];
+    char record[64], run[8];
     double loss, val_loss, grad_norm;
     int64_t tokens;
 };
@@ -163,6 +209,7 @@ static int32_t sink_open(const struct hd_host *host, const void *settings, const
         return hd_fail(why, HD_E_IO, "%s", (const char *)settings);
     ck_assert_str_eq(start->job, "j");
     ck_assert_int_eq(start->steps, 100);
+    snprintf(sink.run, sizeof sink.run, "%s", start->run ? start->run : "none");
     snprintf(sink.record, sizeof sink.record, "%s", start->record);
     sink.from = start->step;
     *metrics = &sink;
@@ -229,7 +276,8 @@ START_TEST(sinks)
     write_steps_to(&sink_config, scratch_path(&s, "m.jsonl"), 0, 1, 4);
     ck_assert_int_eq(sink.n, 4);
     ck_assert_int_eq(sink.closed, 1);
-    ck_assert_str_eq(sink.record, "{\"event\":\"start\"}");
+    ck_assert_str_eq(sink.record, "{\"event\":\"start\",\"run\":\"a\"}");
+    ck_assert_str_eq(sink.run, "a");
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(sink.steps[i], i + 1);
     ck_assert_double_eq(sink.loss, 1.0 / 12);
@@ -325,8 +373,14 @@ END_TEST
 int main(void)
 {
     const struct scratch_test tests[] = {
-        {"jsonl", jsonl},         {"resume", resume},         {"sinks", sinks}, {"sink refused", sink_refused},
-        {"sink slow", sink_slow}, {"sink hangs", sink_hangs}, {NULL, NULL},
+        {"jsonl", jsonl},
+        {"set aside", set_aside},
+        {"resume", resume},
+        {"sinks", sinks},
+        {"sink refused", sink_refused},
+        {"sink slow", sink_slow},
+        {"sink hangs", sink_hangs},
+        {NULL, NULL},
     };
     return scratch_run("metrics", tests);
 }

@@ -546,7 +546,7 @@ FIELD(hd_optimizer_ops, learning_rate, 64, double (*)(const void *settings));
 FIELD(hd_optimizer_ops, clip, 72, double (*)(const void *settings));
 FIELD(hd_optimizer_ops, check, 80, int32_t (*)(const void *settings, struct hd_error *err));
 
-STRUCT(hd_ckpt_ops, 112);
+STRUCT(hd_ckpt_ops, 120);
 FIELD(hd_ckpt_ops, struct_size, 0, size_t);
 FIELD(hd_ckpt_ops, caps, 8, uint64_t);
 FIELD(hd_ckpt_ops, open, 16,
@@ -573,6 +573,8 @@ FIELD(hd_ckpt_ops, remove, 96, int32_t (*)(struct hd_ckpt *ckpt, const char *nam
 FIELD(hd_ckpt_ops, read_back, 104,
       int32_t (*)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes,
                   struct hd_error *err));
+FIELD(hd_ckpt_ops, move, 112,
+      int32_t (*)(struct hd_ckpt *ckpt, const char *name, const char *location, struct hd_error *err));
 
 STRUCT(hd_model_info, 104);
 FIELD(hd_model_info, struct_size, 0, size_t);
@@ -683,12 +685,13 @@ FIELD(hd_data_ops, read, 40,
       int32_t (*)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err));
 FIELD(hd_data_ops, check, 48, int32_t (*)(const void *settings, struct hd_error *err));
 
-STRUCT(hd_metrics_start, 40);
+STRUCT(hd_metrics_start, 48);
 FIELD(hd_metrics_start, struct_size, 0, size_t);
 FIELD(hd_metrics_start, job, 8, const char *);
 FIELD(hd_metrics_start, record, 16, const char *);
 FIELD(hd_metrics_start, step, 24, int64_t);
 FIELD(hd_metrics_start, steps, 32, int64_t);
+FIELD(hd_metrics_start, run, 40, const char *);
 
 STRUCT(hd_metric, 32);
 FIELD(hd_metric, name, 0, const char *);

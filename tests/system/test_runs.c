@@ -1,0 +1,354 @@
+/* Runs do not mix: a folder has one job at a time and one run's checkpoints, and no file is overwritten that is not of
+ * this run. */
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/system/system.h"
+
+static struct curve some;
+
+#define ENDLESS "llama.yaml job.steps=1000000000 "
+
+/* A command that ends with this code and says these words on stderr. */
+static struct command *run_says(int code, const char *says, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static struct command *run_says(int code, const char *says, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    struct command *c = command_run("%s", line);
+    expect_code(c, code);
+    expect_says(c, says);
+    return c;
+}
+
+static json_t *index_of(const char *checkpoint)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/index.json", checkpoint);
+    json_t *index = json_loads(read_file(path), 0, NULL);
+    ck_assert_ptr_nonnull(index);
+    return index;
+}
+
+/* The run of a checkpoint: 16 hexadecimal digits. */
+static const char *run_of(const char *checkpoint)
+{
+    json_t *index = index_of(checkpoint);
+    const char *run = keep(hd__strdup(json_string_value(json_object_get(index, "run"))));
+    ck_assert_msg(strlen(run) == 16 && strspn(run, "0123456789abcdef") == 16, "%s", run);
+    json_decref(index);
+    return run;
+}
+
+/* Every line of the metrics is of this run; returns how many there are. */
+static int expect_lines_of(const char *path, const char *run)
+{
+    char *text = read_file(path);
+    int n = 0;
+    for (char *line; (line = strsep(&text, "\n")) && *line; n++) {
+        json_t *object = json_loads(line, 0, NULL);
+        const char *of = json_string_value(json_object_get(object, "run"));
+        ck_assert_msg(of && !strcmp(of, run), "line %d of %s is of %s, not of %s", n + 1, path, of, run);
+        json_decref(object);
+    }
+    return n;
+}
+
+/* The names of a folder's checkpoints, "8 12 ". */
+static const char *steps_in(const char *dir)
+{
+    struct hd__text text = {0};
+    struct dirent **entries;
+    int n = scandir(dir, &entries, NULL, alphasort);
+    hd__text_add(&text, "%s", "");
+    for (int i = 0; i < n; i++) {
+        if (!strncmp(entries[i]->d_name, "step-", 5))
+            hd__text_add(&text, "%d ", atoi(entries[i]->d_name + 5));
+        free(entries[i]);
+    }
+    if (n >= 0)
+        free(entries);
+    return keep(text.at);
+}
+
+/* ---- one job in a folder */
+
+/* `job` runs with these words; `second` is refused by name, touches nothing. */
+static void expect_locked(const char *job, const char *words, const char *second, const char *folder)
+{
+    char says[128], *before;
+    struct command *c = command_start(NULL, "train " ENDLESS "job.name=%s %s", job, words), *other;
+    curve_wait(job, 3);
+    snprintf(says, sizeof says, "%s/.heddle-lock", folder);
+    before = read_file(says);
+    snprintf(says, sizeof says, "%s is in use by process ", folder);
+    other = run_says(2, says, "train llama.yaml job.steps=2 %s", second);
+    expect_says(other, " UTC, run ");
+    snprintf(says, sizeof says, "%s/.heddle-lock", folder);
+    ck_assert_str_eq(before, read_file(says));
+    kill(c->pid, SIGKILL);
+    command_wait(c, 10);
+}
+
+START_TEST(two_jobs)
+{
+    struct command *c;
+    expect_locked("dup", "checkpoint={}", "job.name=dup job.seed=9", "runs/dup");
+    expect_code(command_run("train llama.yaml job.name=dup job.steps=2"), 0); /* the dead have no lock */
+    expect_locked("pair", "mesh.dp=2", "job.name=pair mesh.dp=2", "runs/pair");
+    expect_locked("owner", "checkpoint.dir=shared", "job.name=dup2 checkpoint.dir=shared", "shared");
+    ck_assert_int_eq(access("runs/dup2/metrics.jsonl", F_OK), -1);
+
+    /* Looking needs no lock. */
+    c = command_start(NULL, "train " ENDLESS "job.name=seen checkpoint.every=2 data.val_fraction=0.1");
+    curve_wait("seen", 10);
+    expect_code(command_run("ckpt ls llama.yaml job.name=seen checkpoint={}"), 0);
+    expect_code(command_run("train llama.yaml job.name=seen --dry-run"), 0);
+    kill(c->pid, SIGKILL);
+    command_wait(c, 10);
+
+    /* Metrics elsewhere are locked themselves. */
+    c = command_start(NULL, "train " ENDLESS "job.name=a metrics.jsonl=runs/m/metrics.jsonl");
+    curve_wait("m", 3);
+    run_says(2, "metrics.jsonl: runs/m/metrics.jsonl: another process is writing it",
+             "train llama.yaml job.name=b metrics.jsonl=runs/m/metrics.jsonl");
+    kill(c->pid, SIGKILL);
+    command_wait(c, 10);
+}
+END_TEST
+
+/* ---- the id of a run */
+
+START_TEST(ids)
+{
+#define KEPT "llama.yaml checkpoint.dir=kept checkpoint.every=4 checkpoint.keep=2 "
+    const char *first, *second, *third;
+    struct command *c;
+    train(&some, "kept", KEPT "job.steps=16");
+    first = run_of("kept/step-00000016");
+    ck_assert_str_eq(run_of("kept/step-00000012"), first);
+    ck_assert_int_eq(expect_lines_of("runs/kept/metrics.jsonl", first), 17);
+    train(&some, "kept", KEPT "mesh.dp=2 job.steps=20"); /* goes on: the same run, and the same file */
+    ck_assert_str_eq(run_of("kept/step-00000020"), first);
+    ck_assert_int_eq(expect_lines_of("runs/kept/metrics.jsonl", first), 22);
+    ck_assert_int_eq(access("runs/kept/metrics.jsonl.1", F_OK), -1);
+
+    /* Another run: refused, or with a place of its own; what there was stays. */
+    c = run_says(2,
+                 "command line: checkpoint.resume is never, and kept has checkpoints of another run, to "
+                 "step-00000020: take another job.name, or checkpoint.resume=overwrite, which moves them to kept.1",
+                 "train " KEPT "job.name=kept job.steps=8 checkpoint.resume=never mesh.dp=2");
+    ck_assert_msg(!strstr(c->err, "rank 1"), "rank 0 alone says it:\n%s", c->err);
+    c = run_says(0, "kept: 2 checkpoints of another run moved to kept.1",
+                 "train " KEPT "job.name=kept job.steps=8 checkpoint.every=2 checkpoint.resume=overwrite");
+    expect_says(c, "runs/kept/metrics.jsonl is of another run: it is runs/kept/metrics.jsonl.1 now");
+    second = run_of("kept/step-00000008");
+    ck_assert_str_ne(second, first);
+    ck_assert_str_eq(steps_in("kept"), "6 8 ");
+    ck_assert_str_eq(steps_in("kept.1"), "16 20 ");
+    ck_assert_int_eq(expect_lines_of("runs/kept/metrics.jsonl", second), 9);
+    ck_assert_int_eq(expect_lines_of("runs/kept/metrics.jsonl.1", first), 22);
+    c = command_run("ckpt ls " KEPT);
+    ck_assert_msg(strstr(c->out, second) && !strstr(c->out, first), "it listed: %s", c->out);
+    c = command_run("train " KEPT "job.name=kept job.steps=9 checkpoint.keep=0"); /* the new one's */
+    ck_assert_msg(strstr(c->out, "resuming from step 8 of kept: "), "it said: %s", c->out);
+
+    /* A branch: what is newer than where it begins is another run's; older ones stay, also with keep. */
+    run_says(0, "kept: 2 checkpoints of another run moved to kept.2",
+             "train " KEPT "job.name=kept job.steps=12 checkpoint.every=1 checkpoint.resume=step-00000006");
+    third = run_of("kept/step-00000012");
+    ck_assert_str_ne(third, second);
+    ck_assert_str_eq(steps_in("kept"), "6 11 12 ");
+    ck_assert_str_eq(steps_in("kept.2"), "8 9 ");
+    ck_assert_str_eq(run_of("kept/step-00000006"), second);
+    ck_assert_int_eq(expect_lines_of("runs/kept/metrics.jsonl", third), 7);
+    /* By its name or path, the newest is what `auto` takes. */
+    train(&some, "kept", KEPT "job.steps=13 checkpoint.resume=./kept/step-00000012");
+    ck_assert_str_eq(run_of("kept/step-00000013"), third);
+    /* From another folder it is always another run. */
+    train(&some, "branch", "llama.yaml checkpoint.dir=branch checkpoint.resume=kept/step-00000013 job.steps=14");
+    ck_assert_str_ne(run_of("branch/step-00000014"), third);
+    ck_assert_str_eq(steps_in("kept"), "6 12 13 ");
+}
+END_TEST
+
+/* Without a checkpoint there is nothing to go on from: each is a run. */
+START_TEST(runs_without_checkpoints)
+{
+    train(&some, "plain", "llama.yaml job.steps=3");
+    char *first = read_file("runs/plain/metrics.jsonl");
+    train(&some, "plain", "llama.yaml job.steps=4");
+    ck_assert_int_eq(some.n, 4);
+    train(&some, "plain", "llama.yaml job.steps=5");
+    ck_assert_str_eq(read_file("runs/plain/metrics.jsonl.1"), first);
+    ck_assert_int_eq(access("runs/plain/metrics.jsonl.2", F_OK), 0);
+}
+END_TEST
+
+/* Checkpoints and metrics as they were before there were ids: they resume, and are never deleted. */
+START_TEST(before_there_were_ids)
+{
+#define OLD "llama.yaml checkpoint.dir=old checkpoint.keep=1 "
+    json_t *index;
+    char sum[17], *text, *metrics;
+    train(&some, "old", OLD "job.steps=4");
+    index = index_of("old/step-00000004");
+    json_object_del(index, "run");
+    json_object_del(index, "checksum");
+    text = json_dumps(index, JSON_COMPACT | JSON_SORT_KEYS);
+    snprintf(sum, sizeof sum, "%016llx", (unsigned long long)hd__hash(text, strlen(text), 0));
+    json_object_set_new(index, "checksum", json_string(sum));
+    ck_assert_int_eq(json_dump_file(index, "old/step-00000004/index.json", 0), 0);
+    free(text);
+    json_decref(index);
+    metrics = read_file("runs/old/metrics.jsonl");
+    for (char *run; (run = strstr(metrics, "\"run\":")) != NULL;)
+        memcpy(run, "\"old\":", 6);
+    write_file("runs/old/metrics.jsonl", metrics);
+    train(&some, "old", OLD "job.steps=6");
+    ck_assert_int_eq(some.n, 6);
+    ck_assert_int_eq(access("runs/old/metrics.jsonl.1", F_OK), -1);
+    train(&some, "old", OLD "job.steps=8");
+    ck_assert_int_eq(some.n, 8);
+    ck_assert_str_eq(steps_in("old"), "4 8 ");
+    run_of("old/step-00000008");
+}
+END_TEST
+
+/* ---- files that are not ours */
+
+START_TEST(foreign_metrics)
+{
+    static const struct {
+        const char *make, *words, *says, *victim;
+    } rows[] = {
+        {"printf 'notes\\n' >notes.txt", "metrics.jsonl=notes.txt", "notes.txt: its first line is no start of a run",
+         "notes.txt"},
+        {"printf '{\"step\": 1}\\n' >rows.jsonl", "metrics.jsonl=rows.jsonl", "its first line is no start",
+         "rows.jsonl"},
+        {"cp llama.yaml mine.yaml", "metrics.jsonl=mine.yaml", "mine.yaml: its first line is no start", "mine.yaml"},
+        {":", "metrics.jsonl=corpus.txt", "corpus.txt is a file of the job's data", "corpus.txt"},
+        {"cp corpus.txt c2.txt; ln c2.txt c3.txt", "data.train=c2.txt metrics.jsonl=c3.txt",
+         "c3.txt is a file of the job's data", "c2.txt"},
+        {"printf 'victim\\n' >victim.txt; ln -s victim.txt link.jsonl", "metrics.jsonl=link.jsonl",
+         "link.jsonl: a symbolic link: name the file itself", "victim.txt"},
+        {"mkfifo fifo", "metrics.jsonl=fifo", "fifo: not a regular file", NULL},
+        {"mkdir folder", "metrics.jsonl=folder", "folder: Is a directory", NULL},
+        {":", "metrics.jsonl=s3://bucket/m.jsonl", "metrics.jsonl: s3://bucket/m.jsonl is a URL", NULL},
+        {":", "metrics.tensorboard=s3://bucket", "metrics.tensorboard: s3://bucket is a URL", NULL},
+        {":", "metrics.blocks=s3://bucket/b.csv", "metrics.blocks: s3://bucket/b.csv: not a file of blocks", NULL},
+        {"cp llama.yaml b.csv", "metrics.blocks=b.csv", "metrics.blocks: b.csv: not a file of blocks", "b.csv"},
+        {"mkdir -p runs/l1 && mkfifo runs/l1/.heddle-lock", "job.name=l1", "runs/l1/.heddle-lock: not a regular file",
+         NULL},
+        {"mkdir -p runs/l2 && printf 'mine\\n' >mine.txt && ln -s ../../mine.txt runs/l2/.heddle-lock", "job.name=l2",
+         "runs/l2/.heddle-lock: a symbolic link: remove it", "mine.txt"},
+        {":", "checkpoint.dir=gs://bucket/x", "gs://bucket/x is a URL, and checkpoint.use=posix stores in a folder",
+         NULL},
+        {":", "data.train=s3://bucket/x", "s3://bucket/x: No such file or directory; it is a URL", NULL},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        ck_assert_int_eq(system(rows[i].make), 0);
+        char *before = rows[i].victim ? read_file(rows[i].victim) : NULL;
+        struct command *c = run_says(2, rows[i].says, "train llama.yaml job.steps=1 %s", rows[i].words);
+        expect_says(c, "command line: ");
+        if (before)
+            ck_assert_str_eq(read_file(rows[i].victim), before);
+    }
+    ck_assert_int_eq(access("s3:", F_OK), -1);
+    ck_assert_int_eq(access("gs:", F_OK), -1);
+    /* Also where a run resumes: its lines are not cut. */
+    train(&some, "resumed", "llama.yaml checkpoint={} job.steps=2");
+    write_file("runs/resumed/metrics.jsonl", "a letter\n");
+    run_says(2, "runs/resumed/metrics.jsonl: its first line is no start of a run",
+             "train llama.yaml job.name=resumed checkpoint={} job.steps=3");
+    ck_assert_str_eq(read_file("runs/resumed/metrics.jsonl"), "a letter\n");
+}
+END_TEST
+
+/* ---- what is said */
+
+/* Two lines about what is trained, and one about where its last checkpoint is. */
+START_TEST(start_and_end)
+{
+    char wanted[256];
+    train(&some, "told", "llama.yaml checkpoint.dir=told job.steps=4 mesh.dp=2");
+    struct command *c = command_run("train llama.yaml job.name=told checkpoint.dir=told job.steps=6 mesh.dp=2");
+    snprintf(wanted, sizeof wanted,
+             "run %s, resuming from step 4 of told: 106,816 parameters, 256 tokens a step, 1,536 in 6 steps\n"
+             "2 ranks (dp_shard 2), device cpu, fp32\n",
+             run_of("told/step-00000004"));
+    ck_assert_msg(!strncmp(c->out, wanted, strlen(wanted)), "it said: %s, not: %s", c->out, wanted);
+    ck_assert_ptr_nonnull(strstr(c->out, "\ncheckpoint: told/step-00000006\n"));
+    c = command_run("train llama.yaml job.name=untold job.steps=1");
+    ck_assert_ptr_nonnull(strstr(c->out, ", from scratch: "));
+    ck_assert_ptr_nonnull(strstr(c->out, "\n1 rank, device cpu, fp32\n"));
+    ck_assert_ptr_null(strstr(c->out, "checkpoint"));
+}
+END_TEST
+
+/* The base of a run is loaded once. */
+START_TEST(another_base)
+{
+#define FROM "model={\"use\":\"transformer\",\"from\":\"%s\"} "
+    train(&some, "seed", "llama.yaml checkpoint={} job.steps=1");
+    expect_code(command_run("ckpt export llama.yaml job.name=seed checkpoint={} --to base"), 0);
+    ck_assert_int_eq(system("cp -r base other"), 0);
+    struct command *c = command_run("train llama.yaml job.name=tuned checkpoint={} job.steps=2 " FROM, "base");
+    expect_code(c, 0);
+    ck_assert_ptr_nonnull(strstr(c->out, ", from base: "));
+    c = command_run("train llama.yaml job.name=tuned checkpoint={} job.steps=3 " FROM, "base");
+    ck_assert_ptr_null(strstr(c->err, "was not loaded"));
+    run_says(0,
+             "warning: command line: checkpoint step-00000003 is of a run that began from model.from=base; "
+             "model.from=other was not loaded: for a run from there take another job.name, or "
+             "checkpoint.resume=overwrite",
+             "train llama.yaml job.name=tuned checkpoint={} job.steps=4 " FROM, "other");
+    run_says(0, "model.from=base was not loaded", "train llama.yaml job.name=seed checkpoint={} job.steps=2 " FROM,
+             "base");
+}
+END_TEST
+
+START_TEST(another_optimizer)
+{
+    train(&some, "adam", "llama.yaml checkpoint={} job.steps=2");
+    run_says(0,
+             "warning: command line: the optimizer state of checkpoint step-00000002 is discarded (exp_avg, "
+             "exp_avg_sq): optimizer.use was adamw",
+             "train llama.yaml job.name=adam checkpoint={} job.steps=3 optimizer={\"use\":\"sgd\",\"lr\":0.1}");
+}
+END_TEST
+
+/* Stopped with a choice of checkpoint that would not go on: it says what would. */
+START_TEST(stopped_overwriting)
+{
+    struct command *c = command_start(NULL, "train " ENDLESS "job.name=again checkpoint.resume=overwrite");
+    curve_wait("again", 3);
+    kill(c->pid, SIGTERM);
+    command_wait(c, 20);
+    expect_code(c, 3);
+    expect_says(c, "the state is saved: checkpoint.resume=auto goes on");
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {{"two jobs", two_jobs, 1},
+                                        {"ids", ids, 1},
+                                        {"runs without checkpoints", runs_without_checkpoints, 1},
+                                        {"before there were ids", before_there_were_ids, 1},
+                                        {"foreign metrics", foreign_metrics, 1},
+                                        {"start and end", start_and_end, 1},
+                                        {"another base", another_base, 1},
+                                        {"another optimizer", another_optimizer, 1},
+                                        {"stopped overwriting", stopped_overwriting, 1},
+                                        {NULL, NULL, 0}};
+    return system_run("system-runs", tests);
+}
