@@ -54,12 +54,14 @@ int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, c
 hd__job_composite_fn hd__job_composite_key(const char *path);
 
 /* ---- sections.c */
-int32_t hd__job_sections_read(struct hd__job *job, struct hd_error *err);
+void hd__job_sections_read(struct hd__job *job);
 int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,
                              struct hd__tree_node *node, const char *place, struct hd__job_section **out,
                              struct hd_error *err);
 
 /* ---- override.c */
 int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error *err);
+/* Sets what the command line said of a strategy before it was there. */
+int32_t hd__job_place(struct hd__job *job, const char *strategy, struct hd_error *err);
 
 #endif
