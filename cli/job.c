@@ -82,12 +82,10 @@ int hd__cli_print_load_error(const struct hd_error *err)
     return hd__cli_print_error(err, refused ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
 }
 
-/* All mistakes of keys and values at once, where there are any. */
-static int print_job_error(struct hd__cli_job *loaded, const struct hd_error *err, int code)
+/* All mistakes of keys and values at once. */
+static int print_mistakes(struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
-    if (!loaded->job->mistakes.count)
-        return hd__cli_print_error(err, code);
     hd__compile_mistakes(loaded->job, loaded->plugins);
     hd__job_mistakes_text(loaded->job, &text);
     hd__speaker_print(text.at);
@@ -109,9 +107,9 @@ int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t r
         }
     if (hd__plugins_add_default_folders(out->plugins, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    if (out->job->mistakes.count || hd__job_resolve(out->job, ranks, &err))
-        return print_job_error(out, &err, HD__EXIT_REFUSED);
-    return HD__EXIT_DONE;
+    if (!out->job->mistakes.count && hd__job_resolve(out->job, ranks, &err))
+        hd__job_mistake(out->job, HD_OK, &err, NULL);
+    return out->job->mistakes.count ? print_mistakes(out) : HD__EXIT_DONE;
 }
 
 int hd__cli_compile_job(struct hd__cli_job *loaded)
@@ -119,7 +117,9 @@ int hd__cli_compile_job(struct hd__cli_job *loaded)
     struct hd_error err = HD_ERROR_INIT;
     int32_t rc = hd__exec_compile(loaded->job, loaded->plugins, &loaded->compiled, &err);
     if (rc) /* a program that the proof rejects is a fault of a strategy, not of the job */
-        return print_job_error(loaded, &err, rc == HD_E_INTERNAL ? HD__EXIT_FAILED : HD__EXIT_REFUSED);
+        return loaded->job->mistakes.count
+                   ? print_mistakes(loaded)
+                   : hd__cli_print_error(&err, rc == HD_E_INTERNAL ? HD__EXIT_FAILED : HD__EXIT_REFUSED);
     return HD__EXIT_DONE;
 }
 

@@ -86,6 +86,8 @@ static int32_t set_at_path(struct hd__job *job, const char *word, char *path, st
             continue;
         }
         if (!rest) {
+            if (at == job->root && !strcmp(part, "strategies"))
+                job->unplaced.count = 0; /* the last word for all of them */
             hd__tree_set(at, part, value, &job->arena);
             return HD_OK;
         }

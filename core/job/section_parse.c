@@ -101,6 +101,17 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
     return HD_OK;
 }
 
+int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err)
+{
+    size_t scheme = node->kind == HD__SCALAR ? strspn(node->text, "abcdefghijklmnopqrstuvwxyz0123456789") : 0;
+    return !scheme || strncmp(node->text + scheme, "://", 3) != 0
+               ? HD_OK
+               : hd__job_node_fail(node, err,
+                                   "%s: '%.100s' is a URL; object stores are not supported: name a file or folder, "
+                                   "which may be a mounted one",
+                                   path, node->text);
+}
+
 int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
                            void *settings, struct hd__arena *arena, struct hd_error *err)
 {
@@ -307,7 +318,11 @@ static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
         return parse_composite(w, special, path, &o, w->given[i], err);
     if (o.flags & HD_OPTION_FIXED)
         return HD_OK;
-    int32_t rc = w->given[i] ? hd__job_node_parse(w->given[i], path, &o, f->settings, &w->job->arena, err) : HD_OK;
+    int32_t rc = HD_OK;
+    if (w->given[i] && o.type == HD_OPT_STRING && (!f->owner || (o.flags & HD_OPTION_PATH)))
+        rc = hd__job_path_check(w->given[i], path, err);
+    if (!rc && w->given[i])
+        rc = hd__job_node_parse(w->given[i], path, &o, f->settings, &w->job->arena, err);
     if (rc || (!w->given[i] && !o.value))
         return rc;
     const char *text = hd__option_text(&o, f->settings, &w->job->arena);

@@ -90,6 +90,8 @@ START_TEST(keys)
         {"train llama.yaml comm.spinn=1ms", "command line: comm: unknown key spinn",
          "did you mean spin?"}, /* of one rank, too */
         {"train llama.yaml comm.spin=soon", "command line: comm.spin: 'soon' is not a duration", NULL},
+        {"train llama.yaml model.from=https://huggingface.co/gpt2",
+         "command line: model.from: 'https://huggingface.co/gpt2' is a URL", NULL},
         {"train llama.yaml metrics.jsonl=.", "command line: metrics.jsonl: .: Is a directory", NULL},
         {"train llama.yaml metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
         {"train llama.yaml metrics.jsonl=m.jsonl metrics.tensorboard=corpus.txt",
@@ -168,6 +170,9 @@ START_TEST(several)
                             "model: {use: transformer, layrs: 1}\ncomm: {use: shn}\n"
                             "data: {train: none, formt: x, seq_len: 8, batch: y}\n"
                             "strategies: [{use: zero, stag: 3}]\n");
+    c = command_run("check llama.yaml data.batch=7 model.layrs=3"); /* what values mean together comes with the rest */
+    ck_assert_ptr_nonnull(strstr(c->err, "unknown key layrs"));
+    ck_assert_ptr_nonnull(strstr(c->err, "data.batch: 7 is no multiple"));
     c = command_run("train many.yaml device.thread=1");
     ck_assert_int_eq(c->code, 2);
     at = c->err;
@@ -318,6 +323,7 @@ START_TEST(command_lines)
         {"explain llama.yaml --timeline step.png", "--timeline step.png: it writes FILE.svg or FILE.json"},
         {"explain llama.yaml --timeline no/such/step.svg", "cannot write no/such/step.svg: No such file"},
         {"explain llama.yaml --timeline no/such/step.json", "cannot write no/such/step.json: No such file"},
+        {"sample llama.yaml --temp 1", "there is no option --temp: did you mean --temperature?"},
         {"sample llama.yaml --tokens few", "--tokens few: wanted a whole number"},
         {"sample llama.yaml --top-k 1.5", "--top-k 1.5: wanted a whole number from 0"},
         {"sample llama.yaml --temperature warm", "--temperature warm: wanted a number from 0 to 100"},

@@ -94,6 +94,15 @@ static const struct bad keys[] = {
      "command line: comm.timeout: '5 years': unknown unit; allowed are us, ms, s, m, h, d"},
     {NULL, "plugins.path=[[a]]", "command line: plugins.path: an item is a list where a single value is wanted"},
     {NULL, "plugins.path={a: b}", "command line: plugins.path is a mapping where a list is wanted"},
+    {NULL, "checkpoint.dir=gs://bucket/y",
+     "command line: checkpoint.dir: 'gs://bucket/y' is a URL; object stores are not supported: name a file or folder, "
+     "which may be a mounted one"},
+    {NULL, "metrics.jsonl=s3://b/m.jsonl",
+     "command line: metrics.jsonl: 's3://b/m.jsonl' is a URL; object stores are not supported: name a file or folder, "
+     "which may be a mounted one"},
+    {NULL, "data.train=[{path: hf://a, weight: 1}]",
+     "command line: data.train: 'hf://a' is a URL; object stores are not supported: name a file or folder, which may "
+     "be a mounted one"},
     {NULL, "data.shuffle=maybe", "command line: data.shuffle: 'maybe' is neither true nor false"},
     {NULL, "optimizer.use=../evil",
      "command line: optimizer: '../evil' is no plugin's name (lower-case letters, digits, _ and -)"},

@@ -597,6 +597,11 @@ START_TEST(strategy_to_come)
     ck_assert_str_eq(err.message, "command line: 'strategies.never.stage=3': no strategy never in the job, which has "
                                   "late, zero: add {use: never} to `strategies`");
     hd__job_free(j);
+    j = load(small_job, "strategies.late.stage=3", "strategies=[{use: late}]", NULL); /* the last one wins */
+    ck_assert_ptr_null(hd__job_unplaced(j));
+    ck_assert_int_eq(parse_section(j, j->strategies[0], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 0);
+    hd__job_free(j);
 }
 END_TEST
 
