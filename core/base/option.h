@@ -27,7 +27,7 @@ struct hd__options {
 struct hd_option hd__option_at(const struct hd__options *table, size_t i);
 /* Finds by name or alias; -1 if there is none. */
 int64_t hd__option_find(const struct hd__options *table, const char *name);
-/* What the option has for the word `text` of the key that the file calls `name`: another spelling's value, or "?" and
+/* The option's answer to the word `text` of the key that the file calls `name`: another spelling's value, or "?" and
  * why there is none. NULL: it has nothing. */
 const char *hd__option_word(const struct hd_option *option, const char *name, const char *text,
                             struct hd__arena *arena);

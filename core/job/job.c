@@ -40,7 +40,7 @@ static void expand_precision(struct hd__job *job)
     hd__tree_set(job->root, "precision", map, &job->arena);
 }
 
-/* What is no job at all is refused here; mistakes of its keys and values are noted. */
+/* A file that is no job at all is refused here; mistakes of its keys and values are noted. */
 static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, const char *const *overrides, size_t n,
                         struct hd_error *err)
 {
@@ -80,7 +80,7 @@ static int32_t refuse_mistakes(int32_t rc, struct hd__job **job, struct hd_error
 {
     if (rc || !(*job)->mistakes.count)
         return rc;
-    rc = hd_fail(err, HD_E_INVALID, "%s", (*job)->mistakes.at[0]);
+    rc = hd_fail(err, HD_E_INVALID, "%s", (*job)->mistakes.at[0].text);
     hd__job_free(*job);
     *job = NULL;
     return rc;
@@ -171,56 +171,40 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *secti
 
 /* ---- mistakes */
 
-/* Line and column that a message begins with; those of the command line come last. */
-static void place_of(const struct hd__job *job, const char *message, uint32_t at[2])
+static int stands_before(const struct hd__job_mistake *a, const struct hd__job_mistake *b)
 {
-    size_t file = strlen(job->file);
-    at[0] = at[1] = UINT32_MAX;
-    if (!strncmp(message, job->file, file))
-        sscanf(message + file, ":%u:%u: ", &at[0], &at[1]);
+    return a->line != b->line ? a->line < b->line : a->column < b->column;
 }
 
-/* One at each place of the file: what follows from a mistake is found there again. */
-static int is_known(const struct hd__job *job, const char *message)
-{
-    uint32_t here[2], there[2];
-    place_of(job, message, here);
-    for (uint32_t i = 0; i < job->mistakes.count; i++) {
-        place_of(job, job->mistakes.at[i], there);
-        if (!strcmp(message, job->mistakes.at[i]) || (here[0] != UINT32_MAX && !memcmp(here, there, sizeof here)))
-            return 1;
-    }
-    return 0;
-}
-
+/* In the order of the file, each once; those of the command line have no line and come last. */
 int32_t hd__job_mistake(struct hd__job *job, int32_t first, const struct hd_error *why, struct hd_error *err)
 {
+    struct hd__job_mistake *at, m = {.text = hd__arena_strdup(&job->arena, why->message), .line = UINT32_MAX};
+    size_t file = strlen(job->file);
+    uint32_t k = job->mistakes.count;
+    if (strncmp(m.text, job->file, file) == 0)
+        sscanf(m.text + file, ":%u:%u: ", &m.line, &m.column);
     if (!first)
         hd_error_copy(err, why);
-    if (is_known(job, why->message))
-        return first ? first : why->code;
-    if (job->mistakes.count < HD__MISTAKES)
-        hd__push(&job->mistakes, hd__arena_strdup(&job->arena, why->message));
-    else
+    for (uint32_t i = 0; i < k; i++)
+        if (!strcmp(m.text, job->mistakes.at[i].text))
+            return first ? first : why->code;
+    hd__push(&job->mistakes, m);
+    for (at = job->mistakes.at; k > 0 && stands_before(&m, &at[k - 1]); k--) {
+        at[k] = at[k - 1];
+        at[k - 1] = m;
+    }
+    if (job->mistakes.count > HD__MISTAKES) {
+        job->mistakes.count--;
         job->mistakes_left_out++;
+    }
     return first ? first : why->code;
 }
 
-void hd__job_mistakes_text(struct hd__job *job, struct hd__text *out)
+void hd__job_mistakes_text(const struct hd__job *job, struct hd__text *out)
 {
-    for (uint32_t i = 1; i < job->mistakes.count; i++)
-        for (uint32_t k = i; k > 0; k--) {
-            uint32_t here[2], before[2];
-            const char **at = &job->mistakes.at[k], *text = *at;
-            place_of(job, at[0], here);
-            place_of(job, at[-1], before);
-            if (before[0] < here[0] || (before[0] == here[0] && before[1] <= here[1]))
-                break;
-            at[0] = at[-1];
-            at[-1] = text;
-        }
     for (uint32_t i = 0; i < job->mistakes.count; i++)
-        hd__text_add(out, "%s%s", i ? "\n" : "", job->mistakes.at[i]);
+        hd__text_add(out, "%s%s", i ? "\n" : "", job->mistakes.at[i].text);
     if (job->mistakes_left_out)
         hd__text_add(out, "\n%s: and %llu more", job->file, (unsigned long long)job->mistakes_left_out);
 }

@@ -50,6 +50,12 @@ struct hd__job_value {
     uint32_t reserved;
 };
 
+/* A message that begins with its place; the command line is line UINT32_MAX. */
+struct hd__job_mistake {
+    const char *text;
+    uint32_t line, column;
+};
+
 /* A file of tokens, or one part of a weighted mix. Weights are as written, not normalised; 1 where none is
  * given. */
 struct hd__source {
@@ -156,7 +162,7 @@ struct hd__job {
     /* for printing and for comparing between ranks */
     HD__ARRAY(struct hd__job_value) values;
     HD__ARRAY(struct hd__job_section *) sections; /* all of them */
-    HD__ARRAY(const char *) mistakes;             /* messages with their places; at most HD__MISTAKES */
+    HD__ARRAY(struct hd__job_mistake) mistakes;   /* the first HD__MISTAKES of the file */
     uint64_t mistakes_left_out;
     HD__ARRAY(const char *) unplaced; /* strategies.NAME.KEY=VALUE of the command line, of strategies not there yet */
     struct hd__tree_node *root;
@@ -171,7 +177,7 @@ int32_t hd__job_open(const char *file, const char *const *overrides, size_t n, s
 enum { HD__MISTAKES = 20 };
 int32_t hd__job_mistake(struct hd__job *job, int32_t first, const struct hd_error *why, struct hd_error *err);
 /* All of them, a line each, in the order of the file. */
-void hd__job_mistakes_text(struct hd__job *job, struct hd__text *out);
+void hd__job_mistakes_text(const struct hd__job *job, struct hd__text *out);
 /* hd__job_open, where the first mistake is a failure. */
 int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
                      struct hd_error *err);
@@ -218,7 +224,7 @@ int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err
 /* Puts the place of `path` in front of the message that is in `err`. Its code stays and is returned. */
 int32_t hd__job_locate_error(struct hd__job *job, const char *path, struct hd_error *err);
 
-/* Where a run's files lie: the folder of its metrics. */
+/* The folder of a run's files: that of its metrics. */
 const char *hd__job_folder(struct hd__job *job);
 
 /* The resolved job as YAML, each value with its origin as a comment. */

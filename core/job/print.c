@@ -58,7 +58,7 @@ static void put_core_keys(struct view *v, struct hd__tree_node *map, const char 
     }
 }
 
-/* What a plugin's section says, as written: nobody has read it yet. */
+/* A plugin's section as written: nobody has read it yet. */
 static void put_raw_keys(struct view *v, struct hd__tree_node *map, const struct hd__job_section *s)
 {
     struct hd__options core = hd__job_core_table(s->path);
@@ -179,7 +179,7 @@ static struct hd__tree_node *make_view(struct view *v)
 
 static void print_node(const struct hd__tree_node *node, int indent, struct hd__text *out);
 
-/* What follows "key:" or "-". */
+/* The value behind "key:" or "-". */
 static void print_leaf(const struct hd__tree_node *node, struct hd__text *out, size_t line)
 {
     hd__text_add(out, " %s", node->text);

@@ -284,7 +284,7 @@ static int32_t check_required(const struct parse_state *w, struct hd_error *err)
     return rc;
 }
 
-/* What an alias presets is as if it were written, where the job itself says nothing. */
+/* An alias's values are as if they were written, where the job itself says nothing. */
 static void apply_preset(struct parse_state *w)
 {
     const struct hd__tree_node *preset = w->f->preset;

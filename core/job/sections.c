@@ -145,7 +145,7 @@ void hd__job_section_rename(struct hd__job *job, struct hd__job_section *section
     hd__job_value_note(job, path, section->alias);
 }
 
-/* Where the job keeps the section of a kind; NULL for strategies, which are many. */
+/* The job's pointer to the section of a kind; NULL for strategies, which are many. */
 static struct hd__job_section **section_slot(struct hd__job *job, uint32_t kind)
 {
     switch (kind) {

@@ -22,7 +22,8 @@ HEAD = """/* Made by freeze.py. Every constant and every field of the public ABI
  * breaks plugins that are already built. Fields and constants may be appended, nothing else may change. Before the
  * release of 1.0, or after appending: python3 tests/core/plugin/abi/freeze.py, and look at the diff.
  *
- * The function at the end of each struct makes it visible in the library's debug information, which abi_v1.abi shows. */
+ * The function at the end of each struct makes it visible in the library's debug information, which abi_v1.abi
+ * shows. */
 %s
 #if UINTPTR_MAX != UINT64_MAX
 #error "the frozen offsets are those of 64-bit pointers"
