@@ -53,16 +53,6 @@ const char *hd__option_word(const struct hd_option *option, const char *name, co
     return NULL;
 }
 
-const char *hd__option_nearest(const struct hd__options *table, const char *word)
-{
-    const char **names = hd__alloc((table->count + 1) * sizeof *names);
-    for (size_t i = 0; i < table->count; i++)
-        names[i] = hd__option_at(table, i).name;
-    const char *best = hd__nearest(word, names, table->count);
-    free(names);
-    return best;
-}
-
 int hd__option_prefix(const struct hd__options *table, const char *name)
 {
     size_t n = strlen(name);

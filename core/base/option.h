@@ -31,8 +31,6 @@ int64_t hd__option_find(const struct hd__options *table, const char *name);
  * why there is none. NULL: it has nothing. */
 const char *hd__option_word(const struct hd_option *option, const char *name, const char *text,
                             struct hd__arena *arena);
-/* The name nearest to `word`, for "did you mean"; NULL if none is near. Lives as long as the table. */
-const char *hd__option_nearest(const struct hd__options *table, const char *word);
 /* Whether dotted options begin with `name` + ".". */
 int hd__option_prefix(const struct hd__options *table, const char *name);
 
