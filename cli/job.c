@@ -82,13 +82,23 @@ int hd__cli_print_load_error(const struct hd_error *err)
     return hd__cli_print_error(err, refused ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
 }
 
+/* All mistakes of keys and values at once. */
+static int print_mistakes(struct hd__cli_job *loaded)
+{
+    struct hd__text text = {0};
+    hd__compile_mistakes(loaded->job, loaded->plugins);
+    hd__job_mistakes_text(loaded->job, &text);
+    hd__speaker_print(text.at);
+    hd__text_free(&text);
+    return HD__EXIT_REFUSED;
+}
+
 int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out)
 {
     struct hd_error err = HD_ERROR_INIT;
     *out = (struct hd__cli_job){0};
     out->plugins = hd__plugins_create(hd__exec_host_table());
-    if (hd__job_load(arguments->file, arguments->overrides, arguments->n_overrides, &out->job, &err) ||
-        hd__job_resolve(out->job, ranks, &err))
+    if (hd__job_open(arguments->file, arguments->overrides, arguments->n_overrides, &out->job, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     for (uint64_t i = 0; i < out->job->plugin_path.count; i++)
         if (hd__plugins_add_folder(out->plugins, out->job->plugin_path.text[i], &err)) {
@@ -97,7 +107,9 @@ int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t r
         }
     if (hd__plugins_add_default_folders(out->plugins, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    return HD__EXIT_DONE;
+    if (!out->job->mistakes.count && hd__job_resolve(out->job, ranks, &err))
+        hd__job_mistake(out->job, HD_OK, &err, NULL);
+    return out->job->mistakes.count ? print_mistakes(out) : HD__EXIT_DONE;
 }
 
 int hd__cli_compile_job(struct hd__cli_job *loaded)
@@ -105,7 +117,9 @@ int hd__cli_compile_job(struct hd__cli_job *loaded)
     struct hd_error err = HD_ERROR_INIT;
     int32_t rc = hd__exec_compile(loaded->job, loaded->plugins, &loaded->compiled, &err);
     if (rc) /* a program that the proof rejects is a fault of a strategy, not of the job */
-        return hd__cli_print_error(&err, rc == HD_E_INTERNAL ? HD__EXIT_FAILED : HD__EXIT_REFUSED);
+        return loaded->job->mistakes.count
+                   ? print_mistakes(loaded)
+                   : hd__cli_print_error(&err, rc == HD_E_INTERNAL ? HD__EXIT_FAILED : HD__EXIT_REFUSED);
     return HD__EXIT_DONE;
 }
 

@@ -29,9 +29,13 @@ const char *hd__bench_op_name(uint32_t op)
 
 int32_t hd__bench_op_find(const char *name)
 {
-    for (int32_t i = 0; i < HD__BENCH_OP_COUNT; i++)
-        if (strcmp(op_names[i], name) == 0)
+    for (int32_t i = 0; i < HD__BENCH_OP_COUNT; i++) {
+        const char *own = op_names[i], *given = name; /* with or without underscores: allreduce */
+        for (; *own && (*own == *given || *own == '_'); own++)
+            given += *own == *given;
+        if (!*own && !*given)
             return i;
+    }
     return -1;
 }
 

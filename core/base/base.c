@@ -186,7 +186,13 @@ static size_t distance(const char *a, const char *b)
 const char *hd__nearest(const char *word, const char *const *candidates, size_t n)
 {
     const char *best = NULL;
-    size_t least = strlen(word) / 3 + 2; /* the first distance that is too far */
+    size_t least = strlen(word) / 3 + 2, n_prefix = 0; /* least: the first distance that is too far */
+    for (size_t i = 0; i < n && strlen(word) >= 3; i++)
+        if (!strncmp(candidates[i], word, strlen(word)) && n_prefix++ == 0)
+            best = candidates[i];
+    if (n_prefix == 1) /* --temp: --temperature */
+        return best;
+    best = NULL;
     for (size_t i = 0; i < n; i++) {
         size_t d = distance(word, candidates[i]);
         if (d < least && d < strlen(word)) { /* a word of which no letter stays is another one */

@@ -2,6 +2,7 @@
 #include "core/base/option.h"
 
 #include <stdlib.h>
+#include <strings.h>
 
 struct hd_option hd__option_at(const struct hd__options *table, size_t i)
 {
@@ -27,29 +28,41 @@ int64_t hd__option_find(const struct hd__options *table, const char *name)
     for (size_t i = 0; i < table->count; i++)
         if (!strcmp(hd__option_at(table, i).name, name))
             return (int64_t)i;
-    for (size_t i = 0; i < table->count; i++)
-        if (word_index(hd__option_at(table, i).aliases, name, strlen(name)) >= 0)
+    const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+    for (size_t i = 0; i < table->count; i++) {
+        struct hd_option o = hd__option_at(table, i);
+        int beside = dot && !strncmp(o.name, name, (size_t)(last - name)); /* compress.X for compress.rank */
+        if (word_index(o.aliases, name, strlen(name)) >= 0 ||
+            (beside && word_index(o.aliases, last, strlen(last)) >= 0))
             return (int64_t)i;
+    }
     return -1;
 }
 
-const char *hd__option_nearest(const struct hd__options *table, const char *word)
+const char *hd__option_word(const struct hd_option *option, const char *name, const char *text, struct hd__arena *arena)
 {
-    const char **names = hd__alloc((table->count + 1) * sizeof *names);
-    for (size_t i = 0; i < table->count; i++)
-        names[i] = hd__option_at(table, i).name;
-    const char *best = hd__nearest(word, names, table->count);
-    free(names);
-    return best;
+    for (const char *at = option->words; at && *at;) {
+        size_t length = strcspn(at, "|"), word = strcspn(at, "="), key = strcspn(at, ":=");
+        const char *from = key < word ? at + key + 1 : at; /* KEY:WORD=VALUE is of the alias KEY alone */
+        size_t n = (size_t)(at + word - from);
+        if (strlen(text) == n && !strncasecmp(from, text, n) &&
+            (key == word || (strlen(name) == key && !memcmp(at, name, key))))
+            return hd__arena_format(arena, "%.*s", (int)(length - word - 1), at + word + 1);
+        at += length + (at[length] == '|');
+    }
+    return NULL;
 }
 
 int hd__option_prefix(const struct hd__options *table, const char *name)
 {
     size_t n = strlen(name);
     for (size_t i = 0; i < table->count; i++) {
-        const char *full = hd__option_at(table, i).name;
-        if (!strncmp(full, name, n) && full[n] == '.')
+        struct hd_option o = hd__option_at(table, i);
+        if (!strncmp(o.name, name, n) && o.name[n] == '.')
             return 1;
+        for (const char *at = o.aliases; at; at = strchr(at, '|'), at = at ? at + 1 : NULL)
+            if (!strncmp(at, name, n) && at[n] == '.')
+                return 1;
     }
     return 0;
 }
@@ -68,6 +81,28 @@ int32_t hd__options_defaults(const struct hd__options *table, void *settings, st
 
 /* ---- is the table sound? */
 
+/* Every word stands for a value that parses. */
+static int32_t check_words(const struct hd_option *o, struct hd_error *err)
+{
+    struct hd__arena scratch = {0};
+    struct hd_option plain = *o;
+    int64_t field[3];
+    int32_t rc = HD_OK;
+    plain.offset = 0;
+    for (const char *at = o->words; at && *at && !rc;) {
+        size_t length = strcspn(at, "|"), word = strcspn(at, "=");
+        struct hd_error why = HD_ERROR_INIT;
+        const char *value =
+            word < length ? hd__arena_format(&scratch, "%.*s", (int)(length - word - 1), at + word + 1) : NULL;
+        if (!value || (*value != '?' && hd__option_parse(&plain, value, field, &scratch, &why)))
+            rc = hd_fail(err, HD_E_INVALID, "option %s: '%.*s' among its words: %s", o->name, (int)length, at,
+                         value ? why.message : "WORD=VALUE is wanted");
+        at += length + (at[length] == '|');
+    }
+    hd__arena_free(&scratch);
+    return rc;
+}
+
 static int32_t check_one(const struct hd__options *table, size_t i, size_t settings_size, struct hd_error *err)
 {
     struct hd_option option = hd__option_at(table, i);
@@ -85,6 +120,8 @@ static int32_t check_one(const struct hd__options *table, size_t i, size_t setti
                        option.name, bytes, option.offset, settings_size);
     if (option.type == HD_OPT_ENUM && (!option.choices || !*option.choices))
         return hd_fail(err, HD_E_INVALID, "option %s is an enum without choices", option.name);
+    if ((option.flags & HD_OPTION_FIXED) && !option.value)
+        return hd_fail(err, HD_E_INVALID, "option %s is always its default and has none", option.name);
     if (option.value && (option.flags & HD_OPTION_REQUIRED))
         return hd_fail(err, HD_E_INVALID, "option %s is required and has a default", option.name);
     for (size_t j = 0; j < i; j++) {
@@ -93,7 +130,7 @@ static int32_t check_one(const struct hd__options *table, size_t i, size_t setti
             word_index(option.aliases, other.name, strlen(other.name)) >= 0)
             return hd_fail(err, HD_E_INVALID, "two options are called %s", option.name);
     }
-    return HD_OK;
+    return check_words(&option, err);
 }
 
 int32_t hd__options_check(const struct hd__options *table, size_t settings_size, struct hd_error *err)

@@ -27,9 +27,11 @@ struct hd__options {
 struct hd_option hd__option_at(const struct hd__options *table, size_t i);
 /* Finds by name or alias; -1 if there is none. */
 int64_t hd__option_find(const struct hd__options *table, const char *name);
-/* The name nearest to `word`, for "did you mean"; NULL if none is near. Lives as long as the table. */
-const char *hd__option_nearest(const struct hd__options *table, const char *word);
-/* Do dotted options begin with `name` + "."? */
+/* The option's answer to the word `text` of the key that the file calls `name`: another spelling's value, or "?" and
+ * why there is none. NULL: it has nothing. */
+const char *hd__option_word(const struct hd_option *option, const char *name, const char *text,
+                            struct hd__arena *arena);
+/* Whether dotted options begin with `name` + ".". */
 int hd__option_prefix(const struct hd__options *table, const char *name);
 
 /* Is the table itself sound? Types known, names unique, defaults that parse and are in range, fields inside

@@ -62,6 +62,23 @@ static void add_range(struct hd__text *out, const struct hd_option *o)
     }
 }
 
+/* "; true = 1, BACKWARD_PRE = 1", without those that are refused. */
+static void add_spellings(struct hd__text *out, const char *words)
+{
+    const char *mark = "; ";
+    for (const char *at = words; *at;) {
+        size_t length = strcspn(at, "|"), word = strcspn(at, "=");
+        if (at[word + 1] != '?') {
+            hd__text_add(out, "%s", mark);
+            for (size_t i = 0; i < word; i++)
+                hd__text_add(out, at[i] == ':' ? ": " : "%c", at[i]);
+            hd__text_add(out, " = %.*s", (int)(length - word - 1), at + word + 1);
+            mark = ", ";
+        }
+        at += length + (at[length] == '|');
+    }
+}
+
 static void add_help(struct hd__text *out, const struct hd_option *o)
 {
     hd__text_add(out, "%s", o->help ? o->help : "");
@@ -76,6 +93,10 @@ static void add_help(struct hd__text *out, const struct hd_option *o)
         hd__text_add(out, "; also called ");
         add_words(out, o->aliases);
     }
+    if (o->words)
+        add_spellings(out, o->words);
+    if (o->flags & HD_OPTION_FIXED)
+        hd__text_add(out, "; always so");
     if (o->level != HD_LEVEL_USER)
         hd__text_add(out, "; for %s", o->level == HD_LEVEL_TUNER ? "tuning" : "development");
     hd__text_add(out, "\n");

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <strings.h>
 
 /* A parsed value before it is stored, so that nothing is written on an error. */
 union field {
@@ -75,7 +76,12 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
     errno = 0;
     long long whole = strtoll(digits, &end, 10);
     if (!n || text[n] || *end || text[n - 1] == '_') {
-        if (read_number(text, &value, &rest) && !*rest && value == floor(value) && fabs(value) < 1e15)
+        int is_whole = read_number(text, &value, &rest) && !*rest && value == floor(value) && fabs(value) < 1e15;
+        if (is_whole && strpbrk(text, "eE")) { /* 5e8 */
+            out->i64 = (int64_t)value;
+            return check_range(o, value, text, err);
+        }
+        if (is_whole)
             return hd_fail(err, HD_E_INVALID, "'%.60s' is not written as a whole number: write %.0f", text, value);
         return hd_fail(err, HD_E_INVALID, "'%.60s' is not a whole number", text);
     }
@@ -191,6 +197,9 @@ static int32_t parse_enum(const struct hd_option *o, const char *text, union fie
         n++;
     for (out->i32 = 0; out->i32 < n && strcmp(text, words[out->i32]); out->i32++)
         hd__text_add(&all, "%s%s", out->i32 ? ", " : "", words[out->i32]);
+    if (out->i32 == n) /* no case: full_shard is FULL_SHARD */
+        for (out->i32 = 0; out->i32 < n && strcasecmp(text, words[out->i32]);)
+            out->i32++;
     if (out->i32 == n) {
         const char *near = hd__nearest(text, words, (size_t)n);
         rc = hd_fail(err, HD_E_INVALID, "'%.60s' is none of %s%s%s%s", text, all.at ? all.at : "",

@@ -8,8 +8,10 @@ int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint3
     const struct hd__component *c;
     const struct hd_alias *alias;
     int32_t rc = hd__plugin_find(plugins, kind, section->use, &c, err);
-    if (rc)
-        return hd__job_locate_error(job, hd__arena_format(&job->arena, "%s.use", section->path), err);
+    if (rc) {
+        rc = hd__job_locate_error(job, hd__arena_format(&job->arena, "%s.use", section->path), err);
+        return hd__job_mistake(job, HD_OK, err, NULL);
+    }
     if ((alias = hd__plugin_alias(c, section->use)))
         hd__job_section_rename(job, section, c->name, alias->preset);
     *chosen = (struct hd__chosen){.component = c, .section = section};
@@ -32,9 +34,19 @@ int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uin
     return rc ? rc : hd__compile_parse(job, section, chosen, err);
 }
 
+void hd__compile_mistakes(struct hd__job *job, struct hd__plugins *plugins)
+{
+    for (uint32_t i = 0; i < job->sections.count; i++) {
+        struct hd__chosen unused;
+        struct hd_error noted = HD_ERROR_INIT;
+        if (!job->sections.at[i]->parsed)
+            hd__compile_choose(job, plugins, job->sections.at[i]->kind, job->sections.at[i], &unused, &noted);
+    }
+}
+
 /* ---- strategies */
 
-/* A strategy may be named twice, but not by two names: these look like two strategies. */
+/* A strategy stands once, by whichever name; of two equal ones core/job has said so. */
 static int32_t check_alias(struct hd__compiled *c, uint64_t s, struct hd_error *err)
 {
     const struct hd__job_section *this = c->strategies[s].section, *other;
@@ -112,12 +124,27 @@ static int32_t add_for_axis(struct hd__compiled *c, int32_t axis, struct hd_erro
     return rc ? rc : find_named(c, err);
 }
 
+/* One that meshes bring is there when the command line sets its options: on one rank, or without its axes, it has
+ * nothing to do. Any other has to stand in the job. */
+static int32_t add_named(struct hd__compiled *c, const char *name, struct hd_error *err)
+{
+    const struct hd__component *found;
+    struct hd_error absent = HD_ERROR_INIT;
+    if (hd__plugin_find(c->plugins, HD_KIND_STRATEGY, name, &found, &absent) || !found->ops.strategy.cuts)
+        return hd__job_unplaced_fail(c->job, err);
+    int32_t rc = hd__job_strategy_add(c->job, name, hd__arena_format(&c->job->arena, "strategies.%s is set", name),
+                                      "command line", err);
+    return rc ? rc : find_named(c, err);
+}
+
 int32_t hd__compile_strategies(struct hd__compiled *c, struct hd_error *err)
 {
     int32_t rc = find_named(c, err);
     for (int32_t a = HD_AXIS_COUNT; a-- > 0 && !rc;)
         if (c->mesh.size[a] > 1 && !(axes_cut(c) & HD_AXIS_BIT(a)))
             rc = add_for_axis(c, a, err);
+    while (!rc && hd__job_unplaced(c->job))
+        rc = add_named(c, hd__job_unplaced(c->job), err);
     for (uint64_t s = 0; s < c->n_strategies && !rc; s++)
         rc = hd__compile_parse(c->job, c->job->strategies[s], &c->strategies[s], err);
     return rc;

@@ -121,7 +121,12 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
         *err = p->error;
         rc = p->failed;
     }
-    return rc;
+    return rc ? hd__compile_locate_error(c->job, "model", err) : HD_OK;
+}
+
+static int32_t ring_attention(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    return hd__ring_attention(p, err) ? hd__compile_locate_error(c->job, "data.seq_len", err) : HD_OK;
 }
 
 static int32_t run_strategy(struct hd__compiled *c, struct hd_program *p, const struct hd__chosen *strategy, int slot,
@@ -269,7 +274,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
         (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_local_axes(c, p, err)) ||
         (rc = hd__place(p, err)) || (rc = partition(c, p, err)) || (rc = recompute(c, p, err)) ||
-        (rc = hd__ring_attention(p, err)) || (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) ||
+        (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) ||
         (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) || (rc = hd__schedule_instrs(p, err)) ||
         (rc = hd__memory_plan(p, err)))
         return rc;

@@ -41,6 +41,9 @@ struct hd__compiled {
     int32_t override_rank, reserved;
 };
 
+/* Finds the components of the sections that are not read yet, and reads those too: after a mistake, so that the job
+ * knows all of them. */
+void hd__compile_mistakes(struct hd__job *job, struct hd__plugins *plugins);
 /* Finds a component and parses its section of the job. */
 int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
                            struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err);

@@ -67,7 +67,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
         return hd__job_node_fail(node, err, "%s: a file name or {path: FILE, weight: W} is wanted", path);
     if (node->kind == HD__SCALAR) {
         out->path = node->text;
-        return HD_OK;
+        return hd__job_path_check(node, path, err);
     }
     for (uint32_t i = 0; i < node->count; i++) {
         const char *key = node->key[i]->text;
@@ -80,7 +80,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
             rc = hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path, key);
         else if (value->kind != HD__SCALAR || hd__tree_is_null(value))
             rc = hd__job_node_fail(value, err, "%s: path is no file name", path);
-        else
+        else if (!(rc = hd__job_path_check(value, path, err)))
             out->path = value->text;
         if (rc)
             return rc;
@@ -310,6 +310,8 @@ static int32_t read_tensorboard(struct hd__job *job, const char *path, struct hd
     struct hd__tree_node *map = hd__tree_map(&job->arena, node->origin);
     if (node->kind != HD__SCALAR)
         return hd__job_node_fail(node, err, "%s is %s where a folder is wanted", path, hd__tree_kind_name(node));
+    if (hd__job_path_check(node, path, err))
+        return HD_E_INVALID;
     hd__tree_set(map, "dir", node, &job->arena);
     int32_t rc =
         hd__job_section_make(job, path, HD_KIND_METRICS, "tensorboard", map, node->origin, grow_sinks(job, 1), err);

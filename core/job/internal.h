@@ -46,6 +46,8 @@ void hd__job_value_set_tree(struct hd__job *job, const char *path, const struct 
 /* HD_E_INVALID, with the node's position in front of the message. */
 int32_t hd__job_node_fail(const struct hd__tree_node *node, struct hd_error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Refuses gs://bucket/x and its like where a path of this machine is wanted. */
+int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err);
 /* One option from one node. `path` is the key's full name. */
 int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
                            void *settings, struct hd__arena *arena, struct hd_error *err);
@@ -54,12 +56,14 @@ int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, c
 hd__job_composite_fn hd__job_composite_key(const char *path);
 
 /* ---- sections.c */
-int32_t hd__job_sections_read(struct hd__job *job, struct hd_error *err);
+void hd__job_sections_read(struct hd__job *job);
 int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,
                              struct hd__tree_node *node, const char *place, struct hd__job_section **out,
                              struct hd_error *err);
 
 /* ---- override.c */
 int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error *err);
+/* Sets what the command line said of a strategy before it was there. */
+int32_t hd__job_place(struct hd__job *job, const char *strategy, struct hd_error *err);
 
 #endif

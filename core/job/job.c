@@ -29,6 +29,18 @@ static int32_t add_defaults(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
+/* `precision: bf16` is {compute: bf16}. */
+static void expand_precision(struct hd__job *job)
+{
+    struct hd__tree_node *value = hd__tree_get(job->root, "precision"), *map;
+    if (!value || value->kind != HD__SCALAR || hd__tree_is_null(value))
+        return;
+    map = hd__tree_map(&job->arena, value->origin);
+    hd__tree_set(map, "compute", value, &job->arena);
+    hd__tree_set(job->root, "precision", map, &job->arena);
+}
+
+/* A file that is no job at all is refused here; mistakes of its keys and values are noted. */
 static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, const char *const *overrides, size_t n,
                         struct hd_error *err)
 {
@@ -38,14 +50,21 @@ static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, con
     if (job->root->kind != HD__MAP)
         return hd__job_node_fail(job->root, err, "a job is a mapping of sections, not %s",
                                  hd__tree_kind_name(job->root));
-    rc = add_defaults(job, err);
-    for (size_t i = 0; i < n && !rc; i++)
-        rc = hd__job_override(job, overrides[i], err);
-    return rc ? rc : hd__job_sections_read(job, err);
+    if ((rc = add_defaults(job, err)))
+        return rc;
+    expand_precision(job);
+    for (size_t i = 0; i < n; i++) {
+        struct hd_error why = HD_ERROR_INIT;
+        if (hd__job_override(job, overrides[i], &why))
+            hd__job_mistake(job, HD_OK, &why, NULL);
+        expand_precision(job);
+    }
+    hd__job_sections_read(job);
+    return HD_OK;
 }
 
-int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides, size_t n,
-                      struct hd__job **out, struct hd_error *err)
+static int32_t parse_text(const char *file, const char *text, size_t bytes, const char *const *overrides, size_t n,
+                          struct hd__job **out, struct hd_error *err)
 {
     struct hd__job *job = hd__alloc(sizeof *job);
     job->file = hd__arena_strdup(&job->arena, file);
@@ -57,7 +76,29 @@ int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const ch
     return rc;
 }
 
+static int32_t refuse_mistakes(int32_t rc, struct hd__job **job, struct hd_error *err)
+{
+    if (rc || !(*job)->mistakes.count)
+        return rc;
+    rc = hd_fail(err, HD_E_INVALID, "%s", (*job)->mistakes.at[0].text);
+    hd__job_free(*job);
+    *job = NULL;
+    return rc;
+}
+
+int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides, size_t n,
+                      struct hd__job **job, struct hd_error *err)
+{
+    return refuse_mistakes(parse_text(file, text, bytes, overrides, n, job, err), job, err);
+}
+
 int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
+                     struct hd_error *err)
+{
+    return refuse_mistakes(hd__job_open(file, overrides, n, job, err), job, err);
+}
+
+int32_t hd__job_open(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
                      struct hd_error *err)
 {
     FILE *in = fopen(file, "rb");
@@ -71,7 +112,7 @@ int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, s
     else if (bytes > HD__TREE_BYTES)
         rc = hd_fail(err, HD_E_INVALID, "%s: larger than 1 MiB: this is no job file", file);
     else
-        rc = hd__job_parse(file, text, bytes, overrides, n, job, err);
+        rc = parse_text(file, text, bytes, overrides, n, job, err);
     fclose(in);
     free(text);
     return rc;
@@ -84,6 +125,9 @@ void hd__job_free(struct hd__job *job)
     for (uint32_t i = 0; i < job->values.count; i++)
         json_decref(job->values.at[i].json);
     hd__free_array(&job->values);
+    hd__free_array(&job->sections);
+    hd__free_array(&job->mistakes);
+    hd__free_array(&job->unplaced);
     hd__arena_free(&job->arena);
     free(job);
 }
@@ -123,6 +167,46 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *secti
         json_decref(job->values.at[--job->values.count].json);
     section->parsed |= !rc;
     return rc;
+}
+
+/* ---- mistakes */
+
+static int stands_before(const struct hd__job_mistake *a, const struct hd__job_mistake *b)
+{
+    return a->line != b->line ? a->line < b->line : a->column < b->column;
+}
+
+/* In the order of the file, each once; those of the command line have no line and come last. */
+int32_t hd__job_mistake(struct hd__job *job, int32_t first, const struct hd_error *why, struct hd_error *err)
+{
+    struct hd__job_mistake *at, m = {.text = hd__arena_strdup(&job->arena, why->message), .line = UINT32_MAX};
+    size_t file = strlen(job->file);
+    uint32_t k = job->mistakes.count;
+    if (strncmp(m.text, job->file, file) == 0)
+        sscanf(m.text + file, ":%u:%u: ", &m.line, &m.column);
+    if (!first)
+        hd_error_copy(err, why);
+    for (uint32_t i = 0; i < k; i++)
+        if (!strcmp(m.text, job->mistakes.at[i].text))
+            return first ? first : why->code;
+    hd__push(&job->mistakes, m);
+    for (at = job->mistakes.at; k > 0 && stands_before(&m, &at[k - 1]); k--) {
+        at[k] = at[k - 1];
+        at[k - 1] = m;
+    }
+    if (job->mistakes.count > HD__MISTAKES) {
+        job->mistakes.count--;
+        job->mistakes_left_out++;
+    }
+    return first ? first : why->code;
+}
+
+void hd__job_mistakes_text(const struct hd__job *job, struct hd__text *out)
+{
+    for (uint32_t i = 0; i < job->mistakes.count; i++)
+        hd__text_add(out, "%s%s", i ? "\n" : "", job->mistakes.at[i].text);
+    if (job->mistakes_left_out)
+        hd__text_add(out, "\n%s: and %llu more", job->file, (unsigned long long)job->mistakes_left_out);
 }
 
 /* ---- places */

@@ -50,6 +50,12 @@ struct hd__job_value {
     uint32_t reserved;
 };
 
+/* A message that begins with its place; the command line is line UINT32_MAX. */
+struct hd__job_mistake {
+    const char *text;
+    uint32_t line, column;
+};
+
 /* A file of tokens, or one part of a weighted mix. Weights are as written, not normalised; 1 where none is
  * given. */
 struct hd__source {
@@ -155,11 +161,24 @@ struct hd__job {
 
     /* for printing and for comparing between ranks */
     HD__ARRAY(struct hd__job_value) values;
+    HD__ARRAY(struct hd__job_section *) sections; /* all of them */
+    HD__ARRAY(struct hd__job_mistake) mistakes;   /* the first HD__MISTAKES of the file */
+    uint64_t mistakes_left_out;
+    HD__ARRAY(const char *) unplaced; /* strategies.NAME.KEY=VALUE of the command line, of strategies not there yet */
     struct hd__tree_node *root;
     struct hd_list special; /* target of the tables' offsets for keys that have readers of their own */
 };
 
-/* Reads a file; `overrides` are "key.key=value" words of the command line, later ones win. */
+/* Reads a file; `overrides` are "key.key=value" words of the command line, later ones win. Mistakes in keys and values
+ * are all kept in the job, so that the plugins' tables can add theirs; a failure is a file that is no job at all. */
+int32_t hd__job_open(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
+                     struct hd_error *err);
+/* Notes a mistake and goes on. `first` is the code of those before: err keeps the first, whose code is returned. */
+enum { HD__MISTAKES = 20 };
+int32_t hd__job_mistake(struct hd__job *job, int32_t first, const struct hd_error *why, struct hd_error *err);
+/* All of them, a line each, in the order of the file. */
+void hd__job_mistakes_text(const struct hd__job *job, struct hd__text *out);
+/* hd__job_open, where the first mistake is a failure. */
 int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
                      struct hd_error *err);
 /* The same from memory; `file` is what messages call it. */
@@ -180,6 +199,10 @@ void hd__job_section_rename(struct hd__job *job, struct hd__job_section *section
  * about it point to `place`. */
 int32_t hd__job_strategy_add(struct hd__job *job, const char *use, const char *because, const char *place,
                              struct hd_error *err);
+/* The name of a strategy that the command line sets and that is not (yet) in the job; NULL: none. */
+const char *hd__job_unplaced(struct hd__job *job);
+/* Refuses it. */
+int32_t hd__job_unplaced_fail(struct hd__job *job, struct hd_error *err);
 /* A line for each strategy that was added: "mesh.tp is 2: strategy 3d is used (add ... to set its options)". */
 void hd__job_notes(const struct hd__job *job, struct hd__text *out);
 

@@ -21,7 +21,8 @@
 
 static const struct hd_option job_keys[] = {
     KEY("name", STRING, NULL, ANY, 0, name, "names the run's folder; the file's name without .yaml if left out"),
-    KEY("steps", INT, NULL, FROM(1), G | R, steps, "optimizer steps to train", .unit = "steps"),
+    KEY("steps", INT, NULL, FROM(1), G | R, steps, "optimizer steps to train", .unit = "steps",
+        .aliases = "max_steps|max_iters|train_iters"),
     KEY("seed", INT, "1337", FROM(0), G, seed, "seed of initial weights and of the order of data"),
     KEY("deterministic", ENUM, "normal", ANY, G, deterministic,
         "exact: the order of every sum is fixed whatever the mesh", NAMED("normal|exact")),
@@ -29,7 +30,8 @@ static const struct hd_option job_keys[] = {
 
 static const struct hd_option launch_keys[] = {
     KEY("ranks", INT, NULL, WITHIN(1, 65536), 0, launch_ranks,
-        "local processes when no outer launcher started us; the mesh's own number if left out"),
+        "local processes when no outer launcher started us; the mesh's own number if left out",
+        .aliases = "nproc_per_node"),
 };
 
 static const struct hd_option plugins_keys[] = {
@@ -75,20 +77,31 @@ static const struct hd_option comm_keys[] = {
         "the same as liveness.dead_after; where both are said, this one counts"),
 };
 
+#define ONLY_DP .words = "auto=?only mesh.dp may be auto"
 static const struct hd_option mesh_keys[] = {
-    KEY("pp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_PP], "pipeline stages"),
-    KEY("dp", STRING, "auto", ANY, G, special, "data parallel: N, auto, or {replicate: R, shard: S}, one of them auto"),
-    KEY("cp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_CP], "context parallel"),
-    KEY("ep", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_EP], "expert parallel"),
-    KEY("tp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_TP], "tensor parallel"),
+    KEY("pp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_PP], "pipeline stages",
+        .aliases = "pipeline_parallel|pipeline_parallel_degree|pipeline_model_parallel_size", ONLY_DP),
+    KEY("dp", STRING, "auto", ANY, G, special, "data parallel: N, auto, or {replicate: R, shard: S}, one of them auto",
+        .aliases = "data_parallel|data_parallel_degree"),
+    KEY("cp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_CP], "context parallel",
+        .aliases = "context_parallel|context_parallel_degree|context_parallel_size", ONLY_DP),
+    KEY("ep", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_EP], "expert parallel",
+        .aliases = "expert_parallel|expert_parallel_degree|expert_model_parallel_size", ONLY_DP),
+    KEY("tp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_TP], "tensor parallel",
+        .aliases = "tensor_parallel|tensor_parallel_degree|tensor_model_parallel_size", ONLY_DP),
 };
 
 static const struct hd_option schedule_keys[] = {
     KEY("kind", ENUM, "constant", ANY, G, schedule.kind, "learning rate after warm-up",
-        NAMED("constant|linear|cosine|wsd")),
+        NAMED("constant|linear|cosine|wsd"), .aliases = "type|lr_scheduler_type|lr_decay_style",
+        .words = "constant_with_warmup=constant|WarmupLR=constant|WarmupDecayLR=linear|WarmupCosineLR=cosine|"
+                 "cosine_with_min_lr=cosine|warmup_stable_decay=wsd|"
+                 "polynomial=?linear is the polynomial of power 1; other powers are not offered|"
+                 "inverse_sqrt=?not offered; cosine and wsd also fall from a peak|"
+                 "cosine_with_restarts=?not offered; cosine falls once"),
     KEY("warmup", INT, "0", FROM(0), G, schedule.warmup, "the rate rises as lr step/warmup", .unit = "steps",
-        .aliases = "warmup_steps"),
-    KEY("min_lr", FLOAT, "0", FROM(0), G, schedule.min_lr, "where linear, cosine and wsd end"),
+        .aliases = "warmup_steps|warmup_iters|num_warmup_steps|warmup_num_steps|lr_warmup_iters"),
+    KEY("min_lr", FLOAT, "0", FROM(0), G, schedule.min_lr, "where linear, cosine and wsd end", .aliases = "lr_min"),
     KEY("decay", INT, "0", FROM(0), G, schedule.decay, "wsd: length of the last phase; 0: a tenth of all",
         .unit = "steps"),
     KEY("decay_shape", ENUM, "linear", ANY, G, schedule.decay_shape, "wsd: how the last phase falls",
@@ -101,20 +114,21 @@ static const struct hd_option data_keys[] = {
     KEY("val_fraction", FLOAT, "0", WITHIN(0, 0.99), G, val_fraction,
         "the last part of train, held out for evaluation"),
     KEY("seq_len", INT, NULL, WITHIN(1, 1 << 30), G | R, seq_len, "length of a sequence", .unit = "tokens",
-        .aliases = "sequence_length|block_size"),
+        .aliases = "sequence_length|seq_length|max_seq_length|block_size"),
     KEY("batch", INT, NULL, WITHIN(1, 1 << 30), G | R, batch, "size of one step, over all ranks", .unit = "sequences",
         .aliases = "global_batch|global_batch_size|train_batch_size"),
     KEY("micro_batch", INT, NULL, WITHIN(1, 1 << 30), G, micro_batch_asked,
         "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
-        .aliases = "micro_batch_size|train_micro_batch_size_per_gpu"),
+        .aliases = "micro_batch_size|train_micro_batch_size_per_gpu|per_device_train_batch_size"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
     KEY("check_tokens", INT, "134217728", FROM(0), 0, check_tokens,
         "so many are held against the vocabulary before the start; the others as they are read", .unit = "tokens"),
 };
 
 static const struct hd_option eval_keys[] = {
-    KEY("every", INT, "0", FROM(0), G, eval_every, "evaluate after every so many; 0: never", .unit = "steps"),
-    KEY("batches", INT, "10", FROM(1), G, eval_batches, "global batches of one evaluation"),
+    KEY("every", INT, "0", FROM(0), G, eval_every, "evaluate after every so many; 0: never", .unit = "steps",
+        .aliases = "eval_steps|eval_interval"),
+    KEY("batches", INT, "10", FROM(1), G, eval_batches, "global batches of one evaluation", .aliases = "eval_iters"),
 };
 
 #define CHOICE_FLOAT(name) "|" name
@@ -122,7 +136,10 @@ static const struct hd_option eval_keys[] = {
 #define CHOICE_CODE(name)
 #define CHOICE(constant, name, class, ...) CHOICE_##class(name)
 #define CHOICE_ROW(constant, value, name, bytes) HD__DTYPE_COLUMNS(CHOICE, constant, name)
-#define DTYPES NAMED(&(HD_DTYPES(CHOICE_ROW))[1])
+#define DTYPES                                                           \
+    NAMED(&(HD_DTYPES(CHOICE_ROW))[1]),                                  \
+        .words = "float32=fp32|bfloat16=bf16|float16=fp16|float64=fp64|" \
+                 "fp8=?products in 8 bits are an option of a device: device.fp8, where its plugin has it"
 static const struct hd_option precision_keys[] = {
     KEY("compute", ENUM, "fp32", ANY, G, precision.compute, "activations and products; fp64: reference kernels",
         DTYPES),
@@ -140,15 +157,17 @@ static const struct hd_option recompute_keys[] = {
 static const struct hd_option checkpoint_keys[] = {
     KEY("dir", STRING, NULL, ANY, 0, checkpoint_dir, "folder of the checkpoints; runs/NAME/checkpoints if left out"),
     KEY("every", INT, "0", FROM(0), G, checkpoint_every, "save after every so many; 0: only at the end",
-        .unit = "steps"),
-    KEY("keep", INT, "3", FROM(0), G, checkpoint_keep, "how many of the newest stay; 0: all"),
+        .unit = "steps", .aliases = "save_steps|save_interval"),
+    KEY("keep", INT, "3", FROM(0), G, checkpoint_keep, "how many of the newest stay; 0: all",
+        .aliases = "save_total_limit"),
     KEY("async", BOOL, "true", ANY, G, checkpoint_async, "write while training goes on"),
     KEY("resume", STRING, "auto", ANY, G | P, resume,
         "auto (the newest, if there is one), never, overwrite (never, and older ones move aside), or a path"),
 };
 
 static const struct hd_option metrics_keys[] = {
-    KEY("every", INT, "1", FROM(1), 0, metrics_every, "write a line after every so many", .unit = "steps"),
+    KEY("every", INT, "1", FROM(1), 0, metrics_every, "write a line after every so many", .unit = "steps",
+        .aliases = "logging_steps|log_interval"),
     KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
     KEY("tensorboard", STRING, NULL, ANY, 0, special,
         "folder of event files; none if left out: the short form of {use: tensorboard, dir: FOLDER} in sinks"),

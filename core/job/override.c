@@ -23,7 +23,7 @@ static int32_t read_value(struct hd__job *job, const char *word, const char *tex
     return HD_OK;
 }
 
-/* The item of a list that `part` means: an index, or the name in its `use:`. */
+/* The item of a list that `part` means: an index, or the name in its `use:`. HD_E_NOTFOUND: no item is called so. */
 static int32_t find_item(const struct hd__tree_node *list, const char *word, const char *part, uint32_t *out,
                          struct hd_error *err)
 {
@@ -50,13 +50,14 @@ static int32_t find_item(const struct hd__tree_node *list, const char *word, con
         }
     }
     const char *near = hd__nearest(part, names, n);
+    int32_t rc = near || (*part >= '0' && *part <= '9' && !*end) ? HD_E_INVALID : HD_E_NOTFOUND;
     if (near)
         hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': no item %.60s in the job; did you mean %s?", word, part, near);
     else
         hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': no item %.60s in the job; there is %s", word, part,
                 n ? all.at : "none with a name");
     hd__text_free(&all);
-    return HD_E_INVALID;
+    return rc;
 }
 
 /* Walks to the mapping or list that holds the last part, making mappings on the way. */
@@ -73,6 +74,10 @@ static int32_t set_at_path(struct hd__job *job, const char *word, char *path, st
             return hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': an empty key", word);
         if (at->kind == HD__LIST) {
             int32_t rc = find_item(at, word, part, &i, err);
+            if (rc == HD_E_NOTFOUND && rest && at == hd__tree_get(job->root, "strategies")) {
+                hd__push(&job->unplaced, hd__arena_strdup(&job->arena, word)); /* the mesh may bring it */
+                return HD_OK;
+            }
             if (rc)
                 return rc;
             if (!rest || at->value[i]->kind == HD__SCALAR)
@@ -81,6 +86,8 @@ static int32_t set_at_path(struct hd__job *job, const char *word, char *path, st
             continue;
         }
         if (!rest) {
+            if (at == job->root && !strcmp(part, "strategies"))
+                job->unplaced.count = 0; /* the last word for all of them */
             hd__tree_set(at, part, value, &job->arena);
             return HD_OK;
         }
@@ -113,6 +120,19 @@ static int32_t check_depth(const char *word, const char *path, const struct hd__
                : hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': nested more than %d deep", word, HD__TREE_DEPTH);
 }
 
+/* The key's own name where the core knows another: two words of the command line for one key are one key. */
+static char *own_name(struct hd__job *job, char *path)
+{
+    char *dot = strchr(path, '.');
+    if (!dot)
+        return path;
+    struct hd__options table = hd__job_core_table(hd__arena_format(&job->arena, "%.*s", (int)(dot - path), path));
+    int64_t i = hd__option_find(&table, dot + 1);
+    return i < 0 ? path
+                 : hd__arena_format(&job->arena, "%.*s%s", (int)(dot + 1 - path), path,
+                                    hd__option_at(&table, (size_t)i).name);
+}
+
 int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error *err)
 {
     const char *equals = strchr(word, '=');
@@ -124,6 +144,49 @@ int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error 
         return rc;
     char *path = hd__arena_strdup(&job->arena, word);
     path[equals - word] = 0;
+    if (strchr(path, ' ') || equals[1] == ' ')
+        return hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': no blanks around =, as in optimizer.lr=1e-3", word);
     rc = check_depth(word, path, value, err);
-    return rc ? rc : set_at_path(job, word, path, value, err);
+    return rc ? rc : set_at_path(job, word, own_name(job, path), value, err);
+}
+
+/* ---- strategies that come with the mesh */
+
+/* Length of NAME in strategies.NAME.KEY=VALUE. */
+static size_t name_length(const char *word)
+{
+    return strcspn(word + strlen("strategies."), ".");
+}
+
+const char *hd__job_unplaced(struct hd__job *job)
+{
+    const char *word = job->unplaced.count ? job->unplaced.at[0] : NULL;
+    return word ? hd__arena_format(&job->arena, "%.*s", (int)name_length(word), word + strlen("strategies.")) : NULL;
+}
+
+int32_t hd__job_unplaced_fail(struct hd__job *job, struct hd_error *err)
+{
+    const char *name = hd__job_unplaced(job), *others = job->strategies[0]->path + strlen("strategies.");
+    for (uint64_t i = 1; i < job->n_strategies; i++)
+        others = hd__arena_format(&job->arena, "%s, %s", others, job->strategies[i]->path + strlen("strategies."));
+    return hd_fail(err, HD_E_INVALID,
+                   ORIGIN ": '%.200s': no strategy %.60s in the job, which has %.200s: add {use: %.60s} to "
+                          "`strategies`",
+                   job->unplaced.at[0], name, others, name);
+}
+
+int32_t hd__job_place(struct hd__job *job, const char *strategy, struct hd_error *err)
+{
+    uint32_t kept = 0, n = job->unplaced.count;
+    int32_t rc = HD_OK;
+    job->unplaced.count = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const char *word = job->unplaced.at[i], *name = word + strlen("strategies.");
+        if (name_length(word) != strlen(strategy) || strncmp(name, strategy, strlen(strategy)) != 0)
+            job->unplaced.at[kept++] = word;
+        else if (!rc)
+            rc = hd__job_override(job, word, err);
+    }
+    job->unplaced.count = kept;
+    return rc;
 }

@@ -112,7 +112,7 @@ static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_
     return HD_OK;
 }
 
-static int32_t batch_fail(struct hd__job *job, int64_t dp, int64_t ep, struct hd_error *err)
+static int32_t batch_fail(struct hd__job *job, int64_t dp, int64_t ep, int64_t ranks, struct hd_error *err)
 {
     int64_t micro = job->micro_batch_asked, unit = HD__MAX(micro, 1) * dp * ep, below = 0, above = 0;
     struct hd__text out = {0};
@@ -122,6 +122,10 @@ static int32_t batch_fail(struct hd__job *job, int64_t dp, int64_t ep, struct hd
         nearest_divisors(job->batch / (dp * ep), micro, &below, &above);
     suggest(&out, "data.micro_batch=", below);
     suggest(&out, "data.micro_batch=", above);
+    if (job->batch % (HD__MAX(micro, 1) * ep) == 0 && !job->mesh_asked[HD_AXIS_DP_SHARD]) {
+        nearest_divisors(job->batch / (HD__MAX(micro, 1) * ep), dp, &below, &above);
+        suggest(&out, "ranks ", below * (ranks / dp));
+    }
     int32_t rc =
         micro ? hd__job_fail(job, "data.batch", err,
                              "data.batch: %lld is no multiple of micro_batch %lld x dp %lld x ep %lld = "
@@ -171,7 +175,7 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
                             "data.seq_len: %lld cannot be cut into mesh.cp = %lld equal parts", (long long)job->seq_len,
                             (long long)cp);
     if (job->batch % (HD__MAX(job->micro_batch_asked, 1) * dp * ep))
-        return batch_fail(job, dp, ep, err);
+        return batch_fail(job, dp, ep, mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP], err);
     memcpy(job->mesh, mesh, sizeof mesh);
     job->ranks = mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP];
     job->micro_batch = job->micro_batch_asked ? job->micro_batch_asked : job->batch / (dp * ep);

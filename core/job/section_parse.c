@@ -101,6 +101,17 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
     return HD_OK;
 }
 
+int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err)
+{
+    size_t scheme = node->kind == HD__SCALAR ? strspn(node->text, "abcdefghijklmnopqrstuvwxyz0123456789") : 0;
+    return !scheme || strncmp(node->text + scheme, "://", 3) != 0
+               ? HD_OK
+               : hd__job_node_fail(node, err,
+                                   "%s: '%.100s' is a URL; object stores are not supported: name a file or folder, "
+                                   "which may be a mounted one",
+                                   path, node->text);
+}
+
 int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
                            void *settings, struct hd__arena *arena, struct hd_error *err)
 {
@@ -124,8 +135,15 @@ struct parse_state {
     struct hd__job *job;
     const struct hd__job_fields *f;
     const struct hd__tree_node **given; /* by option: what was written for it */
+    int32_t rc;                         /* of the first mistake, which err says */
     struct hd_error *err;
 };
+
+static void note(struct parse_state *w, int32_t rc, const struct hd_error *why)
+{
+    if (rc)
+        w->rc = hd__job_mistake(w->job, w->rc, why, w->err);
+}
 
 static char *join(struct hd__job *job, const char *path, const char *name)
 {
@@ -147,17 +165,18 @@ static const char **all_names(const struct hd__job_fields *f, size_t *n)
     return names;
 }
 
-static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_node *key, const char *name)
+static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_node *key, const char *name,
+                           struct hd_error *err)
 {
     const struct hd__job_fields *f = w->f;
     size_t n;
     const char **names = all_names(f, &n), *near = hd__nearest(name, names, n);
     struct hd__text list = {0};
     for (size_t i = 0; i < n; i++)
-        hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
-    int32_t rc = near
-                     ? hd__job_node_fail(key, w->err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
-                     : hd__job_node_fail(key, w->err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+        if (i >= f->table.count || !(hd__option_at(&f->table, i).flags & HD_OPTION_FIXED))
+            hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
+    int32_t rc = near ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+                      : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
     hd__text_free(&list);
     free(names);
     return rc;
@@ -168,37 +187,61 @@ static int from_command_line(const struct hd__tree_node *node)
     return !strcmp(node->origin, "command line");
 }
 
+/* There is nothing to choose: the value is the default, or refused. */
+static int32_t check_fixed(const struct parse_state *w, const struct hd_option *o, const char *path,
+                           const struct hd__tree_node *node, struct hd_error *err)
+{
+    const struct hd_option plain = {.type = o->type, .value = o->value, .choices = o->choices};
+    int64_t given[3] = {0}, always[3] = {0}; /* room for a list, the largest field */
+    int32_t rc = hd__job_node_parse(node, path, &plain, given, &w->job->arena, err);
+    if (rc)
+        return rc;
+    hd__option_parse(&plain, o->value, always, &w->job->arena, NULL);
+    return strcmp(hd__option_text(&plain, given, &w->job->arena), hd__option_text(&plain, always, &w->job->arena)) == 0
+               ? HD_OK
+               : hd__job_node_fail(node, err, "%s: there is only %s: %s; leave the key out", path, o->value, o->help);
+}
+
 /* A key may be given by its name, an alias, dotted or nested; the command line wins over the file. */
 static int32_t record_given(struct parse_state *w, size_t i, const struct hd__tree_node *key, const char *name,
-                            const struct hd__tree_node *value)
+                            const struct hd__tree_node *value, struct hd_error *err)
 {
+    struct hd_option o = hd__option_at(&w->f->table, i);
     const struct hd__tree_node *before = w->given[i];
+    if (o.flags & HD_OPTION_FIXED)
+        return check_fixed(w, &o, join(w->job, w->f->path, name), value, err);
     if (before && from_command_line(before) && !from_command_line(value))
         return HD_OK;
     if (before && !(from_command_line(value) && !from_command_line(before)))
-        return hd__job_node_fail(key, w->err, "%s: %s was already given at %s", w->f->path, name, before->origin);
+        return hd__job_node_fail(key, err, "%s: %s was already given at %s", w->f->path, name, before->origin);
+    const char *word = value->kind == HD__SCALAR ? hd__option_word(&o, name, value->text, &w->job->arena) : NULL;
+    if (word && *word == '?')
+        return hd__job_node_fail(value, err, "%s: '%.60s': %s", join(w->job, w->f->path, name), value->text, word + 1);
+    if (word) {
+        struct hd__tree_node *meant = hd__tree_scalar(&w->job->arena, word, value->origin);
+        meant->note = value->text;
+        value = meant;
+    }
     w->given[i] = value;
     return HD_OK;
 }
 
-static int32_t collect_keys(struct parse_state *w, const struct hd__tree_node *map, const char *prefix)
+static void collect_keys(struct parse_state *w, const struct hd__tree_node *map, const char *prefix)
 {
     const struct hd__job_fields *f = w->f;
-    int32_t rc = HD_OK;
-    for (uint32_t k = 0; k < map->count && !rc; k++) {
+    for (uint32_t k = 0; k < map->count; k++) {
         const struct hd__tree_node *key = map->key[k], *value = map->value[k];
         const char *name = join(w->job, prefix, key->text);
         int64_t i = hd__option_find(&f->table, name);
+        struct hd_error why = HD_ERROR_INIT;
         if (value->kind == HD__MAP && hd__option_prefix(&f->table, name))
-            rc = collect_keys(w, value, name);
+            collect_keys(w, value, name);
         else if (i >= 0)
-            rc = record_given(w, (size_t)i, key, name, value);
-        else if (f->other_keys && hd__option_find(f->other_keys, name) >= 0)
-            continue;
-        else if (!f->allow_unknown && !(f->owner && !strcmp(name, "use")))
-            rc = unknown_key(w, key, name);
+            note(w, record_given(w, (size_t)i, key, name, value, &why), &why);
+        else if (!f->allow_unknown && !(f->owner && !strcmp(name, "use")) &&
+                 !(f->other_keys && hd__option_find(f->other_keys, name) >= 0))
+            note(w, unknown_key(w, key, name, &why), &why);
     }
-    return rc;
 }
 
 /* An unknown key near to a missing one, so that it is no plugin's; NULL: none. */
@@ -212,7 +255,7 @@ static const struct hd__tree_node *find_misspelt(const struct parse_state *w, co
 }
 
 /* Missing required keys, all of them in one message. */
-static int32_t check_required(const struct parse_state *w)
+static int32_t check_required(const struct parse_state *w, struct hd_error *err)
 {
     struct hd__text missing = {0};
     const char *help = "";
@@ -224,19 +267,19 @@ static int32_t check_required(const struct parse_state *w)
         const struct hd__tree_node *key = find_misspelt(w, o.name);
         if (key) {
             hd__text_free(&missing);
-            return unknown_key(w, key, key->text);
+            return unknown_key(w, key, key->text, err);
         }
         hd__text_add(&missing, "%s%s", n++ ? ", " : "", o.name);
         help = o.help ? o.help : "";
     }
     int32_t rc = HD_OK;
     if (n && !w->f->node)
-        rc = hd_fail(w->err, HD_E_INVALID, "%s: section %s is missing; it needs %s", w->f->location, w->f->path,
+        rc = hd_fail(err, HD_E_INVALID, "%s: section %s is missing; it needs %s", w->f->location, w->f->path,
                      missing.at);
     else if (n == 1)
-        rc = hd_fail(w->err, HD_E_INVALID, "%s: %s needs %s (%s)", w->f->location, w->f->path, missing.at, help);
+        rc = hd_fail(err, HD_E_INVALID, "%s: %s needs %s (%s)", w->f->location, w->f->path, missing.at, help);
     else if (n)
-        rc = hd_fail(w->err, HD_E_INVALID, "%s: %s needs %s", w->f->location, w->f->path, missing.at);
+        rc = hd_fail(err, HD_E_INVALID, "%s: %s needs %s", w->f->location, w->f->path, missing.at);
     hd__text_free(&missing);
     return rc;
 }
@@ -253,7 +296,7 @@ static void apply_preset(struct parse_state *w)
 }
 
 static int32_t parse_composite(struct parse_state *w, hd__job_composite_fn fn, const char *path,
-                               const struct hd_option *o, const struct hd__tree_node *given)
+                               const struct hd_option *o, const struct hd__tree_node *given, struct hd_error *err)
 {
     struct hd__tree_node *node = (struct hd__tree_node *)given;
     if (!node && !o->value)
@@ -261,19 +304,25 @@ static int32_t parse_composite(struct parse_state *w, hd__job_composite_fn fn, c
     if (!node)
         node = hd__tree_scalar(&w->job->arena, o->value, "default");
     if (hd__tree_is_null(node))
-        return hd__job_node_fail(node, w->err, "%s has no value; leave the key out for the default", path);
-    return fn(w->job, path, node, w->err);
+        return hd__job_node_fail(node, err, "%s has no value; leave the key out for the default", path);
+    return fn(w->job, path, node, err);
 }
 
-static int32_t parse_one(struct parse_state *w, size_t i)
+static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
 {
     const struct hd__job_fields *f = w->f;
     struct hd_option o = hd__option_at(&f->table, i);
     const char *path = join(w->job, f->path, o.name);
     hd__job_composite_fn special = f->composite_reader ? f->composite_reader(path) : NULL;
     if (special)
-        return parse_composite(w, special, path, &o, w->given[i]);
-    int32_t rc = w->given[i] ? hd__job_node_parse(w->given[i], path, &o, f->settings, &w->job->arena, w->err) : HD_OK;
+        return parse_composite(w, special, path, &o, w->given[i], err);
+    if (o.flags & HD_OPTION_FIXED)
+        return HD_OK;
+    int32_t rc = HD_OK;
+    if (w->given[i] && o.type == HD_OPT_STRING && (!f->owner || (o.flags & HD_OPTION_PATH)))
+        rc = hd__job_path_check(w->given[i], path, err);
+    if (!rc && w->given[i])
+        rc = hd__job_node_parse(w->given[i], path, &o, f->settings, &w->job->arena, err);
     if (rc || (!w->given[i] && !o.value))
         return rc;
     const char *text = hd__option_text(&o, f->settings, &w->job->arena);
@@ -305,12 +354,14 @@ int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *f
     struct parse_state w = {.job = job, .f = fields, .err = err};
     w.given = hd__arena_alloc(&job->arena, (fields->table.count + 1) * sizeof *w.given);
     int32_t rc = apply_defaults(&w);
-    if (!rc && fields->node)
-        rc = collect_keys(&w, fields->node, "");
+    if (rc)
+        return rc;
+    if (fields->node)
+        collect_keys(&w, fields->node, "");
     apply_preset(&w);
-    if (!rc)
-        rc = check_required(&w);
-    for (size_t i = 0; i < fields->table.count && !rc; i++)
-        rc = parse_one(&w, i);
-    return rc;
+    struct hd_error why = HD_ERROR_INIT;
+    note(&w, check_required(&w, &why), &why);
+    for (size_t i = 0; i < fields->table.count; i++)
+        note(&w, parse_one(&w, i, &why), &why);
+    return w.rc;
 }

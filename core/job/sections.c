@@ -55,6 +55,7 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
     int32_t rc = use ? HD_OK : read_use(s, err);
     if (rc)
         return rc;
+    hd__push(&job->sections, s);
     if (!*s->use || s->use[strspn(s->use, "abcdefghijklmnopqrstuvwxyz0123456789_-")] || strlen(s->use) > 60)
         return hd_fail(err, HD_E_INVALID, "%s: %s: '%.60s' is no plugin's name (lower-case letters, digits, _ and -)",
                        s->origin, path, s->use);
@@ -65,17 +66,29 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
     return HD_OK;
 }
 
-static const char *strategy_path(struct hd__job *job, const struct hd__tree_node *list, uint32_t i)
+static const char *strategy_path(struct hd__job *job, const struct hd__tree_node *item, uint32_t i)
 {
-    const struct hd__tree_node *use = hd__tree_get(list->value[i], "use");
-    int unique = use && use->kind == HD__SCALAR;
-    for (uint32_t j = 0; j < list->count && unique; j++) {
-        const struct hd__tree_node *other = hd__tree_get(list->value[j], "use");
-        unique = j == i || !other || other->kind != HD__SCALAR || strcmp(other->text, use->text) != 0;
-    }
-    if (unique)
-        return hd__arena_format(&job->arena, "strategies.%.60s", use->text);
-    return hd__arena_format(&job->arena, "strategies.%u", i);
+    const struct hd__tree_node *use = hd__tree_get(item, "use");
+    return use && use->kind == HD__SCALAR ? hd__arena_format(&job->arena, "strategies.%.60s", use->text)
+                                          : hd__arena_format(&job->arena, "strategies.%u", i);
+}
+
+static int32_t read_strategy(struct hd__job *job, struct hd__tree_node *item, uint32_t i, struct hd_error *err)
+{
+    struct hd__job_section *s;
+    if (item->kind != HD__MAP)
+        return hd__job_node_fail(item, err, "a strategy is %s where {use: NAME, ...} is wanted",
+                                 hd__tree_kind_name(item));
+    int32_t rc =
+        hd__job_section_make(job, strategy_path(job, item, i), HD_KIND_STRATEGY, NULL, item, item->origin, &s, err);
+    if (rc)
+        return rc;
+    for (uint64_t k = 0; k < job->n_strategies; k++)
+        if (!strcmp(job->strategies[k]->use, s->use))
+            return hd_fail(err, HD_E_INVALID, "%s: strategies: %s stands there already, at %s: make one of the two",
+                           s->origin, s->use, job->strategies[k]->origin);
+    job->strategies[job->n_strategies++] = s;
+    return HD_OK;
 }
 
 static int32_t read_strategies(struct hd__job *job, struct hd__tree_node *list, struct hd_error *err)
@@ -86,18 +99,13 @@ static int32_t read_strategies(struct hd__job *job, struct hd__tree_node *list, 
     if (!list->count)
         return hd__job_node_fail(list, err, "strategies is empty; leave it out for [{use: zero, stage: 0}]");
     job->strategies = hd__arena_alloc(&job->arena, list->count * sizeof(struct hd__job_section *));
-    job->n_strategies = list->count;
+    int32_t rc = HD_OK;
     for (uint32_t i = 0; i < list->count; i++) {
-        struct hd__tree_node *item = list->value[i];
-        if (item->kind != HD__MAP)
-            return hd__job_node_fail(item, err, "a strategy is %s where {use: NAME, ...} is wanted",
-                                     hd__tree_kind_name(item));
-        int32_t rc = hd__job_section_make(job, strategy_path(job, list, i), HD_KIND_STRATEGY, NULL, item, item->origin,
-                                          &job->strategies[i], err);
-        if (rc)
-            return rc;
+        struct hd_error why = HD_ERROR_INIT;
+        if (read_strategy(job, list->value[i], i, &why))
+            rc = hd__job_mistake(job, rc, &why, err);
     }
-    return HD_OK;
+    return rc;
 }
 
 int32_t hd__job_strategy_add(struct hd__job *job, const char *use, const char *because, const char *place,
@@ -116,7 +124,7 @@ int32_t hd__job_strategy_add(struct hd__job *job, const char *use, const char *b
     memcpy(all + 1, job->strategies, job->n_strategies * sizeof *all);
     job->strategies = all;
     job->n_strategies++;
-    return HD_OK;
+    return hd__job_place(job, use, err);
 }
 
 void hd__job_notes(const struct hd__job *job, struct hd__text *out)
@@ -218,28 +226,39 @@ static int32_t read_section(struct hd__job *job, const struct hd__job_core_secti
     return hd__job_fields_parse(job, &fields, err);
 }
 
-static int32_t check_names(const struct hd__job *job, struct hd_error *err)
+/* An unknown section that is probably this one: that it is missing follows. */
+static int is_misspelt(const struct hd__job *job, const char *name)
+{
+    for (uint32_t k = 0; k < job->root->count; k++)
+        if (hd__nearest(job->root->key[k]->text, &name, 1))
+            return 1;
+    return 0;
+}
+
+static void check_names(struct hd__job *job)
 {
     const char *names[32];
     struct hd__text list = {0};
-    int32_t rc = HD_OK;
     for (size_t i = 0; i < hd__job_core_section_count; i++) {
         names[i] = hd__job_core_sections[i].name;
         hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
     }
-    for (uint32_t k = 0; k < job->root->count && !rc; k++) {
+    for (uint32_t k = 0; k < job->root->count; k++) {
         const struct hd__tree_node *key = job->root->key[k];
+        struct hd_error why = HD_ERROR_INIT;
         size_t i = 0;
         while (i < hd__job_core_section_count && strcmp(names[i], key->text))
             i++;
         if (i < hd__job_core_section_count)
             continue;
         const char *near = hd__nearest(key->text, names, hd__job_core_section_count);
-        rc = near ? hd__job_node_fail(key, err, "unknown section %.60s; did you mean %s?", key->text, near)
-                  : hd__job_node_fail(key, err, "unknown section %.60s; the sections are %s", key->text, list.at);
+        if (near)
+            hd__job_node_fail(key, &why, "unknown section %.60s; did you mean %s?", key->text, near);
+        else
+            hd__job_node_fail(key, &why, "unknown section %.60s; the sections are %s", key->text, list.at);
+        hd__job_mistake(job, HD_OK, &why, NULL);
     }
     hd__text_free(&list);
-    return rc;
 }
 
 /* ---- what the sections say together */
@@ -316,16 +335,23 @@ static void finish_precision(struct hd__job *job)
         *all[i] = hd__dtype_float_at(*all[i]);
 }
 
-int32_t hd__job_sections_read(struct hd__job *job, struct hd_error *err)
+void hd__job_sections_read(struct hd__job *job)
 {
-    int32_t rc = check_names(job, err);
-    for (size_t i = 0; i < hd__job_core_section_count && !rc; i++)
-        rc = read_section(job, &hd__job_core_sections[i], err);
-    if (rc || (rc = finish_name(job, err)) || (rc = check_schedule(job, err)) || (rc = check_data(job, err)))
-        return rc;
+    static int32_t (*const checks[])(struct hd__job *, struct hd_error *) = {finish_name, check_schedule, check_data};
+    struct hd_error why = HD_ERROR_INIT;
+    check_names(job);
+    for (size_t i = 0; i < hd__job_core_section_count; i++) {
+        const struct hd__job_core_section *s = &hd__job_core_sections[i];
+        if (read_section(job, s, &why) && (hd__tree_get(job->root, s->name) || !is_misspelt(job, s->name)))
+            hd__job_mistake(job, HD_OK, &why, NULL);
+    }
+    for (size_t i = 0; i < HD__COUNT(checks); i++)
+        if (!job->mistakes.count && checks[i](job, &why))
+            hd__job_mistake(job, HD_OK, &why, NULL);
+    if (job->mistakes.count)
+        return;
     finish_precision(job);
     default_path(job, "metrics.jsonl", &job->metrics_jsonl, "metrics.jsonl");
     if (job->checkpoint)
         default_path(job, "checkpoint.dir", &job->checkpoint_dir, "checkpoints");
-    return HD_OK;
 }

@@ -196,8 +196,10 @@ static int32_t check(const struct hd_program *p, struct hd_error *err)
     int64_t length = p->dims.at[p->letter['s']].extent, ways = hd__mesh_ways(&p->mesh, p->ring_axes);
     if (length % (2 * ways))
         return hd_fail(err, HD_E_INVALID,
-                       "data.seq_len = %lld must be a multiple of 2 x mesh.cp = %lld for ring attention",
-                       (long long)length, (long long)(2 * ways));
+                       "data.seq_len: %lld is not a multiple of 2 x mesh.cp = %lld, as ring attention needs; nearest "
+                       "that work: %lld, %lld",
+                       (long long)length, (long long)(2 * ways), (long long)(length / (2 * ways) * 2 * ways),
+                       (long long)((length / (2 * ways) + 1) * 2 * ways));
     return HD_OK;
 }
 

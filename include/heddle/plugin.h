@@ -65,6 +65,9 @@ enum { HD_LEVEL_USER = 0, HD_LEVEL_TUNER = 1, HD_LEVEL_DEV = 2 };
 #define HD_OPTION_REQUIRED (UINT32_C(1) << 1)
 /* With HD_OPTION_GLOBAL: the value is a path. Names are compared, folders are not: machines may have others. */
 #define HD_OPTION_PATH (UINT32_C(1) << 2)
+/* There is nothing to choose: the default is what happens always. The key is there for files written for others; any
+ * other value is refused, with the help as the reason. Its field is written like any other's. */
+#define HD_OPTION_FIXED (UINT32_C(1) << 3)
 
 /* One option. A name with dots, "offload.optimizer", is a nested mapping in the job file. */
 struct hd_option {
@@ -80,6 +83,8 @@ struct hd_option {
     uint32_t flags;      /* HD_OPTION_... */
     uint32_t reserved;
     size_t offset; /* into the component's settings struct */
+    /* Further spellings of values, each with what it stands for: "true=1|BACKWARD_PRE=1|cpu=host"; or NULL. */
+    const char *words;
 };
 
 /* ---- components */

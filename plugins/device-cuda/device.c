@@ -274,14 +274,25 @@ static const struct hd_option options[] = {
              "group of ranks has some "
              "over NCCL; 0: what the environment says, else CUDA's 8",
      .offset = offsetof(struct cu_settings, connections)},
+    {.name = "threads",
+     .value = "0",
+     .type = HD_OPT_INT,
+     .min = 0,
+     .max = 4096,
+     .help = "device-cpu's: kernels of a GPU take no threads of the host, so that any number is right; here for jobs "
+             "that run on both",
+     .offset = offsetof(struct cu_settings, threads)},
 };
 
 #ifdef CU_EMULATE
-#define NAME "cuda-emulated" /* in tests: beside the real one */
+#define NAME "cuda-emulated" /* in tests: beside the real one, and without its aliases */
+#define CU_ALIASES
 #else
 #define NAME "cuda"
+static const struct hd_alias aliases[] = {{.name = "gpu", .summary = "the GPUs of this machine"}};
+#define CU_ALIASES , HD_ALIASES(aliases)
 #endif
 
 HD_PLUGIN("device-" NAME, "0.1.0", "Apache-2.0", .kind = HD_KIND_DEVICE, .name = NAME,
           .summary = "NVIDIA GPUs: cuBLASLt matrix products, own kernels, CUDA graphs",
-          HD_OPTIONS(options, struct cu_settings), .probe = cu_probe, .ops = &ops)
+          HD_OPTIONS(options, struct cu_settings), .probe = cu_probe, .ops = &ops CU_ALIASES)

@@ -28,6 +28,7 @@ struct cu_settings {
     int32_t attention; /* CU_ATTENTION_... of attention/attention_autotune.h */
     const char *cudnn_library;
     int64_t connections; /* queues to the GPU; 0: as the environment says */
+    int64_t threads;     /* nobody reads it */
 };
 
 struct cu_block; /* memory.c */

@@ -5,14 +5,15 @@
 
 #define LARGEST 2147483647.0
 #define FIELD(field) offsetof(struct tf_settings, field)
-#define COUNT(option, unit_, help_)                                                                  \
+#define COUNT(option, names, unit_, help_)                                                           \
     {                                                                                                \
         .name = #option, .unit = unit_, .help = help_, .type = HD_OPT_INT, .min = 0, .max = LARGEST, \
-        .flags = HD_OPTION_GLOBAL, .offset = FIELD(option)                                           \
+        .flags = HD_OPTION_GLOBAL, .offset = FIELD(option), .aliases = names                         \
     }
 
 static const struct hd_option options[] = {
     {.name = "family",
+     .aliases = "model_type",
      .value = "auto",
      .choices = "auto|gpt2|llama|qwen3|mixtral",
      .type = HD_OPT_ENUM,
@@ -20,18 +21,23 @@ static const struct hd_option options[] = {
      .help = "gpt2: LayerNorm, GELU, learned positions; llama: RMSNorm, SwiGLU, rotary; qwen3: llama with normalised "
              "queries and keys; mixtral: llama with experts; auto: as `from` says",
      .offset = FIELD(family)},
-    COUNT(layers, "layers", "number of blocks"),
-    COUNT(hidden, NULL, "width of the residual stream"),
-    COUNT(heads, "heads", "query heads"),
-    COUNT(kv_heads, "heads", "key and value heads, each for heads / kv_heads query heads; 0: as heads"),
-    COUNT(head_dim, NULL, "width of one head; 0: hidden / heads"),
-    COUNT(ffn, NULL, "width of the feed-forward; 0: gpt2 4 hidden, llama 8/3 hidden up to a multiple of 64"),
-    COUNT(vocab, "tokens", "size of the vocabulary; 256 for text as bytes"),
-    COUNT(max_seq_len, "tokens", "longest sequence; 0: gpt2 1024 learned positions, llama any"),
-    COUNT(sliding_window, "tokens", "llama and mixtral: attention sees so many positions, its own the last; 0: all"),
+    COUNT(layers, "num_hidden_layers|num_layers|n_layers|n_layer", "layers", "number of blocks"),
+    COUNT(hidden, "hidden_size|d_model|n_embd", NULL, "width of the residual stream"),
+    COUNT(heads, "num_attention_heads|num_heads|n_heads|n_head", "heads", "query heads"),
+    COUNT(kv_heads, "num_key_value_heads|num_query_groups|n_kv_heads", "heads",
+          "key and value heads, each for heads / kv_heads query heads; 0: as heads"),
+    COUNT(head_dim, "kv_channels", NULL, "width of one head; 0: hidden / heads"),
+    COUNT(ffn, "intermediate_size|ffn_hidden_size|n_inner", NULL,
+          "width of the feed-forward; 0: gpt2 4 hidden, llama 8/3 hidden up to a multiple of 64"),
+    COUNT(vocab, "vocab_size", "tokens", "size of the vocabulary; 256 for text as bytes"),
+    COUNT(max_seq_len, "max_position_embeddings|n_positions", "tokens",
+          "longest sequence; 0: gpt2 1024 learned positions, llama any"),
+    COUNT(sliding_window, NULL, "tokens",
+          "llama and mixtral: attention sees so many positions, its own the last; 0: all"),
     {.name = "tied",
      .value = "auto",
      .choices = "auto|true|false",
+     .aliases = "tie_word_embeddings|tie_embeddings",
      .type = HD_OPT_ENUM,
      .flags = HD_OPTION_GLOBAL,
      .help = "does the head use the embedding's weights; auto: gpt2 true, llama false",
@@ -78,6 +84,7 @@ static const struct hd_option options[] = {
      .help = "mixtral: weight of the squared log sum exp of the router's logits",
      .offset = FIELD(z_loss_coef)},
     {.name = "rope_theta",
+     .aliases = "rotary_base",
      .type = HD_OPT_FLOAT,
      .min = 0,
      .max = 1e12,
@@ -85,6 +92,7 @@ static const struct hd_option options[] = {
      .help = "llama: base of the rotary frequencies; 0: 10000",
      .offset = FIELD(rope_theta)},
     {.name = "norm_eps",
+     .aliases = "rms_norm_eps|layer_norm_epsilon|norm_epsilon",
      .type = HD_OPT_FLOAT,
      .min = 0,
      .max = 1,
@@ -345,8 +353,10 @@ static int32_t model_build(struct hd_model *model, struct hd_program *program, s
     int64_t length = api->extent(program, 's');
     struct tf_emit e;
     if (shape->max_seq_len && length > shape->max_seq_len)
-        return hd_fail(err, HD_E_INVALID, "data.seq_len is %lld, but this model's max_seq_len is %lld",
-                       (long long)length, (long long)shape->max_seq_len);
+        return hd_fail(err, HD_E_INVALID,
+                       "data.seq_len: %lld is longer than what the model has positions for, model.max_seq_len (%lld): "
+                       "say data.seq_len=%lld, or less",
+                       (long long)length, (long long)shape->max_seq_len, (long long)shape->max_seq_len);
     if (length > model->longest_seen)
         model->longest_seen = length;
     tf_emit_begin(&e, model, program);

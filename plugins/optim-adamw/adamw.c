@@ -20,6 +20,7 @@ struct adamw_settings {
 
 static const struct hd_option options[] = {
     {.name = "lr",
+     .aliases = "learning_rate",
      .value = "3e-4",
      .type = HD_OPT_FLOAT,
      .min = 0,
@@ -34,6 +35,7 @@ static const struct hd_option options[] = {
      OFFSET(betas),
      .help = "decay rates of the means of the gradient and of its square, each from 0 up to but not 1"},
     {.name = "eps",
+     .aliases = "adam_epsilon|adam_eps",
      .value = "1e-8",
      .type = HD_OPT_FLOAT,
      .min = 0,
@@ -54,7 +56,7 @@ static const struct hd_option options[] = {
      .type = HD_OPT_FLOAT,
      .min = 0,
      .max = 1e30,
-     .aliases = "grad_clip|max_grad_norm",
+     .aliases = "grad_clip|max_grad_norm|gradient_clipping|clip_grad",
      .flags = HD_OPTION_GLOBAL,
      OFFSET(clip),
      .help = "largest global gradient norm, 0 for no clipping"},

@@ -17,6 +17,7 @@ struct sgd_settings {
 
 static const struct hd_option options[] = {
     {.name = "lr",
+     .aliases = "learning_rate",
      .value = "0.1",
      .type = HD_OPT_FLOAT,
      .min = 0,
@@ -45,7 +46,7 @@ static const struct hd_option options[] = {
      .type = HD_OPT_FLOAT,
      .min = 0,
      .max = 1e30,
-     .aliases = "grad_clip|max_grad_norm",
+     .aliases = "grad_clip|max_grad_norm|gradient_clipping|clip_grad",
      .flags = HD_OPTION_GLOBAL,
      OFFSET(clip),
      .help = "largest global gradient norm, 0 for no clipping"},

@@ -48,11 +48,14 @@ static const char *obstacle(const struct hd_pass_api *api, const struct hd_progr
 {
     struct hd_pass_flat first;
     uint32_t master = api->dtype(p, "master");
+    int replicas = 0;
     if (!api->n_flats(p))
         return "a strategy that holds and updates parameters must stand before it in `strategies`: [{use: zero}, {use: "
                "ema}]";
     api->flat_get(p, 1, &first);
-    if (first.common)
+    for (uint32_t a = HD_AXIS_DP_REPLICATE; a <= HD_AXIS_DP_SHARD; a++) /* wherever local SGD stands in the list */
+        replicas |= api->axis_size(p, a) > 1 && !(api->live_axes(p) & HD_AXIS_BIT(a));
+    if (first.common || replicas)
         return "local-SGD replicas have no common weights to average between synchronisations; leave one of the two "
                "strategies out";
     if (master != HD_F32 && master != HD_F64)

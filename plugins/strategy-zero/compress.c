@@ -153,7 +153,7 @@ static int32_t check_codes(const struct zero *z, const char *kind, struct hd_err
                        "strategies.zero.compress.kind: %s keeps an error as large as all gradients on every rank, "
                        "which stage %u is there to avoid: use stage 0 or 1, or kind: bf16",
                        kind, z->stage);
-    if (z->bits && z->stage == 1 && zero_ways(z, z->outer_axes) > 1)
+    if (z->bits && z->stage == 1 && zero_ways(z, z->outer_axes & z->api->live_axes(z->p)) > 1)
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "strategies.zero.compress.kind: %s at stage 1 reduces over the axes that are sharded "
                        "alone, and the job has other data axes: use stage 0, or let mesh.dp shard",

@@ -32,10 +32,11 @@ struct zero_settings {
     struct hd_list axes;
     int32_t stage; /* index into the choices: ZERO_... */
     int32_t reshard_after_forward, overlap, gather_in_forward;
-    int32_t offload_optimizer, offload_params; /* indexes into the choices; of a struct zero HD_MEMORY_... */
+    int32_t offload_optimizer, offload_params; /* HD_MEMORY_... */
     int32_t reserved, compress_kind;           /* none, fp16, bf16, int8, int4, powersgd */
     int64_t compress_block, compress_rank, compress_warmup;
     const char *path; /* offload.path */
+    int64_t always;   /* of HD_OPTION_FIXED; nobody reads it */
 };
 
 struct zero_code { /* compress.c: the tensors of one flat */
@@ -93,7 +94,7 @@ struct zero {
     int64_t gathered;             /* elements that the sections so far gather on a rank: zero_params */
 };
 
-#define ZERO_OPTIONS 20
+#define ZERO_OPTIONS 47
 extern const struct hd_option zero_options[ZERO_OPTIONS];
 /* Reads the settings; refuses what makes no sense on this mesh. */
 int32_t zero_configure(struct zero *z, struct hd_error *err);

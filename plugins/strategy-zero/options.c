@@ -7,6 +7,12 @@
 #define AT(field) offsetof(struct zero_settings, field)
 #define BIT(axis) HD_AXIS_BIT(axis)
 #define GLOBAL .flags = HD_OPTION_GLOBAL
+/* The value there is, and why: struct hd_option, HD_OPTION_FIXED. */
+#define ALWAYS(name_, type_, value_, names, why)                                               \
+    {                                                                                          \
+        .name = name_, .type = HD_OPT_##type_, .value = value_, .aliases = names, .help = why, \
+        .flags = HD_OPTION_FIXED, .offset = AT(always)                                         \
+    }
 #define TUNER .flags = HD_OPTION_GLOBAL, .level = HD_LEVEL_TUNER
 
 /* Sizes are bytes and need a unit (25MB). DeepSpeed counts elements: so do the options that count parameters here. */
@@ -17,7 +23,11 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      GLOBAL,
      .offset = AT(stage),
      .choices = "0|1|2|3|NO_SHARD|SHARD_GRAD_OP|FULL_SHARD|HYBRID_SHARD",
-     .aliases = "sharding_strategy|zero_stage",
+     .aliases = "sharding_strategy|fsdp_sharding_strategy|zero_stage",
+     .words = "sharding_strategy:1=FULL_SHARD|sharding_strategy:2=SHARD_GRAD_OP|sharding_strategy:3=NO_SHARD|"
+              "sharding_strategy:4=HYBRID_SHARD|fsdp_sharding_strategy:1=FULL_SHARD|"
+              "fsdp_sharding_strategy:2=SHARD_GRAD_OP|fsdp_sharding_strategy:3=NO_SHARD|"
+              "fsdp_sharding_strategy:4=HYBRID_SHARD",
      .help = "what is sharded: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters; FSDP's names: NO_SHARD "
              "= 0, "
              "FULL_SHARD = 3, SHARD_GRAD_OP = 3 with reshard_after_forward: false, HYBRID_SHARD = 3 on mesh.dp: "
@@ -37,6 +47,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      TUNER,
      .offset = AT(bucket),
      .aliases = "reduce_bucket_size|bucket_cap_mb",
+     .words = "auto=25MB|bucket_cap_mb:25=25MB",
      .help = "stages 0-2: blocks are put together until their gradients reach this size: one reduction, and after the "
              "update "
              "one gather, for them all; the first and the last ones are smaller; 0: a block each. In bytes: write 25MB "
@@ -50,6 +61,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      TUNER,
      .offset = AT(gather_bucket),
      .aliases = "allgather_bucket_size",
+     .words = "auto=0",
      .help = "stage 3: blocks are put together until their parameters reach this size: one gather and one reduction "
              "for them "
              "all; 0: a block each. In bytes"},
@@ -61,7 +73,8 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .max = 64,
      TUNER,
      .offset = AT(prefetch),
-     .aliases = "forward_prefetch",
+     .aliases = "forward_prefetch|fsdp_forward_prefetch",
+     .words = "true=1|false=0",
      .help = "stage 3, forward pass: how many blocks ahead parameters are gathered"},
     {.name = "prefetch_backward",
      .type = HD_OPT_INT,
@@ -71,7 +84,8 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .max = 64,
      TUNER,
      .offset = AT(prefetch_backward),
-     .aliases = "backward_prefetch",
+     .aliases = "backward_prefetch|fsdp_backward_prefetch",
+     .words = "BACKWARD_PRE=1|BACKWARD_POST=0|NO_PREFETCH=0",
      .help = "stage 3: the same for the backward pass"},
     {.name = "prefetch_size",
      .type = HD_OPT_INT,
@@ -82,6 +96,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      TUNER,
      .offset = AT(prefetch_size),
      .aliases = "stage3_prefetch_bucket_size",
+     .words = "auto=0",
      .help = "stage 3: further blocks are gathered ahead while together they have no more parameters than this"},
     {.name = "max_inflight",
      .type = HD_OPT_INT,
@@ -92,6 +107,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      TUNER,
      .offset = AT(max_inflight),
      .aliases = "limit_all_gathers",
+     .words = "true=2|false=0",
      .help =
          "stage 3: how many gathers may be under way ahead of their use, however far prefetching reaches; 0: no limit"},
     {.name = "persist_below",
@@ -103,6 +119,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      TUNER,
      .offset = AT(persist_below),
      .aliases = "stage3_param_persistence_threshold",
+     .words = "auto=0",
      .help = "stage 3: a parameter with fewer elements than this (norms, biases) stays whole, as at stage 2"},
     {.name = "max_live",
      .type = HD_OPT_INT,
@@ -121,6 +138,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .value = "true",
      GLOBAL,
      .offset = AT(reshard_after_forward),
+     .aliases = "fsdp_reshard_after_forward",
      .help =
          "stage 3: release a block's parameters after its forward pass and gather them again for the backward pass"},
     {.name = "overlap",
@@ -144,27 +162,27 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
     {.name = "offload.optimizer",
      .type = HD_OPT_ENUM,
      .value = "none",
-     .choices = "none|host|file|cpu|nvme",
+     .choices = "none|host|file",
      GLOBAL,
      .offset = AT(offload_optimizer),
-     .aliases = "offload_optimizer",
-     .help =
-         "where the optimizer's states, and the master weights where they are a copy of their own, lie between "
-         "updates: in "
-         "host memory, or in a file; the update of one flat buffer overlaps the copies of its neighbours; DeepSpeed's "
-         "names: cpu = host, nvme = file"},
+     .aliases = "offload_optimizer|offload_optimizer.device",
+     .words = "cpu=host|nvme=file",
+     .help = "where the optimizer's states, and the master weights where they are a copy of their own, lie between "
+             "updates: in "
+             "host memory, or in a file; the update of one flat buffer overlaps the copies of its neighbours"},
     {.name = "offload.params",
      .type = HD_OPT_ENUM,
      .value = "none",
-     .choices = "none|host|cpu",
+     .choices = "none|host",
      GLOBAL,
      .offset = AT(offload_params),
-     .aliases = "offload_param",
-     .help = "stage 3: where parameter shards lie while they are not gathered; DeepSpeed's name: cpu = host"},
+     .aliases = "offload_param|offload_param.device",
+     .words = "cpu=host|nvme=?parameters lie in memory: say host, or leave them on the device",
+     .help = "stage 3: where parameter shards lie while they are not gathered"},
     {.name = "offload.path",
      .type = HD_OPT_STRING,
      .offset = AT(path),
-     .aliases = "nvme_path",
+     .aliases = "nvme_path|offload_optimizer.nvme_path",
      .help = "offload.optimizer: file: the folder, on each machine, best on NVMe, in which every rank makes a file "
              "without a name"},
     {.name = "compress.kind",
@@ -207,6 +225,47 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .offset = AT(compress_warmup),
      .aliases = "start_powerSGD_iter",
      .help = "int8, int4, powersgd: the first steps of a run, in which gradients travel whole"},
+
+    /* Keys of DeepSpeed, FSDP and DDP for what heddle has no choice of. */
+    ALWAYS("contiguous_gradients", BOOL, "true", "gradient_as_bucket_view", "gradients lie in flat buffers"),
+    ALWAYS("reduce_scatter", BOOL, "true", NULL, "gradients of sharded parameters travel by reduce_scatter"),
+    ALWAYS("allgather_partitions", BOOL, "true", NULL, "updated parameters travel by all_gather"),
+    ALWAYS("round_robin_gradients", BOOL, "false", NULL, "every rank owns one run of each flat buffer"),
+    ALWAYS("load_from_fp32_weights", BOOL, "true", NULL, "checkpoints have the master weights"),
+    ALWAYS("ignore_unused_parameters", BOOL, "true", NULL, "models have no unused parameters"),
+    ALWAYS("find_unused_parameters", BOOL, "false", NULL, "models have no unused parameters"),
+    ALWAYS("static_graph", BOOL, "true", NULL, "a job is compiled into one static program"),
+    ALWAYS("sub_group_size", INT, "1000000000", NULL, "the update takes one flat buffer after another"),
+    ALWAYS("stage3_max_reuse_distance", INT, "1000000000", NULL,
+           "every reuse is known beforehand; max_live bounds what stays whole"),
+    ALWAYS("stage3_gather_16bit_weights_on_model_save", BOOL, "true", "stage3_gather_fp16_weights_on_model_save",
+           "checkpoints are whole on any mesh, and `heddle ckpt export` makes a folder of them"),
+    ALWAYS("zero_hpz_partition_size", INT, "1", NULL,
+           "there is no second shard; mesh.dp: {replicate, shard} shards "
+           "inside groups of ranks"),
+    ALWAYS("zero_quantized_weights", BOOL, "false", NULL, "parameters are gathered as precision.compute says"),
+    ALWAYS("zero_quantized_gradients", BOOL, "false", NULL, "compress.kind says how gradients travel"),
+    ALWAYS("cpu_offload", BOOL, "false", "fsdp_offload_params",
+           "offload: {optimizer: host, params: host} says what lies in host memory"),
+    ALWAYS("offload_optimizer.pin_memory", BOOL, "true", "offload_param.pin_memory",
+           "a device with memory of its own copies from pinned memory"),
+    ALWAYS("offload_optimizer.pipeline_read", BOOL, "true", "offload_optimizer.pipeline_write",
+           "copies of a flat buffer overlap the update of its neighbours"),
+    ALWAYS("offload_optimizer.ratio", FLOAT, "1", NULL, "all of the optimizer's state lies there"),
+    ALWAYS("offload_optimizer.fast_init", BOOL, "false", NULL, "memory is planned before the start"),
+    ALWAYS("use_orig_params", BOOL, "true", "fsdp_use_orig_params", "parameters stay tensors of their own"),
+    ALWAYS("sync_module_states", BOOL, "true", "fsdp_sync_module_states", "all ranks begin with the same weights"),
+    ALWAYS("cpu_ram_efficient_loading", BOOL, "true", "fsdp_cpu_ram_efficient_loading",
+           "a rank reads the part of the weights that it keeps"),
+    ALWAYS("auto_wrap_policy", STRING, "TRANSFORMER_BASED_WRAP", "fsdp_auto_wrap_policy",
+           "the unit is a block of the model; gather_bucket joins blocks"),
+    ALWAYS("transformer_layer_cls_to_wrap", STRING, "auto", "fsdp_transformer_layer_cls_to_wrap",
+           "the model says what its blocks are"),
+    ALWAYS("state_dict_type", STRING, "SHARDED_STATE_DICT", "fsdp_state_dict_type",
+           "ranks write their shards; `heddle ckpt export` makes one folder of them"),
+    ALWAYS("activation_checkpointing", BOOL, "false", "fsdp_activation_checkpointing",
+           "recompute: full is a section of the job"),
+    ALWAYS("mixed_precision", STRING, "no", NULL, "precision.compute and precision.reduce are keys of the job"),
 };
 
 static const uint32_t data_axes = BIT(HD_AXIS_DP_REPLICATE) | BIT(HD_AXIS_DP_SHARD) | BIT(HD_AXIS_CP) | BIT(HD_AXIS_EP);
@@ -320,19 +379,9 @@ static int32_t check_offload(const struct zero *z, struct hd_error *err)
     return HD_OK;
 }
 
-/* The choices behind those of HD_MEMORY_... are DeepSpeed's names. */
-static void name_memories(struct zero_settings *s)
-{
-    static const int32_t optimizer[] = {HD_MEMORY_MAIN, HD_MEMORY_HOST, HD_MEMORY_FILE, HD_MEMORY_HOST, HD_MEMORY_FILE};
-    static const int32_t params[] = {HD_MEMORY_MAIN, HD_MEMORY_HOST, HD_MEMORY_HOST};
-    s->offload_optimizer = optimizer[s->offload_optimizer];
-    s->offload_params = params[s->offload_params];
-}
-
 int32_t zero_configure(struct zero *z, struct hd_error *err)
 {
     int32_t rc = read_axes(z, err);
-    name_memories(&z->settings);
     z->stage = stage_of(&z->settings);
     if (!rc)
         rc = check_mesh(z, err);

@@ -90,6 +90,8 @@ START_TEST(keys)
         {"train llama.yaml comm.spinn=1ms", "command line: comm: unknown key spinn",
          "did you mean spin?"}, /* of one rank, too */
         {"train llama.yaml comm.spin=soon", "command line: comm.spin: 'soon' is not a duration", NULL},
+        {"train llama.yaml model.from=https://huggingface.co/gpt2",
+         "command line: model.from: 'https://huggingface.co/gpt2' is a URL", NULL},
         {"train llama.yaml metrics.jsonl=.", "command line: metrics.jsonl: .: Is a directory", NULL},
         {"train llama.yaml metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
         {"train llama.yaml metrics.jsonl=m.jsonl metrics.tensorboard=corpus.txt",
@@ -112,8 +114,13 @@ START_TEST(meshes)
         {"train llama.yaml mesh.dp=2 strategies=[{\"use\":\"fsdp\"},{\"use\":\"zero\"}]",
          "fsdp is strategy zero with {stage: FULL_SHARD}", "leave one out"},
         {"check llama.yaml mesh.dp=2 strategies=[{\"use\":\"fsdp\"}] strategies.zero.bucket=1MB",
-         "no item zero in the job; there is fsdp", NULL},
-        {"check llama.yaml mesh.dp=2 strategies.zero.stage=full_shard", "did you mean FULL_SHARD?", NULL},
+         "no strategy zero in the job, which has fsdp: add {use: zero} to `strategies`", NULL},
+        {"check ring.yaml",
+         "ring.yaml:5:36: data.seq_len: 36 is not a multiple of 2 x mesh.cp = 8, as ring attention "
+         "needs; nearest that work: 32, 40",
+         NULL},
+        {"check llama.yaml model.max_seq_len=8", "llama.yaml:", "data.seq_len: 32 is longer than what the model has"},
+        {"check llama.yaml mesh.dp=2 strategies.zero.stage=ful_shard", "did you mean FULL_SHARD?", NULL},
         {"train llama.yaml strategies=[{\"use\":\"3d\"}]", "none of these updates the parameters", "{use: zero}"},
         {"train llama.yaml mesh.tp=3 " WITH_3D, "mesh.tp = 3 must divide the kv heads (2)", NULL},
         {"train llama.yaml mesh.tp=2 model.vocab=257 " WITH_3D, "model.vocab = 257 must be a multiple of mesh.tp = 2",
@@ -139,7 +146,41 @@ START_TEST(meshes)
          "comm.inside: mpi adds in an order of its own", NULL},
 #endif
         {NULL, NULL, NULL}};
+    write_file("ring.yaml", "job: {steps: 3}\noptimizer: {use: adamw}\nmesh: {cp: 4}\nstrategies: [{use: 3d, context: "
+                            "ring}, {use: zero}]\ndata: {train: corpus.txt, seq_len: 36, batch: 4}\n"
+                            "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n");
     expect_rows(rows);
+}
+END_TEST
+
+/* Every mistake of a file, in its order, whichever plugin's table finds it. */
+START_TEST(several)
+{
+    static const char *const lines[] = {"many.yaml:1:14: job.steps: 'x' is not a whole number\n",
+                                        "many.yaml:2:25: optimizer: unknown key lrr; did you mean lr?\n",
+                                        "many.yaml:3:27: model: unknown key layrs; did you mean layers?\n",
+                                        "many.yaml:4:13: there is no plugin comm-shn: did you mean comm-shm?",
+                                        "many.yaml:5:21: data: unknown key formt; did you mean format?\n",
+                                        "many.yaml:5:50: data.batch: 'y' is not a whole number\n",
+                                        "many.yaml:6:26: strategies.zero: unknown key stag; did you mean stage?\n",
+                                        "command line: device: unknown key thread; did you mean threads?\n"};
+    struct command *c;
+    const char *at;
+    write_file("many.yaml", "job: {steps: x}\noptimizer: {use: adamw, lrr: 1}\n"
+                            "model: {use: transformer, layrs: 1}\ncomm: {use: shn}\n"
+                            "data: {train: none, formt: x, seq_len: 8, batch: y}\n"
+                            "strategies: [{use: zero, stag: 3}]\n");
+    c = command_run("check llama.yaml data.batch=7 model.layrs=3"); /* what values mean together comes with the rest */
+    ck_assert_ptr_nonnull(strstr(c->err, "unknown key layrs"));
+    ck_assert_ptr_nonnull(strstr(c->err, "data.batch: 7 is no multiple"));
+    c = command_run("train many.yaml device.thread=1");
+    ck_assert_int_eq(c->code, 2);
+    at = c->err;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const char *found = strstr(at, lines[i]);
+        ck_assert_msg(found != NULL, "\"%s\" is not there, or not in its place:\n%s", lines[i], c->err);
+        at = found + 1;
+    }
 }
 END_TEST
 
@@ -282,6 +323,7 @@ START_TEST(command_lines)
         {"explain llama.yaml --timeline step.png", "--timeline step.png: it writes FILE.svg or FILE.json"},
         {"explain llama.yaml --timeline no/such/step.svg", "cannot write no/such/step.svg: No such file"},
         {"explain llama.yaml --timeline no/such/step.json", "cannot write no/such/step.json: No such file"},
+        {"sample llama.yaml --temp 1", "there is no option --temp: did you mean --temperature?"},
         {"sample llama.yaml --tokens few", "--tokens few: wanted a whole number"},
         {"sample llama.yaml --top-k 1.5", "--top-k 1.5: wanted a whole number from 0"},
         {"sample llama.yaml --temperature warm", "--temperature warm: wanted a number from 0 to 100"},
@@ -311,6 +353,7 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {{"job files", job_files, 1},
+                                        {"several", several, 1},
                                         {"keys", keys, 1},
                                         {"meshes", meshes, 1},
                                         {"data files", data_files, 1},

@@ -79,6 +79,30 @@ START_TEST(meeting_in_every_step_is_data_parallel_sgd)
 }
 END_TEST
 
+/* Axes along which replicas train apart reduce nothing: codes travel inside a replica, at stage 1 too. Seven bits of a
+ * block's largest number are lost, and made good by error feedback. */
+START_TEST(codes_inside_a_replica)
+{
+    static const char text[] =
+        "job: {name: apart, steps: 3}\nmesh: {dp: {replicate: 2, shard: 2}}\n"
+        "strategies:\n  - {use: zero, stage: 1, compress: {kind: int8, block: 64}}\n"
+        "  - {use: localsgd, every: 1, outer_lr: 1, momentum: 0, axes: [dp_replicate]}\n"
+        "optimizer: {use: sgd, lr: 0.1}\n"
+        "model: {use: transformer, family: llama, layers: 2, hidden: 8, heads: 4, ffn: 8, vocab: 16}\n"
+        "data: {train: none, seq_len: 8, batch: 16, micro_batch: 2}\n";
+    static const char *const more[] = {"strategies.zero.stage=0", "strategies.zero.compress.kind=none"};
+    struct hd__numerics found[3];
+    for (size_t n = 0; n <= HD__COUNT(more); n++) {
+        struct hd_error err = HD_ERROR_INIT;
+        ck_assert_msg(!hd__numerics_text(text, &more[n ? n - 1 : 0], n > 0, plugins, 3, 1, &found[n], &err), "%s",
+                      err.message);
+        if (n < HD__COUNT(more))
+            ck_assert_msg(found[n].parameter > TOLERANCE && found[n].parameter < 1e-2, "%g", found[n].parameter);
+    }
+    ck_assert_double_lt(found[HD__COUNT(more)].parameter, TOLERANCE);
+}
+END_TEST
+
 /* ---- compiled jobs */
 
 #define APART(more) "{use: zero, bucket: 0}, {use: localsgd, every: 4" more "}"
@@ -383,6 +407,7 @@ END_TEST
 int main(int argc, char **argv)
 {
     const TTest *const tests[] = {meeting_in_every_step_is_data_parallel_sgd,
+                                  codes_inside_a_replica,
                                   a_quarter_of_the_bytes,
                                   eight_bytes_a_parameter_more,
                                   a_step_has_its_share,

@@ -220,6 +220,11 @@ START_TEST(names)
 {
     for (uint32_t op = 0; op < HD__BENCH_OP_COUNT; op++)
         ck_assert_int_eq(hd__bench_op_find(hd__bench_op_name(op)), (int32_t)op);
+    ck_assert_int_eq(hd__bench_op_find("allreduce"), HD__BENCH_ALL_REDUCE);
+    ck_assert_int_eq(hd__bench_op_find("reducescatter"), HD__BENCH_REDUCE_SCATTER);
+    ck_assert_int_eq(hd__bench_op_find("alltoall"), HD__BENCH_ALL_TO_ALL);
+    ck_assert_int_eq(hd__bench_op_find("all_"), -1);
+    ck_assert_int_eq(hd__bench_op_find("all_reduce_"), -1);
     ck_assert_int_eq(hd__bench_op_find("all-reduce"), -1);
 }
 END_TEST

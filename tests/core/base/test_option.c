@@ -88,7 +88,12 @@ static const struct {
     {"count", "0_9", "9"},
     {"count", "10", "10 is out of range: 0 to 9"},
     {"count", "-1", "-1 is out of range: 0 to 9"},
-    {"count", "1e0", "'1e0' is not written as a whole number: write 1"},
+    {"count", "2e0", "2"},
+    {"count", "0.03E2", "3"},
+    {"count", "1.0", "'1.0' is not written as a whole number: write 1"},
+    {"count", "1e1", "1e1 is out of range: 0 to 9"},
+    {"count", "15e-1", "'15e-1' is not a whole number"},
+    {"choice", "GPipe", "gpipe"},
     {"count", "2.0", "'2.0' is not written as a whole number: write 2"},
     {"count", "2.5", "'2.5' is not a whole number"},
     {"count", "0x5", "'0x5' is not a whole number"},
@@ -161,6 +166,56 @@ START_TEST(value)
 }
 END_TEST
 
+/* Words are spellings of values, of all names of a key or of one; "?": there is no such value, and why. */
+START_TEST(words)
+{
+    struct hd_option o = {.name = "n",
+                          .type = HD_OPT_INT,
+                          .value = "1",
+                          .help = "a number",
+                          .words = "true=1|other:lots=7|gone=?it went",
+                          .flags = HD_OPTION_FIXED};
+    struct hd__options one = {&o, 1, sizeof o};
+    struct hd__text text = {0};
+    ck_assert_str_eq(hd__option_word(&o, "n", "TRUE", &arena), "1");
+    ck_assert_str_eq(hd__option_word(&o, "other", "lots", &arena), "7");
+    ck_assert_ptr_null(hd__option_word(&o, "n", "lots", &arena));
+    ck_assert_str_eq(hd__option_word(&o, "n", "gone", &arena), "?it went");
+    ck_assert_ptr_null(hd__option_word(&o, "n", "tru", &arena));
+    ck_assert_ptr_null(hd__option_word(&o, "n", "other:lots", &arena));
+    hd__options_print(&one, &text);
+    ck_assert_ptr_nonnull(strstr(text.at, "a number; true = 1, other: lots = 7; always so\n"));
+    hd__text_free(&text);
+    ck_assert_int_eq(hd__options_check(&one, sizeof(int64_t), &err), HD_OK);
+    o.words = "true=yes";
+    ck_assert_int_eq(hd__options_check(&one, sizeof(int64_t), &err), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "option n: 'true=yes' among its words: 'yes' is not a whole number");
+    o.words = "true";
+    ck_assert_int_eq(hd__options_check(&one, sizeof(int64_t), &err), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "option n: 'true' among its words: WORD=VALUE is wanted");
+    o.words = o.value = NULL;
+    ck_assert_int_eq(hd__options_check(&one, sizeof(int64_t), &err), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "option n is always its default and has none");
+}
+END_TEST
+
+/* A dotted option's alias is one beside it, too; an alias with dots is a mapping. */
+START_TEST(names_beside)
+{
+    static const struct hd_option rows[] = {{.name = "compress.rank", .aliases = "approximation_rank"},
+                                            {.name = "path", .aliases = "nvme.path|folder"}};
+    struct hd__options t = HD__OPTIONS(rows);
+    ck_assert_int_eq(hd__option_find(&t, "approximation_rank"), 0);
+    ck_assert_int_eq(hd__option_find(&t, "compress.approximation_rank"), 0);
+    ck_assert_int_eq(hd__option_find(&t, "offload.approximation_rank"), -1);
+    ck_assert_int_eq(hd__option_find(&t, "nvme.path"), 1);
+    ck_assert_int_eq(hd__option_find(&t, "nvme.folder"), -1);
+    ck_assert(hd__option_prefix(&t, "compress"));
+    ck_assert(hd__option_prefix(&t, "nvme"));
+    ck_assert(!hd__option_prefix(&t, "folder"));
+}
+END_TEST
+
 START_TEST(extremes)
 {
     struct settings s;
@@ -199,8 +254,6 @@ START_TEST(defaults)
     ck_assert_double_eq(s.ratios.number[1], 0.95);
     ck_assert_int_eq(hd__option_find(&options, "order"), 1);
     ck_assert_int_eq(hd__option_find(&options, "orde"), -1);
-    ck_assert_str_eq(hd__option_nearest(&options, "cuont"), "count");
-    ck_assert_ptr_null(hd__option_nearest(&options, "something-else"));
     ck_assert(hd__option_prefix(&options, "wait"));
     ck_assert(!hd__option_prefix(&options, "wai"));
 }
@@ -293,6 +346,8 @@ int main(void)
     tcase_add_loop_test(tc, value, 0, HD__COUNT(values));
     tcase_add_loop_test(tc, wrong_table, 0, HD__COUNT(wrong));
     tcase_add_test(tc, extremes);
+    tcase_add_test(tc, words);
+    tcase_add_test(tc, names_beside);
     tcase_add_test(tc, defaults);
     tcase_add_test(tc, shorter_rows);
     tcase_add_test(tc, printed);

@@ -47,11 +47,19 @@ const struct hd_option plugin_options[] = {
      .min = 0,
      .max = 9,
      .offset = AT(stage),
-     .aliases = "zero_stage"},
+     .aliases = "zero_stage",
+     .words = "some=3|zero_stage:all=9|zero_stage:most=?say how many"},
     {.name = "bucket", .type = HD_OPT_SIZE, .value = "1MiB", .offset = AT(bucket)},
     {.name = "order", .type = HD_OPT_ENUM, .value = "1f1b", .choices = "gpipe|1f1b", .offset = AT(order)},
     {.name = "overlap", .type = HD_OPT_BOOL, .value = "true", .offset = AT(overlap)},
-    {.name = "offload.path", .type = HD_OPT_STRING, .offset = AT(path)},
+    {.name = "offload.path", .type = HD_OPT_STRING, .aliases = "folder|nvme.path", .offset = AT(path)},
+    {.name = "graph",
+     .type = HD_OPT_ENUM,
+     .value = "static",
+     .choices = "static|dynamic",
+     .flags = HD_OPTION_FIXED,
+     .offset = AT(graph),
+     .help = "all is compiled"},
 };
 const size_t plugin_option_count = HD__COUNT(plugin_options);
 

@@ -19,7 +19,7 @@ struct plugin_settings {
     double lr;
     struct hd_list betas;
     int64_t stage, bucket;
-    int32_t order, overlap;
+    int32_t order, overlap, graph, reserved;
     const char *path;
 };
 extern const struct hd_option plugin_options[];

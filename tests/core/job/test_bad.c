@@ -2,6 +2,8 @@
 #include "tests/core/job/common.h"
 #include "tests/suite.h"
 
+#include <unistd.h>
+
 /* `override` is applied to full_job where `text` is NULL. */
 struct bad {
     const char *text;
@@ -80,7 +82,7 @@ static const struct bad keys[] = {
     {JOB REST "eval:\n  something: 3\n", NULL,
      "job.yaml:6:3: eval: unknown key something; the keys are every, batches"},
     {JOB REST "mesh: {tp: 0}\n", NULL, "job.yaml:5:12: mesh.tp: 0 is out of range: 1 to 1048576"},
-    {JOB REST "mesh: {tp: auto}\n", NULL, "job.yaml:5:12: mesh.tp: 'auto' is not a whole number"},
+    {JOB REST "mesh: {tp: auto}\n", NULL, "job.yaml:5:12: mesh.tp: 'auto': only mesh.dp may be auto"},
     {JOB "optimizer: {use: sgd}\nmodel: {use: t}\ndata: {train: a, sequence_len: 8, batch: 4}\n", NULL,
      "job.yaml:4:18: data: unknown key sequence_len; did you mean seq_len?"}, /* whatever keys the plugin has */
     {JOB "optimizer: {use: sgd}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4, global_batch: 4}\n", NULL,
@@ -93,6 +95,15 @@ static const struct bad keys[] = {
      "command line: comm.timeout: '5 years': unknown unit; allowed are us, ms, s, m, h, d"},
     {NULL, "plugins.path=[[a]]", "command line: plugins.path: an item is a list where a single value is wanted"},
     {NULL, "plugins.path={a: b}", "command line: plugins.path is a mapping where a list is wanted"},
+    {NULL, "checkpoint.dir=gs://bucket/y",
+     "command line: checkpoint.dir: 'gs://bucket/y' is a URL; object stores are not supported: name a file or folder, "
+     "which may be a mounted one"},
+    {NULL, "metrics.jsonl=s3://b/m.jsonl",
+     "command line: metrics.jsonl: 's3://b/m.jsonl' is a URL; object stores are not supported: name a file or folder, "
+     "which may be a mounted one"},
+    {NULL, "data.train=[{path: hf://a, weight: 1}]",
+     "command line: data.train: 'hf://a' is a URL; object stores are not supported: name a file or folder, which may "
+     "be a mounted one"},
     {NULL, "data.shuffle=maybe", "command line: data.shuffle: 'maybe' is neither true nor false"},
     {NULL, "optimizer.use=../evil",
      "command line: optimizer: '../evil' is no plugin's name (lower-case letters, digits, _ and -)"},
@@ -143,7 +154,16 @@ static const struct bad specials[] = {
     {NULL, "strategies=[zero]", "command line: a strategy is a single value where {use: NAME, ...} is wanted"},
     {NULL, "strategies=[{stage: 1}]", "command line: strategies.0 needs use, the name of a plugin of kind strategy"},
     {NULL, "precision.compute=fp8",
-     "command line: precision.compute: 'fp8' is none of fp32, bf16, fp16, fp64; did you mean fp32?"},
+     "command line: precision.compute: 'fp8': products in 8 bits are an option of a device: device.fp8, where its "
+     "plugin has it"},
+    {NULL, "precision.compute=bf17",
+     "command line: precision.compute: 'bf17' is none of fp32, bf16, fp16, fp64; did you mean bf16?"},
+    {NULL, "schedule.kind=inverse_sqrt",
+     "command line: schedule.kind: 'inverse_sqrt': not offered; cosine and wsd also fall from a peak"},
+    {NULL, "strategies=[{use: zero}, {use: ema}, {use: zero, stage: 3}]",
+     "command line: strategies: zero stands there already, at command line: make one of the two"},
+    {JOB REST "strategies:\n  - use: 3d\n  - use: zero\n  - use: 3d\n", NULL,
+     "job.yaml:8:10: strategies: 3d stands there already, at job.yaml:6:10: make one of the two"},
     {NULL, "precision.loss_scale=big",
      "command line: precision.loss_scale: auto, none, dynamic or a number from 1 up is wanted"},
     {NULL, "recompute=ful",
@@ -164,8 +184,9 @@ static const struct bad words[] = {
     {NULL, "data.=3", "command line: 'data.=3': an empty key"},
     {NULL, "strategies.zer.stage=1",
      "command line: 'strategies.zer.stage=1': no item zer in the job; did you mean zero?"},
-    {NULL, "strategies.fsdp.stage=1",
-     "command line: 'strategies.fsdp.stage=1': no item fsdp in the job; there is 3d, zero"},
+    {NULL, "optimizer.lr = 1", "command line: 'optimizer.lr = 1': no blanks around =, as in optimizer.lr=1e-3"},
+    {NULL, "optimizer.lr= 1", "command line: 'optimizer.lr= 1': no blanks around =, as in optimizer.lr=1e-3"},
+    {NULL, "data.global_batch=many", "command line: data.batch: 'many' is not a whole number"},
     {NULL, "strategies.7.stage=1", "command line: 'strategies.7.stage=1': no item 7 in the job; there is 3d, zero"},
     {NULL, "mesh.dp={replicate: 2",
      "command line: 'mesh.dp={replicate: 2': while parsing a flow mapping, did not find expected ',' or '}'"},
@@ -223,7 +244,7 @@ static const struct {
     {NULL, 6,
      "job.yaml:20:10: data.batch: 32 is no multiple of micro_batch 4 x dp 3 x ep 1 = 12; nearest that work: "
      "data.batch=24, "
-     "data.batch=36"},
+     "data.batch=36, ranks 4"},
     {"data.micro_batch=3", 4,
      "job.yaml:20:10: data.batch: 32 is no multiple of micro_batch 3 x dp 2 x ep 1 = 6; nearest that work: "
      "data.batch=30, data.batch=36, data.micro_batch=2, data.micro_batch=4"},
@@ -273,12 +294,94 @@ START_TEST(bad_mesh)
 }
 END_TEST
 
+/* Fewer ranks are a remedy where the mesh leaves dp open. */
+START_TEST(too_many_ranks)
+{
+    ck_assert_str_eq(refusal(JOB REST, NULL, 64),
+                     "job.yaml:4:37: data.batch: 4 is no multiple of dp 64 x ep 1 = 64; nearest that work: "
+                     "data.batch=64, ranks 4");
+    ck_assert_str_eq(refusal(JOB REST "mesh: {tp: 2}\n", "data.micro_batch=2", 64),
+                     "job.yaml:4:37: data.batch: 4 is no multiple of micro_batch 2 x dp 32 x ep 1 = 64; nearest that "
+                     "work: data.batch=64, ranks 4");
+    ck_assert_str_eq(refusal(JOB REST "mesh: {dp: 8}\n", NULL, 8),
+                     "job.yaml:4:37: data.batch: 4 is no multiple of dp 8 x ep 1 = 8; nearest that work: data.batch=8");
+}
+END_TEST
+
+/* ---- several mistakes */
+
+static void expect_mistakes(const char *text, const char *const *words, size_t n, const char *want)
+{
+    char path[] = "/tmp/heddle-bad-XXXXXX";
+    int file = mkstemp(path);
+    struct hd__job *job = NULL;
+    struct hd__text all = {0}, named = {0};
+    struct plugin_settings s;
+    ck_assert_int_eq((int)write(file, text, strlen(text)), (int)strlen(text));
+    close(file);
+    ck_assert_int_eq(hd__job_open(path, words, n, &job, &err), HD_OK);
+    unlink(path);
+    if (job->optimizer)
+        parse_section(job, job->optimizer, &s);
+    hd__job_mistakes_text(job, &all);
+    for (const char *at = want; *at; at++) /* @: the file */
+        if (*at == '@')
+            hd__text_add(&named, "%s", path);
+        else
+            hd__text_add(&named, "%c", *at);
+    ck_assert_str_eq(all.at, named.at);
+    hd__text_free(&all);
+    hd__text_free(&named);
+    hd__job_free(job);
+}
+
+/* In the order of the file, those of plugins' tables among them; what follows from a mistake is left out. */
+START_TEST(all_at_once)
+{
+    static const char *const words[] = {"data.suffle=no", "data.shuffle=maybe", "mash.tp=2"};
+    expect_mistakes("job: {steps: x, sede: 3}\n"
+                    "optimizer: {use: sgd, lr: y, stage: 10, lrr: 3}\n"
+                    "modle: {use: t}\n"
+                    "data: {train: a, seq_lem: 8, batch: 1.5}\n"
+                    "precision: [bf16]\n"
+                    "eval: {every: 1e2}\n",
+                    words, 2,
+                    "@:1:14: job.steps: 'x' is not a whole number\n"
+                    "@:1:17: job: unknown key sede; did you mean seed?\n"
+                    "@:2:27: optimizer.lr: 'y' is not a number\n"
+                    "@:2:37: optimizer.stage: 10 is out of range: 0 to 9\n"
+                    "@:2:41: optimizer: unknown key lrr; did you mean lr?\n"
+                    "@:3:1: unknown section modle; did you mean model?\n"
+                    "@:4:18: data: unknown key seq_lem; did you mean seq_len?\n"
+                    "@:4:37: data.batch: '1.5' is not a whole number\n"
+                    "@:5:12: precision is a list where a mapping is wanted: {compute: ...}\n"
+                    "command line: data.shuffle: 'maybe' is neither true nor false");
+    expect_mistakes(JOB REST, words + 2, 1, "command line: unknown section mash; did you mean mesh?");
+}
+END_TEST
+
+START_TEST(at_most_twenty)
+{
+    struct hd__text job = {0}, want = {0};
+    hd__text_add(&job, "eval:\n");
+    for (int i = 0; i < 25; i++)
+        hd__text_add(&job, "  every%02dx: 3\n", i);
+    hd__text_add(&job, JOB REST);
+    for (int i = 0; i < 20; i++)
+        hd__text_add(&want, "@:%d:3: eval: unknown key every%02dx; did you mean every?\n", i + 2, i);
+    hd__text_add(&want, "@: and 5 more");
+    expect_mistakes(job.at, NULL, 0, want.at);
+    hd__text_free(&job);
+    hd__text_free(&want);
+}
+END_TEST
+
 /* Without micro_batch the rule is shorter. */
 START_TEST(bad_batch)
 {
     ck_assert_str_eq(refusal(JOB REST, NULL, 3),
                      "job.yaml:4:37: data.batch: 4 is no multiple of dp 3 x ep 1 = 3; nearest that work: "
-                     "data.batch=3, data.batch=6");
+                     "data.batch=3, data.batch=6, ranks 2");
 }
 END_TEST
 
@@ -297,8 +400,16 @@ START_TEST(bad_section)
         {"strategies.zero.overlap=", "command line: 'strategies.zero.overlap=' has no value"},
         {"strategies.zero.offload.pth=1",
          "command line: strategies.zero: unknown key offload.pth; did you mean offload.path?"},
-        {"strategies.zero.offload=x", "command line: strategies.zero: unknown key offload; the keys are lr, "
-                                      "betas, stage, bucket, order, overlap, offload.path, use"},
+        {"strategies.zero.offload=x", "command line: strategies.zero: unknown key offload; did you mean offload.path?"},
+        {"strategies.zero.whatever=x", "command line: strategies.zero: unknown key whatever; the keys are lr, "
+                                       "betas, stage, bucket, order, overlap, offload.path, use"},
+        {"strategies.zero.order=1F1B", NULL},
+        {"strategies.zero.graph=static", NULL},
+        {"strategies.zero.graph=dynamic", "command line: strategies.zero.graph: there is only static: all is compiled; "
+                                          "leave the key out"},
+        {"strategies.zero.zero_stage=most", "command line: strategies.zero.zero_stage: 'most': say how many"},
+        {"strategies.zero.stage=all",
+         "command line: strategies.zero.stage: 'all' is not a whole number"}, /* a word of the alias alone */
         {"strategies.zero.bucket={a: 1}",
          "command line: strategies.zero.bucket is a mapping where one value of type size is wanted"},
     };
@@ -312,7 +423,8 @@ START_TEST(bad_section)
         ck_assert_str_eq(err.message, cases[_i].want);
     } else {
         ck_assert_int_eq(rc, HD_OK);
-        ck_assert_int_eq(s.stage, 1);
+        ck_assert_int_eq(s.stage, strstr(cases[_i].override, "zero_stage") ? 1 : 3);
+        ck_assert_int_eq(s.order, 1);
     }
     hd__job_free(job);
 }
@@ -401,7 +513,10 @@ int main(void)
     tcase_add_loop_test(tc, bad_rule, 0, HD__COUNT(rules));
     tcase_add_loop_test(tc, bad_mesh, 0, HD__COUNT(meshes));
     tcase_add_test(tc, bad_batch);
-    tcase_add_loop_test(tc, bad_section, 0, 8);
+    tcase_add_loop_test(tc, bad_section, 0, 14);
+    tcase_add_test(tc, all_at_once);
+    tcase_add_test(tc, at_most_twenty);
+    tcase_add_test(tc, too_many_ranks);
     tcase_add_test(tc, shared_section);
     tcase_add_test(tc, required_option);
     tcase_add_test(tc, huge);

@@ -509,9 +509,109 @@ START_TEST(documented)
 }
 END_TEST
 
+/* Names and values that other trainers have: the job is the same as with heddle's. */
+START_TEST(other_words)
+{
+    static const struct {
+        const char *written, *means;
+    } pairs[] = {
+        {"job: {max_steps: 2e1}", "job: {steps: 20}"},
+        {"mesh: {tensor_parallel: 2}", "mesh: {tp: 2}"},
+        {"mesh: {pipeline_model_parallel_size: 2, context_parallel: 2}", "mesh: {pp: 2, cp: 2}"},
+        {"mesh: {data_parallel: {replicate: 2, shard: auto}}", "mesh: {dp: {replicate: 2, shard: auto}}"},
+        {"precision: bfloat16", "precision: {compute: bf16}"},
+        {"precision: {compute: float16, grad: bfloat16, reduce: Float32}",
+         "precision: {compute: fp16, grad: bf16, reduce: fp32}"},
+        {"schedule: {lr_scheduler_type: cosine_with_min_lr, num_warmup_steps: 3, lr_min: 1e-9}",
+         "schedule: {kind: cosine, warmup: 3, min_lr: 1e-9}"},
+        {"schedule: {type: WarmupDecayLR, warmup_num_steps: 3}", "schedule: {kind: linear, warmup: 3}"},
+        {"schedule: {kind: Cosine}", "schedule: {kind: cosine}"},
+        {"checkpoint: {save_steps: 5, save_total_limit: 2}", "checkpoint: {every: 5, keep: 2}"},
+    };
+    for (size_t i = 0; i < HD__COUNT(pairs); i++) {
+        char *text[2];
+        json_t *json[2];
+        for (int k = 0; k < 2; k++) {
+            const char *section = k ? pairs[i].means : pairs[i].written;
+            text[k] =
+                hd__format("%s%s\n", strncmp(section, "job", 3) ? small_job : strchr(small_job, '\n') + 1, section);
+            struct hd__job *j = load(text[k], NULL, NULL, NULL);
+            json[k] = hd__job_json(j);
+            hd__job_free(j);
+        }
+        ck_assert_msg(json_equal(json[0], json[1]), "%s", pairs[i].written);
+        for (int k = 0; k < 2; k++) {
+            json_decref(json[k]);
+            free(text[k]);
+        }
+    }
+}
+END_TEST
+
+/* A single value is a key like any other, for the command line too; the last word for a key wins by whatever name. */
+START_TEST(words_of_the_command_line)
+{
+    char *text = hd__format("%sprecision: bf16\n", small_job);
+    struct hd__job *j = load(text, "precision.grad=bfloat16", NULL, NULL);
+    ck_assert_uint_eq(j->precision.compute, HD_BF16);
+    ck_assert_uint_eq(j->precision.grad, HD_BF16);
+    hd__job_free(j);
+    j = load(text, "precision=fp32", "mesh.tensor_parallel=4", "mesh.tp=2");
+    ck_assert_uint_eq(j->precision.compute, HD_F32);
+    ck_assert_int_eq(j->mesh_asked[HD_AXIS_TP], 2);
+    hd__job_free(j);
+    free(text);
+}
+END_TEST
+
+/* Options of a plugin: a word of another trainer, an alias beside its dotted name, and one that is a mapping. */
+START_TEST(words_of_a_plugin)
+{
+    struct hd__job *j = load(small_job, "optimizer={use: sgd, zero_stage: All, offload: {folder: x}}", NULL, NULL);
+    struct plugin_settings s;
+    ck_assert_int_eq(parse_section(j, j->optimizer, &s), HD_OK);
+    ck_assert_int_eq(s.stage, 9);
+    ck_assert_str_eq(s.path, "x");
+    hd__job_free(j);
+    j = load(small_job, "optimizer={use: sgd, stage: SOME, nvme: {path: y}, graph: static}", NULL, NULL);
+    ck_assert_int_eq(parse_section(j, j->optimizer, &s), HD_OK);
+    ck_assert_int_eq(s.stage, 3);
+    ck_assert_str_eq(s.path, "y");
+    ck_assert_ptr_null(hd__job_value_get(j, "optimizer.graph")); /* there is nothing to say of it */
+    hd__job_free(j);
+}
+END_TEST
+
+/* What the command line says of a strategy that is not there waits for it. */
+START_TEST(strategy_to_come)
+{
+    struct hd__job *j = load(small_job, "strategies.late.stage=3", "strategies.never.stage=3", "strategies.late.lr=1");
+    struct plugin_settings s;
+    ck_assert_str_eq(hd__job_unplaced(j), "late");
+    ck_assert_int_eq(hd__job_strategy_add(j, "late", "the mesh", "job.yaml:1:1", &err), HD_OK);
+    ck_assert_int_eq(parse_section(j, j->strategies[0], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 3);
+    ck_assert_double_eq(s.lr, 1);
+    ck_assert_str_eq(hd__job_unplaced(j), "never");
+    ck_assert_int_eq(hd__job_unplaced_fail(j, &err), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "command line: 'strategies.never.stage=3': no strategy never in the job, which has "
+                                  "late, zero: add {use: never} to `strategies`");
+    hd__job_free(j);
+    j = load(small_job, "strategies.late.stage=3", "strategies=[{use: late}]", NULL); /* the last one wins */
+    ck_assert_ptr_null(hd__job_unplaced(j));
+    ck_assert_int_eq(parse_section(j, j->strategies[0], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 0);
+    hd__job_free(j);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("job");
+    tcase_add_test(tc, other_words);
+    tcase_add_test(tc, words_of_the_command_line);
+    tcase_add_test(tc, words_of_a_plugin);
+    tcase_add_test(tc, strategy_to_come);
     tcase_add_test(tc, every_key);
     tcase_add_test(tc, dtypes);
     tcase_add_test(tc, components);

@@ -90,6 +90,39 @@ static const struct {
     {"mesh: {tp: 2}\nstrategies: [{use: megatron, sequence_parallel: true}, {use: ddp}]\n",
      "mesh: {tp: 2}\nstrategies: [{use: 3d, sequence_parallel: true}, {use: zero, stage: 0}]\n"},
     {"mesh: {tp: 2}\n", "mesh: {tp: 2}\nstrategies: [{use: 3d}, {use: zero, stage: 0}]\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: fsdp, stage: shard_grad_op}]\n",
+     "mesh: {dp: 2}\nstrategies: [{use: zero, stage: SHARD_GRAD_OP}]\n"},
+    /* a section zero_optimization of DeepSpeed's documentation of stage 3 with offload, with `use` in front */
+    {"mesh: {dp: 2}\nstrategies: [{\"use\": \"zero\", \"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\", "
+     "\"pin_memory\": true}, \"offload_param\": {\"device\": \"cpu\", \"pin_memory\": true}, \"overlap_comm\": true, "
+     "\"contiguous_gradients\": true, \"sub_group_size\": 1e9, \"reduce_bucket_size\": \"auto\", "
+     "\"stage3_prefetch_bucket_size\": \"auto\", \"stage3_param_persistence_threshold\": \"auto\", "
+     "\"stage3_max_live_parameters\": 1e9, \"stage3_max_reuse_distance\": 1e9, "
+     "\"stage3_gather_16bit_weights_on_model_save\": true}]\n",
+     "mesh: {dp: 2}\nstrategies: [{use: zero, stage: 3, offload: {optimizer: host, params: host}, bucket: 25MB, "
+     "max_live: 1000000000}]\n"},
+    /* and of stage 2 */
+    {"mesh: {dp: 2}\nstrategies: [{\"use\": \"zero\", \"stage\": 2, \"contiguous_gradients\": true, \"overlap_comm\": "
+     "true, \"reduce_scatter\": true, \"reduce_bucket_size\": 5e8, \"allgather_partitions\": true, "
+     "\"allgather_bucket_size\": 5e8, \"round_robin_gradients\": false}]\n",
+     "mesh: {dp: 2}\nstrategies: [{use: zero, stage: 2, bucket: 500MB, gather_bucket: 500MB}]\n"},
+    /* arguments of torch's FullyShardedDataParallel, and a fsdp_config of accelerate */
+    {"mesh: {dp: 2}\nstrategies: [{use: fsdp, sharding_strategy: FULL_SHARD, forward_prefetch: true, "
+     "backward_prefetch: BACKWARD_PRE, limit_all_gathers: true, use_orig_params: true, cpu_offload: false, "
+     "sync_module_states: true}]\n",
+     "mesh: {dp: 2}\nstrategies: [{use: zero, stage: FULL_SHARD, prefetch: 1, prefetch_backward: 1, max_inflight: "
+     "2}]\n"},
+    {"mesh: {dp: 2}\nstrategies:\n  - use: fsdp\n    fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+     "    fsdp_backward_prefetch: BACKWARD_POST\n    fsdp_cpu_ram_efficient_loading: true\n"
+     "    fsdp_forward_prefetch: false\n    fsdp_offload_params: false\n    fsdp_sharding_strategy: 2\n"
+     "    fsdp_state_dict_type: SHARDED_STATE_DICT\n    fsdp_sync_module_states: true\n    fsdp_use_orig_params: "
+     "true\n",
+     "mesh: {dp: 2}\nstrategies: [{use: zero, stage: SHARD_GRAD_OP, prefetch: 0, prefetch_backward: 0}]\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: ddp, bucket_cap_mb: 25, gradient_as_bucket_view: true, static_graph: true, "
+     "find_unused_parameters: false}]\n",
+     "mesh: {dp: 2}\nstrategies: [{use: zero, bucket: 25MB}]\n"},
+    {"strategies: [{use: zero, compress: {kind: powersgd, matrix_approximation_rank: 2, start_powerSGD_iter: 3}}]\n",
+     "strategies: [{use: zero, compress: {kind: powersgd, rank: 2, warmup: 3}}]\n"},
     {"mesh: {pp: 2, tp: 2}\nstrategies: [{use: fsdp}]\n",
      "mesh: {pp: 2, tp: 2}\nstrategies: [{use: 3d}, {use: zero, stage: FULL_SHARD}]\n"},
 };
@@ -107,7 +140,12 @@ START_TEST(a_job_is_the_same_by_both_names)
     free(text);
     text = hd__format("%s" DENSE REST, same[_i].own);
     assert_compiles(text);
-    ck_assert(json_equal(json, hd__job_json(job)));
+    json_t *own = hd__job_json(job);
+    char *one = json_dumps(json, JSON_SORT_KEYS), *two = json_dumps(own, JSON_SORT_KEYS);
+    ck_assert_str_eq(one, two);
+    free(one);
+    free(two);
+    json_decref(own);
     ck_assert_uint_eq(arena, (uint32_t)compiled->stage[0]->arena_bytes);
     assert_notes("");
     assert_compiles(printed.at); /* what is printed names it by its own name */
@@ -168,6 +206,27 @@ START_TEST(nothing_is_added_where_nothing_lacks)
 }
 END_TEST
 
+/* The command line may set what only the mesh brings; on one rank too, where it has nothing to do. */
+START_TEST(the_command_line_sets_what_an_axis_brings)
+{
+    static const char text[] = DENSE REST;
+    static const char *const words[] = {"strategies.3d.sequence_parallel=true", "mesh.tp=2", "strategies.ema.every=2"};
+    for (size_t n = 1; n <= 3; n++) {
+        forget();
+        ck_assert_int_eq(hd__job_parse("job.yaml", text, strlen(text), words, n, &job, &err), HD_OK);
+        ck_assert_int_eq(hd__job_resolve(job, 0, &err), HD_OK);
+        int32_t rc = hd__exec_compile(job, registry, &compiled, &err);
+        ck_assert_msg((rc == HD_OK) == (n < 3), "%s", err.message);
+        if (rc)
+            continue;
+        assert_value("strategies.3d.sequence_parallel", "true");
+        ck_assert_str_eq(job->strategies[0]->because, n == 1 ? "strategies.3d is set" : "mesh.tp is 2");
+    }
+    ck_assert_str_eq(err.message, "command line: 'strategies.ema.every=2': no strategy ema in the job, which has 3d, "
+                                  "zero: add {use: ema} to `strategies`");
+}
+END_TEST
+
 /* ---- mistakes */
 
 static const struct {
@@ -181,13 +240,28 @@ static const struct {
      "job.yaml:1:33: leave one out"},
     {"strategies: [{use: zero}, {use: fsdp}]\n", "job.yaml:1:33: fsdp is strategy zero with {stage: FULL_SHARD}"},
     {"strategies: [{use: ddp}, {use: fsdp}]\n", "which the job has already as ddp, at job.yaml:1:20: leave one out"},
-    {"strategies: [{use: fsdp}, {use: fsdp}]\n", "which the job has already as fsdp"},
+    {"strategies: [{use: fsdp}, {use: fsdp}]\n",
+     "job.yaml:1:33: strategies: fsdp stands there already, at job.yaml:1:20"},
     {"mesh: {tp: 2}\nstrategies: [{use: megatron}, {use: 3d}, {use: zero}]\n",
      "megatron is strategy 3d, which the job has already as 3d"},
     {"strategies: [{use: fsdp, stag: 3}]\n", "job.yaml:1:26: strategies.fsdp: unknown key stag; did you mean stage?"},
-    {"strategies: [{use: fsdp, stage: full_shard}]\n", "did you mean FULL_SHARD?"},
-    {"strategies: [{use: fsdp, stage: Shard_Grad_Op}]\n", "did you mean SHARD_GRAD_OP?"},
-    {"strategies: [{use: zero, offload_optimizer: CPU}]\n", "did you mean cpu?"},
+    {"strategies: [{use: fsdp, stage: ful_shard}]\n", "did you mean FULL_SHARD?"},
+    {"strategies: [{use: zero, offload_optimizer: ssd}]\n", "offload.optimizer: 'ssd' is none of none, host, file"},
+    {"strategies: [{use: fsdp, offload_param: {device: nvme}}]\n",
+     "job.yaml:1:50: strategies.fsdp.offload_param.device: 'nvme': parameters lie in memory"},
+    {"strategies: [{use: fsdp, use_orig_params: false}]\n",
+     "job.yaml:1:43: strategies.fsdp.use_orig_params: there is only true: parameters stay tensors of their own"},
+    {"strategies: [{use: fsdp, offload_param: {device: cpu, pin_memory: false}}]\n",
+     "strategies.fsdp.offload_param.pin_memory: there is only true"},
+    {"strategies: [{use: zero, zero_quantized_weights: true}]\n", "there is only false: parameters are gathered as"},
+    {"strategies: [{use: zero, contiguous_gradient: true}]\n", "did you mean contiguous_gradients?"},
+    {"strategies: [{use: zero, compress: {matrix_approximation_rank: 2, rank: 2}}]\n",
+     "compress.rank was already given at job.yaml:1:64"},
+    {"strategies: [{use: zero}, {use: zero, stage: 3}]\n",
+     "job.yaml:1:33: strategies: zero stands there already, at job.yaml:1:20"},
+    {"mesh: {dp: 2}\nstrategies: [{use: zero}, {use: ema}, {use: localsgd}]\n",
+     "job.yaml:2:27: strategies.ema: local-SGD replicas have no common weights"},
+    {"mesh: {tp: 2, pp: auto}\n", "job.yaml:1:19: mesh.pp: 'auto': only mesh.dp may be auto"},
     {"strategies: [{use: fsdp, stage: 2, sharding_strategy: 3}]\n",
      "sharding_strategy was already given at job.yaml:1:33"},
     {"mesh: {dp: 2}\nstrategies: [{use: fsdp, bucket: 25}]\n", "job.yaml:2:34: strategies.fsdp.bucket is 25 bytes"},
@@ -287,6 +361,7 @@ int main(void)
     tcase_add_loop_test(c, a_job_is_the_same_by_both_names, 0, (int)HD__COUNT(same));
     tcase_add_test(c, values_say_where_they_are_from);
     tcase_add_test(c, an_axis_brings_its_strategy);
+    tcase_add_test(c, the_command_line_sets_what_an_axis_brings);
     tcase_add_test(c, nothing_is_added_where_nothing_lacks);
     tcase_add_loop_test(c, mistakes, 0, (int)HD__COUNT(refused));
     tcase_add_test(c, offload_by_deepspeeds_names);

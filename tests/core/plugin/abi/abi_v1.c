@@ -230,6 +230,7 @@ CONSTANT(HD_ATTR_ACCUMULATE, 1);
 CONSTANT(HD_DEVICE_STREAMS, 4);
 CONSTANT(HD_COMM_LOCAL_ONLY, 4);
 CONSTANT(HD_OPTIM_FLAT, 1);
+CONSTANT(HD_OPTION_FIXED, 8);
 CONSTANT(HD_COMM_MESSAGES_ONLY, 32);
 CONSTANT(HD_DEVICE_XENT_HEAD, 2);
 CONSTANT(HD_DEVICE_ADDS_ONCE, 8);
@@ -266,7 +267,7 @@ FIELD(hd_list, count, 0, uint64_t);
 FIELD(hd_list, text, 8, const char *const *);
 FIELD(hd_list, number, 16, const double *);
 
-STRUCT(hd_option, 88);
+STRUCT(hd_option, 96);
 FIELD(hd_option, name, 0, const char *);
 FIELD(hd_option, value, 8, const char *);
 FIELD(hd_option, unit, 16, const char *);
@@ -280,6 +281,7 @@ FIELD(hd_option, level, 68, uint32_t);
 FIELD(hd_option, flags, 72, uint32_t);
 FIELD(hd_option, reserved, 76, uint32_t);
 FIELD(hd_option, offset, 80, size_t);
+FIELD(hd_option, words, 88, const char *);
 
 STRUCT(hd_alias, 24);
 FIELD(hd_alias, name, 0, const char *);
