@@ -1,12 +1,9 @@
 /* Detection of a file's format, and validation of its header. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+#include "heddle/file.h"
 #include "internal.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -37,24 +34,18 @@ static uint64_t read_le(const uint8_t *p, uint32_t bytes)
 
 static int32_t map_file(const char *path, const uint8_t **at, uint64_t *bytes, struct hd_error *err)
 {
-    struct stat st;
-    void *map = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return hd_fail(err, errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path, strerror(errno));
-    int rc = fstat(fd, &st);
-    if (!rc && S_ISREG(st.st_mode) && st.st_size > 0)
-        map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    int fd = -1;
+    int32_t rc = hd_open_regular(path, &fd, bytes, err);
+    if (rc)
+        return rc;
+    void *map = *bytes ? mmap(NULL, (size_t)*bytes, PROT_READ, MAP_SHARED, fd, 0) : NULL;
     int why = errno;
     close(fd);
-    if (rc || map == MAP_FAILED)
+    if (map == MAP_FAILED)
         return hd_fail(err, HD_E_IO, "%s: cannot be mapped: %s", path, strerror(why));
-    if (!S_ISREG(st.st_mode))
-        return hd_fail(err, HD_E_INVALID, "%s: not a regular file", path);
     if (!map)
         return hd_fail(err, HD_E_INVALID, "%s: the file is empty", path);
     *at = map;
-    *bytes = (uint64_t)st.st_size;
     return HD_OK;
 }
 

@@ -1,13 +1,12 @@
 /* Reading safetensors: one file, or several with an index. */
 #include "core/base/dtype.h"
+#include "heddle/file.h"
 #include "service/checkpoint/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* The limit of the reference implementation. */
@@ -197,20 +196,6 @@ static int32_t read_at(int fd, const char *path, uint64_t at, void *out, uint64_
     return HD_OK;
 }
 
-static int32_t open_regular(const char *path, int *fd, uint64_t *bytes, struct hd_error *err)
-{
-    struct stat st;
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0)
-        return hd_fail(err, errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path, strerror(errno));
-    if (fstat(*fd, &st) || !S_ISREG(st.st_mode)) {
-        close(*fd);
-        return hd_fail(err, HD_E_INVALID, "%s: not a regular file", path);
-    }
-    *bytes = (uint64_t)st.st_size;
-    return HD_OK;
-}
-
 /* The tensors of one file: all of them, or those that the index assigns to it. */
 struct tensor_filter {
     struct hd__ckpt_st *st;
@@ -266,7 +251,7 @@ static int32_t add_file(struct hd__ckpt_st *st, const char *path, const json_t *
     uint64_t bytes;
     const char *slash = strrchr(f.path, '/');
     f.name = slash ? slash + 1 : f.path;
-    int32_t rc = open_regular(path, &f.fd, &bytes, err);
+    int32_t rc = hd_open_regular(path, &f.fd, &bytes, err);
     if (rc)
         return rc;
     hd__push(&st->files, f);
@@ -318,7 +303,7 @@ static int32_t add_index(struct hd__ckpt_st *st, const char *path, struct hd_err
     uint64_t bytes;
     int fd;
     json_error_t why;
-    int32_t rc = open_regular(path, &fd, &bytes, err);
+    int32_t rc = hd_open_regular(path, &fd, &bytes, err);
     if (rc)
         return rc;
     if (bytes > INDEX_MAX) {

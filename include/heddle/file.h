@@ -1,0 +1,37 @@
+/* heddle/file.h: opening files that a job names. */
+#ifndef HEDDLE_FILE_H
+#define HEDDLE_FILE_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "heddle/types.h"
+
+/* Opens a regular file for reading; *bytes is its size. Anything else is refused at once: a FIFO without a writer would
+ * block. HD_E_NOTFOUND, HD_E_IO, HD_E_INVALID; the message begins with the path. */
+static inline int32_t hd_open_regular(const char *path, int *fd, uint64_t *bytes, struct hd_error *err)
+{
+    struct stat st = {.st_mode = 0};
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC),
+        code = file < 0 || fstat(file, &st) ? errno : 0;
+    int literal = path[0] == '~' || strpbrk(path, "*?[") != NULL;
+    if (!code && S_ISREG(st.st_mode)) {
+        *fd = file;
+        *bytes = (uint64_t)st.st_size;
+        return HD_OK;
+    }
+    if (file >= 0)
+        close(file);
+    if (code && code != ENXIO) /* ENXIO: a socket */
+        return hd_fail(err, code == ENOENT || code == ENOTDIR ? HD_E_NOTFOUND : HD_E_IO, "%s: %s%s", path,
+                       strerror(code), code == ENOENT && literal ? "; ~ and * are not expanded" : "");
+    return hd_fail(err, HD_E_INVALID, "%s: not a regular file but a %s", path,
+                   code                   ? "socket"
+                   : S_ISDIR(st.st_mode)  ? "folder"
+                   : S_ISFIFO(st.st_mode) ? "FIFO"
+                                          : "device");
+}
+
+#endif

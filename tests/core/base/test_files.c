@@ -1,0 +1,52 @@
+/* What may be opened for reading. */
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "heddle/file.h"
+#include "tests/support/scratch.h"
+
+static struct hd_error err = HD_ERROR_INIT;
+
+static void make_socket(const char *path)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    close(fd);
+}
+
+/* A FIFO without a writer would block; the suite's timeout would end that. */
+START_TEST(regular)
+{
+    struct scratch s;
+    uint64_t bytes = 0;
+    int fd = -1;
+    char text[4] = "";
+    scratch_init(&s);
+    ck_ok(hd_open_regular(scratch_write(&s, "file", "abc", 3), &fd, &bytes, &err));
+    ck_assert_uint_eq(bytes, 3);
+    ck_assert_int_eq(read(fd, text, 3), 3);
+    ck_assert_str_eq(text, "abc");
+    close(fd);
+    ck_assert_int_eq(mkfifo(scratch_path(&s, "fifo"), 0600), 0);
+    make_socket(scratch_path(&s, "socket"));
+    ck_refused(hd_open_regular(scratch_path(&s, "fifo"), &fd, &bytes, &err), HD_E_INVALID,
+               "fifo: not a regular file but a FIFO");
+    ck_refused(hd_open_regular(scratch_path(&s, "socket"), &fd, &bytes, &err), HD_E_INVALID, "but a socket");
+    ck_refused(hd_open_regular(s.dir, &fd, &bytes, &err), HD_E_INVALID, "but a folder");
+    ck_refused(hd_open_regular("/dev/null", &fd, &bytes, &err), HD_E_INVALID, "but a device");
+    ck_refused(hd_open_regular(scratch_path(&s, "none"), &fd, &bytes, &err), HD_E_NOTFOUND, "none: No such file");
+    ck_assert_ptr_null(strstr(err.message, "expanded"));
+    ck_refused(hd_open_regular(scratch_path(&s, "file/x"), &fd, &bytes, &err), HD_E_NOTFOUND, "Not a directory");
+    ck_refused(hd_open_regular("~/none", &fd, &bytes, &err), HD_E_NOTFOUND, "~ and * are not expanded");
+    ck_refused(hd_open_regular("none-*.bin", &fd, &bytes, &err), HD_E_NOTFOUND, "~ and * are not expanded");
+    scratch_finish(&s);
+}
+END_TEST
+
+int main(void)
+{
+    const struct scratch_test tests[] = {{"regular", regular}, {NULL, NULL}};
+    return scratch_run("files", tests);
+}
