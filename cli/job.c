@@ -151,9 +151,7 @@ void hd__cli_say_notes(const struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
     hd__job_notes(loaded->job, &text);
-    if (text.at)
-        fputs(text.at, stderr);
-    hd__text_free(&text);
+    hd__text_print(&text, stderr);
 }
 
 void hd__cli_unload_job(struct hd__cli_job *loaded)

@@ -51,8 +51,7 @@ static int print_config(struct hd__cli_job *loaded)
         return code;
     hd__cli_say_notes(loaded);
     hd__job_print(loaded->job, &text);
-    fputs(text.at, stdout);
-    hd__text_free(&text);
+    hd__text_print(&text, stdout);
     return HD__EXIT_DONE;
 }
 
