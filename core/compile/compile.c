@@ -105,7 +105,7 @@ static void set_precision(struct hd_program *p, const struct hd__job *job)
 
 static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
-    const struct hd__job *job = c->job;
+    struct hd__job *job = c->job;
     int64_t data = job->mesh[HD_AXIS_DP_REPLICATE] * job->mesh[HD_AXIS_DP_SHARD] * job->mesh[HD_AXIS_EP];
     int32_t rc;
     hd__builder_api.dim(p, 'b', "micro-batch", job->micro_batch * data);
@@ -113,7 +113,9 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
     p->accumulation = (int32_t)job->accumulation;
     p->loss_scale = 1.0 / ((double)job->batch * (double)job->seq_len);
     rc = c->model_choice.component->ops.model.build(c->model, p, err);
-    if (!rc && p->failed) {
+    if (rc)
+        return hd__compile_locate_error(job, "model", err);
+    if (p->failed) {
         *err = p->error;
         rc = p->failed;
     }
