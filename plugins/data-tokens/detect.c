@@ -95,8 +95,8 @@ static int32_t guess_bytes(const struct hd_data *f, uint32_t *format, struct hd_
                      f->path);
     if (!rc && f->vocab && f->vocab != 256)
         rc = hd_fail(err, HD_E_INVALID,
-                     "%s: is no file of tokens, and the model has %ld of them, not 256 as for bytes: tokenize it "
-                     "(docs/data.md), or say data.format: bytes",
+                     "%s: text, or other bytes, for a model of %ld token ids; only a vocabulary of 256 is read as bytes: "
+                     "tokenize the file (docs/data.md), or say data.format: bytes",
                      f->path, (long)f->vocab);
     return rc;
 }

@@ -315,7 +315,7 @@ START_TEST(text)
     expect_opens(txt, TOKENS_BYTES, 32000);
     expect_opens(bin, TOKENS_BYTES, 32000);
     ck_refused(open_with_vocab(txt, TOKENS_AUTO, 0, 32000, &f), HD_E_INVALID, "data.format: bytes");
-    ck_refused(open_with_vocab(txt, TOKENS_AUTO, 0, 255, &f), HD_E_INVALID, "the model has 255 of them");
+    ck_refused(open_with_vocab(txt, TOKENS_AUTO, 0, 255, &f), HD_E_INVALID, "a model of 255 token ids");
     ck_refused(open_with_vocab(bin, TOKENS_AUTO, 0, 32000, &f), HD_E_INVALID, "a.bin: begins with text");
     ck_refused(open_with_vocab(bin, TOKENS_NANOGPT, 0, 32000, &f), HD_E_INVALID, "begins with text");
     const char *rows[] = {"{\"text\": \"hello\"}\n{\"text\": \"there\"}\n", "[\n {\"text\": 1}]", " { \"a\": 1}"};
