@@ -36,7 +36,7 @@ int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t r
 int hd__cli_compile_job(struct hd__cli_job *loaded);
 /* The job on one rank, whatever its mesh: for eval. sample: a sequence at a time, and the logits are kept. */
 int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, int sample, struct hd__cli_job *out);
-/* Which weights to work on. */
+/* Choice of weights to work on. */
 struct hd__cli_weights {
     const char *checkpoint; /* "auto", a name or a path */
     const char *name;       /* "model", or an average that a strategy keeps */

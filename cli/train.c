@@ -18,7 +18,7 @@ static int train_rank(void *user, const struct hd__launch_env *env)
     return hd__train(user, env);
 }
 
-/* What the model is for, and the weights that it starts from. */
+/* Refuses a model that is not to be trained, and weights that are not its own. */
 static int32_t check_model(const struct hd__compiled *c, int32_t local_rank, struct hd_error *err)
 {
     int32_t rc = HD_OK;
@@ -31,7 +31,7 @@ static int32_t check_model(const struct hd__compiled *c, int32_t local_rank, str
     return rc ? hd__job_fail(c->job, "model.from", err, "model.from: %s", err->message) : HD_OK;
 }
 
-/* Can what a run writes be written? */
+/* Outputs of a run: can they be written? */
 static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -43,6 +43,9 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
         {"checkpoint.dir", c->checkpoint_choice.component ? job->checkpoint_dir : NULL, "/step"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        if (rows[i].path && rows[i].path[0] == '~')
+            return hd__job_fail(job, rows[i].key, err, "%s: %s: ~ is not expanded: write the whole path", rows[i].key,
+                                rows[i].path);
         int why = rows[i].path ? hd__can_write(hd__arena_format(&job->arena, "%s%s", rows[i].path, rows[i].file)) : 0;
         if (why)
             return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path, strerror(why));

@@ -6,7 +6,7 @@
  * be made. */
 int hd__make_folders(const char *path);
 
-/* Could this file be written, with the folders that it goes through? 0, or errno; nothing is made or opened for good. */
+/* Could this file be written, and the folders that it goes through be made? 0, or errno; nothing is made. */
 int hd__can_write(const char *path);
 
 /* Is there a terminal at the end of what this process prints? hd__output_set_not_terminal: whoever started it knows

@@ -1,4 +1,4 @@
-/* What a file is, by its first bytes and its name. */
+/* Kind of a file, by its first bytes and its name. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ static const struct {
     {"\xff\xd8\xff\xe1", 4, 0, "a JPEG image", "images are no tokens"},
     {"\xff\xd8\xff\xdb", 4, 0, "a JPEG image", "images are no tokens"},
     {"MMIDIDX", 7, 0, "a Megatron index", "name the .bin beside it"},
-    {"GGUF", 4, 0, "GGUF weights", "weights belong into model.from"},
+    {"GGUF", 4, 0, "GGUF weights", "weights go into model.from"},
 };
 
 static bool begins_with(const struct hd_data *f, const char *magic, uint32_t length, uint32_t at)
@@ -48,7 +48,7 @@ int32_t tokens_refuse_container(const struct hd_data *f, struct hd_error *err)
             return hd_fail(err, HD_E_UNSUPPORTED, "%s: is %s, which is not read: %s", f->path, containers[i].name,
                            containers[i].remedy);
     if (f->map_bytes > 10 && read_le(p, 8) <= f->map_bytes - 8 && p[8] == '{' && p[9] == '"')
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: is safetensors: weights belong into model.from", f->path);
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: is safetensors: weights go into model.from", f->path);
     if (f->map_bytes > 2 && p[0] == 0x80 && p[1] >= 2 && p[1] <= 5 && p[f->map_bytes - 1] == '.')
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: is a pickle, which is not read: " EXTRACT, f->path);
     return HD_OK;
@@ -95,8 +95,8 @@ static int32_t guess_bytes(const struct hd_data *f, uint32_t *format, struct hd_
                      f->path);
     if (!rc && f->vocab && f->vocab != 256)
         rc = hd_fail(err, HD_E_INVALID,
-                     "%s: text, or other bytes, for a model of %ld token ids; only a vocabulary of 256 is read as bytes: "
-                     "tokenize the file (docs/data.md), or say data.format: bytes",
+                     "%s: text, or other bytes, for a model of %ld token ids; only a vocabulary of 256 is read as "
+                     "bytes: tokenize the file (docs/data.md), or say data.format: bytes",
                      f->path, (long)f->vocab);
     return rc;
 }

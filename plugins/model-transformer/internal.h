@@ -78,8 +78,8 @@ int32_t tf_open_file(const char *path, FILE **file, struct hd_error *err);
 char *tf_config_write(const struct hd_model *model);
 
 /* ---- weights.c */
-/* Sets *found: does a safetensors file of `folder` hold a tensor of this name? A folder without weights holds none: they
- * are not needed to plan. */
+/* Sets *found: does a safetensors file of `folder` hold a tensor of this name? A folder without weights, which planning
+ * does not need, holds none. */
 int32_t tf_weights_have(const char *folder, const char *tensor, int *found, struct hd_error *err);
 
 /* ---- rope.c: head_dim / 2 inverse frequencies */

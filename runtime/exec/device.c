@@ -5,7 +5,8 @@
 
 #include "runtime/cpu/parallel_for.h"
 
-int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err)
+/* Derives `streams` and `discrete` from the capabilities. */
+static int32_t check_caps(struct hd__device *d, struct hd_error *err)
 {
     d->streams = (d->ops->caps & HD_DEVICE_STREAMS) != 0;
     d->discrete = !(d->ops->caps & HD_DEVICE_HOST_MEMORY);
@@ -31,7 +32,7 @@ int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c,
     d->ops = &c->device_choice.component->ops.device;
     d->name = c->device_choice.section->use;
     rc = d->ops->open(hd__exec_host_table(), c->device_choice.settings, &place, &d->handle, err);
-    return rc ? rc : hd__exec_device_check(d, err);
+    return rc ? rc : check_caps(d, err);
 }
 
 static int32_t probe_all(const struct hd__compiled *c, const struct hd__chosen *chosen, uint32_t n,

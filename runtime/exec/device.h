@@ -17,10 +17,7 @@ struct hd__device {
     int32_t discrete; /* the host cannot access its memory */
 };
 
-/* Derives `streams` and `discrete` from the capabilities; HD_E_UNSUPPORTED for an impossible combination. */
-int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err);
-
-/* Opens the job's device for a rank of this machine; the caller closes d->handle, also after a failure where it is set. */
+/* Opens the job's device for a rank of this machine. The caller closes d->handle where it is set, on failure too. */
 int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c, int32_t local_rank,
                              int32_t local_ranks, struct hd_error *err);
 /* Can this machine run the job? Probes its device, storage, transports, hooks and sinks; the message has

@@ -217,6 +217,8 @@ START_TEST(dry_runs)
         {DRY "metrics.jsonl=tokens.bin/x", "metrics.jsonl: tokens.bin/x: Not a directory", NULL},
         {DRY "metrics.jsonl=pipe", "metrics.jsonl: pipe: No such device or address", NULL},
         {DRY "metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
+        {DRY "metrics.jsonl=~/m.jsonl", "command line: metrics.jsonl: ~/m.jsonl: ~ is not expanded", NULL},
+        {"train folder.yaml checkpoint.dir=~/c", "command line: checkpoint.dir: ~/c: ~ is not expanded", NULL},
         {DRY "checkpoint.dir=tokens.bin", "command line: checkpoint.dir: tokens.bin: Not a directory", NULL},
         {DRY "model.from=config", "command line: model.from: config: holds neither model.safetensors nor", NULL},
         {"train folder.yaml model.from=config", "command line: model.from: config: holds neither", NULL},

@@ -1,4 +1,4 @@
-/* What may be opened for reading, and what of a file's text may reach a terminal. */
+/* Files that may be opened for reading, and what of their text may reach a terminal. */
 #include <sys/socket.h>
 #include <sys/un.h>
 
