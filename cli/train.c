@@ -65,8 +65,8 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, int leader, int32_t
         rc = hd__train_feed_check(c, 1, local_rank == 0, &err);
     if (!rc && leader)
         rc = check_outputs(c, &err);
-    if (!rc && local_rank == 0)
-        rc = hd__exec_check_plugins(c, dry ? local_ranks : 0, &err);
+    if (!rc)
+        rc = hd__exec_check_plugins(c, dry && local_rank == 0 ? local_ranks : 0, &err);
     if (!rc)
         rc = hd__train_check_memory(c, local_ranks, &err);
     return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
