@@ -54,7 +54,7 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
         hd__ckpt_step_name(steps[i], name);
         rc = hd__ckpt_open(&r->store, name, &ckpt, err);
         if (rc == HD_E_CORRUPT) { /* the others may be what is looked for */
-            fprintf(stderr, "%s\n", err->message);
+            hd__speaker_print(err->message);
             damaged = rc;
             rc = HD_OK;
             continue;
@@ -86,6 +86,7 @@ static int32_t show(struct ckpt_request *r, struct hd_error *err)
     const struct hd__ckpt_tensor *tensors;
     uint32_t n;
     char bytes[32];
+    struct hd__text text = {0};
     int32_t rc = open_checkpoint(r, &ckpt, err);
     if (rc)
         return rc;
@@ -96,11 +97,12 @@ static int32_t show(struct ckpt_request *r, struct hd_error *err)
         printf("%s: step %llu, %u tensors, %s\n", r->name, (unsigned long long)hd__ckpt_step(ckpt), n,
                hd__bytes_text(hd__ckpt_total_bytes(ckpt), bytes));
         for (uint32_t i = 0; i < n; i++) {
-            printf("  %-16s %-5s", tensors[i].group, hd_dtype_name(tensors[i].dtype));
+            hd__text_add(&text, "  %-16s %-5s", tensors[i].group, hd_dtype_name(tensors[i].dtype));
             for (uint32_t d = 0; d < tensors[i].ndim; d++)
-                printf("%s%lld", d ? "x" : " [", (long long)tensors[i].shape[d]);
-            printf("%s %s\n", tensors[i].ndim ? "]" : "", tensors[i].name);
+                hd__text_add(&text, "%s%lld", d ? "x" : " [", (long long)tensors[i].shape[d]);
+            hd__text_add(&text, "%s %s\n", tensors[i].ndim ? "]" : "", tensors[i].name);
         }
+        hd__text_print(&text, stdout);
     }
     hd__ckpt_close(ckpt);
     return HD_OK;

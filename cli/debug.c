@@ -39,8 +39,7 @@ static void print_report(const json_t *report, int json)
     }
     hd__report_summary(report, &text);
     hd__report_table(report, &text);
-    fputs(text.at, stdout);
-    hd__text_free(&text);
+    hd__text_print(&text, stdout);
 }
 
 static int run(int argc, char **argv)

@@ -44,8 +44,7 @@ static int print_program(const struct hd__compiled *c, int32_t rank, const struc
                          how->section ? "section " : "one step", how->section ? how->section : "");
         if (routes.groups.count)
             hd__routes_text(&routes, &text);
-        fputs(text.at, stdout);
-        hd__text_free(&text);
+        hd__text_print(&text, stdout);
     }
     hd__routes_free(&routes);
     return HD__EXIT_DONE;

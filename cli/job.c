@@ -1,9 +1,11 @@
 /* Loading and compiling the job that a command names. */
 #include "cli/job.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "service/report/speaker.h"
+#include "service/train/checkpointer.h"
 
 static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, size_t n, const char *word)
 {
@@ -149,25 +151,68 @@ int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, int 
     return code;
 }
 
-int hd__cli_check_checkpoint(struct hd__cli_job *loaded, const char *name)
+int hd__cli_check_weights(struct hd__cli_job *loaded, const struct hd__cli_weights *w)
 {
     struct hd_error err = HD_ERROR_INIT;
-    if (loaded->job->checkpoint || !strcmp(name, "auto"))
-        return HD__EXIT_DONE;
-    hd__job_fail(loaded->job, "checkpoint", &err,
-                 "the job has no checkpoint section, so --checkpoint %s cannot be read: add "
-                 "`checkpoint: {dir: ...}`",
-                 name);
-    return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    int named = strcmp(w->checkpoint, "auto") != 0;
+    const char *from = loaded->compiled->info.weights;
+    if (w->random && (named || from || strcmp(w->name, "model") != 0))
+        hd_fail(&err, HD_E_INVALID, "--random-weights does not go with %s: leave one out",
+                named  ? "--checkpoint"
+                : from ? "model.from"
+                       : "--weights");
+    else if (named && !loaded->job->checkpoint)
+        hd__job_fail(loaded->job, "checkpoint", &err,
+                     "the job has no checkpoint section, so --checkpoint %s cannot be read: add "
+                     "`checkpoint: {dir: ...}`",
+                     w->checkpoint);
+    return err.code ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
+}
+
+/* No checkpoint was read: is there something else to work on? */
+static int32_t check_initial_weights(const struct hd__cli_job *loaded, const struct hd__cli_weights *w,
+                                     struct hd_error *err)
+{
+    struct hd__job *job = loaded->job;
+    const char *from = loaded->compiled->info.weights,
+               *none = job->checkpoint ? hd__arena_format(&job->arena, "no checkpoint in %s", job->checkpoint_dir)
+                                       : "the job has no checkpoint section";
+    if (w->random)
+        fprintf(stderr, "randomly initialised weights (job.seed %" PRId64 ")\n", job->seed);
+    else if (from && !strcmp(w->name, "model"))
+        fprintf(stderr, "the weights of model.from, %s: %s\n", from, none);
+    else
+        return hd__job_fail(job, "checkpoint.dir", err, "%s: %s", none,
+                            from ? "--weights needs one: train first, or name one by --checkpoint"
+                                 : "train first, or name one by --checkpoint; --random-weights goes without");
+    return HD_OK;
+}
+
+int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__cli_weights *w,
+                             struct hd__train_session *session, int64_t *step, struct hd_error *err)
+{
+    static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
+    struct hd__train_checkpointer *checkpointer = NULL;
+    struct hd__train_progress at = {0};
+    int32_t rc = hd__train_session_open(session, loaded->compiled, &alone, err);
+    if (!rc)
+        rc = hd__train_session_init_params(session, err);
+    if (!rc && !w->random)
+        rc = hd__train_checkpointer_open(session, NULL, &checkpointer, err);
+    if (!rc && checkpointer)
+        rc = hd__train_checkpointer_load(checkpointer, w->checkpoint, w->name, &at, err);
+    if (!rc && !at.step)
+        rc = check_initial_weights(loaded, w, err);
+    hd__train_checkpointer_close(checkpointer);
+    *step = at.step;
+    return rc;
 }
 
 void hd__cli_say_notes(const struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
     hd__job_notes(loaded->job, &text);
-    if (text.at)
-        fputs(text.at, stderr);
-    hd__text_free(&text);
+    hd__text_print(&text, stderr);
 }
 
 void hd__cli_unload_job(struct hd__cli_job *loaded)

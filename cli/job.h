@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "runtime/exec/select.h"
+#include "service/train/session.h"
 
 /* A flag of a command, or an option with a value. */
 struct hd__cli_flag {
@@ -35,8 +36,19 @@ int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t r
 int hd__cli_compile_job(struct hd__cli_job *loaded);
 /* The job on one rank, whatever its mesh: for eval. sample: a sequence at a time, and the logits are kept. */
 int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, int sample, struct hd__cli_job *out);
-/* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section. */
-int hd__cli_check_checkpoint(struct hd__cli_job *loaded, const char *name);
+/* Choice of weights to work on. */
+struct hd__cli_weights {
+    const char *checkpoint; /* "auto", a name or a path */
+    const char *name;       /* "model", or an average that a strategy keeps */
+    int random;             /* as initialised by job.seed */
+};
+/* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section, and --random-weights beside other
+ * weights. */
+int hd__cli_check_weights(struct hd__cli_job *loaded, const struct hd__cli_weights *weights);
+/* Opens a rank of its own with these weights; those of model.from where the job has no checkpoint yet, and random ones
+ * where they were asked for, are named on standard error. *step: of the checkpoint. The caller closes the session. */
+int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__cli_weights *weights,
+                             struct hd__train_session *session, int64_t *step, struct hd_error *err);
 /* Says on standard error what was chosen that the job does not name. */
 void hd__cli_say_notes(const struct hd__cli_job *loaded);
 void hd__cli_unload_job(struct hd__cli_job *loaded);

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 
 #include "cli/job.h"
-#include "service/train/checkpointer.h"
 #include "service/train/sample.h"
 
 struct sample_request {
-    const char *checkpoint, *weights, *prompt, *tokens, *temperature, *top_k, *seed;
+    struct hd__cli_weights weights;
+    const char *prompt, *tokens, *temperature, *top_k, *seed;
     struct hd__train_sample_config config;
     int text; /* tokens are bytes */
 };
@@ -66,13 +66,17 @@ static int read_prompt(struct sample_request *r, int64_t vocab, int32_t *tokens,
         char *end = (char *)at + 1;
         long token = r->text ? (unsigned char)*at : strtol(at, &end, 10);
         if (end == at || token < 0 || token >= vocab)
-            return hd__cli_usage_error(&hd__command_sample, "--prompt: wanted token ids from 0 to %lld",
+            return hd__cli_usage_error(&hd__command_sample,
+                                       "--prompt: this model has no byte vocabulary: wanted token ids from 0 to %lld "
+                                       "with blanks between them",
                                        (long long)vocab - 1);
         tokens[r->config.n_prompt++] = (int32_t)token;
         at = end;
         while (!r->text && *at == ' ')
             at++;
     }
+    if (*at)
+        return hd__cli_usage_error(&hd__command_sample, "--prompt: longer than %lld tokens", (long long)room);
     if (!r->config.n_prompt)
         tokens[r->config.n_prompt++] = r->text ? '\n' : 0;
     r->config.prompt = tokens;
@@ -83,43 +87,36 @@ static int read_prompt(struct sample_request *r, int64_t vocab, int32_t *tokens,
 
 static int generate(struct hd__cli_job *loaded, struct sample_request *r)
 {
-    static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__train_session session;
-    struct hd__train_checkpointer *checkpointer = NULL;
-    struct hd__train_progress at = {0};
-    int32_t rc = hd__train_session_open(&session, loaded->compiled, &alone, &err);
-    if (!rc)
-        rc = hd__train_session_init_params(&session, &err);
-    if (!rc)
-        rc = hd__train_checkpointer_open(&session, NULL, &checkpointer, &err);
-    if (!rc && checkpointer)
-        rc = hd__train_checkpointer_load(checkpointer, r->checkpoint, r->weights, &at, &err);
-    if (!rc && !at.step && !loaded->compiled->info.weights)
-        fprintf(stderr, "no checkpoint was found: these are the weights of the start\n");
+    struct hd__train_session session = {0};
+    int64_t step;
+    int32_t rc = hd__cli_open_weights(loaded, &r->weights, &session, &step, &err);
     if (!rc && r->text)
         fputs(r->prompt, stdout);
     if (!rc)
         rc = hd__train_sample(&session, &r->config, &err);
-    putchar('\n');
-    hd__train_checkpointer_close(checkpointer);
+    if (!rc)
+        putchar('\n');
     hd__train_session_close(&session, 0);
     return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
 }
 
 static int run(int argc, char **argv)
 {
-    struct sample_request r = {.checkpoint = "auto",
-                               .weights = "model",
+    struct sample_request r = {.weights = {.checkpoint = "auto", .name = "model"},
                                .prompt = "",
                                .tokens = "200",
                                .temperature = "0.8",
                                .top_k = "0",
                                .seed = "1"};
-    const struct hd__cli_flag flags[] = {{"--checkpoint", &r.checkpoint, NULL}, {"--prompt", &r.prompt, NULL},
-                                         {"--tokens", &r.tokens, NULL},         {"--temperature", &r.temperature, NULL},
-                                         {"--top-k", &r.top_k, NULL},           {"--seed", &r.seed, NULL},
-                                         {"--weights", &r.weights, NULL}};
+    const struct hd__cli_flag flags[] = {{"--checkpoint", &r.weights.checkpoint, NULL},
+                                         {"--prompt", &r.prompt, NULL},
+                                         {"--tokens", &r.tokens, NULL},
+                                         {"--temperature", &r.temperature, NULL},
+                                         {"--top-k", &r.top_k, NULL},
+                                         {"--seed", &r.seed, NULL},
+                                         {"--weights", &r.weights.name, NULL},
+                                         {"--random-weights", NULL, &r.weights.random}};
     static int32_t prompt[65536];
     struct hd__cli_job_arguments arguments;
     struct hd__cli_job loaded = {0};
@@ -129,7 +126,7 @@ static int run(int argc, char **argv)
     if (!code)
         code = hd__cli_load_single_rank(&arguments, 1, &loaded);
     if (!code)
-        code = hd__cli_check_checkpoint(&loaded, r.checkpoint);
+        code = hd__cli_check_weights(&loaded, &r.weights);
     if (!code)
         code = read_prompt(&r, loaded.compiled->info.vocab, prompt, HD__COUNT(prompt));
     if (!code)
@@ -140,20 +137,21 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_sample = {
     .name = "sample",
-    .usage = "JOB [key=value ...] [--checkpoint PATH] [--weights NAME] [--prompt TEXT] [--tokens N] [--temperature T] "
+    .usage = "JOB [key=value ...] [--checkpoint PATH] [--weights NAME] [--random-weights] [--prompt TEXT] [--tokens N] "
+             "[--temperature T] "
              "[--top-k K] [--seed S]",
     .summary = "generate text",
-    .help =
-        "Loads the job's newest checkpoint (or --checkpoint, or the weights of model.from) on one rank and prints the\n"
-        "prompt and what the model makes of it. A model with a vocabulary of 256 reads and writes bytes; others take\n"
-        "and print token ids.\n\n"
-        "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
-        "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
-        "  --prompt TEXT        where to begin\n"
-        "  --tokens N           how many to generate (200)\n"
-        "  --temperature T      0 takes the likeliest token (0.8)\n"
-        "  --top-k K            only the K likeliest tokens; 0: all (0)\n"
-        "  --seed S             another seed, another text (1)\n",
+    .help = "Loads the job's newest checkpoint (or --checkpoint; where there is none yet, the weights of model.from)\n"
+            "on one rank and prints the prompt and what the model makes of it. A model with a vocabulary of 256\n"
+            "reads and writes bytes; others take and print token ids.\n\n"
+            "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
+            "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
+            "  --random-weights     initial weights, as job.seed draws them\n"
+            "  --prompt TEXT        where to begin\n"
+            "  --tokens N           how many to generate (200)\n"
+            "  --temperature T      0 takes the likeliest token (0.8)\n"
+            "  --top-k K            only the K likeliest tokens; 0: all (0)\n"
+            "  --seed S             another seed, another text (1)\n",
     .example = "  heddle sample examples/kjv.yaml --prompt 'In the beginning' --tokens 300\n",
     .run = run,
 };

@@ -3,6 +3,9 @@
 
 #include "analysis/tp_span_warning.h"
 #include "cli/job.h"
+#include "core/base/file.h"
+#include "runtime/exec/device.h"
+#include "service/checkpoint/param_init.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
 #include "service/report/report.h"
@@ -15,31 +18,57 @@ static int train_rank(void *user, const struct hd__launch_env *env)
     return hd__train(user, env);
 }
 
-/* Opens the data once, to refuse what is missing, too short or beyond the vocabulary with the place in the job file. */
-static int32_t check_data(struct hd__cli_job *loaded, int held_out, int tokens, struct hd_error *err)
+/* Refuses a model that is not to be trained, and weights that are not its own. */
+static int32_t check_model(const struct hd__compiled *c, int32_t local_rank, struct hd_error *err)
 {
-    const struct hd__job *job = loaded->job;
-    struct hd__train_feed *feed = NULL;
-    int32_t rc = hd__train_feed_open(loaded->compiled, 0, held_out, &feed, err);
-    if (!rc && tokens)
-        rc = hd__train_feed_check_tokens(feed, err);
-    hd__train_feed_close(feed);
-    if (rc) {
-        const char *key = !held_out ? "data.train" : job->val.count ? "data.val" : "data.val_fraction";
-        hd__job_fail(loaded->job, key, err, "%s: %s", key, err->message);
+    int32_t rc = HD_OK;
+    if (c->info.untrainable) {
+        hd_fail(err, HD_E_UNSUPPORTED, "%s", c->info.untrainable);
+        return hd__compile_locate_error(c->job, "model", err);
     }
-    return rc;
+    for (int32_t s = 0; s < c->n_stages && c->info.weights && local_rank == 0 && !rc; s++)
+        rc = hd__ckpt_check_safetensors(c->stage[s], c->info.weights, err);
+    return rc ? hd__job_fail(c->job, "model.from", err, "model.from: %s", err->message) : HD_OK;
 }
 
-/* Before any process starts: does the data exist, does the plan fit? */
-static int check_inputs(struct hd__cli_job *loaded, int32_t local_rank, int32_t local_ranks)
+/* Outputs of a run: can they be written? */
+static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
 {
+    struct hd__job *job = c->job;
+    const struct {
+        const char *key, *path, *file;
+    } rows[] = {
+        {"metrics.jsonl", job->metrics_jsonl, ""},
+        {"metrics.blocks", job->metrics_blocks, ""},
+        {"checkpoint.dir", c->checkpoint_choice.component ? job->checkpoint_dir : NULL, "/step"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        if (rows[i].path && rows[i].path[0] == '~')
+            return hd__job_fail(job, rows[i].key, err, "%s: %s: ~ is not expanded: write the whole path", rows[i].key,
+                                rows[i].path);
+        int why = rows[i].path ? hd__can_write(hd__arena_format(&job->arena, "%s%s", rows[i].path, rows[i].file)) : 0;
+        if (why)
+            return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path, strerror(why));
+    }
+    return HD_OK;
+}
+
+/* Before any process starts: whether the data is there, the plan fits, and all that will be opened can be. */
+static int check_inputs(struct hd__cli_job *loaded, int dry, int leader, int32_t local_rank, int32_t local_ranks)
+{
+    struct hd__compiled *c = loaded->compiled;
     struct hd_error err = HD_ERROR_INIT;
-    int32_t rc = check_data(loaded, 0, local_rank == 0, &err);
-    if (!rc && loaded->job->eval_every)
-        rc = check_data(loaded, 1, local_rank == 0, &err);
+    int32_t rc = check_model(c, local_rank, &err);
     if (!rc)
-        rc = hd__train_check_memory(loaded->compiled, local_ranks, &err);
+        rc = hd__train_feed_check(c, 0, local_rank == 0, &err);
+    if (!rc && loaded->job->eval_every)
+        rc = hd__train_feed_check(c, 1, local_rank == 0, &err);
+    if (!rc && leader)
+        rc = check_outputs(c, &err);
+    if (!rc)
+        rc = hd__exec_check_plugins(c, dry && local_rank == 0 ? local_ranks : 0, &err);
+    if (!rc)
+        rc = hd__train_check_memory(c, local_ranks, &err);
     return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 
@@ -51,8 +80,7 @@ static int print_config(struct hd__cli_job *loaded)
         return code;
     hd__cli_say_notes(loaded);
     hd__job_print(loaded->job, &text);
-    fputs(text.at, stdout);
-    hd__text_free(&text);
+    hd__text_print(&text, stdout);
     return HD__EXIT_DONE;
 }
 
@@ -138,14 +166,12 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
         hd__warn_tp_span(loaded->compiled, env.local_size);
     if (found ? env.rank == 0 : !find_launcher(loaded, &launcher, &err) && !launcher)
         hd__cli_say_notes(loaded);
-    code = check_inputs(loaded, found ? env.local_rank : 0, found ? env.local_size : loaded->compiled->mesh.ranks);
+    code = check_inputs(loaded, dry, !found || env.rank == 0, found ? env.local_rank : 0,
+                        found ? env.local_size : loaded->compiled->mesh.ranks);
     if (!code && dry && (!found || env.rank == 0))
         print_ready(loaded->compiled);
     if (code || dry)
         return code;
-    /* Once, before there are ranks that would all say it. */
-    if (hd__plugin_probe(loaded->compiled->plugins, loaded->compiled->device_choice.component, &err))
-        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     reporter = reporter_of(loaded->job);
     env.store.dead_after = loaded->job->comm_dead_after;
     env.reporter = &reporter;

@@ -155,6 +155,28 @@ void hd__text_free(struct hd__text *text)
     *text = (struct hd__text){0};
 }
 
+char *hd__printable(char *text)
+{
+    for (unsigned char *p = (unsigned char *)text; *p; p++) {
+        int more = *p >= 0xf5 ? 0 : *p >= 0xf0 ? 3 : *p >= 0xe0 ? 2 : *p >= 0xc2 ? 1 : 0, n = 0;
+        while (n < more && (p[n + 1] & 0xc0) == 0x80)
+            n++;
+        int is_c1 = *p == 0xc2 && p[1] < 0xa0, is_control = (*p < 0x20 && *p != '\n' && *p != '\t') || *p == 0x7f;
+        if (is_control || (*p >= 0x80 && (!more || n < more || is_c1)))
+            *p = '?';
+        else
+            p += n;
+    }
+    return text;
+}
+
+void hd__text_print(struct hd__text *text, FILE *out)
+{
+    if (text->at)
+        fputs(hd__printable(text->at), out);
+    hd__text_free(text);
+}
+
 static int same_letter(char a, char b)
 {
     return tolower((unsigned char)a) == tolower((unsigned char)b);

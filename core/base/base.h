@@ -73,6 +73,11 @@ void hd__text_add(struct hd__text *text, const char *format, ...) __attribute__(
 /* Text content for XML and HTML: &, < and > as entities. */
 void hd__text_add_xml(struct hd__text *text, const char *plain);
 void hd__text_free(struct hd__text *text);
+/* Writes the text, made printable, and frees it. */
+void hd__text_print(struct hd__text *text, FILE *out);
+/* Replaces, in place, by '?' what a terminal would obey (ESC and other control characters, but not newline and tab) and
+ * bytes that are not UTF-8: messages quote files. Returns text. */
+char *hd__printable(char *text);
 
 /* The candidate nearest to `word` by edit distance, or NULL if none is near enough to suggest. */
 const char *hd__nearest(const char *word, const char *const *candidates, size_t n);

@@ -1,6 +1,7 @@
 #include "core/base/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,6 +24,24 @@ int hd__make_folders(const char *path)
         *slash = '/';
     }
     free(copy);
+    return why;
+}
+
+int hd__can_write(const char *path)
+{
+    char *folder = hd__strdup(path), *slash;
+    int file = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), why = file < 0 ? errno : 0;
+    if (file >= 0)
+        close(file);
+    while (why == ENOENT && (slash = strrchr(folder, '/'))) {
+        slash[slash == folder] = 0; /* "/" stays */
+        why = faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) ? errno : 0;
+        if (slash == folder)
+            break;
+    }
+    if (why == ENOENT && !strchr(folder, '/'))
+        why = faccessat(AT_FDCWD, ".", W_OK | X_OK, AT_EACCESS) ? errno : 0;
+    free(folder);
     return why;
 }
 

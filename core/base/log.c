@@ -26,6 +26,7 @@ void hd__log(uint32_t level, const char *component, const char *format, ...)
     n += vsnprintf(line + n, sizeof line - (size_t)n, format, args);
     va_end(args);
     n = HD__MIN(n, (int)sizeof line - 2);
+    hd__printable(line);
     line[n++] = '\n';
     for (char *p = line; n > 0;) {
         ssize_t done = write(STDERR_FILENO, p, (size_t)n);

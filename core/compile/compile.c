@@ -109,7 +109,7 @@ static void set_precision(struct hd_program *p, const struct hd__job *job)
 
 static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
-    const struct hd__job *job = c->job;
+    struct hd__job *job = c->job;
     int64_t data = job->mesh[HD_AXIS_DP_REPLICATE] * job->mesh[HD_AXIS_DP_SHARD] * job->mesh[HD_AXIS_EP];
     int32_t rc;
     hd__builder_api.dim(p, 'b', "micro-batch", job->micro_batch * data);
@@ -121,7 +121,7 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
         *err = p->error;
         rc = p->failed;
     }
-    return rc ? hd__compile_locate_error(c->job, "model", err) : HD_OK;
+    return rc ? hd__compile_locate_error(job, "model", err) : HD_OK;
 }
 
 static int32_t ring_attention(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)

@@ -19,6 +19,7 @@ struct hd_data_source {
     const char *path; /* as the job file has it */
     uint32_t hints;   /* HD_DATA_...; unknown ones are ignored */
     uint32_t reserved;
+    int64_t vocab; /* the model's vocabulary: a source that has to guess how tokens lie may go by it. 0: not known */
 };
 
 /* The caller sets struct_size and zeroes the rest; the source writes nothing beyond that size. */

@@ -12,9 +12,13 @@ struct hd_model_info {
     size_t struct_size;
     int64_t vocab, layers, hidden, heads, kv_heads, head_dim, ffn, max_seq_len; /* max_seq_len in tokens, 0: any */
     const char *family;                                                         /* strings live as long as the model */
-    const char *weights; /* folder with *.safetensors to start from; NULL: initialise */
+    /* Folder with *.safetensors to start from, which may be without them until they are needed; NULL: initialise. */
+    const char *weights;
     int64_t experts,
         experts_per_token; /* 0: no experts. A parameter with dim e that is not HD_PARAM_WHOLE is one of each expert */
+    /* Why `heddle train` has to refuse it, though it may be evaluated; begins with a key: "model.from: ...". NULL:
+     * nothing. */
+    const char *untrainable;
 };
 
 struct hd_model_ops {

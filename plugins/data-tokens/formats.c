@@ -1,12 +1,10 @@
-/* Detection of a file's format, and validation of its header. */
+/* Mapping a file, and validation of its header. */
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+
 #include "heddle/file.h"
 #include "internal.h"
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static const struct {
     uint32_t bytes, megatron;
@@ -20,14 +18,6 @@ static const struct {
 static int32_t no_memory(struct hd_error *err)
 {
     return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
-}
-
-/* Unaligned little-endian fields of headers. */
-static uint64_t read_le(const uint8_t *p, uint32_t bytes)
-{
-    uint64_t v = 0;
-    memcpy(&v, p, bytes);
-    return v;
 }
 
 /* ---- mapping */
@@ -67,17 +57,45 @@ static int32_t set_tokens(struct hd_data *f, uint64_t skip, uint32_t type, struc
 static int32_t parse_bytes(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
 {
     (void)settings;
-    return set_tokens(f, 0, TOKENS_U8, err);
+    int32_t rc = tokens_refuse_container(f, err);
+    return rc ? rc : set_tokens(f, 0, TOKENS_U8, err);
+}
+
+/* uint32 tokens read as uint16: the upper halves are 0. */
+static bool is_wider(const struct hd_data *f)
+{
+    uint64_t n = f->count < TOKENS_SAMPLE ? f->count : TOKENS_SAMPLE, low = 0, high = 0;
+    for (uint64_t i = 0; i + 1 < n; i += 2) {
+        low |= read_le(f->at + 2 * i, 2);
+        high |= read_le(f->at + 2 * i + 2, 2);
+    }
+    return n >= TOKENS_SAMPLE_LEAST && low && !high;
 }
 
 static int32_t parse_nanogpt(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
 {
-    return set_tokens(f, 0, settings->token_dtype == TOKENS_DTYPE_UINT32 ? TOKENS_U32 : TOKENS_U16, err);
+    int is_u16 = settings->token_dtype == TOKENS_DTYPE_UINT16;
+    int32_t rc = tokens_refuse_container(f, err);
+    if (!rc && tokens_is_text(f))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: begins with text, not with tokens: tokenize it (docs/data.md), or say "
+                     "data.format: bytes",
+                     f->path);
+    if (!rc && is_u16 && f->vocab > UINT16_MAX + 1)
+        rc =
+            hd_fail(err, HD_E_INVALID, "%s: a vocabulary of %ld does not fit into uint16: say data.token_dtype: uint32",
+                    f->path, (long)f->vocab);
+    if (!rc)
+        rc = set_tokens(f, 0, is_u16 ? TOKENS_U16 : TOKENS_U32, err);
+    if (!rc && is_u16 && is_wider(f))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: every second token is 0, so these are uint32: say data.token_dtype: uint32", f->path);
+    return rc;
 }
 
 /* llm.c: 256 int32 of header (magic, version, number of tokens), then the tokens. Its GPT-2 files are version
  * 1 with uint16, its Llama 3 files version 7 with uint32. */
-enum { LLMC_MAGIC = 20240520, LLMC_MAGIC_LLAMA3 = 20240801, LLMC_HEADER = 256 * 4 };
+enum { LLMC_HEADER = 256 * 4 };
 
 static int32_t parse_llmc(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
 {
@@ -87,7 +105,10 @@ static int32_t parse_llmc(struct hd_data *f, const struct tokens_settings *setti
                        (unsigned long)f->map_bytes);
     uint64_t magic = read_le(f->map, 4), version = read_le((const uint8_t *)f->map + 4, 4);
     uint64_t count = read_le((const uint8_t *)f->map + 8, 4);
-    if (magic != LLMC_MAGIC && magic != LLMC_MAGIC_LLAMA3)
+    if (magic == TOKENS_LLMC_MAGIC ? version == 7 : version == 1)
+        return hd_fail(err, HD_E_CORRUPT, "%s: magic number %lu does not go with version %lu", f->path,
+                       (unsigned long)magic, (unsigned long)version);
+    if (magic != TOKENS_LLMC_MAGIC && magic != TOKENS_LLMC_MAGIC_LLAMA3)
         return hd_fail(err, HD_E_CORRUPT, "%s: magic number %lu is not llm.c's 20240520 or 20240801", f->path,
                        (unsigned long)magic);
     if (version != 1 && version != 7)
@@ -115,6 +136,13 @@ static const char *npy_value(const char *header, const char *key)
     return p + strspn(p, " ");
 }
 
+/* Of a value of the dict, with the character that ends it; at most 40. */
+static int quoted_length(const char *value, const char *end)
+{
+    size_t n = *value ? 1 + strcspn(value + 1, end) + 1 : 0;
+    return (int)(n < 40 ? n : 40);
+}
+
 static int32_t npy_dict(struct hd_data *f, const char *header, uint32_t *type, uint64_t *count, struct hd_error *err)
 {
     const char *descr = npy_value(header, "'descr'"), *shape = npy_value(header, "'shape'");
@@ -127,13 +155,16 @@ static int32_t npy_dict(struct hd_data *f, const char *header, uint32_t *type, u
             break;
     if (*type == COUNT(token_types))
         return hd_fail(err, HD_E_UNSUPPORTED,
-                       "%s: npy dtype %.8s; token arrays are uint8, uint16, uint32, int16, int32 "
+                       "%s: npy dtype %.*s; token arrays are uint8, uint16, uint32, int16, int32 "
                        "or int64, little-endian",
-                       f->path, descr);
+                       f->path, quoted_length(descr, *descr == '\'' ? "'" : "]"), descr);
     errno = 0;
     *count = shape[0] == '(' && shape[1] >= '0' && shape[1] <= '9' ? strtoull(shape + 1, &end, 10) : 0;
     if (shape[0] != '(' || shape[1] < '0' || shape[1] > '9' || errno || strncmp(end, ",)", 2))
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: npy shape %.24s; a token array has one dimension", f->path, shape);
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "%s: npy shape %.*s; a token array has one dimension: save it flat, as "
+                       "array.reshape(-1)",
+                       f->path, quoted_length(shape, ")"), shape);
     return HD_OK;
 }
 
@@ -143,7 +174,7 @@ static int32_t parse_npy(struct hd_data *f, const struct tokens_settings *settin
     const uint8_t *p = f->map;
     uint64_t count = 0, length;
     uint32_t type = 0, wide;
-    if (f->map_bytes < 12 || memcmp(p, "\x93NUMPY", 6) || p[6] < 1 || p[6] > 3)
+    if (f->map_bytes < 12 || memcmp(p, TOKENS_NPY_MAGIC, 6) || p[6] < 1 || p[6] > 3 || p[7])
         return hd_fail(err, HD_E_CORRUPT, "%s: not an npy file of version 1, 2 or 3", f->path);
     wide = p[6] == 1 ? 2 : 4;
     length = read_le(p + 8, wide);
@@ -168,7 +199,7 @@ static int32_t parse_npy(struct hd_data *f, const struct tokens_settings *settin
  * without gaps and are read as one stream: Megatron marks their ends with tokens if asked to. */
 enum { IDX_HEADER = 9 + 8 + 1 + 8 + 8 };
 
-static int32_t megatron_documents(const char *idx, const uint8_t *p, uint64_t n, uint64_t size, uint64_t tokens,
+static int32_t megatron_sequences(const char *idx, const uint8_t *p, uint64_t n, uint64_t size, uint64_t tokens,
                                   struct hd_error *err)
 {
     const uint8_t *lengths = p, *pointers = p + n * 4;
@@ -198,15 +229,23 @@ static int32_t megatron_index(struct hd_data *f, const char *idx, const uint8_t 
     if (type == COUNT(token_types))
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: dtype code %u is not an integer type", idx, p[17]);
     uint64_t sequences = read_le(p + 18, 8), documents = read_le(p + 26, 8), rest = bytes - IDX_HEADER;
-    if (sequences > rest / 12 || documents > (rest - sequences * 12) / 8)
-        return hd_fail(err, HD_E_CORRUPT, "%s: %lu sequences and %lu documents do not fit into %lu bytes", idx,
+    uint64_t left = sequences <= rest / 12 ? rest - sequences * 12 : 0;
+    /* A multimodal index ends with a mode of each sequence. */
+    if (sequences > rest / 12 || documents > left / 8 || (left != documents * 8 && left != documents * 8 + sequences))
+        return hd_fail(err, HD_E_CORRUPT, "%s: %lu sequences and %lu documents are not what %lu bytes hold", idx,
                        (unsigned long)sequences, (unsigned long)documents, (unsigned long)bytes);
+    for (uint64_t i = 0, before = 0, at; i < documents; i++, before = at) {
+        at = read_le(p + IDX_HEADER + sequences * 12 + i * 8, 8);
+        if (at < before || at > sequences)
+            return hd_fail(err, HD_E_CORRUPT, "%s: document %lu begins at sequence %lu of %lu", idx, (unsigned long)i,
+                           (unsigned long)at, (unsigned long)sequences);
+    }
     int32_t rc = set_tokens(f, 0, type, err);
-    return rc ? rc : megatron_documents(idx, p + IDX_HEADER, sequences, token_types[type].bytes, f->count, err);
+    return rc ? rc : megatron_sequences(idx, p + IDX_HEADER, sequences, token_types[type].bytes, f->count, err);
 }
 
 /* NAME.bin -> NAME.idx, in new memory; NULL: out of memory. */
-static char *idx_path(const char *path)
+char *tokens_idx_path(const char *path)
 {
     size_t n = strlen(path);
     char *idx;
@@ -218,7 +257,7 @@ static int32_t parse_megatron(struct hd_data *f, const struct tokens_settings *s
     (void)settings;
     const uint8_t *p;
     uint64_t bytes;
-    char *idx = idx_path(f->path);
+    char *idx = tokens_idx_path(f->path);
     int32_t rc = idx ? map_file(idx, &p, &bytes, err) : no_memory(err);
     if (!rc) {
         rc = megatron_index(f, idx, p, bytes, err);
@@ -228,27 +267,7 @@ static int32_t parse_megatron(struct hd_data *f, const struct tokens_settings *s
     return rc;
 }
 
-/* ---- choosing and opening */
-
-static bool ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s), m = strlen(tail);
-    return n >= m && !strcmp(s + n - m, tail);
-}
-
-static uint32_t guess_format(const struct hd_data *f)
-{
-    uint64_t magic = f->map_bytes >= LLMC_HEADER ? read_le(f->map, 4) : 0;
-    if (magic == LLMC_MAGIC || magic == LLMC_MAGIC_LLAMA3)
-        return TOKENS_LLMC;
-    if (ends_with(f->path, ".bin")) {
-        char *idx = idx_path(f->path);
-        bool there = idx && !access(idx, F_OK);
-        free(idx);
-        return there ? TOKENS_MEGATRON : TOKENS_NANOGPT;
-    }
-    return ends_with(f->path, ".npy") ? TOKENS_NPY : TOKENS_BYTES;
-}
+/* ---- opening */
 
 int32_t tokens_map(struct hd_data *f, struct hd_error *err)
 {
@@ -264,5 +283,7 @@ int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, 
         [TOKENS_BYTES] = parse_bytes,       [TOKENS_LLMC] = parse_llmc, [TOKENS_NANOGPT] = parse_nanogpt,
         [TOKENS_MEGATRON] = parse_megatron, [TOKENS_NPY] = parse_npy,
     };
-    return parser[settings->format ? (uint32_t)settings->format : guess_format(f)](f, settings, err);
+    uint32_t format = (uint32_t)settings->format;
+    int32_t rc = format ? HD_OK : tokens_guess(f, &format, err);
+    return rc ? rc : parser[format](f, settings, err);
 }

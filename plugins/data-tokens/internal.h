@@ -2,6 +2,8 @@
 #ifndef DATA_TOKENS_INTERNAL_H
 #define DATA_TOKENS_INTERNAL_H
 
+#include <stdbool.h>
+
 #include "heddle/data.h"
 #include "heddle/host.h"
 
@@ -37,12 +39,37 @@ struct hd_data {
     char *path;
     const void *map; /* the whole file */
     uint64_t map_bytes;
+    int64_t vocab;     /* 0: not known */
     const uint8_t *at; /* the first token */
     uint64_t count;
     uint32_t type; /* TOKENS_U8, ... */
     uint32_t reserved;
 };
 
+enum { TOKENS_SAMPLE = 4096, TOKENS_SAMPLE_LEAST = 64 }; /* tokens, or bytes, that say how a file lies */
+enum { TOKENS_LLMC_MAGIC = 20240520, TOKENS_LLMC_MAGIC_LLAMA3 = 20240801 };
+#define TOKENS_NPY_MAGIC "\x93NUMPY"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Unaligned little-endian fields of headers. */
+static inline uint64_t read_le(const uint8_t *p, uint32_t bytes)
+{
+    uint64_t v = 0;
+    memcpy(&v, p, bytes);
+    return v;
+}
+
+/* ---- detect.c */
+/* The format of a mapped file, for `auto`; refuses one that is none. */
+int32_t tokens_guess(const struct hd_data *f, uint32_t *format, struct hd_error *err);
+/* Archives, compressed files, images: refused by name where no header says that tokens follow. */
+int32_t tokens_refuse_container(const struct hd_data *f, struct hd_error *err);
+bool tokens_is_text(const struct hd_data *f);
+
+/* ---- formats.c */
+/* NAME.bin -> NAME.idx, in new memory; NULL: out of memory. */
+char *tokens_idx_path(const char *path);
 /* Maps the file at f->path. Sets map and map_bytes. */
 int32_t tokens_map(struct hd_data *f, struct hd_error *err);
 /* Validates the header of a mapped file and sets at, count and type. */

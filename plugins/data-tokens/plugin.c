@@ -14,7 +14,7 @@ static const struct hd_option options[] = {
      .choices = "auto|bytes|llmc|nanogpt|megatron|npy",
      .flags = HD_OPTION_GLOBAL,
      .offset = offsetof(struct tokens_settings, format),
-     .help = "format of the files"},
+     .help = "format of the files; auto: by their first bytes and names, and bytes for a vocabulary of 256 alone"},
     {.name = "token_dtype",
      .value = "uint16",
      .type = HD_OPT_ENUM,
@@ -52,6 +52,7 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
         free(f);
         return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
     }
+    f->vocab = source->struct_size > offsetof(struct hd_data_source, vocab) ? source->vocab : 0;
     if ((rc = tokens_map(f, err)) || (rc = tokens_parse(f, settings, err))) {
         tokens_close(f);
         return rc;

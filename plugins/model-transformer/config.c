@@ -2,9 +2,10 @@
  * what does not (use_cache, token ids, initializer_range, ...) is left unread. */
 #include "internal.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+
+#include "heddle/file.h"
 
 enum { LONGEST_CONFIG = 16 << 20 };
 
@@ -58,7 +59,13 @@ static const struct demand rope_demands[] = {
     {"attention_factor", "null|1|1.0"},
     {NULL, NULL},
 };
-static const char *const dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout"};
+/* Rates, and what GPT2Config takes for a missing one; the other classes take 0. */
+static const struct {
+    const char *key;
+    double gpt2;
+} dropouts[] = {
+    {"attn_pdrop", 0.1}, {"embd_pdrop", 0.1}, {"resid_pdrop", 0.1}, {"attention_dropout", 0}, {"hidden_dropout", 0},
+};
 
 #define refuse(r, code, format, ...)                                                    \
     do {                                                                                \
@@ -135,13 +142,18 @@ static void check_demands(struct reader *r, const struct demand *demands)
     }
 }
 
-static void warn_of_dropout(const struct reader *r, const struct hd_host *host)
+/* The first rate above 0. */
+static void find_dropout(struct reader *r, struct tf_shape *shape)
 {
     for (size_t i = 0; i < sizeof dropouts / sizeof dropouts[0]; i++) {
-        double rate = json_number_value(json_object_get(r->root, dropouts[i]));
-        if (rate > 0)
-            host->log(HD_LOG_WARN, "model-transformer", "%s: \"%s\" is %g; heddle trains without dropout", r->path,
-                      dropouts[i], rate);
+        const json_t *value = json_object_get(r->root, dropouts[i].key);
+        double rate = value ? json_number_value(value) : shape->family == TF_GPT2 ? dropouts[i].gpt2 : 0;
+        if ((value && !json_is_number(value)) || !(rate >= 0 && rate < 1))
+            refuse(r, HD_E_INVALID, "\"%s\" must be a number from 0 to 1", dropouts[i].key);
+        if (rate > 0 && !shape->dropout_key) {
+            shape->dropout = rate;
+            shape->dropout_key = dropouts[i].key;
+        }
     }
 }
 
@@ -281,12 +293,24 @@ static void read_shape(struct reader *r, struct tf_shape *shape)
 
 /* ---- the file */
 
+int32_t tf_open_file(const char *path, FILE **file, struct hd_error *err)
+{
+    uint64_t bytes;
+    int fd = -1;
+    int32_t rc = hd_open_regular(path, &fd, &bytes, err);
+    if (!rc && !(*file = fdopen(fd, "rb"))) {
+        close(fd);
+        rc = hd_fail(err, HD_E_NOMEM, "%s: no memory", path);
+    }
+    return rc;
+}
+
 static int32_t load(const char *path, json_t **root, struct hd_error *err)
 {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return hd_fail(err, HD_E_NOTFOUND, "%s: %s; model.from must name a folder with a config.json", path,
-                       strerror(errno));
+    FILE *file;
+    int32_t rc = tf_open_file(path, &file, err);
+    if (rc)
+        return rc;
     char *text = malloc(LONGEST_CONFIG + 1);
     size_t length = text ? fread(text, 1, LONGEST_CONFIG + 1, file) : 0;
     int broken = ferror(file);
@@ -310,20 +334,32 @@ static int32_t load(const char *path, json_t **root, struct hd_error *err)
     return HD_OK;
 }
 
-int32_t tf_config_read(const struct hd_host *host, const char *folder, struct tf_shape *shape, char **text,
-                       struct hd_error *err)
+/* A folder that is not there: a relative path of at most two parts may be meant for the Hugging Face hub. */
+static int32_t fail_missing(const char *folder, struct hd_error *err)
+{
+    const char *slash = strchr(folder, '/');
+    struct stat st;
+    if (!stat(folder, &st))
+        return hd_fail(err, HD_E_NOTFOUND, "%s: has no config.json; name a folder with a Hugging Face model", folder);
+    if (strspn(folder, "./~") || strpbrk(folder, "*?[") || (slash && (!slash[1] || strchr(slash + 1, '/'))))
+        return HD_E_NOTFOUND;
+    return hd_fail(err, HD_E_NOTFOUND,
+                   "%s: there is no such folder; a name on the hub? `hf download %s --local-dir DIR`, then from: DIR",
+                   folder, folder);
+}
+
+int32_t tf_config_read(const char *folder, struct tf_shape *shape, char **text, struct hd_error *err)
 {
     char path[4096];
     json_t *root = NULL;
     if (snprintf(path, sizeof path, "%s/config.json", folder) >= (int)sizeof path)
-        return hd_fail(err, HD_E_INVALID, "model.from is too long: %.200s...", folder);
+        return hd_fail(err, HD_E_INVALID, "the path is too long: %.200s...", folder);
     int32_t rc = load(path, &root, err);
     if (rc)
-        return rc;
+        return rc == HD_E_NOTFOUND ? fail_missing(folder, err) : rc;
     struct reader r = {root, path, err, HD_OK};
     read_shape(&r, shape);
-    if (!r.rc)
-        warn_of_dropout(&r, host);
+    find_dropout(&r, shape);
     /* For export. The dtype is the exported file's own. */
     json_object_del(root, "torch_dtype");
     json_object_del(root, "dtype");

@@ -20,7 +20,7 @@ enum tf_family { TF_AUTO = 0, TF_GPT2 = 1, TF_LLAMA = 2, TF_QWEN3 = 3, TF_MIXTRA
 struct tf_settings {
     int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq_len, experts, experts_per_token,
         sliding_window;
-    double rope_theta, norm_eps, aux_loss_coef, z_loss_coef;
+    double rope_theta, norm_eps, aux_loss_coef, z_loss_coef, dropout;
     const char *from, *capacity;
     int32_t family; /* enum tf_family */
     int32_t tied;   /* 0 auto, 1 true, 2 false */
@@ -47,7 +47,9 @@ struct tf_shape {
     double capacity;        /* slots of an expert, as a multiple of its fair share of a sequence; 0: dropless */
     double aux_loss_coef, z_loss_coef;
     int fused_experts; /* the files hold experts.gate_up_proj, not a tensor an expert */
-    int qk_norm;       /* RMSNorm over each head's query and key before they are turned */
+    double dropout;    /* the rate that config.json asks for at dropout_key; 0 and NULL: none */
+    const char *dropout_key;
+    int qk_norm; /* RMSNorm over each head's query and key before they are turned */
 };
 
 struct hd_model {
@@ -55,6 +57,7 @@ struct hd_model {
     struct tf_shape shape;
     double *frequencies;  /* head_dim / 2; NULL for gpt2 */
     char *from;           /* NULL: initialise */
+    char *untrainable;    /* why training it is refused; NULL: nothing */
     char *config_text;    /* from's config.json, or made on demand by export.c */
     int unprefixed;       /* from's tensors lack "transformer." or "model.", as in the first published GPT-2 */
     int64_t longest_seen; /* the longest sequence that a program was built for */
@@ -65,15 +68,18 @@ const char *tf_family_name(enum tf_family family);
 
 /* ---- config.c */
 /* Fills `shape` from FOLDER/config.json and returns its text (the caller's, by free()) in *text. */
-int32_t tf_config_read(const struct hd_host *host, const char *folder, struct tf_shape *shape, char **text,
-                       struct hd_error *err);
+int32_t tf_config_read(const char *folder, struct tf_shape *shape, char **text, struct hd_error *err);
+
+/* Opens a regular file for reading. */
+int32_t tf_open_file(const char *path, FILE **file, struct hd_error *err);
 
 /* ---- export.c */
 /* A config.json that transformers loads; the caller's, by free(). NULL: no memory. */
 char *tf_config_write(const struct hd_model *model);
 
 /* ---- weights.c */
-/* Sets *found: does a safetensors file of `folder` hold a tensor of this name? */
+/* Sets *found: does a safetensors file of `folder` hold a tensor of this name? A folder without weights, which planning
+ * does not need, holds none. */
 int32_t tf_weights_have(const char *folder, const char *tensor, int *found, struct hd_error *err);
 
 /* ---- rope.c: head_dim / 2 inverse frequencies */

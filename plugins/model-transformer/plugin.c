@@ -99,10 +99,21 @@ static const struct hd_option options[] = {
      .flags = HD_OPTION_GLOBAL,
      .help = "added to the variance in norms; 0: 1e-5",
      .offset = FIELD(norm_eps)},
+    {.name = "dropout",
+     .value = "-1",
+     .type = HD_OPT_FLOAT,
+     .min = -1,
+     .max = 1,
+     .flags = HD_OPTION_GLOBAL,
+     .help = "0 trains a model without the dropout that its config.json asks for; other rates are not offered; -1: as "
+             "`from` says",
+     .offset = FIELD(dropout)},
     {.name = "from",
      .type = HD_OPT_STRING,
      .flags = HD_OPTION_GLOBAL | HD_OPTION_PATH,
-     .help = "a Hugging Face folder: config.json (gpt2, llama, mistral, qwen2, qwen3, mixtral) and safetensors weights",
+     .help = "a Hugging Face folder: config.json (gpt2, llama, mistral, qwen2, qwen3, mixtral) and, but to plan, "
+             "safetensors "
+             "weights",
      .offset = FIELD(from)},
 };
 
@@ -189,6 +200,9 @@ static int32_t set_training(const struct tf_settings *set, struct tf_shape *shap
         shape->aux_loss_coef = set->aux_loss_coef;
     shape->z_loss_coef = set->z_loss_coef;
     shape->capacity = 0;
+    if (set->dropout > 0 || (set->dropout < 0 && set->dropout > -1))
+        return hd_fail(err, HD_E_INVALID, "model.dropout is %g, but heddle has no dropout: only 0 is offered",
+                       set->dropout);
     if (set->capacity && strcmp(set->capacity, "dropless")) {
         shape->capacity = strtod(set->capacity, &end);
         if (*end || end == set->capacity || !(shape->capacity > 0) || shape->capacity > 1e6)
@@ -258,30 +272,44 @@ static void model_close(struct hd_model *model)
         return;
     const struct hd_host *host = model->host;
     free(model->config_text);
+    free(model->untrainable);
     free(model->from);
     host->free(model->frequencies);
     host->free(model);
 }
 
-static int32_t open_folder(struct hd_model *model, const struct tf_settings *set, struct hd_error *err)
+static int32_t read_folder(struct hd_model *model, const char *from, struct hd_error *err)
 {
     struct tf_shape *shape = &model->shape;
-    int found = 1;
-    int32_t rc = tf_config_read(model->host, set->from, shape, &model->config_text, err);
+    int found = 0;
+    int32_t rc = tf_config_read(from, shape, &model->config_text, err);
     if (!rc)
         rc = complete(shape, err);
     if (!rc)
-        rc = check_against_config(set, shape, err);
-    if (!rc)
-        rc = tf_weights_have(set->from, shape->family == TF_GPT2 ? "wte.weight" : "embed_tokens.weight", &found, err);
-    model->unprefixed = !rc && found;
-    if (!rc && shape->experts) {
-        rc = tf_weights_have(set->from, "model.layers.0.mlp.experts.gate_up_proj", &found, err);
-        shape->fused_experts = !rc && found;
-    }
-    if (!rc && !(model->from = strdup(set->from)))
-        rc = hd_fail(err, HD_E_NOMEM, "no memory for a model");
+        rc = tf_weights_have(from, shape->family == TF_GPT2 ? "wte.weight" : "embed_tokens.weight", &found, err);
+    model->unprefixed = found;
+    if (!rc && shape->experts)
+        rc = tf_weights_have(from, "model.layers.0.mlp.experts.gate_up_proj", &shape->fused_experts, err);
     return rc;
+}
+
+static int32_t open_folder(struct hd_model *model, const struct tf_settings *set, struct hd_error *err)
+{
+    const struct tf_shape *shape = &model->shape;
+    struct hd_error why = HD_ERROR_INIT;
+    int32_t rc = read_folder(model, set->from, &why);
+    if (rc)
+        return hd_fail(err, rc, "model.from: %.1000s", why.message);
+    if ((rc = check_against_config(set, shape, err)))
+        return rc;
+    if (shape->dropout > 0 && set->dropout < 0 &&
+        asprintf(&model->untrainable,
+                 "model.from: %s/config.json: \"%s\" is %g, but heddle has no dropout: say model.dropout: 0 to "
+                 "train without",
+                 set->from, shape->dropout_key, shape->dropout) < 0)
+        model->untrainable = NULL;
+    model->from = strdup(set->from);
+    return model->from ? HD_OK : hd_fail(err, HD_E_NOMEM, "no memory for a model");
 }
 
 static int32_t make_frequencies(struct hd_model *model, struct hd_error *err)
@@ -341,6 +369,7 @@ static int32_t model_info(struct hd_model *model, struct hd_model_info *info, st
         .weights = model->from,
         .experts = s->experts,
         .experts_per_token = s->experts_per_token,
+        .untrainable = model->untrainable,
     };
     memcpy(info, &all, info->struct_size < sizeof all ? info->struct_size : sizeof all);
     return HD_OK;
@@ -354,9 +383,12 @@ static int32_t model_build(struct hd_model *model, struct hd_program *program, s
     struct tf_emit e;
     if (shape->max_seq_len && length > shape->max_seq_len)
         return hd_fail(err, HD_E_INVALID,
-                       "data.seq_len: %lld is longer than what the model has positions for, model.max_seq_len (%lld): "
-                       "say data.seq_len=%lld, or less",
-                       (long long)length, (long long)shape->max_seq_len, (long long)shape->max_seq_len);
+                       "data.seq_len is %lld, but this model has %lld positions (%s): use at most %lld",
+                       (long long)length, (long long)shape->max_seq_len,
+                       !model->from               ? "model.max_seq_len"
+                       : shape->family == TF_GPT2 ? "n_positions in the config.json of model.from"
+                                                  : "max_position_embeddings in the config.json of model.from",
+                       (long long)shape->max_seq_len);
     if (length > model->longest_seen)
         model->longest_seen = length;
     tf_emit_begin(&e, model, program);

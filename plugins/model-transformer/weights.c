@@ -2,7 +2,6 @@
  * files, else the header of model.safetensors. Only names are read here; the core reads the numbers. */
 #include "internal.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 enum { LONGEST_HEADER = 100 << 20 }; /* the format's own limit */
@@ -47,17 +46,18 @@ int32_t tf_weights_have(const char *folder, const char *tensor, int *found, stru
 {
     char path[4096];
     json_t *root = NULL;
+    FILE *file;
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
-    FILE *file = fopen(path, "rb");
-    int sharded = file != NULL;
-    if (!file) {
+    int32_t rc = tf_open_file(path, &file, err);
+    int sharded = rc != HD_E_NOTFOUND;
+    if (!sharded) {
         snprintf(path, sizeof path, "%s/model.safetensors", folder);
-        file = fopen(path, "rb");
+        rc = tf_open_file(path, &file, err);
     }
-    if (!file)
-        return hd_fail(err, HD_E_NOTFOUND, "%s: %s; model.from must name a folder with safetensors weights", path,
-                       strerror(errno));
-    int32_t rc = sharded ? read_index(file, path, &root, err) : read_header(file, path, &root, err);
+    *found = 0;
+    if (rc)
+        return rc == HD_E_NOTFOUND ? HD_OK : rc;
+    rc = sharded ? read_index(file, path, &root, err) : read_header(file, path, &root, err);
     fclose(file);
     if (rc)
         return rc;

@@ -1,7 +1,12 @@
 /* Streams and events of the device. */
 #include "runtime/exec/device.h"
 
-int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err)
+#include <unistd.h>
+
+#include "runtime/cpu/parallel_for.h"
+
+/* Derives `streams` and `discrete` from the capabilities. */
+static int32_t check_caps(struct hd__device *d, struct hd_error *err)
 {
     d->streams = (d->ops->caps & HD_DEVICE_STREAMS) != 0;
     d->discrete = !(d->ops->caps & HD_DEVICE_HOST_MEMORY);
@@ -11,6 +16,49 @@ int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err)
             "device-%s has neither HD_DEVICE_HOST_MEMORY nor HD_DEVICE_STREAMS: it needs one of them for copies",
             d->name);
     return HD_OK;
+}
+
+int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c, int32_t local_rank,
+                             int32_t local_ranks, struct hd_error *err)
+{
+    int32_t cores = hd__cpu_count(), pinned = cores < sysconf(_SC_NPROCESSORS_ONLN);
+    struct hd_device_place place = {.struct_size = sizeof place,
+                                    .local_rank = local_rank,
+                                    .local_ranks = local_ranks,
+                                    .threads = HD__MAX(1, pinned ? cores : cores / local_ranks)};
+    int32_t rc = hd__plugin_probe(c->plugins, c->device_choice.component, err);
+    if (rc)
+        return rc;
+    d->ops = &c->device_choice.component->ops.device;
+    d->name = c->device_choice.section->use;
+    rc = d->ops->open(hd__exec_host_table(), c->device_choice.settings, &place, &d->handle, err);
+    return rc ? rc : check_caps(d, err);
+}
+
+static int32_t probe_all(const struct hd__compiled *c, const struct hd__chosen *chosen, uint32_t n,
+                         struct hd_error *err)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (hd__plugin_probe(c->plugins, chosen[i].component, err))
+            return hd__job_locate_error(c->job, hd__arena_format(&c->job->arena, "%s.use", chosen[i].section->path),
+                                        err);
+    return HD_OK;
+}
+
+int32_t hd__exec_check_plugins(const struct hd__compiled *c, int32_t open_for, struct hd_error *err)
+{
+    const struct hd__selection *s = c->selection;
+    struct hd__device device = {0};
+    int32_t rc = probe_all(c, &c->device_choice, 1, err);
+    if (!rc && open_for && (rc = hd__exec_device_open(&device, c, open_for - 1, open_for, err)))
+        hd__job_locate_error(c->job, "device", err);
+    if (device.handle)
+        device.ops->close(device.handle);
+    if (!rc && c->checkpoint_choice.component)
+        rc = probe_all(c, &c->checkpoint_choice, 1, err);
+    rc = rc ? rc : probe_all(c, s->comms.at, s->comms.count, err);
+    rc = rc ? rc : probe_all(c, s->hooks.at, s->hooks.count, err);
+    return rc ? rc : probe_all(c, s->sinks.at, s->sinks.count, err);
 }
 
 int32_t hd__exec_device_order_streams(const struct hd__device *d, uint32_t earlier, uint32_t later,

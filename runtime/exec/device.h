@@ -7,6 +7,7 @@
 
 #include "core/base/base.h"
 #include "heddle/device.h"
+#include "runtime/exec/select.h"
 
 struct hd__device {
     const struct hd_device_ops *ops;
@@ -16,8 +17,13 @@ struct hd__device {
     int32_t discrete; /* the host cannot access its memory */
 };
 
-/* Derives `streams` and `discrete` from the capabilities; HD_E_UNSUPPORTED for an impossible combination. */
-int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err);
+/* Opens the job's device for a rank of this machine. The caller closes d->handle where it is set, on failure too. */
+int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c, int32_t local_rank,
+                             int32_t local_ranks, struct hd_error *err);
+/* Can this machine run the job? Probes its device, storage, transports, hooks and sinks; the message has
+ * the place of the plugin in the job. `open_for`: of so many ranks here, the last one's device is opened and closed; 0:
+ * none, since a process that opened a device cannot fork ranks. */
+int32_t hd__exec_check_plugins(const struct hd__compiled *c, int32_t open_for, struct hd_error *err);
 
 /* ---- devices with streams */
 

@@ -89,19 +89,7 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
 static int32_t open_device(struct hd__exec *e, struct hd_error *err)
 {
     const struct hd__compiled *c = e->config.compiled;
-    int32_t cores = hd__cpu_count(), pinned = cores < sysconf(_SC_NPROCESSORS_ONLN);
-    struct hd_device_place place = {.struct_size = sizeof place,
-                                    .local_rank = e->config.local_rank,
-                                    .local_ranks = e->config.local_ranks,
-                                    .threads = HD__MAX(1, pinned ? cores : cores / e->config.local_ranks)};
-    int32_t rc = hd__plugin_probe(c->plugins, c->device_choice.component, err);
-    if (rc)
-        return rc;
-    e->device.ops = &c->device_choice.component->ops.device;
-    e->device.name = c->device_choice.section->use;
-    rc = e->device.ops->open(hd__exec_host_table(), c->device_choice.settings, &place, &e->device.handle, err);
-    if (!rc)
-        rc = hd__exec_device_check(&e->device, err);
+    int32_t rc = hd__exec_device_open(&e->device, c, e->config.local_rank, e->config.local_ranks, err);
     if (rc)
         return rc;
     e->comm = hd__exec_comm_engine_create(&e->transports, c->job->device_staging, c->job->comm_timeout);

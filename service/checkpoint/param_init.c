@@ -44,7 +44,7 @@ static void store_values(void *data, uint32_t dtype, int64_t at, const float *va
 /* ---- from the seed */
 
 struct init_context {
-    struct hd_program *p;
+    const struct hd_program *p;
     void *data;
     uint32_t dtype;
     uint64_t seed;
@@ -190,6 +190,20 @@ int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord
     int32_t rc = hd__ckpt_st_open(folder, &f.files, err);
     if (!rc)
         rc = init_all_tensors(coord, arena, &f, init_run_from_file);
+    hd__ckpt_st_close(f.files);
+    return rc;
+}
+
+int32_t hd__ckpt_check_safetensors(const struct hd_program *p, const char *folder, struct hd_error *err)
+{
+    struct init_context f = {.p = p, .err = err};
+    struct file_slice where;
+    int32_t rc = hd__ckpt_st_open(folder, &f.files, err);
+    for (uint32_t i = 0; i < p->params.count && !rc; i++) {
+        int64_t end = hd__global_numel(p, hd__tensor_const(p, p->params.at[i].tensor));
+        for (int64_t at = 0; at < end && !rc; at = where.end)
+            rc = locate_in_file(&f, i, at, &where);
+    }
     hd__ckpt_st_close(f.files);
     return rc;
 }

@@ -143,7 +143,7 @@ static int32_t open_file(const struct hd__data *d, const char *path, struct data
 {
     const struct hd__data_config *c = &d->config;
     const struct hd_data_source source = {
-        .struct_size = sizeof source, .path = path, .hints = c->shuffle ? 0 : HD_DATA_IN_ORDER};
+        .struct_size = sizeof source, .path = path, .hints = c->shuffle ? 0 : HD_DATA_IN_ORDER, .vocab = c->vocab};
     int32_t rc = c->ops->open(c->host, c->settings, &source, &f->data, err);
     if (rc)
         return rc;

@@ -114,6 +114,7 @@ static void print_report(const json_t *report, const char *path)
     hd__report_summary(report, &text);
     if (*path)
         hd__text_add(&text, "  report: %s (`heddle debug` shows the operations side by side)\n", path);
+    hd__printable(text.at);
     for (size_t at = 0; at < text.length;) {
         ssize_t n = write(STDERR_FILENO, text.at + at, text.length - at);
         if (n <= 0)

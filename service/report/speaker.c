@@ -1,5 +1,6 @@
 #include "service/report/speaker.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "core/base/base.h"
@@ -138,10 +139,12 @@ static struct {
 
 void hd__speaker_print(const char *text)
 {
+    char *copy = hd__printable(hd__strdup(text));
     if (!deferred.on)
-        fprintf(stderr, "%s\n", text);
+        fprintf(stderr, "%s\n", copy);
     else if (!*deferred.text)
-        snprintf(deferred.text, sizeof deferred.text, "%s", text);
+        snprintf(deferred.text, sizeof deferred.text, "%s", copy);
+    free(copy);
 }
 
 void hd__speaker_defer(void)

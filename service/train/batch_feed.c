@@ -56,6 +56,20 @@ static void locate_rows(struct hd__train_feed *f, int32_t rank)
     f->global_rows = p->dims.at[ids->dim[0]].extent;
 }
 
+/* The key that names the files. */
+static const char *files_key(const struct hd__job *job, int held_out)
+{
+    return held_out && job->val.count ? "data.val" : "data.train";
+}
+
+/* Places the error in the job file; failures of the disk stay what they are. */
+static int32_t fail_data(struct hd__job *job, const char *key, struct hd_error *err)
+{
+    int32_t code = err->code == HD_E_IO || err->code == HD_E_NOMEM ? err->code : HD_E_INVALID;
+    hd__job_fail(job, key, err, "%s: %s", key, err->message);
+    return err->code = code;
+}
+
 int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
                             struct hd__train_feed **feed, struct hd_error *err)
 {
@@ -93,7 +107,7 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     free(sources);
     if (rc) {
         free(f);
-        return rc;
+        return fail_data(compiled->job, config.held_out ? "data.val_fraction" : files_key(job, held_out), err);
     }
     locate_rows(f, rank);
     f->capacity = p->accumulation;
@@ -108,9 +122,19 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     return HD_OK;
 }
 
-int32_t hd__train_feed_check_tokens(const struct hd__train_feed *f, struct hd_error *err)
+int32_t hd__train_feed_check(const struct hd__compiled *compiled, int held_out, int tokens, struct hd_error *err)
 {
-    return hd__data_scan(f->data, (uint64_t)f->compiled->job->check_tokens, err);
+    struct hd__train_feed *f = NULL;
+    struct hd__job *job = compiled->job;
+    int32_t rc = HD_OK;
+    if (held_out && !job->val.count && job->val_fraction > 0) /* where the files are to blame, they are named */
+        rc = hd__train_feed_check(compiled, 0, 0, err);
+    if (!rc)
+        rc = hd__train_feed_open(compiled, 0, held_out, &f, err);
+    if (!rc && tokens && (rc = hd__data_scan(f->data, (uint64_t)job->check_tokens, err)))
+        rc = fail_data(job, files_key(job, held_out), err);
+    hd__train_feed_close(f);
+    return rc;
 }
 
 void hd__train_feed_close(struct hd__train_feed *f)

@@ -8,11 +8,12 @@
 struct hd__train_feed;
 
 /* held_out: the part to evaluate on. `rank` decides which rows (dp, ep) and positions (cp) are read. HD_E_NOTFOUND with
- * held_out when the job has no such part. */
+ * held_out when the job has no such part. The message has the place of the data in the job file. */
 int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
                             struct hd__train_feed **feed, struct hd_error *err);
-/* Checks the first data.check_tokens ids: HD_E_INVALID names one that is outside the vocabulary. */
-int32_t hd__train_feed_check_tokens(const struct hd__train_feed *feed, struct hd_error *err);
+/* Opens the data once, to refuse what is missing, too short or, where `tokens` is set, has an id outside the vocabulary
+ * among the first data.check_tokens. */
+int32_t hd__train_feed_check(const struct hd__compiled *compiled, int held_out, int tokens, struct hd_error *err);
 void hd__train_feed_close(struct hd__train_feed *feed); /* NULL is fine */
 /* The next micro-batch begins with sequence `sequence` of the endless stream, whose micro-batches follow from there
  * on. A step takes data.batch sequences. */

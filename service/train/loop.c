@@ -369,8 +369,7 @@ static void print_profile(const struct loop *l)
         return;
     hd__exec_profile_print(hd__exec_get_profile(l->s.exec), l->profiled_steps, l->profiled_s,
                            hd__exec_peak_flops(l->s.exec), &text);
-    fputs(text.at, stdout);
-    hd__text_free(&text);
+    hd__text_print(&text, stdout);
 }
 
 static int32_t evaluate(struct loop *l, struct hd_error *err)

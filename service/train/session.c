@@ -144,6 +144,10 @@ int32_t hd__train_session_init_params(struct hd__train_session *s, struct hd_err
     int32_t rc = s->compiled->info.weights
                      ? hd__ckpt_init_from_safetensors(p, coord, arena, s->compiled->info.weights, err)
                      : hd__ckpt_init_params(p, coord, arena, (uint64_t)s->compiled->job->seed, err);
+    if (rc && s->compiled->info.weights) {
+        hd__job_fail(s->compiled->job, "model.from", err, "model.from: %s", err->message);
+        err->code = rc;
+    }
     if (!rc)
         rc = hd__exec_copy_tensors(s->exec, HD__H2D, NULL, 0, err);
     hd__exec_drop_mirror(s->exec);

@@ -13,7 +13,7 @@ heddle = os.path.abspath(sys.argv[1])
 bases = {"docs/architecture.md": ["core/program", "core/passes", "core/verify", "analysis/sim", "runtime/exec"], "docs/transports.md": ["runtime/comm/algorithms"]}
 made = re.compile(r"^(build|runs|corpus|VENV|LIBDIR|FOLDER|NAME|/|~|site-packages|nvidia/|refs/)")
 kinds = {"optimizer": "optim", "model": "model", "device": "device", "comm": "comm", "checkpoint": "ckpt", "data": "data"}
-endings = {"c", "h", "cc", "cu", "yaml", "safetensors", "jsonl", "json", "weight"}  # of files and tensors that begin like a section
+endings = {"c", "h", "cc", "cu", "yaml", "safetensors", "jsonl", "json", "weight", "md"}  # of files and tensors that begin like a section
 faults = []
 
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "heddle/host.h"
+#include "tests/plugins/absent.h"
 #include "tests/plugins/inner.h"
 
 struct settings {
@@ -151,7 +152,11 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
                            struct hd_device **device, struct hd_error *err)
 {
     struct hd_device *d = calloc(1, sizeof *d);
-    int32_t rc;
+    int32_t rc = absent("last-device", err);
+    if (rc && place->local_rank == place->local_ranks - 1) {
+        free(d);
+        return rc;
+    }
     d->host = host;
     d->settings = settings;
     for (uint32_t s = 0; s < HD_STREAM_COUNT; s++)
@@ -372,6 +377,12 @@ static struct hd_option options[32] = {
      .help = "1: nor is what comes after that, and its end"},
 };
 
+static int32_t probe(const struct hd_host *host, struct hd_error *err)
+{
+    (void)host;
+    return absent("device-async", err);
+}
+
 static struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_DEVICE,
@@ -382,6 +393,7 @@ static struct hd_component component = {
     .option_size = sizeof options[0],
     .settings_size = sizeof(struct settings),
     .ops = &ops,
+    .probe = probe,
 };
 
 HD_PLUGIN_DESCRIPTOR(plugin, "device-async", "0.1.0", "Apache-2.0", component);

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "absent.h"
 #include "heddle/hook.h"
 
 enum { MAX_HELD = 64 };
@@ -92,6 +93,12 @@ static const struct hd_hook_ops ops = {
     .progress = count_progress,
 };
 
+static int32_t probe(const struct hd_host *host, struct hd_error *err)
+{
+    (void)host;
+    return absent("hook-count", err);
+}
+
 static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_HOOK,
@@ -102,6 +109,7 @@ static const struct hd_component component = {
     .option_size = sizeof options[0],
     .settings_size = sizeof(struct settings),
     .ops = &ops,
+    .probe = probe,
 };
 
 HD_PLUGIN_ONE("hook-count", "0.1.0", "Apache-2.0", component)

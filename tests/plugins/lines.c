@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "absent.h"
 #include "heddle/host.h"
 #include "heddle/metrics.h"
 
@@ -72,6 +73,12 @@ static const struct hd_metrics_ops ops = {
     .close = close_lines,
 };
 
+static int32_t probe(const struct hd_host *host, struct hd_error *err)
+{
+    (void)host;
+    return absent("metrics-lines", err);
+}
+
 static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_METRICS,
@@ -82,6 +89,7 @@ static const struct hd_component component = {
     .option_size = sizeof options[0],
     .settings_size = sizeof(struct settings),
     .ops = &ops,
+    .probe = probe,
 };
 
 HD_PLUGIN_ONE("metrics-lines", "0.1.0", "Apache-2.0", component)

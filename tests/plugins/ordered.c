@@ -9,6 +9,7 @@
 
 #include "heddle/comm.h"
 #include "heddle/host.h"
+#include "tests/plugins/absent.h"
 #include "tests/plugins/async.h"
 #include "tests/plugins/inner.h"
 
@@ -264,6 +265,12 @@ static struct hd_option options[32] = {
      .offset = offsetof(struct settings, apart)},
 };
 
+static int32_t probe(const struct hd_host *host, struct hd_error *err)
+{
+    (void)host;
+    return absent("comm-ordered", err);
+}
+
 static struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_COMM,
@@ -274,6 +281,7 @@ static struct hd_component component = {
     .option_size = sizeof options[0],
     .settings_size = sizeof(struct settings),
     .ops = &ops,
+    .probe = probe,
 };
 
 HD_PLUGIN_DESCRIPTOR(plugin, "comm-ordered", "0.1.0", "Apache-2.0", component);

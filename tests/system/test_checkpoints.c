@@ -394,6 +394,40 @@ START_TEST(sample)
 }
 END_TEST
 
+/* Without a checkpoint there is nothing to answer for, unless something else was asked for. */
+START_TEST(no_checkpoint)
+{
+#define LOSS "eval llama.yaml data.val_fraction=0.1 "
+    struct command *c;
+    run_says(LOSS, 2, "llama.yaml:1:1: the job has no checkpoint section: train first");
+    run_says(LOSS "checkpoint.dir=void", 2, "command line: no checkpoint in void: train first");
+    run_says("sample llama.yaml checkpoint.dir=void", 2, "--random-weights goes without");
+    run_says(LOSS "checkpoint.dir=void --weights ema", 2, "no checkpoint in void");
+    ck_assert_int_eq(access("void", F_OK), -1);
+    c = command_run(LOSS "--random-weights");
+    expect_code(c, 0);
+    ck_assert_msg(!strncmp(c->err, "randomly initialised weights (job.seed 1337)\n", 45), "it said: %s", c->err);
+    ck_assert_msg(fabs(number_in(command_run(LOSS "--random-weights --json")->out, "val_loss") - log(256)) < 0.1,
+                  "not the loss of a guess: %s", c->out);
+    c = command_run("sample llama.yaml checkpoint.dir=void --random-weights --tokens 3");
+    expect_code(c, 0);
+    ck_assert_msg(!strncmp(c->err, "randomly initialised weights", 28), "it said: %s", c->err);
+    run_says(LOSS "--random-weights --checkpoint x", 2, "--random-weights does not go with --checkpoint");
+    run_says(LOSS "--random-weights --weights ema", 2, "--random-weights does not go with --weights");
+#define FROM "model={\"use\":\"transformer\",\"from\":\"" GOLDEN_DIR "/llama\"} data.seq_len=8 "
+    run_says("sample llama.yaml " FROM "--random-weights", 2, "--random-weights does not go with model.from");
+    run_says("sample llama.yaml " FROM "--tokens 3", 0, "the weights of model.from, " GOLDEN_DIR "/llama: the job has");
+    run_says("sample llama.yaml " FROM "--tokens 3 checkpoint.dir=void", 0, "/llama: no checkpoint in void");
+    run_says("sample llama.yaml " FROM "--weights ema checkpoint.dir=void", 2, "--weights needs one");
+    run_says("sample llama.yaml " FROM "--prompt 1,2", 2, "token ids from 0 to 31 with blanks between them");
+    ck_assert_int_eq(system("head -c 20000 corpus.txt | tr -c \"\\001\\002\" \"\\001\" > low.bin"), 0);
+    train(&whole, "base", "llama.yaml data.format=bytes data.train=low.bin " FROM "checkpoint.dir=base job.steps=2");
+    c = command_run("sample llama.yaml " FROM "checkpoint.dir=base --tokens 3");
+    expect_code(c, 0);
+    ck_assert_msg(!strstr(c->err, "model.from"), "it said: %s", c->err);
+}
+END_TEST
+
 /* What each rank has of its own fits the job that saved it. */
 START_TEST(errors_of_another_job)
 {
@@ -529,6 +563,7 @@ int main(void)
                                         {"evaluate and export", evaluate_and_export, 1},
                                         {"look at them", look_at_them, 1},
                                         {"sample", sample, 1},
+                                        {"no checkpoint", no_checkpoint, 1},
                                         {"errors of another job", errors_of_another_job, 1},
                                         {"what is trained has changed", what_is_trained_has_changed, 1},
                                         {"what was set is not", what_was_set_is_not, 1},

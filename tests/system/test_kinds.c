@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/system/system.h"
 
@@ -177,6 +178,42 @@ START_TEST(metrics_tensorboard)
 }
 END_TEST
 
+/* ---- what is not here */
+
+/* "ready" is a promise: --dry-run refuses what train refuses, in its words. */
+START_TEST(absent)
+{
+#define JOB "train llama.yaml mesh.dp=2 plugins.path=[\"" ASYNC "\",\"" PIPES "\"] "
+    static const struct {
+        const char *name, *words, *message;
+    } rows[] = {
+        {"device-async", "device.use=async comm.use=ordered",
+         "command line: plugin device-async cannot be used on this machine: there is no device-async"},
+        {"last-device", "device.use=async comm.use=ordered", "there is no last-device"},
+        {"comm-ordered", "device.use=async comm.use=ordered",
+         "command line: plugin comm-ordered cannot be used on this machine: there is no comm-ordered"},
+        {"hook-count", "comm.hooks=[{\"use\":\"count\"}]", "command line: plugin hook-count cannot be used on this"},
+        {"metrics-lines", "metrics.sinks=[{\"use\":\"lines\",\"path\":\"l\"}]",
+         "command line: plugin metrics-lines cannot be used on this"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        char environment[64];
+        snprintf(environment, sizeof environment, "HEDDLE_TEST_ABSENT=%s", rows[i].name);
+        struct command *train = command_run_env(environment, JOB "%s", rows[i].words),
+                       *dry = command_run_env(environment, JOB "%s --dry-run", rows[i].words);
+        expect_code(train, 2);
+        expect_code(dry, 2);
+        expect_says(train, rows[i].message);
+        expect_says(dry, rows[i].message);
+        ck_assert_str_eq(dry->out, "");
+        dry = command_run(JOB "%s --dry-run", rows[i].words);
+        expect_code(dry, 0);
+        ck_assert_msg(!strncmp(dry->out, "ready: 2 ranks", 14), "it said: %s%s", dry->out, dry->err);
+    }
+    ck_assert_int_eq(access("l", F_OK), -1);
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {{"data source", data_source, 1},
@@ -185,6 +222,7 @@ int main(void)
                                         {"metrics sink", metrics_sink, 1},
                                         {"metrics sink fails", metrics_sink_fails, 1},
                                         {"metrics tensorboard", metrics_tensorboard, 1},
+                                        {"absent", absent, 1},
                                         {NULL, NULL, 0}};
     return system_run("system-kinds", tests);
 }

@@ -119,7 +119,7 @@ START_TEST(meshes)
          "ring.yaml:5:36: data.seq_len: 36 is not a multiple of 2 x mesh.cp = 8, as ring attention "
          "needs; nearest that work: 32, 40",
          NULL},
-        {"check llama.yaml model.max_seq_len=8", "llama.yaml:", "data.seq_len: 32 is longer than what the model has"},
+        {"check llama.yaml model.max_seq_len=8", "llama.yaml:", "data.seq_len is 32, but this model has 8 positions"},
         {"check llama.yaml mesh.dp=2 strategies.zero.stage=ful_shard", "did you mean FULL_SHARD?", NULL},
         {"train llama.yaml strategies=[{\"use\":\"3d\"}]", "none of these updates the parameters", "{use: zero}"},
         {"train llama.yaml mesh.tp=3 " WITH_3D, "mesh.tp = 3 must divide the kv heads (2)", NULL},
@@ -204,16 +204,130 @@ START_TEST(data_files)
         {"train llama.yaml data.train=odd.bin", "odd.bin: ", NULL},
         {"train llama.yaml data.train=corpus.txt data.format=llmc", "corpus.txt: ", "llm.c"},
         {"train llama.yaml data.train=corpus.txt data.format=npy", "corpus.txt: not an npy file", NULL},
-        {"train llama.yaml model.from=nowhere", "nowhere/config.json: No such file or directory", "model.from"},
+        {"train llama.yaml data.train=~/corpus.txt", "data.train: ~/corpus.txt: No such file or directory",
+         "~ and * are not expanded"},
+        {"train llama.yaml data.train=corpu*.txt", "No such file or directory", "~ and * are not expanded"},
+        {"train llama.yaml data.train=pipe", "command line: data.train: pipe: not a regular file but a FIFO", NULL},
+        {"train llama.yaml model.vocab=4096", "llama.yaml:5:21: data.train: corpus.txt: text, or other bytes",
+         "data.format: bytes"},
+        {"train llama.yaml data.train=packed.txt data.format=bytes", "command line: data.train: packed.txt: is gzip",
+         "unpack it first"},
+        {"train llama.yaml data.train=wide.bin", "wide.bin: every second token is 0", "data.token_dtype: uint32"},
+        {"train llama.yaml data.train=wide.bin model.vocab=65537", "a vocabulary of 65537 does not fit into uint16",
+         "data.token_dtype: uint32"},
+        {"train llama.yaml model.from=org/nowhere", "command line: model.from: org/nowhere: there is no such folder",
+         "hf download org/nowhere"},
+        {"check folder.yaml model.layers=3", "command line: model.layers is 3, but hf/config.json says 2", NULL},
+        {"check folder.yaml data.seq_len=65",
+         "command line: data.seq_len is 65, but this model has 64 positions (max_position_embeddings in the "
+         "config.json "
+         "of model.from): use at most 64",
+         NULL},
+        {"check llama.yaml model.max_seq_len=16", "data.seq_len is 32, but this model has 16 positions",
+         "model.max_seq_len"},
+        {"check folder.yaml model.from=odd", "command line: model.from: odd/config.json: \"hidden_act\" is", NULL},
+        {"eval llama.yaml data.train=missing.txt data.val_fraction=0.1",
+         "command line: data.train: missing.txt: No such file or directory", NULL},
+        {"eval llama.yaml data.val=missing.txt", "command line: data.val: missing.txt: No such file", NULL},
         {"eval llama.yaml", "set data.val or data.val_fraction", NULL},
         {NULL, NULL, NULL}};
     write_file("gone.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
                             "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
                             "data: {train: missing.txt, seq_len: 8, batch: 1}\n");
+    write_file("folder.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
+                              "model: {use: transformer, from: hf}\n"
+                              "data: {train: corpus.txt, seq_len: 8, batch: 1}\n");
+    ck_assert_int_eq(system("mkdir hf odd && cp " GOLDEN_DIR "/llama/config.json hf && "
+                            "sed s/silu/gelu/ hf/config.json > odd/config.json && mkfifo pipe && "
+                            "gzip -c corpus.txt > packed.txt && "
+                            "head -c 4000 corpus.txt | sed 's/./&\\x00\\x00\\x00/g' | tr -d '\\n' > wide.bin"),
+                     0);
     write_file("nothing.txt", "");
     write_file("short.txt", "thirty-two characters of a text.");
     write_file("odd.bin", "tokens of two bytes in a file of an odd length: no, this is refused");
     expect_rows(rows);
+}
+END_TEST
+
+/* --dry-run looks at what a run would read first and write; it writes nothing. */
+START_TEST(dry_runs)
+{
+#define DRY "train folder.yaml --dry-run "
+    static const struct row rows[] = {
+        {DRY "metrics.jsonl=.", "command line: metrics.jsonl: .: Is a directory", NULL},
+        {DRY "metrics.jsonl=tokens.bin/x", "metrics.jsonl: tokens.bin/x: Not a directory", NULL},
+        {DRY "metrics.jsonl=pipe", "metrics.jsonl: pipe: No such device or address", NULL},
+        {DRY "metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
+        {DRY "metrics.jsonl=~/m.jsonl", "command line: metrics.jsonl: ~/m.jsonl: ~ is not expanded", NULL},
+        {"train folder.yaml checkpoint.dir=~/c", "command line: checkpoint.dir: ~/c: ~ is not expanded", NULL},
+        {DRY "checkpoint.dir=tokens.bin", "command line: checkpoint.dir: tokens.bin: Not a directory", NULL},
+        {DRY "model.from=config", "command line: model.from: config: holds neither model.safetensors nor", NULL},
+        {"train folder.yaml model.from=config", "command line: model.from: config: holds neither", NULL},
+        {"eval folder.yaml model.from=config data.val_fraction=0.1", "command line: model.from: config: holds", NULL},
+        {"sample folder.yaml model.from=config", "command line: model.from: config: holds", NULL},
+        {DRY "model.from=larger", "larger/model.safetensors: tensor ", "another model?"},
+        {DRY "model.from=drop", "command line: model.from: drop/config.json: \"attention_dropout\" is 0.1",
+         "say model.dropout: 0 to train without"},
+        {"train folder.yaml model.from=drop mesh.dp=2 data.batch=2", "\"attention_dropout\" is 0.1", NULL},
+        {"check folder.yaml model.dropout=0.1", "command line: model.dropout is 0.1, but heddle has no dropout", NULL},
+        {NULL, NULL, NULL}};
+    static const char *const fine[] = {DRY "metrics.jsonl=new/a/b.jsonl checkpoint.dir=new/c",
+                                       DRY "mesh.pp=2 data.batch=2",
+                                       DRY "model.from=drop model.dropout=0",
+                                       "check folder.yaml model.from=drop",
+                                       "explain folder.yaml model.from=config",
+                                       "check folder.yaml model.from=config mesh.dp=2 data.batch=2",
+                                       "eval folder.yaml model.from=drop data.val_fraction=0.1",
+                                       "sample folder.yaml model.from=drop --tokens 2"};
+    char tokens[4000];
+    for (size_t i = 0; i < sizeof tokens; i++)
+        tokens[i] = (char)(i % 2 ? 0 : i / 2 % 32);
+    FILE *file = fopen("tokens.bin", "wb");
+    ck_assert_uint_eq(fwrite(tokens, 1, sizeof tokens, file), sizeof tokens);
+    fclose(file);
+    ck_assert_int_eq(
+        system(
+            "rm -rf hf pipe && mkdir config larger && cp -r " GOLDEN_DIR "/llama drop && cp -r " GOLDEN_DIR
+            "/llama hf && "
+            "cp hf/config.json config && mkfifo pipe && cp hf/model.safetensors larger && "
+            "sed 's/\"intermediate_size\": [0-9]*/\"intermediate_size\": 512/' hf/config.json > larger/config.json && "
+            "sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' drop/config.json"),
+        0);
+    write_file("folder.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
+                              "model: {use: transformer, from: hf}\n"
+                              "data: {train: tokens.bin, seq_len: 8, batch: 1}\n");
+    expect_rows(rows);
+    for (size_t i = 0; i < HD__COUNT(fine); i++) {
+        struct command *c = command_run("%s", fine[i]);
+        ck_assert_msg(c->code == 0 && !strstr(c->err, "dropout"), "`%s`: exit code %d; it said:\n%s%s", fine[i],
+                      c->code, c->out, c->err);
+    }
+    ck_assert_int_eq(access("new", F_OK), -1);
+}
+END_TEST
+
+/* An escape sequence in a file is no command to the terminal. */
+START_TEST(escapes)
+{
+    static const char *const rows[] = {"check llama.yaml model.from=esc", "train llama.yaml data.train=esc/a.npy",
+                                       "check esc/job.yaml", "train llama.yaml data.train=\x1b[31mred"};
+    ck_assert_int_eq(system("mkdir esc"), 0);
+    write_file("esc/config.json", "{\"model_type\": \"\\u001b[31m\\u009bred\"}");
+    write_file("esc/job.yaml", "job: {steps: 1}\noptimizer: {use: \"\\e[31mred\", lr: 1}\n"
+                               "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
+                               "data: {train: corpus.txt, seq_len: 8, batch: 1}\n");
+    FILE *file = fopen("esc/a.npy", "wb");
+    static const char npy[] = "\x93NUMPY\1\0\x40\0{'descr': '\x1b[31m', 'fortran_order': False, 'shape': (80,), }";
+    ck_assert_uint_eq(fwrite(npy, 1, sizeof npy, file), sizeof npy);
+    for (int i = 0; i < 256; i++)
+        fputc(0, file);
+    fclose(file);
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("%s", rows[i]);
+        expect_code(c, 2);
+        ck_assert_msg(strstr(c->err, "?[31m") && !strchr(c->err, 0x1b) && !strstr(c->err, "\xc2\x9b"), "it said: %s",
+                      c->err);
+    }
 }
 END_TEST
 
@@ -222,15 +336,15 @@ END_TEST
 START_TEST(beyond_the_vocabulary)
 {
     static const struct row rows[] = {
-        {"train llama.yaml model.vocab=123 data.train=high.txt",
+        {"train llama.yaml model.vocab=123 data.format=bytes data.train=high.txt",
          "command line: data.train: high.txt: token 600 is 126, outside the "
          "model's vocabulary of 123",
          NULL},
-        {"train llama.yaml model.vocab=123 data.train=high.txt mesh.dp=2 --dry-run", "high.txt: token 600 is 126",
-         NULL},
-        {"train llama.yaml model.vocab=123 data.train=high.txt data.check_tokens=601", "high.txt: token 600 is 126",
-         NULL},
-        {"train llama.yaml model.vocab=123 data.train=low.txt data.val=high.txt eval.every=1",
+        {"train llama.yaml model.vocab=123 data.format=bytes data.train=high.txt mesh.dp=2 --dry-run",
+         "high.txt: token 600 is 126", NULL},
+        {"train llama.yaml model.vocab=123 data.format=bytes data.train=high.txt data.check_tokens=601",
+         "high.txt: token 600 is 126", NULL},
+        {"train llama.yaml model.vocab=123 data.format=bytes data.train=low.txt data.val=high.txt eval.every=1",
          "data.val: high.txt: token 600 is 126", NULL},
         {NULL, NULL, NULL}};
     char text[2000];
@@ -242,10 +356,10 @@ START_TEST(beyond_the_vocabulary)
     write_file("high.txt", text);
     expect_rows(rows);
     for (int n = 1; n <= 2; n++) {
-        struct command *c =
-            command_run("train llama.yaml job.name=beyond model.vocab=123 data.train=high.txt data.shuffle=false "
-                        "data.check_tokens=600 mesh.dp=%d",
-                        n);
+        struct command *c = command_run(
+            "train llama.yaml job.name=beyond model.vocab=123 data.format=bytes data.train=high.txt data.shuffle=false "
+            "data.check_tokens=600 mesh.dp=%d",
+            n);
         static struct curve curve;
         expect_code(c, 1);
         expect_says(c, "high.txt: token 600 is 126, outside the model's vocabulary of 123");
@@ -357,6 +471,8 @@ int main(void)
                                         {"keys", keys, 1},
                                         {"meshes", meshes, 1},
                                         {"data files", data_files, 1},
+                                        {"dry runs", dry_runs, 1},
+                                        {"escapes", escapes, 1},
                                         {"plugins", plugins, 1},
                                         {"does not fit", does_not_fit, 1},
                                         {"a transport that is not here", a_transport_that_is_not_here, 1},

@@ -14,11 +14,16 @@ static const struct hd_data_ops *ops_of(void)
     return heddle_plugin_v1_tokens()->components[0]->ops;
 }
 
-static int32_t open_file(const char *path, int32_t format, int32_t token_dtype, struct hd_data **f)
+static int32_t open_with_vocab(const char *path, int32_t format, int32_t token_dtype, int64_t vocab, struct hd_data **f)
 {
     const struct tokens_settings settings = {.format = format, .token_dtype = token_dtype};
-    const struct hd_data_source source = {.struct_size = sizeof source, .path = path};
+    const struct hd_data_source source = {.struct_size = sizeof source, .path = path, .vocab = vocab};
     return ops_of()->open(NULL, &settings, &source, f, &err);
+}
+
+static int32_t open_file(const char *path, int32_t format, int32_t token_dtype, struct hd_data **f)
+{
+    return open_with_vocab(path, format, token_dtype, 0, f);
 }
 
 static uint64_t count_of(struct hd_data *f)
@@ -238,11 +243,168 @@ START_TEST(hostile)
 }
 END_TEST
 
+/* ---- what is no file of tokens */
+
+static void expect_opens(const char *path, int32_t format, int64_t vocab)
+{
+    struct hd_data *f;
+    ck_ok(open_with_vocab(path, format, 0, vocab, &f));
+    ops_of()->close(f);
+}
+
+/* By the first bytes that the tools write, and what gzip, zip, zstd, xz, bzip2, tar and Python 3 wrote for "hello". */
+START_TEST(containers)
+{
+#define BYTES(text) text, sizeof text - 1
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *name;
+    } rows[] = {
+        {BYTES("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xcb\x48\xcd\xc9\xc9\x07\x00"),
+         "is gzip, which is not read: unpack"},
+        {BYTES("PK\x03\x04\x0a\x00\x00\x00"), "is a zip archive"},
+        {BYTES("\x28\xb5\x2f\xfd\x04\x58\x29\x00\x00hello"), "is zstd"},
+        {BYTES("\xfd\x37zXZ\x00\x00\x04"), "is xz"},
+        {BYTES("BZh91AY&SY\x19\x31"), "is bzip2"},
+        {BYTES("\x04\x22\x4d\x18\x64\x40"), "is lz4"},
+        {BYTES("PAR1\x15\x04\x15\x10PAR1"), "is Parquet"},
+        {BYTES("ARROW1\x00\x00\xff\xff\xff\xff"), "is Arrow"},
+        {BYTES("\x89HDF\r\n\x1a\n\x00"), "is HDF5"},
+        {BYTES("\x89PNG\r\n\x1a\n\x00"), "is a PNG image"},
+        {BYTES("\xff\xd8\xff\xe0\x00\x10JFIF"), "is a JPEG image"},
+        {BYTES("\x80\x04\x95\x09\x00\x00\x00\x00\x00\x00\x00\x8c\x05hello\x94."), "is a pickle"},
+        {BYTES("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."), "is a file of torch.save"},
+        {BYTES("\x11\x00\x00\x00\x00\x00\x00\x00{\"__metadata__\":{}"), "is safetensors"},
+    };
+    struct scratch s;
+    struct hd_data *f;
+    char tar[512] = "hello.txt";
+    scratch_init(&s);
+    memcpy(tar + 257, "ustar", 5);
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        const char *plain = scratch_write(&s, "corpus", rows[i].bytes, rows[i].n);
+        const char *bin = scratch_write(&s, "corpus.bin", rows[i].bytes, rows[i].n);
+        ck_refused(open_with_vocab(plain, TOKENS_AUTO, 0, 256, &f), HD_E_UNSUPPORTED, rows[i].name);
+        ck_refused(open_with_vocab(plain, TOKENS_AUTO, 0, 32000, &f), HD_E_UNSUPPORTED, rows[i].name);
+        ck_refused(open_with_vocab(plain, TOKENS_BYTES, 0, 256, &f), HD_E_UNSUPPORTED, rows[i].name);
+        ck_refused(open_with_vocab(bin, TOKENS_AUTO, 0, 32000, &f), HD_E_UNSUPPORTED, rows[i].name);
+        ck_refused(open_with_vocab(bin, TOKENS_NANOGPT, 0, 32000, &f), HD_E_UNSUPPORTED, rows[i].name);
+        /* a letter less is something else */
+        expect_opens(scratch_write(&s, "corpus", rows[i].bytes + 1, rows[i].n - 2), TOKENS_BYTES, 256);
+    }
+    ck_refused(open_file(scratch_write(&s, "tar", tar, sizeof tar), TOKENS_BYTES, 0, &f), HD_E_UNSUPPORTED,
+               "is a tar archive");
+    ck_refused(open_file(scratch_write(&s, "corpus.idx", "MMIDIDX\0\0", 9), TOKENS_AUTO, 0, &f), HD_E_UNSUPPORTED,
+               "Megatron index");
+    scratch_finish(&s);
+}
+END_TEST
+
+static const char prose[] = "It was the best of times, it was the worst of times, it was the age of wisdom, ...\n";
+
+START_TEST(text)
+{
+    struct scratch s;
+    struct hd_data *f;
+    scratch_init(&s);
+    const char *txt = scratch_write(&s, "a.txt", prose, sizeof prose - 1);
+    const char *bin = scratch_write(&s, "a.bin", prose, sizeof prose - 1);
+    expect_opens(txt, TOKENS_AUTO, 256);
+    expect_opens(txt, TOKENS_AUTO, 0);
+    expect_opens(txt, TOKENS_BYTES, 32000);
+    expect_opens(bin, TOKENS_BYTES, 32000);
+    ck_refused(open_with_vocab(txt, TOKENS_AUTO, 0, 32000, &f), HD_E_INVALID, "data.format: bytes");
+    ck_refused(open_with_vocab(txt, TOKENS_AUTO, 0, 255, &f), HD_E_INVALID, "a model of 255 token ids");
+    ck_refused(open_with_vocab(bin, TOKENS_AUTO, 0, 32000, &f), HD_E_INVALID, "a.bin: begins with text");
+    ck_refused(open_with_vocab(bin, TOKENS_NANOGPT, 0, 32000, &f), HD_E_INVALID, "begins with text");
+    const char *rows[] = {"{\"text\": \"hello\"}\n{\"text\": \"there\"}\n", "[\n {\"text\": 1}]", " { \"a\": 1}"};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        const char *path = scratch_write(&s, "data", rows[i], strlen(rows[i]));
+        ck_refused(open_with_vocab(path, TOKENS_AUTO, 0, 256, &f), HD_E_INVALID, "data: is JSON");
+        expect_opens(path, TOKENS_BYTES, 256);
+    }
+    ck_refused(open_with_vocab(scratch_write(&s, "a.jsonl", "abc", 3), TOKENS_AUTO, 0, 256, &f), HD_E_INVALID, "JSON");
+    expect_opens(scratch_write(&s, "a.c", "{ return 1; }", 13), TOKENS_AUTO, 256);
+    scratch_finish(&s);
+}
+END_TEST
+
+/* uint32 read as uint16: every second token is 0. */
+START_TEST(width)
+{
+    struct scratch s;
+    struct hd_data *f;
+    uint16_t tokens[1000] = {0};
+    scratch_init(&s);
+    ck_refused(open_file(put_plain(&s, "w.bin", 4), TOKENS_AUTO, 0, &f), HD_E_INVALID, "data.token_dtype: uint32");
+    ck_refused(open_file(put_plain(&s, "w.bin", 4), TOKENS_NANOGPT, 0, &f), HD_E_INVALID, "every second token is 0");
+    check_tokens(put_plain(&s, "w.bin", 4), TOKENS_AUTO, TOKENS_DTYPE_UINT32);
+    expect_opens(scratch_write(&s, "zero.bin", tokens, sizeof tokens), TOKENS_AUTO, 0);
+    tokens[501] = 7; /* one is not */
+    for (int i = 0; i < 1000; i += 2)
+        tokens[i] = 5;
+    expect_opens(scratch_write(&s, "z.bin", tokens, sizeof tokens), TOKENS_AUTO, 0);
+    ck_refused(open_with_vocab(put_plain(&s, "v.bin", 2), TOKENS_AUTO, 0, 65537, &f), HD_E_INVALID,
+               "a vocabulary of 65537 does not fit into uint16");
+    expect_opens(put_plain(&s, "v.bin", 2), TOKENS_AUTO, 65536);
+    scratch_finish(&s);
+}
+END_TEST
+
+static const char *put_npy(const struct scratch *s, const char *dict)
+{
+    char file[512] = "\x93NUMPY\x01";
+    size_t n = strlen(dict);
+    file[8] = (char)n;
+    memcpy(file + 10, dict, n);
+    return scratch_write(s, "h.npy", file, 10 + n + 160);
+}
+
+START_TEST(headers)
+{
+    struct scratch s;
+    struct hd_data *f;
+    uint8_t idx[128];
+    size_t n;
+    scratch_init(&s);
+    expect_opens(put_npy(&s, "{'descr': '<u2', 'fortran_order': False, 'shape': (80,), }"), TOKENS_AUTO, 0);
+    ck_refused(open_file(put_npy(&s, "{'descr': '<u2', 'fortran_order': False, 'shape': (10, 8), }   \n"), 0, 0, &f),
+               HD_E_UNSUPPORTED, "npy shape (10, 8); a token array has one dimension: save it flat");
+    ck_refused(open_file(put_npy(&s, "{'descr': '<f4', 'fortran_order': False, 'shape': (40,), }"), 0, 0, &f),
+               HD_E_UNSUPPORTED, "npy dtype '<f4'; token");
+    ck_refused(open_file(put_npy(&s, "{'descr': [('a', '<u2')], 'fortran_order': False, 'shape': (80,), }"), 0, 0, &f),
+               HD_E_UNSUPPORTED, "npy dtype [('a', '<u2')]; token");
+    ck_refused(open_file(put_npy(&s, "{'descr': '<u2', 'fortran_order': False, 'shape': (81,), }"), 0, 0, &f),
+               HD_E_CORRUPT, "says 81 tokens, the file has 80");
+    ck_refused(open_file(put_llmc(&s, "l", 20240801, 1, 2), 0, 0, &f), HD_E_CORRUPT, "does not go with version 1");
+    ck_refused(open_file(put_llmc(&s, "l", 20240520, 7, 4), 0, 0, &f), HD_E_CORRUPT, "does not go with version 7");
+    const int32_t cut[] = {20240520, 1, 1000};
+    ck_refused(open_file(scratch_write(&s, "cut.bin", cut, sizeof cut), 0, 0, &f), HD_E_CORRUPT, "header of 1024");
+    /* documents are at 34 + 3 * 12: 0, 1, 2, 3 */
+    const char *bin = put_megatron(&s, 8, 2, idx, &n);
+    idx[34 + 36 + 3 * 8] = 4;
+    scratch_write(&s, "corpus.idx", idx, n);
+    ck_refused(open_file(bin, 0, 0, &f), HD_E_CORRUPT, "document 3 begins at sequence 4 of 3");
+    idx[34 + 36 + 3 * 8] = 1;
+    scratch_write(&s, "corpus.idx", idx, n);
+    ck_refused(open_file(bin, 0, 0, &f), HD_E_CORRUPT, "document 3 begins at sequence 1 of 3");
+    idx[34 + 36 + 3 * 8] = 3;
+    scratch_write(&s, "corpus.idx", idx, n + 3); /* a mode of each sequence */
+    expect_opens(bin, TOKENS_AUTO, 0);
+    scratch_write(&s, "corpus.idx", idx, n + 1);
+    ck_refused(open_file(bin, 0, 0, &f), HD_E_CORRUPT, "are not what");
+    scratch_finish(&s);
+}
+END_TEST
+
 int main(void)
 {
     const struct scratch_test tests[] = {
-        {"formats", formats},   {"numpy", numpy},     {"refusals", refusals}, {"types", types},
-        {"settings", settings}, {"hostile", hostile}, {NULL, NULL},
+        {"formats", formats},       {"numpy", numpy},       {"refusals", refusals},
+        {"types", types},           {"settings", settings}, {"hostile", hostile},
+        {"containers", containers}, {"text", text},         {"width", width},
+        {"headers", headers},       {NULL, NULL},
     };
     return scratch_run("tokens", tests);
 }

@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/base.h"
@@ -118,6 +119,8 @@ static const struct {
     {"{\"model_type\": \"mistral\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "
      "\"num_attention_heads\": 4, \"intermediate_size\": 24}",
      "\"num_key_value_heads\" is missing"},
+    {"{" LLAMA ", \"attention_dropout\": \"0.1\"}", "\"attention_dropout\" must be a number from 0 to 1"},
+    {"{" GPT2 ", \"attn_pdrop\": 1.5}", "\"attn_pdrop\" must be a number from 0 to 1"},
     {"{" MIXTRAL ", \"router_jitter_noise\": 0.1}", "\"router_jitter_noise\" is 0.1"},
     {"{" MIXTRAL ", \"num_local_experts\": 0}", "\"num_local_experts\" must be a whole number"},
     {"{" MIXTRAL ", \"num_local_experts\": 4, \"num_experts_per_tok\": 5}", "there are 4 experts"},
@@ -138,7 +141,7 @@ START_TEST(missing_files)
 {
     struct hd_error err = HD_ERROR_INIT;
     ck_assert_ptr_null(model_open(&err, model_settings("from", folder, NULL)));
-    ck_assert_ptr_nonnull(strstr(err.message, "config.json: No such file"));
+    ck_assert_ptr_nonnull(strstr(err.message, "has no config.json"));
     write_weights("{\"a\"");
     ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
     ck_assert_ptr_nonnull(strstr(err.message, "model.safetensors: bad safetensors header"));
@@ -153,8 +156,41 @@ START_TEST(missing_files)
     char path[128];
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     unlink(path);
+    ck_assert_int_eq(mkfifo(path, 0600), 0); /* which would block */
     ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
-    ck_assert_ptr_nonnull(strstr(err.message, "model.safetensors: No such file"));
+    ck_assert_ptr_nonnull(strstr(err.message, "model.safetensors: not a regular file but a FIFO"));
+    unlink(path);
+    model_ops->close(open_config("{" GPT2 "}", &err)); /* planning needs no weights */
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    unlink(path);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    ck_assert_ptr_null(model_open(&err, model_settings("from", folder, NULL)));
+    ck_assert_ptr_nonnull(strstr(err.message, "config.json: not a regular file but a FIFO"));
+}
+END_TEST
+
+START_TEST(missing_folders)
+{
+    static const struct {
+        const char *from, *words;
+        int is_hub;
+    } rows[] = {
+        {"meta-llama/Llama-3.2-1B", "hf download meta-llama/Llama-3.2-1B --local-dir DIR", 1},
+        {"gpt2-none", "`hf download gpt2-none ", 1},
+        {"./none", "model.from: ./none/config.json: No such file or directory", 0},
+        {"/none/none", "/none/none/config.json: No such file", 0},
+        {"none/none/none", "none/none/none/config.json: No such file", 0},
+        {"~/none", "~ and * are not expanded", 0},
+        {"none*", "~ and * are not expanded", 0},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct hd_error err = HD_ERROR_INIT;
+        ck_assert_ptr_null(model_open(&err, model_settings("from", rows[i].from, NULL)));
+        ck_assert_int_eq(err.code, HD_E_NOTFOUND);
+        ck_assert_msg(strstr(err.message, rows[i].words) && !strncmp(err.message, "model.from: ", 12) &&
+                          !strstr(err.message, "hf download") == !rows[i].is_hub,
+                      "%s", err.message);
+    }
 }
 END_TEST
 
@@ -180,8 +216,41 @@ START_TEST(fields_of_gpt2)
     ck_assert_int_eq(info.max_seq_len, 16);
     ck_assert_int_eq(info.head_dim, 4);
     ck_assert_int_eq(info.kv_heads, 3);
-    ck_assert_msg(strstr(model_warnings, "\"attn_pdrop\" is 0.1"), "warned: %s", model_warnings);
+    ck_assert_str_eq(model_warnings, "");
     model_ops->close(model);
+}
+END_TEST
+
+#define NO_PDROP ", \"attn_pdrop\": 0.0, \"resid_pdrop\": 0, \"embd_pdrop\": 0.0"
+
+/* What GPT2Config and LlamaConfig take for a missing rate: 0.1 and 0. */
+START_TEST(dropout)
+{
+    static const struct {
+        const char *config, *words; /* NULL: may be trained */
+    } rows[] = {
+        {"{" LLAMA "}", NULL},
+        {"{" LLAMA ", \"attention_dropout\": 0.0}", NULL},
+        {"{" LLAMA ", \"attention_dropout\": 0.25}", "config.json: \"attention_dropout\" is 0.25"},
+        {"{" GPT2 "}", "\"attn_pdrop\" is 0.1"},
+        {"{" GPT2 NO_PDROP "}", NULL},
+        {"{" GPT2 ", \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.0, \"resid_pdrop\": 0.2}", "\"resid_pdrop\" is 0.2"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct hd_error err = HD_ERROR_INIT;
+        struct hd_model *model = open_config(rows[i].config, &err);
+        ck_assert_msg(model != NULL, "%s", err.message);
+        const char *why = info_of(model).untrainable;
+        ck_assert_msg(!why == !rows[i].words, "%s: %s", rows[i].config, why ? why : "nothing");
+        ck_assert_msg(!why || (strstr(why, rows[i].words) && strstr(why, "say model.dropout: 0")), "%s", why);
+        model_ops->close(model);
+        model = model_open(&err, model_settings("from", folder, "dropout", "0", NULL));
+        ck_assert_msg(model && !info_of(model).untrainable, "%s", err.message);
+        model_ops->close(model);
+    }
+    struct hd_error err = HD_ERROR_INIT;
+    ck_assert_ptr_null(model_open(&err, model_settings("from", folder, "dropout", "0.1", NULL)));
+    ck_assert_ptr_nonnull(strstr(err.message, "model.dropout is 0.1, but heddle has no dropout"));
 }
 END_TEST
 
@@ -579,6 +648,8 @@ int main(void)
     tcase_add_loop_test(tests, refusals, 0, (int)(sizeof refused / sizeof refused[0]));
     tcase_add_loop_test(tests, fields, 0, (int)(sizeof bad_fields / sizeof bad_fields[0]));
     tcase_add_test(tests, missing_files);
+    tcase_add_test(tests, missing_folders);
+    tcase_add_test(tests, dropout);
     tcase_add_test(tests, fields_of_gpt2);
     tcase_add_test(tests, rope_tables);
     tcase_add_test(tests, heads_of_qwen3);

@@ -1,4 +1,4 @@
-/* What may be opened for reading. */
+/* Files that may be opened for reading, and what of their text may reach a terminal. */
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -45,8 +45,32 @@ START_TEST(regular)
 }
 END_TEST
 
+START_TEST(printable)
+{
+    static const char *const rows[][2] = {
+        {"plain, \ttab\nnewline", "plain, \ttab\nnewline"},
+        {"\x1b[31mred\x1b[0m \x07 \r \x7f", "?[31mred?[0m ? ? ?"},
+        {"Grüße, 東京, 🙂", "Grüße, 東京, 🙂"},
+        {"C1 as UTF-8 \xc2\x9b"
+         "31m, as a byte \x9b"
+         "31m",
+         "C1 as UTF-8 ??31m, as a byte ?31m"},
+        {"cut \xe6\x9d", "cut ??"},
+        {"latin \xfc"
+         "ber \xff",
+         "latin ?ber ?"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        char *text = hd__strdup(rows[i][0]);
+        ck_assert_str_eq(hd__printable(text), rows[i][1]);
+        free(text);
+    }
+}
+END_TEST
+
 int main(void)
 {
-    const struct scratch_test tests[] = {{"regular", regular}, {NULL, NULL}};
+    const struct scratch_test tests[] = {{"regular", regular}, {"printable", printable}, {NULL, NULL}};
     return scratch_run("files", tests);
 }

@@ -578,7 +578,7 @@ FIELD(hd_ckpt_ops, read_back, 104,
 FIELD(hd_ckpt_ops, move, 112,
       int32_t (*)(struct hd_ckpt *ckpt, const char *name, const char *location, struct hd_error *err));
 
-STRUCT(hd_model_info, 104);
+STRUCT(hd_model_info, 112);
 FIELD(hd_model_info, struct_size, 0, size_t);
 FIELD(hd_model_info, vocab, 8, int64_t);
 FIELD(hd_model_info, layers, 16, int64_t);
@@ -592,6 +592,7 @@ FIELD(hd_model_info, family, 72, const char *);
 FIELD(hd_model_info, weights, 80, const char *);
 FIELD(hd_model_info, experts, 88, int64_t);
 FIELD(hd_model_info, experts_per_token, 96, int64_t);
+FIELD(hd_model_info, untrainable, 104, const char *);
 
 STRUCT(hd_model_ops, 56);
 FIELD(hd_model_ops, struct_size, 0, size_t);
@@ -664,11 +665,12 @@ FIELD(hd_hook_ops, end, 48,
 FIELD(hd_hook_ops, progress, 56, int32_t (*)(struct hd_hook *hook, struct hd_error *err));
 FIELD(hd_hook_ops, leave, 64, void (*)(struct hd_hook *hook));
 
-STRUCT(hd_data_source, 24);
+STRUCT(hd_data_source, 32);
 FIELD(hd_data_source, struct_size, 0, size_t);
 FIELD(hd_data_source, path, 8, const char *);
 FIELD(hd_data_source, hints, 16, uint32_t);
 FIELD(hd_data_source, reserved, 20, uint32_t);
+FIELD(hd_data_source, vocab, 24, int64_t);
 
 STRUCT(hd_data_info, 24);
 FIELD(hd_data_info, struct_size, 0, size_t);
