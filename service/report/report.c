@@ -186,7 +186,8 @@ void hd__report_write_local(const struct hd__reporter *reporter, int32_t rank, i
     char path[512], suffix[32];
     json_t *report;
     memset(state, HD__RANK_CONNECTED, (size_t)size);
-    state[lost] = HD__RANK_DEAD;
+    if (lost >= 0) /* else the launcher */
+        state[lost] = HD__RANK_DEAD;
     dumps[rank] = dump;
     report = report_json(reporter, &g);
     hd__report_diagnose(report, &diagnosis);

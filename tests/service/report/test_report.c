@@ -311,7 +311,7 @@ START_TEST(part_of_a_recorder)
             hd__comm_flight_end(f, n, hd__now(), HD_OK);
     }
     for (size_t room = sizeof text; room > 300; room /= 2) {
-        size_t bytes = hd__report_rank_dump(f, 1, "at home", text, room);
+        size_t bytes = hd__report_rank_dump(f, 1, "at home", 0, text, room);
         json_t *part = json_loadb(text, bytes, 0, NULL), *ops = json_object_get(part, "ops"), *last;
         ck_assert_msg(json_is_object(part), "%zu bytes of %zu: %.*s", bytes, room, (int)bytes, text);
         ck_assert_uint_le(bytes, room);
