@@ -194,6 +194,21 @@ int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord
     return rc;
 }
 
+int32_t hd__ckpt_check_safetensors(struct hd_program *p, const char *folder, struct hd_error *err)
+{
+    struct init_context f = {.p = p, .err = err};
+    struct file_slice where;
+    int32_t rc = HD_OK;
+    if (hd__ckpt_st_open(folder, &f.files, NULL)) /* a checkpoint may serve instead */
+        return HD_OK;
+    for (uint32_t i = 0; i < p->params.count && !rc; i++)
+        for (int64_t n = 0, tensors = hd__ckpt_file_tensor_count(p, i); n < tensors && !rc; n++)
+            rc = locate_in_file(&f, i, n * (hd__global_numel(p, hd__tensor_const(p, p->params.at[i].tensor)) / tensors),
+                                &where);
+    hd__ckpt_st_close(f.files);
+    return rc;
+}
+
 void hd__ckpt_init_zeros(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena)
 {
     for (uint32_t n = 0; n < p->zero_init.count; n++)

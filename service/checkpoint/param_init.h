@@ -9,6 +9,8 @@
 int32_t hd__ckpt_init_params(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena, uint64_t seed,
                              struct hd_error *err);
 
+/* The same faults as below, without reading values: before memory is filled. HD_OK where there are no files. */
+int32_t hd__ckpt_check_safetensors(struct hd_program *p, const char *folder, struct hd_error *err);
 /* Values from safetensors: `folder` as hd__ckpt_st_open takes it, tensors by hd_param_desc.file_name. Names a tensor
  * that is missing or has another shape. */
 int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,

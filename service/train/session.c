@@ -100,6 +100,8 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
         set_status_provider(s);
     hd__train_session_phase(s, "comparing the job with rank 0's");
     rc = hd__train_agree(compiled, env->rank, s->store, err);
+    if (!rc && compiled->info.weights) /* before there is memory for a model that is not theirs */
+        rc = hd__ckpt_check_safetensors(hd__exec_program(s->exec), compiled->info.weights, err);
     if (rc)
         return rc;
     hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, 0);
