@@ -61,8 +61,8 @@ static int32_t no_entry(const char *path, void *handle, struct hd_error *err)
                    path);
 }
 
-/* Libraries install handlers of crashes as they are loaded (libinfinipath, which libfabric may bring along), that print,
- * call exit() and may never return: a crash ends the process by its signal, as without them. */
+/* Libraries install handlers of crashes as they are loaded (libinfinipath, which libfabric may bring along), that
+ * print, call exit() and may never return: a crash ends the process by its signal, as without them. */
 static void *open_library(const char *file)
 {
     static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};

@@ -131,6 +131,8 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store
     pthread_mutex_lock(&s->lock);
     while (sent == HD_OK && !p->done && !late && (ended = hd__store_liveness_check(&s->live, NULL, NULL)) == HD_OK)
         late = pthread_cond_timedwait(&s->replied, &s->lock, &until) == ETIMEDOUT;
+    if (waits)
+        atomic_store(&s->waited, hd__now());
     atomic_fetch_sub(&s->waiting, waits);
     for (struct store_request **at = &s->requests; *at; at = &(*at)->next)
         if (*at == p) {
@@ -248,9 +250,9 @@ struct hd__liveness *hd__store_liveness(struct hd_store *store)
     return &store->live;
 }
 
-int hd__store_is_waiting(const struct hd_store *store)
+double hd__store_last_wait(const struct hd_store *store)
 {
-    return atomic_load(&store->waiting) > 0;
+    return atomic_load(&store->waiting) > 0 ? hd__now() : atomic_load(&store->waited);
 }
 
 void hd__store_reset(struct hd_store *store)

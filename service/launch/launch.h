@@ -24,8 +24,8 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
 int hd__launch_report_refusal(const struct hd__launch_env *env, const char *why);
 
 /* Runs body in `n` forked processes, pinned to cores in turn, and waits for them. A rank that ends badly ends the
- * others within seconds; SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on. Returns the exit code of the job: of the rank that failed
- * first. */
+ * others within seconds; SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on. Returns the exit code of the job: of the
+ * rank that failed first. */
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
                      int (*body)(void *user, const struct hd__launch_env *env), void *user);
 

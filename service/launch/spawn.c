@@ -17,7 +17,7 @@
 
 #define GRACE_SECONDS 4.0 /* seconds that the other ranks have to end by themselves after one failed */
 
-/* Ask for a checkpoint and the end: from the user, from the terminal that is closed, from Slurm before the time is up. */
+/* Ask for a checkpoint and the end: from the user, a terminal that is closed, Slurm before the time is up. */
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 
 struct child {

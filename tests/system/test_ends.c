@@ -346,18 +346,6 @@ START_TEST(hang_while_opening)
 }
 END_TEST
 
-START_TEST(hang_while_closing)
-{
-    struct command *c = command_run("train llama.yaml mesh.dp=3 data.batch=12 job.steps=2 job.name=hang-closing "
-                                    "liveness.late_after=1s comm.timeout=3s " CRASH,
-                                    "\"kind\":\"hang\",\"closing\":true");
-    expect_code(c, 1);
-    expect_says(c, "warning: rank 1 has been closing comm-shm for ");
-    expect_says(c, "error: rank 1 has been closing comm-shm for ");
-    expect_says(c, "(comm.timeout: 3 s)");
-}
-END_TEST
-
 /* The launcher serves the rendezvous: where it is stopped, the ranks end and write what they were doing. */
 START_TEST(stopped_launcher)
 {
@@ -866,7 +854,6 @@ int main(void)
                                         {"crash while opening", crash_while_opening, 1},
                                         {"crash after opening", crash_after_opening, 2},
                                         {"hang while opening", hang_while_opening, 1},
-                                        {"hang while closing", hang_while_closing, 1},
                                         {"stopped launcher", stopped_launcher, 1},
                                         {"too few descriptors", too_few_descriptors, 1},
                                         {"a file too large", file_too_large, 1},
