@@ -1,5 +1,6 @@
 /* The heddle command: finds the subcommand, prints help. */
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 
@@ -95,6 +96,7 @@ static int check_stdout(int code)
 int main(int argc, char **argv)
 {
     limit_omp_spinning();
+    signal(SIGXFSZ, SIG_IGN); /* ulimit -f: the write fails, and its message has the file */
     const struct hd__command *command;
     int asked = argc > 1 && (is_help(argv[1]) || strcmp(argv[1], "help") == 0);
     if (argc < 2) {

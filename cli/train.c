@@ -58,7 +58,9 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, int leader, int32_t
 {
     struct hd__compiled *c = loaded->compiled;
     struct hd_error err = HD_ERROR_INIT;
-    int32_t rc = check_model(c, local_rank, &err);
+    int32_t rc = hd__launch_check_files(local_ranks, &err);
+    if (!rc)
+        rc = check_model(c, local_rank, &err);
     if (!rc)
         rc = hd__train_feed_check(c, 0, local_rank == 0, &err);
     if (!rc && loaded->job->eval_every)

@@ -117,6 +117,8 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
     p->accumulation = (int32_t)job->accumulation;
     p->loss_scale = 1.0 / ((double)job->batch * (double)job->seq_len);
     rc = c->model_choice.component->ops.model.build(c->model, p, err);
+    if (!rc)
+        hd__builder_check_params(p);
     if (!rc && p->failed) {
         *err = p->error;
         rc = p->failed;
@@ -351,20 +353,20 @@ int64_t hd__compiled_parameter_count(const struct hd__compiled *c)
 /* Elements of embedding tables (inputs of embed and position) that no matmul reads. */
 static int64_t looked_up_only(const struct hd_program *p)
 {
+    enum { LOOKED_UP = 1, MULTIPLIED = 2 };
+    uint8_t *uses = hd__alloc((size_t)p->tensors.count);
     int64_t n = 0;
-    for (uint32_t i = 0; i < p->params.count; i++) {
-        hd_tensor t = p->params.at[i].tensor;
-        int looked_up = 0, multiplied = 0;
-        for (uint32_t k = 0; k < p->forward; k++)
-            for (uint32_t a = 0; a < p->logical.at[k].n_in; a++)
-                if (p->logical.at[k].in[a] == t) {
-                    uint16_t op = p->logical.at[k].op;
-                    looked_up |= op == HD_OP_EMBED || op == HD_OP_POSITION;
-                    multiplied |= op == HD_OP_EINSUM;
-                }
-        if (looked_up && !multiplied)
-            n += hd__global_numel(p, hd__tensor_const(p, t));
-    }
+    for (uint32_t k = 0; k < p->forward; k++)
+        for (uint32_t a = 0; a < p->logical.at[k].n_in; a++) {
+            uint16_t op = p->logical.at[k].op;
+            uses[p->logical.at[k].in[a]] |= op == HD_OP_EMBED || op == HD_OP_POSITION ? LOOKED_UP
+                                            : op == HD_OP_EINSUM                      ? MULTIPLIED
+                                                                                      : 0;
+        }
+    for (uint32_t i = 0; i < p->params.count; i++)
+        if (uses[p->params.at[i].tensor] == LOOKED_UP)
+            n += hd__global_numel(p, hd__tensor_const(p, p->params.at[i].tensor));
+    free(uses);
     return n;
 }
 

@@ -1,5 +1,6 @@
 /* Opening a plugin's file. A failed dlopen says what the user can do about it, not only what ld.so said. */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #include "core/plugin/plugin.h"
@@ -60,11 +61,26 @@ static int32_t no_entry(const char *path, void *handle, struct hd_error *err)
                    path);
 }
 
+/* Libraries install handlers of crashes as they are loaded (libinfinipath, which libfabric may bring along), that
+ * print, call exit() and may never return: a crash ends the process by its signal, as without them. */
+static void *open_library(const char *file)
+{
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+    struct sigaction before[HD__COUNT(crashes)];
+    void *handle;
+    for (size_t i = 0; i < HD__COUNT(crashes); i++)
+        sigaction(crashes[i], NULL, &before[i]);
+    handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    for (size_t i = 0; i < HD__COUNT(crashes); i++)
+        sigaction(crashes[i], &before[i], NULL);
+    return handle;
+}
+
 int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struct hd_error *err)
 {
     /* dlopen searches the system's folders for a name without a slash. */
     char *file = strchr(path, '/') ? hd__strdup(path) : hd__format("./%s", path);
-    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *handle = open_library(file);
     hd_plugin_entry entry;
     int32_t r;
     if (!handle) {

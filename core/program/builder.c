@@ -1,5 +1,6 @@
 /* The builder API of models: declares dims and parameters, emits logical instructions. Errors are sticky. */
 #include <ctype.h>
+#include <stdlib.h>
 
 #include "core/program/ops.h"
 
@@ -77,9 +78,6 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
     param.desc.file_name = desc->file_name ? hd__arena_strdup(&p->arena, desc->file_name) : NULL;
     param.desc.file_axes = desc->file_axes ? hd__arena_strdup(&p->arena, desc->file_axes) : NULL;
     parse_dims(p, desc->dims, &t, t.name);
-    for (uint32_t i = 0; i < p->params.count; i++)
-        if (!strcmp(p->params.at[i].desc.name, t.name))
-            return hd__program_fail(p, HD_E_INVALID, "parameter %s is declared twice", t.name);
     if (p->failed)
         return 0;
     t.placement.redop = HD_SUM;
@@ -87,6 +85,23 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
     param.tensor = hd__tensor_new(p, &t);
     hd__push(&p->params, param);
     return param.tensor;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+void hd__builder_check_params(struct hd_program *p)
+{
+    const char **names = hd__alloc((size_t)p->params.count * sizeof *names);
+    for (uint32_t i = 0; i < p->params.count; i++)
+        names[i] = p->params.at[i].desc.name;
+    qsort(names, p->params.count, sizeof *names, by_name);
+    for (uint32_t i = 1; i < p->params.count; i++)
+        if (!strcmp(names[i - 1], names[i]))
+            hd__program_fail(p, HD_E_INVALID, "parameter %s is declared twice", names[i]);
+    free(names);
 }
 
 static hd_tensor b_input(struct hd_program *p, const char *name)

@@ -79,6 +79,10 @@ uint16_t hd__block_id(struct hd_program *p, const char *name)
     for (uint32_t i = p->blocks.count; i-- > 0;)
         if (!strcmp(p->blocks.at[i], name))
             return (uint16_t)i;
+    if (p->blocks.count > UINT16_MAX) {
+        hd__program_fail(p, HD_E_UNSUPPORTED, "the model has more than %d blocks: use fewer layers", UINT16_MAX + 1);
+        return 0;
+    }
     hd__push(&p->blocks, hd__arena_strdup(&p->arena, name));
     return (uint16_t)(p->blocks.count - 1);
 }

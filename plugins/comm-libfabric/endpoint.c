@@ -127,12 +127,12 @@ static int32_t allocate_rx(struct hd_comm *c, struct hd_error *err)
 }
 
 /* Equal on ranks that can share memory and a loopback interface: a hash of the running kernel and of the namespaces of
- * processes and networks. */
+ * processes and networks. 0 and errno: it cannot be told. */
 static uint64_t machine_id(void)
 {
     static const char *const files[] = {"/proc/self/ns/pid", "/proc/self/ns/net", "/dev/shm"};
     uint64_t h = shm_handle_machine();
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    for (size_t i = 0; h && i < sizeof files / sizeof *files; i++) {
         struct stat about;
         if (!stat(files[i], &about))
             h = (h ^ about.st_dev ^ about.st_ino << 20) * UINT64_C(0x100000001b3);
@@ -148,6 +148,8 @@ static int32_t find_machines(struct hd_comm *c, int32_t *away, struct hd_error *
     char key[160];
     int32_t code;
     *away = -1;
+    if (!mine)
+        return hd_fail(err, HD_E_IO, "libfabric: " SHM_BOOT_ID ": %s", strerror(errno));
     snprintf(key, sizeof key, "%s/machine/%d", c->instance, c->world.rank);
     code = c->host->store_put(c->world.store, key, &mine, sizeof mine, err);
     for (int32_t r = 0; r < c->world.size && code == HD_OK; r++) {

@@ -95,7 +95,8 @@ static int32_t probe(const struct hd_host *host, struct hd_error *err)
     int again = open(path, O_RDWR | O_CLOEXEC), error = errno;
     close(fd);
     if (again < 0)
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: %s (/proc must be mounted)", path, strerror(error));
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: %s%s", path, strerror(error),
+                       error == ENOENT ? " (/proc must be mounted)" : "");
     close(again);
     return HD_OK;
 }

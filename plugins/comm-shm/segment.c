@@ -141,6 +141,8 @@ void shm_segment_free(struct shm_segment *segment)
 int32_t shm_announce(struct hd_comm *comm, const char *key, const struct shm_segment *segment, struct hd_error *err)
 {
     struct shm_stored_handle handle = {.magic = SHM_MAGIC, .layout = comm->layout, .at = shm_handle_here()};
+    if (!handle.at.machine)
+        return hd_fail(err, HD_E_IO, "shm: " SHM_BOOT_ID ": %s", strerror(errno));
     handle.at.nonce[0] = segment->nonce[0];
     handle.at.nonce[1] = segment->nonce[1];
     handle.at.bytes = segment->bytes;
@@ -152,6 +154,8 @@ static int32_t check_handle(const struct hd_comm *comm, const struct shm_stored_
                             int32_t rank, struct hd_error *err)
 {
     struct shm_handle mine = shm_handle_here();
+    if (!mine.machine)
+        return hd_fail(err, HD_E_IO, "shm: " SHM_BOOT_ID ": %s", strerror(errno));
     rank = hd_job_rank(&comm->world, rank);
     if (err)
         err->peer = rank;

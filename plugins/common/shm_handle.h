@@ -12,21 +12,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define SHM_BOOT_ID "/proc/sys/kernel/random/boot_id"
+
 struct shm_handle {
     uint64_t machine, pid_space; /* the running kernel, and where `pid` means something */
     uint64_t nonce[2], bytes;
     int64_t pid, fd;
 };
 
-/* The kernel that runs here: the same for all that share its memory. */
+/* The kernel that runs here: the same for all that share its memory. 0 and errno: it cannot be told. */
 static inline uint64_t shm_handle_machine(void)
 {
     uint8_t text[128];
     uint64_t h = UINT64_C(0xcbf29ce484222325);
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, text, sizeof text) : 0;
-    if (fd >= 0)
-        close(fd);
+    int fd = open(SHM_BOOT_ID, O_RDONLY | O_CLOEXEC);
+    ssize_t n = read(fd, text, sizeof text);
+    if (fd < 0)
+        return 0;
+    close(fd);
     for (ssize_t i = 0; i < n; i++)
         h = (h ^ text[i]) * UINT64_C(0x100000001b3);
     return h;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #define LARGEST 2147483647.0
+#define LAYERS_MAX 4096 /* what is compiled and proved in seconds */
 #define FIELD(field) offsetof(struct tf_settings, field)
 #define COUNT(option, names, unit_, help_)                                                           \
     {                                                                                                \
@@ -241,8 +242,8 @@ static int32_t complete(struct tf_shape *shape, struct hd_error *err)
     for (size_t i = 0; i < N_ROWS; i++)
         if (!get(shape, rows[i].shape) && !is_optional(shape, rows[i].shape))
             return hd_fail(err, HD_E_INVALID, "model.%s is missing", rows[i].name);
-    if (shape->layers > 100000)
-        return hd_fail(err, HD_E_INVALID, "model.layers is %lld; at most 100000", (long long)shape->layers);
+    if (shape->layers > LAYERS_MAX)
+        return hd_fail(err, HD_E_INVALID, "model.layers is %lld; at most %d", (long long)shape->layers, LAYERS_MAX);
     if (shape->heads % shape->kv_heads)
         return hd_fail(err, HD_E_INVALID, "model.heads (%lld) is not a multiple of model.kv_heads (%lld)",
                        (long long)shape->heads, (long long)shape->kv_heads);

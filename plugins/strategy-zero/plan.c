@@ -81,16 +81,11 @@ static uint32_t block_of(const struct zero *z, const struct key *k)
     return z->params[k->param].block;
 }
 
-/* From k on: those of one kind, or only those of k's block. */
-static int64_t elements(const struct zero *z, const struct key *keys, uint32_t k, uint32_t n, uint32_t small,
-                        int one_block)
-{
-    int64_t count = 0;
-    for (uint32_t j = k; j < n; j++)
-        if (keys[j].small == small && (!one_block || block_of(z, &keys[j]) == block_of(z, &keys[k])))
-            count += z->params[keys[j].param].count;
-    return count;
-}
+/* Of a block and of one kind: elements that are still to come, and the bucket (from 1) that its first parameter got. */
+struct block_plan {
+    int64_t left;
+    uint32_t bucket, reserved;
+};
 
 /* Shall a bucket end before a block of `next` bytes? The first one is small, since nothing travels before it, and so is
  * the last one, which nothing hides; between them none grows to more bytes than all before it, or all behind it. */
@@ -100,18 +95,28 @@ static int is_full(int64_t bytes, int64_t next, int64_t before, int64_t behind, 
 }
 
 /* Buckets: whole blocks, in the order of the backward pass, until the size is reached. Numbers go on from `bucket`. */
-static uint32_t fill_buckets(struct zero *z, struct key *keys, uint32_t n, uint32_t small, uint32_t bucket)
+static uint32_t fill_buckets(struct zero *z, struct key *keys, uint32_t n, uint32_t small, uint32_t bucket,
+                             struct block_plan *blocks)
 {
     int gathered = z->stage == 3 && !small;
     int64_t limit = gathered ? z->settings.gather_bucket : z->settings.bucket, bytes = 0, before = 0;
     int64_t item = (int64_t)hd_dtype_size(z->api->dtype(z->p, gathered ? "compute" : "grad"));
+    int64_t left = 0;
     const struct key *last = NULL;
+    for (uint32_t k = 0; k < n; k++)
+        if (keys[k].small == small) {
+            left += z->params[keys[k].param].count;
+            blocks[2 * block_of(z, &keys[k]) + small].left += z->params[keys[k].param].count;
+        }
     for (uint32_t k = 0; k < n; k++) {
-        int64_t next, behind;
+        struct block_plan *block = &blocks[2 * block_of(z, &keys[k]) + small];
+        int64_t next, behind, count = z->params[keys[k].param].count;
         if (keys[k].small != small)
             continue;
-        next = gathered ? 0 : elements(z, keys, k, n, small, 1) * item;
-        behind = gathered ? 0 : elements(z, keys, k, n, small, 0) * item;
+        next = gathered ? 0 : block->left * item;
+        behind = gathered ? 0 : left * item;
+        block->left -= count;
+        left -= count;
         if (last && block_of(z, last) != block_of(z, &keys[k]) &&
             (last->chunk != keys[k].chunk ||
              (gathered ? bytes >= limit : is_full(bytes, next, before, behind, limit)))) {
@@ -119,14 +124,14 @@ static uint32_t fill_buckets(struct zero *z, struct key *keys, uint32_t n, uint3
             before += bytes;
             bytes = 0;
         }
-        bytes += z->params[keys[k].param].count * item;
+        bytes += count * item;
         keys[k].bucket = bucket;
         last = &keys[k];
     }
     return bucket + 1;
 }
 
-static void assign_buckets(struct zero *z, struct key *keys, uint32_t n)
+static void assign_buckets(struct zero *z, struct key *keys, uint32_t n, struct block_plan *blocks)
 {
     for (uint32_t k = 0; k < n; k++) {
         const struct hd_pass_param *param = &z->params[keys[k].param];
@@ -137,14 +142,14 @@ static void assign_buckets(struct zero *z, struct key *keys, uint32_t n)
         keys[k].small = z->stage == 3 && param->count < z->settings.persist_below;
         keys[k].tied = zero_shared(param) ? keys[k].param + 1 : 0;
     }
-    fill_buckets(z, keys, n, 1, fill_buckets(z, keys, n, 0, 0));
+    fill_buckets(z, keys, n, 1, fill_buckets(z, keys, n, 0, 0, blocks), blocks);
     /* A tied parameter's gradients arrive from two blocks, so blocks may alternate: a block stays where it began. */
-    for (uint32_t k = 1; k < n; k++)
-        for (uint32_t j = 0; j < k; j++)
-            if (block_of(z, &keys[j]) == block_of(z, &keys[k]) && keys[j].small == keys[k].small) {
-                keys[k].bucket = keys[j].bucket;
-                break;
-            }
+    for (uint32_t k = 0; k < n; k++) {
+        struct block_plan *block = &blocks[2 * block_of(z, &keys[k]) + keys[k].small];
+        if (!block->bucket)
+            block->bucket = keys[k].bucket + 1;
+        keys[k].bucket = block->bucket - 1;
+    }
 }
 
 /* The low-precision shard at stage 3, or the master where compute reads that itself: both are what is gathered from. */
@@ -256,7 +261,8 @@ static void skip_reshard(struct zero *z)
 int zero_plan(struct zero *z)
 {
     struct key *keys;
-    uint32_t n, first = 0;
+    struct block_plan *blocks;
+    uint32_t n, first = 0, n_blocks = 1;
     if (z->settings.path)
         z->api->file_folder(z->p, z->settings.path);
     z->n_params = z->api->n_params(z->p);
@@ -266,10 +272,16 @@ int zero_plan(struct zero *z)
     keys = z->host->alloc((z->n_params + 1) * sizeof *keys);
     if (!z->params || !z->owner || !z->flats || !keys)
         return 0;
-    for (uint32_t i = 0; i < z->n_params; i++)
+    for (uint32_t i = 0; i < z->n_params; i++) {
         z->api->param(z->p, i, &z->params[i]);
+        n_blocks = z->params[i].block >= n_blocks ? z->params[i].block + 1 : n_blocks;
+    }
+    blocks = z->host->alloc(2 * (size_t)n_blocks * sizeof *blocks);
+    if (!blocks)
+        return 0;
     n = used_params(z, keys);
-    assign_buckets(z, keys, n);
+    assign_buckets(z, keys, n, blocks);
+    z->host->free(blocks);
     sort(keys, n);
     for (uint32_t k = 1; k <= n; k++)
         if (k == n || keys[k].bucket != keys[first].bucket || keys[k].axes != keys[first].axes ||

@@ -108,6 +108,7 @@ struct hd__exec *hd__exec_create(const struct hd__exec_config *config)
                                             .local_rank = config->local_rank,
                                             .local_ranks = config->local_ranks,
                                             .device = &e->device,
+                                            .exec = e,
                                             .lock = PTHREAD_MUTEX_INITIALIZER};
     e->transports.flight = hd__comm_flight_create((uint64_t)(config->operations ? config->operations : 64));
     hd__exec_set_status(e, "opening the device");
@@ -129,21 +130,24 @@ int32_t hd__exec_open(struct hd__exec *e, struct hd_error *err)
                          {"creating groups", open_stage_groups},        {"preparing kernels", hd__exec_prepare}};
     int32_t rc = HD_OK;
     for (size_t i = 0; i < HD__COUNT(opening_steps) && !rc; i++) {
-        hd__exec_set_status(e, opening_steps[i].what);
+        hd__exec_begin_call(e, opening_steps[i].what);
         rc = opening_steps[i].stage(e, err);
     }
     if (rc)
         return rc;
-    hd__exec_set_status(e, "between sections");
+    hd__exec_begin_call(e, NULL);
     hd__exec_transports_start_thread(&e->transports);
     return HD_OK;
 }
 
-void hd__exec_close(struct hd__exec *e)
+void hd__exec_shut(struct hd__exec *e)
 {
     struct hd_error ignored = HD_ERROR_INIT;
-    if (!e)
+    if (!e || e->shut)
         return;
+    e->shut = 1;
+    e->current_section = NULL;
+    hd__exec_begin_call(e, "closing");
     for (uint32_t s = 0; s < HD_STREAM_COUNT && e->device.streams; s++) /* kernels still use what is freed here */
         e->device.ops->sync(e->device.handle, s, &ignored);
     hd__exec_release(e);
@@ -152,9 +156,18 @@ void hd__exec_close(struct hd__exec *e)
     for (int memory = 0; memory < HD__MEM_COUNT; memory++)
         hd__exec_copy_engine_close(e->copy_engines[memory]);
     hd__exec_transports_close(&e->transports); /* after a failure, receives may still write to the arena */
+    hd__exec_begin_call(e, "closing the device");
     hd__exec_unmap_memory(e);
     if (e->device.ops)
         e->device.ops->close(e->device.handle);
+    hd__exec_begin_call(e, NULL);
+}
+
+void hd__exec_close(struct hd__exec *e)
+{
+    if (!e)
+        return;
+    hd__exec_shut(e);
     hd__comm_flight_destroy(e->transports.flight);
     free(e);
 }

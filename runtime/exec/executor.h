@@ -26,7 +26,9 @@ struct hd__exec *hd__exec_create(const struct hd__exec_config *config);
 /* Opens device, transports and memory, and prepares every instruction: collective over all ranks. After a failure it
  * can only be closed. */
 int32_t hd__exec_open(struct hd__exec *exec, struct hd_error *err);
-void hd__exec_close(struct hd__exec *exec); /* NULL is fine */
+/* Closes all that was opened; position and flight recorder stay until hd__exec_close. NULL is fine for both. */
+void hd__exec_shut(struct hd__exec *exec);
+void hd__exec_close(struct hd__exec *exec);
 
 /* Runs all sections of step `step`, counted from 1, in the program's order. */
 int32_t hd__exec_run_step(struct hd__exec *exec, int64_t step, struct hd_error *err);
@@ -74,6 +76,8 @@ int32_t hd__exec_find_nonfinite(struct hd__exec *exec, int64_t step, char out[16
 struct hd__flight *hd__exec_flight(struct hd__exec *exec);
 /* The instruction that runs now, for messages: "micro_last #118 wait all_reduce(dp_shard)". [any-thread] */
 const char *hd__exec_position(struct hd__exec *exec, char out[128]);
+/* Seconds that this rank has been opening or closing one thing, without waiting at the rendezvous; 0: it is not. */
+double hd__exec_call_seconds(struct hd__exec *exec);
 /* The position between sections: "loading the checkpoint". Static storage. */
 void hd__exec_set_status(struct hd__exec *exec, const char *what);
 

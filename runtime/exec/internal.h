@@ -80,10 +80,11 @@ struct hd__exec {
     } max_buffer;
     struct hd__flight_op max_op, barrier_op; /* as the flight recorder describes them */
     const char *status;                      /* between sections */
+    double call_since;                       /* of a call that opens or closes; 0: there is none */
     double comm_seconds;
     struct hd__profile *profile; /* NULL: never turned on */
     uint64_t graph_replays;
-    int32_t profiling, capturing;
+    int32_t profiling, capturing, shut;
     char *nonfinite; /* not NULL during a NaN check: names the first NaN or Inf; "" until there is one */
     const struct hd__prepared_section *current_section;
     uint32_t current_instr;
@@ -111,6 +112,8 @@ void hd__exec_free_segments(struct hd__exec *e, struct hd__prepared_section *sec
 int32_t hd__exec_run_segment(struct hd__exec *e, struct hd__prepared_section *section,
                              struct hd__graph_segment *segment, struct hd_error *err);
 
+/* nan_check.c: what is opened or closed now; NULL: nothing any more. */
+void hd__exec_begin_call(struct hd__exec *e, const char *what);
 /* nan_check.c: runs an instruction and checks its operands. */
 int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
                               struct hd_error *err);

@@ -80,6 +80,21 @@ void hd__exec_set_status(struct hd__exec *e, const char *what)
     __atomic_store_n(&e->status, what, __ATOMIC_RELAXED);
 }
 
+/* Opening or closing: a call into what others wrote. */
+void hd__exec_begin_call(struct hd__exec *e, const char *what)
+{
+    double since = what ? hd__now() : 0;
+    hd__exec_set_status(e, what ? what : "between sections");
+    __atomic_store(&e->call_since, &since, __ATOMIC_RELAXED);
+}
+
+double hd__exec_call_seconds(struct hd__exec *e)
+{
+    double since, waited = e->config.store ? hd__store_last_wait(e->config.store) : 0;
+    __atomic_load(&e->call_since, &since, __ATOMIC_RELAXED);
+    return since > 0 ? HD__MAX(0.0, hd__now() - HD__MAX(since, waited)) : 0;
+}
+
 const char *hd__exec_position(struct hd__exec *e, char out[128])
 {
     const struct hd__prepared_section *section = __atomic_load_n(&e->current_section, __ATOMIC_RELAXED);

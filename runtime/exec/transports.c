@@ -8,6 +8,7 @@
 #include "runtime/comm/hierarchical.h"
 #include "runtime/comm/hook.h"
 #include "runtime/comm/topology.h"
+#include "runtime/exec/internal.h"
 #include "runtime/rendezvous/store.h"
 
 static uint32_t all_axes(const struct hd__mesh *mesh)
@@ -220,6 +221,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
         world.stream = d->ops->native(d->handle, HD_STREAM_COMM);
         world.device = d->name;
     }
+    hd__exec_begin_call(t->exec, hd__arena_format(&t->compiled->job->arena, "opening comm-%s", section->use));
     new->section = section;
     new->open.tuning = &t->compiled->selection->tuning;
     new->open.counts = t->compiled->selection->hooks.count ? &new->counts : NULL;
@@ -241,6 +243,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
     new->comm = new->open.comm;
     new->groups = hd__comm_groups_create(new->ops, new->comm, t->rank);
     add_transport(t, new);
+    hd__exec_begin_call(t->exec, "creating groups");
     *out = new;
     return HD_OK;
 }
@@ -347,6 +350,8 @@ void hd__exec_transports_close(struct hd__transports *t)
     hd__exec_progress_stop(t->progress_thread);
     t->progress_thread = NULL;
     for (uint32_t i = 0; i < t->opened.count; i++) {
+        hd__exec_begin_call(
+            t->exec, hd__arena_format(&t->compiled->job->arena, "closing comm-%s", t->opened.at[i]->section->use));
         hd__comm_groups_destroy(t->opened.at[i]->groups);
         hd__comm_close(&t->opened.at[i]->open);
         hd__comm_counts_free(&t->opened.at[i]->counts);

@@ -32,6 +32,7 @@ struct hd__transports {
     HD__ARRAY(struct hd__transport *) opened;
     const struct hd__compiled *compiled;
     struct hd_store *store;
+    struct hd__exec *exec;                       /* told what is opened */
     const struct hd__device *device;             /* lends a stream to stream-ordered transports */
     struct hd__flight *flight;                   /* the flight recorder, for hooks */
     struct hd__progress_thread *progress_thread; /* NULL: progress between instructions only */

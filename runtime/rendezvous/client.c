@@ -124,11 +124,16 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store
     p->next = s->requests;
     s->requests = p;
     pthread_mutex_unlock(&s->lock);
+    int waits = frame->type == WIRE_GET || frame->type == WIRE_BARRIER;
+    atomic_fetch_add(&s->waiting, waits);
     int32_t sent = hd__store_send(s, frame, deadline), ended = HD_OK;
     int late = 0;
     pthread_mutex_lock(&s->lock);
     while (sent == HD_OK && !p->done && !late && (ended = hd__store_liveness_check(&s->live, NULL, NULL)) == HD_OK)
         late = pthread_cond_timedwait(&s->replied, &s->lock, &until) == ETIMEDOUT;
+    if (waits)
+        atomic_store(&s->waited, hd__now());
+    atomic_fetch_sub(&s->waiting, waits);
     for (struct store_request **at = &s->requests; *at; at = &(*at)->next)
         if (*at == p) {
             *at = p->next;
@@ -243,6 +248,11 @@ int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadl
 struct hd__liveness *hd__store_liveness(struct hd_store *store)
 {
     return &store->live;
+}
+
+double hd__store_last_wait(const struct hd_store *store)
+{
+    return atomic_load(&store->waiting) > 0 ? hd__now() : atomic_load(&store->waited);
 }
 
 void hd__store_reset(struct hd_store *store)

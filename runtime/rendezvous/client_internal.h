@@ -47,6 +47,8 @@ struct hd_store {
     pthread_cond_t replied;
     struct store_request *requests;
     uint32_t next_id;
+    _Atomic int waiting;   /* GETs and BARRIERs under way */
+    _Atomic double waited; /* when the last of them ended */
     int stop;
     pthread_mutex_t status_lock;             /* held while the witness tells */
     struct hd__store_status_provider status; /* tell NULL: there is none */

@@ -5,7 +5,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
 #include "runtime/rendezvous/local_discovery.h"
+#include "service/launch/external.h"
 #include "service/launch/launch.h"
 
 #define REFUSAL_SECONDS 5 /* rank 0 was started with this rank and gets here at about the same time */
@@ -52,6 +54,28 @@ static int32_t check_env_numbers(struct hd_error *err)
         return hd_fail(err, HD_E_INVALID,
                        "the environment has %s, but not %s: a launcher sets both; unset it to train without one",
                        getenv("RANK") ? "RANK" : "WORLD_SIZE", getenv("RANK") ? "WORLD_SIZE" : "RANK");
+    return HD_OK;
+}
+
+/* One of several machines or pods, each of which would train a whole job of its own. */
+static int32_t check_alone(struct hd_error *err)
+{
+    static const struct {
+        const char *name;
+        int32_t alone; /* the number that one machine may have */
+    } rows[] = {{"NNODES", 1}, {"NODE_RANK", -1}, {"JOB_COMPLETION_INDEX", -1}};
+    int32_t n = 0, nodes = 0;
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        if (!getenv(rows[i].name) || (env_int(rows[i].name, &n) && n == rows[i].alone) ||
+            (env_int("NNODES", &nodes) && nodes == 1))
+            continue;
+        return hd_fail(err, HD_E_INVALID,
+                       "the environment has %s=%s, but not RANK and WORLD_SIZE: this would train a job of its own on "
+                       "each machine. Start a process for each rank with RANK, WORLD_SIZE, LOCAL_RANK, "
+                       "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, as torchrun does; to train on this machine "
+                       "alone, unset %s",
+                       rows[i].name, getenv(rows[i].name), rows[i].name);
+    }
     return HD_OK;
 }
 
@@ -204,7 +228,11 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
         return hd_fail(err, HD_E_INVALID,
                        "the environment has PMIX_RANK, but not how many ranks there are: set RANK and WORLD_SIZE, or "
                        "unset it to train without a launcher");
-    if (!l || (l != launchers && env->size == 1)) /* alone under srun or mpirun: not launched */
+    if (!l)
+        return check_alone(err);
+    if (!getenv(HD__LAUNCHED_ENV))
+        hd__output_set_not_terminal();    /* mpirun gives its ranks a terminal, whatever it writes to */
+    if (l != launchers && env->size == 1) /* alone under srun or mpirun: not launched */
         return HD_OK;
     *found = 1;
     if (!env_int(l->local_rank, &env->local_rank))

@@ -13,7 +13,6 @@
 #include "core/base/base.h"
 #include "core/base/file.h"
 
-#define LAUNCHED_ENV "HEDDLE_LAUNCHED"
 #define GRACE_SECONDS 4.0 /* seconds for a command to end by itself after its caller has died */
 
 static const char **make_argv(const struct hd_comm_launcher *l, const char *number, const char *const *words)
@@ -58,7 +57,7 @@ static void run_command(const struct hd_comm_launcher *l, const char **argv, int
         }
         free(name);
     }
-    setenv(LAUNCHED_ENV, isatty(STDOUT_FILENO) ? "terminal" : "file", 1);
+    setenv(HD__LAUNCHED_ENV, isatty(STDOUT_FILENO) ? "terminal" : "file", 1);
     execvp(argv[0], (char *const *)argv);
     if (write(error_pipe, &errno, sizeof errno) < 0)
         _exit(126);
@@ -151,12 +150,12 @@ const char *hd__launch_self_path(char path[4096])
 
 int hd__launch_join_external(void)
 {
-    const char *mark = getenv(LAUNCHED_ENV);
+    const char *mark = getenv(HD__LAUNCHED_ENV);
     if (!mark)
         return 0;
     if (!strcmp(mark, "file"))
         hd__output_set_not_terminal();
-    unsetenv(LAUNCHED_ENV);
+    unsetenv(HD__LAUNCHED_ENV);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     return 1;
 }

@@ -8,6 +8,9 @@
 
 #include "heddle/comm.h"
 
+/* In the environment of its ranks: "terminal" or "file", what the caller prints to. */
+#define HD__LAUNCHED_ENV "HEDDLE_LAUNCHED"
+
 /* Starts the command with n ranks, each of them `words` (the program first, NULL at the end). The environment is the
  * caller's, with what the launcher asks for. *pid is a process that starts the command and ends with its exit code;
  * both have a process group of their own. SIGTERM, SIGINT and SIGUSR1 to *pid reach the command, and when the caller

@@ -24,14 +24,14 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
 int hd__launch_report_refusal(const struct hd__launch_env *env, const char *why);
 
 /* Runs body in `n` forked processes, pinned to cores in turn, and waits for them. A rank that ends badly ends the
- * others within seconds; SIGTERM and SIGINT are passed on. Returns the exit code of the job: of the rank that failed
- * first. */
+ * others within seconds; SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on. Returns the exit code of the job: of the
+ * rank that failed first. */
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
                      int (*body)(void *user, const struct hd__launch_env *env), void *user);
 
 /* Runs `words` (the program first, NULL at the end) in `n` ranks by the command that their transport works with, and
  * waits. This process serves their rendezvous, unless MASTER_ADDR says where it is: such a command kills all ranks
- * when one has failed, and somebody has to write the report. SIGTERM and SIGINT are passed on: as SIGUSR1, which
+ * when one has failed, and somebody has to write the report. Signals are passed on as SIGUSR1, which
  * such commands hand to the ranks and do not heed themselves. Returns the exit code of the job; 2 if the command
  * cannot be started. */
 int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after,
@@ -40,6 +40,9 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
 #define HD__LAUNCH_RENDEZVOUS_ENV "HEDDLE_RENDEZVOUS"
 /* For a rank of another launcher: settles down as one of ours would, if we started the launcher. */
 void hd__launch_setup_rank(const struct hd__launch_env *env);
+
+/* Are there descriptors for the ranks of this machine? A soft limit that is too low is raised. */
+int32_t hd__launch_check_files(int32_t local_ranks, struct hd_error *err);
 
 /* How long a server waits for ranks that do not come, which the job says. */
 void hd__launch_set_timeouts(struct hd__server_options *options, const struct hd__reporter *reporter);

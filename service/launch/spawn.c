@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,9 @@
 #include "service/report/speaker.h"
 
 #define GRACE_SECONDS 4.0 /* seconds that the other ranks have to end by themselves after one failed */
+
+/* Ask for a checkpoint and the end: from the user, a terminal that is closed, Slurm before the time is up. */
+static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 
 struct child {
     pid_t pid;
@@ -42,9 +46,6 @@ void hd__launch_setup_rank(const struct hd__launch_env *env)
 static int run_child(int32_t rank, int32_t n, int port_pipe, struct hd__launch_env *env, pid_t parent,
                      int (*body)(void *, const struct hd__launch_env *), void *user)
 {
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent || read(port_pipe, &env->store.port, sizeof env->store.port) != sizeof env->store.port)
         return 1;
@@ -101,6 +102,14 @@ static void kill_stopped(struct child *children, int32_t n, double seconds)
         }
 }
 
+static int asks_to_stop(int sig)
+{
+    int found = 0;
+    for (size_t i = 0; i < HD__COUNT(stop_signals); i++)
+        found |= sig == stop_signals[i];
+    return found;
+}
+
 static void signal_all(struct child *children, int32_t n, int sig)
 {
     for (int32_t i = 0; i < n; i++)
@@ -139,7 +148,7 @@ static struct failure wait_children(struct child *children, int32_t n, double de
         struct timespec wait = {.tv_nsec = 100000000};
         double before = hd__now();
         int sig = sigtimedwait(signals, NULL, &wait);
-        if (sig == SIGTERM || sig == SIGINT)
+        if (asks_to_stop(sig))
             signal_all(children, n, sig);
         if (hd__now() - before > dead_after / 2)
             restart_stop_timers(children, n);
@@ -200,15 +209,20 @@ static struct hd__server_options make_server_options(int32_t n, double dead_afte
 }
 
 /* SIGCHLD, so that waiting for a signal is also waiting for the end; whoever ignored it gave that to us, and then
- * there would be no child to wait for. */
-static void block_signals(sigset_t *signals, sigset_t *before)
+ * there would be no child to wait for. They stay blocked: a second request that comes when the ranks have ended does
+ * not change the exit code. A rank that starts unblocks them when it can answer. */
+static void block_signals(sigset_t *signals)
 {
+    struct sigaction hangup;
     signal(SIGCHLD, SIG_DFL);
     sigemptyset(signals);
     sigaddset(signals, SIGCHLD);
-    sigaddset(signals, SIGTERM);
-    sigaddset(signals, SIGINT);
-    sigprocmask(SIG_BLOCK, signals, before);
+    for (size_t i = 0; i < HD__COUNT(stop_signals); i++)
+        sigaddset(signals, stop_signals[i]);
+    sigaction(SIGHUP, NULL, &hangup);
+    if (hangup.sa_handler == SIG_IGN) /* nohup; a blocked signal would be taken all the same */
+        sigdelset(signals, SIGHUP);
+    sigprocmask(SIG_BLOCK, signals, NULL);
 }
 
 /* Serves the rendezvous, and leaves word of it in the environment. */
@@ -252,11 +266,11 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
-    sigset_t signals, before;
+    sigset_t signals;
     struct launcher_stop end = {0};
     pid_t pid;
     int status, sig;
-    block_signals(&signals, &before);
+    block_signals(&signals);
     if (serve_rendezvous(n, dead_after, reporter, &server, &err) ||
         hd__launch_external_start(launcher, n, words, &pid, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
@@ -267,13 +281,39 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
     while (waitpid(pid, &status, WNOHANG) != pid) {
         struct timespec wait = {.tv_nsec = 100000000};
         sig = sigtimedwait(&signals, NULL, &wait);
-        if (sig == SIGTERM || sig == SIGINT)
+        if (asks_to_stop(sig))
             kill(pid, SIGUSR1);
         stop_late_launcher(pid, server, &end);
     }
     hd__server_close(server);
-    sigprocmask(SIG_SETMASK, &before, NULL);
     return WIFEXITED(status) && WEXITSTATUS(status) <= 3 ? WEXITSTATUS(status) : 1;
+}
+
+/* Descriptors of a process that starts ranks or is one, beside a connection for each rank. */
+enum { FILES_OF_A_PROCESS = 48 };
+
+int32_t hd__launch_check_files(int32_t local_ranks, struct hd_error *err)
+{
+    struct rlimit limit;
+    rlim_t need = FILES_OF_A_PROCESS + (rlim_t)local_ranks;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= need)
+        return HD_OK;
+    if (limit.rlim_max >= need) {
+        limit.rlim_cur = limit.rlim_max;
+        if (!setrlimit(RLIMIT_NOFILE, &limit))
+            return HD_OK;
+    }
+    return hd_fail(err, HD_E_INVALID,
+                   "a process may open %llu files here, and a job of %d rank%s on this machine needs %llu: raise the "
+                   "limit (ulimit -n 1024)",
+                   (unsigned long long)limit.rlim_cur, local_ranks, local_ranks > 1 ? "s" : "",
+                   (unsigned long long)need);
+}
+
+static int fail_start(const char *what)
+{
+    hd__log(HD_LOG_ERROR, NULL, "the ranks cannot be started: %s: %s", what, strerror(errno));
+    return 2;
 }
 
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
@@ -287,12 +327,14 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
     struct hd__server_options options = make_server_options(n, dead_after, reporter);
     struct child *children = hd__alloc((size_t)n * sizeof *children);
     pid_t parent = getpid();
-    sigset_t signals, before;
+    sigset_t signals;
     int port_pipe[2], code;
-    if (pipe(port_pipe))
-        hd__die("pipe: %s", strerror(errno));
+    if (pipe(port_pipe)) {
+        free(children);
+        return fail_start("pipe");
+    }
     memcpy(env.store.secret, options.secret, sizeof options.secret);
-    block_signals(&signals, &before);
+    block_signals(&signals);
     signal(SIGPIPE, SIG_IGN); /* the others may have read their port, and the one that is left be dead */
     fflush(NULL);
     for (int32_t i = 0; i < n; i++) {
@@ -304,13 +346,19 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
             fflush(NULL);
             _exit(code);
         }
-        if (pid < 0)
-            hd__die("fork: %s", strerror(errno));
+        if (pid < 0) { /* those that are there read the end of the pipe, and end */
+            fail_start("fork");
+            close(port_pipe[0]);
+            close(port_pipe[1]);
+            while (wait(NULL) > 0)
+                continue;
+            free(children);
+            return 2;
+        }
         children[i] = (struct child){.pid = pid, .running = 1};
     }
     close(port_pipe[0]);
     code = serve_and_watch(children, n, port_pipe[1], &options, &signals);
-    sigprocmask(SIG_SETMASK, &before, NULL);
     free(children);
     return code;
 }

@@ -134,6 +134,34 @@ static void describe_dead_rank(struct hd__report_context *c, int32_t rank)
         snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "%.400s", end_text(c, "cause"));
 }
 
+/* Nobody waits for an operation: a rank that has been opening or closing something for longest, of itself as far as is
+ * known, keeps the others waiting. */
+static int find_long_call(struct hd__report_context *c)
+{
+    double longest = 0;
+    int32_t found = -1, others = -1;
+    const char *at;
+    for (int32_t r = 0; r < c->size; r++) {
+        double call = json_number_value(json_object_get(c->dump[r], "call"));
+        if (call > longest) {
+            longest = call;
+            found = r;
+        }
+        others += call > 0;
+    }
+    if (found < 0)
+        return 0;
+    hd__report_attribute(c, HD__DIAGNOSIS_LATE, found, NULL);
+    c->diagnosis->waited = longest;
+    at = json_string_value(json_object_get(c->dump[found], "at"));
+    snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d has been %.100s for %.1f s", found,
+             at ? at : "inside a call", longest);
+    if (others)
+        snprintf(strchr(c->diagnosis->summary, 0), 64, ", and %d other%s inside such a call", others,
+                 others > 1 ? "s are" : " is");
+    return 1;
+}
+
 /* HD_OK where the report has none, or one of a later version. */
 static int32_t end_code(const struct hd__report_context *c)
 {
@@ -185,8 +213,9 @@ void hd__report_diagnose(const json_t *report, struct hd__report_diagnosis *diag
         ;
     else if (rank >= 0 && code == HD_E_PEER)
         describe_dead_rank(&c, rank);
-    else if ((code != HD_OK && !hd__speaker_blames_another(code)) ||
-             (!hd__report_walk_wait_graph(&c) && *end_text(&c, "cause"))) {
+    else if ((code != HD_OK && !hd__speaker_blames_another(code)) || code == HD_E_PEER ||
+             (!hd__report_walk_wait_graph(&c) && !((code == HD_OK || code == HD_E_TIMEOUT) && find_long_call(&c)) &&
+              *end_text(&c, "cause"))) {
         hd__report_attribute(&c, HD__DIAGNOSIS_FAILED, rank, NULL);
         snprintf(diagnosis->summary, sizeof diagnosis->summary, "%.1000s", end_text(&c, "cause"));
     }

@@ -57,7 +57,8 @@ static json_t *ops_json(const struct hd__flight *f, uint64_t n, double now)
     return ops;
 }
 
-size_t hd__report_rank_dump(const struct hd__flight *f, int32_t rank, const char *at, char *out, size_t room)
+size_t hd__report_rank_dump(const struct hd__flight *f, int32_t rank, const char *at, double call, char *out,
+                            size_t room)
 {
     for (uint64_t n = f->room;; n /= 2) {
         double now = hd__now();
@@ -67,8 +68,8 @@ size_t hd__report_rank_dump(const struct hd__flight *f, int32_t rank, const char
              c = __atomic_load_n(&c->next, __ATOMIC_ACQUIRE))
             json_array_append_new(channels, channel_json(c));
         dump =
-            json_pack("{s:i, s:I, s:s, s:f, s:I, s:I, s:o, s:o}", "rank", rank, "step",
-                      (json_int_t)__atomic_load_n(&f->step, __ATOMIC_RELAXED), "at", at, "waited",
+            json_pack("{s:i, s:I, s:s, s:f, s:f, s:I, s:I, s:o, s:o}", "rank", rank, "step",
+                      (json_int_t)__atomic_load_n(&f->step, __ATOMIC_RELAXED), "at", at, "call", call, "waited",
                       hd__comm_flight_waited(f), "waiting", (json_int_t)__atomic_load_n(&f->waiting, __ATOMIC_ACQUIRE),
                       "operations", (json_int_t)__atomic_load_n(&f->number, __ATOMIC_ACQUIRE), "channels", channels,
                       "ops", ops_json(f, n, now));

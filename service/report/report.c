@@ -145,6 +145,12 @@ static int32_t check_running_job(const struct hd__reporter *reporter, const stru
         snprintf(cause, 512, "%.511s", diagnosis->summary);
         return HD_E_MISMATCH;
     }
+    /* One that waits for others gives up by itself; one that is inside a call does not. */
+    if (diagnosis->kind == HD__DIAGNOSIS_LATE && diagnosis->op_rank < 0 && diagnosis->waited >= reporter->timeout) {
+        *rank = diagnosis->rank;
+        snprintf(cause, 512, "%.400s (comm.timeout: %g s)", diagnosis->summary, reporter->timeout);
+        return HD_E_TIMEOUT;
+    }
     if (diagnosis->waited >= reporter->late_after)
         hd__log(HD_LOG_WARN, NULL, "%s", diagnosis->summary);
     return HD_OK;
@@ -187,7 +193,8 @@ void hd__report_write_local(const struct hd__reporter *reporter, int32_t rank, i
     char path[512], suffix[32];
     json_t *report;
     memset(state, HD__RANK_CONNECTED, (size_t)size);
-    state[lost] = HD__RANK_DEAD;
+    if (lost >= 0) /* else the launcher */
+        state[lost] = HD__RANK_DEAD;
     dumps[rank] = dump;
     report = report_json(reporter, &g);
     hd__report_diagnose(report, &diagnosis);

@@ -21,7 +21,8 @@ enum {
 
 /* A rank's dump: what it was doing, as JSON of less than `room` bytes; the oldest operations are left out to fit. `at`
  * is hd__exec_position's text. Returns the bytes. */
-size_t hd__report_rank_dump(const struct hd__flight *flight, int32_t rank, const char *at, char *out, size_t room);
+size_t hd__report_rank_dump(const struct hd__flight *flight, int32_t rank, const char *at, double call, char *out,
+                            size_t room);
 
 /* For hd__server_options; `user` is a struct hd__reporter. A look names late ranks in the log, and ends the job
  * where two ranks do not do the same. */

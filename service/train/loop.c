@@ -51,32 +51,59 @@ static void on_early_signal(int sig)
     _exit(3);
 }
 
-/* A file that is mapped ended: the word of the kernel is "Bus error". Returns into the fault, which ends the
- * process. */
-static char bus_error[160];
+/* Signals of a crash, and the line that is said before the process ends by them: libraries replace their handlers, and
+ * then nobody may say anything. Sanitizers print more of all but the first. */
+static const struct {
+    int signal;
+    const char *why; /* NULL: the signal's name says it */
+} crashes[] = {
+    {SIGBUS, "a mapped file became shorter while it was read, or its disk failed: most likely data.train"},
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    {SIGSEGV, NULL},
+    {SIGILL, NULL},
+    {SIGFPE, NULL},
+    {SIGABRT, NULL},
+#endif
+};
+static char crash_line[HD__COUNT(crashes)][160];
 
-static void on_bus_error(int sig)
+static void on_crash(int sig)
 {
-    ssize_t said = write(STDERR_FILENO, bus_error, strlen(bus_error));
-    signal(sig, SIG_DFL);
-    (void)said;
+    for (size_t i = 0; i < HD__COUNT(crashes); i++) {
+        ssize_t said = sig == crashes[i].signal ? write(STDERR_FILENO, crash_line[i], strlen(crash_line[i])) : 0;
+        (void)said;
+    }
+    raise(sig); /* SA_RESETHAND: the default ends the process */
 }
 
-static void catch_bus_errors(const char *prefix)
+/* Again after others' code was called that may have installed its own. */
+static void catch_crashes(const char *prefix)
 {
-    struct sigaction action = {.sa_handler = on_bus_error};
-    snprintf(bus_error, sizeof bus_error,
-             "%serror: a mapped file became shorter while it was read, or its disk failed: most likely data.train\n",
-             prefix);
-    sigaction(SIGBUS, &action, NULL);
+    static char stack[65536]; /* of the main thread, whose own may have overflowed */
+    struct sigaction action = {.sa_handler = on_crash, .sa_flags = SA_RESETHAND | SA_NODEFER | SA_ONSTACK};
+    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+    for (size_t i = 0; i < HD__COUNT(crashes); i++) {
+        if (crashes[i].why)
+            snprintf(crash_line[i], sizeof crash_line[i], "%serror: %s\n", prefix, crashes[i].why);
+        else
+            snprintf(crash_line[i], sizeof crash_line[i], "%serror: this rank crashed: %s\n", prefix,
+                     strsignal(crashes[i].signal));
+        sigaction(crashes[i].signal, &action, NULL);
+    }
 }
 
 static void catch_signals(void (*handler)(int))
 {
-    struct sigaction action = {.sa_handler = handler};
+    struct sigaction action = {.sa_handler = handler}, hangup;
+    sigset_t none;
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL); /* from a launcher that keeps the others to itself */
+    sigaction(SIGUSR1, &action, NULL); /* from Slurm, and from a launcher that keeps the others to itself */
+    sigaction(SIGHUP, NULL, &hangup);
+    if (hangup.sa_handler != SIG_IGN) /* nohup */
+        sigaction(SIGHUP, &action, NULL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL); /* our launcher blocked them until they are answered */
     signal(SIGPIPE, SIG_IGN); /* neither a dead peer's socket nor a log that nobody reads ends a job without a word */
 }
 
@@ -519,9 +546,10 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         snprintf(prefix, sizeof prefix, "[rank %d] ", env->rank);
         hd__log_setup(HD_LOG_INFO, prefix);
     }
-    catch_bus_errors(prefix);
+    catch_crashes(prefix);
     catch_signals(on_early_signal);
     rc = open_run(&l, env, compiled, &err);
+    catch_crashes(prefix);
     catch_signals(on_signal);
     prepared = !rc;
     if (!rc && l.progress.step >= l.job->steps && l.is_leader)

@@ -39,13 +39,15 @@ static size_t write_dump(void *user, char *out, size_t room)
 {
     struct hd__train_session *s = user;
     char at[128];
-    return hd__report_rank_dump(hd__exec_flight(s->exec), s->env->rank, hd__exec_position(s->exec, at), out, room);
+    return hd__report_rank_dump(hd__exec_flight(s->exec), s->env->rank, hd__exec_position(s->exec, at),
+                                hd__exec_call_seconds(s->exec), out, room);
 }
 
+/* The main thread's: this is asked by one that lives on beside it. */
 static double wait_seconds(void *user)
 {
     struct hd__train_session *s = user;
-    return hd__comm_flight_waited(hd__exec_flight(s->exec));
+    return HD__MAX(hd__comm_flight_waited(hd__exec_flight(s->exec)), hd__exec_call_seconds(s->exec));
 }
 
 static void set_status_provider(struct hd__train_session *s)
@@ -60,14 +62,15 @@ static void set_status_provider(struct hd__train_session *s)
     hd__store_set_status_provider(s->store, &w);
 }
 
-/* The process that serves the rendezvous writes the report: if it is gone, each rank writes its own part. */
+/* The process that serves the rendezvous (rank 0, or the launcher: -1) writes the report: if it is gone, each rank
+ * writes its own part. */
 static void write_local_report(struct hd__train_session *s)
 {
     struct hd_error err = HD_ERROR_INIT;
     int32_t rank = -1, served_by = hd__store_server_rank(s->store);
     char *dump = hd__alloc(65536);
-    if (s->env->reporter && served_by >= 0 &&
-        hd__store_liveness_check(hd__store_liveness(s->store), &rank, &err) == HD_E_PEER && rank == served_by) {
+    if (s->env->reporter && hd__store_liveness_check(hd__store_liveness(s->store), &rank, &err) == HD_E_PEER &&
+        rank == served_by) {
         write_dump(s, dump, 65536);
         hd__report_write_local(s->env->reporter, s->env->rank, s->env->size, dump, rank, err.message);
     }
@@ -118,7 +121,8 @@ void hd__train_session_close(struct hd__train_session *s, int failed)
 {
     if (s->store) {
         hd__store_liveness_notify(hd__store_liveness(s->store), NULL, NULL);
-        hd__store_set_status_provider(s->store, NULL);
+        if (failed)
+            hd__store_set_status_provider(s->store, NULL);
         if (failed && s->exec)
             write_local_report(s);
     }
@@ -126,9 +130,12 @@ void hd__train_session_close(struct hd__train_session *s, int failed)
     hd__train_feed_close(s->eval_feed);
     if (!failed)
         hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, 1);
-    hd__exec_close(s->exec);
+    hd__exec_shut(s->exec);
     if (!failed)
         hd__launch_exit_watchdog_stop(&s->exit_watchdog);
+    if (s->store)
+        hd__store_set_status_provider(s->store, NULL);
+    hd__exec_close(s->exec);
     hd__store_close(s->store);
     if (s->server) /* others read why; after a failure some may be gone, or have never come */
         hd__server_drain(s->server, hd__now() + (failed ? 2 : 10));

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -548,6 +549,21 @@ START_TEST(weights_of_another_model)
 }
 END_TEST
 
+/* A config.json that says more than its weights hold: refused before memory is filled, of which there may not be enough. */
+START_TEST(weights_of_another_shape)
+{
+    struct rusage used;
+    train(&whole, "shape", "llama.yaml checkpoint.dir=shape job.steps=1");
+    run_says("ckpt export llama.yaml checkpoint.dir=shape --to shape-model", 0, "");
+    ck_assert_int_eq(
+        system("sed -i 's/\"intermediate_size\": 128/\"intermediate_size\": 400000/' shape-model/config.json"), 0);
+    run_says("train llama.yaml model={\"use\":\"transformer\",\"from\":\"shape-model\"} job.name=other-shape", 2,
+             "another model?");
+    getrusage(RUSAGE_CHILDREN, &used);
+    ck_assert_int_lt(used.ru_maxrss, 400 << 10); /* KiB; the arena is 2.4 GiB */
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {{"resume", resume_is_exact, HD__COUNT(meshes)},
@@ -570,6 +586,7 @@ int main(void)
                                         {"schedules end elsewhere", schedules_end_elsewhere, 1},
                                         {"sequences of another length", sequences_of_another_length, 1},
                                         {"weights of another model", weights_of_another_model, 1},
+                                        {"weights of another shape", weights_of_another_shape, 1},
                                         {NULL, NULL, 0}};
     return system_run("system-checkpoints", tests);
 }

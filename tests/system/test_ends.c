@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -69,6 +70,66 @@ START_TEST(interrupt)
 {
     stop_by(SIGINT, "int1", 1);
     stop_by(SIGINT, "int3", 3);
+}
+END_TEST
+
+/* Slurm's way (sbatch --signal), and a terminal that is closed. */
+START_TEST(user_signal)
+{
+    stop_by(SIGUSR1, "usr1", 1);
+    stop_by(SIGUSR1, "usr3", 3);
+}
+END_TEST
+
+START_TEST(hangup)
+{
+    stop_by(SIGHUP, "hup1", 1);
+    stop_by(SIGHUP, "hup3", 3);
+}
+END_TEST
+
+/* Under nohup nobody is asked to stop by it. */
+START_TEST(ignored_hangup)
+{
+    for (int n = 1; n <= 2; n++) {
+        struct command *c;
+        signal(SIGHUP, SIG_IGN);
+        c = command_start(NULL, "train " ENDLESS "mesh.dp=%d job.name=nohup%d", n, n);
+        signal(SIGHUP, SIG_DFL);
+        curve_wait(n == 1 ? "nohup1" : "nohup2", 3);
+        kill(c->pid, SIGHUP);
+        curve_wait(n == 1 ? "nohup1" : "nohup2", 30);
+        kill(c->pid, SIGTERM);
+        command_wait(c, 10);
+        expect_code(c, 3);
+        expect_says(c, "stopped by signal 15 ");
+    }
+}
+END_TEST
+
+/* A second one, whenever it comes, changes nothing: the state is saved, and nothing is left over. */
+START_TEST(twice)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+    int sig = signals[_i / 2], n = 1 + _i % 2 * 2;
+    char job[32];
+    int status;
+    snprintf(job, sizeof job, "twice%d-%d", sig, n);
+    struct command *c =
+        command_start(NULL, "train " ENDLESS_ON_3 "mesh.dp=%d job.name=%s checkpoint={\"every\":1000000000}", n, job);
+    curve_wait(job, 3);
+    while (!waitpid(c->pid, &status, WNOHANG)) { /* until it has ended */
+        kill(c->pid, sig);
+        usleep(1000);
+    }
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 3, "status %x; it said:\n%s", (unsigned)status,
+                  read_file(c->err_file));
+    c->err = read_file(c->err_file);
+    expect_says(c, "the state is saved");
+    c = command_run("ckpt ls llama.yaml job.name=%s checkpoint={}", job);
+    expect_code(c, 0);
+    ck_assert_ptr_nonnull(strstr(c->out, "step-"));
+    ck_assert_int_ne(system(keep(hd__format("find runs/%s -name '.tmp*' | grep .", job))), 0);
 }
 END_TEST
 
@@ -238,6 +299,78 @@ START_TEST(late_in_opening_and_closing)
 }
 END_TEST
 
+#define CRASH "plugins.path=" ASYNC " comm.hooks=[{\"use\":\"crash\",\"rank\":1,%s}] "
+
+/* A library's handler of crashes does not outlive its loading: the signal ends the rank, and is named. */
+START_TEST(crash_while_opening)
+{
+    struct command *c =
+        command_run("train llama.yaml mesh.dp=3 data.batch=12 job.name=crash " CRASH, "\"kind\":\"crash\"");
+    expect_code(c, 1);
+    expect_says(c, "[rank 1] error: this rank crashed: Segmentation fault\n");
+    expect_says(c, "error: rank 1 (process ");
+    expect_says(c, "was killed by signal 11 (Segmentation fault)");
+    ck_assert_msg(c->seconds < 30, "it took %g s", c->seconds); /* comm.timeout is 300 s */
+}
+END_TEST
+
+/* Nor one that was installed by a call. */
+START_TEST(crash_after_opening)
+{
+    static const struct {
+        int signal;
+        const char *words;
+    } rows[] = {{SIGSEGV, "was killed by signal 11 (Segmentation fault)"},
+                {SIGABRT, "was killed by signal 6 (Aborted)"}};
+    pid_t ranks[RANKS];
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "job.name=crash%d " CRASH, _i, "\"kind\":\"quiet\"");
+    curve_wait(_i ? "crash1" : "crash0", 3);
+    command_ranks(c, RANKS, ranks);
+    kill(ranks[1], rows[_i].signal);
+    command_wait(c, 20);
+    expect_code(c, 1);
+    expect_says(c, rows[_i].words);
+    expect_report(c, _i ? "crash1" : "crash0", "dead", 1);
+}
+END_TEST
+
+/* One that never comes back from a call is named, though it lives: its own thread, not one beside it, is asked after. */
+START_TEST(hang_while_opening)
+{
+    struct command *c = command_run("train llama.yaml mesh.dp=3 data.batch=12 job.name=hang liveness.late_after=1s "
+                                    "comm.timeout=3s " CRASH,
+                                    "\"kind\":\"hang\"");
+    expect_code(c, 1);
+    expect_says(c, "warning: rank 1 has been opening comm-shm for ");
+    expect_says(c, "error: rank 1 has been opening comm-shm for ");
+}
+END_TEST
+
+/* The launcher serves the rendezvous: where it is stopped, the ranks end and write what they were doing. */
+START_TEST(stopped_launcher)
+{
+    pid_t ranks[RANKS];
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "liveness.dead_after=2s job.name=launcher");
+    curve_wait("launcher", 3);
+    command_ranks(c, RANKS, ranks);
+    kill(c->pid, SIGSTOP);
+    for (double until = hd__now() + 60; hd__now() < until;) { /* their parent, which would reap them, is stopped */
+        int ended = 0;
+        for (int i = 0; i < RANKS; i++)
+            ended += !system(keep(hd__format("grep -q '^State:.*Z' /proc/%d/status", (int)ranks[i])));
+        if (ended == RANKS)
+            break;
+        usleep(10000);
+    }
+    kill(c->pid, SIGCONT);
+    command_wait(c, 20);
+    expect_code(c, 1);
+    ck_assert_msg(times_said(c, "error: the launcher is gone (it is silent), so this rank ends\n") == RANKS &&
+                      times_said(c, "what this rank was doing: runs/launcher/report-") == RANKS,
+                  "it said:\n%s", c->err);
+}
+END_TEST
+
 START_TEST(stopped_at_once)
 {
     pid_t ranks[2];
@@ -364,6 +497,43 @@ START_TEST(data_ends)
 }
 END_TEST
 
+/* ---- limits */
+
+/* Said before anything starts; a soft limit is raised instead. */
+START_TEST(too_few_descriptors)
+{
+    struct rlimit before, few = {8, 8}, soft;
+    struct command *c;
+    getrlimit(RLIMIT_NOFILE, &before);
+    soft = (struct rlimit){8, before.rlim_max};
+    c = command_start(NULL, "train llama.yaml mesh.dp=2 job.steps=1 job.name=soft");
+    prlimit(c->pid, RLIMIT_NOFILE, &soft, NULL);
+    command_wait(c, 60);
+    expect_code(c, 0);
+    c = command_start(NULL, "train llama.yaml mesh.dp=2 job.steps=1 job.name=hard");
+    prlimit(c->pid, RLIMIT_NOFILE, &few, NULL);
+    command_wait(c, 60);
+    expect_code(c, 2);
+    expect_says(c, "a process may open 8 files here, and a job of 2 ranks on this machine needs ");
+    expect_says(c, "ulimit -n 1024");
+}
+END_TEST
+
+/* ulimit -f: the file is named, and no process is killed. */
+START_TEST(file_too_large)
+{
+    struct rlimit limit = {4096, RLIM_INFINITY}, before;
+    struct command *c;
+    getrlimit(RLIMIT_FSIZE, &before);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    c = command_run("train llama.yaml job.steps=2 job.name=large checkpoint={\"dir\":\"large\",\"every\":1}");
+    setrlimit(RLIMIT_FSIZE, &before);
+    expect_code(c, 1);
+    expect_says(c, "large/.tmp-step-00000001/");
+    expect_says(c, "File too large");
+}
+END_TEST
+
 /* ---- a loss that explodes */
 
 START_TEST(diverging)
@@ -458,6 +628,7 @@ START_TEST(under_mpirun)
                             " train llama.yaml job.steps=5 job.name=mpi "
                             "</dev/null >mpi.log 2>&1"),
                      0);
+    ck_assert_ptr_null(strchr(read_file("mpi.log"), '\033')); /* mpirun gives its ranks a terminal */
     curve_read(&theirs, "mpi");
     train(&ours, "met", "llama.yaml job.steps=5 mesh.dp=2");
     expect_same_bits(&ours, &theirs);
@@ -593,6 +764,11 @@ START_TEST(wrong_environment)
     expect_environment_refused("PMIX_RANK=0", "", "PMIX_RANK, but not how many ranks there are");
     expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR= MASTER_PORT=29400", "",
                                "not MASTER_ADDR and MASTER_PORT");
+    expect_environment_refused("NNODES=2", "", "NNODES=2, but not RANK and WORLD_SIZE");
+    expect_environment_refused("NNODES=2 NODE_RANK=1" AT, "mesh.dp=2", "NNODES=2, but not RANK and WORLD_SIZE");
+    expect_environment_refused("NODE_RANK=0", "", "NODE_RANK=0, but not RANK and WORLD_SIZE");
+    expect_environment_refused("JOB_COMPLETION_INDEX=0", "", "JOB_COMPLETION_INDEX=0, but not RANK and WORLD_SIZE");
+    expect_code(command_run_env("NNODES=1 NODE_RANK=0", "train llama.yaml job.steps=1 job.name=one-node"), 0);
 }
 END_TEST
 
@@ -671,6 +847,16 @@ int main(void)
 {
     const struct system_test tests[] = {{"SIGTERM", terminate, 1},
                                         {"SIGINT", interrupt, 1},
+                                        {"SIGUSR1", user_signal, 1},
+                                        {"SIGHUP", hangup, 1},
+                                        {"nohup", ignored_hangup, 1},
+                                        {"twice", twice, 8},
+                                        {"crash while opening", crash_while_opening, 1},
+                                        {"crash after opening", crash_after_opening, 2},
+                                        {"hang while opening", hang_while_opening, 1},
+                                        {"stopped launcher", stopped_launcher, 1},
+                                        {"too few descriptors", too_few_descriptors, 1},
+                                        {"a file too large", file_too_large, 1},
                                         {"killed rank", killed_rank, 1},
                                         {"killed at once", killed_at_once, 5},
                                         {"stopped rank", stopped_rank, 1},

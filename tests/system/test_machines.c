@@ -87,7 +87,7 @@ START_TEST(bench_apart)
     size_t k;
     machines_up(2, NULL);
     start_words(ranks, 4, 2,
-                "bench --json --op all_reduce,all_gather,barrier -b 16 -e 1M -f 256 --out-of-place "
+                "bench --json --op all_reduce,all_gather,barrier -b 16 -e 1M -f 256 -n 20 --out-of-place "
                 "--comm libfabric:interface=eth0,libfabric:interface=eth0:inside=shm");
     for (int r = 0; r < 4; r++) {
         command_wait(ranks[r], 60);

@@ -490,7 +490,7 @@ static const struct {
      "model.experts is for mixtral"},
     {{"family", "llama", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "capacity", "2"},
      "model.capacity is for mixtral"},
-    {{"family", "llama", "layers", "200000", "hidden", "64", "heads", "4", "vocab", "256"}, "at most 100000"},
+    {{"family", "llama", "layers", "200000", "hidden", "64", "heads", "4", "vocab", "256"}, "at most 4096"},
 };
 
 START_TEST(fields)

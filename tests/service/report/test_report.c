@@ -132,6 +132,38 @@ START_TEST(one_went_away)
 }
 END_TEST
 
+/* Nobody waits for an operation yet: who is inside a call keeps the others waiting, unless the job ended otherwise. */
+START_TEST(one_is_inside_a_call)
+{
+    for (int k = 0; k < 4; k++) {
+        begin(3);
+        for (int r = 0; r < 3; r++)
+            answers(r, r == 1 ? "opening comm-libfabric" : "creating groups");
+        json_object_set_new(rank_of(1), "call", json_real(10.04));
+        json_object_set_new(rank_of(2), "call", json_real(k == 1 ? 3 : 0));
+        if (k >= 2)
+            ends(hd_code_name(k == 2 ? HD_E_TIMEOUT : HD_E_CANCELLED), 0, "rank 0: stopped");
+        if (k < 3)
+            expect(HD__DIAGNOSIS_LATE, 1,
+                   k == 1 ? "rank 1 has been opening comm-libfabric for 10.0 s, and 1 other is inside such a call"
+                          : "rank 1 has been opening comm-libfabric for 10.0 s");
+        else
+            expect(HD__DIAGNOSIS_FAILED, 0, "rank 0: stopped");
+    }
+}
+END_TEST
+
+/* The launcher, which is no rank. */
+START_TEST(the_launcher_died)
+{
+    begin(2);
+    answers(0, "here");
+    op(0, 0, 1, "all_reduce", 10, 6);
+    ends(hd_code_name(HD_E_PEER), -1, "the launcher is gone (it is silent)");
+    expect(HD__DIAGNOSIS_FAILED, -1, "the launcher is gone (it is silent)");
+}
+END_TEST
+
 START_TEST(one_does_not_answer)
 {
     begin(3);
@@ -311,7 +343,7 @@ START_TEST(part_of_a_recorder)
             hd__comm_flight_end(f, n, hd__now(), HD_OK);
     }
     for (size_t room = sizeof text; room > 300; room /= 2) {
-        size_t bytes = hd__report_rank_dump(f, 1, "at home", text, room);
+        size_t bytes = hd__report_rank_dump(f, 1, "at home", 0, text, room);
         json_t *part = json_loadb(text, bytes, 0, NULL), *ops = json_object_get(part, "ops"), *last;
         ck_assert_msg(json_is_object(part), "%zu bytes of %zu: %.*s", bytes, room, (int)bytes, text);
         ck_assert_uint_le(bytes, room);
@@ -445,6 +477,8 @@ int main(void)
     tcase_add_test(tc, one_is_late);
     tcase_add_test(tc, one_is_late_behind_another);
     tcase_add_test(tc, one_went_away);
+    tcase_add_test(tc, one_is_inside_a_call);
+    tcase_add_test(tc, the_launcher_died);
     tcase_add_test(tc, one_does_not_answer);
     tcase_add_test(tc, one_died);
     tcase_add_loop_test(tc, one_diverges, 0, (int)HD__COUNT(fields));
