@@ -1,17 +1,21 @@
 /* Secret of a job: generated, formatted, parsed. */
-#include <errno.h>
-#include <sys/random.h>
-
 #include "core/base/base.h"
+#include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/store.h"
+
+_Static_assert(HD__SECRET_BYTES == WIRE_SECRET, "one secret");
 
 void hd__store_secret_generate(uint8_t secret[HD__SECRET_BYTES])
 {
-    if (getrandom(secret, HD__SECRET_BYTES, 0) != HD__SECRET_BYTES)
-        hd__die("getrandom: %s", strerror(errno));
+    hd__auth_random(secret, HD__SECRET_BYTES);
 }
 
-void hd__store_secret_format(const uint8_t secret[HD__SECRET_BYTES], char text[33])
+void hd__store_secret_derive(const char *text, uint8_t secret[HD__SECRET_BYTES])
+{
+    hd__auth_derive_secret(text, secret);
+}
+
+void hd__store_secret_format(const uint8_t secret[HD__SECRET_BYTES], char text[HD__SECRET_TEXT])
 {
     for (int i = 0; i < HD__SECRET_BYTES; i++)
         snprintf(text + 2 * i, 3, "%02x", secret[i]);
