@@ -39,25 +39,25 @@ struct server_conn *hd__server_conn_find(struct hd__server *s, int32_t rank)
     return NULL;
 }
 
+/* `cause` may be text of the connection's own. */
 void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
 {
     struct server_conn *c = s->conns.at[i];
-    int32_t rank = c->rank;
     close(c->fd);
+    s->conns.at[i] = s->conns.at[--s->conns.count];
+    if (c->rank >= 0) {
+        hd__server_drop_waits(s, c->rank);
+        if (s->rank_state[c->rank] == HD__RANK_CONNECTED) {
+            char text[256];
+            s->rank_state[c->rank] = HD__RANK_DEAD;
+            snprintf(text, sizeof text, "rank %d died (%s)", c->rank, cause);
+            hd__server_end_job(s, HD_E_PEER, c->rank, 0, text);
+        }
+        atomic_fetch_add(&s->gone, 1);
+    }
     free(c->in);
     free(c->out);
     free(c);
-    s->conns.at[i] = s->conns.at[--s->conns.count];
-    if (rank < 0)
-        return;
-    hd__server_drop_waits(s, rank);
-    if (s->rank_state[rank] == HD__RANK_CONNECTED) {
-        char text[256];
-        s->rank_state[rank] = HD__RANK_DEAD;
-        snprintf(text, sizeof text, "rank %d died (%s)", rank, cause);
-        hd__server_end_job(s, HD_E_PEER, rank, 0, text);
-    }
-    atomic_fetch_add(&s->gone, 1);
 }
 
 void hd__server_conn_accept(struct hd__server *s, double now)
@@ -94,7 +94,8 @@ void hd__server_conn_accept(struct hd__server *s, double now)
 /* A scanner's noise fills no log: every doubling is told. */
 void hd__server_log_refused(struct hd__server *s, const struct server_conn *c, const char *why)
 {
-    if (!(++s->refused & (s->refused - 1)))
+    s->refused++;
+    if (!(s->refused & (s->refused - 1)))
         hd__log(HD_LOG_WARN, NULL, "the rendezvous refused a connection from %s (%u so far): %s", c->peer, s->refused,
                 why);
 }

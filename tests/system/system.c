@@ -141,6 +141,7 @@ static void clean_environment(void)
                                         "SLURM_NTASKS",
                                         "SLURM_LOCALID",
                                         "HEDDLE_SECRET",
+                                        "HEDDLE_SECRET_FILE",
                                         "HEDDLE_PLUGIN_PATH",
                                         "SLURM_STEP_ID",
                                         "SLURM_STEP_TASKS_PER_NODE",
@@ -252,10 +253,10 @@ int free_port(void)
 
 struct command *command_start_rank(int rank, int size, int each, int port, const char *format, ...)
 {
-    char environment[256], local[32] = "";
+    char environment[320], local[128] = "";
     va_list args;
     if (each)
-        snprintf(local, sizeof local, " LOCAL_WORLD_SIZE=%d", each);
+        snprintf(local, sizeof local, " LOCAL_WORLD_SIZE=%d%s", each, each < size ? " " TEST_SECRET : "");
     snprintf(environment, sizeof environment,
              "RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d%s MASTER_ADDR=127.0.0.1 MASTER_PORT=%d", rank, size,
              each ? rank % each : rank, local, port);
