@@ -128,7 +128,7 @@ static double next_absent_log(const struct hd__server *s)
 
 static void log_absent_ranks(struct hd__server *s, double now)
 {
-    char who[256], cause[300];
+    char who[256], cause[400];
     int32_t first;
     if (now < next_absent_log(s))
         return;

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static struct curve a, b;
@@ -114,42 +113,6 @@ START_TEST(refusals)
 }
 END_TEST
 
-/* Does the process have this socket? */
-static int has_socket(pid_t pid, unsigned long inode)
-{
-    char name[300];
-    snprintf(name, sizeof name, "/proc/%d/fd", (int)pid);
-    DIR *dir = opendir(name);
-    struct stat about;
-    int found = 0;
-    for (struct dirent *e = dir ? readdir(dir) : NULL; e && !found; e = readdir(dir)) {
-        snprintf(name, sizeof name, "/proc/%d/fd/%.200s", (int)pid, e->d_name);
-        found = !stat(name, &about) && S_ISSOCK(about.st_mode) && about.st_ino == inode;
-    }
-    if (dir)
-        closedir(dir);
-    return found;
-}
-
-/* Where a process listens on 127.0.0.1. */
-static struct sockaddr_in listens_at(pid_t pid)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    FILE *table = fopen("/proc/net/tcp", "r");
-    char line[512];
-    ck_assert_ptr_nonnull(table);
-    while (fgets(line, sizeof line, table)) {
-        unsigned port, state;
-        unsigned long inode;
-        if (sscanf(line, " %*d: 0100007F:%x %*x:%*x %x %*x:%*x %*x:%*x %*x %*d %*d %lu", &port, &state, &inode) == 3 &&
-            state == 10 && has_socket(pid, inode))
-            at.sin_port = htons((uint16_t)port);
-    }
-    fclose(table);
-    ck_assert_int_ne(at.sin_port, 0);
-    return at;
-}
-
 /* More silent connections than a rank may have files: they are let go of, and the state is saved. */
 START_TEST(strangers)
 {
@@ -170,7 +133,9 @@ START_TEST(strangers)
     curve_wait("crowd", 2);
     command_ranks(c, 2, ranks);
     for (int k = 0; k < 2 * STRANGERS; k++) {
-        struct sockaddr_in at = listens_at(ranks[k % 2]);
+        struct sockaddr_in at = {.sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)listening_port(ranks[k % 2], "0100007F")),
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         fd[k] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         ck_assert_int_eq(connect(fd[k], (struct sockaddr *)&at, sizeof at), 0);
     }

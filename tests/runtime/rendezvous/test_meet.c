@@ -26,13 +26,17 @@ static int32_t join(int32_t rank, int32_t size, double seconds, struct hd_store 
     return hd__store_connect(&o, hd__now() + seconds, store, err);
 }
 
-/* A rank in a process of its own, which comes before there is a server. */
-static pid_t start(int32_t rank, int32_t size)
+/* A rank in a process of its own, forked while there is one thread only; it comes when `gate` has a byte, -1: at
+ * once. */
+static pid_t start(int32_t rank, int32_t size, int gate)
 {
     pid_t pid = fork();
     if (!pid) {
         struct hd_error err = HD_ERROR_INIT;
         struct hd_store *store;
+        char byte;
+        if (gate >= 0 && read(gate, &byte, 1) != 1)
+            _exit(9);
         int32_t code = join(rank, size, 30, &store, &err);
         if (!code)
             code = hd__store_barrier(store, "all", hd__now() + 30, &err);
@@ -63,9 +67,11 @@ START_TEST(all_come)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server, *next;
     struct hd_store *store;
-    pid_t early[2] = {start(2, 4), start(1, 4)}, late;
+    int gate[2];
+    ck_assert(!pipe(gate));
+    pid_t early[2] = {start(2, 4, -1), start(1, 4, -1)}, late = start(3, 4, gate[0]);
     ck_assert_msg(serve(4, &server, &err) == HD_OK, "%s", err.message);
-    late = start(3, 4);
+    ck_assert_int_eq(write(gate[1], "x", 1), 1);
     ck_assert_int_eq(serve(4, &next, &err), HD_E_IO); /* there is one */
     ck_assert_msg(strstr(err.message, "another rank 0 of it does") != NULL, "%s", err.message);
     ck_assert_msg(join(0, 4, 30, &store, &err) == HD_OK, "%s", err.message);
