@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "core/base/base.h"
+#include "runtime/rendezvous/store.h"
 
 #define ROLE_BYTES 16 /* of the label */
 #define HANDSHAKE_BYTES (ROLE_BYTES + 12 + 2 * WIRE_NONCE)
@@ -38,12 +39,7 @@ void hd__auth_random(void *out, size_t bytes)
     check(RAND_bytes(out, (int)bytes) == 1, "random numbers");
 }
 
-int hd__auth_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
-{
-    return CRYPTO_memcmp(a, b, bytes) == 0;
-}
-
-void hd__auth_derive_secret(const char *text, uint8_t secret[WIRE_SECRET])
+void hd__store_secret_derive(const char *text, uint8_t secret[HD__SECRET_BYTES])
 {
     use_library();
     check(EVP_Digest(text, strlen(text), secret, NULL, EVP_sha256(), NULL), "SHA-256");
@@ -94,7 +90,7 @@ int hd__auth_check_proof(const uint8_t secret[WIRE_SECRET], enum hd__auth_role r
 {
     uint8_t right[WIRE_TAG];
     hd__auth_prove(secret, role, h, right);
-    return hd__auth_equal(right, proof, sizeof right);
+    return !CRYPTO_memcmp(right, proof, sizeof right);
 }
 
 void hd__auth_channel_init(struct hd__auth_channel *c, const uint8_t secret[WIRE_SECRET], enum hd__auth_role role,
@@ -144,7 +140,7 @@ ptrdiff_t hd__auth_open(struct hd__auth_channel *c, const uint8_t *data, size_t 
     if (bytes < (size_t)used + WIRE_TAG)
         return 0;
     tag_of(c, data, (size_t)used, tag);
-    if (!hd__auth_equal(tag, data + used, WIRE_TAG))
+    if (CRYPTO_memcmp(tag, data + used, WIRE_TAG))
         return -2;
     c->frames++;
     return used + WIRE_TAG;

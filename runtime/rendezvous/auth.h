@@ -18,7 +18,7 @@
 
 #include "runtime/rendezvous/wire.h"
 
-/* What a handshake is about, the same on both ends. */
+/* The values of a handshake, the same on both ends. */
 struct hd__auth_handshake {
     uint32_t rank, size;
     uint8_t rank_nonce[WIRE_NONCE], server_nonce[WIRE_NONCE];
@@ -33,10 +33,6 @@ struct hd__auth_channel {
 };
 
 void hd__auth_random(void *out, size_t bytes);
-/* 1 if equal; takes the same time wherever the difference lies. */
-int hd__auth_equal(const uint8_t *a, const uint8_t *b, size_t bytes);
-/* A secret out of text that holds enough randomness. */
-void hd__auth_derive_secret(const char *text, uint8_t secret[WIRE_SECRET]);
 
 void hd__auth_prove(const uint8_t secret[WIRE_SECRET], enum hd__auth_role role, const struct hd__auth_handshake *h,
                     uint8_t proof[WIRE_TAG]);

@@ -10,11 +10,6 @@ void hd__store_secret_generate(uint8_t secret[HD__SECRET_BYTES])
     hd__auth_random(secret, HD__SECRET_BYTES);
 }
 
-void hd__store_secret_derive(const char *text, uint8_t secret[HD__SECRET_BYTES])
-{
-    hd__auth_derive_secret(text, secret);
-}
-
 void hd__store_secret_format(const uint8_t secret[HD__SECRET_BYTES], char text[HD__SECRET_TEXT])
 {
     for (int i = 0; i < HD__SECRET_BYTES; i++)

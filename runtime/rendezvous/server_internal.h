@@ -77,7 +77,8 @@ void hd__server_request_dumps(struct hd__server *s, double waited, double now);
 /* "2, 5 and 3 more": the ranks r of which `is[r]`; returns how many. */
 int32_t hd__server_format_ranks(const struct hd__server *s, const uint8_t *is, char *out, size_t room);
 
-/* server_conn.c. log_refused: a connection that did not prove what it has to. read, write and late say why the connection is over, or NULL. */
+/* server_conn.c. log_refused: a connection that did not prove what it has to. read, write and late say why the
+ * connection is over, or NULL. */
 void hd__server_log_refused(struct hd__server *s, const struct server_conn *c, const char *why);
 void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame);
 struct server_conn *hd__server_conn_find(struct hd__server *s, int32_t rank); /* NULL: it has none */
