@@ -60,15 +60,18 @@ int32_t hd__store_discovery_find(const char *id, uint16_t *port, uint8_t secret[
     struct timeval limit = {.tv_sec = 2}; /* of each call: connect() waits where the queue is full */
     socklen_t bytes = name_of(id, &name);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), theirs = 0, told = 0;
+    ssize_t got = -1;
     if (fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) &&
         !setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) &&
         !connect(fd, (struct sockaddr *)&name, bytes)) {
         theirs = !same_user(fd);
-        told = !theirs && recv(fd, &endpoint, sizeof endpoint, MSG_WAITALL) == sizeof endpoint;
+        got = theirs ? -1 : recv(fd, &endpoint, sizeof endpoint, MSG_WAITALL);
+        told = got == sizeof endpoint;
     }
     if (!told)
         hd_fail(err, HD_E_IO, "%s",
                 theirs            ? "its name is taken by another user's process"
+                : got == 0        ? "it closed the connection"
                 : errno == EAGAIN ? "no answer"
                                   : strerror(errno));
     if (fd >= 0)

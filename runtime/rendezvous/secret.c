@@ -1,4 +1,6 @@
 /* Secret of a job: generated, formatted, parsed. */
+#include <ctype.h>
+
 #include "core/base/base.h"
 #include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/store.h"
@@ -22,7 +24,7 @@ int hd__store_secret_parse(const char *text, uint8_t secret[HD__SECRET_BYTES])
     if (strlen(text) != 2 * HD__SECRET_BYTES)
         return 0;
     for (int i = 0; i < 2 * HD__SECRET_BYTES; i++) {
-        const char *digits = "0123456789abcdef", *d = strchr(digits, text[i]);
+        const char *digits = "0123456789abcdef", *d = strchr(digits, tolower((unsigned char)text[i]));
         if (!d || !*d)
             return 0;
         out[i / 2] = (uint8_t)(out[i / 2] << 4 | (d - digits));

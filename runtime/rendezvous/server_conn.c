@@ -127,10 +127,11 @@ const char *hd__server_conn_read(struct hd__server *s, struct server_conn *c, do
     ssize_t got = read(c->fd, c->in + c->in_bytes, c->in_room - c->in_bytes);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return NULL;
+    const char *end = got ? strerror(errno) : "its connection closed";
     if (got <= 0 && c->handshake.size && !c->proved)
         hd__server_log_refused(s, c, "it was challenged to prove that it knows the job's secret, and went away");
     if (got <= 0)
-        return got ? strerror(errno) : "its connection closed";
+        return end;
     c->last_heard = now;
     c->in_bytes += (size_t)got;
     size_t at = 0;
