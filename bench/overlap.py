@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import signal
 import statistics
@@ -72,10 +73,10 @@ def link(a, b, rate):
 
 def train(machines, folder, words, limit):
     """Both ranks; the steps of rank 0's metrics, and the table of its profile."""
-    ranks = []
+    ranks, secret = [], secrets.token_hex(32)
     for r, p in enumerate(machines):
         env = {**os.environ, "RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.77.0.1",
-               "MASTER_PORT": "29500"}
+               "MASTER_PORT": "29500", "HEDDLE_SECRET": secret}
         ranks.append(subprocess.Popen(inside(p, "taskset", "-c", str(r % os.cpu_count()), str(TOP / "build" / "heddle"), "train", "job.yaml", *words),
                                       cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_parent))
     text = [p.communicate(timeout=limit)[0] for p in ranks]

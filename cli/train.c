@@ -176,6 +176,7 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
         return code;
     reporter = reporter_of(loaded->job);
     env.store.dead_after = loaded->job->comm_dead_after;
+    env.store.late_after = loaded->job->late_after;
     env.reporter = &reporter;
     if (found) {
         hd__launch_setup_rank(&env);
@@ -219,7 +220,7 @@ static int run(int argc, char **argv)
 {
     struct hd__launch_env env;
     int found, known = !hd__launch_detect(&env, &found, NULL), code;
-    if (found && env.local_rank > 0 && env.rank < env.size)
+    if (known && found && env.local_rank > 0)
         hd__speaker_defer();
     code = train(argc, argv);
     if (code && known && *hd__speaker_deferred() && hd__launch_report_refusal(&env, hd__speaker_deferred()))

@@ -5,7 +5,7 @@
 # All may run any number of times.
 
 # Without these there is no build.
-required_packages='gcc libc6-dev meson ninja-build pkg-config libyaml-dev libjansson-dev libxxhash-dev
+required_packages='gcc libc6-dev meson ninja-build pkg-config libyaml-dev libjansson-dev libxxhash-dev libssl-dev
                    check libsubunit-dev'
 # Without these a plugin is left out or slower; `build/heddle plugins` says so.
 optional_packages='libdnnl-dev libfabric-dev libopenmpi-dev openmpi-bin libhwloc-dev'

@@ -27,8 +27,9 @@ int32_t hd__bench_connect(struct hd__bench_launch *m, const struct hd__bench *be
     if (!bench->external)
         return HD_OK;
     m->env.store.dead_after = bench->timeout;
+    m->env.store.late_after = 10;
     hd__launch_setup_rank(&m->env);
-    return hd__launch_connect(&m->env, &m->external.store, &m->server, err);
+    return hd__launch_connect(&m->env, bench->timeout, &m->external.store, &m->server, err);
 }
 
 void hd__bench_disconnect(struct hd__bench_launch *m, double timeout)

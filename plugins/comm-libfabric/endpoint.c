@@ -57,6 +57,7 @@ static int32_t announce(struct hd_comm *c, struct hd_error *err)
     int rc = fi_getname(&c->ep->fid, stored.address, &bytes);
     if (rc)
         return failed(c, "fi_getname", rc, err);
+    lf_strangers_init(c, stored.address, bytes);
     stored.bytes = bytes;
     snprintf(stored.provider, sizeof stored.provider, "%s", c->info->fabric_attr->prov_name);
     key_of(c, c->world.rank, key);

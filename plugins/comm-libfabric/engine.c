@@ -157,6 +157,7 @@ int lf_advance(struct hd_comm *c)
     int moved;
     lf_ready_flush(c);
     moved = read_completions(c);
+    lf_strangers(c);
     if (c->rx_idle)
         lf_rx_post(c);
     if (c->talking)

@@ -201,7 +201,11 @@ struct hd_comm {
     int32_t row;           /* 1 + the rank that the last call was a recv from; 0: it was no recv */
     struct lf_tx *readies; /* of these recvs, not sent yet */
     double checked;
-    _Atomic int32_t aborted; /* 1: reason is being written, 2: written */
+    int32_t listener;         /* the provider's listening socket; 0: not known */
+    int64_t expected;         /* descriptors that the job may need */
+    double next_look, looked; /* for strangers: when to count, when they were last looked for */
+    int32_t strangers;        /* 1: some were shut down, and it was said */
+    _Atomic int32_t aborted;  /* 1: reason is being written, 2: written */
     int32_t abort_told;
     int32_t abort_by;
     char reason[LF_TEXT];
@@ -286,6 +290,10 @@ int lf_advance(struct hd_comm *comm); /* 1: something moved */
 int32_t lf_progress(struct hd_comm *comm, struct hd_error *err);
 int32_t lf_test(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err);
 int32_t lf_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err);
+
+/* strangers.c. `address`: of the endpoint. */
+void lf_strangers_init(struct hd_comm *comm, const void *address, size_t bytes);
+void lf_strangers(struct hd_comm *comm);
 
 /* peer_health.c */
 int32_t lf_fail(struct hd_comm_group *g, const struct hd_error *err);

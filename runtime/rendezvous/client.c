@@ -42,21 +42,39 @@ struct hd_store *hd__store_new(int32_t rank, int32_t size)
     return s;
 }
 
+/* Tries again while nobody listens yet, and says so now and then. */
+static int32_t greet_until(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    double began = hd__now(), told = 0;
+    int32_t code;
+    while ((code = hd__store_handshake(s, o, deadline, &why)) == HD_E_IO && hd__now() < deadline) {
+        double waited = hd__now() - began;
+        if (o->late_after > 0 && waited >= (told ? 2 * told : o->late_after)) {
+            told = waited;
+            hd__log(HD_LOG_WARN, NULL, "rank %d: waiting for rank 0 at %s since %.0f s (%s)", o->rank, s->server,
+                    waited, why.message);
+        }
+        usleep(20000);
+    }
+    if (code == HD_E_IO)
+        return hd_fail(err, HD_E_TIMEOUT, "rank %d waited %.0f s for rank 0 at %s (%s)", o->rank, hd__now() - began,
+                       s->server, why.message);
+    return code ? hd_fail(err, code, "%s", why.message) : HD_OK;
+}
+
 int32_t hd__store_connect(const struct hd__store_options *options, double deadline, struct hd_store **store,
                           struct hd_error *err)
 {
     struct hd_store *s = hd__store_new(options->rank, options->size);
     int32_t code = HD_OK;
     s->dead_after = options->dead_after;
-    s->in = hd__alloc(WIRE_FRAME_MAX);
+    s->in = hd__alloc(WIRE_SEALED_MAX);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake < 0)
         code = hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno));
-    while (code == HD_OK && (code = hd__store_handshake(s, options, deadline, err)) == HD_E_IO &&
-           hd__now() < deadline) {
-        usleep(20000);
-        code = HD_OK;
-    }
+    else
+        code = greet_until(s, options, deadline, err);
     if (code == HD_OK && pthread_create(&s->thread, NULL, hd__store_thread, s) != 0)
         code = hd_fail(err, HD_E_IO, "the store's thread cannot start");
     if (code != HD_OK) {
@@ -75,7 +93,7 @@ static void wait_for_close(struct hd_store *s, double deadline)
     ssize_t got = 1;
     for (double left; got != 0 && (left = deadline - hd__now()) > 0;)
         if (poll(&in, 1, (int)(left * 1e3) + 1) == 1)
-            got = recv(s->fd, s->in, WIRE_FRAME_MAX, MSG_DONTWAIT) > 0;
+            got = recv(s->fd, s->in, WIRE_SEALED_MAX, MSG_DONTWAIT) > 0;
 }
 
 /* Has the job ended by a fault, and is there still somebody who could write about it? */

@@ -1,4 +1,4 @@
-/* Finding the server, greeting it. */
+/* Finding the server, and the handshake with it. */
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -9,25 +9,28 @@
 
 #include "core/base/base.h"
 #include "runtime/rendezvous/client_internal.h"
+#include "runtime/rendezvous/local_discovery.h"
 
-static int connect_once(const struct hd__store_options *o, struct hd_error *err)
+#define ANSWER_SECONDS 10.0 /* for the server's part of a handshake; it lets go of strangers sooner */
+
+static int connect_once(const char *host, uint16_t at_port, struct hd_error *err)
 {
     struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
     struct timeval timeout = {.tv_sec = 2}; /* connect() obeys the send time-out */
     char port[8];
     int one = 1, fd = -1;
-    snprintf(port, sizeof port, "%u", o->port);
-    int bad = getaddrinfo(o->host, port, &hints, &list);
+    snprintf(port, sizeof port, "%u", at_port);
+    int bad = getaddrinfo(host, port, &hints, &list);
     if (bad) {
-        hd_fail(err, HD_E_IO, "rendezvous host %s: %s", o->host, gai_strerror(bad));
+        hd_fail(err, HD_E_IO, "%s: %s", host, gai_strerror(bad));
         return -1;
     }
     for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
         if (fd >= 0)
             setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
-            hd_fail(err, HD_E_IO, "rendezvous at %s:%u: %s", o->host, o->port, strerror(errno));
+        if (fd < 0 || connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
+            hd_fail(err, HD_E_IO, "%s", errno == EINPROGRESS ? "no answer" : strerror(errno));
             close(fd);
             fd = -1;
         }
@@ -38,61 +41,125 @@ static int connect_once(const struct hd__store_options *o, struct hd_error *err)
     return fd;
 }
 
-/* Waits for the first frame; `frame` points into s->in. */
-static int32_t first_frame(struct hd_store *s, struct hd__frame *frame, size_t *used, double deadline,
-                           struct hd_error *err)
+static ptrdiff_t open_frame(struct hd_store *s, struct hd__frame *frame)
+{
+    return s->sealed ? hd__auth_open(&s->from, s->in, s->in_bytes, frame)
+                     : hd__store_wire_parse(s->in, s->in_bytes, frame);
+}
+
+/* The next frame; it points into s->in, and `used` bytes of that are its own. */
+static int32_t receive(struct hd_store *s, struct hd__frame *frame, size_t *used, double deadline, struct hd_error *err)
 {
     for (;;) {
         struct pollfd in = {.fd = s->fd, .events = POLLIN};
-        ptrdiff_t n = hd__store_wire_parse(s->in, s->in_bytes, frame);
+        ptrdiff_t n = open_frame(s, frame);
         if (n > 0) {
             *used = (size_t)n;
             return HD_OK;
         }
+        if (n < 0 && s->sealed)
+            return hd_fail(err, HD_E_INVALID, "an answer from the server at %s was altered on its way", s->server);
+        if (n < 0 && s->in[0] && s->in[0] < 32 && s->in[0] != WIRE_VERSION)
+            return hd_fail(err, HD_E_INVALID,
+                           "the server at %s speaks version %d of the rendezvous protocol, and this rank version %d: "
+                           "start all ranks with the same build of heddle",
+                           s->server, s->in[0], WIRE_VERSION);
         if (n < 0)
-            return hd_fail(err, HD_E_IO, "what answers at the rendezvous port is not heddle");
+            return hd_fail(err, HD_E_IO, "what answers there is not heddle");
         if (hd__now() > deadline)
-            return hd_fail(err, HD_E_TIMEOUT, "the rendezvous accepted the connection and then said nothing");
+            return hd_fail(err, HD_E_IO, "it accepted the connection and said nothing");
         poll(&in, 1, 50);
-        ssize_t got = recv(s->fd, s->in + s->in_bytes, WIRE_FRAME_MAX - s->in_bytes, MSG_DONTWAIT);
+        ssize_t got = recv(s->fd, s->in + s->in_bytes, WIRE_SEALED_MAX - s->in_bytes, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-            return hd_fail(err, HD_E_IO, "the rendezvous closed the connection");
+            return hd_fail(err, HD_E_IO, "it closed the connection");
         s->in_bytes += got > 0 ? (size_t)got : 0;
     }
 }
 
-static int32_t send_hello(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err)
+static int32_t send_to(struct hd_store *s, uint32_t type, const uint8_t *value, uint32_t bytes, double deadline,
+                       struct hd_error *err)
 {
-    uint8_t hello[WIRE_HELLO];
-    struct hd__frame f = {.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO};
+    struct hd__frame f = {.type = type, .value = value, .value_bytes = bytes};
+    return hd__store_send(s, &f, deadline) ? hd_fail(err, HD_E_IO, "it closed the connection") : HD_OK;
+}
+
+static void drop_received(struct hd_store *s, size_t used)
+{
+    memmove(s->in, s->in + used, s->in_bytes - used);
+    s->in_bytes -= used;
+}
+
+/* Until the server has proved that it knows the secret, it is told who asks, and no more. */
+static int32_t authenticate(struct hd_store *s, const struct hd__store_options *o, const uint8_t *secret,
+                            double deadline, struct hd_error *err)
+{
+    struct hd__auth_handshake h = {.rank = (uint32_t)o->rank, .size = (uint32_t)o->size};
+    struct hd__frame f;
+    uint8_t hello[WIRE_HELLO], proof[WIRE_TAG];
     size_t used = 0;
-    hd__store_wire_put_u32(hello, (uint32_t)o->rank);
-    hd__store_wire_put_u32(hello + 4, (uint32_t)o->size);
-    memcpy(hello + 8, o->secret, WIRE_SECRET);
-    if (hd__store_send(s, &f, deadline) != HD_OK)
-        return hd_fail(err, HD_E_IO, "the rendezvous closed the connection");
-    int32_t code = first_frame(s, &f, &used, deadline, err);
-    if (code != HD_OK)
+    int32_t code;
+    hd__auth_random(h.rank_nonce, WIRE_NONCE);
+    hd__store_wire_put_u32(hello, h.rank);
+    hd__store_wire_put_u32(hello + 4, h.size);
+    memcpy(hello + 8, h.rank_nonce, WIRE_NONCE);
+    code = send_to(s, WIRE_SAY_HELLO, hello, WIRE_HELLO, deadline, err);
+    if (!code)
+        code = receive(s, &f, &used, deadline, err);
+    if (code)
+        return code;
+    if (f.type == WIRE_CHALLENGE_RANK && f.value_bytes == WIRE_CHALLENGE)
+        memcpy(h.server_nonce, f.value, WIRE_NONCE);
+    if (f.type != WIRE_CHALLENGE_RANK || f.value_bytes != WIRE_CHALLENGE ||
+        !hd__auth_check_proof(secret, HD__AUTH_SERVER, &h, f.value + WIRE_NONCE))
+        return hd_fail(err, HD_E_INVALID,
+                       "the server at %s did not prove that it knows the job's secret: is HEDDLE_SECRET the same on "
+                       "all ranks, and does no other program or job listen there?",
+                       s->server);
+    drop_received(s, used);
+    hd__auth_prove(secret, HD__AUTH_RANK, &h, proof);
+    code = send_to(s, WIRE_PROVE, proof, WIRE_TAG, deadline, err);
+    hd__auth_channel_init(&s->from, secret, HD__AUTH_SERVER, &h);
+    hd__auth_channel_init(&s->to, secret, HD__AUTH_RANK, &h);
+    s->sealed = 1;
+    return code;
+}
+
+static int32_t enter(struct hd_store *s, const struct hd__store_options *o, const uint8_t *secret, double deadline,
+                     struct hd_error *err)
+{
+    struct hd__frame f;
+    size_t used = 0;
+    int32_t code = authenticate(s, o, secret, deadline, err);
+    if (!code)
+        code = receive(s, &f, &used, deadline, err);
+    if (code)
         return code;
     if (f.type != WIRE_WELCOME)
         return hd_fail(err, HD_E_INVALID, "the rendezvous refused rank %d: %.*s", o->rank,
                        (int)HD__MIN(f.value_bytes, 400u), f.type == WIRE_REJECT ? (const char *)f.value : "");
     s->server_rank = f.arg;
-    memmove(s->in, s->in + used, s->in_bytes - used);
-    s->in_bytes -= used;
+    drop_received(s, used);
     return HD_OK;
 }
 
-/* Once. HD_E_IO: nobody listens yet, or somebody let us go without a word: strangers may crowd the door. */
 int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline,
                             struct hd_error *err)
 {
-    int32_t code;
+    uint8_t secret[HD__SECRET_BYTES];
+    uint16_t port = o->port;
+    int32_t code = HD_OK;
+    memcpy(secret, o->secret, sizeof secret);
     s->in_bytes = 0;
-    s->fd = connect_once(o, err);
+    s->sealed = 0;
+    snprintf(s->server, sizeof s->server, "%.100s:%u", o->host, port);
+    if (o->discovery_id)
+        snprintf(s->server, sizeof s->server, "the local socket of job %.60s", o->discovery_id);
+    if (o->discovery_id && hd__store_discovery_find(o->discovery_id, &port, secret, err))
+        return HD_E_IO;
+    s->fd = connect_once(o->host, port, err);
     if (s->fd < 0)
         return HD_E_IO;
-    code = send_hello(s, o, deadline, err);
+    code = enter(s, o, secret, HD__MIN(deadline, hd__now() + ANSWER_SECONDS), err);
     if (code != HD_OK) {
         close(s->fd);
         s->fd = -1;

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "core/base/timed_wait.h"
+#include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/kv.h"
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/store.h"
@@ -42,8 +43,12 @@ struct hd_store {
     int fd, wake;
     double dead_after, last_heard;
     pthread_t thread;
-    pthread_mutex_t write_lock; /* whole frames */
-    pthread_mutex_t lock;       /* pending, next_id, stop */
+    pthread_mutex_t write_lock;       /* whole frames, in the order of their numbers */
+    int sealed;                       /* the handshake is over */
+    struct hd__auth_channel from, to; /* the server's frames, ours */
+    char server[128];                 /* "node1:29400", for messages */
+    char end[256];                    /* room for why the connection is over */
+    pthread_mutex_t lock;             /* pending, next_id, stop */
     pthread_cond_t replied;
     struct store_request *requests;
     uint32_t next_id;
@@ -55,7 +60,7 @@ struct hd_store {
     double next_dump_request;                /* of the present wait */
     int final_dump_sent;                     /* at the end */
     size_t in_bytes;
-    uint8_t *in; /* WIRE_FRAME_MAX */
+    uint8_t *in; /* WIRE_SEALED_MAX */
 };
 
 /* client.c: without a connection yet. */
@@ -70,7 +75,8 @@ void hd__store_send_dump(struct hd_store *s, int32_t what);
 void hd__store_record_end(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, uint64_t origin,
                           const char *cause);
 
-/* client_connect.c: once. HD_E_IO: nobody listens yet, or somebody let us go without a word. */
+/* client_connect.c: once. HD_E_IO: nobody listens yet, or somebody let us go without a word; `err` says no more than
+ * that. */
 int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline,
                             struct hd_error *err);
 

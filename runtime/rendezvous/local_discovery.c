@@ -1,7 +1,6 @@
 #include "runtime/rendezvous/local_discovery.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -31,112 +30,54 @@ static int same_user(int fd)
     return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) && peer.uid == geteuid();
 }
 
-/* Waits for input and reads all of it. */
-static int recv_exact(int fd, void *data, size_t bytes, double deadline)
-{
-    struct pollfd wait = {.fd = fd, .events = POLLIN};
-    for (size_t at = 0; at < bytes;) {
-        double left = deadline - hd__now();
-        ssize_t n =
-            left > 0 && poll(&wait, 1, (int)(left * 1000) + 1) == 1 ? recv(fd, (char *)data + at, bytes - at, 0) : 0;
-        if (n <= 0)
-            return 0;
-        at += (size_t)n;
-    }
-    return 1;
-}
-
-/* ---- rank 0 */
-
-static int32_t missing_ranks_error(const char *id, const uint8_t *found, int32_t size, struct hd_error *err)
-{
-    int32_t first = 1, absent = 0;
-    for (int32_t r = size - 1; r > 0; r--)
-        if (!found[r]) {
-            first = r;
-            absent++;
-        }
-    return hd_fail(err, HD_E_TIMEOUT, "rank %d%s did not join the rendezvous of job %s on this machine in time", first,
-                   absent > 1 ? " and others" : "", id);
-}
-
-/* Answers one connection; strangers and invalid ranks get nothing. 1: a rank was answered. */
-static int32_t answer_rank(int fd, const struct endpoint *endpoint, uint8_t *found, int32_t size, double deadline)
-{
-    int32_t rank = 0;
-    double limit = HD__MIN(deadline, hd__now() + 1);
-    if (!same_user(fd) || !recv_exact(fd, &rank, sizeof rank, limit) || rank < 1 || rank >= size || found[rank])
-        return 0;
-    if (send(fd, endpoint, sizeof *endpoint, MSG_NOSIGNAL) != sizeof *endpoint)
-        return 0;
-    found[rank] = 1;
-    return 1;
-}
-
-static int listen_abstract(const char *id, int32_t size, struct hd_error *err)
+int32_t hd__store_discovery_listen(const char *id, int *fd, struct hd_error *err)
 {
     struct sockaddr_un name;
     socklen_t bytes = name_of(id, &name);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && !bind(fd, (struct sockaddr *)&name, bytes) && !listen(fd, size))
-        return fd;
-    hd_fail(err, HD_E_IO,
-            errno == EADDRINUSE ? "another rank 0 of job %s listens on this machine: %s"
-                                : "the rendezvous of job %s cannot listen: %s",
-            id, strerror(errno));
-    close(fd);
-    return -1;
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*fd >= 0 && !bind(*fd, (struct sockaddr *)&name, bytes) && !listen(*fd, 1024))
+        return HD_OK;
+    return hd_fail(err, HD_E_IO, "the rendezvous of job %s cannot listen on this machine: %s", id,
+                   errno == EADDRINUSE ? "another rank 0 of it does, or a stranger took its name" : strerror(errno));
 }
 
-int32_t hd__store_discovery_serve(const char *id, int32_t size, uint16_t port, const uint8_t secret[HD__SECRET_BYTES],
-                                  double deadline, struct hd_error *err)
+void hd__store_discovery_answer(int fd, uint16_t port, const uint8_t secret[HD__SECRET_BYTES])
 {
     struct endpoint endpoint = {.port = port};
-    struct pollfd wait = {.fd = listen_abstract(id, size, err), .events = POLLIN};
-    uint8_t *found = hd__alloc((size_t)size);
-    int32_t left = size - 1, code = wait.fd < 0 ? HD_E_IO : HD_OK;
+    int peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+    if (peer < 0)
+        return;
     memcpy(endpoint.secret, secret, sizeof endpoint.secret);
-    while (left && !code) {
-        double rest = deadline - hd__now();
-        int fd =
-            rest > 0 && poll(&wait, 1, (int)(rest * 1000) + 1) == 1 ? accept4(wait.fd, NULL, NULL, SOCK_CLOEXEC) : -1;
-        if (fd >= 0) {
-            left -= answer_rank(fd, &endpoint, found, size, deadline);
-            close(fd);
-        } else if (rest <= 0) {
-            code = missing_ranks_error(id, found, size, err);
-        }
-    }
-    if (wait.fd >= 0)
-        close(wait.fd);
-    free(found);
-    return code;
+    if (same_user(peer) && send(peer, &endpoint, sizeof endpoint, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        hd__log(HD_LOG_DEBUG, "store", "local discovery: %s", strerror(errno)); /* it asks again */
+    close(peer);
 }
 
-/* ---- other ranks */
-
-static int query_rank_0(const char *id, int32_t rank, struct endpoint *endpoint, double deadline)
+int32_t hd__store_discovery_find(const char *id, uint16_t *port, uint8_t secret[HD__SECRET_BYTES], struct hd_error *err)
 {
     struct sockaddr_un name;
+    struct endpoint endpoint;
+    struct timeval limit = {.tv_sec = 2}; /* of each call: connect() waits where the queue is full */
     socklen_t bytes = name_of(id, &name);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int ok = fd >= 0 && !connect(fd, (struct sockaddr *)&name, bytes) && same_user(fd) &&
-             send(fd, &rank, sizeof rank, MSG_NOSIGNAL) == sizeof rank &&
-             recv_exact(fd, endpoint, sizeof *endpoint, deadline);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), theirs = 0, told = 0;
+    ssize_t got = -1;
+    if (fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) &&
+        !setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) &&
+        !connect(fd, (struct sockaddr *)&name, bytes)) {
+        theirs = !same_user(fd);
+        got = theirs ? -1 : recv(fd, &endpoint, sizeof endpoint, MSG_WAITALL);
+        told = got == sizeof endpoint;
+    }
+    if (!told)
+        hd_fail(err, HD_E_IO, "%s",
+                theirs            ? "its name is taken by another user's process"
+                : got == 0        ? "it closed the connection"
+                : errno == EAGAIN ? "no answer"
+                                  : strerror(errno));
     if (fd >= 0)
         close(fd);
-    return ok;
-}
-
-int32_t hd__store_discovery_find(const char *id, int32_t rank, uint16_t *port, uint8_t secret[HD__SECRET_BYTES],
-                                 double deadline, struct hd_error *err)
-{
-    struct endpoint endpoint;
-    while (!query_rank_0(id, rank, &endpoint, deadline)) {
-        if (hd__now() > deadline)
-            return hd_fail(err, HD_E_TIMEOUT, "rank 0 of job %s was not found on this machine in time", id);
-        usleep(20000);
-    }
+    if (!told)
+        return HD_E_IO;
     *port = endpoint.port;
     memcpy(secret, endpoint.secret, sizeof endpoint.secret);
     return HD_OK;

@@ -1,7 +1,7 @@
 /* The rendezvous server: one thread in poll(), no blocking call, every buffer bounded.
  *
- * A connection is a stranger until its HELLO shows the secret; strangers are few and short-lived, and may send nothing
- * else. A rank's connection that ends without BYE, or is silent for dead_after, is that rank's death. */
+ * A connection is a stranger until it has proved that it knows the secret; strangers are few and short-lived, and may
+ * send nothing else. A rank's connection that ends without BYE, or is silent for dead_after, is that rank's death. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "runtime/rendezvous/liveness.h"
+#include "runtime/rendezvous/local_discovery.h"
 #include "runtime/rendezvous/server_internal.h"
 
 /* ---- how a job ends */
@@ -127,7 +128,7 @@ static double next_absent_log(const struct hd__server *s)
 
 static void log_absent_ranks(struct hd__server *s, double now)
 {
-    char who[256], cause[300];
+    char who[256], cause[400];
     int32_t first;
     if (now < next_absent_log(s))
         return;
@@ -136,7 +137,8 @@ static void log_absent_ranks(struct hd__server *s, double now)
     if (s->all_connected)
         return;
     s->absent_logged = now - (s->first_connected ? s->first_connected : s->opened);
-    snprintf(cause, sizeof cause, "%s did not come within %.0f s", who, s->absent_logged);
+    snprintf(cause, sizeof cause, "%s did not come within %.0f s%s", who, s->absent_logged,
+             s->discovery >= 0 ? " (one of another machine would need HEDDLE_SECRET on every rank)" : "");
     if (s->first_connected && s->options.timeout > 0 && s->absent_logged >= s->options.timeout)
         hd__server_end_job(s, HD_E_PEER, first, 0, cause);
     else
@@ -199,6 +201,7 @@ static void *serve(void *arg)
         }
         hd__push(&fds, ((struct pollfd){.fd = s->listener, .events = POLLIN}));
         hd__push(&fds, ((struct pollfd){.fd = s->wake, .events = stop ? 0 : POLLIN}));
+        hd__push(&fds, ((struct pollfd){.fd = s->discovery, .events = POLLIN}));
         double before = hd__now();
         int ready = poll(fds.at, fds.count, stop && !s->dumps.active ? 0 : wait_ms(s, before));
         if (ready < 0 && errno != EINTR)
@@ -218,6 +221,8 @@ static void *serve(void *arg)
         log_absent_ranks(s, now);
         if (fds.at[n].revents & POLLIN)
             hd__server_conn_accept(s, now);
+        if (fds.at[n + 2].revents & POLLIN && s->discovery >= 0)
+            hd__store_discovery_answer(s->discovery, s->port, s->options.secret);
         if (s->dumps.active && hd__server_dump_complete(&s->dumps, s->rank_state, now))
             deliver_dumps(s);
         flush_conns(s);                      /* who may leave now does not wait for the next event */
@@ -280,6 +285,8 @@ static void server_free(struct hd__server *s)
         close(s->listener);
     if (s->wake >= 0)
         close(s->wake);
+    if (s->discovery >= 0)
+        close(s->discovery);
     free(s);
 }
 
@@ -287,13 +294,15 @@ int32_t hd__server_open(const struct hd__server_options *options, struct hd__ser
 {
     struct hd__server *s = hd__alloc(sizeof *s);
     s->options = *options;
-    s->listener = -1;
+    s->listener = s->discovery = -1;
     s->ended_by = -1;
     s->opened = hd__now();
     s->rank_state = hd__alloc((size_t)options->size);
     hd__server_dump_init(&s->dumps, options->size);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int32_t code = s->wake < 0 ? hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno)) : listen_at(s, err);
+    if (code == HD_OK && options->discovery_id)
+        code = hd__store_discovery_listen(options->discovery_id, &s->discovery, err);
     if (code == HD_OK && pthread_create(&s->thread, NULL, serve, s) != 0)
         code = hd_fail(err, HD_E_IO, "the rendezvous thread cannot start");
     if (code != HD_OK) {

@@ -1,4 +1,5 @@
 /* Connections of the server: every buffer is bounded, and a stranger may send nothing but a greeting. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -15,7 +16,7 @@ enum { STRANGERS_MAX = 32 };
 
 void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame)
 {
-    size_t need = WIRE_HEADER + (size_t)frame->key_bytes + frame->value_bytes;
+    size_t need = WIRE_HEADER + (size_t)frame->key_bytes + frame->value_bytes + WIRE_TAG;
     if (c->out_at == c->out_bytes)
         c->out_at = c->out_bytes = 0;
     if (c->out_bytes + need > OUT_MAX) { /* it reads nothing: dead soon enough */
@@ -26,7 +27,8 @@ void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame)
         c->out_room = HD__MAX(c->out_room * 2, c->out_bytes + need);
         c->out = hd__realloc(c->out, c->out_room);
     }
-    c->out_bytes += hd__store_wire_write(c->out + c->out_bytes, frame);
+    c->out_bytes += c->proved ? hd__auth_seal(&c->to, c->out + c->out_bytes, frame)
+                              : hd__store_wire_write(c->out + c->out_bytes, frame);
 }
 
 struct server_conn *hd__server_conn_find(struct hd__server *s, int32_t rank)
@@ -37,31 +39,34 @@ struct server_conn *hd__server_conn_find(struct hd__server *s, int32_t rank)
     return NULL;
 }
 
+/* `cause` may be text of the connection's own. */
 void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
 {
     struct server_conn *c = s->conns.at[i];
-    int32_t rank = c->rank;
     close(c->fd);
+    s->conns.at[i] = s->conns.at[--s->conns.count];
+    if (c->rank >= 0) {
+        hd__server_drop_waits(s, c->rank);
+        if (s->rank_state[c->rank] == HD__RANK_CONNECTED) {
+            char text[256];
+            s->rank_state[c->rank] = HD__RANK_DEAD;
+            snprintf(text, sizeof text, "rank %d died (%s)", c->rank, cause);
+            hd__server_end_job(s, HD_E_PEER, c->rank, 0, text);
+        }
+        atomic_fetch_add(&s->gone, 1);
+    }
     free(c->in);
     free(c->out);
     free(c);
-    s->conns.at[i] = s->conns.at[--s->conns.count];
-    if (rank < 0)
-        return;
-    hd__server_drop_waits(s, rank);
-    if (s->rank_state[rank] == HD__RANK_CONNECTED) {
-        char text[256];
-        s->rank_state[rank] = HD__RANK_DEAD;
-        snprintf(text, sizeof text, "rank %d died (%s)", rank, cause);
-        hd__server_end_job(s, HD_E_PEER, rank, 0, text);
-    }
-    atomic_fetch_add(&s->gone, 1);
 }
 
 void hd__server_conn_accept(struct hd__server *s, double now)
 {
     uint32_t strangers = 0, oldest = 0;
-    int one = 1, fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    struct sockaddr_in peer = {0};
+    socklen_t bytes = sizeof peer;
+    char address[INET_ADDRSTRLEN] = "";
+    int one = 1, fd = accept4(s->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             usleep(10000); /* who knocks goes on knocking, and poll says so at once */
@@ -79,9 +84,40 @@ void hd__server_conn_accept(struct hd__server *s, double now)
     c->fd = fd;
     c->rank = -1;
     c->last_heard = c->opened = now;
+    inet_ntop(AF_INET, &peer.sin_addr, address, sizeof address);
+    snprintf(c->peer, sizeof c->peer, "%s:%u", address, ntohs(peer.sin_port));
     c->in_room = WIRE_HEADER + WIRE_HELLO;
     c->in = hd__alloc(c->in_room);
     hd__push(&s->conns, c);
+}
+
+/* A scanner's noise fills no log: every doubling is told. */
+void hd__server_log_refused(struct hd__server *s, const struct server_conn *c, const char *why)
+{
+    s->refused++;
+    if (!(s->refused & (s->refused - 1)))
+        hd__log(HD_LOG_WARN, NULL, "the rendezvous refused a connection from %s (%u so far): %s", c->peer, s->refused,
+                why);
+}
+
+/* Why bytes that are no frame end the connection. */
+static const char *refuse_bytes(struct hd__server *s, struct server_conn *c)
+{
+    if (c->proved) {
+        snprintf(c->end, sizeof c->end, "frame %llu from %s was altered, replayed or out of order on its way",
+                 (unsigned long long)c->from.frames, c->peer);
+        return c->end;
+    }
+    if (c->in[0] && c->in[0] < WIRE_VERSION) { /* in the words that it understands */
+        static const char why[] = "its protocol is older than ours: start all ranks with the same build of heddle";
+        struct hd__frame f = {.type = WIRE_REJECT, .value = (const uint8_t *)why, .value_bytes = (uint32_t)strlen(why)};
+        hd__server_conn_send(c, &f);
+        c->out[c->out_bytes - WIRE_HEADER - f.value_bytes] = c->in[0];
+        hd__server_conn_write(c);
+        snprintf(c->end, sizeof c->end, "it speaks version %d of the protocol, not %d", c->in[0], WIRE_VERSION);
+        hd__server_log_refused(s, c, c->end);
+    }
+    return "it sent no frame of ours";
 }
 
 /* NULL while the connection lives; else why it does not. */
@@ -89,21 +125,25 @@ const char *hd__server_conn_read(struct hd__server *s, struct server_conn *c, do
 {
     int stranger = c->rank < 0;
     ssize_t got = read(c->fd, c->in + c->in_bytes, c->in_room - c->in_bytes);
-    if (got == 0)
-        return "its connection closed";
-    if (got < 0)
-        return errno == EAGAIN || errno == EINTR ? NULL : strerror(errno);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return NULL;
+    const char *end = got ? strerror(errno) : "its connection closed";
+    if (got <= 0 && c->handshake.size && !c->proved)
+        hd__server_log_refused(s, c, "it was challenged to prove that it knows the job's secret, and went away");
+    if (got <= 0)
+        return end;
     c->last_heard = now;
     c->in_bytes += (size_t)got;
     size_t at = 0;
     struct hd__frame f;
     ptrdiff_t used = 0;
-    while (!c->closing && (used = hd__store_wire_parse(c->in + at, c->in_bytes - at, &f)) > 0) {
+    while (!c->closing && (used = c->proved ? hd__auth_open(&c->from, c->in + at, c->in_bytes - at, &f)
+                                            : hd__store_wire_parse(c->in + at, c->in_bytes - at, &f)) > 0) {
         hd__server_on_frame(s, c, &f, now);
         at += (size_t)used;
     }
-    if (used < 0 || (c->rank < 0 && !c->closing && c->in_bytes == c->in_room)) /* it holds no greeting */
-        return "it sent no frame of ours";
+    if (used < 0 || (stranger && !at && !c->closing && c->in_bytes == c->in_room)) /* it holds no greeting */
+        return refuse_bytes(s, c);
     memmove(c->in, c->in + at, c->in_bytes - at);
     c->in_bytes -= at;
     if (stranger && c->rank >= 0)

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "core/base/base.h"
+#include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/dump_collect.h"
 #include "runtime/rendezvous/kv.h"
 #include "runtime/rendezvous/store.h"
@@ -17,10 +18,15 @@
 struct server_conn {
     int fd;
     int32_t rank; /* -1: a stranger */
+    int proved;   /* knows the secret: frames are sealed */
     int closing;  /* 1: close once `out` is written */
     int leaving;  /* 1: said goodbye, and is let go when the parts are handed over */
     double last_heard, opened;
-    uint8_t *in; /* `in_room`: a greeting's size for a stranger, WIRE_FRAME_MAX for a rank */
+    char peer[24]; /* "10.0.0.2:41234" */
+    struct hd__auth_handshake handshake;
+    struct hd__auth_channel from, to; /* the rank's frames, the server's */
+    char end[96];                     /* room for why it is over */
+    uint8_t *in;                      /* `in_room`: a greeting's size for a stranger, WIRE_SEALED_MAX for a rank */
     size_t in_room;
     uint8_t *out;
     size_t in_bytes, out_at, out_bytes, out_room;
@@ -38,12 +44,14 @@ struct waiting_request {
 struct hd__server {
     struct hd__server_options options;
     int listener, wake;
+    int discovery; /* local_discovery's listener, until all ranks have come; -1: none */
     uint16_t port;
     _Atomic int stop;
     _Atomic int32_t gone; /* ranks that left or died */
     pthread_t thread;
     struct hd__kv kv;
     uint8_t *rank_state; /* HD__PART_... */
+    uint32_t refused;    /* connections that did not prove that they know the secret */
     int all_connected;   /* known to have */
     HD__ARRAY(struct server_conn *) conns;
     HD__ARRAY(struct waiting_request) waits;
@@ -69,7 +77,9 @@ void hd__server_request_dumps(struct hd__server *s, double waited, double now);
 /* "2, 5 and 3 more": the ranks r of which `is[r]`; returns how many. */
 int32_t hd__server_format_ranks(const struct hd__server *s, const uint8_t *is, char *out, size_t room);
 
-/* server_conn.c. read, write and late say why the connection is over, or NULL. */
+/* server_conn.c. log_refused: a connection that did not prove what it has to. read, write and late say why the
+ * connection is over, or NULL. */
+void hd__server_log_refused(struct hd__server *s, const struct server_conn *c, const char *why);
 void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame);
 struct server_conn *hd__server_conn_find(struct hd__server *s, int32_t rank); /* NULL: it has none */
 void hd__server_conn_accept(struct hd__server *s, double now);

@@ -1,5 +1,6 @@
 /* Requests of ranks: greetings, keys, barriers; and those whose reply is not due yet. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "runtime/rendezvous/server_internal.h"
 
@@ -101,16 +102,40 @@ static void add_wait(struct hd__server *s, struct server_conn *c, const struct h
 
 /* ---- requests */
 
+/* HELLO is answered with a challenge, and with this side's proof: who asks learns nothing by it, since the proof is
+ * good for its nonce only. */
 static void on_hello(struct hd__server *s, struct server_conn *c, const struct hd__frame *f)
 {
-    uint8_t body[8];
-    if (f->type != WIRE_SAY_HELLO || f->value_bytes != WIRE_HELLO ||
-        !hd__store_wire_equal(f->value + 8, s->options.secret, WIRE_SECRET)) {
-        reject(c, "this is another job's rendezvous (the secret differs)");
+    uint8_t challenge[WIRE_CHALLENGE];
+    struct hd__auth_handshake *h = &c->handshake;
+    if (f->type != WIRE_SAY_HELLO || f->value_bytes != WIRE_HELLO || !hd__store_wire_u32(f->value + 4)) {
+        c->closing = 1;
         return;
     }
-    int32_t rank = (int32_t)hd__store_wire_u32(f->value), size = (int32_t)hd__store_wire_u32(f->value + 4);
+    h->rank = hd__store_wire_u32(f->value);
+    h->size = hd__store_wire_u32(f->value + 4);
+    memcpy(h->rank_nonce, f->value + 8, WIRE_NONCE);
+    hd__auth_random(h->server_nonce, WIRE_NONCE);
+    memcpy(challenge, h->server_nonce, WIRE_NONCE);
+    hd__auth_prove(s->options.secret, HD__AUTH_SERVER, h, challenge + WIRE_NONCE);
+    hd__server_conn_send(
+        c, &(struct hd__frame){.type = WIRE_CHALLENGE_RANK, .value = challenge, .value_bytes = WIRE_CHALLENGE});
+}
+
+static void on_proof(struct hd__server *s, struct server_conn *c, const struct hd__frame *f)
+{
+    uint8_t body[8];
+    int32_t rank = (int32_t)c->handshake.rank, size = (int32_t)c->handshake.size;
     char why[128] = "";
+    if (f->type != WIRE_PROVE || f->value_bytes != WIRE_TAG ||
+        !hd__auth_check_proof(s->options.secret, HD__AUTH_RANK, &c->handshake, f->value)) {
+        hd__server_log_refused(s, c, "it did not prove that it knows the job's secret");
+        c->closing = 1;
+        return;
+    }
+    hd__auth_channel_init(&c->from, s->options.secret, HD__AUTH_RANK, &c->handshake);
+    hd__auth_channel_init(&c->to, s->options.secret, HD__AUTH_SERVER, &c->handshake);
+    c->proved = 1;
     if (size != s->options.size)
         snprintf(why, sizeof why, "the job has %d ranks here and %d there", s->options.size, size);
     else if (rank < 0 || rank >= size)
@@ -122,8 +147,12 @@ static void on_hello(struct hd__server *s, struct server_conn *c, const struct h
         return;
     }
     c->rank = rank;
-    c->in_room = WIRE_FRAME_MAX;
+    c->in_room = WIRE_SEALED_MAX;
     s->rank_state[rank] = HD__RANK_CONNECTED;
+    if (s->discovery >= 0 && !memchr(s->rank_state, HD__RANK_ABSENT, (size_t)size)) {
+        close(s->discovery); /* nobody has to ask any more, and the name is free */
+        s->discovery = -1;
+    }
     if (!s->first_connected) {
         s->first_connected = c->last_heard;
         s->absent_logged = 0;
@@ -176,7 +205,7 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
     char cause[512], reason[401];
     uint64_t origin;
     if (c->rank < 0) {
-        on_hello(s, c, f);
+        (c->handshake.size ? on_proof : on_hello)(s, c, f);
         return;
     }
     switch (f->type) {

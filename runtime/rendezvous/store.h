@@ -1,9 +1,9 @@
 /* runtime/rendezvous/store: the job's rendezvous: a small key-value store that all ranks share, and barriers.
  *
- * One process serves it over TCP (rank 0, or the launcher); every rank connects once, shows the job's 128-bit
- * secret, and keeps the connection until the end: it is also how a dead rank is noticed
- * (runtime/rendezvous/liveness.h). The secret keeps other users and stray programs out; it crosses the network in
- * the clear, so the network between the machines of a job is trusted. Nothing of a training step goes through here.
+ * One process serves it over TCP (rank 0, or the launcher); every rank connects once, both sides prove that they know
+ * the job's secret (runtime/rendezvous/auth.h), and the connection stays until the end: it is also how a dead rank is
+ * noticed (runtime/rendezvous/liveness.h). Where all ranks are on one machine, the server can hand its port and secret
+ * to processes of the same user (runtime/rendezvous/local_discovery.h). Nothing of a training step goes through here.
  *
  *     hd__server_open -> hd__server_port -> (ranks) hd__store_connect ... put, get, barrier ... hd__store_close
  *     -> hd__server_close
@@ -17,7 +17,8 @@
 #include "heddle/types.h"
 #include "runtime/rendezvous/dump_collect.h"
 
-#define HD__SECRET_BYTES 16
+#define HD__SECRET_BYTES 32
+#define HD__SECRET_TEXT (2 * HD__SECRET_BYTES + 1) /* hexadecimal, terminated */
 
 struct hd__server;
 struct hd__local_store;
@@ -33,6 +34,7 @@ struct hd__server_options {
     double late_after, timeout; /* seconds until the log names ranks that have not come, and until that ends the
                                                 job; 0: never */
     uint8_t secret[HD__SECRET_BYTES];
+    const char *discovery_id;    /* tells local ranks that ask by this id its port and secret; NULL: none */
     hd__rank_dumps_fn *on_dumps; /* told what the ranks were doing; NULL: nobody asks */
     void *user;
 };
@@ -53,10 +55,12 @@ struct hd__store_options {
     uint16_t reserved;
     int32_t rank, size;
     double dead_after;
+    double late_after; /* seconds until the log says who is waited for, and again when that has doubled; 0: never */
     uint8_t secret[HD__SECRET_BYTES];
+    const char *discovery_id; /* asks for port and secret by this id, on this machine; NULL: they are as above */
 };
 
-/* Connects, trying again until the deadline while nobody listens yet. */
+/* Connects, trying again until the deadline while nobody listens yet. HD_E_TIMEOUT: nobody did until then. */
 int32_t hd__store_connect(const struct hd__store_options *options, double deadline, struct hd_store **store,
                           struct hd_error *err);
 /* Says goodbye, so that the others do not take it for a death. Where the job ended by a fault it returns when the
@@ -106,10 +110,11 @@ struct hd__store_status_provider {
 /* [control] NULL removes it; after that returns, no call is under way. */
 void hd__store_set_status_provider(struct hd_store *store, const struct hd__store_status_provider *witness);
 
-/* Fills 16 bytes from the kernel's random source. */
 void hd__store_secret_generate(uint8_t secret[HD__SECRET_BYTES]);
-/* 32 hexadecimal digits to and from bytes; parse returns 0 if the text is anything else. */
-void hd__store_secret_format(const uint8_t secret[HD__SECRET_BYTES], char text[33]);
+/* Bytes to 64 hexadecimal digits; and from 64 or 32 of them, 0 if the text is anything else. */
+void hd__store_secret_format(const uint8_t secret[HD__SECRET_BYTES], char text[HD__SECRET_TEXT]);
 int hd__store_secret_parse(const char *text, uint8_t secret[HD__SECRET_BYTES]);
+/* Out of text that a launcher gives to the ranks of one job only, and that is random enough to be one. */
+void hd__store_secret_derive(const char *text, uint8_t secret[HD__SECRET_BYTES]);
 
 #endif

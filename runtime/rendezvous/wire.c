@@ -81,11 +81,3 @@ size_t hd__store_wire_write(uint8_t *out, const struct hd__frame *frame)
         memcpy(out + WIRE_HEADER + frame->key_bytes, frame->value, frame->value_bytes);
     return WIRE_HEADER + (size_t)frame->key_bytes + frame->value_bytes;
 }
-
-int hd__store_wire_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
-{
-    volatile uint8_t difference = 0;
-    for (size_t i = 0; i < bytes; i++)
-        difference |= (uint8_t)(a[i] ^ b[i]);
-    return difference == 0;
-}

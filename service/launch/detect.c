@@ -1,8 +1,11 @@
 /* Detection of launchers: this process' rank and the rendezvous address from the environment. */
+#include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
@@ -13,7 +16,8 @@
 #define REFUSAL_SECONDS 5 /* rank 0 was started with this rank and gets here at about the same time */
 
 /* Variables of each launcher; the first whose rank and size are set counts. `local_size` may be NULL. `id`: shared
- * by all ranks of one start and by no other; both where there are two. `key`: the same, of random bits. */
+ * by all ranks of one start and by no other; both where there are two. `key`: the same, of 128 random bits that only
+ * processes of its user can read (mpirun reads /dev/urandom, and hands it on in the environment). */
 static const struct launcher {
     const char *name, *rank, *size, *local_rank, *local_size, *id[2], *key;
 } launchers[] = {
@@ -116,31 +120,75 @@ static int32_t slurm_tasks_here(void)
 
 /* ---- where the rendezvous is */
 
-/* The secret of a job whose launcher gives the rendezvous address: HEDDLE_SECRET, or derived from the job id that
- * its ranks share. */
-static int32_t environment_secret(const struct launcher *l, struct hd__launch_env *env, struct hd_error *err)
+/* HEDDLE_SECRET_FILE: the secret in a file that nobody else can read. */
+static int32_t read_secret_file(const char *path, struct hd__launch_env *env, struct hd_error *err)
 {
-    const char *given = getenv("HEDDLE_SECRET"), *key = l->key ? getenv(l->key) : NULL;
-    const char *common[] = {getenv("MASTER_PORT"), getenv("TORCHELASTIC_RUN_ID"), l->id[0] ? getenv(l->id[0]) : NULL,
-                            l->id[1] ? getenv(l->id[1]) : NULL, key};
-    struct hd__text text = {0};
-    uint64_t half[2];
-    if (given && hd__store_secret_parse(given, env->store.secret))
-        return HD_OK;
-    if (given)
-        return hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
-    if (err && !key && env->rank == 0 && strncmp(env->store.host, "127.", 4) && strcmp(env->store.host, "localhost"))
-        hd__log(HD_LOG_WARN, NULL,
-                "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and the number that %s gave the "
-                "job, which others may know; give all ranks the same 32 hexadecimal digits where others reach %s",
-                l->name, env->store.host);
-    hd__text_add(&text, "%u", (unsigned)getuid());
-    for (size_t i = 0; i < HD__COUNT(common); i++)
-        hd__text_add(&text, "/%s", common[i] ? common[i] : "");
-    half[0] = hd__hash(text.at, text.length, 1);
-    half[1] = hd__hash(text.at, text.length, 2);
-    memcpy(env->store.secret, half, sizeof half);
-    hd__text_free(&text);
+    char text[HD__SECRET_TEXT + 1] = "";
+    struct stat about;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd >= 0 && !fstat(fd, &about) ? read(fd, text, sizeof text - 1) : -1;
+    int32_t rc = HD_OK;
+    if (n < 0)
+        rc = hd_fail(err, HD_E_IO, "HEDDLE_SECRET_FILE: %s: %s", path, strerror(errno));
+    else if (about.st_mode & 077 || about.st_uid != geteuid())
+        rc = hd_fail(err, HD_E_INVALID,
+                     "HEDDLE_SECRET_FILE: %s can be read by others: chown it to yourself and chmod 600", path);
+    if (fd >= 0)
+        close(fd);
+    text[strcspn(text, "\n")] = '\0';
+    if (!rc && !hd__store_secret_parse(text, env->store.secret))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "HEDDLE_SECRET_FILE: %s does not begin with a line of 32 or 64 hexadecimal digits", path);
+    return rc;
+}
+
+/* The secret that this rank was given, by its user or by a launcher of which every job has a random key. */
+static int32_t given_secret(const struct launcher *l, struct hd__launch_env *env, int *given, struct hd_error *err)
+{
+    const char *text = getenv("HEDDLE_SECRET"), *path = getenv("HEDDLE_SECRET_FILE"),
+               *key = l->key ? getenv(l->key) : NULL;
+    *given = text || path || key;
+    if (text && path)
+        return hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET and HEDDLE_SECRET_FILE are both set: unset one of them");
+    if (path)
+        return read_secret_file(path, env, err);
+    if (text && !hd__store_secret_parse(text, env->store.secret))
+        return hd_fail(err, HD_E_INVALID,
+                       "HEDDLE_SECRET is not 32 or 64 hexadecimal digits, as `openssl rand -hex 32` prints");
+    if (!text && key)
+        hd__store_secret_derive(key, env->store.secret);
+    return HD_OK;
+}
+
+/* Does the name or address belong to this machine? */
+static int is_here(const char *host)
+{
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
+    int fd, here;
+    if (getaddrinfo(host, NULL, &hints, &list))
+        return 0;
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    here = fd >= 0 && !bind(fd, list->ai_addr, list->ai_addrlen); /* any port */
+    if (fd >= 0)
+        close(fd);
+    freeaddrinfo(list);
+    return here;
+}
+
+/* Without a secret the kernel has to say who is at the other end, and it knows the processes of one machine only. */
+static int32_t meet_locally(const struct launcher *l, struct hd__launch_env *env, const char *port,
+                            struct hd_error *err)
+{
+    const char *run = getenv("TORCHELASTIC_RUN_ID");
+    if (env->local_size < env->size || !is_here(env->store.host))
+        return hd_fail(err, HD_E_INVALID,
+                       "ranks meet at MASTER_ADDR=%s and have no secret, so that anybody could join them: "
+                       "`export HEDDLE_SECRET=$(openssl rand -hex 32)`, the same for every rank of %s%s",
+                       env->store.host, l->name,
+                       env->local_size < env->size ? "" : " (or MASTER_ADDR=localhost where all are on one machine)");
+    snprintf(env->discovery_id, sizeof env->discovery_id, "%s%s%s", port, run ? "." : "", run ? run : "");
+    env->store.host = "127.0.0.1";
+    env->store.port = 0;
     return HD_OK;
 }
 
@@ -175,7 +223,8 @@ static int served_by_launcher(struct hd__launch_env *env)
 static int32_t find_rendezvous(const struct launcher *l, struct hd__launch_env *env, struct hd_error *err)
 {
     const char *address = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    int32_t port = 0;
+    int32_t port = 0, rc;
+    int given;
     env->store.host = "127.0.0.1";
     env->serves_rendezvous = env->rank == 0;
     if (env->size == 1)
@@ -194,7 +243,8 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__launch_env *
         port++; /* torchrun's own store listens at MASTER_PORT */
     env->store.host = address;
     env->store.port = (uint16_t)port;
-    return environment_secret(l, env, err);
+    rc = given_secret(l, env, &given, err);
+    return rc || given ? rc : meet_locally(l, env, getenv("MASTER_PORT"), err);
 }
 
 /* Debian maps a machine's own name to 127.0.1.1: rank 0 would listen on an address that others cannot reach. */
@@ -250,30 +300,32 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
 /* ---- meeting */
 
 static int32_t open_server(const struct hd__launch_env *env, struct hd__store_options *options,
-                           struct hd__server **server, double deadline, struct hd_error *err)
+                           struct hd__server **server, struct hd_error *err)
 {
     struct hd__server_options o = {.address = options->host,
                                    .port = options->port,
                                    .size = env->size,
                                    .rank = 0,
                                    .dead_after = options->dead_after,
+                                   .discovery_id = options->discovery_id,
                                    .on_dumps = env->reporter ? env->reporter->on_dumps : NULL,
                                    .user = (void *)env->reporter};
     int32_t rc;
     hd__launch_set_timeouts(&o, env->reporter);
     warn_of_loopback(env);
-    if (*env->discovery_id)
+    if (options->discovery_id)
         hd__store_secret_generate(options->secret);
     memcpy(o.secret, options->secret, sizeof o.secret);
     rc = hd__server_open(&o, server, err);
-    if (rc || !*env->discovery_id)
+    if (rc)
         return rc;
     options->port = hd__server_port(*server);
-    return hd__store_discovery_serve(env->discovery_id, env->size, options->port, options->secret, deadline, err);
+    options->discovery_id = NULL; /* known */
+    return HD_OK;
 }
 
-static int32_t connect_until(const struct hd__launch_env *env, double deadline, struct hd_store **store,
-                             struct hd__server **server, struct hd_error *err)
+int32_t hd__launch_connect(const struct hd__launch_env *env, double seconds, struct hd_store **store,
+                           struct hd__server **server, struct hd_error *err)
 {
     struct hd__store_options options = env->store;
     int32_t rc = HD_OK;
@@ -283,17 +335,10 @@ static int32_t connect_until(const struct hd__launch_env *env, double deadline, 
         return HD_OK;
     options.rank = env->rank;
     options.size = env->size;
+    options.discovery_id = *env->discovery_id ? env->discovery_id : NULL;
     if (env->serves_rendezvous)
-        rc = open_server(env, &options, server, deadline, err);
-    else if (*env->discovery_id)
-        rc = hd__store_discovery_find(env->discovery_id, env->rank, &options.port, options.secret, deadline, err);
-    return rc ? rc : hd__store_connect(&options, deadline, store, err);
-}
-
-int32_t hd__launch_connect(const struct hd__launch_env *env, struct hd_store **store, struct hd__server **server,
-                           struct hd_error *err)
-{
-    return connect_until(env, hd__now() + 60, store, server, err);
+        rc = open_server(env, &options, server, err);
+    return rc ? rc : hd__store_connect(&options, hd__now() + seconds, store, err);
 }
 
 int hd__launch_report_refusal(const struct hd__launch_env *env, const char *why)
@@ -303,7 +348,7 @@ int hd__launch_report_refusal(const struct hd__launch_env *env, const char *why)
     struct hd__server *server;
     struct hd_store *store;
     here.store.dead_after = 10; /* for a connection that is closed at once */
-    if (env->serves_rendezvous || connect_until(&here, hd__now() + REFUSAL_SECONDS, &store, &server, &err) || !store)
+    if (env->serves_rendezvous || hd__launch_connect(&here, REFUSAL_SECONDS, &store, &server, &err) || !store)
         return 0;
     hd__store_fail(store, HD_E_INVALID, why);
     hd__store_close(store);

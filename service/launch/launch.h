@@ -12,11 +12,12 @@ struct hd__launch_env {
     int32_t serves_rendezvous;           /* this process serves the rendezvous itself (rank 0 under another launcher) */
     int32_t launched_by_heddle;          /* heddle train started all ranks: who reads one reads all */
     const struct hd__reporter *reporter; /* NULL: nobody writes reports */
-    /* not empty: the ranks of this machine find the rendezvous by this id of their launcher's */
+    /* not empty: all ranks are on this machine and find the rendezvous by this id, which they have in common */
     char discovery_id[128];
 };
 
-/* detect.c. Reads the variables of torchrun, mpirun, mpiexec or srun. *found = 0 where none is set. */
+/* detect.c. Reads the variables of torchrun, mpirun, mpiexec or srun. *found = 0 where none is set. A job that others
+ * could join, since its ranks meet at an address and have no secret, is refused. */
 int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_error *err);
 
 /* detect.c. For a rank that was refused before it came to the rendezvous: where others have come, the job ends and all
@@ -47,8 +48,9 @@ int32_t hd__launch_check_files(int32_t local_ranks, struct hd_error *err);
 /* How long a server waits for ranks that do not come, which the job says. */
 void hd__launch_set_timeouts(struct hd__server_options *options, const struct hd__reporter *reporter);
 
-/* detect.c. Connects this rank to the rendezvous. *server is for the rank that serves, NULL elsewhere. */
-int32_t hd__launch_connect(const struct hd__launch_env *env, struct hd_store **store, struct hd__server **server,
-                           struct hd_error *err);
+/* detect.c. Connects this rank to the rendezvous, trying again for `seconds` while rank 0 is not there yet. *server is
+ * for the rank that serves, NULL elsewhere. */
+int32_t hd__launch_connect(const struct hd__launch_env *env, double seconds, struct hd_store **store,
+                           struct hd__server **server, struct hd_error *err);
 
 #endif

@@ -230,7 +230,7 @@ static int32_t serve_rendezvous(int32_t n, double dead_after, const struct hd__r
                                 struct hd__server **server, struct hd_error *err)
 {
     struct hd__server_options options = make_server_options(n, dead_after, reporter);
-    char secret[33], word[64];
+    char secret[HD__SECRET_TEXT], word[HD__SECRET_TEXT + 8];
     int32_t rc = getenv("MASTER_ADDR") ? HD_OK : hd__server_open(&options, server, err);
     if (rc || !*server)
         return rc;

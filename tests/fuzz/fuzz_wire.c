@@ -1,23 +1,26 @@
-/* libFuzzer over what the rendezvous reads: frames, a server with a stranger and a rank that send them, and the
- * parts of a report. Whatever the bytes are: nothing is read beyond them, a frame that is taken is written back to
- * the same bytes, the server goes on, and the judge says something.
+/* libFuzzer over what the rendezvous reads: frames, a server with a stranger and a rank that send them, a rank whose
+ * server sends them, and the parts of a report. Whatever the bytes are: nothing is read beyond them, a frame that is
+ * taken is written back to the same bytes, the server goes on, no stranger is believed, and the judge says something.
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE \
  *       -Wno-gnu-zero-variadic-macro-arguments -I. -Iinclude \
  *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c \
- *       runtime/rendezvous/{wire,kv,liveness,dump_collect,secret,server*,client*}.c \
+ *       runtime/rendezvous/{auth,wire,kv,liveness,local_discovery,dump_collect,secret,server*,client*}.c \
  *       runtime/comm/flight_recorder.c \
- *       service/report/{diagnose,wait_graph,op_records,table}.c -ljansson -lxxhash -lpthread -lm -o fuzz
+ *       service/report/{diagnose,wait_graph,op_records,speaker,table}.c \
+ *       -lyaml -ljansson -lxxhash -lcrypto -lpthread -lm -o fuzz
  *   mkdir -p corpus && ./fuzz -max_total_time=300 -max_len=70000 corpus */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/base/base.h"
+#include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/store.h"
 #include "runtime/rendezvous/wire.h"
 #include "service/report/diagnose.h"
@@ -43,7 +46,7 @@ static void judge(const uint8_t *data, size_t bytes)
     struct hd__text text = {0};
     if (json_is_object(report) && json_integer_value(json_object_get(report, "ranks")) < 64) {
         hd__report_diagnose(report, &verdict);
-        if (!memchr(verdict.words, 0, sizeof verdict.words))
+        if (!memchr(verdict.summary, 0, sizeof verdict.summary))
             abort();
         hd__report_summary(report, &text);
         hd__report_table(report, &text);
@@ -59,7 +62,7 @@ static int32_t gathered(void *user, const struct hd__rank_dumps *g, int32_t *ran
     size_t n = 0;
     (void)user;
     for (int32_t r = 0; r < g->size; r++)
-        n += g->part[r] ? strlen(g->part[r]) : 0;
+        n += g->dump[r] ? strlen(g->dump[r]) : 0;
     *rank = 0;
     snprintf(cause, 512, "%zu", n);
     return n % 7 == 6 ? HD_E_MISMATCH : HD_OK;
@@ -83,27 +86,50 @@ static void say(int fd, const void *data, size_t bytes)
         return;
 }
 
-static void greet(int fd, const struct hd__server_options *o)
+static void hear(int fd, uint8_t *out, size_t bytes)
 {
-    uint8_t hello[WIRE_HELLO] = {0}, frame[WIRE_HEADER + WIRE_HELLO], reply[64];
-    hd__store_wire_put_u32(hello + 4, (uint32_t)o->size);
-    memcpy(hello + 8, o->secret, WIRE_SECRET);
-    hd__store_wire_write(frame, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
-    say(fd, frame, sizeof frame);
-    for (size_t at = 0; at < WIRE_HEADER + 8;) {
-        ssize_t got = recv(fd, reply + at, WIRE_HEADER + 8 - at, 0);
+    for (size_t at = 0; at < bytes;) {
+        ssize_t got = recv(fd, out + at, bytes - at, 0);
         if (got == 0 || (got < 0 && errno != EINTR)) /* the fuzzer's own timer interrupts */
             abort();
         at += got > 0 ? (size_t)got : 0;
     }
-    if (reply[1] != WIRE_WELCOME)
+}
+
+/* A rank that knows the secret; `to` seals what it says. */
+static void greet(int fd, const struct hd__server_options *o, struct hd__auth_channel *to)
+{
+    struct hd__auth_handshake h = {.size = (uint32_t)o->size};
+    uint8_t hello[WIRE_HELLO] = {0}, proof[WIRE_TAG], frame[WIRE_HEADER + WIRE_CHALLENGE];
+    hd__store_wire_put_u32(hello + 4, h.size);
+    hd__store_wire_write(frame, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
+    say(fd, frame, WIRE_HEADER + WIRE_HELLO);
+    hear(fd, frame, sizeof frame);
+    memcpy(h.server_nonce, frame + WIRE_HEADER, WIRE_NONCE);
+    hd__auth_prove(o->secret, HD__AUTH_RANK, &h, proof);
+    hd__store_wire_write(frame, &(struct hd__frame){.type = WIRE_PROVE, .value = proof, .value_bytes = WIRE_TAG});
+    say(fd, frame, WIRE_HEADER + WIRE_TAG);
+    hear(fd, frame, WIRE_HEADER + 8 + WIRE_TAG);
+    if (frame[1] != WIRE_WELCOME)
         abort();
+    hd__auth_channel_init(to, o->secret, HD__AUTH_RANK, &h);
+}
+
+/* The frames of the data, each sealed, and what follows the last as it is. */
+static void say_sealed(int fd, struct hd__auth_channel *to, const uint8_t *data, size_t bytes)
+{
+    static uint8_t sealed[WIRE_SEALED_MAX];
+    struct hd__frame f;
+    size_t at = 0;
+    for (ptrdiff_t used; (used = hd__store_wire_parse(data + at, bytes - at, &f)) > 0; at += (size_t)used)
+        say(fd, sealed, hd__auth_seal(to, sealed, &f));
+    say(fd, data + at, bytes - at);
 }
 
 static void serve(const uint8_t *data, size_t bytes)
 {
     struct hd__server_options o = {
-        .address = "127.0.0.1", .size = 2, .rank = -1, .dead_after = 5, .gathered = gathered};
+        .address = "127.0.0.1", .size = 2, .rank = -1, .dead_after = 5, .on_dumps = gathered};
     struct hd__server *server;
     struct hd_error err = HD_ERROR_INIT;
     memset(o.secret, 7, sizeof o.secret);
@@ -113,8 +139,9 @@ static void serve(const uint8_t *data, size_t bytes)
     if (stranger >= 0)
         say(stranger, data, bytes);
     if (rank >= 0) {
-        greet(rank, &o);
-        say(rank, data, bytes);
+        struct hd__auth_channel to;
+        greet(rank, &o, &to);
+        say_sealed(rank, &to, data, bytes);
         shutdown(rank, SHUT_WR);
     }
     struct pollfd over = {.fd = rank, .events = POLLIN};
@@ -126,6 +153,51 @@ static void serve(const uint8_t *data, size_t bytes)
     hd__server_close(server);
 }
 
+/* ---- a server that does not know the secret, and a rank that talks to it */
+
+struct answer {
+    int listener;
+    const uint8_t *data;
+    size_t bytes;
+};
+
+static void *pretend(void *arg)
+{
+    const struct answer *a = arg;
+    uint8_t hello[WIRE_HEADER + WIRE_HELLO];
+    int fd = accept(a->listener, NULL, NULL);
+    close(a->listener); /* a second try finds nobody */
+    if (fd < 0)
+        return NULL;
+    hear(fd, hello, sizeof hello);
+    say(fd, a->data, a->bytes);
+    shutdown(fd, SHUT_WR);
+    while (recv(fd, hello, sizeof hello, 0) > 0)
+        continue;
+    close(fd);
+    return NULL;
+}
+
+static void ask(const uint8_t *data, size_t bytes)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    struct answer answer = {.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), .data = data, .bytes = bytes};
+    struct hd__store_options o = {.host = "127.0.0.1", .size = 2, .rank = 1, .dead_after = 5};
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_store *store;
+    pthread_t thread;
+    if (bind(answer.listener, (struct sockaddr *)&at, sizeof at) || listen(answer.listener, 1) ||
+        getsockname(answer.listener, (struct sockaddr *)&at, &length) ||
+        pthread_create(&thread, NULL, pretend, &answer))
+        abort();
+    o.port = ntohs(at.sin_port);
+    memset(o.secret, 7, sizeof o.secret);
+    if (hd__store_connect(&o, hd__now() + 0.05, &store, &err) == HD_OK)
+        abort();
+    pthread_join(thread, NULL);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     if (!bytes)
@@ -133,6 +205,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     switch (data[0] % 8) { /* a server takes long: less often */
     case 0:
         serve(data + 1, bytes - 1);
+        break;
+    case 3:
+        ask(data + 1, bytes - 1);
         break;
     case 1:
     case 2:

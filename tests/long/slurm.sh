@@ -119,7 +119,8 @@ optimizer:  {use: adamw, lr: 1e-3, clip: 1.0}
 model:      {use: transformer, family: llama, kv_heads: 2, ffn: 128, layers: 2, hidden: 64, heads: 4, vocab: 256}
 data:       {train: corpus.txt, seq_len: 32, batch: 8, micro_batch: 2}
 JOB
-export MASTER_ADDR=10.99.7.1 MASTER_PORT=29477 OMPI_MCA_mpi_yield_when_idle=1
+HEDDLE_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+export HEDDLE_SECRET MASTER_ADDR=10.99.7.1 MASTER_PORT=29477 OMPI_MCA_mpi_yield_when_idle=1
 on_nodes() { timeout 100 srun --mpi=pmix -N2 -n4 "$build/heddle" train job.yaml comm.use=mpi "$@"; }
 losses() { sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\), "grad_norm": \([^,]*\),.*/\1 \2 \3/p' "runs/$1/metrics.jsonl"; }
 

@@ -1,5 +1,6 @@
 #include "tests/system/system.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -151,6 +152,7 @@ static void clean_environment(void)
                                         "SLURM_NTASKS",
                                         "SLURM_LOCALID",
                                         "HEDDLE_SECRET",
+                                        "HEDDLE_SECRET_FILE",
                                         "HEDDLE_PLUGIN_PATH",
                                         "SLURM_STEP_ID",
                                         "SLURM_STEP_TASKS_PER_NODE",
@@ -260,12 +262,46 @@ int free_port(void)
     return ntohs(address.sin_port);
 }
 
+static int has_socket(pid_t pid, unsigned long inode)
+{
+    char name[300];
+    struct stat about;
+    int found = 0;
+    snprintf(name, sizeof name, "/proc/%d/fd", (int)pid);
+    DIR *dir = opendir(name);
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e && !found; e = readdir(dir)) {
+        snprintf(name, sizeof name, "/proc/%d/fd/%.200s", (int)pid, e->d_name);
+        found = !stat(name, &about) && S_ISSOCK(about.st_mode) && about.st_ino == inode;
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+int listening_port(pid_t pid, const char *address)
+{
+    enum { LISTEN = 10 };
+    FILE *table = fopen("/proc/net/tcp", "r");
+    char line[512], at[9];
+    unsigned port, state;
+    unsigned long inode;
+    int found = 0;
+    ck_assert_ptr_nonnull(table);
+    while (fgets(line, sizeof line, table))
+        if (sscanf(line, " %*d: %8[0-9A-F]:%x %*x:%*x %x %*x:%*x %*x:%*x %*x %*d %*d %lu", at, &port, &state, &inode) ==
+                4 &&
+            state == LISTEN && !strcmp(at, address) && has_socket(pid, inode))
+            found = (int)port;
+    fclose(table);
+    return found;
+}
+
 struct command *command_start_rank(int rank, int size, int each, int port, const char *format, ...)
 {
-    char environment[256], local[32] = "";
+    char environment[320], local[128] = "";
     va_list args;
     if (each)
-        snprintf(local, sizeof local, " LOCAL_WORLD_SIZE=%d", each);
+        snprintf(local, sizeof local, " LOCAL_WORLD_SIZE=%d%s", each, each < size ? " " TEST_SECRET : "");
     snprintf(environment, sizeof environment,
              "RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d%s MASTER_ADDR=127.0.0.1 MASTER_PORT=%d", rank, size,
              each ? rank % each : rank, local, port);

@@ -42,6 +42,10 @@ struct command {
  * ranks. */
 struct command *command_start(const char *environment, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int free_port(void); /* of 127.0.0.1 */
+/* Where a process listens by TCP at this IPv4 address, in the hexadecimal digits of /proc/net/tcp; 0: nowhere. */
+int listening_port(pid_t pid, const char *address);
+/* For ranks that are said to be on several machines. */
+#define TEST_SECRET "HEDDLE_SECRET=00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef"
 /* The same as one of `size` ranks that meet at `port`, with variables as torchrun sets them; `each` on a machine, 0:
  * nothing says how many. */
 struct command *command_start_rank(int rank, int size, int each, int port, const char *format, ...)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -772,12 +773,63 @@ START_TEST(wrong_environment)
 }
 END_TEST
 
+/* Where others could join the ranks of a launcher, these have a secret, or there is no job. */
+START_TEST(no_secret)
+{
+    static const char key[] = "00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef\n";
+    struct command *c;
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1" AT, "",
+                               "ranks meet at MASTER_ADDR=127.0.0.1 and have no secret");
+    expect_environment_refused(
+        "RANK=1 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=29400", "",
+        "`export HEDDLE_SECRET=$(openssl rand -hex 32)`, the same for every rank of the launcher "
+        "(or MASTER_ADDR=localhost where all are on one machine)");
+    expect_environment_refused("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_NODEID=0 "
+                               "SLURM_STEP_TASKS_PER_NODE=1(x2)" AT,
+                               "", "the same for every rank of srun");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 HEDDLE_SECRET=00112233445566778899aabbccddee" AT, "",
+                               "HEDDLE_SECRET is not 32 or 64 hexadecimal digits");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 HEDDLE_SECRET_FILE=nowhere" AT, "",
+                               "HEDDLE_SECRET_FILE: nowhere: No such file or directory");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 HEDDLE_SECRET_FILE=key " TEST_SECRET AT, "",
+                               "HEDDLE_SECRET and HEDDLE_SECRET_FILE are both set");
+    write_file("key", key);
+    ck_assert_int_eq(chmod("key", 0640), 0);
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 HEDDLE_SECRET_FILE=key" AT, "", "key can be read by others");
+    ck_assert_int_eq(chmod("key", 0600), 0);
+    c = command_run_env("RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 HEDDLE_SECRET_FILE=key" AT,
+                        "train llama.yaml --dry-run");
+    expect_code(c, 0);
+    write_file("key", "none");
+    ck_assert_int_eq(chmod("key", 0600), 0);
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 HEDDLE_SECRET_FILE=key" AT, "",
+                               "key does not begin with a line of 32 or 64 hexadecimal digits");
+}
+END_TEST
+
+/* comm.timeout and liveness.late_after hold before the first connection, too. */
+START_TEST(rank_0_never_comes)
+{
+    static const char *const secret[] = {"", " " TEST_SECRET};
+    char environment[256], where[64];
+    int port = free_port();
+    struct command *c;
+    snprintf(where, sizeof where, _i ? "127.0.0.1:%d" : "the local socket of job %d", port);
+    snprintf(environment, sizeof environment, "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d%s", port,
+             secret[_i]);
+    c = command_run_env(environment, "train llama.yaml comm.timeout=0.5 liveness.late_after=0.1");
+    ck_assert_int_ne(c->code, 0);
+    expect_says(c, keep(hd__format("waiting for rank 0 at %s since ", where)));
+    expect_says(c, keep(hd__format("s for rank 0 at %s (Connection refused)", where)));
+}
+END_TEST
+
 static struct command *dry_run(int rank, int each, const char *mesh)
 {
-    char environment[160];
+    char environment[256];
     struct command *c;
-    snprintf(environment, sizeof environment, "RANK=%d WORLD_SIZE=4 LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d" AT, rank,
-             rank % each, each);
+    snprintf(environment, sizeof environment, "RANK=%d WORLD_SIZE=4 LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d " TEST_SECRET AT,
+             rank, rank % each, each);
     c = command_run_env(environment, "train llama.yaml --dry-run strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] %s",
                         mesh);
     expect_code(c, 0);
@@ -880,6 +932,8 @@ int main(void)
                                         {"alone", alone, 1},
                                         {"suspended", suspended, 1},
                                         {"wrong environment", wrong_environment, 1},
+                                        {"no secret", no_secret, 1},
+                                        {"rank 0 never comes", rank_0_never_comes, 2},
                                         {"tensor parallel across machines", tensor_parallel_across_machines, 1},
                                         {"an added strategy is said once", an_added_strategy_is_said_once, 1},
                                         {NULL, NULL, 0}};

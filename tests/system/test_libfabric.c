@@ -2,9 +2,13 @@
  * processes are killed. */
 #include "tests/system/system.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 static struct curve a, b;
 
@@ -109,14 +113,52 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* More silent connections than a rank may have files: they are let go of, and the state is saved. */
+START_TEST(strangers)
+{
+    enum { FILES = 128, STRANGERS = 100, ENOUGH = 20 };
+    struct rlimit limit, few;
+    struct command *c;
+    pid_t ranks[2];
+    int fd[2 * STRANGERS], gone[2] = {0};
+    char byte;
+    ck_assert(!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur > 4 * STRANGERS);
+    few = limit;
+    few.rlim_cur = FILES;
+    setrlimit(RLIMIT_NOFILE, &few);
+    c = command_start(NULL,
+                      "train llama.yaml mesh.dp=2 job.steps=1000000000 job.name=crowd checkpoint.every=1000000000 "
+                      "comm={\"use\":\"libfabric\",\"provider\":\"tcp\",\"interface\":\"lo\"}");
+    setrlimit(RLIMIT_NOFILE, &limit);
+    curve_wait("crowd", 2);
+    command_ranks(c, 2, ranks);
+    for (int k = 0; k < 2 * STRANGERS; k++) {
+        struct sockaddr_in at = {.sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)listening_port(ranks[k % 2], "0100007F")),
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        fd[k] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(connect(fd[k], (struct sockaddr *)&at, sizeof at), 0);
+    }
+    while (gone[0] < ENOUGH || gone[1] < ENOUGH) /* Check ends what hangs */
+        for (int k = 0; k < 2 * STRANGERS; k++)
+            if (fd[k] >= 0 && recv(fd[k], &byte, 1, MSG_DONTWAIT) == 0) {
+                close(fd[k]);
+                fd[k] = -1;
+                gone[k % 2]++;
+            }
+    kill(c->pid, SIGTERM);
+    command_wait(c, 60);
+    expect_code(c, 3);
+    expect_says(c, "connections to this rank's port that say nothing are closed");
+    expect_says(c, "the state is saved");
+}
+END_TEST
+
 int main(void)
 {
-    const struct system_test tests[] = {{"over shm", over_shm, 1},
-                                        {"over tcp", over_tcp, 1},
-                                        {"beside shm", beside_shm, 1},
-                                        {"killed", killed, 1},
-                                        {"a rank dies", a_rank_dies, 2},
-                                        {"refusals", refusals, 1},
-                                        {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"over shm", over_shm, 1},       {"over tcp", over_tcp, 1},
+                                        {"beside shm", beside_shm, 1},   {"killed", killed, 1},
+                                        {"a rank dies", a_rank_dies, 2}, {"refusals", refusals, 1},
+                                        {"strangers", strangers, 1},     {NULL, NULL, 0}};
     return system_run("system-libfabric", tests);
 }

@@ -18,11 +18,11 @@ static int silent; /* the launcher does not say how many ranks a machine has */
 /* Starts `n` ranks, `each` of them on a machine, with the variables that torchrun sets. */
 static void start_words(struct command **ranks, int n, int each, const char *words)
 {
-    char environment[256];
+    char environment[320];
     for (int r = 0; r < n; r++) {
-        int used =
-            snprintf(environment, sizeof environment,
-                     "RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d MASTER_ADDR=10.77.0.1 MASTER_PORT=29500", r, n, r % each);
+        int used = snprintf(environment, sizeof environment,
+                            TEST_SECRET " RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d MASTER_ADDR=10.77.0.1 MASTER_PORT=29500",
+                            r, n, r % each);
         if (!silent)
             snprintf(environment + used, sizeof environment - (size_t)used, " LOCAL_WORLD_SIZE=%d", each);
         machine_enter(r / each);

@@ -206,6 +206,20 @@ static void signal_command(struct running *r, const char *job, int signal)
     expect_nothing_left(r);
 }
 
+/* Where all ranks are on this machine, none of them listens at its networks. */
+START_TEST(no_port_is_open)
+{
+    struct running r;
+    run_three(&r, "ports");
+    for (int k = 2; k < 5; k++)
+        ck_assert_int_eq(listening_port(r.pids[k], "00000000"), 0);
+    kill(r.command->pid, SIGTERM);
+    command_wait(r.command, 10);
+    expect_code(r.command, 3);
+    expect_nothing_left(&r);
+}
+END_TEST
+
 START_TEST(stops_when_asked)
 {
     struct running r;
@@ -293,6 +307,7 @@ int main(void)
         {"order", core_order_gives_the_bits_of_shm, 1},
         {"exact", exact_is_exact, 1},
         {"lost", a_lost_rank_is_named, 2},
+        {"no port is open", no_port_is_open, 1},
         {"asked", stops_when_asked, 1},
         {"orphans", nothing_outlives_the_command, 1},
         {"told", a_launcher_is_told_in_the_end, 1},

@@ -1,6 +1,7 @@
 /* The rendezvous: keys, barriers, refusals, deaths; and its parser against noise. */
 #include <arpa/inet.h>
 #include <check.h>
+#include <ctype.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
+#include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/kv.h"
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/store.h"
@@ -269,7 +271,9 @@ START_TEST(strangers)
     hd__store_close(store);
     hd__store_close(one);
     hd__server_close(server);
-    ck_assert_int_eq(hd__store_connect(&o, hd__now() + 0.1, &store, &err), HD_E_IO); /* nobody listens */
+    ck_assert_int_eq(hd__store_connect(&o, hd__now() + 0.1, &store, &err), HD_E_TIMEOUT);
+    ck_assert_msg(strstr(err.message, "s for rank 0 at 127.0.0.1:") && strstr(err.message, "(Connection refused)"),
+                  "%s", err.message);
 }
 END_TEST
 
@@ -292,10 +296,15 @@ END_TEST
 START_TEST(secrets)
 {
     uint8_t a[HD__SECRET_BYTES], b[HD__SECRET_BYTES];
-    char text[33];
+    char text[HD__SECRET_TEXT];
     hd__store_secret_generate(a);
     hd__store_secret_format(a, text);
     ck_assert(hd__store_secret_parse(text, b) && memcmp(a, b, sizeof a) == 0);
+    for (int i = 0; text[i]; i++)
+        text[i] = (char)toupper((unsigned char)text[i]);
+    ck_assert(hd__store_secret_parse(text, b) && memcmp(a, b, sizeof a) == 0);
+    text[32] = 0;
+    ck_assert(hd__store_secret_parse(text, b) && memcmp(a, b, 16) == 0 && b[16] == 0 && b[31] == 0);
     text[3] = 'g';
     ck_assert(!hd__store_secret_parse(text, b));
     ck_assert(!hd__store_secret_parse("00", b));
@@ -527,6 +536,26 @@ static int raw_connect(void)
     return fd;
 }
 
+/* A rank by hand. */
+static int raw_join(int32_t rank)
+{
+    struct hd__auth_handshake h = {.rank = (uint32_t)rank, .size = (uint32_t)server_options.size};
+    uint8_t hello[WIRE_HELLO], proof[WIRE_TAG], frame[WIRE_HEADER + WIRE_CHALLENGE];
+    struct hd__frame f = {.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO};
+    int fd = raw_connect();
+    hd__store_wire_put_u32(hello, h.rank);
+    hd__store_wire_put_u32(hello + 4, h.size);
+    memcpy(hello + 8, h.rank_nonce, WIRE_NONCE);
+    size_t n = hd__store_wire_write(frame, &f);
+    ck_assert_int_eq(send(fd, frame, n, MSG_NOSIGNAL), (ssize_t)n);
+    ck_assert_int_eq(recv(fd, frame, sizeof frame, MSG_WAITALL), sizeof frame);
+    memcpy(h.server_nonce, frame + WIRE_HEADER, WIRE_NONCE);
+    hd__auth_prove(server_options.secret, HD__AUTH_RANK, &h, proof);
+    n = hd__store_wire_write(frame, &(struct hd__frame){.type = WIRE_PROVE, .value = proof, .value_bytes = WIRE_TAG});
+    ck_assert_int_eq(send(fd, frame, n, MSG_NOSIGNAL), (ssize_t)n);
+    return fd;
+}
+
 /* Strangers that talk noise, and a rank that greets well and then does: the server goes on serving the others. */
 START_TEST(server_noise)
 {
@@ -551,15 +580,10 @@ START_TEST(server_noise)
     }
     ck_assert_int_eq(hd__store_put(store, "still", "here", 4, &err), HD_OK);
     ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store), NULL, &err), HD_OK);
-    uint8_t hello[WIRE_HELLO], out[WIRE_HEADER + WIRE_HELLO + 64];
-    hd__store_wire_put_u32(hello, 2);
-    hd__store_wire_put_u32(hello + 4, 3);
-    memcpy(hello + 8, server_options.secret, WIRE_SECRET);
-    size_t n = hd__store_wire_write(
-        out, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
-    memset(out + n, 0xee, 64);
-    int fd = raw_connect();
-    ck_assert_int_eq(send(fd, out, n + 64, MSG_NOSIGNAL), (ssize_t)(n + 64));
+    uint8_t noise[64];
+    memset(noise, 0xee, sizeof noise);
+    int fd = raw_join(2);
+    ck_assert_int_eq(send(fd, noise, sizeof noise, MSG_NOSIGNAL), sizeof noise);
     size_t bytes = 0;
     ck_assert_int_eq(hd__store_get(store, "never", NULL, &bytes, hd__now() + 20, &err), HD_E_PEER);
     ck_assert_msg(strstr(err.message, "rank 2 died") != NULL, "%s", err.message);
