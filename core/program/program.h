@@ -133,7 +133,7 @@ struct hd__tensor {
     uint32_t n_terms;  /* as many instructions add up to it: fuse.c; 0: one makes all of it */
     uint32_t reserved;
     int64_t offset;        /* elements into the buffer */
-    uint64_t value_number; /* what the model makes it: value_numbers.c; 0: nothing was said */
+    uint64_t value_number; /* what the model makes it: value_number.c; 0: nothing was said */
 };
 
 /* ---- instructions */
@@ -199,7 +199,7 @@ struct hd__code_section {
     int32_t repeat;                   /* 0: not part of a step, run only when asked for */
     uint32_t every;                   /* 0: every step; N: every N steps */
     uint32_t sync_axes;               /* axes: ranks that were apart along them have the same parameters after it */
-    uint64_t loss_value, sends_value; /* what it adds to the loss, and sends to other stages: value_numbers.c */
+    uint64_t loss_value, sends_value; /* what it adds to the loss, and sends to other stages: value_number.c */
     int64_t after, last;              /* steps after `after`, and up to `last`; 0: from the first, to the end */
 };
 
@@ -210,7 +210,7 @@ struct hd__param {
     uint32_t unreduced_axes;   /* axes on which its gradient accumulator is P: each must be summed over exactly once */
     uint32_t stages;           /* mask of pp coordinates that use it */
     uint32_t parts;            /* deterministic.c: 2: contributions of its two blocks are summed apart; 0: together */
-    uint64_t gradient_value;   /* what it is in a step as verify.c walks it: value_numbers.c */
+    uint64_t gradient_value;   /* what one micro-batch adds to it on this stage: value_number.c */
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 
@@ -339,6 +339,10 @@ struct hd_program {
         gather_deferred;
     uint32_t exact;   /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
     uint32_t fusions; /* fusion.h: what may be made of several instructions, a bit a row */
+
+    /* value_number.c: what one micro-batch adds to the loss on this stage; the micro-batches of a step as verify.c
+     * walks it, the sum of their factors */
+    uint64_t loss_value, micro_factors;
 
     /* schedule.c */
     uint32_t send_depth;        /* sends of one stream in flight at once; 0 means 1 */

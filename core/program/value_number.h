@@ -13,13 +13,13 @@ struct hd__value_numbers {
     int64_t *buffer_offset; /* by buffer: at which element of it that begins */
     uint32_t *flat_of;      /* by parameter: index + 1 */
     uint32_t *shard_of;     /* by tensor: hd__flats_by_shard */
-    uint64_t sends_value;   /* of this section: values of messages add up */
+    uint64_t sends_value;   /* of this section: hd__value_number_message adds up */
 };
 
 /* Before anything is walked: weights and states of flats have values. Caller destroys. */
 struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p);
 void hd__value_numbers_destroy(struct hd__value_numbers *m);
-/* Walks one instruction: values its outputs. gains: what each of them becomes, or gets added. */
+/* Walks one instruction: values its outputs. contribution: what each of them becomes, or gets added. */
 void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__instr *i,
                               uint64_t contribution[HD_MAX_OUT]);
 /* Is input n a parameter? */
@@ -27,9 +27,15 @@ int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struc
 /* Of flat `flat`: part 0: its weights, in whatever precision; 1 and up: its states. */
 uint64_t hd__value_number_of_flat(uint32_t flat, uint32_t part);
 
-/* Writes into the program what is meant, of what was lowered; and of one section that is walked once more. */
+/* Factor of the values of a micro-batch's tensors, an odd number; 1 for -1, the template and what is repeated. */
+uint64_t hd__value_number_micro(int32_t micro);
+/* A message, which a section adds to its sends_value. */
+uint64_t hd__value_number_message(uint16_t tag, uint64_t value);
+
+/* Writes into the program what is meant: of the template's tensors, as placement left it, before anything is made
+ * again, cut or repeated; and of the sections of what was lowered, how often that is added up. */
+void hd__value_numbers_promise(struct hd_program *p);
 void hd__value_numbers_annotate(struct hd_program *p);
-void hd__value_numbers_annotate_section(struct hd_program *p, struct hd__code_section *s);
 
 /* By tensor: the flat, index + 1, whose gradient the optimizer reads there; 0 for others. Caller frees. */
 static inline uint32_t *hd__flats_by_shard(const struct hd_program *p)
