@@ -59,6 +59,7 @@ void hd__compile_fill_host(struct hd_host *host);
 #define HD__COMPILE_LOGITS 1 /* the eval section leaves the logits behind (hd_program.kept_logits) */
 /* Gradients of weights stay where the schedule has them, and do not sink into waits. */
 #define HD__COMPILE_KEEP_WEIGHT_ORDER 2
+#define HD__COMPILE_WIDEN 4 /* for an emulation: the job's program, with all of it in fp64 */
 /* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are made though the device does not want them, which
  * device cpu's reference kernels can run; and that are left out though it does. */
 #define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)

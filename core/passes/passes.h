@@ -32,6 +32,7 @@ void hd__fuse_loss_head(struct hd_program *p, hd__code *code);           /* fuse
 int32_t hd__schedule_instrs(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
 int32_t hd__memory_plan(struct hd_program *p,
                         struct hd_error *err); /* memory_plan.c: hd__inplace, then offsets for all buffers */
-void hd__inplace(struct hd_program *p);        /* outputs take the memory of inputs that die, where the op allows it */
+int32_t hd__widen(struct hd_program *p, struct hd_error *err); /* widen.c: a program that was proved, in fp64 */
+void hd__inplace(struct hd_program *p); /* outputs take the memory of inputs that die, where the op allows it */
 
 #endif
