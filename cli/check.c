@@ -118,7 +118,7 @@ static void print_text(const struct hd__compiled *c, const struct tally *t, cons
     puts("proved on every rank:");
     puts("  tensors: defined before use, not used after release; no two live temporaries overlap in memory");
     puts("  collectives, sends, receives and copies: waited for before anything touches their buffers");
-    puts("  values: every instruction computes what the model says, of the micro-batch and operands that it says");
+    puts("  values: every instruction computes what the lowered model says, from the operands that it says");
     puts("  gradients: every micro-batch adds once, into zeroed sums; reduced exactly once over every axis they are "
          "partial on");
     puts("  loss and gradient norm: likewise");
