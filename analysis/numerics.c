@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "analysis/sim/machine.h"
-#include "core/program/fusion.h"
 #include "service/checkpoint/param_init.h"
 #include "service/checkpoint/shard_map.h"
 
@@ -132,14 +131,14 @@ static double loss_scale(const struct side *s)
     return s->compiled->job->precision.loss_scaling == HD__LOSS_SCALE_NONE ? 1 : s->compiled->job->precision.loss_scale;
 }
 
-static int32_t run_step(struct side *s, int32_t step, const int32_t *tokens, struct hd_error *err)
+static int32_t run_step(struct side *s, int64_t step, const int32_t *tokens, struct hd_error *err)
 {
     s->tokens = tokens;
     for (int32_t r = 0; r < s->compiled->mesh.ranks; r++) {
         double *hyper = hd__sim_tensor_data(s->machine, r, hd__compiled_program(s->compiled, r)->hyper);
         memset(hyper, 0, HD_HYPER_COUNT * sizeof *hyper);
         hyper[HD_HYPER_LR] = s->compiled->job->schedule.lr;
-        hyper[HD_HYPER_STEP] = step;
+        hyper[HD_HYPER_STEP] = (double)step;
         hyper[HD_HYPER_INV_SCALE] = 1 / loss_scale(s);
         if (hd__compiled_program(s->compiled, r)->scale)
             *(double *)hd__sim_tensor_data(s->machine, r, hd__compiled_program(s->compiled, r)->scale) = loss_scale(s);
@@ -166,30 +165,103 @@ static int32_t run_evaluation(struct side *s, const int32_t *tokens, struct hd_e
     return rc ? rc : run_section(s, HD__SECTION_EVAL_END, err);
 }
 
+/* ---- values by parameter, global and row-major */
+
+enum { PARAMETER = 0, GRADIENT, AVERAGE, COMMON, MOMENTUM, VALUES };
+
+struct values {
+    double **at[VALUES];
+    double *scale[AVERAGE + 1]; /* by parameter: what its differences are relative to */
+};
+
+static void open_values(struct values *v, const struct hd_program *p)
+{
+    for (int32_t what = 0; what < VALUES; what++) {
+        v->at[what] = hd__alloc((p->params.count + 1) * sizeof **v->at);
+        for (uint32_t k = 0; k < p->params.count; k++)
+            v->at[what][k] =
+                hd__alloc((size_t)hd__global_numel(p, hd__tensor_const(p, p->params.at[k].tensor)) * sizeof ***v->at);
+    }
+    for (int32_t what = 0; what <= AVERAGE; what++)
+        v->scale[what] = hd__alloc((p->params.count + 1) * sizeof **v->scale);
+}
+
+static void close_values(struct values *v, const struct hd_program *p)
+{
+    for (int32_t what = 0; what < VALUES; what++) {
+        for (uint32_t k = 0; k < p->params.count; k++)
+            free(v->at[what][k]);
+        free(v->at[what]);
+    }
+    for (int32_t what = 0; what <= AVERAGE; what++)
+        free(v->scale[what]);
+}
+
+/* The largest of each parameter's values, but no less than a share of the largest of all: of a gradient that should be
+ * zero (of a bias of keys, which softmax cancels) only rounding is left, and Adam makes steps of it. */
+static void find_scales(struct values *v, const struct hd_program *p, int32_t what)
+{
+    double all = 0, share = what == GRADIENT ? 1e-3 : 0.1;
+    for (uint32_t k = 0; k < p->params.count; k++) {
+        int64_t n = hd__global_numel(p, hd__tensor_const(p, p->params.at[k].tensor));
+        v->scale[what][k] = 0;
+        for (int64_t e = 0; e < n; e++)
+            v->scale[what][k] = fmax(v->scale[what][k], fabs(v->at[what][k][e]));
+        all = fmax(all, v->scale[what][k]);
+    }
+    for (uint32_t k = 0; k < p->params.count; k++)
+        v->scale[what][k] = all > 0 ? fmax(v->scale[what][k], share * all) : 1;
+}
+
+/* 0: there is none. */
+static hd_tensor tensor_of(const struct hd_program *p, const struct hd__flat *flat, int32_t what)
+{
+    if (what != AVERAGE)
+        return flat->tensor[what == GRADIENT ? HD__FLAT_SHARD : HD__FLAT_MASTER];
+    for (uint32_t n = 0; n < p->strategy_states.count; n++)
+        if (!strcmp(p->strategy_states.at[n], "ema"))
+            return flat->tensor[HD__FLAT_STRATEGY + n];
+    return 0;
+}
+
 /* ---- comparing */
 
 struct comparison {
     struct hd__numerics *result;
-    double scale;    /* factor of the rank's gradients */
+    double factor;   /* of the rank's gradients */
+    double scale;    /* differences are relative to it */
+    double limit;    /* the largest that passes */
     double *largest; /* field of result */
     const char *what;
-    int32_t step, rank;
+    int64_t step;
+    int32_t rank, reserved;
 };
 
 static void compare(struct comparison *c, double is, double expected, const char *name)
 {
-    double d = fabs(is - expected);
-    if (!(d <= *c->largest))
-        *c->largest = isnan(d) ? INFINITY : d;
-    if (*c->largest <= c->result->worst)
+    struct hd__numerics *r = c->result;
+    double d = fabs(is - expected) / c->scale;
+    if (isnan(d))
+        d = INFINITY;
+    if (d > c->limit && !r->failed[0])
+        snprintf(r->failed, sizeof r->failed, "step %lld, rank %d, %s%s: %s%.3g, above %g", (long long)c->step, c->rank,
+                 c->what, name, c->limit > 0 ? "the difference is " : "the bits differ by ", d, c->limit);
+    if (d > *c->largest)
+        *c->largest = d;
+    if (d <= r->worst)
         return;
-    c->result->worst = *c->largest;
-    snprintf(c->result->where, sizeof c->result->where, "step %d, rank %d, %s%s", c->step, c->rank, c->what, name);
+    r->worst = d;
+    snprintf(r->where, sizeof r->where, "step %lld, rank %d, %s%s", (long long)c->step, c->rank, c->what, name);
 }
 
-/* Copies the gradients or the master weights of a rank to their positions in the global arrays, or, with a
- * comparison, compares them. */
-static void walk_flats(struct side *s, int32_t rank, int gradient, double **global, struct comparison *c)
+static void compare_scalar(struct comparison *c, double is, double expected)
+{
+    c->scale = expected != 0 ? fabs(expected) : 1;
+    compare(c, is, expected, "");
+}
+
+/* Copies values of a rank to their positions in the global arrays, or, with a comparison, compares them. */
+static void walk_flats(struct side *s, int32_t rank, int32_t what, struct values *v, struct comparison *c)
 {
     const struct hd_program *p = hd__compiled_program(s->compiled, rank);
     int32_t coord[HD_AXIS_COUNT];
@@ -197,14 +269,18 @@ static void walk_flats(struct side *s, int32_t rank, int gradient, double **glob
     for (uint32_t k = 0; k < p->flats.count; k++) {
         struct hd__ckpt_shard_walk walk = {.p = p, .flat = &p->flats.at[k], .coord = coord};
         struct hd__ckpt_shard_run run;
-        walk.tensor = walk.flat->tensor[gradient ? HD__FLAT_SHARD : HD__FLAT_MASTER];
+        walk.tensor = tensor_of(p, walk.flat, what);
+        if (!walk.tensor)
+            continue;
         const double *data = hd__sim_tensor_data(s->machine, rank, walk.tensor);
         while (hd__ckpt_shard_next(&walk, &run)) {
-            double *whole = global[run.param] + run.first;
+            double *whole = v->at[what][run.param] + run.first;
             if (!c)
                 memcpy(whole, data + run.offset, (size_t)run.count * sizeof *whole);
+            else
+                c->scale = v->scale[what][run.param];
             for (int64_t n = 0; c && n < run.count; n++)
-                compare(c, data[run.offset + n] / c->scale, whole[n], p->params.at[run.param].desc.name);
+                compare(c, data[run.offset + n] / c->factor, whole[n], p->params.at[run.param].desc.name);
         }
     }
 }
@@ -214,62 +290,148 @@ static double scalar(struct side *s, int32_t rank, hd_tensor t)
     return *(const double *)hd__sim_tensor_data(s->machine, rank, t);
 }
 
-static void compare_rank(struct side *one, struct side *many, int32_t rank, int32_t step, double **global[2],
+static void compare_rank(struct side *one, struct side *many, int32_t rank, int64_t step, struct values *v,
                          struct hd__numerics *result)
 {
+    static const char *const names[] = {"parameter ", "gradient of ", "average of "};
     const struct hd_program *p = hd__compiled_program(many->compiled, rank),
                             *q = hd__compiled_program(one->compiled, 0);
-    struct comparison c = {.result = result, .scale = 1, .step = step, .rank = rank};
+    struct comparison c = {.result = result, .factor = 1, .limit = result->limit, .step = step, .rank = rank};
+    double *const fields[] = {&result->parameter, &result->gradient, &result->average};
     c.largest = &result->loss;
     c.what = "loss";
-    compare(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum), "");
+    compare_scalar(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum));
     c.largest = &result->norm;
     c.what = "gradient norm";
     if (!p->local_axes) /* else gradients are local to each rank */
-        compare(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)), "");
-    for (int gradient = 0; gradient < (p->local_axes ? 1 : 2); gradient++) {
-        c.largest = gradient ? &result->gradient : &result->parameter;
-        c.what = gradient ? "gradient of " : "parameter ";
-        c.scale = gradient ? loss_scale(many) : 1;
-        walk_flats(many, rank, gradient, global[gradient], &c);
+        compare_scalar(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)));
+    for (int32_t what = PARAMETER; what <= AVERAGE; what++) {
+        if (what == GRADIENT && p->local_axes)
+            continue;
+        c.largest = fields[what];
+        c.what = names[what];
+        c.factor = what == GRADIENT ? loss_scale(many) : 1;
+        walk_flats(many, rank, what, v, &c);
     }
 }
 
 static void compare_evaluation(struct side *one, struct side *many, struct hd__numerics *result)
 {
     struct comparison c = {
-        .result = result, .scale = 1, .largest = &result->evaluation, .what = "loss of an evaluation"};
+        .result = result, .limit = HD__NUMERICS_LIMIT, .largest = &result->evaluation, .what = "loss of an evaluation"};
     for (c.rank = 0; c.rank < many->compiled->mesh.ranks; c.rank++)
-        compare(&c, scalar(many, c.rank, hd__compiled_program(many->compiled, c.rank)->loss_sum),
-                scalar(one, 0, one->compiled->stage[0]->loss_sum), "");
+        compare_scalar(&c, scalar(many, c.rank, hd__compiled_program(many->compiled, c.rank)->loss_sum),
+                       scalar(one, 0, one->compiled->stage[0]->loss_sum));
+}
+
+/* ---- what strategies do between steps, by the formulas of their papers: the one rank has neither */
+
+static double setting(const struct hd__job *job, const char *use, const char *key)
+{
+    for (uint64_t n = 0; n < job->n_strategies; n++) {
+        char path[160];
+        const struct hd__job_value *value;
+        snprintf(path, sizeof path, "%s.%s", job->strategies[n]->path, key);
+        if (!strcmp(job->strategies[n]->use, use) && (value = hd__job_value_get(job, path)) != NULL)
+            return strcmp(value->text, "true") ? strtod(value->text, NULL) : 1;
+    }
+    return 0;
+}
+
+/* Parameters of the one rank from here on. */
+static void set_params(struct side *one, const struct values *v)
+{
+    const struct hd_program *p = one->compiled->stage[0];
+    const int32_t coord[HD_AXIS_COUNT] = {0};
+    for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_PERSISTENT, &t);) {
+        struct hd__ckpt_shard_walk walk = {.p = p, .flat = &p->flats.at[t.flat], .coord = coord, .tensor = t.tensor};
+        struct hd__ckpt_shard_run run;
+        double *data = hd__sim_tensor_data(one->machine, 0, t.tensor);
+        while (t.role < HD__FLAT_STRATEGY && hd__ckpt_shard_next(&walk, &run))
+            memcpy(data + run.offset, v->at[PARAMETER][run.param] + run.first, (size_t)run.count * sizeof *data);
+    }
+}
+
+/* DiLoCo (arXiv 2311.08105, algorithm 1) with a meeting in every step and a linear inner step, so that the replicas'
+ * mean is what one rank trains from the mean of their gradients. */
+static void outer_step(struct side *one, const struct hd__job *job, struct values *v)
+{
+    const struct hd_program *p = one->compiled->stage[0];
+    double lr = setting(job, "localsgd", "outer_lr"), momentum = setting(job, "localsgd", "momentum"),
+           ahead = setting(job, "localsgd", "nesterov") != 0 ? momentum : 0;
+    for (uint32_t k = 0; k < p->params.count; k++) {
+        double *x = v->at[PARAMETER][k], *common = v->at[COMMON][k], *m = v->at[MOMENTUM][k];
+        for (int64_t e = 0; e < hd__global_numel(p, hd__tensor_const(p, p->params.at[k].tensor)); e++) {
+            double d = common[e] - x[e];
+            m[e] = momentum * m[e] + d;
+            x[e] = common[e] -= lr * (ahead > 0 ? d + ahead * m[e] : m[e]);
+        }
+    }
+    set_params(one, v);
+}
+
+static void average(const struct hd__job *job, const struct hd_program *p, int64_t step, struct values *v)
+{
+    double decay = setting(job, "ema", "decay");
+    int64_t every = (int64_t)setting(job, "ema", "every");
+    for (uint32_t k = 0; every && step % every == 0 && k < p->params.count; k++)
+        for (int64_t e = 0; e < hd__global_numel(p, hd__tensor_const(p, p->params.at[k].tensor)); e++)
+            v->at[AVERAGE][k][e] = decay * v->at[AVERAGE][k][e] + (1 - decay) * v->at[PARAMETER][k][e];
 }
 
 /* ---- the whole */
 
-static double **global_arrays(const struct hd_program *p)
+typedef HD__ARRAY(int64_t) steps_list;
+
+/* The first steps, and where a section runs in none of them (behind a warm-up, every so many steps), the next that has
+ * it, and the one after. */
+static steps_list choose_steps(const struct hd__compiled *c, int32_t first)
 {
-    double **arrays = hd__alloc(p->params.count * sizeof *arrays);
-    for (uint32_t k = 0; k < p->params.count; k++)
-        arrays[k] =
-            hd__alloc((size_t)hd__global_numel(p, hd__tensor_const(p, p->params.at[k].tensor)) * sizeof **arrays);
-    return arrays;
+    steps_list list = {0};
+    for (int64_t step = 1; step <= first; step++)
+        hd__push(&list, step);
+    for (int32_t stage = 0; stage < c->n_stages; stage++)
+        for (uint32_t n = 0; n < c->stage[stage]->sections.count; n++) {
+            const struct hd__code_section *s = &c->stage[stage]->sections.at[n];
+            int64_t step = HD__MAX(list.at[list.count - 1], s->after) + 1;
+            uint32_t due = 0;
+            for (uint32_t k = 0; k < list.count; k++)
+                due += (uint32_t)hd__section_due(s, list.at[k]);
+            if (s->every)
+                step = (step + s->every - 1) / s->every * s->every;
+            if (due || !hd__section_due(s, step))
+                continue;
+            hd__push(&list, step);
+            step++;
+            hd__push(&list, step);
+        }
+    return list;
 }
 
-static void free_arrays(const struct hd_program *p, double **arrays)
-{
-    for (uint32_t k = 0; k < p->params.count; k++)
-        free(arrays[k]);
-    free(arrays);
-}
-
-static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uint64_t seed, struct hd__numerics *result,
-                         struct hd_error *err)
+static void begin_values(struct side *one, struct values *v)
 {
     const struct hd_program *p = one->compiled->stage[0];
-    double **global[2] = {global_arrays(p), global_arrays(p)};
+    walk_flats(one, 0, PARAMETER, v, NULL);
+    for (uint32_t k = 0; k < p->params.count; k++) {
+        size_t bytes =
+            (size_t)hd__global_numel(p, hd__tensor_const(p, p->params.at[k].tensor)) * sizeof *v->at[PARAMETER][k];
+        memcpy(v->at[AVERAGE][k], v->at[PARAMETER][k], bytes);
+        memcpy(v->at[COMMON][k], v->at[PARAMETER][k], bytes);
+    }
+}
+
+static int32_t run_steps(struct side *one, struct side *many, const steps_list *steps, uint64_t seed,
+                         struct hd__numerics *result, struct hd_error *err)
+{
+    const struct hd_program *p = one->compiled->stage[0];
+    const struct hd__job *job = many->compiled->job;
     int64_t count = one->compiled->job->batch * (one->compiled->job->seq_len + 1);
     int32_t *tokens = hd__alloc((size_t)count * sizeof *tokens), rc = HD_OK;
-    for (int32_t step = 1; step <= steps && !rc; step++) {
+    struct values v;
+    open_values(&v, p);
+    begin_values(one, &v);
+    for (uint32_t k = 0; k < steps->count && !rc; k++) {
+        int64_t step = steps->at[k];
         for (int64_t n = 0; n < count; n++) {
             seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
             tokens[n] = (int32_t)((seed >> 33) % (uint64_t)one->compiled->info.vocab);
@@ -278,28 +440,45 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
             compare_evaluation(one, many, result); /* before the step, whose rounding changes parameters */
         if (rc || (rc = run_step(one, step, tokens, err)) || (rc = run_step(many, step, tokens, err)))
             break;
-        for (int gradient = 0; gradient < 2; gradient++)
-            walk_flats(one, 0, gradient, global[gradient], NULL);
+        walk_flats(one, 0, PARAMETER, &v, NULL);
+        walk_flats(one, 0, GRADIENT, &v, NULL);
+        if (many->compiled->stage[0]->local_axes)
+            outer_step(one, job, &v);
+        average(job, p, step, &v);
+        for (int32_t what = 0; what <= AVERAGE; what++)
+            find_scales(&v, p, what);
         for (int32_t r = 0; r < many->compiled->mesh.ranks; r++)
-            compare_rank(one, many, r, step, global, result);
+            compare_rank(one, many, r, step, &v, result);
     }
     free(tokens);
-    free_arrays(p, global[0]);
-    free_arrays(p, global[1]);
+    close_values(&v, p);
     return rc;
+}
+
+/* Exact sums give one rank's bits on any number of data ranks and pipeline stages; other axes cut within a
+ * micro-batch. */
+static double limit_of(const struct hd__compiled *c)
+{
+    const int32_t *size = c->mesh.size;
+    return c->stage[0]->exact && size[HD_AXIS_CP] * size[HD_AXIS_EP] * size[HD_AXIS_TP] * size[HD_AXIS_TQ] == 1
+               ? 0
+               : HD__NUMERICS_LIMIT;
 }
 
 int32_t hd__numerics(struct hd__compiled *one, struct hd__compiled *many, int32_t steps, uint64_t seed,
                      struct hd__numerics *result, struct hd_error *err)
 {
     struct side a = {0}, b = {0};
+    steps_list list = choose_steps(many, steps);
     const struct hd_program *p = one->stage[0], *q = many->stage[0];
     int32_t rc = HD_OK;
     if (one->mesh.ranks != 1 || p->params.count != q->params.count || p->precision.compute != HD_F64 ||
         q->precision.compute != HD_F64)
         rc = hd_fail(err, HD_E_INVALID,
                      "the numbers of a job are compared in fp64 with those of the same model on one rank");
-    *result = (struct hd__numerics){.ranks = many->mesh.ranks, .steps = steps, .memory_ratio = 1};
+    *result = (struct hd__numerics){
+        .ranks = many->mesh.ranks, .steps = (int32_t)list.count, .limit = limit_of(many), .memory_ratio = 1};
+    result->loss = result->norm = result->gradient = result->parameter = result->average = result->evaluation = -1;
     for (int32_t s = 0; s < many->n_stages; s++)
         if (many->stage[s]->temp_bound)
             result->memory_ratio =
@@ -309,85 +488,9 @@ int32_t hd__numerics(struct hd__compiled *one, struct hd__compiled *many, int32_
     if (!rc)
         rc = open_side(&b, many, seed, err);
     if (!rc)
-        rc = run_steps(&a, &b, steps, seed, result, err);
+        rc = run_steps(&a, &b, &list, seed, result, err);
+    hd__free_array(&list);
     close_side(&a);
     close_side(&b);
     return rc;
-}
-
-/* ---- from a job file */
-
-typedef int32_t loader(const char *from, const char *const *overrides, size_t n, struct hd__job **job,
-                       struct hd_error *err);
-
-static int32_t load_text(const char *text, const char *const *overrides, size_t n, struct hd__job **job,
-                         struct hd_error *err)
-{
-    return hd__job_parse("job", text, strlen(text), overrides, n, job, err);
-}
-
-/* Loads and compiles with overrides appended to those of the user. */
-static int32_t compile_with(loader *load, const char *from, const char *const *overrides, size_t n,
-                            const char *const *more, size_t n_more, struct hd__plugins *plugins, uint32_t flags,
-                            struct hd__job **job, struct hd__compiled **compiled, struct hd_error *err)
-{
-    const char **all = hd__alloc((n + n_more) * sizeof *all);
-    int32_t rc;
-    if (n)
-        memcpy(all, overrides, n * sizeof *all);
-    memcpy(all + n, more, n_more * sizeof *all);
-    rc = load(from, all, n + n_more, job, err);
-    free(all);
-    if (!rc)
-        rc = hd__job_resolve(*job, 0, err);
-    return rc ? rc : hd__exec_compile_with(*job, plugins, flags, compiled, err);
-}
-
-static int32_t numerics_from(loader *load, const char *from, const char *const *overrides, size_t n,
-                             struct hd__plugins *plugins, int32_t steps, uint64_t seed, struct hd__numerics *result,
-                             struct hd_error *err)
-{
-    char micro_batch[48];
-    const char *const more[] = {"precision.compute=fp64",
-                                "device.kernels=reference",
-                                "device.threads=1",
-                                "mesh.pp=1",
-                                "mesh.dp=1",
-                                "mesh.cp=1",
-                                "mesh.ep=1",
-                                "mesh.tp=1",
-                                "launch.ranks=1",
-                                "precision.loss_scale=none",
-                                "recompute=none",
-                                micro_batch};
-    struct hd__job *jobs[2] = {NULL, NULL};
-    struct hd__compiled *one = NULL, *many = NULL;
-    int32_t rc = compile_with(load, from, overrides, n, more, 3, plugins, 0, &jobs[0], &many, err);
-    if (!rc) {
-        int exact = many->stage[0]->exact; /* bit-identical then: the same micro-batches and the same kernels */
-        snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld",
-                 (long long)(exact ? jobs[0]->micro_batch : jobs[0]->batch));
-        rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins,
-                          HD__COMPILE_NO_FUSE((exact ? 0 : HD__FUSE_LOSS_HEAD) | HD__FUSE_NORM_SUMS), &jobs[1], &one,
-                          err);
-    }
-    if (!rc)
-        rc = hd__numerics(one, many, steps, seed, result, err);
-    hd__exec_compiled_free(one);
-    hd__exec_compiled_free(many);
-    hd__job_free(jobs[0]);
-    hd__job_free(jobs[1]);
-    return rc;
-}
-
-int32_t hd__numerics_file(const char *file, const char *const *overrides, size_t n, struct hd__plugins *plugins,
-                          int32_t steps, uint64_t seed, struct hd__numerics *result, struct hd_error *err)
-{
-    return numerics_from(hd__job_load, file, overrides, n, plugins, steps, seed, result, err);
-}
-
-int32_t hd__numerics_text(const char *text, const char *const *overrides, size_t n, struct hd__plugins *plugins,
-                          int32_t steps, uint64_t seed, struct hd__numerics *result, struct hd_error *err)
-{
-    return numerics_from(load_text, text, overrides, n, plugins, steps, seed, result, err);
 }

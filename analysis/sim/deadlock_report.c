@@ -52,12 +52,19 @@ void hd__sim_report_mismatch(struct hd__sim *m, const struct hd__sim_meeting *me
     add_signature(&m->report, first, head_pc(first, c->queue));
 }
 
+static uint64_t value_of(const struct hd__sim_rank *r, uint32_t queue)
+{
+    return hd__tensor_const(r->program->p, hd__instr_tensor(hd__sim_queue_head(r, queue)->instr))->value_number;
+}
+
 void hd__sim_report_message(struct hd__sim *m, const struct hd__sim_event *e)
 {
     hd__text_add(&m->report, "mismatch: rank %d sends ", e->rank);
     add_signature(&m->report, &m->ranks[e->rank], head_pc(&m->ranks[e->rank], e->queue));
     hd__text_add(&m->report, ", rank %d receives ", e->peer);
     add_signature(&m->report, &m->ranks[e->peer], head_pc(&m->ranks[e->peer], e->peer_queue));
+    if (value_of(&m->ranks[e->rank], e->queue) != value_of(&m->ranks[e->peer], e->peer_queue))
+        hd__text_add(&m->report, ": another tensor, or another micro-batch's");
 }
 
 /* ---- who waits for whom */

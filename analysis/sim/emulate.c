@@ -198,27 +198,25 @@ static double reduce_at(const struct collective_view *a, uint32_t dtype, int64_t
 
 static void all_reduce(const struct collective_view *a)
 {
-    uint32_t dtype = hd__tensor_const(a->p, a->instr->in[0])->dtype,
-             to = hd__tensor_const(a->p, a->instr->out[0])->dtype;
-    int64_t n = a->in_bytes / (int64_t)hd_dtype_size(dtype);
-    for (int64_t e = 0; e < n; e++) {
+    uint32_t dtype = hd__tensor_const(a->p, a->instr->in[0])->dtype;
+    int64_t size = (int64_t)hd_dtype_size(dtype);
+    for (int64_t e = 0; e < a->in_bytes / size; e++) {
         double x = reduce_at(a, dtype, e);
         for (uint32_t k = 0; k < a->meeting->size; k++)
-            hd__dtype_store(to, a->out[k] + e * (int64_t)hd_dtype_size(to), x);
+            hd__dtype_store(dtype, a->out[k] + e * size, x);
     }
 }
 
 static void reduce_scatter(const struct collective_view *a)
 {
-    uint32_t dtype = hd__tensor_const(a->p, a->instr->in[0])->dtype,
-             to = hd__tensor_const(a->p, a->instr->out[0])->dtype;
+    uint32_t dtype = hd__tensor_const(a->p, a->instr->in[0])->dtype;
     struct dim_split c = split_at(a->p, a->instr->in[0], a->instr->to);
     int64_t size = (int64_t)hd_dtype_size(dtype), part = c.extent / a->meeting->size * (c.inner / size);
     for (uint32_t k = 0; k < a->meeting->size; k++) {
         char *out = a->out[k];
         for (int64_t o = 0; o < c.outer; o++)
-            for (int64_t e = 0; e < part; e++, out += hd_dtype_size(to))
-                hd__dtype_store(to, out, reduce_at(a, dtype, (o * a->meeting->size + k) * part + e));
+            for (int64_t e = 0; e < part; e++, out += size)
+                hd__dtype_store(dtype, out, reduce_at(a, dtype, (o * a->meeting->size + k) * part + e));
     }
 }
 
@@ -300,6 +298,12 @@ int32_t hd__sim_emulate_meeting(struct hd__sim *m, const struct hd__sim_meeting 
         [HD_OP_ALL_REDUCE] = all_reduce, [HD_OP_ALL_GATHER] = all_gather, [HD_OP_REDUCE_SCATTER] = reduce_scatter,
         [HD_OP_ALL_TO_ALL] = all_to_all, [HD_OP_BROADCAST] = broadcast,   [HD_OP_SHIFT] = shift};
     struct collective_view a = {.m = m, .meeting = meeting};
+    for (uint32_t k = 0; k < meeting->size; k++) {
+        struct hd__sim_rank *r;
+        const struct hd__instr *i = instr_of(&a, k, &r);
+        if (hd__collective_dtype(r->program->p, i, err))
+            return err->code;
+    }
     open_view(&a);
     if (act[a.instr->op])
         act[a.instr->op](&a);

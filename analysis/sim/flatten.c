@@ -77,7 +77,7 @@ static struct hd__sim_op flatten(struct hd__sim *m, struct hd__sim_program *prog
     } else if (i->op == HD_OP_SEND || i->op == HD_OP_RECV) {
         d.kind = i->op == HD_OP_SEND ? HD__SIM_SEND : HD__SIM_RECV;
         const struct hd__tensor *t = hd__tensor_const(program->p, hd__instr_tensor(i));
-        uint64_t match[] = {i->tag, (uint64_t)hd__numel(program->p, t), t->dtype};
+        uint64_t match[] = {i->tag, (uint64_t)hd__numel(program->p, t), t->dtype, t->value_number};
         d.signature = hd__hash(match, sizeof match, 0);
     } else {
         d.kind = HD__SIM_COLLECTIVE;

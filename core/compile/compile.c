@@ -101,8 +101,10 @@ static void set_precision(struct hd_program *p, const struct hd__job *job)
         .optimizer = (uint8_t)job->precision.optimizer,
         .fixed = HD_F32,
     };
-    /* Reference precision: all in fp64, except a dtype that was chosen for reductions. */
-    uint8_t reduce = job->precision.reduce == job->precision.grad ? HD_F64 : (uint8_t)job->precision.reduce;
+    /* Everything in fp64, but a wire that rounds stays what it is. */
+    int wide = job->precision.reduce == job->precision.grad ||
+               hd_dtype_size(job->precision.reduce) > hd_dtype_size(job->precision.grad);
+    uint8_t reduce = wide ? HD_F64 : (uint8_t)job->precision.reduce;
     if (job->precision.compute == HD_F64)
         p->precision = (struct hd__precision){HD_F64, HD_F64, reduce, HD_F64, HD_F64, HD_F64, {0, 0}};
 }
@@ -275,10 +277,12 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
         (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_local_axes(c, p, err)) ||
-        (rc = hd__place(p, err)) || (rc = partition(c, p, err)) || (rc = recompute(c, p, err)) ||
-        (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) ||
-        (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) || (rc = hd__schedule_instrs(p, err)) ||
-        (rc = hd__memory_plan(p, err)))
+        (rc = hd__place(p, err)) || (rc = partition(c, p, err)))
+        return rc;
+    hd__value_numbers_promise(p);
+    if ((rc = recompute(c, p, err)) || (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) ||
+        (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
+        (rc = hd__schedule_instrs(p, err)) || (rc = hd__memory_plan(p, err)))
         return rc;
     p->gather_deferred = (uint32_t)hd__verify_gather_deferred(p);
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;
@@ -310,6 +314,8 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
         set_precision(c->stage[s], c->job);
         c->stage[s]->fusions = hd__compile_fusions(c, &c->stage[s]->precision, flags);
         rc = compile_stage(c, c->stage[s], err);
+        if (!rc && flags & HD__COMPILE_WIDEN)
+            rc = hd__widen(c->stage[s], err);
         c->mesh = c->stage[s]->mesh; /* a strategy may have split tp */
     }
     return rc;

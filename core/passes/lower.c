@@ -123,7 +123,7 @@ static void lower_step(struct hd_program *p)
 {
     if (p->pipeline) {
         hd__unroll_stages(p);
-        hd__unroll_step(p, &hd__section_new(p, HD__SECTION_STEP, 1)->code);
+        hd__unroll_step(p, hd__section_new(p, HD__SECTION_STEP, 1));
         return;
     }
     if (p->accumulation > 1)
@@ -133,11 +133,11 @@ static void lower_step(struct hd_program *p)
 
 static void lower_eval(struct hd_program *p)
 {
-    hd__code *code = &hd__section_new(p, HD__SECTION_EVAL, 0)->code;
+    struct hd__code_section *section = hd__section_new(p, HD__SECTION_EVAL, 0);
     if (p->pipeline)
-        hd__unroll_eval(p, code);
+        hd__unroll_eval(p, section);
     else
-        emit_micro_batch(p, code, 1);
+        emit_micro_batch(p, &section->code, 1);
     keep_logits(p);
 }
 

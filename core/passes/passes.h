@@ -33,5 +33,6 @@ int32_t hd__schedule_instrs(struct hd_program *p, struct hd_error *err); /* sche
 int32_t hd__memory_plan(struct hd_program *p,
                         struct hd_error *err); /* memory_plan.c: hd__inplace, then offsets for all buffers */
 void hd__inplace(struct hd_program *p);        /* outputs reuse the memory of inputs that die, where the op allows it */
+int32_t hd__widen(struct hd_program *p, struct hd_error *err); /* widen.c: a program that was proved, in fp64 */
 
 #endif

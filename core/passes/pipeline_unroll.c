@@ -8,6 +8,7 @@
 
 #include "core/passes/strategy_api.h"
 #include "core/program/ops.h"
+#include "core/program/value_number.h"
 
 enum { FORWARD = 0, BACKWARD = 1 }; /* directions of messages */
 
@@ -24,7 +25,8 @@ struct unroll {
     uint8_t *split;  /* [micro][chunk]: its weight gradients are an action of their own */
     uint32_t *maker; /* by template tensor: index + 1 of what makes it */
     HD__ARRAY(struct crossing) crossings;
-    hd_tensor **twin; /* [micro][chunk]: by template tensor; NULL until needed */
+    hd_tensor **twin;     /* [micro][chunk]: by template tensor; NULL until needed */
+    uint64_t sends_value; /* of what crosses, whatever is sent */
     uint32_t n_tensors;
     int forward_only;
 };
@@ -90,12 +92,19 @@ static hd_tensor *twins(struct unroll *u, uint32_t micro, uint32_t chunk)
     return *at;
 }
 
+/* An evaluation has one, and gives it no number. */
+static uint64_t micro_factor(const struct unroll *u, const struct hd_action *a)
+{
+    return hd__value_number_micro(u->forward_only ? -1 : (int32_t)a->micro);
+}
+
 static hd_tensor twin_of(struct unroll *u, const struct hd_action *a, hd_tensor t)
 {
     struct hd__tensor copy = *hd__tensor_const(u->p, t);
     hd_tensor *twin = twins(u, a->micro, a->chunk);
     if (copy.role == HD__ROLE_PARAM || copy.role == HD__ROLE_STATE)
         return t;
+    copy.value_number *= micro_factor(u, a);
     if (!twin[t])
         twin[t] = hd__tensor_new(u->p, &copy);
     return twin[t];
@@ -166,6 +175,8 @@ static void send(struct unroll *u, const struct hd_action *a, hd__code *code)
             continue;
         i = message(u, a, n, HD_OP_SEND, peer);
         i.in[i.n_in++] = twin_of(u, a, x->tensor);
+        u->sends_value +=
+            hd__value_number_message(i.tag, hd__tensor_const(u->p, x->tensor)->value_number * micro_factor(u, a));
         hd__push(code, i);
     }
 }
@@ -269,7 +280,7 @@ static void close_unroll(struct unroll *u, uint32_t micros)
     free(u->kind);
 }
 
-void hd__unroll_step(struct hd_program *p, hd__code *code)
+void hd__unroll_step(struct hd_program *p, struct hd__code_section *section)
 {
     const struct hd__actions *list = &p->pipeline->actions[p->stage];
     uint32_t micros = (uint32_t)p->accumulation;
@@ -277,14 +288,15 @@ void hd__unroll_step(struct hd_program *p, hd__code *code)
     hd__code *parts = hd__alloc((list->n + 1) * sizeof *parts);
     for (uint32_t k = 0; k < list->n; k++)
         parts[k] = action(&u, &list->at[k]);
-    interleave_receives(parts, list->n, code);
+    interleave_receives(parts, list->n, &section->code);
+    section->sends_value = u.sends_value;
     for (uint32_t k = 0; k < list->n; k++)
         hd__free_array(&parts[k]);
     free(parts);
     close_unroll(&u, micros);
 }
 
-void hd__unroll_eval(struct hd_program *p, hd__code *code)
+void hd__unroll_eval(struct hd_program *p, struct hd__code_section *section)
 {
     struct hd__actions none = {0};
     struct unroll u = open_unroll(p, &none, 1, 1);
@@ -293,9 +305,10 @@ void hd__unroll_eval(struct hd_program *p, hd__code *code)
         if ((int32_t)p->pipeline->stage[c] != p->stage)
             continue;
         part = action(&u, &(struct hd_action){HD_ACTION_F, c, 0});
-        hd__append(code, part.at, part.count);
+        hd__append(&section->code, part.at, part.count);
         hd__free_array(&part);
     }
+    section->sends_value = u.sends_value;
     p->kept_logits = 0;
     for (uint32_t c = 0; c < p->pipeline->n_chunks && p->keep_logits && p->logits; c++)
         if (u.twin[c] && u.twin[c][p->logits])

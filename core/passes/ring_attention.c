@@ -22,6 +22,7 @@ static hd_tensor tensor_like(const struct ring *r, hd_tensor of, uint8_t dtype)
     struct hd__tensor t = *hd__tensor_const(r->p, of);
     t.origin = 0;
     t.mark = HD__MARK_NONE;
+    t.value_number = 0;
     t.dtype = dtype;
     t.name = hd__arena_format(&r->p->arena, "ring.%u", r->p->tensors.count);
     return hd__tensor_new(r->p, &t);

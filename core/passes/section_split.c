@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "core/passes/strategy_api.h"
-#include "core/program/value_number.h"
 
 struct section_copy {
     struct hd_program *p;
@@ -104,6 +103,6 @@ void hd__pass_first_round(struct hd_program *p, uint32_t section)
     first = copy_section(p, section, "first");
     first.repeat = 1;
     if (--p->sections.at[section].repeat > 1)
-        hd__value_numbers_annotate_section(p, &p->sections.at[section]);
+        p->micro_factors++;
     insert_section(p, section, first);
 }

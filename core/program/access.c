@@ -115,3 +115,13 @@ const char *hd__instr_text(const struct hd_program *p, const struct hd__code_sec
              hd__instr_tensor(on) ? hd__tensor_const(p, hd__instr_tensor(on))->name : "");
     return out;
 }
+
+int32_t hd__collective_dtype(const struct hd_program *p, const struct hd__instr *i, struct hd_error *err)
+{
+    const struct hd__tensor *in = hd__tensor_const(p, i->in[0]), *out = hd__tensor_const(p, i->out[0]);
+    if (i->n_in && i->n_out && in->dtype != out->dtype)
+        return hd_fail(err, HD_E_INVALID,
+                       "%s of %s, %s, into %s, %s: a collective converts nothing; copy into a tensor of one dtype",
+                       hd__op(i->op)->name, in->name, hd_dtype_name(in->dtype), out->name, hd_dtype_name(out->dtype));
+    return HD_OK;
+}

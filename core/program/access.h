@@ -47,6 +47,9 @@ uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, con
 /* "micro #118 all_gather p.L0": how messages name instruction n of a section. Returns out. */
 const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n, char out[160]);
 
+/* A collective converts nothing: HD_E_INVALID, in err, where its tensors have two dtypes. */
+int32_t hd__collective_dtype(const struct hd_program *p, const struct hd__instr *i, struct hd_error *err);
+
 /* The first output, else the first input; 0 for a wait. */
 static inline hd_tensor hd__instr_tensor(const struct hd__instr *i)
 {

@@ -133,7 +133,7 @@ struct hd__tensor {
     uint32_t n_terms;  /* number of instructions that add up to it: fuse.c; 0: one makes all of it */
     uint32_t reserved;
     int64_t offset;        /* elements into the buffer */
-    uint64_t value_number; /* in the lowered program: value_number.c; 0: none */
+    uint64_t value_number; /* value number that the template promises: value_number.c; 0: none */
 };
 
 /* ---- instructions */
@@ -210,7 +210,7 @@ struct hd__param {
     uint32_t unreduced_axes;   /* axes on which its gradient accumulator is P: each must be summed over exactly once */
     uint32_t stages;           /* mask of pp coordinates that use it */
     uint32_t parts;            /* deterministic.c: 2: contributions of its two blocks have separate sums; 0: one sum */
-    uint64_t gradient_value;   /* value number of its gradient in a step as verify.c walks it */
+    uint64_t gradient_value;   /* value number of what one micro-batch adds to it on this stage */
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 
@@ -339,6 +339,10 @@ struct hd_program {
         gather_deferred;
     uint32_t exact;   /* deterministic.c runs: micro-batch m of a rank is the m-th of its own run of the batch */
     uint32_t fusions; /* fusion.h: fusions that may be made, one bit a row */
+
+    /* value_number.c: what one micro-batch adds to the loss on this stage; the micro-batches of a step as verify.c
+     * walks it, the sum of their factors */
+    uint64_t loss_value, micro_factors;
 
     /* schedule.c */
     uint32_t send_depth;        /* sends of one stream in flight at once; 0 means 1 */

@@ -1,12 +1,13 @@
 /* Value numbering, as in a compiler's GVN: a value number is a hash of the expression that computes a tensor. That of
- * an op's output hashes the op, its attributes and the numbers of its inputs; a parameter, an input, or a message from
- * another stage has a number of its own. Ops that only move, slice or concatenate keep the number. A sum has the sum of
- * its terms' numbers: the order and place of addition do not matter, but every term counts once. A fused op has the
- * number of the chain that it replaces.
+ * an op's output hashes the op, its attributes and the numbers of its inputs; a parameter or an input has a number of
+ * its own. Ops that only move, slice or concatenate keep the number. A sum has the sum of its terms' numbers: the order and
+ * place of addition do not matter, but every term counts once. A fused op has the number of the chain that it replaces.
  *
- * The lowered program is numbered before anything is fused, reordered, moved or sent; verify numbers the final program
- * and compares. So a pass that reads the wrong tensor, gathers other parameters, or loses a term is found at the
- * instruction that does it. Sharding is not seen here: placement.c checks which shard a rank has. */
+ * The template is numbered before anything is recomputed, cut into tiles, instantiated for micro-batches, fused,
+ * reordered, moved or sent; verify numbers the final program and compares. So a pass that reads the wrong tensor or
+ * micro-batch, gathers other parameters, or loses a term is found at the instruction that does it. A received tensor
+ * has the number that its tensor was promised; machine.c compares it with the sender's. Sharding is not seen here:
+ * placement.c checks which shard a rank has. */
 #include "core/program/value_number.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 
 /* ---- expressions */
 
-enum { OF_PARAM = HD_OP_LIMIT, OF_FLAT, OF_ATTRS }; /* behind all ops */
+enum { OF_PARAM = HD_OP_LIMIT, OF_FLAT, OF_ATTRS, OF_MICRO, OF_LSE }; /* behind all ops */
 
 static uint64_t mix(uint64_t a, uint64_t b)
 {
@@ -29,6 +30,33 @@ static uint64_t mix(uint64_t a, uint64_t b)
 uint64_t hd__value_number_of_flat(uint32_t flat, uint32_t part)
 {
     return mix(OF_FLAT, (uint64_t)flat << 32 | part);
+}
+
+/* Values of a micro-batch's tensors are the template's times its factor (modulo 2^64), which moving and adding keep;
+ * other ops see them without it. */
+uint64_t hd__value_number_micro(int32_t micro)
+{
+    return micro < 0 ? 1 : mix(OF_MICRO, (uint64_t)micro) | 1;
+}
+
+/* Modulo 2^64, by Newton's iteration: 3 bits are right at first, and each round doubles them. */
+static uint64_t inverse(uint64_t odd)
+{
+    uint64_t x = odd;
+    for (int32_t round = 0; round < 5 && odd != 1; round++)
+        x *= 2 - odd * x;
+    return x;
+}
+
+uint64_t hd__value_number_message(uint16_t tag, uint64_t value)
+{
+    return mix(tag, value);
+}
+
+static uint64_t input_value(const struct hd_program *p, hd_tensor t)
+{
+    const char *name = hd__tensor_const(p, t)->name;
+    return hd__hash(name, strlen(name), HD_OP_FEED);
 }
 
 static uint64_t attrs_value(const struct hd_attrs *a)
@@ -61,6 +89,47 @@ static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uin
     uint64_t dl = VALUE(HD_OP_NLL_GRAD, 0, NULL, l, dn), dc = VALUE(HD_OP_NLL_GRAD, 1, NULL, l, dn);
     uint64_t dz = VALUE(HD_OP_XENT_GRAD, 0, NULL, z, m, labels, dl, dc);
     return k == 0 ? VALUE(HD_OP_NLL, 0, NULL, l, m, c) : VALUE(HD_OP_EINSUM, 0, NULL, dz, k == 1 ? w : x);
+}
+
+/* ---- ring attention: the value of the whole is the sum of the values of the tiles that it needs */
+
+/* Does some query of a member see a key that has moved `step` members on? Each member has two runs of the sequence. */
+static int tile_is_needed(const struct hd_program *p, const struct hd__instr *i, int64_t step)
+{
+    int64_t ways = hd__mesh_ways(&p->mesh, i->axes), window = i->attrs ? i->attrs->window : 0,
+            run = p->dims.at[p->letter['s']].extent / (2 * ways);
+    for (int64_t at = 0; at < 4 * ways; at++) {
+        int64_t member = at / 4, from = (member - step + ways) % ways,
+                query = hd__sequence_position(p, (2 * member + at % 2) * run),
+                key = hd__sequence_position(p, (2 * from + at / 2 % 2) * run), back = query - (key + run - 1);
+        if (query == key || (back > 0 && (window <= 0 || back < window)))
+            return 1;
+    }
+    return 0;
+}
+
+/* The tile of a rank's own keys has what those of the other steps leave. */
+static uint64_t tile_value(const struct hd_program *p, const struct hd__instr *i, uint64_t whole)
+{
+    uint64_t rest = whole;
+    if (i->tag)
+        return mix(whole, i->tag);
+    for (int64_t step = 1; i->axes && step < hd__mesh_ways(&p->mesh, i->axes); step++)
+        rest -= tile_is_needed(p, i, step) ? mix(whole, (uint64_t)step) : 0;
+    return rest;
+}
+
+/* Of attention and its log-sum-exp, output 1: a multiple, so that merged tiles of both can be told to be the same. */
+static uint64_t attention_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
+{
+    const uint64_t lse = mix(OF_LSE, 0) | 1;
+    if (i->op == HD_OP_ATTENTION)
+        return tile_value(p, i, op_value(i->op, 0, i->attrs, i->n_in, in)) * (k ? lse : 1);
+    if (i->op == HD_OP_ATTENTION_GRAD)
+        return tile_value(p, i, op_value(i->op, k, i->attrs, i->n_in, in));
+    if (in[1] != in[0] * lse || in[3] != in[2] * lse)
+        return op_value(i->op, k, i->attrs, i->n_in, in);
+    return in[k] + in[2 + k];
 }
 
 static uint64_t output_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in);
@@ -102,10 +171,11 @@ static uint64_t output_value(const struct hd_program *p, const struct hd__instr 
     case HD_OP_PAD:
         return in[0];
     case HD_OP_FEED:
-        return hd__hash(hd__tensor_const(p, i->out[k])->name, strlen(hd__tensor_const(p, i->out[k])->name),
-                        mix(i->op, (uint64_t)i->micro));
-    case HD_OP_RECV:
-        return mix(i->op, (uint64_t)i->tag << 32 | hd__stream_way(i) << 16 | (uint16_t)i->peer);
+        return input_value(p, i->out[k]);
+    case HD_OP_ATTENTION:
+    case HD_OP_ATTENTION_GRAD:
+    case HD_OP_ATTENTION_MERGE:
+        return attention_value(p, i, k, in);
     case HD_OP_SPREAD:
         return op_value(i->op, k, i->attrs, 0, NULL);
     case HD_OP_XENT_HEAD:
@@ -115,8 +185,7 @@ static uint64_t output_value(const struct hd_program *p, const struct hd__instr 
             return in[0];
         if (fused)
             return fused_value(p, fused, i, k, in);
-        sum = op_value(i->op, k, i->attrs, i->n_in, in);
-        return i->tag ? mix(sum, i->tag) : sum;
+        return op_value(i->op, k, i->attrs, i->n_in, in);
     }
 }
 
@@ -127,21 +196,17 @@ int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struc
     return t->param && (t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT) && i->op != HD_OP_ADD;
 }
 
-static uint64_t read_value(const struct hd__value_numbers *m, const struct hd__instr *i, uint32_t n)
-{
-    return hd__value_number_reads_weight(m, i, n) ? mix(OF_PARAM, hd__tensor_const(m->p, i->in[n])->param)
-                                                  : m->value[i->in[n]];
-}
-
-/* Numbers the outputs; contribution: the number that each gets, or that is added to it. */
 void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__instr *i, uint64_t contribution[HD_MAX_OUT])
 {
     int update = hd__op(i->op)->class == HD__CLASS_UPDATE;
-    uint64_t in[HD_MAX_IN];
+    uint64_t in[HD_MAX_IN], factor = hd__value_number_micro(i->micro), divisor = inverse(factor);
     for (uint32_t n = 0; n < i->n_in; n++)
-        in[n] = read_value(m, i, n);
+        in[n] = hd__value_number_reads_weight(m, i, n) ? mix(OF_PARAM, hd__tensor_const(m->p, i->in[n])->param)
+                                                       : m->value[i->in[n]] * divisor;
     for (uint32_t k = 0; k < i->n_out; k++)
-        contribution[k] = update ? 0 : output_value(m->p, i, k, in);
+        contribution[k] = update                ? 0
+                          : i->op == HD_OP_RECV ? hd__tensor_const(m->p, i->out[k])->value_number
+                                                : output_value(m->p, i, k, in) * factor;
     for (uint32_t k = 0; k < i->n_out; k++) {
         const struct hd__tensor *t = hd__tensor_const(m->p, i->out[k]);
         uint64_t value = contribution[k] + (hd__reads_output(i, k) ? m->value[i->out[k]] : 0);
@@ -152,7 +217,7 @@ void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__inst
         m->buffer_offset[t->buffer] = t->offset;
     }
     if (i->op == HD_OP_SEND)
-        m->sends_value += mix(i->tag, in[0]);
+        m->sends_value += hd__value_number_message(i->tag, m->value[i->in[0]]);
 }
 
 /* ---- initial values */
@@ -196,41 +261,49 @@ void hd__value_numbers_destroy(struct hd__value_numbers *m)
     free(m);
 }
 
-/* ---- the lowered program */
+/* ---- the template */
 
-/* Records a section's contributions: to gradients in `walks` rounds of it; to the loss, and in messages, in one. */
-static void annotate(struct hd__value_numbers *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
+static int on_stage(const struct hd_program *p, const struct hd__instr *i)
 {
+    return !p->pipeline || (int32_t)p->pipeline->stage[p->pipeline->chunk[i->block]] == p->stage;
+}
+
+void hd__value_numbers_promise(struct hd_program *p)
+{
+    struct hd__value_numbers *m = hd__value_numbers_create(p);
+    const hd_tensor inputs[] = {p->ids, p->labels};
     uint64_t contribution[HD_MAX_OUT];
-    s->loss_value = m->sends_value = 0;
-    for (uint32_t n = 0; n < s->code.count; n++) {
-        const struct hd__instr *i = &s->code.at[n];
+    for (size_t n = 0; n < HD__COUNT(inputs); n++)
+        if (inputs[n])
+            hd__tensor_at(p, inputs[n])->value_number = m->value[inputs[n]] = input_value(p, inputs[n]);
+    for (uint32_t n = 0; n < p->params.count; n++)
+        p->params.at[n].gradient_value = 0;
+    for (uint32_t n = 0; n < p->template.count; n++) {
+        const struct hd__instr *i = &p->template.at[n];
         hd__value_number_outputs(m, i, contribution);
         for (uint32_t k = 0; k < i->n_out; k++) {
-            uint32_t param = hd__tensor_const(p, i->out[k])->param;
-            if (param && i->op == HD_OP_ACCUM)
-                p->params.at[param - 1].gradient_value += walks * contribution[k];
-            else if (hd__tensor_const(p, i->out[k])->role == HD__ROLE_ACT ||
-                     hd__tensor_const(p, i->out[k])->role == HD__ROLE_INPUT)
-                hd__tensor_at(p, i->out[k])->value_number = m->value[i->out[k]];
-            if (i->op == HD_OP_ACCUM && i->out[k] == p->loss_sum)
-                s->loss_value += contribution[k];
+            struct hd__tensor *t = hd__tensor_at(p, i->out[k]);
+            if (t->param && i->op == HD_OP_ACCUM && on_stage(p, i))
+                p->params.at[t->param - 1].gradient_value += contribution[k];
+            else if (t->role == HD__ROLE_ACT)
+                t->value_number = m->value[i->out[k]];
         }
+        if (p->loss && i->n_out && i->out[0] == p->loss && on_stage(p, i))
+            p->loss_value = m->value[p->loss];
     }
-    s->sends_value = m->sends_value;
+    hd__value_numbers_destroy(m);
 }
 
 void hd__value_numbers_annotate(struct hd_program *p)
 {
-    struct hd__value_numbers *m = hd__value_numbers_create(p);
-    for (uint32_t s = 0; s < p->sections.count; s++)
-        annotate(m, p, &p->sections.at[s], (uint64_t)hd__section_walks(&p->sections.at[s]));
-    hd__value_numbers_destroy(m);
-}
-
-void hd__value_numbers_annotate_section(struct hd_program *p, struct hd__code_section *s)
-{
-    struct hd__value_numbers *m = hd__value_numbers_create(p);
-    annotate(m, p, s, 1);
-    hd__value_numbers_destroy(m);
+    for (uint32_t n = 0; n < p->sections.count; n++) {
+        struct hd__code_section *s = &p->sections.at[n];
+        uint64_t factors =
+            s->kind == HD__SECTION_MICRO || s->kind == HD__SECTION_MICRO_LAST || s->kind == HD__SECTION_EVAL;
+        for (int32_t micro = 0; s->kind == HD__SECTION_STEP && micro < p->accumulation; micro++)
+            factors += hd__value_number_micro(micro);
+        s->loss_value = p->loss_value * factors;
+        if (s->kind != HD__SECTION_EVAL)
+            p->micro_factors += (uint64_t)hd__section_walks(s) * factors;
+    }
 }

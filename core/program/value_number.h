@@ -27,9 +27,15 @@ int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struc
 /* The number of flat `flat`: part 0: its weights, in whatever precision; 1 and up: its states. */
 uint64_t hd__value_number_of_flat(uint32_t flat, uint32_t part);
 
-/* Writes the numbers of the lowered program into it; and those of one section that is walked once more. */
+/* Factor of the values of a micro-batch's tensors, an odd number; 1 for -1, the template and what is repeated. */
+uint64_t hd__value_number_micro(int32_t micro);
+/* A message, which a section adds to its sends_value. */
+uint64_t hd__value_number_message(uint16_t tag, uint64_t value);
+
+/* Writes the template's numbers into it, as placement left it: before recomputation, ring attention and pipelines; and
+ * into the sections of the lowered program how often they are added up. */
+void hd__value_numbers_promise(struct hd_program *p);
 void hd__value_numbers_annotate(struct hd_program *p);
-void hd__value_numbers_annotate_section(struct hd_program *p, struct hd__code_section *s);
 
 /* By tensor: the flat, index + 1, whose gradient the optimizer reads there; 0 for others. Caller frees. */
 static inline uint32_t *hd__flats_by_shard(const struct hd_program *p)

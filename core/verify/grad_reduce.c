@@ -127,7 +127,7 @@ static void check_update(struct hd__verify_grads *o, struct hd__verify_diags *f,
         const struct hd__verify_interval *x = l && l->count ? l->at + hd__verify_interval_find(l, at) : NULL,
                                          *past = x ? l->at + l->count : NULL;
         while (at < end && x < past && x->lo <= at && x->form != HD__INTERVAL_ZERO && !x->unreduced_axes &&
-               x->value == param->gradient_value)
+               x->value == param->gradient_value * o->p->micro_factors)
             at = x++->hi;
         if (at < end)
             report_gradient(o, f, param, x < past && x->lo <= at ? x : NULL);

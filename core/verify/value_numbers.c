@@ -1,5 +1,5 @@
-/* Value numbers as a proof: what the program said of its tensors as it was lowered (core/program/value_number.h) is
- * what they still are behind all passes. Sharding is not seen here: placement.c has what a rank's piece is. */
+/* Value numbers as a proof: what the template said of its tensors (core/program/value_number.h) is what they still are
+ * behind all passes. Sharding is not seen here: placement.c has what a rank's piece is. */
 #include "core/verify/verify.h"
 
 static void *create(const struct hd_program *p)
@@ -78,7 +78,7 @@ static void check_output(struct hd__value_numbers *m, struct hd__verify_diags *f
     const struct hd__tensor *t = hd__tensor_const(m->p, out);
     if (!t->value_number || terms < t->n_terms || m->value[out] == t->value_number)
         return;
-    hd__verify_diag(f, "%s differs from the lowered model: wrong operand or op", t->name);
+    hd__verify_diag(f, "%s differs from the model: wrong operand, micro-batch or op", t->name);
     m->value[out] = t->value_number; /* once is enough */
 }
 
@@ -102,7 +102,7 @@ static void section_end(void *state, struct hd__verify_diags *f)
 {
     const struct hd__value_numbers *m = state;
     if (m->sends_value != f->section->sends_value)
-        hd__verify_diag(f, "pipeline send mismatch: values sent differ from those of the lowered program");
+        hd__verify_diag(f, "pipeline send mismatch: the tensors sent are not those that cross to other stages");
 }
 
 const struct hd__verify_analysis hd__verify_value_numbers = {

@@ -266,6 +266,11 @@ struct hd_program *tiny_step_raw(int32_t dp_shard, int32_t tp, int32_t stage)
     if (stage && dp_shard > 1)
         tiny_collective(p, UPDATE, HD_OP_ALL_GATHER, HD_AXIS_DP_SHARD, s.flat->tensor[HD__FLAT_MASTER],
                         s.flat->tensor[HD__FLAT_FULL]);
+    for (uint32_t section = MICRO_LAST; section >= MICRO; section--) { /* tensors of both, and what one of them adds */
+        p->template = p->sections.at[section].code;
+        hd__value_numbers_promise(p);
+    }
+    p->template = (hd__code){0};
     hd__value_numbers_annotate(p);
     return p;
 }

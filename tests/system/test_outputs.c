@@ -436,6 +436,8 @@ START_TEST(check_json)
     o = parse(c->out); /* one object still */
     ck_assert_int_eq(whole(o, "numerics.ranks"), 4);
     ck_assert(real(o, "numerics.loss") < 1e-9 && real(o, "numerics.parameter") < 1e-9);
+    ck_assert(real(o, "numerics.limit") > 0 && real(o, "numerics.average") < 0);
+    ck_assert_str_eq(json_string_value(json_object_get(json_object_get(o, "numerics"), "instead")), "");
     expect_groups(MESH_2_2 " comm.inside=shm --per-machine 2", 1);
     expect_groups(
         MESH_2_2 " mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] --per-machine 4 comm.inside=shm", 2);

@@ -24,7 +24,7 @@ int32_t cpu_check_code(struct hd_kernel *k, struct hd_error *err)
     if ((a->index != 8 && a->index != 4) || a->window < 16 || a->window % 16 || !a->parts)
         return cpu_invalid(k, err, "codes have 8 or 4 bits, blocks of a multiple of 16 elements, and parts");
     c = cpu_code_of(k);
-    if (code->dtype != HD_U8 || hd_operand_count(code) != c.parts * c.bytes)
+    if ((code->dtype != HD_U8 && (code->dtype != HD_F64 || c.bits != 8)) || hd_operand_count(code) != c.parts * c.bytes)
         return cpu_invalid(k, err, "the codes are %lld bytes, not %lld parts of %lld",
                            (long long)hd_operand_count(code), (long long)c.parts, (long long)c.bytes);
     if (k->d.op == HD_OP_ENCODE && hd_operand_count(&k->out[1]) != hd_operand_count(&k->in[0]))
@@ -78,9 +78,31 @@ static void encode_block(const struct hd_kernel *k, const struct cpu_code *c, in
     }
 }
 
+/* Codes in fp64, of emulations, are the numbers themselves: no error is left. */
+static double *exact_code(const struct hd_operand *code, const struct cpu_code *c, int64_t part, int64_t i)
+{
+    return (double *)code->data + part * c->bytes + i;
+}
+
+static void encode_exactly(const struct hd_kernel *k, const struct cpu_code *c)
+{
+    int64_t n = hd_operand_count(&k->out[1]);
+    for (int64_t i = 0; i < c->parts * c->part; i++) {
+        double x = value_at(k, i);
+        *exact_code(&k->out[0], c, i / c->part, i % c->part) = x;
+        if (i < n && isfinite(x))
+            cpu_store(&k->out[1], i, 0);
+    }
+}
+
 void cpu_ref_encode(struct hd_kernel *k)
 {
     struct cpu_code c = cpu_code_of(k);
+    if (k->out[0].dtype == HD_F64) {
+        memset(c.data, 0, (size_t)(c.parts * c.bytes) * sizeof(double));
+        encode_exactly(k, &c);
+        return;
+    }
     memset(c.data, 0, (size_t)(c.parts * c.bytes));
     for (int64_t part = 0; part < c.parts; part++)
         for (int64_t block = 0; block < c.blocks; block++)
@@ -95,7 +117,8 @@ void cpu_ref_decode(struct hd_kernel *k)
         int64_t from = c.sums ? 0 : i / c.part, to = c.sums ? c.parts : from + 1, at = i % c.part;
         double sum = 0;
         for (int64_t part = from; part < to; part++)
-            sum += (double)get_code(&c, part, at) * *cpu_code_scale(&c, part, at / c.block);
+            sum += k->in[0].dtype == HD_F64 ? *exact_code(&k->in[0], &c, part, at)
+                                            : (double)get_code(&c, part, at) * *cpu_code_scale(&c, part, at / c.block);
         cpu_put(k, 0, i, sum);
     }
 }

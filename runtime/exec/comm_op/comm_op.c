@@ -222,8 +222,9 @@ int32_t hd__exec_comm_op_create(struct hd__comm_engine *c, struct hd_program *p,
     struct hd__group_ref group;
     struct hd__comm_path *path;
     struct hd__comm_op *x;
-    int32_t rc =
-        hd__exec_transports_group(transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &group, err);
+    int32_t rc = hd__collective_dtype(p, i, err);
+    if (!rc)
+        rc = hd__exec_transports_group(transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &group, err);
     if (rc)
         return rc;
     if (group.of->n == 1)
