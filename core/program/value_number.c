@@ -1,7 +1,8 @@
 /* Value numbering, as in a compiler's GVN: a value number is a hash of the expression that computes a tensor. That of
  * an op's output hashes the op, its attributes and the numbers of its inputs; a parameter or an input has a number of
- * its own. Ops that only move, slice or concatenate keep the number. A sum has the sum of its terms' numbers: the order and
- * place of addition do not matter, but every term counts once. A fused op has the number of the chain that it replaces.
+ * its own. Ops that only move, slice or concatenate keep the number. A sum has the sum of its terms' numbers: the order
+ * and place of addition do not matter, but every term counts once. A fused op has the number of the chain that it
+ * replaces.
  *
  * The template is numbered before anything is recomputed, cut into tiles, instantiated for micro-batches, fused,
  * reordered, moved or sent; verify numbers the final program and compares. So a pass that reads the wrong tensor or
