@@ -228,7 +228,9 @@ static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_err
 
 static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
-    int32_t rc = run_strategies(c, p, TRANSFORM, err);
+    int32_t rc;
+    hd__optimizer_decay(p, &c->optimizer);
+    rc = run_strategies(c, p, TRANSFORM, err);
     if (!rc && p->params.count && !p->flats.count)
         rc = hd__job_fail(c->job, "strategies", err,
                           "strategies: none of these updates the parameters: add {use: zero} as the last");
@@ -302,6 +304,8 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
         rc = compile_stage(c, c->stage[s], err);
         c->mesh = c->stage[s]->mesh; /* a strategy may have split tp */
     }
+    if (!rc && hd__verify_stages(c->stage, c->n_stages, err))
+        rc = err->code = HD_E_INTERNAL;
     return rc;
 }
 

@@ -9,18 +9,25 @@ uint32_t hd__pass_optimizer_states(const struct hd_program *p)
     return o->ops->states ? o->ops->states(o->settings) : o->ops->n_states;
 }
 
+void hd__optimizer_decay(struct hd_program *p, const struct hd__optimizer *o)
+{
+    for (uint32_t n = 0; n < p->params.count && o->ops->decay; n++) {
+        struct hd__param *param = &p->params.at[n];
+        const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
+        param->decay = o->ops->decay(o->settings, t->name, hd__pass_file_ndim(param, t));
+    }
+}
+
 /* Weight decay of each parameter as ranges of the flat. */
 static uint64_t decay_ranges(struct hd_program *p, const struct hd__flat *f, struct hd_range **ranges)
 {
-    const struct hd__optimizer *o = hd__pass_optimizer(p);
     uint64_t n = 0;
     *ranges = hd__arena_alloc(&p->arena, f->n_params * sizeof **ranges);
-    for (uint32_t i = 0; i < f->n_params && o->ops->decay; i++) {
+    for (uint32_t i = 0; i < f->n_params; i++) {
         const struct hd__param *param = &p->params.at[f->params[i]];
         const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
-        double value = o->ops->decay(o->settings, t->name, hd__pass_file_ndim(param, t));
-        if (value != 0)
-            (*ranges)[n++] = (struct hd_range){f->offset[i], hd__numel(p, t), value};
+        if (param->decay != 0)
+            (*ranges)[n++] = (struct hd_range){f->offset[i], hd__numel(p, t), param->decay};
     }
     return n;
 }

@@ -211,6 +211,7 @@ struct hd__param {
     uint32_t stages;           /* mask of pp coordinates that use it */
     uint32_t parts;            /* deterministic.c: 2: contributions of its two blocks are summed apart; 0: together */
     uint64_t gradient_value;   /* what it is in a step as verify.c walks it: value_numbers.c */
+    double decay;              /* the optimizer's weight decay of it: optimizer_update.c */
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 

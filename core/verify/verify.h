@@ -1,4 +1,4 @@
-/* What verify.c, value_numbers.c, placement.c, memory_overlap.c, grad_reduce.c, once.c, staleness.c, replica_sync.c
+/* What verify.c, value_numbers.c, placement.c, dtypes.c, rank_view.c, attributes.c, memory_overlap.c, grad_reduce.c, once.c, staleness.c, replica_sync.c
  * and ring_offset.c share: where a fault is, and the list of faults. */
 #ifndef HD_CORE_VERIFY_VERIFY_H
 #define HD_CORE_VERIFY_VERIFY_H
@@ -9,6 +9,8 @@
 
 /* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);
+/* attributes.c: the stages of a pipeline update by one rule, and parameters that they share alike. */
+int32_t hd__verify_stages(struct hd_program *const *stages, int32_t n, struct hd_error *err);
 /* staleness.c: between steps what the model reads may be older than the master weights: then `restore` runs before
  * an evaluation. */
 int hd__verify_gather_deferred(const struct hd_program *p);
@@ -23,13 +25,17 @@ struct hd__verify_diags {
     struct hd__text text;
 };
 
-/* Adds "section #n op tensor: ..." unless enough were found. */
+/* Adds "section #n op tensor: ..." unless enough were found; while there is no section, a fault of the program as a
+ * whole, which is not counted. */
 void hd__verify_diag(struct hd__verify_diags *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* memory_overlap.c: no two temporaries of a section that are alive at once share memory. By buffer: `carried`, which
  * lives for a step and was made by an earlier section of it; those of this one join. */
 void hd__verify_memory_overlap(struct hd__verify_diags *f, const struct hd__code_section *section,
                                const uint32_t *position, uint8_t *carried);
+
+/* Persistent buffers of each memory share no byte and lie inside its arena; arenas share none. */
+void hd__verify_memory_arenas(struct hd__verify_diags *f);
 
 /* A proof is walked through a program's sections, in the order of a step; what it knows lies in a state of its own.
  * Any slot but step may be NULL. */
@@ -58,6 +64,12 @@ extern const struct hd__verify_analysis hd__verify_replica_sync;
 extern const struct hd__verify_analysis hd__verify_ring_offset;
 /* the placements of an instruction's outputs follow from those of its inputs */
 extern const struct hd__verify_analysis hd__verify_placement;
+/* everything has the dtype that its op and `precision` say, and is read in the one that it was written in */
+extern const struct hd__verify_analysis hd__verify_dtypes;
+/* pieces, members and positions of one rank are those that placements say */
+extern const struct hd__verify_analysis hd__verify_rank_view;
+/* factors of the loss, the loss scale, and the attributes of updates */
+extern const struct hd__verify_analysis hd__verify_attributes;
 
 /* Does it change parameters? */
 static inline int hd__is_update(const struct hd__instr *i)

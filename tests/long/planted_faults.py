@@ -91,7 +91,7 @@ fault("ring_skip2", "core/passes/ring_attention.c", "ring: a step that some quer
 fault("recompute_other", "core/passes/recompute.c", "norms are made again with another epsilon", "i.phase = HD__PHASE_R;", "i.phase = HD__PHASE_R;\n    if (i.attrs && i.op == HD_OP_RMSNORM) {\n        struct hd_attrs wrong = *i.attrs;\n        wrong.eps *= 1000;\n        i.attrs = hd__attrs_new(r->p, &wrong);\n    }")
 
 UPDATE = "core/passes/optimizer_update.c"
-DECAY = "(struct hd_range){f->offset[i], hd__numel(p, t), value};"
+DECAY = "(struct hd_range){f->offset[i], hd__numel(p, t), param->decay};"
 SEED = "    seed_rounding(p, f, &attrs);"
 fault("decay_off", UPDATE, "weight decay at a neighbour's place", DECAY, DECAY.replace("f->offset[i]", "i ? f->offset[i - 1] : 0"))
 fault("clip_some", UPDATE, "one flat is not clipped", SEED, "    attrs.clip = id == 2 ? 0 : attrs.clip;\n" + SEED)
