@@ -68,7 +68,7 @@ static double flops_orthogonalise(const struct hd_program *p, const struct hd__i
 static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EINSUM] = {"einsum", .partial = {"*"}, .linear = HD__LINEAR_ONE, .dtypes = "a", .gradient = hd__grad_einsum,
                       .flops = flops_einsum, .n_in = 2, .n_out = 1, .flags = ACC},
-    [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "a", .gradient = hd__grad_add, .n_in = -1, .n_out = 1,
+    [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "=", .gradient = hd__grad_add, .n_in = -1, .n_out = 1,
                    .flags = SUM},
     [HD_OP_BIAS] = {"bias", .dtypes = "a", .gradient = hd__grad_bias, .n_in = 2, .n_out = 1, .flags = INP},
     [HD_OP_BIAS_DW] = {"bias_dw", .partial = {"*"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},

@@ -66,16 +66,17 @@ static uint8_t dtype_of_output(const struct hd_program *p, const struct hd__inst
     const struct hd__tensor *t = hd__tensor_const(p, i->out[k]);
     const char *row = hd__op(i->op)->dtypes;
     char letter = row ? row[HD__MIN(k, (uint32_t)strlen(row) - 1)] : '*';
-    int adds = i->flags & (HD__FLAG_LEAF | HD__FLAG_LEAVES);
+    int tile = (i->op == HD_OP_ATTENTION_MERGE && t->dtype != p->precision.compute) ||
+               (i->axes && hd__op(i->op)->class == HD__CLASS_MODEL);
     if (is_gradient(i, t))
         return p->precision.grad;
-    if (letter == '=' || (adds && t->role == HD__ROLE_ACT))
+    if (letter == '=')
         return hd__tensor_const(p, i->in[0])->dtype;
     if (hd__op(i->op)->class == HD__CLASS_MODEL && t->role != HD__ROLE_ACT)
         return 0;
     switch (letter) {
-    case 'a':
-        return p->precision.compute;
+    case 'a': /* attention of one tile of a ring is a statistic, and so is what they are merged to, but for the last */
+        return tile ? p->precision.fixed : p->precision.compute;
     case 'f':
         return p->precision.fixed;
     case 'i':
