@@ -228,8 +228,9 @@ static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_err
 
 static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
-    int32_t rc;
-    hd__optimizer_decay(p, &c->optimizer);
+    int32_t rc = hd__optimizer_rule(p, &c->optimizer, err);
+    if (rc)
+        return hd__compile_locate_error(c->job, "optimizer", err);
     rc = run_strategies(c, p, TRANSFORM, err);
     if (!rc && p->params.count && !p->flats.count)
         rc = hd__job_fail(c->job, "strategies", err,
@@ -304,8 +305,6 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
         rc = compile_stage(c, c->stage[s], err);
         c->mesh = c->stage[s]->mesh; /* a strategy may have split tp */
     }
-    if (!rc && hd__verify_stages(c->stage, c->n_stages, err))
-        rc = err->code = HD_E_INTERNAL;
     return rc;
 }
 

@@ -316,9 +316,11 @@ struct hd_program {
     HD__ARRAY(hd_tensor) auxiliary;      /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
-    hd_tensor norm_digits;            /* deterministic.c: what norm2 is made of, HD_SUM_DIGITS numbers; 0: nothing */
-    hd_tensor loss_sum, norm2, hyper; /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
-    HD__ARRAY(hd_tensor) zero_init;   /* strategies' own persistent tensors, which begin as zeros */
+    hd_tensor norm_digits;              /* deterministic.c: what norm2 is made of, HD_SUM_DIGITS numbers; 0: nothing */
+    hd_tensor loss_sum, norm2, hyper;   /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
+    HD__ARRAY(hd_tensor) zero_init;     /* strategies' own persistent tensors, which begin as zeros */
+    const struct hd_attrs *update_rule; /* attributes of every update, but for what each flat has of its own */
+    uint32_t update_op;                 /* and its op; 0: no optimizer was asked */
     /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
     hd_tensor scale;
 

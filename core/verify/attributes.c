@@ -7,9 +7,8 @@
 
 struct attributes {
     const struct hd_program *p;
-    uint32_t *shard_of;              /* by tensor: hd__flats_by_shard */
-    const struct hd__instr *updated; /* the first update */
-    uint64_t *seed;                  /* by flat: of stochastic rounding, + 1 */
+    uint32_t *shard_of; /* by tensor: hd__flats_by_shard */
+    uint64_t *seed;     /* by flat: of stochastic rounding, + 1 */
 };
 
 static void *create(const struct hd_program *p)
@@ -71,13 +70,14 @@ static void check_mean(const struct hd_program *p, struct hd__verify_diags *f)
 
 /* ---- updates */
 
-static int same_rule(const struct hd__instr *x, const struct hd__instr *y)
+/* But for ranges and random numbers, all of a program do what the optimizer said. */
+static void check_rule(const struct hd_program *p, struct hd__verify_diags *f, const struct hd__instr *i)
 {
-    const struct hd_attrs *a = x->attrs, *b = y->attrs;
-    if (!a || !b)
-        return a == b && x->op == y->op;
-    return x->op == y->op && a->scale == b->scale && a->eps == b->eps && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
-           a->clip == b->clip && a->flags == b->flags && a->step == b->step && a->settings == b->settings;
+    const struct hd_attrs *a = i->attrs, *b = p->update_rule;
+    if (p->update_op && (i->op != p->update_op || !a || a->scale != b->scale || a->eps != b->eps ||
+                         a->beta1 != b->beta1 || a->beta2 != b->beta2 || a->clip != b->clip || a->flags != b->flags ||
+                         a->step != b->step || a->settings != b->settings))
+        hd__verify_diag(f, "is not the optimizer's update: its moments, clipping or rounding differ");
 }
 
 /* Of every parameter where it lies, and nowhere else. */
@@ -102,10 +102,8 @@ static void check_update(struct attributes *a, struct hd__verify_diags *f, const
 {
     const struct hd_program *p = a->p;
     uint32_t flat = i->n_in ? a->shard_of[i->in[0]] : 0;
-    a->updated = a->updated ? a->updated : i;
-    if (!same_rule(a->updated, i))
-        hd__verify_diag(f, "is another update than the first one: its rate, moments or clipping differ");
-    if (!flat)
+    check_rule(p, f, i);
+    if (!flat || !p->update_op)
         return;
     check_decay(p, f, i, &p->flats.at[flat - 1]);
     if (!i->attrs || !(i->attrs->flags & HD_ATTR_STOCHASTIC))
@@ -135,45 +133,3 @@ static void finish(void *state, struct hd__verify_diags *f)
 
 const struct hd__verify_analysis hd__verify_attributes = {
     .create = create, .destroy = destroy, .visit = visit, .finish = finish};
-
-/* ---- stages of a pipeline */
-
-/* The update of a flat with members on other stages, by its first parameter; any where name is NULL. */
-static const struct hd__instr *find_update(const struct hd_program *p, const char *name)
-{
-    uint32_t *shard_of = hd__flats_by_shard(p);
-    const struct hd__instr *found = NULL;
-    for (uint32_t s = 0; s < p->sections.count; s++)
-        for (uint32_t k = 0; k < p->sections.at[s].code.count && !found; k++) {
-            const struct hd__instr *i = &p->sections.at[s].code.at[k];
-            uint32_t flat = hd__is_update(i) && i->n_in ? shard_of[i->in[0]] : 0;
-            const struct hd__flat *of = flat ? &p->flats.at[flat - 1] : NULL;
-            if (of && (!name || (of->members && !strcmp(p->params.at[of->params[0]].desc.name, name))))
-                found = i;
-        }
-    free(shard_of);
-    return found;
-}
-
-int32_t hd__verify_stages(struct hd_program *const *stages, int32_t n, struct hd_error *err)
-{
-    const struct hd__instr *first = n ? find_update(stages[0], NULL) : NULL;
-    for (int32_t s = 1; s < n && first; s++) {
-        const struct hd__instr *other = find_update(stages[s], NULL);
-        if (other && !same_rule(first, other))
-            return hd_fail(err, HD_E_INVALID,
-                           "stage %d updates its parameters otherwise than stage 0: rate, moments or clipping differ",
-                           s);
-        for (uint32_t k = 0; k < stages[0]->flats.count; k++) {
-            const struct hd__flat *flat = &stages[0]->flats.at[k];
-            const char *name = flat->n_params ? stages[0]->params.at[flat->params[0]].desc.name : "";
-            const struct hd__instr *a = flat->members ? find_update(stages[0], name) : NULL,
-                                   *b = a ? find_update(stages[s], name) : NULL;
-            if (b && a->attrs && b->attrs && a->attrs->index != b->attrs->index)
-                return hd_fail(err, HD_E_INVALID,
-                               "%s is rounded by other random numbers on stage %d than on stage 0: its copies drift",
-                               name, s);
-        }
-    }
-    return HD_OK;
-}

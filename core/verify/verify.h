@@ -9,8 +9,6 @@
 
 /* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);
-/* attributes.c: the stages of a pipeline update by one rule, and parameters that they share alike. */
-int32_t hd__verify_stages(struct hd_program *const *stages, int32_t n, struct hd_error *err);
 /* staleness.c: between steps what the model reads may be older than the master weights: then `restore` runs before
  * an evaluation. */
 int hd__verify_gather_deferred(const struct hd_program *p);
