@@ -478,6 +478,11 @@ static inline uint32_t hd__local_axes_of(const struct hd_program *p, hd_tensor t
 {
     return hd__tensor_const(p, t)->global_copy ? 0 : p->local_axes;
 }
+/* Sets of parameters that take steps of their own; 1 where all ranks train one. */
+static inline int64_t hd__replicas(const struct hd_program *p)
+{
+    return hd__mesh_ways(&p->mesh, p->local_axes);
+}
 /* A tensor of a flat. Begins as {0}. */
 struct hd__flat_tensor {
     uint32_t next; /* hd__flat_next's own */

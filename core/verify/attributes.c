@@ -39,13 +39,13 @@ static const struct hd__instr *find_total(const struct hd_program *p, hd_tensor 
     return NULL;
 }
 
-/* The gradient of a loss begins with that loss's factor; of replicas of local SGD, with that of their own tokens. */
+/* The gradient of a loss begins with that loss's factor; replicas that take local steps divide by their own tokens. */
 static void check_seed(const struct hd_program *p, struct hd__verify_diags *f, const struct hd__instr *i)
 {
     int fused = i->op == HD_OP_XENT_HEAD;
     const struct hd__tensor *out = hd__tensor_const(p, i->out[0]);
     const struct hd__instr *total = find_total(p, fused ? out->origin : out->grad_of);
-    double wanted = total ? total->attrs->scale * (double)hd__mesh_ways(&p->mesh, p->local_axes) : 0;
+    double wanted = total ? total->attrs->scale * (double)hd__replicas(p) : 0;
     hd_tensor factor = i->n_in > (fused ? 3 : 0) ? i->in[i->n_in - 1] : 0;
     if (total && (!i->attrs || i->attrs->scale != wanted))
         hd__verify_diag(f, "the gradient of the loss begins with %g, not with %g", i->attrs ? i->attrs->scale : 0,
@@ -55,7 +55,7 @@ static void check_seed(const struct hd_program *p, struct hd__verify_diags *f, c
                         out->name);
 }
 
-/* What is logged and minimised is the mean over the tokens of all micro-batches. */
+/* The loss is the mean over the tokens of all micro-batches. */
 static void check_mean(const struct hd_program *p, struct hd__verify_diags *f)
 {
     for (uint32_t k = 0; k < p->forward; k++) {
@@ -70,7 +70,7 @@ static void check_mean(const struct hd_program *p, struct hd__verify_diags *f)
 
 /* ---- updates */
 
-/* But for ranges and random numbers, all of a program do what the optimizer said. */
+/* All updates are the optimizer's, but for ranges and random numbers. */
 static void check_rule(const struct hd_program *p, struct hd__verify_diags *f, const struct hd__instr *i)
 {
     const struct hd_attrs *a = i->attrs, *b = p->update_rule;

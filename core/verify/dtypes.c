@@ -60,7 +60,7 @@ static int is_gradient(const struct hd__instr *i, const struct hd__tensor *t)
            (t->role == HD__ROLE_FLAT && t->param && (hd__op(i->op)->class == HD__CLASS_MODEL || i->op == HD_OP_ACCUM));
 }
 
-/* What output k must be; 0: any floating-point dtype, or that of what it overwrites. */
+/* The dtype of output k; 0: any floating-point one. */
 static uint8_t dtype_of_output(const struct hd_program *p, const struct hd__instr *i, uint32_t k)
 {
     const struct hd__tensor *t = hd__tensor_const(p, i->out[k]);

@@ -1,7 +1,7 @@
-/* What becomes of an instruction on one rank (lower_instr.c, mesh.c), held to the placements: the members of a group
- * have consecutive pieces, in the order in which a collective joins and splits them; a slice takes the piece that its
- * output is; a mean is over as many as there are; keys and positions are those of where they come from. Ranks differ in
- * coordinates only: the first and the last are asked, and of instructions that are alike one. */
+/* One rank's view of an instruction (lower_instr.c, mesh.c), held to the placements: the members of a group have
+ * consecutive pieces, in the order in which a collective joins and splits them; a slice takes the piece that its output
+ * is; a mean is over as many ranks as there are; keys and positions are those of the rank that they come from. Ranks
+ * differ in coordinates only: the first and the last are asked, once for all instructions that are alike. */
 #include <stdlib.h>
 
 #include "core/program/ops.h"

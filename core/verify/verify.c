@@ -1,7 +1,5 @@
-/* What a step program must satisfy within one rank: operands that fit their op, and are what the model says
- * (value_numbers.c), definitions, releases, waits, placements (placement.c), rings (ring_offset.c), obligations
- * (grad_reduce.c), what else must be settled (once.c, staleness.c), ranks that were apart (replica_sync.c), and the
- * memory plan (memory_overlap.c). Across ranks: machine.c. */
+/* Rules that a step program must satisfy within one rank: operands fit their op, and are defined, waited for and not
+ * released. The analyses in the table below are asked of every instruction. Across ranks: machine.c. */
 #include "core/verify/verify.h"
 
 #include <stdlib.h>

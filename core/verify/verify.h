@@ -1,5 +1,4 @@
-/* What verify.c, value_numbers.c, placement.c, dtypes.c, rank_view.c, attributes.c, memory_overlap.c, grad_reduce.c, once.c, staleness.c, replica_sync.c
- * and ring_offset.c share: where a fault is, and the list of faults. */
+/* Shared by the analyses of this folder: where a fault is, and the list of faults. */
 #ifndef HD_CORE_VERIFY_VERIFY_H
 #define HD_CORE_VERIFY_VERIFY_H
 
