@@ -154,6 +154,12 @@ static int sizes_fit(const struct walk *w, const struct hd__instr *i)
     case HD_OP_ACCUM:
     case HD_OP_COPY:
         return in == out;
+    case HD_OP_EINSUM: /* a product has the dims of its factors */
+        for (int32_t d = 0; d < hd__tensor_const(w->p, i->out[0])->ndim; d++)
+            if (hd__dim_index(hd__tensor_const(w->p, i->in[0]), hd__tensor_const(w->p, i->out[0])->dim[d]) < 0 &&
+                hd__dim_index(hd__tensor_const(w->p, i->in[1]), hd__tensor_const(w->p, i->out[0])->dim[d]) < 0)
+                return 0;
+        return 1;
     case HD_OP_ENCODE:
         return out == code_bytes(i, in);
     case HD_OP_DECODE:
