@@ -108,7 +108,32 @@ static void add_stage(void *user, const struct stage *stage, const struct hd__ro
     json_decref(groups);
 }
 
-static void print_text(const struct hd__compiled *c, const struct tally *t, const struct hd__routes_options *how)
+/* The claims that hd__verify has proved of every rank's program. */
+static const struct {
+    const char *claim, *more; /* more: with -v */
+} claims[] = {
+    {"tensors: defined before use, not used after release",
+     "collectives, sends, receives and copies are waited for, once, before anything touches their buffers"},
+    {"memory: no two live temporaries overlap, no persistent buffers, no arenas", NULL},
+    {"dtypes: read as they were written; weights, gradients, states and the wire as `precision` says",
+     "collectives and messages have one dtype on all sides; outputs have that of the op table"},
+    {"placements: sharded and partial as the ops' rules say; the members of a group hold consecutive pieces",
+     "the pieces of the first and the last rank are computed as they will run, slices and ring keys too"},
+    {"values: every instruction computes what the model says, from the operands and the micro-batch that it says",
+     "the model: one micro-batch as placed on the mesh, before recomputation, ring attention, pipelines, strategies, "
+     "fusion and scheduling; gradients of ops and the op table are taken as given: --numerics runs them"},
+    {"gradients: every micro-batch is fed and added once, into zeroed sums; reduced once over each axis they are "
+     "partial on",
+     NULL},
+    {"loss: the mean over the tokens of a step, reduced once; its gradient has the same factor, and the loss scale",
+     NULL},
+    {"gradient norm: zeroed, every parameter counted once, reduced once", NULL},
+    {"update: every parameter once a step, by the optimizer's rule, with its own weight decay",
+     "the copies that the model reads are refreshed; what was changed in a copy of offloaded state is written back"},
+};
+
+static void print_text(const struct hd__compiled *c, const struct tally *t, const struct hd__routes_options *how,
+                       int verbose)
 {
     struct hd__text groups = {0};
     char arena[32];
@@ -116,13 +141,11 @@ static void print_text(const struct hd__compiled *c, const struct tally *t, cons
            c->mesh.ranks > 1 ? "s" : "", c->n_stages, c->n_stages > 1 ? "s" : "", (unsigned long long)t->instructions,
            c->seconds, t->seconds);
     puts("proved on every rank:");
-    puts("  tensors: defined before use, not used after release; no two live temporaries overlap in memory");
-    puts("  collectives, sends, receives and copies: waited for before anything touches their buffers");
-    puts("  values: every instruction computes what the lowered model says, from the operands that it says");
-    puts("  gradients: every micro-batch adds once, into zeroed sums; reduced exactly once over every axis they are "
-         "partial on");
-    puts("  loss and gradient norm: likewise");
-    puts("  update: every parameter once a step; the copies that the model reads are refreshed");
+    for (size_t n = 0; n < HD__COUNT(claims); n++) {
+        printf("  %s\n", claims[n].claim);
+        if (verbose && claims[n].more)
+            printf("    %s\n", claims[n].more);
+    }
     print_local_sgd(c->stage[0]);
     puts("proved across ranks:");
     printf("  %llu collectives and %llu sends of a step and an evaluation match: same order, operation, size and dtype "
@@ -181,10 +204,12 @@ static void print_numerics(const struct hd__numerics *n)
 
 static int run(int argc, char **argv)
 {
-    int json = 0, numerics = 0, code;
+    int json = 0, numerics = 0, verbose = 0, code;
     const char *machine_text = NULL;
-    const struct hd__cli_flag flags[] = {
-        {"--json", NULL, &json}, {"--numerics", NULL, &numerics}, {"--per-machine", &machine_text, NULL}};
+    const struct hd__cli_flag flags[] = {{"--json", NULL, &json},
+                                         {"--numerics", NULL, &numerics},
+                                         {"-v", NULL, &verbose},
+                                         {"--per-machine", &machine_text, NULL}};
     struct hd__routes_options how = {0};
     struct hd__cli_job_arguments arguments;
     struct hd__cli_job loaded = {0};
@@ -204,7 +229,7 @@ static int run(int argc, char **argv)
     if (!code && prove(loaded.compiled, &tally, &err))
         code = HD__EXIT_FAILED;
     if (!code && !json)
-        print_text(loaded.compiled, &tally, &how);
+        print_text(loaded.compiled, &tally, &how, verbose);
     if (!code && numerics &&
         hd__numerics_file(arguments.file, arguments.overrides, arguments.n_overrides, loaded.plugins, 3, 1, &found,
                           &err))
@@ -223,7 +248,7 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_check = {
     .name = "check",
-    .usage = "JOB [key=value ...] [--numerics] [--per-machine N] [--json]",
+    .usage = "JOB [key=value ...] [-v] [--numerics] [--per-machine N] [--json]",
     .summary = "prove that a job cannot deadlock",
     .help =
         "Builds every rank's program in this process and proves that they fit together: no devices, no data file and\n"
@@ -232,6 +257,7 @@ const struct hd__command hd__command_check = {
         "losses,\n"
         "                gradients, parameters, averages and an evaluation with one rank: for small models, it is "
         "slow\n"
+        "  -v            say more of what is proved, and of what is not\n"
         "  --per-machine N   how groups go, as if each machine had N ranks (default: all on one); see explain\n"
         "  --json        for machines: ok, ranks, programs, instructions, collectives, messages, arena_bytes,\n"
         "                compile_s, proof_s, groups\n",

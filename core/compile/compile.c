@@ -239,7 +239,10 @@ static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_err
 
 static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
-    int32_t rc = run_strategies(c, p, HD__PASS_TRANSFORM, err);
+    int32_t rc = hd__optimizer_rule(p, &c->optimizer, err);
+    if (rc)
+        return hd__compile_locate_error(c->job, "optimizer", err);
+    rc = run_strategies(c, p, HD__PASS_TRANSFORM, err);
     if (!rc && p->params.count && !p->flats.count)
         rc = hd__job_fail(c->job, "strategies", err,
                           "strategies: none of these updates the parameters: add {use: zero} as the last");

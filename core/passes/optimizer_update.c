@@ -9,18 +9,41 @@ uint32_t hd__pass_optimizer_states(const struct hd_program *p)
     return o->ops->states ? o->ops->states(o->settings) : o->ops->n_states;
 }
 
+/* Op and attributes of an update, but for what each flat has of its own. */
+static int32_t rule(const struct hd__optimizer *o, uint32_t *op, struct hd_attrs *attrs, struct hd_error *err)
+{
+    *op = HD_OP_OPTIM_STEP;
+    *attrs = (struct hd_attrs){.struct_size = sizeof *attrs};
+    if (o->ops->emit)
+        return o->ops->emit(o->settings, op, attrs, err) ? (err->code ? err->code : HD_E_INTERNAL) : HD_OK;
+    attrs->step = (int32_t(*)(const void *, const void *))o->ops->step;
+    attrs->settings = o->settings;
+    return HD_OK;
+}
+
+int32_t hd__optimizer_rule(struct hd_program *p, const struct hd__optimizer *o, struct hd_error *err)
+{
+    struct hd_attrs attrs;
+    int32_t rc = rule(o, &p->update_op, &attrs, err);
+    p->update_rule = hd__attrs_new(p, &attrs);
+    for (uint32_t n = 0; n < p->params.count && o->ops->decay; n++) {
+        struct hd__param *param = &p->params.at[n];
+        const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
+        param->decay = o->ops->decay(o->settings, t->name, hd__pass_file_ndim(param, t));
+    }
+    return rc;
+}
+
 /* Weight decay of each parameter as ranges of the flat. */
 static uint64_t decay_ranges(struct hd_program *p, const struct hd__flat *f, struct hd_range **ranges)
 {
-    const struct hd__optimizer *o = hd__pass_optimizer(p);
     uint64_t n = 0;
     *ranges = hd__arena_alloc(&p->arena, f->n_params * sizeof **ranges);
-    for (uint32_t i = 0; i < f->n_params && o->ops->decay; i++) {
+    for (uint32_t i = 0; i < f->n_params; i++) {
         const struct hd__param *param = &p->params.at[f->params[i]];
         const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
-        double value = o->ops->decay(o->settings, t->name, hd__pass_file_ndim(param, t));
-        if (value != 0)
-            (*ranges)[n++] = (struct hd_range){f->offset[i], hd__numel(p, t), value};
+        if (param->decay != 0)
+            (*ranges)[n++] = (struct hd_range){f->offset[i], hd__numel(p, t), param->decay};
     }
     return n;
 }
@@ -91,9 +114,8 @@ static void seed_rounding(struct hd_program *p, const struct hd__flat *f, struct
 
 void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
 {
-    const struct hd__optimizer *o = hd__pass_optimizer(p);
-    struct hd_pass_instr new = {.struct_size = sizeof new, .phase = HD_PHASE_O, .op = HD_OP_OPTIM_STEP};
-    struct hd_attrs attrs = {.struct_size = sizeof attrs};
+    struct hd_pass_instr new = {.struct_size = sizeof new, .phase = HD_PHASE_O};
+    struct hd_attrs attrs;
     struct hd_range *ranges;
     struct hd__flat *f;
     if (!hd__pass_args(p, __func__, "3fT", id, low))
@@ -110,14 +132,9 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
     add_states(p, id);
     f = &p->flats.at[id - 1];
     f->tensor[HD__FLAT_COMPUTE_COPY] = low;
-    if (o->ops->emit) {
-        if (o->ops->emit(o->settings, &new.op, &attrs, &p->error)) {
-            p->failed = p->error.code ? p->error.code : HD_E_INTERNAL;
-            return;
-        }
-    } else {
-        attrs.step = (int32_t(*)(const void *, const void *))o->ops->step;
-        attrs.settings = o->settings;
+    if (rule(hd__pass_optimizer(p), &new.op, &attrs, &p->error)) {
+        p->failed = p->error.code;
+        return;
     }
     seed_rounding(p, f, &attrs);
     attrs.n_ranges = decay_ranges(p, f, &ranges);

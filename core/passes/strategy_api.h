@@ -32,6 +32,8 @@ int32_t hd__pass_phase(const struct hd_program *p);
 
 /* For slots in other files. Called between begin and end. */
 const struct hd__optimizer *hd__pass_optimizer(const struct hd_program *p);
+/* optimizer_update.c: notes the rule of updates, and of every parameter how it decays. */
+int32_t hd__optimizer_rule(struct hd_program *p, const struct hd__optimizer *optimizer, struct hd_error *err);
 void hd__pass_append(struct hd_program *p, const char *section, const struct hd_pass_instr *new);
 uint32_t hd__pass_file_ndim(const struct hd__param *param,
                             const struct hd__tensor *t); /* as checkpoint files count a parameter's dimensions */

@@ -211,6 +211,7 @@ struct hd__param {
     uint32_t stages;           /* mask of pp coordinates that use it */
     uint32_t parts;            /* deterministic.c: 2: contributions of its two blocks have separate sums; 0: one sum */
     uint64_t gradient_value;   /* value number of what one micro-batch adds to it on this stage */
+    double decay;              /* the optimizer's weight decay of it: optimizer_update.c */
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 
@@ -315,9 +316,11 @@ struct hd_program {
     HD__ARRAY(hd_tensor) auxiliary;      /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
-    hd_tensor norm_digits;            /* deterministic.c: HD_SUM_DIGITS numbers, whose sum is norm2; 0: none */
-    hd_tensor loss_sum, norm2, hyper; /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
-    HD__ARRAY(hd_tensor) zero_init;   /* strategies' own persistent tensors, which begin as zeros */
+    hd_tensor norm_digits;              /* deterministic.c: HD_SUM_DIGITS numbers, whose sum is norm2; 0: none */
+    hd_tensor loss_sum, norm2, hyper;   /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
+    HD__ARRAY(hd_tensor) zero_init;     /* strategies' own persistent tensors, which begin as zeros */
+    const struct hd_attrs *update_rule; /* attributes of every update, but for what each flat has of its own */
+    uint32_t update_op;                 /* and its op; 0: no optimizer was asked */
     /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
     hd_tensor scale;
 
@@ -479,6 +482,11 @@ static inline uint8_t hd__memory_of(const struct hd_program *p, hd_tensor t)
 static inline uint32_t hd__local_axes_of(const struct hd_program *p, hd_tensor t)
 {
     return hd__tensor_const(p, t)->global_copy ? 0 : p->local_axes;
+}
+/* Number of local-SGD replicas; 1 without local SGD. */
+static inline int64_t hd__replicas(const struct hd_program *p)
+{
+    return hd__mesh_ways(&p->mesh, p->local_axes);
 }
 /* A tensor of a flat; an iterator, init by {0}. */
 struct hd__flat_tensor {

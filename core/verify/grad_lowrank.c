@@ -60,12 +60,22 @@ void hd__verify_lowrank_multiply(struct hd__verify_grads *o, struct hd__verify_d
     hd__verify_interval_set(hd__verify_intervals_of(o, i->out[0], 1), x);
 }
 
+/* Error feedback: the error of earlier steps and the gradient, each once, less a member's share of the sum over all
+ * members. */
+static void check_factor(struct hd__verify_diags *f, hd_tensor t, double is, double wanted)
+{
+    if (!(is > wanted - 1e-9 && is < wanted + 1e-9))
+        hd__verify_diag(f, "error feedback has %g of %s, not %g", is, hd__tensor_const(f->p, t)->name, wanted);
+}
+
 /* Adds a gradient to the error feedback of earlier steps, or the other way round: both must be unreduced over the same
  * axes. */
-static void add_feedback(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor from, hd_tensor to)
+static void add_feedback(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor from, hd_tensor to,
+                         double factor)
 {
     struct hd__verify_range r = hd__verify_range_of(o->p, from), at = hd__verify_range_of(o->p, to);
     const hd__verify_intervals *source;
+    check_factor(f, from, factor, 1);
     hd__verify_intervals_of(o, to, 1); /* may move the lists */
     source = hd__verify_intervals_of(o, from, 0);
     for (uint32_t n = hd__verify_interval_find(source, r.lo); n < source->count && source->at[n].lo < r.hi; n++) {
@@ -77,7 +87,8 @@ static void add_feedback(struct hd__verify_grads *o, struct hd__verify_diags *f,
 }
 
 /* Subtracts the low-rank part that was reduced over all members: the rest is error feedback, and no gradient. */
-static void subtract_sent(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor from, hd_tensor to)
+static void subtract_sent(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor from, hd_tensor to,
+                          double factor)
 {
     struct hd__verify_range r = hd__verify_range_of(o->p, from);
     const hd__verify_intervals *l = hd__verify_intervals_of(o, from, 0);
@@ -87,15 +98,26 @@ static void subtract_sent(struct hd__verify_grads *o, struct hd__verify_diags *f
                             hd__verify_grad_name(o, l->at[n].param));
             break;
         }
-    if (hd__verify_intervals_of(o, to, 0))
-        hd__verify_interval_erase(hd__verify_intervals_of(o, to, 0), hd__verify_range_of(o->p, to));
+    l = hd__verify_intervals_of(o, to, 0);
+    if (!l || !l->count)
+        return;
+    check_factor(f, from, factor, -1 / (double)hd__mesh_ways(&o->p->mesh, unreduced_here(&l->at[0])));
+    hd__verify_interval_erase(hd__verify_intervals_of(o, to, 0), hd__verify_range_of(o->p, to));
 }
 
 void hd__verify_lowrank_blend(struct hd__verify_grads *o, struct hd__verify_diags *f, const struct hd__instr *i)
 {
-    for (uint32_t k = 0; k < i->n_in && i->attrs && k < i->attrs->n_table; k++)
-        if (i->in[k] != i->out[0] && hd__verify_intervals_of(o, i->in[k], 0))
-            (i->attrs->table[k] < 0 ? subtract_sent : add_feedback)(o, f, i->in[k], i->out[0]);
+    uint32_t n = i->attrs ? HD__MIN(i->n_in, (uint32_t)i->attrs->n_table) : 0;
+    int feeds_back = 0;
+    for (uint32_t k = 0; k < n; k++)
+        if (i->in[k] != i->out[0] && hd__verify_intervals_of(o, i->in[k], 0)) {
+            double factor = i->attrs->table[k];
+            (factor < 0 ? subtract_sent : add_feedback)(o, f, i->in[k], i->out[0], factor);
+            feeds_back = 1;
+        }
+    for (uint32_t k = 0; k < n && feeds_back; k++)
+        if (i->in[k] == i->out[0])
+            check_factor(f, i->in[k], i->attrs->table[k], 1);
 }
 
 /* State that a strategy keeps across steps holds no gradient when the step is over. */

@@ -1,6 +1,6 @@
-/* The plan itself, proved: temporaries that are alive at the same time share no byte, and none lies in the
- * persistent part. A sweep over list positions with the buffers alive sorted by offset: each newcomer looks
- * at its neighbours. */
+/* The plan itself, proved: persistent buffers of a memory lie one behind another in its arena, and arenas too.
+ * Temporaries that are alive at the same time share no byte, and none lies in the persistent part: a sweep over list
+ * positions with the buffers alive sorted by offset: each newcomer looks at its neighbours. */
 #include <stdlib.h>
 
 #include "core/verify/verify.h"
@@ -109,4 +109,39 @@ void hd__verify_memory_overlap(struct hd__verify_diags *f, const struct hd__code
     hd__free_array(&set);
     free(last);
     free(seen);
+}
+
+/* ---- what is persistent */
+
+static int by_place(const void *a, const void *b)
+{
+    const struct hd__buffer *x = *(const struct hd__buffer *const *)a, *y = *(const struct hd__buffer *const *)b;
+    return x->memory != y->memory ? x->memory - y->memory : (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+void hd__verify_memory_arenas(struct hd__verify_diags *f)
+{
+    const struct hd_program *p = f->p;
+    const struct hd__buffer **at = hd__alloc(p->buffers.count * sizeof *at);
+    uint32_t n = 0;
+    for (uint32_t b = 1; b < p->buffers.count; b++)
+        if (p->buffers.at[b].life == HD__LIFE_PERSISTENT)
+            at[n++] = &p->buffers.at[b];
+    qsort(at, n, sizeof *at, by_place);
+    for (uint32_t k = 0; k < n; k++) {
+        const struct hd__buffer *x = at[k], *next = k + 1 < n && at[k + 1]->memory == x->memory ? at[k + 1] : NULL;
+        int64_t end = next ? next->offset : x->memory == HD__MEM_MAIN ? p->persistent_bytes : p->bytes[x->memory];
+        if (x->offset < 0 || x->offset + x->bytes > end)
+            hd__verify_diag(f, "persistent %s at [%lld, %lld) reaches %s, which %s at %lld", x->name,
+                            (long long)x->offset, (long long)(x->offset + x->bytes),
+                            next ? next->name : "the end of its region", next ? "begins" : "is", (long long)end);
+    }
+    if (p->bytes[HD__MEM_MAIN] != p->arena_bytes || p->persistent_bytes > p->arena_bytes)
+        hd__verify_diag(f, "the arena has %lld bytes, not %lld", (long long)p->bytes[HD__MEM_MAIN],
+                        (long long)p->arena_bytes);
+    for (int m = 1; m < HD__MEM_COUNT; m++)
+        if (p->arena_base[m] < p->arena_base[m - 1] + p->bytes[m - 1])
+            hd__verify_diag(f, "arena %d begins at %lld, inside the one before it, which ends at %lld", m,
+                            (long long)p->arena_base[m], (long long)(p->arena_base[m - 1] + p->bytes[m - 1]));
+    free(at);
 }

@@ -270,5 +270,41 @@ static void section_end(void *state, struct hd__verify_diags *f)
     check_written_back(s, f);
 }
 
-const struct hd__verify_analysis hd__verify_once = {
-    .create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end};
+/* ---- micro-batches: of a step, each is fed once */
+
+static void check_fed(const struct hd_program *p, struct hd__verify_diags *f, hd_tensor input, int64_t step)
+{
+    uint32_t *times = hd__alloc(((uint32_t)p->accumulation + 1) * sizeof *times), all = 0, wrong = 0;
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        for (uint32_t k = 0; k < x->code.count && hd__section_due(x, step); k++) {
+            const struct hd__instr *i = &x->code.at[k];
+            if (i->op != HD_OP_FEED || hd__tensor_const(p, i->out[0])->origin != input)
+                continue;
+            all += (uint32_t)x->repeat;
+            wrong +=
+                x->kind == HD__SECTION_STEP && (i->micro < 0 || i->micro >= p->accumulation || times[i->micro]++ > 0);
+        }
+    }
+    if (all && (wrong || all != (uint32_t)p->accumulation))
+        hd__verify_diag(f, "step %lld is fed %u micro-batches of %s%s, and has %d", (long long)step, all,
+                        hd__tensor_const(p, input)->name, wrong ? ", some of them twice" : "", p->accumulation);
+    free(times);
+}
+
+static void finish(void *state, struct hd__verify_diags *f)
+{
+    const struct hd_program *p = f->p;
+    const hd_tensor inputs[] = {p->ids, p->labels};
+    (void)state;
+    for (uint32_t n = 0; n < HD__COUNT(inputs) && p->accumulation > 0; n++)
+        for (int64_t step = 1; inputs[n] && step <= hd__steady_step(p); step += HD__MAX(hd__steady_step(p) - 1, 1))
+            check_fed(p, f, inputs[n], step);
+}
+
+const struct hd__verify_analysis hd__verify_once = {.create = create,
+                                                    .destroy = destroy,
+                                                    .section_begin = section_begin,
+                                                    .visit = visit,
+                                                    .section_end = section_end,
+                                                    .finish = finish};

@@ -213,11 +213,7 @@ static void finish(void *state, struct hd__verify_diags *f)
     if (!missing || !p->flats.count)
         return;
     hd__axes_text(missing, axes);
-    f->section = &p->sections.at[p->sections.count - 1];
-    f->position = 0;
-    hd__text_add(&f->text, "%sno section synchronises the local-SGD replicas along %s", f->text.length ? "\n" : "",
-                 axes);
-    f->count++;
+    hd__verify_diag(f, "no section synchronises the local-SGD replicas along %s", axes);
 }
 
 const struct hd__verify_analysis hd__verify_replica_sync = {.create = create,

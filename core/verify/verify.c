@@ -1,10 +1,10 @@
-/* Rules for a step program within one rank: operands fit their op and are the values that the model says
- * (value_numbers.c); definitions, releases, waits; placements (placement.c); ring offsets (ring_offset.c); pending
- * reductions (grad_reduce.c); the rest that happens once (once.c, staleness.c); replicas (replica_sync.c); the memory
- * plan (memory_overlap.c). Across ranks: analysis/sim/machine.c. */
+/* Rules that a step program must satisfy within one rank: operands fit their op, and are defined, waited for and not
+ * released. The analyses in the table below are asked of every instruction. Across ranks: machine.c. */
 #include "core/verify/verify.h"
 
 #include <stdlib.h>
+
+#include "heddle/reference.h"
 
 #define MAX_DIAGS 8
 
@@ -12,13 +12,16 @@ void hd__verify_diag(struct hd__verify_diags *f, const char *format, ...)
 {
     va_list args;
     char where[160], what[512];
-    if (f->count++ >= MAX_DIAGS)
+    if (f->section && f->count++ >= MAX_DIAGS)
         return;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    hd__text_add(&f->text, "%s%s: %s", f->text.length ? "\n" : "", hd__instr_text(f->p, f->section, f->position, where),
-                 what);
+    if (f->section)
+        hd__text_add(&f->text, "%s%s: %s", f->text.length ? "\n" : "",
+                     hd__instr_text(f->p, f->section, f->position, where), what);
+    else
+        hd__text_add(&f->text, "%s%s", f->text.length ? "\n" : "", what);
 }
 
 struct flight {
@@ -31,8 +34,9 @@ enum { ABSENT = 0, DEFINED, RELEASED };
 enum { IDLE = 0, IN_FLIGHT, REPORTED, WAITED }; /* BLAMED: touched too early, which was reported; once is enough */
 
 static const struct hd__verify_analysis *const analyses[] = {
-    &hd__verify_value_numbers, &hd__verify_grad_reduce, &hd__verify_once,     &hd__verify_staleness,
-    &hd__verify_replica_sync,  &hd__verify_ring_offset, &hd__verify_placement};
+    &hd__verify_value_numbers, &hd__verify_grad_reduce, &hd__verify_once,      &hd__verify_staleness,
+    &hd__verify_replica_sync,  &hd__verify_ring_offset, &hd__verify_placement, &hd__verify_dtypes,
+    &hd__verify_rank_view,     &hd__verify_attributes};
 #define ANALYSES HD__COUNT(analyses)
 
 struct walk {
@@ -121,6 +125,16 @@ static int operands_exist(struct walk *w, const struct hd__instr *i)
     return 1;
 }
 
+/* Of so many values, encoded, or decoded: in parts that are joined, or summed. */
+static int64_t code_bytes(const struct hd__instr *i, int64_t values)
+{
+    const struct hd_attrs *a = i->attrs;
+    int sums = i->op == HD_OP_DECODE && a && !(a->flags & HD_ATTR_CONCAT);
+    if (!a || !a->parts || !a->window)
+        return -1;
+    return a->parts * hd_code_bytes(sums ? values : hd_code_part(values, a->parts), a->window, a->index);
+}
+
 /* Elements that a collective's input must have, for one of its output; by ways. */
 static int sizes_fit(const struct walk *w, const struct hd__instr *i)
 {
@@ -140,6 +154,16 @@ static int sizes_fit(const struct walk *w, const struct hd__instr *i)
     case HD_OP_ACCUM:
     case HD_OP_COPY:
         return in == out;
+    case HD_OP_EINSUM: /* a product has the dims of its factors */
+        for (int32_t d = 0; d < hd__tensor_const(w->p, i->out[0])->ndim; d++)
+            if (hd__dim_index(hd__tensor_const(w->p, i->in[0]), hd__tensor_const(w->p, i->out[0])->dim[d]) < 0 &&
+                hd__dim_index(hd__tensor_const(w->p, i->in[1]), hd__tensor_const(w->p, i->out[0])->dim[d]) < 0)
+                return 0;
+        return 1;
+    case HD_OP_ENCODE:
+        return out == code_bytes(i, in);
+    case HD_OP_DECODE:
+        return in == code_bytes(i, out);
     default:
         return 1;
     }
@@ -342,13 +366,16 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
     int32_t code = HD_OK;
     uint32_t *position = hd__instr_positions(p);
     struct walk w = open_walk(p, position);
+    if (p->arena_bytes)
+        hd__verify_memory_arenas(&w.diags);
     check_sections(&w);
+    w.diags.section = NULL;
     for (size_t n = 0; n < ANALYSES; n++)
         if (analyses[n]->finish)
             analyses[n]->finish(w.state[n], &w.diags);
     if (w.diags.count > MAX_DIAGS)
         hd__text_add(&w.diags.text, "\nand %u more", w.diags.count - MAX_DIAGS);
-    if (w.diags.count)
+    if (w.diags.text.length)
         code = hd_fail(err, HD_E_INVALID, "%s", w.diags.text.at);
     close_walk(&w);
     free(position);

@@ -23,13 +23,17 @@ struct hd__verify_diags {
     struct hd__text text;
 };
 
-/* Adds "section #n op tensor: ..." unless enough were found. */
+/* Adds "section #n op tensor: ..." unless enough were found; while there is no section, a fault of the program as a
+ * whole, which is not counted. */
 void hd__verify_diag(struct hd__verify_diags *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* memory_overlap.c: no two temporaries of a section that are live at the same time share memory. By buffer: `carried`:
  * it lives for a step and an earlier section of it made it; those of this section are added. */
 void hd__verify_memory_overlap(struct hd__verify_diags *f, const struct hd__code_section *section,
                                const uint32_t *position, uint8_t *carried);
+
+/* Persistent buffers of each memory share no byte and lie inside its arena; arenas share none. */
+void hd__verify_memory_arenas(struct hd__verify_diags *f);
 
 /* An analysis is walked through a program's sections, in the order of a step; its state is its own. Any slot but visit
  * may be NULL. */
@@ -58,6 +62,12 @@ extern const struct hd__verify_analysis hd__verify_replica_sync;
 extern const struct hd__verify_analysis hd__verify_ring_offset;
 /* the placements of an instruction's outputs follow from those of its inputs */
 extern const struct hd__verify_analysis hd__verify_placement;
+/* everything has the dtype that its op and `precision` say, and is read in the one that it was written in */
+extern const struct hd__verify_analysis hd__verify_dtypes;
+/* pieces, members and positions of one rank are those that placements say */
+extern const struct hd__verify_analysis hd__verify_rank_view;
+/* factors of the loss, the loss scale, and the attributes of updates */
+extern const struct hd__verify_analysis hd__verify_attributes;
 
 /* Does it change parameters? */
 static inline int hd__is_update(const struct hd__instr *i)

@@ -21,7 +21,7 @@
 
 #define TOLERANCE 1e-9
 
-static uint32_t mutants = 900; /* of all jobs together */
+static uint32_t mutants = 1500; /* of all jobs together */
 static uint64_t seed = 1, state;
 static const char *jobs_folder; /* of --jobs */
 
@@ -458,6 +458,167 @@ static int other_place(struct hd_program *p, hd__code *code, uint32_t at)
     return 1;
 }
 
+/* Read or written as another dtype. */
+static int other_dtype(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    uint32_t operands = (uint32_t)i->n_in + i->n_out, k = operands ? pick(operands) : 0;
+    struct hd__tensor t;
+    if (!operands || i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
+        return 0;
+    t = *hd__tensor_const(p, *operand(i, k));
+    t.dtype = t.dtype == HD_F32 ? HD_BF16 : HD_F32;
+    *operand(i, k) = hd__tensor_new(p, &t);
+    return 1;
+}
+
+/* A buffer of the plan lies elsewhere. */
+static int other_offset(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    const struct hd__instr *i = &code->at[at];
+    uint32_t operands = (uint32_t)i->n_in + i->n_out, k = operands ? pick(operands) : 0;
+    struct hd__buffer *b = operands ? &p->buffers.at[hd__tensor_const(p, *operand(&code->at[at], k))->buffer] : NULL;
+    if (!b || b->offset < 64)
+        return 0;
+    b->offset -= 64;
+    return 1;
+}
+
+/* One parameter buffer is updated by other rules. */
+static int other_update(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    struct hd_attrs *attrs;
+    if (!hd__is_update(i) || !i->attrs)
+        return 0;
+    attrs = hd__attrs_new(p, i->attrs);
+    if (pick(2) && attrs->beta1 != 0)
+        attrs->beta1 /= 2;
+    else
+        attrs->clip = attrs->clip != 0 ? 0 : 1;
+    i->attrs = attrs;
+    return 1;
+}
+
+/* One of its ranges: weight decay of an update, or what a term of the norm counts. */
+static int other_range(struct hd_program *p, struct hd__instr *i)
+{
+    struct hd_attrs *attrs;
+    struct hd_range *ranges;
+    uint32_t n;
+    if (!i->attrs || !i->attrs->n_ranges)
+        return 0;
+    attrs = hd__attrs_new(p, i->attrs);
+    attrs->ranges = ranges = hd__arena_copy(&p->arena, attrs->ranges, attrs->n_ranges * sizeof *ranges);
+    n = pick((uint32_t)attrs->n_ranges);
+    if (pick(2) || i->op == HD_OP_SUMSQ)
+        ranges[n].value *= 2;
+    else if (pick(2))
+        ranges[n].first += 16;
+    else
+        attrs->n_ranges--;
+    i->attrs = attrs;
+    return 1;
+}
+
+static int other_decay(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    return hd__is_update(&code->at[at]) && other_range(p, &code->at[at]);
+}
+
+static int other_norm(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    return code->at[at].op == HD_OP_SUMSQ && other_range(p, &code->at[at]);
+}
+
+/* Of a weighted sum. */
+static int other_weight(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    struct hd_attrs *attrs;
+    double *table;
+    if (i->op != HD_OP_BLEND || !i->attrs || !i->attrs->n_table)
+        return 0;
+    attrs = hd__attrs_new(p, i->attrs);
+    attrs->table = table = hd__arena_copy(&p->arena, attrs->table, attrs->n_table * sizeof *table);
+    table[0] *= 2;
+    i->attrs = attrs;
+    return 1;
+}
+
+/* One is fed twice, or a section runs once more. */
+static int other_micro(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    uint32_t s = 0;
+    if (code->at[at].op != HD_OP_FEED)
+        return 0;
+    while (&p->sections.at[s].code != code)
+        s++;
+    if (!p->sections.at[s].repeat || (p->sections.at[s].kind == HD__SECTION_STEP && p->accumulation < 2))
+        return 0;
+    if (p->sections.at[s].kind == HD__SECTION_STEP)
+        code->at[at].micro = (int16_t)((code->at[at].micro + 1) % p->accumulation);
+    else
+        p->sections.at[s].repeat++;
+    return 1;
+}
+
+/* All of an axis but its last. */
+static int other_group(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    if (!hd__is_collective(i->op) || i->members || __builtin_popcount(i->axes) != 1 ||
+        hd__mesh_ways(&p->mesh, i->axes) < 2)
+        return 0;
+    i->members = (UINT32_C(1) << (hd__mesh_ways(&p->mesh, i->axes) - 1)) - 1;
+    return 1;
+}
+
+/* Pieces along two axes in the order of other ranks. */
+static int other_order(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    uint32_t operands = (uint32_t)i->n_in + i->n_out, k = operands ? pick(operands) : 0;
+    struct hd__tensor t;
+    if (!operands || i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
+        return 0;
+    t = *hd__tensor_const(p, *operand(i, k));
+    for (int32_t d = 0; d < t.ndim; d++) {
+        uint32_t *shard = &t.placement.shard[d];
+        if (*shard < 16 || p->mesh.size[(*shard & 15) - 1] == 1 || p->mesh.size[(*shard >> 4 & 15) - 1] == 1)
+            continue;
+        *shard = (*shard & ~UINT32_C(0xff)) | (*shard & 15) << 4 | (*shard >> 4 & 15);
+        *operand(i, k) = hd__tensor_new(p, &t);
+        return 1;
+    }
+    return 0;
+}
+
+/* The gradient of the loss is multiplied by it, or by something. */
+static int other_loss_scale(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    if (i->op != HD_OP_SPREAD && (i->op != HD_OP_XENT_HEAD || i->n_out == 1))
+        return 0;
+    if (p->scale)
+        i->n_in--;
+    else
+        i->in[i->n_in++] = p->norm2;
+    return 1;
+}
+
+/* Of another axis. */
+static int other_stream(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    uint16_t stream = (uint16_t)(HD__STREAM_AXIS + pick(HD_AXIS_COUNT));
+    (void)p;
+    if (!hd__is_collective(i->op) || stream == i->stream)
+        return 0;
+    i->stream = stream;
+    return 1;
+}
+
 static const struct fault {
     const char *name;
     int (*plant)(struct hd_program *p, hd__code *code, uint32_t at);
@@ -482,6 +643,17 @@ static const struct fault {
     {"other number", other_number},
     {"other dim", other_dim},
     {"other place", other_place},
+    {"other dtype", other_dtype},
+    {"other offset", other_offset},
+    {"other update", other_update},
+    {"other weight decay", other_decay},
+    {"other weight in the norm", other_norm},
+    {"other factor of a mean", other_weight},
+    {"other micro-batch", other_micro},
+    {"other group", other_group},
+    {"other order of axes", other_order},
+    {"other loss scale", other_loss_scale},
+    {"other stream", other_stream},
 };
 static uint32_t found[HD__COUNT(kinds)], kept[HD__COUNT(kinds)];
 
@@ -492,28 +664,29 @@ struct mutant {
     int32_t stage, rank; /* rank -1: all of the stage */
 };
 
+/* In the next section, and of it the next instruction, that will do, from one picked at random. */
 static int plant(struct mutant *m)
 {
     struct hd_program *p;
-    hd__code *code;
-    uint32_t start;
+    uint32_t first;
     m->kind = pick(HD__COUNT(kinds));
     m->stage = (int32_t)pick((uint32_t)broken->n_stages);
     p = broken->stage[m->stage];
-    m->section = pick(p->sections.count);
-    code = &p->sections.at[m->section].code;
-    if (!strcmp(p->sections.at[m->section].name, "restore") || !code->count) /* all but that can be emulated */
-        return 0;
     m->rank = -1;
     if (pick(2)) {
         int32_t per_stage = p->mesh.ranks / p->mesh.size[HD_AXIS_PP];
         m->rank = m->stage * per_stage + (int32_t)pick((uint32_t)per_stage);
     }
-    start = pick(code->count); /* the next instruction from here on that will do */
-    for (uint32_t k = 0; k < code->count; k++) {
-        m->at = (start + k) % code->count;
-        if (kinds[m->kind].plant(p, code, m->at))
-            return 1;
+    first = pick(p->sections.count);
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        m->section = (first + s) % p->sections.count;
+        hd__code *code = &p->sections.at[m->section].code;
+        uint32_t start = code->count ? pick(code->count) : 0;
+        for (uint32_t k = 0; k < code->count && p->sections.at[m->section].kind != HD__SECTION_RESTORE; k++) {
+            m->at = (start + k) % code->count; /* all but restore can be emulated */
+            if (kinds[m->kind].plant(p, code, m->at))
+                return 1;
+        }
     }
     return 0;
 }
@@ -563,9 +736,11 @@ static int keeps_its_meaning(const struct mutant *m, uint32_t n)
     return 1;
 }
 
-static void copy_sections(struct hd_program *to, const struct hd_program *from)
+static void restore(struct hd_program *to, const struct hd_program *from)
 {
+    memcpy(to->buffers.at, from->buffers.at, from->buffers.count * sizeof *from->buffers.at);
     for (uint32_t s = 0; s < from->sections.count; s++) {
+        to->sections.at[s].repeat = from->sections.at[s].repeat;
         to->sections.at[s].code.count = 0;
         hd__append(&to->sections.at[s].code, from->sections.at[s].code.at, from->sections.at[s].code.count);
     }
@@ -585,7 +760,7 @@ static void plant_many(uint32_t wanted, uint32_t *n)
             kept[m.kind]++;
         }
         fine->override_program = NULL;
-        copy_sections(broken->stage[m.stage], fine->stage[m.stage]);
+        restore(broken->stage[m.stage], fine->stage[m.stage]);
         planted++;
         ++*n;
     }

@@ -445,6 +445,10 @@ START_TEST(check_json)
     c = command_run("check llama.yaml");
     expect_code(c, 0);
     ck_assert_msg(strstr(c->out, "cannot deadlock by mismatch"), "it said: %s", c->out);
+    ck_assert_msg(strstr(c->out, "\n  dtypes: ") && !strstr(c->out, "\n    "), "it said: %s", c->out);
+    c = command_run("check -v llama.yaml");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "\n  dtypes: ") && strstr(c->out, "\n    lowered: "), "it said: %s", c->out);
 }
 END_TEST
 

@@ -397,6 +397,118 @@ START_TEST(a_dropped_update)
 }
 END_TEST
 
+/* ---- dtypes */
+
+START_TEST(a_read_in_another_dtype)
+{
+    struct hd_program *p = tiny_step(2, 1, 2);
+    struct hd__instr *i = &p->sections.at[MICRO].code.at[tiny_find(p, MICRO, HD_OP_BIAS_DW, NULL, 0)];
+    hd_tensor view = hd__tensor_new(p, hd__tensor_const(p, i->in[0]));
+    hd__tensor_at(p, view)->dtype = HD_BF16;
+    i->in[0] = view;
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "x is read as bf16, but its memory holds fp32"), "%s", err.message);
+    hd__program_free(p);
+}
+END_TEST
+
+START_TEST(a_collective_that_changes_the_dtype)
+{
+    struct hd_program *p = tiny_step(2, 1, 2);
+    struct hd__code_section *s = &p->sections.at[MICRO_LAST];
+    hd_tensor gs = s->code.at[tiny_find(p, MICRO_LAST, HD_OP_REDUCE_SCATTER, NULL, 0)].out[0];
+    hd__tensor_at(p, gs)->dtype = HD_BF16;
+    assert_fault(p, "micro_last #6 reduce_scatter(dp_shard) gs: gs is bf16, but this output of reduce_scatter is fp32");
+}
+END_TEST
+
+/* Gradients, in fp16 where precision.reduce is bf16; a strategy compresses only where it says nothing. */
+START_TEST(a_wire_of_another_dtype)
+{
+    struct hd_program *p = tiny_step(2, 1, 2);
+    p->precision.grad = HD_BF16;
+    p->precision.reduce = HD_F16;
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "g travels in fp32, but precision.reduce is fp16"), "%s", err.message);
+    hd__program_free(p);
+}
+END_TEST
+
+/* ---- the plan of what is persistent */
+
+START_TEST(persistent_buffers_that_overlap)
+{
+    struct hd_program *p = tiny_step(2, 1, 2);
+    uint32_t b = p->buffers.count;
+    char expected[160];
+    while (p->buffers.at[--b].life != HD__LIFE_PERSISTENT || p->buffers.at[b].offset < 64)
+        ;
+    p->buffers.at[b].offset -= 64;
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    snprintf(expected, sizeof expected, ", which begins at %lld", (long long)p->buffers.at[b].offset);
+    ck_assert_msg(strstr(err.message, "persistent ") == err.message && strstr(err.message, expected), "%s",
+                  err.message);
+    hd__program_free(p);
+    p = tiny_step(2, 1, 2);
+    p->buffers.at[b].bytes += 64; /* out of its region, or into a neighbour */
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    hd__program_free(p);
+}
+END_TEST
+
+START_TEST(arenas_that_overlap)
+{
+    struct hd_program *p = tiny_step(2, 1, 2);
+    p->arena_base[HD__MEM_HOST] -= 4096;
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "arena 1 begins at ") == err.message, "%s", err.message);
+    hd__program_free(p);
+}
+END_TEST
+
+/* ---- what a step is fed, and what its gradients begin with */
+
+START_TEST(a_micro_batch_too_many)
+{
+    for (int32_t accumulation = 2; accumulation <= 4; accumulation++) {
+        struct hd_program *p = tiny_program(1, 1, 1, 0);
+        p->accumulation = accumulation;
+        tiny_section(p, "begin", 1);
+        tiny_section(p, "micro", 2);
+        tiny_section(p, "micro_last", 1);
+        for (uint32_t s = MICRO; s <= MICRO_LAST; s++) {
+            hd_tensor ids = tiny_vector(p, "ids", 16);
+            p->ids = p->ids ? p->ids : ids;
+            hd__tensor_at(p, ids)->origin = p->ids;
+            hd__tensor_at(p, ids)->dtype = HD_I32;
+            tiny_op(p, s, HD_OP_FEED, NONE, T(ids));
+        }
+        tiny_finish(p);
+        if (accumulation == 3) {
+            assert_fine(p);
+            continue;
+        }
+        char expected[80];
+        snprintf(expected, sizeof expected, "step 1 is fed 3 micro-batches of ids, and has %d", accumulation);
+        assert_fault(p, expected);
+    }
+}
+END_TEST
+
+START_TEST(a_gradient_without_the_loss_scale)
+{
+    struct hd_program *p = tiny_program(1, 1, 1, 0);
+    hd_tensor seed = tiny_vector(p, "seed", 16);
+    p->scale = tiny_state(p, "loss_scale", 16);
+    hd__tensor_at(p, p->scale)->dtype = p->precision.fixed = HD_F64;
+    hd__tensor_at(p, seed)->dtype = HD_F64;
+    tiny_section(p, "micro_last", 1);
+    tiny_op(p, 0, HD_OP_SPREAD, NONE, T(seed));
+    tiny_finish(p);
+    assert_fault(p, "micro_last #0 spread seed: seed is not multiplied by the loss scale");
+}
+END_TEST
+
 int main(void)
 {
     TCase *c = tcase_create("verify");
@@ -425,5 +537,12 @@ int main(void)
     tcase_add_test(c, a_missing_contribution);
     tcase_add_test(c, a_dropped_clear);
     tcase_add_test(c, a_dropped_update);
+    tcase_add_test(c, a_read_in_another_dtype);
+    tcase_add_test(c, a_collective_that_changes_the_dtype);
+    tcase_add_test(c, a_wire_of_another_dtype);
+    tcase_add_test(c, persistent_buffers_that_overlap);
+    tcase_add_test(c, arenas_that_overlap);
+    tcase_add_test(c, a_micro_batch_too_many);
+    tcase_add_test(c, a_gradient_without_the_loss_scale);
     return suite_run_case("verify", c);
 }
