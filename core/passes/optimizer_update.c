@@ -127,7 +127,7 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
                         p->flats.at[id - 1].name);
         return;
     }
-    if (!(o->ops->caps & HD_OPTIM_FLAT) && !parameters_are_whole(p, &p->flats.at[id - 1]))
+    if (!(hd__pass_optimizer(p)->ops->caps & HD_OPTIM_FLAT) && !parameters_are_whole(p, &p->flats.at[id - 1]))
         return;
     add_states(p, id);
     f = &p->flats.at[id - 1];
