@@ -5,8 +5,6 @@
 
 #include "core/program/program.h"
 
-struct hd__grad; /* autodiff.c */
-
 enum { HD__LINEAR_NONE = 0, HD__LINEAR_FIRST, HD__LINEAR_ONE, HD__LINEAR_ALL }; /* inputs through which P flows */
 enum {
     HD__CLASS_MODEL = 0,
@@ -30,10 +28,9 @@ struct hd__op {
     const char *unsharded; /* letters of dims that may not be sharded */
     /* letters whose sharding makes this output P; "*": any that the output lacks */
     const char *partial[HD_MAX_OUT];
-    uint8_t from[HD_MAX_OUT];                /* inputs that this output is made of, as a mask; 0: all */
-    const char *prefer;                      /* ties between shardings go to the first of these */
-    const char *dtypes;                      /* an output each: a = compute dtype, f = fixed (fp32), i = int32 */
-    int32_t (*gradient)(struct hd__grad *g); /* NULL: none flows */
+    uint8_t from[HD_MAX_OUT]; /* inputs that this output is made of, as a mask; 0: all */
+    const char *prefer;       /* ties between shardings go to the first of these */
+    const char *dtypes;       /* an output each: a = compute dtype, f = fixed (fp32), i = int32 */
     double (*flops)(const struct hd_program *p, const struct hd__instr *i); /* NULL: counted as 0 */
     uint8_t class, linear, redop, flags;
     int8_t n_in, n_out; /* -1: any */
