@@ -71,6 +71,7 @@ void hd__text_add(struct hd__text *text, const char *format, ...) __attribute__(
 /* Text content for XML and HTML: &, < and > as entities. */
 void hd__text_add_xml(struct hd__text *text, const char *plain);
 void hd__text_free(struct hd__text *text);
+char *hd__text_to_arena(struct hd__text *text, struct hd__arena *arena); /* a copy; frees the text */
 
 /* The candidate nearest to `word` by edit distance, or NULL if none is near enough to suggest. */
 const char *hd__nearest(const char *word, const char *const *candidates, size_t n);
@@ -82,6 +83,8 @@ int hd__check_writable(const char *path);
 
 /* ---- hashing (XXH3 of the xxhash library) */
 uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed);
+
+const char *hd__axis_name(int32_t axis); /* "dp_shard" */
 
 /* ---- identities of failures: hd_error.origin */
 enum { HD__ORIGIN_ALL = -1 }; /* for a rank: an error that every rank detects, under the same number */

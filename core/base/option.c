@@ -33,16 +33,6 @@ int64_t hd__option_find(const struct hd__options *table, const char *name)
     return -1;
 }
 
-const char *hd__option_nearest(const struct hd__options *table, const char *word)
-{
-    const char **names = hd__alloc((table->count + 1) * sizeof *names);
-    for (size_t i = 0; i < table->count; i++)
-        names[i] = hd__option_at(table, i).name;
-    const char *best = hd__nearest(word, names, table->count);
-    free(names);
-    return best;
-}
-
 int hd__option_prefix(const struct hd__options *table, const char *name)
 {
     size_t n = strlen(name);

@@ -27,8 +27,6 @@ struct hd__options {
 struct hd_option hd__option_at(const struct hd__options *table, size_t i);
 /* Finds by name or alias; -1 if there is none. */
 int64_t hd__option_find(const struct hd__options *table, const char *name);
-/* The name nearest to `word`, for "did you mean"; NULL if none is near. Lives as long as the table. */
-const char *hd__option_nearest(const struct hd__options *table, const char *word);
 /* Do dotted options begin with `name` + "."? */
 int hd__option_prefix(const struct hd__options *table, const char *name);
 
@@ -46,8 +44,7 @@ int32_t hd__option_parse_list(const struct hd_option *option, const char *const 
 int32_t hd__options_defaults(const struct hd__options *table, void *settings, struct hd__arena *arena,
                              struct hd_error *err);
 
-/* The value of a field as text that hd__option_parse reads back and that is YAML; NULL where a string is
- * unset. */
+/* The value of a field as text that hd__option_parse reads back and that is YAML; NULL where a string is unset. */
 const char *hd__option_text(const struct hd_option *option, const void *settings, struct hd__arena *arena);
 json_t *hd__option_json(const struct hd_option *option, const void *settings);
 /* A word as YAML: plain where that is safe, else in double quotes. */

@@ -199,8 +199,6 @@ START_TEST(defaults)
     ck_assert_double_eq(s.ratios.number[1], 0.95);
     ck_assert_int_eq(hd__option_find(&options, "order"), 1);
     ck_assert_int_eq(hd__option_find(&options, "orde"), -1);
-    ck_assert_str_eq(hd__option_nearest(&options, "cuont"), "count");
-    ck_assert_ptr_null(hd__option_nearest(&options, "something-else"));
     ck_assert(hd__option_prefix(&options, "wait"));
     ck_assert(!hd__option_prefix(&options, "wai"));
 }
