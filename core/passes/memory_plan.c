@@ -245,12 +245,6 @@ static int32_t place_persistent(struct hd_program *p, struct hd_error *err)
     return HD_OK;
 }
 
-static void place_arenas(struct hd_program *p)
-{
-    for (int memory = 1; memory < HD__MEM_COUNT; memory++)
-        p->arena_base[memory] = page_align(p->arena_base[memory - 1] + p->bytes[memory - 1]);
-}
-
 static struct sizes plan_temporaries(struct hd_program *p, int steps)
 {
     struct group step = {.end = p->sections.count, .step = 1};
@@ -323,10 +317,9 @@ static int32_t plan_step(struct hd_program *p, struct hd_error *err)
 int32_t hd__memory_plan(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;
-    int32_t rc;
     hd__inplace(p);
-    rc = find_steps(p) ? plan_step(p, err) : plan(p, 0, &sizes, err);
-    if (!rc)
-        place_arenas(p);
+    int32_t rc = find_steps(p) ? plan_step(p, err) : plan(p, 0, &sizes, err);
+    for (int memory = 1; memory < HD__MEM_COUNT; memory++)
+        p->arena_base[memory] = page_align(p->arena_base[memory - 1] + p->bytes[memory - 1]);
     return rc;
 }

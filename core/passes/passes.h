@@ -34,4 +34,6 @@ int32_t hd__memory_plan(struct hd_program *p,
                         struct hd_error *err); /* memory_plan.c: hd__inplace, then offsets for all buffers */
 void hd__inplace(struct hd_program *p);        /* outputs reuse the memory of inputs that die, where the op allows it */
 
+int hd__same_shape(const struct hd__tensor *a, const struct hd__tensor *b); /* dims and shards */
+
 #endif

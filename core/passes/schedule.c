@@ -42,10 +42,10 @@ static int32_t claim_buffer(struct hd_program *p, hd_tensor id, uint32_t section
     if (b->section == NO_SECTION)
         b->section = section;
     if (b->section != section)
-        return hd_fail(err, HD_E_INTERNAL,
-                       "temporary %s is used in sections %s and %s: give it a persistent buffer, or each "
-                       "section its own tensor",
-                       b->name, p->sections.at[b->section].name, p->sections.at[section].name);
+        return hd_fail(
+            err, HD_E_INTERNAL,
+            "temporary %s is used in sections %s and %s: give it a persistent buffer, or each section its own tensor",
+            b->name, p->sections.at[b->section].name, p->sections.at[section].name);
     return HD_OK;
 }
 
