@@ -139,14 +139,6 @@ static void store_offsets(struct hd_program *p, const lives *l, int64_t base)
         p->buffers.at[l->at[n].buffer].offset = base + l->at[n].offset;
 }
 
-/* Moves buffers placed above the bound to the front for the next attempt. */
-static void promote(lives *l, int64_t low)
-{
-    for (uint32_t n = 0; n < l->count; n++)
-        if (l->at[n].offset + l->at[n].bytes > low)
-            l->at[n].weight *= 1.5;
-}
-
 /* Finds a good order of the few buffers that make up most of the memory; weights of `all` follow it. */
 static void order_heavy(lives *all, uint32_t positions, int64_t low)
 {
@@ -161,7 +153,9 @@ static void order_heavy(lives *all, uint32_t positions, int64_t low)
         for (uint32_t n = 0; n < heavy.count && top < best; n++)
             weight[heavy.at[n].index] = heavy.at[n].weight;
         best = HD__MIN(best, top);
-        promote(&heavy, bound);
+        for (uint32_t n = 0; n < heavy.count; n++) /* what lies above the bound comes first in the next attempt */
+            if (heavy.at[n].offset + heavy.at[n].bytes > bound)
+                heavy.at[n].weight *= 1.5;
     }
     for (uint32_t n = 0; n < all->count; n++)
         if (weight[all->at[n].index] > 0)

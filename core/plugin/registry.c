@@ -121,26 +121,11 @@ static void note_label(void *user, const char *label, const char *path)
     hd__push(&s->names, name);
 }
 
-static void note_aliases(const struct hd__plugins *registry, uint32_t kind, struct suggestion *s)
-{
-    for (uint32_t i = 0; i < registry->loaded.count; i++)
-        for (size_t a = 0; registry->loaded.at[i]->kind == kind && a < registry->loaded.at[i]->n_aliases; a++)
-            hd__push(&s->names, registry->loaded.at[i]->aliases[a].name);
-}
-
 static void note_skipped(void *user, const char *label, const char *why)
 {
     struct suggestion *s = user;
     if (strcmp(label, s->label) == 0)
         s->skipped = hd__arena_strdup(s->arena, why);
-}
-
-static void add_folders_text(const struct hd__plugins *registry, struct hd__text *text)
-{
-    for (uint32_t i = 0; i < registry->folders.count; i++)
-        hd__text_add(text, "%s%s", i ? ", " : "", registry->folders.at[i]);
-    if (!registry->folders.count)
-        hd__text_add(text, "no folder at all");
 }
 
 static int32_t not_found(struct hd__plugins *registry, const char *label, struct hd_error *err)
@@ -151,7 +136,9 @@ static int32_t not_found(struct hd__plugins *registry, const char *label, struct
     uint32_t kind = hd__plugin_kind_of_label(label, &name);
     int prefix = (int)(name - label);
     hd__plugin_search_all(&registry->folders, note_label, &s);
-    note_aliases(registry, kind, &s);
+    for (uint32_t i = 0; i < registry->loaded.count; i++)
+        for (size_t a = 0; registry->loaded.at[i]->kind == kind && a < registry->loaded.at[i]->n_aliases; a++)
+            hd__push(&s.names, registry->loaded.at[i]->aliases[a].name);
     hd__plugin_search_skipped(&registry->folders, note_skipped, &s);
     nearest = hd__nearest(name, s.names.at, s.names.count);
     if (s.skipped)
@@ -161,7 +148,10 @@ static int32_t not_found(struct hd__plugins *registry, const char *label, struct
     else
         hd__text_add(&text, "there is no plugin %s", label);
     hd__text_add(&text, " (looked for heddle-%s.so in ", label);
-    add_folders_text(registry, &text);
+    for (uint32_t i = 0; i < registry->folders.count; i++)
+        hd__text_add(&text, "%s%s", i ? ", " : "", registry->folders.at[i]);
+    if (!registry->folders.count)
+        hd__text_add(&text, "no folder at all");
     int32_t r = hd_fail(err, HD_E_NOTFOUND, "%s)", text.at);
     hd__text_free(&text);
     hd__free_array(&s.names);
