@@ -37,11 +37,6 @@ static struct hd__hop hop_of(const struct finder *f, const struct hd__job_sectio
     return hop;
 }
 
-static int32_t members_of(const struct hd__hier_layout *g, uint32_t where)
-{
-    return where == HD__HIER_INTRA ? g->per_machine : where == HD__HIER_INTER ? g->machines : g->n;
-}
-
 /* Members of a group within one unit of the enclosing level. */
 struct members {
     const int32_t *ranks;
@@ -92,7 +87,8 @@ static void add_parts(const struct finder *f, struct hd__route *r, const struct 
             struct members inside = intra_members(m, &g, depth);
             add_parts(f, r, &inside, &part->call);
         } else if (where != HD__HIER_DIVIDE) {
-            struct hd__hop hop = hop_of(f, section_at(f, m->level, where), &part->call, where, members_of(&g, where));
+            int32_t n = where == HD__HIER_INTRA ? g.per_machine : where == HD__HIER_INTER ? g.machines : g.n;
+            struct hd__hop hop = hop_of(f, section_at(f, m->level, where), &part->call, where, n);
             hop.level = m->level;
             hop.remainder = two && where == HD__HIER_WORLD;
             hd__push(&r->hops, hop);
