@@ -30,17 +30,11 @@ static struct hd__hop hop_of(const struct finder *f, const struct hd__job_sectio
                           .members = members,
                           .bytes = hd__comm_call_bytes(call, members),
                           .transport = section->use};
-    const struct hd__algorithm *use;
     if (!(caps_of(f, section) & HD_COMM_MESSAGES_ONLY))
         return hop;
-    use = hd__comm_algorithm_select(&f->c->selection->tuning, call, members, &hop.chunk);
+    const struct hd__algorithm *use = hd__comm_algorithm_select(&f->c->selection->tuning, call, members, &hop.chunk);
     hop.algorithm = use ? use->name : NULL;
     return hop;
-}
-
-static int32_t members_of(const struct hd__hier_layout *g, uint32_t where)
-{
-    return where == HD__HIER_INTRA ? g->per_machine : where == HD__HIER_INTER ? g->machines : g->n;
 }
 
 /* Members of a group within one unit of the enclosing level. */
@@ -93,7 +87,8 @@ static void add_parts(const struct finder *f, struct hd__route *r, const struct 
             struct members inside = intra_members(m, &g, depth);
             add_parts(f, r, &inside, &part->call);
         } else if (where != HD__HIER_DIVIDE) {
-            struct hd__hop hop = hop_of(f, section_at(f, m->level, where), &part->call, where, members_of(&g, where));
+            int32_t n = where == HD__HIER_INTRA ? g.per_machine : where == HD__HIER_INTER ? g.machines : g.n;
+            struct hd__hop hop = hop_of(f, section_at(f, m->level, where), &part->call, where, n);
             hop.level = m->level;
             hop.remainder = two && where == HD__HIER_WORLD;
             hd__push(&r->hops, hop);
@@ -229,14 +224,12 @@ static void add_message(const struct finder *f, struct hd__route_group *g, const
 static void add_instruction(struct finder *f, const struct hd__instr *i, double times)
 {
     int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
-    const struct hd__job_section *section;
-    struct hd__route_group *g;
     struct hd__coll_calls calls = {.n = 0};
     uint32_t axes = p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes;
     if (!p2p && hd__op(i->op)->class != HD__CLASS_COLLECTIVE)
         return;
-    section = hd__exec_transports_section(f->c, axes);
-    g = group_of(f, axes, i->members, section);
+    const struct hd__job_section *section = hd__exec_transports_section(f->c, axes);
+    struct hd__route_group *g = group_of(f, axes, i->members, section);
     if (g->layouts[0].n < 2)
         return;
     if (!p2p)

@@ -10,45 +10,27 @@
 
 /* ---- columns */
 
-static const struct {
-    uint16_t op;
-    char letter;
-    const char *text;
-} wires[] = {
-    {HD_OP_ALL_GATHER, 'g', "all_gather"},      {HD_OP_REDUCE_SCATTER, 's', "reduce_scatter"},
-    {HD_OP_ALL_REDUCE, 'a', "all_reduce"},      {HD_OP_ALL_TO_ALL, 't', "all_to_all"},
-    {HD_OP_BROADCAST, 'b', "broadcast"},        {HD_OP_SHIFT, 'o', "shift to the next around a ring"},
-    {HD_OP_SEND, '>', "send to another stage"}, {HD_OP_RECV, '<', "receive from another stage"},
-};
-
-static const struct {
-    char letter;
-    const char *text;
-} phases[] = {{'F', "forward"},
-              {'R', "recompute"},
-              {'B', "gradients of activations"},
-              {'W', "gradients of weights"},
-              {'O', "the rest: optimizer, strategy"}};
+const struct hd__timeline_letter hd__timeline_letters[HD__TIMELINE_LETTERS] = {
+    {'F', 0, "#56b4e9", "forward"},
+    {'R', 0, "#cc79a7", "recompute"},
+    {'B', 0, "#e69f00", "gradients of activations"},
+    {'W', 0, "#009e73", "gradients of weights"},
+    {'O', 0, "#8c8c8c", "the rest: optimizer, strategy"},
+    {'g', HD_OP_ALL_GATHER, "#0072b2", "all_gather"},
+    {'s', HD_OP_REDUCE_SCATTER, "#d55e00", "reduce_scatter"},
+    {'a', HD_OP_ALL_REDUCE, "#a0468c", "all_reduce"},
+    {'t', HD_OP_ALL_TO_ALL, "#7a7a00", "all_to_all"},
+    {'b', HD_OP_BROADCAST, "#5a5a5a", "broadcast"},
+    {'o', HD_OP_SHIFT, "#000000", "shift to the next around a ring"},
+    {'>', HD_OP_SEND, "#222222", "send to another stage"},
+    {'<', HD_OP_RECV, "#9a9a9a", "receive from another stage"}};
 
 static char letter_of(const struct hd__instr *i)
 {
-    if (!hd__is_async(i))
-        return i->phase < HD__COUNT(phases) ? phases[i->phase].letter : '?';
-    for (size_t n = 0; n < HD__COUNT(wires); n++)
-        if (wires[n].op == i->op)
-            return wires[n].letter;
-    return '?';
-}
-
-const char *hd__timeline_letter_text(char letter)
-{
-    for (size_t n = 0; n < HD__COUNT(phases); n++)
-        if (phases[n].letter == letter)
-            return phases[n].text;
-    for (size_t n = 0; n < HD__COUNT(wires); n++)
-        if (wires[n].letter == letter)
-            return wires[n].text;
-    return "other";
+    uint32_t n = hd__is_async(i) ? HD__PHASES : i->phase;
+    while (n < HD__TIMELINE_LETTERS && hd__is_async(i) && hd__timeline_letters[n].op != i->op)
+        n++;
+    return n < HD__TIMELINE_LETTERS ? hd__timeline_letters[n].letter : '?';
 }
 
 struct column { /* seconds by letter, and the longest interval of each */
@@ -231,15 +213,14 @@ static void add_marks(struct sheet *w)
 static void add_legend(struct sheet *w)
 {
     const char *between = "";
-    for (size_t n = 0; n < HD__COUNT(phases); n++)
-        if (w->seen[(int)phases[n].letter]) {
-            hd__text_add(w->out, "%s%c %s", between, phases[n].letter, phases[n].text);
-            between = "; ";
-        }
-    hd__text_add(w->out, "; . idle\nsmall letters: odd micro-batches");
-    for (size_t n = 0; n < HD__COUNT(wires); n++)
-        if (w->seen[(int)wires[n].letter])
-            hd__text_add(w->out, "; %c %s", wires[n].letter, wires[n].text);
+    for (size_t n = 0; n < HD__TIMELINE_LETTERS; n++) {
+        const struct hd__timeline_letter *row = &hd__timeline_letters[n];
+        if (n == HD__PHASES)
+            hd__text_add(w->out, "; . idle\nsmall letters: odd micro-batches");
+        if (w->seen[(int)row->letter])
+            hd__text_add(w->out, "%s%c %s", between, row->letter, row->text);
+        between = w->seen[(int)row->letter] || n >= HD__PHASES - 1 ? "; " : between;
+    }
     hd__text_add(w->out, "\n");
 }
 
@@ -248,11 +229,10 @@ void hd__timeline_summary(const struct hd__timeline *t, struct hd__text *out)
     char text[3][32];
     hd__text_add(out, "step %s, computing %.1f %% of it\n", hd__seconds_text(t->seconds, text[0]), 100 * t->busy);
     if (t->stages > 1)
-        hd__text_add(
-            out,
-            "bubble: of %s, first forward to last backward, idle %.2f %% of the work (idle over ideal), %.2f %% of the "
-            "whole\n",
-            hd__seconds_text(t->span, text[1]), 100 * t->bubble_of_work, 100 * t->bubble_of_span);
+        hd__text_add(out,
+                     "bubble: of %s, first forward to last backward, idle %.2f %% of the work (idle over ideal), %.2f "
+                     "%% of the whole\n",
+                     hd__seconds_text(t->span, text[1]), 100 * t->bubble_of_work, 100 * t->bubble_of_span);
     if (t->comm > 0)
         hd__text_add(out, "communication %s%s, %.1f %% of it hidden behind computing\n",
                      hd__seconds_text(t->comm, text[2]), t->stages > 1 ? " (sum over stages)" : "",

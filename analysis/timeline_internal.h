@@ -19,7 +19,14 @@ void hd__timeline_cells(const struct hd__timeline_lane *lane, double seconds, ui
                         struct hd__timeline_cell *cells);
 /* A round number of seconds between marks, giving about `marks` of them. */
 double hd__timeline_tick(double seconds, int32_t marks);
-const char *hd__timeline_letter_text(char letter); /* "forward" */
+/* First the phases in their order, then communication. Colours that the colour-blind distinguish (Okabe and Ito). */
+enum { HD__PHASES = 5, HD__TIMELINE_LETTERS = 13 };
+struct hd__timeline_letter {
+    char letter;
+    uint16_t op; /* of communication */
+    const char *fill, *text;
+};
+extern const struct hd__timeline_letter hd__timeline_letters[HD__TIMELINE_LETTERS];
 /* "stage 1" or "rank 3". */
 void hd__timeline_rank_label(const struct hd__timeline *t, const struct hd__rank_times *r, char out[32]);
 /* The lane's stream: "compute", "tp", "pp". */

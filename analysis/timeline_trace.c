@@ -8,14 +8,6 @@
 
 enum { LEFT = 130, PLOT = 1200, RIGHT = 30, TALL = 30, LOW = 10, GAP = 12, PER_PIXEL = 2 };
 
-/* Colours distinguishable by the colour-blind (Okabe and Ito). */
-static const struct {
-    char letter;
-    const char *fill;
-} colours[] = {{'F', "#56b4e9"}, {'R', "#cc79a7"}, {'B', "#e69f00"}, {'W', "#009e73"},
-               {'O', "#8c8c8c"}, {'g', "#0072b2"}, {'s', "#d55e00"}, {'a', "#a0468c"},
-               {'t', "#7a7a00"}, {'b', "#5a5a5a"}, {'>', "#222222"}, {'<', "#9a9a9a"}};
-
 struct drawing {
     const struct hd__timeline *t;
     struct hd__text *out;
@@ -26,9 +18,9 @@ struct drawing {
 
 static const char *fill_of(char letter)
 {
-    for (size_t n = 0; n < HD__COUNT(colours); n++)
-        if (colours[n].letter == letter)
-            return colours[n].fill;
+    for (size_t n = 0; n < HD__TIMELINE_LETTERS; n++)
+        if (hd__timeline_letters[n].letter == letter)
+            return hd__timeline_letters[n].fill;
     return "#000000";
 }
 
@@ -132,18 +124,17 @@ static void add_axis(struct drawing *d, double top)
 static void add_legend(struct drawing *d)
 {
     double x = LEFT;
-    for (size_t n = 0; n < HD__COUNT(colours); n++) {
-        const char *text = hd__timeline_letter_text(colours[n].letter);
-        if (!d->seen[(int)colours[n].letter])
+    for (const struct hd__timeline_letter *l = hd__timeline_letters; l < hd__timeline_letters + HD__TIMELINE_LETTERS;
+         l++) {
+        if (!d->seen[(int)l->letter])
             continue;
-        if (x + 30 + 7 * (double)strlen(text) > LEFT + PLOT) {
+        if (x + 30 + 7 * (double)strlen(l->text) > LEFT + PLOT) {
             x = LEFT;
             d->y += 20;
         }
-        hd__text_add(d->out, "<rect x='%.0f' y='%.1f' width='12' height='12' fill='%s'/>\n", x, d->y - 10,
-                     colours[n].fill);
-        hd__text_add(d->out, "<text class='g' x='%.0f' y='%.1f'>%s</text>\n", x + 17, d->y, text);
-        x += 34 + 6.6 * (double)strlen(text);
+        hd__text_add(d->out, "<rect x='%.0f' y='%.1f' width='12' height='12' fill='%s'/>\n", x, d->y - 10, l->fill);
+        hd__text_add(d->out, "<text class='g' x='%.0f' y='%.1f'>%s</text>\n", x + 17, d->y, l->text);
+        x += 34 + 6.6 * (double)strlen(l->text);
     }
     hd__text_add(
         d->out,

@@ -41,10 +41,10 @@ void hd__warn_tp_span(const struct hd__compiled *c, int32_t per_machine)
     hd__cost_totals(hd__compiled_program(c, first), NULL, &totals);
     for (uint32_t axes = 1; axes < HD__COUNT(totals.sent); axes++)
         bytes += axes & ~TENSOR ? 0 : totals.sent[axes];
-    hd__log(HD_LOG_WARN, NULL,
-            "mesh.tp = %d spans %d machines of %d rank%s (ranks %d to %d): each layer waits for the network "
-            "between them, %.4g MB a step from rank %d; mesh.tp=%d stays inside a machine, with mesh.dp or mesh.pp "
-            "%d times as large",
-            tp, machines, per_machine, per_machine > 1 ? "s" : "", first, first + tp - 1, bytes / 1e6, first, fits,
-            tp / fits);
+    hd__log(
+        HD_LOG_WARN, NULL,
+        "mesh.tp = %d spans %d machines of %d rank%s (ranks %d to %d): each layer waits for the network between them, "
+        "%.4g MB a step from rank %d; mesh.tp=%d stays inside a machine, with mesh.dp or mesh.pp %d times as large",
+        tp, machines, per_machine, per_machine > 1 ? "s" : "", first, first + tp - 1, bytes / 1e6, first, fits,
+        tp / fits);
 }

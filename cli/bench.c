@@ -1,4 +1,5 @@
 /* heddle bench: transports side by side, in the columns of nccl-tests; or a device's peak (bench/peak.c). */
+#include <float.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@ struct bench_arguments {
     const char *set[SETS_MAX], *device, *html, *svg, *tune;
     int any_order;
     const char *only_transports; /* the first option that --peak does not take */
-    int comms, sets, json, peak, sized, out_of_place, overlap;
+    int comms, sets, json, peak, out_of_place, overlap;
     int32_t asked; /* --ranks; 0: not given */
     struct hd__bench_launch launch;
 };
@@ -55,11 +56,11 @@ static int parse_size(const char *text, uint64_t *out)
     return 1;
 }
 
-static int parse_count(const char *text, uint32_t least, uint32_t *out)
+static int parse_count(const char *text, double least, double most, uint32_t *out)
 {
     char *end;
     unsigned long v = strtoul(text, &end, 10);
-    if (end == text || *end || v < least || v > 1000000000)
+    if (end == text || *end || (double)v < least || (double)v > most)
         return 0;
     *out = (uint32_t)v;
     return 1;
@@ -104,122 +105,102 @@ static int parse_ops(char *text, struct hd__bench *b)
     return n > 0;
 }
 
-static int parse_value(struct bench_arguments *a, const char *option, char *value)
-{
-    struct hd__bench *b = &a->bench;
-    uint32_t n = 0;
-    char *end;
-    if (strcmp(option, "--comm") == 0)
-        return (a->comms = split(value, a->comm, COMMS_MAX)) > 0;
-    if (strcmp(option, "--op") == 0)
-        return parse_ops(value, b);
-    if (strcmp(option, "--ranks") == 0)
-        return parse_count(value, 1, &n) && n <= 1024 && (a->asked = b->ranks = (int32_t)n) > 0;
-    if (strcmp(option, "--groups") == 0)
-        return parse_count(value, 1, &n) && n <= 1024 && (b->groups = (int32_t)n) > 0;
-    if (strcmp(option, "-b") == 0)
-        return parse_size(value, &b->first);
-    if (strcmp(option, "-e") == 0)
-        return (a->sized = parse_size(value, &b->last));
-    if (strcmp(option, "--html") == 0)
-        return (a->html = value) != NULL;
-    if (strcmp(option, "--svg") == 0)
-        return (a->svg = value) != NULL;
-    if (strcmp(option, "--tune") == 0)
-        return (a->tune = value) != NULL;
-    if (strcmp(option, "--product") == 0)
-        return parse_count(value, 1, &n) && n <= 32768 && (b->product = (int32_t)n) > 0;
-    if (strcmp(option, "--device") == 0)
-        return (a->device = value) != NULL;
-    if (strcmp(option, "-f") == 0)
-        return (b->factor = strtod(value, &end)) > 1 && b->factor <= 1e13 && !*end;
-    if (strcmp(option, "-n") == 0)
-        return parse_count(value, 1, &b->iterations);
-    if (strcmp(option, "-w") == 0)
-        return parse_count(value, 0, &b->warmup);
-    if (strcmp(option, "-d") == 0)
-        return parse_dtype(value, &b->dtype);
-    if (strcmp(option, "--timeout") == 0)
-        return (b->timeout = strtod(value, &end)) >= 0.01 && b->timeout <= 1e6 && !*end;
-    return strchr(value, '=') && a->sets < SETS_MAX && (a->set[a->sets++] = value) != NULL; /* --set */
-}
+enum { FLAG, TEXT, COUNT, NUMBER, SIZE, COMMS, OPS, DTYPE, SET };
+#define AT(field) offsetof(struct bench_arguments, field)
+#define SIZES "a size of a byte or more: 8, 64K, 128M"
+static const struct bench_option {
+    const char *name;
+    int kind;
+    size_t at;
+    double least, most;
+    const char *wanted;
+    int of_peak; /* allowed with --peak */
+} options[] = {
+    {"--comm", COMMS,
+     .wanted = "names of transports with commas between them, at most 8: shm,mpi,libfabric:provider=tcp (`heddle "
+               "plugins` lists them)"},
+    {"--op", OPS,
+     .wanted = "names with commas between them: all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, "
+               "sendrecv, barrier"},
+    {"--ranks", COUNT, AT(asked), 1, 1024, "a whole number from 1 to 1024"},
+    {"--groups", COUNT, AT(bench.groups), 1, 1024, "a whole number from 1 to 1024"},
+    {"-b", SIZE, AT(bench.first), .wanted = SIZES},
+    {"-e", SIZE, AT(bench.last), .wanted = SIZES, .of_peak = 1},
+    {"-f", NUMBER, AT(bench.factor), 1 + DBL_EPSILON, 1e13, "a number above 1"},
+    {"-n", COUNT, AT(bench.iterations), 1, 1e9, "a whole number from 1 up"},
+    {"-w", COUNT, AT(bench.warmup), 0, 1e9, "a whole number from 0 up"},
+    {"-d", DTYPE, .wanted = "one of " DTYPE_NAMES},
+    {"--product", COUNT, AT(bench.product), 1, 32768, "a whole number from 1 to 32768"},
+    {"--timeout", NUMBER, AT(bench.timeout), 0.01, 1e6, "seconds from 0.01 to 1000000"},
+    {"--set", SET, .wanted = "OPTION=VALUE, at most 32 of them", .of_peak = 1},
+    {"--device", TEXT, AT(device), .of_peak = 1},
+    {"--html", TEXT, AT(html)},
+    {"--svg", TEXT, AT(svg)},
+    {"--tune", TEXT, AT(tune)},
+    {"--json", FLAG, AT(json), .of_peak = 1},
+    {"--in-place", FLAG, AT(bench.in_place)},
+    {"--out-of-place", FLAG, AT(out_of_place)},
+    {"--overlap", FLAG, AT(overlap)},
+    {"--plain", FLAG, AT(bench.plain)},
+    {"--peak", FLAG, AT(peak), .of_peak = 1},
+    {"--any-order", FLAG, AT(any_order)}};
 
-/* The accepted values of an option, for error messages. */
-static const char *expected_value(const char *option)
+static int parse_value(struct bench_arguments *a, const struct bench_option *o, char *value)
 {
-    static const struct {
-        const char *option, *what;
-    } rows[] = {
-        {"--comm", "names of transports with commas between them, at most 8: shm,mpi,libfabric:provider=tcp (`heddle "
-                   "plugins` lists them)"},
-        {"--op", "names with commas between them: all_reduce, reduce_scatter, all_gather, broadcast, reduce, "
-                 "all_to_all, sendrecv, barrier"},
-        {"--ranks", "a whole number from 1 to 1024"},
-        {"--groups", "a whole number from 1 to 1024"},
-        {"-b", "a size of a byte or more: 8, 64K, 128M"},
-        {"-e", "a size of a byte or more: 8, 64K, 128M"},
-        {"-f", "a number above 1"},
-        {"-n", "a whole number from 1 up"},
-        {"-w", "a whole number from 0 up"},
-        {"-d", "one of " DTYPE_NAMES},
-        {"--product", "a whole number from 1 to 32768"},
-        {"--timeout", "seconds from 0.01 to 1000000"},
-        {"--set", "OPTION=VALUE, at most 32 of them"},
-    };
-    for (size_t i = 0; i < HD__COUNT(rows); i++)
-        if (strcmp(option, rows[i].option) == 0)
-            return rows[i].what;
-    return "another value";
+    void *at = (char *)a + o->at;
+    char *end;
+    switch (o->kind) {
+    case COUNT:
+        return parse_count(value, o->least, o->most, at);
+    case NUMBER:
+        *(double *)at = strtod(value, &end);
+        return *(double *)at >= o->least && *(double *)at <= o->most && !*end;
+    case SIZE:
+        return parse_size(value, at);
+    case COMMS:
+        return (a->comms = split(value, a->comm, COMMS_MAX)) > 0;
+    case OPS:
+        return parse_ops(value, &a->bench);
+    case DTYPE:
+        return parse_dtype(value, &a->bench.dtype);
+    case SET:
+        return strchr(value, '=') && a->sets < SETS_MAX && (a->set[a->sets++] = value) != NULL;
+    default:
+        *(const char **)at = value;
+        return 1;
+    }
 }
 
 static int parse(int argc, char **argv, struct bench_arguments *a)
 {
-    static const char *const of_peak[] = {"--peak", "--device", "-e", "--set", "--json"};
-    static const char *const with_value[] = {"--comm", "--op",   "--ranks",  "-b",        "-e",    "-f",
-                                             "-n",     "-w",     "-d",       "--timeout", "--set", "--device",
-                                             "--html", "--tune", "--groups", "--product", "--svg"};
     for (int i = 1; i < argc; i++) {
-        const char *option = argv[i];
-        int known = 0;
-        size_t k;
-        if (strcmp(argv[i], "--json") == 0)
-            known = a->json = 1;
-        else if (strcmp(argv[i], "--in-place") == 0)
-            known = a->bench.in_place = 1;
-        else if (strcmp(argv[i], "--out-of-place") == 0)
-            known = a->out_of_place = 1;
-        else if (strcmp(argv[i], "--overlap") == 0)
-            known = a->overlap = 1;
-        else if (strcmp(argv[i], "--plain") == 0)
-            known = a->bench.plain = 1;
-        else if (strcmp(argv[i], "--peak") == 0)
-            known = a->peak = 1;
-        else if (strcmp(argv[i], "--any-order") == 0)
-            known = a->any_order = 1;
-        for (k = 0; !known && k < HD__COUNT(with_value); k++)
-            if (strcmp(argv[i], with_value[k]) == 0) {
-                known = 1;
-                if (i + 1 == argc)
-                    return hd__cli_usage_error(&hd__command_bench, "%s wants a value", argv[i]);
-                char *value = hd__arena_strdup(&a->arena, argv[i + 1]);
-                if (!parse_value(a, argv[i], value))
-                    return hd__cli_usage_error(&hd__command_bench, "%s '%s': wanted %s", argv[i], argv[i + 1],
-                                               expected_value(argv[i]));
-                i++;
-            }
-        if (!known)
+        const struct bench_option *o = options;
+        while (o < options + HD__COUNT(options) && strcmp(argv[i], o->name))
+            o++;
+        if (o == options + HD__COUNT(options))
             return hd__cli_usage_error(&hd__command_bench, "there is no option %s", argv[i]);
-        for (k = 0; k < HD__COUNT(of_peak) && strcmp(option, of_peak[k]);)
-            k++;
-        if (!a->only_transports && k == HD__COUNT(of_peak))
-            a->only_transports = option;
+        if (!a->only_transports && !o->of_peak)
+            a->only_transports = argv[i];
+        if (o->kind == FLAG) {
+            *(int32_t *)((char *)a + o->at) = 1;
+            continue;
+        }
+        if (++i == argc)
+            return hd__cli_usage_error(&hd__command_bench, "%s wants a value", o->name);
+        if (!parse_value(a, o, hd__arena_strdup(&a->arena, argv[i])))
+            return hd__cli_usage_error(&hd__command_bench, "%s '%s': wanted %s", o->name, argv[i], o->wanted);
     }
+    a->bench.ranks = a->asked ? a->asked : a->bench.ranks;
+    if (!a->bench.last)
+        a->bench.last = a->peak ? 256u << 20 : 128u << 20;
     if (a->peak && a->only_transports)
         return hd__cli_usage_error(&hd__command_bench, "%s is for transports, not for --peak", a->only_transports);
     if (!a->peak && !a->overlap && a->device)
         return hd__cli_usage_error(&hd__command_bench, "--device wants --peak or --overlap");
     if (!a->overlap && a->bench.product)
         return hd__cli_usage_error(&hd__command_bench, "--product wants --overlap");
+    a->device = a->device ? a->device : "cpu";
+    a->bench.product = a->overlap && !a->bench.product ? 256 : a->bench.product;
     if (a->tune && (a->html || a->svg || a->json || a->comms > 1))
         return hd__cli_usage_error(&hd__command_bench,
                                    "--tune is of one transport, and writes its file alone: no --html, --svg or --json");
@@ -261,8 +242,8 @@ static void print_title(const struct bench_arguments *a)
                "# exposed = both - products; hidden = (products + alone - both) / min(products, alone)\n",
                a->bench.product, a->bench.product, a->bench.device->name);
     else
-        printf("# time: the median over batches of the mean of calls back to back, of the slowest rank;"
-               " p99: of single calls\n");
+        printf("# time: the median over batches of the mean of calls back to back, of the slowest rank; p99: of single "
+               "calls\n");
 }
 
 static void on_row(void *user, const struct hd__bench_row *r)
@@ -293,8 +274,9 @@ static void on_row(void *user, const struct hd__bench_row *r)
 
 /* ---- transports */
 
-int32_t hd__bench_parse_settings(const struct hd__component *c, const char *const *set, int sets, void *settings,
-                                 struct hd__arena *arena, struct hd_error *err)
+/* OPTION=VALUE words as a component's settings; the others get defaults. */
+static int32_t parse_settings(const struct hd__component *c, const char *const *set, int sets, void *settings,
+                              struct hd__arena *arena, struct hd_error *err)
 {
     const char *kind = hd__plugin_kind_name(c->kind);
     struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
@@ -316,39 +298,51 @@ int32_t hd__bench_parse_settings(const struct hd__component *c, const char *cons
     return code;
 }
 
+int32_t hd__bench_find(struct hd__plugins *plugins, uint32_t kind, const char *name, const char *const *set, int sets,
+                       struct hd__arena *arena, const struct hd__component **c, void **settings, struct hd_error *err)
+{
+    int32_t rc = hd__plugin_find(plugins, kind, name, c, err);
+    if (rc || (rc = hd__plugin_probe(plugins, *c, err)))
+        return rc;
+    *settings = hd__arena_alloc(arena, HD__MAX((*c)->settings_size, (size_t)1));
+    return parse_settings(*c, set, sets, *settings, arena, err);
+}
+
 struct transport {
     const struct hd__component *component, *inside;
     void *settings, *inside_settings;
 };
 
+static void use_transport(struct hd__bench *bench, const struct transport *transport)
+{
+    bench->component = transport->component;
+    bench->settings = transport->settings;
+    bench->intra = transport->inside;
+    bench->intra_settings = transport->inside_settings;
+}
+
 /* ":inside=NAME": the transport inside machines, with its defaults; as comm.inside of a job. */
 static int32_t find_inside(const struct bench_arguments *a, const char *name, struct hd__plugins *plugins,
                            struct hd__arena *arena, struct transport *out, struct hd_error *err)
 {
-    int32_t rc;
     if (!a->bench.external)
         return hd_fail(
             err, HD_E_INVALID,
             "inside=%s wants ranks on machines that mpirun, srun or torchrun started them on: here is one machine",
             name);
-    if ((rc = hd__plugin_find(plugins, HD_KIND_COMM, name, &out->inside, err)) ||
-        (rc = hd__plugin_probe(plugins, out->inside, err)))
-        return rc;
-    out->inside_settings = hd__arena_alloc(arena, HD__MAX(out->inside->settings_size, (size_t)1));
-    return hd__bench_parse_settings(out->inside, NULL, 0, out->inside_settings, arena, err);
+    return hd__bench_find(plugins, HD_KIND_COMM, name, NULL, 0, arena, &out->inside, &out->inside_settings, err);
 }
 
 /* "NAME:OPTION=VALUE:...": options of this transport, applied after those of --set, which are for all. */
 static int32_t find_transport(const struct bench_arguments *a, const char *text, struct hd__plugins *plugins,
                               struct hd__arena *arena, struct transport *out, struct hd_error *err)
 {
-    const char *set[2 * SETS_MAX], *name;
-    char *rest = hd__arena_strdup(arena, text);
+    const char *set[2 * SETS_MAX];
+    char *rest = hd__arena_strdup(arena, text), *name = strsep(&rest, ":");
     int sets = a->sets;
     int32_t rc;
     memcpy(set, a->set, sizeof a->set);
-    name = strsep(&rest, ":");
-    out->inside = NULL;
+    *out = (struct transport){0};
     while (rest && sets < 2 * SETS_MAX) {
         set[sets] = strsep(&rest, ":");
         if (!strncmp(set[sets], "inside=", 7)) {
@@ -359,11 +353,7 @@ static int32_t find_transport(const struct bench_arguments *a, const char *text,
         if (!strchr(set[sets++], '='))
             return hd_fail(err, HD_E_INVALID, "--comm %s: '%s' is not OPTION=VALUE", text, set[sets - 1]);
     }
-    if ((rc = hd__plugin_find(plugins, HD_KIND_COMM, name, &out->component, err)) ||
-        (rc = hd__plugin_probe(plugins, out->component, err)))
-        return rc;
-    out->settings = hd__arena_alloc(arena, HD__MAX(out->component->settings_size, (size_t)1));
-    return hd__bench_parse_settings(out->component, set, sets, out->settings, arena, err);
+    return hd__bench_find(plugins, HD_KIND_COMM, name, set, sets, arena, &out->component, &out->settings, err);
 }
 
 static void print_json(const struct bench_arguments *a, json_t *rows)
@@ -389,22 +379,6 @@ static int32_t report(const struct bench_arguments *a, json_t *rows, struct hd_e
     return !rc && a->svg ? hd__bench_write_svg(a->svg, text, rows, err) : rc;
 }
 
-/* The device whose products an operation is overlapped with. */
-static int32_t find_device(struct bench_arguments *a, struct hd__plugins *plugins, struct hd_error *err)
-{
-    const struct hd__component *c;
-    void *settings;
-    int32_t rc;
-    if ((rc = hd__plugin_find(plugins, HD_KIND_DEVICE, a->device ? a->device : "cpu", &c, err)) ||
-        (rc = hd__plugin_probe(plugins, c, err)))
-        return rc;
-    settings = hd__arena_alloc(&a->arena, HD__MAX(c->settings_size, (size_t)1));
-    a->bench.device = c;
-    a->bench.device_settings = settings;
-    a->bench.product = a->bench.product ? a->bench.product : 256;
-    return hd__bench_parse_settings(c, NULL, 0, settings, &a->arena, err);
-}
-
 static int measure_all(struct bench_arguments *a, const struct transport *transports)
 {
     struct output o = {.a = a, .table = {.bench = &a->bench}, .rows = json_array()};
@@ -417,10 +391,7 @@ static int measure_all(struct bench_arguments *a, const struct transport *transp
             fprintf(stderr, "heddle bench: %s (%d of %d)\n", a->comm[i], i + 1, a->comms);
         o.comm = a->comm[i];
         a->bench.index = i;
-        a->bench.component = transports[i].component;
-        a->bench.settings = transports[i].settings;
-        a->bench.intra = transports[i].inside;
-        a->bench.intra_settings = transports[i].inside_settings;
+        use_transport(&a->bench, &transports[i]);
         code = hd__bench_run(&a->bench, on_row, &o, &err);
     }
     if (code == HD_OK && hd__bench_is_root(&a->bench))
@@ -458,8 +429,7 @@ static int run_launched_rank(struct bench_arguments *a, const struct transport *
         fprintf(stderr, "heddle bench: %s\n", err.message);
         return HD__EXIT_REFUSED;
     }
-    a->bench.component = transport->component;
-    a->bench.settings = transport->settings;
+    use_transport(&a->bench, transport);
     return hd__bench_run_launched_rank(&a->bench, found ? env.rank : 0);
 }
 
@@ -480,18 +450,10 @@ static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, i
         rc = hd__plugins_add_default_folders(plugins, err);
     for (int i = 0; i < a->comms && !rc && !a->peak; i++)
         rc = find_transport(a, a->comm[i], plugins, &a->arena, &transports[i], err);
-    if (!rc && a->overlap)
-        rc = find_device(a, plugins, err);
+    if (!rc && a->overlap) /* the device whose products an operation is overlapped with */
+        rc = hd__bench_find(plugins, HD_KIND_DEVICE, a->device, NULL, 0, &a->arena, &a->bench.device,
+                            &a->bench.device_settings, err);
     return rc ? rc : hd__bench_connect(&a->launch, &a->bench, err);
-}
-
-static int tune(struct bench_arguments *a, const struct transport *transport)
-{
-    a->bench.component = transport->component;
-    a->bench.settings = transport->settings;
-    a->bench.intra = transport->inside;
-    a->bench.intra_settings = transport->inside_settings;
-    return hd__bench_tune(&a->bench, a->tune, a->any_order);
 }
 
 static int measure(struct bench_arguments *a, int32_t joined)
@@ -506,10 +468,12 @@ static int measure(struct bench_arguments *a, int32_t joined)
     } else if (joined >= 0 && joined < a->comms) {
         code = run_launched_rank(a, &transports[joined]);
     } else if (a->peak) {
-        code = hd__bench_peak(plugins, a->device ? a->device : "cpu", a->set, a->sets,
-                              a->sized ? a->bench.last : 256u << 20, a->json);
+        code = hd__bench_peak(plugins, a->device, a->set, a->sets, a->bench.last, a->json);
+    } else if (a->tune) {
+        use_transport(&a->bench, &transports[0]);
+        code = hd__bench_tune(&a->bench, a->tune, a->any_order);
     } else {
-        code = a->tune ? tune(a, &transports[0]) : measure_all(a, transports);
+        code = measure_all(a, transports);
     }
     hd__bench_disconnect(&a->launch, a->bench.timeout);
     hd__plugins_destroy(plugins);
@@ -522,7 +486,6 @@ static int run(int argc, char **argv)
     a.bench = (struct hd__bench){.ranks = 2,
                                  .dtype = HD_F32,
                                  .first = 8,
-                                 .last = 128u << 20,
                                  .factor = 2,
                                  .warmup = 5,
                                  .timeout = 60,
@@ -594,5 +557,4 @@ const struct hd__command hd__command_bench = {
         "Every result is checked; wrong elements are counted, and make the command fail.\n"
         "busbw: algbw times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, else 1.\n",
     .example = "  heddle bench --comm shm --op all_reduce,all_gather --ranks 2 -b 8 -e 128M -f 4\n",
-    .run = run,
-};
+    .run = run};

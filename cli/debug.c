@@ -85,5 +85,4 @@ const struct hd__command hd__command_debug = {
         "report of its own: give all.\n\n"
         "  --json    the cause and where each rank was, for machines; the report itself is JSON with the rest\n",
     .example = "  heddle debug runs/kjv/report-20260301-101500.json\n",
-    .run = run,
-};
+    .run = run};

@@ -119,14 +119,13 @@ static int print_timeline(const struct hd__compiled *c, int32_t only, const stru
     struct hd_error err = HD_ERROR_INIT;
     struct hd__timeline t = {0};
     struct hd__text words = {0};
-    int code;
     for (int32_t r = 0; r < c->mesh.ranks; r++)
         programs[r] = hd__compiled_program(c, r);
     if (hd__sim_timeline(&c->mesh, programs, rates, only, &t, &err)) {
         free(programs);
         return hd__cli_print_error(&err, HD__EXIT_FAILED);
     }
-    code = write_timeline(&t, only, file, c->job->name);
+    int code = write_timeline(&t, only, file, c->job->name);
     hd__timeline_summary(&t, &words);
     hd__text_add(&words, "estimated, not measured, for ");
     hd__sim_rates_text(rates, &words);
@@ -153,7 +152,6 @@ static int run(int argc, char **argv)
     struct hd__cli_job_arguments arguments;
     struct hd__cli_job loaded = {0};
     char *end = "";
-    long rank;
     code = hd__cli_job_arguments(&hd__command_explain, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code && ((timeline && (json || how.section)) || (rates_text && !timeline)))
         code = hd__cli_usage_error(
@@ -167,7 +165,7 @@ static int run(int argc, char **argv)
     if (code)
         return code;
     code = hd__cli_load_job(&arguments, 0, &loaded);
-    rank = rank_text ? strtol(rank_text, &end, 10) : 0;
+    long rank = rank_text ? strtol(rank_text, &end, 10) : 0;
     if (!code && (*end || end == rank_text || rank < 0 || rank >= loaded.compiled->mesh.ranks))
         code = hd__cli_usage_error(&hd__command_explain, "--rank %s: the job has ranks 0 to %d", rank_text,
                                    loaded.compiled->mesh.ranks - 1);
@@ -209,5 +207,4 @@ const struct hd__command hd__command_explain = {
         "                    (seconds), and by axis tp.link=, dp.latency=, ...\n",
     .example = "  heddle explain examples/kjv.yaml --section update\n"
                "  heddle explain examples/kjv.yaml --timeline step.svg --rates flops=2e12,memory=1e11,link=1e10\n",
-    .run = run,
-};
+    .run = run};

@@ -49,13 +49,11 @@ static const struct {
     const char *name;
     size_t offset;
     uint8_t by_axis, seconds; /* seconds: 0 is allowed */
-} rate_rows[] = {
-    {"flops", offsetof(struct hd__sim_rates, flops), 0, 0},
-    {"memory", offsetof(struct hd__sim_rates, memory), 0, 0},
-    {"kernel", offsetof(struct hd__sim_rates, kernel), 0, 1},
-    {"latency", offsetof(struct hd__sim_rates, latency), 1, 1},
-    {"link", offsetof(struct hd__sim_rates, link), 1, 0},
-};
+} rate_rows[] = {{"flops", offsetof(struct hd__sim_rates, flops), 0, 0},
+                 {"memory", offsetof(struct hd__sim_rates, memory), 0, 0},
+                 {"kernel", offsetof(struct hd__sim_rates, kernel), 0, 1},
+                 {"latency", offsetof(struct hd__sim_rates, latency), 1, 1},
+                 {"link", offsetof(struct hd__sim_rates, link), 1, 0}};
 
 /* The row that a key names; HD__COUNT(rate_rows) if there is none. */
 static size_t find_rate(const struct pair *p)
@@ -286,14 +284,12 @@ int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *c
 {
     struct recorder w = {.rates = rates, .t = out};
     struct hd__sim_costs costs = {.user = &w, .span = record, .seconds = seconds_of};
-    struct hd__sim *m;
-    int32_t rc;
     *out = (struct hd__timeline){.programs = programs};
     memcpy(costs.latency, rates->latency, sizeof costs.latency);
     memcpy(costs.bandwidth, rates->link, sizeof costs.bandwidth);
     w.slot = choose_ranks(mesh, rank, out);
-    m = hd__sim_create(mesh, programs, &(struct hd__sim_options){.costs = &costs});
-    rc = hd__sim_run(m, NULL, typical_step(programs[0]), err);
+    struct hd__sim *m = hd__sim_create(mesh, programs, &(struct hd__sim_options){.costs = &costs});
+    int32_t rc = hd__sim_run(m, NULL, typical_step(programs[0]), err);
     if (!rc) {
         sum_up(out, m);
         rc = simulate_periodic(m, &w, programs[0], err);

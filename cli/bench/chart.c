@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cli/bench/bench.h"
 #include "core/base/base.h"
 
 enum { PANEL = HD__BENCH_CHART_WIDTH / 2, LEFT = 62, RIGHT = 12, TOP = 62, BOTTOM = 46 };
@@ -22,16 +23,14 @@ static const char *const dashes[HD__BENCH_CHART_COMMS] = {"none", "7 3", "2 3", 
                                                           "none", "7 3", "2 3", "10 3 2 3"};
 
 /* Markers, centred at (0, 0). */
-static const char *const marks[HD__BENCH_CHART_COMMS] = {
-    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
-    "M-4 -4H4V4H-4Z",
-    "M0 -5L5 4H-5Z",
-    "M0 -5.5L5.5 0L0 5.5L-5.5 0Z",
-    "M0 5L5 -4H-5Z",
-    "M-5 -2H5V2H-5Z",
-    "M-2 -5H2V5H-2Z",
-    "M-5 -5L5 5M5 -5L-5 5",
-};
+static const char *const marks[HD__BENCH_CHART_COMMS] = {"M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
+                                                         "M-4 -4H4V4H-4Z",
+                                                         "M0 -5L5 4H-5Z",
+                                                         "M0 -5.5L5.5 0L0 5.5L-5.5 0Z",
+                                                         "M0 5L5 -4H-5Z",
+                                                         "M-5 -2H5V2H-5Z",
+                                                         "M-2 -5H2V5H-2Z",
+                                                         "M-5 -5L5 5M5 -5L-5 5"};
 
 struct panel {
     FILE *file;
@@ -42,22 +41,11 @@ struct panel {
     double x0, x1, y0, y1; /* log2 bytes, log10 of the value */
 };
 
-static double number(const json_t *row, const char *key)
-{
-    return json_number_value(json_object_get(row, key));
-}
-
-static const char *word(const json_t *row, const char *key)
-{
-    const char *text = json_string_value(json_object_get(row, key));
-    return text ? text : "";
-}
-
 static int drawn(const struct panel *p, const json_t *row, const char *comm)
 {
-    return !strcmp(word(row, "op"), p->op) && (!comm || !strcmp(word(row, "comm"), comm)) &&
-           json_is_true(json_object_get(row, "in_place")) == p->in_place && number(row, "bytes") > 0 &&
-           number(row, p->key) > 0;
+    return !strcmp(hd__bench_word(row, "op"), p->op) && (!comm || !strcmp(hd__bench_word(row, "comm"), comm)) &&
+           json_is_true(json_object_get(row, "in_place")) == p->in_place && hd__bench_number(row, "bytes") > 0 &&
+           hd__bench_number(row, p->key) > 0;
 }
 
 static double x_of(const struct panel *p, double bytes)
@@ -92,10 +80,10 @@ static int scale(struct panel *p)
     {
         if (!drawn(p, row, NULL))
             continue;
-        lo = fmin(lo, number(row, "bytes"));
-        hi = fmax(hi, number(row, "bytes"));
-        least = fmin(least, number(row, p->key));
-        most = fmax(most, number(row, p->key));
+        lo = fmin(lo, hd__bench_number(row, "bytes"));
+        hi = fmax(hi, hd__bench_number(row, "bytes"));
+        least = fmin(least, hd__bench_number(row, p->key));
+        most = fmax(most, hd__bench_number(row, p->key));
     }
     if (!hi)
         return 0;
@@ -151,15 +139,15 @@ static void mark(FILE *file, double x, double y, int k)
 
 static void point(const struct panel *p, const json_t *row, int k)
 {
-    double x = x_of(p, number(row, "bytes")), y = y_of(p, number(row, p->key));
+    double x = x_of(p, hd__bench_number(row, "bytes")), y = y_of(p, hd__bench_number(row, p->key));
     char size[16];
-    size_text(number(row, "bytes"), size);
+    size_text(hd__bench_number(row, "bytes"), size);
     fprintf(p->file, "<g class=\"point\"><circle class=\"hit\" cx=\"%.1f\" cy=\"%.1f\" r=\"9\"/>", x, y);
     mark(p->file, x, y, k);
     fputs("<title>", p->file);
     hd__bench_put_xml(p->file, p->comm[k]);
-    fprintf(p->file, ", %s: %.2f us, p99 %.2f us, busbw %.3f GB/s</title></g>\n", size, number(row, "time_us"),
-            number(row, "p99_us"), number(row, "busbw_gbs"));
+    fprintf(p->file, ", %s: %.2f us, p99 %.2f us, busbw %.3f GB/s</title></g>\n", size,
+            hd__bench_number(row, "time_us"), hd__bench_number(row, "p99_us"), hd__bench_number(row, "busbw_gbs"));
 }
 
 static void line(const struct panel *p, int k)
@@ -169,7 +157,7 @@ static void line(const struct panel *p, int k)
     fprintf(p->file, "<polyline class=\"line\" stroke=\"var(--c%d)\" stroke-dasharray=\"%s\" points=\"",
             k % HD__BENCH_CHART_COMMS, dashes[k % HD__BENCH_CHART_COMMS]);
     json_array_foreach((json_t *)p->rows, i, row) if (drawn(p, row, p->comm[k]))
-        fprintf(p->file, "%.1f,%.1f ", x_of(p, number(row, "bytes")), y_of(p, number(row, p->key)));
+        fprintf(p->file, "%.1f,%.1f ", x_of(p, hd__bench_number(row, "bytes")), y_of(p, hd__bench_number(row, p->key)));
     fputs("\"/>\n", p->file);
     json_array_foreach((json_t *)p->rows, i, row) if (drawn(p, row, p->comm[k])) point(p, row, k);
 }

@@ -74,9 +74,8 @@ int32_t hd__bench_run_external(const struct hd__bench *bench, void (*row)(void *
 {
     struct hd__bench_timings *timings = hd__alloc((size_t)bench->ranks * sizeof *timings);
     struct hd__bench_sink sink = {.out = -1, .row = row, .user = user};
-    int32_t code;
     hd__bench_pin_rank(bench->external->local_rank);
-    code = hd__bench_rank(bench, bench->external->rank, bench->external->store, timings, &sink, err);
+    int32_t code = hd__bench_rank(bench, bench->external->rank, bench->external->store, timings, &sink, err);
     bench->external->runs++;
     free(timings);
     return code;

@@ -32,23 +32,12 @@ static const char style[] =
     "tbody tr:hover{background:var(--edge)}.first{border-left:1px solid var(--edge)}.best{font-weight:700;"
     "background:var(--best)}.group{text-align:center}.bad{color:#d1242f;font-weight:700}\n";
 
-static const char *word(const json_t *row, const char *key)
-{
-    const char *text = json_string_value(json_object_get(row, key));
-    return text ? text : "";
-}
-
-static double number(const json_t *row, const char *key)
-{
-    return json_number_value(json_object_get(row, key));
-}
-
 /* Whether this is the first row with its value of `key`. */
 static int first_of(const json_t *rows, size_t at, const char *key)
 {
-    const char *value = word(json_array_get(rows, at), key);
+    const char *value = hd__bench_word(json_array_get(rows, at), key);
     for (size_t i = 0; i < at; i++)
-        if (!strcmp(word(json_array_get(rows, i), key), value))
+        if (!strcmp(hd__bench_word(json_array_get(rows, i), key), value))
             return 0;
     return 1;
 }
@@ -84,20 +73,21 @@ static void cell(const struct page *p, const json_t *row, int best)
         fputs("<td class=\"first\" colspan=\"4\"></td>", p->file);
         return;
     }
-    if (number(row, "errors") > 0) {
-        fprintf(p->file, "<td class=\"first bad\" colspan=\"4\">%.0f elements wrong</td>", number(row, "errors"));
+    if (hd__bench_number(row, "errors") > 0) {
+        fprintf(p->file, "<td class=\"first bad\" colspan=\"4\">%.0f elements wrong</td>",
+                hd__bench_number(row, "errors"));
         return;
     }
     static const char *const times[] = {"time_us", "p50_us", "p99_us"};
     for (int k = 0; k < 3; k++) {
-        double value = number(row, times[k]);
+        double value = hd__bench_number(row, times[k]);
         fprintf(p->file, "<td%s>%.*f</td>",
                 k      ? ""
                 : best ? " class=\"first best\""
                        : " class=\"first\"",
                 decimals(value), value);
     }
-    fprintf(p->file, "<td>%.3f</td>", number(row, "busbw_gbs"));
+    fprintf(p->file, "<td>%.3f</td>", hd__bench_number(row, "busbw_gbs"));
 }
 
 static void table(const struct page *p, const char *op, int in_place)
@@ -107,7 +97,7 @@ static void table(const struct page *p, const char *op, int in_place)
     int seen = 0;
     json_array_foreach((json_t *)p->rows, i, row)
     {
-        uint64_t bytes = (uint64_t)number(row, "bytes");
+        uint64_t bytes = (uint64_t)hd__bench_number(row, "bytes");
         if (hd__bench_find_row(p->rows, p->comm[0], op, in_place, bytes) != row)
             continue;
         if (!seen++)
@@ -129,7 +119,7 @@ static int has(const struct page *p, const char *op, int in_place)
     size_t i;
     json_t *row;
     json_array_foreach((json_t *)p->rows, i,
-                       row) if (!strcmp(word(row, "op"), op) &&
+                       row) if (!strcmp(hd__bench_word(row, "op"), op) &&
                                 json_is_true(json_object_get(row, "in_place")) == in_place) return 1;
     return 0;
 }
@@ -147,10 +137,11 @@ static void chart(const struct page *p, const char *op, int in_place)
 
 static void operation(const struct page *p, const json_t *row)
 {
-    const char *op = word(row, "op");
+    const char *op = hd__bench_word(row, "op");
     int in_place = !has(p, op, 0);
-    fprintf(p->file, "<h2>%s</h2>\n<p>%s, %s</p>\n", op, word(row, "dtype"), in_place ? "in place" : "out of place");
-    if (number(row, "bytes") > 0)
+    fprintf(p->file, "<h2>%s</h2>\n<p>%s, %s</p>\n", op, hd__bench_word(row, "dtype"),
+            in_place ? "in place" : "out of place");
+    if (hd__bench_number(row, "bytes") > 0)
         chart(p, op, in_place);
     table(p, op, 0);
     table(p, op, 1);
@@ -161,7 +152,7 @@ static struct page page_of(const char *path, const json_t *rows)
     struct page p = {.file = fopen(path, "w"), .rows = rows};
     for (size_t i = 0; i < json_array_size(rows) && p.n < HD__BENCH_CHART_COMMS; i++)
         if (first_of(rows, i, "comm"))
-            p.comm[p.n++] = word(json_array_get(rows, i), "comm");
+            p.comm[p.n++] = hd__bench_word(json_array_get(rows, i), "comm");
     return p;
 }
 
@@ -179,7 +170,7 @@ int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *r
     if (!p.file)
         return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     for (size_t i = 0; i < json_array_size(rows); i++)
-        charts += first_of(rows, i, "op") && number(json_array_get(rows, i), "bytes") > 0;
+        charts += first_of(rows, i, "op") && hd__bench_number(json_array_get(rows, i), "bytes") > 0;
     fprintf(p.file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 %d %d\">\n<style>\n%s"
             ".back{fill:#fff}@media(prefers-color-scheme:dark){.back{fill:#12161d}}\n</style>\n"
@@ -187,10 +178,11 @@ int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *r
             HD__BENCH_CHART_WIDTH, HEAD + charts * STEP, hd__bench_chart_style, title);
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
-        const char *op = word(row, "op");
-        if (!first_of(rows, i, "op") || number(row, "bytes") <= 0)
+        const char *op = hd__bench_word(row, "op");
+        if (!first_of(rows, i, "op") || hd__bench_number(row, "bytes") <= 0)
             continue;
-        fprintf(p.file, "<text class=\"head\" x=\"12\" y=\"%d\">%s, %s</text>\n", top + 18, op, word(row, "dtype"));
+        fprintf(p.file, "<text class=\"head\" x=\"12\" y=\"%d\">%s, %s</text>\n", top + 18, op,
+                hd__bench_word(row, "dtype"));
         hd__bench_write_chart(p.file, rows, p.comm, p.n, op, !has(&p, op, 0), top + HEAD - 16);
         top += STEP;
     }

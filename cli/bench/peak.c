@@ -57,14 +57,13 @@ static int32_t stream_once(const struct peak *p, const struct stream_kernel *s, 
     struct hd_operand x[3];
     struct hd_kernel *k;
     double seconds = 1e30;
-    int32_t rc;
     for (int i = 0; i < 3; i++)
         x[i] = (struct hd_operand){
             .data = p->memory[i], .dtype = HD_F32, .ndim = 1, .dim = {'n'}, .extent = {(int64_t)(p->bytes / 4)}};
     struct hd_instr_desc d = {
         .struct_size = sizeof d, .op = s->op, .n_in = s->n_in, .n_out = 1, .in = x + 1, .out = x, .label = "peak"};
     d.attrs.struct_size = sizeof d.attrs;
-    rc = p->ops->prepare(p->device, &d, &k, err);
+    int32_t rc = p->ops->prepare(p->device, &d, &k, err);
     if (rc)
         return rc;
     rc = run_once(p, k, err);
@@ -109,11 +108,8 @@ static int32_t open_device(struct peak *p, struct hd__plugins *plugins, const ch
     struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1};
     const struct hd__component *c;
     void *settings;
-    int32_t rc;
-    if ((rc = hd__plugin_find(plugins, HD_KIND_DEVICE, name, &c, err)) || (rc = hd__plugin_probe(plugins, c, err)))
-        return rc;
-    settings = hd__arena_alloc(arena, HD__MAX(c->settings_size, (size_t)1));
-    if ((rc = hd__bench_parse_settings(c, set, sets, settings, arena, err)))
+    int32_t rc = hd__bench_find(plugins, HD_KIND_DEVICE, name, set, sets, arena, &c, &settings, err);
+    if (rc)
         return rc;
     p->ops = &c->ops.device;
     return p->ops->open(hd__store_host_table(), settings, &place, &p->device, err);

@@ -61,7 +61,7 @@ struct hd__bench {
     int32_t both;                       /* 1: out of place, then in place if the operation has such a form */
     int32_t plain;                      /* 1: buffers outside the transport's memory */
     const struct hd__component *device; /* the operation is overlapped with its products; NULL: it is not */
-    const void *device_settings;
+    void *device_settings;
     int32_t product, reserved; /* rows and columns of the matrices */
     double timeout;
     const struct hd__tuning *tuning; /* of a transport without collectives; NULL: the built-in rules */

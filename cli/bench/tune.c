@@ -48,11 +48,10 @@ static int32_t try_one(struct hd__bench *bench, struct tune_trial *t, const stru
 {
     struct hd__tuning tuning = {.any_order = any_order};
     struct hd__tuning_rule rule = {a->coll, INT32_MAX, UINT64_MAX, a, chunk};
-    int32_t rc;
     hd__push(&tuning.rules, rule);
     bench->tuning = &tuning;
     t->rule = &rule;
-    rc = hd__bench_run(bench, on_row, t, err);
+    int32_t rc = hd__bench_run(bench, on_row, t, err);
     bench->tuning = NULL;
     hd__free_array(&tuning.rules);
     if (!rc && t->errors)

@@ -3,16 +3,12 @@
 
 #include "core/base/dtype.h"
 
-/* Whole numbers up to this have no rounding, whatever the order of a sum. */
-static uint32_t exact(uint32_t dtype)
-{
-    return 1u << (hd__is_float(dtype) ? HD__MIN(hd__dtype(dtype)->digits, 24) : 24);
-}
-
 /* Groups have values of their own: what strays from one to another is seen. */
 static uint32_t value(const struct hd__bench_rank *b, uint32_t dtype, int32_t member, uint64_t i)
 {
-    uint32_t most = HD__MAX(1u, exact(dtype) / (4 * (uint32_t)b->group_size));
+    /* whole numbers up to this have no rounding, whatever the order of a sum */
+    uint32_t exact = 1u << (hd__is_float(dtype) ? HD__MIN(hd__dtype(dtype)->digits, 24) : 24);
+    uint32_t most = HD__MAX(1u, exact / (4 * (uint32_t)b->group_size));
     return ((uint32_t)(b->rank - b->group_rank + member) % 4 + 1) * HD__MIN((uint32_t)(i % 7), most);
 }
 

@@ -177,6 +177,13 @@ void hd__text_print(struct hd__text *text, FILE *out)
     hd__text_free(text);
 }
 
+char *hd__text_to_arena(struct hd__text *text, struct hd__arena *arena)
+{
+    char *copy = hd__arena_strdup(arena, text->at);
+    hd__text_free(text);
+    return copy;
+}
+
 static int same_letter(char a, char b)
 {
     return tolower((unsigned char)a) == tolower((unsigned char)b);
@@ -249,6 +256,14 @@ const char *hd__bytes_text(uint64_t bytes, char out[32])
     }
     snprintf(out, 32, u ? "%.1f %s" : "%.0f %s", x, unit[u]);
     return out;
+}
+
+const char *hd__axis_name(int32_t axis)
+{
+    static const char *const names[] = {
+#define NAME(constant, value, name) [value] = name,
+        HD_AXES(NAME)};
+    return names[axis];
 }
 
 uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed)

@@ -78,6 +78,7 @@ void hd__text_print(struct hd__text *text, FILE *out);
 /* Replaces, in place, by '?' what a terminal would obey (ESC and other control characters, but not newline and tab) and
  * bytes that are not UTF-8: messages quote files. Returns text. */
 char *hd__printable(char *text);
+char *hd__text_to_arena(struct hd__text *text, struct hd__arena *arena); /* a copy; frees the text */
 
 /* The candidate nearest to `word` by edit distance, or NULL if none is near enough to suggest. */
 const char *hd__nearest(const char *word, const char *const *candidates, size_t n);
@@ -89,6 +90,8 @@ int hd__check_writable(const char *path);
 
 /* ---- hashing (XXH3 of the xxhash library) */
 uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed);
+
+const char *hd__axis_name(int32_t axis); /* "dp_shard" */
 
 /* ---- identities of failures: hd_error.origin */
 enum { HD__ORIGIN_ALL = -1 }; /* for a rank: an error that every rank detects, under the same number */

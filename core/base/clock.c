@@ -29,16 +29,14 @@ static int32_t is_trusted(void)
 
 double hd__clock_recalibrate(struct hd__clock *c)
 {
-    uint64_t before, after;
-    double now, guess;
     if (c->state == UNKNOWN)
         c->state = is_trusted() ? COUNTING : NOT_TRUSTED;
     if (c->state == NOT_TRUSTED)
         return hd__now();
-    before = __rdtsc();
-    now = hd__now();
-    after = __rdtsc();
-    guess = c->at + (double)(before - c->anchor) * c->scale;
+    uint64_t before = __rdtsc();
+    double now = hd__now();
+    uint64_t after = __rdtsc();
+    double guess = c->at + (double)(before - c->anchor) * c->scale;
     if (c->span && guess > now && guess < now + 1e-4)
         now = guess; /* the counter was fast: hold the time rather than go back */
     if (after - before > INTERRUPTED)

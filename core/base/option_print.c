@@ -5,15 +5,10 @@
 
 const char *hd__option_type_name(uint32_t type)
 {
-    switch (type) {
-#define HD_OPT_NAME(constant, value, name) \
-    case constant:                         \
-        return name;
-        HD_OPTION_TYPES(HD_OPT_NAME)
-#undef HD_OPT_NAME
-    default:
-        return "?";
-    }
+    static const char *const names[] = {
+#define NAME(constant, value, name) [value] = name,
+        HD_OPTION_TYPES(NAME)};
+    return type < HD__COUNT(names) && names[type] ? names[type] : "?";
 }
 
 static const char *default_text(const struct hd_option *o)

@@ -17,8 +17,7 @@ union field {
 
 /* ---- numbers */
 
-/* Length of the leading decimal number (with _ between digits), copied without _ into out; 0 if there is
- * none. */
+/* Length of the leading decimal number (with _ between digits), copied without _ into out; 0 if there is none. */
 static size_t number_prefix(const char *text, char out[64])
 {
     size_t n = 0, i = 0, digits = 0;
@@ -53,18 +52,15 @@ static int read_number(const char *text, double *value, const char **rest)
     return *end == 0 && isfinite(*value);
 }
 
-static int32_t out_of_range(const struct hd_option *o, const char *text, struct hd_error *err)
+static int32_t check_range(const struct hd_option *o, double value, const char *text, struct hd_error *err)
 {
+    if (o->min == o->max || (value >= o->min && value <= o->max))
+        return HD_OK;
     if (o->max >= 9e18)
         return hd_fail(err, HD_E_INVALID, "%s is too small: at least %.15g", text, o->min);
     if (o->min <= -9e18)
         return hd_fail(err, HD_E_INVALID, "%s is too large: at most %.15g", text, o->max);
     return hd_fail(err, HD_E_INVALID, "%s is out of range: %.15g to %.15g", text, o->min, o->max);
-}
-
-static int32_t check_range(const struct hd_option *o, double value, const char *text, struct hd_error *err)
-{
-    return o->min != o->max && !(value >= o->min && value <= o->max) ? out_of_range(o, text, err) : HD_OK;
 }
 
 static int32_t parse_int(const struct hd_option *o, const char *text, union field *out, struct hd_error *err)
@@ -104,13 +100,10 @@ struct unit {
     double factor;
 };
 
-static const struct unit size_units[] = {
-    {"TiB", 0x1p40}, {"TB", 1e12},  {"GiB", 0x1p30}, {"GB", 1e9}, {"MiB", 0x1p20},
-    {"MB", 1e6},     {"KiB", 1024}, {"kB", 1e3},     {"KB", 1e3}, {"B", 1},
-};
-static const struct unit time_units[] = {
-    {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"m", 60}, {"h", 3600}, {"d", 86400},
-};
+static const struct unit size_units[] = {{"TiB", 0x1p40}, {"TB", 1e12},  {"GiB", 0x1p30}, {"GB", 1e9}, {"MiB", 0x1p20},
+                                         {"MB", 1e6},     {"KiB", 1024}, {"kB", 1e3},     {"KB", 1e3}, {"B", 1}};
+static const struct unit time_units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1},    {"min", 60},
+                                         {"m", 60},    {"h", 3600},  {"d", 86400}};
 
 static double unit_factor(const struct unit *units, size_t n, const char *name)
 {
@@ -281,23 +274,11 @@ static int32_t parse_list(const struct hd_option *o, const char *text, struct hd
 
 size_t hd__option_bytes(uint32_t type)
 {
-    switch (type) {
-    case HD_OPT_BOOL:
-    case HD_OPT_ENUM:
-        return sizeof(int32_t);
-    case HD_OPT_INT:
-    case HD_OPT_SIZE:
-        return sizeof(int64_t);
-    case HD_OPT_FLOAT:
-    case HD_OPT_DURATION:
-        return sizeof(double);
-    case HD_OPT_STRING:
-        return sizeof(char *);
-    case HD_OPT_LIST:
-        return sizeof(struct hd_list);
-    default:
-        return 0;
-    }
+    static const size_t bytes[] = {
+        [HD_OPT_BOOL] = sizeof(int32_t),  [HD_OPT_ENUM] = sizeof(int32_t),       [HD_OPT_INT] = sizeof(int64_t),
+        [HD_OPT_SIZE] = sizeof(int64_t),  [HD_OPT_FLOAT] = sizeof(double),       [HD_OPT_DURATION] = sizeof(double),
+        [HD_OPT_STRING] = sizeof(char *), [HD_OPT_LIST] = sizeof(struct hd_list)};
+    return type < HD__COUNT(bytes) ? bytes[type] : 0;
 }
 
 static void store(const struct hd_option *o, const union field *value, void *settings)
@@ -310,8 +291,7 @@ int32_t hd__option_parse(const struct hd_option *o, const char *text, void *sett
 {
     static int32_t (*const parsers[])(const struct hd_option *, const char *, union field *, struct hd_error *) = {
         [HD_OPT_BOOL] = parse_bool, [HD_OPT_INT] = parse_int,           [HD_OPT_FLOAT] = parse_float,
-        [HD_OPT_SIZE] = parse_size, [HD_OPT_DURATION] = parse_duration, [HD_OPT_ENUM] = parse_enum,
-    };
+        [HD_OPT_SIZE] = parse_size, [HD_OPT_DURATION] = parse_duration, [HD_OPT_ENUM] = parse_enum};
     union field value = {0};
     int32_t rc;
     if (o->type == HD_OPT_LIST)
@@ -388,9 +368,7 @@ const char *hd__yaml_quote(const char *word, struct hd__arena *arena)
     while (*word)
         word += quote_one(&out, word);
     hd__text_add(&out, "\"");
-    char *copy = hd__arena_strdup(arena, out.at);
-    hd__text_free(&out);
-    return copy;
+    return hd__text_to_arena(&out, arena);
 }
 
 /* The shortest decimal that reads back as the same double, with a point: YAML 1.1 readers want one. */
@@ -424,9 +402,7 @@ static char *list_text(const struct hd_list *list, struct hd__arena *arena)
     for (uint64_t i = 0; i < list->count; i++)
         hd__text_add(&out, "%s%s", i ? ", " : "", hd__yaml_quote(list->text[i], arena));
     hd__text_add(&out, "]");
-    char *copy = hd__arena_strdup(arena, out.at);
-    hd__text_free(&out);
-    return copy;
+    return hd__text_to_arena(&out, arena);
 }
 
 const char *hd__option_text(const struct hd_option *o, const void *settings, struct hd__arena *arena)

@@ -148,8 +148,8 @@ static int32_t count_blocks(struct sums *s, struct hd_error *err)
         struct hd__param *param = &p->params.at[n];
         if (param->parts > 2 && __builtin_popcount(param->stages) > 1)
             return hd_fail(err, HD_E_UNSUPPORTED,
-                           "%s is used in %u blocks and in several pipeline stages, each of which sums its part of "
-                           "the gradient, so sums would depend on mesh.pp: use mesh.pp: 1",
+                           "%s is used in %u blocks and in several pipeline stages, each of which sums its part of the "
+                           "gradient, so sums would depend on mesh.pp: use mesh.pp: 1",
                            param->desc.name, param->parts);
         param->parts = param->parts == 2 ? 2 : 0;
     }
@@ -160,9 +160,8 @@ int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
 {
     struct hd__code_section *step = hd__program_section_of(p, HD__SECTION_STEP);
     struct sums s = {.p = p, .leaves = (uint32_t)p->accumulation, .rows = 2 * (size_t)p->params.count + 1};
-    int32_t rc;
     s.first = hd__alloc(p->params.count * sizeof *s.first + 1);
-    rc = count_blocks(&s, err);
+    int32_t rc = count_blocks(&s, err);
     if (!rc) {
         s.left = hd__alloc(s.rows * s.leaves * sizeof *s.left);
         s.value = hd__alloc(s.rows * 2 * s.leaves * sizeof *s.value);
@@ -183,12 +182,11 @@ static hd_tensor new_digits(struct hd_program *p)
 {
     struct hd__tensor t = *hd__tensor_const(p, p->norm2);
     hd__code *begin = &hd__program_section_of(p, HD__SECTION_BEGIN)->code;
-    hd_tensor digits;
     t.name = "norm2.digits";
     t.ndim = 1;
     t.dim[0] = hd__dim_new(p, "#digits", HD_SUM_DIGITS);
     t.buffer = hd__buffer_new(p, t.name, HD_SUM_DIGITS * sizeof(double), HD__LIFE_PERSISTENT);
-    digits = hd__tensor_new(p, &t);
+    hd_tensor digits = hd__tensor_new(p, &t);
     for (uint32_t k = 0; k < begin->count; k++)
         if (begin->at[k].op == HD_OP_FILL0 && begin->at[k].out[0] == p->norm2)
             begin->at[k].out[0] = digits;
@@ -202,8 +200,8 @@ static int32_t check_weights(const struct hd__instr *i, struct hd_error *err)
     for (uint64_t k = 0; i->op == HD_OP_SUMSQ && k < i->attrs->n_ranges; k++)
         if (i->attrs->ranges[k].value != 0 && frexp(i->attrs->ranges[k].value, &unused) != 0.5)
             return hd_fail(err, HD_E_UNSUPPORTED,
-                           "%g ranks have copies of a parameter, so its part of the gradient's norm would be "
-                           "rounded: use sizes of mesh.tp, cp and ep that are powers of two",
+                           "%g ranks have copies of a parameter, so its part of the gradient's norm would be rounded: "
+                           "use sizes of mesh.tp, cp and ep that are powers of two",
                            1 / i->attrs->ranges[k].value);
     return HD_OK;
 }
@@ -223,7 +221,6 @@ static int32_t sum_in_digits(struct hd_program *p, struct hd_error *err)
 {
     hd__code *code = &hd__program_section_of(p, HD__SECTION_UPDATE)->code;
     struct hd__instr total = hd__instr_new(p, HD_OP_TOTAL);
-    struct hd_attrs *attrs;
     uint32_t at = 0;
     for (uint32_t k = 0; k < code->count; k++) {
         struct hd__instr *i = &code->at[k];
@@ -238,7 +235,7 @@ static int32_t sum_in_digits(struct hd_program *p, struct hd_error *err)
     }
     if (!at)
         return HD_OK;
-    attrs = hd__attrs_new(p, NULL);
+    struct hd_attrs *attrs = hd__attrs_new(p, NULL);
     attrs->scale = 1;
     total.attrs = attrs;
     total.in[total.n_in++] = p->norm_digits;

@@ -38,11 +38,10 @@ static int touched_between(const struct hd_program *p, const hd__code *code, uin
     return 0;
 }
 
-static int same_shape(const struct hd_program *p, hd_tensor a, hd_tensor b)
+int hd__same_shape(const struct hd__tensor *a, const struct hd__tensor *b)
 {
-    const struct hd__tensor *x = hd__tensor_const(p, a), *y = hd__tensor_const(p, b);
-    return x->ndim == y->ndim && !memcmp(x->dim, y->dim, x->ndim * sizeof *x->dim) &&
-           !memcmp(x->placement.shard, y->placement.shard, sizeof x->placement.shard);
+    return a->ndim == b->ndim && !memcmp(a->dim, b->dim, a->ndim * sizeof *a->dim) &&
+           !memcmp(a->placement.shard, b->placement.shard, sizeof a->placement.shard);
 }
 
 static int adds_once(const struct hd_program *p, const struct hd__instr *maker)
@@ -72,7 +71,8 @@ static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const
     struct hd__instr *maker = m ? &code->at[m - 1] : NULL;
     if (!maker || use[accum->in[0]].count != 1 || !(hd__op(maker->op)->flags & HD__OP_ACCUMULATES) || m > k + 1)
         return NULL;
-    if (!hd__tensor_const(p, accum->out[0])->buffer || !same_shape(p, accum->in[0], accum->out[0]) ||
+    if (!hd__tensor_const(p, accum->out[0])->buffer ||
+        !hd__same_shape(hd__tensor_const(p, accum->in[0]), hd__tensor_const(p, accum->out[0])) ||
         !stays_exact(p, code, maker, k))
         return NULL;
     return touched_between(p, code, m - 1, k, hd__tensor_const(p, accum->out[0])->buffer) ? NULL : maker;
@@ -136,12 +136,10 @@ enum { SUMS = HD__FLAG_GRADSUM | HD__FLAG_LEAF | HD__FLAG_LEAVES };
 static int is_term(const struct hd_program *p, const hd__code *code, const struct hd__tensor_use *use, uint32_t k,
                    hd_tensor term)
 {
-    hd_tensor sum = code->at[k].out[0];
+    const struct hd__tensor *t = hd__tensor_const(p, term), *sum = hd__tensor_const(p, code->at[k].out[0]);
     uint32_t m = use[term].maker;
-    return m && m <= k && code->at[m - 1].op && !hd__is_async(&code->at[m - 1]) && use[term].count == 1 &&
-           !hd__tensor_const(p, term)->buffer && same_shape(p, term, sum) &&
-           hd__tensor_const(p, term)->dtype == hd__tensor_const(p, sum)->dtype &&
-           hd__tensor_const(p, term)->placement.partial == hd__tensor_const(p, sum)->placement.partial;
+    return m && m <= k && code->at[m - 1].op && !hd__is_async(&code->at[m - 1]) && use[term].count == 1 && !t->buffer &&
+           hd__same_shape(t, sum) && t->dtype == sum->dtype && t->placement.partial == sum->placement.partial;
 }
 
 static int can_add(const struct hd_program *p, const struct hd__instr *maker, uint8_t flags)

@@ -108,12 +108,6 @@ static int find_forward(struct head *h)
 
 /* ---- the matmuls */
 
-static int same_shape(const struct hd__tensor *a, const struct hd__tensor *b)
-{
-    return a->ndim == b->ndim && !memcmp(a->dim, b->dim, a->ndim * sizeof *a->dim) &&
-           !memcmp(a->placement.shard, b->placement.shard, sizeof a->placement.shard);
-}
-
 /* Are both views of the same elements, which nothing writes in between? Strategies make a view for every use. */
 static int same_values(const struct head *h, hd_tensor a, hd_tensor b, uint32_t from, uint32_t to)
 {
@@ -122,7 +116,7 @@ static int same_values(const struct head *h, hd_tensor a, hd_tensor b, uint32_t 
         return 1;
     if (!x->buffer || x->buffer != y->buffer || x->offset != y->offset || x->shard_view || y->shard_view)
         return 0;
-    if (x->dtype != y->dtype || !same_shape(x, y))
+    if (x->dtype != y->dtype || !hd__same_shape(x, y))
         return 0;
     for (uint32_t k = from + 1; k < to; k++) {
         const struct hd__instr *i = &h->code->at[k];
@@ -165,7 +159,7 @@ static int is_product(const struct head *h, uint32_t which, hd_tensor with, hd_t
     const struct hd__tensor *out = hd__tensor_const(h->p, i->out[0]);
     if (i->op != HD_OP_EINSUM || i->in[0] != part(h, GRAD)->out[0] || accumulates(i) || out->buffer)
         return 0;
-    return same_shape(out, hd__tensor_const(h->p, like)) &&
+    return hd__same_shape(out, hd__tensor_const(h->p, like)) &&
            same_values(h, with, i->in[1], h->part[LOGITS], h->part[which]);
 }
 

@@ -74,12 +74,6 @@ static void make_room(struct hd__interval_alloc *space, struct set *s)
         memcpy(s->at, at, s->count * sizeof *at);
 }
 
-static void move_tail(struct set *s, uint32_t from, uint32_t to)
-{
-    memmove(s->at + to, s->at + from, (s->count - from) * sizeof *s->at);
-    s->count = s->count + to - from;
-}
-
 /* Merges x with the intervals that it overlaps or touches. */
 static void insert_interval(struct hd__interval_alloc *space, struct set *s, struct interval x)
 {
@@ -92,7 +86,8 @@ static void insert_interval(struct hd__interval_alloc *space, struct set *s, str
     if (to == from)
         make_room(space, s);
     if (to != from + 1)
-        move_tail(s, to, from + 1);
+        memmove(s->at + from + 1, s->at + to, (s->count - to) * sizeof *s->at);
+    s->count = s->count + from + 1 - to;
     s->at[from] = x;
 }
 

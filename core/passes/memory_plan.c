@@ -139,14 +139,6 @@ static void store_offsets(struct hd_program *p, const lives *l, int64_t base)
         p->buffers.at[l->at[n].buffer].offset = base + l->at[n].offset;
 }
 
-/* Moves buffers placed above the bound to the front for the next attempt. */
-static void promote(lives *l, int64_t low)
-{
-    for (uint32_t n = 0; n < l->count; n++)
-        if (l->at[n].offset + l->at[n].bytes > low)
-            l->at[n].weight *= 1.5;
-}
-
 /* Finds a good order of the few buffers that make up most of the memory; weights of `all` follow it. */
 static void order_heavy(lives *all, uint32_t positions, int64_t low)
 {
@@ -161,7 +153,9 @@ static void order_heavy(lives *all, uint32_t positions, int64_t low)
         for (uint32_t n = 0; n < heavy.count && top < best; n++)
             weight[heavy.at[n].index] = heavy.at[n].weight;
         best = HD__MIN(best, top);
-        promote(&heavy, bound);
+        for (uint32_t n = 0; n < heavy.count; n++) /* what lies above the bound comes first in the next attempt */
+            if (heavy.at[n].offset + heavy.at[n].bytes > bound)
+                heavy.at[n].weight *= 1.5;
     }
     for (uint32_t n = 0; n < all->count; n++)
         if (weight[all->at[n].index] > 0)
@@ -245,12 +239,6 @@ static int32_t place_persistent(struct hd_program *p, struct hd_error *err)
     return HD_OK;
 }
 
-static void place_arenas(struct hd_program *p)
-{
-    for (int memory = 1; memory < HD__MEM_COUNT; memory++)
-        p->arena_base[memory] = page_align(p->arena_base[memory - 1] + p->bytes[memory - 1]);
-}
-
 static struct sizes plan_temporaries(struct hd_program *p, int steps)
 {
     struct group step = {.end = p->sections.count, .step = 1};
@@ -323,10 +311,9 @@ static int32_t plan_step(struct hd_program *p, struct hd_error *err)
 int32_t hd__memory_plan(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;
-    int32_t rc;
     hd__inplace(p);
-    rc = find_steps(p) ? plan_step(p, err) : plan(p, 0, &sizes, err);
-    if (!rc)
-        place_arenas(p);
+    int32_t rc = find_steps(p) ? plan_step(p, err) : plan(p, 0, &sizes, err);
+    for (int memory = 1; memory < HD__MEM_COUNT; memory++)
+        p->arena_base[memory] = page_align(p->arena_base[memory - 1] + p->bytes[memory - 1]);
     return rc;
 }

@@ -35,4 +35,6 @@ int32_t hd__memory_plan(struct hd_program *p,
 void hd__inplace(struct hd_program *p);        /* outputs reuse the memory of inputs that die, where the op allows it */
 int32_t hd__widen(struct hd_program *p, struct hd_error *err); /* widen.c: a program that was proved, in fp64 */
 
+int hd__same_shape(const struct hd__tensor *a, const struct hd__tensor *b); /* dims and shards */
+
 #endif

@@ -15,17 +15,12 @@
 #define ALIGN 64
 #define NO_SECTION UINT32_MAX
 
-static uint8_t natural_life(const struct hd__tensor *t)
-{
-    return t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT || t->role == HD__ROLE_STATE ? HD__LIFE_PERSISTENT
-                                                                                              : HD__LIFE_TEMP;
-}
-
 static void give_buffer(struct hd_program *p, hd_tensor id)
 {
     const struct hd__tensor *t = hd__tensor_const(p, id);
     int64_t bytes = (hd__tensor_bytes(p, t) + ALIGN - 1) & ~(int64_t)(ALIGN - 1);
-    uint32_t buffer = hd__buffer_new(p, t->name, HD__MAX(bytes, ALIGN), natural_life(t));
+    int lasts = t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT || t->role == HD__ROLE_STATE;
+    uint32_t buffer = hd__buffer_new(p, t->name, HD__MAX(bytes, ALIGN), lasts ? HD__LIFE_PERSISTENT : HD__LIFE_TEMP);
     p->buffers.at[buffer].section = NO_SECTION;
     p->buffers.at[buffer].block = t->block;
     hd__tensor_at(p, id)->buffer = buffer;
@@ -42,10 +37,10 @@ static int32_t claim_buffer(struct hd_program *p, hd_tensor id, uint32_t section
     if (b->section == NO_SECTION)
         b->section = section;
     if (b->section != section)
-        return hd_fail(err, HD_E_INTERNAL,
-                       "temporary %s is used in sections %s and %s: give it a persistent buffer, or each "
-                       "section its own tensor",
-                       b->name, p->sections.at[b->section].name, p->sections.at[section].name);
+        return hd_fail(
+            err, HD_E_INTERNAL,
+            "temporary %s is used in sections %s and %s: give it a persistent buffer, or each section its own tensor",
+            b->name, p->sections.at[b->section].name, p->sections.at[section].name);
     return HD_OK;
 }
 
@@ -192,12 +187,6 @@ static void wait_for_conflicts(struct waits *w, const struct hd__access *t)
     }
 }
 
-static void track_pending(struct waits *w, const struct hd__access *t, uint32_t n)
-{
-    hd__push(&w->pending, ((struct pending){*t, n, w->head[t->buffer]}));
-    w->head[t->buffer] = w->pending.count - 1;
-}
-
 /* Keeps at most `depth` sends of a stream in flight, with the one that starts now. */
 static void queue_send(struct waits *w, uint32_t n, uint32_t depth)
 {
@@ -236,8 +225,10 @@ static void place_waits(struct waits *w, const uint32_t *position)
             wait_for_conflicts(w, &t[k]);
         if (i->op == HD_OP_SEND && hd__is_async(i))
             queue_send(w, n, depth);
-        for (uint32_t k = 0; k < count && hd__is_async(i); k++)
-            track_pending(w, &t[k], n);
+        for (uint32_t k = 0; k < count && hd__is_async(i); k++) {
+            hd__push(&w->pending, ((struct pending){t[k], n, w->head[t[k].buffer]}));
+            w->head[t[k].buffer] = w->pending.count - 1;
+        }
         hd__push(&w->out, *i);
     }
     for (uint32_t n = 0; n < w->code->count; n++)

@@ -50,16 +50,6 @@ int32_t hd__plugin_find_alias(const struct hd__plugins *registry, uint32_t kind,
     return HD_OK;
 }
 
-static const char *axis_name(uint32_t axis)
-{
-    static const char *const names[] = {
-#define AXIS_NAME(constant, value, name) [value] = name,
-        HD_AXES(AXIS_NAME)
-#undef AXIS_NAME
-    };
-    return names[axis];
-}
-
 int32_t hd__plugin_find_cutter(struct hd__plugins *registry, uint32_t axis, uint64_t taken,
                                const struct hd__component **component, struct hd_error *err)
 {
@@ -71,7 +61,7 @@ int32_t hd__plugin_find_cutter(struct hd__plugins *registry, uint32_t axis, uint
             continue;
         if (found)
             return hd_fail(err, HD_E_INVALID, "both %s and %s cut %s: name one of them in `strategies`", found->label,
-                           c->label, axis_name(axis));
+                           c->label, hd__axis_name((int32_t)axis));
         found = c;
     }
     *component = found;

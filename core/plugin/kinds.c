@@ -20,50 +20,31 @@ HEAD(hd_hook_ops);
 HEAD(hd_data_ops);
 HEAD(hd_metrics_ops);
 
-static const struct hd__plugin_slot device_slots[] = {
-    SLOT(hd_device_ops, open),    SLOT(hd_device_ops, close),  SLOT(hd_device_ops, supports),
-    SLOT(hd_device_ops, prepare), SLOT(hd_device_ops, launch), SLOT(hd_device_ops, release),
-};
+static const struct hd__plugin_slot device_slots[] = {SLOT(hd_device_ops, open),     SLOT(hd_device_ops, close),
+                                                      SLOT(hd_device_ops, supports), SLOT(hd_device_ops, prepare),
+                                                      SLOT(hd_device_ops, launch),   SLOT(hd_device_ops, release)};
 
 static const struct hd__plugin_slot comm_slots[] = {
     SLOT(hd_comm_ops, open), SLOT(hd_comm_ops, close),    SLOT(hd_comm_ops, group), SLOT(hd_comm_ops, send),
-    SLOT(hd_comm_ops, recv), SLOT(hd_comm_ops, progress), SLOT(hd_comm_ops, test),  SLOT(hd_comm_ops, abort),
-};
+    SLOT(hd_comm_ops, recv), SLOT(hd_comm_ops, progress), SLOT(hd_comm_ops, test),  SLOT(hd_comm_ops, abort)};
 
-static const struct hd__plugin_slot optimizer_slots[] = {
-    SLOT(hd_optimizer_ops, learning_rate),
-};
+static const struct hd__plugin_slot optimizer_slots[] = {SLOT(hd_optimizer_ops, learning_rate)};
 
 static const struct hd__plugin_slot ckpt_slots[] = {
     SLOT(hd_ckpt_ops, open),  SLOT(hd_ckpt_ops, close),  SLOT(hd_ckpt_ops, begin),  SLOT(hd_ckpt_ops, write),
     SLOT(hd_ckpt_ops, flush), SLOT(hd_ckpt_ops, commit), SLOT(hd_ckpt_ops, cancel), SLOT(hd_ckpt_ops, list),
-    SLOT(hd_ckpt_ops, size),  SLOT(hd_ckpt_ops, read),   SLOT(hd_ckpt_ops, remove), SLOT(hd_ckpt_ops, read_back),
-};
+    SLOT(hd_ckpt_ops, size),  SLOT(hd_ckpt_ops, read),   SLOT(hd_ckpt_ops, remove), SLOT(hd_ckpt_ops, read_back)};
 
-static const struct hd__plugin_slot model_slots[] = {
-    SLOT(hd_model_ops, open),
-    SLOT(hd_model_ops, close),
-    SLOT(hd_model_ops, info),
-    SLOT(hd_model_ops, build),
-};
+static const struct hd__plugin_slot model_slots[] = {SLOT(hd_model_ops, open), SLOT(hd_model_ops, close),
+                                                     SLOT(hd_model_ops, info), SLOT(hd_model_ops, build)};
 
-static const struct hd__plugin_slot hook_slots[] = {
-    SLOT(hd_hook_ops, open),
-    SLOT(hd_hook_ops, close),
-};
+static const struct hd__plugin_slot hook_slots[] = {SLOT(hd_hook_ops, open), SLOT(hd_hook_ops, close)};
 
-static const struct hd__plugin_slot data_slots[] = {
-    SLOT(hd_data_ops, open),
-    SLOT(hd_data_ops, close),
-    SLOT(hd_data_ops, info),
-    SLOT(hd_data_ops, read),
-};
+static const struct hd__plugin_slot data_slots[] = {SLOT(hd_data_ops, open), SLOT(hd_data_ops, close),
+                                                    SLOT(hd_data_ops, info), SLOT(hd_data_ops, read)};
 
-static const struct hd__plugin_slot metrics_slots[] = {
-    SLOT(hd_metrics_ops, open),
-    SLOT(hd_metrics_ops, write),
-    SLOT(hd_metrics_ops, close),
-};
+static const struct hd__plugin_slot metrics_slots[] = {SLOT(hd_metrics_ops, open), SLOT(hd_metrics_ops, write),
+                                                       SLOT(hd_metrics_ops, close)};
 
 static const char *check_device(const void *ops)
 {
@@ -142,15 +123,10 @@ const struct hd__plugin_kind *hd__plugin_kind_find(uint32_t kind)
 
 const char *hd__plugin_kind_name(uint32_t kind)
 {
-    switch (kind) {
-#define KIND_CASE(constant, value, name) \
-    case constant:                       \
-        return name;
-        HD_KINDS(KIND_CASE)
-#undef KIND_CASE
-    default:
-        return "?";
-    }
+    static const char *const names[] = {
+#define NAME(constant, value, name) [value] = name,
+        HD_KINDS(NAME)};
+    return kind < HD__COUNT(names) && names[kind] ? names[kind] : "?";
 }
 
 uint32_t hd__plugin_kind_of_label(const char *label, const char **name)

@@ -27,9 +27,8 @@ static int32_t undefined_symbol(const char *path, const char *why, struct hd_err
         return HD_OK;
     symbol += sizeof mark - 1;
     return hd_fail(err, HD_E_UNSUPPORTED,
-                   "plugin %s uses the symbol %.*s, which neither it nor its libraries define: link the "
-                   "library that has "
-                   "it (a plugin gets nothing from heddle itself; -Wl,-z,defs finds this at build time)",
+                   "plugin %s uses the symbol %.*s, which neither it nor its libraries define: link the library that "
+                   "has it (a plugin gets nothing from heddle itself; -Wl,-z,defs finds this at build time)",
                    path, (int)strcspn(symbol, " (,"), symbol);
 }
 

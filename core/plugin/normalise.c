@@ -44,9 +44,8 @@ static int32_t check_caps(const struct subject *s, const char *what, uint64_t ca
     if (!unknown)
         return HD_OK;
     return refuse(s, err,
-                  "%s.caps has bit %d, which this heddle (ABI %d.%d) does not know and must not ignore (bits "
-                  "48 to 63): use a "
-                  "newer heddle",
+                  "%s.caps has bit %d, which this heddle (ABI %d.%d) does not know and must not ignore (bits 48 to "
+                  "63): use a newer heddle",
                   what, __builtin_ctzll(unknown), HD_ABI_MAJOR, HD_ABI_MINOR);
 }
 
@@ -70,9 +69,8 @@ static int32_t check_descriptor(const struct subject *s, const struct hd_plugin 
         return r;
     if (plugin->abi_minor > HD_ABI_MINOR)
         return refuse(s, err,
-                      "built for ABI %d.%u, this heddle has %d.%d and may lack calls it relies on: use a "
-                      "newer heddle, or "
-                      "build the plugin with this heddle's headers",
+                      "built for ABI %d.%u, this heddle has %d.%d and may lack calls it relies on: use a newer heddle, "
+                      "or build the plugin with this heddle's headers",
                       HD_ABI_MAJOR, plugin->abi_minor, HD_ABI_MAJOR, HD_ABI_MINOR);
     if (!plugin->name || !plugin->version || !plugin->licence)
         return refuse(s, err, "struct hd_plugin.%s is NULL: fill it",
@@ -223,7 +221,6 @@ static int32_t normalise_ops(const struct subject *s, const struct hd__plugin_ki
 {
     size_t their_size;
     uint64_t caps;
-    const char *fault;
     int32_t r;
     if (!theirs)
         return refuse(s, err, "struct hd_component.ops is NULL: it must point to a %s", kind->struct_name);
@@ -242,7 +239,7 @@ static int32_t normalise_ops(const struct subject *s, const struct hd__plugin_ki
             return refuse(s, err, "slot '%s' is missing: it is mandatory in %s", kind->mandatory[i].name,
                           kind->struct_name);
     }
-    fault = kind->check ? kind->check(&out->ops) : NULL;
+    const char *fault = kind->check ? kind->check(&out->ops) : NULL;
     return fault ? refuse(s, err, "%s", fault) : HD_OK;
 }
 

@@ -33,7 +33,7 @@ struct hd__component {
     const char *summary; /* one line */
     const char *version; /* of the plugin */
     const char *licence; /* of the plugin */
-    const char *path;    /* of the file; HD__PLUGIN_STATIC where it is linked in */
+    const char *path;    /* of the file */
     uint64_t caps;
     uint32_t abi_minor; /* of the headers that the plugin was built with */
     uint32_t reserved;
@@ -56,8 +56,6 @@ struct hd__component {
     } ops;
 };
 
-#define HD__PLUGIN_STATIC "(linked in)"
-
 /* ---- the registry */
 
 /* `host` is what plugins get from probe on; NULL: only log and memory, enough for [load] slots. */
@@ -71,8 +69,6 @@ int32_t hd__plugins_add_folder(struct hd__plugins *registry, const char *folder,
 /* Adds the folders that every command searches after the job's plugins.path: HEDDLE_PLUGIN_PATH
  * (colon-separated), then the build tree or install folder that the running executable belongs to. */
 int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_error *err);
-/* Components that are linked into the program: sanitizer builds, fuzzers. */
-int32_t hd__plugin_add_static(struct hd__plugins *registry, hd_plugin_entry entry, struct hd_error *err);
 
 /* Loads a component by name or alias; once: a second call returns the same one. Each reason for which it cannot be used
  * has its own message. */
@@ -84,8 +80,7 @@ const struct hd_alias *hd__plugin_alias(const struct hd__component *component, c
  * none. Two are refused, with both names. */
 int32_t hd__plugin_find_cutter(struct hd__plugins *registry, uint32_t axis, uint64_t taken,
                                const struct hd__component **component, struct hd_error *err);
-/* Can it be used on this machine? For commands that will open it; `heddle check` needs no devices and does
- * not ask. */
+/* Can it be used on this machine? For commands that will open it; `heddle check` needs no devices and does not ask. */
 int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component, struct hd_error *err);
 
 /* ---- the whole list: only for `heddle plugins` */

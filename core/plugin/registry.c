@@ -17,14 +17,12 @@ static const void *no_extension(const char *name)
 }
 
 /* The host for [load] slots; the composition root has the full table. */
-static const struct hd_host load_host = {
-    .struct_size = sizeof load_host,
-    .abi_minor = HD_ABI_MINOR,
-    .log = hd__log,
-    .alloc = host_alloc,
-    .free = free,
-    .get_extension = no_extension,
-};
+static const struct hd_host load_host = {.struct_size = sizeof load_host,
+                                         .abi_minor = HD_ABI_MINOR,
+                                         .log = hd__log,
+                                         .alloc = host_alloc,
+                                         .free = free,
+                                         .get_extension = no_extension};
 
 struct hd__plugins *hd__plugins_create(const struct hd_host *host)
 {
@@ -88,42 +86,16 @@ const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry
     return NULL;
 }
 
-static int32_t keep(struct hd__plugins *registry, const struct hd_plugin *plugin, uint32_t kind, const char *name,
-                    const char *path, const struct hd__component **component, struct hd_error *err)
-{
-    struct hd__component c, *own;
-    int32_t r = hd__plugin_normalise(&registry->arena, plugin, kind, name, path, &c, err);
-    if (r)
-        return r;
-    own = hd__arena_copy(&registry->arena, &c, sizeof c);
-    hd__push(&registry->loaded, own);
-    if (component)
-        *component = own;
-    return HD_OK;
-}
-
 int32_t hd__plugin_load(struct hd__plugins *registry, uint32_t kind, const char *name, const char *path,
                         const struct hd__component **component, struct hd_error *err)
 {
     const struct hd_plugin *plugin;
+    struct hd__component *own = hd__arena_alloc(&registry->arena, sizeof *own);
     int32_t r = hd__plugin_open(path, &plugin, err);
-    return r ? r : keep(registry, plugin, kind, name, path, component, err);
-}
-
-int32_t hd__plugin_add_static(struct hd__plugins *registry, hd_plugin_entry entry, struct hd_error *err)
-{
-    const struct hd_plugin *plugin = entry();
-    if (!plugin || !plugin->components)
-        return hd_fail(err, HD_E_UNSUPPORTED, "a linked-in plugin offers no component");
-    for (const struct hd_component *const *c = plugin->components; *c; c++) {
-        const char *name = (*c)->name ? (*c)->name : "?";
-        if (hd__plugin_loaded(registry, (*c)->kind, name))
-            return hd_fail(err, HD_E_INVALID, "duplicate name: two linked-in plugins are called %s-%s",
-                           hd__plugin_kind_name((*c)->kind), name);
-        int32_t r = keep(registry, plugin, (*c)->kind, name, HD__PLUGIN_STATIC, NULL, err);
-        if (r)
-            return r;
-    }
+    if (r || (r = hd__plugin_normalise(&registry->arena, plugin, kind, name, path, own, err)))
+        return r;
+    hd__push(&registry->loaded, own);
+    *component = own;
     return HD_OK;
 }
 
@@ -149,26 +121,11 @@ static void note_label(void *user, const char *label, const char *path)
     hd__push(&s->names, name);
 }
 
-static void note_aliases(const struct hd__plugins *registry, uint32_t kind, struct suggestion *s)
-{
-    for (uint32_t i = 0; i < registry->loaded.count; i++)
-        for (size_t a = 0; registry->loaded.at[i]->kind == kind && a < registry->loaded.at[i]->n_aliases; a++)
-            hd__push(&s->names, registry->loaded.at[i]->aliases[a].name);
-}
-
 static void note_skipped(void *user, const char *label, const char *why)
 {
     struct suggestion *s = user;
     if (strcmp(label, s->label) == 0)
         s->skipped = hd__arena_strdup(s->arena, why);
-}
-
-static void add_folders_text(const struct hd__plugins *registry, struct hd__text *text)
-{
-    for (uint32_t i = 0; i < registry->folders.count; i++)
-        hd__text_add(text, "%s%s", i ? ", " : "", registry->folders.at[i]);
-    if (!registry->folders.count)
-        hd__text_add(text, "no folder at all");
 }
 
 static int32_t not_found(struct hd__plugins *registry, const char *label, struct hd_error *err)
@@ -178,9 +135,10 @@ static int32_t not_found(struct hd__plugins *registry, const char *label, struct
     const char *nearest, *name = label;
     uint32_t kind = hd__plugin_kind_of_label(label, &name);
     int prefix = (int)(name - label);
-    int32_t r;
     hd__plugin_search_all(&registry->folders, note_label, &s);
-    note_aliases(registry, kind, &s);
+    for (uint32_t i = 0; i < registry->loaded.count; i++)
+        for (size_t a = 0; registry->loaded.at[i]->kind == kind && a < registry->loaded.at[i]->n_aliases; a++)
+            hd__push(&s.names, registry->loaded.at[i]->aliases[a].name);
     hd__plugin_search_skipped(&registry->folders, note_skipped, &s);
     nearest = hd__nearest(name, s.names.at, s.names.count);
     if (s.skipped)
@@ -190,32 +148,13 @@ static int32_t not_found(struct hd__plugins *registry, const char *label, struct
     else
         hd__text_add(&text, "there is no plugin %s", label);
     hd__text_add(&text, " (looked for heddle-%s.so in ", label);
-    add_folders_text(registry, &text);
-    r = hd_fail(err, HD_E_NOTFOUND, "%s)", text.at);
+    for (uint32_t i = 0; i < registry->folders.count; i++)
+        hd__text_add(&text, "%s%s", i ? ", " : "", registry->folders.at[i]);
+    if (!registry->folders.count)
+        hd__text_add(&text, "no folder at all");
+    int32_t r = hd_fail(err, HD_E_NOTFOUND, "%s)", text.at);
     hd__text_free(&text);
     hd__free_array(&s.names);
-    return r;
-}
-
-static int32_t duplicate(const char *label, const char *one, const char *two, struct hd_error *err)
-{
-    return hd_fail(err, HD_E_INVALID,
-                   "duplicate name: plugin %s is both %s and %s: remove one, or one folder of the search", label, one,
-                   two);
-}
-
-/* No file has the name: an alias may. */
-static int32_t find_alias(struct hd__plugins *registry, uint32_t kind, const char *name, const char *label,
-                          const struct hd__component **component, struct hd_error *err)
-{
-    const struct hd__component *found = NULL;
-    int32_t r;
-    hd__plugin_load_kind(registry, kind);
-    r = hd__plugin_find_alias(registry, kind, name, &found, err);
-    if (!r && !found)
-        return not_found(registry, label, err);
-    if (!r)
-        *component = found;
     return r;
 }
 
@@ -227,15 +166,19 @@ static int32_t find_file(struct hd__plugins *registry, uint32_t kind, const char
     const struct hd__component *loaded = hd__plugin_loaded(registry, kind, name);
     int32_t r = HD_OK;
     if (n == 2)
-        r = duplicate(label, paths[0], paths[1], err);
-    else if (loaded && n && strcmp(loaded->path, HD__PLUGIN_STATIC) == 0)
-        r = duplicate(label, "linked in", paths[0], err);
+        r = hd_fail(err, HD_E_INVALID,
+                    "duplicate name: plugin %s is both %s and %s: remove one, or one folder of the search", label,
+                    paths[0], paths[1]);
     else if (loaded)
         *component = loaded;
     else if (n)
         r = hd__plugin_load(registry, kind, name, paths[0], component, err);
-    else
-        r = find_alias(registry, kind, name, label, component, err);
+    else { /* no file has the name: an alias may */
+        hd__plugin_load_kind(registry, kind);
+        if (!(r = hd__plugin_find_alias(registry, kind, name, &loaded, err)))
+            r = loaded ? HD_OK : not_found(registry, label, err);
+        *component = loaded ? loaded : *component;
+    }
     free(paths[0]);
     free(paths[1]);
     return r;
@@ -244,12 +187,10 @@ static int32_t find_file(struct hd__plugins *registry, uint32_t kind, const char
 int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char *name,
                         const struct hd__component **component, struct hd_error *err)
 {
-    char *label;
-    int32_t r;
     if (!name || !name[0] || strchr(name, '/'))
         return hd_fail(err, HD_E_INVALID, "'%s' is not a plugin's name", name ? name : "");
-    label = hd__format("%s-%s", hd__plugin_kind_name(kind), name);
-    r = find_file(registry, kind, name, label, component, err);
+    char *label = hd__format("%s-%s", hd__plugin_kind_name(kind), name);
+    int32_t r = find_file(registry, kind, name, label, component, err);
     free(label);
     return r;
 }

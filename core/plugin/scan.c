@@ -14,14 +14,12 @@ static int known(const struct hd__plugins *registry, const char *label)
 static void add_entry(struct hd__plugins *registry, const char *label, const char *path,
                       const struct hd__component *component, const char *reason)
 {
-    struct hd__plugin_entry e = {
-        .kind = hd__plugin_kind_of_label(label, NULL),
-        .usable = !reason,
-        .label = hd__arena_strdup(&registry->arena, label),
-        .path = path ? hd__arena_strdup(&registry->arena, path) : NULL,
-        .reason = reason ? hd__arena_strdup(&registry->arena, reason) : NULL,
-        .component = component,
-    };
+    struct hd__plugin_entry e = {.kind = hd__plugin_kind_of_label(label, NULL),
+                                 .usable = !reason,
+                                 .label = hd__arena_strdup(&registry->arena, label),
+                                 .path = path ? hd__arena_strdup(&registry->arena, path) : NULL,
+                                 .reason = reason ? hd__arena_strdup(&registry->arena, reason) : NULL,
+                                 .component = component};
     hd__push(&registry->entries, e);
 }
 
@@ -53,10 +51,9 @@ static void visit_file(void *user, const char *label, const char *path)
 static void visit_skipped(void *user, const char *label, const char *why)
 {
     struct hd__plugins *registry = user;
-    char *reason;
     if (known(registry, label))
         return;
-    reason = hd__format("not built: %s", why);
+    char *reason = hd__format("not built: %s", why);
     add_entry(registry, label, NULL, NULL, reason);
     free(reason);
 }

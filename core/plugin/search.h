@@ -13,8 +13,7 @@ void hd__plugin_folders_add(struct hd__plugin_folders *folders,
                             const char *path); /* a folder that is already there is not added */
 void hd__plugin_folders_free(struct hd__plugin_folders *folders);
 
-/* The folder of this program's own plugins: build tree or install folder; NULL if there is none. Caller
- * frees. */
+/* The folder of this program's own plugins: build tree or install folder; NULL if there is none. Caller frees. */
 char *hd__plugin_own_folder(void);
 
 /* The files that offer `label`: at most two, since two are ambiguous already. Caller frees paths. Returns how many. */

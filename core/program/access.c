@@ -96,12 +96,11 @@ const char *hd__instr_text(const struct hd_program *p, const struct hd__code_sec
 {
     const struct hd__instr *i = &s->code.at[n], *on = i;
     char axes[64] = "";
-    int wait;
     if (n >= s->code.count) {
         snprintf(out, 160, "%s, at its end", s->name);
         return out;
     }
-    wait = i->op == HD_OP_WAIT;
+    int wait = i->op == HD_OP_WAIT;
     for (uint32_t k = n; wait && k-- > 0;) /* the instruction that it waits for comes before it */
         if (s->code.at[k].id == i->wait) {
             on = &s->code.at[k];

@@ -73,16 +73,6 @@ static void set_ring_origin(const struct hd_program *p, const struct hd__instr *
         o->start[d] = hd__global_start(p, t, d, home);
 }
 
-/* k, v of attention and its gradient; dk, dv. */
-static void ring_operands(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
-                          struct hd_operand *in, struct hd_operand *out)
-{
-    for (uint32_t k = 1; k <= 2; k++)
-        set_ring_origin(p, i, coord, i->in[k], &in[k]);
-    for (uint32_t k = 1; k <= 2 && i->op == HD_OP_ATTENTION_GRAD; k++)
-        set_ring_origin(p, i, coord, i->out[k], &out[k]);
-}
-
 static void attributes(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
                        struct names *names, struct hd_attrs *a)
 {
@@ -156,8 +146,12 @@ void hd__instr_lower(const struct hd_program *p, const struct hd__instr *i, cons
         operand(p, i->in[k], coord, arena, &names, &in[k]);
     for (uint32_t k = 0; k < i->n_out; k++)
         operand(p, i->out[k], coord, arena, &names, &out[k]);
-    if ((i->op == HD_OP_ATTENTION || i->op == HD_OP_ATTENTION_GRAD) && i->axes)
-        ring_operands(p, i, coord, in, out);
+    int gradient = i->op == HD_OP_ATTENTION_GRAD, ring = (i->op == HD_OP_ATTENTION || gradient) && i->axes;
+    for (uint32_t k = 1; k <= 2 && ring; k++) { /* k, v; dk, dv */
+        set_ring_origin(p, i, coord, i->in[k], &in[k]);
+        if (gradient)
+            set_ring_origin(p, i, coord, i->out[k], &out[k]);
+    }
     attributes(p, i, coord, &names, &desc->attrs);
     roles(p, i, desc);
     label(p, i, desc->label);

@@ -1,17 +1,6 @@
 /* The mesh: ranks as coordinates along named axes, the outermost axis varying slowest. */
 #include "core/program/program.h"
 
-static const char *const axis_names[HD_AXIS_COUNT] = {
-#define AXIS_NAME(constant, value, name) [value] = name,
-    HD_AXES(AXIS_NAME)
-#undef AXIS_NAME
-};
-
-const char *hd__axis_name(int32_t axis)
-{
-    return axis_names[axis];
-}
-
 struct hd__mesh hd__mesh_make(const int32_t size[HD_AXIS_COUNT])
 {
     struct hd__mesh mesh = {.ranks = 1};
@@ -83,5 +72,5 @@ void hd__axes_text(uint32_t axes, char out[64])
     out[0] = 0;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (axes & HD_AXIS_BIT(a))
-            n += (size_t)snprintf(out + n, 64 - n, "%s%s", n ? "." : "", axis_names[a]);
+            n += (size_t)snprintf(out + n, 64 - n, "%s%s", n ? "." : "", hd__axis_name(a));
 }

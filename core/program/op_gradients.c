@@ -1,6 +1,51 @@
 /* The gradient of each op, as instructions. */
 #include "core/program/op_gradients.h"
 
+/* One instruction of an op's gradient. Letters are tensors: a b c the forward op's inputs, y z its outputs, Y Z the
+ * gradients of these. An instruction that makes one gradient is left out where that is not needed. */
+static const struct rule {
+    uint16_t of, op;   /* the forward op, the instruction; no instruction: Y is the gradient already */
+    const char *makes; /* the inputs whose gradients are its outputs; NULL: all */
+    const char *takes;
+    int attrs; /* 1: those of the forward op; -1: with the opposite sign */
+} rules[] = {{HD_OP_EINSUM, HD_OP_EINSUM, "a", "Yb"},
+             {HD_OP_EINSUM, HD_OP_EINSUM, "b", "Ya"},
+             {HD_OP_ADD, 0},
+             {HD_OP_BIAS, 0, "a"},
+             {HD_OP_BIAS, HD_OP_BIAS_DW, "b", "Y"},
+             {HD_OP_RMSNORM, HD_OP_RMSNORM_DX, "a", "abY", 1},
+             {HD_OP_RMSNORM, HD_OP_RMSNORM_DW, "b", "aY", 1},
+             {HD_OP_LAYERNORM, HD_OP_LAYERNORM_DX, "a", "abY", 1},
+             {HD_OP_LAYERNORM, HD_OP_LAYERNORM_DW, "bc", "aY", 1},
+             {HD_OP_ROPE, HD_OP_ROPE, "a", "Y", -1}, /* a rotation: its transpose turns back */
+             {HD_OP_ATTENTION, HD_OP_ATTENTION_GRAD, "abc", "abcyzY", 1},
+             {HD_OP_SWIGLU, HD_OP_SWIGLU_GRAD, "ab", "abY"},
+             {HD_OP_GELU, HD_OP_GELU_GRAD, "a", "aY"},
+             {HD_OP_EMBED, HD_OP_EMBED_DW, "b", "aY"},
+             {HD_OP_POSITION, 0, "a"},
+             {HD_OP_POSITION, HD_OP_POSITION_DW, "b", "Y"},
+             /* l = sum_v exp(z - m), c = z[label]: the maximum m counts as a constant, its two gradients cancel */
+             {HD_OP_XENT_LOCAL, HD_OP_XENT_GRAD, "a", "abcYZ"},
+             {HD_OP_NLL, HD_OP_NLL_GRAD, "ac", "aY"},
+             {HD_OP_TOTAL, HD_OP_SPREAD, "a", "", 1}, /* the seed, d loss / d loss = 1, is folded in */
+             /* mixtures of experts: which slot holds which token is a constant */
+             {HD_OP_GATE, HD_OP_GATE_GRAD, "a", "yY"},
+             {HD_OP_DISPATCH, HD_OP_DISPATCH_DX, "a", "Yb"},
+             {HD_OP_GROUPED, HD_OP_GROUPED, "a", "Ybc", 1},
+             {HD_OP_GROUPED, HD_OP_GROUPED_DW, "b", "Yac", 1},
+             {HD_OP_COMBINE, HD_OP_COMBINE_DZ, "a", "Ybc"},
+             {HD_OP_COMBINE, HD_OP_COMBINE_DG, "b", "aYc"},
+             /* the number of tokens of each expert is not differentiable in z (arXiv 2101.03961, section 2.2) */
+             {HD_OP_ROUTER_LOSS, HD_OP_ROUTER_LOSS_DZ, "a", "abY", 1}};
+
+int hd__has_gradient(uint16_t op)
+{
+    for (size_t k = 0; k < HD__COUNT(rules); k++)
+        if (rules[k].of == op)
+            return 1;
+    return 0;
+}
+
 hd_tensor hd__grad_like(struct hd_program *p, hd_tensor of, const char *op)
 {
     const struct hd__tensor *f = hd__tensor_const(p, of);
@@ -15,168 +60,34 @@ hd_tensor hd__grad_like(struct hd_program *p, hd_tensor of, const char *op)
     return hd__tensor_new(p, &t);
 }
 
-hd_tensor hd__grad_emit(struct hd__grad *g, uint32_t n, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
-                        uint32_t n_in)
-{
-    if (!g->needed[n])
-        return 0;
-    hd__grad_emit_all(g, op, attrs, ins, n_in, (uint8_t[]){(uint8_t)n}, 1);
-    return g->dx[n];
-}
-
-void hd__grad_emit_all(struct hd__grad *g, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
-                       uint32_t n_in, const uint8_t *n, uint32_t count)
+static void emit_rule(struct hd__grad *g, const struct rule *rule)
 {
     struct hd_program *p = g->p;
-    struct hd__instr i;
-    p->phase = hd__tensor_const(p, g->i->in[n[0]])->role == HD__ROLE_PARAM ? HD__PHASE_W : HD__PHASE_B;
-    i = hd__instr_new(p, op);
-    i.attrs = attrs ? hd__attrs_new(p, attrs) : NULL;
-    i.n_in = (uint8_t)n_in;
-    if (n_in)
-        memcpy(i.in, ins, n_in * sizeof *ins);
-    for (uint32_t k = 0; k < count; k++)
-        i.out[i.n_out++] = g->dx[n[k]] = hd__grad_like(p, g->i->in[n[k]], hd__op(op)->name);
+    p->phase = hd__tensor_const(p, g->i->in[rule->makes[0] - 'a'])->role == HD__ROLE_PARAM ? HD__PHASE_W : HD__PHASE_B;
+    struct hd__instr i = hd__instr_new(p, rule->op);
+    if (rule->attrs && g->i->attrs) {
+        struct hd_attrs attrs = *g->i->attrs;
+        attrs.sign *= rule->attrs;
+        i.attrs = hd__attrs_new(p, &attrs);
+    }
+    for (const char *c = rule->takes; *c; c++)
+        i.in[i.n_in++] = *c >= 'y' ? g->i->out[*c - 'y'] : *c >= 'a' ? g->i->in[*c - 'a'] : g->dy[*c - 'Y'];
+    for (const char *c = rule->makes; *c; c++)
+        i.out[i.n_out++] = g->dx[*c - 'a'] = hd__grad_like(p, g->i->in[*c - 'a'], hd__op(rule->op)->name);
     p->phase = HD__PHASE_B;
     hd__push(&p->logical, i);
 }
 
-static hd_tensor in(const struct hd__grad *g, int n)
+void hd__grad_emit(struct hd__grad *g)
 {
-    return g->i->in[n];
-}
-
-int32_t hd__grad_einsum(struct hd__grad *g)
-{
-    hd_tensor a = in(g, 0), b = in(g, 1), dy = g->dy[0];
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_EINSUM, NULL, (hd_tensor[]){dy, b}, 2);
-    g->dx[1] = hd__grad_emit(g, 1, HD_OP_EINSUM, NULL, (hd_tensor[]){dy, a}, 2);
-    return HD_OK;
-}
-
-int32_t hd__grad_add(struct hd__grad *g)
-{
-    for (uint32_t n = 0; n < g->i->n_in; n++)
-        g->dx[n] = g->dy[0];
-    return HD_OK;
-}
-
-int32_t hd__grad_bias(struct hd__grad *g)
-{
-    g->dx[0] = g->dy[0];
-    g->dx[1] = hd__grad_emit(g, 1, HD_OP_BIAS_DW, NULL, g->dy, 1);
-    return HD_OK;
-}
-
-int32_t hd__grad_rmsnorm(struct hd__grad *g)
-{
-    const struct hd_attrs *a = g->i->attrs;
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_RMSNORM_DX, a, (hd_tensor[]){in(g, 0), in(g, 1), g->dy[0]}, 3);
-    g->dx[1] = hd__grad_emit(g, 1, HD_OP_RMSNORM_DW, a, (hd_tensor[]){in(g, 0), g->dy[0]}, 2);
-    return HD_OK;
-}
-
-int32_t hd__grad_layernorm(struct hd__grad *g)
-{
-    const struct hd_attrs *a = g->i->attrs;
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_LAYERNORM_DX, a, (hd_tensor[]){in(g, 0), in(g, 1), g->dy[0]}, 3);
-    hd__grad_emit_all(g, HD_OP_LAYERNORM_DW, a, (hd_tensor[]){in(g, 0), g->dy[0]}, 2, (uint8_t[]){1, 2}, 2);
-    return HD_OK;
-}
-
-int32_t hd__grad_rope(struct hd__grad *g) /* a rotation: its transpose turns back */
-{
-    struct hd_attrs a = *g->i->attrs;
-    a.sign = -a.sign;
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_ROPE, &a, g->dy, 1);
-    return HD_OK;
-}
-
-int32_t hd__grad_attention(struct hd__grad *g)
-{
-    const struct hd__instr *i = g->i;
-    hd_tensor ins[] = {i->in[0], i->in[1], i->in[2], i->out[0], i->out[1], g->dy[0]};
-    hd__grad_emit_all(g, HD_OP_ATTENTION_GRAD, i->attrs, ins, 6, (uint8_t[]){0, 1, 2}, 3);
-    return HD_OK;
-}
-
-int32_t hd__grad_swiglu(struct hd__grad *g)
-{
-    hd__grad_emit_all(g, HD_OP_SWIGLU_GRAD, NULL, (hd_tensor[]){in(g, 0), in(g, 1), g->dy[0]}, 3, (uint8_t[]){0, 1}, 2);
-    return HD_OK;
-}
-
-int32_t hd__grad_gelu(struct hd__grad *g)
-{
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_GELU_GRAD, NULL, (hd_tensor[]){in(g, 0), g->dy[0]}, 2);
-    return HD_OK;
-}
-
-int32_t hd__grad_embed(struct hd__grad *g)
-{
-    g->dx[1] = hd__grad_emit(g, 1, HD_OP_EMBED_DW, NULL, (hd_tensor[]){in(g, 0), g->dy[0]}, 2);
-    return HD_OK;
-}
-
-int32_t hd__grad_position(struct hd__grad *g)
-{
-    g->dx[0] = g->dy[0];
-    g->dx[1] = hd__grad_emit(g, 1, HD_OP_POSITION_DW, NULL, g->dy, 1);
-    return HD_OK;
-}
-
-/* l = sum_v exp(z - m), c = z[label]: the maximum m counts as a constant, its two gradients cancel. */
-int32_t hd__grad_xent_local(struct hd__grad *g)
-{
-    hd_tensor ins[] = {in(g, 0), in(g, 1), in(g, 2), g->dy[0], g->dy[1]};
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_XENT_GRAD, NULL, ins, 5);
-    return HD_OK;
-}
-
-int32_t hd__grad_nll(struct hd__grad *g)
-{
-    hd__grad_emit_all(g, HD_OP_NLL_GRAD, NULL, (hd_tensor[]){in(g, 0), g->dy[0]}, 2, (uint8_t[]){0, 2}, 2);
-    return HD_OK;
-}
-
-int32_t hd__grad_total(struct hd__grad *g) /* the seed, d loss / d loss = 1, is folded in */
-{
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_SPREAD, g->i->attrs, NULL, 0);
-    return HD_OK;
-}
-
-/* ---- mixtures of experts. Which slot holds which token is a constant. */
-
-int32_t hd__grad_gate(struct hd__grad *g)
-{
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_GATE_GRAD, NULL, (hd_tensor[]){g->i->out[0], g->dy[0]}, 2);
-    return HD_OK;
-}
-
-int32_t hd__grad_dispatch(struct hd__grad *g)
-{
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_DISPATCH_DX, NULL, (hd_tensor[]){g->dy[0], in(g, 1)}, 2);
-    return HD_OK;
-}
-
-int32_t hd__grad_grouped(struct hd__grad *g)
-{
-    const struct hd_attrs *a = g->i->attrs;
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_GROUPED, a, (hd_tensor[]){g->dy[0], in(g, 1), in(g, 2)}, 3);
-    g->dx[1] = hd__grad_emit(g, 1, HD_OP_GROUPED_DW, a, (hd_tensor[]){g->dy[0], in(g, 0), in(g, 2)}, 3);
-    return HD_OK;
-}
-
-int32_t hd__grad_combine(struct hd__grad *g)
-{
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_COMBINE_DZ, NULL, (hd_tensor[]){g->dy[0], in(g, 1), in(g, 2)}, 3);
-    g->dx[1] = hd__grad_emit(g, 1, HD_OP_COMBINE_DG, NULL, (hd_tensor[]){in(g, 0), g->dy[0], in(g, 2)}, 3);
-    return HD_OK;
-}
-
-/* n, the number of tokens of each expert, is not differentiable in z (arXiv 2101.03961, section 2.2). */
-int32_t hd__grad_router_loss(struct hd__grad *g)
-{
-    g->dx[0] = hd__grad_emit(g, 0, HD_OP_ROUTER_LOSS_DZ, g->i->attrs, (hd_tensor[]){in(g, 0), in(g, 1), g->dy[0]}, 3);
-    return HD_OK;
+    for (size_t k = 0; k < HD__COUNT(rules); k++) {
+        const struct rule *rule = &rules[k];
+        if (rule->of != g->i->op)
+            continue;
+        for (uint32_t n = 0; n < g->i->n_in && !rule->op; n++)
+            if (!rule->makes || strchr(rule->makes, 'a' + (int)n))
+                g->dx[n] = g->dy[0];
+        if (rule->op && (rule->makes[1] || g->needed[rule->makes[0] - 'a']))
+            emit_rule(g, rule);
+    }
 }

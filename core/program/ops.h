@@ -5,8 +5,6 @@
 
 #include "core/program/program.h"
 
-struct hd__grad; /* autodiff.c */
-
 enum { HD__LINEAR_NONE = 0, HD__LINEAR_FIRST, HD__LINEAR_ONE, HD__LINEAR_ALL }; /* inputs through which P flows */
 enum {
     HD__CLASS_MODEL = 0,
@@ -35,7 +33,6 @@ struct hd__op {
     /* an output each: a = compute dtype, f = fixed (fp32), i = int32, u = uint8, d = fp64, "=" = that of input 0,
      * "*" = any floating-point one; NULL: dtypes.c has another rule */
     const char *dtypes;
-    int32_t (*gradient)(struct hd__grad *g);                                /* NULL: none flows */
     double (*flops)(const struct hd_program *p, const struct hd__instr *i); /* NULL: counted as 0 */
     uint8_t class, linear, redop, flags;
     int8_t n_in, n_out; /* -1: any */

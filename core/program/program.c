@@ -203,10 +203,9 @@ int64_t hd__sequence_position(const struct hd_program *p, int64_t index)
 }
 
 static const char *const section_names[HD__SECTION_COUNT] = {
-    [HD__SECTION_BEGIN] = "begin",       [HD__SECTION_MICRO] = "micro",     [HD__SECTION_MICRO_LAST] = "micro_last",
-    [HD__SECTION_STEP] = "step",         [HD__SECTION_UPDATE] = "update",   [HD__SECTION_EVAL] = "eval",
-    [HD__SECTION_EVAL_END] = "eval_end", [HD__SECTION_RESTORE] = "restore",
-};
+    [HD__SECTION_BEGIN] = "begin",       [HD__SECTION_MICRO] = "micro",    [HD__SECTION_MICRO_LAST] = "micro_last",
+    [HD__SECTION_STEP] = "step",         [HD__SECTION_UPDATE] = "update",  [HD__SECTION_EVAL] = "eval",
+    [HD__SECTION_EVAL_END] = "eval_end", [HD__SECTION_RESTORE] = "restore"};
 
 uint8_t hd__section_kind(const char *name)
 {
@@ -253,8 +252,7 @@ static const uint8_t flat_kinds[HD__FLAT_STRATEGY + 1] = {
     [HD__FLAT_OPTIM... HD__FLAT_OPTIM + 3] = HD__FLAT_IS_OPTIM_STATE | HD__FLAT_IS_SAVED,
     [HD__FLAT_FULL] = HD__FLAT_IS_PARAM,
     [HD__FLAT_GLOBAL_COPY] = HD__FLAT_IS_PARAM | HD__FLAT_IS_SAVED,
-    [HD__FLAT_STRATEGY] = HD__FLAT_IS_STRATEGY_STATE | HD__FLAT_IS_SAVED,
-};
+    [HD__FLAT_STRATEGY] = HD__FLAT_IS_STRATEGY_STATE | HD__FLAT_IS_SAVED};
 
 /* A strategy's state that does not begin as zeros begins as the parameters, and stays an average of them. */
 static uint32_t kinds_of(const struct hd_program *p, uint32_t role, hd_tensor tensor)

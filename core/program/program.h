@@ -49,7 +49,6 @@ uint32_t hd__mesh_live(const struct hd__mesh *mesh);
 int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint32_t members, int32_t *ranks);
 int64_t hd__mesh_ways(const struct hd__mesh *mesh, uint32_t axes); /* product of sizes */
 void hd__axes_text(uint32_t axes, char out[64]);                   /* "dp_shard.tp" */
-const char *hd__axis_name(int32_t axis);
 
 /* ---- placement
  * For each dim of a tensor the mesh axes that shard it, MAJOR FIRST: s:[cp,tp] differs from s:[tp,cp]. Four bits an

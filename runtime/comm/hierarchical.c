@@ -185,23 +185,21 @@ static int32_t hier_group(struct hd__wrapper_group *base, const int32_t *ranks, 
     struct hierarchical *c = (struct hierarchical *)base->wrapper;
     struct group *g = (struct group *)base;
     int32_t rc = HD_OK;
-    uint32_t home;
     for (int32_t i = 0; i < base->n; i++) /* indices of `leaders`; the transports below check the rest */
         if (ranks[i] < 0 || ranks[i] >= c->base.world.size)
             return hd_fail(err, HD_E_INVALID, "group %s names rank %d of a world of %d", base->name, ranks[i],
                            c->base.world.size);
     g->layout = hd__comm_hier_layout(c->leaders, ranks, base->n, base->me);
     if (!g->layout.per_machine && g->layout.me == 0 && !c->logged++)
-        hd__log(
-            HD_LOG_INFO, "comm",
-            "group %s uses one level between machines: two need its %d members in runs of equal length, one for each "
-            "machine",
-            base->name, base->n);
+        hd__log(HD_LOG_INFO, "comm",
+                "group %s uses one level between machines: two need its %d members in runs of equal length, one for "
+                "each machine",
+                base->name, base->n);
     if (g->layout.machines != 1)
         rc = create_subgroup(g, HD__HIER_WORLD, base->name, ranks, base->n, err);
     if (!rc && (g->layout.machines == 1 || g->layout.per_machine > 1))
         rc = create_subgroups(g, ranks, err);
-    home = hd__comm_hier_home(&g->layout);
+    uint32_t home = hd__comm_hier_home(&g->layout);
     base->home = transport_of(&c->base, home);
     base->inner_group = g->sub[home];
     return rc;
@@ -213,14 +211,12 @@ static int32_t hier_begin(struct hd__wrapper_op *base, struct hd_error *err)
     struct hierarchical *c = (struct hierarchical *)base->group->wrapper;
     struct op *op = (struct op *)base;
     const struct hd_comm_call *call = &base->call;
-    uint64_t scratch;
-    int two;
     (void)err;
     if (hd__comm_is_message(call) || !hd__comm_hier_applies(&g->layout))
         return HD_OK;
     op->phase = op->started = op->plan.parts.count = 0;
-    two = hd__comm_hier_supports(&g->layout, call, c->any_order);
-    scratch = two ? hd__comm_hier_scratch_bytes(&g->layout, call) : 0;
+    int two = hd__comm_hier_supports(&g->layout, call, c->any_order);
+    uint64_t scratch = two ? hd__comm_hier_scratch_bytes(&g->layout, call) : 0;
     op->plan.scratch = scratch ? hd__alloc(scratch) : NULL;
     hd__comm_hier_build_plan(&op->plan, &g->layout, call, two);
     if (two)

@@ -93,16 +93,14 @@ static void reset_store(const struct hd_hook_place *place)
     hd__store_reset(hook_of(place)->base.world.store);
 }
 
-static const struct hd_hook_api api = {
-    .struct_size = sizeof api,
-    .next_group = next_group,
-    .each_op = each_op,
-    .release = release,
-    .aborted = aborted,
-    .retract = retract,
-    .each_algorithm = each_algorithm,
-    .reset_store = reset_store,
-};
+static const struct hd_hook_api api = {.struct_size = sizeof api,
+                                       .next_group = next_group,
+                                       .each_op = each_op,
+                                       .release = release,
+                                       .aborted = aborted,
+                                       .retract = retract,
+                                       .each_algorithm = each_algorithm,
+                                       .reset_store = reset_store};
 
 /* ---- flight recorder: has the call as the hook changed it */
 
@@ -145,9 +143,8 @@ static int32_t begin_in_hook(struct hook *h, struct op *op, struct hd_error *err
 {
     const struct hd_comm_call asked = op->base.call;
     const struct group *g = (const struct group *)op->base.group;
-    int32_t code;
     h->beginning = 1;
-    code = h->ops->begin(h->hook, &op->view, err);
+    int32_t code = h->ops->begin(h->hook, &op->view, err);
     h->beginning = 0;
     if (op->view.group != &g->view) {
         struct group *other = CONTAINER(struct group, view, op->view.group);
@@ -163,7 +160,6 @@ static int32_t hook_begin(struct hd__wrapper_op *base, struct hd_error *err)
     struct hook *h = (struct hook *)base->group->wrapper;
     struct op *op = (struct op *)base;
     struct group *g = (struct group *)base->group;
-    int32_t code;
     op->held = 0;
     op->view = (struct hd_hook_op){.struct_size = sizeof op->view,
                                    .call = &base->call,
@@ -174,7 +170,7 @@ static int32_t hook_begin(struct hd__wrapper_op *base, struct hd_error *err)
                                    .began = hd__now()};
     if (!hd__comm_is_message(&base->call))
         op->view.seq = ++g->seq;
-    code = h->ops->begin ? begin_in_hook(h, op, err) : HD_OK;
+    int32_t code = h->ops->begin ? begin_in_hook(h, op, err) : HD_OK;
     if (code < 0)
         return code;
     if (code > HD_HOOK_HOLD)
@@ -197,13 +193,12 @@ static int32_t hook_end(struct hd__wrapper_op *base, int32_t code, struct hd_err
 /* Starts the operation unless the hook holds it. */
 static int32_t hook_advance(struct hd__wrapper_op *base, struct hd_error *err)
 {
-    int32_t code;
     if (atomic_load(&base->group->wrapper->aborted))
         return hd_fail(err, HD_E_CANCELLED, "%s of group %s was held back when the job ended",
                        hd_hook_coll_name(base->call.coll), base->group->name);
     if (((struct op *)base)->held)
         return 0;
-    code = hd__comm_wrapper_pass_through(base, err);
+    int32_t code = hd__comm_wrapper_pass_through(base, err);
     base->finished = code == HD_OK;
     return code == HD_OK ? 1 : code;
 }
@@ -258,26 +253,23 @@ static void hook_finish(struct hd__wrapper *base)
     h->ops->close(h->hook);
 }
 
-static const struct hd__wrapper_kind hook_kind = {
-    .op_bytes = sizeof(struct op),
-    .group_bytes = sizeof(struct group),
-    .max_inflight = 1,
-    .begin = hook_begin,
-    .advance = hook_advance,
-    .on_timeout = hook_on_timeout,
-    .end = hook_end,
-    .group = hook_group,
-    .group_free = hook_group_free,
-    .progress = hook_progress,
-    .leave = hook_leave,
-    .finish = hook_finish,
-};
+static const struct hd__wrapper_kind hook_kind = {.op_bytes = sizeof(struct op),
+                                                  .group_bytes = sizeof(struct group),
+                                                  .max_inflight = 1,
+                                                  .begin = hook_begin,
+                                                  .advance = hook_advance,
+                                                  .on_timeout = hook_on_timeout,
+                                                  .end = hook_end,
+                                                  .group = hook_group,
+                                                  .group_free = hook_group_free,
+                                                  .progress = hook_progress,
+                                                  .leave = hook_leave,
+                                                  .finish = hook_finish};
 
 int32_t hd__comm_hook_wrap(struct hd__comm *transport, const struct hd_hook_ops *ops, const char *name,
                            const void *settings, const struct hd__hook_context *context, struct hd_error *err)
 {
     struct hook *h;
-    int32_t code;
     if (transport->n_hooks == HD__HOOKS_MAX)
         return hd_fail(err, HD_E_UNSUPPORTED, "comm.hooks: %s: more than %d hooks around one transport: remove some",
                        name, HD__HOOKS_MAX);
@@ -295,7 +287,7 @@ int32_t hd__comm_hook_wrap(struct hd__comm *transport, const struct hd_hook_ops 
                                       .below = &h->base.below[0].ops,
                                       .comm = h->base.below[0].comm,
                                       .stream = HD__STREAM_HOOKS + transport->n_hooks};
-    code = ops->open(context->host, settings, &h->place, &h->hook, err);
+    int32_t code = ops->open(context->host, settings, &h->place, &h->hook, err);
     if (code != HD_OK) {
         free(h);
         return code;

@@ -17,13 +17,12 @@ int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host 
                       const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
 {
     struct hd_comm *comm = NULL;
-    uint64_t caps;
     int32_t code = component->open(host, settings, world, &comm, err);
     if (code != HD_OK)
         return code;
     transport->ops = *component;
     transport->comm = comm;
-    caps = component->caps_of ? component->caps_of(comm) : hd__comm_caps_with(component, settings);
+    uint64_t caps = component->caps_of ? component->caps_of(comm) : hd__comm_caps_with(component, settings);
     transport->ops.caps = hd__comm_caps(component, caps, transport->tuning);
     if (transport->ops.caps & HD_COMM_MESSAGES_ONLY)
         transport->ops.collective = NULL;

@@ -223,7 +223,6 @@ static int32_t software_begin(struct hd__wrapper_op *base, struct hd_error *err)
     struct op *op = (struct op *)base;
     struct group *g = (struct group *)base->group;
     const struct hd__comm *inner = base->group->home;
-    int32_t code;
     if (hd__comm_is_message(&base->call))
         return base->stream < HD__STREAM_COLLECTIVES
                    ? HD_OK
@@ -232,7 +231,7 @@ static int32_t software_begin(struct hd__wrapper_op *base, struct hd_error *err)
         return HD_OK;
     op->at = op->n_pending = op->examined = 0;
     op->messages = 0;
-    code = hd__comm_plan_build(&op->plan, inner->tuning, g->base.n, g->base.me, &base->call, err);
+    int32_t code = hd__comm_plan_build(&op->plan, inner->tuning, g->base.n, g->base.me, &base->call, err);
     if (code != HD_OK)
         return code;
     base->stream = HD__STREAM_COLLECTIVES + g->calls++ % MAX_INFLIGHT;

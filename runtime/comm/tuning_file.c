@@ -24,8 +24,7 @@ static const struct hd_option keys[] = {
     {.name = "ranks", .type = HD_OPT_INT, .value = "2147483647", .min = 1, .max = INT32_MAX, OFFSET(ranks)},
     {.name = "bytes", .type = HD_OPT_SIZE, .value = "1000000000000000", .min = 0, .max = 1e15, OFFSET(bytes)},
     {.name = "use", .type = HD_OPT_STRING, .value = "", OFFSET(use)},
-    {.name = "chunk", .type = HD_OPT_SIZE, .value = "0", .min = 0, .max = 1 << 30, OFFSET(chunk)},
-};
+    {.name = "chunk", .type = HD_OPT_SIZE, .value = "0", .min = 0, .max = 1 << 30, OFFSET(chunk)}};
 static const struct hd__options table = {keys, HD__COUNT(keys), sizeof(struct hd_option)};
 
 /* ---- reading */
@@ -50,7 +49,6 @@ static int32_t read_key(const struct hd__tree_node *key, const struct hd__tree_n
 static int32_t read_rule(const struct hd__tree_node *node, struct hd__tuning *tuning, struct hd__arena *arena,
                          struct hd_error *err)
 {
-    struct hd__tuning_rule rule;
     struct row row = {0};
     int32_t rc = hd__options_defaults(&table, &row, arena, err);
     if (node->kind != HD__MAP)
@@ -62,8 +60,8 @@ static int32_t read_rule(const struct hd__tree_node *node, struct hd__tuning *tu
         rc = hd_fail(err, HD_E_INVALID, "%s: a rule needs op and use", node->origin);
     if (rc)
         return rc;
-    rule = (struct hd__tuning_rule){(uint32_t)row.op + 1, (int32_t)row.ranks, (uint64_t)row.bytes, NULL,
-                                    (uint64_t)row.chunk};
+    struct hd__tuning_rule rule = (struct hd__tuning_rule){(uint32_t)row.op + 1, (int32_t)row.ranks,
+                                                           (uint64_t)row.bytes, NULL, (uint64_t)row.chunk};
     rule.use = hd__comm_algorithm_find(rule.coll, row.use);
     if (!rule.use) {
         struct hd__text names = {0};

@@ -118,10 +118,9 @@ static int32_t start_op(struct hd_comm_group *group, const struct hd_comm_call *
 {
     struct hd__wrapper_group *g = (struct hd__wrapper_group *)group;
     struct hd__wrapper_op *op = hd__comm_request_take(&g->wrapper->ops, g->wrapper->kind->op_bytes);
-    int32_t code;
     /* fields of the kind keep the values of the record's last operation */
     *op = (struct hd__wrapper_op){.request = op->request, .group = g, .call = *call, .peer = peer, .stream = stream};
-    code = g->wrapper->kind->begin(op, err);
+    int32_t code = g->wrapper->kind->begin(op, err);
     if (code >= 0)
         code = code == HD__WRAPPER_QUEUE ? enqueue(op, err) : hd__comm_wrapper_pass_through(op, err);
     if (code != HD_OK)

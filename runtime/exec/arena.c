@@ -59,13 +59,12 @@ static int32_t clear_arena(struct hd__exec *e, struct hd_error *err)
 static int32_t map_host_mirror(struct hd__exec *e, struct hd_error *err)
 {
     size_t bytes = (size_t)e->p->arena_bytes;
-    void *mirror;
     if (!e->device.discrete) {
         e->host_mirror = e->arena;
         hd__exec_touch_pages(e->arena, e->p->arena_bytes);
         return HD_OK;
     }
-    mirror = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *mirror = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mirror == MAP_FAILED)
         return hd_fail(
             err, HD_E_NOMEM,
@@ -150,10 +149,9 @@ int32_t hd__exec_wait_event(struct hd__exec *e, struct hd_event *event, double d
 
 int32_t hd__exec_synchronize(struct hd__exec *e, struct hd_error *err)
 {
-    int32_t rc;
     if (!e->device.streams)
         return HD_OK;
-    rc = e->device.ops->record(e->device.handle, e->sync_event, HD_STREAM_COMPUTE, err);
+    int32_t rc = e->device.ops->record(e->device.handle, e->sync_event, HD_STREAM_COMPUTE, err);
     return rc ? rc : hd__exec_wait_event(e, e->sync_event, 0, err);
 }
 

@@ -47,14 +47,6 @@ static int32_t alloc_max_buffer(struct hd__exec *e, struct hd_error *err)
     return rc ? rc : e->device.ops->alloc(e->device.handle, HD_MEM_DEVICE, 4096, &e->max_buffer.device, err);
 }
 
-static void free_max_buffer(struct hd__exec *e)
-{
-    if (e->max_buffer.device)
-        e->device.ops->free(e->device.handle, HD_MEM_DEVICE, e->max_buffer.device);
-    hd__exec_device_free_pinned(&e->device, e->max_buffer.pinned);
-    hd__exec_device_free_event(&e->device, e->max_buffer.done);
-}
-
 /* The group of all ranks, and the flight recorder's descriptions of its two operations. */
 static int32_t open_world(struct hd__exec *e, struct hd_error *err)
 {
@@ -152,7 +144,10 @@ void hd__exec_shut(struct hd__exec *e)
         e->device.ops->sync(e->device.handle, s, &ignored);
     hd__exec_release(e);
     hd__exec_profile_free(e->profile);
-    free_max_buffer(e);
+    if (e->max_buffer.device)
+        e->device.ops->free(e->device.handle, HD_MEM_DEVICE, e->max_buffer.device);
+    hd__exec_device_free_pinned(&e->device, e->max_buffer.pinned);
+    hd__exec_device_free_event(&e->device, e->max_buffer.done);
     for (int memory = 0; memory < HD__MEM_COUNT; memory++)
         hd__exec_copy_engine_close(e->copy_engines[memory]);
     hd__exec_transports_close(&e->transports); /* after a failure, receives may still write to the arena */

@@ -68,10 +68,9 @@ void hd__exec_find_segments(struct hd__exec *e, struct hd__prepared_section *sec
         exclude_split_pairs(section, capturable);
     }
     for (uint32_t k = 0, first; k < section->n; k++) {
-        struct hd__graph_segment segment;
         for (first = k; k < section->n && capturable[k]; k++)
             ;
-        segment = make_segment(section, first, k);
+        struct hd__graph_segment segment = make_segment(section, first, k);
         if (segment.launches > 1)
             hd__push(&section->segments, segment);
         else

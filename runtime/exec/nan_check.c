@@ -65,10 +65,9 @@ int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_sect
 
 int32_t hd__exec_find_nonfinite(struct hd__exec *e, int64_t step, char out[160], struct hd_error *err)
 {
-    int32_t rc;
     *out = 0;
     e->nonfinite = out;
-    rc = hd__exec_run_step(e, step, err);
+    int32_t rc = hd__exec_run_step(e, step, err);
     e->nonfinite = NULL;
     return rc ? rc : *out != 0;
 }

@@ -59,7 +59,6 @@ static int32_t prepare_feed(struct hd__exec *e, const struct hd__instr *i, struc
 {
     struct hd__feed_staging *by;
     void *pinned;
-    int32_t rc;
     s->kind = HD__PREPARED_FEED;
     s->feed.out = hd__tensor_address(e->p, i->out[0], e->coord, e->arena);
     s->feed.count = hd__numel(e->p, hd__tensor_const(e->p, i->out[0]));
@@ -68,7 +67,7 @@ static int32_t prepare_feed(struct hd__exec *e, const struct hd__instr *i, struc
     if (!e->device.streams)
         return HD_OK;
     by = s->feed.by = hd__arena_alloc(&e->p->arena, sizeof *by);
-    rc = hd__exec_device_create_event(&e->device, &by->copied, err);
+    int32_t rc = hd__exec_device_create_event(&e->device, &by->copied, err);
     if (!rc)
         rc = hd__exec_device_alloc_pinned(&e->device, (size_t)s->feed.count * sizeof *by->pinned, &pinned, err);
     by->pinned = rc ? NULL : pinned;

@@ -99,12 +99,11 @@ static void add_section(const struct hd__profile *profile, uint32_t s, struct ta
     for (uint32_t k = 0; k < code->count; k++) {
         const struct hd__instr *i = &code->at[k];
         double calls = profile->calls[s][k];
-        struct row *row;
         char name[96];
         if (!profile->calls[s][k])
             continue;
         row_name(profile->p, i, name);
-        row = row_of(t, name);
+        struct row *row = row_of(t, name);
         row->calls += profile->calls[s][k];
         row->seconds += profile->seconds[s][k];
         row->flops += calls * hd__instr_flops(profile->p, i);
@@ -170,21 +169,19 @@ int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t
 {
     const struct hd_program *p = profile->p;
     double *seconds = hd__alloc(p->blocks.count * sizeof *seconds);
-    FILE *file;
-    int bad;
     for (uint32_t s = 0; s < p->sections.count; s++)
         for (uint32_t k = 0; k < p->sections.at[s].code.count && p->sections.at[s].repeat > 0; k++)
             if (is_work(&p->sections.at[s].code.at[k]))
                 seconds[p->sections.at[s].code.at[k].block] += profile->seconds[s][k];
     hd__make_folders(path);
-    file = fopen(path, "w");
+    FILE *file = fopen(path, "w");
     if (file) {
         fprintf(file, "# stage %d of %d\n", p->stage, p->mesh.size[HD_AXIS_PP]);
         for (uint32_t b = 1; b < p->blocks.count; b++)
             if (seconds[b] > 0)
                 fprintf(file, "%s,%.9f\n", p->blocks.at[b], seconds[b] / (double)micros);
     }
-    bad = !file || ferror(file);
+    int bad = !file || ferror(file);
     if ((file && fclose(file)) || bad)
         bad = 1;
     free(seconds);

@@ -98,7 +98,6 @@ struct hd__progress_thread *hd__exec_progress_start(int32_t (*progress)(void *us
 {
     struct hd__progress_thread *thread = hd__alloc(sizeof *thread);
     sigset_t all, before;
-    int rc;
     thread->progress = progress;
     thread->user = user;
     thread->backoff_ns = BACKOFF_MIN_NS;
@@ -106,7 +105,7 @@ struct hd__progress_thread *hd__exec_progress_start(int32_t (*progress)(void *us
     pthread_cond_init(&thread->wakeup, NULL);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&thread->thread, NULL, thread_main, thread);
+    int rc = pthread_create(&thread->thread, NULL, thread_main, thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!rc)
         return thread;

@@ -1,5 +1,4 @@
-/* runtime/exec/progress_thread: makes progress on transports while the step program computes (`comm.progress:
- * thread`).
+/* runtime/exec/progress_thread: makes progress on transports while the step program computes (`comm.progress: thread`).
  *
  * Transports move data in calls of `progress` only. Polling between instructions is enough where these are short; a
  * long one leaves the network idle. The thread calls `progress` while operations are in flight, and backs off where

@@ -20,10 +20,9 @@ static int32_t run_feed(struct hd__exec *e, const struct hd__prepared *s, struct
 {
     const struct hd__device *d = &e->device;
     struct hd__feed_staging *by = s->feed.by;
-    int32_t rc;
     if (!by)
         return e->config.feed(e->config.user, s->feed.labels, s->feed.out, s->feed.count, err);
-    rc = hd__exec_wait_event(e, by->copied, 0, err);
+    int32_t rc = hd__exec_wait_event(e, by->copied, 0, err);
     if (!rc)
         rc = e->config.feed(e->config.user, s->feed.labels, by->pinned, s->feed.count, err);
     if (!rc)
@@ -123,26 +122,15 @@ int32_t hd__exec_run_section(struct hd__exec *e, uint8_t kind, struct hd_error *
 
 /* ---- between steps */
 
-/* Collective mismatch that the transport did not detect, as a sum on one rank and a maximum on another: the largest
- * and the smallest hash of all operations differ. Pipeline stages have different programs and are not compared. */
-static int32_t check_same_ops(const struct hd__exec *e, const int32_t highest[3], struct hd_error *err)
-{
-    if (e->config.compiled->n_stages > 1 || highest[1] == -highest[2])
-        return HD_OK;
-    return hd_fail(err, HD_E_MISMATCH,
-                   "collective mismatch: the ranks have not done the same operations in the same order");
-}
-
 /* Stages the operands in device memory. */
 static int32_t reduce_on_device(struct hd__exec *e, struct hd_comm_call *call, hd_request *request,
                                 struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
     struct hd__exec_max_buffer *a = &e->max_buffer;
-    int32_t rc;
     memcpy(a->pinned, call->send, call->count * sizeof *a->pinned);
     call->send = call->recv = a->device;
-    rc = d->ops->copy(d->handle, HD_STREAM_COMM, a->device, a->pinned, call->count * sizeof *a->pinned, err);
+    int32_t rc = d->ops->copy(d->handle, HD_STREAM_COMM, a->device, a->pinned, call->count * sizeof *a->pinned, err);
     if (!rc)
         rc = e->world.transport->ops->collective(e->world.of->group, call, request, err);
     return rc;
@@ -175,16 +163,14 @@ static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op
                                 .count = 3,
                                 .tag = UINT64_MAX};
     hd_request request;
-    uint64_t flight_number;
-    int32_t rc;
     *highest = mine;
     if (!e->world.of)
         return HD_OK;
     __atomic_store_n(&e->current_section, NULL, __ATOMIC_RELAXED);
-    flight_number = hd__comm_flight_start(e->transports.flight, op, hd__now());
+    uint64_t flight_number = hd__comm_flight_start(e->transports.flight, op, hd__now());
     hd__exec_progress_lock(e->transports.progress_thread);
-    rc = e->max_buffer.device ? reduce_on_device(e, &call, &request, err)
-                              : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
+    int32_t rc = e->max_buffer.device ? reduce_on_device(e, &call, &request, err)
+                                      : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
     hd__exec_progress_unlock(e->transports.progress_thread, !rc);
     hd__comm_flight_wait(e->transports.flight, flight_number, hd__now());
     if (!rc)
@@ -194,7 +180,12 @@ static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op
     hd__comm_flight_end(e->transports.flight, flight_number, hd__now(), rc);
     if (!rc)
         *highest = most[0];
-    return rc ? rc : check_same_ops(e, most, err);
+    /* Collective mismatch that the transport did not detect, as a sum on one rank and a maximum on another: the largest
+     * and the smallest hash of all operations differ. Pipeline stages have different programs and are not compared. */
+    if (rc || e->config.compiled->n_stages > 1 || most[1] == -most[2])
+        return rc;
+    return hd_fail(err, HD_E_MISMATCH,
+                   "collective mismatch: the ranks have not done the same operations in the same order");
 }
 
 int32_t hd__exec_all_reduce_max(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)

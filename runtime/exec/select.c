@@ -19,10 +19,9 @@ const struct hd__chosen *hd__exec_chosen_comm(const struct hd__compiled *c, cons
 static int32_t choose_comm(struct hd__compiled *c, struct hd__job_section *section, struct hd_error *err)
 {
     struct hd__chosen chosen;
-    int32_t rc;
     if (!section || hd__exec_chosen_comm(c, section))
         return HD_OK;
-    rc = hd__compile_choose(c->job, c->plugins, HD_KIND_COMM, section, &chosen, err);
+    int32_t rc = hd__compile_choose(c->job, c->plugins, HD_KIND_COMM, section, &chosen, err);
     if (!rc)
         hd__push(&c->selection->comms, chosen);
     return rc;
@@ -81,14 +80,12 @@ static int32_t refuse_unsupported(struct hd__job *job, struct hd_error *err)
     const struct {
         int asked;
         const char *path, *what;
-    } rows[] = {
-        {job->comm_sums == HD__SUMS_ANY && job->deterministic == HD__DETERMINISTIC_EXACT, "comm.sums",
-         "any does not go with job.deterministic: exact, which fixes the order of every sum"},
-        {levels && !job->comm_inside, "comm.levels",
-         "it says which ranks are inside, but comm.inside names no transport for them: add comm.inside: shm"},
-        {levels && !hd__comm_topology_available(), "comm.levels",
-         "this heddle was built without hwloc, which knows packages and NUMA nodes: use machine"},
-    };
+    } rows[] = {{job->comm_sums == HD__SUMS_ANY && job->deterministic == HD__DETERMINISTIC_EXACT, "comm.sums",
+                 "any does not go with job.deterministic: exact, which fixes the order of every sum"},
+                {levels && !job->comm_inside, "comm.levels",
+                 "it says which ranks are inside, but comm.inside names no transport for them: add comm.inside: shm"},
+                {levels && !hd__comm_topology_available(), "comm.levels",
+                 "this heddle was built without hwloc, which knows packages and NUMA nodes: use machine"}};
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         if (rows[i].asked) {
             hd__job_fail(job, rows[i].path, err, "%s: %s", rows[i].path, rows[i].what);
@@ -113,8 +110,8 @@ static int32_t check_intra_order(struct hd__compiled *c, struct hd_error *err)
         !in_any_order(c, intra))
         return HD_OK;
     hd__job_fail(c->job, intra->path, err,
-                 "comm.inside: %s adds in an order of its own, but sums over %s keep to comm.sums: tree: "
-                 "name a transport that does too, as shm, or set comm.sums: any",
+                 "comm.inside: %s adds in an order of its own, but sums over %s keep to comm.sums: tree: name a "
+                 "transport that does too, as shm, or set comm.sums: any",
                  intra->use, c->job->comm->use);
     return err->code = HD_E_UNSUPPORTED;
 }

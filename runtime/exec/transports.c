@@ -108,7 +108,6 @@ static int32_t open_level(struct hd__transports *t, const struct hd__topology_le
     const struct hd__chosen *chosen = hd__exec_chosen_comm(t->compiled, t->compiled->job->comm_inside);
     const int32_t *leaders = levels->leaders[level];
     struct hd__comm intra = {.tuning = transport->tuning, .counts = transport->counts}, inter = *transport;
-    struct hd_world ours;
     /* rank of the job -> rank in `world` */
     int32_t *number = hd__alloc((size_t)t->compiled->mesh.ranks * sizeof *number);
     int32_t *local = hd__alloc((size_t)world->size * sizeof *local), rc; /* leaders, in ranks of `world` */
@@ -117,8 +116,8 @@ static int32_t open_level(struct hd__transports *t, const struct hd__topology_le
         number[r] = n;
         local[n] = number[leaders[r]];
     }
-    ours = hd__comm_hier_intra_world(world, local,
-                                     hd__arena_alloc(&t->compiled->job->arena, (size_t)world->size * sizeof *local));
+    struct hd_world ours = hd__comm_hier_intra_world(
+        world, local, hd__arena_alloc(&t->compiled->job->arena, (size_t)world->size * sizeof *local));
     ours.instance = hd__arena_format(&t->compiled->job->arena, "comm/inside/%u/%d", level, leaders[t->rank]);
     rc = hd__comm_open(&chosen->component->ops.comm, hd__exec_host_table(), chosen->settings, &ours, &intra, err);
     if (!rc && level + 1 < levels->n)
@@ -179,16 +178,6 @@ static int32_t wrap_in_hooks(struct hd__transports *t, struct hd__transport *of,
     return rc;
 }
 
-/* Registers it for aborts; after an abort it is aborted at once. */
-static void add_transport(struct hd__transports *t, struct hd__transport *new)
-{
-    pthread_mutex_lock(&t->lock);
-    hd__push(&t->opened, new);
-    if (t->aborted)
-        new->ops->abort(new->comm, t->reason);
-    pthread_mutex_unlock(&t->lock);
-}
-
 void hd__exec_transports_abort(struct hd__transports *t, const char *reason)
 {
     pthread_mutex_lock(&t->lock);
@@ -215,7 +204,6 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
                              .store = t->store,
                              .timeout = job->comm_timeout,
                              .dead_after = job->comm_dead_after};
-    int32_t rc;
     /* comm.inside takes host memory only, so that no device stream is lent there */
     if (d->streams && (chosen->component->ops.comm.caps & HD_COMM_STREAM_ORDERED) && !job->comm_inside) {
         world.stream = d->ops->native(d->handle, HD_STREAM_COMM);
@@ -226,7 +214,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
     new->open.tuning = &t->compiled->selection->tuning;
     new->open.counts = t->compiled->selection->hooks.count ? &new->counts : NULL;
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->opened.count);
-    rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
+    int32_t rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
     if (!rc)
         rc = hd__comm_open(&chosen->component->ops.comm, hd__exec_host_table(), chosen->settings, &world, &new->open,
                            err);
@@ -242,7 +230,11 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
     new->stream_ordered = world.stream && (new->ops->caps &HD_COMM_STREAM_ORDERED);
     new->comm = new->open.comm;
     new->groups = hd__comm_groups_create(new->ops, new->comm, t->rank);
-    add_transport(t, new);
+    pthread_mutex_lock(&t->lock); /* of aborts: after one it is aborted at once */
+    hd__push(&t->opened, new);
+    if (t->aborted)
+        new->ops->abort(new->comm, t->reason);
+    pthread_mutex_unlock(&t->lock);
     hd__exec_begin_call(t->exec, "creating groups");
     *out = new;
     return HD_OK;
@@ -269,8 +261,8 @@ static int32_t check_local(struct hd__transports *t, const struct hd__job_sectio
         return HD_OK;
     hd__axes_text(axes, name);
     return hd__job_fail(t->compiled->job, section->path, err,
-                        "comm-%s works inside one machine only, but %s connects rank %d with rank %d, "
-                        "which is not among the %d ranks here: use another transport for axes across machines",
+                        "comm-%s works inside one machine only, but %s connects rank %d with rank %d, which is not "
+                        "among the %d ranks here: use another transport for axes across machines",
                         section->use, name, t->rank, remote_rank, t->local_ranks);
 }
 
@@ -294,15 +286,13 @@ static int32_t check_same_tuning(struct hd__transports *t, struct hd_error *err)
     const struct hd__job *job = t->compiled->job;
     uint64_t mine = t->compiled->selection->tuning.hash, theirs = 0;
     size_t bytes = sizeof theirs;
-    int32_t rc;
     if (t->rank == 0)
         return hd__store_put(t->store, "comm/tuning", &mine, sizeof mine, err);
-    rc = hd__store_get(t->store, "comm/tuning", &theirs, &bytes, hd__now() + job->comm_timeout, err);
+    int32_t rc = hd__store_get(t->store, "comm/tuning", &theirs, &bytes, hd__now() + job->comm_timeout, err);
     if (rc || theirs == mine)
         return rc;
     return hd__job_fail(t->compiled->job, "comm.tune", err,
-                        "comm.tune: rank %d does not have the rules that rank 0 has: put the same "
-                        "file on all machines",
+                        "comm.tune: rank %d does not have the rules that rank 0 has: put the same file on all machines",
                         t->rank);
 }
 
@@ -403,9 +393,8 @@ static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transp
 int32_t hd__exec_transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request,
                                  double deadline, struct hd_error *err)
 {
-    int32_t rc;
     hd__exec_progress_lock(t->progress_thread);
-    rc = wait_and_progress_all(t, of, request, deadline, err);
+    int32_t rc = wait_and_progress_all(t, of, request, deadline, err);
     hd__exec_progress_unlock(t->progress_thread, -1);
     return rc;
 }

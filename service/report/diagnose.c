@@ -75,14 +75,14 @@ static void describe_mismatch(struct hd__report_context *c, uint32_t from, uint3
     hd__report_op_record_text(other, b);
     if (tie)
         snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
-                 "ranks %d and %d do not do the same: operation %lld of %.*s is %s in section %.40s on "
-                 "rank %d, and %s in section %.40s on rank %d",
+                 "ranks %d and %d do not do the same: operation %lld of %.*s is %s in section %.40s on rank %d, and %s "
+                 "in section %.40s on rank %d",
                  odd->rank, other->rank, (long long)odd->seq, (int)strcspn(odd->channel, " "), odd->channel, a,
                  odd->section, odd->rank, b, other->section, other->rank);
     else
         snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
-                 "rank %d diverged: collective mismatch: operation %lld of %.*s is %s in section %.40s there, and "
-                 "%s in section %.40s on the others",
+                 "rank %d diverged: collective mismatch: operation %lld of %.*s is %s in section %.40s there, and %s "
+                 "in section %.40s on the others",
                  odd->rank, (long long)odd->seq, (int)strcspn(odd->channel, " "), odd->channel, a, odd->section, b,
                  other->section);
 }

@@ -26,14 +26,13 @@ static const char *channel_key(const json_t *channel, struct hd__arena *arena)
     struct hd__text text = {0};
     const json_t *rank;
     size_t i;
-    char *key;
     hd__text_add(&text, "%s ", json_text(channel, "group"));
     json_array_foreach(json_object_get(channel, "ranks"), i, rank)
         hd__text_add(&text, "%s%lld", i ? "," : "", (long long)json_integer_value(rank));
     if (json_object_get(channel, "from"))
         hd__text_add(&text, " %lld>%lld stream %lld", (long long)json_number(channel, "from"),
                      (long long)json_number(channel, "to"), (long long)json_number(channel, "stream"));
-    key = hd__arena_strdup(arena, text.at);
+    char *key = hd__arena_strdup(arena, text.at);
     hd__text_free(&text);
     return key;
 }

@@ -63,7 +63,6 @@ size_t hd__report_rank_dump(const struct hd__flight *f, int32_t rank, const char
     for (uint64_t n = f->room;; n /= 2) {
         double now = hd__now();
         json_t *channels = json_array(), *dump;
-        size_t bytes;
         for (const struct hd__flight_channel *c = __atomic_load_n(&f->channels, __ATOMIC_ACQUIRE); c;
              c = __atomic_load_n(&c->next, __ATOMIC_ACQUIRE))
             json_array_append_new(channels, channel_json(c));
@@ -73,7 +72,7 @@ size_t hd__report_rank_dump(const struct hd__flight *f, int32_t rank, const char
                       hd__comm_flight_waited(f), "waiting", (json_int_t)__atomic_load_n(&f->waiting, __ATOMIC_ACQUIRE),
                       "operations", (json_int_t)__atomic_load_n(&f->number, __ATOMIC_ACQUIRE), "channels", channels,
                       "ops", ops_json(f, n, now));
-        bytes = json_dumpb(dump, out, room, JSON_COMPACT | JSON_REAL_PRECISION(9));
+        size_t bytes = json_dumpb(dump, out, room, JSON_COMPACT | JSON_REAL_PRECISION(9));
         json_decref(dump);
         if (bytes <= room)
             return bytes;

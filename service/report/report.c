@@ -80,13 +80,12 @@ static int open_file(const char *folder, const char *suffix, char path[512])
     strftime(when, sizeof when, "%Y%m%d-%H%M%S", localtime_r(&now, &local));
     for (int n = 0; n < 100; n++) {
         char more[16] = "";
-        int fd;
         if (n)
             snprintf(more, sizeof more, ".%d", n);
         snprintf(path, 512, "%.400s/report-%s%s%s.json", folder, when, suffix, more);
         if (!n)
             hd__make_folders(path);
-        fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+        int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
         if (fd >= 0 || errno != EEXIST)
             return fd;
     }
@@ -161,14 +160,13 @@ int32_t hd__report_on_dumps(void *user, const struct hd__rank_dumps *g, int32_t 
     const struct hd__reporter *reporter = user;
     struct hd__report_diagnosis diagnosis;
     char path[512] = "";
-    json_t *report;
     int32_t code = HD_OK, answered = 0;
     while (answered < g->size && !g->dump[answered])
         answered++;
     /* a rank's death is reported even if no other is left to answer, or none has connected yet */
     if (answered == g->size && g->code != HD_E_PEER)
         return HD_OK;
-    report = report_json(reporter, g);
+    json_t *report = report_json(reporter, g);
     hd__report_diagnose(report, &diagnosis);
     if (g->code == HD_OK) {
         code = check_running_job(reporter, &diagnosis, rank, cause);
@@ -191,12 +189,11 @@ void hd__report_write_local(const struct hd__reporter *reporter, int32_t rank, i
         .size = size, .code = HD_E_PEER, .rank = lost, .cause = cause, .dump = dumps, .state = state};
     struct hd__report_diagnosis diagnosis;
     char path[512], suffix[32];
-    json_t *report;
     memset(state, HD__RANK_CONNECTED, (size_t)size);
     if (lost >= 0) /* else the launcher */
         state[lost] = HD__RANK_DEAD;
     dumps[rank] = dump;
-    report = report_json(reporter, &g);
+    json_t *report = report_json(reporter, &g);
     hd__report_diagnose(report, &diagnosis);
     add_diagnosis(report, &diagnosis);
     snprintf(suffix, sizeof suffix, "-rank%d", rank);

@@ -94,11 +94,10 @@ static void say_refusal(const struct hd__speaker *s, const struct hd_error *err)
 int hd__speaker_fail(struct hd__speaker *s, struct hd_error *err, int opening)
 {
     int32_t code = err->code;
-    int refused;
     if (opening && !err->origin && is_found_alike(code))
         err->origin = hd__speaker_shared(s, (uint32_t)-code);
     wait_for_end(s, err, opening);
-    refused = opening && is_refused(s, err);
+    int refused = opening && is_refused(s, err);
     if (refused)
         say_refusal(s, err);
     /* INVALID is how the others hear of a refusal. */

@@ -85,10 +85,8 @@ static void describe_cycle(struct hd__report_context *c, int32_t rank, const str
     const struct hd__report_op_record *other = c->waits_for[rank];
     char a[256], b[256];
     snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
-             "ranks wait for each other: rank %d for %s in section %.40s, rank %d for %s in section "
-             "%.40s",
-             op->rank, hd__report_op_record_text(op, a), op->section, rank, hd__report_op_record_text(other, b),
-             other->section);
+             "ranks wait for each other: rank %d for %s in section %.40s, rank %d for %s in section %.40s", op->rank,
+             hd__report_op_record_text(op, a), op->section, rank, hd__report_op_record_text(other, b), other->section);
 }
 
 /* ---- who strayed */
@@ -167,8 +165,7 @@ static int find_divergent_rank(struct hd__report_context *c)
         return 0;
     hd__report_attribute(c, HD__DIAGNOSIS_MISMATCH, odd->rank, odd);
     snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
-             "rank %d diverged: collective mismatch: its operation %lld is %s in section %.40s, and %s on the "
-             "others",
+             "rank %d diverged: collective mismatch: its operation %lld is %s in section %.40s, and %s on the others",
              odd->rank, (long long)odd->number, hd__report_op_record_text(odd, a), odd->section,
              hd__report_op_record_text(other, b));
     return 1;
@@ -212,8 +209,8 @@ int hd__report_walk_wait_graph(struct hd__report_context *c)
         if (rank < 0) {
             hd__report_attribute(c, HD__DIAGNOSIS_STUCK, -1, next);
             snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
-                     "rank %d has waited %.1f s for %s of section %.40s, which all members have begun: the "
-                     "transport does not finish it",
+                     "rank %d has waited %.1f s for %s of section %.40s, which all members have begun: the transport "
+                     "does not finish it",
                      next->rank, next->waited, hd__report_op_record_text(next, text), next->section);
             break;
         }

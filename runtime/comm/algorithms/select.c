@@ -51,8 +51,7 @@ static const struct {
     {HD_COLL_REDUCE_SCATTER, INT32_MAX, UINT64_MAX, "pairwise"},
     {HD_COLL_ALL_TO_ALL, INT32_MAX, UINT64_MAX, "pairwise"},
     {HD_COLL_REDUCE, INT32_MAX, UINT64_MAX, "slices"},
-    {HD_COLL_BARRIER, INT32_MAX, UINT64_MAX, "dissemination"},
-};
+    {HD_COLL_BARRIER, INT32_MAX, UINT64_MAX, "dissemination"}};
 
 const struct hd__algorithm *hd__comm_algorithm_at(uint32_t i)
 {
@@ -101,10 +100,9 @@ const struct hd__algorithm *hd__comm_algorithm_select(const struct hd__tuning *t
         return r->use;
     }
     for (size_t i = 0; i < HD__COUNT(built_in); i++) {
-        const struct hd__algorithm *a;
         if (built_in[i].coll != call->coll || n > built_in[i].ranks || bytes > built_in[i].bytes)
             continue;
-        a = hd__comm_algorithm_find(call->coll, built_in[i].use);
+        const struct hd__algorithm *a = hd__comm_algorithm_find(call->coll, built_in[i].use);
         if (hd__comm_algorithm_supports(a, call, n, any_order))
             return a;
     }

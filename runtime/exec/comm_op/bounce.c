@@ -125,11 +125,10 @@ static int32_t timeout_error(const struct hd__bounce_op *x, struct hd_error *err
 {
     const struct hd__bounce_queue *q = x->queue;
     const struct hd__bounce_slot *slot = &q->slot[q->done % HD__BOUNCE_SLOTS];
-    int32_t rc;
     if (q->done == q->posted)
         return hd_fail(err, HD_E_TIMEOUT, "the device did not reach this comm op before the deadline");
-    rc = hd__exec_transports_wait(x->op.path->transports, slot->x->op.group.transport, slot->requests[0], hd__now(),
-                                  err);
+    int32_t rc = hd__exec_transports_wait(x->op.path->transports, slot->x->op.group.transport, slot->requests[0],
+                                          hd__now(), err);
     return rc ? rc
               : hd_fail(err, HD_E_TIMEOUT, "a comm op of %u chunks is at chunk %u at the deadline", x->chunks,
                         x->copied_in);

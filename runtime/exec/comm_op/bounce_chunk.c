@@ -158,12 +158,11 @@ int32_t hd__exec_chunk_copy_out(struct hd__bounce *b, struct hd__bounce_queue *q
 {
     struct hd__bounce_slot *slot = &q->slot[q->sent % HD__BOUNCE_SLOTS];
     struct hd__bounce_op *x = q->head;
-    int32_t rc;
     while (x && x->copied_out == x->chunks)
         x = x->next;
     if (!x || q->sent - q->done == HD__BOUNCE_SLOTS)
         return 0;
-    rc = hd__exec_device_reached(b->path.device, slot->arrived, err);
+    int32_t rc = hd__exec_device_reached(b->path.device, slot->arrived, err);
     if (rc != 1)
         return rc;
     slot->x = x;
@@ -215,7 +214,6 @@ int32_t hd__exec_chunk_post(struct hd__bounce *b, struct hd__bounce_queue *q, st
     struct hd__progress_thread *thread = b->path.transports->progress_thread;
     struct hd__bounce_slot *slot = &q->slot[q->posted % HD__BOUNCE_SLOTS];
     struct hd__bounce_op *x = slot->x;
-    struct chunk c;
     int32_t rc = 1;
     if (q->posted == q->sent)
         return 0;
@@ -223,7 +221,7 @@ int32_t hd__exec_chunk_post(struct hd__bounce *b, struct hd__bounce_queue *q, st
         rc = hd__exec_device_reached(b->path.device, x->direct ? x->ready : slot->copied, err);
     if (rc != 1)
         return rc;
-    c = chunk_of(x, slot->chunk);
+    struct chunk c = chunk_of(x, slot->chunk);
     slot->n_requests = 0;
     hd__exec_progress_lock(thread);
     rc = x->op.n_messages ? post_messages(slot, &c, err) : post_calls(slot, &c, err);

@@ -21,20 +21,12 @@ struct hd__comm_engine {
 
 static uint32_t coll_of(uint16_t op)
 {
-    switch (op) {
-    case HD_OP_ALL_REDUCE:
-        return HD_COLL_ALL_REDUCE;
-    case HD_OP_ALL_GATHER:
-        return HD_COLL_ALL_GATHER;
-    case HD_OP_REDUCE_SCATTER:
-        return HD_COLL_REDUCE_SCATTER;
-    case HD_OP_ALL_TO_ALL:
-        return HD_COLL_ALL_TO_ALL;
-    case HD_OP_BROADCAST:
-        return HD_COLL_BROADCAST;
-    default:
-        return 0;
-    }
+    static const uint32_t colls[HD_OP_LIMIT] = {[HD_OP_ALL_REDUCE] = HD_COLL_ALL_REDUCE,
+                                                [HD_OP_ALL_GATHER] = HD_COLL_ALL_GATHER,
+                                                [HD_OP_REDUCE_SCATTER] = HD_COLL_REDUCE_SCATTER,
+                                                [HD_OP_ALL_TO_ALL] = HD_COLL_ALL_TO_ALL,
+                                                [HD_OP_BROADCAST] = HD_COLL_BROADCAST};
+    return colls[op];
 }
 
 /* Elements before dim `dim` of an operand, and from it on: [outer, inner]. */
@@ -141,8 +133,7 @@ static void describe_for_recorder(struct hd__comm_op *x, const struct hd_program
         .dtype = (in ? in : out)->dtype,
         .redop = x->call.coll == HD_COLL_ALL_REDUCE || x->call.coll == HD_COLL_REDUCE_SCATTER ? x->call.redop : 0,
         .calls = x->n_requests,
-        .root = x->call.coll == HD_COLL_BROADCAST ? x->call.root : -1,
-    };
+        .root = x->call.coll == HD_COLL_BROADCAST ? x->call.root : -1};
     hd__comm_flight_hash_op(&x->flight_op);
 }
 
@@ -182,10 +173,9 @@ int32_t hd__exec_comm_engine_alloc(struct hd__comm_engine *c, struct hd_error *e
 
 int32_t hd__exec_comm_engine_progress(struct hd__comm_engine *c, struct hd_error *err)
 {
-    int32_t rc;
     if (!c->pending && !(c->stream && c->stream->under_way))
         return HD_OK;
-    rc = hd__exec_transports_progress(c->host.transports, err);
+    int32_t rc = hd__exec_transports_progress(c->host.transports, err);
     if (rc >= 0 && c->stream)
         rc = c->stream->ops->progress(c->stream, err);
     if (rc >= 0 && c->bounce)
@@ -206,11 +196,10 @@ static int32_t check_messages(const struct hd__comm_op *x, struct hd_error *err)
     const char *use = x->group.transport->section->use;
     if (!hd__exec_comm_op_stream_ordered(x) || (x->group.transport->ops->caps & HD_COMM_INDEPENDENT_P2P))
         return HD_OK;
-    return hd_fail(
-        err, HD_E_UNSUPPORTED,
-        "comm-%s enqueues all messages in one stream of the device, where those of a pipeline would deadlock: "
-        "name another transport for them, comm: {use: %s, axes: {pp: shm}}",
-        use, use);
+    return hd_fail(err, HD_E_UNSUPPORTED,
+                   "comm-%s enqueues all messages in one stream of the device, where those of a pipeline would "
+                   "deadlock: name another transport for them, comm: {use: %s, axes: {pp: shm}}",
+                   use, use);
 }
 
 int32_t hd__exec_comm_op_create(struct hd__comm_engine *c, struct hd_program *p, const struct hd__instr *i,
@@ -221,7 +210,6 @@ int32_t hd__exec_comm_op_create(struct hd__comm_engine *c, struct hd_program *p,
     int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
     struct hd__group_ref group;
     struct hd__comm_path *path;
-    struct hd__comm_op *x;
     int32_t rc = hd__collective_dtype(p, i, err);
     if (!rc)
         rc = hd__exec_transports_group(transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &group, err);
@@ -233,7 +221,7 @@ int32_t hd__exec_comm_op_create(struct hd__comm_engine *c, struct hd_program *p,
         path = &c->host;
     else
         path = group.transport->stream_ordered ? c->stream : c->bounce;
-    x = hd__arena_alloc(&p->arena, path->ops->op_bytes);
+    struct hd__comm_op *x = hd__arena_alloc(&p->arena, path->ops->op_bytes);
     x->engine = c;
     x->path = path;
     x->group = group;
@@ -270,10 +258,9 @@ int32_t hd__exec_comm_op_start(struct hd__comm_op *x, struct hd_error *err)
 {
     const struct hd__comm_path_ops *ops = x->path->ops;
     struct hd__comm_engine *c = x->engine;
-    int32_t rc;
     if (!ops->capturable)
         x->flight_number = hd__comm_flight_start(c->flight, &x->flight_op, hd__clock_now(&c->clock));
-    rc = ops->start(x, err);
+    int32_t rc = ops->start(x, err);
     x->pending = !rc && ops->wait;
     c->pending += x->pending;
     if (rc && !ops->capturable)
@@ -286,14 +273,13 @@ int32_t hd__exec_comm_op_wait(struct hd__comm_op *x, double *seconds, struct hd_
     const struct hd__comm_path_ops *ops = x->path->ops;
     struct hd__comm_engine *c = x->engine;
     double since = hd__clock_now(&c->clock), now;
-    int32_t rc;
     if (!x->pending)
         return HD_OK;
     c->pending -= x->pending;
     x->pending = 0;
     if (!ops->capturable)
         hd__comm_flight_wait(c->flight, x->flight_number, since);
-    rc = ops->wait(x, since + c->timeout, err);
+    int32_t rc = ops->wait(x, since + c->timeout, err);
     if (ops->capturable)
         return rc;
     now = hd__clock_now(&c->clock);

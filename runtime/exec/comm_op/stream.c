@@ -49,7 +49,6 @@ static void free_list(const struct stream_path *s, struct hd__stream_inflight *w
 static int32_t take_inflight(struct stream_path *s, struct hd__stream_inflight **inflight, struct hd_error *err)
 {
     struct hd__stream_inflight *w = s->unused;
-    int32_t rc;
     if (w) {
         s->unused = w->next;
         w->flight_numbers.count = 0;
@@ -58,7 +57,7 @@ static int32_t take_inflight(struct stream_path *s, struct hd__stream_inflight *
         return HD_OK;
     }
     w = hd__alloc(sizeof *w);
-    rc = hd__exec_device_create_event(s->path.device, &w->ready, err);
+    int32_t rc = hd__exec_device_create_event(s->path.device, &w->ready, err);
     if (!rc)
         rc = hd__exec_device_create_event(s->path.device, &w->done, err);
     if (rc)
@@ -115,11 +114,10 @@ static int32_t stream_progress(struct hd__comm_path *path, struct hd_error *err)
     }
     if (rc < 0 || s->since == 0 || now < s->since + s->timeout)
         return HD__MIN(rc, HD_OK);
-    rc = hd_fail(
-        err, HD_E_TIMEOUT,
-        "%s%s: not finished after %.0f s (comm.timeout) on the device: check that all ranks are alive and run the "
-        "same operations",
-        s->head->name, s->head->flight_numbers.count > 1 ? ", or one that follows it" : "", s->timeout);
+    rc = hd_fail(err, HD_E_TIMEOUT,
+                 "%s%s: not finished after %.0f s (comm.timeout) on the device: check that all ranks are alive and run "
+                 "the same operations",
+                 s->head->name, s->head->flight_numbers.count > 1 ? ", or one that follows it" : "", s->timeout);
     complete_head(s, now, rc);
     return rc;
 }

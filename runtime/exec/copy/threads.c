@@ -51,12 +51,11 @@ static void *copy_thread_main(void *user)
     pthread_mutex_lock(&l->lock);
     for (;;) {
         struct hd_error why = HD_ERROR_INIT;
-        struct hd__copy_op c;
         while (l->first == l->queue.count && !l->stop)
             pthread_cond_wait(&l->work, &l->lock);
         if (l->first == l->queue.count)
             break;
-        c = l->queue.at[l->first++];
+        struct hd__copy_op c = l->queue.at[l->first++];
         if (l->first == l->queue.count)
             l->first = l->queue.count = 0;
         pthread_mutex_unlock(&l->lock);
@@ -76,7 +75,6 @@ static void *copy_thread_main(void *user)
 static int32_t start_thread(struct thread_engine *engine, struct copy_thread *l, struct hd_error *err)
 {
     pthread_condattr_t monotonic;
-    int rc;
     l->of = engine;
     pthread_mutex_init(&l->lock, NULL);
     pthread_condattr_init(&monotonic);
@@ -84,7 +82,7 @@ static int32_t start_thread(struct thread_engine *engine, struct copy_thread *l,
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->done, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    rc = pthread_create(&l->thread, NULL, copy_thread_main, l);
+    int rc = pthread_create(&l->thread, NULL, copy_thread_main, l);
     l->running = !rc;
     return rc ? hd_fail(err, HD_E_IO, "offload: cannot create a copy thread: %s", strerror(rc)) : HD_OK;
 }

@@ -6,6 +6,7 @@
 #include "core/program/ops.h"
 #include "tests/suite.h"
 #include "tests/support/compile.h"
+#include "tests/support/linked.h"
 
 /* ---- a device that compiles and never opens */
 
@@ -99,11 +100,11 @@ static void compile_and_count(const char *precision, uint32_t flags, uint32_t ma
                                 "data: {train: none, seq_len: 8, batch: 8, micro_batch: 8}\n"
                                 "precision: {compute: %s}\ndevice: {use: mock}\n",
                                 families[f], precision);
-        ck_assert_msg(
-            !hd__plugins_add_folder(c.plugins, PLUGINS, &err) && !hd__plugin_add_static(c.plugins, mock, &err) &&
-                !hd__job_parse("job.yaml", text, strlen(text), NULL, 0, &c.job, &err) &&
-                !hd__job_resolve(c.job, 0, &err) && !hd__exec_compile_with(c.job, c.plugins, flags, &c.c, &err),
-            "%s", err.message);
+        ck_assert_msg(!hd__plugins_add_folder(c.plugins, PLUGINS, &err) && !add_linked(c.plugins, mock, &err) &&
+                          !hd__job_parse("job.yaml", text, strlen(text), NULL, 0, &c.job, &err) &&
+                          !hd__job_resolve(c.job, 0, &err) &&
+                          !hd__exec_compile_with(c.job, c.plugins, flags, &c.c, &err),
+                      "%s", err.message);
         const struct hd_program *p = c.c->stage[0];
         for (uint32_t s = 0; s < p->sections.count; s++)
             for (uint32_t k = 0; k < p->sections.at[s].code.count; k++)

@@ -8,6 +8,7 @@
 #include "heddle/model.h"
 #include "tests/suite.h"
 #include "tests/support/compile.h"
+#include "tests/support/linked.h"
 
 #define NONE 0x7ffffff0u
 
@@ -442,9 +443,8 @@ static void compile_with(const struct wrong *row, const char *model)
                             row->message ? "[{use: wrong}, {use: zero, stage: 1}]" : "[{use: zero}, {use: wrong}]");
     int32_t rc;
     wrong = row;
-    ck_assert(!hd__plugins_add_folder(c.plugins, PLUGINS, &err) &&
-              !hd__plugin_add_static(c.plugins, HD_PLUGIN_ENTRY, &err) &&
-              !hd__plugin_add_static(c.plugins, model_entry, &err));
+    ck_assert(!hd__plugins_add_folder(c.plugins, PLUGINS, &err) && !add_linked(c.plugins, HD_PLUGIN_ENTRY, &err) &&
+              !add_linked(c.plugins, model_entry, &err));
     ck_assert(!hd__job_parse("job.yaml", text, strlen(text), NULL, 0, &c.job, &err) &&
               !hd__job_resolve(c.job, 2, &err));
     rc = hd__exec_compile(c.job, c.plugins, &c.c, &err);

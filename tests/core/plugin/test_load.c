@@ -6,6 +6,7 @@
 
 #include "core/plugin/plugin.h"
 #include "tests/suite.h"
+#include "tests/support/linked.h"
 
 #define GOOD "fine"
 
@@ -300,25 +301,6 @@ START_TEST(a_component_from_before_aliases)
 }
 END_TEST
 
-/* ---- linked in */
-
-const struct hd_plugin *heddle_plugin_v1_linked(void); /* broken.c without a fault, in this program */
-
-START_TEST(linked_in)
-{
-    const struct hd__component *c = NULL;
-    ck_assert_int_eq(hd__plugin_add_static(registry, heddle_plugin_v1_linked, &err), HD_OK);
-    ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_OPTIMIZER, "linked", &c, &err), HD_OK);
-    ck_assert_str_eq(c->path, HD__PLUGIN_STATIC);
-    ck_assert_int_eq(hd__plugin_add_static(registry, heddle_plugin_v1_linked, &err), HD_E_INVALID);
-    assert_says("duplicate name: two linked-in plugins are called optim-linked");
-    link_plugin("fine", "heddle-optim-linked.so");
-    ck_assert_int_eq(hd__plugins_add_folder(registry, folder, &err), HD_OK);
-    c = NULL;
-    assert_refused("linked", HD_E_INVALID, "duplicate name: plugin optim-linked is both linked in and ");
-}
-END_TEST
-
 /* ---- hooks: what may be left out, but not all of it */
 
 static int32_t hook_open(const struct hd_host *host, const void *settings, const struct hd_hook_place *place,
@@ -355,14 +337,14 @@ static const struct hd_plugin *hook_entry(void)
 START_TEST(hooks_see_something)
 {
     const struct hd__component *c = NULL;
-    ck_assert_int_eq(hd__plugin_add_static(registry, hook_entry, &err), HD_E_UNSUPPORTED);
+    ck_assert_int_eq(add_linked(registry, hook_entry, &err), HD_E_UNSUPPORTED);
     assert_says("plugin hook-blind: the slots 'group', 'begin', 'end', 'progress' and 'leave' are missing");
     hook_ops.leave = hook_close;
     hook_ops.close = NULL;
-    ck_assert_int_eq(hd__plugin_add_static(registry, hook_entry, &err), HD_E_UNSUPPORTED);
+    ck_assert_int_eq(add_linked(registry, hook_entry, &err), HD_E_UNSUPPORTED);
     assert_says("slot 'close' is missing: it is mandatory in struct hd_hook_ops");
     hook_ops.close = hook_close;
-    ck_assert_msg(!hd__plugin_add_static(registry, hook_entry, &err), "%s", err.message);
+    ck_assert_msg(!add_linked(registry, hook_entry, &err), "%s", err.message);
     ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_HOOK, "blind", &c, &err), HD_OK);
     ck_assert_ptr_null(c->ops.hook.begin);
 }
@@ -444,7 +426,6 @@ int main(void)
     tcase_add_test(c, an_alias_is_suggested);
     tcase_add_test(c, own_names_win_over_aliases);
     tcase_add_test(c, a_component_from_before_aliases);
-    tcase_add_test(c, linked_in);
     tcase_add_test(c, hooks_see_something);
     tcase_add_test(c, scan_lists_all_with_reasons);
     tcase_add_test(c, kind_of_label);

@@ -8,6 +8,7 @@
 #include "core/plugin/plugin.h"
 #include "tests/golden/optim.h"
 #include "tests/suite.h"
+#include "tests/support/linked.h"
 
 static struct hd__plugins *registry;
 static struct hd__arena arena;
@@ -19,7 +20,7 @@ static void set_up(void)
 {
     registry = hd__plugins_create(NULL);
     ck_assert_int_eq(hd__plugins_add_folder(registry, PLUGINS, &err), HD_OK);
-    ck_assert_int_eq(hd__plugin_add_static(registry, heddle_plugin_v1_lion, &err), HD_OK);
+    ck_assert_int_eq(add_linked(registry, heddle_plugin_v1_lion, &err), HD_OK);
 }
 
 static void tear_down(void)
