@@ -182,7 +182,7 @@ struct placed {
 static hd_tensor tensor_of(struct hd_program *p, const struct hd_operand *o, uint16_t at)
 {
     struct hd__tensor t = {.name = "t", .dtype = HD_F64, .placement.redop = HD_SUM};
-    for (int32_t k = 0; k < o->ndim; k++) {
+    for (uint32_t k = 0; k < o->ndim; k++) {
         char name[2] = {(char)o->dim[k], 0};
         if (!p->letter[o->dim[k]])
             p->letter[o->dim[k]] = hd__dim_new(p, hd__arena_strdup(&p->arena, name), o->extent[k]);
@@ -231,7 +231,7 @@ static struct hd_operand piece_of(const struct hd_operand *whole, uint16_t at, i
 {
     struct hd_operand o = *whole;
     uint64_t seed = 77;
-    for (int32_t k = 0; k < o.ndim; k++)
+    for (uint32_t k = 0; k < o.ndim; k++)
         if (o.dim[k] == at) {
             o.extent[k] /= RANKS;
             o.start[k] += rank * o.extent[k];
@@ -301,7 +301,7 @@ static void check_pieces(struct h_device *d, const struct row *r, const struct h
 
 static int has_dim(const struct hd_operand *o, char letter)
 {
-    for (int32_t k = 0; k < o->ndim; k++)
+    for (uint32_t k = 0; k < o->ndim; k++)
         if (o->dim[k] == (uint8_t)letter)
             return 1;
     return 0;

@@ -335,7 +335,7 @@ START_TEST(crash_after_opening)
 }
 END_TEST
 
-/* One that never comes back from a call is named, though it lives: its own thread, not one beside it, is asked after. */
+/* A rank that never comes back from a call is named, though its process lives: liveness follows the main thread. */
 START_TEST(hang_while_opening)
 {
     struct command *c = command_run("train llama.yaml mesh.dp=3 data.batch=12 job.name=hang liveness.late_after=1s "
