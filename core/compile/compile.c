@@ -116,8 +116,7 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
     int32_t rc;
     hd__builder_api.dim(p, 'b', "micro-batch", job->micro_batch * data);
     hd__builder_api.dim(p, 's', "sequence", job->seq_len);
-    p->accumulation = (int32_t)job->accumulation;
-    p->loss_scale = 1.0 / ((double)job->batch * (double)job->seq_len);
+    hd__compile_micro_batch_mean(job, p);
     rc = c->model_choice.component->ops.model.build(c->model, p, err);
     if (!rc)
         hd__builder_check_params(p);

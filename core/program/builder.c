@@ -237,7 +237,7 @@ static void b_auxiliary(struct hd_program *p, hd_tensor loss)
 
 static double b_loss_scale(struct hd_program *p)
 {
-    return p->loss_scale;
+    return p->token_weight;
 }
 
 const struct hd_builder_api hd__builder_api = {

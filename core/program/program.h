@@ -12,7 +12,7 @@
  *   local_replicas.c local SGD: replicas whose parameters differ between sync sections
  *   deterministic.c `deterministic: exact`: sums in an order that no mesh changes; around lower.c and strategy_api.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
- *   loss_scale.c with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
+ *   fp16_loss_scaling.c with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
  *   section_split.c a section that differs in the first steps becomes two
  *   strategy_api.c strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
  *   fuse.c      peepholes: ops accumulate into gradients themselves; fuse_loss_head.c: the loss without whole logits
@@ -294,7 +294,7 @@ struct hd_program {
     int32_t stage; /* pp coordinate */
     int32_t accumulation;
     struct hd__precision precision;
-    double loss_scale; /* 1 / tokens of the global batch */
+    double token_weight; /* compile/micro_batch_mean.c: 1 / tokens of the global batch */
 
     HD__ARRAY(struct hd__dim) dims;       /* [0] is unused; letters live at letter[] */
     uint16_t letter[128];                 /* letter -> dim id */

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "heddle/gradient_clipping.h"
+
 /* ---- updates (HD_OP_ADAMW, HD_OP_SGD, HD_OP_OPTIM_STEP) */
 
 /* The tensor hyper[8], fp64, which the training loop fills before every update. */
@@ -15,14 +17,6 @@ enum {
     HD_HYPER_SKIP = 3,      /* not 0: the gradients overflowed: change nothing */
     HD_HYPER_COUNT = 8
 };
-
-/* Clipping factor of PyTorch's clip_grad_norm_: min(1, clip / (norm + 1e-6)). norm2: squared global norm of the
- * gradients after inv_scale. clip 0: no clipping. */
-static inline double hd_clip_factor(double norm2, double clip, double (*square_root)(double))
-{
-    double f = clip > 0 ? clip / (square_root(norm2) + 1e-6) : 1.0;
-    return f < 1.0 ? f : 1.0;
-}
 
 /* 1 if an update may change anything: skip is not set and the gradient norm is finite. A step that overflowed thus
  * leaves the weights as they were on all ranks alike, since norm2 is the same on all. */

@@ -11,7 +11,6 @@
 #include "runtime/rendezvous/server_internal.h"
 
 enum { STRANGERS_MAX = 32 };
-#define STRANGER_SECONDS 5.0
 #define OUT_MAX (16u << 20) /* bytes that a rank may leave unread */
 
 void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame)
@@ -47,12 +46,8 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
     s->conns.at[i] = s->conns.at[--s->conns.count];
     if (c->rank >= 0) {
         hd__server_drop_waits(s, c->rank);
-        if (s->rank_state[c->rank] == HD__RANK_CONNECTED) {
-            char text[256];
-            s->rank_state[c->rank] = HD__RANK_DEAD;
-            snprintf(text, sizeof text, "rank %d died (%s)", c->rank, cause);
-            hd__server_end_job(s, HD_E_PEER, c->rank, 0, text);
-        }
+        if (s->rank_state[c->rank] == HD__RANK_CONNECTED)
+            hd__server_rank_died(s, c->rank, cause);
         atomic_fetch_add(&s->gone, 1);
     }
     free(c->in);
@@ -160,14 +155,4 @@ const char *hd__server_conn_write(struct server_conn *c)
         c->out_at += (size_t)done;
     }
     return c->closing ? "it left" : NULL;
-}
-
-const char *hd__server_conn_check_timeout(struct hd__server *s, struct server_conn *c, double now, char text[64])
-{
-    if (c->rank < 0)
-        return now - c->opened > STRANGER_SECONDS ? "no greeting" : NULL;
-    if (c->leaving || now - c->last_heard < hd__store_silence_seconds(s->options.dead_after))
-        return NULL;
-    snprintf(text, 64, "silent for %.1f s", now - c->last_heard);
-    return text;
 }

@@ -77,7 +77,7 @@ void hd__server_request_dumps(struct hd__server *s, double waited, double now);
 /* "2, 5 and 3 more": the ranks r of which `is[r]`; returns how many. */
 int32_t hd__server_format_ranks(const struct hd__server *s, const uint8_t *is, char *out, size_t room);
 
-/* server_conn.c. log_refused: a connection that did not prove what it has to. read, write and late say why the
+/* server_conn.c. log_refused: a connection that did not prove what it has to. read and write say why the
  * connection is over, or NULL. */
 void hd__server_log_refused(struct hd__server *s, const struct server_conn *c, const char *why);
 void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame);
@@ -85,9 +85,12 @@ struct server_conn *hd__server_conn_find(struct hd__server *s, int32_t rank); /*
 void hd__server_conn_accept(struct hd__server *s, double now);
 const char *hd__server_conn_read(struct hd__server *s, struct server_conn *c, double now);
 const char *hd__server_conn_write(struct server_conn *c);
-const char *hd__server_conn_check_timeout(struct hd__server *s, struct server_conn *c, double now, char text[64]);
 /* Closes connection `i`; of a rank that did not say goodbye it is the death, by `cause`. */
 void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause);
+
+/* dead_rank.c: NULL, or why a connection counts as dead; the end of the job by the death of a rank. */
+const char *hd__server_conn_check_timeout(struct hd__server *s, struct server_conn *c, double now, char text[64]);
+void hd__server_rank_died(struct hd__server *s, int32_t rank, const char *cause);
 
 /* server_requests.c */
 void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now);

@@ -1,0 +1,24 @@
+/* Death of a rank: its connection has closed, or nothing came from it for liveness.dead_after. The server names it, and
+ * the job ends on all ranks with this cause; service/report/diagnose.c adds who waited for it. */
+#include "runtime/rendezvous/liveness.h"
+#include "runtime/rendezvous/server_internal.h"
+
+#define STRANGER_SECONDS 5.0
+
+void hd__server_rank_died(struct hd__server *s, int32_t rank, const char *cause)
+{
+    char text[256];
+    s->rank_state[rank] = HD__RANK_DEAD;
+    snprintf(text, sizeof text, "rank %d died (%s)", rank, cause);
+    hd__server_end_job(s, HD_E_PEER, rank, 0, text);
+}
+
+const char *hd__server_conn_check_timeout(struct hd__server *s, struct server_conn *c, double now, char text[64])
+{
+    if (c->rank < 0)
+        return now - c->opened > STRANGER_SECONDS ? "no greeting" : NULL;
+    if (c->leaving || now - c->last_heard < hd__store_silence_seconds(s->options.dead_after))
+        return NULL;
+    snprintf(text, 64, "silent for %.1f s", now - c->last_heard);
+    return text;
+}
