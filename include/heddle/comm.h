@@ -138,6 +138,9 @@ struct hd_comm_launcher {
     const char *const *environment; /* {"NAME=value", ..., NULL}: set for it where not set already; NULL: nothing */
     /* where the command comes from, for those who lack it: "Debian's package openmpi-bin"; NULL: unknown */
     const char *source;
+    /* the same as environment, where nothing says that ranks run on other machines: no MASTER_ADDR, resource manager or
+     * file of hosts; NULL: nothing */
+    const char *const *local_environment;
 };
 
 struct hd_comm_ops {

@@ -14,7 +14,8 @@
  * block. HD_E_NOTFOUND, HD_E_IO, HD_E_INVALID; the message begins with the path. */
 static inline int32_t hd_open_regular(const char *path, int *fd, uint64_t *bytes, struct hd_error *err)
 {
-    struct stat st = {.st_mode = 0};
+    struct stat st;
+    memset(&st, 0, sizeof st);
     int file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC),
         code = file < 0 || fstat(file, &st) ? errno : 0;
     int literal = path[0] == '~' || strpbrk(path, "*?[") != NULL;

@@ -54,7 +54,7 @@ static uint64_t caps_with(const void *settings)
 }
 
 /* For ranks that share cores: MPI waits by polling, and has to yield the core between two polls. */
-static const char *environment[] = {
+static const char *const environment[] = {
     "OMPI_MCA_mpi_yield_when_idle=1",
     "OMPI_MCA_rmaps_base_oversubscribe=1",
     "OMPI_ALLOW_RUN_AS_ROOT=1",
@@ -62,24 +62,12 @@ static const char *environment[] = {
     "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
     "PRTE_ALLOW_RUN_AS_ROOT=1",
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-    NULL, /* room for no_network */
-    NULL,
     NULL,
 };
 
-/* Open MPI listens on all networks, also where all ranks are on this machine. There shared memory is enough for the
- * ranks, and the loopback interface for mpirun: unless the ranks meet elsewhere, or a resource manager or a list of
- * hosts says where mpirun starts them. */
-__attribute__((constructor)) static void no_network(void)
-{
-    static const char *const elsewhere[] = {"MASTER_ADDR", "SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE",
-                                            "OMPI_MCA_orte_default_hostfile"};
-    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
-        if (getenv(elsewhere[i]))
-            return;
-    environment[sizeof environment / sizeof *environment - 3] = "OMPI_MCA_btl=self,vader";
-    environment[sizeof environment / sizeof *environment - 2] = "OMPI_MCA_oob_tcp_if_include=lo";
-}
+/* Open MPI listens on all networks, also where all ranks are on this machine: there shared memory is enough for the
+ * ranks, and the loopback interface for mpirun. */
+static const char *const local_environment[] = {"OMPI_MCA_btl=self,vader", "OMPI_MCA_oob_tcp_if_include=lo", NULL};
 
 static const char *const command[] = {"mpirun", "-n", "%n", "--bind-to", "none", NULL};
 
@@ -87,6 +75,7 @@ static const struct hd_comm_launcher launcher = {
     .struct_size = sizeof launcher,
     .command = command,
     .environment = environment,
+    .local_environment = local_environment,
     .source = "Debian's package openmpi-bin",
 };
 

@@ -41,6 +41,29 @@ static void die_with_parent(pid_t parent, int signal)
         _exit(1);
 }
 
+static void set_environment(const char *const *words)
+{
+    for (size_t i = 0; words && words[i]; i++) {
+        char *name = hd__strdup(words[i]), *value = strchr(name, '=');
+        if (value) {
+            *value++ = '\0';
+            setenv(name, value, 0);
+        }
+        free(name);
+    }
+}
+
+/* Does the environment say that ranks may run on other machines? */
+static int names_machines(void)
+{
+    static const char *const names[] = {"MASTER_ADDR", "SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE",
+                                        "OMPI_MCA_orte_default_hostfile"};
+    for (size_t i = 0; i < HD__COUNT(names); i++)
+        if (getenv(names[i]))
+            return 1;
+    return 0;
+}
+
 static void run_command(const struct hd_comm_launcher *l, const char **argv, int error_pipe)
 {
     sigset_t none;
@@ -49,14 +72,9 @@ static void run_command(const struct hd_comm_launcher *l, const char **argv, int
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (in >= 0)
         dup2(in, STDIN_FILENO);
-    for (size_t i = 0; l->environment && l->environment[i]; i++) {
-        char *name = hd__strdup(l->environment[i]), *value = strchr(name, '=');
-        if (value) {
-            *value++ = '\0';
-            setenv(name, value, 0);
-        }
-        free(name);
-    }
+    set_environment(l->environment);
+    if (l->struct_size >= HD__END(struct hd_comm_launcher, local_environment) && !names_machines())
+        set_environment(l->local_environment);
     setenv(HD__LAUNCHED_ENV, isatty(STDOUT_FILENO) ? "terminal" : "file", 1);
     execvp(argv[0], (char *const *)argv);
     if (write(error_pipe, &errno, sizeof errno) < 0)

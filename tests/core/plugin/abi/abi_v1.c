@@ -471,11 +471,12 @@ FIELD(hd_world, stream, 56, void *);
 FIELD(hd_world, device, 64, const char *);
 FIELD(hd_world, job_ranks, 72, const int32_t *);
 
-STRUCT(hd_comm_launcher, 32);
+STRUCT(hd_comm_launcher, 40);
 FIELD(hd_comm_launcher, struct_size, 0, size_t);
 FIELD(hd_comm_launcher, command, 8, const char *const *);
 FIELD(hd_comm_launcher, environment, 16, const char *const *);
 FIELD(hd_comm_launcher, source, 24, const char *);
+FIELD(hd_comm_launcher, local_environment, 32, const char *const *);
 
 STRUCT(hd_comm_ops, 136);
 FIELD(hd_comm_ops, struct_size, 0, size_t);
