@@ -35,13 +35,13 @@ static int32_t check_data(struct hd__cli_job *loaded, int held_out, int tokens, 
 static int check_inputs(struct hd__cli_job *loaded, int32_t local_rank, int32_t local_ranks)
 {
     struct hd_error err = HD_ERROR_INIT;
-    int32_t rc = hd__launch_check_files(local_ranks, &err);
+    int32_t rc = hd__train_check_memory(loaded->compiled, local_ranks, &err);
+    if (!rc)
+        rc = hd__launch_check_files(local_ranks, &err);
     if (!rc)
         rc = check_data(loaded, 0, local_rank == 0, &err);
     if (!rc && loaded->job->eval_every)
         rc = check_data(loaded, 1, local_rank == 0, &err);
-    if (!rc)
-        rc = hd__train_check_memory(loaded->compiled, local_ranks, &err);
     return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 

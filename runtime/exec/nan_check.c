@@ -3,6 +3,7 @@
 
 #include "core/base/dtype.h"
 #include "runtime/exec/internal.h"
+#include "runtime/rendezvous/store.h"
 
 /* ---- NaN and Inf */
 
