@@ -334,7 +334,7 @@ START_TEST(crash_after_opening)
 }
 END_TEST
 
-/* One that never comes back from a call is named, though it lives: its own thread, not one beside it, is asked after. */
+/* One that never comes back from a call is named, though it lives: its own thread is asked after, not one beside it. */
 START_TEST(hang_while_opening)
 {
     struct command *c = command_run("train llama.yaml mesh.dp=3 data.batch=12 job.name=hang liveness.late_after=1s "
@@ -350,10 +350,11 @@ END_TEST
 START_TEST(hang_while_closing)
 {
     int rank = _i % 2, launched = _i < 2, port = free_port();
-    char *job = keep(hd__format("train llama.yaml mesh.dp=2 job.steps=2 job.name=hang-closing%d liveness.late_after=1s "
-                                "comm.timeout=20s plugins.path=" ASYNC " comm.hooks=[{\"use\":\"crash\",\"rank\":%d,"
-                                "\"kind\":\"hang\",\"closing\":true}]",
-                                _i, rank));
+    char *job = keep(hd__format(
+        "train llama.yaml mesh.dp=2 job.steps=2 job.name=hang-closing%d liveness.dead_after=60s "
+        "liveness.late_after=1s comm.timeout=20s plugins.path=" ASYNC " comm.hooks=[{\"use\":\"crash\",\"rank\":%d,"
+        "\"kind\":\"hang\",\"closing\":true}]",
+        _i, rank));
     struct command *c[2] = {NULL, NULL}, *hanging;
     for (int r = 1; r >= 0; r--)
         if (!launched)
