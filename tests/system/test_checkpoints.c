@@ -466,7 +466,7 @@ START_TEST(weights_of_another_model)
 }
 END_TEST
 
-/* A config.json that says more than its weights hold: refused before memory is filled, of which there may not be enough. */
+/* A config.json that says more than its weights hold is refused before memory is filled, of which there may be less. */
 START_TEST(weights_of_another_shape)
 {
     struct rusage used;
