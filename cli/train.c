@@ -58,7 +58,9 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, int leader, int32_t
 {
     struct hd__compiled *c = loaded->compiled;
     struct hd_error err = HD_ERROR_INIT;
-    int32_t rc = hd__launch_check_files(local_ranks, &err);
+    int32_t rc = hd__train_check_memory(c, local_ranks, &err);
+    if (!rc)
+        rc = hd__launch_check_files(local_ranks, &err);
     if (!rc)
         rc = check_model(c, local_rank, &err);
     if (!rc)
@@ -69,8 +71,6 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, int leader, int32_t
         rc = check_outputs(c, &err);
     if (!rc)
         rc = hd__exec_check_plugins(c, dry && local_rank == 0 ? local_ranks : 0, &err);
-    if (!rc)
-        rc = hd__train_check_memory(c, local_ranks, &err);
     return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 

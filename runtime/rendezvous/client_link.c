@@ -102,11 +102,14 @@ static void request_dumps_when_late(struct hd_store *s)
     pthread_mutex_lock(&s->status_lock);
     if (s->status.wait_seconds)
         waited = s->status.wait_seconds(s->status.user);
-    if (waited < s->status.poll_after)
-        s->next_dump_request = s->status.poll_after;
+    double end = s->status.timeout + 1; /* what waits inside the call gives up by itself, and knows more */
+    double first = HD__MIN(s->status.poll_after, end);
+    if (waited < first)
+        s->next_dump_request = first;
     int due = s->status.wait_seconds && waited >= s->next_dump_request;
     if (due)
-        s->next_dump_request *= 2;
+        s->next_dump_request =
+            s->next_dump_request < end ? HD__MIN(2 * s->next_dump_request, end) : 2 * s->next_dump_request - end + 1;
     pthread_mutex_unlock(&s->status_lock);
     if (due)
         hd__store_send(s, &(struct hd__frame){.type = WIRE_WAITING, .arg = (int32_t)(HD__MIN(waited, 1e6) * 1e3)},

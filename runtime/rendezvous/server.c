@@ -59,6 +59,8 @@ void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, uint6
 
 void hd__server_request_dumps(struct hd__server *s, double waited, double now)
 {
+    if (s->options.timeout > 0 && waited > s->options.timeout) /* the one that may end the job is not put off */
+        s->dumps.next_snapshot = 0;
     if (s->end.code != HD_OK || !s->options.on_dumps ||
         !hd__server_dump_begin(&s->dumps, HD__DUMP_SNAPSHOT, waited, now))
         return;

@@ -105,7 +105,8 @@ struct hd__store_status_provider {
     void *user;
     size_t (*write_dump)(void *user, char *out, size_t room); /* writes its part; returns the bytes */
     double (*wait_seconds)(void *user); /* seconds that it has waited for others by now; 0: it does not */
-    double poll_after; /* seconds: after such a wait, and each doubling of it, all are asked what they do */
+    /* Seconds: after such a wait, and each doubling of it, all are asked what they do; soon after `timeout` too. */
+    double poll_after, timeout;
 };
 /* [control] NULL removes it; after that returns, no call is under way. */
 void hd__store_set_status_provider(struct hd_store *store, const struct hd__store_status_provider *witness);

@@ -22,13 +22,6 @@ static void exit_process(struct hd__launch_exit_watchdog *w)
     _exit(code);
 }
 
-/* In the end the rank that serves leaves when it is done, and does not wait for ever for who is late. */
-static int job_has_ended(const struct hd__launch_exit_watchdog *w)
-{
-    int32_t rank = -1, code = hd__store_liveness_check(hd__store_liveness(w->store), &rank, NULL);
-    return code && !(w->closing && code == HD_E_PEER && rank >= 0 && rank == hd__store_server_rank(w->store));
-}
-
 static void *watch_call(void *user)
 {
     struct hd__launch_exit_watchdog *w = user;
@@ -37,7 +30,7 @@ static void *watch_call(void *user)
     while (!w->call_returned && !w->exiting) {
         struct timespec until = hd__cond_until(hd__now() + POLL_SECONDS);
         pthread_cond_timedwait(&w->changed, &w->lock, &until);
-        if (!since && job_has_ended(w))
+        if (!since && hd__store_liveness_check(hd__store_liveness(w->store), NULL, NULL))
             since = hd__now();
         w->exiting = !w->call_returned && since && hd__now() > since + HD__LAUNCH_EXIT_WATCHDOG_SECONDS;
     }
@@ -48,13 +41,10 @@ static void *watch_call(void *user)
 }
 
 void hd__launch_exit_watchdog_start(struct hd__launch_exit_watchdog *w, struct hd_store *store,
-                                    struct hd__server *server, int closing)
+                                    struct hd__server *server, const char *phase)
 {
-    *w = (struct hd__launch_exit_watchdog){.store = store,
-                                           .server = server,
-                                           .closing = closing,
-                                           .phase = closing ? "closing" : "opening",
-                                           .lock = PTHREAD_MUTEX_INITIALIZER};
+    *w = (struct hd__launch_exit_watchdog){
+        .store = store, .server = server, .phase = phase, .lock = PTHREAD_MUTEX_INITIALIZER};
     if (!store)
         return;
     hd__cond_init(&w->changed);

@@ -23,14 +23,13 @@ struct hd__launch_exit_watchdog {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    int closing, running, call_returned,
-        exiting; /* it closes; a thread watches; the call is back; the thread ends the process */
+    int running, call_returned, exiting; /* a thread watches; the call is back; the thread ends the process */
 };
 
 /* NULL store: nobody else is there, nothing happens. `server`: of the rank that serves, which lets the others read
  * why first. */
 void hd__launch_exit_watchdog_start(struct hd__launch_exit_watchdog *w, struct hd_store *store,
-                                    struct hd__server *server, int closing);
+                                    struct hd__server *server, const char *phase);
 /* Does not return where the process is being ended. */
 void hd__launch_exit_watchdog_stop(struct hd__launch_exit_watchdog *w);
 

@@ -305,9 +305,9 @@ int32_t hd__launch_check_files(int32_t local_ranks, struct hd_error *err)
     }
     return hd_fail(err, HD_E_INVALID,
                    "a process may open %llu files here, and a job of %d rank%s on this machine needs %llu: raise the "
-                   "limit (ulimit -n 1024)",
+                   "limit (ulimit -n %llu)",
                    (unsigned long long)limit.rlim_cur, local_ranks, local_ranks > 1 ? "s" : "",
-                   (unsigned long long)need);
+                   (unsigned long long)need, (unsigned long long)HD__MAX(need, 1024));
 }
 
 static int fail_start(const char *what)

@@ -57,7 +57,8 @@ static void set_status_provider(struct hd__train_session *s)
     struct hd__store_status_provider w = {.user = s,
                                           .write_dump = write_dump,
                                           .wait_seconds = wait_seconds,
-                                          .poll_after = s->compiled->job->late_after / 8};
+                                          .poll_after = s->compiled->job->late_after / 8,
+                                          .timeout = s->compiled->job->comm_timeout};
     hd__store_liveness_notify(hd__store_liveness(s->store), on_peer_failure, s);
     hd__store_set_status_provider(s->store, &w);
 }
@@ -103,7 +104,7 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
     rc = hd__train_agree(compiled, env->rank, s->store, err);
     if (rc)
         return rc;
-    hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, 0);
+    hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, "opening");
     rc = hd__exec_open(s->exec, err);
     hd__launch_exit_watchdog_stop(&s->exit_watchdog);
     if (!rc)
@@ -129,7 +130,7 @@ void hd__train_session_close(struct hd__train_session *s, int failed)
     hd__train_feed_close(s->train_feed);
     hd__train_feed_close(s->eval_feed);
     if (!failed)
-        hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, 1);
+        hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, "closing");
     hd__exec_shut(s->exec);
     if (!failed)
         hd__launch_exit_watchdog_stop(&s->exit_watchdog);
@@ -137,8 +138,8 @@ void hd__train_session_close(struct hd__train_session *s, int failed)
         hd__store_set_status_provider(s->store, NULL);
     hd__exec_close(s->exec);
     hd__store_close(s->store);
-    if (s->server) /* others read why; after a failure some may be gone, or have never come */
-        hd__server_drain(s->server, hd__now() + (failed ? 2 : 10));
+    if (s->server) /* others read why; after a failure some may be gone, or have never come; else one may hang */
+        hd__server_drain(s->server, hd__now() + (failed ? 2 : s->compiled->job->comm_timeout + 10));
     hd__server_close(s->server);
     *s = (struct hd__train_session){0};
 }

@@ -339,11 +339,36 @@ END_TEST
 START_TEST(hang_while_opening)
 {
     struct command *c = command_run("train llama.yaml mesh.dp=3 data.batch=12 job.name=hang liveness.late_after=1s "
-                                    "comm.timeout=3s " CRASH,
+                                    "comm.timeout=20s " CRASH,
                                     "\"kind\":\"hang\"");
     expect_code(c, 1);
     expect_says(c, "warning: rank 1 has been opening comm-shm for ");
     expect_says(c, "error: rank 1 has been opening comm-shm for ");
+}
+END_TEST
+
+/* Nor while it closes, be it rank 0 or another, and whether the launcher or rank 0 serves the rendezvous. */
+START_TEST(hang_while_closing)
+{
+    int rank = _i % 2, launched = _i < 2, port = free_port();
+    char *job = keep(hd__format(
+        "train llama.yaml mesh.dp=2 job.steps=2 job.name=hang-closing%d liveness.dead_after=60s "
+        "liveness.late_after=1s comm.timeout=20s plugins.path=" ASYNC " comm.hooks=[{\"use\":\"crash\",\"rank\":%d,"
+        "\"kind\":\"hang\",\"closing\":true}]",
+        _i, rank));
+    struct command *c[2] = {NULL, NULL}, *hanging;
+    for (int r = 1; r >= 0; r--)
+        if (!launched)
+            c[r] = command_start_rank(r, 2, 0, port, "%s", job);
+    if (launched)
+        c[0] = command_start(NULL, "%s", job);
+    for (int r = 0; r < 2 && c[r]; r++)
+        command_wait(c[r], 90);
+    hanging = launched ? c[0] : c[rank];
+    expect_code(hanging, 1);
+    expect_says(hanging, "(comm.timeout: 20 s), so this rank ends, while closing");
+    expect_says(c[0], keep(hd__format("warning: rank %d has been closing comm-shm for ", rank))); /* which serves */
+    expect_says(c[0], keep(hd__format("error: rank %d has been closing comm-shm for ", rank)));
 }
 END_TEST
 
@@ -906,6 +931,7 @@ int main(void)
                                         {"crash while opening", crash_while_opening, 1},
                                         {"crash after opening", crash_after_opening, 2},
                                         {"hang while opening", hang_while_opening, 1},
+                                        {"hang while closing", hang_while_closing, 4},
                                         {"stopped launcher", stopped_launcher, 1},
                                         {"too few descriptors", too_few_descriptors, 1},
                                         {"a file too large", file_too_large, 1},

@@ -171,7 +171,7 @@ static int32_t gathered(void *user, const struct hd__rank_dumps *g, int32_t *ran
 static struct hd__server *server;
 static struct hd_store *store[RANKS];
 static int who[RANKS] = {0, 1, 2};
-static double waited_for[RANKS];
+static double waited_for[RANKS], comm_timeout; /* 0: none */
 static pthread_mutex_t waited_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static size_t tell(void *user, char *out, size_t room)
@@ -190,15 +190,19 @@ static double waited(void *user)
 static void open_served_by(int32_t server_rank, int witnesses)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__server_options o = {
-        .address = "127.0.0.1", .size = RANKS, .rank = server_rank, .dead_after = 8, .on_dumps = gathered};
+    struct hd__server_options o = {.address = "127.0.0.1",
+                                   .size = RANKS,
+                                   .rank = server_rank,
+                                   .dead_after = 8,
+                                   .timeout = comm_timeout,
+                                   .on_dumps = gathered};
     hd__store_secret_generate(o.secret);
     ck_assert_msg(!hd__server_open(&o, &server, &err), "%s", err.message);
     for (int r = 0; r < RANKS; r++) {
         struct hd__store_options s = {
             .host = "127.0.0.1", .port = hd__server_port(server), .rank = r, .size = RANKS, .dead_after = 8};
         struct hd__store_status_provider w = {
-            .user = &who[r], .write_dump = tell, .wait_seconds = waited, .poll_after = 0.5};
+            .user = &who[r], .write_dump = tell, .wait_seconds = waited, .poll_after = 0.5, .timeout = comm_timeout};
         memcpy(s.secret, o.secret, sizeof s.secret);
         ck_assert_msg(!hd__store_connect(&s, hd__now() + 10, &store[r], &err), "%s", err.message);
         if (r < witnesses)
@@ -297,6 +301,30 @@ START_TEST(a_look_may_end_the_job)
 }
 END_TEST
 
+/* A rank asks when its wait has doubled; and soon after comm.timeout, however short the time since. */
+START_TEST(a_look_after_the_timeout)
+{
+    static const double waits[] = {90, 101.5, 102.5, 104.5};
+    comm_timeout = 100;
+    open_all(1);
+    for (int i = 0; i < (int)HD__COUNT(waits); i++) {
+        double until = hd__now() + 30;
+        int looks;
+        pthread_mutex_lock(&waited_lock);
+        waited_for[0] = waits[i];
+        pthread_mutex_unlock(&waited_lock);
+        do {
+            usleep(1000);
+            pthread_mutex_lock(&seen.lock);
+            looks = seen.waited >= waits[i];
+            pthread_mutex_unlock(&seen.lock);
+        } while (!looks && hd__now() < until);
+        ck_assert_msg(looks, "nobody looked after a wait of %g s", waits[i]);
+    }
+    close_all();
+}
+END_TEST
+
 /* A launcher kills all that is left when the first rank has gone. Rank 2 is slow to answer: it gives rank 1 time to
  * go. */
 static sem_t one_has_gone;
@@ -387,6 +415,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_silent_rank_is_not_waited_for_long);
     tcase_add_test(tc, a_late_witness);
     tcase_add_test(tc, a_look_may_end_the_job);
+    tcase_add_test(tc, a_look_after_the_timeout);
     tcase_add_loop_test(tc, nobody_leaves_before_the_report, 0, 5);
     return suite_run_case("flight", tc);
 }
