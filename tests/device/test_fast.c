@@ -80,6 +80,9 @@ static const struct h_case cases[] = {
     {"nll_grad", HD_OP_NLL_GRAD, "+:bs f:bs", "f:bs f:bs", "b=50 s=1001", {0}},
     {"xent_grad", HD_OP_XENT_GRAD, "bsv +:bs i:bs f:bs f:bs", "bsv", "b=2 s=5 v=11", {0}},
     {"xent_grad of a shard, large", HD_OP_XENT_GRAD, "bsv +:bs i:bs f:bs f:bs", "bsv", "b=2 s=30 v=1030@1030", {0}},
+    {"xent_local, padded", HD_OP_XENT_LOCAL, "bsv +:bs i:bs", "f:bs f:bs", "b=2 s=30 v=1030@1030", {.window = 2050}},
+    {"xent_grad, padded", HD_OP_XENT_GRAD, "bsv +:bs i:bs f:bs f:bs", "bsv", "b=2 s=30 v=1030@1030", {.window = 2050}},
+    {"xent_grad, padded by a chunk", HD_OP_XENT_GRAD, "bsv +:bs i:bs f:bs f:bs", "bsv", "b=2 s=5 v=1030", {.window = 7}},
     {"xent_head", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh f:vh", "b=2 s=5 h=7 v=11", {.scale = 0.3}},
     {"xent_head, large", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh", "b=2 s=51 h=65 v=1030", {.scale = 0.01}},
     {"total", HD_OP_TOTAL, "bs", "f:", "b=5 s=1001", {.scale = 0.25}},
@@ -96,6 +99,7 @@ static const struct h_case cases[] = {
 static const struct h_case plain_cases[] = {
     {"rowmax", HD_OP_ROWMAX, "bsv", "f:bs", "b=2 s=5 v=11", {0}},
     {"rowmax, large", HD_OP_ROWMAX, "bsv", "f:bs", "b=2 s=30 v=1030", {0}},
+    {"rowmax, padded", HD_OP_ROWMAX, "bsv", "f:bs", "b=2 s=30 v=1030@1030", {.window = 1050}},
     {"add_rmsnorm", HD_OP_ADD_RMSNORM, "bsh bsh h", "bsh bsh", "b=2 s=3 h=7", NORM},
     {"add_rmsnorm, large", HD_OP_ADD_RMSNORM, "bsh bsh f:h", "bsh bsh", "b=2 s=65 h=513", NORM},
     {"add_layernorm", HD_OP_ADD_LAYERNORM, "bsh bsh h h", "bsh bsh", "b=2 s=3 h=6", NORM},
