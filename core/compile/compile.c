@@ -284,10 +284,10 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
         (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_local_axes(c, p, err)) ||
-        (rc = hd__place(p, err)) || (rc = check_padding(c, p, err)) || (rc = partition(c, p, err)) || (rc = recompute(c, p, err)) ||
-        (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) ||
-        (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) || (rc = hd__schedule_instrs(p, err)) ||
-        (rc = hd__memory_plan(p, err)))
+        (rc = hd__place(p, err)) || (rc = check_padding(c, p, err)) || (rc = partition(c, p, err)) ||
+        (rc = recompute(c, p, err)) || (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) ||
+        (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
+        (rc = hd__schedule_instrs(p, err)) || (rc = hd__memory_plan(p, err)))
         return rc;
     p->gather_deferred = (uint32_t)hd__verify_gather_deferred(p);
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;

@@ -107,7 +107,8 @@ static void xent_rows(void *context, int64_t first, int64_t last)
     for (int64_t row = first; row < last; row++) {
         float m = scalar(&k->in[1], row);
         int64_t label = label_at(k, row);
-        float l = (float)row_sum(z, row, m, hd_vocabulary(&k->d.attrs, z)), c = label < 0 ? 0 : scalar(z, row * vocabulary(z) + label);
+        float l = (float)row_sum(z, row, m, hd_vocabulary(&k->d.attrs, z)),
+              c = label < 0 ? 0 : scalar(z, row * vocabulary(z) + label);
         cpu_end(k, 0, row, 1, &l);
         cpu_end(k, 1, row, 1, &c);
     }
@@ -170,7 +171,8 @@ int32_t cpu_fast_xent_grad(struct hd_kernel *k, struct hd_error *err)
 float cpu_xent_loss(const struct hd_operand *z, int64_t row, int64_t label)
 {
     float m = row_most(z, row, vocabulary(z));
-    return (float)(log(row_sum(z, row, m, vocabulary(z))) + m - (label < 0 ? 0 : scalar(z, row * vocabulary(z) + label)));
+    return (float)(log(row_sum(z, row, m, vocabulary(z))) + m -
+                   (label < 0 ? 0 : scalar(z, row * vocabulary(z) + label)));
 }
 
 float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, double scale)

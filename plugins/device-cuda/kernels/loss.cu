@@ -48,7 +48,8 @@ template <class C> static __global__ void __launch_bounds__(THREADS, 4) xent_loc
     }
 }
 
-template <int V, class C> CU_DEVICE void xent_grad_at(const loss_args &a, int64_t at, int64_t end, int64_t label, C m, C dl, C dc)
+template <int V, class C>
+CU_DEVICE void xent_grad_at(const loss_args &a, int64_t at, int64_t end, int64_t label, C m, C dl, C dc)
 {
     C z[V];
     cu_load_n<V>(z, a.z, at);
