@@ -504,8 +504,8 @@ static void place_accumulators(struct hd__placer *w)
 
 /* ---- the walk */
 
-/* May a dim be padded? Its parameters have it first, and keep zeros behind what a checkpoint has of them; no op makes
- * anything else of these; and every rank has some of the dim. */
+/* May a dim be padded? Its parameters have it first, so that what a checkpoint has of them comes before the zeros that
+ * pad them; no op makes anything else of these. */
 static int can_pad(const struct hd_program *p, uint16_t dim)
 {
     int can = 1;
@@ -520,7 +520,8 @@ static int can_pad(const struct hd_program *p, uint16_t dim)
     return can;
 }
 
-/* Lengthens dims of parameters, the vocabulary for one, until the axes that shard them divide them. */
+/* Lengthens dims of parameters, the vocabulary for one, until the axes that shard them divide them; every rank has some
+ * of the dim. */
 static void pad(struct hd_program *p)
 {
     for (int32_t letter = 0; letter < 128; letter++) {

@@ -341,7 +341,7 @@ START_TEST(evaluate_and_export)
 }
 END_TEST
 
-/* tp 2 and 4 pad a vocabulary of 257: losses, initial values, checkpoints and what is exported are those of one rank. */
+/* tp 2 and 4 pad a vocabulary of 257: losses, initial values, checkpoints and exports are those of one rank. */
 START_TEST(padded_vocabulary)
 {
 #define PADDED "model.vocab=257 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] "
