@@ -172,6 +172,17 @@ static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int 
     return rc;
 }
 
+static int32_t check_padding(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
+{
+    const struct hd__component *device = c->device_choice.component;
+    if (!hd__is_padded(p) || device->ops.device.caps & HD_DEVICE_PADDED_VOCAB)
+        return HD_OK;
+    return hd__job_fail(c->job, "device.use", err,
+                        "%s has no kernels for a vocabulary that the mesh does not divide (HD_DEVICE_PADDED_VOCAB): "
+                        "use a model.vocab that it divides, or vocab_parallel: false in {use: 3d}",
+                        device->label);
+}
+
 static int32_t partition(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc = run_strategies(c, p, HD__PASS_PARTITION, err);
@@ -279,7 +290,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
         (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_local_axes(c, p, err)) ||
-        (rc = hd__place(p, err)) || (rc = partition(c, p, err)))
+        (rc = hd__place(p, err)) || (rc = check_padding(c, p, err)) || (rc = partition(c, p, err)))
         return rc;
     hd__value_numbers_promise(p);
     if ((rc = recompute(c, p, err)) || (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) ||

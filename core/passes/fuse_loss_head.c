@@ -149,6 +149,8 @@ static int logits_fit(struct head *h)
     if (z->dim[last] != w->dim[0] || x->dim[last] != w->dim[1] || memcmp(x->dim, z->dim, last * sizeof *x->dim) ||
         memcmp(x->placement.shard, z->placement.shard, last * sizeof *x->placement.shard))
         return 0;
+    if (h->p->dims.at[w->dim[0]].used < h->p->dims.at[w->dim[0]].extent)
+        return 0;
     return !w->placement.shard[0] && !w->placement.shard[1] && !z->placement.shard[last] && !x->placement.shard[last];
 }
 

@@ -504,6 +504,36 @@ static void place_accumulators(struct hd__placer *w)
 
 /* ---- the walk */
 
+/* May a dim be padded? Its parameters have it first, so that what a checkpoint has of them comes before the zeros that
+ * pad them; no op makes anything else of these. */
+static int can_pad(const struct hd_program *p, uint16_t dim)
+{
+    int can = 1;
+    for (uint32_t k = 0; k < p->params.count; k++)
+        can &= hd__dim_index(hd__tensor_const(p, p->params.at[k].tensor), dim) <= 0;
+    for (uint32_t k = 0; k < p->logical.count; k++) {
+        const struct hd__instr *i = &p->logical.at[k];
+        for (uint32_t n = 0; n < (uint32_t)i->n_in + i->n_out; n++)
+            can &= hd__op(i->op)->flags & HD__OP_PADS ||
+                   hd__dim_index(hd__tensor_const(p, n < i->n_in ? i->in[n] : i->out[n - i->n_in]), dim) < 0;
+    }
+    return can;
+}
+
+/* Lengthens dims of parameters, the vocabulary for one, until the axes that shard them divide them; every rank has some
+ * of the dim. */
+static void pad(struct hd_program *p)
+{
+    for (int32_t letter = 0; letter < 128; letter++) {
+        struct hd__dim *dim = &p->dims.at[p->letter[letter]];
+        int64_t ways = hd__mesh_ways(&p->mesh, hd__shard_mask(p->param_shard[letter])),
+                part = (dim->extent + ways - 1) / ways;
+        if (p->letter[letter] && part * ways > dim->extent && part * (ways - 1) < dim->extent &&
+            can_pad(p, p->letter[letter]))
+            dim->extent = part * ways;
+    }
+}
+
 /* Every shard must have the same size. */
 static int32_t check_marks(const struct hd_program *p, const uint32_t *by_letter, struct hd_error *err)
 {
@@ -513,9 +543,10 @@ static int32_t check_marks(const struct hd_program *p, const uint32_t *by_letter
         char text[64];
         hd__axes_text(axes, text);
         if (p->letter[letter] && dim->extent % hd__mesh_ways(&p->mesh, axes))
-            return hd_fail(err, HD_E_INVALID,
-                           "%s = %lld cannot be cut over mesh axes %s (%lld ways): it does not divide", dim->long_name,
-                           (long long)dim->extent, text, (long long)hd__mesh_ways(&p->mesh, axes));
+            return hd_fail(
+                err, HD_E_INVALID,
+                "%s = %lld cannot be cut over mesh axes %s (%lld ways): it does not divide, and cannot be padded",
+                dim->long_name, (long long)dim->extent, text, (long long)hd__mesh_ways(&p->mesh, axes));
     }
     return HD_OK;
 }
@@ -530,7 +561,9 @@ static void apply_marks(struct hd_program *p, hd_tensor id, const uint32_t *by_l
 /* Places parameters and inputs as the strategies marked them; everything else follows. */
 static int32_t apply_layout(struct hd_program *p, struct hd_error *err)
 {
-    int32_t rc = check_marks(p, p->param_shard, err);
+    int32_t rc;
+    pad(p);
+    rc = check_marks(p, p->param_shard, err);
     for (int32_t m = 0; m < 3 && !rc; m++)
         rc = check_marks(p, p->mark_shard[m], err);
     for (uint32_t k = 0; k < p->params.count; k++)

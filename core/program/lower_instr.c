@@ -73,6 +73,14 @@ static void set_ring_origin(const struct hd_program *p, const struct hd__instr *
         o->start[d] = hd__global_start(p, t, d, home);
 }
 
+/* Entries of a padded vocabulary that count; 0: it is not padded. */
+static int64_t vocabulary(const struct hd_program *p, hd_tensor logits)
+{
+    const struct hd__tensor *z = hd__tensor_const(p, logits);
+    const struct hd__dim *dim = &p->dims.at[z->dim[z->ndim - 1]];
+    return dim->used < dim->extent ? dim->used : 0;
+}
+
 static void attributes(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
                        struct names *names, struct hd_attrs *a)
 {
@@ -94,6 +102,8 @@ static void attributes(const struct hd_program *p, const struct hd__instr *i, co
         a->index = shard_index(p, i->axes, coord);
         a->parts = (uint32_t)hd__mesh_ways(&p->mesh, i->axes);
     }
+    if (i->op == HD_OP_ROWMAX || i->op == HD_OP_XENT_LOCAL || i->op == HD_OP_XENT_GRAD)
+        a->window = vocabulary(p, i->in[0]);
     if (i->op == HD_OP_BLEND && i->axes)
         a->parts = (uint32_t)hd__mesh_ways(&p->mesh, i->axes);
     if (hd__op(i->op)->class == HD__CLASS_P2P) {

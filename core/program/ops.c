@@ -64,12 +64,13 @@ static double flops_orthogonalise(const struct hd_program *p, const struct hd__i
 #define INP HD__OP_IN_PLACE
 #define SUM HD__OP_IN_PLACE | HD__OP_COMMUTES
 #define TOK HD__OP_TOKENWISE
+#define PADS HD__OP_PADS
 
 /* clang-format off */
 static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EINSUM] = {"einsum", .partial = {"*"}, .linear = HD__LINEAR_ONE, .dtypes = "a", .flops = flops_einsum,
-                      .n_in = 2, .n_out = 1, .flags = ACC},
-    [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "=", .n_in = -1, .n_out = 1, .flags = SUM},
+                      .n_in = 2, .n_out = 1, .flags = ACC | PADS},
+    [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "=", .n_in = -1, .n_out = 1, .flags = SUM | PADS},
     [HD_OP_BIAS] = {"bias", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
     [HD_OP_BIAS_DW] = {"bias_dw", .partial = {"*"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},
     [HD_OP_RMSNORM] = {"rmsnorm", .unsharded = "hd", .dtypes = "a", .n_in = 2, .n_out = 1},
@@ -102,17 +103,17 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_RMSNORM_DX_ADD] = {"rmsnorm_dx_add", .unsharded = "hd", .dtypes = "a", .n_in = 4, .n_out = 1, .flags = INP},
     [HD_OP_LAYERNORM_DX_ADD] = {"layernorm_dx_add", .unsharded = "h", .dtypes = "a", .n_in = 4, .n_out = 1,
                                 .flags = INP},
-    [HD_OP_EMBED] = {"embed", .unsharded = "h", .partial = {"v"}, .dtypes = "a", .n_in = 2, .n_out = 1},
+    [HD_OP_EMBED] = {"embed", .unsharded = "h", .partial = {"v"}, .dtypes = "a", .n_in = 2, .n_out = 1, .flags = PADS},
     [HD_OP_EMBED_DW] = {"embed_dw", .unsharded = "h", .partial = {"bs"}, .dtypes = "a", .n_in = 2, .n_out = 1,
-                        .flags = ACC},
+                        .flags = ACC | PADS},
     [HD_OP_POSITION] = {"position", .unsharded = "ph", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
     [HD_OP_POSITION_DW] = {"position_dw", .unsharded = "ph", .partial = {"bs"}, .dtypes = "a", .n_in = 1, .n_out = 1,
                            .flags = ACC},
-    [HD_OP_ROWMAX] = {"rowmax", .partial = {"v"}, .redop = HD_MAX, .dtypes = "f", .n_in = 1, .n_out = 1},
-    [HD_OP_XENT_LOCAL] = {"xent_local", .partial = {"v", "v"}, .dtypes = "ff", .n_in = 3, .n_out = 2},
+    [HD_OP_ROWMAX] = {"rowmax", .partial = {"v"}, .redop = HD_MAX, .dtypes = "f", .n_in = 1, .n_out = 1, .flags = PADS},
+    [HD_OP_XENT_LOCAL] = {"xent_local", .partial = {"v", "v"}, .dtypes = "ff", .n_in = 3, .n_out = 2, .flags = PADS},
     [HD_OP_NLL] = {"nll", .dtypes = "f", .n_in = 3, .n_out = 1, .flags = INP},
     [HD_OP_NLL_GRAD] = {"nll_grad", .dtypes = "ff", .n_in = 2, .n_out = 2, .flags = INP},
-    [HD_OP_XENT_GRAD] = {"xent_grad", .dtypes = "a", .n_in = 5, .n_out = 1, .flags = INP},
+    [HD_OP_XENT_GRAD] = {"xent_grad", .dtypes = "a", .n_in = 5, .n_out = 1, .flags = INP | PADS},
     [HD_OP_TOTAL] = {"total", .partial = {"bs"}, .dtypes = "f", .n_in = 1, .n_out = 1},
     [HD_OP_SPREAD] = {"spread", .dtypes = "f", .n_in = -1, .n_out = 1},
     [HD_OP_XENT_HEAD] = {"xent_head", .unsharded = "vh", .partial = {NULL, NULL, "bs"}, .dtypes = "faa",
@@ -164,7 +165,7 @@ static const struct hd__op table[HD_OP_LIMIT] = {
 
     [HD_OP_FEED] = {"feed", .class = HD__CLASS_STRUCTURE, .dtypes = "i", .n_in = 0, .n_out = 1},
     [HD_OP_FILL0] = {"fill0", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 1},
-    [HD_OP_ACCUM] = {"accum", .class = HD__CLASS_STRUCTURE, .dtypes = "*", .n_in = 1, .n_out = 1},
+    [HD_OP_ACCUM] = {"accum", .class = HD__CLASS_STRUCTURE, .dtypes = "*", .n_in = 1, .n_out = 1, .flags = PADS},
     [HD_OP_COPY] = {"copy", .class = HD__CLASS_STRUCTURE, .dtypes = "*", .n_in = 1, .n_out = 1},
     [HD_OP_BLEND] = {"blend", .class = HD__CLASS_STRUCTURE, .dtypes = "*", .n_in = -1, .n_out = 1, .flags = INP},
     [HD_OP_RELEASE] = {"release", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 0},

@@ -22,6 +22,7 @@ enum {
     8 /* input 0 is first converted to the layout of the token ids: its consumers are larger than it */
 
 #define HD__OP_COMMUTES 16 /* of two terms, inputs 0 and 1, which may be exchanged to the last bit */
+#define HD__OP_PADS 32     /* makes zeros of the zeros that pad a dim, or leaves them out: place.c */
 
 struct hd__op {
     const char *name;

@@ -70,7 +70,7 @@ uint16_t hd__dim_new(struct hd_program *p, const char *name, int64_t extent)
 {
     if (p->dims.count >= 0xffff)
         return (uint16_t)hd__program_fail(p, HD_E_UNSUPPORTED, "more than 65,534 dimensions");
-    hd__push(&p->dims, ((struct hd__dim){hd__arena_strdup(&p->arena, name), "", extent}));
+    hd__push(&p->dims, ((struct hd__dim){hd__arena_strdup(&p->arena, name), "", extent, extent}));
     return (uint16_t)(p->dims.count - 1);
 }
 
@@ -175,8 +175,16 @@ int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t)
 {
     int64_t n = 1;
     for (int32_t i = 0; i < t->ndim; i++)
-        n *= p->dims.at[t->dim[i]].extent;
+        n *= p->dims.at[t->dim[i]].used;
     return n;
+}
+
+int hd__is_padded(const struct hd_program *p)
+{
+    int is = 0;
+    for (uint32_t d = 0; d < p->dims.count; d++)
+        is |= p->dims.at[d].used < p->dims.at[d].extent;
+    return is;
 }
 
 int64_t hd__global_start(const struct hd_program *p, const struct hd__tensor *t, int32_t i,

@@ -265,6 +265,7 @@ struct hd__dim {
     const char *name; /* "h", "#L0/dp" */
     const char *long_name;
     int64_t extent;
+    int64_t used; /* below extent: the rest is padding: place.c */
 };
 
 /* ---- the program */
@@ -402,7 +403,8 @@ enum { HD__REPLICATED = 0, HD__PARTIAL = 0xffff };
 uint16_t hd__placement_on(const struct hd__tensor *t, int32_t axis);
 int64_t hd__local_extent(const struct hd_program *p, const struct hd__tensor *t, int32_t i); /* local extent of dim i */
 int64_t hd__numel(const struct hd_program *p, const struct hd__tensor *t);                   /* local elements */
-int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t);
+int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t);            /* without padding */
+int hd__is_padded(const struct hd_program *p);                                               /* is any dim? */
 /* Chunks of the sequence in ring attention's zig-zag order; 0: the sequence is in its own order. */
 int64_t hd__zigzag_parts(const struct hd_program *p);
 /* The position in the sequence of element `index` of dim s. */

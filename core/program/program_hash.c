@@ -53,7 +53,7 @@ static uint64_t hash_tensor(const struct hd_program *p, const struct hd__tensor 
                                t->global_copy, t->param, place->partial, place->redop};
     hash = hd__hash(fields, sizeof fields, hash);
     for (uint32_t d = 0; d < t->ndim; d++) {
-        const int64_t dim[] = {t->dim[d], p->dims.at[t->dim[d]].extent, place->shard[d]};
+        const int64_t dim[] = {t->dim[d], p->dims.at[t->dim[d]].used, place->shard[d]};
         hash = hd__hash(dim, sizeof dim, hash);
     }
     return hash;

@@ -31,7 +31,8 @@
  * embed_dw          dw[vh] <- ids[bs], dy[bsh]; summed in order of tokens
  * position          y[bsh] <- x[bsh], w[ph]: y = x + w[index on s]
  * position_dw       dw[ph] <- dy[bsh]
- * rowmax            m[bs] fp32 <- z[bsv]
+ * rowmax            m[bs] fp32 <- z[bsv]. Here and in xent_local and xent_grad: attrs.window > 0: entries of the
+ *                   vocabulary from window on are padding: they do not count, and their dz is 0. hd_vocabulary
  * xent_local        l[bs] fp32, c[bs] fp32 <- z[bsv], m[bs], labels[bs]: l = sum_v exp(z-m), c = z[label] or 0 where
  *                   not in this shard
  * nll               n[bs] fp32 <- l[bs], m[bs], c[bs]: log(l) + m - c

@@ -89,6 +89,13 @@ static inline int64_t hd_operand_count(const struct hd_operand *o)
     return n;
 }
 
+/* Entries of the vocabulary in this shard of logits that are no padding: heddle/ops.h, rowmax. */
+static inline int64_t hd_vocabulary(const struct hd_attrs *a, const struct hd_operand *z)
+{
+    int64_t n = z->extent[z->ndim - 1], left = a->window - z->start[z->ndim - 1];
+    return a->window > 0 && left < n ? (left > 0 ? left : 0) : n;
+}
+
 #define HD_INSTR_LOGITS (UINT32_C(1) << 0) /* logits or their gradient are among the operands */
 #define HD_INSTR_EXACT (UINT32_C(1) << 1)  /* the same bits are promised on every mesh */
 

@@ -170,6 +170,8 @@ static int32_t init_all_tensors(const int32_t *coord, void *arena, struct init_c
             continue;
         f->dtype = hd__tensor_const(p, t.tensor)->dtype;
         f->data = hd__tensor_address(p, t.tensor, coord, arena);
+        if (hd__is_padded(p))
+            memset(f->data, 0, (size_t)hd__tensor_bytes(p, hd__tensor_const(p, t.tensor)));
         while (!rc && hd__ckpt_shard_next(&walk, &run))
             rc = init_run(f, &run);
     }

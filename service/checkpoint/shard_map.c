@@ -36,7 +36,10 @@ int hd__ckpt_shard_next(struct hd__ckpt_shard_walk *w, struct hd__ckpt_shard_run
         run->first = to_global(w->p, param, w->coord, at - begin, &run->count);
         run->count = HD__MIN(run->count, high - at);
         w->at = at + run->count;
-        return 1;
+        run->count = HD__MIN(run->count, hd__global_numel(w->p, param) - run->first);
+        if (run->count > 0)
+            return 1;
+        w->at = high; /* all that follows is padding, at the end of the first dim */
     }
     return 0;
 }

@@ -15,7 +15,7 @@ static void add_group(struct hd__ckpt_train_state *state, const struct hd__ckpt_
         const struct hd__tensor *t = hd__tensor_const(p, p->params.at[i].tensor);
         struct hd__ckpt_tensor row = {.group = group, .name = t->name, .dtype = dtype, .ndim = t->ndim};
         for (int32_t d = 0; d < t->ndim; d++)
-            row.shape[d] = p->dims.at[t->dim[d]].extent;
+            row.shape[d] = p->dims.at[t->dim[d]].used;
         hd__push(&state->tensors, row);
     }
     for (uint32_t f = 0; f < p->flats.count && role < HD__FLAT_ROLES; f++) {

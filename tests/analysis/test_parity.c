@@ -45,6 +45,7 @@ struct draw {
     const char *capacity;
     int64_t window; /* of attention; 0: all */
     int64_t split;  /* layers by measured times, in so many files; 0: evenly */
+    int64_t vocab;  /* tp need not divide it */
 };
 
 static struct scratch scratch;
@@ -110,6 +111,7 @@ static int draw(struct draw *d)
     if (d->split)
         d->layers += ONE_OF(0, 1, 2, 3);
     d->gather_in_forward = ONE_OF(0, 1, 1);
+    d->vocab = ONE_OF(32, 32, 29, 31, 33);
     int64_t ranks = d->replicate * d->shard * d->cp * d->tp * d->pp * d->ep;
     if (ranks == 1 && pick(10))
         return 0;
@@ -177,9 +179,10 @@ static void job_text(const struct draw *d, struct hd__text *text)
     hd__text_add(text, "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n");
     hd__text_add(text,
                  "model: {use: transformer, family: %s, layers: %lld, hidden: 16, heads: 4, kv_heads: %lld, "
-                 "ffn: 32, vocab: 32, "
+                 "ffn: 32, vocab: %lld, "
                  "max_seq_len: 8, tied: %s",
-                 d->family, (long long)d->layers, (long long)d->kv_heads, d->tied ? "true" : "false");
+                 d->family, (long long)d->layers, (long long)d->kv_heads, (long long)d->vocab,
+                 d->tied ? "true" : "false");
     if (d->window)
         hd__text_add(text, ", sliding_window: %lld", (long long)d->window);
     if (d->experts)
@@ -198,7 +201,7 @@ START_TEST(jobs_on_any_mesh_train_like_one_rank)
     struct hd__plugins *plugins = hd__plugins_create(hd__exec_host_table());
     struct hd__numerics worst = {0};
     double began = hd__now(), ratio = 1;
-    uint32_t splits = 0;
+    uint32_t splits = 0, padded = 0;
     scratch_init(&scratch);
     ck_assert_msg(hd__plugins_add_folder(plugins, PLUGINS, &err) == HD_OK, "%s", err.message);
     state = seed;
@@ -216,14 +219,17 @@ START_TEST(jobs_on_any_mesh_train_like_one_rank)
         worst = result.worst > worst.worst ? result : worst;
         ratio = HD__MAX(ratio, result.memory_ratio);
         splits += d.split > 0;
+        padded += d.vocab_parallel && d.vocab % d.tp;
         hd__text_free(&text);
         done++;
     }
     fprintf(
         stderr,
-        "parity: %u draws in %.1f s, %u with measured splits, worst difference %.1e (%s), worst memory ratio %.3f\n",
-        draws, hd__now() - began, splits, worst.worst, worst.where, ratio);
+        "parity: %u draws in %.1f s, %u with measured splits, %u with a padded vocabulary, worst difference %.1e (%s), "
+        "worst memory ratio %.3f\n",
+        draws, hd__now() - began, splits, padded, worst.worst, worst.where, ratio);
     ck_assert_uint_gt(splits, 0);
+    ck_assert_uint_gt(padded, 0);
     scratch_finish(&scratch);
     hd__plugins_destroy(plugins);
 }

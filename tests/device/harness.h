@@ -18,7 +18,7 @@ enum { H_FAST = 0, H_REFERENCE = 1 };
 struct h_device {
     const struct hd_device_ops *ops;
     struct hd_device *device;
-    char settings[64];
+    char settings[128];
 };
 
 /* Opens the plugin named by the environment variable HEDDLE_TEST_DEVICE; fails the test where it cannot. H_REFERENCE

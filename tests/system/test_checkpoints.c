@@ -342,6 +342,40 @@ START_TEST(evaluate_and_export)
 }
 END_TEST
 
+/* tp 2 and 4 pad a vocabulary of 257: losses, initial values, checkpoints and exports are those of one rank. */
+START_TEST(padded_vocabulary)
+{
+#define PADDED "model.vocab=257 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] "
+    static const char *const parts_of[] = {"mesh.tp=2", "", "mesh.tp=4", "mesh.tp=2 precision.compute=bf16"};
+    const char *tied = _i ? "model.tied=true" : "model.tied=false";
+    char *path[2];
+    train(&whole, "unpadded", "llama.yaml job.steps=15 " PADDED "%s checkpoint.dir=unpadded%d", tied, _i);
+    for (uint32_t i = 0; i < 3; i++)
+        train(&parts, "padded", "llama.yaml %s " PADDED "%s checkpoint.dir=padded%d job.steps=%u", parts_of[i], tied,
+              _i, 5 * (i + 1));
+    expect_every_step(&parts, 15);
+    expect_close(&parts, &whole, 1e-5);
+    expect_learns(&parts);
+    expect_code(command_run("ckpt verify llama.yaml checkpoint.dir=padded%d", _i), 0);
+    /* Weights that stay the initial ones: equal to the last bit, and read again on a mesh that pads. */
+    for (uint32_t i = 0; i < HD__COUNT(parts_of); i++) {
+        train(&parts, "still", "llama.yaml %s " PADDED "%s checkpoint.dir=still%d-%u job.steps=2 optimizer.lr=0",
+              parts_of[i], tied, _i, i);
+        expect_code(command_run("ckpt export llama.yaml %s " PADDED "%s checkpoint.dir=still%d-%u --to files%d-%u",
+                                parts_of[i], tied, _i, i, _i, i),
+                    0);
+        path[0] = hd__format("cmp files%d-0/model.safetensors files%d-%u/model.safetensors", _i, _i, i);
+        path[1] = hd__format("cmp files%d-0/config.json files%d-%u/config.json", _i, _i, i);
+        ck_assert_int_eq(system(keep(path[0])), 0);
+        ck_assert_int_eq(system(keep(path[1])), 0);
+    }
+    train(&whole, "still", "llama.yaml " PADDED "%s job.steps=3", tied);
+    train(&parts, "read",
+          "llama.yaml mesh.tp=4 " PADDED "job.steps=3 model={\"use\":\"transformer\",\"from\":\"files%d-2\"}", _i);
+    expect_close(&parts, &whole, 1e-5);
+}
+END_TEST
+
 START_TEST(look_at_them)
 {
     struct command *c;
@@ -577,6 +611,7 @@ int main(void)
                                         {"damaged newest", damaged_newest, 1},
                                         {"nowhere to save", nowhere_to_save, 1},
                                         {"evaluate and export", evaluate_and_export, 1},
+                                        {"padded vocabulary", padded_vocabulary, 2},
                                         {"look at them", look_at_them, 1},
                                         {"sample", sample, 1},
                                         {"no checkpoint", no_checkpoint, 1},

@@ -44,12 +44,13 @@ CPU_CLONES static float largest(const float *x, int64_t n)
     return most;
 }
 
-static float row_most(const struct hd_operand *z, int64_t row)
+/* Of the first `used` of the row; so are sums. */
+static float row_most(const struct hd_operand *z, int64_t row, int64_t used)
 {
     float buf[CPU_CHUNK], most = -INFINITY;
     int64_t v = vocabulary(z);
-    for (int64_t j = 0; j < v; j += CPU_CHUNK) {
-        int64_t n = cpu_min(CPU_CHUNK, v - j);
+    for (int64_t j = 0; j < used; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, used - j);
         float m = largest(cpu_read(z, row * v + j, n, buf), n);
         most = m > most || m != m ? m : most;
     }
@@ -60,7 +61,7 @@ static void rowmax_rows(void *context, int64_t first, int64_t last)
 {
     struct hd_kernel *k = context;
     for (int64_t row = first; row < last; row++) {
-        float most = row_most(&k->in[0], row);
+        float most = row_most(&k->in[0], row, hd_vocabulary(&k->d.attrs, &k->in[0]));
         cpu_write(&k->out[0], row, 1, &most);
     }
 }
@@ -87,13 +88,13 @@ CPU_CLONES static float exp_sum(const float *z, float m, int64_t n)
     return sum;
 }
 
-static double row_sum(const struct hd_operand *z, int64_t row, float m)
+static double row_sum(const struct hd_operand *z, int64_t row, float m, int64_t used)
 {
     double sum = 0;
     float buf[CPU_CHUNK];
     int64_t v = vocabulary(z);
-    for (int64_t j = 0; j < v; j += CPU_CHUNK) {
-        int64_t n = cpu_min(CPU_CHUNK, v - j);
+    for (int64_t j = 0; j < used; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, used - j);
         sum += exp_sum(cpu_read(z, row * v + j, n, buf), m, n);
     }
     return sum;
@@ -106,7 +107,8 @@ static void xent_rows(void *context, int64_t first, int64_t last)
     for (int64_t row = first; row < last; row++) {
         float m = scalar(&k->in[1], row);
         int64_t label = label_at(k, row);
-        float l = (float)row_sum(z, row, m), c = label < 0 ? 0 : scalar(z, row * vocabulary(z) + label);
+        float l = (float)row_sum(z, row, m, hd_vocabulary(&k->d.attrs, z)),
+              c = label < 0 ? 0 : scalar(z, row * vocabulary(z) + label);
         cpu_end(k, 0, row, 1, &l);
         cpu_end(k, 1, row, 1, &c);
     }
@@ -137,15 +139,16 @@ static void gradient_rows(void *context, int64_t first, int64_t last)
     struct hd_kernel *k = context;
     const struct hd_operand *z = &k->in[0];
     float in[CPU_CHUNK], out[CPU_CHUNK];
-    int64_t v = vocabulary(z);
+    int64_t v = vocabulary(z), used = hd_vocabulary(&k->d.attrs, z);
     for (int64_t row = first; row < last; row++) {
         float m = scalar(&k->in[1], row), dl = scalar(&k->in[3], row), dc = scalar(&k->in[4], row);
         int64_t label = label_at(k, row);
         for (int64_t j = 0; j < v; j += CPU_CHUNK) {
-            int64_t n = cpu_min(CPU_CHUNK, v - j);
+            int64_t n = cpu_min(CPU_CHUNK, v - j), some = cpu_min(n, used > j ? used - j : 0);
             float *dz = cpu_begin(k, 0, row * v + j, out);
-            exp_scaled(dz, cpu_read(z, row * v + j, n, in), m, dl, n);
-            if (label >= j && label < j + n)
+            exp_scaled(dz, cpu_read(z, row * v + j, n, in), m, dl, some);
+            memset(dz + some, 0, (size_t)(n - some) * sizeof *dz);
+            if (label >= j && label < j + some)
                 dz[label - j] += dc;
             cpu_end(k, 0, row * v + j, n, dz);
         }
@@ -167,15 +170,16 @@ int32_t cpu_fast_xent_grad(struct hd_kernel *k, struct hd_error *err)
 
 float cpu_xent_loss(const struct hd_operand *z, int64_t row, int64_t label)
 {
-    float m = row_most(z, row);
-    return (float)(log(row_sum(z, row, m)) + m - (label < 0 ? 0 : scalar(z, row * vocabulary(z) + label)));
+    float m = row_most(z, row, vocabulary(z));
+    return (float)(log(row_sum(z, row, m, vocabulary(z))) + m -
+                   (label < 0 ? 0 : scalar(z, row * vocabulary(z) + label)));
 }
 
 float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, double scale)
 {
-    float in[CPU_CHUNK], out[CPU_CHUNK], m = row_most(z, row);
     int64_t v = vocabulary(z);
-    double sum = row_sum(z, row, m), nll = log(sum) + m - (label < 0 ? 0 : scalar(z, row * v + label));
+    float in[CPU_CHUNK], out[CPU_CHUNK], m = row_most(z, row, v);
+    double sum = row_sum(z, row, m, v), nll = log(sum) + m - (label < 0 ? 0 : scalar(z, row * v + label));
     for (int64_t j = 0; j < v; j += CPU_CHUNK) {
         int64_t n = cpu_min(CPU_CHUNK, v - j);
         exp_scaled(out, cpu_read(z, row * v + j, n, in), m, (float)(scale / sum), n);

@@ -21,10 +21,10 @@ static int64_t label_at(const struct hd_operand *z, const struct hd_operand *lab
 
 void cpu_ref_rowmax(struct hd_kernel *k)
 {
-    int64_t rows = hd_operand_count(&k->out[0]), v = vocabulary(&k->in[0]);
+    int64_t rows = hd_operand_count(&k->out[0]), v = vocabulary(&k->in[0]), n = hd_vocabulary(&k->d.attrs, &k->in[0]);
     for (int64_t r = 0; r < rows; r++) {
         double most = -INFINITY;
-        for (int64_t j = 0; j < v; j++) {
+        for (int64_t j = 0; j < n; j++) {
             double z = cpu_load(&k->in[0], r * v + j);
             most = z > most || isnan(z) ? z : most;
         }
@@ -35,11 +35,11 @@ void cpu_ref_rowmax(struct hd_kernel *k)
 void cpu_ref_xent_local(struct hd_kernel *k)
 {
     const struct hd_operand *z = &k->in[0];
-    int64_t rows = hd_operand_count(&k->in[1]), v = vocabulary(z);
+    int64_t rows = hd_operand_count(&k->in[1]), v = vocabulary(z), n = hd_vocabulary(&k->d.attrs, z);
     for (int64_t r = 0; r < rows; r++) {
         double sum = 0, m = cpu_load(&k->in[1], r);
         int64_t label = label_at(z, &k->in[2], r);
-        for (int64_t j = 0; j < v; j++)
+        for (int64_t j = 0; j < n; j++)
             sum += exp(cpu_load(z, r * v + j) - m);
         cpu_put(k, 0, r, sum);
         cpu_put(k, 1, r, label < 0 ? 0 : cpu_load(z, r * v + label));
@@ -66,12 +66,12 @@ void cpu_ref_nll_grad(struct hd_kernel *k)
 void cpu_ref_xent_grad(struct hd_kernel *k)
 {
     const struct hd_operand *z = &k->in[0];
-    int64_t rows = hd_operand_count(&k->in[1]), v = vocabulary(z);
+    int64_t rows = hd_operand_count(&k->in[1]), v = vocabulary(z), n = hd_vocabulary(&k->d.attrs, z);
     for (int64_t r = 0; r < rows; r++) {
         double m = cpu_load(&k->in[1], r), dl = cpu_load(&k->in[3], r), dc = cpu_load(&k->in[4], r);
         int64_t label = label_at(z, &k->in[2], r);
         for (int64_t j = 0; j < v; j++)
-            cpu_put(k, 0, r * v + j, exp(cpu_load(z, r * v + j) - m) * dl + (j == label ? dc : 0));
+            cpu_put(k, 0, r * v + j, j < n ? exp(cpu_load(z, r * v + j) - m) * dl + (j == label ? dc : 0) : 0);
     }
 }
 

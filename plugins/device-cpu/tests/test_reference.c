@@ -204,6 +204,49 @@ START_TEST(gradient_is_added_where_asked)
 }
 END_TEST
 
+/* ---- a padded vocabulary: what is at or above attrs.window is as if it were not there, and its gradient is 0 */
+
+START_TEST(padding_does_not_count)
+{
+    static const struct {
+        uint32_t op;
+        const char *in, *out;
+    } rows[] = {{HD_OP_ROWMAX, "sv", "f:s"},
+                {HD_OP_XENT_LOCAL, "sv f:s i:s", "f:s f:s"},
+                {HD_OP_XENT_GRAD, "sv f:s i:s f:s f:s", "sv"}};
+    struct h_device *d = h_open(1, H_REFERENCE);
+    for (size_t n = 0; n < sizeof rows / sizeof rows[0]; n++) {
+        const struct h_case padded = {"padded", rows[n].op, rows[n].in, rows[n].out, "s=6 v=8@8", {.window = 13}},
+                            plain = {"plain", rows[n].op, rows[n].in, rows[n].out, "s=6 v=5@8", {0}};
+        struct h_instr *a = h_make(&padded, HD_F64, 1), *b = h_make(&plain, HD_F64, 1);
+        for (int r = 0; r < 6; r++) {
+            for (int j = 0; j < 8; j++)
+                if (j < 5)
+                    h_set(&b->in[0], r * 5 + j, h_get(&a->in[0], r * 8 + j));
+                else
+                    h_set(&a->in[0], r * 8 + j, 100); /* the largest, were it to count */
+            for (uint32_t k = 1; k < b->d.n_in; k++)
+                h_set(&b->in[k], r, k == 2 ? 8 + r % 5 : h_get(&a->in[k], r));
+            if (a->d.n_in > 2)
+                h_set(&a->in[2], r, 8 + r % 5);
+        }
+        h_run(d, a);
+        h_run(d, b);
+        for (uint32_t k = 0; k < a->d.n_out; k++)
+            for (int r = 0; r < 6; r++)
+                for (int j = 0; j < (a->out[k].ndim > 1 ? 8 : 1); j++) {
+                    int width = a->out[k].ndim > 1 ? 8 : 1;
+                    double want = j < 5 ? h_get(&b->out[k], r * (width > 1 ? 5 : 1) + j) : 0;
+                    ck_assert_msg(h_get(&a->out[k], r * width + j) == want, "op %u, output %u: [%d, %d] is %g, not %g",
+                                  rows[n].op, k, r, j, h_get(&a->out[k], r * width + j), want);
+                }
+        h_free(a);
+        h_free(b);
+    }
+    h_close(d);
+}
+END_TEST
+
 /* ---- the whole loss: rowmax, local sums, nll, and back, for two shards of the vocabulary as for one */
 
 enum { ROWS = 6, V = 8 };
@@ -395,6 +438,7 @@ int main(void)
     tcase_set_timeout(t, 30);
     tcase_add_loop_test(t, gradient_agrees_with_differences, 0, n);
     tcase_add_loop_test(t, gradient_is_added_where_asked, 0, n);
+    tcase_add_test(t, padding_does_not_count);
     tcase_add_test(t, cross_entropy_is_whole);
     tcase_add_test(t, attention_row_without_keys_is_zero);
     tcase_add_test(t, sums_are_those_of_their_ranges);

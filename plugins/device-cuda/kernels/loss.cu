@@ -10,7 +10,7 @@ enum { THREADS = 256 };
 struct loss_args {
     cu_ref z, m, dl, dc, first, second; /* of a row: m, dl, dc; outputs */
     const int32_t *labels;
-    int64_t rows, v, start; /* start: of this shard in the vocabulary */
+    int64_t rows, v, used, start; /* used: entries that are no padding; start: of this shard in the vocabulary */
     int32_t adds, vector;
 };
 
@@ -19,7 +19,7 @@ template <class C> static __global__ void __launch_bounds__(THREADS, 4) rowmax_k
     CU_SHARED(C, shared, [32]);
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         C most = -INFINITY;
-        cu_along<THREADS, C>(a.z, row * a.v, a.v, a.vector, [&](const C *z, int n, int64_t) {
+        cu_along<THREADS, C>(a.z, row * a.v, a.used, a.vector, [&](const C *z, int n, int64_t) {
             for (int j = 0; j < n; j++)
                 most = cu_most(most, z[j]);
         });
@@ -34,7 +34,7 @@ template <class C> static __global__ void __launch_bounds__(THREADS, 4) xent_loc
     CU_SHARED(C, shared, [32]);
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         C m = cu_load<C>(a.m, row), sum = 0;
-        cu_along<THREADS, C>(a.z, row * a.v, a.v, a.vector, [&](const C *z, int n, int64_t) {
+        cu_along<THREADS, C>(a.z, row * a.v, a.used, a.vector, [&](const C *z, int n, int64_t) {
             for (int j = 0; j < n; j++)
                 sum += cu_exp(z[j] - m);
         });
@@ -48,13 +48,14 @@ template <class C> static __global__ void __launch_bounds__(THREADS, 4) xent_loc
     }
 }
 
-template <int V, class C> CU_DEVICE void xent_grad_at(const loss_args &a, int64_t at, int64_t label, C m, C dl, C dc)
+template <int V, class C>
+CU_DEVICE void xent_grad_at(const loss_args &a, int64_t at, int64_t end, int64_t label, C m, C dl, C dc)
 {
     C z[V];
     cu_load_n<V>(z, a.z, at);
 #pragma unroll
     for (int j = 0; j < V; j++)
-        z[j] = cu_exp(z[j] - m) * dl + (at + j == label ? dc : (C)0);
+        z[j] = at + j < end ? cu_exp(z[j] - m) * dl + (at + j == label ? dc : (C)0) : (C)0;
     cu_put_n<V>(a.first, at, z, a.adds);
 }
 
@@ -62,15 +63,15 @@ template <class C> static __global__ void __launch_bounds__(THREADS, 4) xent_gra
 {
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         C m = cu_load<C>(a.m, row), dl = cu_load<C>(a.dl, row), dc = cu_load<C>(a.dc, row);
-        int64_t label = a.labels[row] - a.start;
+        int64_t label = a.labels[row] - a.start, end = row * a.v + a.used;
         cu_span_of s = cu_span_in(row * a.v, a.v, a.vector);
         label = label >= 0 && label < a.v ? row * a.v + label : -1;
         for (int64_t i = s.begin + threadIdx.x * cu_width<C>::most; i < s.end; i += THREADS * cu_width<C>::most)
-            xent_grad_at<cu_width<C>::most, C>(a, i, label, m, dl, dc);
+            xent_grad_at<cu_width<C>::most, C>(a, i, end, label, m, dl, dc);
         for (int64_t i = s.first + threadIdx.x; i < s.begin; i += THREADS)
-            xent_grad_at<1, C>(a, i, label, m, dl, dc);
+            xent_grad_at<1, C>(a, i, end, label, m, dl, dc);
         for (int64_t i = s.end + threadIdx.x; i < s.last; i += THREADS)
-            xent_grad_at<1, C>(a, i, label, m, dl, dc);
+            xent_grad_at<1, C>(a, i, end, label, m, dl, dc);
     }
 }
 
@@ -101,6 +102,7 @@ template <int WHAT> static int32_t prepare(const struct hd_instr_desc *i, struct
         return cu_refuse(err, HD_E_INVALID, i, "labels must be int32");
     a.rows = cu_span(z, 0, z->ndim - 1);
     a.v = z->extent[z->ndim - 1];
+    a.used = hd_vocabulary(&i->attrs, z);
     a.start = z->start[z->ndim - 1];
     for (uint32_t x = 1; !rc && x < i->n_in; x++)
         rc = cu_want(i, &i->in[x], a.rows, "an operand with one element a row", err);

@@ -51,6 +51,8 @@ static const struct h_case cases[] = {
     {"embed_dw of many ids", HD_OP_EMBED_DW, "i:bs bsh", "vh", "b=3 s=200 v=1500 h=8", {0}},
     {"xent_local of odd rows", HD_OP_XENT_LOCAL, "bsv +:bs i:bs", "f:bs f:bs", "b=2 s=9 v=1031", {0}},
     {"xent_grad of odd rows", HD_OP_XENT_GRAD, "bsv +:bs i:bs f:bs f:bs", "bsv", "b=2 s=9 v=1031@1031", {0}},
+    {"xent_local, padded", HD_OP_XENT_LOCAL, "bsv +:bs i:bs", "f:bs f:bs", "b=2 s=9 v=1031@1031", {.window = 2051}},
+    {"xent_grad, padded", HD_OP_XENT_GRAD, "bsv +:bs i:bs f:bs f:bs", "bsv", "b=2 s=9 v=1031@1031", {.window = 2051}},
     {"total of many", HD_OP_TOTAL, "bs", "f:", "b=9 s=9001", {.scale = 0.25}},
     {"gate of many experts", HD_OP_GATE, "bse", "f:bse", "b=1 s=9 e=70", {.top_k = 7}},
     {"swiglu", HD_OP_SWIGLU, "bf bf", "bf", "b=3 f=101", {0}},

@@ -231,6 +231,40 @@ START_TEST(an_old_plugin_says_it_by_bits)
 }
 END_TEST
 
+/* ---- a vocabulary that the mesh does not divide */
+
+START_TEST(a_device_that_cannot_pad_is_refused)
+{
+    static const char text[] = "job: {name: padded, steps: 1}\nmesh: {tp: 2}\noptimizer: {use: adamw, lr: 1e-2}\n"
+                               "strategies: [{use: 3d}, {use: zero}]\n"
+                               "model: {use: transformer, family: gpt2, layers: 1, hidden: 16, heads: 4, vocab: 33}\n"
+                               "data: {train: none, seq_len: 8, batch: 8}\ndevice: {use: mock}\n";
+    support(1);
+    ops.caps = _i ? HD_DEVICE_HOST_MEMORY | HD_DEVICE_PADDED_VOCAB : HD_DEVICE_HOST_MEMORY;
+    struct hd_error err = HD_ERROR_INIT;
+    struct compiled c = {.plugins = hd__plugins_create(hd__exec_host_table())};
+    ck_assert_msg(!hd__plugins_add_folder(c.plugins, PLUGINS, &err) && !add_linked(c.plugins, mock, &err) &&
+                      !hd__job_parse("job.yaml", text, strlen(text), NULL, 0, &c.job, &err) &&
+                      !hd__job_resolve(c.job, 0, &err),
+                  "%s", err.message);
+    ck_assert_msg((hd__exec_compile_with(c.job, c.plugins, 0, &c.c, &err) == HD_OK) == _i, "%s", err.message);
+    if (!_i) {
+        ck_assert_msg(strstr(err.message, "job.yaml:7:15: ") && strstr(err.message, "HD_DEVICE_PADDED_VOCAB") &&
+                          strstr(err.message, "vocab_parallel: false"),
+                      "%s", err.message);
+        hd__job_free(c.job);
+        hd__plugins_destroy(c.plugins);
+        return;
+    }
+    const struct hd_program *p = c.c->stage[0];
+    const struct hd__dim *v = &p->dims.at[p->letter['v']];
+    ck_assert_int_eq(v->extent, 34);
+    ck_assert_int_eq(v->used, 33);
+    ck_assert_int_eq(hd__compiled_parameter_count(c.c), 33 * 16 + 1024 * 16 + 12 * 16 * 16 + 13 * 16 + 2 * 16);
+    compiled_free(&c);
+}
+END_TEST
+
 int main(void)
 {
     TCase *c = tcase_create("fusions");
@@ -243,5 +277,6 @@ int main(void)
     tcase_add_test(c, flags_overrule_the_device);
     tcase_add_test(c, rows_agree_with_the_table_of_ops);
     tcase_add_loop_test(c, an_old_plugin_says_it_by_bits, 0, (int)HD__COUNT(old));
+    tcase_add_loop_test(c, a_device_that_cannot_pad_is_refused, 0, 2);
     return suite_run_case("fusions", c);
 }
