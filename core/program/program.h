@@ -12,7 +12,7 @@
  *   local_replicas.c local SGD: replicas whose parameters differ between sync sections
  *   deterministic.c `deterministic: exact`: sums in an order that no mesh changes; around lower.c and strategy_api.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
- *   fp16_loss_scaling.c with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
+ *   fp16_loss_scaling.c with loss scaling: the loss's gradient is multiplied by a scalar that the training loop sets
  *   section_split.c a section that differs in the first steps becomes two
  *   strategy_api.c strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
  *   fuse.c      peepholes: ops accumulate into gradients themselves; fuse_loss_head.c: the loss without whole logits

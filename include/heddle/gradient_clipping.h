@@ -1,5 +1,5 @@
-/* heddle/gradient_clipping.h: the factor by which every update scales its gradients (hd_attrs.clip, the option `clip` of
- * optimizers). It is applied inside the update kernels, from the global norm that the step program makes: no pass. */
+/* heddle/gradient_clipping.h: the factor by which every update scales its gradients (hd_attrs.clip, the option `clip`
+ * of optimizers). It is applied inside the update kernels, from the global norm that the step program computes. */
 #ifndef HEDDLE_GRADIENT_CLIPPING_H
 #define HEDDLE_GRADIENT_CLIPPING_H
 
