@@ -1,6 +1,6 @@
 /* The mean over the global batch. Each token's loss is weighted by 1 / (batch x seq_len) when the model emits its loss
- * (hd_builder_api.loss_scale), so gradients of micro-batches and data-parallel ranks are only added up, never
- * averaged: after the last micro-batch and the reduction the sum is the gradient of the mean. attributes.c proves it. */
+ * (hd_builder_api.loss_scale), so gradients of micro-batches and data-parallel ranks are only added up, never averaged:
+ * after the last micro-batch and the reduction, the sum is the gradient of the mean. attributes.c proves it. */
 #include "core/compile/internal.h"
 
 void hd__compile_micro_batch_mean(const struct hd__job *job, struct hd_program *p)
