@@ -114,7 +114,7 @@ static const struct {
 } claims[] = {
     {"tensors: defined before use, not used after release",
      "collectives, sends, receives and copies are waited for, once, before anything touches their buffers"},
-    {"memory: no two live temporaries overlap, no persistent buffers, no arenas", NULL},
+    {"memory: no two live temporaries overlap, nor do persistent buffers or arenas", NULL},
     {"dtypes: read as they were written; weights, gradients, states and the wire as `precision` says",
      "collectives and messages have one dtype on all sides; outputs have that of the op table"},
     {"placements: sharded and partial as the ops' rules say; the members of a group hold consecutive pieces",

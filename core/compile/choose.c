@@ -55,7 +55,7 @@ static int32_t check_alias(struct hd__compiled *c, uint64_t s, struct hd_error *
         if (k == s || c->strategies[k].component != c->strategies[s].component || !this->alias)
             continue;
         return hd_fail(err, HD_E_INVALID,
-                       "%s: %s is strategy %s%s%s, which the job has already as %s, at %s: leave one out", this->origin,
+                       "%s: %s is strategy %s%s%s, which the job already lists as %s, at %s: remove one", this->origin,
                        this->alias, this->use, this->preset ? " with " : "", this->preset ? this->preset : "",
                        other->alias ? other->alias : other->use, other->origin);
     }

@@ -28,7 +28,7 @@ static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
     peak = ops->learning_rate(c->optimizer_choice.settings);
     if (c->job->schedule.min_lr > peak)
         return hd__job_fail(c->job, "schedule.min_lr", err,
-                            "schedule.min_lr: %g is above optimizer.lr, %g: a schedule comes down to it",
+                            "schedule.min_lr: %g is above optimizer.lr, %g: the schedule must decay to a lower rate",
                             c->job->schedule.min_lr, peak);
     return HD_OK;
 }

@@ -85,8 +85,8 @@ static int32_t read_strategy(struct hd__job *job, struct hd__tree_node *item, ui
         return rc;
     for (uint64_t k = 0; k < job->n_strategies; k++)
         if (!strcmp(job->strategies[k]->use, s->use))
-            return hd_fail(err, HD_E_INVALID, "%s: strategies: %s stands there already, at %s: make one of the two",
-                           s->origin, s->use, job->strategies[k]->origin);
+            return hd_fail(err, HD_E_INVALID, "%s: strategies: %s is already listed, at %s: merge the two", s->origin,
+                           s->use, job->strategies[k]->origin);
     job->strategies[job->n_strategies++] = s;
     return HD_OK;
 }
@@ -282,9 +282,10 @@ static int32_t finish_name(struct hd__job *job, struct hd_error *err)
     }
     for (const char *c = job->name; *c || c == job->name; c++)
         if ((!isalnum((unsigned char)*c) && !strchr("._-", *c)) || *c == 0 || *job->name == '.')
-            return hd__job_fail(job, "job.name", err,
-                                "job.name: '%.60s' names a folder: letters, digits, . _ - only, no dot first",
-                                job->name);
+            return hd__job_fail(
+                job, "job.name", err,
+                "job.name: '%.60s' names a folder: use letters, digits, . _ and -, and do not begin with a dot",
+                job->name);
     return HD_OK;
 }
 

@@ -61,13 +61,14 @@ static int32_t parse_bytes(struct hd_data *f, const struct tokens_settings *sett
     return rc ? rc : set_tokens(f, 0, TOKENS_U8, err);
 }
 
-/* uint32 tokens read as uint16: the upper halves are 0. */
-static bool is_wider(const struct hd_data *f)
+/* Are `bytes`-wide tokens the lower halves of wider ones, all of whose upper halves are 0? */
+static bool is_wider(const struct hd_data *f, uint32_t bytes)
 {
-    uint64_t n = f->count < TOKENS_SAMPLE ? f->count : TOKENS_SAMPLE, low = 0, high = 0;
+    uint64_t n = f->map_bytes / bytes, low = 0, high = 0;
+    n = n < TOKENS_SAMPLE ? n : TOKENS_SAMPLE;
     for (uint64_t i = 0; i + 1 < n; i += 2) {
-        low |= read_le(f->at + 2 * i, 2);
-        high |= read_le(f->at + 2 * i + 2, 2);
+        low |= read_le(f->at + bytes * i, bytes);
+        high |= read_le(f->at + bytes * (i + 1), bytes);
     }
     return n >= TOKENS_SAMPLE_LEAST && low && !high;
 }
@@ -87,7 +88,12 @@ static int32_t parse_nanogpt(struct hd_data *f, const struct tokens_settings *se
                     f->path, (long)f->vocab);
     if (!rc)
         rc = set_tokens(f, 0, is_u16 ? TOKENS_U16 : TOKENS_U32, err);
-    if (!rc && is_u16 && is_wider(f))
+    if (!rc && is_wider(f, 4))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: every second number of 32 bits is 0, so these are int64: convert them to uint32, or save "
+                     "them as .npy",
+                     f->path);
+    if (!rc && is_u16 && is_wider(f, 2))
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: every second token is 0, so these are uint32: say data.token_dtype: uint32", f->path);
     return rc;

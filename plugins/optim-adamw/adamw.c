@@ -97,8 +97,8 @@ static int32_t adamw_check(const void *settings, struct hd_error *err)
 {
     const struct hd_list *betas = &((const struct adamw_settings *)settings)->betas;
     if (betas->count != 2)
-        return hd_fail(err, HD_E_INVALID, "optimizer.betas has %llu numbers, AdamW needs two: [0.9, 0.95]",
-                       (unsigned long long)betas->count);
+        return hd_fail(err, HD_E_INVALID, "optimizer.betas has %llu number%s, AdamW needs two: [0.9, 0.95]",
+                       (unsigned long long)betas->count, betas->count == 1 ? "" : "s");
     for (int i = 0; i < 2; i++)
         if (!(betas->number[i] >= 0 && betas->number[i] < 1)) /* NaN too */
             return hd_fail(err, HD_E_INVALID, "optimizer.betas: '%s' is not a number from 0 up to but not 1",

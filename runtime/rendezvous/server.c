@@ -139,7 +139,7 @@ static void log_absent_ranks(struct hd__server *s, double now)
     if (s->all_connected)
         return;
     s->absent_logged = now - (s->first_connected ? s->first_connected : s->opened);
-    snprintf(cause, sizeof cause, "%s did not come within %.0f s%s", who, s->absent_logged,
+    snprintf(cause, sizeof cause, "%s did not connect within %.0f s%s", who, s->absent_logged,
              s->discovery >= 0 ? " (one of another machine would need HEDDLE_SECRET on every rank)" : "");
     if (s->first_connected && s->options.timeout > 0 && s->absent_logged >= s->options.timeout)
         hd__server_end_job(s, HD_E_PEER, first, 0, cause);

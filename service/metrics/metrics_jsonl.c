@@ -50,7 +50,7 @@ static int32_t scan(int fd, const char *path, const char *run, int64_t step, off
         int stop = !object || at > step || at < 0;
         if (!*keep && !is_event(object))
             rc = hd_fail(err, HD_E_INVALID,
-                         "%s: its first line is no start of a run, so heddle did not write it: name another file, or "
+                         "%s: its first line does not start a run, so heddle did not write it: name another file, or "
                          "move this one away",
                          path);
         *same &= !of || !strcmp(of, run);
@@ -75,7 +75,7 @@ static int32_t set_aside(const char *path, struct hd_error *err)
         if (why == EPERM || why == EOPNOTSUPP) /* no links on this file system */
             why = !access(to, F_OK) ? EEXIST : rename(path, to) ? errno : 0;
         if (!why)
-            hd__log(HD_LOG_INFO, NULL, "%s is of another run: it is %s now", path, to);
+            hd__log(HD_LOG_INFO, NULL, "%s belongs to another run; renamed to %s", path, to);
         free(to);
         if (why && why != EEXIST)
             return hd_fail(err, HD_E_IO, "%s cannot be set aside: %s", path, strerror(why));

@@ -724,12 +724,12 @@ START_TEST(alone)
     struct command *c = start_launched(0, 2, free_port(), "job.name=lonely comm.timeout=1s");
     command_wait(c, 6);
     expect_code(c, 1);
-    expect_says(c, "rank 1 did not come within 1 s");
+    expect_says(c, "rank 1 did not connect within 1 s");
     c = start_launched(0, 3, free_port(), "job.name=lonely data.batch=12 liveness.late_after=1s comm.timeout=3s");
     command_wait(c, 9);
     expect_code(c, 1);
-    expect_says(c, "warning: ranks 1, 2 did not come within 1 s");
-    expect_says(c, "ranks 1, 2 did not come within 3 s");
+    expect_says(c, "warning: ranks 1, 2 did not connect within 1 s");
+    expect_says(c, "ranks 1, 2 did not connect within 3 s");
     ck_assert_int_ne(access("runs/lonely/metrics.jsonl", F_OK), 0);
 }
 END_TEST

@@ -56,7 +56,7 @@ START_TEST(keys)
         {"train llama.yaml optimiser.lr=1", "optimiser", "did you mean optimizer?"},
         {"train llama.yaml data.batch=many", "command line: data.batch: 'many' is not a whole number", NULL},
         {"train llama.yaml optimizer.lr=-1", "command line: optimizer.lr: -1 is out of range", NULL},
-        {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 numbers, AdamW needs two",
+        {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 number, AdamW needs two",
          NULL},
         {"train llama.yaml optimizer.betas=[0.9,1]", "command line: optimizer.betas: '1' is not a number from 0 up to",
          NULL},

@@ -149,7 +149,7 @@ START_TEST(ids)
     ck_assert_msg(!strstr(c->err, "rank 1"), "rank 0 alone says it:\n%s", c->err);
     c = run_says(0, "kept: 2 checkpoints of another run moved to kept.1",
                  "train " KEPT "job.name=kept job.steps=8 checkpoint.every=2 checkpoint.resume=overwrite");
-    expect_says(c, "runs/kept/metrics.jsonl is of another run: it is runs/kept/metrics.jsonl.1 now");
+    expect_says(c, "runs/kept/metrics.jsonl belongs to another run; renamed to runs/kept/metrics.jsonl.1");
     second = run_of("kept/step-00000008");
     ck_assert_str_ne(second, first);
     ck_assert_str_eq(steps_in("kept"), "6 8 ");
@@ -230,7 +230,7 @@ START_TEST(foreign_metrics)
     static const struct {
         const char *make, *words, *says, *victim;
     } rows[] = {
-        {"printf 'notes\\n' >notes.txt", "metrics.jsonl=notes.txt", "notes.txt: its first line is no start of a run",
+        {"printf 'notes\\n' >notes.txt", "metrics.jsonl=notes.txt", "notes.txt: its first line does not start a run",
          "notes.txt"},
         {"printf '{\"step\": 1}\\n' >rows.jsonl", "metrics.jsonl=rows.jsonl", "its first line is no start",
          "rows.jsonl"},
@@ -267,7 +267,7 @@ START_TEST(foreign_metrics)
     /* Also where a run resumes: its lines are not cut. */
     train(&some, "resumed", "llama.yaml checkpoint={} job.steps=2");
     write_file("runs/resumed/metrics.jsonl", "a letter\n");
-    run_says(2, "runs/resumed/metrics.jsonl: its first line is no start of a run",
+    run_says(2, "runs/resumed/metrics.jsonl: its first line does not start a run",
              "train llama.yaml job.name=resumed checkpoint={} job.steps=3");
     ck_assert_str_eq(read_file("runs/resumed/metrics.jsonl"), "a letter\n");
 }

@@ -340,6 +340,9 @@ START_TEST(width)
     ck_refused(open_file(put_plain(&s, "w.bin", 4), TOKENS_AUTO, 0, &f), HD_E_INVALID, "data.token_dtype: uint32");
     ck_refused(open_file(put_plain(&s, "w.bin", 4), TOKENS_NANOGPT, 0, &f), HD_E_INVALID, "every second token is 0");
     check_tokens(put_plain(&s, "w.bin", 4), TOKENS_AUTO, TOKENS_DTYPE_UINT32);
+    ck_refused(open_file(put_plain(&s, "w.bin", 8), TOKENS_AUTO, 0, &f), HD_E_INVALID, "these are int64");
+    ck_refused(open_file(put_plain(&s, "w.bin", 8), TOKENS_AUTO, TOKENS_DTYPE_UINT32, &f), HD_E_INVALID,
+               "these are int64");
     expect_opens(scratch_write(&s, "zero.bin", tokens, sizeof tokens), TOKENS_AUTO, 0);
     tokens[501] = 7; /* one is not */
     for (int i = 0; i < 1000; i += 2)

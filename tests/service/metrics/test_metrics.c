@@ -120,7 +120,7 @@ START_TEST(set_aside)
         for (int resumed = 0; resumed < 2; resumed++) {
             scratch_write(&s, "foreign", foreign[i], strlen(foreign[i]));
             ck_refused(hd__metrics_open(scratch_path(&s, "foreign"), resumed, start, &m, &err), HD_E_INVALID,
-                       "no start of a run");
+                       "does not start a run");
             text = scratch_read(scratch_path(&s, "foreign"), &bytes);
             ck_assert(bytes == strlen(foreign[i]) && !memcmp(text, foreign[i], bytes));
             free(text);
