@@ -1,4 +1,5 @@
 /* heddle train: trains a job, in processes of its own or as one rank of another launcher's. */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "analysis/tp_span_warning.h"
@@ -48,7 +49,8 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
                                 rows[i].path);
         int why = rows[i].path ? hd__can_write(hd__arena_format(&job->arena, "%s%s", rows[i].path, rows[i].file)) : 0;
         if (why)
-            return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path, strerror(why));
+            return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path,
+                                why == ENXIO ? "not a regular file but a FIFO or a socket" : strerror(why));
     }
     return HD_OK;
 }

@@ -345,7 +345,7 @@ END_TEST
 /* tp 2 and 4 pad a vocabulary of 257: losses, initial values, checkpoints and exports are those of one rank. */
 START_TEST(padded_vocabulary)
 {
-#define PADDED "model.vocab=257 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] "
+#define PADDED "model.vocab=257 data.format=bytes strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] "
     static const char *const parts_of[] = {"mesh.tp=2", "", "mesh.tp=4", "mesh.tp=2 precision.compute=bf16"};
     const char *tied = _i ? "model.tied=true" : "model.tied=false";
     char *path[2];

@@ -408,7 +408,7 @@ START_TEST(longer_than_max_seq_len)
     struct hd_model *model = open_config("{" GPT2 "}", &err);
     struct hd_program *p = mock_new(1, 17);
     ck_assert_int_eq(model_ops->build(model, p, &err), HD_E_INVALID);
-    ck_assert_ptr_nonnull(strstr(err.message, "data.seq_len: 17 is longer"));
+    ck_assert_ptr_nonnull(strstr(err.message, "data.seq_len is 17, but this model has 16 positions"));
     mock_free(p);
     model_ops->close(model);
 }

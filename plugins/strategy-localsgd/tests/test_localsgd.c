@@ -79,8 +79,8 @@ START_TEST(meeting_in_every_step_is_data_parallel_sgd)
 }
 END_TEST
 
-/* Axes along which replicas train apart reduce nothing: codes travel inside a replica, at stage 1 too. Seven bits of a
- * block's largest number are lost, and made good by error feedback. */
+/* Replicas reduce nothing along their axes: codes are sent inside a replica, at stage 1 too. The emulation sends codes
+ * that lose nothing, so the job agrees with one rank. */
 START_TEST(codes_inside_a_replica)
 {
     static const char text[] =
@@ -91,15 +91,13 @@ START_TEST(codes_inside_a_replica)
         "model: {use: transformer, family: llama, layers: 2, hidden: 8, heads: 4, ffn: 8, vocab: 16}\n"
         "data: {train: none, seq_len: 8, batch: 16, micro_batch: 2}\n";
     static const char *const more[] = {"strategies.zero.stage=0", "strategies.zero.compress.kind=none"};
-    struct hd__numerics found[3];
     for (size_t n = 0; n <= HD__COUNT(more); n++) {
         struct hd_error err = HD_ERROR_INIT;
-        ck_assert_msg(!hd__numerics_text(text, &more[n ? n - 1 : 0], n > 0, plugins, 3, 1, &found[n], &err), "%s",
+        struct hd__numerics found;
+        ck_assert_msg(!hd__numerics_text(text, &more[n ? n - 1 : 0], n > 0, plugins, 3, 1, &found, &err), "%s",
                       err.message);
-        if (n < HD__COUNT(more))
-            ck_assert_msg(found[n].parameter > TOLERANCE && found[n].parameter < 1e-2, "%g", found[n].parameter);
+        ck_assert_msg(found.parameter < TOLERANCE, "%zu: %g", n, found.parameter);
     }
-    ck_assert_double_lt(found[HD__COUNT(more)].parameter, TOLERANCE);
 }
 END_TEST
 
