@@ -48,7 +48,8 @@ uint32_t hd__mesh_live(const struct hd__mesh *mesh);
  * (tied embeddings: first and last stage), 0 for all. Writes the ranks in order; returns how many. */
 int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint32_t members, int32_t *ranks);
 int64_t hd__mesh_ways(const struct hd__mesh *mesh, uint32_t axes); /* product of sizes */
-void hd__axes_text(uint32_t axes, char out[64]);                   /* "dp_shard.tp" */
+char *hd__axes_text(uint32_t axes, char out[64]);                  /* "dp_shard.tp"; returns out */
+#define hd__axes(axes) hd__axes_text(axes, (char[64]){0})          /* the same, until the end of the block */
 
 /* ---- placement
  * For each dim of a tensor the mesh axes that shard it, MAJOR FIRST: s:[cp,tp] differs from s:[tp,cp]. Four bits an

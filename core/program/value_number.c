@@ -238,7 +238,6 @@ struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p)
     m->buffer_value = hd__alloc(p->buffers.count * sizeof *m->buffer_value);
     m->buffer_offset = hd__alloc(p->buffers.count * sizeof *m->buffer_offset);
     m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
-    m->shard_of = hd__flats_by_shard(p);
     /* The full weights come after the master weights, which may be inside them. */
     for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_OPTIM_STATE, &t);)
         pin_value(m, t.tensor,
@@ -258,7 +257,6 @@ void hd__value_numbers_destroy(struct hd__value_numbers *m)
     free(m->buffer_value);
     free(m->buffer_offset);
     free(m->flat_of);
-    free(m->shard_of);
     free(m);
 }
 
