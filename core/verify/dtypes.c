@@ -58,8 +58,8 @@ static void check_wire(struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd_program *p = w->p;
     const struct hd__tensor *t = hd__tensor_const(p, i->in[0]);
-    if ((i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_REDUCE_SCATTER) || t->role != HD__ROLE_FLAT ||
-        t->dtype == p->precision.grad || t->dtype == p->precision.reduce)
+    if (!hd__op_sums(i->op) || t->role != HD__ROLE_FLAT || t->dtype == p->precision.grad ||
+        t->dtype == p->precision.reduce)
         return;
     if (p->precision.reduce != p->precision.grad || !hd__is_float(t->dtype))
         hd__diag(w, "%s travels in %s, but precision.reduce is %s", t->name, hd_dtype_name(t->dtype),

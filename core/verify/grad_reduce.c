@@ -37,18 +37,11 @@ static void contribute(struct hd__walk *w, const struct hd__instr *i, uint32_t k
         hd__gradient_set(hd__gradients_of(w, out, 1), x);
 }
 
-/* Axes over which an instruction sums x. */
-static uint32_t axes_summed(const struct hd__instr *i, const struct hd__gradient *x)
-{
-    if (i->op == HD_OP_DECODE)
-        return x->decode_axes;
-    return i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER ? i->axes : 0;
-}
-
 /* Axes over which x is still unreduced after this instruction. */
 static uint32_t axes_left(struct hd__walk *w, const struct hd__instr *i, const struct hd__gradient *x)
 {
-    uint32_t axes = x->form == HD__GRADIENT_ZERO ? 0 : axes_summed(i, x);
+    uint32_t decoded = hd__op(i->op)->sum == HD__SUM_DECODED, summed = decoded ? x->decode_axes : i->axes,
+             axes = x->form != HD__GRADIENT_ZERO && (decoded || hd__op_sums(i->op)) ? summed : 0;
     if (axes & ~x->unreduced_axes)
         hd__diag(w, "%s: reduced twice over %s", hd__gradient_name(w, x->param), hd__axes(axes & ~x->unreduced_axes));
     return x->unreduced_axes & ~axes;
@@ -65,6 +58,7 @@ static struct hd__range interval_span(const struct hd_program *p, hd_tensor t)
 static void move_intervals(struct hd__walk *w, const struct hd__instr *i)
 {
     struct hd__range from = interval_span(w->p, i->in[0]), to = interval_span(w->p, i->out[0]);
+    uint8_t rule = hd__op(i->op)->sum;
     hd__gradients taken = {0}, *source = hd__gradients_of(w, i->in[0], 0), *target;
     if (!source)
         return;
@@ -74,17 +68,19 @@ static void move_intervals(struct hd__walk *w, const struct hd__instr *i)
     for (uint32_t n = hd__gradient_find(source, from.lo); n < source->count && source->at[n].lo < from.hi; n++) {
         struct hd__gradient x = source->at[n];
         x.unreduced_axes = axes_left(w, i, &x);
-        x.decode_axes = i->op == HD_OP_ALL_TO_ALL ? i->axes : i->op == HD_OP_DECODE ? 0 : x.decode_axes;
-        if (i->op != HD_OP_ENCODE && i->op != HD_OP_DECODE) {
+        x.decode_axes = hd__op_joins(i->op) && hd__op_splits(i->op) ? i->axes
+                        : rule == HD__SUM_DECODED                   ? 0
+                                                                    : x.decode_axes;
+        if (rule != HD__SUM_ENCODED && rule != HD__SUM_DECODED) {
             x.lo += to.lo - from.lo;
             x.hi += to.lo - from.lo;
         }
         hd__push(&taken, x);
     }
-    if (i->op != HD_OP_ACCUM)
+    if (rule != HD__SUM_ADDED)
         hd__gradient_erase(target, to);
     for (uint32_t n = 0; n < taken.count; n++)
-        if (i->op == HD_OP_ACCUM)
+        if (rule == HD__SUM_ADDED)
             hd__gradient_add(w, i->out[0], taken.at[n]);
         else
             hd__gradient_set(target, taken.at[n]);
@@ -124,35 +120,32 @@ static void check_update(struct hd__walk *w, const struct hd__instr *i)
 
 static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
-    if (i->op == HD_OP_FILL0) {
-        struct hd__range r = hd__range_of(w->p, i->out[0]);
+    uint8_t rule = hd__op(i->op)->sum;
+    struct hd__range r = hd__instr_tensor(i) ? hd__range_of(w->p, hd__instr_tensor(i)) : (struct hd__range){0, 0};
+    switch (rule) {
+    case HD__SUM_ZEROED:
         hd__gradient_set(
             hd__gradients_of(w, i->out[0], 1),
             (struct hd__gradient){.lo = r.lo, .hi = r.hi, .param = HD__NO_PARAM, .form = HD__GRADIENT_ZERO});
         return;
-    }
-    if (i->op == HD_OP_RELEASE) {
-        hd_tensor t = hd__instr_tensor(i);
-        if (hd__gradients_of(w, t, 0))
-            hd__gradient_erase(hd__gradients_of(w, t, 0), hd__range_of(w->p, t));
+    case HD__SUM_ENDED:
+        hd__gradient_erase(&w->buffer[hd__tensor_const(w->p, i->in[0])->buffer].gradients, r);
         return;
-    }
-    if (hd__op(i->op)->class == HD__CLASS_UPDATE) {
+    case HD__SUM_READ:
         if (i->n_in && w->tensor[i->in[0]].shard_of)
             check_update(w, i);
         hd__lowrank_check_state(w);
         return;
-    }
-    if (i->op == HD_OP_BLEND) {
+    case HD__SUM_BLENDED:
         hd__lowrank_blend(w, i);
         return;
     }
     for (uint32_t k = 0; k < i->n_out; k++)
         if (hd__tensor_const(w->p, i->out[k])->param)
             contribute(w, i, k);
-        else if (i->op == HD_OP_ORTHOGONALISE)
+        else if (rule == HD__SUM_ORTHOGONALISED)
             hd__lowrank_orthogonalise(w, i);
-        else if (i->op == HD_OP_EINSUM)
+        else if (rule == HD__SUM_MULTIPLIED)
             hd__lowrank_multiply(w, i);
         else if (k == 0 && i->n_in)
             move_intervals(w, i);

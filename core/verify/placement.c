@@ -88,23 +88,14 @@ static void check_rules(struct hd__walk *w, const struct hd__instr *i)
 
 /* ---- conversions */
 
-enum { R, P, S };
-static const struct conversion {
-    uint16_t op;
-    uint8_t from, to;
-} conversions[] = {
-    {HD_OP_ALL_GATHER, S, R},     {HD_OP_ALL_TO_ALL, S, S}, {HD_OP_PAD, S, P},  {HD_OP_ALL_REDUCE, P, R},
-    {HD_OP_REDUCE_SCATTER, P, S}, {HD_OP_SLICE, R, S},      {HD_OP_MASK, R, P},
-};
-
-/* How a tensor must lie on the axes of its conversion: S means along `dim`, minor-most. */
-static int is_placed(const struct hd__tensor *t, uint32_t axes, uint8_t how, uint16_t dim)
+/* Does a tensor lie so on the axes of its conversion? S: along `dim`, minor-most. */
+static int is_placed(const struct hd__tensor *t, uint32_t axes, char how, uint16_t dim)
 {
     for (; axes; axes &= axes - 1) {
         int32_t a = __builtin_ctz(axes);
-        if (hd__placement_on(t, a) != (how == R ? HD__REPLICATED : how == P ? HD__PARTIAL : dim))
+        if (hd__placement_on(t, a) != (how == 'R' ? HD__REPLICATED : how == 'P' ? HD__PARTIAL : dim))
             return 0;
-        if (how == S && hd__shard_minor(t->placement.shard[hd__dim_index(t, dim)]) != a)
+        if (how == 'S' && hd__shard_minor(t->placement.shard[hd__dim_index(t, dim)]) != a)
             return 0;
     }
     return 1;
@@ -113,19 +104,16 @@ static int is_placed(const struct hd__tensor *t, uint32_t axes, uint8_t how, uin
 static void check_conversion(struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd__tensor *in = hd__tensor_const(w->p, i->in[0]), *out = hd__tensor_const(w->p, i->out[0]);
-    const struct conversion *c = NULL;
+    const char *converts = hd__op(i->op)->converts;
     uint32_t live = hd__mesh_live(&w->p->mesh);
-    for (size_t k = 0; k < HD__COUNT(conversions); k++)
-        if (conversions[k].op == i->op)
-            c = &conversions[k];
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if ((live & ~i->axes & HD_AXIS_BIT(a)) && hd__placement_on(in, a) != hd__placement_on(out, a))
             hd__diag(w, "%s is %s on %s, %s is %s: the conversion is not over %s", in->name,
                      at_text(w->p, hd__placement_on(in, a)), hd__axis_name(a), out->name,
                      at_text(w->p, hd__placement_on(out, a)), hd__axis_name(a));
-    if (c && !is_placed(in, i->axes, c->from, i->from))
+    if (*converts && !is_placed(in, i->axes, converts[0], i->from))
         hd__diag(w, "%s does not have the placement of this conversion's input", in->name);
-    if (c && !is_placed(out, i->axes, c->to, i->to))
+    if (*converts && !is_placed(out, i->axes, converts[1], i->to))
         hd__diag(w, "%s does not have the placement of this conversion's output", out->name);
     check_order(w, i);
 }
@@ -161,8 +149,8 @@ static void check_same_placement(struct hd__walk *w, const struct hd__instr *i)
 /* An all_gather's input is sharded along just its axes more than its output; a reduce_scatter's the other way round. */
 static void check_shards(struct hd__walk *w, const struct hd__instr *i)
 {
-    const struct hd__tensor *pieces = hd__tensor_const(w->p, i->op == HD_OP_ALL_GATHER ? i->in[0] : i->out[0]),
-                            *whole = hd__tensor_const(w->p, i->op == HD_OP_ALL_GATHER ? i->out[0] : i->in[0]);
+    const struct hd__tensor *pieces = hd__tensor_const(w->p, hd__op_joins(i->op) ? i->in[0] : i->out[0]),
+                            *whole = hd__tensor_const(w->p, hd__op_joins(i->op) ? i->out[0] : i->in[0]);
     uint32_t live = hd__mesh_live(&w->p->mesh), cut = 0;
     for (int32_t d = 0; d < pieces->ndim; d++)
         cut |= hd__shard_mask(pieces->placement.shard[d]);
@@ -182,7 +170,7 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
         check_blend(w, i);
     else if (i->flags & HD__FLAG_CONV)
         check_conversion(w, i);
-    else if (i->op == HD_OP_ALL_GATHER || i->op == HD_OP_REDUCE_SCATTER)
+    else if (hd__op_joins(i->op) != hd__op_splits(i->op))
         check_shards(w, i);
     else if (i->n_in && (i->op == HD_OP_ACCUM || i->op == HD_OP_COPY || class == HD__CLASS_UPDATE))
         check_same_placement(w, i);

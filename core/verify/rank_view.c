@@ -92,30 +92,13 @@ static uint32_t shard_of(const struct hd__tensor *t, const struct hd__instr *i, 
     return d < 0 ? 0 : t->placement.shard[d];
 }
 
-/* Kernels that are told where their operands lie. */
-static int depends_on_rank(const struct hd__instr *i)
-{
-    switch (i->op) {
-    case HD_OP_ROPE:
-    case HD_OP_POSITION:
-    case HD_OP_POSITION_DW:
-    case HD_OP_ATTENTION:
-    case HD_OP_ATTENTION_GRAD:
-    case HD_OP_BLEND:
-        return 1;
-    default:
-        return hd__op(i->op)->class == HD__CLASS_LOCAL;
-    }
-}
-
 static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd_program *p = w->p;
-    int joins = i->op == HD_OP_ALL_GATHER || i->op == HD_OP_ALL_TO_ALL,
-        splits = i->op == HD_OP_REDUCE_SCATTER || i->op == HD_OP_ALL_TO_ALL;
+    int joins = hd__op_joins(i->op), splits = hd__op_splits(i->op);
     const struct hd__tensor *in, *out;
     struct hd__rank_query x;
-    if (!i->n_in || !i->n_out || (!joins && !splits && !depends_on_rank(i)))
+    if (!i->n_in || !i->n_out || (!joins && !splits && !(hd__op(i->op)->flags & HD__OP_RANKED)))
         return;
     in = hd__tensor_const(p, i->in[0]);
     out = hd__tensor_const(p, i->out[0]);

@@ -70,10 +70,11 @@ static struct hd__mean reduce_mean(struct hd__walk *w, const struct hd__instr *i
 
 static struct hd__mean transfer(struct hd__walk *w, const struct hd__instr *i)
 {
+    int blends = hd__op(i->op)->sum == HD__SUM_BLENDED;
     struct hd__mean v = {0};
     for (uint32_t k = 0; k < i->n_in; k++) {
         const struct hd__mean *x = &w->tensor[i->in[k]].mean;
-        double factor = i->op != HD_OP_BLEND ? 1 : i->attrs && k < i->attrs->n_table ? i->attrs->table[k] : 0;
+        double factor = !blends ? 1 : i->attrs && k < i->attrs->n_table ? i->attrs->table[k] : 0;
         if (x->unreduced_axes && i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_COPY)
             diag_axes(w, i->in[k], "is read while still partial, its mean not reduced over", x->unreduced_axes);
         v.varying_axes |= x->varying_axes;
@@ -82,7 +83,7 @@ static struct hd__mean transfer(struct hd__walk *w, const struct hd__instr *i)
         v.param_weight += factor * x->param_weight;
         v.trained_weight += factor * x->trained_weight;
     }
-    if (i->op == HD_OP_BLEND)
+    if (blends)
         return begin_mean(w, i, v);
     if (i->op == HD_OP_ALL_REDUCE)
         return reduce_mean(w, i, v);

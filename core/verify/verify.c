@@ -112,14 +112,11 @@ static int sizes_fit(const struct hd__walk *w, const struct hd__instr *i)
         return 1;
     in = hd__numel(w->p, hd__tensor_const(w->p, i->in[0]));
     out = hd__numel(w->p, hd__tensor_const(w->p, i->out[0]));
+    if (hd__is_collective(i->op))
+        return hd__op_splits(i->op) == hd__op_joins(i->op) ? in == out
+               : hd__op_joins(i->op)                       ? out == in * ways
+                                                           : in == out * ways;
     switch (i->op) {
-    case HD_OP_ALL_GATHER:
-        return out == in * ways;
-    case HD_OP_REDUCE_SCATTER:
-        return in == out * ways;
-    case HD_OP_ALL_REDUCE:
-    case HD_OP_ALL_TO_ALL:
-    case HD_OP_BROADCAST:
     case HD_OP_ACCUM:
     case HD_OP_COPY:
         return in == out;
@@ -216,8 +213,7 @@ static void check_instr(struct hd__walk *w, const struct hd__instr *i)
     }
     if (!operands_exist(w, i))
         return;
-    if ((i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) &&
-        i->redop != hd__tensor_const(w->p, i->in[0])->placement.redop)
+    if (hd__op_sums(i->op) && i->redop != hd__tensor_const(w->p, i->in[0])->placement.redop)
         hd__diag(w, "%s has the wrong reduction: %s is a partial %s", hd__op(i->op)->name, hd__name_of(w, i->in[0]),
                  hd__tensor_const(w->p, i->in[0])->placement.redop == HD_MAX ? "maximum" : "sum");
     if (!sizes_fit(w, i))
