@@ -37,7 +37,7 @@ enum {
     HD__VALUE_ATTENTION,
     HD__VALUE_LOSS_HEAD
 };
-/* What becomes of a gradient, or of a share of a mean, in an op: grad_reduce.c, replica_sync.c */
+/* The fate of a gradient, or of a share of a mean, in an op: grad_reduce.c, replica_sync.c */
 enum {
     HD__SUM_MOVED = 0, /* input 0 goes into output 0, summed over the axes if the op sums */
     HD__SUM_ADDED,

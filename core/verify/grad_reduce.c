@@ -7,11 +7,11 @@
 #include "core/base/dtype.h"
 #include "core/verify/verify.h"
 
-/* Independent replicas keep their own gradients: nothing is pending over local_axes. */
+/* Independent replicas keep their own gradients: nothing is pending over independent_axes. */
 static uint32_t initial_unreduced(const struct hd_program *p, const struct hd__param *param)
 {
     int tied = __builtin_popcount(param->stages) > 1;
-    return (param->unreduced_axes & ~p->local_axes) | (tied ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
+    return (param->unreduced_axes & ~p->independent_axes) | (tied ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
 }
 
 /* A gradient joins its flat buffer. */

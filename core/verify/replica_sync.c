@@ -1,4 +1,4 @@
-/* Ranks that are apart, brought together (local_replicas.c). By abstract interpretation of the section that says it
+/* Ranks that are apart, brought together (replicas.c). By abstract interpretation of the section that says it
  * does so, for every value: the axes along which ranks hold different ones; the axes over which it is a share of a
  * mean, still to be summed; and whether it follows from the parameters that the ranks have trained. Behind the
  * section, every flat's parameters, wherever they lie, and every state that the strategy keeps, are equal along the
@@ -15,7 +15,7 @@
 static void begin(struct hd__walk *w)
 {
     const struct hd_program *p = w->p;
-    if (!p->local_axes && !p->strategy_states.count)
+    if (!p->independent_axes && !p->strategy_states.count)
         return;
     for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_PERSISTENT, &t);)
         hd__push(&w->must_match, t.tensor);
@@ -30,10 +30,10 @@ static void begin(struct hd__walk *w)
 static void section_begin(struct hd__walk *w)
 {
     const struct hd_program *p = w->p;
-    w->syncs = w->section->sync_axes || (w->section->every && !p->local_axes && p->strategy_states.count);
+    w->syncs = w->section->equal_axes || (w->section->every && !p->independent_axes && p->strategy_states.count);
     for (hd_tensor t = 1; t < p->tensors.count && w->syncs; t++) {
         int own = hd__tensor_const(p, t)->role == HD__ROLE_FLAT || t == p->norm2;
-        w->tensor[t].mean = (struct hd__mean){.varying_axes = own ? hd__local_axes_of(p, t) : 0};
+        w->tensor[t].mean = (struct hd__mean){.varying_axes = own ? hd__independent_axes_of(p, t) : 0};
     }
     for (uint32_t n = 0; n < w->must_match.count && w->syncs; n++) {
         struct hd__mean *v = &w->tensor[w->must_match.at[n]].mean;
@@ -52,9 +52,9 @@ static void diag_axes(struct hd__walk *w, hd_tensor t, const char *what, uint32_
 
 static struct hd__mean begin_mean(struct hd__walk *w, const struct hd__instr *i, struct hd__mean v)
 {
-    if (i->axes & ~w->p->local_axes)
-        diag_axes(w, i->out[0],
-                  "is divided for a mean over an axis that is not a local-SGD axis:", i->axes & ~w->p->local_axes);
+    if (i->axes & ~w->p->independent_axes)
+        diag_axes(w, i->out[0], "is divided for a mean over an axis that is not a local-SGD axis:",
+                  i->axes & ~w->p->independent_axes);
     v.unreduced_axes = i->axes;
     return v;
 }
@@ -87,8 +87,8 @@ static struct hd__mean transfer(struct hd__walk *w, const struct hd__instr *i)
         return begin_mean(w, i, v);
     if (i->op == HD_OP_ALL_REDUCE)
         return reduce_mean(w, i, v);
-    if (i->op != HD_OP_COPY && (i->op != HD_OP_ALL_GATHER || i->axes & w->p->local_axes))
-        v = (struct hd__mean){.varying_axes = w->p->local_axes}; /* nothing is known of it */
+    if (i->op != HD_OP_COPY && (i->op != HD_OP_ALL_GATHER || i->axes & w->p->independent_axes))
+        v = (struct hd__mean){.varying_axes = w->p->independent_axes}; /* nothing is known of it */
     return v;
 }
 
@@ -117,7 +117,7 @@ static void set_value(struct hd__walk *w, hd_tensor t, struct hd__mean v)
 
 static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
-    if ((!w->p->local_axes && !w->p->strategy_states.count) || i->op == HD_OP_RELEASE)
+    if ((!w->p->independent_axes && !w->p->strategy_states.count) || i->op == HD_OP_RELEASE)
         return;
     if (w->syncs) {
         struct hd__mean v = transfer(w, i);
@@ -128,7 +128,7 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
     for (uint32_t k = 0; k < i->n_out; k++)
         if (w->buffer[hd__tensor_const(w->p, i->out[k])->buffer].global_copy)
             hd__diag(w,
-                     w->p->local_axes
+                     w->p->independent_axes
                          ? "%s is the global copy of local-SGD replicas: only their sync section may write it"
                          : "%s is strategy state: only the strategy's own section may write it",
                      hd__name_of(w, i->out[k]));
@@ -141,8 +141,8 @@ static void section_end(struct hd__walk *w)
         const struct hd__mean *x = &w->tensor[t].mean;
         if (x->unreduced_axes)
             diag_axes(w, t, "is left partial, its mean not reduced over", x->unreduced_axes);
-        else if (x->varying_axes & w->section->sync_axes)
-            diag_axes(w, t, "differs between replicas along", x->varying_axes & w->section->sync_axes);
+        else if (x->varying_axes & w->section->equal_axes)
+            diag_axes(w, t, "differs between replicas along", x->varying_axes & w->section->equal_axes);
         else if (!x->from_trained)
             hd__diag(w, "%s does not depend on the trained parameters: what was trained is lost", hd__name_of(w, t));
         else if (!(fabs(x->param_weight - (n < w->n_params)) < 1e-9))
@@ -157,9 +157,10 @@ static void section_end(struct hd__walk *w)
 static void finish(struct hd__walk *w)
 {
     const struct hd_program *p = w->p;
-    uint32_t missing = p->local_axes;
+    uint32_t missing = p->independent_axes;
     for (uint32_t s = 0; s < p->sections.count; s++)
-        if (p->sections.at[s].sync_axes == p->local_axes && p->sections.at[s].repeat && p->sections.at[s].code.count)
+        if (p->sections.at[s].equal_axes == p->independent_axes && p->sections.at[s].repeat &&
+            p->sections.at[s].code.count)
             missing = 0;
     if (missing && p->flats.count)
         hd__diag(w, "no section synchronises the local-SGD replicas along %s", hd__axes(missing));

@@ -238,7 +238,7 @@ static void check_instr(struct hd__walk *w, const struct hd__instr *i)
             rules[k]->slot(w);                      \
     }
 
-/* What is known of this section's own tensors and buffers is forgotten; those that live for a step carry over from one
+/* Facts about this section's own tensors and buffers are forgotten; buffers that live for a step carry over from one
  * of its sections to the next. */
 static void forget_temporaries(struct hd__walk *w)
 {
