@@ -303,10 +303,10 @@ static void compare_rank(struct side *one, struct side *many, int32_t rank, int6
     compare_scalar(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum));
     c.largest = &result->norm;
     c.what = "gradient norm";
-    if (!p->local_axes) /* else gradients are local to each rank */
+    if (!p->independent_axes) /* else gradients are local to each rank */
         compare_scalar(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)));
     for (int32_t what = PARAMETER; what <= AVERAGE; what++) {
-        if (what == GRADIENT && p->local_axes)
+        if (what == GRADIENT && p->independent_axes)
             continue;
         c.largest = fields[what];
         c.what = names[what];
@@ -442,7 +442,7 @@ static int32_t run_steps(struct side *one, struct side *many, const steps_list *
             break;
         walk_flats(one, 0, PARAMETER, &v, NULL);
         walk_flats(one, 0, GRADIENT, &v, NULL);
-        if (many->compiled->stage[0]->local_axes)
+        if (many->compiled->stage[0]->independent_axes)
             outer_step(one, job, &v);
         average(job, p, step, &v);
         for (int32_t what = 0; what <= AVERAGE; what++)

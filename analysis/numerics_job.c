@@ -110,7 +110,7 @@ static int32_t compile_many(struct source *s, struct hd__job **job, struct hd__c
     note_wire(s, *job);
     if (path_of(*job, "zero"))
         widen_compression(s, *job, path_of(*job, "zero"));
-    if ((*compiled)->stage[0]->local_axes)
+    if ((*compiled)->stage[0]->independent_axes)
         meet_in_every_step(s, path_of(*job, "localsgd"));
     if (s->overrides.count == before)
         return HD_OK;

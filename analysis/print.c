@@ -192,9 +192,9 @@ static void add_section(struct printer *w, const struct hd__code_section *s)
         hd__text_add(w->out, ", up to step %lld", (long long)s->last);
     if (s->after)
         hd__text_add(w->out, ", after step %lld", (long long)s->after);
-    if (s->sync_axes) {
+    if (s->equal_axes) {
         hd__text_add(w->out, ", synchronizes the ranks along ");
-        add_axes(w->out, s->sync_axes);
+        add_axes(w->out, s->equal_axes);
     }
     hd__text_add(w->out, ": %u instructions\n", s->code.count);
     for (uint32_t n = 0; n < s->code.count; n++)

@@ -108,8 +108,8 @@ static json_t *section(const struct printer *w, const struct hd__code_section *s
         set(object, "after_step", json_integer(s->after));
     if (s->last)
         set(object, "last_step", json_integer(s->last));
-    if (s->sync_axes) {
-        hd__axes_text(s->sync_axes, axes);
+    if (s->equal_axes) {
+        hd__axes_text(s->equal_axes, axes);
         set(object, "makes_equal", json_string(axes));
     }
     set(object, "instructions", list);

@@ -47,9 +47,9 @@ static int32_t prove(const struct hd__compiled *c, struct tally *t, struct hd_er
 static void print_local_sgd(const struct hd_program *p)
 {
     char axes[64];
-    hd__axes_text(p->local_axes, axes);
-    for (uint32_t s = 0; s < p->sections.count && p->local_axes; s++)
-        if (p->sections.at[s].sync_axes)
+    hd__axes_text(p->independent_axes, axes);
+    for (uint32_t s = 0; s < p->sections.count && p->independent_axes; s++)
+        if (p->sections.at[s].equal_axes)
             printf(
                 "  local SGD: replicas along %s take local steps; every %u steps their parameters become equal, from "
                 "the mean of what each has trained\n",

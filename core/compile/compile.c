@@ -260,7 +260,7 @@ static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd
 }
 
 /* Replicas of local SGD see different gradients: options that need the same decision on all ranks are refused. */
-static int32_t check_local_axes(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     const struct {
         int asked;
@@ -272,15 +272,13 @@ static int32_t check_local_axes(struct hd__compiled *c, struct hd_program *p, st
         {c->job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
          "exact: gradients are not summed over all data ranks, so there is no order to fix; leave it out"},
     };
-    char axes[64];
-    hd__axes_text(p->local_axes, axes);
-    for (size_t i = 0; i < HD__COUNT(rows) && p->local_axes; i++)
+    for (size_t i = 0; i < HD__COUNT(rows) && p->independent_axes; i++)
         if (rows[i].asked) {
-            hd__job_fail(c->job, rows[i].path, err, "local SGD along %s excludes %s %s", axes, rows[i].path,
-                         rows[i].what);
+            hd__job_fail(c->job, rows[i].path, err, "local SGD along %s excludes %s %s", hd__axes(p->independent_axes),
+                         rows[i].path, rows[i].what);
             return err->code = HD_E_UNSUPPORTED;
         }
-    hd__scale_local_gradients(p);
+    hd__scale_independent_gradients(p);
     return HD_OK;
 }
 
@@ -289,7 +287,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     int32_t rc;
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
-        (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_local_axes(c, p, err)) ||
+        (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_independent_axes(c, p, err)) ||
         (rc = hd__place(p, err)) || (rc = check_padding(c, p, err)) || (rc = partition(c, p, err)))
         return rc;
     hd__value_numbers_promise(p);

@@ -6,7 +6,7 @@
 #include "core/program/program.h"
 
 int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c */
-void hd__scale_local_gradients(struct hd_program *p);             /* local_replicas.c, after autodiff */
+void hd__scale_independent_gradients(struct hd_program *p);       /* replicas.c, after autodiff */
 int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
 /* pipeline.c: after the strategies' partition: is there a pipeline where mesh.pp asks for it, and is it complete? */
 int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);

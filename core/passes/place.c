@@ -540,13 +540,11 @@ static int32_t check_marks(const struct hd_program *p, const uint32_t *by_letter
     for (int32_t letter = 0; letter < 128; letter++) {
         const struct hd__dim *dim = &p->dims.at[p->letter[letter]];
         uint32_t axes = hd__shard_mask(by_letter[letter]);
-        char text[64];
-        hd__axes_text(axes, text);
         if (p->letter[letter] && dim->extent % hd__mesh_ways(&p->mesh, axes))
             return hd_fail(
                 err, HD_E_INVALID,
                 "%s = %lld cannot be cut over mesh axes %s (%lld ways): it does not divide, and cannot be padded",
-                dim->long_name, (long long)dim->extent, text, (long long)hd__mesh_ways(&p->mesh, axes));
+                dim->long_name, (long long)dim->extent, hd__axes(axes), (long long)hd__mesh_ways(&p->mesh, axes));
     }
     return HD_OK;
 }

@@ -22,10 +22,10 @@ struct hd__pass {
 
 /* ---- queries */
 
-/* Independent replicas (local_axes) do not count: strategies reduce nothing over them. */
+/* Independent replicas (independent_axes) do not count: strategies reduce nothing over them. */
 static uint32_t live_axes(const struct hd_program *p)
 {
-    return hd__mesh_live(&p->mesh) & ~p->local_axes;
+    return hd__mesh_live(&p->mesh) & ~p->independent_axes;
 }
 
 static int32_t axis_size(const struct hd_program *p, uint32_t axis)
@@ -117,7 +117,7 @@ static void param(const struct hd_program *p, uint32_t index, struct hd_pass_par
                                   .tensor = a->tensor,
                                   .block = t->block,
                                   .ndim = t->ndim,
-                                  .obligation = a->unreduced_axes & ~p->local_axes,
+                                  .obligation = a->unreduced_axes & ~p->independent_axes,
                                   .stages = a->stages,
                                   .count = hd__numel(p, t),
                                   .rows = matrix_rows(p, a, t),

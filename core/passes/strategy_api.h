@@ -73,7 +73,7 @@ void hd__pass_chunks(struct hd_program *p, uint32_t n_chunks, const uint32_t *st
                      const uint32_t *chunk_of_block);
 void hd__pass_actions(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n);
 
-/* local_replicas.c */
+/* replicas.c */
 void hd__pass_apart(struct hd_program *p, uint32_t axes);
 void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, uint32_t together);
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);

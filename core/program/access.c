@@ -95,7 +95,6 @@ uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, con
 const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n, char out[160])
 {
     const struct hd__instr *i = &s->code.at[n], *on = i;
-    char axes[64] = "";
     if (n >= s->code.count) {
         snprintf(out, 160, "%s, at its end", s->name);
         return out;
@@ -106,8 +105,7 @@ const char *hd__instr_text(const struct hd_program *p, const struct hd__code_sec
             on = &s->code.at[k];
             break;
         }
-    if (hd__is_collective(on->op))
-        hd__axes_text(on->axes, axes);
+    const char *axes = hd__axes(hd__is_collective(on->op) ? on->axes : 0);
     snprintf(out, 160, "%s #%u %s%s%s%s%s%s%s", s->name, n, wait ? "wait " : "",
              wait && on == i ? "for what is not here" : hd__op(on->op)->name, *axes ? "(" : "", axes, *axes ? ")" : "",
              hd__instr_tensor(on) ? " " : "",

@@ -66,11 +66,12 @@ int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes,
     return n;
 }
 
-void hd__axes_text(uint32_t axes, char out[64])
+char *hd__axes_text(uint32_t axes, char out[64])
 {
     size_t n = 0;
     out[0] = 0;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (axes & HD_AXIS_BIT(a))
             n += (size_t)snprintf(out + n, 64 - n, "%s%s", n ? "." : "", hd__axis_name(a));
+    return out;
 }

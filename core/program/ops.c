@@ -1,8 +1,6 @@
 /* The rows. See ops.h for the columns and heddle/ops.h for the operands. */
 #include "core/program/ops.h"
 
-#include "core/program/ops.h"
-
 /* ---- FLOPs, on local extents */
 
 static double flops_einsum(const struct hd_program *p, const struct hd__instr *i)
@@ -65,12 +63,21 @@ static double flops_orthogonalise(const struct hd_program *p, const struct hd__i
 #define SUM HD__OP_IN_PLACE | HD__OP_COMMUTES
 #define TOK HD__OP_TOKENWISE
 #define PADS HD__OP_PADS
+#define RANK HD__OP_RANKED
+#define VALUE(rule) .value = HD__VALUE_##rule
+#define SUMS(rule) .sum = HD__SUM_##rule
+#define LOCAL(how) .class = HD__CLASS_LOCAL, VALUE(INPUT), .dtypes = "=", .n_in = 1, .n_out = 1, .converts = how
+#define COLLECTIVE(how) \
+    .class = HD__CLASS_COLLECTIVE, VALUE(INPUT), .dtypes = "=", .n_in = 1, .n_out = 1, .converts = how
+#define STRUCTURE .class = HD__CLASS_STRUCTURE
+#define UPDATE .class = HD__CLASS_UPDATE, VALUE(NONE), SUMS(READ)
 
 /* clang-format off */
 static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EINSUM] = {"einsum", .partial = {"*"}, .linear = HD__LINEAR_ONE, .dtypes = "a", .flops = flops_einsum,
-                      .n_in = 2, .n_out = 1, .flags = ACC | PADS},
-    [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "=", .n_in = -1, .n_out = 1, .flags = SUM | PADS},
+                      .n_in = 2, .n_out = 1, SUMS(MULTIPLIED), .flags = ACC | PADS},
+    [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "=", VALUE(SUM), .n_in = -1, .n_out = 1,
+                   .flags = SUM | PADS},
     [HD_OP_BIAS] = {"bias", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
     [HD_OP_BIAS_DW] = {"bias_dw", .partial = {"*"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},
     [HD_OP_RMSNORM] = {"rmsnorm", .unsharded = "hd", .dtypes = "a", .n_in = 2, .n_out = 1},
@@ -82,13 +89,14 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_LAYERNORM_DW] = {"layernorm_dw", .unsharded = "h", .partial = {"*", "*"}, .dtypes = "aa", .n_in = 2,
                             .n_out = 2, .flags = ACC},
     [HD_OP_ROPE] = {"rope", .unsharded = "d", .linear = HD__LINEAR_FIRST, .dtypes = "a", .n_in = 1, .n_out = 1,
-                    .flags = INP},
-    [HD_OP_ATTENTION] = {"attention", .unsharded = "sd", .prefer = "kgb", .dtypes = "af", .flops = flops_attention,
-                         .n_in = 3, .n_out = 2},
+                    .flags = INP | RANK},
+    [HD_OP_ATTENTION] = {"attention", .unsharded = "sd", .prefer = "kgb", VALUE(ATTENTION), .dtypes = "af",
+                         .flops = flops_attention, .n_in = 3, .n_out = 2, .flags = RANK},
     [HD_OP_ATTENTION_GRAD] = {"attention_grad", .unsharded = "sd", .partial = {NULL, "g", "g"}, .prefer = "kgb",
-                              .dtypes = "aaa", .flops = flops_attention_grad, .n_in = 6, .n_out = 3},
-    [HD_OP_ATTENTION_MERGE] = {"attention_merge", .unsharded = "d", .dtypes = "af", .n_in = 4, .n_out = 2,
-                               .flags = INP},
+                              VALUE(ATTENTION), .dtypes = "aaa", .flops = flops_attention_grad, .n_in = 6, .n_out = 3,
+                              .flags = RANK},
+    [HD_OP_ATTENTION_MERGE] = {"attention_merge", .unsharded = "d", VALUE(ATTENTION), .dtypes = "af", .n_in = 4,
+                               .n_out = 2, .flags = INP},
     [HD_OP_SWIGLU] = {"swiglu", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
     [HD_OP_SWIGLU_GRAD] = {"swiglu_grad", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = INP},
     [HD_OP_GELU] = {"gelu", .dtypes = "a", .n_in = 1, .n_out = 1, .flags = INP},
@@ -106,18 +114,19 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EMBED] = {"embed", .unsharded = "h", .partial = {"v"}, .dtypes = "a", .n_in = 2, .n_out = 1, .flags = PADS},
     [HD_OP_EMBED_DW] = {"embed_dw", .unsharded = "h", .partial = {"bs"}, .dtypes = "a", .n_in = 2, .n_out = 1,
                         .flags = ACC | PADS},
-    [HD_OP_POSITION] = {"position", .unsharded = "ph", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
+    [HD_OP_POSITION] = {"position", .unsharded = "ph", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP | RANK},
     [HD_OP_POSITION_DW] = {"position_dw", .unsharded = "ph", .partial = {"bs"}, .dtypes = "a", .n_in = 1, .n_out = 1,
-                           .flags = ACC},
+                           .flags = ACC | RANK},
     [HD_OP_ROWMAX] = {"rowmax", .partial = {"v"}, .redop = HD_MAX, .dtypes = "f", .n_in = 1, .n_out = 1, .flags = PADS},
     [HD_OP_XENT_LOCAL] = {"xent_local", .partial = {"v", "v"}, .dtypes = "ff", .n_in = 3, .n_out = 2, .flags = PADS},
     [HD_OP_NLL] = {"nll", .dtypes = "f", .n_in = 3, .n_out = 1, .flags = INP},
     [HD_OP_NLL_GRAD] = {"nll_grad", .dtypes = "ff", .n_in = 2, .n_out = 2, .flags = INP},
     [HD_OP_XENT_GRAD] = {"xent_grad", .dtypes = "a", .n_in = 5, .n_out = 1, .flags = INP | PADS},
     [HD_OP_TOTAL] = {"total", .partial = {"bs"}, .dtypes = "f", .n_in = 1, .n_out = 1},
-    [HD_OP_SPREAD] = {"spread", .dtypes = "f", .n_in = -1, .n_out = 1},
+    [HD_OP_SPREAD] = {"spread", VALUE(ATTRS), .dtypes = "f", .n_in = -1, .n_out = 1},
     [HD_OP_XENT_HEAD] = {"xent_head", .unsharded = "vh", .partial = {NULL, NULL, "bs"}, .dtypes = "faa",
-                         .flops = flops_xent_head, .n_in = -1, .n_out = -1, .flags = ACC, .adds = 1 << 2},
+                         VALUE(LOSS_HEAD), .flops = flops_xent_head, .n_in = -1, .n_out = -1, .flags = ACC,
+                         .adds = 1 << 2},
 
     [HD_OP_GATE] = {"gate", .unsharded = "e", .dtypes = "f", .n_in = 1, .n_out = 1, .flags = TOK},
     [HD_OP_GATE_GRAD] = {"gate_grad", .unsharded = "e", .dtypes = "a", .n_in = 2, .n_out = 1},
@@ -142,39 +151,39 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_ROUTER_LOSS] = {"router_loss", .unsharded = "e", .dtypes = "f", .n_in = 2, .n_out = 1},
     [HD_OP_ROUTER_LOSS_DZ] = {"router_loss_dz", .unsharded = "e", .dtypes = "a", .n_in = 3, .n_out = 1},
 
-    [HD_OP_SLICE] = {"slice", .class = HD__CLASS_LOCAL, .dtypes = "=", .n_in = 1, .n_out = 1},
-    [HD_OP_MASK] = {"mask", .class = HD__CLASS_LOCAL, .dtypes = "=", .n_in = 1, .n_out = 1, .flags = INP},
-    [HD_OP_PAD] = {"pad", .class = HD__CLASS_LOCAL, .dtypes = "=", .n_in = 1, .n_out = 1},
+    [HD_OP_SLICE] = {"slice", LOCAL("RS"), .flags = RANK},
+    [HD_OP_MASK] = {"mask", LOCAL("RP"), .flags = INP | RANK},
+    [HD_OP_PAD] = {"pad", LOCAL("SP"), .flags = RANK},
 
-    [HD_OP_ALL_REDUCE] = {"all_reduce", .class = HD__CLASS_COLLECTIVE, .dtypes = "=", .n_in = 1, .n_out = 1,
-                          .flags = INP},
-    [HD_OP_ALL_GATHER] = {"all_gather", .class = HD__CLASS_COLLECTIVE, .dtypes = "=", .n_in = 1, .n_out = 1},
-    [HD_OP_REDUCE_SCATTER] = {"reduce_scatter", .class = HD__CLASS_COLLECTIVE, .dtypes = "=", .n_in = 1, .n_out = 1},
-    [HD_OP_ALL_TO_ALL] = {"all_to_all", .class = HD__CLASS_COLLECTIVE, .dtypes = "=", .n_in = 1, .n_out = 1},
-    [HD_OP_BROADCAST] = {"broadcast", .class = HD__CLASS_COLLECTIVE, .dtypes = "=", .n_in = 1, .n_out = 1},
-    [HD_OP_SHIFT] = {"shift", .class = HD__CLASS_COLLECTIVE, .dtypes = "=", .n_in = 1, .n_out = 1},
+    [HD_OP_ALL_REDUCE] = {"all_reduce", COLLECTIVE("PR"), .flags = INP},
+    [HD_OP_ALL_GATHER] = {"all_gather", COLLECTIVE("SR")},
+    [HD_OP_REDUCE_SCATTER] = {"reduce_scatter", COLLECTIVE("PS")},
+    [HD_OP_ALL_TO_ALL] = {"all_to_all", COLLECTIVE("SS")},
+    [HD_OP_BROADCAST] = {"broadcast", COLLECTIVE("")},
+    [HD_OP_SHIFT] = {"shift", COLLECTIVE("")},
     [HD_OP_SEND] = {"send", .class = HD__CLASS_P2P, .n_in = 1, .n_out = 0},
-    [HD_OP_RECV] = {"recv", .class = HD__CLASS_P2P, .n_in = 0, .n_out = 1},
+    [HD_OP_RECV] = {"recv", .class = HD__CLASS_P2P, VALUE(PROMISED), .n_in = 0, .n_out = 1},
 
-    [HD_OP_ENCODE] = {"encode", .class = HD__CLASS_STRUCTURE, .dtypes = "u*", .n_in = 1, .n_out = 2, .flags = ACC,
+    [HD_OP_ENCODE] = {"encode", STRUCTURE, SUMS(ENCODED), .dtypes = "u*", .n_in = 1, .n_out = 2, .flags = ACC,
                       .adds = 1 << 1},
-    [HD_OP_DECODE] = {"decode", .class = HD__CLASS_STRUCTURE, .dtypes = "*", .n_in = 1, .n_out = 1},
+    [HD_OP_DECODE] = {"decode", STRUCTURE, SUMS(DECODED), .dtypes = "*", .n_in = 1, .n_out = 1},
 
-    [HD_OP_ORTHOGONALISE] = {"orthogonalise", .class = HD__CLASS_STRUCTURE, .dtypes = "=", .flops = flops_orthogonalise,
-                             .n_in = 1, .n_out = 1, .flags = INP},
+    [HD_OP_ORTHOGONALISE] = {"orthogonalise", STRUCTURE, SUMS(ORTHOGONALISED), .dtypes = "=",
+                             .flops = flops_orthogonalise, .n_in = 1, .n_out = 1, .flags = INP},
 
-    [HD_OP_FEED] = {"feed", .class = HD__CLASS_STRUCTURE, .dtypes = "i", .n_in = 0, .n_out = 1},
-    [HD_OP_FILL0] = {"fill0", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 1},
-    [HD_OP_ACCUM] = {"accum", .class = HD__CLASS_STRUCTURE, .dtypes = "*", .n_in = 1, .n_out = 1, .flags = PADS},
-    [HD_OP_COPY] = {"copy", .class = HD__CLASS_STRUCTURE, .dtypes = "*", .n_in = 1, .n_out = 1},
-    [HD_OP_BLEND] = {"blend", .class = HD__CLASS_STRUCTURE, .dtypes = "*", .n_in = -1, .n_out = 1, .flags = INP},
-    [HD_OP_RELEASE] = {"release", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 0},
-    [HD_OP_WAIT] = {"wait", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 0},
+    [HD_OP_FEED] = {"feed", STRUCTURE, VALUE(FED), .dtypes = "i", .n_in = 0, .n_out = 1},
+    [HD_OP_FILL0] = {"fill0", STRUCTURE, VALUE(NONE), SUMS(ZEROED), .n_in = 0, .n_out = 1},
+    [HD_OP_ACCUM] = {"accum", STRUCTURE, VALUE(INPUT), SUMS(ADDED), .dtypes = "*", .n_in = 1, .n_out = 1,
+                     .flags = PADS},
+    [HD_OP_COPY] = {"copy", STRUCTURE, VALUE(INPUT), .dtypes = "*", .n_in = 1, .n_out = 1},
+    [HD_OP_BLEND] = {"blend", STRUCTURE, SUMS(BLENDED), .dtypes = "*", .n_in = -1, .n_out = 1, .flags = INP | RANK},
+    [HD_OP_RELEASE] = {"release", STRUCTURE, SUMS(ENDED), .n_in = 1, .n_out = 0},
+    [HD_OP_WAIT] = {"wait", STRUCTURE, .n_in = 0, .n_out = 0},
 
-    [HD_OP_SUMSQ] = {"sumsq", .class = HD__CLASS_UPDATE, .dtypes = "d", .n_in = 1, .n_out = 1},
-    [HD_OP_ADAMW] = {"adamw", .class = HD__CLASS_UPDATE, .n_in = 3, .n_out = -1},
-    [HD_OP_SGD] = {"sgd", .class = HD__CLASS_UPDATE, .n_in = 3, .n_out = -1},
-    [HD_OP_OPTIM_STEP] = {"optim_step", .class = HD__CLASS_UPDATE, .n_in = 3, .n_out = -1},
+    [HD_OP_SUMSQ] = {"sumsq", UPDATE, .dtypes = "d", .n_in = 1, .n_out = 1},
+    [HD_OP_ADAMW] = {"adamw", UPDATE, .n_in = 3, .n_out = -1},
+    [HD_OP_SGD] = {"sgd", UPDATE, .n_in = 3, .n_out = -1},
+    [HD_OP_OPTIM_STEP] = {"optim_step", UPDATE, .n_in = 3, .n_out = -1},
 };
 /* clang-format on */
 
@@ -205,19 +214,10 @@ double hd__instr_traffic(const struct hd_program *p, const struct hd__instr *i)
 {
     double n = (double)(i->members ? __builtin_popcount(i->members) : hd__mesh_ways(&p->mesh, i->axes));
     double in = i->n_in ? (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0])) : 0;
-    switch (i->op) {
-    case HD_OP_ALL_REDUCE:
-        return 2 * in * (n - 1) / n;
-    case HD_OP_ALL_GATHER:
-        return in * (n - 1);
-    case HD_OP_REDUCE_SCATTER:
-    case HD_OP_ALL_TO_ALL:
-        return in * (n - 1) / n;
-    case HD_OP_BROADCAST:
-    case HD_OP_SHIFT:
-    case HD_OP_SEND:
-        return in;
-    default:
-        return 0;
-    }
+    const char *converts = hd__op(i->op)->converts;
+    if (!hd__is_collective(i->op) || !*converts)
+        return hd__is_collective(i->op) || i->op == HD_OP_SEND ? in : 0;
+    in *= n - 1;
+    return hd__op_joins(i->op) && !hd__op_splits(i->op) ? in
+                                                        : (hd__op_sums(i->op) && converts[1] == 'R' ? 2 : 1) * in / n;
 }

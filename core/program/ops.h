@@ -23,6 +23,33 @@ enum {
 
 #define HD__OP_COMMUTES 16 /* of two terms, inputs 0 and 1, which may be exchanged to the last bit */
 #define HD__OP_PADS 32     /* makes zeros of the zeros that pad a dim, or leaves them out: place.c */
+#define HD__OP_RANKED 64   /* its kernel is told where its operands lie: rank_view.c */
+
+/* The value of outputs: value_number.c */
+enum {
+    HD__VALUE_HASH = 0, /* of the op, its attributes and inputs; of a fused op that of the pair that it replaces */
+    HD__VALUE_INPUT,    /* its input, moved, cut, joined or summed over ranks */
+    HD__VALUE_SUM,      /* of its inputs */
+    HD__VALUE_NONE,     /* zeros, or a change that keeps what the output is */
+    HD__VALUE_FED,
+    HD__VALUE_PROMISED, /* comes from another stage: what its tensor promises */
+    HD__VALUE_ATTRS,    /* of the op and its attributes alone */
+    HD__VALUE_ATTENTION,
+    HD__VALUE_LOSS_HEAD
+};
+/* The fate of a gradient, or of a share of a mean, in an op: grad_reduce.c, replica_sync.c */
+enum {
+    HD__SUM_MOVED = 0, /* input 0 goes into output 0, summed over the axes if the op sums */
+    HD__SUM_ADDED,
+    HD__SUM_ENCODED,
+    HD__SUM_DECODED,
+    HD__SUM_ZEROED,
+    HD__SUM_ENDED,
+    HD__SUM_READ, /* by the optimizer */
+    HD__SUM_BLENDED,
+    HD__SUM_MULTIPLIED,
+    HD__SUM_ORTHOGONALISED
+};
 
 struct hd__op {
     const char *name;
@@ -36,12 +63,30 @@ struct hd__op {
     const char *dtypes;
     double (*flops)(const struct hd_program *p, const struct hd__instr *i); /* NULL: counted as 0 */
     uint8_t class, linear, redop, flags;
+    uint8_t value; /* HD__VALUE_...: proofs of its outputs' values */
+    uint8_t sum;   /* HD__SUM_...: proofs of gradients and of means, which are sums over ranks */
+    /* over its axes, how its input lies and its output: R replicated, P a partial sum, S sharded; "": in any way */
+    char converts[3];
     int8_t n_in, n_out; /* -1: any */
     uint16_t adds;      /* outputs that HD_ATTR_ACCUMULATE adds to, as a mask; 0: all. The others are written */
 };
 
 /* The row of an op; name is NULL where there is none. */
 const struct hd__op *hd__op(uint16_t op);
+/* Does it sum over ranks? */
+static inline int hd__op_sums(uint16_t op)
+{
+    return hd__op(op)->class == HD__CLASS_COLLECTIVE && hd__op(op)->converts[0] == 'P';
+}
+/* Is it a collective that joins pieces, or splits into pieces? */
+static inline int hd__op_joins(uint16_t op)
+{
+    return hd__op(op)->class == HD__CLASS_COLLECTIVE && hd__op(op)->converts[0] == 'S';
+}
+static inline int hd__op_splits(uint16_t op)
+{
+    return hd__op(op)->class == HD__CLASS_COLLECTIVE && hd__op(op)->converts[1] == 'S';
+}
 /* Does HD_ATTR_ACCUMULATE apply to this output? */
 static inline int hd__op_adds(uint16_t op, uint32_t out)
 {

@@ -9,7 +9,7 @@
  *   pipeline.c  strategies cut the template into chunks and list each stage's actions
  *   recompute.c activation checkpointing, on the template
  *   ring_attention.c attention whose sequence is sharded becomes a ring of tiles
- *   local_replicas.c local SGD: replicas whose parameters differ between sync sections
+ *   replicas.c  ranks that train parameters of their own between sections which make them equal
  *   deterministic.c `deterministic: exact`: sums in an order that no mesh changes; around lower.c and strategy_api.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
  *   fp16_loss_scaling.c with loss scaling: the loss's gradient is multiplied by a scalar that the training loop sets
@@ -48,7 +48,8 @@ uint32_t hd__mesh_live(const struct hd__mesh *mesh);
  * (tied embeddings: first and last stage), 0 for all. Writes the ranks in order; returns how many. */
 int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint32_t members, int32_t *ranks);
 int64_t hd__mesh_ways(const struct hd__mesh *mesh, uint32_t axes); /* product of sizes */
-void hd__axes_text(uint32_t axes, char out[64]);                   /* "dp_shard.tp" */
+char *hd__axes_text(uint32_t axes, char out[64]);                  /* "dp_shard.tp"; returns out */
+#define hd__axes(axes) hd__axes_text(axes, (char[64]){0})          /* the same, until the end of the block */
 
 /* ---- placement
  * For each dim of a tensor the mesh axes that shard it, MAJOR FIRST: s:[cp,tp] differs from s:[tp,cp]. Four bits an
@@ -122,7 +123,7 @@ struct hd__tensor {
     uint8_t ndim, dtype, role, mark;
     uint16_t block;
     uint8_t shard_view;        /* a shard inside the full tensor: its address is start(rank) elements into the view */
-    uint8_t global_copy;       /* identical on all local-SGD replicas; written only in their sync section */
+    uint8_t global_copy;       /* equal along independent_axes; written only where ranks are made equal */
     uint16_t dim[HD_MAX_DIMS]; /* ids into hd_program.dims */
     struct hd__placement placement;
     hd_tensor origin;  /* the logical tensor that this is a placement of; itself for logical tensors */
@@ -197,7 +198,7 @@ struct hd__code_section {
     uint8_t kind;                     /* HD__SECTION_... */
     int32_t repeat;                   /* 0: not part of a step, run only when asked for */
     uint32_t every;                   /* 0: every step; N: every N steps */
-    uint32_t sync_axes;               /* axes: local-SGD replicas along them have equal parameters after it */
+    uint32_t equal_axes;              /* after it ranks have equal parameters along these axes */
     uint64_t loss_value, sends_value; /* value numbers of its part of the loss, and of its sends */
     int64_t after, last;              /* steps after `after`, and up to `last`; 0: from the first, to the end */
 };
@@ -223,8 +224,8 @@ enum {
     HD__FLAT_FULL = HD__FLAT_OPTIM + 4, /* P: the weights that compute reads */
     HD__FLAT_GRAD,                      /* G: the sum that compute accumulates into */
     HD__FLAT_SHARD,                     /* the gradient that the optimizer reads */
-    HD__FLAT_GLOBAL_COPY,               /* local SGD: the weights of the last sync, and a checkpoint's model */
-    HD__FLAT_STRATEGY, /* and all behind it: states that strategies register, in the order of strategy_states */
+    HD__FLAT_GLOBAL_COPY, /* the weights of replicas when they were last equal, and a checkpoint's model */
+    HD__FLAT_STRATEGY,    /* and all behind it: states that strategies register, in the order of strategy_states */
     HD__FLAT_ROLES = HD__FLAT_STRATEGY + 16
 };
 
@@ -328,8 +329,8 @@ struct hd_program {
     uint32_t param_shard[128];   /* letter -> axes (as hd__placement.shard) for parameters */
     uint32_t mark_shard[3][128]; /* [HD__MARK_...][letter] */
 
-    /* axes of local SGD: parameters may differ along them between steps, and gradients are not summed over them */
-    uint32_t local_axes;
+    /* parameters may differ along these axes between steps, and gradients are not summed over them: replicas.c */
+    uint32_t independent_axes;
     /* names of states over flats: the n-th has the role HD__FLAT_STRATEGY + n */
     HD__ARRAY(const char *) strategy_states;
     HD__ARRAY(struct hd__offloaded) offloaded; /* offload.c */
@@ -480,14 +481,14 @@ static inline uint8_t hd__memory_of(const struct hd_program *p, hd_tensor t)
     return p->buffers.at[hd__tensor_const(p, t)->buffer].memory;
 }
 /* Axes along which a flat tensor's values differ between replicas. */
-static inline uint32_t hd__local_axes_of(const struct hd_program *p, hd_tensor t)
+static inline uint32_t hd__independent_axes_of(const struct hd_program *p, hd_tensor t)
 {
-    return hd__tensor_const(p, t)->global_copy ? 0 : p->local_axes;
+    return hd__tensor_const(p, t)->global_copy ? 0 : p->independent_axes;
 }
-/* Number of local-SGD replicas; 1 without local SGD. */
+/* Number of replicas along independent_axes; 1 where there are none. */
 static inline int64_t hd__replicas(const struct hd_program *p)
 {
-    return hd__mesh_ways(&p->mesh, p->local_axes);
+    return hd__mesh_ways(&p->mesh, p->independent_axes);
 }
 /* A tensor of a flat; an iterator, init by {0}. */
 struct hd__flat_tensor {

@@ -69,7 +69,7 @@ static uint64_t hash_param(const struct hd__param *param, uint64_t hash)
 
 static uint64_t hash_section(const struct hd__code_section *s, uint64_t hash)
 {
-    const int64_t fields[] = {s->repeat, s->every, s->sync_axes, s->after, s->last, s->code.count};
+    const int64_t fields[] = {s->repeat, s->every, s->equal_axes, s->after, s->last, s->code.count};
     hash = hd__hash(fields, sizeof fields, hash_text(s->name, hash));
     for (uint32_t i = 0; i < s->code.count; i++)
         hash = hash_instr(&s->code.at[i], hash);

@@ -158,35 +158,25 @@ static uint64_t output_value(const struct hd_program *p, const struct hd__instr 
 {
     const struct hd__fusion *fused = hd__fusion_of(i->op);
     uint64_t sum = 0;
-    switch (i->op) {
-    case HD_OP_ADD:
+    switch (hd__op(i->op)->value) {
+    case HD__VALUE_INPUT:
+        return in[0];
+    case HD__VALUE_SUM:
         for (uint32_t n = 0; n < i->n_in; n++)
             sum += in[n];
         return sum;
-    case HD_OP_FILL0:
+    case HD__VALUE_NONE:
         return 0;
-    case HD_OP_ACCUM:
-    case HD_OP_COPY:
-    case HD_OP_SLICE:
-    case HD_OP_MASK:
-    case HD_OP_PAD:
-        return in[0];
-    case HD_OP_FEED:
+    case HD__VALUE_FED:
         return input_value(p, i->out[k]);
-    case HD_OP_ATTENTION:
-    case HD_OP_ATTENTION_GRAD:
-    case HD_OP_ATTENTION_MERGE:
-        return attention_value(p, i, k, in);
-    case HD_OP_SPREAD:
+    case HD__VALUE_ATTRS:
         return op_value(i->op, k, i->attrs, 0, NULL);
-    case HD_OP_XENT_HEAD:
+    case HD__VALUE_ATTENTION:
+        return attention_value(p, i, k, in);
+    case HD__VALUE_LOSS_HEAD:
         return loss_head_value(i, k, in);
     default:
-        if (hd__is_collective(i->op))
-            return in[0];
-        if (fused)
-            return fused_value(p, fused, i, k, in);
-        return op_value(i->op, k, i->attrs, i->n_in, in);
+        return fused ? fused_value(p, fused, i, k, in) : op_value(i->op, k, i->attrs, i->n_in, in);
     }
 }
 
@@ -199,15 +189,13 @@ int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struc
 
 void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__instr *i, uint64_t contribution[HD_MAX_OUT])
 {
-    int update = hd__op(i->op)->class == HD__CLASS_UPDATE;
     uint64_t in[HD_MAX_IN], factor = hd__value_number_micro(i->micro), divisor = inverse(factor);
     for (uint32_t n = 0; n < i->n_in; n++)
         in[n] = hd__value_number_reads_weight(m, i, n) ? mix(OF_PARAM, hd__tensor_const(m->p, i->in[n])->param)
                                                        : m->value[i->in[n]] * divisor;
     for (uint32_t k = 0; k < i->n_out; k++)
-        contribution[k] = update                ? 0
-                          : i->op == HD_OP_RECV ? hd__tensor_const(m->p, i->out[k])->value_number
-                                                : output_value(m->p, i, k, in) * factor;
+        contribution[k] = hd__op(i->op)->value == HD__VALUE_PROMISED ? hd__tensor_const(m->p, i->out[k])->value_number
+                                                                     : output_value(m->p, i, k, in) * factor;
     for (uint32_t k = 0; k < i->n_out; k++) {
         const struct hd__tensor *t = hd__tensor_const(m->p, i->out[k]);
         uint64_t value = contribution[k] + (hd__reads_output(i, k) ? m->value[i->out[k]] : 0);
@@ -238,7 +226,6 @@ struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p)
     m->buffer_value = hd__alloc(p->buffers.count * sizeof *m->buffer_value);
     m->buffer_offset = hd__alloc(p->buffers.count * sizeof *m->buffer_offset);
     m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
-    m->shard_of = hd__flats_by_shard(p);
     /* The full weights come after the master weights, which may be inside them. */
     for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_OPTIM_STATE, &t);)
         pin_value(m, t.tensor,
@@ -258,7 +245,6 @@ void hd__value_numbers_destroy(struct hd__value_numbers *m)
     free(m->buffer_value);
     free(m->buffer_offset);
     free(m->flat_of);
-    free(m->shard_of);
     free(m);
 }
 

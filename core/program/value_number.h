@@ -12,7 +12,6 @@ struct hd__value_numbers {
     uint64_t *buffer_value; /* by buffer: the value written there last */
     int64_t *buffer_offset; /* by buffer: at which element of it that begins */
     uint32_t *flat_of;      /* by parameter: index + 1 */
-    uint32_t *shard_of;     /* by tensor: hd__flats_by_shard */
     uint64_t sends_value;   /* of this section: the sum over its messages */
 };
 
@@ -36,16 +35,6 @@ uint64_t hd__value_number_message(uint16_t tag, uint64_t value);
  * into the sections of the lowered program how often they are added up. */
 void hd__value_numbers_promise(struct hd_program *p);
 void hd__value_numbers_annotate(struct hd_program *p);
-
-/* By tensor: the flat, index + 1, whose gradient the optimizer reads there; 0 for others. Caller frees. */
-static inline uint32_t *hd__flats_by_shard(const struct hd_program *p)
-{
-    uint32_t *flat = hd__alloc(p->tensors.count * sizeof *flat);
-    for (uint32_t f = 0; f < p->flats.count; f++)
-        flat[p->flats.at[f].tensor[HD__FLAT_SHARD]] = f + 1;
-    flat[0] = 0;
-    return flat;
-}
 
 /* Rounds of a section that verify walks in a step: two if it repeats, so that a round starts from what one left
  * behind. */

@@ -1,15 +1,8 @@
 /* Dtypes. A buffer has the dtype that was last written to it, and is read in no other. What an op writes has the dtype
  * of its row in the table (ops.h, `dtypes`); gradients, weights and states have what `precision` says, and a gradient
  * travels in what it says, or in what a strategy's compression makes of that. */
-#include <stdlib.h>
-
 #include "core/base/dtype.h"
 #include "core/verify/verify.h"
-
-struct dtypes {
-    const struct hd_program *p;
-    uint8_t *held; /* by buffer: the dtype of what lies there; 0: nothing yet */
-};
 
 /* Of a tensor of a flat; 0: any floating-point one. */
 static uint8_t dtype_of_role(const struct hd_program *p, uint32_t role)
@@ -21,37 +14,6 @@ static uint8_t dtype_of_role(const struct hd_program *p, uint32_t role)
     if (role == HD__FLAT_GRAD || role == HD__FLAT_SHARD)
         return p->precision.grad;
     return role < HD__FLAT_FULL ? p->precision.optimizer : 0;
-}
-
-static void *create(const struct hd_program *p)
-{
-    struct dtypes *d = hd__alloc(sizeof *d);
-    const struct {
-        hd_tensor tensor;
-        uint8_t dtype;
-    } scalars[] = {{p->loss_sum, p->precision.fixed},
-                   {p->norm2, HD_F64},
-                   {p->norm_digits, HD_F64},
-                   {p->hyper, HD_F64},
-                   {p->scale, HD_F64}};
-    d->p = p;
-    d->held = hd__alloc(p->buffers.count);
-    for (uint32_t n = 0; n < HD__COUNT(scalars); n++)
-        if (scalars[n].tensor)
-            d->held[hd__tensor_const(p, scalars[n].tensor)->buffer] = scalars[n].dtype;
-    for (uint32_t n = 0; n < p->flats.count * HD__FLAT_ROLES; n++) {
-        hd_tensor t = p->flats.at[n / HD__FLAT_ROLES].tensor[n % HD__FLAT_ROLES];
-        if (t)
-            d->held[hd__tensor_const(p, t)->buffer] = hd__tensor_const(p, t)->dtype;
-    }
-    return d;
-}
-
-static void destroy(void *state)
-{
-    struct dtypes *d = state;
-    free(d->held);
-    free(d);
 }
 
 static int is_gradient(const struct hd__instr *i, const struct hd__tensor *t)
@@ -92,68 +54,87 @@ static uint8_t dtype_of_output(const struct hd_program *p, const struct hd__inst
 
 /* Sums of gradients over ranks: in their own dtype, or in that of the wire. Compression has one of its own where
  * precision.reduce says nothing. */
-static void check_wire(const struct hd_program *p, struct hd__verify_diags *f, const struct hd__instr *i)
+static void check_wire(struct hd__walk *w, const struct hd__instr *i)
 {
+    const struct hd_program *p = w->p;
     const struct hd__tensor *t = hd__tensor_const(p, i->in[0]);
-    if ((i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_REDUCE_SCATTER) || t->role != HD__ROLE_FLAT ||
-        t->dtype == p->precision.grad || t->dtype == p->precision.reduce)
+    if (!hd__op_sums(i->op) || t->role != HD__ROLE_FLAT || t->dtype == p->precision.grad ||
+        t->dtype == p->precision.reduce)
         return;
     if (p->precision.reduce != p->precision.grad || !hd__is_float(t->dtype))
-        hd__verify_diag(f, "%s travels in %s, but precision.reduce is %s", t->name, hd_dtype_name(t->dtype),
-                        hd_dtype_name(p->precision.reduce));
+        hd__diag(w, "%s travels in %s, but precision.reduce is %s", t->name, hd_dtype_name(t->dtype),
+                 hd_dtype_name(p->precision.reduce));
 }
 
-static void check_read(struct dtypes *d, struct hd__verify_diags *f, hd_tensor tensor)
+static void check_read(struct hd__walk *w, hd_tensor tensor)
 {
-    const struct hd__tensor *t = hd__tensor_const(d->p, tensor);
-    uint8_t *held = &d->held[t->buffer];
+    const struct hd__tensor *t = hd__tensor_const(w->p, tensor);
+    uint8_t *held = &w->buffer[t->buffer].dtype;
     if (!*held)
         *held = t->dtype;
     if (*held != t->dtype)
-        hd__verify_diag(f, "%s is read as %s, but its memory holds %s", t->name, hd_dtype_name(t->dtype),
-                        hd_dtype_name(*held));
+        hd__diag(w, "%s is read as %s, but its memory holds %s", t->name, hd_dtype_name(t->dtype),
+                 hd_dtype_name(*held));
 }
 
-static void check_write(struct dtypes *d, struct hd__verify_diags *f, const struct hd__instr *i, uint32_t k)
+static void check_write(struct hd__walk *w, const struct hd__instr *i, uint32_t k)
 {
-    const struct hd__tensor *t = hd__tensor_const(d->p, i->out[k]);
-    uint8_t *held = &d->held[t->buffer], wanted = dtype_of_output(d->p, i, k);
+    const struct hd__tensor *t = hd__tensor_const(w->p, i->out[k]);
+    uint8_t *held = &w->buffer[t->buffer].dtype, wanted = dtype_of_output(w->p, i, k);
     if (hd__reads_output(i, k))
-        check_read(d, f, i->out[k]);
+        check_read(w, i->out[k]);
     if (wanted ? t->dtype != wanted : !hd__is_float(t->dtype))
-        hd__verify_diag(f, "%s is %s, but this output of %s is %s", t->name, hd_dtype_name(t->dtype),
-                        hd__op(i->op)->name, wanted ? hd_dtype_name(wanted) : "floating-point");
-    else if (*held && *held != t->dtype && d->p->buffers.at[t->buffer].life != HD__LIFE_TEMP)
-        hd__verify_diag(f, "%s is written as %s, but its memory holds %s from step to step", t->name,
-                        hd_dtype_name(t->dtype), hd_dtype_name(*held));
+        hd__diag(w, "%s is %s, but this output of %s is %s", t->name, hd_dtype_name(t->dtype), hd__op(i->op)->name,
+                 wanted ? hd_dtype_name(wanted) : "floating-point");
+    else if (*held && *held != t->dtype && w->p->buffers.at[t->buffer].life != HD__LIFE_TEMP)
+        hd__diag(w, "%s is written as %s, but its memory holds %s from step to step", t->name, hd_dtype_name(t->dtype),
+                 hd_dtype_name(*held));
     *held = t->dtype;
 }
 
-static void visit(void *state, struct hd__verify_diags *f, const struct hd__instr *i)
+static void begin(struct hd__walk *w)
 {
-    struct dtypes *d = state;
+    const struct hd_program *p = w->p;
+    const struct {
+        hd_tensor tensor;
+        uint8_t dtype;
+    } scalars[] = {{p->loss_sum, p->precision.fixed},
+                   {p->norm2, HD_F64},
+                   {p->norm_digits, HD_F64},
+                   {p->hyper, HD_F64},
+                   {p->scale, HD_F64}};
+    for (uint32_t n = 0; n < HD__COUNT(scalars); n++)
+        if (scalars[n].tensor)
+            w->buffer[hd__tensor_const(p, scalars[n].tensor)->buffer].dtype = scalars[n].dtype;
+    for (uint32_t n = 0; n < p->flats.count * HD__FLAT_ROLES; n++) {
+        hd_tensor t = p->flats.at[n / HD__FLAT_ROLES].tensor[n % HD__FLAT_ROLES];
+        if (t)
+            w->buffer[hd__tensor_const(p, t)->buffer].dtype = hd__tensor_const(p, t)->dtype;
+    }
+}
+
+static void visit(struct hd__walk *w, const struct hd__instr *i)
+{
     if (i->op == HD_OP_RELEASE)
         return;
     for (uint32_t k = 0; k < i->n_in; k++)
-        check_read(d, f, i->in[k]);
+        check_read(w, i->in[k]);
     for (uint32_t k = 0; k < i->n_out; k++)
-        check_write(d, f, i, k);
+        check_write(w, i, k);
     if (i->n_in)
-        check_wire(d->p, f, i);
+        check_wire(w, i);
 }
 
-static void finish(void *state, struct hd__verify_diags *f)
+static void finish(struct hd__walk *w)
 {
-    const struct hd_program *p = f->p;
-    (void)state;
+    const struct hd_program *p = w->p;
     for (uint32_t n = 0; n < p->flats.count * HD__FLAT_ROLES; n++) {
         hd_tensor t = p->flats.at[n / HD__FLAT_ROLES].tensor[n % HD__FLAT_ROLES];
         uint8_t is = t ? hd__tensor_const(p, t)->dtype : 0, wanted = dtype_of_role(p, n % HD__FLAT_ROLES);
         if (t && (wanted ? is != wanted : !hd__is_float(is)))
-            hd__verify_diag(f, "%s is %s, but precision asks for %s", hd__tensor_const(p, t)->name, hd_dtype_name(is),
-                            wanted ? hd_dtype_name(wanted) : "a floating-point dtype");
+            hd__diag(w, "%s is %s, but precision asks for %s", hd__name_of(w, t), hd_dtype_name(is),
+                     wanted ? hd_dtype_name(wanted) : "a floating-point dtype");
     }
 }
 
-const struct hd__verify_analysis hd__verify_dtypes = {
-    .create = create, .destroy = destroy, .visit = visit, .finish = finish};
+const struct hd__rules hd__rules_dtypes = {.begin = begin, .visit = visit, .finish = finish};

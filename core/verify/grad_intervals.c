@@ -1,53 +1,27 @@
 /* Buffers that hold gradients, as lists of pieces: looking, cutting, writing and adding. */
-#include <stdlib.h>
+#include "core/verify/verify.h"
 
-#include "core/verify/grad_reduce_internal.h"
-
-void *hd__verify_grads_create(const struct hd_program *p)
+const char *hd__gradient_name(const struct hd__walk *w, uint32_t param)
 {
-    struct hd__verify_grads *o = hd__alloc(sizeof *o);
-    o->p = p;
-    o->list_of = hd__alloc(p->buffers.count * sizeof *o->list_of);
-    o->flat_of = hd__flats_by_shard(p);
-    return o;
+    return param == HD__NO_PARAM ? "directions" : hd__name_of(w, w->p->params.at[param].tensor);
 }
 
-void hd__verify_grads_destroy(void *state)
+hd__gradients *hd__gradients_of(struct hd__walk *w, hd_tensor t, int make)
 {
-    struct hd__verify_grads *o = state;
-    for (uint32_t n = 0; n < o->intervals.count; n++)
-        hd__free_array(&o->intervals.at[n]);
-    hd__free_array(&o->intervals);
-    free(o->list_of);
-    free(o->flat_of);
-    free(o);
+    struct hd__buffer_state *b = &w->buffer[hd__tensor_const(w->p, t)->buffer];
+    b->has_gradients |= make;
+    return b->has_gradients ? &b->gradients : NULL;
 }
 
-const char *hd__verify_grad_name(const struct hd__verify_grads *o, uint32_t param)
-{
-    return param == HD__INTERVAL_NO_PARAM ? "directions" : hd__tensor_const(o->p, o->p->params.at[param].tensor)->name;
-}
-
-hd__verify_intervals *hd__verify_intervals_of(struct hd__verify_grads *o, hd_tensor t, int make)
-{
-    uint32_t buffer = hd__tensor_const(o->p, t)->buffer;
-    if (!o->list_of[buffer] && make) {
-        hd__verify_intervals none = {0};
-        hd__push(&o->intervals, none);
-        o->list_of[buffer] = o->intervals.count;
-    }
-    return o->list_of[buffer] ? &o->intervals.at[o->list_of[buffer] - 1] : NULL;
-}
-
-struct hd__verify_range hd__verify_range_of(const struct hd_program *p, hd_tensor id)
+struct hd__range hd__range_of(const struct hd_program *p, hd_tensor id)
 {
     const struct hd__tensor *t = hd__tensor_const(p, id);
     int64_t local = hd__numel(p, t), all = t->param ? local : hd__global_numel(p, t);
     int64_t ways = t->shard_view || !local ? 1 : all / local;
-    return (struct hd__verify_range){t->offset * ways, t->offset * ways + all};
+    return (struct hd__range){t->offset * ways, t->offset * ways + all};
 }
 
-uint32_t hd__verify_interval_find(const hd__verify_intervals *l, int64_t lo)
+uint32_t hd__gradient_find(const hd__gradients *l, int64_t lo)
 {
     uint32_t a = 0, z = l->count;
     while (a < z) {
@@ -60,28 +34,28 @@ uint32_t hd__verify_interval_find(const hd__verify_intervals *l, int64_t lo)
     return a;
 }
 
-static void insert_interval(hd__verify_intervals *l, uint32_t at, struct hd__verify_interval x)
+static void insert_interval(hd__gradients *l, uint32_t at, struct hd__gradient x)
 {
     hd__push(l, x);
     memmove(l->at + at + 1, l->at + at, (l->count - 1 - at) * sizeof *l->at);
     l->at[at] = x;
 }
 
-void hd__verify_interval_split(hd__verify_intervals *l, int64_t at)
+void hd__gradient_split(hd__gradients *l, int64_t at)
 {
-    uint32_t n = hd__verify_interval_find(l, at);
+    uint32_t n = hd__gradient_find(l, at);
     if (n == l->count || l->at[n].lo >= at)
         return;
-    struct hd__verify_interval left = l->at[n];
+    struct hd__gradient left = l->at[n];
     left.hi = l->at[n].lo = at;
     insert_interval(l, n, left);
 }
 
-void hd__verify_interval_erase(hd__verify_intervals *l, struct hd__verify_range r)
+void hd__gradient_erase(hd__gradients *l, struct hd__range r)
 {
-    hd__verify_interval_split(l, r.lo);
-    hd__verify_interval_split(l, r.hi);
-    uint32_t from = hd__verify_interval_find(l, r.lo), to = from;
+    hd__gradient_split(l, r.lo);
+    hd__gradient_split(l, r.hi);
+    uint32_t from = hd__gradient_find(l, r.lo), to = from;
     while (to < l->count && l->at[to].lo < r.hi)
         to++;
     if (to == from) /* also the empty list, whose array is NULL */
@@ -90,56 +64,42 @@ void hd__verify_interval_erase(hd__verify_intervals *l, struct hd__verify_range 
     l->count -= to - from;
 }
 
-void hd__verify_interval_set(hd__verify_intervals *l, struct hd__verify_interval x)
+void hd__gradient_set(hd__gradients *l, struct hd__gradient x)
 {
-    hd__verify_interval_erase(l, (struct hd__verify_range){x.lo, x.hi});
-    insert_interval(l, hd__verify_interval_find(l, x.lo), x);
-}
-
-/* Does a strategy keep it from step to step? Then what it had before may stay. */
-static int is_strategy_state(const struct hd_program *p, uint32_t buffer)
-{
-    for (uint32_t n = 0; n < p->zero_init.count; n++)
-        if (hd__tensor_const(p, p->zero_init.at[n])->buffer == buffer)
-            return 1;
-    return 0;
+    hd__gradient_erase(l, (struct hd__range){x.lo, x.hi});
+    insert_interval(l, hd__gradient_find(l, x.lo), x);
 }
 
 /* One piece of what is there gets more: both must owe the same. */
-static void add_to_interval(const struct hd__verify_grads *o, struct hd__verify_diags *f,
-                            struct hd__verify_interval *has, const struct hd__verify_interval *x)
+static void add_to_interval(struct hd__walk *w, struct hd__gradient *has, const struct hd__gradient *x)
 {
-    char first[64], then[64];
-    if (has->form != HD__INTERVAL_ZERO && has->unreduced_axes != x->unreduced_axes) {
-        hd__axes_text(has->unreduced_axes, first);
-        hd__axes_text(x->unreduced_axes, then);
-        hd__verify_diag(
-            f,
+    if (has->form != HD__GRADIENT_ZERO && has->unreduced_axes != x->unreduced_axes) {
+        hd__diag(
+            w,
             "%s: accumulated after it was partly reduced: the sum so far is unreduced over [%s], this term over [%s]",
-            hd__verify_grad_name(o, x->param), first, then);
+            hd__gradient_name(w, x->param), hd__axes(has->unreduced_axes), hd__axes(x->unreduced_axes));
     }
-    struct hd__verify_interval sum = *x;
+    struct hd__gradient sum = *x;
     sum.lo = has->lo;
     sum.hi = has->hi;
     sum.value += has->value;
     *has = sum;
 }
 
-void hd__verify_interval_add(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor to,
-                             struct hd__verify_interval x)
+void hd__gradient_add(struct hd__walk *w, hd_tensor to, struct hd__gradient x)
 {
-    hd__verify_intervals *l = hd__verify_intervals_of(o, to, 1);
+    hd__gradients *l = hd__gradients_of(w, to, 1);
     uint32_t n;
     int64_t at = x.lo;
-    hd__verify_interval_split(l, x.lo);
-    hd__verify_interval_split(l, x.hi);
-    for (n = hd__verify_interval_find(l, x.lo); n < l->count && l->at[n].lo < x.hi && l->at[n].lo == at; n++) {
+    hd__gradient_split(l, x.lo);
+    hd__gradient_split(l, x.hi);
+    for (n = hd__gradient_find(l, x.lo); n < l->count && l->at[n].lo < x.hi && l->at[n].lo == at; n++) {
         at = l->at[n].hi;
-        add_to_interval(o, f, &l->at[n], &x);
+        add_to_interval(w, &l->at[n], &x);
     }
     if (at >= x.hi)
         return;
-    if (!is_strategy_state(o->p, hd__tensor_const(o->p, to)->buffer))
-        hd__verify_diag(f, "%s: accumulates into a buffer that nothing has zeroed", hd__verify_grad_name(o, x.param));
-    hd__verify_interval_set(l, x);
+    if (!w->buffer[hd__tensor_const(w->p, to)->buffer].zero_init)
+        hd__diag(w, "%s: accumulates into a buffer that nothing has zeroed", hd__gradient_name(w, x.param));
+    hd__gradient_set(l, x);
 }

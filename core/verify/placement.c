@@ -39,35 +39,35 @@ static int same_order(const struct hd__tensor *a, const struct hd__tensor *b)
     return 1;
 }
 
-static void check_order(struct hd__verify_diags *f, const struct hd__instr *i)
+static void check_order(struct hd__walk *w, const struct hd__instr *i)
 {
-    const struct hd__tensor *first = hd__tensor_const(f->p, i->n_in ? i->in[0] : i->out[0]);
+    const struct hd__tensor *first = hd__tensor_const(w->p, i->n_in ? i->in[0] : i->out[0]);
     for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
-        const struct hd__tensor *t = hd__tensor_const(f->p, k < i->n_in ? i->in[k] : i->out[k - i->n_in]);
+        const struct hd__tensor *t = hd__tensor_const(w->p, k < i->n_in ? i->in[k] : i->out[k - i->n_in]);
         if (!same_order(first, t))
-            hd__verify_diag(f, "%s and %s are sharded by the same axes in a different order", first->name, t->name);
+            hd__diag(w, "%s and %s are sharded by the same axes in a different order", first->name, t->name);
     }
 }
 
-static void check_even(struct hd__verify_diags *f, const struct hd__instr *i)
+static void check_even(struct hd__walk *w, const struct hd__instr *i)
 {
     for (uint32_t k = 0; k < i->n_out; k++) {
-        const struct hd__tensor *t = hd__tensor_const(f->p, i->out[k]);
+        const struct hd__tensor *t = hd__tensor_const(w->p, i->out[k]);
         for (int32_t d = 0; d < t->ndim; d++) {
-            int64_t ways = hd__mesh_ways(&f->p->mesh, hd__shard_mask(t->placement.shard[d])),
-                    extent = f->p->dims.at[t->dim[d]].extent;
+            int64_t ways = hd__mesh_ways(&w->p->mesh, hd__shard_mask(t->placement.shard[d])),
+                    extent = w->p->dims.at[t->dim[d]].extent;
             if (extent % ways)
-                hd__verify_diag(f, "%s cannot be sharded %lld ways along %s, whose extent is %lld", t->name,
-                                (long long)ways, f->p->dims.at[t->dim[d]].name, (long long)extent);
+                hd__diag(w, "%s cannot be sharded %lld ways along %s, whose extent is %lld", t->name, (long long)ways,
+                         w->p->dims.at[t->dim[d]].name, (long long)extent);
         }
     }
 }
 
 /* ---- ops of the model */
 
-static void check_rules(struct hd__verify_diags *f, const struct hd__instr *i)
+static void check_rules(struct hd__walk *w, const struct hd__instr *i)
 {
-    const struct hd_program *p = f->p;
+    const struct hd_program *p = w->p;
     struct hd__tensor sums[HD_MAX_OUT];
     const struct hd__tensor *outs[HD_MAX_OUT];
     uint32_t live = hd__mesh_live(&p->mesh);
@@ -81,116 +81,99 @@ static void check_rules(struct hd__verify_diags *f, const struct hd__instr *i)
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if ((live & HD_AXIS_BIT(a)) && !hd__place_allows(p, i, outs, a)) {
             describe(p, i, outs, a, how);
-            hd__verify_diag(f, "no placement rule of this op allows this on %s: %s", hd__axis_name(a), how);
+            hd__diag(w, "no placement rule of this op allows this on %s: %s", hd__axis_name(a), how);
         }
-    check_order(f, i);
+    check_order(w, i);
 }
 
 /* ---- conversions */
 
-enum { R, P, S };
-static const struct conversion {
-    uint16_t op;
-    uint8_t from, to;
-} conversions[] = {
-    {HD_OP_ALL_GATHER, S, R},     {HD_OP_ALL_TO_ALL, S, S}, {HD_OP_PAD, S, P},  {HD_OP_ALL_REDUCE, P, R},
-    {HD_OP_REDUCE_SCATTER, P, S}, {HD_OP_SLICE, R, S},      {HD_OP_MASK, R, P},
-};
-
-/* How a tensor must lie on the axes of its conversion: S means along `dim`, minor-most. */
-static int is_placed(const struct hd__tensor *t, uint32_t axes, uint8_t how, uint16_t dim)
+/* Does a tensor lie so on the axes of its conversion? S: along `dim`, minor-most. */
+static int is_placed(const struct hd__tensor *t, uint32_t axes, char how, uint16_t dim)
 {
     for (; axes; axes &= axes - 1) {
         int32_t a = __builtin_ctz(axes);
-        if (hd__placement_on(t, a) != (how == R ? HD__REPLICATED : how == P ? HD__PARTIAL : dim))
+        if (hd__placement_on(t, a) != (how == 'R' ? HD__REPLICATED : how == 'P' ? HD__PARTIAL : dim))
             return 0;
-        if (how == S && hd__shard_minor(t->placement.shard[hd__dim_index(t, dim)]) != a)
+        if (how == 'S' && hd__shard_minor(t->placement.shard[hd__dim_index(t, dim)]) != a)
             return 0;
     }
     return 1;
 }
 
-static void check_conversion(struct hd__verify_diags *f, const struct hd__instr *i)
+static void check_conversion(struct hd__walk *w, const struct hd__instr *i)
 {
-    const struct hd__tensor *in = hd__tensor_const(f->p, i->in[0]), *out = hd__tensor_const(f->p, i->out[0]);
-    const struct conversion *c = NULL;
-    uint32_t live = hd__mesh_live(&f->p->mesh);
-    for (size_t k = 0; k < HD__COUNT(conversions); k++)
-        if (conversions[k].op == i->op)
-            c = &conversions[k];
+    const struct hd__tensor *in = hd__tensor_const(w->p, i->in[0]), *out = hd__tensor_const(w->p, i->out[0]);
+    const char *converts = hd__op(i->op)->converts;
+    uint32_t live = hd__mesh_live(&w->p->mesh);
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if ((live & ~i->axes & HD_AXIS_BIT(a)) && hd__placement_on(in, a) != hd__placement_on(out, a))
-            hd__verify_diag(f, "%s is %s on %s, %s is %s: the conversion is not over %s", in->name,
-                            at_text(f->p, hd__placement_on(in, a)), hd__axis_name(a), out->name,
-                            at_text(f->p, hd__placement_on(out, a)), hd__axis_name(a));
-    if (c && !is_placed(in, i->axes, c->from, i->from))
-        hd__verify_diag(f, "%s does not have the placement of this conversion's input", in->name);
-    if (c && !is_placed(out, i->axes, c->to, i->to))
-        hd__verify_diag(f, "%s does not have the placement of this conversion's output", out->name);
-    check_order(f, i);
+            hd__diag(w, "%s is %s on %s, %s is %s: the conversion is not over %s", in->name,
+                     at_text(w->p, hd__placement_on(in, a)), hd__axis_name(a), out->name,
+                     at_text(w->p, hd__placement_on(out, a)), hd__axis_name(a));
+    if (*converts && !is_placed(in, i->axes, converts[0], i->from))
+        hd__diag(w, "%s does not have the placement of this conversion's input", in->name);
+    if (*converts && !is_placed(out, i->axes, converts[1], i->to))
+        hd__diag(w, "%s does not have the placement of this conversion's output", out->name);
+    check_order(w, i);
 }
 
 /* ---- element by element: accum, copy, and the update of a flat buffer */
 
 /* Sums of flat buffers: all of one flat. */
-static void check_blend(struct hd__verify_diags *f, const struct hd__instr *i)
+static void check_blend(struct hd__walk *w, const struct hd__instr *i)
 {
-    const struct hd__tensor *out = hd__tensor_const(f->p, i->out[0]);
+    const struct hd__tensor *out = hd__tensor_const(w->p, i->out[0]);
     for (uint32_t k = 0; k < i->n_in; k++) {
-        const struct hd__tensor *in = hd__tensor_const(f->p, i->in[k]);
+        const struct hd__tensor *in = hd__tensor_const(w->p, i->in[k]);
         if (in->ndim != out->ndim || memcmp(in->dim, out->dim, in->ndim * sizeof *in->dim) ||
             memcmp(in->placement.shard, out->placement.shard, in->ndim * sizeof *in->placement.shard))
-            hd__verify_diag(f, "%s and %s are not the same shard of one tensor", in->name, out->name);
+            hd__diag(w, "%s and %s are not the same shard of one tensor", in->name, out->name);
     }
     if (i->n_in > 4 || !i->attrs || i->attrs->n_table != i->n_in)
-        hd__verify_diag(f, "weighted sum of %u tensors has %llu weights", i->n_in,
-                        (unsigned long long)(i->attrs ? i->attrs->n_table : 0));
+        hd__diag(w, "weighted sum of %u tensors has %llu weights", i->n_in,
+                 (unsigned long long)(i->attrs ? i->attrs->n_table : 0));
 }
 
-static void check_same_placement(struct hd__verify_diags *f, const struct hd__instr *i)
+static void check_same_placement(struct hd__walk *w, const struct hd__instr *i)
 {
     for (uint32_t n = 0; n < i->n_out; n++) {
-        const struct hd__tensor *in = hd__tensor_const(f->p, i->in[0]), *out = hd__tensor_const(f->p, i->out[n]);
+        const struct hd__tensor *in = hd__tensor_const(w->p, i->in[0]), *out = hd__tensor_const(w->p, i->out[n]);
         for (int32_t d = 0; d < in->ndim && d < out->ndim; d++)
             if (in->dim[d] == out->dim[d] && in->placement.shard[d] != out->placement.shard[d])
-                hd__verify_diag(f, "%s and %s hold different shards of %s", in->name, out->name,
-                                f->p->dims.at[in->dim[d]].name);
+                hd__diag(w, "%s and %s hold different shards of %s", in->name, out->name,
+                         w->p->dims.at[in->dim[d]].name);
     }
 }
 
 /* An all_gather's input is sharded along just its axes more than its output; a reduce_scatter's the other way round. */
-static void check_shards(struct hd__verify_diags *f, const struct hd__instr *i)
+static void check_shards(struct hd__walk *w, const struct hd__instr *i)
 {
-    const struct hd__tensor *pieces = hd__tensor_const(f->p, i->op == HD_OP_ALL_GATHER ? i->in[0] : i->out[0]),
-                            *whole = hd__tensor_const(f->p, i->op == HD_OP_ALL_GATHER ? i->out[0] : i->in[0]);
-    uint32_t live = hd__mesh_live(&f->p->mesh), cut = 0;
-    char is[64], axes[64];
+    const struct hd__tensor *pieces = hd__tensor_const(w->p, hd__op_joins(i->op) ? i->in[0] : i->out[0]),
+                            *whole = hd__tensor_const(w->p, hd__op_joins(i->op) ? i->out[0] : i->in[0]);
+    uint32_t live = hd__mesh_live(&w->p->mesh), cut = 0;
     for (int32_t d = 0; d < pieces->ndim; d++)
         cut |= hd__shard_mask(pieces->placement.shard[d]);
     for (int32_t d = 0; d < whole->ndim; d++)
         cut &= ~hd__shard_mask(whole->placement.shard[d]);
-    if (!((cut ^ i->axes) & live))
-        return;
-    hd__axes_text(cut, is);
-    hd__axes_text(i->axes, axes);
-    hd__verify_diag(f, "%s is sharded along [%s], not along [%s]", pieces->name, is, axes);
+    if ((cut ^ i->axes) & live)
+        hd__diag(w, "%s is sharded along [%s], not along [%s]", pieces->name, hd__axes(cut), hd__axes(i->axes));
 }
 
-static void visit(void *state, struct hd__verify_diags *f, const struct hd__instr *i)
+static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
     uint8_t class = hd__op(i->op)->class;
-    (void)state;
-    check_even(f, i);
+    check_even(w, i);
     if (class == HD__CLASS_MODEL)
-        check_rules(f, i);
+        check_rules(w, i);
     else if (i->op == HD_OP_BLEND)
-        check_blend(f, i);
+        check_blend(w, i);
     else if (i->flags & HD__FLAG_CONV)
-        check_conversion(f, i);
-    else if (i->op == HD_OP_ALL_GATHER || i->op == HD_OP_REDUCE_SCATTER)
-        check_shards(f, i);
+        check_conversion(w, i);
+    else if (hd__op_joins(i->op) != hd__op_splits(i->op))
+        check_shards(w, i);
     else if (i->n_in && (i->op == HD_OP_ACCUM || i->op == HD_OP_COPY || class == HD__CLASS_UPDATE))
-        check_same_placement(f, i);
+        check_same_placement(w, i);
 }
 
-const struct hd__verify_analysis hd__verify_placement = {.visit = visit};
+const struct hd__rules hd__rules_placement = {.visit = visit};

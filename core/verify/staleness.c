@@ -2,19 +2,9 @@
  * that overwrites them makes them fresh. A strategy may defer that to the next step: then they are stale where a step
  * begins, and nothing may read them before they are gathered. Between steps `restore` refreshes all of them, also after
  * a load. */
-#include <stdlib.h>
-
 #include "core/verify/verify.h"
 
-struct staleness {
-    const struct hd_program *p;
-    uint32_t *shard_of, *full_in; /* by tensor, by buffer: the flat, index + 1 */
-    uint8_t *stale;               /* by flat */
-    uint8_t *stale_at_end;        /* by flat: old when a step ends */
-    uint32_t has_restore;         /* there is a section that makes them new between steps */
-};
-
-int hd__verify_covers(const struct hd_program *p, hd_tensor a, hd_tensor b)
+int hd__covers(const struct hd_program *p, hd_tensor a, hd_tensor b)
 {
     const struct hd__tensor *x = hd__tensor_const(p, a), *y = hd__tensor_const(p, b);
     int64_t size = (int64_t)hd_dtype_size(x->dtype);
@@ -24,122 +14,97 @@ int hd__verify_covers(const struct hd_program *p, hd_tensor a, hd_tensor b)
                y->offset * (int64_t)hd_dtype_size(y->dtype) + hd__tensor_bytes(p, y);
 }
 
-static void track_writes(struct staleness *g, const struct hd__instr *i)
+/* Are there full weights, which live from step to step? */
+static int has_full(const struct hd__walk *w, uint32_t flat)
 {
-    uint32_t flat = hd__is_update(i) && i->n_in ? g->shard_of[i->in[0]] : 0;
+    hd_tensor full = w->p->flats.at[flat].tensor[HD__FLAT_FULL];
+    return full && w->buffer[hd__tensor_const(w->p, full)->buffer].full_of;
+}
+
+static void track_writes(struct hd__walk *w, const struct hd__instr *i)
+{
+    uint32_t flat = hd__is_update(i) && i->n_in ? w->tensor[i->in[0]].shard_of : 0;
     if (flat)
-        g->stale[flat - 1] = g->p->flats.at[flat - 1].tensor[HD__FLAT_FULL] &&
-                             g->full_in[hd__tensor_const(g->p, g->p->flats.at[flat - 1].tensor[HD__FLAT_FULL])->buffer];
+        w->flat[flat - 1].stale = has_full(w, flat - 1);
     for (uint32_t k = 0; k < i->n_out; k++) {
-        flat = g->full_in[hd__tensor_const(g->p, i->out[k])->buffer];
-        if (flat && g->stale[flat - 1])
-            g->stale[flat - 1] = !hd__verify_covers(g->p, i->out[k], g->p->flats.at[flat - 1].tensor[HD__FLAT_FULL]);
+        flat = w->buffer[hd__tensor_const(w->p, i->out[k])->buffer].full_of;
+        if (flat && w->flat[flat - 1].stale)
+            w->flat[flat - 1].stale = !hd__covers(w->p, i->out[k], w->p->flats.at[flat - 1].tensor[HD__FLAT_FULL]);
     }
 }
 
 /* One step, with the sections that every one has. */
-static void find_deferred(struct staleness *g)
+static void begin(struct hd__walk *w)
 {
-    for (uint32_t s = 0; s < g->p->sections.count; s++) {
-        const struct hd__code_section *x = &g->p->sections.at[s];
-        g->has_restore |= x->kind == HD__SECTION_RESTORE;
-        for (uint32_t n = 0; x->repeat && x->every <= 1 && n < x->code.count; n++)
-            track_writes(g, &x->code.at[n]);
-    }
-    memcpy(g->stale_at_end, g->stale, g->p->flats.count);
-}
-
-static void *create(const struct hd_program *p)
-{
-    struct staleness *g = hd__alloc(sizeof *g);
-    g->p = p;
-    g->shard_of = hd__flats_by_shard(p);
-    g->full_in = hd__alloc(p->buffers.count * sizeof *g->full_in);
-    g->stale = hd__alloc(p->flats.count + 1);
-    g->stale_at_end = hd__alloc(p->flats.count + 1);
+    const struct hd_program *p = w->p;
     for (uint32_t f = 0; f < p->flats.count; f++) {
-        const struct hd__flat *flat = &p->flats.at[f];
-        uint32_t buffer = flat->tensor[HD__FLAT_FULL] ? hd__tensor_const(p, flat->tensor[HD__FLAT_FULL])->buffer : 0;
+        hd_tensor full = p->flats.at[f].tensor[HD__FLAT_FULL];
+        uint32_t buffer = full ? hd__tensor_const(p, full)->buffer : 0;
         if (buffer && p->buffers.at[buffer].life == HD__LIFE_PERSISTENT)
-            g->full_in[buffer] = f + 1;
+            w->buffer[buffer].full_of = f + 1;
     }
-    find_deferred(g);
-    return g;
-}
-
-static void destroy(void *state)
-{
-    struct staleness *g = state;
-    free(g->shard_of);
-    free(g->full_in);
-    free(g->stale);
-    free(g->stale_at_end);
-    free(g);
-}
-
-int hd__verify_gather_deferred(const struct hd_program *p)
-{
-    struct staleness *g = create(p);
-    int late = memchr(g->stale_at_end, 1, p->flats.count) != NULL;
-    destroy(g);
-    return late;
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        for (uint32_t n = 0; x->repeat && x->every <= 1 && n < x->code.count; n++)
+            track_writes(w, &x->code.at[n]);
+    }
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        w->stale_at_end |= w->flat[f].stale_at_end = w->flat[f].stale;
 }
 
 /* A section outside a step runs after restore, which begins with master weights that were loaded. */
-static void section_begin(void *state, struct hd__verify_diags *f)
+static void section_begin(struct hd__walk *w)
 {
-    struct staleness *g = state;
-    const struct hd_program *p = g->p;
-    const struct hd__code_section *section = f->section;
-    if (section->kind == HD__SECTION_BEGIN || section->every > 1)
-        memcpy(g->stale, g->stale_at_end, p->flats.count);
-    if (!section->repeat)
-        memset(g->stale, 0, p->flats.count);
-    for (uint32_t n = 0; n < p->flats.count && section->kind == HD__SECTION_RESTORE; n++) {
+    const struct hd_program *p = w->p;
+    const struct hd__code_section *section = w->section;
+    for (uint32_t n = 0; n < p->flats.count; n++) {
         const struct hd__flat *flat = &p->flats.at[n];
-        g->stale[n] = flat->tensor[HD__FLAT_FULL] &&
-                      g->full_in[hd__tensor_const(p, flat->tensor[HD__FLAT_FULL])->buffer] &&
-                      !hd__verify_covers(p, flat->tensor[HD__FLAT_MASTER], flat->tensor[HD__FLAT_FULL]);
+        uint8_t *stale = &w->flat[n].stale;
+        if (section->kind == HD__SECTION_BEGIN || section->every > 1)
+            *stale = w->flat[n].stale_at_end;
+        if (!section->repeat)
+            *stale = 0;
+        if (section->kind == HD__SECTION_RESTORE)
+            *stale = has_full(w, n) && !hd__covers(p, flat->tensor[HD__FLAT_MASTER], flat->tensor[HD__FLAT_FULL]);
     }
 }
 
 /* A window is this rank's own piece, which the optimizer writes: only the others' are old. */
-static void check_reads(struct staleness *g, struct hd__verify_diags *f, const struct hd__instr *i)
+static void check_reads(struct hd__walk *w, const struct hd__instr *i)
 {
     struct hd__access t[HD__MAX_ACCESSES];
-    uint32_t n = hd__accesses(g->p, i, t);
+    uint32_t n = hd__accesses(w->p, i, t);
     for (uint32_t k = 0; k < n; k++) {
-        uint32_t flat = g->full_in[t[k].buffer];
-        if (!flat || !g->stale[flat - 1] || !t[k].reads || hd__tensor_const(g->p, t[k].tensor)->shard_view)
+        uint32_t flat = w->buffer[t[k].buffer].full_of;
+        if (!flat || !w->flat[flat - 1].stale || !t[k].reads || hd__tensor_const(w->p, t[k].tensor)->shard_view)
             continue;
-        hd__verify_diag(f,
-                        "use of %s, which is stale: the master weights of parameters %s have not been gathered "
-                        "since their update",
-                        hd__tensor_const(g->p, t[k].tensor)->name, g->p->flats.at[flat - 1].name);
-        g->stale[flat - 1] = 0; /* once is enough */
+        hd__diag(w,
+                 "use of %s, which is stale: the master weights of parameters %s have not been gathered "
+                 "since their update",
+                 hd__name_of(w, t[k].tensor), w->p->flats.at[flat - 1].name);
+        w->flat[flat - 1].stale = 0; /* once is enough */
     }
 }
 
-static void visit(void *state, struct hd__verify_diags *f, const struct hd__instr *i)
+static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
-    struct staleness *g = state;
     if (i->op == HD_OP_RELEASE)
         return;
-    check_reads(g, f, i);
-    track_writes(g, i);
+    check_reads(w, i);
+    track_writes(w, i);
 }
 
-static void section_end(void *state, struct hd__verify_diags *f)
+static void section_end(struct hd__walk *w)
 {
-    struct staleness *g = state;
-    int restore = f->section->kind == HD__SECTION_RESTORE, update = f->section->kind == HD__SECTION_UPDATE;
-    for (uint32_t k = 0; k < g->p->flats.count; k++)
-        if (g->stale[k] && (restore || (update && !g->has_restore))) {
-            hd__verify_diag(f, "parameters %s are %s, but the copy that the model reads is not refreshed",
-                            g->p->flats.at[k].name, restore ? "loaded" : "updated");
-            g->stale[k] = 0;
+    int restore = w->section->kind == HD__SECTION_RESTORE, update = w->section->kind == HD__SECTION_UPDATE,
+        has_restore = hd__program_section_of((struct hd_program *)w->p, HD__SECTION_RESTORE) != NULL;
+    for (uint32_t k = 0; k < w->p->flats.count; k++)
+        if (w->flat[k].stale && (restore || (update && !has_restore))) {
+            hd__diag(w, "parameters %s are %s, but the copy that the model reads is not refreshed",
+                     w->p->flats.at[k].name, restore ? "loaded" : "updated");
+            w->flat[k].stale = 0;
         }
 }
 
-const struct hd__verify_analysis hd__verify_staleness = {
-    .create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end};
+const struct hd__rules hd__rules_staleness = {
+    .begin = begin, .section_begin = section_begin, .visit = visit, .section_end = section_end};

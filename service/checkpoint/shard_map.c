@@ -48,7 +48,8 @@ int hd__ckpt_owns_shard(const struct hd_program *p, const struct hd__flat *flat,
                         const int32_t coord[HD_AXIS_COUNT])
 {
     const struct hd__tensor *t = hd__tensor_const(p, p->params.at[param].tensor);
-    uint32_t held = hd__shard_mask(hd__tensor_const(p, tensor)->placement.shard[0]) | hd__local_axes_of(p, tensor),
+    uint32_t held =
+                 hd__shard_mask(hd__tensor_const(p, tensor)->placement.shard[0]) | hd__independent_axes_of(p, tensor),
              replicated;
     for (int32_t d = 0; d < t->ndim; d++)
         held |= hd__shard_mask(t->placement.shard[d]);

@@ -38,12 +38,12 @@ void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, const stru
     const struct hd_program *p = from->program;
     const struct hd__flat *first = p->flats.count ? &p->flats.at[0] : &(struct hd__flat){0};
     int local = first->tensor[HD__FLAT_GLOBAL_COPY] != 0; /* the trained weights are not the model */
-    int64_t replicas = hd__mesh_ways(&p->mesh, p->local_axes), replica = 0;
+    int64_t replicas = hd__mesh_ways(&p->mesh, p->independent_axes), replica = 0;
     const char *prefix = "";
     hd__arena_free(&state->arena);
     state->tensors.count = state->runs.count = 0;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        if (p->local_axes & HD_AXIS_BIT(a))
+        if (p->independent_axes & HD_AXIS_BIT(a))
             replica = replica * p->mesh.size[a] + from->coord[a];
     add_group(state, from, owned, weights ? weights : "model", p->precision.master,
               local && !weights ? HD__FLAT_GLOBAL_COPY : HD__FLAT_MASTER);

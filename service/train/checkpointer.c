@@ -198,8 +198,8 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
                               (json_int_t)c->info.vocab, "parameters", (json_int_t)hd__compiled_parameter_count(c));
     return json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:o}", "step", (json_int_t)progress->step, "sequence",
                      (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas",
-                     (json_int_t)hd__mesh_ways(&p->mesh, p->local_axes), "seed", (json_int_t)c->job->seed, "optimizer",
-                     c->optimizer_choice.component->name, "lr",
+                     (json_int_t)hd__mesh_ways(&p->mesh, p->independent_axes), "seed", (json_int_t)c->job->seed,
+                     "optimizer", c->optimizer_choice.component->name, "lr",
                      hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
                      hd__train_loss_scaler_json(&progress->scaler), "job", hd__job_json(c->job));
 }
@@ -263,7 +263,7 @@ static int32_t check_replicas(const struct hd__train_checkpointer *k, const char
 {
     const struct hd_program *p = k->training.program;
     long long has = integer_or(json_object_get(hd__ckpt_state(ckpt), "replicas"), 1),
-              here = (long long)hd__mesh_ways(&p->mesh, p->local_axes);
+              here = (long long)hd__mesh_ways(&p->mesh, p->independent_axes);
     if (has == here)
         return HD_OK;
     return hd_fail(err, HD_E_MISMATCH,

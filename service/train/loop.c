@@ -128,7 +128,7 @@ static int32_t set_hyperparameters(struct loop *l, struct hd_error *err)
 static int32_t find_nonfinite(struct loop *l, char where[160], struct hd_error *err)
 {
     int32_t found;
-    if (l->p->local_axes && isfinite(l->loss)) {
+    if (l->p->independent_axes && isfinite(l->loss)) {
         snprintf(where, 160, "a gradient of this local-SGD replica");
         return HD_OK;
     }
@@ -140,7 +140,7 @@ static const char *remedy(const struct loop *l)
 {
     if (!isfinite(l->loss) || l->progress.scaler.scaling != HD__LOSS_SCALE_STATIC)
         return "Lower optimizer.lr, set optimizer.clip, or look at the data of this step";
-    return l->p->local_axes ? "Lower precision.loss_scale" : "Lower precision.loss_scale, or say dynamic";
+    return l->p->independent_axes ? "Lower precision.loss_scale" : "Lower precision.loss_scale, or say dynamic";
 }
 
 /* Only where the norm is not finite the update left the weights as they were; nothing is saved either way. */
@@ -151,7 +151,7 @@ static int32_t fail_diverged(struct loop *l, struct hd_error *err)
     if (found < 0)
         return found;
     /* The rank that found it says so; of several that did, one. */
-    if (where[0] && !l->p->local_axes)
+    if (where[0] && !l->p->independent_axes)
         err->origin = hd__speaker_shared(&l->s.speaker, (uint32_t)l->progress.step + 1);
     return hd_fail(err, where[0] || l->s.env->size == 1 ? HD_E_INVALID : HD_E_CANCELLED,
                    "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. "

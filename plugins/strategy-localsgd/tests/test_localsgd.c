@@ -204,7 +204,7 @@ static int axes_where_none_are(struct hd_program *p, hd__code *code, uint32_t at
 {
     if (code->at[at].op != HD_OP_BLEND || code->at[at].axes)
         return 0;
-    code->at[at].axes = p->local_axes;
+    code->at[at].axes = p->independent_axes;
     return 1;
 }
 
@@ -366,7 +366,7 @@ START_TEST(nothing_else_crosses)
     close_job(&j);
     expect_job(&j, "dp: 2", APART(""));
     p = j.c->stage[0];
-    hd__program_section(p, "outer")->sync_axes = 0;
+    hd__program_section(p, "outer")->equal_axes = 0;
     ck_assert(hd__verify(p, &err));
     ck_assert_msg(strstr(err.message, "no section synchronises") != NULL, "%s", err.message);
     close_job(&j);

@@ -1,5 +1,5 @@
-/* Local SGD (arXiv 1805.09767) and DiLoCo (arXiv 2311.08105): along local_axes every rank trains its own parameters for
- * some steps, and a sync section that runs every so often makes them equal again.
+/* Local SGD (arXiv 1805.09767) and DiLoCo (arXiv 2311.08105): along independent_axes every rank trains its own
+ * parameters for some steps, and a section that runs every so often makes them equal again (equal_axes).
  *
  * The logical program is unchanged: the batch is sharded along these axes, and weight gradients are P there. But they
  * are not pending reductions (grad_reduce.c, strategy_api.c): a rank's gradient is that of the mean over its own
@@ -11,28 +11,26 @@
 void hd__pass_apart(struct hd_program *p, uint32_t axes)
 {
     const uint32_t data = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
-    char text[64];
     if (!hd__pass_args(p, __func__, "1A", axes))
         return;
-    hd__axes_text(axes & ~data, text);
     if (axes & ~data)
         hd__program_fail(
             p, HD_E_INVALID,
             "local SGD needs replicas, and ranks along %s are none: they share one sequence or one model; use axes "
             "of dp",
-            text);
-    p->local_axes |= axes & hd__mesh_live(&p->mesh);
+            hd__axes(axes & ~data));
+    p->independent_axes |= axes & hd__mesh_live(&p->mesh);
 }
 
-void hd__scale_local_gradients(struct hd_program *p)
+void hd__scale_independent_gradients(struct hd_program *p)
 {
-    for (uint32_t k = p->forward; k < p->logical.count && p->local_axes; k++) {
+    for (uint32_t k = p->forward; k < p->logical.count && p->independent_axes; k++) {
         struct hd__instr *i = &p->logical.at[k];
         struct hd_attrs attrs;
         if (i->op != HD_OP_SPREAD)
             continue;
         attrs = *i->attrs;
-        attrs.scale *= (double)hd__mesh_ways(&p->mesh, p->local_axes);
+        attrs.scale *= (double)hd__mesh_ways(&p->mesh, p->independent_axes);
         i->attrs = hd__attrs_new(p, &attrs);
     }
 }
@@ -48,7 +46,7 @@ void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, ui
     hd__push(&p->sections, ((struct hd__code_section){.name = hd__arena_strdup(&p->arena, name),
                                                       .repeat = 1,
                                                       .every = every,
-                                                      .sync_axes = together & p->local_axes}));
+                                                      .equal_axes = together & p->independent_axes}));
 }
 
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name)
