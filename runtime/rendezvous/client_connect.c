@@ -41,6 +41,14 @@ static int connect_once(const char *host, uint16_t at_port, struct hd_error *err
     return fd;
 }
 
+static int is_here(int fd)
+{
+    struct sockaddr_in here = {0}, there = {0};
+    socklen_t bytes = sizeof here, same = sizeof there;
+    return !getsockname(fd, (struct sockaddr *)&here, &bytes) && !getpeername(fd, (struct sockaddr *)&there, &same) &&
+           here.sin_addr.s_addr == there.sin_addr.s_addr;
+}
+
 static ptrdiff_t open_frame(struct hd_store *s, struct hd__frame *frame)
 {
     return s->sealed ? hd__auth_open(&s->from, s->in, s->in_bytes, frame)
@@ -159,6 +167,7 @@ int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *
     s->fd = connect_once(o->host, port, err);
     if (s->fd < 0)
         return HD_E_IO;
+    s->here = is_here(s->fd);
     code = enter(s, o, secret, HD__MIN(deadline, hd__now() + ANSWER_SECONDS), err);
     if (code != HD_OK) {
         close(s->fd);

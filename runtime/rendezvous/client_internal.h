@@ -42,6 +42,8 @@ struct hd_store {
     int32_t server_rank;
     int fd, wake;
     double dead_after, last_heard;
+    int here;              /* the server is on this machine */
+    int32_t server_thread; /* of its heartbeats */
     pthread_t thread;
     pthread_mutex_t write_lock;       /* whole frames, in the order of their numbers */
     int sealed;                       /* the handshake is over */

@@ -134,6 +134,8 @@ static void on_frame(struct hd_store *s, const struct hd__frame *f)
     uint64_t origin = 0;
     if (f->type == WIRE_REPLY)
         on_reply(s, f);
+    else if (f->type == WIRE_HEARTBEAT)
+        s->server_thread = s->here ? f->arg : 0;
     else if (f->type == WIRE_DUMP_REQUEST)
         hd__store_send_dump(s, HD__DUMP_SNAPSHOT);
     else if (f->type == WIRE_DEAD || f->type == WIRE_ABORT) /* before anything is cancelled */
@@ -195,21 +197,26 @@ void *hd__store_thread(void *arg)
 {
     struct hd_store *s = arg;
     double interval = hd__store_heartbeat_seconds(s->dead_after), next = hd__now() + interval;
-    hd__store_raise_priority();
+    hd__store_favour_thread();
     s->last_heard = hd__now();
     while (!stopped(s)) {
         struct pollfd fds[2] = {{.fd = s->fd, .events = POLLIN}, {.fd = s->wake, .events = POLLIN}};
-        double now = hd__now();
-        poll(fds, 2, (int)(HD__MAX(0.0, next - now) * 1e3) + 1);
+        double before = hd__now(), now;
+        int planned = (int)(HD__MAX(0.0, next - before) * 1e3) + 1;
+        poll(fds, 2, planned);
         const char *end = fds[0].revents ? read_frames(s) : NULL;
-        if (hd__now() - now > s->dead_after / 2) /* we were stopped ourselves */
-            s->last_heard = hd__now();
-        if (!end && hd__now() - s->last_heard > hd__store_silence_seconds(s->dead_after))
+        now = hd__now();
+        s->last_heard = now - before > s->dead_after / 2 /* we were stopped ourselves */
+                            ? now
+                            : hd__store_excuse(s->last_heard, before, planned / 1e3, now);
+        if (!end && now - s->last_heard > hd__store_silence_seconds(s->dead_after) &&
+            !hd__store_is_starved(s->server_thread, now - s->last_heard, s->dead_after))
             end = "it is silent";
-        if (!end && hd__now() >= next) {
-            next = hd__now() + interval;
+        if (!end && now >= next) {
+            struct hd__frame beat = {.type = WIRE_HEARTBEAT, .arg = hd__store_thread_id()};
+            next = now + interval;
             request_dumps_when_late(s);
-            if (hd__store_send(s, &(struct hd__frame){.type = WIRE_HEARTBEAT}, next) == HD_E_PEER)
+            if (hd__store_send(s, &beat, next) == HD_E_PEER)
                 end = "broke the connection";
         }
         if (end) {

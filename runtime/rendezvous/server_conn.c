@@ -58,7 +58,7 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
 void hd__server_conn_accept(struct hd__server *s, double now)
 {
     uint32_t strangers = 0, oldest = 0;
-    struct sockaddr_in peer = {0};
+    struct sockaddr_in peer = {0}, own = {0};
     socklen_t bytes = sizeof peer;
     char address[INET_ADDRSTRLEN] = "";
     int one = 1, fd = accept4(s->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -79,6 +79,8 @@ void hd__server_conn_accept(struct hd__server *s, double now)
     c->fd = fd;
     c->rank = -1;
     c->last_heard = c->opened = now;
+    bytes = sizeof own;
+    c->local = !getsockname(fd, (struct sockaddr *)&own, &bytes) && own.sin_addr.s_addr == peer.sin_addr.s_addr;
     inet_ntop(AF_INET, &peer.sin_addr, address, sizeof address);
     snprintf(c->peer, sizeof c->peer, "%s:%u", address, ntohs(peer.sin_port));
     c->in_room = WIRE_HEADER + WIRE_HELLO;

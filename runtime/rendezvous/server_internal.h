@@ -21,8 +21,10 @@ struct server_conn {
     int proved;   /* knows the secret: frames are sealed */
     int closing;  /* 1: close once `out` is written */
     int leaving;  /* 1: said goodbye, and is let go when the parts are handed over */
-    double last_heard, opened;
-    char peer[24]; /* "10.0.0.2:41234" */
+    double last_heard, opened, nudged;
+    int local;      /* the peer is on this machine */
+    int32_t thread; /* that beats there; 0: not known yet */
+    char peer[24];  /* "10.0.0.2:41234" */
     struct hd__auth_handshake handshake;
     struct hd__auth_channel from, to; /* the rank's frames, the server's */
     char end[96];                     /* room for why it is over */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/server_internal.h"
 
 enum { WAITS_PER_RANK = 64 };
@@ -243,7 +244,8 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
         c->closing = s->dumps.active != HD__DUMP_FINAL;
         break;
     case WIRE_HEARTBEAT: /* answered, so that a rank notices when the server is silent */
-        hd__server_conn_send(c, &(struct hd__frame){.type = WIRE_HEARTBEAT});
+        c->thread = c->local ? f->arg : 0;
+        hd__server_conn_send(c, &(struct hd__frame){.type = WIRE_HEARTBEAT, .arg = hd__store_thread_id()});
         break;
     default:
         c->closing = 1; /* no request: a broken client, and so a dead rank */
