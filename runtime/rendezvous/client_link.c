@@ -14,7 +14,7 @@
 static int32_t send_all(struct hd_store *s, const uint8_t *data, size_t *bytes, double deadline)
 {
     while (*bytes) {
-        ssize_t done = send(s->fd, data, *bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t done = hd__tls_send(s->fd, s->tls, data, *bytes);
         if (done > 0) {
             data += done;
             *bytes -= (size_t)done;
@@ -27,6 +27,8 @@ static int32_t send_all(struct hd_store *s, const uint8_t *data, size_t *bytes, 
             return HD_E_PEER;
         }
     }
+    while (hd__tls_unflushed(s->tls) && hd__now() < deadline)
+        poll(&(struct pollfd){.fd = s->fd, .events = POLLOUT}, 1, 50);
     return HD_OK;
 }
 
@@ -154,9 +156,11 @@ static const char *read_frames(struct hd_store *s)
     struct hd__frame f;
     size_t at = 0;
     ptrdiff_t used;
-    ssize_t got = recv(s->fd, s->in + s->in_bytes, WIRE_SEALED_MAX - s->in_bytes, MSG_DONTWAIT);
+    ssize_t got = hd__tls_recv(s->fd, s->tls, s->in + s->in_bytes, WIRE_SEALED_MAX - s->in_bytes);
     if (got == 0)
         return "closed the connection";
+    if (got < 0 && hd__tls_error(s->tls))
+        return hd__tls_error(s->tls);
     if (got < 0)
         return errno == EAGAIN || errno == EINTR ? NULL : strerror(errno);
     s->last_heard = hd__now();
@@ -204,7 +208,9 @@ void *hd__store_thread(void *arg)
         double before = hd__now(), now;
         int planned = (int)(HD__MAX(0.0, next - before) * 1e3) + 1;
         poll(fds, 2, planned);
-        const char *end = fds[0].revents ? read_frames(s) : NULL;
+        const char *end = NULL;
+        for (int ready = fds[0].revents; !end && ready; ready = hd__tls_pending(s->tls))
+            end = read_frames(s);
         now = hd__now();
         s->last_heard = now - before > s->dead_after / 2 /* we were stopped ourselves */
                             ? now

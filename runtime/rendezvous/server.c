@@ -170,7 +170,8 @@ static void serve_conns(struct hd__server *s, const struct pollfd *fds, uint32_t
         struct server_conn *c = s->conns.at[i];
         char text[64];
         const char *end = NULL;
-        if (fds[i].revents & (POLLIN | POLLHUP | POLLERR))
+        for (int ready = fds[i].revents & (POLLIN | POLLHUP | POLLERR); !end && ready;
+             ready = !c->closing && hd__tls_pending(c->tls))
             end = hd__server_conn_read(s, c, now);
         if (!end)
             end = hd__server_conn_check_timeout(s, c, now, text);
@@ -199,7 +200,7 @@ static void *serve(void *arg)
         fds.count = 0;
         for (uint32_t i = 0; i < n; i++) {
             struct server_conn *c = s->conns.at[i];
-            short out = c->out_at < c->out_bytes ? POLLOUT : 0;
+            short out = c->out_at < c->out_bytes || hd__tls_unflushed(c->tls) ? POLLOUT : 0;
             hd__push(&fds, ((struct pollfd){.fd = c->fd, .events = (short)(POLLIN | out)}));
         }
         hd__push(&fds, ((struct pollfd){.fd = s->listener, .events = POLLIN}));
@@ -276,6 +277,7 @@ static int32_t listen_at(struct hd__server *s, struct hd_error *err)
 static void server_free(struct hd__server *s)
 {
     for (uint32_t i = s->conns.count; i-- > 0;) {
+        hd__tls_free(s->conns.at[i]->tls);
         close(s->conns.at[i]->fd);
         free(s->conns.at[i]->in);
         free(s->conns.at[i]->out);

@@ -13,10 +13,13 @@
 #include "runtime/rendezvous/dump_collect.h"
 #include "runtime/rendezvous/kv.h"
 #include "runtime/rendezvous/store.h"
+#include "runtime/rendezvous/tls.h"
 #include "runtime/rendezvous/wire.h"
 
 struct server_conn {
     int fd;
+    struct hd__tls *tls; /* NULL: plain */
+    uint8_t secret[WIRE_SECRET];
     int32_t rank; /* -1: a stranger */
     int proved;   /* knows the secret: frames are sealed */
     int closing;  /* 1: close once `out` is written */
