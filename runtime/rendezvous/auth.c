@@ -27,7 +27,7 @@ static void init_library(void)
     check(OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT | OPENSSL_INIT_NO_LOAD_CONFIG, NULL), "initialisation");
 }
 
-static void use_library(void)
+void hd__auth_use_library(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, init_library);
@@ -35,13 +35,13 @@ static void use_library(void)
 
 void hd__auth_random(void *out, size_t bytes)
 {
-    use_library();
+    hd__auth_use_library();
     check(RAND_bytes(out, (int)bytes) == 1, "random numbers");
 }
 
 void hd__store_secret_derive(const char *text, uint8_t secret[HD__SECRET_BYTES])
 {
-    use_library();
+    hd__auth_use_library();
     check(EVP_Digest(text, strlen(text), secret, NULL, EVP_sha256(), NULL), "SHA-256");
 }
 
@@ -54,7 +54,7 @@ static void mac(const uint8_t key[WIRE_SECRET], const void *first, size_t first_
     EVP_MAC *hmac;
     EVP_MAC_CTX *ctx;
     size_t bytes = 0;
-    use_library();
+    hd__auth_use_library();
     hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
     ctx = hmac ? EVP_MAC_CTX_new(hmac) : NULL;
     check(ctx && EVP_MAC_init(ctx, key, WIRE_SECRET, digest) && EVP_MAC_update(ctx, first, first_bytes) &&
@@ -63,6 +63,13 @@ static void mac(const uint8_t key[WIRE_SECRET], const void *first, size_t first_
           "HMAC-SHA256");
     EVP_MAC_CTX_free(ctx);
     EVP_MAC_free(hmac);
+}
+
+void hd__auth_bind(uint8_t secret[WIRE_SECRET], const uint8_t session[WIRE_SECRET])
+{
+    uint8_t out[WIRE_TAG];
+    mac(secret, "session", 7, session, WIRE_SECRET, out);
+    memcpy(secret, out, WIRE_SECRET);
 }
 
 /* Label and handshake as bytes. */
@@ -106,7 +113,7 @@ void hd__auth_channel_init(struct hd__auth_channel *c, const uint8_t secret[WIRE
         OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, text, sizeof text), OSSL_PARAM_construct_end()};
     EVP_KDF *hkdf;
     EVP_KDF_CTX *ctx;
-    use_library();
+    hd__auth_use_library();
     hkdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
     ctx = hkdf ? EVP_KDF_CTX_new(hkdf) : NULL;
     check(ctx && EVP_KDF_derive(ctx, c->key, sizeof c->key, params) == 1, "HKDF");

@@ -32,6 +32,7 @@ struct hd__auth_channel {
     uint64_t frames; /* sealed or opened so far */
 };
 
+void hd__auth_use_library(void); /* before any other use of OpenSSL */
 void hd__auth_random(void *out, size_t bytes);
 
 void hd__auth_prove(const uint8_t secret[WIRE_SECRET], enum hd__auth_role role, const struct hd__auth_handshake *h,
@@ -41,6 +42,9 @@ int hd__auth_check_proof(const uint8_t secret[WIRE_SECRET], enum hd__auth_role r
 /* Of what `role` sends. */
 void hd__auth_channel_init(struct hd__auth_channel *c, const uint8_t secret[WIRE_SECRET], enum hd__auth_role role,
                            const struct hd__auth_handshake *h);
+
+/* Of a secret the one for a session of another protocol below, by what only its two ends know. */
+void hd__auth_bind(uint8_t secret[WIRE_SECRET], const uint8_t session[WIRE_SECRET]);
 
 /* Writes the frame and its tag to `out` (room for WIRE_SEALED_MAX); returns the bytes. */
 size_t hd__auth_seal(struct hd__auth_channel *c, uint8_t *out, const struct hd__frame *frame);

@@ -15,6 +15,7 @@
 
 void hd__store_free(struct hd_store *s)
 {
+    hd__tls_free(s->tls);
     if (s->fd >= 0)
         close(s->fd);
     if (s->wake >= 0)

@@ -41,10 +41,25 @@ static int connect_once(const char *host, uint16_t at_port, struct hd_error *err
     return fd;
 }
 
+static int is_here(int fd)
+{
+    struct sockaddr_in here = {0}, there = {0};
+    socklen_t bytes = sizeof here, same = sizeof there;
+    return !getsockname(fd, (struct sockaddr *)&here, &bytes) && !getpeername(fd, (struct sockaddr *)&there, &same) &&
+           here.sin_addr.s_addr == there.sin_addr.s_addr;
+}
+
 static ptrdiff_t open_frame(struct hd_store *s, struct hd__frame *frame)
 {
     return s->sealed ? hd__auth_open(&s->from, s->in, s->in_bytes, frame)
                      : hd__store_wire_parse(s->in, s->in_bytes, frame);
+}
+
+static int32_t fail_closed(struct hd_store *s, struct hd_error *err)
+{
+    const char *why = hd__tls_error(s->tls);
+    return why ? hd_fail(err, HD_E_INVALID, "TLS with the server at %s failed: %s", s->server, why)
+               : hd_fail(err, HD_E_IO, "it closed the connection");
 }
 
 /* The next frame; it points into s->in, and `used` bytes of that are its own. */
@@ -59,19 +74,24 @@ static int32_t receive(struct hd_store *s, struct hd__frame *frame, size_t *used
         }
         if (n < 0 && s->sealed)
             return hd_fail(err, HD_E_INVALID, "an answer from the server at %s was altered on its way", s->server);
-        if (n < 0 && s->in[0] && s->in[0] < 32 && s->in[0] != WIRE_VERSION)
+        if (n < 0 && s->in[0] && s->in[0] < HD__TLS_ALERT - 1 && s->in[0] != WIRE_VERSION)
             return hd_fail(err, HD_E_INVALID,
                            "the server at %s speaks version %d of the rendezvous protocol, and this rank version %d: "
                            "start all ranks with the same build of heddle",
                            s->server, s->in[0], WIRE_VERSION);
+        if (n < 0 && s->in[0] == HD__TLS_ALERT)
+            return hd_fail(err, HD_E_INVALID,
+                           "the server at %s speaks TLS, and this rank does not: set HEDDLE_TLS_CA, _CERT and _KEY on "
+                           "all ranks, or on none",
+                           s->server);
         if (n < 0)
             return hd_fail(err, HD_E_IO, "what answers there is not heddle");
         if (hd__now() > deadline)
             return hd_fail(err, HD_E_IO, "it accepted the connection and said nothing");
         poll(&in, 1, 50);
-        ssize_t got = recv(s->fd, s->in + s->in_bytes, WIRE_SEALED_MAX - s->in_bytes, MSG_DONTWAIT);
+        ssize_t got = hd__tls_recv(s->fd, s->tls, s->in + s->in_bytes, WIRE_SEALED_MAX - s->in_bytes);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-            return hd_fail(err, HD_E_IO, "it closed the connection");
+            return fail_closed(s, err);
         s->in_bytes += got > 0 ? (size_t)got : 0;
     }
 }
@@ -80,7 +100,7 @@ static int32_t send_to(struct hd_store *s, uint32_t type, const uint8_t *value, 
                        struct hd_error *err)
 {
     struct hd__frame f = {.type = type, .value = value, .value_bytes = bytes};
-    return hd__store_send(s, &f, deadline) ? hd_fail(err, HD_E_IO, "it closed the connection") : HD_OK;
+    return hd__store_send(s, &f, deadline) ? fail_closed(s, err) : HD_OK;
 }
 
 static void drop_received(struct hd_store *s, size_t used)
@@ -124,12 +144,20 @@ static int32_t authenticate(struct hd_store *s, const struct hd__store_options *
     return code;
 }
 
-static int32_t enter(struct hd_store *s, const struct hd__store_options *o, const uint8_t *secret, double deadline,
+static int32_t enter(struct hd_store *s, const struct hd__store_options *o, uint8_t *secret, double deadline,
                      struct hd_error *err)
 {
     struct hd__frame f;
     size_t used = 0;
-    int32_t code = authenticate(s, o, secret, deadline, err);
+    int32_t code = HD_OK;
+    if (o->tls) {
+        s->tls = hd__tls_new(o->tls, s->fd, 0);
+        code = hd__tls_connect(s->tls, deadline, err);
+        if (code)
+            return hd__tls_error(s->tls) ? fail_closed(s, err) : code;
+        hd__tls_bind(s->tls, secret);
+    }
+    code = authenticate(s, o, secret, deadline, err);
     if (!code)
         code = receive(s, &f, &used, deadline, err);
     if (code)
@@ -159,8 +187,11 @@ int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *
     s->fd = connect_once(o->host, port, err);
     if (s->fd < 0)
         return HD_E_IO;
+    s->here = is_here(s->fd);
     code = enter(s, o, secret, HD__MIN(deadline, hd__now() + ANSWER_SECONDS), err);
     if (code != HD_OK) {
+        hd__tls_free(s->tls);
+        s->tls = NULL;
         close(s->fd);
         s->fd = -1;
     }

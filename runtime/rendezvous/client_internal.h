@@ -14,6 +14,7 @@
 #include "runtime/rendezvous/kv.h"
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/store.h"
+#include "runtime/rendezvous/tls.h"
 #include "runtime/rendezvous/wire.h"
 
 /* A request that waits for its reply; lives on the caller's stack. */
@@ -41,7 +42,10 @@ struct hd_store {
     int32_t rank, size;
     int32_t server_rank;
     int fd, wake;
+    struct hd__tls *tls; /* NULL: plain */
     double dead_after, last_heard;
+    int here;              /* the server is on this machine */
+    int32_t server_thread; /* of its heartbeats */
     pthread_t thread;
     pthread_mutex_t write_lock;       /* whole frames, in the order of their numbers */
     int sealed;                       /* the handshake is over */

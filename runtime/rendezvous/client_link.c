@@ -14,7 +14,7 @@
 static int32_t send_all(struct hd_store *s, const uint8_t *data, size_t *bytes, double deadline)
 {
     while (*bytes) {
-        ssize_t done = send(s->fd, data, *bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t done = hd__tls_send(s->fd, s->tls, data, *bytes);
         if (done > 0) {
             data += done;
             *bytes -= (size_t)done;
@@ -27,6 +27,8 @@ static int32_t send_all(struct hd_store *s, const uint8_t *data, size_t *bytes, 
             return HD_E_PEER;
         }
     }
+    while (hd__tls_unflushed(s->tls) && hd__now() < deadline)
+        poll(&(struct pollfd){.fd = s->fd, .events = POLLOUT}, 1, 50);
     return HD_OK;
 }
 
@@ -134,6 +136,8 @@ static void on_frame(struct hd_store *s, const struct hd__frame *f)
     uint64_t origin = 0;
     if (f->type == WIRE_REPLY)
         on_reply(s, f);
+    else if (f->type == WIRE_HEARTBEAT)
+        s->server_thread = s->here ? f->arg : 0;
     else if (f->type == WIRE_DUMP_REQUEST)
         hd__store_send_dump(s, HD__DUMP_SNAPSHOT);
     else if (f->type == WIRE_DEAD || f->type == WIRE_ABORT) /* before anything is cancelled */
@@ -152,9 +156,11 @@ static const char *read_frames(struct hd_store *s)
     struct hd__frame f;
     size_t at = 0;
     ptrdiff_t used;
-    ssize_t got = recv(s->fd, s->in + s->in_bytes, WIRE_SEALED_MAX - s->in_bytes, MSG_DONTWAIT);
+    ssize_t got = hd__tls_recv(s->fd, s->tls, s->in + s->in_bytes, WIRE_SEALED_MAX - s->in_bytes);
     if (got == 0)
         return "closed the connection";
+    if (got < 0 && hd__tls_error(s->tls))
+        return hd__tls_error(s->tls);
     if (got < 0)
         return errno == EAGAIN || errno == EINTR ? NULL : strerror(errno);
     s->last_heard = hd__now();
@@ -195,21 +201,28 @@ void *hd__store_thread(void *arg)
 {
     struct hd_store *s = arg;
     double interval = hd__store_heartbeat_seconds(s->dead_after), next = hd__now() + interval;
-    hd__store_raise_priority();
+    hd__store_favour_thread();
     s->last_heard = hd__now();
     while (!stopped(s)) {
         struct pollfd fds[2] = {{.fd = s->fd, .events = POLLIN}, {.fd = s->wake, .events = POLLIN}};
-        double now = hd__now();
-        poll(fds, 2, (int)(HD__MAX(0.0, next - now) * 1e3) + 1);
-        const char *end = fds[0].revents ? read_frames(s) : NULL;
-        if (hd__now() - now > s->dead_after / 2) /* we were stopped ourselves */
-            s->last_heard = hd__now();
-        if (!end && hd__now() - s->last_heard > hd__store_silence_seconds(s->dead_after))
+        double before = hd__now(), now;
+        int planned = (int)(HD__MAX(0.0, next - before) * 1e3) + 1;
+        poll(fds, 2, planned);
+        const char *end = NULL;
+        for (int ready = fds[0].revents; !end && ready; ready = hd__tls_pending(s->tls))
+            end = read_frames(s);
+        now = hd__now();
+        s->last_heard = now - before > s->dead_after / 2 /* we were stopped ourselves */
+                            ? now
+                            : hd__store_excuse(s->last_heard, before, planned / 1e3, now);
+        if (!end && now - s->last_heard > hd__store_silence_seconds(s->dead_after) &&
+            !hd__store_is_starved(s->server_thread, now - s->last_heard, s->dead_after))
             end = "it is silent";
-        if (!end && hd__now() >= next) {
-            next = hd__now() + interval;
+        if (!end && now >= next) {
+            struct hd__frame beat = {.type = WIRE_HEARTBEAT, .arg = hd__store_thread_id()};
+            next = now + interval;
             request_dumps_when_late(s);
-            if (hd__store_send(s, &(struct hd__frame){.type = WIRE_HEARTBEAT}, next) == HD_E_PEER)
+            if (hd__store_send(s, &beat, next) == HD_E_PEER)
                 end = "broke the connection";
         }
         if (end) {

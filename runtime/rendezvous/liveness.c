@@ -1,6 +1,7 @@
 #include "runtime/rendezvous/liveness.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -66,13 +67,45 @@ void hd__store_liveness_notify(struct hd__liveness *live, void (*notify)(void *u
     pthread_mutex_unlock(&live->lock);
 }
 
-void hd__store_raise_priority(void)
+static cpu_set_t cores; /* empty: those of the thread's creator */
+
+void hd__store_keep_cores(void)
+{
+    if (sched_getaffinity(0, sizeof cores, &cores))
+        CPU_ZERO(&cores);
+}
+
+int32_t hd__store_thread_id(void)
+{
+    return (int32_t)syscall(SYS_gettid);
+}
+
+void hd__store_favour_thread(void)
 {
     enum { FIRST = -10 };
     int error = errno;
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid),
-                FIRST); /* of this thread alone; without the right to it, as before */
+    if (CPU_COUNT(&cores))
+        sched_setaffinity(0, sizeof cores, &cores);                /* as all below of this thread alone */
+    setpriority(PRIO_PROCESS, (id_t)hd__store_thread_id(), FIRST); /* without the right to it, as before */
     errno = error;
+}
+
+double hd__store_excuse(double last_heard, double before, double planned, double now)
+{
+    return HD__MIN(now, last_heard + HD__MAX(0.0, now - before - planned));
+}
+
+int hd__store_is_starved(int32_t thread, double silent, double dead_after)
+{
+    enum { AT_MOST = 4 };
+    char path[48], line[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", thread);
+    FILE *f = thread > 0 && silent < AT_MOST * dead_after ? fopen(path, "re") : NULL;
+    if (!f)
+        return 0;
+    const char *name_end = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    fclose(f);
+    return name_end && !strncmp(name_end, ") R", 3);
 }
 
 double hd__store_heartbeat_seconds(double dead_after)

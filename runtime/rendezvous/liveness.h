@@ -38,9 +38,19 @@ void hd__store_liveness_record(struct hd__liveness *live, int32_t code, int32_t 
  * Called at once if it already has. NULL removes it; after that returns, no call is under way. */
 void hd__store_liveness_notify(struct hd__liveness *live, void (*notify)(void *user, const char *cause), void *user);
 
-/* [any-thread] The calling thread is scheduled before others where this process may ask for it: a heartbeat that
- * comes late on a busy machine would look like a death. */
-void hd__store_raise_priority(void);
+/* A heartbeat that comes late on a busy machine would look like a death. Before a rank is bound to cores of its own:
+ * the store's threads keep all that it has now, so that one core that stands still does not silence it. */
+void hd__store_keep_cores(void);
+/* [any-thread] The calling thread gets these cores, and is scheduled before others where this process may ask for it. */
+void hd__store_favour_thread(void);
+/* Of this thread, which says it with its heartbeats. */
+int32_t hd__store_thread_id(void);
+/* When a peer was last heard, seen from a watcher whose poll() of `planned` seconds began at `before` and ended `now`:
+ * what it slept beyond that is not the peer's silence. */
+double hd__store_excuse(double last_heard, double before, double planned, double now);
+/* Silence is over its limit: does the peer's thread, of this machine, wait for a core? It was woken by a frame: else it
+ * is stopped or hangs. After a few times the limit it is as good as dead. */
+int hd__store_is_starved(int32_t thread, double silent, double dead_after);
 
 /* Seconds between two heartbeats. */
 double hd__store_heartbeat_seconds(double dead_after);

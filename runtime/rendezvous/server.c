@@ -152,11 +152,12 @@ static void log_absent_ranks(struct hd__server *s, double now)
 static int wait_ms(struct hd__server *s, double now)
 {
     double until = HD__MIN(now + hd__store_heartbeat_seconds(s->options.dead_after), next_absent_log(s));
+    double silence = hd__store_silence_seconds(s->options.dead_after);
     if (s->dumps.active)
         until = HD__MIN(until, s->dumps.deadline);
     for (uint32_t i = 0; i < s->conns.count; i++)
         if (s->conns.at[i]->rank >= 0 && !s->conns.at[i]->leaving)
-            until = HD__MIN(until, s->conns.at[i]->last_heard + hd__store_silence_seconds(s->options.dead_after));
+            until = HD__MIN(until, HD__MAX(s->conns.at[i]->last_heard + silence, now + silence / 32));
     for (uint32_t i = 0; i < s->waits.count; i++)
         until = HD__MIN(until, s->waits.at[i].deadline);
     return (int)(HD__MAX(0.0, until - now) * 1e3) + 1;
@@ -169,7 +170,8 @@ static void serve_conns(struct hd__server *s, const struct pollfd *fds, uint32_t
         struct server_conn *c = s->conns.at[i];
         char text[64];
         const char *end = NULL;
-        if (fds[i].revents & (POLLIN | POLLHUP | POLLERR))
+        for (int ready = fds[i].revents & (POLLIN | POLLHUP | POLLERR); !end && ready;
+             ready = !c->closing && hd__tls_pending(c->tls))
             end = hd__server_conn_read(s, c, now);
         if (!end)
             end = hd__server_conn_check_timeout(s, c, now, text);
@@ -191,21 +193,22 @@ static void *serve(void *arg)
 {
     struct hd__server *s = arg;
     HD__ARRAY(struct pollfd) fds = {0};
-    hd__store_raise_priority();
+    hd__store_favour_thread();
     for (int stop = 0, more = 1; !stop || more;) {
         uint32_t n = s->conns.count;
         stop = atomic_load(&s->stop);
         fds.count = 0;
         for (uint32_t i = 0; i < n; i++) {
             struct server_conn *c = s->conns.at[i];
-            short out = c->out_at < c->out_bytes ? POLLOUT : 0;
+            short out = c->out_at < c->out_bytes || hd__tls_unflushed(c->tls) ? POLLOUT : 0;
             hd__push(&fds, ((struct pollfd){.fd = c->fd, .events = (short)(POLLIN | out)}));
         }
         hd__push(&fds, ((struct pollfd){.fd = s->listener, .events = POLLIN}));
         hd__push(&fds, ((struct pollfd){.fd = s->wake, .events = stop ? 0 : POLLIN}));
         hd__push(&fds, ((struct pollfd){.fd = s->discovery, .events = POLLIN}));
         double before = hd__now();
-        int ready = poll(fds.at, fds.count, stop && !s->dumps.active ? 0 : wait_ms(s, before));
+        int planned = stop && !s->dumps.active ? 0 : wait_ms(s, before);
+        int ready = poll(fds.at, fds.count, planned);
         if (ready < 0 && errno != EINTR)
             break;
         double now = hd__now();
@@ -215,9 +218,10 @@ static void *serve(void *arg)
             s->opened += s->slept;
             s->first_connected += s->first_connected ? s->slept : 0;
         }
-        if (s->woke == now)
-            for (uint32_t i = 0; i < n; i++)
-                s->conns.at[i]->last_heard = now;
+        for (uint32_t i = 0; i < n; i++) {
+            double *heard = &s->conns.at[i]->last_heard;
+            *heard = s->woke == now ? now : hd__store_excuse(*heard, before, planned / 1e3, now);
+        }
         serve_conns(s, fds.at, n, now);
         hd__server_expire_waits(s, now);
         log_absent_ranks(s, now);
@@ -273,6 +277,7 @@ static int32_t listen_at(struct hd__server *s, struct hd_error *err)
 static void server_free(struct hd__server *s)
 {
     for (uint32_t i = s->conns.count; i-- > 0;) {
+        hd__tls_free(s->conns.at[i]->tls);
         close(s->conns.at[i]->fd);
         free(s->conns.at[i]->in);
         free(s->conns.at[i]->out);

@@ -50,6 +50,7 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
             hd__server_rank_died(s, c->rank, cause);
         atomic_fetch_add(&s->gone, 1);
     }
+    hd__tls_free(c->tls);
     free(c->in);
     free(c->out);
     free(c);
@@ -58,7 +59,7 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
 void hd__server_conn_accept(struct hd__server *s, double now)
 {
     uint32_t strangers = 0, oldest = 0;
-    struct sockaddr_in peer = {0};
+    struct sockaddr_in peer = {0}, own = {0};
     socklen_t bytes = sizeof peer;
     char address[INET_ADDRSTRLEN] = "";
     int one = 1, fd = accept4(s->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -79,7 +80,11 @@ void hd__server_conn_accept(struct hd__server *s, double now)
     c->fd = fd;
     c->rank = -1;
     c->last_heard = c->opened = now;
+    bytes = sizeof own;
+    c->local = !getsockname(fd, (struct sockaddr *)&own, &bytes) && own.sin_addr.s_addr == peer.sin_addr.s_addr;
     inet_ntop(AF_INET, &peer.sin_addr, address, sizeof address);
+    c->tls = s->options.tls ? hd__tls_new(s->options.tls, fd, 1) : NULL;
+    memcpy(c->secret, s->options.secret, sizeof c->secret);
     snprintf(c->peer, sizeof c->peer, "%s:%u", address, ntohs(peer.sin_port));
     c->in_room = WIRE_HEADER + WIRE_HELLO;
     c->in = hd__alloc(c->in_room);
@@ -103,6 +108,13 @@ static const char *refuse_bytes(struct hd__server *s, struct server_conn *c)
                  (unsigned long long)c->from.frames, c->peer);
         return c->end;
     }
+    if (c->in[0] == HD__TLS_HANDSHAKE && !c->tls) { /* no record of TLS begins like our answer */
+        hd__server_conn_send(c, &(struct hd__frame){.type = WIRE_REJECT});
+        hd__server_conn_write(c);
+        snprintf(c->end, sizeof c->end, "it speaks TLS: set HEDDLE_TLS_CA, _CERT and _KEY on all ranks, or on none");
+        hd__server_log_refused(s, c, c->end);
+        return c->end;
+    }
     if (c->in[0] && c->in[0] < WIRE_VERSION) { /* in the words that it understands */
         static const char why[] = "its protocol is older than ours: start all ranks with the same build of heddle";
         struct hd__frame f = {.type = WIRE_REJECT, .value = (const uint8_t *)why, .value_bytes = (uint32_t)strlen(why)};
@@ -119,11 +131,14 @@ static const char *refuse_bytes(struct hd__server *s, struct server_conn *c)
 const char *hd__server_conn_read(struct hd__server *s, struct server_conn *c, double now)
 {
     int stranger = c->rank < 0;
-    ssize_t got = read(c->fd, c->in + c->in_bytes, c->in_room - c->in_bytes);
+    ssize_t got = hd__tls_recv(c->fd, c->tls, c->in + c->in_bytes, c->in_room - c->in_bytes);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return NULL;
-    const char *end = got ? strerror(errno) : "its connection closed";
-    if (got <= 0 && c->handshake.size && !c->proved)
+    const char *refused = hd__tls_error(c->tls);
+    const char *end = refused ? refused : got ? strerror(errno) : "its connection closed";
+    if (got <= 0 && stranger && refused)
+        hd__server_log_refused(s, c, refused);
+    else if (got <= 0 && c->handshake.size && !c->proved)
         hd__server_log_refused(s, c, "it was challenged to prove that it knows the job's secret, and went away");
     if (got <= 0)
         return end;
@@ -149,10 +164,10 @@ const char *hd__server_conn_read(struct hd__server *s, struct server_conn *c, do
 const char *hd__server_conn_write(struct server_conn *c)
 {
     while (c->out_at < c->out_bytes) {
-        ssize_t done = send(c->fd, c->out + c->out_at, c->out_bytes - c->out_at, MSG_NOSIGNAL);
+        ssize_t done = hd__tls_send(c->fd, c->tls, c->out + c->out_at, c->out_bytes - c->out_at);
         if (done < 0)
             return errno == EAGAIN || errno == EINTR ? NULL : strerror(errno);
         c->out_at += (size_t)done;
     }
-    return c->closing ? "it left" : NULL;
+    return c->closing && !hd__tls_unflushed(c->tls) ? "it left" : NULL;
 }

@@ -13,16 +13,21 @@
 #include "runtime/rendezvous/dump_collect.h"
 #include "runtime/rendezvous/kv.h"
 #include "runtime/rendezvous/store.h"
+#include "runtime/rendezvous/tls.h"
 #include "runtime/rendezvous/wire.h"
 
 struct server_conn {
     int fd;
+    struct hd__tls *tls; /* NULL: plain */
+    uint8_t secret[WIRE_SECRET];
     int32_t rank; /* -1: a stranger */
     int proved;   /* knows the secret: frames are sealed */
     int closing;  /* 1: close once `out` is written */
     int leaving;  /* 1: said goodbye, and is let go when the parts are handed over */
-    double last_heard, opened;
-    char peer[24]; /* "10.0.0.2:41234" */
+    double last_heard, opened, nudged;
+    int local;      /* the peer is on this machine */
+    int32_t thread; /* that beats there; 0: not known yet */
+    char peer[24];  /* "10.0.0.2:41234" */
     struct hd__auth_handshake handshake;
     struct hd__auth_channel from, to; /* the rank's frames, the server's */
     char end[96];                     /* room for why it is over */

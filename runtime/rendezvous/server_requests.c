@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/server_internal.h"
 
 enum { WAITS_PER_RANK = 64 };
@@ -104,7 +105,7 @@ static void add_wait(struct hd__server *s, struct server_conn *c, const struct h
 
 /* HELLO is answered with a challenge, and with this side's proof: who asks learns nothing by it, since the proof is
  * good for its nonce only. */
-static void on_hello(struct hd__server *s, struct server_conn *c, const struct hd__frame *f)
+static void on_hello(struct server_conn *c, const struct hd__frame *f)
 {
     uint8_t challenge[WIRE_CHALLENGE];
     struct hd__auth_handshake *h = &c->handshake;
@@ -115,9 +116,10 @@ static void on_hello(struct hd__server *s, struct server_conn *c, const struct h
     h->rank = hd__store_wire_u32(f->value);
     h->size = hd__store_wire_u32(f->value + 4);
     memcpy(h->rank_nonce, f->value + 8, WIRE_NONCE);
+    hd__tls_bind(c->tls, c->secret);
     hd__auth_random(h->server_nonce, WIRE_NONCE);
     memcpy(challenge, h->server_nonce, WIRE_NONCE);
-    hd__auth_prove(s->options.secret, HD__AUTH_SERVER, h, challenge + WIRE_NONCE);
+    hd__auth_prove(c->secret, HD__AUTH_SERVER, h, challenge + WIRE_NONCE);
     hd__server_conn_send(
         c, &(struct hd__frame){.type = WIRE_CHALLENGE_RANK, .value = challenge, .value_bytes = WIRE_CHALLENGE});
 }
@@ -128,13 +130,13 @@ static void on_proof(struct hd__server *s, struct server_conn *c, const struct h
     int32_t rank = (int32_t)c->handshake.rank, size = (int32_t)c->handshake.size;
     char why[128] = "";
     if (f->type != WIRE_PROVE || f->value_bytes != WIRE_TAG ||
-        !hd__auth_check_proof(s->options.secret, HD__AUTH_RANK, &c->handshake, f->value)) {
+        !hd__auth_check_proof(c->secret, HD__AUTH_RANK, &c->handshake, f->value)) {
         hd__server_log_refused(s, c, "it did not prove that it knows the job's secret");
         c->closing = 1;
         return;
     }
-    hd__auth_channel_init(&c->from, s->options.secret, HD__AUTH_RANK, &c->handshake);
-    hd__auth_channel_init(&c->to, s->options.secret, HD__AUTH_SERVER, &c->handshake);
+    hd__auth_channel_init(&c->from, c->secret, HD__AUTH_RANK, &c->handshake);
+    hd__auth_channel_init(&c->to, c->secret, HD__AUTH_SERVER, &c->handshake);
     c->proved = 1;
     if (size != s->options.size)
         snprintf(why, sizeof why, "the job has %d ranks here and %d there", s->options.size, size);
@@ -205,7 +207,10 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
     char cause[512], reason[401];
     uint64_t origin;
     if (c->rank < 0) {
-        (c->handshake.size ? on_proof : on_hello)(s, c, f);
+        if (c->handshake.size)
+            on_proof(s, c, f);
+        else
+            on_hello(c, f);
         return;
     }
     switch (f->type) {
@@ -243,7 +248,8 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
         c->closing = s->dumps.active != HD__DUMP_FINAL;
         break;
     case WIRE_HEARTBEAT: /* answered, so that a rank notices when the server is silent */
-        hd__server_conn_send(c, &(struct hd__frame){.type = WIRE_HEARTBEAT});
+        c->thread = c->local ? f->arg : 0;
+        hd__server_conn_send(c, &(struct hd__frame){.type = WIRE_HEARTBEAT, .arg = hd__store_thread_id()});
         break;
     default:
         c->closing = 1; /* no request: a broken client, and so a dead rank */

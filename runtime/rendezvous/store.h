@@ -23,6 +23,7 @@
 struct hd__server;
 struct hd__local_store;
 struct hd__liveness;
+struct ssl_ctx_st;
 
 struct hd__server_options {
     const char *address; /* to listen at, a name or IPv4 address of this machine */
@@ -34,6 +35,7 @@ struct hd__server_options {
     double late_after, timeout; /* seconds until the log names ranks that have not come, and until that ends the
                                                 job; 0: never */
     uint8_t secret[HD__SECRET_BYTES];
+    struct ssl_ctx_st *tls;      /* of hd__tls_context; NULL: plain */
     const char *discovery_id;    /* tells local ranks that ask by this id its port and secret; NULL: none */
     hd__rank_dumps_fn *on_dumps; /* told what the ranks were doing; NULL: nobody asks */
     void *user;
@@ -57,6 +59,7 @@ struct hd__store_options {
     double dead_after;
     double late_after; /* seconds until the log says who is waited for, and again when that has doubled; 0: never */
     uint8_t secret[HD__SECRET_BYTES];
+    struct ssl_ctx_st *tls;   /* as the server's */
     const char *discovery_id; /* asks for port and secret by this id, on this machine; NULL: they are as above */
 };
 

@@ -10,6 +10,7 @@
 
 #include "core/base/file.h"
 #include "runtime/rendezvous/local_discovery.h"
+#include "runtime/rendezvous/tls.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
 
@@ -222,6 +223,7 @@ static int served_by_launcher(struct hd__launch_env *env)
 
 static int32_t find_rendezvous(const struct launcher *l, struct hd__launch_env *env, struct hd_error *err)
 {
+    static struct ssl_ctx_st *tls; /* once a process */
     const char *address = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     int32_t port = 0, rc;
     int given;
@@ -244,6 +246,9 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__launch_env *
     env->store.host = address;
     env->store.port = (uint16_t)port;
     rc = given_secret(l, env, &given, err);
+    if (!rc && !tls)
+        rc = hd__tls_context(&tls, err);
+    env->store.tls = tls;
     return rc || given ? rc : meet_locally(l, env, getenv("MASTER_PORT"), err);
 }
 
@@ -308,6 +313,7 @@ static int32_t open_server(const struct hd__launch_env *env, struct hd__store_op
                                    .rank = 0,
                                    .dead_after = options->dead_after,
                                    .discovery_id = options->discovery_id,
+                                   .tls = options->tls,
                                    .on_dumps = env->reporter ? env->reporter->on_dumps : NULL,
                                    .user = (void *)env->reporter};
     int32_t rc;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "runtime/cpu/affinity.h"
+#include "runtime/rendezvous/liveness.h"
 #include "service/launch/external.h"
 #include "service/report/speaker.h"
 
@@ -31,6 +32,7 @@ struct child {
 static void pin_rank(int32_t local_rank, int32_t local_size)
 {
     cpu_set_t all, mine;
+    hd__store_keep_cores();
     if (sched_getaffinity(0, sizeof all, &all))
         return;
     hd__cpus_partition(&all, local_rank, local_size, &mine);

@@ -18,19 +18,28 @@
 static struct hd__server *server;
 static struct hd__server_options server_options;
 
-static void serve(int32_t size)
+static void serve_with(int32_t size, double dead_after)
 {
     struct hd_error err = HD_ERROR_INIT;
-    server_options = (struct hd__server_options){.address = "127.0.0.1", .size = size, .rank = -1, .dead_after = 30};
+    server_options =
+        (struct hd__server_options){.address = "127.0.0.1", .size = size, .rank = -1, .dead_after = dead_after};
     hd__store_secret_generate(server_options.secret);
     ck_assert_msg(hd__server_open(&server_options, &server, &err) == HD_OK, "%s", err.message);
+}
+
+static void serve(int32_t size)
+{
+    serve_with(size, 30);
 }
 
 /* A rank that looks for its server at `port`. */
 static int32_t join_at(uint16_t port, int32_t rank, struct hd_store **store, struct hd_error *err)
 {
-    struct hd__store_options o = {
-        .host = "127.0.0.1", .port = port, .rank = rank, .size = server_options.size, .dead_after = 30};
+    struct hd__store_options o = {.host = "127.0.0.1",
+                                  .port = port,
+                                  .rank = rank,
+                                  .size = server_options.size,
+                                  .dead_after = server_options.dead_after};
     memcpy(o.secret, server_options.secret, sizeof o.secret);
     return hd__store_connect(&o, hd__now() + 20, store, err);
 }
@@ -462,6 +471,69 @@ START_TEST(what_is_changed_on_the_way_ends_the_connection)
 }
 END_TEST
 
+/* ---- a rank that does not beat in time */
+
+enum { RUNS, WAITS };
+static struct {
+    _Atomic int32_t thread; /* its number; it ends when that is 0 */
+    int kind;
+} beater;
+
+static void *be_late(void *arg)
+{
+    atomic_store(&beater.thread, hd__store_thread_id());
+    while (atomic_load(&beater.thread))
+        if (beater.kind == WAITS)
+            usleep(50000);
+    return arg;
+}
+
+/* Nothing comes of rank 1. The server asks once more by a frame; if then the thread that should answer is ready to run
+ * and does not get to it, its core is taken, and the rank has some more time, but not for ever. */
+START_TEST(a_rank_without_a_core_has_its_time)
+{
+    const double dead_after = 1;
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_store *other = NULL;
+    struct hd__auth_handshake h;
+    struct hd__auth_channel from, to;
+    struct hd__frame f;
+    uint8_t challenge[WIRE_CHALLENGE], proof[WIRE_TAG], frame[WIRE_SEALED_MAX];
+    pthread_t thread;
+    double silent = 0;
+    int fd, nudges = -1;
+    beater.kind = _i;
+    pthread_create(&thread, NULL, be_late, NULL);
+    while (!atomic_load(&beater.thread))
+        usleep(1000);
+    serve_with(2, dead_after);
+    ck_assert_msg(join_at(hd__server_port(server), 0, &other, &err) == HD_OK, "%s", err.message);
+    fd = be_challenged(1, 2, &h, challenge);
+    hd__auth_prove(server_options.secret, HD__AUTH_RANK, &h, proof);
+    say(fd, WIRE_PROVE, proof, WIRE_TAG);
+    hd__auth_channel_init(&from, server_options.secret, HD__AUTH_SERVER, &h);
+    hd__auth_channel_init(&to, server_options.secret, HD__AUTH_RANK, &h);
+    size_t bytes =
+        hd__auth_seal(&to, frame, &(struct hd__frame){.type = WIRE_HEARTBEAT, .arg = atomic_load(&beater.thread)});
+    ck_assert_int_eq(send(fd, frame, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
+    while ((bytes = read_frame(fd, frame, 1)) > 0) {
+        ck_assert_int_eq(hd__auth_open(&from, frame, bytes, &f), (ptrdiff_t)bytes);
+        nudges += f.type == WIRE_HEARTBEAT; /* the first answers ours */
+    }
+    ck_assert_int_ge(nudges, 2);
+    while (hd__store_liveness_check(hd__store_liveness(other), NULL, &err) == HD_OK)
+        usleep(1000);
+    ck_assert_msg(sscanf(err.message, "rank 1 died (silent for %lf s)", &silent) == 1, "%s", err.message);
+    ck_assert_msg(silent >= (_i == RUNS ? 4 : 0.85) * dead_after, "%s", err.message);
+    ck_assert_msg(_i == RUNS || silent < 4 * dead_after, "%s", err.message);
+    atomic_store(&beater.thread, 0);
+    pthread_join(thread, NULL);
+    close(fd);
+    hd__store_close(other);
+    hd__server_close(server);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("auth");
@@ -474,5 +546,6 @@ int main(void)
     tcase_add_test(tc, an_older_rank_is_refused_by_name);
     tcase_add_test(tc, truncated_and_slow);
     tcase_add_loop_test(tc, what_is_changed_on_the_way_ends_the_connection, 0, 2 * TO_SERVER);
+    tcase_add_loop_test(tc, a_rank_without_a_core_has_its_time, RUNS, WAITS + 1);
     return suite_run_case("auth", tc);
 }

@@ -2,7 +2,9 @@
 #include <arpa/inet.h>
 #include <check.h>
 #include <ctype.h>
+#include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -403,6 +405,49 @@ START_TEST(a_death_is_told)
 }
 END_TEST
 
+/* A watcher that slept too long does not know whether the others were silent meanwhile. */
+START_TEST(a_late_watcher_blames_nobody)
+{
+    ck_assert_double_eq(hd__store_excuse(100, 101, 0.5, 101.25), 100); /* something came: it was in time */
+    ck_assert_double_eq(hd__store_excuse(100, 101, 0.5, 101.5), 100);
+    ck_assert_double_eq(hd__store_excuse(100, 101, 0.5, 103.5), 102);
+    ck_assert_double_eq(hd__store_excuse(101, 101, 0, 103), 103); /* never later than now */
+}
+END_TEST
+
+/* A rank is bound to a core; the threads that keep it alive in the eyes of others are not. */
+START_TEST(heartbeats_run_on_all_cores)
+{
+    cpu_set_t all, one, its;
+    int threads = 0, core = 0;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    hd__store_keep_cores();
+    while (!CPU_ISSET(core, &all))
+        core++;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    serve(1, 10);
+    struct hd_store *store = join(0);
+    ck_assert_int_eq(hd__store_put(store, "k", "v", 1, NULL), HD_OK); /* by now both threads have begun */
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *e; (e = readdir(tasks));) {
+        pid_t thread = (pid_t)atoi(e->d_name);
+        if (thread <= 0 || thread == getpid())
+            continue;
+        ck_assert_int_eq(sched_getaffinity(thread, sizeof its, &its), 0);
+        ck_assert(CPU_EQUAL(&its, &all));
+        threads++;
+    }
+    closedir(tasks);
+    ck_assert_int_eq(threads, 2);
+    ck_assert_int_eq(sched_getaffinity(0, sizeof its, &its), 0);
+    ck_assert(CPU_EQUAL(&its, &one));
+    hd__store_close(store);
+    hd__server_close(server);
+}
+END_TEST
+
 START_TEST(leaving_is_no_death)
 {
     int status;
@@ -607,6 +652,8 @@ int main(void)
     tcase_add_test(tc, addresses);
     tcase_add_test(tc, secrets);
     tcase_add_loop_test(tc, a_death_is_told, 0, 2);
+    tcase_add_test(tc, a_late_watcher_blames_nobody);
+    tcase_add_test(tc, heartbeats_run_on_all_cores);
     tcase_add_test(tc, leaving_is_no_death);
     tcase_add_test(tc, the_server_dies);
     tcase_add_test(tc, a_crowd_at_the_door);
