@@ -159,6 +159,10 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[
     if (here && !k->n_aside && *k->loaded_run)
         memcpy(run, k->loaded_run, HD__RUN_ID);
     memcpy(k->run, run, HD__RUN_ID);
+    if (!rc && k->n_aside && !k->ops->move)
+        rc = hd_fail(err, HD_E_UNSUPPORTED,
+                     "%s has checkpoints of another run, and ckpt-%s cannot move them: take another job.name", k->dir,
+                     k->s->compiled->checkpoint_choice.component->name);
     return rc;
 }
 
@@ -168,10 +172,6 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
     const char *folder;
     char name[32];
     int32_t rc = k->n_aside ? find_free_folder(k, &folder, err) : HD_OK;
-    if (!rc && k->n_aside && !k->ops->move)
-        rc = hd_fail(err, HD_E_UNSUPPORTED,
-                     "%s has checkpoints of another run, and ckpt-%s cannot move them: take another job.name", k->dir,
-                     k->s->compiled->checkpoint_choice.component->name);
     for (uint32_t i = 0; i < k->n_aside && !rc; i++) {
         hd__ckpt_step_name(k->aside[i], name);
         rc = k->ops->move(k->ckpt, name, folder, err);
