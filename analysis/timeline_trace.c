@@ -4,6 +4,7 @@
 
 #include "analysis/print.h"
 #include "analysis/timeline_internal.h"
+#include "core/base/file.h"
 #include "core/program/ops.h"
 
 enum { LEFT = 130, PLOT = 1200, RIGHT = 30, TALL = 30, LOW = 10, GAP = 12, PER_PIXEL = 2 };
@@ -168,6 +169,7 @@ void hd__timeline_svg(const struct hd__timeline *t, int32_t only, const char *ti
     add_legend(&d);
     add_summary(&d);
     hd__text_add(out,
+                 HD__OUTPUT_MARK
                  "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%.0f' viewBox='0 0 %d %.0f'>\n<style>"
                  "text{font:12px sans-serif;fill:#222} .h{font-size:18px} .l{text-anchor:end;font-size:13px} "
                  ".s{text-anchor:end;font-size:9px;fill:#555} .n{text-anchor:middle;font-size:11px} "
@@ -221,5 +223,5 @@ json_t *hd__timeline_trace(const struct hd__timeline *t, int32_t only)
                                                 t->ranks[n].rank, "args", "name", label));
         add_events(events, &t->ranks[n], t->programs[t->ranks[n].rank]);
     }
-    return json_pack("{s:o,s:s}", "traceEvents", events, "displayTimeUnit", "ms");
+    return json_pack("{s:{s:s},s:o,s:s}", "otherData", "by", "heddle", "traceEvents", events, "displayTimeUnit", "ms");
 }

@@ -9,7 +9,9 @@
 #include "cli/bench/ranks.h"
 #include "cli/command.h"
 #include "core/base/dtype.h"
+#include "core/base/file.h"
 #include "core/base/option.h"
+#include "runtime/comm/tuning_file.h"
 #include "runtime/rendezvous/host_store.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
@@ -436,14 +438,12 @@ static int run_launched_rank(struct bench_arguments *a, const struct transport *
 static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports,
                        struct hd_error *err)
 {
-    const char *const files[] = {a->html, a->svg, a->tune};
+    const char *const files[][2] = {
+        {a->html, HD__OUTPUT_MARK}, {a->svg, HD__OUTPUT_MARK}, {a->tune, HD__TUNING_BEGINS}};
     int32_t rc = HD_OK;
     /* before anything is measured; an existing file is kept until it is replaced */
-    for (size_t i = 0; i < HD__COUNT(files) && !rc && !joined && hd__bench_is_root(&a->bench); i++) {
-        int why = files[i] ? hd__check_writable(files[i]) : 0;
-        if (why)
-            rc = hd_fail(err, HD_E_IO, "%s: %s", files[i], strerror(why));
-    }
+    for (size_t i = 0; i < HD__COUNT(files) && !rc && !joined && hd__bench_is_root(&a->bench); i++)
+        rc = files[i][0] ? hd__output_check(files[i][0], files[i][1], err) : HD_OK;
     if (!rc && !joined && !a->peak)
         rc = check_memory(a, err);
     if (!rc)

@@ -127,7 +127,10 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     struct hd__train_session session;
     struct hd__train_checkpointer *checkpointer = NULL;
     struct hd__train_progress at = {0};
-    int32_t rc = hd__train_session_open(&session, r->loaded.compiled, &alone, err);
+    int32_t rc = hd__train_export_check(r->to, err);
+    if (rc)
+        return rc;
+    rc = hd__train_session_open(&session, r->loaded.compiled, &alone, err);
     if (!rc)
         rc = hd__train_checkpointer_open(&session, NULL, &checkpointer, err);
     if (!rc)

@@ -1,5 +1,4 @@
 /* heddle explain: prints the step program of a rank. */
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -10,6 +9,7 @@
 #include "analysis/sim/simulate.h"
 #include "analysis/tp_span_warning.h"
 #include "cli/job.h"
+#include "core/base/file.h"
 
 static int has_section(struct hd_program *p, const char *section)
 {
@@ -79,13 +79,16 @@ static const char *take_timeline_file(int *argc, char **argv)
     return NULL;
 }
 
-static int write_file(const char *path, const char *text)
+/* `begins`: the first bytes of text that only such a file has. */
+static int write_file(const char *path, const char *begins, const char *text)
 {
-    FILE *f = fopen(path, "wb");
-    int bad = f && fputs(text, f) < 0;
-    if (f && !fclose(f) && !bad)
+    struct hd_error err = HD_ERROR_INIT;
+    FILE *f = hd__output_create(path, begins, &err);
+    if (f)
+        fputs(text, f);
+    if (f && !hd__output_close(f, path, &err))
         return HD__EXIT_DONE;
-    fprintf(stderr, "--timeline: cannot write %s: %s\n", path, strerror(errno));
+    fprintf(stderr, "--timeline: %s\n", err.message);
     return f ? HD__EXIT_FAILED : HD__EXIT_REFUSED;
 }
 
@@ -100,11 +103,11 @@ static int write_timeline(const struct hd__timeline *t, int32_t only, const char
         fputs(picture.at, stdout);
     } else if (ends_with(file, ".svg")) {
         hd__timeline_svg(t, only, title, &picture);
-        code = write_file(file, picture.at);
+        code = write_file(file, HD__OUTPUT_MARK, picture.at);
     } else {
         json_t *trace = hd__timeline_trace(t, only);
         char *words = json_dumps(trace, JSON_COMPACT);
-        code = write_file(file, words);
+        code = write_file(file, HD__TIMELINE_TRACE_BEGINS, words);
         free(words);
         json_decref(trace);
     }

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "service/checkpoint/param_init.h"
 #include "service/report/speaker.h"
 #include "service/train/checkpointer.h"
 
@@ -188,6 +189,12 @@ static int32_t check_initial_weights(const struct hd__cli_job *loaded, const str
     return HD_OK;
 }
 
+int32_t hd__cli_check_from(const struct hd__compiled *c, struct hd_error *err)
+{
+    int32_t rc = c->info.weights ? hd__ckpt_check_safetensors(c->stage, c->n_stages, c->info.weights, err) : HD_OK;
+    return rc ? hd__job_fail(c->job, "model.from", err, "model.from: %s", err->message) : HD_OK;
+}
+
 int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__cli_weights *w,
                              struct hd__train_session *session, int64_t *step, struct hd_error *err)
 {
@@ -195,6 +202,8 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
     struct hd__train_checkpointer *checkpointer = NULL;
     struct hd__train_progress at = {0};
     int32_t rc = hd__train_session_open(session, loaded->compiled, &alone, err);
+    if (!rc)
+        rc = hd__cli_check_from(loaded->compiled, err);
     if (!rc)
         rc = hd__train_session_init_params(session, err);
     if (!rc && !w->random)

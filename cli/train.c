@@ -6,7 +6,6 @@
 #include "cli/job.h"
 #include "core/base/file.h"
 #include "runtime/exec/device.h"
-#include "service/checkpoint/param_init.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
 #include "service/report/report.h"
@@ -22,14 +21,11 @@ static int train_rank(void *user, const struct hd__launch_env *env)
 /* Refuses a model that is not to be trained, and weights that are not its own. */
 static int32_t check_model(const struct hd__compiled *c, int32_t local_rank, struct hd_error *err)
 {
-    int32_t rc = HD_OK;
     if (c->info.untrainable) {
         hd_fail(err, HD_E_UNSUPPORTED, "%s", c->info.untrainable);
         return hd__compile_locate_error(c->job, "model", err);
     }
-    for (int32_t s = 0; s < c->n_stages && c->info.weights && local_rank == 0 && !rc; s++)
-        rc = hd__ckpt_check_safetensors(c->stage[s], c->info.weights, err);
-    return rc ? hd__job_fail(c->job, "model.from", err, "model.from: %s", err->message) : HD_OK;
+    return local_rank ? HD_OK : hd__cli_check_from(c, err);
 }
 
 /* Outputs of a run: can they be written? */

@@ -77,6 +77,7 @@ void hd__timeline_free(struct hd__timeline *t);
 void hd__timeline_text(const struct hd__timeline *t, int32_t only, int32_t columns, struct hd__text *out);
 void hd__timeline_svg(const struct hd__timeline *t, int32_t only, const char *title, struct hd__text *out);
 /* Chrome's trace format (chrome://tracing, Perfetto); the caller owns the reference. */
+#define HD__TIMELINE_TRACE_BEGINS "{\"otherData\":{\"by\":\"heddle\"}" /* first bytes of its compact text */
 json_t *hd__timeline_trace(const struct hd__timeline *t, int32_t only);
 /* "step 12.3 ms ...": the totals, as lines. */
 void hd__timeline_summary(const struct hd__timeline *t, struct hd__text *out);

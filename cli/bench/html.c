@@ -1,6 +1,5 @@
 /* heddle bench --html: one self-contained page: for each operation its charts (chart.c) and a table of the numbers,
  * the fastest of each size in bold. */
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 
 #include "cli/bench/bench.h"
 #include "cli/bench/chart.h"
+#include "core/base/file.h"
 
 struct page {
     FILE *file;
@@ -147,31 +147,26 @@ static void operation(const struct page *p, const json_t *row)
     table(p, op, 1);
 }
 
-static struct page page_of(const char *path, const json_t *rows)
+static struct page page_of(const char *path, const json_t *rows, struct hd_error *err)
 {
-    struct page p = {.file = fopen(path, "w"), .rows = rows};
+    struct page p = {.file = hd__output_create(path, HD__OUTPUT_MARK, err), .rows = rows};
     for (size_t i = 0; i < json_array_size(rows) && p.n < HD__BENCH_CHART_COMMS; i++)
         if (first_of(rows, i, "comm"))
             p.comm[p.n++] = hd__bench_word(json_array_get(rows, i), "comm");
     return p;
 }
 
-static int32_t close_page(const struct page *p, const char *path, struct hd_error *err)
-{
-    int bad = ferror(p->file);
-    return fclose(p->file) || bad ? hd_fail(err, HD_E_IO, "%s: cannot be written: %s", path, strerror(errno)) : HD_OK;
-}
-
 int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *rows, struct hd_error *err)
 {
     enum { HEAD = 36, STEP = HD__BENCH_CHART_HEIGHT + HEAD };
-    struct page p = page_of(path, rows);
+    struct page p = page_of(path, rows, err);
     int top = HEAD, charts = 0;
     if (!p.file)
-        return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+        return err->code;
     for (size_t i = 0; i < json_array_size(rows); i++)
         charts += first_of(rows, i, "op") && hd__bench_number(json_array_get(rows, i), "bytes") > 0;
     fprintf(p.file,
+            HD__OUTPUT_MARK
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 %d %d\">\n<style>\n%s"
             ".back{fill:#fff}@media(prefers-color-scheme:dark){.back{fill:#12161d}}\n</style>\n"
             "<rect class=\"back\" width=\"100%%\" height=\"100%%\"/>\n<text x=\"12\" y=\"24\">%s</text>\n",
@@ -187,7 +182,7 @@ int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *r
         top += STEP;
     }
     fputs("</svg>\n", p.file);
-    return close_page(&p, path, err);
+    return hd__output_close(p.file, path, err);
 }
 
 static void put_command(FILE *file, const char *const *words)
@@ -207,10 +202,11 @@ static void put_command(FILE *file, const char *const *words)
 int32_t hd__bench_write_html(const char *path, const char *title, const char *const *words, const json_t *rows,
                              struct hd_error *err)
 {
-    struct page p = page_of(path, rows);
+    struct page p = page_of(path, rows, err);
     if (!p.file)
-        return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+        return err->code;
     fprintf(p.file,
+            HD__OUTPUT_MARK
             "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\""
             " content=\"width=device-width\">\n<title>heddle bench: transports</title>\n<style>\n%s%s</style>\n",
             style, hd__bench_chart_style);
@@ -223,5 +219,5 @@ int32_t hd__bench_write_html(const char *path, const char *title, const char *co
         if (first_of(rows, i, "op"))
             operation(&p, json_array_get(rows, i));
     fputs("</html>\n", p.file);
-    return close_page(&p, path, err);
+    return hd__output_close(p.file, path, err);
 }

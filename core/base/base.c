@@ -2,11 +2,8 @@
 #include "core/base/base.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -230,19 +227,6 @@ const char *hd__nearest(const char *word, const char *const *candidates, size_t 
         }
     }
     return best;
-}
-
-int hd__check_writable(const char *path)
-{
-    int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), is_new = file >= 0;
-    if (!is_new && errno == EEXIST)
-        file = open(path, O_WRONLY | O_CLOEXEC);
-    if (file < 0)
-        return errno;
-    close(file);
-    if (is_new)
-        unlink(path);
-    return 0;
 }
 
 const char *hd__bytes_text(uint64_t bytes, char out[32])

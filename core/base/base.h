@@ -85,9 +85,6 @@ const char *hd__nearest(const char *word, const char *const *candidates, size_t 
 /* "1.5 GiB": binary units, for people. `out` has room for 32. Returns out. */
 const char *hd__bytes_text(uint64_t bytes, char out[32]);
 
-/* Tests whether a file can be written; neither changes nor creates it. 0, or errno. */
-int hd__check_writable(const char *path);
-
 /* ---- hashing (XXH3 of the xxhash library) */
 uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed);
 

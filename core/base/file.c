@@ -45,6 +45,59 @@ int hd__can_write(const char *path)
     return why;
 }
 
+static int open_output(const char *path, const char *begins, int *is_new, struct hd_error *err)
+{
+    static const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    char text[64];
+    size_t n = strlen(begins);
+    struct stat st;
+    int fd = open(path, flags | O_CREAT | O_EXCL, 0666);
+    *is_new = fd >= 0;
+    if (!*is_new && errno == EEXIST)
+        fd = open(path, flags);
+    if (fd < 0)
+        hd_fail(err, HD_E_IO, "%s: %s", path,
+                errno == ELOOP ? "a symbolic link: name the file itself" : strerror(errno));
+    else if (fstat(fd, &st) || !(S_ISREG(st.st_mode) || S_ISCHR(st.st_mode)))
+        hd_fail(err, HD_E_INVALID, "%s: not a regular file", path);
+    else if (S_ISREG(st.st_mode) && st.st_size && (pread(fd, text, n, 0) != (ssize_t)n || memcmp(text, begins, n)))
+        hd_fail(err, HD_E_INVALID, "%s is there, and heddle did not write it: name another file, or move this one away",
+                path);
+    else
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+int32_t hd__output_check(const char *path, const char *begins, struct hd_error *err)
+{
+    int is_new, fd = open_output(path, begins, &is_new, err);
+    if (fd < 0)
+        return err->code;
+    close(fd);
+    if (is_new)
+        unlink(path);
+    return HD_OK;
+}
+
+FILE *hd__output_create(const char *path, const char *begins, struct hd_error *err)
+{
+    int is_new, fd = open_output(path, begins, &is_new, err);
+    FILE *file = fd < 0 || (ftruncate(fd, 0) && errno != EINVAL) ? NULL : fdopen(fd, "w"); /* EINVAL: a device */
+    if (!file && fd >= 0) {
+        hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+        close(fd);
+    }
+    return file;
+}
+
+int32_t hd__output_close(FILE *file, const char *path, struct hd_error *err)
+{
+    int bad = ferror(file);
+    return fclose(file) || bad ? hd_fail(err, HD_E_IO, "%s: cannot be written: %s", path, strerror(errno)) : HD_OK;
+}
+
 void hd__output_set_not_terminal(void)
 {
     output_is_file = 1;

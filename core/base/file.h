@@ -2,11 +2,26 @@
 #ifndef HD_CORE_BASE_FILE_H
 #define HD_CORE_BASE_FILE_H
 
+#include <stdio.h>
+
+#include "heddle/types.h"
+
 /* Creates the missing parent folders of a file. 0, or errno of the first that could not be created. */
 int hd__make_folders(const char *path);
 
 /* Could this file be written, and the folders that it goes through be made? 0, or errno; nothing is made. */
 int hd__can_write(const char *path);
+
+/* First bytes of the HTML and SVG that commands write: a comment. */
+#define HD__OUTPUT_MARK "<!-- heddle -->\n"
+
+/* A file that a command writes replaces nothing but an older one of its kind, which begins with `begins`: another file
+ * is refused, and so is a link. A device as /dev/null takes everything. hd__output_check neither changes nor creates
+ * it. */
+int32_t hd__output_check(const char *path, const char *begins, struct hd_error *err);
+FILE *hd__output_create(const char *path, const char *begins, struct hd_error *err); /* empty; NULL: refused */
+/* Closes it; refused where something of it was lost. */
+int32_t hd__output_close(FILE *file, const char *path, struct hd_error *err);
 
 /* Does the output of this process end at a terminal? hd__output_set_not_terminal: its launcher says that it does
  * not. */

@@ -3,6 +3,7 @@
 #define HD_COMMON_HOOK_FILE_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -17,7 +18,8 @@ static inline void hook_file_write(const struct hd_host *host, const struct hd_h
     FILE *file;
     mkdir(place->folder, 0777); /* the last part of it; what else is missing shows when the file is opened */
     snprintf(path, sizeof path, "%.400s/%s-%s-rank%d.json", place->folder, name, place->transport, place->world->rank);
-    file = fopen(path, "we");
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666); /* nor a FIFO */
+    file = fd < 0 ? NULL : fdopen(fd, "w");
     if (file)
         write(user, file);
     if (!file || fclose(file))

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "core/base/file.h"
 #include "core/base/option.h"
 #include "core/base/yaml_tree.h"
 
@@ -149,10 +150,10 @@ int32_t hd__comm_tuning_read(const char *path, struct hd__tuning *tuning, struct
 
 int32_t hd__comm_tuning_write(const char *path, const struct hd__tuning *tuning, struct hd_error *err)
 {
-    FILE *out = fopen(path, "w");
+    FILE *out = hd__output_create(path, HD__TUNING_BEGINS, err);
     if (!out)
-        return hd_fail(err, HD_E_IO, "%s: cannot create the tuning file: %s", path, strerror(errno));
-    fprintf(out, "{\"heddle_tuning\": %d, \"rules\": [", FORMAT);
+        return err->code;
+    fprintf(out, HD__TUNING_BEGINS "%d, \"rules\": [", FORMAT);
     for (uint32_t i = 0; i < tuning->rules.count; i++) {
         const struct hd__tuning_rule *r = &tuning->rules.at[i];
         fprintf(out, "%s\n  {\"op\": \"%s\", \"ranks\": %d, ", i ? "," : "", hd_coll_name(r->coll), r->ranks);
@@ -164,8 +165,7 @@ int32_t hd__comm_tuning_write(const char *path, const struct hd__tuning *tuning,
         fputc('}', out);
     }
     fputs("\n]}\n", out);
-    int bad = ferror(out);
-    return fclose(out) || bad ? hd_fail(err, HD_E_IO, "%s: cannot write the tuning file", path) : HD_OK;
+    return hd__output_close(out, path, err);
 }
 
 void hd__comm_tuning_free(struct hd__tuning *tuning)

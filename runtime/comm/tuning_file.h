@@ -13,6 +13,7 @@
 int32_t hd__comm_tuning_parse(const char *name, const char *text, size_t bytes, struct hd__tuning *tuning,
                               struct hd_error *err);
 int32_t hd__comm_tuning_read(const char *path, struct hd__tuning *tuning, struct hd_error *err);
+#define HD__TUNING_BEGINS "{\"heddle_tuning\": " /* first bytes of such a file */
 int32_t hd__comm_tuning_write(const char *path, const struct hd__tuning *tuning, struct hd_error *err);
 void hd__comm_tuning_free(struct hd__tuning *tuning);
 

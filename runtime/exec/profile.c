@@ -1,7 +1,6 @@
 /* Seconds of each instruction, summed by kind when printed. */
 #include "runtime/exec/profile.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "core/base/file.h"
@@ -174,16 +173,13 @@ int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t
             if (is_work(&p->sections.at[s].code.at[k]))
                 seconds[p->sections.at[s].code.at[k].block] += profile->seconds[s][k];
     hd__make_folders(path);
-    FILE *file = fopen(path, "w");
+    FILE *file = hd__output_create(path, HD__PROFILE_BEGINS, err);
     if (file) {
-        fprintf(file, "# stage %d of %d\n", p->stage, p->mesh.size[HD_AXIS_PP]);
+        fprintf(file, HD__PROFILE_BEGINS "%d of %d\n", p->stage, p->mesh.size[HD_AXIS_PP]);
         for (uint32_t b = 1; b < p->blocks.count; b++)
             if (seconds[b] > 0)
                 fprintf(file, "%s,%.9f\n", p->blocks.at[b], seconds[b] / (double)micros);
     }
-    int bad = !file || ferror(file);
-    if ((file && fclose(file)) || bad)
-        bad = 1;
     free(seconds);
-    return bad ? hd_fail(err, HD_E_IO, "metrics.blocks: cannot write %s: %s", path, strerror(errno)) : HD_OK;
+    return file ? hd__output_close(file, path, err) : err->code;
 }

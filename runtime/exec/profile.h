@@ -21,8 +21,9 @@ void hd__exec_profile_add(struct hd__profile *profile, uint32_t section, uint32_
 void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak,
                             struct hd__text *out);
 
+#define HD__PROFILE_BEGINS "# stage " /* first bytes of such a file */
 /* Writes the seconds of each model block per micro-batch, without update and communication: "# stage S of N", then
- * BLOCK,SECONDS lines. `micros`: micro-batches that were profiled. HD_E_IO. */
+ * BLOCK,SECONDS lines. `micros`: micro-batches that were profiled. HD_E_IO, HD_E_INVALID. */
 int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t micros, const char *path,
                                       struct hd_error *err);
 

@@ -196,16 +196,56 @@ int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord
     return rc;
 }
 
-int32_t hd__ckpt_check_safetensors(const struct hd_program *p, const char *folder, struct hd_error *err)
+/* Tensors that files have and models ignore: buffers that are computed, GPT-2's causal mask, and the head that is the
+ * embedding. */
+static int is_redundant(const char *name)
 {
-    struct init_context f = {.p = p, .err = err};
+    static const char *const ends[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "lm_head.weight"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < HD__COUNT(ends); i++)
+        if (n >= strlen(ends[i]) && !strcmp(name + n - strlen(ends[i]), ends[i]))
+            return 1;
+    return 0;
+}
+
+static int32_t check_all_used(const struct hd__ckpt_st *files, const char *folder, const uint8_t *used,
+                              struct hd_error *err)
+{
+    struct hd__text names = {0};
+    uint32_t unused = 0;
+    int32_t rc = HD_OK;
+    for (uint32_t i = 0; i < hd__ckpt_st_count(files); i++)
+        if (!used[i] && !is_redundant(hd__ckpt_st_tensor_at(files, i)->name) && unused++ < 3)
+            hd__text_add(&names, "%s%s", unused > 1 ? ", " : "", hd__ckpt_st_tensor_at(files, i)->name);
+    if (unused)
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: this model has no place for %u tensor%s of the weights (%.400s%s): another model, or a "
+                     "config.json that is not theirs?",
+                     folder, unused, unused > 1 ? "s" : "", names.at, unused > 3 ? ", ..." : "");
+    hd__text_free(&names);
+    return rc;
+}
+
+int32_t hd__ckpt_check_safetensors(struct hd_program *const *stages, int32_t n_stages, const char *folder,
+                                   struct hd_error *err)
+{
+    struct init_context f = {.err = err};
     struct file_slice where;
+    uint8_t *used = NULL;
     int32_t rc = hd__ckpt_st_open(folder, &f.files, err);
-    for (uint32_t i = 0; i < p->params.count && !rc; i++) {
-        int64_t end = hd__global_numel(p, hd__tensor_const(p, p->params.at[i].tensor));
-        for (int64_t at = 0; at < end && !rc; at = where.end)
-            rc = locate_in_file(&f, i, at, &where);
+    if (!rc)
+        used = hd__alloc(hd__ckpt_st_count(f.files));
+    for (int32_t s = 0; s < n_stages && !rc; s++) {
+        f.p = stages[s];
+        for (uint32_t i = 0; i < f.p->params.count && !rc; i++) {
+            int64_t end = hd__global_numel(f.p, hd__tensor_const(f.p, f.p->params.at[i].tensor));
+            for (int64_t at = 0; at < end && !(rc = locate_in_file(&f, i, at, &where)); at = where.end)
+                used[where.t - hd__ckpt_st_tensor_at(f.files, 0)] = 1;
+        }
     }
+    if (!rc)
+        rc = check_all_used(f.files, folder, used, err);
+    free(used);
     hd__ckpt_st_close(f.files);
     return rc;
 }

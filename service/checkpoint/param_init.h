@@ -14,8 +14,10 @@ int32_t hd__ckpt_init_params(struct hd_program *p, const int32_t coord[HD_AXIS_C
 int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
                                        const char *folder, struct hd_error *err);
 
-/* Does the folder have all of the program's tensors, in their sizes? Reads headers alone. */
-int32_t hd__ckpt_check_safetensors(const struct hd_program *p, const char *folder, struct hd_error *err);
+/* Does the folder have all tensors of these pipeline stages, in their sizes, and no others but buffers and a tied head?
+ * Reads headers alone. */
+int32_t hd__ckpt_check_safetensors(struct hd_program *const *stages, int32_t n_stages, const char *folder,
+                                   struct hd_error *err);
 
 /* A parameter is one tensor of its files, or part of one, or, where its first dim counts tensors (file_axes '*'),
  * several. Free the name of the index-th with free(). */

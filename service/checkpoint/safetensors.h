@@ -54,6 +54,9 @@ int32_t hd__ckpt_st_parse(const char *name, const char *header, size_t header_by
                           struct hd_error *err);
 
 /* ---- writing */
+/* The begin of every header: transformers asks for the format. */
+#define HD__CKPT_ST_BEGINS "{\"__metadata__\":{\"format\":\"pt\",\"by\":\"heddle\"}"
+
 struct hd__ckpt_st_item {
     const char *name;
     uint32_t dtype; /* HD_... */

@@ -38,7 +38,7 @@ static int32_t add_item(json_t *header, struct hd__ckpt_st_item *item, uint64_t 
 int32_t hd__ckpt_st_layout(struct hd__ckpt_st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
                            struct hd_error *err)
 {
-    json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt"); /* transformers asks for it */
+    json_t *header = json_loads(HD__CKPT_ST_BEGINS "}", 0, NULL);
     uint64_t at = 0;
     int32_t rc = HD_OK;
     for (uint32_t i = 0; i < n && !rc; i++)

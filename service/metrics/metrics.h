@@ -31,8 +31,8 @@ struct hd__metrics_row {
     int64_t arena_bytes, rss_bytes;
 };
 
-/* `path` of metrics.jsonl; its folders are created. `resumed`: the step of the checkpoint, 0 for a fresh run.
- * `start` is the first line's object (borrowed), with the run's id; fresh and resumed runs write it. */
+/* `path` of metrics.jsonl; its folders are created, and what is there stays as it is. `resumed`: the step of the
+ * checkpoint, 0 for a fresh run. `start` is the first line's object (borrowed), with the run's id. */
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,
                          struct hd_error *err);
 
@@ -49,6 +49,9 @@ struct hd__metrics_sink_config {
 /* Opens a sink, which gets every step from then on. Returns the plug-in's error. */
 int32_t hd__metrics_add_sink(struct hd__metrics *metrics, const struct hd__metrics_sink_config *config,
                              struct hd_error *err);
+/* After all sinks: cuts the file or sets it aside, and writes the first line. */
+int32_t hd__metrics_begin(struct hd__metrics *metrics, struct hd_error *err);
+
 /* Appends a line to the file, prints the step (one live line on a terminal, a plain line elsewhere), queues it to
  * the sinks. */
 void hd__metrics_log_step(struct hd__metrics *metrics, const struct hd__metrics_row *row);

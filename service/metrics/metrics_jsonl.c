@@ -13,6 +13,8 @@
 
 struct hd__metrics {
     int fd, is_terminal, write_failed; /* lost: the last line was not written */
+    int same;                          /* the file has lines of this run alone, */
+    off_t keep;                        /* and these are before its first step */
     char *path;
     char *run; /* its id; "" where there is none */
     double started;
@@ -102,79 +104,85 @@ static int32_t open_once(const char *path, int extra, int *fd, struct stat *st, 
     return HD_OK;
 }
 
-/* A device as /dev/null takes lines, and has none. */
-static int32_t open_lines(const char *path, const char *run, int64_t resumed, int *fd, struct hd_error *err)
-{
-    struct stat st;
-    off_t keep = 0;
-    int same = 1;
-    int32_t rc;
-    if (strstr(path, "://"))
-        return hd_fail(err, HD_E_INVALID, "%s is a URL: name a file", path);
-    rc = open_once(path, 0, fd, &st, err);
-    if (!rc && S_ISREG(st.st_mode) && st.st_size)
-        rc = scan(*fd, path, run, resumed, &keep, &same, err);
-    if (rc || !keep)
-        return rc;
-    if (resumed && same)
-        return ftruncate(*fd, keep) ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno)) : HD_OK;
-    close(*fd);
-    *fd = -1;
-    rc = set_aside(path, err);
-    return rc ? rc : open_once(path, O_EXCL, fd, &st, err);
-}
-
 /* ---- writing */
 
-/* Writes a whole line or none, so that lines stay intact after a full disk. A failure is logged once, not in every
- * step. */
-static void write_line(struct hd__metrics *m, struct hd__text *text)
+/* Writes a whole line or none, so that lines stay intact after a full disk. 0, or errno. */
+static int write_whole(const struct hd__metrics *m, struct hd__text *text)
 {
     off_t start = lseek(m->fd, 0, SEEK_END);
     size_t done = 0;
-    while (done < text->length) {
+    int why = 0;
+    while (done < text->length && !why) {
         ssize_t n = write(m->fd, text->at + done, text->length - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break;
-        done += (size_t)n;
+        if (n > 0)
+            done += (size_t)n;
+        else if (!n || errno != EINTR)
+            why = n ? errno : ENOSPC;
     }
-    if (done < text->length && !m->write_failed)
-        hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are dropped until it can be", m->path,
-                strerror(errno));
-    if (done < text->length && done && start >= 0 && ftruncate(m->fd, start))
+    if (why && done && start >= 0 && ftruncate(m->fd, start))
         hd__log(HD_LOG_WARN, "metrics", "%s ends with a partial line: %s", m->path, strerror(errno));
-    m->write_failed = done < text->length;
     hd__text_free(text);
+    return why;
+}
+
+/* A failure is logged once, not in every step. */
+static void write_line(struct hd__metrics *m, struct hd__text *text)
+{
+    int why = write_whole(m, text);
+    if (why && !m->write_failed)
+        hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are dropped until it can be", m->path,
+                strerror(why));
+    m->write_failed = why != 0;
 }
 
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,
                          struct hd_error *err)
 {
-    struct hd__metrics *m;
-    struct hd__text text = {0};
+    struct hd__metrics *m = hd__alloc(sizeof *m);
     struct hd_error why = HD_ERROR_INIT;
+    struct stat st;
     const char *run = json_string_value(json_object_get(start, "run"));
-    int fd = -1;
-    int32_t rc = open_lines(path, run ? run : "", resumed, &fd, &why);
-    if (rc) {
-        if (fd >= 0)
-            close(fd);
-        return hd_fail(err, rc, "metrics.jsonl: %s", why.message);
-    }
-    m = hd__alloc(sizeof *m);
-    m->fd = fd;
-    m->path = hd__strdup(path);
-    m->run = hd__strdup(run ? run : "");
-    m->is_terminal = hd__output_is_terminal();
-    m->started = hd__now();
-    m->first_step = resumed;
-    m->start = json_dumps(start, JSON_COMPACT);
-    hd__text_add(&text, "%s\n", m->start);
-    write_line(m, &text);
+    int32_t rc;
+    *m = (struct hd__metrics){.fd = -1,
+                              .path = hd__strdup(path),
+                              .run = hd__strdup(run ? run : ""),
+                              .is_terminal = hd__output_is_terminal(),
+                              .first_step = resumed,
+                              .start = json_dumps(start, JSON_COMPACT)};
+    rc = strstr(path, "://") ? hd_fail(&why, HD_E_INVALID, "%s is a URL: name a file", path)
+                             : open_once(path, 0, &m->fd, &st, &why);
+    if (!rc && S_ISREG(st.st_mode) && st.st_size) /* a device as /dev/null takes lines, and has none */
+        rc = scan(m->fd, path, m->run, resumed, &m->keep, &m->same, &why);
     *metrics = m;
-    return HD_OK;
+    if (!rc)
+        return HD_OK;
+    hd__metrics_close(m);
+    *metrics = NULL;
+    return hd_fail(err, rc, "metrics.jsonl: %s", why.message);
+}
+
+int32_t hd__metrics_begin(struct hd__metrics *m, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    struct hd__text text = {0};
+    struct stat st;
+    int32_t rc = HD_OK;
+    int no;
+    if (m->keep && m->first_step && m->same) {
+        rc = ftruncate(m->fd, m->keep) ? hd_fail(&why, HD_E_IO, "%s: %s", m->path, strerror(errno)) : HD_OK;
+    } else if (m->keep) {
+        close(m->fd);
+        m->fd = -1;
+        rc = set_aside(m->path, &why);
+        rc = rc ? rc : open_once(m->path, O_EXCL, &m->fd, &st, &why);
+    }
+    hd__text_add(&text, "%s\n", m->start);
+    if (rc)
+        hd__text_free(&text);
+    else if ((no = write_whole(m, &text)))
+        rc = hd_fail(&why, HD_E_IO, "%s cannot be written: %s", m->path, strerror(no));
+    m->started = hd__now();
+    return rc ? hd_fail(err, rc, "metrics.jsonl: %s", why.message) : HD_OK;
 }
 
 static void duration(double seconds, char out[32])
@@ -296,7 +304,8 @@ void hd__metrics_close(struct hd__metrics *m)
     for (uint32_t i = 0; i < m->sinks.count; i++)
         hd__metrics_sink_close(m->sinks.at[i]);
     hd__free_array(&m->sinks);
-    close(m->fd);
+    if (m->fd >= 0)
+        close(m->fd);
     free(m->start);
     free(m->path);
     free(m->run);

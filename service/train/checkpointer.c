@@ -159,6 +159,10 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[
     if (here && !k->n_aside && *k->loaded_run)
         memcpy(run, k->loaded_run, HD__RUN_ID);
     memcpy(k->run, run, HD__RUN_ID);
+    if (!rc && k->n_aside && !k->ops->move)
+        rc = hd_fail(err, HD_E_UNSUPPORTED,
+                     "%s has checkpoints of another run, and ckpt-%s cannot move them: take another job.name", k->dir,
+                     k->s->compiled->checkpoint_choice.component->name);
     return rc;
 }
 
@@ -168,10 +172,6 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
     const char *folder;
     char name[32];
     int32_t rc = k->n_aside ? find_free_folder(k, &folder, err) : HD_OK;
-    if (!rc && k->n_aside && !k->ops->move)
-        rc = hd_fail(err, HD_E_UNSUPPORTED,
-                     "%s has checkpoints of another run, and ckpt-%s cannot move them: take another job.name", k->dir,
-                     k->s->compiled->checkpoint_choice.component->name);
     for (uint32_t i = 0; i < k->n_aside && !rc; i++) {
         hd__ckpt_step_name(k->aside[i], name);
         rc = k->ops->move(k->ckpt, name, folder, err);
@@ -362,6 +362,27 @@ static const char *misfit(const struct hd__ckpt *ckpt, const struct hd__ckpt_tra
     return hd__ckpt_check_tensors(ckpt, state->tensors.at, n, &unused) ? "model." : "optimizer.";
 }
 
+static int32_t check_weights(const struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt,
+                             const char *weights, const char *group, struct hd_error *err)
+{
+    struct hd__text has = {0};
+    uint32_t n;
+    const struct hd__ckpt_tensor *saved = hd__ckpt_tensors(ckpt, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        int average = !strncmp(saved[i].group, "strategy-", 9) && strcmp(saved[i].group + 9, "ranks") != 0;
+        if (!strcmp(saved[i].group, group)) {
+            hd__text_free(&has);
+            return HD_OK;
+        }
+        if ((average || !strcmp(saved[i].group, "model")) && (!i || strcmp(saved[i].group, saved[i - 1].group)))
+            hd__text_add(&has, "%s%s", has.length ? ", " : "", saved[i].group + (average ? 9 : 0));
+    }
+    hd_fail(err, HD_E_INVALID, "--weights %s: checkpoint %s of %s has no such weights; it has %s", weights, name,
+            k->dir, has.at);
+    hd__text_free(&has);
+    return HD_E_INVALID;
+}
+
 static int32_t load_named(struct hd__train_checkpointer *k, const char *name, const char *weights,
                           struct hd__train_progress *progress, struct hd_error *err)
 {
@@ -377,6 +398,8 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
     if (weights && strcmp(weights, "model") != 0)
         group = hd__arena_format(&k->s->compiled->job->arena, "strategy-%s", weights);
     hd__ckpt_collect_train_state(&state, &k->training, 0, group);
+    if (!rc && weights)
+        rc = check_weights(k, name, ckpt, weights, group, err);
     if (!rc)
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     rc = mention_others(k, name, rc, weights, err);

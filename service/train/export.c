@@ -2,10 +2,12 @@
 #include "service/train/export.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
 #include "service/checkpoint/param_init.h"
 #include "service/checkpoint/safetensors.h"
 
@@ -134,7 +136,8 @@ static int32_t write_file(const char *folder, const char *name,
                           struct hd__train_session *s, struct hd_error *err)
 {
     char *path = hd__format("%s/%s", folder, name), *part = hd__format("%s.part", path);
-    FILE *file = fopen(part, "w");
+    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
     int32_t rc = file ? write(s, file, path, err) : hd_fail(err, HD_E_IO, "%s: %s", part, strerror(errno));
     if (file && fclose(file) && !rc)
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
@@ -152,25 +155,62 @@ static int32_t write_config(struct hd__train_session *s, FILE *file, const char 
     const struct hd_model_ops *ops = &s->compiled->model_choice.component->ops.model;
     const char *text;
     int32_t rc;
-    if (!ops->config_json)
-        return hd_fail(err, HD_E_UNSUPPORTED, "model-%s has no Hugging Face format",
-                       s->compiled->model_choice.component->name);
     rc = ops->config_json(s->compiled->model, &text, err);
     if (!rc && fputs(text, file) < 0)
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     return rc;
 }
 
+/* Did an export write this file of weights? */
+static int is_export(const char *path)
+{
+    char begin[8 + sizeof HD__CKPT_ST_BEGINS] = "";
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC),
+        ours = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && read(fd, begin, sizeof begin - 1) > 8 &&
+               !strcmp(begin + 8, HD__CKPT_ST_BEGINS);
+    if (fd >= 0)
+        close(fd);
+    return ours;
+}
+
+int32_t hd__train_export_check(const char *folder, struct hd_error *err)
+{
+    /* The index is of a model in several files, which some would read instead of ours. */
+    static const char *const names[] = {"model.safetensors", "config.json", "model.safetensors.index.json"};
+    char *path = hd__format("%s/%s", folder, names[0]);
+    int ours = is_export(path), why = *folder ? hd__can_write(path) : ENOENT;
+    int32_t rc = why ? hd_fail(err, HD_E_INVALID, "--to %s: %s", folder, strerror(why)) : HD_OK;
+    for (size_t i = 0; i < HD__COUNT(names) && !rc; i++) {
+        struct stat st;
+        free(path);
+        path = hd__format("%s/%s", folder, names[i]);
+        if (!lstat(path, &st) && (!ours || i == 2))
+            rc = hd_fail(err, HD_E_INVALID,
+                         "--to %s: %s is there, and `heddle ckpt export` did not write it: name another folder, or "
+                         "move this one away",
+                         folder, path);
+    }
+    free(path);
+    return rc;
+}
+
 int32_t hd__train_export(struct hd__train_session *s, const char *folder, struct hd_error *err)
 {
     const struct hd_program *p = hd__exec_program(s->exec);
+    char *path = hd__format("%s/", folder);
+    int why = hd__make_folders(path);
     int32_t rc;
+    free(path);
     if (p->precision.master != HD_F32 || p->mesh.ranks != 1)
         return hd_fail(err, HD_E_UNSUPPORTED, "export wants one rank and fp32 master weights");
-    if (mkdir(folder, 0777) && errno != EEXIST)
-        return hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(errno));
+    if (!s->compiled->model_choice.component->ops.model.config_json)
+        return hd_fail(err, HD_E_UNSUPPORTED, "model-%s has no Hugging Face format",
+                       s->compiled->model_choice.component->name);
+    if (why)
+        return hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(why));
     rc = hd__exec_copy_tensors(s->exec, HD__D2H, NULL, 0, err);
-    if (!rc)
-        rc = write_file(folder, "config.json", write_config, s, err);
-    return rc ? rc : write_file(folder, "model.safetensors", write_weights, s, err);
+    if (!rc) /* first: hd__train_export_check looks at them after an export that came to nothing */
+        rc = write_file(folder, "model.safetensors", write_weights, s, err);
+    return rc ? rc : write_file(folder, "config.json", write_config, s, err);
 }

@@ -4,6 +4,8 @@
 
 #include "service/train/session.h"
 
+/* Refuses a folder that cannot be made or written, or has a model that is no export of heddle's. */
+int32_t hd__train_export_check(const char *folder, struct hd_error *err);
 /* The session has one rank and its weights are loaded. Creates the folder; replaces files in it. */
 int32_t hd__train_export(struct hd__train_session *session, const char *folder, struct hd_error *err);
 

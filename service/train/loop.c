@@ -240,6 +240,8 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
         rc = open_sink(l, &c->selection->sinks.at[i], err);
+    if (!rc && (rc = hd__metrics_begin(l->metrics, err)))
+        hd__job_locate_error(l->job, "metrics.jsonl", err);
     json_decref(start);
     l->peak_flops = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
     return rc;
@@ -342,36 +344,22 @@ static void add_blocks_path(const struct loop *l, struct hd__text *path)
         hd__text_add(path, ".%d", l->p->stage);
 }
 
-/* It would be overwritten. */
-static int is_foreign(const char *path)
-{
-    char text[9] = "";
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC),
-        foreign = fd < 0 ? errno == ELOOP
-                         : !fstat(fd, &st) && !S_ISDIR(st.st_mode) &&
-                               (!S_ISREG(st.st_mode) || (read(fd, text, 8) > 0 && strcmp(text, "# stage ") != 0));
-    if (fd >= 0)
-        close(fd);
-    return foreign;
-}
-
 /* Before the first step, not after the last. */
 static int32_t check_blocks(const struct loop *l, struct hd_error *err)
 {
     struct hd__text path = {0};
-    int why = 0, foreign;
+    struct hd_error why = HD_ERROR_INIT;
+    int32_t rc;
     if (!l->job->metrics_blocks || !is_stage_leader(l) || l->progress.step >= l->job->steps)
         return HD_OK;
     add_blocks_path(l, &path);
-    foreign = strstr(path.at, "://") || is_foreign(path.at);
-    why = foreign ? EEXIST : hd__make_folders(path.at);
-    why = why ? why : hd__check_writable(path.at);
-    if (why)
-        hd__job_fail(l->job, "metrics.blocks", err, "metrics.blocks: %s: %s", path.at,
-                     foreign ? "not a file of blocks that heddle wrote: name another" : strerror(why));
+    rc = strstr(path.at, "://") ? hd_fail(&why, HD_E_INVALID, "%s is a URL: name a file", path.at) : HD_OK;
+    if (!rc)
+        hd__make_folders(path.at);
+    if (rc || (rc = hd__output_check(path.at, HD__PROFILE_BEGINS, &why)))
+        hd__job_fail(l->job, "metrics.blocks", err, "metrics.blocks: %s", why.message);
     hd__text_free(&path);
-    return why ? (err->code = HD_E_IO) : HD_OK;
+    return rc;
 }
 
 static void write_blocks(const struct loop *l)
@@ -381,7 +369,7 @@ static void write_blocks(const struct loop *l)
     add_blocks_path(l, &path);
     if (hd__exec_profile_write_blocks(hd__exec_get_profile(l->s.exec), l->profiled_steps * l->job->accumulation,
                                       path.at, &err))
-        hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
+        hd__log(HD_LOG_ERROR, NULL, "metrics.blocks: %s", err.message);
     hd__text_free(&path);
 }
 

@@ -143,7 +143,8 @@ START_TEST(used)
     ck_assert_int_eq(memcmp(e, x, n * sizeof *e), 0);
     c = command_run("eval llama.yaml checkpoint.dir=used data.val_fraction=0.1 --weights swa");
     expect_code(c, 2);
-    expect_says(c, "of group strategy-swa");
+    expect_says(c, "--weights swa: checkpoint step-00000020 of used has no such weights; it has model, ema");
+    expect_code(command_run("ckpt export llama.yaml checkpoint.dir=used --weights swa --to none"), 2);
     c = command_run("train llama.yaml job.name=used checkpoint.dir=plainly job.steps=2");
     expect_code(c, 0);
     c = command_run("train llama.yaml job.name=used checkpoint.dir=plainly job.steps=3 %s",

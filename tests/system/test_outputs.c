@@ -1,5 +1,6 @@
 /* What the command writes for others to read: metrics.jsonl, the resolved job, and the JSON of explain and check. */
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/system/system.h"
@@ -218,18 +219,14 @@ START_TEST(metrics_every)
 }
 END_TEST
 
-/* Nothing that is refused touches what an earlier run wrote. */
-/* A full disk costs the metrics, not the run; it is said once, not in every step. Only rank 0 opens them: the others
- * do not begin before it has. */
+/* What takes no line is refused before the first step. Only rank 0 opens the metrics: the others do not begin before
+ * it has. */
 START_TEST(metrics_nowhere)
 {
     for (int dp = 1; dp <= 2; dp++) {
         struct command *c = command_run("train llama.yaml metrics.jsonl=/dev/full mesh.dp=%d", dp);
-        const char *once;
-        expect_code(c, 0);
-        expect_says(c, "/dev/full cannot be written: No space left on device");
-        once = strstr(c->err, "cannot be written");
-        ck_assert_msg(!strstr(once + 1, "cannot be written"), "said more than once:\n%s", c->err);
+        expect_code(c, 2);
+        expect_says(c, "metrics.jsonl: /dev/full cannot be written: No space left on device");
         c = command_run("train llama.yaml metrics.jsonl=. mesh.dp=%d", dp);
         expect_code(c, 2);
         expect_says(c, "metrics.jsonl: .: Is a directory");
@@ -243,6 +240,90 @@ START_TEST(metrics_nowhere)
 }
 END_TEST
 
+/* Commands replace what they wrote, and nothing else. */
+START_TEST(foreign_files)
+{
+    static const struct {
+        const char *command, *says;
+        int times; /* a second run replaces what the first has written */
+    } rows[] = {
+        {"explain llama.yaml --timeline %s.svg", "%s.svg is there, and heddle did not write it", 2},
+        {"explain llama.yaml --timeline %s.json", "%s.json is there, and heddle did not write it", 2},
+        {"bench --op all_reduce -e 8 -n 3 --html %s.html", "%s.html is there, and heddle did not write it", 2},
+        {"bench --op all_reduce -e 8 -n 3 --svg %s.svg", "%s.svg is there, and heddle did not write it", 2},
+        {"bench --op all_reduce -e 8 --tune %s.tune", "%s.tune is there, and heddle did not write it", 0},
+        {"train llama.yaml job.steps=3 metrics.blocks=%s.csv", "%s.csv is there, and heddle did not write it", 2},
+        {"train llama.yaml job.steps=3 metrics.jsonl=%s.jsonl", "%s.jsonl: its first line does not start a run", 1},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        char command[128], says[128], path[32], link[32];
+        const char *suffix = strrchr(rows[i].command, '.');
+        snprintf(command, sizeof command, rows[i].command, "foreign");
+        snprintf(says, sizeof says, rows[i].says, "foreign");
+        snprintf(path, sizeof path, "foreign%s", suffix);
+        write_file(path, "precious\n");
+        struct command *c = command_run("%s", command);
+        expect_code(c, 2);
+        expect_says(c, says);
+        ck_assert_str_eq(read_file(path), "precious\n");
+        snprintf(link, sizeof link, "link%s", suffix);
+        unlink(link);
+        ck_assert_int_eq(symlink(path, link), 0);
+        snprintf(command, sizeof command, rows[i].command, "link");
+        c = command_run("%s", command);
+        expect_code(c, 2);
+        expect_says(c, "a symbolic link: name the file itself");
+        ck_assert_str_eq(read_file(path), "precious\n");
+        ck_assert_int_eq(unlink(path), 0);
+        snprintf(command, sizeof command, rows[i].command, "foreign");
+        for (int n = 0; n < rows[i].times; n++)
+            expect_code(command_run("%s", command), 0);
+    }
+}
+END_TEST
+
+START_TEST(foreign_models)
+{
+    static const char *const names[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
+    expect_code(command_run("train llama.yaml job.name=model job.steps=2 checkpoint={}"), 0);
+    for (size_t i = 0; i < HD__COUNT(names); i++) {
+        char path[64], says[160];
+        ck_assert_int_eq(mkdir("folder", 0777), 0);
+        snprintf(path, sizeof path, "folder/%s", names[i]);
+        snprintf(says, sizeof says, "--to folder: %s is there, and `heddle ckpt export` did not write it", path);
+        write_file(path, "{\"of\": \"another model\"}");
+        struct command *c = command_run("ckpt export llama.yaml job.name=model checkpoint={} --to folder");
+        expect_code(c, 2);
+        expect_says(c, says);
+        ck_assert_str_eq(read_file(path), "{\"of\": \"another model\"}");
+        ck_assert_int_eq(unlink(path), 0);
+        ck_assert_int_eq(rmdir("folder"), 0); /* nothing else was made */
+    }
+    write_file("precious", "a file");
+    struct command *c = command_run("ckpt export llama.yaml job.name=model checkpoint={} --to precious");
+    expect_code(c, 2);
+    expect_says(c, "--to precious: Not a directory");
+    for (int again = 0; again < 2; again++)
+        expect_code(command_run("ckpt export llama.yaml job.name=model checkpoint={} --to new/folder"), 0);
+}
+END_TEST
+
+/* All that is to be opened is looked at before the metrics of an earlier run are set aside. */
+START_TEST(refused_sink_leaves_metrics)
+{
+    write_file("precious", "a file");
+    expect_code(command_run("train llama.yaml job.name=kept2 job.steps=2"), 0);
+    const char *before = read_file("runs/kept2/metrics.jsonl");
+    struct command *c =
+        command_run("train llama.yaml job.name=kept2 metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"precious\"}]");
+    expect_code(c, 2);
+    expect_says(c, "metrics.sinks.0: precious/");
+    ck_assert_str_eq(read_file("runs/kept2/metrics.jsonl"), before);
+    ck_assert_int_eq(access("runs/kept2/metrics.jsonl.1", F_OK), -1);
+}
+END_TEST
+
+/* Nothing that is refused touches what an earlier run wrote. */
 START_TEST(refused_leaves_metrics)
 {
     static struct curve before, after;
@@ -585,6 +666,9 @@ int main(void)
                                         {"profile", profile_table, 1},
                                         {"block times", block_times, 1},
                                         {"metrics, nowhere", metrics_nowhere, 1},
+                                        {"foreign files", foreign_files, 1},
+                                        {"foreign models", foreign_models, 1},
+                                        {"refused sink leaves metrics", refused_sink_leaves_metrics, 1},
                                         {"refused leaves metrics", refused_leaves_metrics, 1},
                                         {"hook of a third party", hook_of_a_third_party, 1},
                                         {"resolved job", resolved_job_is_a_job, 1},

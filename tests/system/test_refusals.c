@@ -1,6 +1,7 @@
 /* What the command refuses: with exit code 2, before anything starts, in words that name the place and what is
  * wrong. */
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/system/system.h"
@@ -248,6 +249,80 @@ START_TEST(data_files)
 }
 END_TEST
 
+/* Adds tensors of 2 zeros to a safetensors file. */
+static void add_tensors(const char *path, const char *const *names)
+{
+    uint64_t length, bytes = 0;
+    json_t *header, *entry;
+    const char *name;
+    struct stat st;
+    FILE *file = fopen(path, "rb");
+    ck_assert_int_eq(fread(&length, 8, 1, file), 1);
+    ck_assert_int_eq(fstat(fileno(file), &st), 0);
+    char *text = hd__alloc(length), *data = hd__alloc((size_t)st.st_size);
+    ck_assert_uint_eq(fread(text, 1, length, file), length);
+    bytes = fread(data, 1, (size_t)st.st_size, file);
+    fclose(file);
+    header = json_loadb(text, length, 0, NULL);
+    for (; (name = *names); names++, bytes += 8) {
+        entry = json_pack("{s:s, s:[i], s:[I, I]}", "dtype", "F32", "shape", 2, "data_offsets", (json_int_t)bytes,
+                          (json_int_t)bytes + 8);
+        json_object_set_new(header, name, entry);
+    }
+    free(text);
+    text = json_dumps(header, JSON_COMPACT);
+    length = strlen(text);
+    file = fopen(path, "wb");
+    fwrite(&length, 8, 1, file);
+    fwrite(text, 1, length, file);
+    fwrite(data, 1, (size_t)st.st_size, file); /* zeros at its end */
+    fclose(file);
+    ck_assert_int_eq(truncate(path, (off_t)(8 + length + bytes)), 0);
+    json_decref(header);
+    free(text);
+    free(data);
+}
+
+/* Weights that the model does not use are another model's; but buffers and a tied head are in many files. */
+START_TEST(weights_without_a_place)
+{
+    static const char *const extra[] = {"model.layers.0.self_attn.q_proj.bias", NULL},
+                             *const usual[] = {"model.layers.0.self_attn.rotary_emb.inv_freq",
+                                               "model.layers.1.attn.bias", NULL};
+    static const struct row rows[] = {
+        {"train folder.yaml model.from=extra --dry-run",
+         "command line: model.from: extra: this model has no place for 1 tensor of the weights "
+         "(model.layers.0.self_attn.q_proj.bias): another model, or a config.json that is not theirs?",
+         NULL},
+        {"train folder.yaml model.from=extra", "(model.layers.0.self_attn.q_proj.bias)", NULL},
+        {"eval folder.yaml model.from=extra data.val_fraction=0.1", "(model.layers.0.self_attn.q_proj.bias)", NULL},
+        {"sample folder.yaml model.from=extra --tokens 2", "(model.layers.0.self_attn.q_proj.bias)", NULL},
+        {"train folder.yaml model.from=fewer",
+         "no place for 9 tensors of the weights (model.layers.1.input_layernorm.weight, "
+         "model.layers.1.mlp.down_proj.weight, model.layers.1.mlp.gate_proj.weight, ...)",
+         NULL},
+        {NULL, NULL, NULL}};
+    char tokens[4000];
+    for (size_t i = 0; i < sizeof tokens; i++)
+        tokens[i] = (char)(i % 2 ? 0 : i / 2 % 32);
+    FILE *file = fopen("tokens.bin", "wb");
+    ck_assert_uint_eq(fwrite(tokens, 1, sizeof tokens, file), sizeof tokens);
+    fclose(file);
+    ck_assert_int_eq(system("for d in extra usual fewer; do cp -r " GOLDEN_DIR "/llama $d; done && "
+                            "sed -i 's/\"num_hidden_layers\": 2/\"num_hidden_layers\": 1/' fewer/config.json"),
+                     0);
+    add_tensors("extra/model.safetensors", extra);
+    add_tensors("usual/model.safetensors", usual);
+    write_file("folder.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
+                              "model: {use: transformer, from: usual}\n"
+                              "data: {train: tokens.bin, seq_len: 8, batch: 1}\n");
+    expect_rows(rows);
+    expect_code(command_run("train folder.yaml"), 0);
+    expect_code(command_run("train folder.yaml mesh.pp=2 data.batch=2"), 0);
+    ck_assert_int_eq(system("rm -rf runs"), 0); /* other tests want none */
+}
+END_TEST
+
 /* --dry-run looks at what a run would read first and write; it writes nothing. */
 START_TEST(dry_runs)
 {
@@ -434,8 +509,8 @@ START_TEST(command_lines)
         {"explain llama.yaml --section upgrade", "there is no section 'upgrade'; there are begin, micro"},
         {"plugins strategy-none", "there is no plugin 'strategy-none'"},
         {"explain llama.yaml --timeline step.png", "--timeline step.png: it writes FILE.svg or FILE.json"},
-        {"explain llama.yaml --timeline no/such/step.svg", "cannot write no/such/step.svg: No such file"},
-        {"explain llama.yaml --timeline no/such/step.json", "cannot write no/such/step.json: No such file"},
+        {"explain llama.yaml --timeline no/such/step.svg", "--timeline: no/such/step.svg: No such file"},
+        {"explain llama.yaml --timeline no/such/step.json", "--timeline: no/such/step.json: No such file"},
         {"sample llama.yaml --temp 1", "there is no option --temp: did you mean --temperature?"},
         {"sample llama.yaml --tokens few", "--tokens few: wanted a whole number"},
         {"sample llama.yaml --top-k 1.5", "--top-k 1.5: wanted a whole number from 0"},
@@ -471,6 +546,7 @@ int main(void)
                                         {"meshes", meshes, 1},
                                         {"data files", data_files, 1},
                                         {"dry runs", dry_runs, 1},
+                                        {"weights without a place", weights_without_a_place, 1},
                                         {"escapes", escapes, 1},
                                         {"plugins", plugins, 1},
                                         {"does not fit", does_not_fit, 1},

@@ -245,7 +245,7 @@ START_TEST(foreign_metrics)
         {":", "metrics.jsonl=s3://bucket/m.jsonl", "metrics.jsonl: 's3://bucket/m.jsonl' is a URL", NULL},
         {":", "metrics.tensorboard=s3://bucket", "metrics.tensorboard: 's3://bucket' is a URL", NULL},
         {":", "metrics.blocks=s3://bucket/b.csv", "metrics.blocks: 's3://bucket/b.csv' is a URL", NULL},
-        {"cp llama.yaml b.csv", "metrics.blocks=b.csv", "metrics.blocks: b.csv: not a file of blocks", "b.csv"},
+        {"cp llama.yaml b.csv", "metrics.blocks=b.csv", "metrics.blocks: b.csv is there, and heddle did not write it", "b.csv"},
         {"mkdir -p runs/l1 && mkfifo runs/l1/.heddle-lock", "job.name=l1", "runs/l1/.heddle-lock: not a regular file",
          NULL},
         {"mkdir -p runs/l2 && printf 'mine\\n' >mine.txt && ln -s ../../mine.txt runs/l2/.heddle-lock", "job.name=l2",

@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "service/metrics/metrics.h"
@@ -62,6 +64,7 @@ static void write_steps_to(const struct hd__metrics_sink_config *sink, const cha
     ck_ok(hd__metrics_open(path, resumed, start, &m, &err));
     if (sink)
         ck_ok(hd__metrics_add_sink(m, sink, &err));
+    ck_ok(hd__metrics_begin(m, &err));
     for (int64_t k = first; k <= last; k++) {
         const struct hd__metrics_row row = {.step = k,
                                             .steps = 100,
@@ -303,6 +306,40 @@ START_TEST(sinks)
 }
 END_TEST
 
+/* A disk that fills up costs lines, not the run; it is said once, and lines stay whole. */
+START_TEST(disk_full)
+{
+    struct scratch s;
+    struct hd__metrics *m;
+    struct rlimit whole, small;
+    size_t bytes;
+    char pad[1001] = ""; /* the limit is for what is said as well */
+    scratch_init(&s);
+    memset(pad, 'x', sizeof pad - 1);
+    json_t *start = json_pack("{s:s, s:s, s:s}", "event", "start", "run", "a", "pad", pad);
+    int out = redirect(STDOUT_FILENO, "/dev/null"), before = redirect(STDERR_FILENO, scratch_write(&s, "said", "", 0));
+    ck_ok(hd__metrics_open(scratch_path(&s, "m.jsonl"), 0, start, &m, &err));
+    ck_ok(hd__metrics_begin(m, &err));
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &whole), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    for (int64_t k = 1; k <= 4; k++) {
+        small = (struct rlimit){.rlim_cur = k < 4 ? 1000 : whole.rlim_cur, .rlim_max = whole.rlim_max};
+        ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+        hd__metrics_log_step(m, &(struct hd__metrics_row){.step = k, .steps = 4, .val_loss = NAN});
+    }
+    hd__metrics_close(m);
+    put_back(STDOUT_FILENO, out);
+    put_back(STDERR_FILENO, before);
+    const char *said = scratch_read(scratch_path(&s, "said"), &bytes),
+               *once = strstr(said, "m.jsonl cannot be written: File too large");
+    ck_assert_msg(once && !strchr(once, '\n')[1], "said:\n%s", said);
+    const char *lines = scratch_read(scratch_path(&s, "m.jsonl"), &bytes), *second = strchr(lines, '\n') + 1;
+    ck_assert_msg(!strncmp(second, "{\"step\": 4, ", 12) && strchr(second, '\n') == lines + bytes - 1, "%s", lines);
+    json_decref(start);
+    scratch_finish(&s);
+}
+END_TEST
+
 START_TEST(sink_refused)
 {
     struct scratch s;
@@ -373,14 +410,9 @@ END_TEST
 int main(void)
 {
     const struct scratch_test tests[] = {
-        {"jsonl", jsonl},
-        {"set aside", set_aside},
-        {"resume", resume},
-        {"sinks", sinks},
-        {"sink refused", sink_refused},
-        {"sink slow", sink_slow},
-        {"sink hangs", sink_hangs},
-        {NULL, NULL},
+        {"jsonl", jsonl},         {"set aside", set_aside},   {"resume", resume},
+        {"sinks", sinks},         {"disk full", disk_full},   {"sink refused", sink_refused},
+        {"sink slow", sink_slow}, {"sink hangs", sink_hangs}, {NULL, NULL},
     };
     return scratch_run("metrics", tests);
 }
