@@ -116,7 +116,10 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
     int32_t rc;
     hd__builder_api.dim(p, 'b', "micro-batch", job->micro_batch * data);
     hd__builder_api.dim(p, 's', "sequence", job->seq_len);
-    hd__compile_micro_batch_mean(job, p);
+    p->accumulation = (int32_t)job->accumulation; /* micro-batches of a rank and step */
+    /* The mean over the global batch: each token's loss has this weight when the model emits it, so gradients of
+     * micro-batches and data-parallel ranks are only added up, never averaged. attributes.c proves it. */
+    p->token_weight = 1.0 / ((double)job->batch * (double)job->seq_len);
     rc = c->model_choice.component->ops.model.build(c->model, p, err);
     if (!rc)
         hd__builder_check_params(p);

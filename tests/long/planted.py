@@ -5,6 +5,7 @@
 
     tests/long/planted.py [--copy DIR] [NAME...]     # these faults, or all; DIR keeps the copy, default build/planted
     tests/long/planted.py --jobs DIR                 # writes the jobs into DIR
+    tests/long/planted.py --texts                    # only whether each can still be planted
 
 A fault is found where a job that passed fails, or prints other differences. The last lines name the faults that neither finds,
 and those that the table of planted_faults.py says otherwise of: with any the exit code is 1.
@@ -75,16 +76,21 @@ def wanted(name):
     return "check" if name in table.CHECK else "numerics" if name in table.NUMERICS else "neither"
 
 
+def edited(name, text):
+    path, edits, _ = table.FAULTS[name]
+    for old, new in edits:
+        if text.count(old) != 1:
+            sys.exit(f"planted_faults.py: {name}: its text stands {text.count(old)} times in {path}: {old!r}")
+        text = text.replace(old, new)
+    return text
+
+
 def plant(copy, jobs, name, clean):
     """Which finds it: `check`, `numerics` (that is, only with --numerics) or `neither`."""
     path, edits, what = table.FAULTS[name]
     file = copy / path
-    before = text = file.read_text()
-    for old, new in edits:
-        if text.count(old) != 1:
-            return f"its text stands {text.count(old)} times in {path}"
-        text = text.replace(old, new)
-    file.write_text(text)
+    before = file.read_text()
+    file.write_text(edited(name, before))
     try:
         said = build(copy)
         if said:
@@ -101,10 +107,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--copy", type=pathlib.Path, default=TOP / "build/planted")
     parser.add_argument("--jobs", type=pathlib.Path)
+    parser.add_argument("--texts", action="store_true")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     if args.jobs:
         return write_jobs(args.jobs)
+    if args.texts:
+        for name, (path, _, _) in table.FAULTS.items():
+            edited(name, (TOP / path).read_text())
+        return 0
     unknown = [n for n in args.names if n not in table.FAULTS]
     if unknown:
         sys.exit(f"no fault is called {', '.join(unknown)}")

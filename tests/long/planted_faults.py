@@ -66,7 +66,7 @@ fault("life_wait", MEMORY, "what is in flight loses its memory before the wait",
 fault("alias_alive", "core/passes/inplace.c", "an output takes the memory of an input that is still read", "if (a->last[from] != end || a->first[to] != n ||", "if (a->first[to] != n ||")
 
 COMPILE = "core/compile/compile.c"
-LOSS = "p->loss_scale = 1.0 / ((double)job->batch * (double)job->seq_len);"
+LOSS = "p->token_weight = 1.0 / ((double)job->batch * (double)job->seq_len);"
 fault("loss_no_accum", COMPILE, "the loss divisor forgets the micro-batches", LOSS, LOSS.replace("job->batch", "job->micro_batch * (double)data"))
 fault("loss_no_dp", COMPILE, "the mean over a rank's own tokens, summed over dp", LOSS, LOSS.replace("1.0", "(double)data"))
 fault("apart_seed", "core/passes/local_replicas.c", "local SGD: a replica's gradient is divided by all replicas' tokens", "attrs.scale *= (double)hd__mesh_ways(&p->mesh, p->local_axes);", "attrs.scale *= 1;")
@@ -150,13 +150,13 @@ fault("bias_linear", OPS, "a bias is added to a partial sum, tp times", '{"bias"
 
 GRADIENTS = "core/program/op_gradients.c"
 fault("embed_fp", GRADIENTS, "weight gradients are made in the dtype of compute", "t.dtype = p->precision.grad;", "t.dtype = p->precision.compute;")
-fault("rope_sign", GRADIENTS, "the gradient of rope turns the wrong way", "a.sign = -a.sign;", "")
-SWIGLU = "in(g, 1), g->dy[0]}, 3, (uint8_t[]){0, 1}, 2);\n    return HD_OK;\n}\n\nint32_t hd__grad_gelu"
-fault("swiglu_swap", GRADIENTS, "the two gradients of SwiGLU are exchanged", SWIGLU, SWIGLU.replace("{0, 1}", "{1, 0}"))
-fault("gate_norm", GRADIENTS, "the router loss loses its factor in the backward pass", "HD_OP_ROUTER_LOSS_DZ, g->i->attrs,", "HD_OP_ROUTER_LOSS_DZ, NULL,")
-fault("head_mean", GRADIENTS, "all gradients are twice as large", "g->dx[0] = hd__grad_emit(g, 0, HD_OP_SPREAD, g->i->attrs, NULL, 0);", "struct hd_attrs twice = *g->i->attrs;\n    twice.scale *= 2;\n    g->dx[0] = hd__grad_emit(g, 0, HD_OP_SPREAD, &twice, NULL, 0);")
+fault("rope_sign", GRADIENTS, "the gradient of rope turns the wrong way", '"Y", -1}', '"Y", 1}')
+fault("swiglu_swap", GRADIENTS, "the two gradients of SwiGLU are exchanged", 'HD_OP_SWIGLU_GRAD, "ab"', 'HD_OP_SWIGLU_GRAD, "ba"')
+fault("gate_norm", GRADIENTS, "the router loss loses its factor in the backward pass", '"abY", 1}};', '"abY"}};')
+TURNED = "attrs.sign *= rule->attrs;"
+fault("head_mean", GRADIENTS, "all gradients are twice as large", TURNED, TURNED + "\n        attrs.scale *= rule->op == HD_OP_SPREAD ? 2 : 1;")
 
-# What finds each. Those of the first list are found by `heddle check` alone, those of the second by `check --numerics`.
+# The finder of each. Those of the first list are found by `heddle check` alone, those of the second by `check --numerics`.
 CHECK = """
 mem_persistent_overlap mem_host_overlap mem_arenas_overlap mem_temp_overlap life_wait alias_alive loss_no_accum loss_no_dp
 apart_seed scale_first fuse_drop_scale accum_off accum_less eval_scale loss_pp_first feed_micro tag_micro_order decay_off
