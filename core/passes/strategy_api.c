@@ -157,7 +157,8 @@ static uint32_t dtype(const struct hd_program *p, const char *what)
     for (uint32_t n = 0; n < HD__COUNT(known) && what; n++)
         if (!strcmp(known[n].name, what))
             return known[n].dtype;
-    hd__pass_refuse(p, "hd_pass_api.dtype: '%s' is none of compute, grad, reduce, master, optimizer", what ? what : "");
+    hd__pass_refuse(p, "hd_pass_api.dtype: '%s' must be one of compute, grad, reduce, master, optimizer",
+                    what ? what : "");
     return 0;
 }
 

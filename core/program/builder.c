@@ -70,8 +70,9 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
         return hd__program_fail(p, HD_E_INVALID, "parameter %s: struct_size is %zu: set it with sizeof", desc->name,
                                 desc->struct_size);
     if (desc->init < HD_INIT_NORMAL || desc->init > HD_INIT_ONES)
-        return hd__program_fail(p, HD_E_INVALID, "parameter %s: init %u is none of HD_INIT_NORMAL, ZEROS, ONES",
-                                desc->name, desc->init);
+        return hd__program_fail(p, HD_E_INVALID,
+                                "parameter %s: init is %u; it must be one of HD_INIT_NORMAL, ZEROS, ONES", desc->name,
+                                desc->init);
     memcpy(&param.desc, desc, HD__MIN(desc->struct_size, sizeof param.desc));
     param.desc.name = t.name = hd__arena_strdup(&p->arena, desc->name);
     param.desc.dims = hd__arena_strdup(&p->arena, desc->dims);

@@ -1,8 +1,6 @@
 /* The rows. See ops.h for the columns and heddle/ops.h for the operands. */
 #include "core/program/ops.h"
 
-#include "core/program/ops.h"
-
 /* ---- FLOPs, on local extents */
 
 static double flops_einsum(const struct hd_program *p, const struct hd__instr *i)

@@ -798,7 +798,7 @@ START_TEST(wrong_environment)
 }
 END_TEST
 
-/* Where others could join the ranks of a launcher, these have a secret, or there is no job. */
+/* Ranks of a launcher that others could join have a secret, or there is no job. */
 START_TEST(no_secret)
 {
     static const char key[] = "00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef\n";
