@@ -163,11 +163,11 @@ apart_seed scale_first fuse_drop_scale accum_off accum_less eval_scale loss_pp_f
 clip_some lr_one_flat lots_same tied_decay state_dtype grad_shard_order flat_overlap flat_short fetch_offset grad_dtype
 master_dtype gs_dtype minor_last wire_dtype decode_parts encode_noef decode_concat late_home offload_low one_slot warm_norm
 restore_skip low_skip tied_order blend_parts part_order wrong_peer_ring zigzag_feed group_order embed_fp head_mean
+send_old same_stage_old ring_skip2 recompute_other
 """.split()
-NUMERICS = "send_old same_stage_old ring_skip2 recompute_other sums_from sums_missing bias_linear".split()
+NUMERICS = "sums_from sums_missing bias_linear exact_order localsgd_lr2 localsgd_mom ema_swap".split()
 # Neither sees these; a suite does.
 SUITES = {
-    "localsgd_lr2": "system-localsgd", "localsgd_mom": "system-localsgd", "ema_swap": "system-ema", "exact_order": "exact",
     "rope_sign": "compile-training", "swiglu_swap": "compile-training", "gate_norm": "compile-training",
 }
 # No effect on these jobs, or none on the results of an emulated one.
