@@ -106,14 +106,13 @@ static int32_t open_side(struct side *s, struct hd__compiled *compiled, uint64_t
 {
     const struct hd_program **programs = hd__alloc((size_t)compiled->mesh.ranks * sizeof *programs);
     struct hd__sim_kernels kernels = {s, prepare, run, release, feed};
-    int32_t rc;
     s->compiled = compiled;
     for (int32_t r = 0; r < compiled->mesh.ranks; r++)
         programs[r] = hd__compiled_program(compiled, r);
     s->machine =
         hd__sim_create(&compiled->mesh, programs, &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
     free(programs);
-    rc = open_device(s, err);
+    int32_t rc = open_device(s, err);
     for (int32_t r = 0; r < compiled->mesh.ranks && !rc; r++)
         rc = initialise(s, r, seed, err);
     return rc;

@@ -66,9 +66,8 @@ static void note_wire(struct source *s, const struct hd__job *job)
 static void widen_compression(struct source *s, const struct hd__job *job, const char *path)
 {
     char key[160];
-    const struct hd__job_value *kind;
     snprintf(key, sizeof key, "%s.compress.kind", path);
-    kind = hd__job_value_get(job, key);
+    const struct hd__job_value *kind = hd__job_value_get(job, key);
     if (!kind || !strcmp(kind->text, "none"))
         return;
     if (!strcmp(kind->text, "int4"))
@@ -101,10 +100,9 @@ static const char *path_of(const struct hd__job *job, const char *use)
 static int32_t compile_many(struct source *s, struct hd__job **job, struct hd__compiled **compiled,
                             struct hd_error *err)
 {
-    uint32_t before;
     OVERRIDE(s, "device.kernels=reference");
     OVERRIDE(s, "device.threads=1");
-    before = s->overrides.count;
+    uint32_t before = s->overrides.count;
     if (compile(s, 0, job, compiled, err))
         return err->code;
     note_wire(s, *job);
@@ -151,10 +149,9 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
     struct source s = {.load = load, .from = from, .plugins = plugins, .result = &found};
     struct hd__job *jobs[2] = {NULL, NULL};
     struct hd__compiled *one = NULL, *many = NULL;
-    int32_t rc;
     for (size_t k = 0; k < n; k++)
         hd__push(&s.overrides, overrides[k]);
-    rc = compile_many(&s, &jobs[0], &many, err);
+    int32_t rc = compile_many(&s, &jobs[0], &many, err);
     if (!rc)
         rc = compile_one(&s, jobs[0], &jobs[1], &one, err);
     if (!rc)

@@ -19,15 +19,12 @@ static int32_t prove(const struct hd__compiled *c, struct tally *t, struct hd_er
 {
     const struct hd_program **programs = hd__alloc((size_t)c->mesh.ranks * sizeof *programs);
     struct hd__sim_options options = {0};
-    struct hd__sim *machine;
-    struct hd__sim_stats stats;
     double start = hd__now();
-    int32_t rc;
     for (int32_t r = 0; r < c->mesh.ranks; r++)
         programs[r] = hd__compiled_program(c, r);
-    machine = hd__sim_create(&c->mesh, programs, &options);
-    rc = hd__sim_verify(machine, err);
-    stats = hd__sim_stats(machine);
+    struct hd__sim *machine = hd__sim_create(&c->mesh, programs, &options);
+    int32_t rc = hd__sim_verify(machine, err);
+    struct hd__sim_stats stats = hd__sim_stats(machine);
     t->events = stats.events;
     t->collectives = stats.collectives;
     t->messages = stats.messages;

@@ -83,14 +83,13 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
 static int32_t show(struct ckpt_request *r, struct hd_error *err)
 {
     struct hd__ckpt *ckpt;
-    const struct hd__ckpt_tensor *tensors;
     uint32_t n;
     char bytes[32];
     struct hd__text text = {0};
     int32_t rc = open_checkpoint(r, &ckpt, err);
     if (rc)
         return rc;
-    tensors = hd__ckpt_tensors(ckpt, &n);
+    const struct hd__ckpt_tensor *tensors = hd__ckpt_tensors(ckpt, &n);
     if (r->json) {
         json_dumpf(hd__ckpt_state(ckpt), stdout, JSON_INDENT(1));
     } else {

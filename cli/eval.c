@@ -17,7 +17,6 @@ static int run(int argc, char **argv)
     struct hd_error err = HD_ERROR_INIT;
     int64_t step = 0;
     double loss = 0;
-    int32_t rc;
     code = hd__cli_job_arguments(&hd__command_eval, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
         code = hd__cli_load_single_rank(&arguments, 0, &loaded);
@@ -27,7 +26,7 @@ static int run(int argc, char **argv)
         hd__cli_unload_job(&loaded);
         return code;
     }
-    rc = hd__train_feed_check(loaded.compiled, 1, 1, &err);
+    int32_t rc = hd__train_feed_check(loaded.compiled, 1, 1, &err);
     if (!rc)
         rc = hd__cli_open_weights(&loaded, &weights, &session, &step, &err);
     if (!rc)

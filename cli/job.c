@@ -140,12 +140,11 @@ int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, int 
     struct hd__cli_job_arguments all = *arguments;
     const char **words = hd__alloc((arguments->n_overrides + extra) * sizeof *words);
     struct hd_error err = HD_ERROR_INIT;
-    int code;
     memcpy(words, arguments->overrides, arguments->n_overrides * sizeof *words);
     memcpy(words + arguments->n_overrides, alone, extra * sizeof *words);
     all.overrides = words;
     all.n_overrides += extra;
-    code = hd__cli_resolve_job(&all, 1, out);
+    int code = hd__cli_resolve_job(&all, 1, out);
     if (!code && hd__exec_compile_with(out->job, out->plugins, sample ? HD__COMPILE_LOGITS : 0, &out->compiled, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     free(words);

@@ -97,7 +97,6 @@ int main(int argc, char **argv)
 {
     limit_omp_spinning();
     signal(SIGXFSZ, SIG_IGN); /* ulimit -f: the write fails, and its message has the file */
-    const struct hd__command *command;
     int asked = argc > 1 && (is_help(argv[1]) || strcmp(argv[1], "help") == 0);
     if (argc < 2) {
         overview(stderr);
@@ -106,7 +105,7 @@ int main(int argc, char **argv)
     if (asked && argc == 2)
         return check_stdout(overview(stdout));
     const char *name = asked ? argv[2] : strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
-    command = find_command(name);
+    const struct hd__command *command = find_command(name);
     if (!command)
         return fail_unknown_command(name);
     if (asked || wants_help(argc - 1, argv + 1))

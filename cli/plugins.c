@@ -147,14 +147,13 @@ static int no_such_plugin(const struct hd__plugin_entry *entries, size_t n, cons
 {
     HD__ARRAY(const char *) labels = {0};
     struct hd__arena arena = {0};
-    const char *nearest;
     for (size_t i = 0; i < n; i++)
         hd__push(&labels, entries[i].label);
     for (size_t i = 0; i < n; i++)
         for (size_t a = 0; entries[i].component && a < entries[i].component->n_aliases; a++)
             hd__push(&labels, hd__arena_format(&arena, "%s-%s", hd__plugin_kind_name(entries[i].kind),
                                                entries[i].component->aliases[a].name));
-    nearest = hd__nearest(label, labels.at, labels.count);
+    const char *nearest = hd__nearest(label, labels.at, labels.count);
     for (size_t i = 0; i < n && !nearest; i++) /* its name without the kind */
         nearest = !strcmp(label, entry_name(&entries[i])) ? entries[i].label : NULL;
     fprintf(stderr, "heddle plugins: there is no plugin '%s'%s%s%s (`heddle plugins` lists them)\n", label,
@@ -182,7 +181,6 @@ static int run(int argc, char **argv)
 {
     struct plugins_arguments a = {0};
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__plugins *registry;
     const struct hd__plugin_entry *entries;
     size_t n;
     int code;
@@ -194,7 +192,7 @@ static int run(int argc, char **argv)
         else
             a.label = argv[i];
     }
-    registry = hd__plugins_create(NULL);
+    struct hd__plugins *registry = hd__plugins_create(NULL);
     if (hd__plugins_add_default_folders(registry, &err)) {
         fprintf(stderr, "heddle plugins: %s\n", err.message);
         code = HD__EXIT_REFUSED;

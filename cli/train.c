@@ -124,7 +124,6 @@ static int start_ranks(struct hd__cli_job *loaded, int argc, char **argv, const 
     int32_t ranks = loaded->compiled->mesh.ranks;
     const char **words;
     char self[4096];
-    int code;
     if (find_launcher(loaded, &launcher, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     if (!launcher)
@@ -132,7 +131,7 @@ static int start_ranks(struct hd__cli_job *loaded, int argc, char **argv, const 
     words = hd__alloc(((size_t)argc + 2) * sizeof *words);
     words[0] = hd__launch_self_path(self);
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);
-    code = hd__launch_command(launcher, ranks, loaded->job->comm_dead_after, reporter, words);
+    int code = hd__launch_command(launcher, ranks, loaded->job->comm_dead_after, reporter, words);
     free(words);
     return code;
 }
@@ -149,7 +148,6 @@ static void print_ready(const struct hd__compiled *c)
 
 static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
 {
-    struct hd__reporter reporter;
     struct hd__launch_env env;
     const struct hd_comm_launcher *launcher; /* its ranks are this command again */
     struct hd_error err = HD_ERROR_INIT;
@@ -172,7 +170,7 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
         print_ready(loaded->compiled);
     if (code || dry)
         return code;
-    reporter = reporter_of(loaded->job);
+    struct hd__reporter reporter = reporter_of(loaded->job);
     env.store.dead_after = loaded->job->comm_dead_after;
     env.store.late_after = loaded->job->late_after;
     env.reporter = &reporter;

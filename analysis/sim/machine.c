@@ -243,7 +243,6 @@ static int32_t run_collective(struct hd__sim *m, const struct hd__sim_event *e, 
 static int32_t run_message(struct hd__sim *m, const struct hd__sim_event *e)
 {
     double begin = 0, end = 0;
-    int32_t code;
     if (m->options.costs) {
         begin = ready_at(&m->ranks[e->peer], e->peer_queue, ready_at(&m->ranks[e->rank], e->queue, 0));
         end = begin + hd__sim_queue_head(&m->ranks[e->rank], e->queue)->cost;
@@ -251,7 +250,7 @@ static int32_t run_message(struct hd__sim *m, const struct hd__sim_event *e)
     if (m->options.kernels)
         hd__sim_emulate_message(m, e);
     m->stats.messages++;
-    code = pop_queue(m, e->rank, e->queue, begin, end);
+    int32_t code = pop_queue(m, e->rank, e->queue, begin, end);
     return code ? code : pop_queue(m, e->peer, e->peer_queue, begin, end);
 }
 

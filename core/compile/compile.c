@@ -18,14 +18,13 @@ static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
 {
     const struct hd_optimizer_ops *ops = &c->optimizer_choice.component->ops.optimizer;
     int32_t rc = ops->check ? ops->check(c->optimizer_choice.settings, err) : HD_OK;
-    double peak;
     if (rc)
         return hd__compile_locate_error(c->job, "optimizer", err);
     if (ops->states && ops->states(c->optimizer_choice.settings) > ops->n_states)
         return hd__job_fail(c->job, "optimizer.use", err, "%s: `states` says %u, above its n_states, %u",
                             c->optimizer_choice.component->label, ops->states(c->optimizer_choice.settings),
                             ops->n_states);
-    peak = ops->learning_rate(c->optimizer_choice.settings);
+    double peak = ops->learning_rate(c->optimizer_choice.settings);
     if (c->job->schedule.min_lr > peak)
         return hd__job_fail(c->job, "schedule.min_lr", err,
                             "schedule.min_lr: %g is above optimizer.lr, %g: the schedule must decay to a lower rate",
@@ -113,11 +112,10 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
 {
     struct hd__job *job = c->job;
     int64_t data = job->mesh[HD_AXIS_DP_REPLICATE] * job->mesh[HD_AXIS_DP_SHARD] * job->mesh[HD_AXIS_EP];
-    int32_t rc;
     hd__builder_api.dim(p, 'b', "micro-batch", job->micro_batch * data);
     hd__builder_api.dim(p, 's', "sequence", job->seq_len);
     hd__compile_micro_batch_mean(job, p);
-    rc = c->model_choice.component->ops.model.build(c->model, p, err);
+    int32_t rc = c->model_choice.component->ops.model.build(c->model, p, err);
     if (!rc)
         hd__builder_check_params(p);
     if (!rc && p->failed) {
@@ -138,12 +136,11 @@ static int32_t run_strategy(struct hd__compiled *c, struct hd_program *p, const 
     const struct hd_strategy_ops *ops = &strategy->component->ops.strategy;
     int32_t (*const slots[])(const struct hd_host *, const void *, struct hd_program *,
                              struct hd_error *) = {ops->layout, ops->partition, ops->transform};
-    int32_t rc, end;
     if (!slots[slot])
         return HD_OK;
     hd__pass_begin(p, &c->optimizer, slot);
-    rc = slots[slot](c->host, strategy->settings, p, err);
-    end = hd__pass_end(p, rc ? NULL : err);
+    int32_t rc = slots[slot](c->host, strategy->settings, p, err);
+    int32_t end = hd__pass_end(p, rc ? NULL : err);
     return rc ? rc : end;
 }
 
@@ -202,10 +199,9 @@ static int32_t recompute(struct hd__compiled *c, struct hd_program *p, struct hd
 {
     const struct hd__job *job = c->job;
     uint32_t every = job->recompute == HD__RECOMPUTE_EVERY ? (uint32_t)job->recompute_every : 1;
-    int32_t rc;
     if (job->recompute == HD__RECOMPUTE_NONE)
         return HD_OK;
-    rc = hd__recompute(p, every, job->recompute == HD__RECOMPUTE_SELECTIVE, err);
+    int32_t rc = hd__recompute(p, every, job->recompute == HD__RECOMPUTE_SELECTIVE, err);
     return rc ? hd__job_locate_error(c->job, "recompute", err) : HD_OK;
 }
 

@@ -117,17 +117,12 @@ static int32_t read_sources(struct hd__job *job, const char *path, struct hd__tr
 /* The axes that a word of comm.axes means; 0 if it is none. */
 static uint32_t axis_bits(const char *word)
 {
-    static const char *const names[] = {
-#define AXIS_NAME(constant, value, name) [value] = name,
-        HD_AXES(AXIS_NAME)
-#undef AXIS_NAME
-    };
     if (!strcmp(word, "dp"))
         return HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
     if (!strcmp(word, "tp"))
         return HD_AXIS_BIT(HD_AXIS_TP) | HD_AXIS_BIT(HD_AXIS_TQ);
-    for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
-        if (!strcmp(word, names[a]) && a != HD_AXIS_TQ)
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (!strcmp(word, hd__axis_name(a)) && a != HD_AXIS_TQ)
             return HD_AXIS_BIT(a);
     return 0;
 }

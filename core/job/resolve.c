@@ -3,26 +3,18 @@
 
 enum { MOST_RANKS = 1 << 24 };
 
-static const char *const axis_name[] = {
-#define AXIS_NAME(constant, value, name) [value] = name,
-    HD_AXES(AXIS_NAME)
-#undef AXIS_NAME
-};
-
 /* "pp 1 x dp auto x cp 1 x ep 1 x tp 4" */
 static const char *mesh_text(struct hd__job *job, const int64_t *mesh)
 {
     struct hd__text out = {0};
     for (int a = 0; a < HD_AXIS_TQ; a++) {
-        const char *name = a == HD_AXIS_DP_SHARD && mesh[HD_AXIS_DP_REPLICATE] == 1 ? "dp" : axis_name[a];
+        const char *name = a == HD_AXIS_DP_SHARD && mesh[HD_AXIS_DP_REPLICATE] == 1 ? "dp" : hd__axis_name(a);
         if (a == HD_AXIS_DP_REPLICATE && mesh[a] == 1)
             continue;
         hd__text_add(&out, "%s%s ", out.length ? " x " : "", name);
         hd__text_add(&out, mesh[a] ? "%lld" : "auto", (long long)mesh[a]);
     }
-    const char *copy = hd__arena_strdup(&job->arena, out.at);
-    hd__text_free(&out);
-    return copy;
+    return hd__text_to_arena(&out, &job->arena);
 }
 
 /* How the command line calls an axis. */

@@ -5,14 +5,13 @@ uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, u
                        uint32_t n, uint32_t members)
 {
     struct hd__flat f = {.block = (uint16_t)block, .axes = axes, .members = members, .n_params = n};
-    int64_t ways;
     if (!hd__pass_args(p, __func__, "3*bA*+", name, block, axes, params, n))
         return 0;
     for (uint32_t i = 0; i < n; i++)
         if (!hd__pass_args(p, __func__, "p", params[i]))
             return 0;
     f.name = hd__arena_strdup(&p->arena, name);
-    ways = hd__mesh_ways(&p->mesh, axes);
+    int64_t ways = hd__mesh_ways(&p->mesh, axes);
     f.params = hd__arena_copy(&p->arena, params, n * sizeof *params);
     f.offset = hd__arena_alloc(&p->arena, n * sizeof *f.offset);
     for (uint32_t i = 0; i < n; i++) {
@@ -28,13 +27,11 @@ uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, u
 
 void hd__pass_flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_flat *out)
 {
-    const struct hd__flat *f;
-    if (!hd__pass_args(p, __func__, "f*", id, out)) {
-        if (out)
-            *out = (struct hd_pass_flat){.struct_size = sizeof *out};
+    if (out)
+        *out = (struct hd_pass_flat){.struct_size = sizeof *out};
+    if (!hd__pass_args(p, __func__, "f*", id, out))
         return;
-    }
-    f = &p->flats.at[id - 1];
+    const struct hd__flat *f = &p->flats.at[id - 1];
     *out = (struct hd_pass_flat){.struct_size = sizeof *out,
                                  .block = f->block,
                                  .axes = f->axes,
@@ -75,22 +72,19 @@ hd_tensor hd__tensor_new_with_buffer(struct hd_program *p, struct hd__tensor *t,
 
 hd_tensor hd__pass_flat_whole(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life)
 {
-    struct hd__tensor t;
     if (!hd__pass_args(p, __func__, "3f*dl", id, name, type, life))
         return 0;
-    t = flat_tensor(p, &p->flats.at[id - 1], name, type);
+    struct hd__tensor t = flat_tensor(p, &p->flats.at[id - 1], name, type);
     return hd__tensor_new_with_buffer(p, &t, life);
 }
 
 hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life,
                               hd_tensor inside)
 {
-    const struct hd__flat *f;
-    struct hd__tensor t;
     if (!hd__pass_args(p, __func__, "3f*dlT", id, name, type, life, inside))
         return 0;
-    f = &p->flats.at[id - 1];
-    t = flat_tensor(p, f, name, type);
+    const struct hd__flat *f = &p->flats.at[id - 1];
+    struct hd__tensor t = flat_tensor(p, f, name, type);
     if (inside && hd__tensor_const(p, inside)->dim[0] != f->dim)
         return (hd_tensor)hd__pass_refuse(p, "hd_pass_api.flat_shard: %s is no whole tensor of flat %s",
                                           hd__tensor_const(p, inside)->name, f->name);
@@ -108,15 +102,12 @@ hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *nam
 
 hd_tensor hd__pass_flat_view(struct hd_program *p, uint32_t id, hd_tensor whole, uint32_t index)
 {
-    const struct hd__flat *f;
-    const struct hd__tensor *w;
-    struct hd__tensor t;
     uint32_t i = 0;
     if (!hd__pass_args(p, __func__, "3ftp", id, whole, index))
         return 0;
-    f = &p->flats.at[id - 1];
-    t = *hd__tensor_const(p, p->params.at[index].tensor);
-    w = hd__tensor_const(p, whole);
+    const struct hd__flat *f = &p->flats.at[id - 1];
+    struct hd__tensor t = *hd__tensor_const(p, p->params.at[index].tensor);
+    const struct hd__tensor *w = hd__tensor_const(p, whole);
     while (i < f->n_params && f->params[i] != index)
         i++;
     if (i == f->n_params || w->dim[0] != f->dim)
@@ -133,13 +124,11 @@ hd_tensor hd__pass_flat_view(struct hd_program *p, uint32_t id, hd_tensor whole,
 
 hd_tensor hd__pass_flat_range(struct hd_program *p, uint32_t id, hd_tensor whole, int64_t first, int64_t n)
 {
-    const struct hd__flat *f;
-    struct hd__tensor t;
     char name[96];
     if (!hd__pass_args(p, __func__, "3ft", id, whole))
         return 0;
-    f = &p->flats.at[id - 1];
-    t = *hd__tensor_const(p, whole);
+    const struct hd__flat *f = &p->flats.at[id - 1];
+    struct hd__tensor t = *hd__tensor_const(p, whole);
     if (first < 0 || n < 1 || n > hd__numel(p, &t) - first)
         return (hd_tensor)hd__pass_refuse(p, "hd_pass_api.flat_range: elements %lld to %lld do not lie in %s",
                                           (long long)first, (long long)(first + n), t.name);
@@ -161,14 +150,13 @@ static void along(struct hd_program *p, struct hd__tensor *t, uint32_t axes)
 hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes,
                           uint32_t life)
 {
-    struct hd__tensor t;
     if (!hd__pass_args(p, __func__, "3f*dAl", id, name, type, axes, life))
         return 0;
     if (n < 1 || n % hd__mesh_ways(&p->mesh, axes))
         return (hd_tensor)hd__pass_refuse(p,
                                           "hd_pass_api.vector: %s of %lld elements is not cut into %lld equal shards",
                                           name, (long long)n, (long long)hd__mesh_ways(&p->mesh, axes));
-    t = flat_tensor(p, &p->flats.at[id - 1], name, type);
+    struct hd__tensor t = flat_tensor(p, &p->flats.at[id - 1], name, type);
     t.dim[0] = hd__dim_new(p, hd__arena_format(&p->arena, "#%s", t.name), n);
     along(p, &t, axes);
     return hd__tensor_new_with_buffer(p, &t, life);
@@ -176,10 +164,9 @@ hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, i
 
 hd_tensor hd__pass_vector_like(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life)
 {
-    struct hd__tensor t;
     if (!hd__pass_args(p, __func__, "3*tAl", name, like, axes, life))
         return 0;
-    t = *hd__tensor_const(p, like);
+    struct hd__tensor t = *hd__tensor_const(p, like);
     t.name = hd__arena_format(&p->arena, "%s%s", name, strchr(t.name, '.') ? strchr(t.name, '.') : "");
     t.offset = 0;
     t.shard_view = t.global_copy = 0;

@@ -42,10 +42,9 @@ static hd_tensor make_main_copy(struct hd_program *p, const char *section, hd_te
 
 hd_tensor hd__offload_staged(struct hd_program *p, const char *section, hd_tensor home)
 {
-    const struct hd__offloaded *s;
     if (!home || hd__memory_of(p, home) == HD__MEM_MAIN)
         return home;
-    s = find_offloaded(p, section, home);
+    const struct hd__offloaded *s = find_offloaded(p, section, home);
     if (s)
         return s->main_copy;
     hd__program_fail(p, HD_E_INVALID,

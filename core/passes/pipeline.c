@@ -60,10 +60,9 @@ static void add_costs(const struct hd_program *p, uint16_t block, struct hd_pass
 void hd__pass_block(const struct hd_program *p, uint32_t index, struct hd_pass_block *out)
 {
     uint32_t n;
-    uint16_t *ids;
     if (!hd__pass_args(p, __func__, "*", out))
         return;
-    ids = list_blocks(p, &n);
+    uint16_t *ids = list_blocks(p, &n);
     *out = (struct hd_pass_block){.struct_size = sizeof *out, .name = ""};
     if (index >= n)
         hd__pass_refuse(p, "hd_pass_api.block: block %u does not exist: the model has %u", index, n);

@@ -151,7 +151,6 @@ static void receive(struct unroll *u, const struct hd_action *a, hd__code *code)
     for (uint32_t n = 0; n < u->crossings.count; n++) {
         const struct crossing *x = &u->crossings.at[n];
         uint32_t peer = u->pipe->stage[x->from];
-        struct hd__instr i;
         if (x->to != a->chunk || x->way != a->kind)
             continue;
         if ((int32_t)peer == u->p->stage) {
@@ -159,7 +158,7 @@ static void receive(struct unroll *u, const struct hd_action *a, hd__code *code)
                 twin_of(u, &(struct hd_action){a->kind, x->from, a->micro}, x->tensor);
             continue;
         }
-        i = message(u, a, n, HD_OP_RECV, peer);
+        struct hd__instr i = message(u, a, n, HD_OP_RECV, peer);
         i.out[i.n_out++] = twin_of(u, a, x->tensor);
         hd__push(code, i);
     }
@@ -170,10 +169,9 @@ static void send(struct unroll *u, const struct hd_action *a, hd__code *code)
     for (uint32_t n = 0; n < u->crossings.count; n++) {
         const struct crossing *x = &u->crossings.at[n];
         uint32_t peer = u->pipe->stage[x->to];
-        struct hd__instr i;
         if (x->from != a->chunk || x->way != a->kind || (int32_t)peer == u->p->stage)
             continue;
-        i = message(u, a, n, HD_OP_SEND, peer);
+        struct hd__instr i = message(u, a, n, HD_OP_SEND, peer);
         i.in[i.n_in++] = twin_of(u, a, x->tensor);
         u->sends_value +=
             hd__value_number_message(i.tag, hd__tensor_const(u->p, x->tensor)->value_number * micro_factor(u, a));
@@ -203,10 +201,9 @@ static void instructions(struct unroll *u, const struct hd_action *a, hd__code *
 {
     const hd__code *template = &u->p->template;
     for (uint32_t k = 0; k < template->count; k++) {
-        struct hd__instr i;
         if (chunk_of(u, k) != a->chunk || !belongs(u, k, a))
             continue;
-        i = set_micro_chunk(u, a, template->at[k]);
+        struct hd__instr i = set_micro_chunk(u, a, template->at[k]);
         i.id = ++u->p->next_id;
         for (uint32_t n = 0; n < i.n_in; n++)
             i.in[n] = twin_of(u, a, i.in[n]);
@@ -301,10 +298,9 @@ void hd__unroll_eval(struct hd_program *p, struct hd__code_section *section)
     struct hd__actions none = {0};
     struct unroll u = open_unroll(p, &none, 1, 1);
     for (uint32_t c = 0; c < p->pipeline->n_chunks; c++) {
-        hd__code part;
         if ((int32_t)p->pipeline->stage[c] != p->stage)
             continue;
-        part = action(&u, &(struct hd_action){HD_ACTION_F, c, 0});
+        hd__code part = action(&u, &(struct hd_action){HD_ACTION_F, c, 0});
         hd__append(&section->code, part.at, part.count);
         hd__free_array(&part);
     }

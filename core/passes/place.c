@@ -559,9 +559,8 @@ static void apply_marks(struct hd_program *p, hd_tensor id, const uint32_t *by_l
 /* Places parameters and inputs as the strategies marked them; everything else follows. */
 static int32_t apply_layout(struct hd_program *p, struct hd_error *err)
 {
-    int32_t rc;
     pad(p);
-    rc = check_marks(p, p->param_shard, err);
+    int32_t rc = check_marks(p, p->param_shard, err);
     for (int32_t m = 0; m < 3 && !rc; m++)
         rc = check_marks(p, p->mark_shard[m], err);
     for (uint32_t k = 0; k < p->params.count; k++)

@@ -146,12 +146,11 @@ static hd_tensor twin_of(struct hd_program *p, hd_tensor t)
  * than a segment is long. */
 static hd_tensor recompute_tensor(struct recompute *r, hd_tensor t, uint32_t segment)
 {
-    struct hd__instr i;
     if (t >= r->n_tensors || !r->maker[t] || segment_of(r, t) != segment || !r->redo[t])
         return t;
     if (r->again[t])
         return r->again[t];
-    i = r->p->template.at[r->maker[t] - 1];
+    struct hd__instr i = r->p->template.at[r->maker[t] - 1];
     for (uint32_t n = 0; n < i.n_in; n++)
         i.in[n] = recompute_tensor(r, i.in[n], segment);
     for (uint32_t n = 0; n < i.n_out; n++)

@@ -80,7 +80,6 @@ static void insert_section(struct hd_program *p, uint32_t section, struct hd__co
 
 void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last)
 {
-    struct hd__code_section first;
     if (!hd__pass_args(p, __func__, "3s", section) || !hd__pass_unedited(p))
         return;
     if (last < 1) {
@@ -88,7 +87,7 @@ void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last
                         (long long)last);
         return;
     }
-    first = copy_section(p, section, "warmup");
+    struct hd__code_section first = copy_section(p, section, "warmup");
     first.last = last;
     p->sections.at[section].after = last;
     insert_section(p, section, first);
@@ -97,10 +96,9 @@ void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last
 /* Splits off the first round. verify walks a repeated section twice, and so one round more after the split. */
 void hd__pass_first_round(struct hd_program *p, uint32_t section)
 {
-    struct hd__code_section first;
     if (!hd__pass_args(p, __func__, "3s", section) || !hd__pass_unedited(p) || p->sections.at[section].repeat < 2)
         return;
-    first = copy_section(p, section, "first");
+    struct hd__code_section first = copy_section(p, section, "first");
     first.repeat = 1;
     if (--p->sections.at[section].repeat > 1)
         p->micro_factors++;

@@ -50,13 +50,11 @@ static uint32_t n_instr(const struct hd_program *p, uint32_t section)
 
 static void instr(const struct hd_program *p, uint32_t section, uint32_t index, struct hd_pass_instr *out)
 {
-    const struct hd__instr *i;
-    if (!hd__pass_args(p, __func__, "si*", section, index, out)) {
-        if (out)
-            *out = (struct hd_pass_instr){.struct_size = sizeof *out};
+    if (out)
+        *out = (struct hd_pass_instr){.struct_size = sizeof *out};
+    if (!hd__pass_args(p, __func__, "si*", section, index, out))
         return;
-    }
-    i = &p->sections.at[section].code.at[index];
+    const struct hd__instr *i = &p->sections.at[section].code.at[index];
     *out = (struct hd_pass_instr){.struct_size = sizeof *out,
                                   .id = i->id,
                                   .op = i->op,
@@ -103,15 +101,12 @@ static int64_t matrix_rows(const struct hd_program *p, const struct hd__param *p
 
 static void param(const struct hd_program *p, uint32_t index, struct hd_pass_param *out)
 {
-    const struct hd__param *a;
-    const struct hd__tensor *t;
-    if (!hd__pass_args(p, __func__, "p*", index, out)) {
-        if (out)
-            *out = (struct hd_pass_param){.struct_size = sizeof *out};
+    if (out)
+        *out = (struct hd_pass_param){.struct_size = sizeof *out};
+    if (!hd__pass_args(p, __func__, "p*", index, out))
         return;
-    }
-    a = &p->params.at[index];
-    t = hd__tensor_const(p, a->tensor);
+    const struct hd__param *a = &p->params.at[index];
+    const struct hd__tensor *t = hd__tensor_const(p, a->tensor);
     *out = (struct hd_pass_param){.struct_size = sizeof *out,
                                   .name = t->name,
                                   .tensor = a->tensor,
@@ -157,7 +152,8 @@ static uint32_t dtype(const struct hd_program *p, const char *what)
     for (uint32_t n = 0; n < HD__COUNT(known) && what; n++)
         if (!strcmp(known[n].name, what))
             return known[n].dtype;
-    hd__pass_refuse(p, "hd_pass_api.dtype: '%s' is none of compute, grad, reduce, master, optimizer", what ? what : "");
+    hd__pass_refuse(p, "hd_pass_api.dtype: '%s' must be one of compute, grad, reduce, master, optimizer",
+                    what ? what : "");
     return 0;
 }
 
@@ -213,11 +209,10 @@ static uint32_t dim(struct hd_program *p, const char *name, int64_t extent)
 static hd_tensor view(struct hd_program *p, hd_tensor inside, const char *name, int64_t first, const uint32_t *dims,
                       uint32_t n)
 {
-    struct hd__tensor t;
     int64_t count = 1;
     if (!hd__pass_args(p, __func__, "3t*", inside, dims))
         return 0;
-    t = *hd__tensor_const(p, inside);
+    struct hd__tensor t = *hd__tensor_const(p, inside);
     for (uint32_t k = 0; k < n && n <= HD_MAX_DIMS; k++) {
         if (!hd__pass_args(p, __func__, "D", dims[k]))
             return 0;
@@ -334,16 +329,14 @@ static void insert(struct hd_program *p, uint32_t section, uint32_t index, int32
 
 void hd__pass_append(struct hd_program *p, const char *section, const struct hd_pass_instr *new)
 {
-    struct hd__code_section *s;
-    struct hd__instr i;
     if (!hd__pass_args(p, __func__, "*", section) || !hd__pass_instr_valid(p, __func__, new))
         return;
-    s = hd__program_section(p, section);
+    struct hd__code_section *s = hd__program_section(p, section);
     if (!s) {
         hd__program_fail(p, HD_E_INVALID, "there is no section '%s' to append to", section);
         return;
     }
-    i = make(p, new);
+    struct hd__instr i = make(p, new);
     hd__push(&s->code, i);
     if (wants_wait(new, &i))
         hd__push(&s->code, wait_of(p, &i));

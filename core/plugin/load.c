@@ -66,10 +66,9 @@ static void *open_library(const char *file)
 {
     static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
     struct sigaction before[HD__COUNT(crashes)];
-    void *handle;
     for (size_t i = 0; i < HD__COUNT(crashes); i++)
         sigaction(crashes[i], NULL, &before[i]);
-    handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     for (size_t i = 0; i < HD__COUNT(crashes); i++)
         sigaction(crashes[i], &before[i], NULL);
     return handle;

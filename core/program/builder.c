@@ -70,8 +70,9 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
         return hd__program_fail(p, HD_E_INVALID, "parameter %s: struct_size is %zu: set it with sizeof", desc->name,
                                 desc->struct_size);
     if (desc->init < HD_INIT_NORMAL || desc->init > HD_INIT_ONES)
-        return hd__program_fail(p, HD_E_INVALID, "parameter %s: init %u is none of HD_INIT_NORMAL, ZEROS, ONES",
-                                desc->name, desc->init);
+        return hd__program_fail(p, HD_E_INVALID,
+                                "parameter %s: init is %u; it must be one of HD_INIT_NORMAL, ZEROS, ONES", desc->name,
+                                desc->init);
     memcpy(&param.desc, desc, HD__MIN(desc->struct_size, sizeof param.desc));
     param.desc.name = t.name = hd__arena_strdup(&p->arena, desc->name);
     param.desc.dims = hd__arena_strdup(&p->arena, desc->dims);
@@ -147,7 +148,6 @@ hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_at
                            uint32_t n_in, const char *out_dims, hd_tensor *outs)
 {
     const struct hd__op *row = hd__op(op);
-    struct hd__instr i;
     uint32_t n_out = 1;
     for (const char *s = out_dims; *s; s++)
         n_out += *s == ',';
@@ -156,7 +156,7 @@ hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_at
     if (attrs && attrs->struct_size < HD__END(struct hd_attrs, z_scale)) /* the last of ABI 1.0 */
         return hd__program_fail(p, HD_E_INVALID, "attributes of %s: struct_size is %zu: set it with sizeof", row->name,
                                 attrs->struct_size);
-    i = hd__instr_new(p, op);
+    struct hd__instr i = hd__instr_new(p, op);
     i.n_in = (uint8_t)n_in;
     i.n_out = (uint8_t)n_out;
     i.attrs = attrs ? hd__attrs_new(p, attrs) : NULL;

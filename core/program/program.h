@@ -296,7 +296,7 @@ struct hd_program {
     int32_t stage; /* pp coordinate */
     int32_t accumulation;
     struct hd__precision precision;
-    double token_weight; /* compile/micro_batch_mean.c: 1 / tokens of the global batch */
+    double token_weight; /* 1 / tokens of the global batch */
 
     HD__ARRAY(struct hd__dim) dims;       /* [0] is unused; letters live at letter[] */
     uint16_t letter[128];                 /* letter -> dim id */

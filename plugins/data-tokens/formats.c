@@ -142,7 +142,7 @@ static const char *npy_value(const char *header, const char *key)
     return p + strspn(p, " ");
 }
 
-/* Of a value of the dict, with the character that ends it; at most 40. */
+/* Length of a value of the dict with the character that ends it; at most 40. */
 static int quoted_length(const char *value, const char *end)
 {
     size_t n = *value ? 1 + strcspn(value + 1, end) + 1 : 0;

@@ -81,7 +81,7 @@ static uint32_t block_of(const struct zero *z, const struct key *k)
     return z->params[k->param].block;
 }
 
-/* Of a block and of one kind: elements that are still to come, and the bucket (from 1) that its first parameter got. */
+/* Elements of a block, of one kind, still to come, and the bucket (from 1) of its first parameter. */
 struct block_plan {
     int64_t left;
     uint32_t bucket, reserved;

@@ -13,7 +13,7 @@
 
 /* ---- opening and closing */
 
-void hd__store_free(struct hd_store *s)
+static void store_free(struct hd_store *s)
 {
     hd__tls_free(s->tls);
     if (s->fd >= 0)
@@ -27,20 +27,6 @@ void hd__store_free(struct hd_store *s)
     hd__store_liveness_finish(&s->live);
     free(s->in);
     free(s);
-}
-
-struct hd_store *hd__store_new(int32_t rank, int32_t size)
-{
-    struct hd_store *s = hd__alloc(sizeof *s);
-    hd__store_liveness_init(&s->live);
-    pthread_mutex_init(&s->write_lock, NULL);
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_mutex_init(&s->status_lock, NULL);
-    hd__cond_init(&s->replied);
-    s->rank = rank;
-    s->size = size;
-    s->fd = s->wake = -1;
-    return s;
 }
 
 /* Tries again while nobody listens yet, and says so now and then. */
@@ -67,8 +53,16 @@ static int32_t greet_until(struct hd_store *s, const struct hd__store_options *o
 int32_t hd__store_connect(const struct hd__store_options *options, double deadline, struct hd_store **store,
                           struct hd_error *err)
 {
-    struct hd_store *s = hd__store_new(options->rank, options->size);
+    struct hd_store *s = hd__alloc(sizeof *s);
     int32_t code = HD_OK;
+    hd__store_liveness_init(&s->live);
+    pthread_mutex_init(&s->write_lock, NULL);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->status_lock, NULL);
+    hd__cond_init(&s->replied);
+    s->rank = options->rank;
+    s->size = options->size;
+    s->fd = -1;
     s->dead_after = options->dead_after;
     s->in = hd__alloc(WIRE_SEALED_MAX);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -79,7 +73,7 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
     if (code == HD_OK && pthread_create(&s->thread, NULL, hd__store_thread, s) != 0)
         code = hd_fail(err, HD_E_IO, "the store's thread cannot start");
     if (code != HD_OK) {
-        hd__store_free(s);
+        store_free(s);
         return code;
     }
     *store = s;
@@ -107,8 +101,6 @@ static int expects_report(struct hd_store *s)
 void hd__store_leave(struct hd_store *store)
 {
     uint64_t one = 1;
-    if (store->local)
-        return;
     pthread_mutex_lock(&store->lock);
     store->stop = 1;
     pthread_mutex_unlock(&store->lock);
@@ -125,10 +117,7 @@ void hd__store_close(struct hd_store *store)
     if (!store)
         return;
     hd__store_leave(store);
-    if (store->local)
-        hd__store_local_close(store);
-    else
-        hd__store_free(store);
+    store_free(store);
 }
 
 /* ---- requests */
@@ -195,8 +184,6 @@ int32_t hd__store_put(struct hd_store *store, const char *key, const void *value
     int32_t code = check_key(key, bytes, err);
     if (code != HD_OK)
         return code;
-    if (store->local)
-        return hd__store_local_put(store, key, value, bytes, err);
     code = request(store, &f, &p, hd__now() + HD__MAX(5.0, store->dead_after), err);
     if (code == HD_OK && p.code != HD_OK)
         return hd_fail(err, p.code, "store key %s: %.*s", key, (int)HD__MIN(p.bytes, 200u), (const char *)p.value);
@@ -209,11 +196,7 @@ int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_erro
     struct store_request p = {.value = none, .room = sizeof none};
     struct hd__frame f = {.type = WIRE_REMOVE, .key = key, .key_bytes = (uint32_t)strlen(key)};
     int32_t code = check_key(key, 0, err);
-    if (code == HD_OK && store->local)
-        hd__store_local_remove(store, key);
-    else if (code == HD_OK)
-        code = request(store, &f, &p, hd__now() + HD__MAX(5.0, store->dead_after), err);
-    return code;
+    return code ? code : request(store, &f, &p, hd__now() + HD__MAX(5.0, store->dead_after), err);
 }
 
 int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
@@ -222,8 +205,6 @@ int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size
     int32_t code = check_key(key, 0, err);
     if (code != HD_OK)
         return code;
-    if (store->local)
-        return hd__store_local_get(store, key, value, bytes, deadline, err);
     struct store_request p = {.value = hd__alloc(WIRE_VALUE_MAX), .room = WIRE_VALUE_MAX};
     struct hd__frame f = {
         .type = WIRE_GET, .key = key, .key_bytes = (uint32_t)strlen(key), .arg = deadline_ms(deadline)};
@@ -252,8 +233,6 @@ int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadl
     int32_t code = check_key(name, 0, err);
     if (code != HD_OK)
         return code;
-    if (store->local)
-        return hd__store_local_barrier(store, name, deadline, err);
     code = request(store, &f, &p, deadline, err);
     if (code == HD_OK && p.code == HD_E_TIMEOUT)
         return hd_fail(err, HD_E_TIMEOUT, "barrier %s: no sign of rank %.*s", name, (int)HD__MIN(p.bytes, 200u), text);
@@ -277,15 +256,13 @@ double hd__store_last_wait(const struct hd_store *store)
 void hd__store_reset(struct hd_store *store)
 {
     struct linger at_once = {.l_onoff = 1};
-    if (store->local)
-        return;
     setsockopt(store->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     shutdown(store->fd, SHUT_RDWR);
 }
 
 int32_t hd__store_server_rank(const struct hd_store *store)
 {
-    return store->local ? -1 : store->server_rank;
+    return store->server_rank;
 }
 
 void hd__store_abort(struct hd_store *store, const char *reason)
@@ -306,10 +283,6 @@ void hd__store_end(struct hd_store *store, const struct hd_error *err)
     uint8_t value[1024];
     char cause[512];
     snprintf(cause, sizeof cause, "rank %d: %.400s", store->rank, err->message);
-    if (store->local) {
-        hd__store_local_abort(store, origin, cause);
-        return;
-    }
     struct hd__frame f = {.type = WIRE_ABORT,
                           .arg = err->code,
                           .value = value,

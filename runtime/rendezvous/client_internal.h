@@ -1,8 +1,7 @@
 /* runtime/rendezvous/client_internal: one rank's side of the store, for the files that make it up:
  *   client.c         opening and closing, the requests, the end of a job
  *   client_link.c    the connection: frames out, the thread that listens and beats, what the rank tells of itself
- *   client_connect.c finding the server, greeting it
- *   client_local.c   the same store inside one process, without sockets */
+ *   client_connect.c finding the server, greeting it */
 #ifndef HD_RUNTIME_RENDEZVOUS_CLIENT_INTERNAL_H
 #define HD_RUNTIME_RENDEZVOUS_CLIENT_INTERNAL_H
 
@@ -27,18 +26,8 @@ struct store_request {
     uint8_t *value;
 };
 
-struct hd__local_store {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    struct hd__kv kv;
-    int32_t size;
-    uint32_t handles;
-    struct hd_store **ranks;
-};
-
 struct hd_store {
     struct hd__liveness live;
-    struct hd__local_store *local; /* the store without sockets; then nothing below is used but `rank` and `size` */
     int32_t rank, size;
     int32_t server_rank;
     int fd, wake;
@@ -67,10 +56,6 @@ struct hd_store {
     uint8_t *in; /* WIRE_SEALED_MAX */
 };
 
-/* client.c: without a connection yet. */
-struct hd_store *hd__store_new(int32_t rank, int32_t size);
-void hd__store_free(struct hd_store *s);
-
 /* client_link.c: HD_OK, HD_E_TIMEOUT or HD_E_PEER. */
 int32_t hd__store_send(struct hd_store *s, const struct hd__frame *frame, double deadline);
 void *hd__store_thread(void *store); /* the thread */
@@ -83,14 +68,5 @@ void hd__store_record_end(struct hd_store *s, int32_t code, int32_t fault, int32
  * that. */
 int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline,
                             struct hd_error *err);
-
-/* client_local.c */
-int32_t hd__store_local_put(struct hd_store *s, const char *key, const void *value, size_t bytes, struct hd_error *err);
-void hd__store_local_remove(struct hd_store *s, const char *key);
-int32_t hd__store_local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline,
-                            struct hd_error *err);
-int32_t hd__store_local_barrier(struct hd_store *s, const char *name, double deadline, struct hd_error *err);
-void hd__store_local_abort(struct hd_store *s, uint64_t origin, const char *cause);
-void hd__store_local_close(struct hd_store *s);
 
 #endif

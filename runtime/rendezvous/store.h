@@ -8,7 +8,6 @@
  *     hd__server_open -> hd__server_port -> (ranks) hd__store_connect ... put, get, barrier ... hd__store_close
  *     -> hd__server_close
  *
- * For tests and for one-process runs there is a store without sockets: hd__store_local_create, hd__store_local_open.
  * All calls may come from any thread. Deadlines are CLOCK_MONOTONIC seconds (hd__now). */
 #ifndef HD_RUNTIME_RENDEZVOUS_STORE_H
 #define HD_RUNTIME_RENDEZVOUS_STORE_H
@@ -21,7 +20,6 @@
 #define HD__SECRET_TEXT (2 * HD__SECRET_BYTES + 1) /* hexadecimal, terminated */
 
 struct hd__server;
-struct hd__local_store;
 struct hd__liveness;
 struct ssl_ctx_st;
 
@@ -71,11 +69,6 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
 void hd__store_close(struct hd_store *store);
 /* The same, but the store stays: for a process that ends while another thread may still ask it. */
 void hd__store_leave(struct hd_store *store);
-
-/* A store inside one process: a space, and a handle on it per rank. */
-struct hd__local_store *hd__store_local_create(int32_t size);
-void hd__store_local_destroy(struct hd__local_store *space); /* after its handles; NULL is fine */
-struct hd_store *hd__store_local_open(struct hd__local_store *space, int32_t rank);
 
 /* As in struct hd_host. */
 int32_t hd__store_put(struct hd_store *store, const char *key, const void *value, size_t bytes, struct hd_error *err);

@@ -22,10 +22,9 @@ static void add_step(void *user, const char *name)
 {
     struct step_list *list = user;
     char again[32];
-    uint64_t step;
     if (strncmp(name, "step-", 5) || strspn(name + 5, "0123456789") != strlen(name + 5) || strlen(name) > 24)
         return;
-    step = strtoull(name + 5, NULL, 10);
+    uint64_t step = strtoull(name + 5, NULL, 10);
     hd__ckpt_step_name(step, again);
     if (strcmp(name, again) != 0)
         return;

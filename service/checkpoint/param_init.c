@@ -112,10 +112,9 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     const struct hd__tensor *t = hd__tensor_const(f->p, f->p->params.at[param].tensor);
     int64_t tensors = hd__ckpt_file_tensor_count(f->p, param), count = hd__global_numel(f->p, t) / tensors, inner = 1;
     uint32_t parts = d->parts > 1 ? d->parts : 1;
-    char *name;
     *where = (struct file_slice){.first = at / count * count};
     where->end = where->first + count;
-    name = hd__ckpt_file_tensor_name(f->p, param, at / count);
+    char *name = hd__ckpt_file_tensor_name(f->p, param, at / count);
     where->t = hd__ckpt_st_find(f->files, name);
     if (!where->t)
         hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", name, d->name);

@@ -66,14 +66,13 @@ int32_t hd__metrics_sink_open(const struct hd__metrics_sink_config *c, const str
                               struct hd__metrics_sink **sink, struct hd_error *err)
 {
     struct hd__metrics_sink *s = hd__alloc(sizeof *s);
-    int32_t rc;
     int why;
     s->ops = c->ops;
     s->name = hd__strdup(c->name);
     s->patience = c->patience > 0 ? c->patience : 10;
     pthread_mutex_init(&s->lock, NULL);
     hd__cond_init(&s->changed);
-    rc = c->ops->open(c->host, c->settings, start, &s->opened, err);
+    int32_t rc = c->ops->open(c->host, c->settings, start, &s->opened, err);
     if (!rc && (why = pthread_create(&s->thread, NULL, sink_thread, s))) {
         rc = hd_fail(err, HD_E_NOMEM, "no thread for it: %s", strerror(why));
         c->ops->close(s->opened);

@@ -140,7 +140,6 @@ static int find_long_call(struct hd__report_context *c)
 {
     double longest = 0;
     int32_t found = -1, others = -1;
-    const char *at;
     for (int32_t r = 0; r < c->size; r++) {
         double call = json_number_value(json_object_get(c->dump[r], "call"));
         if (call > longest) {
@@ -153,7 +152,7 @@ static int find_long_call(struct hd__report_context *c)
         return 0;
     hd__report_attribute(c, HD__DIAGNOSIS_LATE, found, NULL);
     c->diagnosis->waited = longest;
-    at = json_string_value(json_object_get(c->dump[found], "at"));
+    const char *at = json_string_value(json_object_get(c->dump[found], "at"));
     snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d has been %.100s for %.1f s", found,
              at ? at : "inside a call", longest);
     if (others)

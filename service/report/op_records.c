@@ -32,9 +32,7 @@ static const char *channel_key(const json_t *channel, struct hd__arena *arena)
     if (json_object_get(channel, "from"))
         hd__text_add(&text, " %lld>%lld stream %lld", (long long)json_number(channel, "from"),
                      (long long)json_number(channel, "to"), (long long)json_number(channel, "stream"));
-    char *key = hd__arena_strdup(arena, text.at);
-    hd__text_free(&text);
-    return key;
+    return hd__text_to_arena(&text, arena);
 }
 
 static void read_op(struct hd__report_op_records *all, const json_t *dump, const json_t *op, const char *const *keys,

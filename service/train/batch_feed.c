@@ -92,7 +92,6 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         .seed = (uint64_t)job->seed,
     };
     struct hd__train_feed *f;
-    int32_t rc;
     for (uint64_t i = 0; i < from->count; i++)
         sources[i] = (struct hd__data_source){from->at[i].path, from->at[i].weight};
     if (held_out && !job->val.count && job->val_fraction <= 0) {
@@ -101,7 +100,7 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     }
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
-    rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
+    int32_t rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
     if (!rc)
         rc = hd__data_open(&config, &f->data, err);
     free(sources);

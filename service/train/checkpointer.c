@@ -66,7 +66,6 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
 {
     const struct hd__chosen *chosen = &s->compiled->checkpoint_choice;
     struct hd__train_checkpointer *k;
-    int32_t rc;
     *checkpointer = NULL;
     if (!chosen->component)
         return HD_OK;
@@ -74,7 +73,7 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
     k->s = s;
     k->ops = &chosen->component->ops.ckpt;
     k->dir = hd__arena_strdup(&s->compiled->job->arena, dir ? dir : s->compiled->job->checkpoint_dir);
-    rc = k->ops->open(hd__exec_host_table(), chosen->settings, k->dir, &k->ckpt, err);
+    int32_t rc = k->ops->open(hd__exec_host_table(), chosen->settings, k->dir, &k->ckpt, err);
     if (rc) {
         free(k);
         return dir ? rc : hd__job_locate_error(s->compiled->job, "checkpoint.dir", err);
@@ -460,12 +459,11 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
                                     struct hd__train_progress *progress, struct hd_error *err)
 {
     char name[32];
-    int32_t rc;
     if (!strcmp(which, "never") || !strcmp(which, "overwrite"))
         return HD_OK;
     if (strcmp(which, "auto"))
         return load_path(k, which, weights, progress, err);
-    rc = hd__ckpt_latest(&k->store, name, err);
+    int32_t rc = hd__ckpt_latest(&k->store, name, err);
     if (rc == HD_E_NOTFOUND)
         return HD_OK;
     return rc ? rc : load_named(k, name, weights, progress, err);

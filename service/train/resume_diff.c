@@ -165,7 +165,7 @@ void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json
     log_from(job, name, state, weights_only);
 }
 
-/* Of the changes, those that this misfit comes from: another plugin, else keys of its section, else precision. */
+/* Keeps the changes that this misfit comes from: another plugin, else keys of its section, else precision. */
 static void keep_causes(struct changes *c, const char *section)
 {
     const char *use = hd__arena_format(&c->job->arena, "%suse", section);

@@ -89,9 +89,8 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
                                      .local_ranks = env->local_size,
                                      .feed = feed,
                                      .user = s};
-    int32_t rc;
     *s = (struct hd__train_session){.compiled = compiled, .env = env};
-    rc = hd__launch_connect(env, compiled->job->comm_timeout, &s->store, &s->server, err);
+    int32_t rc = hd__launch_connect(env, compiled->job->comm_timeout, &s->store, &s->server, err);
     s->speaker = (struct hd__speaker){.store = s->store, .rank = env->rank, .shared_log = env->launched_by_heddle};
     config.store = s->store;
     config.operations = (int32_t)compiled->job->flight_operations;

@@ -4,8 +4,7 @@
 
 #include "analysis/numerics.h"
 #include "tests/suite.h"
-
-static struct hd__plugins *plugins;
+#include "tests/support/plugins.h"
 
 static void emulate_steps(int32_t steps, const char *family, const char *deterministic, const char *const *overrides,
                           size_t n, struct hd__numerics *result)
@@ -27,18 +26,6 @@ static void emulate(const char *family, const char *deterministic, const char *c
                     struct hd__numerics *result)
 {
     emulate_steps(3, family, deterministic, overrides, n, result);
-}
-
-static void open_plugins(void)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__exec_host_table());
-    ck_assert_msg(hd__plugins_add_folder(plugins, PLUGINS, &err) == HD_OK, "%s", err.message);
-}
-
-static void close_plugins(void)
-{
-    hd__plugins_destroy(plugins);
 }
 
 /* Training is exact; the losses of an evaluation are added rank by rank. */
@@ -173,7 +160,7 @@ int main(void)
 {
     TCase *c = tcase_create("exact");
     tcase_set_timeout(c, 60);
-    tcase_add_checked_fixture(c, open_plugins, close_plugins);
+    tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_loop_test(c, data_ranks_and_stages, 0, 4);
     tcase_add_test(c, pipelines);
     tcase_add_loop_test(c, tied_embeddings, 0, 4);

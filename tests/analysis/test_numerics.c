@@ -7,20 +7,7 @@
 #include "analysis/numerics.h"
 #include "core/program/ops.h"
 #include "tests/suite.h"
-
-static struct hd__plugins *plugins;
-
-static void open_plugins(void)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__exec_host_table());
-    ck_assert_msg(hd__plugins_add_folder(plugins, PLUGINS, &err) == HD_OK, "%s", err.message);
-}
-
-static void close_plugins(void)
-{
-    hd__plugins_destroy(plugins);
-}
+#include "tests/support/plugins.h"
 
 /* A llama of two layers; `more`: further lines of the job. */
 static const char *text_of(const char *mesh, const char *strategies, const char *more)
@@ -247,7 +234,7 @@ int main(void)
 {
     TCase *c = tcase_create("numerics");
     tcase_set_timeout(c, 60);
-    tcase_add_checked_fixture(c, open_plugins, close_plugins);
+    tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_loop_test(c, jobs_agree, 0, JOBS);
     tcase_add_loop_test(c, faults_are_found, 0, FAULTS);
     tcase_add_test(c, a_collective_converts_nothing);

@@ -156,14 +156,14 @@ fault("swiglu_swap", GRADIENTS, "the two gradients of SwiGLU are exchanged", SWI
 fault("gate_norm", GRADIENTS, "the router loss loses its factor in the backward pass", 'HD_OP_ROUTER_LOSS_DZ, "a", "abY", 1}', 'HD_OP_ROUTER_LOSS_DZ, "a", "abY"}')
 fault("head_mean", GRADIENTS, "all gradients are twice as large", "attrs.sign *= rule->attrs;", "attrs.sign *= rule->attrs;\n        attrs.scale *= rule->op == HD_OP_SPREAD ? 2 : 1;")
 
-# What finds each. Those of the first list are found by `heddle check` alone, those of the second by `check --numerics`.
+# The finder of each. Those of the first list are found by `heddle check` alone, those of the second by `check --numerics`.
 CHECK = """
 mem_persistent_overlap mem_host_overlap mem_arenas_overlap mem_temp_overlap life_wait alias_alive loss_no_accum loss_no_dp
-apart_seed scale_first fuse_drop_scale accum_off accum_less eval_scale loss_pp_first feed_micro send_old same_stage_old ring_skip2
-recompute_other tag_micro_order decay_off
+apart_seed scale_first fuse_drop_scale accum_off accum_less eval_scale loss_pp_first feed_micro tag_micro_order decay_off
 clip_some lr_one_flat lots_same tied_decay state_dtype grad_shard_order flat_overlap flat_short fetch_offset grad_dtype
 master_dtype gs_dtype minor_last wire_dtype decode_parts encode_noef decode_concat late_home offload_low one_slot warm_norm
 restore_skip low_skip tied_order blend_parts part_order wrong_peer_ring zigzag_feed group_order embed_fp head_mean
+send_old same_stage_old ring_skip2 recompute_other
 """.split()
 NUMERICS = "sums_from bias_linear exact_order localsgd_lr2 localsgd_mom ema_swap".split()
 # Neither sees these; a suite does.

@@ -3,25 +3,10 @@
 #ifndef HD_TESTS_SUPPORT_COMPILED_H
 #define HD_TESTS_SUPPORT_COMPILED_H
 
-#include <check.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/exec/select.h"
-
-static struct hd__plugins *plugins;
-
-static void setup(void)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__exec_host_table());
-    ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
-}
-
-static void teardown(void)
-{
-    hd__plugins_destroy(plugins);
-}
+#include "tests/support/plugins.h"
 
 struct job {
     struct hd__job *job;

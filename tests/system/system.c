@@ -32,13 +32,13 @@ static double multiplier(void)
     return HD__MAX(1.0, word ? atof(word) : 1);
 }
 
-/* Of what has to be prompt. */
+/* Factor for limits of what has to be prompt. */
 static double busy(void)
 {
     return HD__MAX(1.0, multiplier() / 5);
 }
 
-/* Of what only has to end: long before Check and meson give up, and no measure of heddle. */
+/* Factor for limits of what only has to end: long before Check and meson give up, and no measure of heddle. */
 static double slower(void)
 {
     return HD__MAX((double)SLOWER, HD__MIN(multiplier(), 5.0));

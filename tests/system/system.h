@@ -42,7 +42,7 @@ struct command {
  * ranks. */
 struct command *command_start(const char *environment, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int free_port(void); /* of 127.0.0.1 */
-/* Where a process listens by TCP at this IPv4 address, in the hexadecimal digits of /proc/net/tcp; 0: nowhere. */
+/* Port at which a process listens by TCP at this IPv4 address, in the hexadecimal digits of /proc/net/tcp; 0: none. */
 int listening_port(pid_t pid, const char *address);
 /* For ranks that are said to be on several machines. */
 #define TEST_SECRET "HEDDLE_SECRET=00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef"

@@ -60,32 +60,18 @@ static void stop_by(int sig, const char *job, int n)
         expect_gone(ranks, n, 0.5);
 }
 
-START_TEST(terminate)
+/* SIGUSR1: Slurm's way (sbatch --signal); SIGHUP: a terminal that is closed. */
+START_TEST(stopped)
 {
-    stop_by(SIGTERM, "term1", 1);
-    stop_by(SIGTERM, "term3", 3);
-}
-END_TEST
-
-START_TEST(interrupt)
-{
-    stop_by(SIGINT, "int1", 1);
-    stop_by(SIGINT, "int3", 3);
-}
-END_TEST
-
-/* Slurm's way (sbatch --signal), and a terminal that is closed. */
-START_TEST(user_signal)
-{
-    stop_by(SIGUSR1, "usr1", 1);
-    stop_by(SIGUSR1, "usr3", 3);
-}
-END_TEST
-
-START_TEST(hangup)
-{
-    stop_by(SIGHUP, "hup1", 1);
-    stop_by(SIGHUP, "hup3", 3);
+    static const struct {
+        int signal;
+        const char *job[2];
+    } rows[] = {{SIGTERM, {"term1", "term3"}},
+                {SIGINT, {"int1", "int3"}},
+                {SIGUSR1, {"usr1", "usr3"}},
+                {SIGHUP, {"hup1", "hup3"}}};
+    stop_by(rows[_i].signal, rows[_i].job[0], 1);
+    stop_by(rows[_i].signal, rows[_i].job[1], 3);
 }
 END_TEST
 
@@ -798,7 +784,7 @@ START_TEST(wrong_environment)
 }
 END_TEST
 
-/* Where others could join the ranks of a launcher, these have a secret, or there is no job. */
+/* Ranks of a launcher that others could join have a secret, or there is no job. */
 START_TEST(no_secret)
 {
     static const char key[] = "00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef\n";
@@ -922,10 +908,7 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"SIGTERM", terminate, 1},
-                                        {"SIGINT", interrupt, 1},
-                                        {"SIGUSR1", user_signal, 1},
-                                        {"SIGHUP", hangup, 1},
+    const struct system_test tests[] = {{"stopped by a signal", stopped, 4},
                                         {"nohup", ignored_hangup, 1},
                                         {"twice", twice, 8},
                                         {"crash while opening", crash_while_opening, 1},

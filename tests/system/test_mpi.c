@@ -206,7 +206,7 @@ static void signal_command(struct running *r, const char *job, int signal)
     expect_nothing_left(r);
 }
 
-/* Where all ranks are on this machine, none of them listens at its networks. */
+/* No rank listens at the machine's networks if all are on it. */
 START_TEST(no_port_is_open)
 {
     struct running r;

@@ -44,7 +44,7 @@ CPU_CLONES static float largest(const float *x, int64_t n)
     return most;
 }
 
-/* Of the first `used` of the row; so are sums. */
+/* The largest of the first `used` of the row; sums are over these too. */
 static float row_most(const struct hd_operand *z, int64_t row, int64_t used)
 {
     float buf[CPU_CHUNK], most = -INFINITY;

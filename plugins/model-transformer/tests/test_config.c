@@ -223,7 +223,7 @@ END_TEST
 
 #define NO_PDROP ", \"attn_pdrop\": 0.0, \"resid_pdrop\": 0, \"embd_pdrop\": 0.0"
 
-/* What GPT2Config and LlamaConfig take for a missing rate: 0.1 and 0. */
+/* Defaults of GPT2Config and LlamaConfig for a missing rate: 0.1 and 0. */
 START_TEST(dropout)
 {
     static const struct {

@@ -7,21 +7,9 @@
 #include "analysis/numerics.h"
 #include "core/program/fusion.h"
 #include "tests/suite.h"
+#include "tests/support/plugins.h"
 
-static struct hd__plugins *plugins;
 static char path[] = "/tmp/heddle-pipeline-XXXXXX.csv";
-
-static void set_up(void)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__exec_host_table());
-    ck_assert_msg(hd__plugins_add_folder(plugins, PLUGINS, &err) == HD_OK, "%s", err.message);
-}
-
-static void tear_down(void)
-{
-    hd__plugins_destroy(plugins);
-}
 
 /* The `more` of 3d's options; pp 1: one rank. */
 static int32_t compile(const char *model, int pp, const char *more, struct hd__job **job,
@@ -137,7 +125,7 @@ int main(void)
     if (fd < 0)
         return 1;
     close(fd);
-    tcase_add_checked_fixture(c, set_up, tear_down);
+    tcase_add_checked_fixture(c, setup, teardown);
     tcase_set_timeout(c, 60);
     tcase_add_test(c, schedules);
     tcase_add_test(c, splits);

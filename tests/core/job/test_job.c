@@ -582,7 +582,7 @@ START_TEST(words_of_a_plugin)
 }
 END_TEST
 
-/* What the command line says of a strategy that is not there waits for it. */
+/* Overrides of a strategy that is not there wait for it. */
 START_TEST(strategy_to_come)
 {
     struct hd__job *j = load(small_job, "strategies.late.stage=3", "strategies.never.stage=3", "strategies.late.lr=1");

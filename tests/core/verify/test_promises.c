@@ -7,7 +7,7 @@
 
 #define PIPELINE(schedule) "{use: 3d, schedule: " schedule "}, {use: zero}"
 
-/* What one micro-batch adds to the loss and to each gradient, over all stages. */
+/* Values that one micro-batch adds to the loss and to each gradient, over all stages. */
 static uint64_t meaning(const struct job *j)
 {
     uint64_t all = 0;
@@ -152,7 +152,7 @@ START_TEST(another_is_sent)
 }
 END_TEST
 
-/* What a stage takes it for is what the other one sends. */
+/* A message has the value on the receiving stage that it has on the sending one. */
 START_TEST(another_is_received)
 {
     struct hd_error err = HD_ERROR_INIT;

@@ -54,28 +54,20 @@ static struct hd_store *join(int32_t rank)
     return store;
 }
 
-/* ---- keys, the same over sockets (_i = 0) and inside one process (_i = 1) */
+/* ---- keys */
 
-static struct hd__local_store *space;
-
-static void open_two(int local, struct hd_store *store[2])
+static void open_two(struct hd_store *store[2])
 {
-    if (!local)
-        serve(2, 10);
-    else
-        space = hd__store_local_create(2);
+    serve(2, 10);
     for (int r = 0; r < 2; r++)
-        store[r] = local ? hd__store_local_open(space, r) : join(r);
+        store[r] = join(r);
 }
 
-static void close_two(int local, struct hd_store *store[2])
+static void close_two(struct hd_store *store[2])
 {
     hd__store_close(store[0]);
     hd__store_close(store[1]);
-    if (local)
-        hd__store_local_destroy(space);
-    else
-        hd__server_close(server);
+    hd__server_close(server);
 }
 
 START_TEST(put_and_get)
@@ -84,7 +76,7 @@ START_TEST(put_and_get)
     struct hd_error err = HD_ERROR_INIT;
     static uint8_t big[WIRE_VALUE_MAX + 1], got[WIRE_VALUE_MAX];
     size_t bytes = sizeof got;
-    open_two(_i, store);
+    open_two(store);
     for (size_t i = 0; i < sizeof big; i++)
         big[i] = (uint8_t)(i * 7);
     ck_assert_int_eq(hd__store_put(store[0], "a/b", big, WIRE_VALUE_MAX, &err), HD_OK);
@@ -106,7 +98,7 @@ START_TEST(put_and_get)
     bytes = sizeof got;
     ck_assert_int_eq(hd__store_get(store[0], "never", got, &bytes, hd__now() + 0.05, &err), HD_E_TIMEOUT);
     ck_assert_ptr_nonnull(strstr(err.message, "never"));
-    close_two(_i, store);
+    close_two(store);
 }
 END_TEST
 
@@ -149,13 +141,13 @@ START_TEST(removed)
     struct hd_error err = HD_ERROR_INIT;
     char got[8];
     size_t bytes = sizeof got;
-    open_two(_i, store);
+    open_two(store);
     ck_assert_int_eq(hd__store_put(store[0], "k", "value", 5, &err), HD_OK);
     ck_assert_int_eq(hd__store_get(store[1], "k", got, &bytes, hd__now() + 5, &err), HD_OK);
     ck_assert_int_eq(hd__store_remove(store[1], "k", &err), HD_OK);
     ck_assert_int_eq(hd__store_remove(store[1], "never", &err), HD_OK);
     ck_assert_int_eq(hd__store_get(store[0], "k", got, &bytes, hd__now() + 0.05, &err), HD_E_TIMEOUT);
-    close_two(_i, store);
+    close_two(store);
 }
 END_TEST
 
@@ -174,13 +166,13 @@ START_TEST(get_waits)
     void *code;
     char got[16];
     size_t bytes = sizeof got;
-    open_two(_i, store);
+    open_two(store);
     pthread_create(&thread, NULL, put_later, store[1]);
     ck_assert_int_eq(hd__store_get(store[0], "later", got, &bytes, hd__now() + 20, &err), HD_OK);
     ck_assert(bytes == 5 && memcmp(got, "value", 5) == 0);
     pthread_join(thread, &code);
     ck_assert_ptr_null(code);
-    close_two(_i, store);
+    close_two(store);
 }
 END_TEST
 
@@ -199,15 +191,14 @@ START_TEST(barriers)
     struct hd_error err = HD_ERROR_INIT;
     pthread_t thread;
     void *code;
-    open_two(_i, store);
+    open_two(store);
     pthread_create(&thread, NULL, three_barriers, store[1]);
     ck_assert_ptr_null(three_barriers(store[0]));
     pthread_join(thread, &code);
     ck_assert_ptr_null(code);
     ck_assert_int_eq(hd__store_barrier(store[0], "alone", hd__now() + 0.05, &err), HD_E_TIMEOUT);
-    if (!_i)
-        ck_assert_msg(strstr(err.message, "rank 1") != NULL, "%s", err.message);
-    close_two(_i, store);
+    ck_assert_msg(strstr(err.message, "rank 1") != NULL, "%s", err.message);
+    close_two(store);
 }
 END_TEST
 
@@ -218,7 +209,7 @@ START_TEST(aborts)
     char got[8];
     size_t bytes = sizeof got;
     int32_t rank = -1;
-    open_two(_i, store);
+    open_two(store);
     ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store[1]), &rank, &err), HD_OK);
     struct hd_error mine = HD_ERROR_INIT;
     hd_fail(&mine, HD_E_CANCELLED, "no more data");
@@ -243,7 +234,7 @@ START_TEST(aborts)
     hd__store_liveness_check(hd__store_liveness(store[1]), &rank, old);
     hd_error_copy(old, &mine);
     ck_assert_uint_eq(older.beyond, 7);
-    close_two(_i, store);
+    close_two(store);
 }
 END_TEST
 
@@ -642,12 +633,12 @@ int main(void)
 {
     TCase *tc = tcase_create("store");
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, put_and_get, 0, 2);
-    tcase_add_loop_test(tc, removed, 0, 2);
+    tcase_add_test(tc, put_and_get);
+    tcase_add_test(tc, removed);
     tcase_add_test(tc, remove_keys);
-    tcase_add_loop_test(tc, get_waits, 0, 2);
-    tcase_add_loop_test(tc, barriers, 0, 2);
-    tcase_add_loop_test(tc, aborts, 0, 2);
+    tcase_add_test(tc, get_waits);
+    tcase_add_test(tc, barriers);
+    tcase_add_test(tc, aborts);
     tcase_add_test(tc, strangers);
     tcase_add_test(tc, addresses);
     tcase_add_test(tc, secrets);
