@@ -33,14 +33,11 @@ int hd__can_write(const char *path)
     int file = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), why = file < 0 ? errno : 0;
     if (file >= 0)
         close(file);
-    while (why == ENOENT && (slash = strrchr(folder, '/'))) {
-        slash[slash == folder] = 0; /* "/" stays */
-        why = faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) ? errno : 0;
-        if (slash == folder)
-            break;
+    for (int more = 1; why == ENOENT && more; more = slash && slash != folder) {
+        if ((slash = strrchr(folder, '/')))
+            slash[slash == folder] = 0; /* "/" stays */
+        why = faccessat(AT_FDCWD, slash ? folder : ".", W_OK | X_OK, AT_EACCESS) ? errno : 0;
     }
-    if (why == ENOENT && !strchr(folder, '/'))
-        why = faccessat(AT_FDCWD, ".", W_OK | X_OK, AT_EACCESS) ? errno : 0;
     free(folder);
     return why;
 }

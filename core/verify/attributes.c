@@ -55,7 +55,7 @@ static void check_rule(struct hd__walk *w, const struct hd__instr *i)
         hd__diag(w, "is not the optimizer's update: its moments, clipping or rounding differ");
 }
 
-/* Of every parameter where it lies, and nowhere else. */
+/* Weight decay of every parameter where it lies, and nowhere else. */
 static void check_decay(struct hd__walk *w, const struct hd__instr *i, const struct hd__flat *flat)
 {
     const struct hd_program *p = w->p;

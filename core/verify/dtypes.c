@@ -4,7 +4,7 @@
 #include "core/base/dtype.h"
 #include "core/verify/verify.h"
 
-/* Of a tensor of a flat; 0: any floating-point one. */
+/* The dtype of a flat's tensor; 0: any floating-point one. */
 static uint8_t dtype_of_role(const struct hd_program *p, uint32_t role)
 {
     if (role == HD__FLAT_MASTER || role == HD__FLAT_GLOBAL_COPY)
@@ -16,25 +16,19 @@ static uint8_t dtype_of_role(const struct hd_program *p, uint32_t role)
     return role < HD__FLAT_FULL ? p->precision.optimizer : 0;
 }
 
-static int is_gradient(const struct hd__instr *i, const struct hd__tensor *t)
-{
-    return t->role == HD__ROLE_GRAD ||
-           (t->role == HD__ROLE_FLAT && t->param && (hd__op(i->op)->class == HD__CLASS_MODEL || i->op == HD_OP_ACCUM));
-}
-
 /* The dtype of output k; 0: any floating-point one. */
 static uint8_t dtype_of_output(const struct hd_program *p, const struct hd__instr *i, uint32_t k)
 {
     const struct hd__tensor *t = hd__tensor_const(p, i->out[k]);
     const char *row = hd__op(i->op)->dtypes;
     char letter = row ? row[HD__MIN(k, (uint32_t)strlen(row) - 1)] : '*';
-    int tile = (i->op == HD_OP_ATTENTION_MERGE && t->dtype != p->precision.compute) ||
-               (i->axes && hd__op(i->op)->class == HD__CLASS_MODEL);
-    if (is_gradient(i, t))
+    int model = hd__op(i->op)->class == HD__CLASS_MODEL,
+        tile = (i->op == HD_OP_ATTENTION_MERGE && t->dtype != p->precision.compute) || (i->axes && model);
+    if (t->role == HD__ROLE_GRAD || (t->role == HD__ROLE_FLAT && t->param && (model || i->op == HD_OP_ACCUM)))
         return p->precision.grad;
     if (letter == '=')
         return hd__tensor_const(p, i->in[0])->dtype;
-    if (hd__op(i->op)->class == HD__CLASS_MODEL && t->role != HD__ROLE_ACT)
+    if (model && t->role != HD__ROLE_ACT)
         return 0;
     switch (letter) {
     case 'a': /* attention of one tile of a ring is a statistic, and so is what they are merged to, but for the last */

@@ -7,30 +7,22 @@
 #include "core/base/dtype.h"
 #include "core/verify/verify.h"
 
-/* Independent replicas keep their own gradients: nothing is pending over independent_axes. */
-static uint32_t initial_unreduced(const struct hd_program *p, const struct hd__param *param)
-{
-    int tied = __builtin_popcount(param->stages) > 1;
-    return (param->unreduced_axes & ~p->independent_axes) | (tied ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
-}
-
-/* A gradient joins its flat buffer. */
+/* A gradient joins its flat buffer. Independent replicas keep their own: it is not pending over their axes. */
 static void contribute(struct hd__walk *w, const struct hd__instr *i, uint32_t k)
 {
     hd_tensor out = i->out[k];
-    uint32_t param = hd__tensor_const(w->p, out)->param - 1;
+    uint32_t param = hd__tensor_const(w->p, out)->param - 1, owed = w->p->params.at[param].unreduced_axes,
+             tied = __builtin_popcount(w->p->params.at[param].stages) > 1 ? HD_AXIS_BIT(HD_AXIS_PP) : 0;
     struct hd__range r = hd__range_of(w->p, out);
     struct hd__gradient x = {.lo = r.lo,
                              .hi = r.hi,
                              .param = param,
-                             .unreduced_axes = initial_unreduced(w->p, &w->p->params.at[param]),
+                             .unreduced_axes = (owed & ~w->p->independent_axes) | tied,
                              .value = w->contribution[k]};
-    if (i->op == HD_OP_ACCUM &&
-        hd__tensor_const(w->p, i->in[0])->placement.partial != w->p->params.at[param].unreduced_axes)
+    if (i->op == HD_OP_ACCUM && hd__tensor_const(w->p, i->in[0])->placement.partial != owed)
         hd__diag(w, "contribution to %s is partial over [%s], but its gradient must be partial over [%s]",
                  hd__name_of(w, w->p->params.at[param].tensor),
-                 hd__axes(hd__tensor_const(w->p, i->in[0])->placement.partial),
-                 hd__axes(w->p->params.at[param].unreduced_axes));
+                 hd__axes(hd__tensor_const(w->p, i->in[0])->placement.partial), hd__axes(owed));
     if (hd__reads_output(i, k))
         hd__gradient_add(w, out, x);
     else

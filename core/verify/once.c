@@ -91,12 +91,6 @@ static void check_norm(struct hd__walk *w, uint32_t axes)
     free(times);
 }
 
-/* The tensor that accumulates the norm. */
-static hd_tensor norm_sum(const struct hd_program *p)
-{
-    return p->norm_digits ? p->norm_digits : p->norm2;
-}
-
 static void check_norm_read(struct hd__walk *w)
 {
     if (w->norm_checked)
@@ -144,47 +138,23 @@ static void visit_update(struct hd__walk *w, const struct hd__instr *i)
         w->flat[flat - 1].updates++;
 }
 
-static void end_updates(struct hd__walk *w)
-{
-    for (uint32_t k = 0; k < w->p->flats.count; w->flat[k++].updates = 0)
-        if (w->p->flats.at[k].n_params && w->flat[k].updates != 1)
-            hd__diag(w, "parameters %s are updated %u times in a step, not once", w->p->flats.at[k].name,
-                     w->flat[k].updates);
-}
-
-/* ---- what lives in another memory goes back when it was changed; that it was in its place: value_numbers.c */
-
-static void visit_offloaded(struct hd__walk *w, const struct hd__instr *i)
-{
-    for (uint32_t k = 0; k < i->n_out; k++)
-        w->tensor[i->out[k]].dirty = !hd__is_copy(i);
-    for (uint32_t n = 0; n < w->p->offloaded.count && hd__is_copy(i); n++)
-        if (w->p->offloaded.at[n].main_copy == i->in[0] && w->p->offloaded.at[n].home == i->out[0])
-            w->tensor[i->in[0]].dirty = 0;
-}
-
-static void check_written_back(struct hd__walk *w)
-{
-    for (uint32_t n = 0; n < w->p->offloaded.count; n++)
-        if (w->tensor[w->p->offloaded.at[n].main_copy].dirty) {
-            hd__diag(w, "%s: modified copy of an offloaded tensor is not written back",
-                     hd__name_of(w, w->p->offloaded.at[n].home));
-            w->tensor[w->p->offloaded.at[n].main_copy].dirty = 0;
-        }
-}
-
 static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
     if (i->n_out && i->out[0] == w->p->loss_sum)
         visit_loss(w, i);
-    if (i->n_out && i->out[0] == norm_sum(w->p))
+    if (i->n_out && i->out[0] == (w->p->norm_digits ? w->p->norm_digits : w->p->norm2))
         visit_norm(w, i);
     if (i->op == HD_OP_TOTAL && i->out[0] == w->p->norm2 && i->in[0] == w->p->norm_digits && i->attrs &&
         i->attrs->scale == 1)
         w->norm_added = 1, w->norm_checked = 0;
     if (hd__op(i->op)->class == HD__CLASS_UPDATE)
         visit_update(w, i);
-    visit_offloaded(w, i);
+    /* a tensor of another memory goes back when it was changed; that it was in its place: value_numbers.c */
+    for (uint32_t k = 0; k < i->n_out; k++)
+        w->tensor[i->out[k]].dirty = !hd__is_copy(i);
+    for (uint32_t n = 0; n < w->p->offloaded.count && hd__is_copy(i); n++)
+        if (w->p->offloaded.at[n].main_copy == i->in[0] && w->p->offloaded.at[n].home == i->out[0])
+            w->tensor[i->in[0]].dirty = 0;
 }
 
 static void section_begin(struct hd__walk *w)
@@ -200,13 +170,19 @@ static void section_begin(struct hd__walk *w)
 
 static void section_end(struct hd__walk *w)
 {
+    const struct hd_program *p = w->p;
     if (w->loss != w->section->loss_value)
         hd__diag(w, "loss is not the sum over its micro-batches: a term is missing, doubled or wrong");
     if ((w->section->kind == HD__SECTION_UPDATE || w->section->kind == HD__SECTION_EVAL_END) && w->loss_unreduced)
         hd__diag(w, "loss: not reduced over %s", hd__axes(w->loss_unreduced));
-    if (w->section->kind == HD__SECTION_UPDATE)
-        end_updates(w);
-    check_written_back(w);
+    for (uint32_t k = 0; k < p->flats.count && w->section->kind == HD__SECTION_UPDATE; w->flat[k++].updates = 0)
+        if (p->flats.at[k].n_params && w->flat[k].updates != 1)
+            hd__diag(w, "parameters %s are updated %u times in a step, not once", p->flats.at[k].name,
+                     w->flat[k].updates);
+    for (uint32_t n = 0; n < p->offloaded.count; w->tensor[p->offloaded.at[n++].main_copy].dirty = 0)
+        if (w->tensor[p->offloaded.at[n].main_copy].dirty)
+            hd__diag(w, "%s: modified copy of an offloaded tensor is not written back",
+                     hd__name_of(w, p->offloaded.at[n].home));
 }
 
 /* ---- micro-batches: of a step, each is fed once */

@@ -9,8 +9,7 @@
 /* The dim along which a tensor lies in pieces that the instruction joins or makes; -1: none. */
 static int32_t cut_dim(const struct hd__tensor *t, const struct hd__instr *i, uint16_t dim)
 {
-    int32_t d = i->flags & HD__FLAG_CONV ? hd__dim_index(t, dim) : t->ndim ? 0 : -1;
-    return d;
+    return i->flags & HD__FLAG_CONV ? hd__dim_index(t, dim) : t->ndim ? 0 : -1;
 }
 
 static int64_t start_at(const struct hd_program *p, const struct hd__tensor *t, int32_t d, int32_t rank)
@@ -20,7 +19,7 @@ static int64_t start_at(const struct hd_program *p, const struct hd__tensor *t, 
     return hd__global_start(p, t, d, coord);
 }
 
-/* Of `whole`, which a group has in pieces along dim: is member k's the k-th? */
+/* Pieces of `whole` along dim, which a group has: is member k's the k-th? */
 static void check_members(struct hd__walk *w, const struct hd__instr *i, const struct hd__tensor *pieces,
                           const struct hd__tensor *whole, uint16_t dim, int32_t rank)
 {
@@ -77,15 +76,6 @@ static void check_lowered(struct hd__walk *w, const struct hd__instr *i, int32_t
     }
 }
 
-static int asked_before(struct hd__walk *w, const struct hd__rank_query *x)
-{
-    for (uint32_t n = w->asked.count; n-- > 0;)
-        if (!memcmp(&w->asked.at[n], x, sizeof *x))
-            return 1;
-    hd__push(&w->asked, *x);
-    return 0;
-}
-
 static uint32_t shard_of(const struct hd__tensor *t, const struct hd__instr *i, uint16_t dim)
 {
     int32_t d = cut_dim(t, i, dim);
@@ -110,8 +100,10 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
         i->from,
         i->to,
         {shard_of(in, i, i->from), shard_of(in, i, i->to), shard_of(out, i, i->from), shard_of(out, i, i->to)}};
-    if (asked_before(w, &x))
-        return;
+    for (uint32_t n = w->asked.count; n-- > 0;)
+        if (!memcmp(&w->asked.at[n], &x, sizeof x))
+            return;
+    hd__push(&w->asked, x);
     for (int32_t rank = 0; rank < p->mesh.ranks; rank += HD__MAX(p->mesh.ranks - 1, 1)) {
         if (!joins && !splits)
             check_lowered(w, i, rank);

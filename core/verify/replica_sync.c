@@ -50,24 +50,6 @@ static void diag_axes(struct hd__walk *w, hd_tensor t, const char *what, uint32_
     hd__diag(w, "%s %s %s", hd__name_of(w, t), what, hd__axes(axes));
 }
 
-static struct hd__mean begin_mean(struct hd__walk *w, const struct hd__instr *i, struct hd__mean v)
-{
-    if (i->axes & ~w->p->independent_axes)
-        diag_axes(w, i->out[0], "is divided for a mean over an axis that is not a local-SGD axis:",
-                  i->axes & ~w->p->independent_axes);
-    v.unreduced_axes = i->axes;
-    return v;
-}
-
-static struct hd__mean reduce_mean(struct hd__walk *w, const struct hd__instr *i, struct hd__mean v)
-{
-    if (i->axes & ~v.unreduced_axes)
-        diag_axes(w, i->in[0], "is reduced, but it is not a partial mean over", i->axes & ~v.unreduced_axes);
-    v.varying_axes &= ~i->axes;
-    v.unreduced_axes &= ~i->axes;
-    return v;
-}
-
 static struct hd__mean transfer(struct hd__walk *w, const struct hd__instr *i)
 {
     int blends = hd__op(i->op)->sum == HD__SUM_BLENDED;
@@ -83,12 +65,19 @@ static struct hd__mean transfer(struct hd__walk *w, const struct hd__instr *i)
         v.param_weight += factor * x->param_weight;
         v.trained_weight += factor * x->trained_weight;
     }
-    if (blends)
-        return begin_mean(w, i, v);
-    if (i->op == HD_OP_ALL_REDUCE)
-        return reduce_mean(w, i, v);
-    if (i->op != HD_OP_COPY && (i->op != HD_OP_ALL_GATHER || i->axes & w->p->independent_axes))
+    if (blends) { /* for a mean over its axes, of which the values are shares from now on */
+        if (i->axes & ~w->p->independent_axes)
+            diag_axes(w, i->out[0], "is divided for a mean over an axis that is not a local-SGD axis:",
+                      i->axes & ~w->p->independent_axes);
+        v.unreduced_axes = i->axes;
+    } else if (i->op == HD_OP_ALL_REDUCE) {
+        if (i->axes & ~v.unreduced_axes)
+            diag_axes(w, i->in[0], "is reduced, but it is not a partial mean over", i->axes & ~v.unreduced_axes);
+        v.varying_axes &= ~i->axes;
+        v.unreduced_axes &= ~i->axes;
+    } else if (i->op != HD_OP_COPY && (i->op != HD_OP_ALL_GATHER || i->axes & w->p->independent_axes)) {
         v = (struct hd__mean){.varying_axes = w->p->independent_axes}; /* nothing is known of it */
+    }
     return v;
 }
 

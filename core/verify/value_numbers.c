@@ -19,19 +19,11 @@ static void check_weight(struct hd__walk *w, hd_tensor t)
         hd__diag(w, "reads %s, whose memory holds a different value", view->name);
 }
 
-/* Of weights and states: others may have taken a place that they share. */
+/* Weights and states in a place that they share: others may have taken it. */
 static void check_resident(struct hd__walk *w, hd_tensor t)
 {
     if (w->values->pinned[t] && w->values->buffer_value[hd__tensor_const(w->p, t)->buffer] != w->values->pinned[t])
         hd__diag(w, "use of %s before it was copied from its offloaded home", hd__name_of(w, t));
-}
-
-/* Weights and states go to where they belong. */
-static void check_copy(struct hd__walk *w, const struct hd__instr *i)
-{
-    if (w->values->pinned[i->out[0]] && w->values->value[i->in[0]] != w->values->pinned[i->out[0]])
-        hd__diag(w, "%s is computed from %s, which holds a different value", hd__name_of(w, i->out[0]),
-                 hd__name_of(w, i->in[0]));
 }
 
 static void check_update(struct hd__walk *w, const struct hd__instr *i)
@@ -48,8 +40,9 @@ static void check_update(struct hd__walk *w, const struct hd__instr *i)
 
 static void check_reads(struct hd__walk *w, const struct hd__instr *i)
 {
+    const struct hd__value_numbers *m = w->values;
     for (uint32_t n = 0; n < i->n_in; n++)
-        if (hd__value_number_reads_weight(w->values, i, n) && hd__tensor_const(w->p, i->in[n])->role == HD__ROLE_FLAT)
+        if (hd__value_number_reads_weight(m, i, n) && hd__tensor_const(w->p, i->in[n])->role == HD__ROLE_FLAT)
             check_weight(w, i->in[n]);
         else
             check_resident(w, i->in[n]);
@@ -58,8 +51,10 @@ static void check_reads(struct hd__walk *w, const struct hd__instr *i)
             check_resident(w, i->out[k]);
     if (hd__is_update(i))
         check_update(w, i);
-    else if (i->n_in && i->n_out && (i->op == HD_OP_COPY || hd__is_collective(i->op)))
-        check_copy(w, i);
+    else if (i->n_in && i->n_out && (i->op == HD_OP_COPY || hd__is_collective(i->op)) && m->pinned[i->out[0]] &&
+             m->value[i->in[0]] != m->pinned[i->out[0]])
+        hd__diag(w, "%s is computed from %s, which holds a different value", hd__name_of(w, i->out[0]),
+                 hd__name_of(w, i->in[0]));
 }
 
 static void check_output(struct hd__walk *w, hd_tensor out)

@@ -94,7 +94,7 @@ static int operands_exist(struct hd__walk *w, const struct hd__instr *i)
     return 1;
 }
 
-/* Of so many values, encoded, or decoded: in parts that are joined, or summed. */
+/* Bytes of so many values, encoded, or decoded: in parts that are joined, or summed. */
 static int64_t code_bytes(const struct hd__instr *i, int64_t values)
 {
     const struct hd_attrs *a = i->attrs;
