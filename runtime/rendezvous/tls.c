@@ -53,7 +53,7 @@ static const char *reason(void)
     return text ? text : "it cannot be read";
 }
 
-/* What the others would say of this rank's certificate, before they do. */
+/* The verdict on this rank's certificate, as the others will give it. */
 static int verify_own(SSL_CTX *ctx)
 {
     STACK_OF(X509) *chain = NULL;
@@ -117,7 +117,7 @@ int32_t hd__tls_context(struct ssl_ctx_st **context, struct hd_error *err)
     SSL_CTX_set_num_tickets(ctx, 0);
     SSL_CTX_set_max_cert_list(ctx, CHAIN_BYTES);
     SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF); /* frames have an end of their own: BYE */
-    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
     code = load_files(ctx, path, err);
     if (code)
         SSL_CTX_free(ctx);
