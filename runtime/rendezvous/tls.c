@@ -153,9 +153,14 @@ void hd__tls_free(struct hd__tls *t)
     free(t);
 }
 
-const char *hd__tls_error(const struct hd__tls *t)
+const char *hd__tls_error(struct hd__tls *t)
 {
-    return t && *t->why ? t->why : NULL;
+    if (!t)
+        return NULL;
+    pthread_mutex_lock(&t->lock);
+    const char *why = *t->why ? t->why : NULL; /* written once */
+    pthread_mutex_unlock(&t->lock);
+    return why;
 }
 
 /* Sends what the socket takes of it; -1: the connection is over. */
@@ -182,7 +187,7 @@ static int explain(struct hd__tls *t, int result)
         errno = EAGAIN;
     else if (why == SSL_ERROR_ZERO_RETURN || (why == SSL_ERROR_SYSCALL && !error && !errno))
         return 0;
-    if (why != SSL_ERROR_SSL)
+    if (why != SSL_ERROR_SSL || *t->why)
         return -1;
     if (code == SSL_R_CERTIFICATE_VERIFY_FAILED)
         snprintf(t->why, sizeof t->why, "its certificate is refused by the CA in HEDDLE_TLS_CA: %s",
