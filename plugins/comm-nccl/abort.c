@@ -38,9 +38,9 @@ static int take_lock(struct hd_comm *c)
     struct timespec until;
     if (!c->settings.blocking)
         return !pthread_mutex_lock(&c->lock);
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += BLOCKED_SECONDS;
-    return !pthread_mutex_timedlock(&c->lock, &until);
+    return !pthread_mutex_clocklock(&c->lock, CLOCK_MONOTONIC, &until);
 }
 
 static void end_all(struct hd_comm *c)

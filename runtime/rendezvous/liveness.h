@@ -41,7 +41,7 @@ void hd__store_liveness_notify(struct hd__liveness *live, void (*notify)(void *u
 /* A heartbeat that comes late on a busy machine would look like a death. Before a rank is bound to cores of its own:
  * the store's threads keep all that it has now, so that one core that stands still does not silence it. */
 void hd__store_keep_cores(void);
-/* [any-thread] The calling thread gets these cores, and is scheduled before others where this process may ask for it. */
+/* [any-thread] The calling thread gets these cores, and is scheduled first where this process may ask for it. */
 void hd__store_favour_thread(void);
 /* Of this thread, which says it with its heartbeats. */
 int32_t hd__store_thread_id(void);

@@ -53,7 +53,7 @@ static const char *reason(void)
     return text ? text : "it cannot be read";
 }
 
-/* What the others would say of this rank's certificate, before they do. */
+/* The verdict on this rank's certificate, as the others will give it. */
 static int verify_own(SSL_CTX *ctx)
 {
     STACK_OF(X509) *chain = NULL;
@@ -117,7 +117,7 @@ int32_t hd__tls_context(struct ssl_ctx_st **context, struct hd_error *err)
     SSL_CTX_set_num_tickets(ctx, 0);
     SSL_CTX_set_max_cert_list(ctx, CHAIN_BYTES);
     SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF); /* frames have an end of their own: BYE */
-    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
     code = load_files(ctx, path, err);
     if (code)
         SSL_CTX_free(ctx);
@@ -153,9 +153,14 @@ void hd__tls_free(struct hd__tls *t)
     free(t);
 }
 
-const char *hd__tls_error(const struct hd__tls *t)
+const char *hd__tls_error(struct hd__tls *t)
 {
-    return t && *t->why ? t->why : NULL;
+    if (!t)
+        return NULL;
+    pthread_mutex_lock(&t->lock);
+    const char *why = *t->why ? t->why : NULL; /* written once */
+    pthread_mutex_unlock(&t->lock);
+    return why;
 }
 
 /* Sends what the socket takes of it; -1: the connection is over. */
@@ -182,7 +187,7 @@ static int explain(struct hd__tls *t, int result)
         errno = EAGAIN;
     else if (why == SSL_ERROR_ZERO_RETURN || (why == SSL_ERROR_SYSCALL && !error && !errno))
         return 0;
-    if (why != SSL_ERROR_SSL)
+    if (why != SSL_ERROR_SSL || *t->why)
         return -1;
     if (code == SSL_R_CERTIFICATE_VERIFY_FAILED)
         snprintf(t->why, sizeof t->why, "its certificate is refused by the CA in HEDDLE_TLS_CA: %s",

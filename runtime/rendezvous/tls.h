@@ -35,7 +35,7 @@ ssize_t hd__tls_write(struct hd__tls *tls, const void *data, size_t bytes);
 int hd__tls_unflushed(struct hd__tls *tls); /* tries to; 1: something is left */
 int hd__tls_pending(struct hd__tls *tls);   /* has something to read that poll() does not know of */
 /* Why read, write or connect failed, where it was not the network; else NULL. */
-const char *hd__tls_error(const struct hd__tls *tls);
+const char *hd__tls_error(struct hd__tls *tls);
 
 /* Of a connection with TLS or without (NULL). */
 static inline ssize_t hd__tls_recv(int fd, struct hd__tls *tls, void *out, size_t bytes)

@@ -5,10 +5,10 @@
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE \
  *       -Wno-gnu-zero-variadic-macro-arguments -I. -Iinclude \
  *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c \
- *       runtime/rendezvous/{auth,wire,kv,liveness,local_discovery,dump_collect,secret,server*,client*}.c \
+ *       runtime/rendezvous/{auth,wire,kv,liveness,local_discovery,dump_collect,secret,tls,server*,client*}.c \
  *       runtime/comm/flight_recorder.c \
  *       service/report/{diagnose,wait_graph,op_records,speaker,table}.c \
- *       -lyaml -ljansson -lxxhash -lcrypto -lpthread -lm -o fuzz
+ *       -lyaml -ljansson -lxxhash -lssl -lcrypto -lpthread -lm -o fuzz
  *   mkdir -p corpus && ./fuzz -max_total_time=300 -max_len=70000 corpus */
 #include <arpa/inet.h>
 #include <errno.h>

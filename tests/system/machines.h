@@ -21,7 +21,8 @@ unsigned long long machine_sent(int i);
 void machines_rsh(const char *path);
 /* Of every hundred packets that machine i receives, so many are lost. */
 void machine_loses(int i, int percent);
-/* The calling thread, and what it starts from now on, is on machine i; -1: at home. */
+/* The calling thread, and what it starts from now on, is on machine i; -1: at home. What it starts has a monotonic
+ * clock that differs between machines by a day and more, where the kernel has time namespaces. */
 void machine_enter(int i);
 
 #endif
