@@ -372,6 +372,19 @@ START_TEST(hang_while_closing)
 }
 END_TEST
 
+/* A data set whose plug-in does not come back is watched as transports are. */
+START_TEST(hang_while_closing_data)
+{
+    struct command *c = command_run("train llama.yaml mesh.dp=2 job.steps=4 job.name=hang-data liveness.dead_after=60s "
+                                    "liveness.late_after=1s comm.timeout=15s plugins.path=" ASYNC
+                                    " data={\"use\":\"pattern\",\"train\":\"endless\",\"seq_len\":32,\"batch\":8,"
+                                    "\"micro_batch\":2,\"check_tokens\":0,\"hang\":8}");
+    expect_code(c, 1);
+    expect_says(c, "has been closing data.train for ");
+    ck_assert_msg(strstr(c->out, "step 4/4  loss ") != NULL, "it said: %s", c->out);
+}
+END_TEST
+
 /* The launcher serves the rendezvous: where it is stopped, the ranks end and write what they were doing. */
 START_TEST(stopped_launcher)
 {
@@ -966,6 +979,7 @@ int main(void)
                                         {"crash after opening", crash_after_opening, 2},
                                         {"hang while opening", hang_while_opening, 1},
                                         {"hang while closing", hang_while_closing, 4},
+                                        {"hang while closing data", hang_while_closing_data, 1},
                                         {"stopped launcher", stopped_launcher, 1},
                                         {"too few descriptors", too_few_descriptors, 1},
                                         {"a file too large", file_too_large, 1},
