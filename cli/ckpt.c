@@ -45,9 +45,12 @@ static int32_t open_checkpoint(struct ckpt_request *r, struct hd__ckpt **ckpt, s
 static int32_t list(struct ckpt_request *r, struct hd_error *err)
 {
     uint64_t *steps = NULL;
-    uint32_t n = 0;
+    uint32_t n = 0, torn = 0;
     json_t *rows = json_array();
-    int32_t rc = hd__ckpt_list_steps(&r->store, &steps, &n, NULL, err), damaged = HD_OK;
+    int32_t rc = hd__ckpt_list_steps(&r->store, &steps, &n, &torn, err), damaged = HD_OK;
+    for (uint32_t i = n; i < n + torn && !rc; i++)
+        fprintf(stderr, "step-%08llu has no index.json that can be read, so it is no checkpoint\n",
+                (unsigned long long)steps[i]);
     for (uint32_t i = 0; i < n && !rc; i++) {
         struct hd__ckpt *ckpt;
         char name[32], bytes[32];

@@ -1,5 +1,6 @@
 /* heddle train: trains a job, in processes of its own or as one rank of another launcher's. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "analysis/tp_span_warning.h"
@@ -160,6 +161,10 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
                 loaded->compiled->mesh.ranks);
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
+    if (found && env.rank == 0 && loaded->job->launch_ranks && loaded->job->launch_ranks != env.size)
+        hd__log(HD_LOG_INFO, NULL,
+                "%s: launch.ranks is %" PRId64 ", but RANK or its like says that a launcher started %d: as many train",
+                hd__job_where(loaded->job, "launch.ranks"), loaded->job->launch_ranks, env.size);
     if (found && env.rank == 0)
         hd__warn_tp_span(loaded->compiled, env.local_size);
     if (found ? env.rank == 0 : !find_launcher(loaded, &launcher, &err) && !launcher)
@@ -215,10 +220,13 @@ static int train(int argc, char **argv)
 static int run(int argc, char **argv)
 {
     struct hd__launch_env env;
-    int found, known = !hd__launch_detect(&env, &found, NULL), code;
+    struct hd_error why = HD_ERROR_INIT;
+    int found, known = !hd__launch_detect(&env, &found, &why), code;
     if (known && found && env.local_rank > 0)
         hd__speaker_defer();
     code = train(argc, argv);
+    if (code && !known && found)
+        hd__launch_report_refusal(&env, why.message);
     if (code && known && *hd__speaker_deferred() && hd__launch_report_refusal(&env, hd__speaker_deferred()))
         fprintf(stderr, "rank %d: %s\n", env.rank, hd__speaker_deferred());
     return code;

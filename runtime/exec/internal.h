@@ -112,8 +112,6 @@ void hd__exec_free_segments(struct hd__exec *e, struct hd__prepared_section *sec
 int32_t hd__exec_run_segment(struct hd__exec *e, struct hd__prepared_section *section,
                              struct hd__graph_segment *segment, struct hd_error *err);
 
-/* nan_check.c: what is opened or closed now; NULL: nothing any more. */
-void hd__exec_begin_call(struct hd__exec *e, const char *what);
 /* nan_check.c: runs an instruction and checks its operands. */
 int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
                               struct hd_error *err);

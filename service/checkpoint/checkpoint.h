@@ -96,9 +96,9 @@ void hd__ckpt_step_name(uint64_t step, char name[32]);
 /* The newest complete checkpoint: the largest step. HD_E_NOTFOUND where there is none. A newer folder without an index
  * is passed over with a warning (of rank 0). */
 int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err);
-/* All of them, oldest first. Free *steps. *torn (NULL is fine): the newest folder without an index, which is no
- * checkpoint; 0: none. */
-int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint64_t *torn,
+/* All of them, oldest first. Free *steps. *torn (NULL is fine): how many folders without an index, which are no
+ * checkpoints, follow in it, oldest first. */
+int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint32_t *torn,
                             struct hd_error *err);
 
 struct hd__ckpt; /* an open checkpoint: its index */

@@ -35,28 +35,28 @@ static void add_step(void *user, const char *name)
     }
 }
 
-int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint64_t *torn,
+int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint32_t *torn,
                             struct hd_error *err)
 {
     struct step_list list = {0};
     uint32_t kept = 0;
     int32_t rc = store->ops->list(store->ckpt, add_step, &list, err);
-    if (torn)
-        *torn = 0;
     if (rc) {
         hd__free_array(&list.steps);
         return rc;
     }
     for (uint32_t i = 0; i < list.steps.count; i++) {
         char name[32];
-        uint64_t bytes;
+        uint64_t bytes, step = list.steps.at[i];
         struct hd_error unused = HD_ERROR_INIT;
-        hd__ckpt_step_name(list.steps.at[i], name);
-        if (!store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused))
-            list.steps.at[kept++] = list.steps.at[i];
-        else if (torn)
-            *torn = list.steps.at[i];
+        hd__ckpt_step_name(step, name);
+        if (store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused))
+            continue;
+        memmove(list.steps.at + kept + 1, list.steps.at + kept, (i - kept) * sizeof step); /* the torn, in order */
+        list.steps.at[kept++] = step;
     }
+    if (torn)
+        *torn = list.steps.count - kept;
     *steps = list.steps.at;
     *n = kept;
     return HD_OK;
@@ -64,11 +64,12 @@ int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps
 
 int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err)
 {
-    uint64_t *steps = NULL, torn = 0;
-    uint32_t n = 0;
-    int32_t rc = hd__ckpt_list_steps(store, &steps, &n, &torn, err);
+    uint64_t *steps = NULL, torn;
+    uint32_t n = 0, n_torn = 0;
+    int32_t rc = hd__ckpt_list_steps(store, &steps, &n, &n_torn, err);
     if (!rc && n)
         hd__ckpt_step_name(steps[n - 1], name);
+    torn = n_torn ? steps[n + n_torn - 1] : 0;
     if (!rc && torn > (n ? steps[n - 1] : 0) && store->peers.rank == 0)
         hd__log(HD_LOG_WARN, NULL, "step-%08lu has no index.json that can be read, so it is no checkpoint: %s%s",
                 (unsigned long)torn, n ? "the newest is " : "there is no other", n ? name : "");

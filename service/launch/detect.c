@@ -16,22 +16,46 @@
 
 #define REFUSAL_SECONDS 5 /* rank 0 was started with this rank and gets here at about the same time */
 
-/* Variables of each launcher; the first whose rank and size are set counts. `local_size` may be NULL. `id`: shared
- * by all ranks of one start and by no other; both where there are two. `key`: the same, of 128 random bits that only
- * processes of its user can read (mpirun reads /dev/urandom, and hands it on in the environment). */
+/* Variables of each launcher, NULL where it has none; the first whose rank and size are set counts. `nodes`, `node`:
+ * the number of machines and this one's, where nothing starts a process for each rank. `machines`: set where ranks may
+ * run on other machines. `id`: shared by all ranks of one start and by no other; both where there are two. `key`: the
+ * same, of 128 random bits that only processes of its user can read (mpirun reads /dev/urandom, and hands it on in the
+ * environment). */
 static const struct launcher {
-    const char *name, *rank, *size, *local_rank, *local_size, *id[2], *key;
+    const char *name, *rank, *size, *local_rank, *local_size, *nodes, *node, *machines, *id[2], *key;
 } launchers[] = {
-    {"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {NULL, NULL}, NULL},
-    {"mpirun",
-     "OMPI_COMM_WORLD_RANK",
-     "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE",
-     {"PMIX_NAMESPACE", NULL},
-     "OMPI_MCA_orte_precondition_transports"},
-    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"I_MPI_HYDRA_UUID", NULL}, NULL},
-    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, NULL},
+    {.name = "the launcher",
+     .rank = "RANK",
+     .size = "WORLD_SIZE",
+     .local_rank = "LOCAL_RANK",
+     .local_size = "LOCAL_WORLD_SIZE",
+     .nodes = "NNODES",
+     .node = "NODE_RANK",
+     .machines = "MASTER_ADDR"},
+    {.name = "mpirun",
+     .rank = "OMPI_COMM_WORLD_RANK",
+     .size = "OMPI_COMM_WORLD_SIZE",
+     .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
+     .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+     .machines = "OMPI_MCA_orte_default_hostfile",
+     .id = {"PMIX_NAMESPACE"},
+     .key = "OMPI_MCA_orte_precondition_transports"},
+    {.name = "mpiexec",
+     .rank = "PMI_RANK",
+     .size = "PMI_SIZE",
+     .local_rank = "MPI_LOCALRANKID",
+     .local_size = "MPI_LOCALNRANKS",
+     .id = {"I_MPI_HYDRA_UUID"}},
+    {.name = "srun",
+     .rank = "SLURM_PROCID",
+     .size = "SLURM_NTASKS",
+     .local_rank = "SLURM_LOCALID",
+     .machines = "SLURM_JOB_ID",
+     .id = {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {.name = "PMIx", .rank = "PMIX_RANK"},
+    {.name = "Kubernetes", .node = "JOB_COMPLETION_INDEX"},
+    {.name = "PBS", .machines = "PBS_NODEFILE"},
+    {.name = "LSF", .machines = "LSB_DJOB_HOSTFILE"},
 };
 
 static int env_int(const char *name, int32_t *out)
@@ -45,41 +69,59 @@ static int env_int(const char *name, int32_t *out)
     return 1;
 }
 
-/* RANK or WORLD_SIZE with a value that is not a number is refused: training alone would be silently wrong. */
-static int32_t check_env_numbers(struct hd_error *err)
+int hd__launch_names_machines(void)
 {
-    static const char *const names[] = {"RANK", "WORLD_SIZE"};
-    int32_t value;
-    for (size_t i = 0; i < HD__COUNT(names); i++)
-        if (getenv(names[i]) && !env_int(names[i], &value))
+    for (size_t i = 0; i < HD__COUNT(launchers); i++)
+        if (launchers[i].machines && getenv(launchers[i].machines))
+            return 1;
+    return 0;
+}
+
+static int is_slurm(const struct launcher *l)
+{
+    return l->rank && !strcmp(l->rank, "SLURM_PROCID");
+}
+
+/* Half of what a launcher says, and what is no number: to train alone would be silently wrong. */
+static int32_t check_variables(const struct launcher *l, int with_local, struct hd_error *err)
+{
+    const char *const names[] = {l->rank, l->size, l->local_rank, l->local_size};
+    const char *set = NULL, *missing = NULL;
+    for (int i = 0; i < (with_local ? 4 : 2); i++) {
+        const char *text = names[i] ? getenv(names[i]) : NULL;
+        int32_t value;
+        if (text && (!env_int(names[i], &value) || (!value && i % 2)))
             return hd_fail(err, HD_E_INVALID,
-                           "the environment says %s='%s': not a whole number; unset it to train without a launcher",
-                           names[i], getenv(names[i]));
-    if (!getenv("RANK") != !getenv("WORLD_SIZE"))
+                           "the environment says %s='%s': not a whole number%s; unset it to train without a launcher",
+                           names[i], text, i % 2 ? " from 1" : "");
+        set = !set && text ? names[i] : set;
+        missing = !missing && i < 2 && names[i] && !text ? names[i] : missing;
+    }
+    if (set && !l->size)
         return hd_fail(err, HD_E_INVALID,
-                       "the environment has %s, but not %s: a launcher sets both; unset it to train without one",
-                       getenv("RANK") ? "RANK" : "WORLD_SIZE", getenv("RANK") ? "WORLD_SIZE" : "RANK");
-    return HD_OK;
+                       "the environment has %s, but not how many ranks there are: set RANK and WORLD_SIZE, or unset it "
+                       "to train without a launcher",
+                       set);
+    return set && missing ? hd_fail(err, HD_E_INVALID,
+                                    "the environment has %s, but not %s: %s sets both; unset it to train without one",
+                                    set, missing, l->name)
+                          : HD_OK;
 }
 
 /* One of several machines or pods, each of which would train a whole job of its own. */
 static int32_t check_alone(struct hd_error *err)
 {
-    static const struct {
-        const char *name;
-        int32_t alone; /* the number that one machine may have */
-    } rows[] = {{"NNODES", 1}, {"NODE_RANK", -1}, {"JOB_COMPLETION_INDEX", -1}};
-    int32_t n = 0, nodes = 0;
-    for (size_t i = 0; i < HD__COUNT(rows); i++) {
-        if (!getenv(rows[i].name) || (env_int(rows[i].name, &n) && n == rows[i].alone) ||
-            (env_int("NNODES", &nodes) && nodes == 1))
+    int32_t nodes = 0;
+    for (size_t i = 0; i < HD__COUNT(launchers); i++) {
+        const char *several = launchers[i].nodes && getenv(launchers[i].nodes) ? launchers[i].nodes : launchers[i].node;
+        if (!several || !getenv(several) || (env_int("NNODES", &nodes) && nodes == 1))
             continue;
         return hd_fail(err, HD_E_INVALID,
                        "the environment has %s=%s, but not RANK and WORLD_SIZE: this would train a job of its own on "
                        "each machine. Start a process for each rank with RANK, WORLD_SIZE, LOCAL_RANK, "
                        "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, as torchrun does; to train on this machine "
                        "alone, unset %s",
-                       rows[i].name, getenv(rows[i].name), rows[i].name);
+                       several, getenv(several), several);
     }
     return HD_OK;
 }
@@ -90,7 +132,23 @@ static int was_started_by(const struct launcher *l, struct hd__launch_env *env)
 {
     int32_t step;
     return env_int(l->rank, &env->rank) && env_int(l->size, &env->size) && env->size > 0 &&
-           (strcmp(l->rank, "SLURM_PROCID") || env_int("SLURM_STEP_ID", &step));
+           (!is_slurm(l) || env_int("SLURM_STEP_ID", &step));
+}
+
+/* Nobody started this process as a rank: is it left over, of half a launcher, or one of several? */
+static int32_t check_unlaunched(struct hd_error *err)
+{
+    static int said;
+    int32_t rc = HD_OK, tasks;
+    for (size_t i = 0; i < HD__COUNT(launchers) && !rc; i++)
+        if (!is_slurm(&launchers[i]))
+            rc = check_variables(&launchers[i], 1, err);
+        else if (env_int(launchers[i].size, &tasks) && tasks > 1 && !said++)
+            hd__log(HD_LOG_INFO, NULL,
+                    "Slurm gave %d tasks (SLURM_NTASKS), but srun did not start this process: all ranks run on this "
+                    "machine; `srun heddle ...` makes each task a rank",
+                    tasks);
+    return rc ? rc : check_alone(err);
 }
 
 /* Slurm gives the tasks of each machine as "4(x2),3": two machines with 4, one with 3. 0: not known. */
@@ -270,36 +328,51 @@ static void warn_of_loopback(const struct hd__launch_env *env)
             env->store.host, at >> 24, at >> 16 & 255, at >> 8 & 255, at & 255);
 }
 
+/* Is the rank one of those that there are? */
+static int32_t check_ranks(const struct launcher *l, const struct hd__launch_env *env, struct hd_error *err)
+{
+    int32_t rc = check_variables(l, 1, err);
+    if (!rc && env->rank >= env->size)
+        rc = hd_fail(err, HD_E_INVALID, "the launcher set rank %d of %d: %s must be below %s", env->rank, env->size,
+                     l->rank, l->size);
+    if (!rc && env->local_size > env->size)
+        rc = hd_fail(err, HD_E_INVALID, "the launcher set %s=%d, but %s=%d: there are not so many ranks", l->local_size,
+                     env->local_size, l->size, env->size);
+    if (!rc && env->local_rank >= env->local_size)
+        rc = hd_fail(err, HD_E_INVALID,
+                     "the launcher set %s=%d, but this machine has %d of its ranks: they count from 0", l->local_rank,
+                     env->local_rank, env->local_size);
+    return rc;
+}
+
 int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_error *err)
 {
     const struct launcher *l = NULL;
+    int32_t rc;
     *found = 0;
     memset(env, 0, sizeof *env);
-    if (check_env_numbers(err))
+    if (check_variables(launchers, 0, err))
         return HD_E_INVALID;
     for (size_t i = 0; i < HD__COUNT(launchers) && !l; i++)
         l = was_started_by(&launchers[i], env) ? &launchers[i] : NULL;
-    if (!l && getenv("PMIX_RANK"))
-        return hd_fail(err, HD_E_INVALID,
-                       "the environment has PMIX_RANK, but not how many ranks there are: set RANK and WORLD_SIZE, or "
-                       "unset it to train without a launcher");
     if (!l)
-        return check_alone(err);
+        return check_unlaunched(err);
     if (!getenv(HD__LAUNCHED_ENV))
         hd__output_set_not_terminal();    /* mpirun gives its ranks a terminal, whatever it writes to */
     if (l != launchers && env->size == 1) /* alone under srun or mpirun: not launched */
         return HD_OK;
-    *found = 1;
-    if (!env_int(l->local_rank, &env->local_rank))
-        env->local_rank = env->rank;
     if (!env_int(l->local_size, &env->local_size)) {
         int32_t tasks = l->local_size ? 0 : slurm_tasks_here();
         env->local_size = tasks ? tasks : env->size;
     }
-    if (env->rank >= env->size)
-        return hd_fail(err, HD_E_INVALID, "the launcher set rank %d of %d: %s must be below %s", env->rank, env->size,
-                       l->rank, l->size);
-    return find_rendezvous(l, env, err);
+    if (!env_int(l->local_rank, &env->local_rank))
+        env->local_rank = env->local_size ? env->rank % env->local_size : 0;
+    rc = check_ranks(l, env, err);
+    if (!rc)
+        *found = !(rc = find_rendezvous(l, env, err));
+    else if (env->rank < env->size && env->local_size)
+        *found = !find_rendezvous(l, env, NULL);
+    return rc;
 }
 
 /* ---- meeting */

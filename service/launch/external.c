@@ -12,6 +12,7 @@
 
 #include "core/base/base.h"
 #include "core/base/file.h"
+#include "service/launch/launch.h"
 
 #define GRACE_SECONDS 4.0 /* seconds for a command to end by itself after its caller has died */
 
@@ -53,17 +54,6 @@ static void set_environment(const char *const *words)
     }
 }
 
-/* Does the environment say that ranks may run on other machines? */
-static int names_machines(void)
-{
-    static const char *const names[] = {"MASTER_ADDR", "SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE",
-                                        "OMPI_MCA_orte_default_hostfile"};
-    for (size_t i = 0; i < HD__COUNT(names); i++)
-        if (getenv(names[i]))
-            return 1;
-    return 0;
-}
-
 static void run_command(const struct hd_comm_launcher *l, const char **argv, int error_pipe)
 {
     sigset_t none;
@@ -73,7 +63,7 @@ static void run_command(const struct hd_comm_launcher *l, const char **argv, int
     if (in >= 0)
         dup2(in, STDIN_FILENO);
     set_environment(l->environment);
-    if (l->struct_size >= HD__END(struct hd_comm_launcher, local_environment) && !names_machines())
+    if (l->struct_size >= HD__END(struct hd_comm_launcher, local_environment) && !hd__launch_names_machines())
         set_environment(l->local_environment);
     setenv(HD__LAUNCHED_ENV, isatty(STDOUT_FILENO) ? "terminal" : "file", 1);
     execvp(argv[0], (char *const *)argv);

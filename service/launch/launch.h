@@ -17,8 +17,12 @@ struct hd__launch_env {
 };
 
 /* detect.c. Reads the variables of torchrun, mpirun, mpiexec or srun. *found = 0 where none is set. A job that others
- * could join, since its ranks meet at an address and have no secret, is refused. */
+ * could join, since its ranks meet at an address and have no secret, is refused. Where this rank is refused and *found
+ * is 1, the others can be told. */
 int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_error *err);
+
+/* detect.c. Does the environment say that ranks may run on other machines? */
+int hd__launch_names_machines(void);
 
 /* detect.c. For a rank that was refused before it came to the rendezvous: where others have come, the job ends and all
  * learn `why`. Returns 1 if it was told, 0 where nobody serves (rank 0 was refused too) within a few seconds. */

@@ -21,8 +21,9 @@ struct hd__train_checkpointer {
     char loaded_run[HD__RUN_ID], run[HD__RUN_ID]; /* of the checkpoint that was loaded, "" for none; of this run */
     const char *loaded_dir;                       /* where it lies; NULL: nothing was loaded */
     uint64_t loaded_step;
-    uint64_t *aside; /* steps that are another run's from now on */
+    uint64_t *aside; /* steps that are another run's from now on, or torn */
     uint32_t n_aside;
+    const char *aside_are;
     uint64_t exchanges;
     uint64_t last_exchange, last_bytes; /* the previous gather: its number, and its bytes that are still in the store */
 };
@@ -110,16 +111,16 @@ void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
 /* The first folder DIR.1, DIR.2, ... without checkpoints: another store of this kind. */
 static int32_t find_free_folder(struct hd__train_checkpointer *k, const char **folder, struct hd_error *err)
 {
-    uint32_t found = 1;
+    uint32_t found = 1, torn = 0;
     int32_t rc = HD_OK;
-    for (int n = 1; found && !rc; n++) {
+    for (int n = 1; found + torn && !rc; n++) {
         struct hd__ckpt_store store = {.ops = k->ops};
         uint64_t *steps = NULL;
         *folder = hd__arena_format(&k->s->compiled->job->arena, "%s.%d", k->dir, n);
         rc = k->ops->open(hd__exec_host_table(), k->s->compiled->checkpoint_choice.settings, *folder, &store.ckpt, err);
         if (rc)
             return rc;
-        rc = hd__ckpt_list_steps(&store, &steps, &found, NULL, err);
+        rc = hd__ckpt_list_steps(&store, &steps, &found, &torn, err);
         k->ops->close(store.ckpt);
         free(steps);
     }
@@ -132,12 +133,25 @@ int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struc
     struct hd_ckpt_tx *tx;
     char newest[32];
     const char *folder;
+    uint64_t *steps = NULL;
+    uint32_t n = 0, torn = 0;
     int32_t rc = k->ops->begin(k->ckpt, "step-00000000", 1, &tx, err);
     if (rc)
         return hd__job_fail(job, "checkpoint.dir", err, "checkpoint.dir: %s", err->message);
     k->ops->cancel(tx);
-    if (strcmp(job->resume, "never") != 0 || hd__ckpt_latest(&k->store, newest, err) ||
-        find_free_folder(k, &folder, err))
+    rc = hd__ckpt_list_steps(&k->store, &steps, &n, &torn, err);
+    if (!rc && n + torn)
+        hd__ckpt_step_name(steps[(n ? n : torn) - 1], newest);
+    free(steps);
+    if (rc || !(n + torn) || (rc = find_free_folder(k, &folder, err)))
+        return rc;
+    if (!n && !strcmp(job->resume, "auto"))
+        return hd__job_fail(job, "checkpoint.resume", err,
+                            "checkpoint.resume: %s/%s has no index.json that can be read, so it is no checkpoint, and "
+                            "there is no other: copy it whole, or checkpoint.resume=overwrite starts over and moves "
+                            "it to %s",
+                            k->dir, newest, folder);
+    if (strcmp(job->resume, "never") != 0)
         return HD_OK;
     return hd__job_fail(job, "checkpoint.resume", err,
                         "checkpoint.resume is never, and %s has checkpoints of another run, to %s: take another "
@@ -147,15 +161,16 @@ int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struc
 
 int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[HD__RUN_ID], struct hd_error *err)
 {
-    uint32_t n = 0, stay = 0;
+    uint32_t n = 0, torn = 0, others = 0;
     int here = k->loaded_dir && !strcmp(k->loaded_dir, k->dir);
-    int32_t rc = hd__ckpt_list_steps(&k->store, &k->aside, &n, NULL, err);
-    while (here && stay < n && k->aside[stay] <= k->loaded_step)
-        stay++;
-    k->n_aside = n - stay;
-    if (k->n_aside)
-        memmove(k->aside, k->aside + stay, k->n_aside * sizeof *k->aside);
-    if (here && !k->n_aside && *k->loaded_run)
+    int32_t rc = hd__ckpt_list_steps(&k->store, &k->aside, &n, &torn, err);
+    for (uint32_t i = 0; i < n + torn && !rc; i++)
+        if (!here || k->aside[i] > k->loaded_step) {
+            others += i < n; /* the rest is torn: it may be copied whole some day */
+            k->aside[k->n_aside++] = k->aside[i];
+        }
+    k->aside_are = others ? "of another run" : "without an index.json";
+    if (here && !others && *k->loaded_run)
         memcpy(run, k->loaded_run, HD__RUN_ID);
     memcpy(k->run, run, HD__RUN_ID);
     if (!rc && k->n_aside && !k->ops->move)
@@ -176,8 +191,8 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
         rc = k->ops->move(k->ckpt, name, folder, err);
     }
     if (!rc && k->n_aside)
-        hd__log(HD_LOG_INFO, NULL, "%s: %u checkpoint%s of another run moved to %s", k->dir, k->n_aside,
-                k->n_aside > 1 ? "s" : "", folder);
+        hd__log(HD_LOG_INFO, NULL, "%s: %u checkpoint%s %s moved to %s", k->dir, k->n_aside, k->n_aside > 1 ? "s" : "",
+                k->aside_are, folder);
     return rc;
 }
 

@@ -557,6 +557,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     if (!rc && l.steps_run && l.checkpointer && l.is_leader)
         printf("checkpoint: %s/step-%08" PRId64 "\n", l.job->checkpoint_dir, l.saved);
     hd__metrics_close(l.metrics);
+    if (!rc && l.checkpointer)
+        hd__train_session_closing(&l.s, "closing the storage of checkpoints");
     hd__train_checkpointer_close(l.checkpointer);
     hd__train_session_close(&l.s, rc != HD_OK);
     hd__run_locks_release(&l.locks);

@@ -117,6 +117,15 @@ void hd__train_session_phase(struct hd__train_session *s, const char *phase)
     hd__exec_set_status(s->exec, phase);
 }
 
+void hd__train_session_closing(struct hd__train_session *s, const char *what)
+{
+    if (s->store)
+        hd__store_liveness_notify(hd__store_liveness(s->store), NULL, NULL);
+    if (!s->exit_watchdog.running)
+        hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, "closing");
+    hd__exec_begin_call(s->exec, what);
+}
+
 void hd__train_session_close(struct hd__train_session *s, int failed)
 {
     if (s->store) {
@@ -126,10 +135,12 @@ void hd__train_session_close(struct hd__train_session *s, int failed)
         if (failed && s->exec)
             write_local_report(s);
     }
+    if (!failed && s->train_feed)
+        hd__train_session_closing(s, "closing data.train");
     hd__train_feed_close(s->train_feed);
+    if (!failed && s->exec)
+        hd__train_session_closing(s, "closing data.val");
     hd__train_feed_close(s->eval_feed);
-    if (!failed)
-        hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, "closing");
     hd__exec_shut(s->exec);
     if (!failed)
         hd__launch_exit_watchdog_stop(&s->exit_watchdog);

@@ -1,15 +1,17 @@
 /* data-pattern: tokens from a rule, for tests: token i is i * stride mod period. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "heddle/data.h"
 #include "heddle/host.h"
 
 struct settings {
-    int64_t tokens, stride, period;
+    int64_t tokens, stride, period, hang;
 };
 
 struct hd_data {
     const struct settings *settings;
+    _Atomic int64_t reads;
 };
 
 #define OPTION(field, text, what)                                                               \
@@ -22,6 +24,7 @@ static const struct hd_option options[] = {
     OPTION(tokens, "100000", "how many there are"),
     OPTION(stride, "7", "from one token to the next"),
     OPTION(period, "251", "tokens are below it"),
+    OPTION(hang, "1000000000", "it does not come back from closing after so many reads"),
 };
 
 static int32_t check(const void *settings, struct hd_error *err)
@@ -48,6 +51,8 @@ static int32_t open_pattern(const struct hd_host *host, const void *settings, co
 
 static void close_pattern(struct hd_data *d)
 {
+    while (d && d->reads >= d->settings->hang)
+        pause();
     free(d);
 }
 
@@ -62,6 +67,7 @@ static int32_t info(struct hd_data *d, struct hd_data_info *info, struct hd_erro
 static int32_t read_pattern(struct hd_data *d, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err)
 {
     const struct settings *s = d->settings;
+    d->reads++;
     if (first > (uint64_t)s->tokens || count > (uint64_t)s->tokens - first)
         return hd_fail(err, HD_E_INVALID, "beyond the pattern's %ld tokens", (long)s->tokens);
     for (uint64_t i = 0; i < count; i++)

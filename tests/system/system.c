@@ -163,6 +163,8 @@ static void clean_environment(void)
                                         "SLURM_JOB_ID",
                                         "PMI_RANK",
                                         "PMI_SIZE",
+                                        "MPI_LOCALRANKID",
+                                        "MPI_LOCALNRANKS",
                                         "PMIX_RANK",
                                         "PMIX_NAMESPACE",
                                         "TORCHELASTIC_RUN_ID",

@@ -243,6 +243,33 @@ START_TEST(damaged)
 }
 END_TEST
 
+/* Copied in part: hours of training are not started over without a word, and nothing of it is lost. */
+START_TEST(only_torn)
+{
+#define PART "train llama.yaml job.name=part checkpoint.dir=part checkpoint.every=5 job.steps=10 "
+    static const char *const refused[] = {"", "mesh.dp=2"};
+    struct command *c;
+    train(&whole, "part", "llama.yaml job.name=part checkpoint.dir=part job.steps=10");
+    ck_assert_int_eq(unlink("part/step-00000010/index.json"), 0);
+    for (size_t i = 0; i < HD__COUNT(refused); i++) {
+        c = command_run(PART "%s", refused[i]);
+        expect_code(c, 2);
+        expect_says(c, "checkpoint.resume: part/step-00000010 has no index.json that can be read, so it is no "
+                       "checkpoint, and there is no other: copy it whole, or checkpoint.resume=overwrite starts over "
+                       "and moves it to part.1");
+    }
+    expect_code(command_run(PART "checkpoint.resume=never"), 2);
+    c = command_run("ckpt ls llama.yaml checkpoint.dir=part");
+    expect_code(c, 0);
+    expect_says(c, "step-00000010 has no index.json that can be read");
+    c = command_run(PART "checkpoint.resume=overwrite");
+    expect_code(c, 0);
+    expect_says(c, "part: 1 checkpoint without an index.json moved to part.1");
+    ck_assert_int_eq(access("part.1/step-00000010/model-00001-of-00001.safetensors", F_OK), 0);
+    ck_assert_int_eq(access("part/step-00000010/index.json", F_OK), 0);
+}
+END_TEST
+
 /* The newest that can be read is named where a newer one cannot, and one whose index is gone is not passed over in
  * silence. What an index says is compared with the files. */
 START_TEST(damaged_newest)
@@ -264,6 +291,8 @@ START_TEST(damaged_newest)
                  "warning: step-00000012 has no index.json that can be read, so it is no checkpoint: the newest is "
                  "step-00000010");
     ck_assert_ptr_nonnull(strstr(c->out, "resuming from step 10 of torn: "));
+    expect_says(c, "torn: 1 checkpoint without an index.json moved to torn.2"); /* not replaced by the new one */
+    ck_assert_int_eq(access("torn.2/step-00000012/model-00001-of-00001.safetensors", F_OK), 0);
     /* two tensors with their places swapped, and a checksum that is right for it */
     index = json_loads(read_file("torn/step-00000012/index.json"), 0, NULL);
     tensors = json_object_get(index, "tensors");
@@ -608,6 +637,7 @@ int main(void)
                                         {"finished", finished, 1},
                                         {"of another model", of_another_model, 1},
                                         {"damaged", damaged, 1},
+                                        {"only torn", only_torn, 1},
                                         {"damaged newest", damaged_newest, 1},
                                         {"nowhere to save", nowhere_to_save, 1},
                                         {"evaluate and export", evaluate_and_export, 1},

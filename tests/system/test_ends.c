@@ -358,6 +358,19 @@ START_TEST(hang_while_closing)
 }
 END_TEST
 
+/* A data set whose plug-in does not come back is watched as transports are. */
+START_TEST(hang_while_closing_data)
+{
+    struct command *c = command_run("train llama.yaml mesh.dp=2 job.steps=4 job.name=hang-data liveness.dead_after=60s "
+                                    "liveness.late_after=1s comm.timeout=15s plugins.path=" ASYNC
+                                    " data={\"use\":\"pattern\",\"train\":\"endless\",\"seq_len\":32,\"batch\":8,"
+                                    "\"micro_batch\":2,\"check_tokens\":0,\"hang\":8}");
+    expect_code(c, 1);
+    expect_says(c, "has been closing data.train for ");
+    ck_assert_msg(strstr(c->out, "step 4/4  loss ") != NULL, "it said: %s", c->out);
+}
+END_TEST
+
 /* The launcher serves the rendezvous: where it is stopped, the ranks end and write what they were doing. */
 START_TEST(stopped_launcher)
 {
@@ -773,6 +786,18 @@ START_TEST(wrong_environment)
         "data.batch=22 data.micro_batch=2", "srun started 11 ranks, 3 of them on this machine");
     expect_environment_refused("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", "",
                                "mpirun set OMPI_COMM_WORLD_RANK and");
+    expect_environment_refused("RANK=0 WORLD_SIZE=0" AT, "", "WORLD_SIZE='0': not a whole number from 1");
+    expect_environment_refused("LOCAL_RANK=1", "", "LOCAL_RANK, but not RANK: the launcher sets both");
+    expect_environment_refused("OMPI_COMM_WORLD_RANK=1", "", "OMPI_COMM_WORLD_RANK, but not OMPI_COMM_WORLD_SIZE");
+    expect_environment_refused("OMPI_COMM_WORLD_SIZE=4", "", "OMPI_COMM_WORLD_SIZE, but not OMPI_COMM_WORLD_RANK");
+    expect_environment_refused("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=many", "", "WORLD_SIZE='many': not a");
+    expect_environment_refused("PMI_RANK=1", "", "PMI_RANK, but not PMI_SIZE: mpiexec sets both");
+    expect_environment_refused("PMI_SIZE=2", "", "PMI_SIZE, but not PMI_RANK: mpiexec sets both");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 LOCAL_RANK=x" AT, "", "LOCAL_RANK='x': not a whole number");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 LOCAL_RANK=2" AT, "",
+                               "LOCAL_RANK=2, but this machine has 2 of its ranks: they count from 0");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=3" AT, "",
+                               "LOCAL_WORLD_SIZE=3, but WORLD_SIZE=2: there are not so many ranks");
     expect_environment_refused("PMIX_RANK=0", "", "PMIX_RANK, but not how many ranks there are");
     expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR= MASTER_PORT=29400", "",
                                "not MASTER_ADDR and MASTER_PORT");
@@ -781,6 +806,27 @@ START_TEST(wrong_environment)
     expect_environment_refused("NODE_RANK=0", "", "NODE_RANK=0, but not RANK and WORLD_SIZE");
     expect_environment_refused("JOB_COMPLETION_INDEX=0", "", "JOB_COMPLETION_INDEX=0, but not RANK and WORLD_SIZE");
     expect_code(command_run_env("NNODES=1 NODE_RANK=0", "train llama.yaml job.steps=1 job.name=one-node"), 0);
+    struct command *c = command_run_env("RANK=0 WORLD_SIZE=1", "train llama.yaml --dry-run launch.ranks=4");
+    expect_code(c, 0);
+    expect_says(c, "command line: launch.ranks is 4, but RANK or its like says that a launcher started 1");
+}
+END_TEST
+
+/* Its own variables are wrong, but rank 0 has been found by the others': all end at once, and know why. */
+START_TEST(wrong_local_rank)
+{
+    int port = free_port();
+    char environment[160];
+    struct command *zero = start_launched(0, 2, port, "comm.timeout=60s job.name=wrong-local");
+    snprintf(environment, sizeof environment,
+             "RANK=1 WORLD_SIZE=2 LOCAL_RANK=9 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d", port);
+    struct command *one = command_start(environment, "train llama.yaml comm.timeout=60s job.name=wrong-local");
+    command_wait(one, 30);
+    command_wait(zero, 30);
+    expect_code(one, 2);
+    expect_says(one, "LOCAL_RANK=9, but this machine has 2 of its ranks");
+    ck_assert_int_ne(zero->code, 0);
+    expect_says(zero, "LOCAL_RANK=9, but this machine has 2 of its ranks");
 }
 END_TEST
 
@@ -901,6 +947,7 @@ START_TEST(in_a_batch_script)
                                         "train llama.yaml job.steps=2 job.name=batch mesh.dp=2");
     static struct curve curve;
     expect_code(c, 0);
+    expect_says(c, "Slurm gave 4 tasks (SLURM_NTASKS), but srun did not start this process");
     curve_read(&curve, "batch");
     ck_assert_int_eq(curve.n, 2);
 }
@@ -915,6 +962,7 @@ int main(void)
                                         {"crash after opening", crash_after_opening, 2},
                                         {"hang while opening", hang_while_opening, 1},
                                         {"hang while closing", hang_while_closing, 4},
+                                        {"hang while closing data", hang_while_closing_data, 1},
                                         {"stopped launcher", stopped_launcher, 1},
                                         {"too few descriptors", too_few_descriptors, 1},
                                         {"a file too large", file_too_large, 1},
@@ -941,6 +989,7 @@ int main(void)
                                         {"alone", alone, 1},
                                         {"suspended", suspended, 1},
                                         {"wrong environment", wrong_environment, 1},
+                                        {"wrong local rank", wrong_local_rank, 1},
                                         {"no secret", no_secret, 1},
                                         {"rank 0 never comes", rank_0_never_comes, 2},
                                         {"tensor parallel across machines", tensor_parallel_across_machines, 1},
