@@ -84,14 +84,6 @@ static uint64_t axes_cut(const struct hd__compiled *c)
     return cut;
 }
 
-static uint64_t axes_live(const struct hd__compiled *c)
-{
-    uint64_t live = 0;
-    for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
-        live |= c->mesh.size[a] > 1 ? HD_AXIS_BIT(a) : 0;
-    return live;
-}
-
 /* "mesh.pp is 2, mesh.tp is 4"; `first` is the key of the first. */
 static const char *axes_text(struct hd__compiled *c, uint64_t axes, const char **first)
 {
@@ -109,7 +101,7 @@ static const char *axes_text(struct hd__compiled *c, uint64_t axes, const char *
 /* Adds the strategy that cuts an axis; none if none is installed: a later check refuses an axis that nothing cuts. */
 static int32_t add_for_axis(struct hd__compiled *c, int32_t axis, struct hd_error *err)
 {
-    uint64_t live = axes_live(c), taken = axes_cut(c) & live;
+    uint64_t live = hd__mesh_axes(&c->mesh), taken = axes_cut(c) & live;
     const struct hd__component *found;
     const char *first = hd__arena_format(&c->job->arena, "mesh.%s", hd__axis_name(axis)), *because;
     int32_t rc = hd__plugin_find_cutter(c->plugins, (uint32_t)axis, taken, &found, err);

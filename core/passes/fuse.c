@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
+#include "core/program/access.h"
 #include "core/program/fusion.h"
 #include "core/program/ops.h"
 
@@ -31,8 +32,7 @@ static int touched_between(const struct hd_program *p, const hd__code *code, uin
             if (hd__tensor_const(p, i->in[n])->buffer == buffer)
                 return i->op != HD_OP_ACCUM;
         for (uint32_t n = 0; n < i->n_out; n++)
-            if (hd__tensor_const(p, i->out[n])->buffer == buffer && i->op != HD_OP_ACCUM &&
-                !(i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE))
+            if (hd__tensor_const(p, i->out[n])->buffer == buffer && !hd__accumulates(i))
                 return 1;
     }
     return 0;
@@ -144,8 +144,7 @@ static int is_term(const struct hd_program *p, const hd__code *code, const struc
 
 static int can_add(const struct hd_program *p, const struct hd__instr *maker, uint8_t flags)
 {
-    return maker->n_out == 1 && (hd__op(maker->op)->flags & HD__OP_ACCUMULATES) &&
-           !(maker->attrs && maker->attrs->flags & HD_ATTR_ACCUMULATE) &&
+    return maker->n_out == 1 && (hd__op(maker->op)->flags & HD__OP_ACCUMULATES) && !hd__accumulates(maker) &&
            (!(flags & HD__FLAG_LEAVES) || adds_once(p, maker));
 }
 
@@ -204,11 +203,6 @@ static void fuse_sums(struct hd_program *p, hd__code *code)
 /* ---- first writes: if a gradient buffer is cleared and each parameter's first contribution comes in the same run of
  * instructions, that contribution writes instead of adding, and the buffer is not cleared */
 
-static int accumulates(const struct hd__instr *i)
-{
-    return i->op == HD_OP_ACCUM || (i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE);
-}
-
 static const struct hd__flat *flat_of(const struct hd_program *p, hd_tensor t)
 {
     for (uint32_t f = 0; f < p->flats.count; f++)
@@ -232,7 +226,7 @@ static int first_contributions(const struct hd_program *p, const hd__code *code,
             const struct hd__tensor *t = hd__tensor_const(p, i->out[n]);
             if (t->buffer != buffer)
                 continue;
-            if (!t->param || !accumulates(i))
+            if (!t->param || !hd__accumulates(i))
                 return 0;
             found += !writer[t->param - 1];
             if (!writer[t->param - 1])

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
+#include "core/program/access.h"
 #include "core/program/ops.h"
 
 #define MAX_READERS 3
@@ -129,11 +130,6 @@ static int same_values(const struct head *h, hd_tensor a, hd_tensor b, uint32_t 
     return 1;
 }
 
-static int accumulates(const struct hd__instr *i)
-{
-    return i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE;
-}
-
 /* z[.., v] = x[.., h] w[v, h], with v and h not sharded. */
 static int logits_fit(struct head *h)
 {
@@ -143,7 +139,7 @@ static int logits_fit(struct head *h)
     uint32_t last = z->ndim - 1u;
     h->x = i->in[0];
     h->w = i->in[1];
-    if (accumulates(i) || x->ndim != z->ndim || w->ndim != 2 || x->dtype != w->dtype || x->placement.partial ||
+    if (hd__accumulates(i) || x->ndim != z->ndim || w->ndim != 2 || x->dtype != w->dtype || x->placement.partial ||
         z->placement.partial)
         return 0;
     if (z->dim[last] != w->dim[0] || x->dim[last] != w->dim[1] || memcmp(x->dim, z->dim, last * sizeof *x->dim) ||
@@ -159,7 +155,7 @@ static int is_product(const struct head *h, uint32_t which, hd_tensor with, hd_t
 {
     const struct hd__instr *i = part(h, which);
     const struct hd__tensor *out = hd__tensor_const(h->p, i->out[0]);
-    if (i->op != HD_OP_EINSUM || i->in[0] != part(h, GRAD)->out[0] || accumulates(i) || out->buffer)
+    if (i->op != HD_OP_EINSUM || i->in[0] != part(h, GRAD)->out[0] || hd__accumulates(i) || out->buffer)
         return 0;
     return hd__same_shape(out, hd__tensor_const(h->p, like)) &&
            same_values(h, with, i->in[1], h->part[LOGITS], h->part[which]);

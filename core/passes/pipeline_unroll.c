@@ -29,6 +29,7 @@ struct unroll {
     uint64_t sends_value; /* of what crosses, whatever is sent */
     uint32_t n_tensors;
     int forward_only;
+    struct hd__arena scratch;
 };
 
 static uint32_t chunk_of(const struct unroll *u, uint32_t k)
@@ -43,7 +44,7 @@ static uint32_t chunk_of(const struct unroll *u, uint32_t k)
 static void find_kinds(struct unroll *u)
 {
     const hd__code *code = &u->p->template;
-    uint8_t *needed = hd__alloc(u->n_tensors); /* by B */
+    uint8_t *needed = hd__arena_alloc(&u->scratch, u->n_tensors); /* by B */
     for (uint32_t k = code->count; k-- > 0;) {
         const struct hd__instr *i = &code->at[k];
         u->kind[k] = i->phase == HD__PHASE_F ? HD_ACTION_F : i->phase == HD__PHASE_W ? HD_ACTION_W : HD_ACTION_B;
@@ -53,7 +54,6 @@ static void find_kinds(struct unroll *u)
         for (uint32_t n = 0; n < i->n_in && u->kind[k] == HD_ACTION_B; n++)
             needed[i->in[n]] = 1;
     }
-    free(needed);
 }
 
 static int crosses_already(const struct unroll *u, hd_tensor t, uint32_t to)
@@ -88,7 +88,7 @@ static hd_tensor *twins(struct unroll *u, uint32_t micro, uint32_t chunk)
 {
     hd_tensor **at = &u->twin[(size_t)micro * u->pipe->n_chunks + chunk];
     if (!*at)
-        *at = hd__alloc(u->n_tensors * sizeof **at);
+        *at = hd__arena_alloc(&u->scratch, u->n_tensors * sizeof **at);
     return *at;
 }
 
@@ -255,10 +255,10 @@ static struct unroll open_unroll(struct hd_program *p, const struct hd__actions 
                                  uint32_t micros)
 {
     struct unroll u = {.p = p, .pipe = p->pipeline, .n_tensors = p->tensors.count, .forward_only = forward_only};
-    u.kind = hd__alloc(p->template.count + 1);
-    u.split = hd__alloc((size_t)micros * u.pipe->n_chunks);
-    u.maker = hd__alloc(u.n_tensors * sizeof *u.maker);
-    u.twin = hd__alloc((size_t)micros * u.pipe->n_chunks * sizeof *u.twin);
+    u.kind = hd__arena_alloc(&u.scratch, p->template.count + 1);
+    u.split = hd__arena_alloc(&u.scratch, (size_t)micros * u.pipe->n_chunks);
+    u.maker = hd__arena_alloc(&u.scratch, u.n_tensors * sizeof *u.maker);
+    u.twin = hd__arena_alloc(&u.scratch, (size_t)micros * u.pipe->n_chunks * sizeof *u.twin);
     for (uint32_t k = 0; k < list->n; k++)
         u.split[(size_t)list->at[k].micro * u.pipe->n_chunks + list->at[k].chunk] |= list->at[k].kind == HD_ACTION_W;
     find_kinds(&u);
@@ -266,31 +266,24 @@ static struct unroll open_unroll(struct hd_program *p, const struct hd__actions 
     return u;
 }
 
-static void close_unroll(struct unroll *u, uint32_t micros)
+static void close_unroll(struct unroll *u)
 {
-    for (size_t n = 0; n < (size_t)micros * u->pipe->n_chunks; n++)
-        free(u->twin[n]);
     hd__free_array(&u->crossings);
-    free(u->twin);
-    free(u->maker);
-    free(u->split);
-    free(u->kind);
+    hd__arena_free(&u->scratch);
 }
 
 void hd__unroll_step(struct hd_program *p, struct hd__code_section *section)
 {
     const struct hd__actions *list = &p->pipeline->actions[p->stage];
-    uint32_t micros = (uint32_t)p->accumulation;
-    struct unroll u = open_unroll(p, list, 0, micros);
-    hd__code *parts = hd__alloc((list->n + 1) * sizeof *parts);
+    struct unroll u = open_unroll(p, list, 0, (uint32_t)p->accumulation);
+    hd__code *parts = hd__arena_alloc(&u.scratch, list->n * sizeof *parts);
     for (uint32_t k = 0; k < list->n; k++)
         parts[k] = action(&u, &list->at[k]);
     interleave_receives(parts, list->n, &section->code);
     section->sends_value = u.sends_value;
     for (uint32_t k = 0; k < list->n; k++)
         hd__free_array(&parts[k]);
-    free(parts);
-    close_unroll(&u, micros);
+    close_unroll(&u);
 }
 
 void hd__unroll_eval(struct hd_program *p, struct hd__code_section *section)
@@ -309,7 +302,7 @@ void hd__unroll_eval(struct hd_program *p, struct hd__code_section *section)
     for (uint32_t c = 0; c < p->pipeline->n_chunks && p->keep_logits && p->logits; c++)
         if (u.twin[c] && u.twin[c][p->logits])
             p->kept_logits = u.twin[c][p->logits];
-    close_unroll(&u, 1);
+    close_unroll(&u);
 }
 
 /* Finds the stages that read or make each parameter or its gradient. */

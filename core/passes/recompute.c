@@ -22,6 +22,7 @@ struct recompute {
     hd_tensor *again;  /* its recomputed twin, once there is one */
     uint32_t n_tensors;
     hd__code out;
+    struct hd__arena scratch;
 };
 
 static int is_backward(const struct hd__instr *i)
@@ -45,10 +46,10 @@ static void find_makers(struct recompute *r)
 }
 
 /* By block: does its backward pass read what its forward pass makes? */
-static uint8_t *find_saving_blocks(const struct recompute *r)
+static uint8_t *find_saving_blocks(struct recompute *r)
 {
     const hd__code *code = &r->p->template;
-    uint8_t *keeps = hd__alloc(r->p->blocks.count);
+    uint8_t *keeps = hd__arena_alloc(&r->scratch, r->p->blocks.count);
     for (uint32_t k = 0; k < code->count; k++)
         for (uint32_t n = 0; n < code->at[k].n_in && is_backward(&code->at[k]); n++) {
             uint32_t made = r->maker[code->at[k].in[n]];
@@ -60,23 +61,19 @@ static uint8_t *find_saving_blocks(const struct recompute *r)
     return keeps;
 }
 
-static int same_chunk(const struct hd_program *p, uint16_t a, uint16_t b)
-{
-    return !p->pipeline || p->pipeline->chunk[a] == p->pipeline->chunk[b];
-}
-
 /* Groups the blocks that keep activations into segments of `every`, in forward order. Returns their number. */
 static uint32_t find_segments(struct recompute *r, uint32_t every)
 {
     const hd__code *code = &r->p->template;
-    uint8_t *keeps = find_saving_blocks(r);
+    const struct hd__pipeline *pipe = r->p->pipeline;
+    const uint8_t *keeps = find_saving_blocks(r);
     uint32_t segments = 0, length = 0;
     uint16_t last = 0;
     for (uint32_t k = 0; k < code->count && code->at[k].phase == HD__PHASE_F; k++) {
         uint16_t block = code->at[k].block;
         if (!keeps[block] || r->segment[block])
             continue;
-        if (!segments || length == every || !same_chunk(r->p, last, block)) {
+        if (!segments || length == every || (pipe && pipe->chunk[last] != pipe->chunk[block])) {
             segments++;
             length = 0;
         }
@@ -84,7 +81,6 @@ static uint32_t find_segments(struct recompute *r, uint32_t every)
         last = block;
         length++;
     }
-    free(keeps);
     return segments;
 }
 
@@ -180,12 +176,12 @@ int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, stru
     size_t n = p->tensors.count;
     struct recompute r = {.p = p, .n_tensors = (uint32_t)n};
     int32_t rc = HD_OK;
-    r.segment = hd__alloc(p->blocks.count * sizeof *r.segment);
-    r.maker = hd__alloc(n * sizeof *r.maker);
-    r.again = hd__alloc(n * sizeof *r.again);
-    r.near = hd__alloc(n);
-    r.far = hd__alloc(n);
-    r.redo = hd__alloc(n);
+    r.segment = hd__arena_alloc(&r.scratch, p->blocks.count * sizeof *r.segment);
+    r.maker = hd__arena_alloc(&r.scratch, n * sizeof *r.maker);
+    r.again = hd__arena_alloc(&r.scratch, n * sizeof *r.again);
+    r.near = hd__arena_alloc(&r.scratch, n);
+    r.far = hd__arena_alloc(&r.scratch, n);
+    r.redo = hd__arena_alloc(&r.scratch, n);
     find_makers(&r);
     if (find_segments(&r, every)) {
         find_readers(&r);
@@ -196,11 +192,6 @@ int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, stru
                      "the model has no block before that of the loss which keeps anything for its backward "
                      "pass, so there is nothing to make again: use recompute: none");
     }
-    free(r.segment);
-    free(r.maker);
-    free(r.again);
-    free(r.near);
-    free(r.far);
-    free(r.redo);
+    hd__arena_free(&r.scratch);
     return rc;
 }

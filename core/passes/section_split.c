@@ -1,7 +1,5 @@
 /* Splits a section in two, one for the first steps of a run or the first round of a step, and one for the others.
  * Instructions of both are duplicated, since a temporary belongs to one section. */
-#include <stdlib.h>
-
 #include "core/passes/strategy_api.h"
 
 struct section_copy {
@@ -54,10 +52,11 @@ static struct hd__instr copy_instr(struct section_copy *w, const struct hd__inst
 static struct hd__code_section copy_section(struct hd_program *p, uint32_t section, const char *ending)
 {
     struct hd__code_section twin = p->sections.at[section];
+    struct hd__arena scratch = {0};
     struct section_copy w = {.p = p,
-                             .tensor = hd__alloc(p->tensors.count * sizeof *w.tensor),
-                             .buffer = hd__alloc(p->buffers.count * sizeof *w.buffer),
-                             .instr = hd__alloc(((size_t)p->next_id + 1) * sizeof *w.instr)};
+                             .tensor = hd__arena_alloc(&scratch, p->tensors.count * sizeof *w.tensor),
+                             .buffer = hd__arena_alloc(&scratch, p->buffers.count * sizeof *w.buffer),
+                             .instr = hd__arena_alloc(&scratch, ((size_t)p->next_id + 1) * sizeof *w.instr)};
     twin.name = hd__arena_format(&p->arena, "%s_%s", twin.name, ending);
     twin.kind = HD__SECTION_OTHER;
     twin.code = (hd__code){0};
@@ -65,9 +64,7 @@ static struct hd__code_section copy_section(struct hd_program *p, uint32_t secti
         struct hd__instr i = copy_instr(&w, &p->sections.at[section].code.at[k]);
         hd__push(&twin.code, i);
     }
-    free(w.tensor);
-    free(w.buffer);
-    free(w.instr);
+    hd__arena_free(&scratch);
     return twin;
 }
 

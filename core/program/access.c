@@ -41,8 +41,7 @@ uint32_t hd__accesses(const struct hd_program *p, const struct hd__instr *i, str
 
 int hd__reads_outputs(const struct hd__instr *i)
 {
-    return i->op == HD_OP_ACCUM || hd__op(i->op)->class == HD__CLASS_UPDATE ||
-           (i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE);
+    return hd__accumulates(i) || hd__op(i->op)->class == HD__CLASS_UPDATE;
 }
 
 int hd__reads_output(const struct hd__instr *i, uint32_t out)

@@ -23,6 +23,12 @@ uint32_t hd__accesses(const struct hd_program *p, const struct hd__instr *i, str
 /* The bytes of one tensor. */
 struct hd__access hd__access_of(const struct hd_program *p, hd_tensor t);
 
+/* Does it add to its output? */
+static inline int hd__accumulates(const struct hd__instr *i)
+{
+    return i->op == HD_OP_ACCUM || (i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE);
+}
+
 /* Outputs that are read as well: added to, or updated in place. Any of them; the one with this index. */
 int hd__reads_outputs(const struct hd__instr *i);
 int hd__reads_output(const struct hd__instr *i, uint32_t out);

@@ -27,13 +27,18 @@ int32_t hd__mesh_rank(const struct hd__mesh *mesh, const int32_t coord[HD_AXIS_C
     return rank;
 }
 
+uint32_t hd__mesh_axes(const struct hd__mesh *mesh)
+{
+    uint32_t axes = 0;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (mesh->size[a] > 1)
+            axes |= HD_AXIS_BIT(a);
+    return axes;
+}
+
 uint32_t hd__mesh_live(const struct hd__mesh *mesh)
 {
-    uint32_t live = 0;
-    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        if (a != HD_AXIS_PP && mesh->size[a] > 1)
-            live |= HD_AXIS_BIT(a);
-    return live;
+    return hd__mesh_axes(mesh) & ~HD_AXIS_BIT(HD_AXIS_PP);
 }
 
 int64_t hd__mesh_ways(const struct hd__mesh *mesh, uint32_t axes)

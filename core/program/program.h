@@ -42,7 +42,8 @@ struct hd__mesh {
 struct hd__mesh hd__mesh_make(const int32_t size[HD_AXIS_COUNT]);
 void hd__mesh_coord(const struct hd__mesh *mesh, int32_t rank, int32_t coord[HD_AXIS_COUNT]);
 int32_t hd__mesh_rank(const struct hd__mesh *mesh, const int32_t coord[HD_AXIS_COUNT]);
-/* Axes larger than 1 that placement uses: all but pp (a stage holds other tensors, not other shards). */
+uint32_t hd__mesh_axes(const struct hd__mesh *mesh); /* axes larger than 1 */
+/* Those that placement uses: all but pp (a stage holds other tensors, not other shards). */
 uint32_t hd__mesh_live(const struct hd__mesh *mesh);
 /* The group of `rank` along the axes of the mask, major axis first. `members`: a mask of coordinates on a single axis
  * (tied embeddings: first and last stage), 0 for all. Writes the ranks in order; returns how many. */

@@ -11,15 +11,10 @@
 #include "runtime/exec/internal.h"
 #include "runtime/rendezvous/store.h"
 
-static uint32_t all_axes(const struct hd__mesh *mesh)
-{
-    return hd__mesh_live(mesh) | (mesh->size[HD_AXIS_PP] > 1 ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
-}
-
 const struct hd__job_section *hd__exec_transports_section(const struct hd__compiled *c, uint32_t axes)
 {
     const struct hd__job *job = c->job;
-    uint32_t world = all_axes(&c->mesh);
+    uint32_t world = hd__mesh_axes(&c->mesh);
     if ((axes & world) == world && __builtin_popcount(world) > 1)
         return job->comm;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
@@ -305,7 +300,7 @@ int32_t hd__exec_transports_open(struct hd__transports *t, struct hd_error *err)
         return HD_OK;
     rc = check_same_tuning(t, err);
     if (!rc)
-        rc = transport_for(t, all_axes(mesh), &unused, err);
+        rc = transport_for(t, hd__mesh_axes(mesh), &unused, err);
     for (int32_t a = 0; a < HD_AXIS_COUNT && !rc; a++)
         if (mesh->size[a] > 1)
             rc = transport_for(t, HD_AXIS_BIT(a), &unused, err);
@@ -315,7 +310,7 @@ int32_t hd__exec_transports_open(struct hd__transports *t, struct hd_error *err)
 void hd__exec_transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96])
 {
     char name[64];
-    hd__axes_text(axes & all_axes(mesh), name);
+    hd__axes_text(axes & hd__mesh_axes(mesh), name);
     snprintf(out, 96, "%s%s%.0x", name, members ? "/" : "", members);
 }
 
@@ -325,7 +320,7 @@ int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint3
     const struct hd__mesh *mesh = &t->compiled->mesh;
     int32_t *ranks = hd__alloc((size_t)mesh->ranks * sizeof *ranks), n, rc;
     char full[96];
-    axes &= all_axes(mesh);
+    axes &= hd__mesh_axes(mesh);
     n = hd__mesh_group(mesh, t->rank, axes, members, ranks);
     hd__exec_transports_group_name(mesh, axes, members, full);
     rc = transport_for(t, axes, &group->transport, err);
