@@ -242,7 +242,9 @@ static const struct hd_option options[] = {
      .type = HD_OPT_BOOL,
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
-     .help = "true: time cuBLASLt's candidates for each matrix product at start; runs may then differ in the last bits",
+     .help =
+         "true: time cuBLASLt's candidates for each matrix product at start, and whether biases and GELU are faster "
+         "in kernels behind it; runs may then differ in the last bits",
      .offset = offsetof(struct cu_settings, tune)},
     {.name = "workspace",
      .value = "64MiB",
