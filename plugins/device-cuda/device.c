@@ -257,14 +257,16 @@ static const struct hd_option options[] = {
      .help = "memory that matrix products may use beside their operands",
      .offset = offsetof(struct cu_settings, workspace)},
     {.name = "logits",
-     .value = "256MiB",
+     .value = "576MiB",
      .type = HD_OPT_SIZE,
      .unit = "bytes",
      .min = 0,
      .max = 1e12,
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
-     .help = "about how much memory the loss may take for a chunk of logits; at least 64 tokens are done at once",
+     .help = "how much memory the loss may take for a chunk of logits, whose rows are chosen so that matrix products "
+             "fill the "
+             "GPU; at least 64 tokens are done at once",
      .offset = offsetof(struct cu_settings, logits)},
     {.name = "connections",
      .value = "32",
