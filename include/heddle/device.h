@@ -40,6 +40,8 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 /* HD_OP_ROWMAX, HD_OP_XENT_LOCAL and HD_OP_XENT_GRAD honour attrs.window. Without it a vocabulary that the mesh does
  * not divide is refused. */
 #define HD_DEVICE_PADDED_VOCAB (UINT64_C(1) << 7)
+/* `alloc` gives memory of zeros. Without it the core clears what is persistent by copies from the host. */
+#define HD_DEVICE_ZEROED_MEMORY (UINT64_C(1) << 8)
 
 /* Streams of a device that has them. Kernels run on the first; transports with HD_COMM_STREAM_ORDERED on the second. */
 enum { HD_STREAM_COMPUTE = 0, HD_STREAM_COMM = 1, HD_STREAM_OUT = 2, HD_STREAM_IN = 3, HD_STREAM_COUNT = 4 };

@@ -168,7 +168,8 @@ static int32_t launch(struct hd_device *device, struct hd_kernel *kernel, uint32
 
 static const struct hd_device_ops ops = {
     .struct_size = sizeof ops,
-    .caps = HD_DEVICE_STREAMS | HD_DEVICE_ADDS_ONCE | HD_DEVICE_PERMUTES | HD_DEVICE_PADDED_VOCAB,
+    .caps =
+        HD_DEVICE_STREAMS | HD_DEVICE_ADDS_ONCE | HD_DEVICE_PERMUTES | HD_DEVICE_PADDED_VOCAB | HD_DEVICE_ZEROED_MEMORY,
     .open = open_device,
     .close = close_device,
     .alloc = cu_alloc,
@@ -242,7 +243,9 @@ static const struct hd_option options[] = {
      .type = HD_OPT_BOOL,
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
-     .help = "true: time cuBLASLt's candidates for each matrix product at start; runs may then differ in the last bits",
+     .help =
+         "true: time cuBLASLt's candidates for each matrix product at start, and whether biases and GELU are faster "
+         "in kernels behind it; runs may then differ in the last bits",
      .offset = offsetof(struct cu_settings, tune)},
     {.name = "workspace",
      .value = "64MiB",
@@ -255,14 +258,16 @@ static const struct hd_option options[] = {
      .help = "memory that matrix products may use beside their operands",
      .offset = offsetof(struct cu_settings, workspace)},
     {.name = "logits",
-     .value = "256MiB",
+     .value = "576MiB",
      .type = HD_OPT_SIZE,
      .unit = "bytes",
      .min = 0,
      .max = 1e12,
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
-     .help = "about how much memory the loss may take for a chunk of logits; at least 64 tokens are done at once",
+     .help = "how much memory the loss may take for a chunk of logits, whose rows are chosen so that matrix products "
+             "fill the "
+             "GPU; at least 64 tokens are done at once",
      .offset = offsetof(struct cu_settings, logits)},
     {.name = "connections",
      .value = "32",

@@ -127,6 +127,10 @@ int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struc
 int32_t cu_replay(struct hd_device *d, struct hd_captured *captured, struct hd_error *err);
 void cu_captured_free(struct hd_device *d, struct hd_captured *captured);
 
+/* The least milliseconds of three runs of a kernel on the compute stream, after one that is not measured. Its operands
+ * are memory to try it on. For prepare. */
+int32_t cu_time_kernel(struct hd_device *d, struct hd_kernel *k, float *ms, struct hd_error *err);
+
 /* ---- probe.c: HD_OK, or why no GPU can be used; how many there are. */
 int32_t cu_probe(const struct hd_host *host, struct hd_error *err);
 int32_t cu_count(int32_t *count, struct hd_error *err);
@@ -153,6 +157,9 @@ static inline unsigned cu_blocks(const struct hd_device *d, int64_t items, int64
 
 /* add.cu: enqueues to += scratch, which has as many elements of the same dtype, fp32 or fp64. */
 int32_t cu_scratch_add(struct hd_kernel *k, const struct hd_operand *to, cudaStream_t stream, struct hd_error *err);
+
+/* elementwise.cu: enqueues pseudo-random numbers in [-1, 1) times scale; fp32, bf16 or fp16. */
+cudaError_t cu_fill_random(void *to, uint32_t dtype, int64_t n, uint32_t seed, float scale, cudaStream_t stream);
 
 /* ---- operands: small questions, shared by all kernels */
 

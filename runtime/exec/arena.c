@@ -70,7 +70,7 @@ static int32_t map_host_mirror(struct hd__exec *e, struct hd_error *err)
             err, HD_E_NOMEM,
             "cannot reserve %zu bytes of addresses for the host mirror of the device's memory: raise ulimit -v", bytes);
     e->host_mirror = mirror;
-    return clear_arena(e, err);
+    return e->device.ops->caps & HD_DEVICE_ZEROED_MEMORY ? HD_OK : clear_arena(e, err);
 }
 
 /* ---- the other memories */

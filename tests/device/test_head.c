@@ -148,7 +148,7 @@ static const struct {
 } chunked[] = {
     {"b=3 s=21 h=17 v=50", "f:bs bsh f:vh"},   {"b=4 s=16 h=16 v=32", "f:bs bsh vh"},
     {"b=5 s=13 h=9 v=33", "f:bs f:bsh f:vh"},  {"b=1 s=150 h=33 v=77@70", "f:bs bsh f:vh"},
-    {"b=2 s=150 h=24 v=130", "f:bs bsh f:vh"},
+    {"b=2 s=150 h=24 v=130", "f:bs bsh f:vh"}, {"b=1 s=70 h=8 v=2099", "f:bs bsh f:vh"},
 };
 
 static void chunked_case(int which, uint32_t flags, uint32_t dtype, double tolerance)

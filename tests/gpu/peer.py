@@ -18,7 +18,7 @@ import peer_torch  # noqa: E402
 # layers, hidden, heads, kv_heads, ffn, vocab, context, batch
 MODELS = {
     "gpt2-124m": ("gpt2", 12, 768, 12, 12, 3072, 50304, 1024, 32),
-    "gpt2-1.5b": ("gpt2", 48, 1600, 25, 25, 6400, 50304, 1024, 4),
+    "gpt2-1.5b": ("gpt2", 48, 1600, 25, 25, 6400, 50304, 1024, 16),
     "llama-1b": ("llama", 16, 2048, 32, 8, 8192, 32000, 4096, 4),
 }
 peer_torch.MODELS.update(MODELS)

@@ -2,7 +2,7 @@
 #include "attention/attention_autotune.h"
 #include <math.h>
 
-enum { MOST_OUT = 3, ROUNDS = 3, UNIT = 256 };
+enum { MOST_OUT = 3, UNIT = 256 };
 
 struct autotune {
     struct hd_device *d;
@@ -11,7 +11,6 @@ struct autotune {
     struct hd_instr_desc ours, theirs;
     struct hd_operand in[6], out[2][MOST_OUT];
     float (*rows)[2];
-    cudaEvent_t from, to;
     double error;
     float ms[2]; /* ours, theirs */
 };
@@ -75,20 +74,13 @@ static int32_t autotune_open(struct autotune *t, struct hd_device *d, const stru
         lay_out(t, i, scratch, memory);
         t->ours = instr_of(i, t->in, t->out[0]);
         t->theirs = instr_of(i, t->in, t->out[1]);
-        rc = cudaEventCreateWithFlags(&t->from, cudaEventDefault);
     }
-    if (rc == cudaSuccess)
-        rc = cudaEventCreateWithFlags(&t->to, cudaEventDefault);
     return cu_fail(err, rc, NULL, "device memory to autotune attention");
 }
 
 static void autotune_close(struct autotune *t)
 {
     cudaStreamSynchronize(t->stream);
-    if (t->from)
-        cudaEventDestroy(t->from);
-    if (t->to)
-        cudaEventDestroy(t->to);
     cudaFree(t->memory);
     (void)cudaGetLastError(); /* too little memory for it is no failure */
 }
@@ -129,7 +121,7 @@ static int32_t fill(struct autotune *t, struct hd_error *err)
         sqrtf(6 / (float)fmax(t->ours.attrs.scale, 1e-3)) / powf((float)t->in[0].extent[t->in[0].ndim - 1], 0.25f);
     cudaError_t rc = cudaSuccess;
     for (uint32_t n = 0; n < t->ours.n_in && !rc; n++)
-        rc = cu_verify_fill(t->in[n].data, t->in[n].dtype, hd_operand_count(&t->in[n]), n + 1, n < 2 ? wide : 1,
+        rc = cu_fill_random(t->in[n].data, t->in[n].dtype, hd_operand_count(&t->in[n]), n + 1, n < 2 ? wide : 1,
                             t->stream);
     for (uint32_t n = 0; n < t->ours.n_out && !rc; n++)
         for (int who = 0; who < 2 && !rc; who++)
@@ -155,34 +147,14 @@ static int32_t compare(struct autotune *t, uint32_t n, struct hd_error *err)
     return cu_fail(err, rc, NULL, "verifying results of attention");
 }
 
-static int32_t clock_one(struct autotune *t, struct hd_kernel *k, float *best, struct hd_error *err)
-{
-    int32_t rc = HD_OK;
-    *best = INFINITY;
-    for (int n = 0; n < ROUNDS && !rc; n++) {
-        float ms = 0;
-        cudaError_t at = cudaEventRecord(t->from, t->stream);
-        rc = at ? HD_OK : launch(t, k, err);
-        if (!rc && !at)
-            at = cudaEventRecord(t->to, t->stream);
-        if (!rc && !at)
-            at = cudaEventSynchronize(t->to);
-        if (!rc && !at)
-            at = cudaEventElapsedTime(&ms, t->from, t->to);
-        rc = rc ? rc : cu_fail(err, at, NULL, "timing attention");
-        *best = ms < *best ? ms : *best;
-    }
-    return rc;
-}
-
 static int32_t try_both(struct autotune *t, struct hd_kernel *ours, struct hd_kernel *theirs, struct hd_error *err)
 {
     int32_t rc = launch(t, ours, err);
     rc = rc ? rc : launch(t, theirs, err);
     for (uint32_t n = 0; n < t->ours.n_out && !rc; n++)
         rc = compare(t, n, err);
-    rc = rc ? rc : clock_one(t, ours, &t->ms[0], err);
-    return rc ? rc : clock_one(t, theirs, &t->ms[1], err);
+    rc = rc ? rc : cu_time_kernel(t->d, ours, &t->ms[0], err);
+    return rc ? rc : cu_time_kernel(t->d, theirs, &t->ms[1], err);
 }
 
 static int32_t try_on(struct autotune *t, const struct cu_heads *h, const struct cu_candidate *c, struct hd_error *err)

@@ -48,11 +48,9 @@ double cu_verify_tolerance(uint32_t dtype);
 /* Is the candidate used? By the option, its error, the error allowed, and the milliseconds of both. */
 int32_t cu_autotune_accepts(int32_t option, double error, double tolerance, float ours, float theirs);
 
-/* ---- attention_numbers.cu: enqueue */
+/* ---- attention_numbers.cu */
 
-/* Pseudo-random numbers in [-1, 1) times scale. */
-cudaError_t cu_verify_fill(void *to, uint32_t dtype, int64_t n, uint32_t seed, float scale, cudaStream_t stream);
-/* rows[r] = {sum((a - b)^2), sum(a^2)} of n rows of d. */
+/* Enqueues: rows[r] = {sum((a - b)^2), sum(a^2)} of n rows of d. */
 cudaError_t cu_verify_compare(float (*rows)[2], const void *a, const void *b, uint32_t dtype, int64_t n, int64_t d,
                               cudaStream_t stream);
 

@@ -173,7 +173,8 @@ static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_consta
         cu_rows_by_rows<T, D>(dp, grad + warp * M * 2 * D, v + on * stage);
         if (k0 < w->full || k0 + KEYS > w->until)
             cu_hide<CU_KEYS>(s, a.h, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
-        cu_query_slopes<T, M, N>(ds, s, dp, row, row + ROWS, scale);
+        cu_weigh_queries(s, row, scale);
+        cu_query_slopes<T>(ds, s, dp, row + ROWS);
         cu_by_columns<T, D, M, KEYS>(dq, ds, k + on * stage);
         __syncthreads();
     }

@@ -70,19 +70,36 @@ template <int ROWS> CU_DEVICE void cu_fetch_rows(const cu_attention &a, float *r
                   1);
 }
 
-/* Slopes of a tile, rows are queries. lse, delta: of the lane's first row. */
+/* Scores of a tile, rows are queries, become weights: 2^(s - lse). lse: of the lane's first row. Returns their sum. */
+template <int M, int N> CU_DEVICE float cu_weigh_queries(float (&s)[M][N][4], const float *lse, float scale)
+{
+    float sum = 0;
+#pragma unroll
+    for (int r = 0; r < 2 * M; r++) {
+        float l = lse[8 * r];
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int c = r % 2 * 2; c < r % 2 * 2 + 2; c++) {
+                s[r / 2][n][c] = cu_exp2(s[r / 2][n][c] * scale - l);
+                sum += s[r / 2][n][c];
+            }
+    }
+    return sum;
+}
+
+/* And with what came of the gradient slopes. delta: of the lane's first row. */
 template <class T, int M, int N>
 CU_DEVICE void cu_query_slopes(uint32_t (&ds)[M][N][2], const float (&s)[M][N][4], const float (&dp)[M][N][4],
-                               const float *lse, const float *delta, float scale)
+                               const float *delta)
 {
 #pragma unroll
     for (int r = 0; r < 2 * M; r++) {
-        float l = lse[8 * r], sum = delta[8 * r];
+        float sum = delta[8 * r];
 #pragma unroll
         for (int n = 0; n < N; n++) {
             const float *x = s[r / 2][n] + r % 2 * 2, *y = dp[r / 2][n] + r % 2 * 2;
-            ds[r / 2][n][r % 2] =
-                cu_pair<T>(cu_exp2(x[0] * scale - l) * (y[0] - sum), cu_exp2(x[1] * scale - l) * (y[1] - sum));
+            ds[r / 2][n][r % 2] = cu_pair<T>(x[0] * (y[0] - sum), x[1] * (y[1] - sum));
         }
     }
 }

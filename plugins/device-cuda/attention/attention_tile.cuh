@@ -8,20 +8,6 @@
 #include "attention/attention.h"
 #include "kernels/mma.cuh"
 
-#define CU_LOG2E 1.4426950408889634f
-
-/* 2^x, to 2 units in the last place; 0 for what would be subnormal. */
-CU_DEVICE float cu_exp2(float x)
-{
-#ifndef CU_EMULATE
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return exp2f(x);
-#endif
-}
-
 /* A block's extent of queries and keys. It lies in shared memory, for registers are short. */
 struct cu_extent {
     int b, head;     /* head: of b; among query heads or kv heads */

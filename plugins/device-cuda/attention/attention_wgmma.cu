@@ -60,7 +60,7 @@ CU_DEVICE void weigh(const cu_attention &a, const cu_extent *w, float (&s)[1][KE
 }
 
 template <class T, int D, int ROWS, int KEYS>
-CU_DEVICE void go_forward(const cu_attention &a, cu_chunk *room, const cu_extent *w)
+CU_DEVICE void go_forward(const cu_attention &a, cu_chunk *room, const cu_extent *w, float *settled)
 {
     constexpr int THREADS = 2 * ROWS, stage = KEYS * D / 8;
     cu_chunk *q = room, *k = q + ROWS * D / 8, *v = k + 2 * stage, *own = q + warpgroup() * CU_PANEL * 8;
@@ -103,6 +103,7 @@ CU_DEVICE void go_forward(const cu_attention &a, cu_chunk *room, const cu_extent
         cu_wgmma_commit();
         cu_wgmma_wait<1>();
         weigh<KEYS>(a, w, s, most, total, shrink, k0);
+        cu_wgmma_before_wait(settled, total[0] + total[1]);
         cu_wgmma_wait<0>();
         cu_hold(o[0]);
         cu_hold(p[0]);
@@ -155,7 +156,8 @@ CU_DEVICE void slope_keys(uint32_t (&ds)[1][N][2], float (&s)[1][N][4], const fl
 }
 
 /* A block has 128 keys; per query head of the group, tile after tile: dv += p' do goes on while slopes are made. */
-template <class T, int D, int ROWS> CU_DEVICE void go_by_keys(const cu_attention &a, cu_chunk *room, const cu_extent *w)
+template <class T, int D, int ROWS>
+CU_DEVICE void go_by_keys(const cu_attention &a, cu_chunk *room, const cu_extent *w, float *)
 {
     constexpr int THREADS = 2 * ROWS, N = TILE / 8, stage = TILE * D / 8;
     cu_chunk *k = room, *v = k + ROWS * D / 8, *q = v + ROWS * D / 8, *grad = q + 2 * stage;
@@ -232,7 +234,7 @@ template <class T, int D, int ROWS> CU_DEVICE void go_by_keys(const cu_attention
 
 /* A block has 128 queries. */
 template <class T, int D, int ROWS>
-CU_DEVICE void go_by_queries(const cu_attention &a, cu_chunk *room, const cu_extent *w)
+CU_DEVICE void go_by_queries(const cu_attention &a, cu_chunk *room, const cu_extent *w, float *settled)
 {
     constexpr int THREADS = 2 * ROWS, N = TILE / 8, stage = TILE * D / 8;
     cu_chunk *q = room, *grad = q + ROWS * D / 8, *k = grad + ROWS * D / 8, *v = k + 2 * stage;
@@ -265,14 +267,17 @@ CU_DEVICE void go_by_queries(const cu_attention &a, cu_chunk *room, const cu_ext
         cu_hold(dp[0]);
         cu_wgmma_begin();
         cu_wgmma_rows<T, D, ROWS, TILE>(s[0], q + own, k + on * stage);
+        cu_wgmma_commit();
         cu_wgmma_rows<T, D, ROWS, TILE>(dp[0], grad + own, v + on * stage);
         cu_wgmma_commit();
-        cu_wgmma_wait<0>();
+        cu_wgmma_wait<1>();
         cu_hold(s[0]);
-        cu_hold(dp[0]);
         if (k0 < w->full || k0 + TILE > w->until)
             cu_hide<CU_KEYS>(s, a.h, w->at + own_row(), k0 + own_column());
-        cu_query_slopes<T>(ds, s, dp, row, row + ROWS, scale);
+        cu_wgmma_before_wait(settled, cu_weigh_queries(s, row, scale));
+        cu_wgmma_wait<0>();
+        cu_hold(dp[0]);
+        cu_query_slopes<T>(ds, s, dp, row + ROWS);
         cu_hold(dq[0]);
         cu_hold(ds[0]);
         cu_wgmma_begin();
@@ -294,9 +299,10 @@ CU_DEVICE void go_by_queries(const cu_attention &a, cu_chunk *room, const cu_ext
 #ifdef CU_HAS_WGMMA
 #define CU_BODY(span, go)                                                                                              \
     CU_SHARED(cu_extent, shared, [1]);                                                                                 \
+    CU_SHARED(float, settled, [2 * ROWS]);                                                                             \
     CU_SHARED_DYNAMIC(cu_chunk, room);                                                                                 \
     const cu_extent *w = cu_share(shared, span(a, ROWS));                                                              \
-    go(a, cu_panels(room), w)
+    go(a, cu_panels(room), w, settled)
 #else
 #define CU_BODY(span, go) (void)a
 #endif

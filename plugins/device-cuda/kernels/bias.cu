@@ -152,7 +152,7 @@ template <int V, class C> static int32_t run_dw(struct hd_kernel *k, cudaStream_
     dim3 grid((unsigned)((a.width + WIDE * V - 1) / (WIDE * V)), (unsigned)a.chunks);
     cudaError_t rc = CU_LAUNCH((bias_dw_kernel<V, C>), grid, THREADS, 0, stream, a, partial);
     if (rc == cudaSuccess)
-        rc = cu_columns_add(partial, a.chunks, a.width, a.y, a.width, a.adds, stream);
+        rc = cu_columns_add(partial, a.chunks, a.width, a.y, NULL, a.width, a.adds, stream);
     return cu_launched(k, rc, err);
 }
 

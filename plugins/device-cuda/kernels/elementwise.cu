@@ -63,6 +63,33 @@ struct nll_grad {
     }
 };
 
+/* ---- random numbers, for kernels that are tried */
+
+CU_DEVICE float noise(uint32_t seed, uint64_t i)
+{
+    uint32_t x = (uint32_t)i * 0x9e3779b9u ^ (uint32_t)(i >> 32) ^ seed * 0x85ebca6bu;
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    x ^= x >> 16;
+    return (float)(x >> 8) * 0x1p-23f - 1;
+}
+
+static __global__ void __launch_bounds__(CU_MAP_THREADS) fill_kernel(cu_out to, int64_t n, uint32_t seed, float scale)
+{
+    for (int64_t i = cu_thread(); i < n; i += cu_threads())
+        cu_put(to, i, scale * noise(seed, (uint64_t)i));
+}
+
+extern "C" cudaError_t cu_fill_random(void *to, uint32_t dtype, int64_t n, uint32_t seed, float scale,
+                                      cudaStream_t stream)
+{
+    enum { BLOCKS = 1024 };
+    cu_out out = {to, dtype, 0, 0, 0};
+    return CU_LAUNCH(fill_kernel, BLOCKS, CU_MAP_THREADS, 0, stream, out, n, seed, scale);
+}
+
+/* ---- the ops */
+
 CU_MAP(swiglu)
 CU_MAP(swiglu_grad)
 CU_MAP(gelu)

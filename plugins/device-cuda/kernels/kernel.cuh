@@ -266,6 +266,22 @@ CU_DEVICE void cu_put8(const cu_out &y, int64_t at, int64_t end, float (&v)[8])
             cu_put(y, at + j, v[j]);
 }
 
+/* ---- exponentials */
+
+#define CU_LOG2E 1.4426950408889634f
+
+/* 2^x, to 2 units in the last place; 0 for what would be subnormal. */
+CU_DEVICE float cu_exp2(float x)
+{
+#ifndef CU_EMULATE
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
 /* ---- reductions, in an order that depends on the shape of the block alone */
 
 template <class T> CU_DEVICE T cu_warp_sum(T v)

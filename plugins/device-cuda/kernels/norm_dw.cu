@@ -116,9 +116,7 @@ static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *er
     int64_t stride = (int64_t)(CENTRED + 1) * a.h;
     cudaError_t rc = CU_LAUNCH((dw_kernel<CENTRED, V, C>), grid, cu_rows_threads(a.lanes), 0, stream, a, partial);
     if (rc == cudaSuccess)
-        rc = cu_columns_add(partial, a.blocks, stride, a.dw, a.h, a.adds, stream);
-    if (rc == cudaSuccess && CENTRED)
-        rc = cu_columns_add(partial + a.h, a.blocks, stride, a.dc, a.h, a.adds, stream);
+        rc = cu_columns_add(partial, a.blocks, stride, a.dw, CENTRED ? &a.dc : NULL, a.h, a.adds, stream);
     return cu_launched(k, rc, err);
 }
 

@@ -122,6 +122,19 @@ template <int N> CU_DEVICE void cu_wgmma_wait(void)
 #endif
 }
 
+/* All that x depends on comes before the next wait. The assembler moves a wait ahead of arithmetic, which then does not
+ * overlap with the products still under way, but not ahead of a volatile store: `room` has an element a thread, that
+ * nobody reads. */
+template <class X> CU_DEVICE void cu_wgmma_before_wait(X *room, X x)
+{
+#ifndef CU_EMULATE
+    *(volatile X *)(room + threadIdx.x) = x;
+#else
+    (void)room;
+    (void)x;
+#endif
+}
+
 /* The matrix descriptor of an operand that begins at `at`; from eight rows to the next eight it is 1024 bytes.
  * `leading`: bytes from a panel to the next, for an operand whose columns the product keeps. */
 CU_DEVICE uint64_t cu_descriptor(const cu_chunk *at, int leading)

@@ -5,7 +5,7 @@
 
 /* ALIGNED: what cuBLASLt takes for granted unless told otherwise; telling it less leaves kernels out. Scratch and
  * memory for timing are that, tensors of an arena 64 or more. */
-enum { CANDIDATES = 6, ROUNDS = 3, ALIGNED = 256 };
+enum { CANDIDATES = 16, ALIGNED = 256 };
 
 struct key {
     struct cu_product product;
@@ -20,6 +20,8 @@ struct cu_gemm {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algo;
+    int32_t note; /* cu_gemm_note */
+    int32_t reserved;
 };
 
 struct cu_blas {
@@ -207,8 +209,8 @@ static cublasStatus_t ask(struct cu_gemm *g, cublasLtMatmulHeuristicResult_t *fo
 enum { OPERANDS = 5 }; /* a, b, d, bias or scales, aux */
 
 struct timing {
+    struct cu_gemm *gemm;
     void *memory[OPERANDS];
-    cudaEvent_t from, to;
 };
 
 static size_t bytes_of(const struct cu_matrix *x, int64_t batch)
@@ -220,55 +222,53 @@ static void timing_close(struct timing *t)
 {
     for (int i = 0; i < OPERANDS; i++)
         cudaFree(t->memory[i]);
-    if (t->from)
-        cudaEventDestroy(t->from);
-    if (t->to)
-        cudaEventDestroy(t->to);
 }
 
-static cudaError_t timing_open(struct timing *t, const struct cu_product *p, cudaStream_t stream)
+/* Random numbers: with constants a product draws less power and is faster than with others. In fp8 and fp64, and for
+ * scales, a small one. */
+static cudaError_t fill(void *to, uint32_t dtype, size_t bytes, uint32_t seed, cudaStream_t stream)
 {
-    size_t bytes[OPERANDS] = {bytes_of(&p->a, p->batch), bytes_of(&p->b, p->batch), bytes_of(&p->d, p->batch),
-                              (size_t)(p->m + p->n) * hd_dtype_size(p->d.dtype), bytes_of(&p->d, p->batch)};
+    if (is_fp8(dtype) || dtype == HD_F64)
+        return cudaMemsetAsync(to, 0x3c, bytes, stream);
+    return cu_fill_random(to, dtype, (int64_t)(bytes / hd_dtype_size(dtype)), seed, 1, stream);
+}
+
+static cudaError_t timing_open(struct timing *t, struct cu_gemm *g, cudaStream_t stream)
+{
+    const struct cu_product *p = &g->key.product;
+    uint32_t beside = is_fp8(p->a.dtype) ? p->a.dtype : p->d.dtype;
+    const uint32_t dtype[OPERANDS] = {p->a.dtype, p->b.dtype, p->d.dtype, beside, beside};
+    const size_t bytes[OPERANDS] = {bytes_of(&p->a, p->batch), bytes_of(&p->b, p->batch), bytes_of(&p->d, p->batch),
+                                    (size_t)(p->m + p->n) * hd_dtype_size(p->d.dtype), bytes_of(&p->d, p->batch)};
     cudaError_t rc = cudaSuccess;
-    memset(t, 0, sizeof *t);
+    *t = (struct timing){.gemm = g};
     for (int i = 0; i < (p->epilogue || is_fp8(p->a.dtype) ? OPERANDS : 3) && rc == cudaSuccess; i++) {
         rc = cudaMalloc(&t->memory[i], bytes[i]);
-        if (rc == cudaSuccess) /* small numbers in every floating type: products of zeros are faster than others */
-            rc = cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], stream);
+        if (rc == cudaSuccess)
+            rc = fill(t->memory[i], dtype[i], bytes[i], (uint32_t)i + 1, stream);
     }
-    if (rc == cudaSuccess)
-        rc = cudaEventCreateWithFlags(&t->from, cudaEventDefault);
-    return rc == cudaSuccess ? cudaEventCreateWithFlags(&t->to, cudaEventDefault) : rc;
+    return rc;
 }
 
-static float time_one(struct cu_gemm *g, struct timing *t, const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
+static int32_t run_timing(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
 {
+    const struct timing *t = k->state;
     const struct cu_beside beside = {t->memory[3], t->memory[4], {t->memory[3], t->memory[3]}};
-    float best = INFINITY, ms;
-    g->algo = *algo;
-    for (int i = 0; i < ROUNDS; i++) {
-        struct hd_error err = HD_ERROR_INIT;
-        if (cudaEventRecord(t->from, stream) ||
-            cu_gemm_run(g, t->memory[0], t->memory[1], t->memory[2], &beside, stream, &err) ||
-            cudaEventRecord(t->to, stream) || cudaEventSynchronize(t->to) || cudaEventElapsedTime(&ms, t->from, t->to))
-            return INFINITY;
-        best = ms < best ? ms : best;
-    }
-    return best;
+    return cu_gemm_run(t->gemm, t->memory[0], t->memory[1], t->memory[2], &beside, stream, err);
 }
 
 /* Which candidate is fastest; the first where that cannot be measured. */
 static int fastest(struct hd_device *device, struct cu_gemm *g, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
-    cudaStream_t stream = device->stream[HD_STREAM_COMPUTE];
     struct timing t;
+    struct hd_kernel k = {.run = run_timing, .device = device, .state = &t};
     int best = 0;
-    if (n > 1 && timing_open(&t, &g->key.product, stream) == cudaSuccess) {
-        float least = INFINITY;
+    if (n > 1 && timing_open(&t, g, device->stream[HD_STREAM_COMPUTE]) == cudaSuccess) {
+        float least = INFINITY, ms;
         for (int i = 0; i < n; i++) {
-            float ms = found[i].state == CUBLAS_STATUS_SUCCESS ? time_one(g, &t, &found[i].algo, stream) : INFINITY;
-            if (ms < least) {
+            struct hd_error err = HD_ERROR_INIT;
+            g->algo = found[i].algo;
+            if (found[i].state == CUBLAS_STATUS_SUCCESS && !cu_time_kernel(device, &k, &ms, &err) && ms < least) {
                 least = ms;
                 best = i;
             }
@@ -355,6 +355,11 @@ int32_t cu_gemm_prepare(struct hd_device *device, const struct cu_product *produ
     device->blas->gemms = g;
     *gemm = g;
     return HD_OK;
+}
+
+int32_t *cu_gemm_note(const struct cu_gemm *g)
+{
+    return &((struct cu_gemm *)g)->note; /* const to those who run it */
 }
 
 int32_t cu_gemm_run(const struct cu_gemm *g, const void *a, const void *b, void *d, const struct cu_beside *beside,

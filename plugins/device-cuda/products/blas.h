@@ -24,6 +24,8 @@ int32_t cu_gemm_prepare(struct hd_device *device, const struct cu_product *produ
 /* Enqueues. */
 int32_t cu_gemm_run(const struct cu_gemm *gemm, const void *a, const void *b, void *d, const struct cu_beside *beside,
                     cudaStream_t stream, struct hd_error *err);
+/* A number of whoever asked for the product, 0 at first. */
+int32_t *cu_gemm_note(const struct cu_gemm *gemm);
 void cu_blas_close(struct hd_device *device);
 
 #endif

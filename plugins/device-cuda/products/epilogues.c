@@ -1,12 +1,15 @@
 /* Products with a bias, a GELU or their gradients behind them: one cuBLASLt product with an epilogue where the shapes
- * are one product's and cuBLASLt has it, else the instructions that they stand for, one after another. cuBLASLt's GELU
- * is the tanh form, as heddle's is. Its gradients of biases are written, never added to: what is to be added goes
+ * are one product's and cuBLASLt has it, else the instructions that they stand for, one after another. Where cuBLASLt
+ * is known to have it for older GPUs alone it is those, too; with the option `tune` whichever is faster. cuBLASLt's
+ * GELU is the tanh form, as heddle's is. Its gradients of biases are written, never added to: what is to be added goes
  * through scratch. Products in fp8 have no epilogue: they run as those instructions, too. */
+#include <math.h>
+
 #include "op_table.h"
 #include "products/blas.h"
 #include "products/fp8.h"
 
-enum { MOST_PARTS = 3 };
+enum { MOST_PARTS = 3, MOST_OPERANDS = 5 };
 
 struct product {
     const struct cu_gemm *gemm;
@@ -136,6 +139,100 @@ static int32_t prepare_parts(struct hd_device *d, const struct hd_instr_desc *i,
     return add_parts(k, i, err);
 }
 
+/* ---- which of both: as one product or apart */
+
+enum { UNKNOWN, FUSED, APART };
+
+/* Epilogues that cuBLASLt 13.0 runs on kernels for older GPUs: its tables have no other for this dtype. */
+static const struct {
+    int32_t major, minor;
+    uint32_t op, dtype;
+} slow[] = {{9, 0, HD_OP_EINSUM_BIAS_DW, HD_BF16}}; /* mma.sync, at about half of the rate of wgmma */
+
+static int is_slow(const struct hd_device *d, const struct hd_instr_desc *i)
+{
+    int found = 0;
+    for (size_t n = 0; n < sizeof slow / sizeof slow[0]; n++)
+        found |= slow[n].major == d->major && slow[n].minor == d->minor && slow[n].op == i->op &&
+                 slow[n].dtype == i->in[0].dtype;
+    return found;
+}
+
+/* An instruction on memory of its own, which is as aligned as the original's. */
+struct trial {
+    struct hd_instr_desc i;
+    struct hd_operand operand[MOST_OPERANDS]; /* inputs, outputs */
+    void *memory[MOST_OPERANDS];
+};
+
+static int32_t trial_open(struct trial *t, struct hd_device *d, const struct hd_instr_desc *i, struct hd_error *err)
+{
+    const size_t unit = 256;
+    cudaError_t rc = cudaSuccess;
+    *t = (struct trial){.i = *i};
+    t->i.in = t->operand;
+    t->i.out = t->operand + i->n_in;
+    for (uint32_t n = 0; n < i->n_in + i->n_out && !rc; n++) {
+        struct hd_operand *o = &t->operand[n];
+        *o = n < i->n_in ? i->in[n] : i->out[n - i->n_in];
+        rc = cudaMalloc(&t->memory[n], (size_t)hd_operand_count(o) * hd_dtype_size(o->dtype) + unit);
+        o->data = (char *)t->memory[n] + (uintptr_t)o->data % unit;
+        if (!rc)
+            rc = cu_fill_random(o->data, o->dtype, hd_operand_count(o), n + 1, 1, d->stream[HD_STREAM_COMPUTE]);
+    }
+    return cu_fail(err, rc, NULL, "device memory to try a product");
+}
+
+static void drop(struct hd_kernel *k)
+{
+    if (k->release)
+        k->release(k);
+    else
+        k->device->host->free(k->state);
+    k->release = NULL;
+    k->state = NULL;
+}
+
+static int32_t time_form(struct hd_device *d, const struct hd_instr_desc *i, cu_prepare_fn prepare, float *ms,
+                         struct hd_error *err)
+{
+    struct hd_kernel k = {.device = d, .op = i->op};
+    int32_t rc = prepare(d, i, &k, err);
+    rc = rc ? rc : cu_time_kernel(d, &k, ms, err);
+    cudaStreamSynchronize(d->stream[HD_STREAM_COMPUTE]);
+    drop(&k);
+    return rc;
+}
+
+/* By their times; by what is known where there is no memory for that. */
+static int32_t faster(struct hd_device *d, const struct hd_instr_desc *i, const char *label)
+{
+    struct trial t;
+    struct hd_error err = HD_ERROR_INIT;
+    float fused = INFINITY, apart = INFINITY;
+    int32_t rc = trial_open(&t, d, i, &err);
+    rc = rc ? rc : time_form(d, &t.i, prepare_product, &fused, &err);
+    rc = rc ? rc : time_form(d, &t.i, prepare_parts, &apart, &err);
+    for (uint32_t n = 0; n < MOST_OPERANDS; n++)
+        cudaFree(t.memory[n]);
+    (void)cudaGetLastError(); /* too little memory for it is no failure */
+    int32_t form = (rc ? is_slow(d, i) : apart < fused) ? APART : FUSED;
+    if (rc)
+        d->host->log(HD_LOG_INFO, "device-cuda", "%s was not timed: %s", label, err.message);
+    else
+        d->host->log(HD_LOG_INFO, "device-cuda", "%s: one product %.3f ms, kernels behind a product %.3f ms", label,
+                     (double)fused, (double)apart);
+    return form;
+}
+
+static int is_apart(struct hd_device *d, const struct hd_instr_desc *i, const struct hd_kernel *k)
+{
+    int32_t *form = cu_gemm_note(((const struct product *)k->state)->gemm); /* once a shape */
+    if (*form == UNKNOWN)
+        *form = faster(d, i, k->label);
+    return *form == APART;
+}
+
 /* ---- the ops */
 
 int32_t cu_prepare_epilogue(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
@@ -144,14 +241,15 @@ int32_t cu_prepare_epilogue(struct hd_device *d, const struct hd_instr_desc *i, 
     struct hd_error why = HD_ERROR_INIT;
     if (cu_fp8_takes(d, i))
         return prepare_parts(d, i, k, err);
-    int32_t rc = prepare_product(d, i, k, &why);
+    int32_t rc = !d->settings->tune && is_slow(d, i)
+                     ? hd_fail(&why, HD_E_UNSUPPORTED, "cuBLASLt has the two at once on kernels for older GPUs alone")
+                     : prepare_product(d, i, k, &why);
     if (rc && rc != HD_E_UNSUPPORTED)
         hd_error_copy(err, &why);
-    if (rc != HD_E_UNSUPPORTED)
+    if (rc ? rc != HD_E_UNSUPPORTED : !d->settings->tune || !is_apart(d, i, k))
         return rc;
-    d->host->free(k->state);
-    k->state = NULL;
-    if (!d->plain_epilogues++) /* said once */
+    drop(k);
+    if (rc && !d->plain_epilogues++) /* said once */
         d->host->log(HD_LOG_INFO, "device-cuda", "%s is a product and kernels behind it: %s", k->label, why.message);
     return prepare_parts(d, i, k, err);
 }

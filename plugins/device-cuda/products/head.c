@@ -5,7 +5,7 @@
 #include "op_table.h"
 #include "products/blas.h"
 
-enum { LEAST_ROWS = 64, ROWS_UNIT = 32, COLUMNS_UNIT = 8 };
+enum { LEAST_ROWS = 64, COLUMNS_UNIT = 8 };
 enum { LOGITS, DX, DW, PRODUCTS };
 enum { FIRST, MIDDLE, LAST, CHUNKS };
 
@@ -62,13 +62,11 @@ static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *er
 
 /* ---- preparing */
 
-/* Equal chunks of about the size that the option allows; not so few rows that reading all of w is dear. */
+/* By the option; not so few rows that reading all of w is dear. */
 static int64_t chunk_rows(const struct hd_device *d, const struct head *a, uint32_t dtype)
 {
-    int64_t most = d->settings->logits / (a->ld * (int64_t)hd_dtype_size(dtype)) / ROWS_UNIT * ROWS_UNIT;
-    most = most < LEAST_ROWS ? LEAST_ROWS : most;
-    int64_t chunks = (a->rows + most - 1) / most;
-    return chunks ? least(a->rows, round_up((a->rows + chunks - 1) / chunks, ROWS_UNIT)) : 1;
+    int64_t most = d->settings->logits / (a->ld * (int64_t)hd_dtype_size(dtype));
+    return cu_plan_rows(a->rows, most < LEAST_ROWS ? LEAST_ROWS : most, a->h, d->processors);
 }
 
 static struct cu_matrix matrix(uint32_t dtype, int64_t rows, int64_t cols, int64_t ld, uint32_t trans)

@@ -1,60 +1,122 @@
 /* Cross-entropy of rows of logits and, in place, its gradient: scale (softmax(z) - onehot). A block a row; the largest
  * logit and the sum come from one pass (Milakov and Gimelshein, arXiv 1805.02867), the gradient from a second, out of
- * the cache. */
+ * the cache. Exponentials are powers of two: log2 e is folded into the sum that they are of. */
 #include "kernels/kernel.cuh"
 #include "products/head.h"
 
-enum { THREADS = 512 }; /* at most */
+enum { THREADS = 512, AHEAD = 4 }; /* at most; packs of 8 logits that a thread has on their way */
 
-/* sum exp(z - most) over what was seen. */
+/* sum 2^(z log2 e - shift) over what was seen, shift = most log2 e. */
 struct online {
-    float most, sum;
+    float most, shift, sum;
 };
 
+/* 8 logits as they lie in memory. */
+template <class T> struct pack {
+    cu_pack16<T> raw[sizeof(T) / 2];
+};
+
+template <class T> CU_DEVICE void fetch(pack<T> &p, const T *z)
+{
+#pragma unroll
+    for (int j = 0; j < (int)sizeof(T) / 2; j++)
+        p.raw[j] = reinterpret_cast<const cu_pack16<T> *>(z)[j];
+}
+
+template <class T> CU_DEVICE void widen(float (&v)[8], const pack<T> &p)
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] = cu_float(p.raw[j * sizeof(T) / 16].at[j % (16 / sizeof(T))]);
+}
+
+CU_DEVICE void rise(online &o, float most)
+{
+    if (most > o.most) {
+        float shift = most * CU_LOG2E;
+        o.sum *= cu_exp2(o.shift - shift);
+        o.most = most;
+        o.shift = shift;
+    }
+}
+
+/* The first n: 8, or what is left of a row. */
 CU_DEVICE void see(online &o, const float (&z)[8], int n)
 {
     float most = o.most;
+#pragma unroll
     for (int j = 0; j < 8; j++)
         most = j < n ? fmaxf(most, z[j]) : most;
-    if (most > o.most) {
-        o.sum *= __expf(o.most - most);
-        o.most = most;
-    }
+    rise(o, most);
+#pragma unroll
     for (int j = 0; j < 8; j++)
-        o.sum += j < n ? __expf(z[j] - o.most) : 0.0f;
+        o.sum += j < n ? cu_exp2(z[j] * CU_LOG2E - o.shift) : 0.0f;
 }
 
-CU_DEVICE int left_of(int64_t at, int64_t v)
+/* f(logits, their pack, how many of them are there) for a thread's packs of a row of v, with AHEAD of them read before
+ * the first is used. */
+template <class T, class F> CU_DEVICE void for_packs(const T *row, int v, F f)
 {
-    return v - at < 8 ? (int)(v - at) : 8;
-}
-
-static __global__ void __launch_bounds__(THREADS, 2) rows_kernel(cu_head_rows a)
-{
-    cu_in in = {a.z, a.dtype, 1};
-    cu_out out = {a.z, a.dtype, 1, 0, 0};
-    float scale = (float)(a.scale * (a.seed ? *a.seed : 1.0)), z[8];
-    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        int64_t base = row * a.ld, label = a.labels[row] - a.start;
-        online o = {-INFINITY, 0};
-        for (int64_t j = 8 * (int64_t)threadIdx.x; j < a.v; j += 8 * blockDim.x) {
-            cu_get8(in, base + j, base + a.v, z);
-            see(o, z, left_of(j, a.v));
+    int whole = v / 8, step = blockDim.x, at = threadIdx.x;
+    float z[8];
+    for (; at + (AHEAD - 1) * step < whole; at += AHEAD * step) {
+        pack<T> on_their_way[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            fetch(on_their_way[k], row + 8 * (int64_t)(at + k * step));
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            widen(z, on_their_way[k]);
+            f(z, at + k * step, 8);
         }
-        float most = cu_block_max(o.most);
-        float sum = cu_block_sum(o.sum == 0 ? 0.0f : o.sum * __expf(o.most - most));
-        if (threadIdx.x == 0)
-            a.nll[row] = logf(sum) + most - (label >= 0 && label < a.v ? cu_get(in, base + label) : 0.0f);
+    }
+    for (; at < whole; at += step) {
+        pack<T> one;
+        fetch(one, row + 8 * (int64_t)at);
+        widen(z, one);
+        f(z, at, 8);
+    }
+    if (at == whole && v % 8) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            z[j] = j < v % 8 ? cu_float(row[8 * (int64_t)at + j]) : 0.0f;
+        f(z, at, v % 8);
+    }
+}
+
+template <class T> static __global__ void __launch_bounds__(THREADS, 2) rows_kernel(cu_head_rows a)
+{
+    float scale = (float)(a.scale * (a.seed ? *a.seed : 1.0));
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        T *logits = (T *)a.z + row * a.ld;
+        int64_t label = a.labels[row] - a.start;
+        int here = label >= 0 && label < a.v;
+        online o = {-INFINITY, -INFINITY, 0};
+        for_packs(logits, (int)a.v, [&](const float(&z)[8], int, int n) { see(o, z, n); });
+        float shift = cu_block_max(o.shift);
+        float sum = cu_block_sum(o.sum == 0 ? 0.0f : o.sum * cu_exp2(o.shift - shift)), of_label = 0;
+        if (threadIdx.x == 0) {
+            of_label = here ? cu_float(logits[label]) : 0.0f;
+            a.nll[row] = (log2f(sum) + shift) / CU_LOG2E - of_label;
+        }
         if (!a.trains)
             continue;
         float share = __fdividef(scale, sum);
         __syncthreads(); /* the label's logit has been read */
-        for (int64_t j = 8 * (int64_t)threadIdx.x; j < a.v; j += 8 * blockDim.x) {
-            cu_get8(in, base + j, base + a.v, z);
-            for (int i = 0; i < 8; i++)
-                z[i] = share * __expf(z[i] - most) - (j + i == label ? scale : 0.0f);
-            cu_put8(out, base + j, base + a.v, z);
-        }
+        for_packs(logits, (int)a.v, [&](float(&z)[8], int at, int n) {
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                z[j] = share * cu_exp2(z[j] * CU_LOG2E - shift);
+            if (n == 8)
+                return cu_write(logits + 8 * (int64_t)at, z);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                if (j < n)
+                    logits[8 * (int64_t)at + j] = cu_to<T>(z[j]);
+        });
+        __syncthreads(); /* the label's gradient has been written, without its own part */
+        if (threadIdx.x == 0 && here)
+            logits[label] = cu_to<T>(share * cu_exp2(of_label * CU_LOG2E - shift) - scale);
     }
 }
 
@@ -62,7 +124,11 @@ extern "C" int32_t cu_head_launch(struct hd_kernel *k, const struct cu_head_rows
                                   struct hd_error *err)
 {
     unsigned blocks = cu_blocks(k->device, a->rows, 1), threads = THREADS;
-    while (threads > 32 && (int64_t)threads * 4 >= a->v) /* eight logits a thread */
+    while (threads > 32 && (int64_t)threads * 8 * AHEAD > a->v)
         threads /= 2;
-    return cu_launched(k, CU_LAUNCH(rows_kernel, blocks, threads, 0, stream, *a), err);
+    return cu_launched(k,
+                       a->dtype == HD_BF16  ? CU_LAUNCH(rows_kernel<cu_bf16>, blocks, threads, 0, stream, *a)
+                       : a->dtype == HD_F16 ? CU_LAUNCH(rows_kernel<cu_f16>, blocks, threads, 0, stream, *a)
+                                            : CU_LAUNCH(rows_kernel<float>, blocks, threads, 0, stream, *a),
+                       err);
 }

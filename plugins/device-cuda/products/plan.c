@@ -228,6 +228,32 @@ const char *cu_plan_epilogue(struct cu_plan *plan, uint32_t op, const struct hd_
     }
 }
 
+/* ---- chunks of logits */
+
+static int64_t up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+
+int64_t cu_plan_rows(int64_t rows, int64_t most, int64_t width, int64_t processors)
+{
+    enum { UNIT = 32, TALL = 128, WIDE = 256 };
+    int64_t unit = most < TALL ? UNIT : TALL, fewest = INT64_MAX, best = most / unit * unit,
+            all = up(rows, unit) * unit;
+    for (int64_t n = best < all ? best : all; n > 0; n -= unit) {
+        int64_t waves = rows / n * up(up(n, TALL) * up(width, WIDE), processors) +
+                        up(up(rows % n, TALL) * up(width, WIDE), processors);
+        if (waves < fewest) { /* else as many in more chunks */
+            fewest = waves;
+            best = n;
+        }
+    }
+    if (rows < 1)
+        return 1;
+    best = up(up(rows, up(rows, best)), unit) * unit; /* chunks of one size */
+    return best < rows ? best : rows;
+}
+
 /* ---- fp8: cuBLASLt wants all sizes in 16s. What it saves goes with m n k, what casts cost with (m + n) k. */
 
 const char *cu_plan_fp8(const struct cu_plan *plan, int64_t above)

@@ -51,5 +51,8 @@ const char *cu_plan_epilogue(struct cu_plan *plan, uint32_t op, const struct hd_
 /* NULL, or why the product that was planned may not have its operands in fp8. `above`: the least m n / (m + n), in
  * elements. */
 const char *cu_plan_fp8(const struct cu_plan *plan, int64_t above);
+/* How many rows of logits to make at a time, `most` at most: a product [rows width] of them is to take the fewest waves
+ * of tiles of 128 x 256 on so many multiprocessors, in the fewest chunks. `most` is 64 or more. */
+int64_t cu_plan_rows(int64_t rows, int64_t most, int64_t width, int64_t processors);
 
 #endif

@@ -1,5 +1,6 @@
-/* Streams, events and copies. */
+/* Streams, events, copies, and how long a kernel takes. */
 #include "internal.h"
+#include <math.h>
 
 struct hd_event {
     cudaEvent_t event;
@@ -78,6 +79,35 @@ int32_t cu_copy(struct hd_device *d, uint32_t stream, void *to, const void *from
         return HD_OK;
     return cu_fail(err, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, d->stream[stream]), NULL,
                    "device cuda: copying");
+}
+
+int32_t cu_time_kernel(struct hd_device *d, struct hd_kernel *k, float *ms, struct hd_error *err)
+{
+    enum { UNMEASURED = 1, ROUNDS = 3 };
+    cudaStream_t stream = d->stream[HD_STREAM_COMPUTE];
+    cudaEvent_t from = NULL, to = NULL;
+    cudaError_t rc = cudaEventCreateWithFlags(&from, cudaEventDefault);
+    int32_t ran = HD_OK;
+    *ms = INFINITY;
+    if (!rc)
+        rc = cudaEventCreateWithFlags(&to, cudaEventDefault);
+    for (int n = 0; n < UNMEASURED + ROUNDS && !rc && !ran; n++) {
+        float now = INFINITY;
+        rc = cudaEventRecord(from, stream);
+        ran = rc ? HD_OK : k->run(k, stream, err);
+        if (!rc && !ran)
+            rc = cudaEventRecord(to, stream);
+        if (!rc && !ran)
+            rc = cudaEventSynchronize(to);
+        if (!rc && !ran)
+            rc = cudaEventElapsedTime(&now, from, to);
+        *ms = n >= UNMEASURED && now < *ms ? now : *ms;
+    }
+    if (from)
+        cudaEventDestroy(from);
+    if (to)
+        cudaEventDestroy(to);
+    return ran ? ran : cu_fail(err, rc, NULL, "device cuda: timing a kernel");
 }
 
 void *cu_native(struct hd_device *d, uint32_t stream)

@@ -1,6 +1,7 @@
 /* Times matrix products of a device plugin through its vtable:  bench_products PLUGIN.so SHRINK [OPTION=VALUE...]
  * One JSON line a product: its name, m, n, k, what it is ("mk kn mn": operands' dims) and milliseconds a launch.
- * Operands are bf16 or, where it says so, the output is fp32 and added to. Then products of 8 experts, 2 of them a
+ * Operands are bf16 or, where it says so, the output is fp32 and added to. Products with something behind them are
+ * there twice: as one instruction, which the plugin may make one product, and apart. Then products of 8 experts, 2 of them a
  * token, a slot for each token and expert: once said to be what they are, once to be full (attrs.share), which
  * decides how device-cuda makes them. SHRINK divides every extent: 1 for times, 64 to see that all runs. */
 #include "bench/device.h"
@@ -8,18 +9,52 @@
 
 enum { TIMES = 20, ROUNDS = 3 };
 
-/* Products of GPT-2 124M (32 x 1024 tokens) and of a Llama 1B (4 x 4096), forward, for inputs, for weights; and a
- * square one. */
+/* Products of GPT-2 124M (32 x 1024 tokens) and of a Llama 1B (4 x 4096), forward, for inputs, for weights; a square
+ * one; those of GPT-2's head for some rows at a time. */
 static const struct work {
     const char *name, *a, *b;
     int64_t m, n, k;
-    int adds; /* to fp32 */
+    int adds;    /* to fp32 */
+    uint32_t op; /* 0: HD_OP_EINSUM */
+    uint32_t apart;
 } works[] = {
-    {"gpt2-124m proj", "mk", "kn", 32768, 768, 768, 0},   {"gpt2-124m fc", "mk", "kn", 32768, 3072, 768, 0},
-    {"gpt2-124m fc dx", "mk", "nk", 32768, 768, 3072, 0}, {"gpt2-124m fc dw", "km", "kn", 768, 3072, 32768, 1},
-    {"llama-1b q", "mk", "kn", 16384, 2048, 2048, 0},     {"llama-1b up", "mk", "kn", 16384, 8192, 2048, 0},
-    {"llama-1b up dx", "mk", "nk", 16384, 2048, 8192, 0}, {"llama-1b up dw", "km", "kn", 2048, 8192, 16384, 1},
+    {"gpt2-124m proj", "mk", "kn", 32768, 768, 768, 0},
+    {"gpt2-124m fc", "mk", "kn", 32768, 3072, 768, 0},
+    {"gpt2-124m fc dx", "mk", "nk", 32768, 768, 3072, 0},
+    {"gpt2-124m fc dw", "km", "kn", 768, 3072, 32768, 1},
+    {"llama-1b q", "mk", "kn", 16384, 2048, 2048, 0},
+    {"llama-1b up", "mk", "kn", 16384, 8192, 2048, 0},
+    {"llama-1b up dx", "mk", "nk", 16384, 2048, 8192, 0},
+    {"llama-1b up dw", "km", "kn", 2048, 8192, 16384, 1},
     {"square", "mk", "kn", 8192, 8192, 8192, 0},
+    {"proj dw", "km", "kn", 768, 768, 32768, 1},
+    {"proj dw, bias", "km", "kn", 768, 768, 32768, 1, HD_OP_EINSUM_BIAS_DW, 0},
+    {"proj dw, bias apart", "km", "kn", 768, 768, 32768, 1, HD_OP_EINSUM_BIAS_DW, 1},
+    {"fc dw, bias", "km", "kn", 3072, 768, 32768, 1, HD_OP_EINSUM_BIAS_DW, 0},
+    {"fc dw, bias apart", "km", "kn", 3072, 768, 32768, 1, HD_OP_EINSUM_BIAS_DW, 1},
+    {"fc, gelu", "mk", "kn", 32768, 3072, 768, 0, HD_OP_EINSUM_GELU, 0},
+    {"fc, gelu apart", "mk", "kn", 32768, 3072, 768, 0, HD_OP_EINSUM_GELU, 1},
+    {"fc2 dx, gelu", "mk", "nk", 32768, 3072, 768, 0, HD_OP_EINSUM_GELU_GRAD, 0},
+    {"fc2 dx, gelu apart", "mk", "nk", 32768, 3072, 768, 0, HD_OP_EINSUM_GELU_GRAD, 1},
+    {"logits, 2560 rows", "mk", "nk", 2560, 50304, 768, 0},
+    {"head dx, 2560 rows", "mk", "kn", 2560, 768, 50304, 0},
+    {"head dw, 2560 rows", "km", "kn", 50304, 768, 2560, 1},
+    {"logits, 5504 rows", "mk", "nk", 5504, 50304, 768, 0},
+    {"head dx, 5504 rows", "mk", "kn", 5504, 768, 50304, 0},
+    {"head dw, 5504 rows", "km", "kn", 50304, 768, 5504, 1},
+    {"logits, 11008 rows", "mk", "nk", 11008, 50304, 768, 0},
+    {"head dx, 11008 rows", "mk", "kn", 11008, 768, 50304, 0},
+    {"head dw, 11008 rows", "km", "kn", 50304, 768, 11008, 1},
+};
+
+enum { MOST_PARTS = 3, IN_OUT = 5 };
+
+/* Instructions one after another, on these operands. */
+struct sequence {
+    struct hd_operand operand[IN_OUT]; /* a, b, bias or what GELU was of; the product, and what comes with it */
+    struct hd_operand in[MOST_PARTS][3], out[MOST_PARTS][2];
+    struct hd_kernel *kernel[MOST_PARTS];
+    int64_t n;
 };
 
 struct bench {
@@ -45,12 +80,16 @@ static void move(struct bench *x, void *to, const void *from, size_t bytes)
 static void fill(struct bench *x, const struct hd_operand *o, uint32_t state)
 {
     struct hd_error err = HD_ERROR_INIT;
-    int64_t n = hd_operand_count(o);
+    const int64_t n = hd_operand_count(o), period = (1 << 20) - 1;
     size_t bytes = (size_t)n * hd_dtype_size(o->dtype);
     void *p;
     bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_PINNED, bytes, &p, &err), &err, "alloc");
     memset(p, 0, bytes);
     for (int64_t i = 0; i < n && o->dtype == HD_BF16; i++) {
+        if (i >= period) {
+            ((uint16_t *)p)[i] = ((uint16_t *)p)[i - period];
+            continue;
+        }
         state = state * 1664525u + 1013904223u;
         float v = (float)((int32_t)(state >> 25) - 64) / 64;
         uint32_t bits;
@@ -64,10 +103,10 @@ static void fill(struct bench *x, const struct hd_operand *o, uint32_t state)
 static struct hd_operand operand(struct bench *x, const char *dims, uint32_t dtype)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd_operand o = {.dtype = dtype, .ndim = 2};
-    for (uint32_t i = 0; i < 2; i++) {
-        o.dim[i] = (uint8_t)dims[i];
-        o.extent[i] = extent(x, dims[i]);
+    struct hd_operand o = {.dtype = dtype};
+    for (; dims[o.ndim]; o.ndim++) {
+        o.dim[o.ndim] = (uint8_t)dims[o.ndim];
+        o.extent[o.ndim] = extent(x, dims[o.ndim]);
     }
     bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_DEVICE,
                                      (size_t)hd_operand_count(&o) * hd_dtype_size(dtype), &o.data, &err),
@@ -76,15 +115,15 @@ static struct hd_operand operand(struct bench *x, const char *dims, uint32_t dty
     return o;
 }
 
-/* Milliseconds a launch, back to back: the best of ROUNDS. */
-static double run(struct bench *x, struct hd_kernel *k, int times)
+/* Milliseconds a launch of all, back to back: the best of ROUNDS. */
+static double run(struct bench *x, struct hd_kernel *const *kernels, int count, int times)
 {
     struct hd_error err = HD_ERROR_INIT;
     double best = INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
         double begin = bench_now();
-        for (int n = 0; n < times; n++)
-            bench_check(x->plugin.ops->launch(x->plugin.device, k, 0, &err), &err, "launch");
+        for (int n = 0; n < times * count; n++)
+            bench_check(x->plugin.ops->launch(x->plugin.device, kernels[n % count], 0, &err), &err, "launch");
         bench_check(x->plugin.ops->sync(x->plugin.device, 0, &err), &err, "sync");
         best = fmin(best, 1e3 * (bench_now() - begin) / times);
     }
@@ -121,32 +160,70 @@ static int first_is_right(struct bench *x, const struct hd_operand *in, const st
     return fabs(got - want) <= 0.01 * sqrt((double)k);
 }
 
-static int measure(struct bench *x, const struct work *w, int times)
+/* Of operands by their places in s->operand; -1: no second. */
+static void add(struct bench *x, struct sequence *s, uint32_t op, const int *in, uint32_t n_in, int out, int second)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd_kernel *k;
-    x->work = w;
-    struct hd_operand in[2] = {operand(x, w->a, HD_BF16), operand(x, w->b, HD_BF16)},
-                      out = operand(x, "mn", w->adds ? HD_F32 : HD_BF16);
     struct hd_instr_desc i = {.struct_size = sizeof i,
-                              .op = HD_OP_EINSUM,
-                              .n_in = 2,
-                              .n_out = 1,
-                              .in = in,
-                              .out = &out,
-                              .attrs = {.struct_size = sizeof i.attrs, .flags = w->adds ? HD_ATTR_ACCUMULATE : 0},
+                              .op = op,
+                              .n_in = n_in,
+                              .n_out = second < 0 ? 1 : 2,
+                              .in = s->in[s->n],
+                              .out = s->out[s->n],
+                              .attrs = {.struct_size = sizeof i.attrs, .flags = x->work->adds ? HD_ATTR_ACCUMULATE : 0},
                               .label = "bench"};
-    bench_check(x->plugin.ops->prepare(x->plugin.device, &i, &k, &err), &err, "prepare");
-    double ms = run(x, k, times);
-    int right = w->adds || first_is_right(x, in, &out);
+    for (uint32_t n = 0; n < n_in; n++)
+        s->in[s->n][n] = s->operand[in[n]];
+    s->out[s->n][0] = s->operand[out];
+    if (second >= 0)
+        s->out[s->n][1] = s->operand[second];
+    bench_check(x->plugin.ops->prepare(x->plugin.device, &i, &s->kernel[s->n], &err), &err, "prepare");
+    s->n++;
+}
+
+enum { A, B, BESIDE, PRODUCT, SECOND };
+
+/* What an epilogue stands for, as device-cuda has it too. */
+static void add_apart(struct bench *x, struct sequence *s)
+{
+    add(x, s, HD_OP_EINSUM, (const int[]){A, B}, 2, PRODUCT, -1);
+    if (x->work->op == HD_OP_EINSUM_BIAS_DW)
+        add(x, s, HD_OP_BIAS_DW, (const int[]){A}, 1, SECOND, -1);
+    if (x->work->op == HD_OP_EINSUM_GELU_GRAD)
+        add(x, s, HD_OP_GELU_GRAD, (const int[]){BESIDE, PRODUCT}, 2, PRODUCT, -1);
+    if (x->work->op == HD_OP_EINSUM_GELU) {
+        add(x, s, HD_OP_BIAS, (const int[]){PRODUCT, BESIDE}, 2, PRODUCT, -1);
+        add(x, s, HD_OP_GELU, (const int[]){PRODUCT}, 1, SECOND, -1);
+    }
+}
+
+static int measure(struct bench *x, const struct work *w, int times)
+{
+    x->work = w;
+    const char *beside = w->op == HD_OP_EINSUM_GELU ? "n" : "mn", *second = w->op == HD_OP_EINSUM_GELU ? "mn" : "m";
+    uint32_t dtype = w->adds ? HD_F32 : HD_BF16;
+    struct sequence s = {.operand = {operand(x, w->a, HD_BF16), operand(x, w->b, HD_BF16),
+                                     operand(x, w->op ? beside : "n", HD_BF16), operand(x, "mn", dtype),
+                                     operand(x, w->op ? second : "m", dtype)}};
+    const int in[] = {A, B, BESIDE};
+    bench_words[0] = 0;
+    int more = w->op == HD_OP_EINSUM_BIAS_DW || w->op == HD_OP_EINSUM_GELU;
+    if (w->apart || !w->op)
+        add_apart(x, &s);
+    else
+        add(x, &s, w->op, in, w->op == HD_OP_EINSUM_BIAS_DW ? 2 : 3, PRODUCT, more ? SECOND : -1);
+    if (*bench_words) /* what `tune` found of both forms */
+        fprintf(stderr, "%s, %s\n", w->name, bench_words);
+    double ms = run(x, s.kernel, s.n, times);
+    int alone = !w->adds && !w->op, right = !alone || first_is_right(x, s.operand, &s.operand[PRODUCT]);
     printf("{\"name\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, \"dims\": \"%s %s mn\", \"adds\": %d, \"ms\": "
            "%.5f, \"right\": %s}\n",
-           w->name, (long long)extent(x, 'm'), (long long)extent(x, 'n'), (long long)extent(x, 'k'), w->a, w->b,
-           w->adds, ms, right ? "true" : "false");
-    x->plugin.ops->release(x->plugin.device, k);
-    for (int n = 0; n < 2; n++)
-        x->plugin.ops->free(x->plugin.device, HD_MEM_DEVICE, in[n].data);
-    x->plugin.ops->free(x->plugin.device, HD_MEM_DEVICE, out.data);
+           w->name, (long long)extent(x, 'm'), (long long)extent(x, 'n'), (long long)extent(x, 'k'), w->a, w->b, !alone,
+           ms, right ? "true" : "false");
+    for (int n = 0; n < s.n; n++)
+        x->plugin.ops->release(x->plugin.device, s.kernel[n]);
+    for (int n = 0; n < IN_OUT; n++)
+        x->plugin.ops->free(x->plugin.device, HD_MEM_DEVICE, s.operand[n].data);
     return right;
 }
 
@@ -212,7 +289,7 @@ static void measure_experts(struct bench *x, const char *name, double share, int
                               .label = "bench"};
     choose_slots(x, &in[2]);
     bench_check(x->plugin.ops->prepare(x->plugin.device, &i, &k, &err), &err, "prepare");
-    double ms = run(x, k, times);
+    double ms = run(x, &k, 1, times);
     printf("{\"name\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, \"dims\": \"experts\", \"adds\": 1, \"ms\": "
            "%.5f, \"right\": true}\n",
            name, (long long)s * CHOSEN, (long long)f, (long long)h, ms);

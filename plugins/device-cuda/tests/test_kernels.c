@@ -5,6 +5,7 @@
 #include "tests/suite.h"
 #include <check.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const double inverse_frequencies[] = {1, 0.4, 0.1, 0.03, 0.01, 0.004, 0.001, 0.0003};
 static const double factors[] = {1, -0.7, 0.63, 2};
@@ -272,6 +273,50 @@ START_TEST(fused_ops_are_supported)
 }
 END_TEST
 
+/* Of products: dense, as datasheets count, whose clock of tensor cores is below what the GPU says of its own. */
+START_TEST(peaks_are_those_of_the_datasheet)
+{
+    static const struct {
+        const char *capability, *clock;
+        double half, single; /* FLOP/s of the emulator's two multiprocessors */
+    } all[] = {{"90", "1980000", 989.4e12 / 66, 66.9e12 / 66},
+               {"90", "1000000", 2 * 4096e9, 2 * 256e9},
+               {"80", "1410000", 312e12 / 54, 19.5e12 / 54},
+               {"100", "1965000", 2250e12 / 74, 2 * 256 * 1.965e9}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        setenv("HEDDLE_EMULATE_CAPABILITY", all[i].capability, 1);
+        setenv("HEDDLE_EMULATE_CLOCK", all[i].clock, 1);
+        struct h_device *d = h_open(1, H_FAST);
+        ck_assert_double_eq_tol(d->ops->peak_flops(d->device, HD_BF16), all[i].half, all[i].half * 1e-3);
+        ck_assert_double_eq_tol(d->ops->peak_flops(d->device, HD_F32), all[i].single, all[i].single * 1e-3);
+        h_close(d);
+    }
+    unsetenv("HEDDLE_EMULATE_CAPABILITY");
+    unsetenv("HEDDLE_EMULATE_CLOCK");
+}
+END_TEST
+
+/* As HD_DEVICE_ZEROED_MEMORY says; what cudaMalloc gives holds anything. */
+START_TEST(memory_is_zeroed)
+{
+    struct h_device *d = h_open(1, H_FAST);
+    struct hd_error err = HD_ERROR_INIT;
+    void *memory, *host;
+    const size_t bytes = 5000;
+    ck_assert(d->ops->caps & HD_DEVICE_ZEROED_MEMORY);
+    ck_assert_int_eq(d->ops->alloc(d->device, HD_MEM_DEVICE, bytes, &memory, &err), HD_OK);
+    ck_assert_int_eq(d->ops->alloc(d->device, HD_MEM_PINNED, bytes, &host, &err), HD_OK);
+    memset(host, 1, bytes);
+    ck_assert_int_eq(d->ops->copy(d->device, 0, host, memory, bytes, &err), HD_OK);
+    ck_assert_int_eq(d->ops->sync(d->device, 0, &err), HD_OK);
+    for (size_t i = 0; i < bytes; i++)
+        ck_assert_int_eq(((const char *)host)[i], 0);
+    d->ops->free(d->device, HD_MEM_DEVICE, memory);
+    d->ops->free(d->device, HD_MEM_PINNED, host);
+    h_close(d);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("kernels");
@@ -279,10 +324,13 @@ int main(void)
     tcase_add_loop_test(t, kernel_is_near_its_reference, 0, CASES);
     tcase_add_loop_test(t, operands_lie_anywhere, 0, sizeof flat / sizeof flat[0]);
     tcase_add_test(t, fused_ops_are_supported);
+    tcase_add_test(t, memory_is_zeroed);
     tcase_add_test(t, slots_follow_positions);
     tcase_add_test(t, copies_permute);
     tcase_add_test(t, a_permuted_copy_may_round_and_add);
     tcase_add_test(t, copies_keep_signs);
     tcase_add_test(t, parts_of_a_sum_are_in_fp32);
+    if (strstr(getenv("HEDDLE_TEST_DEVICE"), "emulated"))
+        tcase_add_test(t, peaks_are_those_of_the_datasheet);
     return suite_run_case("kernels", t);
 }

@@ -291,6 +291,26 @@ START_TEST(products_that_may_be_in_fp8)
 }
 END_TEST
 
+/* ---- chunks of logits */
+
+START_TEST(rows_of_logits_fill_the_gpu)
+{
+    static const struct {
+        int64_t rows, most, width, processors, want;
+    } all[] = {
+        {32768, 6003, 768, 132, 5504},   /* 129 tiles of 132, six times; 576 MiB of GPT-2's logits */
+        {32768, 12006, 768, 132, 11008}, /* 258 of 264, three times */
+        {32768, 2668, 768, 132, 2560},   /* no wave is full: the fewest chunks */
+        {16384, 9437, 2048, 132, 8192},  /* 512 of 528, twice */
+        {16384, 9437, 2048, 108, 8192},  /* 512 of 540 */
+        {150, 64, 33, 132, 64},          {150, 100, 33, 132, 96}, {150, 1000, 33, 132, 150},
+        {63, 64, 17, 132, 63},           {0, 64, 17, 132, 1},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        ck_assert_int_eq(cu_plan_rows(all[i].rows, all[i].most, all[i].width, all[i].processors), all[i].want);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("plan");
@@ -306,5 +326,6 @@ int main(void)
     tcase_add_test(t, epilogues);
     tcase_add_test(t, products_that_have_none);
     tcase_add_test(t, products_that_may_be_in_fp8);
+    tcase_add_test(t, rows_of_logits_fill_the_gpu);
     return suite_run_case("plan", t);
 }

@@ -109,7 +109,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int)
 {
     switch (what) {
     case cudaDevAttrClockRate:
-        *value = 1000000;
+        *value = getenv("HEDDLE_EMULATE_CLOCK") ? atoi(getenv("HEDDLE_EMULATE_CLOCK")) : 1000000;
         return cudaSuccess;
     case cudaDevAttrMultiProcessorCount:
         *value = 2;
