@@ -291,7 +291,6 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
         (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
         (rc = hd__schedule_instrs(p, err)) || (rc = hd__memory_plan(p, err)))
         return rc;
-    p->gather_deferred = (uint32_t)hd__verify_gather_deferred(p);
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;
 }
 

@@ -338,10 +338,8 @@ struct hd_program {
     const char *file_folder;                   /* where the arena HD__MEM_FILE is made; NULL: none asked for */
     uint32_t ring_axes;                        /* axes of ring attention; the others move heads by all_to_all */
 
-    uint32_t
-        /* staleness.c: the full weights may be older than the master weights between steps: `restore` runs before an
-         * evaluation */
-        gather_deferred;
+    uint32_t gather_deferred; /* staleness.c: full weights may be older than their master weights between steps:
+                               * `restore` runs before an evaluation */
     uint32_t exact;   /* deterministic.c runs: micro-batch m of a rank is the m-th of its own run of the batch */
     uint32_t fusions; /* fusion.h: fusions that may be made, one bit a row */
 

@@ -29,16 +29,6 @@ static void contribute(struct hd__walk *w, const struct hd__instr *i, uint32_t k
         hd__gradient_set(hd__gradients_of(w, out, 1), x);
 }
 
-/* Axes over which x is still unreduced after this instruction. */
-static uint32_t axes_left(struct hd__walk *w, const struct hd__instr *i, const struct hd__gradient *x)
-{
-    uint32_t decoded = hd__op(i->op)->sum == HD__SUM_DECODED, summed = decoded ? x->decode_axes : i->axes,
-             axes = x->form != HD__GRADIENT_ZERO && (decoded || hd__op_sums(i->op)) ? summed : 0;
-    if (axes & ~x->unreduced_axes)
-        hd__diag(w, "%s: reduced twice over %s", hd__gradient_name(w, x->param), hd__axes(axes & ~x->unreduced_axes));
-    return x->unreduced_axes & ~axes;
-}
-
 /* Bytes of codes have no elements of their own: a buffer of codes stands for what was encoded into it. */
 static struct hd__range interval_span(const struct hd_program *p, hd_tensor t)
 {
@@ -59,7 +49,13 @@ static void move_intervals(struct hd__walk *w, const struct hd__instr *i)
     hd__gradient_split(source, from.hi);
     for (uint32_t n = hd__gradient_find(source, from.lo); n < source->count && source->at[n].lo < from.hi; n++) {
         struct hd__gradient x = source->at[n];
-        x.unreduced_axes = axes_left(w, i, &x);
+        uint32_t axes = x.form == HD__GRADIENT_ZERO ? 0
+                        : rule == HD__SUM_DECODED   ? x.decode_axes
+                        : hd__op_sums(i->op)        ? i->axes
+                                                    : 0;
+        if (axes & ~x.unreduced_axes)
+            hd__diag(w, "%s: reduced twice over %s", hd__gradient_name(w, x.param), hd__axes(axes & ~x.unreduced_axes));
+        x.unreduced_axes &= ~axes;
         x.decode_axes = hd__op_joins(i->op) && hd__op_splits(i->op) ? i->axes
                         : rule == HD__SUM_DECODED                   ? 0
                                                                     : x.decode_axes;

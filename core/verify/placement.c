@@ -28,23 +28,15 @@ static void describe(const struct hd_program *p, const struct hd__instr *i, cons
 }
 
 /* Axes in another order on the same dim are other pieces. */
-static int same_order(const struct hd__tensor *a, const struct hd__tensor *b)
-{
-    for (int32_t d = 0; d < a->ndim; d++) {
-        int32_t k = hd__dim_index(b, a->dim[d]);
-        if (k >= 0 && hd__shard_mask(a->placement.shard[d]) == hd__shard_mask(b->placement.shard[k]) &&
-            a->placement.shard[d] != b->placement.shard[k])
-            return 0;
-    }
-    return 1;
-}
-
 static void check_order(struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd__tensor *first = hd__tensor_const(w->p, i->n_in ? i->in[0] : i->out[0]);
-    for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
+    for (uint32_t k = 0, other = 0; k < (uint32_t)i->n_in + i->n_out; k++, other = 0) {
         const struct hd__tensor *t = hd__tensor_const(w->p, k < i->n_in ? i->in[k] : i->out[k - i->n_in]);
-        if (!same_order(first, t))
+        for (int32_t d = 0, e; d < first->ndim; d++)
+            if ((e = hd__dim_index(t, first->dim[d])) >= 0 && first->placement.shard[d] != t->placement.shard[e])
+                other |= hd__shard_mask(first->placement.shard[d]) == hd__shard_mask(t->placement.shard[e]);
+        if (other)
             hd__diag(w, "%s and %s are sharded by the same axes in a different order", first->name, t->name);
     }
 }

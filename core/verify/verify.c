@@ -36,9 +36,7 @@ static const struct hd__rules *const rules[] = {
 static int arity_fits(const struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd__op *row = hd__op(i->op);
-    if (!row->name)
-        return 0;
-    if ((row->n_in >= 0 && i->n_in != row->n_in) || (row->n_out >= 0 && i->n_out != row->n_out) ||
+    if (!row->name || (row->n_in >= 0 && i->n_in != row->n_in) || (row->n_out >= 0 && i->n_out != row->n_out) ||
         i->n_in > HD_MAX_IN || i->n_out > HD_MAX_OUT)
         return 0;
     for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
@@ -321,19 +319,12 @@ static void close_walk(struct hd__walk *w)
     free(w);
 }
 
-int hd__verify_gather_deferred(const struct hd_program *p)
-{
-    struct hd__walk *w = open_walk(p);
-    int late = w->stale_at_end != 0;
-    close_walk(w);
-    return late;
-}
-
 int32_t hd__verify(struct hd_program *p, struct hd_error *err)
 {
     int32_t code = HD_OK;
     int64_t steady = hd__steady_step(p);
     struct hd__walk *w = open_walk(p);
+    p->gather_deferred = w->stale_at_end;
     if (p->arena_bytes)
         hd__check_arenas(w);
     check_step(w, 1); /* where later ones differ, one of them as well */

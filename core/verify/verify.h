@@ -7,10 +7,8 @@
 #include "core/program/ops.h"
 #include "core/program/value_number.h"
 
-/* verify.c: rules within one rank. The first diagnostics, one a line, go to err->message. */
+/* verify.c: rules within one rank. The first diagnostics, one a line, go to err->message. Sets gather_deferred. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);
-/* May full weights be older than their master weights between steps? `restore` then runs before an evaluation. */
-int hd__verify_gather_deferred(const struct hd_program *p);
 
 /* ---- the abstract state */
 

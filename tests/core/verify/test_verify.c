@@ -204,6 +204,32 @@ END_TEST
 
 /* ---- operands */
 
+/* Sizes of a collective over 4 ranks, by the column `converts` of its row: how many times 16 elements it makes of how
+ * many. */
+static const struct {
+    uint16_t op;
+    int64_t in, out;
+} collectives[] = {{HD_OP_ALL_REDUCE, 1, 1}, {HD_OP_ALL_GATHER, 1, 4}, {HD_OP_REDUCE_SCATTER, 4, 1},
+                   {HD_OP_ALL_TO_ALL, 1, 1}, {HD_OP_BROADCAST, 1, 1},  {HD_OP_SHIFT, 1, 1}};
+
+START_TEST(a_collective_of_another_size)
+{
+    for (int64_t in = 1; in <= 4; in += 3)
+        for (int64_t out = 1; out <= 4; out += 3) {
+            struct hd_program *p = tiny_program(1, 4, 1, 0);
+            hd_tensor x = tiny_state(p, "x", 16 * in), y = tiny_state(p, "y", 16 * out);
+            int fits = in * collectives[_i].out == out * collectives[_i].in;
+            set_up();
+            tiny_section(p, "micro", 1);
+            tiny_collective(p, 0, collectives[_i].op, HD_AXIS_DP_SHARD, x, y);
+            hd__verify(p, &err);
+            ck_assert_msg((strstr(err.message, "y does not have the size of") == NULL) == fits, "%s, %d to %d: %s",
+                          hd__op(collectives[_i].op)->name, (int)in, (int)out, err.message);
+            hd__program_free(p);
+        }
+}
+END_TEST
+
 START_TEST(operands_that_do_not_fit)
 {
     struct hd_program *p = tiny_step(2, 1, 1);
@@ -525,6 +551,7 @@ int main(void)
     tcase_add_test(c, memory_of_two_at_once);
     tcase_add_test(c, what_lives_for_a_step);
     tcase_add_test(c, a_newcomer_on_planned_memory);
+    tcase_add_loop_test(c, a_collective_of_another_size, 0, (int)HD__COUNT(collectives));
     tcase_add_test(c, operands_that_do_not_fit);
     tcase_add_test(c, a_lost_partial_sum);
     tcase_add_test(c, an_op_that_no_rule_places);
