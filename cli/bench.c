@@ -173,13 +173,20 @@ static int parse_value(struct bench_arguments *a, const struct bench_option *o, 
     }
 }
 
+static const struct bench_option *find_option(const char *word)
+{
+    for (size_t i = 0; i < HD__COUNT(options); i++)
+        if (!strcmp(options[i].name, word))
+            return &options[i];
+    return NULL;
+}
+
 static int parse(int argc, char **argv, struct bench_arguments *a)
 {
+    uint64_t given = 0; /* by place in the table */
     for (int i = 1; i < argc; i++) {
-        const struct bench_option *o = options;
-        while (o < options + HD__COUNT(options) && strcmp(argv[i], o->name))
-            o++;
-        if (o == options + HD__COUNT(options))
+        const struct bench_option *o = find_option(argv[i]);
+        if (!o)
             return hd__cli_usage_error(&hd__command_bench, "there is no option %s", argv[i]);
         if (!a->only_transports && !o->of_peak)
             a->only_transports = argv[i];
@@ -187,8 +194,11 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
             *(int32_t *)((char *)a + o->at) = 1;
             continue;
         }
-        if (++i == argc)
+        if (++i == argc || find_option(argv[i]))
             return hd__cli_usage_error(&hd__command_bench, "%s wants a value", o->name);
+        if (o->kind != SET && given >> (o - options) & 1)
+            return hd__cli_usage_error(&hd__command_bench, "%s is given twice", o->name);
+        given |= UINT64_C(1) << (o - options);
         if (!parse_value(a, o, hd__arena_strdup(&a->arena, argv[i])))
             return hd__cli_usage_error(&hd__command_bench, "%s '%s': wanted %s", o->name, argv[i], o->wanted);
     }
@@ -206,6 +216,8 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
     if (a->tune && (a->html || a->svg || a->json || a->comms > 1))
         return hd__cli_usage_error(&hd__command_bench,
                                    "--tune is of one transport, and writes its file alone: no --html, --svg or --json");
+    if (a->html && a->svg && !strcmp(a->html, a->svg))
+        return hd__cli_usage_error(&hd__command_bench, "--html and --svg name one file");
     if (a->overlap && (a->html || a->svg || a->tune))
         return hd__cli_usage_error(&hd__command_bench, "--overlap goes with neither --html, --svg nor --tune");
     if (a->bench.in_place && a->out_of_place)

@@ -136,13 +136,17 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     if (!rc)
         rc = hd__train_checkpointer_open(&session, NULL, &checkpointer, err);
     if (!rc)
-        rc = hd__train_checkpointer_load(checkpointer, r->name ? r->name : "auto", r->weights, &at, err);
+        rc = hd__train_checkpointer_load(checkpointer, r->name ? r->name : "auto", r->weights ? r->weights : "model",
+                                         &at, err);
     if (!rc && !at.step)
         rc = hd_fail(err, HD_E_NOTFOUND, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
     if (!rc)
         rc = hd__train_export(&session, r->to, err);
-    if (!rc)
-        printf("step %lld written to %s: config.json and model.safetensors\n", (long long)at.step, r->to);
+    if (!rc) {
+        struct hd__text text = {0};
+        hd__text_add(&text, "step %lld written to %s: config.json and model.safetensors\n", (long long)at.step, r->to);
+        hd__text_print(&text, stdout);
+    }
     hd__train_checkpointer_close(checkpointer);
     hd__train_session_close(&session, 0);
     return rc;
@@ -168,7 +172,7 @@ static int run_verb(struct ckpt_request *r)
 
 static int run(int argc, char **argv)
 {
-    struct ckpt_request r = {.weights = "model"};
+    struct ckpt_request r = {0};
     const struct hd__cli_flag flags[] = {{"--checkpoint", &r.name, NULL},
                                          {"--to", &r.to, NULL},
                                          {"--weights", &r.weights, NULL},
@@ -193,6 +197,8 @@ static int run(int argc, char **argv)
         code = hd__cli_usage_error(&hd__command_ckpt, "export needs --to FOLDER");
     else if (!code && strcmp(r.verb, "export") && r.to)
         code = hd__cli_usage_error(&hd__command_ckpt, "--to is for export");
+    else if (!code && strcmp(r.verb, "export") && r.weights)
+        code = hd__cli_usage_error(&hd__command_ckpt, "--weights is for export");
     else if (!code && r.json && strcmp(r.verb, "ls") && strcmp(r.verb, "show"))
         code = hd__cli_usage_error(&hd__command_ckpt, "--json is for ls and show");
     else if (!code && r.name && !strcmp(r.verb, "ls"))

@@ -37,6 +37,10 @@ struct hd__command {
 HD__COMMANDS(HD__DECLARE_COMMAND)
 #undef HD__DECLARE_COMMAND
 
+/* Output on stdout is a command's result: where it is lost (a full disk), the command has failed. Returns the exit
+ * code. */
+int hd__cli_check_stdout(int code);
+
 /* The message to stderr, with the way to the command's help; returns HD__EXIT_REFUSED. */
 int hd__cli_usage_error(const struct hd__command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -32,16 +32,22 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
                           size_t n_flags, struct hd__cli_job_arguments *out)
 {
     static const char *words[256];
+    uint64_t given = 0; /* flags with a value, by place in the table */
     *out = (struct hd__cli_job_arguments){.overrides = words};
     for (int i = 1; i < argc; i++) {
         const struct hd__cli_flag *flag = argv[i][0] == '-' ? find_flag(flags, n_flags, argv[i]) : NULL;
         if (flag) {
             if (flag->set)
                 *flag->set = 1;
-            if (flag->value && ++i == argc)
+            if (flag->value && (++i == argc || find_flag(flags, n_flags, argv[i])))
                 return hd__cli_usage_error(command, "%s needs a value", flag->name);
+            if (flag->value && given >> (flag - flags) & 1)
+                return hd__cli_usage_error(command, "%s is given twice", flag->name);
+            given |= flag->value ? UINT64_C(1) << (flag - flags) : 0;
             if (flag->value)
                 *flag->value = argv[i];
+        } else if (!argv[i][0]) {
+            return hd__cli_usage_error(command, "an argument is empty: a shell variable that is not set?");
         } else if (argv[i][0] == '-') {
             return fail_unknown_option(command, flags, n_flags, argv[i]);
         } else if (strchr(argv[i], '=')) {

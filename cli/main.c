@@ -84,8 +84,7 @@ static void limit_omp_spinning(void)
         setenv("GOMP_SPINCOUNT", "20000", 0);
 }
 
-/* Output on stdout is a command's result: where it is lost (a full disk), the command has failed. */
-static int check_stdout(int code)
+int hd__cli_check_stdout(int code)
 {
     if (!fflush(stdout) && !ferror(stdout))
         return code;
@@ -103,12 +102,16 @@ int main(int argc, char **argv)
         return HD__EXIT_REFUSED;
     }
     if (asked && argc == 2)
-        return check_stdout(overview(stdout));
+        return hd__cli_check_stdout(overview(stdout));
     const char *name = asked ? argv[2] : strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
     const struct hd__command *command = find_command(name);
     if (!command)
         return fail_unknown_command(name);
+    if (asked && argc > 3) {
+        fprintf(stderr, "heddle help: one command at a time: '%s' is too many\n", argv[3]);
+        return HD__EXIT_REFUSED;
+    }
     if (asked || wants_help(argc - 1, argv + 1))
-        return check_stdout(help(command));
-    return check_stdout(command->run(argc - 1, argv + 1));
+        return hd__cli_check_stdout(help(command));
+    return hd__cli_check_stdout(command->run(argc - 1, argv + 1));
 }

@@ -16,7 +16,7 @@
 
 static int train_rank(void *user, const struct hd__launch_env *env)
 {
-    return hd__train(user, env);
+    return hd__cli_check_stdout(hd__train(user, env)); /* a process of its own */
 }
 
 /* Refuses a model that is not to be trained, and weights that are not its own. */

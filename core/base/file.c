@@ -42,11 +42,17 @@ int hd__can_write(const char *path)
     return why;
 }
 
+/* So does a shorter file, which a full disk may have left. */
+static int begins_with(int fd, const char *begins, size_t bytes)
+{
+    char text[64];
+    size_t n = HD__MIN(HD__MIN(strlen(begins), bytes), sizeof text);
+    return pread(fd, text, n, 0) == (ssize_t)n && !memcmp(text, begins, n);
+}
+
 static int open_output(const char *path, const char *begins, int *is_new, struct hd_error *err)
 {
     static const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-    char text[64];
-    size_t n = strlen(begins);
     struct stat st;
     int fd = open(path, flags | O_CREAT | O_EXCL, 0666);
     *is_new = fd >= 0;
@@ -57,7 +63,7 @@ static int open_output(const char *path, const char *begins, int *is_new, struct
                 errno == ELOOP ? "a symbolic link: name the file itself" : strerror(errno));
     else if (fstat(fd, &st) || !(S_ISREG(st.st_mode) || S_ISCHR(st.st_mode)))
         hd_fail(err, HD_E_INVALID, "%s: not a regular file", path);
-    else if (S_ISREG(st.st_mode) && st.st_size && (pread(fd, text, n, 0) != (ssize_t)n || memcmp(text, begins, n)))
+    else if (S_ISREG(st.st_mode) && !begins_with(fd, begins, (size_t)st.st_size))
         hd_fail(err, HD_E_INVALID, "%s is there, and heddle did not write it: name another file, or move this one away",
                 path);
     else

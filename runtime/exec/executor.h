@@ -76,7 +76,8 @@ int32_t hd__exec_find_nonfinite(struct hd__exec *exec, int64_t step, char out[16
 struct hd__flight *hd__exec_flight(struct hd__exec *exec);
 /* The instruction that runs now, for messages: "micro_last #118 wait all_reduce(dp_shard)". [any-thread] */
 const char *hd__exec_position(struct hd__exec *exec, char out[128]);
-/* A call into a plug-in begins, "closing the device", until the next begins; NULL: none. Static storage, or the job's. */
+/* A call into a plug-in begins, "closing the device", until the next begins; NULL: none. Static storage or the
+ * job's. */
 void hd__exec_begin_call(struct hd__exec *exec, const char *what);
 /* Seconds that this rank has been opening or closing one thing, without waiting at the rendezvous; 0: it is not. */
 double hd__exec_call_seconds(struct hd__exec *exec);

@@ -240,6 +240,21 @@ START_TEST(metrics_nowhere)
 }
 END_TEST
 
+/* What a command prints is its result, of one rank and of several. */
+START_TEST(lost_output)
+{
+    static const char *const commands[] = {"explain llama.yaml", "train llama.yaml job.steps=1 job.name=lost",
+                                           "train llama.yaml job.steps=1 job.name=lost mesh.dp=2"};
+    for (size_t i = 0; i < HD__COUNT(commands); i++) {
+        struct command *c = command_run("%s", commands[i]);
+        expect_code(c, 0);
+        int status = system(keep(hd__format(HEDDLE " %s >/dev/full 2>lost.txt", commands[i])));
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s: %x", commands[i], (unsigned)status);
+        ck_assert_ptr_nonnull(strstr(read_file("lost.txt"), "what it prints could not be written: No space left"));
+    }
+}
+END_TEST
+
 /* Commands replace what they wrote, and nothing else. */
 START_TEST(foreign_files)
 {
@@ -666,6 +681,7 @@ int main(void)
                                         {"profile", profile_table, 1},
                                         {"block times", block_times, 1},
                                         {"metrics, nowhere", metrics_nowhere, 1},
+                                        {"lost output", lost_output, 1},
                                         {"foreign files", foreign_files, 1},
                                         {"foreign models", foreign_models, 1},
                                         {"refused sink leaves metrics", refused_sink_leaves_metrics, 1},

@@ -529,12 +529,21 @@ START_TEST(command_lines)
         {"bench --tune no/such/t.json", "no/such/t.json: No such file or directory"},
         {"ckpt export llama.yaml checkpoint.dir=x", "export needs --to FOLDER"},
         {"version 2", "it does not know '2'"},
+        {"help train 2", "heddle help: one command at a time: '2' is too many"},
+        {"explain llama.yaml --rank 0 --rank 0", "--rank is given twice"},
+        {"explain llama.yaml --section --rank 0", "--section needs a value"},
+        {"ckpt verify llama.yaml checkpoint.dir=x --weights ema", "--weights is for export"},
+        {"bench --ranks 2 --ranks 2", "--ranks is given twice"},
+        {"bench --html --json", "--html wants a value"},
+        {"bench --html a --svg a", "--html and --svg name one file"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);
         ck_assert_msg(c->code == 2 && !*c->out, "`%s`: exit code %d; it said: %s", rows[i].words, c->code, c->out);
         expect_says(c, rows[i].message);
     }
+    int status = system(HEDDLE " train '' llama.yaml 2>said.txt");
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 2 && strstr(read_file("said.txt"), "an argument is empty"));
 }
 END_TEST
 
