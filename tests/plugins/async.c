@@ -398,8 +398,7 @@ static struct hd_component component = {
 
 HD_PLUGIN_DESCRIPTOR(plugin, "device-async", "0.1.0", "Apache-2.0", component);
 
-/* Its options are device-cpu's, and three more. HEDDLE_TEST_ZEROED: it says that its memory is zeroed, which it is not.
- */
+/* Its options are device-cpu's, and three more. */
 __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void);
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
@@ -408,6 +407,5 @@ const struct hd_plugin *HD_PLUGIN_ENTRY(void)
         !inner_options(&component, options, 3, sizeof options / sizeof *options, cpu, offsetof(struct settings, cpu)))
         return NULL;
     ops.caps |= ((const struct hd_device_ops *)cpu->ops)->caps & ~HD_DEVICE_HOST_MEMORY;
-    ops.caps |= getenv("HEDDLE_TEST_ZEROED") ? HD_DEVICE_ZEROED_MEMORY : 0;
     return &plugin;
 }

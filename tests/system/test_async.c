@@ -182,17 +182,6 @@ START_TEST(names_the_first_bad_number)
 }
 END_TEST
 
-/* Persistent memory is not cleared once more where a device says that it is: this one's is NaN. */
-START_TEST(takes_a_device_at_its_word)
-{
-    setenv("HEDDLE_TEST_ZEROED", "1", 1);
-    struct command *c = command_run("train llama.yaml job.steps=3 " ON_ASYNC, 1, "4MiB");
-    unsetenv("HEDDLE_TEST_ZEROED");
-    expect_code(c, 1);
-    expect_says(c, "non-finite");
-}
-END_TEST
-
 int main(void)
 {
     const struct system_test tests[] = {
@@ -204,7 +193,6 @@ int main(void)
         {"checkpoints", checkpoints, 1},
         {"reads what it made", reads_what_it_made, 1},
         {"names the first bad number", names_the_first_bad_number, 1},
-        {"takes a device at its word", takes_a_device_at_its_word, 1},
         {NULL, NULL, 0}};
     return system_run("system-async", tests);
 }

@@ -59,4 +59,12 @@ verdict $? "3 queues, as the job says: $(cat counts.txt)"
 [ "$(CUDA_DEVICE_MAX_CONNECTIONS=5 queues device.connections=0)" = 5 ]
 verdict $? "5 queues, as the environment says: $(cat counts.txt)"
 
+# Memory is zeroed by the device, so nothing but what a run begins with goes there: parameters and states once.
+counts 1 model.ffn=4096 >/dev/null
+persistent=$("$heddle" explain job.yaml job.steps=1 model.ffn=4096 --json |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["totals"]["memory"]["persistent_bytes"])')
+copied=$(awk '{ n += $10 } END { print n }' counts.txt)
+[ "$copied" -gt 0 ] && [ "$copied" -lt $((persistent * 3 / 2)) ]
+verdict $? "$copied bytes were copied for $persistent persistent ones"
+
 finish

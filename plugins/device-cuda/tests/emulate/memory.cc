@@ -146,6 +146,7 @@ cudaError_t cudaFreeHost(void *memory)
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind, cudaStream_t stream)
 {
     cudaError_t rc = emulate_enqueue(stream, [=] { memmove(to, from, bytes); });
+    emulate_copied(bytes);
     return rc == cudaSuccess && (is_pageable(to) || is_pageable(from)) ? cudaStreamSynchronize(stream) : rc;
 }
 

@@ -18,6 +18,9 @@ cudaGraph_t emulate_capture(cudaStream_t stream);
 /* The graph, and what is made of it, hold this as long as they live. */
 void emulate_keep(cudaGraph_t graph, std::shared_ptr<void> object);
 
+/* Counts a copy, for HEDDLE_EMULATE_COUNTS. */
+void emulate_copied(size_t bytes);
+
 /* The next of a sequence that HEDDLE_EMULATE_SEED begins, below n. */
 uint32_t emulate_random(uint32_t n);
 

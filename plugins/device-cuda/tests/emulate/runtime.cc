@@ -68,18 +68,19 @@ std::deque<CUgraph_st> graphs; /* all that were ever begun: events name them */
 thread_local cudaError_t last_error = cudaSuccess;
 uint64_t random_state;
 
-/* How often the host waited, enqueued something, and graphs among that; added to the file of HEDDLE_EMULATE_COUNTS
- * at the end. */
+/* How often the host waited, enqueued something, graphs among that, and bytes that it copied; added to the file of
+ * HEDDLE_EMULATE_COUNTS at the end. */
 struct tally {
-    uint64_t waits, enqueued, graphs;
+    uint64_t waits, enqueued, graphs, copied;
     ~tally()
     {
         const char *name = getenv("HEDDLE_EMULATE_COUNTS");
         FILE *file = name ? fopen(name, "a") : nullptr;
         if (!file)
             return;
-        fprintf(file, "waits %llu enqueued %llu graphs %llu connections %d\n", (unsigned long long)waits,
-                (unsigned long long)enqueued, (unsigned long long)graphs, emulate_connections());
+        fprintf(file, "waits %llu enqueued %llu graphs %llu connections %d copied %llu\n", (unsigned long long)waits,
+                (unsigned long long)enqueued, (unsigned long long)graphs, emulate_connections(),
+                (unsigned long long)copied);
         fclose(file);
     }
 } counted;
@@ -210,6 +211,12 @@ cudaError_t emulate_said(cudaError_t rc)
     if (rc != cudaSuccess)
         last_error = rc;
     return rc;
+}
+
+void emulate_copied(size_t bytes)
+{
+    std::lock_guard<std::recursive_mutex> held(lock);
+    counted.copied += bytes;
 }
 
 uint32_t emulate_random(uint32_t n)
