@@ -120,7 +120,7 @@ static uint64_t tile_value(const struct hd_program *p, const struct hd__instr *i
     return rest;
 }
 
-/* Values of attention and its log-sum-exp, output 1: a multiple, so merged tiles of both can be told to be equal. */
+/* Of attention and its log-sum-exp, output 1: a multiple, so that merged tiles of both can be told to be the same. */
 static uint64_t attention_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
     const uint64_t lse = mix(OF_LSE, 0) | 1;

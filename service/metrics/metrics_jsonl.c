@@ -108,7 +108,10 @@ static int32_t open_lines(const char *path, const char *run, int64_t resumed, in
     struct stat st;
     off_t keep = 0;
     int same = 1;
-    int32_t rc = open_once(path, 0, fd, &st, err);
+    int32_t rc;
+    if (strstr(path, "://"))
+        return hd_fail(err, HD_E_INVALID, "%s is a URL: name a file", path);
+    rc = open_once(path, 0, fd, &st, err);
     if (!rc && S_ISREG(st.st_mode) && st.st_size)
         rc = scan(*fd, path, run, resumed, &keep, &same, err);
     if (rc || !keep)

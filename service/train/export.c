@@ -98,6 +98,7 @@ static int32_t write_weights(struct hd__train_session *s, FILE *file, const char
     struct hd__ckpt_st_item *items;
     struct hd__text head = {0};
     uint64_t size = 0;
+    int32_t rc;
     list_tensors(hd__exec_program(s->exec), &all);
     items = hd__alloc(all.files.count * sizeof *items);
     for (uint32_t i = 0; i < all.files.count; i++)
@@ -105,7 +106,7 @@ static int32_t write_weights(struct hd__train_session *s, FILE *file, const char
                                              .dtype = HD_F32,
                                              .ndim = all.files.at[i].ndim,
                                              .shape = all.files.at[i].shape};
-    int32_t rc = hd__ckpt_st_layout(items, all.files.count, &head, &size, err);
+    rc = hd__ckpt_st_layout(items, all.files.count, &head, &size, err);
     if (!rc && fwrite(head.at, 1, head.length, file) != head.length)
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     for (uint32_t i = 0; i < all.files.count && !rc; i++) {
@@ -150,10 +151,11 @@ static int32_t write_config(struct hd__train_session *s, FILE *file, const char 
 {
     const struct hd_model_ops *ops = &s->compiled->model_choice.component->ops.model;
     const char *text;
+    int32_t rc;
     if (!ops->config_json)
         return hd_fail(err, HD_E_UNSUPPORTED, "model-%s has no Hugging Face format",
                        s->compiled->model_choice.component->name);
-    int32_t rc = ops->config_json(s->compiled->model, &text, err);
+    rc = ops->config_json(s->compiled->model, &text, err);
     if (!rc && fputs(text, file) < 0)
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     return rc;
@@ -162,11 +164,12 @@ static int32_t write_config(struct hd__train_session *s, FILE *file, const char 
 int32_t hd__train_export(struct hd__train_session *s, const char *folder, struct hd_error *err)
 {
     const struct hd_program *p = hd__exec_program(s->exec);
+    int32_t rc;
     if (p->precision.master != HD_F32 || p->mesh.ranks != 1)
         return hd_fail(err, HD_E_UNSUPPORTED, "export wants one rank and fp32 master weights");
     if (mkdir(folder, 0777) && errno != EEXIST)
         return hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(errno));
-    int32_t rc = hd__exec_copy_tensors(s->exec, HD__D2H, NULL, 0, err);
+    rc = hd__exec_copy_tensors(s->exec, HD__D2H, NULL, 0, err);
     if (!rc)
         rc = write_file(folder, "config.json", write_config, s, err);
     return rc ? rc : write_file(folder, "model.safetensors", write_weights, s, err);
