@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
+#include "heddle/file.h"
 
 static int output_is_file; /* or a pipe: that of the launcher, which may give its ranks terminals all the same */
 
@@ -25,6 +26,18 @@ int hd__make_folders(const char *path)
     }
     free(copy);
     return why;
+}
+
+FILE *hd__open_regular(const char *path, const char *what, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    uint64_t bytes;
+    int fd = -1;
+    FILE *in = hd_open_regular(path, &fd, &bytes, &why) ? NULL : fdopen(fd, "rb");
+    if (!in)
+        hd_fail(err, HD_E_INVALID, "%s: cannot open the %s%s", path, what,
+                fd < 0 ? why.message + strlen(path) : ": no memory");
+    return in;
 }
 
 int hd__can_write(const char *path)

@@ -6,6 +6,9 @@
 
 #include "heddle/types.h"
 
+/* Opens a regular file to read; NULL: the error says "PATH: cannot open the WHAT: ...". */
+FILE *hd__open_regular(const char *path, const char *what, struct hd_error *err);
+
 /* Creates the missing parent folders of a file. 0, or errno of the first that could not be created. */
 int hd__make_folders(const char *path);
 

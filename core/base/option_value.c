@@ -23,7 +23,9 @@ static size_t number_prefix(const char *text, char out[64])
     size_t n = 0, i = 0, digits = 0;
     if (text[i] == '+' || text[i] == '-')
         out[n++] = text[i++];
-    for (; n < 62 && (strchr("0123456789.", text[i]) ? text[i] != 0 : text[i] == '_' && digits > 0); i++)
+    for (;
+         n < 62 && (strchr("0123456789.", text[i]) ? text[i] != 0 : text[i] == '_' && digits > 0 && text[i - 1] != '_');
+         i++)
         if (text[i] != '_') {
             digits += text[i] != '.';
             out[n++] = text[i];
@@ -47,9 +49,21 @@ static int read_number(const char *text, double *value, const char **rest)
     size_t n = number_prefix(text, digits);
     if (!n || text[n - 1] == '_')
         return 0;
+    errno = 0;
     *value = strtod(digits, &end);
     *rest = text + n;
-    return *end == 0 && isfinite(*value);
+    return *end == 0 && isfinite(*value) && (*value != 0 || errno == 0);
+}
+
+/* Does a number fail for its size alone? */
+static const char *why_no_number(const char *text)
+{
+    char digits[64], *end;
+    size_t n = number_prefix(text, digits);
+    double value = strtod(digits, &end);
+    return n && !text[n] && !*end && text[n - 1] != '_'
+               ? value == 0 ? "is too small for a 64-bit float" : "is too large for a 64-bit float"
+               : "is not a number";
 }
 
 static int32_t check_range(const struct hd_option *o, double value, const char *text, struct hd_error *err)
@@ -83,6 +97,8 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
     }
     if (errno)
         return hd_fail(err, HD_E_INVALID, "'%.60s' does not fit 64 bits", text);
+    if (whole && digits[strspn(digits, "+-")] == '0') /* octal elsewhere */
+        return hd_fail(err, HD_E_INVALID, "'%.60s' begins with a zero: write %lld", text, whole);
     out->i64 = whole;
     return check_range(o, (double)whole, text, err);
 }
@@ -91,7 +107,7 @@ static int32_t parse_float(const struct hd_option *o, const char *text, union fi
 {
     const char *rest;
     if (!read_number(text, &out->f64, &rest) || *rest)
-        return hd_fail(err, HD_E_INVALID, "'%.60s' is not a number", text);
+        return hd_fail(err, HD_E_INVALID, "'%.60s' %s", text, why_no_number(text));
     return check_range(o, out->f64, text, err);
 }
 

@@ -8,6 +8,8 @@
 #include "core/program/value_number.h"
 #include "core/verify/verify.h"
 
+enum { INSTRS_MAX = 1 << 21 }; /* of one program: seconds to compile and prove */
+
 int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struct hd_error *err)
 {
     const char *key = hd__job_key_of(job, err->message);
@@ -180,9 +182,41 @@ static int32_t check_padding(const struct hd__compiled *c, const struct hd_progr
                         device->label);
 }
 
+/* Bytes of all tensors together are counted in 64 bits: memory_plan.c. */
+static int32_t check_sizes(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
+{
+    for (uint32_t t = 1; t < p->tensors.count; t++)
+        if (hd__numel(p, hd__tensor_const(p, t)) > INT64_C(1) << 43)
+            return hd__job_fail(c->job, "model", err,
+                                "model: %s would have %lld elements on one rank, more than 2^43: make the model, "
+                                "data.micro_batch or data.seq_len smaller, or the mesh larger",
+                                hd__tensor_const(p, t)->name, (long long)hd__numel(p, hd__tensor_const(p, t)));
+    return HD_OK;
+}
+
+/* Pipelines and exact sums write out every micro-batch: refused before anyone lists that many. */
+static int32_t check_unrolled(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
+{
+    int32_t stages = p->mesh.size[HD_AXIS_PP], exact = c->job->deterministic == HD__DETERMINISTIC_EXACT;
+    int64_t instrs = (int64_t)p->template.count * p->accumulation / stages;
+    if (stages > 32)
+        return hd__job_fail(c->job, "mesh.pp", err, "mesh.pp: a pipeline has at most 32 stages, not %d", stages);
+    if ((stages == 1 && !exact) || (p->accumulation <= INT16_MAX && instrs <= INSTRS_MAX))
+        return HD_OK;
+    return hd__job_fail(c->job, "data.batch", err,
+                        "data.batch: %s writes out every micro-batch: %d of them make a program of about %lld "
+                        "instructions, and at most %d micro-batches and %d instructions are compiled: take a larger "
+                        "data.micro_batch",
+                        stages > 1 ? "a pipeline" : "job.deterministic: exact", p->accumulation, (long long)instrs,
+                        INT16_MAX, INSTRS_MAX);
+}
+
 static int32_t partition(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
-    int32_t rc = run_strategies(c, p, HD__PASS_PARTITION, err);
+    int32_t rc = check_unrolled(c, p, err);
+    if (rc)
+        return rc;
+    rc = run_strategies(c, p, HD__PASS_PARTITION, err);
     if (!rc && (rc = hd__pipeline_check(p, err)))
         hd__job_locate_error(c->job, "mesh.pp", err);
     return rc;
@@ -284,7 +318,8 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
         (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_independent_axes(c, p, err)) ||
-        (rc = hd__place(p, err)) || (rc = check_padding(c, p, err)) || (rc = partition(c, p, err)))
+        (rc = hd__place(p, err)) || (rc = check_sizes(c, p, err)) || (rc = check_padding(c, p, err)) ||
+        (rc = partition(c, p, err)))
         return rc;
     hd__value_numbers_promise(p);
     if ((rc = recompute(c, p, err)) || (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) ||

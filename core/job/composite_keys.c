@@ -234,7 +234,7 @@ static int32_t read_levels(struct hd__job *job, const char *path, struct hd__tre
 
 /* ---- precision.loss_scale, recompute */
 
-/* Gradients below fp32's range vanish: they are to be scaled. precision.compute still is an index into its choices. */
+/* Gradients below fp32's range vanish: they are to be scaled. Dtypes of `precision` still are indices into choices. */
 static int is_range_short(uint32_t choice)
 {
     return hd__dtype(hd__dtype_float_at(choice))->max_exp < FLT_MAX_EXP;
@@ -246,7 +246,9 @@ static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd_
     const char *word = node->kind == HD__SCALAR ? node->text : "";
     job->precision.loss_scale = 1;
     job->precision.loss_scaling = HD__LOSS_SCALE_NONE;
-    if (!strcmp(word, "dynamic") || (!strcmp(word, "auto") && is_range_short(job->precision.compute))) {
+    int narrow = is_range_short(job->precision.compute) || is_range_short(job->precision.grad) ||
+                 is_range_short(job->precision.reduce);
+    if (!strcmp(word, "dynamic") || (!strcmp(word, "auto") && narrow)) {
         job->precision.loss_scaling = HD__LOSS_SCALE_DYNAMIC;
         job->precision.loss_scale = 65536;
     } else if (strcmp(word, "none") && strcmp(word, "auto")) {

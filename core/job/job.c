@@ -1,4 +1,5 @@
 /* A job's life: load, plugins' sections, places of messages. */
+#include "core/base/file.h"
 #include "core/job/internal.h"
 
 #include <errno.h>
@@ -101,9 +102,9 @@ int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, s
 int32_t hd__job_open(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
                      struct hd_error *err)
 {
-    FILE *in = fopen(file, "rb");
+    FILE *in = hd__open_regular(file, "job file", err);
     if (!in)
-        return hd_fail(err, HD_E_INVALID, "%s: cannot open the job file: %s", file, strerror(errno));
+        return HD_E_INVALID;
     char *text = hd__alloc(HD__TREE_BYTES + 2);
     size_t bytes = fread(text, 1, HD__TREE_BYTES + 1, in);
     int32_t rc;

@@ -46,7 +46,8 @@ struct hd__job_value {
     const char *note;                    /* "auto": the text before it was resolved; or NULL */
     const struct hd__job_section *owner; /* the section that has the option; NULL: the core's */
     json_t *json;
-    uint32_t flags; /* HD_OPTION_GLOBAL: ranks must agree; HD_OPTION_PATH */
+    const char *needs; /* struct hd_option, where the job says another value than the default; else NULL */
+    uint32_t flags;    /* HD_OPTION_GLOBAL: ranks must agree; HD_OPTION_PATH */
     uint32_t reserved;
 };
 
@@ -203,8 +204,9 @@ int32_t hd__job_strategy_add(struct hd__job *job, const char *use, const char *b
 const char *hd__job_unplaced(struct hd__job *job);
 /* Refuses it. */
 int32_t hd__job_unplaced_fail(struct hd__job *job, struct hd_error *err);
-/* A line for each strategy that was added: "mesh.tp is 2: strategy 3d is used (add ... to set its options)". */
-void hd__job_notes(const struct hd__job *job, struct hd__text *out);
+/* A line for each strategy that was added: "mesh.tp is 2: strategy 3d is used (add ... to set its options)"; and a
+ * warning for each value that has no effect in this job (hd_option.needs). All sections are parsed. */
+void hd__job_notes(struct hd__job *job, struct hd__text *out);
 
 /* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks, or the mesh's own
  * product, or 1. May be called again with another number. */

@@ -18,6 +18,8 @@
     {.name = n, .type = HD_OPT_##t, .value = v, range, .flags = f, .offset = AT(field), .help = __VA_ARGS__}
 /* clang-format on */
 #define NAMED(words) .choices = words
+#define A_PATH .words = "true=?the name of a file or folder is wanted|false=?leave the key out"
+#define RANKS .needs = "ranks!=1"
 
 static const struct hd_option job_keys[] = {
     KEY("name", STRING, NULL, ANY, 0, name, "names the run's folder; the file's name without .yaml if left out"),
@@ -49,32 +51,35 @@ static const struct hd_option device_keys[] = {
 
 static const struct hd_option liveness_keys[] = {
     KEY("dead_after", DURATION, "5s", WITHIN(0.01, 1e6), G, comm_dead_after,
-        "all others have ended so long after a rank died or fell silent"),
+        "all others have ended so long after a rank died or fell silent", RANKS),
     KEY("late_after", DURATION, "10s", WITHIN(0.01, 1e6), 0, late_after,
-        "a rank that others wait for longer is named in the log, and again whenever the wait has doubled"),
+        "a rank that others wait for longer is named in the log, and again whenever the wait has doubled", RANKS),
     KEY("operations", INT, "64", WITHIN(8, 4096), 0, flight_operations,
-        "how many of its last operations each rank remembers for a report"),
+        "how many of its last operations each rank remembers for a report", RANKS),
 };
 
 static const struct hd_option comm_keys[] = {
     KEY("axes", LIST, NULL, ANY, G, special,
         "transports that differ by mesh axis: {dp: mpi}, or {dp: {use: mpi, ...}}"),
-    KEY("hooks", LIST, NULL, ANY, G, special, "wrappers around the transport, the outermost first: [check, trace]"),
+    KEY("hooks", LIST, NULL, ANY, G, special, "wrappers around the transport, the outermost first: [check, trace]",
+        RANKS),
     KEY("inside", STRING, NULL, ANY, G, special,
-        "another transport inside machines; collectives of several machines then go in two levels"),
+        "another transport inside machines; collectives of several machines then go in two levels", RANKS),
     KEY("levels", LIST, "machine", ANY, G, special,
         "whose ranks comm.inside serves: those of a machine, a package of it, or a NUMA node (numa); several, the "
         "outermost first: [machine, numa]"),
     KEY("sums", ENUM, "tree", ANY, G, comm_sums,
         "over send and recv: in one tree whatever the algorithm, or in any order that is the same on all ranks and in "
         "all runs",
-        NAMED("tree|any")),
-    KEY("tune", STRING, NULL, ANY, 0, comm_tune, "a file of `heddle bench --tune`: which algorithm for which size"),
-    KEY("timeout", DURATION, "300s", WITHIN(0.01, 1e6), G, comm_timeout, "longest wait of any operation"),
+        NAMED("tree|any"), RANKS),
+    KEY("tune", STRING, NULL, ANY, 0, comm_tune, "a file of `heddle bench --tune`: which algorithm for which size",
+        RANKS, A_PATH),
+    KEY("timeout", DURATION, "300s", WITHIN(0.01, 1e6), G, comm_timeout, "longest wait of any operation", RANKS),
     KEY("progress", ENUM, "between", ANY, 0, comm_progress,
-        "who moves data while a rank computes: it itself between instructions, or a thread", NAMED("between|thread")),
+        "who moves data while a rank computes: it itself between instructions, or a thread", NAMED("between|thread"),
+        RANKS),
     KEY("dead_after", DURATION, NULL, WITHIN(0.01, 1e6), G, comm_dead_after,
-        "the same as liveness.dead_after; where both are said, this one counts"),
+        "the same as liveness.dead_after; where both are said, this one counts", RANKS),
 };
 
 #define ONLY_DP .words = "auto=?only mesh.dp may be auto"
@@ -128,7 +133,8 @@ static const struct hd_option data_keys[] = {
 static const struct hd_option eval_keys[] = {
     KEY("every", INT, "0", FROM(0), G, eval_every, "evaluate after every so many; 0: never", .unit = "steps",
         .aliases = "eval_steps|eval_interval"),
-    KEY("batches", INT, "10", FROM(1), G, eval_batches, "global batches of one evaluation", .aliases = "eval_iters"),
+    KEY("batches", INT, "10", WITHIN(1, 1e9), G, eval_batches, "global batches of one evaluation",
+        .aliases = "eval_iters"),
 };
 
 #define CHOICE_FLOAT(name) "|" name
@@ -140,13 +146,14 @@ static const struct hd_option eval_keys[] = {
     NAMED(&(HD_DTYPES(CHOICE_ROW))[1]),                                  \
         .words = "float32=fp32|bfloat16=bf16|float16=fp16|float64=fp64|" \
                  "fp8=?products in 8 bits are an option of a device: device.fp8, where its plugin has it"
+#define NARROW .needs = "precision.compute!=fp64" /* which has all of it in fp64 */
 static const struct hd_option precision_keys[] = {
     KEY("compute", ENUM, "fp32", ANY, G, precision.compute, "activations and products; fp64: reference kernels",
         DTYPES),
-    KEY("grad", ENUM, "fp32", ANY, G, precision.grad, "gradients as they are accumulated", DTYPES),
-    KEY("reduce", ENUM, "fp32", ANY, G, precision.reduce, "gradients as they travel", DTYPES),
-    KEY("master", ENUM, "fp32", ANY, G, precision.master, "parameters as the optimizer sees them", DTYPES),
-    KEY("optimizer", ENUM, "fp32", ANY, G, precision.optimizer, "optimizer state", DTYPES),
+    KEY("grad", ENUM, "fp32", ANY, G, precision.grad, "gradients as they are accumulated", DTYPES, NARROW),
+    KEY("reduce", ENUM, "fp32", ANY, G, precision.reduce, "gradients as they travel", DTYPES, .needs = "data_ranks!=1"),
+    KEY("master", ENUM, "fp32", ANY, G, precision.master, "parameters as the optimizer sees them", DTYPES, NARROW),
+    KEY("optimizer", ENUM, "fp32", ANY, G, precision.optimizer, "optimizer state", DTYPES, NARROW),
     KEY("loss_scale", STRING, "auto", ANY, G, special, "auto (dynamic for fp16), none, dynamic, or a number"),
 };
 
@@ -155,27 +162,29 @@ static const struct hd_option recompute_keys[] = {
 };
 
 static const struct hd_option checkpoint_keys[] = {
-    KEY("dir", STRING, NULL, ANY, 0, checkpoint_dir, "folder of the checkpoints; runs/NAME/checkpoints if left out"),
+    KEY("dir", STRING, NULL, ANY, 0, checkpoint_dir, "folder of the checkpoints; runs/NAME/checkpoints if left out",
+        A_PATH),
     KEY("every", INT, "0", FROM(0), G, checkpoint_every, "save after every so many; 0: only at the end",
         .unit = "steps", .aliases = "save_steps|save_interval"),
     KEY("keep", INT, "3", FROM(0), G, checkpoint_keep, "how many of the newest stay; 0: all",
         .aliases = "save_total_limit"),
     KEY("async", BOOL, "true", ANY, G, checkpoint_async, "write while training goes on"),
     KEY("resume", STRING, "auto", ANY, G | P, resume,
-        "auto (the newest, if there is one), never, overwrite (never, and older ones move aside), or a path"),
+        "auto (the newest, if there is one), never, overwrite (never, and older ones move aside), or a path",
+        .words = "true=auto|latest=auto|newest=auto|false=never|none=never"),
 };
 
 static const struct hd_option metrics_keys[] = {
     KEY("every", INT, "1", FROM(1), 0, metrics_every, "write a line after every so many", .unit = "steps",
         .aliases = "logging_steps|log_interval"),
-    KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
+    KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out", A_PATH),
     KEY("tensorboard", STRING, NULL, ANY, 0, special,
-        "folder of event files; none if left out: the short form of {use: tensorboard, dir: FOLDER} in sinks"),
+        "folder of event files; none if left out: the short form of {use: tensorboard, dir: FOLDER} in sinks", A_PATH),
     KEY("sinks", LIST, NULL, ANY, 0, special,
         "who else gets the steps that are logged, plugins of kind metrics: [{use: NAME, ...}]"),
     KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
     KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks,
-        "FILE.csv: seconds of each block, measured; for strategies.3d.split"),
+        "FILE.csv: seconds of each block, measured; for strategies.3d.split", A_PATH),
 };
 
 #define KEYS(name) name##_keys, HD__COUNT(name##_keys)

@@ -1,7 +1,7 @@
 /* The mesh and the batch for a number of ranks. Messages give the rule and the nearest values that keep it. */
 #include "core/job/internal.h"
 
-enum { MOST_RANKS = 1 << 24 };
+enum { MOST_RANKS = 1 << 24, MOST_MICRO_BATCHES = 1 << 20 };
 
 /* "pp 1 x dp auto x cp 1 x ep 1 x tp 4" */
 static const char *mesh_text(struct hd__job *job, const int64_t *mesh)
@@ -168,6 +168,17 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
                             (long long)cp);
     if (job->batch % (HD__MAX(job->micro_batch_asked, 1) * dp * ep))
         return batch_fail(job, dp, ep, mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP], err);
+    int64_t rows = (job->micro_batch_asked ? job->micro_batch_asked : job->batch / (dp * ep)) * dp * ep;
+    if (job->batch / rows > MOST_MICRO_BATCHES)
+        return hd__job_fail(job, "data.batch", err,
+                            "data.batch: a step of %lld micro-batches (data.micro_batch %lld), and at most %d are "
+                            "accumulated: take a larger micro_batch",
+                            (long long)(job->batch / rows), (long long)job->micro_batch_asked, MOST_MICRO_BATCHES);
+    int64_t tokens;
+    if (__builtin_mul_overflow(job->batch * job->seq_len, job->steps, &tokens))
+        return hd__job_fail(job, "job.steps", err,
+                            "job.steps: %lld steps of data.batch %lld x data.seq_len %lld tokens are too many to count",
+                            (long long)job->steps, (long long)job->batch, (long long)job->seq_len);
     memcpy(job->mesh, mesh, sizeof mesh);
     job->ranks = mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP];
     job->micro_batch = job->micro_batch_asked ? job->micro_batch_asked : job->batch / (dp * ep);

@@ -305,7 +305,23 @@ static int32_t parse_composite(struct parse_state *w, hd__job_composite_fn fn, c
         node = hd__tree_scalar(&w->job->arena, o->value, "default");
     if (hd__tree_is_null(node))
         return hd__job_node_fail(node, err, "%s has no value; leave the key out for the default", path);
-    return fn(w->job, path, node, err);
+    int32_t rc = fn(w->job, path, node, err);
+    if (!rc && given)
+        ((struct hd__job_value *)hd__job_value_get(w->job, path))->needs = o->needs;
+    return rc;
+}
+
+/* Was it chosen by the job: neither a preset's nor the same as the default? */
+static int is_chosen(const struct parse_state *w, const struct hd_option *o, const struct hd__tree_node *given,
+                     const char *text)
+{
+    int64_t always[3] = {0}; /* room for a list, the largest field */
+    struct hd_option plain = *o;
+    plain.offset = 0;
+    if (!given || (w->f->owner && given->note && given->note == w->f->owner->alias))
+        return 0;
+    return !o->value || hd__option_parse(&plain, o->value, always, &w->job->arena, NULL) ||
+           strcmp(text, hd__option_text(&plain, always, &w->job->arena)) != 0;
 }
 
 static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
@@ -331,6 +347,8 @@ static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
                           w->given[i] ? w->given[i]->origin : "default", o.flags);
     if (text && w->given[i] && w->given[i]->note)
         hd__job_value_note(w->job, path, w->given[i]->note);
+    if (text && is_chosen(w, &o, w->given[i], text))
+        ((struct hd__job_value *)hd__job_value_get(w->job, path))->needs = o.needs;
     return HD_OK;
 }
 

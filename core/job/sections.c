@@ -127,14 +127,6 @@ int32_t hd__job_strategy_add(struct hd__job *job, const char *use, const char *b
     return hd__job_place(job, use, err);
 }
 
-void hd__job_notes(const struct hd__job *job, struct hd__text *out)
-{
-    for (uint64_t i = 0; i < job->n_strategies; i++)
-        if (job->strategies[i]->because)
-            hd__text_add(out, "%s: strategy %s is used (add {use: %s, ...} to `strategies` to set its options)\n",
-                         job->strategies[i]->because, job->strategies[i]->use, job->strategies[i]->use);
-}
-
 void hd__job_section_rename(struct hd__job *job, struct hd__job_section *section, const char *use, const char *preset)
 {
     const char *path = hd__arena_format(&job->arena, "%s.use", section->path);
@@ -263,6 +255,8 @@ static void check_names(struct hd__job *job)
 
 /* ---- what the sections say together */
 
+enum { NAME_MAX_LENGTH = 100 }; /* job.name, in names of folders and files */
+
 static int32_t finish_name(struct hd__job *job, struct hd_error *err)
 {
     if (!job->name) {
@@ -276,16 +270,18 @@ static int32_t finish_name(struct hd__job *job, struct hd_error *err)
                 *c = '_';
         if (*stem == '.')
             *stem = '_';
+        stem[HD__MIN(strlen(stem), (size_t)NAME_MAX_LENGTH)] = 0;
         job->name = *stem ? stem : "job";
         hd__job_value_set(job, NULL, "job.name", hd__yaml_quote(job->name, &job->arena), json_string(job->name),
                           "default", 0);
     }
     for (const char *c = job->name; *c || c == job->name; c++)
-        if ((!isalnum((unsigned char)*c) && !strchr("._-", *c)) || *c == 0 || *job->name == '.')
-            return hd__job_fail(
-                job, "job.name", err,
-                "job.name: '%.60s' names a folder: use letters, digits, . _ and -, and do not begin with a dot",
-                job->name);
+        if (c - job->name == NAME_MAX_LENGTH || (!isalnum((unsigned char)*c) && !strchr("._-", *c)) || *c == 0 ||
+            *job->name == '.')
+            return hd__job_fail(job, "job.name", err,
+                                "job.name: '%.60s' names a folder: use at most %d letters, digits, . _ and -, and do "
+                                "not begin with a dot",
+                                job->name, NAME_MAX_LENGTH);
     return HD_OK;
 }
 
@@ -327,6 +323,18 @@ static int32_t check_data(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
+/* A word that is nearly one of the three is no path. */
+static int32_t check_resume(struct hd__job *job, struct hd_error *err)
+{
+    static const char *const words[] = {"auto", "never", "overwrite"};
+    const char *near = job->resume ? hd__nearest(job->resume, words, HD__COUNT(words)) : NULL;
+    return !near || !strcmp(near, job->resume)
+               ? HD_OK
+               : hd__job_fail(job, "checkpoint.resume", err,
+                              "checkpoint.resume: did you mean %s? A folder called %s is written ./%s", near,
+                              job->resume, job->resume);
+}
+
 /* An option has the index of its choice, here among the dtypes of class FLOAT. */
 static void finish_precision(struct hd__job *job)
 {
@@ -338,7 +346,8 @@ static void finish_precision(struct hd__job *job)
 
 void hd__job_sections_read(struct hd__job *job)
 {
-    static int32_t (*const checks[])(struct hd__job *, struct hd_error *) = {finish_name, check_schedule, check_data};
+    static int32_t (*const checks[])(struct hd__job *, struct hd_error *) = {finish_name, check_schedule, check_data,
+                                                                             check_resume};
     struct hd_error why = HD_ERROR_INIT;
     check_names(job);
     for (size_t i = 0; i < hd__job_core_section_count; i++) {

@@ -204,9 +204,6 @@ int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err)
                        "mesh.pp is %d, but no strategy of the job cuts the model into stages: add one to "
                        "`strategies` that does (`heddle plugins` lists them)",
                        p->mesh.size[HD_AXIS_PP]);
-    if (p->pipeline && (p->mesh.size[HD_AXIS_PP] > 32 || p->accumulation > INT16_MAX))
-        return hd_fail(err, HD_E_UNSUPPORTED, "a pipeline has at most 32 stages and %d micro-batches, not %d and %d",
-                       INT16_MAX, p->mesh.size[HD_AXIS_PP], p->accumulation);
     for (uint32_t s = 0; p->pipeline && s < (uint32_t)p->mesh.size[HD_AXIS_PP] && !rc; s++)
         rc = check_stage(p, s, err);
     return rc;

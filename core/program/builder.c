@@ -12,6 +12,24 @@ static uint16_t letter_dim(struct hd_program *p, char letter, const char *what)
     return d;
 }
 
+/* Numbers of elements stay countable: in bytes, and those of parameters in sums over the model. */
+static void check_size(struct hd_program *p, const struct hd__tensor *t, const char *what)
+{
+    int64_t n = 1;
+    int bits = t->role == HD__ROLE_PARAM ? 46 : 54;
+    struct hd__text sizes = {0};
+    for (int32_t i = 0; i < t->ndim; i++)
+        n = __builtin_mul_overflow(n, p->dims.at[t->dim[i]].extent, &n) ? INT64_MAX : n;
+    if (n <= INT64_C(1) << bits || p->failed)
+        return;
+    for (int32_t i = 0; i < t->ndim; i++)
+        hd__text_add(&sizes, "%s%s %lld", i ? " x " : "", p->dims.at[t->dim[i]].long_name,
+                     (long long)p->dims.at[t->dim[i]].extent);
+    hd__program_fail(p, HD_E_INVALID, "%s would have %s elements, more than 2^%d: make one of them smaller", what,
+                     sizes.at, bits);
+    hd__text_free(&sizes);
+}
+
 /* Parses letters up to a comma or the end into t->dim; returns where it stopped. */
 static const char *parse_dims(struct hd_program *p, const char *s, struct hd__tensor *t, const char *what)
 {
@@ -22,6 +40,7 @@ static const char *parse_dims(struct hd_program *p, const char *s, struct hd__te
         }
         t->dim[t->ndim++] = letter_dim(p, *s, what);
     }
+    check_size(p, t, what);
     return s;
 }
 

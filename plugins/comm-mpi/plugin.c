@@ -29,6 +29,7 @@ static const struct hd_option options[] = {
      .flags = HD_OPTION_GLOBAL,
      .offset = offsetof(struct cm_settings, compare)},
     {.name = "boards",
+     .needs = "compare=true",
      .value = "true",
      .help = "members of a machine compare in memory that they share; or by messages, as between machines",
      .type = HD_OPT_BOOL,

@@ -33,6 +33,7 @@ static const struct {
     {"\xff\xd8\xff\xdb", 4, 0, "a JPEG image", "images are no tokens"},
     {"MMIDIDX", 7, 0, "a Megatron index", "name the .bin beside it"},
     {"GGUF", 4, 0, "GGUF weights", "weights go into model.from"},
+    {"version https://git-lfs.github.com/spec/v1", 42, 0, "a Git LFS pointer to a file", "fetch that: git lfs pull"},
 };
 
 static bool begins_with(const struct hd_data *f, const char *magic, uint32_t length, uint32_t at)

@@ -16,6 +16,7 @@ static const struct hd_option options[] = {
      .offset = offsetof(struct tokens_settings, format),
      .help = "format of the files; auto: by their first bytes and names, and bytes for a vocabulary of 256 alone"},
     {.name = "token_dtype",
+     .needs = "format=auto|nanogpt",
      .value = "uint16",
      .type = HD_OPT_ENUM,
      .choices = "uint16|uint32",

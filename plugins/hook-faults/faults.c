@@ -66,6 +66,7 @@ static const struct hd_option options[] = {
      .help = "opening: before memory and groups exist; closing: after the last operation; for delay, stall, fail "
              "(opening), kill, stop and reset"},
     {.name = "seconds",
+     .needs = "kind=delay",
      .value = "1s",
      .help = "how long delay takes",
      .min = 0,

@@ -5,11 +5,12 @@
 
 #define LARGEST 2147483647.0
 #define LAYERS_MAX 4096 /* what is compiled and proved in seconds */
+#define HEAD_DIM_MAX 65536
 #define FIELD(field) offsetof(struct tf_settings, field)
-#define COUNT(option, names, unit_, help_)                                                           \
-    {                                                                                                \
-        .name = #option, .unit = unit_, .help = help_, .type = HD_OPT_INT, .min = 0, .max = LARGEST, \
-        .flags = HD_OPTION_GLOBAL, .offset = FIELD(option), .aliases = names                         \
+#define COUNT(option, least, most, names, unit_, help_)                                               \
+    {                                                                                                 \
+        .name = #option, .unit = unit_, .help = help_, .type = HD_OPT_INT, .min = least, .max = most, \
+        .flags = HD_OPTION_GLOBAL, .offset = FIELD(option), .aliases = names                          \
     }
 
 static const struct hd_option options[] = {
@@ -22,18 +23,18 @@ static const struct hd_option options[] = {
      .help = "gpt2: LayerNorm, GELU, learned positions; llama: RMSNorm, SwiGLU, rotary; qwen3: llama with normalised "
              "queries and keys; mixtral: llama with experts; auto: as `from` says",
      .offset = FIELD(family)},
-    COUNT(layers, "num_hidden_layers|num_layers|n_layers|n_layer", "layers", "number of blocks"),
-    COUNT(hidden, "hidden_size|d_model|n_embd", NULL, "width of the residual stream"),
-    COUNT(heads, "num_attention_heads|num_heads|n_heads|n_head", "heads", "query heads"),
-    COUNT(kv_heads, "num_key_value_heads|num_query_groups|n_kv_heads", "heads",
+    COUNT(layers, 1, LAYERS_MAX, "num_hidden_layers|num_layers|n_layers|n_layer", "layers", "number of blocks"),
+    COUNT(hidden, 1, LARGEST, "hidden_size|d_model|n_embd", NULL, "width of the residual stream"),
+    COUNT(heads, 1, LARGEST, "num_attention_heads|num_heads|n_heads|n_head", "heads", "query heads"),
+    COUNT(kv_heads, 0, LARGEST, "num_key_value_heads|num_query_groups|n_kv_heads", "heads",
           "key and value heads, each for heads / kv_heads query heads; 0: as heads"),
-    COUNT(head_dim, "kv_channels", NULL, "width of one head; 0: hidden / heads"),
-    COUNT(ffn, "intermediate_size|ffn_hidden_size|n_inner", NULL,
+    COUNT(head_dim, 0, LARGEST, "kv_channels", NULL, "width of one head; 0: hidden / heads"),
+    COUNT(ffn, 0, LARGEST, "intermediate_size|ffn_hidden_size|n_inner", NULL,
           "width of the feed-forward; 0: gpt2 4 hidden, llama 8/3 hidden up to a multiple of 64"),
-    COUNT(vocab, "vocab_size", "tokens", "size of the vocabulary; 256 for text as bytes"),
-    COUNT(max_seq_len, "max_position_embeddings|n_positions", "tokens",
+    COUNT(vocab, 1, LARGEST, "vocab_size", "tokens", "size of the vocabulary; 256 for text as bytes"),
+    COUNT(max_seq_len, 0, LARGEST, "max_position_embeddings|n_positions", "tokens",
           "longest sequence; 0: gpt2 1024 learned positions, llama any"),
-    COUNT(sliding_window, NULL, "tokens",
+    COUNT(sliding_window, 0, LARGEST, NULL, "tokens",
           "llama and mixtral: attention sees so many positions, its own the last; 0: all"),
     {.name = "tied",
      .value = "auto",
@@ -85,20 +86,21 @@ static const struct hd_option options[] = {
      .help = "mixtral: weight of the squared log sum exp of the router's logits",
      .offset = FIELD(z_loss_coef)},
     {.name = "rope_theta",
+     .needs = "family!=gpt2",
      .aliases = "rotary_base",
      .type = HD_OPT_FLOAT,
-     .min = 0,
+     .min = 1,
      .max = 1e12,
      .flags = HD_OPTION_GLOBAL,
-     .help = "llama: base of the rotary frequencies; 0: 10000",
+     .help = "llama: base of the rotary frequencies; 10000 if left out",
      .offset = FIELD(rope_theta)},
     {.name = "norm_eps",
      .aliases = "rms_norm_eps|layer_norm_epsilon|norm_epsilon",
      .type = HD_OPT_FLOAT,
-     .min = 0,
+     .min = 1e-30,
      .max = 1,
      .flags = HD_OPTION_GLOBAL,
-     .help = "added to the variance in norms; 0: 1e-5",
+     .help = "added to the variance in norms; 1e-5 if left out",
      .offset = FIELD(norm_eps)},
     {.name = "dropout",
      .value = "-1",
@@ -254,6 +256,9 @@ static int32_t complete(struct tf_shape *shape, struct hd_error *err)
                        (long long)shape->hidden, (long long)shape->heads);
     if (!shape->head_dim)
         shape->head_dim = shape->hidden / shape->heads;
+    if (shape->head_dim > HEAD_DIM_MAX)
+        return hd_fail(err, HD_E_INVALID, "model.head_dim is %lld; at most %d: use more heads",
+                       (long long)shape->head_dim, HEAD_DIM_MAX);
     if (shape->family == TF_GPT2 && shape->head_dim * shape->heads != shape->hidden)
         return hd_fail(err, HD_E_INVALID, "model.head_dim must be hidden / heads for gpt2");
     if (shape->sliding_window && shape->family != TF_LLAMA && shape->family != TF_MIXTRAL)

@@ -14,6 +14,9 @@ static int32_t read_header(FILE *file, const char *path, json_t **header, struct
     json_error_t where;
     if (fread(bytes, 1, 8, file) != 8)
         return hd_fail(err, HD_E_CORRUPT, "%s: shorter than a safetensors header", path);
+    if (!memcmp(bytes, "version ", 8))
+        return hd_fail(err, HD_E_INVALID, "%s: is a Git LFS pointer to a file, not the file: git lfs pull fetches it",
+                       path);
     for (int i = 7; i >= 0; i--)
         length = length << 8 | bytes[i];
     if (length > LONGEST_HEADER)

@@ -51,6 +51,7 @@ static const struct hd_option options[] = {
      OFFSET(clip),
      .help = "largest global gradient norm, 0 for no clipping"},
     {.name = "decay",
+     .needs = "weight_decay!=0",
      .value = "all",
      .type = HD_OPT_ENUM,
      .choices = "all|matrices",

@@ -71,6 +71,9 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
     uint32_t n = host->pass->n_flats(program);
     if (why)
         return hd_fail(err, HD_E_INVALID, "strategies.ema: %s", why);
+    if (s->decay >= 1)
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.ema.decay is 1: the average would stay at the initial weights: use less, as 0.999");
     host->pass->section(program, SECTION, (uint32_t)s->every, 0);
     for (uint32_t flat = 1; flat <= n; flat++)
         average(host->pass, program, flat, s->decay);

@@ -37,7 +37,7 @@ static const struct hd_option options[] = {
      .help = "learning rate of the outer step; 1 with momentum: 0 averages parameters (local SGD)"},
     {.name = "momentum", .type = HD_OPT_FLOAT, .value = "0.9", .min = 0, .max = 1, GLOBAL, .offset = AT(momentum),
      .help = "of the outer step; 0 keeps no state for it"},
-    {.name = "nesterov", .type = HD_OPT_BOOL, .value = "true", GLOBAL, .offset = AT(nesterov),
+    {.name = "nesterov", .needs = "momentum!=0", .type = HD_OPT_BOOL, .value = "true", GLOBAL, .offset = AT(nesterov),
      .help = "the outer step looks ahead along its momentum"},
     {.name = "axes", .type = HD_OPT_LIST, .value = "[dp_replicate, dp_shard]", GLOBAL, .offset = AT(axes),
      .help = "mesh axes along which ranks are replicas: [dp_replicate] leaves dp_shard to zero, inside a replica"},

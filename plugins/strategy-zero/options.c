@@ -18,6 +18,7 @@
 /* Sizes are bytes and need a unit (25MB). DeepSpeed counts elements: so do the options that count parameters here. */
 const struct hd_option zero_options[ZERO_OPTIONS] = {
     {.name = "stage",
+     .needs = "data_ranks!=1",
      .type = HD_OPT_ENUM,
      .value = "0",
      GLOBAL,
@@ -33,12 +34,14 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
              "FULL_SHARD = 3, SHARD_GRAD_OP = 3 with reshard_after_forward: false, HYBRID_SHARD = 3 on mesh.dp: "
              "{replicate, shard}"},
     {.name = "axes",
+     .needs = "stage!=0|NO_SHARD&data_ranks!=1",
      .type = HD_OPT_LIST,
      .value = "[dp_shard, cp, ep]",
      GLOBAL,
      .offset = AT(axes),
      .help = "mesh axes to shard over, where a parameter is replicated on them; of dp_replicate, dp_shard, cp, ep"},
     {.name = "bucket",
+     .needs = "stage=0|1|2|NO_SHARD",
      .type = HD_OPT_SIZE,
      .value = "25MB",
      .unit = "bytes",
@@ -53,6 +56,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
              "one gather, for them all; the first and the last ones are smaller; 0: a block each. In bytes: write 25MB "
              "(DeepSpeed counts elements, DDP megabytes)"},
     {.name = "gather_bucket",
+     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD|SHARD_GRAD_OP",
      .type = HD_OPT_SIZE,
      .value = "0",
      .unit = "bytes",
@@ -66,6 +70,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
              "for them "
              "all; 0: a block each. In bytes"},
     {.name = "prefetch",
+     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD|SHARD_GRAD_OP&overlap=true&data_ranks!=1",
      .type = HD_OPT_INT,
      .value = "1",
      .unit = "blocks",
@@ -77,6 +82,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .words = "true=1|false=0",
      .help = "stage 3, forward pass: how many blocks ahead parameters are gathered"},
     {.name = "prefetch_backward",
+     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD&reshard_after_forward=true&overlap=true&data_ranks!=1",
      .type = HD_OPT_INT,
      .value = "1",
      .unit = "blocks",
@@ -88,6 +94,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .words = "BACKWARD_PRE=1|BACKWARD_POST=0|NO_PREFETCH=0",
      .help = "stage 3: the same for the backward pass"},
     {.name = "prefetch_size",
+     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD|SHARD_GRAD_OP&overlap=true&data_ranks!=1",
      .type = HD_OPT_INT,
      .value = "0",
      .unit = "parameters",
@@ -99,6 +106,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .words = "auto=0",
      .help = "stage 3: further blocks are gathered ahead while together they have no more parameters than this"},
     {.name = "max_inflight",
+     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD|SHARD_GRAD_OP&overlap=true&data_ranks!=1",
      .type = HD_OPT_INT,
      .value = "0",
      .unit = "gathers",
@@ -111,6 +119,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .help =
          "stage 3: how many gathers may be under way ahead of their use, however far prefetching reaches; 0: no limit"},
     {.name = "persist_below",
+     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD|SHARD_GRAD_OP&data_ranks!=1",
      .type = HD_OPT_INT,
      .value = "0",
      .unit = "parameters",
@@ -122,6 +131,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .words = "auto=0",
      .help = "stage 3: a parameter with fewer elements than this (norms, biases) stays whole, as at stage 2"},
     {.name = "max_live",
+     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD|SHARD_GRAD_OP&data_ranks!=1",
      .type = HD_OPT_INT,
      .value = "0",
      .unit = "parameters",
@@ -134,6 +144,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
              "whole; 0: no "
              "limit. What a block needs at once is gathered in any case"},
     {.name = "reshard_after_forward",
+     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD&data_ranks!=1",
      .type = HD_OPT_BOOL,
      .value = "true",
      GLOBAL,
@@ -142,6 +153,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .help =
          "stage 3: release a block's parameters after its forward pass and gather them again for the backward pass"},
     {.name = "overlap",
+     .needs = "data_ranks!=1",
      .type = HD_OPT_BOOL,
      .value = "true",
      TUNER,
@@ -150,6 +162,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .help = "false: every collective of this strategy is waited for where it starts, and nothing is gathered or "
              "fetched ahead"},
     {.name = "gather_in_forward",
+     .needs = "stage=1|2&data_ranks!=1",
      .type = HD_OPT_BOOL,
      .value = "true",
      TUNER,
@@ -186,6 +199,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .help = "offload.optimizer: file: the folder, on each machine, best on NVMe, in which every rank makes a file "
              "without a name"},
     {.name = "compress.kind",
+     .needs = "data_ranks!=1",
      .type = HD_OPT_ENUM,
      .value = "none",
      .choices = "none|fp16|bf16|int8|int4|powersgd",
@@ -195,6 +209,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
              "powersgd, matrices "
              "as products of two thin ones, with error feedback, at stages 0 and 1"},
     {.name = "compress.block",
+     .needs = "compress.kind=int8|int4",
      .type = HD_OPT_INT,
      .value = "256",
      .unit = "elements",
@@ -204,6 +219,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .offset = AT(compress_block),
      .help = "int8, int4: elements that share a scale; a multiple of 16"},
     {.name = "compress.rank",
+     .needs = "compress.kind=powersgd",
      .type = HD_OPT_INT,
      .value = "4",
      .unit = "columns",
@@ -216,6 +232,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
          "powersgd: columns of the two matrices that a gradient is the product of; where a matrix has fewer rows or "
          "columns, these"},
     {.name = "compress.warmup",
+     .needs = "compress.kind=int8|int4|powersgd",
      .type = HD_OPT_INT,
      .value = "0",
      .unit = "steps",

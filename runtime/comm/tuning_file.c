@@ -129,9 +129,9 @@ int32_t hd__comm_tuning_parse(const char *name, const char *text, size_t bytes, 
 
 int32_t hd__comm_tuning_read(const char *path, struct hd__tuning *tuning, struct hd_error *err)
 {
-    FILE *in = fopen(path, "rb");
+    FILE *in = hd__open_regular(path, "tuning file", err);
     if (!in)
-        return hd_fail(err, HD_E_INVALID, "%s: cannot open the tuning file: %s", path, strerror(errno));
+        return HD_E_INVALID;
     char *text = hd__alloc(HD__TREE_BYTES + 1);
     size_t bytes = fread(text, 1, HD__TREE_BYTES + 1, in);
     int32_t rc;

@@ -130,8 +130,8 @@ int32_t hd__exec_compile_with(struct hd__job *job, struct hd__plugins *plugins, 
     int32_t rc = refuse_unsupported(job, err);
     c->selection = hd__alloc(sizeof *c->selection);
     c->selection->tuning.any_order = job->comm_sums == HD__SUMS_ANY;
-    if (!rc && job->comm_tune)
-        rc = hd__comm_tuning_read(job->comm_tune, &c->selection->tuning, err);
+    if (!rc && job->comm_tune && (rc = hd__comm_tuning_read(job->comm_tune, &c->selection->tuning, err)))
+        rc = hd__job_fail(job, "comm.tune", err, "comm.tune: %s", err->message);
     if (!rc)
         rc = choose_runtime(c, err);
     if (!rc)

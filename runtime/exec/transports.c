@@ -213,6 +213,8 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
     if (!rc)
         rc = hd__comm_open(&chosen->component->ops.comm, hd__exec_host_table(), chosen->settings, &world, &new->open,
                            err);
+    if (rc == HD_E_INVALID) /* of its options */
+        hd__job_locate_error(t->compiled->job, section->path, err);
     if (!rc && section == job->comm && job->comm_inside)
         rc = open_inside(t, &world, &new->open, err);
     if (!rc)

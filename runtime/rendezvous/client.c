@@ -45,7 +45,7 @@ static int32_t greet_until(struct hd_store *s, const struct hd__store_options *o
         usleep(20000);
     }
     if (code == HD_E_IO)
-        return hd_fail(err, HD_E_TIMEOUT, "rank %d waited %.0f s for rank 0 at %s (%s)", o->rank, hd__now() - began,
+        return hd_fail(err, HD_E_TIMEOUT, "rank %d waited %.6g s for rank 0 at %s (%s)", o->rank, hd__now() - began,
                        s->server, why.message);
     return code ? hd_fail(err, code, "%s", why.message) : HD_OK;
 }

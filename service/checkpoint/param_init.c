@@ -149,6 +149,11 @@ static int32_t init_run_from_file(struct init_context *f, const struct hd__ckpt_
         n = HD__MIN(HD__MIN(CHUNK, run->count - done), where.own - column);
         rc = hd__ckpt_st_read_f32(f->files, where.t, (uint64_t)(row * where.width + where.skip + column), (uint64_t)n,
                                   values, f->err);
+        for (int64_t i = 0; i < n && !rc; i++)
+            if (!isfinite(values[i]))
+                rc = hd_fail(f->err, HD_E_CORRUPT, "%s: tensor %s has %s among its values: these weights are broken",
+                             hd__ckpt_st_file_name(f->files, where.t->file), where.t->name,
+                             isnan(values[i]) ? "NaN" : "infinity");
         if (!rc)
             store_values(f->data, f->dtype, run->offset + done, values, n);
     }

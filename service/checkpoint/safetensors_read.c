@@ -231,6 +231,9 @@ static int32_t read_header(struct hd__ckpt_st *st, uint32_t file, const json_t *
     int32_t rc = read_at(f->fd, f->path, 0, &length, 8, err);
     if (rc)
         return rc;
+    if (!memcmp(&length, "version ", 8))
+        return hd_fail(err, HD_E_INVALID, "%s: is a Git LFS pointer to a file, not the file: git lfs pull fetches it",
+                       f->path);
     if (length > bytes - 8 || length > HEADER_MAX)
         return hd_fail(err, HD_E_CORRUPT,
                        "%s: a header of %lu bytes in a file of %lu: truncated, or not a safetensors file", f->path,
@@ -341,8 +344,13 @@ int32_t hd__ckpt_st_open(const char *path, struct hd__ckpt_st **out, struct hd_e
         else if (!access(file, F_OK))
             rc = add_file(st, file, NULL, err);
         else
-            rc = hd_fail(err, HD_E_NOTFOUND, "%s: holds neither model.safetensors nor model.safetensors.index.json",
-                         path);
+            rc = hd_fail(err, HD_E_NOTFOUND, "%s: holds neither model.safetensors nor model.safetensors.index.json%s",
+                         path,
+                         access(hd__arena_format(&st->arena, "%s/pytorch_model.bin", path), F_OK) &&
+                                 access(hd__arena_format(&st->arena, "%s/pytorch_model.bin.index.json", path), F_OK)
+                             ? ""
+                             : "; pytorch_model.bin is not read: load and save the model with transformers, whose "
+                               "save_pretrained writes safetensors");
     } else if (n > 5 && !strcmp(path + n - 5, ".json"))
         rc = add_index(st, path, err);
     else

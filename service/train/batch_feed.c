@@ -132,6 +132,15 @@ int32_t hd__train_feed_check(const struct hd__compiled *compiled, int held_out, 
         rc = hd__train_feed_open(compiled, 0, held_out, &f, err);
     if (!rc && tokens && (rc = hd__data_scan(f->data, (uint64_t)job->check_tokens, err)))
         rc = fail_data(job, files_key(job, held_out), err);
+    uint64_t asked = (uint64_t)job->eval_batches * (uint64_t)job->batch;
+    if (!rc && tokens && held_out && asked > hd__data_sequences(f->data))
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: eval.batches: %lld batches of %lld sequences are more than the %llu that are held out: an evaluation "
+            "reads some of them %llu times",
+            hd__job_where(job, "eval.batches"), (long long)job->eval_batches, (long long)job->batch,
+            (unsigned long long)hd__data_sequences(f->data),
+            (unsigned long long)((asked - 1) / hd__data_sequences(f->data) + 1));
     hd__train_feed_close(f);
     return rc;
 }

@@ -29,7 +29,7 @@ START_TEST(job_files)
 {
     static const struct row rows[] = {
         {"train missing.yaml", "missing.yaml: cannot open the job file: No such file or directory", NULL},
-        {"train .", ".: cannot read the job file: Is a directory", NULL},
+        {"train .", ".: cannot open the job file: not a regular file but a folder", NULL},
         {"train empty.yaml", "empty.yaml:1:1: ", "empty"},
         {"train corpus.txt", "corpus.txt:", NULL},
         {"train broken.yaml", "broken.yaml:3:", NULL},
@@ -70,7 +70,26 @@ START_TEST(keys)
         {"train llama.yaml model.family=lama", "command line: model.family: 'lama' is none of", "llama"},
         {"train llama.yaml strategies.zero.stage=7", "command line: strategies.zero.stage: '7' is none of 0, 1, 2, 3",
          NULL},
-        {"train llama.yaml model.layers=1000000", "command line: model.layers is 1000000; at most", NULL},
+        {"train llama.yaml model.layers=1000000", "command line: model.layers: 1000000 is out of range: 1 to 4096",
+         NULL},
+        {"check llama.yaml model.norm_eps=0", "command line: model.norm_eps: 0 is out of range", NULL},
+        {"check llama.yaml model.rope_theta=0", "command line: model.rope_theta: 0 is out of range: 1 to", NULL},
+        {"check llama.yaml model.layers=0", "command line: model.layers: 0 is out of range: 1 to 4096", NULL},
+        {"check llama.yaml model.hidden=1e9", "model.head_dim is ", "use more heads"},
+        {"check llama.yaml model.hidden=1e9 model.heads=1000000 model.kv_heads=1000000 data.seq_len=1000000 "
+         "data.batch=1000000000 data.micro_batch=1000000000",
+         "llama.yaml:", "elements, more than 2^54: make one of them smaller"},
+        {"check llama.yaml data.micro_batch=1e9 data.batch=1e9 data.seq_len=1000",
+         "elements on one rank, more than 2^43", NULL},
+        {"check llama.yaml data.batch=1e9", "command line: data.batch: a step of 500000000 micro-batches", NULL},
+        {"check llama.yaml mesh.pp=2 data.batch=1000000 data.micro_batch=1",
+         "command line: data.batch: a pipeline writes out every micro-batch: 1000000 of them", NULL},
+        {"check llama.yaml job.deterministic=exact data.batch=1048576 data.micro_batch=1",
+         "command line: data.batch: job.deterministic: exact writes out every micro-batch", NULL},
+        {"check llama.yaml mesh.pp=64", "command line: mesh.pp: a pipeline has at most 32 stages, not 64", NULL},
+        {"check llama.yaml strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":1}]",
+         "command line: strategies.ema.decay is 1: the average would stay at the initial weights", NULL},
+        {"check llama.yaml comm.tune=no.json", "command line: comm.tune: no.json: cannot open the tuning file", NULL},
         {"train llama.yaml model.kv_heads=3",
          "llama.yaml:4:100: model.heads (4) is not a multiple of model.kv_heads (3)", NULL},
         {"train llama.yaml data.formt=bytes", "command line: data: unknown key formt", "did you mean format?"},
@@ -323,6 +342,28 @@ START_TEST(weights_without_a_place)
 }
 END_TEST
 
+/* What runs all the same, and what is said of it. */
+START_TEST(warnings)
+{
+    static const struct {
+        const char *words, *want;
+    } rows[] = {
+        {"train llama.yaml --dry-run data.val_fraction=0.1 eval.every=1 eval.batches=1000000",
+         "command line: eval.batches: 1000000 batches of 8 sequences are more than the "},
+        {"train llama.yaml --dry-run strategies.zero.prefetch=2",
+         "command line: warning: strategies.zero.prefetch has no effect where strategies.zero.stage is "},
+        {"explain llama.yaml optimizer.rounding_seed=2",
+         "command line: warning: optimizer.rounding_seed has no effect where optimizer.rounding is nearest: leave it "
+         "out, or say optimizer.rounding=stochastic"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("%s", rows[i].words);
+        ck_assert_msg(c->code == 0 && strstr(c->err, rows[i].want), "`%s`: exit code %d; it said:\n%s", rows[i].words,
+                      c->code, c->err);
+    }
+}
+END_TEST
+
 /* --dry-run looks at what a run would read first and write; it writes nothing. */
 START_TEST(dry_runs)
 {
@@ -340,6 +381,11 @@ START_TEST(dry_runs)
         {"eval folder.yaml model.from=config data.val_fraction=0.1", "command line: model.from: config: holds", NULL},
         {"sample folder.yaml model.from=config", "command line: model.from: config: holds", NULL},
         {DRY "model.from=larger", "larger/model.safetensors: tensor ", "another model?"},
+        {DRY "model.from=pointer", "command line: model.from: pointer/model.safetensors: is a Git LFS pointer",
+         "git lfs pull"},
+        {DRY "model.from=pickled", "command line: model.from: pickled: holds neither model.safetensors nor",
+         "pytorch_model.bin is not read"},
+        {"train folder.yaml model.from=broken", "broken/model.safetensors: tensor ", "has NaN among its values"},
         {DRY "model.from=drop", "command line: model.from: drop/config.json: \"attention_dropout\" is 0.1",
          "say model.dropout: 0 to train without"},
         {"train folder.yaml model.from=drop mesh.dp=2 data.batch=2", "\"attention_dropout\" is 0.1", NULL},
@@ -361,11 +407,15 @@ START_TEST(dry_runs)
     fclose(file);
     ck_assert_int_eq(
         system(
-            "rm -rf hf pipe && mkdir config larger && cp -r " GOLDEN_DIR "/llama drop && cp -r " GOLDEN_DIR
-            "/llama hf && "
+            "rm -rf hf pipe && mkdir config larger pointer pickled && cp -r " GOLDEN_DIR
+            "/llama drop && cp -r " GOLDEN_DIR "/llama hf && "
             "cp hf/config.json config && mkfifo pipe && cp hf/model.safetensors larger && "
             "sed 's/\"intermediate_size\": [0-9]*/\"intermediate_size\": 512/' hf/config.json > larger/config.json && "
-            "sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' drop/config.json"),
+            "sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' drop/config.json && "
+            "cp hf/config.json pointer && cp hf/config.json pickled && touch pickled/pytorch_model.bin && "
+            "echo 'version https://git-lfs.github.com/spec/v1' > pointer/model.safetensors && cp -r hf broken && "
+            "head -c -8 hf/model.safetensors > broken/model.safetensors && "
+            "printf '\\377\\377\\377\\377\\377\\377\\377\\377' >> broken/model.safetensors"),
         0);
     write_file("folder.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
                               "model: {use: transformer, from: hf}\n"
@@ -556,6 +606,7 @@ int main(void)
                                         {"data files", data_files, 1},
                                         {"dry runs", dry_runs, 1},
                                         {"weights without a place", weights_without_a_place, 1},
+                                        {"warnings", warnings, 1},
                                         {"escapes", escapes, 1},
                                         {"plugins", plugins, 1},
                                         {"does not fit", does_not_fit, 1},

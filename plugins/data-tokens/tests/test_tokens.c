@@ -275,6 +275,9 @@ START_TEST(containers)
         {BYTES("\xff\xd8\xff\xe0\x00\x10JFIF"), "is a JPEG image"},
         {BYTES("\x80\x04\x95\x09\x00\x00\x00\x00\x00\x00\x00\x8c\x05hello\x94."), "is a pickle"},
         {BYTES("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."), "is a file of torch.save"},
+        {BYTES("version https://git-lfs.github.com/spec/v1\noid sha256:"),
+         "is a Git LFS pointer to a file, which is not "
+         "read: fetch that: git lfs pull"},
         {BYTES("\x11\x00\x00\x00\x00\x00\x00\x00{\"__metadata__\":{}"), "is safetensors"},
     };
     struct scratch s;

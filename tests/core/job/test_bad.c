@@ -89,7 +89,15 @@ static const struct bad keys[] = {
      "job.yaml:4:40: data: global_batch was already given at job.yaml:4:37"},
     {NULL, "job.steps=1.5", "command line: job.steps: '1.5' is not a whole number"},
     {NULL, "job.name=../../etc",
-     "command line: job.name: '../../etc' names a folder: use letters, digits, . _ and -, and do not begin with a dot"},
+     "command line: job.name: '../../etc' names a folder: use at most 100 letters, digits, . _ and -, and do not begin "
+     "with a dot"},
+    {NULL, "job.steps=9223372036854775807",
+     "command line: job.steps: 9223372036854775807 steps of data.batch 32 x data.seq_len 256 tokens are too many to "
+     "count"},
+    {NULL, "checkpoint.resume=Auto",
+     "command line: checkpoint.resume: did you mean auto? A folder called Auto is written ./Auto"},
+    {NULL, "metrics.tensorboard=true",
+     "command line: metrics.tensorboard: 'true': the name of a file or folder is wanted"},
     {NULL, "job.seed=-1", "command line: job.seed: -1 is too small: at least 0"},
     {NULL, "comm.timeout=5 years",
      "command line: comm.timeout: '5 years': unknown unit; allowed are us, ms, s, m, h, d"},

@@ -215,7 +215,7 @@ START_TEST(file_name)
     ck_assert_int_eq(hd__job_load("/nonexistent/x.yaml", NULL, 0, &j, &err), HD_E_INVALID);
     ck_assert_str_eq(err.message, "/nonexistent/x.yaml: cannot open the job file: No such file or directory");
     ck_assert_int_eq(hd__job_load("/", NULL, 0, &j, &err), HD_E_INVALID);
-    ck_assert_str_eq(err.message, "/: cannot read the job file: Is a directory");
+    ck_assert_str_eq(err.message, "/: cannot open the job file: not a regular file but a folder");
 }
 END_TEST
 
@@ -274,6 +274,8 @@ START_TEST(precision)
     } cases[] = {
         {"precision.compute=fp16", HD__LOSS_SCALE_DYNAMIC, 65536},
         {"precision.compute=bf16", HD__LOSS_SCALE_NONE, 1},
+        {"precision.grad=fp16", HD__LOSS_SCALE_DYNAMIC, 65536},
+        {"precision.reduce=fp16", HD__LOSS_SCALE_DYNAMIC, 65536},
         {"precision.loss_scale=dynamic", HD__LOSS_SCALE_DYNAMIC, 65536},
         {"precision.loss_scale=128", HD__LOSS_SCALE_STATIC, 128},
         {"precision={compute: fp16, loss_scale: none}", HD__LOSS_SCALE_NONE, 1},
@@ -620,7 +622,7 @@ int main(void)
     tcase_add_test(tc, global_values);
     tcase_add_test(tc, file_name);
     tcase_add_test(tc, overrides);
-    tcase_add_loop_test(tc, precision, 0, 5);
+    tcase_add_loop_test(tc, precision, 0, 7);
     tcase_add_loop_test(tc, meshes, 0, 7);
     tcase_add_test(tc, launch_ranks);
     tcase_add_loop_test(tc, round_trip, 0, 8);

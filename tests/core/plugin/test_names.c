@@ -74,6 +74,12 @@ static void assert_notes(const char *text)
     hd__text_free(&out);
 }
 
+static void assert_nothing_added(void)
+{
+    for (uint64_t i = 0; i < job->n_strategies; i++)
+        ck_assert_ptr_null(job->strategies[i]->because);
+}
+
 /* ---- aliases */
 
 /* Everything that is compiled, and the job as checkpoints and metrics have it, is that of the strategy's own name. */
@@ -147,10 +153,10 @@ START_TEST(a_job_is_the_same_by_both_names)
     free(two);
     json_decref(own);
     ck_assert_uint_eq(arena, (uint32_t)compiled->stage[0]->arena_bytes);
-    assert_notes("");
+    assert_nothing_added();
     assert_compiles(printed.at); /* what is printed names it by its own name */
     ck_assert(json_equal(json, hd__job_json(job)));
-    assert_notes("");
+    assert_nothing_added();
     json_decref(json);
     hd__text_free(&printed);
     free(text);
@@ -174,6 +180,87 @@ START_TEST(values_say_where_they_are_from)
 END_TEST
 
 /* ---- axes of the mesh */
+
+/* ---- values without effect */
+
+static const struct {
+    const char *text, *want; /* the warning after its place; "": none */
+} idle[] = {
+    {"mesh: {dp: 2}\nstrategies: [{use: zero, stage: 1, prefetch: 3}]\n",
+     "2:46: warning: strategies.zero.prefetch has no effect where strategies.zero.stage is 1: leave it out, or say "
+     "strategies.zero.stage=3\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: zero, stage: 3, prefetch: 3}]\n", ""},
+    {"mesh: {dp: 2}\nstrategies: [{use: fsdp, prefetch: 3}]\n", ""},
+    {"mesh: {dp: 2}\nstrategies: [{use: ddp, prefetch: 3}]\n",
+     "2:35: warning: strategies.ddp.prefetch has no effect where strategies.ddp.stage is 0: leave it out, or "
+     "say "
+     "strategies.ddp.stage=3\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: zero, stage: 1, prefetch: 1}]\n", ""}, /* the default */
+    {"strategies: [{use: fsdp}]\n", ""},                                       /* the alias says it, not the job */
+    {"strategies: [{use: zero, stage: 3}]\n",
+     "1:33: warning: strategies.zero.stage has no effect where dp x cp x ep is 1: leave it out\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: zero, compress.rank: 2}]\n",
+     "2:41: warning: strategies.zero.compress.rank has no effect where strategies.zero.compress.kind is none: leave it "
+     "out, or say strategies.zero.compress.kind=powersgd\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: 3d, schedule: zb-v}, {use: zero}]\n",
+     "2:34: warning: strategies.3d.schedule has no effect where mesh.pp is 1: leave it out\n"},
+    {"mesh: {dp: 2}\nstrategies: [{use: 3d, sequence_parallel: true}, {use: zero}]\n",
+     "2:43: warning: strategies.3d.sequence_parallel has no effect where mesh.tp is 1: leave it out\n"},
+    {"mesh: {pp: 2}\nstrategies: [{use: 3d, split: time, split_intensity: 5}, {use: zero}]\n", ""},
+    {"comm: {hooks: [check]}\n",
+     "1:15: warning: comm.hooks has no effect where the number of ranks is 1: leave it out\n"},
+    {"comm: {timeout: 20s}\nmesh: {dp: 2}\n", ""},
+    {"precision: {compute: fp64, master: bf16}\n",
+     "1:36: warning: precision.master has no effect where precision.compute is fp64: leave it out\n"},
+};
+
+START_TEST(idle_values)
+{
+    char *text = hd__format("%s" DENSE REST, idle[_i].text);
+    char *want = hd__format("%s%s", *idle[_i].want ? "job.yaml:" : "", idle[_i].want);
+    assert_compiles(text);
+    assert_notes(want);
+    free(want);
+    free(text);
+}
+END_TEST
+
+/* A condition names an option of the same table, or a key of the job. */
+static void check_needs(const char *where, const struct hd_option *options, size_t n)
+{
+    const struct hd__options table = {options, n, sizeof *options};
+    for (size_t i = 0; i < n; i++)
+        for (const char *at = options[i].needs; at; at = strchr(at, '&'), at = at ? at + 1 : NULL) {
+            char *key = hd__format("%.*s", (int)strcspn(at, "!="), at), *dot = strchr(key, '.');
+            int known = hd__option_find(&table, key) >= 0 || !strcmp(key, "ranks") || !strcmp(key, "data_ranks");
+            const char *name;
+            struct hd__options core;
+            for (size_t s = 0; dot && !known && (name = hd__job_table(s, &core)); s++)
+                known = !strncmp(name, key, (size_t)(dot - key)) && hd__option_find(&core, dot + 1) >= 0;
+            ck_assert_msg(known, "%s.%s: no key is called %s", where, options[i].name, key);
+            ck_assert_ptr_nonnull(strchr(at, '='));
+            free(key);
+        }
+}
+
+START_TEST(conditions_name_keys)
+{
+    static const uint32_t kinds[] = {HD_KIND_STRATEGY, HD_KIND_STRATEGY,  HD_KIND_STRATEGY,  HD_KIND_STRATEGY,
+                                     HD_KIND_DEVICE,   HD_KIND_OPTIMIZER, HD_KIND_OPTIMIZER, HD_KIND_MODEL,
+                                     HD_KIND_DATA,     HD_KIND_HOOK};
+    static const char *const names[] = {"zero",  "3d",  "localsgd",    "ema",    "cpu",
+                                        "adamw", "sgd", "transformer", "tokens", "faults"};
+    struct hd__options core;
+    const char *name;
+    for (size_t s = 0; (name = hd__job_table(s, &core)); s++)
+        check_needs(name, core.at, core.count);
+    for (size_t i = 0; i < HD__COUNT(names); i++) {
+        const struct hd__component *c;
+        ck_assert_int_eq(hd__plugin_find(registry, kinds[i], names[i], &c, &err), HD_OK);
+        check_needs(names[i], c->options, c->n_options);
+    }
+}
+END_TEST
 
 START_TEST(an_axis_brings_its_strategy)
 {
@@ -359,6 +446,8 @@ int main(void)
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_loop_test(c, a_job_is_the_same_by_both_names, 0, (int)HD__COUNT(same));
     tcase_add_test(c, values_say_where_they_are_from);
+    tcase_add_loop_test(c, idle_values, 0, (int)HD__COUNT(idle));
+    tcase_add_test(c, conditions_name_keys);
     tcase_add_test(c, an_axis_brings_its_strategy);
     tcase_add_test(c, the_command_line_sets_what_an_axis_brings);
     tcase_add_test(c, nothing_is_added_where_nothing_lacks);

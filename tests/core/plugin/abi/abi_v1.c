@@ -225,6 +225,7 @@ CONSTANT(HD_DEVICE_EPILOGUES, 32);
 CONSTANT(HD_SUM_SHIFT, 192);
 CONSTANT(HD_OPTION_PATH, 4);
 CONSTANT(HD_INSTR_EXACT, 2);
+CONSTANT(HD_DEVICE_PADDED_VOCAB, 128);
 CONSTANT(HD_COMM_ANY_ORDER, 16);
 CONSTANT(HD_ATTR_ACCUMULATE, 1);
 CONSTANT(HD_DEVICE_STREAMS, 4);
@@ -269,7 +270,7 @@ FIELD(hd_list, count, 0, uint64_t);
 FIELD(hd_list, text, 8, const char *const *);
 FIELD(hd_list, number, 16, const double *);
 
-STRUCT(hd_option, 96);
+STRUCT(hd_option, 104);
 FIELD(hd_option, name, 0, const char *);
 FIELD(hd_option, value, 8, const char *);
 FIELD(hd_option, unit, 16, const char *);
@@ -284,6 +285,7 @@ FIELD(hd_option, flags, 72, uint32_t);
 FIELD(hd_option, reserved, 76, uint32_t);
 FIELD(hd_option, offset, 80, size_t);
 FIELD(hd_option, words, 88, const char *);
+FIELD(hd_option, needs, 96, const char *);
 
 STRUCT(hd_alias, 24);
 FIELD(hd_alias, name, 0, const char *);
