@@ -4,7 +4,7 @@
 
 #include "runtime/comm/hook.h"
 #include "runtime/rendezvous/store.h"
-#include "tests/runtime/comm/ranks.h"
+#include "conformance/comm/ranks.h"
 
 extern const char *hook_folder; /* for files; NULL: the working directory */
 extern float hook_data[4][4096];

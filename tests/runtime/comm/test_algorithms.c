@@ -7,7 +7,7 @@
 
 #include "core/base/dtype.h"
 #include "runtime/comm/algorithms/plan.h"
-#include "tests/runtime/comm/values.h"
+#include "conformance/comm/values.h"
 #include "tests/suite.h"
 
 enum { MEMBERS = 17 };
