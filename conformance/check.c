@@ -1,6 +1,5 @@
 #include "conformance/check.h"
 
-
 #include <ftw.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -106,12 +105,15 @@ void conf_run(const char *name, void (*test)(int i), int from, int to, const cha
             snprintf(label + n, sizeof label - n, ", %d%s%s", i, unit ? " " : "", unit ? unit : "");
         for (char *c = label; *c; c++)
             *c = *c == '_' ? ' ' : *c;
-        run_one(label, test, i);
+        if (!conf_target.only || strstr(label, conf_target.only))
+            run_one(label, test, i);
     }
 }
 
 int conf_finish(void)
 {
+    if (!passed && !failed)
+        fprintf(stderr, "heddle test: no check of %s has '%s' in its line\n", conf_target.label, conf_target.only);
     printf("%u passed, %u failed\n", passed, failed);
     return failed || !passed;
 }
@@ -135,8 +137,8 @@ int conf_train(const char *where, const char *job, const char *words, struct hd_
     for (int i = 0; i < 400 && text; i++)
         fprintf(text, "%d: the warp and the weft are woven into one cloth, again and again.\n", i * i);
     ck_assert(text && !fclose(text));
-    snprintf(command, sizeof command, "exec '%.*s/heddle' train job.yaml %s%s%s%s 2>&1", (int)(slash - self), self, words,
-             conf_target.folder ? " 'plugins.path=[" : "", conf_target.folder ? conf_target.folder : "",
+    snprintf(command, sizeof command, "exec '%.*s/heddle' train job.yaml %s%s%s%s 2>&1", (int)(slash - self), self,
+             words, conf_target.folder ? " 'plugins.path=[" : "", conf_target.folder ? conf_target.folder : "",
              conf_target.folder ? "]'" : "");
     ck_assert_msg((out = popen(command, "r")), "no shell");
     while (fgets(line, sizeof line, out))

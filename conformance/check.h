@@ -10,8 +10,7 @@
 
 #include "core/base/base.h"
 
-#define START_TEST(name) \
-    static void name(int _i __attribute__((unused)))
+#define START_TEST(name) static void name(int _i __attribute__((unused)))
 #define END_TEST
 
 /* Ends the check, which has failed, with a line on stderr. */
@@ -23,9 +22,9 @@ __attribute__((noreturn, format(printf, 3, 4))) void conf_fail(const char *file,
             conf_fail(__FILE__, __LINE__, __VA_ARGS__); \
     } while (0)
 #define ck_assert(condition) ck_assert_msg(condition, "%s does not hold", #condition)
-#define CONF_COMPARE(type, print, a, op, b)                                                                        \
-    do {                                                                                                           \
-        type conf_a = (type)(a), conf_b = (type)(b);                                                               \
+#define CONF_COMPARE(type, print, a, op, b)                                                                       \
+    do {                                                                                                          \
+        type conf_a = (type)(a), conf_b = (type)(b);                                                              \
         ck_assert_msg(conf_a op conf_b, "%s is %" print ", which should be %s %" print, #a, conf_a, #op, conf_b); \
     } while (0)
 #define ck_assert_int_eq(a, b) CONF_COMPARE(long long, "lld", a, ==, b)
@@ -63,7 +62,7 @@ struct conf_target {
     const struct hd__component *component;
     const char *set[32]; /* "key=value", of the words set:key=value */
     size_t n_set;
-    uint64_t seed, draws; /* 0: the default */
+    const char *only; /* checks whose line has this text; NULL: all */
 };
 extern struct conf_target conf_target;
 

@@ -53,21 +53,18 @@ static int read_target(const char *word)
         conf_target.label = label;
     }
     conf_target.kind = hd__plugin_kind_of_label(conf_target.label, &conf_target.name);
-    return conf_target.kind ? 0 : refuse("'%s' is no plugin: say KIND-NAME, as optim-lion, or the path of its .so", word);
+    return conf_target.kind ? 0
+                            : refuse("'%s' is no plugin: say KIND-NAME, as optim-lion, or the path of its .so", word);
 }
 
 static int read_word(const struct conf_kind *kind, const char *word)
 {
-    unsigned long long n;
-    char end;
     if (!strncmp(word, "set:", 4) && strchr(word, '=') && conf_target.n_set < HD__COUNT(conf_target.set))
         conf_target.set[conf_target.n_set++] = word + 4;
+    if (!strncmp(word, "only=", 5) && word[5])
+        return (conf_target.only = word + 5) != NULL;
     if (kind->word)
         return kind->word(word);
-    if (sscanf(word, "seed=%llu%c", &n, &end) == 1)
-        return conf_target.seed = n, 1;
-    if (sscanf(word, "draws=%llu%c", &n, &end) == 1 && n > 0)
-        return conf_target.draws = n, 1;
     return !strncmp(word, "set:", 4) && strchr(word, '=');
 }
 
@@ -84,7 +81,8 @@ void *conf_settings(struct hd_error *err)
         const char *name = hd__arena_format(&arena, "%.*s", (int)(value - 1 - conf_target.set[i]), conf_target.set[i]);
         int64_t at = hd__option_find(&table, name);
         if (at < 0) {
-            hd_fail(err, HD_E_INVALID, "%s has no option '%s': `heddle plugins %s` lists them", c->label, name, c->label);
+            hd_fail(err, HD_E_INVALID, "%s has no option '%s': `heddle plugins %s` lists them", c->label, name,
+                    c->label);
             return NULL;
         }
         struct hd_option option = hd__option_at(&table, (size_t)at);

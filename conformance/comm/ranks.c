@@ -11,6 +11,8 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
+#include "conformance/comm/launched.h"
+#include "conformance/comm/stream.h"
 #include "core/base/option.h"
 #include "core/plugin/plugin.h"
 #include "runtime/comm/hierarchical.h"
@@ -19,8 +21,6 @@
 #include "runtime/rendezvous/host_store.h"
 #include "runtime/rendezvous/liveness.h"
 #include "service/launch/external.h"
-#include "conformance/comm/launched.h"
-#include "conformance/comm/stream.h"
 
 const char *transport_name = "shm", *transport_folder;
 int transport_bare, transport_told = 1, transport_strict;
@@ -152,7 +152,8 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
                              .dead_after = dead_after};
     if (*transport_driver) {
         /* In the core's order: the probe comes when the process has opened its device. */
-        if (stream_open(transport_driver, rank->rank, &rank->stream, err) || component->probe(hd__store_host_table(), err))
+        if (stream_open(transport_driver, rank->rank, &rank->stream, err) ||
+            component->probe(hd__store_host_table(), err))
             return -1;
         world.device = "cuda";
         world.stream = rank->stream;

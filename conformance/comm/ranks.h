@@ -28,9 +28,9 @@ struct ranks_options {
 /* Which transport: set by main() from the command line. transport_folder is NULL where heddle looks. */
 extern const char *transport_name, *transport_folder;
 extern const struct hd__tuning *transport_tuning; /* of the core's algorithms; NULL: the built-in one */
-extern char transport_driver[256]; /* of streams; "": the transport is the host's */
-extern int transport_bare; /* without its collectives: the core's algorithms over send and recv */
-extern int transport_told; /* it learns of a death from liveness, which aborts it, as the executor has it done */
+extern char transport_driver[256];                /* of streams; "": the transport is the host's */
+extern int transport_bare;   /* without its collectives: the core's algorithms over send and recv */
+extern int transport_told;   /* it learns of a death from liveness, which aborts it, as the executor has it done */
 extern int transport_strict; /* messages name ranks and sizes, and nonsense is refused: more than heddle/comm.h asks */
 extern char transport_settings[512]; /* before those of the run */
 extern int transport_narrow;         /* it refuses means that NCCL forms in its own way, and its maxima lose a NaN */

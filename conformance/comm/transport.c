@@ -13,12 +13,12 @@
 #include <unistd.h>
 
 #include "conformance/check.h"
-#include "runtime/comm/open.h"
-#include "runtime/rendezvous/store.h"
 #include "conformance/comm/huge.h"
 #include "conformance/comm/jobs.h"
 #include "conformance/comm/soak.h"
 #include "core/plugin/plugin.h"
+#include "runtime/comm/open.h"
+#include "runtime/rendezvous/store.h"
 
 /* Without memory of the transport all kinds are one. */
 static int first_memory(const struct rank *rank)

@@ -37,7 +37,7 @@ struct hd_comm {
     struct hd_world world;
     struct hd_error error; /* the first; everything after it fails with it */
     _Atomic int64_t aborted;
-    char reason[128]; /* of aborted */
+    char reason[128];   /* of aborted */
     struct link link[]; /* by rank, and one without pipes, of what is done and was not asked for since */
 };
 
