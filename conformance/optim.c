@@ -254,7 +254,7 @@ START_TEST(step_needs_no_error_struct)
 }
 END_TEST
 
-/* Half of the steps in one process, the others in another that has parameters and states alone: a job that is resumed. */
+/* Half of the steps in one process, the others in one that has parameters and states alone: a resumed job. */
 START_TEST(parameters_and_states_are_all_there_is)
 {
     struct trained *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

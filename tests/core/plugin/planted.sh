@@ -69,4 +69,4 @@ refused 2 "has no option 'speed'" optim-adamw set:speed=3
 refused 2 "set:KEY=VALUE" optim-adamw set:lr=quick
 refused 1 "no check of optim-adamw has 'xyzzy'" optim-adamw only=xyzzy
 touch heddle-optim-empty.so
-refused 1 "is not a heddle plugin" ./heddle-optim-empty.so
+refused 1 "cannot be loaded" ./heddle-optim-empty.so

@@ -91,7 +91,7 @@ for over in "1 shm zero" "2 shm zero" "2 pipes zero" "2 pipes dp" "1 shm dp"; do
 done
 
 # Data parallel trains like one rank, in other dtypes and with tied parameters too, and what it leaves out is refused.
-for over in launch.ranks=1 launch.ranks=2 "launch.ranks=4 mesh.dp.replicate=2 mesh.dp.shard=2" "launch.ranks=2 precision.compute=bf16" \
+for over in launch.ranks=1 launch.ranks=2 "launch.ranks=4 mesh.dp.replicate=2 mesh.dp.shard=2 data.micro_batch=2" "launch.ranks=2 precision.compute=bf16" \
     "launch.ranks=4 model.tied=true data.micro_batch=1" "launch.ranks=2 precision.compute=fp16 precision.loss_scale=1024"; do
     "$heddle" check --numerics job.yaml optimizer.use=adamw 'strategies=[{use: dp}]' "plugins.path=[$work/mine]" $over >"$work/log" 2>&1 ||
         { cat "$work/log" >&2; fail "strategy-dp does not train like one rank: $over"; }
