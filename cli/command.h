@@ -29,6 +29,7 @@ struct hd__command {
     X(sample)           \
     X(ckpt)             \
     X(plugins)          \
+    X(test)             \
     X(bench)            \
     X(debug)            \
     X(version)

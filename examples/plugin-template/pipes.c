@@ -12,11 +12,12 @@
 
 struct header {
     uint64_t group;
-    uint32_t stream, mismatch; /* mismatch: nothing follows; one of your messages had another size than was expected */
+    uint32_t stream, bad; /* nothing follows: MISMATCH, one of your messages had another size; or ABORTED */
     uint64_t bytes;
 };
 
 enum { SENT, WANTED, CAME, DONE };
+enum { MISMATCH = 1, ABORTED };
 struct message {
     struct message *next;
     struct header header;
@@ -36,6 +37,7 @@ struct hd_comm {
     struct hd_world world;
     struct hd_error error; /* the first; everything after it fails with it */
     _Atomic int64_t aborted;
+    char reason[128];   /* of aborted */
     struct link link[]; /* by rank, and one without pipes, of what is done and was not asked for since */
 };
 
@@ -54,8 +56,11 @@ static int32_t broken(struct hd_comm *c, int32_t code, int32_t rank, const char 
 
 static int32_t state(struct hd_comm *c, struct hd_error *err)
 {
+    for (int32_t r = 0; c->aborted && !c->error.code && r < c->world.size; r++)
+        if (!c->link[r].going)
+            (void)!write(c->link[r].fd[1], &(struct header){.bad = ABORTED}, sizeof(struct header));
     if (c->aborted)
-        broken(c, HD_E_CANCELLED, c->world.rank, "aborted");
+        broken(c, HD_E_CANCELLED, c->world.rank, c->reason);
     if (c->error.code && err)
         err->peer = c->error.peer, hd_fail(err, c->error.code, "%s", c->error.message);
     return c->error.code;
@@ -83,6 +88,20 @@ static void append(struct link *l, struct message *m, uint32_t kind)
 
 /* ---- opening: a rank makes the pipes that it writes; the others open them by its process and descriptor number */
 
+/* Nobody closes before all have opened. */
+static int32_t all_opened(const struct hd_host *host, struct hd_comm *c, double deadline, struct hd_error *err)
+{
+    char text[160], one = 1;
+    size_t bytes = 1;
+    snprintf(text, sizeof text, "%s/pipes/%d/opened", c->world.instance, c->world.rank);
+    int32_t rc = host->store_put(c->world.store, text, &one, 1, err);
+    for (int32_t r = 0; r < c->world.size && !rc; r++) {
+        snprintf(text, sizeof text, "%s/pipes/%d/opened", c->world.instance, r);
+        rc = host->store_get(c->world.store, text, &one, &bytes, deadline, err);
+    }
+    return rc;
+}
+
 static int32_t connect_all(const struct hd_host *host, struct hd_comm *c, struct hd_error *err)
 {
     int32_t rc, n = c->world.size, mine[1025] = {getpid()}, theirs[1025], ends[2];
@@ -105,7 +124,7 @@ static int32_t connect_all(const struct hd_host *host, struct hd_comm *c, struct
         if (!rc && (c->link[r].fd[0] = open(text, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0)
             rc = hd_fail(err, HD_E_IO, "cannot open %s of rank %d: %m", text, hd_job_rank(&c->world, r));
     }
-    return rc;
+    return rc ? rc : all_opened(host, c, (double)t.tv_sec + c->world.timeout, err);
 }
 
 static void pipes_close(struct hd_comm *c)
@@ -219,8 +238,9 @@ static int32_t pull(struct hd_comm *c, int32_t rank)
     struct message *m = l->coming = l->coming ? l->coming : calloc(1, sizeof *m);
     int32_t rc = m ? move(c, rank, m, 0) : 0;
     if (rc > 0 && m->moved == sizeof m->header) {
-        if (m->header.mismatch)
-            return broken(c, HD_E_MISMATCH, rank, "expected a message of another size");
+        if (m->header.bad)
+            return m->header.bad == ABORTED ? broken(c, HD_E_CANCELLED, rank, "it gave up")
+                                            : broken(c, HD_E_MISMATCH, rank, "expected a message of another size");
         if (!(m = realloc(m, sizeof *m + m->header.bytes)))
             return broken(c, HD_E_NOMEM, rank, "no memory for a message");
         l->coming = m;
@@ -245,7 +265,7 @@ static int32_t match(struct hd_comm *c, int32_t rank)
     if (came->header.bytes == m->header.bytes)
         m->done = !m->header.bytes || memcpy(m->data, came->data, m->header.bytes);
     else if (!l->going)
-        (void)!write(l->fd[1], &(struct header){.mismatch = 1}, sizeof(struct header));
+        (void)!write(l->fd[1], &(struct header){.bad = MISMATCH}, sizeof(struct header));
     free(came), append(&c->link[c->world.size], m, DONE);
     return m->done ? match(c, rank) | 1 : broken(c, HD_E_MISMATCH, rank, "a message does not have the expected size");
 }
@@ -270,7 +290,8 @@ static int32_t pipes_test(struct hd_comm *c, hd_request request, int32_t *done, 
 
 static void pipes_abort(struct hd_comm *c, const char *reason)
 {
-    (void)reason;
+    if (!c->aborted)
+        snprintf(c->reason, sizeof c->reason, "%s", reason);
     c->aborted = 1;
 }
 

@@ -3,7 +3,7 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "tests/runtime/comm/jobs.h"
+#include "conformance/comm/jobs.h"
 #include "tests/suite.h"
 
 static const char *fault; /* of rank 0 */

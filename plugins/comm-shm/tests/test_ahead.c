@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "tests/runtime/comm/jobs.h"
+#include "conformance/comm/jobs.h"
 #include "tests/suite.h"
 
 enum { AHEAD = 64, MAILS = 64, ROUNDS = 3 }; /* as in plugins/comm-shm/internal.h */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "tests/runtime/comm/jobs.h"
+#include "conformance/comm/jobs.h"
 #include "tests/suite.h"
 
 enum { AHEAD = 64, WINDOW = 3, ROOM = 200 << 10, OPERATIONS = 1500, TRIALS = 40 };

@@ -197,7 +197,9 @@ static const struct hd_plugin plugin = {
 #else
     .struct_size = sizeof plugin,
 #endif
-#ifdef FAULT_NEWER_MINOR
+#ifdef ABI_MINOR
+    .abi_minor = ABI_MINOR,
+#elif defined FAULT_NEWER_MINOR
     .abi_minor = HD_ABI_MINOR + 7,
 #else
     .abi_minor = HD_ABI_MINOR,

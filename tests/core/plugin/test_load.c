@@ -73,6 +73,7 @@ static const struct {
     {"short-plugin", "struct hd_plugin is short: 16 bytes, ABI 1.0 has 56"},
     {"major", "speaks ABI major 2 (symbol heddle_plugin_v2), this heddle speaks 1"},
     {"minor", "built for ABI 1.8, this heddle has 1.1"},
+    {"one-later", "built for ABI 1.2, this heddle has 1.1"},
     {"short-ops", "struct hd_optimizer_ops is short: 64 bytes, ABI 1.0 has 80"},
     {"slot", "plugin optim-slot: slot 'learning_rate' is missing: it is mandatory in struct hd_optimizer_ops"},
     {"no-step", "both slots 'emit' and 'step' are missing"},
@@ -182,6 +183,17 @@ START_TEST(good_plugin_is_normalised)
     ck_assert_int_eq(hd__plugin_probe(registry, c, &err), HD_OK);
     ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_OPTIMIZER, GOOD, &again, &err), HD_OK);
     ck_assert_ptr_eq(c, again);
+}
+END_TEST
+
+/* Built with headers of 1.0: usable, and the core knows which it was. */
+START_TEST(an_older_minor_is_accepted)
+{
+    const struct hd__component *c = NULL;
+    ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_OPTIMIZER, "older", &c, &err), HD_OK);
+    ck_assert_uint_eq(c->abi_minor, 0);
+    ck_assert_uint_gt(HD_ABI_MINOR, 0);
+    ck_assert_int_eq(hd__plugin_probe(registry, c, &err), HD_OK);
 }
 END_TEST
 
@@ -416,6 +428,7 @@ int main(void)
     tcase_add_test(c, the_same_file_twice_is_no_duplicate);
     tcase_add_test(c, good_plugin_is_normalised);
     tcase_add_test(c, longer_table_is_cut);
+    tcase_add_test(c, an_older_minor_is_accepted);
     tcase_add_test(c, a_folder_a_plugin);
     tcase_add_test(c, folder_that_is_none);
     tcase_add_test(c, environment);

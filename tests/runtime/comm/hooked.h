@@ -2,9 +2,9 @@
 #ifndef HD_TESTS_RUNTIME_COMM_HOOKED_H
 #define HD_TESTS_RUNTIME_COMM_HOOKED_H
 
+#include "conformance/comm/ranks.h"
 #include "runtime/comm/hook.h"
 #include "runtime/rendezvous/store.h"
-#include "tests/runtime/comm/ranks.h"
 
 extern const char *hook_folder; /* for files; NULL: the working directory */
 extern float hook_data[4][4096];

@@ -5,9 +5,9 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "conformance/comm/values.h"
 #include "core/base/dtype.h"
 #include "runtime/comm/algorithms/plan.h"
-#include "tests/runtime/comm/values.h"
 #include "tests/suite.h"
 
 enum { MEMBERS = 17 };

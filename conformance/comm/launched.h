@@ -1,11 +1,11 @@
 /* Ranks that their transport's launcher starts (mpirun): the test's own program, run again. What run_ranks would
  * hand to a forked child, it leaves in memory that they share. */
-#ifndef HD_TESTS_RUNTIME_COMM_LAUNCHED_H
-#define HD_TESTS_RUNTIME_COMM_LAUNCHED_H
+#ifndef HD_CONFORMANCE_COMM_LAUNCHED_H
+#define HD_CONFORMANCE_COMM_LAUNCHED_H
 
 #include <stdatomic.h>
 
-#include "tests/runtime/comm/ranks.h"
+#include "conformance/comm/ranks.h"
 
 /* What the ranks must know of the server. Forked ones are there first, while there is one thread only. */
 struct notice {

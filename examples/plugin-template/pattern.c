@@ -1,4 +1,4 @@
-/* data-pattern: tokens from a rule, for tests: token i is i * stride mod period. */
+/* data-pattern: tokens from a rule: token i is i * stride mod period. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -84,16 +84,5 @@ static const struct hd_data_ops ops = {
     .check = check,
 };
 
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_DATA,
-    .name = "pattern",
-    .summary = "tokens from a rule: for tests",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .option_size = sizeof options[0],
-    .settings_size = sizeof(struct settings),
-    .ops = &ops,
-};
-
-HD_PLUGIN_ONE("data-pattern", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("data-pattern", "0.1.0", "Apache-2.0", .kind = HD_KIND_DATA, .name = "pattern",
+          .summary = "tokens from a rule", HD_OPTIONS(options, struct settings), .ops = &ops)

@@ -1,8 +1,8 @@
 /* Operations larger than any buffer between; by hand, larger than 2^32 bytes and elements. */
-#ifndef HD_TESTS_RUNTIME_COMM_HUGE_H
-#define HD_TESTS_RUNTIME_COMM_HUGE_H
+#ifndef HD_CONFORMANCE_COMM_HUGE_H
+#define HD_CONFORMANCE_COMM_HUGE_H
 
-#include "tests/runtime/comm/ranks.h"
+#include "conformance/comm/ranks.h"
 
 extern uint64_t huge_bytes; /* of the larger buffer */
 

@@ -1,4 +1,4 @@
-#include "tests/runtime/comm/jobs.h"
+#include "conformance/comm/jobs.h"
 
 #include <stdlib.h>
 

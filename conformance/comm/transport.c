@@ -1,23 +1,24 @@
-/* What every transport must do, written against struct hd_comm_ops: one binary, run once per transport.
- *     test_transport NAME FOLDER [bare] [WORD=N ...]     e.g. shm build/plugins/comm-shm
+/* Promises of every transport, against struct hd_comm_ops. Words of the command line:
  *     bare: by the core's algorithms over its send and recv
- *     few: each test with one or two numbers of ranks, for transports whose ranks take long to start
+ *     few: each check with one or two numbers of ranks, for transports whose ranks take long to start
  *     any: so, and by algorithms whose sums follow an order of their own, in chunks of 4 KiB
  *     soak=N seed=S ranks=R: N random operations on R ranks, and nothing else
  *     huge=BYTES: operations of that size on two ranks, and nothing else; 4.5 x BYTES of memory a rank
  *     whole=BYTES: a broadcast and a message of so many, in one buffer: BYTES of memory a rank
  *     room=BYTES: skipped (77) where the machine has less memory left
- *     sums=BYTES: an all_reduce and a reduce of so many, in one buffer: 2 x BYTES of memory a rank, over MPI */
-#include <check.h>
+ *     sums=BYTES: an all_reduce and a reduce of so many, in one buffer: 2 x BYTES of memory a rank, over MPI
+ *     alone: no liveness tells it of a rank that died; strict: messages name ranks and sizes, as those of this tree do
+ *     failures: deaths, deadlines, aborts and disagreement alone; results: all but them */
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "conformance/check.h"
+#include "conformance/comm/huge.h"
+#include "conformance/comm/jobs.h"
+#include "conformance/comm/soak.h"
+#include "core/plugin/plugin.h"
 #include "runtime/comm/open.h"
 #include "runtime/rendezvous/store.h"
-#include "tests/runtime/comm/huge.h"
-#include "tests/runtime/comm/jobs.h"
-#include "tests/runtime/comm/soak.h"
-#include "tests/suite.h"
 
 /* Without memory of the transport all kinds are one. */
 static int first_memory(const struct rank *rank)
@@ -442,8 +443,6 @@ static char one_buffer; /* 0; w: whole, s: sums */
     START_TEST(name)                                                              \
     {                                                                             \
         struct ranks_options o = {.size = _i, .patience = patience, __VA_ARGS__}; \
-        if (transport_most && _i > transport_most)                                \
-            return;                                                               \
         ck_assert_msg(run_ranks(&o, body, NULL) == 0, "with %d ranks", _i);       \
     }                                                                             \
     END_TEST
@@ -484,39 +483,45 @@ END_TEST
 
 static int brief; /* for a second provider of one transport: nothing that depends on the number of ranks alone */
 
-static void add_all(TCase *tc)
+/* Numbers of ranks from `from` to before `to`, as far as the transport can have them. */
+void conf_with_ranks(const char *name, void (*test)(int i), int from, int to)
 {
-    tcase_add_loop_test(tc, collectives_are_exact, brief ? 2 : 1, brief ? 4 : 9);
-    if (!transport_narrow)
-        tcase_add_loop_test(tc, special_values, 2, 4);
-    tcase_add_loop_test(tc, large_ones_too, 2, 5);
-    tcase_add_loop_test(tc, huge_ones_too, 2, 4);
-    tcase_add_loop_test(tc, sums_in_pieces, 2, 3);
-    tcase_add_loop_test(tc, many_in_flight, 3, 5);
-    tcase_add_loop_test(tc, one_is_far_ahead, 2, 5);
-    tcase_add_loop_test(tc, messages_arrive, 1, 5);
-    tcase_add_loop_test(tc, a_wait_moves_all, 3, 5);
-    tcase_add_loop_test(tc, groups_again, 2, 4);
-    tcase_add_loop_test(tc, random_operations, 4, brief ? 5 : 6);
-    tcase_add_test(tc, nothing_is_left);
+    conf_run(name, test, from, transport_most ? HD__MIN(to, transport_most + 1) : to, "ranks");
 }
 
-/* Where to start ranks takes long, for what each test is about. */
-static void add_few(TCase *tc)
+static void run_all(void)
 {
-    tcase_add_loop_test(tc, collectives_are_exact, 2, 4);
-    tcase_add_loop_test(tc, collectives_are_exact, 5, 6);
+    WITH_RANKS(collectives_are_exact, brief ? 2 : 1, brief ? 4 : 9);
     if (!transport_narrow)
-        tcase_add_loop_test(tc, special_values, 3, 4);
-    tcase_add_loop_test(tc, large_ones_too, 3, 4);
-    tcase_add_loop_test(tc, huge_ones_too, 2, 3);
-    tcase_add_loop_test(tc, sums_in_pieces, 3, 4);
-    tcase_add_loop_test(tc, many_in_flight, 4, 5);
-    tcase_add_loop_test(tc, one_is_far_ahead, 2, 4);
-    tcase_add_loop_test(tc, messages_arrive, 3, 4);
-    tcase_add_loop_test(tc, groups_again, 3, 4);
-    tcase_add_loop_test(tc, random_operations, 4, 5);
-    tcase_add_test(tc, nothing_is_left);
+        WITH_RANKS(special_values, 2, 4);
+    WITH_RANKS(large_ones_too, 2, 5);
+    WITH_RANKS(huge_ones_too, 2, 4);
+    WITH_RANKS(sums_in_pieces, 2, 3);
+    WITH_RANKS(many_in_flight, 3, 5);
+    WITH_RANKS(one_is_far_ahead, 2, 5);
+    WITH_RANKS(messages_arrive, 1, 5);
+    WITH_RANKS(a_wait_moves_all, 3, 5);
+    WITH_RANKS(groups_again, 2, 4);
+    WITH_RANKS(random_operations, 4, brief ? 5 : 6);
+    RUN_TEST(nothing_is_left);
+}
+
+/* For transports whose ranks take long to start: each check with the one or two numbers that it is about. */
+static void run_few(void)
+{
+    WITH_RANKS(collectives_are_exact, 2, 4);
+    WITH_RANKS(collectives_are_exact, 5, 6);
+    if (!transport_narrow)
+        WITH_RANKS(special_values, 3, 4);
+    WITH_RANKS(large_ones_too, 3, 4);
+    WITH_RANKS(huge_ones_too, 2, 3);
+    WITH_RANKS(sums_in_pieces, 3, 4);
+    WITH_RANKS(many_in_flight, 4, 5);
+    WITH_RANKS(one_is_far_ahead, 2, 4);
+    WITH_RANKS(messages_arrive, 3, 4);
+    WITH_RANKS(groups_again, 3, 4);
+    WITH_RANKS(random_operations, 4, 5);
+    RUN_TEST(nothing_is_left);
 }
 
 static int in_any_order(void)
@@ -534,6 +539,7 @@ static int in_any_order(void)
 }
 
 static unsigned long long room_needed;
+static int only; /* f: failures, r: results, 0: both */
 
 static int has_room(void)
 {
@@ -550,7 +556,7 @@ static int has_room(void)
 }
 
 /* What is run by hand may take hours: a minute for each thousand operations, or 64 MiB. */
-static int parse_word(const char *word)
+int conf_comm_word(const char *word)
 {
     unsigned long long n = 0;
     if (transport_word(word))
@@ -559,6 +565,8 @@ static int parse_word(const char *word)
         return brief = 1;
     if (strcmp(word, "few") == 0)
         return few = 1;
+    if (strcmp(word, "failures") == 0 || strcmp(word, "results") == 0)
+        return only = *word;
     if (strcmp(word, "any") == 0)
         return in_any_order();
     if (sscanf(word, "room=%llu", &room_needed) == 1)
@@ -581,31 +589,24 @@ static int parse_word(const char *word)
     return 1;
 }
 
-int main(int argc, char **argv)
+void conf_comm(void)
 {
-    int failed;
-    transport_name = argc > 1 ? argv[1] : transport_name;
-    transport_folder = argc > 2 ? argv[2] : transport_folder;
-    for (int i = 3; i < argc; i++)
-        if (!parse_word(argv[i])) {
-            fprintf(stderr, "%s is not understood\n", argv[i]);
-            return 2;
-        }
-    if (launched_rank(&failed))
-        return failed;
     if (!has_room())
-        return 77;
-    TCase *tc = tcase_create("conformance");
-    tcase_set_timeout(tc, patience > 0 ? patience : 60);
+        exit(77);
+    transport_bare |= !conf_target.component->ops.comm.collective;
+    conf_seconds = patience > 0 ? patience : conf_seconds;
+    if (patience == 0 && only != 'f')
+        few ? run_few() : run_all();
+    if (patience == 0 && only != 'r')
+        conf_comm_failures(few);
     if (patience == 0)
-        (few ? add_few : add_all)(tc);
-    else if (one_buffer == 'w')
-        tcase_add_loop_test(tc, huge_in_one_buffer, 2, 3);
+        return;
+    if (one_buffer == 'w')
+        WITH_RANKS(huge_in_one_buffer, 2, 3);
     else if (one_buffer == 's')
-        tcase_add_loop_test(tc, huge_sums_in_one_buffer, 2, 3);
+        WITH_RANKS(huge_sums_in_one_buffer, 2, 3);
     else if (huge_bytes != 12 << 20)
-        tcase_add_loop_test(tc, huge_ones_too, 2, 3);
+        WITH_RANKS(huge_ones_too, 2, 3);
     else
-        tcase_add_loop_test(tc, random_operations, soak_ranks, soak_ranks + 1);
-    return suite_run_case("transport", tc);
+        WITH_RANKS(random_operations, soak_ranks, soak_ranks + 1);
 }

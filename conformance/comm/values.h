@@ -1,6 +1,6 @@
 /* Inputs that every rank can compute for every other, and expected results, computed with code of its own. */
-#ifndef HD_TESTS_RUNTIME_COMM_VALUES_H
-#define HD_TESTS_RUNTIME_COMM_VALUES_H
+#ifndef HD_CONFORMANCE_COMM_VALUES_H
+#define HD_CONFORMANCE_COMM_VALUES_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -2,11 +2,11 @@
  * that keeps what the contract keeps (collectives of a group; messages of a sender, receiver and stream), and then
  * finishes those of the block before, again in an order of its own. So two blocks are in flight, and nobody waits
  * for an operation that another rank starts only later. */
-#include "tests/runtime/comm/soak.h"
+#include "conformance/comm/soak.h"
 
 #include <stdlib.h>
 
-#include "tests/runtime/comm/jobs.h"
+#include "conformance/comm/jobs.h"
 
 enum { BLOCK = 12, SETS = 16, RANKS = 16, ROOM = 256 << 10, RENEW = 32, STREAMS = 3 };
 

@@ -1,4 +1,4 @@
-#include "tests/runtime/comm/values.h"
+#include "conformance/comm/values.h"
 
 #include <math.h>
 #include <string.h>

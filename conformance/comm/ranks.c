@@ -1,4 +1,4 @@
-#include "tests/runtime/comm/ranks.h"
+#include "conformance/comm/ranks.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -11,6 +11,8 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
+#include "conformance/comm/launched.h"
+#include "conformance/comm/stream.h"
 #include "core/base/option.h"
 #include "core/plugin/plugin.h"
 #include "runtime/comm/hierarchical.h"
@@ -19,16 +21,14 @@
 #include "runtime/rendezvous/host_store.h"
 #include "runtime/rendezvous/liveness.h"
 #include "service/launch/external.h"
-#include "tests/runtime/comm/launched.h"
-#include "tests/runtime/comm/stream.h"
 
-const char *transport_name = "shm", *transport_folder = ".";
-int transport_bare, transport_told;
+const char *transport_name = "shm", *transport_folder;
+int transport_bare, transport_told = 1, transport_strict;
 const struct hd__tuning *transport_tuning;
 char transport_settings[512];
 int transport_narrow;
 int32_t transport_most;
-static char driver[256]; /* of streams; none: the transport is the host's */
+char transport_driver[256];
 static char inside_name[32], inside_folder[256];
 static int32_t inside_ranks; /* of a machine; below 0: so many machines in turn; 0: one transport for all */
 static int32_t inside_nodes; /* 0, or of so many ranks each its nodes: a level more */
@@ -46,11 +46,13 @@ int transport_word(const char *word)
     size_t n = strlen(transport_settings);
     if (!strcmp(word, "bare"))
         return transport_bare = 1;
-    if (!strcmp(word, "told"))
-        return transport_told = 1;
+    if (!strcmp(word, "strict"))
+        return transport_strict = 1;
+    if (!strcmp(word, "alone"))
+        return transport_told = 0, 1;
     if (!strcmp(word, "narrow"))
         return transport_narrow = 1;
-    if (sscanf(word, "most:%d", &transport_most) == 1 || sscanf(word, "stream:%255s", driver) == 1)
+    if (sscanf(word, "most:%d", &transport_most) == 1 || sscanf(word, "stream:%255s", transport_driver) == 1)
         return 1;
     if (sscanf(word, "inside:%31[^:]:%255[^:]:%d:%d", inside_name, inside_folder, &inside_ranks, &inside_nodes) >= 3)
         return inside_ranks != 0;
@@ -84,8 +86,8 @@ static const struct hd__component *find_transport(const char *name, const char *
 {
     struct hd__plugins *plugins = keep(hd__plugins_create(hd__store_host_table()));
     const struct hd__component *component;
-    if (hd__plugins_add_folder(plugins, folder, err) != HD_OK ||
-        hd__plugin_find(plugins, HD_KIND_COMM, name, &component, err) != HD_OK)
+    int32_t rc = folder ? hd__plugins_add_folder(plugins, folder, err) : hd__plugins_add_default_folders(plugins, err);
+    if (rc != HD_OK || hd__plugin_find(plugins, HD_KIND_COMM, name, &component, err) != HD_OK)
         return NULL;
     return component;
 }
@@ -148,9 +150,10 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
                              .instance = "comm/test",
                              .timeout = rank->timeout,
                              .dead_after = dead_after};
-    if (*driver) {
+    if (*transport_driver) {
         /* In the core's order: the probe comes when the process has opened its device. */
-        if (stream_open(driver, rank->rank, &rank->stream, err) || component->probe(hd__store_host_table(), err))
+        if (stream_open(transport_driver, rank->rank, &rank->stream, err) ||
+            component->probe(hd__store_host_table(), err))
             return -1;
         world.device = "cuda";
         world.stream = rank->stream;

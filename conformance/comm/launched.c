@@ -1,4 +1,4 @@
-#include "tests/runtime/comm/launched.h"
+#include "conformance/comm/launched.h"
 
 #include <signal.h>
 #include <stdlib.h>

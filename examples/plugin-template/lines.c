@@ -1,8 +1,7 @@
-/* metrics-lines: a line of text a step, for tests. */
+/* metrics-lines: a line of text a step. */
 #include <errno.h>
 #include <stdlib.h>
 
-#include "absent.h"
 #include "heddle/host.h"
 #include "heddle/metrics.h"
 
@@ -73,23 +72,5 @@ static const struct hd_metrics_ops ops = {
     .close = close_lines,
 };
 
-static int32_t probe(const struct hd_host *host, struct hd_error *err)
-{
-    (void)host;
-    return absent("metrics-lines", err);
-}
-
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_METRICS,
-    .name = "lines",
-    .summary = "a line of text a step: for tests",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .option_size = sizeof options[0],
-    .settings_size = sizeof(struct settings),
-    .ops = &ops,
-    .probe = probe,
-};
-
-HD_PLUGIN_ONE("metrics-lines", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("metrics-lines", "0.1.0", "Apache-2.0", .kind = HD_KIND_METRICS, .name = "lines",
+          .summary = "a line of text a step", HD_OPTIONS(options, struct settings), .ops = &ops)

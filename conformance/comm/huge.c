@@ -1,8 +1,8 @@
-#include "tests/runtime/comm/huge.h"
+#include "conformance/comm/huge.h"
 
 #include <stdlib.h>
 
-#include "tests/runtime/comm/jobs.h"
+#include "conformance/comm/jobs.h"
 
 uint64_t huge_bytes = 12 << 20;
 

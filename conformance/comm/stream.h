@@ -1,7 +1,7 @@
 /* The device of a rank whose transport is ordered by a stream: as much of CUDA's driver as the suites need. Memory is
  * the host's, pinned, so that both sides reach it. */
-#ifndef HD_TESTS_RUNTIME_COMM_STREAM_H
-#define HD_TESTS_RUNTIME_COMM_STREAM_H
+#ifndef HD_CONFORMANCE_COMM_STREAM_H
+#define HD_CONFORMANCE_COMM_STREAM_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* One collective with inputs that every rank can compute, started and checked exactly; buffers to do it in. */
-#ifndef HD_TESTS_RUNTIME_COMM_JOBS_H
-#define HD_TESTS_RUNTIME_COMM_JOBS_H
+#ifndef HD_CONFORMANCE_COMM_JOBS_H
+#define HD_CONFORMANCE_COMM_JOBS_H
 
-#include "tests/runtime/comm/ranks.h"
-#include "tests/runtime/comm/values.h"
+#include "conformance/comm/ranks.h"
+#include "conformance/comm/values.h"
 
 #define GUARD 64           /* bytes before and after a buffer that nobody may touch */
 #define LARGEST (5u << 20) /* bytes of one of struct buffers, guards included */

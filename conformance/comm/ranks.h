@@ -1,6 +1,6 @@
 /* Forked ranks with a rendezvous, each with a transport opened: what the suites of this folder share. */
-#ifndef HD_TESTS_RUNTIME_COMM_RANKS_H
-#define HD_TESTS_RUNTIME_COMM_RANKS_H
+#ifndef HD_CONFORMANCE_COMM_RANKS_H
+#define HD_CONFORMANCE_COMM_RANKS_H
 
 #include "core/base/base.h"
 #include "heddle/comm.h"
@@ -25,17 +25,20 @@ struct ranks_options {
     int no_transport;
 };
 
-/* Which transport: set by main() from the command line. */
+/* Which transport: set by main() from the command line. transport_folder is NULL where heddle looks. */
 extern const char *transport_name, *transport_folder;
 extern const struct hd__tuning *transport_tuning; /* of the core's algorithms; NULL: the built-in one */
-extern int transport_bare; /* without its collectives: the core's algorithms over send and recv */
-extern int transport_told; /* it learns of a death from liveness, which aborts it, as the executor has it done */
+extern char transport_driver[256];                /* of streams; "": the transport is the host's */
+extern int transport_bare;   /* without its collectives: the core's algorithms over send and recv */
+extern int transport_told;   /* it learns of a death from liveness, which aborts it, as the executor has it done */
+/* Messages name ranks and sizes, and nonsense is refused: more than heddle/comm.h asks for. */
+extern int transport_strict;
 extern char transport_settings[512]; /* before those of the run */
 extern int transport_narrow;         /* it refuses means that NCCL forms in its own way, and its maxima lose a NaN */
 extern int32_t transport_most;       /* ranks that it can have here; 0: any number */
 
-/* A word of the command line: bare, told, narrow, most:N, stream:DRIVER (it is ordered by a stream of that CUDA
- * driver), set:KEY=VALUE, or inside:NAME:FOLDER:N[:M], another transport inside machines that are thought to have N
+/* A word of the command line: bare, alone (not told), strict, narrow, most:N, stream:DRIVER (it is
+ * ordered by a stream of that CUDA driver), set:KEY=VALUE, or inside:NAME:FOLDER:N[:M], another transport inside machines that are thought to have N
  * ranks each (-N: N machines that have the ranks in turn), and with M once more inside nodes of M ranks. 1 if it was
  * one of these. */
 int transport_word(const char *word);

@@ -1,4 +1,4 @@
-#include "tests/runtime/comm/stream.h"
+#include "conformance/comm/stream.h"
 
 #include <dlfcn.h>
 

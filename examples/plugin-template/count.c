@@ -1,10 +1,9 @@
 /* hook-count: a hook as anyone may write one: counts operations as they begin and as they end, and says how many
  * there were. With `hold: N` every Nth is held back until the next progress, which may change when things happen, and
- * nothing else. For tests. */
+ * nothing else. */
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "absent.h"
 #include "heddle/hook.h"
 
 enum { MAX_HELD = 64 };
@@ -93,23 +92,5 @@ static const struct hd_hook_ops ops = {
     .progress = count_progress,
 };
 
-static int32_t probe(const struct hd_host *host, struct hd_error *err)
-{
-    (void)host;
-    return absent("hook-count", err);
-}
-
-static const struct hd_component component = {
-    .struct_size = sizeof component,
-    .kind = HD_KIND_HOOK,
-    .name = "count",
-    .summary = "counts operations: for tests",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .option_size = sizeof options[0],
-    .settings_size = sizeof(struct settings),
-    .ops = &ops,
-    .probe = probe,
-};
-
-HD_PLUGIN_ONE("hook-count", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN("hook-count", "0.1.0", "Apache-2.0", .kind = HD_KIND_HOOK, .name = "count",
+          .summary = "counts operations, and may hold some back", HD_OPTIONS(options, struct settings), .ops = &ops)

@@ -1,8 +1,8 @@
 /* Random operations, many at once, on groups that overlap: the whole plan follows from a seed. */
-#ifndef HD_TESTS_RUNTIME_COMM_SOAK_H
-#define HD_TESTS_RUNTIME_COMM_SOAK_H
+#ifndef HD_CONFORMANCE_COMM_SOAK_H
+#define HD_CONFORMANCE_COMM_SOAK_H
 
-#include "tests/runtime/comm/ranks.h"
+#include "conformance/comm/ranks.h"
 
 extern uint64_t soak_operations, soak_seed;
 

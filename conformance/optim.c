@@ -1,0 +1,430 @@
+/* Promises of every optimizer: of `step`, over pieces of parameters, and of whole jobs. */
+#include <math.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "conformance/check.h"
+#include "core/plugin/plugin.h"
+#include "heddle/gradient_clipping.h"
+#include "heddle/reference.h"
+
+/* Three parameters in one flat buffer, and guards around every array. */
+static const struct param {
+    const char *name;
+    uint32_t ndim;
+    int64_t first, count;
+} params[] = {{"layers.0.up.weight", 2, 0, 55}, {"layers.0.up.bias", 1, 55, 7}, {"layers.1.up.weight", 2, 62, 35}};
+enum { COUNT = 97, GUARD = 16, ROOM = COUNT + 2 * GUARD, STEPS = 6, STATES = 4 };
+static const float canary = -12345.5f;
+
+static const struct hd_optimizer_ops *ops;
+static const void *settings;
+
+struct trained {
+    float param[ROOM], state[STATES][ROOM];
+};
+
+/* How a step is called. */
+struct how {
+    int64_t cuts[COUNT + 1]; /* pieces end here, ascending; the last is COUNT */
+    int last_first;          /* the last piece is updated before the first one */
+    double scale;            /* gradients are multiplied by it, and hyper says so */
+    double larger, odd;      /* the same, but hyper says nothing; in every other step times `odd` too */
+    double skip;
+    float spoilt; /* added to every gradient */
+    int no_error; /* args.err is NULL */
+};
+
+static const struct how whole = {.cuts = {COUNT}, .scale = 1, .larger = 1, .odd = 1};
+
+static double noise(uint64_t n)
+{
+    n = (n + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    n = (n ^ n >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
+    return (double)(int64_t)(n ^ n >> 29) / 9223372036854775808.0;
+}
+
+static float gradient(int step, int64_t i)
+{
+    return (float)noise(1000 * (uint64_t)step + (uint64_t)i);
+}
+
+static double rate(int step)
+{
+    return 0.01 / (1 + step);
+}
+
+static void begin(struct trained *t)
+{
+    settings = conf_settings(&(struct hd_error)HD_ERROR_INIT);
+    ops = &conf_target.component->ops.optimizer;
+    for (int i = 0; i < ROOM; i++) {
+        int inside = i >= GUARD && i < GUARD + COUNT;
+        t->param[i] = inside ? (float)(1 + 0.5 * noise(77777 + (uint64_t)i)) : canary;
+        for (int s = 0; s < STATES; s++)
+            t->state[s][i] = inside ? 0 : canary;
+    }
+}
+
+static uint32_t states(void)
+{
+    return ops->states ? ops->states(settings) : ops->n_states;
+}
+
+static int32_t call(struct trained *t, const struct how *how, const struct hd_optim_args *all, int64_t first,
+                    int64_t end, struct hd_error *err)
+{
+    struct hd_optim_args a = *all;
+    a.first = first;
+    a.count = end - first;
+    a.grad += first;
+    a.param = t->param + GUARD + first;
+    for (uint32_t s = 0; s < states(); s++)
+        a.state[s] = t->state[s] + GUARD + first;
+    a.err = how->no_error ? NULL : err;
+    return a.count ? ops->step(settings, &a) : HD_OK;
+}
+
+static int32_t step(struct trained *t, const struct how *how, int n, struct hd_error *err)
+{
+    struct hd_range decay[HD__COUNT(params)];
+    double hyper[HD_HYPER_COUNT] = {rate(n), n + 1, 1 / how->scale, how->skip}, norm2 = 0;
+    float grad[ROOM], before[ROOM];
+    int32_t rc = HD_OK;
+    int pieces = 1;
+    for (int i = 0; i < ROOM; i++) {
+        int inside = i >= GUARD && i < GUARD + COUNT;
+        grad[i] =
+            inside ? gradient(n, i - GUARD) * (float)(how->scale * how->larger * (n % 2 ? how->odd : 1)) + how->spoilt
+                   : canary;
+        norm2 += inside ? (double)grad[i] * grad[i] : 0;
+    }
+    memcpy(before, grad, sizeof grad);
+    for (size_t p = 0; p < HD__COUNT(params); p++)
+        decay[p] = (struct hd_range){params[p].first, params[p].count,
+                                     ops->decay ? ops->decay(settings, params[p].name, params[p].ndim) : 0};
+    const struct hd_optim_args all = {.struct_size = sizeof all,
+                                      .grad = grad + GUARD,
+                                      .norm2 = norm2,
+                                      .hyper = hyper,
+                                      .decay = decay,
+                                      .n_decay = HD__COUNT(decay)};
+    while (how->cuts[pieces - 1] < COUNT)
+        pieces++;
+    for (int k = 0; k < pieces && !rc; k++) {
+        int piece = how->last_first ? pieces - 1 - k : k;
+        rc = call(t, how, &all, piece ? how->cuts[piece - 1] : 0, how->cuts[piece], err);
+    }
+    ck_assert_msg(!memcmp(before, grad, sizeof grad), "step %d wrote into its gradients", n + 1);
+    return rc;
+}
+
+static void train_from(struct trained *t, const struct how *how, int from, int to)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    for (int n = from; n < to; n++) {
+        int32_t rc = step(t, how, n, &err);
+        ck_assert_msg(rc == HD_OK, "step %d failed with %d: %s", n + 1, rc, err.message);
+    }
+    for (int i = 0; i < ROOM; i++) {
+        if (i >= GUARD && i < GUARD + COUNT)
+            continue;
+        ck_assert_msg(t->param[i] == canary, "param[%d] was written, outside of the piece", i - GUARD);
+        for (int s = 0; s < STATES; s++)
+            ck_assert_msg(t->state[s][i] == canary, "state %d [%d] was written, outside of the piece", s, i - GUARD);
+    }
+}
+
+static struct trained train(const struct how *how)
+{
+    struct trained t;
+    begin(&t);
+    train_from(&t, how, 0, STEPS);
+    return t;
+}
+
+static void same_bits(const struct trained *a, const struct trained *b, const char *why)
+{
+    for (int i = 0; i < ROOM; i++) {
+        ck_assert_msg(!memcmp(&a->param[i], &b->param[i], sizeof(float)), "%s: param[%d] is %.9g and %.9g", why,
+                      i - GUARD, (double)a->param[i], (double)b->param[i]);
+        for (int s = 0; s < STATES; s++)
+            ck_assert_msg(!memcmp(&a->state[s][i], &b->state[s][i], sizeof(float)),
+                          "%s: state %d [%d] is %.9g and %.9g", why, s, i - GUARD, (double)a->state[s][i],
+                          (double)b->state[s][i]);
+    }
+}
+
+/* ---- checks */
+
+START_TEST(slots_answer)
+{
+    struct trained t;
+    begin(&t);
+    double lr = ops->learning_rate(settings), clip = ops->clip ? ops->clip(settings) : 0;
+    ck_assert_msg(isfinite(lr) && lr >= 0, "learning_rate is %g", lr);
+    ck_assert_msg(isfinite(clip) && clip >= 0, "clip is %g", clip);
+    ck_assert_msg(states() <= ops->n_states && ops->n_states <= STATES, "states says %u, n_states %u", states(),
+                  ops->n_states);
+    for (size_t p = 0; p < HD__COUNT(params) && ops->decay; p++) {
+        double decay = ops->decay(settings, params[p].name, params[p].ndim);
+        ck_assert_msg(isfinite(decay) && decay >= 0, "decay of %s is %g", params[p].name, decay);
+    }
+    for (uint32_t s = 0; s < ops->n_states; s++) {
+        const char *name = ops->state_names[s];
+        ck_assert_msg(name && *name && !name[strspn(name, "abcdefghijklmnopqrstuvwxyz_0123456789")],
+                      "state %u is called '%s': checkpoints name it, in a-z, 0-9 and _", s, name ? name : "");
+        for (uint32_t o = 0; o < s; o++)
+            ck_assert_msg(strcmp(name, ops->state_names[o]) != 0, "two states are called %s", name);
+    }
+}
+END_TEST
+
+START_TEST(a_step_moves_all_parameters)
+{
+    struct trained before, after = train(&whole);
+    begin(&before);
+    for (int i = GUARD; i < GUARD + COUNT; i++) {
+        ck_assert_msg(isfinite(after.param[i]), "param[%d] is %g", i - GUARD, (double)after.param[i]);
+        ck_assert_msg(before.param[i] != after.param[i], "param[%d] stays %g in %d steps", i - GUARD,
+                      (double)before.param[i], STEPS);
+    }
+}
+END_TEST
+
+START_TEST(any_cut_gives_the_same_bits)
+{
+    struct trained want = train(&whole);
+    struct how how = whole;
+    char why[64];
+    int flat = (conf_target.component->ops.optimizer.caps & HD_OPTIM_FLAT) != 0;
+    for (how.last_first = 0; how.last_first < 2; how.last_first++) {
+        for (int64_t cut = 1; cut < COUNT; cut++) {
+            int border = cut == params[1].first || cut == params[2].first;
+            struct trained got;
+            if (!flat && !border)
+                continue;
+            how.cuts[0] = cut;
+            how.cuts[1] = COUNT;
+            got = train(&how);
+            snprintf(why, sizeof why, "cut at %lld", (long long)cut);
+            same_bits(&want, &got, why);
+        }
+        for (int64_t i = 0; i < COUNT && flat; i++)
+            how.cuts[i] = i + 1;
+        struct trained got = train(&how);
+        same_bits(&want, &got, "element by element");
+    }
+}
+END_TEST
+
+START_TEST(a_loss_scale_changes_no_bit)
+{
+    struct trained want = train(&whole), got;
+    struct how how = whole;
+    for (how.scale = 1.0 / 64; how.scale < 1e5; how.scale *= 64) {
+        got = train(&how);
+        same_bits(&want, &got, "gradients times a power of two");
+    }
+}
+END_TEST
+
+START_TEST(overflow_and_skip_write_nothing)
+{
+    struct how bad = whole;
+    bad.skip = _i == 0;
+    bad.spoilt = _i == 1 ? NAN : _i == 2 ? INFINITY : 0;
+    struct trained t, before;
+    begin(&t);
+    train_from(&t, &whole, 0, 2);
+    before = t;
+    train_from(&t, &bad, 2, STEPS);
+    same_bits(&before, &t, _i ? "the gradients' norm is no number" : "hyper says skip");
+}
+END_TEST
+
+START_TEST(step_needs_no_error_struct)
+{
+    struct how how = whole;
+    how.no_error = 1;
+    struct trained want = train(&whole), got = train(&how);
+    same_bits(&want, &got, "with and without args.err");
+}
+END_TEST
+
+/* Half of the steps in one process, the others in one that has parameters and states alone: a resumed job. */
+START_TEST(parameters_and_states_are_all_there_is)
+{
+    struct trained *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(shared != MAP_FAILED);
+    begin(shared);
+    for (int half = 0; half < 2; half++) {
+        int status;
+        pid_t pid = fork();
+        if (!pid) {
+            train_from(shared, &whole, half ? STEPS / 2 : 0, half ? STEPS : STEPS / 2);
+            fflush(NULL);
+            _exit(0);
+        }
+        ck_assert(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status));
+    }
+    struct trained want = train(&whole);
+    same_bits(&want, shared, "in one process and resumed in another");
+}
+END_TEST
+
+/* Two shards of one rank, or another optimizer beside it: what one call leaves behind is not seen by the next. */
+START_TEST(calls_do_not_see_each_other)
+{
+    struct trained want = train(&whole), a, b;
+    struct how other = whole;
+    other.larger = 3;
+    begin(&a);
+    begin(&b);
+    for (int n = 0; n < STEPS; n++) {
+        train_from(&a, &whole, n, n + 1);
+        train_from(&b, &other, n, n + 1);
+    }
+    same_bits(&want, &a, "with another buffer updated between its steps");
+}
+END_TEST
+
+/* Beyond the threshold only the direction counts: every other step's gradient may be a thousand times as large. */
+START_TEST(clipping_is_by_the_global_norm)
+{
+    struct trained want, got;
+    struct how how = whole;
+    begin(&want);
+    how.larger = 1 + ops->clip(settings); /* the norm of what gradient() makes is 5 */
+    want = train(&how);
+    how.odd = 1000;
+    got = train(&how);
+    for (int i = GUARD; i < GUARD + COUNT; i++)
+        ck_assert_msg(fabsf(want.param[i] - got.param[i]) <= 1e-5f * (1 + fabsf(want.param[i])),
+                      "clip is %g, but param[%d] is %.9g, and %.9g where gradients above it are 1000 times as large",
+                      ops->clip(settings), i - GUARD, (double)want.param[i], (double)got.param[i]);
+}
+END_TEST
+
+/* The rule of the instruction that `emit` names, as heddle/optimizer.h has it, in fp64. */
+static void rule(uint32_t op, const struct hd_attrs *at, double *p, double *m, double *v, double g, double decay,
+                 double lr, int t)
+{
+    if (op == HD_OP_ADAMW) {
+        *p *= 1 - lr * decay;
+        *m = at->beta1 * *m + (1 - at->beta1) * g;
+        *v = at->beta2 * *v + (1 - at->beta2) * g * g;
+        *p -= lr / (1 - pow(at->beta1, t)) * *m / (sqrt(*v) / sqrt(1 - pow(at->beta2, t)) + at->eps);
+    } else {
+        *m = at->beta1 * *m + g + decay * *p;
+        *p -= lr * (states() ? *m : g + decay * *p);
+    }
+}
+
+START_TEST(step_is_the_rule_of_its_instruction)
+{
+    double p[COUNT], m[COUNT] = {0}, v[COUNT] = {0};
+    struct hd_attrs at = {.struct_size = sizeof at};
+    struct hd_error err = HD_ERROR_INIT;
+    struct trained start, got = train(&whole);
+    uint32_t op = 0;
+    begin(&start);
+    ck_assert_msg(ops->emit(settings, &op, &at, &err) == HD_OK, "emit: %s", err.message);
+    ck_assert_msg(op == HD_OP_ADAMW || op == HD_OP_SGD, "emit names op %u, which is no update", op);
+    for (int i = 0; i < COUNT; i++)
+        p[i] = start.param[GUARD + i];
+    for (int n = 0; n < STEPS; n++) {
+        double norm2 = 0;
+        for (int i = 0; i < COUNT; i++)
+            norm2 += (double)gradient(n, i) * gradient(n, i);
+        double clip = hd_clip_factor(norm2, at.clip, sqrt);
+        for (size_t k = 0; k < HD__COUNT(params); k++)
+            for (int64_t i = params[k].first; i < params[k].first + params[k].count; i++)
+                rule(op, &at, &p[i], &m[i], &v[i], gradient(n, i) * clip,
+                     ops->decay ? ops->decay(settings, params[k].name, params[k].ndim) : 0, rate(n), n + 1);
+    }
+    for (int i = 0; i < COUNT; i++) /* STEPS roundings to fp32 */
+        ck_assert_msg(fabs(p[i] - got.param[GUARD + i]) <= STEPS * 1e-7 * (1 + fabs(p[i])),
+                      "param[%d] is %.9g, and %.9g by the rule in fp64", i, (double)got.param[GUARD + i], p[i]);
+}
+END_TEST
+
+/* ---- whole jobs: ranks, shards, a resumed run */
+
+static const char *job_text(char text[2048])
+{
+    struct hd__text more = {0};
+    for (size_t i = 0; i < conf_target.n_set; i++)
+        hd__text_add(&more, ", %.*s: %s", (int)strcspn(conf_target.set[i], "="), conf_target.set[i],
+                     strchr(conf_target.set[i], '=') + 1);
+    snprintf(text, 2048,
+             "job: {name: optim, steps: 6, seed: 3, deterministic: exact}\n"
+             "strategies: [{use: zero}]\n"
+             "optimizer: {use: %s%s}\n"
+             "model: {use: transformer, family: llama, layers: 1, hidden: 32, heads: 2, kv_heads: 1, ffn: 64, "
+             "vocab: 256}\n"
+             "data: {train: text, format: bytes, seq_len: 16, batch: 8, micro_batch: 2, shuffle: false}\n",
+             conf_target.name, more.at ? more.at : "");
+    return text;
+}
+
+/* The loss of the last step that was trained, and the gradient's norm, as they are printed. */
+static void read_end(const struct hd__text *printed, char end[128])
+{
+    const char *last = NULL;
+    for (const char *at = printed->at; (at = strstr(at, "step 6/6")); at++)
+        last = strstr(at, "loss");
+    ck_assert_msg(last, "no loss of step 6 was printed:\n%s", printed->at);
+    snprintf(end, 128, "%.*s", (int)(strstr(last, " lr") - last), last);
+}
+
+START_TEST(whole_jobs_train_the_same)
+{
+    static const struct {
+        const char *words;
+        int cuts; /* parameters, so that an optimizer of whole ones is refused */
+    } ways[] = {{"launch.ranks=1 strategies.zero.stage=0", 0},
+                {"launch.ranks=2 strategies.zero.stage=0", 0},
+                {"launch.ranks=2 strategies.zero.stage=1", 1},
+                {"launch.ranks=4 strategies.zero.stage=3", 1},
+                {"launch.ranks=2 strategies.zero.stage=1 job.steps=3 checkpoint.dir=saved checkpoint.every=3", 1},
+                {"launch.ranks=4 strategies.zero.stage=3 checkpoint.dir=saved", 1}};
+    char text[2048], want[128], got[128];
+    int flat = (conf_target.component->ops.optimizer.caps & HD_OPTIM_FLAT) != 0;
+    for (size_t k = 0; k < HD__COUNT(ways); k++) {
+        struct hd__text printed = {0};
+        int code = conf_train(conf_folder(), job_text(text), ways[k].words, &printed);
+        if (code == 2 && ways[k].cuts && !flat)
+            continue; /* said by name */
+        ck_assert_msg(code == 0, "heddle train %s: exit code %d\n%s", ways[k].words, code, printed.at);
+        if (strstr(ways[k].words, "job.steps"))
+            continue;
+        read_end(&printed, k ? got : want);
+        ck_assert_msg(!k || !strcmp(want, got), "%s: ends with %s, and %s with %s", ways[0].words, want, ways[k].words,
+                      got);
+    }
+}
+END_TEST
+
+void conf_optim(void)
+{
+    struct trained t;
+    begin(&t);
+    RUN_TEST(slots_answer);
+    if (ops->step) {
+        RUN_TEST(a_step_moves_all_parameters);
+        RUN_TEST(any_cut_gives_the_same_bits);
+        RUN_TEST(a_loss_scale_changes_no_bit);
+        RUN_LOOP(overflow_and_skip_write_nothing, 0, 3, NULL);
+        RUN_TEST(step_needs_no_error_struct);
+        RUN_TEST(parameters_and_states_are_all_there_is);
+        RUN_TEST(calls_do_not_see_each_other);
+        if (ops->clip && ops->clip(settings) > 0)
+            RUN_TEST(clipping_is_by_the_global_norm);
+        if (ops->emit)
+            RUN_TEST(step_is_the_rule_of_its_instruction);
+    }
+    RUN_TEST(whole_jobs_train_the_same);
+}

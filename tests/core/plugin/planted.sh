@@ -1,0 +1,72 @@
+#!/bin/sh
+# Faults planted in the templates: `heddle test` finds each, by the check that it is a fault of; and what it is not given is refused.
+# usage: planted.sh HEDDLE SOURCE     SOURCE: top of the tree
+set -eu
+heddle=$(realpath "$1") source=$(realpath "$2")
+work=$(mktemp -d "${TMPDIR:-/tmp}/heddle-planted-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+cd "$work"
+
+# plant FILE KIND-NAME EDIT WORD CHECK: with the edit (sed), the checks that WORD picks fail, CHECK among them; without it none does.
+plant()
+{
+    sed "$3" "$source/examples/plugin-template/$1" >planted.c
+    if cmp -s planted.c "$source/examples/plugin-template/$1"; then echo "$1: '$3' edits nothing" >&2; exit 1; fi
+    ${CC:-cc} -std=gnu11 -w -O1 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o "heddle-$2.so" planted.c -lm
+    got=0
+    "$heddle" test "./heddle-$2.so" "$4" >log 2>&1 || got=$?
+    [ $got -eq 1 ] || { cat log >&2; echo "$1 with '$3': exit $got instead of 1" >&2; exit 1; }
+    grep -q "^FAILED  $5" log || { cat log >&2; echo "$1 with '$3': '$5' did not fail" >&2; exit 1; }
+    tail -1 log | grep -q '^[0-9]* passed, [1-9][0-9]* failed$' || { cat log >&2; echo "no count of what failed" >&2; exit 1; }
+}
+
+# refused CODE TEXT ARGUMENTS...
+refused()
+{
+    code=$1 text=$2 got=0
+    shift 2
+    "$heddle" test "$@" >log 2>&1 || got=$?
+    [ $got -eq "$code" ] || { cat log >&2; echo "heddle test $*: exit $got instead of $code" >&2; exit 1; }
+    grep -qF -- "$text" log || { cat log >&2; echo "heddle test $*: '$text' is not said" >&2; exit 1; }
+}
+
+plant lion.c optim-lion 's/a->state\[0\]\[i\]/kept[i]/g; s/^static double sign/static float kept[1 << 20];\n&/' only=a "parameters and states are all there is"
+plant lion.c optim-lion 's/a->state\[0\]\[i\]/kept[i]/g; s/^static double sign/static float kept[1 << 20];\n&/' only=cut "any cut"
+plant lion.c optim-lion 's/a->norm2 \* inv_scale \* inv_scale/a->norm2/' only=scale "a loss scale"
+plant lion.c optim-lion '/hd_update_runs/,+1d' only=overflow "overflow and skip"
+plant lion.c optim-lion 's/a->param\[i\] = /a->param[i + 1] = /' only=moves "a step moves"
+plant lion.c optim-lion 's/hd_clip_factor(.*)/1/' only=clipping "clipping"
+plant lion.c optim-lion 's/return HD_OK;$/return a->hyper[HD_HYPER_STEP] > 4 ? hd_fail(a->err, HD_E_IO, "no more") : HD_OK;/' only=whole "whole jobs"
+plant lion.c optim-lion 's/{"exp_avg"}/{"exp avg"}/' only=slots "slots answer"
+plant folders.c ckpt-folders 's|%s/.new-%s", c->dir, name);$|%s/%s", c->dir, name);|' only=cancel "cancel"
+plant folders.c ckpt-folders 's/again ? renameat2([^)]*) :/(again \&\& remove_folder(path), again = 0) ? 0 :/' only=killed "killed at each system call, 1"
+plant folders.c ckpt-folders 's/return rename(path, aside) || remove_folder(aside)/return remove_folder(path)/' only=killed "killed at each system call, 2"
+plant folders.c ckpt-folders '/^        remove_folder(t->folder);/d' only=killed "killed between calls"
+plant folders.c ckpt-folders 's/if (n == 0)/if (n == 0 \&\& (bytes = 0, 1))\n;else if (0)/' only=not "what is not there"
+plant folders.c ckpt-folders 's/if (n == 0)/if (n == 0 \&\& (bytes = 0, 1))\n;else if (0)/' only=damaged "damaged objects"
+plant folders.c ckpt-folders 's/O_WRONLY | O_CREAT,/O_WRONLY | O_CREAT | O_TRUNC,/' only=ranges "ranges of several ranks"
+plant folders.c ckpt-folders 's/bytes -= (uint64_t)n, offset/bytes = 0, offset/' only=full "a full disk"
+plant pipes.c comm-pipes 's/memcpy(m->data, came->data, m->header.bytes)/memcpy(m->data, came->data, m->header.bytes - 1)/' only=messages "messages arrive"
+plant pipes.c comm-pipes 's/take(l, CAME, &came->header); .*/take(l, CAME, NULL);/' only=random "random operations"
+plant pipes.c comm-pipes 's/{.bad = ABORTED}/{.bad = MISMATCH}/' only=thread "abort from a thread"
+
+# A plug-in that crashes is a failed check, and the others run.
+plant lion.c optim-lion 's/a->param\[i\] = .*/*(volatile char *)0 = 0;/' only=s "any cut gives the same bits: ended by signal 11"
+grep -q '^ok      slots answer' log || { cat log >&2; exit 1; }
+
+refused 2 "which plugin?"
+refused 2 "'lion' is no plugin" lion
+refused 2 "there is no plugin optim-lino" optim-lino
+refused 2 "no conformance test for kind hook yet" hook-count
+refused 2 "no conformance test for kind strategy yet" strategy-zero
+refused 2 "no conformance test for kind device yet" device-cpu
+refused 2 "there is no such file" ./heddle-optim-none.so
+refused 2 "a plugin's file is called heddle-KIND-NAME.so" ./planted.c.so
+refused 2 "'fast' is not understood" optim-adamw fast
+refused 2 "'soak=3' is not understood" optim-adamw soak=3
+refused 2 "has no option 'speed'" optim-adamw set:speed=3
+refused 2 "set:KEY=VALUE" optim-adamw set:lr=quick
+refused 1 "no check of optim-adamw has 'xyzzy'" optim-adamw only=xyzzy
+touch heddle-optim-empty.so
+refused 1 "cannot be loaded" ./heddle-optim-empty.so
