@@ -104,7 +104,7 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
     rc = hd__train_agree(compiled, env->rank, s->store, err);
     if (rc)
         return rc;
-    hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, "opening");
+    hd__launch_exit_watchdog_start(&s->exit_watchdog, &s->speaker, s->server, "opening");
     rc = hd__exec_open(s->exec, err);
     hd__launch_exit_watchdog_stop(&s->exit_watchdog);
     if (!rc)
@@ -130,7 +130,7 @@ void hd__train_session_close(struct hd__train_session *s, int failed)
     hd__train_feed_close(s->train_feed);
     hd__train_feed_close(s->eval_feed);
     if (!failed)
-        hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, "closing");
+        hd__launch_exit_watchdog_start(&s->exit_watchdog, &s->speaker, s->server, "closing");
     hd__exec_shut(s->exec);
     if (!failed)
         hd__launch_exit_watchdog_stop(&s->exit_watchdog);
