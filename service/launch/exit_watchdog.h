@@ -27,8 +27,8 @@ struct hd__launch_exit_watchdog {
     int running, call_returned, exiting; /* a thread watches; the call is back; the thread ends the process */
 };
 
-/* A speaker without a store: nobody else is there, nothing happens. `server`: of the rank that serves, which lets the others read
- * why first. */
+/* A speaker without a store: nobody else is there, nothing happens. `server`: of the rank that serves, which lets the
+ * others read why first. */
 void hd__launch_exit_watchdog_start(struct hd__launch_exit_watchdog *w, const struct hd__speaker *speaker,
                                     struct hd__server *server, const char *phase);
 /* Does not return where the process is being ended. */

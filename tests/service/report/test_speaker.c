@@ -43,7 +43,8 @@ static void close_job(void)
     hd__server_close(server);
 }
 
-/* The rank fails, or where there is no error is inside a call as the job ends; what it prints is in `said`. Returns the exit code. */
+/* The rank fails, or where there is no error is inside a call as the job ends; what it prints is in `said`. Returns the
+ * exit code. */
 static int fails(int rank, struct hd_error *err, int opening)
 {
     int before = dup(STDERR_FILENO), code;
