@@ -187,7 +187,10 @@ static int explain(struct hd__tls *t, int result)
         errno = EAGAIN;
     else if (why == SSL_ERROR_ZERO_RETURN || (why == SSL_ERROR_SYSCALL && !error && !errno))
         return 0;
-    if (why != SSL_ERROR_SSL || *t->why)
+    if (why != SSL_ERROR_SSL)
+        return -1;
+    errno = EPROTO;
+    if (*t->why)
         return -1;
     if (code == SSL_R_CERTIFICATE_VERIFY_FAILED)
         snprintf(t->why, sizeof t->why, "its certificate is refused by the CA in HEDDLE_TLS_CA: %s",
@@ -198,7 +201,6 @@ static int explain(struct hd__tls *t, int result)
         snprintf(t->why, sizeof t->why, "it refused us by TLS: %s", reason());
     else
         snprintf(t->why, sizeof t->why, "by TLS: %s", reason());
-    errno = EPROTO;
     return -1;
 }
 

@@ -7,15 +7,14 @@
 #include "core/base/base.h"
 #include "core/base/timed_wait.h"
 #include "runtime/rendezvous/liveness.h"
-#include "service/report/speaker.h"
 
 #define POLL_SECONDS 0.1
 
 /* The call is inside another library for good, or comes back any moment: what it uses stays as it is. */
 static void exit_process(struct hd__launch_exit_watchdog *w)
 {
-    int code = hd__speaker_abandon(w->store, w->phase);
-    hd__store_leave(w->store);
+    int code = hd__speaker_abandon(w->speaker, w->phase);
+    hd__store_leave(w->speaker->store);
     if (w->server)
         hd__server_drain(w->server, hd__now() + 2);
     fflush(NULL);
@@ -30,7 +29,7 @@ static void *watch_call(void *user)
     while (!w->call_returned && !w->exiting) {
         struct timespec until = hd__cond_until(hd__now() + POLL_SECONDS);
         pthread_cond_timedwait(&w->changed, &w->lock, &until);
-        if (!since && hd__store_liveness_check(hd__store_liveness(w->store), NULL, NULL))
+        if (!since && hd__store_liveness_check(hd__store_liveness(w->speaker->store), NULL, NULL))
             since = hd__now();
         w->exiting = !w->call_returned && since && hd__now() > since + HD__LAUNCH_EXIT_WATCHDOG_SECONDS;
     }
@@ -40,12 +39,12 @@ static void *watch_call(void *user)
     return NULL;
 }
 
-void hd__launch_exit_watchdog_start(struct hd__launch_exit_watchdog *w, struct hd_store *store,
+void hd__launch_exit_watchdog_start(struct hd__launch_exit_watchdog *w, const struct hd__speaker *speaker,
                                     struct hd__server *server, const char *phase)
 {
     *w = (struct hd__launch_exit_watchdog){
-        .store = store, .server = server, .phase = phase, .lock = PTHREAD_MUTEX_INITIALIZER};
-    if (!store)
+        .speaker = speaker, .server = server, .phase = phase, .lock = PTHREAD_MUTEX_INITIALIZER};
+    if (!speaker->store)
         return;
     hd__cond_init(&w->changed);
     w->running = !pthread_create(&w->thread, NULL, watch_call, w);

@@ -13,11 +13,12 @@
 #include <pthread.h>
 
 #include "runtime/rendezvous/store.h"
+#include "service/report/speaker.h"
 
 #define HD__LAUNCH_EXIT_WATCHDOG_SECONDS 0.4 /* with what liveness takes, less than dead_after */
 
 struct hd__launch_exit_watchdog {
-    struct hd_store *store;
+    const struct hd__speaker *speaker;
     struct hd__server *server;
     const char *phase; /* "opening" */
     pthread_mutex_t lock;
@@ -26,9 +27,9 @@ struct hd__launch_exit_watchdog {
     int running, call_returned, exiting; /* a thread watches; the call is back; the thread ends the process */
 };
 
-/* NULL store: nobody else is there, nothing happens. `server`: of the rank that serves, which lets the others read
- * why first. */
-void hd__launch_exit_watchdog_start(struct hd__launch_exit_watchdog *w, struct hd_store *store,
+/* A speaker without a store: nobody else is there, nothing happens. `server`: of the rank that serves, which lets the
+ * others read why first. */
+void hd__launch_exit_watchdog_start(struct hd__launch_exit_watchdog *w, const struct hd__speaker *speaker,
                                     struct hd__server *server, const char *phase);
 /* Does not return where the process is being ended. */
 void hd__launch_exit_watchdog_stop(struct hd__launch_exit_watchdog *w);

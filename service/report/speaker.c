@@ -111,12 +111,12 @@ int hd__speaker_fail(struct hd__speaker *s, struct hd_error *err, int opening)
     return refused ? 2 : 1;
 }
 
-int hd__speaker_abandon(struct hd_store *store, const char *phase)
+int hd__speaker_abandon(const struct hd__speaker *s, const char *phase)
 {
     struct hd_error end = HD_ERROR_INIT;
-    int refused = hd__store_liveness_fault(hd__store_liveness(store)) == HD_E_INVALID;
-    hd__store_liveness_check(hd__store_liveness(store), NULL, &end);
-    if (!refused)
+    int refused = hd__store_liveness_fault(hd__store_liveness(s->store)) == HD_E_INVALID;
+    hd__store_liveness_check(hd__store_liveness(s->store), NULL, &end);
+    if (!refused || !s->shared_log)
         hd__log(HD_LOG_ERROR, NULL, "%s, so this rank ends, while %s", end.message, phase);
     return refused ? 2 : 1;
 }

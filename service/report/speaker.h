@@ -33,7 +33,7 @@ void hd__speaker_tell(struct hd__speaker *s, const struct hd_error *err);
  * returns the exit code: 2 where the job was refused, else 1. */
 int hd__speaker_fail(struct hd__speaker *s, struct hd_error *err, int opening);
 /* The job has ended, and this rank is inside a call that does not come back: the same, without a failure of its own. */
-int hd__speaker_abandon(struct hd_store *store, const char *phase);
+int hd__speaker_abandon(const struct hd__speaker *s, const char *phase);
 /* A launcher's word for a rank that ended without one. `why`: hd__server_ended_by's code. */
 void hd__speaker_exit(int32_t rank, int32_t process, int exit_code, int signal, int32_t why);
 /* Does this code say what another rank did, or did not? */

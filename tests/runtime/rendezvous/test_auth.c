@@ -152,6 +152,36 @@ START_TEST(proofs_are_of_all_parts)
 }
 END_TEST
 
+/* A sealed frame with any bit turned, or cut after any byte, is not opened; nor is any other than the next. */
+START_TEST(frames_are_opened_as_they_were_sealed)
+{
+    enum { FRAMES = 4 };
+    struct hd__auth_handshake h = {.rank = 1, .size = 4};
+    struct hd__auth_channel to, from;
+    struct hd__frame f = {.type = WIRE_PUT, .id = 9, .key = "key", .key_bytes = 3, .value_bytes = 5}, back;
+    uint8_t secret[WIRE_SECRET] = {7}, sealed[FRAMES][256], other[256];
+    size_t bytes = 0;
+    f.value = (const uint8_t *)"value";
+    hd__auth_channel_init(&to, secret, HD__AUTH_RANK, &h);
+    hd__auth_channel_init(&from, secret, HD__AUTH_RANK, &h);
+    for (int n = 0; n < FRAMES; n++)
+        bytes = hd__auth_seal(&to, sealed[n], &f);
+    for (int n = 0; n < FRAMES; n++) {
+        for (size_t bit = 0; bit < 8 * bytes; bit++) {
+            memcpy(other, sealed[n], bytes);
+            other[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            ck_assert_int_le(hd__auth_open(&from, other, bytes, &back), 0); /* 0: a length, and more is waited for */
+        }
+        for (size_t have = 0; have < bytes; have++)
+            ck_assert_int_eq(hd__auth_open(&from, sealed[n], have, &back), 0);
+        for (int k = 0; k < FRAMES; k++)
+            if (k != n)
+                ck_assert_int_eq(hd__auth_open(&from, sealed[k], bytes, &back), -2);
+        ck_assert_int_eq(hd__auth_open(&from, sealed[n], bytes, &back), (ptrdiff_t)bytes);
+    }
+}
+END_TEST
+
 /* ---- a program that pretends to be the server */
 
 enum { ECHOES, RANDOM_PROOF, OLD_PROOF, WELCOMES, REJECTS, OLDER, NEWER, LIES };
@@ -366,7 +396,7 @@ END_TEST
 
 /* ---- somebody between a rank and the server */
 
-enum { ALTERS_HEADER, ALTERS_VALUE, ALTERS_TAG, REPLAYS, DROPS, SWAPS, REFLECTS, TO_SERVER };
+enum { ALTERS_HEADER, ALTERS_VALUE, ALTERS_TAG, REPLAYS, DROPS, SWAPS, SHORTENS, REFLECTS, TO_SERVER };
 static struct {
     int listener, rank, server;
     int direction;   /* attacks what the server sends (0), or the rank */
@@ -408,7 +438,7 @@ static void *hand_on(void *arg)
         } else if (how == REFLECTS) {
             send(from, now, bytes, MSG_NOSIGNAL);
         } else if (how != DROPS) {
-            send(to, now, bytes, MSG_NOSIGNAL);
+            send(to, now, bytes - (how == SHORTENS), MSG_NOSIGNAL);
             if (how == REPLAYS)
                 send(to, now, bytes, MSG_NOSIGNAL);
         }
@@ -540,6 +570,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, golden);
     tcase_add_test(tc, proofs_are_of_all_parts);
+    tcase_add_test(tc, frames_are_opened_as_they_were_sealed);
     tcase_add_loop_test(tc, an_impostor_is_not_believed_and_learns_nothing, 0, LIES);
     tcase_add_loop_test(tc, who_does_not_know_the_secret_is_refused, 0, KINDS);
     tcase_add_test(tc, reasons_are_for_ranks);

@@ -43,14 +43,15 @@ static void close_job(void)
     hd__server_close(server);
 }
 
-/* The rank fails; what it prints is in `said`. Returns the exit code. */
+/* The rank fails, or where there is no error is inside a call as the job ends; what it prints is in `said`. Returns the
+ * exit code. */
 static int fails(int rank, struct hd_error *err, int opening)
 {
     int before = dup(STDERR_FILENO), code;
     FILE *f = tmpfile();
     ck_assert(before >= 0 && f);
     dup2(fileno(f), STDERR_FILENO);
-    code = hd__speaker_fail(&speaker[rank], err, opening);
+    code = err ? hd__speaker_fail(&speaker[rank], err, opening) : hd__speaker_abandon(&speaker[rank], "opening");
     dup2(before, STDERR_FILENO);
     rewind(f);
     said[fread(said, 1, sizeof said - 1, f)] = 0;
@@ -179,15 +180,19 @@ END_TEST
 START_TEST(abandoned_calls)
 {
     struct hd_error refusal = failure(HD_E_INVALID, 0, "no such key"), full = failure(HD_E_IO, 0, "disk full");
-    open_job(1);
-    ck_assert_int_eq(fails(0, &refusal, 1), 2);
-    ck_assert(has_heard(1));
-    ck_assert_int_eq(hd__speaker_abandon(speaker[1].store, "opening"), 2);
-    close_job();
+    for (int shared_log = 0; shared_log < 2; shared_log++) {
+        open_job(shared_log);
+        ck_assert_int_eq(fails(0, &refusal, 1), 2);
+        ck_assert(has_heard(1));
+        ck_assert_int_eq(fails(1, NULL, 1), 2);
+        expect_said(shared_log ? "" : "error: rank 0: no such key, so this rank ends, while opening\n");
+        close_job();
+    }
     open_job(1);
     ck_assert_int_eq(fails(0, &full, 0), 1);
     ck_assert(has_heard(1));
-    ck_assert_int_eq(hd__speaker_abandon(speaker[1].store, "opening"), 1);
+    ck_assert_int_eq(fails(1, NULL, 1), 1);
+    expect_said("error: rank 0: disk full, so this rank ends, while opening\n");
     close_job();
 }
 END_TEST
