@@ -125,6 +125,7 @@ int main(int argc, char **argv)
         kind = kinds[k].kind == conf_target.kind ? &kinds[k] : kind;
     if (!kind)
         return refuse("no conformance test for kind %s yet", hd__plugin_kind_name(conf_target.kind));
+    transport_told = 1; /* as in a job, unless a word says `alone` */
     for (int i = 2; i < argc; i++)
         if (!read_word(kind, argv[i]))
             return refuse("'%s' is not understood", argv[i]);

@@ -23,7 +23,7 @@
 #include "service/launch/external.h"
 
 const char *transport_name = "shm", *transport_folder;
-int transport_bare, transport_told = 1, transport_strict;
+int transport_bare, transport_told, transport_strict;
 const struct hd__tuning *transport_tuning;
 char transport_settings[512];
 int transport_narrow;
