@@ -1,9 +1,9 @@
 /* Times matrix products of a device plugin through its vtable:  bench_products PLUGIN.so SHRINK [OPTION=VALUE...]
  * One JSON line a product: its name, m, n, k, what it is ("mk kn mn": operands' dims) and milliseconds a launch.
- * Operands are bf16 or, where it says so, the output is fp32 and added to. Products with something behind them are there
- * twice: as one instruction, which the plugin may make one product, and apart. Then products of 8 experts, 2 of them a
- * token, a slot for each token and expert: once said to be what they are, once to be full (attrs.share), which decides
- * how device-cuda makes them. SHRINK divides every extent: 1 for times, 64 to see that all runs. */
+ * Operands are bf16 or, where it says so, the output is fp32 and added to. Products with something behind them are
+ * there twice: as one instruction, which the plugin may make one product, and apart. Then products of 8 experts, 2 of
+ * them a token, a slot for each token and expert: once said to be what they are, once to be full (attrs.share), which
+ * decides how device-cuda makes them. SHRINK divides every extent: 1 for times, 64 to see that all runs. */
 #include "bench/device.h"
 #include <math.h>
 

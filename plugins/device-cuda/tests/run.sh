@@ -42,13 +42,14 @@ ends "a part fails" 1 "^FAILED  *products (exit 1" "no product today" "^0 stages
 # A command on a lent machine is killed with all that it started: what ended before is in the log.
 printf '#!/bin/sh\nexec sleep 100\n' >"$work/build/plugins/device-cuda/tests/bench_products"
 rm -rf "$work/out"
-OUT=$work/out GPU_ONLY="attention products" setsid "$top/tests/gpu/run" "$work/build" >"$work/said" 2>&1 &
+TMPDIR=$work OUT=$work/out GPU_ONLY="attention products" setsid "$top/tests/gpu/run" "$work/build" >"$work/said" 2>&1 &
 killed=$!
 for _ in $(seq 600); do
     grep -q '^ok  *attention' "$work/out/summary.txt" 2>/dev/null && break
     sleep 0.1
 done
 kill -KILL -- -$killed
+wait $killed 2>/dev/null
 grep -q '==== attention' "$work/out/log.txt" && grep -q 'TFLOP/s' "$work/out/log.txt"
 verdict $? "killed: the log has the stage that ended: $(cat "$work/out/summary.txt" "$work/out/log.txt")"
 
