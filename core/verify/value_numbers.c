@@ -52,7 +52,8 @@ static void check_update(const struct hd__value_numbers *m, struct hd__verify_di
     if (i->n_in > 1 && m->p->norm2 && i->in[1] != m->p->norm2)
         hd__verify_diag(f, "%s is not the gradient norm", hd__tensor_const(m->p, i->in[1])->name);
     for (uint32_t k = 0; k < i->n_out; k++)
-        if (m->value[i->out[k]] != hd__value_number_of_flat(flat - 1, k > 0 && k <= states ? k : 0))
+        if (!hd__is_scratch(i, k) &&
+            m->value[i->out[k]] != hd__value_number_of_flat(flat - 1, k > 0 && k <= states ? k : 0))
             hd__verify_diag(f, "%s does not belong to gradient %s", hd__tensor_const(m->p, i->out[k])->name,
                             hd__tensor_const(m->p, i->in[0])->name);
 }

@@ -72,7 +72,7 @@ static const struct {
     {"magic", "wrong magic 68 65 61 64 6c 65 0a 1a, heddle's is 68 65 64 64 6c 65 0a 1a"},
     {"short-plugin", "struct hd_plugin is short: 16 bytes, ABI 1.0 has 56"},
     {"major", "speaks ABI major 2 (symbol heddle_plugin_v2), this heddle speaks 1"},
-    {"minor", "built for ABI 1.8, this heddle has 1.1"},
+    {"minor", "built for ABI 1.9, this heddle has 1.2"},
     {"short-ops", "struct hd_optimizer_ops is short: 64 bytes, ABI 1.0 has 80"},
     {"slot", "plugin optim-slot: slot 'learning_rate' is missing: it is mandatory in struct hd_optimizer_ops"},
     {"no-step", "both slots 'emit' and 'step' are missing"},
