@@ -1,5 +1,99 @@
 /* Flat buffers, for strategies: parameters one after another, full or sharded, and vectors of the same size. */
+#include <stdlib.h>
+
 #include "core/passes/strategy_api.h"
+
+/* ---- places of the parameters */
+
+static int64_t aligned(int64_t n)
+{
+    return (n + 15) & ~(int64_t)15; /* every parameter begins at a cache line of fp32 */
+}
+
+static void lay_in_order(struct hd_program *p, struct hd__flat *f, int64_t ways)
+{
+    for (uint32_t i = 0; i < f->n_params; i++) {
+        f->offset[i] = f->count;
+        f->count = aligned(f->count + p->params.at[f->params[i]].optim.count);
+    }
+    f->count = (f->count + 16 * ways - 1) / (16 * ways) * (16 * ways);
+}
+
+struct pile {          /* what one shard gets */
+    double cost, load; /* load: of its rank, by the flats before */
+    int64_t count;
+};
+
+/* The cost of a parameter's update. */
+static double cost(const struct hd_program *p, uint32_t param)
+{
+    const struct hd__param *a = &p->params.at[param];
+    return a->update_flops > 0 ? a->update_flops : (double)a->optim.count;
+}
+
+/* Pipeline stages that share a flat have other flats before it, and must do the same. */
+static void add_loads(const struct hd_program *p, const struct hd__flat *f, struct pile *piles)
+{
+    for (uint32_t n = 0; n < p->flats.count && !f->members; n++) {
+        const struct hd__flat *g = &p->flats.at[n];
+        for (uint32_t i = 0; i < g->n_params && g->axes == f->axes; i++)
+            piles[g->offset[i] / (g->count / hd__mesh_ways(&p->mesh, g->axes))].load += cost(p, g->params[i]);
+    }
+}
+
+/* None is cut: the most expensive first, to the shard that has least to do of this flat; of those, of all flats. */
+static void deal(struct hd_program *p, struct hd__flat *f, uint32_t ways)
+{
+    struct pile *piles = hd__alloc(ways * sizeof *piles);
+    uint32_t *of = hd__alloc(f->n_params * sizeof *of), *order = hd__alloc(f->n_params * sizeof *order), n = 0;
+    int64_t shard = 16;
+    for (uint32_t i = 0; i < f->n_params; i++) /* insertion: stable */
+        for (uint32_t j = order[i] = i; j > 0 && cost(p, f->params[order[j - 1]]) < cost(p, f->params[i]); j--) {
+            order[j] = order[j - 1];
+            order[j - 1] = i;
+        }
+    add_loads(p, f, piles);
+    for (uint32_t i = 0; i < f->n_params; i++) {
+        uint32_t best = 0, param = f->params[order[i]];
+        for (uint32_t s = 1; s < ways; s++)
+            if (piles[s].cost < piles[best].cost ||
+                (piles[s].cost <= piles[best].cost && piles[s].load < piles[best].load))
+                best = s;
+        of[order[i]] = best;
+        piles[best].cost += cost(p, param);
+        piles[best].count += aligned(p->params.at[param].optim.count);
+        shard = HD__MAX(shard, piles[best].count);
+    }
+    memcpy(order, f->params, f->n_params * sizeof *order);
+    for (uint32_t s = 0; s < ways; s++) {
+        int64_t at = s * shard;
+        for (uint32_t i = 0; i < f->n_params; i++)
+            if (of[i] == s) {
+                f->params[n] = order[i];
+                f->offset[n++] = at;
+                at += aligned(p->params.at[order[i]].optim.count);
+            }
+    }
+    f->count = shard * ways;
+    free(piles);
+    free(of);
+    free(order);
+}
+
+static void lay_out(struct hd_program *p, struct hd__flat *f, int64_t ways)
+{
+    uint32_t whole = 0;
+    for (uint32_t i = 0; i < f->n_params; i++)
+        whole |= p->params.at[f->params[i]].whole;
+    if (whole && ways > 1)
+        deal(p, f, (uint32_t)ways);
+    else
+        lay_in_order(p, f, ways);
+    for (uint32_t i = 0; i < f->n_params; i++) {
+        f->optim[i] = p->params.at[f->params[i]].optim;
+        f->optim[i].first = f->offset[i];
+    }
+}
 
 uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
                        uint32_t n, uint32_t members)
@@ -14,12 +108,8 @@ uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, u
     int64_t ways = hd__mesh_ways(&p->mesh, axes);
     f.params = hd__arena_copy(&p->arena, params, n * sizeof *params);
     f.offset = hd__arena_alloc(&p->arena, n * sizeof *f.offset);
-    for (uint32_t i = 0; i < n; i++) {
-        f.offset[i] = f.count;
-        f.count += hd__numel(p, hd__tensor_const(p, p->params.at[params[i]].tensor));
-        f.count = (f.count + 15) & ~(int64_t)15; /* every parameter begins at a cache line of fp32 */
-    }
-    f.count = (f.count + 16 * ways - 1) / (16 * ways) * (16 * ways);
+    f.optim = hd__arena_alloc(&p->arena, n * sizeof *f.optim);
+    lay_out(p, &f, ways);
     f.dim = hd__dim_new(p, hd__arena_format(&p->arena, "#%s", name), f.count);
     hd__push(&p->flats, f);
     return p->flats.count;

@@ -3,10 +3,14 @@
 
 #include "core/program/ops.h"
 
+static uint32_t states(const struct hd__optimizer *o)
+{
+    return o->ops->states ? o->ops->states(o->settings) : o->ops->n_states;
+}
+
 uint32_t hd__pass_optimizer_states(const struct hd_program *p)
 {
-    const struct hd__optimizer *o = hd__pass_optimizer(p);
-    return o->ops->states ? o->ops->states(o->settings) : o->ops->n_states;
+    return states(hd__pass_optimizer(p));
 }
 
 /* Op and attributes of an update, but for what each flat has of its own. */
@@ -21,16 +25,58 @@ static int32_t rule(const struct hd__optimizer *o, uint32_t *op, struct hd_attrs
     return HD_OK;
 }
 
+/* How the model uses a parameter. */
+static uint32_t uses(const struct hd_program *p, hd_tensor t)
+{
+    uint32_t flags = 0;
+    for (uint32_t k = 0; k < p->forward; k++) {
+        const struct hd__instr *i = &p->logical.at[k];
+        for (uint32_t n = 0; n < i->n_in; n++) {
+            if (i->in[n] != t)
+                continue;
+            flags |= i->op == HD_OP_EMBED || i->op == HD_OP_POSITION ? HD_OPTIM_EMBEDDING : 0;
+            flags |= i->op == HD_OP_XENT_HEAD || (p->logits && i->out[0] == p->logits) ? HD_OPTIM_HEAD : 0;
+        }
+    }
+    return flags;
+}
+
+static void describe(struct hd_program *p, const struct hd__optimizer *o, struct hd__param *param)
+{
+    const struct hd_optimizer_ops *ops = o->ops;
+    const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
+    struct hd_optim_param *x = &param->optim;
+    *x = (struct hd_optim_param){.struct_size = sizeof *x,
+                                 .name = t->name,
+                                 .count = hd__numel(p, t),
+                                 .ndim = hd__pass_file_ndim(param, t),
+                                 .flags = uses(p, param->tensor)};
+    if (x->ndim == 2) {
+        x->rows = hd__pass_file_extent(p, param, '0', 0);
+        x->cols = hd__pass_file_extent(p, param, '1', 0);
+        x->all_rows = hd__pass_file_extent(p, param, '0', 1);
+        x->all_cols = hd__pass_file_extent(p, param, '1', 1);
+    }
+    x->group = ops->group ? ops->group(o->settings, x) : 0;
+    if ((x->group & ~HD_OPTIM_CUT) > UINT16_MAX)
+        hd__program_fail(p, HD_E_INVALID, "optimizer.use: `group` puts %s into group %u: numbers end at %u", t->name,
+                         x->group & ~HD_OPTIM_CUT, UINT16_MAX);
+    param->whole = !(ops->caps & HD_OPTIM_FLAT) && !(x->group & HD_OPTIM_CUT);
+    x->group &= ~HD_OPTIM_CUT;
+    param->n_states = states(o);
+    if (ops->group_states)
+        param->n_states = HD__MIN(param->n_states, ops->group_states(o->settings, x->group));
+    param->update_flops = ops->flops ? ops->flops(o->settings, x) : 0;
+    param->decay = ops->decay ? ops->decay(o->settings, t->name, x->ndim) : 0;
+}
+
 int32_t hd__optimizer_rule(struct hd_program *p, const struct hd__optimizer *o, struct hd_error *err)
 {
     struct hd_attrs attrs;
     int32_t rc = rule(o, &p->update_op, &attrs, err);
     p->update_rule = hd__attrs_new(p, &attrs);
-    for (uint32_t n = 0; n < p->params.count && o->ops->decay; n++) {
-        struct hd__param *param = &p->params.at[n];
-        const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
-        param->decay = o->ops->decay(o->settings, t->name, hd__pass_file_ndim(param, t));
-    }
+    for (uint32_t n = 0; n < p->params.count; n++)
+        describe(p, o, &p->params.at[n]);
     return rc;
 }
 
@@ -48,19 +94,23 @@ static uint64_t decay_ranges(struct hd_program *p, const struct hd__flat *f, str
     return n;
 }
 
-/* An optimizer without HD_OPTIM_FLAT updates whole parameters: neither the mesh nor a shard of the flat may cut one. */
+/* Neither the mesh nor a shard of the flat may cut what the optimizer updates as a whole; experts are matrices. */
 static int parameters_are_whole(struct hd_program *p, const struct hd__flat *f)
 {
     int64_t shard = f->count / hd__mesh_ways(&p->mesh, f->axes);
     for (uint32_t i = 0; i < f->n_params; i++) {
-        const struct hd__tensor *t = hd__tensor_const(p, p->params.at[f->params[i]].tensor);
-        int64_t n = hd__numel(p, t);
-        if (n != hd__global_numel(p, t))
+        const struct hd__param *param = &p->params.at[f->params[i]];
+        const struct hd_optim_param *x = &param->optim;
+        const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
+        if (!param->whole)
+            continue;
+        if (x->rows ? x->rows != x->all_rows || x->cols != x->all_cols : x->count != hd__global_numel(p, t))
             return (int)hd__program_fail(p, HD_E_UNSUPPORTED,
-                                         "optimizer.use: it updates whole parameters (its plugin does not say "
-                                         "HD_OPTIM_FLAT), and the mesh cuts %s: use mesh.tp: 1 and mesh.ep: 1",
+                                         "optimizer.use: it updates whole matrices (its plugin does not say "
+                                         "HD_OPTIM_FLAT), and the mesh cuts %s: use mesh.tp: 1, with dp, pp or ep "
+                                         "instead",
                                          t->name);
-        if (f->offset[i] / shard != (f->offset[i] + n - 1) / shard)
+        if (f->offset[i] / shard != (f->offset[i] + x->count - 1) / shard)
             return (int)hd__program_fail(p, HD_E_UNSUPPORTED,
                                          "optimizer.use: it updates whole parameters (its plugin does not say "
                                          "HD_OPTIM_FLAT), and a shard of the strategy ends within %s: use {use: zero, "
@@ -70,10 +120,30 @@ static int parameters_are_whole(struct hd_program *p, const struct hd__flat *f)
     return 1;
 }
 
+/* Scratch memory for the parameter that needs most; 0: none. */
+static hd_tensor scratch_of(struct hd_program *p, uint32_t id)
+{
+    const struct hd__optimizer *o = hd__pass_optimizer(p);
+    const struct hd__flat *f = &p->flats.at[id - 1];
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < f->n_params && o->ops->scratch; i++)
+        bytes = HD__MAX(bytes, o->ops->scratch(o->settings, &f->optim[i]));
+    if (!bytes)
+        return 0;
+    if (f->n_states > 3)
+        hd__program_fail(p, HD_E_UNSUPPORTED,
+                         "optimizer.use: its plugin asks for scratch memory beside %u states: 3 at most", f->n_states);
+    return hd__pass_vector(p, id, "scratch", (int64_t)((bytes + 63) / 64 * 16) * hd__mesh_ways(&p->mesh, f->axes),
+                           HD_F32, f->axes, HD_LIFE_TEMP);
+}
+
 static void add_states(struct hd_program *p, uint32_t id)
 {
     const struct hd__optimizer *o = hd__pass_optimizer(p);
-    uint32_t n = p->flats.at[id - 1].states_created ? 0 : hd__pass_optimizer_states(p);
+    const struct hd__flat *of = &p->flats.at[id - 1];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < of->n_params && !of->states_created; i++)
+        n = HD__MAX(n, p->params.at[of->params[i]].n_states);
     p->flats.at[id - 1].states_created = 1;
     for (uint32_t s = 0; s < n; s++) {
         struct hd__flat *f = &p->flats.at[id - 1];
@@ -118,6 +188,7 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
     struct hd_attrs attrs;
     struct hd_range *ranges;
     struct hd__flat *f;
+    hd_tensor scratch;
     if (!hd__pass_args(p, __func__, "3fT", id, low))
         return;
     if (!p->flats.at[id - 1].tensor[HD__FLAT_MASTER] || !p->flats.at[id - 1].tensor[HD__FLAT_SHARD]) {
@@ -127,9 +198,10 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
                         p->flats.at[id - 1].name);
         return;
     }
-    if (!(hd__pass_optimizer(p)->ops->caps & HD_OPTIM_FLAT) && !parameters_are_whole(p, &p->flats.at[id - 1]))
+    if (!parameters_are_whole(p, &p->flats.at[id - 1]))
         return;
     add_states(p, id);
+    scratch = hd__pass_optimizer(p)->ops->emit ? 0 : scratch_of(p, id);
     f = &p->flats.at[id - 1];
     f->tensor[HD__FLAT_COMPUTE_COPY] = low;
     if (rule(hd__pass_optimizer(p), &new.op, &attrs, &p->error)) {
@@ -149,6 +221,10 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
         new.out[new.n_out++] = hd__offload_staged(p, "update", f->tensor[HD__FLAT_OPTIM + s]);
     if (low)
         new.out[new.n_out++] = hd__offload_staged(p, "update", low);
+    if (scratch)
+        new.out[new.n_out++] = scratch;
+    if (scratch)
+        attrs.parts = new.n_out;
     hd__pass_append(p, "update", &new);
     hd__offload_store(p, "update", id, HD_PART_MASTER | HD_PART_LOW | HD_PART_STATES);
 }

@@ -87,16 +87,23 @@ uint32_t hd__pass_file_ndim(const struct hd__param *param, const struct hd__tens
     return n ? n : t->ndim;
 }
 
+int64_t hd__pass_file_extent(const struct hd_program *p, const struct hd__param *param, char axis, int global)
+{
+    const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
+    const char *axes = param->desc.file_axes;
+    int64_t n = 1;
+    for (int32_t d = 0; d < t->ndim; d++)
+        if ((axes ? axes[d] : '0' + d) == axis)
+            n *= global ? p->dims.at[t->dim[d]].extent : hd__local_extent(p, t, d);
+    return n;
+}
+
 /* Local size of the first of two dimensions as a checkpoint file has them. */
 static int64_t matrix_rows(const struct hd_program *p, const struct hd__param *param, const struct hd__tensor *t)
 {
-    const char *axes = param->desc.file_axes;
-    int64_t rows = 1;
-    if (hd__pass_file_ndim(param, t) != 2 || (axes && strchr(axes, '*')))
+    if (hd__pass_file_ndim(param, t) != 2 || (param->desc.file_axes && strchr(param->desc.file_axes, '*')))
         return 0;
-    for (int32_t d = 0; d < t->ndim && (axes ? axes[d] == '0' : d < 1); d++)
-        rows *= hd__local_extent(p, t, d);
-    return rows;
+    return hd__pass_file_extent(p, param, '0', 0);
 }
 
 static void param(const struct hd_program *p, uint32_t index, struct hd_pass_param *out)
@@ -116,7 +123,8 @@ static void param(const struct hd_program *p, uint32_t index, struct hd_pass_par
                                   .stages = a->stages,
                                   .count = hd__numel(p, t),
                                   .rows = matrix_rows(p, a, t),
-                                  .parts = a->parts};
+                                  .parts = a->parts,
+                                  .group = a->optim.group | (a->whole ? 0 : HD_OPTIM_CUT)};
     for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
         if ((live_axes(p) & HD_AXIS_BIT(axis)) && hd__placement_on(t, axis) == HD__REPLICATED)
             out->replicated |= HD_AXIS_BIT(axis);

@@ -37,6 +37,8 @@ int32_t hd__optimizer_rule(struct hd_program *p, const struct hd__optimizer *opt
 void hd__pass_append(struct hd_program *p, const char *section, const struct hd_pass_instr *new);
 uint32_t hd__pass_file_ndim(const struct hd__param *param,
                             const struct hd__tensor *t); /* as checkpoint files count a parameter's dimensions */
+/* Elements along an axis of the file, '0' or '1': on this rank, or of all ranks. */
+int64_t hd__pass_file_extent(const struct hd_program *p, const struct hd__param *param, char axis, int global);
 
 /* flat_buffers.c: the slots about flat buffers, and vectors that fit them. */
 uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,

@@ -46,7 +46,7 @@ int hd__reads_outputs(const struct hd__instr *i)
 
 int hd__reads_output(const struct hd__instr *i, uint32_t out)
 {
-    return hd__reads_outputs(i) && hd__op_adds(i->op, out);
+    return hd__reads_outputs(i) && hd__op_adds(i->op, out) && !hd__is_scratch(i, out);
 }
 
 static int overlaps(const struct hd__access *a, const struct hd__access *b)

@@ -146,6 +146,16 @@ static void roles(const struct hd_program *p, const struct hd__instr *i, struct 
     desc->flags = (logits ? HD_INSTR_LOGITS : 0) | (p->exact ? HD_INSTR_EXACT : 0);
 }
 
+/* The parameters that an optimizer's own step is told of beside its operands. */
+static void parameters(const struct hd_program *p, const struct hd__instr *i, struct hd_instr_desc *desc)
+{
+    const struct hd__flat *f = hd__flat_of_update(p, i);
+    if (!f)
+        return;
+    desc->params = f->optim;
+    desc->n_params = f->n_params;
+}
+
 void hd__instr_lower(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
                      void *arena, struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out)
 {
@@ -164,5 +174,7 @@ void hd__instr_lower(const struct hd_program *p, const struct hd__instr *i, cons
     }
     attributes(p, i, coord, &names, &desc->attrs);
     roles(p, i, desc);
+    if (i->op == HD_OP_OPTIM_STEP)
+        parameters(p, i, desc);
     label(p, i, desc->label);
 }

@@ -72,6 +72,26 @@ static double flops_orthogonalise(const struct hd_program *p, const struct hd__i
 #define STRUCTURE .class = HD__CLASS_STRUCTURE
 #define UPDATE .class = HD__CLASS_UPDATE, VALUE(NONE), SUMS(READ)
 
+/* FLOPs on the rank that has most to do; parameters that ranks share are shared evenly. */
+static double update_flops(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__flat *f = hd__flat_of_update(p, i);
+    int64_t ways = f ? hd__mesh_ways(&p->mesh, f->axes) : 1;
+    double most = 0;
+    for (int64_t s = 0; f && s < ways; s++) {
+        double flops = 0;
+        for (uint32_t k = 0; k < f->n_params; k++) {
+            const struct hd__param *param = &p->params.at[f->params[k]];
+            if (!param->whole)
+                flops += param->update_flops / (double)ways;
+            else if (f->offset[k] / (f->count / ways) == s)
+                flops += param->update_flops;
+        }
+        most = HD__MAX(most, flops);
+    }
+    return most;
+}
+
 /* clang-format off */
 static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EINSUM] = {"einsum", .partial = {"*"}, .linear = HD__LINEAR_ONE, .dtypes = "a", .flops = flops_einsum,
@@ -183,7 +203,7 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_SUMSQ] = {"sumsq", UPDATE, .dtypes = "d", .n_in = 1, .n_out = 1},
     [HD_OP_ADAMW] = {"adamw", UPDATE, .n_in = 3, .n_out = -1},
     [HD_OP_SGD] = {"sgd", UPDATE, .n_in = 3, .n_out = -1},
-    [HD_OP_OPTIM_STEP] = {"optim_step", UPDATE, .n_in = 3, .n_out = -1},
+    [HD_OP_OPTIM_STEP] = {"optim_step", UPDATE, .flops = update_flops, .n_in = 3, .n_out = -1},
 };
 /* clang-format on */
 

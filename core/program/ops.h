@@ -93,6 +93,12 @@ static inline int hd__op_adds(uint16_t op, uint32_t out)
     return !hd__op(op)->adds || hd__op(op)->adds >> out & 1;
 }
 
+/* Memory that an update uses for itself: neither read nor needed afterwards. */
+static inline int hd__is_scratch(const struct hd__instr *i, uint32_t out)
+{
+    return i->op == HD_OP_OPTIM_STEP && i->attrs && i->attrs->parts == out + 1;
+}
+
 /* The share of causal attention's pairs of positions that lie within its window. */
 double hd__window_share(const struct hd_program *p, const struct hd__instr *attention);
 /* FLOPs of one instruction on one rank, and bytes that it reads and writes. */

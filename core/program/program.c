@@ -274,6 +274,14 @@ static uint32_t kinds_of(const struct hd_program *p, uint32_t role, hd_tensor te
     return (kinds & ~(uint32_t)HD__FLAT_IS_STRATEGY_STATE) | HD__FLAT_IS_PARAM;
 }
 
+const struct hd__flat *hd__flat_of_update(const struct hd_program *p, const struct hd__instr *i)
+{
+    for (uint32_t n = 0; n < p->flats.count; n++)
+        if (p->flats.at[n].tensor[HD__FLAT_SHARD] == i->in[0])
+            return &p->flats.at[n];
+    return NULL;
+}
+
 int hd__flat_next(const struct hd_program *p, uint32_t kinds, struct hd__flat_tensor *t)
 {
     while (t->next < p->flats.count * HD__FLAT_ROLES) {

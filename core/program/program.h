@@ -208,12 +208,16 @@ struct hd__code_section {
 
 struct hd__param {
     hd_tensor tensor;
-    uint32_t unreduced_axes;   /* axes on which its gradient accumulator is P: each must be summed over exactly once */
-    uint32_t stages;           /* mask of pp coordinates that use it */
-    uint32_t parts;            /* deterministic.c: 2: contributions of its two blocks have separate sums; 0: one sum */
-    uint64_t gradient_value;   /* value number of what one micro-batch adds to it on this stage */
-    double decay;              /* the optimizer's weight decay of it: optimizer_update.c */
-    struct hd_param_desc desc; /* strings in the program's arena */
+    uint32_t unreduced_axes; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
+    uint32_t stages;         /* mask of pp coordinates that use it */
+    uint32_t parts;          /* deterministic.c: 2: contributions of its two blocks have separate sums; 0: one sum */
+    uint64_t gradient_value; /* value number of what one micro-batch adds to it on this stage */
+    double decay;            /* the optimizer's weight decay of it: optimizer_update.c */
+    double update_flops;     /* 0: the optimizer does not say */
+    uint32_t whole;          /* the optimizer updates it as a whole */
+    uint32_t n_states;       /* of the optimizer */
+    struct hd_optim_param optim; /* as the optimizer sees it, but for `first` */
+    struct hd_param_desc desc;   /* strings in the program's arena */
 };
 
 /* The tensors of a flat, by role. A new role is a row here and one in flat_kinds (program.c); code that needs all of a
@@ -254,6 +258,7 @@ struct hd__flat {
     uint32_t n_states;                /* of the optimizer */
     uint32_t states_created;          /* strategy_api.c */
     uint32_t state_memory;            /* HD__MEM_... of the states */
+    struct hd_optim_param *optim;     /* of each parameter */
 };
 
 /* An offloaded tensor, and its staged copy in the main memory, which compute uses. */
@@ -371,6 +376,8 @@ struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
 void hd__program_free(struct hd_program *p);
 /* A hash of all that it computes and communicates: program_hash.c. */
 uint64_t hd__program_hash(const struct hd_program *p);
+/* The flat that an update reads the gradient of; NULL: none. */
+const struct hd__flat *hd__flat_of_update(const struct hd_program *p, const struct hd__instr *i);
 /* Records the first error; always returns 0, so that builders can `return hd__program_fail(...)`. */
 uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -34,7 +34,8 @@ static void check_update(struct hd__walk *w, const struct hd__instr *i)
     if (i->n_in > 1 && w->p->norm2 && i->in[1] != w->p->norm2)
         hd__diag(w, "%s is not the gradient norm", hd__name_of(w, i->in[1]));
     for (uint32_t k = 0; k < i->n_out; k++)
-        if (w->values->value[i->out[k]] != hd__value_number_of_flat(flat - 1, k > 0 && k <= states ? k : 0))
+        if (!hd__is_scratch(i, k) &&
+            w->values->value[i->out[k]] != hd__value_number_of_flat(flat - 1, k > 0 && k <= states ? k : 0))
             hd__diag(w, "%s does not belong to gradient %s", hd__name_of(w, i->out[k]), hd__name_of(w, i->in[0]));
 }
 

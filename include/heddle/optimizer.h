@@ -35,9 +35,50 @@
  * says). Factors common to all elements are formed in double; whether an element is computed in float or double is the
  * kernel's choice. */
 
-/* Any range of a parameter's elements will do (AdamW). An optimizer that does not say so needs whole parameters (Muon):
- * a job whose shards cut one is refused. */
+/* Any range of a parameter's elements will do (AdamW). An optimizer that does not say so gets whole parameters, but for
+ * those of which its `group` says HD_OPTIM_CUT: shards end between parameters, and a job whose mesh cuts one is
+ * refused. */
 #define HD_OPTIM_FLAT (UINT64_C(1) << 0)
+
+/* hd_optim_param.flags: how the model uses it. */
+#define HD_OPTIM_EMBEDDING (UINT32_C(1) << 0) /* its rows are looked up */
+#define HD_OPTIM_HEAD (UINT32_C(1) << 1)      /* logits are products of it */
+
+/* Part of the answer of `group`: any range of this parameter's elements will do. */
+#define HD_OPTIM_CUT (UINT32_C(1) << 31)
+
+/* A parameter, as an optimizer sees it. Elements lie row-major as in its Hugging Face file; [first, first + count) is
+ * its place in the flat buffer, as hd_optim_args.first counts. A parameter that holds several matrices (experts) has
+ * them one after another: count is a multiple of rows * cols. */
+struct hd_optim_param {
+    size_t struct_size;
+    const char *name; /* lives as long as the program */
+    int64_t first, count;
+    int64_t rows, cols;         /* of one matrix on this rank; 0: no matrix */
+    int64_t all_rows, all_cols; /* of the whole matrix: more than on this rank where the mesh cuts it */
+    uint32_t ndim;              /* as in its file */
+    uint32_t group;             /* what `group` answered, without HD_OPTIM_CUT */
+    uint32_t flags;             /* HD_OPTIM_EMBEDDING, HD_OPTIM_HEAD */
+    uint32_t reserved;
+};
+
+/* A matrix in host memory: element (i, j) lies at data + i * row + j * col, in elements; row or col is 1. */
+struct hd_optim_matrix {
+    void *data;
+    int64_t row, col;
+};
+
+/* What the device offers to `step`, on its own threads. Called by `step` alone, in its thread. */
+struct hd_optim_host {
+    size_t struct_size;
+    void *context;
+    /* c[m, n] = a[m, k] b[k, n], summed in fp32. a and b have the dtype `dtype`, HD_F32 or HD_BF16, c is fp32 with
+     * col 1. c overlaps neither. The same bits for any number of threads. */
+    int32_t (*product)(void *context, uint32_t dtype, int64_t m, int64_t n, int64_t k, const struct hd_optim_matrix *a,
+                       const struct hd_optim_matrix *b, const struct hd_optim_matrix *c, struct hd_error *err);
+    /* Calls fn for ranges that cover [0, n), several at once. What is made of an item must not depend on its range. */
+    void (*parallel)(void *context, int64_t n, void (*fn)(void *user, int64_t first, int64_t last), void *user);
+};
 
 /* Arguments of `step`: elements [first, first + count) of a flat buffer, updated in place. Element 0 of grad, param and
  * state is element `first` of the buffer; none of them overlap. */
@@ -52,6 +93,11 @@ struct hd_optim_args {
     const struct hd_range *decay; /* weight decay by range of the whole flat buffer */
     uint64_t n_decay;
     struct hd_error *err; /* why `step` fails; may be NULL */
+    /* From ABI 1.2. The parameters of which there are elements in [first, first + count), in the order of `first`. */
+    const struct hd_optim_param *params;
+    uint64_t n_params;
+    void *scratch; /* as many bytes as `scratch` asked for, 64-byte aligned; not kept between calls */
+    const struct hd_optim_host *host; /* products and threads; never NULL */
 };
 
 /* Length of the run of elements from `at` (counted from args->first) that have one weight decay, at least 1 before
@@ -111,6 +157,20 @@ struct hd_optimizer_ops {
      * slot. A message that begins with the key, "optimizer.betas ...", is printed with that key's place in the job.
      * NULL: all are accepted. */
     int32_t (*check)(const void *settings, struct hd_error *err);
+    /* ---- from ABI 1.2: all of what follows may be NULL; param->group is set but for `group`, `first` is not */
+    /* [control] The parameter's group, a number below 2^16 that means something to the optimizer alone: it comes back
+     * in hd_optim_param.group. Parameters of different groups lie in different flat buffers. HD_OPTIM_CUT says that
+     * this one need not be whole. NULL: 0. */
+    uint32_t (*group)(const void *settings, const struct hd_optim_param *param);
+    /* [control] Number of states of the parameters of a group, at most what `states` or n_states says: the first of
+     * them. NULL: as many as that. */
+    uint32_t (*group_states)(const void *settings, uint32_t group);
+    /* [control] Bytes of scratch memory that `step` needs while it updates this parameter: the call gets the largest
+     * of its parameters'. Part of the memory plan. An optimizer with scratch has at most 3 states. NULL: 0. */
+    uint64_t (*scratch)(const void *settings, const struct hd_optim_param *param);
+    /* [control] FLOPs of the update of this parameter: whole parameters are dealt to ranks by it, and it is counted as
+     * the cost of the step. NULL: 0, and dealt by size. */
+    double (*flops)(const void *settings, const struct hd_optim_param *param);
 };
 
 #endif

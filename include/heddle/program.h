@@ -15,6 +15,7 @@
 #define HD_MAX_OUT 6 /* an update with four states and a low-precision copy */
 
 struct hd_program;
+struct hd_optim_param;
 
 /* A tensor of a program; 0 is none. */
 typedef uint32_t hd_tensor;
@@ -43,8 +44,8 @@ struct hd_attrs {
     uint32_t redop;    /* HD_SUM ... */
     uint32_t from, to; /* conversions: dim ids */
     uint32_t index;    /* slice, mask, pad: which part is this rank's; adamw: the seed of stochastic rounding */
-    uint32_t parts;
-    int32_t peer; /* send, recv: world rank */
+    uint32_t parts;    /* optim_step: 1 + the output that is scratch memory, 0 if none */
+    int32_t peer;      /* send, recv: world rank */
     int64_t window;
     const double *table;
     uint64_t n_table;
@@ -112,6 +113,9 @@ struct hd_instr_desc {
     /* For devices that round operands; 0 from an older host. */
     uint32_t grads; /* bit n: input n is a gradient */
     uint32_t flags; /* HD_INSTR_... */
+    /* optim_step: the parameters of the whole flat buffer, in the order in which they lie (heddle/optimizer.h). */
+    const struct hd_optim_param *params;
+    uint64_t n_params;
 };
 
 /* ---- building the logical program (models) ---- */

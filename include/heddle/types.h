@@ -21,7 +21,7 @@
 #include <string.h>
 
 #define HD_ABI_MAJOR 1
-#define HD_ABI_MINOR 1
+#define HD_ABI_MINOR 2
 
 /* ---- results: X(constant, value, name) */
 #define HD_CODES(X)                                                                                 \

@@ -378,7 +378,8 @@ int32_t cpu_check_update(struct hd_kernel *k, struct hd_error *err)
     int64_t n = hd_operand_count(&k->out[0]);
     int32_t rc = same_count(k, &k->in[0], n, "the gradient", err);
     for (uint32_t i = 1; !rc && i < k->d.n_out; i++)
-        rc = same_count(k, &k->out[i], n, "an output", err);
+        if (k->d.op != HD_OP_OPTIM_STEP || i + 1 != k->d.attrs.parts)
+            rc = same_count(k, &k->out[i], n, "an output", err);
     if (!rc)
         rc = same_count(k, &k->in[1], 1, "the squared norm", err);
     if (!rc)
@@ -397,7 +398,9 @@ int32_t cpu_check_optim_step(struct hd_kernel *k, struct hd_error *err)
         return rc;
     if (!k->d.attrs.step)
         return cpu_invalid(k, err, "the optimizer gives no step function");
-    uint32_t last = k->d.n_out - 1;
+    if (k->d.attrs.parts && k->d.attrs.parts != k->d.n_out)
+        return cpu_invalid(k, err, "scratch memory is not its last output");
+    uint32_t last = k->d.n_out - 1 - (k->d.attrs.parts > 0);
     for (uint32_t i = 0; i <= last; i++)
         if (k->out[i].dtype != HD_F32 && !(i && i == last))
             return hd_fail(err, HD_E_UNSUPPORTED, "%s: an optimizer's step function works on fp32 only", k->d.label);

@@ -76,15 +76,21 @@ static int32_t check_arity(const struct hd_kernel *k, const struct cpu_op *op, s
 
 static int32_t copy_attributes(struct hd_kernel *k, const struct hd_attrs *from, struct hd_error *err)
 {
-    const void *table, *ranges;
+    const void *table, *ranges, *params;
+    const struct hd_optim_param *given = k->d.params;
     k->d.attrs.table = NULL;
     k->d.attrs.ranges = NULL;
+    k->d.params = NULL;
     int32_t rc = copy_array(k, from->table, from->n_table * sizeof *from->table, &table, err);
     if (rc)
         return rc;
     k->d.attrs.table = table;
     rc = copy_array(k, from->ranges, from->n_ranges * sizeof *from->ranges, &ranges, err);
     k->d.attrs.ranges = ranges;
+    if (rc)
+        return rc;
+    rc = copy_array(k, given, k->d.n_params * sizeof *given, &params, err);
+    k->d.params = params;
     return rc;
 }
 
@@ -130,5 +136,6 @@ void cpu_kernel_free(struct hd_kernel *k)
         k->release(k);
     host->free((void *)k->d.attrs.table);
     host->free((void *)k->d.attrs.ranges);
+    host->free((void *)k->d.params);
     host->free(k);
 }

@@ -77,8 +77,7 @@ static const struct cpu_op rows[HD_OP_LIMIT] = {
     [HD_OP_EINSUM_GELU] = SLOWER(3, 3, 1, 2, einsum_gelu, cpu_check_einsum_bias),
     [HD_OP_EINSUM_GELU_GRAD] = SLOWER(3, 3, 1, 1, einsum_gelu_grad, cpu_check_einsum_gelu_grad),
     [HD_OP_EINSUM_BIAS_DW] = SLOWER(2, 2, 2, 2, einsum_bias_dw, cpu_check_einsum_bias_dw),
-    /* The step function is the optimizer's own: there is nothing faster. */
-    [HD_OP_OPTIM_STEP] = ROW(3, 3, 1, HD_MAX_OUT, optim_step, cpu_check_optim_step, NULL),
+    [HD_OP_OPTIM_STEP] = ROW(3, 3, 1, HD_MAX_OUT, optim_step, cpu_check_optim_step, cpu_fast_optim_step),
 };
 
 const struct cpu_op *cpu_op(uint32_t op)

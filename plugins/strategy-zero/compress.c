@@ -9,6 +9,8 @@
  *   encode the sum, with an error of its own; all_gather; decode
  *
  * The errors are this rank's own: checkpoints have one of every rank. */
+#include "heddle/optimizer.h"
+
 #include "internal.h"
 
 uint32_t zero_code_axes(const struct zero *z, const struct zero_flat *f)
@@ -169,6 +171,21 @@ static int32_t check_codes(const struct zero *z, const char *kind, struct hd_err
     return HD_OK;
 }
 
+/* Products want matrices first in a flat, and whole parameters are dealt to its shards in another order. */
+static int32_t check_whole(const struct zero *z, struct hd_error *err)
+{
+    struct hd_pass_param param;
+    for (uint32_t n = 0; n < z->api->n_params(z->p); n++) {
+        z->api->param(z->p, n, &param);
+        if (z->stage && !(param.group & HD_OPTIM_CUT))
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "strategies.zero.compress.kind: powersgd with stage %u wants an optimizer that updates "
+                           "parameters in pieces, and this one updates %s as a whole: use stage: 0, or int8",
+                           z->stage, param.name);
+    }
+    return HD_OK;
+}
+
 int32_t zero_configure_compression(struct zero *z, struct hd_error *err)
 {
     static const struct {
@@ -192,6 +209,8 @@ int32_t zero_configure_compression(struct zero *z, struct hd_error *err)
                        "strategies.zero.compress.kind (%s) and precision.reduce both say how gradients travel: leave "
                        "one of them out",
                        kind);
+    if (z->rank && check_whole(z, err))
+        return err->code;
     if (z->bits || z->rank)
         return check_codes(z, kind, err);
     z->wire = kinds[z->settings.compress_kind].dtype;

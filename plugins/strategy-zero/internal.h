@@ -91,6 +91,7 @@ struct zero {
     struct zero_flat *flats;
     struct hd_pass_param *params; /* by parameter */
     uint32_t *owner;              /* by parameter: flat index + 1; 0: not used */
+    int64_t dealt, padded;        /* elements of parameters that are dealt whole, and with what pads their shards */
     int64_t gathered;             /* elements that the sections so far gather on a rank: zero_params */
 };
 

@@ -1,6 +1,7 @@
 /* Which parameters lie together in which flat buffer, and which tensors exist for each at a stage. */
 #include <string.h>
 
+#include "heddle/optimizer.h"
 #include "internal.h"
 
 #define SMALLEST 8 /* a bucket of the ends: this part of the option `bucket` */
@@ -10,6 +11,7 @@ struct key {
     uint32_t begins; /* where its first gradient is made, from the program's end */
     uint32_t matrix; /* travels as a product */
     uint32_t small;  /* stays whole at stage 3 */
+    uint32_t group;  /* the optimizer's: a flat has parameters of one */
     uint32_t tied;   /* param + 1, used by several stages or in parts: a flat of its own, alike on all stages */
     int32_t chunk;   /* of its last gradient: a bucket does not span chunks */
 };
@@ -24,6 +26,8 @@ static int before(const struct key *a, const struct key *b)
         return a->outer < b->outer;
     if (a->tied != b->tied)
         return a->tied < b->tied;
+    if (a->group != b->group)
+        return a->group < b->group;
     if (a->matrix != b->matrix)
         return a->matrix > b->matrix;
     if (a->minor != b->minor) /* neighbours by what must be settled first: one all_reduce a run */
@@ -140,6 +144,7 @@ static void assign_buckets(struct zero *z, struct key *keys, uint32_t n, struct 
         keys[k].minor = param->obligation & ~(keys[k].axes | keys[k].outer);
         keys[k].matrix = z->rank && param->rows;
         keys[k].small = z->stage == 3 && param->count < z->settings.persist_below;
+        keys[k].group = param->group;
         keys[k].tied = zero_shared(param) ? keys[k].param + 1 : 0;
     }
     fill_buckets(z, keys, n, 1, fill_buckets(z, keys, n, 0, 0, blocks), blocks);
@@ -196,6 +201,29 @@ static void make_tensors(struct zero *z, struct zero_flat *f)
     }
 }
 
+/* Whole parameters were dealt to the shards: they lie in another order. */
+static void take_order(struct zero *z, struct zero_flat *f)
+{
+    struct hd_pass_flat flat;
+    z->api->flat_get(z->p, f->id, &flat);
+    if (flat.n_params == f->n_params)
+        memcpy(f->params, flat.params, f->n_params * sizeof *f->params);
+    if (f->ways > 1 && !(z->params[f->params[0]].group & HD_OPTIM_CUT)) {
+        z->dealt += f->count;
+        z->padded += flat.count;
+    }
+}
+
+/* The largest pile times the ranks is what a flat of few matrices takes. */
+static void warn_of_padding(const struct zero *z)
+{
+    if (2 * z->padded > 3 * z->dealt && z->api->stage(z->p) == 0)
+        z->host->log(HD_LOG_WARN, "strategy-zero",
+                     "whole matrices are dealt to ranks, and equal shards pad them from %.4g to %.4g million elements: "
+                     "a larger strategies.zero.%s has more matrices to deal, mesh.dp: {replicate, shard} fewer ranks",
+                     (double)z->dealt / 1e6, (double)z->padded / 1e6, z->stage == 3 ? "gather_bucket" : "bucket");
+}
+
 static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
 {
     struct zero_flat *f = &z->flats[z->n_flats++];
@@ -225,6 +253,7 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
     f->parts = z->params[keys[0].param].parts;
     f->id = z->api->flat(z->p, name, f->block, f->stage ? f->axes : 0, f->params, n, f->members);
     f->ways = zero_ways(z, f->axes);
+    take_order(z, f);
     make_tensors(z, f);
     z->api->flat_role(z->p, f->id, HD_FLAT_WHOLE, f->whole);
     z->api->flat_role(z->p, f->id, HD_FLAT_MASTER, f->master);
@@ -285,13 +314,15 @@ int zero_plan(struct zero *z)
     sort(keys, n);
     for (uint32_t k = 1; k <= n; k++)
         if (k == n || keys[k].bucket != keys[first].bucket || keys[k].axes != keys[first].axes ||
-            keys[k].outer != keys[first].outer || keys[k].tied != keys[first].tied) {
+            keys[k].outer != keys[first].outer || keys[k].tied != keys[first].tied ||
+            keys[k].group != keys[first].group) {
             make_flat(z, keys + first, k - first);
             if (!z->flats[z->n_flats - 1].params)
                 return 0;
             first = k;
         }
     z->host->free(keys);
+    warn_of_padding(z);
     skip_reshard(z);
     return 1;
 }

@@ -5,18 +5,22 @@
 
 #include "service/checkpoint/shard_map.h"
 
-/* Adds every parameter in another group, with its runs in the tensors of this role; HD__FLAT_ROLES: without runs. */
+/* Adds every parameter in another group, with its runs in the tensors of this role; HD__FLAT_ROLES: without runs.
+ * Only those that have at least n_states states of the optimizer. */
 static void add_group(struct hd__ckpt_train_state *state, const struct hd__ckpt_training *from, int owned,
-                      const char *group, uint32_t dtype, uint32_t role)
+                      const char *group, uint32_t dtype, uint32_t role, uint32_t n_states)
 {
     const struct hd_program *p = from->program;
-    uint32_t base = state->tensors.count;
+    uint32_t *row_of = hd__alloc((p->params.count + 1) * sizeof *row_of); /* + 1 */
     for (uint32_t i = 0; i < p->params.count; i++) {
+        if (p->params.at[i].n_states < n_states)
+            continue;
         const struct hd__tensor *t = hd__tensor_const(p, p->params.at[i].tensor);
         struct hd__ckpt_tensor row = {.group = group, .name = t->name, .dtype = dtype, .ndim = t->ndim};
         for (int32_t d = 0; d < t->ndim; d++)
             row.shape[d] = p->dims.at[t->dim[d]].used;
         hd__push(&state->tensors, row);
+        row_of[i] = state->tensors.count;
     }
     for (uint32_t f = 0; f < p->flats.count && role < HD__FLAT_ROLES; f++) {
         const struct hd__flat *flat = &p->flats.at[f];
@@ -24,12 +28,13 @@ static void add_group(struct hd__ckpt_train_state *state, const struct hd__ckpt_
         struct hd__ckpt_shard_run run;
         while (walk.tensor && hd__ckpt_shard_next(&walk, &run)) {
             char *data = hd__tensor_address(p, walk.tensor, from->coord, from->arena);
-            struct hd__ckpt_run row = {.tensor = base + run.param, .first = run.first, .count = run.count};
+            struct hd__ckpt_run row = {.tensor = row_of[run.param] - 1, .first = run.first, .count = run.count};
             row.data = data + run.offset * (int64_t)hd_dtype_size(hd__tensor_const(p, walk.tensor)->dtype);
-            if (!owned || hd__ckpt_owns_shard(p, flat, run.param, walk.tensor, from->coord))
+            if (row_of[run.param] && (!owned || hd__ckpt_owns_shard(p, flat, run.param, walk.tensor, from->coord)))
                 hd__push(&state->runs, row);
         }
     }
+    free(row_of);
 }
 
 void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, const struct hd__ckpt_training *from, int owned,
@@ -39,32 +44,35 @@ void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, const stru
     const struct hd__flat *first = p->flats.count ? &p->flats.at[0] : &(struct hd__flat){0};
     int local = first->tensor[HD__FLAT_GLOBAL_COPY] != 0; /* the trained weights are not the model */
     int64_t replicas = hd__mesh_ways(&p->mesh, p->independent_axes), replica = 0;
+    uint32_t n_states = 0;
     const char *prefix = "";
+    for (uint32_t i = 0; i < p->params.count; i++)
+        n_states = HD__MAX(n_states, p->params.at[i].n_states);
     hd__arena_free(&state->arena);
     state->tensors.count = state->runs.count = 0;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (p->independent_axes & HD_AXIS_BIT(a))
             replica = replica * p->mesh.size[a] + from->coord[a];
     add_group(state, from, owned, weights ? weights : "model", p->precision.master,
-              local && !weights ? HD__FLAT_GLOBAL_COPY : HD__FLAT_MASTER);
+              local && !weights ? HD__FLAT_GLOBAL_COPY : HD__FLAT_MASTER, 0);
     if (weights)
         return;
     for (int64_t r = 0; r < replicas; r++) {
         if (local) {
             prefix = hd__arena_format(&state->arena, "replica%lld-", (long long)r);
             add_group(state, from, owned, hd__arena_format(&state->arena, "%smodel", prefix), p->precision.master,
-                      r == replica ? HD__FLAT_MASTER : HD__FLAT_ROLES);
+                      r == replica ? HD__FLAT_MASTER : HD__FLAT_ROLES, 0);
         }
-        for (uint32_t s = 0; s < first->n_states; s++)
+        for (uint32_t s = 0; s < n_states; s++)
             add_group(state, from, owned, hd__arena_format(&state->arena, "%soptim-%s", prefix, from->state_names[s]),
-                      p->precision.optimizer, r == replica ? HD__FLAT_OPTIM + s : HD__FLAT_ROLES);
+                      p->precision.optimizer, r == replica ? HD__FLAT_OPTIM + s : HD__FLAT_ROLES, s + 1);
     }
     for (uint32_t n = 0; n < p->strategy_states.count; n++) {
         uint32_t dtype = 0;
         for (uint32_t f = 0; f < p->flats.count && !dtype; f++)
             dtype = hd__tensor_const(p, p->flats.at[f].tensor[HD__FLAT_STRATEGY + n])->dtype; /* 0 for tensor 0 */
         add_group(state, from, owned, hd__arena_format(&state->arena, "strategy-%s", p->strategy_states.at[n]), dtype,
-                  HD__FLAT_STRATEGY + n);
+                  HD__FLAT_STRATEGY + n, 0);
     }
 }
 

@@ -103,7 +103,7 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
     rc = hd__train_agree(compiled, env->rank, s->store, err);
     if (rc)
         return rc;
-    hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, "opening");
+    hd__launch_exit_watchdog_start(&s->exit_watchdog, &s->speaker, s->server, "opening");
     rc = hd__exec_open(s->exec, err);
     hd__launch_exit_watchdog_stop(&s->exit_watchdog);
     if (!rc)
@@ -122,7 +122,7 @@ void hd__train_session_closing(struct hd__train_session *s, const char *what)
     if (s->store)
         hd__store_liveness_notify(hd__store_liveness(s->store), NULL, NULL);
     if (!s->exit_watchdog.running)
-        hd__launch_exit_watchdog_start(&s->exit_watchdog, s->store, s->server, "closing");
+        hd__launch_exit_watchdog_start(&s->exit_watchdog, &s->speaker, s->server, "closing");
     hd__exec_begin_call(s->exec, what);
 }
 

@@ -1,4 +1,5 @@
 #include "tests/system/system.h"
+#include "service/checkpoint/safetensors.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -510,4 +511,50 @@ void train(struct curve *c, const char *job, const char *format, ...)
     va_end(args);
     expect_code(command_run("train %s job.name=%s", line, job), 0);
     curve_read(c, job);
+}
+
+/* ---- numbers of others */
+
+void expect_number(double is, double should, double relative, const char *what, int step)
+{
+    ck_assert_msg(fabs(is - should) <= relative * fabs(should), "%s of step %d is %.9g, torch has %.9g", what, step, is,
+                  should);
+}
+
+static struct hd__ckpt_st *open_weights(const char *path)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__ckpt_st *file;
+    ck_assert_msg(!hd__ckpt_st_open(path, &file, &err), "%s", err.message);
+    return file;
+}
+
+static float *read_tensor(struct hd__ckpt_st *file, const struct hd__ckpt_st_tensor *t)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    float *x = keep(malloc(t->count * sizeof *x));
+    ck_assert_msg(!hd__ckpt_st_read_f32(file, t, 0, t->count, x, &err), "%s", err.message);
+    return x;
+}
+
+void expect_weights(const char *exported, const char *golden, double relative)
+{
+    struct hd__ckpt_st *is = open_weights(exported), *should = open_weights(golden);
+    uint32_t n = hd__ckpt_st_count(should);
+    ck_assert_uint_gt(n, 10);
+    for (uint32_t k = 0; k < n; k++) {
+        const struct hd__ckpt_st_tensor *want = hd__ckpt_st_tensor_at(should, k),
+                                        *have = hd__ckpt_st_find(is, want->name);
+        double norm2 = 0, diff2 = 0;
+        ck_assert_msg(have != NULL && have->count == want->count, "%s", want->name);
+        const float *a = read_tensor(is, have), *b = read_tensor(should, want);
+        for (uint64_t i = 0; i < want->count; i++) {
+            norm2 += (double)b[i] * b[i];
+            diff2 += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        }
+        ck_assert_msg(diff2 <= relative * relative * norm2, "%s is off by %g of a norm of %g", want->name, sqrt(diff2),
+                      sqrt(norm2));
+    }
+    hd__ckpt_st_close(is);
+    hd__ckpt_st_close(should);
 }

@@ -86,4 +86,8 @@ void expect_learns(const struct curve *c);
 /* Runs a training job of this name to its end and reads its curve. */
 void train(struct curve *c, const char *job, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* ---- numbers of others: torch's, within `relative` of them; and every tensor of its safetensors file, of its norm */
+void expect_number(double is, double should, double relative, const char *what, int step);
+void expect_weights(const char *exported, const char *golden, double relative);
+
 #endif

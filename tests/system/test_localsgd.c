@@ -6,7 +6,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "service/checkpoint/safetensors.h"
 #include "tests/system/system.h"
 
 static struct curve whole, parts;
@@ -44,51 +43,6 @@ static json_t *expected(const char *name)
     json_t *one = json_object_get(json_object_get(all, "outer"), name);
     ck_assert_ptr_nonnull(one);
     return one;
-}
-
-static void expect_number(double is, double should, double relative, const char *what, int step)
-{
-    ck_assert_msg(fabs(is - should) <= relative * fabs(should), "%s of step %d is %.9g, torch has %.9g", what, step, is,
-                  should);
-}
-
-static struct hd__ckpt_st *open_weights(const char *path)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    struct hd__ckpt_st *file;
-    ck_assert_msg(!hd__ckpt_st_open(path, &file, &err), "%s", err.message);
-    return file;
-}
-
-static float *read_tensor(struct hd__ckpt_st *file, const struct hd__ckpt_st_tensor *t)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    float *x = keep(malloc(t->count * sizeof *x));
-    ck_assert_msg(!hd__ckpt_st_read_f32(file, t, 0, t->count, x, &err), "%s", err.message);
-    return x;
-}
-
-/* Every tensor of torch's, within `relative` of its norm. */
-static void expect_weights(const char *exported, const char *golden, double relative)
-{
-    struct hd__ckpt_st *is = open_weights(exported), *should = open_weights(golden);
-    uint32_t n = hd__ckpt_st_count(should);
-    ck_assert_uint_gt(n, 10);
-    for (uint32_t k = 0; k < n; k++) {
-        const struct hd__ckpt_st_tensor *want = hd__ckpt_st_tensor_at(should, k),
-                                        *have = hd__ckpt_st_find(is, want->name);
-        double norm2 = 0, diff2 = 0;
-        ck_assert_msg(have != NULL && have->count == want->count, "%s", want->name);
-        const float *a = read_tensor(is, have), *b = read_tensor(should, want);
-        for (uint64_t i = 0; i < want->count; i++) {
-            norm2 += (double)b[i] * b[i];
-            diff2 += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        }
-        ck_assert_msg(diff2 <= relative * relative * norm2, "%s is off by %g of a norm of %g", want->name, sqrt(diff2),
-                      sqrt(norm2));
-    }
-    hd__ckpt_st_close(is);
-    hd__ckpt_st_close(should);
 }
 
 START_TEST(as_torch)

@@ -52,7 +52,8 @@ struct hd_pass_param {
     int64_t rows;   /* on this rank, of a matrix as its file has it (heads and head_dim are one dim); 0: no matrix */
     uint32_t parts; /* 2: with exact sums the contributions of its two blocks are summed apart, all of each over every
                             data rank, and then added: pipeline stages may have one each. Else 0 */
-    uint32_t reserved;
+    /* the optimizer's (heddle/optimizer.h, `group`), with HD_OPTIM_CUT: parameters of one flat buffer have the same */
+    uint32_t group;
 };
 
 /* Tensors of a flat buffer; 0: none. */
@@ -138,7 +139,9 @@ struct hd_pass_api {
     uint32_t (*dtype)(const struct hd_program *p, const char *what);
     uint32_t (*optimizer_states)(const struct hd_program *p); /* how many: AdamW 2 */
     /* ---- flat buffers: parameters one after another. Returns an id from 1. `params`: indexes, as of param();
-     * `axes`: those along which its shards lie; `members`: coordinates on a single axis, 0: all. */
+     * `axes`: those along which its shards lie; `members`: coordinates on a single axis, 0: all. Where the optimizer
+     * updates whole parameters they are dealt to the shards, none cut: flat_get has them in the order in which they
+     * lie. */
     uint32_t (*flat)(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
                      uint32_t n_params, uint32_t members);
     void (*flat_get)(const struct hd_program *p, uint32_t flat, struct hd_pass_flat *out);

@@ -85,6 +85,12 @@ void cpu_sum_subset(struct hd_kernel *k, uint32_t output);
 double cpu_gelu(double x);
 double cpu_gelu_slope(double x);
 
+/* An optimizer's own step, with what the device offers it. */
+void cpu_optim_step(struct hd_kernel *k, const struct hd_optim_host *host);
+/* Of one of its products. */
+int32_t cpu_check_product(uint32_t dtype, const struct hd_optim_matrix *a, const struct hd_optim_matrix *b,
+                          const struct hd_optim_matrix *c, struct hd_error *err);
+
 /* Value of the range that holds element `at` of the whole flat buffer; `fallback` outside all. */
 double cpu_range_value(const struct hd_attrs *a, int64_t at, double fallback);
 

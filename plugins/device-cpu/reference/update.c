@@ -121,12 +121,75 @@ void cpu_ref_sgd(struct hd_kernel *k)
     }
 }
 
-/* Outputs as for adamw: p, the optimizer's states, and where the last output is not fp32, the low precision copy. */
+/* ---- an optimizer's own step */
+
+static double matrix_load(uint32_t dtype, const struct hd_optim_matrix *m, int64_t i, int64_t j)
+{
+    const struct hd_operand x = {.data = m->data, .dtype = dtype};
+    return cpu_load(&x, i * m->row + j * m->col);
+}
+
+int32_t cpu_check_product(uint32_t dtype, const struct hd_optim_matrix *a, const struct hd_optim_matrix *b,
+                          const struct hd_optim_matrix *c, struct hd_error *err)
+{
+    if (dtype != HD_F32 && dtype != HD_BF16)
+        return hd_fail(err, HD_E_INVALID, "a product of matrices in %s: fp32 or bf16", hd_dtype_name(dtype));
+    if ((a->row != 1 && a->col != 1) || (b->row != 1 && b->col != 1) || c->col != 1)
+        return hd_fail(err, HD_E_INVALID, "a product of matrices whose elements lie apart: row or col is to be 1");
+    return HD_OK;
+}
+
+static int32_t plain_product(void *context, uint32_t dtype, int64_t m, int64_t n, int64_t k,
+                             const struct hd_optim_matrix *a, const struct hd_optim_matrix *b,
+                             const struct hd_optim_matrix *c, struct hd_error *err)
+{
+    int32_t rc = cpu_check_product(dtype, a, b, c, err);
+    (void)context;
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t t = 0; t < k; t++)
+                sum += matrix_load(dtype, a, i, t) * matrix_load(dtype, b, t, j);
+            ((float *)c->data)[i * c->row + j] = (float)sum;
+        }
+    return HD_OK;
+}
+
+static void plain_parallel(void *context, int64_t n, void (*fn)(void *user, int64_t first, int64_t last), void *user)
+{
+    (void)context;
+    if (n > 0)
+        fn(user, 0, n);
+}
+
+/* Parameters of which this shard has elements: they lie in ascending order. */
+static void cut_params(const struct hd_instr_desc *d, struct hd_optim_args *args)
+{
+    uint32_t first = 0, last = d->n_params;
+    while (first < last && d->params[first].first + d->params[first].count <= args->first)
+        first++;
+    while (last > first && d->params[last - 1].first >= args->first + args->count)
+        last--;
+    args->params = d->params + first;
+    args->n_params = last - first;
+}
+
 void cpu_ref_optim_step(struct hd_kernel *k)
+{
+    static const struct hd_optim_host host = {
+        .struct_size = sizeof host, .product = plain_product, .parallel = plain_parallel};
+    cpu_optim_step(k, &host);
+}
+
+/* Outputs as for adamw: p, the optimizer's states, and where the last output is not fp32, the low precision copy; then
+ * scratch memory. */
+void cpu_optim_step(struct hd_kernel *k, const struct hd_optim_host *host)
 {
     const struct hd_attrs *a = &k->d.attrs;
     int64_t n = hd_operand_count(&k->out[0]);
-    uint32_t states = k->d.n_out - 1, low = 0;
+    uint32_t states = k->d.n_out - 1 - (a->parts > 0), low = 0;
     double hyper[HD_HYPER_COUNT];
     struct hd_error why = HD_ERROR_INIT;
     if (states && k->out[states].dtype != HD_F32)
@@ -142,7 +205,10 @@ void cpu_ref_optim_step(struct hd_kernel *k)
                                  .hyper = hyper,
                                  .decay = a->ranges,
                                  .n_decay = a->n_ranges,
-                                 .err = &why};
+                                 .err = &why,
+                                 .scratch = a->parts ? k->out[a->parts - 1].data : NULL,
+                                 .host = host};
+    cut_params(&k->d, &args);
     for (uint32_t i = 0; i < states; i++)
         args.state[i] = k->out[1 + i].data;
     if (!hd_update_runs(hyper, args.norm2))

@@ -94,6 +94,50 @@ START_TEST(stages_2_and_3_reduce_every_micro_batch)
 }
 END_TEST
 
+/* ---- an optimizer that updates whole matrices */
+
+static void expect_dealt(struct hd_program *p, double *load)
+{
+    for (uint32_t f = 0; f < p->flats.count; f++) {
+        const struct hd__flat *flat = &p->flats.at[f];
+        int64_t shard = flat->count / hd__mesh_ways(&p->mesh, flat->axes), end = 0;
+        for (uint32_t k = 0; k < flat->n_params; k++) {
+            const struct hd__param *param = &p->params.at[flat->params[k]];
+            ck_assert_int_ge(flat->offset[k], end);
+            end = flat->offset[k] + param->optim.count;
+            ck_assert_uint_eq(flat->n_states, param->whole ? 1 : 2);
+            ck_assert_uint_eq(param->whole, p->params.at[flat->params[0]].whole);
+            ck_assert_int_eq(flat->optim[k].first, flat->offset[k]);
+            if (!param->whole)
+                continue;
+            ck_assert_int_eq(flat->offset[k] / shard, (end - 1) / shard);
+            load[flat->offset[k] / shard] += param->update_flops;
+        }
+        ck_assert_int_le(end, flat->count);
+    }
+}
+
+/* None is cut, at any stage, in buckets of any size, and a step's work is about the same for all ranks. */
+START_TEST(matrices_are_dealt_to_ranks)
+{
+    static const char *const stages[] = {"strategies.zero.stage=1", "strategies.zero.stage=2",
+                                         "strategies.zero.stage=3", "strategies.zero.stage=3"};
+    static const char *const buckets[] = {"strategies.zero.bucket=0", "strategies.zero.bucket=25MB",
+                                          "strategies.zero.gather_bucket=0", "strategies.zero.gather_bucket=1MB"};
+    struct hd_program *p = COMPILE("optimizer={\"use\":\"muon\"}", stages[_i], buckets[_i]);
+    double load[4] = {0}, most = 0, sum = 0;
+    ck_assert_msg(!hd__verify(p, &err), "%s", err.message);
+    expect_dealt(p, load);
+    for (int r = 0; r < 4; r++) {
+        sum += load[r];
+        most = load[r] > most ? load[r] : most;
+    }
+    ck_assert_double_gt(sum, 0);
+    ck_assert_double_le(most, 1.25 * sum / 4);
+    compiled_free(&built);
+}
+END_TEST
+
 /* ---- when parameters are gathered after the update */
 
 /* The position of the wait for instruction `at`. */
@@ -508,6 +552,7 @@ int main(void)
     TCase *c = tcase_create("zero");
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, matrices_are_dealt_to_ranks, 0, 4);
     tcase_add_test(c, stages_0_and_1_reduce_once_a_step);
     tcase_add_test(c, stages_2_and_3_reduce_every_micro_batch);
     tcase_add_test(c, parameters_are_gathered_behind_the_next_forward_pass);

@@ -48,10 +48,22 @@ try 0 "step 6" optimizer.use=four launch.ranks=2 precision.compute=bf16
 try 1 "the optimizer's step failed: the factors of step 3 do not converge" optimizer.use=fails launch.ranks=2
 if grep -q '"step": *3' runs/optimizer/metrics.jsonl; then echo "step 3 was logged although it failed" >&2; exit 1; fi
 
-# One that wants whole parameters trains as any other where nothing is cut, and is refused where something is.
-try 0 "step 6" optimizer.use=whole launch.ranks=2 'strategies=[{use: zero, stage: 0}]'
-[ "$(loss)" = "$want" ] || { echo "whole: loss $(loss), not $want" >&2; exit 1; }
-try 2 "it updates whole parameters" optimizer.use=whole launch.ranks=2 'strategies=[{use: zero, stage: 1}]'
+# One that wants whole parameters trains as any other, dealt to the ranks; with scratch memory and products of matrices,
+# by any kernels; beside a low-precision copy; and in groups of its own. Where the mesh cuts a parameter it is refused.
+for name in whole scratch grouped; do
+    for stage in 0 1 2 3; do
+        try 0 "step 6" optimizer.use=$name launch.ranks=2 "strategies=[{use: zero, stage: $stage}]"
+        [ "$(loss)" = "$want" ] || { echo "$name, stage $stage: loss $(loss), not $want" >&2; exit 1; }
+    done
+done
+try 0 "step 6" optimizer.use=whole launch.ranks=4 data.micro_batch=2 'strategies=[{use: zero, stage: 3}]'
+try 0 "step 6" optimizer.use=scratch launch.ranks=1 device.kernels=reference
+try 0 "step 6" optimizer.use=scratch launch.ranks=2 precision.compute=bf16 'strategies=[{use: zero, stage: 1}]'
+[ "$(loss)" = "$want_bf16" ] || { echo "scratch in bf16: loss $(loss), not $want_bf16" >&2; exit 1; }
+try 2 "asks for scratch memory beside 4 states: 3 at most" optimizer.use=scratch4 launch.ranks=1
+try 2 "into group 65536: numbers end at 65535" optimizer.use=group launch.ranks=1
+try 2 "powersgd with stage 1 wants an optimizer that updates parameters in pieces" optimizer.use=whole launch.ranks=2 \
+    'strategies=[{use: zero, stage: 1, compress: {kind: powersgd}}]'
 try 2 "the mesh cuts" optimizer.use=whole launch.ranks=2 mesh.tp=2 'strategies=[{use: 3d}, {use: zero}]'
 try 2 "\`states\` says 3, above its n_states, 1" optimizer.use=says launch.ranks=1
 

@@ -201,6 +201,7 @@ CONSTANT(HD_HOOK_RECV, 65);
 CONSTANT(HD_METRIC_INT, 1);
 CONSTANT(HD_METRIC_FLOAT, 2);
 CONSTANT(HD_ATTR_CONCAT, 256);
+CONSTANT(HD_DEVICE_ZEROED_MEMORY, 256);
 CONSTANT(HD_COMM_INDEPENDENT_P2P, 64);
 CONSTANT(HD_MAX_OUT, 6);
 CONSTANT(HD_MAX_DIMS, 6);
@@ -215,6 +216,7 @@ CONSTANT(HD_COMM_STREAM_ORDERED, 1);
 CONSTANT(HD_ABI_MAJOR, 1);
 CONSTANT(HD_HOOK_HOLD, 1);
 CONSTANT(HD_DEVICE_PERMUTES, 16);
+CONSTANT(HD_OPTIM_HEAD, 2);
 CONSTANT(HD_OPTION_REQUIRED, 2);
 CONSTANT(HD_ATTR_STOCHASTIC, 4);
 CONSTANT(HD_COMM_HOST_PROGRESS, 2);
@@ -227,6 +229,7 @@ CONSTANT(HD_OPTION_PATH, 4);
 CONSTANT(HD_INSTR_EXACT, 2);
 CONSTANT(HD_DEVICE_PADDED_VOCAB, 128);
 CONSTANT(HD_COMM_ANY_ORDER, 16);
+CONSTANT(HD_OPTIM_EMBEDDING, 1);
 CONSTANT(HD_ATTR_ACCUMULATE, 1);
 CONSTANT(HD_DEVICE_STREAMS, 4);
 CONSTANT(HD_COMM_LOCAL_ONLY, 4);
@@ -234,9 +237,8 @@ CONSTANT(HD_OPTIM_FLAT, 1);
 CONSTANT(HD_OPTION_FIXED, 8);
 CONSTANT(HD_COMM_MESSAGES_ONLY, 32);
 CONSTANT(HD_DEVICE_XENT_HEAD, 2);
+CONSTANT(HD_OPTIM_CUT, 2147483648);
 CONSTANT(HD_DEVICE_ADDS_ONCE, 8);
-CONSTANT(HD_DEVICE_PADDED_VOCAB, 128);
-CONSTANT(HD_DEVICE_ZEROED_MEMORY, 256);
 
 STRUCT(hd_error, 1192);
 FIELD(hd_error, struct_size, 0, size_t);
@@ -360,7 +362,7 @@ FIELD(hd_operand, dim, 16, uint8_t[8]);
 FIELD(hd_operand, extent, 24, int64_t[6]);
 FIELD(hd_operand, start, 72, int64_t[6]);
 
-STRUCT(hd_instr_desc, 288);
+STRUCT(hd_instr_desc, 304);
 FIELD(hd_instr_desc, struct_size, 0, size_t);
 FIELD(hd_instr_desc, op, 8, uint32_t);
 FIELD(hd_instr_desc, n_in, 12, uint32_t);
@@ -372,6 +374,8 @@ FIELD(hd_instr_desc, attrs, 40, struct hd_attrs);
 FIELD(hd_instr_desc, label, 216, char[64]);
 FIELD(hd_instr_desc, grads, 280, uint32_t);
 FIELD(hd_instr_desc, flags, 284, uint32_t);
+FIELD(hd_instr_desc, params, 288, const struct hd_optim_param *);
+FIELD(hd_instr_desc, n_params, 296, uint64_t);
 
 STRUCT(hd_param_desc, 72);
 FIELD(hd_param_desc, struct_size, 0, size_t);
@@ -513,7 +517,35 @@ FIELD(hd_comm_ops, caps_of, 112, uint64_t (*)(const struct hd_comm *comm));
 FIELD(hd_comm_ops, launcher, 120, const struct hd_comm_launcher *);
 FIELD(hd_comm_ops, caps_with, 128, uint64_t (*)(const void *settings));
 
-STRUCT(hd_optim_args, 112);
+STRUCT(hd_optim_param, 80);
+FIELD(hd_optim_param, struct_size, 0, size_t);
+FIELD(hd_optim_param, name, 8, const char *);
+FIELD(hd_optim_param, first, 16, int64_t);
+FIELD(hd_optim_param, count, 24, int64_t);
+FIELD(hd_optim_param, rows, 32, int64_t);
+FIELD(hd_optim_param, cols, 40, int64_t);
+FIELD(hd_optim_param, all_rows, 48, int64_t);
+FIELD(hd_optim_param, all_cols, 56, int64_t);
+FIELD(hd_optim_param, ndim, 64, uint32_t);
+FIELD(hd_optim_param, group, 68, uint32_t);
+FIELD(hd_optim_param, flags, 72, uint32_t);
+FIELD(hd_optim_param, reserved, 76, uint32_t);
+
+STRUCT(hd_optim_matrix, 24);
+FIELD(hd_optim_matrix, data, 0, void *);
+FIELD(hd_optim_matrix, row, 8, int64_t);
+FIELD(hd_optim_matrix, col, 16, int64_t);
+
+STRUCT(hd_optim_host, 32);
+FIELD(hd_optim_host, struct_size, 0, size_t);
+FIELD(hd_optim_host, context, 8, void *);
+FIELD(hd_optim_host, product, 16,
+      int32_t (*)(void *context, uint32_t dtype, int64_t m, int64_t n, int64_t k, const struct hd_optim_matrix *a,
+                  const struct hd_optim_matrix *b, const struct hd_optim_matrix *c, struct hd_error *err));
+FIELD(hd_optim_host, parallel, 24,
+      void (*)(void *context, int64_t n, void (*fn)(void *user, int64_t first, int64_t last), void *user));
+
+STRUCT(hd_optim_args, 144);
 FIELD(hd_optim_args, struct_size, 0, size_t);
 FIELD(hd_optim_args, first, 8, int64_t);
 FIELD(hd_optim_args, count, 16, int64_t);
@@ -525,6 +557,10 @@ FIELD(hd_optim_args, hyper, 80, const double *);
 FIELD(hd_optim_args, decay, 88, const struct hd_range *);
 FIELD(hd_optim_args, n_decay, 96, uint64_t);
 FIELD(hd_optim_args, err, 104, struct hd_error *);
+FIELD(hd_optim_args, params, 112, const struct hd_optim_param *);
+FIELD(hd_optim_args, n_params, 120, uint64_t);
+FIELD(hd_optim_args, scratch, 128, void *);
+FIELD(hd_optim_args, host, 136, const struct hd_optim_host *);
 
 STRUCT(hd_optim_shard, 64);
 FIELD(hd_optim_shard, struct_size, 0, size_t);
@@ -538,7 +574,7 @@ FIELD(hd_optim_shard, reserved, 44, uint32_t);
 FIELD(hd_optim_shard, decay, 48, const struct hd_range *);
 FIELD(hd_optim_shard, n_decay, 56, uint64_t);
 
-STRUCT(hd_optimizer_ops, 88);
+STRUCT(hd_optimizer_ops, 120);
 FIELD(hd_optimizer_ops, struct_size, 0, size_t);
 FIELD(hd_optimizer_ops, caps, 8, uint64_t);
 FIELD(hd_optimizer_ops, n_states, 16, uint32_t);
@@ -552,6 +588,10 @@ FIELD(hd_optimizer_ops, states, 56, uint32_t (*)(const void *settings));
 FIELD(hd_optimizer_ops, learning_rate, 64, double (*)(const void *settings));
 FIELD(hd_optimizer_ops, clip, 72, double (*)(const void *settings));
 FIELD(hd_optimizer_ops, check, 80, int32_t (*)(const void *settings, struct hd_error *err));
+FIELD(hd_optimizer_ops, group, 88, uint32_t (*)(const void *settings, const struct hd_optim_param *param));
+FIELD(hd_optimizer_ops, group_states, 96, uint32_t (*)(const void *settings, uint32_t group));
+FIELD(hd_optimizer_ops, scratch, 104, uint64_t (*)(const void *settings, const struct hd_optim_param *param));
+FIELD(hd_optimizer_ops, flops, 112, double (*)(const void *settings, const struct hd_optim_param *param));
 
 STRUCT(hd_ckpt_ops, 120);
 FIELD(hd_ckpt_ops, struct_size, 0, size_t);
