@@ -83,7 +83,7 @@ START_TEST(as_the_formula_says)
 }
 END_TEST
 
-/* It begins as the weights do, and they are drawn from the seed: with a decay that fp32 rounds to 1 it stays what they were. */
+/* It begins as the weights do, and they are drawn from the seed: with a decay that fp32 rounds to 1 it stays so. */
 START_TEST(begins_as_the_weights)
 {
     uint64_t n, m;
