@@ -70,7 +70,6 @@ START_TEST(stopped)
                 {SIGINT, {"int1", "int3"}},
                 {SIGUSR1, {"usr1", "usr3"}},
                 {SIGHUP, {"hup1", "hup3"}}};
-    signal(SIGHUP, SIG_DFL); /* nohup ./run-tests ignores it, and children would */
     stop_by(rows[_i].signal, rows[_i].job[0], 1);
     stop_by(rows[_i].signal, rows[_i].job[1], 3);
 }
@@ -996,5 +995,6 @@ int main(void)
                                         {"tensor parallel across machines", tensor_parallel_across_machines, 1},
                                         {"an added strategy is said once", an_added_strategy_is_said_once, 1},
                                         {NULL, NULL, 0}};
+    signal(SIGHUP, SIG_DFL); /* nohup ./run-tests ignores it, and children would */
     return system_run("system-ends", tests);
 }
