@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 TOP, BUILD = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
-LIBRARIES = {"harness": "tests/device/libdevice_harness.a", "ranks": "tests/runtime/comm/libtest_ranks.a"}
+LIBRARIES = {"harness": "tests/device/libdevice_harness.a", "ranks": "conformance/libconformance_ranks.a"}
 failed, checks = [], 0
 
 
