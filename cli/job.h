@@ -60,7 +60,7 @@ int hd__cli_parse_per_machine(const struct hd__command *command, const char *tex
 
 /* Prints an error; returns `code`. */
 int hd__cli_print_error(const struct hd_error *err, int code);
-/* Of who works on loaded weights: refused where they, or what was asked for, are not there or of another model. */
+/* The error of a command that loads weights; returns its exit code. */
 int hd__cli_print_load_error(const struct hd_error *err);
 
 #endif

@@ -36,7 +36,7 @@ const char *conf_folder(void)
     return folder;
 }
 
-/* What the check has printed, below its line. */
+/* Output of a check, at most 60 lines, below the check's own line. */
 static void print_output(FILE *output)
 {
     char line[2048];

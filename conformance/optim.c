@@ -248,7 +248,7 @@ START_TEST(overflow_and_skip_write_nothing)
     train_from(&t, &whole, 0, 2);
     before = t;
     train_from(&t, &bad, 2, STEPS);
-    same_bits(&before, &t, _i ? "the gradients' norm is no number" : "hyper says skip");
+    same_bits(&before, &t, _i ? "the norm of the gradients is not finite" : "hyper says skip");
 }
 END_TEST
 

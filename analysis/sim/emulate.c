@@ -52,7 +52,7 @@ void *hd__sim_tensor_data(struct hd__sim *m, int32_t rank, hd_tensor t)
     return hd__tensor_address(r->program->p, t, r->coord, hd__sim_arena(m, rank));
 }
 
-/* Of what an earlier section of this step has made for later ones, the first at or behind `at`; NULL: none. */
+/* First buffer at or behind `at` that an earlier section of this step has made for later ones; NULL: none. */
 static const struct hd__buffer *next_carried(const struct hd__sim_rank *r, int64_t at)
 {
     const struct hd_program *p = r->program->p;

@@ -249,7 +249,7 @@ static double value_at(const struct hd_operand *o, int64_t i)
     return value;
 }
 
-/* Of one output: the norm of its difference to the first contestant's, over that one's norm. */
+/* Relative error of one output: the norm of its difference to the first contestant's, over that one's norm. */
 static double apart(const struct hd_operand *y, double *want, int first)
 {
     double apart = 0, norm = 0;

@@ -186,13 +186,13 @@ static int nonsense(struct rank *rank)
 
 /* ---- death */
 
-/* Of a death: what a transport sees itself is HD_E_PEER; what liveness tells it cancels. */
+/* A result of a rank's death: HD_E_PEER where the transport sees it itself, HD_E_CANCELLED where liveness tells it. */
 static int is_death(int32_t code)
 {
     return code == HD_E_PEER || (transport_told && code == HD_E_CANCELLED);
 }
 
-/* Of a wait that was too long; others may have given up before. */
+/* A result of a wait that ran out of time; other ranks may have given up earlier. */
 static int is_late(int32_t code)
 {
     return code == HD_E_TIMEOUT || (!transport_strict && is_death(code));

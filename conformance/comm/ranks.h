@@ -56,7 +56,7 @@ int32_t settle(struct rank *rank, double deadline, struct hd_error *err);
 /* Memory that the transport can use, until the process ends. */
 void *rank_memory(const struct rank *rank, size_t bytes);
 
-/* Of all ranks. Fails the rank (1) as EXPECT does. */
+/* A group of all ranks. Fails the rank (1) as EXPECT does. */
 int world_group(struct rank *rank, const char *name, struct hd_comm_group **group);
 
 /* In a body: fails the rank with a line on stderr. */

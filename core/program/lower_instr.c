@@ -146,7 +146,7 @@ static void roles(const struct hd_program *p, const struct hd__instr *i, struct 
     desc->flags = (logits ? HD_INSTR_LOGITS : 0) | (p->exact ? HD_INSTR_EXACT : 0);
 }
 
-/* The parameters that an optimizer's own step is told of beside its operands. */
+/* Parameters in the flat buffer of an update, for an optimizer's own step. */
 static void parameters(const struct hd_program *p, const struct hd__instr *i, struct hd_instr_desc *desc)
 {
     const struct hd__flat *f = hd__flat_of_update(p, i);

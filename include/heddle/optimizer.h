@@ -68,7 +68,7 @@ struct hd_optim_matrix {
     int64_t row, col;
 };
 
-/* What the device offers to `step`, on its own threads. Called by `step` alone, in its thread. */
+/* Services of the device, on its own threads, for `step` alone and from its thread. */
 struct hd_optim_host {
     size_t struct_size;
     void *context;

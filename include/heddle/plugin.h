@@ -85,9 +85,9 @@ struct hd_option {
     size_t offset; /* into the component's settings struct */
     /* Further spellings of values, each with what it stands for: "true=1|BACKWARD_PRE=1|cpu=host"; or NULL. */
     const char *words;
-    /* Where the value counts, "stage=3|FULL_SHARD" or "mesh.pp!=1"; several are joined by &. A key of the job with its
-     * section, or one of the same table; `ranks` is their number. A job that sets the option elsewhere is warned. NULL:
-     * everywhere. */
+    /* Condition under which the value has an effect, "stage=3|FULL_SHARD" or "mesh.pp!=1"; several are joined by &. Its
+     * key is one of the job with its section, or one of the same table; `ranks` is the number of ranks. A job that sets
+     * the option where the condition is false gets a warning. NULL: always. */
     const char *needs;
 };
 

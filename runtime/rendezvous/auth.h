@@ -39,11 +39,11 @@ void hd__auth_prove(const uint8_t secret[WIRE_SECRET], enum hd__auth_role role, 
                     uint8_t proof[WIRE_TAG]);
 int hd__auth_check_proof(const uint8_t secret[WIRE_SECRET], enum hd__auth_role role, const struct hd__auth_handshake *h,
                          const uint8_t proof[WIRE_TAG]);
-/* Of what `role` sends. */
+/* The direction in which `role` sends. */
 void hd__auth_channel_init(struct hd__auth_channel *c, const uint8_t secret[WIRE_SECRET], enum hd__auth_role role,
                            const struct hd__auth_handshake *h);
 
-/* Of a secret the one for a session of another protocol below, by what only its two ends know. */
+/* Derives from a secret the one for a session of the protocol below, by a value that only its two ends know. */
 void hd__auth_bind(uint8_t secret[WIRE_SECRET], const uint8_t session[WIRE_SECRET]);
 
 /* Writes the frame and its tag to `out` (room for WIRE_SEALED_MAX); returns the bytes. */

@@ -23,7 +23,7 @@ struct hd__liveness {
     char cause[512];
 };
 
-/* Of the caller's memory: all is well; finish frees the lock, when no other thread uses it any more. */
+/* Initialises the caller's memory: no rank has died. finish frees the lock, when no other thread uses it any more. */
 void hd__store_liveness_init(struct hd__liveness *live);
 void hd__store_liveness_finish(struct hd__liveness *live);
 /* [any-thread] HD_OK; or HD_E_PEER with the rank that died, or HD_E_CANCELLED with the rank that aborted. `err` gets
@@ -43,7 +43,7 @@ void hd__store_liveness_notify(struct hd__liveness *live, void (*notify)(void *u
 void hd__store_keep_cores(void);
 /* [any-thread] The calling thread gets these cores, and is scheduled first where this process may ask for it. */
 void hd__store_favour_thread(void);
-/* Of this thread, which says it with its heartbeats. */
+/* Id of the calling thread, sent with its heartbeats. */
 int32_t hd__store_thread_id(void);
 /* When a peer was last heard, seen from a watcher whose poll() of `planned` seconds began at `before` and ended `now`:
  * what it slept beyond that is not the peer's silence. */

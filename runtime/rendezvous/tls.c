@@ -178,7 +178,7 @@ static int flush(struct hd__tls *t)
     return 0;
 }
 
-/* Of an SSL call that did not succeed: 0: the end; -1 and errno. */
+/* Result of a failed SSL call: 0: the end of the stream; -1 and errno. */
 static int explain(struct hd__tls *t, int result)
 {
     unsigned long error = ERR_peek_error();

@@ -37,7 +37,7 @@ int hd__tls_pending(struct hd__tls *tls);   /* has something to read that poll()
 /* Why read, write or connect failed, where it was not the network; else NULL. */
 const char *hd__tls_error(struct hd__tls *tls);
 
-/* Of a connection with TLS or without (NULL). */
+/* recv and send on a connection with TLS, or without (NULL). */
 static inline ssize_t hd__tls_recv(int fd, struct hd__tls *tls, void *out, size_t bytes)
 {
     return tls ? hd__tls_read(tls, out, bytes) : recv(fd, out, bytes, MSG_DONTWAIT);

@@ -19,7 +19,7 @@ int32_t try_compile_text(struct compiled *out, const char *text, const char *con
                          struct hd_error *err);
 /* Asserts that it compiles with these flags of hd__exec_compile_with. */
 void compile_flags(struct compiled *out, const char *text, uint32_t flags);
-/* Of a section of the first stage's program, once. */
+/* FLOPs of one run of a section of the first stage's program. */
 double flops_of(const struct compiled *c, const char *section);
 void compiled_free(struct compiled *c);
 

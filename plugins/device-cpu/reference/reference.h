@@ -85,9 +85,9 @@ void cpu_sum_subset(struct hd_kernel *k, uint32_t output);
 double cpu_gelu(double x);
 double cpu_gelu_slope(double x);
 
-/* An optimizer's own step, with what the device offers it. */
+/* An optimizer's own step, with the device's services. */
 void cpu_optim_step(struct hd_kernel *k, const struct hd_optim_host *host);
-/* Of one of its products. */
+/* Checks the operands of hd_optim_host.product: HD_E_INVALID. */
 int32_t cpu_check_product(uint32_t dtype, const struct hd_optim_matrix *a, const struct hd_optim_matrix *b,
                           const struct hd_optim_matrix *c, struct hd_error *err);
 

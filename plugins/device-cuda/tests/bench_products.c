@@ -160,7 +160,7 @@ static int first_is_right(struct bench *x, const struct hd_operand *in, const st
     return fabs(got - want) <= 0.01 * sqrt((double)k);
 }
 
-/* Of operands by their places in s->operand; -1: no second. */
+/* Adds an instruction; operands are indices of s->operand. second: the second output, -1 for none. */
 static void add(struct bench *x, struct sequence *s, uint32_t op, const int *in, uint32_t n_in, int out, int second)
 {
     struct hd_error err = HD_ERROR_INIT;

@@ -386,7 +386,7 @@ static const struct h_case behind[] = {
      {.flags = HD_ATTR_ACCUMULATE}},
 };
 
-/* Of rounded operands; the bias's gradient is of those that are not. */
+/* Products of rounded operands; the bias's gradient is the sum of unrounded ones. */
 START_TEST(epilogues_run_behind_products_in_fp8)
 {
     for (int option = E4M3; option <= HYBRID; option++) {

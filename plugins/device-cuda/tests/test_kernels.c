@@ -273,7 +273,8 @@ START_TEST(fused_ops_are_supported)
 }
 END_TEST
 
-/* Of products: dense, as datasheets count, whose clock of tensor cores is below what the GPU says of its own. */
+/* Peak FLOP/s of products: dense, as datasheets count, whose clock of tensor cores is below what the GPU says of its
+ * own. */
 START_TEST(peaks_are_those_of_the_datasheet)
 {
     static const struct {

@@ -235,7 +235,7 @@ static double sent(const char *section)
     return bytes;
 }
 
-/* Of a ring: 2 (n - 1) / n of what is reduced, r (m + n) numbers a matrix and the others as they are. */
+/* Bytes of a ring: 2 (n - 1) / n of what is reduced, r (m + n) numbers a matrix and the others as they are. */
 START_TEST(bytes_are_those_of_the_formula)
 {
     static const struct {

@@ -65,7 +65,7 @@ static int connect_to(uint16_t port)
     return fd;
 }
 
-/* What comes until the other side closes, or `most` bytes. */
+/* Receives until the other side closes, or `most` bytes. */
 static size_t receive(int fd, uint8_t *out, size_t most)
 {
     size_t at = 0;

@@ -29,7 +29,7 @@ static struct hd__server *server;
 static double dead_after = 30;
 static uint8_t secret[HD__SECRET_BYTES];
 
-/* What of certificates and keys there is. */
+/* Certificates and keys: of the ranks, expired, of another CA. */
 static void set_up(void)
 {
     scratch_init(&folder);

@@ -85,7 +85,7 @@ PUBLIC int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *, void
     return 0;
 }
 
-/* Of one reference, which a graph takes over. */
+/* An object with one reference, which a graph takes over. */
 PUBLIC int cuUserObjectCreate(void **object, void *data, void (*destroy)(void *), unsigned, unsigned)
 {
     *object = new std::shared_ptr<void>(data, destroy);

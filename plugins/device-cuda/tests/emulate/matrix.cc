@@ -13,7 +13,7 @@ struct copy {
     int there, group, done;
 };
 
-/* Of this lane: its two rows of the 16 of its warp. */
+/* A warp's product on this lane, with two of the 16 rows. */
 struct product {
     emulate_group_product of;
     uint16_t a[2][16];           /* where a is in registers */
