@@ -93,12 +93,8 @@ static int sync_folder(const struct hd_ckpt *ckpt, const char *path)
 static int32_t posix_open(const struct hd_host *host, const void *settings, const char *location, struct hd_ckpt **out,
                           struct hd_error *err)
 {
-    const char *scheme = strstr(location, "://");
-    if (scheme)
-        return hd_fail(err, HD_E_INVALID,
-                       "%s is a URL, and checkpoint.use=posix stores in a folder: name a folder, or a plug-in of kind "
-                       "ckpt that serves %.*s:// (`heddle plugins` lists those that are installed)",
-                       location, (int)(scheme - location), location);
+    if (strstr(location, "://"))
+        return hd_fail(err, HD_E_INVALID, "%s is a URL: name a folder, which may be a mounted one", location);
     struct hd_ckpt *ckpt = calloc(1, sizeof *ckpt);
     if (!ckpt || !*location || !(ckpt->dir = strdup(location))) {
         free(ckpt);

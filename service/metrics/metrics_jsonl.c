@@ -142,15 +142,13 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
     struct hd_error why = HD_ERROR_INIT;
     struct stat st;
     const char *run = json_string_value(json_object_get(start, "run"));
-    int32_t rc;
     *m = (struct hd__metrics){.fd = -1,
                               .path = hd__strdup(path),
                               .run = hd__strdup(run ? run : ""),
                               .is_terminal = hd__output_is_terminal(),
                               .first_step = resumed,
                               .start = json_dumps(start, JSON_COMPACT)};
-    rc = strstr(path, "://") ? hd_fail(&why, HD_E_INVALID, "%s is a URL: name a file", path)
-                             : open_once(path, 0, &m->fd, &st, &why);
+    int32_t rc = open_once(path, 0, &m->fd, &st, &why);
     if (!rc && S_ISREG(st.st_mode) && st.st_size) /* a device as /dev/null takes lines, and has none */
         rc = scan(m->fd, path, m->run, resumed, &m->keep, &m->same, &why);
     *metrics = m;

@@ -349,14 +349,12 @@ static int32_t check_blocks(const struct loop *l, struct hd_error *err)
 {
     struct hd__text path = {0};
     struct hd_error why = HD_ERROR_INIT;
-    int32_t rc;
     if (!l->job->metrics_blocks || !is_stage_leader(l) || l->progress.step >= l->job->steps)
         return HD_OK;
     add_blocks_path(l, &path);
-    rc = strstr(path.at, "://") ? hd_fail(&why, HD_E_INVALID, "%s is a URL: name a file", path.at) : HD_OK;
-    if (!rc)
-        hd__make_folders(path.at);
-    if (rc || (rc = hd__output_check(path.at, HD__PROFILE_BEGINS, &why)))
+    hd__make_folders(path.at);
+    int32_t rc = hd__output_check(path.at, HD__PROFILE_BEGINS, &why);
+    if (rc)
         hd__job_fail(l->job, "metrics.blocks", err, "metrics.blocks: %s", why.message);
     hd__text_free(&path);
     return rc;

@@ -112,7 +112,7 @@ int32_t hd__run_locks_take(struct hd__job *job, struct hd__run_locks *locks, str
     *locks = (struct hd__run_locks){{-1, -1}};
     if (!strcmp(hd__job_folder(job), folder) && (rc = lock_folder(folder, &locks->fd[0], err)))
         return hd__job_locate_error(job, "job.name", err);
-    if (dir && !strstr(dir, "://") && (rc = lock_folder(dir, &locks->fd[1], err)))
+    if (dir && (rc = lock_folder(dir, &locks->fd[1], err)))
         return hd__job_locate_error(job, "checkpoint.dir", err);
     return HD_OK;
 }
