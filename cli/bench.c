@@ -292,7 +292,7 @@ static void on_row(void *user, const struct hd__bench_row *r)
 static int32_t parse_settings(const struct hd__component *c, const char *const *set, int sets, void *settings,
                               struct hd__arena *arena, struct hd_error *err)
 {
-    const char *kind = hd__plugin_kind_name(c->kind);
+    const char *kind = hd__kind_name(c->kind);
     struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
     int32_t code = hd__options_defaults(&table, settings, arena, err);
     for (int i = 0; i < sets && code == HD_OK; i++) {

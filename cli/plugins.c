@@ -23,8 +23,8 @@ static const char *entry_name(const struct hd__plugin_entry *e)
 static void print_row(const struct hd__plugin_entry *e, int width)
 {
     const struct hd__component *c = e->component;
-    printf("%-9s %-*s %-9s %-7s %s", e->kind ? hd__plugin_kind_name(e->kind) : "?", width, entry_name(e),
-           c ? c->version : "-", e->usable ? "yes" : "no", e->usable ? c->summary : e->reason);
+    printf("%-9s %-*s %-9s %-7s %s", e->kind ? hd__kind_name(e->kind) : "?", width, entry_name(e), c ? c->version : "-",
+           e->usable ? "yes" : "no", e->usable ? c->summary : e->reason);
     for (size_t i = 0; c && i < c->n_aliases; i++)
         printf("%s%s", i ? ", " : "; also called ", c->aliases[i].name);
     putchar('\n');
@@ -103,8 +103,8 @@ static json_t *aliases_json(const struct hd__component *c)
 static json_t *entry_json(const struct hd__plugin_entry *e)
 {
     const struct hd__component *c = e->component;
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind", e->kind ? hd__plugin_kind_name(e->kind) : "?",
-                     "name", entry_name(e), "version", text_or_null(c ? c->version : NULL), "licence",
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind", e->kind ? hd__kind_name(e->kind) : "?", "name",
+                     entry_name(e), "version", text_or_null(c ? c->version : NULL), "licence",
                      text_or_null(c ? c->licence : NULL), "summary", text_or_null(c ? c->summary : NULL), "usable",
                      (int)e->usable, "reason", text_or_null(e->reason), "path", text_or_null(e->path));
 }
@@ -151,7 +151,7 @@ static int no_such_plugin(const struct hd__plugin_entry *entries, size_t n, cons
         hd__push(&labels, entries[i].label);
     for (size_t i = 0; i < n; i++)
         for (size_t a = 0; entries[i].component && a < entries[i].component->n_aliases; a++)
-            hd__push(&labels, hd__arena_format(&arena, "%s-%s", hd__plugin_kind_name(entries[i].kind),
+            hd__push(&labels, hd__arena_format(&arena, "%s-%s", hd__kind_name(entries[i].kind),
                                                entries[i].component->aliases[a].name));
     const char *nearest = hd__nearest(label, labels.at, labels.count);
     for (size_t i = 0; i < n && !nearest; i++) /* its name without the kind */

@@ -124,7 +124,7 @@ int main(int argc, char **argv)
     for (size_t k = 0; k < HD__COUNT(kinds); k++)
         kind = kinds[k].kind == conf_target.kind ? &kinds[k] : kind;
     if (!kind)
-        return refuse("no conformance test for kind %s yet", hd__plugin_kind_name(conf_target.kind));
+        return refuse("no conformance test for kind %s yet", hd__kind_name(conf_target.kind));
     transport_told = 1; /* as in a job, unless a word says `alone` */
     for (int i = 2; i < argc; i++)
         if (!read_word(kind, argv[i]))

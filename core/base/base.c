@@ -8,6 +8,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "heddle/plugin.h"
+
 _Noreturn void hd__die(const char *format, ...)
 {
     va_list args;
@@ -248,6 +250,12 @@ const char *hd__axis_name(int32_t axis)
 #define NAME(constant, value, name) [value] = name,
         HD_AXES(NAME)};
     return names[axis];
+}
+
+const char *hd__kind_name(uint32_t kind)
+{
+    static const char *const names[] = {HD_KINDS(NAME)};
+    return kind < HD__COUNT(names) && names[kind] ? names[kind] : "?";
 }
 
 uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed)

@@ -23,12 +23,11 @@ static size_t number_prefix(const char *text, char out[64])
     size_t n = 0, i = 0, digits = 0;
     if (text[i] == '+' || text[i] == '-')
         out[n++] = text[i++];
-    for (;
-         n < 62 && (strchr("0123456789.", text[i]) ? text[i] != 0 : text[i] == '_' && digits > 0 && text[i - 1] != '_');
+    for (char c; n < 62 && (c = text[i]) && (strchr("0123456789.", c) || (c == '_' && digits && text[i - 1] != '_'));
          i++)
-        if (text[i] != '_') {
-            digits += text[i] != '.';
-            out[n++] = text[i];
+        if (c != '_') {
+            digits += c != '.';
+            out[n++] = c;
         }
     if ((text[i] == 'e' || text[i] == 'E') && digits) {
         size_t sign = text[i + 1] == '+' || text[i + 1] == '-';
@@ -42,28 +41,21 @@ static size_t number_prefix(const char *text, char out[64])
     return digits ? i : 0;
 }
 
-/* Reads a decimal number; *rest is what follows it. Returns 0 when there is none. */
-static int read_number(const char *text, double *value, const char **rest)
+static const char not_a_number[] = "is not a number";
+
+/* Reads a decimal number; *rest is what follows it. NULL, or why there is none. */
+static const char *read_number(const char *text, double *value, const char **rest)
 {
     char digits[64], *end;
     size_t n = number_prefix(text, digits);
-    if (!n || text[n - 1] == '_')
-        return 0;
     errno = 0;
     *value = strtod(digits, &end);
     *rest = text + n;
-    return *end == 0 && isfinite(*value) && (*value != 0 || errno == 0);
-}
-
-/* Does a number fail for its size alone? */
-static const char *why_no_number(const char *text)
-{
-    char digits[64], *end;
-    size_t n = number_prefix(text, digits);
-    double value = strtod(digits, &end);
-    return n && !text[n] && !*end && text[n - 1] != '_'
-               ? value == 0 ? "is too small for a 64-bit float" : "is too large for a 64-bit float"
-               : "is not a number";
+    if (!n || text[n - 1] == '_' || *end)
+        return not_a_number;
+    if (!isfinite(*value))
+        return "is too large for a 64-bit float";
+    return *value == 0 && errno ? "is too small for a 64-bit float" : NULL;
 }
 
 static int32_t check_range(const struct hd_option *o, double value, const char *text, struct hd_error *err)
@@ -86,7 +78,7 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
     errno = 0;
     long long whole = strtoll(digits, &end, 10);
     if (!n || text[n] || *end || text[n - 1] == '_') {
-        int is_whole = read_number(text, &value, &rest) && !*rest && value == floor(value) && fabs(value) < 1e15;
+        int is_whole = !read_number(text, &value, &rest) && !*rest && value == floor(value) && fabs(value) < 1e15;
         if (is_whole && strpbrk(text, "eE")) { /* 5e8 */
             out->i64 = (int64_t)value;
             return check_range(o, value, text, err);
@@ -105,9 +97,9 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
 
 static int32_t parse_float(const struct hd_option *o, const char *text, union field *out, struct hd_error *err)
 {
-    const char *rest;
-    if (!read_number(text, &out->f64, &rest) || *rest)
-        return hd_fail(err, HD_E_INVALID, "'%.60s' %s", text, why_no_number(text));
+    const char *rest, *why = read_number(text, &out->f64, &rest);
+    if (why || *rest)
+        return hd_fail(err, HD_E_INVALID, "'%.60s' %s", text, *rest ? not_a_number : why);
     return check_range(o, out->f64, text, err);
 }
 
@@ -133,7 +125,7 @@ static int32_t parse_size(const struct hd_option *o, const char *text, union fie
 {
     double value;
     const char *rest;
-    if (!read_number(text, &value, &rest))
+    if (read_number(text, &value, &rest))
         return hd_fail(err, HD_E_INVALID, "'%.60s' is not a size: write 25MB (10^6 bytes), 16MiB (2^20) or 4096", text);
     rest += strspn(rest, " ");
     double factor = unit_factor(size_units, HD__COUNT(size_units), rest);
@@ -158,7 +150,7 @@ static int32_t parse_duration(const struct hd_option *o, const char *text, union
 {
     double value;
     const char *rest;
-    if (!read_number(text, &value, &rest) || value < 0)
+    if (read_number(text, &value, &rest) || value < 0)
         return hd_fail(err, HD_E_INVALID, "'%.60s' is not a duration: write 300s, 5m or 20ms", text);
     rest += strspn(rest, " ");
     double factor = unit_factor(time_units, HD__COUNT(time_units), rest);
@@ -228,7 +220,7 @@ static int32_t make_list(const struct hd_option *o, const char *const *items, si
     double *number = hd__arena_alloc(arena, (n + 1) * sizeof *number);
     for (size_t i = 0; i < n; i++) {
         const char *rest;
-        if (!read_number(items[i], &number[i], &rest) || *rest)
+        if (read_number(items[i], &number[i], &rest) || *rest)
             number[i] = NAN;
         if (o->min != o->max && isnan(number[i]))
             return hd_fail(err, HD_E_INVALID, "item %zu, '%.60s', is not a number", i + 1, items[i]);

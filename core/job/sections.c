@@ -4,19 +4,6 @@
 
 #include <ctype.h>
 
-static const char *kind_name(uint32_t kind)
-{
-    switch (kind) {
-#define KIND_NAME(constant, value, name) \
-    case constant:                       \
-        return name;
-        HD_KINDS(KIND_NAME)
-#undef KIND_NAME
-    default:
-        return "?";
-    }
-}
-
 /* ---- sections that name a component */
 
 static const char *default_use(const char *path)
@@ -35,11 +22,11 @@ static int32_t read_use(struct hd__job_section *s, struct hd_error *err)
         s->origin = "default";
         return s->use ? HD_OK
                       : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s", s->location,
-                                s->path, kind_name(s->kind));
+                                s->path, hd__kind_name(s->kind));
     }
     if (use->kind != HD__SCALAR || hd__tree_is_null(use))
         return hd__job_node_fail(use, err, "%s.use: the name of a plugin of kind %s is wanted", s->path,
-                                 kind_name(s->kind));
+                                 hd__kind_name(s->kind));
     s->use = use->text;
     s->origin = use->origin;
     return HD_OK;
@@ -177,7 +164,7 @@ static int32_t read_component(struct hd__job *job, const struct hd__job_core_sec
         return read_strategies(job, node, err);
     if (!node && !s->use)
         return hd_fail(err, HD_E_INVALID, "%s: section %s is missing; it needs use, the name of a plugin of kind %s",
-                       job->root->origin, s->name, kind_name(s->kind));
+                       job->root->origin, s->name, hd__kind_name(s->kind));
     int32_t rc = hd__job_section_make(job, s->name, s->kind, NULL, node, place_of(job, s->name),
                                       section_slot(job, s->kind), err);
     for (int a = 0; a < HD_AXIS_COUNT && s->kind == HD_KIND_COMM; a++)

@@ -121,14 +121,6 @@ const struct hd__plugin_kind *hd__plugin_kind_find(uint32_t kind)
     return NULL;
 }
 
-const char *hd__plugin_kind_name(uint32_t kind)
-{
-    static const char *const names[] = {
-#define NAME(constant, value, name) [value] = name,
-        HD_KINDS(NAME)};
-    return kind < HD__COUNT(names) && names[kind] ? names[kind] : "?";
-}
-
 uint32_t hd__plugin_kind_of_label(const char *label, const char **name)
 {
     const char *dash = strchr(label, '-');

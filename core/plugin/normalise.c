@@ -90,12 +90,11 @@ static int32_t wrong_component(const struct subject *s, const struct hd_plugin *
 {
     struct hd__text offers = {0};
     for (const struct hd_component *const *c = plugin->components; *c; c++)
-        hd__text_add(&offers, "%s%s-%s", c == plugin->components ? "" : ", ", hd__plugin_kind_name((*c)->kind),
-                     (*c)->name);
+        hd__text_add(&offers, "%s%s-%s", c == plugin->components ? "" : ", ", hd__kind_name((*c)->kind), (*c)->name);
     const struct hd_component *first = plugin->components[0];
-    int32_t r = refuse(
-        s, err, "wrong %s: the file's name promises %s, but it offers %s: rename the file to heddle-%s-%s.so",
-        first->kind == kind ? "name" : "kind", s->label, offers.at, hd__plugin_kind_name(first->kind), first->name);
+    int32_t r =
+        refuse(s, err, "wrong %s: the file's name promises %s, but it offers %s: rename the file to heddle-%s-%s.so",
+               first->kind == kind ? "name" : "kind", s->label, offers.at, hd__kind_name(first->kind), first->name);
     hd__text_free(&offers);
     return r;
 }
@@ -246,7 +245,7 @@ static int32_t normalise_ops(const struct subject *s, const struct hd__plugin_ki
 int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind, const char *name,
                              const char *path, struct hd__component *out, struct hd_error *err)
 {
-    char *label = hd__arena_format(arena, "%s-%s", hd__plugin_kind_name(kind), name);
+    char *label = hd__arena_format(arena, "%s-%s", hd__kind_name(kind), name);
     struct subject s = {label, path};
     const struct hd__plugin_kind *rules = hd__plugin_kind_find(kind);
     const struct hd_component *theirs = NULL;
@@ -256,7 +255,7 @@ int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *pl
     if ((r = check_descriptor(&s, plugin, err)) || (r = pick_component(&s, plugin, kind, name, &theirs, err)))
         return r;
     if (!rules)
-        return refuse(&s, err, "this heddle has no interface for plugins of kind %s", hd__plugin_kind_name(kind));
+        return refuse(&s, err, "this heddle has no interface for plugins of kind %s", hd__kind_name(kind));
     c.name = theirs->name;
     c.settings_size = theirs->settings_size;
     if ((r = check_caps(&s, "struct hd_component", theirs->caps, err)) ||

@@ -96,7 +96,6 @@ struct hd__plugin_entry {
 void hd__plugin_scan(struct hd__plugins *registry, const struct hd__plugin_entry **entries, size_t *n);
 
 /* ---- kinds */
-const char *hd__plugin_kind_name(uint32_t kind); /* "optim"; "?" if unknown */
 /* The kind of "optim-adamw", 0 if unknown; *name, where name is not NULL, is then "adamw". */
 uint32_t hd__plugin_kind_of_label(const char *label, const char **name);
 
