@@ -153,6 +153,13 @@ static struct hd__tensor flat_tensor(struct hd_program *p, const struct hd__flat
                                .placement.redop = HD_SUM};
 }
 
+static void along(struct hd_program *p, struct hd__tensor *t, uint32_t axes)
+{
+    for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
+        if ((axes & HD_AXIS_BIT(axis)) && p->mesh.size[axis] > 1)
+            t->placement.shard[0] = hd__shard_push(t->placement.shard[0], axis);
+}
+
 hd_tensor hd__tensor_new_with_buffer(struct hd_program *p, struct hd__tensor *t, uint32_t life)
 {
     t->buffer = hd__buffer_new(p, t->name, (hd__tensor_bytes(p, t) + 63) & ~(int64_t)63, (uint8_t)life);
@@ -178,9 +185,7 @@ hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *nam
     if (inside && hd__tensor_const(p, inside)->dim[0] != f->dim)
         return (hd_tensor)hd__pass_refuse(p, "hd_pass_api.flat_shard: %s is no whole tensor of flat %s",
                                           hd__tensor_const(p, inside)->name, f->name);
-    for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
-        if (f->axes & HD_AXIS_BIT(axis))
-            t.placement.shard[0] = hd__shard_push(t.placement.shard[0], axis);
+    along(p, &t, f->axes);
     if (!inside)
         return hd__tensor_new_with_buffer(p, &t, life);
     t.dtype = hd__tensor_const(p, inside)->dtype;
@@ -228,13 +233,6 @@ hd_tensor hd__pass_flat_range(struct hd_program *p, uint32_t id, hd_tensor whole
     t.offset += first;
     t.origin = 0;
     return hd__tensor_new(p, &t);
-}
-
-static void along(struct hd_program *p, struct hd__tensor *t, uint32_t axes)
-{
-    for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
-        if ((axes & HD_AXIS_BIT(axis)) && p->mesh.size[axis] > 1)
-            t->placement.shard[0] = hd__shard_push(t->placement.shard[0], axis);
 }
 
 hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes,
