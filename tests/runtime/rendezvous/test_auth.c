@@ -1,6 +1,5 @@
 /* The handshake of the rendezvous: who does not know the secret is not let in, learns nothing and is not believed; and
  * somebody on the way between two who do cannot change, repeat, drop or swap what they say. */
-#include <arpa/inet.h>
 #include <check.h>
 #include <poll.h>
 #include <pthread.h>
@@ -13,6 +12,7 @@
 #include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/store.h"
+#include "tests/runtime/rendezvous/sockets.h"
 #include "tests/suite.h"
 
 static struct hd__server *server;
@@ -42,27 +42,6 @@ static int32_t join_at(uint16_t port, int32_t rank, struct hd_store **store, str
                                   .dead_after = server_options.dead_after};
     memcpy(o.secret, server_options.secret, sizeof o.secret);
     return hd__store_connect(&o, hd__now() + 20, store, err);
-}
-
-static int listen_anywhere(uint16_t *port)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 8));
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
-    *port = ntohs(at.sin_port);
-    return fd;
-}
-
-static int connect_to(uint16_t port)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval limit = {.tv_sec = 50};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    return fd;
 }
 
 /* Receives until the other side closes, or `most` bytes. */

@@ -20,6 +20,7 @@
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/store.h"
 #include "runtime/rendezvous/wire.h"
+#include "tests/runtime/rendezvous/sockets.h"
 #include "tests/suite.h"
 
 static struct hd__server *server;
@@ -560,24 +561,13 @@ START_TEST(parser_noise)
 }
 END_TEST
 
-static int raw_connect(void)
-{
-    struct sockaddr_in at = {
-        .sin_family = AF_INET, .sin_port = htons(hd__server_port(server)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct timeval second = {.tv_sec = 10};
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof second);
-    return fd;
-}
-
 /* A rank by hand. */
 static int raw_join(int32_t rank)
 {
     struct hd__auth_handshake h = {.rank = (uint32_t)rank, .size = (uint32_t)server_options.size};
     uint8_t hello[WIRE_HELLO], proof[WIRE_TAG], frame[WIRE_HEADER + WIRE_CHALLENGE];
     struct hd__frame f = {.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO};
-    int fd = raw_connect();
+    int fd = connect_to(hd__server_port(server));
     hd__store_wire_put_u32(hello, h.rank);
     hd__store_wire_put_u32(hello + 4, h.size);
     memcpy(hello + 8, h.rank_nonce, WIRE_NONCE);
@@ -600,7 +590,7 @@ START_TEST(server_noise)
     for (int k = 0; k < 200; k++) {
         uint8_t bytes[600], answer[4096];
         size_t n = 1 + draw() % sizeof bytes;
-        int fd = raw_connect();
+        int fd = connect_to(hd__server_port(server));
         for (size_t i = 0; i < n; i++)
             bytes[i] = (uint8_t)draw();
         if (k & 1)

@@ -1,6 +1,5 @@
 /* The rendezvous by TLS: ranks with certificates of one CA meet; nobody else gets in, each refused by name; and who
  * stands in between reads nothing and changes nothing. The strangers are OpenSSL's own client and server. */
-#include <arpa/inet.h>
 #include <check.h>
 #include <fcntl.h>
 #include <openssl/err.h>
@@ -19,6 +18,7 @@
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/store.h"
 #include "runtime/rendezvous/tls.h"
+#include "tests/runtime/rendezvous/sockets.h"
 #include "tests/suite.h"
 #include "tests/support/certificates.h"
 #include "tests/support/scratch.h"
@@ -87,27 +87,6 @@ static struct hd_store *join(struct ssl_ctx_st *tls, int32_t rank)
     struct hd_store *store = NULL;
     ck_assert_msg(!join_at(hd__server_port(server), tls, rank, &store, &err), "%s", err.message);
     return store;
-}
-
-static int listen_anywhere(uint16_t *port)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 8));
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
-    *port = ntohs(at.sin_port);
-    return fd;
-}
-
-static int connect_to(uint16_t port)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval limit = {.tv_sec = 50};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    return fd;
 }
 
 /* The log, from here on. */
