@@ -150,7 +150,7 @@ static int known_label(const struct hd_program *p, const hd_tensor *ins, uint32_
 static int32_t check_shape(struct hd_program *p, const struct hd__op *row, const hd_tensor *ins, uint32_t n_in,
                            uint32_t n_out)
 {
-    if (!row->name || row->class != HD__CLASS_MODEL)
+    if (!row->name || row->class != HD__CLASS_MODEL || row->n_out < 0) /* several forms: a fusion makes it */
         return (int32_t)hd__program_fail(p, HD_E_INVALID, "a model may not emit %s",
                                          row->name ? row->name : "an unknown op");
     if ((row->n_in >= 0 && n_in != (uint32_t)row->n_in) || n_in > HD_MAX_IN)
@@ -163,11 +163,15 @@ static int32_t check_shape(struct hd_program *p, const struct hd__op *row, const
     return 1;
 }
 
-hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
-                           uint32_t n_in, const char *out_dims, hd_tensor *outs)
+static hd_tensor b_emit(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                        uint32_t n_in, const char *out_dims, hd_tensor *outs)
 {
-    const struct hd__op *row = hd__op(op);
+    if (op > UINT16_MAX || !out_dims || (n_in && !ins))
+        return hd__program_fail(p, HD_E_INVALID, "hd_builder_api.emit: op %u, or a pointer that is NULL", op);
+    const struct hd__op *row = hd__op((uint16_t)op);
     uint32_t n_out = 1;
+    for (int32_t n = 0; n < row->n_out && outs; n++)
+        outs[n] = 0;
     for (const char *s = out_dims; *s; s++)
         n_out += *s == ',';
     if (p->failed || !check_shape(p, row, ins, n_in, n_out))
@@ -175,7 +179,7 @@ hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_at
     if (attrs && attrs->struct_size < HD__END(struct hd_attrs, z_scale)) /* the last of ABI 1.0 */
         return hd__program_fail(p, HD_E_INVALID, "attributes of %s: struct_size is %zu: set it with sizeof", row->name,
                                 attrs->struct_size);
-    struct hd__instr i = hd__instr_new(p, op);
+    struct hd__instr i = hd__instr_new(p, (uint16_t)op);
     i.n_in = (uint8_t)n_in;
     i.n_out = (uint8_t)n_out;
     i.attrs = attrs ? hd__attrs_new(p, attrs) : NULL;
@@ -197,16 +201,6 @@ hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_at
     }
     hd__push(&p->logical, i);
     return p->failed ? 0 : i.out[0];
-}
-
-static hd_tensor b_emit(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
-                        uint32_t n_in, const char *out_dims, hd_tensor *outs)
-{
-    if (op > UINT16_MAX || !out_dims || (n_in && !ins))
-        return hd__program_fail(p, HD_E_INVALID, "hd_builder_api.emit: op %u, or a pointer that is NULL", op);
-    if (outs)
-        memset(outs, 0, HD__MIN(hd__op((uint16_t)op)->n_out, HD_MAX_OUT) * sizeof *outs);
-    return hd__builder_emit(p, (uint16_t)op, attrs, ins, n_in, out_dims, outs);
 }
 
 /* Nothing has failed so far, and t is a tensor, or 0: what a call returned that failed. */

@@ -476,8 +476,6 @@ int64_t hd__steady_step(const struct hd_program *p);
 
 extern const struct hd_builder_api hd__builder_api;  /* builder.c */
 void hd__builder_check_params(struct hd_program *p); /* after the model has built: no name twice */
-hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
-                           uint32_t n_in, const char *out_dims, hd_tensor *outs);
 static inline int hd__is_copy(const struct hd__instr *i)
 {
     return i->stream == HD__STREAM_IN || i->stream == HD__STREAM_OUT;

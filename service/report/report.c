@@ -221,11 +221,11 @@ static int is_report(const json_t *report)
 
 static int32_t load_file(const char *path, json_t **report, struct hd_error *err)
 {
-    FILE *file = fopen(path, "rb");
+    FILE *file = hd__open_regular(path, "report", err);
     json_error_t why;
     int32_t rc = HD_OK;
     if (!file)
-        return hd_fail(err, HD_E_INVALID, "%s: cannot open the report: %s", path, strerror(errno));
+        return HD_E_INVALID;
     *report = json_loadf(file, JSON_REJECT_DUPLICATES, &why);
     fclose(file);
     if (!*report)

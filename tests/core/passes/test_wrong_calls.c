@@ -328,6 +328,8 @@ CALL(tokenwise_of_none, build->tokenwise(program, 0))
 CALL(emit_no_op, hd_tensor w = param_with(weight); build->emit(program, 1 << 16, NULL, &w, 1, "vh", NULL))
 CALL(emit_to_no_dims, hd_tensor w = param_with(weight); build->emit(program, HD_OP_ADD, NULL, &w, 1, NULL, NULL))
 CALL(emit_of_null, build->emit(program, HD_OP_ADD, NULL, NULL, 2, "vh", NULL))
+CALL(emit_of_a_fused_op, hd_tensor w = param_with(weight), outs[2];
+     build->emit(program, HD_OP_EINSUM_GELU, NULL, &w, 1, "vh,vh", outs))
 CALL(emit_of_no_tensor, const hd_tensor in[] = {NONE, NONE}; build->emit(program, HD_OP_ADD, NULL, in, 2, "vh", NULL))
 CALL(attributes_without_size, hd_tensor w = param_with(weight); const hd_tensor in[] = {w, w};
      build->emit(program, HD_OP_ADD, &no_size, in, 2, "vh", NULL))
@@ -353,6 +355,7 @@ static const struct wrong model_rows[] = {
     ROW(emit_no_op, 0, "emit: op 65536"),
     ROW(emit_to_no_dims, 0, "emit: op"),
     ROW(emit_of_null, 0, "emit: op"),
+    ROW(emit_of_a_fused_op, 0, "a model may not emit einsum_gelu"),
     ROW(emit_of_no_tensor, 0, "input 0 of add is no tensor"),
     ROW(attributes_without_size, 0, "attributes of add: struct_size is 0: set it with sizeof"),
 };

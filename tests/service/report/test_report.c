@@ -1,6 +1,7 @@
 /* Reports: who is blamed, by parts made here; a recorder's part and back; files, merged and broken. */
 #include <check.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "service/report/diagnose.h"
@@ -397,6 +398,9 @@ START_TEST(files)
     json_decref(both);
     ck_assert_int_eq(hd__report_load((const char *[]){"none.json"}, 1, &both, &err), HD_E_INVALID);
     ck_assert_ptr_nonnull(strstr(err.message, "none.json"));
+    ck_assert_int_eq(mkfifo("pipe", 0600), 0); /* nobody writes to it */
+    ck_assert_int_eq(hd__report_load((const char *[]){"pipe"}, 1, &both, &err), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "pipe: cannot open the report: not a regular file but a FIFO");
     f = fopen("b.json", "w");
     fputs("{\"kind\": \"something else\"}", f);
     fclose(f);
