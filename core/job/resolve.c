@@ -166,23 +166,25 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
         return hd__job_fail(job, "data.seq_len", err,
                             "data.seq_len: %lld cannot be cut into mesh.cp = %lld equal parts", (long long)job->seq_len,
                             (long long)cp);
+    ranks = mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP];
     if (job->batch % (HD__MAX(job->micro_batch_asked, 1) * dp * ep))
-        return batch_fail(job, dp, ep, mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP], err);
-    int64_t rows = (job->micro_batch_asked ? job->micro_batch_asked : job->batch / (dp * ep)) * dp * ep;
-    if (job->batch / rows > MOST_MICRO_BATCHES)
+        return batch_fail(job, dp, ep, ranks, err);
+    int64_t micro = job->micro_batch_asked ? job->micro_batch_asked : job->batch / (dp * ep);
+    int64_t accumulation = job->batch / (micro * dp * ep);
+    if (accumulation > MOST_MICRO_BATCHES)
         return hd__job_fail(job, "data.batch", err,
                             "data.batch: a step of %lld micro-batches (data.micro_batch %lld), and at most %d are "
                             "accumulated: take a larger micro_batch",
-                            (long long)(job->batch / rows), (long long)job->micro_batch_asked, MOST_MICRO_BATCHES);
+                            (long long)accumulation, (long long)micro, MOST_MICRO_BATCHES);
     int64_t tokens;
     if (__builtin_mul_overflow(job->batch * job->seq_len, job->steps, &tokens))
         return hd__job_fail(job, "job.steps", err,
                             "job.steps: %lld steps of data.batch %lld x data.seq_len %lld tokens are too many to count",
                             (long long)job->steps, (long long)job->batch, (long long)job->seq_len);
     memcpy(job->mesh, mesh, sizeof mesh);
-    job->ranks = mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP];
-    job->micro_batch = job->micro_batch_asked ? job->micro_batch_asked : job->batch / (dp * ep);
-    job->accumulation = job->batch / (job->micro_batch * dp * ep);
+    job->ranks = ranks;
+    job->micro_batch = micro;
+    job->accumulation = accumulation;
     note_dp(job);
     if (!job->micro_batch_asked)
         note_micro_batch(job);
