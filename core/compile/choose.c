@@ -2,8 +2,9 @@
  * needs. */
 #include "core/compile/internal.h"
 
-int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
-                         struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err)
+/* Finds the component of a section, which an alias may name, and notes it in `chosen`. */
+static int32_t find(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__job_section *section,
+                    struct hd__chosen *chosen, struct hd_error *err)
 {
     const struct hd__component *c;
     const struct hd_alias *alias;
@@ -18,8 +19,8 @@ int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint3
     return HD_OK;
 }
 
-int32_t hd__compile_parse(struct hd__job *job, struct hd__job_section *section, struct hd__chosen *chosen,
-                          struct hd_error *err)
+static int32_t parse(struct hd__job *job, struct hd__job_section *section, struct hd__chosen *chosen,
+                     struct hd_error *err)
 {
     const struct hd__component *c = chosen->component;
     chosen->settings = hd__arena_alloc(&job->arena, c->settings_size);
@@ -30,8 +31,8 @@ int32_t hd__compile_parse(struct hd__job *job, struct hd__job_section *section, 
 int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
                            struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err)
 {
-    int32_t rc = hd__compile_find(job, plugins, kind, section, chosen, err);
-    return rc ? rc : hd__compile_parse(job, section, chosen, err);
+    int32_t rc = find(job, plugins, kind, section, chosen, err);
+    return rc ? rc : parse(job, section, chosen, err);
 }
 
 void hd__compile_mistakes(struct hd__job *job, struct hd__plugins *plugins)
@@ -68,7 +69,7 @@ static int32_t find_named(struct hd__compiled *c, struct hd_error *err)
     c->n_strategies = c->job->n_strategies;
     c->strategies = hd__realloc(c->strategies, c->n_strategies * sizeof *c->strategies);
     for (uint64_t s = 0; s < c->n_strategies && !rc; s++)
-        rc = hd__compile_find(c->job, c->plugins, HD_KIND_STRATEGY, c->job->strategies[s], &c->strategies[s], err);
+        rc = find(c->job, c->plugins, HD_KIND_STRATEGY, c->job->strategies[s], &c->strategies[s], err);
     for (uint64_t s = c->n_strategies; s-- > 0 && !rc;)
         rc = check_alias(c, s, err);
     return rc;
@@ -138,6 +139,6 @@ int32_t hd__compile_strategies(struct hd__compiled *c, struct hd_error *err)
     while (!rc && hd__job_unplaced(c->job))
         rc = add_named(c, hd__job_unplaced(c->job), err);
     for (uint64_t s = 0; s < c->n_strategies && !rc; s++)
-        rc = hd__compile_parse(c->job, c->job->strategies[s], &c->strategies[s], err);
+        rc = parse(c->job, c->job->strategies[s], &c->strategies[s], err);
     return rc;
 }

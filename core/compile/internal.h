@@ -4,13 +4,6 @@
 
 #include "core/compile/compile.h"
 
-/* Finds the component of a section, which an alias may name, and notes it in `chosen`. */
-int32_t hd__compile_find(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
-                         struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err);
-/* Parses the section through the component's table. */
-int32_t hd__compile_parse(struct hd__job *job, struct hd__job_section *section, struct hd__chosen *chosen,
-                          struct hd_error *err);
-
 /* choose.c: the strategies that the job names, and in front of them those that its mesh needs. */
 int32_t hd__compile_strategies(struct hd__compiled *c, struct hd_error *err);
 /* micro_batch_mean.c: the weight of a token's loss, and how many micro-batches add up. */

@@ -53,7 +53,7 @@ hd_tensor hd__offload_staged(struct hd_program *p, const char *section, hd_tenso
     return home;
 }
 
-void hd__offload_copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to)
+static void add_copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to)
 {
     struct hd__code_section *s = hd__program_section(p, section);
     struct hd__instr i = hd__instr_new(p, HD_OP_COPY);
@@ -91,7 +91,7 @@ void hd__offload_fetch(struct hd_program *p, const char *section, uint32_t flat,
             continue;
         hd_tensor main_copy = make_main_copy(p, section, home, slot, role);
         if (parts[role] & load)
-            hd__offload_copy(p, section, f->block, home, main_copy);
+            add_copy(p, section, f->block, home, main_copy);
     }
 }
 
@@ -101,6 +101,6 @@ void hd__offload_store(struct hd_program *p, const char *section, uint32_t flat,
         const struct hd__flat *f = &p->flats.at[flat - 1];
         hd_tensor home = parts[role] & what ? f->tensor[role] : 0;
         if (home && hd__memory_of(p, home) != HD__MEM_MAIN)
-            hd__offload_copy(p, section, f->block, hd__offload_staged(p, section, home), home);
+            add_copy(p, section, f->block, hd__offload_staged(p, section, home), home);
     }
 }

@@ -86,7 +86,6 @@ int hd__pass_unedited(struct hd_program *p); /* or an error: only then may a sec
 
 /* offload.c: the staged twin with which `section` computes; the tensor itself if it is in the main memory. */
 hd_tensor hd__offload_staged(struct hd_program *p, const char *section, hd_tensor home);
-void hd__offload_copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to);
 uint16_t hd__offload_stream(const struct hd_program *p, hd_tensor from, hd_tensor to);
 void hd__offload_fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load,
                        uint32_t slot);

@@ -13,13 +13,6 @@ struct hd__plugins {
     HD__ARRAY(struct hd__plugin_entry) entries; /* of the last scan */
 };
 
-/* A component that is loaded already; NULL where it is not. Belongs to the registry. */
-const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry, uint32_t kind, const char *name);
-/* Opens the shared object at `path` and checks it; *component, of the registry, on success only. HD_E_UNSUPPORTED
- * with the file and the reason. */
-int32_t hd__plugin_load(struct hd__plugins *registry, uint32_t kind, const char *name, const char *path,
-                        const struct hd__component **component, struct hd_error *err);
-
 /* ---- aliases.c */
 /* Loads every component of a kind in the folders; those that cannot be used are left out. */
 void hd__plugin_load_kind(struct hd__plugins *registry, uint32_t kind);

@@ -76,7 +76,7 @@ int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_
 
 /* ---- loading */
 
-const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry, uint32_t kind, const char *name)
+static const struct hd__component *find_loaded(const struct hd__plugins *registry, uint32_t kind, const char *name)
 {
     for (uint32_t i = 0; i < registry->loaded.count; i++) {
         const struct hd__component *c = registry->loaded.at[i];
@@ -86,8 +86,9 @@ const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry
     return NULL;
 }
 
-int32_t hd__plugin_load(struct hd__plugins *registry, uint32_t kind, const char *name, const char *path,
-                        const struct hd__component **component, struct hd_error *err)
+/* Opens the shared object at `path` and checks it; *component, of the registry, on success only. */
+static int32_t load(struct hd__plugins *registry, uint32_t kind, const char *name, const char *path,
+                    const struct hd__component **component, struct hd_error *err)
 {
     const struct hd_plugin *plugin;
     struct hd__component *own = hd__arena_alloc(&registry->arena, sizeof *own);
@@ -163,7 +164,7 @@ static int32_t find_file(struct hd__plugins *registry, uint32_t kind, const char
 {
     char *paths[2] = {0};
     uint32_t n = hd__plugin_search(&registry->folders, label, paths);
-    const struct hd__component *loaded = hd__plugin_loaded(registry, kind, name);
+    const struct hd__component *loaded = find_loaded(registry, kind, name);
     int32_t r = HD_OK;
     if (n == 2)
         r = hd_fail(err, HD_E_INVALID,
@@ -172,7 +173,7 @@ static int32_t find_file(struct hd__plugins *registry, uint32_t kind, const char
     else if (loaded)
         *component = loaded;
     else if (n)
-        r = hd__plugin_load(registry, kind, name, paths[0], component, err);
+        r = load(registry, kind, name, paths[0], component, err);
     else { /* no file has the name: an alias may */
         hd__plugin_load_kind(registry, kind);
         if (!(r = hd__plugin_find_alias(registry, kind, name, &loaded, err)))

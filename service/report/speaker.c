@@ -62,7 +62,8 @@ static int is_refused(const struct hd__speaker *s, const struct hd_error *err)
 
 /* ---- what is said */
 
-void hd__speaker_tell(struct hd__speaker *s, const struct hd_error *err)
+/* Tells the others of a failure, once. */
+static void tell_others(struct hd__speaker *s, const struct hd_error *err)
 {
     if (!s->store || s->told)
         return;
@@ -102,7 +103,7 @@ int hd__speaker_fail(struct hd__speaker *s, struct hd_error *err, int opening)
         say_refusal(s, err);
     /* INVALID is how the others hear of a refusal. */
     err->code = refused ? HD_E_INVALID : code == HD_E_INVALID ? HD_E_INTERNAL : code;
-    hd__speaker_tell(s, err);
+    tell_others(s, err);
     err->code = code;
     if (!refused && is_told_by_another(s, err))
         say_end(s);

@@ -27,8 +27,6 @@ struct hd__speaker {
 
 /* The origin of what every rank finds at this point of the job, and so none says but the first. */
 uint64_t hd__speaker_shared(const struct hd__speaker *s, uint32_t number);
-/* Tells the others of a failure, once. */
-void hd__speaker_tell(struct hd__speaker *s, const struct hd_error *err);
 /* This rank's run failed, before the first step (`opening`) or later: says what is its to say, tells the others, and
  * returns the exit code: 2 where the job was refused, else 1. */
 int hd__speaker_fail(struct hd__speaker *s, struct hd_error *err, int opening);
