@@ -101,8 +101,10 @@ fault("tied_decay", UPDATE, "the last stage does not decay the tied embedding", 
 fault("state_dtype", UPDATE, "optimizer states in the dtype of compute", "t.dtype = p->precision.optimizer;", "t.dtype = p->precision.compute;")
 
 FLATS = "core/passes/flat_buffers.c"
-PUSH = "    for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)\n        if (f->axes & HD_AXIS_BIT(axis))"
-fault("grad_shard_order", FLATS, "shards over two axes: minor and major axis exchanged", PUSH, PUSH.replace("axis = 0; axis < HD_AXIS_COUNT; axis++", "axis = HD_AXIS_COUNT - 1; axis >= 0; axis--"))
+BACKWARDS = """    for (int32_t axis = HD_AXIS_COUNT - 1; axis >= 0; axis--)
+        if (f->axes & HD_AXIS_BIT(axis))
+            t.placement.shard[0] = hd__shard_push(t.placement.shard[0], axis);"""
+fault("grad_shard_order", FLATS, "shards over two axes: minor and major axis exchanged", "    along(p, &t, f->axes);", BACKWARDS)
 fault("flat_overlap", FLATS, "parameters of a flat overlap by 16 elements", "f->offset[i] = f->count;", "f->offset[i] = i ? f->count - 16 : f->count;")
 fault("flat_short", FLATS, "a flat is shorter than its parameters", "f->count = (f->count + 16 * ways - 1)", "f->count = (f->count - 16 + 16 * ways - 1)")
 fault("fetch_offset", "core/passes/offload.c", "offload: the copy in the main memory has another dtype", 't.name = hd__arena_format(&p->arena, "%s@%u", t.name, slot);', 't.name = hd__arena_format(&p->arena, "%s@%u", t.name, slot);\n    t.dtype = t.dtype == HD_F32 ? HD_BF16 : t.dtype;')
