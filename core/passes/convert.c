@@ -86,10 +86,9 @@ void hd__goal_of(const struct hd__placer *w, const struct hd__tensor *t, hd__goa
 }
 
 /* Axes inside (minor to) a leaving axis of the same dim: gathered too, and sliced again by reduce_and_shard. */
-static uint32_t inner_axes(const struct hd__placer *w, const struct hd__tensor *t, uint32_t change)
+static uint32_t inner_axes(const struct hd__tensor *t, uint32_t change)
 {
     uint32_t again = 0;
-    (void)w;
     for (int32_t d = 0; d < t->ndim; d++) {
         int seen = 0;
         for (uint32_t s = t->placement.shard[d]; s; s >>= 4) {
@@ -241,7 +240,7 @@ hd_tensor hd__convert(struct hd__placer *w, hd_tensor t, const hd__goal goal)
     if ((hit = find_conversion(w, t, goal)))
         return hit;
     memcpy(final, goal, sizeof final); /* axes in the way keep their goal, which is where they are now */
-    again = inner_axes(w, hd__tensor_const(w->p, t), change);
+    again = inner_axes(hd__tensor_const(w->p, t), change);
     t = gather_shards(w, t, change, again, goal);
     t = reduce_all(w, t, change, goal);
     t = reduce_and_shard(w, t, final);
