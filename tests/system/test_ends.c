@@ -707,6 +707,32 @@ START_TEST(refused)
 }
 END_TEST
 
+/* Ranks numbered by hand, one of them wrongly: all end at once, and know why. With a secret, and on one machine without. */
+START_TEST(misnumbered)
+{
+    static const struct {
+        int rank[3], size[3];
+        const char *message;
+    } rows[] = {{{0, 1, 1}, {3, 3, 3}, "rank 1 has connected before: two processes were started as this rank"},
+                {{0, 0, 1}, {3, 3, 3}, "rank 0 has connected before: two processes were started as this rank"},
+                {{0, 1, 2}, {3, 2, 3}, "the job has 3 ranks here and 2 there"}};
+    struct command *c[3];
+    int port = free_port();
+    for (int i = 0; i < 3; i++) {
+        char environment[256];
+        snprintf(environment, sizeof environment, "RANK=%d WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d %s",
+                 rows[_i / 2].rank[i], rows[_i / 2].size[i], port, _i % 2 ? TEST_SECRET : "");
+        c[i] = command_start(environment, "train llama.yaml job.name=misnumbered data.batch=12 comm.timeout=60s");
+    }
+    for (int i = 0; i < 3; i++) {
+        command_wait(c[i], 20);
+        expect_code(c[i], 2);
+        expect_says(c[i], rows[_i / 2].message);
+    }
+    ck_assert_int_ne(access("runs/misnumbered/metrics.jsonl", F_OK), 0);
+}
+END_TEST
+
 /* A rank whose peers never come can be stopped, and gives up by itself after comm.timeout. */
 START_TEST(alone)
 {
@@ -990,6 +1016,7 @@ int main(void)
                                         {"suspended", suspended, 1},
                                         {"wrong environment", wrong_environment, 1},
                                         {"wrong local rank", wrong_local_rank, 1},
+                                        {"misnumbered", misnumbered, 6},
                                         {"no secret", no_secret, 1},
                                         {"rank 0 never comes", rank_0_never_comes, 2},
                                         {"tensor parallel across machines", tensor_parallel_across_machines, 1},
