@@ -75,6 +75,25 @@ START_TEST(stopped)
 }
 END_TEST
 
+/* An evaluation without end is left between two batches, and the step before it is saved. */
+START_TEST(stopped_while_evaluating)
+{
+    struct timespec half = {.tv_nsec = 500000000};
+    for (int n = 1; n <= 2; n++) {
+        struct command *c = command_start(NULL,
+                                          "train " ENDLESS "mesh.dp=%d job.name=evaluates%d data.val_fraction=0.1 "
+                                          "eval={\"every\":2,\"batches\":1000000000} checkpoint={}",
+                                          n, n);
+        curve_wait(n == 1 ? "evaluates1" : "evaluates2", 1);
+        nanosleep(&half, NULL); /* whenever it comes: step 2 ends in an evaluation */
+        kill(c->pid, SIGTERM);
+        command_wait(c, 10);
+        expect_stopped_after_a_step(c, n == 1 ? "evaluates1" : "evaluates2", SIGTERM);
+        expect_says(c, "the state is saved");
+    }
+}
+END_TEST
+
 /* Under nohup nobody is asked to stop by it. */
 START_TEST(ignored_hangup)
 {
@@ -982,6 +1001,7 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {{"stopped by a signal", stopped, 4},
+                                        {"stopped while evaluating", stopped_while_evaluating, 1},
                                         {"nohup", ignored_hangup, 1},
                                         {"twice", twice, 8},
                                         {"crash while opening", crash_while_opening, 1},

@@ -212,6 +212,23 @@ static const struct {
     {"comm: {timeout: 20s}\nmesh: {dp: 2}\n", ""},
     {"precision: {compute: fp64, master: bf16}\n",
      "1:36: warning: precision.master has no effect where precision.compute is fp64: leave it out\n"},
+    {"device: {staging: 1MB}\n", "1:19: warning: device.staging has no effect where device.use is cpu: leave it out\n"},
+    {"device: {capture: false}\n",
+     "1:19: warning: device.capture has no effect where device.use is cpu: leave it out\n"},
+    {"mesh: {dp: 2}\ncomm: {axes: {dp: shm, dp_shard: shm}}\n", ""},
+    {"mesh: {dp: 2}\ncomm: {axes: {dp_replicate: shm}}\n",
+     "2:14: warning: comm.axes.dp_replicate has no effect where mesh.dp_replicate is 1: leave it out\n"},
+    {"mesh: {dp: 2}\ncomm: {axes: {tp: shm}}\n",
+     "2:14: warning: comm.axes.tp has no effect where mesh.tp is 1: leave it out\n"},
+    {"mesh: {dp: 2}\ncomm: {timeout: 4s}\n",
+     "2:17: warning: comm.timeout is below liveness.dead_after: a rank that waits ends the job before a dead one is "
+     "known\n"},
+    {"mesh: {dp: 2}\ncomm: {timeout: 10s}\n",
+     "2:17: warning: comm.timeout is not above liveness.late_after: it ends the job before a late rank is named\n"},
+    {"mesh: {dp: 2}\ncomm: {timeout: 4s}\nliveness: {dead_after: 1s, late_after: 2s}\n", ""},
+    {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\n", ""},
+    {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\nliveness: {dead_after: 5s}\n",
+     "3:24: warning: liveness.dead_after has no effect where comm.dead_after is set: leave one of them out\n"},
 };
 
 START_TEST(idle_values)
@@ -232,7 +249,8 @@ static void check_needs(const char *where, const struct hd_option *options, size
     for (size_t i = 0; i < n; i++)
         for (const char *at = options[i].needs; at; at = strchr(at, '&'), at = at ? at + 1 : NULL) {
             char *key = hd__format("%.*s", (int)strcspn(at, "!="), at), *dot = strchr(key, '.');
-            int known = hd__option_find(&table, key) >= 0 || !strcmp(key, "ranks") || !strcmp(key, "data_ranks");
+            int known = hd__option_find(&table, key) >= 0 || !strcmp(key, "ranks") || !strcmp(key, "data_ranks") ||
+                        !strcmp(key, "device.use");
             const char *name;
             struct hd__options core;
             for (size_t s = 0; dot && !known && (name = hd__job_table(s, &core)); s++)
