@@ -390,6 +390,21 @@ START_TEST(hang_while_closing_data)
 }
 END_TEST
 
+/* So is a store of checkpoints; what was saved is there. */
+START_TEST(hang_while_closing_store)
+{
+    struct command *c =
+        command_run("train llama.yaml mesh.dp=2 job.steps=4 job.name=hang-store liveness.dead_after=60s "
+                    "liveness.late_after=1s comm.timeout=15s plugins.path=" ASYNC
+                    " checkpoint={\"use\":\"hanging\",\"hang\":true}");
+    expect_code(c, 1);
+    expect_says(c, "has been closing the storage of checkpoints for ");
+    c = command_run("ckpt verify llama.yaml job.name=hang-store checkpoint={}");
+    expect_code(c, 0);
+    ck_assert_ptr_nonnull(strstr(c->out, "step-00000004: every block matches"));
+}
+END_TEST
+
 /* The launcher serves the rendezvous: where it is stopped, the ranks end and write what they were doing. */
 START_TEST(stopped_launcher)
 {
@@ -1009,6 +1024,7 @@ int main(void)
                                         {"hang while opening", hang_while_opening, 1},
                                         {"hang while closing", hang_while_closing, 4},
                                         {"hang while closing data", hang_while_closing_data, 1},
+                                        {"hang while closing store", hang_while_closing_store, 1},
                                         {"stopped launcher", stopped_launcher, 1},
                                         {"too few descriptors", too_few_descriptors, 1},
                                         {"a file too large", file_too_large, 1},
