@@ -43,19 +43,14 @@ FILE *hd__open_regular(const char *path, const char *what, struct hd_error *err)
 int hd__can_write(const char *path)
 {
     char *folder = hd__strdup(path), *slash;
-    const char *at = ".";
     int file = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), why = file < 0 ? errno : 0;
     if (file >= 0)
         close(file);
-    for (int more = 1; why == ENOENT && more; more = slash && slash != folder) {
+    for (int more = 1; why == ENOENT && more; more = slash && slash != folder && access(folder, F_OK)) {
         if ((slash = strrchr(folder, '/')))
             slash[slash == folder] = 0; /* "/" stays */
-        at = slash ? folder : ".";
-        why = faccessat(AT_FDCWD, at, W_OK | X_OK, AT_EACCESS) ? errno : 0;
-    }
-    if (file < 0 && !why) { /* not all that may be written holds files: /proc */
-        char *probe = hd__format("%s/.heddle-XXXXXX", at);
-        why = !mkdtemp(probe) || rmdir(probe) ? errno : 0;
+        char *probe = hd__format("%s/.heddle-XXXXXX", slash ? folder : ".");
+        why = mkdtemp(probe) && !rmdir(probe) ? 0 : errno; /* /proc may be written, and holds no files */
         free(probe);
     }
     free(folder);

@@ -53,17 +53,15 @@ static void note_idle(struct hd__job *job, const struct hd__job_value *value, st
 
 static void note_axes(struct hd__job *job, struct hd__text *out)
 {
-    const struct hd__job_value *value = hd__job_value_get(job, "comm.axes");
+    const struct hd__job_value *axes = hd__job_value_get(job, "comm.axes");
     const char *word;
     json_t *use;
-    json_object_foreach(value ? value->json : NULL, word, use)
+    json_object_foreach(axes ? axes->json : NULL, word, use)
     {
-        int64_t ranks = 1;
-        for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-            ranks *= strncmp(hd__axis_name(a), word, strlen(word)) ? 1 : job->mesh[a]; /* dp: of two axes */
-        if (ranks == 1)
-            hd__text_add(out, "%s: warning: comm.axes.%s has no effect where mesh.%s is 1: leave it out\n",
-                         value->origin, word, word);
+        struct hd__job_value axis = *axes;
+        axis.path = hd__arena_format(&job->arena, "comm.axes.%s", word);
+        axis.needs = hd__arena_format(&job->arena, "mesh.%s!=1", word);
+        note_idle(job, &axis, out);
     }
 }
 
@@ -76,17 +74,11 @@ static int evaluates_trained_file(const struct hd__job *job)
     return same;
 }
 
-static int is_said(const struct hd__job *job, const char *key)
-{
-    const struct hd__job_value *value = hd__job_value_get(job, key);
-    return value && strcmp(value->origin, "default") != 0;
-}
-
 /* Values that are possible, and hardly meant. */
 static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
-    int waits = job->ranks > 1;
+    int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after;
     const struct {
         int is;
         const char *key, *why;
@@ -94,11 +86,8 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {lr && json_number_value(lr->json) == 0, "optimizer.lr", "is 0: no parameter changes"},
         {job->eval_every > job->steps, "eval.every", "is above job.steps: nothing is evaluated"},
         {evaluates_trained_file(job), "data.val", "names a file that data.train has, too: it is not held out"},
-        {is_said(job, "comm.dead_after") && is_said(job, "liveness.dead_after"), "liveness.dead_after",
-         "has no effect where comm.dead_after is set: leave one of them out"},
-        {waits && job->comm_timeout < job->comm_dead_after, "comm.timeout",
-         "is below liveness.dead_after: a rank that waits ends the job before a dead one is known"},
-        {waits && job->comm_timeout >= job->comm_dead_after && job->comm_timeout <= job->late_after, "comm.timeout",
+        {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
+        {job->ranks > 1 && !early && job->comm_timeout <= job->late_after, "comm.timeout",
          "is not above liveness.late_after: it ends the job before a late rank is named"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)

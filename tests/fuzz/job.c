@@ -1,7 +1,6 @@
-/* Fuzzing the job file: any bytes are a job or an error, never a crash; and what is printed of an accepted
- * job reads back. tests/fuzz/run builds and runs it with libFuzzer; tests/core/job/test_fuzz.c replays it over seeds and
- * their mutations. The first line, where it begins with #!, is an override; so the corpus also drives the command line.
- */
+/* Fuzzing the job file: any bytes are a job or an error, never a crash; and what is printed of an accepted job reads
+ * back. tests/fuzz/run builds and runs it with libFuzzer; tests/core/job/test_fuzz.c replays it over seeds and their
+ * mutations. The first line, where it begins with #!, is an override; so the corpus also drives the command line. */
 #include "tests/fuzz/job.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* ckpt-hanging: ckpt-posix that does not come back from closing, or beside which another process removes checkpoints. */
+/* ckpt-hanging: ckpt-posix that does not come back from closing, or beside which another process removes what was
+ * saved. */
 #include <string.h>
 #include <unistd.h>
 

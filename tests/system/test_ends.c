@@ -33,6 +33,36 @@ static void expect_no_name_in_shm(pid_t pid)
     ck_assert(heddle); /* that was one of ours */
 }
 
+/* ---- the time of day */
+
+/* A wall clock that is stepped to and fro makes nobody late or dead, and ends no wait too early or never. */
+START_TEST(clock_steps)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    printf("skipped: a sanitizer has to be loaded first\n");
+#else
+    static const char *const transports[] = {"shm", DP_TRANSPORT};
+    static struct curve stepped, steady;
+    struct command *c;
+    char job[32];
+    snprintf(job, sizeof job, "clock-%s", transports[_i]);
+    c = command_run_env("LD_PRELOAD=" ASYNC "/clock_steps.so HEDDLE_TEST_CLOCK=stepped",
+                        "train llama.yaml mesh.dp=2 job.steps=200 job.name=%s comm.use=%s liveness.dead_after=2s "
+                        "data.val_fraction=0.1 eval.every=50 checkpoint.every=20",
+                        job, transports[_i]);
+    expect_code(c, 0);
+    ck_assert_msg(!strstr(c->err, "error") && !strstr(c->err, "warning"), "it said: %s",
+                  c->err);                        /* psm says something */
+    ck_assert_int_eq(access("stepped", F_OK), 0); /* the clock was read */
+    curve_read(&stepped, job);
+    train(&steady, "steady", "llama.yaml mesh.dp=2 job.steps=200 comm.use=%s data.val_fraction=0.1 eval.every=50",
+          transports[_i]);
+    expect_same_bits(&stepped, &steady);
+    expect_code(command_run("ckpt verify llama.yaml job.name=%s checkpoint={}", job), 0);
+#endif
+}
+END_TEST
+
 /* ---- asked to stop */
 
 /* The last step that was logged is whole, and it is the one that the message names. */
@@ -741,7 +771,7 @@ START_TEST(refused)
 }
 END_TEST
 
-/* Ranks numbered by hand, one of them wrongly: all end at once, and know why. With a secret, and on one machine without. */
+/* Ranks numbered by hand, one of them wrongly: all end at once, and know why. With a secret, and without. */
 START_TEST(misnumbered)
 {
     static const struct {
@@ -1015,7 +1045,8 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"stopped by a signal", stopped, 4},
+    const struct system_test tests[] = {{"clock steps", clock_steps, 2},
+                                        {"stopped by a signal", stopped, 4},
                                         {"stopped while evaluating", stopped_while_evaluating, 1},
                                         {"nohup", ignored_hangup, 1},
                                         {"twice", twice, 8},

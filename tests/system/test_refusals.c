@@ -365,7 +365,7 @@ START_TEST(warnings)
         {"train llama.yaml --dry-run data.val=[\"low.txt\",\"corpus.txt\"] eval.every=2",
          "command line: warning: data.val names a file that data.train has, too: it is not held out"},
         {"train llama.yaml --dry-run mesh.dp=2 comm.timeout=10ms",
-         "command line: warning: comm.timeout is below liveness.dead_after: a rank that waits ends the job before"},
+         "command line: warning: comm.timeout is below liveness.dead_after: a wait ends the job before"},
         {"train llama.yaml job.steps=1 job.name=threads device.threads=1000",
          "device.threads: 1000 threads share the "},
     };
