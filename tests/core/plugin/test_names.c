@@ -155,7 +155,9 @@ START_TEST(a_job_is_the_same_by_both_names)
     ck_assert_uint_eq(arena, (uint32_t)compiled->stage[0]->arena_bytes);
     assert_nothing_added();
     assert_compiles(printed.at); /* what is printed names it by its own name */
-    ck_assert(json_equal(json, hd__job_json(job)));
+    own = hd__job_json(job);
+    ck_assert(json_equal(json, own));
+    json_decref(own);
     assert_nothing_added();
     json_decref(json);
     hd__text_free(&printed);
