@@ -48,6 +48,10 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
     uint32_t n = 0, torn = 0;
     json_t *rows = json_array();
     int32_t rc = hd__ckpt_list_steps(&r->store, &steps, &n, &torn, err), damaged = HD_OK;
+    if (!rc && torn) { /* or one that a running job removed just then */
+        free(steps);
+        rc = hd__ckpt_list_steps(&r->store, &steps, &n, &torn, err);
+    }
     for (uint32_t i = n; i < n + torn && !rc; i++)
         fprintf(stderr, "step-%08llu has no index.json that can be read, so it is no checkpoint\n",
                 (unsigned long long)steps[i]);
@@ -59,6 +63,10 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
         if (rc == HD_E_CORRUPT) { /* the others may be what is looked for */
             hd__speaker_print(err->message);
             damaged = rc;
+            rc = HD_OK;
+            continue;
+        }
+        if (rc == HD_E_NOTFOUND) { /* a running job has removed it */
             rc = HD_OK;
             continue;
         }

@@ -30,7 +30,7 @@ static int run(int argc, char **argv)
     if (!rc)
         rc = hd__cli_open_weights(&loaded, &weights, &session, &step, &err);
     if (!rc)
-        rc = hd__train_session_evaluate(&session, HD__MAX(1, loaded.job->eval_batches), &loss, &err);
+        rc = hd__train_session_evaluate(&session, HD__MAX(1, loaded.job->eval_batches), NULL, &loss, &err);
     if (!rc && json)
         printf("{\"step\": %lld, \"val_loss\": %.9g}\n", (long long)step, loss);
     else if (!rc)

@@ -432,6 +432,13 @@ static int kill_at_call(void (*body)(int version, int stop), int version, int n)
     }
 }
 
+/* A sanitizer maps memory now and then: the n-th call is not the same one in every run. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CALLS_ARE_ALIKE = 0 };
+#else
+enum { CALLS_ARE_ALIKE = 1 };
+#endif
+
 /* 0: a new name, 1: one that is replaced, 2: a remove. */
 START_TEST(killed_at_each_system_call)
 {
@@ -451,7 +458,8 @@ START_TEST(killed_at_each_system_call)
         int version = _i == 2 ? expect_old_or_new("step-00000002", 2, 0, when)
                               : expect_old_or_new("step-00000002", before, after, when);
         ck_assert_msg(!ended || version == after, "%s came to its end, and version %d is there", what[_i], version);
-        ck_assert_msg(!seen || version == after, "the new state was there, and then the old one again");
+        ck_assert_msg(!seen || version == after || !CALLS_ARE_ALIKE,
+                      "the new state was there, and then the old one again");
         seen = version == after && (after || _i == 2);
         ck_assert_msg(n < 5000, "more system calls than can be tried");
     }

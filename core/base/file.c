@@ -46,10 +46,12 @@ int hd__can_write(const char *path)
     int file = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), why = file < 0 ? errno : 0;
     if (file >= 0)
         close(file);
-    for (int more = 1; why == ENOENT && more; more = slash && slash != folder) {
+    for (int more = 1; why == ENOENT && more; more = slash && slash != folder && access(folder, F_OK)) {
         if ((slash = strrchr(folder, '/')))
             slash[slash == folder] = 0; /* "/" stays */
-        why = faccessat(AT_FDCWD, slash ? folder : ".", W_OK | X_OK, AT_EACCESS) ? errno : 0;
+        char *probe = hd__format("%s/.heddle-XXXXXX", slash ? folder : ".");
+        why = mkdtemp(probe) && !rmdir(probe) ? 0 : errno; /* /proc may be written, and holds no files */
+        free(probe);
     }
     free(folder);
     return why;

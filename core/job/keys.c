@@ -43,10 +43,10 @@ static const struct hd_option plugins_keys[] = {
 static const struct hd_option device_keys[] = {
     KEY("staging", SIZE, "4MiB", WITHIN(4096, 1e12), G, device_staging,
         "of a device with memory of its own: transports that take host memory get chunks of about so many",
-        .unit = "bytes", .level = HD_LEVEL_TUNER),
+        .unit = "bytes", .level = HD_LEVEL_TUNER, .needs = "device.use!=cpu"),
     KEY("capture", BOOL, "true", ANY, 0, device_capture,
         "what a step launches without the host is launched as one, where the device can (a CUDA graph)",
-        .level = HD_LEVEL_TUNER),
+        .level = HD_LEVEL_TUNER, .needs = "device.use!=cpu"),
 };
 
 static const struct hd_option liveness_keys[] = {

@@ -51,6 +51,50 @@ static void note_idle(struct hd__job *job, const struct hd__job_value *value, st
     }
 }
 
+static void note_axes(struct hd__job *job, struct hd__text *out)
+{
+    const struct hd__job_value *axes = hd__job_value_get(job, "comm.axes");
+    const char *word;
+    json_t *use;
+    json_object_foreach(axes ? axes->json : NULL, word, use)
+    {
+        struct hd__job_value axis = *axes;
+        axis.path = hd__arena_format(&job->arena, "comm.axes.%s", word);
+        axis.needs = hd__arena_format(&job->arena, "mesh.%s!=1", word);
+        note_idle(job, &axis, out);
+    }
+}
+
+static int evaluates_trained_file(const struct hd__job *job)
+{
+    int same = 0;
+    for (uint64_t t = 0; t < job->train.count; t++)
+        for (uint64_t v = 0; v < job->val.count; v++)
+            same |= !strcmp(job->train.at[t].path, job->val.at[v].path);
+    return same;
+}
+
+/* Values that are possible, and hardly meant. */
+static void note_unlikely(struct hd__job *job, struct hd__text *out)
+{
+    const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
+    int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after;
+    const struct {
+        int is;
+        const char *key, *why;
+    } rows[] = {
+        {lr && json_number_value(lr->json) == 0, "optimizer.lr", "is 0: no parameter changes"},
+        {job->eval_every > job->steps, "eval.every", "is above job.steps: nothing is evaluated"},
+        {evaluates_trained_file(job), "data.val", "names a file that data.train has, too: it is not held out"},
+        {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
+        {job->ranks > 1 && !early && job->comm_timeout <= job->late_after, "comm.timeout",
+         "is not above liveness.late_after: it ends the job before a late rank is named"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        if (rows[i].is)
+            hd__text_add(out, "%s: warning: %s %s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why);
+}
+
 void hd__job_notes(struct hd__job *job, struct hd__text *out)
 {
     for (uint64_t i = 0; i < job->n_strategies; i++)
@@ -59,4 +103,6 @@ void hd__job_notes(struct hd__job *job, struct hd__text *out)
                          job->strategies[i]->because, job->strategies[i]->use, job->strategies[i]->use);
     for (uint32_t i = 0; i < job->values.count; i++)
         note_idle(job, &job->values.at[i], out);
+    note_axes(job, out);
+    note_unlikely(job, out);
 }

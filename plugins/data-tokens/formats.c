@@ -291,5 +291,10 @@ int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, 
     };
     uint32_t format = (uint32_t)settings->format;
     int32_t rc = format ? HD_OK : tokens_guess(f, &format, err);
+    if (!rc && format == TOKENS_BYTES && settings->token_dtype)
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: would be read as bytes, which have no data.token_dtype: say data.format: nanogpt for a file "
+                     "of tokens, or leave data.token_dtype out",
+                     f->path);
     return rc ? rc : parser[format](f, settings, err);
 }

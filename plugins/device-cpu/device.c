@@ -1,6 +1,7 @@
 /* The vtable of device cpu. */
 #include "internal.h"
 #include <sched.h>
+#include <unistd.h>
 
 #if defined __GLIBC__ && !defined CPU_COUNT
 #error "sched.h without CPU_COUNT: compile with -D_GNU_SOURCE"
@@ -36,6 +37,10 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
     d->host = host;
     d->settings = settings;
     d->threads = choose_threads(d->settings, place);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (cores > 0 && d->threads > cores)
+        host->log(HD_LOG_WARN, "device-cpu", "device.threads: %d threads share the %ld cores of this machine",
+                  d->threads, cores);
     host->log(HD_LOG_DEBUG, "device-cpu", "%d threads, %s kernels", d->threads,
               d->settings->kernels == CPU_KERNELS_REFERENCE ? "reference" : "fast");
     *device = d;

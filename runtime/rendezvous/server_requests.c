@@ -128,7 +128,7 @@ static void on_proof(struct hd__server *s, struct server_conn *c, const struct h
 {
     uint8_t body[8];
     int32_t rank = (int32_t)c->handshake.rank, size = (int32_t)c->handshake.size;
-    char why[128] = "";
+    char why[192] = "";
     if (f->type != WIRE_PROVE || f->value_bytes != WIRE_TAG ||
         !hd__auth_check_proof(c->secret, HD__AUTH_RANK, &c->handshake, f->value)) {
         hd__server_log_refused(s, c, "it did not prove that it knows the job's secret");
@@ -143,8 +143,11 @@ static void on_proof(struct hd__server *s, struct server_conn *c, const struct h
     else if (rank < 0 || rank >= size)
         snprintf(why, sizeof why, "rank %d is not one of 0 to %d", rank, size - 1);
     else if (s->rank_state[rank] != HD__RANK_ABSENT)
-        snprintf(why, sizeof why, "rank %d has connected before", rank);
+        snprintf(why, sizeof why, "rank %d has connected before: two processes were started as this rank", rank);
     if (why[0]) {
+        const uint8_t *absent = memchr(s->rank_state, HD__RANK_ABSENT, (size_t)s->options.size);
+        if (absent) /* it should be that one, which others would await in vain */
+            hd__server_end_job(s, HD_E_INVALID, (int32_t)(absent - s->rank_state), 0, why);
         reject(c, why);
         return;
     }

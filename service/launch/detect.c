@@ -407,7 +407,8 @@ int32_t hd__launch_connect(const struct hd__launch_env *env, double seconds, str
                            struct hd__server **server, struct hd_error *err)
 {
     struct hd__store_options options = env->store;
-    int32_t rc = HD_OK;
+    struct hd_error why = HD_ERROR_INIT;
+    int32_t rc;
     *store = NULL;
     *server = NULL;
     if (env->size == 1)
@@ -415,9 +416,12 @@ int32_t hd__launch_connect(const struct hd__launch_env *env, double seconds, str
     options.rank = env->rank;
     options.size = env->size;
     options.discovery_id = *env->discovery_id ? env->discovery_id : NULL;
-    if (env->serves_rendezvous)
-        rc = open_server(env, &options, server, err);
-    return rc ? rc : hd__store_connect(&options, hd__now() + seconds, store, err);
+    if (!env->serves_rendezvous || !(rc = open_server(env, &options, server, err)))
+        return hd__store_connect(&options, hd__now() + seconds, store, err);
+    /* Another rank 0 of this job may listen there: it refuses this one, and tells all ranks. */
+    if (hd__store_connect(&options, hd__now() + REFUSAL_SECONDS, store, &why) == HD_E_INVALID)
+        return hd_fail(err, HD_E_INVALID, "%s", why.message);
+    return rc;
 }
 
 int hd__launch_report_refusal(const struct hd__launch_env *env, const char *why)

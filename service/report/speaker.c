@@ -51,12 +51,15 @@ static void wait_for_end(const struct hd__speaker *s, const struct hd_error *err
         usleep(1000);
 }
 
-/* By this rank or another; else the start failed, as a step may: who died, or was late. */
+/* By this rank, another, or the rendezvous; else the start failed, as a step may: who died, or was late. */
 static int is_refused(const struct hd__speaker *s, const struct hd_error *err)
 {
     struct hd_error end = HD_ERROR_INIT;
-    if (job_ended(s, &end) && end.peer != s->rank)
-        return hd__store_liveness_fault(hd__store_liveness(s->store)) == HD_E_INVALID;
+    int ended = job_ended(s, &end);
+    if (ended && hd__store_liveness_fault(hd__store_liveness(s->store)) == HD_E_INVALID)
+        return 1;
+    if (ended && end.peer != s->rank)
+        return 0;
     return !s->barrier_failed && err->code != HD_E_TIMEOUT && err->code != HD_E_PEER && err->code != HD_E_CANCELLED;
 }
 
@@ -87,7 +90,7 @@ static void say_end(const struct hd__speaker *s)
 static void say_refusal(const struct hd__speaker *s, const struct hd_error *err)
 {
     struct hd_error end = HD_ERROR_INIT;
-    int came_of_it = job_ended(s, &end) && end.peer != s->rank && !is_found_alike(err->code);
+    int came_of_it = job_ended(s, &end) && !is_found_alike(err->code);
     if (!s->shared_log || !(came_of_it || is_told_by_another(s, err)))
         hd__log(HD_LOG_ERROR, NULL, "%s", came_of_it ? end.message : err->message);
 }

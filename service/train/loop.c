@@ -387,7 +387,7 @@ static void print_profile(const struct loop *l)
 
 static int32_t evaluate(struct loop *l, struct hd_error *err)
 {
-    return hd__train_session_evaluate(&l->s, l->job->eval_batches, &l->val_loss, err);
+    return hd__train_session_evaluate(&l->s, l->job->eval_batches, &stop_signal, &l->val_loss, err);
 }
 
 static int32_t save_checkpoint(struct loop *l, struct hd_error *err)

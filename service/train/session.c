@@ -1,6 +1,7 @@
 /* Opening and closing one rank of a job. */
 #include "service/train/session.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/base/dtype.h"
@@ -183,12 +184,13 @@ int32_t hd__train_session_read_scalars(struct hd__train_session *s, const hd_ten
     return rc;
 }
 
-int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches, double *loss, struct hd_error *err)
+int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches, const volatile sig_atomic_t *stop,
+                                   double *loss, struct hd_error *err)
 {
     struct hd_program *p = hd__exec_program(s->exec);
     struct hd__train_feed *before = s->current_feed;
     double sum = 0;
-    int32_t rc = HD_OK;
+    int32_t rc = HD_OK, stopped = 0;
     if (!s->eval_feed)
         rc = hd__train_feed_open(s->compiled, s->env->rank, 1, &s->eval_feed, err);
     if (!rc)
@@ -198,14 +200,18 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
         rc = hd__exec_run_section(s->exec, HD__SECTION_RESTORE, err);
     if (!rc)
         rc = hd__exec_run_section(s->exec, HD__SECTION_BEGIN, err);
-    for (int64_t n = 0; n < batches * p->accumulation && !rc; n++)
-        rc = hd__exec_run_section(s->exec, HD__SECTION_EVAL, err);
+    for (int64_t n = 0; n < batches && !rc && !stopped; n++) {
+        for (int64_t m = 0; m < p->accumulation && !rc; m++)
+            rc = hd__exec_run_section(s->exec, HD__SECTION_EVAL, err);
+        if (!rc && stop)
+            rc = hd__exec_all_reduce_max(s->exec, *stop, &stopped, err);
+    }
     if (!rc)
         rc = hd__exec_run_section(s->exec, HD__SECTION_EVAL_END, err);
     s->current_feed = before;
     if (!rc)
         rc = hd__train_session_read_scalars(s, &p->loss_sum, 1, &sum, err);
     if (!rc)
-        *loss = sum / (double)batches;
+        *loss = stopped ? NAN : sum / (double)batches;
     return rc;
 }

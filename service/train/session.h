@@ -3,6 +3,8 @@
 #ifndef HD_SERVICE_TRAIN_SESSION_H
 #define HD_SERVICE_TRAIN_SESSION_H
 
+#include <signal.h>
+
 #include "runtime/exec/executor.h"
 #include "service/launch/exit_watchdog.h"
 #include "service/launch/launch.h"
@@ -36,8 +38,9 @@ void hd__train_session_close(struct hd__train_session *s, int failed);
 /* Values of parameters for a fresh start: from the model's files, or from the seed. */
 int32_t hd__train_session_init_params(struct hd__train_session *s, struct hd_error *err);
 
-/* Loss on the held-out part, over `batches` batches. */
-int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches, double *loss, struct hd_error *err);
+/* Loss on the held-out part, over `batches` batches; NaN where a rank's *stop (may be NULL) ended it between two. */
+int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches, const volatile sig_atomic_t *stop,
+                                   double *loss, struct hd_error *err);
 
 /* Tokens come from a function instead of the job's data; NULL: from the data again. */
 void hd__train_session_override_feed(struct hd__train_session *s,

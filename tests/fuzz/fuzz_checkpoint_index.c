@@ -1,11 +1,5 @@
 /* libFuzzer over index.json of checkpoints. JSON gets the checksum that is right for it, so that what lies behind
- * the checksum is fuzzed as well.
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -Iinclude
- * tests/fuzz/fuzz_checkpoint_index.c \ service/checkpoint/{save,load,index,layout,async_save}.c
- * service/checkpoint/safetensors_read.c service/checkpoint/safetensors_write.c core/base/base.c \ core/base/log.c
- * -ljansson -lxxhash -lm -lpthread -o fuzz mkdir -p corpus && cp CHECKPOINT/index.json corpus && ./fuzz
- * -max_total_time=600 -max_len=8192 corpus */
+ * the checksum is fuzzed as well. tests/fuzz/run builds and runs it. */
 #include <stdlib.h>
 
 #include "service/checkpoint/internal.h"

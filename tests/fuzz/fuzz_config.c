@@ -1,9 +1,5 @@
 /* libFuzzer over config.json: whatever the bytes are, an error that names the file, or a model whose own config.json is
- * accepted again.
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -DHEDDLE_STATIC_PLUGIN=fuzz -I. -Iinclude \
- *       tests/fuzz/fuzz_config.c plugins/model-transformer/[a-z]*.c -ljansson -lm -o fuzz
- *   mkdir -p corpus && cp MODEL/config.json corpus && ./fuzz -max_total_time=600 -max_len=4096 corpus */
+ * accepted again. tests/fuzz/run builds and runs it. */
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,9 +1,5 @@
 /* libFuzzer over the safetensors reader: whatever the bytes are, an error that names the file, or tensors that read.
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -Iinclude
- * tests/fuzz/fuzz_safetensors.c \ service/checkpoint/safetensors_read.c service/checkpoint/safetensors_write.c
- * core/base/base.c core/base/log.c -ljansson -lxxhash -lm -o fuzz mkdir -p corpus && cp
- * tests/golden/run/model.safetensors corpus && ./fuzz -max_total_time=600 -max_len=4096 corpus */
+ * tests/fuzz/run builds and runs it. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,10 +1,5 @@
 /* libFuzzer over the token files of data-tokens: the first byte chooses the format, the rest is the file (of
- * megatron: its index).
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -DHEDDLE_STATIC_PLUGIN=tokens -I. -Iinclude \
- *       tests/fuzz/fuzz_tokens.c plugins/data-tokens/[a-z]*.c -o fuzz
- *   mkdir -p corpus; for f in tests/golden/run/tokens-*.npy; do (printf '\5'; cat $f) > corpus/$(basename $f); done
- *   ./fuzz -max_total_time=600 -max_len=2048 corpus */
+ * megatron: its index). tests/fuzz/run builds and runs it. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -1,11 +1,5 @@
 /* libFuzzer over files of `comm.tune`: whatever the bytes are, rules, or an error that begins with the place.
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -Iinclude \
- *       tests/fuzz/fuzz_tuning.c runtime/comm/tuning_file.c \
- *       runtime/comm/algorithms/[a-z]*.c core/base/[a-z]*.c -lyaml -ljansson -lxxhash -lm -lpthread -o fuzz
- *   mkdir -p corpus && build/heddle bench --comm libfabric --tune corpus/a.json \
- *       && ./fuzz -max_total_time=600 -max_len=4096 corpus
- */
+ * tests/fuzz/run builds and runs it. */
 #include <stdlib.h>
 
 #include "runtime/comm/tuning_file.h"

@@ -1,15 +1,7 @@
 /* libFuzzer over what the rendezvous reads: frames, a server with a stranger and a rank that send them, a rank whose
  * server sends them, and the parts of a report. Whatever the bytes are: nothing is read beyond them, a frame that is
  * taken is written back to the same bytes, the server goes on, no stranger is believed, and the judge says something.
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE \
- *       -Wno-gnu-zero-variadic-macro-arguments -I. -Iinclude \
- *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c \
- *       runtime/rendezvous/{auth,wire,kv,liveness,local_discovery,dump_collect,secret,tls,server*,client*}.c \
- *       runtime/comm/flight_recorder.c \
- *       service/report/{diagnose,wait_graph,op_records,speaker,table}.c \
- *       -lyaml -ljansson -lxxhash -lssl -lcrypto -lpthread -lm -o fuzz
- *   mkdir -p corpus && ./fuzz -max_total_time=300 -max_len=70000 corpus */
+ * tests/fuzz/run builds and runs it. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>

@@ -1,12 +1,6 @@
-/* Fuzzing the job file: any bytes are a job or an error, never a crash; and what is printed of an accepted
- * job reads back. With libFuzzer:
- *
- *     clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -DFUZZ_MAIN -I. -Iinclude
- * tests/fuzz/job.c core/base/[a-z]*.c \ core/job/[a-z]*.c -lyaml -ljansson -lxxhash -lm -o fuzz-job &&
- * ./fuzz-job -max_len=8192 CORPUS tests/fuzz/job
- *
- * and without it, replayed over seeds and their mutations by tests/core/job/test_fuzz.c. The first line, where it
- * begins with #!, is an override; so the corpus also drives the command line. */
+/* Fuzzing the job file: any bytes are a job or an error, never a crash; and what is printed of an accepted job reads
+ * back. tests/fuzz/run builds and runs it with libFuzzer; tests/core/job/test_fuzz.c replays it over seeds and their
+ * mutations. The first line, where it begins with #!, is an override; so the corpus also drives the command line. */
 #include "tests/fuzz/job.h"
 
 #include <stdlib.h>

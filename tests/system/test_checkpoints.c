@@ -433,6 +433,21 @@ START_TEST(look_at_them)
 }
 END_TEST
 
+/* A job that runs removes the oldest: between being listed and being looked at, and between that and being read. */
+START_TEST(look_at_a_running_job)
+{
+    struct command *c;
+    train(&whole, "running", "llama.yaml job.steps=4 checkpoint.dir=running checkpoint.every=2");
+    c = command_run("ckpt ls llama.yaml plugins.path=" ASYNC
+                    " checkpoint={\"use\":\"hanging\",\"removed\":true,\"dir\":\"running\"}");
+    expect_code(c, 0);
+    ck_assert_msg(!*c->err && !strncmp(c->out, "step-00000002  step 2  ", 23) &&
+                      strstr(c->out, "\nstep-00000004  step 4 ") && !strstr(c->out, "step-00000001") &&
+                      !strstr(c->out, "step-00000003"),
+                  "it said: %s%s", c->out, c->err);
+}
+END_TEST
+
 START_TEST(sample)
 {
 #define GREEDY "sample llama.yaml checkpoint.dir=talk --prompt the --tokens 40 --temperature 0"
@@ -643,6 +658,7 @@ int main(void)
                                         {"evaluate and export", evaluate_and_export, 1},
                                         {"padded vocabulary", padded_vocabulary, 2},
                                         {"look at them", look_at_them, 1},
+                                        {"look at a running job", look_at_a_running_job, 1},
                                         {"sample", sample, 1},
                                         {"no checkpoint", no_checkpoint, 1},
                                         {"errors of another job", errors_of_another_job, 1},

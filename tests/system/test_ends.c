@@ -33,6 +33,36 @@ static void expect_no_name_in_shm(pid_t pid)
     ck_assert(heddle); /* that was one of ours */
 }
 
+/* ---- the time of day */
+
+/* A wall clock that is stepped to and fro makes nobody late or dead, and ends no wait too early or never. */
+START_TEST(clock_steps)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    printf("skipped: a sanitizer has to be loaded first\n");
+#else
+    static const char *const transports[] = {"shm", DP_TRANSPORT};
+    static struct curve stepped, steady;
+    struct command *c;
+    char job[32];
+    snprintf(job, sizeof job, "clock-%s", transports[_i]);
+    c = command_run_env("LD_PRELOAD=" ASYNC "/clock_steps.so HEDDLE_TEST_CLOCK=stepped",
+                        "train llama.yaml mesh.dp=2 job.steps=200 job.name=%s comm.use=%s liveness.dead_after=2s "
+                        "data.val_fraction=0.1 eval.every=50 checkpoint.every=20",
+                        job, transports[_i]);
+    expect_code(c, 0);
+    ck_assert_msg(!strstr(c->err, "error") && !strstr(c->err, "warning"), "it said: %s",
+                  c->err);                        /* psm says something */
+    ck_assert_int_eq(access("stepped", F_OK), 0); /* the clock was read */
+    curve_read(&stepped, job);
+    train(&steady, "steady", "llama.yaml mesh.dp=2 job.steps=200 comm.use=%s data.val_fraction=0.1 eval.every=50",
+          transports[_i]);
+    expect_same_bits(&stepped, &steady);
+    expect_code(command_run("ckpt verify llama.yaml job.name=%s checkpoint={}", job), 0);
+#endif
+}
+END_TEST
+
 /* ---- asked to stop */
 
 /* The last step that was logged is whole, and it is the one that the message names. */
@@ -72,6 +102,25 @@ START_TEST(stopped)
                 {SIGHUP, {"hup1", "hup3"}}};
     stop_by(rows[_i].signal, rows[_i].job[0], 1);
     stop_by(rows[_i].signal, rows[_i].job[1], 3);
+}
+END_TEST
+
+/* An evaluation without end is left between two batches, and the step before it is saved. */
+START_TEST(stopped_while_evaluating)
+{
+    struct timespec half = {.tv_nsec = 500000000};
+    for (int n = 1; n <= 2; n++) {
+        struct command *c = command_start(NULL,
+                                          "train " ENDLESS "mesh.dp=%d job.name=evaluates%d data.val_fraction=0.1 "
+                                          "eval={\"every\":2,\"batches\":1000000000} checkpoint={}",
+                                          n, n);
+        curve_wait(n == 1 ? "evaluates1" : "evaluates2", 1);
+        nanosleep(&half, NULL); /* whenever it comes: step 2 ends in an evaluation */
+        kill(c->pid, SIGTERM);
+        command_wait(c, 10);
+        expect_stopped_after_a_step(c, n == 1 ? "evaluates1" : "evaluates2", SIGTERM);
+        expect_says(c, "the state is saved");
+    }
 }
 END_TEST
 
@@ -368,6 +417,21 @@ START_TEST(hang_while_closing_data)
     expect_code(c, 1);
     expect_says(c, "has been closing data.train for ");
     ck_assert_msg(strstr(c->out, "step 4/4  loss ") != NULL, "it said: %s", c->out);
+}
+END_TEST
+
+/* So is a store of checkpoints; what was saved is there. */
+START_TEST(hang_while_closing_store)
+{
+    struct command *c =
+        command_run("train llama.yaml mesh.dp=2 job.steps=4 job.name=hang-store liveness.dead_after=60s "
+                    "liveness.late_after=1s comm.timeout=15s plugins.path=" ASYNC
+                    " checkpoint={\"use\":\"hanging\",\"hang\":true}");
+    expect_code(c, 1);
+    expect_says(c, "has been closing the storage of checkpoints for ");
+    c = command_run("ckpt verify llama.yaml job.name=hang-store checkpoint={}");
+    expect_code(c, 0);
+    ck_assert_ptr_nonnull(strstr(c->out, "step-00000004: every block matches"));
 }
 END_TEST
 
@@ -707,6 +771,32 @@ START_TEST(refused)
 }
 END_TEST
 
+/* Ranks numbered by hand, one of them wrongly: all end at once, and know why. With a secret, and without. */
+START_TEST(misnumbered)
+{
+    static const struct {
+        int rank[3], size[3];
+        const char *message;
+    } rows[] = {{{0, 1, 1}, {3, 3, 3}, "rank 1 has connected before: two processes were started as this rank"},
+                {{0, 0, 1}, {3, 3, 3}, "rank 0 has connected before: two processes were started as this rank"},
+                {{0, 1, 2}, {3, 2, 3}, "the job has 3 ranks here and 2 there"}};
+    struct command *c[3];
+    int port = free_port();
+    for (int i = 0; i < 3; i++) {
+        char environment[256];
+        snprintf(environment, sizeof environment, "RANK=%d WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d %s",
+                 rows[_i / 2].rank[i], rows[_i / 2].size[i], port, _i % 2 ? TEST_SECRET : "");
+        c[i] = command_start(environment, "train llama.yaml job.name=misnumbered data.batch=12 comm.timeout=60s");
+    }
+    for (int i = 0; i < 3; i++) {
+        command_wait(c[i], 20);
+        expect_code(c[i], 2);
+        expect_says(c[i], rows[_i / 2].message);
+    }
+    ck_assert_int_ne(access("runs/misnumbered/metrics.jsonl", F_OK), 0);
+}
+END_TEST
+
 /* A rank whose peers never come can be stopped, and gives up by itself after comm.timeout. */
 START_TEST(alone)
 {
@@ -955,7 +1045,9 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"stopped by a signal", stopped, 4},
+    const struct system_test tests[] = {{"clock steps", clock_steps, 2},
+                                        {"stopped by a signal", stopped, 4},
+                                        {"stopped while evaluating", stopped_while_evaluating, 1},
                                         {"nohup", ignored_hangup, 1},
                                         {"twice", twice, 8},
                                         {"crash while opening", crash_while_opening, 1},
@@ -963,6 +1055,7 @@ int main(void)
                                         {"hang while opening", hang_while_opening, 1},
                                         {"hang while closing", hang_while_closing, 4},
                                         {"hang while closing data", hang_while_closing_data, 1},
+                                        {"hang while closing store", hang_while_closing_store, 1},
                                         {"stopped launcher", stopped_launcher, 1},
                                         {"too few descriptors", too_few_descriptors, 1},
                                         {"a file too large", file_too_large, 1},
@@ -990,6 +1083,7 @@ int main(void)
                                         {"suspended", suspended, 1},
                                         {"wrong environment", wrong_environment, 1},
                                         {"wrong local rank", wrong_local_rank, 1},
+                                        {"misnumbered", misnumbered, 6},
                                         {"no secret", no_secret, 1},
                                         {"rank 0 never comes", rank_0_never_comes, 2},
                                         {"tensor parallel across machines", tensor_parallel_across_machines, 1},

@@ -232,6 +232,10 @@ START_TEST(data_files)
         {"train llama.yaml data.train=packed.txt data.format=bytes", "command line: data.train: packed.txt: is gzip",
          "unpack it first"},
         {"train llama.yaml data.train=wide.bin", "wide.bin: every second token is 0", "data.token_dtype: uint32"},
+        {"train llama.yaml data.token_dtype=uint32",
+         "corpus.txt: would be read as bytes, which have no "
+         "data.token_dtype",
+         "data.format: nanogpt"},
         {"train llama.yaml data.train=wide.bin model.vocab=65537", "a vocabulary of 65537 does not fit into uint16",
          "data.token_dtype: uint32"},
         {"train llama.yaml model.from=org/nowhere", "command line: model.from: org/nowhere: there is no such folder",
@@ -355,12 +359,23 @@ START_TEST(warnings)
         {"explain llama.yaml optimizer.rounding_seed=2",
          "command line: warning: optimizer.rounding_seed has no effect where optimizer.rounding is nearest: leave it "
          "out, or say optimizer.rounding=stochastic"},
+        {"train llama.yaml --dry-run optimizer.lr=0", "command line: warning: optimizer.lr is 0: no parameter changes"},
+        {"train llama.yaml --dry-run data.val_fraction=0.1 eval.every=21",
+         "command line: warning: eval.every is above job.steps: nothing is evaluated"},
+        {"train llama.yaml --dry-run data.val=[\"low.txt\",\"corpus.txt\"] eval.every=2",
+         "command line: warning: data.val names a file that data.train has, too: it is not held out"},
+        {"train llama.yaml --dry-run mesh.dp=2 comm.timeout=10ms",
+         "command line: warning: comm.timeout is below liveness.dead_after: a wait ends the job before"},
+        {"train llama.yaml job.steps=1 job.name=threads device.threads=1000",
+         "device.threads: 1000 threads share the "},
     };
+    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt"), 0);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);
         ck_assert_msg(c->code == 0 && strstr(c->err, rows[i].want), "`%s`: exit code %d; it said:\n%s", rows[i].words,
                       c->code, c->err);
     }
+    ck_assert_int_eq(system("rm -rf runs"), 0); /* other tests want none */
 }
 END_TEST
 
@@ -375,6 +390,8 @@ START_TEST(dry_runs)
         {DRY "metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
         {DRY "metrics.jsonl=~/m.jsonl", "command line: metrics.jsonl: ~/m.jsonl: ~ is not expanded", NULL},
         {"train folder.yaml checkpoint.dir=~/c", "command line: checkpoint.dir: ~/c: ~ is not expanded", NULL},
+        {DRY "checkpoint.dir=/proc/ck", "command line: checkpoint.dir: /proc/ck: ", NULL},
+        {DRY "metrics.jsonl=/proc/m.jsonl", "command line: metrics.jsonl: /proc/m.jsonl: ", NULL},
         {DRY "checkpoint.dir=tokens.bin", "command line: checkpoint.dir: tokens.bin: Not a directory", NULL},
         {DRY "model.from=config", "command line: model.from: config: holds neither model.safetensors nor", NULL},
         {"train folder.yaml model.from=config", "command line: model.from: config: holds neither", NULL},

@@ -317,6 +317,8 @@ START_TEST(text)
     expect_opens(txt, TOKENS_AUTO, 0);
     expect_opens(txt, TOKENS_BYTES, 32000);
     expect_opens(bin, TOKENS_BYTES, 32000);
+    ck_refused(open_with_vocab(txt, TOKENS_AUTO, TOKENS_DTYPE_UINT32, 256, &f), HD_E_INVALID,
+               "a.txt: would be read as bytes, which have no data.token_dtype");
     ck_refused(open_with_vocab(txt, TOKENS_AUTO, 0, 32000, &f), HD_E_INVALID, "data.format: bytes");
     ck_refused(open_with_vocab(txt, TOKENS_AUTO, 0, 255, &f), HD_E_INVALID, "a model of 255 token ids");
     ck_refused(open_with_vocab(bin, TOKENS_AUTO, 0, 32000, &f), HD_E_INVALID, "a.bin: begins with text");

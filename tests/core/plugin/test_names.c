@@ -155,7 +155,9 @@ START_TEST(a_job_is_the_same_by_both_names)
     ck_assert_uint_eq(arena, (uint32_t)compiled->stage[0]->arena_bytes);
     assert_nothing_added();
     assert_compiles(printed.at); /* what is printed names it by its own name */
-    ck_assert(json_equal(json, hd__job_json(job)));
+    own = hd__job_json(job);
+    ck_assert(json_equal(json, own));
+    json_decref(own);
     assert_nothing_added();
     json_decref(json);
     hd__text_free(&printed);
@@ -212,6 +214,18 @@ static const struct {
     {"comm: {timeout: 20s}\nmesh: {dp: 2}\n", ""},
     {"precision: {compute: fp64, master: bf16}\n",
      "1:36: warning: precision.master has no effect where precision.compute is fp64: leave it out\n"},
+    {"device: {staging: 1MB}\n", "1:19: warning: device.staging has no effect where device.use is cpu: leave it out\n"},
+    {"device: {capture: false}\n",
+     "1:19: warning: device.capture has no effect where device.use is cpu: leave it out\n"},
+    {"mesh: {dp: 2}\ncomm: {axes: {dp: shm, dp_shard: shm}}\n", ""},
+    {"mesh: {dp: 2}\ncomm: {axes: {tp: shm}}\n",
+     "2:14: warning: comm.axes.tp has no effect where mesh.tp is 1: leave it out\n"},
+    {"mesh: {dp: 2}\ncomm: {timeout: 4s}\n",
+     "2:17: warning: comm.timeout is below liveness.dead_after: a wait ends the job before a dead rank is known\n"},
+    {"mesh: {dp: 2}\ncomm: {timeout: 10s}\n",
+     "2:17: warning: comm.timeout is not above liveness.late_after: it ends the job before a late rank is named\n"},
+    {"mesh: {dp: 2}\ncomm: {timeout: 4s}\nliveness: {dead_after: 1s, late_after: 2s}\n", ""},
+    {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\n", ""},
 };
 
 START_TEST(idle_values)
@@ -232,7 +246,8 @@ static void check_needs(const char *where, const struct hd_option *options, size
     for (size_t i = 0; i < n; i++)
         for (const char *at = options[i].needs; at; at = strchr(at, '&'), at = at ? at + 1 : NULL) {
             char *key = hd__format("%.*s", (int)strcspn(at, "!="), at), *dot = strchr(key, '.');
-            int known = hd__option_find(&table, key) >= 0 || !strcmp(key, "ranks") || !strcmp(key, "data_ranks");
+            int known = hd__option_find(&table, key) >= 0 || !strcmp(key, "ranks") || !strcmp(key, "data_ranks") ||
+                        !strcmp(key, "device.use");
             const char *name;
             struct hd__options core;
             for (size_t s = 0; dot && !known && (name = hd__job_table(s, &core)); s++)

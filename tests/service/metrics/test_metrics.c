@@ -330,11 +330,13 @@ START_TEST(disk_full)
     hd__metrics_close(m);
     put_back(STDOUT_FILENO, out);
     put_back(STDERR_FILENO, before);
-    const char *said = scratch_read(scratch_path(&s, "said"), &bytes),
-               *once = strstr(said, "m.jsonl cannot be written: File too large");
+    char *said = scratch_read(scratch_path(&s, "said"), &bytes);
+    const char *once = strstr(said, "m.jsonl cannot be written: File too large");
     ck_assert_msg(once && !strchr(once, '\n')[1], "said:\n%s", said);
-    const char *lines = scratch_read(scratch_path(&s, "m.jsonl"), &bytes), *second = strchr(lines, '\n') + 1;
+    char *lines = scratch_read(scratch_path(&s, "m.jsonl"), &bytes), *second = strchr(lines, '\n') + 1;
     ck_assert_msg(!strncmp(second, "{\"step\": 4, ", 12) && strchr(second, '\n') == lines + bytes - 1, "%s", lines);
+    free(said);
+    free(lines);
     json_decref(start);
     scratch_finish(&s);
 }

@@ -1,0 +1,93 @@
+/* ckpt-hanging: ckpt-posix that does not come back from closing, or beside which another process removes what was
+ * saved. */
+#include <string.h>
+#include <unistd.h>
+
+#include "heddle/ckpt.h"
+#include "heddle/host.h"
+#include "tests/plugins/inner.h"
+
+#define REMOVED "step-00000001" /* as soon as it was listed */
+#define READ "step-00000003"    /* after its size was asked for */
+
+struct settings {
+    int64_t posix[32]; /* of the inner plug-in */
+    int32_t hang, removed;
+};
+
+static struct hd_ckpt_ops ops;
+static const struct hd_ckpt_ops *posix;
+static const struct settings *asked;
+static int lists;
+
+static int32_t hanging_open(const struct hd_host *host, const void *settings, const char *location,
+                            struct hd_ckpt **ckpt, struct hd_error *err)
+{
+    asked = settings;
+    return posix->open(host, asked->posix, location, ckpt, err);
+}
+
+static void hanging_close(struct hd_ckpt *ckpt)
+{
+    while (asked->hang)
+        pause();
+    posix->close(ckpt);
+}
+
+static int32_t hanging_list(struct hd_ckpt *ckpt, void (*visit)(void *user, const char *name), void *user,
+                            struct hd_error *err)
+{
+    if (asked->removed)
+        visit(user, lists++ ? READ : REMOVED);
+    return posix->list(ckpt, visit, user, err);
+}
+
+static int32_t hanging_size(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t *bytes,
+                            struct hd_error *err)
+{
+    *bytes = 100;
+    return asked->removed && !strcmp(name, READ) ? HD_OK : posix->size(ckpt, name, file, bytes, err);
+}
+
+static struct hd_option options[8] = {
+    {.name = "hang",
+     .type = HD_OPT_BOOL,
+     .value = "false",
+     .help = "it does not come back from closing",
+     .offset = offsetof(struct settings, hang)},
+    {.name = "removed",
+     .type = HD_OPT_BOOL,
+     .value = "false",
+     .help = "another process removes checkpoints",
+     .offset = offsetof(struct settings, removed)},
+};
+
+static struct hd_component component = {
+    .struct_size = sizeof component,
+    .kind = HD_KIND_CKPT,
+    .name = "hanging",
+    .summary = "hangs while it closes: for tests",
+    .options = options,
+    .n_options = 2,
+    .option_size = sizeof *options,
+    .settings_size = sizeof(struct settings),
+    .ops = &ops,
+};
+
+HD_PLUGIN_DESCRIPTOR(plugin, "ckpt-hanging", "0.1.0", "Apache-2.0", component);
+
+__attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void);
+const struct hd_plugin *HD_PLUGIN_ENTRY(void)
+{
+    const struct hd_component *inner = inner_component(CKPT_POSIX);
+    if (!inner || !inner_options(&component, options, 2, sizeof options / sizeof *options, inner,
+                                 offsetof(struct settings, posix)))
+        return NULL;
+    posix = inner->ops;
+    ops = *posix;
+    ops.close = hanging_close;
+    ops.list = hanging_list;
+    ops.size = hanging_size;
+    ops.open = hanging_open;
+    return &plugin;
+}
