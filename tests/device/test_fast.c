@@ -22,6 +22,10 @@ static const double factors[] = {1, -0.7, 0.63, 2};
     {                                                                              \
         .sign = sign_, .scale = scale_, .table = inverse_frequencies, .n_table = 5 \
     }
+#define INTERLEAVED(sign_)                                                                      \
+    {                                                                                           \
+        .sign = sign_, .table = inverse_frequencies, .n_table = 5, .flags = HD_ATTR_INTERLEAVED \
+    }
 
 /* Small and odd; then large enough that each of three threads has work, with tails. */
 static const struct h_case cases[] = {
@@ -64,6 +68,18 @@ static const struct h_case cases[] = {
     {"gelu, large", HD_OP_GELU, "bf", "bf", "b=50 f=1001", {0}},
     {"gelu_grad", HD_OP_GELU_GRAD, "bf bf", "bf", "b=3 f=7", {0}},
     {"gelu_grad, large", HD_OP_GELU_GRAD, "bf bf", "bf", "b=50 f=1001", {0}},
+    {"rope, partial", HD_OP_ROPE, "bskd", "bskd", "b=2 s=5 k=2 d=24", ROPE(1, 0.7)},
+    {"rope, interleaved", HD_OP_ROPE, "bskd", "bskd", "b=2 s=5 k=2 d=24", INTERLEAVED(1)},
+    {"rope, interleaved, large", HD_OP_ROPE, "bskgd", "bskgd", "b=2 s=300@300 k=3 g=2 d=10", INTERLEAVED(-1)},
+    {"gelu_erf", HD_OP_GELU_ERF, "bf", "bf", "b=3 f=7", {0}},
+    {"gelu_erf, large", HD_OP_GELU_ERF, "bf", "bf", "b=50 f=1001", {0}},
+    {"gelu_erf_grad, large", HD_OP_GELU_ERF_GRAD, "bf bf", "bf", "b=50 f=1001", {0}},
+    {"relu2, large", HD_OP_RELU2, "bf", "bf", "b=50 f=1001", {0}},
+    {"relu2_grad, large", HD_OP_RELU2_GRAD, "bf bf", "bf", "b=50 f=1001", {0}},
+    {"softcap, large", HD_OP_SOFTCAP, "bf", "bf", "b=50 f=1001", {.scale = 0.9}},
+    {"softcap of small numbers", HD_OP_SOFTCAP, "bf", "bf", "b=50 f=1001", {.scale = 300}},
+    {"softcap_grad, large", HD_OP_SOFTCAP_GRAD, "bf bf", "bf", "b=50 f=1001", {.scale = 0.9}},
+    {"scale, large", HD_OP_SCALE, "bf", "bf", "b=50 f=1001", {.scale = -1.7}},
     {"embed", HD_OP_EMBED, "i:bs vh", "bsh", "b=2 s=5 v=11 h=7", {0}},
     {"embed of a shard, large", HD_OP_EMBED, "i:bs f:vh", "bsh", "b=2 s=60 v=40@40 h=515", {0}},
     {"embed_dw", HD_OP_EMBED_DW, "i:bs bsh", "vh", "b=2 s=5 v=11 h=7", {0}},

@@ -26,6 +26,19 @@ static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, str
     return HD_OK;
 }
 
+/* The models that are examples of plug-ins have their sizes in the job; {from} is appended. */
+static const struct {
+    const char *name, *model;
+} examples[] = {{"neox", "use: neox, layers: 2, hidden: 32, heads: 4, ffn: 40, vocab: 32, rotary: 0.5"}};
+
+static const char *model_of(const char *name)
+{
+    for (size_t i = 0; i < HD__COUNT(examples); i++)
+        if (!strcmp(examples[i].name, name))
+            return examples[i].model;
+    return "use: transformer";
+}
+
 static void run_open(struct run *r, const char *name, const char *kernels)
 {
     struct hd_error err = HD_ERROR_INIT;
@@ -36,12 +49,13 @@ static void run_open(struct run *r, const char *name, const char *kernels)
         text, sizeof text,
         "job: {name: golden, steps: %lld}\n"
         "device: {use: cpu, threads: 1, kernels: %s}\n"
-        "model: {use: transformer, from: %s}\n"
+        "plugins: {path: [" EXAMPLES "]}\n"
+        "model: {%s, from: %s}\n"
         "data: {train: none.txt, seq_len: %lld, batch: %lld, micro_batch: %lld}\n"
         "optimizer: {use: adamw, lr: %.17g, betas: [%.17g, %.17g], eps: %.17g, weight_decay: %.17g, clip: %.17g}\n",
-        (long long)r->golden.steps, kernels, r->golden.folder, (long long)r->golden.seq, (long long)r->golden.batch,
-        (long long)r->golden.batch, r->golden.lr, r->golden.beta1, r->golden.beta2, r->golden.eps,
-        r->golden.weight_decay, r->golden.clip);
+        (long long)r->golden.steps, kernels, model_of(name), r->golden.folder, (long long)r->golden.seq,
+        (long long)r->golden.batch, (long long)r->golden.batch, r->golden.lr, r->golden.beta1, r->golden.beta2,
+        r->golden.eps, r->golden.weight_decay, r->golden.clip);
     compile_text(&r->compiled, text, NULL, 0, 1);
     config.compiled = r->compiled.c;
     ck_assert_int_eq(hd__compiled_parameter_count(r->compiled.c), r->golden.parameters);
@@ -140,6 +154,13 @@ START_TEST(fast_kernels_train_as_torch_does)
 }
 END_TEST
 
+START_TEST(examples_train_as_torch_does)
+{
+    train(examples[_i].name, "fast");
+    train(examples[_i].name, "reference");
+}
+END_TEST
+
 START_TEST(reference_kernels_train_as_torch_does)
 {
     train(golden_names[_i], "reference");
@@ -199,6 +220,7 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, fast_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
     tcase_add_loop_test(c, reference_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
+    tcase_add_loop_test(c, examples_train_as_torch_does, 0, (int)HD__COUNT(examples));
     tcase_add_test(c, predicates);
     tcase_add_test(c, bad_numbers);
     return suite_run_case("training", c);
