@@ -206,6 +206,12 @@ static int32_t check_padding(const struct hd__compiled *c, const struct hd_progr
                         device->label);
 }
 
+/* Does the source of data say which tokens count? Their number in a step is then a factor of the loss. */
+static int own_labels(const struct hd__compiled *c)
+{
+    return c->data_choice.component && c->data_choice.component->ops.data.labels;
+}
+
 /* Does the instruction ask for what devices learnt with HD_DEVICE_MASKS? */
 static int wants_masks(const struct hd_program *p, const struct hd__instr *i)
 {
@@ -220,6 +226,11 @@ static int wants_masks(const struct hd_program *p, const struct hd__instr *i)
 static int32_t check_masks(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
 {
     const struct hd__component *device = c->device_choice.component;
+    if (own_labels(c) && !(device->ops.device.caps & HD_DEVICE_IGNORED_LABELS))
+        return hd__job_fail(c->job, "device.use", err,
+                            "%s does not ignore labels (HD_DEVICE_IGNORED_LABELS), and the source of data has its own: "
+                            "use another device",
+                            device->label);
     for (uint32_t k = 0; k < p->forward && !(device->ops.device.caps & HD_DEVICE_MASKS); k++)
         if (wants_masks(p, &p->logical.at[k]))
             return hd__job_fail(c->job, "device.use", err,
@@ -271,7 +282,7 @@ static int32_t partition(struct hd__compiled *c, struct hd_program *p, struct hd
 
 static int32_t scale_loss(const struct hd__compiled *c, struct hd_program *p)
 {
-    if (c->job->precision.loss_scaling != HD__LOSS_SCALE_NONE)
+    if (c->job->precision.loss_scaling != HD__LOSS_SCALE_NONE || own_labels(c))
         hd__scale_loss(p);
     return HD_OK;
 }
@@ -348,6 +359,9 @@ static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program 
          "use compute: bf16, or a number"},
         {c->job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
          "exact: gradients are not summed over all data ranks, so there is no order to fix; leave it out"},
+        {own_labels(c), "data.use",
+         "a source with labels of its own: the loss is the mean over the labels of all ranks, and these take steps by "
+         "their own; use a source without"},
     };
     for (size_t i = 0; i < HD__COUNT(rows) && p->independent_axes; i++)
         if (rows[i].asked) {

@@ -3,7 +3,8 @@
 
 #include "core/program/ops.h"
 
-/* Does a tensor have the dims of `form`, up to `end`? A letter is that dim, ? any, * any number, = those of input 0. */
+/* Does a tensor have the dims of `form`, up to `end`? A letter is that dim, ? any, $ the last of input 0, * any
+ * number, = all of input 0. */
 static int matches(const struct hd_program *p, const struct hd__instr *i, hd_tensor id, const char *form,
                    const char *end)
 {
@@ -16,7 +17,8 @@ static int matches(const struct hd_program *p, const struct hd__instr *i, hd_ten
         return 0;
     for (int32_t d = 0, n = (int32_t)(end - form); d < n; d++) {
         int32_t at = star && form + d > star ? d + t->ndim - n : d; /* behind the *: counted from the end */
-        if (form[d] != '*' && form[d] != '?' && t->dim[at] != p->letter[(int)form[d]])
+        uint16_t wanted = form[d] == '$' && first->ndim ? first->dim[first->ndim - 1] : p->letter[(int)form[d]];
+        if (form[d] != '*' && form[d] != '?' && t->dim[at] != wanted)
             return 0;
     }
     return 1;

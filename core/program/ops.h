@@ -53,7 +53,7 @@ enum {
 
 struct hd__op {
     const char *name;
-    const char *unsharded; /* letters of dims that may not be sharded */
+    const char *unsharded; /* letters of dims that may not be sharded; $: the last of input 0 */
     /* letters whose sharding makes this output P; "*": any that the output lacks */
     const char *partial[HD_MAX_OUT];
     uint8_t from[HD_MAX_OUT]; /* inputs that this output is made of, as a mask; 0: all */

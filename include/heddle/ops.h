@@ -45,7 +45,7 @@
  * rowmax            m[bs] fp32 <- z[bsv]. Here and in xent_local and xent_grad: attrs.window > 0: entries of the
  *                   vocabulary from window on are padding: they do not count, and their dz is 0. hd_vocabulary
  * xent_local        l[bs] fp32, c[bs] fp32 <- z[bsv], m[bs], labels[bs]: l = sum_v exp(z-m), c = z[label] or 0 where
- *                   not in this shard
+ *                   not in this shard. Here, in xent_grad and xent_head a label below 0 is ignored: n and dz are 0
  * nll               n[bs] fp32 <- l[bs], m[bs], c[bs]: log(l) + m - c
  * nll_grad          dl[bs], dc[bs] <- l[bs], dn[bs]: dn / l, -dn
  * xent_grad         dz[bsv] <- z, m, labels, dl, dc: exp(z-m) dl + onehot dc. dz may be the same memory as z

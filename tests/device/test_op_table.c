@@ -40,6 +40,7 @@ static const struct row rows[] = {
     {"rmsnorm_dw", HD_OP_RMSNORM_DW, "bsh bsh", "h", "b=2 s=4 h=6", NORM},
     {"rmsnorm_dw of heads", HD_OP_RMSNORM_DW, "bskgd bskgd", "d", "b=2 s=4 k=2 g=2 d=4", NORM},
     {"layernorm", HD_OP_LAYERNORM, "bsh h h", "bsh", "b=2 s=4 h=6", NORM},
+    {"layernorm of another width", HD_OP_LAYERNORM, "bsf f f", "bsf", "b=2 s=4 f=6", NORM},
     {"layernorm_dx", HD_OP_LAYERNORM_DX, "bsh h bsh", "bsh", "b=2 s=4 h=6", NORM},
     {"layernorm_dw", HD_OP_LAYERNORM_DW, "bsh bsh", "h h", "b=2 s=4 h=6", NORM},
     {"rope", HD_OP_ROPE, "bskgd", "bskgd", "b=2 s=4 k=2 g=2 d=6", {.sign = 1, .table = frequencies, .n_table = 3}},
@@ -320,7 +321,9 @@ static int used(const struct h_instr *i, char letter)
 static void shard(struct h_device *d, const struct row *r, const struct h_instr *whole, char letter)
 {
     const char *unsharded = hd__op((uint16_t)r->op)->unsharded;
-    int rules = 0, none = (r->cannot && strchr(r->cannot, letter)) || (unsharded && strchr(unsharded, letter));
+    uint8_t last = whole->d.n_in && whole->in[0].ndim ? whole->in[0].dim[whole->in[0].ndim - 1] : 0;
+    int rules = 0, none = (r->cannot && strchr(r->cannot, letter)) || (unsharded && strchr(unsharded, letter)) ||
+                          (unsharded && *unsharded == '$' && last == (uint8_t)letter);
     char what[32];
     snprintf(what, sizeof what, "%c sharded", letter);
     for (uint32_t partial = 0; partial < 1u << whole->d.n_out; partial++) {

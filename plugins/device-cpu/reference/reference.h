@@ -95,6 +95,20 @@ static inline struct cpu_pairs cpu_pairs(const struct hd_kernel *k)
     return k->d.attrs.flags & HD_ATTR_INTERLEAVED ? (struct cpu_pairs){n, 2, 1} : (struct cpu_pairs){n, 1, n};
 }
 
+/* Is the row of cross-entropy left out? */
+static inline int cpu_ignored(const struct hd_operand *labels, int64_t row)
+{
+    return ((const int32_t *)labels->data)[row] < 0;
+}
+
+/* What xent_local says of a row that is left out, so that nll, log(l) + m - c over all shards, is 0. */
+static inline void cpu_xent_ignored(const struct hd_operand *z, double m, double *l, double *c)
+{
+    int first = z->start[z->ndim - 1] == 0;
+    *l = first;
+    *c = first ? m : 0;
+}
+
 /* einsum.c: calls put for each element of output 0, with the product of inputs 0 and 1 there. */
 void cpu_each_product(struct hd_kernel *k, void (*put)(const struct hd_kernel *k, int64_t i, double v));
 
