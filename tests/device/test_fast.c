@@ -154,6 +154,43 @@ START_TEST(kernel_without_sums_is_near_its_reference)
 }
 END_TEST
 
+/* Labels below 0 do not count: of xent_local the first shard says a loss of 0 (l = 1, c = m), the others nothing. */
+START_TEST(labels_below_0_are_ignored)
+{
+    static const struct h_case of[] = {
+        {"xent_local", HD_OP_XENT_LOCAL, "bsv +:bs i:bs", "f:bs f:bs", "b=2 s=9 v=1030", {0}},
+        {"xent_local of a shard", HD_OP_XENT_LOCAL, "bsv +:bs i:bs", "f:bs f:bs", "b=2 s=9 v=1030@1030", {0}},
+        {"xent_grad", HD_OP_XENT_GRAD, "bsv +:bs i:bs f:bs f:bs", "bsv", "b=2 s=9 v=1030", {0}},
+        {"xent_head", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh", "b=2 s=9 h=16 v=1032", {.scale = 0.3}}};
+    for (size_t c = 0; c < sizeof of / sizeof of[0]; c++)
+        for (int d = 0; d < 3; d++) {
+            struct h_device *fast = h_open(3, H_FAST), *plain = h_open(1, H_REFERENCE);
+            struct h_instr *i = h_make(&of[c], dtypes[d].dtype, 3), *want;
+            for (int64_t row = 0; row < 18; row += 3)
+                h_set(&i->in[2], row, row ? -100 : -1);
+            want = h_as(i, HD_F64);
+            h_run(fast, i);
+            h_run(plain, want);
+            h_near(of[c].name, i, want, dtypes[d].tolerance);
+            for (int64_t row = 0; row < 18; row += 3)
+                if (of[c].op == HD_OP_XENT_LOCAL) {
+                    int first = i->in[0].start[2] == 0;
+                    ck_assert_double_eq(h_get(&i->out[0], row), first);
+                    ck_assert_double_eq(h_get(&i->out[1], row), first ? h_get(&i->in[1], row) : 0);
+                } else if (of[c].op == HD_OP_XENT_HEAD) {
+                    ck_assert_double_eq(h_get(&i->out[0], row), 0);
+                    ck_assert_double_eq(h_get(&i->out[1], row * 16), 0);
+                } else {
+                    ck_assert_double_eq(h_get(&i->out[0], row * 1030 + 7), 0);
+                }
+            h_free(i);
+            h_free(want);
+            h_close(fast);
+            h_close(plain);
+        }
+}
+END_TEST
+
 /* The extent of a part's dim differs between the operands, which h_make cannot say: they are made apart. */
 static void part_case(uint32_t op, uint32_t index, uint32_t dtype)
 {
@@ -427,6 +464,7 @@ int main(void)
     tcase_set_timeout(t, 30);
     tcase_add_loop_test(t, kernel_is_near_its_reference, 0, n_cases);
     tcase_add_loop_test(t, kernel_without_sums_is_near_its_reference, 0, n_plain);
+    tcase_add_test(t, labels_below_0_are_ignored);
     tcase_add_test(t, parts_are_cut_and_padded);
     tcase_add_loop_test(t, update_is_near_its_reference, 0, (int)(sizeof updates / sizeof updates[0]));
     tcase_add_loop_test(t, skipped_update_changes_nothing, 4, (int)(sizeof updates / sizeof updates[0]));
