@@ -110,7 +110,7 @@ static void set_precision(struct hd_program *p, const struct hd__job *job)
         p->precision = (struct hd__precision){HD_F64, HD_F64, reduce, HD_F64, HD_F64, HD_F64, {0, 0}};
 }
 
-/* What the model says of itself, and what it built: planning reads the one, the step is the other. */
+/* hd_model_info against the dims that the model built: planning reads the one, the step is the other. */
 static void check_info(struct hd_program *p, const struct hd_model_info *info)
 {
     const struct {

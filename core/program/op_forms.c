@@ -1,4 +1,4 @@
-/* What an op's row says of the dims and attributes of an instruction that a model emits. */
+/* Dims and attributes of an instruction that a model emits, held to its op's row. */
 #include "core/program/op_forms.h"
 
 #include "core/program/ops.h"

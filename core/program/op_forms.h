@@ -1,4 +1,4 @@
-/* core/program/op_forms: what an op's row asks of the dims and attributes of an instruction that a model emits. */
+/* core/program/op_forms: the op's row against the dims and attributes of an instruction that a model emits. */
 #ifndef HD_CORE_PROGRAM_OP_FORMS_H
 #define HD_CORE_PROGRAM_OP_FORMS_H
 

@@ -1,4 +1,4 @@
-/* Where a parameter lies in other people's files: hd_param_desc's file_axes and parts. */
+/* A parameter's place in other people's files: hd_param_desc's file_axes and parts. */
 #include "core/program/param_file.h"
 
 int32_t hd__param_file_axis(const struct hd_param_desc *d, int32_t dim)

@@ -1,4 +1,4 @@
-/* core/program/param_file: where a parameter lies in other people's files. */
+/* core/program/param_file: a parameter's place in other people's files. */
 #ifndef HD_CORE_PROGRAM_PARAM_FILE_H
 #define HD_CORE_PROGRAM_PARAM_FILE_H
 

@@ -151,9 +151,9 @@ struct hd_param_desc {
     uint32_t part, parts, part_axis;
     uint32_t flags; /* HD_PARAM_... */
     /* Parts that lie inside a merged file axis: they come before dim number part_dim - 1, and this parameter has
-     * part_span of them (0: one); 0: at the beginning of part_axis. GPT-NeoX's query_key_value.weight [heads 3 d, h]: dims
-     * kgdh, "0001", part 0, 1, 2 of parts 3, part_dim 3. Falcon's [k (g + 2) d, h]: queries as before with part 0 of
-     * parts g + 2, part_dim 2, part_span g; keys kdh, "001", part g, values part g + 1, part_dim 2. */
+     * part_span of them (0: one). 0: at the beginning of part_axis. GPT-NeoX's query_key_value.weight [heads 3 d, h]:
+     * dims kgdh, "0001", part 0, 1, 2 of parts 3, part_dim 3. Falcon's [k (g + 2) d, h]: queries kgdh, part 0 of parts
+     * g + 2, part_dim 2, part_span g; keys kdh, "001", part g, values part g + 1, part_dim 2. */
     uint32_t part_dim, part_span;
 };
 

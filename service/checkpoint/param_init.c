@@ -99,7 +99,8 @@ char *hd__ckpt_file_tensor_name(const struct hd_program *p, uint32_t param, int6
     return star ? hd__format("%.*s%lld%s", (int)(star - name), name, (long long)index, star + 1) : hd__strdup(name);
 }
 
-/* A parameter, or one of the several tensors that it consists of, in its file: hd__file_part. It holds elements [first, end) of the parameter. */
+/* A parameter, or one of the several tensors that it consists of, in its file: hd__file_part. It holds
+ * elements [first, end) of the parameter. */
 struct file_slice {
     const struct hd__ckpt_st_tensor *t;
     int64_t own, width, skip, first, end;

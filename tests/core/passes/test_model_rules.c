@@ -1,5 +1,5 @@
-/* What a model may not say: operands in another order of dims, attributes that are missing or exclude each other, places
- * in files that cannot be. Each is the sticky error of its program, by name; its neighbour that is right is not. */
+/* Rules of models: operands in another order of dims, attributes that are missing or exclude each other, and places in
+ * files that cannot be are refused by name, as the sticky error of the program; what stands next to them is not. */
 #include <check.h>
 
 #include "core/program/ops.h"
