@@ -29,8 +29,8 @@ struct ranks_options {
 extern const char *transport_name, *transport_folder;
 extern const struct hd__tuning *transport_tuning; /* of the core's algorithms; NULL: the built-in one */
 extern char transport_driver[256];                /* of streams; "": the transport is the host's */
-extern int transport_bare;   /* without its collectives: the core's algorithms over send and recv */
-extern int transport_told;   /* it learns of a death from liveness, which aborts it, as the executor has it done */
+extern int transport_bare; /* without its collectives: the core's algorithms over send and recv */
+extern int transport_told; /* it learns of a death from liveness, which aborts it, as the executor has it done */
 /* Messages name ranks and sizes, and nonsense is refused: more than heddle/comm.h asks for. */
 extern int transport_strict;
 extern char transport_settings[512]; /* before those of the run */

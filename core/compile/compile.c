@@ -110,6 +110,28 @@ static void set_precision(struct hd_program *p, const struct hd__job *job)
         p->precision = (struct hd__precision){HD_F64, HD_F64, reduce, HD_F64, HD_F64, HD_F64, {0, 0}};
 }
 
+/* hd_model_info against the dims that the model built: planning reads the one, the step is the other. */
+static void check_info(struct hd_program *p, const struct hd_model_info *info)
+{
+    const struct {
+        const char *name, *dims;
+        int64_t says;
+    } rows[] = {{"vocab", "v", info->vocab},       {"hidden", "h", info->hidden},     {"heads", "kg", info->heads},
+                {"kv_heads", "k", info->kv_heads}, {"head_dim", "d", info->head_dim}, {"ffn", "f", info->ffn},
+                {"experts", "e", info->experts}};
+    for (uint32_t r = 0; r < HD__COUNT(rows) && !p->failed; r++) {
+        int64_t built = 1;
+        for (const char *letter = rows[r].dims; *letter; letter++)
+            built *= p->letter[(int)*letter] ? p->dims.at[p->letter[(int)*letter]].extent : 0;
+        if (built && rows[r].says && built != rows[r].says)
+            hd__program_fail(p, HD_E_INVALID,
+                             "the model says in hd_model_info that %s is %lld, but builds dim%s %s with %lld: one of "
+                             "them is wrong",
+                             rows[r].name, (long long)rows[r].says, rows[r].dims[1] ? "s" : "", rows[r].dims,
+                             (long long)built);
+    }
+}
+
 static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -120,6 +142,8 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
     int32_t rc = c->model_choice.component->ops.model.build(c->model, p, err);
     if (!rc)
         hd__builder_check_params(p);
+    if (!rc)
+        check_info(p, &c->info);
     if (!rc && p->failed) {
         *err = p->error;
         rc = p->failed;
@@ -182,6 +206,40 @@ static int32_t check_padding(const struct hd__compiled *c, const struct hd_progr
                         device->label);
 }
 
+/* Does the source of data say which tokens count? Their number in a step is then a factor of the loss. */
+static int own_labels(const struct hd__compiled *c)
+{
+    return c->data_choice.component && c->data_choice.component->ops.data.labels;
+}
+
+/* Does the instruction ask for what devices learnt with HD_DEVICE_MASKS? */
+static int wants_masks(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd_attrs *a = i->attrs;
+    const struct hd__tensor *x = hd__tensor_const(p, i->in[0]);
+    if (i->op == HD_OP_ROPE)
+        return a &&
+               (a->flags & HD_ATTR_INTERLEAVED || (int64_t)a->n_table < p->dims.at[x->dim[x->ndim - 1]].extent / 2);
+    return i->op == HD_OP_ATTENTION && a && (a->flags & HD_ATTR_NOT_CAUSAL || a->top_k > 0 || a->clip > 0);
+}
+
+static int32_t check_masks(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
+{
+    const struct hd__component *device = c->device_choice.component;
+    if (own_labels(c) && !(device->ops.device.caps & HD_DEVICE_IGNORED_LABELS))
+        return hd__job_fail(c->job, "device.use", err,
+                            "%s does not ignore labels (HD_DEVICE_IGNORED_LABELS), and the source of data has its own: "
+                            "use another device",
+                            device->label);
+    for (uint32_t k = 0; k < p->forward && !(device->ops.device.caps & HD_DEVICE_MASKS); k++)
+        if (wants_masks(p, &p->logical.at[k]))
+            return hd__job_fail(c->job, "device.use", err,
+                                "%s has no kernels for %s with this model's attributes (HD_DEVICE_MASKS): use another "
+                                "device",
+                                device->label, hd__op(p->logical.at[k].op)->name);
+    return HD_OK;
+}
+
 /* Bytes of all tensors together are counted in 64 bits: memory_plan.c. */
 static int32_t check_sizes(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
 {
@@ -224,7 +282,7 @@ static int32_t partition(struct hd__compiled *c, struct hd_program *p, struct hd
 
 static int32_t scale_loss(const struct hd__compiled *c, struct hd_program *p)
 {
-    if (c->job->precision.loss_scaling != HD__LOSS_SCALE_NONE)
+    if (c->job->precision.loss_scaling != HD__LOSS_SCALE_NONE || own_labels(c))
         hd__scale_loss(p);
     return HD_OK;
 }
@@ -301,6 +359,9 @@ static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program 
          "use compute: bf16, or a number"},
         {c->job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
          "exact: gradients are not summed over all data ranks, so there is no order to fix; leave it out"},
+        {own_labels(c), "data.use",
+         "a source with labels of its own: the loss is the mean over the labels of all ranks, and these take steps by "
+         "their own; use a source without"},
     };
     for (size_t i = 0; i < HD__COUNT(rows) && p->independent_axes; i++)
         if (rows[i].asked) {
@@ -319,7 +380,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
         (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_independent_axes(c, p, err)) ||
         (rc = hd__place(p, err)) || (rc = check_sizes(c, p, err)) || (rc = check_padding(c, p, err)) ||
-        (rc = partition(c, p, err)))
+        (rc = check_masks(c, p, err)) || (rc = partition(c, p, err)))
         return rc;
     hd__value_numbers_promise(p);
     if ((rc = recompute(c, p, err)) || (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) ||
@@ -424,7 +485,7 @@ double hd__compiled_flops_per_token(const struct hd__compiled *c)
     double width = (double)(c->info.heads * c->info.head_dim), share = 1;
     for (uint32_t k = 0; k < p->forward; k++)
         if (p->logical.at[k].op == HD_OP_ATTENTION)
-            share = hd__window_share(p, &p->logical.at[k]);
+            share = hd__mask_share(p, &p->logical.at[k]);
     for (uint32_t i = 0; i < p->params.count; i++)
         n += active_parameters(c, p, &p->params.at[i]);
     return 6 * n + 12.0 * (double)c->info.layers * width * (double)c->job->seq_len / 2 * share;

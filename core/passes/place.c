@@ -83,10 +83,18 @@ static int depends_on(const struct hd__placer *w, const struct placed_op *o, uin
     return !o->row->from[n];
 }
 
+static int may_not_shard(const struct hd__placer *w, const struct placed_op *o, int32_t axis, uint16_t dim)
+{
+    const struct hd__tensor *x = o->n_in ? hd__tensor_const(w->p, o->in[0]) : NULL;
+    if (o->row->unsharded && *o->row->unsharded == '$')
+        return x && x->ndim && x->dim[x->ndim - 1] == dim;
+    return has_letter(w->p, o->row->unsharded, dim) && !is_ring_axis(w->p, o, axis, dim);
+}
+
 static int rule_shard(const struct hd__placer *w, const struct placed_op *o, int32_t axis, uint16_t dim,
                       struct plan *plan)
 {
-    if (has_letter(w->p, o->row->unsharded, dim) && !is_ring_axis(w->p, o, axis, dim))
+    if (may_not_shard(w, o, axis, dim))
         return 0;
     for (uint32_t n = 0; n < o->n_out; n++) {
         const char *sums = o->row->partial[n];

@@ -58,9 +58,11 @@ static hd_tensor emit_shift(const struct ring *r, hd_tensor from, hd_tensor to)
 /* Does the first zig-zag chunk of the sequence attend to the second? */
 static int attends_run(const struct ring *r, int64_t queries, int64_t keys)
 {
-    int64_t run = r->p->dims.at[r->p->letter['s']].extent / (2 * r->size),
-            window = r->of->attrs ? r->of->attrs->window : 0;
-    return queries == keys || (queries > keys && (window <= 0 || (queries - keys - 1) * run + 1 < window));
+    const struct hd_attrs causal = {0};
+    int64_t run = r->p->dims.at[r->p->letter['s']].extent / (2 * r->size);
+    return queries == keys ||
+           hd_attends(r->of->attrs ? r->of->attrs : &causal, queries * run + (queries < keys) * (run - 1),
+                      keys * run + (keys < queries) * (run - 1));
 }
 
 /* Does the member at `at` attend to any of the keys of the member `step` back? */

@@ -2,7 +2,9 @@
 #include <ctype.h>
 #include <stdlib.h>
 
+#include "core/program/op_forms.h"
 #include "core/program/ops.h"
+#include "core/program/param_file.h"
 
 static uint16_t letter_dim(struct hd_program *p, char letter, const char *what)
 {
@@ -103,6 +105,7 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
     t.placement.redop = HD_SUM;
     t.param = p->params.count + 1;
     param.tensor = hd__tensor_new(p, &t);
+    hd__check_param_file(p, &param);
     hd__push(&p->params, param);
     return param.tensor;
 }
@@ -199,6 +202,7 @@ static hd_tensor b_emit(struct hd_program *p, uint32_t op, const struct hd_attrs
         if (outs)
             outs[n] = i.out[n];
     }
+    hd__check_form(p, &i);
     hd__push(&p->logical, i);
     return p->failed ? 0 : i.out[0];
 }

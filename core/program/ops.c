@@ -13,18 +13,26 @@ static double flops_einsum(const struct hd_program *p, const struct hd__instr *i
     return n;
 }
 
-double hd__window_share(const struct hd_program *p, const struct hd__instr *attention)
+double hd__mask_share(const struct hd_program *p, const struct hd__instr *attention)
 {
-    double s = (double)p->dims.at[p->letter['s']].extent, w = attention->attrs ? (double)attention->attrs->window : 0;
-    return w > 0 && w < s ? w * (2 * s - w + 1) / (s * (s + 1)) : 1;
+    double s = (double)p->dims.at[p->letter['s']].extent, w = s, prefix = 0;
+    int not_causal = 0;
+    if (attention->attrs) {
+        w = attention->attrs->window > 0 ? HD__MIN((double)attention->attrs->window, s) : s;
+        prefix = HD__MIN((double)attention->attrs->top_k, s);
+        not_causal = (attention->attrs->flags & HD_ATTR_NOT_CAUSAL) != 0;
+    }
+    double causal = w * (2 * s - w + 1); /* twice the pairs of which the query is not before the key */
+    if (not_causal)
+        return w < s ? 2 * (causal - s) / (s * (s + 1)) : 2;
+    return (causal + prefix * (prefix - 1)) / (s * (s + 1));
 }
 
-/* Two matmuls of [s, d] x [d, s] per head, of which the causal half is computed, and of that the share inside the
- * window. */
+/* Two matmuls of [s, d] x [d, s] per head, of which the causal half is computed; times the mask's share of that. */
 static double flops_attention(const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__tensor *q = hd__tensor_const(p, i->in[0]), *k = hd__tensor_const(p, i->in[1]);
-    return 2.0 * 2.0 * (double)hd__numel(p, q) * (double)hd__local_extent(p, k, 1) / 2.0 * hd__window_share(p, i);
+    return 2.0 * 2.0 * (double)hd__numel(p, q) * (double)hd__local_extent(p, k, 1) / 2.0 * hd__mask_share(p, i);
 }
 
 static double flops_attention_grad(const struct hd_program *p, const struct hd__instr *i)
@@ -92,57 +100,106 @@ static double update_flops(const struct hd_program *p, const struct hd__instr *i
     return most;
 }
 
+/* ---- attributes */
+
+static const char *wrong_rope(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *x = hd__tensor_const(p, i->in[0]);
+    int64_t d = x->ndim ? p->dims.at[x->dim[x->ndim - 1]].extent : 0;
+    if (!i->attrs || !i->attrs->table || !i->attrs->n_table)
+        return "has no attrs.table: it must have d/2 inverse frequencies, or fewer for partial rotary";
+    return (int64_t)i->attrs->n_table > d / 2 ? "has more inverse frequencies in attrs.table than d/2" : NULL;
+}
+
+static const char *wrong_attention(const struct hd_program *p, const struct hd__instr *i)
+{
+    (void)p;
+    if (!i->attrs || !(i->attrs->scale > 0))
+        return "has no attrs.scale above 0, as 1 / sqrt(d)";
+    if (i->attrs->top_k > 0 && (i->attrs->window > 0 || i->attrs->flags & HD_ATTR_NOT_CAUSAL))
+        return "has attrs.top_k, a prefix, which is for causal attention without a window";
+    return i->attrs->top_k < 0 || !(i->attrs->clip >= 0)
+               ? "has an attrs.top_k (the prefix) or attrs.clip (the soft cap) below 0"
+               : NULL;
+}
+
+static const char *wrong_scale(const struct hd_program *p, const struct hd__instr *i)
+{
+    (void)p;
+    return i->attrs && i->attrs->scale != 0 ? NULL : "has no attrs.scale";
+}
+
+static const char *wrong_softcap(const struct hd_program *p, const struct hd__instr *i)
+{
+    (void)p;
+    return i->attrs && i->attrs->scale > 0 ? NULL : "has no attrs.scale above 0, the cap";
+}
+
 /* clang-format off */
 static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EINSUM] = {"einsum", .partial = {"*"}, .linear = HD__LINEAR_ONE, .dtypes = "a", .flops = flops_einsum,
                       .n_in = 2, .n_out = 1, SUMS(MULTIPLIED), .flags = ACC | PADS},
     [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "=", VALUE(SUM), .n_in = -1, .n_out = 1,
-                   .flags = SUM | PADS},
-    [HD_OP_BIAS] = {"bias", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
+                   .flags = SUM | PADS, .form = "*,=>="},
+    [HD_OP_BIAS] = {"bias", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP, .form = "*,*>="},
     [HD_OP_BIAS_DW] = {"bias_dw", .partial = {"*"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},
-    [HD_OP_RMSNORM] = {"rmsnorm", .unsharded = "hd", .dtypes = "a", .n_in = 2, .n_out = 1},
-    [HD_OP_RMSNORM_DX] = {"rmsnorm_dx", .unsharded = "hd", .dtypes = "a", .n_in = 3, .n_out = 1},
-    [HD_OP_RMSNORM_DW] = {"rmsnorm_dw", .unsharded = "hd", .partial = {"*"}, .dtypes = "a", .n_in = 2, .n_out = 1,
+    [HD_OP_RMSNORM] = {"rmsnorm", .unsharded = "$", .dtypes = "a", .n_in = 2, .n_out = 1, .form = "*,$>="},
+    [HD_OP_RMSNORM_DX] = {"rmsnorm_dx", .unsharded = "$", .dtypes = "a", .n_in = 3, .n_out = 1},
+    [HD_OP_RMSNORM_DW] = {"rmsnorm_dw", .unsharded = "$", .partial = {"*"}, .dtypes = "a", .n_in = 2, .n_out = 1,
                           .flags = ACC},
-    [HD_OP_LAYERNORM] = {"layernorm", .unsharded = "h", .dtypes = "a", .n_in = 3, .n_out = 1},
-    [HD_OP_LAYERNORM_DX] = {"layernorm_dx", .unsharded = "h", .dtypes = "a", .n_in = 3, .n_out = 1},
-    [HD_OP_LAYERNORM_DW] = {"layernorm_dw", .unsharded = "h", .partial = {"*", "*"}, .dtypes = "aa", .n_in = 2,
+    [HD_OP_LAYERNORM] = {"layernorm", .unsharded = "$", .dtypes = "a", .n_in = 3, .n_out = 1, .form = "*,$>="},
+    [HD_OP_LAYERNORM_DX] = {"layernorm_dx", .unsharded = "$", .dtypes = "a", .n_in = 3, .n_out = 1},
+    [HD_OP_LAYERNORM_DW] = {"layernorm_dw", .unsharded = "$", .partial = {"*", "*"}, .dtypes = "aa", .n_in = 2,
                             .n_out = 2, .flags = ACC},
     [HD_OP_ROPE] = {"rope", .unsharded = "d", .linear = HD__LINEAR_FIRST, .dtypes = "a", .n_in = 1, .n_out = 1,
-                    .flags = INP | RANK},
+                    .flags = INP | RANK, .form = "bs*d>=", .wrong = wrong_rope},
     [HD_OP_ATTENTION] = {"attention", .unsharded = "sd", .prefer = "kgb", VALUE(ATTENTION), .dtypes = "af",
-                         .flops = flops_attention, .n_in = 3, .n_out = 2, .flags = RANK},
+                         .flops = flops_attention, .n_in = 3, .n_out = 2, .flags = RANK,
+                         .form = "bskgd,bskd,bskd>=,bskg", .wrong = wrong_attention},
     [HD_OP_ATTENTION_GRAD] = {"attention_grad", .unsharded = "sd", .partial = {NULL, "g", "g"}, .prefer = "kgb",
                               VALUE(ATTENTION), .dtypes = "aaa", .flops = flops_attention_grad, .n_in = 6, .n_out = 3,
                               .flags = RANK},
     [HD_OP_ATTENTION_MERGE] = {"attention_merge", .unsharded = "d", VALUE(ATTENTION), .dtypes = "af", .n_in = 4,
                                .n_out = 2, .flags = INP},
-    [HD_OP_SWIGLU] = {"swiglu", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
+    [HD_OP_SWIGLU] = {"swiglu", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP, .form = "*,=>="},
     [HD_OP_SWIGLU_GRAD] = {"swiglu_grad", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = INP},
-    [HD_OP_GELU] = {"gelu", .dtypes = "a", .n_in = 1, .n_out = 1, .flags = INP},
+    [HD_OP_GELU] = {"gelu", .dtypes = "a", .n_in = 1, .n_out = 1, .flags = INP, .form = "*>="},
     [HD_OP_GELU_GRAD] = {"gelu_grad", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
+    [HD_OP_GELU_ERF] = {"gelu_erf", .dtypes = "a", .n_in = 1, .n_out = 1, .flags = INP, .form = "*>="},
+    [HD_OP_GELU_ERF_GRAD] = {"gelu_erf_grad", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
+    [HD_OP_RELU2] = {"relu2", .dtypes = "a", .n_in = 1, .n_out = 1, .flags = INP, .form = "*>="},
+    [HD_OP_RELU2_GRAD] = {"relu2_grad", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
+    [HD_OP_SOFTCAP] = {"softcap", .dtypes = "a", .n_in = 1, .n_out = 1, .flags = INP | PADS,
+                       .form = "*>=", .wrong = wrong_softcap},
+    [HD_OP_SOFTCAP_GRAD] = {"softcap_grad", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP | PADS},
+    [HD_OP_SCALE] = {"scale", .linear = HD__LINEAR_FIRST, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = INP | PADS,
+                      .form = "*>=", .wrong = wrong_scale},
     [HD_OP_EINSUM_BIAS] = {"einsum_bias", .dtypes = "a", .flops = flops_einsum, .n_in = 3, .n_out = 1},
     [HD_OP_EINSUM_GELU] = {"einsum_gelu", .dtypes = "aa", .flops = flops_einsum, .n_in = 3, .n_out = -1},
     [HD_OP_EINSUM_GELU_GRAD] = {"einsum_gelu_grad", .dtypes = "a", .flops = flops_einsum, .n_in = 3, .n_out = 1},
     [HD_OP_EINSUM_BIAS_DW] = {"einsum_bias_dw", .partial = {"*", "*"}, .from = {0, 1 << 0}, .dtypes = "aa",
                               .flops = flops_einsum, .n_in = 2, .n_out = 2, .flags = ACC},
-    [HD_OP_ADD_RMSNORM] = {"add_rmsnorm", .unsharded = "hd", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = SUM},
-    [HD_OP_ADD_LAYERNORM] = {"add_layernorm", .unsharded = "h", .dtypes = "aa", .n_in = 4, .n_out = 2, .flags = SUM},
-    [HD_OP_RMSNORM_DX_ADD] = {"rmsnorm_dx_add", .unsharded = "hd", .dtypes = "a", .n_in = 4, .n_out = 1, .flags = INP},
-    [HD_OP_LAYERNORM_DX_ADD] = {"layernorm_dx_add", .unsharded = "h", .dtypes = "a", .n_in = 4, .n_out = 1,
+    [HD_OP_ADD_RMSNORM] = {"add_rmsnorm", .unsharded = "$", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = SUM},
+    [HD_OP_ADD_LAYERNORM] = {"add_layernorm", .unsharded = "$", .dtypes = "aa", .n_in = 4, .n_out = 2, .flags = SUM},
+    [HD_OP_RMSNORM_DX_ADD] = {"rmsnorm_dx_add", .unsharded = "$", .dtypes = "a", .n_in = 4, .n_out = 1, .flags = INP},
+    [HD_OP_LAYERNORM_DX_ADD] = {"layernorm_dx_add", .unsharded = "$", .dtypes = "a", .n_in = 4, .n_out = 1,
                                 .flags = INP},
-    [HD_OP_EMBED] = {"embed", .unsharded = "h", .partial = {"v"}, .dtypes = "a", .n_in = 2, .n_out = 1, .flags = PADS},
+    [HD_OP_EMBED] = {"embed", .unsharded = "h", .partial = {"v"}, .dtypes = "a", .n_in = 2, .n_out = 1, .flags = PADS,
+                     .form = "bs,?h>bsh"},
     [HD_OP_EMBED_DW] = {"embed_dw", .unsharded = "h", .partial = {"bs"}, .dtypes = "a", .n_in = 2, .n_out = 1,
                         .flags = ACC | PADS},
-    [HD_OP_POSITION] = {"position", .unsharded = "ph", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP | RANK},
+    [HD_OP_POSITION] = {"position", .unsharded = "ph", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP | RANK,
+                        .form = "bsh,ph>="},
     [HD_OP_POSITION_DW] = {"position_dw", .unsharded = "ph", .partial = {"bs"}, .dtypes = "a", .n_in = 1, .n_out = 1,
                            .flags = ACC | RANK},
-    [HD_OP_ROWMAX] = {"rowmax", .partial = {"v"}, .redop = HD_MAX, .dtypes = "f", .n_in = 1, .n_out = 1, .flags = PADS},
-    [HD_OP_XENT_LOCAL] = {"xent_local", .partial = {"v", "v"}, .dtypes = "ff", .n_in = 3, .n_out = 2, .flags = PADS},
-    [HD_OP_NLL] = {"nll", .dtypes = "f", .n_in = 3, .n_out = 1, .flags = INP},
+    [HD_OP_ROWMAX] = {"rowmax", .partial = {"v"}, .redop = HD_MAX, .dtypes = "f", .n_in = 1, .n_out = 1, .flags = PADS,
+                      .form = "bsv>bs"},
+    [HD_OP_XENT_LOCAL] = {"xent_local", .partial = {"v", "v"}, .dtypes = "ff", .n_in = 3, .n_out = 2, .flags = PADS,
+                          .form = "bsv,bs,bs>bs,bs"},
+    [HD_OP_NLL] = {"nll", .dtypes = "f", .n_in = 3, .n_out = 1, .flags = INP, .form = "bs,=>="},
     [HD_OP_NLL_GRAD] = {"nll_grad", .dtypes = "ff", .n_in = 2, .n_out = 2, .flags = INP},
     [HD_OP_XENT_GRAD] = {"xent_grad", .dtypes = "a", .n_in = 5, .n_out = 1, .flags = INP | PADS},
-    [HD_OP_TOTAL] = {"total", .partial = {"bs"}, .dtypes = "f", .n_in = 1, .n_out = 1},
+    [HD_OP_TOTAL] = {"total", .partial = {"bs"}, .dtypes = "f", .n_in = 1, .n_out = 1, .form = "*>"},
     [HD_OP_SPREAD] = {"spread", VALUE(ATTRS), .dtypes = "f", .n_in = -1, .n_out = 1},
     [HD_OP_XENT_HEAD] = {"xent_head", .unsharded = "vh", .partial = {NULL, NULL, "bs"}, .dtypes = "faa",
                          VALUE(LOSS_HEAD), .flops = flops_xent_head, .n_in = -1, .n_out = -1, .flags = ACC,

@@ -53,7 +53,7 @@ enum {
 
 struct hd__op {
     const char *name;
-    const char *unsharded; /* letters of dims that may not be sharded */
+    const char *unsharded; /* letters of dims that may not be sharded; $: the last of input 0 */
     /* letters whose sharding makes this output P; "*": any that the output lacks */
     const char *partial[HD_MAX_OUT];
     uint8_t from[HD_MAX_OUT]; /* inputs that this output is made of, as a mask; 0: all */
@@ -68,7 +68,11 @@ struct hd__op {
     /* over its axes, how its input lies and its output: R replicated, P a partial sum, S sharded; "": in any way */
     char converts[3];
     int8_t n_in, n_out; /* -1: any */
-    uint16_t adds;      /* outputs that HD_ATTR_ACCUMULATE adds to, as a mask; 0: all. The others are written */
+    /* dims of operands, "in,in>out,out", the last for all further ones: op_forms.c; NULL: any */
+    const char *form;
+    /* an op's own rule: what is wrong with the attributes, as words that follow its name, or NULL */
+    const char *(*wrong)(const struct hd_program *p, const struct hd__instr *i);
+    uint16_t adds; /* outputs that HD_ATTR_ACCUMULATE adds to, as a mask; 0: all. The others are written */
 };
 
 /* The row of an op; name is NULL where there is none. */
@@ -99,8 +103,8 @@ static inline int hd__is_scratch(const struct hd__instr *i, uint32_t out)
     return i->op == HD_OP_OPTIM_STEP && i->attrs && i->attrs->parts == out + 1;
 }
 
-/* The share of causal attention's pairs of positions that lie within its window. */
-double hd__window_share(const struct hd_program *p, const struct hd__instr *attention);
+/* The pairs of positions that an attention's mask leaves, as a share of those of a causal one. */
+double hd__mask_share(const struct hd_program *p, const struct hd__instr *attention);
 /* FLOPs of one instruction on one rank, and bytes that it reads and writes. */
 double hd__instr_flops(const struct hd_program *p, const struct hd__instr *i);
 double hd__instr_bytes(const struct hd_program *p, const struct hd__instr *i);

@@ -64,8 +64,9 @@ static uint64_t attrs_value(const struct hd_attrs *a)
 {
     const struct hd_attrs neutral = {.struct_size = sizeof neutral};
     a = a ? a : &neutral;
-    const double real[] = {a->scale, a->eps, a->share, a->z_scale};
-    const int64_t whole[] = {a->sign, a->window, a->zigzag_parts, a->zigzag_length, a->top_k};
+    const double real[] = {a->scale, a->eps, a->share, a->z_scale, a->clip};
+    const uint32_t kinds = HD_ATTR_NOT_CAUSAL | HD_ATTR_INTERLEAVED;
+    const int64_t whole[] = {a->sign, a->window, a->zigzag_parts, a->zigzag_length, a->top_k, a->flags & kinds};
     uint64_t value = hd__hash(real, sizeof real, OF_ATTRS);
     value = hd__hash(whole, sizeof whole, value);
     return a->n_table ? hd__hash(a->table, a->n_table * sizeof *a->table, value) : value;
@@ -97,13 +98,15 @@ static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uin
 /* Does some query of a member see a key that has moved `step` members on? Each member has two runs of the sequence. */
 static int tile_is_needed(const struct hd_program *p, const struct hd__instr *i, int64_t step)
 {
-    int64_t ways = hd__mesh_ways(&p->mesh, i->axes), window = i->attrs ? i->attrs->window : 0,
-            run = p->dims.at[p->letter['s']].extent / (2 * ways);
+    const struct hd_attrs causal = {0};
+    int64_t ways = hd__mesh_ways(&p->mesh, i->axes), run = p->dims.at[p->letter['s']].extent / (2 * ways);
     for (int64_t at = 0; at < 4 * ways; at++) {
         int64_t member = at / 4, from = (member - step + ways) % ways,
                 query = hd__sequence_position(p, (2 * member + at % 2) * run),
-                key = hd__sequence_position(p, (2 * from + at / 2 % 2) * run), back = query - (key + run - 1);
-        if (query == key || (back > 0 && (window <= 0 || back < window)))
+                key = hd__sequence_position(p, (2 * from + at / 2 % 2) * run);
+        /* of two runs apart, the positions that are nearest */
+        if (query == key || hd_attends(i->attrs ? i->attrs : &causal, query + (query < key ? run - 1 : 0),
+                                       key + (key < query ? run - 1 : 0)))
             return 1;
     }
     return 0;

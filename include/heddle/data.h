@@ -43,6 +43,10 @@ struct hd_data_ops {
     /* [control] Are the settings right together? Called when the job is read; a message that begins with a key, as
      * "data.token_dtype: ...", is printed with its place. NULL: always. */
     int32_t (*check)(const void *settings, struct hd_error *err);
+    /* [any-thread] As read, the labels of the same tokens: below 0 (-100) where none is asked for, else below the
+     * vocabulary. Sequences are then seq_len tokens each, and the loss is the mean over the labels of a step, of all
+     * ranks, that are not below 0. NULL: the label of a token is the token after it. */
+    int32_t (*labels)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *labels, struct hd_error *err);
 };
 
 #endif

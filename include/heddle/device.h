@@ -42,6 +42,12 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 #define HD_DEVICE_PADDED_VOCAB (UINT64_C(1) << 7)
 /* `alloc` gives memory of zeros. Without it the core clears what is persistent by copies from the host. */
 #define HD_DEVICE_ZEROED_MEMORY (UINT64_C(1) << 8)
+/* HD_OP_ATTENTION and its gradient honour HD_ATTR_NOT_CAUSAL, attrs.top_k and attrs.clip, HD_OP_ROPE a table that
+ * is shorter than d/2 and HD_ATTR_INTERLEAVED. Without it a model that uses one of these is refused. */
+#define HD_DEVICE_MASKS (UINT64_C(1) << 9)
+/* HD_OP_XENT_LOCAL, HD_OP_XENT_GRAD and HD_OP_XENT_HEAD ignore labels below 0. Without it a source of data that has
+ * labels of its own is refused. */
+#define HD_DEVICE_IGNORED_LABELS (UINT64_C(1) << 10)
 
 /* Streams of a device that has them. Kernels run on the first; transports with HD_COMM_STREAM_ORDERED on the second. */
 enum { HD_STREAM_COMPUTE = 0, HD_STREAM_COMM = 1, HD_STREAM_OUT = 2, HD_STREAM_IN = 3, HD_STREAM_COUNT = 4 };

@@ -18,15 +18,26 @@
  * layernorm         y[*h] <- x[*h], w[h], c[h]: y = (x-mean)/sqrt(var+eps) w + c
  * layernorm_dx      dx[*h] <- x[*h], w[h], dy[*h]
  * layernorm_dw      dw[h], dc[h] <- x[*h], dy[*h]
- * rope              y[bs*d] <- x[bs*d]. attrs.table: d/2 inverse frequencies; the pair (i, i + d/2) is rotated by
- *                   sign * position * table[i] (rotate_half); position = index on s; times attrs.scale (0 means 1)
- * attention         o[bskgd], lse[bskg] fp32 <- q[bskgd], k[bskd], v[bskd]. Causal; softmax(scale q k) v; lse = log
- *                   sum exp(scale q k). attrs.window > 0: only the last `window` positions
+ * rope              y[bs*d] <- x[bs*d]. attrs.table: n inverse frequencies, 2 n <= d; the pair (i, i + n) is rotated
+ *                   by sign * position * table[i] (rotate_half, GPT-NeoX), or with HD_ATTR_INTERLEAVED the pair (2 i,
+ *                   2 i + 1) (GPT-J), times attrs.scale (0 means 1); position = index on s. Elements from 2 n on stay
+ *                   as they are (partial rotary)
+ * attention         o[bskgd], lse[bskg] fp32 <- q[bskgd], k[bskd], v[bskd]: softmax(z) v, lse = log sum exp z, z =
+ *                   scale q k, over the keys that hd_attends says: causal, or all with HD_ATTR_NOT_CAUSAL;
+ *                   attrs.window > 0: those less than `window` positions away; attrs.top_k = n: keys of the first n
+ *                   positions too (prefix LM). attrs.clip = c > 0: z = c tanh(scale q k / c), a soft cap
  * attention_grad    dq[bskgd], dk[bskd], dv[bskd] <- q, k, v, o, lse, do[bskgd]
  * swiglu            y[*] <- g[*], u[*]: y = g sigmoid(g) u
  * swiglu_grad       dg[*], du[*] <- g[*], u[*], dy[*]
  * gelu              y[*] <- x[*]: tanh form, as GPT-2's gelu_new
  * gelu_grad         dx[*] <- x[*], dy[*]
+ * gelu_erf          y[*] <- x[*]: x/2 (1 + erf(x / sqrt 2)), the exact GELU
+ * gelu_erf_grad     dx[*] <- x[*], dy[*]
+ * relu2             y[*] <- x[*]: max(x, 0)^2 (Primer, arXiv 2109.08668)
+ * relu2_grad        dx[*] <- x[*], dy[*]
+ * softcap           y[*] <- x[*]: scale tanh(x / scale), scale > 0 (Gemma 2's logits)
+ * softcap_grad      dx[*] <- y[*], dy[*]: dy (1 - (y / scale)^2)
+ * scale             y[*] <- x[*]: scale x. A product of two tensors element by element is an einsum
  * embed             y[bsh] <- ids[bs] int32, w[vh]. Ids outside this rank's rows give zero rows
  * embed_dw          dw[vh] <- ids[bs], dy[bsh]; summed in order of tokens
  * position          y[bsh] <- x[bsh], w[ph]: y = x + w[index on s]
@@ -34,7 +45,7 @@
  * rowmax            m[bs] fp32 <- z[bsv]. Here and in xent_local and xent_grad: attrs.window > 0: entries of the
  *                   vocabulary from window on are padding: they do not count, and their dz is 0. hd_vocabulary
  * xent_local        l[bs] fp32, c[bs] fp32 <- z[bsv], m[bs], labels[bs]: l = sum_v exp(z-m), c = z[label] or 0 where
- *                   not in this shard
+ *                   not in this shard. Here, in xent_grad and xent_head a label below 0 is ignored: n and dz are 0
  * nll               n[bs] fp32 <- l[bs], m[bs], c[bs]: log(l) + m - c
  * nll_grad          dl[bs], dc[bs] <- l[bs], dn[bs]: dn / l, -dn
  * xent_grad         dz[bsv] <- z, m, labels, dl, dc: exp(z-m) dl + onehot dc. dz may be the same memory as z
@@ -207,7 +218,14 @@
     X(HD_OP_COMBINE_DG, 89, "combine_dg")             \
     X(HD_OP_EXPERT_COUNT, 90, "expert_count")         \
     X(HD_OP_ROUTER_LOSS, 91, "router_loss")           \
-    X(HD_OP_ROUTER_LOSS_DZ, 92, "router_loss_dz")
+    X(HD_OP_ROUTER_LOSS_DZ, 92, "router_loss_dz")     \
+    X(HD_OP_GELU_ERF, 103, "gelu_erf")                \
+    X(HD_OP_GELU_ERF_GRAD, 104, "gelu_erf_grad")      \
+    X(HD_OP_RELU2, 105, "relu2")                      \
+    X(HD_OP_RELU2_GRAD, 106, "relu2_grad")            \
+    X(HD_OP_SOFTCAP, 107, "softcap")                  \
+    X(HD_OP_SOFTCAP_GRAD, 108, "softcap_grad")        \
+    X(HD_OP_SCALE, 109, "scale")
 /* clang-format on */
 
 /* Elements of a sum of squares that no order changes; element k has the bits from 2^(16 k - HD_SUM_SHIFT) on. */

@@ -30,14 +30,16 @@ struct hd_range {
 #define HD_ATTR_ACCUMULATE (UINT32_C(1) << 0) /* outputs += instead of = */
 #define HD_ATTR_ONCE \
     (UINT32_C(1) << 1) /* with it: what is added is the whole result, rounded to the output's dtype before */
-#define HD_ATTR_STOCHASTIC (UINT32_C(1) << 2) /* adamw: stochastic rounding of bf16 weights: heddle/reference.h */
-#define HD_ATTR_CONCAT (UINT32_C(1) << 8)     /* decode: parts follow one another instead of being summed */
+#define HD_ATTR_STOCHASTIC (UINT32_C(1) << 2)   /* adamw: stochastic rounding of bf16 weights: heddle/reference.h */
+#define HD_ATTR_CONCAT (UINT32_C(1) << 8)       /* decode: parts follow one another instead of being summed */
+#define HD_ATTR_NOT_CAUSAL (UINT32_C(1) << 9)   /* attention: keys behind the query's position are seen too */
+#define HD_ATTR_INTERLEAVED (UINT32_C(1) << 10) /* rope: pairs of neighbours */
 
 /* Attributes of an instruction besides its operands; heddle/ops.h says which fields an op uses.
  * Zero everywhere is the neutral value. Pointers belong to the program. */
 struct hd_attrs {
     size_t struct_size;
-    double scale; /* attention, rope, total, spread */
+    double scale; /* attention, rope, total, spread, softcap, scale */
     double eps;   /* norms */
     int32_t sign; /* rope: +1 forward, -1 gradient */
     uint32_t flags;
@@ -51,14 +53,23 @@ struct hd_attrs {
     uint64_t n_table;
     const struct hd_range *ranges; /* in elements of the whole flat buffer; cut them with operand.start[0] */
     uint64_t n_ranges;
-    double beta1, beta2, clip;                               /* adamw, sgd (beta1 = momentum); clip 0 = none */
+    double beta1, beta2, clip; /* adamw, sgd (beta1 = momentum), clip 0 = none; attention: clip is the soft cap */
     int32_t (*step)(const void *settings, const void *args); /* optim_step: see heddle/optimizer.h */
     const void *settings;
     /* Maps an index on dim s to a position of the sequence: hd_position. 0: identity. */
     int64_t zigzag_parts, zigzag_length;
-    int64_t top_k;         /* gate */
+    int64_t top_k;         /* gate; attention: the prefix */
     double share, z_scale; /* grouped, grouped_dw; router_loss */
 };
+
+/* Attention's mask: does the query at one position see the key at another? With attrs of zeros it is causal. */
+static inline int32_t hd_attends(const struct hd_attrs *a, int64_t query, int64_t key)
+{
+    int64_t back = query - key;
+    if (back < 0 && !(a->flags & HD_ATTR_NOT_CAUSAL))
+        return key < a->top_k;
+    return a->window <= 0 || (back < a->window && -back < a->window);
+}
 
 /* Ring attention stores a sequence in zig-zag order, so that every rank has as much causal work as any other: cut in
  * 2 n equal runs, part r of n holds runs r and 2 n - 1 - r (Llama 3, arXiv 2407.21783, section 3.3.2). Within a part
@@ -139,6 +150,11 @@ struct hd_param_desc {
     const char *file_axes;
     uint32_t part, parts, part_axis;
     uint32_t flags; /* HD_PARAM_... */
+    /* Parts that lie inside a merged file axis: they come before dim number part_dim - 1, and this parameter has
+     * part_span of them (0: one). 0: at the beginning of part_axis. GPT-NeoX's query_key_value.weight [heads 3 d, h]:
+     * dims kgdh, "0001", part 0, 1, 2 of parts 3, part_dim 3. Falcon's [k (g + 2) d, h]: queries kgdh, part 0 of parts
+     * g + 2, part_dim 2, part_span g; keys kdh, "001", part g, values part g + 1, part_dim 2. */
+    uint32_t part_dim, part_span;
 };
 
 /* never sharded by strategies' marks: a router's weight, though it has dim e */

@@ -172,9 +172,16 @@ int32_t cpu_check_rope(struct hd_kernel *k, struct hd_error *err)
     const struct hd_operand *x = &k->in[0];
     if (x->ndim < 3 || x->extent[x->ndim - 1] % 2)
         return cpu_invalid(k, err, "rope wants [batch, sequence, ..., head size], the head size even");
-    if (k->d.attrs.n_table < (uint64_t)x->extent[x->ndim - 1] / 2 || !k->d.attrs.table)
-        return cpu_invalid(k, err, "rope wants a table of %lld inverse frequencies",
+    if (!k->d.attrs.n_table || !k->d.attrs.table)
+        return cpu_invalid(k, err, "rope wants a table of inverse frequencies, of all %lld pairs or of the first",
                            (long long)x->extent[x->ndim - 1] / 2);
+    return cpu_check_same(k, err);
+}
+
+int32_t cpu_check_softcap(struct hd_kernel *k, struct hd_error *err)
+{
+    if (!(k->d.attrs.scale > 0))
+        return cpu_invalid(k, err, "a soft cap (scale) must be above 0, not %g", k->d.attrs.scale);
     return cpu_check_same(k, err);
 }
 
@@ -184,6 +191,8 @@ static int32_t check_heads(struct hd_kernel *k, struct hd_error *err)
     if (q->ndim < 4 || key->ndim < 3)
         return cpu_invalid(k, err, "attention wants q [.., s, k, g, d] and k, v [.., s, k, d]");
     struct cpu_heads h = cpu_heads(q, key, &k->d.attrs);
+    if (h.prefix > 0 && (h.window > 0 || !h.causal))
+        return cpu_invalid(k, err, "attention with a prefix is causal and has no window");
     int64_t keys = h.b * h.t * h.k * h.d;
     if (key->extent[key->ndim - 1] != h.d || key->extent[key->ndim - 2] != h.k)
         return cpu_invalid(k, err, "q and k differ in heads or head size");

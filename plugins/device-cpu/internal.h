@@ -75,7 +75,8 @@ cpu_prepare_fn cpu_fast(uint32_t op);
     X(copy) X(blend) X(sumsq) X(adamw) X(sgd) X(optim_step) X(einsum) X(attention) X(attention_grad) X(xent_head) \
     X(attention_merge) X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) X(combine) \
     X(combine_dz) X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode) \
-    X(orthogonalise) X(add_rmsnorm) X(add_layernorm) X(rmsnorm_dx_add) X(layernorm_dx_add)
+    X(orthogonalise) X(add_rmsnorm) X(add_layernorm) X(rmsnorm_dx_add) X(layernorm_dx_add) \
+    X(gelu_erf) X(gelu_erf_grad) X(relu2) X(relu2_grad) X(softcap) X(softcap_grad) X(scale)
 /* clang-format on */
 
 #define CPU_FAST_KERNEL(name) int32_t cpu_fast_##name(struct hd_kernel *k, struct hd_error *err);

@@ -29,6 +29,13 @@
     X(HD_OP_SWIGLU_GRAD, 3, 3, 2, 2, CU_ALL, swiglu_grad)           \
     X(HD_OP_GELU, 1, 1, 1, 1, CU_ALL, gelu)                         \
     X(HD_OP_GELU_GRAD, 2, 2, 1, 1, CU_ALL, gelu_grad)               \
+    X(HD_OP_GELU_ERF, 1, 1, 1, 1, CU_ALL, gelu_erf)                 \
+    X(HD_OP_GELU_ERF_GRAD, 2, 2, 1, 1, CU_ALL, gelu_erf_grad)       \
+    X(HD_OP_RELU2, 1, 1, 1, 1, CU_ALL, relu2)                       \
+    X(HD_OP_RELU2_GRAD, 2, 2, 1, 1, CU_ALL, relu2_grad)             \
+    X(HD_OP_SOFTCAP, 1, 1, 1, 1, CU_ALL, softcap)                   \
+    X(HD_OP_SOFTCAP_GRAD, 2, 2, 1, 1, CU_ALL, softcap_grad)         \
+    X(HD_OP_SCALE, 1, 1, 1, 1, CU_ALL, scale)                       \
     X(HD_OP_EMBED, 2, 2, 1, 1, CU_ALL, embed)                       \
     X(HD_OP_EMBED_DW, 2, 2, 1, 1, CU_ALL, embed_dw)                 \
     X(HD_OP_POSITION, 2, 2, 1, 1, CU_ALL, position)                 \

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/base/dtype.h"
+#include "core/program/param_file.h"
 #include "runtime/cpu/parallel_for.h"
 #include "service/checkpoint/safetensors.h"
 #include "service/checkpoint/shard_map.h"
@@ -98,8 +99,8 @@ char *hd__ckpt_file_tensor_name(const struct hd_program *p, uint32_t param, int6
     return star ? hd__format("%.*s%lld%s", (int)(star - name), name, (long long)index, star + 1) : hd__strdup(name);
 }
 
-/* A parameter, or one of the several tensors that it consists of, in its file: the file's array as rows of `width`
- * elements, of which the parameter has `own` from `skip`. It holds elements [first, end) of the parameter. */
+/* A parameter, or one of the several tensors that it consists of, in its file: hd__file_part. It holds
+ * elements [first, end) of the parameter. */
 struct file_slice {
     const struct hd__ckpt_st_tensor *t;
     int64_t own, width, skip, first, end;
@@ -110,8 +111,9 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
 {
     const struct hd_param_desc *d = &f->p->params.at[param].desc;
     const struct hd__tensor *t = hd__tensor_const(f->p, f->p->params.at[param].tensor);
-    int64_t tensors = hd__ckpt_file_tensor_count(f->p, param), count = hd__global_numel(f->p, t) / tensors, inner = 1;
-    uint32_t parts = d->parts > 1 ? d->parts : 1;
+    int64_t tensors = hd__ckpt_file_tensor_count(f->p, param), count = hd__global_numel(f->p, t) / tensors;
+    struct hd__file_part part = hd__param_file_part(f->p, &f->p->params.at[param]);
+    uint64_t needed = (uint64_t)(count / part.own * part.width);
     *where = (struct file_slice){.first = at / count * count};
     where->end = where->first + count;
     char *name = hd__ckpt_file_tensor_name(f->p, param, at / count);
@@ -121,17 +123,14 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     free(name);
     if (!where->t)
         return f->err->code;
-    if (where->t->count != (uint64_t)count * parts)
+    if (where->t->count != needed)
         return hd_fail(f->err, HD_E_INVALID,
                        "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
                        hd__ckpt_st_file_name(f->files, where->t->file), where->t->name,
-                       (unsigned long long)where->t->count, d->name, (long long)(count * parts));
-    for (int32_t i = 0; i < t->ndim; i++) /* elements of one row along the axis that is split into parts */
-        if (!d->file_axes || (d->file_axes[i] != '*' && (uint32_t)(d->file_axes[i] - '0') >= d->part_axis))
-            inner *= f->p->dims.at[t->dim[i]].extent;
-    where->own = parts > 1 ? inner : count;
-    where->width = where->own * parts;
-    where->skip = where->own * d->part;
+                       (unsigned long long)where->t->count, d->name, (long long)needed);
+    where->own = part.own;
+    where->width = part.width;
+    where->skip = part.skip;
     return HD_OK;
 }
 

@@ -6,7 +6,8 @@
  * integer.
  *
  * - Within a source, sequence i has the tokens [i * seq_len, (i + 1) * seq_len) as inputs and the same
- *   shifted by one as labels: (tokens - 1) / seq_len sequences. Listed files are read as if they were one.
+ *   shifted by one as labels: (tokens - 1) / seq_len sequences. Where a source has labels of its own, these:
+ *   tokens / seq_len sequences. Listed files are read as if they were one.
  * - Epoch e = number / sequences. With shuffle, each epoch has its own permutation, drawn from the seed.
  * - In a weighted mix every file is a source of its own, with its own epochs. The source of a position depends on the
  *   weights alone: turns are interleaved evenly, HD__DATA_MIX_SLOTS in a round, so that every part of the stream has
@@ -60,6 +61,9 @@ uint64_t hd__data_tokens(const struct hd__data *data);
  * HD_E_INVALID names file and position of a token that is outside the vocabulary. */
 int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
                       int64_t s_count, struct hd_error *err);
+
+/* How many labels of sequence `number` count: those that are not below 0. Thread-safe. */
+int32_t hd__data_count_labels(const struct hd__data *data, uint64_t number, int64_t *count, struct hd_error *err);
 
 /* Item i of a permutation of 0 .. n-1 that `key` chooses, without memory. i < n. */
 uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key);

@@ -159,18 +159,18 @@ static int32_t open_file(const struct hd__data *d, const char *path, struct data
 static int32_t set_stream_range(const struct hd__data_config *c, struct token_stream *s, struct hd_error *err)
 {
     uint64_t all = s->start[s->n_files], train = (uint64_t)((double)all * (1 - c->val_fraction));
-    uint64_t length = (uint64_t)c->seq_len;
+    uint64_t length = (uint64_t)c->seq_len, shift = !c->ops->labels; /* the label of a sequence's last token */
     s->first = c->held_out ? train : 0;
     s->tokens = c->held_out ? all - train : train;
-    if (s->tokens < length || s->tokens - length < 1)
+    if (s->tokens < length + shift)
         return hd_fail(err, HD_E_INVALID,
                        "%s%s: %s%lu tokens%s are too few for one sequence of seq_len %ld, which takes "
                        "%ld",
                        s->files[0].path, s->n_files > 1 ? " and the rest" : "",
                        c->held_out ? "the held-out part of " : "", (unsigned long)s->tokens,
                        c->val_fraction > 0 && !c->held_out ? " (without the held-out part)" : "", (long)c->seq_len,
-                       (long)c->seq_len + 1);
-    s->sequences = (s->tokens - 1) / length;
+                       (long)(length + shift));
+    s->sequences = (s->tokens - shift) / length;
     return HD_OK;
 }
 
@@ -249,21 +249,26 @@ uint64_t hd__data_tokens(const struct hd__data *d)
 
 /* ---- reading */
 
-/* Reads and checks tokens [first, first + count) of a file into `out`; NULL: checks only. */
-static int32_t read_file(const struct hd__data *d, const struct data_file *f, uint64_t first, uint64_t count,
-                         int32_t *out, struct hd_error *err)
+typedef int32_t (*read_fn)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err);
+
+/* Reads and checks tokens (or labels) [first, first + count) of a file into `out`; NULL: checks only. */
+static int32_t read_file(const struct hd__data *d, const struct data_file *f, read_fn read, uint64_t first,
+                         uint64_t count, int32_t *out, struct hd_error *err)
 {
+    int labels = read != d->config.ops->read;
     enum { BLOCK = 2048 };
     int64_t block[BLOCK];
     for (uint64_t end = first + count, n; first < end; first += n) {
         n = HD__MIN(BLOCK, end - first);
-        int32_t rc = d->config.ops->read(f->data, first, n, block, err);
+        int32_t rc = read(f->data, first, n, block, err);
         for (uint64_t i = 0; i < n && !rc; i++) {
-            if ((uint64_t)block[i] >= (uint64_t)d->config.vocab)
-                return hd_fail(err, HD_E_INVALID, "%s: token %lu is %ld, outside the model's vocabulary of %ld",
-                               f->path, (unsigned long)(first + i), (long)block[i], (long)d->config.vocab);
+            int ignored = labels && block[i] < 0;
+            if (!ignored && (uint64_t)block[i] >= (uint64_t)d->config.vocab)
+                return hd_fail(err, HD_E_INVALID, "%s: %s %lu is %ld, outside the model's vocabulary of %ld", f->path,
+                               labels ? "the label of token" : "token", (unsigned long)(first + i), (long)block[i],
+                               (long)d->config.vocab);
             if (out)
-                *out++ = (int32_t)block[i];
+                *out++ = ignored ? -1 : (int32_t)block[i];
         }
         if (rc)
             return rc;
@@ -284,7 +289,7 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
                 continue;
             n = HD__MIN(to - from, tokens / left);
             if (!s->files[j].info.max_token || s->files[j].info.max_token >= d->config.vocab)
-                rc = read_file(d, &s->files[j], from - s->start[j], n, NULL, err);
+                rc = read_file(d, &s->files[j], d->config.ops->read, from - s->start[j], n, NULL, err);
             tokens -= n;
         }
     }
@@ -292,8 +297,8 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
 }
 
 /* Tokens [at, at + count) of a stream, which may begin in one file and end in another. */
-static int32_t read_stream(const struct hd__data *d, const struct token_stream *s, uint64_t at, uint64_t count,
-                           int32_t *out, struct hd_error *err)
+static int32_t read_stream(const struct hd__data *d, const struct token_stream *s, read_fn read, uint64_t at,
+                           uint64_t count, int32_t *out, struct hd_error *err)
 {
     uint32_t k = 0;
     int32_t rc = HD_OK;
@@ -301,7 +306,7 @@ static int32_t read_stream(const struct hd__data *d, const struct token_stream *
         k++;
     for (; count && !rc; k++) {
         uint64_t n = HD__MIN(count, s->start[k + 1] - at);
-        rc = read_file(d, &s->files[k], at - s->start[k], n, out, err);
+        rc = read_file(d, &s->files[k], read, at - s->start[k], n, out, err);
         out += n;
         at += n;
         count -= n;
@@ -321,19 +326,44 @@ static const struct token_stream *locate_sequence(const struct hd__data *d, uint
     return s;
 }
 
-int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
-                      int64_t s_count, struct hd_error *err)
+/* The stream of a sequence, and where it begins there. */
+static const struct token_stream *find_sequence(const struct hd__data *d, uint64_t number, uint64_t *at)
 {
-    uint64_t nth, i, at;
+    uint64_t nth, i;
     const struct token_stream *s = locate_sequence(d, number, &nth);
-    if (s_first < 0 || s_count < 1 || s_count > d->config.seq_len || s_first > d->config.seq_len - s_count)
-        return hd_fail(err, HD_E_INTERNAL, "data: positions %ld + %ld of sequences of %ld", (long)s_first,
-                       (long)s_count, (long)d->config.seq_len);
     i = nth % s->sequences;
     if (d->config.shuffle)
         i = hd__data_permute(i, s->sequences, s->key + nth / s->sequences);
-    at = s->first + i * (uint64_t)d->config.seq_len + (uint64_t)s_first;
-    int32_t rc = read_stream(d, s, at, (uint64_t)s_count, ids, err);
+    *at = s->first + i * (uint64_t)d->config.seq_len;
+    return s;
+}
+
+int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
+                      int64_t s_count, struct hd_error *err)
+{
+    const struct hd_data_ops *ops = d->config.ops;
+    uint64_t at, count = (uint64_t)s_count;
+    const struct token_stream *s = find_sequence(d, number, &at);
+    if (s_first < 0 || s_count < 1 || s_count > d->config.seq_len || s_first > d->config.seq_len - s_count)
+        return hd_fail(err, HD_E_INTERNAL, "data: positions %ld + %ld of sequences of %ld", (long)s_first,
+                       (long)s_count, (long)d->config.seq_len);
+    at += (uint64_t)s_first;
+    int32_t rc = read_stream(d, s, ops->read, at, count, ids, err);
+    if (rc || ops->labels)
+        return rc ? rc : read_stream(d, s, ops->labels, at, count, labels, err);
     memcpy(labels, ids + 1, (size_t)(s_count - 1) * sizeof *labels);
-    return rc ? rc : read_stream(d, s, at + (uint64_t)s_count, 1, labels + s_count - 1, err);
+    return read_stream(d, s, ops->read, at + count, 1, labels + s_count - 1, err);
+}
+
+int32_t hd__data_count_labels(const struct hd__data *d, uint64_t number, int64_t *count, struct hd_error *err)
+{
+    uint64_t at, length = (uint64_t)d->config.seq_len;
+    const struct token_stream *s = find_sequence(d, number, &at);
+    int32_t *labels = hd__alloc(length * sizeof *labels), rc;
+    rc = read_stream(d, s, d->config.ops->labels, at, length, labels, err);
+    *count = 0;
+    for (uint64_t i = 0; i < length && !rc; i++)
+        *count += labels[i] >= 0;
+    free(labels);
+    return rc;
 }

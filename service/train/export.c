@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "core/program/param_file.h"
 #include "service/checkpoint/param_init.h"
 #include "service/checkpoint/safetensors.h"
 
@@ -32,17 +33,18 @@ static struct file_tensor shape_in_file(const struct hd_program *p, const struct
 {
     const struct hd_param_desc *d = &param->desc;
     const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
+    struct hd__file_part part = hd__param_file_part(p, param);
     struct file_tensor f = {0};
     for (int32_t i = 0; i < t->ndim; i++) {
-        uint32_t axis = d->file_axes ? (uint32_t)(d->file_axes[i] - '0') : (uint32_t)i;
-        if (d->file_axes && d->file_axes[i] == '*')
+        int32_t axis = hd__param_file_axis(d, i);
+        if (axis < 0)
             continue;
-        while (f.ndim <= axis)
+        while ((int32_t)f.ndim <= axis)
             f.shape[f.ndim++] = 1;
         f.shape[axis] *= p->dims.at[t->dim[i]].extent;
     }
-    if (d->parts > 1)
-        f.shape[d->part_axis] *= d->parts;
+    if (part.axis >= 0)
+        f.shape[part.axis] = f.shape[part.axis] / part.span * part.parts;
     return f;
 }
 
@@ -63,24 +65,16 @@ static void list_tensors(const struct hd_program *p, struct tensors *all)
         }
 }
 
-/* Copies one parameter, or one of the tensors that it consists of, to its rows of the file tensor. Both row-major; a
- * part is `own` of every `width` elements. */
+/* Copies one parameter, or one of the tensors that it consists of, to its rows of the file tensor. Both row-major. */
 static void copy_to_file_tensor(const struct hd_program *p, const struct file_slice *piece, const float *from,
                                 float *to)
 {
-    const struct hd_param_desc *d = &p->params.at[piece->param].desc;
+    struct hd__file_part part = hd__param_file_part(p, &p->params.at[piece->param]);
     const struct hd__tensor *t = hd__tensor_const(p, p->params.at[piece->param].tensor);
-    int64_t count = hd__global_numel(p, t) / hd__ckpt_file_tensor_count(p, piece->param), own = count;
-    uint32_t parts = d->parts > 1 ? d->parts : 1;
+    int64_t count = hd__global_numel(p, t) / hd__ckpt_file_tensor_count(p, piece->param);
     from += piece->index * count;
-    if (parts > 1) {
-        own = 1;
-        for (int32_t i = 0; i < t->ndim; i++)
-            if (d->file_axes[i] != '*' && (uint32_t)(d->file_axes[i] - '0') >= d->part_axis)
-                own *= p->dims.at[t->dim[i]].extent;
-    }
-    for (int64_t row = 0; row < count / own; row++)
-        memcpy(to + row * own * parts + (int64_t)d->part * own, from + row * own, (size_t)own * sizeof *to);
+    for (int64_t row = 0; row < count / part.own; row++)
+        memcpy(to + row * part.width + part.skip, from + row * part.own, (size_t)part.own * sizeof *to);
 }
 
 static const float *master_weights(struct hd__train_session *s, uint32_t param)

@@ -189,12 +189,14 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
 {
     struct hd_program *p = hd__exec_program(s->exec);
     struct hd__train_feed *before = s->current_feed;
-    double sum = 0;
+    double sum = 0, share = 1;
     int32_t rc = HD_OK, stopped = 0;
     if (!s->eval_feed)
         rc = hd__train_feed_open(s->compiled, s->env->rank, 1, &s->eval_feed, err);
     if (!rc)
         rc = hd__train_feed_seek(s->eval_feed, 0, err);
+    if (!rc)
+        rc = hd__train_feed_label_share(s->eval_feed, 0, batches, &share, err);
     s->current_feed = s->eval_feed;
     if (!rc && p->gather_deferred)
         rc = hd__exec_run_section(s->exec, HD__SECTION_RESTORE, err);
@@ -212,6 +214,6 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
     if (!rc)
         rc = hd__train_session_read_scalars(s, &p->loss_sum, 1, &sum, err);
     if (!rc)
-        *loss = stopped ? NAN : sum / (double)batches;
+        *loss = stopped ? NAN : sum * share / (double)batches;
     return rc;
 }

@@ -1,5 +1,5 @@
-/* Fast attention and its gradient against the reference: heads, groups, windows, lengths around the sizes of
- * tiles. fp32 to 1e-5 of the norm, bf16 to 1e-2; the same bits for any number of threads. */
+/* Fast attention and its gradient against the reference: heads, groups, windows, masks, lengths around the sizes
+ * of tiles. fp32 to 1e-5 of the norm, bf16 to 1e-2; the same bits for any number of threads. */
 #include "tests/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
@@ -11,7 +11,9 @@
 
 static const struct {
     const char *name, *dims;
-    int64_t window;
+    int64_t window, prefix;
+    uint32_t mask; /* HD_ATTR_NOT_CAUSAL */
+    double soft_cap;
 } shapes[] = {
     {"one position", "b=2 s=1 k=1 g=1 d=8", 0},
     {"one head", "b=1 s=7 k=1 g=1 d=8", 0},
@@ -27,6 +29,15 @@ static const struct {
     {"window across tiles", "b=1 s=610 k=1 g=1 d=16", 270},
     {"window of one", "b=1 s=70 k=2 g=1 d=16", 1},
     {"window of all", "b=1 s=70 k=2 g=1 d=16", 1000},
+    {"no mask", "b=2 s=150 k=1 g=2 d=32", 0, 0, HD_ATTR_NOT_CAUSAL},
+    {"no mask, several tiles", "b=1 s=600 k=2 g=1 d=16", 0, 0, HD_ATTR_NOT_CAUSAL},
+    {"window on both sides", "b=1 s=310 k=1 g=2 d=16", 40, 0, HD_ATTR_NOT_CAUSAL},
+    {"window on both sides across tiles", "b=1 s=610 k=1 g=1 d=16", 270, 0, HD_ATTR_NOT_CAUSAL},
+    {"prefix", "b=2 s=150 k=1 g=2 d=32", 0, 50},
+    {"prefix of most", "b=1 s=300 k=2 g=1 d=16", 0, 299},
+    {"prefix beyond", "b=1 s=70 k=1 g=1 d=16", 0, 1000},
+    {"soft cap", "b=2 s=150 k=1 g=2 d=32", 0, 0, 0, 1.5},
+    {"soft cap, no mask, a window", "b=1 s=300 k=1 g=1 d=40", 70, 0, HD_ATTR_NOT_CAUSAL, 3},
 };
 
 static const struct {
@@ -34,14 +45,23 @@ static const struct {
     double tolerance;
 } dtypes[] = {{HD_F32, 1e-5}, {HD_BF16, 1e-2}, {HD_F16, 2e-3}};
 
+static struct hd_attrs attrs(int i)
+{
+    return (struct hd_attrs){.scale = 0.7,
+                             .window = shapes[i].window,
+                             .top_k = shapes[i].prefix,
+                             .flags = shapes[i].mask,
+                             .clip = shapes[i].soft_cap};
+}
+
 static struct h_case forward_case(int i)
 {
-    return (struct h_case){shapes[i].name, FORWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
+    return (struct h_case){shapes[i].name, FORWARD, shapes[i].dims, attrs(i)};
 }
 
 static struct h_case backward_case(int i)
 {
-    return (struct h_case){shapes[i].name, BACKWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
+    return (struct h_case){shapes[i].name, BACKWARD, shapes[i].dims, attrs(i)};
 }
 
 START_TEST(forward_is_near_its_reference)
@@ -94,7 +114,7 @@ static void backward_check(int i, uint32_t dtype, double tolerance, uint32_t fla
 {
     struct h_device *one = h_open(1, H_FAST), *three = h_open(3, H_FAST), *plain = h_open(1, H_REFERENCE);
     struct h_instr *a = backward_made(i, dtype), *b = backward_made(i, dtype), *want = h_as(a, HD_F64);
-    a->d.attrs.flags = b->d.attrs.flags = want->d.attrs.flags = flags;
+    a->d.attrs.flags = b->d.attrs.flags = want->d.attrs.flags = flags | shapes[i].mask;
     h_warnings = 0;
     h_run(one, a);
     h_run(three, b);

@@ -22,6 +22,10 @@ static const double factors[] = {1, -0.7, 0.63, 2};
     {                                                                              \
         .sign = sign_, .scale = scale_, .table = inverse_frequencies, .n_table = 5 \
     }
+#define INTERLEAVED(sign_)                                                                      \
+    {                                                                                           \
+        .sign = sign_, .table = inverse_frequencies, .n_table = 5, .flags = HD_ATTR_INTERLEAVED \
+    }
 
 /* Small and odd; then large enough that each of three threads has work, with tails. */
 static const struct h_case cases[] = {
@@ -64,6 +68,18 @@ static const struct h_case cases[] = {
     {"gelu, large", HD_OP_GELU, "bf", "bf", "b=50 f=1001", {0}},
     {"gelu_grad", HD_OP_GELU_GRAD, "bf bf", "bf", "b=3 f=7", {0}},
     {"gelu_grad, large", HD_OP_GELU_GRAD, "bf bf", "bf", "b=50 f=1001", {0}},
+    {"rope, partial", HD_OP_ROPE, "bskd", "bskd", "b=2 s=5 k=2 d=24", ROPE(1, 0.7)},
+    {"rope, interleaved", HD_OP_ROPE, "bskd", "bskd", "b=2 s=5 k=2 d=24", INTERLEAVED(1)},
+    {"rope, interleaved, large", HD_OP_ROPE, "bskgd", "bskgd", "b=2 s=300@300 k=3 g=2 d=10", INTERLEAVED(-1)},
+    {"gelu_erf", HD_OP_GELU_ERF, "bf", "bf", "b=3 f=7", {0}},
+    {"gelu_erf, large", HD_OP_GELU_ERF, "bf", "bf", "b=50 f=1001", {0}},
+    {"gelu_erf_grad, large", HD_OP_GELU_ERF_GRAD, "bf bf", "bf", "b=50 f=1001", {0}},
+    {"relu2, large", HD_OP_RELU2, "bf", "bf", "b=50 f=1001", {0}},
+    {"relu2_grad, large", HD_OP_RELU2_GRAD, "bf bf", "bf", "b=50 f=1001", {0}},
+    {"softcap, large", HD_OP_SOFTCAP, "bf", "bf", "b=50 f=1001", {.scale = 0.9}},
+    {"softcap of small numbers", HD_OP_SOFTCAP, "bf", "bf", "b=50 f=1001", {.scale = 300}},
+    {"softcap_grad, large", HD_OP_SOFTCAP_GRAD, "bf bf", "bf", "b=50 f=1001", {.scale = 0.9}},
+    {"scale, large", HD_OP_SCALE, "bf", "bf", "b=50 f=1001", {.scale = -1.7}},
     {"embed", HD_OP_EMBED, "i:bs vh", "bsh", "b=2 s=5 v=11 h=7", {0}},
     {"embed of a shard, large", HD_OP_EMBED, "i:bs f:vh", "bsh", "b=2 s=60 v=40@40 h=515", {0}},
     {"embed_dw", HD_OP_EMBED_DW, "i:bs bsh", "vh", "b=2 s=5 v=11 h=7", {0}},
@@ -135,6 +151,43 @@ START_TEST(kernel_without_sums_is_near_its_reference)
 {
     for (int d = 0; d < 3; d++)
         h_fast_case(&plain_cases[_i], dtypes[d].dtype, dtypes[d].tolerance, 0);
+}
+END_TEST
+
+/* Labels below 0 do not count: of xent_local the first shard says a loss of 0 (l = 1, c = m), the others nothing. */
+START_TEST(labels_below_0_are_ignored)
+{
+    static const struct h_case of[] = {
+        {"xent_local", HD_OP_XENT_LOCAL, "bsv +:bs i:bs", "f:bs f:bs", "b=2 s=9 v=1030", {0}},
+        {"xent_local of a shard", HD_OP_XENT_LOCAL, "bsv +:bs i:bs", "f:bs f:bs", "b=2 s=9 v=1030@1030", {0}},
+        {"xent_grad", HD_OP_XENT_GRAD, "bsv +:bs i:bs f:bs f:bs", "bsv", "b=2 s=9 v=1030", {0}},
+        {"xent_head", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh", "b=2 s=9 h=16 v=1032", {.scale = 0.3}}};
+    for (size_t c = 0; c < sizeof of / sizeof of[0]; c++)
+        for (int d = 0; d < 3; d++) {
+            struct h_device *fast = h_open(3, H_FAST), *plain = h_open(1, H_REFERENCE);
+            struct h_instr *i = h_make(&of[c], dtypes[d].dtype, 3), *want;
+            for (int64_t row = 0; row < 18; row += 3)
+                h_set(&i->in[2], row, row ? -100 : -1);
+            want = h_as(i, HD_F64);
+            h_run(fast, i);
+            h_run(plain, want);
+            h_near(of[c].name, i, want, dtypes[d].tolerance);
+            for (int64_t row = 0; row < 18; row += 3)
+                if (of[c].op == HD_OP_XENT_LOCAL) {
+                    int first = i->in[0].start[2] == 0;
+                    ck_assert_double_eq(h_get(&i->out[0], row), first);
+                    ck_assert_double_eq(h_get(&i->out[1], row), first ? h_get(&i->in[1], row) : 0);
+                } else if (of[c].op == HD_OP_XENT_HEAD) {
+                    ck_assert_double_eq(h_get(&i->out[0], row), 0);
+                    ck_assert_double_eq(h_get(&i->out[1], row * 16), 0);
+                } else {
+                    ck_assert_double_eq(h_get(&i->out[0], row * 1030 + 7), 0);
+                }
+            h_free(i);
+            h_free(want);
+            h_close(fast);
+            h_close(plain);
+        }
 }
 END_TEST
 
@@ -411,6 +464,7 @@ int main(void)
     tcase_set_timeout(t, 30);
     tcase_add_loop_test(t, kernel_is_near_its_reference, 0, n_cases);
     tcase_add_loop_test(t, kernel_without_sums_is_near_its_reference, 0, n_plain);
+    tcase_add_test(t, labels_below_0_are_ignored);
     tcase_add_test(t, parts_are_cut_and_padded);
     tcase_add_loop_test(t, update_is_near_its_reference, 0, (int)(sizeof updates / sizeof updates[0]));
     tcase_add_loop_test(t, skipped_update_changes_nothing, 4, (int)(sizeof updates / sizeof updates[0]));

@@ -40,6 +40,7 @@ static const struct row rows[] = {
     {"rmsnorm_dw", HD_OP_RMSNORM_DW, "bsh bsh", "h", "b=2 s=4 h=6", NORM},
     {"rmsnorm_dw of heads", HD_OP_RMSNORM_DW, "bskgd bskgd", "d", "b=2 s=4 k=2 g=2 d=4", NORM},
     {"layernorm", HD_OP_LAYERNORM, "bsh h h", "bsh", "b=2 s=4 h=6", NORM},
+    {"layernorm of another width", HD_OP_LAYERNORM, "bsf f f", "bsf", "b=2 s=4 f=6", NORM},
     {"layernorm_dx", HD_OP_LAYERNORM_DX, "bsh h bsh", "bsh", "b=2 s=4 h=6", NORM},
     {"layernorm_dw", HD_OP_LAYERNORM_DW, "bsh bsh", "h h", "b=2 s=4 h=6", NORM},
     {"rope", HD_OP_ROPE, "bskgd", "bskgd", "b=2 s=4 k=2 g=2 d=6", {.sign = 1, .table = frequencies, .n_table = 3}},
@@ -55,6 +56,37 @@ static const struct row rows[] = {
     {"swiglu_grad", HD_OP_SWIGLU_GRAD, "bsf bsf bsf", "bsf bsf", "b=2 s=4 f=6"},
     {"gelu", HD_OP_GELU, "bsf", "bsf", "b=2 s=4 f=6"},
     {"gelu_grad", HD_OP_GELU_GRAD, "bsf bsf", "bsf", "b=2 s=4 f=6"},
+    {"gelu_erf", HD_OP_GELU_ERF, "bsf", "bsf", "b=2 s=4 f=6"},
+    {"gelu_erf_grad", HD_OP_GELU_ERF_GRAD, "bsf bsf", "bsf", "b=2 s=4 f=6"},
+    {"relu2", HD_OP_RELU2, "bsf", "bsf", "b=2 s=4 f=6"},
+    {"relu2_grad", HD_OP_RELU2_GRAD, "bsf bsf", "bsf", "b=2 s=4 f=6"},
+    {"softcap", HD_OP_SOFTCAP, "bsv", "bsv", "b=2 s=4 v=8", {.scale = 1.5}},
+    {"softcap_grad", HD_OP_SOFTCAP_GRAD, "bsv bsv", "bsv", "b=2 s=4 v=8", {.scale = 1.5}},
+    {"scale", HD_OP_SCALE, "bsh", "bsh", "b=2 s=4 h=6", {.scale = -0.4}},
+    {"rope, partial",
+     HD_OP_ROPE,
+     "bskgd",
+     "bskgd",
+     "b=2 s=4 k=2 g=2 d=8",
+     {.sign = 1, .scale = 0.7, .table = frequencies, .n_table = 3}},
+    {"rope, interleaved",
+     HD_OP_ROPE,
+     "bskd",
+     "bskd",
+     "b=2 s=4 k=2 d=8",
+     {.sign = 1, .table = frequencies, .n_table = 3, .flags = HD_ATTR_INTERLEAVED}},
+    {"attention without a mask",
+     HD_OP_ATTENTION,
+     "bskgd bskd bskd",
+     "bskgd f:bskg",
+     "b=2 s=6 k=2 g=2 d=4",
+     {.scale = 0.5, .flags = HD_ATTR_NOT_CAUSAL, .clip = 2}},
+    {"attention_grad with a prefix",
+     HD_OP_ATTENTION_GRAD,
+     "bskgd bskd bskd bskgd f:bskg bskgd",
+     "bskgd bskd bskd",
+     "b=2 s=6 k=2 g=2 d=4",
+     {.scale = 0.5, .top_k = 3}},
     {"einsum_bias", HD_OP_EINSUM_BIAS, "bsh kgdh kgd", "bskgd", "b=2 s=4 h=6 k=2 g=2 d=4", {0}, 0, "h"},
     {"einsum_gelu", HD_OP_EINSUM_GELU, "bsh fh f", "bsf bsf", "b=2 s=4 h=6 f=4", {0}, 0, "h"},
     {"einsum_gelu, y alone", HD_OP_EINSUM_GELU, "bsh fh f", "bsf", "b=2 s=4 h=6 f=4", {0}, 0, "h"},
@@ -289,7 +321,9 @@ static int used(const struct h_instr *i, char letter)
 static void shard(struct h_device *d, const struct row *r, const struct h_instr *whole, char letter)
 {
     const char *unsharded = hd__op((uint16_t)r->op)->unsharded;
-    int rules = 0, none = (r->cannot && strchr(r->cannot, letter)) || (unsharded && strchr(unsharded, letter));
+    uint8_t last = whole->d.n_in && whole->in[0].ndim ? whole->in[0].dim[whole->in[0].ndim - 1] : 0;
+    int rules = 0, none = (r->cannot && strchr(r->cannot, letter)) || (unsharded && strchr(unsharded, letter)) ||
+                          (unsharded && *unsharded == '$' && last == (uint8_t)letter);
     char what[32];
     snprintf(what, sizeof what, "%c sharded", letter);
     for (uint32_t partial = 0; partial < 1u << whole->d.n_out; partial++) {

@@ -14,11 +14,15 @@ enum { Q, K, V, O, LSE, DO };
 
 static const struct {
     const char *whole, *part;
-    int64_t parts, length;
+    int64_t parts, length, window, prefix;
+    uint32_t mask; /* HD_ATTR_NOT_CAUSAL */
 } shapes[] = {
     {"b=2 s=12 k=1 g=1 d=8", "b=2 s=6 k=1 g=1 d=8", 2, 12},
     {"b=1 s=42 k=2 g=1 d=16", "b=1 s=14 k=2 g=1 d=16", 3, 42},
     {"b=2 s=520 k=1 g=2 d=32", "b=2 s=130 k=1 g=2 d=32", 4, 520},
+    {"b=2 s=120 k=1 g=2 d=16", "b=2 s=30 k=1 g=2 d=16", 4, 120, 0, 0, HD_ATTR_NOT_CAUSAL},
+    {"b=1 s=120 k=1 g=2 d=16", "b=1 s=30 k=1 g=2 d=16", 4, 120, 20, 0, HD_ATTR_NOT_CAUSAL},
+    {"b=1 s=120 k=1 g=2 d=16", "b=1 s=30 k=1 g=2 d=16", 4, 120, 0, 50},
 };
 
 static const struct {
@@ -37,7 +41,20 @@ static const int64_t *order(int shape)
 
 static struct hd_attrs attrs(int shape)
 {
-    return (struct hd_attrs){.scale = 0.6, .zigzag_parts = order(shape)[0], .zigzag_length = order(shape)[1]};
+    return (struct hd_attrs){.scale = 0.6,
+                             .zigzag_parts = order(shape)[0],
+                             .zigzag_length = order(shape)[1],
+                             .window = shapes[shape].window,
+                             .top_k = shapes[shape].prefix,
+                             .flags = shapes[shape].mask};
+}
+
+/* Of the whole sequence, which lies as it is. */
+static struct hd_attrs whole_attrs(int shape)
+{
+    struct hd_attrs a = attrs(shape);
+    a.zigzag_parts = a.zigzag_length = 0;
+    return a;
 }
 
 /* Rows of `part` out of the whole, or (add) back into it. */
@@ -78,7 +95,7 @@ static void zero(const struct hd_operand *o)
 
 static struct h_instr *whole_forward(int shape, struct h_device *plain)
 {
-    struct h_case c = {"whole", FORWARD, shapes[shape].whole, {.scale = 0.6}};
+    struct h_case c = {"whole", FORWARD, shapes[shape].whole, whole_attrs(shape)};
     struct h_instr *i = h_make(&c, HD_F64, 7);
     h_run(plain, i);
     return i;
@@ -138,7 +155,7 @@ START_TEST(gradients_of_pieces_add_up)
 {
     int shape = _i / 3, kind = _i % 3;
     struct h_device *plain = h_open(1, H_REFERENCE), *d = h_open(2, kinds[kind].kernels);
-    struct h_case c = {"whole", BACKWARD, shapes[shape].whole, {.scale = 0.6}};
+    struct h_case c = {"whole", BACKWARD, shapes[shape].whole, whole_attrs(shape)};
     struct h_case tile = {"tile", BACKWARD, shapes[shape].part, attrs(shape)};
     struct h_instr *forward = whole_forward(shape, plain), *whole = h_make(&c, HD_F64, 9), *got;
     for (int n = 0; n < 3; n++)

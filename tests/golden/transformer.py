@@ -43,6 +43,12 @@ MODELS = {
     "mixtral-aux": transformers.MixtralConfig(**LLAMA, tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2,
                                               router_aux_loss_coef=0.5, output_router_logits=True),
     "qwen3": transformers.Qwen3Config(**LLAMA, tie_word_embeddings=False, head_dim=6),
+    # Not a family of model-transformer: the example model-neox. Half of each head is rotated.
+    "neox": transformers.GPTNeoXConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                                       intermediate_size=40, max_position_embeddings=64, tie_word_embeddings=False,
+                                       rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
+                                                        "partial_rotary_factor": 0.5},
+                                       bos_token_id=None, eos_token_id=None),
 }
 
 
@@ -81,6 +87,8 @@ def auxiliary(model, ids):
 
 def file_tensors(gradients, model, name):
     """Gradients by the names that tensors have in the file."""
+    if model.config.model_type == "gpt_neox":
+        return {tensor.replace("lm_head", "embed_out"): g for tensor, g in gradients.items()}
     if model.config.model_type != "mixtral" or name in KEPT:
         return gradients
     out = {}

@@ -10,6 +10,8 @@ static int32_t compile(struct compiled *out, const char *text, const char *const
     rc = hd__plugins_add_folder(out->plugins, PLUGINS, err);
     if (!rc)
         rc = hd__job_parse("job.yaml", text, strlen(text), overrides, n, &out->job, err);
+    for (uint64_t i = 0; !rc && i < out->job->plugin_path.count; i++)
+        rc = hd__plugins_add_folder(out->plugins, out->job->plugin_path.text[i], err);
     if (!rc)
         rc = hd__job_resolve(out->job, ranks, err);
     if (!rc)

@@ -130,7 +130,8 @@ float *golden_part(const struct hd__ckpt_st *file, const char *prefix, const str
     *count = 1;
     for (size_t i = 0; param->dims[i]; i++) {
         *count *= extents[i];
-        if (param->file_axes[i] != '*' && (param->parts == 1 || param->file_axes[i] - '0' >= (int)param->part_axis))
+        int behind = param->part_dim ? i + 1 >= param->part_dim : param->file_axes[i] - '0' >= (int)param->part_axis;
+        if (param->file_axes[i] != '*' && (param->parts == 1 || behind))
             own *= extents[i];
     }
     all = malloc((size_t)*count * sizeof *all);

@@ -1,4 +1,4 @@
-/* Causal grouped-query attention, forward (Dao, arXiv 2307.08691, algorithm 1).
+/* Grouped-query attention, forward (Dao, arXiv 2307.08691, algorithm 1).
  *
  * For a tile of queries, key tile after key tile: scores s = q k, row maxima, p = exp(scale s - m), o = o + p
  * v; where a later tile raises a row's maximum, its sums so far shrink by the difference. Key tiles that no
@@ -43,8 +43,8 @@ struct cpu_span cpu_keys_seen(const struct cpu_attention *x, int64_t query, int6
 {
     int64_t last = cpu_least(query + x->tiles->mr, end) - 1, unused;
     struct cpu_span s;
-    cpu_visible(&x->h, x->window, query, &s.first, &unused);
-    cpu_visible(&x->h, x->window, last, &unused, &s.last);
+    cpu_visible(&x->h, query, &s.first, &unused);
+    cpu_visible(&x->h, last, &unused, &s.last);
     return (struct cpu_span){cpu_most(0, s.first - k0), cpu_least(s.last - k0, keys)};
 }
 
@@ -72,8 +72,8 @@ int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct 
     uint32_t dtype = HD_BF16;
     x->kernel = k;
     x->h = cpu_heads(&k->in[0], &k->in[1], &k->d.attrs);
-    x->window = k->d.attrs.window;
     x->scale = k->d.attrs.scale;
+    x->cap = k->d.attrs.clip;
     for (uint32_t i = 0; i < k->d.n_in; i++)
         if (k->in[i].dtype == HD_F16 || (i < 3 && k->in[i].dtype != HD_BF16))
             dtype = HD_F32;
@@ -185,13 +185,15 @@ static void softmax_row(const struct cpu_attention *x, const struct tile *t, int
     float *most = (float *)buffer(x, t, MOST) + r, *total = (float *)buffer(x, t, TOTAL) + r;
     float *row = (float *)buffer(x, t, SCORES) + r * x->tile_k, scale = (float)x->scale;
     struct cpu_visible_span visible = {.total = cpu_round_up(t->keys, x->tiles->nr)};
-    cpu_visible(&x->h, x->window, t->q0 + r, &visible.first, &visible.last);
+    cpu_visible(&x->h, t->q0 + r, &visible.first, &visible.last);
     visible.first = cpu_most(0, visible.first - t->k0);
     visible.last = cpu_least(visible.last - t->k0, t->keys);
     if (visible.first >= visible.last) {
         memset(row, 0, (size_t)visible.total * sizeof *row);
         return;
     }
+    if (x->cap > 0)
+        x->rows->cap(row, NULL, &visible, (float)(x->scale / x->cap));
     float here = scale * x->rows->most(row, &visible), now = here > *most ? here : *most;
     float shrink = *most == -INFINITY ? 0 : expf(*most - now);
     *total = *total * shrink + x->rows->exp(row, &visible, scale, now);
@@ -228,8 +230,8 @@ static void finish(const struct cpu_attention *x, const struct tile *t, int64_t 
 static void key_range(const struct cpu_attention *x, const struct tile *t, int64_t *first, int64_t *end)
 {
     int64_t unused;
-    cpu_visible(&x->h, x->window, t->q0, first, &unused);
-    cpu_visible(&x->h, x->window, t->q0 + t->rows - 1, &unused, end);
+    cpu_visible(&x->h, t->q0, first, &unused);
+    cpu_visible(&x->h, t->q0 + t->rows - 1, &unused, end);
     *first = *first / x->tile_k * x->tile_k;
 }
 

@@ -16,8 +16,7 @@ struct cpu_attention {
     const struct cpu_softmax *rows;
     struct hd_kernel *kernel;
     struct cpu_heads h;
-    int64_t window; /* 0: none */
-    double scale;
+    double scale, cap;              /* cap: of scores, 0: none */
     int64_t tile_q, tile_k, d_room; /* d_room: d in whole panels */
     int64_t thread_bytes, panels_d; /* of b, across d */
     int64_t at[12];                 /* offsets of a thread's buffers, by the kernel's own names */

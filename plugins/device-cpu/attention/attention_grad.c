@@ -1,4 +1,4 @@
-/* Causal grouped-query attention, backward (Dao, arXiv 2307.08691, algorithm 2), on transposed tiles (keys x
+/* Grouped-query attention, backward (Dao, arXiv 2307.08691, algorithm 2), on transposed tiles (keys x
  * queries), so that every product but one finds its operands as they lie:
  *
  *     s' = k q'        p' = exp(scale s' - lse)             dv += p' do
@@ -22,7 +22,7 @@ enum {
     SUMS,      /* dk, dv, dq */
     ROWS,      /* lse, delta */
 };
-enum { TILE = 128, KEY_TILE = 64 };
+enum { TILE = 128, KEY_TILE = 64, SLOPES_MOST = 1024 };
 
 /* A tile: keys k0.. by queries q0.., both within one key tile and one query tile. */
 struct tile {
@@ -95,8 +95,8 @@ static struct cpu_span queries_seeing(const struct cpu_attention *x, const struc
 {
     int64_t last = cpu_least(i + x->tiles->mr, t->keys) - 1, unused;
     struct cpu_span s;
-    cpu_seen_by(&x->h, x->window, t->k0 + i, &s.first, &unused);
-    cpu_seen_by(&x->h, x->window, t->k0 + last, &unused, &s.last);
+    cpu_seen_by(&x->h, t->k0 + i, &s.first, &unused);
+    cpu_seen_by(&x->h, t->k0 + last, &unused, &s.last);
     return (struct cpu_span){cpu_most(0, s.first - t->q0), cpu_least(s.last - t->q0, t->queries)};
 }
 
@@ -120,11 +120,16 @@ static void weights(const struct cpu_attention *x, const struct tile *t)
         struct cpu_visible_span visible = {.total = total};
         float *p = (float *)(t->scratch + x->at[SCORES]) + r * x->tile_q;
         float *dp = (float *)(t->scratch + x->at[SLOPES]) + r * x->tile_q;
-        cpu_seen_by(&x->h, x->window, t->k0 + r, &visible.first, &visible.last);
+        cpu_seen_by(&x->h, t->k0 + r, &visible.first, &visible.last);
         visible.first = cpu_most(0, visible.first - t->q0);
         visible.last = cpu_least(visible.last - t->q0, t->queries);
         if (visible.first < visible.last) {
+            float slopes[SLOPES_MOST + 16];
+            if (x->cap > 0)
+                x->rows->cap(p, slopes, &visible, (float)(x->scale / x->cap));
             x->rows->grad(p, dp, lse, delta, &visible, (float)x->scale);
+            for (int64_t i = visible.first; i < visible.last && x->cap > 0; i++)
+                dp[i] *= slopes[i];
         } else {
             memset(p, 0, (size_t)visible.total * sizeof *p);
             memset(dp, 0, (size_t)visible.total * sizeof *dp);
@@ -174,8 +179,8 @@ static void backward_tile(const struct cpu_attention *x, const struct tile *t)
 static void backward_keys(const struct cpu_attention *x, struct tile *t)
 {
     int64_t first, end, unused;
-    cpu_seen_by(&x->h, x->window, t->k0, &first, &unused);
-    cpu_seen_by(&x->h, x->window, t->k0 + t->keys - 1, &unused, &end);
+    cpu_seen_by(&x->h, t->k0, &first, &unused);
+    cpu_seen_by(&x->h, t->k0 + t->keys - 1, &unused, &end);
     for (t->from = first / x->tile_q * x->tile_q; t->from < end; t->from += x->tile_q) {
         int64_t skip = cpu_most(0, first - t->from) / x->tiles->nr * x->tiles->nr;
         t->q0 = t->from + skip;
@@ -252,5 +257,7 @@ int32_t cpu_fast_attention_grad(struct hd_kernel *k, struct hd_error *err)
     if (status)
         return status;
     backward_layout(&x);
+    if (x.cap > 0 && x.tile_q > SLOPES_MOST)
+        return hd_fail(err, HD_E_UNSUPPORTED, "attention: tiles of more than %d queries have no soft cap", SLOPES_MOST);
     return cpu_attention_ready(&x, k, err);
 }

@@ -20,6 +20,8 @@ struct cpu_softmax {
     /* x = p = exp(scale x - lse), dp = scale p (dp - delta); lse and delta are rows too. */
     void (*grad)(float *x, float *dp, const float *lse, const float *delta, const struct cpu_visible_span *visible,
                  float scale);
+    /* x = tanh(scale x) / scale; slopes = 1 - tanh^2, unless NULL. Elements beside the visible ones may change. */
+    void (*cap)(float *x, float *slopes, const struct cpu_visible_span *visible, float scale);
     /* Dot product of n values, fp32, bf16 or fp16. */
     float (*dot)(const void *a, uint32_t a_dtype, const void *b, uint32_t b_dtype, int64_t n);
     void (*scale)(float *x, int64_t n, float factor);

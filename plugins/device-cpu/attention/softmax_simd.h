@@ -101,6 +101,21 @@ TARGET static void NAME(grad)(float *x, float *dp, const float *lse, const float
     NAME(zero)(dp, i, visible->total);
 }
 
+/* tanh from exp(-2 |x|), and by its series where that would cancel. */
+TARGET static void NAME(cap)(float *x, float *slopes, const struct cpu_visible_span *visible, float scale)
+{
+    for (int64_t i = visible->first / LANES * LANES; i < visible->last; i += LANES) {
+        FLOATS u = NAME(at)(x + i) * scale, size = LARGER(u, -u), e = NAME(expv)(size * -2.0f), square = u * u;
+        FLOATS far = (1.0f - e) / (1.0f + e);
+        far = NAME(select)((INTS)(u < 0), -far, far);
+        FLOATS near = u * (1.0f - square * (0.333333333f - square * (0.133333333f - square * 0.0539682540f)));
+        FLOATS t = NAME(select)((INTS)(size < 0.15f), near, far);
+        *(FLOATS *)(x + i) = t / scale;
+        if (slopes)
+            *(FLOATS *)(slopes + i) = 1.0f - t * t;
+    }
+}
+
 INLINE FLOATS NAME(load)(const void *x, uint32_t dtype, int64_t i)
 {
     if (dtype == HD_F32)
@@ -135,7 +150,7 @@ TARGET static void NAME(scale)(float *x, int64_t n, float factor)
         *(FLOATS *)(x + i) *= factor;
 }
 
-static const struct cpu_softmax NAME(softmax) = {NAME(most), NAME(exp), NAME(grad), NAME(dot), NAME(scale)};
+static const struct cpu_softmax NAME(softmax) = {NAME(most), NAME(exp), NAME(grad), NAME(cap), NAME(dot), NAME(scale)};
 
 #undef FLOATS
 #undef INTS

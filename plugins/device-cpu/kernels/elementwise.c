@@ -3,11 +3,17 @@
 #include "reference/reference.h"
 
 typedef void (*chunk_fn)(const void *const *x, float *const *y, int64_t n, int half);
+typedef void (*scaled_fn)(const void *const *x, float *const *y, int64_t n, int half, float scale);
 
 /* Chunks that are worth a thread. */
 enum { GRAIN = 32, ALL = 7 };
 
-static void run_chunk(struct hd_kernel *k, chunk_fn fn, int64_t at, int64_t n, int half)
+struct elementwise {
+    chunk_fn fn;
+    scaled_fn scaled; /* takes attrs.scale; either is there */
+};
+
+static void run_chunk(struct hd_kernel *k, const struct elementwise *e, int64_t at, int64_t n, int half)
 {
     float in_buf[3][CPU_CHUNK], out_buf[2][CPU_CHUNK];
     const void *x[3];
@@ -18,14 +24,13 @@ static void run_chunk(struct hd_kernel *k, chunk_fn fn, int64_t at, int64_t n, i
     }
     for (uint32_t i = 0; i < k->d.n_out; i++)
         y[i] = cpu_begin(k, i, at, out_buf[i]);
-    fn(x, y, n, half);
+    if (e->fn)
+        e->fn(x, y, n, half);
+    else
+        e->scaled(x, y, n, half, (float)k->d.attrs.scale);
     for (uint32_t i = 0; i < k->d.n_out; i++)
         cpu_end(k, i, at, n, y[i]);
 }
-
-struct elementwise {
-    chunk_fn fn;
-};
 
 static void run_chunks(void *context, int64_t first, int64_t last)
 {
@@ -34,7 +39,7 @@ static void run_chunks(void *context, int64_t first, int64_t last)
     int64_t count = hd_operand_count(&k->out[0]);
     int half = cpu_half(k, ALL);
     for (int64_t c = first; c < last; c++)
-        run_chunk(k, e->fn, c * CPU_CHUNK, cpu_min(CPU_CHUNK, count - c * CPU_CHUNK), half);
+        run_chunk(k, e, c * CPU_CHUNK, cpu_min(CPU_CHUNK, count - c * CPU_CHUNK), half);
 }
 
 static void run(struct hd_kernel *k)
@@ -42,16 +47,26 @@ static void run(struct hd_kernel *k)
     cpu_parallel(k->device, cpu_chunks(hd_operand_count(&k->out[0])), GRAIN, run_chunks, k);
 }
 
-static int32_t prepare(struct hd_kernel *k, chunk_fn fn, struct hd_error *err)
+static int32_t prepare_either(struct hd_kernel *k, struct elementwise e, struct hd_error *err)
 {
     int32_t rc = cpu_fast_dtypes(k, 0, err);
     if (!rc)
         rc = cpu_kernel_state(k, sizeof(struct elementwise), err);
     if (!rc) {
-        ((struct elementwise *)k->state)->fn = fn;
+        *(struct elementwise *)k->state = e;
         k->run = run;
     }
     return rc;
+}
+
+static int32_t prepare(struct hd_kernel *k, chunk_fn fn, struct hd_error *err)
+{
+    return prepare_either(k, (struct elementwise){.fn = fn}, err);
+}
+
+static int32_t prepare_scaled(struct hd_kernel *k, scaled_fn fn, struct hd_error *err)
+{
+    return prepare_either(k, (struct elementwise){.scaled = fn}, err);
 }
 
 /* ---- gates. GELU's 0.5 x (1 + tanh u) is x sigmoid(2u). */
@@ -134,6 +149,146 @@ int32_t cpu_fast_gelu(struct hd_kernel *k, struct hd_error *err)
 int32_t cpu_fast_gelu_grad(struct hd_kernel *k, struct hd_error *err)
 {
     return prepare(k, gelu_grad, err);
+}
+
+/* ---- GELU by the normal distribution */
+
+/* P(X <= x) for a normal X, and *peak = exp(-x^2 / 2): erfc by Abramowitz and Stegun, 7.1.26, within 1.5e-7. */
+CPU_INLINE float normal_share(float x, float *peak)
+{
+    float z = 0.707106781f * (x < 0 ? -x : x), t = 1.0f / (1.0f + 0.3275911f * z), e = cpu_exp(-z * z);
+    float tail = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
+    float half = 0.5f * tail * e;
+    *peak = e;
+    return x < 0 ? half : 1.0f - half;
+}
+
+CPU_INLINE void gelu_erf_of(const void *const *x, float *const *y, int64_t n, int half)
+{
+    const void *in = x[0];
+    float *out = y[0];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float v = cpu_get(in, i, half), peak;
+        out[i] = v * normal_share(v, &peak);
+    }
+}
+CHUNK_FN(gelu_erf)
+
+CPU_INLINE void gelu_erf_grad_of(const void *const *x, float *const *y, int64_t n, int half)
+{
+    const void *in = x[0], *dy = x[1];
+    float *dx = y[0];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float v = cpu_get(in, i, half), peak, share = normal_share(v, &peak);
+        dx[i] = cpu_get(dy, i, half) * (share + 0.398942280f * v * peak);
+    }
+}
+CHUNK_FN(gelu_erf_grad)
+
+CPU_INLINE void relu2_of(const void *const *x, float *const *y, int64_t n, int half)
+{
+    const void *in = x[0];
+    float *out = y[0];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float v = cpu_get(in, i, half);
+        out[i] = v < 0 ? 0 : v * v;
+    }
+}
+CHUNK_FN(relu2)
+
+CPU_INLINE void relu2_grad_of(const void *const *x, float *const *y, int64_t n, int half)
+{
+    const void *in = x[0], *dy = x[1];
+    float *dx = y[0];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float v = cpu_get(in, i, half);
+        dx[i] = v < 0 ? 0 : 2.0f * v * cpu_get(dy, i, half);
+    }
+}
+CHUNK_FN(relu2_grad)
+
+int32_t cpu_fast_gelu_erf(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare(k, gelu_erf, err);
+}
+
+int32_t cpu_fast_gelu_erf_grad(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare(k, gelu_erf_grad, err);
+}
+
+int32_t cpu_fast_relu2(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare(k, relu2, err);
+}
+
+int32_t cpu_fast_relu2_grad(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare(k, relu2_grad, err);
+}
+
+/* ---- with a constant, attrs.scale */
+
+#define SCALED_FN(name)                                                                                  \
+    CPU_CLONES static void name(const void *const *x, float *const *y, int64_t n, int half, float scale) \
+    {                                                                                                    \
+        CPU_EITHER(half, name##_of, x, y, n, scale);                                                     \
+    }
+
+CPU_INLINE void scale_of(const void *const *x, float *const *y, int64_t n, float scale, int half)
+{
+    const void *in = x[0];
+    float *out = y[0];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = scale * cpu_get(in, i, half);
+}
+SCALED_FN(scale)
+
+/* tanh from exp(-2 |u|), and by its series where that would cancel. */
+CPU_INLINE void softcap_of(const void *const *x, float *const *y, int64_t n, float scale, int half)
+{
+    const void *in = x[0];
+    float *out = y[0], inverse = 1.0f / scale;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float u = cpu_get(in, i, half) * inverse, size = u < 0 ? -u : u, square = u * u, e = cpu_exp(-2.0f * size);
+        float far = (1.0f - e) / (1.0f + e);
+        float near = u * (1.0f - square * (0.333333333f - square * (0.133333333f - square * 0.0539682540f)));
+        out[i] = scale * (size < 0.15f ? near : u < 0 ? -far : far);
+    }
+}
+SCALED_FN(softcap)
+
+CPU_INLINE void softcap_grad_of(const void *const *x, float *const *y, int64_t n, float scale, int half)
+{
+    const void *capped = x[0], *dy = x[1];
+    float *dx = y[0], inverse = 1.0f / scale;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float t = cpu_get(capped, i, half) * inverse;
+        dx[i] = cpu_get(dy, i, half) * (1.0f - t * t);
+    }
+}
+SCALED_FN(softcap_grad)
+
+int32_t cpu_fast_scale(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare_scaled(k, scale, err);
+}
+
+int32_t cpu_fast_softcap(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare_scaled(k, softcap, err);
+}
+
+int32_t cpu_fast_softcap_grad(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare_scaled(k, softcap_grad, err);
 }
 
 /* ---- one element a row: small next to the logits */

@@ -1,5 +1,6 @@
 /* Cross-entropy over rows of logits; bf16 logits are widened a chunk at a time, never all of them. */
 #include "kernels/rows.h"
+#include "reference/reference.h"
 
 enum { ROW_GRAIN = 16384 };
 
@@ -109,6 +110,12 @@ static void xent_rows(void *context, int64_t first, int64_t last)
         int64_t label = label_at(k, row);
         float l = (float)row_sum(z, row, m, hd_vocabulary(&k->d.attrs, z)),
               c = label < 0 ? 0 : scalar(z, row * vocabulary(z) + label);
+        if (cpu_ignored(&k->in[2], row)) {
+            double none, most;
+            cpu_xent_ignored(z, m, &none, &most);
+            l = (float)none;
+            c = (float)most;
+        }
         cpu_end(k, 0, row, 1, &l);
         cpu_end(k, 1, row, 1, &c);
     }
@@ -139,8 +146,9 @@ static void gradient_rows(void *context, int64_t first, int64_t last)
     struct hd_kernel *k = context;
     const struct hd_operand *z = &k->in[0];
     float in[CPU_CHUNK], out[CPU_CHUNK];
-    int64_t v = vocabulary(z), used = hd_vocabulary(&k->d.attrs, z);
+    int64_t v = vocabulary(z), real = hd_vocabulary(&k->d.attrs, z);
     for (int64_t row = first; row < last; row++) {
+        int64_t used = cpu_ignored(&k->in[2], row) ? 0 : real;
         float m = scalar(&k->in[1], row), dl = scalar(&k->in[3], row), dc = scalar(&k->in[4], row);
         int64_t label = label_at(k, row);
         for (int64_t j = 0; j < v; j += CPU_CHUNK) {
@@ -170,6 +178,8 @@ int32_t cpu_fast_xent_grad(struct hd_kernel *k, struct hd_error *err)
 
 float cpu_xent_loss(const struct hd_operand *z, int64_t row, int64_t label)
 {
+    if (label == CPU_IGNORED)
+        return 0;
     float m = row_most(z, row, vocabulary(z));
     return (float)(log(row_sum(z, row, m, vocabulary(z))) + m -
                    (label < 0 ? 0 : scalar(z, row * vocabulary(z) + label)));
@@ -178,6 +188,10 @@ float cpu_xent_loss(const struct hd_operand *z, int64_t row, int64_t label)
 float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, double scale)
 {
     int64_t v = vocabulary(z);
+    if (label == CPU_IGNORED) {
+        memset((char *)z->data + row * v * (int64_t)hd_dtype_size(z->dtype), 0, (size_t)v * hd_dtype_size(z->dtype));
+        return 0;
+    }
     float in[CPU_CHUNK], out[CPU_CHUNK], m = row_most(z, row, v);
     double sum = row_sum(z, row, m, v), nll = log(sum) + m - (label < 0 ? 0 : scalar(z, row * v + label));
     for (int64_t j = 0; j < v; j += CPU_CHUNK) {

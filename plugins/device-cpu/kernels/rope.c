@@ -1,13 +1,14 @@
 /* Rotary positions: cosines and sines are made once, when the instruction is prepared. */
 #include "kernels/rows.h"
+#include "reference/reference.h"
 
 enum { ROW_GRAIN = 16384 };
 
-/* The state: for each local position, d/2 cosines then d/2 sines, times the scale. */
+/* The state: for each local position, a cosine for each pair then a sine for each, times the scale. */
 static void fill_table(struct hd_kernel *k, float *table)
 {
     const struct hd_operand *x = &k->in[0];
-    int64_t half = x->extent[x->ndim - 1] / 2;
+    int64_t half = cpu_pairs(k).n;
     double scale = k->d.attrs.scale != 0 ? k->d.attrs.scale : 1;
     for (int64_t s = 0; s < x->extent[1]; s++)
         for (int64_t i = 0; i < half; i++) {
@@ -17,29 +18,41 @@ static void fill_table(struct hd_kernel *k, float *table)
         }
 }
 
-CPU_CLONES static void turn(float *y, const float *x, const float *table, int64_t half)
+CPU_INLINE void turn_pairs(float *y, const float *x, const float *table, int64_t n, int64_t step, int64_t apart)
 {
-    const float *c = table, *s = table + half;
+    const float *c = table, *s = table + n;
 #pragma omp simd
-    for (int64_t i = 0; i < half; i++) {
-        float a = x[i], b = x[i + half];
-        y[i] = a * c[i] - b * s[i];
-        y[i + half] = b * c[i] + a * s[i];
+    for (int64_t i = 0; i < n; i++) {
+        float a = x[i * step], b = x[i * step + apart];
+        y[i * step] = a * c[i] - b * s[i];
+        y[i * step + apart] = b * c[i] + a * s[i];
     }
+}
+
+CPU_CLONES static void turn(float *y, const float *x, const float *table, const struct cpu_pairs *pairs)
+{
+    if (pairs->step == 1)
+        turn_pairs(y, x, table, pairs->n, 1, pairs->n);
+    else
+        turn_pairs(y, x, table, pairs->n, 2, 1);
 }
 
 static void turn_rows(void *context, int64_t first, int64_t last)
 {
     struct hd_kernel *k = context;
     const struct hd_operand *x = &k->in[0];
+    struct cpu_pairs pairs = cpu_pairs(k);
     float in[CPU_CHUNK], out[CPU_CHUNK];
     int64_t d = x->extent[x->ndim - 1], heads = cpu_span(x, 2, x->ndim - 1);
     for (int64_t row = first; row < last; row++) {
-        const float *table = (const float *)k->state + row % x->extent[1] * d;
+        const float *table = (const float *)k->state + row % x->extent[1] * 2 * pairs.n;
         for (int64_t head = 0; head < heads; head++) {
             int64_t at = (row * heads + head) * d;
             float *y = cpu_begin(k, 0, at, out);
-            turn(y, cpu_read(x, at, d, in), table, d / 2);
+            const float *from = cpu_read(x, at, d, in);
+            turn(y, from, table, &pairs);
+            if (y != from)
+                memcpy(y + 2 * pairs.n, from + 2 * pairs.n, (size_t)(d - 2 * pairs.n) * sizeof *y);
             cpu_end(k, 0, at, d, y);
         }
     }
@@ -59,7 +72,7 @@ int32_t cpu_fast_rope(struct hd_kernel *k, struct hd_error *err)
     if (!rc && d > CPU_CHUNK)
         return hd_fail(err, HD_E_UNSUPPORTED, "head size %lld is beyond %d", (long long)d, CPU_CHUNK);
     if (!rc)
-        rc = cpu_kernel_state(k, (size_t)(x->extent[1] * d) * sizeof(float), err);
+        rc = cpu_kernel_state(k, (size_t)(x->extent[1] * 2 * cpu_pairs(k).n) * sizeof(float), err);
     if (rc)
         return rc;
     fill_table(k, k->state);

@@ -67,6 +67,7 @@ const void *cpu_in(const struct hd_kernel *k, uint32_t in, int64_t at, int64_t n
 
 /* Row of the logits z [rows, v]: becomes its gradient, scale (p - onehot); returns -log p[label]. label -1: no such
  * entry. loss.c. */
+enum { CPU_IGNORED = -2 }; /* a label that does not count */
 float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, double scale);
 /* The same number, and the row stays. */
 float cpu_xent_loss(const struct hd_operand *z, int64_t row, int64_t label);

@@ -6,6 +6,7 @@
  * number of threads. With one output the loss is all that is asked for: one product, and no gradient. */
 #include "kernels/rows.h"
 #include "products/products.h"
+#include "reference/reference.h"
 
 #include <stdlib.h>
 
@@ -30,7 +31,7 @@ static void softmax_rows(void *context, int64_t first, int64_t last)
     struct head *a = k->state;
     for (int64_t row = first; row < last; row++) {
         int64_t label = ((const int32_t *)k->in[2].data)[a->done + row] - k->in[1].start[0];
-        label = label >= 0 && label < a->v ? label : -1;
+        label = cpu_ignored(&k->in[2], a->done + row) ? CPU_IGNORED : label >= 0 && label < a->v ? label : -1;
         float nll = a->trains ? cpu_xent_row(&a->z, row, label, cpu_seed(k, 3)) : cpu_xent_loss(&a->z, row, label);
         cpu_write(&k->out[0], a->done + row, 1, &nll);
     }

@@ -1,21 +1,26 @@
-/* Rotary positions (Su et al., arXiv 2104.09864) and causal grouped-query attention (Ainslie et al., arXiv
+/* Rotary positions (Su et al., arXiv 2104.09864) and grouped-query attention (Ainslie et al., arXiv
  * 2305.13245). With p = exp(scale q k - lse) and D = sum_d do o, the gradients are
- * dv = p do,  ds = p (do v - D),  dq = scale ds k,  dk = scale ds q  (Dao, arXiv 2307.08691, section 3.1). */
+ * dv = p do,  ds = p (do v - D),  dq = scale ds k,  dk = scale ds q  (Dao, arXiv 2307.08691, section 3.1). A soft cap
+ * c makes scores z = c tanh(scale q k / c), and ds is multiplied by dz/d(scale q k) = 1 - (z / c)^2. */
 #include "reference/reference.h"
 
 void cpu_ref_rope(struct hd_kernel *k)
 {
     const struct hd_operand *x = &k->in[0];
-    int64_t d = x->extent[x->ndim - 1], half = d / 2, n = hd_operand_count(x), per_s = cpu_stride(x, 1);
+    int64_t d = x->extent[x->ndim - 1], n = hd_operand_count(x), per_s = cpu_stride(x, 1);
+    struct cpu_pairs pairs = cpu_pairs(k);
     double scale = k->d.attrs.scale != 0 ? k->d.attrs.scale : 1;
     for (int64_t at = 0; at < n; at += d) {
         double position = (double)hd_position(&k->d.attrs, x->start[1] + at / per_s % x->extent[1]);
-        for (int64_t i = 0; i < half; i++) {
+        for (int64_t i = 0; i < pairs.n; i++) {
             double angle = k->d.attrs.sign * position * k->d.attrs.table[i];
-            double a = cpu_load(x, at + i), b = cpu_load(x, at + i + half);
-            cpu_put(k, 0, at + i, scale * (a * cos(angle) - b * sin(angle)));
-            cpu_put(k, 0, at + i + half, scale * (b * cos(angle) + a * sin(angle)));
+            int64_t first = at + i * pairs.step, second = first + pairs.apart;
+            double a = cpu_load(x, first), b = cpu_load(x, second);
+            cpu_put(k, 0, first, scale * (a * cos(angle) - b * sin(angle)));
+            cpu_put(k, 0, second, scale * (b * cos(angle) + a * sin(angle)));
         }
+        for (int64_t i = 2 * pairs.n; i < d; i++)
+            cpu_put(k, 0, at + i, cpu_load(x, at + i));
     }
 }
 
@@ -39,6 +44,9 @@ struct cpu_heads cpu_heads(const struct hd_operand *q, const struct hd_operand *
                               .k = q->extent[s + 1],
                               .g = q->extent[s + 2],
                               .d = q->extent[s + 3],
+                              .window = attrs->window,
+                              .prefix = attrs->top_k,
+                              .causal = !(attrs->flags & HD_ATTR_NOT_CAUSAL),
                               .queries = cpu_order(q, s, attrs),
                               .keys = cpu_order(k, t, attrs)};
 }
@@ -62,21 +70,28 @@ static double dot(const struct hd_operand *x, int64_t i, const struct hd_operand
     return sum;
 }
 
+/* The score of a query, at an element of q, and a key. */
+static double score(const struct hd_kernel *k, const struct cpu_heads *h, int64_t query, int64_t key)
+{
+    double x = k->d.attrs.scale * dot(&k->in[0], query, &k->in[1], key, h->d), cap = k->d.attrs.clip;
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
 /* One query head's row: row is (b, i, kv, g) counted up. */
 static void attend(struct hd_kernel *k, const struct cpu_heads *h, int64_t b, int64_t i, int64_t kv, int64_t row)
 {
     int64_t first, end;
-    double most = -INFINITY, sum = 0, scale = k->d.attrs.scale;
-    cpu_visible(h, k->d.attrs.window, i, &first, &end);
+    double most = -INFINITY, sum = 0;
+    cpu_visible(h, i, &first, &end);
     for (int64_t j = first; j < end; j++)
-        most = fmax(most, scale * dot(&k->in[0], row * h->d, &k->in[1], key_at(h, b, j, kv), h->d));
+        most = fmax(most, score(k, h, row * h->d, key_at(h, b, j, kv)));
     for (int64_t j = first; j < end; j++)
-        sum += exp(scale * dot(&k->in[0], row * h->d, &k->in[1], key_at(h, b, j, kv), h->d) - most);
+        sum += exp(score(k, h, row * h->d, key_at(h, b, j, kv)) - most);
     double lse = sum > 0 ? most + log(sum) : -INFINITY;
     double *o = k->state;
     memset(o, 0, (size_t)h->d * sizeof *o);
     for (int64_t j = first; j < end; j++) {
-        double p = exp(scale * dot(&k->in[0], row * h->d, &k->in[1], key_at(h, b, j, kv), h->d) - lse);
+        double p = exp(score(k, h, row * h->d, key_at(h, b, j, kv)) - lse);
         for (int64_t e = 0; e < h->d; e++)
             o[e] += p * cpu_load(&k->in[2], key_at(h, b, j, kv) + e);
     }
@@ -102,11 +117,12 @@ static void attend_back(struct hd_kernel *k, const struct cpu_heads *h, int64_t 
     const struct hd_operand *q = &k->in[0], *key = &k->in[1], *v = &k->in[2], *o = &k->in[3], *go = &k->in[5];
     int64_t first, end, d = h->d, at = row * d;
     double scale = k->d.attrs.scale, lse = cpu_load(&k->in[4], row), mean = dot(go, at, o, at, d);
-    cpu_visible(h, k->d.attrs.window, i, &first, &end);
+    double cap = k->d.attrs.clip;
+    cpu_visible(h, i, &first, &end);
     for (int64_t j = first; j < end; j++) {
         int64_t to = key_at(h, b, j, kv);
-        double p = exp(scale * dot(q, at, key, to, d) - lse);
-        double ds = scale * p * (dot(go, at, v, to, d) - mean);
+        double z = score(k, h, at, to), p = exp(z - lse), slope = cap > 0 ? 1 - z / cap * (z / cap) : 1;
+        double ds = scale * slope * p * (dot(go, at, v, to, d) - mean);
         for (int64_t e = 0; e < d; e++) {
             dq[at + e] += ds * cpu_load(key, to + e);
             dk[to + e] += ds * cpu_load(q, at + e);

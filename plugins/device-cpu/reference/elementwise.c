@@ -100,6 +100,67 @@ void cpu_ref_gelu_grad(struct hd_kernel *k)
         cpu_put(k, 0, i, cpu_load(&k->in[1], i) * cpu_gelu_slope(cpu_load(&k->in[0], i)));
 }
 
+static const double sqrt_half = 0.70710678118654752440, normal_peak = 0.39894228040143267794; /* 1 / sqrt(2 pi) */
+
+void cpu_ref_gelu_erf(struct hd_kernel *k)
+{
+    int64_t n = hd_operand_count(&k->out[0]);
+    for (int64_t i = 0; i < n; i++) {
+        double x = cpu_load(&k->in[0], i);
+        cpu_put(k, 0, i, 0.5 * x * erfc(-x * sqrt_half));
+    }
+}
+
+void cpu_ref_gelu_erf_grad(struct hd_kernel *k)
+{
+    int64_t n = hd_operand_count(&k->out[0]);
+    for (int64_t i = 0; i < n; i++) {
+        double x = cpu_load(&k->in[0], i), slope = 0.5 * erfc(-x * sqrt_half) + x * normal_peak * exp(-0.5 * x * x);
+        cpu_put(k, 0, i, cpu_load(&k->in[1], i) * slope);
+    }
+}
+
+void cpu_ref_relu2(struct hd_kernel *k)
+{
+    int64_t n = hd_operand_count(&k->out[0]);
+    for (int64_t i = 0; i < n; i++) {
+        double x = cpu_load(&k->in[0], i);
+        cpu_put(k, 0, i, x < 0 ? 0 : x * x);
+    }
+}
+
+void cpu_ref_relu2_grad(struct hd_kernel *k)
+{
+    int64_t n = hd_operand_count(&k->out[0]);
+    for (int64_t i = 0; i < n; i++) {
+        double x = cpu_load(&k->in[0], i);
+        cpu_put(k, 0, i, x < 0 ? 0 : 2 * x * cpu_load(&k->in[1], i));
+    }
+}
+
+void cpu_ref_softcap(struct hd_kernel *k)
+{
+    int64_t n = hd_operand_count(&k->out[0]);
+    for (int64_t i = 0; i < n; i++)
+        cpu_put(k, 0, i, k->d.attrs.scale * tanh(cpu_load(&k->in[0], i) / k->d.attrs.scale));
+}
+
+void cpu_ref_softcap_grad(struct hd_kernel *k)
+{
+    int64_t n = hd_operand_count(&k->out[0]);
+    for (int64_t i = 0; i < n; i++) {
+        double t = cpu_load(&k->in[0], i) / k->d.attrs.scale;
+        cpu_put(k, 0, i, cpu_load(&k->in[1], i) * (1 - t * t));
+    }
+}
+
+void cpu_ref_scale(struct hd_kernel *k)
+{
+    int64_t n = hd_operand_count(&k->out[0]);
+    for (int64_t i = 0; i < n; i++)
+        cpu_put(k, 0, i, k->d.attrs.scale * cpu_load(&k->in[0], i));
+}
+
 void cpu_ref_total(struct hd_kernel *k)
 {
     int64_t n = hd_operand_count(&k->in[0]);

@@ -41,8 +41,11 @@ void cpu_ref_xent_local(struct hd_kernel *k)
         int64_t label = label_at(z, &k->in[2], r);
         for (int64_t j = 0; j < n; j++)
             sum += exp(cpu_load(z, r * v + j) - m);
+        double correct = label < 0 ? 0 : cpu_load(z, r * v + label);
+        if (cpu_ignored(&k->in[2], r))
+            cpu_xent_ignored(z, m, &sum, &correct);
         cpu_put(k, 0, r, sum);
-        cpu_put(k, 1, r, label < 0 ? 0 : cpu_load(z, r * v + label));
+        cpu_put(k, 1, r, correct);
     }
 }
 
@@ -71,7 +74,9 @@ void cpu_ref_xent_grad(struct hd_kernel *k)
         double m = cpu_load(&k->in[1], r), dl = cpu_load(&k->in[3], r), dc = cpu_load(&k->in[4], r);
         int64_t label = label_at(z, &k->in[2], r);
         for (int64_t j = 0; j < v; j++)
-            cpu_put(k, 0, r * v + j, j < n ? exp(cpu_load(z, r * v + j) - m) * dl + (j == label ? dc : 0) : 0);
+            cpu_put(k, 0, r * v + j,
+                    j < n && !cpu_ignored(&k->in[2], r) ? exp(cpu_load(z, r * v + j) - m) * dl + (j == label ? dc : 0)
+                                                        : 0);
     }
 }
 
@@ -96,7 +101,7 @@ static double head_logit(const struct head *a, int64_t row, int64_t j)
 static double head_dz(const struct head *a, int64_t row, int64_t j, double z)
 {
     int64_t label = label_in(&a->k->in[2], row, a->k->in[1].start[0], a->v);
-    return a->seed * (exp(z - a->lse[row]) - (j == label));
+    return cpu_ignored(&a->k->in[2], row) ? 0 : a->seed * (exp(z - a->lse[row]) - (j == label));
 }
 
 static void head_loss(const struct head *a, int64_t row)
@@ -110,7 +115,8 @@ static void head_loss(const struct head *a, int64_t row)
     for (int64_t j = 0; j < a->v; j++)
         sum += exp(a->z[j] - most);
     a->lse[row] = log(sum) + most;
-    cpu_store(&a->k->out[0], row, a->lse[row] - (label < 0 ? 0 : a->z[label]));
+    double nll = a->lse[row] - (label < 0 ? 0 : a->z[label]);
+    cpu_store(&a->k->out[0], row, cpu_ignored(&a->k->in[2], row) ? 0 : nll);
 }
 
 /* After head_loss, which leaves the row's logits in z. */

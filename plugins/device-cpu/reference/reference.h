@@ -13,7 +13,8 @@
     X(sgd) X(optim_step) X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) \
     X(combine) X(combine_dz) X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode) \
     X(blend) X(orthogonalise) X(add_rmsnorm) X(add_layernorm) X(rmsnorm_dx_add) X(layernorm_dx_add) X(einsum_bias) \
-    X(einsum_gelu) X(einsum_gelu_grad) X(einsum_bias_dw)
+    X(einsum_gelu) X(einsum_gelu_grad) X(einsum_bias_dw) X(gelu_erf) X(gelu_erf_grad) X(relu2) X(relu2_grad) \
+    X(softcap) X(softcap_grad) X(scale)
 /* clang-format on */
 
 #define CPU_REFERENCE(name) void cpu_ref_##name(struct hd_kernel *k);
@@ -26,7 +27,7 @@ CPU_REFERENCES(CPU_REFERENCE)
     X(same) X(einsum) X(bias) X(bias_dw) X(norm) X(norm_sum) X(norm_dw) X(rope) X(attention) X(attention_grad) \
     X(attention_merge) X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) \
     X(xent_head) X(scalar_out) X(spread) X(parts) X(update) X(optim_step) X(moe) X(code) X(blend) X(orthogonalise) \
-    X(einsum_bias) X(einsum_gelu_grad) X(einsum_bias_dw)
+    X(einsum_bias) X(einsum_gelu_grad) X(einsum_bias_dw) X(softcap)
 /* clang-format on */
 
 #define CPU_CHECK(name) int32_t cpu_check_##name(struct hd_kernel *k, struct hd_error *err);
@@ -54,24 +55,58 @@ static inline int64_t cpu_before(const struct cpu_order *o, int64_t position)
 /* Attention's view of q and k: leading dims merged into b. */
 struct cpu_heads {
     int64_t b, s, t, k, g, d; /* s queries, t keys; k kv heads with g query heads each */
+    int64_t window, prefix;   /* 0: none */
+    int64_t causal;
     struct cpu_order queries, keys;
 };
 struct cpu_heads cpu_heads(const struct hd_operand *q, const struct hd_operand *k, const struct hd_attrs *attrs);
 
-/* Keys first .. end - 1 are what query i sees; may be empty. */
-static inline void cpu_visible(const struct cpu_heads *h, int64_t window, int64_t i, int64_t *first, int64_t *end)
+/* Keys first .. end - 1 are what query i sees, hd_attends as a run; may be empty. Neither falls as i rises. */
+static inline void cpu_visible(const struct cpu_heads *h, int64_t i, int64_t *first, int64_t *end)
 {
     int64_t at = cpu_position(&h->queries, i);
-    *end = cpu_before(&h->keys, at + 1);
-    *first = window > 0 ? cpu_before(&h->keys, at - window + 1) : 0;
+    if (h->causal)
+        *end = cpu_before(&h->keys, at < h->prefix ? h->prefix : at + 1);
+    else
+        *end = h->window > 0 ? cpu_before(&h->keys, at + h->window) : h->t;
+    *first = h->window > 0 ? cpu_before(&h->keys, at - h->window + 1) : 0;
 }
 
 /* Queries first .. end - 1 are those that see key j; may be empty. */
-static inline void cpu_seen_by(const struct cpu_heads *h, int64_t window, int64_t j, int64_t *first, int64_t *end)
+static inline void cpu_seen_by(const struct cpu_heads *h, int64_t j, int64_t *first, int64_t *end)
 {
     int64_t at = cpu_position(&h->keys, j);
-    *first = cpu_before(&h->queries, at);
-    *end = window > 0 ? cpu_before(&h->queries, at + window) : h->s;
+    if (h->causal)
+        *first = at < h->prefix ? 0 : cpu_before(&h->queries, at);
+    else
+        *first = h->window > 0 ? cpu_before(&h->queries, at - h->window + 1) : 0;
+    *end = h->window > 0 ? cpu_before(&h->queries, at + h->window) : h->s;
+}
+
+/* The pairs of elements that rope turns in each head: n of them, i's at i step and i step + apart. */
+struct cpu_pairs {
+    int64_t n, step, apart;
+};
+static inline struct cpu_pairs cpu_pairs(const struct hd_kernel *k)
+{
+    const struct hd_operand *x = &k->in[0];
+    int64_t most = x->extent[x->ndim - 1] / 2, n = (int64_t)k->d.attrs.n_table;
+    n = n < most ? n : most;
+    return k->d.attrs.flags & HD_ATTR_INTERLEAVED ? (struct cpu_pairs){n, 2, 1} : (struct cpu_pairs){n, 1, n};
+}
+
+/* Is the row of cross-entropy left out? */
+static inline int cpu_ignored(const struct hd_operand *labels, int64_t row)
+{
+    return ((const int32_t *)labels->data)[row] < 0;
+}
+
+/* xent_local's outputs for a row that is left out: nll, log(l) + m - c over all shards, is 0. */
+static inline void cpu_xent_ignored(const struct hd_operand *z, double m, double *l, double *c)
+{
+    int first = z->start[z->ndim - 1] == 0;
+    *l = first;
+    *c = first ? m : 0;
 }
 
 /* einsum.c: calls put for each element of output 0, with the product of inputs 0 and 1 there. */

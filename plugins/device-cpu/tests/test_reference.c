@@ -99,6 +99,54 @@ static const struct gradient gradients[] = {
      {.scale = 0.6}},
     {{"swiglu", HD_OP_SWIGLU, "bf bf", "bf", "b=3 f=5", {0}}, HD_OP_SWIGLU_GRAD, "x0 x1 d0", "01", {0}},
     {{"gelu", HD_OP_GELU, "bf", "bf", "b=3 f=5", {0}}, HD_OP_GELU_GRAD, "x0 d0", "0", {0}},
+    {{"rope, partial and interleaved",
+      HD_OP_ROPE,
+      "bskd",
+      "bskd",
+      "b=2 s=4@3 k=2 d=10",
+      {.sign = 1, .scale = 0.8, .flags = HD_ATTR_INTERLEAVED, TABLE}},
+     HD_OP_ROPE,
+     "d0",
+     "0",
+     {.sign = -1, .scale = 0.8, .flags = HD_ATTR_INTERLEAVED, TABLE}},
+    {{"attention without a mask, capped",
+      HD_OP_ATTENTION,
+      "bskgd bskd bskd",
+      "bskgd f:bskg",
+      "b=2 s=5 k=2 g=2 d=3",
+      {.scale = 0.6, .flags = HD_ATTR_NOT_CAUSAL, .clip = 0.7}},
+     HD_OP_ATTENTION_GRAD,
+     "x0 x1 x2 y0 y1 d0",
+     "012",
+     {.scale = 0.6, .flags = HD_ATTR_NOT_CAUSAL, .clip = 0.7}},
+    {{"attention with a window on both sides",
+      HD_OP_ATTENTION,
+      "bskgd bskd bskd",
+      "bskgd f:bskg",
+      "b=1 s=6 k=1 g=3 d=3",
+      {.scale = 0.6, .flags = HD_ATTR_NOT_CAUSAL, .window = 2}},
+     HD_OP_ATTENTION_GRAD,
+     "x0 x1 x2 y0 y1 d0",
+     "012",
+     {.scale = 0.6, .flags = HD_ATTR_NOT_CAUSAL, .window = 2}},
+    {{"attention with a prefix",
+      HD_OP_ATTENTION,
+      "bskgd bskd bskd",
+      "bskgd f:bskg",
+      "b=1 s=6 k=1 g=3 d=3",
+      {.scale = 0.6, .top_k = 3}},
+     HD_OP_ATTENTION_GRAD,
+     "x0 x1 x2 y0 y1 d0",
+     "012",
+     {.scale = 0.6, .top_k = 3}},
+    {{"gelu_erf", HD_OP_GELU_ERF, "bf", "bf", "b=3 f=5", {0}}, HD_OP_GELU_ERF_GRAD, "x0 d0", "0", {0}},
+    {{"relu2", HD_OP_RELU2, "bf", "bf", "b=3 f=5", {0}}, HD_OP_RELU2_GRAD, "x0 d0", "0", {0}},
+    {{"softcap", HD_OP_SOFTCAP, "bf", "bf", "b=3 f=5", {.scale = 0.9}},
+     HD_OP_SOFTCAP_GRAD,
+     "y0 d0",
+     "0",
+     {.scale = 0.9}},
+    {{"scale", HD_OP_SCALE, "bf", "bf", "b=3 f=5", {.scale = -1.7}}, HD_OP_SCALE, "d0", "0", {.scale = -1.7}},
     {{"embed", HD_OP_EMBED, "i:bs vh", "bsh", "b=2 s=5 v=6 h=3", {0}}, HD_OP_EMBED_DW, "x0 d0", "1", {0}},
     {{"embed of a shard", HD_OP_EMBED, "i:bs vh", "bsh", "b=2 s=9 v=6@6 h=3", {0}}, HD_OP_EMBED_DW, "x0 d0", "1", {0}},
     {{"position", HD_OP_POSITION, "bsh ph", "bsh", "b=2 s=3@2 p=6 h=3", {0}}, HD_OP_POSITION_DW, "d0", "1", {0}},
@@ -177,7 +225,8 @@ static void check_gradient(const struct gradient *g, int adds)
             h_set(&weights->out[o], e, 0);
     h_run(d, f);
     struct h_instr *grad = gradient_instr(g, f, weights), *want = h_as(grad, HD_F64);
-    grad->d.attrs.flags = adds ? HD_ATTR_ACCUMULATE : 0;
+    if (adds)
+        grad->d.attrs.flags |= HD_ATTR_ACCUMULATE;
     h_run(d, grad);
     for (uint32_t o = 0; o < grad->d.n_out; o++) {
         struct hd_operand *x = &f->in[g->wrt[o] - '0'];
@@ -317,7 +366,7 @@ START_TEST(cross_entropy_is_whole)
 {
     struct h_device *d = h_open(1, H_REFERENCE);
     double z[ROWS * V], dz[ROWS * V], shard_dz[ROWS * V];
-    int32_t labels[ROWS] = {0, 7, 3, 4, 5, 2};
+    int32_t labels[ROWS] = {0, 7, 3, -100, 5, 2}; /* one that is ignored */
     uint64_t seed = 3;
     for (int e = 0; e < ROWS * V; e++)
         z[e] = 20 * h_random(&seed);
@@ -326,9 +375,9 @@ START_TEST(cross_entropy_is_whole)
         long double sum = 0;
         for (int j = 0; j < V; j++)
             sum += expl((long double)z[r * V + j]);
-        direct += (double)(logl(sum) - (long double)z[r * V + labels[r]]);
+        direct += labels[r] < 0 ? 0 : (double)(logl(sum) - (long double)z[r * V + labels[r]]);
         for (int j = 0; j < V; j++) {
-            double want = (double)(expl((long double)z[r * V + j]) / sum) - (j == labels[r]);
+            double want = labels[r] < 0 ? 0 : (double)(expl((long double)z[r * V + j]) / sum) - (j == labels[r]);
             ck_assert_double_eq_tol(dz[r * V + j], want, 1e-13);
             ck_assert_double_eq_tol(shard_dz[r * V + j], want, 1e-13);
         }

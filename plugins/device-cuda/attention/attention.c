@@ -16,7 +16,7 @@ static struct cu_heads heads_of(const struct hd_instr_desc *i)
 {
     const struct hd_operand *q = &i->in[0], *k = &i->in[1];
     uint32_t s = q->ndim - 4, t = k->ndim - 3;
-    int64_t window = i->attrs.window;
+    int64_t window = i->attrs.window, prefix = i->attrs.top_k;
     return (struct cu_heads){.b = (int32_t)cu_span(q, 0, s),
                              .s = (int32_t)q->extent[s],
                              .t = (int32_t)k->extent[t],
@@ -26,6 +26,10 @@ static struct cu_heads heads_of(const struct hd_instr_desc *i)
                              .window = (int32_t)(window < 0               ? 0
                                                  : window < INT32_MAX / 4 ? window
                                                                           : INT32_MAX / 4),
+                             .prefix = (int32_t)(prefix < 0               ? 0
+                                                 : prefix < INT32_MAX / 4 ? prefix
+                                                                          : INT32_MAX / 4),
+                             .causal = !(i->attrs.flags & HD_ATTR_NOT_CAUSAL),
                              .queries = order_of(q, s, &i->attrs),
                              .keys = order_of(k, t, &i->attrs)};
 }
@@ -69,6 +73,8 @@ static int32_t check(const struct hd_instr_desc *i, struct hd_error *err)
     const struct hd_operand *q = &i->in[0], *k = &i->in[1];
     if (q->ndim < 4 || k->ndim < 3)
         return cu_refuse(err, HD_E_INVALID, i, "attention wants q [.., s, k, g, d] and k, v [.., s, k, d]");
+    if (i->attrs.top_k > 0 && (i->attrs.window > 0 || i->attrs.flags & HD_ATTR_NOT_CAUSAL))
+        return cu_refuse(err, HD_E_INVALID, i, "attention with a prefix is causal and has no window");
     int32_t rc = check_sizes(i, err);
     if (rc)
         return rc;
@@ -102,7 +108,7 @@ static int fits(const struct hd_device *d, const struct hd_instr_desc *i, const 
     int back = i->op == HD_OP_ATTENTION_GRAD,
         ok = (dtype == HD_BF16 || dtype == HD_F16) && h->d % 8 == 0 && h->d <= 128 && h->k * h->g <= 1 << 15;
     const struct hd_operand *lse = back ? &i->in[4] : &i->out[1];
-    ok &= d->major >= 8 && i->attrs.scale > 0 && lse->dtype == HD_F32;
+    ok &= d->major >= 8 && i->attrs.scale > 0 && !(i->attrs.clip > 0) && lse->dtype == HD_F32;
     for (uint32_t n = 0; n < i->n_in; n++)
         ok &= &i->in[n] == lse || (i->in[n].dtype == dtype && cu_aligned(i->in[n].data, 16));
     for (uint32_t n = 0; n < i->n_out; n++)

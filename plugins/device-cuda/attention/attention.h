@@ -1,4 +1,4 @@
-/* Causal grouped-query attention on CUDA: what the kernels and their prepare functions share.
+/* Grouped-query attention on CUDA: what the kernels and their prepare functions share.
  *
  * q, o, do, dq are [b, s, k, g, d], k, v, dk, dv are [b, t, k, d], lse is [b, s, k, g]: k kv heads with g query heads
  * each. Which keys a query sees follows from positions, which rise along s and along t in at most two runs
@@ -21,8 +21,8 @@ struct cu_order {
 
 struct cu_heads {
     int32_t b, s, t, k, g, d;
-    int32_t window; /* 0: none */
-    int32_t reserved;
+    int32_t window, prefix; /* 0: none */
+    int32_t causal, reserved;
     struct cu_order queries, keys;
 };
 
@@ -47,7 +47,11 @@ CU_BOTH int32_t cu_before(const struct cu_order *o, int32_t position)
 CU_BOTH struct cu_run cu_visible(const struct cu_heads *h, int32_t i)
 {
     int32_t at = cu_position(&h->queries, i);
-    struct cu_run r = {h->window > 0 ? cu_before(&h->keys, at - h->window + 1) : 0, cu_before(&h->keys, at + 1)};
+    struct cu_run r = {h->window > 0 ? cu_before(&h->keys, at - h->window + 1) : 0, h->t};
+    if (h->causal)
+        r.end = cu_before(&h->keys, at < h->prefix ? h->prefix : at + 1);
+    else if (h->window > 0)
+        r.end = cu_before(&h->keys, at + h->window);
     return r;
 }
 
@@ -55,7 +59,11 @@ CU_BOTH struct cu_run cu_visible(const struct cu_heads *h, int32_t i)
 CU_BOTH struct cu_run cu_seen_by(const struct cu_heads *h, int32_t j)
 {
     int32_t at = cu_position(&h->keys, j);
-    struct cu_run r = {cu_before(&h->queries, at), h->window > 0 ? cu_before(&h->queries, at + h->window) : h->s};
+    struct cu_run r = {0, h->window > 0 ? cu_before(&h->queries, at + h->window) : h->s};
+    if (h->causal)
+        r.first = at < h->prefix ? 0 : cu_before(&h->queries, at);
+    else if (h->window > 0)
+        r.first = cu_before(&h->queries, at - h->window + 1);
     return r;
 }
 

@@ -2,7 +2,8 @@
 #include "attention/attention_autotune.h"
 #include "kernels/kernel.cuh"
 
-namespace {
+namespace
+{
 
 constexpr int THREADS = 256;
 constexpr unsigned BLOCKS = 1024;

@@ -10,7 +10,7 @@ struct plain {
     cu_in q, k, v, o, lse, grad;
     cu_out out[3], out_lse;
     cu_heads h;
-    double scale;
+    double scale, cap; /* cap: of scores, 0: none */
 };
 
 /* ---- in fp32, and in fp64 */
@@ -74,6 +74,13 @@ template <class A> CU_DEVICE A dot(const cu_in &x, int64_t i, const cu_in &y, in
     return sum;
 }
 
+/* The score of a query's row and a key. */
+template <class A> CU_DEVICE A score(const plain &a, int64_t row, int64_t at)
+{
+    A x = (A)a.scale * dot<A>(a.q, row * a.h.d, a.k, at, a.h.d), cap = (A)a.cap;
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
 /* ---- rows */
 
 CU_DEVICE int64_t query_at(const cu_heads &h, int b, int i, int head)
@@ -121,7 +128,7 @@ template <class A> CU_DEVICE void attend(const plain &a, int b, int i, int head,
     for (int j0 = seen.first; j0 < seen.end; j0 += 32) {
         int j = j0 + (int)threadIdx.x % 32, n = seen.end - j0 < 32 ? seen.end - j0 : 32;
         int64_t at = key_at(h, b, j < seen.end ? j : j0, head / h.g);
-        A x = j < seen.end ? (A)a.scale * dot<A>(a.q, row * h.d, a.k, at, h.d) : (A)-INFINITY;
+        A x = j < seen.end ? score<A>(a, row, at) : (A)-INFINITY;
         A now = fmax(most, warp_most(x)), shift = now == -INFINITY ? 0 : now;
         A shrink = exp_of(most - shift), p = exp_of(x - shift);
         total = total * shrink + cu_warp_sum(p);
@@ -154,8 +161,8 @@ template <class A> struct slope {
 template <class A> CU_DEVICE slope<A> slope_of(const plain &a, int64_t row, int64_t at, A delta)
 {
     int d = a.h.d;
-    A p = exp_of((A)a.scale * dot<A>(a.q, row * d, a.k, at, d) - get(a.lse, row, A()));
-    return {p, p * (dot<A>(a.grad, row * d, a.v, at, d) - delta)};
+    A z = score<A>(a, row, at), p = exp_of(z - get(a.lse, row, A())), t = a.cap > 0 ? z / (A)a.cap : 0;
+    return {p, p * (1 - t * t) * (dot<A>(a.grad, row * d, a.v, at, d) - delta)};
 }
 
 template <class A> CU_DEVICE void query_gradient(const plain &a, int b, int i, int head, int e0)
@@ -242,6 +249,7 @@ extern "C" int32_t cu_attention_plain(const struct hd_instr_desc *i, const struc
     a.v = cu_in_of(&i->in[2]);
     a.h = *h;
     a.scale = i->attrs.scale;
+    a.cap = i->attrs.clip;
     a.out[0] = cu_out_of(i, 0);
     if (back) {
         a.o = cu_in_of(&i->in[3]);

@@ -297,11 +297,11 @@ CU_DEVICE void go_by_queries(const cu_attention &a, cu_chunk *room, const cu_ext
 /* ---- kernels: empty where the architecture has no such products */
 
 #ifdef CU_HAS_WGMMA
-#define CU_BODY(span, go)                                                                                              \
-    CU_SHARED(cu_extent, shared, [1]);                                                                                 \
-    CU_SHARED(float, settled, [2 * ROWS]);                                                                             \
-    CU_SHARED_DYNAMIC(cu_chunk, room);                                                                                 \
-    const cu_extent *w = cu_share(shared, span(a, ROWS));                                                              \
+#define CU_BODY(span, go)                                 \
+    CU_SHARED(cu_extent, shared, [1]);                    \
+    CU_SHARED(float, settled, [2 * ROWS]);                \
+    CU_SHARED_DYNAMIC(cu_chunk, room);                    \
+    const cu_extent *w = cu_share(shared, span(a, ROWS)); \
     go(a, cu_panels(room), w, settled)
 #else
 #define CU_BODY(span, go) (void)a

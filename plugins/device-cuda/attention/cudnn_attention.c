@@ -88,7 +88,7 @@ int32_t cu_dnn_check(struct hd_device *d, struct hd_error *err)
 /* Every query sees the keys up to its own position: no window, no part of a ring. */
 static int is_causal(const struct cu_heads *h)
 {
-    return h->s == h->t && !h->window && h->queries.first == h->s && h->keys.first == h->t &&
+    return h->s == h->t && h->causal && !h->prefix && !h->window && h->queries.first == h->s && h->keys.first == h->t &&
            h->queries.at[0] == h->keys.at[0];
 }
 
@@ -103,7 +103,7 @@ static int may_take(const struct hd_device *d, const struct hd_instr_desc *i, co
     uint32_t dtype = i->in[0].dtype;
     if (!d->dnn || cu_is_exact(i))
         return 0;
-    if ((dtype != HD_BF16 && dtype != HD_F16) || h->d % 8 || h->d > 128 || !(i->attrs.scale > 0))
+    if ((dtype != HD_BF16 && dtype != HD_F16) || h->d % 8 || h->d > 128 || !(i->attrs.scale > 0) || i->attrs.clip > 0)
         return 0;
     if (!is_causal(h) || h->s < 2 || cu_accumulates(i))
         return 0;

@@ -46,6 +46,70 @@ struct gelu_grad {
     }
 };
 
+/* P(X <= x) for a normal X. */
+template <class C> CU_DEVICE C normal_share(C x)
+{
+    return (C)0.5 * erfc((C)-0.70710678118654752440 * x);
+}
+
+struct gelu_erf {
+    enum { IN = 1, OUT = 1 };
+    template <class C> CU_DEVICE void at(const C *x, C *y)
+    {
+        y[0] = x[0] * normal_share(x[0]);
+    }
+};
+
+struct gelu_erf_grad {
+    enum { IN = 2, OUT = 1 };
+    template <class C> CU_DEVICE void at(const C *x, C *y)
+    {
+        C peak = (C)0.39894228040143267794 * exp((C)-0.5 * x[0] * x[0]); /* the density of x */
+        y[0] = x[1] * (normal_share(x[0]) + x[0] * peak);
+    }
+};
+
+struct relu2 {
+    enum { IN = 1, OUT = 1 };
+    template <class C> CU_DEVICE void at(const C *x, C *y)
+    {
+        y[0] = x[0] < 0 ? 0 : x[0] * x[0];
+    }
+};
+
+struct relu2_grad {
+    enum { IN = 2, OUT = 1 };
+    template <class C> CU_DEVICE void at(const C *x, C *y)
+    {
+        y[0] = x[0] < 0 ? 0 : 2 * x[0] * x[1];
+    }
+};
+
+struct scale {
+    enum { IN = 1, OUT = 1 };
+    template <class C> CU_DEVICE void at(const C *x, C *y, C by)
+    {
+        y[0] = by * x[0];
+    }
+};
+
+struct softcap {
+    enum { IN = 1, OUT = 1 };
+    template <class C> CU_DEVICE void at(const C *x, C *y, C cap)
+    {
+        y[0] = cap * tanh(x[0] / cap);
+    }
+};
+
+struct softcap_grad {
+    enum { IN = 2, OUT = 1 };
+    template <class C> CU_DEVICE void at(const C *x, C *y, C cap)
+    {
+        C t = x[0] / cap;
+        y[0] = x[1] * (1 - t * t);
+    }
+};
+
 struct nll {
     enum { IN = 3, OUT = 1 };
     template <class C> CU_DEVICE void at(const C *x, C *y)
@@ -94,5 +158,12 @@ CU_MAP(swiglu)
 CU_MAP(swiglu_grad)
 CU_MAP(gelu)
 CU_MAP(gelu_grad)
+CU_MAP(gelu_erf)
+CU_MAP(gelu_erf_grad)
+CU_MAP(relu2)
+CU_MAP(relu2_grad)
+CU_MAP(scale)
+CU_MAP(softcap)
+CU_MAP(softcap_grad)
 CU_MAP(nll)
 CU_MAP(nll_grad)

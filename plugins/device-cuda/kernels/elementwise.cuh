@@ -9,8 +9,20 @@ enum { CU_MAP_IN = 3, CU_MAP_OUT = 2, CU_MAP_THREADS = 256 };
 struct cu_map {
     struct cu_ref in[CU_MAP_IN], out[CU_MAP_OUT];
     int64_t n, vectors; /* elements; how many eights of them, from the first on, may be read at once */
+    double scale;       /* attrs.scale, for functions that take a constant */
     int32_t adds;
 };
+
+/* F::at(x, y, scale) where there is one, else F::at(x, y). */
+template <class F, class C> CU_DEVICE auto cu_map_call(const C *x, C *y, C scale, int) -> decltype(F::at(x, y, scale))
+{
+    F::at(x, y, scale);
+}
+
+template <class F, class C> CU_DEVICE void cu_map_call(const C *x, C *y, C, long)
+{
+    F::at(x, y);
+}
 
 template <class F, int V, class C> CU_DEVICE void cu_map_at(const cu_map &a, int64_t i)
 {
@@ -32,7 +44,7 @@ template <class F, int V, class C> CU_DEVICE void cu_map_at(const cu_map &a, int
 #pragma unroll
         for (int k = 0; k < F::IN; k++)
             from[k] = x[k][j];
-        F::at(from, to);
+        cu_map_call<F>(from, to, (C)a.scale, 0);
 #pragma unroll
         for (int k = 0; k < F::OUT; k++)
             y[k][j] = to[k];
@@ -77,17 +89,18 @@ static int32_t cu_map_prepare(const struct hd_instr_desc *i, struct hd_kernel *k
         a.out[y] = cu_ref_of(&i->out[y]);
     a.n = hd_operand_count(&i->out[0]);
     a.vectors = cu_vectors(i, a.n);
+    a.scale = i->attrs.scale;
     a.adds = cu_accumulates(i);
     cu_pack(k, cu_wide(i) ? cu_map_run<F, double> : cu_map_run<F, float>, &a, sizeof a);
     return rc;
 }
 
-#define CU_MAP(name)                                                                                                   \
-    extern "C" int32_t cu_prepare_##name(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,      \
-                                         struct hd_error *err)                                                         \
-    {                                                                                                                  \
-        (void)d;                                                                                                       \
-        return cu_map_prepare<name>(i, k, err);                                                                        \
+#define CU_MAP(name)                                                                                              \
+    extern "C" int32_t cu_prepare_##name(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, \
+                                         struct hd_error *err)                                                    \
+    {                                                                                                             \
+        (void)d;                                                                                                  \
+        return cu_map_prepare<name>(i, k, err);                                                                   \
     }
 
 #endif

@@ -42,6 +42,12 @@ template <class C> static __global__ void __launch_bounds__(THREADS, 4) xent_loc
         if (threadIdx.x)
             continue;
         int64_t label = a.labels[row] - a.start;
+        if (a.labels[row] < 0) { /* ignored: of all shards log(l) + m - c is 0 */
+            C l[1] = {a.start == 0 ? (C)1 : (C)0}, c[1] = {a.start == 0 ? m : (C)0};
+            cu_put_n<1>(a.first, row, l, a.adds);
+            cu_put_n<1>(a.second, row, c, a.adds);
+            continue;
+        }
         C l[1] = {sum}, c[1] = {label >= 0 && label < a.v ? cu_load<C>(a.z, row * a.v + label) : (C)0};
         cu_put_n<1>(a.first, row, l, a.adds);
         cu_put_n<1>(a.second, row, c, a.adds);
@@ -63,7 +69,7 @@ template <class C> static __global__ void __launch_bounds__(THREADS, 4) xent_gra
 {
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         C m = cu_load<C>(a.m, row), dl = cu_load<C>(a.dl, row), dc = cu_load<C>(a.dc, row);
-        int64_t label = a.labels[row] - a.start, end = row * a.v + a.used;
+        int64_t label = a.labels[row] - a.start, end = row * a.v + (a.labels[row] < 0 ? 0 : a.used);
         cu_span_of s = cu_span_in(row * a.v, a.v, a.vector);
         label = label >= 0 && label < a.v ? row * a.v + label : -1;
         for (int64_t i = s.begin + threadIdx.x * cu_width<C>::most; i < s.end; i += THREADS * cu_width<C>::most)

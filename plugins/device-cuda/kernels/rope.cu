@@ -1,5 +1,5 @@
-/* Rotary positions (Su et al., arXiv 2104.09864), rotate_half: the pair (i, i + d/2) of each head is turned by
- * sign position table[i].
+/* Rotary positions (Su et al., arXiv 2104.09864): the pair (i, i + half) of each head, or (2 i, 2 i + 1), is turned by
+ * sign position table[i]; what is behind the pairs stays.
  *
  * A block has some tokens: it makes their sines and cosines in shared memory, once for all heads, from angles in
  * double. Bytes an element: x and y once. y may be x: a pair is read before it is written, by the same thread. */
@@ -13,8 +13,9 @@ struct rope_args {
     double scale;
     cu_zigzag order;
     int64_t tokens, s, start;
-    int32_t half, heads, each; /* tokens of a block */
-    int32_t adds;
+    int32_t half, heads, each; /* half: pairs; each: tokens of a block */
+    int32_t d, step, apart;    /* pair i: elements i step and i step + apart */
+    int32_t adds, reserved;
 };
 
 template <int V, class C> CU_DEVICE void turn(const rope_args &a, int64_t at, const C *sines, const C *cosines, C scale)
@@ -22,7 +23,7 @@ template <int V, class C> CU_DEVICE void turn(const rope_args &a, int64_t at, co
     cu_raw<C, V> low_raw, high_raw;
     C low[V], high[V], x[V], y[V];
     low_raw.fetch(a.x, at);
-    high_raw.fetch(a.x, at + a.half);
+    high_raw.fetch(a.x, at + a.apart);
     low_raw.widen(low, a.x.dtype);
     high_raw.widen(high, a.x.dtype);
 #pragma unroll
@@ -31,7 +32,7 @@ template <int V, class C> CU_DEVICE void turn(const rope_args &a, int64_t at, co
         y[j] = scale * (high[j] * cosines[j] + low[j] * sines[j]);
     }
     cu_put_n<V>(a.y, at, x, a.adds);
-    cu_put_n<V>(a.y, at + a.half, y, a.adds);
+    cu_put_n<V>(a.y, at + a.apart, y, a.adds);
 }
 
 template <int V, class C> static __global__ void __launch_bounds__(THREADS) rope_kernel(rope_args a)
@@ -49,8 +50,16 @@ template <int V, class C> static __global__ void __launch_bounds__(THREADS) rope
     for (int i = threadIdx.x; i < n * items; i += THREADS) {
         int token = i / items, item = i - token * items, head = item / (a.half / V),
             j = (item - head * (a.half / V)) * V;
-        int64_t at = ((first + token) * a.heads + head) * (2 * a.half) + j;
+        int64_t at = ((first + token) * a.heads + head) * a.d + j * a.step;
         turn<V, C>(a, at, sines + token * a.half + j, cosines + token * a.half + j, (C)a.scale);
+    }
+    for (int i = threadIdx.x, rest = a.d - 2 * a.half; i < n * a.heads * rest; i += THREADS) {
+        int64_t at = (first * a.heads + i / rest) * a.d + 2 * a.half + i % rest;
+        cu_raw<C, 1> raw;
+        C x[1];
+        raw.fetch(a.x, at);
+        raw.widen(x, a.x.dtype);
+        cu_put_n<1>(a.y, at, x, a.adds);
     }
 }
 
@@ -71,8 +80,10 @@ static int32_t check(const struct hd_instr_desc *i, struct hd_error *err)
         return cu_refuse(err, HD_E_INVALID, i, "rope wants [batch, sequence, ..., head size], the head size even");
     if (d > 2 * ANGLES)
         return cu_refuse(err, HD_E_UNSUPPORTED, i, "heads of more than %d elements", 2 * ANGLES);
-    if (i->attrs.n_table < (uint64_t)d / 2 || !i->attrs.table)
-        return cu_refuse(err, HD_E_INVALID, i, "rope wants a table of %lld inverse frequencies", (long long)d / 2);
+    if (!i->attrs.n_table || !i->attrs.table)
+        return cu_refuse(err, HD_E_INVALID, i,
+                         "rope wants a table of inverse frequencies, of all %lld pairs or of the first",
+                         (long long)d / 2);
     return cu_same(i, err);
 }
 
@@ -93,10 +104,13 @@ extern "C" int32_t cu_prepare_rope(struct hd_device *d, const struct hd_instr_de
     a.s = x->extent[1];
     a.start = x->start[1];
     a.tokens = x->extent[0] * a.s;
-    a.half = (int32_t)(x->extent[x->ndim - 1] / 2);
+    a.d = (int32_t)x->extent[x->ndim - 1];
+    a.half = i->attrs.n_table < (uint64_t)a.d / 2 ? (int32_t)i->attrs.n_table : a.d / 2;
+    a.step = i->attrs.flags & HD_ATTR_INTERLEAVED ? 2 : 1;
+    a.apart = a.step == 2 ? 1 : a.half;
     a.heads = (int32_t)cu_span(x, 2, x->ndim - 1);
     a.adds = cu_accumulates(i);
-    int v = !wide && a.half % 8 == 0 && cu_all_aligned(i) ? 8 : 1;
+    int v = !wide && a.step == 1 && a.half % 8 == 0 && a.d % 8 == 0 && cu_all_aligned(i) ? 8 : 1;
     a.each = ITEMS / (a.heads * (a.half / v));
     a.each = a.each < 1 ? 1 : a.each;
     a.each = a.each * a.half > ANGLES ? ANGLES / a.half : a.each;

@@ -90,18 +90,18 @@ template <class T> static __global__ void __launch_bounds__(THREADS, 2) rows_ker
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         T *logits = (T *)a.z + row * a.ld;
         int64_t label = a.labels[row] - a.start;
-        int here = label >= 0 && label < a.v;
+        int here = label >= 0 && label < a.v, ignored = a.labels[row] < 0;
         online o = {-INFINITY, -INFINITY, 0};
         for_packs(logits, (int)a.v, [&](const float(&z)[8], int, int n) { see(o, z, n); });
         float shift = cu_block_max(o.shift);
         float sum = cu_block_sum(o.sum == 0 ? 0.0f : o.sum * cu_exp2(o.shift - shift)), of_label = 0;
         if (threadIdx.x == 0) {
             of_label = here ? cu_float(logits[label]) : 0.0f;
-            a.nll[row] = (log2f(sum) + shift) / CU_LOG2E - of_label;
+            a.nll[row] = ignored ? 0.0f : (log2f(sum) + shift) / CU_LOG2E - of_label;
         }
         if (!a.trains)
             continue;
-        float share = __fdividef(scale, sum);
+        float share = ignored ? 0.0f : __fdividef(scale, sum);
         __syncthreads(); /* the label's logit has been read */
         for_packs(logits, (int)a.v, [&](float(&z)[8], int at, int n) {
 #pragma unroll

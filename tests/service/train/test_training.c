@@ -26,6 +26,20 @@ static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, str
     return HD_OK;
 }
 
+/* The models that are examples of plug-ins have their sizes in the job; {from} is appended. */
+static const struct {
+    const char *name, *model;
+} examples[] = {{"neox", "use: neox, layers: 2, hidden: 32, heads: 4, ffn: 40, vocab: 32, rotary: 0.5"},
+                {"encoder", "use: encoder, layers: 2, hidden: 16, heads: 4, ffn: 24, vocab: 32, positions: 12"}};
+
+static const char *model_of(const char *name)
+{
+    for (size_t i = 0; i < HD__COUNT(examples); i++)
+        if (!strcmp(examples[i].name, name))
+            return examples[i].model;
+    return "use: transformer";
+}
+
 static void run_open(struct run *r, const char *name, const char *kernels)
 {
     struct hd_error err = HD_ERROR_INIT;
@@ -36,10 +50,12 @@ static void run_open(struct run *r, const char *name, const char *kernels)
         text, sizeof text,
         "job: {name: golden, steps: %lld}\n"
         "device: {use: cpu, threads: 1, kernels: %s}\n"
-        "model: {use: transformer, from: %s}\n"
-        "data: {train: none.txt, seq_len: %lld, batch: %lld, micro_batch: %lld}\n"
+        "plugins: {path: [" EXAMPLES "]}\n"
+        "model: {%s, from: %s}\n"
+        "data: {use: %s, train: none.txt, seq_len: %lld, batch: %lld, micro_batch: %lld}\n"
         "optimizer: {use: adamw, lr: %.17g, betas: [%.17g, %.17g], eps: %.17g, weight_decay: %.17g, clip: %.17g}\n",
-        (long long)r->golden.steps, kernels, r->golden.folder, (long long)r->golden.seq, (long long)r->golden.batch,
+        (long long)r->golden.steps, kernels, model_of(name), r->golden.folder,
+        strcmp(name, "encoder") ? "tokens" : "pairs", (long long)r->golden.seq, (long long)r->golden.batch,
         (long long)r->golden.batch, r->golden.lr, r->golden.beta1, r->golden.beta2, r->golden.eps,
         r->golden.weight_decay, r->golden.clip);
     compile_text(&r->compiled, text, NULL, 0, 1);
@@ -100,8 +116,22 @@ static void compare_gradients(struct run *r)
     }
 }
 
+/* Tokens over labels that count, in a step. */
+static double label_share(struct run *r)
+{
+    int32_t *labels = golden_tokens(&r->golden, "labels", r->step);
+    int64_t n = r->golden.batch * r->golden.seq, counted = 0;
+    for (int64_t i = 0; i < n; i++)
+        counted += labels[i] >= 0;
+    free(labels);
+    return (double)n / (double)counted;
+}
+
 static void set_hyper(struct run *r)
 {
+    hd_tensor scale = hd__exec_program(r->exec)->scale;
+    if (scale)
+        *(double *)hd__exec_host_data(r->exec, scale) = label_share(r);
     double *hyper = hd__exec_host_data(r->exec, hd__exec_program(r->exec)->hyper);
     hyper[HD_HYPER_LR] = r->golden.lr;
     hyper[HD_HYPER_STEP] = (double)(r->step + 1);
@@ -122,7 +152,7 @@ static void train(const char *name, const char *kernels)
         if (r.step == 0)
             compare_gradients(&r);
         section(&r, "update");
-        loss = scalar(&r, p->loss_sum);
+        loss = scalar(&r, p->loss_sum) * label_share(&r);
         norm = sqrt(scalar(&r, p->norm2));
         ck_assert_msg(fabs(loss - r.golden.losses[r.step]) <= tolerance * r.golden.losses[r.step],
                       "%s step %lld: loss %.9g, torch %.9g", name, (long long)r.step + 1, loss,
@@ -137,6 +167,13 @@ static void train(const char *name, const char *kernels)
 START_TEST(fast_kernels_train_as_torch_does)
 {
     train(golden_names[_i], "fast");
+}
+END_TEST
+
+START_TEST(examples_train_as_torch_does)
+{
+    train(examples[_i].name, "fast");
+    train(examples[_i].name, "reference");
 }
 END_TEST
 
@@ -199,6 +236,7 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, fast_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
     tcase_add_loop_test(c, reference_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
+    tcase_add_loop_test(c, examples_train_as_torch_does, 0, (int)HD__COUNT(examples));
     tcase_add_test(c, predicates);
     tcase_add_test(c, bad_numbers);
     return suite_run_case("training", c);
