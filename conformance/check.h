@@ -85,5 +85,7 @@ void conf_comm(void);
 void conf_comm_failures(int few);
 void conf_ckpt(void);
 void conf_optim(void);
+int conf_strategy_word(const char *word);
+void conf_strategy(void);
 
 #endif
