@@ -36,6 +36,8 @@ const struct hd__command hd__command_test = {
         "  strict             messages name ranks and sizes, as those of heddle's own transports do\n"
         "  soak=N seed=S ranks=R   N random operations on R ranks, and nothing else\n"
         "  huge=BYTES         operations of that size on two ranks, and nothing else\n"
+        "device:\n"
+        "  table              heddle's own table of ops against the reference kernels, too\n"
         "strategy:\n"
         "  strategies=[...]   the job's list, where it needs others than zero beside it\n"
         "  draws=N seed=S     so many jobs at random, others\n"

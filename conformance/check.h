@@ -37,6 +37,8 @@ __attribute__((noreturn, format(printf, 3, 4))) void conf_fail(const char *file,
 #define ck_assert_uint_ge(a, b) CONF_COMPARE(unsigned long long, "llu", a, >=, b)
 #define ck_assert_uint_lt(a, b) CONF_COMPARE(unsigned long long, "llu", a, <, b)
 #define ck_assert_uint_le(a, b) CONF_COMPARE(unsigned long long, "llu", a, <=, b)
+#define ck_abort_msg(...) conf_fail(__FILE__, __LINE__, __VA_ARGS__)
+#define ck_assert_ptr_eq(a, b) ck_assert_msg((const void *)(a) == (const void *)(b), "%s is not %s", #a, #b)
 #define ck_assert_ptr_nonnull(p) ck_assert_msg((p) != NULL, "%s is NULL", #p)
 #define ck_assert_mem_eq(a, b, n) ck_assert_msg(!memcmp(a, b, n), "%s and %s differ", #a, #b)
 
@@ -85,6 +87,8 @@ void conf_comm(void);
 void conf_comm_failures(int few);
 void conf_ckpt(void);
 void conf_optim(void);
+int conf_device_word(const char *word);
+void conf_device(void);
 int conf_strategy_word(const char *word);
 void conf_strategy(void);
 

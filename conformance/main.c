@@ -20,6 +20,7 @@ static const struct conf_kind {
     {HD_KIND_OPTIMIZER, conf_optim, NULL},
     {HD_KIND_CKPT, conf_ckpt, NULL},
     {HD_KIND_COMM, conf_comm, conf_comm_word},
+    {HD_KIND_DEVICE, conf_device, conf_device_word},
     {HD_KIND_STRATEGY, conf_strategy, conf_strategy_word},
 };
 
