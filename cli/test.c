@@ -38,6 +38,8 @@ const struct hd__command hd__command_test = {
         "  huge=BYTES         operations of that size on two ranks, and nothing else\n"
         "device:\n"
         "  table              heddle's own table of ops against the reference kernels, too\n"
+        "data:\n"
+        "  path=PATH          what it is to open\n"
         "strategy:\n"
         "  strategies=[...]   the job's list, where it needs others than zero beside it\n"
         "  draws=N seed=S     so many jobs at random, others\n"

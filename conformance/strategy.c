@@ -194,15 +194,6 @@ static void prove(const struct hd__compiled *c, const char *text)
 
 /* ---- the strategies of a job: this one alone, or before or behind zero */
 
-static void this_one(struct hd__text *text)
-{
-    hd__text_add(text, "{use: %s", conf_target.name);
-    for (size_t i = 0; i < conf_target.n_set; i++)
-        hd__text_add(text, ", %.*s: %s", (int)strcspn(conf_target.set[i], "="), conf_target.set[i],
-                     strchr(conf_target.set[i], '=') + 1);
-    hd__text_add(text, "}");
-}
-
 static const struct draw plainest = {.axis = {1, 1, 2, 1, 1, 1},
                                      .accumulation = 2,
                                      .kv_heads = 4,
@@ -221,7 +212,7 @@ static int find_list(struct hd__text *refusals)
                                        "[{use: zero, stage: 0}, %s]"};
     struct hd__text own = {0};
     int found = 0;
-    this_one(&own);
+    conf_use(&own);
     for (size_t w = 0; w < (list ? 1 : HD__COUNT(ways)) && !found; w++) {
         struct hd_error err = HD_ERROR_INIT;
         struct job j;
