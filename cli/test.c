@@ -26,7 +26,7 @@ const struct hd__command hd__command_test = {
     .summary = "check that a plugin does what its kind promises",
     .help =
         "Runs the checks that every plugin of its kind has to pass, each in a process of its own, prints a line for\n"
-        "each and at the end \"N passed, N failed\"; exit code 1 if any failed. Kinds: optim, ckpt, comm.\n"
+        "each and at the end \"N passed, N failed\"; exit code 1 if any failed.\n"
         "KIND-NAME is looked for as by `heddle plugins`; a path is that file.\n"
         "  set:KEY=VALUE      an option of the plugin, as often as needed\n"
         "comm:\n"
@@ -36,6 +36,13 @@ const struct hd__command hd__command_test = {
         "  strict             messages name ranks and sizes, as those of heddle's own transports do\n"
         "  soak=N seed=S ranks=R   N random operations on R ranks, and nothing else\n"
         "  huge=BYTES         operations of that size on two ranks, and nothing else\n"
+        "device:\n"
+        "  table              heddle's own table of ops against the reference kernels, too\n"
+        "data:\n"
+        "  path=PATH          what it is to open\n"
+        "strategy:\n"
+        "  strategies=[...]   the job's list, where it needs others than zero beside it\n"
+        "  draws=N seed=S     so many jobs at random, others\n"
         "A check may take 60 s; CK_TIMEOUT_MULTIPLIER=10 in the environment doubles that on a busy machine.\n",
     .example = "  heddle test optim-lion\n  heddle test ./heddle-comm-pipes.so soak=100000 seed=7 ranks=4\n",
     .run = run,

@@ -146,3 +146,21 @@ int conf_train(const char *where, const char *job, const char *words, struct hd_
     int status = pclose(out);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
+
+void conf_use(struct hd__text *text)
+{
+    hd__text_add(text, "{use: %s", conf_target.name);
+    for (size_t i = 0; i < conf_target.n_set; i++)
+        hd__text_add(text, ", %.*s: %s", (int)strcspn(conf_target.set[i], "="), conf_target.set[i],
+                     strchr(conf_target.set[i], '=') + 1);
+    hd__text_add(text, "}");
+}
+
+void conf_end(const struct hd__text *printed, char end[128])
+{
+    const char *last = NULL;
+    for (const char *at = printed->at; at && (at = strstr(at, "step ")); at++)
+        last = strstr(at, " lr") ? strstr(at, "loss") : last;
+    ck_assert_msg(last, "no step was printed:\n%s", printed->at ? printed->at : "");
+    snprintf(end, 128, "%.*s", (int)(strstr(last, " lr") - last), last);
+}

@@ -37,6 +37,8 @@ __attribute__((noreturn, format(printf, 3, 4))) void conf_fail(const char *file,
 #define ck_assert_uint_ge(a, b) CONF_COMPARE(unsigned long long, "llu", a, >=, b)
 #define ck_assert_uint_lt(a, b) CONF_COMPARE(unsigned long long, "llu", a, <, b)
 #define ck_assert_uint_le(a, b) CONF_COMPARE(unsigned long long, "llu", a, <=, b)
+#define ck_abort_msg(...) conf_fail(__FILE__, __LINE__, __VA_ARGS__)
+#define ck_assert_ptr_eq(a, b) ck_assert_msg((const void *)(a) == (const void *)(b), "%s is not %s", #a, #b)
 #define ck_assert_ptr_nonnull(p) ck_assert_msg((p) != NULL, "%s is NULL", #p)
 #define ck_assert_mem_eq(a, b, n) ck_assert_msg(!memcmp(a, b, n), "%s and %s differ", #a, #b)
 
@@ -77,6 +79,11 @@ const char *conf_folder(void);
  * is in the text. */
 int conf_train(const char *folder, const char *job, const char *words, struct hd__text *printed);
 
+/* "{use: NAME, key: value}": the plugin as a job names it, with what was set. */
+void conf_use(struct hd__text *text);
+/* Of what conf_train printed: "loss 5.5501  norm 1.020" of the last step. */
+void conf_end(const struct hd__text *printed, char end[128]);
+
 /* Checks of each kind, by words of the command line that are not for all; 0 where a word is not understood. */
 int conf_comm_word(const char *word);
 void conf_with_ranks(const char *name, void (*test)(int i), int from, int to);
@@ -85,5 +92,14 @@ void conf_comm(void);
 void conf_comm_failures(int few);
 void conf_ckpt(void);
 void conf_optim(void);
+void conf_model(void);
+void conf_hook(void);
+int conf_data_word(const char *word);
+void conf_data(void);
+void conf_metrics(void);
+int conf_device_word(const char *word);
+void conf_device(void);
+int conf_strategy_word(const char *word);
+void conf_strategy(void);
 
 #endif

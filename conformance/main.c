@@ -20,6 +20,12 @@ static const struct conf_kind {
     {HD_KIND_OPTIMIZER, conf_optim, NULL},
     {HD_KIND_CKPT, conf_ckpt, NULL},
     {HD_KIND_COMM, conf_comm, conf_comm_word},
+    {HD_KIND_MODEL, conf_model, NULL},
+    {HD_KIND_HOOK, conf_hook, NULL},
+    {HD_KIND_DATA, conf_data, conf_data_word},
+    {HD_KIND_METRICS, conf_metrics, NULL},
+    {HD_KIND_DEVICE, conf_device, conf_device_word},
+    {HD_KIND_STRATEGY, conf_strategy, conf_strategy_word},
 };
 
 enum { REFUSED = 2 };
@@ -88,6 +94,18 @@ void *conf_settings(struct hd_error *err)
         struct hd_option option = hd__option_at(&table, (size_t)at);
         if (hd__option_parse(&option, value, settings, &arena, err))
             return NULL;
+    }
+    for (size_t o = 0; o < table.count; o++) {
+        struct hd_option option = hd__option_at(&table, o);
+        int given = !(option.flags & HD_OPTION_REQUIRED);
+        for (size_t i = 0; i < conf_target.n_set; i++)
+            given |=
+                (size_t)hd__option_find(&table, hd__arena_format(&arena, "%.*s", (int)strcspn(conf_target.set[i], "="),
+                                                                 conf_target.set[i])) == o;
+        if (!given) {
+            hd_fail(err, HD_E_INVALID, "option %s has no default", option.name);
+            return NULL;
+        }
     }
     return settings;
 }

@@ -12,6 +12,8 @@ enum { INSTRS_MAX = 1 << 21 }; /* of one program: seconds to compile and prove *
 
 int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struct hd_error *err)
 {
+    if (!err->message[0])
+        hd_fail(err, err->code ? err->code : HD_E_INTERNAL, "its plugin failed without a message (hd_fail)");
     const char *key = hd__job_key_of(job, err->message);
     return hd__job_locate_error(job, key ? key : section, err);
 }

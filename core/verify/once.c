@@ -42,12 +42,27 @@ static double ways(const struct hd_program *p, uint32_t axes)
     return (double)hd__mesh_ways(&p->mesh, axes);
 }
 
-static double weight_at(const struct hd__instr *i, int64_t offset)
+static int64_t overlap(const struct hd_range *r, int64_t first, int64_t count)
 {
-    for (uint64_t k = 0; i->attrs && k < i->attrs->n_ranges; k++)
-        if (i->attrs->ranges[k].first <= offset && offset < i->attrs->ranges[k].first + i->attrs->ranges[k].count)
-            return i->attrs->ranges[k].value;
-    return 1;
+    return HD__MAX(0, HD__MIN(r->first + r->count, first + count) - HD__MAX(r->first, first));
+}
+
+/* The weight of parameter k of the flat, the same for all its elements. counted[n] grows by those in range n. */
+static double norm_weight(struct hd__walk *w, const struct hd__instr *i, const struct hd__flat *flat, uint32_t k,
+                          int64_t *counted)
+{
+    hd_tensor param = w->p->params.at[flat->params[k]].tensor;
+    int64_t count = hd__numel(w->p, hd__tensor_const(w->p, param));
+    double weight = 0;
+    for (uint64_t n = 0; i->attrs && n < i->attrs->n_ranges; n++) {
+        int64_t common = overlap(&i->attrs->ranges[n], flat->offset[k], count);
+        counted[n] += common;
+        weight += common ? i->attrs->ranges[n].value : 0;
+        if (common && common < count)
+            hd__diag(w, "%s: the gradient norm counts %lld of its %lld elements", hd__name_of(w, param),
+                     (long long)common, (long long)count);
+    }
+    return weight;
 }
 
 static void add_norm_terms(struct hd__walk *w, const struct hd__instr *i)
@@ -55,10 +70,12 @@ static void add_norm_terms(struct hd__walk *w, const struct hd__instr *i)
     const struct hd_program *p = w->p;
     const struct hd__flat *flat = &p->flats.at[w->tensor[i->in[0]].shard_of - 1];
     uint32_t live = hd__mesh_live(&p->mesh), shards = hd__shard_mask(hd__tensor_const(p, i->in[0])->placement.shard[0]);
+    uint64_t n_ranges = i->attrs ? i->attrs->n_ranges : 0;
+    int64_t *counted = hd__alloc((n_ranges + 1) * sizeof *counted);
     for (uint32_t k = 0; k < flat->n_params; k++) {
         const struct hd__param *param = &p->params.at[flat->params[k]];
         const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
-        struct hd__norm_term x = {flat->params[k], shards, weight_at(i, flat->offset[k])};
+        struct hd__norm_term x = {flat->params[k], shards, norm_weight(w, i, flat, k, counted)};
         for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
             if (live & HD_AXIS_BIT(a) && hd__placement_on(t, a) != HD__REPLICATED)
                 x.cut |= HD_AXIS_BIT(a);
@@ -66,6 +83,11 @@ static void add_norm_terms(struct hd__walk *w, const struct hd__instr *i)
             x.weight *= __builtin_popcount(param->stages);
         hd__push(&w->norm_terms, x);
     }
+    for (uint64_t n = 0; n < n_ranges; n++)
+        if (counted[n] < i->attrs->ranges[n].count)
+            hd__diag(w, "gradient norm: range %llu counts padding between parameters, which nothing has to zero",
+                     (unsigned long long)n);
+    free(counted);
 }
 
 /* Summed over these axes (without pp, where each stage has its own): does every parameter count once? */

@@ -36,9 +36,10 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
     const struct hd_pass_api *api = host->pass;
     uint32_t n = api->n_params(p), dp = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
     uint32_t compute = api->dtype(p, "compute"), *all = host->alloc(n * sizeof *all);
-    (void)settings; /* it has no options */
-    if (!all || api->live_axes(p) & ~dp)
-        return host->free(all),
+    struct hd_range *ranges = host->alloc(n * sizeof *ranges); /* of parameters in the flat: between them is padding */
+    (void)settings;                                            /* it has no options */
+    if (!all || !ranges || api->live_axes(p) & ~dp || api->axis_size(p, HD_AXIS_PP) > 1)
+        return host->free(all), host->free(ranges),
                hd_fail(err, HD_E_UNSUPPORTED, "strategies.dp: it is for mesh.dp alone: use 3d and zero");
     for (uint32_t k = 0; k < n; k++)
         all[k] = k;
@@ -53,9 +54,13 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
         api->flat_role(p, flat, role, roles[role]); /* a shard that is not cut is all of it */
 
     struct hd_pass_flat f;
+    struct hd_pass_param param;
     api->flat_get(p, flat, &f);
-    const struct hd_range once = {0, f.count, 1};
-    const struct hd_attrs counted = {.struct_size = sizeof counted, .ranges = &once, .n_ranges = 1};
+    for (uint32_t k = 0; k < n; k++) {
+        api->param(p, f.params[k], &param);
+        ranges[k] = (struct hd_range){f.offset[k], param.count, 1}; /* each counts once in the norm */
+    }
+    const struct hd_attrs counted = {.struct_size = sizeof counted, .ranges = ranges, .n_ranges = n};
     use_flat(p, api, flat, roles[HD_FLAT_WHOLE], grad);
     add(p, api, "begin", HD_OP_FILL0, 0, grad, NULL);
     if (api->live_axes(p))
@@ -65,6 +70,7 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
     if (low) /* a checkpoint was loaded into the master weights */
         add(p, api, "restore", HD_OP_COPY, master, low, NULL);
     host->free(all);
+    host->free(ranges);
     return HD_OK;
 }
 

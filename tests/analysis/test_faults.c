@@ -5,12 +5,12 @@
 
 #include "analysis/numerics.h"
 #include "analysis/sim/machine.h"
+#include "conformance/edits.h"
 #include "core/program/access.h"
 #include "core/program/ops.h"
 #include "core/verify/verify.h"
 #include "runtime/exec/select.h"
 #include "tests/suite.h"
-#include "tests/support/edits.h"
 
 static struct hd__plugins *plugins;
 static struct hd__job *job;

@@ -2,11 +2,11 @@
 #include <check.h>
 
 #include "analysis/sim/machine.h"
+#include "conformance/edits.h"
 #include "core/verify/verify.h"
 #include "heddle/host.h"
 #include "runtime/exec/select.h"
 #include "tests/suite.h"
-#include "tests/support/edits.h"
 
 static struct hd__plugins *plugins;
 static struct hd__job *job;

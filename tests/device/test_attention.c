@@ -1,6 +1,6 @@
 /* Fast attention and its gradient against the reference: heads, groups, windows, masks, lengths around the sizes
  * of tiles. fp32 to 1e-5 of the norm, bf16 to 1e-2; the same bits for any number of threads. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Gradients in few bits: what is decoded and what is left over make the gradient again; fast and reference agree;
  * what is not finite shows, and does not stay. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 
 #include <check.h>

@@ -1,7 +1,7 @@
 /* The fast einsum against the reference: every shape of product that models make, odd sizes, and what it
  * leaves to the reference kernel. fp32 to 1e-5 of the norm, bf16 to 1e-2; the same bits for any number of
  * threads. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

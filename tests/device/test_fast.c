@@ -1,6 +1,6 @@
 /* Every fast kernel against its reference: fp32 to 1e-5 of the norm, bf16 to 1e-2; odd and even sizes, sums into what
  * is there, shards that start elsewhere, and the same bits for any number of threads. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

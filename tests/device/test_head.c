@@ -1,6 +1,6 @@
 /* The fused head: its reference against the chain of reference kernels that it stands for and against central
  * differences; its fast kernel against the reference, in one chunk and in several. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

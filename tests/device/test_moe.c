@@ -1,7 +1,7 @@
 /* Ops of mixtures of experts: fast kernels against the reference, gradients against central differences, and facts
  * small enough to write down. Which token lies in which slot comes from gates as a job makes them: random logits,
  * the gate, the route. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* A sum beside a norm, in one kernel, has the bits that two kernels give: forward t = x0 + x1 and the norm of t,
  * backward r + the gradient of x. Short and odd rows, and rows longer than any kernel keeps. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 

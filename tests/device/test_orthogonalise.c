@@ -1,6 +1,6 @@
 /* Orthonormal columns: spanning what the matrix spans; fast and reference agree; a column that adds nothing gets the
  * fixed directions; what is not finite shows. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 
 #include <check.h>

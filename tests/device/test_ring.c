@@ -1,7 +1,7 @@
 /* Attention in pieces: every rank's queries against the keys of every rank, in zig-zag order, merged, is attention
  * over the whole sequence; the gradients of the pieces add up to the whole gradients. The reference kernels in fp64
  * say what the whole is; pieces are checked with reference kernels in fp64 and with fast ones in fp32 and bf16. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Stochastic rounding of weights in bf16 (HD_ATTR_STOCHASTIC): heddle/reference.h's random numbers to the bit on every
  * device and for every way to cut a buffer, and no bias. Gradients are zero and factors powers of two, so that what
  * is rounded is exact. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Sums of squares in digits: the same bits in any order, cut anywhere, from fast and reference kernels; with the
  * value of the plain sum; and what is no number shows. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 
 #include <check.h>

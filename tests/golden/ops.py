@@ -6,7 +6,7 @@
 One case a paragraph:
 
     case NAME, op NAME, attrs KEY=VALUE ..., table VALUES, range FIRST COUNT VALUE,
-    in, out, dims         operands as tests/device/harness.h describes them
+    in, out, dims         operands as conformance/device/harness.h describes them
     x<i> VALUES           input i
     z<i> VALUES           output i before, where it is changed in place
     y<i> VALUES           output i after

@@ -1,5 +1,5 @@
 /* The plugin as the core sees it: descriptor, memory, refusals, what a kernel keeps. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

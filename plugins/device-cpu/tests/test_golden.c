@@ -1,6 +1,6 @@
 /* Kernels against numbers of torch and transformers: tests/golden/ops.py made them and says how the file reads.
  * References in fp64 to the last digits, fast kernels in fp32 to 1e-5 of the norm. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  *
  * L = sum of r y over the forward's outputs, with random weights r. For each input x that a gradient kernel has an
  * answer for, dL/dx is measured element by element and compared with what the kernel says when dy is r. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

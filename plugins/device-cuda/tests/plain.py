@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 TOP, BUILD = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
-LIBRARIES = {"harness": "tests/device/libdevice_harness.a", "ranks": "conformance/libconformance_ranks.a"}
+LIBRARIES = {"harness": "conformance/libconformance_device.a", "ranks": "conformance/libconformance_ranks.a",
+             "faults": "conformance/libconformance_faults.a", "conf_fail": "tests/device/libtest_conf_fail.a"}
 failed, checks = [], 0
 
 

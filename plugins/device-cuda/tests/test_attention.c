@@ -4,7 +4,7 @@
  * time (plugins/device-cuda/tests/emulate), and the bits stay. The whole suites of tests/device take minutes:
  * tests/long/cuda-attention.sh. */
 #include "plugins/device-cuda/attention/attention_autotune.h"
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * could not be opened. On a GPU HEDDLE_TEST_CUDNN names the real one: tests/gpu/run. What needs faults is left out
  * there. */
 #include "plugins/device-cuda/attention/cudnn_attention.h"
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Products with a bias, a GELU and their gradients behind them, against device cpu's references: as one product of
  * cuBLASLt and, where shapes are none, as the instructions that they stand for. */
-#include "tests/device/staged.h"
+#include "conformance/device/staged.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

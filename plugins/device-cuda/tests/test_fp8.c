@@ -1,6 +1,6 @@
 /* Products with operands in fp8: roundings against torch's, products against the reference of rounded operands and
  * against the reference of the operands as they were, and the products that keep their dtype. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

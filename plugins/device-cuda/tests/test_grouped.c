@@ -1,7 +1,7 @@
 /* Products of experts of which few slots hold tokens (attrs.share), on tensor cores: against the reference, with
  * more and fewer rows, columns and depth than a tile, with experts that have no token, a few, or all; sums, and
  * outputs in fp32. What lies in empty slots is not read, and their results are zeros. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

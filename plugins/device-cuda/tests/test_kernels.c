@@ -1,7 +1,7 @@
 /* What the suites of tests/device do not ask of kernels that read eight elements at a time and sum in parts: fp64, rows
  * longer than what is kept in registers, biases of inner dims, zig-zag order, ids that fill many chunks, operands that
  * lie anywhere. */
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <stdlib.h>

@@ -3,11 +3,11 @@
  * and what makes no sense is refused. Its numbers: tests/system/test_ema.c. */
 #include <stdlib.h>
 
+#include "conformance/edits.h"
 #include "core/program/ops.h"
 #include "core/verify/verify.h"
 #include "tests/suite.h"
 #include "tests/support/compiled.h"
-#include "tests/support/edits.h"
 
 static hd__code *code_of(struct hd_program *p)
 {

@@ -10,11 +10,11 @@
 #include "analysis/print.h"
 #include "analysis/sim/machine.h"
 #include "analysis/sim/simulate.h"
+#include "conformance/edits.h"
 #include "core/program/ops.h"
 #include "core/verify/verify.h"
 #include "tests/suite.h"
 #include "tests/support/compiled.h"
-#include "tests/support/edits.h"
 
 #define TOLERANCE 1e-9
 

@@ -1,14 +1,14 @@
-/* Edits of a step program, for tests that plant faults. */
-#ifndef HD_TESTS_SUPPORT_EDITS_H
-#define HD_TESTS_SUPPORT_EDITS_H
+/* Edits of a step program, for what plants faults. */
+#ifndef HD_CONFORMANCE_EDITS_H
+#define HD_CONFORMANCE_EDITS_H
 
-#include <check.h>
+#include <assert.h>
 
 #include "core/program/program.h"
 
 static inline void erase(hd__code *code, uint32_t at)
 {
-    ck_assert_uint_lt(at, code->count);
+    assert(at < code->count);
     memmove(code->at + at, code->at + at + 1, (code->count - at - 1) * sizeof *code->at);
     code->count--;
 }

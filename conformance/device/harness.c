@@ -1,6 +1,6 @@
-#include "tests/device/harness.h"
-#include "tests/device/staged.h"
-#include <check.h>
+#include "conformance/device/harness.h"
+#include "conformance/check.h"
+#include "conformance/device/staged.h"
 #include <ctype.h>
 #include <dlfcn.h>
 #include <math.h>
@@ -9,6 +9,7 @@
 enum { GUARD = 64, GUARD_BYTE = 0xa5 };
 
 int h_warnings;
+const void *h_settings;
 char h_last_log[512], h_log[8192];
 
 __attribute__((format(printf, 3, 4))) static void note(uint32_t level, const char *component, const char *format, ...)
@@ -26,47 +27,6 @@ __attribute__((format(printf, 3, 4))) static void note(uint32_t level, const cha
         snprintf(h_last_log, sizeof h_last_log, "%s", h_log + n);
     }
 }
-
-/* ---- allocations are counted: these stand before libc's, for the plugin too. Sanitizers have their own. */
-
-static long allocations;
-
-#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
-void *__libc_malloc(size_t bytes);
-void *__libc_calloc(size_t n, size_t bytes);
-void *__libc_realloc(void *p, size_t bytes);
-void *__libc_memalign(size_t align, size_t bytes);
-
-void *malloc(size_t bytes)
-{
-    __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
-    return __libc_malloc(bytes);
-}
-
-void *calloc(size_t n, size_t bytes)
-{
-    __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
-    return __libc_calloc(n, bytes);
-}
-
-void *realloc(void *p, size_t bytes)
-{
-    __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
-    return __libc_realloc(p, bytes);
-}
-
-void *aligned_alloc(size_t align, size_t bytes)
-{
-    __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
-    return __libc_memalign(align, bytes);
-}
-
-int posix_memalign(void **p, size_t align, size_t bytes)
-{
-    *p = aligned_alloc(align, bytes);
-    return *p ? 0 : 12; /* ENOMEM */
-}
-#endif
 
 static void *zeroed(size_t bytes)
 {
@@ -96,11 +56,16 @@ const struct hd_component *h_component(void)
     return component_at(path);
 }
 
-/* Another device may have to be compared with: the one that has reference kernels. */
+/* Another device may have to be compared with: the one that has reference kernels. NULL: the one under test has them. */
+static const struct hd_component *reference(void)
+{
+    const char *path = getenv("HEDDLE_TEST_REFERENCE");
+    return path ? component_at(path) : NULL;
+}
+
 static const struct hd_component *component_of(int kernels)
 {
-    const char *reference = getenv("HEDDLE_TEST_REFERENCE");
-    return kernels == H_REFERENCE && reference ? component_at(reference) : h_component();
+    return kernels == H_REFERENCE && reference() ? reference() : h_component();
 }
 
 /* 0 where the plugin has no such option. */
@@ -126,9 +91,14 @@ struct h_device *h_open_with(int threads, int kernels, const char *option, int64
     struct h_device *d = zeroed(sizeof *d);
     struct hd_error err = HD_ERROR_INIT;
     struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1};
+    int given = h_settings && (kernels != H_REFERENCE || !reference());
     ck_assert_uint_le(c->settings_size, sizeof d->settings);
+    if (given)
+        memcpy(d->settings, h_settings, c->settings_size);
+    place.threads = given ? threads : 0;
     set_option(c, d->settings, "threads", threads);
-    set_option(c, d->settings, "kernels", kernels);
+    if (!given)
+        set_option(c, d->settings, "kernels", kernels);
     if (option)
         ck_assert_msg(set_option(c, d->settings, option, value), "the plugin has no option %s", option);
     d->ops = c->ops;
@@ -469,9 +439,9 @@ static void allocates_nothing(struct h_device *d, struct h_instr *i)
         return;
     ck_assert_msg(h_prepare(d, i, &k, &err) == HD_OK, "%s", err.message);
     ck_assert_int_eq(d->ops->launch(d->device, k, 0, &err), HD_OK);
-    long before = allocations;
+    long before = h_allocations;
     int32_t rc = d->ops->launch(d->device, k, 0, &err);
-    long made = allocations - before;
+    long made = h_allocations - before;
     ck_assert_int_eq(rc, HD_OK);
     ck_assert_msg(made == 0, "%s made %ld allocations when it ran", i->d.label, made);
     d->ops->release(d->device, k);

@@ -2,11 +2,12 @@
  * the pieces of its operands gives the pieces of its result. Two ranks; every dim sharded, and every way in which
  * inputs may be partial sums: a sharded output joins, a partial one adds up, a replicated one is the same on both.
  * Every op of a model must have a case here, and every dim a rule, unless the row or the case says that it has none. */
-#include "core/passes/place.h"
-#include "tests/device/harness.h"
-#include "tests/suite.h"
-#include <check.h>
+#include "conformance/device/op_table.h"
+
 #include <stdlib.h>
+
+#include "conformance/check.h"
+#include "core/passes/place.h"
 
 enum { RANKS = 2, AXIS = HD_AXIS_TP };
 
@@ -18,16 +19,7 @@ static const double frequencies[] = {1, 0.3, 0.1};
     }
 #define ROUTED 1 /* inputs that are gates, "f:bse", and slots, "i:be#", are those of a router */
 
-struct row {
-    const char *name;
-    uint32_t op;
-    const char *in, *out, *dims;
-    struct hd_attrs attrs;
-    int routed;
-    const char *cannot; /* dims that no rule shards and the row does not name, or NULL: their sums go into no sum */
-};
-
-static const struct row rows[] = {
+const struct op_row op_table[] = {
     {"projection", HD_OP_EINSUM, "bsh kgdh", "bskgd", "b=2 s=4 h=6 k=2 g=2 d=4"},
     {"output projection", HD_OP_EINSUM, "bskgd hkgd", "bsh", "b=2 s=4 h=6 k=2 g=2 d=4"},
     {"gradient of a weight", HD_OP_EINSUM, "bskgd bsh", "kgdh", "b=2 s=4 h=6 k=2 g=2 d=4"},
@@ -132,6 +124,8 @@ static const struct row rows[] = {
     {"router_loss_dz", HD_OP_ROUTER_LOSS_DZ, "bse +:be f:bs", "bse", "b=2 s=6 e=4", {.scale = 0.3, .z_scale = 0.07}},
 };
 
+const int op_table_count = (int)HD__COUNT(op_table);
+
 /* ---- an instruction, whole */
 
 static int is_slots(const struct hd_operand *o)
@@ -144,12 +138,11 @@ static int is_gates(const struct hd_operand *o)
     return o->ndim == 3 && o->dim[0] == 'b' && o->dim[1] == 's' && o->dim[2] == 'e';
 }
 
-/* Gates of random logits, and the slots that follow, into the operands that are these. */
-static void route(struct h_device *d, const struct row *r, struct h_instr *i)
+void op_table_route(struct h_device *d, const char *dims, struct h_instr *i)
 {
-    const struct h_case gate = {"gate", HD_OP_GATE, "bse", "f:bse", r->dims, {.top_k = 2}},
-                        slots = {"route", HD_OP_ROUTE, "f:bse", strchr(r->dims, 'c') ? "i:bec" : "i:bes", r->dims, {0}};
-    struct h_instr *g = h_make(&gate, HD_F64, 5), *s = strchr(r->dims, 'v') ? h_make(&slots, HD_F64, 5) : NULL;
+    const struct h_case gate = {"gate", HD_OP_GATE, "bse", "f:bse", dims, {.top_k = 2}},
+                        slots = {"route", HD_OP_ROUTE, "f:bse", strchr(dims, 'c') ? "i:bec" : "i:bes", dims, {0}};
+    struct h_instr *g = h_make(&gate, HD_F64, 5), *s = strchr(dims, 'v') ? h_make(&slots, HD_F64, 5) : NULL;
     h_run(d, g);
     if (s) {
         h_copy(&s->in[0], &g->out[0]);
@@ -165,12 +158,12 @@ static void route(struct h_device *d, const struct row *r, struct h_instr *i)
         h_free(s);
 }
 
-static struct h_instr *whole_of(struct h_device *d, const struct row *r)
+static struct h_instr *whole_of(struct h_device *d, const struct op_row *r)
 {
     const struct h_case c = {r->name, r->op, r->in, r->out, r->dims, r->attrs};
     struct h_instr *i = h_make(&c, HD_F64, 3);
     if (r->routed)
-        route(d, r, i);
+        op_table_route(d, r->dims, i);
     h_run(d, i);
     return i;
 }
@@ -262,7 +255,7 @@ static struct h_instr *run_piece(struct h_device *d, const struct h_instr *whole
     return made;
 }
 
-static void check_output(const struct row *r, const struct h_instr *whole, struct h_instr *const piece[RANKS],
+static void check_output(const struct op_row *r, const struct h_instr *whole, struct h_instr *const piece[RANKS],
                          const struct placed *at, uint32_t n, const char *what)
 {
     const struct hd_operand *want = &whole->out[n];
@@ -287,8 +280,8 @@ static void check_output(const struct row *r, const struct h_instr *whole, struc
     free(got.data);
 }
 
-static void check_pieces(struct h_device *d, const struct row *r, const struct h_instr *whole, const struct placed *at,
-                         const char *what)
+static void check_pieces(struct h_device *d, const struct op_row *r, const struct h_instr *whole,
+                         const struct placed *at, const char *what)
 {
     struct h_instr *piece[RANKS];
     for (int32_t rank = 0; rank < RANKS; rank++)
@@ -318,7 +311,7 @@ static int used(const struct h_instr *i, char letter)
 }
 
 /* Inputs and outputs that have the dim are sharded; the outputs that lack it may lie in any way that a rule has. */
-static void shard(struct h_device *d, const struct row *r, const struct h_instr *whole, char letter)
+static void shard(struct h_device *d, const struct op_row *r, const struct h_instr *whole, char letter)
 {
     const char *unsharded = hd__op((uint16_t)r->op)->unsharded;
     uint8_t last = whole->d.n_in && whole->in[0].ndim ? whole->in[0].dim[whole->in[0].ndim - 1] : 0;
@@ -347,7 +340,7 @@ static void shard(struct h_device *d, const struct row *r, const struct h_instr 
 }
 
 /* Any inputs may be parts of a sum. Returns how many rules there are. */
-static int sum_parts(struct h_device *d, const struct row *r, const struct h_instr *whole)
+static int sum_parts(struct h_device *d, const struct op_row *r, const struct h_instr *whole)
 {
     uint32_t operands = whole->d.n_in + whole->d.n_out;
     int rules = 0;
@@ -365,7 +358,7 @@ static int sum_parts(struct h_device *d, const struct row *r, const struct h_ins
 
 START_TEST(pieces_are_pieces_of_the_result)
 {
-    const struct row *r = &rows[_i];
+    const struct op_row *r = &op_table[_i];
     struct h_device *d = h_open(1, H_REFERENCE);
     struct h_instr *whole = whole_of(d, r);
     int rules = sum_parts(d, r, whole);
@@ -383,17 +376,19 @@ START_TEST(every_op_of_a_model_is_here)
 {
     for (uint16_t op = 0; op < HD_OP_LIMIT; op++) {
         int found = !hd__op(op)->name || hd__op(op)->class != HD__CLASS_MODEL;
-        for (size_t n = 0; n < HD__COUNT(rows); n++)
-            found |= rows[n].op == op;
+        for (size_t n = 0; n < HD__COUNT(op_table); n++)
+            found |= op_table[n].op == op;
         ck_assert_msg(found, "%s has no case", hd__op(op)->name);
     }
 }
 END_TEST
 
-int main(void)
+void op_table_run(void)
 {
-    TCase *c = tcase_create("op-table");
-    tcase_add_loop_test(c, pieces_are_pieces_of_the_result, 0, (int)HD__COUNT(rows));
-    tcase_add_test(c, every_op_of_a_model_is_here);
-    return suite_run_case("op-table", c);
+    char label[96];
+    for (int n = 0; n < op_table_count; n++) {
+        snprintf(label, sizeof label, "pieces of %s", op_table[n].name);
+        conf_run(label, pieces_are_pieces_of_the_result, n, n + 1, NULL);
+    }
+    RUN_TEST(every_op_of_a_model_is_here);
 }

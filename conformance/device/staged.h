@@ -2,7 +2,7 @@
 #ifndef HEDDLE_TESTS_DEVICE_STAGED_H
 #define HEDDLE_TESTS_DEVICE_STAGED_H
 
-#include "tests/device/harness.h"
+#include "conformance/device/harness.h"
 
 /* Copies the operands to the device, prepares, launches so many times, copies them back; fails the test on an error. */
 void h_run_staged(struct h_device *d, struct h_instr *i, int times);

@@ -1,6 +1,6 @@
 /* Runs an instruction on a device with memory of its own: operands, guards included, go there and come back. */
-#include "tests/device/staged.h"
-#include <check.h>
+#include "conformance/device/staged.h"
+#include "conformance/check.h"
 #include <stdlib.h>
 
 struct block {

@@ -5,8 +5,8 @@
  *     "f:bs"   fp32 (fp64 where the test is)    "d:"    fp64, a scalar
  *     "+:bs"   as "f:", positive values
  * and dims by extents and starts: "b=2 s=5@10 h=7". A letter is its own dim id. */
-#ifndef HEDDLE_TESTS_DEVICE_HARNESS_H
-#define HEDDLE_TESTS_DEVICE_HARNESS_H
+#ifndef HD_CONFORMANCE_DEVICE_HARNESS_H
+#define HD_CONFORMANCE_DEVICE_HARNESS_H
 
 #include "heddle/device.h"
 #include "heddle/host.h"
@@ -18,8 +18,11 @@ enum { H_FAST = 0, H_REFERENCE = 1 };
 struct h_device {
     const struct hd_device_ops *ops;
     struct hd_device *device;
-    char settings[128];
+    char settings[512];
 };
+
+/* Settings that a device under test is opened with, but for what a call sets; NULL: zeros. The reference's are zeros. */
+extern const void *h_settings;
 
 /* Opens the plugin named by the environment variable HEDDLE_TEST_DEVICE; fails the test where it cannot. H_REFERENCE
  * opens the one that HEDDLE_TEST_REFERENCE names, where it is set. */
@@ -36,6 +39,7 @@ int h_is_staged(const struct h_device *d);
 const struct hd_component *h_component(void);
 /* Lines that devices logged at WARN or worse since the test began, and the last of them. */
 extern int h_warnings;
+extern long h_allocations;   /* since the process began, where no sanitizer counts them */
 extern char h_last_log[512]; /* the last of them */
 /* those and what is worth to know, line after line without ends; whoever reads it empties it before */
 extern char h_log[8192];
