@@ -226,8 +226,8 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
         if (!hd__bench_has_in_place(a->bench.ops[i]) && a->bench.ops[i] != HD__BENCH_BARRIER)
             return hd__cli_usage_error(&hd__command_bench, "%s has no in-place form",
                                        hd__bench_op_name(a->bench.ops[i]));
-    if (a->bench.last < a->bench.first)
-        return hd__cli_usage_error(&hd__command_bench, "-e is below -b");
+    if (a->bench.last < HD__MAX(a->bench.first, sizeof(float)))
+        return hd__cli_usage_error(&hd__command_bench, "-e is below -b, or below the 4 bytes of a number");
     return HD__EXIT_DONE;
 }
 

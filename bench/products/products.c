@@ -96,6 +96,7 @@ static const struct work works[] = {
 };
 
 struct contestant {
+    char *text; /* of its options, which the plugin may hold on to */
     struct bench_device plugin;
     struct hd_kernel *kernel[COPIES];
     double best, step; /* seconds: of this product; of all of a model's, as often as a step has them */
@@ -122,13 +123,14 @@ static double now(const struct bench *b)
 /* "FILE,option=value,..." */
 static void contestant_open(struct bench *b, const char *text)
 {
-    char *rest = strdup(text), threads[24]; /* kept: the plugin may hold texts of it */
+    struct contestant *c = &b->contestant[b->count++];
+    char *rest = c->text = strdup(text), threads[24];
     const char *words[WORDS] = {threads}, *file = strsep(&rest, ",");
     int n = 1;
     snprintf(threads, sizeof threads, "threads=%d", b->threads);
     for (char *word; n < WORDS - 1 && (word = strsep(&rest, ",")); n++)
         words[n] = word;
-    bench_open(&b->contestant[b->count++].plugin, file, words);
+    bench_open(&c->plugin, file, words);
 }
 
 /* ---- one work */
@@ -392,7 +394,9 @@ int main(int argc, char **argv)
     for (int i = 0; i < 3; i++)
         if (listed(models, all[i]))
             run_model(&b, all[i], part);
-    for (int c = 0; c < b.count; c++)
+    for (int c = 0; c < b.count; c++) {
         b.contestant[c].plugin.ops->close(b.contestant[c].plugin.device);
+        free(b.contestant[c].text);
+    }
     return 0;
 }

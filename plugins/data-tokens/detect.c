@@ -27,6 +27,9 @@ static const struct {
     {"\x80\x02\x8a\x0a", 4, 0, "a file of torch.save", EXTRACT},
     {"SQLite format 3", 16, 0, "an SQLite database", EXTRACT},
     {"%PDF-", 5, 0, "PDF", EXTRACT},
+    {"\x7f"
+     "ELF",
+     4, 0, "a program", EXTRACT},
     {"\x89PNG\r\n\x1a\n", 8, 0, "a PNG image", "images are no tokens"},
     {"\xff\xd8\xff\xe0", 4, 0, "a JPEG image", "images are no tokens"},
     {"\xff\xd8\xff\xe1", 4, 0, "a JPEG image", "images are no tokens"},

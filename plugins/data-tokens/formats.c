@@ -54,13 +54,6 @@ static int32_t set_tokens(struct hd_data *f, uint64_t skip, uint32_t type, struc
     return HD_OK;
 }
 
-static int32_t parse_bytes(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
-{
-    (void)settings;
-    int32_t rc = tokens_refuse_container(f, err);
-    return rc ? rc : set_tokens(f, 0, TOKENS_U8, err);
-}
-
 /* Are `bytes`-wide tokens the lower halves of wider ones, all of whose upper halves are 0? */
 static bool is_wider(const struct hd_data *f, uint32_t bytes)
 {
@@ -71,6 +64,20 @@ static bool is_wider(const struct hd_data *f, uint32_t bytes)
         high |= read_le(f->at + bytes * (i + 1), bytes);
     }
     return n >= TOKENS_SAMPLE_LEAST && low && !high;
+}
+
+static int32_t parse_bytes(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
+{
+    (void)settings;
+    int32_t rc = tokens_refuse_container(f, err);
+    if (!rc)
+        rc = set_tokens(f, 0, TOKENS_U8, err);
+    if (!rc && (is_wider(f, 1) || (f->count > 1 && (!memcmp(f->map, "\xff\xfe", 2) || !memcmp(f->map, "\xfe\xff", 2)))))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: every second byte is 0, or it begins as UTF-16: convert text (iconv -t UTF-8); for tokens of "
+                     "16 bits say data.format: nanogpt",
+                     f->path);
+    return rc;
 }
 
 static int32_t parse_nanogpt(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
@@ -297,4 +304,12 @@ int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, 
                      "of tokens, or leave data.token_dtype out",
                      f->path);
     return rc ? rc : parser[format](f, settings, err);
+}
+
+bool tokens_are_unwritten(const struct hd_data *f)
+{
+    uint64_t n = f->count < TOKENS_SAMPLE ? f->count : TOKENS_SAMPLE, zeros = 0;
+    while (zeros < n && !read_le(f->at + zeros * token_types[f->type].bytes, token_types[f->type].bytes))
+        zeros++;
+    return zeros == n && n >= TOKENS_SAMPLE_LEAST;
 }

@@ -73,6 +73,7 @@ char *tokens_idx_path(const char *path);
 /* Maps the file at f->path. Sets map and map_bytes. */
 int32_t tokens_map(struct hd_data *f, struct hd_error *err);
 /* Validates the header of a mapped file and sets at, count and type. */
+bool tokens_are_unwritten(const struct hd_data *f); /* the first of them are all 0 */
 int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err);
 
 #endif

@@ -48,7 +48,6 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
 {
     struct hd_data *f = calloc(1, sizeof *f);
     int32_t rc;
-    (void)host;
     if (!f || !(f->path = strdup(source->path))) {
         free(f);
         return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
@@ -58,6 +57,9 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
         tokens_close(f);
         return rc;
     }
+    if (host && tokens_are_unwritten(f))
+        host->log(HD_LOG_WARN, "data-tokens", "%s: its first tokens are all 0: was it made, and never written?",
+                  f->path);
     if (f->map_bytes <= READ_WHOLE)
         madvise((void *)f->map, f->map_bytes, MADV_WILLNEED);
     else if (source->hints & HD_DATA_IN_ORDER)

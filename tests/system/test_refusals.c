@@ -366,10 +366,12 @@ START_TEST(warnings)
          "command line: warning: data.val names a file that data.train has, too: it is not held out"},
         {"train llama.yaml --dry-run mesh.dp=2 comm.timeout=10ms",
          "command line: warning: comm.timeout is below liveness.dead_after: a wait ends the job before"},
+        {"train llama.yaml --dry-run data.train=unwritten.bin",
+         "unwritten.bin: its first tokens are all 0: was it made, and never written?"},
         {"train llama.yaml job.steps=1 job.name=threads device.threads=1000",
          "device.threads: 1000 threads share the "},
     };
-    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt"), 0);
+    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin"), 0);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);
         ck_assert_msg(c->code == 0 && strstr(c->err, rows[i].want), "`%s`: exit code %d; it said:\n%s", rows[i].words,
@@ -590,6 +592,7 @@ START_TEST(command_lines)
         {"bench -b nan", "-b 'nan': wanted a size"},
         {"bench -f inf", "-f 'inf': wanted a number above 1"},
         {"bench --timeout inf", "--timeout 'inf': wanted seconds from 0.01"},
+        {"bench -b 1 -e 3", "-e is below -b, or below the 4 bytes of a number"},
         {"bench -b 8T -e 8T", "two buffers of 2 ranks take 32.0 TiB, and "},
         {"bench --tune t.json --json", "--tune is of one transport"},
         {"bench --tune no/such/t.json", "no/such/t.json: No such file or directory"},

@@ -272,6 +272,9 @@ START_TEST(containers)
         {BYTES("ARROW1\x00\x00\xff\xff\xff\xff"), "is Arrow"},
         {BYTES("\x89HDF\r\n\x1a\n\x00"), "is HDF5"},
         {BYTES("\x89PNG\r\n\x1a\n\x00"), "is a PNG image"},
+        {BYTES("\x7f"
+               "ELF\x02\x01\x01"),
+         "is a program"},
         {BYTES("\xff\xd8\xff\xe0\x00\x10JFIF"), "is a JPEG image"},
         {BYTES("\x80\x04\x95\x09\x00\x00\x00\x00\x00\x00\x00\x8c\x05hello\x94."), "is a pickle"},
         {BYTES("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."), "is a file of torch.save"},
@@ -309,6 +312,7 @@ static const char prose[] = "It was the best of times, it was the worst of times
 START_TEST(text)
 {
     struct scratch s;
+    uint8_t wide[600];
     struct hd_data *f;
     scratch_init(&s);
     const char *txt = scratch_write(&s, "a.txt", prose, sizeof prose - 1);
@@ -323,6 +327,12 @@ START_TEST(text)
     ck_refused(open_with_vocab(txt, TOKENS_AUTO, 0, 255, &f), HD_E_INVALID, "a model of 255 token ids");
     ck_refused(open_with_vocab(bin, TOKENS_AUTO, 0, 32000, &f), HD_E_INVALID, "a.bin: begins with text");
     ck_refused(open_with_vocab(bin, TOKENS_NANOGPT, 0, 32000, &f), HD_E_INVALID, "begins with text");
+    for (size_t i = 0; i < sizeof wide; i++)
+        wide[i] = i % 2 ? 0 : (uint8_t)prose[i % (sizeof prose - 1)];
+    ck_refused(open_with_vocab(scratch_write(&s, "wide.dat", wide, sizeof wide), TOKENS_AUTO, 0, 256, &f), HD_E_INVALID,
+               "wide.dat: every second byte is 0, or it begins as UTF-16");
+    ck_refused(open_with_vocab(scratch_write(&s, "bom.txt", "\xfe\xff\0a", 4), TOKENS_BYTES, 0, 256, &f), HD_E_INVALID,
+               "bom.txt: every second byte is 0, or it begins as UTF-16");
     const char *rows[] = {"{\"text\": \"hello\"}\n{\"text\": \"there\"}\n", "[\n {\"text\": 1}]", " { \"a\": 1}"};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         const char *path = scratch_write(&s, "data", rows[i], strlen(rows[i]));
