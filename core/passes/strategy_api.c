@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/program/ops.h"
+#include "core/program/param_file.h"
 
 struct edit {
     uint32_t section, index;
@@ -80,20 +81,15 @@ static uint32_t n_params(const struct hd_program *p)
 /* Dimensions in a checkpoint file: a bias over heads and head_dim is one vector there. */
 uint32_t hd__pass_file_ndim(const struct hd__param *param, const struct hd__tensor *t)
 {
-    uint32_t n = 0;
-    for (const char *axis = param->desc.file_axes; axis && *axis; axis++)
-        if (*axis != '*')
-            n = HD__MAX(n, (uint32_t)(*axis - '0') + 1);
-    return n ? n : t->ndim;
+    return t->ndim ? (uint32_t)hd__param_file_axis(&param->desc, t->ndim - 1) + 1 : 0;
 }
 
 int64_t hd__pass_file_extent(const struct hd_program *p, const struct hd__param *param, char axis, int global)
 {
     const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
-    const char *axes = param->desc.file_axes;
     int64_t n = 1;
     for (int32_t d = 0; d < t->ndim; d++)
-        if ((axes ? axes[d] : '0' + d) == axis)
+        if (hd__param_file_axis(&param->desc, d) == axis - '0')
             n *= global ? p->dims.at[t->dim[d]].extent : hd__local_extent(p, t, d);
     return n;
 }

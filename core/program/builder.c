@@ -2,7 +2,6 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-#include "core/program/op_forms.h"
 #include "core/program/ops.h"
 #include "core/program/param_file.h"
 

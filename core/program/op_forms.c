@@ -1,6 +1,4 @@
 /* Dims and attributes of an instruction that a model emits, held to its op's row. */
-#include "core/program/op_forms.h"
-
 #include "core/program/ops.h"
 
 /* Does a tensor have the dims of `form`, up to `end`? A letter is that dim, ? any, $ the last of input 0, * any

@@ -75,6 +75,8 @@ struct hd__op {
     uint16_t adds; /* outputs that HD_ATTR_ACCUMULATE adds to, as a mask; 0: all. The others are written */
 };
 
+/* Fails the program where the op's row (form, wrong) forbids the instruction. */
+void hd__check_form(struct hd_program *p, const struct hd__instr *i);
 /* The row of an op; name is NULL where there is none. */
 const struct hd__op *hd__op(uint16_t op);
 /* Does it sum over ranks? */

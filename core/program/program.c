@@ -126,6 +126,8 @@ struct hd_attrs *hd__attrs_new(struct hd_program *p, const struct hd_attrs *from
         from = &neutral;
     memcpy(a, from, HD__MIN(from->struct_size, sizeof *a));
     a->struct_size = sizeof *a;
+    a->n_table = a->table ? a->n_table : 0;
+    a->n_ranges = a->ranges ? a->n_ranges : 0;
     if (a->n_table)
         a->table = hd__arena_copy(&p->arena, a->table, a->n_table * sizeof *a->table);
     if (a->n_ranges)

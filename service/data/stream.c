@@ -288,7 +288,9 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
             if (to <= from)
                 continue;
             n = HD__MIN(to - from, tokens / left);
-            if (!s->files[j].info.max_token || s->files[j].info.max_token >= d->config.vocab)
+            if (d->config.ops->labels)
+                rc = read_file(d, &s->files[j], d->config.ops->labels, from - s->start[j], n, NULL, err);
+            if (!rc && (!s->files[j].info.max_token || s->files[j].info.max_token >= d->config.vocab))
                 rc = read_file(d, &s->files[j], d->config.ops->read, from - s->start[j], n, NULL, err);
             tokens -= n;
         }

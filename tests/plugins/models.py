@@ -59,6 +59,13 @@ def heddle(*arguments, cwd=None):
     return done.stdout + done.stderr
 
 
+def refused(says, *arguments):
+    environment = dict(os.environ, HEDDLE_PLUGIN_PATH=str(BUILD / "tests/plugins"))
+    done = subprocess.run([BUILD / "heddle", *arguments], capture_output=True, text=True, env=environment)
+    if not done.returncode or says not in done.stderr:
+        sys.exit(f"{NAME}: ended with {done.returncode}, not with '{says}': {done.stderr[-500:]}")
+
+
 def near(what, got, want, tolerance):
     if not abs(got - want) <= tolerance * abs(want):
         sys.exit(f"{NAME}, {what}: {got:.9g}, torch {want:.9g}")
@@ -116,6 +123,10 @@ def main():
         for mesh in TRAINED:
             train(folder, job, mesh, wanted)
         export(folder, job, "tp 2, pp 2")
+        shape = expected["labels"][1]
+        for label, says in ((-100, "has no label that counts in sequences 0 to"), (32, "the label of token 0 is 32, outside")):
+            write_npy(folder / "labels.npy", ("I32", shape, struct.pack("<i", label) * (shape[0] * shape[1] * shape[2])))
+            refused(says, "train", job, f"checkpoint.dir={folder / 'none'}")
     print(f"{NAME}: proved on {len(MESHES)} meshes, trained on {len(TRAINED)}")
 
 

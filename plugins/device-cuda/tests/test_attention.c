@@ -26,6 +26,8 @@ static const struct {
     int64_t window;
     int wide;
     int64_t parts, length; /* zig-zag */
+    uint32_t mask;         /* HD_ATTR_NOT_CAUSAL */
+    int64_t prefix;
 } shapes[] = {
     {"head size 64, groups", "b=1 s=135 t=135 k=1 g=2 d=64", HD_BF16, 0, 0, 0, 0},
     {"head size 96", "b=1 s=70 t=70 k=2 g=1 d=96", HD_BF16, 0, 0, 0, 0},
@@ -41,6 +43,10 @@ static const struct {
     {"a window that some queries see through", "b=1 s=200@70 t=70 k=1 g=2 d=64", HD_BF16, 30, 1, 0, 0},
     {"the second part of a ring on the first", "b=1 s=70@70 t=70 k=1 g=1 d=32", HD_BF16, 0, 1, 2, 140},
     {"the first part of a ring on the second", "b=1 s=70 t=70@70 k=1 g=1 d=32", HD_BF16, 0, 1, 2, 140},
+    {"no mask", "b=1 s=135 t=135 k=1 g=2 d=64", HD_BF16, 0, 0, 0, 0, HD_ATTR_NOT_CAUSAL},
+    {"a window on both sides", "b=1 s=200 t=200 k=1 g=1 d=40", HD_BF16, 60, 0, 0, 0, HD_ATTR_NOT_CAUSAL},
+    {"no mask, part of a ring", "b=1 s=70 t=70@70 k=1 g=1 d=32", HD_BF16, 0, 1, 2, 140, HD_ATTR_NOT_CAUSAL},
+    {"a prefix", "b=1 s=200 t=200 k=1 g=1 d=128", HD_F16, 0, 0, 0, 0, 0, 140},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -65,8 +71,12 @@ static struct h_case shape_case(int i, int back)
     struct h_case fw = {shapes[i].name, FORWARD_WIDE, shapes[i].dims, {0}},
                   bw = {shapes[i].name, BACKWARD_WIDE, shapes[i].dims, {0}};
     struct h_case c = shapes[i].wide ? (back ? bw : fw) : back ? b : f;
-    c.attrs = (struct hd_attrs){
-        .scale = 0.3, .window = shapes[i].window, .zigzag_parts = shapes[i].parts, .zigzag_length = shapes[i].length};
+    c.attrs = (struct hd_attrs){.scale = 0.3,
+                                .window = shapes[i].window,
+                                .zigzag_parts = shapes[i].parts,
+                                .zigzag_length = shapes[i].length,
+                                .flags = shapes[i].mask,
+                                .top_k = shapes[i].prefix};
     return c;
 }
 
@@ -143,7 +153,7 @@ START_TEST(backward_is_near_its_reference)
 {
     struct h_instr *a = backward_made(_i), *b = backward_made(_i);
     if (_i % 2)
-        a->d.attrs.flags = b->d.attrs.flags = HD_ATTR_ACCUMULATE;
+        a->d.attrs.flags = b->d.attrs.flags = a->d.attrs.flags | HD_ATTR_ACCUMULATE;
     check_instr(shapes[_i].name, a, b, allowed(_i));
 }
 END_TEST
@@ -177,13 +187,19 @@ END_TEST
 
 /* ---- the plain kernels */
 
-static const struct h_case plain_case = {"plain", BACKWARD, "b=1 s=9 t=9 k=2 g=2 d=5", {.scale = 0.7, .window = 6}};
+static const struct h_case plain_cases[] = {
+    {"plain", BACKWARD, "b=1 s=9 t=9 k=2 g=2 d=5", {.scale = 0.7, .window = 6}},
+    {"plain, capped, no mask",
+     BACKWARD,
+     "b=1 s=9 t=9 k=2 g=2 d=5",
+     {.scale = 0.7, .clip = 0.9, .flags = HD_ATTR_NOT_CAUSAL}},
+};
 
 START_TEST(plain_is_its_reference_in_fp64)
 {
-    struct h_case f = {"plain", FORWARD, plain_case.dims, plain_case.attrs};
+    struct h_case f = {"plain", FORWARD, plain_cases[_i].dims, plain_cases[_i].attrs};
     check_instr("plain forward", h_make(&f, HD_F64, 5), h_make(&f, HD_F64, 5), 1e-13);
-    check_instr("plain backward", h_make(&plain_case, HD_F64, 5), h_make(&plain_case, HD_F64, 5), 1e-13);
+    check_instr("plain backward", h_make(&plain_cases[_i], HD_F64, 5), h_make(&plain_cases[_i], HD_F64, 5), 1e-13);
 }
 END_TEST
 
@@ -199,9 +215,9 @@ static double weighted(struct h_device *d, struct h_instr *forward, const struct
 
 START_TEST(plain_gradient_is_the_finite_difference)
 {
-    struct h_case f = {"plain", FORWARD, plain_case.dims, plain_case.attrs};
+    struct h_case f = {"plain", FORWARD, plain_cases[_i].dims, plain_cases[_i].attrs};
     struct h_device *d = h_open(1, H_FAST);
-    struct h_instr *forward = h_make(&f, HD_F64, 5), *back = h_make(&plain_case, HD_F64, 5);
+    struct h_instr *forward = h_make(&f, HD_F64, 5), *back = h_make(&plain_cases[_i], HD_F64, 5);
     for (int n = 0; n < 3; n++)
         h_copy(&back->in[n], &forward->in[n]);
     h_run(d, forward);
@@ -257,8 +273,8 @@ int main(int argc, char **argv)
     tcase_add_test(t, large_scores_do_not_overflow);
     if (attention == CU_ATTENTION_WGMMA)
         tcase_add_test(t, a_clock_decides_nothing_exact);
-    tcase_add_test(t, plain_is_its_reference_in_fp64);
-    tcase_add_test(t, plain_gradient_is_the_finite_difference);
+    tcase_add_loop_test(t, plain_is_its_reference_in_fp64, 0, 2);
+    tcase_add_loop_test(t, plain_gradient_is_the_finite_difference, 0, 2);
     tcase_add_test(t, what_makes_no_sense_is_refused);
     return suite_run_case("cuda attention", t);
 }

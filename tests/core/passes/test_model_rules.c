@@ -32,6 +32,7 @@ static const struct {
     {{"bskd"}, "bskd", {.sign = 1, .table = table, .n_table = 2}, HD_OP_ROPE, NULL},
     {{"bskd"}, "bskd", {.sign = 1, .table = table, .n_table = 1}, HD_OP_ROPE, NULL},
     {{"bskd"}, "bskd", {.sign = 1}, HD_OP_ROPE, "rope has no attrs.table"},
+    {{"bskd"}, "bskd", {.sign = 1, .n_table = 2}, HD_OP_ROPE, "rope has no attrs.table"},
     {{"bskd"}, "bskd", {.sign = 1, .table = table, .n_table = 3}, HD_OP_ROPE, "more inverse frequencies"},
     {{"bksd"}, "bksd", {.sign = 1, .table = table, .n_table = 2}, HD_OP_ROPE, "input 0 of rope has dims bksd"},
     {{"bsdk"}, "bsdk", {.sign = 1, .table = table, .n_table = 2}, HD_OP_ROPE, "input 0 of rope has dims bsdk"},

@@ -249,6 +249,7 @@ CONSTANT(HD_COMM_MESSAGES_ONLY, 32);
 CONSTANT(HD_DEVICE_XENT_HEAD, 2);
 CONSTANT(HD_OPTIM_CUT, 2147483648);
 CONSTANT(HD_DEVICE_ADDS_ONCE, 8);
+CONSTANT(HD_DEVICE_IGNORED_LABELS, 1024);
 
 STRUCT(hd_error, 1192);
 FIELD(hd_error, struct_size, 0, size_t);
@@ -734,7 +735,7 @@ FIELD(hd_data_info, struct_size, 0, size_t);
 FIELD(hd_data_info, tokens, 8, uint64_t);
 FIELD(hd_data_info, max_token, 16, int64_t);
 
-STRUCT(hd_data_ops, 56);
+STRUCT(hd_data_ops, 64);
 FIELD(hd_data_ops, struct_size, 0, size_t);
 FIELD(hd_data_ops, caps, 8, uint64_t);
 FIELD(hd_data_ops, open, 16,
@@ -745,6 +746,8 @@ FIELD(hd_data_ops, info, 32, int32_t (*)(struct hd_data *data, struct hd_data_in
 FIELD(hd_data_ops, read, 40,
       int32_t (*)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err));
 FIELD(hd_data_ops, check, 48, int32_t (*)(const void *settings, struct hd_error *err));
+FIELD(hd_data_ops, labels, 56,
+      int32_t (*)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *labels, struct hd_error *err));
 
 STRUCT(hd_metrics_start, 48);
 FIELD(hd_metrics_start, struct_size, 0, size_t);
