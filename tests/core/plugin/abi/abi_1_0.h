@@ -1,5 +1,5 @@
-/* What an optimizer needs of heddle's headers as they were with ABI 1.0, verbatim but for comments: plugins that were built
- * then are still used. Nothing here may change. */
+/* What an optimizer needs of heddle's headers as they were with ABI 1.0, verbatim but for comments: plugins that were
+ * built then are still used. Nothing here may change. */
 #include <stddef.h>
 #include <stdint.h>
 

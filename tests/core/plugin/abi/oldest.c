@@ -1,5 +1,5 @@
-/* The optimizer of optimizer.c with one state, built for ABI 1.0: it must train and pass the tests of optimizers with every
- * later heddle of ABI 1. */
+/* The optimizer of optimizer.c with one state, built for ABI 1.0: it must train and pass the tests of optimizers with
+ * every later heddle of ABI 1. */
 #include "abi_1_0.h"
 
 struct settings {
