@@ -5,10 +5,12 @@
 
 long h_allocations;
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+/* glibc's own, behind those here. NOLINTBEGIN(bugprone-reserved-identifier) */
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t n, size_t bytes);
 void *__libc_realloc(void *p, size_t bytes);
 void *__libc_memalign(size_t align, size_t bytes);
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 void *malloc(size_t bytes)
 {

@@ -364,9 +364,9 @@ START_TEST(pieces_are_pieces_of_the_result)
     int rules = sum_parts(d, r, whole);
     ck_assert_msg((rules > 0) == (hd__op((uint16_t)r->op)->linear != HD__LINEAR_NONE), "%s: %d rules for partial sums",
                   r->name, rules);
-    for (char letter = 'a'; letter <= 'z'; letter++)
-        if (used(whole, letter))
-            shard(d, r, whole, letter);
+    for (int letter = 'a'; letter <= 'z'; letter++)
+        if (used(whole, (char)letter))
+            shard(d, r, whole, (char)letter);
     h_free(whole);
     h_close(d);
 }
@@ -374,11 +374,11 @@ END_TEST
 
 START_TEST(every_op_of_a_model_is_here)
 {
-    for (uint16_t op = 0; op < HD_OP_LIMIT; op++) {
-        int found = !hd__op(op)->name || hd__op(op)->class != HD__CLASS_MODEL;
+    for (uint32_t op = 0; op < HD_OP_LIMIT; op++) {
+        int found = !hd__op((uint16_t)op)->name || hd__op((uint16_t)op)->class != HD__CLASS_MODEL;
         for (size_t n = 0; n < HD__COUNT(op_table); n++)
             found |= op_table[n].op == op;
-        ck_assert_msg(found, "%s has no case", hd__op(op)->name);
+        ck_assert_msg(found, "%s has no case", hd__op((uint16_t)op)->name);
     }
 }
 END_TEST

@@ -1,6 +1,6 @@
-/* model-decoder: a decoder with parallel residuals (GPT-J, PaLM: arXiv 2204.02311, section 2): attention and feed-forward
- * of a layer read the same norm, and both are added to the residual stream. RMSNorm, rotary positions, SwiGLU, no
- * biases. */
+/* model-decoder: a decoder with parallel residuals (GPT-J, PaLM: arXiv 2204.02311, section 2): attention and
+ * feed-forward of a layer read the same norm, and both are added to the residual stream. RMSNorm, rotary positions,
+ * SwiGLU, no biases. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -24,15 +24,18 @@ struct hd_ckpt_ops {
      * leader removes leftovers of an interrupted attempt. Joining ranks call it after the leader's begin returned. */
     int32_t (*begin)(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **tx,
                      struct hd_error *err);
-    /* [any-thread] mandatory. Writes bytes at offset of `file`. Ranges of different ranks never overlap. */
+    /* [any-thread] mandatory. Writes bytes at offset of `file`: by several threads of a rank at once, in any order. No
+     * byte is written twice. */
     int32_t (*write)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
                      struct hd_error *err);
     /* [any-thread] mandatory. This rank's data is on stable storage when it returns. */
     int32_t (*flush)(struct hd_ckpt_tx *tx, struct hd_error *err);
-    /* [any-thread] mandatory. The leader makes it visible, durably; the others only free the tx. */
+    /* [any-thread] mandatory. The leader makes it visible, durably; the others only free the tx. It is freed where this
+     * fails, too: no cancel follows. */
     int32_t (*commit)(struct hd_ckpt_tx *tx, struct hd_error *err);
     void (*cancel)(struct hd_ckpt_tx *tx); /* [any-thread] mandatory; frees the tx, the leader removes the data */
-    /* [any-thread] mandatory. Calls visit(name) for every complete checkpoint, oldest first. */
+    /* [any-thread] mandatory. Calls visit(name) for every complete checkpoint, oldest first: in the order of
+     * commits, or of names, whose numbers rise with them. */
     int32_t (*list)(struct hd_ckpt *ckpt, void (*visit)(void *user, const char *name), void *user,
                     struct hd_error *err);
     /* [any-thread] mandatory. Size of a file of a checkpoint; HD_E_NOTFOUND. */

@@ -97,7 +97,8 @@ struct hd_comm_call {
  * tag. */
 #define HD_STREAMS_OF_CALLERS 2147483616u
 
-/* A request is a number that the transport gives; it is valid until test or wait said done (or failed) once. */
+/* A request is a number that the transport gives; it is valid until test or wait said done (or failed) once. Then what
+ * stands behind it is the transport's again; what nobody asked for, in a job that fails, it frees in close. */
 typedef uint64_t hd_request;
 
 /* Read before `open` returns; store, instance, device and stream live until `close`. */

@@ -3,8 +3,8 @@
  * another dtype; the plain ones in fp64, their gradient also by finite differences. Threads run in another order each
  * time (plugins/device-cuda/tests/emulate), and the bits stay. The whole suites of tests/device take minutes:
  * tests/long/cuda-attention.sh. */
-#include "plugins/device-cuda/attention/attention_autotune.h"
 #include "conformance/device/harness.h"
+#include "plugins/device-cuda/attention/attention_autotune.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>

@@ -2,8 +2,8 @@
  * are written: near the reference, used only where verification passed, never for what it is not for; and why it
  * could not be opened. On a GPU HEDDLE_TEST_CUDNN names the real one: tests/gpu/run. What needs faults is left out
  * there. */
-#include "plugins/device-cuda/attention/cudnn_attention.h"
 #include "conformance/device/harness.h"
+#include "plugins/device-cuda/attention/cudnn_attention.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <stdarg.h>

@@ -67,10 +67,18 @@ try 2 "powersgd with stage 1 wants an optimizer that updates parameters in piece
 try 2 "the mesh cuts" optimizer.use=whole launch.ranks=2 mesh.tp=2 'strategies=[{use: 3d}, {use: zero}]'
 try 2 "\`states\` says 3, above its n_states, 1" optimizer.use=says launch.ranks=1
 
+# One that was built for ABI 1.0, from headers of its own.
+mkdir oldest
+${CC:-cc} -std=gnu11 -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidden -o oldest/heddle-optim-oldest.so "$source/tests/core/plugin/abi/oldest.c"
+try 0 "step 6" optimizer.use=oldest launch.ranks=2 "plugins.path=[$work/oldest]" 'strategies=[{use: zero, stage: 1}]'
+[ "$(loss)" = "$want" ] || { echo "built for ABI 1.0: loss $(loss), not $want" >&2; exit 1; }
+try 2 "optimizer.lr: 0 does not train" optimizer.use=oldest optimizer.lr=0 "plugins.path=[$work/oldest]"
+"$heddle" test oldest/heddle-optim-oldest.so >log 2>&1 || { cat log >&2; exit 1; }
+
 # The same in C++11, built as a third party would: from the headers alone.
 if command -v "${CXX:-c++}" >/dev/null 2>&1; then
     mkdir cxx
-    for standard in 11 20; do
+    for standard in 11 14 17 20; do
         ${CXX:-c++} -std=c++$standard -Wall -Wextra -Wpedantic -Werror -fPIC -shared -fvisibility=hidden -I "$source/include" \
             -o cxx/heddle-optim-momentum.so "$source/tests/core/plugin/momentum.cc"
         try 0 "step 6" optimizer.use=momentum launch.ranks=2 "plugins.path=[$work/cxx]" 'strategies=[{use: zero, stage: 1}]'
