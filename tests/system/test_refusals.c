@@ -57,7 +57,7 @@ START_TEST(keys)
         {"train llama.yaml optimiser.lr=1", "optimiser", "did you mean optimizer?"},
         {"train llama.yaml data.batch=many", "command line: data.batch: 'many' is not a whole number", NULL},
         {"train llama.yaml optimizer.lr=-1", "command line: optimizer.lr: -1 is out of range", NULL},
-        {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 number, AdamW needs two", NULL},
+        {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 number, AdamW needs 2", NULL},
         {"train llama.yaml optimizer.betas=[0.9,1]", "command line: optimizer.betas: '1' is not a number from 0 up to",
          NULL},
         {"train betas.yaml", "betas.yaml:2:39: optimizer.betas: '1.5' is not a number from 0", NULL},

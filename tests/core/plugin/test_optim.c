@@ -160,7 +160,7 @@ START_TEST(adamw_refuses_betas)
     static const struct {
         const char *value, *says;
     } bad[] = {
-        {"[0.9]", "optimizer.betas has 1 number, AdamW needs two"},
+        {"[0.9]", "optimizer.betas has 1 number, AdamW needs 2"},
         {"[0.9, 1.0]", "optimizer.betas: '1.0' is not a number from 0 up to but not 1"},
         {"[0.9, many]", "optimizer.betas: 'many' is not a number"},
     };
