@@ -53,7 +53,7 @@ static inline double optim_scale(const struct hd_optim_args *a, double clip)
     return inv_scale * hd_clip_factor(a->norm2 * inv_scale * inv_scale, clip, sqrt);
 }
 
-/* Where the part of a parameter that lies in this call begins and ends, counted from the call's first element. */
+/* The part of a parameter that lies in this call: its begin and its end, counted from the call's first element. */
 static inline int64_t optim_begin(const struct hd_optim_args *a, const struct hd_optim_param *p)
 {
     return p->first > a->first ? p->first - a->first : 0;

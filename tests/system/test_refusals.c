@@ -500,7 +500,7 @@ START_TEST(plugins)
          "command line: there is no plugin strategy-zeroo: did you mean strategy-zero?", NULL},
         {"train llama.yaml optimizer={\"use\":\"adam\",\"lr\":1}",
          "there is no plugin optim-adam: did you mean optim-adamw?", NULL},
-        {"train llama.yaml optimizer={\"use\":\"lion\",\"lr\":1}", "there is no plugin optim-lion: ", NULL},
+        {"train llama.yaml optimizer={\"use\":\"mylion\",\"lr\":1}", "there is no plugin optim-mylion: ", NULL},
         {"train llama.yaml device.use=abacus", "there is no plugin device-abacus", "heddle-device-abacus.so"},
         {"train llama.yaml comm.use=pigeon mesh.dp=2", "there is no plugin comm-pigeon", NULL},
         {"train llama.yaml checkpoint.use=stone", "there is no plugin ckpt-stone", NULL},
