@@ -10,34 +10,40 @@
 #include "heddle/gradient_clipping.h"
 #include "heddle/reference.h"
 
-/* Three parameters in one flat buffer, and guards around every array. */
-static const struct param {
-    const char *name;
-    uint32_t ndim;
-    int64_t first, count;
-} params[] = {{"layers.0.up.weight", 2, 0, 55}, {"layers.0.up.bias", 1, 55, 7}, {"layers.1.up.weight", 2, 62, 35}};
-enum { COUNT = 97, GUARD = 16, ROOM = COUNT + 2 * GUARD, STEPS = 6, STATES = 4 };
+/* Three parameters in one flat buffer, and guards around every array. Where states have a number for a block of
+ * elements, parameters begin at multiples of it. */
+enum { PARAMS = 3, MOST = 2 * 256 + 35, GUARD = 16, ROOM = MOST + 2 * GUARD, STEPS = 6, STATES = 4 };
+enum { FACTORS = 256, STATE_ROOM = 8 * (PARAMS * FACTORS + 2 * GUARD) }; /* numbers of a parameter at most; bytes */
+static struct hd_optim_param params[PARAMS] = {
+    {.name = "layers.0.up.weight", .ndim = 2, .count = 55, .rows = 5, .cols = 11},
+    {.name = "layers.0.up.bias", .ndim = 1, .count = 7},
+    {.name = "layers.1.up.weight", .ndim = 2, .count = 35, .rows = 5, .cols = 7}};
+static int64_t count, grain;     /* elements of the buffer; shards begin at multiples */
+static int whole_params[PARAMS]; /* not cut */
+static struct hd_optim_state shapes[PARAMS][STATES];
 static const float canary = -12345.5f;
+static const unsigned char guard = 0xa5;
 
 static const struct hd_optimizer_ops *ops;
 static const void *settings;
 
 struct trained {
-    float param[ROOM], state[STATES][ROOM];
+    float param[ROOM];
+    _Alignas(8) unsigned char state[STATES][STATE_ROOM];
 };
 
 /* How a step is called. */
 struct how {
-    int64_t cuts[COUNT + 1]; /* pieces end here, ascending; the last is COUNT */
-    int last_first;          /* the last piece is updated before the first one */
-    double scale;            /* gradients are multiplied by it, and hyper says so */
-    double larger, odd;      /* the same, but hyper says nothing; in every other step times `odd` too */
+    int64_t cuts[MOST + 1]; /* pieces end here, ascending; the last is all, 0 */
+    int last_first;         /* the last piece is updated before the first one */
+    double scale;           /* gradients are multiplied by it, and hyper says so */
+    double larger, odd;     /* the same, but hyper says nothing; in every other step times `odd` too */
     double skip;
     float spoilt; /* added to every gradient */
     int no_error; /* args.err is NULL */
 };
 
-static const struct how whole = {.cuts = {COUNT}, .scale = 1, .larger = 1, .odd = 1};
+static const struct how whole = {.scale = 1, .larger = 1, .odd = 1};
 
 static uint32_t bits(float x)
 {
@@ -63,53 +69,179 @@ static double rate(int step)
     return 0.01 / (1 + step);
 }
 
-static void begin(struct trained *t)
-{
-    settings = conf_settings(&(struct hd_error)HD_ERROR_INIT);
-    ops = &conf_target.component->ops.optimizer;
-    for (int i = 0; i < ROOM; i++) {
-        int inside = i >= GUARD && i < GUARD + COUNT;
-        t->param[i] = inside ? (float)(1 + 0.5 * noise(77777 + (uint64_t)i)) : canary;
-        for (int s = 0; s < STATES; s++)
-            t->state[s][i] = inside ? 0 : canary;
-    }
-}
-
 static uint32_t states(void)
 {
     return ops->states ? ops->states(settings) : ops->n_states;
 }
 
+/* The parameter that has element i; -1: none. */
+static int owner(int64_t i)
+{
+    for (int k = 0; k < PARAMS; k++)
+        if (i >= params[k].first && i < params[k].first + params[k].count)
+            return k;
+    return -1;
+}
+
+static int64_t numbers(int k, uint32_t s)
+{
+    const struct hd_optim_param *p = &params[k];
+    const int64_t each[] = {[HD_STATE_ROW] = p->rows,
+                            [HD_STATE_COLUMN] = p->cols,
+                            [HD_STATE_ROW_FACTOR] = p->rows * p->rows,
+                            [HD_STATE_COLUMN_FACTOR] = p->cols * p->cols,
+                            [HD_STATE_ONE] = 1};
+    return each[shapes[k][s].kind];
+}
+
+/* Groups and states of the parameters, and their places. */
+static void lay_out(void)
+{
+    int64_t at = 0;
+    grain = 1;
+    for (int k = 0; k < PARAMS; k++) {
+        struct hd_optim_param *p = &params[k];
+        p->struct_size = sizeof *p;
+        p->all_rows = p->rows;
+        p->all_cols = p->cols;
+        uint32_t group = ops->group ? ops->group(settings, p) : 0;
+        p->group = group & ~HD_OPTIM_CUT;
+        whole_params[k] = !(ops->caps & HD_OPTIM_FLAT) && !(group & HD_OPTIM_CUT);
+        ck_assert_msg(p->group <= UINT16_MAX, "the group of %s is %u", p->name, p->group);
+        for (uint32_t s = 0; s < states(); s++) {
+            shapes[k][s] = (struct hd_optim_state){.struct_size = sizeof shapes[k][s], .dtype = HD_F32};
+            if (ops->state)
+                ops->state(settings, p->group, s, &shapes[k][s]);
+            grain = shapes[k][s].kind == HD_STATE_BLOCK && shapes[k][s].block > grain ? shapes[k][s].block : grain;
+            ck_assert_msg(shapes[k][s].kind <= HD_STATE_ONE && hd_dtype_size(shapes[k][s].dtype),
+                          "state %u of %s has kind %u and dtype %u", s, p->name, shapes[k][s].kind, shapes[k][s].dtype);
+            p->state[s] = k * FACTORS;
+        }
+    }
+    ck_assert_msg(grain <= FACTORS, "a state has a number for %lld elements: set an option for 256 or fewer",
+                  (long long)grain);
+    for (int k = 0; k < PARAMS; k++) {
+        params[k].first = at;
+        count = at + params[k].count;
+        at = (count + grain - 1) / grain * grain;
+    }
+}
+
+/* Bytes of a state that `step` may write, behind the guard: those of all parameters. */
+static size_t state_bytes(uint32_t s)
+{
+    int64_t n = 0;
+    for (int k = 0; k < PARAMS; k++) {
+        int64_t unit = shapes[k][s].kind == HD_STATE_BLOCK ? shapes[k][s].block : 1,
+                end = shapes[k][s].kind <= HD_STATE_BLOCK ? (params[k].first + params[k].count + unit - 1) / unit
+                                                          : k * FACTORS + numbers(k, s);
+        end *= (int64_t)hd_dtype_size(shapes[k][s].dtype);
+        n = end > n ? end : n;
+    }
+    return (size_t)n;
+}
+
+static void begin(struct trained *t)
+{
+    settings = conf_settings(&(struct hd_error)HD_ERROR_INIT);
+    ops = &conf_target.component->ops.optimizer;
+    lay_out();
+    for (int i = 0; i < ROOM; i++)
+        t->param[i] = i < GUARD || i >= GUARD + count ? canary
+                      : owner(i - GUARD) < 0          ? 0
+                                                      : (float)(1 + 0.5 * noise(77777 + (uint64_t)i));
+    memset(t->state, guard, sizeof t->state);
+    for (uint32_t s = 0; s < states(); s++)
+        memset(t->state[s] + 8 * GUARD, 0, state_bytes(s));
+}
+
+/* ---- what the device offers: items one by one, the last one first, and products in plain loops */
+
+static void parallel(void *context, int64_t n, void (*fn)(void *user, int64_t first, int64_t last), void *user)
+{
+    (void)context;
+    while (n-- > 0)
+        fn(user, n, n + 1);
+}
+
+static float element(uint32_t dtype, const struct hd_optim_matrix *m, int64_t i, int64_t j)
+{
+    int64_t at = i * m->row + j * m->col;
+    uint32_t word = dtype == HD_BF16 ? (uint32_t)((const uint16_t *)m->data)[at] << 16 : 0;
+    float x = dtype == HD_BF16 ? 0 : ((const float *)m->data)[at];
+    if (dtype == HD_BF16)
+        memcpy(&x, &word, sizeof x);
+    return x;
+}
+
+static int32_t product(void *context, uint32_t dtype, int64_t m, int64_t n, int64_t k, const struct hd_optim_matrix *a,
+                       const struct hd_optim_matrix *b, const struct hd_optim_matrix *c, struct hd_error *err)
+{
+    (void)context;
+    if ((dtype != HD_F32 && dtype != HD_BF16) || c->col != 1)
+        return hd_fail(err, HD_E_INVALID, "a product of matrices of dtype %u", dtype);
+    for (int64_t at = 0; at < m * n; at++) {
+        float sum = 0;
+        for (int64_t x = 0; x < k; x++)
+            sum += element(dtype, a, at / n, x) * element(dtype, b, x, at % n);
+        ((float *)c->data)[at / n * c->row + at % n] = sum;
+    }
+    return HD_OK;
+}
+
+/* A call has parameters of one group. */
 static int32_t call(struct trained *t, const struct how *how, const struct hd_optim_args *all, int64_t first,
                     int64_t end, struct hd_error *err)
 {
+    static const struct hd_optim_host host = {.struct_size = sizeof host, .product = product, .parallel = parallel};
     struct hd_optim_args a = *all;
+    int from = 0, to, all_from;
+    uint64_t scratch = 0;
+    int32_t rc;
+    while (from < PARAMS && params[from].first + params[from].count <= first)
+        from++;
+    all_from = from;
+    for (to = from; to < PARAMS && params[to].first < end && params[to].group == params[from].group; to++)
+        if (ops->scratch && ops->scratch(settings, &params[to]) > scratch)
+            scratch = ops->scratch(settings, &params[to]);
+    if (to == from)
+        return HD_OK;
     a.first = first;
-    a.count = end - first;
+    a.count = (to < PARAMS && params[to].first < end ? params[to].first : end) - first;
     a.grad += first;
     a.param = t->param + GUARD + first;
-    for (uint32_t s = 0; s < states(); s++)
-        a.state[s] = t->state[s] + GUARD + first;
+    for (uint32_t s = 0; s < states(); s++) {
+        const struct hd_optim_state *x = &shapes[all_from][s];
+        int64_t at = x->kind == HD_STATE_ELEMENT ? first : x->kind == HD_STATE_BLOCK ? first / x->block : 0;
+        a.state[s] = (void *)(t->state[s] + 8 * GUARD + at * (int64_t)hd_dtype_size(x->dtype));
+    }
     a.err = how->no_error ? NULL : err;
-    return a.count ? ops->step(settings, &a) : HD_OK;
+    a.params = params + from;
+    a.n_params = (uint64_t)(to - from);
+    a.host = &host;
+    a.scratch = scratch ? aligned_alloc(64, (scratch + 63) / 64 * 64) : NULL;
+    rc = ops->step(settings, &a);
+    free(a.scratch);
+    return rc || first + a.count >= end ? rc : call(t, how, all, first + a.count, end, err);
 }
 
 static int32_t step(struct trained *t, const struct how *how, int n, struct hd_error *err)
 {
-    struct hd_range decay[HD__COUNT(params)];
+    struct hd_range decay[PARAMS];
     double hyper[HD_HYPER_COUNT] = {rate(n), n + 1, 1 / how->scale, how->skip}, norm2 = 0;
     float grad[ROOM], before[ROOM];
     int32_t rc = HD_OK;
     int pieces = 1;
     for (int i = 0; i < ROOM; i++) {
-        int inside = i >= GUARD && i < GUARD + COUNT;
+        int inside = owner(i - GUARD) >= 0;
         grad[i] =
             inside ? gradient(n, i - GUARD) * (float)(how->scale * how->larger * (n % 2 ? how->odd : 1)) + how->spoilt
-                   : canary;
+            : i < GUARD || i >= GUARD + count ? canary
+                                              : 0;
         norm2 += inside ? (double)grad[i] * grad[i] : 0;
     }
     memcpy(before, grad, sizeof grad);
-    for (size_t p = 0; p < HD__COUNT(params); p++)
+    for (int p = 0; p < PARAMS; p++)
         decay[p] = (struct hd_range){params[p].first, params[p].count,
                                      ops->decay ? ops->decay(settings, params[p].name, params[p].ndim) : 0};
     const struct hd_optim_args all = {.struct_size = sizeof all,
@@ -117,12 +249,12 @@ static int32_t step(struct trained *t, const struct how *how, int n, struct hd_e
                                       .norm2 = norm2,
                                       .hyper = hyper,
                                       .decay = decay,
-                                      .n_decay = HD__COUNT(decay)};
-    while (how->cuts[pieces - 1] < COUNT)
+                                      .n_decay = PARAMS};
+    while (how->cuts[pieces - 1])
         pieces++;
     for (int k = 0; k < pieces && !rc; k++) {
         int piece = how->last_first ? pieces - 1 - k : k;
-        rc = call(t, how, &all, piece ? how->cuts[piece - 1] : 0, how->cuts[piece], err);
+        rc = call(t, how, &all, piece ? how->cuts[piece - 1] : 0, piece < pieces - 1 ? how->cuts[piece] : count, err);
     }
     for (int i = 0; i < ROOM; i++)
         ck_assert_msg(bits(before[i]) == bits(grad[i]), "step %d wrote into its gradients", n + 1);
@@ -136,13 +268,13 @@ static void train_from(struct trained *t, const struct how *how, int from, int t
         int32_t rc = step(t, how, n, &err);
         ck_assert_msg(rc == HD_OK, "step %d failed with %d: %s", n + 1, rc, err.message);
     }
-    for (int i = 0; i < ROOM; i++) {
-        if (i >= GUARD && i < GUARD + COUNT)
-            continue;
-        ck_assert_msg(t->param[i] == canary, "param[%d] was written, outside of the piece", i - GUARD);
-        for (int s = 0; s < STATES; s++)
-            ck_assert_msg(t->state[s][i] == canary, "state %d [%d] was written, outside of the piece", s, i - GUARD);
-    }
+    for (int i = 0; i < ROOM; i++)
+        ck_assert_msg((i >= GUARD && i < GUARD + count) || t->param[i] == canary,
+                      "param[%d] was written, outside of the piece", i - GUARD);
+    for (uint32_t s = 0; s < STATES; s++)
+        for (size_t i = 0; i < STATE_ROOM; i++)
+            ck_assert_msg((s < states() && i >= 8 * GUARD && i < 8 * GUARD + state_bytes(s)) || t->state[s][i] == guard,
+                          "byte %d of state %u was written, outside of the piece", (int)i - 8 * GUARD, s);
 }
 
 static struct trained train(const struct how *how)
@@ -158,10 +290,11 @@ static void same_bits(const struct trained *a, const struct trained *b, const ch
     for (int i = 0; i < ROOM; i++) {
         ck_assert_msg(bits(a->param[i]) == bits(b->param[i]), "%s: param[%d] is %.9g and %.9g", why, i - GUARD,
                       (double)a->param[i], (double)b->param[i]);
-        for (int s = 0; s < STATES; s++)
-            ck_assert_msg(bits(a->state[s][i]) == bits(b->state[s][i]), "%s: state %d [%d] is %.9g and %.9g", why, s,
-                          i - GUARD, (double)a->state[s][i], (double)b->state[s][i]);
     }
+    for (uint32_t s = 0; s < states(); s++)
+        for (size_t i = 0; i < STATE_ROOM; i++)
+            ck_assert_msg(a->state[s][i] == b->state[s][i], "%s: byte %d of state %u is %u and %u", why,
+                          (int)i - 8 * GUARD, s, a->state[s][i], b->state[s][i]);
 }
 
 /* ---- checks */
@@ -175,7 +308,7 @@ START_TEST(slots_answer)
     ck_assert_msg(isfinite(clip) && clip >= 0, "clip is %g", clip);
     ck_assert_msg(states() <= ops->n_states && ops->n_states <= STATES, "states says %u, n_states %u", states(),
                   ops->n_states);
-    for (size_t p = 0; p < HD__COUNT(params) && ops->decay; p++) {
+    for (int p = 0; p < PARAMS && ops->decay; p++) {
         double decay = ops->decay(settings, params[p].name, params[p].ndim);
         ck_assert_msg(isfinite(decay) && decay >= 0, "decay of %s is %g", params[p].name, decay);
     }
@@ -193,7 +326,9 @@ START_TEST(a_step_moves_all_parameters)
 {
     struct trained before, after = train(&whole);
     begin(&before);
-    for (int i = GUARD; i < GUARD + COUNT; i++) {
+    for (int i = GUARD; i < GUARD + count; i++) {
+        if (owner(i - GUARD) < 0)
+            continue;
         ck_assert_msg(isfinite(after.param[i]), "param[%d] is %g", i - GUARD, (double)after.param[i]);
         ck_assert_msg(before.param[i] != after.param[i], "param[%d] stays %g in %d steps", i - GUARD,
                       (double)before.param[i], STEPS);
@@ -206,23 +341,26 @@ START_TEST(any_cut_gives_the_same_bits)
     struct trained want = train(&whole);
     struct how how = whole;
     char why[64];
-    int flat = (conf_target.component->ops.optimizer.caps & HD_OPTIM_FLAT) != 0;
+    int64_t n = 0;
     for (how.last_first = 0; how.last_first < 2; how.last_first++) {
-        for (int64_t cut = 1; cut < COUNT; cut++) {
-            int border = cut == params[1].first || cut == params[2].first;
+        n = 0;
+        for (int64_t cut = grain; cut < count; cut += grain) {
             struct trained got;
-            if (!flat && !border)
+            int within = owner(cut);
+            if (within >= 0 && whole_params[within] && cut > params[within].first)
                 continue;
             how.cuts[0] = cut;
-            how.cuts[1] = COUNT;
+            how.cuts[1] = 0;
             got = train(&how);
             snprintf(why, sizeof why, "cut at %lld", (long long)cut);
             same_bits(&want, &got, why);
         }
-        for (int64_t i = 0; i < COUNT && flat; i++)
-            how.cuts[i] = i + 1;
+        for (int64_t cut = grain; cut < count; cut += grain)
+            if (owner(cut) < 0 || !whole_params[owner(cut)] || cut == params[owner(cut)].first)
+                how.cuts[n++] = cut;
+        how.cuts[n] = 0;
         struct trained got = train(&how);
-        same_bits(&want, &got, "element by element");
+        same_bits(&want, &got, "cut at once wherever it may be");
     }
 }
 END_TEST
@@ -308,7 +446,7 @@ START_TEST(clipping_is_by_the_global_norm)
     want = train(&how);
     how.odd = 1000;
     got = train(&how);
-    for (int i = GUARD; i < GUARD + COUNT; i++)
+    for (int i = GUARD; i < GUARD + count; i++)
         ck_assert_msg(fabsf(want.param[i] - got.param[i]) <= 1e-5f * (1 + fabsf(want.param[i])),
                       "clip is %g, but param[%d] is %.9g, and %.9g where gradients above it are 1000 times as large",
                       ops->clip(settings), i - GUARD, (double)want.param[i], (double)got.param[i]);
@@ -332,7 +470,7 @@ static void rule(uint32_t op, const struct hd_attrs *at, double *p, double *m, d
 
 START_TEST(step_is_the_rule_of_its_instruction)
 {
-    double p[COUNT], m[COUNT] = {0}, v[COUNT] = {0};
+    double p[MOST], m[MOST] = {0}, v[MOST] = {0};
     struct hd_attrs at = {.struct_size = sizeof at};
     struct hd_error err = HD_ERROR_INIT;
     struct trained start, got = train(&whole);
@@ -340,19 +478,19 @@ START_TEST(step_is_the_rule_of_its_instruction)
     begin(&start);
     ck_assert_msg(ops->emit(settings, &op, &at, &err) == HD_OK, "emit: %s", err.message);
     ck_assert_msg(op == HD_OP_ADAMW || op == HD_OP_SGD, "emit names op %u, which is no update", op);
-    for (int i = 0; i < COUNT; i++)
+    for (int i = 0; i < count; i++)
         p[i] = start.param[GUARD + i];
     for (int n = 0; n < STEPS; n++) {
         double norm2 = 0;
-        for (int i = 0; i < COUNT; i++)
+        for (int i = 0; i < count; i++)
             norm2 += (double)gradient(n, i) * gradient(n, i);
         double clip = hd_clip_factor(norm2, at.clip, sqrt);
-        for (size_t k = 0; k < HD__COUNT(params); k++)
+        for (int k = 0; k < PARAMS; k++)
             for (int64_t i = params[k].first; i < params[k].first + params[k].count; i++)
                 rule(op, &at, &p[i], &m[i], &v[i], gradient(n, i) * clip,
                      ops->decay ? ops->decay(settings, params[k].name, params[k].ndim) : 0, rate(n), n + 1);
     }
-    for (int i = 0; i < COUNT; i++) /* STEPS roundings to fp32 */
+    for (int i = 0; i < count; i++) /* STEPS roundings to fp32 */
         ck_assert_msg(fabs(p[i] - got.param[GUARD + i]) <= STEPS * 1e-7 * (1 + fabs(p[i])),
                       "param[%d] is %.9g, and %.9g by the rule in fp64", i, (double)got.param[GUARD + i], p[i]);
 }

@@ -337,10 +337,23 @@ static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_err
     return p->exact && hd__exact_sums(p, err) ? locate_exact_error(c, err) : HD_OK;
 }
 
+/* An optimizer without an instruction of its own runs on the host: on a device that computes in host memory. */
+static int32_t check_update(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
+{
+    const struct hd__component *device = c->device_choice.component;
+    if (!device || device->abi_minor < 1 || device->ops.device.supports(NULL, p->update_op, HD_F32))
+        return HD_OK;
+    return hd_fail(
+        err, HD_E_UNSUPPORTED,
+        "optimizer.use: %s has no kernel for the update of %s (%s): use device.use: cpu, or an optimizer that "
+        "names an instruction, as adamw or sgd",
+        device->label, c->optimizer_choice.component->label, hd__op((uint16_t)p->update_op)->name);
+}
+
 static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc = hd__optimizer_rule(p, &c->optimizer, err);
-    if (rc)
+    if (rc || (rc = check_update(c, p, err)))
         return hd__compile_locate_error(c->job, "optimizer", err);
     rc = run_strategies(c, p, HD__PASS_TRANSFORM, err);
     if (!rc && p->params.count && !p->flats.count)

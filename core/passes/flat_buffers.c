@@ -5,18 +5,29 @@
 
 /* ---- places of the parameters */
 
-static int64_t aligned(int64_t n)
+/* Elements: every parameter begins at a cache line of fp32, and where a number of the optimizer's states begins. */
+static int64_t grain(const struct hd_program *p, const struct hd__flat *f)
 {
-    return (n + 15) & ~(int64_t)15; /* every parameter begins at a cache line of fp32 */
+    int64_t n = 16;
+    for (uint32_t i = 0; i < f->n_params; i++)
+        for (uint32_t s = 0; s < p->params.at[f->params[i]].n_states; s++)
+            n = HD__MAX(n, p->params.at[f->params[i]].state[s].block);
+    return n;
+}
+
+static int64_t aligned(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
 }
 
 static void lay_in_order(struct hd_program *p, struct hd__flat *f, int64_t ways)
 {
+    int64_t to = grain(p, f);
     for (uint32_t i = 0; i < f->n_params; i++) {
         f->offset[i] = f->count;
-        f->count = aligned(f->count + p->params.at[f->params[i]].optim.count);
+        f->count = aligned(f->count + p->params.at[f->params[i]].optim.count, to);
     }
-    f->count = (f->count + 16 * ways - 1) / (16 * ways) * (16 * ways);
+    f->count = aligned(f->count, to * ways);
 }
 
 struct pile {          /* what one shard gets */
@@ -46,7 +57,7 @@ static void deal(struct hd_program *p, struct hd__flat *f, uint32_t ways)
 {
     struct pile *piles = hd__alloc(ways * sizeof *piles);
     uint32_t *of = hd__alloc(f->n_params * sizeof *of), *order = hd__alloc(f->n_params * sizeof *order), n = 0;
-    int64_t shard = 16;
+    int64_t to = grain(p, f), shard = to;
     for (uint32_t i = 0; i < f->n_params; i++) /* insertion: stable */
         for (uint32_t j = order[i] = i; j > 0 && cost(p, f->params[order[j - 1]]) < cost(p, f->params[i]); j--) {
             order[j] = order[j - 1];
@@ -61,7 +72,7 @@ static void deal(struct hd_program *p, struct hd__flat *f, uint32_t ways)
                 best = s;
         of[order[i]] = best;
         piles[best].cost += cost(p, param);
-        piles[best].count += aligned(p->params.at[param].optim.count);
+        piles[best].count += aligned(p->params.at[param].optim.count, to);
         shard = HD__MAX(shard, piles[best].count);
     }
     memcpy(order, f->params, f->n_params * sizeof *order);
@@ -71,7 +82,7 @@ static void deal(struct hd_program *p, struct hd__flat *f, uint32_t ways)
             if (of[i] == s) {
                 f->params[n] = order[i];
                 f->offset[n++] = at;
-                at += aligned(p->params.at[order[i]].optim.count);
+                at += aligned(p->params.at[order[i]].optim.count, to);
             }
     }
     f->count = shard * ways;

@@ -41,6 +41,38 @@ static uint32_t uses(const struct hd_program *p, hd_tensor t)
     return flags;
 }
 
+static int block_is_valid(const struct hd_optim_state *x)
+{
+    return x->kind != HD_STATE_BLOCK || (x->block >= 16 && x->block <= 65536 && !(x->block & (x->block - 1)));
+}
+
+/* States of a parameter, as the optimizer says. */
+static void describe_states(struct hd_program *p, const struct hd__optimizer *o, struct hd__param *param)
+{
+    const struct hd_optimizer_ops *ops = o->ops;
+    const char *name = hd__tensor_const(p, param->tensor)->name;
+    param->n_states = states(o);
+    if (ops->group_states)
+        param->n_states = HD__MIN(param->n_states, ops->group_states(o->settings, param->optim.group));
+    for (uint32_t s = 0; s < param->n_states; s++) {
+        struct hd_optim_state *x = &param->state[s];
+        *x = (struct hd_optim_state){.struct_size = sizeof *x, .dtype = p->precision.optimizer};
+        if (ops->state)
+            ops->state(o->settings, param->optim.group, s, x);
+        x->block = x->kind == HD_STATE_BLOCK ? x->block : 0;
+        if (x->kind > HD_STATE_ONE || !hd_dtype_size(x->dtype) || !block_is_valid(x))
+            hd__program_fail(p, HD_E_INVALID,
+                             "optimizer.use: `state` says kind %u, dtype %u, block %lld of %s: see struct "
+                             "hd_optim_state",
+                             x->kind, x->dtype, (long long)x->block, o->ops->state_names[s]);
+        else if (x->kind > HD_STATE_BLOCK && (!param->whole || (x->kind != HD_STATE_ONE && !param->optim.rows)))
+            hd__program_fail(p, HD_E_INVALID,
+                             "optimizer.use: state %s has rows, columns or factors of %s, which is %s: `group` is to "
+                             "put it elsewhere",
+                             o->ops->state_names[s], name, param->whole ? "no matrix" : "not updated as a whole");
+    }
+}
+
 static void describe(struct hd_program *p, const struct hd__optimizer *o, struct hd__param *param)
 {
     const struct hd_optimizer_ops *ops = o->ops;
@@ -63,9 +95,7 @@ static void describe(struct hd_program *p, const struct hd__optimizer *o, struct
                          x->group & ~HD_OPTIM_CUT, UINT16_MAX);
     param->whole = !(ops->caps & HD_OPTIM_FLAT) && !(x->group & HD_OPTIM_CUT);
     x->group &= ~HD_OPTIM_CUT;
-    param->n_states = states(o);
-    if (ops->group_states)
-        param->n_states = HD__MIN(param->n_states, ops->group_states(o->settings, x->group));
+    describe_states(p, o, param);
     param->update_flops = ops->flops ? ops->flops(o->settings, x) : 0;
     param->decay = ops->decay ? ops->decay(o->settings, t->name, x->ndim) : 0;
 }
@@ -75,6 +105,10 @@ int32_t hd__optimizer_rule(struct hd_program *p, const struct hd__optimizer *o, 
     struct hd_attrs attrs;
     int32_t rc = rule(o, &p->update_op, &attrs, err);
     p->update_rule = hd__attrs_new(p, &attrs);
+    if (!o->ops->emit && p->precision.optimizer != HD_F32 && p->precision.optimizer != HD_F64)
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "precision.optimizer is %s: an optimizer's step function works on fp32 only",
+                       hd_dtype_name(p->precision.optimizer));
     for (uint32_t n = 0; n < p->params.count; n++)
         describe(p, o, &p->params.at[n]);
     return rc;
@@ -137,19 +171,61 @@ static hd_tensor scratch_of(struct hd_program *p, uint32_t id)
                            HD_F32, f->axes, HD_LIFE_TEMP);
 }
 
+/* Numbers of state s in all shards of the flat, which are equally long: the parameters' one after another, or as the
+ * elements lie. */
+static int64_t lay_state(struct hd_program *p, struct hd__flat *f, uint32_t s, const struct hd_optim_state *state)
+{
+    int64_t ways = hd__mesh_ways(&p->mesh, f->axes), shard = f->count / ways, unit = HD__MAX(state->block, 1);
+    int64_t longest = 16, at = 0;
+    for (uint32_t i = 0; i < f->n_params; i++) {
+        at = i && f->offset[i] / shard == f->offset[i - 1] / shard ? at : 0;
+        f->optim[i].state[s] = state->kind <= HD_STATE_BLOCK ? f->offset[i] % shard / unit : at;
+        at += (hd__state_count(p, &p->params.at[f->params[i]], s, 0) + 15) / 16 * 16;
+        longest = HD__MAX(longest, at);
+    }
+    return state->kind <= HD_STATE_BLOCK ? f->count / unit : longest * ways;
+}
+
+/* A block of a state lies on one rank: pieces of the parameter are runs of whole blocks, if the mesh cuts it. */
+static void check_state(struct hd_program *p, const struct hd__param *param, uint32_t s,
+                        const struct hd_optim_state *state)
+{
+    const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
+    const char *name = hd__pass_optimizer(p)->ops->state_names[s];
+    int64_t run = 1, block = param->state[s].block;
+    int32_t d = t->ndim;
+    if (s < param->n_states && memcmp(&param->state[s], state, sizeof *state))
+        hd__pass_refuse(p,
+                        "hd_pass_api.flat: state %s of %s is not that of its neighbours: parameters of one flat are of "
+                        "one group",
+                        name, t->name);
+    do
+        run *= d ? hd__local_extent(p, t, --d) : 1;
+    while (d && !t->placement.shard[d]);
+    if (block && t->placement.shard[d] && run % block)
+        hd__program_fail(p, HD_E_UNSUPPORTED,
+                         "optimizer.use: state %s has a number for %lld elements, and the mesh cuts %s into runs of "
+                         "%lld: use mesh.tp: 1, or blocks that divide them",
+                         name, (long long)block, t->name, (long long)run);
+}
+
 static void add_states(struct hd_program *p, uint32_t id)
 {
     const struct hd__optimizer *o = hd__pass_optimizer(p);
-    const struct hd__flat *of = &p->flats.at[id - 1];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < of->n_params && !of->states_created; i++)
-        n = HD__MAX(n, p->params.at[of->params[i]].n_states);
-    p->flats.at[id - 1].states_created = 1;
-    for (uint32_t s = 0; s < n; s++) {
-        struct hd__flat *f = &p->flats.at[id - 1];
+    struct hd__flat *f = &p->flats.at[id - 1];
+    const struct hd__param *most = &p->params.at[f->params[0]];
+    for (uint32_t i = 0; i < f->n_params; i++)
+        most = p->params.at[f->params[i]].n_states > most->n_states ? &p->params.at[f->params[i]] : most;
+    for (uint32_t s = f->states_created ? 4 : 0; s < most->n_states; s++) {
+        const struct hd_optim_state *state = &most->state[s];
         struct hd__tensor t = *hd__tensor_const(p, f->tensor[HD__FLAT_MASTER]);
+        int64_t count = lay_state(p, f, s, state);
+        for (uint32_t i = 0; i < f->n_params; i++)
+            check_state(p, &p->params.at[f->params[i]], s, state);
         t.name = hd__arena_format(&p->arena, "%s.%s", o->ops->state_names[s], f->name);
-        t.dtype = p->precision.optimizer;
+        t.dtype = (uint8_t)state->dtype;
+        if (state->kind != HD_STATE_ELEMENT)
+            t.dim[0] = hd__dim_new(p, hd__arena_format(&p->arena, "#%s", t.name), count);
         t.origin = 0;
         t.shard_view = 0;
         t.offset = 0;
@@ -157,6 +233,7 @@ static void add_states(struct hd_program *p, uint32_t id)
         hd__tensor_set_memory(p, f->tensor[HD__FLAT_OPTIM + s], f->state_memory);
         f->n_states = s + 1;
     }
+    f->states_created = 1;
 }
 
 void hd__pass_fetch(struct hd_program *p, const char *section, uint32_t id, uint32_t what, uint32_t load, uint32_t slot)
@@ -209,6 +286,7 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
         return;
     }
     seed_rounding(p, f, &attrs);
+    attrs.index = new.op == HD_OP_OPTIM_STEP ? f->n_states : attrs.index;
     attrs.n_ranges = decay_ranges(p, f, &ranges);
     attrs.ranges = ranges;
     new.attrs = &attrs;

@@ -65,6 +65,8 @@ static const char *check_optimizer(const void *ops)
     const struct hd_optimizer_ops *o = ops;
     if (!o->emit && !o->step)
         return "both slots 'emit' and 'step' are missing, it cannot update anything";
+    if (o->emit && o->state)
+        return "slot 'state' is for 'step': the instruction that 'emit' names has fp32 states of the parameters' size";
     if (o->n_states > 4)
         return "n_states is above 4, the most that struct hd_optim_args holds";
     if (o->n_states && !o->state_names)

@@ -284,6 +284,24 @@ const struct hd__flat *hd__flat_of_update(const struct hd_program *p, const stru
     return NULL;
 }
 
+int64_t hd__state_count(const struct hd_program *p, const struct hd__param *param, uint32_t s, int global)
+{
+    const struct hd_optim_param *x = &param->optim;
+    const struct hd_optim_state *state = &param->state[s];
+    const int64_t rows = x->all_rows, cols = x->all_cols,
+                  each[] = {[HD_STATE_ROW] = rows,
+                            [HD_STATE_COLUMN] = cols,
+                            [HD_STATE_ROW_FACTOR] = rows * rows,
+                            [HD_STATE_COLUMN_FACTOR] = cols * cols,
+                            [HD_STATE_ONE] = 1};
+    int64_t n = global ? hd__global_numel(p, hd__tensor_const(p, param->tensor)) : x->count;
+    if (state->kind == HD_STATE_ELEMENT)
+        return n;
+    if (state->kind == HD_STATE_BLOCK)
+        return (n + state->block - 1) / state->block;
+    return rows ? n / (global ? rows * cols : x->rows * x->cols) * each[state->kind] : each[state->kind];
+}
+
 int hd__flat_next(const struct hd_program *p, uint32_t kinds, struct hd__flat_tensor *t)
 {
     while (t->next < p->flats.count * HD__FLAT_ROLES) {

@@ -216,8 +216,9 @@ struct hd__param {
     double update_flops;     /* 0: the optimizer does not say */
     uint32_t whole;          /* the optimizer updates it as a whole */
     uint32_t n_states;       /* of the optimizer */
-    struct hd_optim_param optim; /* as the optimizer sees it, but for `first` */
-    struct hd_param_desc desc;   /* strings in the program's arena */
+    struct hd_optim_param optim; /* as the optimizer sees it, but for `first` and `state` */
+    struct hd_optim_state state[4];
+    struct hd_param_desc desc; /* strings in the program's arena */
 };
 
 /* The tensors of a flat, by role. A new role is a row here and one in flat_kinds (program.c); code that needs all of a
@@ -383,6 +384,9 @@ uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format
     __attribute__((format(printf, 3, 4)));
 /* The same with HD_E_INVALID: what plug-ins call. */
 void hd__program_refuse(struct hd_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Numbers that state s of the optimizer has of a parameter: on this rank, or in all. */
+int64_t hd__state_count(const struct hd_program *p, const struct hd__param *param, uint32_t s, int global);
 
 /* Makers return the index of what they copied into the program. */
 uint16_t hd__dim_new(struct hd_program *p, const char *name, int64_t extent);

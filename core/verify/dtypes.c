@@ -5,7 +5,7 @@
 #include "core/verify/verify.h"
 
 /* The dtype of a flat's tensor; 0: any floating-point one. */
-static uint8_t dtype_of_role(const struct hd_program *p, uint32_t role)
+static uint8_t dtype_of_role(const struct hd_program *p, const struct hd__flat *flat, uint32_t role)
 {
     if (role == HD__FLAT_MASTER || role == HD__FLAT_GLOBAL_COPY)
         return p->precision.master;
@@ -13,7 +13,7 @@ static uint8_t dtype_of_role(const struct hd_program *p, uint32_t role)
         return p->precision.compute;
     if (role == HD__FLAT_GRAD || role == HD__FLAT_SHARD)
         return p->precision.grad;
-    return role < HD__FLAT_FULL ? p->precision.optimizer : 0;
+    return role < HD__FLAT_FULL ? (uint8_t)p->params.at[flat->params[0]].state[role - HD__FLAT_OPTIM].dtype : 0;
 }
 
 /* The dtype of output k; 0: any floating-point one. */
@@ -22,8 +22,13 @@ static uint8_t dtype_of_output(const struct hd_program *p, const struct hd__inst
     const struct hd__tensor *t = hd__tensor_const(p, i->out[k]);
     const char *row = hd__op(i->op)->dtypes;
     char letter = row ? row[HD__MIN(k, (uint32_t)strlen(row) - 1)] : '*';
+    const struct hd__flat *updated = hd__is_update(i) ? hd__flat_of_update(p, i) : NULL;
     int model = hd__op(i->op)->class == HD__CLASS_MODEL,
         tile = (i->op == HD_OP_ATTENTION_MERGE && t->dtype != p->precision.compute) || (i->axes && model);
+    if (i->op == HD_OP_COPY && hd__tensor_const(p, i->in[0])->dtype == t->dtype)
+        return t->dtype;
+    if (updated && k && k <= updated->n_states)
+        return dtype_of_role(p, updated, HD__FLAT_OPTIM + k - 1);
     if (t->role == HD__ROLE_GRAD || (t->role == HD__ROLE_FLAT && t->param && (model || i->op == HD_OP_ACCUM)))
         return p->precision.grad;
     if (letter == '=')
@@ -124,7 +129,8 @@ static void finish(struct hd__walk *w)
     const struct hd_program *p = w->p;
     for (uint32_t n = 0; n < p->flats.count * HD__FLAT_ROLES; n++) {
         hd_tensor t = p->flats.at[n / HD__FLAT_ROLES].tensor[n % HD__FLAT_ROLES];
-        uint8_t is = t ? hd__tensor_const(p, t)->dtype : 0, wanted = dtype_of_role(p, n % HD__FLAT_ROLES);
+        uint8_t is = t ? hd__tensor_const(p, t)->dtype : 0,
+                wanted = dtype_of_role(p, &p->flats.at[n / HD__FLAT_ROLES], n % HD__FLAT_ROLES);
         if (t && (wanted ? is != wanted : !hd__is_float(is)))
             hd__diag(w, "%s is %s, but precision asks for %s", hd__name_of(w, t), hd_dtype_name(is),
                      wanted ? hd_dtype_name(wanted) : "a floating-point dtype");

@@ -1,4 +1,4 @@
-/* optim-lion: Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2)
+/* optim-mylion: Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2)
  * as a heddle plugin.
  *
  *     u = sign(beta1 m + (1 - beta1) g)
@@ -17,7 +17,7 @@ struct lion_settings {
 
 #define OFFSET(field) .offset = offsetof(struct lion_settings, field)
 
-/* Job files are checked against this table, and `heddle plugins optim-lion` prints it. */
+/* Job files are checked against this table, and `heddle plugins optim-mylion` prints it. */
 static const struct hd_option options[] = {
     {.name = "lr",
      .value = "1e-4",
@@ -116,6 +116,6 @@ static const struct hd_optimizer_ops ops = {
     .clip = lion_clip,
 };
 
-HD_PLUGIN("optim-lion", "1.0.0", "Apache-2.0", .kind = HD_KIND_OPTIMIZER, .name = "lion",
+HD_PLUGIN("optim-mylion", "1.0.0", "Apache-2.0", .kind = HD_KIND_OPTIMIZER, .name = "mylion",
           .summary = "Lion: sign of the momentum, half of AdamW's state", HD_OPTIONS(options, struct lion_settings),
           .ops = &ops)

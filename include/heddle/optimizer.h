@@ -60,6 +60,28 @@ struct hd_optim_param {
     uint32_t group;             /* what `group` answered, without HD_OPTIM_CUT */
     uint32_t flags;             /* HD_OPTIM_EMBEDDING, HD_OPTIM_HEAD */
     uint32_t reserved;
+    int64_t state[4]; /* in `step`, of a whole parameter: index in hd_optim_args.state[s] of its first number */
+};
+
+/* What a state has a number for. Of several matrices those of the first come first. */
+enum {
+    HD_STATE_ELEMENT = 0,   /* every element */
+    HD_STATE_BLOCK,         /* every `block` elements of a parameter; the last ones may be fewer */
+    HD_STATE_ROW,           /* every row; this and what follows: of whole parameters alone, */
+    HD_STATE_COLUMN,        /* every column; and all but ONE of matrices alone */
+    HD_STATE_ROW_FACTOR,    /* every pair of rows: a matrix [rows, rows] */
+    HD_STATE_COLUMN_FACTOR, /* every pair of columns: [cols, cols] */
+    HD_STATE_ONE,           /* every matrix, or the parameter that is none */
+};
+
+/* A state of the parameters of one group. All bytes are 0 at first. Checkpoints have it in the parameter's shape, or
+ * as a vector, whatever the mesh. */
+struct hd_optim_state {
+    size_t struct_size;
+    uint32_t kind;  /* HD_STATE_... */
+    uint32_t dtype; /* HD_F32, HD_U8, ... */
+    int64_t block;  /* HD_STATE_BLOCK: a power of two from 16 to 65536. Parameters and shards begin at multiples of it;
+                     * a job whose mesh cuts a parameter elsewhere is refused */
 };
 
 /* A matrix in host memory: element (i, j) lies at data + i * row + j * col, in elements; row or col is 1. */
@@ -87,7 +109,9 @@ struct hd_optim_args {
     int64_t first, count;
     const float *grad;            /* [count], not yet scaled, not yet clipped */
     float *param;                 /* [count], master weights */
-    float *state[4];              /* [count] each, n_states of them */
+    float *state[4];              /* n_states of them, [count] each, but where the slot `state` says else: then they
+                                   * begin with the numbers of the first parameter, or block, of this call, and are
+                                   * of the dtype it says */
     double norm2;                 /* squared global norm of the gradients, as they are in `grad` */
     const double *hyper;          /* [HD_HYPER_COUNT] */
     const struct hd_range *decay; /* weight decay by range of the whole flat buffer */
@@ -119,6 +143,13 @@ static inline int64_t hd_decay_run(const struct hd_optim_args *args, int64_t at,
     return end - at;
 }
 
+/* The same, of the elements before `end`. */
+static inline int64_t hd_decay_run_to(const struct hd_optim_args *args, int64_t at, int64_t end, double *decay)
+{
+    int64_t n = hd_decay_run(args, at, decay);
+    return n < end - at ? n : end - at;
+}
+
 /* Tensors of one shard. */
 struct hd_optim_shard {
     size_t struct_size;
@@ -134,7 +165,7 @@ struct hd_optim_shard {
 struct hd_optimizer_ops {
     size_t struct_size;
     uint64_t caps;
-    uint32_t n_states; /* 0 to 4 fp32 tensors the size of the parameters */
+    uint32_t n_states; /* 0 to 4 tensors: fp32 and of the parameters' size, but where the slot `state` says else */
     uint32_t reserved;
     const char *const *state_names; /* "exp_avg", "exp_avg_sq": names in checkpoints */
     /* [control] Weight decay of a parameter of ndim dimensions, counted as in its Hugging Face file (a
@@ -171,6 +202,9 @@ struct hd_optimizer_ops {
     /* [control] FLOPs of the update of this parameter: whole parameters are dealt to ranks by it, and it is counted as
      * the cost of the step. NULL: 0, and dealt by size. */
     double (*flops)(const void *settings, const struct hd_optim_param *param);
+    /* [control] What state number `state` of the parameters of a group is. `out` says HD_STATE_ELEMENT in the dtype of
+     * precision.optimizer; what differs is written into it. Not beside `emit`. NULL: they are all so. */
+    void (*state)(const void *settings, uint32_t group, uint32_t state, struct hd_optim_state *out);
 };
 
 #endif

@@ -386,8 +386,9 @@ int32_t cpu_check_update(struct hd_kernel *k, struct hd_error *err)
 {
     int64_t n = hd_operand_count(&k->out[0]);
     int32_t rc = same_count(k, &k->in[0], n, "the gradient", err);
-    for (uint32_t i = 1; !rc && i < k->d.n_out; i++)
-        if (k->d.op != HD_OP_OPTIM_STEP || i + 1 != k->d.attrs.parts)
+    int step = k->d.op == HD_OP_OPTIM_STEP; /* its states and its scratch memory are of any size */
+    for (uint32_t i = step ? k->d.attrs.index + 1 : 1; !rc && i < k->d.n_out; i++)
+        if (!step || i + 1 != k->d.attrs.parts)
             rc = same_count(k, &k->out[i], n, "an output", err);
     if (!rc)
         rc = same_count(k, &k->in[1], 1, "the squared norm", err);
@@ -410,10 +411,12 @@ int32_t cpu_check_optim_step(struct hd_kernel *k, struct hd_error *err)
     if (k->d.attrs.parts && k->d.attrs.parts != k->d.n_out)
         return cpu_invalid(k, err, "scratch memory is not its last output");
     uint32_t last = k->d.n_out - 1 - (k->d.attrs.parts > 0);
-    for (uint32_t i = 0; i <= last; i++)
-        if (k->out[i].dtype != HD_F32 && !(i && i == last))
-            return hd_fail(err, HD_E_UNSUPPORTED, "%s: an optimizer's step function works on fp32 only", k->d.label);
-    if (k->in[0].dtype != HD_F32)
+    if (k->d.attrs.index > 4 || last < k->d.attrs.index || last > k->d.attrs.index + 1)
+        return cpu_invalid(k, err, "outputs are parameters, states and the low-precision copy");
+    for (uint32_t i = 1; i <= k->d.attrs.index; i++) /* of a dtype of its own: codes */
+        if (hd_dtype_size(k->out[i].dtype) > 4)
+            return hd_fail(err, HD_E_UNSUPPORTED, "%s: a state in %s", k->d.label, hd_dtype_name(k->out[i].dtype));
+    if (k->in[0].dtype != HD_F32 || k->out[0].dtype != HD_F32)
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: an optimizer's step function works on fp32 only", k->d.label);
     return HD_OK;
 }

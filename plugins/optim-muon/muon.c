@@ -1,12 +1,10 @@
 /* Muon as torch.optim.Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982) for the matrices of hidden layers, AdamW
  * as optim-adamw for the rest: embeddings, the head, vectors. Matrices are updated as a whole, by Newton-Schulz
  * iterations on the device's products; what AdamW updates may be cut anywhere. */
-#include <math.h>
-
-#include "heddle/optimizer.h"
+#define OPTIM_SETTINGS struct muon_settings
+#include "../common/optim.h"
 
 enum { GROUP_ADAMW = 0, GROUP_MUON = 1 };
-enum { DECAY_MATRICES = 0, DECAY_ALL = 1 };
 enum { ADJUST_ORIGINAL = 0, ADJUST_MATCH_RMS_ADAMW = 1 };
 enum { NS_FP32 = 0, NS_BF16 = 1 };
 
@@ -17,100 +15,38 @@ struct muon_settings {
     int32_t nesterov, adjust, dtype, decay;
 };
 
-#define OFFSET(field) .offset = offsetof(struct muon_settings, field)
-#define NUMBER(name_, field, value_, most, ...)                                                     \
-    {                                                                                               \
-        .name = name_, .value = value_, .type = HD_OPT_FLOAT, .min = 0, .max = most, OFFSET(field), \
-        .flags = HD_OPTION_GLOBAL, __VA_ARGS__                                                      \
-    }
-
 static const struct hd_option options[] = {
-    NUMBER("lr", lr, "1e-3", 1e6, .aliases = "learning_rate",
-           .help = "peak learning rate of the hidden matrices; the "
-                   "schedule section shapes it"),
-    NUMBER("adamw_lr", adamw_lr, "3e-4", 1e6, .help = "peak learning rate of the rest, shaped alike"),
-    NUMBER("momentum", momentum, "0.95", 1, .help = "decay rate of the mean of a matrix's gradient"),
-    {.name = "nesterov",
-     .value = "true",
-     .type = HD_OPT_BOOL,
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(nesterov),
-     .help = "Nesterov momentum"},
-    {.name = "ns_steps",
-     .value = "5",
-     .type = HD_OPT_INT,
-     .min = 1,
-     .max = 99,
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(ns_steps),
-     .help = "Newton-Schulz iterations"},
-    {.name = "ns_coefficients",
-     .value = "[3.4445, -4.775, 2.0315]",
-     .type = HD_OPT_LIST,
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(coefficients),
-     .help = "a, b, c of an iteration: X becomes a X + b (X X') X + c (X X')^2 X"},
-    {.name = "ns_dtype",
-     .value = "fp32",
-     .type = HD_OPT_ENUM,
-     .choices = "fp32|bf16",
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(dtype),
-     .help = "of the iterations; PyTorch has bf16 alone"},
-    {.name = "adjust_lr",
-     .aliases = "adjust_lr_fn",
-     .value = "original",
-     .type = HD_OPT_ENUM,
-     .choices = "original|match_rms_adamw",
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(adjust),
-     .help = "the factor of lr for a matrix of r rows and c columns: original: the root of max(1, r / c); "
-             "match_rms_adamw: 0.2 times the root of max(r, c)"},
-    NUMBER("eps", eps, "1e-7", 1, .help = "least norm that a matrix is divided by before the iterations"),
-    NUMBER("weight_decay", weight_decay, "0.1", 1e3,
-           .help = "decoupled: parameters shrink by their learning rate times this"),
-    {.name = "decay",
-     .value = "matrices",
-     .type = HD_OPT_ENUM,
-     .choices = "matrices|all",
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(decay),
-     .help = "what decays: tensors of two dimensions or more, or all"},
-    {.name = "betas",
-     .aliases = "adamw_betas",
-     .value = "[0.9, 0.95]",
-     .type = HD_OPT_LIST,
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(betas),
-     .help = "AdamW's decay rates of the means of the gradient and of its square, each from 0 up to but not 1"},
-    NUMBER("adamw_eps", adamw_eps, "1e-8", 1, .help = "AdamW's: added to the root of the second mean"),
-    NUMBER("clip", clip, "0", 1e30, .aliases = "grad_clip|max_grad_norm|gradient_clipping|clip_grad",
-           .help = "largest global gradient norm, 0 for no clipping"),
+    OPTIM_LR("1e-3", .help = "peak learning rate of the hidden matrices; the schedule section shapes it"),
+    OPTIM_NUMBER("adamw_lr", adamw_lr, "3e-4", 1e6, .help = "peak learning rate of the rest, shaped alike"),
+    OPTIM_NUMBER("momentum", momentum, "0.95", 1, .help = "decay rate of the mean of a matrix's gradient"),
+    OPTIM_OPTION("nesterov", nesterov, HD_OPT_BOOL, "true", .help = "Nesterov momentum"),
+    OPTIM_OPTION("ns_steps", ns_steps, HD_OPT_INT, "5", .min = 1, .max = 99, .help = "Newton-Schulz iterations"),
+    OPTIM_OPTION("ns_coefficients", coefficients, HD_OPT_LIST, "[3.4445, -4.775, 2.0315]",
+                 .help = "a, b, c of an iteration: X becomes a X + b (X X') X + c (X X')^2 X"),
+    OPTIM_CHOICE("ns_dtype", dtype, "fp32|bf16", "fp32", .help = "of the iterations; PyTorch has bf16 alone"),
+    OPTIM_CHOICE("adjust_lr", adjust, "original|match_rms_adamw", "original", .aliases = "adjust_lr_fn",
+                 .help = "the factor of lr for a matrix of r rows and c columns: original: the root of max(1, r / c); "
+                         "match_rms_adamw: 0.2 times the root of max(r, c)"),
+    OPTIM_NUMBER("eps", eps, "1e-7", 1, .help = "least norm that a matrix is divided by before the iterations"),
+    OPTIM_WEIGHT_DECAY("0.1", "decoupled: parameters shrink by their learning rate times this"),
+    OPTIM_DECAY,
+    OPTIM_BETAS("[0.9, 0.95]", .aliases = "adamw_betas",
+                .help = "AdamW's decay rates of the means of the gradient and of its square, each from 0 up to but "
+                        "not 1"),
+    OPTIM_NUMBER("adamw_eps", adamw_eps, "1e-8", 1, .help = "AdamW's: added to the root of the second mean"),
+    OPTIM_CLIP("0"),
 };
 
 static const char *const state_names[] = {"exp_avg", "exp_avg_sq"};
 
 /* ---- [control] */
 
-static int32_t check_numbers(const struct hd_list *list, const char *key, uint64_t n, double least, double end,
-                             struct hd_error *err)
-{
-    if (list->count != n)
-        return hd_fail(err, HD_E_INVALID, "optimizer.%s has %llu number%s, Muon needs %llu", key,
-                       (unsigned long long)list->count, list->count == 1 ? "" : "s", (unsigned long long)n);
-    for (uint64_t i = 0; i < n; i++)
-        if (!(list->number[i] >= least && list->number[i] < end)) /* NaN too */
-            return hd_fail(err, HD_E_INVALID, "optimizer.%s: '%s' is not a number from %g up to but not %g", key,
-                           list->text[i], least, end);
-    return HD_OK;
-}
-
 static int32_t muon_check(const void *settings, struct hd_error *err)
 {
     const struct muon_settings *s = settings;
-    int32_t rc = check_numbers(&s->betas, "betas", 2, 0, 1, err);
+    int32_t rc = optim_check_list(&s->betas, "betas", "Muon", 2, 0, 1, err);
     if (!rc)
-        rc = check_numbers(&s->coefficients, "ns_coefficients", 3, -1e3, 1e3, err);
+        rc = optim_check_list(&s->coefficients, "ns_coefficients", "Muon", 3, -1e3, 1e3, err);
     if (!rc && s->momentum >= 1)
         rc = hd_fail(err, HD_E_INVALID, "optimizer.momentum is 1: the mean would never move; use 0.95");
     if (!rc && !(s->lr > 0))
@@ -120,12 +56,9 @@ static int32_t muon_check(const void *settings, struct hd_error *err)
     return rc;
 }
 
-static double muon_decay(const void *settings, const char *param, uint32_t ndim)
-{
-    const struct muon_settings *s = settings;
-    (void)param;
-    return s->decay == DECAY_ALL || ndim >= 2 ? s->weight_decay : 0.0;
-}
+OPTIM_ANSWER_DECAY(muon_decay)
+OPTIM_ANSWER(muon_learning_rate, lr)
+OPTIM_ANSWER(muon_clip, clip)
 
 static uint32_t muon_group(const void *settings, const struct hd_optim_param *param)
 {
@@ -138,16 +71,6 @@ static uint32_t muon_group_states(const void *settings, uint32_t group)
 {
     (void)settings;
     return group == GROUP_MUON ? 1 : 2;
-}
-
-static double muon_learning_rate(const void *settings)
-{
-    return ((const struct muon_settings *)settings)->lr;
-}
-
-static double muon_clip(const void *settings)
-{
-    return ((const struct muon_settings *)settings)->clip;
 }
 
 /* The iterations' matrix is m by n, m <= n: X, the product and two squares of m by m. */
@@ -174,47 +97,32 @@ static double muon_flops(const void *settings, const struct hd_optim_param *para
     return (double)s->ns_steps * (double)param->count * (4 + 2 * m / long_side) * m;
 }
 
-/* ---- [progress] AdamW: elements [first, first + count) of the call, all with one decay */
+/* ---- [progress] AdamW */
 
 struct adamw {
-    const struct muon_settings *s;
+    struct optim_adamw rule;
     const struct hd_optim_args *a;
     int64_t at;
-    double decay, scale;
+    double decay;
 };
 
 static void adamw_range(void *user, int64_t first, int64_t last)
 {
     const struct adamw *x = user;
-    const struct muon_settings *s = x->s;
-    const struct hd_optim_args *a = x->a;
-    double lr = a->hyper[HD_HYPER_LR] * (s->adamw_lr / s->lr), t = a->hyper[HD_HYPER_STEP];
-    double b1 = s->betas.number[0], b2 = s->betas.number[1];
-    double rate = lr / (1 - pow(b1, t)), root = sqrt(1 - pow(b2, t));
-    for (int64_t i = x->at + first; i < x->at + last; i++) {
-        double g = a->grad[i] * x->scale;
-        double m = b1 * a->state[0][i] + (1 - b1) * g;
-        double v = b2 * a->state[1][i] + (1 - b2) * g * g;
-        double p = a->param[i] * (1 - lr * x->decay);
-        a->param[i] = (float)(p - rate * m / (sqrt(v) / root + s->adamw_eps));
-        a->state[0][i] = (float)m;
-        a->state[1][i] = (float)v;
-    }
+    optim_adamw_run(&x->rule, x->a, x->at + first, x->at + last, x->decay);
 }
 
 /* The part of the parameter that lies in this call. */
 static void update_elements(const struct muon_settings *s, const struct hd_optim_args *a,
                             const struct hd_optim_param *p, double scale)
 {
-    struct adamw x = {.s = s, .a = a, .scale = scale};
-    int64_t at = p->first > a->first ? p->first - a->first : 0, end = p->first + p->count - a->first;
-    end = end < a->count ? end : a->count;
-    while (at < end) {
-        int64_t n = hd_decay_run(a, at, &x.decay);
+    double lr = a->hyper[HD_HYPER_LR] * (s->adamw_lr / s->lr);
+    struct adamw x = {.rule = optim_adamw_begin(a, lr, s->betas.number, s->adamw_eps, scale), .a = a};
+    for (int64_t at = optim_begin(a, p), end = optim_end(a, p), n; at < end; at += n) {
+        n = hd_decay_run(a, at, &x.decay);
         n = n < end - at ? n : end - at;
         x.at = at;
         a->host->parallel(a->host->context, n, adamw_range, &x);
-        at += n;
     }
 }
 
@@ -407,8 +315,7 @@ static int32_t update_matrices(const struct muon_settings *s, const struct hd_op
 static int32_t muon_step(const void *settings, const struct hd_optim_args *a)
 {
     const struct muon_settings *s = settings;
-    double inv_scale = a->hyper[HD_HYPER_INV_SCALE];
-    double scale = inv_scale * hd_clip_factor(a->norm2 * inv_scale * inv_scale, s->clip, sqrt);
+    double scale = optim_scale(a, s->clip);
     int32_t rc = HD_OK;
     if (!hd_update_runs(a->hyper, a->norm2))
         return HD_OK;

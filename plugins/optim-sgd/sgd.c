@@ -1,9 +1,8 @@
 /* SGD with momentum as torch.optim.SGD: the rule stands in heddle/optimizer.h. Devices run it as
  * HD_OP_SGD; `step` is the same rule in plain loops and double, the reference that kernels are held
  * against. */
-#include <math.h>
-
-#include "heddle/optimizer.h"
+#define OPTIM_SETTINGS struct sgd_settings
+#include "../common/optim.h"
 
 enum { DECAY_ALL = 0, DECAY_MATRICES = 1 };
 
@@ -13,51 +12,14 @@ struct sgd_settings {
     int32_t reserved;
 };
 
-#define OFFSET(field) .offset = offsetof(struct sgd_settings, field)
-
 static const struct hd_option options[] = {
-    {.name = "lr",
-     .aliases = "learning_rate",
-     .value = "0.1",
-     .type = HD_OPT_FLOAT,
-     .min = 0,
-     .max = 1e6,
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(lr),
-     .help = "peak learning rate; the schedule section shapes it"},
-    {.name = "momentum",
-     .value = "0",
-     .type = HD_OPT_FLOAT,
-     .min = 0,
-     .max = 1,
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(momentum),
-     .help = "share of the last step's direction that is kept; 0 keeps no state at all"},
-    {.name = "weight_decay",
-     .value = "0",
-     .type = HD_OPT_FLOAT,
-     .min = 0,
-     .max = 1e3,
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(weight_decay),
-     .help = "coupled: parameters times this are added to the clipped gradient"},
-    {.name = "clip",
-     .value = "0",
-     .type = HD_OPT_FLOAT,
-     .min = 0,
-     .max = 1e30,
-     .aliases = "grad_clip|max_grad_norm|gradient_clipping|clip_grad",
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(clip),
-     .help = "largest global gradient norm, 0 for no clipping"},
-    {.name = "decay",
-     .needs = "weight_decay!=0",
-     .value = "all",
-     .type = HD_OPT_ENUM,
-     .choices = "all|matrices",
-     .flags = HD_OPTION_GLOBAL,
-     OFFSET(decay),
-     .help = "what decays: all tensors, or those of two dimensions or more"},
+    OPTIM_LR("0.1", .help = OPTIM_SCHEDULED),
+    OPTIM_NUMBER("momentum", momentum, "0", 1,
+                 .help = "share of the last step's direction that is kept; 0 keeps no state at all"),
+    OPTIM_WEIGHT_DECAY("0", "coupled: parameters times this are added to the clipped gradient"),
+    OPTIM_CLIP("0"),
+    OPTIM_CHOICE("decay", decay, "all|matrices", "all", .needs = "weight_decay!=0",
+                 .help = "what decays: all tensors, or those of two dimensions or more"),
 };
 
 static const char *const state_names[] = {"momentum_buffer"};
@@ -88,8 +50,7 @@ static uint32_t sgd_states(const void *settings)
 static void update(const struct sgd_settings *s, const struct hd_optim_args *a, int64_t first, int64_t count,
                    double decay)
 {
-    double lr = a->hyper[HD_HYPER_LR], inv_scale = a->hyper[HD_HYPER_INV_SCALE];
-    double scale = inv_scale * hd_clip_factor(a->norm2 * inv_scale * inv_scale, s->clip, sqrt);
+    double lr = a->hyper[HD_HYPER_LR], scale = optim_scale(a, s->clip);
     float *momentum = s->momentum > 0 ? a->state[0] : NULL;
     for (int64_t i = first; i < first + count; i++) {
         double m = a->grad[i] * scale + decay * a->param[i];
@@ -113,15 +74,8 @@ static int32_t sgd_step(const void *settings, const struct hd_optim_args *a)
     return HD_OK;
 }
 
-static double sgd_learning_rate(const void *settings)
-{
-    return ((const struct sgd_settings *)settings)->lr;
-}
-
-static double sgd_clip(const void *settings)
-{
-    return ((const struct sgd_settings *)settings)->clip;
-}
+OPTIM_ANSWER(sgd_learning_rate, lr)
+OPTIM_ANSWER(sgd_clip, clip)
 
 static const struct hd_optimizer_ops ops = {
     .struct_size = sizeof ops,

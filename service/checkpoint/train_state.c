@@ -5,8 +5,32 @@
 
 #include "service/checkpoint/shard_map.h"
 
+/* Makes a run of elements that of the numbers which state s has for them. 0: there are none, but those of the run
+ * before: of a matrix all numbers belong to its first element. */
+static int to_state(const struct hd__ckpt_shard_walk *walk, uint32_t s, struct hd__ckpt_shard_run *run)
+{
+    const struct hd__param *param = &walk->p->params.at[run->param];
+    const struct hd_optim_state *state = &param->state[s];
+    const struct hd__tensor *t = hd__tensor_const(walk->p, walk->tensor);
+    int64_t size = param->optim.all_rows * param->optim.all_cols, all = hd__state_count(walk->p, param, s, 1);
+    if (state->kind == HD_STATE_BLOCK) {
+        run->count = (run->count + state->block - 1) / state->block;
+        run->first /= state->block;
+        run->offset /= state->block;
+    } else if (state->kind != HD_STATE_ELEMENT) {
+        if (run->offset != walk->flat->offset[walk->param] - hd__global_start(walk->p, t, 0, walk->coord))
+            return 0;
+        run->first =
+            size ? run->first / size * size * all / hd__global_numel(walk->p, hd__tensor_const(walk->p, param->tensor))
+                 : 0;
+        run->count = hd__state_count(walk->p, param, s, 0);
+        run->offset = walk->flat->optim[walk->param].state[s];
+    }
+    return 1;
+}
+
 /* Adds every parameter in another group, with its runs in the tensors of this role; HD__FLAT_ROLES: without runs.
- * Only those that have at least n_states states of the optimizer. */
+ * n_states: it is the last of so many states of the optimizer, which some parameters do not have; 0: none. */
 static void add_group(struct hd__ckpt_train_state *state, const struct hd__ckpt_training *from, int owned,
                       const char *group, uint32_t dtype, uint32_t role, uint32_t n_states)
 {
@@ -19,18 +43,30 @@ static void add_group(struct hd__ckpt_train_state *state, const struct hd__ckpt_
         struct hd__ckpt_tensor row = {.group = group, .name = t->name, .dtype = dtype, .ndim = t->ndim};
         for (int32_t d = 0; d < t->ndim; d++)
             row.shape[d] = p->dims.at[t->dim[d]].used;
+        if (n_states)
+            row.dtype = p->params.at[i].state[n_states - 1].dtype;
+        if (n_states && p->params.at[i].state[n_states - 1].kind != HD_STATE_ELEMENT) {
+            row.ndim = 1;
+            row.shape[0] = hd__state_count(p, &p->params.at[i], n_states - 1, 1);
+        }
         hd__push(&state->tensors, row);
         row_of[i] = state->tensors.count;
     }
     for (uint32_t f = 0; f < p->flats.count && role < HD__FLAT_ROLES; f++) {
         const struct hd__flat *flat = &p->flats.at[f];
-        struct hd__ckpt_shard_walk walk = {.p = p, .flat = flat, .coord = from->coord, .tensor = flat->tensor[role]};
+        hd_tensor tensor = flat->tensor[role]; /* states lie as the elements of the weights do */
+        struct hd__ckpt_shard_walk walk = {.p = p,
+                                           .flat = flat,
+                                           .coord = from->coord,
+                                           .tensor = n_states && tensor ? flat->tensor[HD__FLAT_MASTER] : tensor};
         struct hd__ckpt_shard_run run;
         while (walk.tensor && hd__ckpt_shard_next(&walk, &run)) {
-            char *data = hd__tensor_address(p, walk.tensor, from->coord, from->arena);
+            if (!row_of[run.param] || (n_states && !to_state(&walk, n_states - 1, &run)))
+                continue;
+            char *data = hd__tensor_address(p, tensor, from->coord, from->arena);
             struct hd__ckpt_run row = {.tensor = row_of[run.param] - 1, .first = run.first, .count = run.count};
-            row.data = data + run.offset * (int64_t)hd_dtype_size(hd__tensor_const(p, walk.tensor)->dtype);
-            if (row_of[run.param] && (!owned || hd__ckpt_owns_shard(p, flat, run.param, walk.tensor, from->coord)))
+            row.data = data + run.offset * (int64_t)hd_dtype_size(hd__tensor_const(p, tensor)->dtype);
+            if ((!owned || hd__ckpt_owns_shard(p, flat, run.param, walk.tensor, from->coord)))
                 hd__push(&state->runs, row);
         }
     }

@@ -183,17 +183,14 @@ void cpu_ref_optim_step(struct hd_kernel *k)
     cpu_optim_step(k, &host);
 }
 
-/* Outputs as for adamw: p, the optimizer's states, and where the last output is not fp32, the low precision copy; then
- * scratch memory. */
+/* Outputs as for adamw: p, the optimizer's states, the low-precision copy where there is one; then scratch memory. */
 void cpu_optim_step(struct hd_kernel *k, const struct hd_optim_host *host)
 {
     const struct hd_attrs *a = &k->d.attrs;
     int64_t n = hd_operand_count(&k->out[0]);
-    uint32_t states = k->d.n_out - 1 - (a->parts > 0), low = 0;
+    uint32_t states = a->index, low = k->d.n_out - (a->parts > 0) > states + 1 ? states + 1 : 0;
     double hyper[HD_HYPER_COUNT];
     struct hd_error why = HD_ERROR_INIT;
-    if (states && k->out[states].dtype != HD_F32)
-        low = states--;
     for (int64_t i = 0; i < HD_HYPER_COUNT; i++)
         hyper[i] = cpu_load(&k->in[2], i);
     struct hd_optim_args args = {.struct_size = sizeof args,

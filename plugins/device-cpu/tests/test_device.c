@@ -365,7 +365,7 @@ START_TEST(an_optimizers_step_is_called)
 {
     static const double factor = 3;
     const struct h_case c = {"step",      HD_OP_OPTIM_STEP, "f:n d: d:y",
-                             "f:n f:n n", "n=5@100 y=8",    {.step = step, .settings = &factor}};
+                             "f:n f:n n", "n=5@100 y=8",    {.step = step, .settings = &factor, .index = 1}};
     for (int skip = 0; skip < 2; skip++) {
         struct h_device *d = h_open(1, H_FAST);
         struct h_instr *i = h_make(&c, HD_BF16, 1), *before = h_make(&c, HD_BF16, 1);

@@ -1,6 +1,7 @@
 /* Gradient descent with momentum in `step`, and one peculiarity by flag: STEP_FAILS in the third step, STATES of them
  * instead of one, WHOLE parameters wanted, STATES_SAID beyond n_states, SCRATCH bytes of memory, products of matrices
- * in it, a GROUP for all. */
+ * in it, a GROUP for all, and SHAPED: a second state of that kind, of matrices, in int32, whose numbers say whose they
+ * are and of which step. */
 #include <stddef.h>
 
 #include "heddle/optimizer.h"
@@ -100,6 +101,63 @@ static int32_t multiply(const struct hd_optim_args *a)
     return HD_OK;
 }
 
+#ifdef SHAPED
+#ifndef BLOCK
+#define BLOCK 16
+#endif
+
+static uint32_t matrices_apart(const void *settings, const struct hd_optim_param *param)
+{
+    (void)settings;
+    return param->rows ? 1 : 0;
+}
+
+static uint32_t group_states(const void *settings, uint32_t group)
+{
+    (void)settings;
+    return STATES + (group == 1);
+}
+
+static void shape(const void *settings, uint32_t group, uint32_t state, struct hd_optim_state *out)
+{
+    (void)settings;
+    if (group != 1 || state != STATES)
+        return;
+    *out = (struct hd_optim_state){sizeof *out, SHAPED, HD_I32, BLOCK};
+}
+
+static int32_t count_steps(const struct hd_optim_args *a)
+{
+    int32_t t = (int32_t)a->hyper[HD_HYPER_STEP];
+    for (uint64_t i = 0; i < a->n_params; i++) {
+        const struct hd_optim_param *p = &a->params[i];
+        int64_t n = SHAPED == HD_STATE_ONE ? 1 : SHAPED == HD_STATE_ROW ? p->rows : p->cols * p->cols;
+        int32_t *x = (int32_t *)(void *)a->state[STATES] + p->state[STATES], hash = 0;
+        for (const char *c = p->name; *c; c++)
+            hash = (hash * 31 + *c) % 65536;
+        for (int64_t k = 0; k < n && p->group == 1; k++) {
+            int32_t is = (int32_t)((hash + k) % 65536) * 1024;
+            if (x[k] != (t > 1 ? is + t - 1 : 0))
+                return hd_fail(a->err, HD_E_INTERNAL, "number %lld of %s is %d in step %d", (long long)k, p->name, x[k],
+                               t);
+            x[k] = is + t;
+        }
+    }
+    return HD_OK;
+}
+#endif
+
+#ifdef EMIT
+static int32_t emit(const void *settings, uint32_t *op, struct hd_attrs *attrs, struct hd_error *err)
+{
+    (void)settings;
+    (void)attrs;
+    (void)err;
+    *op = HD_OP_SGD;
+    return HD_OK;
+}
+#endif
+
 /* The update uses the mean of all states, which are equal: with any number of them it trains the same. */
 static int32_t step(const void *settings, const struct hd_optim_args *a)
 {
@@ -107,6 +165,10 @@ static int32_t step(const void *settings, const struct hd_optim_args *a)
     int32_t rc = check_params(a);
     if (rc || (SCRATCH && a->n_params && (rc = multiply(a))))
         return rc;
+#ifdef SHAPED
+    if ((rc = count_steps(a)))
+        return rc;
+#endif
 #ifdef STEP_FAILS
     if (a->hyper[HD_HYPER_STEP] == 3)
         return hd_fail(a->err, HD_E_UNSUPPORTED, "the factors of step 3 do not converge");
@@ -132,7 +194,17 @@ static uint32_t states(const void *settings)
 
 static const struct hd_optimizer_ops ops = {.struct_size = sizeof ops,
                                             .caps = CAPS,
+#ifdef SHAPED
+                                            .n_states = STATES + 1,
+                                            .group = matrices_apart,
+                                            .group_states = group_states,
+                                            .state = shape,
+#else
                                             .n_states = STATES,
+#endif
+#ifdef EMIT
+                                            .emit = emit,
+#endif
                                             .state_names = names,
                                             .step = step,
 #ifdef STATES_SAID

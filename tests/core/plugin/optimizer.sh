@@ -75,6 +75,20 @@ try 0 "step 6" optimizer.use=oldest launch.ranks=2 "plugins.path=[$work/oldest]"
 try 2 "optimizer.lr: 0 does not train" optimizer.use=oldest optimizer.lr=0 "plugins.path=[$work/oldest]"
 "$heddle" test oldest/heddle-optim-oldest.so >log 2>&1 || { cat log >&2; exit 1; }
 
+# States of other shapes: their numbers come back to whom they belong, behind a resume and on another mesh.
+for name in rows factors ones; do
+    for stage in 0 1 3; do
+        try 0 "step 6" optimizer.use=$name launch.ranks=2 "strategies=[{use: zero, stage: $stage}]"
+        [ "$(loss)" = "$want" ] || { echo "$name, stage $stage: loss $(loss), not $want" >&2; exit 1; }
+    done
+    try 0 "step 3" job.steps=3 job.name=$name checkpoint.dir=$name optimizer.use=$name launch.ranks=4 data.micro_batch=2 'strategies=[{use: zero, stage: 3}]'
+    try 0 "step 6" job.name=$name checkpoint.dir=$name optimizer.use=$name launch.ranks=1
+done
+try 2 "\`state\` says kind 9, dtype 5, block 0 of b" optimizer.use=nokind launch.ranks=1
+try 2 "\`state\` says kind 1, dtype 5, block 48 of b" optimizer.use=noblock launch.ranks=1
+try 2 "state b has rows, columns or factors of " optimizer.use=cutrows launch.ranks=1
+try 2 "slot 'state' is for 'step'" optimizer.use=emits launch.ranks=1
+
 # The same in C++11, built as a third party would: from the headers alone.
 if command -v "${CXX:-c++}" >/dev/null 2>&1; then
     mkdir cxx

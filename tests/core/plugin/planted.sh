@@ -31,14 +31,14 @@ refused()
     grep -qF -- "$text" log || { cat log >&2; echo "heddle test $*: '$text' is not said" >&2; exit 1; }
 }
 
-plant lion.c optim-lion 's/a->state\[0\]\[i\]/kept[i]/g; s/^static double sign/static float kept[1 << 20];\n&/' only=a "parameters and states are all there is"
-plant lion.c optim-lion 's/a->state\[0\]\[i\]/kept[i]/g; s/^static double sign/static float kept[1 << 20];\n&/' only=cut "any cut"
-plant lion.c optim-lion 's/a->norm2 \* inv_scale \* inv_scale/a->norm2/' only=scale "a loss scale"
-plant lion.c optim-lion '/hd_update_runs/,+1d' only=overflow "overflow and skip"
-plant lion.c optim-lion 's/a->param\[i\] = /a->param[i + 1] = /' only=moves "a step moves"
-plant lion.c optim-lion 's/hd_clip_factor(.*)/1/' only=clipping "clipping"
-plant lion.c optim-lion 's/return HD_OK;$/return a->hyper[HD_HYPER_STEP] > 4 ? hd_fail(a->err, HD_E_IO, "no more") : HD_OK;/' only=whole "whole jobs"
-plant lion.c optim-lion 's/{"exp_avg"}/{"exp avg"}/' only=slots "slots answer"
+plant lion.c optim-mylion 's/a->state\[0\]\[i\]/kept[i]/g; s/^static double sign/static float kept[1 << 20];\n&/' only=a "parameters and states are all there is"
+plant lion.c optim-mylion 's/a->state\[0\]\[i\]/kept[i]/g; s/^static double sign/static float kept[1 << 20];\n&/' only=cut "any cut"
+plant lion.c optim-mylion 's/a->norm2 \* inv_scale \* inv_scale/a->norm2/' only=scale "a loss scale"
+plant lion.c optim-mylion '/hd_update_runs/,+1d' only=overflow "overflow and skip"
+plant lion.c optim-mylion 's/a->param\[i\] = /a->param[i + 1] = /' only=moves "a step moves"
+plant lion.c optim-mylion 's/hd_clip_factor(.*)/1/' only=clipping "clipping"
+plant lion.c optim-mylion 's/return HD_OK;$/return a->hyper[HD_HYPER_STEP] > 4 ? hd_fail(a->err, HD_E_IO, "no more") : HD_OK;/' only=whole "whole jobs"
+plant lion.c optim-mylion 's/{"exp_avg"}/{"exp avg"}/' only=slots "slots answer"
 plant folders.c ckpt-folders 's|%s/.new-%s", c->dir, name);$|%s/%s", c->dir, name);|' only=cancel "cancel"
 plant folders.c ckpt-folders 's/again ? renameat2([^)]*) :/(again \&\& remove_folder(path), again = 0) ? 0 :/' only=killed "killed at each system call, 1"
 plant folders.c ckpt-folders 's/return rename(path, aside) || remove_folder(aside)/return remove_folder(path)/' only=killed "killed at each system call, 2"
@@ -77,7 +77,7 @@ plant lines.c metrics-lines 's/hd_metric_at(record, i)/\&record->metrics[i]/' "s
 # A plug-in that crashes is a failed check, and the others run. Sanitizers would make an exit code of the signal.
 ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0 TSAN_OPTIONS=${TSAN_OPTIONS:-}:handle_segv=0
 export ASAN_OPTIONS TSAN_OPTIONS
-plant lion.c optim-lion 's/a->param\[i\] = .*/*(volatile char *)0 = 0;/' only=s "any cut gives the same bits: ended by signal 11"
+plant lion.c optim-mylion 's/a->param\[i\] = .*/*(volatile char *)0 = 0;/' only=s "any cut gives the same bits: ended by signal 11"
 grep -q '^ok      slots answer' log || { cat log >&2; exit 1; }
 
 refused 2 "which plugin?"

@@ -52,7 +52,7 @@ done
 # The installed command finds its own plugins beside itself, and new ones through the environment. Every template is usable.
 unset HEDDLE_PLUGIN_PATH
 expect "$("$heddle" plugins)" "AdamW"
-if "$heddle" plugins optim-lion >"$work/out" 2>&1; then fail "optim-lion is there before it was installed"; fi
+if "$heddle" plugins optim-mylion >"$work/out" 2>&1; then fail "optim-mylion is there before it was installed"; fi
 export HEDDLE_PLUGIN_PATH="$work/mine"
 all=0
 for source in "$work/mine/"*.c; do
@@ -63,7 +63,7 @@ done
 [ "$all" -eq "$(ls "$work/mine/"*.so | wc -l)" ] || fail "$all templates, and $(ls "$work/mine/"*.so)"
 
 # Each passes the test of its kind, by name and by path.
-expect "$("$heddle" test optim-lion)" " passed, 0 failed"
+expect "$("$heddle" test optim-mylion)" " passed, 0 failed"
 for plugin in "$work/mine/"heddle-*.so; do
     words=
     case $plugin in *comm-pipes.so) words=few ;; *data-pattern.so) words=path=endless ;; *metrics-lines.so) words=set:path=lines.txt ;; esac
@@ -82,14 +82,14 @@ cd "$work/job"
 for i in 1 2 3 4 5 6 7 8; do echo "the warp and the weft are woven into one cloth, again and again."; done >text
 cat >job.yaml <<'EOT'
 job: {name: lion, steps: 20, seed: 3}
-optimizer: {use: lion, lr: 2e-3}
+optimizer: {use: mylion, lr: 2e-3}
 model: {use: transformer, family: llama, layers: 1, hidden: 32, heads: 2, kv_heads: 1, ffn: 64, vocab: 256}
 data: {train: text, format: bytes, seq_len: 16, batch: 8, micro_batch: 4, shuffle: false}
 EOT
 for over in "1 shm zero" "2 shm zero" "2 pipes zero" "2 pipes dp" "1 shm dp"; do
     set -- $over
     "$heddle" train job.yaml launch.ranks=$1 comm.use=$2 "strategies=[{use: $3}]" "plugins.path=[$work/mine]" >"$work/log" 2>&1 ||
-        { cat "$work/log" >&2; fail "training with optim-lion on $1 ranks over $2 by $3 fails"; }
+        { cat "$work/log" >&2; fail "training with optim-mylion on $1 ranks over $2 by $3 fails"; }
     last=$(sed -n 's/.*loss[": ]*\([0-9.]*\).*/\1/p' "$work/log" | tail -1)
     echo "$last" | awk '{ exit !($1 > 0 && $1 < 5) }' || { cat "$work/log" >&2; fail "the loss after 20 steps is '$last'"; }
 done
@@ -118,8 +118,8 @@ if command -v make >/dev/null; then
 else
     cp "$work/mine/"heddle-*.so "$plugindir/"
 fi
-expect "$("$heddle" plugins optim-lion)" "usable: yes"
-expect "$(HEDDLE_PLUGIN_PATH=$work/mine/build "$heddle" plugins optim-lion 2>&1)" "duplicate name"
+expect "$("$heddle" plugins optim-mylion)" "usable: yes"
+expect "$(HEDDLE_PLUGIN_PATH=$work/mine/build "$heddle" plugins optim-mylion 2>&1)" "duplicate name"
 
 # Every public header compiles by itself, without warnings and without hidden padding.
 for header in $(cd "$work/root" && find . -path '*/include/heddle/*.h' | sed 's|.*/include/||'); do

@@ -1,4 +1,4 @@
-/* optim-adamw, optim-sgd and the template optim-lion: `step` against golden numbers, and what the loader and
+/* optim-adamw, optim-sgd and the template optim-mylion: `step` against golden numbers, and what the loader and
  * the training loop read of them. */
 #include <check.h>
 #include <math.h>
@@ -123,7 +123,7 @@ static void assert_near(const struct golden *g, const char *what, int i, double 
 START_TEST(step_is_golden)
 {
     const struct golden *g = &golden[_i];
-    const struct hd__component *c = load(g->plugin);
+    const struct hd__component *c = load(strcmp(g->plugin, "lion") ? g->plugin : "mylion");
     struct run run;
     train(&run, c, settings_for(c, g), g);
     for (int i = 0; i < COUNT; i++) {
@@ -160,7 +160,7 @@ START_TEST(adamw_refuses_betas)
     static const struct {
         const char *value, *says;
     } bad[] = {
-        {"[0.9]", "optimizer.betas has 1 number, AdamW needs two"},
+        {"[0.9]", "optimizer.betas has 1 number, AdamW needs 2"},
         {"[0.9, 1.0]", "optimizer.betas: '1.0' is not a number from 0 up to but not 1"},
         {"[0.9, many]", "optimizer.betas: 'many' is not a number"},
     };

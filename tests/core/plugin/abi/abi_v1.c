@@ -203,6 +203,13 @@ CONSTANT(HD_COLL_ALL_TO_ALL, 4);
 CONSTANT(HD_COLL_BROADCAST, 5);
 CONSTANT(HD_COLL_REDUCE, 6);
 CONSTANT(HD_COLL_BARRIER, 7);
+CONSTANT(HD_STATE_ELEMENT, 0);
+CONSTANT(HD_STATE_BLOCK, 1);
+CONSTANT(HD_STATE_ROW, 2);
+CONSTANT(HD_STATE_COLUMN, 3);
+CONSTANT(HD_STATE_ROW_FACTOR, 4);
+CONSTANT(HD_STATE_COLUMN_FACTOR, 5);
+CONSTANT(HD_STATE_ONE, 6);
 CONSTANT(HD_HOOK_SEND, 64);
 CONSTANT(HD_HOOK_RECV, 65);
 CONSTANT(HD_METRIC_INT, 1);
@@ -530,7 +537,7 @@ FIELD(hd_comm_ops, caps_of, 112, uint64_t (*)(const struct hd_comm *comm));
 FIELD(hd_comm_ops, launcher, 120, const struct hd_comm_launcher *);
 FIELD(hd_comm_ops, caps_with, 128, uint64_t (*)(const void *settings));
 
-STRUCT(hd_optim_param, 80);
+STRUCT(hd_optim_param, 112);
 FIELD(hd_optim_param, struct_size, 0, size_t);
 FIELD(hd_optim_param, name, 8, const char *);
 FIELD(hd_optim_param, first, 16, int64_t);
@@ -543,6 +550,13 @@ FIELD(hd_optim_param, ndim, 64, uint32_t);
 FIELD(hd_optim_param, group, 68, uint32_t);
 FIELD(hd_optim_param, flags, 72, uint32_t);
 FIELD(hd_optim_param, reserved, 76, uint32_t);
+FIELD(hd_optim_param, state, 80, int64_t[4]);
+
+STRUCT(hd_optim_state, 24);
+FIELD(hd_optim_state, struct_size, 0, size_t);
+FIELD(hd_optim_state, kind, 8, uint32_t);
+FIELD(hd_optim_state, dtype, 12, uint32_t);
+FIELD(hd_optim_state, block, 16, int64_t);
 
 STRUCT(hd_optim_matrix, 24);
 FIELD(hd_optim_matrix, data, 0, void *);
@@ -587,7 +601,7 @@ FIELD(hd_optim_shard, reserved, 44, uint32_t);
 FIELD(hd_optim_shard, decay, 48, const struct hd_range *);
 FIELD(hd_optim_shard, n_decay, 56, uint64_t);
 
-STRUCT(hd_optimizer_ops, 120);
+STRUCT(hd_optimizer_ops, 128);
 FIELD(hd_optimizer_ops, struct_size, 0, size_t);
 FIELD(hd_optimizer_ops, caps, 8, uint64_t);
 FIELD(hd_optimizer_ops, n_states, 16, uint32_t);
@@ -605,6 +619,8 @@ FIELD(hd_optimizer_ops, group, 88, uint32_t (*)(const void *settings, const stru
 FIELD(hd_optimizer_ops, group_states, 96, uint32_t (*)(const void *settings, uint32_t group));
 FIELD(hd_optimizer_ops, scratch, 104, uint64_t (*)(const void *settings, const struct hd_optim_param *param));
 FIELD(hd_optimizer_ops, flops, 112, double (*)(const void *settings, const struct hd_optim_param *param));
+FIELD(hd_optimizer_ops, state, 120,
+      void (*)(const void *settings, uint32_t group, uint32_t state, struct hd_optim_state *out));
 
 STRUCT(hd_ckpt_ops, 120);
 FIELD(hd_ckpt_ops, struct_size, 0, size_t);
