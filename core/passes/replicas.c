@@ -48,38 +48,11 @@ void hd__pass_section(struct hd_program *p, const char *name, uint32_t every)
 
 static int is_saved(const struct hd_program *p, hd_tensor t)
 {
-    for (uint32_t n = 0; n < p->flats.count * HD__FLAT_ROLES; n++)
-        if (n % HD__FLAT_ROLES >= HD__FLAT_GLOBAL_COPY &&
-            p->flats.at[n / HD__FLAT_ROLES].tensor[n % HD__FLAT_ROLES] == t)
+    struct hd__flat_tensor f = {0};
+    while (hd__flat_next(p, HD__FLAT_IS_SAVED, &f))
+        if (f.tensor == t && f.role >= HD__FLAT_GLOBAL_COPY)
             return 1;
     return 0;
-}
-
-/* Why these facts cannot be stated of a tensor, or of the parameters; NULL: they can. */
-static const char *wrong_facts(const struct hd_program *p, hd_tensor t, uint32_t what, uint32_t axes,
-                               const struct hd__code_section *own)
-{
-    uint32_t of_params = what & (HD_FACT_AVERAGE | HD_FACT_ZERO_SUM), equal = what & HD_FACT_EQUAL;
-    if (!t)
-        return what != HD_FACT_EQUAL && what != HD_FACT_MIX ? "of parameters there is HD_FACT_EQUAL or HD_FACT_MIX"
-               : !own                                       ? "it holds where a section of the strategy's own ends"
-               : axes & ~p->independent_axes                ? "the axes are not those of `apart`"
-                                                            : NULL;
-    if (p->buffers.at[hd__tensor_const(p, t)->buffer].life != HD__LIFE_PERSISTENT)
-        return "it does not live from step to step: HD_LIFE_PERSISTENT";
-    if (hd__fact_of(p, t)->what)
-        return "its facts are declared already: add them up in one call";
-    if (what == HD_FACT_FEEDBACK)
-        return own || axes ? "error feedback is each rank's own, and no section's: axes 0, section NULL" : NULL;
-    if (what & HD_FACT_MIX || what & HD_FACT_FEEDBACK || !of_params || (of_params & (of_params - 1)))
-        return "of a tensor there is HD_FACT_AVERAGE or HD_FACT_ZERO_SUM, with or without HD_FACT_EQUAL, or "
-               "HD_FACT_FEEDBACK alone";
-    if (!own || !is_saved(p, t))
-        return own ? "checkpoints do not have it: `keep` it, or make it HD_FLAT_COMMON, first"
-                   : "it holds where a section of the strategy's own ends, the only one that writes it";
-    return (equal && axes & ~p->independent_axes) || (!equal && axes)
-               ? "axes are for HD_FACT_EQUAL, and those of `apart`"
-               : NULL;
 }
 
 void hd__pass_declare(struct hd_program *p, hd_tensor t, uint32_t what, uint32_t axes, const char *section)
@@ -87,17 +60,38 @@ void hd__pass_declare(struct hd_program *p, hd_tensor t, uint32_t what, uint32_t
     if (!hd__pass_args(p, __func__, "3TFA", t, what, axes))
         return;
     struct hd__code_section *s = section ? hd__program_section(p, section) : NULL, *own = s && s->every ? s : NULL;
-    const char *why = section && !own ? "there is no such section of the strategy's own" : NULL;
-    why = why ? why : wrong_facts(p, t, what, axes, own);
-    if (why)
-        hd__pass_refuse(p, "hd_pass_api.declare: %s, section %s: %s", t ? hd__tensor_const(p, t)->name : "parameters",
-                        section ? section : "NULL", why);
-    else if (t)
+    uint32_t of_params = what & (HD_FACT_AVERAGE | HD_FACT_ZERO_SUM), feedback = what == HD_FACT_FEEDBACK;
+    const struct {
+        int wrong;
+        const char *why;
+    } rows[] = {
+        {section && !own, "there is no such section of the strategy's own"},
+        {!t && what != HD_FACT_EQUAL && what != HD_FACT_MIX, "of parameters there is HD_FACT_EQUAL or HD_FACT_MIX"},
+        {t && !feedback && (what & ~(uint32_t)HD_FACT_EQUAL) != HD_FACT_AVERAGE &&
+             (what & ~(uint32_t)HD_FACT_EQUAL) != HD_FACT_ZERO_SUM,
+         "of a tensor there is HD_FACT_AVERAGE or HD_FACT_ZERO_SUM, with or without HD_FACT_EQUAL, or HD_FACT_FEEDBACK "
+         "alone"},
+        {feedback && (own || axes), "error feedback is each rank's own, and no section's: axes 0, section NULL"},
+        {!feedback && !own, "it holds where a section of the strategy's own ends, the only one that writes it"},
+        {axes & ~(t && !(what & HD_FACT_EQUAL) ? 0 : p->independent_axes),
+         "axes are for HD_FACT_EQUAL and HD_FACT_MIX, and those of `apart`"},
+        {t && p->buffers.at[hd__tensor_const(p, t)->buffer].life != HD__LIFE_PERSISTENT,
+         "it does not live from step to step: HD_LIFE_PERSISTENT"},
+        {t && hd__fact_of(p, t)->what, "its facts are declared already: add them up in one call"},
+        {of_params && !is_saved(p, t), "checkpoints do not have it: `keep` it, or make it HD_FLAT_COMMON, first"},
+    };
+    for (size_t n = 0; n < HD__COUNT(rows); n++)
+        if (rows[n].wrong)
+            hd__pass_refuse(p, "hd_pass_api.declare: %s, section %s: %s",
+                            t ? hd__tensor_const(p, t)->name : "parameters", section ? section : "NULL", rows[n].why);
+    if (!hd__pass_ok(p))
+        return;
+    if (t) {
         hd__push(&p->facts, ((struct hd__fact){t, what, axes, own ? own->name : NULL}));
-    else {
-        own->declares |= (uint8_t)what;
-        *(what == HD_FACT_MIX ? &own->mixed_axes : &own->equal_axes) |= axes;
+        return;
     }
+    own->declares |= (uint8_t)what;
+    *(what == HD_FACT_MIX ? &own->mixed_axes : &own->equal_axes) |= axes;
 }
 
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name)

@@ -263,7 +263,7 @@ struct hd__flat {
     struct hd_optim_param *optim;     /* of each parameter */
 };
 
-/* What a strategy declared of a tensor of its own (HD_FACT_...): verify/facts.c proves it. */
+/* Facts (HD_FACT_...) that a strategy declared of a tensor of its own: verify/facts.c proves them. */
 struct hd__fact {
     hd_tensor tensor;
     uint32_t what, axes; /* axes: those of HD_FACT_EQUAL */
@@ -506,7 +506,7 @@ static inline uint8_t hd__memory_of(const struct hd_program *p, hd_tensor t)
 {
     return p->buffers.at[hd__tensor_const(p, t)->buffer].memory;
 }
-/* What was declared of a tensor; a fact of nothing if nothing was. */
+/* The facts of a tensor; of nothing where none were declared. */
 const struct hd__fact *hd__fact_of(const struct hd_program *p, hd_tensor t);
 /* Axes along which a flat tensor's values differ between ranks that are apart. */
 static inline uint32_t hd__independent_axes_of(const struct hd_program *p, hd_tensor t)

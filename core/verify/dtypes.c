@@ -26,7 +26,7 @@ static uint8_t dtype_of_output(const struct hd_program *p, const struct hd__inst
         tile = (i->op == HD_OP_ATTENTION_MERGE && t->dtype != p->precision.compute) || (i->axes && model);
     if (t->role == HD__ROLE_GRAD || (t->role == HD__ROLE_FLAT && t->param && i->n_in &&
                                      (model || i->op == HD_OP_ACCUM ||
-                                      (i->op == HD_OP_COPY && hd__tensor_const(p, i->in[0])->role == HD__ROLE_ACT))))
+                                      (i->op == HD_OP_COPY && (i->phase == HD__PHASE_B || i->phase == HD__PHASE_W)))))
         return p->precision.grad;
     if (letter == '=')
         return hd__tensor_const(p, i->in[0])->dtype;
@@ -48,17 +48,17 @@ static uint8_t dtype_of_output(const struct hd_program *p, const struct hd__inst
     }
 }
 
-/* Sums over ranks are in the dtype of the wire, those of parameters also in their own. Compression of gradients has one
- * of its own where precision.reduce says nothing. */
+/* Sums over ranks are in the dtype of the wire; those of pipeline stages, and of parameters, in their own. Compression
+ * has one of its own where precision.reduce says nothing. */
 static void check_wire(struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd_program *p = w->p;
     const struct hd__tensor *t = hd__tensor_const(p, i->in[0]);
-    const hd__gradients *gradients = hd__gradients_of(w, i->in[0], 0);
     if (!hd__op_sums(i->op) || t->role != HD__ROLE_FLAT || t->dtype == p->precision.reduce ||
+        (i->axes & HD_AXIS_BIT(HD_AXIS_PP) && t->dtype == p->precision.grad) ||
         (w->own_section && t->dtype == p->precision.master))
         return;
-    if (p->precision.reduce != p->precision.grad || !gradients || !hd__is_float(t->dtype))
+    if (p->precision.reduce != p->precision.grad || !hd__is_float(t->dtype))
         hd__diag(w, "%s travels in %s, but precision.reduce is %s", t->name, hd_dtype_name(t->dtype),
                  hd_dtype_name(p->precision.reduce));
 }

@@ -41,51 +41,57 @@ static double *weights_new(struct hd__walk *w)
     return hd__arena_alloc(&w->arena, (size_t)hd__replicas(w->p) * sizeof(double));
 }
 
-/* Along an axis moved on by so many ranks; 0: averaged over the axes. */
-static double *weights_along(struct hd__walk *w, const double *from, uint32_t axes, int64_t shift)
+/* The ranks that are apart, as a mesh. */
+static struct hd__mesh ranks_apart(const struct hd_program *p)
 {
-    int64_t all = hd__replicas(w->p), stride = 1;
-    for (int32_t a = HD_AXIS_COUNT; a-- > 0;) {
-        int64_t n = w->p->mesh.size[a];
-        double *to = w->p->independent_axes & axes & HD_AXIS_BIT(a) ? weights_new(w) : NULL;
-        for (int64_t at = 0; at < all && to; at++) {
-            int64_t c = at / stride % n, first = at - c * stride;
-            if (shift)
-                to[first + (c + shift) % n * stride] = from[at];
-            for (int64_t k = 0; k < n && !shift; k++)
-                to[at] += from[first + k * stride] / (double)n;
-        }
-        from = to ? to : from;
-        stride *= w->p->independent_axes & HD_AXIS_BIT(a) ? n : 1;
-    }
-    return (double *)from;
+    int32_t size[HD_AXIS_COUNT];
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        size[a] = p->independent_axes & HD_AXIS_BIT(a) ? p->mesh.size[a] : 1;
+    return hd__mesh_make(size);
 }
 
 /* As far behind rank `at` as `to` is behind `from`. */
-static int64_t further(const struct hd__walk *w, int64_t at, int64_t from, int64_t to)
+static int32_t further(const struct hd__mesh *m, int32_t at, int32_t from, int32_t to)
 {
-    int64_t stride = 1, sum = 0;
-    for (int32_t a = HD_AXIS_COUNT; a-- > 0;)
-        if (w->p->independent_axes & HD_AXIS_BIT(a)) {
-            int64_t n = w->p->mesh.size[a];
-            sum += (at / stride % n + to / stride % n + n - from / stride % n) % n * stride;
-            stride *= n;
-        }
-    return sum;
+    int32_t x[HD_AXIS_COUNT], y[HD_AXIS_COUNT], z[HD_AXIS_COUNT];
+    hd__mesh_coord(m, at, x);
+    hd__mesh_coord(m, from, y);
+    hd__mesh_coord(m, to, z);
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        x[a] = (x[a] + z[a] - y[a] + m->size[a]) % m->size[a];
+    return hd__mesh_rank(m, x);
+}
+
+/* Averaged over the axes; or moved on by so many ranks along one. */
+static double *weights_along(struct hd__walk *w, const double *from, uint32_t axes, int64_t shift)
+{
+    struct hd__mesh m = ranks_apart(w->p);
+    double *to = weights_new(w);
+    int32_t *group = hd__alloc((size_t)m.ranks * sizeof *group);
+    for (int32_t at = 0; at < m.ranks; at++) {
+        int32_t n = hd__mesh_group(&m, at, axes, 0, group), me = 0;
+        while (group[me] != at)
+            me++;
+        for (int32_t k = 0; k < n; k++)
+            to[group[k]] += shift && k != (me + shift) % n ? 0 : shift ? from[at] : from[at] / n;
+    }
+    free(group);
+    return to;
 }
 
 /* How many ranks come closer to each other where this is repeated: those that differ by as much as ranks with a part in
  * one rank's parameters do. */
-static int64_t reached(const struct hd__walk *w, const double *weight)
+static int32_t reached(const struct hd__walk *w, const double *weight)
 {
-    int64_t all = hd__replicas(w->p), *list = hd__alloc((size_t)all * sizeof *list), n = 1, first = 0;
-    uint8_t *seen = hd__alloc((size_t)all);
-    while (first < all - 1 && !(weight[first] > 0))
+    struct hd__mesh m = ranks_apart(w->p);
+    int32_t *list = hd__alloc((size_t)m.ranks * sizeof *list), n = 1, first = 0;
+    uint8_t *seen = hd__alloc((size_t)m.ranks);
+    while (first < m.ranks - 1 && !(weight[first] > 0))
         first++;
     seen[0] = 1;
-    for (int64_t at = 0; at < n; at++)
-        for (int64_t k = 0; k < all; k++) {
-            int64_t to = weight[k] > 0 ? further(w, list[at], first, k) : 0;
+    for (int32_t at = 0; at < n; at++)
+        for (int32_t k = 0; k < m.ranks; k++) {
+            int32_t to = weight[k] > 0 ? further(&m, list[at], first, k) : 0;
             if (!seen[to])
                 list[n++] = to;
             seen[to] = 1;

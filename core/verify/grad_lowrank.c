@@ -100,19 +100,18 @@ void hd__lowrank_blend(struct hd__walk *w, const struct hd__instr *i)
 {
     uint32_t n = i->attrs ? HD__MIN(i->n_in, (uint32_t)i->attrs->n_table) : 0;
     int feeds_back = 0, adds = 0;
-    for (uint32_t k = 0; k < n; k++)
+    struct hd__range r = hd__range_of(w->p, i->out[0]);
+    for (uint32_t k = 0; k < n; k++) {
         adds |= i->in[k] == i->out[0];
-    if (!adds && hd__gradients_of(w, i->out[0], 0)) { /* what was there is overwritten */
-        struct hd__range r = hd__range_of(w->p, i->out[0]);
-        hd__gradient_set(hd__gradients_of(w, i->out[0], 0),
-                         (struct hd__gradient){r.lo, r.hi, HD__NO_PARAM, 0, 0, HD__GRADIENT_ZERO, 0});
+        feeds_back |= i->in[k] != i->out[0] && hd__gradients_of(w, i->in[k], 0);
     }
+    if (!adds && feeds_back) /* overwritten: a sum of its inputs */
+        hd__gradient_set(
+            hd__gradients_of(w, i->out[0], 1),
+            (struct hd__gradient){.lo = r.lo, .hi = r.hi, .param = HD__NO_PARAM, .form = HD__GRADIENT_ZERO});
     for (uint32_t k = 0; k < n; k++)
-        if (i->in[k] != i->out[0] && hd__gradients_of(w, i->in[k], 0)) {
-            double factor = i->attrs->table[k];
-            (factor < 0 ? subtract_sent : add_feedback)(w, i->in[k], i->out[0], factor);
-            feeds_back = 1;
-        }
+        if (i->in[k] != i->out[0] && hd__gradients_of(w, i->in[k], 0))
+            (i->attrs->table[k] < 0 ? subtract_sent : add_feedback)(w, i->in[k], i->out[0], i->attrs->table[k]);
     for (uint32_t k = 0; k < n && feeds_back; k++)
         if (i->in[k] == i->out[0])
             check_factor(w, i->in[k], i->attrs->table[k], 1);

@@ -14,9 +14,11 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
     if (i->op == HD_OP_SHIFT) {
         const struct hd__tensor *t = hd__tensor_const(w->p, i->in[0]);
         int32_t s = hd__dim_index(t, w->p->letter['s']), minor = s < 0 ? -1 : hd__shard_minor(t->placement.shard[s]);
-        if (!hd__shift_steps(w->p, i) || __builtin_popcount(i->axes) != 1 || i->members)
-            hd__diag(w, "%s is to come from another rank along one axis", t->name);
-        if (w->tensor[i->in[0]].followed || w->own_section) /* of ranks that are apart: facts.c */
+        if (!hd__shift_steps(w->p, i) || __builtin_popcount(i->axes) != 1 || i->members ||
+            (w->own_section && i->axes & ~w->p->independent_axes))
+            hd__diag(w, "%s is to come from another rank along one axis%s", t->name,
+                     w->own_section ? ", along which ranks are apart" : "");
+        if (w->own_section) /* facts.c follows it */
             return;
         if (minor < 0 || i->axes != HD_AXIS_BIT(minor))
             hd__diag(w, "%s: its sequence is not sharded along this ring", t->name);

@@ -4,7 +4,7 @@
 
 /* ---- what came of it */
 
-/* A view of a parameter: is that what its memory has? */
+/* A parameter, in place or as a view of its flat: is that what its memory has? */
 static void check_weight(struct hd__walk *w, hd_tensor t)
 {
     const struct hd__tensor *view = hd__tensor_const(w->p, t);
@@ -14,8 +14,10 @@ static void check_weight(struct hd__walk *w, hd_tensor t)
     for (uint32_t k = 0; of && k < of->n_params; k++)
         if (of->params[k] == param)
             at = of->offset[k];
-    if (of && (w->values->buffer_value[view->buffer] != hd__value_number_of_flat(flat - 1, 0) ||
-               view->offset - w->values->buffer_offset[view->buffer] != at))
+    if (of && view->role == HD__ROLE_PARAM)
+        hd__diag(w, "reads %s itself, which no update changes: replace it by a view of flat %s", view->name, of->name);
+    else if (of && (w->values->buffer_value[view->buffer] != hd__value_number_of_flat(flat - 1, 0) ||
+                    view->offset - w->values->buffer_offset[view->buffer] != at))
         hd__diag(w, "reads %s, whose memory holds a different value", view->name);
 }
 
@@ -43,7 +45,7 @@ static void check_reads(struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd__value_numbers *m = w->values;
     for (uint32_t n = 0; n < i->n_in; n++)
-        if (hd__value_number_reads_weight(m, i, n) && hd__tensor_const(w->p, i->in[n])->role == HD__ROLE_FLAT)
+        if (hd__value_number_reads_weight(m, i, n))
             check_weight(w, i->in[n]);
         else
             check_resident(w, i->in[n]);

@@ -12,7 +12,7 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err);
 
 /* ---- the abstract state */
 
-/* What ranks that are apart have in a value: facts.c */
+/* A value on ranks that are apart: facts.c */
 struct hd__mean {
     uint32_t varying_axes;   /* along which ranks hold different ones */
     uint32_t unreduced_axes; /* over which it is a share of a mean, still to be summed */

@@ -159,7 +159,7 @@ CALL(declare_a_temporary, uint32_t f = a_flat();
      api->declare(program, api->flat_whole(program, f, "P", HD_F32, HD_LIFE_TEMP), HD_FACT_FEEDBACK, 0, NULL))
 CALL(declare_feedback_of_a_section, api->declare(program, a_state(), HD_FACT_FEEDBACK, 0, "own"))
 CALL(declare_feedback_and_more, api->declare(program, a_state(), HD_FACT_FEEDBACK | HD_FACT_ZERO_SUM, 0, "own"))
-CALL(declare_average_of_params, api->declare(program, 0, HD_FACT_AVERAGE, 0, "own"))
+CALL(declare_average_of_params, api->section(program, "own", 2); api->declare(program, 0, HD_FACT_AVERAGE, 0, "own"))
 CALL(declare_params_of_no_section, api->declare(program, 0, HD_FACT_EQUAL, 0, NULL))
 CALL(declare_params_not_apart, api->section(program, "own", 2); api->declare(program, 0, HD_FACT_MIX, 2, "own"))
 CALL(vector_of_nothing, api->vector(program, a_flat(), "V", 0, HD_F32, 0, HD_LIFE_TEMP))
@@ -288,7 +288,7 @@ static const struct wrong rows[] = {
     ROW(declare_feedback_and_more, TRANSFORM, "of a tensor there is HD_FACT_AVERAGE or HD_FACT_ZERO_SUM"),
     ROW(declare_average_of_params, TRANSFORM, "of parameters there is HD_FACT_EQUAL or HD_FACT_MIX"),
     ROW(declare_params_of_no_section, TRANSFORM, "it holds where a section of the strategy's own ends"),
-    ROW(declare_params_not_apart, TRANSFORM, "the axes are not those of `apart`"),
+    ROW(declare_params_not_apart, TRANSFORM, "and those of `apart`"),
     ROW(vector_of_nothing, TRANSFORM, "vector: V of 0 elements"),
     ROW(uneven_vector, TRANSFORM, "vector: V of 3 elements is not cut into 2 equal shards"),
     ROW(like_no_tensor, TRANSFORM, "vector_like: tensor"),
