@@ -24,6 +24,7 @@ static void begin(struct hd__walk *w)
     for (uint32_t n = 0; n < p->facts.count; n++) {
         struct hd__buffer_state *b = &w->buffer[hd__tensor_const(p, p->facts.at[n].tensor)->buffer];
         b->fact = n + 1;
+        b->known = 1;
         b->zero_init = !(p->facts.at[n].what & HD_FACT_AVERAGE);
         if (p->facts.at[n].what & HD_FACT_FEEDBACK)
             b->feedback = DECLARED;
@@ -32,6 +33,8 @@ static void begin(struct hd__walk *w)
     }
     for (uint32_t n = 0; n < w->followed.count; n++)
         w->tensor[w->followed.at[n]].followed = 1;
+    for (uint32_t n = 0; n < p->flats.count * HD__FLAT_ROLES; n++)
+        w->buffer[hd__tensor_const(p, p->flats.at[n / HD__FLAT_ROLES].tensor[n % HD__FLAT_ROLES])->buffer].known = 1;
 }
 
 /* ---- weights: one for each rank, by how far back it is along the axes */
@@ -313,6 +316,15 @@ static void finish(struct hd__walk *w)
     const struct hd_program *p = w->p;
     uint32_t missing = p->independent_axes;
     check_saved(w);
+    for (hd_tensor t = 1; t < p->tensors.count; t++) {
+        uint32_t buffer = hd__tensor_const(p, t)->buffer;
+        if (hd__tensor_const(p, t)->role != HD__ROLE_FLAT || p->buffers.at[buffer].life != HD__LIFE_PERSISTENT ||
+            w->buffer[buffer].known)
+            continue;
+        hd__diag(w, "%s lives from step to step, and has no role and no fact: nothing initialises or saves it",
+                 hd__name_of(w, t));
+        w->buffer[buffer].known = 1; /* once is enough */
+    }
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const struct hd__code_section *x = &p->sections.at[s];
         if (x->repeat && x->code.count && (x->mixed_axes || x->equal_axes == p->independent_axes))

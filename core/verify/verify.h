@@ -59,6 +59,7 @@ struct hd__buffer_state {
     uint8_t has_gradients; /* some were put there, though none may be left */
     uint8_t zero_init;     /* a strategy keeps it from step to step: what it had before may stay */
     uint32_t fact;         /* declared of what lies there, index + 1 */
+    uint8_t known;         /* something of a role or a fact lies there */
 };
 
 struct hd__flat_state {
