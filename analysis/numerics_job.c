@@ -108,6 +108,11 @@ static int32_t compile_many(struct source *s, struct hd__job **job, struct hd__c
     note_wire(s, *job);
     if (path_of(*job, "zero"))
         widen_compression(s, *job, path_of(*job, "zero"));
+    if ((*compiled)->stage[0]->independent_axes && !path_of(*job, "localsgd"))
+        return hd__job_fail(*job, "strategies", err,
+                            "strategies: ranks along %s train apart, by a formula that --numerics does not know: no "
+                            "one rank trains like them; leave --numerics out",
+                            hd__axes((*compiled)->stage[0]->independent_axes));
     if ((*compiled)->stage[0]->independent_axes)
         meet_in_every_step(s, path_of(*job, "localsgd"));
     if (s->overrides.count == before)

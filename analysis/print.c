@@ -196,6 +196,10 @@ static void add_section(struct printer *w, const struct hd__code_section *s)
         hd__text_add(w->out, ", synchronizes the ranks along ");
         add_axes(w->out, s->equal_axes);
     }
+    if (s->mixed_axes) {
+        hd__text_add(w->out, ", mixes what the ranks trained along ");
+        add_axes(w->out, s->mixed_axes);
+    }
     hd__text_add(w->out, ": %u instructions\n", s->code.count);
     for (uint32_t n = 0; n < s->code.count; n++)
         add_line(w, s, n);

@@ -112,6 +112,10 @@ static json_t *section(const struct printer *w, const struct hd__code_section *s
         hd__axes_text(s->equal_axes, axes);
         set(object, "makes_equal", json_string(axes));
     }
+    if (s->mixed_axes) {
+        hd__axes_text(s->mixed_axes, axes);
+        set(object, "mixes", json_string(axes));
+    }
     set(object, "instructions", list);
     return object;
 }

@@ -46,11 +46,11 @@ static void print_local_sgd(const struct hd_program *p)
     char axes[64];
     hd__axes_text(p->independent_axes, axes);
     for (uint32_t s = 0; s < p->sections.count && p->independent_axes; s++)
-        if (p->sections.at[s].equal_axes)
-            printf(
-                "  local SGD: replicas along %s take local steps; every %u steps their parameters become equal, from "
-                "the mean of what each has trained\n",
-                axes, p->sections.at[s].every);
+        if (p->sections.at[s].declares)
+            printf("  ranks along %s train apart; every %u steps %s\n", axes, p->sections.at[s].every,
+                   p->sections.at[s].equal_axes
+                       ? "their parameters become equal, from the mean of what each has trained"
+                       : "each rank's parameters become a mean of what ranks have trained, of every rank in the end");
 }
 
 /* ---- groups: of each stage's first rank */

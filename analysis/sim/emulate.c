@@ -271,8 +271,9 @@ static void broadcast(const struct collective_view *a)
 
 static void shift(const struct collective_view *a)
 {
+    uint32_t steps = (uint32_t)hd__shift_steps(a->p, a->instr);
     for (uint32_t k = 0; k < a->meeting->size; k++)
-        memcpy(a->out[(k + 1) % a->meeting->size], input_of(a, k), (size_t)a->in_bytes);
+        memcpy(a->out[(k + steps) % a->meeting->size], input_of(a, k), (size_t)a->in_bytes);
 }
 
 /* Inputs are copied first: outputs may be the same memory. */

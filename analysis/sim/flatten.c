@@ -35,9 +35,15 @@ static uint64_t signature(const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__tensor *in = hd__tensor_const(p, i->n_in ? i->in[0] : i->out[0]),
                             *out = hd__tensor_const(p, i->n_out ? i->out[0] : i->in[0]);
-    uint64_t fixed[] = {
-        i->op,     i->axes,   i->members, i->redop, (uint64_t)hd__numel(p, in), (uint64_t)hd__numel(p, out),
-        in->dtype, out->dtype};
+    uint64_t fixed[] = {i->op,
+                        i->axes,
+                        i->members,
+                        i->redop,
+                        (uint64_t)hd__numel(p, in),
+                        (uint64_t)hd__numel(p, out),
+                        in->dtype,
+                        out->dtype,
+                        i->op == HD_OP_SHIFT ? (uint64_t)hd__shift_steps(p, i) : 0};
     uint64_t h = hd__hash(fixed, sizeof fixed, 0);
     h = hd__hash(dim_name(p, i->from), strlen(dim_name(p, i->from)), h);
     h = hd__hash(dim_name(p, i->to), strlen(dim_name(p, i->to)), h);

@@ -268,7 +268,7 @@ hd_tensor hd__pass_vector_like(struct hd_program *p, const char *name, hd_tensor
     struct hd__tensor t = *hd__tensor_const(p, like);
     t.name = hd__arena_format(&p->arena, "%s%s", name, strchr(t.name, '.') ? strchr(t.name, '.') : "");
     t.offset = 0;
-    t.shard_view = t.global_copy = 0;
+    t.shard_view = 0;
     memset(t.placement.shard, 0, sizeof t.placement.shard);
     along(p, &t, axes);
     return hd__tensor_new_with_buffer(p, &t, life);
@@ -281,8 +281,6 @@ void hd__pass_flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_ten
     if (!hd__pass_args(p, __func__, "3frT", id, role, t))
         return;
     p->flats.at[id - 1].tensor[roles[role]] = t;
-    if (role == HD_FLAT_COMMON && t)
-        hd__tensor_at(p, t)->global_copy = 1;
 }
 
 void hd__tensor_set_memory(struct hd_program *p, hd_tensor t, uint32_t memory)

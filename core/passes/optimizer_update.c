@@ -259,6 +259,20 @@ static void seed_rounding(struct hd_program *p, const struct hd__flat *f, struct
     attrs->index = (uint32_t)hd__hash(name, strlen(name), attrs->index);
 }
 
+/* An optimizer's own step knows fp32 alone; fp64 is the reference's. */
+static void check_step(struct hd_program *p, const struct hd__flat *f)
+{
+    const uint8_t roles[] = {HD__FLAT_MASTER, HD__FLAT_SHARD, HD__FLAT_OPTIM};
+    for (size_t k = 0; k < HD__COUNT(roles); k++) {
+        const struct hd__tensor *t = hd__tensor_const(p, f->tensor[roles[k]]);
+        if (f->tensor[roles[k]] && t->dtype != HD_F32 && t->dtype != HD_F64)
+            hd__program_fail(p, HD_E_UNSUPPORTED,
+                             "optimizer.use: its plugin updates weights, gradients and states in fp32, and %s is %s: "
+                             "use precision.master, grad and optimizer fp32",
+                             t->name, hd_dtype_name(t->dtype));
+    }
+}
+
 void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
 {
     struct hd_pass_instr new = {.struct_size = sizeof new, .phase = HD_PHASE_O};
@@ -285,6 +299,8 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
         p->failed = p->error.code;
         return;
     }
+    if (new.op == HD_OP_OPTIM_STEP)
+        check_step(p, f);
     seed_rounding(p, f, &attrs);
     attrs.index = new.op == HD_OP_OPTIM_STEP ? f->n_states : attrs.index;
     attrs.n_ranges = decay_ranges(p, f, &ranges);

@@ -194,12 +194,6 @@ static void ring_attention(struct hd_program *p, uint32_t axis)
 
 /* ---- tensors, the mesh */
 
-static void zeros(struct hd_program *p, hd_tensor t)
-{
-    if (hd__pass_args(p, __func__, "3t", t))
-        hd__push(&p->zero_init, t);
-}
-
 static uint32_t dim(struct hd_program *p, const char *name, int64_t extent)
 {
     if (!hd__pass_args(p, __func__, "*", name))
@@ -496,7 +490,6 @@ const struct hd_pass_api hd__pass_api = {
     .flat_shard_in = hd__pass_flat_shard_in,
     .vector = hd__pass_vector,
     .vector_like = hd__pass_vector_like,
-    .zeros = zeros,
     .dim = dim,
     .view = view,
     .split_section = hd__pass_split_section,
@@ -511,5 +504,6 @@ const struct hd_pass_api hd__pass_api = {
     .n_flats = hd__pass_n_flats,
     .section = hd__pass_section,
     .keep = hd__pass_keep,
+    .declare = hd__pass_declare,
     .first_round = hd__pass_first_round,
 };

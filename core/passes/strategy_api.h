@@ -20,9 +20,9 @@ int32_t hd__pass_end(struct hd_program *p, struct hd_error *err);
 
 /* strategy_args.c: validates the arguments of the slot `function` (__func__), a letter of `kinds` each: s section,
  * i instruction of it, t tensor, T the same or none, f flat, p parameter, b block, D dim, a axis, A mask of axes,
- * c letter of a dim, d dtype, l lifetime, m memory, r role, w mask of parts, + number of at least 1, * pointer; and
- * before them 1, 2, 3: only in layout, partition, transform. 0 where one is wrong, which is sticky: then, and after any
- * other failure, a slot does nothing. */
+ * c letter of a dim, d dtype, l lifetime, m memory, r role, F mask of facts, w mask of parts, + number of at least 1,
+ * and the star pointer; and before them 1, 2, 3: only in layout, partition, transform. 0 where one is wrong, which is
+ * sticky: then, and after any other failure, a slot does nothing. */
 int hd__pass_args(const struct hd_program *p, const char *function, const char *kinds, ...);
 int hd__pass_instr_valid(const struct hd_program *p, const char *slot, const struct hd_pass_instr *new);
 /* Records a wrong call of the strategy that runs; 0. */
@@ -77,7 +77,8 @@ void hd__pass_actions(struct hd_program *p, uint32_t stage, const struct hd_acti
 
 /* replicas.c */
 void hd__pass_apart(struct hd_program *p, uint32_t axes);
-void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, uint32_t together);
+void hd__pass_section(struct hd_program *p, const char *name, uint32_t every);
+void hd__pass_declare(struct hd_program *p, hd_tensor t, uint32_t what, uint32_t axes, const char *section);
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
 /* section_split.c */
 void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last);

@@ -29,6 +29,7 @@ static struct id_range range_of(const struct hd_program *p, char kind, uint32_t 
                 {'l', {"lifetime", 0, HD_LIFE_STEP + 1}},
                 {'m', {"memory", 0, HD_MEMORY_FILE + 1}},
                 {'r', {"role", 0, HD_FLAT_COMMON + 1}},
+                {'F', {"mask of facts", 1, HD_FACT_MIX << 1}},
                 {'w', {"mask of parts", 0, HD_PART_STATES << 1}},
                 {'+', {"number", 1, UINT32_MAX}}};
     uint32_t n = 0;

@@ -253,7 +253,8 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_ACCUM] = {"accum", STRUCTURE, VALUE(INPUT), SUMS(ADDED), .dtypes = "*", .n_in = 1, .n_out = 1,
                      .flags = PADS},
     [HD_OP_COPY] = {"copy", STRUCTURE, VALUE(INPUT), .dtypes = "*", .n_in = 1, .n_out = 1},
-    [HD_OP_BLEND] = {"blend", STRUCTURE, SUMS(BLENDED), .dtypes = "*", .n_in = -1, .n_out = 1, .flags = INP | RANK},
+    [HD_OP_BLEND] = {"blend", STRUCTURE, VALUE(BLEND), SUMS(BLENDED), .dtypes = "*", .n_in = -1, .n_out = 1,
+                     .flags = INP | RANK},
     [HD_OP_RELEASE] = {"release", STRUCTURE, SUMS(ENDED), .n_in = 1, .n_out = 0},
     [HD_OP_WAIT] = {"wait", STRUCTURE, .n_in = 0, .n_out = 0},
 

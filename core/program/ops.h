@@ -34,10 +34,11 @@ enum {
     HD__VALUE_FED,
     HD__VALUE_PROMISED, /* comes from another stage: what its tensor promises */
     HD__VALUE_ATTRS,    /* of the op and its attributes alone */
+    HD__VALUE_BLEND,    /* of inputs that are the same: theirs, if the weights sum to 1 */
     HD__VALUE_ATTENTION,
     HD__VALUE_LOSS_HEAD
 };
-/* The fate of a gradient, or of a share of a mean, in an op: grad_reduce.c, replica_sync.c */
+/* The fate of a gradient, or of a share of a mean, in an op: grad_reduce.c, facts.c */
 enum {
     HD__SUM_MOVED = 0, /* input 0 goes into output 0, summed over the axes if the op sums */
     HD__SUM_ADDED,

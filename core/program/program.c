@@ -34,7 +34,7 @@ void hd__program_free(struct hd_program *p)
     hd__free_array(&p->flats);
     hd__free_array(&p->offloaded);
     hd__free_array(&p->strategy_states);
-    hd__free_array(&p->zero_init);
+    hd__free_array(&p->facts);
     hd__free_array(&p->logical);
     hd__free_array(&p->template);
     hd__arena_free(&p->arena);
@@ -264,16 +264,19 @@ static const uint8_t flat_kinds[HD__FLAT_STRATEGY + 1] = {
     [HD__FLAT_GLOBAL_COPY] = HD__FLAT_IS_PARAM | HD__FLAT_IS_SAVED,
     [HD__FLAT_STRATEGY] = HD__FLAT_IS_STRATEGY_STATE | HD__FLAT_IS_SAVED};
 
-/* A strategy's state that does not begin as zeros begins as the parameters, and stays an average of them. */
+const struct hd__fact *hd__fact_of(const struct hd_program *p, hd_tensor t)
+{
+    static const struct hd__fact nothing;
+    for (uint32_t n = 0; n < p->facts.count; n++)
+        if (p->facts.at[n].tensor == t)
+            return &p->facts.at[n];
+    return &nothing;
+}
+
 static uint32_t kinds_of(const struct hd_program *p, uint32_t role, hd_tensor tensor)
 {
-    uint32_t kinds = flat_kinds[HD__MIN(role, HD__FLAT_STRATEGY)];
-    if (!(kinds & HD__FLAT_IS_STRATEGY_STATE))
-        return kinds;
-    for (uint32_t n = 0; n < p->zero_init.count; n++)
-        if (p->zero_init.at[n] == tensor)
-            return kinds;
-    return (kinds & ~(uint32_t)HD__FLAT_IS_STRATEGY_STATE) | HD__FLAT_IS_PARAM;
+    int average = tensor && role >= HD__FLAT_STRATEGY && hd__fact_of(p, tensor)->what & HD_FACT_AVERAGE;
+    return flat_kinds[average ? HD__FLAT_GLOBAL_COPY : HD__MIN(role, HD__FLAT_STRATEGY)];
 }
 
 const struct hd__flat *hd__flat_of_update(const struct hd_program *p, const struct hd__instr *i)

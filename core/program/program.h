@@ -28,6 +28,7 @@
 #define HD_CORE_PROGRAM_PROGRAM_H
 
 #include "core/base/base.h"
+#include "heddle/experimental/strategy.h"
 #include "heddle/optimizer.h"
 #include "heddle/program.h"
 
@@ -123,8 +124,8 @@ struct hd__tensor {
     const char *name;
     uint8_t ndim, dtype, role, mark;
     uint16_t block;
-    uint8_t shard_view;        /* a shard inside the full tensor: its address is start(rank) elements into the view */
-    uint8_t global_copy;       /* equal along independent_axes; written only where ranks are made equal */
+    uint8_t shard_view; /* a shard inside the full tensor: its address is start(rank) elements into the view */
+    uint8_t unused;
     uint16_t dim[HD_MAX_DIMS]; /* ids into hd_program.dims */
     struct hd__placement placement;
     hd_tensor origin;  /* the logical tensor that this is a placement of; itself for logical tensors */
@@ -197,9 +198,10 @@ struct hd__code_section {
     const char *name; /* as printed, and named by strategies and --section: begin, micro, micro_last, update, ... */
     hd__code code;
     uint8_t kind;                     /* HD__SECTION_... */
+    uint8_t declares;                 /* of the parameters: HD_FACT_EQUAL, HD_FACT_MIX */
     int32_t repeat;                   /* 0: not part of a step, run only when asked for */
     uint32_t every;                   /* 0: every step; N: every N steps */
-    uint32_t equal_axes;              /* after it ranks have equal parameters along these axes */
+    uint32_t equal_axes, mixed_axes;  /* after it parameters are equal, or mixed, along these axes: facts.c */
     uint64_t loss_value, sends_value; /* value numbers of its part of the loss, and of its sends */
     int64_t after, last;              /* steps after `after`, and up to `last`; 0: from the first, to the end */
 };
@@ -230,8 +232,8 @@ enum {
     HD__FLAT_FULL = HD__FLAT_OPTIM + 4, /* P: the weights that compute reads */
     HD__FLAT_GRAD,                      /* G: the sum that compute accumulates into */
     HD__FLAT_SHARD,                     /* the gradient that the optimizer reads */
-    HD__FLAT_GLOBAL_COPY, /* the weights of replicas when they were last equal, and a checkpoint's model */
-    HD__FLAT_STRATEGY,    /* and all behind it: states that strategies register, in the order of strategy_states */
+    HD__FLAT_GLOBAL_COPY,               /* an average that ranks which are apart have in common: a checkpoint's model */
+    HD__FLAT_STRATEGY, /* and all behind it: states that strategies register, in the order of strategy_states */
     HD__FLAT_ROLES = HD__FLAT_STRATEGY + 16
 };
 
@@ -260,6 +262,13 @@ struct hd__flat {
     uint32_t states_created;          /* strategy_api.c */
     uint32_t state_memory;            /* HD__MEM_... of the states */
     struct hd_optim_param *optim;     /* of each parameter */
+};
+
+/* Facts (HD_FACT_...) that a strategy declared of a tensor of its own: verify/facts.c proves them. */
+struct hd__fact {
+    hd_tensor tensor;
+    uint32_t what, axes; /* axes: those of HD_FACT_EQUAL */
+    const char *section; /* the only one that writes it; NULL: any */
 };
 
 /* An offloaded tensor, and its staged copy in the main memory, which compute uses. */
@@ -326,7 +335,7 @@ struct hd_program {
     uint32_t keep_logits;
     hd_tensor norm_digits;              /* deterministic.c: HD_SUM_DIGITS numbers, whose sum is norm2; 0: none */
     hd_tensor loss_sum, norm2, hyper;   /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
-    HD__ARRAY(hd_tensor) zero_init;     /* strategies' own persistent tensors, which begin as zeros */
+    HD__ARRAY(struct hd__fact) facts;   /* of strategies' own persistent tensors */
     const struct hd_attrs *update_rule; /* attributes of every update, but for what each flat has of its own */
     uint32_t update_op;                 /* and its op; 0: no optimizer was asked */
     /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
@@ -453,6 +462,17 @@ static inline int hd__same_section(const struct hd__code_section *a, const struc
 {
     return a->kind == b->kind && (a->kind != HD__SECTION_OTHER || !strcmp(a->name, b->name));
 }
+/* How many ranks back what a SHIFT brings is. */
+static inline int64_t hd__shift_steps(const struct hd_program *p, const struct hd__instr *i)
+{
+    return (i->attrs && i->attrs->index ? i->attrs->index : 1) % hd__mesh_ways(&p->mesh, i->axes);
+}
+/* Is its output just its input? */
+static inline int hd__is_assignment(const struct hd__instr *i)
+{
+    return i->op == HD_OP_COPY || (i->op == HD_OP_BLEND && i->n_in == 1 && !i->axes && i->attrs && i->attrs->n_table &&
+                                   !(i->attrs->table[0] < 1 || i->attrs->table[0] > 1));
+}
 /* Is it part of step `step`, counted from 1? */
 static inline int hd__section_due(const struct hd__code_section *s, int64_t step)
 {
@@ -488,10 +508,13 @@ static inline uint8_t hd__memory_of(const struct hd_program *p, hd_tensor t)
 {
     return p->buffers.at[hd__tensor_const(p, t)->buffer].memory;
 }
-/* Axes along which a flat tensor's values differ between replicas. */
+/* The facts of a tensor; of nothing where none were declared. */
+const struct hd__fact *hd__fact_of(const struct hd_program *p, hd_tensor t);
+/* Axes along which a flat tensor's values differ between ranks that are apart. */
 static inline uint32_t hd__independent_axes_of(const struct hd_program *p, hd_tensor t)
 {
-    return hd__tensor_const(p, t)->global_copy ? 0 : p->independent_axes;
+    const struct hd__fact *f = hd__fact_of(p, t);
+    return p->independent_axes & ~(f->what & HD_FACT_EQUAL ? f->axes : 0);
 }
 /* Number of replicas along independent_axes; 1 where there are none. */
 static inline int64_t hd__replicas(const struct hd_program *p)

@@ -93,6 +93,18 @@ static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uin
     return k == 0 ? VALUE(HD_OP_NLL, 0, NULL, l, m, c) : VALUE(HD_OP_EINSUM, 0, NULL, dz, k == 1 ? w : x);
 }
 
+/* Of one value, with weights that sum to 1, a blend is that value: a copy, and a mean of ranks' parameters. */
+static uint64_t blend_value(const struct hd__instr *i, const uint64_t *in)
+{
+    double sum = 0;
+    int same = i->attrs && i->attrs->n_table == i->n_in;
+    for (uint32_t n = 0; n < i->n_in && same; n++) {
+        sum += i->attrs->table[n];
+        same &= in[n] == in[0];
+    }
+    return same && sum > 1 - 1e-9 && sum < 1 + 1e-9 ? in[0] : op_value(i->op, 0, i->attrs, i->n_in, in);
+}
+
 /* ---- ring attention: the value of the whole is the sum of the values of the tiles that it needs */
 
 /* Does some query of a member see a key that has moved `step` members on? Each member has two runs of the sequence. */
@@ -174,6 +186,8 @@ static uint64_t output_value(const struct hd_program *p, const struct hd__instr 
         return input_value(p, i->out[k]);
     case HD__VALUE_ATTRS:
         return op_value(i->op, k, i->attrs, 0, NULL);
+    case HD__VALUE_BLEND:
+        return blend_value(i, in);
     case HD__VALUE_ATTENTION:
         return attention_value(p, i, k, in);
     case HD__VALUE_LOSS_HEAD:

@@ -1,5 +1,5 @@
 /* Numbers beside the operands that instructions of a step must agree on: the factor of the loss and of its gradient,
- * the loss scale, what all updates have in common, each parameter's weight decay, random numbers, error feedback. */
+ * the loss scale, what all updates have in common, each parameter's weight decay, random numbers. */
 #include "core/verify/verify.h"
 
 /* ---- the loss and its gradient */
@@ -94,8 +94,6 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
     if (i->op == HD_OP_SPREAD || (i->op == HD_OP_XENT_HEAD && i->n_out > 1))
         check_seed(w, i);
-    else if (i->op == HD_OP_ENCODE && !(i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE))
-        hd__diag(w, "%s: the error of the step before is not added", hd__name_of(w, i->in[0]));
     else if (hd__is_update(i))
         check_update(w, i);
 }

@@ -25,12 +25,14 @@ static uint8_t dtype_of_output(const struct hd_program *p, const struct hd__inst
     const struct hd__flat *updated = hd__is_update(i) ? hd__flat_of_update(p, i) : NULL;
     int model = hd__op(i->op)->class == HD__CLASS_MODEL,
         tile = (i->op == HD_OP_ATTENTION_MERGE && t->dtype != p->precision.compute) || (i->axes && model);
-    if (i->op == HD_OP_COPY && hd__tensor_const(p, i->in[0])->dtype == t->dtype)
-        return t->dtype;
     if (updated && k && k <= updated->n_states)
         return dtype_of_role(p, updated, HD__FLAT_OPTIM + k - 1);
-    if (t->role == HD__ROLE_GRAD || (t->role == HD__ROLE_FLAT && t->param && (model || i->op == HD_OP_ACCUM)))
+    if (t->role == HD__ROLE_GRAD || (t->role == HD__ROLE_FLAT && t->param && i->n_in &&
+                                     (model || i->op == HD_OP_ACCUM ||
+                                      (i->op == HD_OP_COPY && (i->phase == HD__PHASE_B || i->phase == HD__PHASE_W)))))
         return p->precision.grad;
+    if (i->op == HD_OP_COPY && hd__tensor_const(p, i->in[0])->dtype == t->dtype)
+        return t->dtype;
     if (letter == '=')
         return hd__tensor_const(p, i->in[0])->dtype;
     if (model && t->role != HD__ROLE_ACT)
@@ -51,14 +53,15 @@ static uint8_t dtype_of_output(const struct hd_program *p, const struct hd__inst
     }
 }
 
-/* Sums of gradients over ranks: in their own dtype, or in that of the wire. Compression has one of its own where
- * precision.reduce says nothing. */
+/* Sums over ranks are in the dtype of the wire; those of pipeline stages, and of parameters, in their own. Compression
+ * has one of its own where precision.reduce says nothing. */
 static void check_wire(struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd_program *p = w->p;
     const struct hd__tensor *t = hd__tensor_const(p, i->in[0]);
-    if (!hd__op_sums(i->op) || t->role != HD__ROLE_FLAT || t->dtype == p->precision.grad ||
-        t->dtype == p->precision.reduce)
+    if (!hd__op_sums(i->op) || t->role != HD__ROLE_FLAT || t->dtype == p->precision.reduce ||
+        (i->axes & HD_AXIS_BIT(HD_AXIS_PP) && t->dtype == p->precision.grad) ||
+        (w->own_section && t->dtype == p->precision.master))
         return;
     if (p->precision.reduce != p->precision.grad || !hd__is_float(t->dtype))
         hd__diag(w, "%s travels in %s, but precision.reduce is %s", t->name, hd_dtype_name(t->dtype),

@@ -99,13 +99,19 @@ static void subtract_sent(struct hd__walk *w, hd_tensor from, hd_tensor to, doub
 void hd__lowrank_blend(struct hd__walk *w, const struct hd__instr *i)
 {
     uint32_t n = i->attrs ? HD__MIN(i->n_in, (uint32_t)i->attrs->n_table) : 0;
-    int feeds_back = 0;
+    int feeds_back = 0, adds = 0;
+    struct hd__range r = hd__range_of(w->p, i->out[0]);
+    for (uint32_t k = 0; k < n; k++) {
+        adds |= i->in[k] == i->out[0];
+        feeds_back |= i->in[k] != i->out[0] && hd__gradients_of(w, i->in[k], 0);
+    }
+    if (!adds && feeds_back) /* overwritten: a sum of its inputs */
+        hd__gradient_set(
+            hd__gradients_of(w, i->out[0], 1),
+            (struct hd__gradient){.lo = r.lo, .hi = r.hi, .param = HD__NO_PARAM, .form = HD__GRADIENT_ZERO});
     for (uint32_t k = 0; k < n; k++)
-        if (i->in[k] != i->out[0] && hd__gradients_of(w, i->in[k], 0)) {
-            double factor = i->attrs->table[k];
-            (factor < 0 ? subtract_sent : add_feedback)(w, i->in[k], i->out[0], factor);
-            feeds_back = 1;
-        }
+        if (i->in[k] != i->out[0] && hd__gradients_of(w, i->in[k], 0))
+            (i->attrs->table[k] < 0 ? subtract_sent : add_feedback)(w, i->in[k], i->out[0], i->attrs->table[k]);
     for (uint32_t k = 0; k < n && feeds_back; k++)
         if (i->in[k] == i->out[0])
             check_factor(w, i->in[k], i->attrs->table[k], 1);
@@ -114,12 +120,12 @@ void hd__lowrank_blend(struct hd__walk *w, const struct hd__instr *i)
 /* State that a strategy keeps across steps holds no gradient when the step is over. */
 void hd__lowrank_check_state(struct hd__walk *w)
 {
-    for (uint32_t n = 0; n < w->p->zero_init.count; n++) {
-        const hd__gradients *l = hd__gradients_of(w, w->p->zero_init.at[n], 0);
+    for (uint32_t n = 0; n < w->p->facts.count; n++) {
+        const hd__gradients *l = hd__gradients_of(w, w->p->facts.at[n].tensor, 0);
         for (uint32_t k = 0; l && k < l->count; k++)
             if (l->at[k].form == HD__GRADIENT_WHOLE) {
                 hd__diag(w, "%s: error feedback of %s does not subtract the low-rank part that was reduced",
-                         hd__name_of(w, w->p->zero_init.at[n]), hd__gradient_name(w, l->at[k].param));
+                         hd__name_of(w, w->p->facts.at[n].tensor), hd__gradient_name(w, l->at[k].param));
                 return;
             }
     }

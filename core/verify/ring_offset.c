@@ -14,10 +14,16 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
     if (i->op == HD_OP_SHIFT) {
         const struct hd__tensor *t = hd__tensor_const(w->p, i->in[0]);
         int32_t s = hd__dim_index(t, w->p->letter['s']), minor = s < 0 ? -1 : hd__shard_minor(t->placement.shard[s]);
+        if (!hd__shift_steps(w->p, i) || __builtin_popcount(i->axes) != 1 || i->members ||
+            (w->own_section && i->axes & ~w->p->independent_axes))
+            hd__diag(w, "%s is to come from another rank along one axis%s", t->name,
+                     w->own_section ? ", along which ranks are apart" : "");
+        if (w->own_section) /* facts.c follows it */
+            return;
         if (minor < 0 || i->axes != HD_AXIS_BIT(minor))
             hd__diag(w, "%s: its sequence is not sharded along this ring", t->name);
-        w->tensor[i->out[0]].ring_offset =
-            RING_OFFSET(i->axes, ((all & 0xffff) + 1) % (uint32_t)hd__mesh_ways(&w->p->mesh, i->axes));
+        w->tensor[i->out[0]].ring_offset = RING_OFFSET(i->axes, ((all & 0xffff) + (uint32_t)hd__shift_steps(w->p, i)) %
+                                                                    (uint32_t)hd__mesh_ways(&w->p->mesh, i->axes));
         return;
     }
     for (uint32_t k = 0; k < i->n_in; k++) {

@@ -4,7 +4,7 @@
 
 /* ---- what came of it */
 
-/* A view of a parameter: is that what its memory has? */
+/* A parameter, in place or as a view of its flat: is that what its memory has? */
 static void check_weight(struct hd__walk *w, hd_tensor t)
 {
     const struct hd__tensor *view = hd__tensor_const(w->p, t);
@@ -14,8 +14,10 @@ static void check_weight(struct hd__walk *w, hd_tensor t)
     for (uint32_t k = 0; of && k < of->n_params; k++)
         if (of->params[k] == param)
             at = of->offset[k];
-    if (of && (w->values->buffer_value[view->buffer] != hd__value_number_of_flat(flat - 1, 0) ||
-               view->offset - w->values->buffer_offset[view->buffer] != at))
+    if (of && view->role == HD__ROLE_PARAM)
+        hd__diag(w, "reads %s itself, which no update changes: replace it by a view of flat %s", view->name, of->name);
+    else if (of && (w->values->buffer_value[view->buffer] != hd__value_number_of_flat(flat - 1, 0) ||
+                    view->offset - w->values->buffer_offset[view->buffer] != at))
         hd__diag(w, "reads %s, whose memory holds a different value", view->name);
 }
 
@@ -43,7 +45,7 @@ static void check_reads(struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd__value_numbers *m = w->values;
     for (uint32_t n = 0; n < i->n_in; n++)
-        if (hd__value_number_reads_weight(m, i, n) && hd__tensor_const(w->p, i->in[n])->role == HD__ROLE_FLAT)
+        if (hd__value_number_reads_weight(m, i, n))
             check_weight(w, i->in[n]);
         else
             check_resident(w, i->in[n]);
@@ -52,10 +54,21 @@ static void check_reads(struct hd__walk *w, const struct hd__instr *i)
             check_resident(w, i->out[k]);
     if (hd__is_update(i))
         check_update(w, i);
-    else if (i->n_in && i->n_out && (i->op == HD_OP_COPY || hd__is_collective(i->op)) && m->pinned[i->out[0]] &&
-             m->value[i->in[0]] != m->pinned[i->out[0]])
-        hd__diag(w, "%s is computed from %s, which holds a different value", hd__name_of(w, i->out[0]),
-                 hd__name_of(w, i->in[0]));
+}
+
+/* Weights and states that are moved or blended stay what they are; in a strategy's own section facts.c has what
+ * parameters of one flat are made of. */
+static void check_moved(struct hd__walk *w, const struct hd__instr *i)
+{
+    const struct hd__value_numbers *m = w->values;
+    if (!i->n_in || !i->n_out || !(i->op == HD_OP_COPY || i->op == HD_OP_BLEND || hd__is_collective(i->op)))
+        return;
+    hd_tensor in = i->in[0], out = i->out[0];
+    if (w->own_section && w->tensor[out].followed &&
+        hd__tensor_const(w->p, in)->dim[0] == hd__tensor_const(w->p, out)->dim[0])
+        return;
+    if (m->pinned[out] && w->contribution[0] != m->pinned[out])
+        hd__diag(w, "%s is computed from %s, which holds a different value", hd__name_of(w, out), hd__name_of(w, in));
 }
 
 static void check_output(struct hd__walk *w, hd_tensor out)
@@ -76,6 +89,7 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
     check_reads(w, i);
     hd__value_number_outputs(w->values, i, w->contribution);
+    check_moved(w, i);
     for (uint32_t k = 0; k < i->n_out; k++)
         check_output(w, i->out[k]);
 }

@@ -28,7 +28,7 @@ enum { ABSENT = 0, DEFINED, RELEASED };
 enum { IDLE = 0, IN_FLIGHT, REPORTED, WAITED }; /* REPORTED: touched too early, which was reported; once is enough */
 
 static const struct hd__rules *const rules[] = {
-    &hd__rules_value_numbers, &hd__rules_grad_reduce, &hd__rules_once,   &hd__rules_staleness, &hd__rules_replica_sync,
+    &hd__rules_value_numbers, &hd__rules_grad_reduce, &hd__rules_once,   &hd__rules_staleness, &hd__rules_facts,
     &hd__rules_ring_offset,   &hd__rules_placement,   &hd__rules_dtypes, &hd__rules_rank_view, &hd__rules_attributes};
 
 /* ---- operands */
@@ -296,8 +296,6 @@ static struct hd__walk *open_walk(const struct hd_program *p)
     for (uint32_t f = 0; f < p->flats.count; f++)
         w->tensor[p->flats.at[f].tensor[HD__FLAT_SHARD]].shard_of = f + 1;
     w->tensor[0].shard_of = 0;
-    for (uint32_t n = 0; n < p->zero_init.count; n++)
-        w->buffer[hd__tensor_const(p, p->zero_init.at[n])->buffer].zero_init = 1;
     ALL_RULES(begin)
     return w;
 }
@@ -310,7 +308,8 @@ static void close_walk(struct hd__walk *w)
     hd__text_free(&w->text);
     hd__free_array(&w->flights);
     hd__free_array(&w->norm_terms);
-    hd__free_array(&w->must_match);
+    hd__free_array(&w->followed);
+    hd__arena_free(&w->arena);
     hd__free_array(&w->asked);
     free(w->instr_at);
     free(w->tensor);

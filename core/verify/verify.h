@@ -12,12 +12,12 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err);
 
 /* ---- the abstract state */
 
-/* A sum over ranks, and what it follows from: replica_sync.c */
+/* A value on ranks that are apart: facts.c */
 struct hd__mean {
-    uint32_t varying_axes;               /* along which ranks hold different ones */
-    uint32_t unreduced_axes;             /* over which it is a share of a mean, still to be summed */
-    uint32_t from_trained;               /* it follows from the parameters that the ranks have trained */
-    double param_weight, trained_weight; /* how often parameters are in it; those of them that the ranks have trained */
+    uint32_t varying_axes;   /* along which ranks hold different ones */
+    uint32_t unreduced_axes; /* over which it is a share of a mean, still to be summed */
+    double common;           /* how often averages that ranks have in common are in it */
+    double *trained;         /* the parameters that ranks have trained, by how far back the rank is; NULL: none */
 };
 
 /* An interval of a buffer of gradients, in elements of the full flat buffer; a shard stands for the full buffer, as all
@@ -45,6 +45,7 @@ struct hd__tensor_state {
     uint32_t ring_offset; /* ring_offset.c; 0: at home */
     uint8_t taken;        /* another has taken its memory */
     uint8_t dirty;        /* computed; a main copy's home is older */
+    uint8_t followed;     /* parameters, or a strategy's state of them: facts.c */
 };
 
 struct hd__buffer_state {
@@ -54,9 +55,11 @@ struct hd__buffer_state {
     uint8_t life;          /* ABSENT, DEFINED, RELEASED */
     uint8_t carried;       /* an earlier section of this step has touched what lives for a step */
     uint8_t dtype;         /* of what lies there; 0: nothing yet */
-    uint8_t global_copy;   /* something lies there that ranks have in common */
+    uint8_t feedback;      /* error feedback lies there, which this step has read, written: facts.c */
     uint8_t has_gradients; /* some were put there, though none may be left */
     uint8_t zero_init;     /* a strategy keeps it from step to step: what it had before may stay */
+    uint32_t fact;         /* declared of what lies there, index + 1 */
+    uint8_t known;         /* something of a role or a fact lies there */
 };
 
 struct hd__flat_state {
@@ -103,10 +106,11 @@ struct hd__walk {
     uint8_t norm_added, norm_checked; /* norm2 is made of all digits; it was looked at since it changed */
     HD__ARRAY(struct hd__norm_term) norm_terms;
 
-    /* replica_sync.c: equal behind the section: parameters and averages of them, then what else a strategy keeps */
-    HD__ARRAY(hd_tensor) must_match;
-    uint32_t n_params; /* of them */
-    uint32_t syncs;    /* this section brings ranks together, or is a strategy's own where they are not apart */
+    /* facts.c: parameters, then states that strategies declare of them */
+    HD__ARRAY(hd_tensor) followed;
+    uint32_t n_params;    /* of them */
+    uint32_t own_section; /* this section is a strategy's own */
+    struct hd__arena arena;
 
     HD__ARRAY(struct hd__rank_query) asked; /* rank_view.c */
     uint32_t stale_at_end;                  /* staleness.c: are any full weights, when a step ends? */
@@ -132,7 +136,7 @@ struct hd__rules {
 };
 
 extern const struct hd__rules hd__rules_value_numbers, hd__rules_grad_reduce, hd__rules_once, hd__rules_staleness,
-    hd__rules_replica_sync, hd__rules_ring_offset, hd__rules_placement, hd__rules_dtypes, hd__rules_rank_view,
+    hd__rules_facts, hd__rules_ring_offset, hd__rules_placement, hd__rules_dtypes, hd__rules_rank_view,
     hd__rules_attributes;
 
 /* memory_overlap.c: no two temporaries of the section that are live at the same time share memory. */

@@ -45,7 +45,7 @@ struct hd_attrs {
     uint32_t flags;
     uint32_t redop;    /* HD_SUM ... */
     uint32_t from, to; /* conversions: dim ids */
-    uint32_t index;    /* slice, mask, pad: which part is this rank's; adamw: the seed of stochastic rounding;
+    uint32_t index;    /* slice, mask, pad: which part is this rank's; shift; adamw: the seed of stochastic rounding;
                         * optim_step: the number of states */
     uint32_t parts;    /* optim_step: 1 + the output that is scratch memory, 0 if none */
     int32_t peer;      /* send, recv: world rank */

@@ -36,6 +36,7 @@ static void average(const struct hd_pass_api *api, struct hd_program *p, uint32_
     hd_tensor e = api->flat_shard(p, flat, "E", api->dtype(p, "master"), HD_LIFE_PERSISTENT, 0);
     api->flat_get(p, flat, &f);
     api->keep(p, flat, e, "ema");
+    api->declare(p, e, HD_FACT_AVERAGE, 0, SECTION);
     api->fetch(p, SECTION, flat, HD_PART_MASTER, HD_PART_MASTER, flat % 3);
     i.block = f.block;
     i.in[0] = i.out[0] = e;
@@ -74,7 +75,7 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
     if (s->decay >= 1)
         return hd_fail(err, HD_E_INVALID,
                        "strategies.ema.decay is 1: the average would stay at the initial weights: use less, as 0.999");
-    host->pass->section(program, SECTION, (uint32_t)s->every, 0);
+    host->pass->section(program, SECTION, (uint32_t)s->every);
     for (uint32_t flat = 1; flat <= n; flat++)
         average(host->pass, program, flat, s->decay);
     return HD_OK;

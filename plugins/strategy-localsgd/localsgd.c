@@ -134,10 +134,11 @@ static void begin_flat(const struct pass *x, uint32_t flat, struct outer *o)
     x->api->flat_get(x->p, flat, &f);
     *o = (struct outer){.common = persistent(x, flat, "O")};
     x->api->flat_role(x->p, flat, HD_FLAT_COMMON, o->common);
+    x->api->declare(x->p, o->common, HD_FACT_AVERAGE | HD_FACT_EQUAL, x->axes, SECTION);
     if (x->s->momentum > 0) {
         o->momentum = persistent(x, flat, "OM");
         x->api->keep(x->p, flat, o->momentum, "outer_momentum");
-        x->api->zeros(x->p, o->momentum);
+        x->api->declare(x->p, o->momentum, HD_FACT_ZERO_SUM | HD_FACT_EQUAL, x->axes, SECTION);
     }
     x->api->fetch(x->p, SECTION, flat, HD_PART_MASTER | HD_PART_LOW, HD_PART_MASTER, flat % 3);
     o->target = x->api->staged(x->p, SECTION, f.master);
@@ -190,7 +191,8 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
             err, HD_E_INVALID,
             "localsgd has nothing to bring together: a strategy that holds and updates a replica's parameters "
             "must stand before it in `strategies`: [{use: zero}, {use: localsgd}]");
-    x.api->section(program, SECTION, (uint32_t)x.s->every, x.axes);
+    x.api->section(program, SECTION, (uint32_t)x.s->every);
+    x.api->declare(program, 0, HD_FACT_EQUAL, x.axes, SECTION);
     for (uint32_t flat = 1; flat <= n; flat++) {
         begin_flat(&x, flat, &outer[flat % 2]);
         if (flat > 1)

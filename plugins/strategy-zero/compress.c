@@ -35,7 +35,7 @@ int64_t zero_ways(const struct zero *z, uint32_t axes)
 static hd_tensor error_like(struct zero *z, const char *name, hd_tensor t, uint32_t axes)
 {
     hd_tensor e = z->api->vector_like(z->p, name, t, axes, HD_LIFE_PERSISTENT);
-    z->api->zeros(z->p, e);
+    z->api->declare(z->p, e, HD_FACT_FEEDBACK, 0, NULL);
     return e;
 }
 
@@ -52,7 +52,7 @@ static void make_tensors(struct zero *z, struct zero_flat *f, struct zero_code *
     c->sent = z->api->vector(z->p, f->id, "c", c->ways * bytes, HD_U8, 0, HD_LIFE_TEMP);
     c->got = z->api->vector_like(z->p, "cx", c->sent, 0, HD_LIFE_TEMP);
     c->error = z->api->flat_whole(z->p, f->id, "E", wide, HD_LIFE_PERSISTENT);
-    z->api->zeros(z->p, c->error);
+    z->api->declare(z->p, c->error, HD_FACT_FEEDBACK, 0, NULL);
     if (f->stage)
         return;
     c->sum = z->api->vector(z->p, f->id, "s", c->ways * part, wide, axes, HD_LIFE_TEMP);

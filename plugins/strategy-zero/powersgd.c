@@ -57,7 +57,7 @@ static int64_t end_of_matrices(const struct zero *z, const struct zero_flat *f, 
 static hd_tensor new_state(struct zero *z, struct zero_flat *f, const char *name, int64_t count, uint32_t dtype)
 {
     hd_tensor t = z->api->vector(z->p, f->id, name, count, dtype, 0, HD_LIFE_PERSISTENT);
-    z->api->zeros(z->p, t);
+    z->api->declare(z->p, t, HD_FACT_FEEDBACK, 0, NULL);
     return t;
 }
 

@@ -166,8 +166,9 @@ int32_t hd__exec_copy_tensors(struct hd__exec *e, int direction, const hd_tensor
     hd__append(&all, tensors, n);
     for (struct hd__flat_tensor t = {0}; !tensors && hd__flat_next(e->p, kinds, &t);)
         hd__push(&all, t.tensor);
-    if (!tensors)
-        hd__append(&all, e->p->zero_init.at, e->p->zero_init.count);
+    for (uint32_t k = 0; !tensors && k < e->p->facts.count; k++)
+        if (e->p->facts.at[k].what & HD_FACT_FEEDBACK)
+            hd__push(&all, e->p->facts.at[k].tensor);
     for (uint32_t k = 0; k < all.count && !rc && e->device.discrete; k++) {
         const struct hd__tensor *t = hd__tensor_const(e->p, all.at[k]);
         char *here = hd__tensor_address(e->p, all.at[k], e->coord, e->host_mirror),

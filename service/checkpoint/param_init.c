@@ -255,7 +255,8 @@ int32_t hd__ckpt_check_safetensors(struct hd_program *const *stages, int32_t n_s
 
 void hd__ckpt_init_zeros(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena)
 {
-    for (uint32_t n = 0; n < p->zero_init.count; n++)
-        memset(hd__tensor_address(p, p->zero_init.at[n], coord, arena), 0,
-               (size_t)hd__tensor_bytes(p, hd__tensor_const(p, p->zero_init.at[n])));
+    for (uint32_t n = 0; n < p->facts.count; n++)
+        if (p->facts.at[n].what & (HD_FACT_ZERO_SUM | HD_FACT_FEEDBACK))
+            memset(hd__tensor_address(p, p->facts.at[n].tensor, coord, arena), 0,
+                   (size_t)hd__tensor_bytes(p, hd__tensor_const(p, p->facts.at[n].tensor)));
 }

@@ -24,7 +24,7 @@ int32_t hd__ckpt_check_safetensors(struct hd_program *const *stages, int32_t n_s
 int64_t hd__ckpt_file_tensor_count(const struct hd_program *p, uint32_t param);
 char *hd__ckpt_file_tensor_name(const struct hd_program *p, uint32_t param, int64_t index);
 
-/* Zeroes the strategies' zero_init tensors, before the first step of a fresh or a resumed run. */
+/* Zeroes strategies' tensors that begin as zeros (HD_FACT_...), before the first step of a fresh or a resumed run. */
 void hd__ckpt_init_zeros(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena);
 
 #endif

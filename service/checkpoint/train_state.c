@@ -117,11 +117,11 @@ void hd__ckpt_collect_rank_state(struct hd__ckpt_train_state *state, const struc
     for (int32_t s = 0; s < from->n_stages; s++) {
         struct hd_program *p = from->stages[s];
         int32_t ranks = p->mesh.ranks / from->n_stages;
-        for (uint32_t n = 0; n < p->zero_init.count; n++) {
-            const struct hd__tensor *t = hd__tensor_const(p, p->zero_init.at[n]);
+        for (uint32_t n = 0; n < p->facts.count; n++) {
+            const struct hd__tensor *t = hd__tensor_const(p, p->facts.at[n].tensor);
             struct hd__ckpt_tensor row = {.group = "strategy-ranks", .dtype = t->dtype, .ndim = 2};
             struct hd__ckpt_run run = {.tensor = state->tensors.count, .count = hd__numel(p, t)};
-            if (t->global_copy) /* registered: stored in a group of its own */
+            if (!(p->facts.at[n].what & HD_FACT_FEEDBACK)) /* others are in groups of their own */
                 continue;
             row.name = hd__arena_format(&state->arena, "stage%d.%s", s, t->name);
             row.shape[0] = ranks;
@@ -129,7 +129,7 @@ void hd__ckpt_collect_rank_state(struct hd__ckpt_train_state *state, const struc
             hd__push(&state->tensors, row);
             run.first = hd__mesh_rank(&p->mesh, from->coord) % ranks * run.count;
             if (s == from->coord[HD_AXIS_PP])
-                run.data = hd__tensor_address(p, p->zero_init.at[n], from->coord, from->arena);
+                run.data = hd__tensor_address(p, p->facts.at[n].tensor, from->coord, from->arena);
             if (run.data)
                 hd__push(&state->runs, run);
         }

@@ -32,7 +32,7 @@ struct hd__ckpt_training {
  * NULL: all. */
 void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, const struct hd__ckpt_training *from, int owned,
                                   const char *weights);
-/* Adds per-rank state: a strategy's zero_init tensors, unless they are registered as state of a flat. Group
+/* Adds per-rank state: a strategy's error feedback. Group
  * "strategy-ranks", one tensor for each of every stage's, with a row per rank of the stage: loadable on the same
  * mesh only. The list is the same on all ranks, the run is this rank's row. */
 void hd__ckpt_collect_rank_state(struct hd__ckpt_train_state *state, const struct hd__ckpt_training *from);

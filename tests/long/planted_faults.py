@@ -131,6 +131,7 @@ TIED = '            i.members = z->flats[f].members;\n            z->api->append
 fault("tied_order", ZUPDATE, "stage 0 sums the tied gradient before the loss, the last stage after it", TIED, '            i.members = z->flats[f].members;\n            uint32_t s = 0;\n            while (__builtin_strcmp(z->api->section_name(z->p, s), "update"))\n                s++;\n            if (z->api->stage(z->p) == 0 && z->api->n_instr(z->p, s))\n                z->api->insert(z->p, s, 0, 0, &i);\n            else\n                z->api->append(z->p, "update", &i);')
 
 fault("localsgd_lr2", "plugins/strategy-localsgd/localsgd.c", "local SGD, nesterov: lr forgotten on the momentum", "(double[]){1, -lr, -lr * momentum},", "(double[]){1, -lr, -momentum},")
+fault("localsgd_fact", "plugins/strategy-localsgd/localsgd.c", "local SGD: the momentum is declared an average", "HD_FACT_ZERO_SUM | HD_FACT_EQUAL", "HD_FACT_AVERAGE | HD_FACT_EQUAL")
 fault("localsgd_mom", "plugins/strategy-localsgd/localsgd.c", "local SGD: dampened momentum", "(double[]){momentum, 1, 0}, 0);", "(double[]){momentum, 1 - momentum, 0}, 0);")
 fault("ema_swap", "plugins/strategy-ema/ema.c", "EMA: decay and 1 - decay exchanged", "const double factor[] = {decay, 1 - decay};", "const double factor[] = {1 - decay, decay};")
 fault("tq_owed", "plugins/strategy-3d/strategy.c", "kv heads too few: query heads are not sharded over tq", "    api->shard_params(p, 'g', HD_AXIS_TQ);\n    return HD_OK;", "    return HD_OK;")

@@ -11,7 +11,7 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
                          struct hd_error *err)
 {
     (void)settings, (void)err;
-    host->pass->section(program, "variant", VARIANT, 0);
+    host->pass->section(program, "variant", VARIANT);
     return HD_OK;
 }
 

@@ -17,7 +17,7 @@
 #include "heddle/plugin.h"
 #include "heddle/program.h"
 
-#define HD_STRATEGY_API 4
+#define HD_STRATEGY_API 5
 
 enum { HD_PHASE_F = 0, HD_PHASE_R = 1, HD_PHASE_B = 2, HD_PHASE_W = 3, HD_PHASE_O = 4 };
 
@@ -68,7 +68,7 @@ struct hd_pass_flat {
     hd_tensor master; /* what the optimizer updates: this rank's shard, a tensor of its own or part of the whole */
     /* the copy of the master, in the compute dtype, that the whole is made of; 0: that is the master itself */
     hd_tensor low;
-    hd_tensor common; /* global copy of local-SGD replicas (HD_FLAT_COMMON); 0: no local SGD */
+    hd_tensor common; /* HD_FLAT_COMMON; 0: none */
 };
 
 /* A block of the model, in the order of the forward pass, as the placed template has it: what one rank computes for one
@@ -106,6 +106,19 @@ enum {
     HD_FLAT_SHARD = 3,
     HD_FLAT_LOW = 4,
     HD_FLAT_COMMON = 5
+};
+/* What a strategy states of a tensor, or of the parameters, and the core proves: `declare`. Ranks that are `apart`
+ * train parameters of their own; others have the same in any case. */
+enum {
+    HD_FACT_EQUAL = 1,    /* the same on all ranks along the axes */
+    HD_FACT_AVERAGE = 2,  /* begins as the parameters and is an average of them: their weights in it sum to 1 */
+    HD_FACT_ZERO_SUM = 4, /* begins as zeros; differences of parameters: their weights in it sum to 0 */
+    /* begins as zeros; what a step leaves of gradients for the next, this rank's own: a step that uses it reads what
+     * is there before it writes it anew, and leaves no gradient there that the optimizer has read */
+    HD_FACT_FEEDBACK = 8,
+    /* of parameters: each rank's are a mean, with weights of 0 and more, of what ranks along the axes have trained,
+     * and no rank is for ever without a part of another's. They need never become equal */
+    HD_FACT_MIX = 16
 };
 /* A temporary belongs to one section. HD_LIFE_STEP: from where a step first writes it until the step ends, and
  * nothing is in it when the next one begins; before that its memory may serve temporaries. */
@@ -205,27 +218,17 @@ struct hd_pass_api {
                         uint32_t axes, uint32_t life);
     /* A tensor like another with a buffer of its own: the same elements, sharded along axes. */
     hd_tensor (*vector_like)(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life);
-    /* A persistent tensor of a strategy's own begins as zeros, and where a run is resumed on the mesh that it was
-     * saved on as it was: checkpoints have one of every rank. */
-    void (*zeros)(struct hd_program *p, hd_tensor t);
-    /* ---- local SGD: ranks along these axes are replicas whose parameters differ for some steps. In layout:
-     * gradients are not summed over these axes, and are those of the mean over this rank's part of the batch. Axes
-     * of dp only. To strategies, whatever their order, such an axis has one rank: live_axes, obligation and
-     * replicated leave it out. The core proves that nothing else crosses it, and that a section (below) synchronises
-     * the replicas. */
+    /* ---- ranks that are apart: along these axes each trains parameters of its own. In layout: gradients are not
+     * summed over these axes, and are those of the mean over this rank's part of the batch. Axes of dp only. To
+     * strategies, whatever their order, such an axis has one rank: live_axes, obligation and replicated leave it out.
+     * The core proves that nothing but the loss crosses it, except in sections of which the parameters' fact is
+     * declared. A flat needs a HD_FLAT_COMMON, the model of a checkpoint beside each rank's own parameters. */
     void (*apart)(struct hd_program *p, uint32_t axes);
     uint32_t (*n_flats)(const struct hd_program *p); /* ids 1 to n */
-    /* A new section behind the others, run after `update` in steps every, 2 every, ... `together`: the local-SGD
-     * axes along which it makes the parameters equal, which is proved: a BLEND with `axes` makes a rank's term of a
-     * mean, an all_reduce over these axes the mean, and everything that is read of each flat afterwards depends on
-     * it. */
-    void (*section)(struct hd_program *p, const char *name, uint32_t every, uint32_t together);
-    /* Registers t, a persistent tensor of a strategy's own over a flat's shard, as state NAME of checkpoints. One of
-     * `zeros` holds differences of parameters: its weights of the parameters sum to 0. Any other begins as the
-     * parameters and is an average of them: its weights sum to 1. Both are proved of the strategy's own section,
-     * which alone may write them; on local-SGD replicas they are equal, and that section synchronises them.
-     * flat_role HD_FLAT_COMMON says the same of the replicas' global copy: it begins as the parameters do, and is
-     * the model of a checkpoint. */
+    /* A new section behind the others, run after `update` in steps every, 2 every, ... */
+    void (*section)(struct hd_program *p, const char *name, uint32_t every);
+    /* Registers t, a persistent tensor of a strategy's own over a flat's shard, as state NAME of checkpoints, which
+     * have one of it: declare it, HD_FACT_EQUAL too where ranks are apart. */
     void (*keep)(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
     /* ---- matrices: a dim of a strategy's own, which no axis cuts, and elements [first, first + product of the
      * extents) of a tensor as a row-major block with these dims. Its name: that of the tensor where it is NULL. */
@@ -243,6 +246,13 @@ struct hd_pass_api {
      * first one from now on, under a name that ends in "_first" and with temporaries of its own, and what follows it
      * all others. A section that runs once stays as it is. Before any other edit. */
     void (*first_round)(struct hd_program *p, uint32_t section);
+    /* States facts (HD_FACT_..., added) that the core proves of every rank's program, or refuses it. Of a persistent
+     * tensor of the strategy's own: AVERAGE or ZERO_SUM over a flat's shard, with EQUAL along `axes` where ranks are
+     * apart, which `section`, one of the strategy's, alone writes; or FEEDBACK (axes 0, section NULL), of which
+     * checkpoints have one of every rank. Of the parameters (t = 0): EQUAL or MIX along `axes`, axes of `apart`,
+     * where `section` ends. There BLEND with `axes` makes a rank's term of a mean, all_reduce over them the mean, and
+     * SHIFT brings what another rank has. HD_FLAT_COMMON is declared AVERAGE + EQUAL. */
+    void (*declare)(struct hd_program *p, hd_tensor t, uint32_t facts, uint32_t axes, const char *section);
 };
 
 struct hd_strategy_ops {

@@ -86,7 +86,7 @@ START_TEST(faults_are_found)
 
     p = expect_job(&j, "dp: 2", TWO_FLATS);
     set_factors(p, &code_of(p)->at[0], 1.5, -0.5);
-    expect_fault(&j, "sync applies the outer gradient with the wrong sign");
+    expect_fault(&j, "moves away from what the ranks have trained: wrong sign");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS);
     erase(code_of(p), 0);
@@ -99,7 +99,7 @@ START_TEST(faults_are_found)
     p = expect_job(&j, "dp: 2", TWO_FLATS);
     hd__push(&hd__program_section(p, "update")->code, code_of(p)->at[0]);
     erase(code_of(p), 0);
-    expect_fault(&j, "is strategy state: only the strategy's own section may write it");
+    expect_fault(&j, "is declared of section ema: only that section may write it");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS); /* into the weights instead of out of them */
     code_of(p)->at[0].out[0] = p->flats.at[0].tensor[HD__FLAT_MASTER];

@@ -277,7 +277,7 @@ static int set_back(struct hd_program *p, hd__code *code, uint32_t at)
 {
     struct hd__instr copy = code->at[at];
     (void)p;
-    if (copy.op != HD_OP_COPY || at < 4 || !hd__tensor_const(p, copy.in[0])->global_copy)
+    if (copy.op != HD_OP_COPY || at < 4 || !hd__fact_of(p, copy.in[0])->what)
         return 0;
     memmove(code->at + 1, code->at, at * sizeof *code->at);
     code->at[0] = copy;
@@ -362,13 +362,14 @@ START_TEST(nothing_else_crosses)
                              .out = {p->flats.at[0].tensor[HD__FLAT_GLOBAL_COPY]}};
     hd__push(&update->code, copy);
     ck_assert(hd__verify(p, &err));
-    ck_assert_msg(strstr(err.message, "only their sync section may write it") != NULL, "%s", err.message);
+    ck_assert_msg(strstr(err.message, "is declared of section outer: only that section may write it") != NULL, "%s",
+                  err.message);
     close_job(&j);
     expect_job(&j, "dp: 2", APART(""));
     p = j.c->stage[0];
     hd__program_section(p, "outer")->equal_axes = 0;
     ck_assert(hd__verify(p, &err));
-    ck_assert_msg(strstr(err.message, "no section synchronises") != NULL, "%s", err.message);
+    ck_assert_msg(strstr(err.message, "no section brings ranks together") != NULL, "%s", err.message);
     close_job(&j);
 }
 END_TEST

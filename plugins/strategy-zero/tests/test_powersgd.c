@@ -171,9 +171,9 @@ static hd_tensor error_of(const struct hd_program *p, const struct hd__flat *f)
 {
     char name[64];
     snprintf(name, sizeof name, "E.%s", f->name);
-    for (uint32_t n = 0; n < p->zero_init.count; n++)
-        if (!strcmp(hd__tensor_const(p, p->zero_init.at[n])->name, name))
-            return p->zero_init.at[n];
+    for (uint32_t n = 0; n < p->facts.count; n++)
+        if (!strcmp(hd__tensor_const(p, p->facts.at[n].tensor)->name, name))
+            return p->facts.at[n].tensor;
     ck_abort_msg("no %s", name);
 }
 

@@ -91,11 +91,11 @@ static void init_collective(struct hd__comm_op *x, const struct hd_program *p, c
 
 static void init_ring_shift(struct hd__comm_op *x, const struct hd_program *p, const struct hd__instr *i)
 {
-    int32_t n = x->group.of->n, me = x->group.of->me;
+    int32_t n = x->group.of->n, me = x->group.of->me, steps = (int32_t)hd__shift_steps(p, i);
     uint64_t bytes = (uint64_t)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0]));
     x->message[0] =
-        (struct hd__p2p_message){.data = x->call.recv, .bytes = bytes, .peer = (me + n - 1) % n, .receives = 1};
-    x->message[1] = (struct hd__p2p_message){.data = (void *)x->call.send, .bytes = bytes, .peer = (me + 1) % n};
+        (struct hd__p2p_message){.data = x->call.recv, .bytes = bytes, .peer = (me + n - steps) % n, .receives = 1};
+    x->message[1] = (struct hd__p2p_message){.data = (void *)x->call.send, .bytes = bytes, .peer = (me + steps) % n};
     x->n_messages = x->n_requests = 2;
 }
 

@@ -31,7 +31,10 @@ static struct hd_program *two_flats(void)
     hd__pass_keep(p, 1, tiny_state(p, "ema0", 16), "ema");
     hd__pass_keep(p, 1, tiny_state(p, "momentum0", 16), "momentum");
     hd__pass_keep(p, 2, tiny_state(p, "ema1", 16), "ema");
-    hd__push(&p->zero_init, p->flats.at[0].tensor[HD__FLAT_STRATEGY + 1]);
+    hd__pass_section(p, "own", 1);
+    for (uint32_t f = 0; f < 2; f++)
+        hd__pass_declare(p, p->flats.at[f].tensor[HD__FLAT_STRATEGY], HD_FACT_AVERAGE, 0, "own");
+    hd__pass_declare(p, p->flats.at[0].tensor[HD__FLAT_STRATEGY + 1], HD_FACT_ZERO_SUM | HD_FACT_EQUAL, 0, "own");
     ck_assert_int_eq(p->failed, 0);
     return p;
 }
@@ -71,7 +74,7 @@ START_TEST(registered_states)
     ck_assert_uint_eq(p->strategy_states.count, 2);
     ck_assert_str_eq(hd__tensor_const(p, p->flats.at[1].tensor[HD__FLAT_STRATEGY])->name, "ema1");
     ck_assert_uint_eq(p->flats.at[1].tensor[HD__FLAT_STRATEGY + 1], 0);
-    ck_assert_int_eq(hd__tensor_const(p, p->flats.at[1].tensor[HD__FLAT_STRATEGY])->global_copy, 1);
+    ck_assert_uint_eq(hd__fact_of(p, p->flats.at[1].tensor[HD__FLAT_STRATEGY])->what, HD_FACT_AVERAGE);
     hd__program_free(p);
 }
 END_TEST

@@ -131,7 +131,37 @@ CALL(no_role, api->flat_role(program, a_flat(), 77, a_tensor()))
 CALL(role_of_no_tensor, api->flat_role(program, a_flat(), HD_FLAT_GRAD, NONE))
 CALL(keep_no_tensor, api->keep(program, a_flat(), 0, "error"))
 CALL(keep_without_name, api->keep(program, a_flat(), a_tensor(), NULL))
-CALL(zeros_of_no_tensor, api->zeros(program, NONE))
+static hd_tensor a_state(void)
+{
+    uint32_t f = a_flat();
+    hd_tensor t = api->flat_shard(program, f, "S", HD_F32, HD_LIFE_PERSISTENT, 0);
+    api->keep(program, f, t, "state");
+    api->section(program, "own", 2);
+    return t;
+}
+
+CALL(declare_no_tensor, api->declare(program, NONE, HD_FACT_FEEDBACK, 0, NULL))
+CALL(declare_nothing, api->declare(program, a_state(), 0, 0, "own"))
+CALL(declare_no_fact, api->declare(program, a_state(), HD_FACT_MIX << 1, 0, "own"))
+CALL(declare_no_axes, api->declare(program, a_state(), HD_FACT_EQUAL | HD_FACT_AVERAGE, 1u << 31, "own"))
+CALL(declare_in_no_section, api->declare(program, a_state(), HD_FACT_AVERAGE, 0, "mine"))
+CALL(declare_in_the_update, api->declare(program, a_state(), HD_FACT_AVERAGE, 0, "update"))
+CALL(declare_in_null, api->declare(program, a_state(), HD_FACT_AVERAGE, 0, NULL))
+CALL(declare_both, api->declare(program, a_state(), HD_FACT_AVERAGE | HD_FACT_ZERO_SUM, 0, "own"))
+CALL(declare_equal_alone, api->declare(program, a_state(), HD_FACT_EQUAL, 0, "own"))
+CALL(declare_mixed_state, api->declare(program, a_state(), HD_FACT_MIX, 0, "own"))
+CALL(declare_axes_of_one, api->declare(program, a_state(), HD_FACT_AVERAGE, 1, "own"))
+CALL(declare_axes_not_apart, api->declare(program, a_state(), HD_FACT_EQUAL | HD_FACT_AVERAGE, 2, "own"))
+CALL(declare_twice, hd_tensor t = a_state(); api->declare(program, t, HD_FACT_AVERAGE, 0, "own");
+     api->declare(program, t, HD_FACT_AVERAGE, 0, "own"))
+CALL(declare_unkept, api->section(program, "own", 2); api->declare(program, a_tensor(), HD_FACT_AVERAGE, 0, "own"))
+CALL(declare_a_temporary, uint32_t f = a_flat();
+     api->declare(program, api->flat_whole(program, f, "P", HD_F32, HD_LIFE_TEMP), HD_FACT_FEEDBACK, 0, NULL))
+CALL(declare_feedback_of_a_section, api->declare(program, a_state(), HD_FACT_FEEDBACK, 0, "own"))
+CALL(declare_feedback_and_more, api->declare(program, a_state(), HD_FACT_FEEDBACK | HD_FACT_ZERO_SUM, 0, "own"))
+CALL(declare_average_of_params, api->section(program, "own", 2); api->declare(program, 0, HD_FACT_AVERAGE, 0, "own"))
+CALL(declare_params_of_no_section, api->declare(program, 0, HD_FACT_EQUAL, 0, NULL))
+CALL(declare_params_not_apart, api->section(program, "own", 2); api->declare(program, 0, HD_FACT_MIX, 2, "own"))
 CALL(vector_of_nothing, api->vector(program, a_flat(), "V", 0, HD_F32, 0, HD_LIFE_TEMP))
 CALL(uneven_vector, api->vector(program, a_flat(), "V", 3, HD_F32, HD_AXIS_BIT(HD_AXIS_DP_SHARD), HD_LIFE_TEMP))
 CALL(like_no_tensor, api->vector_like(program, "V", NONE, 0, HD_LIFE_TEMP))
@@ -174,8 +204,8 @@ CALL(store_no_flat, api->store(program, "update", NONE, HD_PART_MASTER))
 CALL(stage_no_tensor, api->staged(program, "update", NONE))
 CALL(stage_nowhere, api->staged(program, NULL, a_tensor()))
 CALL(null_folder, api->file_folder(program, NULL))
-CALL(section_without_name, api->section(program, NULL, 2, 0))
-CALL(section_never, api->section(program, "sync", 0, 0))
+CALL(section_without_name, api->section(program, NULL, 2))
+CALL(section_never, api->section(program, "sync", 0))
 CALL(split_no_section, api->split_section(program, NONE, 3))
 CALL(split_at_nothing, api->split_section(program, section_named("update"), 0))
 CALL(first_round_of_none, api->first_round(program, NONE))
@@ -239,7 +269,26 @@ static const struct wrong rows[] = {
     ROW(role_of_no_tensor, TRANSFORM, "flat_role: tensor"),
     ROW(keep_no_tensor, TRANSFORM, "keep: tensor 0"),
     ROW(keep_without_name, TRANSFORM, "keep: a pointer is NULL"),
-    ROW(zeros_of_no_tensor, TRANSFORM, "zeros: tensor"),
+    ROW(declare_no_tensor, TRANSFORM, "declare: tensor"),
+    ROW(declare_nothing, TRANSFORM, "declare: mask of facts"),
+    ROW(declare_no_fact, TRANSFORM, "declare: mask of facts"),
+    ROW(declare_no_axes, TRANSFORM, "declare: mask of mesh axes"),
+    ROW(declare_in_no_section, TRANSFORM, "no such section of the strategy's own"),
+    ROW(declare_in_the_update, TRANSFORM, "no such section of the strategy's own"),
+    ROW(declare_in_null, TRANSFORM, "it holds where a section of the strategy's own ends"),
+    ROW(declare_both, TRANSFORM, "of a tensor there is HD_FACT_AVERAGE or HD_FACT_ZERO_SUM"),
+    ROW(declare_equal_alone, TRANSFORM, "of a tensor there is HD_FACT_AVERAGE or HD_FACT_ZERO_SUM"),
+    ROW(declare_mixed_state, TRANSFORM, "of a tensor there is HD_FACT_AVERAGE or HD_FACT_ZERO_SUM"),
+    ROW(declare_axes_of_one, TRANSFORM, "axes are for HD_FACT_EQUAL"),
+    ROW(declare_axes_not_apart, TRANSFORM, "axes are for HD_FACT_EQUAL"),
+    ROW(declare_twice, TRANSFORM, "declared already"),
+    ROW(declare_unkept, TRANSFORM, "checkpoints do not have it"),
+    ROW(declare_a_temporary, TRANSFORM, "does not live from step to step"),
+    ROW(declare_feedback_of_a_section, TRANSFORM, "error feedback is each rank's own"),
+    ROW(declare_feedback_and_more, TRANSFORM, "of a tensor there is HD_FACT_AVERAGE or HD_FACT_ZERO_SUM"),
+    ROW(declare_average_of_params, TRANSFORM, "of parameters there is HD_FACT_EQUAL or HD_FACT_MIX"),
+    ROW(declare_params_of_no_section, TRANSFORM, "it holds where a section of the strategy's own ends"),
+    ROW(declare_params_not_apart, TRANSFORM, "and those of `apart`"),
     ROW(vector_of_nothing, TRANSFORM, "vector: V of 0 elements"),
     ROW(uneven_vector, TRANSFORM, "vector: V of 3 elements is not cut into 2 equal shards"),
     ROW(like_no_tensor, TRANSFORM, "vector_like: tensor"),
