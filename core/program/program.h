@@ -165,10 +165,11 @@ struct hd__instr {
     uint8_t n_in, n_out;
     hd_tensor in[HD_MAX_IN];
     hd_tensor out[HD_MAX_OUT];
-    const struct hd_attrs *attrs; /* in the program's arena; NULL: neutral */
-    uint32_t axes;                /* collectives and local conversions: mesh axes */
-    uint32_t members;             /* coordinates on a single axis; 0: all */
-    uint32_t wait;                /* WAIT: the id of what it waits for */
+    const struct hd_attrs *attrs;      /* in the program's arena; NULL: neutral */
+    const struct hd_custom_op *custom; /* of HD_OP_CUSTOM: one of the program's */
+    uint32_t axes;                     /* collectives and local conversions: mesh axes */
+    uint32_t members;                  /* coordinates on a single axis; 0: all */
+    uint32_t wait;                     /* WAIT: the id of what it waits for */
     uint16_t stream, block;
     uint16_t from, to; /* conversions: dim ids, 0 if none */
     int16_t chunk, micro;
@@ -339,9 +340,10 @@ struct hd_program {
     uint32_t independent_axes;
     /* names of states over flats: the n-th has the role HD__FLAT_STRATEGY + n */
     HD__ARRAY(const char *) strategy_states;
-    HD__ARRAY(struct hd__offloaded) offloaded; /* offload.c */
-    const char *file_folder;                   /* where the arena HD__MEM_FILE is made; NULL: none asked for */
-    uint32_t ring_axes;                        /* axes of ring attention; the others move heads by all_to_all */
+    HD__ARRAY(struct hd__offloaded) offloaded;         /* offload.c */
+    HD__ARRAY(const struct hd_custom_op *) custom_ops; /* of strategies, in the arena */
+    const char *file_folder;                           /* where the arena HD__MEM_FILE is made; NULL: none asked for */
+    uint32_t ring_axes;                                /* axes of ring attention; the others move heads by all_to_all */
 
     uint32_t gather_deferred; /* staleness.c: full weights may be older than their master weights between steps:
                                * `restore` runs before an evaluation */

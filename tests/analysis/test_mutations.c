@@ -15,8 +15,10 @@
 #include "core/verify/verify.h"
 #include "runtime/exec/select.h"
 #include "tests/analysis/blocks.h"
+#include "tests/analysis/verbatim.h"
 #include "tests/suite.h"
 #include "tests/support/edits.h"
+#include "tests/support/linked.h"
 #include "tests/support/scratch.h"
 
 #define TOLERANCE 1e-9
@@ -86,7 +88,16 @@ static const struct kind_of_job {
      HD__COMPILE_FUSE(HD__FUSE_EPILOGUES)},
     {"pp: 2, dp: 2", "schedule: zb-h1", "stage: 3", "family: gpt2", 1, "selective", "normal",
      HD__COMPILE_FUSE(HD__FUSE_EPILOGUES)},
+    /* behind all others, which frozen.py knows: custom ops of a strategy that this program has */
+    {"dp: 4", "vocab_parallel: true}, {use: verbatim", "stage: 0, bucket: 0", "family: llama", 1},
+    {"dp: 2", "vocab_parallel: true}, {use: verbatim", "stage: 1, bucket: 0", "family: gpt2", 1},
+    {"pp: 2, dp: 2", "schedule: 1f1b}, {use: verbatim", "stage: 2, bucket: 0", "family: llama", 1},
 };
+
+static int brings_ops(const struct kind_of_job *k)
+{
+    return strstr(k->three, "verbatim") != NULL;
+}
 
 static struct hd__plugins *plugins;
 static struct hd__job *job, *job_of_one;
@@ -619,6 +630,91 @@ static int other_stream(struct hd_program *p, hd__code *code, uint32_t at)
     return 1;
 }
 
+/* A strategy's own op. */
+static int custom_dropped(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    return code->at[at].custom && work_dropped(p, code, at);
+}
+
+/* It is another op of the strategies, of as many operands. Of sums over all ranks a linear op and a map are alike. */
+static int custom_other(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    uint32_t start = pick(HD__MAX(p->custom_ops.count, 1u));
+    for (uint32_t n = 0; n < p->custom_ops.count && i->custom; n++) {
+        const struct hd_custom_op *op = p->custom_ops.at[(start + n) % p->custom_ops.count];
+        if (op->proof == i->custom->proof || i->custom->proof == HD_CUSTOM_MAP || strlen(op->in) != i->n_in ||
+            strlen(op->out) != i->n_out)
+            continue;
+        i->custom = op;
+        return 1;
+    }
+    return 0;
+}
+
+static uint32_t state_of(const struct hd__instr *i)
+{
+    uint32_t k = 0;
+    while (i->custom && k < i->n_out && !(i->custom->state >> k & 1))
+        k++;
+    return i->custom && k < i->n_out ? k : HD_MAX_OUT;
+}
+
+/* Its input and its state are exchanged. */
+static int custom_exchanged(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    uint32_t k = state_of(i);
+    hd_tensor first = i->in[0];
+    if (k == HD_MAX_OUT || !alike(p, first, i->out[k]))
+        return 0;
+    i->in[0] = i->out[k];
+    i->out[k] = first;
+    return 1;
+}
+
+/* State is cleared before it is read, or is that of another instruction, or is put where nothing keeps it. */
+static int state_forgotten(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at], clear = {.op = HD_OP_FILL0, .n_out = 1, .phase = i->phase, .micro = i->micro};
+    uint32_t k = state_of(i), start = pick(code->count), how = pick(3);
+    if (k == HD_MAX_OUT)
+        return 0;
+    if (how == 0) {
+        clear.id = ++p->next_id;
+        clear.out[0] = i->out[k];
+        insert(code, at + pick(2), clear);
+        return 1;
+    }
+    for (uint32_t n = 0; n < code->count && how == 1; n++) {
+        struct hd__instr *other = &code->at[(start + n) % code->count];
+        if (state_of(other) == k && other->out[k] != i->out[k] && alike(p, other->out[k], i->out[k])) {
+            i->out[k] = other->out[k];
+            return 1;
+        }
+    }
+    if (!alike(p, i->in[0], i->out[k]))
+        return 0;
+    i->out[k] = i->in[0];
+    return 1;
+}
+
+/* Codes are joined and not added up, or the other way round; or are of more parts. */
+static int other_codes(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    struct hd_attrs *attrs;
+    if (!i->custom || (i->custom->proof != HD_CUSTOM_ENCODE && i->custom->proof != HD_CUSTOM_DECODE))
+        return 0;
+    attrs = hd__attrs_new(p, i->attrs);
+    if (i->custom->proof == HD_CUSTOM_DECODE && pick(2))
+        attrs->flags ^= HD_ATTR_CONCAT;
+    else
+        attrs->parts *= 2;
+    i->attrs = attrs;
+    return 1;
+}
+
 static const struct fault {
     const char *name;
     int (*plant)(struct hd_program *p, hd__code *code, uint32_t at);
@@ -654,7 +750,13 @@ static const struct fault {
     {"other order of axes", other_order},
     {"other loss scale", other_loss_scale},
     {"other stream", other_stream},
+    {"custom op dropped", custom_dropped},
+    {"other custom op", custom_other},
+    {"custom op's operands exchanged", custom_exchanged},
+    {"state forgotten", state_forgotten},
+    {"other codes", other_codes},
 };
+enum { CUSTOM_KINDS = 5 }; /* the last ones */
 static uint32_t found[HD__COUNT(kinds)], kept[HD__COUNT(kinds)];
 
 /* ---- one mutant */
@@ -766,6 +868,49 @@ static void plant_many(uint32_t wanted, uint32_t *n)
     }
 }
 
+static void open_plugins(void)
+{
+    err = (struct hd_error)HD_ERROR_INIT;
+    plugins = hd__plugins_create(hd__exec_host_table());
+    ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err) && !add_linked(plugins, HD_PLUGIN_ENTRY, &err), "%s",
+                  err.message);
+}
+
+/* Each fault of a strategy's own op at each of them: the proofs find all. */
+START_TEST(custom_ops_are_proved)
+{
+    uint32_t planted[HD__COUNT(kinds)] = {0};
+    struct hd__numerics result;
+    open_plugins();
+    for (size_t j = 0; j < HD__COUNT(jobs); j++) {
+        if (!brings_ops(&jobs[j]))
+            continue;
+        open_job(&jobs[j]);
+        ck_assert_msg(!hd__numerics(one, fine, 2, 1, &result, &err) && result.worst < TOLERANCE, "%s: %g %s",
+                      jobs[j].mesh, result.worst, err.message);
+        for (uint32_t n = 0; n < 4000; n++) {
+            struct mutant m = {.kind = (uint32_t)HD__COUNT(kinds) - CUSTOM_KINDS + n % CUSTOM_KINDS, .rank = -1};
+            struct hd_program *p = broken->stage[m.stage = (int32_t)pick((uint32_t)broken->n_stages)];
+            m.section = pick(p->sections.count);
+            hd__code *code = &p->sections.at[m.section].code;
+            if (!code->count || !p->sections.at[m.section].repeat)
+                continue;
+            m.at = pick(code->count);
+            if (!kinds[m.kind].plant(p, code, m.at))
+                continue;
+            ck_assert_msg(hd__verify(p, &err), "mesh %s: %s at %u of %s", jobs[j].mesh, kinds[m.kind].name, m.at,
+                          p->sections.at[m.section].name);
+            planted[m.kind]++;
+            restore(p, fine->stage[m.stage]);
+        }
+        close_job();
+    }
+    for (size_t k = HD__COUNT(kinds) - CUSTOM_KINDS; k < HD__COUNT(kinds); k++)
+        ck_assert_msg(planted[k] > 3, "%s: %u planted", kinds[k].name, planted[k]);
+    hd__plugins_destroy(plugins);
+}
+END_TEST
+
 START_TEST(all_faults_are_found)
 {
     uint32_t n = 0, all = 0, each = mutants / HD__COUNT(jobs) + 1;
@@ -773,9 +918,7 @@ START_TEST(all_faults_are_found)
     scratch_init(&scratch);
     ck_assert_int_eq(chdir(scratch.dir), 0);
     measured_split();
-    err = (struct hd_error)HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__exec_host_table());
-    ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
+    open_plugins();
     state = seed;
     for (size_t k = 0; k < HD__COUNT(jobs); k++) {
         mesh = jobs[k].mesh;
@@ -804,6 +947,8 @@ START_TEST(all_jobs_are_written)
     for (size_t k = 0; k < HD__COUNT(jobs); k++) {
         char name[32];
         FILE *f;
+        if (brings_ops(&jobs[k]))
+            continue;
         snprintf(name, sizeof name, "%02zu.yaml", k);
         write_job(&jobs[k], jobs[k].mesh, jobs[k].micro_batch);
         f = fopen(name, "w");
@@ -826,5 +971,6 @@ int main(int argc, char **argv)
         seed = strtoull(argv[2], NULL, 10);
     tcase_set_timeout(c, argc > 1 ? 36000 : 120);
     tcase_add_test(c, all_faults_are_found);
+    tcase_add_test(c, custom_ops_are_proved);
     return suite_run_case("mutations", c);
 }
