@@ -96,6 +96,10 @@ static int32_t check(const void *settings, const struct hd_instr_desc *d, struct
     return n <= UINT32_MAX ? HD_OK : hd_fail(err, HD_E_UNSUPPORTED, "indexes of %lld elements", (long long)n);
 }
 
+/* For a device of the tests, whose memory these functions reach as they do the host's: as a plug-in brings one for
+ * "cuda" that launches a kernel on the stream. */
+static const struct hd_custom_kernel encode_kernels[] = {{"async", encode}}, decode_kernels[] = {{"async", decode}};
+
 static const struct hd_custom_op encode_op = {.struct_size = sizeof encode_op,
                                               .name = "topk_encode",
                                               .in = "f",
@@ -104,6 +108,8 @@ static const struct hd_custom_op encode_op = {.struct_size = sizeof encode_op,
                                               .state = 1 << 1,
                                               .flops = 6,
                                               .run = encode,
+                                              .kernels = encode_kernels,
+                                              .n_kernels = 1,
                                               .check = check};
 static const struct hd_custom_op decode_op = {.struct_size = sizeof decode_op,
                                               .name = "topk_decode",
@@ -111,6 +117,8 @@ static const struct hd_custom_op decode_op = {.struct_size = sizeof decode_op,
                                               .out = "f",
                                               .proof = HD_CUSTOM_DECODE,
                                               .run = decode,
+                                              .kernels = decode_kernels,
+                                              .n_kernels = 1,
                                               .check = check};
 
 /* ---- the pass */
