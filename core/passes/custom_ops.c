@@ -18,10 +18,12 @@ static int valid_letters(const char *letters, size_t max)
     return letters && strlen(letters) <= max && letters[strspn(letters, "fdiu*")] == 0;
 }
 
+enum { KERNELS_MAX = 16, SETTINGS_MAX = 1 << 20 };
+
 /* Kernels: on host memory, or by device, each once; one at least. */
 static int valid_kernels(const struct hd_custom_op *op)
 {
-    int ok = op->run || op->n_kernels;
+    int ok = (op->run || op->n_kernels) && op->n_kernels <= KERNELS_MAX;
     for (uint64_t k = 0; k < op->n_kernels && ok; k++) {
         ok = op->kernels && op->kernels[k].device && op->kernels[k].run;
         for (uint64_t n = 0; n < k && ok; n++)
@@ -52,7 +54,9 @@ static const char *fault_of(const struct hd_custom_op *op)
         return "it has a `run`, or `kernels`, each with a device of its own and a `run`";
     if (!(op->flops >= 0 && isfinite(op->flops)))
         return "`flops` is a number of at least 0";
-    return op->settings_bytes && !op->settings ? "settings is NULL, and settings_bytes is not 0" : NULL;
+    return op->settings_bytes > SETTINGS_MAX || (op->settings_bytes && !op->settings)
+               ? "settings is NULL, and settings_bytes is not 0; or they are more than a MiB"
+               : NULL;
 }
 
 static int is_the_same(const struct hd_custom_op *a, const struct hd_custom_op *b)

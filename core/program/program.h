@@ -12,9 +12,9 @@
  *   replicas.c  ranks that train parameters of their own between sections which make them equal
  *   deterministic.c `deterministic: exact`: sums in an order that no mesh changes; around lower.c and strategy_api.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
- *   fp16_loss_scaling.c with loss scaling: the loss's gradient is multiplied by a scalar that the training loop sets
  *   section_split.c a section that differs in the first steps becomes two
  *   strategy_api.c strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
+ *   custom_ops.c ops that strategies bring; buckets that one reduces for another
  *   fuse.c      peepholes: ops accumulate into gradients themselves; fuse_loss_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
  *   memory_plan.c lifetimes -> offsets in one arena (interval_alloc.c)

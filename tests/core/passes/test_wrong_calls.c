@@ -273,6 +273,8 @@ CUSTOM(custom_without_a_kernel, half, o.run = NULL)
 CUSTOM(custom_kernels_of_null, half, o.n_kernels = 1)
 CUSTOM(custom_kernel_twice, half, o.kernels = two; o.n_kernels = 2)
 CUSTOM(custom_kernel_of_null, half, o.kernels = none; o.n_kernels = 1)
+CUSTOM(custom_of_many_kernels, half, o.kernels = two; o.n_kernels = UINT64_MAX)
+CUSTOM(custom_of_long_settings, half, o.settings = two; o.settings_bytes = SIZE_MAX)
 CUSTOM(custom_of_negative_cost, half, o.flops = -1)
 CUSTOM(custom_settings_of_null, half, o.settings_bytes = 8)
 CUSTOM(custom_twice, half, api->custom_op(program, &half); o.proof = HD_CUSTOM_MAP)
@@ -302,6 +304,25 @@ BUCKET(bucket_nowhere, b.index = NONE)
 BUCKET(bucket_that_ends_before, b.index = 1; b.last = 0)
 BUCKET(bucket_of_no_rounds, b.rounds = 0)
 BUCKET(bucket_into_another, b.out = api->vector(program, 1, "V", 16, HD_F32, 0, HD_LIFE_TEMP))
+/* The first sum over ranks leaves, or another like it takes its place. */
+static void remove_sum(int puts_another)
+{
+    for (uint32_t s = 0; s < api->n_sections(program); s++)
+        for (uint32_t k = 0; k < api->n_instr(program, s); k++) {
+            api->instr(program, s, k, &instr);
+            if (instr.op != HD_OP_ALL_REDUCE)
+                continue;
+            api->remove(program, s, k);
+            if (puts_another)
+                api->insert(program, s, k, 1, &instr);
+            api->instr(program, s, k, &instr);
+            ck_assert_uint_eq(instr.op, 0);
+            return;
+        }
+}
+
+CALL(sum_removed, remove_sum(0))
+CALL(sum_replaced, remove_sum(1))
 CALL(reduce_of_itself, api->reduce(program, given))
 CALL(reduce_that_fails, (void)0)
 CALL(reduce_that_does_nothing, (void)0)
@@ -436,6 +457,8 @@ static const struct wrong rows[] = {
     ROW(custom_kernels_of_null, TRANSFORM, "custom_op: half: it has a `run`, or `kernels`"),
     ROW(custom_kernel_twice, TRANSFORM, "custom_op: half: it has a `run`, or `kernels`"),
     ROW(custom_kernel_of_null, TRANSFORM, "custom_op: half: it has a `run`, or `kernels`"),
+    ROW(custom_of_many_kernels, TRANSFORM, "custom_op: half: it has a `run`, or `kernels`"),
+    ROW(custom_of_long_settings, TRANSFORM, "custom_op: half: settings is NULL"),
     ROW(custom_of_negative_cost, TRANSFORM, "custom_op: half: `flops` is a number of at least 0"),
     ROW(custom_settings_of_null, TRANSFORM, "custom_op: half: settings is NULL"),
     ROW(custom_twice, TRANSFORM, "custom_op: half: there is another op of this name"),
@@ -465,12 +488,13 @@ static const struct wrong rows[] = {
 /* What only the whole program shows: beside zero, which updates. */
 static const struct wrong proved_rows[] = {
     ROW(custom_of_another_shape, TRANSFORM, "elements are too few"),
+    ROW(sum_removed, TRANSFORM, ": not reduced over dp_shard"),
     ROW(reduce_that_does_nothing, REDUCE, ": not reduced over dp_shard"),
     ROW(state_that_is_lost, TRANSFORM, "Z.0, state of code, is no tensor of `zeros`: what is in it would be lost"),
     ROW(state_of_another_size, TRANSFORM, "X.0 and Z.0 are not the same shard of one tensor"),
     ROW(state_that_is_cleared, TRANSFORM, "Y.0 is state of code: nothing else may write it"),
 };
-static const struct wrong right_row = ROW(right, TRANSFORM, NULL);
+static const struct wrong right_rows[] = {ROW(right, TRANSFORM, NULL), ROW(sum_replaced, TRANSFORM, NULL)};
 
 /* ---- models */
 
@@ -652,7 +676,7 @@ END_TEST
 
 START_TEST(a_right_call_is_not)
 {
-    compile_with(&right_row, TRANSFORMER, "[{use: zero}, {use: wrong}]", HD_OK);
+    compile_with(&right_rows[_i], TRANSFORMER, "[{use: zero}, {use: wrong}]", HD_OK);
 }
 END_TEST
 
@@ -672,7 +696,7 @@ int main(void)
 {
     TCase *t = tcase_create("wrong-calls");
     tcase_add_loop_test(t, a_wrong_call_of_a_strategy_is_refused, 0, (int)HD__COUNT(rows));
-    tcase_add_test(t, a_right_call_is_not);
+    tcase_add_loop_test(t, a_right_call_is_not, 0, (int)HD__COUNT(right_rows));
     tcase_add_loop_test(t, a_wrong_call_of_a_model_is_refused, 0, (int)HD__COUNT(model_rows));
     tcase_add_loop_test(t, a_wrong_program_is_refused, 0, (int)HD__COUNT(proved_rows));
     return suite_run_case("wrong-calls", t);
