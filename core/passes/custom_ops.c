@@ -7,8 +7,8 @@
 static int valid_name(const char *name)
 {
     size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_");
-    for (uint16_t op = 0; op < HD_OP_LIMIT; op++)
-        if (hd__op(op)->name && !strcmp(hd__op(op)->name, name))
+    for (uint32_t op = 0; op < HD_OP_LIMIT; op++)
+        if (hd__op((uint16_t)op)->name && !strcmp(hd__op((uint16_t)op)->name, name))
             return 0;
     return n > 0 && n < 32 && !name[n];
 }

@@ -185,7 +185,7 @@
     X(HD_OP_ENCODE, 100, "encode")                    \
     X(HD_OP_DECODE, 101, "decode")                    \
     X(HD_OP_ORTHOGONALISE, 102, "orthogonalise")      \
-    X(HD_OP_CUSTOM, 103, "custom")                    \
+    X(HD_OP_CUSTOM, 110, "custom")                    \
     X(HD_OP_FEED, 60, "feed")                         \
     X(HD_OP_FILL0, 61, "fill0")                       \
     X(HD_OP_ACCUM, 62, "accum")                       \

@@ -463,7 +463,7 @@ static const struct wrong rows[] = {
     ROW(custom_settings_of_null, TRANSFORM, "custom_op: half: settings is NULL"),
     ROW(custom_twice, TRANSFORM, "custom_op: half: there is another op of this name"),
     ROW(custom_number, TRANSFORM, "insert: op 128 does not exist"),
-    ROW(custom_by_its_op, TRANSFORM, "insert: op 103 does not exist"),
+    ROW(custom_by_its_op, TRANSFORM, "insert: op 110 does not exist"),
     ROW(custom_without_state, TRANSFORM, "insert: code with 1 inputs and 1 outputs: it was given as 'f' to 'uf'"),
     ROW(custom_on_codes, TRANSFORM, "insert: half takes 'f' here, and Z.0 is uint8"),
     ROW(custom_in_bf16, TRANSFORM, "insert: half takes 'f' here, and Z.0 is bf16"),
