@@ -113,6 +113,9 @@ static int32_t compile_many(struct source *s, struct hd__job **job, struct hd__c
                             "strategies: ranks along %s train apart, by a formula that --numerics does not know: no "
                             "one rank trains like them; leave --numerics out",
                             hd__axes((*compiled)->stage[0]->independent_axes));
+    for (uint64_t n = 0; n < (*compiled)->n_strategies; n++)
+        if ((*compiled)->strategies[n].component->ops.strategy.reduce)
+            note(s, "gradients are summed by all_reduce and reduce_scatter, not by %s", (*job)->strategies[n]->use);
     if ((*compiled)->stage[0]->independent_axes)
         meet_in_every_step(s, path_of(*job, "localsgd"));
     if (s->overrides.count == before)

@@ -89,7 +89,7 @@ static void add_operands(struct printer *w, const struct hd__code_section *s, co
         return;
     }
     /* accumulation into some outputs only: the sign precedes those */
-    int adds = hd__reads_outputs(i), some = adds && hd__op(i->op)->adds;
+    int adds = hd__reads_outputs(i), some = adds && (i->custom || hd__op(i->op)->adds);
     for (uint32_t k = 0; k < i->n_out; k++) {
         hd__text_add(w->out, "%s%s", k ? ", " : "", some && hd__reads_output(i, k) ? "+" : "");
         add_tensor(w, i->out[k]);
@@ -109,7 +109,7 @@ static void add_operands(struct printer *w, const struct hd__code_section *s, co
 static void op_text(const struct hd__instr *i, char out[96])
 {
     struct hd__text text = {0};
-    hd__text_add(&text, "%s", hd__op(i->op)->name ? hd__op(i->op)->name : "?");
+    hd__text_add(&text, "%s", hd__instr_name(i) ? hd__instr_name(i) : "?");
     if (i->axes) {
         hd__text_add(&text, "(");
         add_axes(&text, i->axes);

@@ -73,7 +73,7 @@ static json_t *instruction(const struct printer *w, const hd__code *code, uint32
     json_t *object = json_object();
     char stream[32];
     set(object, "n", json_integer(n));
-    set(object, "op", json_string(hd__op(i->op)->name));
+    set(object, "op", json_string(hd__instr_name(i)));
     set(object, "stream", json_string(hd__stream_text(i, stream)));
     set(object, "block", json_string(w->p->blocks.at[i->block]));
     set(object, "micro", i->micro < 0 ? json_null() : json_integer(i->micro));

@@ -202,7 +202,7 @@ static void add_events(json_t *events, const struct hd__rank_times *r, const str
         for (uint32_t k = 0; k < r->lane[n].spans.count; k++) {
             const struct hd__sim_span *s = &r->lane[n].spans.at[k];
             json_array_append_new(events, json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:i,s:{s:s,s:i,s:i,s:s}}", "name",
-                                                    hd__op(s->instr->op)->name, "cat", hd__phase_name(s->instr->phase),
+                                                    hd__instr_name(s->instr), "cat", hd__phase_name(s->instr->phase),
                                                     "ph", "X", "ts", s->start * 1e6, "dur", (s->end - s->start) * 1e6,
                                                     "pid", r->rank, "tid", (int)n, "args", "block",
                                                     p->blocks.at[s->instr->block], "micro", s->micro, "chunk",

@@ -480,6 +480,91 @@ static int other_stream(struct hd_program *p, hd__code *code, uint32_t at)
     return 1;
 }
 
+/* A strategy's own op. */
+static int custom_dropped(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    return code->at[at].custom && work_dropped(p, code, at);
+}
+
+/* It is another op of the strategies, of as many operands. Of sums over all ranks a linear op and a map are alike. */
+static int custom_other(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    uint32_t start = conf_faults_pick(HD__MAX(p->custom_ops.count, 1u));
+    for (uint32_t n = 0; n < p->custom_ops.count && i->custom; n++) {
+        const struct hd_custom_op *op = p->custom_ops.at[(start + n) % p->custom_ops.count];
+        if (op->proof == i->custom->proof || i->custom->proof == HD_CUSTOM_MAP || strlen(op->in) != i->n_in ||
+            strlen(op->out) != i->n_out)
+            continue;
+        i->custom = op;
+        return 1;
+    }
+    return 0;
+}
+
+static uint32_t state_of(const struct hd__instr *i)
+{
+    uint32_t k = 0;
+    while (i->custom && k < i->n_out && !(i->custom->state >> k & 1))
+        k++;
+    return i->custom && k < i->n_out ? k : HD_MAX_OUT;
+}
+
+/* Its input and its state are exchanged. */
+static int custom_exchanged(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    uint32_t k = state_of(i);
+    hd_tensor first = i->in[0];
+    if (k == HD_MAX_OUT || !alike(p, first, i->out[k]))
+        return 0;
+    i->in[0] = i->out[k];
+    i->out[k] = first;
+    return 1;
+}
+
+/* State is cleared before it is read, or is that of another instruction, or is put where nothing keeps it. */
+static int state_forgotten(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at], clear = {.op = HD_OP_FILL0, .n_out = 1, .phase = i->phase, .micro = i->micro};
+    uint32_t k = state_of(i), start = conf_faults_pick(code->count), how = conf_faults_pick(3);
+    if (k == HD_MAX_OUT)
+        return 0;
+    if (how == 0) {
+        clear.id = ++p->next_id;
+        clear.out[0] = i->out[k];
+        insert(code, at + conf_faults_pick(2), clear);
+        return 1;
+    }
+    for (uint32_t n = 0; n < code->count && how == 1; n++) {
+        struct hd__instr *other = &code->at[(start + n) % code->count];
+        if (state_of(other) == k && other->out[k] != i->out[k] && alike(p, other->out[k], i->out[k])) {
+            i->out[k] = other->out[k];
+            return 1;
+        }
+    }
+    if (!alike(p, i->in[0], i->out[k]))
+        return 0;
+    i->out[k] = i->in[0];
+    return 1;
+}
+
+/* Codes are joined and not added up, or the other way round; or are of more parts. */
+static int other_codes(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    struct hd_attrs *attrs;
+    if (!i->custom || (i->custom->proof != HD_CUSTOM_ENCODE && i->custom->proof != HD_CUSTOM_DECODE))
+        return 0;
+    attrs = hd__attrs_new(p, i->attrs);
+    if (i->custom->proof == HD_CUSTOM_DECODE && conf_faults_pick(2))
+        attrs->flags ^= HD_ATTR_CONCAT;
+    else
+        attrs->parts *= 2;
+    i->attrs = attrs;
+    return 1;
+}
+
 static const struct fault {
     const char *name;
     int (*plant)(struct hd_program *p, hd__code *code, uint32_t at);
@@ -515,6 +600,11 @@ static const struct fault {
     {"other order of axes", other_order},
     {"other loss scale", other_loss_scale},
     {"other stream", other_stream},
+    {"custom op dropped", custom_dropped},
+    {"other custom op", custom_other},
+    {"custom op's operands exchanged", custom_exchanged},
+    {"state forgotten", state_forgotten},
+    {"other codes", other_codes},
 };
 /* ---- one mutant */
 
@@ -528,7 +618,7 @@ static int plant(struct conf_planted *to, struct mutant *m)
 {
     struct hd_program *p;
     uint32_t first;
-    m->kind = conf_faults_pick(CONF_FAULTS);
+    m->kind = to->first_kind + conf_faults_pick(CONF_FAULTS - to->first_kind);
     m->stage = (int32_t)conf_faults_pick((uint32_t)to->broken->n_stages);
     p = to->broken->stage[m->stage];
     m->rank = -1;

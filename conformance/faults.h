@@ -5,7 +5,7 @@
 
 #include "runtime/exec/select.h"
 
-enum { CONF_FAULTS = 31 }; /* kinds */
+enum { CONF_FAULTS = 36, CONF_FAULTS_CUSTOM = 31 }; /* kinds; the first of those in ops of a strategy's own */
 
 struct conf_planted {
     struct hd__compiled *fine, *broken; /* one job, compiled twice in fp64 for reference kernels; broken is edited */
@@ -13,6 +13,7 @@ struct conf_planted {
     const char *mesh;                   /* for messages */
     /* Averages of parameters have to keep their weights as well. check proves that they are averages, not which. */
     int averages_too;
+    uint32_t first_kind; /* kinds below are not planted */
     uint32_t planted, missed;
     uint32_t found[CONF_FAULTS], kept[CONF_FAULTS]; /* kept: without effect, or missed */
 };

@@ -42,7 +42,8 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
     int32_t rc;
     if ((rc = hd__compile_choose(job, c->plugins, HD_KIND_MODEL, job->model, &c->model_choice, err)) ||
         (rc = hd__compile_choose(job, c->plugins, HD_KIND_OPTIMIZER, job->optimizer, &c->optimizer_choice, err)) ||
-        (rc = hd__compile_strategies(c, err)) || (rc = check_optimizer(c, err)))
+        (rc = hd__compile_strategies(c, err)) || (rc = hd__compile_find_reducer(c, err)) ||
+        (rc = check_optimizer(c, err)))
         return rc;
     c->optimizer = (struct hd__optimizer){&c->optimizer_choice.component->ops.optimizer, c->optimizer_choice.settings};
     job->schedule.lr = c->optimizer.ops->learning_rate(c->optimizer.settings);
@@ -166,7 +167,7 @@ static int32_t run_strategy(struct hd__compiled *c, struct hd_program *p, const 
                              struct hd_error *) = {ops->layout, ops->partition, ops->transform};
     if (!slots[slot])
         return HD_OK;
-    hd__pass_begin(p, &c->optimizer, slot);
+    hd__pass_begin(p, &c->optimizer, &c->reducer, slot);
     int32_t rc = slots[slot](c->host, strategy->settings, p, err);
     int32_t end = hd__pass_end(p, rc ? NULL : err);
     return rc ? rc : end;
@@ -359,6 +360,8 @@ static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd
     if (!rc && p->params.count && !p->flats.count)
         rc = hd__job_fail(c->job, "strategies", err,
                           "strategies: none of these updates the parameters: add {use: zero} as the last");
+    if (!rc)
+        rc = hd__compile_check_reducer(c, p, err);
     return !rc && p->exact && hd__exact_reduce(p, err) ? locate_exact_error(c, err) : rc;
 }
 
@@ -402,7 +405,9 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
         (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
         (rc = hd__schedule_instrs(p, err)) || (rc = hd__memory_plan(p, err)))
         return rc;
-    return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;
+    if (hd__verify(p, err))
+        return err->code = HD_E_INTERNAL;
+    return hd__compile_check_custom(c, p, err);
 }
 
 struct hd__compiled *hd__compiled_new(struct hd__job *job, struct hd__plugins *plugins, const struct hd_host *host)
@@ -424,6 +429,8 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
 {
     const struct hd__mesh asked = c->mesh;
     int32_t rc = open_plugins(c, err);
+    if (flags & HD__COMPILE_WIDEN) /* what travels is not rounded */
+        c->reducer.ops = NULL;
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {
         c->stage[s] = hd__program_new(&asked, s);
         c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;

@@ -32,6 +32,8 @@ struct hd__compiled {
     struct hd_model *model;
     struct hd_model_info info;
     struct hd__optimizer optimizer;
+    struct hd__reducer reducer; /* of buckets, for other strategies; its index below */
+    uint64_t reducing;
     struct hd__mesh mesh;
     int32_t n_stages;
     struct hd_program **stage; /* by pp coordinate */

@@ -249,7 +249,7 @@ static int is_compressed(const struct hd_program *p, const struct hd__instr *i)
 {
     uint8_t dtype = i->n_in ? hd__tensor_const(p, i->in[0])->dtype : 0;
     int sums = i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER;
-    return i->op == HD_OP_ENCODE || i->op == HD_OP_ORTHOGONALISE ||
+    return hd__instr_sum(i) == HD__SUM_ENCODED || i->op == HD_OP_ORTHOGONALISE ||
            (sums && hd__is_narrow(dtype) && dtype != p->precision.grad);
 }
 
@@ -258,6 +258,8 @@ int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err)
     for (uint32_t s = 0; s < p->sections.count; s++)
         for (uint32_t k = 0; k < p->sections.at[s].code.count; k++)
             if (is_compressed(p, &p->sections.at[s].code.at[k]))
-                return hd_fail(err, HD_E_UNSUPPORTED, "gradients must not travel compressed: leave out `compress`");
+                return hd_fail(err, HD_E_UNSUPPORTED,
+                               "gradients must not travel compressed: "
+                               "leave out `compress`, and a strategy that encodes them");
     return sum_in_digits(p, err);
 }

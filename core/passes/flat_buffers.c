@@ -130,7 +130,7 @@ void hd__pass_flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_f
 {
     if (out)
         *out = (struct hd_pass_flat){.struct_size = sizeof *out};
-    if (!hd__pass_args(p, __func__, "f*", id, out))
+    if (!hd__pass_args(p, __func__, "?f*", id, out))
         return;
     const struct hd__flat *f = &p->flats.at[id - 1];
     *out = (struct hd_pass_flat){.struct_size = sizeof *out,

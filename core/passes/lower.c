@@ -156,3 +156,16 @@ int32_t hd__lower(struct hd_program *p, struct hd_error *err)
     hd__section_new(p, HD__SECTION_RESTORE, 0);
     return HD_OK;
 }
+
+/* Loss scaling: every seed of the backward program is multiplied by one scalar, and so are all gradients. The update
+ * divides by it (HD_HYPER_INV_SCALE): the loss itself and evaluation are not scaled. */
+void hd__scale_loss(struct hd_program *p)
+{
+    p->scale = scalar_state(p, "loss_scale", HD_F64, 0);
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
+            struct hd__instr *i = &p->sections.at[s].code.at[k];
+            if (i->op == HD_OP_SPREAD)
+                i->in[i->n_in++] = p->scale;
+        }
+}

@@ -19,7 +19,7 @@ void hd__exact_partition(struct hd_program *p);
 int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err);
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err); /* lower.c */
-void hd__scale_loss(struct hd_program *p); /* fp16_loss_scaling.c, after hd__lower where the job scales its loss */
+void hd__scale_loss(struct hd_program *p); /* lower.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err); /* fuse.c */
 struct hd__tensor_use {
     uint32_t maker; /* index + 1 of the instruction that writes the tensor */

@@ -16,6 +16,7 @@ struct edit {
 
 struct hd__pass {
     const struct hd__optimizer *optimizer;
+    struct hd__reducer *reducer;
     int32_t phase; /* HD__PASS_... */
     HD__ARRAY(struct edit) edits;
     struct hd_error error; /* the first wrong call of this strategy, queries of a const program included */
@@ -58,7 +59,7 @@ static void instr(const struct hd_program *p, uint32_t section, uint32_t index, 
     const struct hd__instr *i = &p->sections.at[section].code.at[index];
     *out = (struct hd_pass_instr){.struct_size = sizeof *out,
                                   .id = i->id,
-                                  .op = i->op,
+                                  .op = hd__pass_op_number(p, i),
                                   .block = i->block,
                                   .phase = i->phase,
                                   .axes = i->axes,
@@ -264,7 +265,9 @@ static void store(struct hd_program *p, const char *section, uint32_t flat, uint
 
 static struct hd__instr make(struct hd_program *p, const struct hd_pass_instr *new)
 {
-    struct hd__instr i = hd__instr_new(p, (uint16_t) new->op);
+    struct hd__instr i = hd__instr_new(p, (uint16_t)HD__MIN(new->op, HD_OP_LIMIT));
+    if ((i.custom = hd__pass_custom(p, new->op)))
+        i.op = HD_OP_CUSTOM;
     i.block = (uint16_t) new->block;
     i.phase = (uint8_t) new->phase;
     i.axes = new->axes;
@@ -340,28 +343,53 @@ void hd__pass_append(struct hd_program *p, const char *section, const struct hd_
         hd__push(&s->code, wait_of(p, &i));
 }
 
-static int has_operand(const struct hd_program *p, const char *slot, uint32_t k, uint32_t n)
+static int has_operand(const struct hd_program *p, const char *slot, const struct hd__instr *i, uint32_t k, uint32_t n)
 {
+    if (!i->op)
+        return hd__pass_refuse(p, "hd_pass_api.%s: the instruction was removed", slot);
     return k < n || hd__pass_refuse(p, "hd_pass_api.%s: operand %u of an instruction that has %u", slot, k, n);
 }
 
 static void replace_in(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t)
 {
     if (hd__pass_args(p, __func__, "3sit", section, index, t) &&
-        has_operand(p, __func__, k, p->sections.at[section].code.at[index].n_in))
+        has_operand(p, __func__, &p->sections.at[section].code.at[index], k,
+                    p->sections.at[section].code.at[index].n_in))
         p->sections.at[section].code.at[index].in[k] = t;
 }
 
 static void replace_out(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t)
 {
     if (hd__pass_args(p, __func__, "3sit", section, index, t) &&
-        has_operand(p, __func__, k, p->sections.at[section].code.at[index].n_out))
+        has_operand(p, __func__, &p->sections.at[section].code.at[index], k,
+                    p->sections.at[section].code.at[index].n_out))
         p->sections.at[section].code.at[index].out[k] = t;
+}
+
+/* Instructions of op 0 leave when the pass ends. */
+static void remove_instr(struct hd_program *p, uint32_t section, uint32_t index)
+{
+    if (!hd__pass_args(p, "remove", "3si", section, index))
+        return;
+    hd__code *code = &p->sections.at[section].code;
+    if (!code->at[index].op || code->at[index].op == HD_OP_WAIT) {
+        hd__pass_refuse(p, "hd_pass_api.remove: instruction %u of %s %s", index, p->sections.at[section].name,
+                        code->at[index].op ? "is a wait: it leaves with what it waits for" : "was removed before");
+        return;
+    }
+    for (uint32_t n = 0; n < code->count; n++)
+        if (n == index || (code->at[n].op == HD_OP_WAIT && code->at[n].wait == code->at[index].id))
+            code->at[n].op = 0;
 }
 
 static hd_tensor norm2(struct hd_program *p)
 {
     return p->norm2;
+}
+
+static hd_tensor hyper(struct hd_program *p)
+{
+    return p->hyper;
 }
 
 /* ---- applying */
@@ -376,6 +404,11 @@ int hd__pass_unedited(struct hd_program *p)
 const struct hd__optimizer *hd__pass_optimizer(const struct hd_program *p)
 {
     return p->pass->optimizer;
+}
+
+struct hd__reducer *hd__pass_reducer(const struct hd_program *p)
+{
+    return p->pass->reducer;
 }
 
 int hd__pass_ok(const struct hd_program *p)
@@ -400,10 +433,12 @@ int hd__pass_refuse(const struct hd_program *p, const char *format, ...)
     return 0;
 }
 
-void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer, int32_t phase)
+void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer, struct hd__reducer *reducer,
+                    int32_t phase)
 {
     p->pass = hd__alloc(sizeof *p->pass);
     p->pass->optimizer = optimizer;
+    p->pass->reducer = reducer;
     p->pass->phase = phase;
 }
 
@@ -439,6 +474,8 @@ int32_t hd__pass_end(struct hd_program *p, struct hd_error *err)
         p->sections.at[s].code = fresh;
         hd__free_array(&old);
     }
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        hd__code_compact(&p->sections.at[s].code);
     if (pass->error.code)
         hd__program_refuse(p, "%s", pass->error.message);
     hd__free_array(&pass->edits);
@@ -506,4 +543,8 @@ const struct hd_pass_api hd__pass_api = {
     .keep = hd__pass_keep,
     .declare = hd__pass_declare,
     .first_round = hd__pass_first_round,
+    .custom_op = hd__pass_custom_op,
+    .remove = remove_instr,
+    .hyper = hyper,
+    .reduce = hd__pass_reduce,
 };

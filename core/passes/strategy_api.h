@@ -13,16 +13,27 @@ struct hd__optimizer {
     const void *settings;
 };
 
+/* The strategy that reduces buckets for others; ops NULL: none. */
+struct hd__reducer {
+    const struct hd_host *host;
+    const struct hd_strategy_ops *ops;
+    const void *settings;
+    uint32_t buckets; /* that it was given so far */
+    uint32_t running;
+};
+
 enum { HD__PASS_LAYOUT, HD__PASS_PARTITION, HD__PASS_TRANSFORM };
 /* A strategy's slot runs between these two: edits are recorded, then applied together. */
-void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer, int32_t phase);
+void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer, struct hd__reducer *reducer,
+                    int32_t phase);
 int32_t hd__pass_end(struct hd_program *p, struct hd_error *err);
 
 /* strategy_args.c: validates the arguments of the slot `function` (__func__), a letter of `kinds` each: s section,
  * i instruction of it, t tensor, T the same or none, f flat, p parameter, b block, D dim, a axis, A mask of axes,
  * c letter of a dim, d dtype, l lifetime, m memory, r role, F mask of facts, w mask of parts, + number of at least 1,
  * and the star pointer; and before them 1, 2, 3: only in layout, partition, transform. 0 where one is wrong, which is
- * sticky: then, and after any other failure, a slot does nothing. */
+ * sticky: then, and after any other failure, a slot does nothing, unless a ? stands first: it fills in arrays, which
+ * callers index. */
 int hd__pass_args(const struct hd_program *p, const char *function, const char *kinds, ...);
 int hd__pass_instr_valid(const struct hd_program *p, const char *slot, const struct hd_pass_instr *new);
 /* Records a wrong call of the strategy that runs; 0. */
@@ -32,6 +43,7 @@ int32_t hd__pass_phase(const struct hd_program *p);
 
 /* For slots in other files. Called between begin and end. */
 const struct hd__optimizer *hd__pass_optimizer(const struct hd_program *p);
+struct hd__reducer *hd__pass_reducer(const struct hd_program *p);
 /* optimizer_update.c: notes the rule of updates, and of every parameter how it decays. */
 int32_t hd__optimizer_rule(struct hd_program *p, const struct hd__optimizer *optimizer, struct hd_error *err);
 void hd__pass_append(struct hd_program *p, const char *section, const struct hd_pass_instr *new);
@@ -80,6 +92,12 @@ void hd__pass_apart(struct hd_program *p, uint32_t axes);
 void hd__pass_section(struct hd_program *p, const char *name, uint32_t every);
 void hd__pass_declare(struct hd_program *p, hd_tensor t, uint32_t what, uint32_t axes, const char *section);
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
+/* custom_ops.c; the op of a number, NULL if it is none of a strategy's; the number that a strategy sees */
+uint32_t hd__pass_custom_op(struct hd_program *p, const struct hd_custom_op *op);
+const struct hd_custom_op *hd__pass_custom(const struct hd_program *p, uint32_t op);
+uint32_t hd__pass_op_number(const struct hd_program *p, const struct hd__instr *i);
+int hd__pass_custom_valid(const struct hd_program *p, const char *slot, const struct hd_pass_instr *new);
+uint32_t hd__pass_reduce(struct hd_program *p, const struct hd_pass_bucket *bucket);
 /* section_split.c */
 void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last);
 void hd__pass_first_round(struct hd_program *p, uint32_t section);

@@ -44,12 +44,14 @@ int hd__pass_args(const struct hd_program *p, const char *function, const char *
 {
     const char *slot = !strncmp(function, "hd__pass_", 9) ? function + 9 : function;
     uint32_t section = 0, id;
-    int ok = hd__pass_ok(p);
+    int ok = hd__pass_ok(p) || *kinds == '?';
     if (!p->pass) /* called by the core itself */
         return ok;
     va_list args;
     va_start(args, kinds);
     for (const char *k = kinds; *k && ok; k++) {
+        if (*k == '?')
+            continue;
         if (*k >= '1' && *k <= '3') {
             if (!(ok = hd__pass_phase(p) == *k - '1'))
                 hd__pass_refuse(p, "hd_pass_api.%s is for %s, and was called in %s", slot, phases[*k - '1'],
@@ -75,22 +77,27 @@ int hd__pass_args(const struct hd_program *p, const char *function, const char *
 
 int hd__pass_instr_valid(const struct hd_program *p, const char *slot, const struct hd_pass_instr *new)
 {
-    const struct hd__op *row = new &&new->op <= UINT16_MAX ? hd__op((uint16_t) new->op) : NULL;
+    const struct hd_custom_op *custom = new ? hd__pass_custom(p, new->op) : NULL;
+    const struct hd__op *row =
+        hd__op(!new || new->op == HD_OP_CUSTOM || new->op >= HD_OP_LIMIT ? 0 : (uint16_t) new->op);
     if (!hd__pass_args(p, slot, "3*", new))
         return 0;
     if (new->struct_size != sizeof *new || (new->attrs &&new->attrs->struct_size < HD__END(struct hd_attrs, z_scale)))
         hd__pass_refuse(p, "hd_pass_api.%s: struct_size of the %s is %zu: set it with sizeof", slot,
                         new->struct_size != sizeof *new ? "instruction" : "attributes",
                         new->struct_size != sizeof *new ? new->struct_size : new->attrs->struct_size);
-    else if (!row || !row->name)
-        hd__pass_refuse(p, "hd_pass_api.%s: op %u does not exist: see heddle/ops.h", slot, new->op);
-    else if (new->n_in > HD_MAX_IN || new->n_out > HD_MAX_OUT || (row->n_in >= 0 && new->n_in != (uint32_t)row->n_in) ||
-             (row->n_out >= 0 && new->n_out != (uint32_t)row->n_out))
+    else if (custom && !hd__pass_custom_valid(p, slot, new))
+        return 0;
+    else if (!custom && !row->name)
+        hd__pass_refuse(p, "hd_pass_api.%s: op %u does not exist: see heddle/ops.h, and custom_op", slot, new->op);
+    else if (!custom && (new->n_in > HD_MAX_IN || new->n_out > HD_MAX_OUT ||
+                         (row->n_in >= 0 && new->n_in != (uint32_t)row->n_in) ||
+                         (row->n_out >= 0 && new->n_out != (uint32_t)row->n_out)))
         hd__pass_refuse(p, "hd_pass_api.%s: %s with %u inputs and %u outputs: see its row in heddle/ops.h", slot,
                         row->name, new->n_in, new->n_out);
     else if (new->phase > HD_PHASE_O || new->redop > HD_AVG)
         hd__pass_refuse(p, "hd_pass_api.%s: %s in phase %u with reduction %u: see HD_PHASE_... and HD_SUM", slot,
-                        row->name, new->phase, new->redop);
+                        custom ? custom->name : row->name, new->phase, new->redop);
     for (uint32_t k = 0; hd__pass_ok(p) && k < new->n_in + new->n_out; k++)
         hd__pass_args(p, slot, "t", k < new->n_in ? new->in[k] : new->out[k - new->n_in]);
     return hd__pass_ok(p) && hd__pass_args(p, slot, "bA", new->block, new->axes);

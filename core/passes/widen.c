@@ -8,20 +8,32 @@
 #include "core/passes/passes.h"
 #include "core/program/access.h"
 
-static int32_t check_collectives(const struct hd_program *p, struct hd_error *err)
+/* A strategy's own op has kernels for the dtypes that it names. */
+static int32_t check_custom(const struct hd_custom_op *op, struct hd_error *err)
+{
+    if (!op || (!strpbrk(op->in, "fu") && !strpbrk(op->out, "fu")))
+        return HD_OK;
+    return hd_fail(err, HD_E_UNSUPPORTED,
+                   "%s, an op of a strategy, computes in fp32 or on codes, and this comparison in fp64: leave its "
+                   "strategy out, or let the op take any floating-point dtype ('*')",
+                   op->name);
+}
+
+static int32_t check_instrs(const struct hd_program *p, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (uint32_t s = 0; s < p->sections.count; s++)
-        for (uint32_t k = 0; k < p->sections.at[s].code.count && !rc; k++)
-            if (hd__is_collective(p->sections.at[s].code.at[k].op))
-                rc = hd__collective_dtype(p, &p->sections.at[s].code.at[k], err);
+        for (uint32_t k = 0; k < p->sections.at[s].code.count && !rc; k++) {
+            const struct hd__instr *i = &p->sections.at[s].code.at[k];
+            rc = hd__is_collective(i->op) ? hd__collective_dtype(p, i, err) : check_custom(i->custom, err);
+        }
     return rc;
 }
 
 int32_t hd__widen(struct hd_program *p, struct hd_error *err)
 {
     size_t *size = hd__alloc(p->buffers.count * sizeof *size); /* by buffer: of an element before; 0: as it was */
-    int32_t rc = check_collectives(p, err);
+    int32_t rc = check_instrs(p, err);
     uint32_t changed = 0;
     for (hd_tensor n = 1; n < p->tensors.count; n++) {
         struct hd__tensor *t = hd__tensor_at(p, n);

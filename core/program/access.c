@@ -41,11 +41,13 @@ uint32_t hd__accesses(const struct hd_program *p, const struct hd__instr *i, str
 
 int hd__reads_outputs(const struct hd__instr *i)
 {
-    return hd__accumulates(i) || hd__op(i->op)->class == HD__CLASS_UPDATE;
+    return i->custom ? i->custom->state != 0 : hd__accumulates(i) || hd__op(i->op)->class == HD__CLASS_UPDATE;
 }
 
 int hd__reads_output(const struct hd__instr *i, uint32_t out)
 {
+    if (i->custom)
+        return i->custom->state >> out & 1;
     return hd__reads_outputs(i) && hd__op_adds(i->op, out) && !hd__is_scratch(i, out);
 }
 
@@ -106,7 +108,7 @@ const char *hd__instr_text(const struct hd_program *p, const struct hd__code_sec
         }
     const char *axes = hd__axes(hd__is_collective(on->op) ? on->axes : 0);
     snprintf(out, 160, "%s #%u %s%s%s%s%s%s%s", s->name, n, wait ? "wait " : "",
-             wait && on == i ? "for what is not here" : hd__op(on->op)->name, *axes ? "(" : "", axes, *axes ? ")" : "",
+             wait && on == i ? "for what is not here" : hd__instr_name(on), *axes ? "(" : "", axes, *axes ? ")" : "",
              hd__instr_tensor(on) ? " " : "",
              hd__instr_tensor(on) ? hd__tensor_const(p, hd__instr_tensor(on))->name : "");
     return out;

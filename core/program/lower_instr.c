@@ -124,7 +124,7 @@ static void label(const struct hd_program *p, const struct hd__instr *i, char ou
             number = (uint32_t)(i - code->at);
     }
     snprintf(out, 64, "%.32s%s%c %s #%u", p->blocks.at[i->block], *p->blocks.at[i->block] ? " " : "",
-             phase_letter[i->phase], hd__op(i->op)->name, number);
+             phase_letter[i->phase], hd__instr_name(i), number);
 }
 
 /* The logits, or their gradient. */
@@ -176,5 +176,6 @@ void hd__instr_lower(const struct hd_program *p, const struct hd__instr *i, cons
     roles(p, i, desc);
     if (i->op == HD_OP_OPTIM_STEP)
         parameters(p, i, desc);
+    desc->custom = i->custom;
     label(p, i, desc->label);
 }

@@ -1,6 +1,8 @@
 /* The rows. See ops.h for the columns and heddle/ops.h for the operands. */
 #include "core/program/ops.h"
 
+#include "core/base/dtype.h"
+
 /* ---- FLOPs, on local extents */
 
 static double flops_einsum(const struct hd_program *p, const struct hd__instr *i)
@@ -135,6 +137,12 @@ static const char *wrong_softcap(const struct hd_program *p, const struct hd__in
     return i->attrs && i->attrs->scale > 0 ? NULL : "has no attrs.scale above 0, the cap";
 }
 
+/* A strategy says what its op costs. */
+static double flops_custom(const struct hd_program *p, const struct hd__instr *i)
+{
+    return i->custom->flops * (double)hd__numel(p, hd__tensor_const(p, i->n_in ? i->in[0] : i->out[0]));
+}
+
 /* clang-format off */
 static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EINSUM] = {"einsum", .partial = {"*"}, .linear = HD__LINEAR_ONE, .dtypes = "a", .flops = flops_einsum,
@@ -248,6 +256,8 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_ORTHOGONALISE] = {"orthogonalise", STRUCTURE, SUMS(ORTHOGONALISED), .dtypes = "=",
                              .flops = flops_orthogonalise, .n_in = 1, .n_out = 1, .flags = INP},
 
+    [HD_OP_CUSTOM] = {"custom", STRUCTURE, .flops = flops_custom, .n_in = -1, .n_out = -1},
+
     [HD_OP_FEED] = {"feed", STRUCTURE, VALUE(FED), .dtypes = "i", .n_in = 0, .n_out = 1},
     [HD_OP_FILL0] = {"fill0", STRUCTURE, VALUE(NONE), SUMS(ZEROED), .n_in = 0, .n_out = 1},
     [HD_OP_ACCUM] = {"accum", STRUCTURE, VALUE(INPUT), SUMS(ADDED), .dtypes = "*", .n_in = 1, .n_out = 1,
@@ -268,6 +278,25 @@ static const struct hd__op table[HD_OP_LIMIT] = {
 const struct hd__op *hd__op(uint16_t op)
 {
     return &table[op < HD_OP_LIMIT ? op : 0];
+}
+
+int hd__custom_takes(char letter, uint32_t dtype)
+{
+    return letter == 'f'   ? dtype == HD_F32
+           : letter == 'd' ? dtype == HD_F64
+           : letter == 'i' ? dtype == HD_I32
+           : letter == 'u' ? dtype == HD_U8
+                           : hd__is_float(dtype);
+}
+
+uint8_t hd__instr_sum(const struct hd__instr *i)
+{
+    static const uint8_t custom[] = {[HD_CUSTOM_OTHER] = HD__SUM_NONE,
+                                     [HD_CUSTOM_LINEAR] = HD__SUM_MOVED,
+                                     [HD_CUSTOM_MAP] = HD__SUM_MAPPED,
+                                     [HD_CUSTOM_ENCODE] = HD__SUM_ENCODED,
+                                     [HD_CUSTOM_DECODE] = HD__SUM_DECODED};
+    return i->custom ? custom[i->custom->proof] : hd__op(i->op)->sum;
 }
 
 double hd__instr_flops(const struct hd_program *p, const struct hd__instr *i)

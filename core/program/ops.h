@@ -49,7 +49,9 @@ enum {
     HD__SUM_READ, /* by the optimizer */
     HD__SUM_BLENDED,
     HD__SUM_MULTIPLIED,
-    HD__SUM_ORTHOGONALISED
+    HD__SUM_ORTHOGONALISED,
+    HD__SUM_MAPPED, /* a function of it, which is no sum of functions of its parts */
+    HD__SUM_NONE    /* outputs hold none */
 };
 
 struct hd__op {
@@ -80,6 +82,13 @@ struct hd__op {
 void hd__check_form(struct hd_program *p, const struct hd__instr *i);
 /* The row of an op; name is NULL where there is none. */
 const struct hd__op *hd__op(uint16_t op);
+/* Its name, and HD__SUM_...: of a custom op what its strategy says. */
+static inline const char *hd__instr_name(const struct hd__instr *i)
+{
+    return i->custom ? i->custom->name : hd__op(i->op)->name;
+}
+uint8_t hd__instr_sum(const struct hd__instr *i);
+int hd__custom_takes(char letter, uint32_t dtype); /* of hd_custom_op.in and out */
 /* Does it sum over ranks? */
 static inline int hd__op_sums(uint16_t op)
 {

@@ -12,9 +12,9 @@
  *   replicas.c  ranks that train parameters of their own between sections which make them equal
  *   deterministic.c `deterministic: exact`: sums in an order that no mesh changes; around lower.c and strategy_api.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
- *   fp16_loss_scaling.c with loss scaling: the loss's gradient is multiplied by a scalar that the training loop sets
  *   section_split.c a section that differs in the first steps becomes two
  *   strategy_api.c strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
+ *   custom_ops.c ops that strategies bring; buckets that one reduces for another
  *   fuse.c      peepholes: ops accumulate into gradients themselves; fuse_loss_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
  *   memory_plan.c lifetimes -> offsets in one arena (interval_alloc.c)
@@ -166,10 +166,11 @@ struct hd__instr {
     uint8_t n_in, n_out;
     hd_tensor in[HD_MAX_IN];
     hd_tensor out[HD_MAX_OUT];
-    const struct hd_attrs *attrs; /* in the program's arena; NULL: neutral */
-    uint32_t axes;                /* collectives and local conversions: mesh axes */
-    uint32_t members;             /* coordinates on a single axis; 0: all */
-    uint32_t wait;                /* WAIT: the id of what it waits for */
+    const struct hd_attrs *attrs;      /* in the program's arena; NULL: neutral */
+    const struct hd_custom_op *custom; /* of HD_OP_CUSTOM: one of the program's */
+    uint32_t axes;                     /* collectives and local conversions: mesh axes */
+    uint32_t members;                  /* coordinates on a single axis; 0: all */
+    uint32_t wait;                     /* WAIT: the id of what it waits for */
     uint16_t stream, block;
     uint16_t from, to; /* conversions: dim ids, 0 if none */
     int16_t chunk, micro;
@@ -349,9 +350,10 @@ struct hd_program {
     uint32_t independent_axes;
     /* names of states over flats: the n-th has the role HD__FLAT_STRATEGY + n */
     HD__ARRAY(const char *) strategy_states;
-    HD__ARRAY(struct hd__offloaded) offloaded; /* offload.c */
-    const char *file_folder;                   /* where the arena HD__MEM_FILE is made; NULL: none asked for */
-    uint32_t ring_axes;                        /* axes of ring attention; the others move heads by all_to_all */
+    HD__ARRAY(struct hd__offloaded) offloaded;         /* offload.c */
+    HD__ARRAY(const struct hd_custom_op *) custom_ops; /* of strategies, in the arena */
+    const char *file_folder;                           /* where the arena HD__MEM_FILE is made; NULL: none asked for */
+    uint32_t ring_axes;                                /* axes of ring attention; the others move heads by all_to_all */
 
     uint32_t gather_deferred; /* staleness.c: full weights may be older than their master weights between steps:
                                * `restore` runs before an evaluation */

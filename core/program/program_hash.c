@@ -43,6 +43,8 @@ static uint64_t hash_instr(const struct hd__instr *i, uint64_t hash)
     hash = hd__hash(fields, sizeof fields, hash);
     hash = hd__hash(i->in, i->n_in * sizeof *i->in, hash);
     hash = hd__hash(i->out, i->n_out * sizeof *i->out, hash);
+    if (i->custom)
+        hash = hd__hash(i->custom->settings, i->custom->settings_bytes, hash_text(i->custom->name, hash));
     return hash_attrs(i->attrs, hash);
 }
 

@@ -81,7 +81,7 @@ static uint64_t op_value(uint16_t op, uint32_t k, const struct hd_attrs *attrs, 
 #define VALUE(op, k, attrs, ...) \
     op_value(op, k, attrs, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), (uint64_t[]){__VA_ARGS__})
 
-/* See fuse_loss_head.c. The factor of the loss's gradient is left out: fp16_loss_scaling.c adds it later. */
+/* See fuse_loss_head.c. The factor of the loss's gradient is left out: lower.c adds it later. */
 static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
     uint64_t x = in[0], w = in[1], labels = in[2];

@@ -90,12 +90,44 @@ static void check_update(struct hd__walk *w, const struct hd__instr *i)
                      p->flats.at[flat - 1].name);
 }
 
+/* State of a strategy's op is kept from step to step, and its own; weights are the updates'. */
+static void check_custom(struct hd__walk *w, const struct hd__instr *i)
+{
+    for (uint32_t k = 0; k < i->n_out; k++) {
+        const struct hd__buffer_state *b = &w->buffer[hd__tensor_const(w->p, i->out[k])->buffer];
+        int state = i->custom && i->custom->state >> k & 1;
+        if (state && !b->zero_init)
+            hd__diag(w, "%s, state of %s, is no tensor of `zeros`: what is in it would be lost",
+                     hd__name_of(w, i->out[k]), i->custom->name);
+        if (b->state_of && (!state || b->state_of != i->custom))
+            hd__diag(w, "%s is state of %s: nothing else may write it", hd__name_of(w, i->out[k]), b->state_of->name);
+        if (i->custom && b->is_model)
+            hd__diag(w, "%s holds weights or states of the optimizer, which no op of a strategy's own may write",
+                     hd__name_of(w, i->out[k]));
+    }
+}
+
+static void begin(struct hd__walk *w)
+{
+    const struct hd_program *p = w->p;
+    for (struct hd__flat_tensor t = {0}; hd__flat_next(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_OPTIM_STATE, &t);)
+        w->buffer[hd__tensor_const(p, t.tensor)->buffer].is_model = 1;
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t n = 0; n < p->sections.at[s].code.count; n++) {
+            const struct hd__instr *i = &p->sections.at[s].code.at[n];
+            for (uint32_t k = 0; i->custom && k < i->n_out; k++)
+                if (i->custom->state >> k & 1)
+                    w->buffer[hd__tensor_const(p, i->out[k])->buffer].state_of = i->custom;
+        }
+}
+
 static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
+    check_custom(w, i);
     if (i->op == HD_OP_SPREAD || (i->op == HD_OP_XENT_HEAD && i->n_out > 1))
         check_seed(w, i);
     else if (hd__is_update(i))
         check_update(w, i);
 }
 
-const struct hd__rules hd__rules_attributes = {.visit = visit, .finish = finish};
+const struct hd__rules hd__rules_attributes = {.begin = begin, .visit = visit, .finish = finish};

@@ -20,7 +20,7 @@ static uint8_t dtype_of_role(const struct hd_program *p, const struct hd__flat *
 static uint8_t dtype_of_output(const struct hd_program *p, const struct hd__instr *i, uint32_t k)
 {
     const struct hd__tensor *t = hd__tensor_const(p, i->out[k]);
-    const char *row = hd__op(i->op)->dtypes;
+    const char *row = i->custom ? i->custom->out : hd__op(i->op)->dtypes;
     char letter = row ? row[HD__MIN(k, (uint32_t)strlen(row) - 1)] : '*';
     const struct hd__flat *updated = hd__is_update(i) ? hd__flat_of_update(p, i) : NULL;
     int model = hd__op(i->op)->class == HD__CLASS_MODEL,
@@ -86,7 +86,7 @@ static void check_write(struct hd__walk *w, const struct hd__instr *i, uint32_t 
     if (hd__reads_output(i, k))
         check_read(w, i->out[k]);
     if (wanted ? t->dtype != wanted : !hd__is_float(t->dtype))
-        hd__diag(w, "%s is %s, but this output of %s is %s", t->name, hd_dtype_name(t->dtype), hd__op(i->op)->name,
+        hd__diag(w, "%s is %s, but this output of %s is %s", t->name, hd_dtype_name(t->dtype), hd__instr_name(i),
                  wanted ? hd_dtype_name(wanted) : "floating-point");
     else if (*held && *held != t->dtype && w->p->buffers.at[t->buffer].life != HD__LIFE_TEMP)
         hd__diag(w, "%s is written as %s, but its memory holds %s from step to step", t->name, hd_dtype_name(t->dtype),
@@ -119,8 +119,12 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
     if (i->op == HD_OP_RELEASE)
         return;
-    for (uint32_t k = 0; k < i->n_in; k++)
+    for (uint32_t k = 0; k < i->n_in; k++) {
         check_read(w, i->in[k]);
+        if (i->custom && !hd__custom_takes(i->custom->in[k], hd__tensor_const(w->p, i->in[k])->dtype))
+            hd__diag(w, "%s is %s, and %s takes '%c' here", hd__name_of(w, i->in[k]),
+                     hd_dtype_name(hd__tensor_const(w->p, i->in[k])->dtype), i->custom->name, i->custom->in[k]);
+    }
     for (uint32_t k = 0; k < i->n_out; k++)
         check_write(w, i, k);
     if (i->n_in)

@@ -36,11 +36,46 @@ static struct hd__range interval_span(const struct hd_program *p, hd_tensor t)
                                                                              : hd__range_of(p, t);
 }
 
+static uint32_t code_parts(const struct hd__instr *i)
+{
+    return i->attrs && i->attrs->parts ? i->attrs->parts : 1;
+}
+
+/* Encoded gradients: an all_to_all gives each member its part of everybody's, an all_gather all of everybody's; either
+ * way a decoder adds up what the members have, or joins what is already summed. */
+static void exchange_codes(struct hd__walk *w, const struct hd__instr *i, struct hd__gradient *x)
+{
+    uint32_t ways = (uint32_t)hd__mesh_ways(&w->p->mesh, i->axes), parts = hd__op_splits(i->op) ? ways : 1;
+    if (x->parts != parts)
+        hd__diag(w, "%s: encoded in %u parts, and this exchange among %u members takes %u",
+                 hd__gradient_name(w, x->param), x->parts, ways, parts);
+    x->decode_axes = i->axes;
+    x->cut_axes = hd__op_splits(i->op) ? i->axes : 0;
+}
+
+/* Axes over which decoding sums. */
+static uint32_t decode(struct hd__walk *w, const struct hd__instr *i, struct hd__gradient *x)
+{
+    uint32_t ways = (uint32_t)hd__mesh_ways(&w->p->mesh, x->decode_axes), parts = code_parts(i);
+    uint32_t axes = x->decode_axes, joins = i->attrs && i->attrs->flags & HD_ATTR_CONCAT, cut = x->cut_axes;
+    x->decode_axes = x->cut_axes = 0;
+    if (parts != ways)
+        hd__diag(w, "%s: codes of %u members are decoded as %u parts", hd__gradient_name(w, x->param), ways, parts);
+    if (cut & ~hd__shard_mask(hd__tensor_const(w->p, i->out[0])->placement.shard[0]))
+        hd__diag(w, "%s: a member has the codes of its part alone, over %s, and decodes them into all of %s",
+                 hd__gradient_name(w, x->param), hd__axes(cut), hd__name_of(w, i->out[0]));
+    if (joins && axes & x->unreduced_axes)
+        hd__diag(w, "%s: codes are joined and not summed over %s", hd__gradient_name(w, x->param),
+                 hd__axes(axes & x->unreduced_axes));
+    return joins ? 0 : axes;
+}
+
 /* Gradients go from one buffer into another, or back into the same. */
 static void move_intervals(struct hd__walk *w, const struct hd__instr *i)
 {
     struct hd__range from = interval_span(w->p, i->in[0]), to = interval_span(w->p, i->out[0]);
-    uint8_t rule = hd__op(i->op)->sum;
+    uint8_t rule = hd__instr_sum(i);
+    int codes = hd__dtype(hd__tensor_const(w->p, i->in[0])->dtype)->class == HD__CLASS_CODE;
     hd__gradients taken = {0}, *source = hd__gradients_of(w, i->in[0], 0), *target;
     if (!source)
         return;
@@ -50,15 +85,19 @@ static void move_intervals(struct hd__walk *w, const struct hd__instr *i)
     for (uint32_t n = hd__gradient_find(source, from.lo); n < source->count && source->at[n].lo < from.hi; n++) {
         struct hd__gradient x = source->at[n];
         uint32_t axes = x.form == HD__GRADIENT_ZERO ? 0
-                        : rule == HD__SUM_DECODED   ? x.decode_axes
+                        : rule == HD__SUM_DECODED   ? decode(w, i, &x)
                         : hd__op_sums(i->op)        ? i->axes
                                                     : 0;
         if (axes & ~x.unreduced_axes)
             hd__diag(w, "%s: reduced twice over %s", hd__gradient_name(w, x.param), hd__axes(axes & ~x.unreduced_axes));
         x.unreduced_axes &= ~axes;
-        x.decode_axes = hd__op_joins(i->op) && hd__op_splits(i->op) ? i->axes
-                        : rule == HD__SUM_DECODED                   ? 0
-                                                                    : x.decode_axes;
+        if (rule == HD__SUM_ENCODED)
+            x.parts = code_parts(i);
+        if (rule == HD__SUM_MAPPED && x.unreduced_axes)
+            hd__diag(w, "%s: %s is no sum of what it makes of partial sums: it goes behind the reduction over %s",
+                     hd__gradient_name(w, x.param), hd__instr_name(i), hd__axes(x.unreduced_axes));
+        if (codes && hd__op_joins(i->op))
+            exchange_codes(w, i, &x);
         if (rule != HD__SUM_ENCODED && rule != HD__SUM_DECODED) {
             x.lo += to.lo - from.lo;
             x.hi += to.lo - from.lo;
@@ -108,7 +147,7 @@ static void check_update(struct hd__walk *w, const struct hd__instr *i)
 
 static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
-    uint8_t rule = hd__op(i->op)->sum;
+    uint8_t rule = hd__instr_sum(i);
     struct hd__range r = hd__instr_tensor(i) ? hd__range_of(w->p, hd__instr_tensor(i)) : (struct hd__range){0, 0};
     switch (rule) {
     case HD__SUM_ZEROED:
@@ -137,8 +176,11 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
             hd__lowrank_orthogonalise(w, i);
         else if (rule == HD__SUM_MULTIPLIED)
             hd__lowrank_multiply(w, i);
-        else if (k == 0 && i->n_in)
+        else if (k == 0 && i->n_in && rule != HD__SUM_NONE)
             move_intervals(w, i);
+        else if (i->custom && !(i->custom->state >> k & 1))
+            hd__gradient_erase(&w->buffer[hd__tensor_const(w->p, i->out[k])->buffer].gradients,
+                               hd__range_of(w->p, i->out[k]));
 }
 
 const struct hd__rules hd__rules_grad_reduce = {.visit = visit};

@@ -112,16 +112,28 @@ static void check_conversion(struct hd__walk *w, const struct hd__instr *i)
 
 /* ---- element by element: accum, copy, and the update of a flat buffer */
 
+static void check_same_shard(struct hd__walk *w, hd_tensor a, hd_tensor b)
+{
+    const struct hd__tensor *in = hd__tensor_const(w->p, a), *out = hd__tensor_const(w->p, b);
+    if (in->ndim != out->ndim || memcmp(in->dim, out->dim, in->ndim * sizeof *in->dim) ||
+        memcmp(in->placement.shard, out->placement.shard, in->ndim * sizeof *in->placement.shard))
+        hd__diag(w, "%s and %s are not the same shard of one tensor", in->name, out->name);
+}
+
+/* Element by element are what a map makes of input 0, and state. */
+static void check_custom(struct hd__walk *w, const struct hd__instr *i)
+{
+    uint32_t proof = i->custom->proof;
+    for (uint32_t k = 0; k < i->n_out; k++)
+        if (i->custom->state >> k & 1 || (!k && (proof == HD_CUSTOM_LINEAR || proof == HD_CUSTOM_MAP)))
+            check_same_shard(w, i->in[0], i->out[k]);
+}
+
 /* Sums of flat buffers: all of one flat. */
 static void check_blend(struct hd__walk *w, const struct hd__instr *i)
 {
-    const struct hd__tensor *out = hd__tensor_const(w->p, i->out[0]);
-    for (uint32_t k = 0; k < i->n_in; k++) {
-        const struct hd__tensor *in = hd__tensor_const(w->p, i->in[k]);
-        if (in->ndim != out->ndim || memcmp(in->dim, out->dim, in->ndim * sizeof *in->dim) ||
-            memcmp(in->placement.shard, out->placement.shard, in->ndim * sizeof *in->placement.shard))
-            hd__diag(w, "%s and %s are not the same shard of one tensor", in->name, out->name);
-    }
+    for (uint32_t k = 0; k < i->n_in; k++)
+        check_same_shard(w, i->in[k], i->out[0]);
     if (i->n_in > 4 || !i->attrs || i->attrs->n_table != i->n_in)
         hd__diag(w, "weighted sum of %u tensors has %llu weights", i->n_in,
                  (unsigned long long)(i->attrs ? i->attrs->n_table : 0));
@@ -160,6 +172,8 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
         check_rules(w, i);
     else if (i->op == HD_OP_BLEND)
         check_blend(w, i);
+    else if (i->custom)
+        check_custom(w, i);
     else if (i->flags & HD__FLAG_CONV)
         check_conversion(w, i);
     else if (hd__op_joins(i->op) != hd__op_splits(i->op))

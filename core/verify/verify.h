@@ -27,6 +27,8 @@ struct hd__gradient {
     uint32_t param; /* index into hd_program.params */
     uint32_t unreduced_axes;
     uint32_t decode_axes; /* encoded: axes whose members' parts are here, to be summed when they are decoded */
+    uint32_t parts;       /* encoded: in so many parts, one for each member of an exchange */
+    uint32_t cut_axes;    /* encoded: of it a member has its part alone, along these axes, after an exchange */
     uint32_t form;        /* HD__GRADIENT_WHOLE, ... */
     uint64_t value;       /* value number over a step, all micro-batches */
 };
@@ -50,16 +52,18 @@ struct hd__tensor_state {
 
 struct hd__buffer_state {
     hd__gradients gradients;
-    uint32_t full_of;      /* the flat, index + 1, whose full weights lie here from step to step */
-    uint32_t in_flight;    /* the first flight; 0: none */
-    uint8_t life;          /* ABSENT, DEFINED, RELEASED */
-    uint8_t carried;       /* an earlier section of this step has touched what lives for a step */
-    uint8_t dtype;         /* of what lies there; 0: nothing yet */
-    uint8_t feedback;      /* error feedback lies there, which this step has read, written: facts.c */
-    uint8_t has_gradients; /* some were put there, though none may be left */
-    uint8_t zero_init;     /* a strategy keeps it from step to step: what it had before may stay */
-    uint32_t fact;         /* declared of what lies there, index + 1 */
-    uint8_t known;         /* something of a role or a fact lies there */
+    const struct hd_custom_op *state_of; /* attributes.c: whose state lies here */
+    uint32_t full_of;                    /* the flat, index + 1, whose full weights lie here from step to step */
+    uint32_t in_flight;                  /* the first flight; 0: none */
+    uint8_t life;                        /* ABSENT, DEFINED, RELEASED */
+    uint8_t carried;                     /* an earlier section of this step has touched what lives for a step */
+    uint8_t dtype;                       /* of what lies there; 0: nothing yet */
+    uint8_t feedback;                    /* error feedback lies there, which this step has read, written: facts.c */
+    uint8_t has_gradients;               /* some were put there, though none may be left */
+    uint8_t is_model;                    /* weights or states of the optimizer: no custom op writes them */
+    uint8_t zero_init;                   /* a strategy keeps it from step to step: what it had before may stay */
+    uint32_t fact;                       /* declared of what lies there, index + 1 */
+    uint8_t known;                       /* something of a role or a fact lies there */
 };
 
 struct hd__flat_state {

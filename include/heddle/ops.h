@@ -97,6 +97,7 @@
  * orthogonalise     q[m r] <- a[m r], m >= r: orthonormal columns with the span of a's (Gram-Schmidt, in order). A
  *                   column that is linearly dependent becomes hd_direction's, orthogonalised likewise; all of q is
  *                   NaN where a has a non-finite number. q may be a
+ * custom            a strategy's own function: struct hd_custom_op in heddle/program.h
  *
  * ---- structure
  * feed              y[*] int32 <- nothing: the next micro-batch; by the executor
@@ -196,6 +197,7 @@
     X(HD_OP_ENCODE, 100, "encode")                    \
     X(HD_OP_DECODE, 101, "decode")                    \
     X(HD_OP_ORTHOGONALISE, 102, "orthogonalise")      \
+    X(HD_OP_CUSTOM, 110, "custom")                    \
     X(HD_OP_FEED, 60, "feed")                         \
     X(HD_OP_FILL0, 61, "fill0")                       \
     X(HD_OP_ACCUM, 62, "accum")                       \

@@ -109,6 +109,8 @@ static inline int64_t hd_vocabulary(const struct hd_attrs *a, const struct hd_op
     return a->window > 0 && left < n ? (left > 0 ? left : 0) : n;
 }
 
+struct hd_custom_op;
+
 #define HD_INSTR_LOGITS (UINT32_C(1) << 0) /* logits or their gradient are among the operands */
 #define HD_INSTR_EXACT (UINT32_C(1) << 1)  /* the same bits are promised on every mesh */
 
@@ -128,6 +130,58 @@ struct hd_instr_desc {
     /* optim_step: the parameters of the whole flat buffer, in the order in which they lie (heddle/optimizer.h). */
     const struct hd_optim_param *params;
     uint64_t n_params;
+    /* custom: what it calls. Lives as long as the program. */
+    const struct hd_custom_op *custom;
+};
+
+/* ---- custom ops: arithmetic that a strategy brings (hd_pass_api.custom_op) ---- */
+
+/* What output 0 is where input 0 is a gradient, for the proofs. */
+enum {
+    HD_CUSTOM_OTHER = 0,  /* no gradient: a statistic, a buffer of its own */
+    HD_CUSTOM_LINEAR = 1, /* each element times a factor that all ranks have in common: a partial sum stays one */
+    HD_CUSTOM_MAP = 2,    /* any other function, element by element: of gradients that are summed over all ranks */
+    /* codes of it, in attrs.parts parts one after another, of equally many bytes: part k is of the k-th of as many
+     * equal runs of elements, and what an all_to_all sends to member k */
+    HD_CUSTOM_ENCODE = 3,
+    /* what codes of attrs.parts members stand for: their sum, or with HD_ATTR_CONCAT one after another. operand.start
+     * of the output says which elements are wanted, where the codes are of more (after an all_gather) */
+    HD_CUSTOM_DECODE = 4
+};
+
+/* [progress] Computes one instruction: operands with their memory, attrs, label. `stream`: the device's own, to enqueue
+ * on, as hd_device_ops.native returns it; NULL on devices that compute on host memory, where the function is done when
+ * it returns. It allocates nothing and keeps nothing but what its outputs are. Several may run at once, of other
+ * instructions. An error ends the job on this step, with err as the cause. */
+typedef int32_t (*hd_custom_fn)(const void *settings, const struct hd_instr_desc *instr, void *stream,
+                                struct hd_error *err);
+
+/* A kernel for a device that does not compute on host memory. */
+struct hd_custom_kernel {
+    const char *device; /* its name: "cuda" */
+    hd_custom_fn run;
+};
+
+/* An op of a strategy's own. Dtypes are a letter an operand: f fp32, d fp64, i int32, u uint8 (codes), * any
+ * floating-point dtype. `check --numerics` computes in fp64: it runs ops whose floating-point operands are all * or d,
+ * and names those that it leaves out. */
+struct hd_custom_op {
+    size_t struct_size;
+    const char *name; /* 1 to 31 of a-z, 0-9, _; for `explain`, traces and messages; of no other op */
+    const char *in, *out;
+    uint32_t proof; /* HD_CUSTOM_... */
+    /* Outputs that are read and written, as a mask: state such as error feedback. They are tensors of `zeros` with the
+     * elements of input 0, which nothing but this op writes; checkpoints have them. */
+    uint32_t state;
+    double flops; /* per element of input 0, of output 0 where there is no input; bytes are those of the operands */
+    const void *settings; /* copied; without pointers to what ends before the job */
+    size_t settings_bytes;
+    hd_custom_fn run;                       /* on host memory; NULL: there is none */
+    const struct hd_custom_kernel *kernels; /* by device, each once; copied */
+    uint64_t n_kernels;
+    /* [control] Refuses operands by their shapes and attributes, when the job is compiled; data is NULL. May be
+     * NULL. */
+    int32_t (*check)(const void *settings, const struct hd_instr_desc *instr, struct hd_error *err);
 };
 
 /* ---- building the logical program (models) ---- */

@@ -420,3 +420,11 @@ int32_t cpu_check_optim_step(struct hd_kernel *k, struct hd_error *err)
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: an optimizer's step function works on fp32 only", k->d.label);
     return HD_OK;
 }
+
+int32_t cpu_check_custom(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_custom_op *op = k->d.custom;
+    if (!op || !op->run)
+        return cpu_invalid(k, err, "a custom op without a function for host memory");
+    return op->check ? op->check(op->settings, &k->d, err) : HD_OK;
+}

@@ -63,6 +63,7 @@ static const struct cpu_op rows[HD_OP_LIMIT] = {
     [HD_OP_ENCODE] = ROW(1, 1, 2, 2, encode, cpu_check_code, cpu_fast_encode),
     [HD_OP_DECODE] = ROW(1, 1, 1, 1, decode, cpu_check_code, cpu_fast_decode),
     [HD_OP_ORTHOGONALISE] = ROW(1, 1, 1, 1, orthogonalise, cpu_check_orthogonalise, cpu_fast_orthogonalise),
+    [HD_OP_CUSTOM] = ROW(0, HD_MAX_IN, 1, HD_MAX_OUT, custom, cpu_check_custom, NULL),
     [HD_OP_SUMSQ] = ROW(1, 1, 1, 1, sumsq, cpu_check_scalar_out, cpu_fast_sumsq),
     [HD_OP_ADAMW] = ROW(3, 3, 3, 4, adamw, cpu_check_update, cpu_fast_adamw),
     [HD_OP_SGD] = ROW(3, 3, 1, 3, sgd, cpu_check_update, cpu_fast_sgd),

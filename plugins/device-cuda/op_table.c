@@ -57,6 +57,7 @@
     X(HD_OP_ENCODE, 1, 1, 2, 2, CU_ALL, encode)                     \
     X(HD_OP_DECODE, 1, 1, 1, 1, CU_ALL, decode)                     \
     X(HD_OP_ORTHOGONALISE, 1, 1, 1, 1, CU_ALL, orthogonalise)       \
+    X(HD_OP_CUSTOM, 0, HD_MAX_IN, 1, HD_MAX_OUT, CU_ALL, custom)    \
     X(HD_OP_SUMSQ, 1, 1, 1, 1, CU_ALL, sumsq)                       \
     X(HD_OP_ADAMW, 3, 3, 3, 4, CU_ALL, adamw)                       \
     X(HD_OP_SGD, 3, 3, 1, 3, CU_ALL, sgd)                           \

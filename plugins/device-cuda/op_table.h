@@ -28,6 +28,7 @@ CU_PREPARE(epilogue);
 CU_PREPARE(grouped);
 CU_PREPARE(grouped_dw);
 CU_PREPARE(xent_head);
+CU_PREPARE(custom);
 /* Einsums that are no matrix product: products/einsum_plain.cu. */
 CU_PREPARE(einsum_plain);
 

@@ -202,6 +202,11 @@ int32_t zero_configure_compression(struct zero *z, struct hd_error *err)
                        "strategies.zero.compress.warmup says how many steps begin uncompressed, which "
                        "int8, int4 and powersgd know, and kind: %s does not: leave it out",
                        kind);
+    if (z->api->reduce(z->p, NULL) && (z->settings.compress_kind || z->wire != z->api->dtype(z->p, "grad")))
+        return hd_fail(err, HD_E_INVALID,
+                       "%s says how gradients travel, and so does another strategy of the job, which reduces them: "
+                       "leave one of them out",
+                       z->settings.compress_kind ? "strategies.zero.compress.kind" : "precision.reduce");
     if (!z->settings.compress_kind)
         return HD_OK;
     if (z->wire != z->api->dtype(z->p, "grad"))

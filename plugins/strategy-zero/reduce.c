@@ -73,9 +73,38 @@ static hd_tensor as_it_travels(struct zero *z, struct zero_flat *f, hd_tensor gr
     return wire;
 }
 
+/* Another strategy of the job sums the bucket: into the shard, or into a part that is then added to it. */
+static int hand_over(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section,
+                     uint32_t index)
+{
+    struct hd_pass_bucket bucket = {.struct_size = sizeof bucket,
+                                    .flat = f->id,
+                                    .axes = f->axes | (f->stage ? 0 : f->outer),
+                                    .section = section,
+                                    .index = index,
+                                    .last = f->stage >= 2 ? index : z->api->n_instr(z->p, section) - 1,
+                                    .grad = grad,
+                                    .out = grad,
+                                    .rounds = f->stage >= 2 ? z->api->micro_batches(z->p) : 1};
+    if (!bucket.axes || !z->api->reduce(z->p, NULL))
+        return 0;
+    if (f->stage)
+        bucket.out = zero_sums_once(z, f)
+                         ? f->shard
+                         : z->api->flat_shard(z->p, f->id, "gs", z->api->dtype(z->p, "grad"), HD_LIFE_TEMP, 0);
+    settle(z, f, grad, section, index);
+    z->api->reduce(z->p, &bucket);
+    zero_flush(z, tail, section, index);
+    if (f->stage >= 2)
+        *tail = (struct zero_tail){f, bucket.out == f->shard ? 0 : HD_OP_ACCUM, grad, bucket.out, f->shard};
+    return 1;
+}
+
 void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section,
                  uint32_t index)
 {
+    if (!z->warm && hand_over(z, f, grad, tail, section, index))
+        return;
     hd_tensor wire = as_it_travels(z, f, grad, section, index), part;
     uint32_t dtype = wire == grad ? z->api->dtype(z->p, "grad") : z->wire;
     settle(z, f, wire, section, index);

@@ -60,7 +60,7 @@ int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_sect
                  e->p->params.at[hd__tensor_const(e->p, read)->param - 1].desc.name);
     else if (written)
         snprintf(e->nonfinite, 160, "block %s, %s (section %s, instruction %u)", e->p->blocks.at[i->block],
-                 hd__op(i->op)->name, section->of->name, k);
+                 hd__instr_name(i), section->of->name, k);
     return HD_OK;
 }
 
@@ -116,6 +116,6 @@ const char *hd__exec_position(struct hd__exec *e, char out[128])
     }
     block = e->p->blocks.at[i->block];
     snprintf(out, 128, "section %s, instruction %u: %s%s%s%s%s%s", section->of->name, k, block, *block ? " " : "",
-             hd__op(i->op)->name, on ? " for " : "", on ? hd__op(on->op)->name : "", with);
+             hd__instr_name(i), on ? " for " : "", on ? hd__op(on->op)->name : "", with);
     return out;
 }

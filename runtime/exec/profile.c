@@ -72,7 +72,7 @@ static int64_t dim_product(const struct hd_program *p, const struct hd__tensor *
 /* "F einsum 2048x1536x384": M, N and K of a product, without the dims that all three operands have. */
 static void row_name(const struct hd_program *p, const struct hd__instr *i, char out[96])
 {
-    int n = snprintf(out, 96, "%s %s", hd__phase_name(i->phase), hd__op(i->op)->name);
+    int n = snprintf(out, 96, "%s %s", hd__phase_name(i->phase), hd__instr_name(i));
     if (i->op != HD_OP_EINSUM && (i->op < HD_OP_EINSUM_BIAS || i->op > HD_OP_EINSUM_BIAS_DW))
         return;
     const struct hd__tensor *a = hd__tensor_const(p, i->in[0]), *b = hd__tensor_const(p, i->in[1]),

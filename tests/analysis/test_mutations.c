@@ -11,7 +11,9 @@
 #include "core/program/fusion.h"
 #include "runtime/exec/select.h"
 #include "tests/analysis/blocks.h"
+#include "tests/analysis/verbatim.h"
 #include "tests/suite.h"
+#include "tests/support/linked.h"
 #include "tests/support/scratch.h"
 
 static uint32_t mutants = 1500; /* of all jobs together */
@@ -73,7 +75,16 @@ static const struct kind_of_job {
      HD__COMPILE_FUSE(HD__FUSE_EPILOGUES)},
     {"pp: 2, dp: 2", "schedule: zb-h1", "stage: 3", "family: gpt2", 1, "selective", "normal",
      HD__COMPILE_FUSE(HD__FUSE_EPILOGUES)},
+    /* behind all others, which frozen.py knows: custom ops of a strategy that this program has */
+    {"dp: 4", "vocab_parallel: true}, {use: verbatim", "stage: 0, bucket: 0", "family: llama", 1},
+    {"dp: 2", "vocab_parallel: true}, {use: verbatim", "stage: 1, bucket: 0", "family: gpt2", 1},
+    {"pp: 2, dp: 2", "schedule: 1f1b}, {use: verbatim", "stage: 2, bucket: 0", "family: llama", 1},
 };
+
+static int brings_ops(const struct kind_of_job *k)
+{
+    return strstr(k->three, "verbatim") != NULL;
+}
 
 static struct hd__plugins *plugins;
 static struct hd__job *job, *job_of_one;
@@ -145,6 +156,39 @@ static void check_split(const struct kind_of_job *k)
         ck_assert_int_gt(parameters(planted.fine->stage[1]), 2 * parameters(planted.fine->stage[0]));
 }
 
+static void open_plugins(void)
+{
+    err = (struct hd_error)HD_ERROR_INIT;
+    plugins = hd__plugins_create(hd__exec_host_table());
+    ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err) && !add_linked(plugins, HD_PLUGIN_ENTRY, &err), "%s",
+                  err.message);
+    conf_faults_seed(seed);
+    planted = (struct conf_planted){.averages_too = 1};
+}
+
+/* Each fault in a strategy's own op is found, none is without effect. */
+START_TEST(custom_ops_are_proved)
+{
+    struct hd__numerics result;
+    open_plugins();
+    planted.first_kind = CONF_FAULTS_CUSTOM;
+    for (size_t j = 0; j < HD__COUNT(jobs); j++) {
+        if (!brings_ops(&jobs[j]))
+            continue;
+        open_job(&jobs[j]);
+        ck_assert_msg(!hd__numerics(planted.one, planted.fine, 2, 1, &result, &err) &&
+                          result.worst < HD__NUMERICS_LIMIT,
+                      "%s: %g %s", jobs[j].mesh, result.worst, err.message);
+        conf_faults_plant(&planted, 400);
+        close_job();
+    }
+    for (uint32_t k = CONF_FAULTS_CUSTOM; k < CONF_FAULTS; k++)
+        ck_assert_msg(planted.found[k] > 3 && !planted.kept[k], "%s: %u found, %u without effect", conf_faults_name(k),
+                      planted.found[k], planted.kept[k]);
+    hd__plugins_destroy(plugins);
+}
+END_TEST
+
 START_TEST(all_faults_are_found)
 {
     uint32_t all = 0, each = mutants / HD__COUNT(jobs) + 1;
@@ -152,10 +196,7 @@ START_TEST(all_faults_are_found)
     scratch_init(&scratch);
     ck_assert_int_eq(chdir(scratch.dir), 0);
     measured_split();
-    err = (struct hd_error)HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__exec_host_table());
-    ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
-    conf_faults_seed(seed);
+    open_plugins();
     for (size_t k = 0; k < HD__COUNT(jobs); k++) {
         open_job(&jobs[k]);
         check_split(&jobs[k]);
@@ -183,6 +224,8 @@ START_TEST(all_jobs_are_written)
     for (size_t k = 0; k < HD__COUNT(jobs); k++) {
         char name[32];
         FILE *f;
+        if (brings_ops(&jobs[k]))
+            continue;
         snprintf(name, sizeof name, "%02zu.yaml", k);
         write_job(&jobs[k], jobs[k].mesh, jobs[k].micro_batch);
         f = fopen(name, "w");
@@ -205,5 +248,6 @@ int main(int argc, char **argv)
         seed = strtoull(argv[2], NULL, 10);
     tcase_set_timeout(c, argc > 1 ? 36000 : 120);
     tcase_add_test(c, all_faults_are_found);
+    tcase_add_test(c, custom_ops_are_proved);
     return suite_run_case("mutations", c);
 }

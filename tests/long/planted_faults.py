@@ -70,7 +70,7 @@ WEIGHT = "p->token_weight = 1.0 / ((double)job->batch * (double)job->seq_len);"
 fault("loss_no_accum", MEAN, "the loss divisor forgets the micro-batches", WEIGHT, WEIGHT.replace("1.0", "(double)job->accumulation"))
 fault("loss_no_dp", MEAN, "the mean over a rank's own tokens, summed over dp", WEIGHT, WEIGHT.replace("(double)job->batch", "(double)(job->micro_batch * job->accumulation)"))
 fault("apart_seed", "core/passes/replicas.c", "local SGD: a replica's gradient is divided by all replicas' tokens", "attrs.scale *= (double)hd__mesh_ways(&p->mesh, p->independent_axes);", "attrs.scale *= 1;")
-fault("scale_first", "core/passes/fp16_loss_scaling.c", "the loss scale reaches only some of the seeds", "if (i->op == HD_OP_SPREAD)", "if (i->op == HD_OP_SPREAD && !(k > 0 && p->sections.at[s].code.count > 3 && k % 2))")
+fault("scale_first", "core/passes/lower.c", "the loss scale reaches only some of the seeds", "if (i->op == HD_OP_SPREAD)", "if (i->op == HD_OP_SPREAD && !(k > 0 && p->sections.at[s].code.count > 3 && k % 2))")
 fault("fuse_drop_scale", "core/passes/fuse_loss_head.c", "the fused loss forgets the loss scale", "if (part(h, SPREAD)->n_in) /* the loss scale */\n        head.in[head.n_in++] = part(h, SPREAD)->in[0];", "")
 fault("accum_off", "core/passes/lower.c", "one micro-batch too many", "HD__SECTION_MICRO, p->accumulation - 1)", "HD__SECTION_MICRO, p->accumulation)")
 fault("accum_less", "core/passes/lower.c", "one micro-batch too few", "HD__SECTION_MICRO, p->accumulation - 1)", "HD__SECTION_MICRO, p->accumulation > 2 ? p->accumulation - 2 : 1)")

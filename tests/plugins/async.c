@@ -35,6 +35,7 @@ struct hd_device {
 struct hd_kernel {
     struct hd_kernel *cpu; /* NULL: a copy whose dims stand in another order */
     struct hd_operand from, to;
+    struct hd_custom_op custom; /* with the function that it has for this device */
 };
 
 enum { POISON = 0xff }; /* all bytes: NaN in every floating dtype */
@@ -212,6 +213,14 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *instr, s
     }
     here.in = in;
     here.out = out;
+    if (instr->custom) {
+        k->custom = *instr->custom;
+        k->custom.run = NULL;
+        here.custom = &k->custom;
+    }
+    for (uint64_t n = 0; instr->custom && n < instr->custom->n_kernels; n++)
+        if (!strcmp(instr->custom->kernels[n].device, "async"))
+            k->custom.run = instr->custom->kernels[n].run;
     if (permutes(instr)) {
         k->from = in[0];
         k->to = out[0];

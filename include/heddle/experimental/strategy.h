@@ -71,6 +71,17 @@ struct hd_pass_flat {
     hd_tensor common; /* HD_FLAT_COMMON; 0: none */
 };
 
+/* A gradient that is ready to be summed over ranks: all of a flat buffer, as this rank has accumulated it. */
+struct hd_pass_bucket {
+    size_t struct_size;
+    uint32_t flat, axes;     /* the flat, and the axes to sum over */
+    uint32_t section, index; /* of the last instruction that contributes to it: what reduces it goes behind */
+    uint32_t last;           /* `out` is complete behind this one: computing in between runs beside the exchange */
+    uint32_t rounds;         /* how often in a step */
+    hd_tensor grad;          /* in the dtype "grad"; may be overwritten */
+    hd_tensor out;           /* the sum's place: `grad` itself, or this rank's shard along the flat's axes */
+};
+
 /* A block of the model, in the order of the forward pass, as the placed template has it: what one rank computes for one
  * micro-batch, forward, backward without weight gradients, and weight gradients. */
 struct hd_pass_block {
@@ -253,6 +264,17 @@ struct hd_pass_api {
      * where `section` ends. There BLEND with `axes` makes a rank's term of a mean, all_reduce over them the mean, and
      * SHIFT brings what another rank has. HD_FLAT_COMMON is declared AVERAGE + EQUAL. */
     void (*declare)(struct hd_program *p, hd_tensor t, uint32_t facts, uint32_t axes, const char *section);
+    /* ---- arithmetic of a strategy's own. Returns a number for hd_pass_instr.op, at least HD_OP_LIMIT; the same one
+     * where this op was given before. */
+    uint32_t (*custom_op)(struct hd_program *p, const struct hd_custom_op *op);
+    /* Takes an instruction away, and the wait for it. Indexes stay as they are until the pass returns: insert works
+     * beside it, instr says op 0. */
+    void (*remove)(struct hd_program *p, uint32_t section, uint32_t index);
+    /* What the training loop sets for each step: HD_HYPER_COUNT fp64 (heddle/reference.h). */
+    hd_tensor (*hyper)(struct hd_program *p);
+    /* Lets the strategy of the job that has the slot `reduce` sum a bucket: 1, and its instructions are recorded; 0
+     * where there is none, and the caller reduces. bucket NULL: is there one? */
+    uint32_t (*reduce)(struct hd_program *p, const struct hd_pass_bucket *bucket);
 };
 
 struct hd_strategy_ops {
@@ -277,6 +299,11 @@ struct hd_strategy_ops {
      * does is added in front of them, with its defaults. A strategy that cuts an axis and does not say so is not seen
      * as one, and another would cut that axis as well. */
     uint64_t cuts;
+    /* [control] Sums the buckets of another strategy (zero), which calls hd_pass_api.reduce in its transform: makes
+     * bucket->out the sum of every rank's bucket->grad. One strategy of a job may have it, and some strategy must ask
+     * for it. May be NULL. */
+    int32_t (*reduce)(const struct hd_host *host, const void *settings, struct hd_program *program,
+                      const struct hd_pass_bucket *bucket, struct hd_error *err);
 };
 
 #endif

@@ -10,7 +10,7 @@
     X(layernorm_dw) X(rope) X(attention) X(attention_grad) X(attention_merge) X(swiglu) X(swiglu_grad) X(gelu) \
     X(gelu_grad) X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(nll) X(nll_grad) \
     X(xent_grad) X(xent_head) X(total) X(spread) X(slice) X(mask) X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) \
-    X(sgd) X(optim_step) X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) \
+    X(sgd) X(optim_step) X(custom) X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) \
     X(combine) X(combine_dz) X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode) \
     X(blend) X(orthogonalise) X(add_rmsnorm) X(add_layernorm) X(rmsnorm_dx_add) X(layernorm_dx_add) X(einsum_bias) \
     X(einsum_gelu) X(einsum_gelu_grad) X(einsum_bias_dw) X(gelu_erf) X(gelu_erf_grad) X(relu2) X(relu2_grad) \
@@ -26,8 +26,8 @@ CPU_REFERENCES(CPU_REFERENCE)
 #define CPU_CHECKS(X) \
     X(same) X(einsum) X(bias) X(bias_dw) X(norm) X(norm_sum) X(norm_dw) X(rope) X(attention) X(attention_grad) \
     X(attention_merge) X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) \
-    X(xent_head) X(scalar_out) X(spread) X(parts) X(update) X(optim_step) X(moe) X(code) X(blend) X(orthogonalise) \
-    X(einsum_bias) X(einsum_gelu_grad) X(einsum_bias_dw) X(softcap)
+    X(xent_head) X(scalar_out) X(spread) X(parts) X(update) X(optim_step) X(custom) X(moe) X(code) X(blend) \
+    X(orthogonalise) X(einsum_bias) X(einsum_gelu_grad) X(einsum_bias_dw) X(softcap)
 /* clang-format on */
 
 #define CPU_CHECK(name) int32_t cpu_check_##name(struct hd_kernel *k, struct hd_error *err);

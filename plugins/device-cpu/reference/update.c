@@ -218,3 +218,12 @@ void cpu_optim_step(struct hd_kernel *k, const struct hd_optim_host *host)
     for (int64_t i = 0; low && i < n; i++)
         cpu_store(&k->out[low], i, cpu_load(&k->out[0], i));
 }
+
+/* ---- a strategy's own function */
+
+void cpu_ref_custom(struct hd_kernel *k)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    if ((k->failed = k->d.custom->run(k->d.custom->settings, &k->d, NULL, &why)))
+        hd_fail(k->err, k->failed, "%s failed: %s", k->d.label, why.message[0] ? why.message : hd_code_name(k->failed));
+}

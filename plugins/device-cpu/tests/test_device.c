@@ -143,6 +143,7 @@ static const struct {
     {{"adamw", HD_OP_ADAMW, "n d: d:y", "n n m", "n=4 m=5 y=8", {0}}, HD_E_INVALID, "5 elements"},
     {{"sgd", HD_OP_SGD, "n d: d:y", "n", "n=4 y=8", {.beta1 = 0.9}}, HD_E_INVALID, "momentum"},
     {{"step", HD_OP_OPTIM_STEP, "n d: d:y", "n", "n=4 y=8", {0}}, HD_E_INVALID, "no step function"},
+    {{"custom", HD_OP_CUSTOM, "n", "n", "n=4", {0}}, HD_E_INVALID, "a custom op without a function for host memory"},
     {{"foreign", HD_OP_ALL_REDUCE, "n", "n", "n=4", {0}}, HD_E_UNSUPPORTED, "no kernel for op 50"},
 };
 
@@ -390,6 +391,54 @@ START_TEST(an_optimizers_step_is_called)
 }
 END_TEST
 
+/* ---- a strategy's own op */
+
+static int32_t scale_by(const void *settings, const struct hd_instr_desc *i, void *stream, struct hd_error *err)
+{
+    double factor = *(const double *)settings;
+    ck_assert_ptr_null(stream);
+    ck_assert_int_eq(i->in[0].start[0], 100);
+    if (factor == 0)
+        return hd_fail(err, HD_E_UNSUPPORTED, "a factor of 0");
+    for (int64_t e = 0; e < hd_operand_count(&i->out[0]); e++)
+        h_set(&i->out[0], e, factor * h_get(&i->in[0], e));
+    return HD_OK;
+}
+
+static int32_t five_elements(const void *settings, const struct hd_instr_desc *i, struct hd_error *err)
+{
+    (void)settings;
+    return i->in[0].extent[0] == 5 ? HD_OK : hd_fail(err, HD_E_INVALID, "%d elements", (int)i->in[0].extent[0]);
+}
+
+START_TEST(a_strategys_function_is_called)
+{
+    double factor = 3;
+    const struct hd_custom_op op = {
+        .struct_size = sizeof op, .name = "scale", .settings = &factor, .run = scale_by, .check = five_elements};
+    const struct h_case c = {"scale", HD_OP_CUSTOM, "n", "n", "n=5@100", {0}},
+                        four = {"scale", HD_OP_CUSTOM, "n", "n", "n=4@100", {0}};
+    struct h_device *d = h_open(1, H_FAST);
+    struct h_instr *i = h_make(&c, HD_F32, 1), *few = h_make(&four, HD_F32, 1);
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_kernel *k;
+    i->d.custom = few->d.custom = &op;
+    h_run(d, i);
+    for (int e = 0; e < 5; e++)
+        ck_assert_double_eq(h_get(&i->out[0], e), (float)(3 * h_get(&i->in[0], e)));
+    ck_assert_int_eq(h_prepare(d, few, &k, &err), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "4 elements");
+    factor = 0; /* what fails ends the job, with the instruction's name */
+    ck_assert_int_eq(h_prepare(d, i, &k, &err), HD_OK);
+    ck_assert_int_eq(d->ops->launch(d->device, k, 0, &err), HD_E_UNSUPPORTED);
+    ck_assert_str_eq(err.message, "scale failed: a factor of 0");
+    d->ops->release(d->device, k);
+    h_free(i);
+    h_free(few);
+    h_close(d);
+}
+END_TEST
+
 START_TEST(peak_is_known_only_where_measured)
 {
     struct h_device *d = h_open(1, H_FAST);
@@ -415,6 +464,7 @@ int main(void)
     tcase_add_test(t, operands_without_memory_are_refused);
     tcase_add_test(t, slow_kernels_are_announced_once);
     tcase_add_test(t, an_optimizers_step_is_called);
+    tcase_add_test(t, a_strategys_function_is_called);
     tcase_add_test(t, peak_is_known_only_where_measured);
     return suite_run_case("device", t);
 }

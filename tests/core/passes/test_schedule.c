@@ -199,7 +199,7 @@ START_TEST(a_section_is_known_by_its_kind)
         ck_assert_str_eq(hd__section_new(own, kind, 3)->name, names[kind - 1]);
         ck_assert_ptr_eq(hd__program_section_of(own, kind), hd__program_section(own, names[kind - 1]));
     }
-    hd__pass_begin(own, NULL, HD__PASS_TRANSFORM);
+    hd__pass_begin(own, NULL, NULL, HD__PASS_TRANSFORM);
     hd__pass_section(own, "step", 4);
     hd__pass_section(own, "outer", 4);
     hd__pass_first_round(own, (uint32_t)(hd__program_section(own, "micro") - own->sections.at));

@@ -16,7 +16,7 @@ static const struct hd_pass_api *api;
 static struct hd_program *program;
 static const struct wrong *wrong;
 
-enum { LAYOUT, PARTITION, TRANSFORM };
+enum { LAYOUT, PARTITION, TRANSFORM, REDUCE };
 
 struct wrong {
     const char *name;
@@ -45,7 +45,7 @@ static uint32_t a_section(void)
 static uint32_t a_flat(void)
 {
     const uint32_t params[] = {0, 1};
-    return api->flat(program, "0", 0, 0, params, 2, 0);
+    return api->n_flats(program) ? 1 : api->flat(program, "0", 0, 0, params, 2, 0);
 }
 
 static hd_tensor a_tensor(void)
@@ -116,7 +116,8 @@ CALL(whole_without_dtype, api->flat_whole(program, a_flat(), "P", 0, HD_LIFE_TEM
 CALL(whole_without_name, api->flat_whole(program, a_flat(), NULL, HD_F32, HD_LIFE_TEMP))
 CALL(whole_of_another_life, api->flat_whole(program, a_flat(), "P", HD_F32, 9))
 CALL(shard_inside_no_tensor, api->flat_shard(program, a_flat(), "P", HD_F32, HD_LIFE_TEMP, NONE))
-CALL(shard_inside_another, hd_tensor t = a_tensor(); api->flat_shard(program, a_flat(), "P", HD_F32, HD_LIFE_TEMP, t))
+CALL(shard_inside_another, hd_tensor t = a_tensor();
+     api->flat_shard(program, api->flat(program, "0", 0, 0, ids, 1, 0), "P", HD_F32, HD_LIFE_TEMP, t))
 CALL(shard_in_no_memory, api->flat_shard_in(program, a_flat(), "P", HD_F32, 3))
 CALL(states_in_no_memory, api->states_in(program, a_flat(), 3))
 CALL(view_of_no_param, api->flat_view(program, a_flat(), a_tensor(), NONE))
@@ -215,6 +216,148 @@ CALL(null_chunks, api->chunks(program, 1, NULL, NULL))
 CALL(chunks_too_late, api->chunks(program, 1, ids, ids))
 CALL(null_actions, api->actions(program, 0, NULL, 4))
 CALL(actions_before_chunks, struct hd_action a = {0}; api->actions(program, 0, &a, 1))
+
+/* ---- custom ops, instructions that are taken away, buckets */
+
+static int32_t compute(const void *settings, const struct hd_instr_desc *d, void *stream, struct hd_error *error)
+{
+    (void)settings, (void)d, (void)stream, (void)error;
+    return HD_OK;
+}
+
+static int32_t refuse_shapes(const void *settings, const struct hd_instr_desc *d, struct hd_error *error)
+{
+    (void)settings;
+    return hd_fail(error, HD_E_INVALID, "%lld elements are too few", (long long)d->out[0].extent[0]);
+}
+
+static const struct hd_custom_op half = {
+    .struct_size = sizeof half, .name = "half", .in = "f", .out = "f", .proof = HD_CUSTOM_LINEAR, .run = compute};
+static const struct hd_custom_op code = {.struct_size = sizeof code,
+                                         .name = "code",
+                                         .in = "f",
+                                         .out = "uf",
+                                         .proof = HD_CUSTOM_ENCODE,
+                                         .state = 1 << 1,
+                                         .run = compute};
+static const struct hd_custom_kernel two[] = {{"cuda", compute}, {"cuda", compute}}, none[] = {{"cuda", NULL}};
+
+/* An instruction of an op whose operands are right: tensors over one flat, codes of as many bytes. */
+static struct hd_pass_instr custom(struct hd_custom_op op)
+{
+    struct hd_pass_instr i = {.struct_size = sizeof i, .phase = HD_PHASE_O, .op = api->custom_op(program, &op)};
+    uint32_t f = a_flat();
+    for (const char *c = op.in; c && *c && i.n_in < HD_MAX_IN; c++)
+        i.in[i.n_in++] = api->flat_whole(program, f, "X", *c == 'u' ? HD_U8 : HD_F32, HD_LIFE_PERSISTENT);
+    for (const char *c = op.out; c && *c && i.n_out < HD_MAX_OUT; c++) {
+        i.out[i.n_out] = api->flat_whole(program, f, "Y", *c == 'u' ? HD_U8 : HD_F32, HD_LIFE_PERSISTENT);
+        if (op.state >> i.n_out & 1)
+            api->zeros(program, i.out[i.n_out]);
+        i.n_out++;
+    }
+    return i;
+}
+
+static void insert_custom(struct hd_custom_op op)
+{
+    insert_instr(custom(op));
+}
+
+static struct hd_pass_bucket bucket(void)
+{
+    uint32_t f = a_flat(), s = a_section();
+    hd_tensor grad = api->flat_whole(program, f, "G", HD_F32, HD_LIFE_PERSISTENT);
+    return (struct hd_pass_bucket){.struct_size = sizeof(struct hd_pass_bucket),
+                                   .flat = f,
+                                   .axes = HD_AXIS_BIT(HD_AXIS_DP_SHARD),
+                                   .section = s,
+                                   .rounds = 1,
+                                   .grad = grad,
+                                   .out = grad};
+}
+
+static const struct hd_pass_bucket *given; /* in REDUCE */
+
+#define CUSTOM(name, from, ...) CALL(name, struct hd_custom_op o = from; __VA_ARGS__; insert_custom(o))
+#define CUSTOM_INSTR(name, from, ...) CALL(name, struct hd_pass_instr i = custom(from); __VA_ARGS__; insert_instr(i))
+#define BUCKET(name, ...) CALL(name, struct hd_pass_bucket b = bucket(); __VA_ARGS__; api->reduce(program, &b))
+
+CALL(custom_null, api->custom_op(program, NULL))
+CALL(custom_too_early, api->custom_op(program, &half))
+CUSTOM(custom_without_size, half, o.struct_size = 0)
+CUSTOM(custom_without_name, half, o.name = NULL)
+CUSTOM(custom_with_capitals, half, o.name = "Half")
+CUSTOM(custom_with_a_long_name, half, o.name = "a_name_of_more_than_thirty_one_characters")
+CUSTOM(custom_with_an_ops_name, half, o.name = "all_reduce")
+CUSTOM(custom_without_operands, half, o.in = NULL)
+CUSTOM(custom_without_outputs, half, o.out = "")
+CUSTOM(custom_of_no_dtype, half, o.in = "q")
+CUSTOM(custom_of_nine_inputs, half, o.in = "fffffffff")
+CUSTOM(custom_of_no_proof, half, o.proof = 5)
+CUSTOM(custom_proof_of_no_input, half, o.in = "")
+CUSTOM(custom_codes_of_floats, code, o.out = "ff")
+CUSTOM(custom_decodes_floats, half, o.proof = HD_CUSTOM_DECODE)
+CUSTOM(custom_state_of_no_output, code, o.state = 1 << 2)
+CUSTOM(custom_state_is_the_gradient, code, o.state = 1)
+CUSTOM(custom_without_a_kernel, half, o.run = NULL)
+CUSTOM(custom_kernels_of_null, half, o.n_kernels = 1)
+CUSTOM(custom_kernel_twice, half, o.kernels = two; o.n_kernels = 2)
+CUSTOM(custom_kernel_of_null, half, o.kernels = none; o.n_kernels = 1)
+CUSTOM(custom_of_many_kernels, half, o.kernels = two; o.n_kernels = UINT64_MAX)
+CUSTOM(custom_of_long_settings, half, o.settings = two; o.settings_bytes = SIZE_MAX)
+CUSTOM(custom_of_negative_cost, half, o.flops = -1)
+CUSTOM(custom_settings_of_null, half, o.settings_bytes = 8)
+CUSTOM(custom_twice, half, api->custom_op(program, &half); o.proof = HD_CUSTOM_MAP)
+CUSTOM(custom_of_another_shape, half, o.check = refuse_shapes; o.proof = HD_CUSTOM_OTHER)
+CALL(custom_number, struct hd_pass_instr i = fill(); i.op = HD_OP_LIMIT; insert_instr(i))
+CALL(custom_by_its_op, struct hd_pass_instr i = fill(); i.op = HD_OP_CUSTOM; insert_instr(i))
+CUSTOM_INSTR(custom_without_state, code, i.n_out = 1)
+CUSTOM_INSTR(custom_on_codes, half, i.in[0] = api->flat_whole(program, 1, "Z", HD_U8, HD_LIFE_TEMP))
+CUSTOM_INSTR(custom_in_bf16, half, i.out[0] = api->flat_whole(program, 1, "Z", HD_BF16, HD_LIFE_TEMP))
+CUSTOM_INSTR(custom_on_no_tensor, half, i.in[0] = NONE)
+CUSTOM_INSTR(custom_in_no_phase, half, i.phase = 9)
+CUSTOM_INSTR(state_that_is_lost, code, i.out[1] = api->flat_whole(program, 1, "Z", HD_F32, HD_LIFE_PERSISTENT))
+CUSTOM_INSTR(state_of_another_size, code, i.out[1] = api->vector(program, 1, "Z", 16, HD_F32, 0, HD_LIFE_PERSISTENT);
+             api->zeros(program, i.out[1]))
+CALL(state_that_is_cleared, struct hd_pass_instr i = custom(code); insert_instr(i); struct hd_pass_instr f = fill();
+     f.out[0] = i.out[1]; insert_instr(f))
+CALL(remove_from_no_section, api->remove(program, NONE, 0))
+CALL(remove_no_instr, api->remove(program, a_section(), NONE))
+CALL(remove_twice, api->remove(program, a_section(), 0); api->remove(program, a_section(), 0))
+CALL(remove_too_early, api->remove(program, 0, 0))
+CALL(replace_what_was_removed, hd_tensor t = a_tensor(); uint32_t s = a_section(); api->remove(program, s, 0);
+     api->replace_out(program, s, 0, 0, t))
+BUCKET(bucket_without_size, b.struct_size = 0)
+BUCKET(bucket_of_no_flat, b.flat = NONE)
+BUCKET(bucket_over_no_axes, b.axes = 0)
+BUCKET(bucket_nowhere, b.index = NONE)
+BUCKET(bucket_that_ends_before, b.index = 1; b.last = 0)
+BUCKET(bucket_of_no_rounds, b.rounds = 0)
+BUCKET(bucket_into_another, b.out = api->vector(program, 1, "V", 16, HD_F32, 0, HD_LIFE_TEMP))
+/* The first sum over ranks leaves, or another like it takes its place. */
+static void remove_sum(int puts_another)
+{
+    for (uint32_t s = 0; s < api->n_sections(program); s++)
+        for (uint32_t k = 0; k < api->n_instr(program, s); k++) {
+            api->instr(program, s, k, &instr);
+            if (instr.op != HD_OP_ALL_REDUCE)
+                continue;
+            api->remove(program, s, k);
+            if (puts_another)
+                api->insert(program, s, k, 1, &instr);
+            api->instr(program, s, k, &instr);
+            ck_assert_uint_eq(instr.op, 0);
+            return;
+        }
+}
+
+CALL(sum_removed, remove_sum(0))
+CALL(sum_replaced, remove_sum(1))
+CALL(reduce_of_itself, api->reduce(program, given))
+CALL(reduce_that_fails, (void)0)
+CALL(reduce_that_does_nothing, (void)0)
+CALL(hyper_is_no_state, struct hd_pass_instr i = fill(); i.out[0] = api->hyper(program); i.op = HD_OP_SUMSQ; i.n_in = 1;
+     i.in[0] = NONE; insert_instr(i))
 
 #define ROW(call, phase, message)   \
     {                               \
@@ -342,8 +485,65 @@ static const struct wrong rows[] = {
     ROW(chunks_too_late, TRANSFORM, "chunks is for partition, and was called in transform"),
     ROW(null_actions, PARTITION, "actions: a pointer is NULL"),
     ROW(actions_before_chunks, PARTITION, "actions for stage 0 before the model was cut into chunks"),
+    ROW(custom_null, TRANSFORM, "custom_op: a pointer is NULL"),
+    ROW(custom_too_early, LAYOUT, "custom_op is for transform, and was called in layout"),
+    ROW(custom_without_size, TRANSFORM, "custom_op: struct_size is 0: set it with sizeof"),
+    ROW(custom_without_name, TRANSFORM, "custom_op: : its name is 1 to 31"),
+    ROW(custom_with_capitals, TRANSFORM, "custom_op: Half: its name is 1 to 31"),
+    ROW(custom_with_a_long_name, TRANSFORM, "characters: its name is 1 to 31"),
+    ROW(custom_with_an_ops_name, TRANSFORM, "custom_op: all_reduce: its name is"),
+    ROW(custom_without_operands, TRANSFORM, "custom_op: half: `in` and `out` have a letter"),
+    ROW(custom_without_outputs, TRANSFORM, "custom_op: half: `in` and `out` have a letter"),
+    ROW(custom_of_no_dtype, TRANSFORM, "custom_op: half: `in` and `out` have a letter"),
+    ROW(custom_of_nine_inputs, TRANSFORM, "custom_op: half: `in` and `out` have a letter"),
+    ROW(custom_of_no_proof, TRANSFORM, "custom_op: half: `proof` is one of"),
+    ROW(custom_proof_of_no_input, TRANSFORM, "custom_op: half: its `proof` is about input 0, and it has no input"),
+    ROW(custom_codes_of_floats, TRANSFORM, "custom_op: code: codes are of dtype u"),
+    ROW(custom_decodes_floats, TRANSFORM, "custom_op: half: codes are of dtype u"),
+    ROW(custom_state_of_no_output, TRANSFORM, "custom_op: code: `state` is a mask of its outputs"),
+    ROW(custom_state_is_the_gradient, TRANSFORM, "custom_op: code: `state` is a mask of its outputs, without output 0"),
+    ROW(custom_without_a_kernel, TRANSFORM, "custom_op: half: it has a `run`, or `kernels`"),
+    ROW(custom_kernels_of_null, TRANSFORM, "custom_op: half: it has a `run`, or `kernels`"),
+    ROW(custom_kernel_twice, TRANSFORM, "custom_op: half: it has a `run`, or `kernels`"),
+    ROW(custom_kernel_of_null, TRANSFORM, "custom_op: half: it has a `run`, or `kernels`"),
+    ROW(custom_of_many_kernels, TRANSFORM, "custom_op: half: it has a `run`, or `kernels`"),
+    ROW(custom_of_long_settings, TRANSFORM, "custom_op: half: settings is NULL"),
+    ROW(custom_of_negative_cost, TRANSFORM, "custom_op: half: `flops` is a number of at least 0"),
+    ROW(custom_settings_of_null, TRANSFORM, "custom_op: half: settings is NULL"),
+    ROW(custom_twice, TRANSFORM, "custom_op: half: there is another op of this name"),
+    ROW(custom_number, TRANSFORM, "insert: op 128 does not exist"),
+    ROW(custom_by_its_op, TRANSFORM, "insert: op 110 does not exist"),
+    ROW(custom_without_state, TRANSFORM, "insert: code with 1 inputs and 1 outputs: it was given as 'f' to 'uf'"),
+    ROW(custom_on_codes, TRANSFORM, "insert: half takes 'f' here, and Z.0 is uint8"),
+    ROW(custom_in_bf16, TRANSFORM, "insert: half takes 'f' here, and Z.0 is bf16"),
+    ROW(custom_on_no_tensor, TRANSFORM, "insert: tensor"),
+    ROW(custom_in_no_phase, TRANSFORM, "insert: half in phase 9"),
+    ROW(remove_from_no_section, TRANSFORM, "remove: section"),
+    ROW(remove_no_instr, TRANSFORM, "remove: instruction"),
+    ROW(remove_twice, TRANSFORM, "was removed before"),
+    ROW(remove_too_early, PARTITION, "remove is for transform, and was called in partition"),
+    ROW(replace_what_was_removed, TRANSFORM, "replace_out: the instruction was removed"),
+    ROW(bucket_without_size, TRANSFORM, "reduce: struct_size of the bucket is 0: set it with sizeof"),
+    ROW(bucket_of_no_flat, TRANSFORM, "reduce: flat buffer"),
+    ROW(bucket_over_no_axes, TRANSFORM, "is not all of flat 0 into it or its shard"),
+    ROW(bucket_nowhere, TRANSFORM, "reduce: instruction"),
+    ROW(bucket_that_ends_before, TRANSFORM, "is complete behind instruction 0, before its last contribution, 1"),
+    ROW(bucket_of_no_rounds, TRANSFORM, "reduce: number 0"),
+    ROW(bucket_into_another, TRANSFORM, "G.0 into V.0 over [dp_shard] is not all of flat 0 into it or its shard"),
+    ROW(reduce_of_itself, REDUCE, "reduce: the strategy that reduces asks for itself"),
+    ROW(reduce_that_fails, REDUCE, "hd_strategy_ops.reduce failed without a message"),
+    ROW(hyper_is_no_state, TRANSFORM, "insert: tensor"),
 };
-static const struct wrong right_row = ROW(right, TRANSFORM, NULL);
+/* What only the whole program shows: beside zero, which updates. */
+static const struct wrong proved_rows[] = {
+    ROW(custom_of_another_shape, TRANSFORM, "elements are too few"),
+    ROW(sum_removed, TRANSFORM, ": not reduced over dp_shard"),
+    ROW(reduce_that_does_nothing, REDUCE, ": not reduced over dp_shard"),
+    ROW(state_that_is_lost, TRANSFORM, "Z.0, state of code, is no tensor of `zeros`: what is in it would be lost"),
+    ROW(state_of_another_size, TRANSFORM, "X.0 and Z.0 are not the same shard of one tensor"),
+    ROW(state_that_is_cleared, TRANSFORM, "Y.0 is state of code: nothing else may write it"),
+};
+static const struct wrong right_rows[] = {ROW(right, TRANSFORM, NULL), ROW(sum_replaced, TRANSFORM, NULL)};
 
 /* ---- models */
 
@@ -475,26 +675,35 @@ PHASE(layout, LAYOUT)
 PHASE(partition, PARTITION)
 PHASE(transform, TRANSFORM)
 
-static const struct hd_strategy_ops ops = {.struct_size = sizeof ops,
-                                           .api = HD_STRATEGY_API,
-                                           .layout = layout,
-                                           .partition = partition,
-                                           .transform = transform};
+static int32_t reduce(const struct hd_host *host, const void *settings, struct hd_program *p,
+                      const struct hd_pass_bucket *asked, struct hd_error *err)
+{
+    (void)settings, (void)err;
+    given = asked;
+    pass(host, p, REDUCE);
+    return wrong->call == reduce_that_fails ? HD_E_INVALID : HD_OK;
+}
+
+static struct hd_strategy_ops ops = {.struct_size = sizeof ops,
+                                     .api = HD_STRATEGY_API,
+                                     .layout = layout,
+                                     .partition = partition,
+                                     .transform = transform};
 HD_PLUGIN("strategy-wrong", "0.1.0", "Apache-2.0", .kind = HD_KIND_STRATEGY, .name = "wrong",
           .summary = "makes one wrong call", .ops = &ops)
 
 #define TRANSFORMER "transformer, family: llama, layers: 1, hidden: 16, heads: 2, kv_heads: 2, ffn: 24, vocab: 32"
 
-static void compile_with(const struct wrong *row, const char *model)
+static void compile_with(const struct wrong *row, const char *model, const char *strategies, int32_t code)
 {
     static const char common[] = "job: {name: wrong, steps: 1}\noptimizer: {use: adamw, lr: 1e-2}\n"
                                  "mesh: {dp: 2}\ndata: {train: none, seq_len: 8, batch: 4}\n";
     struct hd_error err = HD_ERROR_INIT;
     struct compiled c = {.plugins = hd__plugins_create(hd__exec_host_table())};
-    char *text = hd__format("%smodel: {use: %s}\nstrategies: %s\n", common, model,
-                            row->message ? "[{use: wrong}, {use: zero, stage: 1}]" : "[{use: zero}, {use: wrong}]");
+    char *text = hd__format("%smodel: {use: %s}\nstrategies: %s\n", common, model, strategies);
     int32_t rc;
     wrong = row;
+    ops.reduce = row->phase == REDUCE ? reduce : NULL;
     ck_assert(!hd__plugins_add_folder(c.plugins, PLUGINS, &err) && !add_linked(c.plugins, HD_PLUGIN_ENTRY, &err) &&
               !add_linked(c.plugins, model_entry, &err));
     ck_assert(!hd__job_parse("job.yaml", text, strlen(text), NULL, 0, &c.job, &err) &&
@@ -503,7 +712,7 @@ static void compile_with(const struct wrong *row, const char *model)
     if (!row->message)
         ck_assert_msg(!rc, "%s: %s", row->name, err.message);
     else {
-        ck_assert_msg(rc == HD_E_INVALID, "%s: code %d: %s", row->name, rc, err.message);
+        ck_assert_msg(rc == code, "%s: code %d: %s", row->name, rc, err.message);
         ck_assert_msg(strstr(err.message, row->message), "%s: '%s' is not in: %s", row->name, row->message,
                       err.message);
     }
@@ -513,19 +722,25 @@ static void compile_with(const struct wrong *row, const char *model)
 
 START_TEST(a_wrong_call_of_a_strategy_is_refused)
 {
-    compile_with(&rows[_i], TRANSFORMER);
+    compile_with(&rows[_i], TRANSFORMER, "[{use: wrong}, {use: zero, stage: 1}]", HD_E_INVALID);
 }
 END_TEST
 
 START_TEST(a_right_call_is_not)
 {
-    compile_with(&right_row, TRANSFORMER);
+    compile_with(&right_rows[_i], TRANSFORMER, "[{use: zero}, {use: wrong}]", HD_OK);
 }
 END_TEST
 
 START_TEST(a_wrong_call_of_a_model_is_refused)
 {
-    compile_with(&model_rows[_i], "wrong");
+    compile_with(&model_rows[_i], "wrong", "[{use: wrong}, {use: zero, stage: 1}]", HD_E_INVALID);
+}
+END_TEST
+
+START_TEST(a_wrong_program_is_refused)
+{
+    compile_with(&proved_rows[_i], TRANSFORMER, "[{use: zero}, {use: wrong}]", _i ? HD_E_INTERNAL : HD_E_INVALID);
 }
 END_TEST
 
@@ -533,7 +748,8 @@ int main(void)
 {
     TCase *t = tcase_create("wrong-calls");
     tcase_add_loop_test(t, a_wrong_call_of_a_strategy_is_refused, 0, (int)HD__COUNT(rows));
-    tcase_add_test(t, a_right_call_is_not);
+    tcase_add_loop_test(t, a_right_call_is_not, 0, (int)HD__COUNT(right_rows));
     tcase_add_loop_test(t, a_wrong_call_of_a_model_is_refused, 0, (int)HD__COUNT(model_rows));
+    tcase_add_loop_test(t, a_wrong_program_is_refused, 0, (int)HD__COUNT(proved_rows));
     return suite_run_case("wrong-calls", t);
 }

@@ -149,6 +149,7 @@ CONSTANT(HD_OP_SHIFT, 57);
 CONSTANT(HD_OP_ENCODE, 100);
 CONSTANT(HD_OP_DECODE, 101);
 CONSTANT(HD_OP_ORTHOGONALISE, 102);
+CONSTANT(HD_OP_CUSTOM, 110);
 CONSTANT(HD_OP_FEED, 60);
 CONSTANT(HD_OP_FILL0, 61);
 CONSTANT(HD_OP_ACCUM, 62);
@@ -186,6 +187,11 @@ CONSTANT(HD_HYPER_STEP, 1);
 CONSTANT(HD_HYPER_INV_SCALE, 2);
 CONSTANT(HD_HYPER_SKIP, 3);
 CONSTANT(HD_HYPER_COUNT, 8);
+CONSTANT(HD_CUSTOM_OTHER, 0);
+CONSTANT(HD_CUSTOM_LINEAR, 1);
+CONSTANT(HD_CUSTOM_MAP, 2);
+CONSTANT(HD_CUSTOM_ENCODE, 3);
+CONSTANT(HD_CUSTOM_DECODE, 4);
 CONSTANT(HD_INIT_NORMAL, 1);
 CONSTANT(HD_INIT_ZEROS, 2);
 CONSTANT(HD_INIT_ONES, 3);
@@ -380,7 +386,7 @@ FIELD(hd_operand, dim, 16, uint8_t[8]);
 FIELD(hd_operand, extent, 24, int64_t[6]);
 FIELD(hd_operand, start, 72, int64_t[6]);
 
-STRUCT(hd_instr_desc, 304);
+STRUCT(hd_instr_desc, 312);
 FIELD(hd_instr_desc, struct_size, 0, size_t);
 FIELD(hd_instr_desc, op, 8, uint32_t);
 FIELD(hd_instr_desc, n_in, 12, uint32_t);
@@ -394,6 +400,27 @@ FIELD(hd_instr_desc, grads, 280, uint32_t);
 FIELD(hd_instr_desc, flags, 284, uint32_t);
 FIELD(hd_instr_desc, params, 288, const struct hd_optim_param *);
 FIELD(hd_instr_desc, n_params, 296, uint64_t);
+FIELD(hd_instr_desc, custom, 304, const struct hd_custom_op *);
+
+STRUCT(hd_custom_kernel, 16);
+FIELD(hd_custom_kernel, device, 0, const char *);
+FIELD(hd_custom_kernel, run, 8, hd_custom_fn);
+
+STRUCT(hd_custom_op, 96);
+FIELD(hd_custom_op, struct_size, 0, size_t);
+FIELD(hd_custom_op, name, 8, const char *);
+FIELD(hd_custom_op, in, 16, const char *);
+FIELD(hd_custom_op, out, 24, const char *);
+FIELD(hd_custom_op, proof, 32, uint32_t);
+FIELD(hd_custom_op, state, 36, uint32_t);
+FIELD(hd_custom_op, flops, 40, double);
+FIELD(hd_custom_op, settings, 48, const void *);
+FIELD(hd_custom_op, settings_bytes, 56, size_t);
+FIELD(hd_custom_op, run, 64, hd_custom_fn);
+FIELD(hd_custom_op, kernels, 72, const struct hd_custom_kernel *);
+FIELD(hd_custom_op, n_kernels, 80, uint64_t);
+FIELD(hd_custom_op, check, 88,
+      int32_t (*)(const void *settings, const struct hd_instr_desc *instr, struct hd_error *err));
 
 STRUCT(hd_param_desc, 80);
 FIELD(hd_param_desc, struct_size, 0, size_t);
