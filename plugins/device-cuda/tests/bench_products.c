@@ -10,7 +10,8 @@
 enum { TIMES = 20, ROUNDS = 3 };
 
 /* Products of GPT-2 124M (32 x 1024 tokens) and of a Llama 1B (4 x 4096), forward, for inputs, for weights; a square
- * one; those of GPT-2's head for some rows at a time. */
+ * one; those of GPT-2's head for some rows at a time; projections of one input as one product (tests/gpu/products adds
+ * up what it would stand for). */
 static const struct work {
     const char *name, *a, *b;
     int64_t m, n, k;
@@ -45,6 +46,21 @@ static const struct work {
     {"logits, 11008 rows", "mk", "nk", 11008, 50304, 768, 0},
     {"head dx, 11008 rows", "mk", "kn", 11008, 768, 50304, 0},
     {"head dw, 11008 rows", "km", "kn", 50304, 768, 11008, 1},
+    {"gpt2-124m qkv", "mk", "kn", 32768, 2304, 768, 0},
+    {"gpt2-124m proj dx", "mk", "nk", 32768, 768, 768, 0},
+    {"gpt2-124m qkv dx", "mk", "nk", 32768, 768, 2304, 0},
+    {"gpt2-124m qkv dw", "km", "kn", 768, 2304, 32768, 1},
+    {"llama-1b k", "mk", "nk", 16384, 512, 2048, 0},
+    {"llama-1b qkv", "mk", "nk", 16384, 3072, 2048, 0},
+    {"llama-1b q dx", "mk", "kn", 16384, 2048, 2048, 0},
+    {"llama-1b k dx", "mk", "kn", 16384, 2048, 512, 0},
+    {"llama-1b qkv dx", "mk", "kn", 16384, 2048, 3072, 0},
+    {"llama-1b q dw", "km", "kn", 2048, 2048, 16384, 1},
+    {"llama-1b k dw", "km", "kn", 512, 2048, 16384, 1},
+    {"llama-1b qkv dw", "km", "kn", 3072, 2048, 16384, 1},
+    {"llama-1b gate+up", "mk", "kn", 16384, 16384, 2048, 0},
+    {"llama-1b gate+up dx", "mk", "nk", 16384, 2048, 16384, 0},
+    {"llama-1b gate+up dw", "km", "kn", 2048, 16384, 16384, 1},
 };
 
 enum { MOST_PARTS = 3, IN_OUT = 5 };
