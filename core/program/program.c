@@ -35,7 +35,6 @@ void hd__program_free(struct hd_program *p)
     hd__free_array(&p->offloaded);
     hd__free_array(&p->strategy_states);
     hd__free_array(&p->facts);
-    hd__free_array(&p->zero_init);
     hd__free_array(&p->custom_ops);
     hd__free_array(&p->logical);
     hd__free_array(&p->template);

@@ -11,7 +11,7 @@
 #include "runtime/exec/select.h"
 #include "service/checkpoint/param_init.h"
 #include "tests/suite.h"
-#include "tests/support/edits.h"
+#include "conformance/edits.h"
 
 enum { MOST = 4, SEQUENCES = 2, LENGTH = 4, VOCAB = 16, STEPS = 40 };
 #define SELF 0.4

@@ -6,7 +6,7 @@
 #include "core/verify/verify.h"
 #include "tests/suite.h"
 #include "tests/support/compiled.h"
-#include "tests/support/edits.h"
+#include "conformance/edits.h"
 
 #define CODES "{use: zero, compress: {kind: int8, block: 64}}"
 #define APART "{use: zero}, {use: localsgd}"
