@@ -97,7 +97,7 @@ static void check_custom(struct hd__walk *w, const struct hd__instr *i)
         const struct hd__buffer_state *b = &w->buffer[hd__tensor_const(w->p, i->out[k])->buffer];
         int state = i->custom && i->custom->state >> k & 1;
         if (state && !b->zero_init)
-            hd__diag(w, "%s, state of %s, is no tensor of `zeros`: what is in it would be lost",
+            hd__diag(w, "%s, state of %s, is not declared HD_FACT_FEEDBACK: what is in it would be lost",
                      hd__name_of(w, i->out[k]), i->custom->name);
         if (b->state_of && (!state || b->state_of != i->custom))
             hd__diag(w, "%s is state of %s: nothing else may write it", hd__name_of(w, i->out[k]), b->state_of->name);

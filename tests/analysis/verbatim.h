@@ -112,7 +112,7 @@ static void verbatim_put(const struct verbatim *v, uint32_t op, hd_tensor in, hd
 static hd_tensor verbatim_error(const struct verbatim *v, const char *name, hd_tensor like, uint32_t axes)
 {
     hd_tensor e = v->api->vector_like(v->p, name, like, axes, HD_LIFE_PERSISTENT);
-    v->api->zeros(v->p, e);
+    v->api->declare(v->p, e, HD_FACT_FEEDBACK, 0, NULL);
     return e;
 }
 

@@ -168,7 +168,7 @@ static void put(const struct pass *x, uint32_t op, hd_tensor in, hd_tensor out, 
 static hd_tensor error_like(const struct pass *x, const char *name, hd_tensor t, uint32_t axes)
 {
     hd_tensor e = x->api->vector_like(x->p, name, t, axes, HD_LIFE_PERSISTENT);
-    x->api->zeros(x->p, e);
+    x->api->declare(x->p, e, HD_FACT_FEEDBACK, 0, NULL);
     return e;
 }
 

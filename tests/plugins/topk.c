@@ -158,7 +158,7 @@ static int32_t reduce(const struct hd_host *host, const void *settings, struct h
                                     .out = {sent, error},
                                     .attrs = &attrs},
                          gathered = encoded, decoded = encoded;
-    api->zeros(p, error);
+    api->declare(p, error, HD_FACT_FEEDBACK, 0, NULL);
     gathered.op = HD_OP_ALL_GATHER;
     gathered.axes = b->axes;
     gathered.in[0] = sent;

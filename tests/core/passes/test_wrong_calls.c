@@ -252,7 +252,7 @@ static struct hd_pass_instr custom(struct hd_custom_op op)
     for (const char *c = op.out; c && *c && i.n_out < HD_MAX_OUT; c++) {
         i.out[i.n_out] = api->flat_whole(program, f, "Y", *c == 'u' ? HD_U8 : HD_F32, HD_LIFE_PERSISTENT);
         if (op.state >> i.n_out & 1)
-            api->zeros(program, i.out[i.n_out]);
+            api->declare(program, i.out[i.n_out], HD_FACT_FEEDBACK, 0, NULL);
         i.n_out++;
     }
     return i;
@@ -318,7 +318,7 @@ CUSTOM_INSTR(custom_on_no_tensor, half, i.in[0] = NONE)
 CUSTOM_INSTR(custom_in_no_phase, half, i.phase = 9)
 CUSTOM_INSTR(state_that_is_lost, code, i.out[1] = api->flat_whole(program, 1, "Z", HD_F32, HD_LIFE_PERSISTENT))
 CUSTOM_INSTR(state_of_another_size, code, i.out[1] = api->vector(program, 1, "Z", 16, HD_F32, 0, HD_LIFE_PERSISTENT);
-             api->zeros(program, i.out[1]))
+             api->declare(program, i.out[1], HD_FACT_FEEDBACK, 0, NULL))
 CALL(state_that_is_cleared, struct hd_pass_instr i = custom(code); insert_instr(i); struct hd_pass_instr f = fill();
      f.out[0] = i.out[1]; insert_instr(f))
 CALL(remove_from_no_section, api->remove(program, NONE, 0))
@@ -539,7 +539,7 @@ static const struct wrong proved_rows[] = {
     ROW(custom_of_another_shape, TRANSFORM, "elements are too few"),
     ROW(sum_removed, TRANSFORM, ": not reduced over dp_shard"),
     ROW(reduce_that_does_nothing, REDUCE, ": not reduced over dp_shard"),
-    ROW(state_that_is_lost, TRANSFORM, "Z.0, state of code, is no tensor of `zeros`: what is in it would be lost"),
+    ROW(state_that_is_lost, TRANSFORM, "Z.0, state of code, is not declared HD_FACT_FEEDBACK: what is in it would be lost"),
     ROW(state_of_another_size, TRANSFORM, "X.0 and Z.0 are not the same shard of one tensor"),
     ROW(state_that_is_cleared, TRANSFORM, "Y.0 is state of code: nothing else may write it"),
 };
