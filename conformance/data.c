@@ -173,7 +173,7 @@ START_TEST(ranks_train_on_it)
     hd__text_add(&job,
                  "job: {name: data, steps: 4, seed: 3, deterministic: exact}\n"
                  "optimizer: {use: adamw, lr: 1e-2}\n"
-             "model: {use: transformer, family: llama, layers: 1, hidden: 32, heads: 2, ffn: 64, vocab: %lld}\n"
+                 "model: {use: transformer, family: llama, layers: 1, hidden: 32, heads: 2, ffn: 64, vocab: %lld}\n"
                  "data: {use: %s, train: '%s'%s, seq_len: 8, batch: 4, micro_batch: 2}\n",
                  (long long)(info.max_token ? info.max_token + 1 : 256), conf_target.name, path, use.at ? use.at : "");
     int code = conf_train(conf_folder(), job.at, "launch.ranks=1", &one);

@@ -403,7 +403,9 @@ void conf_strategy(void)
     if (conf_target.folder && hd__plugins_add_default_folders(conf_target.plugins, &err))
         fprintf(stderr, "heddle test: %s\n", err.message);
     RUN_TEST(two_ranks_of_data_parallelism_are_taken);
-    if (tally == MAP_FAILED || !find_list(&refusals))
+    int found = find_list(&refusals);
+    hd__text_free(&refusals);
+    if (tally == MAP_FAILED || !found)
         return;
     printf("        strategies: %s\n", beside);
     RUN_LOOP(jobs_drawn_at_random_train_like_one_rank, 0, CHECKS, NULL);

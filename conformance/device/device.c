@@ -332,7 +332,8 @@ void conf_device(void)
 {
     struct hd_error err = HD_ERROR_INIT;
     const struct hd__component *reference = NULL;
-    struct hd__plugins *own = hd__plugins_create(hd__store_host_table());
+    static struct hd__plugins *own; /* until the process ends */
+    own = hd__plugins_create(hd__store_host_table());
     if (hd__plugins_add_default_folders(own, &err) || hd__plugin_find(own, HD_KIND_DEVICE, "cpu", &reference, &err)) {
         fprintf(stderr, "heddle test: the reference kernels are those of device-cpu: %s\n", err.message);
         return;
