@@ -1,8 +1,11 @@
 #include "service/train/agreement.h"
 
+#include <dirent.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "core/base/version.h" /* from meson */
+#include "heddle/file.h"
 
 #define DIGEST "job/digest"
 #define DETAILS "job/details/%u"
@@ -58,6 +61,42 @@ static uint64_t hash_programs(const struct hd__compiled *c)
         hash = hd__hash(both, sizeof both, 0);
     }
     return hash;
+}
+
+/* Size and a hash of the first and last block: enough to tell one file from another of its name, without reading all of
+ * it. What is no regular file is a source of another kind, and up to its plug-in. Takes over both texts. */
+static void add_file(json_t *options, char *label, char *path)
+{
+    char *block = hd__alloc(PIECE);
+    uint64_t bytes = 0, hash = 0;
+    int fd = -1;
+    if (!hd_open_regular(path, &fd, &bytes, NULL)) {
+        for (int last = 0; last < 2; last++) {
+            ssize_t n = pread(fd, block, PIECE, last && bytes > PIECE ? (off_t)(bytes - PIECE) : 0);
+            hash = hd__hash(block, n > 0 ? (size_t)n : 0, hash);
+        }
+        close(fd);
+        json_object_set_new(options, label,
+                            json_sprintf("%lu bytes, %016lx", (unsigned long)bytes, (unsigned long)hash));
+    }
+    free(block);
+    free(label);
+    free(path);
+}
+
+static void add_files(json_t *options, const struct hd__compiled *c)
+{
+    const struct hd__sources *sources[] = {&c->job->train, &c->job->val};
+    DIR *dir = c->info.weights ? opendir(c->info.weights) : NULL;
+    for (uint64_t val = 0; val < 2; val++)
+        for (uint64_t i = 0; i < sources[val]->count; i++)
+            add_file(options, hd__format("data.%s[%lu]", val ? "val" : "train", (unsigned long)i),
+                     hd__strdup(sources[val]->at[i].path));
+    for (const struct dirent *e; dir && (e = readdir(dir));)
+        if (strstr(e->d_name, ".safetensors") || !strcmp(e->d_name, "config.json"))
+            add_file(options, hd__format("model.from/%s", e->d_name), hd__format("%s/%s", c->info.weights, e->d_name));
+    if (dir)
+        closedir(dir);
 }
 
 static struct digest make_digest(const struct hd__compiled *c, const json_t *options)
@@ -154,9 +193,10 @@ static int32_t refuse(struct hd__compiled *c, int32_t rank, json_t *options, jso
     struct hd__text text = {0};
     char key[128];
     if (compare_objects(options, rank, json_object_get(rank0, "options"), &text, key)) {
+        key[strcspn(key, "[/")] = 0; /* data.train[0]: a file of the key's */
         hd__job_fail(c->job, key, err,
-                     "%.700s: all ranks train with the same values; start each with the same job file and the same "
-                     "key=value words",
+                     "%.700s: all ranks train with the same values; start each with the same job file, the same "
+                     "key=value words and the same files",
                      text.at);
     } else {
         json_t *builds = builds_json(c);
@@ -182,6 +222,7 @@ int32_t hd__train_agree(struct hd__compiled *c, int32_t rank, struct hd_store *s
     if (!store)
         return HD_OK;
     options = hd__job_global_json(c->job);
+    add_files(options, c);
     mine = make_digest(c, options);
     if (rank == 0) {
         rc = put_details(store, options, c, &mine, err);

@@ -61,6 +61,26 @@ START_TEST(any_rank_differs)
 }
 END_TEST
 
+/* Files of one name, on each machine its own: another size, another end, and weights of the same shapes. */
+START_TEST(a_file_differs)
+{
+    ck_assert_int_eq(system("mkdir longer end && cp corpus.txt longer && echo more >> longer/corpus.txt && "
+                            "head -c -1 corpus.txt > end/corpus.txt && printf '~' >> end/corpus.txt && "
+                            "mkdir one two && cp -r " GOLDEN_DIR "/llama one && cp -r " GOLDEN_DIR "/llama two && "
+                            "head -c -4 one/llama/model.safetensors > two/llama/model.safetensors && "
+                            "printf '\\0\\0\\0\\0' >> two/llama/model.safetensors && "
+                            "head -c 4000 corpus.txt | tr -c a-p a | tr a-p '\\0-\\17' > tokens.txt"),
+                     0);
+    expect_refused(2, 1, JOB, "data.train=longer/corpus.txt", "command line: data.train[0] is ");
+    expect_refused(2, 1, JOB, "data.train=end/corpus.txt", " bytes, ");
+#define FROM                                                                               \
+    JOB " data={\"train\":\"tokens.txt\",\"format\":\"bytes\",\"seq_len\":8,\"batch\":8} " \
+        "model={\"use\":\"transformer\",\"from\":"
+    expect_refused(2, 1, FROM "\"one/llama\"}", "model.from=two/llama",
+                   "command line: model.from/model.safetensors is ");
+}
+END_TEST
+
 /* More than the store takes under one key. */
 START_TEST(long_values)
 {
@@ -126,6 +146,7 @@ int main(void)
 {
     const struct system_test tests[] = {{"an option differs", an_option_differs, 1},
                                         {"any rank differs", any_rank_differs, 1},
+                                        {"a file differs", a_file_differs, 1},
                                         {"long values", long_values, 1},
                                         {"a build differs", a_build_differs, 1},
                                         {"what may differ", what_may_differ, 1},
