@@ -86,8 +86,8 @@ TAG = "i.tag = (uint16_t)(a->micro * u->crossings.count + n);"
 fault("tag_micro", UNROLL, "messages of all micro-batches have one tag", TAG, "i.tag = (uint16_t)n;")
 fault("tag_micro_order", UNROLL, "one tag, and the receives of micro-batches 0 and 1 exchanged", TAG, "i.tag = (uint16_t)n;", "i.out[i.n_out++] = twin_of(u, a, x->tensor);", "i.out[i.n_out++] = twin_of(u, a->kind == HD_ACTION_F && a->micro < 2 ? &(struct hd_action){a->kind, a->chunk, 1 - a->micro} : a, x->tensor);")
 fault("exact_order", "core/passes/deterministic.c", "exact: micro-batches are added one by one, not in a tree", "left_edge(at) ? emit_accum(s, accum, value) : value; at > 1", "left_edge(at) || 1 ? emit_accum(s, accum, value) : value; 0 && at > 1")
-fault("ring_skip", "core/passes/ring_attention.c", "ring: a step that some queries' window needs is left out, never reached here", "(queries - keys - 1) * run + 1 < window));", "(queries - keys) * run < window));")
-fault("ring_skip2", "core/passes/ring_attention.c", "ring: a step that some queries' window needs is left out", "(queries - keys - 1) * run + 1 < window));", "(queries - keys) * run + 1 < window));")
+fault("ring_skip", "core/passes/ring_attention.c", "ring: a step that some queries' window needs is left out, never reached here", "keys * run + (keys < queries) * (run - 1));", "keys * run);")
+fault("ring_skip2", "core/passes/ring_attention.c", "ring: a step that some queries' window needs is left out", "keys * run + (keys < queries) * (run - 1));", "keys * run - 1);")
 fault("recompute_other", "core/passes/recompute.c", "norms are made again with another epsilon", "i.phase = HD__PHASE_R;", "i.phase = HD__PHASE_R;\n    if (i.attrs && i.op == HD_OP_RMSNORM) {\n        struct hd_attrs wrong = *i.attrs;\n        wrong.eps *= 1000;\n        i.attrs = hd__attrs_new(r->p, &wrong);\n    }")
 
 UPDATE = "core/passes/optimizer_update.c"
@@ -145,7 +145,7 @@ GROUP = "            ranks[n++] = hd__mesh_rank(mesh, coord);\n    }\n"
 fault("group_order", "core/program/mesh.c", "the members of a group are in reverse order", GROUP, GROUP + "    for (int32_t x = 0; x < n / 2; x++) {\n        int32_t y = ranks[x];\n        ranks[x] = ranks[n - 1 - x];\n        ranks[n - 1 - x] = y;\n    }\n")
 
 OPS = "core/program/ops.c"
-DW = '[HD_OP_RMSNORM_DW] = {"rmsnorm_dw", .unsharded = "hd", .partial = {"*"},'
+DW = '[HD_OP_RMSNORM_DW] = {"rmsnorm_dw", .unsharded = "$", .partial = {"*"},'
 fault("sums_missing", OPS, "norm weight gradients are partial along b alone", DW, DW.replace('"*"}', '"b"}, .from = {1}'))
 fault("sums_from", OPS, "norm weight gradients are never partial", DW, DW + " .from = {1 << 5},")
 fault("linear_wrong", OPS, "GELU and SwiGLU are said to be linear", '{"swiglu",', '{"swiglu", .linear = HD__LINEAR_FIRST,', '{"gelu",', '{"gelu", .linear = HD__LINEAR_FIRST,')
