@@ -83,11 +83,12 @@ static void describe(struct hd_program *p, const struct hd__optimizer *o, struct
                                  .count = hd__numel(p, t),
                                  .ndim = hd__pass_file_ndim(param, t),
                                  .flags = uses(p, param->tensor)};
-    if (x->ndim == 2) {
-        x->rows = hd__pass_file_extent(p, param, '0', 0);
-        x->cols = hd__pass_file_extent(p, param, '1', 0);
-        x->all_rows = hd__pass_file_extent(p, param, '0', 1);
-        x->all_cols = hd__pass_file_extent(p, param, '1', 1);
+    const char row = x->ndim == 2 ? '0' : '1';
+    if (x->ndim == 2 || x->ndim == 3) { /* 3: matrices one after another, of experts in one tensor */
+        x->rows = hd__pass_file_extent(p, param, row, 0);
+        x->cols = hd__pass_file_extent(p, param, row + 1, 0);
+        x->all_rows = hd__pass_file_extent(p, param, row, 1);
+        x->all_cols = hd__pass_file_extent(p, param, row + 1, 1);
     }
     x->group = ops->group ? ops->group(o->settings, x) : 0;
     if ((x->group & ~HD_OPTIM_CUT) > UINT16_MAX)

@@ -65,6 +65,8 @@ def options():
             if "/tests/" in path[len(top):]:
                 continue
             text = read(path)
+            for header in re.findall(r'#include "\.\./common/(\w+\.h)"', text):  # rows that several plugins have
+                text += re.sub(r"#define \w+\([^)]*\)|\\\n", "\n", read(os.path.join("plugins", "common", header)))
             words |= set(re.findall(r'\.name = "([a-z_0-9.]+)"', text))
             for row in re.findall(r'^\s+[A-Z_]+\(([a-z_0-9]+)?,?(?: ?"([a-z_0-9.]+)")?', text, re.M):  # rows of a macro
                 words |= set(row)

@@ -98,7 +98,7 @@ fault("clip_some", UPDATE, "one flat is not clipped", SEED, "    attrs.clip = id
 fault("lr_one_flat", UPDATE, "one flat has another beta1", SEED, "    if (id == 1)\n        attrs.beta1 *= 0.5;\n" + SEED)
 fault("lots_same", UPDATE, "stochastic rounding: every flat draws the same numbers", "attrs->index = (uint32_t)hd__hash(name, strlen(name), attrs->index);", "(void)name;")
 fault("tied_decay", UPDATE, "the last stage does not decay the tied embedding", "attrs.n_ranges = decay_ranges(p, f, &ranges);", "attrs.n_ranges = f->members && p->stage > 0 ? 0 : decay_ranges(p, f, &ranges);")
-fault("state_dtype", UPDATE, "optimizer states in the dtype of compute", "t.dtype = p->precision.optimizer;", "t.dtype = p->precision.compute;")
+fault("state_dtype", UPDATE, "optimizer states in the dtype of compute", "t.dtype = (uint8_t)state->dtype;", "t.dtype = p->precision.compute;")
 
 FLATS = "core/passes/flat_buffers.c"
 BACKWARDS = """    for (int32_t axis = HD_AXIS_COUNT - 1; axis >= 0; axis--)
@@ -106,7 +106,7 @@ BACKWARDS = """    for (int32_t axis = HD_AXIS_COUNT - 1; axis >= 0; axis--)
             t.placement.shard[0] = hd__shard_push(t.placement.shard[0], axis);"""
 fault("grad_shard_order", FLATS, "shards over two axes: minor and major axis exchanged", "    along(p, &t, f->axes);", BACKWARDS)
 fault("flat_overlap", FLATS, "parameters of a flat overlap by 16 elements", "f->offset[i] = f->count;", "f->offset[i] = i ? f->count - 16 : f->count;")
-fault("flat_short", FLATS, "a flat is shorter than its parameters", "f->count = (f->count + 16 * ways - 1)", "f->count = (f->count - 16 + 16 * ways - 1)")
+fault("flat_short", FLATS, "a flat is shorter than its parameters", "f->count = aligned(f->count, to * ways);", "f->count = aligned(f->count - 16, to * ways);")
 fault("fetch_offset", "core/passes/offload.c", "offload: the copy in the main memory has another dtype", 't.name = hd__arena_format(&p->arena, "%s@%u", t.name, slot);', 't.name = hd__arena_format(&p->arena, "%s@%u", t.name, slot);\n    t.dtype = t.dtype == HD_F32 ? HD_BF16 : t.dtype;')
 
 ZERO = "plugins/strategy-zero/"

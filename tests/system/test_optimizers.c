@@ -177,6 +177,20 @@ START_TEST(a_device_without_a_kernel_is_refused)
 }
 END_TEST
 
+/* Experts are matrices, in a tensor each or in one for all: those of a rank are whole where the mesh deals experts. */
+START_TEST(experts_are_matrices)
+{
+    static struct curve whole;
+    const char *const mixtral = "model={\"use\":\"transformer\",\"from\":\"" GOLDEN_DIR "/mixtral-aux\"}";
+    write_job("experts", _i, _i);
+    train(&whole, job, "job.yaml %s job.steps=8", mixtral);
+    write_job("parts", _i, _i);
+    train(&curve, job, "job.yaml %s job.steps=8 mesh={\"dp\":2,\"ep\":2} " THREE_D("\"stage\":3"), mixtral);
+    ck_assert_int_eq(curve.n, 8);
+    expect_close(&whole, &curve, 1e-5);
+}
+END_TEST
+
 /* A checkpoint knows the shape of what it holds: other blocks are another optimizer. */
 START_TEST(other_states_are_refused)
 {
@@ -194,10 +208,15 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {
-        {"as published", as_published, 2 * EACH},      {"meshes", every_mesh_trains_the_same, HD__COUNT(meshes)},
-        {"bit for bit", goes_on_bit_for_bit, 6},       {"moved", goes_on_on_another_mesh, HD__COUNT(moved)},
-        {"refused", refuses, HD__COUNT(refused)},      {"devices", a_device_without_a_kernel_is_refused, 3},
-        {"other states", other_states_are_refused, 1}, {NULL, NULL, 0},
+        {"as published", as_published, 2 * EACH},
+        {"meshes", every_mesh_trains_the_same, HD__COUNT(meshes)},
+        {"bit for bit", goes_on_bit_for_bit, 6},
+        {"moved", goes_on_on_another_mesh, HD__COUNT(moved)},
+        {"refused", refuses, HD__COUNT(refused)},
+        {"devices", a_device_without_a_kernel_is_refused, 3},
+        {"experts", experts_are_matrices, EACH},
+        {"other states", other_states_are_refused, 1},
+        {NULL, NULL, 0},
     };
     return system_run("optimizers", tests);
 }
