@@ -480,6 +480,70 @@ static int other_stream(struct hd_program *p, hd__code *code, uint32_t at)
     return 1;
 }
 
+/* A fact that a strategy declared of one of its tensors. */
+static int other_fact(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__fact *f = p->facts.count ? &p->facts.at[conf_faults_pick(p->facts.count)] : NULL;
+    (void)code, (void)at;
+    if (!f)
+        return 0;
+    if (f->what == HD_FACT_FEEDBACK)
+        *f = p->facts.at[--p->facts.count];
+    else if (f->axes && conf_faults_pick(2))
+        f->axes = 0;
+    else
+        f->what ^= HD_FACT_AVERAGE | HD_FACT_ZERO_SUM;
+    return 1;
+}
+
+/* A fact of the parameters, where a section of the strategy's own ends. */
+static int other_declaration(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    uint32_t s = 0;
+    (void)at;
+    while (&p->sections.at[s].code != code)
+        s++;
+    if (!p->sections.at[s].equal_axes)
+        return 0;
+    if (conf_faults_pick(2))
+        p->sections.at[s].declares = 0;
+    else
+        p->sections.at[s].equal_axes &= p->sections.at[s].equal_axes - 1;
+    return 1;
+}
+
+/* The error feedback of the steps before is not read. */
+static int feedback_lost(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    if (i->op != HD_OP_BLEND || i->n_in != 2 || i->in[0] != i->out[0] || i->attrs->table[1] < 0)
+        return 0;
+    for (uint32_t n = 0; n < p->facts.count; n++)
+        if (p->facts.at[n].what == HD_FACT_FEEDBACK &&
+            hd__tensor_const(p, p->facts.at[n].tensor)->buffer == hd__tensor_const(p, i->out[0])->buffer) {
+            struct hd_attrs *attrs = hd__attrs_new(p, i->attrs);
+            i->in[0] = i->in[1];
+            i->n_in = 1;
+            attrs->n_table = 1;
+            i->attrs = attrs;
+            return 1;
+        }
+    return 0;
+}
+
+/* From another rank than the one before. */
+static int other_shift(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    struct hd_attrs *attrs;
+    if (i->op != HD_OP_SHIFT)
+        return 0;
+    attrs = hd__attrs_new(p, i->attrs);
+    attrs->index = 2;
+    i->attrs = attrs;
+    return 1;
+}
+
 /* A strategy's own op. */
 static int custom_dropped(struct hd_program *p, hd__code *code, uint32_t at)
 {
@@ -600,6 +664,10 @@ static const struct fault {
     {"other order of axes", other_order},
     {"other loss scale", other_loss_scale},
     {"other stream", other_stream},
+    {"other fact", other_fact},
+    {"other declaration", other_declaration},
+    {"error feedback lost", feedback_lost},
+    {"other shift", other_shift},
     {"custom op dropped", custom_dropped},
     {"other custom op", custom_other},
     {"custom op's operands exchanged", custom_exchanged},
@@ -687,8 +755,12 @@ static int keeps_its_meaning(const struct conf_planted *to, const struct mutant 
 static void restore(struct hd_program *to, const struct hd_program *from)
 {
     memcpy(to->buffers.at, from->buffers.at, from->buffers.count * sizeof *from->buffers.at);
+    to->facts.count = 0;
+    hd__append(&to->facts, from->facts.at, from->facts.count);
     for (uint32_t s = 0; s < from->sections.count; s++) {
         to->sections.at[s].repeat = from->sections.at[s].repeat;
+        to->sections.at[s].declares = from->sections.at[s].declares;
+        to->sections.at[s].equal_axes = from->sections.at[s].equal_axes;
         to->sections.at[s].code.count = 0;
         hd__append(&to->sections.at[s].code, from->sections.at[s].code.at, from->sections.at[s].code.count);
     }

@@ -5,7 +5,7 @@
 
 #include "runtime/exec/select.h"
 
-enum { CONF_FAULTS = 36, CONF_FAULTS_CUSTOM = 31 }; /* kinds; the first of those in ops of a strategy's own */
+enum { CONF_FAULTS = 40, CONF_FAULTS_CUSTOM = 35 }; /* kinds; the first of those in ops of a strategy's own */
 
 struct conf_planted {
     struct hd__compiled *fine, *broken; /* one job, compiled twice in fp64 for reference kernels; broken is edited */

@@ -164,8 +164,6 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
         hd__lowrank_check_state(w);
         return;
     case HD__SUM_BLENDED:
-        if (hd__is_assignment(i))
-            break;
         hd__lowrank_blend(w, i);
         return;
     }
