@@ -172,22 +172,30 @@ int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct h
     return hd__data_prefetch_start(&config, &f->prefetch, err);
 }
 
-int32_t hd__train_feed_label_share(const struct hd__train_feed *f, int64_t sequence, int64_t steps, double *share,
-                                   struct hd_error *err)
+int32_t hd__train_feed_count_labels(const struct hd__train_feed *f, int64_t sequence, int64_t *counted,
+                                    struct hd_error *err)
+{
+    const struct hd__job *job = f->compiled->job;
+    int32_t rc = HD_OK;
+    if (!f->compiled->data_choice.component->ops.data.labels) {
+        *counted += job->batch * job->seq_len;
+        return HD_OK;
+    }
+    for (int64_t i = 0, count; i < job->batch && !rc; i++)
+        if (!(rc = hd__data_count_labels(f->data, (uint64_t)(sequence + i), &count, err)))
+            *counted += count;
+    return rc;
+}
+
+int32_t hd__train_feed_label_factor(const struct hd__train_feed *f, int64_t steps, int64_t counted, double *factor,
+                                    struct hd_error *err)
 {
     struct hd__job *job = f->compiled->job;
-    int64_t counted = 0, count, n = steps * job->batch;
-    int32_t rc = HD_OK;
-    *share = 1;
-    if (!f->compiled->data_choice.component->ops.data.labels)
-        return HD_OK;
-    for (int64_t i = 0; i < n && !rc; i++, counted += count)
-        rc = hd__data_count_labels(f->data, (uint64_t)(sequence + i), &count, err);
-    if (!rc && !counted)
-        return hd_fail(err, HD_E_INVALID, "%s: the data has no label that counts in sequences %lld to %lld",
-                       hd__job_where(job, files_key(job, 0)), (long long)sequence, (long long)(sequence + n - 1));
-    *share = (double)n * (double)job->seq_len / (double)HD__MAX(counted, 1);
-    return rc;
+    if (!counted)
+        return hd_fail(err, HD_E_INVALID, "%s: the data has no label that counts in %lld sequences",
+                       hd__job_where(job, files_key(job, 0)), (long long)(steps * job->batch));
+    *factor = (double)steps * (double)job->batch * (double)job->seq_len / (double)counted;
+    return HD_OK;
 }
 
 /* Reads the next micro-batch of one kind and queues the other kind. */

@@ -109,8 +109,8 @@ static void catch_signals(void (*handler)(int))
 
 /* ---- one step */
 
-/* label_share: hd__train_feed_label_share. */
-static int32_t set_hyperparameters(struct loop *l, double label_share, struct hd_error *err)
+/* label_factor: hd__train_feed_label_factor. */
+static int32_t set_hyperparameters(struct loop *l, double label_factor, struct hd_error *err)
 {
     const hd_tensor set[] = {l->p->hyper, l->p->scale};
     double *hyper = hd__exec_host_data(l->s.exec, l->p->hyper);
@@ -119,7 +119,7 @@ static int32_t set_hyperparameters(struct loop *l, double label_share, struct hd
     hyper[HD_HYPER_STEP] = (double)(l->progress.step + 1 - l->progress.scaler.skipped);
     hyper[HD_HYPER_INV_SCALE] = 1 / l->progress.scaler.scale;
     if (l->p->scale)
-        *(double *)hd__exec_host_data(l->s.exec, l->p->scale) = l->progress.scaler.scale * label_share;
+        *(double *)hd__exec_host_data(l->s.exec, l->p->scale) = l->progress.scaler.scale * label_factor;
     hyper[HD_HYPER_SKIP] = 0;
     return hd__exec_copy_tensors(l->s.exec, HD__H2D, set, l->p->scale ? 2 : 1, err);
 }
@@ -163,17 +163,20 @@ static int32_t fail_diverged(struct loop *l, struct hd_error *err)
 static int32_t train_step(struct loop *l, struct hd_error *err)
 {
     const hd_tensor scalars[] = {l->p->loss_sum, l->p->norm2};
-    double value[2], label_share = 1;
-    int32_t rc = hd__train_feed_label_share(l->s.train_feed, l->progress.sequence, 1, &label_share, err);
+    double value[2], factor = 1;
+    int64_t labels = 0;
+    int32_t rc = hd__train_feed_count_labels(l->s.train_feed, l->progress.sequence, &labels, err);
     if (!rc)
-        rc = set_hyperparameters(l, label_share, err);
+        rc = hd__train_feed_label_factor(l->s.train_feed, 1, labels, &factor, err);
+    if (!rc)
+        rc = set_hyperparameters(l, factor, err);
     if (!rc)
         rc = hd__exec_run_step(l->s.exec, l->progress.step + 1, err);
     if (!rc)
         rc = hd__train_session_read_scalars(&l->s, scalars, 2, value, err);
     if (rc)
         return rc;
-    l->loss = value[0] * label_share;
+    l->loss = value[0] * factor;
     l->norm = sqrt(value[1]) / l->progress.scaler.scale;
     l->scale = l->progress.scaler.scale;
     if (!hd__train_loss_scaler_update(&l->progress.scaler, !isfinite(l->norm)) ||

@@ -189,20 +189,20 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
 {
     struct hd_program *p = hd__exec_program(s->exec);
     struct hd__train_feed *before = s->current_feed;
-    double sum = 0, share = 1;
+    double sum = 0, factor = 1;
+    int64_t counted = 0;
     int32_t rc = HD_OK, stopped = 0;
     if (!s->eval_feed)
         rc = hd__train_feed_open(s->compiled, s->env->rank, 1, &s->eval_feed, err);
     if (!rc)
         rc = hd__train_feed_seek(s->eval_feed, 0, err);
-    if (!rc)
-        rc = hd__train_feed_label_share(s->eval_feed, 0, batches, &share, err);
     s->current_feed = s->eval_feed;
     if (!rc && p->gather_deferred)
         rc = hd__exec_run_section(s->exec, HD__SECTION_RESTORE, err);
     if (!rc)
         rc = hd__exec_run_section(s->exec, HD__SECTION_BEGIN, err);
     for (int64_t n = 0; n < batches && !rc && !stopped; n++) {
+        rc = hd__train_feed_count_labels(s->eval_feed, n * s->compiled->job->batch, &counted, err);
         for (int64_t m = 0; m < p->accumulation && !rc; m++)
             rc = hd__exec_run_section(s->exec, HD__SECTION_EVAL, err);
         if (!rc && stop)
@@ -213,7 +213,9 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
     s->current_feed = before;
     if (!rc)
         rc = hd__train_session_read_scalars(s, &p->loss_sum, 1, &sum, err);
+    if (!rc && !stopped)
+        rc = hd__train_feed_label_factor(s->eval_feed, batches, counted, &factor, err);
     if (!rc)
-        *loss = stopped ? NAN : sum * share / (double)batches;
+        *loss = stopped ? NAN : sum * factor / (double)batches;
     return rc;
 }
