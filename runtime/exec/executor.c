@@ -138,7 +138,7 @@ void hd__exec_shut(struct hd__exec *e)
     if (!e || e->shut)
         return;
     e->shut = 1;
-    e->current_section = NULL;
+    __atomic_store_n(&e->current_section, NULL, __ATOMIC_RELAXED); /* reports read it from other threads */
     hd__exec_begin_call(e, "closing");
     for (uint32_t s = 0; s < HD_STREAM_COUNT && e->device.streams; s++) /* kernels still use what is freed here */
         e->device.ops->sync(e->device.handle, s, &ignored);

@@ -97,7 +97,7 @@ double hd__exec_call_seconds(struct hd__exec *e)
 
 const char *hd__exec_position(struct hd__exec *e, char out[128])
 {
-    const struct hd__prepared_section *section = __atomic_load_n(&e->current_section, __ATOMIC_RELAXED);
+    const struct hd__prepared_section *section = __atomic_load_n(&e->current_section, __ATOMIC_ACQUIRE);
     uint32_t k = __atomic_load_n(&e->current_instr, __ATOMIC_RELAXED);
     const struct hd__instr *i, *on = NULL;
     char axes[64], with[80] = "";

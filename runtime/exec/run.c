@@ -83,7 +83,7 @@ static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section
     struct hd__graph_segment *segment = section->segments.at,
                              *last = e->nonfinite || e->profiling ? segment : segment + section->segments.count;
     int32_t rc = HD_OK;
-    __atomic_store_n(&e->current_section, section, __ATOMIC_RELAXED);
+    __atomic_store_n(&e->current_section, section, __ATOMIC_RELEASE);
     for (uint32_t k = 0; k < section->n && !rc;) {
         if (segment < last && segment->first == k) {
             rc = hd__exec_run_segment(e, section, segment, err);
