@@ -93,7 +93,7 @@ static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uin
     return k == 0 ? VALUE(HD_OP_NLL, 0, NULL, l, m, c) : VALUE(HD_OP_EINSUM, 0, NULL, dz, k == 1 ? w : x);
 }
 
-/* Of one value, with weights that sum to 1, a blend is that value: a copy, and a mean of ranks' parameters. */
+/* A blend of one value, with weights that sum to 1, is that value: a copy, and a mean of ranks' parameters. */
 static uint64_t blend_value(const struct hd__instr *i, const uint64_t *in)
 {
     double sum = 0;

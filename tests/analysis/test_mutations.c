@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "analysis/numerics.h"
 #include "conformance/faults.h"
 #include "core/program/fusion.h"
 #include "runtime/exec/select.h"

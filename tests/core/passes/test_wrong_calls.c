@@ -539,7 +539,8 @@ static const struct wrong proved_rows[] = {
     ROW(custom_of_another_shape, TRANSFORM, "elements are too few"),
     ROW(sum_removed, TRANSFORM, ": not reduced over dp_shard"),
     ROW(reduce_that_does_nothing, REDUCE, ": not reduced over dp_shard"),
-    ROW(state_that_is_lost, TRANSFORM, "Z.0, state of code, is not declared HD_FACT_FEEDBACK: what is in it would be lost"),
+    ROW(state_that_is_lost, TRANSFORM,
+        "Z.0, state of code, is not declared HD_FACT_FEEDBACK: what is in it would be lost"),
     ROW(state_of_another_size, TRANSFORM, "X.0 and Z.0 are not the same shard of one tensor"),
     ROW(state_that_is_cleared, TRANSFORM, "Y.0 is state of code: nothing else may write it"),
 };
