@@ -170,8 +170,8 @@ struct hd_custom_op {
     const char *name; /* 1 to 31 of a-z, 0-9, _; for `explain`, traces and messages; of no other op */
     const char *in, *out;
     uint32_t proof; /* HD_CUSTOM_... */
-    /* Outputs that are read and written, as a mask: state such as error feedback. Each is declared HD_FACT_FEEDBACK, has
-     * the elements of input 0, and nothing but this op writes it; checkpoints have it. */
+    /* Outputs that are read and written, as a mask: state such as error feedback. Each is declared HD_FACT_FEEDBACK and
+     * has the elements of input 0; nothing but this op writes it; checkpoints have it. */
     uint32_t state;
     double flops; /* per element of input 0, of output 0 where there is no input; bytes are those of the operands */
     const void *settings; /* copied; without pointers to what ends before the job */
