@@ -5,6 +5,7 @@
 #include "core/passes/passes.h"
 #include "core/program/access.h"
 #include "core/program/fusion.h"
+#include "core/program/ops.h"
 
 struct matcher {
     struct hd_program *p;
@@ -19,7 +20,8 @@ static uint32_t accumulation_of(const struct hd__instr *i)
 
 static int same_schedule(const struct hd__fusion *row, const struct hd__instr *a, const struct hd__instr *b)
 {
-    return a->phase == b->phase && a->micro == b->micro && a->chunk == b->chunk &&
+    return a->micro == b->micro && a->chunk == b->chunk &&
+           (row->flags & HD__FUSION_ACROSS_PHASES || a->phase == b->phase) &&
            (row->flags & HD__FUSION_ACROSS_BLOCKS || a->block == b->block);
 }
 
@@ -46,12 +48,17 @@ static struct hd__instr *find_maker(const struct matcher *f, const struct hd__fu
     return !row->fits || row->fits(f->p, first, second) ? first : NULL;
 }
 
+/* Both accumulate or neither, but a first that cannot: the fused op then adds to the second's outputs alone. */
 static int is_sibling(const struct matcher *f, const struct hd__fusion *row, uint32_t n, uint32_t k)
 {
     const struct hd__instr *first = &f->code->at[n], *second = &f->code->at[k];
-    return first->op == row->first && first->in[0] == second->in[0] &&
-           accumulation_of(first) == accumulation_of(second) && same_schedule(row, first, second) &&
-           row->fits(f->p, first, second) && hd__can_move(f->p, f->code, k, n);
+    if (first->op != row->first || !same_schedule(row, first, second) ||
+        (hd__op(first->op)->flags & HD__OP_ACCUMULATES && accumulation_of(first) != accumulation_of(second)))
+        return 0;
+    for (uint32_t i = 0; row->same[i]; i++)
+        if (first->in[HD__FUSION_OPERAND(row->same[i])] != second->in[i])
+            return 0;
+    return row->fits(f->p, first, second) && hd__can_move(f->p, f->code, k, n);
 }
 
 /* The nearest sibling to which the second may move. */
@@ -83,6 +90,8 @@ static void replace(struct matcher *f, const struct hd__fusion *row, struct hd__
     struct hd__instr part[] = {*first, *second}, one = row->flags & HD__FUSION_AS_FIRST ? *first : *second;
     if (link != row->link)
         part[1].in[link] = part[1].in[row->link];
+    if (row->flags & HD__FUSION_SIBLINGS)
+        one.attrs = second->attrs;
     one.op = row->op;
     one.n_in = one.n_out = 0;
     for (; row->in[one.n_in]; one.n_in++)
@@ -113,8 +122,8 @@ static int fuse_pair(struct matcher *f, const struct hd__fusion *row, uint32_t k
 void hd__fuse_patterns(struct hd_program *p, hd__code *code)
 {
     struct matcher f = {p, code, hd__count_uses(p, code)};
-    for (uint32_t k = 0; k < code->count; k++)
-        for (uint32_t r = 0; r < hd__n_fusions; r++) {
+    for (uint32_t r = 0; r < hd__n_fusions; r++)
+        for (uint32_t k = 0; k < code->count; k++) {
             const struct hd__fusion *row = &hd__fusions[r];
             int either = row->flags & HD__FUSION_EITHER_INPUT;
             if (!row->first || !(p->fusions >> r & 1) || code->at[k].op != row->second)
