@@ -48,6 +48,15 @@ static struct hd__instr *find_maker(const struct matcher *f, const struct hd__fu
     return !row->fits || row->fits(f->p, first, second) ? first : NULL;
 }
 
+/* The instruction that the fused one replaces: the later one if the earlier one may move there, else the earlier one if
+ * the later one may move up; NULL: neither. */
+static struct hd__instr *fused_position(const struct matcher *f, uint32_t first, uint32_t second)
+{
+    if (hd__can_move(f->p, f->code, first, second))
+        return &f->code->at[second];
+    return hd__can_move(f->p, f->code, second, first) ? &f->code->at[first] : NULL;
+}
+
 /* Both accumulate or neither, but a first that cannot: the fused op then adds to the second's outputs alone. */
 static int is_sibling(const struct matcher *f, const struct hd__fusion *row, uint32_t n, uint32_t k)
 {
@@ -58,10 +67,10 @@ static int is_sibling(const struct matcher *f, const struct hd__fusion *row, uin
     for (uint32_t i = 0; row->same[i]; i++)
         if (first->in[HD__FUSION_OPERAND(row->same[i])] != second->in[i])
             return 0;
-    return row->fits(f->p, first, second) && hd__can_move(f->p, f->code, k, n);
+    return row->fits(f->p, first, second) && fused_position(f, k, n);
 }
 
-/* The nearest sibling to which the second may move. */
+/* The nearest sibling with which the second may stand together. */
 static struct hd__instr *find_sibling(const struct matcher *f, const struct hd__fusion *row, uint32_t k)
 {
     struct hd__instr *second = &f->code->at[k];
@@ -72,15 +81,6 @@ static struct hd__instr *find_sibling(const struct matcher *f, const struct hd__
             return second - n;
     }
     return NULL;
-}
-
-/* The instruction that the fused one replaces: the later one if the earlier one may move there, else the earlier one if
- * the later one may move up; NULL: neither. */
-static struct hd__instr *fused_position(const struct matcher *f, uint32_t first, uint32_t second)
-{
-    if (hd__can_move(f->p, f->code, first, second))
-        return &f->code->at[second];
-    return hd__can_move(f->p, f->code, second, first) ? &f->code->at[first] : NULL;
 }
 
 /* `link`: the second's input that the first makes. */
@@ -113,7 +113,8 @@ static int fuse_pair(struct matcher *f, const struct hd__fusion *row, uint32_t k
     struct hd__instr *first = siblings ? find_sibling(f, row, k) : find_maker(f, row, k, link);
     if (!first)
         return 0;
-    place = siblings ? first : fused_position(f, (uint32_t)(first - f->code->at), k);
+    place = siblings ? fused_position(f, k, (uint32_t)(first - f->code->at))
+                     : fused_position(f, (uint32_t)(first - f->code->at), k);
     if (place)
         replace(f, row, first, second, place, link);
     return place != NULL;
