@@ -88,6 +88,8 @@ const struct op_row op_table[] = {
     {"add_layernorm", HD_OP_ADD_LAYERNORM, "bsh bsh h h", "bsh bsh", "b=2 s=4 h=6", NORM},
     {"rmsnorm_dx_add", HD_OP_RMSNORM_DX_ADD, "bsh bsh h bsh", "bsh", "b=2 s=4 h=6", NORM},
     {"layernorm_dx_add", HD_OP_LAYERNORM_DX_ADD, "bsh bsh h bsh", "bsh", "b=2 s=4 h=6", NORM},
+    {"rmsnorm_grad_add", HD_OP_RMSNORM_GRAD_ADD, "bsh bsh h bsh", "bsh h", "b=2 s=4 h=6", NORM},
+    {"layernorm_grad_add", HD_OP_LAYERNORM_GRAD_ADD, "bsh bsh h bsh", "bsh h h", "b=2 s=4 h=6", NORM},
     {"embed", HD_OP_EMBED, "i:bs vh", "bsh", "b=2 s=4 v=8 h=6"},
     {"embed_dw", HD_OP_EMBED_DW, "i:bs bsh", "vh", "b=2 s=4 v=8 h=6"},
     {"position", HD_OP_POSITION, "bsh ph", "bsh", "b=2 s=4 p=8 h=6"},

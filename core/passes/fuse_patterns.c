@@ -5,6 +5,7 @@
 #include "core/passes/passes.h"
 #include "core/program/access.h"
 #include "core/program/fusion.h"
+#include "core/program/ops.h"
 
 struct matcher {
     struct hd_program *p;
@@ -19,7 +20,8 @@ static uint32_t accumulation_of(const struct hd__instr *i)
 
 static int same_schedule(const struct hd__fusion *row, const struct hd__instr *a, const struct hd__instr *b)
 {
-    return a->phase == b->phase && a->micro == b->micro && a->chunk == b->chunk &&
+    return a->micro == b->micro && a->chunk == b->chunk &&
+           (row->flags & HD__FUSION_ACROSS_PHASES || a->phase == b->phase) &&
            (row->flags & HD__FUSION_ACROSS_BLOCKS || a->block == b->block);
 }
 
@@ -46,15 +48,29 @@ static struct hd__instr *find_maker(const struct matcher *f, const struct hd__fu
     return !row->fits || row->fits(f->p, first, second) ? first : NULL;
 }
 
+/* The instruction that the fused one replaces: the later one if the earlier one may move there, else the earlier one if
+ * the later one may move up; NULL: neither. */
+static struct hd__instr *fused_position(const struct matcher *f, uint32_t first, uint32_t second)
+{
+    if (hd__can_move(f->p, f->code, first, second))
+        return &f->code->at[second];
+    return hd__can_move(f->p, f->code, second, first) ? &f->code->at[first] : NULL;
+}
+
+/* Both accumulate or neither, but a first that cannot: the fused op then adds to the second's outputs alone. */
 static int is_sibling(const struct matcher *f, const struct hd__fusion *row, uint32_t n, uint32_t k)
 {
     const struct hd__instr *first = &f->code->at[n], *second = &f->code->at[k];
-    return first->op == row->first && first->in[0] == second->in[0] &&
-           accumulation_of(first) == accumulation_of(second) && same_schedule(row, first, second) &&
-           row->fits(f->p, first, second) && hd__can_move(f->p, f->code, k, n);
+    if (first->op != row->first || !same_schedule(row, first, second) ||
+        (hd__op(first->op)->flags & HD__OP_ACCUMULATES && accumulation_of(first) != accumulation_of(second)))
+        return 0;
+    for (uint32_t i = 0; row->same[i]; i++)
+        if (first->in[HD__FUSION_OPERAND(row->same[i])] != second->in[i])
+            return 0;
+    return row->fits(f->p, first, second) && fused_position(f, k, n);
 }
 
-/* The nearest sibling to which the second may move. */
+/* The nearest sibling with which the second may stand together. */
 static struct hd__instr *find_sibling(const struct matcher *f, const struct hd__fusion *row, uint32_t k)
 {
     struct hd__instr *second = &f->code->at[k];
@@ -67,15 +83,6 @@ static struct hd__instr *find_sibling(const struct matcher *f, const struct hd__
     return NULL;
 }
 
-/* The instruction that the fused one replaces: the later one if the earlier one may move there, else the earlier one if
- * the later one may move up; NULL: neither. */
-static struct hd__instr *fused_position(const struct matcher *f, uint32_t first, uint32_t second)
-{
-    if (hd__can_move(f->p, f->code, first, second))
-        return &f->code->at[second];
-    return hd__can_move(f->p, f->code, second, first) ? &f->code->at[first] : NULL;
-}
-
 /* `link`: the second's input that the first makes. */
 static void replace(struct matcher *f, const struct hd__fusion *row, struct hd__instr *first, struct hd__instr *second,
                     struct hd__instr *place, uint32_t link)
@@ -83,6 +90,8 @@ static void replace(struct matcher *f, const struct hd__fusion *row, struct hd__
     struct hd__instr part[] = {*first, *second}, one = row->flags & HD__FUSION_AS_FIRST ? *first : *second;
     if (link != row->link)
         part[1].in[link] = part[1].in[row->link];
+    if (row->flags & HD__FUSION_SIBLINGS)
+        one.attrs = second->attrs;
     one.op = row->op;
     one.n_in = one.n_out = 0;
     for (; row->in[one.n_in]; one.n_in++)
@@ -104,7 +113,8 @@ static int fuse_pair(struct matcher *f, const struct hd__fusion *row, uint32_t k
     struct hd__instr *first = siblings ? find_sibling(f, row, k) : find_maker(f, row, k, link);
     if (!first)
         return 0;
-    place = siblings ? first : fused_position(f, (uint32_t)(first - f->code->at), k);
+    place = siblings ? fused_position(f, k, (uint32_t)(first - f->code->at))
+                     : fused_position(f, (uint32_t)(first - f->code->at), k);
     if (place)
         replace(f, row, first, second, place, link);
     return place != NULL;
@@ -113,8 +123,8 @@ static int fuse_pair(struct matcher *f, const struct hd__fusion *row, uint32_t k
 void hd__fuse_patterns(struct hd_program *p, hd__code *code)
 {
     struct matcher f = {p, code, hd__count_uses(p, code)};
-    for (uint32_t k = 0; k < code->count; k++)
-        for (uint32_t r = 0; r < hd__n_fusions; r++) {
+    for (uint32_t r = 0; r < hd__n_fusions; r++)
+        for (uint32_t k = 0; k < code->count; k++) {
             const struct hd__fusion *row = &hd__fusions[r];
             int either = row->flags & HD__FUSION_EITHER_INPUT;
             if (!row->first || !(p->fusions >> r & 1) || code->at[k].op != row->second)

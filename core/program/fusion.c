@@ -8,10 +8,12 @@
  *     t = add(x0, x1); y = layernorm(t, w, c)      t, y = add_layernorm(x0, x1, w, c)
  *     g = rmsnorm_dx(x, w, dy); dx = add(r, g)     dx = rmsnorm_dx_add(r, x, w, dy)
  *     g = layernorm_dx(x, w, dy); dx = add(r, g)   dx = layernorm_dx_add(r, x, w, dy)
+ *     dx = rmsnorm_dx_add(r, x, w, dy); dw = rmsnorm_dw(x, dy)           dx, dw = rmsnorm_grad_add(r, x, w, dy)
+ *     dx = layernorm_dx_add(r, x, w, dy); dw, dc = layernorm_dw(x, dy)   dx, dw, dc = layernorm_grad_add(r, x, w, dy)
  *
  * In the forward pass the sum beside a norm is the residual stream, which is read again later: both are written. In the
- * backward pass it is the stream's gradient, and nothing else reads g. Of 11 passes over memory for a layer's norm and
- * sum 8 remain. The last sum of a block is fused with the next block's norm. */
+ * backward pass it is the stream's gradient, and nothing else reads g. Of 13 passes over memory for a layer's norm and
+ * sum 8 remain: x and dy are read once for dx and dw. The last sum of a block is fused with the next block's norm. */
 #include "core/program/fusion.h"
 
 #include "core/program/access.h"
@@ -53,6 +55,12 @@ static int fits_sum(const struct hd_program *p, const struct hd__instr *first, c
     return 1;
 }
 
+static int fits_norm_dw(const struct hd_program *p, const struct hd__instr *dx, const struct hd__instr *dw)
+{
+    (void)p;
+    return dx->attrs && dw->attrs && dx->attrs->eps == dw->attrs->eps;
+}
+
 /* ---- rows */
 
 #define F(n) HD__FUSION_FIRST(n)
@@ -62,6 +70,9 @@ static int fits_sum(const struct hd_program *p, const struct hd__instr *first, c
 #define FORWARD .flags = HD__FUSION_ACROSS_BLOCKS
 #define BACKWARD .flags = HD__FUSION_ACROSS_BLOCKS | HD__FUSION_AS_FIRST | HD__FUSION_EITHER_INPUT
 #define SIBLINGS .flags = HD__FUSION_SIBLINGS | HD__FUSION_AS_FIRST
+#define NORM_DW                                       \
+    .set = HD__FUSE_NORM_GRADS, .fits = fits_norm_dw, \
+    .flags = HD__FUSION_SIBLINGS | HD__FUSION_AS_FIRST | HD__FUSION_ACROSS_PHASES
 
 /* clang-format off */
 const struct hd__fusion hd__fusions[] = {
@@ -74,7 +85,7 @@ const struct hd__fusion hd__fusions[] = {
     {HD_OP_EINSUM_GELU_GRAD, HD_OP_EINSUM, HD_OP_GELU_GRAD, EPILOGUE,
      .link = 1, .in = {F(0), F(1), S(0)}, .out = {S(0)}},
     {HD_OP_EINSUM_BIAS_DW, HD_OP_EINSUM, HD_OP_BIAS_DW, EPILOGUE, SIBLINGS,
-     .in = {F(0), F(1)}, .out = {F(0), S(0)}, .fits = fits_bias_dw},
+     .same = {F(0)}, .in = {F(0), F(1)}, .out = {F(0), S(0)}, .fits = fits_bias_dw},
     {HD_OP_ADD_RMSNORM, HD_OP_ADD, HD_OP_RMSNORM, NORM, FORWARD,
      .link = 0, .in = {F(0), F(1), S(1)}, .out = {F(0), S(0)}},
     {HD_OP_ADD_LAYERNORM, HD_OP_ADD, HD_OP_LAYERNORM, NORM, FORWARD,
@@ -83,6 +94,10 @@ const struct hd__fusion hd__fusions[] = {
      .link = 1, .in = {S(0), F(0), F(1), F(2)}, .out = {S(0)}},
     {HD_OP_LAYERNORM_DX_ADD, HD_OP_LAYERNORM_DX, HD_OP_ADD, NORM, BACKWARD,
      .link = 1, .in = {S(0), F(0), F(1), F(2)}, .out = {S(0)}},
+    {HD_OP_RMSNORM_GRAD_ADD, HD_OP_RMSNORM_DX_ADD, HD_OP_RMSNORM_DW, NORM_DW,
+     .same = {F(1), F(3)}, .in = {F(0), F(1), F(2), F(3)}, .out = {F(0), S(0)}},
+    {HD_OP_LAYERNORM_GRAD_ADD, HD_OP_LAYERNORM_DX_ADD, HD_OP_LAYERNORM_DW, NORM_DW,
+     .same = {F(1), F(3)}, .in = {F(0), F(1), F(2), F(3)}, .out = {F(0), S(0), S(1)}},
 };
 /* clang-format on */
 

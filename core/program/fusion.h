@@ -8,17 +8,19 @@
 
 /* Sets of rows that are switched together: HD__COMPILE_FUSE, HD__COMPILE_NO_FUSE. */
 enum {
-    HD__FUSE_LOSS_HEAD = 1, /* the loss without whole logits */
-    HD__FUSE_EPILOGUES = 2, /* biases, GELUs and their gradients as epilogues of matmuls */
-    HD__FUSE_NORM_SUMS = 4, /* norms with the residual sums beside them */
-    HD__FUSE_ADDS_ONCE = 8, /* exact sums: a matmul adds its result once (HD_ATTR_ONCE): an attribute, not an op */
+    HD__FUSE_LOSS_HEAD = 1,   /* the loss without whole logits */
+    HD__FUSE_EPILOGUES = 2,   /* biases, GELUs and their gradients as epilogues of matmuls */
+    HD__FUSE_NORM_SUMS = 4,   /* norms with the residual sums beside them */
+    HD__FUSE_NORM_GRADS = 16, /* behind those: the gradient of a norm's weights with that of its input */
+    HD__FUSE_ADDS_ONCE = 8,   /* exact sums: a matmul adds its result once (HD_ATTR_ONCE): an attribute, not an op */
 };
 
 #define HD__FUSION_AS_FIRST 1      /* attributes, block and phase are the first instruction's; else the second's */
 #define HD__FUSION_ACROSS_BLOCKS 2 /* the two may be of different blocks, though not of different chunks */
 #define HD__FUSION_EITHER_INPUT 4  /* the second's two inputs may be exchanged */
 #define HD__FUSION_MAY_DROP 8      /* the last output is left out if nothing reads it */
-#define HD__FUSION_SIBLINGS 16     /* the second does not read the first: both read the same input 0 */
+#define HD__FUSION_SIBLINGS 16     /* the second does not read the first: its inputs are the first's, `same` */
+#define HD__FUSION_ACROSS_PHASES 32
 
 /* Operands of a fused op: operand n of the first or of the second instruction. */
 #define HD__FUSION_FIRST(n) (0x10 | (n))
@@ -31,6 +33,7 @@ struct hd__fusion {
     uint16_t first, second; /* the pair that it replaces; 0: no pair, a pass of its own makes it */
     uint8_t set, flags;
     uint8_t link;                           /* the second's input that is output 0 of the first */
+    uint8_t same[HD_MAX_IN];                /* of siblings: the first's operands that the second reads; 0 ends them */
     uint8_t in[HD_MAX_IN], out[HD_MAX_OUT]; /* HD__FUSION_FIRST and _SECOND; 0 ends them */
     uint32_t grads;                         /* dtypes of gradients with which it may be made, as a mask; 0: all */
     /* Further conditions; NULL: none. */

@@ -156,6 +156,7 @@ static uint64_t fused_value(const struct hd_program *p, const struct hd__fusion 
 {
     struct hd__instr part[2] = {{.op = row->first}, {.op = row->second}};
     uint64_t read[2][HD_MAX_IN] = {{0}}, made;
+    int siblings = row->flags & HD__FUSION_SIBLINGS;
     part[!(row->flags & HD__FUSION_AS_FIRST)].attrs = i->attrs;
     for (uint32_t n = 0; n < i->n_in && row->in[n]; n++) {
         uint32_t of = HD__FUSION_PART(row->in[n]), operand = HD__FUSION_OPERAND(row->in[n]);
@@ -163,9 +164,14 @@ static uint64_t fused_value(const struct hd_program *p, const struct hd__fusion 
         part[of].n_in = (uint8_t)HD__MAX(part[of].n_in, operand + 1);
     }
     made = output_value(p, &part[0], 0, read[0]);
-    read[1][row->link] = row->flags & HD__FUSION_SIBLINGS ? read[0][0] : made;
-    part[1].n_in = (uint8_t)HD__MAX(part[1].n_in, row->link + 1);
-    return HD__FUSION_PART(row->out[k]) ? output_value(p, &part[1], 0, read[1]) : made;
+    if (siblings)
+        part[1].attrs = i->attrs;
+    else
+        read[1][row->link] = made;
+    part[1].n_in = (uint8_t)HD__MAX(part[1].n_in, row->link + !siblings);
+    for (; siblings && row->same[part[1].n_in]; part[1].n_in++)
+        read[1][part[1].n_in] = read[0][HD__FUSION_OPERAND(row->same[part[1].n_in])];
+    return HD__FUSION_PART(row->out[k]) ? output_value(p, &part[1], HD__FUSION_OPERAND(row->out[k]), read[1]) : made;
 }
 
 /* The value of output k of instruction i on these inputs; of an accumulation, that of the term added. */

@@ -68,6 +68,9 @@
  * add_layernorm     t[*h], y[*h] <- x0[*h], x1[*h], w[h], c[h]: the same with layernorm
  * rmsnorm_dx_add    dx[*h] <- r[*h], x[*h], w[h], dy[*h]: r + rmsnorm_dx of the others. dx may be the memory of r
  * layernorm_dx_add  dx[*h] <- r[*h], x[*h], w[h], dy[*h]: r + layernorm_dx
+ * rmsnorm_grad_add  dx[*h], dw[h] <- r[*h], x[*h], w[h], dy[*h]: rmsnorm_dx_add, and rmsnorm_dw of x, dy.
+ *                   HD_ATTR_ACCUMULATE holds for dw alone; dx may be the memory of r
+ * layernorm_grad_add dx[*h], dw[h], dc[h] <- r[*h], x[*h], w[h], dy[*h]: the same with layernorm
  * attention_merge   o[bskgd], lse[bskg] <- o1, lse1, o2, lse2: attention over two sets of keys, from attention over
  *                   each
  *
@@ -182,6 +185,8 @@
     X(HD_OP_ADD_LAYERNORM, 35, "add_layernorm")       \
     X(HD_OP_RMSNORM_DX_ADD, 36, "rmsnorm_dx_add")     \
     X(HD_OP_LAYERNORM_DX_ADD, 37, "layernorm_dx_add") \
+    X(HD_OP_RMSNORM_GRAD_ADD, 38, "rmsnorm_grad_add") \
+    X(HD_OP_LAYERNORM_GRAD_ADD, 43, "layernorm_grad_add") \
     X(HD_OP_ATTENTION_MERGE, 39, "attention_merge")   \
     X(HD_OP_SLICE, 40, "slice")                       \
     X(HD_OP_MASK, 41, "mask")                         \

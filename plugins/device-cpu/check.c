@@ -159,12 +159,20 @@ int32_t cpu_check_norm_sum(struct hd_kernel *k, struct hd_error *err)
 
 int32_t cpu_check_norm_dw(struct hd_kernel *k, struct hd_error *err)
 {
-    int32_t rc = last_is(k, &k->in[0], &k->out[0], err);
-    if (!rc)
+    struct cpu_norm o = cpu_norm(k);
+    const struct hd_operand *dw = &k->out[o.dw];
+    int32_t rc = last_is(k, o.x, dw, err);
+    if (!rc && !o.dw)
         rc = same_count(k, &k->in[1], hd_operand_count(&k->in[0]), "input 1", err);
-    if (!rc && k->d.n_out > 1)
-        rc = same_count(k, &k->out[1], k->out[0].extent[0], "output 1", err);
-    return rc ? rc : cpu_kernel_state(k, 2 * (size_t)k->out[0].extent[0] * sizeof(double), err);
+    if (!rc && o.centred)
+        rc = same_count(k, dw + 1, dw->extent[0], o.dw ? "output 2" : "output 1", err);
+    return rc ? rc : cpu_kernel_state(k, 2 * (size_t)dw->extent[0] * sizeof(double), err);
+}
+
+int32_t cpu_check_norm_grad(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = cpu_check_norm_sum(k, err);
+    return rc ? rc : cpu_check_norm_dw(k, err);
 }
 
 int32_t cpu_check_rope(struct hd_kernel *k, struct hd_error *err)

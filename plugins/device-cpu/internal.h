@@ -76,6 +76,7 @@ cpu_prepare_fn cpu_fast(uint32_t op);
     X(attention_merge) X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) X(combine) \
     X(combine_dz) X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode) \
     X(orthogonalise) X(add_rmsnorm) X(add_layernorm) X(rmsnorm_dx_add) X(layernorm_dx_add) \
+    X(rmsnorm_grad_add) X(layernorm_grad_add) \
     X(gelu_erf) X(gelu_erf_grad) X(relu2) X(relu2_grad) X(softcap) X(softcap_grad) X(scale)
 /* clang-format on */
 
@@ -139,21 +140,24 @@ static inline int64_t cpu_span(const struct hd_operand *o, uint32_t first, uint3
 /* Operands of a norm or its gradient, with a sum beside it or not. */
 struct cpu_norm {
     const struct hd_operand *x, *w, *c; /* c: LayerNorm's shift, or dy; not there for RMSNorm */
-    uint32_t y;                         /* the output that is not the sum before it */
-    int centred, sum_before, sum_behind;
+    uint32_t dw;                        /* the output that is the weights' gradient */
+    int centred, sum_behind;
+    uint32_t sum_before; /* 1: output 0 is a sum, and 1 its norm */
 };
 
 static inline struct cpu_norm cpu_norm(const struct hd_kernel *k)
 {
     uint32_t op = k->d.op;
     struct cpu_norm n = {.centred = op == HD_OP_LAYERNORM || op == HD_OP_LAYERNORM_DX || op == HD_OP_LAYERNORM_DW ||
-                                    op == HD_OP_ADD_LAYERNORM || op == HD_OP_LAYERNORM_DX_ADD,
+                                    op == HD_OP_ADD_LAYERNORM || op == HD_OP_LAYERNORM_DX_ADD ||
+                                    op == HD_OP_LAYERNORM_GRAD_ADD,
                          .sum_before = op == HD_OP_ADD_RMSNORM || op == HD_OP_ADD_LAYERNORM,
-                         .sum_behind = op == HD_OP_RMSNORM_DX_ADD || op == HD_OP_LAYERNORM_DX_ADD};
+                         .dw = op == HD_OP_RMSNORM_GRAD_ADD || op == HD_OP_LAYERNORM_GRAD_ADD,
+                         .sum_behind = op == HD_OP_RMSNORM_DX_ADD || op == HD_OP_LAYERNORM_DX_ADD ||
+                                       op == HD_OP_RMSNORM_GRAD_ADD || op == HD_OP_LAYERNORM_GRAD_ADD};
     n.x = n.sum_before ? &k->out[0] : &k->in[n.sum_behind];
     n.w = &k->in[n.sum_before || n.sum_behind ? 2 : 1];
-    n.c = n.w + 1;
-    n.y = (uint32_t)n.sum_before;
+    n.c = op == HD_OP_RMSNORM_DW || op == HD_OP_LAYERNORM_DW ? n.w : n.w + 1;
     return n;
 }
 

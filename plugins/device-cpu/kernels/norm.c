@@ -113,12 +113,12 @@ static void forward_row(struct hd_kernel *k, const struct cpu_norm *o, int64_t a
     for (int64_t j = 0; j < h; j += CPU_CHUNK) {
         int64_t n = cpu_min(CPU_CHUNK, h - j);
         const void *x = read_of(o->x, at + j, n, xb, half), *w = read_of(o->w, j, n, wb, half);
-        float *y = cpu_begin(k, o->y, at + j, yb);
+        float *y = cpu_begin(k, o->sum_before, at + j, yb);
         if (o->centred)
             scale_shift(y, x, w, read_of(o->c, j, n, cb, half), row, n, half);
         else
             scale_rms(y, x, w, row.r, n, half);
-        cpu_end(k, o->y, at + j, n, y);
+        cpu_end(k, o->sum_before, at + j, n, y);
     }
 }
 
@@ -136,6 +136,24 @@ static void run_forward(struct hd_kernel *k)
 {
     int64_t h = cpu_norm(k).w->extent[0];
     cpu_parallel(k->device, hd_operand_count(&k->out[0]) / h, grain(h), forward_rows, k);
+}
+
+/* ---- sums of a row for the gradient of the weights */
+
+CPU_INLINE void weight_sums_of(float *dw, float *dc, const void *x, const void *dy, struct row row, int64_t n, int half)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float d = cpu_get(dy, i, half);
+        dw[i] += d * ((cpu_get(x, i, half) - row.mean) * row.r);
+        dc[i] += d;
+    }
+}
+
+CPU_CLONES static void weight_sums(float *dw, float *dc, const void *x, const void *dy, struct row row, int64_t n,
+                                   int half)
+{
+    CPU_EITHER(half, weight_sums_of, dw, dc, x, dy, row, n);
 }
 
 /* ---- gradient of the input */
@@ -192,10 +210,14 @@ static void end_sum(struct hd_kernel *k, int64_t at, int64_t n, float *dx)
         cpu_read(&rounded, 0, n, dx);
     }
     cpu_add_to(dx, cpu_read(&k->in[0], at, n, r), n, 0);
-    cpu_end(k, 0, at, n, dx);
+    if (cpu_norm(k).dw) /* only gradients of weights are added */
+        cpu_write(&k->out[0], at, n, dx);
+    else
+        cpu_end(k, 0, at, n, dx);
 }
 
-static void gradient_row(struct hd_kernel *k, const struct cpu_norm *o, int64_t at, int64_t h, int half)
+/* `weights`: the sums of dw and dc, to which the row is added; NULL: neither. */
+static void gradient_row(struct hd_kernel *k, const struct cpu_norm *o, int64_t at, int64_t h, int half, float *weights)
 {
     float xb[CPU_CHUNK], wb[CPU_CHUNK], db[CPU_CHUNK], out[CPU_CHUNK];
     struct row row = row_of(k, o->x, at, h, o->centred, half);
@@ -203,8 +225,10 @@ static void gradient_row(struct hd_kernel *k, const struct cpu_norm *o, int64_t 
     cpu_ahead(o->c, at, h);
     for (int64_t j = 0; j < h; j += CPU_CHUNK) {
         int64_t n = cpu_min(CPU_CHUNK, h - j);
-        gradient_sums(read_of(o->x, at + j, n, xb, half), read_of(o->w, j, n, wb, half),
-                      read_of(o->c, at + j, n, db, half), row, n, &sums, half);
+        const void *x = read_of(o->x, at + j, n, xb, half), *dy = read_of(o->c, at + j, n, db, half);
+        gradient_sums(x, read_of(o->w, j, n, wb, half), dy, row, n, &sums, half);
+        if (weights)
+            weight_sums(weights + j, weights + h + j, x, dy, row, n, half);
     }
     float mean_a = o->centred ? (float)(sums.a / (double)h) : 0, mean_ax = (float)(sums.ax / (double)h);
     for (int64_t j = 0; j < h; j += CPU_CHUNK) {
@@ -226,7 +250,7 @@ static void gradient_rows(void *context, int64_t first, int64_t last)
     int64_t h = o.w->extent[0];
     int half = all_half(k, &o);
     for (int64_t row = first; row < last; row++)
-        gradient_row(k, &o, row * h, h, half);
+        gradient_row(k, &o, row * h, h, half, NULL);
 }
 
 static void run_gradient(struct hd_kernel *k)
@@ -237,59 +261,53 @@ static void run_gradient(struct hd_kernel *k)
 
 /* ---- gradient of the weights: a sum for each block of rows, then the sum of those, in order */
 
-CPU_INLINE void weight_sums_of(float *dw, float *dc, const void *x, const void *dy, struct row row, int64_t n, int half)
+static int64_t rows_in_block(const struct hd_kernel *k, int64_t h)
 {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float d = cpu_get(dy, i, half);
-        dw[i] += d * ((cpu_get(x, i, half) - row.mean) * row.r);
-        dc[i] += d;
-    }
-}
-
-CPU_CLONES static void weight_sums(float *dw, float *dc, const void *x, const void *dy, struct row row, int64_t n,
-                                   int half)
-{
-    CPU_EITHER(half, weight_sums_of, dw, dc, x, dy, row, n);
-}
-
-static int64_t rows_in_block(const struct hd_kernel *k)
-{
-    int64_t rows = hd_operand_count(&k->in[0]) / k->out[0].extent[0];
+    int64_t rows = hd_operand_count(cpu_norm(k).x) / h;
     return (rows + BLOCKS - 1) / BLOCKS;
+}
+
+static void weight_row(struct hd_kernel *k, const struct cpu_norm *o, int64_t at, int64_t h, int half, float *weights)
+{
+    float xb[CPU_CHUNK], db[CPU_CHUNK];
+    cpu_ahead(o->c, at, h);
+    struct row row = row_of(k, o->x, at, h, o->centred, half);
+    for (int64_t j = 0; j < h; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, h - j);
+        weight_sums(weights + j, weights + h + j, read_of(o->x, at + j, n, xb, half),
+                    read_of(o->c, at + j, n, db, half), row, n, half);
+    }
 }
 
 static void weight_blocks(void *context, int64_t first, int64_t last)
 {
     struct hd_kernel *k = context;
-    float xb[CPU_CHUNK], db[CPU_CHUNK], *sums = k->state;
-    int64_t h = k->out[0].extent[0], rows = hd_operand_count(&k->in[0]) / h, step = rows_in_block(k);
-    int half = cpu_half(k, 3), centred = cpu_norm(k).centred;
+    struct cpu_norm o = cpu_norm(k);
+    int64_t h = k->out[o.dw].extent[0], rows = hd_operand_count(o.x) / h, step = rows_in_block(k, h);
+    int half = cpu_half(k, (1u << k->d.n_in) - 1);
     for (int64_t block = first; block < last; block++) {
-        float *dw = sums + 2 * h * block, *dc = dw + h;
-        memset(dw, 0, 2 * (size_t)h * sizeof *dw);
-        for (int64_t row = block * step; row < cpu_min(rows, (block + 1) * step); row++) {
-            cpu_ahead(&k->in[1], row * h, h);
-            struct row stats = row_of(k, &k->in[0], row * h, h, centred, half);
-            for (int64_t j = 0; j < h; j += CPU_CHUNK) {
-                int64_t n = cpu_min(CPU_CHUNK, h - j);
-                weight_sums(dw + j, dc + j, cpu_in(k, 0, row * h + j, n, xb, half),
-                            cpu_in(k, 1, row * h + j, n, db, half), stats, n, half);
-            }
-        }
+        float *weights = (float *)k->state + 2 * h * block;
+        memset(weights, 0, 2 * (size_t)h * sizeof *weights);
+        for (int64_t row = block * step; row < cpu_min(rows, (block + 1) * step); row++)
+            if (o.dw)
+                gradient_row(k, &o, row * h, h, half, weights);
+            else
+                weight_row(k, &o, row * h, h, half, weights);
     }
 }
 
+/* With the gradient of the input, where that is an output too. */
 static void run_weights(struct hd_kernel *k)
 {
     float *sums = k->state;
-    int64_t h = k->out[0].extent[0], step = rows_in_block(k);
+    uint32_t dw = cpu_norm(k).dw;
+    int64_t h = k->out[dw].extent[0], step = rows_in_block(k, h);
     cpu_parallel(k->device, BLOCKS, 1 + ROW_GRAIN / (step * h + 1), weight_blocks, k);
     for (int64_t block = 1; block < BLOCKS; block++)
         cpu_add_to(sums, sums + 2 * h * block, 2 * h, 0);
-    for (uint32_t out = 0; out < k->d.n_out; out++)
+    for (uint32_t out = dw; out < k->d.n_out; out++)
         for (int64_t j = 0; j < h; j += CPU_CHUNK)
-            cpu_end(k, out, j, cpu_min(CPU_CHUNK, h - j), sums + out * h + j);
+            cpu_end(k, out, j, cpu_min(CPU_CHUNK, h - j), sums + (out - dw) * h + j);
 }
 
 static int32_t prepare(struct hd_kernel *k, void (*run)(struct hd_kernel *k), struct hd_error *err)
@@ -301,7 +319,7 @@ static int32_t prepare(struct hd_kernel *k, void (*run)(struct hd_kernel *k), st
 static int32_t prepare_weights(struct hd_kernel *k, struct hd_error *err)
 {
     int32_t rc = prepare(k, run_weights, err);
-    return rc ? rc : cpu_kernel_state(k, 2 * BLOCKS * (size_t)k->out[0].extent[0] * sizeof(float), err);
+    return rc ? rc : cpu_kernel_state(k, 2 * BLOCKS * (size_t)k->out[cpu_norm(k).dw].extent[0] * sizeof(float), err);
 }
 
 int32_t cpu_fast_rmsnorm(struct hd_kernel *k, struct hd_error *err)
@@ -350,6 +368,16 @@ int32_t cpu_fast_rmsnorm_dw(struct hd_kernel *k, struct hd_error *err)
 }
 
 int32_t cpu_fast_layernorm_dw(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare_weights(k, err);
+}
+
+int32_t cpu_fast_rmsnorm_grad_add(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare_weights(k, err);
+}
+
+int32_t cpu_fast_layernorm_grad_add(struct hd_kernel *k, struct hd_error *err)
 {
     return prepare_weights(k, err);
 }

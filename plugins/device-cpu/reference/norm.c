@@ -31,7 +31,7 @@ static void forward(struct hd_kernel *k)
         struct row row = row_of(k, o.x, at, h, o.centred);
         for (int64_t j = 0; j < h; j++) {
             double y = (cpu_load(o.x, at + j) - row.mean) * row.r * cpu_load(o.w, j);
-            cpu_put(k, o.y, at + j, o.centred ? y + cpu_load(o.c, j) : y);
+            cpu_put(k, o.sum_before, at + j, o.centred ? y + cpu_load(o.c, j) : y);
         }
     }
 }
@@ -42,7 +42,11 @@ static void put_sum(struct hd_kernel *k, int64_t i, double dx)
     double room;
     struct hd_operand held = {.data = &room, .dtype = k->out[0].dtype};
     cpu_store(&held, 0, dx);
-    cpu_put(k, 0, i, cpu_load(&k->in[0], i) + cpu_load(&held, 0));
+    dx = cpu_load(&k->in[0], i) + cpu_load(&held, 0);
+    if (cpu_norm(k).dw) /* only gradients of weights are added */
+        cpu_store(&k->out[0], i, dx);
+    else
+        cpu_put(k, 0, i, dx);
 }
 
 static void gradient_x(struct hd_kernel *k)
@@ -68,23 +72,24 @@ static void gradient_x(struct hd_kernel *k)
     }
 }
 
-static void gradient_w(struct hd_kernel *k, int centred)
+static void gradient_w(struct hd_kernel *k)
 {
-    int64_t h = k->out[0].extent[0], n = hd_operand_count(&k->in[0]);
+    struct cpu_norm o = cpu_norm(k);
+    int64_t h = k->out[o.dw].extent[0], n = hd_operand_count(o.x);
     double *dw = k->state, *dc = dw + h;
     memset(dw, 0, 2 * (size_t)h * sizeof *dw);
     for (int64_t at = 0; at < n; at += h) {
-        struct row row = row_of(k, &k->in[0], at, h, centred);
+        struct row row = row_of(k, o.x, at, h, o.centred);
         for (int64_t j = 0; j < h; j++) {
-            double dy = cpu_load(&k->in[1], at + j);
-            dw[j] += dy * (cpu_load(&k->in[0], at + j) - row.mean) * row.r;
+            double dy = cpu_load(o.c, at + j);
+            dw[j] += dy * (cpu_load(o.x, at + j) - row.mean) * row.r;
             dc[j] += dy;
         }
     }
     for (int64_t j = 0; j < h; j++) {
-        cpu_put(k, 0, j, dw[j]);
-        if (centred)
-            cpu_put(k, 1, j, dc[j]);
+        cpu_put(k, o.dw, j, dw[j]);
+        if (o.centred)
+            cpu_put(k, o.dw + 1, j, dc[j]);
     }
 }
 
@@ -100,7 +105,7 @@ void cpu_ref_rmsnorm_dx(struct hd_kernel *k)
 
 void cpu_ref_rmsnorm_dw(struct hd_kernel *k)
 {
-    gradient_w(k, 0);
+    gradient_w(k);
 }
 
 void cpu_ref_layernorm(struct hd_kernel *k)
@@ -115,7 +120,7 @@ void cpu_ref_layernorm_dx(struct hd_kernel *k)
 
 void cpu_ref_layernorm_dw(struct hd_kernel *k)
 {
-    gradient_w(k, 1);
+    gradient_w(k);
 }
 
 void cpu_ref_add_rmsnorm(struct hd_kernel *k)
@@ -136,4 +141,17 @@ void cpu_ref_rmsnorm_dx_add(struct hd_kernel *k)
 void cpu_ref_layernorm_dx_add(struct hd_kernel *k)
 {
     gradient_x(k);
+}
+
+/* dx may lie where r does, not where x or dy do. */
+void cpu_ref_rmsnorm_grad_add(struct hd_kernel *k)
+{
+    gradient_x(k);
+    gradient_w(k);
+}
+
+void cpu_ref_layernorm_grad_add(struct hd_kernel *k)
+{
+    gradient_x(k);
+    gradient_w(k);
 }

@@ -13,6 +13,7 @@
     X(sgd) X(optim_step) X(custom) X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) \
     X(combine) X(combine_dz) X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode) \
     X(blend) X(orthogonalise) X(add_rmsnorm) X(add_layernorm) X(rmsnorm_dx_add) X(layernorm_dx_add) X(einsum_bias) \
+    X(rmsnorm_grad_add) X(layernorm_grad_add) \
     X(einsum_gelu) X(einsum_gelu_grad) X(einsum_bias_dw) X(gelu_erf) X(gelu_erf_grad) X(relu2) X(relu2_grad) \
     X(softcap) X(softcap_grad) X(scale)
 /* clang-format on */
@@ -25,6 +26,7 @@ CPU_REFERENCES(CPU_REFERENCE)
 /* clang-format off */
 #define CPU_CHECKS(X) \
     X(same) X(einsum) X(bias) X(bias_dw) X(norm) X(norm_sum) X(norm_dw) X(rope) X(attention) X(attention_grad) \
+    X(norm_grad) \
     X(attention_merge) X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) \
     X(xent_head) X(scalar_out) X(spread) X(parts) X(update) X(optim_step) X(custom) X(moe) X(code) X(blend) \
     X(orthogonalise) X(einsum_bias) X(einsum_gelu_grad) X(einsum_bias_dw) X(softcap)

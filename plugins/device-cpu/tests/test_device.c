@@ -226,6 +226,8 @@ static const struct {
     {HD_OP_ADD_LAYERNORM, "bsh bsh h h", "bsh bsh"},
     {HD_OP_RMSNORM_DX_ADD, "bsh bsh h bsh", "bsh"},
     {HD_OP_LAYERNORM_DX_ADD, "bsh bsh h bsh", "bsh"},
+    {HD_OP_RMSNORM_GRAD_ADD, "bsh bsh h bsh", "bsh h"},
+    {HD_OP_LAYERNORM_GRAD_ADD, "bsh bsh h bsh", "bsh h h"},
     {HD_OP_ROPE, "bskd", "bskd"},
     {HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg"},
     {HD_OP_ATTENTION_GRAD, "bskgd btkd btkd bskgd f:bskg bskgd", "bskgd btkd btkd"},

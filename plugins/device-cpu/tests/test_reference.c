@@ -57,6 +57,16 @@ static const struct gradient gradients[] = {
      "d0 y0 x2 d1",
      "1",
      NORM},
+    {{"add_rmsnorm, both", HD_OP_ADD_RMSNORM, "bsh bsh h", "bsh bsh", "b=2 s=2 h=5", NORM},
+     HD_OP_RMSNORM_GRAD_ADD,
+     "d0 y0 x2 d1",
+     "02",
+     NORM},
+    {{"add_layernorm, all", HD_OP_ADD_LAYERNORM, "bsh bsh h h", "bsh bsh", "b=2 s=2 h=5", NORM},
+     HD_OP_LAYERNORM_GRAD_ADD,
+     "d0 y0 x2 d1",
+     "023",
+     NORM},
     {{"rope", HD_OP_ROPE, "bskd", "bskd", "b=2 s=4@3 k=2 d=6", {.sign = 1, .scale = 0.8, TABLE}},
      HD_OP_ROPE,
      "d0",
@@ -228,10 +238,12 @@ static void check_gradient(const struct gradient *g, int adds)
     if (adds)
         grad->d.attrs.flags |= HD_ATTR_ACCUMULATE;
     h_run(d, grad);
+    int weights_alone = g->op == HD_OP_RMSNORM_GRAD_ADD || g->op == HD_OP_LAYERNORM_GRAD_ADD;
     for (uint32_t o = 0; o < grad->d.n_out; o++) {
         struct hd_operand *x = &f->in[g->wrt[o] - '0'];
+        int added = adds && (o || !weights_alone);
         for (int64_t e = 0; e < hd_operand_count(x); e++)
-            h_set(&want->out[o], e, measured(d, f, weights, x, e) + (adds ? h_get(&want->out[o], e) : 0));
+            h_set(&want->out[o], e, measured(d, f, weights, x, e) + (added ? h_get(&want->out[o], e) : 0));
     }
     h_near(g->forward.name, grad, want, 1e-8);
     h_free(f);

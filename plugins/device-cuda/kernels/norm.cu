@@ -21,38 +21,6 @@ struct norm_args {
 
 /* ---- sums beside a norm */
 
-/* v as the dtype holds it. */
-CU_DEVICE float cu_held(float v, uint32_t dtype)
-{
-    dtype = cu_opaque(dtype);
-    return dtype == HD_F32 ? v : cu_widen2(cu_round2(v, dtype), dtype);
-}
-
-CU_DEVICE double cu_held(double v, uint32_t dtype)
-{
-    dtype = cu_opaque(dtype);
-    return dtype == HD_F64 ? v : (double)cu_held((float)v, dtype);
-}
-
-/* Never one rounding with the product that a may be. */
-CU_DEVICE float cu_plus(float a, float b)
-{
-#ifndef CU_EMULATE
-    return __fadd_rn(a, b);
-#else
-    return a + b;
-#endif
-}
-
-CU_DEVICE double cu_plus(double a, double b)
-{
-#ifndef CU_EMULATE
-    return __dadd_rn(a, b);
-#else
-    return a + b;
-#endif
-}
-
 /* V elements of the sum, written, and left as they were written. x may lie where x0 does. */
 template <int V, class C> CU_DEVICE void sum_of(C (&v)[V], const norm_args &a, int64_t at)
 {

@@ -1,30 +1,32 @@
-/* Gradients of the weights of RMSNorm and LayerNorm: dw = sum of dy (x - mean) r over rows, dc = sum of dy.
+/* Gradients of the weights of RMSNorm and LayerNorm: dw = sum of dy (x - mean) r over rows, dc = sum of dy. And with
+ * them that of x with the sum behind it (norm.cu): x and dy are read once for both.
  *
  * A group of threads goes through its rows: statistics, then its columns' sums, which stay in registers. The groups of
  * a block are added up in shared memory, the blocks' partial sums by a second kernel. Bytes an element: x and dy once,
- * where a row is no longer than 8192 elements; a longer one is done in tiles, each of which wants the statistics of the
- * whole. */
+ * where a row is no longer than 8192 elements (with dx: 4096); a longer one is done in tiles, each of which wants the
+ * statistics of the whole. */
 #include "kernels/columns.cuh"
 #include "kernels/rows.cuh"
 
-enum { HELD = 2, BLOCKS = 264 };
+enum { HELD = 2, HELD_DX = 1, BLOCKS = 264 };     /* packs of a row that a thread keeps: registers are short */
 enum { SHARED = CU_ROWS_THREADS / 2 * HELD * 8 }; /* what a group of half a block has */
 
 struct dw_args {
     cu_ref x, dy, dw, dc;
+    cu_ref w, r, dx; /* of the gradient of x */
     double eps;
     int64_t rows, chunk; /* of a group */
     int32_t h, lanes, adds, tile, blocks, reserved;
 };
 
 /* The sum over a block's groups of what each thread has, in the order of groups, to `to`. */
-template <int V, class C> CU_DEVICE void add_groups(const dw_args &a, C (&v)[HELD][V], C *shared, C *to, int end)
+template <int V, int K, class C> CU_DEVICE void add_groups(const dw_args &a, C (&v)[K][V], C *shared, C *to, int end)
 {
     int groups = blockDim.x / a.lanes, group = threadIdx.x / a.lanes, lane = threadIdx.x % a.lanes;
     for (int g = 0; g < groups; g++) {
         if (g == group)
 #pragma unroll
-            for (int k = 0; k < HELD; k++)
+            for (int k = 0; k < K; k++)
 #pragma unroll
                 for (int i = 0; i < V; i++) {
                     int at = (k * V + i) * a.lanes + lane;
@@ -37,7 +39,7 @@ template <int V, class C> CU_DEVICE void add_groups(const dw_args &a, C (&v)[HEL
     }
     if (group == groups - 1)
 #pragma unroll
-        for (int k = 0; k < HELD; k++)
+        for (int k = 0; k < K; k++)
 #pragma unroll
             for (int i = 0; i < V; i++)
                 if ((k * a.lanes + lane) * V < end)
@@ -45,60 +47,99 @@ template <int V, class C> CU_DEVICE void add_groups(const dw_args &a, C (&v)[HEL
     __syncthreads();
 }
 
-/* f(V elements) for all of a row: those of this tile are in registers. */
-template <int V, class C, class F>
-CU_DEVICE void whole_row(C (&held)[HELD][V], const dw_args &a, const cu_row &row, const cu_row &tile, F f)
+/* f(V elements of x, of dy where DY, the place of the first) for all of a row: those of this tile are in registers. */
+template <int V, int DY, int K, class C, class F>
+CU_DEVICE void whole_row(C (&x_held)[K][V], C (&dy_held)[K][V], const dw_args &a, const cu_row &row, const cu_row &tile,
+                         F f)
 {
     int first = (int)(tile.base - row.base), last = first + a.tile;
 #pragma unroll
-    for (int k = 0; k < HELD; k++)
+    for (int k = 0; k < K; k++)
         if ((k * a.lanes + row.lane) * V < tile.h)
-            f(held[k]);
+            f(x_held[k], dy_held[k], first + (k * a.lanes + row.lane) * V);
     for (int j = row.lane * V; a.tile < a.h && j < row.h; j += a.lanes * V)
         if (j < first || j >= last) {
-            C x[V];
+            C x[V], dy[V] = {};
             cu_load_n<V>(x, a.x, row.base + j);
-            f(x);
+            if (DY)
+                cu_load_n<V>(dy, a.dy, row.base + j);
+            f(x, dy, j);
         }
 }
 
-template <int CENTRED, int V, class C>
+/* V elements of the gradient of x, from column j on, with those of the sum behind it. */
+template <int V, class C>
+CU_DEVICE void put_dx(const dw_args &a, const C (&x)[V], const C (&dy)[V], int j, int64_t at, C mean, C r, C mean_a,
+                      C mean_ax)
+{
+    C dx[V], behind[V];
+    cu_load_n<V>(dx, a.w, j);
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        dx[i] = cu_held(r * (dx[i] * dy[i] - mean_a - (x[i] - mean) * r * mean_ax), a.dx.dtype);
+    cu_load_n<V>(behind, a.r, at);
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        dx[i] = cu_plus(dx[i], behind[i]);
+    cu_put_n<V>(a.dx, at, dx, 0);
+}
+
+/* DX: the gradient of x, too. */
+template <int CENTRED, int DX, int V, class C>
 static __global__ void __launch_bounds__(CU_ROWS_MOST, 1) dw_kernel(dw_args a, C *partial)
 {
+    constexpr int K = DX ? HELD_DX : HELD;
     CU_SHARED(C, shared, [32]);
     CU_SHARED(C, sums, [SHARED / 8 * V]);
     int groups = blockDim.x / a.lanes, group = threadIdx.x / a.lanes, column = blockIdx.y * a.tile;
     int64_t first = ((int64_t)blockIdx.x * groups + group) * a.chunk;
-    C dw[HELD][V] = {}, dc[HELD][V] = {};
+    C dw[K][V] = {}, dc[K][V] = {};
     for (int64_t at = first; at < first + a.chunk; at++) { /* as often in all groups */
         cu_row row = {at * a.h, at < a.rows ? a.h : 0, (int32_t)threadIdx.x % a.lanes, a.lanes}, mine = row;
-        C x_held[HELD][V], dy_held[HELD][V], mean = 0, square = 0;
+        C x_held[K][V], dy_held[K][V], mean = 0, square = 0, mean_a = 0, mean_ax = 0;
         mine.base += column;
         mine.h = row.h - column < a.tile ? row.h - column : a.tile;
-        cu_load_row<V, HELD>(x_held, a.x, mine);
-        cu_load_row<V, HELD>(dy_held, a.dy, mine);
+        cu_load_row<V, K>(x_held, a.x, mine);
+        cu_load_row<V, K>(dy_held, a.dy, mine);
         if (CENTRED) {
-            whole_row<V>(x_held, a, row, mine, [&](const C *x) {
+            whole_row<V, 0>(x_held, dy_held, a, row, mine, [&](const C *x, const C *, int) {
 #pragma unroll
                 for (int i = 0; i < V; i++)
                     mean += x[i];
             });
             mean = cu_sum(mean, a.lanes, shared) / (C)a.h;
         }
-        whole_row<V>(x_held, a, row, mine, [&](const C *x) {
+        whole_row<V, DX>(x_held, dy_held, a, row, mine, [&](const C *x, const C *dy, int j) {
+            C w[V];
+            if (DX)
+                cu_load_n<V>(w, a.w, j);
 #pragma unroll
-            for (int i = 0; i < V; i++)
+            for (int i = 0; i < V; i++) {
                 square += (x[i] - mean) * (x[i] - mean);
+                if (DX) {
+                    mean_a += w[i] * dy[i];
+                    mean_ax += w[i] * dy[i] * (x[i] - mean);
+                }
+            }
         });
         C r = cu_rsqrt(cu_sum(square, a.lanes, shared) / (C)a.h + (C)a.eps);
+        if (DX) {
+            mean_a = CENTRED ? cu_sum(mean_a, a.lanes, shared) / (C)a.h : 0;
+            mean_ax = cu_sum(mean_ax, a.lanes, shared) * r / (C)a.h;
+        }
 #pragma unroll
-        for (int k = 0; k < HELD; k++)
-            if ((k * a.lanes + row.lane) * V < mine.h)
+        for (int k = 0; k < K; k++) {
+            int at_k = (k * a.lanes + row.lane) * V;
+            if (at_k >= mine.h)
+                continue;
+            if (DX)
+                put_dx<V>(a, x_held[k], dy_held[k], column + at_k, mine.base + at_k, mean, r, mean_a, mean_ax);
 #pragma unroll
-                for (int i = 0; i < V; i++) {
-                    dw[k][i] += dy_held[k][i] * (x_held[k][i] - mean) * r;
-                    dc[k][i] += dy_held[k][i];
-                }
+            for (int i = 0; i < V; i++) {
+                dw[k][i] += dy_held[k][i] * (x_held[k][i] - mean) * r;
+                dc[k][i] += dy_held[k][i];
+            }
+        }
     }
     C *to = partial + (int64_t)blockIdx.x * (CENTRED + 1) * a.h + column;
     int end = a.h - column < a.tile ? a.h - column : a.tile;
@@ -107,60 +148,76 @@ static __global__ void __launch_bounds__(CU_ROWS_MOST, 1) dw_kernel(dw_args a, C
         add_groups<V>(a, dc, sums, to + a.h, end);
 }
 
-template <int CENTRED, int V, class C>
+template <int CENTRED, int DX, int V, class C>
 static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
 {
     const dw_args &a = cu_args<dw_args>(k);
     C *partial = (C *)cu_scratch(k->device);
     dim3 grid((unsigned)a.blocks, (unsigned)((a.h + a.tile - 1) / a.tile));
     int64_t stride = (int64_t)(CENTRED + 1) * a.h;
-    cudaError_t rc = CU_LAUNCH((dw_kernel<CENTRED, V, C>), grid, cu_rows_threads(a.lanes), 0, stream, a, partial);
+    cudaError_t rc = CU_LAUNCH((dw_kernel<CENTRED, DX, V, C>), grid, cu_rows_threads(a.lanes), 0, stream, a, partial);
     if (rc == cudaSuccess)
         rc = cu_columns_add(partial, a.blocks, stride, a.dw, CENTRED ? &a.dc : NULL, a.h, a.adds, stream);
     return cu_launched(k, rc, err);
 }
 
-template <int CENTRED>
+/* DX: inputs are r, x, w, dy, and output 0 is dx. */
+template <int CENTRED, int DX>
 static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
 {
-    const struct hd_operand *x = &i->in[0], *w = &i->out[0];
+    const struct hd_operand *x = &i->in[DX], *dy = &i->in[DX ? 3 : 1], *w = &i->out[DX];
     int wide = cu_wide(i), vector = !wide && w->ndim == 1 && w->extent[0] % 8 == 0 && cu_all_aligned(i);
     dw_args a = {};
     if (x->ndim < 1 || w->ndim != 1 || x->extent[x->ndim - 1] != w->extent[0] || w->extent[0] < 1 ||
         w->extent[0] > INT32_MAX / 8)
         return cu_refuse(err, HD_E_INVALID, i, "the weight must be one dim, the last one of the input");
-    int32_t rc = cu_want(i, &i->in[1], hd_operand_count(x), "input 1", err);
+    int64_t n = hd_operand_count(x);
+    int32_t rc = cu_want(i, dy, n, DX ? "input 3" : "input 1", err);
+    if (!rc && DX)
+        rc = cu_want(i, &i->in[0], n, "input 0", err);
+    if (!rc && DX)
+        rc = cu_want(i, &i->in[2], w->extent[0], "input 2", err);
+    if (!rc && DX)
+        rc = cu_want(i, &i->out[0], n, "output 0", err);
     if (!rc && CENTRED)
-        rc = cu_want(i, &i->out[1], w->extent[0], "output 1", err);
+        rc = cu_want(i, w + 1, w->extent[0], DX ? "output 2" : "output 1", err);
     if (rc)
         return rc;
     a.x = cu_ref_of(x);
-    a.dy = cu_ref_of(&i->in[1]);
+    a.dy = cu_ref_of(dy);
     a.dw = cu_ref_of(w);
-    a.dc = cu_ref_of(&i->out[CENTRED]);
+    a.dc = cu_ref_of(&w[CENTRED]);
+    a.w = cu_ref_of(&i->in[DX ? 2 : 0]);
+    a.r = cu_ref_of(&i->in[0]);
+    a.dx = cu_ref_of(&i->out[0]);
     a.eps = i->attrs.eps;
     a.h = (int32_t)w->extent[0];
-    a.rows = hd_operand_count(x) / a.h;
-    a.lanes = cu_lanes(a.h, vector ? 8 : 1, HELD, CU_ROWS_MOST);
-    a.tile = a.lanes * HELD * (vector ? 8 : 1);
+    a.rows = n / a.h;
+    const int held = DX ? HELD_DX : HELD;
+    a.lanes = cu_lanes(a.h, vector ? 8 : 1, held, CU_ROWS_MOST);
+    a.tile = a.lanes * held * (vector ? 8 : 1);
     a.tile = a.tile < a.h ? a.tile : a.h;
     a.adds = cu_accumulates(i);
     int64_t groups = cu_rows_threads(a.lanes) / a.lanes;
     a.chunk = (a.rows + BLOCKS * groups - 1) / (BLOCKS * groups);
     a.chunk = a.chunk < 4 ? 4 : a.chunk;
     a.blocks = (int32_t)((a.rows + a.chunk * groups - 1) / (a.chunk * groups));
-    cu_pack(k, wide ? run<CENTRED, 1, double> : vector ? run<CENTRED, 8, float> : run<CENTRED, 1, float>, &a, sizeof a);
+    cu_pack(k,
+            wide     ? run<CENTRED, DX, 1, double>
+            : vector ? run<CENTRED, DX, 8, float>
+                     : run<CENTRED, DX, 1, float>,
+            &a, sizeof a);
     return cu_scratch_reserve(d, (size_t)a.blocks * (CENTRED + 1) * (size_t)a.h * (wide ? 8 : 4), err);
 }
 
-extern "C" int32_t cu_prepare_rmsnorm_dw(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
-                                         struct hd_error *err)
-{
-    return prepare<0>(d, i, k, err);
-}
+#define NORM_DW(name, centred, dx)                                                                                \
+    extern "C" int32_t cu_prepare_##name(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, \
+                                         struct hd_error *err)                                                    \
+    {                                                                                                             \
+        return prepare<centred, dx>(d, i, k, err);                                                                \
+    }
 
-extern "C" int32_t cu_prepare_layernorm_dw(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
-                                           struct hd_error *err)
-{
-    return prepare<1>(d, i, k, err);
-}
+NORM_DW(rmsnorm_dw, 0, 0)
+NORM_DW(layernorm_dw, 1, 0)
+NORM_DW(rmsnorm_grad_add, 0, 1)
+NORM_DW(layernorm_grad_add, 1, 1)

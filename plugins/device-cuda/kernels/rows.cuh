@@ -73,4 +73,38 @@ CU_DEVICE void cu_each2(C (&held)[K][V], const cu_ref &x, C (&held2)[K][V], cons
     }
 }
 
+/* ---- sums beside a norm, to the bits of two kernels */
+
+/* v as the dtype holds it. */
+CU_DEVICE float cu_held(float v, uint32_t dtype)
+{
+    dtype = cu_opaque(dtype);
+    return dtype == HD_F32 ? v : cu_widen2(cu_round2(v, dtype), dtype);
+}
+
+CU_DEVICE double cu_held(double v, uint32_t dtype)
+{
+    dtype = cu_opaque(dtype);
+    return dtype == HD_F64 ? v : (double)cu_held((float)v, dtype);
+}
+
+/* Never one rounding with the product that a may be. */
+CU_DEVICE float cu_plus(float a, float b)
+{
+#ifndef CU_EMULATE
+    return __fadd_rn(a, b);
+#else
+    return a + b;
+#endif
+}
+
+CU_DEVICE double cu_plus(double a, double b)
+{
+#ifndef CU_EMULATE
+    return __dadd_rn(a, b);
+#else
+    return a + b;
+#endif
+}
+
 #endif

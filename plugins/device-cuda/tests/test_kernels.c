@@ -29,6 +29,9 @@ static const struct h_case cases[] = {
     {"rmsnorm_dx of heads", HD_OP_RMSNORM_DX, "bskd d bskd", "bskd", "b=2 s=7 k=3 d=64", NORM},
     {"layernorm_dw in tiles", HD_OP_LAYERNORM_DW, "bsh bsh", "f:h f:h", "b=1 s=5 h=8200", NORM},
     {"rmsnorm_dw in odd tiles", HD_OP_RMSNORM_DW, "bsh bsh", "f:h", "b=1 s=7 h=1031", NORM},
+    {"layernorm_grad_add in tiles", HD_OP_LAYERNORM_GRAD_ADD, "bsh bsh h bsh", "bsh f:h f:h", "b=1 s=5 h=8200", NORM},
+    {"rmsnorm_grad_add in odd tiles", HD_OP_RMSNORM_GRAD_ADD, "bsh bsh h bsh", "bsh f:h", "b=1 s=7 h=1031", NORM},
+    {"layernorm_grad_add of many rows", HD_OP_LAYERNORM_GRAD_ADD, "bsh bsh h bsh", "bsh h f:h", "b=7 s=300 h=64", NORM},
     {"layernorm_dw of many rows", HD_OP_LAYERNORM_DW, "bsh bsh", "h f:h", "b=7 s=300 h=64", NORM},
     {"rmsnorm_dx_add of heads", HD_OP_RMSNORM_DX_ADD, "bskd bskd d bskd", "bskd", "b=2 s=7 k=3 d=64", NORM},
     {"layernorm_dx_add of a long row", HD_OP_LAYERNORM_DX_ADD, "bsh bsh h bsh", "bsh", "b=1 s=3 h=2504", NORM},
@@ -279,9 +282,10 @@ END_TEST
 /* The compiler asks before a device is open, of the job's compute dtype. */
 START_TEST(fused_ops_are_supported)
 {
-    static const uint32_t fused[] = {HD_OP_EINSUM_BIAS,    HD_OP_EINSUM_GELU,     HD_OP_EINSUM_GELU_GRAD,
-                                     HD_OP_EINSUM_BIAS_DW, HD_OP_ADD_RMSNORM,     HD_OP_ADD_LAYERNORM,
-                                     HD_OP_RMSNORM_DX_ADD, HD_OP_LAYERNORM_DX_ADD};
+    static const uint32_t fused[] = {HD_OP_EINSUM_BIAS,       HD_OP_EINSUM_GELU,      HD_OP_EINSUM_GELU_GRAD,
+                                     HD_OP_EINSUM_BIAS_DW,    HD_OP_ADD_RMSNORM,      HD_OP_ADD_LAYERNORM,
+                                     HD_OP_RMSNORM_DX_ADD,    HD_OP_LAYERNORM_DX_ADD, HD_OP_RMSNORM_GRAD_ADD,
+                                     HD_OP_LAYERNORM_GRAD_ADD};
     static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16, HD_F64};
     const struct hd_device_ops *ops = h_component()->ops;
     for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {

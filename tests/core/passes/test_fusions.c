@@ -80,9 +80,10 @@ static const struct hd_plugin *mock(void)
 
 /* ---- jobs on it */
 
-static const uint16_t fused[] = {HD_OP_XENT_HEAD,        HD_OP_EINSUM_BIAS,    HD_OP_EINSUM_GELU,
-                                 HD_OP_EINSUM_GELU_GRAD, HD_OP_EINSUM_BIAS_DW, HD_OP_ADD_RMSNORM,
-                                 HD_OP_ADD_LAYERNORM,    HD_OP_RMSNORM_DX_ADD, HD_OP_LAYERNORM_DX_ADD};
+static const uint16_t fused[] = {HD_OP_XENT_HEAD,        HD_OP_EINSUM_BIAS,       HD_OP_EINSUM_GELU,
+                                 HD_OP_EINSUM_GELU_GRAD, HD_OP_EINSUM_BIAS_DW,    HD_OP_ADD_RMSNORM,
+                                 HD_OP_ADD_LAYERNORM,    HD_OP_RMSNORM_DX_ADD,    HD_OP_LAYERNORM_DX_ADD,
+                                 HD_OP_RMSNORM_GRAD_ADD, HD_OP_LAYERNORM_GRAD_ADD};
 enum { N_FUSED = HD__COUNT(fused) };
 
 static const char *const families[] = {"gpt2", "llama"};
@@ -130,7 +131,7 @@ static void assert_made(const char *precision, uint32_t flags, const uint8_t wan
         ck_assert_msg(!made[n] == !want[n], "%s: %u", hd__op(fused[n])->name, made[n]);
 }
 
-static const uint8_t none[N_FUSED], all[N_FUSED] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+static const uint8_t none[N_FUSED], all[N_FUSED] = {1, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1};
 
 START_TEST(a_device_that_supports_none_gets_the_parts)
 {
@@ -147,7 +148,7 @@ START_TEST(a_device_that_supports_all_gets_all)
 }
 END_TEST
 
-/* A GELU is made behind einsum_bias; without that it has nothing to join. */
+/* A GELU is made behind einsum_bias; without that it has nothing to join. So does the weights' gradient the input's. */
 START_TEST(each_op_is_asked_for)
 {
     uint8_t want[N_FUSED];
@@ -157,6 +158,8 @@ START_TEST(each_op_is_asked_for)
     want[_i] = 0;
     if (fused[_i] == HD_OP_EINSUM_BIAS)
         want[2] = 0;
+    if (_i >= 7)
+        want[_i < 9 ? _i + 2 : _i - 2] = _i >= 9;
     assert_made("fp32", 0, want);
 }
 END_TEST
@@ -200,7 +203,11 @@ START_TEST(rows_agree_with_the_table_of_ops)
             ck_assert(part[HD__FUSION_PART(row->in[ins])]->n_in < 0 ||
                       (int)HD__FUSION_OPERAND(row->in[ins]) < part[HD__FUSION_PART(row->in[ins])]->n_in);
         for (; row->out[outs]; outs++)
-            ck_assert_uint_eq(HD__FUSION_OPERAND(row->out[outs]), 0);
+            ck_assert((int)HD__FUSION_OPERAND(row->out[outs]) <
+                      HD__MAX(part[HD__FUSION_PART(row->out[outs])]->n_out, 1));
+        for (uint32_t n = 0; row->same[n]; n++)
+            ck_assert((int)HD__FUSION_OPERAND(row->same[n]) < part[0]->n_in && (int)n < part[1]->n_in);
+        ck_assert(!row->same[0] == !(row->flags & HD__FUSION_SIBLINGS));
         ck_assert_msg(made->n_in == ins, "%s", made->name);
         ck_assert_msg(made->n_out == (row->flags & HD__FUSION_MAY_DROP ? -1 : outs), "%s", made->name);
         ck_assert(part[1]->n_in < 0 || row->link < part[1]->n_in);

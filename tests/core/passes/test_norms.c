@@ -28,10 +28,10 @@ static uint32_t count(const struct hd_program *p, const char *section, uint16_t 
 
 static const struct {
     const char *family;
-    uint16_t norm, sum_norm, dx, dx_sum;
+    uint16_t norm, sum_norm, dx, dw, grad_sum;
 } families[] = {
-    {"llama", HD_OP_RMSNORM, HD_OP_ADD_RMSNORM, HD_OP_RMSNORM_DX, HD_OP_RMSNORM_DX_ADD},
-    {"gpt2", HD_OP_LAYERNORM, HD_OP_ADD_LAYERNORM, HD_OP_LAYERNORM_DX, HD_OP_LAYERNORM_DX_ADD},
+    {"llama", HD_OP_RMSNORM, HD_OP_ADD_RMSNORM, HD_OP_RMSNORM_DX, HD_OP_RMSNORM_DW, HD_OP_RMSNORM_GRAD_ADD},
+    {"gpt2", HD_OP_LAYERNORM, HD_OP_ADD_LAYERNORM, HD_OP_LAYERNORM_DX, HD_OP_LAYERNORM_DW, HD_OP_LAYERNORM_GRAD_ADD},
 };
 
 /* Two layers have five norms: the first is of what is embedded, and behind the gradient of the last is no sum. */
@@ -45,7 +45,8 @@ START_TEST(all_but_the_ends_have_their_sum)
     ck_assert_uint_eq(count(p, "micro_last", families[_i].norm), 1);
     ck_assert_uint_eq(count(p, "micro_last", families[_i].sum_norm), 4);
     ck_assert_uint_eq(count(p, "micro_last", families[_i].dx), 1);
-    ck_assert_uint_eq(count(p, "micro_last", families[_i].dx_sum), 4);
+    ck_assert_uint_eq(count(p, "micro_last", families[_i].dw), 1);
+    ck_assert_uint_eq(count(p, "micro_last", families[_i].grad_sum), 4);
     ck_assert_uint_eq(count(p, "micro_last", HD_OP_ADD), 0);
     ck_assert_uint_eq(count(p, "eval", families[_i].sum_norm), 4);
     compiled_free(&c);
@@ -61,6 +62,7 @@ START_TEST(only_where_the_device_has_them)
     const struct hd_program *p = c.c->stage[0];
     ck_assert_uint_eq(count(p, "micro_last", families[_i].norm), 5);
     ck_assert_uint_eq(count(p, "micro_last", families[_i].dx), 5);
+    ck_assert_uint_eq(count(p, "micro_last", families[_i].dw), 5);
     ck_assert_uint_eq(count(p, "micro_last", HD_OP_ADD), 4 + 4);
     compiled_free(&c);
 }
@@ -75,7 +77,7 @@ START_TEST(sums_over_ranks_come_before_the_stream)
              text);
     compile_flags(&c, text, 0);
     ck_assert_uint_eq(count(c.c->stage[0], "micro_last", families[_i].sum_norm), 4);
-    ck_assert_uint_eq(count(c.c->stage[0], "micro_last", families[_i].dx_sum), 4);
+    ck_assert_uint_eq(count(c.c->stage[0], "micro_last", families[_i].grad_sum), 4);
     compiled_free(&c);
 }
 END_TEST
@@ -90,10 +92,10 @@ START_TEST(a_stage_sends_sums)
     compile_flags(&c, text, 0);
     ck_assert_uint_eq(count(c.c->stage[0], "step", families[_i].sum_norm), 1);
     ck_assert_uint_eq(count(c.c->stage[0], "step", HD_OP_ADD), 1);
-    ck_assert_uint_eq(count(c.c->stage[0], "step", families[_i].dx_sum), 2);
+    ck_assert_uint_eq(count(c.c->stage[0], "step", families[_i].grad_sum), 2);
     ck_assert_uint_eq(count(c.c->stage[1], "step", families[_i].norm), 1);
     ck_assert_uint_eq(count(c.c->stage[1], "step", families[_i].sum_norm), 2);
-    ck_assert_uint_eq(count(c.c->stage[1], "step", families[_i].dx_sum), 2);
+    ck_assert_uint_eq(count(c.c->stage[1], "step", families[_i].grad_sum), 2);
     compiled_free(&c);
 }
 END_TEST
