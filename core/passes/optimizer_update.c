@@ -264,7 +264,8 @@ static void seed_rounding(struct hd_program *p, const struct hd__flat *f, struct
 static void check_step(struct hd_program *p, const struct hd__flat *f)
 {
     const uint8_t roles[] = {HD__FLAT_MASTER, HD__FLAT_SHARD, HD__FLAT_OPTIM};
-    for (size_t k = 0; k < HD__COUNT(roles); k++) {
+    size_t n = hd__pass_optimizer(p)->ops->state ? 2 : 3; /* it says the dtypes of its states */
+    for (size_t k = 0; k < n; k++) {
         const struct hd__tensor *t = hd__tensor_const(p, f->tensor[roles[k]]);
         if (f->tensor[roles[k]] && t->dtype != HD_F32 && t->dtype != HD_F64)
             hd__program_fail(p, HD_E_UNSUPPORTED,

@@ -46,6 +46,10 @@ int32_t hd__widen(struct hd_program *p, struct hd_error *err)
     for (uint32_t b = 1; b < p->buffers.count; b++)
         if (size[b])
             p->buffers.at[b].bytes *= (int64_t)(sizeof(double) / size[b]);
+    for (uint32_t n = 0; n < p->params.count; n++)
+        for (uint32_t k = 0; k < p->params.at[n].n_states; k++)
+            if (hd__is_float(p->params.at[n].state[k].dtype))
+                p->params.at[n].state[k].dtype = HD_F64;
     p->precision = (struct hd__precision){HD_F64, HD_F64, HD_F64, HD_F64, HD_F64, HD_F64, {0, 0}};
     free(size);
     return rc || !changed ? rc : hd__memory_plan(p, err);

@@ -187,13 +187,14 @@ int32_t hd__train_feed_count_labels(const struct hd__train_feed *f, int64_t sequ
     return rc;
 }
 
-int32_t hd__train_feed_label_factor(const struct hd__train_feed *f, int64_t steps, int64_t counted, double *factor,
-                                    struct hd_error *err)
+int32_t hd__train_feed_label_factor(const struct hd__train_feed *f, int64_t sequence, int64_t steps, int64_t counted,
+                                    double *factor, struct hd_error *err)
 {
     struct hd__job *job = f->compiled->job;
     if (!counted)
-        return hd_fail(err, HD_E_INVALID, "%s: the data has no label that counts in %lld sequences",
-                       hd__job_where(job, files_key(job, 0)), (long long)(steps * job->batch));
+        return hd_fail(err, HD_E_INVALID, "%s: the data has no label that counts in sequences %lld to %lld",
+                       hd__job_where(job, files_key(job, 0)), (long long)sequence,
+                       (long long)(sequence + steps * job->batch - 1));
     *factor = (double)steps * (double)job->batch * (double)job->seq_len / (double)counted;
     return HD_OK;
 }

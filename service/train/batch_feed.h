@@ -22,10 +22,10 @@ int32_t hd__train_feed_seek(struct hd__train_feed *feed, int64_t sequence, struc
  * labels of its own. Reads them. */
 int32_t hd__train_feed_count_labels(const struct hd__train_feed *feed, int64_t sequence, int64_t *counted,
                                     struct hd_error *err);
-/* Tokens of so many steps over the labels of them that count: a factor that makes of the mean over tokens one over
- * labels. HD_E_INVALID where none counts. */
-int32_t hd__train_feed_label_factor(const struct hd__train_feed *feed, int64_t steps, int64_t counted, double *factor,
-                                    struct hd_error *err);
+/* Tokens of so many steps from sequence `sequence` on over the labels of them that count: a factor that makes of the
+ * mean over tokens one over labels. HD_E_INVALID where none counts. */
+int32_t hd__train_feed_label_factor(const struct hd__train_feed *feed, int64_t sequence, int64_t steps, int64_t counted,
+                                    double *factor, struct hd_error *err);
 /* For hd__exec_config.feed: ids first, then labels, a micro-batch at a time. */
 int32_t hd__train_feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
 

@@ -167,7 +167,7 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     int64_t labels = 0;
     int32_t rc = hd__train_feed_count_labels(l->s.train_feed, l->progress.sequence, &labels, err);
     if (!rc)
-        rc = hd__train_feed_label_factor(l->s.train_feed, 1, labels, &factor, err);
+        rc = hd__train_feed_label_factor(l->s.train_feed, l->progress.sequence, 1, labels, &factor, err);
     if (!rc)
         rc = set_hyperparameters(l, factor, err);
     if (!rc)

@@ -214,7 +214,7 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
     if (!rc)
         rc = hd__train_session_read_scalars(s, &p->loss_sum, 1, &sum, err);
     if (!rc && !stopped)
-        rc = hd__train_feed_label_factor(s->eval_feed, batches, counted, &factor, err);
+        rc = hd__train_feed_label_factor(s->eval_feed, 0, batches, counted, &factor, err);
     if (!rc)
         *loss = stopped ? NAN : sum * factor / (double)batches;
     return rc;

@@ -308,7 +308,10 @@ CUSTOM(custom_of_long_settings, half, o.settings = two; o.settings_bytes = SIZE_
 CUSTOM(custom_of_negative_cost, half, o.flops = -1)
 CUSTOM(custom_settings_of_null, half, o.settings_bytes = 8)
 CUSTOM(custom_twice, half, api->custom_op(program, &half); o.proof = HD_CUSTOM_MAP)
-CUSTOM(custom_of_another_shape, half, o.check = refuse_shapes; o.proof = HD_CUSTOM_OTHER)
+CALL(custom_of_another_shape, struct hd_custom_op o = half; o.check = refuse_shapes; o.proof = HD_CUSTOM_OTHER;
+     struct hd_pass_instr i = custom(o), f = fill();
+     f.out[0] = i.in[0] = api->flat_whole(program, 1, "X", HD_F32, HD_LIFE_TEMP);
+     i.out[0] = api->flat_whole(program, 1, "Y", HD_F32, HD_LIFE_TEMP); insert_instr(f); insert_instr(i))
 CALL(custom_number, struct hd_pass_instr i = fill(); i.op = HD_OP_LIMIT; insert_instr(i))
 CALL(custom_by_its_op, struct hd_pass_instr i = fill(); i.op = HD_OP_CUSTOM; insert_instr(i))
 CUSTOM_INSTR(custom_without_state, code, i.n_out = 1)

@@ -64,9 +64,21 @@ done
 
 # Each passes the test of its kind, by name and by path.
 expect "$("$heddle" test optim-mylion)" " passed, 0 failed"
+mkdir "$work/pairs"
+for array in ids labels; do # 64 sequences of 8 zeros; the header of format 1.0 has 118 bytes
+    { printf '\223NUMPY\001\000\166\000%-117s\n' "{'descr': '<i4', 'fortran_order': False, 'shape': (64, 8), }"; head -c 2048 /dev/zero; } \
+        >"$work/pairs/$array.npy"
+done
 for plugin in "$work/mine/"heddle-*.so; do
-    words=
-    case $plugin in *comm-pipes.so) words=few ;; *data-pattern.so) words=path=endless ;; *metrics-lines.so) words=set:path=lines.txt ;; esac
+    case $plugin in
+    *comm-pipes.so) words=few ;;
+    *data-pattern.so) words=path=endless ;;
+    *data-pairs.so) words=path=$work/pairs ;;
+    *metrics-lines.so) words=set:path=lines.txt ;;
+    *model-neox.so) words="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=32" ;;
+    *model-encoder.so) words="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=32 set:positions=16" ;;
+    *) words= ;;
+    esac
     "$heddle" test "$plugin" $words >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "heddle test $plugin"; }
     expect "$(tail -1 "$work/log")" " passed, 0 failed"
 done

@@ -47,5 +47,5 @@ broken 's/    size_t n_aliases;/    size_t inserted;\n    size_t n_aliases;/' pl
 broken '/double (\*clip)/d' optimizer.h 'hd_optimizer_ops'
 broken 's/^    uint64_t seq; /    uint64_t inserted;\n    uint64_t seq; /' hook.h 'hd_hook_op.seq has moved'
 broken 's/HD_HOOK_HOLD 1/HD_HOOK_HOLD 2/' hook.h 'HD_HOOK_HOLD has changed'
-allowed 's/^\(    double (\*flops).*\)$/\1\n    int32_t (*appended)(void);/' optimizer.h
+allowed 's/^\(    void (\*state)(.*\)$/\1\n    int32_t (*appended)(void);/' optimizer.h
 allowed 's/#define HD_ABI_MINOR 2/#define HD_ABI_MINOR 3/' types.h
