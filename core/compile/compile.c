@@ -342,7 +342,7 @@ static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_err
 static int32_t check_update(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
 {
     const struct hd__component *device = c->device_choice.component;
-    if (!device || device->abi_minor < 1 || device->ops.device.supports(NULL, p->update_op, HD_F32))
+    if (!device || device->abi_minor < 1 || device->ops.device.supports(NULL, p->update_op, p->precision.compute) == 1)
         return HD_OK;
     return hd_fail(
         err, HD_E_UNSUPPORTED,

@@ -18,7 +18,7 @@ static int32_t supports(struct hd_device *device, uint32_t op, uint32_t dtype)
 {
     asked_open += device != NULL;
     asked_dtypes |= 1u << dtype;
-    return op == HD_OP_ADAMW || supported[op];
+    return op == HD_OP_ADAMW ? 1 : supported[op];
 }
 
 static int32_t open_device(const struct hd_host *host, const void *settings, const struct hd_device_place *place,

@@ -308,10 +308,18 @@ CUSTOM(custom_of_long_settings, half, o.settings = two; o.settings_bytes = SIZE_
 CUSTOM(custom_of_negative_cost, half, o.flops = -1)
 CUSTOM(custom_settings_of_null, half, o.settings_bytes = 8)
 CUSTOM(custom_twice, half, api->custom_op(program, &half); o.proof = HD_CUSTOM_MAP)
-CALL(custom_of_another_shape, struct hd_custom_op o = half; o.check = refuse_shapes; o.proof = HD_CUSTOM_OTHER;
-     struct hd_pass_instr i = custom(o), f = fill();
-     f.out[0] = i.in[0] = api->flat_whole(program, 1, "X", HD_F32, HD_LIFE_TEMP);
-     i.out[0] = api->flat_whole(program, 1, "Y", HD_F32, HD_LIFE_TEMP); insert_instr(f); insert_instr(i))
+CALL(custom_of_another_shape, struct hd_custom_op o = half; uint32_t f = a_flat(); o.check = refuse_shapes;
+     o.proof = HD_CUSTOM_OTHER; hd_tensor x = api->flat_whole(program, f, "X", HD_F32, HD_LIFE_TEMP),
+                                y = api->flat_whole(program, f, "Y", HD_F32, HD_LIFE_TEMP);
+     insert_instr((struct hd_pass_instr){
+         .struct_size = sizeof(struct hd_pass_instr), .op = HD_OP_FILL0, .phase = HD_PHASE_O, .n_out = 1, .out = {x}});
+     insert_instr((struct hd_pass_instr){.struct_size = sizeof(struct hd_pass_instr),
+                                         .op = api->custom_op(program, &o),
+                                         .phase = HD_PHASE_O,
+                                         .n_in = 1,
+                                         .in = {x},
+                                         .n_out = 1,
+                                         .out = {y}}))
 CALL(custom_number, struct hd_pass_instr i = fill(); i.op = HD_OP_LIMIT; insert_instr(i))
 CALL(custom_by_its_op, struct hd_pass_instr i = fill(); i.op = HD_OP_CUSTOM; insert_instr(i))
 CUSTOM_INSTR(custom_without_state, code, i.n_out = 1)

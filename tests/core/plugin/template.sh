@@ -75,8 +75,8 @@ for plugin in "$work/mine/"heddle-*.so; do
     *data-pattern.so) words=path=endless ;;
     *data-pairs.so) words=path=$work/pairs ;;
     *metrics-lines.so) words=set:path=lines.txt ;;
-    *model-neox.so) words="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=32" ;;
-    *model-encoder.so) words="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=32 set:positions=16" ;;
+    *model-neox.so) words="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=256" ;;
+    *model-encoder.so) words="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=256 set:positions=16" ;;
     *) words= ;;
     esac
     "$heddle" test "$plugin" $words >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "heddle test $plugin"; }
