@@ -6,12 +6,12 @@
 #include <stdlib.h>
 
 #include "analysis/sim/machine.h"
+#include "conformance/edits.h"
 #include "core/program/ops.h"
 #include "core/verify/verify.h"
 #include "runtime/exec/select.h"
 #include "service/checkpoint/param_init.h"
 #include "tests/suite.h"
-#include "conformance/edits.h"
 
 enum { MOST = 4, SEQUENCES = 2, LENGTH = 4, VOCAB = 16, STEPS = 40 };
 #define SELF 0.4

@@ -9,7 +9,7 @@ export HEDDLE_PLUGIN_PATH=$folder
 . "$(dirname "$0")/checks.sh"
 cd "$work" || exit 1
 
-head -c 4096 /dev/zero >corpus.txt
+yes text | head -c 4096 >corpus.txt
 cat >job.yaml <<'JOB'
 job: {name: refused, steps: 1}
 launch: {ranks: 2}

@@ -2,11 +2,11 @@
  * strategies, each is found by name; and one assignment is proved as another that does the same. */
 #include <check.h>
 
+#include "conformance/edits.h"
 #include "core/program/ops.h"
 #include "core/verify/verify.h"
 #include "tests/suite.h"
 #include "tests/support/compiled.h"
-#include "conformance/edits.h"
 
 #define CODES "{use: zero, compress: {kind: int8, block: 64}}"
 #define APART "{use: zero}, {use: localsgd}"
