@@ -19,6 +19,7 @@ HEAD(hd_strategy_ops);
 HEAD(hd_hook_ops);
 HEAD(hd_data_ops);
 HEAD(hd_metrics_ops);
+HEAD(hd_tokenizer_ops);
 
 static const struct hd__plugin_slot device_slots[] = {SLOT(hd_device_ops, open),     SLOT(hd_device_ops, close),
                                                       SLOT(hd_device_ops, supports), SLOT(hd_device_ops, prepare),
@@ -45,6 +46,10 @@ static const struct hd__plugin_slot data_slots[] = {SLOT(hd_data_ops, open), SLO
 
 static const struct hd__plugin_slot metrics_slots[] = {SLOT(hd_metrics_ops, open), SLOT(hd_metrics_ops, write),
                                                        SLOT(hd_metrics_ops, close)};
+
+static const struct hd__plugin_slot tokenizer_slots[] = {SLOT(hd_tokenizer_ops, open),   SLOT(hd_tokenizer_ops, close),
+                                                         SLOT(hd_tokenizer_ops, info),   SLOT(hd_tokenizer_ops, encode),
+                                                         SLOT(hd_tokenizer_ops, decode), SLOT(hd_tokenizer_ops, find)};
 
 static const char *check_device(const void *ops)
 {
@@ -111,6 +116,7 @@ static const struct hd__plugin_kind kinds[] = {
     KIND(HD_KIND_HOOK, hd_hook_ops, leave, hook_slots, check_hook),
     KIND(HD_KIND_DATA, hd_data_ops, check, data_slots, NULL),
     KIND(HD_KIND_METRICS, hd_metrics_ops, close, metrics_slots, NULL),
+    KIND(HD_KIND_TOKENIZER, hd_tokenizer_ops, find, tokenizer_slots, NULL),
     {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops),
      HD__END(struct hd_strategy_ops, transform), NULL, 0, check_strategy},
 };

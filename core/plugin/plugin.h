@@ -22,6 +22,7 @@
 #include "heddle/model.h"
 #include "heddle/optimizer.h"
 #include "heddle/plugin.h"
+#include "heddle/tokenizer.h"
 
 struct hd__plugins; /* the registry */
 
@@ -53,6 +54,7 @@ struct hd__component {
         struct hd_hook_ops hook;
         struct hd_data_ops data;
         struct hd_metrics_ops metrics;
+        struct hd_tokenizer_ops tokenizer;
     } ops;
 };
 

@@ -23,7 +23,8 @@ struct hd_host;
     X(HD_KIND_MODEL, 6, "model")       \
     X(HD_KIND_HOOK, 7, "hook")         \
     X(HD_KIND_DATA, 8, "data")         \
-    X(HD_KIND_METRICS, 9, "metrics")
+    X(HD_KIND_METRICS, 9, "metrics")   \
+    X(HD_KIND_TOKENIZER, 10, "tokenizer")
 
 enum {
 #define HD_KIND_ENUM(constant, value, name) constant = value,

@@ -16,6 +16,7 @@
 #include "heddle/optimizer.h"
 #include "heddle/plugin.h"
 #include "heddle/program.h"
+#include "heddle/tokenizer.h"
 #include "heddle/types.h"
 
 #if UINTPTR_MAX != UINT64_MAX
@@ -86,6 +87,7 @@ CONSTANT(HD_KIND_MODEL, 6);
 CONSTANT(HD_KIND_HOOK, 7);
 CONSTANT(HD_KIND_DATA, 8);
 CONSTANT(HD_KIND_METRICS, 9);
+CONSTANT(HD_KIND_TOKENIZER, 10);
 CONSTANT(HD_OPT_BOOL, 1);
 CONSTANT(HD_OPT_INT, 2);
 CONSTANT(HD_OPT_FLOAT, 3);
@@ -238,6 +240,7 @@ CONSTANT(HD_INSTR_LOGITS, 1);
 CONSTANT(HD_COMM_STREAM_ORDERED, 1);
 CONSTANT(HD_ABI_MAJOR, 1);
 CONSTANT(HD_HOOK_HOLD, 1);
+CONSTANT(HD_TOKENIZER_SPECIAL, 1);
 CONSTANT(HD_DEVICE_PERMUTES, 16);
 CONSTANT(HD_OPTIM_HEAD, 2);
 CONSTANT(HD_OPTION_REQUIRED, 2);
@@ -257,6 +260,7 @@ CONSTANT(HD_OPTIM_EMBEDDING, 1);
 CONSTANT(HD_ATTR_ACCUMULATE, 1);
 CONSTANT(HD_ATTR_NOT_CAUSAL, 512);
 CONSTANT(HD_DEVICE_STREAMS, 4);
+CONSTANT(HD_TOKENIZER_SKIP_SPECIAL, 1);
 CONSTANT(HD_COMM_LOCAL_ONLY, 4);
 CONSTANT(HD_OPTIM_FLAT, 1);
 CONSTANT(HD_OPTION_FIXED, 8);
@@ -264,6 +268,7 @@ CONSTANT(HD_COMM_MESSAGES_ONLY, 32);
 CONSTANT(HD_DEVICE_XENT_HEAD, 2);
 CONSTANT(HD_OPTIM_CUT, 2147483648);
 CONSTANT(HD_DEVICE_ADDS_ONCE, 8);
+CONSTANT(HD_TOKENIZER_FRAME, 2);
 CONSTANT(HD_DEVICE_IGNORED_LABELS, 1024);
 
 STRUCT(hd_error, 1192);
@@ -826,3 +831,26 @@ FIELD(hd_metrics_ops, open, 16,
 FIELD(hd_metrics_ops, write, 24,
       int32_t (*)(struct hd_metrics *metrics, const struct hd_metrics_record *record, struct hd_error *err));
 FIELD(hd_metrics_ops, close, 32, void (*)(struct hd_metrics *metrics));
+
+STRUCT(hd_tokenizer_info, 48);
+FIELD(hd_tokenizer_info, struct_size, 0, size_t);
+FIELD(hd_tokenizer_info, vocab, 8, int64_t);
+FIELD(hd_tokenizer_info, bos, 16, int64_t);
+FIELD(hd_tokenizer_info, eos, 24, int64_t);
+FIELD(hd_tokenizer_info, pad, 32, int64_t);
+FIELD(hd_tokenizer_info, unk, 40, int64_t);
+
+STRUCT(hd_tokenizer_ops, 64);
+FIELD(hd_tokenizer_ops, struct_size, 0, size_t);
+FIELD(hd_tokenizer_ops, caps, 8, uint64_t);
+FIELD(hd_tokenizer_ops, open, 16,
+      int32_t (*)(const struct hd_host *host, const char *path, struct hd_tokenizer **tokenizer, struct hd_error *err));
+FIELD(hd_tokenizer_ops, close, 24, void (*)(struct hd_tokenizer *tokenizer));
+FIELD(hd_tokenizer_ops, info, 32, void (*)(const struct hd_tokenizer *tokenizer, struct hd_tokenizer_info *info));
+FIELD(hd_tokenizer_ops, encode, 40,
+      int32_t (*)(const struct hd_tokenizer *tokenizer, const char *text, size_t bytes, uint32_t flags,
+                  void (*emit)(void *user, const int32_t *ids, size_t count), void *user, struct hd_error *err));
+FIELD(hd_tokenizer_ops, decode, 48,
+      int32_t (*)(const struct hd_tokenizer *tokenizer, const int32_t *ids, size_t count, uint32_t flags,
+                  void (*emit)(void *user, const char *text, size_t bytes), void *user, struct hd_error *err));
+FIELD(hd_tokenizer_ops, find, 56, int64_t (*)(const struct hd_tokenizer *tokenizer, const char *token, size_t bytes));

@@ -15,7 +15,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 INCLUDE = os.path.join(HERE, "..", "..", "..", "..", "include")
 HEADERS = ["types", "host", "plugin", "ops", "program", "device", "comm", "optimizer", "ckpt", "model", "hook", "data",
-           "metrics"]
+           "metrics", "tokenizer"]
 MACROS_LEFT_OUT = {"HD_ABI_MINOR", "HD_AXIS_COUNT", "HD_STREAM_COUNT"}  # they grow
 
 HEAD = """/* Made by freeze.py. Every constant and every field of the public ABI, as ABI 1.0 has it: a build that fails here

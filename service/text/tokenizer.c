@@ -1,0 +1,166 @@
+/* Opening by the plug-in that can read a file; ids and bytes gathered from a plug-in's pieces. */
+#include "service/text/tokenizer.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char *const shipped[] = {"bpe", "sentencepiece"};
+
+/* ---- the file */
+
+/* The folder's only file whose name ends in .tiktoken; NULL if there is none or more than one. */
+static char *find_tiktoken(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    char *found = NULL;
+    uint32_t count = 0;
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        size_t n = strlen(entry->d_name);
+        if (n > strlen(".tiktoken") && !strcmp(entry->d_name + n - strlen(".tiktoken"), ".tiktoken") && !count++)
+            found = hd__format("%s/%s", folder, entry->d_name);
+    }
+    if (dir)
+        closedir(dir);
+    if (count > 1) {
+        free(found);
+        found = NULL;
+    }
+    return found;
+}
+
+static int32_t find_file(const char *path, char **file, struct hd_error *err)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
+    struct stat st;
+    if (stat(path, &st))
+        return hd_fail(err, errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode)) {
+        *file = hd__strdup(path);
+        return S_ISREG(st.st_mode) ? HD_OK : hd_fail(err, HD_E_INVALID, "%s: is not a file", path);
+    }
+    for (size_t i = 0; i < HD__COUNT(names); i++) {
+        *file = hd__format("%s/%s", path, names[i]);
+        if (!stat(*file, &st) && S_ISREG(st.st_mode))
+            return HD_OK;
+        free(*file);
+    }
+    *file = find_tiktoken(path);
+    return *file ? HD_OK
+                 : hd_fail(err, HD_E_NOTFOUND,
+                           "%s: this folder has no tokenizer: neither tokenizer.json nor tokenizer.model nor one file "
+                           "*.tiktoken",
+                           path);
+}
+
+/* ---- the plug-in */
+
+static int32_t open_with(struct hd__plugins *plugins, const struct hd_host *host, const char *use,
+                         struct hd__tokenizer *t, struct hd_error *err)
+{
+    const struct hd__component *c;
+    int32_t rc = hd__plugin_find(plugins, HD_KIND_TOKENIZER, use, &c, err);
+    if (rc)
+        return rc;
+    t->ops = &c->ops.tokenizer;
+    t->plugin = c->name;
+    return t->ops->open(host, t->path, &t->handle, err);
+}
+
+static int32_t open_any(struct hd__plugins *plugins, const struct hd_host *host, struct hd__tokenizer *t,
+                        struct hd_error *err)
+{
+    struct hd__text tried = {0};
+    int32_t rc = HD_E_UNSUPPORTED;
+    for (size_t i = 0; i < HD__COUNT(shipped) && rc; i++) {
+        struct hd_error one = HD_ERROR_INIT;
+        rc = open_with(plugins, host, shipped[i], t, &one);
+        if (rc && rc != HD_E_UNSUPPORTED && rc != HD_E_NOTFOUND) {
+            *err = one;
+            break;
+        }
+        if (rc)
+            hd__text_add(&tried, "%s%s: %s", tried.length ? "; " : "", shipped[i], one.message);
+        if (rc && i + 1 == HD__COUNT(shipped))
+            hd_fail(err, rc = HD_E_UNSUPPORTED, "%s: no tokenizer plug-in reads this file: %s", t->path, tried.at);
+    }
+    hd__text_free(&tried);
+    return rc;
+}
+
+int32_t hd__tokenizer_open(struct hd__plugins *plugins, const struct hd_host *host, const char *use, const char *path,
+                           struct hd__tokenizer *t, struct hd_error *err)
+{
+    *t = (struct hd__tokenizer){0};
+    int32_t rc = find_file(path, &t->path, err);
+    if (!rc)
+        rc = use ? open_with(plugins, host, use, t, err) : open_any(plugins, host, t, err);
+    if (rc) {
+        t->handle = NULL;
+        hd__tokenizer_close(t);
+        return rc;
+    }
+    t->info.struct_size = sizeof t->info;
+    t->ops->info(t->handle, &t->info);
+    return HD_OK;
+}
+
+void hd__tokenizer_close(struct hd__tokenizer *t)
+{
+    if (t->handle)
+        t->ops->close(t->handle);
+    free(t->path);
+    *t = (struct hd__tokenizer){0};
+}
+
+/* ---- text and ids */
+
+static void add_ids(void *user, const int32_t *ids, size_t count)
+{
+    struct hd__ids *out = user;
+    if (out->count + count > out->room) {
+        out->room = HD__MAX(2 * out->room, out->count + count);
+        out->at = hd__realloc(out->at, out->room * sizeof *out->at);
+    }
+    memcpy(out->at + out->count, ids, count * sizeof *ids);
+    out->count += count;
+}
+
+int32_t hd__tokenizer_encode(const struct hd__tokenizer *t, const char *text, size_t bytes, uint32_t flags,
+                             struct hd__ids *ids, struct hd_error *err)
+{
+    return t->ops->encode(t->handle, text, bytes, flags, add_ids, ids, err);
+}
+
+static void add_text(void *user, const char *text, size_t bytes)
+{
+    struct hd__text *out = user;
+    if (out->length + bytes + 1 > out->room) {
+        out->room = HD__MAX(2 * out->room, out->length + bytes + 1);
+        out->at = hd__realloc(out->at, out->room);
+    }
+    memcpy(out->at + out->length, text, bytes);
+    out->at[out->length += bytes] = 0;
+}
+
+int32_t hd__tokenizer_decode(const struct hd__tokenizer *t, const int32_t *ids, size_t count, uint32_t flags,
+                             struct hd__text *text, struct hd_error *err)
+{
+    return t->ops->decode(t->handle, ids, count, flags, add_text, text, err);
+}
+
+int64_t hd__tokenizer_find(const struct hd__tokenizer *t, const char *token)
+{
+    return t->ops->find(t->handle, token, strlen(token));
+}
+
+int64_t hd__tokenizer_eod(const struct hd__tokenizer *t)
+{
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|endofdoc|>"};
+    int64_t id = t->info.eos;
+    for (size_t i = 0; i < HD__COUNT(names) && id < 0; i++)
+        id = hd__tokenizer_find(t, names[i]);
+    return id;
+}
