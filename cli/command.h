@@ -28,6 +28,7 @@ struct hd__command {
     X(eval)             \
     X(sample)           \
     X(ckpt)             \
+    X(data)             \
     X(plugins)          \
     X(test)             \
     X(bench)            \
