@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "service/text/chat.h"
+
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -117,6 +119,9 @@ const struct hd__command hd__command_data = {
         "  --field NAME       of a line of JSON lines (text)\n"
         "  --append-eod       end each document by the tokenizer's end-of-document token\n"
         "  --eod TOKEN        that token by its text, where the tokenizer does not say it\n"
+        "  --chat-template NAME   lines are conversations ({\"messages\"}) or {\"prompt\", \"completion\"}:\n"
+        "                     " HD__CHAT_NAMES "; PREFIX.loss then says which tokens count in the loss,\n"
+        "                     for data.loss: completion\n"
         "  --no-special       special tokens that stand in the text are text, too\n"
         "  --skip-bad         leave out documents that cannot be read, and count them\n"
         "  --overwrite        replace what is there\n"
