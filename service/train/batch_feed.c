@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#include "service/train/corpus.h"
+
 struct hd__train_feed {
     const struct hd__compiled *compiled;
     struct hd__data *data;
@@ -92,15 +94,18 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         .seed = (uint64_t)job->seed,
     };
     struct hd__train_feed *f;
+    int32_t rc = hd__train_corpus_prepare(compiled, HD__CORPUS_MAKE, NULL, err);
     for (uint64_t i = 0; i < from->count; i++)
-        sources[i] = (struct hd__data_source){from->at[i].path, from->at[i].weight};
-    if (held_out && !job->val.count && job->val_fraction <= 0) {
+        sources[i] = (struct hd__data_source){hd__train_corpus_path(job, from->at[i].path), from->at[i].weight};
+    if (!rc && held_out && !job->val.count && job->val_fraction <= 0)
+        rc = hd_fail(err, HD_E_NOTFOUND, "the job has no held-out data: set data.val or data.val_fraction");
+    if (rc) {
         free(sources);
-        return hd_fail(err, HD_E_NOTFOUND, "the job has no held-out data: set data.val or data.val_fraction");
+        return rc;
     }
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
-    int32_t rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
+    rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
     if (!rc)
         rc = hd__data_open(&config, &f->data, err);
     free(sources);

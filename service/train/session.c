@@ -9,6 +9,7 @@
 #include "service/checkpoint/param_init.h"
 #include "service/report/report.h"
 #include "service/train/agreement.h"
+#include "service/train/corpus.h"
 
 static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
 {
@@ -102,6 +103,9 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
         set_status_provider(s);
     hd__train_session_phase(s, "comparing the job with rank 0's");
     rc = hd__train_agree(compiled, env->rank, s->store, err);
+    hd__train_session_phase(s, "waiting for the tokens of data.train");
+    if (!rc)
+        rc = hd__train_corpus_meet(compiled, env, s->store, err);
     if (rc)
         return rc;
     hd__launch_exit_watchdog_start(&s->exit_watchdog, &s->speaker, s->server, "opening");
