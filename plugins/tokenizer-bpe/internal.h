@@ -73,14 +73,14 @@ struct bpe_model {
     struct bpe_map words; /* in byte-level BPE the bytes that tokens stand for, else tokens */
     struct bpe_pair *pairs;
     int32_t *merged; /* by rank */
-    uint32_t pair_bits, merges;
+    uint32_t pair_bits, reserved_first;
     bool byte_level, byte_fallback, fuse_unk, ignore_merges, cut_at_space;
     uint8_t reserved[3];
     int32_t unk, reserved_too;
     int32_t byte_id[256]; /* of a byte, or of <0x00> ... <0xFF> of byte_fallback; -1: there is none */
 };
 
-bool bpe_pairs_reserve(struct bpe_model *model, size_t merges);
+bool bpe_pairs_reserve(struct bpe_model *model, size_t pairs, size_t ranks);
 void bpe_pairs_put(struct bpe_model *model, int32_t left, int32_t right, uint32_t rank, int32_t id);
 void bpe_model_free(struct bpe_model *model);
 
@@ -270,6 +270,7 @@ int32_t bpe_read_pre_tokenizer(struct hd_tokenizer *t, json_t *step, struct hd_e
 int32_t bpe_read_decoder(struct hd_tokenizer *t, json_t *step, struct hd_error *err);
 int32_t bpe_read_post_processor(struct hd_tokenizer *t, json_t *step, struct hd_error *err);
 int32_t bpe_read_tiktoken(struct hd_tokenizer *t, const char *text, size_t bytes, struct hd_error *err);
+int32_t bpe_check_unique(const struct hd_tokenizer *t, struct hd_error *err); /* are the ids of all names? */
 /* Puts added tokens into the tries, with their normalized form where they ask for it. */
 int32_t bpe_index_added(struct hd_tokenizer *t, struct hd_error *err);
 

@@ -61,7 +61,7 @@ static int32_t read_vocab(struct hd_tokenizer *t, json_t *vocab, size_t more, st
 }
 
 /* No two tokens may have one id: decode could not tell them apart. */
-static int32_t check_unique(const struct hd_tokenizer *t, struct hd_error *err)
+int32_t bpe_check_unique(const struct hd_tokenizer *t, struct hd_error *err)
 {
     uint8_t *seen = calloc((size_t)t->vocab + 1, 1);
     int32_t rc = seen ? HD_OK : no_memory(t, err);
@@ -131,7 +131,7 @@ static int32_t read_merges(struct hd_tokenizer *t, const json_t *merges, struct 
     const char *first = json_string_value(json_array_get(merges, 0));
     if (first && !strncmp(first, "#version", 8))
         skipped = 1;
-    if (n >= BPE_MOST_IDS * 4 || !bpe_pairs_reserve(&t->model, n))
+    if (n >= BPE_MOST_IDS * 4 || !bpe_pairs_reserve(&t->model, n, n))
         return no_memory(t, err);
     for (uint32_t i = skipped; i < n && !rc; i++)
         rc = read_merge(t, json_array_get(merges, i), i - skipped, &both, err);
@@ -232,8 +232,8 @@ static int32_t read_model(struct hd_tokenizer *t, json_t *model, size_t added, s
         (rc = read_flag(t, model, "byte_fallback", &m->byte_fallback, err)) ||
         (rc = read_flag(t, model, "fuse_unk", &m->fuse_unk, err)) ||
         (rc = read_flag(t, model, "ignore_merges", &m->ignore_merges, err)) ||
-        (rc = read_vocab(t, vocab, added, err)) || (rc = check_unique(t, err)) || (rc = read_merges(t, merges, err)) ||
-        (rc = read_unk(t, json_object_get(model, "unk_token"), err)))
+        (rc = read_vocab(t, vocab, added, err)) || (rc = bpe_check_unique(t, err)) ||
+        (rc = read_merges(t, merges, err)) || (rc = read_unk(t, json_object_get(model, "unk_token"), err)))
         return rc;
     find_bytes(t);
     m->cut_at_space = can_cut_at_space(t);
@@ -276,7 +276,7 @@ static int32_t read_added(struct hd_tokenizer *t, const json_t *added, struct hd
         return no_memory(t, err);
     for (size_t i = 0; i < n && !rc; i++)
         rc = read_added_one(t, json_array_get(added, i), err);
-    return rc ? rc : check_unique(t, err);
+    return rc ? rc : bpe_check_unique(t, err);
 }
 
 static int32_t normalize_added(struct hd_tokenizer *t, struct bpe_added *a, struct hd_error *err)

@@ -10,14 +10,13 @@ enum { SHORT = 32 }; /* symbols that are scanned */
 
 /* ---- pairs */
 
-bool bpe_pairs_reserve(struct bpe_model *m, size_t merges)
+bool bpe_pairs_reserve(struct bpe_model *m, size_t pairs, size_t ranks)
 {
     m->pair_bits = 4;
-    while ((UINT64_C(1) << m->pair_bits) < 2 * merges)
+    while ((UINT64_C(1) << m->pair_bits) < 2 * pairs)
         m->pair_bits++;
     m->pairs = calloc((size_t)1 << m->pair_bits, sizeof *m->pairs);
-    m->merged = calloc(merges + 1, sizeof *m->merged);
-    m->merges = (uint32_t)merges;
+    m->merged = calloc(ranks + 1, sizeof *m->merged);
     return m->pairs && m->merged;
 }
 

@@ -114,11 +114,8 @@ static int32_t bpe_open(const struct hd_host *host, const char *path, struct hd_
 
 static void bpe_info(const struct hd_tokenizer *t, struct hd_tokenizer_info *info)
 {
-    info->vocab = t->vocab;
-    info->bos = t->bos;
-    info->eos = t->eos;
-    info->pad = t->pad;
-    info->unk = t->model.unk;
+    const struct hd_tokenizer_info all = {info->struct_size, t->vocab, t->bos, t->eos, t->pad, t->model.unk};
+    memcpy(info, &all, info->struct_size < sizeof all ? info->struct_size : sizeof all);
 }
 
 static int32_t bpe_encode(const struct hd_tokenizer *t, const char *text, size_t bytes, uint32_t flags,
