@@ -5,10 +5,16 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "service/text/chat.h"
+
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} verbs[] = {{"tokenize", hd__data_tokenize}, {"inspect", hd__data_inspect}};
+} verbs[] = {{"tokenize", hd__data_tokenize},
+             {"inspect", hd__data_inspect},
+             {"split", hd__data_split},
+             {"shuffle", hd__data_shuffle},
+             {"merge", hd__data_merge}};
 
 static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, size_t n, const char *word)
 {
@@ -92,7 +98,7 @@ static int run(int argc, char **argv)
 {
     const char *names[HD__COUNT(verbs)], *nearest;
     if (argc < 2)
-        return hd__cli_usage_error(&hd__command_data, "which of tokenize, inspect?");
+        return hd__cli_usage_error(&hd__command_data, "which of tokenize, inspect, split, shuffle, merge?");
     for (size_t i = 0; i < HD__COUNT(verbs); i++) {
         names[i] = verbs[i].name;
         if (!strcmp(argv[1], names[i]))
@@ -105,8 +111,10 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_data = {
     .name = "data",
-    .usage = "tokenize --tokenizer FILE --to PREFIX [OPTIONS] FILE... | inspect PREFIX [OPTIONS]",
-    .summary = "tokenize text, and look at files of tokens",
+    .usage =
+        "tokenize --tokenizer FILE --to PREFIX [OPTIONS] FILE... | inspect PREFIX [OPTIONS] | split PREFIX --to NEW "
+        "[OPTIONS] | shuffle PREFIX --to NEW [OPTIONS] | merge PREFIX PREFIX... --to NEW [OPTIONS]",
+    .summary = "tokenize text, look at files of tokens, rearrange them",
     .help =
         "tokenize writes PREFIX.bin and PREFIX.idx, Megatron's indexed format, of text files (each a document) and of\n"
         "JSON lines (each line a document), plain or compressed with gzip or zstd. FILE may be a folder, which is "
@@ -117,6 +125,9 @@ const struct hd__command hd__command_data = {
         "  --field NAME       of a line of JSON lines (text)\n"
         "  --append-eod       end each document by the tokenizer's end-of-document token\n"
         "  --eod TOKEN        that token by its text, where the tokenizer does not say it\n"
+        "  --chat-template NAME   lines are conversations ({\"messages\"}) or {\"prompt\", \"completion\"}:\n"
+        "                     " HD__CHAT_NAMES "; PREFIX.loss then says which tokens count in the loss,\n"
+        "                     for data.loss: completion\n"
         "  --no-special       special tokens that stand in the text are text, too\n"
         "  --skip-bad         leave out documents that cannot be read, and count them\n"
         "  --overwrite        replace what is there\n"
@@ -128,8 +139,16 @@ const struct hd__command hd__command_data = {
         "  --tokenizer FILE   decodes the sample (the file that wrote it, where it is still there)\n"
         "  --document N       the document to show (0)\n"
         "  --sample N         how many of its tokens (64)\n"
-        "  --json             for machines: documents, sequences, tokens, dtype, lengths, sources, sample\n",
+        "  --json             for machines: documents, sequences, tokens, dtype, lengths, sources, sample\n\n"
+        "split draws documents by a seed into NEW-train, NEW-validation and NEW-test; shuffle writes all of them in "
+        "the\n"
+        "order of a seed; merge writes several files one after another.\n\n"
+        "  --validation N     a number of documents, or a fraction of them; so --test, and --train (the rest)\n"
+        "  --seed S           another seed, other documents (1337)\n"
+        "  --overwrite        replace what is there\n"
+        "  --json             for machines: prefix, documents, tokens, dtype\n",
     .example = "  heddle data tokenize --tokenizer tokenizer.json --append-eod --to tokens/web 'corpus/*.jsonl'\n"
-               "  heddle data inspect tokens/web\n",
+               "  heddle data inspect tokens/web\n"
+               "  heddle data split tokens/web --validation 0.01 --to tokens/web\n",
     .run = run,
 };

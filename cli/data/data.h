@@ -32,5 +32,8 @@ int hd__data_print_error(const struct hd_error *err);
 
 int hd__data_tokenize(int argc, char **argv);
 int hd__data_inspect(int argc, char **argv);
+int hd__data_split(int argc, char **argv);
+int hd__data_shuffle(int argc, char **argv);
+int hd__data_merge(int argc, char **argv);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/data/data.h"
-#include "service/text/tokenize.h"
+#include "service/text/indexed_copy.h"
 
 struct request {
     const char *tokenizer, *use, *document, *sample;
@@ -154,12 +154,7 @@ static int32_t inspect(const struct request *r, const char *path, int64_t docume
     int32_t rc = hd__indexed_open(path, &x, err);
     if (rc)
         return rc;
-    char *meta_path = hd__format("%s.meta.json", x.prefix);
-    json_t *meta = json_load_file(meta_path, 0, NULL);
-    if (json_integer_value(json_object_get(meta, "tokens")) != (json_int_t)x.tokens) { /* of other files */
-        json_decref(meta);
-        meta = NULL;
-    }
+    json_t *meta = hd__indexed_meta(&x);
     if (x.documents && (uint64_t)document >= x.documents)
         rc = hd_fail(err, HD_E_INVALID, "--document %" PRId64 ": %s has %" PRIu64, document, x.prefix, x.documents);
     if (!rc && decode_sample(r, &x, meta, document, tokens, &text, &why) && r->tokenizer) {
@@ -175,7 +170,6 @@ static int32_t inspect(const struct request *r, const char *path, int64_t docume
     }
     hd__text_free(&text);
     json_decref(meta);
-    free(meta_path);
     hd__indexed_close(&x);
     return rc;
 }

@@ -6,7 +6,7 @@
 #include "service/text/tokenize.h"
 
 struct request {
-    const char *tokenizer, *to, *field, *eod, *threads, *use;
+    const char *tokenizer, *to, *field, *eod, *threads, *use, *chat;
     int append_eod, no_special, skip_bad, overwrite, json;
 };
 
@@ -19,6 +19,16 @@ static int32_t find_eod(const struct request *r, const struct hd__tokenizer *t, 
         return hd_fail(err, HD_E_INVALID, "--eod %s: %s has no such token", r->eod, t->path);
     return hd_fail(err, HD_E_INVALID, "--append-eod: %s names no token that ends a document: say which by --eod TOKEN",
                    t->path);
+}
+
+static int32_t find_chat(const struct request *r, struct hd__tokenize_config *c, struct hd_error *err)
+{
+    if (!r->chat)
+        return HD_OK;
+    c->chat = hd__chat_find(c->chat_name = r->chat);
+    if (!c->chat)
+        return hd_fail(err, HD_E_INVALID, "--chat-template %s: there are " HD__CHAT_NAMES, r->chat);
+    return hd__chat_check(c->tokenizer, c->chat, err);
 }
 
 static void print_result(const struct request *r, const struct hd__tokenize_state *s, uint32_t type, const char *prefix)
@@ -74,11 +84,14 @@ static int32_t tokenize(const struct request *r, const struct hd__data_words *fi
                                          .field = r->field,
                                          .flags = r->no_special ? 0 : HD_TOKENIZER_SPECIAL,
                                          .skip_bad = r->skip_bad,
+                                         .skip_hint = r->skip_bad ? NULL : "--skip-bad leaves such documents out",
                                          .overwrite = r->overwrite,
                                          .threads = (int32_t)threads};
     int32_t rc = hd__data_open_tokenizer(r->tokenizer, r->use, &t, err);
     if (!rc)
         rc = find_eod(r, &t.tokenizer, &config.eod, err);
+    if (!rc)
+        rc = find_chat(r, &config, err);
     if (!rc)
         rc = hd__corpus_find(files->at, files->count, &corpus, err);
     if (!rc)
@@ -95,18 +108,13 @@ int hd__data_tokenize(int argc, char **argv)
     struct hd__data_words files;
     struct hd_error err = HD_ERROR_INIT;
     int64_t threads = 0;
-    int once[6] = {0};
-    const struct hd__cli_flag flags[] = {{"--tokenizer", &r.tokenizer, &once[0]},
-                                         {"--to", &r.to, &once[1]},
-                                         {"--field", &r.field, &once[2]},
-                                         {"--eod", &r.eod, &once[3]},
-                                         {"--threads", &r.threads, &once[4]},
-                                         {"--use", &r.use, &once[5]},
-                                         {"--append-eod", NULL, &r.append_eod},
-                                         {"--no-special", NULL, &r.no_special},
-                                         {"--skip-bad", NULL, &r.skip_bad},
-                                         {"--overwrite", NULL, &r.overwrite},
-                                         {"--json", NULL, &r.json}};
+    int once[7] = {0};
+    const struct hd__cli_flag flags[] = {{"--tokenizer", &r.tokenizer, &once[0]}, {"--to", &r.to, &once[1]},
+                                         {"--field", &r.field, &once[2]},         {"--eod", &r.eod, &once[3]},
+                                         {"--threads", &r.threads, &once[4]},     {"--use", &r.use, &once[5]},
+                                         {"--chat-template", &r.chat, &once[6]},  {"--append-eod", NULL, &r.append_eod},
+                                         {"--no-special", NULL, &r.no_special},   {"--skip-bad", NULL, &r.skip_bad},
+                                         {"--overwrite", NULL, &r.overwrite},     {"--json", NULL, &r.json}};
     int code = hd__data_arguments(argc, argv, flags, HD__COUNT(flags), &files);
     if (!code && !r.tokenizer)
         code = hd__cli_usage_error(&hd__command_data, "--tokenizer FILE is missing");

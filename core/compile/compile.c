@@ -209,10 +209,10 @@ static int32_t check_padding(const struct hd__compiled *c, const struct hd_progr
                         device->label);
 }
 
-/* Does the source of data say which tokens count? Their number in a step is then a factor of the loss. */
-static int own_labels(const struct hd__compiled *c)
+int hd__compiled_counts_labels(const struct hd__compiled *c)
 {
-    return c->data_choice.component && c->data_choice.component->ops.data.labels;
+    const struct hd_data_ops *ops = c->data_choice.component ? &c->data_choice.component->ops.data : NULL;
+    return ops && ops->labels && (!ops->labeled || ops->labeled(c->data_choice.settings));
 }
 
 /* Does the instruction ask for what devices learnt with HD_DEVICE_MASKS? */
@@ -229,7 +229,7 @@ static int wants_masks(const struct hd_program *p, const struct hd__instr *i)
 static int32_t check_masks(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
 {
     const struct hd__component *device = c->device_choice.component;
-    if (own_labels(c) && !(device->ops.device.caps & HD_DEVICE_IGNORED_LABELS))
+    if (hd__compiled_counts_labels(c) && !(device->ops.device.caps & HD_DEVICE_IGNORED_LABELS))
         return hd__job_fail(c->job, "device.use", err,
                             "%s does not ignore labels (HD_DEVICE_IGNORED_LABELS), and the source of data has its own: "
                             "use another device",
@@ -285,7 +285,7 @@ static int32_t partition(struct hd__compiled *c, struct hd_program *p, struct hd
 
 static int32_t scale_loss(const struct hd__compiled *c, struct hd_program *p)
 {
-    if (c->job->precision.loss_scaling != HD__LOSS_SCALE_NONE || own_labels(c))
+    if (c->job->precision.loss_scaling != HD__LOSS_SCALE_NONE || hd__compiled_counts_labels(c))
         hd__scale_loss(p);
     return HD_OK;
 }
@@ -377,9 +377,10 @@ static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program 
          "use compute: bf16, or a number"},
         {c->job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
          "exact: gradients are not summed over all data ranks, so there is no order to fix; leave it out"},
-        {own_labels(c), "data.use",
-         "a source with labels of its own: the loss is the mean over the labels of all ranks, and these take steps by "
-         "their own; use a source without"},
+        {hd__compiled_counts_labels(c), "data.use",
+         "labels of the data's own (data.loss: completion): the loss is the mean over the labels of all ranks, and "
+         "these "
+         "take steps by their own; use a source without, or data.loss: all"},
     };
     for (size_t i = 0; i < HD__COUNT(rows) && p->independent_axes; i++)
         if (rows[i].asked) {

@@ -113,7 +113,7 @@ int32_t tokens_guess(const struct hd_data *f, uint32_t *format, struct hd_error 
     } else if (begins_with(f, TOKENS_NPY_MAGIC, 6, 0) || ends_with(f->path, ".npy")) {
         *format = TOKENS_NPY;
     } else if (ends_with(f->path, ".bin")) {
-        char *idx = tokens_idx_path(f->path);
+        char *idx = tokens_beside(f->path, "idx");
         *format = idx && !access(idx, F_OK) ? TOKENS_MEGATRON : TOKENS_NANOGPT;
         free(idx);
     } else {

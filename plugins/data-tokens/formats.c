@@ -22,7 +22,7 @@ static int32_t no_memory(struct hd_error *err)
 
 /* ---- mapping */
 
-static int32_t map_file(const char *path, const uint8_t **at, uint64_t *bytes, struct hd_error *err)
+int32_t tokens_map_file(const char *path, const uint8_t **at, uint64_t *bytes, struct hd_error *err)
 {
     int fd = -1;
     int32_t rc = hd_open_regular(path, &fd, bytes, err);
@@ -257,12 +257,12 @@ static int32_t megatron_index(struct hd_data *f, const char *idx, const uint8_t 
     return rc ? rc : megatron_sequences(idx, p + IDX_HEADER, sequences, token_types[type].bytes, f->count, err);
 }
 
-/* NAME.bin -> NAME.idx, in new memory; NULL: out of memory. */
-char *tokens_idx_path(const char *path)
+char *tokens_beside(const char *path, const char *suffix)
 {
     size_t n = strlen(path);
-    char *idx;
-    return asprintf(&idx, "%.*s.idx", (int)(n > 4 && !strcmp(path + n - 4, ".bin") ? n - 4 : n), path) < 0 ? NULL : idx;
+    char *out;
+    n -= n > 4 && !strcmp(path + n - 4, ".bin") ? 4 : 0;
+    return asprintf(&out, "%.*s.%s", (int)n, path, suffix) < 0 ? NULL : out;
 }
 
 static int32_t parse_megatron(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
@@ -270,8 +270,8 @@ static int32_t parse_megatron(struct hd_data *f, const struct tokens_settings *s
     (void)settings;
     const uint8_t *p;
     uint64_t bytes;
-    char *idx = tokens_idx_path(f->path);
-    int32_t rc = idx ? map_file(idx, &p, &bytes, err) : no_memory(err);
+    char *idx = tokens_beside(f->path, "idx");
+    int32_t rc = idx ? tokens_map_file(idx, &p, &bytes, err) : no_memory(err);
     if (!rc) {
         rc = megatron_index(f, idx, p, bytes, err);
         munmap((void *)p, bytes);
@@ -285,7 +285,7 @@ static int32_t parse_megatron(struct hd_data *f, const struct tokens_settings *s
 int32_t tokens_map(struct hd_data *f, struct hd_error *err)
 {
     const uint8_t *map = NULL;
-    int32_t rc = map_file(f->path, &map, &f->map_bytes, err);
+    int32_t rc = tokens_map_file(f->path, &map, &f->map_bytes, err);
     f->map = map;
     return rc;
 }

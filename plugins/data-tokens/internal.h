@@ -9,11 +9,22 @@
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "token files are little-endian and are read as they lie"
+/* ---- loss.c */
+/* Maps NAME.loss of a parsed file. */
+int32_t tokens_open_loss(struct hd_data *f, struct hd_error *err);
+/* hd_data_ops.labels: the token after each, where that is marked. */
+int32_t tokens_labels(struct hd_data *f, uint64_t first, uint64_t count, int64_t *labels, struct hd_error *err);
+
+/* ---- plugin.c */
+int32_t tokens_read(struct hd_data *f, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err);
+
 #endif
 
-/* The choices of `format` and of `token_dtype`, in the order of the options table. */
+/* The choices of `format`, of `token_dtype` and of `loss`, in the order of the options table. */
 enum { TOKENS_AUTO, TOKENS_BYTES, TOKENS_LLMC, TOKENS_NANOGPT, TOKENS_MEGATRON, TOKENS_NPY };
 enum { TOKENS_DTYPE_UINT16, TOKENS_DTYPE_UINT32 };
+enum { TOKENS_LOSS_ALL, TOKENS_LOSS_COMPLETION };
+enum { TOKENS_NO_LABEL = -100 }; /* PyTorch's ignore_index */
 
 /* X(constant, value, C type, NumPy descr, code of Megatron's index; 0: none): the signed ones are last. */
 #define TOKENS_TYPES(X)                  \
@@ -33,6 +44,7 @@ enum {
 struct tokens_settings {
     int32_t format;      /* TOKENS_AUTO, ... */
     int32_t token_dtype; /* TOKENS_DTYPE_...: of nanogpt files */
+    int32_t loss;        /* TOKENS_LOSS_... */
 };
 
 struct hd_data {
@@ -44,6 +56,8 @@ struct hd_data {
     uint64_t count;
     uint32_t type; /* TOKENS_U8, ... */
     uint32_t reserved;
+    const uint8_t *loss; /* NAME.loss, mapped; NULL: all tokens count */
+    uint64_t loss_bytes;
 };
 
 enum { TOKENS_SAMPLE = 4096, TOKENS_SAMPLE_LEAST = 64 }; /* tokens, or bytes, that say how a file lies */
@@ -68,12 +82,22 @@ int32_t tokens_refuse_container(const struct hd_data *f, struct hd_error *err);
 bool tokens_is_text(const struct hd_data *f);
 
 /* ---- formats.c */
-/* NAME.bin -> NAME.idx, in new memory; NULL: out of memory. */
-char *tokens_idx_path(const char *path);
+/* NAME.bin, "idx" -> NAME.idx, in new memory; NULL: out of memory. */
+char *tokens_beside(const char *path, const char *suffix);
+int32_t tokens_map_file(const char *path, const uint8_t **at, uint64_t *bytes, struct hd_error *err);
 /* Maps the file at f->path. Sets map and map_bytes. */
 int32_t tokens_map(struct hd_data *f, struct hd_error *err);
 /* Validates the header of a mapped file and sets at, count and type. */
 bool tokens_are_unwritten(const struct hd_data *f); /* the first of them are all 0 */
 int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err);
+
+/* ---- loss.c */
+/* Maps NAME.loss of a parsed file. */
+int32_t tokens_open_loss(struct hd_data *f, struct hd_error *err);
+/* hd_data_ops.labels: the token after each, where that is marked. */
+int32_t tokens_labels(struct hd_data *f, uint64_t first, uint64_t count, int64_t *labels, struct hd_error *err);
+
+/* ---- plugin.c */
+int32_t tokens_read(struct hd_data *f, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err);
 
 #endif

@@ -23,6 +23,15 @@ static const struct hd_option options[] = {
      .flags = HD_OPTION_GLOBAL,
      .offset = offsetof(struct tokens_settings, token_dtype),
      .help = "width of a token in nanogpt files"},
+    {.name = "loss",
+     .value = "all",
+     .type = HD_OPT_ENUM,
+     .choices = "all|completion",
+     .flags = HD_OPTION_GLOBAL,
+     .offset = offsetof(struct tokens_settings, loss),
+     .help =
+         "which tokens the loss counts: all, or those that NAME.loss marks beside NAME.bin, as `heddle data tokenize "
+         "--chat-template` writes it"},
 };
 
 static int32_t tokens_check(const void *settings, struct hd_error *err)
@@ -33,12 +42,19 @@ static int32_t tokens_check(const void *settings, struct hd_error *err)
     return HD_OK;
 }
 
+static int32_t tokens_labeled(const void *settings)
+{
+    return ((const struct tokens_settings *)settings)->loss == TOKENS_LOSS_COMPLETION;
+}
+
 static void tokens_close(struct hd_data *f)
 {
     if (!f)
         return;
     if (f->map)
         munmap((void *)f->map, f->map_bytes);
+    if (f->loss)
+        munmap((void *)f->loss, f->loss_bytes);
     free(f->path);
     free(f);
 }
@@ -53,7 +69,8 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
         return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
     }
     f->vocab = source->struct_size > offsetof(struct hd_data_source, vocab) ? source->vocab : 0;
-    if ((rc = tokens_map(f, err)) || (rc = tokens_parse(f, settings, err))) {
+    if ((rc = tokens_map(f, err)) || (rc = tokens_parse(f, settings, err)) ||
+        (tokens_labeled(settings) && (rc = tokens_open_loss(f, err)))) {
         tokens_close(f);
         return rc;
     }
@@ -89,7 +106,7 @@ static int32_t tokens_info(struct hd_data *f, struct hd_data_info *info, struct 
         return HD_OK;                                       \
     }
 
-static int32_t tokens_read(struct hd_data *f, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err)
+int32_t tokens_read(struct hd_data *f, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err)
 {
     if (first > f->count || count > f->count - first)
         return hd_fail(err, HD_E_INVALID, "%s: tokens %lu to %lu of %lu were asked for", f->path, (unsigned long)first,
@@ -108,6 +125,8 @@ static const struct hd_data_ops ops = {
     .info = tokens_info,
     .read = tokens_read,
     .check = tokens_check,
+    .labels = tokens_labels,
+    .labeled = tokens_labeled,
 };
 
 static const struct hd_component tokens_component = {

@@ -62,9 +62,6 @@ uint64_t hd__data_tokens(const struct hd__data *data);
 int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
                       int64_t s_count, struct hd_error *err);
 
-/* How many labels of sequence `number` count: those that are not below 0. Thread-safe. */
-int32_t hd__data_count_labels(const struct hd__data *data, uint64_t number, int64_t *count, struct hd_error *err);
-
 /* Item i of a permutation of 0 .. n-1 that `key` chooses, without memory. i < n. */
 uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key);
 
@@ -92,6 +89,9 @@ int32_t hd__data_prefetch_start(const struct hd__data_prefetch_config *config, s
  * returned here, by the call whose request it was, and by all later ones. */
 int32_t hd__data_prefetch_next(struct hd__data_prefetch *prefetch, const int32_t **ids, const int32_t **labels,
                                struct hd_error *err);
+/* How many labels of the next n requests count, those that are not below 0; n is at most the depth. Waits until they
+ * are read; an error in reading one of them is returned. */
+int32_t hd__data_prefetch_count(struct hd__data_prefetch *prefetch, uint32_t n, int64_t *count, struct hd_error *err);
 void hd__data_prefetch_stop(struct hd__data_prefetch *prefetch); /* NULL is fine */
 
 #endif

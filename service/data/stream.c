@@ -27,7 +27,8 @@ struct mix_slot {
 };
 
 struct hd__data {
-    struct hd__data_config config; /* sources is NULL */
+    struct hd__data_config config; /* sources is NULL, ops the next */
+    struct hd_data_ops ops;        /* labels is NULL where these settings have none */
     struct data_file *files;
     struct token_stream *streams;
     struct mix_slot *round; /* HD__DATA_MIX_SLOTS of them; NULL without a mix */
@@ -186,7 +187,7 @@ static int32_t open_streams(struct hd__data *d, const struct hd__data_config *c,
         s->start = hd__alloc((s->n_files + 1) * sizeof *s->start);
         for (uint32_t j = 0; j < s->n_files; j++)
             s->start[j + 1] = s->start[j] + s->files[j].info.tokens;
-        int32_t rc = set_stream_range(c, s, err);
+        int32_t rc = set_stream_range(&d->config, s, err);
         if (rc)
             return rc;
         d->sequences += s->sequences;
@@ -203,6 +204,10 @@ int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **da
     struct hd__data *d = hd__alloc(sizeof *d);
     d->config = *config;
     d->config.sources = NULL;
+    d->ops = *config->ops;
+    if (d->ops.labels && d->ops.labeled && !d->ops.labeled(config->settings))
+        d->ops.labels = NULL;
+    d->config.ops = &d->ops;
     d->files = hd__alloc(config->n_sources * sizeof *d->files);
     for (; d->n_files < config->n_sources && !rc; d->n_files += !rc)
         rc = open_file(d, config->sources[d->n_files].path, &d->files[d->n_files], err);
@@ -355,17 +360,4 @@ int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, i
         return rc ? rc : read_stream(d, s, ops->labels, at, count, labels, err);
     memcpy(labels, ids + 1, (size_t)(s_count - 1) * sizeof *labels);
     return read_stream(d, s, ops->read, at + count, 1, labels + s_count - 1, err);
-}
-
-int32_t hd__data_count_labels(const struct hd__data *d, uint64_t number, int64_t *count, struct hd_error *err)
-{
-    uint64_t at, length = (uint64_t)d->config.seq_len;
-    const struct token_stream *s = find_sequence(d, number, &at);
-    int32_t *labels = hd__alloc(length * sizeof *labels), rc;
-    rc = read_stream(d, s, d->config.ops->labels, at, length, labels, err);
-    *count = 0;
-    for (uint64_t i = 0; i < length && !rc; i++)
-        *count += labels[i] >= 0;
-    free(labels);
-    return rc;
 }

@@ -6,13 +6,13 @@
 #include <string.h>
 
 /* A message is  open ROLE close header CONTENT end tail.  With `turns`, roles are shown by the tokens alone: a question
- * is  open CONTENT close, an answer  CONTENT end, and the system's text precedes the last question. */
+ * is  open CONTENT close, an answer  CONTENT end, without blanks behind it; the system's text precedes the last question. */
 struct hd__chat_template {
     const char *name;
     const char *begin;              /* token of a conversation; NULL: none, as with the others */
     const char *open, *close, *end; /* tokens; a template without `end` has no messages */
     const char *header, *tail;      /* texts */
-    int trim;                       /* white space around a content is left out */
+    int trim;                       /* white space around a content is left out, as Jinja's `trim` does */
     int turns;
 };
 
@@ -155,11 +155,12 @@ static int is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static void trim(struct message *m)
+static void trim(const struct hd__chat_template *c, struct message *m)
 {
-    for (; m->bytes && is_space(*m->content); m->bytes--)
+    for (; c->trim && m->bytes && is_space(*m->content); m->bytes--)
         m->content++;
-    while (m->bytes && is_space(m->content[m->bytes - 1]))
+    while (m->bytes && (c->trim ? is_space(m->content[m->bytes - 1])
+                                : c->turns && m->role == ASSISTANT && m->content[m->bytes - 1] == ' '))
         m->bytes--;
 }
 
@@ -203,8 +204,7 @@ static int32_t read_message(const struct hd__chat_template *c, const json_t *val
     m->content = json_string_value(content);
     m->bytes = json_string_length(content);
     m->counts = m->counts && m->role == ASSISTANT;
-    if (c->trim)
-        trim(m);
+    trim(c, m);
     return HD_OK;
 }
 
@@ -274,7 +274,7 @@ static int32_t put_message(const struct hd__tokenizer *t, const struct hd__chat_
     return rc ? rc : put_text(t, out, c->tail, strlen(c->tail), 0, err);
 }
 
-/* `last`: the question that the system's text precedes. */
+/* `system`: what precedes the question; NULL: nothing. */
 static int32_t put_turn(const struct hd__tokenizer *t, const struct hd__chat_template *c, const struct message *m,
                         const struct message *system, struct hd__chat_ids *out, struct hd__text *text,
                         struct hd_error *err)

@@ -25,7 +25,9 @@ struct batch {
     HD__ARRAY(struct item) items;
     struct hd__text text;
     struct hd__ids ids;
-    struct hd__loss_marks marks;
+    uint8_t *counts; /* chat: of each id, whether the loss counts it */
+    size_t n_counts;
+    struct hd__chat_ids chat;
     struct hd__documents_position end;
     uint64_t consumed;
     int32_t rc, read_rc; /* of the item after the last that has ids; of reading the next document */
@@ -53,18 +55,47 @@ struct tokenize {
 
 /* ---- one document */
 
-void hd__loss_marks_add(struct hd__loss_marks *m, int counts, size_t n)
+static void add_ids(struct batch *b, const int32_t *ids, size_t n)
 {
-    if (m->count + n > m->room) {
-        m->room = HD__MAX(2 * m->room, m->count + n);
-        m->at = hd__realloc(m->at, m->room);
+    if (b->ids.count + n > b->ids.room) {
+        b->ids.room = HD__MAX(2 * b->ids.room, b->ids.count + n);
+        b->ids.at = hd__realloc(b->ids.at, b->ids.room * sizeof *b->ids.at);
     }
-    memset(m->at + m->count, counts, n);
-    m->count += n;
+    if (n)
+        memcpy(b->ids.at + b->ids.count, ids, n * sizeof *ids);
+    b->ids.count += n;
 }
 
-/* The text of {"field": "..."}. Whole numbers of other fields may be of any size. */
-static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd__document *d, struct hd__ids *ids,
+/* A conversation brings the tokens that end it. */
+static int32_t encode_chat(const struct hd__tokenize_config *c, const json_t *line, struct batch *b,
+                           struct hd_error *err)
+{
+    int32_t rc = hd__chat_encode(c->tokenizer, c->chat, line, &b->chat, err);
+    if (rc)
+        return rc;
+    add_ids(b, b->chat.ids.at, b->chat.ids.count);
+    if (b->ids.count > b->n_counts) {
+        b->n_counts = 2 * b->ids.count;
+        b->counts = hd__realloc(b->counts, b->n_counts);
+    }
+    if (b->chat.ids.count)
+        memcpy(b->counts + b->ids.count - b->chat.ids.count, b->chat.counts, b->chat.ids.count);
+    return HD_OK;
+}
+
+static int32_t encode_text(const struct hd__tokenize_config *c, const char *text, size_t bytes, struct batch *b,
+                           struct hd_error *err)
+{
+    const int32_t eod = (int32_t)c->eod;
+    size_t before = b->ids.count;
+    int32_t rc = hd__tokenizer_encode(c->tokenizer, text, bytes, c->flags, &b->ids, err);
+    if (!rc && eod >= 0 && b->ids.count > before)
+        add_ids(b, &eod, 1);
+    return rc;
+}
+
+/* The text of {"field": "..."}, or a conversation. Whole numbers of other fields may be of any size. */
+static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd__document *d, struct batch *b,
                            struct hd_error *err)
 {
     json_error_t why;
@@ -76,61 +107,48 @@ static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd_
     else if (!json_is_object(line))
         rc = hd_fail(err, HD_E_INVALID, "is no JSON object but %s: a line is {\"%s\": \"...\"}",
                      json_is_array(line) ? "an array" : "a single value", c->field);
+    else if (c->chat)
+        rc = encode_chat(c, line, b, err);
     else if (!text)
-        rc = hd_fail(err, HD_E_INVALID, "has no field \"%s\"; --field names another (data.field in a job)", c->field);
+        rc = hd_fail(err, HD_E_INVALID, "has no field \"%s\"%s", c->field,
+                     json_object_get(line, "messages") || json_object_get(line, "completion")
+                         ? ", but a conversation: name its template by --chat-template"
+                         : "; --field names another (data.field in a job)");
     else if (!json_is_string(text))
         rc = hd_fail(err, HD_E_INVALID, "field \"%s\" is no string", c->field);
     else
-        rc = hd__tokenizer_encode(c->tokenizer, json_string_value(text), json_string_length(text), c->flags, ids, err);
+        rc = encode_text(c, json_string_value(text), json_string_length(text), b, err);
     json_decref(line);
     return rc;
 }
 
-static int32_t encode_text(const struct hd__tokenize_config *c, const struct hd__document *d, struct hd__ids *ids,
-                           struct hd__loss_marks *marks, struct hd_error *err)
+static int32_t encode_document(const struct hd__tokenize_config *c, const struct hd__document *d, struct batch *b,
+                               struct hd_error *err)
 {
-    size_t before = ids->count;
-    int32_t rc = d->line ? encode_line(c, d, ids, err)
-                         : hd__tokenizer_encode(c->tokenizer, d->text, d->bytes, c->flags, ids, err);
-    if (!rc && c->loss)
-        hd__loss_marks_add(marks, 1, ids->count - before);
-    return rc;
-}
-
-static void add_id(struct hd__ids *ids, int32_t id)
-{
-    if (ids->count == ids->room) {
-        ids->room = HD__MAX(2 * ids->room, 1024);
-        ids->at = hd__realloc(ids->at, ids->room * sizeof *ids->at);
-    }
-    ids->at[ids->count++] = id;
+    if (!d->line && c->chat)
+        return hd_fail(err, HD_E_UNSUPPORTED, "is no file of JSON lines, and a chat template is for these alone");
+    return d->line ? encode_line(c, d, b, err) : encode_text(c, d->text, d->bytes, b, err);
 }
 
 static void locate(const struct hd__tokenize_config *c, const struct hd__document *d, struct hd_error *err)
 {
     struct hd_error why = *err;
-    const char *remedy = !c->skip_bad && why.code == HD_E_INVALID ? "; --skip-bad leaves such documents out" : "";
+    const char *hint = c->skip_hint && why.code == HD_E_INVALID ? c->skip_hint : "";
     if (d->line)
-        hd_fail(err, why.code, "%s:%llu: %s%s", d->path, (unsigned long long)d->line, why.message, remedy);
+        hd_fail(err, why.code, "%s:%llu: %s%s%s", d->path, (unsigned long long)d->line, why.message, *hint ? "; " : "",
+                hint);
     else
-        hd_fail(err, why.code, "%s: %s%s", d->path, why.message, remedy);
+        hd_fail(err, why.code, "%s: %s%s%s", d->path, why.message, *hint ? "; " : "", hint);
 }
 
 static int32_t encode_item(const struct hd__tokenize_config *c, struct batch *b, struct item *item)
 {
-    size_t ids = b->ids.count, marks = b->marks.count;
+    size_t before = b->ids.count;
     item->document.text = b->text.at + item->text_at;
-    int32_t rc = c->encode ? c->encode(c->user, &item->document, &b->ids, &b->marks, &b->err)
-                           : encode_text(c, &item->document, &b->ids, &b->marks, &b->err);
-    if (!rc && c->eod >= 0 && b->ids.count > ids) {
-        add_id(&b->ids, (int32_t)c->eod);
-        if (c->loss)
-            hd__loss_marks_add(&b->marks, 1, 1);
-    }
+    int32_t rc = encode_document(c, &item->document, b, &b->err);
     if (rc) {
         b->err.code = rc;
-        b->ids.count = ids;
-        b->marks.count = marks;
+        b->ids.count = before;
         locate(c, &item->document, &b->err);
     }
     if (rc == HD_E_INVALID && c->skip_bad) {
@@ -191,12 +209,13 @@ static void trim(struct batch *b)
     if (b->text.room > KEPT || b->ids.room > KEPT / 4) {
         hd__text_free(&b->text);
         free(b->ids.at);
-        free(b->marks.at);
+        free(b->counts);
         b->ids = (struct hd__ids){0};
-        b->marks = (struct hd__loss_marks){0};
+        b->counts = NULL;
+        b->n_counts = 0;
     }
     b->items.count = 0;
-    b->text.length = b->ids.count = b->marks.count = 0;
+    b->text.length = b->ids.count = 0;
 }
 
 /* *found: it has documents. */
@@ -257,7 +276,7 @@ static int32_t write_items(struct tokenize *t, const struct batch *b, struct hd_
             continue;
         }
         if (n) /* an empty document has no sequence, as Megatron writes it */
-            rc = hd__indexed_add(t->writer, b->ids.at + begin, n, t->config->loss ? b->marks.at + begin : NULL, err);
+            rc = hd__indexed_add(t->writer, b->ids.at + begin, n, t->config->chat ? b->counts + begin : NULL, err);
         if (!rc)
             rc = hd__indexed_end_document(t->writer, err);
         share->documents++;
@@ -359,7 +378,8 @@ static void stop_threads(struct tokenize *t)
         hd__free_array(&t->ring[i].items);
         hd__text_free(&t->ring[i].text);
         free(t->ring[i].ids.at);
-        free(t->ring[i].marks.at);
+        free(t->ring[i].counts);
+        hd__chat_ids_free(&t->ring[i].chat);
     }
     free(t->ring);
     pthread_cond_destroy(&t->work);
@@ -376,8 +396,8 @@ static int32_t open_all(struct tokenize *t, struct hd_error *err)
     if (!rc)
         rc = hd__documents_open(c->corpus, t->done.at, &t->documents, err);
     if (!rc)
-        rc = hd__indexed_create(c->prefix, hd__indexed_type_for(c->tokenizer->info.vocab), c->loss, t->done.size,
-                                &t->writer, err);
+        rc = hd__indexed_create(c->prefix, hd__indexed_type_for(c->tokenizer->info.vocab), c->chat != NULL,
+                                t->done.size, &t->writer, err);
     t->state.all_bytes = c->corpus->bytes;
     t->state.begun_at = rc ? 0 : hd__documents_consumed(t->documents);
     t->flushed_tokens = t->done.size.tokens;

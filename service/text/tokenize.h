@@ -8,20 +8,9 @@
 
 #include <jansson.h>
 
+#include "service/text/chat.h"
 #include "service/text/documents.h"
 #include "service/text/tokenizer.h"
-
-/* A byte a token: 0 where it does not count in the loss. */
-struct hd__loss_marks {
-    uint8_t *at;
-    size_t count, room;
-};
-void hd__loss_marks_add(struct hd__loss_marks *marks, int counts, size_t n);
-
-/* Appends the ids of a document, and where the config says `loss` as many marks. [any-thread] HD_E_INVALID: the document
- * is bad, and may be left out; other failures end it all. Messages need no place in front of them. */
-typedef int32_t hd__encode_fn(void *user, const struct hd__document *document, struct hd__ids *ids,
-                              struct hd__loss_marks *marks, struct hd_error *err);
 
 struct hd__tokenize_state {
     double seconds;            /* since it began, or went on */
@@ -33,17 +22,18 @@ struct hd__tokenize_state {
 struct hd__tokenize_config {
     const struct hd__corpus *corpus;
     const struct hd__tokenizer *tokenizer;
-    const char *prefix;    /* of the output */
-    const char *field;     /* of a line of JSON lines */
-    int64_t eod;           /* appended to every document that is not empty; -1: nothing is */
-    uint32_t flags;        /* of encode: HD_TOKENIZER_... */
-    int32_t skip_bad;      /* documents that cannot be read are left out and counted */
-    int32_t overwrite;     /* an older output, or one that was begun otherwise, is replaced */
-    int32_t threads;       /* that encode; 0: one for each core */
-    int32_t loss;          /* writes PREFIX.loss */
-    hd__encode_fn *encode; /* NULL: the field's text, or the whole file's */
-    void *user;
-    const char *encode_name; /* tells this callback from others in PREFIX.progress; NULL: none */
+    const char *prefix; /* of the output */
+    const char *field;  /* of a line of JSON lines */
+    int64_t eod;        /* appended to every document that is not empty; -1: nothing is */
+    uint32_t flags;     /* of encode: HD_TOKENIZER_... */
+    int32_t skip_bad;   /* documents that cannot be read are left out and counted */
+    int32_t overwrite;  /* an older output, or one that was begun otherwise, is replaced */
+    int32_t threads;    /* that encode; 0: one for each core */
+    /* Lines are conversations, or prompts with completions, as hd__chat_encode reads them, and PREFIX.loss says which
+     * tokens count; NULL: they are the text of their field. */
+    const struct hd__chat_template *chat;
+    const char *chat_name;
+    const char *skip_hint; /* added to the message of a bad document: "--skip-bad leaves ..."; NULL: nothing */
     /* Called often, from the caller's thread; a failure is returned, and the output can be continued. May be NULL. */
     int32_t (*progress)(void *user, const struct hd__tokenize_state *state, struct hd_error *err);
     void *progress_user;

@@ -51,8 +51,8 @@ static json_t *arguments_json(const struct hd__tokenize_config *c)
     hd__file_hash(c->tokenizer->path, &tokenizer, NULL);
     return json_pack("{s:o, s:s, s:s, s:I, s:I, s:b, s:s, s:o}", "--tokenizer", hex(tokenizer), "--use",
                      c->tokenizer->plugin, "--field", c->field, "--append-eod", (json_int_t)c->eod, "--no-special",
-                     (json_int_t)c->flags, "--skip-bad", c->skip_bad, "--chat-template",
-                     c->encode_name ? c->encode_name : "", "FILES", hex(hash_files(c->corpus)));
+                     (json_int_t)c->flags, "--skip-bad", c->skip_bad, "--chat-template", c->chat ? c->chat_name : "",
+                     "FILES", hex(hash_files(c->corpus)));
 }
 
 static char *progress_path(const struct hd__tokenize_config *c)

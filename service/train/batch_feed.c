@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#include "service/train/corpus.h"
+
 struct hd__train_feed {
     const struct hd__compiled *compiled;
     struct hd__data *data;
@@ -22,6 +24,8 @@ struct hd__train_feed {
     int64_t capacity, first, n_buffered;
     int32_t buffered_labels;
     int32_t contiguous; /* a rank's rows of a step are contiguous */
+    int32_t counts;     /* this rank counts the labels of its rows: one of those that read the same */
+    const char *key;    /* of the files, in the job */
 };
 
 static uint64_t sequence_number(void *user, uint64_t request, uint32_t row)
@@ -54,6 +58,8 @@ static void locate_rows(struct hd__train_feed *f, int32_t rank)
     f->rows = hd__local_extent(p, ids, 0);
     split_ranges(p, hd__global_start(p, ids, 1, coord), hd__local_extent(p, ids, 1), f->ranges);
     f->global_rows = p->dims.at[ids->dim[0]].extent;
+    f->counts =
+        hd__compiled_counts_labels(f->compiled) && !coord[HD_AXIS_PP] && !coord[HD_AXIS_TP] && !coord[HD_AXIS_TQ];
 }
 
 /* The key that names the files. */
@@ -92,21 +98,26 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         .seed = (uint64_t)job->seed,
     };
     struct hd__train_feed *f;
+    int32_t rc = hd__train_corpus_prepare(compiled, HD__CORPUS_MAKE, NULL, err);
     for (uint64_t i = 0; i < from->count; i++)
-        sources[i] = (struct hd__data_source){from->at[i].path, from->at[i].weight};
-    if (held_out && !job->val.count && job->val_fraction <= 0) {
+        sources[i] = (struct hd__data_source){hd__train_corpus_path(job, from->at[i].path), from->at[i].weight};
+    if (!rc && held_out && !job->val.count && job->val_fraction <= 0)
+        rc = hd_fail(err, HD_E_NOTFOUND, "the job has no held-out data: set data.val or data.val_fraction");
+    if (rc) {
         free(sources);
-        return hd_fail(err, HD_E_NOTFOUND, "the job has no held-out data: set data.val or data.val_fraction");
+        return rc;
     }
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
-    int32_t rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
+    f->key = config.held_out ? "data.val_fraction" : files_key(job, held_out);
+    rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
     if (!rc)
         rc = hd__data_open(&config, &f->data, err);
     free(sources);
     if (rc) {
+        fail_data(compiled->job, f->key, err);
         free(f);
-        return fail_data(compiled->job, config.held_out ? "data.val_fraction" : files_key(job, held_out), err);
+        return err->code;
     }
     locate_rows(f, rank);
     f->capacity = p->accumulation;
@@ -161,6 +172,7 @@ int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct h
                                               .number = sequence_number,
                                               .user = f,
                                               .rows = (uint32_t)f->rows,
+                                              .depth = f->counts ? (uint32_t)f->capacity + 1 : 0,
                                               .ranges = {f->ranges[0], f->ranges[1]}};
     hd__data_prefetch_stop(f->prefetch);
     f->prefetch = NULL;
@@ -172,31 +184,17 @@ int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct h
     return hd__data_prefetch_start(&config, &f->prefetch, err);
 }
 
-int32_t hd__train_feed_count_labels(const struct hd__train_feed *f, int64_t sequence, int64_t *counted,
-                                    struct hd_error *err)
+int32_t hd__train_feed_count_labels(struct hd__train_feed *f, int64_t *counted, struct hd_error *err)
 {
-    const struct hd__job *job = f->compiled->job;
-    int32_t rc = HD_OK;
-    if (!f->compiled->data_choice.component->ops.data.labels) {
-        *counted += job->batch * job->seq_len;
-        return HD_OK;
-    }
-    for (int64_t i = 0, count; i < job->batch && !rc; i++)
-        if (!(rc = hd__data_count_labels(f->data, (uint64_t)(sequence + i), &count, err)))
-            *counted += count;
+    int64_t mine = 0;
+    int32_t rc = f->counts ? hd__data_prefetch_count(f->prefetch, (uint32_t)f->capacity, &mine, err) : HD_OK;
+    *counted += mine;
     return rc;
 }
 
-int32_t hd__train_feed_label_factor(const struct hd__train_feed *f, int64_t sequence, int64_t steps, int64_t counted,
-                                    double *factor, struct hd_error *err)
+const char *hd__train_feed_where(const struct hd__train_feed *f)
 {
-    struct hd__job *job = f->compiled->job;
-    if (!counted)
-        return hd_fail(err, HD_E_INVALID, "%s: the data has no label that counts in sequences %lld to %lld",
-                       hd__job_where(job, files_key(job, 0)), (long long)sequence,
-                       (long long)(sequence + steps * job->batch - 1));
-    *factor = (double)steps * (double)job->batch * (double)job->seq_len / (double)counted;
-    return HD_OK;
+    return hd__job_where(f->compiled->job, f->key);
 }
 
 /* Reads the next micro-batch of one kind and queues the other kind. */

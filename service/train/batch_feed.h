@@ -18,14 +18,11 @@ void hd__train_feed_close(struct hd__train_feed *feed); /* NULL is fine */
 /* The next micro-batch begins with sequence `sequence` of the endless stream, whose micro-batches follow from there
  * on. A step takes data.batch sequences. */
 int32_t hd__train_feed_seek(struct hd__train_feed *feed, int64_t sequence, struct hd_error *err);
-/* Adds the labels of a step from sequence `sequence` on, of all ranks, that count: all of them where the source has no
- * labels of its own. Reads them. */
-int32_t hd__train_feed_count_labels(const struct hd__train_feed *feed, int64_t sequence, int64_t *counted,
-                                    struct hd_error *err);
-/* Tokens of so many steps from sequence `sequence` on over the labels of them that count: a factor that makes of the
- * mean over tokens one over labels. HD_E_INVALID where none counts. */
-int32_t hd__train_feed_label_factor(const struct hd__train_feed *feed, int64_t sequence, int64_t steps, int64_t counted,
-                                    double *factor, struct hd_error *err);
+/* Adds how many labels of the next step's micro-batches count, of those that this rank counts: the sum over all ranks
+ * has each label once. 0 where all labels count (hd__compiled_counts_labels). Before the step's first micro-batch. */
+int32_t hd__train_feed_count_labels(struct hd__train_feed *feed, int64_t *counted, struct hd_error *err);
+/* The place in the job file of the key that names the files. */
+const char *hd__train_feed_where(const struct hd__train_feed *feed);
 /* For hd__exec_config.feed: ids first, then labels, a micro-batch at a time. */
 int32_t hd__train_feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
 

@@ -109,7 +109,7 @@ static void catch_signals(void (*handler)(int))
 
 /* ---- one step */
 
-/* label_factor: hd__train_feed_label_factor. */
+/* label_factor: hd__train_session_label_factor. */
 static int32_t set_hyperparameters(struct loop *l, double label_factor, struct hd_error *err)
 {
     const hd_tensor set[] = {l->p->hyper, l->p->scale};
@@ -165,9 +165,15 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     const hd_tensor scalars[] = {l->p->loss_sum, l->p->norm2};
     double value[2], factor = 1;
     int64_t labels = 0;
-    int32_t rc = hd__train_feed_count_labels(l->s.train_feed, l->progress.sequence, &labels, err);
+    int32_t rc = hd__train_feed_count_labels(l->s.train_feed, &labels, err);
     if (!rc)
-        rc = hd__train_feed_label_factor(l->s.train_feed, l->progress.sequence, 1, labels, &factor, err);
+        rc = hd__train_session_label_factor(&l->s, 1, labels, &factor, err);
+    if (!rc && !factor && l->is_leader)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: step %" PRId64 ": none of the labels of its %" PRId64
+                " sequences counts in the loss, which is 0, as "
+                "are the gradients",
+                hd__train_feed_where(l->s.train_feed), l->progress.step + 1, l->job->batch);
     if (!rc)
         rc = set_hyperparameters(l, factor, err);
     if (!rc)

@@ -9,6 +9,7 @@
 #include "service/checkpoint/param_init.h"
 #include "service/report/report.h"
 #include "service/train/agreement.h"
+#include "service/train/corpus.h"
 
 static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
 {
@@ -102,6 +103,9 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
         set_status_provider(s);
     hd__train_session_phase(s, "comparing the job with rank 0's");
     rc = hd__train_agree(compiled, env->rank, s->store, err);
+    hd__train_session_phase(s, "waiting for the tokens of data.train");
+    if (!rc)
+        rc = hd__train_corpus_meet(compiled, env, s->store, err);
     if (rc)
         return rc;
     hd__launch_exit_watchdog_start(&s->exit_watchdog, &s->speaker, s->server, "opening");
@@ -184,6 +188,20 @@ int32_t hd__train_session_read_scalars(struct hd__train_session *s, const hd_ten
     return rc;
 }
 
+int32_t hd__train_session_label_factor(struct hd__train_session *s, int64_t steps, int64_t counted, double *factor,
+                                       struct hd_error *err)
+{
+    const struct hd__job *job = s->compiled->job;
+    double all = 0;
+    *factor = 1;
+    if (!hd__compiled_counts_labels(s->compiled))
+        return HD_OK;
+    int32_t rc = hd__exec_all_reduce_sum(s->exec, (double)counted, &all, err);
+    if (!rc)
+        *factor = all > 0 ? (double)steps * (double)job->batch * (double)job->seq_len / all : 0;
+    return rc;
+}
+
 int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches, const volatile sig_atomic_t *stop,
                                    double *loss, struct hd_error *err)
 {
@@ -202,7 +220,7 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
     if (!rc)
         rc = hd__exec_run_section(s->exec, HD__SECTION_BEGIN, err);
     for (int64_t n = 0; n < batches && !rc && !stopped; n++) {
-        rc = hd__train_feed_count_labels(s->eval_feed, n * s->compiled->job->batch, &counted, err);
+        rc = hd__train_feed_count_labels(s->eval_feed, &counted, err);
         for (int64_t m = 0; m < p->accumulation && !rc; m++)
             rc = hd__exec_run_section(s->exec, HD__SECTION_EVAL, err);
         if (!rc && stop)
@@ -214,7 +232,11 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
     if (!rc)
         rc = hd__train_session_read_scalars(s, &p->loss_sum, 1, &sum, err);
     if (!rc && !stopped)
-        rc = hd__train_feed_label_factor(s->eval_feed, 0, batches, counted, &factor, err);
+        rc = hd__train_session_label_factor(s, batches, counted, &factor, err);
+    if (!rc && !stopped && !factor)
+        rc =
+            hd_fail(err, HD_E_INVALID, "%s: none of the labels of %lld batches counts in the loss: nothing to evaluate",
+                    hd__train_feed_where(s->eval_feed), (long long)batches);
     if (!rc)
         *loss = stopped ? NAN : sum * factor / (double)batches;
     return rc;

@@ -71,6 +71,14 @@ plant plain.c device-plain 's/i < hd_operand_count(&k->out\[0\]); i++)$/i <= hd_
 plant plain.c device-plain 's|if (n == sizeof table / sizeof \*table)|if (n > 5) return HD_E_UNSUPPORTED; &|' only=refused "what it does not have"
 plant plain.c device-plain 's/    (void)device;$/    if (!device) return 0;/' only=supports "supports the same"
 plant pattern.c data-pattern 's/first + i/i/' "path=endless only=ranges" "ranges give the same"
+printf 'chars\nabcdefghijklmnopqrstuvwxyz <|>' >chars
+plant chars.c tokenizer-chars 's/t->bytes\[t->ids\[c\] = t->count++\]/t->bytes[(t->ids[c] = t->count++) | 1]/' "path=chars lossy only=texts" "texts come back"
+plant chars.c tokenizer-chars 's/if (id < 0)$/static int64_t calls; if (calls++ % 100000 == 99999) id = 0;&/' "path=chars lossy only=threads" "threads encode at once"
+plant chars.c tokenizer-chars 's/ids\[i\] < 0 || ids\[i\] > t->count/ids[i] < 0/' "path=chars lossy only=outside" "ids outside are refused"
+plant chars.c tokenizer-chars 's/(flags & HD_TOKENIZER_SPECIAL) && //' "path=chars lossy only=special token=<|end|>" "special tokens are found"
+plant chars.c tokenizer-chars 's/!(flags & HD_TOKENIZER_SKIP_SPECIAL)/1/' "path=chars lossy only=special token=<|end|>" "special tokens are found"
+plant chars.c tokenizer-chars 's/info->struct_size < sizeof all/0/' "path=chars lossy only=info" "info is of the vocabulary"
+plant chars.c tokenizer-chars 's/HD_E_UNSUPPORTED, "%s: no list/HD_E_INVALID, "%s: no list/' "path=chars lossy only=refused" "what is no tokenizer"
 plant count.c hook-count 's/return HD_OK;/return HD_E_IO;/' only=job "a job trains what"
 plant lines.c metrics-lines 's/hd_metric_at(record, i)/\&record->metrics[i]/' "set:path=lines.txt only=any" "any record"
 

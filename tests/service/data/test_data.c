@@ -434,6 +434,62 @@ START_TEST(prefetch)
 }
 END_TEST
 
+/* Labels of their own: every third token has none. */
+static int32_t read_labels(struct hd_data *data, uint64_t first, uint64_t count, int64_t *labels, struct hd_error *why)
+{
+    int32_t rc = memory.read(data, first, count, labels, why);
+    for (uint64_t i = 0; i < count && !rc; i++)
+        labels[i] = (first + i) % 3 ? labels[i] : -100;
+    return rc;
+}
+
+static int32_t is_labeled(const void *settings)
+{
+    return *(const int32_t *)settings;
+}
+
+/* What the next requests count, whatever was read of them already; labels that the settings do not have are not read. */
+START_TEST(counting)
+{
+    struct hd_data_ops own = memory;
+    const int32_t *got, *labels, off = 0, on = 1;
+    uint64_t batch = 3;
+    struct hd__data_source source = {put_plain(0, "a.txt"), 0};
+    struct hd__data_config c = {
+        .ops = &own, .settings = &on, .sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256};
+    own.labels = read_labels;
+    own.labeled = is_labeled;
+    struct hd__data *d = open_one(&c);
+    for (uint32_t depth = 2; depth < 6; depth++) {
+        struct hd__data_prefetch *p;
+        const struct hd__data_prefetch_config pc = {
+            .data = d, .number = row_number, .user = &batch, .rows = 3, .depth = depth, .ranges = {{2, 3}, {9, 2}}};
+        ck_ok(hd__data_prefetch_start(&pc, &p, &err));
+        for (int step = 0; step < 20; step++) {
+            int64_t counted, again, found = 0;
+            ck_ok(hd__data_prefetch_count(p, depth, &counted, &err));
+            ck_ok(hd__data_prefetch_count(p, depth, &again, &err));
+            ck_assert_int_eq(counted, again);
+            for (uint32_t r = 0; r < depth; r++) {
+                ck_ok(hd__data_prefetch_next(p, &got, &labels, &err));
+                for (int i = 0; i < 3 * 5; i++)
+                    found += labels[i] >= 0;
+            }
+            ck_assert_int_eq(counted, found);
+            ck_assert(found > 0 && found < 15 * (int64_t)depth);
+        }
+        hd__data_prefetch_stop(p);
+    }
+    close_all(d);
+    c.settings = &off;
+    d = open_one(&c);
+    int32_t ids[SEQ], next[SEQ];
+    ck_ok(hd__data_read(d, 0, ids, next, 0, SEQ, &err));
+    ck_assert_mem_eq(ids + 1, next, (SEQ - 1) * sizeof *ids);
+    close_all(d);
+}
+END_TEST
+
 int main(void)
 {
     const struct scratch_test tests[] = {
@@ -448,6 +504,7 @@ int main(void)
         {"epochs", epochs},
         {"mix", mix},
         {"prefetch", prefetch},
+        {"counting", counting},
         {NULL, NULL},
     };
     return scratch_run("data", tests);
