@@ -220,10 +220,8 @@ static hd__code action(struct unroll *u, const struct hd_action *a)
     hd__code code = {0};
     u->p->block = 0;
     u->p->phase = HD__PHASE_F;
-    if (a->kind == HD_ACTION_F) {
-        feed(u, a, u->p->ids, &code);
-        feed(u, a, u->p->labels, &code);
-    }
+    for (uint32_t n = 0; n < HD__INPUTS && a->kind == HD_ACTION_F; n++)
+        feed(u, a, u->p->inputs[n], &code);
     receive(u, a, &code);
     instructions(u, a, &code);
     send(u, a, &code);
