@@ -83,7 +83,7 @@ static inline struct hd_program *hd__compiled_program(const struct hd__compiled 
 
 /* Parameters of the whole model, all stages, each once. */
 int64_t hd__compiled_parameter_count(const struct hd__compiled *c);
-/* Does the source of data say which tokens count? Their number in a step is then a factor of the loss. */
+/* Do not all labels count? Their number in a step is then a factor of the loss. */
 int hd__compiled_counts_labels(const struct hd__compiled *c);
 /* FLOPs per token as README defines them: 6 N without the input embedding's look-up, + 12 layers hidden seq_len halved,
  * since causal work is skipped. */

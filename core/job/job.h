@@ -78,6 +78,7 @@ struct hd__tokenized {
 };
 
 enum { HD__DETERMINISTIC_NORMAL = 0, HD__DETERMINISTIC_EXACT = 1 };
+enum { HD__DOCUMENTS_CONTINUE = 0, HD__DOCUMENTS_MASK, HD__DOCUMENTS_PACK };
 enum { HD__SUMS_TREE = 0, HD__SUMS_ANY = 1 }; /* of sums over send and recv */
 enum { HD__RECOMPUTE_NONE = 0, HD__RECOMPUTE_SELECTIVE, HD__RECOMPUTE_FULL, HD__RECOMPUTE_EVERY };
 enum { HD__LOSS_SCALE_NONE = 0, HD__LOSS_SCALE_DYNAMIC, HD__LOSS_SCALE_STATIC };
@@ -136,6 +137,7 @@ struct hd__job {
     int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep); resolved */
     int64_t micro_batch_asked; /* 0: unset */
     int32_t shuffle;
+    int32_t documents; /* HD__DOCUMENTS_... */
     int64_t check_tokens;
     const char *data_tokenizer; /* NULL: none, or model.from's */
     const char *data_field, *data_cache;

@@ -126,6 +126,10 @@ static const struct hd_option data_keys[] = {
         "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu|per_device_train_batch_size"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
+    KEY("documents", ENUM, "continue", ANY, G, documents,
+        "continue: sequences run on across documents; mask: attention and positions keep to a document; pack: whole "
+        "documents are packed into sequences, with mask",
+        NAMED("continue|mask|pack"), .words = "true=?say mask or pack: docs/data.md|false=continue"),
     KEY("check_tokens", INT, "134217728", FROM(0), 0, check_tokens,
         "so many are held against the vocabulary before the start; the others as they are read", .unit = "tokens"),
     KEY("tokenizer", STRING, NULL, ANY, G | P, data_tokenizer,

@@ -307,6 +307,9 @@ struct hd__pipeline {
     struct hd__actions *actions; /* by stage */
 };
 
+/* Inputs that a rank is fed, int32 [b, s] of a micro-batch. Positions are fed whole: no axis cuts their sequence. */
+enum { HD__INPUT_IDS = 0, HD__INPUT_LABELS, HD__INPUT_POSITIONS, HD__INPUTS };
+
 struct hd_program {
     struct hd__arena arena;
     struct hd__mesh mesh;
@@ -330,10 +333,17 @@ struct hd_program {
     struct hd__pipeline *pipeline; /* NULL: no pipeline; set even with one stage if a strategy wants actions */
     HD__ARRAY(struct hd__code_section) sections;
 
-    hd_tensor ids, labels, loss, logits; /* logical */
-    HD__ARRAY(hd_tensor) auxiliary;      /* logical: further scalars that are minimised */
+    union { /* logical; 0: not read */
+        struct {
+            hd_tensor ids, labels, positions;
+        };
+        hd_tensor inputs[HD__INPUTS];
+    };
+    hd_tensor loss, logits;         /* logical */
+    HD__ARRAY(hd_tensor) auxiliary; /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
+    uint32_t documents;                 /* attention does not cross documents: positions are an input */
     hd_tensor norm_digits;              /* deterministic.c: HD_SUM_DIGITS numbers, whose sum is norm2; 0: none */
     hd_tensor loss_sum, norm2, hyper;   /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
     HD__ARRAY(struct hd__fact) facts;   /* of strategies' own persistent tensors */
@@ -384,6 +394,8 @@ struct hd_program {
 };
 
 /* A program of a pipeline stage; caller frees it, and with it all that is in its arena. */
+/* HD__INPUT_... of a tensor that is fed. */
+int32_t hd__program_input(const struct hd_program *p, hd_tensor fed);
 struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
 void hd__program_free(struct hd_program *p);
 /* A hash of all that it computes and communicates: program_hash.c. */

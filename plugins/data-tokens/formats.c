@@ -209,7 +209,7 @@ static int32_t parse_npy(struct hd_data *f, const struct tokens_settings *settin
 }
 
 /* ---- Megatron: NAME.bin has the tokens, NAME.idx their type and the documents. The documents follow each other
- * without gaps and are read as one stream: Megatron marks their ends with tokens if asked to. */
+ * without gaps. */
 enum { IDX_HEADER = 9 + 8 + 1 + 8 + 8 };
 
 static int32_t megatron_sequences(const char *idx, const uint8_t *p, uint64_t n, uint64_t size, uint64_t tokens,
@@ -274,10 +274,44 @@ static int32_t parse_megatron(struct hd_data *f, const struct tokens_settings *s
     int32_t rc = idx ? tokens_map_file(idx, &p, &bytes, err) : no_memory(err);
     if (!rc) {
         rc = megatron_index(f, idx, p, bytes, err);
-        munmap((void *)p, bytes);
+        f->idx = p;
+        f->idx_bytes = bytes;
     }
     free(idx);
     return rc;
+}
+
+/* Documents begin at the sequences that the index lists. One that lists none but the first has a document in each
+ * sequence. */
+static uint64_t indexed_documents(const uint8_t *idx)
+{
+    uint64_t sequences = read_le(idx + 18, 8), documents = read_le(idx + 26, 8);
+    return documents > 1 ? documents : sequences;
+}
+
+/* The first token of document i. */
+static uint64_t indexed_begin(const struct hd_data *f, uint64_t i)
+{
+    const uint8_t *idx = f->idx, *pointers;
+    uint64_t sequences = read_le(idx + 18, 8), at = i;
+    pointers = idx + IDX_HEADER + sequences * 4;
+    if (read_le(idx + 26, 8) > 1)
+        at = read_le(pointers + (sequences + i) * 8, 8);
+    return at < sequences ? read_le(pointers + at * 8, 8) / token_types[f->type].bytes : f->count;
+}
+
+uint64_t tokens_indexed_end(const struct hd_data *f, uint64_t token, uint64_t limit)
+{
+    uint64_t low = 0, high = indexed_documents(f->idx), end;
+    while (low < high) { /* the first document that begins behind the token */
+        uint64_t middle = low + (high - low) / 2;
+        if (indexed_begin(f, middle) > token)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    end = low < indexed_documents(f->idx) ? indexed_begin(f, low) : f->count;
+    return end < limit ? end : limit;
 }
 
 /* ---- opening */

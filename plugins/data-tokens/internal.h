@@ -45,6 +45,8 @@ struct tokens_settings {
     int32_t format;      /* TOKENS_AUTO, ... */
     int32_t token_dtype; /* TOKENS_DTYPE_...: of nanogpt files */
     int32_t loss;        /* TOKENS_LOSS_... */
+    int32_t reserved;
+    int64_t eod; /* below 0: none */
 };
 
 struct hd_data {
@@ -58,6 +60,9 @@ struct hd_data {
     uint32_t reserved;
     const uint8_t *loss; /* NAME.loss, mapped; NULL: all tokens count */
     uint64_t loss_bytes;
+    int64_t eod;
+    const void *idx; /* Megatron's index, mapped; NULL: none */
+    uint64_t idx_bytes;
 };
 
 enum { TOKENS_SAMPLE = 4096, TOKENS_SAMPLE_LEAST = 64 }; /* tokens, or bytes, that say how a file lies */
@@ -88,6 +93,8 @@ int32_t tokens_map_file(const char *path, const uint8_t **at, uint64_t *bytes, s
 /* Maps the file at f->path. Sets map and map_bytes. */
 int32_t tokens_map(struct hd_data *f, struct hd_error *err);
 /* Validates the header of a mapped file and sets at, count and type. */
+/* The end of a token's document by Megatron's index, at most `limit`. */
+uint64_t tokens_indexed_end(const struct hd_data *f, uint64_t token, uint64_t limit);
 bool tokens_are_unwritten(const struct hd_data *f); /* the first of them are all 0 */
 int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err);
 

@@ -32,6 +32,14 @@ static const struct hd_option options[] = {
      .help =
          "which tokens the loss counts: all, or those that NAME.loss marks beside NAME.bin, as `heddle data tokenize "
          "--chat-template` writes it"},
+    {.name = "eod",
+     .value = "-1",
+     .type = HD_OPT_INT,
+     .min = -1,
+     .max = INT32_MAX,
+     .flags = HD_OPTION_GLOBAL,
+     .offset = offsetof(struct tokens_settings, eod),
+     .help = "id of the token that ends a document, for data.documents; -1: where Megatron's index says so"},
 };
 
 static int32_t tokens_check(const void *settings, struct hd_error *err)
@@ -55,6 +63,8 @@ static void tokens_close(struct hd_data *f)
         munmap((void *)f->map, f->map_bytes);
     if (f->loss)
         munmap((void *)f->loss, f->loss_bytes);
+    if (f->idx)
+        munmap((void *)f->idx, f->idx_bytes);
     free(f->path);
     free(f);
 }
@@ -68,6 +78,7 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
         free(f);
         return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
     }
+    f->eod = ((const struct tokens_settings *)settings)->eod;
     f->vocab = source->struct_size > offsetof(struct hd_data_source, vocab) ? source->vocab : 0;
     if ((rc = tokens_map(f, err)) || (rc = tokens_parse(f, settings, err)) ||
         (tokens_labeled(settings) && (rc = tokens_open_loss(f, err)))) {
@@ -118,6 +129,36 @@ int32_t tokens_read(struct hd_data *f, uint64_t first, uint64_t count, int64_t *
     }
 }
 
+static int32_t tokens_document_end(struct hd_data *f, uint64_t token, uint64_t limit, uint64_t *end,
+                                   struct hd_error *err)
+{
+    enum { BLOCK = 512 };
+    int64_t block[BLOCK];
+    if (token >= f->count || limit <= token || limit > f->count)
+        return hd_fail(err, HD_E_INVALID, "%s: the document of token %lu of %lu was asked for, up to %lu", f->path,
+                       (unsigned long)token, (unsigned long)f->count, (unsigned long)limit);
+    if (f->eod < 0 && f->idx) {
+        *end = tokens_indexed_end(f, token, limit);
+        return HD_OK;
+    }
+    if (f->eod < 0)
+        return hd_fail(err, HD_E_INVALID,
+                       "%s: does not say where its documents end: say data.eod, the id of the token that ends one, or "
+                       "write it in Megatron's format",
+                       f->path);
+    for (uint64_t n; token < limit; token += n) {
+        n = limit - token < BLOCK ? limit - token : BLOCK;
+        tokens_read(f, token, n, block, err);
+        for (uint64_t i = 0; i < n; i++)
+            if (block[i] == f->eod) {
+                *end = token + i + 1;
+                return HD_OK;
+            }
+    }
+    *end = limit;
+    return HD_OK;
+}
+
 static const struct hd_data_ops ops = {
     .struct_size = sizeof ops,
     .open = tokens_open,
@@ -127,6 +168,7 @@ static const struct hd_data_ops ops = {
     .check = tokens_check,
     .labels = tokens_labels,
     .labeled = tokens_labeled,
+    .document_end = tokens_document_end,
 };
 
 static const struct hd_component tokens_component = {

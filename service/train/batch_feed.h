@@ -14,6 +14,7 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
 /* Opens the data once, to refuse what is missing, too short or, where `tokens` is set, has an id outside the vocabulary
  * among the first data.check_tokens. */
 int32_t hd__train_feed_check(const struct hd__compiled *compiled, int held_out, int tokens, struct hd_error *err);
+const struct hd__data *hd__train_feed_data(const struct hd__train_feed *feed);
 void hd__train_feed_close(struct hd__train_feed *feed); /* NULL is fine */
 /* The next micro-batch begins with sequence `sequence` of the endless stream, whose micro-batches follow from there
  * on. A step takes data.batch sequences. */
@@ -23,7 +24,7 @@ int32_t hd__train_feed_seek(struct hd__train_feed *feed, int64_t sequence, struc
 int32_t hd__train_feed_count_labels(struct hd__train_feed *feed, int64_t *counted, struct hd_error *err);
 /* The place in the job file of the key that names the files. */
 const char *hd__train_feed_where(const struct hd__train_feed *feed);
-/* For hd__exec_config.feed: ids first, then labels, a micro-batch at a time. */
-int32_t hd__train_feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
+/* For hd__exec_config.feed: of each input, HD__INPUT_..., a micro-batch at a time. */
+int32_t hd__train_feed_next(void *feed, int32_t input, int32_t *out, int64_t count, struct hd_error *err);
 
 #endif

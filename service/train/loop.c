@@ -273,6 +273,16 @@ static const char *count_text(int64_t n, char out[32])
     return out;
 }
 
+static void print_packing(const struct hd__data *d, int64_t seq_len)
+{
+    char pieces[32], sequences[32];
+    int64_t n = (int64_t)hd__data_sequences(d);
+    printf("packed %s documents or pieces of them into %s sequences of %" PRId64
+           ": %.2f%% of these are tokens, the rest is padding\n",
+           count_text((int64_t)hd__data_pieces(d), pieces), count_text(n, sequences), seq_len,
+           100 * (double)hd__data_tokens(d) / ((double)n * (double)seq_len));
+}
+
 static void print_start(const struct loop *l, const struct hd__compiled *c)
 {
     const char *loaded = hd__train_checkpointer_loaded(l->checkpointer), *separator = " (";
@@ -292,6 +302,8 @@ static void print_start(const struct loop *l, const struct hd__compiled *c)
         }
     printf("%s, device %s, %s\n", *separator == ',' ? ")" : "", c->device_choice.component->name,
            hd_dtype_name(l->job->precision.compute));
+    if (l->job->documents == HD__DOCUMENTS_PACK)
+        print_packing(hd__train_feed_data(l->s.train_feed), l->job->seq_len);
     fflush(stdout);
 }
 

@@ -11,12 +11,16 @@
 #include "service/train/agreement.h"
 #include "service/train/corpus.h"
 
-static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err)
 {
     struct hd__train_session *s = user;
-    if (s->feed_override)
-        return s->feed_override(s->feed_override_user, labels, out, count, err);
-    return hd__train_feed_next(s->current_feed, labels, out, count, err);
+    if (!s->feed_override)
+        return hd__train_feed_next(s->current_feed, input, out, count, err);
+    if (input != HD__INPUT_POSITIONS)
+        return s->feed_override(s->feed_override_user, input, out, count, err);
+    for (int64_t i = 0; i < count; i++) /* a sequence is one document */
+        out[i] = (int32_t)hd__sequence_position(hd__exec_program(s->exec), i % s->compiled->job->seq_len);
+    return HD_OK;
 }
 
 void hd__train_session_override_feed(struct hd__train_session *s,
