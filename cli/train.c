@@ -63,9 +63,9 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, int leader, int32_t
     if (!rc)
         rc = check_model(c, local_rank, &err);
     if (!rc)
-        rc = hd__train_feed_check(c, 0, local_rank == 0, &err);
+        rc = hd__train_feed_check(c, HD__FEED_TRAIN, local_rank == 0, &err);
     if (!rc && loaded->job->eval_every)
-        rc = hd__train_feed_check(c, 1, local_rank == 0, &err);
+        rc = hd__train_feed_check_sets(c, local_rank == 0, &err);
     if (!rc && leader)
         rc = check_outputs(c, &err);
     if (!rc)
