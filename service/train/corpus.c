@@ -72,11 +72,11 @@ static int is_text(const struct hd__compiled *c, const char *path)
 
 static int has_text(const struct hd__compiled *c)
 {
-    const struct hd__sources *both[] = {&c->job->train, &c->job->val};
+    const struct hd__sources *all[] = {&c->job->train, &c->job->val, &c->job->test};
     int found = 0;
-    for (size_t k = 0; k < HD__COUNT(both); k++)
-        for (uint64_t i = 0; i < both[k]->count; i++)
-            found |= is_text(c, both[k]->at[i].path);
+    for (size_t k = 0; k < HD__COUNT(all); k++)
+        for (uint64_t i = 0; i < all[k]->count; i++)
+            found |= is_text(c, all[k]->at[i].path);
     return found;
 }
 
@@ -197,17 +197,17 @@ static int32_t prepare(struct corpus *c, struct hd_error *err)
     const struct {
         const char *key;
         const struct hd__sources *sources;
-    } both[] = {{"data.train", &job->train}, {"data.val", &job->val}};
+    } all[] = {{"data.train", &job->train}, {"data.val", &job->val}, {"data.test", &job->test}};
     int32_t rc = HD_OK, opened = 0;
-    for (size_t k = 0; k < HD__COUNT(both); k++)
-        for (uint64_t i = 0; i < both[k].sources->count && !rc; i++) {
-            const char *path = both[k].sources->at[i].path;
+    for (size_t k = 0; k < HD__COUNT(all); k++)
+        for (uint64_t i = 0; i < all[k].sources->count && !rc; i++) {
+            const char *path = all[k].sources->at[i].path;
             if (!is_text(c->compiled, path) || find_tokenized(job, path))
                 continue;
             if (!opened++)
                 rc = open_tokenizer(c, err);
             if (!rc)
-                rc = prepare_source(c, both[k].key, path, err);
+                rc = prepare_source(c, all[k].key, path, err);
         }
     hd__tokenizer_close(&c->tokenizer);
     return rc;
