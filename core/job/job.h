@@ -130,6 +130,7 @@ struct hd__job {
     int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep); resolved */
     int64_t micro_batch_asked; /* 0: unset */
     int32_t shuffle;
+    int64_t shuffle_buffer;
     int64_t check_tokens;
 
     /* eval: */

@@ -126,6 +126,9 @@ static const struct hd_option data_keys[] = {
         "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu|per_device_train_batch_size"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
+    KEY("shuffle_buffer", INT, "0", FROM(0), G, shuffle_buffer,
+        "so many are shuffled at a time, for files that are slow to read here and there; 0: all of an epoch",
+        .unit = "sequences", .needs = "shuffle=true"),
     KEY("check_tokens", INT, "134217728", FROM(0), 0, check_tokens,
         "so many are held against the vocabulary before the start; the others as they are read", .unit = "tokens"),
 };

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "heddle/file.h"
 #include "internal.h"
@@ -20,9 +21,14 @@ static int32_t no_memory(struct hd_error *err)
     return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
 }
 
+uint64_t tokens_width(uint32_t type)
+{
+    return token_types[type].bytes;
+}
+
 /* ---- mapping */
 
-static int32_t map_file(const char *path, const uint8_t **at, uint64_t *bytes, struct hd_error *err)
+static int32_t map_file(const char *path, const void **at, uint64_t *bytes, struct hd_error *err)
 {
     int fd = -1;
     int32_t rc = hd_open_regular(path, &fd, bytes, err);
@@ -37,6 +43,37 @@ static int32_t map_file(const char *path, const uint8_t **at, uint64_t *bytes, s
         return hd_fail(err, HD_E_INVALID, "%s: the file is empty", path);
     *at = map;
     return HD_OK;
+}
+
+/* The first `most` bytes of an open file behind HTTP, in new memory. */
+static int32_t read_head(const char *name, struct http_file *http, uint64_t most, const void **at, struct hd_error *err)
+{
+    uint64_t n = http_bytes(http) < most ? http_bytes(http) : most;
+    void *head = malloc(n);
+    int32_t rc = head ? http_read(http, 0, n, head, err)
+                      : hd_fail(err, HD_E_NOMEM, "%s: no memory for %lu bytes", name, (unsigned long)n);
+    if (rc)
+        free(head);
+    else
+        *at = head;
+    return rc;
+}
+
+int32_t tokens_map(struct hd_data *f, const struct hd_host *host, const struct tokens_settings *settings,
+                   const struct hd_data_source *source, struct hd_error *err)
+{
+    if (!http_is_url(source->path) && strstr(source->path, "://"))
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "'%.100s' is a URL, and only http:// and https:// are read: name a file, which may be on a "
+                       "mounted store",
+                       source->path);
+    if (!http_is_url(source->path))
+        return map_file(f->path, &f->map, &f->map_bytes, err);
+    int32_t rc = http_open(host, &settings->http, source->path, source->hints & HD_DATA_IN_ORDER, &f->http, err);
+    if (rc)
+        return rc;
+    f->map_bytes = http_bytes(f->http);
+    return read_head(f->path, f->http, TOKENS_HEAD, &f->map, err);
 }
 
 /* ---- formats. Each sets at, count and type of a mapped file. */
@@ -258,37 +295,66 @@ static int32_t megatron_index(struct hd_data *f, const char *idx, const uint8_t 
 }
 
 /* NAME.bin -> NAME.idx, in new memory; NULL: out of memory. */
-char *tokens_idx_path(const char *path)
+static char *idx_path(const char *path)
 {
     size_t n = strlen(path);
     char *idx;
     return asprintf(&idx, "%.*s.idx", (int)(n > 4 && !strcmp(path + n - 4, ".bin") ? n - 4 : n), path) < 0 ? NULL : idx;
 }
 
+int32_t tokens_has_index(const struct hd_data *f, bool *has, struct hd_error *err)
+{
+    struct hd_error absent = HD_ERROR_INIT;
+    struct http_file *http = NULL;
+    char *idx = f->http ? NULL : idx_path(f->path);
+    int32_t rc = f->http ? http_open_sibling(f->http, ".bin", ".idx", &http, &absent) : HD_OK;
+    *has = f->http ? !rc : idx && !access(idx, F_OK);
+    http_close(http);
+    free(idx);
+    if (!rc || rc == HD_E_NOTFOUND)
+        return HD_OK;
+    *err = absent;
+    return rc;
+}
+
+/* The index of a mapped file, or of one behind HTTP; release_index ends its life. */
+static int32_t load_index(const struct hd_data *f, const char *idx, const void **at, uint64_t *bytes,
+                          struct hd_error *err)
+{
+    struct http_file *http = NULL;
+    if (!f->http)
+        return map_file(idx, at, bytes, err);
+    int32_t rc = http_open_sibling(f->http, ".bin", ".idx", &http, err);
+    if (!rc)
+        rc = read_head(idx, http, *bytes = http_bytes(http), at, err);
+    http_close(http);
+    return rc;
+}
+
+static void release_index(const struct hd_data *f, const void *at, uint64_t bytes)
+{
+    if (f->http)
+        free((void *)at);
+    else
+        munmap((void *)at, bytes);
+}
+
 static int32_t parse_megatron(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
 {
     (void)settings;
-    const uint8_t *p;
+    const void *p;
     uint64_t bytes;
-    char *idx = tokens_idx_path(f->path);
-    int32_t rc = idx ? map_file(idx, &p, &bytes, err) : no_memory(err);
+    char *idx = idx_path(f->path);
+    int32_t rc = idx ? load_index(f, idx, &p, &bytes, err) : no_memory(err);
     if (!rc) {
         rc = megatron_index(f, idx, p, bytes, err);
-        munmap((void *)p, bytes);
+        release_index(f, p, bytes);
     }
     free(idx);
     return rc;
 }
 
 /* ---- opening */
-
-int32_t tokens_map(struct hd_data *f, struct hd_error *err)
-{
-    const uint8_t *map = NULL;
-    int32_t rc = map_file(f->path, &map, &f->map_bytes, err);
-    f->map = map;
-    return rc;
-}
 
 int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
 {

@@ -86,6 +86,7 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         .mix = (int32_t)from->weighted,
         .held_out = held_out && !job->val.count,
         .shuffle = job->shuffle && !held_out,
+        .shuffle_buffer = job->shuffle_buffer,
         .val_fraction = job->val.count ? 0 : job->val_fraction,
         .seq_len = job->seq_len,
         .vocab = compiled->info.vocab,
