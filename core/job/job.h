@@ -147,6 +147,7 @@ struct hd__job {
     int64_t micro_batch_asked; /* 0: unset */
     int32_t shuffle;
     int32_t documents; /* HD__DOCUMENTS_... */
+    int64_t shuffle_buffer;
     int64_t check_tokens;
     const char *data_tokenizer; /* NULL: none, or model.from's */
     const char *data_field, *data_cache;

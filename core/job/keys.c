@@ -131,6 +131,9 @@ static const struct hd_option data_keys[] = {
         "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu|per_device_train_batch_size"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
+    KEY("shuffle_buffer", INT, "0", FROM(0), G, shuffle_buffer,
+        "so many are shuffled at a time, for files that are slow to read here and there; 0: all of an epoch",
+        .unit = "sequences", .needs = "shuffle=true"),
     KEY("documents", ENUM, "continue", ANY, G, documents,
         "continue: sequences run on across documents; mask: attention and positions keep to a document; pack: whole "
         "documents are packed into sequences, with mask",

@@ -79,6 +79,16 @@ uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key)
     return i;
 }
 
+uint64_t hd__data_permute_windows(uint64_t i, uint64_t n, uint64_t window, uint64_t key)
+{
+    uint64_t run = HD__DATA_SHUFFLE_RUN, runs = n / run, per = HD__MAX(window / run, 1);
+    if (i >= runs * run)
+        return runs * run + hd__data_permute(i - runs * run, n - runs * run, key);
+    uint64_t nth = i / (per * run), first = nth * per, size = HD__MIN(per, runs - first) * run;
+    uint64_t j = hd__data_permute(i - first * run, size, key ^ mix64(nth + 1));
+    return hd__data_permute(first + j / run, runs, key) * run + j % run;
+}
+
 /* ---- a mix: weights become turns of a round, interleaved evenly */
 
 /* Largest remainder method: turns add up to HD__DATA_MIX_SLOTS exactly. */
@@ -422,7 +432,10 @@ static const struct token_stream *find_sequence(const struct hd__data *d, uint64
     uint64_t nth;
     const struct token_stream *s = locate_sequence(d, number, &nth);
     *i = nth % s->sequences;
-    if (d->config.shuffle)
+    if (d->config.shuffle && d->config.shuffle_buffer)
+        *i =
+            hd__data_permute_windows(*i, s->sequences, (uint64_t)d->config.shuffle_buffer, s->key + nth / s->sequences);
+    else if (d->config.shuffle)
         *i = hd__data_permute(*i, s->sequences, s->key + nth / s->sequences);
     return s;
 }

@@ -281,6 +281,33 @@ START_TEST(permutation)
 }
 END_TEST
 
+/* A permutation still, whose windows lie in few runs of neighbours and are mixed within. */
+START_TEST(permutation_of_windows)
+{
+    static const uint64_t sizes[] = {1, 63, 64, 65, 1000, 4096, 10007}, windows[] = {1, 64, 100, 1024, 1 << 20};
+    for (size_t k = 0; k < HD__COUNT(sizes) * HD__COUNT(windows); k++) {
+        uint64_t n = sizes[k / HD__COUNT(windows)], w = windows[k % HD__COUNT(windows)], run = HD__DATA_SHUFFLE_RUN;
+        uint64_t per = HD__MAX(w / run, 1), moved = 0;
+        uint8_t *seen = hd__alloc(n), *touched = hd__alloc(n / run + 1);
+        for (uint64_t i = 0, places = 0; i < n; i++) {
+            uint64_t p = hd__data_permute_windows(i, n, w, 1337);
+            ck_assert_uint_lt(p, n);
+            ck_assert_uint_eq(seen[p]++, 0);
+            moved += p != i;
+            if (i % (per * run) == 0) {
+                memset(touched, 0, n / run + 1);
+                places = 0;
+            }
+            places += !touched[p / run]++;
+            ck_assert_uint_le(places, per + 1); /* the last window, and what is left of n */
+        }
+        ck_assert_uint_ge(moved, n >= 1000 ? n * 9 / 10 : 0);
+        free(touched);
+        free(seen);
+    }
+}
+END_TEST
+
 /* The mean of many first items is the middle, and neighbours fall apart: chi-squared over 16 bins below
  * its 99.99 % point, for several keys. */
 START_TEST(permutation_is_even)
@@ -655,6 +682,7 @@ int main(void)
         {"several files", several_files},
         {"held out", held_out},
         {"permutation", permutation},
+        {"windows", permutation_of_windows},
         {"even", permutation_is_even},
         {"epochs", epochs},
         {"mix", mix},
