@@ -24,6 +24,7 @@ struct hd__command {
 #define HD__COMMANDS(X) \
     X(train)            \
     X(explain)          \
+    X(plan)             \
     X(check)            \
     X(eval)             \
     X(sample)           \

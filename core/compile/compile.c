@@ -287,8 +287,9 @@ static int32_t check_unrolled(const struct hd__compiled *c, const struct hd_prog
 {
     int32_t stages = p->mesh.size[HD_AXIS_PP], exact = c->job->deterministic == HD__DETERMINISTIC_EXACT;
     int64_t instrs = (int64_t)p->template.count * p->accumulation / stages;
-    if (stages > 32)
-        return hd__job_fail(c->job, "mesh.pp", err, "mesh.pp: a pipeline has at most 32 stages, not %d", stages);
+    if (stages > HD__STAGES)
+        return hd__job_fail(c->job, "mesh.pp", err, "mesh.pp: a pipeline has at most %d stages, not %d", HD__STAGES,
+                            stages);
     if ((stages == 1 && !exact) || (p->accumulation <= INT16_MAX && instrs <= INSTRS_MAX))
         return HD_OK;
     return hd__job_fail(c->job, "data.batch", err,

@@ -86,7 +86,7 @@ START_TEST(keys)
          "command line: data.batch: a pipeline writes out every micro-batch: 1000000 of them", NULL},
         {"check llama.yaml job.deterministic=exact data.batch=1048576 data.micro_batch=1",
          "command line: data.batch: job.deterministic: exact writes out every micro-batch", NULL},
-        {"check llama.yaml mesh.pp=64", "command line: mesh.pp: a pipeline has at most 32 stages, not 64", NULL},
+        {"check llama.yaml mesh.pp=65", "command line: mesh.pp: a pipeline has at most 64 stages, not 65", NULL},
         {"check llama.yaml strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":1}]",
          "command line: strategies.ema.decay is 1: the average would stay at the initial weights", NULL},
         {"check llama.yaml comm.tune=no.json", "command line: comm.tune: no.json: cannot open the tuning file", NULL},
