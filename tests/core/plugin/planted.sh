@@ -61,6 +61,7 @@ plant dp.c strategy-dp '/if (low)/,+1d' only=random "jobs drawn at random"
 plant dp.c strategy-dp 's/"G", api->dtype(p, "grad")/"G", HD_F32/' only=random "jobs drawn at random"
 plant dp.c strategy-dp 's/struct hd_pass_flat f;/if (fopen("saved-before", "r")) return HD_E_IO; fopen("saved-before", "w"); &/' only=resumed "a resumed job"
 grep -qF "its plugin failed without a message" log || { cat log >&2; exit 1; }
+plant ../../tests/plugins/onebit.c strategy-onebit '/put(x, HD_OP_ALL_TO_ALL/d' only=two "two ranks of data"
 plant decoder.c model-decoder 's/info->layers = m->s->layers/info->layers = 1/' only=info "info is what is built"
 plant decoder.c model-decoder 's/.eps = m->s->eps}/.eps = m->s->eps * ++builds}/; s/^struct emit {/static int builds;\n&/' only=again "it builds the same again"
 plant decoder.c model-decoder 's/api->block(p, name);/if (e.layer == 0) api->block(p, "L0");/' only=info "info is what is built"
