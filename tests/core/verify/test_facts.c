@@ -200,6 +200,32 @@ START_TEST(found_by_name)
 }
 END_TEST
 
+/* ---- what ranks compare of their programs */
+
+START_TEST(a_hash_has_the_facts)
+{
+    struct job j;
+    p = expect_job(&j, "dp: 2", APART);
+    struct hd__code_section *outer = hd__program_section(p, "outer");
+    uint64_t was = hd__program_hash(p);
+    uint32_t *const fields[] = {&p->facts.at[0].what, &p->facts.at[0].axes};
+    for (size_t k = 0; k < HD__COUNT(fields); k++) {
+        *fields[k] ^= HD_AXIS_BIT(HD_AXIS_CP);
+        ck_assert_msg(hd__program_hash(p) != was, "field %zu of a fact", k);
+        *fields[k] ^= HD_AXIS_BIT(HD_AXIS_CP);
+    }
+    const char *section = p->facts.at[0].section;
+    p->facts.at[0].section = "update";
+    ck_assert_msg(hd__program_hash(p) != was, "the section of a fact");
+    p->facts.at[0].section = section;
+    outer->declares ^= HD_FACT_MIX;
+    ck_assert_msg(hd__program_hash(p) != was, "what a section declares of the parameters");
+    outer->declares ^= HD_FACT_MIX;
+    ck_assert_uint_eq(hd__program_hash(p), was);
+    close_job(&j);
+}
+END_TEST
+
 /* ---- a copy is a blend of one tensor with weight 1, of parameters and of gradients */
 
 START_TEST(a_copy_is_a_blend)
@@ -247,6 +273,7 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_checked_fixture(c, open_plugins, teardown);
     tcase_add_loop_test(c, found_by_name, 0, HD__COUNT(rows));
+    tcase_add_test(c, a_hash_has_the_facts);
     tcase_add_loop_test(c, a_copy_is_a_blend, 0, 4);
     return suite_run_case("facts", c);
 }
