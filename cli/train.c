@@ -12,6 +12,7 @@
 #include "service/report/report.h"
 #include "service/report/speaker.h"
 #include "service/train/batch_feed.h"
+#include "service/train/checkpointer.h"
 #include "service/train/corpus.h"
 #include "service/train/train.h"
 
@@ -30,7 +31,7 @@ static int32_t check_model(const struct hd__compiled *c, int32_t local_rank, str
     return local_rank ? HD_OK : hd__cli_check_from(c, err);
 }
 
-/* Outputs of a run: can they be written? */
+/* Outputs of a run: can they be written? And what it goes on from: is it there? */
 static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -50,7 +51,9 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
             return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path,
                                 why == ENXIO ? "not a regular file but a FIFO or a socket" : strerror(why));
     }
-    return HD_OK;
+    if (hd__train_check_metrics(job, err))
+        return err->code;
+    return hd__train_checkpointer_check_resume(c, err);
 }
 
 /* Text is tokenized here where this process starts the ranks; ranks of another launcher meet first. *missing: there are

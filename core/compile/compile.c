@@ -460,7 +460,7 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
 {
     const struct hd__mesh asked = c->mesh;
     int32_t rc = open_plugins(c, err);
-    if (flags & HD__COMPILE_WIDEN) /* what travels is not rounded */
+    if (flags & HD__COMPILE_WIDEN && !(flags & HD__COMPILE_KEEP_REDUCER)) /* what travels is not rounded */
         c->reducer.ops = NULL;
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {
         c->stage[s] = hd__program_new(&asked, s);
