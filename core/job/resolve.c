@@ -181,6 +181,14 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
         return hd__job_fail(job, "job.steps", err,
                             "job.steps: %lld steps of data.batch %lld x data.seq_len %lld tokens are too many to count",
                             (long long)job->steps, (long long)job->batch, (long long)job->seq_len);
+    if (job->checkpoint_keep_best && !job->eval_every)
+        return hd__job_fail(job, "checkpoint.keep", err,
+                            "checkpoint.keep: best needs the val_loss of each checkpoint: set eval.every");
+    if (job->launch_time_limit > 0 && job->launch_time_limit <= job->launch_margin)
+        return hd__job_fail(job, "launch.time_limit", err,
+                            "launch.time_limit: %gs is not above launch.margin, %gs, so no step would be made: raise "
+                            "it, or lower the margin",
+                            job->launch_time_limit, job->launch_margin);
     memcpy(job->mesh, mesh, sizeof mesh);
     job->ranks = ranks;
     job->micro_batch = micro;
