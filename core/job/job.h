@@ -102,6 +102,14 @@ struct hd__job {
 
     /* launch: */
     int64_t launch_ranks; /* 0: unset; hd__job_resolve decides */
+    int64_t launch_nodes;
+    int64_t launch_restarts;  /* in a row without a newer checkpoint */
+    double launch_pause;      /* seconds before the first of them */
+    double launch_time_limit; /* seconds; 0: none */
+    double launch_margin;     /* seconds before it, or before Slurm's end, at which the job begins to save */
+    const char *notice_file;  /* NULL: none */
+    const char *notice_command;
+    double notice_every; /* seconds between two looks */
 
     /* plugins: */
     struct hd_list plugin_path;
@@ -169,8 +177,11 @@ struct hd__job {
 
     /* checkpoint: the core's keys of that section */
     const char *checkpoint_dir;
-    int64_t checkpoint_every; /* steps; 0: only at the end */
-    int64_t checkpoint_keep;  /* 0: all */
+    int64_t checkpoint_every;      /* steps; 0: not by steps */
+    double checkpoint_seconds;     /* 0: not by time; both 0: only at the end */
+    int64_t checkpoint_keep;       /* the newest; 0: all */
+    int64_t checkpoint_keep_every; /* steps: multiples stay; 0: none for that */
+    int64_t checkpoint_keep_best;  /* those of the lowest val_loss */
     int32_t checkpoint_async;
     const char *resume; /* "auto", "never", "overwrite" or a path */
 
