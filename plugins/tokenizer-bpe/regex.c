@@ -40,7 +40,7 @@ static int32_t translate_escape(struct translation *t)
     } else if (c == 'w' || (c == 'W' && !t->in_class)) {
         add(t, t->in_class ? "" : c == 'w' ? "[" : "[^");
         add(t, word);
-        add(t, t->dialect == BPE_REGEX_RUST ? "\\p{Join_Control}" : "");
+        add(t, t->dialect == BPE_REGEX_RUST ? "\\p{Join_Control}" : "\\p{N}");
         add(t, t->in_class ? "" : "]");
     } else if (c == 'v') { /* a vertical tab; to PCRE2 all vertical space */
         add(t, "\\x0b");
