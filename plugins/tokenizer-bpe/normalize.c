@@ -118,9 +118,10 @@ static void strip(const struct bpe_normalizer *step, const char **text, size_t *
 
 int32_t bpe_normalize_text(struct bpe_context *c, const char **text, size_t *bytes)
 {
+    uint32_t turn = 0; /* the buffer that the text does not lie in */
     for (uint32_t i = 0; i < c->t->n_normalizers; i++) {
         const struct bpe_normalizer *step = &c->t->normalizers[i];
-        struct bpe_text *out = &c->normal[i % 2];
+        struct bpe_text *out = &c->normal[turn];
         int32_t rc = HD_OK;
         if (step->kind == BPE_STRIP) {
             strip(step, text, bytes);
@@ -128,7 +129,7 @@ int32_t bpe_normalize_text(struct bpe_context *c, const char **text, size_t *byt
         }
         if (*bytes == 0 || (step->kind <= BPE_NFKD && is_ascii(*text, *bytes)))
             continue;
-        out = *text == out->at ? &c->normal[1 - i % 2] : out;
+        turn = 1 - turn;
         bpe_text_clear(out);
         if (step->kind == BPE_PREPEND) {
             bpe_text_add(out, step->content.at, step->content.length);

@@ -85,7 +85,7 @@ def catalogs():
         try:
             with open(path, "rb") as file:
                 messages = gettext.GNUTranslations(file)._catalog.values()
-        except (OSError, UnicodeDecodeError, ValueError):
+        except (OSError, ValueError, IndexError):
             continue
         yield "\n".join(str(m) for m in messages if m)
 
