@@ -433,7 +433,7 @@ static int32_t read_template(struct hd_tokenizer *t, const json_t *step, const c
     return behind ? HD_OK : hd_fail(err, HD_E_INVALID, "%s: `single` has no Sequence", where);
 }
 
-/* Of BERT and RoBERTa: ["[CLS]", 101]. */
+/* BERT's and RoBERTa's: ["[CLS]", 101]. */
 static int32_t read_cls_sep(struct hd_tokenizer *t, const json_t *step, const char *where, struct hd_error *err)
 {
     int32_t rc = put_frame(t, false, json_string_value(json_array_get(json_object_get(step, "cls"), 0)), where, err);

@@ -1,5 +1,5 @@
-/* libFuzzer over the files of tokenizer-bpe: what stands before the last zero is the file, tokenizer.json or tiktoken's,
- * what follows a text. tests/fuzz/run builds and runs it. */
+/* libFuzzer over the files of tokenizer-bpe: what stands before the last zero is the file, tokenizer.json or a tiktoken
+ * file, what follows a text. tests/fuzz/run builds and runs it. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>

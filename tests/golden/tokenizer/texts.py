@@ -59,14 +59,18 @@ def sources(patterns, most=None):
             yield path.read_text(encoding="utf-8", errors="ignore")
 
 
-def draw(rng, low, high):
-    """A character of Unicode 14, which PCRE2 10.42 has. What normalizing makes of it has not changed since Unicode 3.2: the crate by which
-    Hugging Face normalizes does not know newer compatibility characters and combining marks."""
+def is_settled(c):
+    """Is it a character of Unicode 14, which PCRE2 10.42 has, and has what normalizing makes of it not changed since Unicode 3.2? The crate by
+    which Hugging Face normalizes does not know newer compatibility characters and combining marks."""
     old = unicodedata.ucd_3_2_0
+    return (unicodedata.category(c) != "Cn" and unicodedata.combining(c) == old.combining(c)
+            and unicodedata.normalize("NFKC", c) == old.normalize("NFKC", c))
+
+
+def draw(rng, low, high):
     while True:
         c = chr(rng.randrange(low, high))
-        if (unicodedata.category(c) != "Cn" and unicodedata.combining(c) == old.combining(c)
-                and unicodedata.normalize("NFKC", c) == old.normalize("NFKC", c)):
+        if is_settled(c):
             return c
 
 
