@@ -139,6 +139,7 @@ struct hd__job {
     int64_t check_tokens;
     const char *data_tokenizer; /* NULL: none, or model.from's */
     const char *data_field, *data_cache;
+    const char *data_chat_template;            /* NULL: lines have a text */
     int32_t data_append_eod;                   /* 0: auto, 1: true, 2: false */
     HD__ARRAY(struct hd__tokenized) tokenized; /* by service/train/corpus */
 

@@ -15,6 +15,7 @@ struct corpus {
     struct hd__job *job;
     struct hd__tokenizer tokenizer;
     int64_t eod;
+    const struct hd__chat_template *chat;
     const char *key; /* that says the tokenizer: "data.tokenizer", "model.from" */
     int how;
     int32_t missing;
@@ -117,6 +118,20 @@ static int32_t check_vocab(struct corpus *c, struct hd_error *err)
                         c->tokenizer.path, (long long)has, (long long)has);
 }
 
+static int32_t find_chat(struct corpus *c, struct hd_error *err)
+{
+    const char *name = c->job->data_chat_template;
+    c->chat = name ? hd__chat_find(name) : NULL;
+    if (!name)
+        return HD_OK;
+    if (!c->chat)
+        return hd__job_fail(c->job, "data.chat_template", err, "data.chat_template: %s: there are " HD__CHAT_NAMES,
+                            name);
+    if (hd__chat_check(&c->tokenizer, c->chat, err))
+        return hd__job_fail(c->job, "data.chat_template", err, "data.chat_template: %s", err->message);
+    return HD_OK;
+}
+
 static int32_t open_tokenizer(struct corpus *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -135,6 +150,8 @@ static int32_t open_tokenizer(struct corpus *c, struct hd_error *err)
         return err->code = rc == HD_E_IO || rc == HD_E_NOMEM ? rc : HD_E_INVALID;
     }
     rc = check_vocab(c, err);
+    if (!rc)
+        rc = find_chat(c, err);
     return rc ? rc : find_eod(c, err);
 }
 
@@ -154,8 +171,9 @@ static int32_t beat(void *user, struct hd_error *err)
 static void say(const struct corpus *c, const struct hd__token_cache *cache)
 {
     char bytes[32];
-    printf("%s: %s: %u files of %s would be tokenized by %s into %s\n", cache->key, cache->source,
-           cache->corpus.files.count, hd__bytes_text(cache->corpus.bytes, bytes), c->tokenizer.path, cache->prefix);
+    printf("%s: %s: %u file%s of %s would be tokenized by %s into %s\n", cache->key, cache->source,
+           cache->corpus.files.count, cache->corpus.files.count > 1 ? "s" : "",
+           hd__bytes_text(cache->corpus.bytes, bytes), c->tokenizer.path, cache->prefix);
 }
 
 static int32_t prepare_source(struct corpus *c, const char *key, const char *source, struct hd_error *err)
