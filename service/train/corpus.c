@@ -66,9 +66,9 @@ static int is_text(const struct hd__compiled *c, const char *path)
         return 0;
     if (job->data_tokenizer)
         return 1;
-    return !strcmp(job->data->use, "tokens") && is_value(job, "data.format", "auto") &&
-           (hd__corpus_is_text_name(path) || is_folder_or_pattern(path)) &&
-           (c->info.vocab != 256 || is_folder_or_pattern(path));
+    if (strcmp(job->data->use, "tokens") != 0 || !is_value(job, "data.format", "auto"))
+        return 0;
+    return is_folder_or_pattern(path) || (c->info.weights && c->info.vocab != 256 && hd__corpus_is_text_name(path));
 }
 
 static int has_text(const struct hd__compiled *c)
@@ -132,7 +132,7 @@ static int32_t find_chat(struct corpus *c, struct hd_error *err)
     return HD_OK;
 }
 
-static int32_t open_tokenizer(struct corpus *c, struct hd_error *err)
+static int32_t open_tokenizer(struct corpus *c, const char *key, const char *source, struct hd_error *err)
 {
     struct hd__job *job = c->job;
     const char *path = job->data_tokenizer ? job->data_tokenizer : c->compiled->info.weights;
@@ -141,12 +141,14 @@ static int32_t open_tokenizer(struct corpus *c, struct hd_error *err)
     if (rc)
         return rc;
     if (!path)
-        return hd__job_fail(
-            job, "data.train", err,
-            "data.train: text, and the job says no tokenizer: say data.tokenizer: FILE (tokenizer.json, "
-            "tokenizer.model), or tokenize it by `heddle data tokenize`");
+        return hd__job_fail(job, key, err,
+                            "%s: %s: a folder or a pattern is read as text, and the job says no tokenizer: say "
+                            "data.tokenizer: FILE (tokenizer.json, "
+                            "tokenizer.model), or name a file of tokens",
+                            key, source);
     if ((rc = hd__tokenizer_open(c->compiled->plugins, c->compiled->host, NULL, path, &c->tokenizer, err))) {
-        hd__job_fail(job, c->key, err, "%s: %s", c->key, err->message);
+        hd__job_fail(job, c->key, err, "%s: %s%s", c->key, err->message,
+                     job->data_tokenizer ? "" : "; data.tokenizer names another, for text");
         return err->code = rc == HD_E_IO || rc == HD_E_NOMEM ? rc : HD_E_INVALID;
     }
     rc = check_vocab(c, err);
@@ -223,7 +225,7 @@ static int32_t prepare(struct corpus *c, struct hd_error *err)
             if (!is_text(c->compiled, path) || find_tokenized(job, path))
                 continue;
             if (!opened++)
-                rc = open_tokenizer(c, err);
+                rc = open_tokenizer(c, both[k].key, path, err);
             if (!rc)
                 rc = prepare_source(c, both[k].key, path, err);
         }
