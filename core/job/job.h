@@ -222,7 +222,7 @@ void hd__job_notes(struct hd__job *job, struct hd__text *out);
  * product, or 1. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
-/* Where job.epochs is given: the steps that read so many epochs of `sequences` each, the last step whole. */
+/* Steps of job.epochs, of `sequences` each, the last step whole; nothing where job.steps is given. */
 int32_t hd__job_count_steps(struct hd__job *job, uint64_t sequences, struct hd_error *err);
 
 const struct hd__job_value *hd__job_value_get(const struct hd__job *job,
