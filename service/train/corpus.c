@@ -211,24 +211,28 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
     return err->code = code;
 }
 
+static int32_t prepare_sources(struct corpus *c, const char *key, const struct hd__sources *sources,
+                               struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint64_t i = 0; i < sources->count && !rc; i++) {
+        const char *path = sources->at[i].path;
+        if (!is_text(c->compiled, path) || find_tokenized(c->job, path))
+            continue;
+        if (!c->tokenizer.handle)
+            rc = open_tokenizer(c, key, path, err);
+        if (!rc)
+            rc = prepare_source(c, key, path, err);
+    }
+    return rc;
+}
+
+/* What is trained and evaluated on. */
 static int32_t prepare(struct corpus *c, struct hd_error *err)
 {
-    struct hd__job *job = c->job;
-    const struct {
-        const char *key;
-        const struct hd__sources *sources;
-    } both[] = {{"data.train", &job->train}, {"data.val", &job->val}};
-    int32_t rc = HD_OK, opened = 0;
-    for (size_t k = 0; k < HD__COUNT(both); k++)
-        for (uint64_t i = 0; i < both[k].sources->count && !rc; i++) {
-            const char *path = both[k].sources->at[i].path;
-            if (!is_text(c->compiled, path) || find_tokenized(job, path))
-                continue;
-            if (!opened++)
-                rc = open_tokenizer(c, both[k].key, path, err);
-            if (!rc)
-                rc = prepare_source(c, both[k].key, path, err);
-        }
+    int32_t rc = prepare_sources(c, "data.train", &c->job->train, err);
+    if (!rc)
+        rc = prepare_sources(c, "data.val", &c->job->val, err);
     hd__tokenizer_close(&c->tokenizer);
     return rc;
 }
@@ -237,8 +241,16 @@ int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, i
 {
     struct corpus c = {.compiled = compiled, .job = compiled->job, .how = how};
     int32_t rc = prepare(&c, err);
-    if (missing)
-        *missing = c.missing;
+    *missing = c.missing;
+    return rc;
+}
+
+int32_t hd__train_corpus_make(const struct hd__compiled *compiled, const char *key, const struct hd__sources *sources,
+                              struct hd_error *err)
+{
+    struct corpus c = {.compiled = compiled, .job = compiled->job, .how = HD__CORPUS_MAKE};
+    int32_t rc = prepare_sources(&c, key, sources, err);
+    hd__tokenizer_close(&c.tokenizer);
     return rc;
 }
 
@@ -295,9 +307,9 @@ int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct 
         c.how = HD__CORPUS_MAKE;
         rc = prepare(&c, err);
         if (!rc && job->tokenized.count != before) /* they could not be looked at before the start */
-            rc = hd__train_feed_check(compiled, 0, 1, err);
+            rc = hd__train_feed_check(compiled, HD__FEED_TRAIN, 1, err);
         if (!rc && job->tokenized.count != before && job->eval_every)
-            rc = hd__train_feed_check(compiled, 1, 1, err);
+            rc = hd__train_feed_check_sets(compiled, 1, err);
     } else if (env->local_rank == 1) {
         rc = prepare(&c, err);
         if (!rc && c.missing)
