@@ -181,14 +181,18 @@ static void say(const struct corpus *c, const struct hd__token_cache *cache)
 static int32_t prepare_source(struct corpus *c, const char *key, const char *source, struct hd_error *err)
 {
     struct hd__job *job = c->job;
-    struct hd__token_cache cache = {
-        .config = {.tokenizer = &c->tokenizer, .field = job->data_field, .eod = c->eod, .flags = HD_TOKENIZER_SPECIAL},
-        .source = source,
-        .folder = job->data_cache,
-        .key = key,
-        .timeout = job->comm_timeout,
-        .beat = beat,
-        .user = c};
+    struct hd__token_cache cache = {.config = {.tokenizer = &c->tokenizer,
+                                               .field = job->data_field,
+                                               .eod = c->eod,
+                                               .chat = c->chat,
+                                               .chat_name = job->data_chat_template,
+                                               .flags = HD_TOKENIZER_SPECIAL},
+                                    .source = source,
+                                    .folder = job->data_cache,
+                                    .key = key,
+                                    .timeout = job->comm_timeout,
+                                    .beat = beat,
+                                    .user = c};
     int valid = 0;
     int32_t rc = hd__token_cache_open(&cache, &valid, err);
     if (!rc && !valid && c->how == HD__CORPUS_MAKE) {

@@ -186,6 +186,26 @@ START_TEST(job)
 }
 END_TEST
 
+/* Conversations in a job: what the loss counts comes with their tokens. */
+START_TEST(conversations)
+{
+    struct hd__text lines = {0};
+    struct curve answers, all;
+    for (int i = 0; i < 300; i++)
+        hd__text_add(&lines, "{\"prompt\": \"what is %d + %d?\", \"completion\": \" it is %d\"}\n", i, i, 2 * i);
+    write_file("sft.jsonl", keep(lines.at));
+    train(&answers, "answers", TEXT_JOB " data.train=sft.jsonl data.chat_template=plain data.loss=completion");
+    train(&all, "all", TEXT_JOB " data.train=sft.jsonl data.chat_template=plain");
+    ck_assert(answers.loss[0] != all.loss[0]);
+    struct command *c = command_run("train " TEXT_JOB " data.train=sft.jsonl");
+    expect_code(c, 2);
+    expect_says(c, "sft.jsonl:1: has no field \"text\", but a conversation");
+    c = command_run("train " TEXT_JOB " data.train=sft.jsonl data.field=prompt data.loss=completion");
+    expect_code(c, 2);
+    expect_says(c, ".loss");
+}
+END_TEST
+
 /* Ranks of another launcher meet first; one of each machine tokenizes, into the machine's own cache, and the others wait
  * for it. */
 START_TEST(ranks)
@@ -228,8 +248,9 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"megatron", megatron, 0}, {"rearranged", rearranged, 0}, {"killed", killed, 0}, {"mistakes", mistakes, 0},
-        {"job", job, 0},           {"ranks", ranks, 0},           {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"megatron", megatron, 0}, {"rearranged", rearranged, 0},
+                                        {"killed", killed, 0},     {"mistakes", mistakes, 0},
+                                        {"job", job, 0},           {"conversations", conversations, 0},
+                                        {"ranks", ranks, 0},       {NULL, NULL, 0}};
     return system_run("data", tests);
 }
