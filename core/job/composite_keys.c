@@ -1,5 +1,6 @@
-/* Keys that are more than one option: mesh.dp, data.train, data.val and data.test, comm.axes and comm.hooks, precision.loss_scale,
- * recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes the value for printing. */
+/* Keys that are more than one option: mesh.dp, data.train, data.val and data.test, comm.axes and comm.hooks,
+ * precision.loss_scale, recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes the value
+ * for printing. */
 #include "core/base/dtype.h"
 #include "core/job/internal.h"
 

@@ -76,6 +76,7 @@ struct hd__tokenized {
     const char *path, *tokens;
     uint64_t hash; /* of the tokens */
 };
+
 /* A set of data.val that has a name of its own. Its sources are among those of hd__job.val. */
 struct hd__val_set {
     const char *name;
@@ -159,6 +160,7 @@ struct hd__job {
     int64_t check_tokens;
     const char *data_tokenizer; /* NULL: none, or model.from's */
     const char *data_field, *data_cache;
+    const char *data_chat_template;            /* NULL: lines have a text */
     int32_t data_append_eod;                   /* 0: auto, 1: true, 2: false */
     HD__ARRAY(struct hd__tokenized) tokenized; /* by service/train/corpus */
 
@@ -245,7 +247,7 @@ void hd__job_notes(struct hd__job *job, struct hd__text *out);
  * product, or 1. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
-/* Where job.epochs is given: the steps that read so many epochs of `sequences` each, the last step whole. */
+/* Steps of job.epochs, of `sequences` each, the last step whole; nothing where job.steps is given. */
 int32_t hd__job_count_steps(struct hd__job *job, uint64_t sequences, struct hd_error *err);
 
 const struct hd__job_value *hd__job_value_get(const struct hd__job *job,

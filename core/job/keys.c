@@ -161,6 +161,9 @@ static const struct hd_option data_keys[] = {
         "model.from if left out",
         A_PATH),
     KEY("field", STRING, "text", ANY, G, data_field, "the text of a line of JSON lines"),
+    KEY("chat_template", STRING, NULL, ANY, G, data_chat_template,
+        "the lines are conversations or prompts with completions, rendered by this template: chatml, llama3, mistral, "
+        "plain"),
     KEY("append_eod", ENUM, "auto", ANY, G, data_append_eod,
         "end each document by the tokenizer's end-of-document token; auto: where it has one", NAMED("auto|true|false")),
     KEY("cache", STRING, "runs/tokens", ANY, 0, data_cache, "folder of the tokens of text", A_PATH),

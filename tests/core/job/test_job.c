@@ -182,8 +182,8 @@ START_TEST(global_values)
     static const char *const own[] = {"job.name",       "launch.ranks",        "plugins.path",
                                       "device.capture", "liveness.late_after", "liveness.operations",
                                       "comm.tune",      "comm.progress",       "data.check_tokens",
-                                      "checkpoint.dir", "metrics.every",       "metrics.jsonl",
-                                      "metrics.profile"};
+                                      "data.cache",     "checkpoint.dir",      "metrics.every",
+                                      "metrics.jsonl",  "metrics.profile"};
     char *all = hd__format("%s%s", small_job, text), *val;
     struct hd__job *j = load(all, overrides[0], overrides[1], overrides[2]);
     json_t *global = hd__job_global_json(j);
