@@ -46,6 +46,15 @@ static void release(void *user, int32_t rank, void *kernel)
     s->ops->release(s->device, kernel);
 }
 
+/* Every third token id, or so, ends a document. */
+static int32_t position_in_document(const int32_t *row, int64_t at)
+{
+    int32_t n = 0;
+    while (n < at && row[at - n - 1] % 3)
+        n++;
+    return n;
+}
+
 /* Rows of micro-batch m are rows [m b, (m + 1) b) of the batch; b is the extent of dim b over all data ranks. With
  * exact sums the rows of a rank are contiguous: deterministic.c. */
 static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t micro, const struct hd_operand *out,
@@ -54,16 +63,18 @@ static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t
     struct side *s = user;
     const struct hd_program *p = hd__compiled_program(s->compiled, rank);
     int64_t rows = p->dims.at[p->letter['b']].extent, length = s->compiled->job->seq_len + 1;
-    int shift = hd__tensor_const(p, i->out[0])->origin == hd__tensor_const(p, p->labels)->origin;
+    int32_t input = hd__program_input(p, i->out[0]);
     int32_t *to = out->data;
     micro = s->evaluates ? s->evaluates - 1 : micro;
     if (out->ndim != 2 || out->dtype != HD_I32)
         return hd_fail(err, HD_E_INTERNAL, "%s is not a table of token ids", hd__tensor_const(p, i->out[0])->name);
     int64_t first = p->exact ? out->start[0] * p->accumulation + micro * out->extent[0] : micro * rows + out->start[0];
     for (int64_t b = 0; b < out->extent[0]; b++) {
-        const int32_t *row = s->tokens + (first + b) * length + shift;
-        for (int64_t at = 0; at < out->extent[1]; at++)
-            *to++ = row[hd__sequence_position(p, out->start[1] + at)];
+        const int32_t *row = s->tokens + (first + b) * length + (input == HD__INPUT_LABELS);
+        for (int64_t k = 0; k < out->extent[1]; k++) {
+            int64_t at = hd__sequence_position(p, out->start[1] + k);
+            *to++ = input == HD__INPUT_POSITIONS ? position_in_document(row, at) : row[at];
+        }
     }
     return HD_OK;
 }

@@ -73,7 +73,7 @@ static int run(int argc, char **argv)
     int64_t step = 0;
     code = hd__cli_job_arguments(&hd__command_eval, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
-        code = hd__cli_load_single_rank(&arguments, 0, &loaded);
+        code = hd__cli_load_single_rank(&arguments, 0, NULL, 0, &loaded);
     if (!code)
         code = hd__cli_check_weights(&loaded, &weights);
     if (code) {

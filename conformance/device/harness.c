@@ -246,7 +246,7 @@ static const char *parse(struct hd_operand *o, const char *text, const char *dim
         *kind = text[0];
         text += 2;
     }
-    if (*kind == 'i')
+    if (*kind == 'i' || *kind == 'n')
         o->dtype = HD_I32;
     else if (*kind == 'd')
         o->dtype = HD_F64;
@@ -261,9 +261,26 @@ static const char *parse(struct hd_operand *o, const char *text, const char *dim
     return text;
 }
 
+/* The first document of a row begins up to 9 positions before this part of the sequence. */
+static void fill_documents(const struct hd_operand *o, uint64_t *seed)
+{
+    int64_t length = o->extent[o->ndim - 1], before = o->start[o->ndim - 1], n = before < 9 ? before : 9;
+    for (int64_t i = 0; i < hd_operand_count(o); i++, n++) {
+        if (i % length == 0)
+            n = before < 9 ? before : 9;
+        else if (h_random(seed) < (i / length % 2 ? -0.98 : -0.7))
+            n = 0;
+        h_set(o, i, (double)n);
+    }
+}
+
 static void fill(const struct hd_operand *o, char kind, const char *dims, uint64_t *seed)
 {
     int64_t n = hd_operand_count(o), limit = 0, start = 0;
+    if (kind == 'n') {
+        fill_documents(o, seed);
+        return;
+    }
     if (kind == 'i')
         find_dim(dims, strstr(dims, "v=") ? 'v' : 'p', &limit, &start);
     for (int64_t i = 0; i < n; i++) {

@@ -3,7 +3,7 @@
  * Operands are described by their dims, one letter each, with an optional kind before a colon:
  *     "bsh"    the dtype of the test            "i:bs"  int32 ids from 0 to below the extent of v (or p)
  *     "f:bs"   fp32 (fp64 where the test is)    "d:"    fp64, a scalar
- *     "+:bs"   as "f:", positive values
+ *     "+:bs"   as "f:", positive values                "n:bs"  int32 indices in documents, of every other row short ones
  * and dims by extents and starts: "b=2 s=5@10 h=7". A letter is its own dim id. */
 #ifndef HD_CONFORMANCE_DEVICE_HARNESS_H
 #define HD_CONFORMANCE_DEVICE_HARNESS_H

@@ -212,7 +212,7 @@ static int32_t check_padding(const struct hd__compiled *c, const struct hd_progr
 int hd__compiled_counts_labels(const struct hd__compiled *c)
 {
     const struct hd_data_ops *ops = c->data_choice.component ? &c->data_choice.component->ops.data : NULL;
-    return ops && ops->labels && (!ops->labeled || ops->labeled(c->data_choice.settings));
+    return c->job->documents || (ops && ops->labels && (!ops->labeled || ops->labeled(c->data_choice.settings)));
 }
 
 /* Does the instruction ask for what devices learnt with HD_DEVICE_MASKS? */
@@ -231,8 +231,8 @@ static int32_t check_masks(const struct hd__compiled *c, const struct hd_program
     const struct hd__component *device = c->device_choice.component;
     if (hd__compiled_counts_labels(c) && !(device->ops.device.caps & HD_DEVICE_IGNORED_LABELS))
         return hd__job_fail(c->job, "device.use", err,
-                            "%s does not ignore labels (HD_DEVICE_IGNORED_LABELS), and the source of data has its own: "
-                            "use another device",
+                            "%s does not ignore labels (HD_DEVICE_IGNORED_LABELS), and not all of this data count: use "
+                            "another device",
                             device->label);
     for (uint32_t k = 0; k < p->forward && !(device->ops.device.caps & HD_DEVICE_MASKS); k++)
         if (wants_masks(p, &p->logical.at[k]))
@@ -240,6 +240,33 @@ static int32_t check_masks(const struct hd__compiled *c, const struct hd_program
                                 "%s has no kernels for %s with this model's attributes (HD_DEVICE_MASKS): use another "
                                 "device",
                                 device->label, hd__op(p->logical.at[k].op)->name);
+    return HD_OK;
+}
+
+/* Does the instruction see across documents? */
+static int crosses_documents(const struct hd_program *p, const struct hd__instr *i)
+{
+    return i->op == HD_OP_POSITION || (i->op == HD_OP_ATTENTION && (i->n_in < 4 || i->in[3] != p->positions));
+}
+
+static int32_t check_documents(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
+{
+    const struct hd__component *device = c->device_choice.component, *data = c->data_choice.component;
+    for (uint32_t k = 0; k < p->forward && p->documents; k++)
+        if (crosses_documents(p, &p->logical.at[k]))
+            return hd__job_fail(c->job, "data.documents", err,
+                                "data.documents: %s does not give the input \"positions\" to %s: use continue, or a "
+                                "model that keeps documents apart, as transformer",
+                                c->model_choice.component->label, hd__op(p->logical.at[k].op)->name);
+    if (p->documents && !(device->ops.device.caps & HD_DEVICE_DOCUMENTS))
+        return hd__job_fail(c->job, "data.documents", err,
+                            "data.documents: %s has no attention that keeps documents apart (HD_DEVICE_DOCUMENTS): use "
+                            "continue, or another device",
+                            device->label);
+    if (p->documents && data && !data->ops.data.document_end)
+        return hd__job_fail(c->job, "data.documents", err,
+                            "data.documents: %s does not say where documents end: use continue, or another source",
+                            data->label);
     return HD_OK;
 }
 
@@ -260,8 +287,9 @@ static int32_t check_unrolled(const struct hd__compiled *c, const struct hd_prog
 {
     int32_t stages = p->mesh.size[HD_AXIS_PP], exact = c->job->deterministic == HD__DETERMINISTIC_EXACT;
     int64_t instrs = (int64_t)p->template.count * p->accumulation / stages;
-    if (stages > 32)
-        return hd__job_fail(c->job, "mesh.pp", err, "mesh.pp: a pipeline has at most 32 stages, not %d", stages);
+    if (stages > HD__STAGES)
+        return hd__job_fail(c->job, "mesh.pp", err, "mesh.pp: a pipeline has at most %d stages, not %d", HD__STAGES,
+                            stages);
     if ((stages == 1 && !exact) || (p->accumulation <= INT16_MAX && instrs <= INSTRS_MAX))
         return HD_OK;
     return hd__job_fail(c->job, "data.batch", err,
@@ -377,10 +405,12 @@ static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program 
          "use compute: bf16, or a number"},
         {c->job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
          "exact: gradients are not summed over all data ranks, so there is no order to fix; leave it out"},
+        {c->job->documents, "data.documents",
+         "mask and pack: the loss is the mean over the labels of all ranks, and these take steps by their own; use "
+         "continue"},
         {hd__compiled_counts_labels(c), "data.use",
          "labels of the data's own (data.loss: completion): the loss is the mean over the labels of all ranks, and "
-         "these "
-         "take steps by their own; use a source without, or data.loss: all"},
+         "these take steps by their own; use a source without, or data.loss: all"},
     };
     for (size_t i = 0; i < HD__COUNT(rows) && p->independent_axes; i++)
         if (rows[i].asked) {
@@ -399,7 +429,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
         (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_independent_axes(c, p, err)) ||
         (rc = hd__place(p, err)) || (rc = check_sizes(c, p, err)) || (rc = check_padding(c, p, err)) ||
-        (rc = check_masks(c, p, err)) || (rc = partition(c, p, err)))
+        (rc = check_masks(c, p, err)) || (rc = check_documents(c, p, err)) || (rc = partition(c, p, err)))
         return rc;
     hd__value_numbers_promise(p);
     if ((rc = recompute(c, p, err)) || (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) ||
@@ -430,10 +460,11 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
 {
     const struct hd__mesh asked = c->mesh;
     int32_t rc = open_plugins(c, err);
-    if (flags & HD__COMPILE_WIDEN) /* what travels is not rounded */
+    if (flags & HD__COMPILE_WIDEN && !(flags & HD__COMPILE_KEEP_REDUCER)) /* what travels is not rounded */
         c->reducer.ops = NULL;
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {
         c->stage[s] = hd__program_new(&asked, s);
+        c->stage[s]->documents = c->job->documents != HD__DOCUMENTS_CONTINUE;
         c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;
         c->stage[s]->keep_weight_order = flags & HD__COMPILE_KEEP_WEIGHT_ORDER;
         set_precision(c->stage[s], c->job);

@@ -64,7 +64,8 @@ void hd__compile_fill_host(struct hd_host *host);
 #define HD__COMPILE_LOGITS 1 /* the eval section leaves the logits behind (hd_program.kept_logits) */
 /* Weight gradients keep their place in the schedule: they do not sink into waits. */
 #define HD__COMPILE_KEEP_WEIGHT_ORDER 2
-#define HD__COMPILE_WIDEN 4 /* for an emulation: the job's program, with all of it in fp64 */
+#define HD__COMPILE_WIDEN 4        /* for an emulation: the job's program, with all of it in fp64 */
+#define HD__COMPILE_KEEP_REDUCER 8 /* and with the strategy that reduces buckets, where its ops take fp64 */
 /* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are forced on, though the device does not want them:
  * device cpu's reference kernels can run them; and that are forced off. */
 #define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)
@@ -83,7 +84,7 @@ static inline struct hd_program *hd__compiled_program(const struct hd__compiled 
 
 /* Parameters of the whole model, all stages, each once. */
 int64_t hd__compiled_parameter_count(const struct hd__compiled *c);
-/* Does the source of data say which tokens count? Their number in a step is then a factor of the loss. */
+/* Do not all labels count? Their number in a step is then a factor of the loss. */
 int hd__compiled_counts_labels(const struct hd__compiled *c);
 /* FLOPs per token as README defines them: 6 N without the input embedding's look-up, + 12 layers hidden seq_len halved,
  * since causal work is skipped. */

@@ -68,7 +68,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
         return hd__job_node_fail(node, err, "%s: a file name or {path: FILE, weight: W} is wanted", path);
     if (node->kind == HD__SCALAR) {
         out->path = node->text;
-        return hd__job_path_check(node, path, err);
+        return HD_OK;
     }
     for (uint32_t i = 0; i < node->count; i++) {
         const char *key = node->key[i]->text;
@@ -81,7 +81,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
             rc = hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path, key);
         else if (value->kind != HD__SCALAR || hd__tree_is_null(value))
             rc = hd__job_node_fail(value, err, "%s: path is no file name", path);
-        else if (!(rc = hd__job_path_check(value, path, err)))
+        else
             out->path = value->text;
         if (rc)
             return rc;

@@ -71,6 +71,11 @@ struct hd__sources {
     uint32_t reserved;
 };
 
+/* Text of data.train or data.val, and where its tokens are. */
+struct hd__tokenized {
+    const char *path, *tokens;
+    uint64_t hash; /* of the tokens */
+};
 /* A set of data.val that has a name of its own. Its sources are among those of hd__job.val. */
 struct hd__val_set {
     const char *name;
@@ -79,6 +84,7 @@ struct hd__val_set {
 enum { HD__VAL_SETS = 16 }; /* at most */
 
 enum { HD__DETERMINISTIC_NORMAL = 0, HD__DETERMINISTIC_EXACT = 1 };
+enum { HD__DOCUMENTS_CONTINUE = 0, HD__DOCUMENTS_MASK, HD__DOCUMENTS_PACK };
 enum { HD__SUMS_TREE = 0, HD__SUMS_ANY = 1 }; /* of sums over send and recv */
 enum { HD__RECOMPUTE_NONE = 0, HD__RECOMPUTE_SELECTIVE, HD__RECOMPUTE_FULL, HD__RECOMPUTE_EVERY };
 enum { HD__LOSS_SCALE_NONE = 0, HD__LOSS_SCALE_DYNAMIC, HD__LOSS_SCALE_STATIC };
@@ -140,7 +146,13 @@ struct hd__job {
     int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep); resolved */
     int64_t micro_batch_asked; /* 0: unset */
     int32_t shuffle;
+    int32_t documents; /* HD__DOCUMENTS_... */
+    int64_t shuffle_buffer;
     int64_t check_tokens;
+    const char *data_tokenizer; /* NULL: none, or model.from's */
+    const char *data_field, *data_cache;
+    int32_t data_append_eod;                   /* 0: auto, 1: true, 2: false */
+    HD__ARRAY(struct hd__tokenized) tokenized; /* by service/train/corpus */
 
     /* eval: */
     int64_t eval_every; /* steps; 0: never */

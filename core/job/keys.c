@@ -131,8 +131,23 @@ static const struct hd_option data_keys[] = {
         "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu|per_device_train_batch_size"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
+    KEY("shuffle_buffer", INT, "0", FROM(0), G, shuffle_buffer,
+        "so many are shuffled at a time, for files that are slow to read here and there; 0: all of an epoch",
+        .unit = "sequences", .needs = "shuffle=true"),
+    KEY("documents", ENUM, "continue", ANY, G, documents,
+        "continue: sequences run on across documents; mask: attention and positions keep to a document; pack: whole "
+        "documents are packed into sequences, with mask",
+        NAMED("continue|mask|pack"), .words = "true=?say mask or pack: docs/data.md|false=continue"),
     KEY("check_tokens", INT, "134217728", FROM(0), 0, check_tokens,
         "so many are held against the vocabulary before the start; the others as they are read", .unit = "tokens"),
+    KEY("tokenizer", STRING, NULL, ANY, G | P, data_tokenizer,
+        "train and val are text, which this tokenizer.json, tokenizer.model or *.tiktoken makes tokens of; that of "
+        "model.from if left out",
+        A_PATH),
+    KEY("field", STRING, "text", ANY, G, data_field, "the text of a line of JSON lines"),
+    KEY("append_eod", ENUM, "auto", ANY, G, data_append_eod,
+        "end each document by the tokenizer's end-of-document token; auto: where it has one", NAMED("auto|true|false")),
+    KEY("cache", STRING, "runs/tokens", ANY, 0, data_cache, "folder of the tokens of text", A_PATH),
 };
 
 static const struct hd_option eval_keys[] = {

@@ -48,10 +48,9 @@ static void emit_micro_batch(struct hd_program *p, hd__code *code, int forward_o
     c.twin = hd__alloc(c.n * sizeof *c.twin);
     p->block = 0;
     p->phase = HD__PHASE_F;
-    if (p->ids)
-        feed(p, code, copy_of(&c, p->ids));
-    if (p->labels)
-        feed(p, code, copy_of(&c, p->labels));
+    for (uint32_t n = 0; n < HD__INPUTS; n++)
+        if (p->inputs[n])
+            feed(p, code, copy_of(&c, p->inputs[n]));
     for (uint32_t k = 0; k < p->template.count; k++) {
         struct hd__instr i = p->template.at[k];
         if (forward_only && i.phase != HD__PHASE_F)

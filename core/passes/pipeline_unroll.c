@@ -119,12 +119,23 @@ static struct hd__instr set_micro_chunk(const struct unroll *u, const struct hd_
 
 /* ---- one action */
 
+/* The input of this micro-batch as another chunk of this stage was fed it; 0: none was. */
+static hd_tensor fed_before(struct unroll *u, const struct hd_action *a, hd_tensor input)
+{
+    for (uint32_t chunk = 0; chunk < u->pipe->n_chunks; chunk++)
+        if (chunk != a->chunk && (int32_t)u->pipe->stage[chunk] == u->p->stage && twins(u, a->micro, chunk)[input])
+            return twins(u, a->micro, chunk)[input];
+    return 0;
+}
+
 static void feed(struct unroll *u, const struct hd_action *a, hd_tensor input, hd__code *code)
 {
     const hd__code *template = &u->p->template;
     for (uint32_t k = 0; input && k < template->count; k++)
         for (uint32_t n = 0; n < template->at[k].n_in; n++)
             if (template->at[k].in[n] == input && chunk_of(u, k) == a->chunk) {
+                if ((twins(u, a->micro, a->chunk)[input] = fed_before(u, a, input)))
+                    return;
                 struct hd__instr i = set_micro_chunk(u, a, hd__instr_new(u->p, HD_OP_FEED));
                 i.out[i.n_out++] = twin_of(u, a, input);
                 hd__push(code, i);
@@ -220,10 +231,8 @@ static hd__code action(struct unroll *u, const struct hd_action *a)
     hd__code code = {0};
     u->p->block = 0;
     u->p->phase = HD__PHASE_F;
-    if (a->kind == HD_ACTION_F) {
-        feed(u, a, u->p->ids, &code);
-        feed(u, a, u->p->labels, &code);
-    }
+    for (uint32_t n = 0; n < HD__INPUTS && a->kind == HD_ACTION_F; n++)
+        feed(u, a, u->p->inputs[n], &code);
     receive(u, a, &code);
     instructions(u, a, &code);
     send(u, a, &code);
@@ -314,7 +323,7 @@ void hd__unroll_stages(struct hd_program *p)
         for (uint32_t n = 0; n < (uint32_t)i->n_in + i->n_out; n++) {
             uint32_t param = hd__tensor_const(p, n < i->n_in ? i->in[n] : i->out[n - i->n_in])->param;
             if (param)
-                p->params.at[param - 1].stages |= UINT32_C(1) << stage;
+                p->params.at[param - 1].stages |= UINT64_C(1) << stage;
         }
     }
 }

@@ -574,10 +574,11 @@ static int32_t apply_layout(struct hd_program *p, struct hd_error *err)
     for (uint32_t k = 0; k < p->params.count; k++)
         if (!(p->params.at[k].desc.flags & HD_PARAM_WHOLE))
             apply_marks(p, p->params.at[k].tensor, p->param_shard);
-    if (p->ids)
-        apply_marks(p, p->ids, p->mark_shard[HD__MARK_TOKENS]);
-    if (p->labels)
-        apply_marks(p, p->labels, p->mark_shard[HD__MARK_TOKENS]);
+    for (uint32_t n = 0; n < HD__INPUTS; n++)
+        if (p->inputs[n])
+            apply_marks(p, p->inputs[n], p->mark_shard[HD__MARK_TOKENS]);
+    if (p->positions) /* read whole by attention over moved heads, cut for a ring without a message */
+        hd__tensor_at(p, p->positions)->placement.shard[1] = 0;
     return rc;
 }
 

@@ -90,8 +90,7 @@ int hd__pass_instr_valid(const struct hd_program *p, const char *slot, const str
         return 0;
     else if (!custom && !row->name)
         hd__pass_refuse(p, "hd_pass_api.%s: op %u does not exist: see heddle/ops.h, and custom_op", slot, new->op);
-    else if (!custom && (new->n_in > HD_MAX_IN || new->n_out > HD_MAX_OUT ||
-                         (row->n_in >= 0 && new->n_in != (uint32_t)row->n_in) ||
+    else if (!custom && (new->n_in > HD_MAX_IN || new->n_out > HD_MAX_OUT || !hd__op_takes(row, new->n_in) ||
                          (row->n_out >= 0 && new->n_out != (uint32_t)row->n_out)))
         hd__pass_refuse(p, "hd_pass_api.%s: %s with %u inputs and %u outputs: see its row in heddle/ops.h", slot,
                         row->name, new->n_in, new->n_out);

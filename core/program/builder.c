@@ -128,12 +128,18 @@ void hd__builder_check_params(struct hd_program *p)
 
 static hd_tensor b_input(struct hd_program *p, const char *name)
 {
-    hd_tensor *slot = !name ? NULL : !strcmp(name, "ids") ? &p->ids : !strcmp(name, "labels") ? &p->labels : NULL;
+    static const char *const names[] = {"ids", "labels", "positions"};
+    hd_tensor *slot = NULL;
     struct hd__tensor t = {.role = HD__ROLE_INPUT, .dtype = HD_I32, .placement.redop = HD_SUM};
     if (p->failed)
         return 0;
+    for (uint32_t n = 0; n < HD__COUNT(names) && name; n++)
+        slot = strcmp(name, names[n]) ? slot : &p->inputs[n];
     if (!slot)
-        return hd__program_fail(p, HD_E_INVALID, "input '%s' is unknown; there are ids and labels", name ? name : "");
+        return hd__program_fail(p, HD_E_INVALID, "input '%s' is unknown; there are ids, labels and positions",
+                                name ? name : "");
+    if (slot == &p->positions && !p->documents)
+        return 0;
     if (*slot)
         return *slot;
     t.name = hd__arena_strdup(&p->arena, name);
@@ -155,7 +161,7 @@ static int32_t check_shape(struct hd_program *p, const struct hd__op *row, const
     if (!row->name || row->class != HD__CLASS_MODEL || row->n_out < 0) /* several forms: a fusion makes it */
         return (int32_t)hd__program_fail(p, HD_E_INVALID, "a model may not emit %s",
                                          row->name ? row->name : "an unknown op");
-    if ((row->n_in >= 0 && n_in != (uint32_t)row->n_in) || n_in > HD_MAX_IN)
+    if (!hd__op_takes(row, n_in) || n_in > HD_MAX_IN)
         return (int32_t)hd__program_fail(p, HD_E_INVALID, "%s takes %d inputs, not %u", row->name, row->n_in, n_in);
     if (n_out != (uint32_t)row->n_out)
         return (int32_t)hd__program_fail(p, HD_E_INVALID, "%s has %d outputs, not %u", row->name, row->n_out, n_out);

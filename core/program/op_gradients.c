@@ -18,7 +18,7 @@ static const struct rule {
              {HD_OP_LAYERNORM, HD_OP_LAYERNORM_DX, "a", "abY", 1},
              {HD_OP_LAYERNORM, HD_OP_LAYERNORM_DW, "bc", "aY", 1},
              {HD_OP_ROPE, HD_OP_ROPE, "a", "Y", -1}, /* a rotation: its transpose turns back */
-             {HD_OP_ATTENTION, HD_OP_ATTENTION_GRAD, "abc", "abcyzY", 1},
+             {HD_OP_ATTENTION, HD_OP_ATTENTION_GRAD, "abc", "abcyzYd", 1},
              {HD_OP_SWIGLU, HD_OP_SWIGLU_GRAD, "ab", "abY"},
              {HD_OP_GELU, HD_OP_GELU_GRAD, "a", "aY"},
              {HD_OP_GELU_ERF, HD_OP_GELU_ERF_GRAD, "a", "aY"},
@@ -75,7 +75,8 @@ static void emit_rule(struct hd__grad *g, const struct rule *rule)
         i.attrs = hd__attrs_new(p, &attrs);
     }
     for (const char *c = rule->takes; *c; c++)
-        i.in[i.n_in++] = *c >= 'y' ? g->i->out[*c - 'y'] : *c >= 'a' ? g->i->in[*c - 'a'] : g->dy[*c - 'Y'];
+        if (*c < 'a' || *c >= 'y' || *c - 'a' < g->i->n_in) /* an optional input may be left out */
+            i.in[i.n_in++] = *c >= 'y' ? g->i->out[*c - 'y'] : *c >= 'a' ? g->i->in[*c - 'a'] : g->dy[*c - 'Y'];
     for (const char *c = rule->makes; *c; c++)
         i.out[i.n_out++] = g->dx[*c - 'a'] = hd__grad_like(p, g->i->in[*c - 'a'], hd__op(rule->op)->name);
     p->phase = HD__PHASE_B;

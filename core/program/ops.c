@@ -115,11 +115,14 @@ static const char *wrong_rope(const struct hd_program *p, const struct hd__instr
 
 static const char *wrong_attention(const struct hd_program *p, const struct hd__instr *i)
 {
-    (void)p;
     if (!i->attrs || !(i->attrs->scale > 0))
         return "has no attrs.scale above 0, as 1 / sqrt(d)";
     if (i->attrs->top_k > 0 && (i->attrs->window > 0 || i->attrs->flags & HD_ATTR_NOT_CAUSAL))
         return "has attrs.top_k, a prefix, which is for causal attention without a window";
+    if (i->n_in > 3 && hd__tensor_const(p, i->in[3])->dtype != HD_I32)
+        return "has positions in documents that are not int32: they are the input \"positions\"";
+    if (i->n_in > 3 && (i->attrs->top_k > 0 || i->attrs->flags & HD_ATTR_NOT_CAUSAL))
+        return "has positions in documents, which are for causal attention without a prefix";
     return i->attrs->top_k < 0 || !(i->attrs->clip >= 0)
                ? "has an attrs.top_k (the prefix) or attrs.clip (the soft cap) below 0"
                : NULL;
@@ -162,11 +165,11 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_ROPE] = {"rope", .unsharded = "d", .linear = HD__LINEAR_FIRST, .dtypes = "a", .n_in = 1, .n_out = 1,
                     .flags = INP | RANK, .form = "bs*d>=", .wrong = wrong_rope},
     [HD_OP_ATTENTION] = {"attention", .unsharded = "sd", .prefer = "kgb", VALUE(ATTENTION), .dtypes = "af",
-                         .flops = flops_attention, .n_in = 3, .n_out = 2, .flags = RANK,
-                         .form = "bskgd,bskd,bskd>=,bskg", .wrong = wrong_attention},
+                         .flops = flops_attention, .n_in = 3, .n_optional = 1, .n_out = 2, .flags = RANK,
+                         .form = "bskgd,bskd,bskd,bs>=,bskg", .wrong = wrong_attention},
     [HD_OP_ATTENTION_GRAD] = {"attention_grad", .unsharded = "sd", .partial = {NULL, "g", "g"}, .prefer = "kgb",
-                              VALUE(ATTENTION), .dtypes = "aaa", .flops = flops_attention_grad, .n_in = 6, .n_out = 3,
-                              .flags = RANK},
+                              VALUE(ATTENTION), .dtypes = "aaa", .flops = flops_attention_grad, .n_in = 6,
+                              .n_optional = 1, .n_out = 3, .flags = RANK},
     [HD_OP_ATTENTION_MERGE] = {"attention_merge", .unsharded = "d", VALUE(ATTENTION), .dtypes = "af", .n_in = 4,
                                .n_out = 2, .flags = INP},
     [HD_OP_SWIGLU] = {"swiglu", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP, .form = "*,=>="},
@@ -323,7 +326,7 @@ double hd__instr_bytes(const struct hd_program *p, const struct hd__instr *i)
 
 double hd__instr_traffic(const struct hd_program *p, const struct hd__instr *i)
 {
-    double n = (double)(i->members ? __builtin_popcount(i->members) : hd__mesh_ways(&p->mesh, i->axes));
+    double n = (double)(i->members ? __builtin_popcountll(i->members) : hd__mesh_ways(&p->mesh, i->axes));
     double in = i->n_in ? (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0])) : 0;
     const char *converts = hd__op(i->op)->converts;
     if (!hd__is_collective(i->op) || !*converts)

@@ -71,6 +71,7 @@ struct hd__op {
     /* over its axes, how its input lies and its output: R replicated, P a partial sum, S sharded; "": in any way */
     char converts[3];
     int8_t n_in, n_out; /* -1: any */
+    int8_t n_optional;  /* further inputs that may be left out, behind the n_in */
     /* dims of operands, "in,in>out,out", the last for all further ones: op_forms.c; NULL: any */
     const char *form;
     /* an op's own rule: what is wrong with the attributes, as words that follow its name, or NULL */
@@ -78,6 +79,11 @@ struct hd__op {
     uint16_t adds; /* outputs that HD_ATTR_ACCUMULATE adds to, as a mask; 0: all. The others are written */
 };
 
+/* May it have so many inputs? */
+static inline int hd__op_takes(const struct hd__op *op, uint32_t n_in)
+{
+    return op->n_in < 0 || (n_in >= (uint32_t)op->n_in && n_in <= (uint32_t)(op->n_in + op->n_optional));
+}
 /* Fails the program where the op's row (form, wrong) forbids the instruction. */
 void hd__check_form(struct hd_program *p, const struct hd__instr *i);
 /* The row of an op; name is NULL where there is none. */

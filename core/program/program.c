@@ -18,6 +18,14 @@ struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage)
     return p;
 }
 
+int32_t hd__program_input(const struct hd_program *p, hd_tensor fed)
+{
+    int32_t n = 0;
+    while (n < HD__INPUTS - 1 && p->inputs[n] != hd__tensor_const(p, fed)->origin)
+        n++;
+    return n;
+}
+
 void hd__program_free(struct hd_program *p)
 {
     if (!p)

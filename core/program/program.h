@@ -34,6 +34,8 @@
 
 /* ---- mesh */
 
+enum { HD__STAGES = 64 }; /* of a pipeline, at most: bits of masks of them */
+
 struct hd__mesh {
     int32_t size[HD_AXIS_COUNT];
     int32_t ranks;
@@ -48,7 +50,7 @@ uint32_t hd__mesh_axes(const struct hd__mesh *mesh); /* axes larger than 1 */
 uint32_t hd__mesh_live(const struct hd__mesh *mesh);
 /* The group of `rank` along the axes of the mask, major axis first. `members`: a mask of coordinates on a single axis
  * (tied embeddings: first and last stage), 0 for all. Writes the ranks in order; returns how many. */
-int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint32_t members, int32_t *ranks);
+int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint64_t members, int32_t *ranks);
 int64_t hd__mesh_ways(const struct hd__mesh *mesh, uint32_t axes); /* product of sizes */
 char *hd__axes_text(uint32_t axes, char out[64]);                  /* "dp_shard.tp"; returns out */
 #define hd__axes(axes) hd__axes_text(axes, (char[64]){0})          /* the same, until the end of the block */
@@ -168,8 +170,8 @@ struct hd__instr {
     hd_tensor out[HD_MAX_OUT];
     const struct hd_attrs *attrs;      /* in the program's arena; NULL: neutral */
     const struct hd_custom_op *custom; /* of HD_OP_CUSTOM: one of the program's */
+    uint64_t members;                  /* coordinates on a single axis; 0: all */
     uint32_t axes;                     /* collectives and local conversions: mesh axes */
-    uint32_t members;                  /* coordinates on a single axis; 0: all */
     uint32_t wait;                     /* WAIT: the id of what it waits for */
     uint16_t stream, block;
     uint16_t from, to; /* conversions: dim ids, 0 if none */
@@ -212,7 +214,7 @@ struct hd__code_section {
 struct hd__param {
     hd_tensor tensor;
     uint32_t unreduced_axes; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
-    uint32_t stages;         /* mask of pp coordinates that use it */
+    uint64_t stages;         /* mask of pp coordinates that use it */
     uint32_t parts;          /* deterministic.c: 2: contributions of its two blocks have separate sums; 0: one sum */
     uint64_t gradient_value; /* value number of what one micro-batch adds to it on this stage */
     double decay;            /* the optimizer's weight decay of it: optimizer_update.c */
@@ -253,8 +255,8 @@ struct hd__flat {
     const char *name;
     uint16_t block, dim; /* dim: extent = count */
     uint32_t axes;       /* mesh axes that shard it */
-    uint32_t members;    /* pp coordinates that share it; 0: only this stage */
     uint32_t n_params;
+    uint64_t members;                 /* pp coordinates that share it; 0: only this stage */
     uint32_t *params;                 /* indexes into hd_program.params */
     int64_t *offset;                  /* of each, in elements */
     int64_t count;                    /* elements, padded to a multiple of the ways of axes */
@@ -307,6 +309,9 @@ struct hd__pipeline {
     struct hd__actions *actions; /* by stage */
 };
 
+/* Inputs that a rank is fed, int32 [b, s] of a micro-batch. Positions are fed whole: no axis cuts their sequence. */
+enum { HD__INPUT_IDS = 0, HD__INPUT_LABELS, HD__INPUT_POSITIONS, HD__INPUTS };
+
 struct hd_program {
     struct hd__arena arena;
     struct hd__mesh mesh;
@@ -330,10 +335,17 @@ struct hd_program {
     struct hd__pipeline *pipeline; /* NULL: no pipeline; set even with one stage if a strategy wants actions */
     HD__ARRAY(struct hd__code_section) sections;
 
-    hd_tensor ids, labels, loss, logits; /* logical */
-    HD__ARRAY(hd_tensor) auxiliary;      /* logical: further scalars that are minimised */
+    union { /* logical; 0: not read */
+        struct {
+            hd_tensor ids, labels, positions;
+        };
+        hd_tensor inputs[HD__INPUTS];
+    };
+    hd_tensor loss, logits;         /* logical */
+    HD__ARRAY(hd_tensor) auxiliary; /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
+    uint32_t documents;                 /* attention does not cross documents: positions are an input */
     hd_tensor norm_digits;              /* deterministic.c: HD_SUM_DIGITS numbers, whose sum is norm2; 0: none */
     hd_tensor loss_sum, norm2, hyper;   /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
     HD__ARRAY(struct hd__fact) facts;   /* of strategies' own persistent tensors */
@@ -384,6 +396,8 @@ struct hd_program {
 };
 
 /* A program of a pipeline stage; caller frees it, and with it all that is in its arena. */
+/* HD__INPUT_... of a tensor that is fed. */
+int32_t hd__program_input(const struct hd_program *p, hd_tensor fed);
 struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
 void hd__program_free(struct hd_program *p);
 /* A hash of all that it computes and communicates: program_hash.c. */

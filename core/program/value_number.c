@@ -281,11 +281,10 @@ static int on_stage(const struct hd_program *p, const struct hd__instr *i)
 void hd__value_numbers_promise(struct hd_program *p)
 {
     struct hd__value_numbers *m = hd__value_numbers_create(p);
-    const hd_tensor inputs[] = {p->ids, p->labels};
     uint64_t contribution[HD_MAX_OUT];
-    for (size_t n = 0; n < HD__COUNT(inputs); n++)
-        if (inputs[n])
-            hd__tensor_at(p, inputs[n])->value_number = m->value[inputs[n]] = input_value(p, inputs[n]);
+    for (size_t n = 0; n < HD__INPUTS; n++)
+        if (p->inputs[n])
+            hd__tensor_at(p, p->inputs[n])->value_number = m->value[p->inputs[n]] = input_value(p, p->inputs[n]);
     for (uint32_t n = 0; n < p->params.count; n++)
         p->params.at[n].gradient_value = 0;
     for (uint32_t n = 0; n < p->template.count; n++) {

@@ -80,7 +80,7 @@ static void add_norm_terms(struct hd__walk *w, const struct hd__instr *i)
             if (live & HD_AXIS_BIT(a) && hd__placement_on(t, a) != HD__REPLICATED)
                 x.cut |= HD_AXIS_BIT(a);
         if (param->stages && p->mesh.size[HD_AXIS_PP] > 1)
-            x.weight *= __builtin_popcount(param->stages);
+            x.weight *= __builtin_popcountll(param->stages);
         hd__push(&w->norm_terms, x);
     }
     for (uint64_t n = 0; n < n_ranges; n++)
@@ -233,10 +233,9 @@ static void check_fed(struct hd__walk *w, hd_tensor input, int64_t step)
 static void finish(struct hd__walk *w)
 {
     const struct hd_program *p = w->p;
-    const hd_tensor inputs[] = {p->ids, p->labels};
-    for (uint32_t n = 0; n < HD__COUNT(inputs) && p->accumulation > 0; n++)
-        for (int64_t step = 1; inputs[n] && step <= hd__steady_step(p); step += HD__MAX(hd__steady_step(p) - 1, 1))
-            check_fed(w, inputs[n], step);
+    for (uint32_t n = 0; n < HD__INPUTS && p->accumulation > 0; n++)
+        for (int64_t step = 1; p->inputs[n] && step <= hd__steady_step(p); step += HD__MAX(hd__steady_step(p) - 1, 1))
+            check_fed(w, p->inputs[n], step);
 }
 
 const struct hd__rules hd__rules_once = {

@@ -36,7 +36,7 @@ static const struct hd__rules *const rules[] = {
 static int arity_fits(const struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd__op *row = hd__op(i->op);
-    if (!row->name || (row->n_in >= 0 && i->n_in != row->n_in) || (row->n_out >= 0 && i->n_out != row->n_out) ||
+    if (!row->name || !hd__op_takes(row, i->n_in) || (row->n_out >= 0 && i->n_out != row->n_out) ||
         i->n_in > HD_MAX_IN || i->n_out > HD_MAX_OUT)
         return 0;
     for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
@@ -105,7 +105,7 @@ static int64_t code_bytes(const struct hd__instr *i, int64_t values)
 /* Elements that a collective's input must have, for one of its output; by ways. */
 static int sizes_fit(const struct hd__walk *w, const struct hd__instr *i)
 {
-    int64_t in, out, ways = i->members ? __builtin_popcount(i->members) : hd__mesh_ways(&w->p->mesh, i->axes);
+    int64_t in, out, ways = i->members ? __builtin_popcountll(i->members) : hd__mesh_ways(&w->p->mesh, i->axes);
     if (!i->n_in || !i->n_out)
         return 1;
     in = hd__numel(w->p, hd__tensor_const(w->p, i->in[0]));

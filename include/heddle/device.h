@@ -48,6 +48,9 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 /* HD_OP_XENT_LOCAL, HD_OP_XENT_GRAD and HD_OP_XENT_HEAD ignore labels below 0. Without it a source of data that has
  * labels of its own is refused. */
 #define HD_DEVICE_IGNORED_LABELS (UINT64_C(1) << 10)
+/* HD_OP_ATTENTION and its gradient take positions in documents, their last input. Without it a job whose attention does
+ * not cross documents is refused. */
+#define HD_DEVICE_DOCUMENTS (UINT64_C(1) << 11)
 
 /* Streams of a device that has them. Kernels run on the first; transports with HD_COMM_STREAM_ORDERED on the second. */
 enum { HD_STREAM_COMPUTE = 0, HD_STREAM_COMM = 1, HD_STREAM_OUT = 2, HD_STREAM_IN = 3, HD_STREAM_COUNT = 4 };

@@ -25,8 +25,10 @@
  * attention         o[bskgd], lse[bskg] fp32 <- q[bskgd], k[bskd], v[bskd]: softmax(z) v, lse = log sum exp z, z =
  *                   scale q k, over the keys that hd_attends says: causal, or all with HD_ATTR_NOT_CAUSAL;
  *                   attrs.window > 0: those less than `window` positions away; attrs.top_k = n: keys of the first n
- *                   positions too (prefix LM). attrs.clip = c > 0: z = c tanh(scale q k / c), a soft cap
- * attention_grad    dq[bskgd], dk[bskd], dv[bskd] <- q, k, v, o, lse, do[bskgd]
+ *                   positions too (prefix LM). attrs.clip = c > 0: z = c tanh(scale q k / c), a soft cap.
+ *                   Optionally n[bs] int32: each query's index in its document, so that a causal query sees no key
+ *                   more than n positions back; position - n never falls along a sequence
+ * attention_grad    dq[bskgd], dk[bskd], dv[bskd] <- q, k, v, o, lse, do[bskgd], optionally n[bs]
  * swiglu            y[*] <- g[*], u[*]: y = g sigmoid(g) u
  * swiglu_grad       dg[*], du[*] <- g[*], u[*], dy[*]
  * gelu              y[*] <- x[*]: tanh form, as GPT-2's gelu_new

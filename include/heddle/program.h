@@ -227,7 +227,9 @@ struct hd_builder_api {
      * recompute and cut at. */
     void (*block)(struct hd_program *p, const char *name);
     hd_tensor (*param)(struct hd_program *p, const struct hd_param_desc *desc);
-    hd_tensor (*input)(struct hd_program *p, const char *name); /* "ids" or "labels": int32 [b, s] */
+    /* "ids", "labels" or "positions": int32 [b, s]. Positions count from 0 in each document: attention's last input,
+     * and rows of a table of positions. 0, which is no error, where the job's attention crosses documents. */
+    hd_tensor (*input)(struct hd_program *p, const char *name);
     /* Emits op; out_dims has one string an output, separated by commas: "bskgd,bskg". The dtype of outputs follows
      * the table of ops. Writes n outputs to outs; returns the first. attrs may be NULL. */
     hd_tensor (*emit)(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins,

@@ -1,7 +1,5 @@
 /* NAME.loss: a bit for each token of NAME.bin, whether the loss counts its prediction; for data.loss: completion. */
-#include <errno.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "internal.h"
 
@@ -33,16 +31,15 @@ static int32_t check_loss(const struct hd_data *f, const char *path, struct hd_e
 int32_t tokens_open_loss(struct hd_data *f, struct hd_error *err)
 {
     char *path = tokens_beside(f->path, "loss");
-    int32_t rc = HD_OK;
+    int32_t rc;
     if (!path)
         return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
-    if (access(path, F_OK) && errno == ENOENT)
+    rc = tokens_load_beside(f, "loss", &f->loss, &f->loss_bytes, err);
+    if (rc == HD_E_NOTFOUND)
         rc = hd_fail(err, HD_E_NOTFOUND,
                      "%s: there is no such file, and data.loss: completion reads from it what the loss counts of %s: "
                      "write both by `heddle data tokenize --chat-template NAME`, or say data.loss: all",
                      path, f->path);
-    if (!rc)
-        rc = tokens_map_file(path, &f->loss, &f->loss_bytes, err);
     if (!rc)
         rc = check_loss(f, path, err);
     free(path);

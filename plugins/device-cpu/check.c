@@ -201,6 +201,10 @@ static int32_t check_heads(struct hd_kernel *k, struct hd_error *err)
     struct cpu_heads h = cpu_heads(q, key, &k->d.attrs);
     if (h.prefix > 0 && (h.window > 0 || !h.causal))
         return cpu_invalid(k, err, "attention with a prefix is causal and has no window");
+    uint32_t last = k->d.op == HD_OP_ATTENTION ? 3 : 6;
+    if (k->d.n_in > last &&
+        (h.prefix > 0 || !h.causal || k->in[last].dtype != HD_I32 || hd_operand_count(&k->in[last]) != h.b * h.s))
+        return cpu_invalid(k, err, "positions in documents are int32 [.., s], of causal attention without a prefix");
     int64_t keys = h.b * h.t * h.k * h.d;
     if (key->extent[key->ndim - 1] != h.d || key->extent[key->ndim - 2] != h.k)
         return cpu_invalid(k, err, "q and k differ in heads or head size");

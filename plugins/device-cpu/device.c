@@ -136,7 +136,7 @@ static void release(struct hd_device *device, struct hd_kernel *kernel)
 static const struct hd_device_ops ops = {
     .struct_size = sizeof ops,
     .caps = HD_DEVICE_HOST_MEMORY | HD_DEVICE_ADDS_ONCE | HD_DEVICE_PADDED_VOCAB | HD_DEVICE_MASKS |
-            HD_DEVICE_IGNORED_LABELS,
+            HD_DEVICE_DOCUMENTS | HD_DEVICE_IGNORED_LABELS,
     .open = open_device,
     .close = close_device,
     .alloc = cpu_alloc,

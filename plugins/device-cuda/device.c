@@ -169,7 +169,7 @@ static int32_t launch(struct hd_device *device, struct hd_kernel *kernel, uint32
 static const struct hd_device_ops ops = {
     .struct_size = sizeof ops,
     .caps = HD_DEVICE_STREAMS | HD_DEVICE_ADDS_ONCE | HD_DEVICE_PERMUTES | HD_DEVICE_PADDED_VOCAB |
-            HD_DEVICE_ZEROED_MEMORY | HD_DEVICE_MASKS | HD_DEVICE_IGNORED_LABELS,
+            HD_DEVICE_ZEROED_MEMORY | HD_DEVICE_MASKS | HD_DEVICE_DOCUMENTS | HD_DEVICE_IGNORED_LABELS,
     .open = open_device,
     .close = close_device,
     .alloc = cu_alloc,

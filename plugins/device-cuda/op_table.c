@@ -74,8 +74,8 @@
     X(HD_OP_EXPERT_COUNT, 1, 1, 1, 1, CU_ALL, expert_count)             \
     X(HD_OP_ROUTER_LOSS, 2, 2, 1, 1, CU_ALL, router_loss)               \
     X(HD_OP_ROUTER_LOSS_DZ, 3, 3, 1, 1, CU_ALL, router_loss_dz)         \
-    X(HD_OP_ATTENTION, 3, 3, 2, 2, CU_ALL, attention)                   \
-    X(HD_OP_ATTENTION_GRAD, 6, 6, 3, 3, CU_ALL, attention_grad)         \
+    X(HD_OP_ATTENTION, 3, 4, 2, 2, CU_ALL, attention)                   \
+    X(HD_OP_ATTENTION_GRAD, 6, 7, 3, 3, CU_ALL, attention_grad)         \
     X(HD_OP_ATTENTION_MERGE, 4, 4, 2, 2, CU_FLOATS, attention_merge)
 
 #define CU_DECLARE(op, min_in, max_in, min_out, max_out, dtypes, name) CU_PREPARE(name);

@@ -96,7 +96,8 @@ hd_tensor tf_residual(struct tf_emit *e, hd_tensor x)
 
 hd_tensor tf_attention(struct tf_emit *e, hd_tensor q, hd_tensor k, hd_tensor v)
 {
-    return TF_OP(e, HD_OP_ATTENTION, &e->attention, "bskgd,bskg", q, k, v);
+    hd_tensor positions = e->api->input(e->program, "positions"), ins[] = {q, k, v, positions};
+    return tf_op(e, HD_OP_ATTENTION, &e->attention, "bskgd,bskg", ins, positions ? 4 : 3);
 }
 
 void tf_head(struct tf_emit *e, hd_tensor x, hd_tensor w)

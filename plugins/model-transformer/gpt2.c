@@ -86,13 +86,22 @@ static hd_tensor add(struct tf_emit *e, hd_tensor x, hd_tensor y)
     return tf_residual(e, TF_OP(e, HD_OP_ADD, NULL, "bsh", x, y));
 }
 
+/* Positions that begin anew in each document are looked up like tokens. */
+static hd_tensor place(struct tf_emit *e, hd_tensor tokens, hd_tensor table)
+{
+    hd_tensor positions = e->api->input(e->program, "positions");
+    if (positions)
+        return add(e, tokens, tf_residual(e, TF_OP(e, HD_OP_EMBED, NULL, "bsh", positions, table)));
+    return tf_residual(e, TF_OP(e, HD_OP_POSITION, NULL, "bsh", tokens, table));
+}
+
 void tf_gpt2_build(struct tf_emit *e)
 {
     tf_block(e, "embed");
     hd_tensor ids = e->api->input(e->program, "ids");
     hd_tensor wte = tf_param(e, &params[WTE]);
     hd_tensor tokens = tf_residual(e, TF_OP(e, HD_OP_EMBED, NULL, "bsh", ids, wte));
-    hd_tensor x = tf_residual(e, TF_OP(e, HD_OP_POSITION, NULL, "bsh", tokens, tf_param(e, &params[WPE])));
+    hd_tensor x = place(e, tokens, tf_param(e, &params[WPE]));
 
     for (int64_t layer = 0; layer < e->model->shape.layers; layer++) {
         tf_layer_block(e, layer);

@@ -163,7 +163,8 @@ static int32_t check_codes(const struct zero *z, const char *kind, struct hd_err
     if (scales_its_loss(z))
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "strategies.zero.compress.kind: the error that %s carries over has the size of one loss "
-                       "scale: use bf16 or fp32 and precision.loss_scale: none",
+                       "scale: use bf16 or fp32 and precision.loss_scale: none, and data whose labels all count "
+                       "(data.documents: continue)",
                        kind);
     if (z->bits && z->settings.compress_block % 16)
         return hd_fail(err, HD_E_INVALID, "strategies.zero.compress.block (%lld) is not a multiple of 16",

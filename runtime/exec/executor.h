@@ -15,8 +15,8 @@ struct hd__exec_config {
     struct hd_store *store; /* NULL where the job has one rank */
     int32_t rank, local_rank, local_ranks;
     int32_t operations; /* capacity of the flight recorder; 0: 64 */
-    /* Fills a micro-batch's tensor: `labels` 0 for ids, 1 for labels; out has `count` elements, [batch, seq] local. */
-    int32_t (*feed)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
+    /* Fills a micro-batch's tensor, HD__INPUT_...; out has `count` elements, [batch, seq] local. */
+    int32_t (*feed)(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err);
     void *user;
 };
 

@@ -37,7 +37,7 @@ struct hd__prepared {
             int32_t *out;
             int64_t count;
             struct hd__feed_staging *by; /* NULL: `out` is host memory */
-            int32_t labels;
+            int32_t input;               /* HD__INPUT_... */
         } feed;
     };
 };

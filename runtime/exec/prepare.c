@@ -62,7 +62,7 @@ static int32_t prepare_feed(struct hd__exec *e, const struct hd__instr *i, struc
     s->kind = HD__PREPARED_FEED;
     s->feed.out = hd__tensor_address(e->p, i->out[0], e->coord, e->arena);
     s->feed.count = hd__numel(e->p, hd__tensor_const(e->p, i->out[0]));
-    s->feed.labels = hd__tensor_const(e->p, i->out[0])->origin == e->p->labels;
+    s->feed.input = hd__program_input(e->p, i->out[0]);
     s->feed.by = NULL;
     if (!e->device.streams)
         return HD_OK;

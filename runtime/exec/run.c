@@ -21,10 +21,10 @@ static int32_t run_feed(struct hd__exec *e, const struct hd__prepared *s, struct
     const struct hd__device *d = &e->device;
     struct hd__feed_staging *by = s->feed.by;
     if (!by)
-        return e->config.feed(e->config.user, s->feed.labels, s->feed.out, s->feed.count, err);
+        return e->config.feed(e->config.user, s->feed.input, s->feed.out, s->feed.count, err);
     int32_t rc = hd__exec_wait_event(e, by->copied, 0, err);
     if (!rc)
-        rc = e->config.feed(e->config.user, s->feed.labels, by->pinned, s->feed.count, err);
+        rc = e->config.feed(e->config.user, s->feed.input, by->pinned, s->feed.count, err);
     if (!rc)
         rc = d->ops->copy(d->handle, HD_STREAM_COMPUTE, s->feed.out, by->pinned,
                           (size_t)s->feed.count * sizeof *by->pinned, err);

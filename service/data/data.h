@@ -8,7 +8,13 @@
  * - Within a source, sequence i has the tokens [i * seq_len, (i + 1) * seq_len) as inputs and the same
  *   shifted by one as labels: (tokens - 1) / seq_len sequences. Where a source has labels of its own, these:
  *   tokens / seq_len sequences. Listed files are read as if they were one.
- * - Epoch e = number / sequences. With shuffle, each epoch has its own permutation, drawn from the seed.
+ * - Epoch e = number / sequences. With shuffle, each epoch has its own permutation, drawn from the seed. With a
+ *   shuffle_buffer of n sequences it is one of windows: runs of HD__DATA_SHUFFLE_RUN neighbours are permuted, and the
+ *   sequences of about n / HD__DATA_SHUFFLE_RUN runs among each other, so that what is read lies in few places.
+ * - With HD__DATA_MASK the same, but what a sequence has of each document is apart: positions count from 0, and the
+ *   label of a document's last token does not count.
+ * - With HD__DATA_PACK a sequence has whole documents (packing.h), those longer than seq_len in pieces, and behind them
+ *   padding: a document of zeros without labels.
  * - In a weighted mix every file is a source of its own, with its own epochs. The source of a position depends on the
  *   weights alone: turns are interleaved evenly, HD__DATA_MIX_SLOTS in a round, so that every part of the stream has
  *   the requested mixture.
@@ -22,6 +28,9 @@
 #include "heddle/data.h"
 
 #define HD__DATA_MIX_SLOTS 65536 /* positions in a round of a weighted mix */
+#define HD__DATA_SHUFFLE_RUN 64  /* neighbours that a shuffle_buffer keeps in one window */
+
+enum { HD__DATA_CONTINUE = 0, HD__DATA_MASK, HD__DATA_PACK };
 
 struct hd__data_source {
     const char *path;
@@ -37,7 +46,10 @@ struct hd__data_config {
     int32_t mix;      /* the sources' weights count; else they are concatenated */
     int32_t held_out; /* read the held-out tail instead of the part to train on */
     int32_t shuffle;
-    double val_fraction; /* 0 <= v < 1 */
+    int32_t documents; /* HD__DATA_CONTINUE, ... */
+    int32_t reserved;
+    double val_fraction;    /* 0 <= v < 1 */
+    int64_t shuffle_buffer; /* sequences; 0: all of an epoch */
     int64_t seq_len;
     int64_t vocab; /* ids are 0 .. vocab - 1 */
     uint64_t seed;
@@ -56,14 +68,23 @@ int32_t hd__data_scan(const struct hd__data *data, uint64_t tokens, struct hd_er
 /* Sequences of one epoch (of all sources together), and tokens of the part that is read. */
 uint64_t hd__data_sequences(const struct hd__data *data);
 uint64_t hd__data_tokens(const struct hd__data *data);
+/* Documents, or pieces of them, that HD__DATA_PACK put into these sequences. */
+uint64_t hd__data_pieces(const struct hd__data *data);
 
 /* Positions [s_first, s_first + s_count) of sequence `number` of the endless stream. Thread-safe.
  * HD_E_INVALID names file and position of a token that is outside the vocabulary. */
 int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
                       int64_t s_count, struct hd_error *err);
 
+/* Indices of the tokens of sequence `number` in their documents: seq_len numbers. Thread-safe. */
+int32_t hd__data_positions(const struct hd__data *data, uint64_t number, int32_t *positions, struct hd_error *err);
+
 /* Item i of a permutation of 0 .. n-1 that `key` chooses, without memory. i < n. */
 uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key);
+
+/* The same, of windows of about `window` items: neighbours of the result lie in window / HD__DATA_SHUFFLE_RUN runs of
+ * the file. What is left of n behind the last whole run comes last. */
+uint64_t hd__data_permute_windows(uint64_t i, uint64_t n, uint64_t window, uint64_t key);
 
 /* ---- prefetching: a thread keeps the next requests ready, so that reading is off the critical path. A request is
  * `rows` sequences; `number` returns the sequence of row j of request r. */

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "service/data/packing.h"
+
 struct data_file {
     char *path;
     struct hd_data *data; /* the plug-in's handle */
@@ -18,6 +20,14 @@ struct token_stream {
     uint32_t slots; /* positions in a round of a mix */
     uint64_t first, tokens, sequences;
     uint64_t key;
+    struct hd__packing packing; /* HD__DATA_PACK */
+};
+
+/* Part of a sequence that is of one document: tokens [at, at + length) of the stream, from position `offset` on. */
+struct segment {
+    uint64_t at;
+    int64_t offset, length;
+    int32_t ends, is_padding; /* the document's last token is here */
 };
 
 /* One position of a round of a mix. */
@@ -67,6 +77,16 @@ uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key)
         i = left << half | right;
     } while (i >= n);
     return i;
+}
+
+uint64_t hd__data_permute_windows(uint64_t i, uint64_t n, uint64_t window, uint64_t key)
+{
+    uint64_t run = HD__DATA_SHUFFLE_RUN, runs = n / run, per = HD__MAX(window / run, 1);
+    if (i >= runs * run)
+        return runs * run + hd__data_permute(i - runs * run, n - runs * run, key);
+    uint64_t nth = i / (per * run), first = nth * per, size = HD__MIN(per, runs - first) * run;
+    uint64_t j = hd__data_permute(i - first * run, size, key ^ mix64(nth + 1));
+    return hd__data_permute(first + j / run, runs, key) * run + j % run;
 }
 
 /* ---- a mix: weights become turns of a round, interleaved evenly */
@@ -157,12 +177,70 @@ static int32_t open_file(const struct hd__data *d, const char *path, struct data
     return rc;
 }
 
+/* ---- documents */
+
+/* The file that has token `at` of a stream. */
+static const struct data_file *file_of(const struct token_stream *s, uint64_t at, uint64_t *start)
+{
+    uint32_t low = 0, high = s->n_files - 1;
+    while (low < high) {
+        uint32_t k = low + (high - low) / 2;
+        if (s->start[k + 1] <= at)
+            low = k + 1;
+        else
+            high = k;
+    }
+    *start = s->start[low];
+    return &s->files[low];
+}
+
+/* The end of the document that has token `at` of a stream, at most `limit`. Documents end with their file, and with the
+ * part of it that is read. */
+static int32_t document_end(const struct hd__data *d, const struct token_stream *s, uint64_t at, uint64_t limit,
+                            uint64_t *end, struct hd_error *err)
+{
+    uint64_t start, last = HD__MIN(limit, s->first + s->tokens);
+    const struct data_file *f = file_of(s, at, &start);
+    last = HD__MIN(last, start + f->info.tokens);
+    int32_t rc = d->config.ops->document_end(f->data, at - start, last - start, end, err);
+    if (!rc && (*end <= at - start || *end > last - start))
+        rc = hd_fail(err, HD_E_INVALID, "%s: the document of token %lu ends at %lu, says its source", f->path,
+                     (unsigned long)(at - start), (unsigned long)*end);
+    *end += start;
+    return rc;
+}
+
+static int32_t pack_stream(const struct hd__data *d, struct token_stream *s, struct hd_error *err)
+{
+    HD__ARRAY(struct hd__piece) pieces = {0};
+    uint64_t room = (uint64_t)d->config.seq_len, last = s->first + s->tokens, end = s->first;
+    int32_t rc = HD_OK;
+    for (uint64_t at = s->first; at < last && !rc; at = end) {
+        rc = document_end(d, s, at, last, &end, err);
+        for (uint64_t n; at < end && !rc; at += n) {
+            n = HD__MIN(room, end - at);
+            hd__push(&pieces, ((struct hd__piece){at, (uint32_t)n, 0}));
+            if (pieces.count == UINT32_MAX)
+                rc = hd_fail(err, HD_E_UNSUPPORTED, "%s: more than %u documents cannot be packed: say documents: mask",
+                             s->files[0].path, UINT32_MAX);
+        }
+    }
+    if (!rc) {
+        hd__pack(pieces.at, pieces.count, (uint32_t)room, &s->packing);
+        s->sequences = s->packing.sequences;
+    }
+    hd__free_array(&pieces);
+    return rc;
+}
+
 static int32_t set_stream_range(const struct hd__data_config *c, struct token_stream *s, struct hd_error *err)
 {
     uint64_t all = s->start[s->n_files], train = (uint64_t)((double)all * (1 - c->val_fraction));
     uint64_t length = (uint64_t)c->seq_len, shift = !c->ops->labels; /* the label of a sequence's last token */
     s->first = c->held_out ? train : 0;
     s->tokens = c->held_out ? all - train : train;
+    if (c->documents == HD__DATA_PACK && s->tokens > 1) /* a sequence may be padded */
+        return HD_OK;
     if (s->tokens < length + shift)
         return hd_fail(err, HD_E_INVALID,
                        "%s%s: %s%lu tokens%s are too few for one sequence of seq_len %ld, which takes "
@@ -188,6 +266,11 @@ static int32_t open_streams(struct hd__data *d, const struct hd__data_config *c,
         for (uint32_t j = 0; j < s->n_files; j++)
             s->start[j + 1] = s->start[j] + s->files[j].info.tokens;
         int32_t rc = set_stream_range(&d->config, s, err);
+        uint64_t end;
+        if (!rc && c->documents) /* where the source does not know, it says so now */
+            rc = document_end(d, s, s->first, s->first + 1, &end, err);
+        if (!rc && c->documents == HD__DATA_PACK)
+            rc = pack_stream(d, s, err);
         if (rc)
             return rc;
         d->sequences += s->sequences;
@@ -230,8 +313,10 @@ void hd__data_close(struct hd__data *d)
 {
     if (!d)
         return;
-    for (uint32_t k = 0; k < d->n_streams; k++)
+    for (uint32_t k = 0; k < d->n_streams; k++) {
         free(d->streams[k].start);
+        hd__packing_free(&d->streams[k].packing);
+    }
     for (uint32_t k = 0; k < d->n_files; k++) {
         d->config.ops->close(d->files[k].data);
         free(d->files[k].path);
@@ -250,6 +335,14 @@ uint64_t hd__data_sequences(const struct hd__data *d)
 uint64_t hd__data_tokens(const struct hd__data *d)
 {
     return d->tokens;
+}
+
+uint64_t hd__data_pieces(const struct hd__data *d)
+{
+    uint64_t pieces = 0;
+    for (uint32_t k = 0; k < d->n_streams; k++)
+        pieces += d->streams[k].packing.pieces;
+    return pieces;
 }
 
 /* ---- reading */
@@ -333,31 +426,108 @@ static const struct token_stream *locate_sequence(const struct hd__data *d, uint
     return s;
 }
 
-/* The stream of a sequence, and where it begins there. */
-static const struct token_stream *find_sequence(const struct hd__data *d, uint64_t number, uint64_t *at)
+/* The stream of a sequence, and its index there. */
+static const struct token_stream *find_sequence(const struct hd__data *d, uint64_t number, uint64_t *i)
 {
-    uint64_t nth, i;
+    uint64_t nth;
     const struct token_stream *s = locate_sequence(d, number, &nth);
-    i = nth % s->sequences;
-    if (d->config.shuffle)
-        i = hd__data_permute(i, s->sequences, s->key + nth / s->sequences);
-    *at = s->first + i * (uint64_t)d->config.seq_len;
+    *i = nth % s->sequences;
+    if (d->config.shuffle && d->config.shuffle_buffer)
+        *i =
+            hd__data_permute_windows(*i, s->sequences, (uint64_t)d->config.shuffle_buffer, s->key + nth / s->sequences);
+    else if (d->config.shuffle)
+        *i = hd__data_permute(*i, s->sequences, s->key + nth / s->sequences);
     return s;
+}
+
+/* A sequence's next segment, behind g; the first one where g is zeros. */
+static int32_t next_segment(const struct hd__data *d, const struct token_stream *s, uint64_t i, uint64_t nth,
+                            struct segment *g, struct hd_error *err)
+{
+    uint64_t length = (uint64_t)d->config.seq_len, end;
+    int32_t rc;
+    g->offset += g->length;
+    uint64_t left = length - (uint64_t)g->offset;
+    if (d->config.documents == HD__DATA_PACK) {
+        uint64_t piece = s->packing.begins[i] + nth;
+        *g = (struct segment){.offset = g->offset, .length = (int64_t)left, .is_padding = 1};
+        if (piece == s->packing.begins[i + 1])
+            return HD_OK;
+        g->is_padding = 0;
+        g->at = s->packing.piece[piece];
+    } else {
+        g->at = s->first + i * length + (uint64_t)g->offset;
+        g->length = (int64_t)left;
+        if (!d->config.documents)
+            return HD_OK;
+    }
+    /* one token more: does the document go on behind the sequence? */
+    rc = document_end(d, s, g->at, g->at + left + 1, &end, err);
+    g->ends = !rc && end <= g->at + left;
+    if (g->ends)
+        g->length = (int64_t)(end - g->at);
+    return rc;
+}
+
+/* Labels of `count` tokens of a segment, from its token `skip` on; ids are those of the tokens themselves. */
+static int32_t read_labels(const struct hd__data *d, const struct token_stream *s, const struct segment *g,
+                           int64_t skip, int64_t count, const int32_t *ids, int32_t *labels, struct hd_error *err)
+{
+    const struct hd_data_ops *ops = d->config.ops;
+    int is_end = g->ends && skip + count == g->length;
+    uint64_t at = g->at + (uint64_t)skip, n = (uint64_t)count;
+    int32_t rc = HD_OK;
+    if (ops->labels)
+        rc = read_stream(d, s, ops->labels, at, n, labels, err);
+    else
+        memcpy(labels, ids + 1, (n - 1) * sizeof *labels);
+    if (is_end)
+        labels[n - 1] = -1;
+    else if (!ops->labels)
+        rc = read_stream(d, s, ops->read, at + n, 1, labels + n - 1, err);
+    return rc;
 }
 
 int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
                       int64_t s_count, struct hd_error *err)
 {
-    const struct hd_data_ops *ops = d->config.ops;
-    uint64_t at, count = (uint64_t)s_count;
-    const struct token_stream *s = find_sequence(d, number, &at);
+    uint64_t i;
+    const struct token_stream *s = find_sequence(d, number, &i);
+    struct segment g = {0};
+    int64_t s_end = s_first + s_count;
+    int32_t rc = HD_OK;
     if (s_first < 0 || s_count < 1 || s_count > d->config.seq_len || s_first > d->config.seq_len - s_count)
         return hd_fail(err, HD_E_INTERNAL, "data: positions %ld + %ld of sequences of %ld", (long)s_first,
                        (long)s_count, (long)d->config.seq_len);
-    at += (uint64_t)s_first;
-    int32_t rc = read_stream(d, s, ops->read, at, count, ids, err);
-    if (rc || ops->labels)
-        return rc ? rc : read_stream(d, s, ops->labels, at, count, labels, err);
-    memcpy(labels, ids + 1, (size_t)(s_count - 1) * sizeof *labels);
-    return read_stream(d, s, ops->read, at + count, 1, labels + s_count - 1, err);
+    for (uint64_t nth = 0; g.offset + g.length < s_end && !rc; nth++) {
+        if ((rc = next_segment(d, s, i, nth, &g, err)))
+            break;
+        int64_t from = HD__MAX(s_first, g.offset), count = HD__MIN(s_end, g.offset + g.length) - from;
+        if (count <= 0)
+            continue;
+        int32_t *to = ids + (from - s_first), *label = labels + (from - s_first);
+        if (g.is_padding) {
+            memset(to, 0, (size_t)count * sizeof *to);
+            memset(label, 0xff, (size_t)count * sizeof *label);
+            continue;
+        }
+        rc = read_stream(d, s, d->config.ops->read, g.at + (uint64_t)(from - g.offset), (uint64_t)count, to, err);
+        if (!rc)
+            rc = read_labels(d, s, &g, from - g.offset, count, to, label, err);
+    }
+    return rc;
+}
+
+int32_t hd__data_positions(const struct hd__data *d, uint64_t number, int32_t *positions, struct hd_error *err)
+{
+    uint64_t i;
+    const struct token_stream *s = find_sequence(d, number, &i);
+    struct segment g = {0};
+    int32_t rc = HD_OK;
+    for (uint64_t nth = 0; g.offset + g.length < d->config.seq_len && !rc; nth++) {
+        rc = next_segment(d, s, i, nth, &g, err);
+        for (int64_t k = 0; k < g.length && !rc; k++)
+            positions[g.offset + k] = (int32_t)k;
+    }
+    return rc;
 }

@@ -33,6 +33,8 @@ struct hd__metrics_row {
     int64_t arena_bytes, rss_bytes;
 };
 
+/* Before a job starts: refuses a file that is there and none of metrics. */
+int32_t hd__metrics_check(const char *path, struct hd_error *err);
 /* `path` of metrics.jsonl; its folders are created, and what is there stays as it is. `resumed`: the step of the
  * checkpoint, 0 for a fresh run. `start` is the first line's object (borrowed), with the run's id. */
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,

@@ -163,6 +163,22 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
     return hd_fail(err, rc, "metrics.jsonl: %s", why.message);
 }
 
+int32_t hd__metrics_check(const char *path, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    struct stat st;
+    off_t keep;
+    int same, fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int32_t rc = HD_OK;
+    if (fd < 0 && errno == ELOOP)
+        rc = hd_fail(&why, HD_E_INVALID, "%s: a symbolic link: name the file itself", path);
+    if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size)
+        rc = scan(fd, path, "", 0, &keep, &same, &why);
+    if (fd >= 0)
+        close(fd);
+    return rc ? hd_fail(err, rc, "metrics.jsonl: %s", why.message) : HD_OK;
+}
+
 int32_t hd__metrics_begin(struct hd__metrics *m, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;

@@ -8,10 +8,13 @@
 
 #include <stdlib.h>
 
+#include "service/train/corpus.h"
+
 struct hd__train_feed {
     const struct hd__compiled *compiled;
     struct hd__data *data;
     struct hd__data_prefetch *prefetch;
+    int32_t rank;
     int64_t row, rows; /* rows of dim b on this rank */
     struct hd__data_range ranges[2];
     int64_t base, global_rows;
@@ -21,6 +24,7 @@ struct hd__train_feed {
     int32_t *buffered; /* ring of [capacity] micro-batches of the other kind */
     int64_t capacity, first, n_buffered;
     int32_t buffered_labels;
+    uint64_t positions; /* micro-batches of them that were fed */
     int32_t contiguous; /* a rank's rows of a step are contiguous */
     int32_t counts;     /* this rank counts the labels of its rows: one of those that read the same */
     const char *key;    /* of the files, in the job */
@@ -117,21 +121,26 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         .mix = (int32_t)from->weighted,
         .held_out = is_tail(job, part),
         .shuffle = job->shuffle && part == HD__FEED_TRAIN,
-        .val_fraction = part == HD__FEED_TEST ? 0 : job->val_fraction,
+        .shuffle_buffer = job->shuffle_buffer,
+        .documents = job->documents,
+        .val_fraction = part == HD__FEED_TEST || job->val.count ? 0 : job->val_fraction,
         .seq_len = job->seq_len,
         .vocab = compiled->info.vocab,
         .seed = (uint64_t)job->seed,
     };
     struct hd__train_feed *f;
     int32_t rc = check_part(job, part, err);
+    if (!rc)
+        rc = hd__train_corpus_prepare(compiled, HD__CORPUS_MAKE, NULL, err);
     if (rc) {
         free(sources);
         return rc;
     }
     for (uint64_t i = 0; i < from->count; i++)
-        sources[i] = (struct hd__data_source){from->at[i].path, from->at[i].weight};
+        sources[i] = (struct hd__data_source){hd__train_corpus_path(job, from->at[i].path), from->at[i].weight};
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
+    f->rank = rank;
     f->key = config.held_out ? "data.val_fraction" : key;
     rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
     if (!rc)
@@ -147,8 +156,9 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     for (uint32_t s = 0; s < p->sections.count; s++)
         for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
             const struct hd__instr *i = &p->sections.at[s].code.at[k];
-            if (i->op == HD_OP_FEED)
-                f->reads[hd__tensor_const(p, i->out[0])->origin == p->labels] = 1;
+            int32_t input = i->op == HD_OP_FEED ? hd__program_input(p, i->out[0]) : HD__INPUT_POSITIONS;
+            if (input != HD__INPUT_POSITIONS)
+                f->reads[input] = 1;
         }
     f->contiguous = part == HD__FEED_TRAIN && p->exact;
     if (part == HD__FEED_TRAIN && (rc = hd__job_count_steps(job, hd__data_sequences(f->data), err))) {
@@ -191,6 +201,11 @@ int32_t hd__train_feed_check(const struct hd__compiled *compiled, int32_t part, 
     return rc;
 }
 
+const struct hd__data *hd__train_feed_data(const struct hd__train_feed *f)
+{
+    return f->data;
+}
+
 int32_t hd__train_feed_check_sets(const struct hd__compiled *compiled, int tokens, struct hd_error *err)
 {
     int32_t rc = HD_OK;
@@ -221,6 +236,7 @@ int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct h
     f->prefetch = NULL;
     f->base = sequence;
     f->first = f->n_buffered = 0;
+    f->positions = 0;
     if (!f->buffered && f->reads[0] && f->reads[1])
         f->buffered = hd__alloc((size_t)(f->capacity * f->rows * (f->ranges[0].count + f->ranges[1].count)) *
                                 sizeof *f->buffered);
@@ -265,10 +281,28 @@ static int32_t next_micro_batch(struct hd__train_feed *f, int32_t labels, int32_
     return HD_OK;
 }
 
-int32_t hd__train_feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+/* Whole sequences, in the order in which they are stored: they take no reading, and so no queue. */
+static int32_t next_positions(struct hd__train_feed *f, int32_t *out, int64_t count, struct hd_error *err)
+{
+    const struct hd_program *p = hd__compiled_program(f->compiled, f->rank);
+    int64_t length = f->compiled->job->seq_len;
+    int32_t *row = hd__alloc((size_t)length * sizeof *row), rc = HD_OK;
+    for (int64_t j = 0; j < count / length && !rc; j++) {
+        rc = hd__data_positions(f->data, sequence_number(f, f->positions, (uint32_t)j), row, err);
+        for (int64_t k = 0; k < length && !rc; k++)
+            out[j * length + k] = row[hd__sequence_position(p, k)];
+    }
+    f->positions++;
+    free(row);
+    return rc;
+}
+
+int32_t hd__train_feed_next(void *feed, int32_t input, int32_t *out, int64_t count, struct hd_error *err)
 {
     struct hd__train_feed *f = feed;
-    labels = labels != 0;
+    int32_t labels = input == HD__INPUT_LABELS;
+    if (input == HD__INPUT_POSITIONS)
+        return next_positions(f, out, count, err);
     if (!f->n_buffered || f->buffered_labels != labels)
         return next_micro_batch(f, labels, out, count, err);
     memcpy(out, f->buffered + f->first * count, (size_t)count * sizeof *out);

@@ -25,6 +25,7 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
 int32_t hd__train_feed_check(const struct hd__compiled *compiled, int32_t part, int tokens, struct hd_error *err);
 /* The same of all sets of HD__FEED_VAL. */
 int32_t hd__train_feed_check_sets(const struct hd__compiled *compiled, int tokens, struct hd_error *err);
+const struct hd__data *hd__train_feed_data(const struct hd__train_feed *feed);
 void hd__train_feed_close(struct hd__train_feed *feed); /* NULL is fine */
 /* The next micro-batch begins with sequence `sequence` of the endless stream, whose micro-batches follow from there
  * on. A step takes data.batch sequences. */
@@ -36,7 +37,7 @@ int32_t hd__train_feed_count_labels(struct hd__train_feed *feed, int64_t *counte
 uint64_t hd__train_feed_sequences(const struct hd__train_feed *feed);
 /* The place in the job file of the key that names the files. */
 const char *hd__train_feed_where(const struct hd__train_feed *feed);
-/* For hd__exec_config.feed: ids first, then labels, a micro-batch at a time. */
-int32_t hd__train_feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
+/* For hd__exec_config.feed: of each input, HD__INPUT_..., a micro-batch at a time. */
+int32_t hd__train_feed_next(void *feed, int32_t input, int32_t *out, int64_t count, struct hd_error *err);
 
 #endif

@@ -226,14 +226,22 @@ static int32_t open_sink(struct loop *l, const struct hd__chosen *chosen, struct
 }
 
 /* The metrics of a run may be another's data. */
-static int32_t refuse_data_file(const struct loop *l, const struct hd__sources *sources, struct hd_error *err)
+static int32_t refuse_data_file(const char *metrics, const struct hd__sources *sources, struct hd_error *err)
 {
     struct stat a, b;
-    for (uint64_t i = 0; i < sources->count && !stat(l->job->metrics_jsonl, &a); i++)
+    for (uint64_t i = 0; i < sources->count && !stat(metrics, &a); i++)
         if (!stat(sources->at[i].path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-            return hd_fail(err, HD_E_INVALID, "metrics.jsonl: %s is a file of the job's data: name another",
-                           l->job->metrics_jsonl);
+            return hd_fail(err, HD_E_INVALID, "metrics.jsonl: %s is a file of the job's data: name another", metrics);
     return HD_OK;
+}
+
+int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err)
+{
+    int32_t rc = refuse_data_file(job->metrics_jsonl, &job->train, err);
+    rc = rc ? rc : refuse_data_file(job->metrics_jsonl, &job->val, err);
+    rc = rc ? rc : refuse_data_file(job->metrics_jsonl, &job->test, err);
+    rc = rc ? rc : hd__metrics_check(job->metrics_jsonl, err);
+    return rc ? hd__job_locate_error(job, "metrics.jsonl", err) : HD_OK;
 }
 
 static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
@@ -244,12 +252,9 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     json_t *start = json_pack("{s:s,s:s,s:o,s:o,s:I,s:o}", "event", l->progress.step ? "resume" : "start", "run",
                               l->run, "job", hd__job_json(l->job), "mesh", mesh_json(&c->mesh), "parameters",
                               (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
-    int32_t rc = refuse_data_file(l, &l->job->train, err);
     if (l->progress.step)
         json_object_set_new(start, "from_step", json_integer(l->progress.step));
-    rc = rc ? rc : refuse_data_file(l, &l->job->val, err);
-    rc = rc ? rc : refuse_data_file(l, &l->job->test, err);
-    rc = rc ? rc : hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
+    int32_t rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
@@ -277,6 +282,16 @@ static const char *count_text(int64_t n, char out[32])
     return out;
 }
 
+static void print_packing(const struct hd__data *d, int64_t seq_len)
+{
+    char pieces[32], sequences[32];
+    int64_t n = (int64_t)hd__data_sequences(d);
+    printf("packed %s documents or pieces of them into %s sequences of %" PRId64
+           ": %.2f%% of these are tokens, the rest is padding\n",
+           count_text((int64_t)hd__data_pieces(d), pieces), count_text(n, sequences), seq_len,
+           100 * (double)hd__data_tokens(d) / ((double)n * (double)seq_len));
+}
+
 static void print_start(const struct loop *l, const struct hd__compiled *c)
 {
     const char *loaded = hd__train_checkpointer_loaded(l->checkpointer), *separator = " (";
@@ -300,6 +315,8 @@ static void print_start(const struct loop *l, const struct hd__compiled *c)
         }
     printf("%s, device %s, %s\n", *separator == ',' ? ")" : "", c->device_choice.component->name,
            hd_dtype_name(l->job->precision.compute));
+    if (l->job->documents == HD__DOCUMENTS_PACK)
+        print_packing(hd__train_feed_data(l->s.train_feed), l->job->seq_len);
     fflush(stdout);
 }
 

@@ -9,13 +9,18 @@
 #include "service/checkpoint/param_init.h"
 #include "service/report/report.h"
 #include "service/train/agreement.h"
+#include "service/train/corpus.h"
 
-static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err)
 {
     struct hd__train_session *s = user;
-    if (s->feed_override)
-        return s->feed_override(s->feed_override_user, labels, out, count, err);
-    return hd__train_feed_next(s->current_feed, labels, out, count, err);
+    if (!s->feed_override)
+        return hd__train_feed_next(s->current_feed, input, out, count, err);
+    if (input != HD__INPUT_POSITIONS)
+        return s->feed_override(s->feed_override_user, input, out, count, err);
+    for (int64_t i = 0; i < count; i++) /* a sequence is one document */
+        out[i] = (int32_t)hd__sequence_position(hd__exec_program(s->exec), i % s->compiled->job->seq_len);
+    return HD_OK;
 }
 
 void hd__train_session_override_feed(struct hd__train_session *s,
@@ -102,6 +107,9 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
         set_status_provider(s);
     hd__train_session_phase(s, "comparing the job with rank 0's");
     rc = hd__train_agree(compiled, env->rank, s->store, err);
+    hd__train_session_phase(s, "waiting for the tokens of data.train");
+    if (!rc)
+        rc = hd__train_corpus_meet(compiled, env, s->store, err);
     if (rc)
         return rc;
     hd__launch_exit_watchdog_start(&s->exit_watchdog, &s->speaker, s->server, "opening");

@@ -31,6 +31,7 @@ static const struct kind_of_job {
     int micro_batch; /* sequences */
     const char *recompute, *deterministic;
     uint32_t flags; /* of hd__exec_compile_with */
+    int documents;  /* data.documents: mask */
 } jobs[] = {
     {"dp: 4", "vocab_parallel: true", "stage: 0, bucket: 0", "family: llama, kv_heads: 2", 1},
     {"dp: 2", "vocab_parallel: true", "stage: 1, bucket: 4000", "family: gpt2, tied: true", 1},
@@ -76,6 +77,9 @@ static const struct kind_of_job {
      HD__COMPILE_FUSE(HD__FUSE_EPILOGUES)},
     {"pp: 2, dp: 2", "schedule: zb-h1", "stage: 3", "family: gpt2", 1, "selective", "normal",
      HD__COMPILE_FUSE(HD__FUSE_EPILOGUES)},
+    {"cp: 4", "context: ring", "stage: 1", "family: gpt2", 4, "none", "normal", 0, 1},
+    {"cp: 2, pp: 2", "context: ulysses", "stage: 2", "family: llama", 2, "selective", "normal", 0, 1},
+    {"pp: 2, tp: 2", "schedule: zb-h1, sequence_parallel: true", "stage: 3", "family: gpt2", 2, "full", "normal", 0, 1},
     /* behind all others, which frozen.py knows: custom ops of a strategy that this program has */
     {"dp: 4", "vocab_parallel: true}, {use: verbatim", "stage: 0, bucket: 0", "family: llama", 1},
     {"dp: 2", "vocab_parallel: true}, {use: verbatim", "stage: 1, bucket: 0", "family: gpt2", 1},
@@ -108,11 +112,11 @@ static void write_job(const struct kind_of_job *k, const char *axes, int micro_b
              "%s}]\n"
              "optimizer: %s\n"
              "model: {use: transformer, %s, layers: 8, hidden: 8, heads: 4, ffn: 8, vocab: 16, max_seq_len: 8}\n"
-             "data: {train: none, seq_len: 8, batch: 8, micro_batch: %d}\n"
+             "data: {train: none, seq_len: 8, batch: 8, micro_batch: %d%s}\n"
              "recompute: %s\nprecision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n",
              k->deterministic ? k->deterministic : "normal", axes, k->three, k->zero,
              strstr(k->zero, AVERAGED) ? "{use: sgd, lr: 1e-1}" : "{use: adamw, lr: 1e-2, clip: 1.0}", k->model,
-             micro_batch, k->recompute ? k->recompute : "none");
+             micro_batch, k->documents ? ", documents: mask" : "", k->recompute ? k->recompute : "none");
 }
 
 static void open_job(const struct kind_of_job *k)

@@ -46,6 +46,7 @@ struct draw {
     int64_t window; /* of attention; 0: all */
     int64_t split;  /* layers by measured times, in so many files; 0: evenly */
     int64_t vocab;  /* tp need not divide it */
+    int documents;  /* data.documents: mask */
 };
 
 static struct scratch scratch;
@@ -112,6 +113,7 @@ static int draw(struct draw *d)
         d->layers += ONE_OF(0, 1, 2, 3);
     d->gather_in_forward = ONE_OF(0, 1, 1);
     d->vocab = ONE_OF(32, 32, 29, 31, 33);
+    d->documents = d->compress[0] != 'i' && strcmp(d->compress, "powersgd") != 0 && state >> 60 & 1;
     int64_t ranks = d->replicate * d->shard * d->cp * d->tp * d->pp * d->ep;
     if (ranks == 1 && pick(10))
         return 0;
@@ -191,8 +193,9 @@ static void job_text(const struct draw *d, struct hd__text *text)
                      "router_z_loss_coef: 0.1",
                      (long long)d->experts, (long long)d->top_k, d->capacity);
     int64_t batch = d->ep == 3 ? 48 : 16;
-    hd__text_add(text, "}\ndata: {train: none, seq_len: 8, batch: %lld, micro_batch: %lld}\n", (long long)batch,
-                 (long long)(batch / (d->replicate * d->shard * d->ep * d->accumulation)));
+    hd__text_add(text, "}\ndata: {train: none, seq_len: 8, batch: %lld, micro_batch: %lld, documents: %s}\n",
+                 (long long)batch, (long long)(batch / (d->replicate * d->shard * d->ep * d->accumulation)),
+                 d->documents ? "mask" : "continue");
 }
 
 START_TEST(jobs_on_any_mesh_train_like_one_rank)

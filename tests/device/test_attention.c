@@ -8,12 +8,15 @@
 
 #define FORWARD HD_OP_ATTENTION, "bskgd bskd bskd", "bskgd f:bskg"
 #define BACKWARD HD_OP_ATTENTION_GRAD, "bskgd bskd bskd bskgd f:bskg bskgd", "bskgd bskd bskd"
+#define FORWARD_DOCUMENTS HD_OP_ATTENTION, "bskgd bskd bskd n:bs", "bskgd f:bskg"
+#define BACKWARD_DOCUMENTS HD_OP_ATTENTION_GRAD, "bskgd bskd bskd bskgd f:bskg bskgd n:bs", "bskgd bskd bskd"
 
 static const struct {
     const char *name, *dims;
     int64_t window, prefix;
     uint32_t mask; /* HD_ATTR_NOT_CAUSAL */
     double soft_cap;
+    int documents;
 } shapes[] = {
     {"one position", "b=2 s=1 k=1 g=1 d=8", 0},
     {"one head", "b=1 s=7 k=1 g=1 d=8", 0},
@@ -38,6 +41,10 @@ static const struct {
     {"prefix beyond", "b=1 s=70 k=1 g=1 d=16", 0, 1000},
     {"soft cap", "b=2 s=150 k=1 g=2 d=32", 0, 0, 0, 1.5},
     {"soft cap, no mask, a window", "b=1 s=300 k=1 g=1 d=40", 70, 0, HD_ATTR_NOT_CAUSAL, 3},
+    {"documents", "b=2 s=19 k=2 g=3 d=16", 0, 0, 0, 0, 1},
+    {"documents across tiles", "b=2 s=610 k=1 g=1 d=16", 0, 0, 0, 0, 1},
+    {"documents, later positions", "b=2 s=65@195 k=1 g=2 d=32", 0, 0, 0, 0, 1},
+    {"documents, a window and a soft cap", "b=2 s=310 k=2 g=1 d=40", 30, 0, 0, 2, 1},
 };
 
 static const struct {
@@ -56,11 +63,15 @@ static struct hd_attrs attrs(int i)
 
 static struct h_case forward_case(int i)
 {
+    if (shapes[i].documents)
+        return (struct h_case){shapes[i].name, FORWARD_DOCUMENTS, shapes[i].dims, attrs(i)};
     return (struct h_case){shapes[i].name, FORWARD, shapes[i].dims, attrs(i)};
 }
 
 static struct h_case backward_case(int i)
 {
+    if (shapes[i].documents)
+        return (struct h_case){shapes[i].name, BACKWARD_DOCUMENTS, shapes[i].dims, attrs(i)};
     return (struct h_case){shapes[i].name, BACKWARD, shapes[i].dims, attrs(i)};
 }
 
@@ -80,6 +91,8 @@ static struct h_instr *backward_made(int i, uint32_t dtype)
     struct h_instr *back = h_make(&c, dtype, 11), *forward = h_make(&f, dtype, 12);
     for (int j = 0; j < 3; j++)
         h_copy(&forward->in[j], &back->in[j]);
+    if (shapes[i].documents)
+        h_copy(&forward->in[3], &back->in[6]);
     h_run(plain, forward);
     h_copy(&back->in[3], &forward->out[0]);
     h_copy(&back->in[4], &forward->out[1]);
@@ -183,6 +196,43 @@ START_TEST(shifted_queries_are_left_to_the_reference)
 }
 END_TEST
 
+static void copy_rows(const struct hd_operand *to, const struct hd_operand *from, int64_t first, int64_t n)
+{
+    int64_t row = hd_operand_count(from) / from->extent[1];
+    for (int64_t e = 0; e < n * row; e++)
+        h_set(to, e, h_get(from, first * row + e));
+}
+
+/* A sequence of documents, kernels of both kinds: each document as if it were alone. */
+START_TEST(documents_are_apart)
+{
+    static const int lengths[] = {5, 1, 29, 64, 31};
+    struct h_case c = {"together", FORWARD_DOCUMENTS, "b=1 s=130 k=1 g=2 d=16", {.scale = 0.5}};
+    struct h_device *d = h_open(1, _i);
+    struct h_instr *all = h_make(&c, HD_F32, 3);
+    for (int n = 0, at = 0; n < 5; at += lengths[n++])
+        for (int i = 0; i < lengths[n]; i++)
+            h_set(&all->in[3], at + i, i);
+    h_run(d, all);
+    for (int n = 0, at = 0; n < 5; at += lengths[n++]) {
+        char dims[64];
+        snprintf(dims, sizeof dims, "b=1 s=%d k=1 g=2 d=16", lengths[n]);
+        struct h_instr *alone = h_make(&(struct h_case){"alone", FORWARD, dims, c.attrs}, HD_F32, 4),
+                       *want = h_make(&(struct h_case){"alone", FORWARD, dims, c.attrs}, HD_F32, 4);
+        for (int o = 0; o < 3; o++)
+            copy_rows(&alone->in[o], &all->in[o], at, lengths[n]);
+        h_run(d, alone);
+        for (int o = 0; o < 2; o++)
+            copy_rows(&want->out[o], &all->out[o], at, lengths[n]);
+        h_near("a document", alone, want, 1e-6);
+        h_free(alone);
+        h_free(want);
+    }
+    h_free(all);
+    h_close(d);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("attention");
@@ -190,6 +240,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, forward_is_near_its_reference, 0, n);
     tcase_add_loop_test(t, backward_is_near_its_reference, 0, n);
+    tcase_add_loop_test(t, documents_are_apart, H_FAST, H_REFERENCE + 1);
     tcase_add_test(t, forward_is_right_for_large_scores);
     tcase_add_test(t, not_a_number_is_kept);
     tcase_add_test(t, shifted_queries_are_left_to_the_reference);

@@ -8,6 +8,8 @@
 
 #define FORWARD HD_OP_ATTENTION, "bskgd bskd bskd", "bskgd f:bskg"
 #define BACKWARD HD_OP_ATTENTION_GRAD, "bskgd bskd bskd bskgd f:bskg bskgd", "bskgd bskd bskd"
+#define FORWARD_DOCUMENTS HD_OP_ATTENTION, "bskgd bskd bskd n:bs", "bskgd f:bskg"
+#define BACKWARD_DOCUMENTS HD_OP_ATTENTION_GRAD, "bskgd bskd bskd bskgd f:bskg bskgd n:bs", "bskgd bskd bskd"
 #define MERGE HD_OP_ATTENTION_MERGE, "bskgd f:bskg bskgd f:bskg", "bskgd f:bskg"
 
 enum { Q, K, V, O, LSE, DO };
@@ -16,6 +18,7 @@ static const struct {
     const char *whole, *part;
     int64_t parts, length, window, prefix;
     uint32_t mask; /* HD_ATTR_NOT_CAUSAL */
+    int documents;
 } shapes[] = {
     {"b=2 s=12 k=1 g=1 d=8", "b=2 s=6 k=1 g=1 d=8", 2, 12},
     {"b=1 s=42 k=2 g=1 d=16", "b=1 s=14 k=2 g=1 d=16", 3, 42},
@@ -23,6 +26,8 @@ static const struct {
     {"b=2 s=120 k=1 g=2 d=16", "b=2 s=30 k=1 g=2 d=16", 4, 120, 0, 0, HD_ATTR_NOT_CAUSAL},
     {"b=1 s=120 k=1 g=2 d=16", "b=1 s=30 k=1 g=2 d=16", 4, 120, 20, 0, HD_ATTR_NOT_CAUSAL},
     {"b=1 s=120 k=1 g=2 d=16", "b=1 s=30 k=1 g=2 d=16", 4, 120, 0, 50},
+    {"b=4 s=120 k=1 g=2 d=16", "b=4 s=30 k=1 g=2 d=16", 4, 120, 0, 0, 0, 1},
+    {"b=2 s=1040 k=1 g=1 d=16", "b=2 s=260 k=1 g=1 d=16", 4, 1040, 0, 0, 0, 1},
 };
 
 static const struct {
@@ -47,6 +52,18 @@ static struct hd_attrs attrs(int shape)
                              .window = shapes[shape].window,
                              .top_k = shapes[shape].prefix,
                              .flags = shapes[shape].mask};
+}
+
+static struct h_case forward_case(int shape, const char *dims, struct hd_attrs a)
+{
+    return shapes[shape].documents ? (struct h_case){"forward", FORWARD_DOCUMENTS, dims, a}
+                                   : (struct h_case){"forward", FORWARD, dims, a};
+}
+
+static struct h_case backward_case(int shape, const char *dims, struct hd_attrs a)
+{
+    return shapes[shape].documents ? (struct h_case){"backward", BACKWARD_DOCUMENTS, dims, a}
+                                   : (struct h_case){"backward", BACKWARD, dims, a};
 }
 
 /* Of the whole sequence, which lies as it is. */
@@ -95,7 +112,7 @@ static void zero(const struct hd_operand *o)
 
 static struct h_instr *whole_forward(int shape, struct h_device *plain)
 {
-    struct h_case c = {"whole", FORWARD, shapes[shape].whole, whole_attrs(shape)};
+    struct h_case c = forward_case(shape, shapes[shape].whole, whole_attrs(shape));
     struct h_instr *i = h_make(&c, HD_F64, 7);
     h_run(plain, i);
     return i;
@@ -104,7 +121,7 @@ static struct h_instr *whole_forward(int shape, struct h_device *plain)
 /* The attention of one part's queries: over the keys of each part in the order of the ring. */
 static struct h_instr *around(int shape, struct h_device *d, uint32_t dtype, const struct h_instr *whole, int64_t me)
 {
-    struct h_case tile = {"tile", FORWARD, shapes[shape].part, attrs(shape)};
+    struct h_case tile = forward_case(shape, shapes[shape].part, attrs(shape));
     struct h_case merge = {"merge", MERGE, shapes[shape].part, attrs(shape)};
     struct h_instr *sum = NULL;
     for (int64_t step = 0; step < shapes[shape].parts; step++) {
@@ -155,11 +172,13 @@ START_TEST(gradients_of_pieces_add_up)
 {
     int shape = _i / 3, kind = _i % 3;
     struct h_device *plain = h_open(1, H_REFERENCE), *d = h_open(2, kinds[kind].kernels);
-    struct h_case c = {"whole", BACKWARD, shapes[shape].whole, whole_attrs(shape)};
-    struct h_case tile = {"tile", BACKWARD, shapes[shape].part, attrs(shape)};
+    struct h_case c = backward_case(shape, shapes[shape].whole, whole_attrs(shape));
+    struct h_case tile = backward_case(shape, shapes[shape].part, attrs(shape));
     struct h_instr *forward = whole_forward(shape, plain), *whole = h_make(&c, HD_F64, 9), *got;
     for (int n = 0; n < 3; n++)
         h_copy(&whole->in[n], &forward->in[n]);
+    if (shapes[shape].documents)
+        h_copy(&whole->in[DO + 1], &forward->in[V + 1]);
     h_copy(&whole->in[O], &forward->out[0]);
     h_copy(&whole->in[LSE], &forward->out[1]);
     got = h_as(whole, HD_F64);

@@ -16,6 +16,7 @@ import pathlib
 import torch
 import torch.nn.functional as F
 import transformers
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 torch.manual_seed(20)
@@ -111,6 +112,38 @@ def attention(name, b, s, t, q0, k, g, d, window=0):
          [q, key, v, o, lse, do], grads, **at)
 
 
+def documents(name, lengths, k, g, d, window=0):
+    """Attention that does not cross documents, by torch's flex_attention; the last input is each token's index in its
+    own. flex_attention has no gradients on a CPU: these are of scaled_dot_product_attention of each document alone."""
+    n = torch.cat([torch.arange(length) for row in lengths for length in row]).reshape(len(lengths), -1)
+    which = torch.cumsum(n == 0, -1)
+    b, s = n.shape
+    q, key, v, do = leaf(b, s, k, g, d), leaf(b, s, k, d), leaf(b, s, k, d), torch.randn(b, s, k, g, d)
+
+    def mask(row, head, at, to):
+        return (at >= to) & (which[row, at] == which[row, to]) & ((at - to < window) if window else (at >= 0))
+
+    heads = [x.reshape(b, s, -1, d).transpose(1, 2) for x in (q, key, v)]
+    o, lse = flex_attention(*(x.detach() for x in heads), enable_gqa=True, return_lse=True,
+                            block_mask=create_block_mask(mask, b, None, s, s, device="cpu"))
+    apart = []
+    for row, of_row in enumerate(lengths):
+        ends = torch.tensor(of_row).cumsum(0)
+        for length, end in zip(of_row, ends):
+            at, to = torch.arange(length)[:, None], torch.arange(length)[None]
+            seen = (to <= at) & ((at - to < window) if window else (to <= at))
+            apart.append(F.scaled_dot_product_attention(*(x[row:row + 1, :, end - length:end] for x in heads),
+                                                        attn_mask=seen, enable_gqa=True))
+    alone = torch.cat(apart, 2).reshape(-1, b, s, d).transpose(0, 1)
+    torch.testing.assert_close(o, alone, rtol=1e-12, atol=1e-12)
+    o, lse = alone.transpose(1, 2).reshape(b, s, k, g, d), lse.transpose(1, 2)
+    grads = torch.autograd.grad(o, (q, key, v), do)
+    dims, at = f"b={b} s={s} k={k} g={g} d={d}", dict(scale=d ** -0.5, window=window)
+    case(name, "attention", "bskgd bskd bskd n:bs", "bskgd f:bskg", dims, [q, key, v, n], [o, lse], **at)
+    case(name + ", gradient", "attention_grad", "bskgd bskd bskd bskgd f:bskg bskgd n:bs", "bskgd bskd bskd", dims,
+         [q, key, v, o, lse, do, n], grads, **at)
+
+
 def tables():
     ids, w, dy = torch.randint(0, 12, (2, 5)), leaf(12, 6), torch.randn(2, 5, 6)
     y = F.embedding(ids, w)
@@ -185,5 +218,7 @@ updates("adamw without clipping", "adamw", lambda p: torch.optim.AdamW(p, betas=
         ("exp_avg", "exp_avg_sq"), 0.0, beta1=0.8, beta2=0.999, eps=1e-6)
 updates("sgd with momentum", "sgd", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), ("momentum_buffer",), 2.0, beta1=0.9)
 updates("sgd", "sgd", lambda p: torch.optim.SGD(p, lr=0.1), (), 0.0)
+documents("attention of documents", [[3, 1, 5], [9], [2, 4, 3]], 2, 2, 4)
+documents("attention of documents with a window", [[3, 1, 8], [7, 5]], 1, 2, 4, window=3)
 path = pathlib.Path(__file__).resolve().parent / "data" / "ops.txt"
 path.write_text("\n".join(lines) + "\n")

@@ -7,8 +7,12 @@ NAME/config.json, model.safetensors   a tiny model in Hugging Face's format (fp3
 NAME/expected.safetensors             ids, labels [steps, batch, seq]; logits and grad.TENSOR of the first batch at the
                                       initial weights, computed in fp64, stored in fp32
 NAME/expected.json                    losses and gradient norms (before clipping) of 20 AdamW steps with clipping, fp64
+NAME-documents/                       the same, of sequences of several documents: attention does not cross them, by an
+                                      explicit block-diagonal mask, and "positions" count from 0 in each; labels of
+                                      last tokens are -100
 rope.json                             inverse frequencies of transformers' own functions
 """
+import copy
 import json
 import pathlib
 import shutil
@@ -68,8 +72,14 @@ def make_model(config, generator):
     return model.eval()
 
 
-def loss_of(model, ids, labels):
-    logits = model(input_ids=ids, use_cache=False).logits
+def loss_of(model, ids, labels, positions=None):
+    apart = {}
+    if positions is not None:
+        which = torch.cumsum(positions == 0, -1)
+        seen = (which[:, :, None] == which[:, None, :]).tril()[:, None]
+        apart = dict(position_ids=positions, attention_mask=torch.zeros(seen.shape, dtype=model.dtype).masked_fill(
+            ~seen, torch.finfo(model.dtype).min))
+    logits = model(input_ids=ids, use_cache=False, **apart).logits
     return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), labels.reshape(-1)), logits
 
 
@@ -106,14 +116,24 @@ def file_tensors(gradients, model, name):
     return out
 
 
-def train(model, tokens):
+def documents(tokens, generator):
+    """Positions in documents of about 3 tokens, and labels without those of last tokens."""
+    begins = torch.rand(tokens.shape, generator=generator) < 0.3
+    begins[..., 0] = True
+    positions = torch.zeros(tokens.shape, dtype=torch.long)
+    for i in range(1, tokens.shape[-1]):
+        positions[..., i] = torch.where(begins[..., i], 0, positions[..., i - 1] + 1)
+    return positions[..., :-1], tokens[..., 1:].masked_fill(begins[..., 1:], -100)
+
+
+def train(model, tokens, labels, positions):
     groups = [{"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": DECAY},
               {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
     losses, norms = [], []
-    for batch in tokens:
+    for step, batch in enumerate(tokens):
         optimizer.zero_grad(set_to_none=True)
-        loss, _ = loss_of(model, batch[:, :-1], batch[:, 1:])
+        loss, _ = loss_of(model, batch[:, :-1], labels[step], positions[step])
         (loss + auxiliary(model, batch[:, :-1])).backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
         losses.append(loss.item())
@@ -131,17 +151,22 @@ def make(name, config, seed):
 
     model = model.double()
     tokens = torch.randint(0, VOCAB, (STEPS, BATCH, SEQ + 1), generator=generator)
-    loss, logits = loss_of(model, tokens[0, :, :-1], tokens[0, :, 1:])
+    positions, labels = [None] * STEPS, tokens[:, :, 1:]
+    if name.endswith("-documents"):
+        positions, labels = documents(tokens, generator)
+    loss, logits = loss_of(model, tokens[0, :, :-1], labels[0], positions[0])
     (loss + auxiliary(model, tokens[0, :, :-1])).backward()
     expected = file_tensors({"grad." + n: p.grad.float().contiguous() for n, p in model.named_parameters()}, model, name)
     expected["logits"] = logits.detach().float().contiguous()
     expected["ids"] = tokens[:, :, :-1].int().contiguous()
-    expected["labels"] = tokens[:, :, 1:].int().contiguous()
+    expected["labels"] = labels.int().contiguous()
+    if positions[0] is not None:
+        expected["positions"] = positions.int().contiguous()
     save_file(expected, folder / "expected.safetensors")
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)
 
-    losses, norms = train(model, tokens)
+    losses, norms = train(model, tokens, labels, positions)
     numbers = dict(steps=STEPS, batch=BATCH, seq=SEQ, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, clip=CLIP,
                    parameters=sum(p.numel() for p in model.parameters()), losses=losses, grad_norms=norms,
                    torch=torch.__version__.split("+")[0], transformers=transformers.__version__)
@@ -173,6 +198,8 @@ def make_rope():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    for name in ("gpt2", "llama"): # behind all others, whose seeds stay
+        MODELS[name + "-documents"] = copy.deepcopy(MODELS[name])
     wanted = sys.argv[1:] or [*MODELS, "rope"]
     for seed, (name, config) in enumerate(MODELS.items(), 100):
         if name in wanted:

@@ -491,13 +491,61 @@ START_TEST(marks_that_do_not_fit)
 }
 END_TEST
 
+static uint64_t end_of(struct hd_data *f, uint64_t token, uint64_t limit)
+{
+    uint64_t end;
+    ck_ok(ops_of()->document_end(f, token, limit, &end, &err));
+    return end;
+}
+
+/* Where documents end: by the index, by a token, or nobody knows. */
+START_TEST(documents)
+{
+    struct scratch s;
+    uint8_t idx[128];
+    size_t n;
+    uint64_t end;
+    struct tokens_settings settings = {.eod = -1};
+    struct hd_data_source source = {.struct_size = sizeof source};
+    struct hd_data *f;
+    scratch_init(&s);
+    source.path = put_megatron(&s, 8, 2, idx, &n);
+    for (int listed = 1; listed >= 0; listed--) { /* the second time each sequence is one */
+        ck_ok(ops_of()->open(NULL, &settings, &source, &f, &err));
+        ck_assert_uint_eq(end_of(f, 0, 1000), 1);
+        ck_assert_uint_eq(end_of(f, 1, 1000), 1000);
+        ck_assert_uint_eq(end_of(f, 999, 1000), 1000);
+        ck_assert_uint_eq(end_of(f, 5, 40), 40);
+        ck_refused(ops_of()->document_end(f, 5, 1001, &end, &err), HD_E_INVALID, "up to 1001");
+        ops_of()->close(f);
+        idx[26] = 1;
+        scratch_write(&s, "corpus.idx", idx, n - 24);
+    }
+    settings.eod = 14; /* token 2, and 253: 7 (2 + 251) */
+    ck_ok(ops_of()->open(NULL, &settings, &source, &f, &err));
+    ck_assert_uint_eq(end_of(f, 0, 1000), 3);
+    ck_assert_uint_eq(end_of(f, 2, 1000), 3);
+    ck_assert_uint_eq(end_of(f, 3, 1000), 254);
+    ck_assert_uint_eq(end_of(f, 3, 253), 253);
+    ck_assert_uint_eq(end_of(f, 254, 1000), 505);
+    ck_assert_uint_eq(end_of(f, 756, 1000), 1000);
+    ops_of()->close(f);
+    settings.eod = -1;
+    source.path = put_plain(&s, "plain.bin", 2);
+    ck_ok(ops_of()->open(NULL, &settings, &source, &f, &err));
+    ck_refused(ops_of()->document_end(f, 0, 10, &end, &err), HD_E_INVALID, "say data.eod");
+    ops_of()->close(f);
+    scratch_finish(&s);
+}
+END_TEST
+
 int main(void)
 {
     const struct scratch_test tests[] = {
-        {"formats", formats},   {"numpy", numpy},     {"refusals", refusals},       {"types", types},
-        {"settings", settings}, {"hostile", hostile}, {"containers", containers},   {"text", text},
-        {"width", width},       {"headers", headers}, {"completions", completions}, {"marks", marks_that_do_not_fit},
-        {NULL, NULL},
+        {"formats", formats},     {"numpy", numpy},     {"refusals", refusals},       {"types", types},
+        {"settings", settings},   {"hostile", hostile}, {"containers", containers},   {"text", text},
+        {"width", width},         {"headers", headers}, {"completions", completions}, {"marks", marks_that_do_not_fit},
+        {"documents", documents}, {NULL, NULL},
     };
     return scratch_run("tokens", tests);
 }

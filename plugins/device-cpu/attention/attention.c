@@ -60,7 +60,7 @@ static int all_float(const struct hd_kernel *k)
 {
     int ok = 1;
     for (uint32_t i = 0; i < k->d.n_in; i++)
-        ok &= cpu_fast_dtype(k->in[i].dtype);
+        ok &= cpu_fast_dtype(k->in[i].dtype) || k->in[i].dtype == HD_I32; /* positions in documents */
     for (uint32_t i = 0; i < k->d.n_out; i++)
         ok &= cpu_fast_dtype(k->out[i].dtype);
     return ok;
@@ -91,27 +91,33 @@ int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct 
     return HD_OK;
 }
 
+struct units {
+    const struct cpu_attention *x;
+    int64_t next; /* (b, kv head) to take */
+};
+
 /* One thread: takes units until none is left. */
 static void units_run(void *context, int64_t first, int64_t last)
 {
-    struct cpu_attention *x = context;
-    char *scratch = (char *)cpu_scratch(x->kernel->device) + first * x->thread_bytes;
+    struct units *u = context;
+    struct cpu_attention x = *u->x;
+    char *scratch = (char *)cpu_scratch(x.kernel->device) + first * x.thread_bytes;
     (void)last;
-    x->tiles->begin();
+    x.tiles->begin();
     for (;;) {
-        int64_t unit = __atomic_fetch_add(&x->next, 1, __ATOMIC_RELAXED);
-        if (unit >= x->h.b * x->h.k)
+        int64_t unit = __atomic_fetch_add(&u->next, 1, __ATOMIC_RELAXED);
+        if (unit >= x.h.b * x.h.k)
             break;
-        x->unit(x, scratch, unit / x->h.k, unit % x->h.k);
+        cpu_heads_row(&x.h, x.kernel, unit / x.h.k);
+        x.unit(&x, scratch, unit / x.h.k, unit % x.h.k);
     }
-    x->tiles->end();
+    x.tiles->end();
 }
 
 static void attention_run(struct hd_kernel *k)
 {
-    struct cpu_attention *x = k->state;
-    x->next = 0;
-    cpu_parallel(k->device, k->device->threads, 1, units_run, x);
+    struct units u = {.x = k->state};
+    cpu_parallel(k->device, k->device->threads, 1, units_run, &u);
 }
 
 static void attention_release(struct hd_kernel *k)

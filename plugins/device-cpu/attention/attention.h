@@ -20,7 +20,6 @@ struct cpu_attention {
     int64_t tile_q, tile_k, d_room; /* d_room: d in whole panels */
     int64_t thread_bytes, panels_d; /* of b, across d */
     int64_t at[12];                 /* offsets of a thread's buffers, by the kernel's own names */
-    int64_t next;                   /* (b, kv head) to take */
     void (*unit)(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv);
 };
 

@@ -103,11 +103,13 @@ static void attend(struct hd_kernel *k, const struct cpu_heads *h, int64_t b, in
 void cpu_ref_attention(struct hd_kernel *k)
 {
     struct cpu_heads h = cpu_heads(&k->in[0], &k->in[1], &k->d.attrs);
-    for (int64_t b = 0; b < h.b; b++)
+    for (int64_t b = 0; b < h.b; b++) {
+        cpu_heads_row(&h, k, b);
         for (int64_t i = 0; i < h.s; i++)
             for (int64_t kv = 0; kv < h.k; kv++)
                 for (int64_t g = 0; g < h.g; g++)
                     attend(k, &h, b, i, kv, query_at(&h, b, i, kv, g));
+    }
 }
 
 /* Adds one row's share to dq, dk and dv, which are sums in double. */
@@ -137,11 +139,13 @@ void cpu_ref_attention_grad(struct hd_kernel *k)
     int64_t n_q = hd_operand_count(&k->in[0]), n_k = hd_operand_count(&k->in[1]);
     double *dq = k->state, *dk = dq + n_q, *dv = dk + n_k;
     memset(dq, 0, (size_t)(n_q + 2 * n_k) * sizeof *dq);
-    for (int64_t b = 0; b < h.b; b++)
+    for (int64_t b = 0; b < h.b; b++) {
+        cpu_heads_row(&h, k, b);
         for (int64_t i = 0; i < h.s; i++)
             for (int64_t kv = 0; kv < h.k; kv++)
                 for (int64_t g = 0; g < h.g; g++)
                     attend_back(k, &h, b, i, kv, query_at(&h, b, i, kv, g), dq, dk, dv);
+    }
     for (int64_t i = 0; i < n_q; i++)
         cpu_put(k, 0, i, dq[i]);
     for (int64_t i = 0; i < n_k; i++) {

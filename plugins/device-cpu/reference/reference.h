@@ -60,8 +60,15 @@ struct cpu_heads {
     int64_t window, prefix;   /* 0: none */
     int64_t causal;
     struct cpu_order queries, keys;
+    const int32_t *in_document; /* queries' indices in their documents, of the b at hand; NULL: there is one document */
 };
 struct cpu_heads cpu_heads(const struct hd_operand *q, const struct hd_operand *k, const struct hd_attrs *attrs);
+/* Sets in_document of row b from the last input of an attention or its gradient. */
+static inline void cpu_heads_row(struct cpu_heads *h, const struct hd_kernel *k, int64_t b)
+{
+    uint32_t n = k->d.op == HD_OP_ATTENTION ? 3 : 6;
+    h->in_document = k->d.n_in > n ? (const int32_t *)k->in[n].data + b * h->s : NULL;
+}
 
 /* Keys first .. end - 1 are what query i sees, hd_attends as a run; may be empty. Neither falls as i rises. */
 static inline void cpu_visible(const struct cpu_heads *h, int64_t i, int64_t *first, int64_t *end)
@@ -72,6 +79,24 @@ static inline void cpu_visible(const struct cpu_heads *h, int64_t i, int64_t *fi
     else
         *end = h->window > 0 ? cpu_before(&h->keys, at + h->window) : h->t;
     *first = h->window > 0 ? cpu_before(&h->keys, at - h->window + 1) : 0;
+    if (h->in_document) {
+        int64_t document = cpu_before(&h->keys, at - h->in_document[i]);
+        *first = document > *first ? document : *first;
+    }
+}
+
+/* The first query whose document begins behind a position: beginnings never fall as i rises. */
+static inline int64_t cpu_document_end(const struct cpu_heads *h, int64_t position)
+{
+    int64_t first = 0, end = h->s;
+    while (first < end) {
+        int64_t i = first + (end - first) / 2;
+        if (cpu_position(&h->queries, i) - h->in_document[i] > position)
+            end = i;
+        else
+            first = i + 1;
+    }
+    return end;
 }
 
 /* Queries first .. end - 1 are those that see key j; may be empty. */
@@ -83,6 +108,10 @@ static inline void cpu_seen_by(const struct cpu_heads *h, int64_t j, int64_t *fi
     else
         *first = h->window > 0 ? cpu_before(&h->queries, at - h->window + 1) : 0;
     *end = h->window > 0 ? cpu_before(&h->queries, at + h->window) : h->s;
+    if (h->in_document) {
+        int64_t document = cpu_document_end(h, at);
+        *end = document < *end ? document : *end;
+    }
 }
 
 /* The pairs of elements that rope turns in each head: n of them, i's at i step and i step + apart. */

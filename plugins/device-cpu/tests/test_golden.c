@@ -179,7 +179,7 @@ START_TEST(kernels_agree_with_torch)
     }
     free(line);
     fclose(f);
-    ck_assert_int_eq(count, 63);
+    ck_assert_int_eq(count, 67);
 }
 END_TEST
 

@@ -12,6 +12,12 @@ static struct cu_order order_of(const struct hd_operand *o, uint32_t dim, const 
     return (struct cu_order){.at = {(int32_t)at, (int32_t)next}, .first = (int32_t)first, .n = (int32_t)n};
 }
 
+/* Inputs without the last, optional one: positions in documents. */
+static uint32_t inputs_of(const struct hd_instr_desc *i)
+{
+    return i->op == HD_OP_ATTENTION_GRAD ? 6 : 3;
+}
+
 static struct cu_heads heads_of(const struct hd_instr_desc *i)
 {
     const struct hd_operand *q = &i->in[0], *k = &i->in[1];
@@ -31,7 +37,8 @@ static struct cu_heads heads_of(const struct hd_instr_desc *i)
                                                                           : INT32_MAX / 4),
                              .causal = !(i->attrs.flags & HD_ATTR_NOT_CAUSAL),
                              .queries = order_of(q, s, &i->attrs),
-                             .keys = order_of(k, t, &i->attrs)};
+                             .keys = order_of(k, t, &i->attrs),
+                             .in_document = i->n_in > inputs_of(i) ? i->in[inputs_of(i)].data : NULL};
 }
 
 /* Which dim of its n-th operand, inputs first, is the sequence's. */
@@ -79,6 +86,11 @@ static int32_t check(const struct hd_instr_desc *i, struct hd_error *err)
     if (rc)
         return rc;
     struct cu_heads h = heads_of(i);
+    const struct hd_operand *documents = &i->in[inputs_of(i)];
+    if (i->n_in > inputs_of(i) &&
+        (h.prefix > 0 || !h.causal || documents->dtype != HD_I32 || hd_operand_count(documents) != (int64_t)h.b * h.s))
+        return cu_refuse(err, HD_E_INVALID, i,
+                         "positions in documents are int32 [.., s], of causal attention without a prefix");
     int64_t keys = (int64_t)h.b * h.t * h.k * h.d, rows = (int64_t)h.b * h.s * h.k * h.g, queries = rows * h.d;
     int back = i->op == HD_OP_ATTENTION_GRAD;
     if (k->extent[k->ndim - 1] != h.d || k->extent[k->ndim - 2] != h.k)
@@ -109,7 +121,7 @@ static int fits(const struct hd_device *d, const struct hd_instr_desc *i, const 
         ok = (dtype == HD_BF16 || dtype == HD_F16) && h->d % 8 == 0 && h->d <= 128 && h->k * h->g <= 1 << 15;
     const struct hd_operand *lse = back ? &i->in[4] : &i->out[1];
     ok &= d->major >= 8 && i->attrs.scale > 0 && !(i->attrs.clip > 0) && lse->dtype == HD_F32;
-    for (uint32_t n = 0; n < i->n_in; n++)
+    for (uint32_t n = 0; n < inputs_of(i); n++)
         ok &= &i->in[n] == lse || (i->in[n].dtype == dtype && cu_aligned(i->in[n].data, 16));
     for (uint32_t n = 0; n < i->n_out; n++)
         ok &= &i->out[n] == lse ||
@@ -191,7 +203,8 @@ static const struct cu_autotune_result *wgmma_autotune(struct hd_device *d, cons
     struct hd_operand in[6], out[3];
     struct hd_error why = HD_ERROR_INIT;
     int32_t n = part->s < part->t ? part->s : part->t;
-    i.in = memcpy(in, like->in, like->n_in * sizeof *in);
+    i.n_in = inputs_of(like); /* as without documents, which are others in each batch */
+    i.in = memcpy(in, like->in, i.n_in * sizeof *in);
     i.out = memcpy(out, like->out, like->n_out * sizeof *out);
     i.attrs.flags &= ~(uint32_t)HD_ATTR_ACCUMULATE;
     i.attrs.zigzag_parts = 0;
@@ -250,7 +263,7 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     const struct cu_autotune_result *wgmma = NULL, *dnn = NULL;
     if ((asked == CU_ATTENTION_WGMMA || asked == CU_ATTENTION_AUTO) && may_wgmma(d, i, &h))
         wgmma = wgmma_autotune(d, i, &h);
-    if (asked == CU_ATTENTION_CUDNN || asked == CU_ATTENTION_AUTO)
+    if (!h.in_document && (asked == CU_ATTENTION_CUDNN || asked == CU_ATTENTION_AUTO))
         dnn = cu_dnn_autotune(d, i, &h);
     if (dnn && dnn->used && !(wgmma && wgmma->used && wgmma->theirs <= dnn->theirs))
         return cu_dnn_attention(d, i, &h, k, err);

@@ -24,6 +24,7 @@ struct cu_heads {
     int32_t window, prefix; /* 0: none */
     int32_t causal, reserved;
     struct cu_order queries, keys;
+    const int32_t *in_document; /* [b, s]: queries' indices in their documents; NULL: a sequence is one */
 };
 
 /* A run of indices, [first, end). */
@@ -43,27 +44,44 @@ CU_BOTH int32_t cu_before(const struct cu_order *o, int32_t position)
     return (a < 0 ? 0 : a < o->first ? a : o->first) + (b < 0 ? 0 : b < rest ? b : rest);
 }
 
-/* The keys that query i sees; may be empty. */
-CU_BOTH struct cu_run cu_visible(const struct cu_heads *h, int32_t i)
+/* Where the document of query i of row b begins. */
+CU_BOTH int32_t cu_document(const struct cu_heads *h, int32_t b, int32_t i)
 {
-    int32_t at = cu_position(&h->queries, i);
+    return cu_position(&h->queries, i) - h->in_document[(int64_t)b * h->s + i];
+}
+
+/* The keys that query i of row b sees; may be empty. */
+CU_BOTH struct cu_run cu_visible(const struct cu_heads *h, int32_t b, int32_t i)
+{
+    int32_t at = cu_position(&h->queries, i), document;
     struct cu_run r = {h->window > 0 ? cu_before(&h->keys, at - h->window + 1) : 0, h->t};
     if (h->causal)
         r.end = cu_before(&h->keys, at < h->prefix ? h->prefix : at + 1);
     else if (h->window > 0)
         r.end = cu_before(&h->keys, at + h->window);
+    if (h->in_document) {
+        document = cu_before(&h->keys, cu_document(h, b, i));
+        r.first = document > r.first ? document : r.first;
+    }
     return r;
 }
 
-/* The queries that see key j; may be empty. */
-CU_BOTH struct cu_run cu_seen_by(const struct cu_heads *h, int32_t j)
+/* The queries that see key j; may be empty. Those of later documents do not: their beginnings never fall. */
+CU_BOTH struct cu_run cu_seen_by(const struct cu_heads *h, int32_t b, int32_t j)
 {
-    int32_t at = cu_position(&h->keys, j);
+    int32_t at = cu_position(&h->keys, j), low;
     struct cu_run r = {0, h->window > 0 ? cu_before(&h->queries, at + h->window) : h->s};
     if (h->causal)
         r.first = at < h->prefix ? 0 : cu_before(&h->queries, at);
     else if (h->window > 0)
         r.first = cu_before(&h->queries, at - h->window + 1);
+    for (low = r.first; h->in_document && low < r.end;) {
+        int32_t i = low + (r.end - low) / 2;
+        if (cu_document(h, b, i) > at)
+            r.end = i;
+        else
+            low = i + 1;
+    }
     return r;
 }
 

@@ -122,7 +122,7 @@ static __global__ void __launch_bounds__(ROWS / M * 2, M) by_keys(const __grid_c
         cu_rows_by_rows<T, D>(s, k + warp * M * 2 * D, q + on * stage);
         cu_rows_by_rows<T, D>(dp, v + warp * M * 2 * D, grad + on * stage);
         if (q0 < w->full || q0 + TILE > w->until)
-            cu_hide<CU_QUERIES>(s, a.h, w->at + warp * 16 * M + (lane >> 2), q0 + 2 * (lane & 3));
+            cu_hide<CU_QUERIES>(s, a.h, w->b, w->at + warp * 16 * M + (lane >> 2), q0 + 2 * (lane & 3));
         key_slopes<T, M, N>(p, ds, s, dp, row, row + TILE, scale);
         cu_by_columns<T, D, M, TILE>(dv, p, grad + on * stage);
         cu_by_columns<T, D, M, TILE>(dk, ds, q + on * stage);
@@ -172,7 +172,7 @@ static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_consta
         cu_rows_by_rows<T, D>(s, q + warp * M * 2 * D, k + on * stage);
         cu_rows_by_rows<T, D>(dp, grad + warp * M * 2 * D, v + on * stage);
         if (k0 < w->full || k0 + KEYS > w->until)
-            cu_hide<CU_KEYS>(s, a.h, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
+            cu_hide<CU_KEYS>(s, a.h, w->b, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
         cu_weigh_queries(s, row, scale);
         cu_query_slopes<T>(ds, s, dp, row + ROWS);
         cu_by_columns<T, D, M, KEYS>(dq, ds, k + on * stage);

@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(THREADS, 2) forward(const __grid_consta
         fetch_keys<D, KEYS>(a, w, k, a.k, cu_again(k0) + KEYS);
         cu_copy_commit();
         if (k0 < w->full || k0 + KEYS > w->until)
-            cu_hide<CU_KEYS>(s, a.h, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
+            cu_hide<CU_KEYS>(s, a.h, w->b, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
 #pragma unroll
         for (int r = 0; r < 2 * M; r++) {
             float shrink = cu_weigh_row<N>(s[r / 2], r % 2, scale, most[r], total[r * THREADS]);

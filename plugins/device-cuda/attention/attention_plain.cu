@@ -122,7 +122,7 @@ template <class A> CU_DEVICE void put_row(const cu_out &y, int64_t at, const A (
 template <class A> CU_DEVICE void attend(const plain &a, int b, int i, int head, int e0)
 {
     const cu_heads &h = a.h;
-    cu_run seen = cu_visible(&h, i);
+    cu_run seen = cu_visible(&h, b, i);
     int64_t row = query_at(h, b, i, head);
     A most = -INFINITY, total = 0, o[EACH] = {};
     for (int j0 = seen.first; j0 < seen.end; j0 += 32) {
@@ -168,7 +168,7 @@ template <class A> CU_DEVICE slope<A> slope_of(const plain &a, int64_t row, int6
 template <class A> CU_DEVICE void query_gradient(const plain &a, int b, int i, int head, int e0)
 {
     const cu_heads &h = a.h;
-    cu_run seen = cu_visible(&h, i);
+    cu_run seen = cu_visible(&h, b, i);
     int64_t row = query_at(h, b, i, head);
     A delta = dot<A>(a.grad, row * h.d, a.o, row * h.d, h.d), dq[EACH] = {};
     for (int j0 = seen.first; j0 < seen.end; j0 += 32) {
@@ -193,7 +193,7 @@ template <class A> static __global__ void __launch_bounds__(THREADS, 4) plain_qu
 template <class A> CU_DEVICE void key_gradient(const plain &a, int b, int j, int kv, int e0)
 {
     const cu_heads &h = a.h;
-    cu_run by = cu_seen_by(&h, j);
+    cu_run by = cu_seen_by(&h, b, j);
     int64_t at = key_at(h, b, j, kv);
     A dk[EACH] = {}, dv[EACH] = {};
     for (int head = kv * h.g; head < (kv + 1) * h.g; head++)

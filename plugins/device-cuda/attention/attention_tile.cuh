@@ -33,7 +33,8 @@ CU_DEVICE cu_extent cu_queries_span(const cu_attention &a, int rows)
     int tile;
     cu_extent w = cu_attention_work(a, a.h.k * a.h.g, &tile);
     w.at = (a.tiles - 1 - tile) * rows;
-    cu_run top = cu_visible(&a.h, w.at), bottom = cu_visible(&a.h, (w.at + rows < a.h.s ? w.at + rows : a.h.s) - 1);
+    cu_run top = cu_visible(&a.h, w.b, w.at),
+           bottom = cu_visible(&a.h, w.b, (w.at + rows < a.h.s ? w.at + rows : a.h.s) - 1);
     w.start = top.first;
     w.end = bottom.end;
     w.full = bottom.first;
@@ -47,7 +48,8 @@ CU_DEVICE cu_extent cu_keys_span(const cu_attention &a, int rows)
     int tile;
     cu_extent w = cu_attention_work(a, a.h.k, &tile);
     w.at = tile * rows;
-    cu_run top = cu_seen_by(&a.h, w.at), bottom = cu_seen_by(&a.h, (w.at + rows < a.h.t ? w.at + rows : a.h.t) - 1);
+    cu_run top = cu_seen_by(&a.h, w.b, w.at),
+           bottom = cu_seen_by(&a.h, w.b, (w.at + rows < a.h.t ? w.at + rows : a.h.t) - 1);
     w.start = top.first;
     w.end = bottom.end;
     w.full = bottom.first;
@@ -192,13 +194,13 @@ enum cu_columns { CU_KEYS, CU_QUERIES };
 /* Scores of queries and keys that do not see each other: columns are the ones, rows the others. `row` and `column` are
  * the lane's first. */
 template <cu_columns OF, int M, int N>
-CU_DEVICE void cu_hide(float (&s)[M][N][4], const cu_heads &h, int row, int column)
+CU_DEVICE void cu_hide(float (&s)[M][N][4], const cu_heads &h, int b, int row, int column)
 {
     const int rows = OF == CU_KEYS ? h.s : h.t;
 #pragma unroll
     for (int r = 0; r < 2 * M; r++) {
         int i = row + 8 * r, real = i < rows ? i : rows - 1;
-        cu_run seen = OF == CU_KEYS ? cu_visible(&h, real) : cu_seen_by(&h, real);
+        cu_run seen = OF == CU_KEYS ? cu_visible(&h, b, real) : cu_seen_by(&h, b, real);
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll

@@ -53,7 +53,7 @@ CU_DEVICE void weigh(const cu_attention &a, const cu_extent *w, float (&s)[1][KE
 {
     cu_hold(s[0]);
     if (k0 < w->full || k0 + KEYS > w->until)
-        cu_hide<CU_KEYS>(s, a.h, w->at + own_row(), k0 + own_column());
+        cu_hide<CU_KEYS>(s, a.h, w->b, w->at + own_row(), k0 + own_column());
 #pragma unroll
     for (int r = 0; r < 2; r++)
         shrink[r] = cu_weigh_row<KEYS / 8>(s[0], r, a.scale * CU_LOG2E, most[r], total[r]);
@@ -206,7 +206,7 @@ CU_DEVICE void go_by_keys(const cu_attention &a, cu_chunk *room, const cu_extent
         cu_wgmma_wait<1>();
         cu_hold(s[0]);
         if (now < w->full || now + TILE > w->until)
-            cu_hide<CU_QUERIES>(s, a.h, w->at + own_row(), now + own_column());
+            cu_hide<CU_QUERIES>(s, a.h, w->b, w->at + own_row(), now + own_column());
         weigh_keys<T>(p, s, row, scale);
         cu_hold(dv[0]);
         cu_hold(p[0]);
@@ -273,7 +273,7 @@ CU_DEVICE void go_by_queries(const cu_attention &a, cu_chunk *room, const cu_ext
         cu_wgmma_wait<1>();
         cu_hold(s[0]);
         if (k0 < w->full || k0 + TILE > w->until)
-            cu_hide<CU_KEYS>(s, a.h, w->at + own_row(), k0 + own_column());
+            cu_hide<CU_KEYS>(s, a.h, w->b, w->at + own_row(), k0 + own_column());
         cu_wgmma_before_wait(settled, cu_weigh_queries(s, row, scale));
         cu_wgmma_wait<0>();
         cu_hold(dp[0]);

@@ -16,6 +16,10 @@
 #define FORWARD_WIDE HD_OP_ATTENTION, "bskgd btkd btkd", "f:bskgd f:bskg"
 #define BACKWARD_WIDE HD_OP_ATTENTION_GRAD, "bskgd btkd btkd bskgd f:bskg bskgd", "f:bskgd f:btkd f:btkd"
 
+/* Of documents, whose queries lie with their keys. */
+#define FORWARD_DOCUMENTS HD_OP_ATTENTION, "bskgd btkd btkd n:bs", "bskgd f:bskg"
+#define BACKWARD_DOCUMENTS HD_OP_ATTENTION_GRAD, "bskgd btkd btkd bskgd f:bskg bskgd n:bs", "bskgd btkd btkd"
+
 /* Distances in units of the norm: operands are the same numbers, so what differs is weights and slopes in 16 bits
  * (bf16: 2^-9 a number, fp16: 2^-12) and the rounding of results. */
 static const double near_bf16 = 1e-2, near_f16 = 2e-3;
@@ -28,6 +32,7 @@ static const struct {
     int64_t parts, length; /* zig-zag */
     uint32_t mask;         /* HD_ATTR_NOT_CAUSAL */
     int64_t prefix;
+    int documents;
 } shapes[] = {
     {"head size 64, groups", "b=1 s=135 t=135 k=1 g=2 d=64", HD_BF16, 0, 0, 0, 0},
     {"head size 96", "b=1 s=70 t=70 k=2 g=1 d=96", HD_BF16, 0, 0, 0, 0},
@@ -47,6 +52,9 @@ static const struct {
     {"a window on both sides", "b=1 s=200 t=200 k=1 g=1 d=40", HD_BF16, 60, 0, 0, 0, HD_ATTR_NOT_CAUSAL},
     {"no mask, part of a ring", "b=1 s=70 t=70@70 k=1 g=1 d=32", HD_BF16, 0, 1, 2, 140, HD_ATTR_NOT_CAUSAL},
     {"a prefix", "b=1 s=200 t=200 k=1 g=1 d=128", HD_F16, 0, 0, 0, 0, 0, 140},
+    {"documents", "b=2 s=135 t=135 k=1 g=2 d=64", HD_BF16, 0, 0, 0, 0, 0, 0, 1},
+    {"documents and a window", "b=2 s=200 t=200 k=1 g=1 d=128", HD_F16, 60, 0, 0, 0, 0, 0, 1},
+    {"documents, part of a ring on another", "b=2 s=70@70 t=70 k=1 g=1 d=32", HD_BF16, 0, 0, 2, 140, 0, 0, 1},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -70,6 +78,10 @@ static struct h_case shape_case(int i, int back)
                   b = {shapes[i].name, BACKWARD, shapes[i].dims, {0}};
     struct h_case fw = {shapes[i].name, FORWARD_WIDE, shapes[i].dims, {0}},
                   bw = {shapes[i].name, BACKWARD_WIDE, shapes[i].dims, {0}};
+    if (shapes[i].documents) {
+        f = (struct h_case){shapes[i].name, FORWARD_DOCUMENTS, shapes[i].dims, {0}};
+        b = (struct h_case){shapes[i].name, BACKWARD_DOCUMENTS, shapes[i].dims, {0}};
+    }
     struct h_case c = shapes[i].wide ? (back ? bw : fw) : back ? b : f;
     c.attrs = (struct hd_attrs){.scale = 0.3,
                                 .window = shapes[i].window,
@@ -141,6 +153,8 @@ static struct h_instr *backward_made(int i)
     struct h_instr *back = h_make(&c, shapes[i].dtype, 11), *forward = h_make(&f, shapes[i].dtype, 12);
     for (int j = 0; j < 3; j++)
         h_copy(&forward->in[j], &back->in[j]);
+    if (shapes[i].documents)
+        h_copy(&forward->in[3], &back->in[6]);
     h_run(plain, forward);
     h_copy(&back->in[3], &forward->out[0]);
     h_copy(&back->in[4], &forward->out[1]);
@@ -193,11 +207,20 @@ static const struct h_case plain_cases[] = {
      BACKWARD,
      "b=1 s=9 t=9 k=2 g=2 d=5",
      {.scale = 0.7, .clip = 0.9, .flags = HD_ATTR_NOT_CAUSAL}},
+    {"plain, documents", BACKWARD_DOCUMENTS, "b=2 s=19 t=19 k=2 g=2 d=5", {.scale = 0.7}},
 };
+enum { PLAIN_CASES = sizeof plain_cases / sizeof plain_cases[0] };
+
+static struct h_case plain_forward(int i)
+{
+    struct h_case f = {"plain", FORWARD, plain_cases[i].dims, plain_cases[i].attrs},
+                  n = {"plain", FORWARD_DOCUMENTS, plain_cases[i].dims, plain_cases[i].attrs};
+    return strstr(plain_cases[i].in, "n:bs") ? n : f;
+}
 
 START_TEST(plain_is_its_reference_in_fp64)
 {
-    struct h_case f = {"plain", FORWARD, plain_cases[_i].dims, plain_cases[_i].attrs};
+    struct h_case f = plain_forward(_i);
     check_instr("plain forward", h_make(&f, HD_F64, 5), h_make(&f, HD_F64, 5), 1e-13);
     check_instr("plain backward", h_make(&plain_cases[_i], HD_F64, 5), h_make(&plain_cases[_i], HD_F64, 5), 1e-13);
 }
@@ -215,11 +238,13 @@ static double weighted(struct h_device *d, struct h_instr *forward, const struct
 
 START_TEST(plain_gradient_is_the_finite_difference)
 {
-    struct h_case f = {"plain", FORWARD, plain_cases[_i].dims, plain_cases[_i].attrs};
+    struct h_case f = plain_forward(_i);
     struct h_device *d = h_open(1, H_FAST);
     struct h_instr *forward = h_make(&f, HD_F64, 5), *back = h_make(&plain_cases[_i], HD_F64, 5);
     for (int n = 0; n < 3; n++)
         h_copy(&back->in[n], &forward->in[n]);
+    if (forward->d.n_in > 3)
+        h_copy(&back->in[6], &forward->in[3]);
     h_run(d, forward);
     h_copy(&back->in[3], &forward->out[0]);
     h_copy(&back->in[4], &forward->out[1]);
@@ -273,8 +298,8 @@ int main(int argc, char **argv)
     tcase_add_test(t, large_scores_do_not_overflow);
     if (attention == CU_ATTENTION_WGMMA)
         tcase_add_test(t, a_clock_decides_nothing_exact);
-    tcase_add_loop_test(t, plain_is_its_reference_in_fp64, 0, 2);
-    tcase_add_loop_test(t, plain_gradient_is_the_finite_difference, 0, 2);
+    tcase_add_loop_test(t, plain_is_its_reference_in_fp64, 0, PLAIN_CASES);
+    tcase_add_loop_test(t, plain_gradient_is_the_finite_difference, 0, PLAIN_CASES);
     tcase_add_test(t, what_makes_no_sense_is_refused);
     return suite_run_case("cuda attention", t);
 }

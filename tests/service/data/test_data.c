@@ -281,6 +281,33 @@ START_TEST(permutation)
 }
 END_TEST
 
+/* A permutation still, whose windows lie in few runs of neighbours and are mixed within. */
+START_TEST(permutation_of_windows)
+{
+    static const uint64_t sizes[] = {1, 63, 64, 65, 1000, 4096, 10007}, windows[] = {1, 64, 100, 1024, 1 << 20};
+    for (size_t k = 0; k < HD__COUNT(sizes) * HD__COUNT(windows); k++) {
+        uint64_t n = sizes[k / HD__COUNT(windows)], w = windows[k % HD__COUNT(windows)], run = HD__DATA_SHUFFLE_RUN;
+        uint64_t per = HD__MAX(w / run, 1), moved = 0;
+        uint8_t *seen = hd__alloc(n), *touched = hd__alloc(n / run + 1);
+        for (uint64_t i = 0, places = 0; i < n; i++) {
+            uint64_t p = hd__data_permute_windows(i, n, w, 1337);
+            ck_assert_uint_lt(p, n);
+            ck_assert_uint_eq(seen[p]++, 0);
+            moved += p != i;
+            if (i % (per * run) == 0) {
+                memset(touched, 0, n / run + 1);
+                places = 0;
+            }
+            places += !touched[p / run]++;
+            ck_assert_uint_le(places, per + 1); /* the last window, and what is left of n */
+        }
+        ck_assert_uint_ge(moved, n >= 1000 ? n * 9 / 10 : 0);
+        free(touched);
+        free(seen);
+    }
+}
+END_TEST
+
 /* The mean of many first items is the middle, and neighbours fall apart: chi-squared over 16 bins below
  * its 99.99 % point, for several keys. */
 START_TEST(permutation_is_even)
@@ -491,6 +518,161 @@ START_TEST(counting)
 }
 END_TEST
 
+/* ---- documents: tokens 1, 2, 3, ..., and the numbers of those that begin one */
+
+enum { MOST = 400 };
+static uint64_t begins[MOST];
+static uint32_t n_documents;
+
+static int32_t begins_end(struct hd_data *f, uint64_t token, uint64_t limit, uint64_t *end, struct hd_error *why)
+{
+    uint64_t number = (uint64_t)f->tokens[token] - 1;
+    (void)why;
+    *end = limit;
+    for (uint32_t k = 0; k < n_documents; k++)
+        if (begins[k] > number && begins[k] - number < limit - token) {
+            *end = token + begins[k] - number;
+            break;
+        }
+    return HD_OK;
+}
+
+static const char *put_documents(const uint64_t *lengths, uint32_t n)
+{
+    static int64_t tokens[MOST * SEQ * 3];
+    uint64_t all = 0;
+    for (n_documents = 0; n_documents < n; all += lengths[n_documents++])
+        begins[n_documents] = all;
+    for (uint64_t i = 0; i < all; i++)
+        tokens[i] = (int64_t)i + 1;
+    return put(0, "documents", tokens, all);
+}
+
+/* One to 2.5 sequences long, many of them short. */
+static const char *put_random_documents(void)
+{
+    static uint64_t lengths[MOST];
+    for (uint32_t k = 0; k < MOST; k++)
+        lengths[k] = 1 + hd__data_permute(k, MOST, 5) * hd__data_permute(k, MOST, 6) % (k % 4 ? SEQ / 2 : SEQ * 5 / 2);
+    return put_documents(lengths, MOST);
+}
+
+static int is_begin(uint64_t number)
+{
+    for (uint32_t k = 0; k < n_documents; k++)
+        if (begins[k] == number)
+            return 1;
+    return number >= files[0].count;
+}
+
+/* A sequence's labels and positions follow from its tokens; parts of it are what the whole has there. */
+static void check_sequence(struct hd__data *d, uint64_t number, uint8_t *seen)
+{
+    int32_t ids[SEQ], labels[SEQ], positions[SEQ], part[5], next[5];
+    ck_ok(hd__data_read(d, number, ids, labels, 0, SEQ, &err));
+    ck_ok(hd__data_positions(d, number, positions, &err));
+    for (int k = 0; k < SEQ; k++) {
+        uint64_t at = (uint64_t)ids[k] - 1;
+        int follows = k && ids[k] && ids[k] == ids[k - 1] + 1 && !is_begin(at), padded = k && !ids[k] && !ids[k - 1];
+        ck_assert_int_eq(positions[k], follows || padded ? positions[k - 1] + 1 : 0);
+        ck_assert_int_eq(labels[k], !ids[k] || is_begin(at + 1) ? -1 : ids[k] + 1);
+        ck_assert(k == 0 || ids[k - 1] || !ids[k]); /* padding is behind all documents */
+        if (ids[k])
+            ck_assert_int_eq(seen[at]++, 0);
+    }
+    for (int at = 0; at + 5 <= SEQ; at++) {
+        ck_ok(hd__data_read(d, number, part, next, at, 5, &err));
+        ck_assert_mem_eq(part, ids + at, sizeof part);
+        ck_assert_mem_eq(next, labels + at, sizeof part);
+    }
+}
+
+START_TEST(documents)
+{
+    struct hd_data_ops ops = memory;
+    ops.document_end = begins_end;
+    for (int32_t mode = HD__DATA_MASK; mode <= HD__DATA_PACK; mode++) {
+        struct hd__data_source source = {put_random_documents(), 0};
+        const struct hd__data_config c = {.ops = &ops,
+                                          .sources = &source,
+                                          .n_sources = 1,
+                                          .seq_len = SEQ,
+                                          .vocab = 1 << 20,
+                                          .shuffle = 1,
+                                          .documents = mode};
+        struct hd__data *d = open_one(&c);
+        uint64_t sequences = hd__data_sequences(d), read = 0;
+        for (uint64_t epoch = 0; epoch < 2; epoch++) { /* all tokens in each, but for the rest of the last sequence */
+            uint8_t *seen = hd__alloc(files[0].count + 1);
+            for (uint64_t i = 0; i < sequences; i++)
+                check_sequence(d, epoch * sequences + i, seen);
+            for (uint64_t i = read = 0; i < files[0].count; i++)
+                read += seen[i];
+            ck_assert_uint_eq(read, mode == HD__DATA_PACK ? files[0].count : sequences * SEQ);
+            free(seen);
+        }
+        if (mode == HD__DATA_PACK)
+            ck_assert_uint_le(sequences * SEQ * 95 / 100, read);
+        close_all(d);
+    }
+}
+END_TEST
+
+/* Each into the fullest sequence that has room: 6 2 | 5 3 | 4; of two alike the later. */
+START_TEST(best_fit)
+{
+    static const uint64_t lengths[] = {2, 3, 4, 5, 6};
+    static const int32_t want[3][8] = {
+        {15, 16, 17, 18, 19, 20, 1, 2}, {10, 11, 12, 13, 14, 3, 4, 5}, {6, 7, 8, 9, 0, 0, 0, 0}};
+    struct hd_data_ops ops = memory;
+    struct hd__data_source source = {put_documents(lengths, 5), 0};
+    const struct hd__data_config c = {
+        .ops = &ops, .sources = &source, .n_sources = 1, .seq_len = 8, .vocab = 100, .documents = HD__DATA_PACK};
+    ops.document_end = begins_end;
+    struct hd__data *d = open_one(&c);
+    ck_assert_uint_eq(hd__data_sequences(d), 3);
+    ck_assert_uint_eq(hd__data_pieces(d), 5);
+    for (uint64_t i = 0; i < 3; i++) {
+        int32_t ids[8], labels[8];
+        ck_ok(hd__data_read(d, i, ids, labels, 0, 8, &err));
+        ck_assert_mem_eq(ids, want[i], sizeof ids);
+    }
+    close_all(d);
+}
+END_TEST
+
+/* A document ends with its file, and with the part that is trained on; a source that does not know is asked at once. */
+START_TEST(documents_end_with_their_file)
+{
+    int32_t ids[SEQ], labels[SEQ], positions[SEQ];
+    struct hd_data_ops ops = memory;
+    const char *all = put_documents((const uint64_t[]){3 * SEQ}, 1);
+    struct hd__data_source two[] = {{all, 0}, {put(1, "second", files[0].tokens, SEQ), 0}};
+    struct hd__data_config c = {
+        .ops = &ops, .sources = two, .n_sources = 2, .seq_len = SEQ, .vocab = 100, .documents = HD__DATA_MASK};
+    ops.document_end = begins_end;
+    two[0].path = put(0, "first", files[0].tokens, SEQ / 2);
+    struct hd__data *d = open_one(&c);
+    ck_ok(hd__data_read(d, 0, ids, labels, 0, SEQ, &err));
+    ck_ok(hd__data_positions(d, 0, positions, &err));
+    ck_assert_int_eq(labels[SEQ / 2 - 1], -1);
+    ck_assert_int_eq(positions[SEQ / 2], 0);
+    ck_assert_int_eq(positions[SEQ - 1], SEQ / 2 - 1);
+    close_all(d);
+    c.documents = HD__DATA_PACK;
+    c.seq_len = 2 * SEQ;
+    c.n_sources = 1;
+    c.val_fraction = 0.5;
+    d = open_one(&c); /* half of the first file, in a sequence that is padded */
+    ck_assert_uint_eq(hd__data_sequences(d), 1);
+    ck_ok(hd__data_read(d, 0, ids, labels, 0, SEQ, &err));
+    ck_assert_int_eq(ids[SEQ / 4 - 1], SEQ / 4);
+    ck_assert_int_eq(labels[SEQ / 4 - 1], -1);
+    ck_assert_int_eq(ids[SEQ / 4], 0);
+    close_all(d);
+}
+END_TEST
+
 int main(void)
 {
     const struct scratch_test tests[] = {
@@ -501,11 +683,15 @@ int main(void)
         {"several files", several_files},
         {"held out", held_out},
         {"permutation", permutation},
+        {"windows", permutation_of_windows},
         {"even", permutation_is_even},
         {"epochs", epochs},
         {"mix", mix},
         {"prefetch", prefetch},
         {"counting", counting},
+        {"documents", documents},
+        {"best fit", best_fit},
+        {"documents and files", documents_end_with_their_file},
         {NULL, NULL},
     };
     return scratch_run("data", tests);

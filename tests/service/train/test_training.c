@@ -16,10 +16,11 @@ struct run {
     int64_t step;
 };
 
-static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err)
 {
+    static const char *const inputs[] = {"ids", "labels", "positions"};
     struct run *r = user;
-    int32_t *tokens = golden_tokens(&r->golden, labels ? "labels" : "ids", r->step);
+    int32_t *tokens = golden_tokens(&r->golden, inputs[input], r->step);
     (void)err;
     memcpy(out, tokens, (size_t)count * sizeof *out);
     free(tokens);
@@ -52,12 +53,12 @@ static void run_open(struct run *r, const char *name, const char *kernels)
         "device: {use: cpu, threads: 1, kernels: %s}\n"
         "plugins: {path: [" EXAMPLES "]}\n"
         "model: {%s, from: %s}\n"
-        "data: {use: %s, train: none.txt, seq_len: %lld, batch: %lld, micro_batch: %lld}\n"
+        "data: {use: %s, documents: %s, train: none.txt, seq_len: %lld, batch: %lld, micro_batch: %lld}\n"
         "optimizer: {use: adamw, lr: %.17g, betas: [%.17g, %.17g], eps: %.17g, weight_decay: %.17g, clip: %.17g}\n",
         (long long)r->golden.steps, kernels, model_of(name), r->golden.folder,
-        strcmp(name, "encoder") ? "tokens" : "pairs", (long long)r->golden.seq, (long long)r->golden.batch,
-        (long long)r->golden.batch, r->golden.lr, r->golden.beta1, r->golden.beta2, r->golden.eps,
-        r->golden.weight_decay, r->golden.clip);
+        strcmp(name, "encoder") ? "tokens" : "pairs", strstr(name, "-documents") ? "mask" : "continue",
+        (long long)r->golden.seq, (long long)r->golden.batch, (long long)r->golden.batch, r->golden.lr, r->golden.beta1,
+        r->golden.beta2, r->golden.eps, r->golden.weight_decay, r->golden.clip);
     compile_text(&r->compiled, text, NULL, 0, 1);
     config.compiled = r->compiled.c;
     ck_assert_int_eq(hd__compiled_parameter_count(r->compiled.c), r->golden.parameters);
@@ -177,6 +178,15 @@ START_TEST(examples_train_as_torch_does)
 }
 END_TEST
 
+/* Documents of a few tokens, and torch's attention with an explicit mask. */
+START_TEST(documents_train_as_torch_does)
+{
+    static const char *const names[] = {"gpt2-documents", "llama-documents"};
+    train(names[_i], "fast");
+    train(names[_i], "reference");
+}
+END_TEST
+
 START_TEST(reference_kernels_train_as_torch_does)
 {
     train(golden_names[_i], "reference");
@@ -237,6 +247,7 @@ int main(void)
     tcase_add_loop_test(c, fast_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
     tcase_add_loop_test(c, reference_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
     tcase_add_loop_test(c, examples_train_as_torch_does, 0, (int)HD__COUNT(examples));
+    tcase_add_loop_test(c, documents_train_as_torch_does, 0, 2);
     tcase_add_test(c, predicates);
     tcase_add_test(c, bad_numbers);
     return suite_run_case("training", c);

@@ -257,6 +257,7 @@ CONSTANT(HD_INSTR_EXACT, 2);
 CONSTANT(HD_DEVICE_PADDED_VOCAB, 128);
 CONSTANT(HD_COMM_ANY_ORDER, 16);
 CONSTANT(HD_OPTIM_EMBEDDING, 1);
+CONSTANT(HD_DEVICE_DOCUMENTS, 2048);
 CONSTANT(HD_ATTR_ACCUMULATE, 1);
 CONSTANT(HD_ATTR_NOT_CAUSAL, 512);
 CONSTANT(HD_DEVICE_STREAMS, 4);
@@ -785,7 +786,7 @@ FIELD(hd_data_info, struct_size, 0, size_t);
 FIELD(hd_data_info, tokens, 8, uint64_t);
 FIELD(hd_data_info, max_token, 16, int64_t);
 
-STRUCT(hd_data_ops, 72);
+STRUCT(hd_data_ops, 80);
 FIELD(hd_data_ops, struct_size, 0, size_t);
 FIELD(hd_data_ops, caps, 8, uint64_t);
 FIELD(hd_data_ops, open, 16,
@@ -799,6 +800,8 @@ FIELD(hd_data_ops, check, 48, int32_t (*)(const void *settings, struct hd_error 
 FIELD(hd_data_ops, labels, 56,
       int32_t (*)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *labels, struct hd_error *err));
 FIELD(hd_data_ops, labeled, 64, int32_t (*)(const void *settings));
+FIELD(hd_data_ops, document_end, 72,
+      int32_t (*)(struct hd_data *data, uint64_t token, uint64_t limit, uint64_t *end, struct hd_error *err));
 
 STRUCT(hd_metrics_start, 48);
 FIELD(hd_metrics_start, struct_size, 0, size_t);
