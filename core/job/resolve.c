@@ -182,8 +182,8 @@ int32_t hd__job_count_steps(struct hd__job *job, uint64_t sequences, struct hd_e
     if (rc)
         return rc;
     snprintf(text, sizeof text, "%lld", (long long)job->steps);
-    hd__job_value_set(job, NULL, "job.steps", text, json_integer(job->steps), epochs ? epochs->origin : "default",
-                      HD_OPTION_GLOBAL);
+    /* Ranks agree on the epochs and the files: one may know its steps later than another. */
+    hd__job_value_set(job, NULL, "job.steps", text, json_integer(job->steps), epochs ? epochs->origin : "default", 0);
     hd__job_value_note(job, "job.steps", "epochs x sequences / batch");
     return HD_OK;
 }

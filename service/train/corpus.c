@@ -73,7 +73,7 @@ static int is_text(const struct hd__compiled *c, const char *path)
 
 static int has_text(const struct hd__compiled *c)
 {
-    const struct hd__sources *all[] = {&c->job->train, &c->job->val, &c->job->test};
+    const struct hd__sources *all[] = {&c->job->train, &c->job->val};
     int found = 0;
     for (size_t k = 0; k < HD__COUNT(all); k++)
         for (uint64_t i = 0; i < all[k]->count; i++)
