@@ -21,7 +21,7 @@ struct hd__cli_text_flags {
     const char *tokenizer, *use, *chat; /* a file or folder, or "none"; its plug-in; a template's name */
 };
 
-/* The tokenizer that was asked for, else that of model.from's folder where it has one. */
+/* The tokenizer that was asked for, else data.tokenizer, else that of model.from's folder where it has one. */
 int32_t hd__cli_text_open(const struct hd__cli_job *loaded, const struct hd__cli_text_flags *flags,
                           struct hd__cli_text *text, struct hd_error *err);
 void hd__cli_text_close(struct hd__cli_text *text); /* of zeros is fine */
