@@ -66,8 +66,8 @@ static int32_t check_data(struct hd__cli_job *loaded, int dry, int found, int32_
                                           &missing, err);
     if (rc || missing)
         return rc;
-    rc = hd__train_feed_check(c, 0, local_rank == 0, err);
-    return rc || !loaded->job->eval_every ? rc : hd__train_feed_check(c, 1, local_rank == 0, err);
+    rc = hd__train_feed_check(c, HD__FEED_TRAIN, local_rank == 0, err);
+    return rc || !loaded->job->eval_every ? rc : hd__train_feed_check_sets(c, local_rank == 0, err);
 }
 
 /* Before any process starts: whether the data is there, the plan fits, and all that will be opened can be. */

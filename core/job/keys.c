@@ -23,8 +23,11 @@
 
 static const struct hd_option job_keys[] = {
     KEY("name", STRING, NULL, ANY, 0, name, "names the run's folder; the file's name without .yaml if left out"),
-    KEY("steps", INT, NULL, FROM(1), G | R, steps, "optimizer steps to train", .unit = "steps",
+    KEY("steps", INT, NULL, FROM(1), G, steps, "optimizer steps to train; this or epochs", .unit = "steps",
         .aliases = "max_steps|max_iters|train_iters"),
+    KEY("epochs", FLOAT, NULL, WITHIN(0.001, 1e6), G, epochs,
+        "passes over data.train, in place of steps: so many steps as it takes, the last one whole", .unit = "epochs",
+        .aliases = "num_train_epochs|num_epochs|max_epochs"),
     KEY("seed", INT, "1337", FROM(0), G, seed, "seed of initial weights and of the order of data"),
     KEY("deterministic", ENUM, "normal", ANY, G, deterministic,
         "exact: the order of every sum is fixed whatever the mesh", NAMED("normal|exact")),
@@ -115,7 +118,9 @@ static const struct hd_option schedule_keys[] = {
 
 static const struct hd_option data_keys[] = {
     KEY("train", LIST, NULL, ANY, G | R | P, special, "a file, a list, or [{path: a.txt, weight: 0.7}, ...]"),
-    KEY("val", LIST, NULL, ANY, G | P, special, "the same, for evaluation"),
+    KEY("val", LIST, NULL, ANY, G | P, special,
+        "the same, for evaluation; or several sets by name: {wiki: a.bin, code: [b.bin, c.bin]}"),
+    KEY("test", LIST, NULL, ANY, G | P, special, "the same as train, for `heddle eval --split test` alone"),
     KEY("val_fraction", FLOAT, "0", WITHIN(0, 0.99), G, val_fraction,
         "the last part of train, held out for evaluation"),
     KEY("seq_len", INT, NULL, WITHIN(1, 1 << 30), G | R, seq_len, "length of a sequence", .unit = "tokens",

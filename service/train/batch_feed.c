@@ -62,10 +62,36 @@ static void locate_rows(struct hd__train_feed *f, int32_t rank)
         hd__compiled_counts_labels(f->compiled) && !coord[HD_AXIS_PP] && !coord[HD_AXIS_TP] && !coord[HD_AXIS_TQ];
 }
 
-/* The key that names the files. */
-static const char *files_key(const struct hd__job *job, int held_out)
+/* The files of a part, and the key that names them. */
+static const struct hd__sources *part_sources(struct hd__job *job, int32_t part, const char **key)
 {
-    return held_out && job->val.count ? "data.val" : "data.train";
+    if (part == HD__FEED_TEST) {
+        *key = "data.test";
+        return &job->test;
+    }
+    if (part >= HD__FEED_VAL && job->n_val_sets) {
+        const struct hd__val_set *set = &job->val_sets[part - HD__FEED_VAL];
+        *key = hd__arena_format(&job->arena, "data.val.%s", set->name);
+        return &set->sources;
+    }
+    int val = part >= HD__FEED_VAL && job->val.count;
+    *key = val ? "data.val" : "data.train";
+    return val ? &job->val : &job->train;
+}
+
+/* Without data.val, what is evaluated on is the end of data.train. */
+static int is_tail(const struct hd__job *job, int32_t part)
+{
+    return part >= HD__FEED_VAL && !job->val.count;
+}
+
+static int32_t check_part(const struct hd__job *job, int32_t part, struct hd_error *err)
+{
+    if (part == HD__FEED_TEST && !job->test.count)
+        return hd_fail(err, HD_E_NOTFOUND, "the job has no test data: set data.test");
+    if (is_tail(job, part) && job->val_fraction <= 0)
+        return hd_fail(err, HD_E_NOTFOUND, "the job has no held-out data: set data.val or data.val_fraction");
+    return HD_OK;
 }
 
 /* Places the error in the job file; failures of the disk stay what they are. */
@@ -76,12 +102,13 @@ static int32_t fail_data(struct hd__job *job, const char *key, struct hd_error *
     return err->code = code;
 }
 
-int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
+int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int32_t part,
                             struct hd__train_feed **feed, struct hd_error *err)
 {
-    const struct hd__job *job = compiled->job;
+    struct hd__job *job = compiled->job;
     const struct hd_program *p = hd__compiled_program(compiled, rank);
-    const struct hd__sources *from = held_out && job->val.count ? &job->val : &job->train;
+    const char *key;
+    const struct hd__sources *from = part_sources(job, part, &key);
     struct hd__data_source *sources = hd__alloc((from->count + 1) * sizeof *sources);
     struct hd__data_config config = {
         .sources = sources,
@@ -90,9 +117,9 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         .host = compiled->host,
         .n_sources = (uint32_t)from->count,
         .mix = (int32_t)from->weighted,
-        .held_out = held_out && !job->val.count,
-        .shuffle = job->shuffle && !held_out,
-        .val_fraction = job->val.count ? 0 : job->val_fraction,
+        .held_out = is_tail(job, part),
+        .shuffle = job->shuffle && part == HD__FEED_TRAIN,
+        .val_fraction = part == HD__FEED_TEST ? 0 : job->val_fraction,
         .seq_len = job->seq_len,
         .vocab = compiled->info.vocab,
         .seed = (uint64_t)job->seed,
@@ -101,15 +128,15 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     int32_t rc = hd__train_corpus_prepare(compiled, HD__CORPUS_MAKE, NULL, err);
     for (uint64_t i = 0; i < from->count; i++)
         sources[i] = (struct hd__data_source){hd__train_corpus_path(job, from->at[i].path), from->at[i].weight};
-    if (!rc && held_out && !job->val.count && job->val_fraction <= 0)
-        rc = hd_fail(err, HD_E_NOTFOUND, "the job has no held-out data: set data.val or data.val_fraction");
+    if (!rc)
+        rc = check_part(job, part, err);
     if (rc) {
         free(sources);
         return rc;
     }
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
-    f->key = config.held_out ? "data.val_fraction" : files_key(job, held_out);
+    f->key = config.held_out ? "data.val_fraction" : key;
     rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
     if (!rc)
         rc = hd__data_open(&config, &f->data, err);
@@ -127,32 +154,52 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
             if (i->op == HD_OP_FEED)
                 f->reads[hd__tensor_const(p, i->out[0])->origin == p->labels] = 1;
         }
-    f->contiguous = !held_out && p->exact;
+    f->contiguous = part == HD__FEED_TRAIN && p->exact;
+    if (part == HD__FEED_TRAIN && (rc = hd__job_count_steps(job, hd__data_sequences(f->data), err))) {
+        hd__train_feed_close(f);
+        return rc;
+    }
     *feed = f;
     return HD_OK;
 }
 
-int32_t hd__train_feed_check(const struct hd__compiled *compiled, int held_out, int tokens, struct hd_error *err)
+/* An evaluation that reads sequences again. */
+static void warn_repeats(const struct hd__train_feed *f)
+{
+    struct hd__job *job = f->compiled->job;
+    uint64_t asked = (uint64_t)job->eval_batches * (uint64_t)job->batch, has = hd__data_sequences(f->data);
+    if (asked > has)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: eval.batches: %lld batches of %lld sequences are more than the %llu that are held out: an "
+                "evaluation reads some of them %llu times",
+                hd__job_where(job, "eval.batches"), (long long)job->eval_batches, (long long)job->batch,
+                (unsigned long long)has, (unsigned long long)((asked - 1) / has + 1));
+}
+
+int32_t hd__train_feed_check(const struct hd__compiled *compiled, int32_t part, int tokens, struct hd_error *err)
 {
     struct hd__train_feed *f = NULL;
     struct hd__job *job = compiled->job;
+    const char *key;
     int32_t rc = HD_OK;
-    if (held_out && !job->val.count && job->val_fraction > 0) /* where the files are to blame, they are named */
-        rc = hd__train_feed_check(compiled, 0, 0, err);
+    part_sources(job, part, &key);
+    if (is_tail(job, part) && job->val_fraction > 0) /* where the files are to blame, they are named */
+        rc = hd__train_feed_check(compiled, HD__FEED_TRAIN, 0, err);
     if (!rc)
-        rc = hd__train_feed_open(compiled, 0, held_out, &f, err);
+        rc = hd__train_feed_open(compiled, 0, part, &f, err);
     if (!rc && tokens && (rc = hd__data_scan(f->data, (uint64_t)job->check_tokens, err)))
-        rc = fail_data(job, files_key(job, held_out), err);
-    uint64_t asked = (uint64_t)job->eval_batches * (uint64_t)job->batch;
-    if (!rc && tokens && held_out && asked > hd__data_sequences(f->data))
-        hd__log(
-            HD_LOG_WARN, NULL,
-            "%s: eval.batches: %lld batches of %lld sequences are more than the %llu that are held out: an evaluation "
-            "reads some of them %llu times",
-            hd__job_where(job, "eval.batches"), (long long)job->eval_batches, (long long)job->batch,
-            (unsigned long long)hd__data_sequences(f->data),
-            (unsigned long long)((asked - 1) / hd__data_sequences(f->data) + 1));
+        rc = fail_data(job, key, err);
+    if (!rc && tokens && part != HD__FEED_TRAIN)
+        warn_repeats(f);
     hd__train_feed_close(f);
+    return rc;
+}
+
+int32_t hd__train_feed_check_sets(const struct hd__compiled *compiled, int tokens, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (int32_t k = 0; k < hd__train_feed_sets(compiled->job) && !rc; k++)
+        rc = hd__train_feed_check(compiled, HD__FEED_VAL + k, tokens, err);
     return rc;
 }
 
@@ -190,6 +237,11 @@ int32_t hd__train_feed_count_labels(struct hd__train_feed *f, int64_t *counted, 
     int32_t rc = f->counts ? hd__data_prefetch_count(f->prefetch, (uint32_t)f->capacity, &mine, err) : HD_OK;
     *counted += mine;
     return rc;
+}
+
+uint64_t hd__train_feed_sequences(const struct hd__train_feed *f)
+{
+    return hd__data_sequences(f->data);
 }
 
 const char *hd__train_feed_where(const struct hd__train_feed *f)

@@ -7,13 +7,24 @@
 
 struct hd__train_feed;
 
-/* held_out: the part to evaluate on. `rank` decides which rows (dp, ep) and positions (cp) are read. HD_E_NOTFOUND with
- * held_out when the job has no such part. The message has the place of the data in the job file. */
-int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
+/* Parts of the data: what is trained on, data.test, and the sets of data.val from HD__FEED_VAL on, or in their place the
+ * held-out tail of data.val_fraction. */
+enum { HD__FEED_TEST = -1, HD__FEED_TRAIN = 0, HD__FEED_VAL = 1 };
+/* Sets to evaluate on, at least 1. */
+static inline int32_t hd__train_feed_sets(const struct hd__job *job)
+{
+    return job->n_val_sets ? (int32_t)job->n_val_sets : 1;
+}
+
+/* `rank` decides which rows (dp, ep) and positions (cp) are read. HD_E_NOTFOUND where the job has no such part. The
+ * message has the place of the data in the job file. Of the part to train on the job gets its steps (job.epochs). */
+int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int32_t part,
                             struct hd__train_feed **feed, struct hd_error *err);
 /* Opens the data once, to refuse what is missing, too short or, where `tokens` is set, has an id outside the vocabulary
  * among the first data.check_tokens. */
-int32_t hd__train_feed_check(const struct hd__compiled *compiled, int held_out, int tokens, struct hd_error *err);
+int32_t hd__train_feed_check(const struct hd__compiled *compiled, int32_t part, int tokens, struct hd_error *err);
+/* The same of all sets of HD__FEED_VAL. */
+int32_t hd__train_feed_check_sets(const struct hd__compiled *compiled, int tokens, struct hd_error *err);
 void hd__train_feed_close(struct hd__train_feed *feed); /* NULL is fine */
 /* The next micro-batch begins with sequence `sequence` of the endless stream, whose micro-batches follow from there
  * on. A step takes data.batch sequences. */
@@ -21,6 +32,8 @@ int32_t hd__train_feed_seek(struct hd__train_feed *feed, int64_t sequence, struc
 /* Adds how many labels of the next step's micro-batches count, of those that this rank counts: the sum over all ranks
  * has each label once. 0 where all labels count (hd__compiled_counts_labels). Before the step's first micro-batch. */
 int32_t hd__train_feed_count_labels(struct hd__train_feed *feed, int64_t *counted, struct hd_error *err);
+/* Sequences of an epoch. */
+uint64_t hd__train_feed_sequences(const struct hd__train_feed *feed);
 /* The place in the job file of the key that names the files. */
 const char *hd__train_feed_where(const struct hd__train_feed *feed);
 /* For hd__exec_config.feed: ids first, then labels, a micro-batch at a time. */

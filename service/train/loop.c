@@ -26,8 +26,9 @@ struct loop {
     struct hd__train_checkpointer *checkpointer; /* NULL where nothing is saved */
     int64_t saved;                               /* step of the newest checkpoint of this run, -1 if there is none */
     double loss, norm, lr, scale, val_loss;      /* scale: of the loss, in this step */
-    double step_s, comm_s, peak_flops;           /* peak: FLOP/s of all ranks' devices */
-    int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
+    double val_losses[HD__VAL_SETS];
+    double step_s, comm_s, peak_flops; /* peak: FLOP/s of all ranks' devices */
+    int64_t steps_run, profiled_steps; /* steps of this run; those that are in the profile */
     double profiled_s;
     struct hd__metrics *metrics; /* of rank 0, as what follows */
     struct hd__run_locks locks;
@@ -247,9 +248,12 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     if (l->progress.step)
         json_object_set_new(start, "from_step", json_integer(l->progress.step));
     rc = rc ? rc : refuse_data_file(l, &l->job->val, err);
+    rc = rc ? rc : refuse_data_file(l, &l->job->test, err);
     rc = rc ? rc : hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
+    for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
+        hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
         rc = open_sink(l, &c->selection->sinks.at[i], err);
     if (!rc && (rc = hd__metrics_begin(l->metrics, err)))
@@ -282,9 +286,13 @@ static void print_start(const struct loop *l, const struct hd__compiled *c)
         printf("run %s, resuming from step %" PRId64 " of %s: ", l->run, l->progress.step, loaded);
     else
         printf("run %s, from %s: ", l->run, c->info.weights ? c->info.weights : "scratch");
-    printf("%s parameters, %s tokens a step, %s in %" PRId64 " steps\n%d rank%s",
+    printf("%s parameters, %s tokens a step, %s in %" PRId64 " steps",
            count_text(hd__compiled_parameter_count(c), parameters), count_text(tokens, step),
-           count_text(tokens * l->job->steps, total), l->job->steps, c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "");
+           count_text(tokens * l->job->steps, total), l->job->steps);
+    if (l->job->epochs > 0)
+        printf(", %g epoch%s of %s sequences", l->job->epochs, l->job->epochs == 1 ? "" : "s",
+               count_text((int64_t)hd__train_feed_sequences(l->s.train_feed), step));
+    printf("\n%d rank%s", c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "");
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (c->mesh.size[a] > 1) {
             printf("%s%s %d", separator, hd__axis_name(a), c->mesh.size[a]);
@@ -303,6 +311,8 @@ static void log_step(const struct loop *l)
         .steps = l->job->steps,
         .loss = l->loss,
         .val_loss = l->val_loss,
+        .val_losses = l->val_losses,
+        .epoch = (double)l->progress.sequence / (double)hd__train_feed_sequences(l->s.train_feed),
         .grad_norm = l->norm,
         .loss_scale = l->progress.scaler.scaling != HD__LOSS_SCALE_NONE ? l->scale : 0,
         .skipped = l->progress.scaler.skipped,
@@ -399,7 +409,7 @@ static void print_profile(const struct loop *l)
 
 static int32_t evaluate(struct loop *l, struct hd_error *err)
 {
-    return hd__train_session_evaluate(&l->s, l->job->eval_batches, &stop_signal, &l->val_loss, err);
+    return hd__train_session_evaluate_sets(&l->s, l->job->eval_batches, &stop_signal, l->val_losses, &l->val_loss, err);
 }
 
 static int32_t save_checkpoint(struct loop *l, struct hd_error *err)
@@ -552,8 +562,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     prepared = !rc;
     if (!rc && l.progress.step >= l.job->steps && l.is_leader)
         printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64
-               "; set job.steps higher to go on\n",
-               l.progress.step, l.job->steps);
+               "; set job.%s higher to go on\n",
+               l.progress.step, l.job->steps, l.job->epochs > 0 ? "epochs" : "steps");
     if (!rc)
         rc = run_steps(&l, &stopped, &err);
     if (rc)
