@@ -139,6 +139,15 @@ int32_t hd__cli_text_encode(const struct hd__cli_text *text, const char *bytes, 
     return rc;
 }
 
+void hd__cli_text_add_first(const struct hd__cli_text *text, struct hd__ids *ids)
+{
+    const struct hd__tokenizer *t = &text->tokenizer;
+    if (text->kind != HD__CLI_TEXT_TOKENIZER)
+        push_id(ids, text->kind == HD__CLI_TEXT_BYTES ? '\n' : 0);
+    else
+        push_id(ids, t->info.bos >= 0 ? t->info.bos : HD__MAX(hd__tokenizer_eod(t), 0));
+}
+
 int32_t hd__cli_text_encode_line(const struct hd__cli_text *text, const json_t *line, struct hd__ids *ids,
                                  struct hd_error *err)
 {
