@@ -144,7 +144,9 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
 {
     static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
     struct hd__train_export_config config = {
-        .folder = r->to, .dtype = r->dtype ? parse_dtype(r->dtype) : 0, .sources = {r->loaded.compiled->info.weights}};
+        .folder = r->to,
+        .dtype = r->dtype ? parse_dtype(r->dtype) : 0,
+        .sources = {r->loaded.job->data_tokenizer, r->loaded.compiled->info.weights}};
     struct hd__train_session session;
     struct hd__train_checkpointer *checkpointer = NULL;
     struct hd__train_progress at = {0};

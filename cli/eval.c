@@ -1,7 +1,9 @@
 /* heddle eval: the loss on the held-out part. */
 #include <math.h>
 
-#include "cli/job.h"
+#include "cli/eval_tokens.h"
+#include "cli/ranks.h"
+#include "core/program/fusion.h"
 
 /* The words of --split: all sets of data.val, one of them, or data.test. */
 static int32_t find_part(struct hd__job *job, const char *split, int32_t *part, struct hd_error *err)
@@ -44,7 +46,7 @@ static int32_t evaluate(struct hd__train_session *s, const char *split, int64_t 
     if (!rc)
         rc = all ? hd__train_session_evaluate_sets(s, batches, NULL, losses, &loss, err)
                  : hd__train_session_evaluate(s, part, batches, NULL, &loss, &labels, err);
-    if (rc)
+    if (rc || s->env->rank)
         return rc;
     if (json)
         printf("{\"step\": %lld", (long long)step);
@@ -56,54 +58,155 @@ static int32_t evaluate(struct hd__train_session *s, const char *split, int64_t 
     return HD_OK;
 }
 
-static int run(int argc, char **argv)
+/* ---- a rank */
+
+struct eval_request {
+    struct hd__cli_weights weights;
+    struct hd__cli_text_flags text_flags;
+    const char *split, *per_token;
+    int json, single_rank;
+    struct hd__cli_job loaded;
+    struct hd__eval_requests requests;
+};
+
+static int32_t per_token(struct eval_request *r, struct hd__train_session *s, struct hd_error *err)
 {
-    struct hd__cli_weights weights = {.checkpoint = "auto", .name = "model"};
-    const char *split = "val";
-    int json = 0, code;
-    const struct hd__cli_flag flags[] = {{"--checkpoint", &weights.checkpoint, NULL},
-                                         {"--weights", &weights.name, NULL},
-                                         {"--random-weights", NULL, &weights.random},
-                                         {"--split", &split, NULL},
-                                         {"--json", NULL, &json}};
-    struct hd__cli_job_arguments arguments;
-    struct hd__cli_job loaded = {0};
+    const struct hd__job *job = s->compiled->job;
+    int32_t part, rc = find_part(s->compiled->job, r->split, &part, err);
+    return rc ? rc : hd__eval_per_token(s, part, HD__MAX(1, job->eval_batches) * job->batch, r->per_token, err);
+}
+
+static int run_rank(void *user, const struct hd__launch_env *env)
+{
+    struct eval_request *r = user;
     struct hd__train_session session = {0};
     struct hd_error err = HD_ERROR_INIT;
+    char prefix[32];
     int64_t step = 0;
-    code = hd__cli_job_arguments(&hd__command_eval, argc, argv, flags, HD__COUNT(flags), &arguments);
-    if (!code)
-        code = hd__cli_load_single_rank(&arguments, 0, NULL, 0, &loaded);
-    if (!code)
-        code = hd__cli_check_weights(&loaded, &weights);
-    if (code) {
-        hd__cli_unload_job(&loaded);
-        return code;
+    int code = HD__EXIT_DONE;
+    if (env->size > 1) {
+        snprintf(prefix, sizeof prefix, "[rank %d] ", env->rank);
+        hd__log_setup(HD_LOG_INFO, prefix);
     }
-    int32_t rc = check_part(loaded.compiled, split, &err);
+    int32_t rc = hd__cli_open_weights(&r->loaded, &r->weights, env, &session, &step, &err), opening = rc != HD_OK;
+    if (!rc && r->requests.path)
+        rc = hd__eval_requests_run(&session, &r->requests, &err);
+    else if (!rc && r->per_token)
+        rc = per_token(r, &session, &err);
+    else if (!rc)
+        rc = evaluate(&session, r->split, step, r->json, &err);
+    if (rc)
+        code = env->size > 1 ? hd__speaker_fail(&session.speaker, &err, opening) : hd__cli_print_load_error(&err);
+    hd__train_session_close(&session, rc && env->size > 1);
+    return code;
+}
+
+/* ---- before any rank starts */
+
+static int load(struct eval_request *r, const struct hd__cli_job_arguments *arguments)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    uint32_t flags =
+        r->per_token || r->requests.path ? HD__COMPILE_LOSSES | HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD) : 0;
+    int code = r->single_rank ? hd__cli_load_single_rank(arguments, flags, NULL, 0, &r->loaded)
+                              : hd__cli_resolve_job(arguments, hd__cli_launched_ranks(), &r->loaded);
+    if (code || r->single_rank)
+        return code;
+    if (!flags)
+        return hd__cli_compile_job(&r->loaded);
+    return hd__exec_compile_with(r->loaded.job, r->loaded.plugins, flags, &r->loaded.compiled, &err)
+               ? hd__cli_print_error(&err, HD__EXIT_REFUSED)
+               : HD__EXIT_DONE;
+}
+
+static int32_t read_requests(struct eval_request *r, struct hd_error *err)
+{
+    struct hd__cli_text text;
+    int32_t rc = hd__cli_text_open(&r->loaded, &r->text_flags, &text, err);
     if (!rc)
-        rc = hd__cli_open_weights(&loaded, &weights, &session, &step, &err);
-    if (!rc)
-        rc = evaluate(&session, split, step, json, &err);
-    hd__train_session_close(&session, 0);
-    hd__cli_unload_job(&loaded);
+        rc = hd__eval_requests_read(&r->requests, &text, r->loaded.job->seq_len, err);
+    hd__cli_text_close(&text);
+    return rc;
+}
+
+static int check_inputs(struct eval_request *r)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int code = hd__cli_check_weights(&r->loaded, &r->weights);
+    if (code)
+        return code;
+    int32_t rc = r->requests.path ? read_requests(r, &err) : check_part(r->loaded.compiled, r->split, &err);
+    if (!rc && r->per_token)
+        rc = hd__eval_per_token_check(r->per_token, &err);
     return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
+}
+
+static int check_flags(const struct eval_request *r)
+{
+    if (r->per_token && r->requests.path)
+        return hd__cli_usage_error(&hd__command_eval, "--per-token and --requests: one at a time");
+    if (!r->requests.path != !r->requests.to)
+        return hd__cli_usage_error(&hd__command_eval, "--requests FILE and --to FILE go together");
+    if (r->json && (r->per_token || r->requests.path))
+        return hd__cli_usage_error(&hd__command_eval, "--json is for the mean loss");
+    if ((r->text_flags.tokenizer || r->text_flags.use) && !r->requests.path)
+        return hd__cli_usage_error(&hd__command_eval, "--tokenizer and --use are for --requests");
+    return HD__EXIT_DONE;
+}
+
+static int run(int argc, char **argv)
+{
+    struct eval_request r = {.weights = {.checkpoint = "auto", .name = "model"}, .split = "val"};
+    const struct hd__cli_flag flags[] = {{"--checkpoint", &r.weights.checkpoint, NULL},
+                                         {"--weights", &r.weights.name, NULL},
+                                         {"--random-weights", NULL, &r.weights.random},
+                                         {"--split", &r.split, NULL},
+                                         {"--per-token", &r.per_token, NULL},
+                                         {"--requests", &r.requests.path, NULL},
+                                         {"--to", &r.requests.to, NULL},
+                                         {"--tokenizer", &r.text_flags.tokenizer, NULL},
+                                         {"--use", &r.text_flags.use, NULL},
+                                         {"--single-rank", NULL, &r.single_rank},
+                                         {"--json", NULL, &r.json}};
+    struct hd__cli_job_arguments arguments;
+    int code = hd__cli_job_arguments(&hd__command_eval, argc, argv, flags, HD__COUNT(flags), &arguments);
+    if (!code)
+        code = check_flags(&r);
+    if (!code)
+        code = load(&r, &arguments);
+    if (!code)
+        code = check_inputs(&r);
+    if (!code)
+        code = hd__cli_run_ranks(&r.loaded, argc, argv, &(struct hd__launch_policy){0}, run_rank, &r);
+    hd__eval_requests_free(&r.requests);
+    hd__cli_unload_job(&r.loaded);
+    return code;
 }
 
 const struct hd__command hd__command_eval = {
     .name = "eval",
     .usage = "JOB [key=value ...] [--checkpoint PATH] [--weights NAME] [--random-weights] [--split val|test|NAME]\n"
-             "            [--json]",
+             "            [--json] [--per-token FILE | --requests FILE --to FILE [--tokenizer FILE] [--use NAME]]\n"
+             "            [--single-rank]",
     .summary = "loss on the held-out data",
-    .help = "Loads the job's newest checkpoint (or --checkpoint; where there is none yet, the weights of model.from)\n"
-            "on one rank and prints the mean loss over eval.batches batches of the held-out part (data.val or\n"
-            "data.val_fraction), in natural logarithms. Where data.val has sets by name: over the labels of all of\n"
-            "them, and of each.\n\n"
-            "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
-            "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
-            "  --random-weights     initial weights, as job.seed draws them\n"
-            "  --split SPLIT        val (the default); test: data.test; the name of a set of data.val\n"
-            "  --json               {\"step\", \"val_loss\", \"val_loss_NAME\", ...}, or {\"step\", \"test_loss\"}\n",
+    .help =
+        "Loads the job's newest checkpoint (or --checkpoint; where there is none yet, the weights of model.from)\n"
+        "on the job's mesh, starts its ranks as `heddle train` does, and prints the mean loss over eval.batches\n"
+        "batches of the held-out part (data.val or data.val_fraction), in natural logarithms. Where data.val has\n"
+        "sets by name: over the labels of all of them, and of each.\n\n"
+        "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
+        "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
+        "  --random-weights     initial weights, as job.seed draws them\n"
+        "  --split SPLIT        val (the default); test: data.test; the name of a set of data.val\n"
+        "  --json               {\"step\", \"val_loss\", \"val_loss_NAME\", ...}, or {\"step\", \"test_loss\"}\n"
+        "  --per-token FILE     the log-likelihood of every label instead, [sequences, seq_len] in fp32: FILE.npy, or\n"
+        "                       FILE.jsonl, a line a sequence; NaN (null) where a label does not count\n"
+        "  --requests FILE      log-likelihoods of lines {\"context\", \"continuation\"} or {\"text\"} instead, as\n"
+        "                       lm-evaluation-harness asks for them (examples/lm_eval)\n"
+        "  --to FILE            lines {\"logprob\", \"is_greedy\", \"tokens\"} in the same order\n"
+        "  --tokenizer FILE     of the requests, instead of data.tokenizer and that of model.from; --use NAME: its\n"
+        "                       plug-in\n"
+        "  --single-rank        on one rank, whatever the mesh\n",
     .example = "  heddle eval examples/kjv.yaml eval.batches=20\n",
     .run = run,
 };

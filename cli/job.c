@@ -182,13 +182,15 @@ int hd__cli_check_weights(struct hd__cli_job *loaded, const struct hd__cli_weigh
 }
 
 /* No checkpoint was read: is there something else to work on? */
-static int32_t check_initial_weights(const struct hd__cli_job *loaded, const struct hd__cli_weights *w,
+static int32_t check_initial_weights(const struct hd__cli_job *loaded, const struct hd__cli_weights *w, int leader,
                                      struct hd_error *err)
 {
     struct hd__job *job = loaded->job;
     const char *from = loaded->compiled->info.weights,
                *none = job->checkpoint ? hd__arena_format(&job->arena, "no checkpoint in %s", job->checkpoint_dir)
                                        : "the job has no checkpoint section";
+    if (!leader && (w->random || (from && !strcmp(w->name, "model"))))
+        return HD_OK;
     if (w->random)
         fprintf(stderr, "randomly initialised weights (job.seed %" PRId64 ")\n", job->seed);
     else if (from && !strcmp(w->name, "model"))
@@ -207,12 +209,13 @@ int32_t hd__cli_check_from(const struct hd__compiled *c, struct hd_error *err)
 }
 
 int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__cli_weights *w,
-                             struct hd__train_session *session, int64_t *step, struct hd_error *err)
+                             const struct hd__launch_env *env, struct hd__train_session *session, int64_t *step,
+                             struct hd_error *err)
 {
     static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
     struct hd__train_checkpointer *checkpointer = NULL;
     struct hd__train_progress at = {0};
-    int32_t rc = hd__train_session_open(session, loaded->compiled, &alone, err);
+    int32_t rc = hd__train_session_open(session, loaded->compiled, env ? env : &alone, err);
     if (!rc)
         rc = hd__cli_check_from(loaded->compiled, err);
     if (!rc)
@@ -222,7 +225,7 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
     if (!rc && checkpointer)
         rc = hd__train_checkpointer_load(checkpointer, w->checkpoint, w->name, &at, err);
     if (!rc && !at.step)
-        rc = check_initial_weights(loaded, w, err);
+        rc = check_initial_weights(loaded, w, !env || !env->rank, err);
     hd__train_checkpointer_close(checkpointer);
     *step = at.step;
     return rc;

@@ -64,23 +64,6 @@ static int parse(struct sample_request *r)
 
 /* ---- prompts */
 
-/* A prompt of no tokens begins where a document does. */
-static void begin_empty(const struct hd__cli_text *text, struct hd__ids *ids)
-{
-    int64_t first = 0;
-    if (ids->count)
-        return;
-    if (text->kind == HD__CLI_TEXT_BYTES)
-        first = '\n';
-    else if (text->kind == HD__CLI_TEXT_TOKENIZER && text->tokenizer.info.bos >= 0)
-        first = text->tokenizer.info.bos;
-    else if (text->kind == HD__CLI_TEXT_TOKENIZER)
-        first = HD__MAX(hd__tokenizer_eod(&text->tokenizer), 0);
-    ids->at = hd__realloc(ids->at, sizeof *ids->at);
-    ids->at[0] = (int32_t)first;
-    ids->count = ids->room = 1;
-}
-
 static int32_t add_text(struct sample_request *r, const char *bytes, size_t count, struct hd_error *err)
 {
     struct hd__sample_prompt p = {.text = hd__alloc(count + 1), .bytes = count};
@@ -90,7 +73,8 @@ static int32_t add_text(struct sample_request *r, const char *bytes, size_t coun
                  : r->text.chat ? hd_fail(err, HD_E_INVALID, "a prompt for --chat has to be UTF-8")
                                 : hd__cli_text_encode(&r->text, bytes, count, 1, &p.ids, err);
     json_decref(line);
-    begin_empty(&r->text, &p.ids);
+    if (!p.ids.count)
+        hd__cli_text_add_first(&r->text, &p.ids);
     hd__push(&r->prompts, p);
     return rc;
 }
@@ -104,7 +88,8 @@ static int32_t add_line(struct sample_request *r, const json_t *line, struct hd_
     p.text = hd__alloc(p.bytes + 1);
     if (p.bytes)
         memcpy(p.text, json_string_value(prompt), p.bytes);
-    begin_empty(&r->text, &p.ids);
+    if (!p.ids.count)
+        hd__cli_text_add_first(&r->text, &p.ids);
     hd__push(&r->prompts, p);
     return rc;
 }
@@ -242,7 +227,7 @@ static int run_model(struct sample_request *r, struct hd__cli_job *loaded)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__train_session session = {0};
     int64_t step;
-    int32_t rc = hd__cli_open_weights(loaded, &r->weights, &session, &step, &err);
+    int32_t rc = hd__cli_open_weights(loaded, &r->weights, NULL, &session, &step, &err);
     if (!rc)
         rc = generate(r, &session, &err);
     hd__train_session_close(&session, 0);

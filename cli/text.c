@@ -67,16 +67,17 @@ int32_t hd__cli_text_open(const struct hd__cli_job *loaded, const struct hd__cli
                           struct hd__cli_text *text, struct hd_error *err)
 {
     const struct hd__compiled *c = loaded->compiled;
-    const char *from = c->info.weights, *path = flags->tokenizer ? flags->tokenizer : from;
+    const char *from = c->info.weights, *named = flags->tokenizer ? flags->tokenizer : loaded->job->data_tokenizer,
+               *path = named ? named : from;
     int none = !path || (flags->tokenizer && !strcmp(path, "none"));
     *text = (struct hd__cli_text){.vocab = c->info.vocab};
     text->kind = c->info.vocab == 256 ? HD__CLI_TEXT_BYTES : HD__CLI_TEXT_IDS;
     int32_t rc =
         none ? HD_E_NOTFOUND : hd__tokenizer_open(loaded->plugins, c->host, flags->use, path, &text->tokenizer, err);
-    if (rc == HD_E_NOTFOUND && (none || !flags->tokenizer)) {
+    if (rc == HD_E_NOTFOUND && (none || !named)) {
         *err = (struct hd_error)HD_ERROR_INIT;
         rc = HD_OK;
-    } else if (rc && !flags->tokenizer) {
+    } else if (rc && !named) {
         struct hd_error why = *err;
         hd_fail(err, rc, "%s; `--tokenizer none` goes on in token ids", why.message);
     } else if (!rc) {
@@ -136,6 +137,15 @@ int32_t hd__cli_text_encode(const struct hd__cli_text *text, const char *bytes, 
             rc = hd_fail(err, HD_E_INVALID, "%s makes id %d of this text, but the model's vocabulary is %lld",
                          text->tokenizer.path, ids->at[i], (long long)text->vocab);
     return rc;
+}
+
+void hd__cli_text_add_first(const struct hd__cli_text *text, struct hd__ids *ids)
+{
+    const struct hd__tokenizer *t = &text->tokenizer;
+    if (text->kind != HD__CLI_TEXT_TOKENIZER)
+        push_id(ids, text->kind == HD__CLI_TEXT_BYTES ? '\n' : 0);
+    else
+        push_id(ids, t->info.bos >= 0 ? t->info.bos : HD__MAX(hd__tokenizer_eod(t), 0));
 }
 
 int32_t hd__cli_text_encode_line(const struct hd__cli_text *text, const json_t *line, struct hd__ids *ids,

@@ -21,7 +21,7 @@ struct hd__cli_text_flags {
     const char *tokenizer, *use, *chat; /* a file or folder, or "none"; its plug-in; a template's name */
 };
 
-/* The tokenizer that was asked for, else that of model.from's folder where it has one. */
+/* The tokenizer that was asked for, else data.tokenizer, else that of model.from's folder where it has one. */
 int32_t hd__cli_text_open(const struct hd__cli_job *loaded, const struct hd__cli_text_flags *flags,
                           struct hd__cli_text *text, struct hd_error *err);
 void hd__cli_text_close(struct hd__cli_text *text); /* of zeros is fine */
@@ -30,6 +30,8 @@ void hd__cli_text_close(struct hd__cli_text *text); /* of zeros is fine */
  * set. HD_E_INVALID of an id that the model does not have. */
 int32_t hd__cli_text_encode(const struct hd__cli_text *text, const char *bytes, size_t count, int frame,
                             struct hd__ids *ids, struct hd_error *err);
+/* Appends the token before a text that has none: BOS, the end of a document, a newline of bytes. */
+void hd__cli_text_add_first(const struct hd__cli_text *text, struct hd__ids *ids);
 /* {"prompt": TEXT} or, with a chat template, {"messages": [...]}. */
 int32_t hd__cli_text_encode_line(const struct hd__cli_text *text, const json_t *line, struct hd__ids *ids,
                                  struct hd_error *err);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "analysis/tp_span_warning.h"
-#include "cli/job.h"
+#include "cli/ranks.h"
 #include "core/base/file.h"
 #include "runtime/exec/device.h"
 #include "service/launch/external.h"
@@ -18,7 +18,7 @@
 
 static int train_rank(void *user, const struct hd__launch_env *env)
 {
-    return hd__cli_check_stdout(hd__train(user, env)); /* a process of its own */
+    return hd__train(user, env);
 }
 
 /* Refuses a model that is not to be trained, and weights that are not its own. */
@@ -105,69 +105,6 @@ static int print_config(struct hd__cli_job *loaded)
     return HD__EXIT_DONE;
 }
 
-/* Reports lie beside the metrics. */
-static struct hd__reporter reporter_of(struct hd__job *job)
-{
-    return (struct hd__reporter){.on_dumps = hd__report_on_dumps,
-                                 .job = job->name,
-                                 .folder = hd__job_folder(job),
-                                 .late_after = job->late_after,
-                                 .timeout = job->comm_timeout};
-}
-
-/* The launcher that has to start the ranks (mpirun), because a transport of the job needs it; NULL: heddle starts
- * them. */
-static int find_launcher(const struct hd__cli_job *loaded, const struct hd_comm_launcher **launcher,
-                         struct hd_error *err)
-{
-    const struct hd__compiled *c = loaded->compiled;
-    const char *whose = NULL;
-    *launcher = NULL;
-    for (uint32_t i = 0; i < c->selection->comms.count; i++) {
-        const struct hd_comm_launcher *l = c->selection->comms.at[i].component->ops.comm.launcher;
-        if (l && *launcher && strcmp(l->command[0], (*launcher)->command[0]))
-            return hd_fail(err, HD_E_UNSUPPORTED,
-                           "comm-%s wants its ranks started by %s, comm-%s by %s: use one of them", whose,
-                           (*launcher)->command[0], c->selection->comms.at[i].component->name, l->command[0]);
-        if (l) {
-            *launcher = l;
-            whose = c->selection->comms.at[i].component->name;
-        }
-    }
-    return HD_OK;
-}
-
-static void warn_no_restarts(struct hd__job *job, const char *launcher)
-{
-    hd__log(HD_LOG_WARN, NULL,
-            "%s: launch.restarts is for ranks that heddle itself starts, and %s started these: let it restart them "
-            "(torchrun --max-restarts), or start the job again: checkpoint.resume=auto goes on",
-            hd__job_where(job, "launch.restarts"), launcher);
-}
-
-/* The ranks are this command again, each with what its launcher tells it. */
-static int start_ranks(struct hd__cli_job *loaded, int argc, char **argv, const struct hd__reporter *reporter,
-                       const struct hd__launch_policy *policy)
-{
-    const struct hd_comm_launcher *launcher;
-    struct hd_error err = HD_ERROR_INIT;
-    int32_t ranks = loaded->compiled->mesh.ranks;
-    const char **words;
-    char self[4096];
-    if (find_launcher(loaded, &launcher, &err))
-        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    if (!launcher)
-        return hd__launch_local(ranks, loaded->job->comm_dead_after, reporter, policy, train_rank, loaded->compiled);
-    if (policy->restarts)
-        warn_no_restarts(loaded->job, launcher->command[0]);
-    words = hd__alloc(((size_t)argc + 2) * sizeof *words);
-    words[0] = hd__launch_self_path(self);
-    memcpy(words + 1, argv, (size_t)argc * sizeof *words);
-    int code = hd__launch_command(launcher, ranks, loaded->job->comm_dead_after, reporter, words);
-    free(words);
-    return code;
-}
-
 static void print_ready(const struct hd__compiled *c)
 {
     int64_t most = 0;
@@ -198,39 +135,17 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
                 hd__job_where(loaded->job, "launch.ranks"), loaded->job->launch_ranks, env.size);
     if (found && env.rank == 0)
         hd__warn_tp_span(loaded->compiled, env.local_size);
-    if (found ? env.rank == 0 : !find_launcher(loaded, &launcher, &err) && !launcher)
+    if (found ? env.rank == 0 : !hd__cli_find_launcher(loaded, &launcher, &err) && !launcher)
         hd__cli_say_notes(loaded);
     code = check_inputs(loaded, dry, found ? &env : NULL, found ? env.local_size : loaded->compiled->mesh.ranks);
     if (!code && dry && (!found || env.rank == 0))
         print_ready(loaded->compiled);
     if (code || dry)
         return code;
-    struct hd__reporter reporter = reporter_of(loaded->job);
     const struct hd__launch_policy policy = {.restarts = loaded->job->launch_restarts,
                                              .pause = loaded->job->launch_pause,
                                              .deadline = hd__launch_deadline(loaded->job->launch_time_limit)};
-    if (found && env.rank == 0 && policy.restarts)
-        warn_no_restarts(loaded->job, "another launcher");
-    env.deadline = policy.deadline;
-    env.store.dead_after = loaded->job->comm_dead_after;
-    env.store.late_after = loaded->job->late_after;
-    env.reporter = &reporter;
-    if (found) {
-        hd__launch_setup_rank(&env);
-        return hd__train(loaded->compiled, &env);
-    }
-    if (loaded->compiled->mesh.ranks == 1 && !policy.restarts) {
-        env = (struct hd__launch_env){.size = 1, .local_size = 1, .reporter = &reporter, .deadline = policy.deadline};
-        return hd__train(loaded->compiled, &env);
-    }
-    return start_ranks(loaded, argc, argv, &reporter, &policy);
-}
-
-static int64_t launched_ranks(void)
-{
-    struct hd__launch_env env;
-    int found = 0;
-    return !hd__launch_detect(&env, &found, NULL) && found ? env.size : 0;
+    return hd__cli_run_ranks(loaded, argc, argv, &policy, train_rank, loaded->compiled);
 }
 
 static int train(int argc, char **argv)
@@ -242,7 +157,7 @@ static int train(int argc, char **argv)
     code = hd__cli_job_arguments(&hd__command_train, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (code)
         return code;
-    code = hd__cli_resolve_job(&arguments, launched_ranks(), &loaded);
+    code = hd__cli_resolve_job(&arguments, hd__cli_launched_ranks(), &loaded);
     if (!code && config)
         code = print_config(&loaded);
     else if (!code && !(code = hd__cli_compile_job(&loaded)))

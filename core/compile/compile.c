@@ -466,6 +466,7 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
         c->stage[s] = hd__program_new(&asked, s);
         c->stage[s]->documents = c->job->documents != HD__DOCUMENTS_CONTINUE;
         c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;
+        c->stage[s]->keep_losses = (flags & HD__COMPILE_LOSSES) != 0;
         c->stage[s]->keep_weight_order = flags & HD__COMPILE_KEEP_WEIGHT_ORDER;
         set_precision(c->stage[s], c->job);
         c->stage[s]->fusions = hd__compile_fusions(c, &c->stage[s]->precision, flags);

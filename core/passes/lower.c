@@ -71,6 +71,8 @@ static void emit_micro_batch(struct hd_program *p, hd__code *code, int forward_o
     }
     if (forward_only && p->keep_logits && p->logits)
         p->kept_logits = copy_of(&c, p->logits);
+    for (uint32_t n = 0; n < HD__COUNT(p->kept_losses) && forward_only; n++)
+        p->kept_losses[n] = p->kept_losses[n] ? copy_of(&c, p->kept_losses[n]) : 0;
     free(c.twin);
 }
 
@@ -110,12 +112,25 @@ static void reduce_loss(struct hd_program *p, hd__code *code)
     hd__push(code, i);
 }
 
-/* Sampling reads the logits after the section. */
-static void keep_logits(struct hd_program *p)
+/* Sampling and evaluation read these after the section. */
+static void keep(struct hd_program *p, const char *name, hd_tensor kept)
 {
-    struct hd__tensor *t = hd__tensor_at(p, p->kept_logits);
-    if (p->kept_logits)
-        t->buffer = hd__buffer_new(p, "logits", hd__tensor_bytes(p, t), HD__LIFE_PERSISTENT);
+    struct hd__tensor *t = hd__tensor_at(p, kept);
+    if (kept)
+        t->buffer = hd__buffer_new(p, name, hd__tensor_bytes(p, t), HD__LIFE_PERSISTENT);
+}
+
+/* The template's, which the copy of its code makes those of the section. */
+static void find_losses(struct hd_program *p)
+{
+    for (uint32_t k = 0; k < p->template.count && p->keep_losses; k++) {
+        const struct hd__instr *i = &p->template.at[k];
+        if (i->op == HD_OP_NLL) {
+            p->kept_losses[0] = i->out[0];
+            p->kept_losses[1] = i->in[1];
+            p->kept_losses[2] = i->in[2];
+        }
+    }
 }
 
 static void lower_step(struct hd_program *p)
@@ -133,11 +148,15 @@ static void lower_step(struct hd_program *p)
 static void lower_eval(struct hd_program *p)
 {
     struct hd__code_section *section = hd__section_new(p, HD__SECTION_EVAL, 0);
+    find_losses(p);
     if (p->pipeline)
         hd__unroll_eval(p, section);
     else
         emit_micro_batch(p, &section->code, 1);
-    keep_logits(p);
+    keep(p, "logits", p->kept_logits);
+    keep(p, "losses", p->kept_losses[0]);
+    keep(p, "largest", p->kept_losses[1]);
+    keep(p, "chosen", p->kept_losses[2]);
 }
 
 int32_t hd__lower(struct hd_program *p, struct hd_error *err)

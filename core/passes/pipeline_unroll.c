@@ -295,6 +295,16 @@ void hd__unroll_step(struct hd_program *p, struct hd__code_section *section)
     close_unroll(&u);
 }
 
+/* This stage's copy of a tensor of the template; 0: it has none. */
+static hd_tensor made_here(const struct unroll *u, hd_tensor t)
+{
+    hd_tensor made = 0;
+    for (uint32_t c = 0; c < u->pipe->n_chunks && t; c++)
+        if (u->twin[c] && u->twin[c][t])
+            made = u->twin[c][t];
+    return made;
+}
+
 void hd__unroll_eval(struct hd_program *p, struct hd__code_section *section)
 {
     struct hd__actions none = {0};
@@ -307,10 +317,9 @@ void hd__unroll_eval(struct hd_program *p, struct hd__code_section *section)
         hd__free_array(&part);
     }
     section->sends_value = u.sends_value;
-    p->kept_logits = 0;
-    for (uint32_t c = 0; c < p->pipeline->n_chunks && p->keep_logits && p->logits; c++)
-        if (u.twin[c] && u.twin[c][p->logits])
-            p->kept_logits = u.twin[c][p->logits];
+    p->kept_logits = p->keep_logits ? made_here(&u, p->logits) : 0;
+    for (uint32_t k = 0; k < HD__COUNT(p->kept_losses); k++)
+        p->kept_losses[k] = made_here(&u, p->kept_losses[k]);
     close_unroll(&u);
 }
 

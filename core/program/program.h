@@ -345,7 +345,11 @@ struct hd_program {
     HD__ARRAY(hd_tensor) auxiliary; /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
-    uint32_t documents;                 /* attention does not cross documents: positions are an input */
+    uint32_t documents; /* attention does not cross documents: positions are an input */
+    /* With keep_losses: of each token the loss, the largest logit and the label's, which the eval section leaves behind
+     * on the ranks that make them; else 0. */
+    hd_tensor kept_losses[3];
+    uint32_t keep_losses;
     hd_tensor norm_digits;              /* deterministic.c: HD_SUM_DIGITS numbers, whose sum is norm2; 0: none */
     hd_tensor loss_sum, norm2, hyper;   /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
     HD__ARRAY(struct hd__fact) facts;   /* of strategies' own persistent tensors */
