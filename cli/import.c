@@ -327,6 +327,11 @@ static void read_batches(struct import *m)
     int64_t batch = atoll(word(m->root, "train_batch_size")),
             micro = atoll(word(m->root, "train_micro_batch_size_per_gpu")),
             steps = atoll(word(m->root, "gradient_accumulation_steps")), ranks = m->ranks;
+    const int64_t most = 1 << 20; /* of either: their product with the ranks fits */
+    if (batch < 0 || micro < 0 || micro > most || steps < 0 || steps > most) {
+        say(&m->refusals, m->root, "train_batch_size", "micro-batches and their number are 1 to %lld", (long long)most);
+        return;
+    }
     if (!ranks && batch && micro && steps && batch % (micro * steps) == 0)
         ranks = batch / (micro * steps);
     if (ranks && !steps && batch && micro)

@@ -106,6 +106,8 @@ REFUSED = [
     ({"sparse_gradients": True}, "sparse_gradients: heddle does not have it"),
     (PARTS, "train_batch_size: it follows from how many data ranks there are: say --ranks N"),
     ({**PARTS, "train_batch_size": 30}, "train_batch_size: 30 is not a multiple of 4 x 2"),
+    ({**PARTS, "gradient_accumulation_steps": 9223372036854775807}, "train_batch_size: micro-batches and their number are 1 to"),
+    ({**PARTS, "gradient_accumulation_steps": -2}, "train_batch_size: micro-batches and their number are 1 to"),
     ("distributed_type: MEGATRON_LM\n", "distributed_type: MEGATRON_LM: there is NO, MULTI_GPU"),
     ("distributed_type: FSDP\nmixed_precision: fp8\n", "mixed_precision: fp8: there is no, bf16, fp16"),
     ("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n", "deepspeed_config_file: heddle does not have it: import that"),
