@@ -328,6 +328,8 @@ static int32_t read_parts(struct hd_tokenizer *t, json_t *root, struct hd_error 
         (rc = bpe_read_post_processor(t, json_object_get(root, "post_processor"), err)) ||
         (rc = bpe_index_added(t, err)))
         return rc;
+    json_int_t pad = json_integer_value(json_object_get(json_object_get(root, "padding"), "pad_id"));
+    t->pad = json_is_object(json_object_get(root, "padding")) && pad >= 0 && pad < t->vocab ? pad : -1;
     if (!json_is_null(json_object_get(root, "truncation")) && json_object_get(root, "truncation") && t->host)
         t->host->log(HD_LOG_WARN, "tokenizer-bpe", "%s: its `truncation` is left alone: texts are encoded whole",
                      t->path);

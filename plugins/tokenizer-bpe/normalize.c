@@ -21,8 +21,8 @@ static utf8proc_option_t unicode_options(uint32_t kind)
     return (utf8proc_option_t)(UTF8PROC_STABLE | form | (kind >= BPE_NFKC ? UTF8PROC_COMPAT : 0));
 }
 
-/* Marks behind a character in the order of their classes, each class as it stood. The library's own sort takes n squared
- * for n marks in a row; this one counts. */
+/* Marks behind a character in the order of their classes, each class as it stood. The library's own sort takes n
+ * squared for n marks in a row; this one counts. */
 static void order_marks(utf8proc_int32_t *marks, size_t n, utf8proc_int32_t *room)
 {
     size_t start[257] = {0};
@@ -65,7 +65,7 @@ static size_t decompose(const char *text, size_t bytes, utf8proc_option_t option
     return count;
 }
 
-/* A run of characters, of which no merge crosses the end: at most NORMAL_RUN bytes, but for what belongs together. */
+/* A run of characters, across whose ends nothing is composed. */
 static int32_t add_run(struct bpe_context *c, uint32_t kind, const char *text, size_t bytes, struct bpe_text *out)
 {
     utf8proc_option_t options = unicode_options(kind);

@@ -1,9 +1,5 @@
 /* The slots of tokenizer-bpe. */
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+#include "heddle/file.h"
 #include "internal.h"
 
 enum { MOST_BYTES = 1 << 30 }; /* of a file */
@@ -25,19 +21,19 @@ static int32_t read_all(int fd, const char *path, char *text, size_t bytes, stru
 
 static int32_t read_file(const char *path, char **text, size_t *bytes, struct hd_error *err)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int32_t rc = HD_OK;
-    if (fd < 0 || fstat(fd, &st))
-        rc = hd_fail(err, fd < 0 && errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode) || st.st_size > MOST_BYTES)
-        rc = hd_fail(err, HD_E_INVALID, "%s: not a file of at most 1 GiB", path);
-    else if (!(*text = malloc((size_t)st.st_size + 1)))
-        rc = hd_fail(err, HD_E_NOMEM, "%s: no memory for its %lld bytes", path, (long long)st.st_size);
-    if (!rc && (rc = read_all(fd, path, *text, *bytes = (size_t)st.st_size, err)))
+    uint64_t size = 0;
+    int fd = -1;
+    int32_t rc = hd_open_regular(path, &fd, &size, err);
+    if (rc)
+        return rc;
+    if (size > MOST_BYTES)
+        rc =
+            hd_fail(err, HD_E_INVALID, "%s: %llu bytes; a tokenizer has at most 1 GiB", path, (unsigned long long)size);
+    else if (!(*text = malloc(size + 1)))
+        rc = hd_fail(err, HD_E_NOMEM, "%s: no memory for its %llu bytes", path, (unsigned long long)size);
+    else if ((rc = read_all(fd, path, *text, *bytes = size, err)))
         free(*text);
-    if (fd >= 0)
-        close(fd);
+    close(fd);
     return rc;
 }
 

@@ -2,15 +2,14 @@
  * text, are cut out before it where the caller asks for it. */
 #include <sentencepiece_processor.h>
 
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <new>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "heddle/file.h"
 #include "heddle/host.h"
 #include "heddle/tokenizer.h"
 
@@ -21,7 +20,10 @@ struct hd_tokenizer {
     std::vector<bool> is_special;
 };
 
-namespace {
+namespace
+{
+
+constexpr uint64_t MOST_BYTES = 1 << 30; /* of a file */
 
 using emit_ids = void (*)(void *user, const int32_t *ids, size_t count);
 using emit_text = void (*)(void *user, const char *text, size_t bytes);
@@ -36,13 +38,19 @@ int32_t load(hd_tokenizer *t, struct hd_error *err)
 {
     constexpr char pieces = 0x0a;
     const char *path = t->path.c_str();
+    std::string text;
+    uint64_t size = 0;
+    int fd = -1;
+    if (int32_t rc = hd_open_regular(path, &fd, &size, err))
+        return rc;
+    close(fd);
+    if (size > MOST_BYTES)
+        return hd_fail(err, HD_E_INVALID, "%s: %llu bytes; a model has at most 1 GiB", path,
+                       static_cast<unsigned long long>(size));
     std::ifstream file(t->path, std::ios::binary);
-    std::ostringstream bytes;
-    if (!file)
-        return hd_fail(err, errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path, strerror(errno));
-    if (!(bytes << file.rdbuf()) && !file.eof())
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: empty, or it cannot be read", path);
-    std::string text = bytes.str();
+    text.resize(size);
+    if (!file.read(&text[0], static_cast<std::streamsize>(size)))
+        return hd_fail(err, HD_E_IO, "%s: it cannot be read, or became shorter", path);
     if (text.size() < 3 || text[0] != pieces)
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: no model of SentencePiece", path);
     auto status = t->model.LoadFromSerializedProto(text);
@@ -77,7 +85,7 @@ void close_model(struct hd_tokenizer *t)
 
 void info(const struct hd_tokenizer *t, struct hd_tokenizer_info *info)
 {
-    const struct hd_tokenizer_info all = {info->struct_size,   t->model.GetPieceSize(), t->model.bos_id(),
+    const struct hd_tokenizer_info all = {info->struct_size, t->model.GetPieceSize(), t->model.bos_id(),
                                           t->model.eos_id(), t->model.pad_id(),       t->model.unk_id()};
     memcpy(info, &all, info->struct_size < sizeof all ? info->struct_size : sizeof all);
 }

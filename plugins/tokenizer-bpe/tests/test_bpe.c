@@ -139,6 +139,21 @@ START_TEST(frames)
 }
 END_TEST
 
+START_TEST(padding)
+{
+    static const char json[] =
+        "{\"padding\": {\"pad_id\": 2}, \"model\": {" MODEL ", \"merges\": [], \"unk_token\": \"?\"}}";
+    struct hd_tokenizer_info info = {.struct_size = sizeof info};
+    struct hd_tokenizer *t;
+    scratch_init(&folder);
+    t = tokenizer_open(ops_of(), scratch_write(&folder, "tokenizer.json", json, strlen(json)));
+    ops_of()->info(t, &info);
+    ck_assert(info.vocab == 7 && info.pad == 2 && info.unk == 6 && info.bos == -1 && info.eos == -1);
+    ops_of()->close(t);
+    scratch_finish(&folder);
+}
+END_TEST
+
 START_TEST(hostile_texts)
 {
     static const char *const names[] = {"gpt2", "llama3", "llama2"};
@@ -273,6 +288,7 @@ int main(void)
         {"refused", refused},
         {"texts_without_tokens", texts_without_tokens},
         {"hostile_texts", hostile_texts},
+        {"padding", padding},
         {NULL, NULL},
     };
     return scratch_run("tokenizer-bpe", tests);
