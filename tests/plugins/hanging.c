@@ -1,5 +1,5 @@
-/* ckpt-hanging: ckpt-posix that does not come back from closing, beside which another process removes what was saved, or
- * whose disk waits for a file. */
+/* ckpt-hanging: ckpt-posix that does not come back from closing, beside which another process removes what was saved,
+ * or whose disk waits for a file. */
 #include <string.h>
 #include <unistd.h>
 
