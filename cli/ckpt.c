@@ -1,7 +1,9 @@
 /* heddle ckpt: looks at a job's checkpoints. */
 #include <jansson.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
+#include "cli/ckpt_store.h"
 #include "cli/job.h"
 #include "service/checkpoint/checkpoint.h"
 #include "service/train/checkpointer.h"
@@ -13,6 +15,8 @@ struct ckpt_request {
     char newest[32];
     struct hd__cli_job loaded;
     struct hd__ckpt_store store;
+    const char *dir;             /* of the store */
+    struct hd__cli_store folder; /* where that was named, and no job */
 };
 
 static int open_store(struct ckpt_request *r, struct hd_error *err)
@@ -22,6 +26,7 @@ static int open_store(struct ckpt_request *r, struct hd_error *err)
         return hd__job_fail(r->loaded.job, "checkpoint", err,
                             "the job has no checkpoint section, so it has no checkpoints");
     r->store = (struct hd__ckpt_store){.ops = &chosen->component->ops.ckpt};
+    r->dir = r->loaded.job->checkpoint_dir;
     return r->store.ops->open(hd__exec_host_table(), chosen->settings, r->loaded.job->checkpoint_dir, &r->store.ckpt,
                               err);
 }
@@ -33,13 +38,23 @@ static int32_t open_checkpoint(struct ckpt_request *r, struct hd__ckpt **ckpt, s
         rc = hd__ckpt_latest(&r->store, r->newest, err);
         r->name = r->newest;
         if (rc == HD_E_NOTFOUND)
-            return hd_fail(err, rc, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
+            return hd_fail(err, rc, "no checkpoint in %s", r->dir);
     }
     rc = rc ? rc : hd__ckpt_open(&r->store, r->name, ckpt, err);
     if (rc == HD_E_NOTFOUND)
-        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", r->loaded.job->checkpoint_dir,
-                r->name);
+        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", r->dir, r->name);
     return rc;
+}
+
+static json_t *list_row(const struct hd__ckpt *ckpt, const char *name)
+{
+    static const char *const keys[] = {"time", "val_loss", "mesh"};
+    json_t *row = json_pack("{s:s,s:I,s:I,s:s}", "name", name, "step", (json_int_t)hd__ckpt_step(ckpt), "bytes",
+                            (json_int_t)hd__ckpt_total_bytes(ckpt), "run", hd__ckpt_run_id(ckpt));
+    for (size_t i = 0; i < HD__COUNT(keys); i++)
+        if (json_object_get(hd__ckpt_state(ckpt), keys[i]))
+            json_object_set(row, keys[i], json_object_get(hd__ckpt_state(ckpt), keys[i]));
+    return row;
 }
 
 static int32_t list(struct ckpt_request *r, struct hd_error *err)
@@ -73,19 +88,20 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
         if (rc)
             break;
         hd__bytes_text(hd__ckpt_total_bytes(ckpt), bytes);
+        struct hd__text about = {0};
+        hd__cli_store_describe(hd__ckpt_state(ckpt), &about);
         if (r->json)
-            json_array_append_new(rows,
-                                  json_pack("{s:s,s:I,s:I,s:s}", "name", name, "step", (json_int_t)steps[i], "bytes",
-                                            (json_int_t)hd__ckpt_total_bytes(ckpt), "run", hd__ckpt_run_id(ckpt)));
+            json_array_append_new(rows, list_row(ckpt, name));
         else
-            printf("%s  step %llu  %s%s%s\n", name, (unsigned long long)steps[i], bytes,
+            printf("%s  step %llu  %s%s%s%s\n", name, (unsigned long long)steps[i], bytes, about.at ? about.at : "",
                    *hd__ckpt_run_id(ckpt) ? "  run " : "", hd__ckpt_run_id(ckpt));
+        hd__text_free(&about);
         hd__ckpt_close(ckpt);
     }
     if (!rc && r->json)
         json_dumpf(rows, stdout, JSON_INDENT(1)), putchar('\n');
     else if (!rc && !n)
-        printf("no checkpoints in %s\n", r->loaded.job->checkpoint_dir);
+        printf("no checkpoints in %s\n", r->dir);
     json_decref(rows);
     free(steps);
     return !rc && damaged ? hd_fail(err, damaged, "what is damaged is not listed") : rc;
@@ -175,26 +191,71 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     return rc;
 }
 
+static int32_t rm(struct ckpt_request *r, struct hd_error *err)
+{
+    return hd__cli_store_remove(&r->store, r->dir, r->name, err);
+}
+
+static int32_t prune(struct ckpt_request *r, struct hd_error *err)
+{
+    return hd__cli_store_prune(&r->store, r->loaded.job, err);
+}
+
 static const struct {
     const char *verb;
     int32_t (*run)(struct ckpt_request *r, struct hd_error *err);
-} verbs[] = {{"ls", list}, {"show", show}, {"verify", verify}, {"export", export}};
+    int takes_folder;
+} verbs[] = {{"ls", list, 1},       {"show", show, 1}, {"verify", verify, 1},
+             {"export", export, 0}, {"rm", rm, 1},     {"prune", prune, 0}};
+#define VERBS "ls, show, verify, export, diff, rm or prune"
 
 static int run_verb(struct ckpt_request *r)
 {
     struct hd_error err = HD_ERROR_INIT;
-    int32_t rc = open_store(r, &err);
+    int32_t rc = r->folder.store.ckpt ? HD_OK : open_store(r, &err);
     for (size_t i = 0; i < HD__COUNT(verbs) && !rc; i++)
         if (!strcmp(verbs[i].verb, r->verb))
             rc = verbs[i].run(r, &err);
-    if (r->store.ckpt)
+    if (r->store.ckpt && !r->folder.store.ckpt)
         r->store.ops->close(r->store.ckpt);
     return rc ? hd__cli_print_error(&err, rc == HD_E_CORRUPT || rc == HD_E_IO ? HD__EXIT_FAILED : HD__EXIT_REFUSED)
               : HD__EXIT_DONE;
 }
 
+static int run_diff(int argc, char **argv)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int differ = 0;
+    if (argc != 2 || argv[0][0] == '-' || argv[1][0] == '-')
+        return hd__cli_usage_error(&hd__command_ckpt,
+                                   "diff wants two checkpoints, as their folders: "
+                                   "runs/a/checkpoints/step-00000100 runs/b/checkpoints/step-00000100");
+    int32_t rc = hd__cli_store_diff(argv[0], argv[1], &differ, &err);
+    if (rc)
+        return hd__cli_print_error(&err, rc == HD_E_CORRUPT || rc == HD_E_IO ? HD__EXIT_FAILED : HD__EXIT_REFUSED);
+    return differ ? HD__EXIT_FAILED : HD__EXIT_DONE;
+}
+
+/* A folder of checkpoints in the place of a job. */
+static int open_folder(struct ckpt_request *r, const struct hd__cli_job_arguments *arguments)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int takes = 0;
+    for (size_t i = 0; i < HD__COUNT(verbs); i++)
+        takes |= !strcmp(verbs[i].verb, r->verb) && verbs[i].takes_folder;
+    if (!takes || arguments->n_overrides)
+        return hd__cli_usage_error(&hd__command_ckpt, "%s is a folder, and %s: name its job", arguments->file,
+                                   takes ? "key=value is of a job" : "this works on a job");
+    if (hd__cli_store_open(arguments->file, &r->folder, &err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    r->store = r->folder.store;
+    r->dir = r->folder.dir;
+    return HD__EXIT_DONE;
+}
+
 static int run(int argc, char **argv)
 {
+    struct stat st;
     struct ckpt_request r = {0};
     const struct hd__cli_flag flags[] = {{"--checkpoint", &r.name, NULL},
                                          {"--to", &r.to, NULL},
@@ -205,8 +266,10 @@ static int run(int argc, char **argv)
     struct hd__cli_job_arguments arguments;
     int code, known = 0;
     if (argc < 2)
-        return hd__cli_usage_error(&hd__command_ckpt, "what to do: ls, show, verify or export?");
+        return hd__cli_usage_error(&hd__command_ckpt, "what to do: " VERBS "?");
     r.verb = argv[1];
+    if (!strcmp(r.verb, "diff"))
+        return run_diff(argc - 2, argv + 2);
     for (size_t i = 0; i < HD__COUNT(verbs); i++) {
         names[i] = verbs[i].verb;
         known |= !strcmp(r.verb, names[i]);
@@ -215,7 +278,7 @@ static int run(int argc, char **argv)
     if (!known)
         return hd__cli_usage_error(&hd__command_ckpt, "there is no 'ckpt %s'%s%s%s", r.verb,
                                    nearest ? "; did you mean '" : "", nearest ? nearest : "",
-                                   nearest ? "'?" : ": ls, show, verify or export");
+                                   nearest ? "'?" : ": " VERBS);
     code = hd__cli_job_arguments(&hd__command_ckpt, argc - 1, argv + 1, flags, HD__COUNT(flags), &arguments);
     if (!code && !strcmp(r.verb, "export") && !r.to)
         code = hd__cli_usage_error(&hd__command_ckpt, "export needs --to FOLDER");
@@ -231,26 +294,37 @@ static int run(int argc, char **argv)
         code = hd__cli_usage_error(&hd__command_ckpt, "--json is for ls and show");
     else if (!code && r.name && !strcmp(r.verb, "ls"))
         code = hd__cli_usage_error(&hd__command_ckpt, "ls lists all: no --checkpoint");
+    else if (!code && r.name && !strcmp(r.verb, "prune"))
+        code = hd__cli_usage_error(&hd__command_ckpt, "prune keeps what checkpoint.keep says: no --checkpoint");
+    else if (!code && !r.name && !strcmp(r.verb, "rm"))
+        code = hd__cli_usage_error(&hd__command_ckpt, "rm needs --checkpoint NAME");
     if (!code)
-        code = hd__cli_load_single_rank(&arguments, 0, NULL, 0, &r.loaded);
+        code = !stat(arguments.file, &st) && S_ISDIR(st.st_mode)
+                   ? open_folder(&r, &arguments)
+                   : hd__cli_load_single_rank(&arguments, 0, NULL, 0, &r.loaded);
     if (!code)
         code = run_verb(&r);
+    hd__cli_store_close(&r.folder);
     hd__cli_unload_job(&r.loaded);
     return code;
 }
 
 const struct hd__command hd__command_ckpt = {
     .name = "ckpt",
-    .usage = "ls|show|verify|export JOB [key=value ...] [--checkpoint NAME] [--to FOLDER] [--dtype DTYPE] "
-             "[--weights NAME] [--json]",
+    .usage =
+        "ls|show|verify|export|rm|prune JOB|FOLDER [key=value ...] [--checkpoint NAME] [--to FOLDER] [--dtype DTYPE] "
+        "[--weights NAME] [--json]",
     .summary = "look at checkpoints, export weights",
     .help =
-        "Works on the checkpoints of a job (its checkpoint.dir).\n\n"
-        "  ls        lists them\n"
+        "Works on the checkpoints of a job (its checkpoint.dir); ls, show, verify and rm also on those of a folder.\n\n"
+        "  ls        lists them: step, bytes, date, val_loss, mesh, run\n"
         "  show      the tensors of one; with --json its state (step, data position, job)\n"
         "  verify    reads every block of one and compares checksums\n"
         "  export    writes the weights as a folder that Hugging Face transformers loads, with the tokenizer's files\n"
-        "            and generation_config.json of model.from's folder\n\n"
+        "            and generation_config.json of model.from's folder\n"
+        "  diff A B  what differs between two checkpoints, each named by its folder; exit code 1 if tensors do\n"
+        "  rm        removes the one that --checkpoint names\n"
+        "  prune     removes those that the job's checkpoint.keep lets go\n\n"
         "  --checkpoint NAME    which one, instead of the newest\n"
         "  --to FOLDER          where export writes; it overwrites nothing\n"
         "  --dtype DTYPE        of the exported weights: bf16, fp16, fp32 (that of model.from, else fp32)\n"

@@ -413,7 +413,7 @@ static int32_t read_notice(struct hd__job *job, const char *path, struct hd__tre
                                      "%s: url is not supported: ask it by a command, as {command: curl -sf URL}", path);
     if (read_parts(job, path, node, parts, HD__COUNT(parts), err))
         return HD_E_INVALID;
-    if (!job->notice_file == !job->notice_command)
+    if ((!job->notice_file || !*job->notice_file) == (!job->notice_command || !*job->notice_command))
         return hd__job_node_fail(node, err, "%s: one of file and command is wanted", path);
     for (uint32_t i = 0; i < node->count; i++)
         if (!strcmp(node->key[i]->text, "file") && hd__job_path_check(node->value[i], path, err))
@@ -425,7 +425,7 @@ static int32_t read_notice(struct hd__job *job, const char *path, struct hd__tre
 static int32_t read_save_every(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     static const struct hd_option steps = {.type = HD_OPT_INT, .min = 0, .max = 0x1p62},
-                                  duration = {.type = HD_OPT_DURATION, .min = 0.01, .max = 1e8};
+                                  duration = {.type = HD_OPT_DURATION, .min = 1e-6, .max = 1e8};
     uint32_t n = node->kind == HD__LIST ? node->count : 1;
     job->checkpoint_every = 0;
     job->checkpoint_seconds = 0;
@@ -440,7 +440,7 @@ static int32_t read_save_every(struct hd__job *job, const char *path, struct hd_
         if (rc || again || n > 2)
             return hd__job_node_fail(item, err,
                                      "%s: %s%sa number of steps (500), a duration (30m) or a list of both is wanted",
-                                     path, why.message, rc ? "; " : "");
+                                     path, *text ? why.message : "", rc && *text ? "; " : "");
     }
     if (!n)
         return hd__job_node_fail(node, err, "%s is empty; leave the key out for the default", path);

@@ -37,7 +37,7 @@ static const struct hd_option launch_keys[] = {
     KEY("ranks", INT, NULL, WITHIN(1, 65536), 0, launch_ranks,
         "local processes when no outer launcher started us; the mesh's own number if left out",
         .aliases = "nproc_per_node"),
-    KEY("nodes", INT, "1", WITHIN(1, 1), 0, launch_nodes,
+    KEY("nodes", INT, "1", WITHIN(1, 65536), 0, launch_nodes,
         "machines on which heddle starts ranks: this one; for several, start a process a rank by torchrun or srun",
         .aliases = "nnodes"),
     KEY("restarts", INT, "0", WITHIN(0, 1e6), 0, launch_restarts,

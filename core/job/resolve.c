@@ -214,6 +214,10 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
     if (job->checkpoint_keep_best && !job->eval_every)
         return hd__job_fail(job, "checkpoint.keep", err,
                             "checkpoint.keep: best needs the val_loss of each checkpoint: set eval.every");
+    if (job->launch_nodes > 1)
+        return hd__job_fail(job, "launch.nodes", err,
+                            "launch.nodes: heddle starts ranks on this machine alone: start a process a rank by "
+                            "torchrun or srun, and leave the key out");
     if (job->launch_time_limit > 0 && job->launch_time_limit <= job->launch_margin)
         return hd__job_fail(job, "launch.time_limit", err,
                             "launch.time_limit: %gs is not above launch.margin, %gs, so no step would be made: raise "

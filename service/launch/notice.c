@@ -32,6 +32,7 @@ static int run_command(const char *command, double limit)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(null, STDIN_FILENO);
         dup2(null, STDOUT_FILENO);
+        dup2(null, STDERR_FILENO);
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(127);
     }

@@ -546,7 +546,7 @@ static int32_t load_path(struct hd__train_checkpointer *k, const char *path, con
 
 /* ---- the newest that all ranks can read */
 
-/* What a rank read, as all exchange it. */
+/* The result of a rank's reading, as all exchange it. */
 struct verdict {
     uint64_t step; /* 0: there is no other */
     int32_t code, reserved;

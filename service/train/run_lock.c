@@ -74,8 +74,7 @@ static int32_t in_use(const char *folder, int fd, struct hd_error *err)
     return HD_E_INVALID;
 }
 
-/* *fd stays -1 where the file system has no locks. */
-static int32_t lock_folder(const char *folder, int *fd, struct hd_error *err)
+int32_t hd__run_lock_folder(const char *folder, int *fd, struct hd_error *err)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     struct stat st;
@@ -110,9 +109,9 @@ int32_t hd__run_locks_take(struct hd__job *job, struct hd__run_locks *locks, str
     const char *folder = hd__arena_format(&job->arena, "runs/%s", job->name), *dir = job->checkpoint_dir;
     int32_t rc = HD_OK;
     *locks = (struct hd__run_locks){{-1, -1}};
-    if (!strcmp(hd__job_folder(job), folder) && (rc = lock_folder(folder, &locks->fd[0], err)))
+    if (!strcmp(hd__job_folder(job), folder) && (rc = hd__run_lock_folder(folder, &locks->fd[0], err)))
         return hd__job_locate_error(job, "job.name", err);
-    if (dir && (rc = lock_folder(dir, &locks->fd[1], err)))
+    if (dir && (rc = hd__run_lock_folder(dir, &locks->fd[1], err)))
         return hd__job_locate_error(job, "checkpoint.dir", err);
     return HD_OK;
 }

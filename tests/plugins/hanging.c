@@ -1,5 +1,5 @@
-/* ckpt-hanging: ckpt-posix that does not come back from closing, or beside which another process removes what was
- * saved. */
+/* ckpt-hanging: ckpt-posix that does not come back from closing, beside which another process removes what was saved,
+ * or whose disk waits for a file. */
 #include <string.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 
 struct settings {
     int64_t posix[32]; /* of the inner plug-in */
-    int32_t hang, removed;
+    int32_t hang, removed, slow, reserved;
 };
 
 static struct hd_ckpt_ops ops;
@@ -49,7 +49,15 @@ static int32_t hanging_size(struct hd_ckpt *ckpt, const char *name, const char *
     return asked->removed && !strcmp(name, READ) ? HD_OK : posix->size(ckpt, name, file, bytes, err);
 }
 
-static struct hd_option options[8] = {
+/* Nothing is on the disk before there is a file of this name. */
+static int32_t hanging_flush(struct hd_ckpt_tx *tx, struct hd_error *err)
+{
+    while (asked->slow && access("disk-goes-on", F_OK))
+        usleep(1000);
+    return posix->flush(tx, err);
+}
+
+static struct hd_option options[9] = {
     {.name = "hang",
      .type = HD_OPT_BOOL,
      .value = "false",
@@ -60,6 +68,11 @@ static struct hd_option options[8] = {
      .value = "false",
      .help = "another process removes checkpoints",
      .offset = offsetof(struct settings, removed)},
+    {.name = "slow",
+     .type = HD_OPT_BOOL,
+     .value = "false",
+     .help = "it writes once there is a file disk-goes-on",
+     .offset = offsetof(struct settings, slow)},
 };
 
 static struct hd_component component = {
@@ -68,7 +81,7 @@ static struct hd_component component = {
     .name = "hanging",
     .summary = "hangs while it closes: for tests",
     .options = options,
-    .n_options = 2,
+    .n_options = 3,
     .option_size = sizeof *options,
     .settings_size = sizeof(struct settings),
     .ops = &ops,
@@ -80,7 +93,7 @@ __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(v
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
     const struct hd_component *inner = inner_component(CKPT_POSIX);
-    if (!inner || !inner_options(&component, options, 2, sizeof options / sizeof *options, inner,
+    if (!inner || !inner_options(&component, options, 3, sizeof options / sizeof *options, inner,
                                  offsetof(struct settings, posix)))
         return NULL;
     posix = inner->ops;
@@ -89,5 +102,6 @@ const struct hd_plugin *HD_PLUGIN_ENTRY(void)
     ops.list = hanging_list;
     ops.size = hanging_size;
     ops.open = hanging_open;
+    ops.flush = hanging_flush;
     return &plugin;
 }

@@ -116,6 +116,12 @@ START_TEST(set_aside)
     scratch_write(&s, "old.jsonl", old, sizeof old - 1);
     write_steps(scratch_path(&s, "old.jsonl"), 1, 2, 2);
     check_steps(scratch_path(&s, "old.jsonl"), 4, (const int64_t[]){0, 1, 0, 2});
+    /* restarted before its first checkpoint: steps are cut, restarts stay */
+    static const char again[] = "{\"event\":\"start\",\"run\":\"b\"}\n{\"step\":1}\n"
+                                "{\"event\":\"restart\",\"step\":7,\"run\":\"b\"}\n{\"step\":2}\n";
+    scratch_write(&s, "again.jsonl", again, sizeof again - 1);
+    write_steps(scratch_path(&s, "again.jsonl"), 0, 1, 2);
+    check_steps(scratch_path(&s, "again.jsonl"), 5, (const int64_t[]){0, 7, 0, 1, 2});
     /* not ours, in whatever way */
     static const char *const foreign[] = {
         "x", "\n", "{\"step\": 1}\n", "[1]\n", "{\"event\": \"birth\"}\n", "{\"event\":\"start\"}"};
@@ -141,7 +147,9 @@ START_TEST(jsonl)
     json_t *line[64];
     scratch_init(&s);
     const char *path = scratch_path(&s, "runs/x/metrics.jsonl");
+    run_id = "before";
     write_steps(path, 0, 1, 5);
+    run_id = "a";
     write_steps(path, 0, 1, 4); /* fresh: the five are in a file of their own */
     check_steps(scratch_path(&s, "runs/x/metrics.jsonl.1"), 6, (const int64_t[]){0, 1, 2, 3, 4, 5});
     ck_assert_int_eq(read_steps(path, steps, line), 5);
