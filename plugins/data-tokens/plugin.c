@@ -53,42 +53,6 @@ static void tokens_close(struct hd_data *f)
     free(f);
 }
 
-static int32_t tokens_open(const struct hd_host *host, const void *settings, const struct hd_data_source *source,
-                           struct hd_data **data, struct hd_error *err)
-{
-    struct hd_data *f = calloc(1, sizeof *f);
-    int32_t rc;
-    if (!f || !(f->path = strdup(source->path))) {
-        free(f);
-        return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
-    }
-    f->eod = ((const struct tokens_settings *)settings)->eod;
-    f->vocab = source->struct_size > offsetof(struct hd_data_source, vocab) ? source->vocab : 0;
-    if ((rc = tokens_map(f, err)) || (rc = tokens_parse(f, settings, err))) {
-        tokens_close(f);
-        return rc;
-    }
-    if (host && tokens_are_unwritten(f))
-        host->log(HD_LOG_WARN, "data-tokens", "%s: its first tokens are all 0: was it made, and never written?",
-                  f->path);
-    if (f->map_bytes <= READ_WHOLE)
-        madvise((void *)f->map, f->map_bytes, MADV_WILLNEED);
-    else if (source->hints & HD_DATA_IN_ORDER)
-        madvise((void *)f->map, f->map_bytes, MADV_SEQUENTIAL);
-    *data = f;
-    return HD_OK;
-}
-
-/* Maximum of each type; unknown for a signed one, whose tokens may be negative. */
-static int32_t tokens_info(struct hd_data *f, struct hd_data_info *info, struct hd_error *err)
-{
-    static const int64_t most[] = {[TOKENS_U8] = UINT8_MAX, [TOKENS_U16] = UINT16_MAX, [TOKENS_U32] = UINT32_MAX};
-    (void)err;
-    info->tokens = f->count;
-    info->max_token = f->type < sizeof most / sizeof most[0] ? most[f->type] : 0;
-    return HD_OK;
-}
-
 #define READ_TOKENS(constant, value, type, descr, code)     \
     case constant: {                                        \
         const uint8_t *from = f->at + first * sizeof(type); \
@@ -139,6 +103,64 @@ static int32_t tokens_document_end(struct hd_data *f, uint64_t token, uint64_t l
             }
     }
     *end = limit;
+    return HD_OK;
+}
+
+enum { LOOKED_AT = 1 << 20 };
+
+/* Does a document end among the first tokens? */
+static bool has_end(struct hd_data *f)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    uint64_t end = 0, most = f->count < LOOKED_AT ? f->count : LOOKED_AT;
+    int64_t last = -1;
+    return !most ||
+           (!tokens_document_end(f, 0, most, &end, &err) && !tokens_read(f, end - 1, 1, &last, &err) && last == f->eod);
+}
+
+static int32_t tokens_open(const struct hd_host *host, const void *settings, const struct hd_data_source *source,
+                           struct hd_data **data, struct hd_error *err)
+{
+    struct hd_data *f = calloc(1, sizeof *f);
+    int32_t rc;
+    if (!f || !(f->path = strdup(source->path))) {
+        free(f);
+        return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
+    }
+    f->eod = ((const struct tokens_settings *)settings)->eod;
+    f->vocab = source->struct_size > offsetof(struct hd_data_source, vocab) ? source->vocab : 0;
+    if ((rc = tokens_map(f, err)) || (rc = tokens_parse(f, settings, err))) {
+        tokens_close(f);
+        return rc;
+    }
+    if (f->eod >= 0 && f->vocab && f->eod >= f->vocab) {
+        rc = hd_fail(err, HD_E_INVALID, "%s: data.eod is %ld, outside the model's vocabulary of %ld", f->path,
+                     (long)f->eod, (long)f->vocab);
+        tokens_close(f);
+        return rc;
+    }
+    if (host && f->eod >= 0 && !has_end(f))
+        host->log(HD_LOG_WARN, "data-tokens",
+                  "%s: data.eod is %ld, and its first %lu tokens have none: no document ends", f->path, (long)f->eod,
+                  (unsigned long)(f->count < LOOKED_AT ? f->count : LOOKED_AT));
+    if (host && tokens_are_unwritten(f))
+        host->log(HD_LOG_WARN, "data-tokens", "%s: its first tokens are all 0: was it made, and never written?",
+                  f->path);
+    if (f->map_bytes <= READ_WHOLE)
+        madvise((void *)f->map, f->map_bytes, MADV_WILLNEED);
+    else if (source->hints & HD_DATA_IN_ORDER)
+        madvise((void *)f->map, f->map_bytes, MADV_SEQUENTIAL);
+    *data = f;
+    return HD_OK;
+}
+
+/* Maximum of each type; unknown for a signed one, whose tokens may be negative. */
+static int32_t tokens_info(struct hd_data *f, struct hd_data_info *info, struct hd_error *err)
+{
+    static const int64_t most[] = {[TOKENS_U8] = UINT8_MAX, [TOKENS_U16] = UINT16_MAX, [TOKENS_U32] = UINT32_MAX};
+    (void)err;
+    info->tokens = f->count;
+    info->max_token = f->type < sizeof most / sizeof most[0] ? most[f->type] : 0;
     return HD_OK;
 }
 
