@@ -112,7 +112,7 @@ static void find_layouts(const struct finder *f, struct hd__route_group *g, stru
 
 /* ---- groups and routes */
 
-static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint32_t members,
+static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint64_t members,
                                         const struct hd__job_section *section)
 {
     const struct hd__mesh *mesh = &f->c->mesh;

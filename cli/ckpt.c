@@ -8,7 +8,7 @@
 #include "service/train/export.h"
 
 struct ckpt_request {
-    const char *verb, *name, *to, *weights;
+    const char *verb, *name, *to, *weights, *dtype;
     int json;
     char newest[32];
     struct hd__cli_job loaded;
@@ -131,13 +131,25 @@ static int32_t verify(struct ckpt_request *r, struct hd_error *err)
     return rc;
 }
 
+static uint32_t parse_dtype(const char *name)
+{
+    static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16};
+    for (size_t i = 0; i < HD__COUNT(dtypes); i++)
+        if (!strcmp(name, hd_dtype_name(dtypes[i])))
+            return dtypes[i];
+    return 0;
+}
+
 static int32_t export(struct ckpt_request *r, struct hd_error *err)
 {
     static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
+    struct hd__train_export_config config = {
+        .folder = r->to, .dtype = r->dtype ? parse_dtype(r->dtype) : 0, .sources = {r->loaded.compiled->info.weights}};
     struct hd__train_session session;
     struct hd__train_checkpointer *checkpointer = NULL;
     struct hd__train_progress at = {0};
-    int32_t rc = hd__train_export_check(r->to, err);
+    struct hd__text written = {0};
+    int32_t rc = hd__train_export_check(&config, err);
     if (rc)
         return rc;
     rc = hd__train_session_open(&session, r->loaded.compiled, &alone, err);
@@ -149,12 +161,13 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     if (!rc && !at.step)
         rc = hd_fail(err, HD_E_NOTFOUND, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
     if (!rc)
-        rc = hd__train_export(&session, r->to, err);
+        rc = hd__train_export(&session, &config, &written, err);
     if (!rc) {
         struct hd__text text = {0};
-        hd__text_add(&text, "step %lld written to %s: config.json and model.safetensors\n", (long long)at.step, r->to);
+        hd__text_add(&text, "step %lld written to %s: %s\n", (long long)at.step, r->to, written.at);
         hd__text_print(&text, stdout);
     }
+    hd__text_free(&written);
     hd__train_checkpointer_close(checkpointer);
     hd__train_session_close(&session, 0);
     return rc;
@@ -184,6 +197,7 @@ static int run(int argc, char **argv)
     const struct hd__cli_flag flags[] = {{"--checkpoint", &r.name, NULL},
                                          {"--to", &r.to, NULL},
                                          {"--weights", &r.weights, NULL},
+                                         {"--dtype", &r.dtype, NULL},
                                          {"--json", NULL, &r.json}};
     const char *names[HD__COUNT(verbs)], *nearest;
     struct hd__cli_job_arguments arguments;
@@ -207,12 +221,16 @@ static int run(int argc, char **argv)
         code = hd__cli_usage_error(&hd__command_ckpt, "--to is for export");
     else if (!code && strcmp(r.verb, "export") && r.weights)
         code = hd__cli_usage_error(&hd__command_ckpt, "--weights is for export");
+    else if (!code && strcmp(r.verb, "export") && r.dtype)
+        code = hd__cli_usage_error(&hd__command_ckpt, "--dtype is for export");
+    else if (!code && r.dtype && !parse_dtype(r.dtype))
+        code = hd__cli_usage_error(&hd__command_ckpt, "--dtype %s: wanted bf16, fp16 or fp32", r.dtype);
     else if (!code && r.json && strcmp(r.verb, "ls") && strcmp(r.verb, "show"))
         code = hd__cli_usage_error(&hd__command_ckpt, "--json is for ls and show");
     else if (!code && r.name && !strcmp(r.verb, "ls"))
         code = hd__cli_usage_error(&hd__command_ckpt, "ls lists all: no --checkpoint");
     if (!code)
-        code = hd__cli_load_single_rank(&arguments, 0, &r.loaded);
+        code = hd__cli_load_single_rank(&arguments, 0, NULL, 0, &r.loaded);
     if (!code)
         code = run_verb(&r);
     hd__cli_unload_job(&r.loaded);
@@ -221,17 +239,21 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_ckpt = {
     .name = "ckpt",
-    .usage = "ls|show|verify|export JOB [key=value ...] [--checkpoint NAME] [--to FOLDER] [--weights NAME] [--json]",
+    .usage = "ls|show|verify|export JOB [key=value ...] [--checkpoint NAME] [--to FOLDER] [--dtype DTYPE] "
+             "[--weights NAME] [--json]",
     .summary = "look at checkpoints, export weights",
-    .help = "Works on the checkpoints of a job (its checkpoint.dir).\n\n"
-            "  ls        lists them\n"
-            "  show      the tensors of one; with --json its state (step, data position, job)\n"
-            "  verify    reads every block of one and compares checksums\n"
-            "  export    writes the weights as a folder that Hugging Face transformers loads\n\n"
-            "  --checkpoint NAME    which one, instead of the newest\n"
-            "  --to FOLDER          where export writes\n"
-            "  --weights NAME       export an average that a strategy keeps instead of the weights: ema\n"
-            "  --json               for machines (ls, show)\n",
+    .help =
+        "Works on the checkpoints of a job (its checkpoint.dir).\n\n"
+        "  ls        lists them\n"
+        "  show      the tensors of one; with --json its state (step, data position, job)\n"
+        "  verify    reads every block of one and compares checksums\n"
+        "  export    writes the weights as a folder that Hugging Face transformers loads, with the tokenizer's files\n"
+        "            and generation_config.json of model.from's folder\n\n"
+        "  --checkpoint NAME    which one, instead of the newest\n"
+        "  --to FOLDER          where export writes; it overwrites nothing\n"
+        "  --dtype DTYPE        of the exported weights: bf16, fp16, fp32 (that of model.from, else fp32)\n"
+        "  --weights NAME       export an average that a strategy keeps instead of the weights: ema\n"
+        "  --json               for machines (ls, show)\n",
     .example = "  heddle ckpt export examples/kjv.yaml --to kjv-model\n",
     .run = run,
 };

@@ -24,10 +24,12 @@ struct hd__command {
 #define HD__COMMANDS(X) \
     X(train)            \
     X(explain)          \
+    X(plan)             \
     X(check)            \
     X(eval)             \
     X(sample)           \
     X(ckpt)             \
+    X(data)             \
     X(plugins)          \
     X(test)             \
     X(bench)            \

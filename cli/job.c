@@ -37,15 +37,18 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
     for (int i = 1; i < argc; i++) {
         const struct hd__cli_flag *flag = argv[i][0] == '-' ? find_flag(flags, n_flags, argv[i]) : NULL;
         if (flag) {
-            if (flag->set)
+            int many = flag->value && flag->set;
+            if (flag->set && !many)
                 *flag->set = 1;
             if (flag->value && (++i == argc || find_flag(flags, n_flags, argv[i])))
                 return hd__cli_usage_error(command, "%s needs a value", flag->name);
-            if (flag->value && given >> (flag - flags) & 1)
+            if (many && *flag->set == HD__CLI_VALUES)
+                return hd__cli_usage_error(command, "%s is given more than %d times", flag->name, HD__CLI_VALUES);
+            if (flag->value && !many && given >> (flag - flags) & 1)
                 return hd__cli_usage_error(command, "%s is given twice", flag->name);
             given |= flag->value ? UINT64_C(1) << (flag - flags) : 0;
             if (flag->value)
-                *flag->value = argv[i];
+                flag->value[many ? (*flag->set)++ : 0] = argv[i];
         } else if (!argv[i][0]) {
             return hd__cli_usage_error(command, "an argument is empty: a shell variable that is not set?");
         } else if (argv[i][0] == '-') {
@@ -138,20 +141,23 @@ int hd__cli_load_job(const struct hd__cli_job_arguments *arguments, int64_t rank
     return code ? code : hd__cli_compile_job(out);
 }
 
-int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, int sample, struct hd__cli_job *out)
+int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, uint32_t flags, const char *const *more,
+                             size_t n_more, struct hd__cli_job *out)
 {
     static const char *const alone[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "launch.ranks=1",
-                                        "strategies=[{use: zero}]", "data.batch=1", "data.micro_batch=1"};
-    size_t extra = sample ? HD__COUNT(alone) : HD__COUNT(alone) - 2;
+                                        "strategies=[{use: zero}]"};
+    size_t n = arguments->n_overrides;
     struct hd__cli_job_arguments all = *arguments;
-    const char **words = hd__alloc((arguments->n_overrides + extra) * sizeof *words);
+    const char **words = hd__alloc((n + HD__COUNT(alone) + n_more) * sizeof *words);
     struct hd_error err = HD_ERROR_INIT;
-    memcpy(words, arguments->overrides, arguments->n_overrides * sizeof *words);
-    memcpy(words + arguments->n_overrides, alone, extra * sizeof *words);
+    memcpy(words, arguments->overrides, n * sizeof *words);
+    memcpy(words + n, alone, sizeof alone);
+    if (n_more)
+        memcpy(words + n + HD__COUNT(alone), more, n_more * sizeof *words);
     all.overrides = words;
-    all.n_overrides += extra;
+    all.n_overrides += HD__COUNT(alone) + n_more;
     int code = hd__cli_resolve_job(&all, 1, out);
-    if (!code && hd__exec_compile_with(out->job, out->plugins, sample ? HD__COMPILE_LOGITS : 0, &out->compiled, &err))
+    if (!code && hd__exec_compile_with(out->job, out->plugins, flags, &out->compiled, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     free(words);
     return code;

@@ -6,11 +6,13 @@
 #include "runtime/exec/select.h"
 #include "service/train/session.h"
 
-/* A flag of a command, or an option with a value. */
+/* A flag of a command, or an option with a value; an option with both may be given HD__CLI_VALUES times: `value` has
+ * room for as many, and *set counts them. */
+enum { HD__CLI_VALUES = 64 };
 struct hd__cli_flag {
     const char *name;   /* "--json" */
     const char **value; /* NULL for a plain flag */
-    int *set;           /* may be NULL where there is a value */
+    int *set;
 };
 
 struct hd__cli_job_arguments {
@@ -34,8 +36,9 @@ int hd__cli_load_job(const struct hd__cli_job_arguments *arguments, int64_t rank
 /* The same without compiling. */
 int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out);
 int hd__cli_compile_job(struct hd__cli_job *loaded);
-/* The job on one rank, whatever its mesh: for eval. sample: a sequence at a time, and the logits are kept. */
-int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, int sample, struct hd__cli_job *out);
+/* The job on one rank, whatever its mesh, compiled with HD__COMPILE_...; `more` are further overrides. */
+int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, uint32_t flags, const char *const *more,
+                             size_t n_more, struct hd__cli_job *out);
 /* Choice of weights to work on. */
 struct hd__cli_weights {
     const char *checkpoint; /* "auto", a name or a path */

@@ -12,6 +12,8 @@
 #include "service/report/report.h"
 #include "service/report/speaker.h"
 #include "service/train/batch_feed.h"
+#include "service/train/checkpointer.h"
+#include "service/train/corpus.h"
 #include "service/train/train.h"
 
 static int train_rank(void *user, const struct hd__launch_env *env)
@@ -29,7 +31,7 @@ static int32_t check_model(const struct hd__compiled *c, int32_t local_rank, str
     return local_rank ? HD_OK : hd__cli_check_from(c, err);
 }
 
-/* Outputs of a run: can they be written? */
+/* Outputs of a run: can they be written? And what it goes on from: is it there? */
 static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -49,24 +51,42 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
             return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path,
                                 why == ENXIO ? "not a regular file but a FIFO or a socket" : strerror(why));
     }
-    return HD_OK;
+    if (hd__train_check_metrics(job, err))
+        return err->code;
+    return hd__train_checkpointer_check_resume(c, err);
+}
+
+/* Text is tokenized here where this process starts the ranks; ranks of another launcher meet first. *missing: there are
+ * no tokens to look at yet. */
+static int32_t check_data(struct hd__cli_job *loaded, int dry, int found, int32_t local_rank, struct hd_error *err)
+{
+    struct hd__compiled *c = loaded->compiled;
+    int32_t missing = 0;
+    int32_t rc = hd__train_corpus_prepare(c,
+                                          dry && local_rank == 0 ? HD__CORPUS_SAY
+                                          : found || dry         ? HD__CORPUS_LOOK
+                                                                 : HD__CORPUS_MAKE,
+                                          &missing, err);
+    if (rc || missing)
+        return rc;
+    rc = hd__train_feed_check(c, HD__FEED_TRAIN, local_rank == 0, err);
+    return rc || !loaded->job->eval_every ? rc : hd__train_feed_check_sets(c, local_rank == 0, err);
 }
 
 /* Before any process starts: whether the data is there, the plan fits, and all that will be opened can be. */
-static int check_inputs(struct hd__cli_job *loaded, int dry, int leader, int32_t local_rank, int32_t local_ranks)
+static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__launch_env *env, int32_t local_ranks)
 {
     struct hd__compiled *c = loaded->compiled;
     struct hd_error err = HD_ERROR_INIT;
+    int32_t local_rank = env ? env->local_rank : 0;
     int32_t rc = hd__train_check_memory(c, local_ranks, &err);
     if (!rc)
         rc = hd__launch_check_files(local_ranks, &err);
     if (!rc)
         rc = check_model(c, local_rank, &err);
     if (!rc)
-        rc = hd__train_feed_check(c, 0, local_rank == 0, &err);
-    if (!rc && loaded->job->eval_every)
-        rc = hd__train_feed_check(c, 1, local_rank == 0, &err);
-    if (!rc && leader)
+        rc = check_data(loaded, dry, env != NULL, local_rank, &err);
+    if (!rc && (!env || env->rank == 0))
         rc = check_outputs(c, &err);
     if (!rc)
         rc = hd__exec_check_plugins(c, dry && local_rank == 0 ? local_ranks : 0, &err);
@@ -169,8 +189,7 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
         hd__warn_tp_span(loaded->compiled, env.local_size);
     if (found ? env.rank == 0 : !find_launcher(loaded, &launcher, &err) && !launcher)
         hd__cli_say_notes(loaded);
-    code = check_inputs(loaded, dry, !found || env.rank == 0, found ? env.local_rank : 0,
-                        found ? env.local_size : loaded->compiled->mesh.ranks);
+    code = check_inputs(loaded, dry, found ? &env : NULL, found ? env.local_size : loaded->compiled->mesh.ranks);
     if (!code && dry && (!found || env.rank == 0))
         print_ready(loaded->compiled);
     if (code || dry)

@@ -95,6 +95,8 @@ void conf_optim(void);
 void conf_model(void);
 void conf_hook(void);
 int conf_data_word(const char *word);
+int conf_tokenizer_word(const char *word);
+void conf_tokenizer(void);
 void conf_data(void);
 void conf_metrics(void);
 int conf_device_word(const char *word);

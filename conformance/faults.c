@@ -431,7 +431,7 @@ static int other_group(struct hd_program *p, hd__code *code, uint32_t at)
     if (!hd__is_collective(i->op) || i->members || __builtin_popcount(i->axes) != 1 ||
         hd__mesh_ways(&p->mesh, i->axes) < 2)
         return 0;
-    i->members = (UINT32_C(1) << (hd__mesh_ways(&p->mesh, i->axes) - 1)) - 1;
+    i->members = (UINT64_C(1) << (hd__mesh_ways(&p->mesh, i->axes) - 1)) - 1;
     return 1;
 }
 

@@ -23,6 +23,7 @@ static const struct conf_kind {
     {HD_KIND_MODEL, conf_model, NULL},
     {HD_KIND_HOOK, conf_hook, NULL},
     {HD_KIND_DATA, conf_data, conf_data_word},
+    {HD_KIND_TOKENIZER, conf_tokenizer, conf_tokenizer_word},
     {HD_KIND_METRICS, conf_metrics, NULL},
     {HD_KIND_DEVICE, conf_device, conf_device_word},
     {HD_KIND_STRATEGY, conf_strategy, conf_strategy_word},

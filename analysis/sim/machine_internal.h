@@ -64,7 +64,8 @@ struct hd__sim_meeting {   /* one group of a channel */
 };
 
 struct hd__sim_channel { /* groups along the same axes on the same stream */
-    uint32_t axes, members;
+    uint64_t members;
+    uint32_t axes;
     uint16_t queue, reserved;
     uint32_t *meeting; /* by rank: index + 1; 0: not a member */
 };

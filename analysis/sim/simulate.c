@@ -116,6 +116,8 @@ struct recorder {
 static double seconds_of(void *user, const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__sim_rates *r = ((const struct recorder *)user)->rates;
+    if (r->cost)
+        return r->cost(r->user, p, i);
     if (r->seconds)
         return r->seconds(p, i);
     return r->kernel + fmax(hd__instr_flops(p, i) / r->flops, hd__instr_bytes(p, i) / r->memory);
@@ -283,7 +285,8 @@ int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *c
                          struct hd_error *err)
 {
     struct recorder w = {.rates = rates, .t = out};
-    struct hd__sim_costs costs = {.user = &w, .span = record, .seconds = seconds_of};
+    struct hd__sim_costs costs = {
+        .user = &w, .span = record, .seconds = seconds_of, .transfer = rates->cost ? seconds_of : NULL};
     *out = (struct hd__timeline){.programs = programs};
     memcpy(costs.latency, rates->latency, sizeof costs.latency);
     memcpy(costs.bandwidth, rates->link, sizeof costs.bandwidth);

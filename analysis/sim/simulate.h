@@ -14,6 +14,9 @@
 struct hd__sim_rates {
     /* Seconds of a compute instruction, if measured; NULL: from flops, memory and kernel. */
     double (*seconds)(const struct hd_program *p, const struct hd__instr *i);
+    /* Seconds of any instruction or transfer, instead of all that follows; NULL: there is no such model. */
+    double (*cost)(const void *user, const struct hd_program *p, const struct hd__instr *i);
+    const void *user;
     double flops;                  /* FLOPs a second */
     double memory;                 /* bytes a second */
     double kernel;                 /* fixed seconds per instruction */

@@ -211,7 +211,8 @@ static int32_t check_padding(const struct hd__compiled *c, const struct hd_progr
 
 int hd__compiled_counts_labels(const struct hd__compiled *c)
 {
-    return c->job->documents || (c->data_choice.component && c->data_choice.component->ops.data.labels);
+    const struct hd_data_ops *ops = c->data_choice.component ? &c->data_choice.component->ops.data : NULL;
+    return c->job->documents || (ops && ops->labels && (!ops->labeled || ops->labeled(c->data_choice.settings)));
 }
 
 /* Does the instruction ask for what devices learnt with HD_DEVICE_MASKS? */
@@ -286,8 +287,9 @@ static int32_t check_unrolled(const struct hd__compiled *c, const struct hd_prog
 {
     int32_t stages = p->mesh.size[HD_AXIS_PP], exact = c->job->deterministic == HD__DETERMINISTIC_EXACT;
     int64_t instrs = (int64_t)p->template.count * p->accumulation / stages;
-    if (stages > 32)
-        return hd__job_fail(c->job, "mesh.pp", err, "mesh.pp: a pipeline has at most 32 stages, not %d", stages);
+    if (stages > HD__STAGES)
+        return hd__job_fail(c->job, "mesh.pp", err, "mesh.pp: a pipeline has at most %d stages, not %d", HD__STAGES,
+                            stages);
     if ((stages == 1 && !exact) || (p->accumulation <= INT16_MAX && instrs <= INSTRS_MAX))
         return HD_OK;
     return hd__job_fail(c->job, "data.batch", err,
@@ -407,8 +409,8 @@ static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program 
          "mask and pack: the loss is the mean over the labels of all ranks, and these take steps by their own; use "
          "continue"},
         {hd__compiled_counts_labels(c), "data.use",
-         "a source with labels of its own: the loss is the mean over the labels of all ranks, and these take steps by "
-         "their own; use a source without"},
+         "labels of the data's own (data.loss: completion): the loss is the mean over the labels of all ranks, and "
+         "these take steps by their own; use a source without, or data.loss: all"},
     };
     for (size_t i = 0; i < HD__COUNT(rows) && p->independent_axes; i++)
         if (rows[i].asked) {
@@ -458,7 +460,7 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
 {
     const struct hd__mesh asked = c->mesh;
     int32_t rc = open_plugins(c, err);
-    if (flags & HD__COMPILE_WIDEN) /* what travels is not rounded */
+    if (flags & HD__COMPILE_WIDEN && !(flags & HD__COMPILE_KEEP_REDUCER)) /* what travels is not rounded */
         c->reducer.ops = NULL;
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {
         c->stage[s] = hd__program_new(&asked, s);

@@ -64,7 +64,8 @@ void hd__compile_fill_host(struct hd_host *host);
 #define HD__COMPILE_LOGITS 1 /* the eval section leaves the logits behind (hd_program.kept_logits) */
 /* Weight gradients keep their place in the schedule: they do not sink into waits. */
 #define HD__COMPILE_KEEP_WEIGHT_ORDER 2
-#define HD__COMPILE_WIDEN 4 /* for an emulation: the job's program, with all of it in fp64 */
+#define HD__COMPILE_WIDEN 4        /* for an emulation: the job's program, with all of it in fp64 */
+#define HD__COMPILE_KEEP_REDUCER 8 /* and with the strategy that reduces buckets, where its ops take fp64 */
 /* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are forced on, though the device does not want them:
  * device cpu's reference kernels can run them; and that are forced off. */
 #define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)

@@ -1,4 +1,4 @@
-/* Keys that are more than one option: mesh.dp, data.train and data.val, comm.axes and comm.hooks, precision.loss_scale,
+/* Keys that are more than one option: mesh.dp, data.train, data.val and data.test, comm.axes and comm.hooks, precision.loss_scale,
  * recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes the value for printing. */
 #include "core/base/dtype.h"
 #include "core/job/internal.h"
@@ -56,7 +56,7 @@ static int32_t read_dp(struct hd__job *job, const char *path, struct hd__tree_no
     return rc;
 }
 
-/* ---- data.train, data.val */
+/* ---- data.train, data.val, data.test */
 
 static int32_t read_source(struct hd__job *job, const char *path, const struct hd__tree_node *node,
                            struct hd__source *out, uint32_t *weighted, struct hd_error *err)
@@ -67,7 +67,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
         return hd__job_node_fail(node, err, "%s: a file name or {path: FILE, weight: W} is wanted", path);
     if (node->kind == HD__SCALAR) {
         out->path = node->text;
-        return hd__job_path_check(node, path, err);
+        return HD_OK;
     }
     for (uint32_t i = 0; i < node->count; i++) {
         const char *key = node->key[i]->text;
@@ -80,7 +80,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
             rc = hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path, key);
         else if (value->kind != HD__SCALAR || hd__tree_is_null(value))
             rc = hd__job_node_fail(value, err, "%s: path is no file name", path);
-        else if (!(rc = hd__job_path_check(value, path, err)))
+        else
             out->path = value->text;
         if (rc)
             return rc;
@@ -89,9 +89,9 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
     return out->path ? HD_OK : hd__job_node_fail(node, err, "%s: path is missing", path);
 }
 
-static int32_t read_sources(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+static int32_t read_files(struct hd__job *job, const char *path, const struct hd__tree_node *node,
+                          struct hd__sources *out, struct hd_error *err)
 {
-    struct hd__sources *out = !strcmp(path, "data.val") ? &job->val : &job->train;
     uint32_t n = node->kind == HD__LIST ? node->count : 1;
     struct hd__source *at = hd__arena_alloc(&job->arena, (n + 1) * sizeof *at);
     uint32_t weighted = 0, plain = 0;
@@ -108,8 +108,85 @@ static int32_t read_sources(struct hd__job *job, const char *path, struct hd__tr
     if (weighted && plain)
         return hd__job_node_fail(node, err, "%s: either every file has a weight or none", path);
     *out = (struct hd__sources){.at = at, .count = n, .weighted = weighted > 0};
-    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL | HD_OPTION_PATH);
     return HD_OK;
+}
+
+static int32_t read_sources(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    int32_t rc = read_files(job, path, node, !strcmp(path, "data.test") ? &job->test : &job->train, err);
+    if (!rc)
+        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL | HD_OPTION_PATH);
+    return rc;
+}
+
+/* {path: FILE, weight: W} is a file, any other mapping has sets by name. */
+static int has_sets(const struct hd__tree_node *node)
+{
+    for (uint32_t i = 0; i < node->count && node->kind == HD__MAP; i++)
+        if (!strcmp(node->key[i]->text, "path") || !strcmp(node->key[i]->text, "weight"))
+            return 0;
+    return node->kind == HD__MAP;
+}
+
+/* A name becomes part of a metric's, val_loss_NAME, and a word of `heddle eval --split`. */
+static int32_t check_set_name(const struct hd__tree_node *key, struct hd_error *err)
+{
+    static const char *const taken[] = {"train", "val", "test"};
+    size_t n = strspn(key->text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
+    if (!n || n > 40 || key->text[n])
+        return hd__job_node_fail(
+            key, err, "data.val: %.60s is no name of a set: at most 40 letters, digits, _ and - are", key->text);
+    for (size_t i = 0; i < HD__COUNT(taken); i++)
+        if (!strcmp(taken[i], key->text))
+            return hd__job_node_fail(key, err, "data.val: %s is the name of a part of its own: name the set otherwise",
+                                     key->text);
+    return HD_OK;
+}
+
+/* All sources lie one behind the other in job->val, and those of a set among them. */
+static void join_sets(struct hd__job *job, struct hd__val_set *sets, uint64_t n)
+{
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < n; i++)
+        count += sets[i].sources.count;
+    struct hd__source *all = hd__arena_alloc(&job->arena, (count + 1) * sizeof *all);
+    job->val = (struct hd__sources){.at = all, .count = count};
+    for (uint64_t i = 0; i < n; i++) {
+        memcpy(all, sets[i].sources.at, sets[i].sources.count * sizeof *all);
+        sets[i].sources.at = all;
+        all += sets[i].sources.count;
+    }
+    job->val_sets = sets;
+    job->n_val_sets = n;
+}
+
+static int32_t read_sets(struct hd__job *job, const struct hd__tree_node *node, struct hd_error *err)
+{
+    struct hd__val_set *sets = hd__arena_alloc(&job->arena, ((size_t)node->count + 1) * sizeof *sets);
+    if (!node->count)
+        return hd__job_node_fail(node, err, "data.val is an empty mapping");
+    if (node->count > HD__VAL_SETS)
+        return hd__job_node_fail(node, err, "data.val: %u sets; at most %d are evaluated", node->count, HD__VAL_SETS);
+    for (uint32_t i = 0; i < node->count; i++) {
+        const char *name = node->key[i]->text;
+        int32_t rc = check_set_name(node->key[i], err);
+        if (!rc)
+            rc = read_files(job, hd__arena_format(&job->arena, "data.val.%s", name), node->value[i], &sets[i].sources,
+                            err);
+        if (rc)
+            return rc;
+        sets[i].name = name;
+    }
+    join_sets(job, sets, node->count);
+    return HD_OK;
+}
+
+static int32_t read_val(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    int32_t rc = has_sets(node) ? read_sets(job, node, err) : read_files(job, path, node, &job->val, err);
+    if (!rc)
+        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL | HD_OPTION_PATH);
+    return rc;
 }
 
 /* ---- comm.axes, comm.hooks */
@@ -342,11 +419,17 @@ hd__job_composite_fn hd__job_composite_key(const char *path)
         const char *path;
         hd__job_composite_fn read;
     } table[] = {
-        {"mesh.dp", read_dp},          {"data.train", read_sources},
-        {"data.val", read_sources},    {"comm.axes", read_axes},
-        {"comm.hooks", read_hooks},    {"comm.inside", read_inside},
-        {"comm.levels", read_levels},  {"precision.loss_scale", read_loss_scale},
-        {"recompute", read_recompute}, {"metrics.tensorboard", read_tensorboard},
+        {"mesh.dp", read_dp},
+        {"data.train", read_sources},
+        {"data.val", read_val},
+        {"data.test", read_sources},
+        {"comm.axes", read_axes},
+        {"comm.hooks", read_hooks},
+        {"comm.inside", read_inside},
+        {"comm.levels", read_levels},
+        {"precision.loss_scale", read_loss_scale},
+        {"recompute", read_recompute},
+        {"metrics.tensorboard", read_tensorboard},
         {"metrics.sinks", read_sinks},
     };
     for (size_t i = 0; i < HD__COUNT(table); i++)

@@ -39,6 +39,8 @@ int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *f
 void hd__job_value_set(struct hd__job *job, const struct hd__job_section *owner, const char *path, const char *text,
                        json_t *json, const char *origin, uint32_t flags);
 /* A note behind the origin of a value that was set, for printing. */
+/* Do warm-up and decay fit the steps, where these are known? */
+int32_t hd__job_check_schedule(struct hd__job *job, struct hd_error *err);
 void hd__job_value_note(struct hd__job *job, const char *path, const char *note);
 /* The node as text and JSON, for values that are no single option. */
 void hd__job_value_set_tree(struct hd__job *job, const char *path, const struct hd__tree_node *node, uint32_t flags);

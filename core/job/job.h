@@ -71,6 +71,18 @@ struct hd__sources {
     uint32_t reserved;
 };
 
+/* Text of data.train or data.val, and where its tokens are. */
+struct hd__tokenized {
+    const char *path, *tokens;
+    uint64_t hash; /* of the tokens */
+};
+/* A set of data.val that has a name of its own. Its sources are among those of hd__job.val. */
+struct hd__val_set {
+    const char *name;
+    struct hd__sources sources;
+};
+enum { HD__VAL_SETS = 16 }; /* at most */
+
 enum { HD__DETERMINISTIC_NORMAL = 0, HD__DETERMINISTIC_EXACT = 1 };
 enum { HD__DOCUMENTS_CONTINUE = 0, HD__DOCUMENTS_MASK, HD__DOCUMENTS_PACK };
 enum { HD__SUMS_TREE = 0, HD__SUMS_ANY = 1 }; /* of sums over send and recv */
@@ -83,7 +95,8 @@ struct hd__job {
 
     /* job: */
     const char *name;
-    int64_t steps;
+    int64_t steps; /* 0 where `epochs` is given: until hd__job_count_steps */
+    double epochs; /* 0: `steps` is given */
     int64_t seed;
     int32_t deterministic; /* HD__DETERMINISTIC_... */
 
@@ -123,8 +136,10 @@ struct hd__job {
     struct hd__lr_schedule schedule; /* lr is the optimizer's: the code that opens the optimizer sets it */
 
     /* data: */
-    struct hd__sources train, val; /* val.count 0: none */
-    double val_fraction;           /* the last part of train, 0 to 1 */
+    struct hd__sources train, val, test; /* val, test: count 0: none; val: all sets */
+    const struct hd__val_set *val_sets;  /* [n_val_sets]; 0: data.val is one set without a name */
+    uint64_t n_val_sets;
+    double val_fraction; /* the last part of train, 0 to 1 */
     int64_t seq_len;
     int64_t batch;             /* sequences of one step, over all ranks */
     int64_t micro_batch;       /* sequences of one micro-batch on one data coordinate; resolved */
@@ -132,7 +147,12 @@ struct hd__job {
     int64_t micro_batch_asked; /* 0: unset */
     int32_t shuffle;
     int32_t documents; /* HD__DOCUMENTS_... */
+    int64_t shuffle_buffer;
     int64_t check_tokens;
+    const char *data_tokenizer; /* NULL: none, or model.from's */
+    const char *data_field, *data_cache;
+    int32_t data_append_eod;                   /* 0: auto, 1: true, 2: false */
+    HD__ARRAY(struct hd__tokenized) tokenized; /* by service/train/corpus */
 
     /* eval: */
     int64_t eval_every; /* steps; 0: never */
@@ -213,6 +233,9 @@ void hd__job_notes(struct hd__job *job, struct hd__text *out);
 /* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks, or the mesh's own
  * product, or 1. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
+
+/* Where job.epochs is given: the steps that read so many epochs of `sequences` each, the last step whole. */
+int32_t hd__job_count_steps(struct hd__job *job, uint64_t sequences, struct hd_error *err);
 
 const struct hd__job_value *hd__job_value_get(const struct hd__job *job,
                                               const char *path); /* NULL: not set, and it has no default */

@@ -23,8 +23,11 @@
 
 static const struct hd_option job_keys[] = {
     KEY("name", STRING, NULL, ANY, 0, name, "names the run's folder; the file's name without .yaml if left out"),
-    KEY("steps", INT, NULL, FROM(1), G | R, steps, "optimizer steps to train", .unit = "steps",
+    KEY("steps", INT, NULL, FROM(1), G, steps, "optimizer steps to train; this or epochs", .unit = "steps",
         .aliases = "max_steps|max_iters|train_iters"),
+    KEY("epochs", FLOAT, NULL, WITHIN(0.001, 1e6), G, epochs,
+        "passes over data.train, in place of steps: so many steps as it takes, the last one whole", .unit = "epochs",
+        .aliases = "num_train_epochs|num_epochs|max_epochs"),
     KEY("seed", INT, "1337", FROM(0), G, seed, "seed of initial weights and of the order of data"),
     KEY("deterministic", ENUM, "normal", ANY, G, deterministic,
         "exact: the order of every sum is fixed whatever the mesh", NAMED("normal|exact")),
@@ -115,7 +118,9 @@ static const struct hd_option schedule_keys[] = {
 
 static const struct hd_option data_keys[] = {
     KEY("train", LIST, NULL, ANY, G | R | P, special, "a file, a list, or [{path: a.txt, weight: 0.7}, ...]"),
-    KEY("val", LIST, NULL, ANY, G | P, special, "the same, for evaluation"),
+    KEY("val", LIST, NULL, ANY, G | P, special,
+        "the same, for evaluation; or several sets by name: {wiki: a.bin, code: [b.bin, c.bin]}"),
+    KEY("test", LIST, NULL, ANY, G | P, special, "the same as train, for `heddle eval --split test` alone"),
     KEY("val_fraction", FLOAT, "0", WITHIN(0, 0.99), G, val_fraction,
         "the last part of train, held out for evaluation"),
     KEY("seq_len", INT, NULL, WITHIN(1, 1 << 30), G | R, seq_len, "length of a sequence", .unit = "tokens",
@@ -126,12 +131,23 @@ static const struct hd_option data_keys[] = {
         "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu|per_device_train_batch_size"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
+    KEY("shuffle_buffer", INT, "0", FROM(0), G, shuffle_buffer,
+        "so many are shuffled at a time, for files that are slow to read here and there; 0: all of an epoch",
+        .unit = "sequences", .needs = "shuffle=true"),
     KEY("documents", ENUM, "continue", ANY, G, documents,
         "continue: sequences run on across documents; mask: attention and positions keep to a document; pack: whole "
         "documents are packed into sequences, with mask",
         NAMED("continue|mask|pack"), .words = "true=?say mask or pack: docs/data.md|false=continue"),
     KEY("check_tokens", INT, "134217728", FROM(0), 0, check_tokens,
         "so many are held against the vocabulary before the start; the others as they are read", .unit = "tokens"),
+    KEY("tokenizer", STRING, NULL, ANY, G | P, data_tokenizer,
+        "train and val are text, which this tokenizer.json, tokenizer.model or *.tiktoken makes tokens of; that of "
+        "model.from if left out",
+        A_PATH),
+    KEY("field", STRING, "text", ANY, G, data_field, "the text of a line of JSON lines"),
+    KEY("append_eod", ENUM, "auto", ANY, G, data_append_eod,
+        "end each document by the tokenizer's end-of-document token; auto: where it has one", NAMED("auto|true|false")),
+    KEY("cache", STRING, "runs/tokens", ANY, 0, data_cache, "folder of the tokens of text", A_PATH),
 };
 
 static const struct hd_option eval_keys[] = {

@@ -84,7 +84,7 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         const char *key, *why;
     } rows[] = {
         {lr && json_number_value(lr->json) == 0, "optimizer.lr", "is 0: no parameter changes"},
-        {job->eval_every > job->steps, "eval.every", "is above job.steps: nothing is evaluated"},
+        {job->steps && job->eval_every > job->steps, "eval.every", "is above job.steps: nothing is evaluated"},
         {evaluates_trained_file(job), "data.val", "names a file that data.train has, too: it is not held out"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
         {job->ranks > 1 && !early && job->comm_timeout <= job->late_after, "comm.timeout",

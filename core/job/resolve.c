@@ -1,6 +1,8 @@
 /* The mesh and the batch for a number of ranks. Messages give the rule and the nearest values that keep it. */
 #include "core/job/internal.h"
 
+#include <math.h>
+
 enum { MOST_RANKS = 1 << 24, MOST_MICRO_BATCHES = 1 << 20 };
 
 /* "pp 1 x dp auto x cp 1 x ep 1 x tp 4" */
@@ -155,6 +157,37 @@ static void note_micro_batch(struct hd__job *job)
     hd__job_value_note(job, "data.micro_batch", "batch / (dp x ep)");
 }
 
+static int32_t check_tokens(struct hd__job *job, struct hd_error *err)
+{
+    const char *key = job->epochs > 0 ? "job.epochs" : "job.steps";
+    int64_t tokens;
+    if (!__builtin_mul_overflow(job->batch * job->seq_len, job->steps, &tokens))
+        return HD_OK;
+    return hd__job_fail(job, key, err,
+                        "%s: %lld steps of data.batch %lld x data.seq_len %lld tokens are too many to count", key,
+                        (long long)job->steps, (long long)job->batch, (long long)job->seq_len);
+}
+
+int32_t hd__job_count_steps(struct hd__job *job, uint64_t sequences, struct hd_error *err)
+{
+    const struct hd__job_value *epochs = hd__job_value_get(job, "job.epochs");
+    double steps = ceil(job->epochs * (double)sequences / (double)job->batch * (1 - 1e-12)); /* 1.1 x 10 is above 11 */
+    char text[24];
+    if (job->epochs <= 0)
+        return HD_OK;
+    job->steps = steps < 1e15 ? (int64_t)HD__MAX(steps, 1) : INT64_MAX;
+    int32_t rc = check_tokens(job, err);
+    if (!rc)
+        rc = hd__job_check_schedule(job, err);
+    if (rc)
+        return rc;
+    snprintf(text, sizeof text, "%lld", (long long)job->steps);
+    hd__job_value_set(job, NULL, "job.steps", text, json_integer(job->steps), epochs ? epochs->origin : "default",
+                      HD_OPTION_GLOBAL);
+    hd__job_value_note(job, "job.steps", "epochs x sequences / batch");
+    return HD_OK;
+}
+
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err)
 {
     int64_t mesh[HD_AXIS_COUNT];
@@ -176,11 +209,8 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
                             "data.batch: a step of %lld micro-batches (data.micro_batch %lld), and at most %d are "
                             "accumulated: take a larger micro_batch",
                             (long long)accumulation, (long long)micro, MOST_MICRO_BATCHES);
-    int64_t tokens;
-    if (__builtin_mul_overflow(job->batch * job->seq_len, job->steps, &tokens))
-        return hd__job_fail(job, "job.steps", err,
-                            "job.steps: %lld steps of data.batch %lld x data.seq_len %lld tokens are too many to count",
-                            (long long)job->steps, (long long)job->batch, (long long)job->seq_len);
+    if ((rc = check_tokens(job, err)))
+        return rc;
     memcpy(job->mesh, mesh, sizeof mesh);
     job->ranks = ranks;
     job->micro_batch = micro;

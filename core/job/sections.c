@@ -280,14 +280,14 @@ static void default_path(struct hd__job *job, const char *path, const char **fie
     hd__job_value_set(job, NULL, path, hd__yaml_quote(*field, &job->arena), json_string(*field), "default", 0);
 }
 
-static int32_t check_schedule(struct hd__job *job, struct hd_error *err)
+int32_t hd__job_check_schedule(struct hd__job *job, struct hd_error *err)
 {
     const struct hd__lr_schedule *s = &job->schedule;
     int64_t decay = s->kind != HD__LR_WSD ? 0 : s->decay ? s->decay : job->steps / 10;
-    if (s->warmup > job->steps)
+    if (job->steps && s->warmup > job->steps)
         return hd__job_fail(job, "schedule.warmup", err, "schedule.warmup: %lld steps are more than job.steps, %lld",
                             (long long)s->warmup, (long long)job->steps);
-    if (decay > job->steps - s->warmup)
+    if (job->steps && decay > job->steps - s->warmup)
         return hd__job_fail(job, "schedule.decay", err,
                             "schedule.decay: warmup %lld + decay %lld are more than job.steps, %lld",
                             (long long)s->warmup, (long long)decay, (long long)job->steps);
@@ -298,6 +298,15 @@ static int32_t check_schedule(struct hd__job *job, struct hd_error *err)
         return hd__job_fail(job, s->decay ? "schedule.decay" : "schedule.decay_shape", err,
                             "schedule.%s: only kind: wsd has it", s->decay ? "decay" : "decay_shape");
     return HD_OK;
+}
+
+static int32_t check_steps(struct hd__job *job, struct hd_error *err)
+{
+    if (job->steps && job->epochs > 0)
+        return hd__job_fail(job, "job.epochs", err, "job.epochs: job.steps is given too; say one of them");
+    return job->steps || job->epochs > 0
+               ? HD_OK
+               : hd__job_fail(job, "job", err, "job needs steps (optimizer steps to train) or epochs");
 }
 
 static int32_t check_data(struct hd__job *job, struct hd_error *err)
@@ -333,8 +342,8 @@ static void finish_precision(struct hd__job *job)
 
 void hd__job_sections_read(struct hd__job *job)
 {
-    static int32_t (*const checks[])(struct hd__job *, struct hd_error *) = {finish_name, check_schedule, check_data,
-                                                                             check_resume};
+    static int32_t (*const checks[])(struct hd__job *, struct hd_error *) = {
+        finish_name, check_steps, hd__job_check_schedule, check_data, check_resume};
     struct hd_error why = HD_ERROR_INIT;
     check_names(job);
     for (size_t i = 0; i < hd__job_core_section_count; i++) {

@@ -146,7 +146,7 @@ static int32_t count_blocks(struct sums *s, struct hd_error *err)
     free(last);
     for (uint32_t n = 0; n < p->params.count; n++) {
         struct hd__param *param = &p->params.at[n];
-        if (param->parts > 2 && __builtin_popcount(param->stages) > 1)
+        if (param->parts > 2 && __builtin_popcountll(param->stages) > 1)
             return hd_fail(err, HD_E_UNSUPPORTED,
                            "%s is used in %u blocks and in several pipeline stages, each of which sums its part of the "
                            "gradient, so sums would depend on mesh.pp: use mesh.pp: 1",

@@ -107,7 +107,7 @@ static void lay_out(struct hd_program *p, struct hd__flat *f, int64_t ways)
 }
 
 uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
-                       uint32_t n, uint32_t members)
+                       uint32_t n, uint64_t members)
 {
     struct hd__flat f = {.block = (uint16_t)block, .axes = axes, .members = members, .n_params = n};
     if (!hd__pass_args(p, __func__, "3*bA*+", name, block, axes, params, n))

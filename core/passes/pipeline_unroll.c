@@ -323,7 +323,7 @@ void hd__unroll_stages(struct hd_program *p)
         for (uint32_t n = 0; n < (uint32_t)i->n_in + i->n_out; n++) {
             uint32_t param = hd__tensor_const(p, n < i->n_in ? i->in[n] : i->out[n - i->n_in])->param;
             if (param)
-                p->params.at[param - 1].stages |= UINT32_C(1) << stage;
+                p->params.at[param - 1].stages |= UINT64_C(1) << stage;
         }
     }
 }

@@ -54,7 +54,7 @@ int64_t hd__pass_file_extent(const struct hd_program *p, const struct hd__param 
 
 /* flat_buffers.c: the slots about flat buffers, and vectors that fit them. */
 uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
-                       uint32_t n, uint32_t members);
+                       uint32_t n, uint64_t members);
 void hd__pass_flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_flat *out);
 uint32_t hd__pass_n_flats(const struct hd_program *p);
 hd_tensor hd__pass_flat_whole(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life);

@@ -50,7 +50,7 @@ int64_t hd__mesh_ways(const struct hd__mesh *mesh, uint32_t axes)
     return ways;
 }
 
-int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint32_t members, int32_t *ranks)
+int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint64_t members, int32_t *ranks)
 {
     int32_t coord[HD_AXIS_COUNT], n = 0;
     int64_t combinations = hd__mesh_ways(mesh, axes);

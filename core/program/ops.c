@@ -326,7 +326,7 @@ double hd__instr_bytes(const struct hd_program *p, const struct hd__instr *i)
 
 double hd__instr_traffic(const struct hd_program *p, const struct hd__instr *i)
 {
-    double n = (double)(i->members ? __builtin_popcount(i->members) : hd__mesh_ways(&p->mesh, i->axes));
+    double n = (double)(i->members ? __builtin_popcountll(i->members) : hd__mesh_ways(&p->mesh, i->axes));
     double in = i->n_in ? (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0])) : 0;
     const char *converts = hd__op(i->op)->converts;
     if (!hd__is_collective(i->op) || !*converts)

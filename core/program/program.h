@@ -34,6 +34,8 @@
 
 /* ---- mesh */
 
+enum { HD__STAGES = 64 }; /* of a pipeline, at most: bits of masks of them */
+
 struct hd__mesh {
     int32_t size[HD_AXIS_COUNT];
     int32_t ranks;
@@ -48,7 +50,7 @@ uint32_t hd__mesh_axes(const struct hd__mesh *mesh); /* axes larger than 1 */
 uint32_t hd__mesh_live(const struct hd__mesh *mesh);
 /* The group of `rank` along the axes of the mask, major axis first. `members`: a mask of coordinates on a single axis
  * (tied embeddings: first and last stage), 0 for all. Writes the ranks in order; returns how many. */
-int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint32_t members, int32_t *ranks);
+int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint64_t members, int32_t *ranks);
 int64_t hd__mesh_ways(const struct hd__mesh *mesh, uint32_t axes); /* product of sizes */
 char *hd__axes_text(uint32_t axes, char out[64]);                  /* "dp_shard.tp"; returns out */
 #define hd__axes(axes) hd__axes_text(axes, (char[64]){0})          /* the same, until the end of the block */
@@ -168,8 +170,8 @@ struct hd__instr {
     hd_tensor out[HD_MAX_OUT];
     const struct hd_attrs *attrs;      /* in the program's arena; NULL: neutral */
     const struct hd_custom_op *custom; /* of HD_OP_CUSTOM: one of the program's */
+    uint64_t members;                  /* coordinates on a single axis; 0: all */
     uint32_t axes;                     /* collectives and local conversions: mesh axes */
-    uint32_t members;                  /* coordinates on a single axis; 0: all */
     uint32_t wait;                     /* WAIT: the id of what it waits for */
     uint16_t stream, block;
     uint16_t from, to; /* conversions: dim ids, 0 if none */
@@ -212,7 +214,7 @@ struct hd__code_section {
 struct hd__param {
     hd_tensor tensor;
     uint32_t unreduced_axes; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
-    uint32_t stages;         /* mask of pp coordinates that use it */
+    uint64_t stages;         /* mask of pp coordinates that use it */
     uint32_t parts;          /* deterministic.c: 2: contributions of its two blocks have separate sums; 0: one sum */
     uint64_t gradient_value; /* value number of what one micro-batch adds to it on this stage */
     double decay;            /* the optimizer's weight decay of it: optimizer_update.c */
@@ -253,8 +255,8 @@ struct hd__flat {
     const char *name;
     uint16_t block, dim; /* dim: extent = count */
     uint32_t axes;       /* mesh axes that shard it */
-    uint32_t members;    /* pp coordinates that share it; 0: only this stage */
     uint32_t n_params;
+    uint64_t members;                 /* pp coordinates that share it; 0: only this stage */
     uint32_t *params;                 /* indexes into hd_program.params */
     int64_t *offset;                  /* of each, in elements */
     int64_t count;                    /* elements, padded to a multiple of the ways of axes */

@@ -27,7 +27,8 @@ static uint64_t hash_instr(const struct hd__instr *i, uint64_t hash)
                                i->n_in,
                                i->n_out,
                                i->axes,
-                               i->members,
+                               (uint32_t)i->members,
+                               (uint32_t)(i->members >> 32),
                                i->wait,
                                i->stream,
                                i->block,
@@ -51,10 +52,10 @@ static uint64_t hash_instr(const struct hd__instr *i, uint64_t hash)
 static uint64_t hash_tensor(const struct hd_program *p, const struct hd__tensor *t, uint64_t hash)
 {
     const struct hd__placement *place = &t->placement;
-    const uint32_t fields[] = {
-        t->ndim,  t->dtype,       t->role,     t->shard_view, hd__fact_of(p, (hd_tensor)(t - p->tensors.at))->what,
-        t->param, place->partial, place->redop};
-    hash = hd__hash(fields, sizeof fields, hash);
+    const struct hd__fact *fact = hd__fact_of(p, (hd_tensor)(t - p->tensors.at));
+    const uint32_t fields[] = {t->ndim,    t->dtype, t->role,        t->shard_view, fact->what,
+                               fact->axes, t->param, place->partial, place->redop};
+    hash = hash_text(fact->section, hd__hash(fields, sizeof fields, hash));
     for (uint32_t d = 0; d < t->ndim; d++) {
         const int64_t dim[] = {t->dim[d], p->dims.at[t->dim[d]].used, place->shard[d]};
         hash = hd__hash(dim, sizeof dim, hash);
@@ -72,7 +73,8 @@ static uint64_t hash_param(const struct hd__param *param, uint64_t hash)
 
 static uint64_t hash_section(const struct hd__code_section *s, uint64_t hash)
 {
-    const int64_t fields[] = {s->repeat, s->every, s->equal_axes, s->mixed_axes, s->after, s->last, s->code.count};
+    const int64_t fields[] = {s->repeat,   s->every, s->equal_axes, s->mixed_axes,
+                              s->declares, s->after, s->last,       s->code.count};
     hash = hd__hash(fields, sizeof fields, hash_text(s->name, hash));
     for (uint32_t i = 0; i < s->code.count; i++)
         hash = hash_instr(&s->code.at[i], hash);

@@ -45,14 +45,23 @@ static void finish(struct hd__walk *w)
 
 /* ---- updates */
 
+/* attrs.index: the seed of random numbers; of an optimizer's own step the number of its states. */
+static int index_fits(const struct hd__walk *w, const struct hd__instr *i, const struct hd__flat *flat)
+{
+    if (i->op == HD_OP_OPTIM_STEP)
+        return !flat || i->attrs->index == flat->n_states;
+    return i->attrs->flags & HD_ATTR_STOCHASTIC || i->attrs->index == w->p->update_rule->index;
+}
+
 /* All updates are the optimizer's, but for ranges and random numbers. */
-static void check_rule(struct hd__walk *w, const struct hd__instr *i)
+static void check_rule(struct hd__walk *w, const struct hd__instr *i, const struct hd__flat *flat)
 {
     const struct hd_attrs *a = i->attrs, *b = w->p->update_rule;
-    if (w->p->update_op && (i->op != w->p->update_op || !a || a->scale != b->scale || a->eps != b->eps ||
-                            a->beta1 != b->beta1 || a->beta2 != b->beta2 || a->clip != b->clip ||
-                            a->flags != b->flags || a->step != b->step || a->settings != b->settings))
-        hd__diag(w, "is not the optimizer's update: its moments, clipping or rounding differ");
+    if (w->p->update_op &&
+        (i->op != w->p->update_op || !a || a->scale != b->scale || a->eps != b->eps || a->beta1 != b->beta1 ||
+         a->beta2 != b->beta2 || a->clip != b->clip || a->flags != b->flags || a->step != b->step ||
+         a->settings != b->settings || !index_fits(w, i, flat)))
+        hd__diag(w, "is not the optimizer's update: its moments, clipping, rounding or states differ");
 }
 
 /* Weight decay of every parameter where it lies, and nowhere else. */
@@ -77,7 +86,7 @@ static void check_update(struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd_program *p = w->p;
     uint32_t flat = i->n_in ? w->tensor[i->in[0]].shard_of : 0;
-    check_rule(w, i);
+    check_rule(w, i, flat ? &p->flats.at[flat - 1] : NULL);
     if (!flat || !p->update_op)
         return;
     check_decay(w, i, &p->flats.at[flat - 1]);
@@ -96,7 +105,7 @@ static void check_custom(struct hd__walk *w, const struct hd__instr *i)
     for (uint32_t k = 0; k < i->n_out; k++) {
         const struct hd__buffer_state *b = &w->buffer[hd__tensor_const(w->p, i->out[k])->buffer];
         int state = i->custom && i->custom->state >> k & 1;
-        if (state && !b->zero_init)
+        if (state && !b->feedback)
             hd__diag(w, "%s, state of %s, is not declared HD_FACT_FEEDBACK: what is in it would be lost",
                      hd__name_of(w, i->out[k]), i->custom->name);
         if (b->state_of && (!state || b->state_of != i->custom))

@@ -12,7 +12,7 @@ static void contribute(struct hd__walk *w, const struct hd__instr *i, uint32_t k
 {
     hd_tensor out = i->out[k];
     uint32_t param = hd__tensor_const(w->p, out)->param - 1, owed = w->p->params.at[param].unreduced_axes,
-             tied = __builtin_popcount(w->p->params.at[param].stages) > 1 ? HD_AXIS_BIT(HD_AXIS_PP) : 0;
+             tied = __builtin_popcountll(w->p->params.at[param].stages) > 1 ? HD_AXIS_BIT(HD_AXIS_PP) : 0;
     struct hd__range r = hd__range_of(w->p, out);
     struct hd__gradient x = {.lo = r.lo,
                              .hi = r.hi,

@@ -80,7 +80,7 @@ static void add_norm_terms(struct hd__walk *w, const struct hd__instr *i)
             if (live & HD_AXIS_BIT(a) && hd__placement_on(t, a) != HD__REPLICATED)
                 x.cut |= HD_AXIS_BIT(a);
         if (param->stages && p->mesh.size[HD_AXIS_PP] > 1)
-            x.weight *= __builtin_popcount(param->stages);
+            x.weight *= __builtin_popcountll(param->stages);
         hd__push(&w->norm_terms, x);
     }
     for (uint64_t n = 0; n < n_ranges; n++)

@@ -93,10 +93,10 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
     in = hd__tensor_const(p, i->in[0]);
     out = hd__tensor_const(p, i->out[0]);
     x = (struct hd__rank_query){
+        i->members,
         i->op,
         i->tag,
         i->axes,
-        i->members,
         i->from,
         i->to,
         {shard_of(in, i, i->from), shard_of(in, i, i->to), shard_of(out, i, i->from), shard_of(out, i, i->to)}};

@@ -105,7 +105,7 @@ static int64_t code_bytes(const struct hd__instr *i, int64_t values)
 /* Elements that a collective's input must have, for one of its output; by ways. */
 static int sizes_fit(const struct hd__walk *w, const struct hd__instr *i)
 {
-    int64_t in, out, ways = i->members ? __builtin_popcount(i->members) : hd__mesh_ways(&w->p->mesh, i->axes);
+    int64_t in, out, ways = i->members ? __builtin_popcountll(i->members) : hd__mesh_ways(&w->p->mesh, i->axes);
     if (!i->n_in || !i->n_out)
         return 1;
     in = hd__numel(w->p, hd__tensor_const(w->p, i->in[0]));

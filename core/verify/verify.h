@@ -85,7 +85,8 @@ struct hd__norm_term {   /* one parameter's part of the gradient norm */
 };
 
 struct hd__rank_query { /* all that an instruction's view of a rank depends on: rank_view.c */
-    uint32_t op, tag, axes, members, from, to, shard[4];
+    uint64_t members;
+    uint32_t op, tag, axes, from, to, shard[4], reserved;
 };
 
 struct hd__walk {

@@ -47,6 +47,8 @@ struct hd_data_ops {
      * vocabulary. Sequences are then seq_len tokens each, and the loss is the mean over the labels of a step, of all
      * ranks, that are not below 0. NULL: the label of a token is the token after it. */
     int32_t (*labels)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *labels, struct hd_error *err);
+    /* [control] With these settings, are there labels? Where not, `labels` is not called. NULL: always. */
+    int32_t (*labeled)(const void *settings);
     /* [any-thread] The end of the document that token `token` belongs to: the number of the first token behind it, at
      * most `limit`, which is above `token`. Fails where the data does not tell, with a message that begins with the
      * path. NULL: this source knows no documents. */

@@ -1,7 +1,4 @@
 /* Kind of a file, by its first bytes and its name. */
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "internal.h"
 
 /* Bytes of these are noise to a model, whatever its vocabulary. Four bytes or more tell them from tokens. */
@@ -53,7 +50,7 @@ int32_t tokens_refuse_container(const struct hd_data *f, struct hd_error *err)
                            containers[i].remedy);
     if (f->map_bytes > 10 && read_le(p, 8) <= f->map_bytes - 8 && p[8] == '{' && p[9] == '"')
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: is safetensors: weights go into model.from", f->path);
-    if (f->map_bytes > 2 && p[0] == 0x80 && p[1] >= 2 && p[1] <= 5 && p[f->map_bytes - 1] == '.')
+    if (f->map_bytes > 2 && p[0] == 0x80 && p[1] >= 2 && p[1] <= 5 && !f->http && p[f->map_bytes - 1] == '.')
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: is a pickle, which is not read: " EXTRACT, f->path);
     return HD_OK;
 }
@@ -113,9 +110,10 @@ int32_t tokens_guess(const struct hd_data *f, uint32_t *format, struct hd_error 
     } else if (begins_with(f, TOKENS_NPY_MAGIC, 6, 0) || ends_with(f->path, ".npy")) {
         *format = TOKENS_NPY;
     } else if (ends_with(f->path, ".bin")) {
-        char *idx = tokens_idx_path(f->path);
-        *format = idx && !access(idx, F_OK) ? TOKENS_MEGATRON : TOKENS_NANOGPT;
-        free(idx);
+        bool has_index;
+        int32_t rc = tokens_has_index(f, &has_index, err);
+        *format = !rc && has_index ? TOKENS_MEGATRON : TOKENS_NANOGPT;
+        return rc;
     } else {
         return guess_bytes(f, format, err);
     }

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "heddle/file.h"
 #include "internal.h"
@@ -18,6 +19,11 @@ static const struct {
 static int32_t no_memory(struct hd_error *err)
 {
     return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
+}
+
+uint64_t tokens_width(uint32_t type)
+{
+    return token_types[type].bytes;
 }
 
 /* ---- mapping */
@@ -37,6 +43,45 @@ static int32_t map_file(const char *path, const uint8_t **at, uint64_t *bytes, s
         return hd_fail(err, HD_E_INVALID, "%s: the file is empty", path);
     *at = map;
     return HD_OK;
+}
+
+/* The first `most` bytes of an open file behind HTTP, in new memory. */
+static int32_t read_head(const char *name, struct http_file *http, uint64_t most, const uint8_t **at,
+                         struct hd_error *err)
+{
+    uint64_t n = http_bytes(http) < most ? http_bytes(http) : most;
+    void *head = malloc(n);
+    int32_t rc = head ? http_read(http, 0, n, head, err)
+                      : hd_fail(err, HD_E_NOMEM, "%s: no memory for %lu bytes", name, (unsigned long)n);
+    if (rc)
+        free(head);
+    else
+        *at = head;
+    return rc;
+}
+
+int32_t tokens_map(struct hd_data *f, const struct hd_host *host, const struct tokens_settings *settings,
+                   const struct hd_data_source *source, struct hd_error *err)
+{
+    if (!http_is_url(source->path) && strstr(source->path, "://"))
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "'%.100s' is a URL, and only http:// and https:// are read: name a file, which may be on a "
+                       "mounted store",
+                       source->path);
+    const uint8_t *map = NULL;
+    int32_t rc;
+    if (!http_is_url(source->path)) {
+        rc = map_file(f->path, &map, &f->map_bytes, err);
+        f->map = map;
+        return rc;
+    }
+    rc = http_open(host, &settings->http, source->path, source->hints & HD_DATA_IN_ORDER, &f->http, err);
+    if (rc)
+        return rc;
+    f->map_bytes = http_bytes(f->http);
+    rc = read_head(f->path, f->http, TOKENS_HEAD, &map, err);
+    f->map = map;
+    return rc;
 }
 
 /* ---- formats. Each sets at, count and type of a mapped file. */
@@ -257,26 +302,60 @@ static int32_t megatron_index(struct hd_data *f, const char *idx, const uint8_t 
     return rc ? rc : megatron_sequences(idx, p + IDX_HEADER, sequences, token_types[type].bytes, f->count, err);
 }
 
-/* NAME.bin -> NAME.idx, in new memory; NULL: out of memory. */
-char *tokens_idx_path(const char *path)
+char *tokens_beside(const char *path, const char *suffix)
 {
     size_t n = strlen(path);
-    char *idx;
-    return asprintf(&idx, "%.*s.idx", (int)(n > 4 && !strcmp(path + n - 4, ".bin") ? n - 4 : n), path) < 0 ? NULL : idx;
+    char *out;
+    n -= n > 4 && !strcmp(path + n - 4, ".bin") ? 4 : 0;
+    return asprintf(&out, "%.*s.%s", (int)n, path, suffix) < 0 ? NULL : out;
+}
+
+int32_t tokens_has_index(const struct hd_data *f, bool *has, struct hd_error *err)
+{
+    struct hd_error absent = HD_ERROR_INIT;
+    struct http_file *http = NULL;
+    char *idx = f->http ? NULL : tokens_beside(f->path, "idx");
+    int32_t rc = f->http ? http_open_sibling(f->http, ".bin", ".idx", &http, &absent) : HD_OK;
+    *has = f->http ? !rc : idx && !access(idx, F_OK);
+    http_close(http);
+    free(idx);
+    if (!rc || rc == HD_E_NOTFOUND)
+        return HD_OK;
+    *err = absent;
+    return rc;
+}
+
+int32_t tokens_load_beside(const struct hd_data *f, const char *suffix, const uint8_t **at, uint64_t *bytes,
+                           struct hd_error *err)
+{
+    struct http_file *http = NULL;
+    char ending[16], *path = tokens_beside(f->path, suffix);
+    snprintf(ending, sizeof ending, ".%s", suffix);
+    int32_t rc = path ? HD_OK : no_memory(err);
+    if (!rc && !f->http)
+        rc = map_file(path, at, bytes, err);
+    else if (!rc && !(rc = http_open_sibling(f->http, ".bin", ending, &http, err)))
+        rc = read_head(path, http, *bytes = http_bytes(http), at, err);
+    http_close(http);
+    free(path);
+    return rc;
+}
+
+void tokens_unload(const struct hd_data *f, const uint8_t *at, uint64_t bytes)
+{
+    if (f->http)
+        free((void *)at);
+    else if (at)
+        munmap((void *)at, bytes);
 }
 
 static int32_t parse_megatron(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
 {
     (void)settings;
-    const uint8_t *p;
-    uint64_t bytes;
-    char *idx = tokens_idx_path(f->path);
-    int32_t rc = idx ? map_file(idx, &p, &bytes, err) : no_memory(err);
-    if (!rc) {
-        rc = megatron_index(f, idx, p, bytes, err);
-        f->idx = p;
-        f->idx_bytes = bytes;
-    }
+    char *idx = tokens_beside(f->path, "idx");
+    int32_t rc = idx ? tokens_load_beside(f, "idx", &f->idx, &f->idx_bytes, err) : no_memory(err);
+    if (!rc)
+        rc = megatron_index(f, idx, f->idx, f->idx_bytes, err);
     free(idx);
     return rc;
 }
@@ -315,14 +394,6 @@ uint64_t tokens_indexed_end(const struct hd_data *f, uint64_t token, uint64_t li
 }
 
 /* ---- opening */
-
-int32_t tokens_map(struct hd_data *f, struct hd_error *err)
-{
-    const uint8_t *map = NULL;
-    int32_t rc = map_file(f->path, &map, &f->map_bytes, err);
-    f->map = map;
-    return rc;
-}
 
 int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
 {

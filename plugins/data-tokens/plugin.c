@@ -1,4 +1,4 @@
-/* The slots of data-tokens: a mapped file, decoded by type. */
+/* The slots of data-tokens: a file, decoded by type. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -23,6 +23,15 @@ static const struct hd_option options[] = {
      .flags = HD_OPTION_GLOBAL,
      .offset = offsetof(struct tokens_settings, token_dtype),
      .help = "width of a token in nanogpt files"},
+    {.name = "loss",
+     .value = "all",
+     .type = HD_OPT_ENUM,
+     .choices = "all|completion",
+     .flags = HD_OPTION_GLOBAL,
+     .offset = offsetof(struct tokens_settings, loss),
+     .help =
+         "which tokens the loss counts: all, or those that NAME.loss marks beside NAME.bin, as `heddle data tokenize "
+         "--chat-template` writes it"},
     {.name = "eod",
      .value = "-1",
      .type = HD_OPT_INT,
@@ -31,6 +40,42 @@ static const struct hd_option options[] = {
      .flags = HD_OPTION_GLOBAL,
      .offset = offsetof(struct tokens_settings, eod),
      .help = "id of the token that ends a document, for data.documents; -1: where Megatron's index says so"},
+    {.name = "http_block",
+     .value = "1MiB",
+     .type = HD_OPT_SIZE,
+     .min = 1 << 17,
+     .max = 1 << 30,
+     .offset = offsetof(struct tokens_settings, http.block),
+     .help = "size of one request for a file behind HTTP"},
+    {.name = "http_cache",
+     .value = "256MiB",
+     .type = HD_OPT_SIZE,
+     .min = 1 << 20,
+     .max = 1e15,
+     .offset = offsetof(struct tokens_settings, http.cache),
+     .help = "bytes of files behind HTTP that a rank keeps in memory, of all of them together"},
+    {.name = "http_read_ahead",
+     .value = "8",
+     .type = HD_OPT_INT,
+     .unit = "blocks",
+     .min = 0,
+     .max = 1024,
+     .offset = offsetof(struct tokens_settings, http.read_ahead),
+     .help = "how far files behind HTTP are fetched ahead of what is read, with shuffle: false; 0: not at all"},
+    {.name = "http_retries",
+     .value = "6",
+     .type = HD_OPT_INT,
+     .min = 0,
+     .max = 1000,
+     .offset = offsetof(struct tokens_settings, http.retries),
+     .help = "how often a failed request is sent again, after 0.5, 1, 2 ... 30 s, before the run ends"},
+    {.name = "http_timeout",
+     .value = "30s",
+     .type = HD_OPT_DURATION,
+     .min = 1,
+     .max = 86400,
+     .offset = offsetof(struct tokens_settings, http.timeout),
+     .help = "how long a request may go without a byte before it counts as failed"},
 };
 
 static int32_t tokens_check(const void *settings, struct hd_error *err)
@@ -41,39 +86,25 @@ static int32_t tokens_check(const void *settings, struct hd_error *err)
     return HD_OK;
 }
 
+static int32_t tokens_labeled(const void *settings)
+{
+    return ((const struct tokens_settings *)settings)->loss == TOKENS_LOSS_COMPLETION;
+}
+
 static void tokens_close(struct hd_data *f)
 {
     if (!f)
         return;
-    if (f->map)
+    tokens_unload(f, f->loss, f->loss_bytes);
+    tokens_unload(f, f->idx, f->idx_bytes);
+    if (f->http) {
+        http_close(f->http);
+        free((void *)f->map);
+    } else if (f->map) {
         munmap((void *)f->map, f->map_bytes);
-    if (f->idx)
-        munmap((void *)f->idx, f->idx_bytes);
+    }
     free(f->path);
     free(f);
-}
-
-#define READ_TOKENS(constant, value, type, descr, code)     \
-    case constant: {                                        \
-        const uint8_t *from = f->at + first * sizeof(type); \
-        for (uint64_t i = 0; i < count; i++) {              \
-            type t;                                         \
-            memcpy(&t, from + i * sizeof t, sizeof t);      \
-            tokens[i] = (int64_t)t;                         \
-        }                                                   \
-        return HD_OK;                                       \
-    }
-
-static int32_t tokens_read(struct hd_data *f, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err)
-{
-    if (first > f->count || count > f->count - first)
-        return hd_fail(err, HD_E_INVALID, "%s: tokens %lu to %lu of %lu were asked for", f->path, (unsigned long)first,
-                       (unsigned long)(first + count), (unsigned long)f->count);
-    switch (f->type) {
-        TOKENS_TYPES(READ_TOKENS)
-    default:
-        return hd_fail(err, HD_E_INTERNAL, "%s: unknown token type %u", f->path, f->type);
-    }
 }
 
 static int32_t tokens_document_end(struct hd_data *f, uint64_t token, uint64_t limit, uint64_t *end,
@@ -95,7 +126,9 @@ static int32_t tokens_document_end(struct hd_data *f, uint64_t token, uint64_t l
                        f->path);
     for (uint64_t n; token < limit; token += n) {
         n = limit - token < BLOCK ? limit - token : BLOCK;
-        tokens_read(f, token, n, block, err);
+        int32_t rc = tokens_read(f, token, n, block, err);
+        if (rc)
+            return rc;
         for (uint64_t i = 0; i < n; i++)
             if (block[i] == f->eod) {
                 *end = token + i + 1;
@@ -123,13 +156,14 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
 {
     struct hd_data *f = calloc(1, sizeof *f);
     int32_t rc;
-    if (!f || !(f->path = strdup(source->path))) {
+    if (!f || !(f->path = http_is_url(source->path) ? http_printable(source->path) : strdup(source->path))) {
         free(f);
         return hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
     }
     f->eod = ((const struct tokens_settings *)settings)->eod;
     f->vocab = source->struct_size > offsetof(struct hd_data_source, vocab) ? source->vocab : 0;
-    if ((rc = tokens_map(f, err)) || (rc = tokens_parse(f, settings, err))) {
+    if ((rc = tokens_map(f, host, settings, source, err)) || (rc = tokens_parse(f, settings, err)) ||
+        (tokens_labeled(settings) && (rc = tokens_open_loss(f, err)))) {
         tokens_close(f);
         return rc;
     }
@@ -139,14 +173,16 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
         tokens_close(f);
         return rc;
     }
-    if (host && f->eod >= 0 && !has_end(f))
+    if (host && f->eod >= 0 && !f->http && !has_end(f))
         host->log(HD_LOG_WARN, "data-tokens",
                   "%s: data.eod is %ld, and its first %lu tokens have none: no document ends", f->path, (long)f->eod,
                   (unsigned long)(f->count < LOOKED_AT ? f->count : LOOKED_AT));
     if (host && tokens_are_unwritten(f))
         host->log(HD_LOG_WARN, "data-tokens", "%s: its first tokens are all 0: was it made, and never written?",
                   f->path);
-    if (f->map_bytes <= READ_WHOLE)
+    if (f->http)
+        ; /* reads ahead by itself */
+    else if (f->map_bytes <= READ_WHOLE)
         madvise((void *)f->map, f->map_bytes, MADV_WILLNEED);
     else if (source->hints & HD_DATA_IN_ORDER)
         madvise((void *)f->map, f->map_bytes, MADV_SEQUENTIAL);
@@ -164,6 +200,49 @@ static int32_t tokens_info(struct hd_data *f, struct hd_data_info *info, struct 
     return HD_OK;
 }
 
+#define DECODE_TOKENS(constant, value, type, descr, code) \
+    case constant:                                        \
+        for (uint64_t i = 0; i < count; i++) {            \
+            type t;                                       \
+            memcpy(&t, from + i * sizeof t, sizeof t);    \
+            tokens[i] = (int64_t)t;                       \
+        }                                                 \
+        break;
+
+static void decode(uint32_t type, const uint8_t *from, uint64_t count, int64_t *tokens)
+{
+    switch (type) {
+        TOKENS_TYPES(DECODE_TOKENS)
+    default:
+        break;
+    }
+}
+
+static int32_t read_http(struct hd_data *f, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err)
+{
+    enum { PIECE = 8192 };
+    uint8_t piece[PIECE];
+    uint64_t width = tokens_width(f->type), at = (uint64_t)(f->at - (const uint8_t *)f->map) + first * width;
+    int32_t rc = HD_OK;
+    for (uint64_t n; count && !rc; count -= n, tokens += n, at += n * width) {
+        n = count < PIECE / width ? count : PIECE / width;
+        if (!(rc = http_read(f->http, at, n * width, piece, err)))
+            decode(f->type, piece, n, tokens);
+    }
+    return rc;
+}
+
+int32_t tokens_read(struct hd_data *f, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err)
+{
+    if (first > f->count || count > f->count - first)
+        return hd_fail(err, HD_E_INVALID, "%s: tokens %lu to %lu of %lu were asked for", f->path, (unsigned long)first,
+                       (unsigned long)(first + count), (unsigned long)f->count);
+    if (f->http)
+        return read_http(f, first, count, tokens, err);
+    decode(f->type, f->at + first * tokens_width(f->type), count, tokens);
+    return HD_OK;
+}
+
 static const struct hd_data_ops ops = {
     .struct_size = sizeof ops,
     .open = tokens_open,
@@ -171,6 +250,8 @@ static const struct hd_data_ops ops = {
     .info = tokens_info,
     .read = tokens_read,
     .check = tokens_check,
+    .labels = tokens_labels,
+    .labeled = tokens_labeled,
     .document_end = tokens_document_end,
 };
 

@@ -62,12 +62,13 @@ struct zero_flat {
     uint32_t *params;
     uint32_t begins;               /* where its first gradient is made, counted from the program's end */
     uint32_t n_params, n_matrices; /* matrices come first where they travel as products of two */
-    uint32_t members;              /* pipeline stages that share it; 0: only this one */
     uint32_t late;                 /* gathered in the next step's forward pass, not behind the update */
+    uint64_t members;              /* pipeline stages that share it; 0: only this one */
     uint32_t parts;  /* 2: of one parameter whose blocks' contributions are summed apart (exact sums); else 0 */
     hd_tensor first; /* the sum of the part that was there first, until it is added to the other one */
     hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
     hd_tensor travelling;                            /* the shard, or a copy of it, on the outer axes */
+    uint32_t reserved;
     struct zero_code code;
     struct zero_matrix *matrices;
     hd_tensor left, right; /* all P, all Q, one after another */
@@ -103,7 +104,7 @@ int32_t zero_configure(struct zero *z, struct hd_error *err);
 /* Do several pipeline stages use it? */
 static inline int zero_tied(const struct hd_pass_param *param)
 {
-    return __builtin_popcount(param->stages) > 1;
+    return __builtin_popcountll(param->stages) > 1;
 }
 
 /* Or several blocks, which could be on several stages (tied embeddings)? */

@@ -30,7 +30,7 @@ static void add_norm(struct zero *z, struct zero_flat *f, uint32_t axes, struct 
             if ((axes & param->replicated & HD_AXIS_BIT(a)) && !(f->stage && (f->axes & HD_AXIS_BIT(a))))
                 copies *= z->api->axis_size(z->p, a);
         if (zero_tied(param))
-            copies *= __builtin_popcount(param->stages);
+            copies *= __builtin_popcountll(param->stages);
         ranges[k] = (struct hd_range){flat.offset[k], param->count, 1 / copies};
     }
     i.attrs = &attrs;

@@ -37,17 +37,15 @@ static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
     return rc;
 }
 
-static int32_t alloc_max_buffer(struct hd__exec *e, struct hd_error *err)
+static int32_t alloc_world_buffer(struct hd__exec *e, struct hd_error *err)
 {
-    void *pinned = NULL;
-    int32_t rc = hd__exec_device_create_event(&e->device, &e->max_buffer.done, err);
+    int32_t rc = hd__exec_device_create_event(&e->device, &e->world_buffer.done, err);
     if (!rc)
-        rc = hd__exec_device_alloc_pinned(&e->device, 4096, &pinned, err);
-    e->max_buffer.pinned = pinned;
-    return rc ? rc : e->device.ops->alloc(e->device.handle, HD_MEM_DEVICE, 4096, &e->max_buffer.device, err);
+        rc = hd__exec_device_alloc_pinned(&e->device, 4096, &e->world_buffer.pinned, err);
+    return rc ? rc : e->device.ops->alloc(e->device.handle, HD_MEM_DEVICE, 4096, &e->world_buffer.device, err);
 }
 
-/* The group of all ranks, and the flight recorder's descriptions of its two operations. */
+/* The group of all ranks, and the flight recorder's descriptions of its operations. */
 static int32_t open_world(struct hd__exec *e, struct hd_error *err)
 {
     int32_t rc = e->config.compiled->mesh.ranks > 1
@@ -71,9 +69,17 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
     e->barrier_op = e->max_op;
     e->barrier_op.name = "barrier";
     e->barrier_op.section = "start";
+    e->sum_op = e->max_op;
+    e->sum_op.name = "all_reduce";
+    e->sum_op.section = "step begin";
+    e->sum_op.count = 1;
+    e->sum_op.bytes = sizeof(double);
+    e->sum_op.dtype = HD_F64;
+    e->sum_op.redop = HD_SUM;
     hd__comm_flight_hash_op(&e->max_op);
+    hd__comm_flight_hash_op(&e->sum_op);
     hd__comm_flight_hash_op(&e->barrier_op);
-    return e->world.transport->stream_ordered ? alloc_max_buffer(e, err) : HD_OK;
+    return e->world.transport->stream_ordered ? alloc_world_buffer(e, err) : HD_OK;
 }
 
 /* ---- opening and closing */
@@ -144,10 +150,10 @@ void hd__exec_shut(struct hd__exec *e)
         e->device.ops->sync(e->device.handle, s, &ignored);
     hd__exec_release(e);
     hd__exec_profile_free(e->profile);
-    if (e->max_buffer.device)
-        e->device.ops->free(e->device.handle, HD_MEM_DEVICE, e->max_buffer.device);
-    hd__exec_device_free_pinned(&e->device, e->max_buffer.pinned);
-    hd__exec_device_free_event(&e->device, e->max_buffer.done);
+    if (e->world_buffer.device)
+        e->device.ops->free(e->device.handle, HD_MEM_DEVICE, e->world_buffer.device);
+    hd__exec_device_free_pinned(&e->device, e->world_buffer.pinned);
+    hd__exec_device_free_event(&e->device, e->world_buffer.done);
     for (int memory = 0; memory < HD__MEM_COUNT; memory++)
         hd__exec_copy_engine_close(e->copy_engines[memory]);
     hd__exec_transports_close(&e->transports); /* after a failure, receives may still write to the arena */

@@ -57,6 +57,8 @@ void hd__exec_drop_mirror(struct hd__exec *exec);
 int32_t hd__exec_barrier(struct hd__exec *exec, struct hd_error *err);
 /* Maximum over all ranks: one decision on signals and faults between steps. */
 int32_t hd__exec_all_reduce_max(struct hd__exec *exec, int32_t mine, int32_t *highest, struct hd_error *err);
+/* Sum over all ranks, exact for integers below 2^53. */
+int32_t hd__exec_all_reduce_sum(struct hd__exec *exec, double mine, double *sum, struct hd_error *err);
 /* Cancels everything pending on all ranks. [any-thread] */
 void hd__exec_abort(struct hd__exec *exec, const char *reason);
 

@@ -72,15 +72,15 @@ struct hd__exec {
     int32_t reserved;
     struct hd__comm_engine *comm;
     struct hd__prepared_section *sections;
-    struct hd__group_ref world;  /* of = NULL: a single rank */
-    struct hd__exec_max_buffer { /* operands in device memory, where the world's transport is stream-ordered */
+    struct hd__group_ref world;    /* of = NULL: a single rank */
+    struct hd__exec_world_buffer { /* operands in device memory, where the world's transport is stream-ordered */
         void *device;
-        int32_t *pinned;
+        void *pinned;
         struct hd_event *done;
-    } max_buffer;
-    struct hd__flight_op max_op, barrier_op; /* as the flight recorder describes them */
-    const char *status;                      /* between sections */
-    double call_since;                       /* of a call that opens or closes; 0: there is none */
+    } world_buffer;
+    struct hd__flight_op max_op, sum_op, barrier_op; /* as the flight recorder describes them */
+    const char *status;                              /* between sections */
+    double call_since;                               /* of a call that opens or closes; 0: there is none */
     double comm_seconds;
     struct hd__profile *profile; /* NULL: never turned on */
     uint64_t graph_replays;

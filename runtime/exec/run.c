@@ -123,61 +123,69 @@ int32_t hd__exec_run_section(struct hd__exec *e, uint8_t kind, struct hd_error *
 /* ---- between steps */
 
 /* Stages the operands in device memory. */
-static int32_t reduce_on_device(struct hd__exec *e, struct hd_comm_call *call, hd_request *request,
+static int32_t reduce_on_device(struct hd__exec *e, struct hd_comm_call *call, size_t bytes, hd_request *request,
                                 struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
-    struct hd__exec_max_buffer *a = &e->max_buffer;
-    memcpy(a->pinned, call->send, call->count * sizeof *a->pinned);
+    struct hd__exec_world_buffer *a = &e->world_buffer;
+    memcpy(a->pinned, call->send, bytes);
     call->send = call->recv = a->device;
-    int32_t rc = d->ops->copy(d->handle, HD_STREAM_COMM, a->device, a->pinned, call->count * sizeof *a->pinned, err);
+    int32_t rc = d->ops->copy(d->handle, HD_STREAM_COMM, a->device, a->pinned, bytes, err);
     if (!rc)
         rc = e->world.transport->ops->collective(e->world.of->group, call, request, err);
     return rc;
 }
 
-static int32_t copy_back_max(struct hd__exec *e, int32_t *most, uint64_t count, struct hd_error *err)
+static int32_t copy_back(struct hd__exec *e, void *out, size_t bytes, struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
-    struct hd__exec_max_buffer *a = &e->max_buffer;
-    int32_t rc = d->ops->copy(d->handle, HD_STREAM_COMM, a->pinned, a->device, count * sizeof *most, err);
+    struct hd__exec_world_buffer *a = &e->world_buffer;
+    int32_t rc = d->ops->copy(d->handle, HD_STREAM_COMM, a->pinned, a->device, bytes, err);
     if (!rc)
         rc = d->ops->record(d->handle, a->done, HD_STREAM_COMM, err);
     if (!rc)
         rc = hd__exec_wait_event(e, a->done, deadline(e), err);
     if (!rc)
-        memcpy(most, a->pinned, count * sizeof *most);
+        memcpy(out, a->pinned, bytes);
+    return rc;
+}
+
+/* An all_reduce over all ranks, of `op`'s count of its dtype. */
+static int32_t reduce_world(struct hd__exec *e, const struct hd__flight_op *op, const void *mine, void *out,
+                            struct hd_error *err)
+{
+    struct hd_comm_call call = {.struct_size = sizeof call,
+                                .coll = HD_COLL_ALL_REDUCE,
+                                .dtype = op->dtype,
+                                .redop = op->redop,
+                                .send = mine,
+                                .recv = out,
+                                .count = op->count,
+                                .tag = UINT64_MAX};
+    hd_request request;
+    __atomic_store_n(&e->current_section, NULL, __ATOMIC_RELAXED);
+    uint64_t flight_number = hd__comm_flight_start(e->transports.flight, op, hd__now());
+    hd__exec_progress_lock(e->transports.progress_thread);
+    int32_t rc = e->world_buffer.device ? reduce_on_device(e, &call, op->bytes, &request, err)
+                                        : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
+    hd__exec_progress_unlock(e->transports.progress_thread, !rc);
+    hd__comm_flight_wait(e->transports.flight, flight_number, hd__now());
+    if (!rc)
+        rc = hd__exec_transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
+    if (!rc && e->world_buffer.device)
+        rc = copy_back(e, out, op->bytes, err);
+    hd__comm_flight_end(e->transports.flight, flight_number, hd__now(), rc);
     return rc;
 }
 
 static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op, int32_t mine, int32_t *highest,
                               struct hd_error *err)
 {
-    int32_t hash = (int32_t)(e->transports.flight->op_hash >> 33), value[3] = {mine, hash, -hash}, most[3];
-    struct hd_comm_call call = {.struct_size = sizeof call,
-                                .coll = HD_COLL_ALL_REDUCE,
-                                .dtype = HD_I32,
-                                .redop = HD_MAX,
-                                .send = value,
-                                .recv = most,
-                                .count = 3,
-                                .tag = UINT64_MAX};
-    hd_request request;
     *highest = mine;
     if (!e->world.of)
         return HD_OK;
-    __atomic_store_n(&e->current_section, NULL, __ATOMIC_RELAXED);
-    uint64_t flight_number = hd__comm_flight_start(e->transports.flight, op, hd__now());
-    hd__exec_progress_lock(e->transports.progress_thread);
-    int32_t rc = e->max_buffer.device ? reduce_on_device(e, &call, &request, err)
-                                      : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
-    hd__exec_progress_unlock(e->transports.progress_thread, !rc);
-    hd__comm_flight_wait(e->transports.flight, flight_number, hd__now());
-    if (!rc)
-        rc = hd__exec_transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
-    if (!rc && e->max_buffer.device)
-        rc = copy_back_max(e, most, call.count, err);
-    hd__comm_flight_end(e->transports.flight, flight_number, hd__now(), rc);
+    int32_t hash = (int32_t)(e->transports.flight->op_hash >> 33), value[3] = {mine, hash, -hash}, most[3];
+    int32_t rc = reduce_world(e, op, value, most, err);
     if (!rc)
         *highest = most[0];
     /* Collective mismatch that the transport did not detect, as a sum on one rank and a maximum on another: the largest
@@ -186,6 +194,12 @@ static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op
         return rc;
     return hd_fail(err, HD_E_MISMATCH,
                    "collective mismatch: the ranks have not done the same operations in the same order");
+}
+
+int32_t hd__exec_all_reduce_sum(struct hd__exec *e, double mine, double *sum, struct hd_error *err)
+{
+    *sum = mine;
+    return e->world.of ? reduce_world(e, &e->sum_op, &mine, sum, err) : HD_OK;
 }
 
 int32_t hd__exec_all_reduce_max(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)

@@ -309,14 +309,14 @@ int32_t hd__exec_transports_open(struct hd__transports *t, struct hd_error *err)
     return rc;
 }
 
-void hd__exec_transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96])
+void hd__exec_transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint64_t members, char out[96])
 {
     char name[64];
     hd__axes_text(axes & hd__mesh_axes(mesh), name);
-    snprintf(out, 96, "%s%s%.0x", name, members ? "/" : "", members);
+    snprintf(out, 96, "%s%s%.0lx", name, members ? "/" : "", (unsigned long)members);
 }
 
-int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint32_t members,
+int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint64_t members,
                                   struct hd__group_ref *group, struct hd_error *err)
 {
     const struct hd__mesh *mesh = &t->compiled->mesh;

@@ -49,9 +49,9 @@ void hd__exec_transports_close(struct hd__transports *t);
 void hd__exec_transports_abort(struct hd__transports *t, const char *reason);
 /* Section of the job that names the transport of a group over these axes. */
 const struct hd__job_section *hd__exec_transports_section(const struct hd__compiled *compiled, uint32_t axes);
-void hd__exec_transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96]);
+void hd__exec_transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint64_t members, char out[96]);
 /* Group of this rank along axes. Collective, in the same order on all ranks; the same axes give the same group. */
-int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint32_t members,
+int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint64_t members,
                                   struct hd__group_ref *group, struct hd_error *err);
 /* Starts the progress thread where the job has `comm.progress: thread`: from then on calls into transports go between
  * hd__exec_progress_lock and _unlock. The calls of this file lock themselves. */

@@ -8,7 +8,9 @@
  * - Within a source, sequence i has the tokens [i * seq_len, (i + 1) * seq_len) as inputs and the same
  *   shifted by one as labels: (tokens - 1) / seq_len sequences. Where a source has labels of its own, these:
  *   tokens / seq_len sequences. Listed files are read as if they were one.
- * - Epoch e = number / sequences. With shuffle, each epoch has its own permutation, drawn from the seed.
+ * - Epoch e = number / sequences. With shuffle, each epoch has its own permutation, drawn from the seed. With a
+ *   shuffle_buffer of n sequences it is one of windows: runs of HD__DATA_SHUFFLE_RUN neighbours are permuted, and the
+ *   sequences of about n / HD__DATA_SHUFFLE_RUN runs among each other, so that what is read lies in few places.
  * - With HD__DATA_MASK the same, but what a sequence has of each document is apart: positions count from 0, and the
  *   label of a document's last token does not count.
  * - With HD__DATA_PACK a sequence has whole documents (packing.h), those longer than seq_len in pieces, and behind them
@@ -26,6 +28,7 @@
 #include "heddle/data.h"
 
 #define HD__DATA_MIX_SLOTS 65536 /* positions in a round of a weighted mix */
+#define HD__DATA_SHUFFLE_RUN 64  /* neighbours that a shuffle_buffer keeps in one window */
 
 enum { HD__DATA_CONTINUE = 0, HD__DATA_MASK, HD__DATA_PACK };
 
@@ -45,7 +48,8 @@ struct hd__data_config {
     int32_t shuffle;
     int32_t documents; /* HD__DATA_CONTINUE, ... */
     int32_t reserved;
-    double val_fraction; /* 0 <= v < 1 */
+    double val_fraction;    /* 0 <= v < 1 */
+    int64_t shuffle_buffer; /* sequences; 0: all of an epoch */
     int64_t seq_len;
     int64_t vocab; /* ids are 0 .. vocab - 1 */
     uint64_t seed;
@@ -75,11 +79,12 @@ int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids
 /* Indices of the tokens of sequence `number` in their documents: seq_len numbers. Thread-safe. */
 int32_t hd__data_positions(const struct hd__data *data, uint64_t number, int32_t *positions, struct hd_error *err);
 
-/* How many labels of sequence `number` count: those that are not below 0. Thread-safe. */
-int32_t hd__data_count_labels(const struct hd__data *data, uint64_t number, int64_t *count, struct hd_error *err);
-
 /* Item i of a permutation of 0 .. n-1 that `key` chooses, without memory. i < n. */
 uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key);
+
+/* The same, of windows of about `window` items: neighbours of the result lie in window / HD__DATA_SHUFFLE_RUN runs of
+ * the file. What is left of n behind the last whole run comes last. */
+uint64_t hd__data_permute_windows(uint64_t i, uint64_t n, uint64_t window, uint64_t key);
 
 /* ---- prefetching: a thread keeps the next requests ready, so that reading is off the critical path. A request is
  * `rows` sequences; `number` returns the sequence of row j of request r. */
@@ -105,6 +110,9 @@ int32_t hd__data_prefetch_start(const struct hd__data_prefetch_config *config, s
  * returned here, by the call whose request it was, and by all later ones. */
 int32_t hd__data_prefetch_next(struct hd__data_prefetch *prefetch, const int32_t **ids, const int32_t **labels,
                                struct hd_error *err);
+/* How many labels of the next n requests count, those that are not below 0; n is at most the depth. Waits until they
+ * are read; an error in reading one of them is returned. */
+int32_t hd__data_prefetch_count(struct hd__data_prefetch *prefetch, uint32_t n, int64_t *count, struct hd_error *err);
 void hd__data_prefetch_stop(struct hd__data_prefetch *prefetch); /* NULL is fine */
 
 #endif

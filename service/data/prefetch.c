@@ -12,6 +12,7 @@ struct hd__data_prefetch {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int32_t *buffer; /* [slots][2][rows][length] */
+    int64_t *counts; /* [slots]: labels that count */
     uint32_t slots;
     uint64_t filled, taken; /* number of requests */
     bool stop;
@@ -40,6 +41,10 @@ static int32_t read_request(const struct hd__data_prefetch *p, uint64_t request,
             rc = hd__data_read(c->data, c->number(c->user, c->first + request, j), ids + at, labels + at,
                                c->ranges[run].first, c->ranges[run].count, err);
         }
+    int64_t count = 0, n = c->rows * row_length(c);
+    for (int64_t i = 0; i < n && !rc; i++)
+        count += labels[i] >= 0;
+    p->counts[request % p->slots] = count;
     return rc;
 }
 
@@ -76,6 +81,7 @@ int32_t hd__data_prefetch_start(const struct hd__data_prefetch_config *config, s
     p->config = *config;
     p->slots = (config->depth ? config->depth : 2) + 1;
     p->buffer = hd__alloc((size_t)p->slots * 2 * config->rows * (size_t)row_length(config) * sizeof *p->buffer);
+    p->counts = hd__alloc(p->slots * sizeof *p->counts);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
     int rc = pthread_create(&p->thread, NULL, prefetch_thread, p);
@@ -83,6 +89,7 @@ int32_t hd__data_prefetch_start(const struct hd__data_prefetch_config *config, s
         pthread_cond_destroy(&p->changed);
         pthread_mutex_destroy(&p->lock);
         free(p->buffer);
+        free(p->counts);
         free(p);
         return hd_fail(err, HD_E_NOMEM, "data: no thread for reading ahead: %s", strerror(rc));
     }
@@ -111,6 +118,24 @@ int32_t hd__data_prefetch_next(struct hd__data_prefetch *p, const int32_t **ids,
     return rc;
 }
 
+int32_t hd__data_prefetch_count(struct hd__data_prefetch *p, uint32_t n, int64_t *count, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    *count = 0;
+    pthread_mutex_lock(&p->lock);
+    while (p->filled < p->taken + n && !p->rc)
+        pthread_cond_wait(&p->changed, &p->lock);
+    if (p->filled < p->taken + n) {
+        rc = p->rc;
+        if (err)
+            *err = p->error;
+    }
+    for (uint64_t request = p->taken; request < p->taken + n && !rc; request++)
+        *count += p->counts[request % p->slots];
+    pthread_mutex_unlock(&p->lock);
+    return rc;
+}
+
 void hd__data_prefetch_stop(struct hd__data_prefetch *p)
 {
     if (!p)
@@ -123,5 +148,6 @@ void hd__data_prefetch_stop(struct hd__data_prefetch *p)
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
     free(p->buffer);
+    free(p->counts);
     free(p);
 }

@@ -37,7 +37,8 @@ struct mix_slot {
 };
 
 struct hd__data {
-    struct hd__data_config config; /* sources is NULL */
+    struct hd__data_config config; /* sources is NULL, ops the next */
+    struct hd_data_ops ops;        /* labels is NULL where these settings have none */
     struct data_file *files;
     struct token_stream *streams;
     struct mix_slot *round; /* HD__DATA_MIX_SLOTS of them; NULL without a mix */
@@ -76,6 +77,16 @@ uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key)
         i = left << half | right;
     } while (i >= n);
     return i;
+}
+
+uint64_t hd__data_permute_windows(uint64_t i, uint64_t n, uint64_t window, uint64_t key)
+{
+    uint64_t run = HD__DATA_SHUFFLE_RUN, runs = n / run, per = HD__MAX(window / run, 1);
+    if (i >= runs * run)
+        return runs * run + hd__data_permute(i - runs * run, n - runs * run, key);
+    uint64_t nth = i / (per * run), first = nth * per, size = HD__MIN(per, runs - first) * run;
+    uint64_t j = hd__data_permute(i - first * run, size, key ^ mix64(nth + 1));
+    return hd__data_permute(first + j / run, runs, key) * run + j % run;
 }
 
 /* ---- a mix: weights become turns of a round, interleaved evenly */
@@ -254,7 +265,7 @@ static int32_t open_streams(struct hd__data *d, const struct hd__data_config *c,
         s->start = hd__alloc((s->n_files + 1) * sizeof *s->start);
         for (uint32_t j = 0; j < s->n_files; j++)
             s->start[j + 1] = s->start[j] + s->files[j].info.tokens;
-        int32_t rc = set_stream_range(c, s, err);
+        int32_t rc = set_stream_range(&d->config, s, err);
         uint64_t end;
         if (!rc && c->documents) /* where the source does not know, it says so now */
             rc = document_end(d, s, s->first, s->first + 1, &end, err);
@@ -276,6 +287,10 @@ int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **da
     struct hd__data *d = hd__alloc(sizeof *d);
     d->config = *config;
     d->config.sources = NULL;
+    d->ops = *config->ops;
+    if (d->ops.labels && d->ops.labeled && !d->ops.labeled(config->settings))
+        d->ops.labels = NULL;
+    d->config.ops = &d->ops;
     d->files = hd__alloc(config->n_sources * sizeof *d->files);
     for (; d->n_files < config->n_sources && !rc; d->n_files += !rc)
         rc = open_file(d, config->sources[d->n_files].path, &d->files[d->n_files], err);
@@ -417,7 +432,10 @@ static const struct token_stream *find_sequence(const struct hd__data *d, uint64
     uint64_t nth;
     const struct token_stream *s = locate_sequence(d, number, &nth);
     *i = nth % s->sequences;
-    if (d->config.shuffle)
+    if (d->config.shuffle && d->config.shuffle_buffer)
+        *i =
+            hd__data_permute_windows(*i, s->sequences, (uint64_t)d->config.shuffle_buffer, s->key + nth / s->sequences);
+    else if (d->config.shuffle)
         *i = hd__data_permute(*i, s->sequences, s->key + nth / s->sequences);
     return s;
 }
@@ -511,28 +529,5 @@ int32_t hd__data_positions(const struct hd__data *d, uint64_t number, int32_t *p
         for (int64_t k = 0; k < g.length && !rc; k++)
             positions[g.offset + k] = (int32_t)k;
     }
-    return rc;
-}
-
-int32_t hd__data_count_labels(const struct hd__data *d, uint64_t number, int64_t *count, struct hd_error *err)
-{
-    uint64_t i;
-    const struct token_stream *s = find_sequence(d, number, &i);
-    struct segment g = {0};
-    int32_t *labels = hd__alloc((uint64_t)d->config.seq_len * sizeof *labels), rc = HD_OK;
-    *count = 0;
-    for (uint64_t nth = 0; g.offset + g.length < d->config.seq_len && !rc; nth++) {
-        if ((rc = next_segment(d, s, i, nth, &g, err)) || g.is_padding)
-            continue;
-        int64_t n = g.length - g.ends;
-        if (!d->config.ops->labels) {
-            *count += n;
-            continue;
-        }
-        rc = n ? read_stream(d, s, d->config.ops->labels, g.at, (uint64_t)n, labels, err) : HD_OK;
-        for (int64_t k = 0; k < n && !rc; k++)
-            *count += labels[k] >= 0;
-    }
-    free(labels);
     return rc;
 }

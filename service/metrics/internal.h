@@ -4,7 +4,7 @@
 
 #include "service/metrics/metrics.h"
 
-#define HD__METRICS_MAX 16 /* per step */
+#define HD__METRICS_MAX (14 + HD__METRICS_SETS) /* per step */
 
 /* ---- sinks.c. Names of metrics live as long as the process. */
 struct hd__metrics_sink;

@@ -17,24 +17,32 @@
 struct hd__metrics;
 
 struct hd__metrics_row {
-    int64_t step;         /* 1 = after the first update */
-    int64_t steps;        /* total */
-    double loss;          /* mean over the global batch's tokens, natural logarithm */
-    double val_loss;      /* NaN where not evaluated */
-    double grad_norm, lr; /* before clipping, not finite where the step was skipped; of this step */
-    double loss_scale;    /* of this step; 0 without loss scaling */
-    int64_t skipped;      /* steps of the run that overflowed and updated nothing */
-    int64_t tokens;       /* so far */
+    int64_t step;             /* 1 = after the first update */
+    int64_t steps;            /* total */
+    double loss;              /* mean over the global batch's tokens, natural logarithm */
+    double val_loss;          /* NaN where not evaluated */
+    const double *val_losses; /* of each set of hd__metrics_add_set; NULL: none */
+    double epoch;             /* passes over the data so far */
+    double grad_norm, lr;     /* before clipping, not finite where the step was skipped; of this step */
+    double loss_scale;        /* of this step; 0 without loss scaling */
+    int64_t skipped;          /* steps of the run that overflowed and updated nothing */
+    int64_t tokens;           /* so far */
     double tokens_per_s, step_s;
     double comm_s; /* communication that compute waited for, in this step */
     double mfu;    /* 0 where the peak is unknown */
     int64_t arena_bytes, rss_bytes;
 };
 
+/* Before a job starts: refuses a file that is there and none of metrics. */
+int32_t hd__metrics_check(const char *path, struct hd_error *err);
 /* `path` of metrics.jsonl; its folders are created, and what is there stays as it is. `resumed`: the step of the
  * checkpoint, 0 for a fresh run. `start` is the first line's object (borrowed), with the run's id. */
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,
                          struct hd_error *err);
+
+/* The next set of validation data: its loss is val_loss_NAME. Before any sink; at most HD__METRICS_SETS. */
+enum { HD__METRICS_SETS = 16 };
+void hd__metrics_add_set(struct hd__metrics *metrics, const char *name);
 
 struct hd__metrics_sink_config {
     const char *name; /* for messages; copied */

@@ -21,7 +21,11 @@ struct hd__metrics {
     int64_t first_step; /* the last step before this run */
     char *start;        /* the first line */
     HD__ARRAY(struct hd__metrics_sink *) sinks;
+    uint32_t n_sets;
 };
+
+/* "val_loss_NAME" of the run's sets. A sink may have them after the run was closed. */
+static char set_metrics[HD__METRICS_SETS][64];
 
 /* ---- the file, which is appended to, or set aside: never overwritten */
 
@@ -159,6 +163,22 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
     return hd_fail(err, rc, "metrics.jsonl: %s", why.message);
 }
 
+int32_t hd__metrics_check(const char *path, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    struct stat st;
+    off_t keep;
+    int same, fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int32_t rc = HD_OK;
+    if (fd < 0 && errno == ELOOP)
+        rc = hd_fail(&why, HD_E_INVALID, "%s: a symbolic link: name the file itself", path);
+    if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size)
+        rc = scan(fd, path, "", 0, &keep, &same, &why);
+    if (fd >= 0)
+        close(fd);
+    return rc ? hd_fail(err, rc, "metrics.jsonl: %s", why.message) : HD_OK;
+}
+
 int32_t hd__metrics_begin(struct hd__metrics *m, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
@@ -192,25 +212,41 @@ static void duration(double seconds, char out[32])
         snprintf(out, 32, "%ldm%02lds", s / 60, s % 60);
 }
 
+/* "  val_loss 2.1000 (wiki 2.0000, code 2.2000)" */
+static void add_val_losses(const struct hd__metrics *m, const struct hd__metrics_row *r, struct hd__text *out)
+{
+    hd__text_add(out, "  val_loss %.4f", r->val_loss);
+    for (uint32_t k = 0; k < m->n_sets; k++)
+        hd__text_add(out, "%s%s %.4f", k ? ", " : " (", set_metrics[k] + strlen("val_loss_"), r->val_losses[k]);
+    hd__text_add(out, "%s", m->n_sets ? ")" : "");
+}
+
 static void print_step(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
     double per_step = (hd__now() - m->started) / (double)HD__MAX(1, r->step - m->first_step);
-    char left[32], memory[32], mfu[32] = "", val[32] = "", scale[64] = "";
+    char left[32], memory[32], mfu[32] = "", scale[64] = "";
+    struct hd__text val = {0};
     duration(per_step * (double)(r->steps - r->step), left);
     hd__bytes_text((uint64_t)r->rss_bytes, memory);
     if (r->mfu > 0)
         snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * r->mfu);
     if (!isnan(r->val_loss))
-        snprintf(val, sizeof val, "  val_loss %.4f", r->val_loss);
+        add_val_losses(m, r, &val);
     if (r->loss_scale > 0)
         snprintf(scale, sizeof scale, "  scale %.0f%s", r->loss_scale,
                  isfinite(r->grad_norm) ? "" : " (overflow: skipped)");
     printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.3f%s  lr %.2e  %.0f tokens/s%s  %s  left %s%s",
-           m->is_terminal ? "\r\033[K" : "", r->step, r->steps, r->loss, val, r->grad_norm, scale, r->lr,
-           r->tokens_per_s, mfu, memory, left, m->is_terminal ? "" : "\n");
+           m->is_terminal ? "\r\033[K" : "", r->step, r->steps, r->loss, val.at ? val.at : "", r->grad_norm, scale,
+           r->lr, r->tokens_per_s, mfu, memory, left, m->is_terminal ? "" : "\n");
     if (m->is_terminal && (r->step == r->steps || !isnan(r->val_loss)))
         putchar('\n');
+    hd__text_free(&val);
     fflush(stdout);
+}
+
+void hd__metrics_add_set(struct hd__metrics *m, const char *name)
+{
+    snprintf(set_metrics[m->n_sets++], sizeof set_metrics[0], "val_loss_%s", name);
 }
 
 int32_t hd__metrics_add_sink(struct hd__metrics *m, const struct hd__metrics_sink_config *config, struct hd_error *err)
@@ -245,6 +281,7 @@ static const struct {
     {"loss_scale", AT(loss_scale), 9, SCALED},
     {"skipped", AT(skipped), 0, SCALED},
     {"lr", AT(lr), 9, ALWAYS},
+    {"epoch", AT(epoch), 9, ALWAYS},
     {"tokens", AT(tokens), 0, ALWAYS},
     {"tokens_per_s", AT(tokens_per_s), 6, ALWAYS},
     {"step_s", AT(step_s), 6, ALWAYS},
@@ -253,10 +290,21 @@ static const struct {
     {"arena_bytes", AT(arena_bytes), 0, ALWAYS},
     {"rss_bytes", AT(rss_bytes), 0, ALWAYS},
 };
-_Static_assert(HD__COUNT(fields) <= HD__METRICS_MAX, "a record has no room for all fields");
+_Static_assert(HD__COUNT(fields) + HD__METRICS_SETS <= HD__METRICS_MAX, "a record has no room for all fields");
+
+static void add_metric(struct hd_metric x, int digits, struct hd__text *line)
+{
+    if (!digits)
+        hd__text_add(line, ", \"%s\": %" PRId64, x.name, x.integer);
+    else if (isfinite(x.number))
+        hd__text_add(line, ", \"%s\": %.*g", x.name, digits, x.number);
+    else /* JSON has no infinity: null stands for the values that a skipped step lacks */
+        hd__text_add(line, ", \"%s\": null", x.name);
+}
 
 /* Converts the row to metrics, and to the rest of a line. */
-static size_t metrics_of_row(const struct hd__metrics_row *row, struct hd_metric *metrics, struct hd__text *line)
+static size_t metrics_of_row(const struct hd__metrics *m, const struct hd__metrics_row *row, struct hd_metric *metrics,
+                             struct hd__text *line)
 {
     size_t n = 0;
     for (size_t i = 0; i < HD__COUNT(fields); i++) {
@@ -266,13 +314,12 @@ static size_t metrics_of_row(const struct hd__metrics_row *row, struct hd_metric
             continue;
         x.integer = fields[i].digits ? 0 : *(const int64_t *)at;
         x.number = fields[i].digits ? *(const double *)at : (double)x.integer;
-        if (!fields[i].digits)
-            hd__text_add(line, ", \"%s\": %" PRId64, x.name, x.integer);
-        else if (isfinite(x.number))
-            hd__text_add(line, ", \"%s\": %.*g", x.name, fields[i].digits, x.number);
-        else /* JSON has no infinity: null stands for the values that a skipped step lacks */
-            hd__text_add(line, ", \"%s\": null", x.name);
+        add_metric(x, fields[i].digits, line);
         metrics[n++] = x;
+    }
+    for (uint32_t k = 0; k < m->n_sets && !isnan(row->val_loss); k++) {
+        metrics[n] = (struct hd_metric){.name = set_metrics[k], .type = HD_METRIC_FLOAT, .number = row->val_losses[k]};
+        add_metric(metrics[n++], 9, line);
     }
     return n;
 }
@@ -285,7 +332,7 @@ void hd__metrics_log_step(struct hd__metrics *m, const struct hd__metrics_row *r
     struct hd__text text = {0};
     struct timespec now;
     hd__text_add(&text, "{\"step\": %" PRId64, r->step);
-    record.count = metrics_of_row(r, metrics, &text);
+    record.count = metrics_of_row(m, r, metrics, &text);
     hd__text_add(&text, ", \"run\": \"%s\"}\n", m->run);
     write_line(m, &text);
     clock_gettime(CLOCK_REALTIME, &now);

@@ -86,12 +86,13 @@ static void add_file(json_t *options, char *label, char *path)
 
 static void add_files(json_t *options, const struct hd__compiled *c)
 {
-    const struct hd__sources *sources[] = {&c->job->train, &c->job->val};
+    static const char *const names[] = {"train", "val", "test"};
+    const struct hd__sources *sources[] = {&c->job->train, &c->job->val, &c->job->test};
     DIR *dir = c->info.weights ? opendir(c->info.weights) : NULL;
-    for (uint64_t val = 0; val < 2; val++)
-        for (uint64_t i = 0; i < sources[val]->count; i++)
-            add_file(options, hd__format("data.%s[%lu]", val ? "val" : "train", (unsigned long)i),
-                     hd__strdup(sources[val]->at[i].path));
+    for (size_t k = 0; k < HD__COUNT(names); k++)
+        for (uint64_t i = 0; i < sources[k]->count; i++)
+            add_file(options, hd__format("data.%s[%lu]", names[k], (unsigned long)i),
+                     hd__strdup(sources[k]->at[i].path));
     for (const struct dirent *e; dir && (e = readdir(dir));)
         if (strstr(e->d_name, ".safetensors") || !strcmp(e->d_name, "config.json"))
             add_file(options, hd__format("model.from/%s", e->d_name), hd__format("%s/%s", c->info.weights, e->d_name));

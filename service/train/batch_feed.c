@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#include "service/train/corpus.h"
+
 struct hd__train_feed {
     const struct hd__compiled *compiled;
     struct hd__data *data;
@@ -24,6 +26,8 @@ struct hd__train_feed {
     int32_t buffered_labels;
     uint64_t positions; /* micro-batches of them that were fed */
     int32_t contiguous; /* a rank's rows of a step are contiguous */
+    int32_t counts;     /* this rank counts the labels of its rows: one of those that read the same */
+    const char *key;    /* of the files, in the job */
 };
 
 static uint64_t sequence_number(void *user, uint64_t request, uint32_t row)
@@ -56,12 +60,40 @@ static void locate_rows(struct hd__train_feed *f, int32_t rank)
     f->rows = hd__local_extent(p, ids, 0);
     split_ranges(p, hd__global_start(p, ids, 1, coord), hd__local_extent(p, ids, 1), f->ranges);
     f->global_rows = p->dims.at[ids->dim[0]].extent;
+    f->counts =
+        hd__compiled_counts_labels(f->compiled) && !coord[HD_AXIS_PP] && !coord[HD_AXIS_TP] && !coord[HD_AXIS_TQ];
 }
 
-/* The key that names the files. */
-static const char *files_key(const struct hd__job *job, int held_out)
+/* The files of a part, and the key that names them. */
+static const struct hd__sources *part_sources(struct hd__job *job, int32_t part, const char **key)
 {
-    return held_out && job->val.count ? "data.val" : "data.train";
+    if (part == HD__FEED_TEST) {
+        *key = "data.test";
+        return &job->test;
+    }
+    if (part >= HD__FEED_VAL && job->n_val_sets) {
+        const struct hd__val_set *set = &job->val_sets[part - HD__FEED_VAL];
+        *key = hd__arena_format(&job->arena, "data.val.%s", set->name);
+        return &set->sources;
+    }
+    int val = part >= HD__FEED_VAL && job->val.count;
+    *key = val ? "data.val" : "data.train";
+    return val ? &job->val : &job->train;
+}
+
+/* Without data.val, what is evaluated on is the end of data.train. */
+static int is_tail(const struct hd__job *job, int32_t part)
+{
+    return part >= HD__FEED_VAL && !job->val.count;
+}
+
+static int32_t check_part(const struct hd__job *job, int32_t part, struct hd_error *err)
+{
+    if (part == HD__FEED_TEST && !job->test.count)
+        return hd_fail(err, HD_E_NOTFOUND, "the job has no test data: set data.test");
+    if (is_tail(job, part) && job->val_fraction <= 0)
+        return hd_fail(err, HD_E_NOTFOUND, "the job has no held-out data: set data.val or data.val_fraction");
+    return HD_OK;
 }
 
 /* Places the error in the job file; failures of the disk stay what they are. */
@@ -72,12 +104,13 @@ static int32_t fail_data(struct hd__job *job, const char *key, struct hd_error *
     return err->code = code;
 }
 
-int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
+int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int32_t part,
                             struct hd__train_feed **feed, struct hd_error *err)
 {
-    const struct hd__job *job = compiled->job;
+    struct hd__job *job = compiled->job;
     const struct hd_program *p = hd__compiled_program(compiled, rank);
-    const struct hd__sources *from = held_out && job->val.count ? &job->val : &job->train;
+    const char *key;
+    const struct hd__sources *from = part_sources(job, part, &key);
     struct hd__data_source *sources = hd__alloc((from->count + 1) * sizeof *sources);
     struct hd__data_config config = {
         .sources = sources,
@@ -86,31 +119,37 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         .host = compiled->host,
         .n_sources = (uint32_t)from->count,
         .mix = (int32_t)from->weighted,
-        .held_out = held_out && !job->val.count,
-        .shuffle = job->shuffle && !held_out,
+        .held_out = is_tail(job, part),
+        .shuffle = job->shuffle && part == HD__FEED_TRAIN,
+        .shuffle_buffer = job->shuffle_buffer,
         .documents = job->documents,
-        .val_fraction = job->val.count ? 0 : job->val_fraction,
+        .val_fraction = part == HD__FEED_TEST || job->val.count ? 0 : job->val_fraction,
         .seq_len = job->seq_len,
         .vocab = compiled->info.vocab,
         .seed = (uint64_t)job->seed,
     };
     struct hd__train_feed *f;
-    for (uint64_t i = 0; i < from->count; i++)
-        sources[i] = (struct hd__data_source){from->at[i].path, from->at[i].weight};
-    if (held_out && !job->val.count && job->val_fraction <= 0) {
+    int32_t rc = check_part(job, part, err);
+    if (!rc)
+        rc = hd__train_corpus_prepare(compiled, HD__CORPUS_MAKE, NULL, err);
+    if (rc) {
         free(sources);
-        return hd_fail(err, HD_E_NOTFOUND, "the job has no held-out data: set data.val or data.val_fraction");
+        return rc;
     }
+    for (uint64_t i = 0; i < from->count; i++)
+        sources[i] = (struct hd__data_source){hd__train_corpus_path(job, from->at[i].path), from->at[i].weight};
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
     f->rank = rank;
-    int32_t rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
+    f->key = config.held_out ? "data.val_fraction" : key;
+    rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
     if (!rc)
         rc = hd__data_open(&config, &f->data, err);
     free(sources);
     if (rc) {
+        fail_data(compiled->job, f->key, err);
         free(f);
-        return fail_data(compiled->job, config.held_out ? "data.val_fraction" : files_key(job, held_out), err);
+        return err->code;
     }
     locate_rows(f, rank);
     f->capacity = p->accumulation;
@@ -121,31 +160,43 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
             if (input != HD__INPUT_POSITIONS)
                 f->reads[input] = 1;
         }
-    f->contiguous = !held_out && p->exact;
+    f->contiguous = part == HD__FEED_TRAIN && p->exact;
+    if (part == HD__FEED_TRAIN && (rc = hd__job_count_steps(job, hd__data_sequences(f->data), err))) {
+        hd__train_feed_close(f);
+        return rc;
+    }
     *feed = f;
     return HD_OK;
 }
 
-int32_t hd__train_feed_check(const struct hd__compiled *compiled, int held_out, int tokens, struct hd_error *err)
+/* An evaluation that reads sequences again. */
+static void warn_repeats(const struct hd__train_feed *f)
+{
+    struct hd__job *job = f->compiled->job;
+    uint64_t asked = (uint64_t)job->eval_batches * (uint64_t)job->batch, has = hd__data_sequences(f->data);
+    if (asked > has)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: eval.batches: %lld batches of %lld sequences are more than the %llu that are held out: an "
+                "evaluation reads some of them %llu times",
+                hd__job_where(job, "eval.batches"), (long long)job->eval_batches, (long long)job->batch,
+                (unsigned long long)has, (unsigned long long)((asked - 1) / has + 1));
+}
+
+int32_t hd__train_feed_check(const struct hd__compiled *compiled, int32_t part, int tokens, struct hd_error *err)
 {
     struct hd__train_feed *f = NULL;
     struct hd__job *job = compiled->job;
+    const char *key;
     int32_t rc = HD_OK;
-    if (held_out && !job->val.count && job->val_fraction > 0) /* where the files are to blame, they are named */
-        rc = hd__train_feed_check(compiled, 0, 0, err);
+    part_sources(job, part, &key);
+    if (is_tail(job, part) && job->val_fraction > 0) /* where the files are to blame, they are named */
+        rc = hd__train_feed_check(compiled, HD__FEED_TRAIN, 0, err);
     if (!rc)
-        rc = hd__train_feed_open(compiled, 0, held_out, &f, err);
+        rc = hd__train_feed_open(compiled, 0, part, &f, err);
     if (!rc && tokens && (rc = hd__data_scan(f->data, (uint64_t)job->check_tokens, err)))
-        rc = fail_data(job, files_key(job, held_out), err);
-    uint64_t asked = (uint64_t)job->eval_batches * (uint64_t)job->batch;
-    if (!rc && tokens && held_out && asked > hd__data_sequences(f->data))
-        hd__log(
-            HD_LOG_WARN, NULL,
-            "%s: eval.batches: %lld batches of %lld sequences are more than the %llu that are held out: an evaluation "
-            "reads some of them %llu times",
-            hd__job_where(job, "eval.batches"), (long long)job->eval_batches, (long long)job->batch,
-            (unsigned long long)hd__data_sequences(f->data),
-            (unsigned long long)((asked - 1) / hd__data_sequences(f->data) + 1));
+        rc = fail_data(job, key, err);
+    if (!rc && tokens && part != HD__FEED_TRAIN)
+        warn_repeats(f);
     hd__train_feed_close(f);
     return rc;
 }
@@ -153,6 +204,14 @@ int32_t hd__train_feed_check(const struct hd__compiled *compiled, int held_out, 
 const struct hd__data *hd__train_feed_data(const struct hd__train_feed *f)
 {
     return f->data;
+}
+
+int32_t hd__train_feed_check_sets(const struct hd__compiled *compiled, int tokens, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (int32_t k = 0; k < hd__train_feed_sets(compiled->job) && !rc; k++)
+        rc = hd__train_feed_check(compiled, HD__FEED_VAL + k, tokens, err);
+    return rc;
 }
 
 void hd__train_feed_close(struct hd__train_feed *f)
@@ -171,6 +230,7 @@ int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct h
                                               .number = sequence_number,
                                               .user = f,
                                               .rows = (uint32_t)f->rows,
+                                              .depth = f->counts ? (uint32_t)f->capacity + 1 : 0,
                                               .ranges = {f->ranges[0], f->ranges[1]}};
     hd__data_prefetch_stop(f->prefetch);
     f->prefetch = NULL;
@@ -183,31 +243,22 @@ int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct h
     return hd__data_prefetch_start(&config, &f->prefetch, err);
 }
 
-int32_t hd__train_feed_count_labels(const struct hd__train_feed *f, int64_t sequence, int64_t *counted,
-                                    struct hd_error *err)
+int32_t hd__train_feed_count_labels(struct hd__train_feed *f, int64_t *counted, struct hd_error *err)
 {
-    const struct hd__job *job = f->compiled->job;
-    int32_t rc = HD_OK;
-    if (!hd__compiled_counts_labels(f->compiled)) {
-        *counted += job->batch * job->seq_len;
-        return HD_OK;
-    }
-    for (int64_t i = 0, count; i < job->batch && !rc; i++)
-        if (!(rc = hd__data_count_labels(f->data, (uint64_t)(sequence + i), &count, err)))
-            *counted += count;
+    int64_t mine = 0;
+    int32_t rc = f->counts ? hd__data_prefetch_count(f->prefetch, (uint32_t)f->capacity, &mine, err) : HD_OK;
+    *counted += mine;
     return rc;
 }
 
-int32_t hd__train_feed_label_factor(const struct hd__train_feed *f, int64_t sequence, int64_t steps, int64_t counted,
-                                    double *factor, struct hd_error *err)
+uint64_t hd__train_feed_sequences(const struct hd__train_feed *f)
 {
-    struct hd__job *job = f->compiled->job;
-    if (!counted)
-        return hd_fail(err, HD_E_INVALID, "%s: the data has no label that counts in sequences %lld to %lld",
-                       hd__job_where(job, files_key(job, 0)), (long long)sequence,
-                       (long long)(sequence + steps * job->batch - 1));
-    *factor = (double)steps * (double)job->batch * (double)job->seq_len / (double)counted;
-    return HD_OK;
+    return hd__data_sequences(f->data);
+}
+
+const char *hd__train_feed_where(const struct hd__train_feed *f)
+{
+    return hd__job_where(f->compiled->job, f->key);
 }
 
 /* Reads the next micro-batch of one kind and queues the other kind. */

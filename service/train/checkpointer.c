@@ -439,34 +439,38 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
     return rc ? rc : hd__exec_run_section(k->s->exec, HD__SECTION_RESTORE, err);
 }
 
-/* A path: its folder is the storage, its last component the name. */
-static int32_t load_path(struct hd__train_checkpointer *k, const char *path, const char *weights,
-                         struct hd__train_progress *progress, struct hd_error *err)
+/* A path: its folder is the storage, "" for the job's own, and its last component the name. */
+static const char *split_path(struct hd__job *job, const char *path, const char **name)
 {
-    char *folder = hd__strdup(path), *slash;
-    struct hd__train_checkpointer *other = NULL;
-    int32_t rc;
+    char *folder = hd__arena_strdup(&job->arena, path), *slash;
     while (strlen(folder) > 1 && folder[strlen(folder) - 1] == '/')
         folder[strlen(folder) - 1] = 0;
     slash = strrchr(folder, '/');
-    if (!slash) {
-        rc = load_named(k, folder, weights, progress, err);
-    } else {
+    *name = slash ? slash + 1 : folder;
+    if (slash)
         *slash = 0;
-        char *there = realpath(*folder ? folder : "/", NULL), *here = realpath(k->dir, NULL);
-        rc = hd__train_checkpointer_open(k->s, *folder ? folder : "/", &other, err);
-        if (!rc)
-            rc = load_named(other, slash + 1, weights, progress, err);
-        if (!rc) {
-            k->loaded_dir = there && here && !strcmp(there, here) ? k->dir : other->dir;
-            k->loaded_step = other->loaded_step;
-            memcpy(k->loaded_run, other->loaded_run, sizeof k->loaded_run);
-        }
-        free(there);
-        free(here);
-        hd__train_checkpointer_close(other);
+    return !slash ? "" : *folder ? folder : "/";
+}
+
+static int32_t load_path(struct hd__train_checkpointer *k, const char *path, const char *weights,
+                         struct hd__train_progress *progress, struct hd_error *err)
+{
+    struct hd__train_checkpointer *other = NULL;
+    const char *name, *folder = split_path(k->s->compiled->job, path, &name);
+    if (!*folder)
+        return load_named(k, name, weights, progress, err);
+    char *there = realpath(folder, NULL), *here = realpath(k->dir, NULL);
+    int32_t rc = hd__train_checkpointer_open(k->s, folder, &other, err);
+    if (!rc)
+        rc = load_named(other, name, weights, progress, err);
+    if (!rc) {
+        k->loaded_dir = there && here && !strcmp(there, here) ? k->dir : other->dir;
+        k->loaded_step = other->loaded_step;
+        memcpy(k->loaded_run, other->loaded_run, sizeof k->loaded_run);
     }
-    free(folder);
+    free(there);
+    free(here);
+    hd__train_checkpointer_close(other);
     return rc;
 }
 
@@ -482,4 +486,29 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
     if (rc == HD_E_NOTFOUND)
         return HD_OK;
     return rc ? rc : load_named(k, name, weights, progress, err);
+}
+
+int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct hd_error *err)
+{
+    struct hd__job *job = c->job;
+    const struct hd__chosen *chosen = &c->checkpoint_choice;
+    struct hd__ckpt_store store = {0};
+    struct hd__ckpt *ckpt = NULL;
+    if (!chosen->component || !strcmp(job->resume, "auto") || !strcmp(job->resume, "never") ||
+        !strcmp(job->resume, "overwrite"))
+        return HD_OK;
+    const char *name, *folder = split_path(job, job->resume, &name);
+    folder = *folder ? folder : job->checkpoint_dir;
+    store.ops = &chosen->component->ops.ckpt;
+    int32_t rc = store.ops->open(hd__exec_host_table(), chosen->settings, folder, &store.ckpt, err);
+    if (!rc && (rc = hd__ckpt_open(&store, name, &ckpt, err)) == HD_E_NOTFOUND)
+        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", folder, name);
+    else if (rc == HD_E_INVALID)
+        hd_fail(err, rc, "%s is no checkpoint: name its folder, as %s/step-00000100", job->resume, job->checkpoint_dir);
+    hd__ckpt_close(ckpt);
+    if (store.ckpt)
+        store.ops->close(store.ckpt);
+    if (!rc || rc == HD_E_CORRUPT) /* who loads it names an older one */
+        return HD_OK;
+    return hd__job_fail(job, "checkpoint.resume", err, "checkpoint.resume: %s", err->message);
 }

@@ -27,6 +27,9 @@ void hd__train_checkpointer_close(
  * checkpoints. Not collective. */
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 
+/* Before a job starts: is the checkpoint there that checkpoint.resume names? */
+int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *compiled, struct hd_error *err);
+
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress is unchanged if there is none),
  * "never", "overwrite" (nothing is loaded), or the name or path of a checkpoint. `weights`: for evaluation and
  * sampling, only these, "model" or the name of an average that a strategy has registered; NULL: all, to train. */

@@ -1,12 +1,16 @@
 /* The inverse of param_init.c: parameters into their file tensors. */
 #include "service/train/export.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/dtype.h"
 #include "core/base/file.h"
 #include "core/program/param_file.h"
 #include "service/checkpoint/param_init.h"
@@ -41,7 +45,7 @@ static struct file_tensor shape_in_file(const struct hd_program *p, const struct
             continue;
         while ((int32_t)f.ndim <= axis)
             f.shape[f.ndim++] = 1;
-        f.shape[axis] *= p->dims.at[t->dim[i]].extent;
+        f.shape[axis] *= p->dims.at[t->dim[i]].used;
     }
     if (part.axis >= 0)
         f.shape[part.axis] = f.shape[part.axis] / part.span * part.parts;
@@ -88,33 +92,80 @@ static const float *master_weights(struct hd__train_session *s, uint32_t param)
     return NULL;
 }
 
-static int32_t write_weights(struct hd__train_session *s, FILE *file, const char *path, struct hd_error *err)
+/* ---- files. Each is written under a temporary name and renamed when it is complete. */
+
+struct export
+{
+    struct hd__train_session *session; /* NULL: the list alone */
+    const struct hd__train_export_config *config;
+    uint32_t dtype;
+    HD__ARRAY(char *) names;   /* in the folder */
+    HD__ARRAY(char *) sources; /* what each is a copy of; NULL: it is made */
+    uint32_t written;
+};
+
+static int32_t fail_io(const char *path, struct hd_error *err)
+{
+    return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+}
+
+/* Rounds to nearest even. HD_E_INVALID where a finite value has no finite one of this dtype. */
+static int32_t convert(const struct export *e, const struct hd__ckpt_st_item *item, float *values, void *out,
+                       struct hd_error *err)
+{
+    uint64_t count = item->bytes / hd_dtype_size(item->dtype);
+    float back;
+    hd__from_f32(item->dtype, values, out, count);
+    for (uint64_t i = 0; i < count; i++) {
+        hd__to_f32(item->dtype, (char *)out + i * hd_dtype_size(item->dtype), &back, 1);
+        if (isinf(back) && isfinite(values[i]))
+            return hd_fail(err, HD_E_INVALID, "%s has %g, which is too large for %s: export with another --dtype",
+                           item->name, values[i], hd_dtype_name(e->dtype));
+    }
+    return HD_OK;
+}
+
+static int32_t write_tensor(const struct export *e, const struct tensors *all, const struct hd__ckpt_st_item *item,
+                            uint32_t number, FILE *file, const char *path, struct hd_error *err)
+{
+    struct hd_program *p = hd__exec_program(e->session->exec);
+    float *values = hd__alloc(item->bytes / hd_dtype_size(item->dtype) * sizeof *values);
+    void *out = item->dtype == HD_F32 ? values : hd__alloc(item->bytes);
+    int32_t rc = HD_OK;
+    for (uint32_t k = 0; k < all->piece.count; k++)
+        if (all->piece.at[k].file == number)
+            copy_to_file_tensor(p, &all->piece.at[k], master_weights(e->session, all->piece.at[k].param), values);
+    if (out != values)
+        rc = convert(e, item, values, out, err);
+    if (!rc && (fseeko(file, (off_t)item->offset, SEEK_SET) || fwrite(out, 1, item->bytes, file) != item->bytes))
+        rc = fail_io(path, err);
+    if (out != values)
+        free(out);
+    free(values);
+    return rc;
+}
+
+static int32_t write_weights(const struct export *e, const char *source, FILE *file, const char *path,
+                             struct hd_error *err)
 {
     struct tensors all = {0};
     struct hd__ckpt_st_item *items;
     struct hd__text head = {0};
     uint64_t size = 0;
     int32_t rc;
-    list_tensors(hd__exec_program(s->exec), &all);
+    (void)source;
+    list_tensors(hd__exec_program(e->session->exec), &all);
     items = hd__alloc(all.files.count * sizeof *items);
     for (uint32_t i = 0; i < all.files.count; i++)
         items[i] = (struct hd__ckpt_st_item){.name = all.files.at[i].name,
-                                             .dtype = HD_F32,
+                                             .dtype = e->dtype,
                                              .ndim = all.files.at[i].ndim,
                                              .shape = all.files.at[i].shape};
     rc = hd__ckpt_st_layout(items, all.files.count, &head, &size, err);
     if (!rc && fwrite(head.at, 1, head.length, file) != head.length)
-        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
-    for (uint32_t i = 0; i < all.files.count && !rc; i++) {
-        float *values = hd__alloc(items[i].bytes);
-        for (uint32_t k = 0; k < all.piece.count; k++)
-            if (all.piece.at[k].file == i)
-                copy_to_file_tensor(hd__exec_program(s->exec), &all.piece.at[k],
-                                    master_weights(s, all.piece.at[k].param), values);
-        if (fseeko(file, (off_t)items[i].offset, SEEK_SET) || fwrite(values, 1, items[i].bytes, file) != items[i].bytes)
-            rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
-        free(values);
-    }
+        rc = fail_io(path, err);
+    for (uint32_t i = 0; i < all.files.count && !rc; i++)
+        rc = write_tensor(e, &all, &items[i], i, file, path, err);
     hd__text_free(&head);
     for (uint32_t i = 0; i < all.files.count; i++)
         free(all.files.at[i].name);
@@ -124,19 +175,60 @@ static int32_t write_weights(struct hd__train_session *s, FILE *file, const char
     return rc;
 }
 
-/* Written under a temporary name and renamed: an existing file stays until the new one is complete. */
-static int32_t write_file(const char *folder, const char *name,
-                          int32_t (*write)(struct hd__train_session *, FILE *, const char *, struct hd_error *),
-                          struct hd__train_session *s, struct hd_error *err)
+/* The model's own with all fields of model.from's, and the dtype of the weights beside it. */
+static int32_t write_config(const struct export *e, const char *source, FILE *file, const char *path,
+                            struct hd_error *err)
 {
-    char *path = hd__format("%s/%s", folder, name), *part = hd__format("%s.part", path);
+    const struct hd__compiled *c = e->session->compiled;
+    static const char *const names[] = {[HD_F32] = "float32", [HD_BF16] = "bfloat16", [HD_F16] = "float16"};
+    const char *text;
+    json_error_t why;
+    (void)source;
+    int32_t rc = c->model_choice.component->ops.model.config_json(c->model, &text, err);
+    if (rc)
+        return rc;
+    json_t *root = json_loads(text, 0, &why);
+    if (!json_is_object(root))
+        rc = hd_fail(err, HD_E_INTERNAL, "model-%s: its config.json is no JSON object: %s",
+                     c->model_choice.component->name, root ? "another type" : why.text);
+    if (!rc)
+        json_object_set_new(root, "torch_dtype", json_string(names[e->dtype]));
+    if (!rc && json_dumpf(root, file, JSON_INDENT(2)))
+        rc = fail_io(path, err);
+    json_decref(root);
+    return rc;
+}
+
+static int32_t copy_file(const struct export *e, const char *source, FILE *file, const char *path, struct hd_error *err)
+{
+    static char block[1 << 16];
+    FILE *from = hd__open_regular(source, "file to copy", err);
+    int32_t rc = from ? HD_OK : err->code;
+    (void)e;
+    for (size_t n; !rc && (n = fread(block, 1, sizeof block, from));)
+        if (fwrite(block, 1, n, file) != n)
+            rc = fail_io(path, err);
+    if (!rc && ferror(from))
+        rc = fail_io(source, err);
+    if (from)
+        fclose(from);
+    return rc;
+}
+
+static int32_t write_file(const struct export *e, uint32_t number, struct hd_error *err)
+{
+    const char *name = e->names.at[number], *source = e->sources.at[number];
+    char *path = hd__format("%s/%s", e->config->folder, name), *part = hd__format("%s.part", path);
     int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
-    int32_t rc = file ? write(s, file, path, err) : hd_fail(err, HD_E_IO, "%s: %s", part, strerror(errno));
+    int32_t rc = !file    ? fail_io(part, err)
+                 : source ? copy_file(e, source, file, path, err)
+                 : number ? write_config(e, source, file, path, err)
+                          : write_weights(e, source, file, path, err);
     if (file && fclose(file) && !rc)
-        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+        rc = fail_io(path, err);
     if (!rc && rename(part, path))
-        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+        rc = fail_io(path, err);
     if (rc && file)
         unlink(part);
     free(part);
@@ -144,57 +236,147 @@ static int32_t write_file(const char *folder, const char *name,
     return rc;
 }
 
-static int32_t write_config(struct hd__train_session *s, FILE *file, const char *path, struct hd_error *err)
+/* ---- the list of files */
+
+static void add_name(struct export *e, const char *name, char *source)
 {
-    const struct hd_model_ops *ops = &s->compiled->model_choice.component->ops.model;
-    const char *text;
-    int32_t rc;
-    rc = ops->config_json(s->compiled->model, &text, err);
-    if (!rc && fputs(text, file) < 0)
-        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
-    return rc;
+    for (uint32_t i = 0; i < e->names.count; i++)
+        if (!strcmp(e->names.at[i], name)) {
+            free(source);
+            return;
+        }
+    hd__push(&e->names, hd__strdup(name));
+    hd__push(&e->sources, source);
 }
 
-/* Did an export write this file of weights? */
-static int is_export(const char *path)
+static int is_copied(const char *name)
 {
-    char begin[8 + sizeof HD__CKPT_ST_BEGINS] = "";
+    static const char *const names[] = {"tokenizer.json",    "tokenizer.model",         "tokenizer_config.json",
+                                        "added_tokens.json", "special_tokens_map.json", "vocab.json",
+                                        "merges.txt",        "generation_config.json",  "chat_template.jinja"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; i < HD__COUNT(names); i++)
+        if (!strcmp(names[i], name))
+            return 1;
+    return dot && dot != name && !strcmp(dot, ".tiktoken");
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void add_source(struct export *e, const char *source)
+{
     struct stat st;
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC),
-        ours = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && read(fd, begin, sizeof begin - 1) > 8 &&
-               !strcmp(begin + 8, HD__CKPT_ST_BEGINS);
-    if (fd >= 0)
-        close(fd);
-    return ours;
+    const char *slash = strrchr(source, '/');
+    HD__ARRAY(char *) found = {0};
+    if (!stat(source, &st) && S_ISREG(st.st_mode))
+        add_name(e, slash ? slash + 1 : source, hd__strdup(source));
+    DIR *dir = opendir(source);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));)
+        if (is_copied(entry->d_name))
+            hd__push(&found, hd__strdup(entry->d_name));
+    if (dir)
+        closedir(dir);
+    if (found.count)
+        qsort(found.at, found.count, sizeof *found.at, by_name);
+    for (uint32_t i = 0; i < found.count; i++) {
+        add_name(e, found.at[i], hd__format("%s/%s", source, found.at[i]));
+        free(found.at[i]);
+    }
+    hd__free_array(&found);
 }
 
-int32_t hd__train_export_check(const char *folder, struct hd_error *err)
+static struct export list_files(struct hd__train_session *session, const struct hd__train_export_config *config)
 {
-    /* The index is of a model in several files, which some would read instead of ours. */
-    static const char *const names[] = {"model.safetensors", "config.json", "model.safetensors.index.json"};
-    char *path = hd__format("%s/%s", folder, names[0]);
-    int ours = is_export(path), why = *folder ? hd__can_write(path) : ENOENT;
-    int32_t rc = why ? hd_fail(err, HD_E_INVALID, "--to %s: %s", folder, strerror(why)) : HD_OK;
-    for (size_t i = 0; i < HD__COUNT(names) && !rc; i++) {
-        struct stat st;
-        free(path);
-        path = hd__format("%s/%s", folder, names[i]);
-        if (!lstat(path, &st) && (!ours || i == 2))
-            rc = hd_fail(err, HD_E_INVALID,
-                         "--to %s: %s is there, and `heddle ckpt export` did not write it: name another folder, or "
-                         "move this one away",
-                         folder, path);
+    struct export e = {.session = session, .config = config};
+    add_name(&e, "model.safetensors", NULL);
+    add_name(&e, "config.json", NULL);
+    for (size_t i = 0; i < HD__COUNT(config->sources); i++)
+        if (config->sources[i])
+            add_source(&e, config->sources[i]);
+    return e;
+}
+
+static void free_files(struct export *e)
+{
+    for (uint32_t i = 0; i < e->names.count; i++) {
+        free(e->names.at[i]);
+        free(e->sources.at[i]);
     }
+    hd__free_array(&e->names);
+    hd__free_array(&e->sources);
+}
+
+/* ---- an export */
+
+static int32_t check_absent(const struct hd__train_export_config *config, const char *name, struct hd_error *err)
+{
+    char *path = hd__format("%s/%s", config->folder, name);
+    struct stat st;
+    int32_t rc = lstat(path, &st) ? HD_OK
+                                  : hd_fail(err, HD_E_INVALID,
+                                            "--to %s: %s is there, and an export overwrites nothing: name another "
+                                            "folder, or move this one away",
+                                            config->folder, path);
     free(path);
     return rc;
 }
 
-int32_t hd__train_export(struct hd__train_session *s, const char *folder, struct hd_error *err)
+int32_t hd__train_export_check(const struct hd__train_export_config *config, struct hd_error *err)
+{
+    struct export e = list_files(NULL, config);
+    char *path = hd__format("%s/%s", config->folder, e.names.at[0]);
+    int why = *config->folder ? hd__can_write(path) : ENOENT;
+    int32_t rc = HD_OK;
+    for (uint32_t i = 0; i < e.names.count && !rc; i++)
+        rc = check_absent(config, e.names.at[i], err);
+    if (!rc) /* of a model in several files, which some would read instead of ours */
+        rc = check_absent(config, "model.safetensors.index.json", err);
+    if (!rc && why)
+        rc = hd_fail(err, HD_E_INVALID, "--to %s: %s", config->folder, strerror(why));
+    free(path);
+    free_files(&e);
+    return rc;
+}
+
+/* The dtype that all weights of model.from have; fp32 where they differ, or there are none. */
+static uint32_t dtype_of_source(const struct hd__compiled *c)
+{
+    struct hd__ckpt_st *st;
+    struct hd_error err = HD_ERROR_INIT;
+    if (!c->info.weights || hd__ckpt_st_open(c->info.weights, &st, &err))
+        return HD_F32;
+    uint32_t dtype = hd__ckpt_st_count(st) ? hd__ckpt_st_tensor_at(st, 0)->dtype : HD_F32;
+    for (uint32_t i = 1; i < hd__ckpt_st_count(st); i++)
+        dtype = hd__ckpt_st_tensor_at(st, i)->dtype == dtype ? dtype : HD_F32;
+    hd__ckpt_st_close(st);
+    return dtype == HD_BF16 || dtype == HD_F16 ? dtype : HD_F32;
+}
+
+static void name_files(const struct export *e, struct hd__text *written)
+{
+    for (uint32_t i = 0; i < e->names.count; i++)
+        hd__text_add(written, "%s%s", !i ? "" : i + 1 < e->names.count ? ", " : " and ", e->names.at[i]);
+    hd__text_add(written, ", weights in %s", hd_dtype_name(e->dtype));
+}
+
+static void remove_files(const struct export *e)
+{
+    for (uint32_t i = 0; i < e->written; i++) {
+        char *path = hd__format("%s/%s", e->config->folder, e->names.at[i]);
+        unlink(path);
+        free(path);
+    }
+}
+
+int32_t hd__train_export(struct hd__train_session *s, const struct hd__train_export_config *config,
+                         struct hd__text *written, struct hd_error *err)
 {
     const struct hd_program *p = hd__exec_program(s->exec);
-    char *path = hd__format("%s/", folder);
+    char *path = hd__format("%s/", config->folder);
     int why = hd__make_folders(path);
-    int32_t rc;
     free(path);
     if (p->precision.master != HD_F32 || p->mesh.ranks != 1)
         return hd_fail(err, HD_E_UNSUPPORTED, "export wants one rank and fp32 master weights");
@@ -202,9 +384,17 @@ int32_t hd__train_export(struct hd__train_session *s, const char *folder, struct
         return hd_fail(err, HD_E_UNSUPPORTED, "model-%s has no Hugging Face format",
                        s->compiled->model_choice.component->name);
     if (why)
-        return hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(why));
-    rc = hd__exec_copy_tensors(s->exec, HD__D2H, NULL, 0, err);
-    if (!rc) /* first: hd__train_export_check looks at them after an export that came to nothing */
-        rc = write_file(folder, "model.safetensors", write_weights, s, err);
-    return rc ? rc : write_file(folder, "config.json", write_config, s, err);
+        return hd_fail(err, HD_E_IO, "%s: %s", config->folder, strerror(why));
+    struct export e = list_files(s, config);
+    e.dtype = config->dtype ? config->dtype : dtype_of_source(s->compiled);
+    int32_t rc = hd__exec_copy_tensors(s->exec, HD__D2H, NULL, 0, err);
+    for (uint32_t i = 0; i < e.names.count && !rc; i++)
+        if (!(rc = write_file(&e, i, err)))
+            e.written++;
+    if (rc)
+        remove_files(&e);
+    else
+        name_files(&e, written);
+    free_files(&e);
+    return rc;
 }

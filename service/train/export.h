@@ -1,12 +1,22 @@
-/* service/train/export: an open session's weights as a Hugging Face folder: config.json and model.safetensors. */
+/* service/train/export: an open session's weights as a Hugging Face folder: config.json, model.safetensors, and files of
+ * the tokenizer and of generation that go with them. */
 #ifndef HD_SERVICE_TRAIN_EXPORT_H
 #define HD_SERVICE_TRAIN_EXPORT_H
 
 #include "service/train/session.h"
 
-/* Refuses a folder that cannot be made or written, or has a model that is no export of heddle's. */
-int32_t hd__train_export_check(const char *folder, struct hd_error *err);
-/* The session has one rank and its weights are loaded. Creates the folder; replaces files in it. */
-int32_t hd__train_export(struct hd__train_session *session, const char *folder, struct hd_error *err);
+struct hd__train_export_config {
+    const char *folder;
+    uint32_t dtype;         /* HD_F32, HD_BF16, HD_F16; 0: that of model.from's weights, else HD_F32 */
+    const char *sources[2]; /* folders or files to copy tokenizers and the like from, of each name the first; NULL:
+                               none */
+};
+
+/* Refuses a folder that cannot be made or written, or has one of the files that would be written. */
+int32_t hd__train_export_check(const struct hd__train_export_config *config, struct hd_error *err);
+/* The session has one rank and its weights are loaded. Creates the folder; a failure leaves no file of this export.
+ * Appends the names of what was written: "config.json, model.safetensors (bf16) and tokenizer.json". */
+int32_t hd__train_export(struct hd__train_session *session, const struct hd__train_export_config *config,
+                         struct hd__text *written, struct hd_error *err);
 
 #endif

@@ -26,8 +26,9 @@ struct loop {
     struct hd__train_checkpointer *checkpointer; /* NULL where nothing is saved */
     int64_t saved;                               /* step of the newest checkpoint of this run, -1 if there is none */
     double loss, norm, lr, scale, val_loss;      /* scale: of the loss, in this step */
-    double step_s, comm_s, peak_flops;           /* peak: FLOP/s of all ranks' devices */
-    int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
+    double val_losses[HD__VAL_SETS];
+    double step_s, comm_s, peak_flops; /* peak: FLOP/s of all ranks' devices */
+    int64_t steps_run, profiled_steps; /* steps of this run; those that are in the profile */
     double profiled_s;
     struct hd__metrics *metrics; /* of rank 0, as what follows */
     struct hd__run_locks locks;
@@ -109,7 +110,7 @@ static void catch_signals(void (*handler)(int))
 
 /* ---- one step */
 
-/* label_factor: hd__train_feed_label_factor. */
+/* label_factor: hd__train_session_label_factor. */
 static int32_t set_hyperparameters(struct loop *l, double label_factor, struct hd_error *err)
 {
     const hd_tensor set[] = {l->p->hyper, l->p->scale};
@@ -165,9 +166,15 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     const hd_tensor scalars[] = {l->p->loss_sum, l->p->norm2};
     double value[2], factor = 1;
     int64_t labels = 0;
-    int32_t rc = hd__train_feed_count_labels(l->s.train_feed, l->progress.sequence, &labels, err);
+    int32_t rc = hd__train_feed_count_labels(l->s.train_feed, &labels, err);
     if (!rc)
-        rc = hd__train_feed_label_factor(l->s.train_feed, l->progress.sequence, 1, labels, &factor, err);
+        rc = hd__train_session_label_factor(&l->s, 1, labels, &factor, err);
+    if (!rc && !factor && l->is_leader)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: step %" PRId64 ": none of the labels of its %" PRId64
+                " sequences counts in the loss, which is 0, as "
+                "are the gradients",
+                hd__train_feed_where(l->s.train_feed), l->progress.step + 1, l->job->batch);
     if (!rc)
         rc = set_hyperparameters(l, factor, err);
     if (!rc)
@@ -219,14 +226,22 @@ static int32_t open_sink(struct loop *l, const struct hd__chosen *chosen, struct
 }
 
 /* The metrics of a run may be another's data. */
-static int32_t refuse_data_file(const struct loop *l, const struct hd__sources *sources, struct hd_error *err)
+static int32_t refuse_data_file(const char *metrics, const struct hd__sources *sources, struct hd_error *err)
 {
     struct stat a, b;
-    for (uint64_t i = 0; i < sources->count && !stat(l->job->metrics_jsonl, &a); i++)
+    for (uint64_t i = 0; i < sources->count && !stat(metrics, &a); i++)
         if (!stat(sources->at[i].path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-            return hd_fail(err, HD_E_INVALID, "metrics.jsonl: %s is a file of the job's data: name another",
-                           l->job->metrics_jsonl);
+            return hd_fail(err, HD_E_INVALID, "metrics.jsonl: %s is a file of the job's data: name another", metrics);
     return HD_OK;
+}
+
+int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err)
+{
+    int32_t rc = refuse_data_file(job->metrics_jsonl, &job->train, err);
+    rc = rc ? rc : refuse_data_file(job->metrics_jsonl, &job->val, err);
+    rc = rc ? rc : refuse_data_file(job->metrics_jsonl, &job->test, err);
+    rc = rc ? rc : hd__metrics_check(job->metrics_jsonl, err);
+    return rc ? hd__job_locate_error(job, "metrics.jsonl", err) : HD_OK;
 }
 
 static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
@@ -237,13 +252,13 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     json_t *start = json_pack("{s:s,s:s,s:o,s:o,s:I,s:o}", "event", l->progress.step ? "resume" : "start", "run",
                               l->run, "job", hd__job_json(l->job), "mesh", mesh_json(&c->mesh), "parameters",
                               (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
-    int32_t rc = refuse_data_file(l, &l->job->train, err);
     if (l->progress.step)
         json_object_set_new(start, "from_step", json_integer(l->progress.step));
-    rc = rc ? rc : refuse_data_file(l, &l->job->val, err);
-    rc = rc ? rc : hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
+    int32_t rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
+    for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
+        hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
         rc = open_sink(l, &c->selection->sinks.at[i], err);
     if (!rc && (rc = hd__metrics_begin(l->metrics, err)))
@@ -286,9 +301,13 @@ static void print_start(const struct loop *l, const struct hd__compiled *c)
         printf("run %s, resuming from step %" PRId64 " of %s: ", l->run, l->progress.step, loaded);
     else
         printf("run %s, from %s: ", l->run, c->info.weights ? c->info.weights : "scratch");
-    printf("%s parameters, %s tokens a step, %s in %" PRId64 " steps\n%d rank%s",
+    printf("%s parameters, %s tokens a step, %s in %" PRId64 " steps",
            count_text(hd__compiled_parameter_count(c), parameters), count_text(tokens, step),
-           count_text(tokens * l->job->steps, total), l->job->steps, c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "");
+           count_text(tokens * l->job->steps, total), l->job->steps);
+    if (l->job->epochs > 0)
+        printf(", %g epoch%s of %s sequences", l->job->epochs, l->job->epochs == 1 ? "" : "s",
+               count_text((int64_t)hd__train_feed_sequences(l->s.train_feed), step));
+    printf("\n%d rank%s", c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "");
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (c->mesh.size[a] > 1) {
             printf("%s%s %d", separator, hd__axis_name(a), c->mesh.size[a]);
@@ -309,6 +328,8 @@ static void log_step(const struct loop *l)
         .steps = l->job->steps,
         .loss = l->loss,
         .val_loss = l->val_loss,
+        .val_losses = l->val_losses,
+        .epoch = (double)l->progress.sequence / (double)hd__train_feed_sequences(l->s.train_feed),
         .grad_norm = l->norm,
         .loss_scale = l->progress.scaler.scaling != HD__LOSS_SCALE_NONE ? l->scale : 0,
         .skipped = l->progress.scaler.skipped,
@@ -405,7 +426,7 @@ static void print_profile(const struct loop *l)
 
 static int32_t evaluate(struct loop *l, struct hd_error *err)
 {
-    return hd__train_session_evaluate(&l->s, l->job->eval_batches, &stop_signal, &l->val_loss, err);
+    return hd__train_session_evaluate_sets(&l->s, l->job->eval_batches, &stop_signal, l->val_losses, &l->val_loss, err);
 }
 
 static int32_t save_checkpoint(struct loop *l, struct hd_error *err)
@@ -558,8 +579,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     prepared = !rc;
     if (!rc && l.progress.step >= l.job->steps && l.is_leader)
         printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64
-               "; set job.steps higher to go on\n",
-               l.progress.step, l.job->steps);
+               "; set job.%s higher to go on\n",
+               l.progress.step, l.job->steps, l.job->epochs > 0 ? "epochs" : "steps");
     if (!rc)
         rc = run_steps(&l, &stopped, &err);
     if (rc)

@@ -1,4 +1,4 @@
-/* Sampling: softmax of logits / temperature over the top k, drawn with a counter-based generator. */
+/* Sampling: softmax of logits / temperature over the top k and top p, drawn with a counter-based generator. */
 #include "service/train/sample.h"
 
 #include <math.h>
@@ -36,22 +36,51 @@ static int by_logit(const void *a, const void *b)
     return x > y ? -1 : x < y ? 1 : *(const int32_t *)a - *(const int32_t *)b;
 }
 
+static double weight(const struct sampler *s, int64_t rank)
+{
+    return exp((s->logits[s->order[rank]] - s->logits[s->order[0]]) / s->config->temperature);
+}
+
+/* Nucleus sampling (arXiv 1904.09751): the likeliest tokens up to the one whose sum reaches top_p. *total: the sum. */
+static int64_t keep_top(const struct sampler *s, double *total)
+{
+    int64_t keep = s->config->top_k > 0 ? HD__MIN(s->config->top_k, s->vocab) : s->vocab, n = 0;
+    double all = 0, sum = 0;
+    for (int64_t v = 0; v < keep; v++)
+        all += weight(s, v);
+    *total = all;
+    if (s->config->top_p >= 1)
+        return keep;
+    while (n < keep && sum < s->config->top_p * all)
+        sum += weight(s, n++);
+    *total = n ? sum : weight(s, 0);
+    return HD__MAX(n, 1);
+}
+
+static int32_t likeliest(const struct sampler *s)
+{
+    int32_t best = 0;
+    for (int64_t v = 1; v < s->vocab; v++)
+        if (s->logits[v] > s->logits[best])
+            best = (int32_t)v;
+    return best;
+}
+
 static int32_t sample_token(struct sampler *s)
 {
-    int64_t keep = s->config->top_k > 0 ? HD__MIN(s->config->top_k, s->vocab) : s->vocab;
-    double total = 0, target;
+    double total, target;
+    int64_t keep;
+    if (s->config->temperature <= 0)
+        return likeliest(s);
     for (int64_t v = 0; v < s->vocab; v++)
         s->order[v] = (int32_t)v;
     sort_by = s->logits;
     qsort(s->order, (size_t)s->vocab, sizeof *s->order, by_logit);
-    if (s->config->temperature <= 0)
-        return s->order[0];
-    for (int64_t v = 0; v < keep; v++)
-        total += exp((s->logits[s->order[v]] - s->logits[s->order[0]]) / s->config->temperature);
+    keep = keep_top(s, &total);
     target = (double)(hd__hash(&s->draws, sizeof s->draws, s->config->seed) >> 11) * 0x1p-53 * total;
     s->draws++;
     for (int64_t v = 0; v < keep; v++) {
-        target -= exp((s->logits[s->order[v]] - s->logits[s->order[0]]) / s->config->temperature);
+        target -= weight(s, v);
         if (target < 0)
             return s->order[v];
     }
@@ -92,7 +121,8 @@ int32_t hd__train_sample(struct hd__train_session *session, const struct hd__tra
         if (rc)
             break;
         s.tokens[s.n++] = token;
-        config->emit(config->user, token);
+        if (config->emit(config->user, token))
+            break;
     }
     hd__train_session_override_feed(session, NULL, NULL);
     free(s.tokens);

@@ -10,8 +10,9 @@ struct hd__train_sample_config {
     int64_t count;      /* tokens to generate */
     double temperature; /* 0: greedy */
     int64_t top_k;      /* 0: all */
+    double top_p;       /* of the likeliest tokens as few as have this share of the probability; 1: all */
     uint64_t seed;
-    void (*emit)(void *user, int32_t token);
+    int (*emit)(void *user, int32_t token); /* 0: go on, else this was the last */
     void *user;
 };
 

@@ -9,6 +9,7 @@
 #include "service/checkpoint/param_init.h"
 #include "service/report/report.h"
 #include "service/train/agreement.h"
+#include "service/train/corpus.h"
 
 static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err)
 {
@@ -106,6 +107,9 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
         set_status_provider(s);
     hd__train_session_phase(s, "comparing the job with rank 0's");
     rc = hd__train_agree(compiled, env->rank, s->store, err);
+    hd__train_session_phase(s, "waiting for the tokens of data.train");
+    if (!rc)
+        rc = hd__train_corpus_meet(compiled, env, s->store, err);
     if (rc)
         return rc;
     hd__launch_exit_watchdog_start(&s->exit_watchdog, &s->speaker, s->server, "opening");
@@ -145,7 +149,8 @@ void hd__train_session_close(struct hd__train_session *s, int failed)
     hd__train_feed_close(s->train_feed);
     if (!failed && s->exec)
         hd__train_session_closing(s, "closing data.val");
-    hd__train_feed_close(s->eval_feed);
+    for (size_t i = 0; i < HD__COUNT(s->eval_feeds); i++)
+        hd__train_feed_close(s->eval_feeds[i]);
     hd__exec_shut(s->exec);
     if (!failed)
         hd__launch_exit_watchdog_stop(&s->exit_watchdog);
@@ -188,25 +193,45 @@ int32_t hd__train_session_read_scalars(struct hd__train_session *s, const hd_ten
     return rc;
 }
 
-int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches, const volatile sig_atomic_t *stop,
-                                   double *loss, struct hd_error *err)
+int32_t hd__train_session_label_factor(struct hd__train_session *s, int64_t steps, int64_t counted, double *factor,
+                                       struct hd_error *err)
+{
+    const struct hd__job *job = s->compiled->job;
+    double all = 0;
+    *factor = 1;
+    if (!hd__compiled_counts_labels(s->compiled))
+        return HD_OK;
+    int32_t rc = hd__exec_all_reduce_sum(s->exec, (double)counted, &all, err);
+    if (!rc)
+        *factor = all > 0 ? (double)steps * (double)job->batch * (double)job->seq_len / all : 0;
+    return rc;
+}
+
+static int32_t open_eval_feed(struct hd__train_session *s, int32_t part, struct hd__train_feed **feed,
+                              struct hd_error *err)
+{
+    struct hd__train_feed **at = &s->eval_feeds[part == HD__FEED_TEST ? 0 : part];
+    int32_t rc = *at ? HD_OK : hd__train_feed_open(s->compiled, s->env->rank, part, at, err);
+    *feed = *at;
+    return rc ? rc : hd__train_feed_seek(*at, 0, err);
+}
+
+int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, int64_t batches,
+                                   const volatile sig_atomic_t *stop, double *loss, double *labels,
+                                   struct hd_error *err)
 {
     struct hd_program *p = hd__exec_program(s->exec);
-    struct hd__train_feed *before = s->current_feed;
+    struct hd__train_feed *before = s->current_feed, *feed;
     double sum = 0, factor = 1;
     int64_t counted = 0;
-    int32_t rc = HD_OK, stopped = 0;
-    if (!s->eval_feed)
-        rc = hd__train_feed_open(s->compiled, s->env->rank, 1, &s->eval_feed, err);
-    if (!rc)
-        rc = hd__train_feed_seek(s->eval_feed, 0, err);
-    s->current_feed = s->eval_feed;
+    int32_t stopped = 0, rc = open_eval_feed(s, part, &feed, err);
+    s->current_feed = feed;
     if (!rc && p->gather_deferred)
         rc = hd__exec_run_section(s->exec, HD__SECTION_RESTORE, err);
     if (!rc)
         rc = hd__exec_run_section(s->exec, HD__SECTION_BEGIN, err);
     for (int64_t n = 0; n < batches && !rc && !stopped; n++) {
-        rc = hd__train_feed_count_labels(s->eval_feed, n * s->compiled->job->batch, &counted, err);
+        rc = hd__train_feed_count_labels(feed, &counted, err);
         for (int64_t m = 0; m < p->accumulation && !rc; m++)
             rc = hd__exec_run_section(s->exec, HD__SECTION_EVAL, err);
         if (!rc && stop)
@@ -218,8 +243,29 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
     if (!rc)
         rc = hd__train_session_read_scalars(s, &p->loss_sum, 1, &sum, err);
     if (!rc && !stopped)
-        rc = hd__train_feed_label_factor(s->eval_feed, 0, batches, counted, &factor, err);
+        rc = hd__train_session_label_factor(s, batches, counted, &factor, err);
+    if (!rc && !stopped && !(factor > 0))
+        rc =
+            hd_fail(err, HD_E_INVALID, "%s: none of the labels of %lld batches counts in the loss: nothing to evaluate",
+                    hd__train_feed_where(feed), (long long)batches);
+    if (rc)
+        return rc;
+    *loss = stopped ? NAN : sum * factor / (double)batches;
+    *labels = (double)batches * (double)s->compiled->job->batch * (double)s->compiled->job->seq_len / factor;
+    return HD_OK;
+}
+
+int32_t hd__train_session_evaluate_sets(struct hd__train_session *s, int64_t batches, const volatile sig_atomic_t *stop,
+                                        double losses[HD__VAL_SETS], double *loss, struct hd_error *err)
+{
+    double sum = 0, all = 0, labels = 0;
+    int32_t rc = HD_OK, sets = hd__train_feed_sets(s->compiled->job);
+    for (int32_t k = 0; k < sets && !rc && !isnan(sum); k++)
+        if (!(rc = hd__train_session_evaluate(s, HD__FEED_VAL + k, batches, stop, &losses[k], &labels, err))) {
+            sum += losses[k] * labels;
+            all += labels;
+        }
     if (!rc)
-        *loss = stopped ? NAN : sum * factor / (double)batches;
+        *loss = sets == 1 ? losses[0] : sum / all;
     return rc;
 }

@@ -17,8 +17,9 @@ struct hd__train_session {
     struct hd_store *store;
     struct hd__server *server;
     struct hd__exec *exec;
-    struct hd__train_feed *train_feed, *eval_feed; /* NULL where not opened */
-    struct hd__train_feed *current_feed;           /* the one that the executor reads now */
+    struct hd__train_feed *train_feed;                              /* NULL where not opened, as the next */
+    struct hd__train_feed *eval_feeds[HD__FEED_VAL + HD__VAL_SETS]; /* data.test, then the sets of data.val */
+    struct hd__train_feed *current_feed;                            /* the one that the executor reads now */
     struct hd__speaker speaker;
     struct hd__launch_exit_watchdog exit_watchdog; /* while it opens and closes */
     int32_t (*feed_override)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
@@ -38,9 +39,19 @@ void hd__train_session_close(struct hd__train_session *s, int failed);
 /* Values of parameters for a fresh start: from the model's files, or from the seed. */
 int32_t hd__train_session_init_params(struct hd__train_session *s, struct hd_error *err);
 
-/* Loss on the held-out part, over `batches` batches; NaN where a rank's *stop (may be NULL) ended it between two. */
-int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches, const volatile sig_atomic_t *stop,
-                                   double *loss, struct hd_error *err);
+/* Tokens of so many steps over the labels of them that count, of all ranks: the factor that makes a mean over tokens one
+ * over labels, 1 where all count and 0 where none does. `counted`: this rank's, from hd__train_feed_count_labels.
+ * Collective. */
+int32_t hd__train_session_label_factor(struct hd__train_session *s, int64_t steps, int64_t counted, double *factor,
+                                       struct hd_error *err);
+/* Loss on a part of the data, HD__FEED_..., over `batches` batches, and the labels of them that count; NaN where a rank's
+ * *stop (may be NULL) ended it between two. */
+int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, int64_t batches,
+                                   const volatile sig_atomic_t *stop, double *loss, double *labels,
+                                   struct hd_error *err);
+/* The same on all sets of data.val: losses[k] of set k, and the mean over all their labels. */
+int32_t hd__train_session_evaluate_sets(struct hd__train_session *s, int64_t batches, const volatile sig_atomic_t *stop,
+                                        double losses[HD__VAL_SETS], double *loss, struct hd_error *err);
 
 /* Tokens come from a function instead of the job's data; NULL: from the data again. */
 void hd__train_session_override_feed(struct hd__train_session *s,

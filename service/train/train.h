@@ -8,6 +8,9 @@
 /* Trains until the job's last step, a signal or a fault. Returns the exit code. */
 int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env);
 
+/* Before it starts: is metrics.jsonl the job's own to write? */
+int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err);
+
 /* Bytes: minimum of the machine's free memory and the cgroup's (v2, v1) remaining limit; not above 0: unknown. */
 int64_t hd__train_memory_available(void);
 

@@ -88,10 +88,10 @@ def export(folder, job, mesh):
         sys.exit(f"{NAME}: exported and transformers' tensors differ: {wrong}")
 
 
-def train(folder, job, mesh, wanted):
+def train(folder, job, mesh, wanted, *overrides):
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
-    run(folder, job, mesh, f"metrics.jsonl={metrics}")
+    run(folder, job, mesh, f"metrics.jsonl={metrics}", *overrides)
     rows = [r for r in map(json.loads, metrics.read_text().splitlines()) if "loss" in r and "grad_norm" in r]
     if len(rows) != wanted["steps"]:
         sys.exit(f"{NAME}, {mesh}: {len(rows)} steps instead of {wanted['steps']}")
@@ -125,9 +125,14 @@ def main():
             train(folder, job, mesh, wanted)
         export(folder, job, "tp 2, pp 2")
         shape = expected["labels"][1]
-        for label, says in ((-100, "has no label that counts in sequences 0 to"), (32, "the label of token 0 is 32, outside")):
-            write_npy(folder / "labels.npy", ("I32", shape, struct.pack("<i", label) * (shape[0] * shape[1] * shape[2])))
-            refused(says, "train", job, f"checkpoint.dir={folder / 'none'}")
+        labels = {label: ("I32", shape, struct.pack("<i", label) * (shape[0] * shape[1] * shape[2])) for label in (-100, 32)}
+        write_npy(folder / "labels.npy", labels[32])
+        refused("the label of token 0 is 32, outside", "train", job, f"checkpoint.dir={folder / 'none'}")
+        write_npy(folder / "labels.npy", labels[-100])
+        none = dict(steps=2, losses=[0, 0], grad_norms=[0, 0])  # PyTorch's mean over no label is NaN; a sum over none is 0
+        train(folder, job, "dp 2", none, "job.steps=2")
+        refused("none of the labels of 1 batches counts", "eval", job, "data.val_fraction=0.5", "eval.batches=1",
+                f"checkpoint.dir={folder / 'none'}")
     print(f"{NAME}: proved on {len(MESHES)} meshes, trained on {len(TRAINED)}")
 
 

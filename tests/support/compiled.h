@@ -37,7 +37,7 @@ static void close_job(struct job *j)
     hd__job_free(j->job);
 }
 
-static struct hd_program *expect_job(struct job *j, const char *mesh, const char *strategies)
+static inline struct hd_program *expect_job(struct job *j, const char *mesh, const char *strategies)
 {
     struct hd_error err = HD_ERROR_INIT;
     ck_assert_msg(!open_job(j, mesh, strategies, "", &err), "%s, %s: %s", mesh, strategies, err.message);

@@ -39,6 +39,11 @@ static double busy(void)
     return HD__MAX(1.0, multiplier() / 5);
 }
 
+double promptly(double seconds)
+{
+    return seconds * busy();
+}
+
 /* Factor for limits of what only has to end: long before Check and meson give up, and no measure of heddle. */
 static double slower(void)
 {

@@ -50,6 +50,8 @@ int listening_port(pid_t pid, const char *address);
  * nothing says how many. */
 struct command *command_start_rank(int rank, int size, int each, int port, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+/* So many seconds, more on a busy machine (CK_TIMEOUT_MULTIPLIER): for what has to be prompt. */
+double promptly(double seconds);
 /* Waits at most so long; a command that takes longer fails the test. Fills in all fields. */
 void command_wait(struct command *c, double seconds);
 /* Start and wait (60 s). */

@@ -226,7 +226,7 @@ START_TEST(killed_rank)
         since = hd__now();
         kill(ranks[victim], SIGKILL);
         command_wait(c, 20);
-        ck_assert_msg(hd__now() - since < 5, "it took %g s", hd__now() - since);
+        ck_assert_msg(hd__now() - since < promptly(5), "it took %g s", hd__now() - since);
         expect_code(c, 1);
         expect_first_named(c, victim);
         ck_assert_msg(times_said(c, " died (its connection closed), so this rank ends\n") == RANKS - 1, "it said:\n%s",
@@ -265,7 +265,7 @@ START_TEST(stopped_rank)
     since = hd__now();
     kill(ranks[1], SIGSTOP);
     command_wait(c, 20);
-    ck_assert_msg(hd__now() - since < 3 + 5, "it took %g s", hd__now() - since);
+    ck_assert_msg(hd__now() - since < promptly(3 + 5), "it took %g s", hd__now() - since);
     expect_code(c, 1);
     expect_first_named(c, 1);
     expect_says(c, "silent for");
@@ -294,7 +294,7 @@ static void stop_when(const char *when, const char *use)
         " comm.use=%s comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"%s\",\"kind\":\"stop\"}]",
         job, use, when);
     command_wait(c, 60);
-    ck_assert_msg(hd__now() - since < 20, "it took %g s", hd__now() - since); /* comm.timeout is 300 s */
+    ck_assert_msg(hd__now() - since < promptly(20), "it took %g s", hd__now() - since); /* comm.timeout is 300 s */
     expect_code(c, 1);
     expect_first_named(c, 1);
     if (!strcmp(when, "opening"))
@@ -346,7 +346,7 @@ START_TEST(crash_while_opening)
     expect_says(c, "[rank 1] error: this rank crashed: Segmentation fault\n");
     expect_says(c, "error: rank 1 (process ");
     expect_says(c, "was killed by signal 11 (Segmentation fault)");
-    ck_assert_msg(c->seconds < 30, "it took %g s", c->seconds); /* comm.timeout is 300 s */
+    ck_assert_msg(c->seconds < promptly(30), "it took %g s", c->seconds); /* comm.timeout is 300 s */
 }
 END_TEST
 
@@ -740,7 +740,7 @@ START_TEST(launched_rank_killed)
         since = hd__now();
         kill(c[victim]->pid, SIGKILL);
         command_wait(c[!victim], 20);
-        ck_assert_msg(hd__now() - since < 5, "it took %g s", hd__now() - since);
+        ck_assert_msg(hd__now() - since < promptly(5), "it took %g s", hd__now() - since);
         command_wait(c[victim], 1);
         expect_code(c[!victim], 1);
         expect_first_named(c[!victim], victim);

@@ -17,7 +17,7 @@
 #include "heddle/plugin.h"
 #include "heddle/program.h"
 
-#define HD_STRATEGY_API 5
+#define HD_STRATEGY_API 6
 
 enum { HD_PHASE_F = 0, HD_PHASE_R = 1, HD_PHASE_B = 2, HD_PHASE_W = 3, HD_PHASE_O = 4 };
 
@@ -29,13 +29,14 @@ struct hd_pass_instr {
     size_t struct_size;
     uint32_t id, op;
     uint32_t block, phase;
+    uint64_t members; /* coordinates on a single axis; 0: all */
     uint32_t axes;    /* mask of mesh axes: collectives */
-    uint32_t members; /* coordinates on a single axis; 0: all */
     uint32_t redop;
     uint32_t n_in, n_out;
     int32_t micro, chunk;
     hd_tensor in[HD_MAX_IN], out[HD_MAX_OUT];
     uint32_t flags;               /* HD_PASS_... */
+    uint32_t reserved;
     const struct hd_attrs *attrs; /* copied at insert; may be NULL */
 };
 
@@ -47,7 +48,8 @@ struct hd_pass_param {
     uint32_t ndim;
     uint32_t obligation; /* axes on which its gradient is partial: it must be reduced exactly once over each */
     uint32_t replicated; /* live axes on which the parameter is replicated */
-    uint32_t stages;     /* mask of pipeline stages that use it */
+    uint32_t reserved;
+    uint64_t stages;     /* mask of pipeline stages that use it */
     int64_t count;       /* elements on this rank */
     int64_t rows;   /* on this rank, of a matrix as its file has it (heads and head_dim are one dim); 0: no matrix */
     uint32_t parts; /* 2: with exact sums the contributions of its two blocks are summed apart, all of each over every
@@ -59,7 +61,8 @@ struct hd_pass_param {
 /* Tensors of a flat buffer; 0: none. */
 struct hd_pass_flat {
     size_t struct_size;
-    uint32_t block, axes, members, n_params;
+    uint64_t members; /* pipeline stages that share it; 0: only this one */
+    uint32_t block, axes, n_params, reserved;
     const uint32_t *params;
     const int64_t *offset;
     int64_t count;    /* elements, padded so that the shards are equal */
@@ -167,7 +170,7 @@ struct hd_pass_api {
      * updates whole parameters they are dealt to the shards, none cut: flat_get has them in the order in which they
      * lie. */
     uint32_t (*flat)(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
-                     uint32_t n_params, uint32_t members);
+                     uint32_t n_params, uint64_t members);
     void (*flat_get)(const struct hd_program *p, uint32_t flat, struct hd_pass_flat *out);
     /* A tensor over all of a flat, with a buffer of its own. */
     hd_tensor (*flat_whole)(struct hd_program *p, uint32_t flat, const char *name, uint32_t dtype, uint32_t life);

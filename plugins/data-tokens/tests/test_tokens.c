@@ -416,6 +416,81 @@ START_TEST(headers)
 }
 END_TEST
 
+/* ---- data.loss: completion */
+
+static int32_t open_completions(const char *path, struct hd_data **f)
+{
+    const struct tokens_settings settings = {.loss = TOKENS_LOSS_COMPLETION};
+    const struct hd_data_source source = {.struct_size = sizeof source, .path = path};
+    ck_assert_int_eq(ops_of()->labeled(&settings), 1);
+    return ops_of()->open(NULL, &settings, &source, f, &err);
+}
+
+/* Marks of every third token, and of the 20 from 40 on. */
+static int is_marked(uint32_t i)
+{
+    return i % 3 == 0 || (i >= 40 && i < 60);
+}
+
+static const char *put_marks(const struct scratch *s, size_t bytes, int any)
+{
+    uint8_t marks[8 + TOKENS / 8 + 1] = "HDLOSS1\n";
+    for (uint32_t i = 0; i < TOKENS && any; i++)
+        marks[8 + i / 8] |= (uint8_t)(is_marked(i) << i % 8);
+    return scratch_write(s, "corpus.loss", marks, bytes);
+}
+
+/* The label of a token is the token after it, where that is marked. */
+START_TEST(completions)
+{
+    struct scratch s;
+    struct hd_data *f;
+    uint8_t idx[128];
+    size_t n;
+    int64_t labels[TOKENS];
+    scratch_init(&s);
+    const char *bin = put_megatron(&s, 8, 2, idx, &n);
+    put_marks(&s, 8 + TOKENS / 8, 1);
+    ck_ok(open_completions(bin, &f));
+    for (uint32_t first = 0; first < TOKENS; first += 250) {
+        ck_ok(ops_of()->labels(f, first, 250, labels, &err));
+        for (uint32_t i = 0; i < 250; i++)
+            ck_assert_int_eq(labels[i],
+                             first + i + 1 < TOKENS && is_marked(first + i + 1) ? (int64_t)token(first + i + 1) : -100);
+    }
+    ck_ok(ops_of()->labels(f, TOKENS - 1, 1, labels, &err));
+    ck_assert_int_eq(labels[0], -100);
+    ck_ok(ops_of()->labels(f, TOKENS, 0, labels, &err));
+    ck_refused(ops_of()->labels(f, TOKENS, 1, labels, &err), HD_E_INVALID, "labels 1000 to 1001 of 1000");
+    ops_of()->close(f);
+    const struct tokens_settings all = {0};
+    ck_assert_int_eq(ops_of()->labeled(&all), 0);
+    scratch_finish(&s);
+}
+END_TEST
+
+START_TEST(marks_that_do_not_fit)
+{
+    struct scratch s;
+    struct hd_data *f;
+    uint8_t idx[128];
+    size_t n;
+    scratch_init(&s);
+    const char *bin = put_megatron(&s, 8, 2, idx, &n);
+    ck_refused(open_completions(bin, &f), HD_E_NOTFOUND, "corpus.loss: there is no such file");
+    ck_refused(open_completions(bin, &f), HD_E_NOTFOUND, "write both by `heddle data tokenize --chat-template NAME`");
+    put_marks(&s, 8 + TOKENS / 8 - 1, 1);
+    ck_refused(open_completions(bin, &f), HD_E_CORRUPT, "132 bytes; the marks of the 1000 tokens of");
+    put_marks(&s, 8 + TOKENS / 8 + 1, 1);
+    ck_refused(open_completions(bin, &f), HD_E_CORRUPT, "134 bytes; the marks of the 1000 tokens of");
+    put_marks(&s, 7, 1);
+    ck_refused(open_completions(bin, &f), HD_E_CORRUPT, "corpus.loss: does not begin with HDLOSS1");
+    put_marks(&s, 8 + TOKENS / 8, 0);
+    ck_refused(open_completions(bin, &f), HD_E_INVALID, "corpus.loss: marks no token");
+    scratch_finish(&s);
+}
+END_TEST
+
 static uint64_t end_of(struct hd_data *f, uint64_t token, uint64_t limit)
 {
     uint64_t end;
@@ -470,9 +545,10 @@ END_TEST
 int main(void)
 {
     const struct scratch_test tests[] = {
-        {"formats", formats},   {"numpy", numpy},     {"refusals", refusals},     {"types", types},
-        {"settings", settings}, {"hostile", hostile}, {"containers", containers}, {"text", text},
-        {"width", width},       {"headers", headers}, {"documents", documents},   {NULL, NULL},
+        {"formats", formats},     {"numpy", numpy},     {"refusals", refusals},       {"types", types},
+        {"settings", settings},   {"hostile", hostile}, {"containers", containers},   {"text", text},
+        {"width", width},         {"headers", headers}, {"completions", completions}, {"marks", marks_that_do_not_fit},
+        {"documents", documents}, {NULL, NULL},
     };
     return scratch_run("tokens", tests);
 }

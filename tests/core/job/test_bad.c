@@ -109,9 +109,6 @@ static const struct bad keys[] = {
     {NULL, "metrics.jsonl=s3://b/m.jsonl",
      "command line: metrics.jsonl: 's3://b/m.jsonl' is a URL; object stores are not supported: name a file or folder, "
      "which may be a mounted one"},
-    {NULL, "data.train=[{path: hf://a, weight: 1}]",
-     "command line: data.train: 'hf://a' is a URL; object stores are not supported: name a file or folder, which may "
-     "be a mounted one"},
     {NULL, "data.shuffle=maybe", "command line: data.shuffle: 'maybe' is neither true nor false"},
     {NULL, "optimizer.use=../evil",
      "command line: optimizer: '../evil' is no plugin's name (lower-case letters, digits, _ and -)"},

@@ -69,11 +69,13 @@ for array in ids labels; do # 64 sequences of 8 zeros; the header of format 1.0 
     { printf '\223NUMPY\001\000\166\000%-117s\n' "{'descr': '<i4', 'fortran_order': False, 'shape': (64, 8), }"; head -c 2048 /dev/zero; } \
         >"$work/pairs/$array.npy"
 done
+printf 'chars\nabcdefghijklmnopqrstuvwxyz <|>' >"$work/chars"
 for plugin in "$work/mine/"heddle-*.so; do
     case $plugin in
     *comm-pipes.so) words=few ;;
     *data-pattern.so) words=path=endless ;;
     *data-pairs.so) words=path=$work/pairs ;;
+    *tokenizer-chars.so) words="path=$work/chars lossy token=<|end|>" ;;
     *metrics-lines.so) words=set:path=lines.txt ;;
     *model-neox.so) words="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=256" ;;
     *model-encoder.so) words="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=256 set:positions=16" ;;

@@ -5,8 +5,10 @@
 #include "conformance/edits.h"
 #include "core/program/ops.h"
 #include "core/verify/verify.h"
+#include "tests/analysis/verbatim.h"
 #include "tests/suite.h"
 #include "tests/support/compiled.h"
+#include "tests/support/linked.h"
 
 #define CODES "{use: zero, compress: {kind: int8, block: 64}}"
 #define APART "{use: zero}, {use: localsgd}"
@@ -133,15 +135,38 @@ static void nothing_declared(void)
     hd__program_section(p, "outer")->declares = 0;
 }
 
-#define ROW(plant, strategies, words)    \
-    {                                    \
-#plant, plant, strategies, words \
+static void state_that_sums_to_zero(void)
+{
+    p->facts.at[0].what = HD_FACT_ZERO_SUM;
+}
+
+static void another_count_of_states(void)
+{
+    struct hd__instr *i = first("update", HD_OP_OPTIM_STEP);
+    struct hd_attrs *attrs = hd__attrs_new(p, i->attrs);
+    attrs->index++;
+    i->attrs = attrs;
+}
+
+static void a_seed_in_a_rule_without(void)
+{
+    struct hd__instr *i = first("update", HD_OP_ADAMW);
+    struct hd_attrs *attrs = hd__attrs_new(p, i->attrs);
+    attrs->index = 7;
+    i->attrs = attrs;
+}
+
+#define OWN_STEP "optimizer={use: lion, lr: 1e-3}"
+#define ROW(plant, strategies, words) ROW_OF(plant, strategies, words, "")
+#define ROW_OF(plant, strategies, words, more) \
+    {                                          \
+#plant, plant, strategies, words, more \
     }
 
 static const struct {
     const char *name;
     void (*plant)(void);
-    const char *strategies, *words;
+    const char *strategies, *words, *more; /* more: a line of the job */
 } rows[] = {
     ROW(read_itself, "{use: zero}", "reads model.embed_tokens.weight itself, which no update changes"),
     ROW(wide_wire, "{use: zero}", "travels in fp32, but precision.reduce is bf16"),
@@ -156,16 +181,47 @@ static const struct {
     ROW(not_equal, APART, "and HD_FACT_EQUAL along all axes of `apart`"),
     ROW(no_model, APART, "a checkpoint has no model: HD_FLAT_COMMON"),
     ROW(nothing_declared, APART, "is changed, and nothing is declared of the parameters"),
+    ROW(state_that_sums_to_zero, "{use: verbatim}, {use: zero}", "is not declared HD_FACT_FEEDBACK"),
+    ROW_OF(another_count_of_states, "{use: zero}", "is not the optimizer's update", OWN_STEP),
+    ROW(a_seed_in_a_rule_without, "{use: zero}", "is not the optimizer's update"),
 };
 
 START_TEST(found_by_name)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct job j;
-    p = expect_job(&j, "dp: 2", rows[_i].strategies);
+    ck_assert_msg(!open_job(&j, "dp: 2", rows[_i].strategies, rows[_i].more, &err), "%s: %s", rows[_i].name,
+                  err.message);
+    p = j.c->stage[0];
     rows[_i].plant();
     ck_assert_msg(hd__verify(p, &err), "%s is not found", rows[_i].name);
     ck_assert_msg(strstr(err.message, rows[_i].words), "%s: %s", rows[_i].name, err.message);
+    close_job(&j);
+}
+END_TEST
+
+/* ---- what ranks compare of their programs */
+
+START_TEST(a_hash_has_the_facts)
+{
+    struct job j;
+    p = expect_job(&j, "dp: 2", APART);
+    struct hd__code_section *outer = hd__program_section(p, "outer");
+    uint64_t was = hd__program_hash(p);
+    uint32_t *const fields[] = {&p->facts.at[0].what, &p->facts.at[0].axes};
+    for (size_t k = 0; k < HD__COUNT(fields); k++) {
+        *fields[k] ^= HD_AXIS_BIT(HD_AXIS_CP);
+        ck_assert_msg(hd__program_hash(p) != was, "field %zu of a fact", k);
+        *fields[k] ^= HD_AXIS_BIT(HD_AXIS_CP);
+    }
+    const char *section = p->facts.at[0].section;
+    p->facts.at[0].section = "update";
+    ck_assert_msg(hd__program_hash(p) != was, "the section of a fact");
+    p->facts.at[0].section = section;
+    outer->declares ^= HD_FACT_MIX;
+    ck_assert_msg(hd__program_hash(p) != was, "what a section declares of the parameters");
+    outer->declares ^= HD_FACT_MIX;
+    ck_assert_uint_eq(hd__program_hash(p), was);
     close_job(&j);
 }
 END_TEST
@@ -204,12 +260,20 @@ START_TEST(a_copy_is_a_blend)
 }
 END_TEST
 
+static void open_plugins(void)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    setup();
+    ck_assert_msg(!add_linked(plugins, HD_PLUGIN_ENTRY, &err), "%s", err.message);
+}
+
 int main(void)
 {
     TCase *c = tcase_create("facts");
     tcase_set_timeout(c, 60);
-    tcase_add_checked_fixture(c, setup, teardown);
+    tcase_add_checked_fixture(c, open_plugins, teardown);
     tcase_add_loop_test(c, found_by_name, 0, HD__COUNT(rows));
+    tcase_add_test(c, a_hash_has_the_facts);
     tcase_add_loop_test(c, a_copy_is_a_blend, 0, 4);
     return suite_run_case("facts", c);
 }

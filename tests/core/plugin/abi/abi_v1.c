@@ -786,7 +786,7 @@ FIELD(hd_data_info, struct_size, 0, size_t);
 FIELD(hd_data_info, tokens, 8, uint64_t);
 FIELD(hd_data_info, max_token, 16, int64_t);
 
-STRUCT(hd_data_ops, 72);
+STRUCT(hd_data_ops, 80);
 FIELD(hd_data_ops, struct_size, 0, size_t);
 FIELD(hd_data_ops, caps, 8, uint64_t);
 FIELD(hd_data_ops, open, 16,
@@ -799,7 +799,8 @@ FIELD(hd_data_ops, read, 40,
 FIELD(hd_data_ops, check, 48, int32_t (*)(const void *settings, struct hd_error *err));
 FIELD(hd_data_ops, labels, 56,
       int32_t (*)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *labels, struct hd_error *err));
-FIELD(hd_data_ops, document_end, 64,
+FIELD(hd_data_ops, labeled, 64, int32_t (*)(const void *settings));
+FIELD(hd_data_ops, document_end, 72,
       int32_t (*)(struct hd_data *data, uint64_t token, uint64_t limit, uint64_t *end, struct hd_error *err));
 
 STRUCT(hd_metrics_start, 48);

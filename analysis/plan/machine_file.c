@@ -1,0 +1,222 @@
+/* Machine files: where they lie, and what is in them. */
+#include "analysis/plan/machine_file.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/base/dtype.h"
+#include "core/base/file.h"
+#include "core/base/option.h"
+#include "core/base/yaml_tree.h"
+
+#define RATE(key, field, least, words)                                                                               \
+    {                                                                                                                \
+        .name = key, .type = HD_OPT_FLOAT, .min = least, .max = 1e30, .offset = offsetof(struct hd__machine, field), \
+        .help = words                                                                                                \
+    }
+#define SHARE(key, field, words)                                                                                 \
+    {                                                                                                            \
+        .name = key, .type = HD_OPT_FLOAT, .min = 0.01, .max = 1, .offset = offsetof(struct hd__machine, field), \
+        .help = words                                                                                            \
+    }
+
+static const struct hd_option machine_keys[] = {
+    {.name = "name", .type = HD_OPT_STRING, .offset = offsetof(struct hd__machine, name)},
+    {.name = "device", .type = HD_OPT_STRING, .offset = offsetof(struct hd__machine, device)},
+    {.name = "ranks", .type = HD_OPT_INT, .min = 1, .max = 1 << 20, .offset = offsetof(struct hd__machine, ranks)},
+    {.name = "memory", .type = HD_OPT_SIZE, .min = 1, .max = 1e18, .offset = offsetof(struct hd__machine, memory)},
+    RATE("bandwidth", bandwidth, 1, "bytes a second"),
+    RATE("kernel", kernel, 0, "seconds"),
+    RATE("peak_16", peak_16, 0, "bf16 and fp16"),
+    RATE("peak_fp32", peak_fp32, 1, "fp32"),
+    RATE("peak_fp64", peak_fp64, 0, "fp64"),
+    SHARE("product", product, "of the peak, by large products"),
+    SHARE("attention", attention, "of the peak, by attention"),
+    SHARE("memory_share", memory_share, "of the bandwidth"),
+    SHARE("link_share", link_share, "of a link's bandwidth"),
+    RATE("half", half, 0, "length of a dim at which a product reaches half"),
+    RATE("price", price, 0, "dollars a rank and hour"),
+    RATE("power", power, 0, "watts a rank"),
+    {.name = "mtbf", .type = HD_OPT_DURATION, .min = 0, .max = 1e12, .offset = offsetof(struct hd__machine, mtbf)},
+};
+
+static const struct hd_option level_keys[] = {
+    {.name = "name", .type = HD_OPT_STRING, .offset = offsetof(struct hd__machine_level, name)},
+    {.name = "ranks",
+     .type = HD_OPT_INT,
+     .min = 1,
+     .max = 1 << 30,
+     .offset = offsetof(struct hd__machine_level, ranks)},
+    {.name = "bandwidth",
+     .type = HD_OPT_FLOAT,
+     .min = 1,
+     .max = 1e30,
+     .offset = offsetof(struct hd__machine_level, bandwidth)},
+    {.name = "latency",
+     .type = HD_OPT_FLOAT,
+     .min = 0,
+     .max = 1e6,
+     .offset = offsetof(struct hd__machine_level, latency)},
+};
+
+/* ---- values */
+
+static int32_t read_map(const struct hd__tree_node *map, const struct hd__options *table, void *out,
+                        struct hd__arena *arena, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    for (uint32_t i = 0; i < map->count; i++) {
+        const char *key = map->key[i]->text;
+        int64_t row = hd__option_find(table, key);
+        if (!strcmp(key, "levels") && map->value[i]->kind == HD__LIST)
+            continue;
+        if (row < 0)
+            return hd_fail(err, HD_E_INVALID, "%s: unknown key %.60s", map->key[i]->origin, key);
+        if (map->value[i]->kind != HD__SCALAR)
+            return hd_fail(err, HD_E_INVALID, "%s: %s is one value", map->value[i]->origin, key);
+        struct hd_option option = hd__option_at(table, (size_t)row);
+        if (hd__option_parse(&option, map->value[i]->text, out, arena, &why))
+            return hd_fail(err, HD_E_INVALID, "%s: %s: %s", map->value[i]->origin, key, why.message);
+    }
+    return HD_OK;
+}
+
+static int32_t read_levels(const struct hd__tree_node *root, struct hd__machine *m, struct hd_error *err)
+{
+    const struct hd__tree_node *levels = hd__tree_get(root, "levels");
+    const struct hd__options table = HD__OPTIONS(level_keys);
+    if (!levels || levels->kind != HD__LIST || !levels->count || levels->count > HD__MACHINE_LEVELS)
+        return hd_fail(err, HD_E_INVALID, "%s: levels is a list of 1 to %d levels of the network, the innermost first",
+                       m->path, HD__MACHINE_LEVELS);
+    for (uint32_t i = 0; i < levels->count; i++) {
+        struct hd__machine_level *l = &m->level[m->n_levels++];
+        if (levels->value[i]->kind != HD__MAP)
+            return hd_fail(err, HD_E_INVALID, "%s: a level is {name, ranks, bandwidth, latency}",
+                           levels->value[i]->origin);
+        int32_t rc = read_map(levels->value[i], &table, l, &m->arena, err);
+        if (rc)
+            return rc;
+        if (l->bandwidth <= 0 || (i + 1 < levels->count && (l->ranks < 1 || (i && l->ranks % l[-1].ranks))))
+            return hd_fail(err, HD_E_INVALID,
+                           "%s: a level has a bandwidth, and all but the last have ranks, a multiple of the level's "
+                           "before",
+                           levels->value[i]->origin);
+        if (i + 1 == levels->count)
+            l->ranks = INT32_MAX;
+    }
+    return HD_OK;
+}
+
+static int32_t parse(const char *text, size_t bytes, struct hd__machine *m, struct hd_error *err)
+{
+    struct hd__tree_node *root = NULL;
+    const struct hd__options table = HD__OPTIONS(machine_keys);
+    int32_t rc = hd__tree_parse(m->path, text, bytes, NULL, &m->arena, &root, err);
+    if (!rc && root->kind != HD__MAP)
+        rc = hd_fail(err, HD_E_INVALID, "%s: a machine file is a mapping", m->path);
+    if (!rc)
+        rc = read_map(root, &table, m, &m->arena, err);
+    if (!rc)
+        rc = read_levels(root, m, err);
+    if (!rc && (!m->name || !m->device || m->memory <= 0 || m->bandwidth <= 0 || m->peak_fp32 <= 0))
+        rc = hd_fail(err, HD_E_INVALID, "%s: name, device, memory, bandwidth and peak_fp32 are needed", m->path);
+    return rc;
+}
+
+/* ---- files */
+
+/* The folder machines/ beside the command in its build, or share/heddle/machines of the prefix it is installed in. */
+static char *machines_folder(void)
+{
+    char exe[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    static const char *const at[] = {"machines", "../share/heddle/machines"};
+    exe[HD__MAX(n, 0)] = 0;
+    char *slash = strrchr(exe, '/');
+    if (slash)
+        *slash = 0;
+    for (size_t i = 0; i < HD__COUNT(at) && slash; i++) {
+        char *folder = hd__format("%s/%s", exe, at[i]);
+        if (!access(folder, R_OK | X_OK))
+            return folder;
+        free(folder);
+    }
+    return NULL;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int32_t refuse_unknown(const char *name, const char *folder, struct hd_error *err)
+{
+    DIR *dir = folder ? opendir(folder) : NULL;
+    HD__ARRAY(char *) names = {0};
+    struct hd__text list = {0};
+    for (const struct dirent *e; dir && (e = readdir(dir));) {
+        size_t n = strlen(e->d_name);
+        if (n > 5 && !strcmp(e->d_name + n - 5, ".yaml"))
+            hd__push(&names, hd__format("%.*s", (int)(n - 5), e->d_name));
+    }
+    if (dir)
+        closedir(dir);
+    if (names.count)
+        qsort(names.at, names.count, sizeof *names.at, by_text);
+    for (uint32_t i = 0; i < names.count; i++) {
+        hd__text_add(&list, "%s%s", i ? ", " : "", names.at[i]);
+        free(names.at[i]);
+    }
+    hd_fail(err, HD_E_NOTFOUND, "there is no machine '%.60s': %s, or a file of your own, FILE.yaml", name,
+            list.length ? list.at : "none is installed");
+    hd__free_array(&names);
+    hd__text_free(&list);
+    return HD_E_NOTFOUND;
+}
+
+int32_t hd__machine_read(const char *name, struct hd__machine *m, struct hd_error *err)
+{
+    size_t n = strlen(name);
+    int is_file = strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".yaml"));
+    char *folder = is_file ? NULL : machines_folder();
+    char *path = is_file ? hd__strdup(name) : hd__format("%s/%s.yaml", folder ? folder : ".", name);
+    *m = (struct hd__machine){.ranks = 1, .product = 1, .attention = 1, .memory_share = 1, .link_share = 1};
+    if (!is_file && (!folder || access(path, F_OK))) {
+        int32_t rc = refuse_unknown(name, folder, err);
+        free(folder);
+        free(path);
+        return rc;
+    }
+    FILE *f = hd__open_regular(path, "machine file", err);
+    int32_t rc = f ? HD_OK : err->code;
+    if (f) {
+        enum { MOST = 1 << 16 };
+        char *text = hd__alloc(MOST);
+        size_t bytes = fread(text, 1, MOST, f);
+        fclose(f);
+        m->path = hd__arena_strdup(&m->arena, path);
+        rc = bytes == MOST ? hd_fail(err, HD_E_INVALID, "%s: more than %d bytes", path, MOST - 1)
+                           : parse(text, bytes, m, err);
+        free(text);
+    }
+    free(folder);
+    free(path);
+    if (rc)
+        hd__machine_free(m);
+    return rc;
+}
+
+void hd__machine_free(struct hd__machine *m)
+{
+    hd__arena_free(&m->arena);
+    *m = (struct hd__machine){0};
+}
+
+double hd__machine_peak(const struct hd__machine *m, uint32_t dtype)
+{
+    size_t bytes = hd_dtype_size(dtype);
+    double wide = m->peak_fp64 > 0 ? m->peak_fp64 : m->peak_fp32 / 2;
+    return bytes >= 8 ? wide : bytes >= 4 || m->peak_16 <= 0 ? m->peak_fp32 : m->peak_16;
+}

@@ -1,0 +1,46 @@
+/* analysis/plan/machine_file: a kind of machine, described by a few published figures: machines/NAME.yaml. */
+#ifndef HD_ANALYSIS_PLAN_MACHINE_FILE_H
+#define HD_ANALYSIS_PLAN_MACHINE_FILE_H
+
+#include "core/base/base.h"
+
+enum { HD__MACHINE_LEVELS = 4 };
+
+/* A level of the network, from the innermost: ranks that are in the same unit of `ranks` ranks reach each other. */
+struct hd__machine_level {
+    const char *name;
+    int64_t ranks;    /* of a unit; of the last level: all */
+    double bandwidth; /* bytes a second that one rank sends, one direction */
+    double latency;   /* seconds a message */
+};
+
+struct hd__machine {
+    const char *name, *path;
+    const char *device; /* plugin that compiles for it: "cuda" */
+    int64_t ranks;      /* devices of one machine */
+    int64_t memory;     /* bytes a rank */
+    double bandwidth;   /* bytes a second of that memory */
+    double kernel;      /* seconds that an instruction costs beside its work */
+    /* Dense peaks, FLOPs a second, by width of the operands; 0: that of the next wider. */
+    double peak_fp32, peak_16, peak_fp64;
+    /* Shares of a peak that are reached: by large products, by attention, of the memory's bandwidth, of a link's. */
+    double product, attention, memory_share, link_share;
+    /* A product whose m, n or k is this long reaches half of that, by this dim alone: d / (d + half). */
+    double half;
+    double price; /* dollars a rank and hour; 0: not known */
+    double power; /* watts a rank; 0: not known */
+    double mtbf;  /* seconds between failures of one rank; 0: not known */
+    struct hd__machine_level level[HD__MACHINE_LEVELS];
+    uint32_t n_levels, reserved;
+    struct hd__arena arena;
+};
+
+/* Reads machines/NAME.yaml of this heddle, or a file: what has a slash or ends in .yaml. HD_E_NOTFOUND lists the names
+ * that there are; messages of the file begin with its place. */
+int32_t hd__machine_read(const char *name, struct hd__machine *machine, struct hd_error *err);
+void hd__machine_free(struct hd__machine *machine); /* of zeros is fine */
+
+/* Peak of a dtype, FLOPs a second. */
+double hd__machine_peak(const struct hd__machine *machine, uint32_t dtype);
+
+#endif

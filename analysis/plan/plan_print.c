@@ -1,0 +1,144 @@
+/* A plan as one page, and as JSON. */
+#include <math.h>
+
+#include "analysis/plan/plan.h"
+
+static const char *const kinds[HD__PLAN_KINDS] = {[HD__PLAN_PARAMETERS] = "parameters",
+                                                  [HD__PLAN_GRADIENTS] = "gradients",
+                                                  [HD__PLAN_OPTIMIZER] = "optimizer",
+                                                  [HD__PLAN_ACTIVATIONS] = "activations",
+                                                  [HD__PLAN_BUFFERS] = "buffers"};
+
+/* Figures that follow from a plan. */
+struct derived {
+    double tokens_per_s, mfu, hfu;
+    double training;                    /* seconds for all tokens, without failures */
+    double checkpoint_s, failures;      /* best interval between saves (Daly); failures to expect; 0: mtbf not known */
+    double rank_hours, dollars, joules; /* 0: not known */
+};
+
+/* Seconds to save: what a rank has of a checkpoint at a gigabyte a second, a common share of a parallel file system. */
+static double save_seconds(const struct hd__plan *p)
+{
+    return (double)(p->memory[HD__PLAN_PARAMETERS] + p->memory[HD__PLAN_OPTIMIZER]) / 1e9;
+}
+
+static struct derived derive(const struct hd__plan *p, const struct hd__machine *m, double tokens)
+{
+    struct derived d = {.tokens_per_s = (double)p->tokens / p->seconds};
+    d.mfu = p->model_flops / p->seconds / p->peak_flops;
+    d.hfu = p->flops / p->seconds / p->peak_flops;
+    d.training = tokens / d.tokens_per_s;
+    d.rank_hours = d.training / 3600 * (double)p->ranks;
+    d.dollars = d.rank_hours * m->price;
+    d.joules = d.training * m->power * (double)p->ranks;
+    if (m->mtbf > 0) {
+        double between = m->mtbf / (double)p->ranks, save = save_seconds(p);
+        /* J. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", 2006, eq. 37 */
+        double root = sqrt(2 * save * between);
+        d.failures = d.training / between;
+        d.checkpoint_s =
+            save < 2 * between ? root * (1 + sqrt(save / (2 * between)) / 3 + save / (18 * between)) - save : between;
+    }
+    return d;
+}
+
+static const char *count_text(double n, char out[32])
+{
+    static const char *const units[] = {"", " K", " M", " B", " T"};
+    size_t u = 0;
+    while (n >= 1000 && u + 1 < HD__COUNT(units)) {
+        n /= 1000;
+        u++;
+    }
+    snprintf(out, 32, u || n < 100 ? "%.3g%s" : "%.0f%s", n, units[u]);
+    return out;
+}
+
+static const char *long_text(double seconds, char out[32])
+{
+    if (seconds < 120)
+        return hd__seconds_text(seconds, out);
+    snprintf(out, 32,
+             seconds < 7200     ? "%.0f min"
+             : seconds < 172800 ? "%.1f h"
+                                : "%.1f days",
+             seconds < 7200     ? seconds / 60
+             : seconds < 172800 ? seconds / 3600
+                                : seconds / 86400);
+    return out;
+}
+
+static void add_memory(const struct hd__plan *p, struct hd__text *out)
+{
+    char bytes[2][32];
+    double share = (double)p->peak / (double)p->limit;
+    hd__text_add(out, "memory of the fullest rank (stage %d)\n", p->stage);
+    for (uint32_t k = 0; k < HD__PLAN_KINDS; k++)
+        hd__text_add(out, "  %-14s %12s  %5.1f %%\n", kinds[k], hd__bytes_text((uint64_t)p->memory[k], bytes[0]),
+                     100 * (double)p->memory[k] / (double)p->peak);
+    hd__text_add(out, "  %-14s %12s  of %s: %.0f %%%s\n", "peak", hd__bytes_text((uint64_t)p->peak, bytes[0]),
+                 hd__bytes_text((uint64_t)p->limit, bytes[1]), 100 * share, share > 1 ? ", DOES NOT FIT" : "");
+}
+
+static void add_traffic(const struct hd__plan *p, struct hd__text *out)
+{
+    char bytes[32], seconds[32];
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (p->traffic[a] > 0)
+            hd__text_add(out, "  %-14s %12s sent a step by a rank, %s exposed\n", hd__axis_name(a),
+                         hd__bytes_text((uint64_t)p->traffic[a], bytes), hd__seconds_text(p->exposed[a], seconds));
+}
+
+void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double tokens, struct hd__text *out)
+{
+    struct derived d = derive(p, m, tokens);
+    char a[32], b[32];
+    hd__text_add(out, "%s parameters on %lld ranks of %s, %s tokens a step\n\n", count_text((double)p->parameters, a),
+                 (long long)p->ranks, m->name, count_text((double)p->tokens, b));
+    add_memory(p, out);
+    hd__text_add(out, "\nstep\n  %-14s %12s\n  %-14s %12s\n", "time", hd__seconds_text(p->seconds, a), "tokens/s",
+                 count_text(d.tokens_per_s, b));
+    hd__text_add(out, "  %-14s %11.1f %%  of the peak, counting the model's FLOPs\n", "MFU", 100 * d.mfu);
+    hd__text_add(out, "  %-14s %11.1f %%  counting what is computed again too\n", "HFU", 100 * d.hfu);
+    hd__text_add(out, "  %-14s %11.1f %%  of the stages' work\n", "bubble", 100 * p->bubble);
+    add_traffic(p, out);
+    hd__text_add(out, "\ntraining on %s tokens\n", count_text(tokens, a));
+    hd__text_add(out, "  %-14s %12s\n  %-14s %12s\n", "time", long_text(d.training, a), "rank-hours",
+                 count_text(d.rank_hours, b));
+    if (d.dollars > 0)
+        hd__text_add(out, "  %-14s %12s  at $%.2f a rank and hour\n", "dollars", count_text(d.dollars, a), m->price);
+    if (d.joules > 0)
+        hd__text_add(out, "  %-14s %9s kWh  at %.0f W a rank\n", "energy", count_text(d.joules / 3.6e6, a), m->power);
+    if (d.checkpoint_s > 0)
+        hd__text_add(out, "  %-14s %12.1f  to expect; saving every %s loses least (Daly 2006)\n", "failures",
+                     d.failures, long_text(d.checkpoint_s, a));
+    hd__text_add(out, "\nmemory is exact; times are estimates from %s\n", m->path);
+}
+
+static json_t *by_axis(const double values[HD_AXIS_COUNT])
+{
+    json_t *object = json_object();
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (values[a] > 0)
+            json_object_set_new(object, hd__axis_name(a), json_real(values[a]));
+    return object;
+}
+
+json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, double tokens)
+{
+    struct derived d = derive(p, m, tokens);
+    json_t *memory = json_object(), *training;
+    for (uint32_t k = 0; k < HD__PLAN_KINDS; k++)
+        json_object_set_new(memory, kinds[k], json_integer(p->memory[k]));
+    json_object_set_new(memory, "peak", json_integer(p->peak));
+    training = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens", tokens, "seconds", d.training, "rank_hours",
+                         d.rank_hours, "dollars", d.dollars, "joules", d.joules, "failures", d.failures,
+                         "checkpoint_every_s", d.checkpoint_s);
+    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "machine",
+                     m->name, "device", p->device, "parameters", (json_int_t)p->parameters, "ranks",
+                     (json_int_t)p->ranks, "memory", memory, "memory_limit", (json_int_t)p->limit, "fits",
+                     p->peak <= p->limit, "flops", p->model_flops, "flops_with_recompute", p->flops, "step_s",
+                     p->seconds, "tokens_per_s", d.tokens_per_s, "mfu", d.mfu, "hfu", d.hfu, "bubble", p->bubble,
+                     "traffic", by_axis(p->traffic), "exposed_s", by_axis(p->exposed), "training", training);
+}

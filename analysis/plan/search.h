@@ -1,0 +1,45 @@
+/* analysis/plan/search: the fastest ways to run a job on so many ranks of a machine: mesh, ZeRO stage, schedule,
+ * micro-batch and recompute. Candidates are tried in the order of a bound that their time cannot fall below, and no more
+ * of them once that bound is above the slowest of the best; what cannot fit by its weights and states alone is not
+ * compiled. So the best are the best of all candidates, by the plan's own estimates. */
+#ifndef HD_ANALYSIS_PLAN_SEARCH_H
+#define HD_ANALYSIS_PLAN_SEARCH_H
+
+#include "analysis/plan/plan.h"
+#include "runtime/exec/select.h"
+
+enum { HD__SEARCH_BEST = 10 };
+
+struct hd__search_request {
+    const char *file; /* of the job */
+    const char *const *overrides;
+    size_t n_overrides;
+    const char *device;
+    const struct hd__machine *machine;
+    struct hd__plugins *plugins;
+    int64_t ranks;
+};
+
+struct hd__search_plan {
+    char
+        *words; /* the overrides that make it, for a shell that puts the whole in single quotes: "mesh=...' 'data..." */
+    char *job;  /* the resolved job, as YAML */
+    struct hd__plan plan;
+    double bound;      /* seconds that no candidate of this mesh and recompute can be faster than */
+    const char *binds; /* the largest part of what keeps it from the machine's peak */
+};
+
+struct hd__search {
+    struct hd__search_plan best[HD__SEARCH_BEST]; /* fastest first */
+    uint32_t n_best, candidates, too_large, refused, slower,
+        tried; /* slower: not tried, their bound is above the best */
+};
+
+/* HD_E_NOTFOUND: nothing fits; the message says how much is missing at least. Errors of the job as it is. */
+int32_t hd__search(const struct hd__search_request *request, struct hd__search *search, struct hd_error *err);
+void hd__search_free(struct hd__search *search);
+
+void hd__search_text(const struct hd__search *search, struct hd__text *out);
+json_t *hd__search_json(const struct hd__search *search);
+
+#endif

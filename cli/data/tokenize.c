@@ -1,0 +1,131 @@
+/* heddle data tokenize */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "cli/data/data.h"
+#include "service/text/tokenize.h"
+
+struct request {
+    const char *tokenizer, *to, *field, *eod, *threads, *use, *chat;
+    int append_eod, no_special, skip_bad, overwrite, json;
+};
+
+static int32_t find_eod(const struct request *r, const struct hd__tokenizer *t, int64_t *eod, struct hd_error *err)
+{
+    *eod = r->eod ? hd__tokenizer_find(t, r->eod) : r->append_eod ? hd__tokenizer_eod(t) : -1;
+    if (*eod >= 0 || (!r->eod && !r->append_eod))
+        return HD_OK;
+    if (r->eod)
+        return hd_fail(err, HD_E_INVALID, "--eod %s: %s has no such token", r->eod, t->path);
+    return hd_fail(err, HD_E_INVALID, "--append-eod: %s names no token that ends a document: say which by --eod TOKEN",
+                   t->path);
+}
+
+static int32_t find_chat(const struct request *r, struct hd__tokenize_config *c, struct hd_error *err)
+{
+    if (!r->chat)
+        return HD_OK;
+    c->chat = hd__chat_find(c->chat_name = r->chat);
+    if (!c->chat)
+        return hd_fail(err, HD_E_INVALID, "--chat-template %s: there are " HD__CHAT_NAMES, r->chat);
+    return hd__chat_check(c->tokenizer, c->chat, err);
+}
+
+static void print_result(const struct request *r, const struct hd__tokenize_state *s, uint32_t type, const char *prefix)
+{
+    const char *dtype = hd__indexed_type_name(type);
+    if (r->json) {
+        json_t *o = json_pack("{s:I, s:I, s:s, s:I, s:f}", "documents", (json_int_t)s->documents, "tokens",
+                              (json_int_t)s->tokens, "dtype", dtype, "left_out", (json_int_t)s->left_out, "seconds",
+                              s->seconds);
+        json_dumpf(o, stdout, JSON_INDENT(1));
+        putchar('\n');
+        json_decref(o);
+        return;
+    }
+    printf("%s.bin, %s.idx: %" PRIu64 " documents, %" PRIu64 " tokens of %s", prefix, prefix, s->documents, s->tokens,
+           dtype);
+    if (s->left_out)
+        printf("; %" PRIu64 " documents were left out", s->left_out);
+    putchar('\n');
+}
+
+static int32_t write_tokens(const struct request *r, struct hd__tokenize_config *c, struct hd_error *err)
+{
+    struct hd__tokenize_print print = {.what = c->prefix};
+    struct hd__tokenize_state state = {0};
+    char holder[128];
+    int lock;
+    c->progress = hd__tokenize_print;
+    c->progress_user = &print;
+    int32_t rc = hd__prefix_lock(c->prefix, &lock, holder, err);
+    if (rc)
+        return rc;
+    if (lock == -1)
+        return hd_fail(err, HD_E_INVALID, "%s.lock: %s writes these files: wait for its end, or name another --to",
+                       c->prefix, holder);
+    rc = hd__tokenize(c, &state, err);
+    hd__prefix_unlock(c->prefix, lock);
+    hd__tokenize_print_end(&print);
+    if (!rc)
+        print_result(r, &state, hd__indexed_type_for(c->tokenizer->info.vocab), c->prefix);
+    return rc;
+}
+
+static int32_t tokenize(const struct request *r, const struct hd__data_words *files, int64_t threads,
+                        struct hd_error *err)
+{
+    struct hd__data_tokenizer t = {0};
+    struct hd__corpus corpus = {0};
+    char *prefix = hd__indexed_prefix(r->to);
+    struct hd__tokenize_config config = {.corpus = &corpus,
+                                         .tokenizer = &t.tokenizer,
+                                         .prefix = prefix,
+                                         .field = r->field,
+                                         .flags = r->no_special ? 0 : HD_TOKENIZER_SPECIAL,
+                                         .skip_bad = r->skip_bad,
+                                         .skip_hint = r->skip_bad ? NULL : "--skip-bad leaves such documents out",
+                                         .overwrite = r->overwrite,
+                                         .threads = (int32_t)threads};
+    int32_t rc = hd__data_open_tokenizer(r->tokenizer, r->use, &t, err);
+    if (!rc)
+        rc = find_eod(r, &t.tokenizer, &config.eod, err);
+    if (!rc)
+        rc = find_chat(r, &config, err);
+    if (!rc)
+        rc = hd__corpus_find(files->at, files->count, &corpus, err);
+    if (!rc)
+        rc = write_tokens(r, &config, err);
+    hd__corpus_free(&corpus);
+    hd__data_close_tokenizer(&t);
+    free(prefix);
+    return rc;
+}
+
+int hd__data_tokenize(int argc, char **argv)
+{
+    struct request r = {.field = "text"};
+    struct hd__data_words files;
+    struct hd_error err = HD_ERROR_INIT;
+    int64_t threads = 0;
+    int once[7] = {0};
+    const struct hd__cli_flag flags[] = {{"--tokenizer", &r.tokenizer, &once[0]}, {"--to", &r.to, &once[1]},
+                                         {"--field", &r.field, &once[2]},         {"--eod", &r.eod, &once[3]},
+                                         {"--threads", &r.threads, &once[4]},     {"--use", &r.use, &once[5]},
+                                         {"--chat-template", &r.chat, &once[6]},  {"--append-eod", NULL, &r.append_eod},
+                                         {"--no-special", NULL, &r.no_special},   {"--skip-bad", NULL, &r.skip_bad},
+                                         {"--overwrite", NULL, &r.overwrite},     {"--json", NULL, &r.json}};
+    int code = hd__data_arguments(argc, argv, flags, HD__COUNT(flags), &files);
+    if (!code && !r.tokenizer)
+        code = hd__cli_usage_error(&hd__command_data, "--tokenizer FILE is missing");
+    if (!code && !r.to)
+        code = hd__cli_usage_error(&hd__command_data, "--to PREFIX is missing");
+    if (!code && !files.count)
+        code = hd__cli_usage_error(&hd__command_data, "which files of text?");
+    if (!code && r.threads)
+        code = hd__data_number("--threads", r.threads, 1, 256, &threads);
+    if (!code && tokenize(&r, &files, threads, &err))
+        code = hd__data_print_error(&err);
+    free(files.at);
+    return code;
+}

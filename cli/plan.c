@@ -1,0 +1,195 @@
+/* heddle plan: what a job would need and do on a kind of machine. */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "analysis/plan/search.h"
+#include "cli/job.h"
+
+struct plan_request {
+    const char *machine, *ranks, *tokens;
+    int json, search;
+};
+
+/* 1T, 300B, 1.5e12: tokens, or a number of ranks. */
+static int parse_count(const char *flag, const char *text, double *out)
+{
+    static const char units[] = "KMBT";
+    char *end;
+    *out = strtod(text, &end);
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    for (const char *u = units; unit && u <= unit; u++)
+        *out *= 1000;
+    if (end != text && !end[unit != NULL] && *out >= 1 && *out <= 1e18 && *out == floor(*out))
+        return HD__EXIT_DONE;
+    return hd__cli_usage_error(&hd__command_plan, "%s %s: wanted a whole number of at least 1, as 64, 300B or 1.5T",
+                               flag, text);
+}
+
+static int print_plan(const struct plan_request *r, const struct hd__compiled *c, const struct hd__machine *m,
+                      double tokens)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__plan plan;
+    if (hd__plan_make(c, m, &plan, &err))
+        return hd__cli_print_error(&err, HD__EXIT_FAILED);
+    if (!(tokens > 0))
+        tokens = (double)plan.tokens * (double)c->job->steps;
+    if (r->json) {
+        json_t *object = hd__plan_json(&plan, m, tokens);
+        json_dumpf(object, stdout, JSON_INDENT(1));
+        putchar('\n');
+        json_decref(object);
+    } else {
+        struct hd__text text = {0};
+        hd__plan_text(&plan, m, tokens, &text);
+        hd__text_print(&text, stdout);
+    }
+    return HD__EXIT_DONE;
+}
+
+/* The machine's device, or cpu where its plugin was not built: programs then differ in what is fused, and the memory by
+ * some activations. */
+static const char *find_device(const struct hd__machine *m)
+{
+    struct hd__plugins *plugins = hd__plugins_create(hd__exec_host_table());
+    const struct hd__component *device;
+    struct hd_error err = HD_ERROR_INIT;
+    const char *name = m->device;
+    if (!hd__plugins_add_default_folders(plugins, &err) &&
+        hd__plugin_find(plugins, HD_KIND_DEVICE, m->device, &device, &err)) {
+        fprintf(stderr, "%s; planned with the programs of device cpu, which differ in some activations\n", err.message);
+        name = "cpu";
+    }
+    hd__plugins_destroy(plugins);
+    return name;
+}
+
+/* A search sets strategies 3d and zero anew; any other would be lost. */
+static int refuse_other_strategies(const struct hd__job *job)
+{
+    for (uint64_t i = 0; i < job->n_strategies; i++) {
+        const char *use = job->strategies[i]->use;
+        if (strcmp(use, "3d") && strcmp(use, "zero") && strcmp(use, "fsdp") && strcmp(use, "ddp") &&
+            strcmp(use, "megatron"))
+            return hd__cli_usage_error(
+                &hd__command_plan,
+                "--search chooses among strategies 3d and zero, and the job has %s: take it out, "
+                "or plan this job without --search",
+                use);
+    }
+    return HD__EXIT_DONE;
+}
+
+/* The job with the machine's device and, where --ranks says so, as many ranks. */
+static int load(const struct hd__cli_job_arguments *arguments, const struct hd__machine *m, int64_t ranks,
+                struct hd__cli_job *loaded)
+{
+    struct hd__cli_job_arguments all = *arguments;
+    const char **words = hd__alloc((arguments->n_overrides + 2) * sizeof *words);
+    char *device = hd__format("device.use=%s", find_device(m)),
+         *launch = hd__format("launch.ranks=%lld", (long long)ranks);
+    memcpy(words, arguments->overrides, arguments->n_overrides * sizeof *words);
+    words[all.n_overrides++] = device;
+    if (ranks)
+        words[all.n_overrides++] = launch;
+    all.overrides = words;
+    int code = hd__cli_load_job(&all, ranks, loaded);
+    free(launch);
+    free(device);
+    free(words);
+    return code;
+}
+
+static int search(const struct plan_request *r, const struct hd__cli_job_arguments *arguments,
+                  const struct hd__machine *m, int64_t ranks)
+{
+    struct hd__cli_job loaded = {0};
+    struct hd__search found = {0};
+    struct hd_error err = HD_ERROR_INIT;
+    int code = hd__cli_resolve_job(arguments, ranks, &loaded);
+    if (!code) {
+        const struct hd__search_request request = {.file = arguments->file,
+                                                   .overrides = arguments->overrides,
+                                                   .n_overrides = arguments->n_overrides,
+                                                   .device = find_device(m),
+                                                   .machine = m,
+                                                   .plugins = loaded.plugins,
+                                                   .ranks = ranks ? ranks : loaded.job->ranks};
+        hd__log_setup(HD_LOG_ERROR, NULL); /* warnings of plans that were only tried */
+        code = refuse_other_strategies(loaded.job);
+        if (!code && hd__search(&request, &found, &err))
+            code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    }
+    if (!code && r->json) {
+        json_t *object = hd__search_json(&found);
+        json_dumpf(object, stdout, JSON_INDENT(1));
+        putchar('\n');
+        json_decref(object);
+    } else if (!code) {
+        struct hd__text text = {0};
+        hd__search_text(&found, &text);
+        hd__text_print(&text, stdout);
+    }
+    hd__search_free(&found);
+    hd__cli_unload_job(&loaded);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    struct plan_request r = {.machine = "h100-8"};
+    const struct hd__cli_flag flags[] = {{"--machine", &r.machine, NULL},
+                                         {"--ranks", &r.ranks, NULL},
+                                         {"--tokens", &r.tokens, NULL},
+                                         {"--search", NULL, &r.search},
+                                         {"--json", NULL, &r.json}};
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__cli_job_arguments arguments;
+    struct hd__cli_job loaded = {0};
+    struct hd__machine machine = {0};
+    double ranks = 0, tokens = 0;
+    int code = hd__cli_job_arguments(&hd__command_plan, argc, argv, flags, HD__COUNT(flags), &arguments);
+    if (!code && r.ranks)
+        code = parse_count("--ranks", r.ranks, &ranks);
+    if (!code && r.tokens)
+        code = parse_count("--tokens", r.tokens, &tokens);
+    if (!code && hd__machine_read(r.machine, &machine, &err))
+        code = hd__cli_usage_error(&hd__command_plan, "--machine: %s", err.message);
+    if (!code && r.search && r.tokens)
+        code = hd__cli_usage_error(&hd__command_plan, "--tokens is of a single plan: not with --search");
+    if (!code && r.search) {
+        code = search(&r, &arguments, &machine, (int64_t)ranks);
+        hd__machine_free(&machine);
+        return code;
+    }
+    if (!code)
+        code = load(&arguments, &machine, (int64_t)ranks, &loaded);
+    if (!code)
+        hd__cli_say_notes(&loaded);
+    if (!code)
+        code = print_plan(&r, loaded.compiled, &machine, tokens);
+    hd__cli_unload_job(&loaded);
+    hd__machine_free(&machine);
+    return code;
+}
+
+const struct hd__command hd__command_plan = {
+    .name = "plan",
+    .usage = "JOB [key=value ...] [--machine NAME | FILE.yaml] [--ranks N] [--tokens N] [--search] [--json]",
+    .summary = "memory, time, traffic and cost of a job on a kind of machine",
+    .help =
+        "Compiles the job for the machine's device and says what a step needs: memory by kind, exact to the byte,\n"
+        "and time, MFU, bubble, traffic and exposed communication, simulated from the machine's published figures;\n"
+        "then time, cost, energy and failures of the whole training. Nothing is run; neither data nor weights nor\n"
+        "such a machine are needed: data.train may name no file (none), model.from needs its config.json alone.\n\n"
+        "  --machine NAME    a100-80-8, h100-8, h200-8, b200-8, cpu, or a file as machines/h100-8.yaml (h100-8)\n"
+        "  --ranks N         on so many ranks (default: as the job says)\n"
+        "  --tokens N        of the whole training: 1T, 300B (default: the job's steps)\n"
+        "  --search          the ten fastest meshes, ZeRO stages, schedules, micro-batches and recomputes that fit, "
+        "and\n"
+        "                    the job file of the fastest\n"
+        "  --json            for machines\n",
+    .example = "  heddle plan examples/llama.yaml --machine h100-8 --ranks 64 --tokens 300B\n",
+    .run = run,
+};

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Token files behind HTTP: the same losses as from the disk, whatever the server does that may pass, and a failure by name
+for what may not.
+
+    urls.py HEDDLE
+"""
+import array
+import http.server
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+
+HEDDLE = pathlib.Path(sys.argv[1]).resolve()
+TOKENS = 400_000  # uint16: some blocks of 128 KiB
+FILES = {}        # name -> bytes
+SEEN = {}         # (fault, name, range) -> requests
+LOCK = threading.Lock()
+passed = failed = 0
+
+
+class Quiet(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_):
+        """Connections that the client resets are part of the test."""
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """/FAULT/NAME: the file NAME, with a fault. Everything in order: /ok/NAME."""
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def refuse(self, status):
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_GET(self):
+        fault, name = self.path.split("?")[0].strip("/").split("/", 1)
+        data = FILES.get(name)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        with LOCK:
+            key = (fault, name, asked and asked[1])
+            nth = SEEN[key] = SEEN.get(key, 0) + 1
+        if data is None:
+            return self.refuse(404)
+        if fault == "redirect":
+            self.send_response(302)
+            self.send_header("Location", f"/ok/{name}")
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
+        if fault == "busy" and nth <= 2:
+            return self.refuse(503)
+        if fault == "broken" and int(asked[1]) > 0:
+            return self.refuse(500)
+        if fault == "forbidden":
+            return self.refuse(403)
+        first, last = (int(asked[1]), min(int(asked[2]), len(data) - 1)) if asked else (0, len(data) - 1)
+        if first >= len(data):
+            return self.refuse(416)
+        body = data[first:last + 1]
+        whole = fault == "whole" or not asked
+        if whole:
+            body = data
+        self.send_response(200 if whole else 206)
+        if not whole:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        self.send_header("ETag", '"other"' if fault == "changed" and first > 0 else '"1"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if fault == "cut" and nth == 1:  # the connection ends in the middle
+            self.wfile.write(body[:len(body) // 2])
+            self.close_connection = True
+            return
+        if fault == "stall" and nth == 1:  # longer than data.http_timeout: released by the client's closing
+            self.wfile.write(body[:100])
+            self.wfile.flush()
+            self.connection.settimeout(60)
+            try:
+                self.connection.recv(1)
+            except OSError:
+                pass
+            self.close_connection = True
+            return
+        try:
+            self.wfile.write(body)
+        except OSError:
+            self.close_connection = True
+
+
+def make_files(folder):
+    tokens, state = array.array("H"), 12345
+    for _ in range(TOKENS):
+        state = (state * 1103515245 + 12345) % 2**31
+        tokens.append(state >> 16 & 255)
+    data = tokens.tobytes()
+    head = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({TOKENS},), }}".encode()
+    head += b" " * (63 - (10 + len(head)) % 64) + b"\n"
+    FILES["a.bin"] = data
+    FILES["a.npy"] = b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head + data
+    FILES["m.bin"] = data
+    half = TOKENS // 2
+    FILES["m.idx"] = (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2, 3) + struct.pack("<2i", half, half) +
+                      struct.pack("<2q", 0, 2 * half) + struct.pack("<3q", 0, 1, 2))
+    FILES["text.bin"] = b"<html>Not found, but with status 206, as some caches do it.</html>\n" * 100
+    for name, content in FILES.items():
+        (folder / name).write_bytes(content)
+    FILES["empty.bin"] = b""
+
+
+def train(folder, data, *more, ranks=1):
+    """(exit code, losses, output)"""
+    metrics = folder / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    job = [f"data.train={data}", "job.name=http", "job.steps=6", "model.use=transformer", "model.family=gpt2", "model.layers=1",
+           "model.hidden=16", "model.heads=2", "model.vocab=256", "data.seq_len=32", "data.batch=4", "optimizer.use=adamw",
+           "optimizer.lr=1e-3", "comm.use=shm", "device.use=cpu", "device.threads=1", "data.http_block=128KiB", "data.http_cache=1MiB",
+           f"launch.ranks={ranks}", f"metrics.jsonl={metrics}"]
+    (folder / "job.yaml").write_text("{}\n")
+    done = subprocess.run([HEDDLE, "train", "job.yaml", *job, *more], cwd=folder, capture_output=True, text=True, timeout=120)
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    return done.returncode, [row["loss"] for row in rows if "loss" in row], done.stdout + done.stderr
+
+
+def check(name, good, detail=""):
+    global passed, failed
+    passed, failed = passed + good, failed + (not good)
+    if not good:
+        print(f"FAILED {name}: {detail}")
+
+
+def same(folder, name, local, url, *more, ranks=1, words=()):
+    want = train(folder, folder / local, *more, ranks=ranks)
+    got = train(folder, url, *more, ranks=ranks)
+    check(name, want[0] == got[0] == 0 and len(want[1]) == 6 and want[1] == got[1] and all(w in got[2] for w in words),
+          f"{want} is not {got}")
+
+
+def refused(folder, name, url, code, *words, more=()):
+    got = train(folder, url, *more)
+    check(name, got[0] == code and all(w in got[2] for w in words), got)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        make_files(folder)
+        server = Quiet(("127.0.0.1", 0), Server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        at = f"http://127.0.0.1:{server.server_port}"
+        # A server of this machine is meant, whatever proxies there are.
+        os.environ["no_proxy"] = "127.0.0.1"
+        same(folder, "uint16", "a.bin", f"{at}/ok/a.bin")
+        same(folder, "in order", "a.bin", f"{at}/ok/a.bin", "data.shuffle=false")
+        same(folder, "npy", "a.npy", f"{at}/ok/a.npy")
+        same(folder, "megatron", "m.bin", f"{at}/ok/m.bin?part=1")
+        check("the index was asked for", SEEN.get(("ok", "m.idx", "0"), 0) > 0, SEEN)
+        same(folder, "two ranks", "a.bin", f"{at}/ok/a.bin", ranks=2)
+        same(folder, "a mix", "a.bin", f"[{at}/ok/a.bin]")
+        same(folder, "a redirection", "a.bin", f"{at}/redirect/a.bin")
+        same(folder, "503 twice", "a.bin", f"{at}/busy/a.bin", "data.check_tokens=0", "data.shuffle=false", words=["503", "trying again, 2 of 6"])
+        same(folder, "a connection that ends early", "a.bin", f"{at}/cut/a.bin", "data.check_tokens=0", "data.shuffle=false", words=["trying again, 1 of 6"])
+        same(folder, "a stalled connection", "a.bin", f"{at}/stall/a.bin", "data.check_tokens=0", "data.http_timeout=1s", "data.shuffle=false",
+             words=["trying again, 1 of 6"])
+        refused(folder, "404", f"{at}/ok/no.bin", 2, "data.train", "/ok/no.bin", "404")
+        refused(folder, "403", f"{at}/forbidden/a.bin", 2, "403")
+        refused(folder, "a server without ranges", f"{at}/whole/a.bin", 2, "ignores ranges")
+        refused(folder, "an empty file", f"{at}/ok/empty.bin", 2, "empty")
+        refused(folder, "text for tokens", f"{at}/ok/text.bin", 2, "begins with text")
+        refused(folder, "a file that changes", f"{at}/changed/a.bin", 2, "has changed on the server")
+        refused(folder, "500 for good", f"{at}/broken/a.bin", 2, "500", "trying again, 1 of 1", more=["data.http_retries=1"])
+        refused(folder, "a port on which nobody listens", "http://127.0.0.1:9/a.bin", 2, "127.0.0.1", more=["data.http_retries=0"])
+        refused(folder, "what is secret in a URL", f"http://me:hush@127.0.0.1:{server.server_port}/ok/no.bin?key=hush", 2,
+                "127.0.0.1")
+        got = train(folder, f"http://me:hush@127.0.0.1:{server.server_port}/ok/no.bin?key=hush")
+        check("what is secret in a URL is not told", not re.search(r"FAILED|error.*hush", got[2]), got)
+        refused(folder, "s3", "s3://bucket/a.bin", 2, "s3://bucket/a.bin", "URL")
+        server.shutdown()
+    print(f"{passed} passed, {failed} failed")
+    return failed > 0
+
+
+sys.exit(main())

@@ -1,0 +1,105 @@
+#include "service/text/indexed_copy.h"
+
+#include <stdlib.h>
+
+json_t *hd__indexed_meta(const struct hd__indexed *x)
+{
+    char *path = hd__format("%s.meta.json", x->prefix);
+    json_t *meta = json_load_file(path, 0, NULL);
+    free(path);
+    if (json_is_object(meta) && json_integer_value(json_object_get(meta, "tokens")) == (json_int_t)x->tokens &&
+        json_integer_value(json_object_get(meta, "documents")) == (json_int_t)x->documents)
+        return meta;
+    json_decref(meta);
+    return NULL;
+}
+
+int32_t hd__indexed_copy_open(const char *prefix, const struct hd__indexed *like, int overwrite,
+                              struct hd__indexed_copy *copy, struct hd_error *err)
+{
+    *copy = (struct hd__indexed_copy){.prefix = hd__indexed_prefix(prefix),
+                                      .type = like->type,
+                                      .with_loss = like->loss != NULL,
+                                      .sources = json_array()};
+    int32_t rc = !strcmp(copy->prefix, like->prefix)
+                     ? hd_fail(err, HD_E_INVALID, "%s: is what is read: name another --to", copy->prefix)
+                     : hd__indexed_check_output(copy->prefix, overwrite, err);
+    if (!rc)
+        rc = hd__indexed_create(copy->prefix, copy->type, copy->with_loss, (struct hd__indexed_size){0}, &copy->writer,
+                                err);
+    return rc;
+}
+
+static int32_t copy_sequence(struct hd__indexed_copy *c, const struct hd__indexed *from, uint64_t sequence,
+                             struct hd_error *err)
+{
+    uint64_t n = hd__indexed_length(from, sequence), first = hd__indexed_first_token(from, sequence);
+    if (n > c->room) {
+        c->room = HD__MAX(n, 2 * c->room);
+        c->ids = hd__realloc(c->ids, (size_t)c->room * sizeof *c->ids);
+        c->counts = hd__realloc(c->counts, (size_t)c->room);
+    }
+    int32_t rc = hd__indexed_read(from, first, n, c->ids, err);
+    if (!rc && c->with_loss)
+        hd__indexed_read_loss(from, first, n, c->counts);
+    if (!rc)
+        rc = hd__indexed_add(c->writer, c->ids, n, c->with_loss ? c->counts : NULL, err);
+    c->tokens += rc ? 0 : n;
+    return rc;
+}
+
+int32_t hd__indexed_copy_document(struct hd__indexed_copy *c, const struct hd__indexed *from, uint64_t document,
+                                  struct hd_error *err)
+{
+    uint64_t s = hd__indexed_first_sequence(from, document), end = hd__indexed_first_sequence(from, document + 1);
+    int32_t rc = HD_OK;
+    for (; s < end && !rc; s++)
+        rc = copy_sequence(c, from, s, err);
+    c->documents += !rc;
+    return rc ? rc : hd__indexed_end_document(c->writer, err);
+}
+
+static void add_to(json_t *row, const char *key, uint64_t n)
+{
+    json_object_set_new(row, key, json_integer(json_integer_value(json_object_get(row, key)) + (json_int_t)n));
+}
+
+void hd__indexed_copy_count(struct hd__indexed_copy *c, const char *path, uint64_t documents, uint64_t tokens)
+{
+    json_t *row, *found = NULL;
+    size_t i;
+    json_array_foreach(c->sources, i, row) if (!strcmp(json_string_value(json_object_get(row, "path")), path)) found =
+        row;
+    if (!found) {
+        found = json_pack("{s:s}", "path", path);
+        json_array_append_new(c->sources, found);
+    }
+    add_to(found, "documents", documents);
+    add_to(found, "tokens", tokens);
+}
+
+int32_t hd__indexed_copy_finish(struct hd__indexed_copy *c, const json_t *meta, struct hd_error *err)
+{
+    json_t *out = meta ? json_copy((json_t *)meta) : json_object();
+    json_object_set_new(out, "documents", json_integer((json_int_t)c->documents));
+    json_object_set_new(out, "tokens", json_integer((json_int_t)c->tokens));
+    json_object_set_new(out, "dtype", json_string(hd__indexed_type_name(c->type)));
+    json_object_set(out, "sources", c->sources);
+    json_object_set_new(out, "shuffled", json_boolean(c->mixed));
+    char *text = json_dumps(out, JSON_INDENT(1));
+    int32_t rc = hd__indexed_finish(c->writer, text, err);
+    c->writer = NULL;
+    free(text);
+    json_decref(out);
+    return rc;
+}
+
+void hd__indexed_copy_close(struct hd__indexed_copy *c)
+{
+    hd__indexed_abandon(c->writer, 0);
+    json_decref(c->sources);
+    free(c->ids);
+    free(c->counts);
+    free(c->prefix);
+    *c = (struct hd__indexed_copy){0};
+}

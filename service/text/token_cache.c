@@ -1,0 +1,272 @@
+#include "service/text/token_cache.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "service/text/indexed.h"
+
+static const char *const outputs[] = {"bin", "idx", "loss"};
+
+/* ---- names */
+
+/* "corpus" of "/data/corpus/", "web" of "web*.jsonl.gz": for people who look into the folder. */
+static void short_name(const char *source, char out[33])
+{
+    size_t end = strlen(source), n = 0;
+    while (end > 1 && source[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin && source[begin - 1] != '/')
+        begin--;
+    for (; begin < end && n < 32 && source[begin] != '.'; begin++)
+        if (isalnum((unsigned char)source[begin]) || strchr("-_", source[begin]))
+            out[n++] = source[begin];
+    out[n] = 0;
+    if (!n)
+        strcpy(out, "text");
+}
+
+static int32_t make_prefix(struct hd__token_cache *c, struct hd_error *err)
+{
+    const struct hd__tokenize_config *t = &c->config;
+    char name[33], *here = c->source[0] == '/' ? NULL : getcwd(NULL, 0);
+    uint64_t tokenizer;
+    int32_t rc = hd__file_hash(t->tokenizer->path, &tokenizer, err);
+    if (!rc) {
+        char *text = hd__format("%s|%s|%s|%s|%" PRId64 "|%u|%s", here ? here : "", c->source, t->tokenizer->plugin,
+                                t->field, t->eod, t->flags, t->chat ? t->chat_name : "");
+        short_name(c->source, name);
+        c->prefix = hd__format("%s/%s-%016" PRIx64, c->folder, name, hd__hash(text, strlen(text), tokenizer));
+        free(text);
+    }
+    free(here);
+    return rc;
+}
+
+/* ---- rows of PREFIX.cache.json */
+
+static json_t *row_json(const char *path, const struct stat *st, uint64_t hash)
+{
+    return json_pack("{s:s, s:I, s:I, s:o}", "path", path, "bytes", (json_int_t)st->st_size, "mtime",
+                     (json_int_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec, "hash",
+                     json_sprintf("%016" PRIx64, hash));
+}
+
+static int32_t make_row(const char *path, json_t **row, struct hd_error *err)
+{
+    struct stat before, after;
+    uint64_t hash;
+    int32_t rc =
+        stat(path, &before) ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno)) : hd__file_hash(path, &hash, err);
+    if (rc)
+        return rc;
+    if (stat(path, &after) || before.st_size != after.st_size || before.st_mtim.tv_sec != after.st_mtim.tv_sec ||
+        before.st_mtim.tv_nsec != after.st_mtim.tv_nsec)
+        return hd_fail(err, HD_E_INVALID, "%s: it changes while it is read", path);
+    *row = row_json(path, &before, hash);
+    return *row ? HD_OK : hd_fail(err, HD_E_INVALID, "%s: a name that is not UTF-8: rename it", path);
+}
+
+/* Is the file at `path` the one of the row? */
+static int is_same(const json_t *row, const char *path)
+{
+    struct stat st;
+    uint64_t hash;
+    if (stat(path, &st) || json_integer_value(json_object_get(row, "bytes")) != (json_int_t)st.st_size)
+        return 0;
+    if (json_integer_value(json_object_get(row, "mtime")) ==
+        (json_int_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec)
+        return 1;
+    const char *was = json_string_value(json_object_get(row, "hash"));
+    return was && !hd__file_hash(path, &hash, NULL) && strtoull(was, NULL, 16) == hash;
+}
+
+/* ---- is it there? */
+
+static int sources_are_same(const struct hd__token_cache *c, const json_t *all)
+{
+    const json_t *files = json_object_get(all, "files");
+    if (json_array_size(files) != c->corpus.files.count)
+        return 0;
+    for (uint32_t i = 0; i < c->corpus.files.count; i++) {
+        const json_t *row = json_array_get(files, i);
+        const char *path = json_string_value(json_object_get(row, "path"));
+        if (!path || strcmp(path, c->corpus.files.at[i].path) || !is_same(row, path))
+            return 0;
+    }
+    return 1;
+}
+
+/* The first output that is not what was written; NULL: all are. */
+static const char *find_damage(struct hd__token_cache *c, const json_t *all)
+{
+    const char *bad = NULL;
+    c->hash = 0;
+    for (size_t i = 0; i < HD__COUNT(outputs) && !bad; i++) {
+        const json_t *row = json_object_get(all, outputs[i]);
+        char *path = hd__format("%s.%s", c->prefix, outputs[i]);
+        const char *hash = json_string_value(json_object_get(row, "hash"));
+        if (row ? !is_same(row, path) : !access(path, F_OK) || strcmp(outputs[i], "loss") != 0)
+            bad = outputs[i];
+        if (hash)
+            c->hash = hd__hash(hash, strlen(hash), c->hash);
+        free(path);
+    }
+    return bad;
+}
+
+static int look(struct hd__token_cache *c)
+{
+    char *path = hd__format("%s.cache.json", c->prefix);
+    json_t *all = json_load_file(path, 0, NULL);
+    const char *bad = NULL;
+    int same = all && sources_are_same(c, all);
+    if (all && !same)
+        hd__log(HD_LOG_INFO, NULL, "%s: the files of %s have changed since %s was written", c->key, c->source,
+                c->prefix);
+    if (same && (bad = find_damage(c, all)))
+        hd__log(HD_LOG_WARN, NULL, "%s: %s.%s is not what was written there", c->key, c->prefix, bad);
+    json_decref(all);
+    free(path);
+    return same && !bad;
+}
+
+int32_t hd__token_cache_open(struct hd__token_cache *c, int *valid, struct hd_error *err)
+{
+    int32_t rc = hd__corpus_find(&c->source, 1, &c->corpus, err);
+    if (!rc)
+        rc = make_prefix(c, err);
+    *valid = !rc && look(c);
+    return rc;
+}
+
+void hd__token_cache_close(struct hd__token_cache *c)
+{
+    hd__corpus_free(&c->corpus);
+    free(c->prefix);
+    c->prefix = NULL;
+}
+
+/* ---- making it */
+
+static int32_t write_rows(struct hd__token_cache *c, struct hd_error *err)
+{
+    json_t *all = json_object(), *files = json_array(), *row;
+    char *path = hd__format("%s.cache.json", c->prefix), *part = hd__format("%s.part", path);
+    int32_t rc = HD_OK;
+    for (uint32_t i = 0; i < c->corpus.files.count && !rc; i++) {
+        struct hd__corpus_file *f = &c->corpus.files.at[i];
+        rc = make_row(f->path, &row, err);
+        if (!rc && (json_integer_value(json_object_get(row, "mtime")) != f->mtime ||
+                    json_integer_value(json_object_get(row, "bytes")) != (json_int_t)f->bytes))
+            rc = hd_fail(err, HD_E_INVALID, "%s: it has changed while it was tokenized", f->path);
+        if (!rc)
+            json_array_append_new(files, row);
+    }
+    json_object_set_new(all, "files", files);
+    for (size_t i = 0; i < HD__COUNT(outputs) && !rc; i++) {
+        char *file = hd__format("%s.%s", c->prefix, outputs[i]);
+        if (!access(file, F_OK) && !(rc = make_row(file, &row, err)))
+            json_object_set_new(all, outputs[i], row);
+        free(file);
+    }
+    if (!rc && (json_dump_file(all, part, JSON_INDENT(1)) || rename(part, path)))
+        rc = hd_fail(err, HD_E_IO, "%s: cannot be written: %s", path, strerror(errno));
+    json_decref(all);
+    free(part);
+    free(path);
+    return rc;
+}
+
+struct making {
+    struct hd__token_cache *cache;
+    struct hd__tokenize_print print;
+};
+
+static int32_t on_progress(void *user, const struct hd__tokenize_state *state, struct hd_error *err)
+{
+    struct making *m = user;
+    hd__tokenize_print(&m->print, state, err);
+    return m->cache->beat ? m->cache->beat(m->cache->user, err) : HD_OK;
+}
+
+static int32_t make(struct hd__token_cache *c, struct hd_error *err)
+{
+    struct hd__tokenize_state state = {0};
+    char *what = hd__format("%s: tokenizing %s", c->key, c->source);
+    struct making m = {.cache = c, .print = {.what = what}};
+    c->config.corpus = &c->corpus;
+    c->config.prefix = c->prefix;
+    c->config.overwrite = 1; /* the folder's names are the cache's own */
+    c->config.progress = on_progress;
+    c->config.progress_user = &m;
+    hd__log(HD_LOG_INFO, NULL, "%s: %u files into %s", what, c->corpus.files.count, c->prefix);
+    int32_t rc = hd__tokenize(&c->config, &state, err);
+    hd__tokenize_print_end(&m.print);
+    if (!rc)
+        rc = write_rows(c, err);
+    if (!rc)
+        hd__log(HD_LOG_INFO, NULL, "%s: %" PRIu64 " documents, %" PRIu64 " tokens in %.1f s", what, state.documents,
+                state.tokens, state.seconds);
+    free(what);
+    return rc;
+}
+
+/* ---- waiting for another process: as long as it gets on */
+
+static int64_t size_of(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) ? -1 : (int64_t)st.st_size;
+}
+
+static int32_t wait_for_lock(struct hd__token_cache *c, int *lock, struct hd_error *err)
+{
+    char holder[128], *part = hd__format("%s.bin.part", c->prefix);
+    double since = hd__now(), said = -10;
+    int64_t size = size_of(part);
+    int32_t rc = hd__prefix_lock(c->prefix, lock, holder, err);
+    while (!rc && *lock == -1) {
+        double now = hd__now();
+        int64_t is = size_of(part);
+        if (is != size)
+            since = now;
+        size = is;
+        if (now - since > c->timeout)
+            rc = hd_fail(err, HD_E_TIMEOUT,
+                         "%s: %s has the lock on %s.lock, and has written nothing for %.0f s: end it, or name another "
+                         "data.cache",
+                         c->source, holder, c->prefix, c->timeout);
+        if (now - said >= 10) {
+            hd__log(HD_LOG_INFO, NULL, "%s: waiting for %s, which tokenizes %s into %s", c->key, holder, c->source,
+                    c->prefix);
+            said = now;
+        }
+        if (!rc && c->beat)
+            rc = c->beat(c->user, err);
+        if (!rc)
+            usleep(200000);
+        if (!rc)
+            rc = hd__prefix_lock(c->prefix, lock, holder, err);
+    }
+    free(part);
+    return rc;
+}
+
+int32_t hd__token_cache_make(struct hd__token_cache *c, struct hd_error *err)
+{
+    int lock = -1;
+    int32_t rc = wait_for_lock(c, &lock, err);
+    if (!rc && !look(c))
+        rc = make(c, err);
+    if (!rc && !look(c))
+        rc = hd_fail(err, HD_E_IO, "%s: what was just written there is not there: does another job write it?",
+                     c->prefix);
+    if (lock != -1)
+        hd__prefix_unlock(c->prefix, lock);
+    return rc;
+}

@@ -1,0 +1,437 @@
+/* Batches of documents in a ring: the caller's thread fills and writes them, workers encode. */
+#include "service/text/tokenize.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "service/text/indexed.h"
+#include "service/text/tokenize_internal.h"
+
+enum { BATCH_BYTES = 1 << 20, BATCH_DOCUMENTS = 4096, IN_FLIGHT = 1 << 28, KEPT = 1 << 23 };
+enum { EMPTY, FILLED, ENCODING, ENCODED };
+
+struct item {
+    struct hd__document document; /* text is NULL until the batch is encoded: it lies at `text_at` */
+    size_t text_at;
+    size_t ids_end; /* of the batch's ids */
+    int bad;
+};
+
+struct batch {
+    int state;
+    HD__ARRAY(struct item) items;
+    struct hd__text text;
+    struct hd__ids ids;
+    uint8_t *counts; /* chat: of each id, whether the loss counts it */
+    size_t n_counts;
+    struct hd__chat_ids chat;
+    struct hd__documents_position end;
+    uint64_t consumed;
+    int32_t rc, read_rc; /* of the item after the last that has ids; of reading the next document */
+    struct hd_error err, read_err;
+};
+
+struct tokenize {
+    const struct hd__tokenize_config *config;
+    struct hd__documents *documents;
+    struct hd__indexed_writer *writer;
+    struct hd__tokenize_progress done; /* written */
+    struct hd__tokenize_state state;
+    double began, flushed;
+    uint64_t flushed_tokens;
+
+    pthread_mutex_t mutex; /* of what follows, and of the states of batches */
+    pthread_cond_t work, ready;
+    struct batch *ring;
+    uint32_t n_ring, n_threads;
+    uint64_t read, taken, written; /* batches */
+    size_t in_flight;              /* bytes of text */
+    int at_end, stop;
+    pthread_t threads[256];
+};
+
+/* ---- one document */
+
+static void add_ids(struct batch *b, const int32_t *ids, size_t n)
+{
+    if (b->ids.count + n > b->ids.room) {
+        b->ids.room = HD__MAX(2 * b->ids.room, b->ids.count + n);
+        b->ids.at = hd__realloc(b->ids.at, b->ids.room * sizeof *b->ids.at);
+    }
+    if (n)
+        memcpy(b->ids.at + b->ids.count, ids, n * sizeof *ids);
+    b->ids.count += n;
+}
+
+/* A conversation brings the tokens that end it. */
+static int32_t encode_chat(const struct hd__tokenize_config *c, const json_t *line, struct batch *b,
+                           struct hd_error *err)
+{
+    int32_t rc = hd__chat_encode(c->tokenizer, c->chat, line, &b->chat, err);
+    if (rc)
+        return rc;
+    add_ids(b, b->chat.ids.at, b->chat.ids.count);
+    if (b->ids.count > b->n_counts) {
+        b->n_counts = 2 * b->ids.count;
+        b->counts = hd__realloc(b->counts, b->n_counts);
+    }
+    if (b->chat.ids.count)
+        memcpy(b->counts + b->ids.count - b->chat.ids.count, b->chat.counts, b->chat.ids.count);
+    return HD_OK;
+}
+
+static int32_t encode_text(const struct hd__tokenize_config *c, const char *text, size_t bytes, struct batch *b,
+                           struct hd_error *err)
+{
+    const int32_t eod = (int32_t)c->eod;
+    size_t before = b->ids.count;
+    int32_t rc = hd__tokenizer_encode(c->tokenizer, text, bytes, c->flags, &b->ids, err);
+    if (!rc && eod >= 0 && b->ids.count > before)
+        add_ids(b, &eod, 1);
+    return rc;
+}
+
+/* The text of {"field": "..."}, or a conversation. Whole numbers of other fields may be of any size. */
+static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd__document *d, struct batch *b,
+                           struct hd_error *err)
+{
+    json_error_t why;
+    json_t *line = json_loadb(d->text, d->bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &why);
+    const json_t *text = json_object_get(line, c->field);
+    int32_t rc;
+    if (!line)
+        rc = hd_fail(err, HD_E_INVALID, "is no JSON object: %s (column %d)", why.text, why.column);
+    else if (!json_is_object(line))
+        rc = hd_fail(err, HD_E_INVALID, "is no JSON object but %s: a line is {\"%s\": \"...\"}",
+                     json_is_array(line) ? "an array" : "a single value", c->field);
+    else if (c->chat)
+        rc = encode_chat(c, line, b, err);
+    else if (!text)
+        rc = hd_fail(err, HD_E_INVALID, "has no field \"%s\"%s", c->field,
+                     json_object_get(line, "messages") || json_object_get(line, "completion")
+                         ? ", but a conversation: name its template by --chat-template"
+                         : "; --field names another (data.field in a job)");
+    else if (!json_is_string(text))
+        rc = hd_fail(err, HD_E_INVALID, "field \"%s\" is no string", c->field);
+    else
+        rc = encode_text(c, json_string_value(text), json_string_length(text), b, err);
+    json_decref(line);
+    return rc;
+}
+
+static int32_t encode_document(const struct hd__tokenize_config *c, const struct hd__document *d, struct batch *b,
+                               struct hd_error *err)
+{
+    if (!d->line && c->chat)
+        return hd_fail(err, HD_E_UNSUPPORTED, "is no file of JSON lines, and a chat template is for these alone");
+    return d->line ? encode_line(c, d, b, err) : encode_text(c, d->text, d->bytes, b, err);
+}
+
+static void locate(const struct hd__tokenize_config *c, const struct hd__document *d, struct hd_error *err)
+{
+    struct hd_error why = *err;
+    const char *hint = c->skip_hint && why.code == HD_E_INVALID ? c->skip_hint : "";
+    if (d->line)
+        hd_fail(err, why.code, "%s:%llu: %s%s%s", d->path, (unsigned long long)d->line, why.message, *hint ? "; " : "",
+                hint);
+    else
+        hd_fail(err, why.code, "%s: %s%s%s", d->path, why.message, *hint ? "; " : "", hint);
+}
+
+static int32_t encode_item(const struct hd__tokenize_config *c, struct batch *b, struct item *item)
+{
+    size_t before = b->ids.count;
+    item->document.text = b->text.at + item->text_at;
+    int32_t rc = encode_document(c, &item->document, b, &b->err);
+    if (rc) {
+        b->err.code = rc;
+        b->ids.count = before;
+        locate(c, &item->document, &b->err);
+    }
+    if (rc == HD_E_INVALID && c->skip_bad) {
+        item->bad = 1;
+        rc = HD_OK;
+    }
+    item->ids_end = b->ids.count;
+    return rc;
+}
+
+static void encode_batch(const struct hd__tokenize_config *c, struct batch *b)
+{
+    b->rc = HD_OK;
+    b->err = (struct hd_error)HD_ERROR_INIT;
+    for (uint32_t i = 0; i < b->items.count && !b->rc; i++)
+        if ((b->rc = encode_item(c, b, &b->items.at[i])))
+            b->items.count = i; /* those before it are written */
+    if (!b->rc && (b->rc = b->read_rc))
+        b->err = b->read_err;
+}
+
+static void *worker(void *user)
+{
+    struct tokenize *t = user;
+    pthread_mutex_lock(&t->mutex);
+    while (!t->stop) {
+        struct batch *b = &t->ring[t->taken % t->n_ring];
+        if (t->taken == t->read) {
+            pthread_cond_wait(&t->work, &t->mutex);
+            continue;
+        }
+        t->taken++;
+        b->state = ENCODING;
+        pthread_mutex_unlock(&t->mutex);
+        encode_batch(t->config, b);
+        pthread_mutex_lock(&t->mutex);
+        b->state = ENCODED;
+        pthread_cond_signal(&t->ready);
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return NULL;
+}
+
+/* ---- reading */
+
+static void add_text(struct hd__text *text, const char *from, size_t bytes)
+{
+    if (text->length + bytes + 1 > text->room) {
+        text->room = HD__MAX(2 * text->room, text->length + bytes + 1);
+        text->at = hd__realloc(text->at, text->room);
+    }
+    memcpy(text->at + text->length, from, bytes);
+    text->at[text->length += bytes] = 0;
+}
+
+static void trim(struct batch *b)
+{
+    if (b->text.room > KEPT || b->ids.room > KEPT / 4) {
+        hd__text_free(&b->text);
+        free(b->ids.at);
+        free(b->counts);
+        b->ids = (struct hd__ids){0};
+        b->counts = NULL;
+        b->n_counts = 0;
+    }
+    b->items.count = 0;
+    b->text.length = b->ids.count = 0;
+}
+
+/* *found: it has documents. */
+static int32_t fill(struct tokenize *t, struct batch *b, int *found, struct hd_error *err)
+{
+    size_t limit = t->config->batch_bytes ? t->config->batch_bytes : BATCH_BYTES;
+    int32_t rc = HD_OK;
+    trim(b);
+    for (int more = 1; !rc && more && b->text.length < limit && b->items.count < BATCH_DOCUMENTS;) {
+        struct hd__document d;
+        rc = hd__documents_next(t->documents, &d, &more, err);
+        if (rc || !more)
+            break;
+        hd__push(&b->items, (struct item){.document = d, .text_at = b->text.length});
+        add_text(&b->text, d.text, d.bytes);
+    }
+    b->end = hd__documents_position(t->documents);
+    b->consumed = hd__documents_consumed(t->documents);
+    *found = b->items.count > 0;
+    return rc;
+}
+
+static int can_read(const struct tokenize *t)
+{
+    return !t->at_end && t->read - t->written < t->n_ring && (t->in_flight < IN_FLIGHT || t->read == t->written);
+}
+
+/* A failure to read is said after what was read before it is written: the batch carries it. */
+static void read_batch(struct tokenize *t)
+{
+    struct batch *b = &t->ring[t->read % t->n_ring];
+    int found;
+    pthread_mutex_unlock(&t->mutex);
+    b->read_err = (struct hd_error)HD_ERROR_INIT;
+    b->read_rc = fill(t, b, &found, &b->read_err);
+    pthread_mutex_lock(&t->mutex);
+    t->at_end = b->read_rc || !found;
+    if (!found && !b->read_rc)
+        return;
+    t->in_flight += b->text.length;
+    b->state = FILLED;
+    t->read++;
+    pthread_cond_signal(&t->work);
+}
+
+/* ---- writing */
+
+static int32_t write_items(struct tokenize *t, const struct batch *b, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    size_t begin = 0;
+    for (uint32_t i = 0; i < b->items.count && !rc; i++) {
+        const struct item *item = &b->items.at[i];
+        struct hd__tokenize_share *share = &t->done.shares[item->document.source];
+        size_t n = item->ids_end - begin;
+        if (item->bad) {
+            t->done.left_out++;
+            continue;
+        }
+        if (n) /* an empty document has no sequence, as Megatron writes it */
+            rc = hd__indexed_add(t->writer, b->ids.at + begin, n, t->config->chat ? b->counts + begin : NULL, err);
+        if (!rc)
+            rc = hd__indexed_end_document(t->writer, err);
+        share->documents++;
+        share->tokens += n;
+        t->done.size.documents++;
+        t->done.size.tokens += n;
+        begin = item->ids_end;
+    }
+    return rc;
+}
+
+static int32_t flush(struct tokenize *t, struct hd_error *err)
+{
+    t->flushed = hd__now();
+    t->flushed_tokens = t->done.size.tokens;
+    int32_t rc = hd__indexed_flush(t->writer, &t->done.size, err);
+    return rc ? rc : hd__tokenize_progress_write(t->config, &t->done, err);
+}
+
+static int32_t report(struct tokenize *t, uint64_t consumed, struct hd_error *err)
+{
+    t->state.seconds = hd__now() - t->began;
+    t->state.bytes = consumed;
+    t->state.documents = t->done.size.documents;
+    t->state.tokens = t->done.size.tokens;
+    t->state.left_out = t->done.left_out;
+    return t->config->progress ? t->config->progress(t->config->progress_user, &t->state, err) : HD_OK;
+}
+
+static int32_t write_batch(struct tokenize *t, struct batch *b, struct hd_error *err)
+{
+    uint64_t every = t->config->flush_tokens ? t->config->flush_tokens : UINT64_C(64) << 20;
+    int32_t rc = write_items(t, b, err);
+    if (!rc && b->rc) {
+        *err = b->err;
+        return b->rc;
+    }
+    if (rc)
+        return rc;
+    t->done.at = b->end;
+    if (t->done.size.tokens - t->flushed_tokens >= every || hd__now() - t->flushed >= 10)
+        rc = flush(t, err);
+    return rc ? rc : report(t, b->consumed, err);
+}
+
+/* ---- all of it */
+
+static int32_t run(struct tokenize *t, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    pthread_mutex_lock(&t->mutex);
+    while (!rc && !(t->at_end && t->written == t->read)) {
+        struct batch *b = &t->ring[t->written % t->n_ring];
+        if (t->written < t->read && b->state == ENCODED) {
+            pthread_mutex_unlock(&t->mutex);
+            rc = write_batch(t, b, err);
+            pthread_mutex_lock(&t->mutex);
+            t->in_flight -= HD__MIN(t->in_flight, b->text.length);
+            b->state = EMPTY;
+            t->written++;
+        } else if (can_read(t)) {
+            read_batch(t);
+        } else {
+            pthread_cond_wait(&t->ready, &t->mutex);
+        }
+    }
+    t->stop = 1;
+    pthread_cond_broadcast(&t->work);
+    pthread_mutex_unlock(&t->mutex);
+    return rc;
+}
+
+static int32_t start_threads(struct tokenize *t, struct hd_error *err)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t wanted = (uint32_t)(t->config->threads > 0 ? t->config->threads : HD__MAX(cores, 1));
+    wanted = HD__MIN(wanted, HD__COUNT(t->threads));
+    t->n_ring = 2 * wanted + 2;
+    t->ring = hd__alloc(t->n_ring * sizeof *t->ring);
+    pthread_mutex_init(&t->mutex, NULL);
+    pthread_cond_init(&t->work, NULL);
+    pthread_cond_init(&t->ready, NULL);
+    while (t->n_threads < wanted && !pthread_create(&t->threads[t->n_threads], NULL, worker, t))
+        t->n_threads++;
+    return t->n_threads ? HD_OK : hd_fail(err, HD_E_NOMEM, "no thread could be started to tokenize");
+}
+
+static void stop_threads(struct tokenize *t)
+{
+    if (!t->ring)
+        return;
+    pthread_mutex_lock(&t->mutex);
+    t->stop = 1;
+    pthread_cond_broadcast(&t->work);
+    pthread_mutex_unlock(&t->mutex);
+    for (uint32_t i = 0; i < t->n_threads; i++)
+        pthread_join(t->threads[i], NULL);
+    for (uint32_t i = 0; i < t->n_ring; i++) {
+        hd__free_array(&t->ring[i].items);
+        hd__text_free(&t->ring[i].text);
+        free(t->ring[i].ids.at);
+        free(t->ring[i].counts);
+        hd__chat_ids_free(&t->ring[i].chat);
+    }
+    free(t->ring);
+    pthread_cond_destroy(&t->work);
+    pthread_cond_destroy(&t->ready);
+    pthread_mutex_destroy(&t->mutex);
+}
+
+static int32_t open_all(struct tokenize *t, struct hd_error *err)
+{
+    const struct hd__tokenize_config *c = t->config;
+    int32_t rc = hd__indexed_check_output(c->prefix, c->overwrite, err);
+    if (!rc)
+        rc = hd__tokenize_progress_read(c, &t->done, err);
+    if (!rc)
+        rc = hd__documents_open(c->corpus, t->done.at, &t->documents, err);
+    if (!rc)
+        rc = hd__indexed_create(c->prefix, hd__indexed_type_for(c->tokenizer->info.vocab), c->chat != NULL,
+                                t->done.size, &t->writer, err);
+    t->state.all_bytes = c->corpus->bytes;
+    t->state.begun_at = rc ? 0 : hd__documents_consumed(t->documents);
+    t->flushed_tokens = t->done.size.tokens;
+    return rc ? rc : start_threads(t, err);
+}
+
+static int32_t finish(struct tokenize *t, struct hd_error *err)
+{
+    char *meta = hd__tokenize_meta(t->config, &t->done);
+    int32_t rc = hd__indexed_finish(t->writer, meta, err);
+    t->writer = NULL;
+    if (!rc)
+        hd__tokenize_progress_remove(t->config);
+    free(meta);
+    return rc;
+}
+
+int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokenize_state *state, struct hd_error *err)
+{
+    struct tokenize *t = hd__alloc(sizeof *t);
+    t->config = config;
+    t->began = t->flushed = hd__now();
+    t->done.shares = hd__alloc((config->corpus->sources.count + 1) * sizeof *t->done.shares);
+    int32_t rc = open_all(t, err);
+    if (!rc)
+        rc = run(t, err);
+    stop_threads(t);
+    if (!rc)
+        rc = finish(t, err);
+    hd__indexed_abandon(t->writer, 1);
+    hd__documents_close(t->documents);
+    if (!rc && state)
+        *state = t->state;
+    free(t->done.shares);
+    free(t);
+    return rc;
+}

@@ -1,0 +1,66 @@
+/* service/text/tokenize: a corpus as token ids in Megatron's indexed format (service/text/indexed.h).
+ *
+ * One thread reads documents and writes ids, in order; others encode in between. What is written does not depend on how
+ * many they are. At intervals PREFIX.progress says how far it is: after an interruption the same call goes on from there
+ * and writes the same bytes as an uninterrupted one. */
+#ifndef HD_SERVICE_TEXT_TOKENIZE_H
+#define HD_SERVICE_TEXT_TOKENIZE_H
+
+#include <jansson.h>
+
+#include "service/text/chat.h"
+#include "service/text/documents.h"
+#include "service/text/tokenizer.h"
+
+struct hd__tokenize_state {
+    double seconds;            /* since it began, or went on */
+    uint64_t bytes, all_bytes; /* of the files */
+    uint64_t begun_at;         /* bytes: where it went on */
+    uint64_t documents, tokens, left_out;
+};
+
+struct hd__tokenize_config {
+    const struct hd__corpus *corpus;
+    const struct hd__tokenizer *tokenizer;
+    const char *prefix; /* of the output */
+    const char *field;  /* of a line of JSON lines */
+    int64_t eod;        /* appended to every document that is not empty; -1: nothing is */
+    uint32_t flags;     /* of encode: HD_TOKENIZER_... */
+    int32_t skip_bad;   /* documents that cannot be read are left out and counted */
+    int32_t overwrite;  /* an older output, or one that was begun otherwise, is replaced */
+    int32_t threads;    /* that encode; 0: one for each core */
+    /* Lines are conversations, or prompts with completions, as hd__chat_encode reads them, and PREFIX.loss says which
+     * tokens count; NULL: they are the text of their field. */
+    const struct hd__chat_template *chat;
+    const char *chat_name;
+    const char *skip_hint; /* added to the message of a bad document: "--skip-bad leaves ..."; NULL: nothing */
+    /* Called often, from the caller's thread; a failure is returned, and the output can be continued. May be NULL. */
+    int32_t (*progress)(void *user, const struct hd__tokenize_state *state, struct hd_error *err);
+    void *progress_user;
+    size_t batch_bytes;    /* of text that is encoded at once; 0: 1 MiB */
+    uint64_t flush_tokens; /* PREFIX.progress is written after so many, or ten seconds; 0: 64 Mi */
+};
+
+/* The caller has the prefix's lock. HD_E_INVALID: a bad document, a mismatch with what was begun. *state (may be NULL)
+ * is what was done in all. */
+int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokenize_state *state, struct hd_error *err);
+
+/* The right to write this prefix: a lock on PREFIX.lock. *fd is -1 where another process has it, `holder` (128 bytes) is
+ * then "process 12 on HOST"; and -2 where the file system has no locks, which is said in the log. */
+int32_t hd__prefix_lock(const char *prefix, int *fd, char *holder, struct hd_error *err);
+void hd__prefix_unlock(const char *prefix, int fd);
+
+/* For `progress`: says how far it is and when it will be done, on a terminal in one line that is written again, else in
+ * the log every ten seconds. Begin with zeros but for `what`; print_end ends the line. */
+struct hd__tokenize_print {
+    const char *what; /* "tokenizing corpus" */
+    double last;
+    int on_line;
+};
+int32_t hd__tokenize_print(void *print, const struct hd__tokenize_state *state, struct hd_error *err);
+void hd__tokenize_print_end(struct hd__tokenize_print *print);
+
+/* Hash of a file's bytes. */
+int32_t hd__file_hash(const char *path, uint64_t *hash, struct hd_error *err);
+
+#endif

@@ -1,0 +1,299 @@
+#include "service/train/corpus.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "service/text/token_cache.h"
+#include "service/train/batch_feed.h"
+
+#define BEAT "data/tokens/beat"
+#define HASH "data/tokens/hash"
+enum { BEAT_SECONDS = 5 };
+
+struct corpus {
+    const struct hd__compiled *compiled;
+    struct hd__job *job;
+    struct hd__tokenizer tokenizer;
+    int64_t eod;
+    const char *key; /* that says the tokenizer: "data.tokenizer", "model.from" */
+    int how;
+    int32_t missing;
+    struct hd_store *store; /* gets beats; may be NULL */
+    double beaten;
+    uint64_t beats;
+};
+
+/* ---- which of the paths are text */
+
+static int ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), m = strlen(tail);
+    return n >= m && !strcmp(s + n - m, tail);
+}
+
+static int is_value(struct hd__job *job, const char *key, const char *value)
+{
+    const struct hd__job_value *v = hd__job_value_get(job, key);
+    return v && !strcmp(v->text, value);
+}
+
+static const struct hd__tokenized *find_tokenized(const struct hd__job *job, const char *path)
+{
+    for (uint32_t i = 0; i < job->tokenized.count; i++)
+        if (!strcmp(job->tokenized.at[i].path, path))
+            return &job->tokenized.at[i];
+    return NULL;
+}
+
+const char *hd__train_corpus_path(const struct hd__job *job, const char *path)
+{
+    const struct hd__tokenized *t = find_tokenized(job, path);
+    return t ? t->tokens : path;
+}
+
+static int is_folder_or_pattern(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) ? strpbrk(path, "*?[") != NULL : S_ISDIR(st.st_mode);
+}
+
+/* Where the job says no tokenizer, a model of bytes reads text as it is, and other data plug-ins know their paths. */
+static int is_text(const struct hd__compiled *c, const char *path)
+{
+    struct hd__job *job = c->job;
+    if (ends_with(path, ".bin") || ends_with(path, ".npy"))
+        return 0;
+    if (job->data_tokenizer)
+        return 1;
+    return !strcmp(job->data->use, "tokens") && is_value(job, "data.format", "auto") &&
+           (hd__corpus_is_text_name(path) || is_folder_or_pattern(path)) &&
+           (c->info.vocab != 256 || is_folder_or_pattern(path));
+}
+
+static int has_text(const struct hd__compiled *c)
+{
+    const struct hd__sources *all[] = {&c->job->train, &c->job->val, &c->job->test};
+    int found = 0;
+    for (size_t k = 0; k < HD__COUNT(all); k++)
+        for (uint64_t i = 0; i < all[k]->count; i++)
+            found |= is_text(c, all[k]->at[i].path);
+    return found;
+}
+
+/* ---- the tokenizer */
+
+/* Does the plug-in read what the cache has? */
+static int32_t check_plugin(struct hd__job *job, struct hd_error *err)
+{
+    if (strcmp(job->data->use, "tokens") != 0)
+        return hd__job_fail(job, "data.tokenizer", err,
+                            "data.tokenizer: data.use is %s, which reads its paths itself: leave one of them out",
+                            job->data->use);
+    if (!is_value(job, "data.format", "auto") && !is_value(job, "data.format", "megatron"))
+        return hd__job_fail(job, "data.format", err,
+                            "data.format: with data.tokenizer the files are text, and what is made of them is "
+                            "megatron: leave it out");
+    return HD_OK;
+}
+
+static int32_t find_eod(struct corpus *c, struct hd_error *err)
+{
+    enum { NEVER = 2, ALWAYS = 1 };
+    struct hd__job *job = c->job;
+    c->eod = job->data_append_eod == NEVER ? -1 : hd__tokenizer_eod(&c->tokenizer);
+    if (c->eod >= 0 || job->data_append_eod != ALWAYS)
+        return HD_OK;
+    return hd__job_fail(job, "data.append_eod", err, "data.append_eod: %s names no token that ends a document",
+                        c->tokenizer.path);
+}
+
+static int32_t check_vocab(struct corpus *c, struct hd_error *err)
+{
+    int64_t has = c->tokenizer.info.vocab, model = c->compiled->info.vocab;
+    if (has <= model)
+        return HD_OK;
+    return hd__job_fail(c->job, hd__job_value_get(c->job, "model.vocab") ? "model.vocab" : c->key, err,
+                        "model.vocab: %lld, and %s has %lld ids: say model.vocab: %lld, or more", (long long)model,
+                        c->tokenizer.path, (long long)has, (long long)has);
+}
+
+static int32_t open_tokenizer(struct corpus *c, struct hd_error *err)
+{
+    struct hd__job *job = c->job;
+    const char *path = job->data_tokenizer ? job->data_tokenizer : c->compiled->info.weights;
+    c->key = job->data_tokenizer ? "data.tokenizer" : "model.from";
+    int32_t rc = job->data_tokenizer ? check_plugin(job, err) : HD_OK;
+    if (rc)
+        return rc;
+    if (!path)
+        return hd__job_fail(
+            job, "data.train", err,
+            "data.train: text, and the job says no tokenizer: say data.tokenizer: FILE (tokenizer.json, "
+            "tokenizer.model), or tokenize it by `heddle data tokenize`");
+    if ((rc = hd__tokenizer_open(c->compiled->plugins, c->compiled->host, NULL, path, &c->tokenizer, err))) {
+        hd__job_fail(job, c->key, err, "%s: %s", c->key, err->message);
+        return err->code = rc == HD_E_IO || rc == HD_E_NOMEM ? rc : HD_E_INVALID;
+    }
+    rc = check_vocab(c, err);
+    return rc ? rc : find_eod(c, err);
+}
+
+/* ---- one source */
+
+static int32_t beat(void *user, struct hd_error *err)
+{
+    struct corpus *c = user;
+    double now = hd__now();
+    if (!c->store || now - c->beaten < BEAT_SECONDS)
+        return HD_OK;
+    c->beaten = now;
+    c->beats++;
+    return hd__store_put(c->store, BEAT, &c->beats, sizeof c->beats, err);
+}
+
+static void say(const struct corpus *c, const struct hd__token_cache *cache)
+{
+    char bytes[32];
+    printf("%s: %s: %u files of %s would be tokenized by %s into %s\n", cache->key, cache->source,
+           cache->corpus.files.count, hd__bytes_text(cache->corpus.bytes, bytes), c->tokenizer.path, cache->prefix);
+}
+
+static int32_t prepare_source(struct corpus *c, const char *key, const char *source, struct hd_error *err)
+{
+    struct hd__job *job = c->job;
+    struct hd__token_cache cache = {
+        .config = {.tokenizer = &c->tokenizer, .field = job->data_field, .eod = c->eod, .flags = HD_TOKENIZER_SPECIAL},
+        .source = source,
+        .folder = job->data_cache,
+        .key = key,
+        .timeout = job->comm_timeout,
+        .beat = beat,
+        .user = c};
+    int valid = 0;
+    int32_t rc = hd__token_cache_open(&cache, &valid, err);
+    if (!rc && !valid && c->how == HD__CORPUS_MAKE) {
+        rc = hd__token_cache_make(&cache, err);
+        valid = !rc;
+    }
+    if (!rc && !valid && c->how == HD__CORPUS_SAY)
+        say(c, &cache);
+    if (valid)
+        hd__push(&job->tokenized,
+                 (struct hd__tokenized){.path = source,
+                                        .tokens = hd__arena_format(&job->arena, "%s.bin", cache.prefix),
+                                        .hash = cache.hash});
+    c->missing += !valid;
+    hd__token_cache_close(&cache);
+    if (!rc)
+        return HD_OK;
+    int32_t code = rc == HD_E_IO || rc == HD_E_NOMEM || rc == HD_E_TIMEOUT || rc == HD_E_PEER ? rc : HD_E_INVALID;
+    hd__job_fail(job, key, err, "%s: %s", key, err->message);
+    return err->code = code;
+}
+
+static int32_t prepare(struct corpus *c, struct hd_error *err)
+{
+    struct hd__job *job = c->job;
+    const struct {
+        const char *key;
+        const struct hd__sources *sources;
+    } all[] = {{"data.train", &job->train}, {"data.val", &job->val}, {"data.test", &job->test}};
+    int32_t rc = HD_OK, opened = 0;
+    for (size_t k = 0; k < HD__COUNT(all); k++)
+        for (uint64_t i = 0; i < all[k].sources->count && !rc; i++) {
+            const char *path = all[k].sources->at[i].path;
+            if (!is_text(c->compiled, path) || find_tokenized(job, path))
+                continue;
+            if (!opened++)
+                rc = open_tokenizer(c, err);
+            if (!rc)
+                rc = prepare_source(c, all[k].key, path, err);
+        }
+    hd__tokenizer_close(&c->tokenizer);
+    return rc;
+}
+
+int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err)
+{
+    struct corpus c = {.compiled = compiled, .job = compiled->job, .how = how};
+    int32_t rc = prepare(&c, err);
+    if (missing)
+        *missing = c.missing;
+    return rc;
+}
+
+/* ---- ranks */
+
+/* Until all are here, as long as one that still writes gets on: a rank that dies ends the wait by itself. */
+static int32_t wait_for_all(struct hd_store *store, double timeout, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    uint64_t before = 0, beats = 0;
+    for (;;) {
+        int32_t rc = hd__store_barrier(store, "tokens of data.train", hd__now() + timeout, &why);
+        size_t bytes = sizeof beats;
+        if (rc == HD_E_TIMEOUT && !hd__store_get(store, BEAT, &beats, &bytes, hd__now() + 1, NULL) && beats != before) {
+            before = beats;
+            continue;
+        }
+        if (rc)
+            *err = why;
+        return rc;
+    }
+}
+
+/* Every machine has made its own: of the same files? */
+static int32_t compare_hash(struct hd__job *job, const struct hd__launch_env *env, struct hd_store *store,
+                            struct hd_error *err)
+{
+    uint64_t mine = 0, rank0 = 0;
+    size_t bytes = sizeof rank0;
+    for (uint32_t i = 0; i < job->tokenized.count; i++)
+        mine = hd__hash(&job->tokenized.at[i].hash, sizeof mine, mine);
+    if (!env->rank)
+        return hd__store_put(store, HASH, &mine, sizeof mine, err);
+    int32_t rc = hd__store_get(store, HASH, &rank0, &bytes, hd__now() + job->comm_timeout, err);
+    if (rc || mine == rank0)
+        return rc;
+    return hd__job_fail(
+        job, "data.train", err,
+        "data.train: rank %d has other tokens than rank 0: all machines need the same text and the same "
+        "tokenizer",
+        env->rank);
+}
+
+int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct hd__launch_env *env,
+                              struct hd_store *store, struct hd_error *err)
+{
+    struct hd__job *job = compiled->job;
+    struct corpus c = {.compiled = compiled, .job = job, .how = HD__CORPUS_LOOK, .store = store};
+    int32_t rc = HD_OK, leads = env->local_rank == 0;
+    if (!store || !has_text(compiled))
+        return HD_OK;
+    if (leads) {
+        uint32_t before = job->tokenized.count;
+        c.how = HD__CORPUS_MAKE;
+        rc = prepare(&c, err);
+        if (!rc && job->tokenized.count != before) /* they could not be looked at before the start */
+            rc = hd__train_feed_check(compiled, 0, 1, err);
+        if (!rc && job->tokenized.count != before && job->eval_every)
+            rc = hd__train_feed_check(compiled, 1, 1, err);
+    } else if (env->local_rank == 1) {
+        rc = prepare(&c, err);
+        if (!rc && c.missing)
+            hd__log(HD_LOG_INFO, NULL, "waiting for the first rank of this machine, which tokenizes %s",
+                    job->train.at[0].path);
+    }
+    if (!rc)
+        rc = wait_for_all(store, job->comm_timeout, err);
+    c.missing = 0;
+    c.how = HD__CORPUS_LOOK;
+    if (!rc)
+        rc = prepare(&c, err);
+    if (!rc && c.missing)
+        rc = hd__job_fail(job, "data.cache", err,
+                          "data.cache: %s: rank %d does not find there what the first rank of its machine has written: "
+                          "name a folder that both see",
+                          job->data_cache, env->rank);
+    return rc ? rc : compare_hash(job, env, store, err);
+}

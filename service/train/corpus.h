@@ -1,0 +1,24 @@
+/* service/train/corpus: data.train and data.val that are text. Their tokens are written once into a cache
+ * (service/text/token_cache.h), by one rank of each machine, and the data plug-in opens the cache instead. */
+#ifndef HD_SERVICE_TRAIN_CORPUS_H
+#define HD_SERVICE_TRAIN_CORPUS_H
+
+#include "core/compile/compile.h"
+#include "service/launch/launch.h"
+
+enum {
+    HD__CORPUS_LOOK, /* is the cache there? */
+    HD__CORPUS_SAY,  /* the same, and what would be done is printed */
+    HD__CORPUS_MAKE  /* it is there when this returns */
+};
+
+/* *missing (NULL where they are made): how many sources have no tokens yet. Refused is a tokenizer that cannot be read
+ * or has more ids than the model, and text without a tokenizer. A job whose data is tokens passes at once. */
+int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err);
+/* For the ranks of a job, once they have met: those of a machine wait for one of them, and all for the last machine. */
+int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct hd__launch_env *env,
+                              struct hd_store *store, struct hd_error *err);
+/* Path for the data plug-in: the cache of a source, or the path itself. */
+const char *hd__train_corpus_path(const struct hd__job *job, const char *path);
+
+#endif

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""`heddle plan` against closed forms: ZeRO's memory (Rajbhandari et al., arXiv 1910.02054, figure 1), traffic of rings, FLOPs
+over a peak, bubbles of pipelines (Narayanan et al., arXiv 2104.04473, section 2.2), Daly's interval; and what it refuses.
+
+    plan.py HEDDLE
+"""
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HEDDLE = pathlib.Path(sys.argv[1]).resolve()
+JOB = """job: {name: plan, steps: 10}
+model: {use: transformer, family: gpt2, layers: 8, hidden: 256, heads: 4, vocab: 128, max_seq_len: 64}
+data: {train: none, seq_len: 64, batch: 64, micro_batch: 1}
+precision: {compute: bf16, grad: bf16}
+optimizer: {use: adamw, lr: 1e-4}
+"""
+MACHINE = "name: ideal\ndevice: cpu\nmemory: 100GB\nbandwidth: 1e30\nhalf: 0\n"
+FREE = "levels: [{name: all, bandwidth: 1e30}]\n"
+passed = failed = 0
+
+
+def check(name, good, detail=""):
+    global passed, failed
+    passed, failed = passed + bool(good), failed + (not good)
+    if not good:
+        print(f"FAILED {name}: {detail}")
+
+
+def near(name, got, want, tolerance=1e-9):
+    check(name, abs(got - want) <= tolerance * abs(want), f"{got} is not {want}")
+
+
+def run(*words):
+    return subprocess.run([HEDDLE, "plan", "job.yaml", *words], capture_output=True, text=True)
+
+
+def plan(*words, machine="h100-8"):
+    done = run(*words, "--json", "--machine", machine)
+    if done.returncode:
+        sys.exit(f"heddle plan {words}: {done.returncode}\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def machine(text):
+    pathlib.Path("m.yaml").write_text(MACHINE + text)
+    return "m.yaml"
+
+
+def memory():
+    for stage, states in enumerate(("16", "4 + 12 / n", "2 + 14 / n", "16 / n")):
+        p = plan("mesh.dp=64", f"strategies=[{{use: zero, stage: {stage}}}]")
+        m, n = p["memory"], 64
+        explained = subprocess.run([HEDDLE, "explain", "job.yaml", "mesh.dp=64", f"device.use={p['device']}", f"strategies=[{{use: zero, stage: {stage}}}]",
+                                    "--json"], capture_output=True, text=True)
+        check(f"zero {stage}: the peak is the program's",
+              m["peak"] == json.loads(explained.stdout)["totals"]["memory"]["arena_bytes"], m)
+        check(f"zero {stage}: the kinds add up", sum(m.values()) - m["peak"] == m["peak"], m)
+        # Shards are padded to whole elements a rank; gradients may be freed before the peak of activations.
+        low, high = m["parameters"] + m["optimizer"], m["parameters"] + m["optimizer"] + m["gradients"]
+        form = eval(states) * p["parameters"]
+        check(f"zero {stage}: {states} bytes a parameter", low <= form * 1.001 and high >= form - 2 * p["parameters"] * (stage > 1) / n - 1,
+              f"{low} {high} {form}")
+    p = plan("mesh.dp=64", "strategies=[{use: zero, stage: 0}]")
+    near("fp32 master, two moments, bf16 weights and gradients", sum(p["memory"][k] for k in ("parameters", "gradients", "optimizer")),
+         16 * p["parameters"], 1e-3)
+
+
+def times():
+    ideal = machine("peak_fp32: 1e12\nkernel: 0\n" + FREE)
+    p = plan("precision.compute=fp32", "precision.grad=fp32", "mesh.dp=1", "data.batch=4", machine=ideal)
+    near("FLOPs over the peak", p["step_s"], p["flops_with_recompute"] / 1e12, 1e-6)
+    near("HFU of an ideal machine", p["hfu"], 1, 1e-6)
+    near("tokens a second", p["tokens_per_s"], 4 * 64 / p["step_s"])
+    half = plan("precision.compute=fp32", "precision.grad=fp32", "mesh.dp=1", "data.batch=4", machine=machine("peak_fp32: 1e12\nproduct: 0.5\nattention: 0.5\n" + FREE))
+    near("half of the peak takes twice as long", half["step_s"], 2 * p["step_s"], 1e-6)
+    for stages, micros in ((2, 8), (4, 8), (4, 2)):
+        p = plan(f"mesh.pp={stages}", "mesh.dp=1", f"data.batch={micros}", "precision.compute=fp32", "precision.grad=fp32", "model.vocab=2", machine=ideal)
+        near(f"1F1B, {stages} stages, {micros} micro-batches", p["bubble"], (stages - 1) / micros, 0.02)
+
+
+def rings():
+    # Nothing but the links costs time: a step is its transfers.
+    links = "peak_fp32: 1e30\nkernel: 0\nlevels: [{name: inside, ranks: 8, bandwidth: 8e9}, {name: outside, bandwidth: 2e9}]\n"
+    for ranks, rate in ((8, 8e9), (16, 8e9), (64, 8e9)):
+        p = plan(f"mesh.dp={ranks}", "data.batch=64", "strategies=[{use: zero, stage: 1}]", machine=machine(links))
+        near(f"a ring over {ranks} ranks, 8 a machine", sum(p["exposed_s"].values()), sum(p["traffic"].values()) / rate, 1e-6)
+    p = plan("mesh.dp=8", "mesh.tp=4", "data.batch=64", machine=machine(links))
+    near("two of a group in each machine share two links", p["exposed_s"]["dp_shard"], p["traffic"]["dp_shard"] / 4e9, 0.05)
+    near("tp within a machine", p["exposed_s"]["tp"], p["traffic"]["tp"] / 8e9, 1e-6)
+    p = plan("mesh.dp=64", "strategies=[{use: zero, stage: 1}]")
+    n = 64
+    near("zero 1 sends gradients in fp32 and weights in bf16", p["traffic"]["dp_shard"], (4 + 2) * p["parameters"] * (n - 1) / n, 1e-2)
+
+
+def training():
+    p = plan("mesh.dp=64", "--tokens", "300B")
+    t = p["training"]
+    near("seconds of the training", t["seconds"], 300e9 / p["tokens_per_s"])
+    near("rank-hours", t["rank_hours"], t["seconds"] / 3600 * 64)
+    between, save = 8060 * 3600 / 64, (p["memory"]["parameters"] + p["memory"]["optimizer"]) / 1e9
+    near("Daly's first order", t["checkpoint_every_s"], math.sqrt(2 * save * between) - save, 0.01)
+    near("failures", t["failures"], t["seconds"] / between)
+    check("--ranks", plan("--ranks", "16")["ranks"] == 16)
+    text = run("--machine", "h100-8").stdout
+    check("the page", all(w in text for w in ("parameters", "activations", "MFU", "tokens/s", "memory is exact")), text)
+
+
+def search():
+    """The first of the plans is the fastest of all, each planned alone."""
+    ranks, layers, batch = 4, 4, 8
+    roomy = machine("peak_fp32: 1e12\npeak_16: 4e12\nkernel: 1e-6\nlevels: [{name: inside, ranks: 2, bandwidth: 1e10}, {bandwidth: 1e9}]\nranks: 2\n")
+    job = [f"data.batch={batch}", f"model.layers={layers}"]
+    found = json.loads(run(*job, "--search", "--json", "--machine", roomy, "--ranks", str(ranks)).stdout)
+    best, times = found["plans"], []
+    for tp in (1, 2):
+        for pp in (1, 2, 4):
+            dp = ranks // tp // pp
+            for stage in range(4) if dp > 1 else (0,):
+                for micro in (1, 2, 4, 8):
+                    for virtual in (1, 2, 4) if pp > 1 else (1,):
+                        for recompute in ("none", "selective", "full"):
+                            three = "{use: 3d" + (f", schedule: interleaved, virtual: {virtual}" if virtual > 1 else "") + "}"
+                            strategies = ([three] if tp * pp > 1 else []) + ([f"{{use: zero, stage: {stage}}}"] if dp > 1 else [])
+                            if dp < 1 or batch % (dp * micro):
+                                continue
+                            done = run(*job, f"mesh={{pp: {pp}, dp: {dp}, tp: {tp}}}", f"strategies=[{', '.join(strategies) or '{use: zero}'}]",
+                                       f"data.micro_batch={micro}", f"recompute={recompute}", "--machine", roomy, "--json")
+                            if not done.returncode:
+                                times.append(json.loads(done.stdout)["step_s"])
+    near(f"the first of {len(times)} plans is the fastest", best[0]["step_s"], min(times))
+    near("and the last of ten the tenth", best[9]["step_s"], sorted(times)[9])
+    check("the bounds hold", all(b["bound_s"] <= b["step_s"] for b in best), best)
+    pathlib.Path("best.yaml").write_text(best[0]["job"])
+    done = subprocess.run([HEDDLE, "plan", "best.yaml", "--machine", roomy, "--json"], capture_output=True, text=True)
+    near("its job file gives the same plan", json.loads(done.stdout)["step_s"] if not done.returncode else 0, best[0]["step_s"])
+    least = min(b["memory"] for b in best)
+    text = pathlib.Path(roomy).read_text()
+    pathlib.Path("m.yaml").write_text(text.replace("memory: 100GB", f"memory: {least}"))
+    found = json.loads(run(*job, "--search", "--json", "--machine", "m.yaml", "--ranks", str(ranks)).stdout)
+    check("what does not fit is left out", found["plans"] and all(b["memory"] <= least for b in found["plans"]), found)
+    pathlib.Path("m.yaml").write_text(text.replace("memory: 100GB", "memory: 1MB"))
+    done = run(*job, "--search", "--machine", "m.yaml", "--ranks", str(ranks))
+    check("nothing fits", done.returncode == 2 and "none of" in done.stderr and "take more ranks" in done.stderr, done)
+
+
+def refusals():
+    rows = [
+        (["--machine", "nix"], "there is no machine 'nix': a100-80-8, b200-8, cpu, h100-8, h200-8"),
+        (["--machine", "no.yaml"], "no.yaml"),
+        (["--ranks", "0"], "--ranks 0"),
+        (["--ranks", "2.5"], "--ranks 2.5"),
+        (["--ranks", "x"], "--ranks x"),
+        (["--tokens", "-3"], "--tokens -3"),
+        (["--tokens", "3Q"], "--tokens 3Q"),
+        (["--machine", machine(FREE)], "peak_fp32"),
+        (["mesh.dp=3", "data.batch=4"], "data.batch"),
+        (["mesh.tp=3"], "mesh.tp"),
+        (["--search", "--tokens", "1B"], "not with --search"),
+        (["--search", "strategies=[{use: ema, decay: 0.9}]"], "the job has ema"),
+    ]
+    for words, says in rows:
+        done = run(*words)
+        check(f"refuses {words}", done.returncode == 2 and says in done.stderr, done)
+    for text, says in [("levels: []\n", "levels is a list"), ("levels: [{bandwidth: 0}]\n", "bandwidth"), ("flop: 3\n", "unknown key flop"),
+                       ("product: 1.5\n" + FREE, "product"), ("levels: [{ranks: 8, bandwidth: 1}, {ranks: 12, bandwidth: 1}, {bandwidth: 1}]\n", "multiple"),
+                       ("peak_fp32: [1]\n" + FREE, "one value"), ("name\n", "m.yaml:"), ("memory: -1\n" + FREE, "memory")]:
+        done = run("--machine", machine(text))
+        check(f"refuses {text.strip()}", done.returncode == 2 and says in done.stderr, done)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        pathlib.Path("job.yaml").write_text(JOB)
+        memory()
+        times()
+        rings()
+        training()
+        search()
+        refusals()
+        os.chdir("/")
+    print(f"{passed} passed, {failed} failed")
+    return failed > 0
+
+
+sys.exit(main())
