@@ -107,6 +107,50 @@ static void tokens_close(struct hd_data *f)
     free(f);
 }
 
+static int32_t tokens_document_end(struct hd_data *f, uint64_t token, uint64_t limit, uint64_t *end,
+                                   struct hd_error *err)
+{
+    enum { BLOCK = 512 };
+    int64_t block[BLOCK];
+    if (token >= f->count || limit <= token || limit > f->count)
+        return hd_fail(err, HD_E_INVALID, "%s: the document of token %lu of %lu was asked for, up to %lu", f->path,
+                       (unsigned long)token, (unsigned long)f->count, (unsigned long)limit);
+    if (f->eod < 0 && f->idx) {
+        *end = tokens_indexed_end(f, token, limit);
+        return HD_OK;
+    }
+    if (f->eod < 0)
+        return hd_fail(err, HD_E_INVALID,
+                       "%s: does not say where its documents end: say data.eod, the id of the token that ends one, or "
+                       "write it in Megatron's format",
+                       f->path);
+    for (uint64_t n; token < limit; token += n) {
+        n = limit - token < BLOCK ? limit - token : BLOCK;
+        int32_t rc = tokens_read(f, token, n, block, err);
+        if (rc)
+            return rc;
+        for (uint64_t i = 0; i < n; i++)
+            if (block[i] == f->eod) {
+                *end = token + i + 1;
+                return HD_OK;
+            }
+    }
+    *end = limit;
+    return HD_OK;
+}
+
+enum { LOOKED_AT = 1 << 20 };
+
+/* Does a document end among the first tokens? */
+static bool has_end(struct hd_data *f)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    uint64_t end = 0, most = f->count < LOOKED_AT ? f->count : LOOKED_AT;
+    int64_t last = -1;
+    return !most ||
+           (!tokens_document_end(f, 0, most, &end, &err) && !tokens_read(f, end - 1, 1, &last, &err) && last == f->eod);
+}
+
 static int32_t tokens_open(const struct hd_host *host, const void *settings, const struct hd_data_source *source,
                            struct hd_data **data, struct hd_error *err)
 {
@@ -123,6 +167,16 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
         tokens_close(f);
         return rc;
     }
+    if (f->eod >= 0 && f->vocab && f->eod >= f->vocab) {
+        rc = hd_fail(err, HD_E_INVALID, "%s: data.eod is %ld, outside the model's vocabulary of %ld", f->path,
+                     (long)f->eod, (long)f->vocab);
+        tokens_close(f);
+        return rc;
+    }
+    if (host && f->eod >= 0 && !f->http && !has_end(f))
+        host->log(HD_LOG_WARN, "data-tokens",
+                  "%s: data.eod is %ld, and its first %lu tokens have none: no document ends", f->path, (long)f->eod,
+                  (unsigned long)(f->count < LOOKED_AT ? f->count : LOOKED_AT));
     if (host && tokens_are_unwritten(f))
         host->log(HD_LOG_WARN, "data-tokens", "%s: its first tokens are all 0: was it made, and never written?",
                   f->path);
@@ -186,38 +240,6 @@ int32_t tokens_read(struct hd_data *f, uint64_t first, uint64_t count, int64_t *
     if (f->http)
         return read_http(f, first, count, tokens, err);
     decode(f->type, f->at + first * tokens_width(f->type), count, tokens);
-    return HD_OK;
-}
-
-static int32_t tokens_document_end(struct hd_data *f, uint64_t token, uint64_t limit, uint64_t *end,
-                                   struct hd_error *err)
-{
-    enum { BLOCK = 512 };
-    int64_t block[BLOCK];
-    if (token >= f->count || limit <= token || limit > f->count)
-        return hd_fail(err, HD_E_INVALID, "%s: the document of token %lu of %lu was asked for, up to %lu", f->path,
-                       (unsigned long)token, (unsigned long)f->count, (unsigned long)limit);
-    if (f->eod < 0 && f->idx) {
-        *end = tokens_indexed_end(f, token, limit);
-        return HD_OK;
-    }
-    if (f->eod < 0)
-        return hd_fail(err, HD_E_INVALID,
-                       "%s: does not say where its documents end: say data.eod, the id of the token that ends one, or "
-                       "write it in Megatron's format",
-                       f->path);
-    for (uint64_t n; token < limit; token += n) {
-        n = limit - token < BLOCK ? limit - token : BLOCK;
-        int32_t rc = tokens_read(f, token, n, block, err);
-        if (rc)
-            return rc;
-        for (uint64_t i = 0; i < n; i++)
-            if (block[i] == f->eod) {
-                *end = token + i + 1;
-                return HD_OK;
-            }
-    }
-    *end = limit;
     return HD_OK;
 }
 

@@ -29,7 +29,7 @@ static void put(const char *path, const void *data, size_t bytes)
 }
 
 /* Every token can be read, those of an unsigned type are within what `info` promises, and nothing can be read
- * beyond. */
+ * beyond. Documents follow each other. */
 static void read_all(const struct hd_data_ops *ops, struct hd_data *f)
 {
     struct hd_error err = HD_ERROR_INIT;
@@ -47,6 +47,9 @@ static void read_all(const struct hd_data_ops *ops, struct hd_data *f)
     }
     if (!ops->read(f, info.tokens, 1, out, &err))
         abort();
+    for (uint64_t at = 0, end; at < info.tokens && !ops->document_end(f, at, info.tokens, &end, &err); at = end)
+        if (end <= at || end > info.tokens)
+            abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -66,7 +69,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     if (bytes < 1)
         return 0;
-    settings = (struct tokens_settings){data[0] % 6, data[0] & 64 ? TOKENS_DTYPE_UINT32 : TOKENS_DTYPE_UINT16};
+    settings = (struct tokens_settings){data[0] % 6, data[0] & 64 ? TOKENS_DTYPE_UINT32 : TOKENS_DTYPE_UINT16,
+                                        data[0] & 128 ? 7 : -1};
     memset(tokens, 7, sizeof tokens);
     unlink(idx);
     put(settings.format == TOKENS_MEGATRON ? idx : file, data + 1, bytes - 1);

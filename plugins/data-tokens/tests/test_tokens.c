@@ -530,6 +530,9 @@ START_TEST(documents)
     ck_assert_uint_eq(end_of(f, 254, 1000), 505);
     ck_assert_uint_eq(end_of(f, 756, 1000), 1000);
     ops_of()->close(f);
+    source.vocab = 256;
+    settings.eod = 256;
+    ck_refused(ops_of()->open(NULL, &settings, &source, &f, &err), HD_E_INVALID, "outside the model's vocabulary");
     settings.eod = -1;
     source.path = put_plain(&s, "plain.bin", 2);
     ck_ok(ops_of()->open(NULL, &settings, &source, &f, &err));

@@ -14,6 +14,7 @@ struct run {
     struct compiled compiled;
     struct hd__exec *exec;
     int64_t step;
+    int64_t alone, length; /* the first token of a document that is fed alone, and its length; 0: the whole batch */
 };
 
 static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err)
@@ -22,7 +23,12 @@ static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, stru
     struct run *r = user;
     int32_t *tokens = golden_tokens(&r->golden, inputs[input], r->step);
     (void)err;
-    memcpy(out, tokens, (size_t)count * sizeof *out);
+    for (int64_t i = 0; i < count; i++) /* behind a document: one of zeros, without labels */
+        out[i] = !r->length                     ? tokens[i]
+                 : input == HD__INPUT_POSITIONS ? (int32_t)(i % r->golden.seq)
+                 : i < r->length                ? tokens[r->alone + i]
+                 : input == HD__INPUT_LABELS    ? -1
+                                                : 0;
     free(tokens);
     return HD_OK;
 }
@@ -178,6 +184,56 @@ START_TEST(examples_train_as_torch_does)
 }
 END_TEST
 
+/* The gradients of all parameters, added to `sum`, and the loss. */
+static double one_batch(struct run *r, double *sum, int64_t room)
+{
+    struct hd_program *p = hd__exec_program(r->exec);
+    int64_t at = 0;
+    section(r, "begin");
+    section(r, "micro_last");
+    for (uint32_t f = 0; f < p->flats.count; f++) {
+        const struct hd__flat *flat = &p->flats.at[f];
+        const float *grad = hd__exec_host_data(r->exec, flat->tensor[HD__FLAT_GRAD]);
+        for (uint32_t k = 0; k < flat->n_params; k++) {
+            int64_t n = hd__numel(p, hd__tensor_const(p, p->params.at[flat->params[k]].tensor));
+            ck_assert_int_le(at + n, room);
+            for (int64_t i = 0; i < n; i++)
+                sum[at++] += grad[flat->offset[k] + i];
+        }
+    }
+    return scalar(r, p->loss_sum);
+}
+
+/* Sequences of several documents have the loss and the gradients of each document alone, together. */
+START_TEST(documents_train_as_if_alone)
+{
+    static const char *const names[] = {"gpt2-documents", "llama-documents"};
+    enum { ROOM = 1 << 16 };
+    static double together[ROOM], alone[ROOM];
+    double loss, losses = 0, norm2 = 0, far2 = 0;
+    struct run r = {0};
+    run_open(&r, names[_i], "fast");
+    int32_t *positions = golden_tokens(&r.golden, "positions", 0);
+    set_hyper(&r);
+    loss = one_batch(&r, together, ROOM);
+    for (int64_t end, n = r.golden.batch * r.golden.seq; r.alone < n; r.alone = end) {
+        for (end = r.alone + 1; end < n && positions[end]; end++) {
+        }
+        r.length = end - r.alone;
+        losses += one_batch(&r, alone, ROOM);
+    }
+    ck_assert_msg(fabs(losses - loss) <= 1e-6 * loss, "%s: loss %.9g together, %.9g alone", names[_i], loss, losses);
+    for (int64_t i = 0; i < ROOM; i++) {
+        norm2 += together[i] * together[i];
+        far2 += (together[i] - alone[i]) * (together[i] - alone[i]);
+    }
+    ck_assert_double_gt(norm2, 0);
+    ck_assert_msg(far2 <= 1e-12 * norm2, "%s: gradients differ by %g of their norm", names[_i], sqrt(far2 / norm2));
+    free(positions);
+    run_close(&r);
+}
+END_TEST
+
 /* Documents of a few tokens, and torch's attention with an explicit mask. */
 START_TEST(documents_train_as_torch_does)
 {
@@ -248,6 +304,7 @@ int main(void)
     tcase_add_loop_test(c, reference_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
     tcase_add_loop_test(c, examples_train_as_torch_does, 0, (int)HD__COUNT(examples));
     tcase_add_loop_test(c, documents_train_as_torch_does, 0, 2);
+    tcase_add_loop_test(c, documents_train_as_if_alone, 0, 2);
     tcase_add_test(c, predicates);
     tcase_add_test(c, bad_numbers);
     return suite_run_case("training", c);
