@@ -504,6 +504,9 @@ static int run(int argc, char **argv)
                                  .n_ops = 3,
                                  .ops = {HD__BENCH_ALL_REDUCE, HD__BENCH_REDUCE_SCATTER, HD__BENCH_ALL_GATHER}};
     struct hd_error err = HD_ERROR_INIT;
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--train"))
+            return hd__bench_train(argc, argv);
     int32_t joined = hd__bench_launched_index();
     int code = parse(argc, argv, &a);
     if (code == HD__EXIT_DONE && joined < 0 && !a.peak &&
@@ -535,8 +538,9 @@ const struct hd__command hd__command_bench = {
              "       heddle bench --overlap [--product SIDE] [--device NAME] (and those above, without --html, --svg)\n"
              "       heddle bench --tune FILE [--any-order] [--comm NAME] [--op NAME,...] [--ranks N] [-b SIZE]\n"
              "             [-e SIZE]\n"
-             "       heddle bench --peak [--device NAME] [-e SIZE] [--set OPTION=VALUE] [--json]",
-    .summary = "measure transports, in the columns of nccl-tests, or a device's peak",
+             "       heddle bench --peak [--device NAME] [-e SIZE] [--set OPTION=VALUE] [--json]\n"
+             "       heddle bench --train JOB [key=value ...] [--ranks N,...] [--steps N] [--warmup N] [--json]",
+    .summary = "measure transports, in the columns of nccl-tests, a device's peak, or a job's steps",
     .help =
         "  --comm NAME,...      transports (shm); several are printed side by side once all are measured\n"
         "                       NAME:OPTION=VALUE:... with options of its own: libfabric:provider=tcp;\n"
@@ -565,6 +569,8 @@ const struct hd__command hd__command_bench = {
         "  --peak               a device instead: its best matrix product by dtype, and its memory's bandwidth\n"
         "  --device NAME        which (cpu), for --overlap too; with --peak -e is an operand's size (256M),\n"
         "                       --set an option of the device\n"
+        "  --train JOB          steps of a job, in processes of their own, without checkpoints, evaluation or sinks:\n"
+        "                       medians of --steps (20) after --warmup (5); --ranks 1,2,4: strong and weak scaling\n"
         "\n"
         "Every result is checked; wrong elements are counted, and make the command fail.\n"
         "busbw: algbw times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, else 1.\n",

@@ -64,5 +64,7 @@ int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *r
 /* heddle bench --peak: the peak rates of a device. Returns an exit code. */
 int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *const *set, int sets, uint64_t bytes,
                    int json);
+/* heddle bench --train JOB: steps of a job (train.c). Returns an exit code. */
+int hd__bench_train(int argc, char **argv);
 
 #endif

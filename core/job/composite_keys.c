@@ -502,11 +502,15 @@ static int32_t read_sinks(struct hd__job *job, const char *path, struct hd__tree
     struct hd__job_section **sinks = grow_sinks(job, node->count);
     for (uint32_t i = 0; i < node->count; i++) {
         const char *name = hd__arena_format(&job->arena, "%s.%u", path, i);
-        int32_t rc = named_or_mapping(job, name, HD_KIND_METRICS, node->value[i], &sinks[i], err);
+        /* the core's own file, which every run writes */
+        if (node->value[i]->kind == HD__SCALAR && !strcmp(node->value[i]->text, "jsonl"))
+            continue;
+        int32_t rc = named_or_mapping(job, name, HD_KIND_METRICS, node->value[i], sinks, err);
         if (rc)
             return rc;
+        sinks++;
+        job->n_sinks++;
     }
-    job->n_sinks += node->count;
     hd__job_value_set_tree(job, path, node, 0);
     return HD_OK;
 }

@@ -223,7 +223,8 @@ static const struct hd_option metrics_keys[] = {
     KEY("tensorboard", STRING, NULL, ANY, 0, special,
         "folder of event files; none if left out: the short form of {use: tensorboard, dir: FOLDER} in sinks", A_PATH),
     KEY("sinks", LIST, NULL, ANY, 0, special,
-        "who else gets the steps that are logged, plugins of kind metrics: [{use: NAME, ...}]"),
+        "who else gets the steps that are logged, plugins of kind metrics: [jsonl, {use: NAME, ...}]; jsonl, the file "
+        "above, is written in any case"),
     KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
     KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks,
         "FILE.csv: seconds of each block, measured; for strategies.3d.split", A_PATH),

@@ -240,7 +240,7 @@ static void print_step(struct hd__metrics *m, const struct hd__metrics_row *r)
     if (r->loss_scale > 0)
         snprintf(scale, sizeof scale, "  scale %.0f%s", r->loss_scale,
                  isfinite(r->grad_norm) ? "" : " (overflow: skipped)");
-    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.3f%s  lr %.2e  %.0f tokens/s%s  %s  left %s%s",
+    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  grad_norm %.3f%s  lr %.2e  %.0f tokens/s%s  mem %s  eta %s%s",
            m->is_terminal ? "\r\033[K" : "", r->step, r->steps, r->loss, val.at ? val.at : "", r->grad_norm, scale,
            r->lr, r->tokens_per_s, mfu, memory, left, m->is_terminal ? "" : "\n");
     if (m->is_terminal && (r->step == r->steps || !isnan(r->val_loss)))

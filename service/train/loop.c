@@ -32,6 +32,8 @@ struct loop {
     double val_losses[HD__VAL_SETS];
     double step_s, comm_s, peak_flops;           /* peak: FLOP/s of all ranks' devices */
     double saved_at, longest_step, longest_save; /* seconds: when the last save began, of rank 0's clock */
+    double trained_s, best_val_loss;             /* of the steps since this process began */
+    int64_t trained_tokens, best_step;           /* best 0: nothing was evaluated */
     int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
     struct hd__metrics *metrics; /* of rank 0, as what follows */
@@ -317,6 +319,29 @@ static void print_packing(const struct hd__data *d, int64_t seq_len)
            100 * (double)hd__data_tokens(d) / ((double)n * (double)seq_len));
 }
 
+/* Data, memory, transports and the place of a run. */
+static void print_plan(const struct loop *l, const struct hd__compiled *c)
+{
+    const struct hd__data *data = hd__train_feed_data(l->s.train_feed);
+    double sequences = (double)hd__data_sequences(data), peak = hd__exec_peak_flops(l->s.exec);
+    char tokens[32], arena[32], kept[32], temporary[32];
+    const char *separator = "transports: ";
+    printf("data: %s tokens, seen %.3g times in all steps\n", count_text((int64_t)hd__data_tokens(data), tokens),
+           (double)(l->job->batch * l->job->steps) / sequences);
+    printf("arena %s a rank: %s of state, %s of temporaries", hd__bytes_text((uint64_t)l->p->arena_bytes, arena),
+           hd__bytes_text((uint64_t)l->p->persistent_bytes, kept),
+           hd__bytes_text((uint64_t)l->p->temp_bytes, temporary));
+    if (peak > 0)
+        printf("; peak of the device %.1f %s", peak / (peak < 1e12 ? 1e9 : 1e12), peak < 1e12 ? "GFLOP/s" : "TFLOP/s");
+    printf("\n");
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (c->mesh.size[a] > 1) {
+            printf("%s%s %s", separator, hd__axis_name(a), l->job->comm_axis[a]->use);
+            separator = ", ";
+        }
+    printf("%srun folder: %s\n", *separator == ',' ? "\n" : "", hd__job_folder(l->job));
+}
+
 static void print_start(const struct loop *l, const struct hd__compiled *c)
 {
     const char *loaded = hd__train_checkpointer_loaded(l->checkpointer), *separator = " (";
@@ -342,7 +367,21 @@ static void print_start(const struct loop *l, const struct hd__compiled *c)
            hd_dtype_name(l->job->precision.compute));
     if (l->job->documents == HD__DOCUMENTS_PACK)
         print_packing(hd__train_feed_data(l->s.train_feed), l->job->seq_len);
+    print_plan(l, c);
     fflush(stdout);
+}
+
+static void print_end(const struct loop *l)
+{
+    char tokens[32], rate[32];
+    if (l->trained_s <= 0)
+        return;
+    printf("trained to step %" PRId64 ": %s tokens in %.1f s, mean %s tokens/s", l->progress.step,
+           count_text(l->trained_tokens, tokens), l->trained_s,
+           count_text((int64_t)((double)l->trained_tokens / l->trained_s), rate));
+    if (l->best_step)
+        printf(", best val_loss %.4f at step %" PRId64, l->best_val_loss, l->best_step);
+    printf("\n");
 }
 
 static void log_step(const struct loop *l)
@@ -544,8 +583,16 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
         l->comm_s = hd__exec_comm_seconds(l->s.exec);
         l->val_loss = NAN;
         evaluated = !rc && l->job->eval_every && l->progress.step % l->job->eval_every == 0;
+        if (!rc) {
+            l->trained_s += l->step_s;
+            l->trained_tokens += l->job->batch * l->job->seq_len;
+        }
         if (evaluated)
             rc = evaluate(l, err);
+        if (evaluated && !rc && (!l->best_step || l->val_loss < l->best_val_loss)) {
+            l->best_val_loss = l->val_loss;
+            l->best_step = l->progress.step;
+        }
         if (!rc && l->is_leader &&
             (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
             log_step(l);
@@ -757,6 +804,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
                 : rc                            ? "the state of this step is not saved"
                 : strcmp(l.job->resume, "auto") ? "the state is saved: checkpoint.resume=auto goes on"
                                                 : "the state is saved: the same command goes on");
+    if (!rc && l.is_leader)
+        print_end(&l);
     if (!rc && l.steps_run && l.checkpointer && l.is_leader)
         printf("checkpoint: %s/step-%08" PRId64 "\n", l.job->checkpoint_dir, l.saved);
     hd__metrics_close(l.metrics);

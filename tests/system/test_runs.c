@@ -279,7 +279,7 @@ END_TEST
 
 /* ---- what is said */
 
-/* Two lines about what is trained, and one about where its last checkpoint is. */
+/* Lines about what is trained, on what and where, and about what came of it. */
 START_TEST(start_and_end)
 {
     char wanted[256];
@@ -290,8 +290,17 @@ START_TEST(start_and_end)
              "2 ranks (dp_shard 2), device cpu, fp32\n",
              run_of("told/step-00000004"));
     ck_assert_msg(!strncmp(c->out, wanted, strlen(wanted)), "it said: %s, not: %s", c->out, wanted);
+    ck_assert_ptr_nonnull(strstr(c->out, "\ntransports: dp_shard shm\nrun folder: runs/told\n"));
+    ck_assert_ptr_nonnull(strstr(c->out, "\ntrained to step 6: 512 tokens in "));
     ck_assert_ptr_nonnull(strstr(c->out, "\ncheckpoint: told/step-00000006\n"));
-    c = command_run("train llama.yaml job.name=untold job.steps=1");
+    ck_assert_ptr_null(strstr(c->out, "best val_loss"));
+    for (const char *at = c->out; *at; at++)
+        ck_assert_msg((unsigned char)*at >= ' ' || *at == '\n', "a control code %d in a file", *at);
+    c = command_run("train llama.yaml job.name=untold job.steps=1 eval.every=1 data.val_fraction=0.1");
+    ck_assert_ptr_nonnull(strstr(c->out, ", best val_loss "));
+    ck_assert_ptr_nonnull(strstr(c->out, " at step 1\n"));
+    ck_assert(strstr(c->out, "  grad_norm ") && strstr(c->out, "  mem ") && strstr(c->out, "  eta 0m00s\n"));
+    ck_assert_ptr_null(strstr(c->out, "transports: "));
     ck_assert_ptr_nonnull(strstr(c->out, ", from scratch: "));
     ck_assert_ptr_nonnull(strstr(c->out, "\n1 rank, device cpu, fp32\n"));
     ck_assert_ptr_null(strstr(c->out, "checkpoint"));

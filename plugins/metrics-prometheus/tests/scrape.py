@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""A run scraped while it trains: every line against the grammar of the text format, histograms that add up, and promtool's own
+word where it is installed.
+
+    scrape.py HEDDLE"""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+HEDDLE = os.path.abspath(sys.argv[1])
+TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+PATIENCE = 20 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
+JOB = """
+job: {name: scraped, steps: 1000000}
+device: {use: cpu, threads: 1}
+optimizer: {use: sgd, lr: 1e-3}
+model: {use: transformer, family: llama, layers: 1, hidden: 16, heads: 2, kv_heads: 2, vocab: 256}
+data: {train: corpus.txt, seq_len: 16, batch: 2}
+metrics: {sinks: [jsonl, {use: prometheus, port: 0, textfile: node.prom}]}
+"""
+# https://prometheus.io/docs/instrumenting/exposition_formats/
+NUMBER = r"(?:[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|Inf)|NaN)"
+SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (' + NUMBER + ")")
+COMMENT = re.compile(r"# (HELP|TYPE) ([a-zA-Z_:][\w:]*) (.+)")
+
+
+def parse(text):
+    """Samples by name and labels; fails where a line is none of the format's."""
+    samples, types, told = {}, {}, set()
+    assert text.endswith("\n")
+    for line in text[:-1].split("\n"):
+        comment, sample = COMMENT.fullmatch(line), SAMPLE.fullmatch(line)
+        assert comment or sample, f"not the text format: {line!r}"
+        if comment:
+            assert (comment[1], comment[2]) not in told, f"twice: {line}"
+            told.add((comment[1], comment[2]))
+            if comment[1] == "TYPE":
+                types[comment[2]] = comment[3]
+            continue
+        family = re.sub("_(bucket|sum|count)$", "", sample[1])
+        family = family if types.get(family) == "histogram" else sample[1]
+        assert types.get(family) in ("counter", "gauge", "histogram"), f"a sample without its TYPE: {line}"
+        assert ("HELP", family) in told, f"a sample without its HELP: {line}"
+        assert (sample[1], sample[2]) not in samples, f"twice: {line}"
+        samples[sample[1], sample[2]] = float(sample[3])
+    return samples
+
+
+def check_histogram(samples):
+    buckets = [(float(labels[4:-1]), count) for (name, labels), count in samples.items() if name == "heddle_step_seconds_bucket"]
+    assert buckets == sorted(buckets) and buckets[-1][0] == float("inf")
+    assert [count for _, count in buckets] == sorted(count for _, count in buckets)
+    assert buckets[-1][1] == samples["heddle_step_seconds_count", None]
+
+
+def check_promtool(text):
+    if not shutil.which("promtool"):
+        return
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr and not done.stdout, done.stdout + done.stderr
+    rules = subprocess.run(["promtool", "check", "rules", os.path.join(TOP, "examples/monitoring/alerts.yaml")], capture_output=True, text=True)
+    assert rules.returncode == 0, rules.stdout + rules.stderr
+
+
+def names_in_examples():
+    """What the dashboard and the rules ask for is what the endpoint has."""
+    source = open(os.path.join(TOP, "plugins/metrics-prometheus/text.c"), encoding="utf-8").read()
+    known = set(re.findall(r'"(heddle_\w+)"', source))
+    known |= {"heddle_step_seconds" + end for end in ("_bucket", "_sum", "_count")}
+    dashboard = json.load(open(os.path.join(TOP, "examples/monitoring/grafana.json"), encoding="utf-8"))
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked += re.findall(r"expr: (.*)", open(os.path.join(TOP, "examples/monitoring/alerts.yaml"), encoding="utf-8").read())
+    assert asked
+    for expression in asked:
+        wanted = set(re.findall(r"heddle_\w+", expression))
+        assert wanted and wanted <= known, f"{expression}: no such metric: {wanted - known}"
+
+
+def wait_for(what, get):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = get()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not come within {PATIENCE:g} s")
+
+
+def scrape(url):
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4"), answer.headers
+        return answer.read().decode()
+
+
+def refused(request, status):
+    try:
+        urllib.request.urlopen(request, timeout=PATIENCE)
+    except urllib.error.HTTPError as why:
+        assert why.code == status, why
+        return
+    raise AssertionError(f"{request} was answered")
+
+
+def main():
+    names_in_examples()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        open("job.yaml", "w").write(JOB)
+        open("corpus.txt", "w").write("In the beginning was the word. " * 400)
+        with open("out", "w") as out, open("err", "w") as errors:
+            run = subprocess.Popen([HEDDLE, "train", "job.yaml"], stdout=out, stderr=errors)
+        try:
+            address = wait_for("the endpoint", lambda: re.search(r"http://127\.0\.0\.1:\d+/metrics", open("err").read()))[0]
+            text = wait_for("step 3", lambda: next((t for t in [scrape(address)] if parse(t)["heddle_step", None] >= 3), None))
+            samples = parse(text)
+            check_histogram(samples)
+            check_promtool(text)
+            assert 0 < samples["heddle_loss", None] < 10
+            assert samples["heddle_tokens_total", None] == samples["heddle_step", None] * 32
+            assert samples["heddle_tokens_per_second", None] > 0
+            assert not any(name.startswith("heddle_rank_compute") for name, _ in samples)
+            for _ in range(40):  # more than the connections that are open at once
+                assert parse(scrape(address))["heddle_step", None] >= samples["heddle_step", None]
+            assert parse(open("node.prom", encoding="utf-8").read())["heddle_step", None] >= 3
+            refused(address.replace("/metrics", "/"), 404)
+            refused(urllib.request.Request(address, data=b"x=1"), 405)
+        finally:
+            run.send_signal(signal.SIGTERM)
+            code = run.wait(PATIENCE)
+        assert code == 3, (code, open("err").read())
+        last = [json.loads(line) for line in open("runs/scraped/metrics.jsonl")][-1]
+        final = parse(open("node.prom", encoding="utf-8").read())
+        assert final["heddle_step", None] == last["step"] and abs(final["heddle_loss", None] / last["loss"] - 1) < 1e-6
+
+
+main()
