@@ -90,7 +90,8 @@ static int train_child(const struct train_bench *b, const struct hd__cli_job_arg
                                     .timeout = loaded.job->comm_timeout};
     const struct hd__launch_env alone = {.size = 1, .local_size = 1, .reporter = &reporter};
     return ranks == 1 ? hd__train(loaded.compiled, &alone)
-                      : hd__launch_local(ranks, loaded.job->comm_dead_after, &reporter, train_rank, loaded.compiled);
+                      : hd__launch_local(ranks, loaded.job->comm_dead_after, &reporter, &(struct hd__launch_policy){0},
+                                         train_rank, loaded.compiled);
 }
 
 static void redirect(int stream, const char *path)
