@@ -149,10 +149,9 @@ static int32_t verify(struct ckpt_request *r, struct hd_error *err)
 
 static uint32_t parse_dtype(const char *name)
 {
-    static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16};
-    for (size_t i = 0; i < HD__COUNT(dtypes); i++)
-        if (!strcmp(name, hd_dtype_name(dtypes[i])))
-            return dtypes[i];
+    for (uint32_t d = 1; d < HD__DTYPE_COUNT; d++)
+        if (hd__is_float(d) && d != HD_F64 && !strcmp(name, hd_dtype_name(d)))
+            return d;
     return 0;
 }
 

@@ -50,8 +50,9 @@ struct hd__cli_weights {
 int hd__cli_check_weights(struct hd__cli_job *loaded, const struct hd__cli_weights *weights);
 /* Are the tensors of model.from those of the model? */
 int32_t hd__cli_check_from(const struct hd__compiled *compiled, struct hd_error *err);
-/* Opens a rank (env NULL: the only one) with these weights; those of model.from where the job has no checkpoint yet, and random ones
- * where they were asked for, are named on standard error. *step: of the checkpoint. The caller closes the session. */
+/* Opens a rank (env NULL: the only one) with these weights; those of model.from where the job has no checkpoint yet,
+ * and random ones where they were asked for, are named on standard error. *step: of the checkpoint. The caller closes
+ * the session. */
 int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__cli_weights *weights,
                              const struct hd__launch_env *env, struct hd__train_session *session, int64_t *step,
                              struct hd_error *err);

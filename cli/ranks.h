@@ -14,8 +14,8 @@ struct hd__reporter hd__cli_reporter(struct hd__job *job);
  * them. */
 int hd__cli_find_launcher(const struct hd__cli_job *loaded, const struct hd_comm_launcher **launcher,
                           struct hd_error *err);
-/* As a rank of another launcher, alone, or in as many processes as the mesh has ranks: calls `body` on each, with `user`
- * as it is now. `argv` is this command, for a launcher that starts it again; `policy`, of zeros for none, has
+/* As a rank of another launcher, alone, or in as many processes as the mesh has ranks: calls `body` on each, with
+ * `user` as it is now. `argv` is this command, for a launcher that starts it again; `policy`, of zeros for none, has
  * restarts and a deadline. Returns the exit code. */
 int hd__cli_run_ranks(struct hd__cli_job *loaded, int argc, char **argv, const struct hd__launch_policy *policy,
                       int (*body)(void *user, const struct hd__launch_env *env), void *user);

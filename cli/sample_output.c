@@ -1,5 +1,5 @@
-/* The text of all ids is made anew with every token, since a tokenizer may write an id differently behind another; bytes
- * that may begin a stop text or a character wait for the next token. */
+/* The text of all ids is made anew with every token, since a tokenizer may write an id differently behind another;
+ * bytes that may begin a stop text or a character wait for the next token. */
 #include "cli/sample_output.h"
 
 #include <ctype.h>

@@ -206,8 +206,8 @@ static void measure_peak(const struct hd_program *p, const uint8_t *kind, int64_
     free(lives);
 }
 
-/* What lives from step to step, and the temporaries at their peak; what the plan needs beyond both, to align and to
- * fit, is added to the buffers. */
+/* Persistent memory, and the temporaries at their peak; what the plan needs beyond both, to align and to fit, is
+ * added to the buffers. */
 static void measure_memory(const struct hd_program *p, int64_t memory[HD__PLAN_KINDS])
 {
     uint8_t *kind = classify_buffers(p);

@@ -15,7 +15,7 @@ struct search {
     const struct hd__search_request *r;
     struct hd__search *out;
     HD__ARRAY(struct candidate) candidates;
-    /* Of the job as it is: */
+    /* The job as it is: */
     double parameters, model_flops;
     int64_t batch, layers;
     uint32_t compute;   /* dtype */

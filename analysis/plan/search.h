@@ -1,7 +1,7 @@
 /* analysis/plan/search: the fastest ways to run a job on so many ranks of a machine: mesh, ZeRO stage, schedule,
- * micro-batch and recompute. Candidates are tried in the order of a bound that their time cannot fall below, and no more
- * of them once that bound is above the slowest of the best; what cannot fit by its weights and states alone is not
- * compiled. So the best are the best of all candidates, by the plan's own estimates. */
+ * micro-batch and recompute. Candidates are tried in the order of a bound that their time cannot fall below, and no
+ * more of them once that bound is above the slowest of the best; what cannot fit by its weights and states alone is
+ * not compiled. So the best are the best of all candidates, by the plan's own estimates. */
 #ifndef HD_ANALYSIS_PLAN_SEARCH_H
 #define HD_ANALYSIS_PLAN_SEARCH_H
 

@@ -44,7 +44,7 @@ struct hd__sim_costs {
     /* Called with everything that took time, in any order; NULL: not wanted. */
     void (*span)(void *user, int32_t rank, const struct hd__sim_span *span);
     double (*seconds)(void *user, const struct hd_program *p, const struct hd__instr *instr); /* of compute */
-    /* Of a collective or message; NULL: by latency and bandwidth. */
+    /* Seconds of a collective or message; NULL: by latency and bandwidth. */
     double (*transfer)(void *user, const struct hd_program *p, const struct hd__instr *i);
     double latency[HD_AXIS_COUNT];        /* seconds an operation */
     double bandwidth[HD_AXIS_COUNT];      /* bytes a second that one rank sends */

@@ -1,5 +1,5 @@
-/* heddle bench --train: steps of a job, and how they scale. Each number of ranks trains in a child process, in a scratch
- * folder: the job's own run has no part in it. What the steps were is read from the child's metrics.jsonl. */
+/* heddle bench --train: steps of a job, and how they scale. Each number of ranks trains in a child process, in a
+ * scratch folder: the job's own run has no part in it. What the steps were is read from the child's metrics.jsonl. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>

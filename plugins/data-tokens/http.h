@@ -21,8 +21,9 @@ bool http_is_url(const char *path); /* http:// or https:// */
 /* A copy for messages, without what may be secret: user, password, query, fragment. NULL: out of memory. */
 char *http_printable(const char *url);
 
-/* Asks for the first block, and learns the file's size; the first file's settings are those of all. HD_E_NOTFOUND (404, 410), HD_E_UNSUPPORTED (the server answers
- * no ranges), HD_E_IO; messages begin with the URL. `in_order`: fetch ahead. */
+/* Asks for the first block, and learns the file's size; the first file's settings are those of all. HD_E_NOTFOUND
+ * (404, 410), HD_E_UNSUPPORTED (the server answers no ranges), HD_E_IO; messages begin with the URL. `in_order`:
+ * fetch ahead. */
 int32_t http_open(const struct hd_host *host, const struct http_settings *settings, const char *url, bool in_order,
                   struct http_file **file, struct hd_error *err);
 /* Opens the URL whose path has another ending. HD_E_INVALID where it has not the ending `from`. */

@@ -1,6 +1,7 @@
 /* service/data/packing: whole documents in sequences, by best-fit decreasing (Johnson, "Near-optimal bin packing
  * algorithms", 1973; Ding et al., arXiv 2404.10830): the longest first, each into the fullest sequence that has room
- * for it. The result is a function of the lengths alone. O(n log room), 8 bytes a piece when done and about 50 before. */
+ * for it. The result is a function of the lengths alone. O(n log room), 8 bytes a piece when done and about 50
+ * before. */
 #ifndef HD_SERVICE_DATA_PACKING_H
 #define HD_SERVICE_DATA_PACKING_H
 

@@ -1,5 +1,5 @@
-/* service/text/corpus: the files of a corpus. A source is a file, a folder, which is read with its subfolders, or a glob
- * pattern; its files come in the order of their names. */
+/* service/text/corpus: the files of a corpus. A source is a file, a folder, which is read with its subfolders, or a
+ * glob pattern; its files come in the order of their names. */
 #ifndef HD_SERVICE_TEXT_CORPUS_H
 #define HD_SERVICE_TEXT_CORPUS_H
 
@@ -19,8 +19,8 @@ struct hd__corpus {
     uint64_t bytes; /* of all files, as they lie */
 };
 
-/* Of a folder all files whose names say text or JSON lines, compressed ones too; others are named in the log. A source
- * without a file is refused. */
+/* Files of all sources. A folder gives those whose names say text or JSON lines, compressed ones too; others are
+ * named in the log. A source without a file is refused. */
 int32_t hd__corpus_find(const char *const *sources, size_t n, struct hd__corpus *corpus, struct hd_error *err);
 void hd__corpus_free(struct hd__corpus *corpus);
 

@@ -32,7 +32,7 @@ int32_t hd__tokenizer_decode(const struct hd__tokenizer *tokenizer, const int32_
                              struct hd__text *text, struct hd_error *err);
 int64_t hd__tokenizer_find(const struct hd__tokenizer *tokenizer, const char *token); /* -1: there is none */
 
-/* What ends a document: the file's EOS, or a token that is known to be one by its name ("<|endoftext|>",
+/* The id that ends a document: the file's EOS, or a token that is known to be one by its name ("<|endoftext|>",
  * "<|end_of_text|>", "</s>", "<|endofdoc|>"); -1: there is none. */
 int64_t hd__tokenizer_eod(const struct hd__tokenizer *tokenizer);
 

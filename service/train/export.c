@@ -180,10 +180,12 @@ static int32_t write_config(const struct export *e, const char *source, FILE *fi
                             struct hd_error *err)
 {
     const struct hd__compiled *c = e->session->compiled;
-    static const char *const names[] = {[HD_F32] = "float32", [HD_BF16] = "bfloat16", [HD_F16] = "float16"};
+    const char *dtype = hd_dtype_name(e->dtype); /* "bf16" is PyTorch's "bfloat16", "fp32" its "float32" */
+    char torch_dtype[32];
     const char *text;
     json_error_t why;
     (void)source;
+    snprintf(torch_dtype, sizeof torch_dtype, "%sfloat%s", dtype[0] == 'b' ? "b" : "", dtype + 2);
     int32_t rc = c->model_choice.component->ops.model.config_json(c->model, &text, err);
     if (rc)
         return rc;
@@ -192,7 +194,7 @@ static int32_t write_config(const struct export *e, const char *source, FILE *fi
         rc = hd_fail(err, HD_E_INTERNAL, "model-%s: its config.json is no JSON object: %s",
                      c->model_choice.component->name, root ? "another type" : why.text);
     if (!rc)
-        json_object_set_new(root, "torch_dtype", json_string(names[e->dtype]));
+        json_object_set_new(root, "torch_dtype", json_string(torch_dtype));
     if (!rc && json_dumpf(root, file, JSON_INDENT(2)))
         rc = fail_io(path, err);
     json_decref(root);
@@ -352,7 +354,7 @@ static uint32_t dtype_of_source(const struct hd__compiled *c)
     for (uint32_t i = 1; i < hd__ckpt_st_count(st); i++)
         dtype = hd__ckpt_st_tensor_at(st, i)->dtype == dtype ? dtype : HD_F32;
     hd__ckpt_st_close(st);
-    return dtype == HD_BF16 || dtype == HD_F16 ? dtype : HD_F32;
+    return hd__is_float(dtype) && hd_dtype_size(dtype) == 2 ? dtype : HD_F32;
 }
 
 static void name_files(const struct export *e, struct hd__text *written)

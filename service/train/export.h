@@ -1,5 +1,5 @@
-/* service/train/export: an open session's weights as a Hugging Face folder: config.json, model.safetensors, and files of
- * the tokenizer and of generation that go with them. */
+/* service/train/export: an open session's weights as a Hugging Face folder: config.json, model.safetensors, and files
+ * of the tokenizer and of generation that go with them. */
 #ifndef HD_SERVICE_TRAIN_EXPORT_H
 #define HD_SERVICE_TRAIN_EXPORT_H
 

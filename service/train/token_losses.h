@@ -1,4 +1,5 @@
-/* service/train/token_losses: the loss of each token, from an open session that was compiled with HD__COMPILE_LOSSES. */
+/* service/train/token_losses: the loss of each token, from an open session that was compiled with
+ * HD__COMPILE_LOSSES. */
 #ifndef HD_SERVICE_TRAIN_TOKEN_LOSSES_H
 #define HD_SERVICE_TRAIN_TOKEN_LOSSES_H
 

@@ -44,7 +44,7 @@ CU_BOTH int32_t cu_before(const struct cu_order *o, int32_t position)
     return (a < 0 ? 0 : a < o->first ? a : o->first) + (b < 0 ? 0 : b < rest ? b : rest);
 }
 
-/* Where the document of query i of row b begins. */
+/* The first position of the document of query i of row b. */
 CU_BOTH int32_t cu_document(const struct cu_heads *h, int32_t b, int32_t i)
 {
     return cu_position(&h->queries, i) - h->in_document[(int64_t)b * h->s + i];
