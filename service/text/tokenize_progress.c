@@ -1,4 +1,4 @@
-/* What an interrupted call has to know of itself, and what a finished one says of its output. */
+/* State of an interrupted call on the disk, and the description of a finished output. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -44,7 +44,7 @@ static uint64_t hash_files(const struct hd__corpus *c)
     return hash;
 }
 
-/* What has to be the same for the output to be. The keys are those of the command, for a message. */
+/* Arguments that the output depends on. The keys are those of the command, for a message. */
 static json_t *arguments_json(const struct hd__tokenize_config *c)
 {
     uint64_t tokenizer = 0;

@@ -58,7 +58,7 @@ static int is_folder_or_pattern(const char *path)
     return stat(path, &st) ? strpbrk(path, "*?[") != NULL : S_ISDIR(st.st_mode);
 }
 
-/* Where the job says no tokenizer, a model of bytes reads text as it is, and other data plug-ins know their paths. */
+/* Without data.tokenizer a model of bytes reads text as it is, and other data plug-ins know their paths. */
 static int is_text(const struct hd__compiled *c, const char *path)
 {
     struct hd__job *job = c->job;
@@ -231,7 +231,7 @@ static int32_t prepare_sources(struct corpus *c, const char *key, const struct h
     return rc;
 }
 
-/* What is trained and evaluated on. */
+/* data.train and all sets of data.val. */
 static int32_t prepare(struct corpus *c, struct hd_error *err)
 {
     int32_t rc = prepare_sources(c, "data.train", &c->job->train, err);
