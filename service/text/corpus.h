@@ -1,5 +1,5 @@
-/* service/text/corpus: the files of a corpus. A source is a file, a folder, which is read with its subfolders, or a glob
- * pattern; its files come in the order of their names. */
+/* service/text/corpus: the files of a corpus. A source is a file, a folder, which is read with its subfolders, or a
+ * glob pattern; its files come in the order of their names. */
 #ifndef HD_SERVICE_TEXT_CORPUS_H
 #define HD_SERVICE_TEXT_CORPUS_H
 

@@ -1,8 +1,8 @@
 /* service/text/tokenize: a corpus as token ids in Megatron's indexed format (service/text/indexed.h).
  *
  * One thread reads documents and writes ids, in order; others encode in between. What is written does not depend on how
- * many they are. At intervals PREFIX.progress says how far it is: after an interruption the same call goes on from there
- * and writes the same bytes as an uninterrupted one. */
+ * many they are. At intervals PREFIX.progress says how far it is: after an interruption the same call goes on from
+ * there and writes the same bytes as an uninterrupted one. */
 #ifndef HD_SERVICE_TEXT_TOKENIZE_H
 #define HD_SERVICE_TEXT_TOKENIZE_H
 
@@ -45,8 +45,8 @@ struct hd__tokenize_config {
  * is what was done in all. */
 int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokenize_state *state, struct hd_error *err);
 
-/* The right to write this prefix: a lock on PREFIX.lock. *fd is -1 where another process has it, `holder` (128 bytes) is
- * then "process 12 on HOST"; and -2 where the file system has no locks, which is said in the log. */
+/* The right to write this prefix: a lock on PREFIX.lock. *fd is -1 where another process has it, `holder` (128 bytes)
+ * is then "process 12 on HOST"; and -2 where the file system has no locks, which is said in the log. */
 int32_t hd__prefix_lock(const char *prefix, int *fd, char *holder, struct hd_error *err);
 void hd__prefix_unlock(const char *prefix, int fd);
 

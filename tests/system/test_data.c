@@ -1,4 +1,5 @@
-/* Text to tokens by `heddle data`, and jobs that train on text: the tokenizer is the small BPE of tests/golden/indexed.py. */
+/* Text to tokens by `heddle data`, and jobs that train on text: the tokenizer is the small BPE of
+ * tests/golden/indexed.py. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -206,8 +207,8 @@ START_TEST(conversations)
 }
 END_TEST
 
-/* Ranks of another launcher meet first; one of each machine tokenizes, into the machine's own cache, and the others wait
- * for it. */
+/* Ranks of another launcher meet first; one of each machine tokenizes, into the machine's own cache, and the others
+ * wait for it. */
 START_TEST(ranks)
 {
     struct command *c[4];

@@ -1,5 +1,5 @@
-/* Text into Megatron's indexed format: documents of files, the bytes that Megatron's own writer makes, restarts, damage,
- * and the cache of a job. The tokenizer is one of bytes. */
+/* Text into Megatron's indexed format: documents of files, the bytes that Megatron's own writer makes, restarts,
+ * damage, and the cache of a job. The tokenizer is one of bytes. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
