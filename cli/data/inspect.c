@@ -21,8 +21,8 @@ static uint64_t capped(const struct hd__indexed *x, uint64_t document)
     return HD__MIN(hd__indexed_document_tokens(x, document), UINT32_MAX);
 }
 
-/* Selection by digits. Of the lengths whose upper 16 bits are `upper` (any: UINT64_MAX): those 16 bits at `shift` of
- * the number *rank, and its rank among those that share them. */
+/* Selection by radix, among the lengths whose upper 16 bits are `upper` (UINT64_MAX: among all): the 16 bits at `shift`
+ * of the number *rank, and its rank among those that share them. */
 static uint64_t select_bits(const struct hd__indexed *x, uint64_t upper, int shift, uint64_t *rank)
 {
     uint64_t *counts = hd__alloc(65536 * sizeof *counts), bits = 0;

@@ -19,8 +19,8 @@ struct hd__corpus {
     uint64_t bytes; /* of all files, as they lie */
 };
 
-/* Files of all sources. A folder gives those whose names say text or JSON lines, compressed ones too; others are
- * named in the log. A source without a file is refused. */
+/* A folder's files are those whose names say text or JSON lines, compressed ones too; others are named in the log. A
+ * source without a file is refused. */
 int32_t hd__corpus_find(const char *const *sources, size_t n, struct hd__corpus *corpus, struct hd_error *err);
 void hd__corpus_free(struct hd__corpus *corpus);
 

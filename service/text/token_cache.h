@@ -1,8 +1,8 @@
 /* service/text/token_cache: the tokens of a source of text, written once and found again.
  *
- * A cache is PREFIX.bin and PREFIX.idx in a folder, and PREFIX.cache.json beside them, which has size, time and hash
- * of every file that they were made of and of the files themselves. A file whose size and time are the same is taken
- * for the same; where its time differs, its hash decides. PREFIX has the hash of what else the tokens depend on: the
+ * A cache is PREFIX.bin and PREFIX.idx in a folder, and PREFIX.cache.json beside them, which has size, time and hash of
+ * every file that they were made of and of the files themselves. A file whose size and time are the same is taken for
+ * the same; where its time differs, its hash decides. PREFIX has the hash of what else the tokens depend on: the
  * tokenizer's file, the field, the end of documents. */
 #ifndef HD_SERVICE_TEXT_TOKEN_CACHE_H
 #define HD_SERVICE_TEXT_TOKEN_CACHE_H

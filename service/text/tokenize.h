@@ -1,8 +1,8 @@
 /* service/text/tokenize: a corpus as token ids in Megatron's indexed format (service/text/indexed.h).
  *
- * One thread reads documents and writes ids, in order; others encode in between. What is written does not depend on
- * how many they are. At intervals PREFIX.progress says how far it is: after an interruption the same call goes on
- * from there and writes the same bytes as an uninterrupted one. */
+ * One thread reads documents and writes ids, in order; others encode in between. What is written does not depend on how
+ * many they are. At intervals PREFIX.progress says how far it is: after an interruption the same call goes on from
+ * there and writes the same bytes as an uninterrupted one. */
 #ifndef HD_SERVICE_TEXT_TOKENIZE_H
 #define HD_SERVICE_TEXT_TOKENIZE_H
 

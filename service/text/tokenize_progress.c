@@ -1,4 +1,4 @@
-/* The state that an interrupted call goes on from, and what a finished one says of its output. */
+/* State of an interrupted call on the disk, and the description of a finished output. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -58,8 +58,7 @@ static int is_folder_or_pattern(const char *path)
     return stat(path, &st) ? strpbrk(path, "*?[") != NULL : S_ISDIR(st.st_mode);
 }
 
-/* Text that is tokenized. Where the job says no tokenizer, a model of bytes reads text as it is, and other data plug-
- * ins know their paths. */
+/* Without data.tokenizer a model of bytes reads text as it is, and other data plug-ins know their paths. */
 static int is_text(const struct hd__compiled *c, const char *path)
 {
     struct hd__job *job = c->job;
@@ -74,11 +73,11 @@ static int is_text(const struct hd__compiled *c, const char *path)
 
 static int has_text(const struct hd__compiled *c)
 {
-    const struct hd__sources *all[] = {&c->job->train, &c->job->val};
+    const struct hd__sources *both[] = {&c->job->train, &c->job->val};
     int found = 0;
-    for (size_t k = 0; k < HD__COUNT(all); k++)
-        for (uint64_t i = 0; i < all[k]->count; i++)
-            found |= is_text(c, all[k]->at[i].path);
+    for (size_t k = 0; k < HD__COUNT(both); k++)
+        for (uint64_t i = 0; i < both[k]->count; i++)
+            found |= is_text(c, both[k]->at[i].path);
     return found;
 }
 
@@ -232,7 +231,7 @@ static int32_t prepare_sources(struct corpus *c, const char *key, const struct h
     return rc;
 }
 
-/* Tokens of all that is trained and evaluated on. */
+/* data.train and all sets of data.val. */
 static int32_t prepare(struct corpus *c, struct hd_error *err)
 {
     int32_t rc = prepare_sources(c, "data.train", &c->job->train, err);

@@ -12,9 +12,9 @@ enum {
     HD__CORPUS_MAKE  /* it is there when this returns */
 };
 
-/* Tokens of all that the job trains and evaluates on. *missing: how many sources have no tokens yet. Refused is a
- * tokenizer that cannot be read or has more ids than the model, and text without a tokenizer. A job whose data is
- * tokens passes at once. */
+/* The sources of data.train and data.val. *missing: how many sources have no tokens yet. Refused is a tokenizer that
+ * cannot be read or has more ids than the model, and text without a tokenizer. A job whose data is tokens passes at
+  * once. */
 int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err);
 /* Makes those of some sources, of this key of the job. */
 int32_t hd__train_corpus_make(const struct hd__compiled *compiled, const char *key, const struct hd__sources *sources,

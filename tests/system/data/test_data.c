@@ -1,4 +1,4 @@
-/* Text to tokens by `heddle data`, and jobs that train on text. The tokenizer is the small BPE of
+/* Text to tokens by `heddle data`, and jobs that train on text: the tokenizer is the small BPE of
  * tests/golden/indexed.py. */
 #include <fcntl.h>
 #include <signal.h>
