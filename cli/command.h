@@ -34,6 +34,7 @@ struct hd__command {
     X(test)             \
     X(bench)            \
     X(debug)            \
+    X(import)           \
     X(version)
 
 #define HD__DECLARE_COMMAND(name) extern const struct hd__command hd__command_##name;

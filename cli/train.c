@@ -137,8 +137,17 @@ static int find_launcher(const struct hd__cli_job *loaded, const struct hd_comm_
     return HD_OK;
 }
 
+static void warn_no_restarts(struct hd__job *job, const char *launcher)
+{
+    hd__log(HD_LOG_WARN, NULL,
+            "%s: launch.restarts is for ranks that heddle itself starts, and %s started these: let it restart them "
+            "(torchrun --max-restarts), or start the job again: checkpoint.resume=auto goes on",
+            hd__job_where(job, "launch.restarts"), launcher);
+}
+
 /* The ranks are this command again, each with what its launcher tells it. */
-static int start_ranks(struct hd__cli_job *loaded, int argc, char **argv, const struct hd__reporter *reporter)
+static int start_ranks(struct hd__cli_job *loaded, int argc, char **argv, const struct hd__reporter *reporter,
+                       const struct hd__launch_policy *policy)
 {
     const struct hd_comm_launcher *launcher;
     struct hd_error err = HD_ERROR_INIT;
@@ -148,7 +157,9 @@ static int start_ranks(struct hd__cli_job *loaded, int argc, char **argv, const 
     if (find_launcher(loaded, &launcher, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     if (!launcher)
-        return hd__launch_local(ranks, loaded->job->comm_dead_after, reporter, train_rank, loaded->compiled);
+        return hd__launch_local(ranks, loaded->job->comm_dead_after, reporter, policy, train_rank, loaded->compiled);
+    if (policy->restarts)
+        warn_no_restarts(loaded->job, launcher->command[0]);
     words = hd__alloc(((size_t)argc + 2) * sizeof *words);
     words[0] = hd__launch_self_path(self);
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);
@@ -195,6 +206,12 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
     if (code || dry)
         return code;
     struct hd__reporter reporter = reporter_of(loaded->job);
+    const struct hd__launch_policy policy = {.restarts = loaded->job->launch_restarts,
+                                             .pause = loaded->job->launch_pause,
+                                             .deadline = hd__launch_deadline(loaded->job->launch_time_limit)};
+    if (found && env.rank == 0 && policy.restarts)
+        warn_no_restarts(loaded->job, "another launcher");
+    env.deadline = policy.deadline;
     env.store.dead_after = loaded->job->comm_dead_after;
     env.store.late_after = loaded->job->late_after;
     env.reporter = &reporter;
@@ -202,11 +219,11 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
         hd__launch_setup_rank(&env);
         return hd__train(loaded->compiled, &env);
     }
-    if (loaded->compiled->mesh.ranks == 1) {
-        env = (struct hd__launch_env){.size = 1, .local_size = 1, .reporter = &reporter};
+    if (loaded->compiled->mesh.ranks == 1 && !policy.restarts) {
+        env = (struct hd__launch_env){.size = 1, .local_size = 1, .reporter = &reporter, .deadline = policy.deadline};
         return hd__train(loaded->compiled, &env);
     }
-    return start_ranks(loaded, argc, argv, &reporter);
+    return start_ranks(loaded, argc, argv, &reporter, &policy);
 }
 
 static int64_t launched_ranks(void)

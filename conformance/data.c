@@ -150,6 +150,36 @@ START_TEST(reads_behind_the_end_are_refused)
 }
 END_TEST
 
+/* Where the settings say so: the same in any range, and one for each token. */
+START_TEST(labels_belong_to_their_tokens)
+{
+    struct hd_data_info info;
+    uint64_t n, counted = 0;
+    struct hd_data *data = opened(&info);
+    int64_t *labels = first_tokens(data, &info, &n), got[64];
+    if (ops->labels && (!ops->labeled || ops->labeled(conf_settings(&err)))) {
+        OK(ops->labels(data, 0, n, labels, &err));
+        ck_assert_msg(labels[n] == CANARY, "labels wrote more than it was asked for");
+        for (uint64_t i = 0; i < n; i++) {
+            counted += labels[i] >= 0;
+            ck_assert_msg(!info.max_token || labels[i] <= info.max_token, "the label of token %llu is %lld",
+                          (unsigned long long)i, (long long)labels[i]);
+        }
+        ck_assert_msg(counted > 0, "no label of the first %llu tokens counts", (unsigned long long)n);
+        for (uint64_t first = 0, count; first < n; first += count) {
+            count = HD__MIN(n - first, 1 + first % 61);
+            OK(ops->labels(data, first, count, got, &err));
+            ck_assert_msg(!memcmp(got, labels + first, count * sizeof *got),
+                          "labels %llu to %llu are others than when all were read at once", (unsigned long long)first,
+                          (unsigned long long)(first + count - 1));
+        }
+        ck_assert_msg(ops->labels(data, info.tokens, 1, got, &err), "labels behind the last token are not refused");
+    }
+    free(labels);
+    ops->close(data);
+}
+END_TEST
+
 START_TEST(what_is_no_data_is_refused_by_its_path)
 {
     static const char nowhere[] = "/no/such/path-of-tokens";
@@ -196,6 +226,7 @@ void conf_data(void)
     RUN_TEST(ranges_give_the_same_tokens);
     RUN_TEST(threads_read_at_once);
     RUN_TEST(reads_behind_the_end_are_refused);
+    RUN_TEST(labels_belong_to_their_tokens);
     RUN_TEST(what_is_no_data_is_refused_by_its_path);
     RUN_TEST(ranks_train_on_it);
 }

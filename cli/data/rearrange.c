@@ -1,6 +1,7 @@
 /* heddle data split, shuffle, merge: documents of files of tokens, in other files. */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "cli/data/data.h"
@@ -110,9 +111,11 @@ static int32_t read_part(const char *name, const char *text, uint64_t documents,
 {
     char *end;
     double value = strtod(text, &end);
-    if (end == text || *end || !(value >= 0) || (value > 1 && value != (double)(uint64_t)value))
+    if (end == text || *end || !(value >= 0) || value > 1e18 || (value > 1 && value != floor(value)))
         return hd_fail(err, HD_E_INVALID, "--%s %s: a fraction from 0 to 1 is wanted, or a number of documents", name,
                        text);
+    if (value > 0 && value < 1 && value * (double)documents < 0.5)
+        return hd_fail(err, HD_E_INVALID, "--%s %s: of %" PRIu64 " documents that is none", name, text, documents);
     *n =
         value > 1 || (value == 1 && !strchr(text, '.')) ? (uint64_t)value : (uint64_t)(value * (double)documents + 0.5);
     return HD_OK;

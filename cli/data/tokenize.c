@@ -58,7 +58,9 @@ static int32_t write_tokens(const struct request *r, struct hd__tokenize_config 
     int lock;
     c->progress = hd__tokenize_print;
     c->progress_user = &print;
-    int32_t rc = hd__prefix_lock(c->prefix, &lock, holder, err);
+    int32_t rc = hd__indexed_check_output(c->prefix, c->overwrite, err);
+    if (!rc)
+        rc = hd__prefix_lock(c->prefix, &lock, holder, err);
     if (rc)
         return rc;
     if (lock == -1)

@@ -1,5 +1,6 @@
-/* Keys that are more than one option: mesh.dp, data.train, data.val and data.test, comm.axes and comm.hooks, precision.loss_scale,
- * recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes the value for printing. */
+/* Keys that are more than one option: mesh.dp, data.train, data.val and data.test, comm.axes and comm.hooks,
+ * precision.loss_scale, recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes the value
+ * for printing. */
 #include "core/base/dtype.h"
 #include "core/job/internal.h"
 
@@ -367,6 +368,103 @@ static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__
     return rc;
 }
 
+/* ---- launch.notice, checkpoint.every, checkpoint.keep: maps of plain options */
+
+struct part {
+    const char *key;
+    const struct hd_option option;
+    void *out;
+};
+
+static int32_t read_parts(struct hd__job *job, const char *path, const struct hd__tree_node *node,
+                          const struct part *parts, size_t n, struct hd_error *err)
+{
+    for (uint32_t i = 0; i < node->count; i++) {
+        struct hd__text keys = {0};
+        size_t p = 0;
+        for (size_t k = 0; k < n; k++)
+            hd__text_add(&keys, "%s%s", k ? ", " : "", parts[k].key);
+        while (p < n && strcmp(parts[p].key, node->key[i]->text) != 0)
+            p++;
+        int32_t rc =
+            p < n ? hd__job_node_parse(node->value[i], hd__arena_format(&job->arena, "%s.%s", path, parts[p].key),
+                                       &parts[p].option, parts[p].out, &job->arena, err)
+                  : hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are %s", path,
+                                      node->key[i]->text, keys.at);
+        hd__text_free(&keys);
+        if (rc)
+            return rc;
+    }
+    return HD_OK;
+}
+
+static int32_t read_notice(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    const struct part parts[] = {{"file", {.type = HD_OPT_STRING}, &job->notice_file},
+                                 {"command", {.type = HD_OPT_STRING}, &job->notice_command},
+                                 {"every", {.type = HD_OPT_DURATION, .min = 0.01, .max = 1e6}, &job->notice_every}};
+    job->notice_every = 5;
+    if (node->kind != HD__MAP)
+        return hd__job_node_fail(node, err, "%s is %s where {file: PATH} or {command: WORDS} is wanted", path,
+                                 hd__tree_kind_name(node));
+    for (uint32_t i = 0; i < node->count; i++)
+        if (!strcmp(node->key[i]->text, "url"))
+            return hd__job_node_fail(node->key[i], err,
+                                     "%s: url is not supported: ask it by a command, as {command: curl -sf URL}", path);
+    if (read_parts(job, path, node, parts, HD__COUNT(parts), err))
+        return HD_E_INVALID;
+    if (!job->notice_file == !job->notice_command)
+        return hd__job_node_fail(node, err, "%s: one of file and command is wanted", path);
+    for (uint32_t i = 0; i < node->count; i++)
+        if (!strcmp(node->key[i]->text, "file") && hd__job_path_check(node->value[i], path, err))
+            return HD_E_INVALID;
+    hd__job_value_set_tree(job, path, node, 0);
+    return HD_OK;
+}
+
+static int32_t read_save_every(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    static const struct hd_option steps = {.type = HD_OPT_INT, .min = 0, .max = 0x1p62},
+                                  duration = {.type = HD_OPT_DURATION, .min = 0.01, .max = 1e8};
+    uint32_t n = node->kind == HD__LIST ? node->count : 1;
+    job->checkpoint_every = 0;
+    job->checkpoint_seconds = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct hd__tree_node *item = node->kind == HD__LIST ? node->value[i] : node;
+        const char *text = item->kind == HD__SCALAR && !hd__tree_is_null(item) ? item->text : "";
+        struct hd_error why = HD_ERROR_INIT;
+        int time = *text && strchr("smhd", text[strlen(text) - 1]) != NULL;
+        int again = time ? job->checkpoint_seconds > 0 : job->checkpoint_every > 0;
+        int32_t rc = time ? hd__option_parse(&duration, text, &job->checkpoint_seconds, &job->arena, &why)
+                          : hd__option_parse(&steps, text, &job->checkpoint_every, &job->arena, &why);
+        if (rc || again || n > 2)
+            return hd__job_node_fail(item, err,
+                                     "%s: %s%sa number of steps (500), a duration (30m) or a list of both is wanted",
+                                     path, why.message, rc ? "; " : "");
+    }
+    if (!n)
+        return hd__job_node_fail(node, err, "%s is empty; leave the key out for the default", path);
+    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return HD_OK;
+}
+
+static int32_t read_keep(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    static const struct hd_option number = {.type = HD_OPT_INT, .min = 0, .max = INT32_MAX};
+    const struct part parts[] = {
+        {"last", {.type = HD_OPT_INT, .min = 1, .max = INT32_MAX}, &job->checkpoint_keep},
+        {"every", {.type = HD_OPT_INT, .min = 1, .max = 0x1p62}, &job->checkpoint_keep_every},
+        {"best", {.type = HD_OPT_INT, .min = 1, .max = INT32_MAX}, &job->checkpoint_keep_best}};
+    job->checkpoint_keep = 3;
+    job->checkpoint_keep_every = job->checkpoint_keep_best = 0;
+    int32_t rc = node->kind == HD__MAP
+                     ? read_parts(job, path, node, parts, HD__COUNT(parts), err)
+                     : hd__job_node_parse(node, path, &number, &job->checkpoint_keep, &job->arena, err);
+    if (!rc)
+        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return rc;
+}
+
 /* ---- metrics.tensorboard, metrics.sinks */
 
 /* Room for `more` behind those that are there. */
@@ -431,6 +529,9 @@ hd__job_composite_fn hd__job_composite_key(const char *path)
         {"recompute", read_recompute},
         {"metrics.tensorboard", read_tensorboard},
         {"metrics.sinks", read_sinks},
+        {"launch.notice", read_notice},
+        {"checkpoint.every", read_save_every},
+        {"checkpoint.keep", read_keep},
     };
     for (size_t i = 0; i < HD__COUNT(table); i++)
         if (!strcmp(table[i].path, path))

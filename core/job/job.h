@@ -76,6 +76,7 @@ struct hd__tokenized {
     const char *path, *tokens;
     uint64_t hash; /* of the tokens */
 };
+
 /* A set of data.val that has a name of its own. Its sources are among those of hd__job.val. */
 struct hd__val_set {
     const char *name;
@@ -102,6 +103,14 @@ struct hd__job {
 
     /* launch: */
     int64_t launch_ranks; /* 0: unset; hd__job_resolve decides */
+    int64_t launch_nodes;
+    int64_t launch_restarts;  /* in a row without a newer checkpoint */
+    double launch_pause;      /* seconds before the first of them */
+    double launch_time_limit; /* seconds; 0: none */
+    double launch_margin;     /* seconds before it, or before Slurm's end, at which the job begins to save */
+    const char *notice_file;  /* NULL: none */
+    const char *notice_command;
+    double notice_every; /* seconds between two looks */
 
     /* plugins: */
     struct hd_list plugin_path;
@@ -151,6 +160,7 @@ struct hd__job {
     int64_t check_tokens;
     const char *data_tokenizer; /* NULL: none, or model.from's */
     const char *data_field, *data_cache;
+    const char *data_chat_template;            /* NULL: lines have a text */
     int32_t data_append_eod;                   /* 0: auto, 1: true, 2: false */
     HD__ARRAY(struct hd__tokenized) tokenized; /* by service/train/corpus */
 
@@ -169,8 +179,11 @@ struct hd__job {
 
     /* checkpoint: the core's keys of that section */
     const char *checkpoint_dir;
-    int64_t checkpoint_every; /* steps; 0: only at the end */
-    int64_t checkpoint_keep;  /* 0: all */
+    int64_t checkpoint_every;      /* steps; 0: not by steps */
+    double checkpoint_seconds;     /* 0: not by time; both 0: only at the end */
+    int64_t checkpoint_keep;       /* the newest; 0: all */
+    int64_t checkpoint_keep_every; /* steps: multiples stay; 0: none for that */
+    int64_t checkpoint_keep_best;  /* those of the lowest val_loss */
     int32_t checkpoint_async;
     const char *resume; /* "auto", "never", "overwrite" or a path */
 
@@ -234,7 +247,7 @@ void hd__job_notes(struct hd__job *job, struct hd__text *out);
  * product, or 1. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
-/* Where job.epochs is given: the steps that read so many epochs of `sequences` each, the last step whole. */
+/* Steps of job.epochs, of `sequences` each, the last step whole; nothing where job.steps is given. */
 int32_t hd__job_count_steps(struct hd__job *job, uint64_t sequences, struct hd_error *err);
 
 const struct hd__job_value *hd__job_value_get(const struct hd__job *job,

@@ -37,6 +37,22 @@ static const struct hd_option launch_keys[] = {
     KEY("ranks", INT, NULL, WITHIN(1, 65536), 0, launch_ranks,
         "local processes when no outer launcher started us; the mesh's own number if left out",
         .aliases = "nproc_per_node"),
+    KEY("nodes", INT, "1", WITHIN(1, 1), 0, launch_nodes,
+        "machines on which heddle starts ranks: this one; for several, start a process a rank by torchrun or srun",
+        .aliases = "nnodes"),
+    KEY("restarts", INT, "0", WITHIN(0, 1e6), 0, launch_restarts,
+        "how often in a row, without a newer checkpoint in between, all ranks are started again after one has failed",
+        .aliases = "max_restarts"),
+    KEY("pause", DURATION, "30s", WITHIN(0, 1e6), 0, launch_pause,
+        "before a restart; twice as long before each further one in a row, up to 10 minutes",
+        .needs = "launch.restarts!=0"),
+    KEY("time_limit", DURATION, NULL, WITHIN(0.01, 1e8), 0, launch_time_limit,
+        "the job saves and ends before so long has passed; before SLURM_JOB_END_TIME it does in any case"),
+    KEY("margin", DURATION, "60s", WITHIN(0, 1e6), 0, launch_margin,
+        "how long before time_limit or Slurm's end it begins to; earlier where a step and a save have taken longer"),
+    KEY("notice", LIST, NULL, ANY, 0, special,
+        "of a machine that is about to be taken away: {file: PATH} that appears, or {command: WORDS} that exits with "
+        "0, asked every 5s or {every: DURATION}; the job saves and ends"),
 };
 
 static const struct hd_option plugins_keys[] = {
@@ -145,6 +161,9 @@ static const struct hd_option data_keys[] = {
         "model.from if left out",
         A_PATH),
     KEY("field", STRING, "text", ANY, G, data_field, "the text of a line of JSON lines"),
+    KEY("chat_template", STRING, NULL, ANY, G, data_chat_template,
+        "the lines are conversations or prompts with completions, rendered by this template: chatml, llama3, mistral, "
+        "plain"),
     KEY("append_eod", ENUM, "auto", ANY, G, data_append_eod,
         "end each document by the tokenizer's end-of-document token; auto: where it has one", NAMED("auto|true|false")),
     KEY("cache", STRING, "runs/tokens", ANY, 0, data_cache, "folder of the tokens of text", A_PATH),
@@ -184,9 +203,12 @@ static const struct hd_option recompute_keys[] = {
 static const struct hd_option checkpoint_keys[] = {
     KEY("dir", STRING, NULL, ANY, 0, checkpoint_dir, "folder of the checkpoints; runs/NAME/checkpoints if left out",
         A_PATH),
-    KEY("every", INT, "0", FROM(0), G, checkpoint_every, "save after every so many; 0: only at the end",
-        .unit = "steps", .aliases = "save_steps|save_interval"),
-    KEY("keep", INT, "3", FROM(0), G, checkpoint_keep, "how many of the newest stay; 0: all",
+    KEY("every", LIST, "0", ANY, G, special,
+        "save after every so many steps (500), so long (30m), or both ([500, 30m]); 0: only at the end",
+        .aliases = "save_steps|save_interval"),
+    KEY("keep", LIST, "3", ANY, G, special,
+        "how many of the newest stay (0: all), or {last: 3, every: 10000, best: 1}: also each of a multiple of so many "
+        "steps, and those of the lowest val_loss",
         .aliases = "save_total_limit"),
     KEY("async", BOOL, "true", ANY, G, checkpoint_async, "write while training goes on"),
     KEY("resume", STRING, "auto", ANY, G | P, resume,

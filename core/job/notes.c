@@ -87,6 +87,10 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {job->steps && job->eval_every > job->steps, "eval.every", "is above job.steps: nothing is evaluated"},
         {evaluates_trained_file(job), "data.val", "names a file that data.train has, too: it is not held out"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
+        {job->launch_restarts && !job->checkpoint, "launch.restarts",
+         "has no checkpoints to go on from: each restart begins at step 0; add checkpoint: {every: 30m}"},
+        {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0,
+         "launch.restarts", "has only the last step's checkpoint to go on from: set checkpoint.every"},
         {job->ranks > 1 && !early && job->comm_timeout <= job->late_after, "comm.timeout",
          "is not above liveness.late_after: it ends the job before a late rank is named"},
     };

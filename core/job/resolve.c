@@ -182,8 +182,8 @@ int32_t hd__job_count_steps(struct hd__job *job, uint64_t sequences, struct hd_e
     if (rc)
         return rc;
     snprintf(text, sizeof text, "%lld", (long long)job->steps);
-    hd__job_value_set(job, NULL, "job.steps", text, json_integer(job->steps), epochs ? epochs->origin : "default",
-                      HD_OPTION_GLOBAL);
+    /* Ranks agree on the epochs and the files: one may know its steps later than another. */
+    hd__job_value_set(job, NULL, "job.steps", text, json_integer(job->steps), epochs ? epochs->origin : "default", 0);
     hd__job_value_note(job, "job.steps", "epochs x sequences / batch");
     return HD_OK;
 }
@@ -211,6 +211,14 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
                             (long long)accumulation, (long long)micro, MOST_MICRO_BATCHES);
     if ((rc = check_tokens(job, err)))
         return rc;
+    if (job->checkpoint_keep_best && !job->eval_every)
+        return hd__job_fail(job, "checkpoint.keep", err,
+                            "checkpoint.keep: best needs the val_loss of each checkpoint: set eval.every");
+    if (job->launch_time_limit > 0 && job->launch_time_limit <= job->launch_margin)
+        return hd__job_fail(job, "launch.time_limit", err,
+                            "launch.time_limit: %gs is not above launch.margin, %gs, so no step would be made: raise "
+                            "it, or lower the margin",
+                            job->launch_time_limit, job->launch_margin);
     memcpy(job->mesh, mesh, sizeof mesh);
     job->ranks = ranks;
     job->micro_batch = micro;

@@ -304,9 +304,11 @@ static int32_t check_steps(struct hd__job *job, struct hd_error *err)
 {
     if (job->steps && job->epochs > 0)
         return hd__job_fail(job, "job.epochs", err, "job.epochs: job.steps is given too; say one of them");
-    return job->steps || job->epochs > 0
-               ? HD_OK
-               : hd__job_fail(job, "job", err, "job needs steps (optimizer steps to train) or epochs");
+    if (job->steps || job->epochs > 0)
+        return HD_OK;
+    return hd__job_fail(job, "job", err,
+                        hd__tree_get(job->root, "job") ? "job needs steps (optimizer steps to train) or epochs"
+                                                       : "section job is missing; it needs steps or epochs");
 }
 
 static int32_t check_data(struct hd__job *job, struct hd_error *err)

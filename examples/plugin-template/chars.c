@@ -1,5 +1,5 @@
-/* tokenizer-chars: a token a byte, those that a file lists: "chars", a newline, and each byte that texts may have. Behind
- * them is one special token, "<|end|>". */
+/* tokenizer-chars: a token a byte, those that a file lists: "chars", a newline, and each byte that texts may have.
+ * Behind them is one special token, "<|end|>". */
 #include <errno.h>
 #include <stdlib.h>
 

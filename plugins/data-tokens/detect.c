@@ -97,7 +97,7 @@ static int32_t guess_bytes(const struct hd_data *f, uint32_t *format, struct hd_
     if (!rc && f->vocab && f->vocab != 256)
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: text, or other bytes, for a model of %ld token ids; only a vocabulary of 256 is read as "
-                     "bytes: tokenize the file (docs/data.md), or say data.format: bytes",
+                     "bytes: name its tokenizer by data.tokenizer, or say data.format: bytes",
                      f->path, (long)f->vocab);
     return rc;
 }

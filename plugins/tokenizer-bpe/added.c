@@ -78,7 +78,7 @@ size_t bpe_is_space(const char *text, size_t bytes)
     return space ? n : 0;
 }
 
-/* Where the character before `at` begins; `at` where there is none. */
+/* The start of the character before `at`; `at` if there is none. */
 static size_t before(const char *text, size_t at)
 {
     size_t from = at;

@@ -1,4 +1,4 @@
-/* What a call of encode works with: buffers, the cache of words, the stack of the regexes. A call takes an idle one, so
+/* The context of a call of encode: buffers, the cache of words, the stack of the regexes. A call takes an idle one, so
  * that threads share nothing. */
 #include "internal.h"
 

@@ -1,7 +1,7 @@
 /* tokenizer-bpe: byte pair encoding. A file becomes a list of normalizers, a list of pre-tokenizers and a table of
  * merges; text passes through them in this order, as in Hugging Face's tokenizers:
  *
- *     text -> added tokens cut out -> normalizers -> added tokens again -> pre-tokenizers -> merges of each word -> ids */
+ *     text -> added tokens cut out -> normalizers -> added tokens again -> pre-tokenizers -> merges of a word -> ids */
 #ifndef TOKENIZER_BPE_INTERNAL_H
 #define TOKENIZER_BPE_INTERNAL_H
 
@@ -27,7 +27,7 @@ struct bpe_text {
 };
 
 /* ---- text.c: bytes, UTF-8 */
-/* Where memory ends, the text is empty, what is added is lost, and bpe_text_failed is true until it is cleared. */
+/* Out of memory the text is empty, what is added is lost, and bpe_text_failed is true until it is cleared. */
 void bpe_text_add(struct bpe_text *text, const void *bytes, size_t count);
 void bpe_text_clear(struct bpe_text *text);
 bool bpe_text_failed(const struct bpe_text *text);
@@ -57,7 +57,7 @@ struct bpe_map {
 };
 
 bool bpe_map_reserve(struct bpe_map *map, size_t entries);
-/* Of two equal strings the later id counts. False: no memory, or no room was reserved. */
+/* The later id of two equal strings counts. False: no memory, or no room was reserved. */
 bool bpe_map_put(struct bpe_map *map, const char *text, size_t bytes, int32_t id);
 int32_t bpe_map_find(const struct bpe_map *map, const char *text, size_t bytes); /* -1: it is not there */
 void bpe_map_free(struct bpe_map *map);

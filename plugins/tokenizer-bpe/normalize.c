@@ -3,6 +3,8 @@
 
 #include "internal.h"
 
+enum { NORMAL_RUN = 4096 };
+
 /* ---- Unicode */
 
 static bool is_ascii(const char *text, size_t bytes)
@@ -13,29 +15,93 @@ static bool is_ascii(const char *text, size_t bytes)
     return true;
 }
 
-static int32_t unicode_options(uint32_t kind)
+static utf8proc_option_t unicode_options(uint32_t kind)
 {
-    static const int32_t options[] = {
-        [BPE_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
-        [BPE_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
-        [BPE_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
-        [BPE_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
-    };
-    return options[kind];
+    uint32_t form = kind == BPE_NFC || kind == BPE_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+    return (utf8proc_option_t)(UTF8PROC_STABLE | form | (kind >= BPE_NFKC ? UTF8PROC_COMPAT : 0));
 }
 
+/* Marks behind a character in the order of their classes, each class as it stood. The library's own sort takes n squared
+ * for n marks in a row; this one counts. */
+static void order_marks(utf8proc_int32_t *marks, size_t n, utf8proc_int32_t *room)
+{
+    size_t start[257] = {0};
+    bool ordered = true;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t class = (uint32_t)utf8proc_get_property(marks[i])->combining_class & 255;
+        ordered &= i == 0 || (utf8proc_get_property(marks[i - 1])->combining_class & 255u) <= class;
+        start[class + 1]++;
+    }
+    for (size_t k = 0; k < 256; k++)
+        start[k + 1] += start[k];
+    for (size_t i = 0; i < n && !ordered; i++)
+        room[start[utf8proc_get_property(marks[i])->combining_class & 255]++] = marks[i];
+    if (!ordered)
+        memcpy(marks, room, n * sizeof *marks);
+}
+
+static void order_all(utf8proc_int32_t *text, size_t n, utf8proc_int32_t *room)
+{
+    for (size_t i = 0, end; i < n; i = end) {
+        for (end = i; end < n && utf8proc_get_property(text[end])->combining_class;)
+            end++;
+        if (end > i + 1)
+            order_marks(text + i, end - i, room);
+        end += end == i;
+    }
+}
+
+/* Decomposed characters; their number. No character becomes more than MOST_OF_ONE. */
+enum { MOST_OF_ONE = 18 };
+static size_t decompose(const char *text, size_t bytes, utf8proc_option_t options, utf8proc_int32_t *out)
+{
+    size_t count = 0;
+    for (size_t i = 0, n; i < bytes; i += n) {
+        int boundary = 0;
+        n = bpe_utf8_length((const uint8_t *)text + i, bytes - i);
+        utf8proc_int32_t c = (utf8proc_int32_t)bpe_utf8_decode((const uint8_t *)text + i, n);
+        count += (size_t)utf8proc_decompose_char(c, out + count, MOST_OF_ONE, options, &boundary);
+    }
+    return count;
+}
+
+/* A run of characters, of which no merge crosses the end: at most NORMAL_RUN bytes, but for what belongs together. */
+static int32_t add_run(struct bpe_context *c, uint32_t kind, const char *text, size_t bytes, struct bpe_text *out)
+{
+    utf8proc_option_t options = unicode_options(kind);
+    utf8proc_int32_t *at = malloc((bytes * 6 + MOST_OF_ONE) * sizeof *at), *room;
+    if (!at)
+        return bpe_no_memory(c);
+    size_t n = decompose(text, bytes, options, at);
+    if (!(room = malloc((n + 1) * sizeof *room))) {
+        free(at);
+        return bpe_no_memory(c);
+    }
+    order_all(at, n, room);
+    utf8proc_ssize_t left = utf8proc_normalize_utf32(at, (utf8proc_ssize_t)n, options);
+    for (utf8proc_ssize_t i = 0; i < left; i++) {
+        char character[4];
+        bpe_text_add(out, character, bpe_utf8_encode((uint32_t)at[i], character));
+    }
+    free(room);
+    free(at);
+    return HD_OK;
+}
+
+/* Nothing is composed across an ASCII character that another one follows, so a long text is cut there. */
 static int32_t add_unicode(struct bpe_context *c, uint32_t kind, const char *text, size_t bytes, struct bpe_text *out)
 {
-    utf8proc_uint8_t *mapped = NULL;
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &mapped,
-                                      (utf8proc_option_t)unicode_options(kind));
-    if (n == UTF8PROC_ERROR_NOMEM)
-        return bpe_no_memory(c);
-    if (n < 0)
-        return hd_fail(c->err, HD_E_INVALID, "%s: Unicode normalization: %s", c->t->path, utf8proc_errmsg(n));
-    bpe_text_add(out, mapped, (size_t)n);
-    free(mapped);
-    return HD_OK;
+    int32_t rc = HD_OK;
+    for (size_t at = 0, n; !rc && at < bytes; at += n) {
+        for (n = NORMAL_RUN; n < bytes - at && ((text[at + n] | text[at + n - 1]) & 0x80);)
+            n++;
+        n = n < bytes - at ? n : bytes - at;
+        if (is_ascii(text + at, n))
+            bpe_text_add(out, text + at, n);
+        else
+            rc = add_run(c, kind, text + at, n, out);
+    }
+    return rc;
 }
 
 static int32_t to_lower(struct bpe_text *out, const char *text, size_t bytes)
@@ -118,9 +184,10 @@ static void strip(const struct bpe_normalizer *step, const char **text, size_t *
 
 int32_t bpe_normalize_text(struct bpe_context *c, const char **text, size_t *bytes)
 {
+    uint32_t turn = 0; /* the buffer that the text does not lie in */
     for (uint32_t i = 0; i < c->t->n_normalizers; i++) {
         const struct bpe_normalizer *step = &c->t->normalizers[i];
-        struct bpe_text *out = &c->normal[i % 2];
+        struct bpe_text *out = &c->normal[turn];
         int32_t rc = HD_OK;
         if (step->kind == BPE_STRIP) {
             strip(step, text, bytes);
@@ -128,7 +195,7 @@ int32_t bpe_normalize_text(struct bpe_context *c, const char **text, size_t *byt
         }
         if (*bytes == 0 || (step->kind <= BPE_NFKD && is_ascii(*text, *bytes)))
             continue;
-        out = *text == out->at ? &c->normal[1 - i % 2] : out;
+        turn = 1 - turn;
         bpe_text_clear(out);
         if (step->kind == BPE_PREPEND) {
             bpe_text_add(out, step->content.at, step->content.length);

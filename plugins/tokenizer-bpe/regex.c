@@ -1,5 +1,7 @@
 /* The regexes of tokenizers: those of tokenizer.json have Oniguruma's Ruby syntax, those of tiktoken Rust's. PCRE2 runs
  * them. The three agree in what tokenizers use, but for what is translated here; what else differs is refused. */
+#include <strings.h>
+
 #include "internal.h"
 
 struct translation {
@@ -40,6 +42,7 @@ static int32_t translate_escape(struct translation *t)
     } else if (c == 'w' || (c == 'W' && !t->in_class)) {
         add(t, t->in_class ? "" : c == 'w' ? "[" : "[^");
         add(t, word);
+        add(t, t->dialect == BPE_REGEX_RUST ? "\\p{Join_Control}" : "\\p{N}");
         add(t, t->in_class ? "" : "]");
     } else if (c == 'v') { /* a vertical tab; to PCRE2 all vertical space */
         add(t, "\\x0b");
@@ -97,9 +100,22 @@ static int32_t translate_outside(struct translation *t)
     return HD_OK;
 }
 
+/* Oniguruma folds one character to several: (?i:ss) matches a sharp s, (?i:ff) a ligature. */
+static int32_t refuse_folding(struct translation *t)
+{
+    static const char *const folds[] = {"ss", "ff", "fi", "fl", "st"};
+    for (; t->at + 1 < t->bytes; t->at++)
+        for (size_t i = 0; i < COUNT(folds); i++)
+            if (!strncasecmp(t->pattern + t->at, folds[i], 2))
+                return refuse(t, "(?i) with ss, ff, fi, fl or st");
+    t->at = 0;
+    return HD_OK;
+}
+
 static int32_t translate(struct translation *t)
 {
-    int32_t rc = HD_OK;
+    int32_t rc =
+        t->dialect == BPE_REGEX_ONIGURUMA && memmem(t->pattern, t->bytes, "(?i", 3) ? refuse_folding(t) : HD_OK;
     while (!rc && t->at < t->bytes) {
         if (t->pattern[t->at] == '\\')
             rc = translate_escape(t);

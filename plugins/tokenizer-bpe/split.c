@@ -63,7 +63,7 @@ static int32_t add_piece(struct cut *cut, size_t start, size_t end, bool match)
     return HD_OK;
 }
 
-/* Of a text that is all valid, which begins at `base` of the cut's. */
+/* A text that is all valid, which begins at `base` of the cut's. */
 static int32_t cut_valid(struct cut *cut, size_t base, size_t bytes)
 {
     const char *text = cut->text + base;

@@ -176,6 +176,7 @@ static int32_t new_split(struct hd_tokenizer *t, uint32_t kind, uint32_t behavio
     return HD_OK;
 }
 
+/* By a regex of the crate `regex`, or what is the same. */
 static int32_t split_by(struct hd_tokenizer *t, const char *regex, uint32_t behavior, bool invert, const char *where,
                         struct hd_error *err)
 {
@@ -184,7 +185,7 @@ static int32_t split_by(struct hd_tokenizer *t, const char *regex, uint32_t beha
     if (rc)
         return rc;
     split->invert = invert;
-    return bpe_regex_compile(&split->regex, regex, strlen(regex), BPE_REGEX_ONIGURUMA, where, err);
+    return bpe_regex_compile(&split->regex, regex, strlen(regex), BPE_REGEX_RUST, where, err);
 }
 
 static int32_t behavior_of(const json_t *step, uint32_t *behavior, const char *where, struct hd_error *err)
@@ -232,13 +233,6 @@ static int32_t read_digits(struct hd_tokenizer *t, const json_t *step, const cha
 {
     return split_by(t, "\\p{N}", flag_of(step, "individual_digits", false) ? BPE_ISOLATED : BPE_CONTIGUOUS, false,
                     where, err);
-}
-
-static int32_t read_punctuation(struct hd_tokenizer *t, const json_t *step, const char *where, struct hd_error *err)
-{
-    uint32_t behavior = BPE_ISOLATED;
-    int32_t rc = json_object_get(step, "behavior") ? behavior_of(step, &behavior, where, err) : HD_OK;
-    return rc ? rc : split_by(t, "[!-/:-@\\[-`{-~\\p{P}]", behavior, false, where, err);
 }
 
 static int32_t read_whitespace(struct hd_tokenizer *t, const json_t *step, const char *where, struct hd_error *err)
@@ -289,13 +283,9 @@ static int32_t read_metaspace(struct hd_tokenizer *t, const json_t *step, const 
 
 int32_t bpe_read_pre_tokenizer(struct hd_tokenizer *t, json_t *step, struct hd_error *err)
 {
-    static const struct reader readers[] = {{"ByteLevel", read_byte_level},
-                                            {"Split", read_split},
-                                            {"Digits", read_digits},
-                                            {"Metaspace", read_metaspace},
-                                            {"Punctuation", read_punctuation},
-                                            {"Whitespace", read_whitespace},
-                                            {"WhitespaceSplit", read_whitespace_split}};
+    static const struct reader readers[] = {
+        {"ByteLevel", read_byte_level}, {"Split", read_split},           {"Digits", read_digits},
+        {"Metaspace", read_metaspace},  {"Whitespace", read_whitespace}, {"WhitespaceSplit", read_whitespace_split}};
     static const struct part part = {"pre_tokenizer", "pretokenizers", readers, COUNT(readers)};
     return read_top(t, &part, step, err);
 }
@@ -443,7 +433,7 @@ static int32_t read_template(struct hd_tokenizer *t, const json_t *step, const c
     return behind ? HD_OK : hd_fail(err, HD_E_INVALID, "%s: `single` has no Sequence", where);
 }
 
-/* Of BERT and RoBERTa: ["[CLS]", 101]. */
+/* BERT's and RoBERTa's: ["[CLS]", 101]. */
 static int32_t read_cls_sep(struct hd_tokenizer *t, const json_t *step, const char *where, struct hd_error *err)
 {
     int32_t rc = put_frame(t, false, json_string_value(json_array_get(json_object_get(step, "cls"), 0)), where, err);

@@ -19,6 +19,7 @@ struct hd__ckpt_async_writer {
     bool running;
     _Atomic int done;
     int32_t rc;
+    double seconds; /* of the last save */
     struct hd_error error;
 };
 
@@ -32,7 +33,9 @@ struct hd__ckpt_async_writer *hd__ckpt_async_writer_create(const struct hd__ckpt
 static void *save_thread(void *user)
 {
     struct hd__ckpt_async_writer *s = user;
+    double start = hd__now();
     s->rc = hd__ckpt_save(&s->store, &s->save, &s->error);
+    s->seconds = hd__now() - start;
     atomic_store(&s->done, 1);
     return NULL;
 }
@@ -102,9 +105,14 @@ int32_t hd__ckpt_async_writer_start(struct hd__ckpt_async_writer *s, const struc
     return HD_OK;
 }
 
-int hd__ckpt_async_writer_busy(struct hd__ckpt_async_writer *s)
+int hd__ckpt_async_writer_busy(const struct hd__ckpt_async_writer *s)
 {
-    return s->running && !atomic_load(&s->done);
+    return s && s->running && !atomic_load(&s->done);
+}
+
+double hd__ckpt_async_writer_seconds(const struct hd__ckpt_async_writer *s)
+{
+    return s->rc ? -1 : s->seconds;
 }
 
 int32_t hd__ckpt_async_writer_join(struct hd__ckpt_async_writer *s, struct hd_error *err)

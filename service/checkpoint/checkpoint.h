@@ -71,11 +71,16 @@ struct hd__ckpt_save {
     const char *version; /* heddle's version, for the record */
     const char *run;     /* the run's id; NULL: none */
     uint32_t keep;       /* remove older checkpoints of this run than the newest `keep`; 0: none */
-    uint32_t reserved;
+    uint32_t keep_best;  /* but not those so many whose state has the lowest val_loss, */
+    uint64_t keep_every; /* nor those of a multiple of so many steps; 0: none for that */
 };
 
 /* [collective] Saves and commits. */
 int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save, struct hd_error *err);
+
+/* Removes what a save with these `keep` fields of this `run` would, and counts it. Not collective. */
+int32_t hd__ckpt_prune(const struct hd__ckpt_store *store, const struct hd__ckpt_save *policy, uint32_t *removed,
+                       struct hd_error *err);
 
 /* ---- saving in the background: one save at a time */
 struct hd__ckpt_async_writer;
@@ -84,7 +89,9 @@ struct hd__ckpt_async_writer *hd__ckpt_async_writer_create(const struct hd__ckpt
  * that is under way first, and returns its error. */
 int32_t hd__ckpt_async_writer_start(struct hd__ckpt_async_writer *saver, const struct hd__ckpt_save *save,
                                     struct hd_error *err);
-int hd__ckpt_async_writer_busy(struct hd__ckpt_async_writer *saver);
+int hd__ckpt_async_writer_busy(const struct hd__ckpt_async_writer *saver); /* NULL: no */
+double hd__ckpt_async_writer_seconds(
+    const struct hd__ckpt_async_writer *saver); /* that the last took; below 0: it failed */
 /* Waits for the save that is under way, if any, and returns its result. */
 int32_t hd__ckpt_async_writer_join(struct hd__ckpt_async_writer *saver, struct hd_error *err);
 void hd__ckpt_async_writer_destroy(struct hd__ckpt_async_writer *saver); /* joins; NULL is fine */

@@ -1,6 +1,7 @@
 /* Saving: begin, write, agree on checksums, index, commit. */
 #include "service/checkpoint/checkpoint.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "runtime/cpu/parallel_for.h"
@@ -181,35 +182,73 @@ static int32_t phase_commit(struct saving *s, struct hd_error *err)
 
 /* ---- older checkpoints */
 
-/* Does its index say that it is of this run? */
-static int is_of_run(const struct saving *s, const char *name)
+/* One of those that are there, and what its index says. */
+struct old {
+    uint64_t step;
+    double val_loss; /* INFINITY: none */
+    int ours, stays; /* of this run */
+};
+
+static void read_old(const struct hd__ckpt_store *store, const char *run, struct old *old)
 {
-    const struct hd__ckpt_store *store = s->store;
     struct hd_error unused = HD_ERROR_INIT;
     uint64_t bytes = 0;
+    char name[32];
+    hd__ckpt_step_name(old->step, name);
     if (store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused) || bytes > HD__CKPT_INDEX_MAX)
-        return 0;
+        return;
     char *text = hd__alloc(bytes);
     int32_t rc = store->ops->read(store->ckpt, name, HD__CKPT_INDEX, 0, text, bytes, &unused);
     json_t *index = rc ? NULL : json_loadb(text, bytes, 0, NULL);
-    const char *run = json_string_value(json_object_get(index, "run"));
-    int is = index && !strcmp(run ? run : "", s->save->run ? s->save->run : "");
+    const char *of = json_string_value(json_object_get(index, "run"));
+    const json_t *loss = json_object_get(json_object_get(index, "state"), "val_loss");
+    old->ours = index && !strcmp(of ? of : "", run ? run : "");
+    old->val_loss = json_is_number(loss) ? json_number_value(loss) : INFINITY;
     json_decref(index);
     free(text);
-    return is;
 }
 
-static int32_t remove_old(const struct saving *s, struct hd_error *err)
+/* Oldest first in the list. Of equal losses the newer stays. */
+static void choose_kept(const struct hd__ckpt_save *policy, struct old *all, uint32_t n)
+{
+    uint32_t newer = 0;
+    for (uint32_t i = n; i--;)
+        all[i].stays = !all[i].ours || newer++ < policy->keep || all[i].step == policy->step ||
+                       (policy->keep_every && all[i].step % policy->keep_every == 0);
+    for (uint32_t k = 0; k < policy->keep_best; k++) {
+        struct old *best = NULL;
+        for (uint32_t i = n; i--;)
+            if (all[i].ours && isfinite(all[i].val_loss) && (!best || all[i].val_loss < best->val_loss))
+                best = &all[i];
+        if (!best)
+            return;
+        best->stays = 1;
+        best->val_loss = INFINITY;
+    }
+}
+
+int32_t hd__ckpt_prune(const struct hd__ckpt_store *store, const struct hd__ckpt_save *policy, uint32_t *removed,
+                       struct hd_error *err)
 {
     uint64_t *steps = NULL;
-    uint32_t n = 0, ours = 0;
-    char name[32];
-    int32_t rc = hd__ckpt_list_steps(s->store, &steps, &n, NULL, err);
-    for (uint32_t i = n; i-- && !rc;) {
-        hd__ckpt_step_name(steps[i], name);
-        if (is_of_run(s, name) && ++ours > s->save->keep && steps[i] != s->save->step)
-            rc = s->store->ops->remove(s->store->ckpt, name, err);
+    uint32_t n = 0;
+    int32_t rc = hd__ckpt_list_steps(store, &steps, &n, NULL, err);
+    struct old *all = hd__alloc(((size_t)n + 1) * sizeof *all);
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        all[i].step = steps[i];
+        read_old(store, policy->run, &all[i]);
     }
+    if (!rc && policy->keep)
+        choose_kept(policy, all, n);
+    for (uint32_t i = n; i-- && !rc && policy->keep;) {
+        char name[32];
+        if (all[i].stays)
+            continue;
+        hd__ckpt_step_name(all[i].step, name);
+        rc = store->ops->remove(store->ckpt, name, err);
+        *removed += !rc;
+    }
+    free(all);
     free(steps);
     return rc;
 }
@@ -253,8 +292,9 @@ int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_
         rc = phase_commit(&s, err);
     if (s.tx)
         store->ops->cancel(s.tx);
+    uint32_t removed = 0;
     if (!rc && save->keep && s.rank == 0)
-        rc = remove_old(&s, err);
+        rc = hd__ckpt_prune(store, save, &removed, err);
     hd__free_array(&s.pieces);
     hd__arena_free(&s.arena);
     return rc;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
@@ -75,6 +76,19 @@ int hd__launch_names_machines(void)
         if (launchers[i].machines && getenv(launchers[i].machines))
             return 1;
     return 0;
+}
+
+double hd__launch_deadline(double limit)
+{
+    const char *text = getenv("SLURM_JOB_END_TIME");
+    double now = hd__now(), end = limit > 0 ? now + limit : 0, left = 0;
+    struct timespec day;
+    clock_gettime(CLOCK_REALTIME, &day);
+    if (text && *text)
+        left = strtod(text, NULL) - ((double)day.tv_sec + (double)day.tv_nsec * 1e-9);
+    if (text && left <= 0)
+        hd__log(HD_LOG_WARN, NULL, "SLURM_JOB_END_TIME=%s is no time to come: not heeded", text);
+    return left > 0 && (end <= 0 || now + left < end) ? now + left : end;
 }
 
 static int is_slurm(const struct launcher *l)

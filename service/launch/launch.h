@@ -6,12 +6,33 @@
 #include "heddle/comm.h"
 #include "runtime/rendezvous/store.h"
 
+/* Ranks that were started again: the one before this round ended so. */
+struct hd__launch_restart {
+    int32_t round; /* from 1: the round that it began */
+    int32_t n_lost;
+    const int32_t *lost; /* ranks that died or failed by themselves, ascending */
+    double since;        /* hd__now() when they did */
+};
+
+/* Memory of the launcher and all of its ranks, over all rounds: what a round tells the launcher and the next one. */
+struct hd__launch_progress {
+    char run[32];        /* id of the run, once it has begun: a restart goes on with it; "": it has not */
+    int64_t saved;       /* step of its newest checkpoint */
+    int64_t failed_step; /* of this round, by a fault of the job's own; 0: there was none */
+    int32_t stopping;    /* the ranks agreed on the end */
+    int32_t logged;      /* restarts that are in the metrics */
+};
+
 struct hd__launch_env {
     int32_t rank, size, local_rank, local_size;
     struct hd__store_options store;      /* where the rendezvous is; used where size > 1 */
     int32_t serves_rendezvous;           /* this process serves the rendezvous itself (rank 0 under another launcher) */
     int32_t launched_by_heddle;          /* heddle train started all ranks: who reads one reads all */
     const struct hd__reporter *reporter; /* NULL: nobody writes reports */
+    double deadline;                     /* hd__now() at which the job is to have ended; 0: none */
+    struct hd__launch_progress *progress; /* NULL: nobody restarts the ranks */
+    const struct hd__launch_restart *restarts;
+    int32_t n_restarts; /* those so far */
     /* not empty: all ranks are on this machine and find the rendezvous by this id, which they have in common */
     char discovery_id[128];
 };
@@ -31,8 +52,19 @@ int hd__launch_report_refusal(const struct hd__launch_env *env, const char *why)
 /* Runs body in `n` forked processes, pinned to cores in turn, and waits for them. A rank that ends badly ends the
  * others within seconds; SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on. Returns the exit code of the job: of the
  * rank that failed first. */
+struct hd__launch_policy {
+    int64_t restarts; /* in a row, without a newer checkpoint in between; 0: none */
+    double pause;     /* seconds before the first; doubled for each further one */
+    double deadline;  /* hd__launch_env.deadline */
+};
+/* ... With restarts all ranks are started again as another round when the job has failed, unless it was refused or
+ * stopped, or the same step failed twice by a fault of the job's own. */
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
-                     int (*body)(void *user, const struct hd__launch_env *env), void *user);
+                     const struct hd__launch_policy *policy, int (*body)(void *user, const struct hd__launch_env *env),
+                     void *user);
+/* hd__now() at which a job that starts now is to have ended: after `limit` seconds (0: none), and before the end of
+ * its allocation, which Slurm says. 0: there is no such end. */
+double hd__launch_deadline(double limit);
 
 /* Runs `words` (the program first, NULL at the end) in `n` ranks by the command that their transport works with, and
  * waits. This process serves their rendezvous, unless MASTER_ADDR says where it is: such a command kills all ranks

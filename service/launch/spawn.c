@@ -3,9 +3,11 @@
 #include "service/launch/launch.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,7 +18,8 @@
 #include "service/launch/external.h"
 #include "service/report/speaker.h"
 
-#define GRACE_SECONDS 4.0 /* seconds that the other ranks have to end by themselves after one failed */
+#define LONGEST_PAUSE 600.0 /* seconds; or launch.pause, where that is longer */
+#define GRACE_SECONDS 4.0   /* seconds that the other ranks have to end by themselves after one failed */
 
 /* Ask for a checkpoint and the end: from the user, a terminal that is closed, Slurm before the time is up. */
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
@@ -142,7 +145,8 @@ static void restart_stop_timers(struct child *children, int32_t n)
 
 /* A rank that is stopped for dead_after is dead, also where it never came to the rendezvous, or was the last to
  * leave it. */
-static struct failure wait_children(struct child *children, int32_t n, double dead_after, const sigset_t *signals)
+static struct failure wait_children(struct child *children, int32_t n, double dead_after, const sigset_t *signals,
+                                    int *stopped)
 {
     struct failure first = {0};
     int killed = 0;
@@ -150,8 +154,10 @@ static struct failure wait_children(struct child *children, int32_t n, double de
         struct timespec wait = {.tv_nsec = 100000000};
         double before = hd__now();
         int sig = sigtimedwait(signals, NULL, &wait);
-        if (asks_to_stop(sig))
+        if (asks_to_stop(sig)) {
             signal_all(children, n, sig);
+            *stopped = 1;
+        }
         if (hd__now() - before > dead_after / 2)
             restart_stop_timers(children, n);
         kill_stopped(children, n, first.code && first.code != 3 ? 0 : dead_after);
@@ -164,31 +170,53 @@ static struct failure wait_children(struct child *children, int32_t n, double de
     return first;
 }
 
-static int serve_and_watch(struct child *children, int32_t n, int port_pipe, const struct hd__server_options *options,
-                           const sigset_t *signals)
+/* How a round ended. */
+struct outcome {
+    int code, stopped; /* of the job; this process was asked to stop */
+    int32_t *lost;     /* room for all ranks */
+    int32_t n_lost;
+    double since; /* the first failure */
+};
+
+/* Those that somebody killed, else the one that the job ended by. */
+static void list_lost(const struct child *children, int32_t n, int32_t rank, struct outcome *out)
+{
+    out->n_lost = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (children[i].signal && children[i].signal != children[i].sent)
+            out->lost[out->n_lost++] = i;
+    if (!out->n_lost)
+        out->lost[out->n_lost++] = rank;
+}
+
+static void serve_and_watch(struct child *children, int32_t n, int port_pipe, const struct hd__server_options *options,
+                            const sigset_t *signals, struct outcome *out)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
     struct failure first;
     int32_t culprit = -1, why = HD_OK, rank;
-    if (hd__server_open(options, &server, &err)) {
+    uint16_t port = 0;
+    if (n > 1 && hd__server_open(options, &server, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
         signal_all(children, n, SIGKILL);
     } else {
-        uint16_t port = hd__server_port(server);
+        port = server ? hd__server_port(server) : 0; /* one rank alone asks nobody */
         for (int32_t i = 0; i < n; i++)
             if (write(port_pipe, &port, sizeof port) != sizeof port &&
                 errno != EPIPE) /* a rank that died at once: watch tells */
                 hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", i);
     }
     close(port_pipe);
-    first = wait_children(children, n, options->dead_after, signals);
+    first = wait_children(children, n, options->dead_after, signals, &out->stopped);
     culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
     rank = culprit >= 0 ? culprit : first.rank;
     if (first.code)
         hd__speaker_exit(rank, (int32_t)children[rank].pid, children[rank].exit_code, children[rank].signal, why);
-    return !first.killed && culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : first.code;
+    list_lost(children, n, rank, out);
+    out->since = first.since;
+    out->code = !first.killed && culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : first.code;
 }
 
 void hd__launch_set_timeouts(struct hd__server_options *options, const struct hd__reporter *reporter)
@@ -318,33 +346,39 @@ static int fail_start(const char *what)
     return 2;
 }
 
-int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
-                     int (*body)(void *user, const struct hd__launch_env *env), void *user)
-{
-    struct hd__launch_env env = {.size = n,
-                                 .local_size = n,
-                                 .launched_by_heddle = 1,
-                                 .reporter = reporter,
-                                 .store = {.host = "127.0.0.1", .dead_after = dead_after}};
-    struct hd__server_options options = make_server_options(n, dead_after, reporter);
-    struct child *children = hd__alloc((size_t)n * sizeof *children);
-    pid_t parent = getpid();
+struct rounds {
+    int32_t n;
+    double dead_after;
+    const struct hd__reporter *reporter;
+    const struct hd__launch_policy *policy;
+    int (*body)(void *user, const struct hd__launch_env *env);
+    void *user;
     sigset_t signals;
-    int port_pipe[2], code;
+    struct hd__launch_env env; /* of the ranks */
+    HD__ARRAY(struct hd__launch_restart) restarts;
+    int32_t in_a_row;
+    int64_t best, failed_step; /* the newest checkpoint, and the step that failed, as of the round before */
+};
+
+/* Starts all ranks and waits for their end. Returns 0, or an exit code where they cannot be started. */
+static int run_round(struct rounds *r, struct outcome *out)
+{
+    struct hd__server_options options = make_server_options(r->n, r->dead_after, r->reporter);
+    struct child *children = hd__alloc((size_t)r->n * sizeof *children);
+    pid_t parent = getpid();
+    int port_pipe[2];
     if (pipe(port_pipe)) {
         free(children);
         return fail_start("pipe");
     }
-    memcpy(env.store.secret, options.secret, sizeof options.secret);
-    block_signals(&signals);
-    signal(SIGPIPE, SIG_IGN); /* the others may have read their port, and the one that is left be dead */
+    memcpy(r->env.store.secret, options.secret, sizeof options.secret);
     fflush(NULL);
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0; i < r->n; i++) {
         pid_t pid = fork();
         if (pid == 0) {
             close(port_pipe[1]);
             free(children);
-            code = run_child(i, n, port_pipe[0], &env, parent, body, user);
+            int code = run_child(i, r->n, port_pipe[0], &r->env, parent, r->body, r->user);
             fflush(NULL);
             _exit(code);
         }
@@ -360,7 +394,126 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
         children[i] = (struct child){.pid = pid, .running = 1};
     }
     close(port_pipe[0]);
-    code = serve_and_watch(children, n, port_pipe[1], &options, &signals);
+    serve_and_watch(children, r->n, port_pipe[1], &options, &r->signals, out);
     free(children);
+    return 0;
+}
+
+/* ---- rounds */
+
+static double pause_of(const struct rounds *r)
+{
+    double pause = r->policy->pause;
+    for (int32_t i = 1; i < r->in_a_row && pause < LONGEST_PAUSE; i++)
+        pause = HD__MIN(2 * pause, LONGEST_PAUSE);
+    return pause;
+}
+
+/* Is there to be another round? Says why not. */
+static int may_restart(struct rounds *r, const struct outcome *out)
+{
+    struct hd__launch_progress *p = r->env.progress;
+    int64_t failed = p->failed_step, before = r->failed_step;
+    r->failed_step = failed;
+    p->failed_step = 0;
+    r->in_a_row = p->saved > r->best ? 1 : r->in_a_row + 1;
+    r->best = HD__MAX(r->best, p->saved);
+    if (!out->code || out->code == 2 || out->code == 3 || out->stopped || p->stopping)
+        return 0;
+    if (failed && failed == before) {
+        hd__log(HD_LOG_ERROR, NULL, "step %" PRId64 " has failed twice by itself: the ranks are not started again",
+                failed);
+        return 0;
+    }
+    if (r->in_a_row > r->policy->restarts) {
+        hd__log(HD_LOG_ERROR, NULL,
+                "launch.restarts: %" PRId64 " in a row have made no newer checkpoint: the job has failed",
+                r->policy->restarts);
+        return 0;
+    }
+    if (r->policy->deadline > 0 && hd__now() + pause_of(r) >= r->policy->deadline) {
+        hd__log(HD_LOG_ERROR, NULL, "the job's time is up: the ranks are not started again");
+        return 0;
+    }
+    return 1;
+}
+
+/* Returns 0 where this process was asked to stop meanwhile. */
+static int pause_round(const struct rounds *r)
+{
+    double until = hd__now() + pause_of(r), left;
+    while ((left = until - hd__now()) > 0) {
+        double most = HD__MIN(left, 1.0);
+        struct timespec wait = {.tv_sec = (time_t)most, .tv_nsec = (long)((most - (double)(time_t)most) * 1e9)};
+        if (asks_to_stop(sigtimedwait(&r->signals, NULL, &wait)))
+            return 0;
+    }
+    return 1;
+}
+
+static void announce_restart(struct rounds *r, const struct outcome *out)
+{
+    struct hd__launch_restart restart = {
+        .round = (int32_t)r->restarts.count + 1, .n_lost = out->n_lost, .since = out->since};
+    int32_t *lost = hd__alloc((size_t)out->n_lost * sizeof *lost);
+    char from[64];
+    memcpy(lost, out->lost, (size_t)out->n_lost * sizeof *lost);
+    restart.lost = lost;
+    hd__push(&r->restarts, restart);
+    r->env.restarts = r->restarts.at;
+    r->env.n_restarts = (int32_t)r->restarts.count;
+    snprintf(from, sizeof from, "step %" PRId64, r->env.progress->saved);
+    hd__log(HD_LOG_WARN, NULL, "restart %d of %" PRId64 " in a row: all ranks are started again in %.3g s, from %s",
+            r->in_a_row, r->policy->restarts, pause_of(r),
+            r->env.progress->saved ? from : "the beginning, since there is no checkpoint yet");
+}
+
+static int run_rounds(struct rounds *r)
+{
+    struct outcome out = {.lost = hd__alloc((size_t)r->n * sizeof(int32_t))};
+    int code;
+    while (!(code = run_round(r, &out)) && r->policy->restarts && may_restart(r, &out)) {
+        announce_restart(r, &out);
+        if (!pause_round(r)) {
+            hd__log(HD_LOG_INFO, NULL, "stopped before the restart");
+            out.code = r->env.progress->saved ? 3 : out.code; /* 3: a state is saved */
+            break;
+        }
+        out.code = 0;
+    }
+    free(out.lost);
+    return code ? code : out.code;
+}
+
+int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
+                     const struct hd__launch_policy *policy, int (*body)(void *user, const struct hd__launch_env *env),
+                     void *user)
+{
+    struct rounds r = {.n = n,
+                       .dead_after = dead_after,
+                       .reporter = reporter,
+                       .policy = policy,
+                       .body = body,
+                       .user = user,
+                       .env = {.size = n,
+                               .local_size = n,
+                               .launched_by_heddle = 1,
+                               .reporter = reporter,
+                               .deadline = policy->deadline,
+                               .store = {.host = "127.0.0.1", .dead_after = dead_after}}};
+    int code;
+    if (policy->restarts) {
+        r.env.progress = mmap(NULL, sizeof *r.env.progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (r.env.progress == MAP_FAILED)
+            return fail_start("mmap");
+    }
+    block_signals(&r.signals);
+    signal(SIGPIPE, SIG_IGN); /* the others may have read their port, and the one that is left be dead */
+    code = run_rounds(&r);
+    for (uint32_t i = 0; i < r.restarts.count; i++)
+        free((void *)r.restarts.at[i].lost);
+    hd__free_array(&r.restarts);
+    if (r.env.progress)
+        munmap(r.env.progress, sizeof *r.env.progress);
     return code;
 }

@@ -1,8 +1,8 @@
 /* service/metrics/metrics: metrics of a run: metrics.jsonl, plain lines or one live line on the terminal, and sinks.
  *
  * metrics.jsonl: one object a line, one write() a line, each with the run's id. First {"event": "start", ...}, then one
- * object for each step that is logged. A resumed run cuts a torn last line and every step after its checkpoint, which
- * it trains again, then appends. The file of another run is set aside as metrics.jsonl.1, .2, ...; what is not a file
+ * object for each step that is logged, and other events: "resume", "checkpoint", "restart". A resumed run cuts a torn
+ * last line and every step after its checkpoint, which it trains again, but no restart, then appends. The file of another run is set aside as metrics.jsonl.1, .2, ...; what is not a file
  * of metrics is refused. Only rank 0 has metrics.
  *
  * Plug-ins of kind metrics (heddle/metrics.h), the sinks, get the same steps, each on its own thread. */
@@ -63,6 +63,8 @@ int32_t hd__metrics_begin(struct hd__metrics *metrics, struct hd_error *err);
 /* Appends a line to the file, prints the step (one live line on a terminal, a plain line elsewhere), queues it to
  * the sinks. */
 void hd__metrics_log_step(struct hd__metrics *metrics, const struct hd__metrics_row *row);
+/* Appends an object with "event" and "step"; the run's id is added. Takes the reference; no metrics: dropped. */
+void hd__metrics_log_event(struct hd__metrics *metrics, json_t *event);
 void hd__metrics_close(struct hd__metrics *metrics); /* NULL is fine */
 
 int64_t hd__metrics_resident_bytes(void); /* of this process */

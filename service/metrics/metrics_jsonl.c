@@ -13,8 +13,9 @@
 
 struct hd__metrics {
     int fd, is_terminal, write_failed; /* lost: the last line was not written */
-    int same;                          /* the file has lines of this run alone, */
+    int same, ours;                    /* the file has lines of this run alone; with its id, */
     off_t keep;                        /* and these are before its first step */
+    struct hd__text restarts;          /* lines of what is not kept */
     char *path;
     char *run; /* its id; "" where there is none */
     double started;
@@ -29,41 +30,42 @@ static char set_metrics[HD__METRICS_SETS][64];
 
 /* ---- the file, which is appended to, or set aside: never overwritten */
 
-static int is_event(const json_t *line)
+static int is_event(const json_t *line, const char *a, const char *b)
 {
     const char *event = json_string_value(json_object_get(line, "event"));
-    return event && (!strcmp(event, "start") || !strcmp(event, "resume"));
+    return event && (!strcmp(event, a) || !strcmp(event, b));
 }
 
-/* *keep: the bytes of its lines up to `step`; without a torn last one. *same: they are of this run, or of a heddle
+/* m->keep: the bytes of its lines up to `step`; without a torn last one. m->same: they are of this run, or of a heddle
  * without ids. */
-static int32_t scan(int fd, const char *path, const char *run, int64_t step, off_t *keep, int *same,
-                    struct hd_error *err)
+static int32_t scan(struct hd__metrics *m, int64_t step, struct hd_error *err)
 {
-    FILE *file = fdopen(dup(fd), "r");
+    FILE *file = fdopen(dup(m->fd), "r");
+    const char *path = m->path;
+    int cut = 0;
     char *line = NULL;
     size_t room = 0;
     ssize_t n;
     int32_t rc = HD_OK;
-    *keep = 0;
-    *same = 1;
+    m->same = 1;
     if (!file)
         return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     while (!rc && (n = getline(&line, &room, file)) > 0) {
         json_t *object = line[n - 1] == '\n' ? json_loadb(line, (size_t)n, 0, NULL) : NULL;
         const char *of = json_string_value(json_object_get(object, "run"));
         int64_t at = json_integer_value(json_object_get(object, "step"));
-        int stop = !object || at > step || at < 0;
-        if (!*keep && !is_event(object))
+        cut |= m->keep && (!object || at > step || at < 0);
+        if (!m->keep && !is_event(object, "start", "resume"))
             rc = hd_fail(err, HD_E_INVALID,
                          "%s: its first line does not start a run, so heddle did not write it: name another file, or "
                          "move this one away",
                          path);
-        *same &= !of || !strcmp(of, run);
+        m->same &= cut || !of || !strcmp(of, m->run);
+        m->ours |= of && !strcmp(of, m->run);
+        if (cut && is_event(object, "restart", "restart"))
+            hd__text_add(&m->restarts, "%s", line);
         json_decref(object);
-        if (stop && *keep)
-            break;
-        *keep += n;
+        m->keep += cut ? 0 : n;
     }
     free(line);
     fclose(file);
@@ -154,7 +156,7 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
                               .start = json_dumps(start, JSON_COMPACT)};
     int32_t rc = open_once(path, 0, &m->fd, &st, &why);
     if (!rc && S_ISREG(st.st_mode) && st.st_size) /* a device as /dev/null takes lines, and has none */
-        rc = scan(m->fd, path, m->run, resumed, &m->keep, &m->same, &why);
+        rc = scan(m, resumed, &why);
     *metrics = m;
     if (!rc)
         return HD_OK;
@@ -167,15 +169,17 @@ int32_t hd__metrics_check(const char *path, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
     struct stat st;
-    off_t keep;
-    int same, fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    struct hd__metrics m = {.fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), .run = (char *)""};
     int32_t rc = HD_OK;
-    if (fd < 0 && errno == ELOOP)
+    if (m.fd < 0 && errno == ELOOP)
         rc = hd_fail(&why, HD_E_INVALID, "%s: a symbolic link: name the file itself", path);
-    if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size)
-        rc = scan(fd, path, "", 0, &keep, &same, &why);
-    if (fd >= 0)
-        close(fd);
+    m.path = hd__strdup(path);
+    if (m.fd >= 0 && !fstat(m.fd, &st) && S_ISREG(st.st_mode) && st.st_size)
+        rc = scan(&m, 0, &why);
+    if (m.fd >= 0)
+        close(m.fd);
+    hd__text_free(&m.restarts);
+    free(m.path);
     return rc ? hd_fail(err, rc, "metrics.jsonl: %s", why.message) : HD_OK;
 }
 
@@ -186,7 +190,8 @@ int32_t hd__metrics_begin(struct hd__metrics *m, struct hd_error *err)
     struct stat st;
     int32_t rc = HD_OK;
     int no;
-    if (m->keep && m->first_step && m->same) {
+    if (m->keep && m->same && (m->first_step || m->ours)) {
+        hd__text_add(&text, "%s", m->restarts.at ? m->restarts.at : "");
         rc = ftruncate(m->fd, m->keep) ? hd_fail(&why, HD_E_IO, "%s: %s", m->path, strerror(errno)) : HD_OK;
     } else if (m->keep) {
         close(m->fd);
@@ -342,10 +347,25 @@ void hd__metrics_log_step(struct hd__metrics *m, const struct hd__metrics_row *r
     print_step(m, r);
 }
 
+void hd__metrics_log_event(struct hd__metrics *m, json_t *event)
+{
+    struct hd__text text = {0};
+    char *line;
+    if (m) {
+        json_object_set_new(event, "run", json_string(m->run));
+        line = json_dumps(event, JSON_REAL_PRECISION(9));
+        hd__text_add(&text, "%s\n", line);
+        write_line(m, &text);
+        free(line);
+    }
+    json_decref(event);
+}
+
 void hd__metrics_close(struct hd__metrics *m)
 {
     if (!m)
         return;
+    hd__text_free(&m->restarts);
     for (uint32_t i = 0; i < m->sinks.count; i++)
         hd__metrics_sink_close(m->sinks.at[i]);
     hd__free_array(&m->sinks);

@@ -1,12 +1,13 @@
-/* Templates as rows of a table: special tokens by name and the text between them. The text between two special tokens is
- * encoded as one piece, as a tokenizer does that finds special tokens in a rendered text. */
+/* Templates as rows of a table: special tokens by name and the text between them. The text between two special tokens
+ * is encoded as one piece, as a tokenizer does that finds special tokens in a rendered text. */
 #include "service/text/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A message is  open ROLE close header CONTENT end tail.  With `turns`, roles are shown by the tokens alone: a question
- * is  open CONTENT close, an answer  CONTENT end, without blanks behind it; the system's text precedes the last question. */
+ * is  open CONTENT close, an answer  CONTENT end, without blanks behind it; the system's text precedes the last
+ * question. */
 struct hd__chat_template {
     const char *name;
     const char *begin;              /* token of a conversation; NULL: none, as with the others */

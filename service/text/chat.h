@@ -1,9 +1,10 @@
 /* service/text/chat: conversations and prompts with completions as token ids, and which of them the loss counts.
  *
- * A line of jsonl is {"messages": [{"role", "content"}, ...]}, rendered by a template, or {"prompt", "completion"}, which
- * has no template. The loss counts what the model has to say: an assistant's content with the token that ends it, and a
- * completion with the end of document. "weight": 0 in a message (as OpenAI's and Mistral's fine-tuning files have it)
- * leaves it out. Content is never searched for special tokens: "<|im_end|>" in a content is those ten characters. */
+ * A line of jsonl is {"messages": [{"role", "content"}, ...]}, rendered by a template, or {"prompt", "completion"},
+ * which has no template. The loss counts what the model has to say: an assistant's content with the token that ends it,
+ * and a completion with the end of document. "weight": 0 in a message (as OpenAI's and Mistral's fine-tuning files have
+ * it) leaves it out. Content is never searched for special tokens: "<|im_end|>" in a content is those ten
+ * characters. */
 #ifndef HD_SERVICE_TEXT_CHAT_H
 #define HD_SERVICE_TEXT_CHAT_H
 

@@ -119,16 +119,17 @@ static const char *find_damage(struct hd__token_cache *c, const json_t *all)
     return bad;
 }
 
-static int look(struct hd__token_cache *c)
+/* `say`: why it is not there. */
+static int look(struct hd__token_cache *c, int say)
 {
     char *path = hd__format("%s.cache.json", c->prefix);
     json_t *all = json_load_file(path, 0, NULL);
     const char *bad = NULL;
     int same = all && sources_are_same(c, all);
-    if (all && !same)
+    if (all && !same && say)
         hd__log(HD_LOG_INFO, NULL, "%s: the files of %s have changed since %s was written", c->key, c->source,
                 c->prefix);
-    if (same && (bad = find_damage(c, all)))
+    if (same && (bad = find_damage(c, all)) && say)
         hd__log(HD_LOG_WARN, NULL, "%s: %s.%s is not what was written there", c->key, c->prefix, bad);
     json_decref(all);
     free(path);
@@ -140,7 +141,7 @@ int32_t hd__token_cache_open(struct hd__token_cache *c, int *valid, struct hd_er
     int32_t rc = hd__corpus_find(&c->source, 1, &c->corpus, err);
     if (!rc)
         rc = make_prefix(c, err);
-    *valid = !rc && look(c);
+    *valid = !rc && look(c, 1);
     return rc;
 }
 
@@ -204,7 +205,8 @@ static int32_t make(struct hd__token_cache *c, struct hd_error *err)
     c->config.overwrite = 1; /* the folder's names are the cache's own */
     c->config.progress = on_progress;
     c->config.progress_user = &m;
-    hd__log(HD_LOG_INFO, NULL, "%s: %u files into %s", what, c->corpus.files.count, c->prefix);
+    hd__log(HD_LOG_INFO, NULL, "%s: %u file%s into %s", what, c->corpus.files.count,
+            c->corpus.files.count > 1 ? "s" : "", c->prefix);
     int32_t rc = hd__tokenize(&c->config, &state, err);
     hd__tokenize_print_end(&m.print);
     if (!rc)
@@ -261,9 +263,9 @@ int32_t hd__token_cache_make(struct hd__token_cache *c, struct hd_error *err)
 {
     int lock = -1;
     int32_t rc = wait_for_lock(c, &lock, err);
-    if (!rc && !look(c))
+    if (!rc && !look(c, 0))
         rc = make(c, err);
-    if (!rc && !look(c))
+    if (!rc && !look(c, 0))
         rc = hd_fail(err, HD_E_IO, "%s: what was just written there is not there: does another job write it?",
                      c->prefix);
     if (lock != -1)

@@ -112,7 +112,7 @@ static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd_
     else if (!text)
         rc = hd_fail(err, HD_E_INVALID, "has no field \"%s\"%s", c->field,
                      json_object_get(line, "messages") || json_object_get(line, "completion")
-                         ? ", but a conversation: name its template by --chat-template"
+                         ? ", but a conversation: name its template by --chat-template (data.chat_template in a job)"
                          : "; --field names another (data.field in a job)");
     else if (!json_is_string(text))
         rc = hd_fail(err, HD_E_INVALID, "field \"%s\" is no string", c->field);

@@ -129,15 +129,15 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         .seed = (uint64_t)job->seed,
     };
     struct hd__train_feed *f;
-    int32_t rc = check_part(job, part, err);
+    int32_t rc = hd__train_corpus_make(compiled, key, from, err);
+    for (uint64_t i = 0; i < from->count; i++)
+        sources[i] = (struct hd__data_source){hd__train_corpus_path(job, from->at[i].path), from->at[i].weight};
     if (!rc)
-        rc = hd__train_corpus_prepare(compiled, HD__CORPUS_MAKE, NULL, err);
+        rc = check_part(job, part, err);
     if (rc) {
         free(sources);
         return rc;
     }
-    for (uint64_t i = 0; i < from->count; i++)
-        sources[i] = (struct hd__data_source){hd__train_corpus_path(job, from->at[i].path), from->at[i].weight};
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
     f->rank = rank;

@@ -7,8 +7,8 @@
 
 struct hd__train_feed;
 
-/* Parts of the data: what is trained on, data.test, and the sets of data.val from HD__FEED_VAL on, or in their place the
- * held-out tail of data.val_fraction. */
+/* Parts of the data: what is trained on, data.test, and the sets of data.val from HD__FEED_VAL on, or in their place
+ * the held-out tail of data.val_fraction. */
 enum { HD__FEED_TEST = -1, HD__FEED_TRAIN = 0, HD__FEED_VAL = 1 };
 /* Sets to evaluate on, at least 1. */
 static inline int32_t hd__train_feed_sets(const struct hd__job *job)

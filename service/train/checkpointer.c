@@ -3,9 +3,12 @@
 #include "service/train/checkpointer.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "service/checkpoint/checkpoint.h"
+#include "service/checkpoint/param_init.h"
 #include "service/checkpoint/train_state.h"
 #include "service/train/resume_diff.h"
 
@@ -21,7 +24,12 @@ struct hd__train_checkpointer {
     char loaded_run[HD__RUN_ID], run[HD__RUN_ID]; /* of the checkpoint that was loaded, "" for none; of this run */
     const char *loaded_dir;                       /* where it lies; NULL: nothing was loaded */
     uint64_t loaded_step;
-    uint64_t *aside; /* steps that are another run's from now on, or torn */
+    const char *only_run; /* "auto" is one of this run; NULL: of any */
+    int falls_back;       /* what is damaged is passed over, and the caller says so */
+    int fell_back;        /* a newer one was damaged, of run damaged_run where its index could be read */
+    char damaged_run[HD__RUN_ID];
+    struct hd__train_saved saved; /* the last save; step 0: none that was not told */
+    uint64_t *aside;              /* steps that are another run's from now on, or torn */
     uint32_t n_aside;
     const char *aside_are;
     uint64_t exchanges;
@@ -166,12 +174,14 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[
     int32_t rc = hd__ckpt_list_steps(&k->store, &k->aside, &n, &torn, err);
     for (uint32_t i = 0; i < n + torn && !rc; i++)
         if (!here || k->aside[i] > k->loaded_step) {
-            others += i < n; /* the rest is torn: it may be copied whole some day */
+            others += i < n && !k->fell_back && !k->only_run; /* torn ones may be copied whole some day */
             k->aside[k->n_aside++] = k->aside[i];
         }
-    k->aside_are = others ? "of another run" : "without an index.json";
-    if (here && !others && *k->loaded_run)
-        memcpy(run, k->loaded_run, HD__RUN_ID);
+    k->aside_are = others ? "of another run" : k->fell_back ? "that cannot be read" : "without an index.json";
+    if (k->only_run)
+        snprintf(run, HD__RUN_ID, "%s", k->only_run);
+    else if (here && !others && *k->loaded_run)
+        memcpy(run, k->fell_back && *k->damaged_run ? k->damaged_run : k->loaded_run, HD__RUN_ID);
     memcpy(k->run, run, HD__RUN_ID);
     if (!rc && k->n_aside && !k->ops->move)
         rc = hd_fail(err, HD_E_UNSUPPORTED,
@@ -210,12 +220,32 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
     json_t *model = json_pack("{s:s,s:I,s:I,s:I,s:I}", "family", c->info.family ? c->info.family : "", "layers",
                               (json_int_t)c->info.layers, "hidden", (json_int_t)c->info.hidden, "vocab",
                               (json_int_t)c->info.vocab, "parameters", (json_int_t)hd__compiled_parameter_count(c));
-    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:o}", "step", (json_int_t)progress->step, "sequence",
-                     (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas",
-                     (json_int_t)hd__mesh_ways(&p->mesh, p->independent_axes), "seed", (json_int_t)c->job->seed,
-                     "optimizer", c->optimizer_choice.component->name, "lr",
-                     hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
-                     hd__train_loss_scaler_json(&progress->scaler), "job", hd__job_json(c->job));
+    json_t *mesh = json_object(), *state;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        json_object_set_new(mesh, hd__axis_name(a), json_integer(p->mesh.size[a]));
+    state = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:I,s:o,s:o}", "step", (json_int_t)progress->step,
+                      "sequence", (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas",
+                      (json_int_t)hd__mesh_ways(&p->mesh, p->independent_axes), "seed", (json_int_t)c->job->seed,
+                      "optimizer", c->optimizer_choice.component->name, "lr",
+                      hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
+                      hd__train_loss_scaler_json(&progress->scaler), "time", (json_int_t)time(NULL), "mesh", mesh,
+                      "job", hd__job_json(c->job));
+    if (isfinite(progress->val_loss))
+        json_object_set_new(state, "val_loss", json_real(progress->val_loss));
+    return state;
+}
+
+static int64_t state_bytes(const struct hd__ckpt_train_state *state)
+{
+    int64_t bytes = 0;
+    for (uint32_t i = 0; i < state->tensors.count; i++) {
+        const struct hd__ckpt_tensor *t = &state->tensors.at[i];
+        int64_t n = (int64_t)hd_dtype_size(t->dtype);
+        for (uint32_t d = 0; d < t->ndim; d++)
+            n *= t->shape[d];
+        bytes += n;
+    }
+    return bytes;
 }
 
 int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const struct hd__train_progress *progress,
@@ -225,7 +255,10 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
     struct hd__ckpt_save save = {.step = (uint64_t)progress->step,
                                  .version = HEDDLE_VERSION,
                                  .run = k->run,
-                                 .keep = (uint32_t)job->checkpoint_keep};
+                                 .keep = (uint32_t)job->checkpoint_keep,
+                                 .keep_best = (uint32_t)job->checkpoint_keep_best,
+                                 .keep_every = (uint64_t)job->checkpoint_keep_every};
+    double start = hd__now();
     json_t *state;
     int32_t rc = hd__ckpt_async_writer_join(k->async_writer, err); /* it still reads k->saving */
     if (!rc)
@@ -243,12 +276,37 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
                          : hd__ckpt_save(&k->store, &save, err);
     hd__exec_drop_mirror(k->s->exec);
     json_decref(state);
+    k->saved = (struct hd__train_saved){.step = rc ? 0 : progress->step,
+                                        .bytes = state_bytes(&k->saving),
+                                        .exposed = hd__now() - start,
+                                        .val_loss = progress->val_loss};
     return rc;
 }
 
 int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *k, struct hd_error *err)
 {
-    return k ? hd__ckpt_async_writer_join(k->async_writer, err) : HD_OK;
+    double start = hd__now();
+    int32_t rc = k ? hd__ckpt_async_writer_join(k->async_writer, err) : HD_OK;
+    if (k)
+        k->saved.exposed += hd__now() - start;
+    if (k && rc)
+        k->saved.step = 0;
+    return rc;
+}
+
+int hd__train_checkpointer_busy(const struct hd__train_checkpointer *k)
+{
+    return k && hd__ckpt_async_writer_busy(k->async_writer);
+}
+
+int hd__train_checkpointer_finished(struct hd__train_checkpointer *k, struct hd__train_saved *saved)
+{
+    if (!k || !k->saved.step || hd__train_checkpointer_busy(k))
+        return 0;
+    *saved = k->saved;
+    saved->seconds = k->async_writer ? hd__ckpt_async_writer_seconds(k->async_writer) : saved->exposed;
+    k->saved.step = 0;
+    return saved->seconds >= 0; /* the next join fails with it */
 }
 
 /* ---- loading */
@@ -332,7 +390,7 @@ static int32_t mention_others(const struct hd__train_checkpointer *k, const char
 {
     struct hd_error why = HD_ERROR_INIT;
     char older[32];
-    if (rc != HD_E_CORRUPT && rc != HD_E_NOTFOUND)
+    if ((rc != HD_E_CORRUPT && rc != HD_E_NOTFOUND) || k->falls_back)
         return rc;
     hd_error_copy(&why, err);
     if (!find_older(k, name, older))
@@ -397,7 +455,8 @@ static int32_t check_weights(const struct hd__train_checkpointer *k, const char 
     return HD_E_INVALID;
 }
 
-static int32_t load_named(struct hd__train_checkpointer *k, const char *name, const char *weights,
+/* Into the host's arena. */
+static int32_t read_named(struct hd__train_checkpointer *k, const char *name, const char *weights,
                           struct hd__train_progress *progress, struct hd_error *err)
 {
     struct hd__ckpt_train_state state = {0};
@@ -433,10 +492,21 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
     k->loaded_step = hd__ckpt_step(ckpt);
     snprintf(k->loaded_run, sizeof k->loaded_run, "%s", hd__ckpt_run_id(ckpt));
     hd__ckpt_close(ckpt);
+    return rc;
+}
+
+static int32_t use_loaded(struct hd__train_checkpointer *k, int32_t rc, struct hd_error *err)
+{
     if (!rc)
         rc = hd__exec_copy_tensors(k->s->exec, HD__H2D, NULL, 0, err);
     hd__exec_drop_mirror(k->s->exec);
     return rc ? rc : hd__exec_run_section(k->s->exec, HD__SECTION_RESTORE, err);
+}
+
+static int32_t load_named(struct hd__train_checkpointer *k, const char *name, const char *weights,
+                          struct hd__train_progress *progress, struct hd_error *err)
+{
+    return use_loaded(k, read_named(k, name, weights, progress, err), err);
 }
 
 /* A path: its folder is the storage, "" for the job's own, and its last component the name. */
@@ -474,6 +544,102 @@ static int32_t load_path(struct hd__train_checkpointer *k, const char *path, con
     return rc;
 }
 
+/* ---- the newest that all ranks can read */
+
+/* What a rank read, as all exchange it. */
+struct verdict {
+    uint64_t step; /* 0: there is no other */
+    int32_t code, reserved;
+    char message[496];
+};
+
+static int is_damage(int32_t code)
+{
+    return code == HD_E_CORRUPT || code == HD_E_NOTFOUND;
+}
+
+/* The code that all go by: damage that any has found, with its words; else this rank's own. */
+static int32_t agree_on_damage(struct hd__train_checkpointer *k, uint64_t step, int32_t rc, struct hd_error *err)
+{
+    struct verdict mine = {.step = step, .code = rc}, *all;
+    int32_t ranks = k->s->env->size, result;
+    if (ranks == 1)
+        return rc;
+    snprintf(mine.message, sizeof mine.message, "%.490s", rc ? err->message : "");
+    all = hd__alloc((size_t)ranks * sizeof *all);
+    struct hd_error why = HD_ERROR_INIT;
+    result = all_gather(k, &mine, sizeof mine, all, &why);
+    if (result && !rc)
+        *err = why;
+    result = rc ? rc : result;
+    for (int32_t r = 0; r < ranks && !result; r++)
+        if (all[r].step != step)
+            result = hd_fail(err, HD_E_CORRUPT,
+                             "%s: the newest checkpoint is of step %" PRIu64 " for rank %d and of step %" PRIu64
+                             " for this one: do all machines have the same folder?",
+                             k->dir, all[r].step, r, step);
+    for (int32_t r = 0; r < ranks && (!result || result == rc) && !is_damage(result); r++)
+        if (is_damage(all[r].code)) {
+            all[r].message[sizeof all[r].message - 1] = 0;
+            result = hd_fail(err, HD_E_CORRUPT, "%s", all[r].message);
+        }
+    free(all);
+    return result;
+}
+
+static int is_candidate(const struct hd__train_checkpointer *k, const char *name)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd__ckpt *ckpt = NULL;
+    int other = k->only_run && !hd__ckpt_open(&k->store, name, &ckpt, &unused) &&
+                strcmp(hd__ckpt_run_id(ckpt), k->only_run) != 0;
+    hd__ckpt_close(ckpt);
+    return !other;
+}
+
+/* Tries one after the other, on all ranks at once; progress is unchanged where there is none. */
+static int32_t load_newest(struct hd__train_checkpointer *k, struct hd__train_progress *progress, struct hd_error *err)
+{
+    uint64_t *steps = NULL;
+    uint32_t n = 0;
+    int32_t rc = hd__ckpt_list_steps(&k->store, &steps, &n, NULL, err);
+    char name[32];
+    k->falls_back = 1;
+    for (int again = !rc; again;) {
+        *name = 0;
+        while (n && !*name) {
+            hd__ckpt_step_name(steps[--n], name);
+            if (!is_candidate(k, name))
+                *name = 0;
+        }
+        if (!*name && k->fell_back) {
+            struct hd_error last = *err;
+            rc = hd_fail(err, HD_E_CORRUPT, "%.800s; %s has no older one", last.message, k->dir);
+            break;
+        }
+        *k->loaded_run = 0;
+        rc = *name ? read_named(k, name, NULL, progress, err) : HD_OK;
+        rc = agree_on_damage(k, *name ? steps[n] : 0, rc, err);
+        again = *name && is_damage(rc);
+        if (!again)
+            break;
+        if (k->s->env->rank == 0)
+            hd__log(HD_LOG_WARN, NULL, "%s is passed over, since it is damaged: %s", name, err->message);
+        if (!*k->damaged_run)
+            memcpy(k->damaged_run, k->loaded_run, sizeof k->damaged_run);
+        k->fell_back = 1;
+        hd__ckpt_init_zeros(hd__exec_program(k->s->exec), k->training.coord, k->training.arena);
+    }
+    k->falls_back = 0;
+    free(steps);
+    return rc || !*name ? rc : use_loaded(k, rc, err);
+}
+
+void hd__train_checkpointer_continue(struct hd__train_checkpointer *k, const char *run)
+{
+    k->only_run = run;
+}
+
 int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char *which, const char *weights,
                                     struct hd__train_progress *progress, struct hd_error *err)
 {
@@ -483,6 +649,8 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
     if (strcmp(which, "auto"))
         return load_path(k, which, weights, progress, err);
     int32_t rc = hd__ckpt_latest(&k->store, name, err);
+    if (!weights && (!rc || rc == HD_E_NOTFOUND))
+        return load_newest(k, progress, err);
     if (rc == HD_E_NOTFOUND)
         return HD_OK;
     return rc ? rc : load_named(k, name, weights, progress, err);

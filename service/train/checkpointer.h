@@ -12,6 +12,15 @@ struct hd__train_progress {
     int64_t sequence; /* the next sequence of the data stream */
     int64_t tokens;   /* tokens trained on */
     struct hd__train_loss_scaler scaler;
+    double val_loss; /* after this step; NaN: not evaluated */
+};
+
+/* A save that is on disk. */
+struct hd__train_saved {
+    int64_t step, bytes;
+    double seconds;  /* from its begin to its commit */
+    double exposed;  /* of these the training waited */
+    double val_loss; /* NaN: none */
 };
 
 struct hd__train_checkpointer; /* the job's checkpoint store and the save under way */
@@ -31,8 +40,11 @@ int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *checkpoi
 int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *compiled, struct hd_error *err);
 
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress is unchanged if there is none),
- * "never", "overwrite" (nothing is loaded), or the name or path of a checkpoint. `weights`: for evaluation and
+ * "never", "overwrite" (nothing is loaded), or the name or path of a checkpoint. With "auto" and all of the state, one
+ * that any rank finds damaged is passed over by all, with a warning. `weights`: for evaluation and
  * sampling, only these, "model" or the name of an average that a strategy has registered; NULL: all, to train. */
+/* From now on "auto" means the checkpoints of this run alone, and the run keeps its id: it was restarted. */
+void hd__train_checkpointer_continue(struct hd__train_checkpointer *checkpointer, const char *run);
 int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *checkpointer, const char *which, const char *weights,
                                     struct hd__train_progress *progress, struct hd_error *err);
 
@@ -50,5 +62,8 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer,
                                     const struct hd__train_progress *progress, struct hd_error *err);
 /* Waits until the save is on disk. */
 int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
+int hd__train_checkpointer_busy(const struct hd__train_checkpointer *checkpointer); /* it is not yet; NULL: no */
+/* Once for each save that came to its end: 1, and what it was. */
+int hd__train_checkpointer_finished(struct hd__train_checkpointer *checkpointer, struct hd__train_saved *saved);
 
 #endif

@@ -15,6 +15,7 @@ struct corpus {
     struct hd__job *job;
     struct hd__tokenizer tokenizer;
     int64_t eod;
+    const struct hd__chat_template *chat;
     const char *key; /* that says the tokenizer: "data.tokenizer", "model.from" */
     int how;
     int32_t missing;
@@ -65,14 +66,14 @@ static int is_text(const struct hd__compiled *c, const char *path)
         return 0;
     if (job->data_tokenizer)
         return 1;
-    return !strcmp(job->data->use, "tokens") && is_value(job, "data.format", "auto") &&
-           (hd__corpus_is_text_name(path) || is_folder_or_pattern(path)) &&
-           (c->info.vocab != 256 || is_folder_or_pattern(path));
+    if (strcmp(job->data->use, "tokens") != 0 || !is_value(job, "data.format", "auto"))
+        return 0;
+    return is_folder_or_pattern(path) || (c->info.weights && c->info.vocab != 256 && hd__corpus_is_text_name(path));
 }
 
 static int has_text(const struct hd__compiled *c)
 {
-    const struct hd__sources *all[] = {&c->job->train, &c->job->val, &c->job->test};
+    const struct hd__sources *all[] = {&c->job->train, &c->job->val};
     int found = 0;
     for (size_t k = 0; k < HD__COUNT(all); k++)
         for (uint64_t i = 0; i < all[k]->count; i++)
@@ -117,7 +118,21 @@ static int32_t check_vocab(struct corpus *c, struct hd_error *err)
                         c->tokenizer.path, (long long)has, (long long)has);
 }
 
-static int32_t open_tokenizer(struct corpus *c, struct hd_error *err)
+static int32_t find_chat(struct corpus *c, struct hd_error *err)
+{
+    const char *name = c->job->data_chat_template;
+    c->chat = name ? hd__chat_find(name) : NULL;
+    if (!name)
+        return HD_OK;
+    if (!c->chat)
+        return hd__job_fail(c->job, "data.chat_template", err, "data.chat_template: %s: there are " HD__CHAT_NAMES,
+                            name);
+    if (hd__chat_check(&c->tokenizer, c->chat, err))
+        return hd__job_fail(c->job, "data.chat_template", err, "data.chat_template: %s", err->message);
+    return HD_OK;
+}
+
+static int32_t open_tokenizer(struct corpus *c, const char *key, const char *source, struct hd_error *err)
 {
     struct hd__job *job = c->job;
     const char *path = job->data_tokenizer ? job->data_tokenizer : c->compiled->info.weights;
@@ -126,15 +141,19 @@ static int32_t open_tokenizer(struct corpus *c, struct hd_error *err)
     if (rc)
         return rc;
     if (!path)
-        return hd__job_fail(
-            job, "data.train", err,
-            "data.train: text, and the job says no tokenizer: say data.tokenizer: FILE (tokenizer.json, "
-            "tokenizer.model), or tokenize it by `heddle data tokenize`");
+        return hd__job_fail(job, key, err,
+                            "%s: %s: a folder or a pattern is read as text, and the job says no tokenizer: say "
+                            "data.tokenizer: FILE (tokenizer.json, "
+                            "tokenizer.model), or name a file of tokens",
+                            key, source);
     if ((rc = hd__tokenizer_open(c->compiled->plugins, c->compiled->host, NULL, path, &c->tokenizer, err))) {
-        hd__job_fail(job, c->key, err, "%s: %s", c->key, err->message);
+        hd__job_fail(job, c->key, err, "%s: %s%s", c->key, err->message,
+                     job->data_tokenizer ? "" : "; data.tokenizer names another, for text");
         return err->code = rc == HD_E_IO || rc == HD_E_NOMEM ? rc : HD_E_INVALID;
     }
     rc = check_vocab(c, err);
+    if (!rc)
+        rc = find_chat(c, err);
     return rc ? rc : find_eod(c, err);
 }
 
@@ -154,21 +173,26 @@ static int32_t beat(void *user, struct hd_error *err)
 static void say(const struct corpus *c, const struct hd__token_cache *cache)
 {
     char bytes[32];
-    printf("%s: %s: %u files of %s would be tokenized by %s into %s\n", cache->key, cache->source,
-           cache->corpus.files.count, hd__bytes_text(cache->corpus.bytes, bytes), c->tokenizer.path, cache->prefix);
+    printf("%s: %s: %u file%s of %s would be tokenized by %s into %s\n", cache->key, cache->source,
+           cache->corpus.files.count, cache->corpus.files.count > 1 ? "s" : "",
+           hd__bytes_text(cache->corpus.bytes, bytes), c->tokenizer.path, cache->prefix);
 }
 
 static int32_t prepare_source(struct corpus *c, const char *key, const char *source, struct hd_error *err)
 {
     struct hd__job *job = c->job;
-    struct hd__token_cache cache = {
-        .config = {.tokenizer = &c->tokenizer, .field = job->data_field, .eod = c->eod, .flags = HD_TOKENIZER_SPECIAL},
-        .source = source,
-        .folder = job->data_cache,
-        .key = key,
-        .timeout = job->comm_timeout,
-        .beat = beat,
-        .user = c};
+    struct hd__token_cache cache = {.config = {.tokenizer = &c->tokenizer,
+                                               .field = job->data_field,
+                                               .eod = c->eod,
+                                               .chat = c->chat,
+                                               .chat_name = job->data_chat_template,
+                                               .flags = HD_TOKENIZER_SPECIAL},
+                                    .source = source,
+                                    .folder = job->data_cache,
+                                    .key = key,
+                                    .timeout = job->comm_timeout,
+                                    .beat = beat,
+                                    .user = c};
     int valid = 0;
     int32_t rc = hd__token_cache_open(&cache, &valid, err);
     if (!rc && !valid && c->how == HD__CORPUS_MAKE) {
@@ -191,24 +215,28 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
     return err->code = code;
 }
 
+static int32_t prepare_sources(struct corpus *c, const char *key, const struct hd__sources *sources,
+                               struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint64_t i = 0; i < sources->count && !rc; i++) {
+        const char *path = sources->at[i].path;
+        if (!is_text(c->compiled, path) || find_tokenized(c->job, path))
+            continue;
+        if (!c->tokenizer.handle)
+            rc = open_tokenizer(c, key, path, err);
+        if (!rc)
+            rc = prepare_source(c, key, path, err);
+    }
+    return rc;
+}
+
+/* What is trained and evaluated on. */
 static int32_t prepare(struct corpus *c, struct hd_error *err)
 {
-    struct hd__job *job = c->job;
-    const struct {
-        const char *key;
-        const struct hd__sources *sources;
-    } all[] = {{"data.train", &job->train}, {"data.val", &job->val}, {"data.test", &job->test}};
-    int32_t rc = HD_OK, opened = 0;
-    for (size_t k = 0; k < HD__COUNT(all); k++)
-        for (uint64_t i = 0; i < all[k].sources->count && !rc; i++) {
-            const char *path = all[k].sources->at[i].path;
-            if (!is_text(c->compiled, path) || find_tokenized(job, path))
-                continue;
-            if (!opened++)
-                rc = open_tokenizer(c, err);
-            if (!rc)
-                rc = prepare_source(c, all[k].key, path, err);
-        }
+    int32_t rc = prepare_sources(c, "data.train", &c->job->train, err);
+    if (!rc)
+        rc = prepare_sources(c, "data.val", &c->job->val, err);
     hd__tokenizer_close(&c->tokenizer);
     return rc;
 }
@@ -217,8 +245,16 @@ int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, i
 {
     struct corpus c = {.compiled = compiled, .job = compiled->job, .how = how};
     int32_t rc = prepare(&c, err);
-    if (missing)
-        *missing = c.missing;
+    *missing = c.missing;
+    return rc;
+}
+
+int32_t hd__train_corpus_make(const struct hd__compiled *compiled, const char *key, const struct hd__sources *sources,
+                              struct hd_error *err)
+{
+    struct corpus c = {.compiled = compiled, .job = compiled->job, .how = HD__CORPUS_MAKE};
+    int32_t rc = prepare_sources(&c, key, sources, err);
+    hd__tokenizer_close(&c.tokenizer);
     return rc;
 }
 
@@ -275,9 +311,9 @@ int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct 
         c.how = HD__CORPUS_MAKE;
         rc = prepare(&c, err);
         if (!rc && job->tokenized.count != before) /* they could not be looked at before the start */
-            rc = hd__train_feed_check(compiled, 0, 1, err);
+            rc = hd__train_feed_check(compiled, HD__FEED_TRAIN, 1, err);
         if (!rc && job->tokenized.count != before && job->eval_every)
-            rc = hd__train_feed_check(compiled, 1, 1, err);
+            rc = hd__train_feed_check_sets(compiled, 1, err);
     } else if (env->local_rank == 1) {
         rc = prepare(&c, err);
         if (!rc && c.missing)

@@ -12,9 +12,12 @@ enum {
     HD__CORPUS_MAKE  /* it is there when this returns */
 };
 
-/* *missing (NULL where they are made): how many sources have no tokens yet. Refused is a tokenizer that cannot be read
- * or has more ids than the model, and text without a tokenizer. A job whose data is tokens passes at once. */
+/* What the job trains and evaluates on. *missing: how many sources have no tokens yet. Refused is a tokenizer that cannot
+ * be read or has more ids than the model, and text without a tokenizer. A job whose data is tokens passes at once. */
 int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err);
+/* Makes those of some sources, of this key of the job. */
+int32_t hd__train_corpus_make(const struct hd__compiled *compiled, const char *key, const struct hd__sources *sources,
+                              struct hd_error *err);
 /* For the ranks of a job, once they have met: those of a machine wait for one of them, and all for the last machine. */
 int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct hd__launch_env *env,
                               struct hd_store *store, struct hd_error *err);

@@ -9,11 +9,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/exec/profile.h"
 #include "runtime/rendezvous/liveness.h"
+#include "service/launch/notice.h"
 #include "service/metrics/metrics.h"
 #include "service/train/checkpointer.h"
 #include "service/train/session.h"
@@ -25,10 +27,12 @@ struct loop {
     struct hd__train_progress progress;
     struct hd__train_checkpointer *checkpointer; /* NULL where nothing is saved */
     int64_t saved;                               /* step of the newest checkpoint of this run, -1 if there is none */
+    int64_t skipped_for;                         /* while this one was written a save was left out, which was said */
     double loss, norm, lr, scale, val_loss;      /* scale: of the loss, in this step */
     double val_losses[HD__VAL_SETS];
-    double step_s, comm_s, peak_flops; /* peak: FLOP/s of all ranks' devices */
-    int64_t steps_run, profiled_steps; /* steps of this run; those that are in the profile */
+    double step_s, comm_s, peak_flops;           /* peak: FLOP/s of all ranks' devices */
+    double saved_at, longest_step, longest_save; /* seconds: when the last save began, of rank 0's clock */
+    int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
     struct hd__metrics *metrics; /* of rank 0, as what follows */
     struct hd__run_locks locks;
@@ -100,12 +104,33 @@ static void catch_signals(void (*handler)(int))
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGUSR1, &action, NULL); /* from Slurm, and from a launcher that keeps the others to itself */
+    sigaction(SIGALRM, &action, NULL); /* the time is up: start_alarm */
     sigaction(SIGHUP, NULL, &hangup);
     if (hangup.sa_handler != SIG_IGN) /* nohup */
         sigaction(SIGHUP, &action, NULL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL); /* our launcher blocked them until they are answered */
     signal(SIGPIPE, SIG_IGN); /* neither a dead peer's socket nor a log that nobody reads ends a job without a word */
+}
+
+/* ---- the end of the job's time, which rank 0 looks at */
+
+/* In a long evaluation, too. */
+static void start_alarm(const struct loop *l)
+{
+    double left = l->s.env->deadline - l->job->launch_margin - hd__now();
+    struct itimerval timer = {.it_value.tv_sec = (time_t)HD__MAX(left, 0)};
+    timer.it_value.tv_usec = HD__MAX(1, (suseconds_t)((left - (double)timer.it_value.tv_sec) * 1e6));
+    if (l->is_leader && l->s.env->deadline > 0)
+        setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+/* A step and a save that take as long as the longest so far are to end in time, twice over. */
+static void check_time(const struct loop *l)
+{
+    double margin = HD__MAX(l->job->launch_margin, 2 * (l->longest_step + l->longest_save));
+    if (l->is_leader && l->s.env->deadline > 0 && !stop_signal && hd__now() + margin >= l->s.env->deadline)
+        stop_signal = SIGALRM;
 }
 
 /* ---- one step */
@@ -429,16 +454,85 @@ static int32_t evaluate(struct loop *l, struct hd_error *err)
     return hd__train_session_evaluate_sets(&l->s, l->job->eval_batches, &stop_signal, l->val_losses, &l->val_loss, err);
 }
 
-static int32_t save_checkpoint(struct loop *l, struct hd_error *err)
+/* ---- saving */
+
+/* Into the metrics, once a save is on disk. */
+static void log_saved(struct loop *l)
 {
+    struct hd__train_saved saved;
+    if (!l->is_leader || !hd__train_checkpointer_finished(l->checkpointer, &saved))
+        return;
+    json_t *event = json_pack("{s:s,s:I,s:f,s:f,s:I}", "event", "checkpoint", "step", (json_int_t)saved.step, "seconds",
+                              saved.seconds, "exposed_s", saved.exposed, "bytes", (json_int_t)saved.bytes);
+    if (isfinite(saved.val_loss))
+        json_object_set_new(event, "val_loss", json_real(saved.val_loss));
+    hd__metrics_log_event(l->metrics, event);
+    l->longest_save = HD__MAX(l->longest_save, HD__MAX(saved.seconds, saved.exposed));
+    if (l->s.env->progress)
+        l->s.env->progress->saved = saved.step;
+}
+
+static int32_t finish_save(struct loop *l, struct hd_error *err)
+{
+    int32_t rc = hd__train_checkpointer_wait(l->checkpointer, err);
+    log_saved(l);
+    return rc;
+}
+
+/* `stopped`: there is no time for an evaluation. */
+static int32_t save_checkpoint(struct loop *l, int stopped, struct hd_error *err)
+{
+    int32_t rc = finish_save(l, err);
+    if (!rc && l->job->checkpoint_keep_best && !isfinite(l->val_loss) && !stopped)
+        rc = evaluate(l, err);
     l->saved = l->progress.step;
-    return hd__train_checkpointer_save(l->checkpointer, &l->progress, err);
+    l->saved_at = hd__now();
+    l->progress.val_loss = l->val_loss;
+    return rc ? rc : hd__train_checkpointer_save(l->checkpointer, &l->progress, err);
+}
+
+/* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number. */
+enum { NOTHING, SAVE, WRITER_BUSY, STOP = 256 };
+
+static int is_time_to_save(const struct loop *l)
+{
+    return l->is_leader && l->job->checkpoint_seconds > 0 && hd__now() >= l->saved_at + l->job->checkpoint_seconds;
+}
+
+static int32_t wish(const struct loop *l)
+{
+    if (stop_signal)
+        return STOP + stop_signal;
+    if (hd__train_checkpointer_busy(l->checkpointer))
+        return WRITER_BUSY;
+    return is_time_to_save(l) ? SAVE : NOTHING;
+}
+
+/* A save that is due while the last is still being written is left out: saves do not queue. */
+static int32_t save_if_due(struct loop *l, int32_t agreed, struct hd_error *err)
+{
+    int64_t every = l->job->checkpoint_every;
+    int by_steps = every && l->progress.step % every == 0;
+    if (!l->checkpointer || agreed >= STOP || l->progress.step == l->job->steps) /* the end saves */
+        return HD_OK;
+    if (agreed != WRITER_BUSY)
+        return agreed == SAVE || by_steps ? save_checkpoint(l, 0, err) : HD_OK;
+    if (l->is_leader && (by_steps || is_time_to_save(l)) && l->skipped_for != l->saved)
+        hd__log(HD_LOG_WARN, NULL,
+                "no checkpoint of step %" PRId64 ": that of step %" PRId64
+                " is still being written after %.3g s, so the disk is "
+                "slower than checkpoint.every",
+                l->progress.step, l->saved, hd__now() - l->saved_at);
+    l->skipped_for = by_steps || is_time_to_save(l) ? l->saved : l->skipped_for;
+    return HD_OK;
 }
 
 static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
 {
     int32_t rc = HD_OK, agreed = 0;
-    while (!rc && !agreed && l->progress.step < l->job->steps) {
+    start_alarm(l);
+    l->saved_at = hd__now();
+    while (!rc && agreed < STOP && l->progress.step < l->job->steps) {
         double start = hd__now();
         int evaluated;
         __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->progress.step + 1, __ATOMIC_RELAXED);
@@ -455,16 +549,21 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
         if (!rc && l->is_leader &&
             (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
             log_step(l);
+        l->longest_step = HD__MAX(l->longest_step, hd__now() - start);
+        check_time(l);
+        log_saved(l);
         if (!rc)
-            rc = hd__exec_all_reduce_max(l->s.exec, stop_signal, &agreed, err);
-        if (!rc && l->checkpointer && l->job->checkpoint_every && l->progress.step % l->job->checkpoint_every == 0)
-            rc = save_checkpoint(l, err);
+            rc = hd__exec_all_reduce_max(l->s.exec, wish(l), &agreed, err);
+        if (!rc)
+            rc = save_if_due(l, agreed, err);
     }
-    *stopped = agreed;
+    *stopped = agreed >= STOP ? agreed - STOP : 0;
+    if (*stopped && l->s.env->progress)
+        l->s.env->progress->stopping = 1;
     print_profile(l);
     if (!rc && l->checkpointer && l->saved != l->progress.step)
-        rc = save_checkpoint(l, err);
-    return rc ? rc : hd__train_checkpointer_wait(l->checkpointer, err);
+        rc = save_checkpoint(l, *stopped, err);
+    return rc ? rc : finish_save(l, err);
 }
 
 /* ---- a run */
@@ -473,6 +572,27 @@ static int32_t barrier(struct loop *l, struct hd_error *err)
 {
     int32_t rc = hd__exec_barrier(l->s.exec, err);
     l->s.speaker.barrier_failed = rc != HD_OK;
+    return rc;
+}
+
+/* The run goes on as another round of its launcher. */
+static const char *restarted_run(const struct loop *l)
+{
+    const struct hd__launch_env *env = l->s.env;
+    return env->progress && env->n_restarts && env->progress->run[0] ? env->progress->run : NULL;
+}
+
+/* A restart takes its own run's checkpoints, and begins as the job says where there is none yet. */
+static int32_t load_state(struct loop *l, struct hd_error *err)
+{
+    const char *run = restarted_run(l);
+    int32_t rc = HD_OK;
+    if (run) {
+        hd__train_checkpointer_continue(l->checkpointer, run);
+        rc = hd__train_checkpointer_load(l->checkpointer, "auto", NULL, &l->progress, err);
+    }
+    if (!run || (!rc && !l->progress.step && strcmp(l->job->resume, "auto")))
+        rc = hd__train_checkpointer_load(l->checkpointer, l->job->resume, NULL, &l->progress, err);
     return rc;
 }
 
@@ -485,13 +605,13 @@ static int32_t load_checkpoint(struct loop *l, struct hd_error *err)
         return HD_OK;
     rc = l->is_leader ? hd__run_locks_take(l->job, &l->locks, err) : HD_OK;
     hd__train_session_phase(&l->s, "looking whether a checkpoint can be saved");
-    if (l->is_leader && !rc)
+    if (l->is_leader && !rc && !restarted_run(l))
         rc = hd__train_checkpointer_check_dir(l->checkpointer, err);
     if (!rc)
         rc = barrier(l, err);
     hd__train_session_phase(&l->s, "loading a checkpoint");
     if (!rc)
-        rc = hd__train_checkpointer_load(l->checkpointer, l->job->resume, NULL, &l->progress, err);
+        rc = load_state(l, err);
     if (rc != HD_E_NOTFOUND)
         return rc;
     hd__job_fail(l->job, "checkpoint.resume", err, "checkpoint.resume: %s", err->message);
@@ -509,11 +629,40 @@ static int32_t init_run(struct loop *l, struct hd_error *err)
     return rc ? rc : hd__train_feed_seek(l->s.train_feed, l->progress.sequence, err);
 }
 
+/* Each restart that no round has logged yet. */
+static void log_restarts(struct loop *l)
+{
+    const struct hd__launch_env *env = l->s.env;
+    for (int32_t i = env->progress ? env->progress->logged : 0; i < env->n_restarts; i++) {
+        const struct hd__launch_restart *r = &env->restarts[i];
+        json_t *lost = json_array();
+        for (int32_t k = 0; k < r->n_lost; k++)
+            json_array_append_new(lost, json_integer(r->lost[k]));
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:i,s:I,s:i,s:o,s:f}", "event", "restart", "round", r->round,
+                                                    "step", (json_int_t)l->progress.step, "ranks", env->size, "lost",
+                                                    lost, "seconds", hd__now() - r->since));
+        env->progress->logged = i + 1;
+    }
+}
+
+/* The next round goes on with this run. */
+static void tell_launcher(const struct loop *l)
+{
+    struct hd__launch_progress *p = l->s.env->progress;
+    if (!p)
+        return;
+    snprintf(p->run, sizeof p->run, "%s", l->run);
+    p->saved = HD__MAX(p->saved, l->progress.step);
+}
+
 /* The run gets its id, and the place that it needs. */
 static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct hd_error *err)
 {
+    const char *run = restarted_run(l);
     int32_t rc = l->checkpointer ? HD_OK : hd__run_locks_take(l->job, &l->locks, err);
-    if (!rc)
+    if (!rc && run)
+        memcpy(l->run, run, sizeof l->run);
+    else if (!rc)
         rc = hd__run_id(l->run, err);
     if (!rc && l->checkpointer)
         rc = hd__train_checkpointer_begin(l->checkpointer, l->run, err);
@@ -522,9 +671,12 @@ static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct h
         rc = open_metrics(l, compiled, err);
     if (!rc && l->checkpointer)
         rc = hd__train_checkpointer_set_aside(l->checkpointer, err);
-    if (!rc)
-        print_start(l, compiled);
-    return rc;
+    if (rc)
+        return rc;
+    tell_launcher(l);
+    log_restarts(l);
+    print_start(l, compiled);
+    return HD_OK;
 }
 
 /* Rank 0 alone opens the metrics: as with a checkpoint. */
@@ -560,19 +712,30 @@ static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct
     return open_files(l, compiled, err);
 }
 
+/* NaN, a token out of range: it is there again when the step is. */
+static int is_own_fault(int32_t code)
+{
+    return code == HD_E_INVALID || code == HD_E_UNSUPPORTED || code == HD_E_CORRUPT;
+}
+
 int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct loop l = {.job = compiled->job, .is_leader = env->rank == 0, .locks = {{-1, -1}}};
     int stopped = 0, prepared, code = 0;
+    char why[32];
     int32_t rc;
     char prefix[32] = "";
+    pid_t notice = 0;
     if (env->size > 1) {
         snprintf(prefix, sizeof prefix, "[rank %d] ", env->rank);
         hd__log_setup(HD_LOG_INFO, prefix);
     }
     catch_crashes(prefix);
     catch_signals(on_early_signal);
+    if (l.is_leader && (compiled->job->notice_file || compiled->job->notice_command))
+        notice = hd__launch_notice_start(compiled->job->notice_file, compiled->job->notice_command,
+                                         compiled->job->notice_every);
     rc = open_run(&l, env, compiled, &err);
     catch_crashes(prefix);
     catch_signals(on_signal);
@@ -583,10 +746,13 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
                l.progress.step, l.job->steps, l.job->epochs > 0 ? "epochs" : "steps");
     if (!rc)
         rc = run_steps(&l, &stopped, &err);
+    if (rc && prepared && is_own_fault(err.code) && env->progress)
+        env->progress->failed_step = l.progress.step + 1;
     if (rc)
         code = hd__speaker_fail(&l.s.speaker, &err, !prepared);
+    snprintf(why, sizeof why, stopped == SIGALRM ? "the end of its time" : "signal %d", stopped);
     if (stopped && l.is_leader)
-        fprintf(stderr, "stopped by signal %d after step %" PRId64 "; %s\n", stopped, l.progress.step,
+        fprintf(stderr, "stopped by %s after step %" PRId64 "; %s\n", why, l.progress.step,
                 !l.checkpointer                 ? "no checkpoint section, so nothing is saved"
                 : rc                            ? "the state of this step is not saved"
                 : strcmp(l.job->resume, "auto") ? "the state is saved: checkpoint.resume=auto goes on"
@@ -599,6 +765,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     hd__train_checkpointer_close(l.checkpointer);
     hd__train_session_close(&l.s, rc != HD_OK);
     hd__run_locks_release(&l.locks);
+    hd__launch_notice_stop(notice);
     return code ? code : stopped ? 3 : 0;
 }
 

@@ -39,13 +39,13 @@ void hd__train_session_close(struct hd__train_session *s, int failed);
 /* Values of parameters for a fresh start: from the model's files, or from the seed. */
 int32_t hd__train_session_init_params(struct hd__train_session *s, struct hd_error *err);
 
-/* Tokens of so many steps over the labels of them that count, of all ranks: the factor that makes a mean over tokens one
- * over labels, 1 where all count and 0 where none does. `counted`: this rank's, from hd__train_feed_count_labels.
+/* Tokens of so many steps over the labels of them that count, of all ranks: the factor that makes a mean over tokens
+ * one over labels, 1 where all count and 0 where none does. `counted`: this rank's, from hd__train_feed_count_labels.
  * Collective. */
 int32_t hd__train_session_label_factor(struct hd__train_session *s, int64_t steps, int64_t counted, double *factor,
                                        struct hd_error *err);
-/* Loss on a part of the data, HD__FEED_..., over `batches` batches, and the labels of them that count; NaN where a rank's
- * *stop (may be NULL) ended it between two. */
+/* Loss on a part of the data, HD__FEED_..., over `batches` batches, and the labels of them that count; NaN where a
+ * rank's *stop (may be NULL) ended it between two. */
 int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, int64_t batches,
                                    const volatile sig_atomic_t *stop, double *loss, double *labels,
                                    struct hd_error *err);

@@ -6,11 +6,13 @@
 The model is that of data/llama (transformer.py). Each loss is torch's cross_entropy with ignore_index=-100 and
 reduction="sum" over the whole batch, divided by the labels of the batch that are not ignored.
 
-NAME.bin, NAME.loss   tokens (uint16) and a bit for each, whether its prediction counts: train, and the sets wiki and code
-expected.json         losses and gradient norms (before clipping) of AdamW steps with clipping, fp64; after every EVERY steps
-                      the losses of the sets
+NAME.bin, .idx, .loss   tokens (uint16) and their index as Megatron-LM writes it, a sequence a document; a bit for each
+                        token, whether its prediction counts: train, and the sets wiki and code
+expected.json           losses and gradient norms (before clipping) of AdamW steps with clipping, fp64; after every EVERY steps
+                        the losses of the sets
 """
 import json
+import struct
 
 import numpy
 import torch
@@ -32,6 +34,11 @@ def make_tokens(name, sequences, marked, random):
         at = s * SEQ + 1 + random.permutation(SEQ)[:marked[s % len(marked)]]
         marks[at[at < len(marks)]] = True
     tokens.tofile(FOLDER / f"{name}.bin")
+    with open(FOLDER / f"{name}.idx", "wb") as index:  # megatron/core/datasets/indexed_dataset.py
+        index.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, sequences, sequences + 1))
+        numpy.full(sequences, SEQ, dtype=numpy.int32).tofile(index)
+        numpy.arange(0, 2 * SEQ * sequences, 2 * SEQ, dtype=numpy.int64).tofile(index)
+        numpy.arange(sequences + 1, dtype=numpy.int64).tofile(index)
     (FOLDER / f"{name}.loss").write_bytes(b"HDLOSS1\n" + numpy.packbits(marks, bitorder="little").tobytes())
     labels = numpy.full(sequences * SEQ, -100, dtype=numpy.int64)
     labels[:-1] = numpy.where(marks[1:], tokens[1:].astype(numpy.int64), -100)

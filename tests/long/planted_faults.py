@@ -123,7 +123,7 @@ fault("late_home", ZERO + "params.c", "stages 1, 2: gathered from the fp32 maste
 ZUPDATE = ZERO + "update.c"
 fault("offload_low", ZUPDATE, "offload: the low copy is not fetched, a skipped update writes back garbage", "nth(z, n)->id, all, all, n % SLOTS);", "nth(z, n)->id, all, HD_PART_MASTER | HD_PART_STATES, n % SLOTS);")
 fault("one_slot", ZUPDATE, "offload: one slot for all", "#define SLOTS 3", "#define SLOTS 1")
-fault("warm_norm", ZUPDATE, "tied parameters count twice in the norm", "if (zero_tied(param))\n            copies *= __builtin_popcount(param->stages);", "(void)0;")
+fault("warm_norm", ZUPDATE, "tied parameters count twice in the norm", "if (zero_tied(param))\n            copies *= __builtin_popcountll(param->stages);", "(void)0;")
 fault("norm_state", ZUPDATE, "the norm has a scale that its kernel does not read", "attrs = {.struct_size = sizeof attrs, .ranges", "attrs = {.struct_size = sizeof attrs, .scale = 2, .ranges")
 fault("restore_skip", ZUPDATE, "after a load, one flat is not gathered", "if (zero_gathers(flat))", "if (zero_gathers(flat) && f)")
 fault("low_skip", ZUPDATE, "one flat's low copy is not updated", "flat->id, flat->low);", "flat->id, n == 1 ? 0 : flat->low);")

@@ -444,7 +444,7 @@ static void printed(const char *line, char out[64])
 
 static void read_row(struct curve *c, const char *line, json_t *row)
 {
-    if (!json_object_get(row, "step"))
+    if (!json_object_get(row, "step") || json_object_get(row, "event"))
         return;
     ck_assert_int_lt(c->n, CURVE_MAX);
     c->step[c->n] = json_integer_value(json_object_get(row, "step"));

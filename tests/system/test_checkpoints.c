@@ -274,18 +274,27 @@ END_TEST
  * silence. What an index says is compared with the files. */
 START_TEST(damaged_newest)
 {
-#define TORN "llama.yaml job.name=torn checkpoint.dir=torn checkpoint.every=5 "
+#define TORN "llama.yaml job.name=torn checkpoint.dir=torn checkpoint.every=5 checkpoint.async=false "
     struct command *c;
     json_t *index, *tensors;
     char *text, sum[17];
     train(&whole, "torn", TORN "job.steps=15");
     ck_assert_int_eq(truncate("torn/step-00000010/model-00001-of-00001.safetensors", 1000), 0);
     ck_assert_int_eq(truncate("torn/step-00000015/model-00001-of-00001.safetensors", 1000), 0);
-    c = run_says("train " TORN, 2,
+    c = run_says("train " TORN "checkpoint.resume=step-00000015", 2,
                  "has 1000 bytes, written were 431360; the newest before it is step-00000005: `heddle ckpt verify "
                  "--checkpoint step-00000005` reads it whole, checkpoint.resume=torn/step-00000005 takes it");
     c = run_says("sample " TORN "--prompt a --tokens 1", 1, "--checkpoint torn/step-00000005 takes it");
-    expect_code(command_run("train " TORN "checkpoint.resume=torn/step-00000005 job.steps=12"), 0);
+    /* auto passes them over, on all ranks alike, and keeps them */
+    c = run_says("train " TORN "job.steps=12 mesh.dp=2", 0,
+                 "warning: step-00000015 is passed over, since it is damaged: checkpoint step-00000015: ");
+    expect_says(c, "warning: step-00000010 is passed over, since it is damaged: checkpoint step-00000010: ");
+    expect_says(c, "torn: 2 checkpoints that cannot be read moved to torn.1");
+    ck_assert_ptr_nonnull(strstr(c->out, "resuming from step 5 of torn: "));
+    ck_assert_int_eq(access("torn.1/step-00000015/index.json", F_OK), 0);
+    curve_read(&parts, "torn");
+    expect_every_step(&parts, 12);
+    ck_assert_int_eq(access("runs/torn/metrics.jsonl.1", F_OK), -1); /* the same run */
     ck_assert_int_eq(unlink("torn/step-00000012/index.json"), 0);
     c = run_says("train " TORN "job.steps=12", 0,
                  "warning: step-00000012 has no index.json that can be read, so it is no checkpoint: the newest is "
@@ -410,7 +419,8 @@ START_TEST(look_at_them)
     struct command *c;
     json_t *rows;
     train(&whole, "list",
-          "llama.yaml mesh.dp=2 strategies.zero.stage=3 checkpoint.dir=list checkpoint.every=4 checkpoint.keep=2");
+          "llama.yaml mesh.dp=2 strategies.zero.stage=3 checkpoint.dir=list checkpoint.every=4 checkpoint.async=false "
+          "checkpoint.keep=2");
     expect_only_checkpoints("list", 2);
     c = command_run("ckpt ls llama.yaml checkpoint.dir=list --json");
     expect_code(c, 0);
@@ -437,7 +447,7 @@ END_TEST
 START_TEST(look_at_a_running_job)
 {
     struct command *c;
-    train(&whole, "running", "llama.yaml job.steps=4 checkpoint.dir=running checkpoint.every=2");
+    train(&whole, "running", "llama.yaml job.steps=4 checkpoint.dir=running checkpoint.every=2 checkpoint.async=false");
     c = command_run("ckpt ls llama.yaml plugins.path=" ASYNC
                     " checkpoint={\"use\":\"hanging\",\"removed\":true,\"dir\":\"running\"}");
     expect_code(c, 0);
@@ -527,8 +537,9 @@ static json_t *last_row(const char *job)
 {
     char path[64], *text;
     snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
-    text = read_file(path);
-    return json_loads(strrchr(text, '{'), 0, NULL);
+    for (char *next = text = read_file(path); (next = strstr(next, "{\"step\": ")); next++)
+        text = next;
+    return json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
 }
 
 static void expect_whole(json_t *object, const char *key, int64_t value)

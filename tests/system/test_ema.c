@@ -77,8 +77,9 @@ START_TEST(as_the_formula_says)
 {
     char job[32];
     snprintf(job, sizeof job, "ema%d", _i);
-    train(&whole, job, "llama.yaml %s job.steps=%d checkpoint.dir=%s checkpoint.every=1 checkpoint.keep=0", jobs[_i],
-          STEPS, job);
+    train(&whole, job,
+          "llama.yaml %s job.steps=%d checkpoint.dir=%s checkpoint.every=1 checkpoint.async=false checkpoint.keep=0",
+          jobs[_i], STEPS, job);
     expect_average(job, 1, STEPS);
 }
 END_TEST
@@ -114,7 +115,9 @@ START_TEST(resumed)
     is = read_all(open_weights("cut", 8, "strategy-ema"), &m);
     ck_assert_uint_eq(n, m);
     ck_assert_int_eq(memcmp(is, should, n * sizeof *is), 0);
-    train(&parts, "cut", "llama.yaml %s job.steps=10 checkpoint.dir=cut checkpoint.every=1 checkpoint.keep=0", jobs[2]);
+    train(&parts, "cut",
+          "llama.yaml %s job.steps=10 checkpoint.dir=cut checkpoint.every=1 checkpoint.async=false checkpoint.keep=0",
+          jobs[2]);
     expect_average("cut", 8, 10);
 }
 END_TEST

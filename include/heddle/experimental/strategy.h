@@ -35,7 +35,7 @@ struct hd_pass_instr {
     uint32_t n_in, n_out;
     int32_t micro, chunk;
     hd_tensor in[HD_MAX_IN], out[HD_MAX_OUT];
-    uint32_t flags;               /* HD_PASS_... */
+    uint32_t flags; /* HD_PASS_... */
     uint32_t reserved;
     const struct hd_attrs *attrs; /* copied at insert; may be NULL */
 };
@@ -49,10 +49,10 @@ struct hd_pass_param {
     uint32_t obligation; /* axes on which its gradient is partial: it must be reduced exactly once over each */
     uint32_t replicated; /* live axes on which the parameter is replicated */
     uint32_t reserved;
-    uint64_t stages;     /* mask of pipeline stages that use it */
-    int64_t count;       /* elements on this rank */
-    int64_t rows;   /* on this rank, of a matrix as its file has it (heads and head_dim are one dim); 0: no matrix */
-    uint32_t parts; /* 2: with exact sums the contributions of its two blocks are summed apart, all of each over every
+    uint64_t stages; /* mask of pipeline stages that use it */
+    int64_t count;   /* elements on this rank */
+    int64_t rows;    /* on this rank, of a matrix as its file has it (heads and head_dim are one dim); 0: no matrix */
+    uint32_t parts;  /* 2: with exact sums the contributions of its two blocks are summed apart, all of each over every
                             data rank, and then added: pipeline stages may have one each. Else 0 */
     /* the optimizer's (heddle/optimizer.h, `group`), with HD_OPTIM_CUT: parameters of one flat buffer have the same */
     uint32_t group;

@@ -54,10 +54,10 @@ static const struct bad files[] = {
 static const struct bad keys[] = {
     {JOB "model: {use: t}\ndata: {train: a, seq_len: 8, batch: 4}\n", NULL,
      "job.yaml:1:1: section optimizer is missing; it needs use, the name of a plugin of kind optim"},
-    {REST, NULL, "job.yaml:1:1: section job is missing; it needs steps"},
+    {REST, NULL, "job.yaml:1:1: section job is missing; it needs steps or epochs"},
     {JOB "optimizer: {use: sgd}\nmodel: {use: t}\n", NULL,
      "job.yaml:1:1: section data is missing; it needs train, seq_len, batch"},
-    {"job: {name: x}\n" REST, NULL, "job.yaml:1:1: job needs steps (optimizer steps to train)"},
+    {"job: {name: x}\n" REST, NULL, "job.yaml:1:1: job needs steps (optimizer steps to train) or epochs"},
     {JOB "optimizer: {use: sgd}\nmodel: {use: t}\ndata:\n  seq_len: 3\n", NULL,
      "job.yaml:4:1: data needs train, batch"},
     {JOB "optimizer: {lr: 1}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4}\n", NULL,

@@ -182,8 +182,8 @@ START_TEST(global_values)
     static const char *const own[] = {"job.name",       "launch.ranks",        "plugins.path",
                                       "device.capture", "liveness.late_after", "liveness.operations",
                                       "comm.tune",      "comm.progress",       "data.check_tokens",
-                                      "checkpoint.dir", "metrics.every",       "metrics.jsonl",
-                                      "metrics.profile"};
+                                      "data.cache",     "checkpoint.dir",      "metrics.every",
+                                      "metrics.jsonl",  "metrics.profile"};
     char *all = hd__format("%s%s", small_job, text), *val;
     struct hd__job *j = load(all, overrides[0], overrides[1], overrides[2]);
     json_t *global = hd__job_global_json(j);
@@ -412,6 +412,11 @@ START_TEST(printed)
                                "  steps: 20                                      # job.yaml:1:14\n"
                                "  seed: 5                                        # command line\n"
                                "  deterministic: normal                          # default\n"
+                               "launch:\n"
+                               "  nodes: 1                                       # default\n"
+                               "  restarts: 0                                    # default\n"
+                               "  pause: 30s                                     # default\n"
+                               "  margin: 60s                                    # default\n"
                                "plugins:\n"
                                "  path: []                                       # default\n"
                                "device:\n"

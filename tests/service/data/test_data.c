@@ -475,7 +475,8 @@ static int32_t is_labeled(const void *settings)
     return *(const int32_t *)settings;
 }
 
-/* What the next requests count, whatever was read of them already; labels that the settings do not have are not read. */
+/* What the next requests count, whatever was read of them already; labels that the settings do not have are not
+ * read. */
 START_TEST(counting)
 {
     struct hd_data_ops own = memory;

@@ -1,5 +1,5 @@
-/* Chat templates against the texts that their makers publish, and which tokens the loss counts. The tokenizer is a small
- * one: bytes, a merge, special tokens; ids are shown as text again, special tokens by their names. */
+/* Chat templates against the texts that their makers publish, and which tokens the loss counts. The tokenizer is a
+ * small one: bytes, a merge, special tokens; ids are shown as text again, special tokens by their names. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,0 +1,256 @@
+/* Text to tokens by `heddle data`, and jobs that train on text: the tokenizer is the small BPE of tests/golden/indexed.py. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/system/system.h"
+
+#define INDEXED GOLDEN_DIR "/indexed"
+#define TOKENIZER INDEXED "/tokenizer.json"
+#define TEXT_JOB "llama.yaml model.vocab=320 data.tokenizer=" TOKENIZER " data.val_fraction=0.1"
+
+static json_t *output(struct command *c)
+{
+    json_error_t why;
+    expect_code(c, 0);
+    json_t *o = json_loads(c->out, 0, &why);
+    ck_assert_msg(o != NULL, "%s: %s", why.text, c->out);
+    return o;
+}
+
+static json_int_t number(const json_t *o, const char *key)
+{
+    ck_assert_msg(json_is_integer(json_object_get(o, key)), "no number %s", key);
+    return json_integer_value(json_object_get(o, key));
+}
+
+static void expect_same_file(const char *a, const char *b)
+{
+    ck_assert_msg(!system(keep(hd__format("cmp -s %s %s", a, b))), "%s differs from %s", a, b);
+}
+
+/* The chain from text to Megatron's files has the bytes that tokenizers and Megatron's own writer made. */
+START_TEST(megatron)
+{
+    json_t *o = output(command_run("data tokenize --tokenizer " TOKENIZER " --append-eod --to out/bpe --json " INDEXED
+                                   "/corpus.jsonl"));
+    expect_same_file("out/bpe.bin", INDEXED "/bpe.bin");
+    expect_same_file("out/bpe.idx", INDEXED "/bpe.idx");
+    ck_assert_int_eq(number(o, "documents"), 46);
+    json_decref(o);
+    o = output(command_run("data inspect out/bpe --json"));
+    ck_assert_int_eq(number(o, "documents"), 46);
+    ck_assert_int_eq(number(o, "tokens"), 4133);
+    ck_assert_str_eq(json_string_value(json_object_get(o, "dtype")), "uint16");
+    ck_assert_int_eq(number(json_object_get(o, "lengths"), "min"), 0);
+    ck_assert(strstr(json_string_value(json_object_get(o, "sample")), "One rank sends, the others wait.\nThen"));
+    json_decref(o);
+}
+END_TEST
+
+START_TEST(rearranged)
+{
+    json_t *o, *row;
+    size_t i;
+    json_int_t documents = 0, tokens = 0;
+    command_run("data tokenize --tokenizer " TOKENIZER " --to all " INDEXED "/corpus.jsonl corpus.txt");
+    o = output(command_run("data split all --validation 0.1 --test 3 --to part --json"));
+    json_array_foreach(o, i, row)
+    {
+        documents += number(row, "documents");
+        tokens += number(row, "tokens");
+    }
+    ck_assert(json_array_size(o) == 3 && documents == 47 && number(json_array_get(o, 1), "documents") == 5 &&
+              number(json_array_get(o, 2), "documents") == 3);
+    json_decref(o);
+    o = output(command_run("data merge part-train part-validation part-test --to merged --json"));
+    ck_assert_int_eq(number(json_array_get(o, 0), "tokens"), tokens);
+    json_decref(o);
+    json_decref(output(command_run("data shuffle all --to mixed --json")));
+    json_decref(output(command_run("data shuffle all --to again --json")));
+    json_decref(output(command_run("data shuffle all --to other --seed 2 --json")));
+    expect_same_file("mixed.bin", "again.bin");
+    ck_assert(system("cmp -s mixed.bin all.bin") && system("cmp -s mixed.bin other.bin"));
+    o = output(command_run("data inspect mixed --json"));
+    ck_assert(number(o, "documents") == 47 && number(o, "tokens") == tokens);
+    const json_t *sources = json_object_get(o, "sources");
+    ck_assert_int_eq(number(json_array_get(sources, 0), "documents"), 46);
+    ck_assert_int_eq(number(json_array_get(sources, 1), "documents"), 1);
+    json_decref(o);
+}
+END_TEST
+
+/* Killed while it writes, the same command goes on and writes the same bytes. */
+START_TEST(killed)
+{
+    struct hd__text text = {0};
+    for (int i = 0; i < 400000; i++)
+        hd__text_add(&text, "{\"text\": \"line %d of a corpus that takes a while\"}\n", i);
+    write_file("big.jsonl", keep(text.at));
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --threads 1 --to whole big.jsonl"), 0);
+    for (int i = 1; i < 4; i++) {
+        struct command *c =
+            command_start(NULL, "data tokenize --tokenizer " TOKENIZER " --threads 1 --to parts big.jsonl");
+        struct stat st;
+        while (!waitid(P_PID, (id_t)c->pid, &(siginfo_t){0}, WEXITED | WNOHANG | WNOWAIT) &&
+               (stat("parts.bin.part", &st) || st.st_size < i << 20))
+            usleep(1000);
+        kill(c->pid, SIGKILL);
+        command_wait(c, 10);
+    }
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --threads 2 --to parts --overwrite big.jsonl"), 0);
+    expect_same_file("whole.bin", "parts.bin");
+    expect_same_file("whole.idx", "parts.idx");
+}
+END_TEST
+
+START_TEST(mistakes)
+{
+    static const struct {
+        const char *words, *says;
+        int code;
+    } rows[] = {
+        {"data", "which of tokenize, inspect, split, shuffle, merge?", 2},
+        {"data tokenise", "did you mean tokenize?", 2},
+        {"data tokenize --to x corpus.txt", "--tokenizer FILE is missing", 2},
+        {"data tokenize --tokenizer " TOKENIZER " corpus.txt", "--to PREFIX is missing", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x", "which files of text?", 2},
+        {"data tokenize --tokenizer corpus.txt --to x corpus.txt", "corpus.txt: no tokenizer plug-in reads this file",
+         2},
+        {"data tokenize --tokenizer absent --to x corpus.txt", "absent: No such file or directory", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x absent.txt", "absent.txt: No such file or directory", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to folder/ corpus.txt", "a folder: add the name", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x --threads 0 corpus.txt", "wanted a whole number from 1 to 256",
+         2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x --feild y corpus.txt", "did you mean --field?", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x --to y corpus.txt", "--to is given twice", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x --eod <none> corpus.txt", "has no such token", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x --chat-template none corpus.txt", "there are chatml", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x --chat-template chatml corpus.txt", "lacks <|im_start|>", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to /proc/x corpus.txt", "/proc/x", 2},
+        {"data inspect absent", "absent.idx: No such file or directory", 2},
+        {"data inspect", "which PREFIX?", 2},
+        {"data inspect " INDEXED "/bpe --document 46", "has 46", 2},
+        {"data inspect " INDEXED "/bpe --tokenizer absent", "absent: No such file", 2},
+        {"data split " INDEXED "/bpe --to x", "split needs --validation", 2},
+        {"data split " INDEXED "/bpe --to x --validation 47", "and there are 46", 2},
+        {"data split " INDEXED "/bpe --to x --validation 0.001", "of 46 documents that is none", 2},
+        {"data split " INDEXED "/bpe --to x --test 1.5", "a fraction from 0 to 1 is wanted", 2},
+        {"data shuffle " INDEXED "/bpe --to " INDEXED "/bpe --overwrite", "is what is read", 2},
+        {"data merge " INDEXED "/bpe --to x", "merge takes two PREFIXes or more", 2},
+        {"train " TEXT_JOB " model.vocab=319", "model.vocab: 319, and " TOKENIZER " has 320 ids: say model.vocab: 320",
+         2},
+        {"train " TEXT_JOB " data.format=bytes", "data.format: with data.tokenizer the files are text", 2},
+        {"train " TEXT_JOB " data.tokenizer=absent", "data.tokenizer: absent: No such file", 2},
+        {"train " TEXT_JOB " data.train=none*.txt", "data.train: none*.txt: no file matches this pattern", 2},
+        {"train " TEXT_JOB " data.cache=/proc/tokens", "/proc/tokens", 2},
+        {"train " TEXT_JOB " data.chat_template=chatml", "data.chat_template: " TOKENIZER ": its vocabulary lacks", 2},
+        {"train llama.yaml model.vocab=320 data.train=corp*.txt", "the job says no tokenizer: say data.tokenizer", 2},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("%s", rows[i].words);
+        ck_assert_msg(c->code == rows[i].code && strstr(c->err, rows[i].says), "%s: exit code %d, %s", rows[i].words,
+                      c->code, c->err);
+    }
+    ck_assert(access("x.bin", F_OK) && access("runs/tokens", F_OK));
+}
+END_TEST
+
+/* A job on text trains as one on its tokens, which are written once, whatever reads them next. */
+START_TEST(job)
+{
+    struct curve text, tokens;
+    struct stat first, second;
+    mkdir("some", 0777);
+    expect_code(command_run("check " TEXT_JOB), 0);
+    ck_assert(access("runs/tokens", F_OK));
+    struct command *c = command_run("train " TEXT_JOB " --dry-run");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "would be tokenized by " TOKENIZER " into runs/tokens/corpus-"), "%s", c->out);
+    ck_assert(access("runs/tokens", F_OK));
+    train(&text, "text", TEXT_JOB " data.cache=some/tokens");
+    ck_assert(!system("cp some/tokens/corpus-*.bin t.bin && cp some/tokens/corpus-*.idx t.idx"));
+    train(&tokens, "tokens", "llama.yaml model.vocab=320 data.val_fraction=0.1 data.train=t.bin");
+    expect_same_bits(&text, &tokens);
+    ck_assert(!stat("some/tokens", &first));
+    train(&tokens, "text2", TEXT_JOB " data.cache=some/tokens mesh.dp=2 data.train=corpus.tx[t]");
+    train(&tokens, "text3", TEXT_JOB " data.cache=some/tokens mesh.dp=2");
+    ck_assert(!stat("some/tokens", &second) && second.st_mtim.tv_sec >= first.st_mtim.tv_sec);
+    expect_close(&text, &tokens, 1e-4);
+    c = command_run("eval " TEXT_JOB " data.cache=elsewhere --random-weights");
+    expect_code(c, 0);
+    ck_assert(!access("elsewhere", F_OK));
+}
+END_TEST
+
+/* Conversations in a job: what the loss counts comes with their tokens. */
+START_TEST(conversations)
+{
+    struct hd__text lines = {0};
+    struct curve answers, all;
+    for (int i = 0; i < 300; i++)
+        hd__text_add(&lines, "{\"prompt\": \"what is %d + %d?\", \"completion\": \" it is %d\"}\n", i, i, 2 * i);
+    write_file("sft.jsonl", keep(lines.at));
+    train(&answers, "answers", TEXT_JOB " data.train=sft.jsonl data.chat_template=plain data.loss=completion");
+    train(&all, "all", TEXT_JOB " data.train=sft.jsonl data.chat_template=plain");
+    ck_assert(answers.loss[0] != all.loss[0]);
+    struct command *c = command_run("train " TEXT_JOB " data.train=sft.jsonl");
+    expect_code(c, 2);
+    expect_says(c, "sft.jsonl:1: has no field \"text\", but a conversation");
+    c = command_run("train " TEXT_JOB " data.train=sft.jsonl data.field=prompt data.loss=completion");
+    expect_code(c, 2);
+    expect_says(c, ".loss");
+}
+END_TEST
+
+/* Ranks of another launcher meet first; one of each machine tokenizes, into the machine's own cache, and the others wait
+ * for it. */
+START_TEST(ranks)
+{
+    struct command *c[4];
+    int port = free_port(), machines = 1;
+    const char *transport = "plugins.path=" PIPES " comm.use=pipes";
+#ifdef FABRIC
+    machines = 2;
+    transport = "comm.use=libfabric";
+#endif
+    for (int rank = 3; rank >= 0; rank--)
+        c[rank] = command_start_rank(rank, 4, 4 / machines, port,
+                                     "train " TEXT_JOB " job.steps=2 mesh.dp=4 data.cache=m%d %s", rank * machines / 4,
+                                     transport);
+    for (int rank = 0; rank < 4; rank++) {
+        command_wait(c[rank], 60);
+        expect_code(c[rank], 0);
+        ck_assert_msg(!strstr(c[rank]->err, " documents, ") == (rank % (4 / machines) != 0), "rank %d: %s", rank,
+                      c[rank]->err);
+    }
+    ck_assert(machines == 1 || !system("cmp -s m0/corpus-*.bin m1/corpus-*.bin"));
+    mkdir("in0", 0777);
+    mkdir("in1", 0777);
+    ck_assert(!system("cp corpus.txt in0/a.txt && tr e o < corpus.txt > in1/a.txt"));
+    port = free_port();
+    for (int rank = 1; rank >= 0; rank--)
+        c[rank] = command_start_rank(rank, 2, 1, port,
+                                     "train " TEXT_JOB " job.steps=2 plugins.path=" PIPES
+                                     " comm.use=pipes mesh.dp=2 data.train=in%d/*.txt "
+                                     "data.cache=n%d",
+                                     rank, rank);
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 60);
+        expect_code(c[rank], 2);
+    }
+    expect_says(c[1], "rank 1 has other tokens than rank 0: all machines need the same text");
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {{"megatron", megatron, 0}, {"rearranged", rearranged, 0},
+                                        {"killed", killed, 0},     {"mistakes", mistakes, 0},
+                                        {"job", job, 0},           {"conversations", conversations, 0},
+                                        {"ranks", ranks, 0},       {NULL, NULL, 0}};
+    return system_run("data", tests);
+}
