@@ -94,6 +94,16 @@ static bool decode_names(struct hd_tokenizer *t, bool first, struct bpe_slice *o
     return done;
 }
 
+/* Ids that the file puts around a text have to be those of tokens: a vocabulary may have holes. */
+static int32_t check_frame(const struct hd_tokenizer *t, const int32_t *ids, uint32_t count, struct hd_error *err)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (t->decoded[ids[i]].at == SIZE_MAX)
+            return hd_fail(err, HD_E_INVALID, "%s: post_processor puts the id %d around a text, which is no token",
+                           t->path, ids[i]);
+    return HD_OK;
+}
+
 int32_t bpe_decode_table(struct hd_tokenizer *t, struct hd_error *err)
 {
     bool two = false;
@@ -107,7 +117,8 @@ int32_t bpe_decode_table(struct hd_tokenizer *t, struct hd_error *err)
         return hd_fail(err, HD_E_NOMEM, "%s: no memory", t->path);
     for (uint32_t i = 0; i < t->n_added; i++)
         t->special[t->added[i].id] |= t->added[i].special;
-    return HD_OK;
+    int32_t rc = check_frame(t, t->prefix, t->n_prefix, err);
+    return rc ? rc : check_frame(t, t->suffix, t->n_suffix, err);
 }
 
 /* ---- ids */

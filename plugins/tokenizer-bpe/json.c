@@ -207,7 +207,7 @@ static bool crosses_space(const char *token, size_t bytes)
 static bool can_cut_at_space(const struct hd_tokenizer *t)
 {
     const struct bpe_model *m = &t->model;
-    if (t->n_splits || m->byte_level || m->ignore_merges || bpe_map_find(&m->words, "\xe2\x96\x81", 3) < 0)
+    if (m->byte_level || m->ignore_merges || bpe_map_find(&m->words, "\xe2\x96\x81", 3) < 0)
         return false;
     for (uint32_t i = 0; i < m->words.count; i++)
         if (crosses_space(m->words.pool.at + m->words.entries[i].at, m->words.entries[i].length))

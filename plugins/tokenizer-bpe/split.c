@@ -145,7 +145,7 @@ static int32_t step_metaspace(struct bpe_context *c, uint32_t index, const char 
     return cut_by_regex(&cut, out->length);
 }
 
-/* A model without pre-tokenizer takes a text whole. Where no token has the replacement of spaces behind another
+/* Without a pre-tokenizer that cuts a text is one word. Where no token has the replacement of spaces behind another
  * character, no merge crosses the place before it, and the words there are as good, and in the cache. */
 static int32_t cut_at_spaces(struct bpe_context *c, const char *text, size_t bytes)
 {

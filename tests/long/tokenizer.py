@@ -38,7 +38,7 @@ def compare(name, documents, ours, encode, decode, exact):
             print(f"{name}: document {number}, id {at}: {got[at:at + 5]} instead of {want[at:at + 5]}")
             failed += 1
         back = ours.decode(got)
-        if back.decode(errors="replace") != decode(want) or (exact and ours.decode(ours.ids(text, 0)) != text.encode()):
+        if back.decode(errors="replace") != decode(want) or (exact and "▁" not in text and ours.decode(ours.ids(text, 0)) != text.encode()):
             print(f"{name}: document {number} comes back as another: {back[:60]!r}")
             failed += 1
     print(f"{name}: {len(documents)} documents, {failed} differ", flush=True)

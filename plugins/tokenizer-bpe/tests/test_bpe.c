@@ -239,6 +239,11 @@ static const struct refusal {
     {"{\"model\": {" MODEL ", \"merges\": []}, \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": "
      "[{\"SpecialToken\": {\"id\": \"<s>\"}}, {\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {}}}",
      HD_E_INVALID, "special_tokens has no ids of <s>"},
+    {"{\"model\": {\"vocab\": {\"a\": 2}, \"merges\": []}, \"post_processor\": {\"type\": \"TemplateProcessing\", "
+     "\"single\": "
+     "[{\"SpecialToken\": {\"id\": \"s\"}}, {\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {\"s\": {\"ids\": "
+     "[1]}}}}",
+     HD_E_INVALID, "post_processor puts the id 1 around a text, which is no token"},
     {"YQ== 0\nYg== 1\n", HD_E_INVALID, "a tiktoken file with 2 tokens, which says neither its regex nor"},
     {"YQ== 0\nYg== x\n", HD_E_CORRUPT, "token 2 is not base64, a space and a rank"},
     {"YQ== 0\nY?== 1\n", HD_E_CORRUPT, "token 2 is not base64"},

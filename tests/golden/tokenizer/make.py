@@ -34,6 +34,9 @@ TIKTOKEN = {
                                 "<|end_header_id|>": 128007, "<|eot_id|>": 128009}),
 }
 
+free = [i for i in range(128000, 128256) if i not in TIKTOKEN["llama3"][2].values()]
+TIKTOKEN["llama3"][2].update({f"<|reserved_special_token_{k}|>": i for k, i in enumerate(free)})
+
 
 def byte_level(regex=None, **model):
     import tokenizers as t
