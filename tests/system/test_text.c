@@ -177,6 +177,57 @@ START_TEST(every_token)
 }
 END_TEST
 
+static void read_golden(struct hd__ckpt_st *st, const char *name, void *out, size_t bytes)
+{
+    const struct hd__ckpt_st_tensor *t = hd__ckpt_st_find(st, name);
+    struct hd_error err = HD_ERROR_INIT;
+    ck_assert_ptr_nonnull(t);
+    ck_assert_uint_ge(t->bytes, bytes);
+    ck_assert_msg(!hd__ckpt_st_read(st, t, 0, bytes, out, &err), "%s", err.message);
+}
+
+/* log_softmax of the logits that transformers computed with these weights (tests/golden/transformer.py). */
+START_TEST(as_transformers)
+{
+    static const char *const models[] = {"llama", "gpt2"};
+    static float logits[4][8][32];
+    static int64_t ids[4][8], labels[4][8];
+    const char *folder = keep(hd__format(GOLDEN_DIR "/%s", models[_i]));
+    struct hd__ckpt_st *st;
+    struct hd_error err = HD_ERROR_INIT;
+    ck_assert(!hd__ckpt_st_open(keep(hd__format("%s/expected.safetensors", folder)), &st, &err));
+    read_golden(st, "logits", logits, sizeof logits);
+    int wide = hd__ckpt_st_find(st, "ids")->bytes == 20 * sizeof ids; /* int64, else int32 */
+    read_golden(st, "ids", ids, wide ? sizeof ids : sizeof ids / 2);
+    read_golden(st, "labels", labels, wide ? sizeof labels : sizeof labels / 2);
+    hd__ckpt_st_close(st);
+    for (int i = 0; i < 4; i++) {
+        uint16_t tokens[9];
+        for (int n = 0; n < 9; n++)
+            tokens[n] = (uint16_t)(n == 8 ? wide ? labels[i][7] : ((int32_t *)labels)[8 * i + 7]
+                                   : wide ? ids[i][n]
+                                          : ((int32_t *)ids)[8 * i + n]);
+        FILE *file = fopen("nine.bin", "w");
+        ck_assert_uint_eq(fwrite(tokens, 2, 9, file), 9);
+        fclose(file);
+        expect_code(command_run("eval llama.yaml model={\"use\":\"transformer\",\"from\":\"%s\"} data.seq_len=8 "
+                                "data.batch=1 data.micro_batch=1 data.train=nine.bin data.val=nine.bin eval.batches=1 "
+                                "--per-token golden%d.npy",
+                                folder, i),
+                    0);
+        const float *is = read_npy(keep(hd__format("golden%d.npy", i)), 1, 8);
+        for (int n = 0; n < 8; n++) {
+            double sum = 0, should;
+            for (int v = 0; v < 32; v++)
+                sum += exp((double)logits[i][n][v]);
+            should = (double)logits[i][n][tokens[n + 1]] - log(sum);
+            ck_assert_msg(fabs(is[n] - should) < 1e-5, "%s, token %d of %d: %.9g, not %.9g", folder, n, i, is[n],
+                          should);
+        }
+    }
+}
+END_TEST
+
 /* A request's answer is the sum of its tokens' log-likelihoods, of a text longer than a sequence in windows. */
 START_TEST(answers_requests)
 {
@@ -299,6 +350,7 @@ int main(void)
     const struct system_test tests[] = {{"samples text", samples_text, 1},
                                         {"prints what is no text", prints_what_is_no_text, 1},
                                         {"every token", every_token, 1},
+                                        {"as transformers", as_transformers, 2},
                                         {"answers requests", answers_requests, 1},
                                         {"export takes along", export_takes_along, 1},
                                         {NULL}};
