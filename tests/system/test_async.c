@@ -158,7 +158,9 @@ START_TEST(reads_what_it_made)
     train(&a, "made", "llama.yaml job.steps=4 checkpoint.dir=made " ON_ASYNC, 1, "4MiB");
     says_the_same("sample llama.yaml --prompt the --tokens 20 checkpoint.dir=made");
     says_the_same("eval llama.yaml checkpoint.dir=made data.val_fraction=0.1");
-    says_the_same("ckpt export llama.yaml checkpoint.dir=made --to exported");
+    expect_code(command_run("ckpt export llama.yaml checkpoint.dir=made --to of-cpu"), 0);
+    expect_code(command_run("ckpt export llama.yaml checkpoint.dir=made --to exported " ON_ASYNC, 1, "4MiB"), 0);
+    ck_assert_int_eq(system("cmp -s of-cpu/model.safetensors exported/model.safetensors"), 0);
     expect_code(
         command_run("sample llama.yaml model={\"use\":\"transformer\",\"from\":\"exported\"} --tokens 2 " ON_ASYNC, 1,
                     "4MiB"),

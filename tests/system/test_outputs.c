@@ -307,7 +307,7 @@ START_TEST(foreign_models)
         char path[64], says[160];
         ck_assert_int_eq(mkdir("folder", 0777), 0);
         snprintf(path, sizeof path, "folder/%s", names[i]);
-        snprintf(says, sizeof says, "--to folder: %s is there, and `heddle ckpt export` did not write it", path);
+        snprintf(says, sizeof says, "--to folder: %s is there, and an export overwrites nothing", path);
         write_file(path, "{\"of\": \"another model\"}");
         struct command *c = command_run("ckpt export llama.yaml job.name=model checkpoint={} --to folder");
         expect_code(c, 2);
@@ -321,7 +321,7 @@ START_TEST(foreign_models)
     expect_code(c, 2);
     expect_says(c, "--to precious: Not a directory");
     for (int again = 0; again < 2; again++)
-        expect_code(command_run("ckpt export llama.yaml job.name=model checkpoint={} --to new/folder"), 0);
+        expect_code(command_run("ckpt export llama.yaml job.name=model checkpoint={} --to new/folder"), again ? 2 : 0);
 }
 END_TEST
 
