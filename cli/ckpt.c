@@ -5,6 +5,7 @@
 
 #include "cli/ckpt_store.h"
 #include "cli/job.h"
+#include "core/base/dtype.h"
 #include "service/checkpoint/checkpoint.h"
 #include "service/train/checkpointer.h"
 #include "service/train/export.h"

@@ -185,7 +185,8 @@ static int32_t write_config(const struct export *e, const char *source, FILE *fi
     const char *text;
     json_error_t why;
     (void)source;
-    snprintf(torch_dtype, sizeof torch_dtype, "%sfloat%s", dtype[0] == 'b' ? "b" : "", dtype + 2);
+    snprintf(torch_dtype, sizeof torch_dtype, "%sfloat%s", dtype[0] == 'b' ? "b" : "",
+             dtype + strcspn(dtype, "0123456789"));
     int32_t rc = c->model_choice.component->ops.model.config_json(c->model, &text, err);
     if (rc)
         return rc;

@@ -275,7 +275,8 @@ START_TEST(answers_requests)
 }
 END_TEST
 
-/* Round to nearest, ties to even, from the definition: the nearer of the two neighbours, of two as near the even one. */
+/* Round to nearest, ties to even, from the definition: the nearer of the two neighbours, of two as near the even
+ * one. */
 static void expect_nearest_bf16(float value, uint16_t bits)
 {
     uint32_t u;
