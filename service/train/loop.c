@@ -485,6 +485,7 @@ static void print_profile(const struct loop *l)
         return;
     hd__exec_profile_print(hd__exec_get_profile(l->s.exec), l->profiled_steps, l->profiled_s,
                            hd__exec_peak_flops(l->s.exec), &text);
+    hd__text_add(&text, "\n");
     hd__text_print(&text, stdout);
 }
 
