@@ -179,11 +179,11 @@ START_TEST(global_values)
     static const char *const overrides[] = {
         "data.val=[{\"path\":\"/d/b.txt\",\"weight\":2},{\"path\":\"c.txt\",\"weight\":1}]", "job.seed=7",
         "metrics.every=5", NULL};
-    static const char *const own[] = {"job.name",       "launch.ranks",        "plugins.path",
-                                      "device.capture", "liveness.late_after", "liveness.operations",
-                                      "comm.tune",      "comm.progress",       "data.check_tokens",
-                                      "checkpoint.dir", "metrics.every",       "metrics.jsonl",
-                                      "metrics.profile"};
+    static const char *const own[] = {"job.name",        "launch.ranks",        "plugins.path",
+                                      "device.capture",  "liveness.late_after", "liveness.operations",
+                                      "comm.tune",       "comm.progress",       "data.check_tokens",
+                                      "checkpoint.dir",  "metrics.every",       "metrics.jsonl",
+                                      "metrics.profile", "watch.throughput"};
     char *all = hd__format("%s%s", small_job, text), *val;
     struct hd__job *j = load(all, overrides[0], overrides[1], overrides[2]);
     json_t *global = hd__job_global_json(j);
