@@ -485,7 +485,7 @@ START_TEST(tables)
     size_t i = 0;
     for (; (name = hd__job_table(i, &table)); i++)
         ck_assert_msg(hd__options_check(&table, sizeof(struct hd__job), &err) == HD_OK, "%s: %s", name, err.message);
-    ck_assert_uint_eq(i, 17);
+    ck_assert_uint_eq(i, 18);
 }
 END_TEST
 
