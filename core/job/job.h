@@ -195,6 +195,12 @@ struct hd__job {
     int32_t metrics_profile;
     const char *metrics_blocks; /* NULL: none */
 
+    /* watch: limits of the rules of alarms, 0: none */
+    struct {
+        double loss_spike, grad_norm, throughput;
+        const char *command; /* NULL: none */
+    } watch;
+
     /* for printing and for comparing between ranks */
     HD__ARRAY(struct hd__job_value) values;
     HD__ARRAY(struct hd__job_section *) sections; /* all of them */

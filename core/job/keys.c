@@ -230,6 +230,17 @@ static const struct hd_option metrics_keys[] = {
         "FILE.csv: seconds of each block, measured; for strategies.3d.split", A_PATH),
 };
 
+static const struct hd_option watch_keys[] = {
+    KEY("loss_spike", FLOAT, "8", FROM(0), 0, watch.loss_spike,
+        "an alarm where the loss is so many standard deviations above the median of the rows before; 0: none"),
+    KEY("grad_norm", FLOAT, "10", FROM(0), 0, watch.grad_norm,
+        "an alarm where the gradient norm is so many times the median of the rows before; 0: none"),
+    KEY("throughput", FLOAT, "0.1", WITHIN(0, 1), 0, watch.throughput,
+        "an alarm where the median tokens/s of 16 rows are such a part below those of the rows before; 0: none"),
+    KEY("command", STRING, NULL, ANY, 0, watch.command,
+        "run by sh for each alarm on the machine of rank 0, with rule, step and words as $1, $2, $3"),
+};
+
 #define KEYS(name) name##_keys, HD__COUNT(name##_keys)
 const struct hd__job_core_section hd__job_core_sections[] = {
     {"job", KEYS(job), 0, NULL},
@@ -249,6 +260,7 @@ const struct hd__job_core_section hd__job_core_sections[] = {
     {"recompute", KEYS(recompute), 0, NULL},
     {"checkpoint", KEYS(checkpoint), HD_KIND_CKPT, "posix"},
     {"metrics", KEYS(metrics), 0, NULL},
+    {"watch", KEYS(watch), 0, NULL},
 };
 const size_t hd__job_core_section_count = HD__COUNT(hd__job_core_sections);
 

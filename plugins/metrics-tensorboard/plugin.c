@@ -55,6 +55,8 @@ static const char *tag_of(const char *name, char room[80])
     for (size_t i = 0; i < sizeof tags / sizeof tags[0]; i++)
         if (!strcmp(tags[i].name, name))
             return tags[i].tag;
+    if (!strncmp(name, "alarms_", strlen("alarms_")))
+        return NULL; /* counters; the alarms are in metrics.jsonl */
     snprintf(room, 80, "run/%s", name);
     return room;
 }

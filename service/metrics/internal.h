@@ -3,8 +3,9 @@
 #define HD_SERVICE_METRICS_INTERNAL_H
 
 #include "service/metrics/metrics.h"
+#include "service/metrics/watch.h"
 
-#define HD__METRICS_MAX (14 + HD__METRICS_SETS) /* per step */
+#define HD__METRICS_MAX (14 + HD__METRICS_SETS + HD__WATCH_RULE_COUNT) /* per step */
 
 /* ---- sinks.c. Names of metrics live as long as the process. */
 struct hd__metrics_sink;

@@ -45,6 +45,17 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
 enum { HD__METRICS_SETS = 16 };
 void hd__metrics_add_set(struct hd__metrics *metrics, const char *name);
 
+/* Alarms (service/metrics/watch.h): limits of rules, 0 for none. An alarm is a line of the file, a warning in the log,
+ * and a count alarms_RULE in the records of sinks. */
+struct hd__watch_config {
+    double loss_spike; /* standard deviations above the median */
+    double grad_norm;  /* times the median */
+    double throughput; /* part of the median that may be lost */
+    /* Run by sh for each alarm, with rule, step and words as $1, $2, $3; borrowed; NULL: none. */
+    const char *command;
+};
+void hd__metrics_set_watch(struct hd__metrics *metrics, const struct hd__watch_config *config);
+
 struct hd__metrics_sink_config {
     const char *name; /* for messages; copied */
     const struct hd_metrics_ops *ops;

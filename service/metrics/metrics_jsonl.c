@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <spawn.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,6 +25,8 @@ struct hd__metrics {
     char *start;        /* the first line */
     HD__ARRAY(struct hd__metrics_sink *) sinks;
     uint32_t n_sets;
+    struct hd__watch watch;
+    pid_t command; /* watch.command while it runs; 0: none */
 };
 
 /* "val_loss_NAME" of the run's sets. A sink may have them after the run was closed. */
@@ -295,7 +299,8 @@ static const struct {
     {"arena_bytes", AT(arena_bytes), 0, ALWAYS},
     {"rss_bytes", AT(rss_bytes), 0, ALWAYS},
 };
-_Static_assert(HD__COUNT(fields) + HD__METRICS_SETS <= HD__METRICS_MAX, "a record has no room for all fields");
+_Static_assert(HD__COUNT(fields) + HD__METRICS_SETS + HD__WATCH_RULE_COUNT <= HD__METRICS_MAX,
+               "a record has no room for all fields");
 
 static void add_metric(struct hd_metric x, int digits, struct hd__text *line)
 {
@@ -329,6 +334,72 @@ static size_t metrics_of_row(const struct hd__metrics *m, const struct hd__metri
     return n;
 }
 
+/* ---- alarms */
+
+void hd__metrics_set_watch(struct hd__metrics *m, const struct hd__watch_config *config)
+{
+    m->watch.config = *config;
+}
+
+/* One at a time: a command that hangs is not started again. */
+static void run_command(struct hd__metrics *m, const struct hd__alarm *a)
+{
+    char step[32], words[sizeof a->words], rule[32];
+    char *command = hd__strdup(m->watch.config.command);
+    char *const argv[] = {"sh", "-c", command, "sh", rule, step, words, NULL};
+    int why;
+    snprintf(step, sizeof step, "%" PRId64, a->step);
+    snprintf(rule, sizeof rule, "%s", a->rule);
+    memcpy(words, a->words, sizeof words);
+    if (m->command && waitpid(m->command, NULL, WNOHANG) == m->command)
+        m->command = 0;
+    if (m->command)
+        hd__log(HD_LOG_WARN, "watch", "watch.command of an earlier alarm still runs; it is not started for this one");
+    else if ((why = posix_spawn(&m->command, "/bin/sh", NULL, NULL, argv, environ))) {
+        m->command = 0;
+        hd__log(HD_LOG_WARN, "watch", "watch.command cannot be started: %s", strerror(why));
+    }
+    free(command);
+}
+
+static void log_alarms(struct hd__metrics *m, const struct hd__metrics_row *r)
+{
+    struct hd__alarm alarms[HD__WATCH_RULE_COUNT];
+    uint32_t n = hd__watch_step(&m->watch, r, alarms);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct hd__alarm *a = &alarms[i];
+        struct hd__text text = {0};
+        hd__text_add(&text, "{\"event\": \"alarm\", \"rule\": \"%s\", \"step\": %" PRId64 ", \"rank\": 0", a->rule,
+                     a->step);
+        add_metric((struct hd_metric){.name = "value", .number = a->value}, 9, &text);
+        add_metric((struct hd_metric){.name = "limit", .number = a->limit}, 9, &text);
+        hd__text_add(&text, ", \"words\": \"%s\", \"run\": \"%s\"}\n", a->words, m->run);
+        write_line(m, &text);
+        hd__log(HD_LOG_WARN, "watch", "step %" PRId64 ": %s: %s", a->step, a->rule, a->words);
+        if (m->watch.config.command)
+            run_command(m, a);
+    }
+}
+
+/* Counters begin with the run, so that a scrape sees them go from 0 to 1. */
+static size_t metrics_of_alarms(const struct hd__metrics *m, struct hd_metric *metrics)
+{
+    static const char *const names[] = {
+#define ALARM_NAME(constant, name) "alarms_" name,
+        HD__WATCH_RULES(ALARM_NAME)
+#undef ALARM_NAME
+    };
+    const struct hd__watch_config *c = &m->watch.config;
+    size_t n = 0;
+    for (int32_t k = 0; k < HD__WATCH_RULE_COUNT; k++)
+        if ((const double[]){c->loss_spike, c->grad_norm, c->throughput}[k] > 0)
+            metrics[n++] = (struct hd_metric){.name = names[k],
+                                              .type = HD_METRIC_INT,
+                                              .integer = m->watch.total[k],
+                                              .number = (double)m->watch.total[k]};
+    return n;
+}
+
 void hd__metrics_log_step(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
     struct hd_metric metrics[HD__METRICS_MAX];
@@ -340,6 +411,8 @@ void hd__metrics_log_step(struct hd__metrics *m, const struct hd__metrics_row *r
     record.count = metrics_of_row(m, r, metrics, &text);
     hd__text_add(&text, ", \"run\": \"%s\"}\n", m->run);
     write_line(m, &text);
+    log_alarms(m, r);
+    record.count += metrics_of_alarms(m, metrics + record.count);
     clock_gettime(CLOCK_REALTIME, &now);
     record.time = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     for (uint32_t i = 0; i < m->sinks.count; i++)

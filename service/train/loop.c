@@ -284,6 +284,9 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     int32_t rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
+    if (!rc)
+        hd__metrics_set_watch(l->metrics, &(struct hd__watch_config){l->job->watch.loss_spike, l->job->watch.grad_norm,
+                                                                     l->job->watch.throughput, l->job->watch.command});
     for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
         hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)

@@ -126,6 +126,7 @@ def main():
             assert 0 < samples["heddle_loss", None] < 10
             assert samples["heddle_tokens_total", None] == samples["heddle_step", None] * 32
             assert samples["heddle_tokens_per_second", None] > 0
+            assert samples["heddle_alarms_total", 'rule="loss_spike"'] == 0
             assert not any(name.startswith("heddle_rank_compute") for name, _ in samples)
             for _ in range(40):  # more than the connections that are open at once
                 assert parse(scrape(address))["heddle_step", None] >= samples["heddle_step", None]
@@ -136,9 +137,9 @@ def main():
             run.send_signal(signal.SIGTERM)
             code = run.wait(PATIENCE)
         assert code == 3, (code, open("err").read())
-        last = [json.loads(line) for line in open("runs/scraped/metrics.jsonl")][-1]
-        final = parse(open("node.prom", encoding="utf-8").read())
-        assert final["heddle_step", None] == last["step"] and abs(final["heddle_loss", None] / last["loss"] - 1) < 1e-6
+        rows = {row["step"]: row for row in map(json.loads, open("runs/scraped/metrics.jsonl")) if "loss" in row}
+        final = parse(open("node.prom", encoding="utf-8").read())  # steps of some microseconds: the sink's queue may have left the last out
+        assert abs(final["heddle_loss", None] / rows[final["heddle_step", None]]["loss"] - 1) < 1e-6
 
 
 main()

@@ -66,7 +66,7 @@ static const struct bad keys[] = {
     {JOB REST "whatever_it_is: 3\n", NULL,
      "job.yaml:5:1: unknown section whatever_it_is; the sections are job, launch, plugins, device, liveness, comm, "
      "mesh, strategies, optimizer, "
-     "schedule, model, data, eval, precision, recompute, checkpoint, metrics"},
+     "schedule, model, data, eval, precision, recompute, checkpoint, metrics, watch"},
     {JOB REST "mesh:\n", NULL, "job.yaml:5:1: mesh has no value; leave it out for the defaults"},
     {JOB REST "checkpoint:\n", NULL, "job.yaml:5:1: checkpoint has no value; write `checkpoint: {}` for the defaults"},
     {JOB REST "mesh: ~\n", NULL, "job.yaml:5:1: mesh has no value; leave it out for the defaults"},

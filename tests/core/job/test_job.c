@@ -183,7 +183,7 @@ START_TEST(global_values)
                                       "device.capture", "liveness.late_after", "liveness.operations",
                                       "comm.tune",      "comm.progress",       "data.check_tokens",
                                       "data.cache",     "checkpoint.dir",      "metrics.every",
-                                      "metrics.jsonl",  "metrics.profile"};
+                                      "metrics.jsonl",  "metrics.profile",     "watch.throughput"};
     char *all = hd__format("%s%s", small_job, text), *val;
     struct hd__job *j = load(all, overrides[0], overrides[1], overrides[2]);
     json_t *global = hd__job_global_json(j);
@@ -490,7 +490,7 @@ START_TEST(tables)
     size_t i = 0;
     for (; (name = hd__job_table(i, &table)); i++)
         ck_assert_msg(hd__options_check(&table, sizeof(struct hd__job), &err) == HD_OK, "%s: %s", name, err.message);
-    ck_assert_uint_eq(i, 17);
+    ck_assert_uint_eq(i, 18);
 }
 END_TEST
 
