@@ -25,7 +25,7 @@ JOB
 numbers() {
     rm -f metrics.jsonl
     "$heddle" train job.yaml "$@" >out 2>err || cat err >&2
-    grep -o '"\(loss\|grad_norm\)": *[^,}]*' metrics.jsonl
+    grep -o '"\(loss\|grad_norm\)": *[-0-9][^,}]*' metrics.jsonl
 }
 
 plain=$(numbers device.capture=false)

@@ -1,4 +1,5 @@
-/* Alarms: planted spikes and slowdowns that each rule finds once, noise that none does, and what becomes of an alarm. */
+/* Alarms: planted spikes and slowdowns that each rule finds once, noise that none does, and what becomes of an
+ * alarm. */
 #include <math.h>
 #include <unistd.h>
 
