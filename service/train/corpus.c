@@ -62,7 +62,8 @@ static int is_folder_or_pattern(const char *path)
 static int is_text(const struct hd__compiled *c, const char *path)
 {
     struct hd__job *job = c->job;
-    if (ends_with(path, ".bin") || ends_with(path, ".npy"))
+    if (ends_with(path, ".bin") || ends_with(path, ".npy") ||
+        strstr(path, "://")) /* tokens behind a URL: as they are */
         return 0;
     if (job->data_tokenizer)
         return 1;
