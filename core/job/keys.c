@@ -235,7 +235,7 @@ static const struct hd_option watch_keys[] = {
         "an alarm where the loss is so many standard deviations above the median of the rows before; 0: none"),
     KEY("grad_norm", FLOAT, "10", FROM(0), 0, watch.grad_norm,
         "an alarm where the gradient norm is so many times the median of the rows before; 0: none"),
-    KEY("throughput", FLOAT, "0.1", WITHIN(0, 1), 0, watch.throughput,
+    KEY("throughput", FLOAT, "0", WITHIN(0, 1), 0, watch.throughput,
         "an alarm where the median tokens/s of 16 rows are such a part below those of the rows before; 0: none"),
     KEY("command", STRING, NULL, ANY, 0, watch.command,
         "run by sh for each alarm on the machine of rank 0, with rule, step and words as $1, $2, $3"),

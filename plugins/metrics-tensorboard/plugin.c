@@ -44,6 +44,7 @@ static const struct {
     {"tokens_per_s", "perf/tokens_per_s"},
     {"step_s", "perf/step_s"},
     {"comm_s", "perf/comm_s"},
+    {"data_wait_s", "perf/data_wait_s"},
     {"mfu", "perf/mfu"},
     {"arena_bytes", NULL},
     {"rss_bytes", "memory/rss_bytes"},

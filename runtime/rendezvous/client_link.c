@@ -108,14 +108,18 @@ static void request_dumps_when_late(struct hd_store *s)
     double first = HD__MIN(s->status.poll_after, end);
     if (waited < first)
         s->next_dump_request = first;
-    int due = s->status.wait_seconds && waited >= s->next_dump_request;
+    double asked = s->next_dump_request;
+    int due = s->status.wait_seconds && waited >= asked;
     if (due)
         s->next_dump_request =
             s->next_dump_request < end ? HD__MIN(2 * s->next_dump_request, end) : 2 * s->next_dump_request - end + 1;
     pthread_mutex_unlock(&s->status_lock);
-    if (due)
-        hd__store_send(s, &(struct hd__frame){.type = WIRE_WAITING, .arg = (int32_t)(HD__MIN(waited, 1e6) * 1e3)},
-                       hd__now() + 0.5);
+    const struct hd__frame waiting = {.type = WIRE_WAITING, .arg = (int32_t)(HD__MIN(waited, 1e6) * 1e3)};
+    if (!due || !hd__store_send(s, &waiting, hd__now() + 0.5))
+        return;
+    pthread_mutex_lock(&s->status_lock); /* it could not be sent in time: again with the next beat */
+    s->next_dump_request = asked;
+    pthread_mutex_unlock(&s->status_lock);
 }
 
 void hd__store_set_status_provider(struct hd_store *store, const struct hd__store_status_provider *witness)

@@ -5,7 +5,7 @@
 #include "service/metrics/metrics.h"
 #include "service/metrics/watch.h"
 
-#define HD__METRICS_MAX (14 + HD__METRICS_SETS + HD__WATCH_RULE_COUNT) /* per step */
+#define HD__METRICS_MAX (15 + HD__METRICS_SETS + HD__WATCH_RULE_COUNT) /* per step */
 
 /* ---- sinks.c. Names of metrics live as long as the process. */
 struct hd__metrics_sink;

@@ -29,8 +29,9 @@ struct hd__metrics_row {
     int64_t skipped;          /* steps of the run that overflowed and updated nothing */
     int64_t tokens;           /* so far */
     double tokens_per_s, step_s;
-    double comm_s; /* communication that compute waited for, in this step */
-    double mfu;    /* 0 where the peak is unknown */
+    double comm_s;      /* communication that compute waited for, in this step */
+    double data_wait_s; /* reading that it waited for */
+    double mfu;         /* 0 where the peak is unknown */
     int64_t arena_bytes, rss_bytes;
 };
 

@@ -295,6 +295,7 @@ static const struct {
     {"tokens_per_s", AT(tokens_per_s), 6, ALWAYS},
     {"step_s", AT(step_s), 6, ALWAYS},
     {"comm_s", AT(comm_s), 6, ALWAYS},
+    {"data_wait_s", AT(data_wait_s), 6, ALWAYS},
     {"mfu", AT(mfu), 6, ALWAYS},
     {"arena_bytes", AT(arena_bytes), 0, ALWAYS},
     {"rss_bytes", AT(rss_bytes), 0, ALWAYS},

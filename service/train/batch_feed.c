@@ -25,6 +25,7 @@ struct hd__train_feed {
     int64_t capacity, first, n_buffered;
     int32_t buffered_labels;
     uint64_t positions; /* micro-batches of them that were fed */
+    double waited;      /* seconds, since it was asked */
     int32_t contiguous; /* a rank's rows of a step are contiguous */
     int32_t counts;     /* this rank counts the labels of its rows: one of those that read the same */
     const char *key;    /* of the files, in the job */
@@ -246,7 +247,9 @@ int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct h
 int32_t hd__train_feed_count_labels(struct hd__train_feed *f, int64_t *counted, struct hd_error *err)
 {
     int64_t mine = 0;
+    double start = hd__now();
     int32_t rc = f->counts ? hd__data_prefetch_count(f->prefetch, (uint32_t)f->capacity, &mine, err) : HD_OK;
+    f->waited += hd__now() - start;
     *counted += mine;
     return rc;
 }
@@ -254,6 +257,13 @@ int32_t hd__train_feed_count_labels(struct hd__train_feed *f, int64_t *counted, 
 uint64_t hd__train_feed_sequences(const struct hd__train_feed *f)
 {
     return hd__data_sequences(f->data);
+}
+
+double hd__train_feed_waited(struct hd__train_feed *f)
+{
+    double waited = f->waited;
+    f->waited = 0;
+    return waited;
 }
 
 const char *hd__train_feed_where(const struct hd__train_feed *f)
@@ -266,7 +276,9 @@ static int32_t next_micro_batch(struct hd__train_feed *f, int32_t labels, int32_
                                 struct hd_error *err)
 {
     const int32_t *both[2];
+    double start = hd__now();
     int32_t rc = hd__data_prefetch_next(f->prefetch, &both[0], &both[1], err);
+    f->waited += hd__now() - start;
     if (rc)
         return rc;
     memcpy(out, both[labels], (size_t)count * sizeof *out);

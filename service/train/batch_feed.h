@@ -35,6 +35,8 @@ int32_t hd__train_feed_seek(struct hd__train_feed *feed, int64_t sequence, struc
 int32_t hd__train_feed_count_labels(struct hd__train_feed *feed, int64_t *counted, struct hd_error *err);
 /* Sequences of an epoch. */
 uint64_t hd__train_feed_sequences(const struct hd__train_feed *feed);
+/* Seconds that steps waited for reading, since the last call. */
+double hd__train_feed_waited(struct hd__train_feed *feed);
 /* The place in the job file of the key that names the files. */
 const char *hd__train_feed_where(const struct hd__train_feed *feed);
 /* For hd__exec_config.feed: of each input, HD__INPUT_..., a micro-batch at a time. */

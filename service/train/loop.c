@@ -405,6 +405,7 @@ static void log_step(const struct loop *l)
         .tokens_per_s = tokens / l->step_s,
         .step_s = l->step_s,
         .comm_s = l->comm_s,
+        .data_wait_s = hd__train_feed_waited(l->s.train_feed),
         .mfu = l->peak_flops > 0 ? hd__compiled_flops_per_token(l->s.compiled) * tokens / l->step_s / l->peak_flops : 0,
         .arena_bytes = l->p->arena_bytes,
         .rss_bytes = hd__metrics_resident_bytes(),

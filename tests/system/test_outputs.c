@@ -56,7 +56,7 @@ static void check_row(json_t *row, int64_t step, int64_t arena)
 {
     static const char *const names[] = {"step",  "loss",        "val_loss",     "grad_norm", "lr",
                                         "epoch", "tokens",      "tokens_per_s", "step_s",    "comm_s",
-                                        "mfu",   "arena_bytes", "rss_bytes",    "run"};
+                                        "mfu",   "arena_bytes", "rss_bytes",    "run",       "data_wait_s"};
     const char *key;
     json_t *value;
     ck_assert_int_eq(whole(row, "step"), step);
@@ -65,6 +65,7 @@ static void check_row(json_t *row, int64_t step, int64_t arena)
     ck_assert(real(row, "grad_norm") > 0);
     ck_assert(real(row, "step_s") > 0 && real(row, "comm_s") >= 0 && real(row, "comm_s") <= real(row, "step_s"));
     ck_assert(fabs(real(row, "tokens_per_s") * real(row, "step_s") / (8 * 32) - 1) < 1e-4);
+    ck_assert(real(row, "data_wait_s") >= 0 && real(row, "data_wait_s") <= real(row, "step_s"));
     ck_assert(real(row, "mfu") >= 0);
     double trained = 0.9 * (double)strlen(read_file("corpus.txt")); /* val_fraction: 0.1 */
     ck_assert(fabs(real(row, "epoch") * trained / (double)whole(row, "tokens") - 1) < 1e-3);
