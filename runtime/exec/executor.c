@@ -41,8 +41,9 @@ static int32_t alloc_world_buffer(struct hd__exec *e, struct hd_error *err)
 {
     int32_t rc = hd__exec_device_create_event(&e->device, &e->world_buffer.done, err);
     if (!rc)
-        rc = hd__exec_device_alloc_pinned(&e->device, 4096, &e->world_buffer.pinned, err);
-    return rc ? rc : e->device.ops->alloc(e->device.handle, HD_MEM_DEVICE, 4096, &e->world_buffer.device, err);
+        rc = hd__exec_device_alloc_pinned(&e->device, HD__WORLD_BYTES, &e->world_buffer.pinned, err);
+    return rc ? rc
+              : e->device.ops->alloc(e->device.handle, HD_MEM_DEVICE, HD__WORLD_BYTES, &e->world_buffer.device, err);
 }
 
 /* The group of all ranks, and the flight recorder's descriptions of its operations. */
@@ -76,8 +77,14 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
     e->sum_op.bytes = sizeof(double);
     e->sum_op.dtype = HD_F64;
     e->sum_op.redop = HD_SUM;
+    e->floats_op = e->sum_op;
+    e->floats_op.section = "logits";
+    e->floats_op.count = HD__WORLD_BYTES / sizeof(float);
+    e->floats_op.bytes = HD__WORLD_BYTES;
+    e->floats_op.dtype = HD_F32;
     hd__comm_flight_hash_op(&e->max_op);
     hd__comm_flight_hash_op(&e->sum_op);
+    hd__comm_flight_hash_op(&e->floats_op);
     hd__comm_flight_hash_op(&e->barrier_op);
     return e->world.transport->stream_ordered ? alloc_world_buffer(e, err) : HD_OK;
 }

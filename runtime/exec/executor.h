@@ -59,6 +59,8 @@ int32_t hd__exec_barrier(struct hd__exec *exec, struct hd_error *err);
 int32_t hd__exec_all_reduce_max(struct hd__exec *exec, int32_t mine, int32_t *highest, struct hd_error *err);
 /* Sum over all ranks, exact for integers below 2^53. */
 int32_t hd__exec_all_reduce_sum(struct hd__exec *exec, double mine, double *sum, struct hd_error *err);
+/* The same of so many numbers in fp32, in place. */
+int32_t hd__exec_all_reduce_floats(struct hd__exec *exec, float *values, int64_t count, struct hd_error *err);
 /* Cancels everything pending on all ranks. [any-thread] */
 void hd__exec_abort(struct hd__exec *exec, const char *reason);
 

@@ -56,6 +56,8 @@ struct hd__prepared_section {
     uint32_t n, reserved;
 };
 
+enum { HD__WORLD_BYTES = 16384 }; /* of a sum over all ranks at most */
+
 struct hd__exec {
     struct hd__exec_config config;
     struct hd_program *p;
@@ -78,7 +80,7 @@ struct hd__exec {
         void *pinned;
         struct hd_event *done;
     } world_buffer;
-    struct hd__flight_op max_op, sum_op, barrier_op; /* as the flight recorder describes them */
+    struct hd__flight_op max_op, sum_op, barrier_op, floats_op; /* as the flight recorder describes them */
     const char *status;                              /* between sections */
     double call_since;                               /* of a call that opens or closes; 0: there is none */
     double comm_seconds;

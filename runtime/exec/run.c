@@ -202,6 +202,21 @@ int32_t hd__exec_all_reduce_sum(struct hd__exec *e, double mine, double *sum, st
     return e->world.of ? reduce_world(e, &e->sum_op, &mine, sum, err) : HD_OK;
 }
 
+/* In calls of one size, which the flight recorder has a description of. */
+int32_t hd__exec_all_reduce_floats(struct hd__exec *e, float *values, int64_t count, struct hd_error *err)
+{
+    float part[HD__WORLD_BYTES / sizeof(float)];
+    int32_t rc = HD_OK;
+    for (int64_t at = 0; at < count && e->world.of && !rc; at += (int64_t)HD__COUNT(part)) {
+        size_t bytes = (size_t)HD__MIN(count - at, (int64_t)HD__COUNT(part)) * sizeof *part;
+        memset(part, 0, sizeof part);
+        memcpy(part, values + at, bytes);
+        rc = reduce_world(e, &e->floats_op, part, part, err);
+        memcpy(values + at, part, bytes);
+    }
+    return rc;
+}
+
 int32_t hd__exec_all_reduce_max(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)
 {
     return all_reduce_max(e, &e->max_op, mine, highest, err);
