@@ -16,7 +16,7 @@ struct sample_request {
     struct hd__cli_text_flags text_flags;
     const char *prompt[HD__CLI_VALUES], *stop[HD__CLI_VALUES];
     const char *prompt_file, *count, *tokens, *temperature, *top_k, *top_p, *seed, *samples_text;
-    int n_prompts, n_stops, json, ignore_eos, single_rank;
+    int n_prompts, n_stops, json, ignore_eos, single_rank, no_cache;
     int64_t samples;
     struct hd__train_sample_config config;
     struct hd__cli_job loaded;
@@ -177,8 +177,10 @@ static int load(struct sample_request *r, const struct hd__cli_job_arguments *ar
     snprintf(length, sizeof length, "data.seq_len=%" PRId64, seq_len);
     if (!code)
         code = r->single_rank
-                   ? hd__cli_load_single_rank(arguments, HD__COMPILE_LOGITS, more, seq_len ? 3 : 2, &r->loaded)
-                   : hd__cli_load_with(arguments, ranks, HD__COMPILE_LOGITS, more, seq_len ? 3 : 2, &r->loaded);
+                   ? hd__cli_load_single_rank(arguments, HD__COMPILE_LOGITS | (r->no_cache ? 0 : HD__COMPILE_DECODE),
+                                              more, seq_len ? 3 : 2, &r->loaded)
+                   : hd__cli_load_with(arguments, ranks, HD__COMPILE_LOGITS | (r->no_cache ? 0 : HD__COMPILE_DECODE),
+                                       more, seq_len ? 3 : 2, &r->loaded);
     if (!code)
         code = hd__cli_check_weights(&r->loaded, &r->weights);
     if (!code && hd__cli_text_open(&r->loaded, &r->text_flags, &r->text, &err))
@@ -255,6 +257,14 @@ static int32_t generate(struct sample_request *r, struct hd__train_session *sess
     return rc;
 }
 
+/* A device or a model that cannot is slower, not wrong. */
+static void say_no_cache(struct hd__train_session *session)
+{
+    const char *why = hd__exec_program(session->exec)->no_cache;
+    if (why)
+        fprintf(stderr, "keys and values are not kept: %s; every token is computed with all before it\n", why);
+}
+
 static int run_rank(void *user, const struct hd__launch_env *env)
 {
     struct sample_request *r = user;
@@ -268,6 +278,8 @@ static int run_rank(void *user, const struct hd__launch_env *env)
         hd__log_setup(HD_LOG_INFO, prefix);
     }
     int32_t rc = hd__cli_open_weights(&r->loaded, &r->weights, env, &session, &step, &err), opening = rc != HD_OK;
+    if (!rc && !env->rank)
+        say_no_cache(&session);
     if (!rc)
         rc = generate(r, &session, &err);
     if (rc)
@@ -302,7 +314,8 @@ static int run(int argc, char **argv)
                                          {"--use", &r.text_flags.use, NULL},
                                          {"--weights", &r.weights.name, NULL},
                                          {"--random-weights", NULL, &r.weights.random},
-                                         {"--single-rank", NULL, &r.single_rank}};
+                                         {"--single-rank", NULL, &r.single_rank},
+                                         {"--no-cache", NULL, &r.no_cache}};
     struct hd__cli_job_arguments arguments;
     int code = hd__cli_job_arguments(&hd__command_sample, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
@@ -328,7 +341,7 @@ const struct hd__command hd__command_sample = {
     .usage = "JOB [key=value ...] [--prompt TEXT ...] [--prompt-file FILE] [--max-new N] [--temperature T] [--top-k K] "
              "[--top-p P] [--stop TEXT|ID ...] [--ignore-eos] [--samples N] [--seed S] [--json] [--chat TEMPLATE] "
              "[--tokenizer FILE] [--use NAME] [--checkpoint PATH] [--weights NAME] [--random-weights] "
-             "[--single-rank]",
+             "[--single-rank] [--no-cache]",
     .summary = "generate text",
     .help =
         "Loads the job's newest checkpoint (or --checkpoint; where there is none yet, the weights of model.from)\n"
@@ -353,7 +366,8 @@ const struct hd__command hd__command_sample = {
         "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
         "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
         "  --random-weights     initial weights, as job.seed draws them\n"
-        "  --single-rank        on one rank, whatever the mesh\n",
+        "  --single-rank        on one rank, whatever the mesh\n"
+        "  --no-cache           computes every token with all before it, instead of keeping their keys and values\n",
     .example = "  heddle sample examples/kjv.yaml --prompt 'In the beginning' --max-new 300\n",
     .run = run,
 };

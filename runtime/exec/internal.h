@@ -81,8 +81,8 @@ struct hd__exec {
         struct hd_event *done;
     } world_buffer;
     struct hd__flight_op max_op, sum_op, barrier_op, floats_op; /* as the flight recorder describes them */
-    const char *status;                              /* between sections */
-    double call_since;                               /* of a call that opens or closes; 0: there is none */
+    const char *status;                                         /* between sections */
+    double call_since;                                          /* of a call that opens or closes; 0: there is none */
     double comm_seconds;
     struct hd__profile *profile; /* NULL: never turned on */
     uint64_t graph_replays;

@@ -1,4 +1,4 @@
-/* heddle sample: the same text on every mesh. */
+/* heddle sample: the same text on every mesh, with keys and values that are kept and without. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,6 +47,30 @@ START_TEST(meshes)
 }
 END_TEST
 
+START_TEST(caches)
+{
+    train_all();
+    for (size_t m = 0; m < HD__COUNT(models); m++) {
+        const char *kept = sampled(models[m], ""), *not_kept = sampled(models[m], "--no-cache");
+        ck_assert_msg(!strcmp(kept, not_kept), "%s: %s, and without a cache %s", models[m], kept, not_kept);
+    }
+    /* Where they cannot be kept it says why, and goes on without. */
+    struct command *c = command_run(SAMPLE "mesh.cp=2 strategies.3d.context=ring", "llama", "llama");
+    expect_code(c, 0);
+    expect_says(c, "keys and values are not kept: ring attention has a sequence's keys on several ranks");
+    ck_assert_str_eq(c->out, sampled("llama", ""));
+    c = command_run(SAMPLE "model.capacity=2", "mixtral", "mixtral");
+    expect_code(c, 0);
+    expect_says(c, "keys and values are not kept: its route computes a position from others (experts with a cap");
+    c = command_run("explain gpt2.yaml --section decode");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "attention_cached"), "it said: %s", c->out);
+    c = command_run("explain mixtral.yaml --section decode model.capacity=2");
+    expect_code(c, 2);
+    expect_says(c, "--section decode: keys and values are not kept: its route");
+}
+END_TEST
+
 /* A rank that fails ends the command as it ends an evaluation. */
 START_TEST(failures)
 {
@@ -67,6 +91,7 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"meshes", meshes, 1}, {"failures", failures, 1}, {NULL, NULL, 0}};
+    const struct system_test tests[] = {
+        {"meshes", meshes, 1}, {"caches", caches, 1}, {"failures", failures, 1}, {NULL, NULL, 0}};
     return system_run("system-sample", tests);
 }
