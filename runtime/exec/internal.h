@@ -54,6 +54,7 @@ struct hd__prepared_section {
     struct hd__prepared *prepared;
     HD__ARRAY(struct hd__graph_segment) segments; /* in order; empty where the device cannot capture */
     uint32_t n, reserved;
+    uint32_t first_update, first_write; /* instructions that change what a checkpoint holds: updates, others */
 };
 
 enum { HD__WORLD_BYTES = 16384 }; /* of a sum over all ranks at most */
@@ -87,7 +88,9 @@ struct hd__exec {
     struct hd__profile *profile; /* NULL: never turned on */
     uint64_t graph_replays;
     int32_t profiling, capturing, shut;
-    char *nonfinite; /* not NULL during a NaN check: names the first NaN or Inf; "" until there is one */
+    uint32_t state_written; /* in this step */
+    int32_t settled;        /* nothing polls any more */
+    char *nonfinite;        /* not NULL during a NaN check: names the first NaN or Inf; "" until there is one */
     const struct hd__prepared_section *current_section;
     uint32_t current_instr;
 };
@@ -107,6 +110,10 @@ void hd__exec_release(struct hd__exec *e);
 /* run.c */
 int32_t hd__exec_progress(struct hd__exec *e, struct hd_error *err); /* HD_OK or an error */
 int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct hd_error *err);
+
+/* state_writes.c: finds a section's writes of the state; instructions before `end` run now. */
+void hd__exec_find_state_writes(struct hd__exec *e, struct hd__prepared_section *section);
+void hd__exec_note_state_writes(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t end);
 
 /* graph_capture.c */
 void hd__exec_find_segments(struct hd__exec *e, struct hd__prepared_section *section);

@@ -85,7 +85,9 @@ static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section
     int32_t rc = HD_OK;
     __atomic_store_n(&e->current_section, section, __ATOMIC_RELEASE);
     for (uint32_t k = 0; k < section->n && !rc;) {
-        if (segment < last && segment->first == k) {
+        int whole = segment < last && segment->first == k;
+        hd__exec_note_state_writes(e, section, whole ? segment->end : k + 1);
+        if (whole) {
             rc = hd__exec_run_segment(e, section, segment, err);
             k = segment++->end;
         } else {
@@ -108,6 +110,8 @@ static int32_t run_section(struct hd__exec *e, struct hd__prepared_section *sect
 int32_t hd__exec_run_step(struct hd__exec *e, int64_t step, struct hd_error *err)
 {
     int32_t rc = HD_OK;
+    if (!e->nonfinite) /* the same step once more */
+        e->state_written = 0;
     for (uint32_t s = 0; s < e->p->sections.count && !rc; s++)
         if (hd__section_due(e->sections[s].of, step))
             rc = run_section(e, &e->sections[s], err);
