@@ -228,6 +228,9 @@ static const struct hd_option metrics_keys[] = {
     KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
     KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks,
         "FILE.csv: seconds of each block, measured; for strategies.3d.split", A_PATH),
+    KEY("trace", LIST, NULL, ANY, 0, special,
+        "FILE.json, or {file: FILE.json, steps: A-B, ranks: all}: when every instruction of these steps ran on these "
+        "ranks, for Perfetto and `heddle trace`; the third to fifth step of the run if left out"),
 };
 
 static const struct hd_option watch_keys[] = {

@@ -207,6 +207,13 @@ void hd__exec_set_profiling(struct hd__exec *e, int on)
     if (on && !e->profile)
         e->profile = hd__exec_profile_create(e->p);
     e->profiling = on;
+    e->observed = on || e->trace;
+}
+
+void hd__exec_set_trace(struct hd__exec *e, struct hd__trace *trace)
+{
+    e->trace = trace;
+    e->observed = e->profiling || trace;
 }
 
 const struct hd__profile *hd__exec_get_profile(const struct hd__exec *e)

@@ -8,6 +8,7 @@
 #include "runtime/exec/device.h"
 #include "runtime/exec/executor.h"
 #include "runtime/exec/profile.h"
+#include "runtime/exec/trace.h"
 #include "runtime/exec/transports.h"
 
 enum {
@@ -84,7 +85,10 @@ struct hd__exec {
     double comm_seconds;
     struct hd__profile *profile; /* NULL: never turned on */
     uint64_t graph_replays;
+    struct hd__trace *trace; /* NULL: none is recorded */
+    int32_t observed;        /* instructions run one by one, each timed: profiling, trace */
     int32_t profiling, capturing, shut;
+    int32_t run;     /* of the section that is repeated */
     char *nonfinite; /* not NULL during a NaN check: names the first NaN or Inf; "" until there is one */
     const struct hd__prepared_section *current_section;
     uint32_t current_instr;

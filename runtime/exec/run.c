@@ -61,11 +61,18 @@ int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct
 static int32_t run_timed(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
                          struct hd_error *err)
 {
-    double start = hd__now();
+    uint32_t s = (uint32_t)(section - e->sections);
+    if (section->prepared[k].kind == HD__PREPARED_NOTHING)
+        return HD_OK;
+    double start = hd__now(), end;
     int32_t rc = hd__exec_run_prepared(e, &section->prepared[k], err);
     if (!rc)
         rc = hd__exec_synchronize(e, err);
-    hd__exec_profile_add(e->profile, (uint32_t)(section - e->sections), k, hd__now() - start);
+    end = hd__now();
+    if (e->profiling)
+        hd__exec_profile_add(e->profile, s, k, end - start);
+    if (e->trace)
+        hd__trace_add(e->trace, (uint16_t)s, (uint16_t)e->run, k, start, end);
     return rc;
 }
 
@@ -75,13 +82,13 @@ static int32_t run_instr(struct hd__exec *e, const struct hd__prepared_section *
     __atomic_store_n(&e->current_instr, k, __ATOMIC_RELAXED);
     if (e->nonfinite)
         return hd__exec_check_finite(e, section, k, err);
-    return e->profiling ? run_timed(e, section, k, err) : hd__exec_run_prepared(e, &section->prepared[k], err);
+    return e->observed ? run_timed(e, section, k, err) : hd__exec_run_prepared(e, &section->prepared[k], err);
 }
 
 static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section, struct hd_error *err)
 {
     struct hd__graph_segment *segment = section->segments.at,
-                             *last = e->nonfinite || e->profiling ? segment : segment + section->segments.count;
+                             *last = e->nonfinite || e->observed ? segment : segment + section->segments.count;
     int32_t rc = HD_OK;
     __atomic_store_n(&e->current_section, section, __ATOMIC_RELEASE);
     for (uint32_t k = 0; k < section->n && !rc;) {
@@ -100,7 +107,7 @@ static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section
 static int32_t run_section(struct hd__exec *e, struct hd__prepared_section *section, struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    for (int32_t n = 0; n < HD__MAX(1, section->of->repeat) && !rc; n++)
+    for (e->run = 0; e->run < HD__MAX(1, section->of->repeat) && !rc; e->run++)
         rc = run_once(e, section, err);
     return rc;
 }

@@ -19,6 +19,7 @@
 #include "service/metrics/metrics.h"
 #include "service/train/checkpointer.h"
 #include "service/train/session.h"
+#include "service/train/trace.h"
 
 struct loop {
     struct hd__train_session s;
@@ -36,6 +37,7 @@ struct loop {
     int64_t trained_tokens, best_step;           /* best 0: nothing was evaluated */
     int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
+    struct hd__train_trace trace;
     struct hd__metrics *metrics; /* of rank 0, as what follows */
     struct hd__run_locks locks;
     char run[HD__RUN_ID];
@@ -575,16 +577,20 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
 {
     int32_t rc = HD_OK, agreed = 0;
     start_alarm(l);
+    hd__train_trace_init(&l->trace, &l->s, l->progress.step);
     l->saved_at = hd__now();
     while (!rc && agreed < STOP && l->progress.step < l->job->steps) {
         double start = hd__now();
         int evaluated;
         __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->progress.step + 1, __ATOMIC_RELAXED);
         profile_begin(l);
+        hd__train_trace_begin(&l->trace, l->progress.step + 1);
         hd__exec_comm_seconds(l->s.exec); /* what an evaluation waited for is not this step's */
         rc = train_step(l, err);
         l->step_s = hd__now() - start;
         profile_end(l);
+        if (!rc)
+            hd__train_trace_end(&l->trace, l->progress.step);
         l->comm_s = hd__exec_comm_seconds(l->s.exec);
         l->val_loss = NAN;
         evaluated = !rc && l->job->eval_every && l->progress.step % l->job->eval_every == 0;
@@ -613,6 +619,8 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
     if (*stopped && l->s.env->progress)
         l->s.env->progress->stopping = 1;
     print_profile(l);
+    if (!rc)
+        hd__train_trace_finish(&l->trace);
     if (!rc && l->checkpointer && l->saved != l->progress.step)
         rc = save_checkpoint(l, *stopped, err);
     return rc ? rc : finish_save(l, err);
@@ -813,6 +821,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         print_end(&l);
     if (!rc && l.steps_run && l.checkpointer && l.is_leader)
         printf("checkpoint: %s/step-%08" PRId64 "\n", l.job->checkpoint_dir, l.saved);
+    hd__train_trace_free(&l.trace);
     hd__metrics_close(l.metrics);
     if (!rc && l.checkpointer)
         hd__train_session_closing(&l.s, "closing the storage of checkpoints");
