@@ -63,8 +63,12 @@ int32_t hd__exec_all_reduce_sum(struct hd__exec *exec, double mine, double *sum,
 /* Cancels everything pending on all ranks. [any-thread] */
 void hd__exec_abort(struct hd__exec *exec, const char *reason);
 
-/* Seconds that compute spent waiting for communication since the last call. */
-double hd__exec_comm_seconds(struct hd__exec *exec);
+/* HD__GATHERED numbers of each rank, in the order of ranks. */
+enum { HD__GATHERED = 16 };
+int32_t hd__exec_all_gather(struct hd__exec *exec, const double mine[HD__GATHERED], double *all, struct hd_error *err);
+/* Seconds that compute spent waiting for communication since the last call: in all, and by the outermost axis. 0 where
+ * the device waits itself, as with nccl. */
+double hd__exec_comm_seconds(struct hd__exec *exec, double by_axis[HD_AXIS_COUNT]);
 double hd__exec_peak_flops(struct hd__exec *exec);
 /* Turns the timing of every instruction on or off; NULL where it was never on. */
 void hd__exec_set_profiling(struct hd__exec *exec, int on);

@@ -75,15 +75,15 @@ struct hd__exec {
     struct hd__prepared_section *sections;
     struct hd__group_ref world;    /* of = NULL: a single rank */
     struct hd__exec_world_buffer { /* operands in device memory, where the world's transport is stream-ordered */
-        void *device;
+        void *device;              /* an all_gather's result, then its operand */
         void *pinned;
         struct hd_event *done;
     } world_buffer;
-    struct hd__flight_op max_op, sum_op, barrier_op; /* as the flight recorder describes them */
-    const char *status;                              /* between sections */
-    double call_since;                               /* of a call that opens or closes; 0: there is none */
-    double comm_seconds;
-    struct hd__profile *profile; /* NULL: never turned on */
+    struct hd__flight_op max_op, sum_op, gather_op, barrier_op; /* as the flight recorder describes them */
+    const char *status;                                         /* between sections */
+    double call_since;                                          /* of a call that opens or closes; 0: there is none */
+    double comm_seconds[HD_AXIS_COUNT];                         /* since they were asked */
+    struct hd__profile *profile;                                /* NULL: never turned on */
     uint64_t graph_replays;
     struct hd__trace *trace; /* NULL: none is recorded */
     int32_t observed;        /* instructions run one by one, each timed: profiling, trace */

@@ -1,4 +1,5 @@
 /* metrics.jsonl: one write() per line; enough digits to distinguish any two floats. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -293,14 +294,19 @@ static const struct {
     {"epoch", AT(epoch), 9, ALWAYS},
     {"tokens", AT(tokens), 0, ALWAYS},
     {"tokens_per_s", AT(tokens_per_s), 6, ALWAYS},
+    {"tokens_per_s_per_rank", AT(tokens_per_s_per_rank), 6, ALWAYS},
+    {"samples_per_s", AT(samples_per_s), 6, ALWAYS},
     {"step_s", AT(step_s), 6, ALWAYS},
     {"comm_s", AT(comm_s), 6, ALWAYS},
+    {"exposed_comm_s", AT(exposed_comm_s), 6, ALWAYS},
     {"data_wait_s", AT(data_wait_s), 6, ALWAYS},
     {"mfu", AT(mfu), 6, ALWAYS},
     {"arena_bytes", AT(arena_bytes), 0, ALWAYS},
     {"rss_bytes", AT(rss_bytes), 0, ALWAYS},
 };
-_Static_assert(HD__COUNT(fields) + HD__METRICS_SETS + HD__WATCH_RULE_COUNT <= HD__METRICS_MAX,
+_Static_assert(HD__COUNT(fields) + HD__METRICS_SETS + HD__WATCH_RULE_COUNT + HD_AXIS_COUNT + HD__RANK_STATS * 4 +
+                       HD__METRICS_RANKS <=
+                   HD__METRICS_MAX,
                "a record has no room for all fields");
 
 static void add_metric(struct hd_metric x, int digits, struct hd__text *line)
@@ -332,6 +338,9 @@ static size_t metrics_of_row(const struct hd__metrics *m, const struct hd__metri
         metrics[n] = (struct hd_metric){.name = set_metrics[k], .type = HD_METRIC_FLOAT, .number = row->val_losses[k]};
         add_metric(metrics[n++], 9, line);
     }
+    for (size_t common, of_ranks = hd__metrics_of_ranks(row, metrics + n, &common), k = 0; k < of_ranks; k++, n++)
+        if (k < common)
+            add_metric(metrics[n], metrics[n].type == HD_METRIC_FLOAT ? 6 : 0, line);
     return n;
 }
 
@@ -449,6 +458,17 @@ void hd__metrics_close(struct hd__metrics *m)
     free(m->path);
     free(m->run);
     free(m);
+}
+
+int64_t hd__metrics_open_files(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int64_t n = folder ? -3 : 0; /* . and .., and the folder's own */
+    while (folder && readdir(folder))
+        n++;
+    if (folder)
+        closedir(folder);
+    return n;
 }
 
 int64_t hd__metrics_resident_bytes(void)
