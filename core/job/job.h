@@ -203,8 +203,8 @@ struct hd__job {
 
     /* watch: limits of the rules of alarms, 0: none */
     struct {
-        double loss_spike, grad_norm, throughput;
-        const char *command; /* NULL: none */
+        double loss_spike, grad_norm, throughput, straggler, data_wait, memory, descriptors, exposed_comm, utilisation;
+        const char *command;    /* NULL: none */
     } watch;
 
     /* for printing and for comparing between ranks */

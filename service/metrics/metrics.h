@@ -68,9 +68,15 @@ void hd__metrics_add_set(struct hd__metrics *metrics, const char *name);
 /* Alarms (service/metrics/watch.h): limits of rules, 0 for none. An alarm is a line of the file, a warning in the log,
  * and a count alarms_RULE in the records of sinks. */
 struct hd__watch_config {
-    double loss_spike; /* standard deviations above the median */
-    double grad_norm;  /* times the median */
-    double throughput; /* part of the median that may be lost */
+    double loss_spike;   /* standard deviations above the median */
+    double grad_norm;    /* times the median */
+    double throughput;   /* part of the median that may be lost */
+    double straggler;    /* part of the median that a rank's compute may be above it */
+    double data_wait;    /* part of a step */
+    double exposed_comm; /* part of a step */
+    double utilisation;  /* part of a step that is compute, at least */
+    double memory;       /* part that a rank's may grow by in 128 rows */
+    double descriptors;  /* how many more of them */
     /* Run by sh for each alarm, with rule, step and words as $1, $2, $3; borrowed; NULL: none. */
     const char *command;
 };

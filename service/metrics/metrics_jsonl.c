@@ -374,13 +374,13 @@ static void run_command(struct hd__metrics *m, const struct hd__alarm *a)
 
 static void log_alarms(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
-    struct hd__alarm alarms[HD__WATCH_RULE_COUNT];
+    struct hd__alarm alarms[HD__WATCH_ALARMS];
     uint32_t n = hd__watch_step(&m->watch, r, alarms);
     for (uint32_t i = 0; i < n; i++) {
         const struct hd__alarm *a = &alarms[i];
         struct hd__text text = {0};
-        hd__text_add(&text, "{\"event\": \"alarm\", \"rule\": \"%s\", \"step\": %" PRId64 ", \"rank\": 0", a->rule,
-                     a->step);
+        hd__text_add(&text, "{\"event\": \"alarm\", \"rule\": \"%s\", \"step\": %" PRId64 ", \"rank\": %d", a->rule,
+                     a->step, a->rank);
         add_metric((struct hd_metric){.name = "value", .number = a->value}, 9, &text);
         add_metric((struct hd_metric){.name = "limit", .number = a->limit}, 9, &text);
         hd__text_add(&text, ", \"words\": \"%s\", \"run\": \"%s\"}\n", a->words, m->run);
@@ -395,14 +395,13 @@ static void log_alarms(struct hd__metrics *m, const struct hd__metrics_row *r)
 static size_t metrics_of_alarms(const struct hd__metrics *m, struct hd_metric *metrics)
 {
     static const char *const names[] = {
-#define ALARM_NAME(constant, name) "alarms_" name,
+#define ALARM_NAME(constant, name) "alarms_" #name,
         HD__WATCH_RULES(ALARM_NAME)
 #undef ALARM_NAME
     };
-    const struct hd__watch_config *c = &m->watch.config;
     size_t n = 0;
     for (int32_t k = 0; k < HD__WATCH_RULE_COUNT; k++)
-        if ((const double[]){c->loss_spike, c->grad_norm, c->throughput}[k] > 0)
+        if (hd__watch_limit(&m->watch.config, k) > 0)
             metrics[n++] = (struct hd_metric){.name = names[k],
                                               .type = HD_METRIC_INT,
                                               .integer = m->watch.total[k],
@@ -452,6 +451,7 @@ void hd__metrics_close(struct hd__metrics *m)
     for (uint32_t i = 0; i < m->sinks.count; i++)
         hd__metrics_sink_close(m->sinks.at[i]);
     hd__free_array(&m->sinks);
+    hd__watch_finish(&m->watch);
     if (m->fd >= 0)
         close(m->fd);
     free(m->start);

@@ -276,6 +276,22 @@ int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err)
     return rc ? hd__job_locate_error(job, "metrics.jsonl", err) : HD_OK;
 }
 
+static void set_watch(const struct loop *l)
+{
+    const struct hd__job *job = l->job;
+    const struct hd__watch_config config = {.loss_spike = job->watch.loss_spike,
+                                            .grad_norm = job->watch.grad_norm,
+                                            .throughput = job->watch.throughput,
+                                            .straggler = job->watch.straggler,
+                                            .data_wait = job->watch.data_wait,
+                                            .exposed_comm = job->watch.exposed_comm,
+                                            .utilisation = job->watch.utilisation,
+                                            .memory = job->watch.memory,
+                                            .descriptors = job->watch.descriptors,
+                                            .command = job->watch.command};
+    hd__metrics_set_watch(l->metrics, &config);
+}
+
 static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
 {
     json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
@@ -290,8 +306,7 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     if (!rc)
-        hd__metrics_set_watch(l->metrics, &(struct hd__watch_config){l->job->watch.loss_spike, l->job->watch.grad_norm,
-                                                                     l->job->watch.throughput, l->job->watch.command});
+        set_watch(l);
     for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
         hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
