@@ -251,6 +251,16 @@ static void on_barrier(struct hd__server *s, struct server_conn *c, const struct
         answer_waits(s, WIRE_BARRIER, f->key, f->key_bytes, NULL, 0);
 }
 
+/* Nanoseconds of this process' hd__now(), 64 bits. */
+static void on_clock(struct server_conn *c, const struct hd__frame *f)
+{
+    uint8_t value[8];
+    uint64_t now = (uint64_t)(hd__now() * 1e9);
+    hd__store_wire_put_u32(value, (uint32_t)now);
+    hd__store_wire_put_u32(value + 4, (uint32_t)(now >> 32));
+    reply(c, f->id, HD_OK, value, sizeof value);
+}
+
 void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
 {
     char cause[512], reason[401];
@@ -277,6 +287,9 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
         break;
     case WIRE_ROLL_CALL:
         on_roll_call(s, c, f, now);
+        break;
+    case WIRE_CLOCK:
+        on_clock(c, f);
         break;
     case WIRE_ABORT:
         if (!hd__store_wire_end(f, &origin, reason, sizeof reason)) {

@@ -76,6 +76,9 @@ int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size
                       struct hd_error *err);
 /* Forgets the key, where it is there: for what all have read. */
 int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err);
+/* Seconds that the server's hd__now() is ahead of this rank's: from the shortest of some round trips. 0 where that
+ * is less than such a trip takes, as on one machine. */
+int32_t hd__store_clock_offset(struct hd_store *store, double *offset, struct hd_error *err);
 /* Returns when all ranks of the job have called it with this name; a name may be used again afterwards.
  * HD_E_TIMEOUT names the ranks that did not come. */
 int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadline, struct hd_error *err);

@@ -48,7 +48,8 @@ enum {
     X(WIRE_REMOVE, 15, 0, 1)                      \
     X(WIRE_CHALLENGE_RANK, 16, WIRE_CHALLENGE, 0) \
     X(WIRE_PROVE, 17, WIRE_TAG, 0)                \
-    X(WIRE_ROLL_CALL, 18, 0, 1)
+    X(WIRE_ROLL_CALL, 18, 0, 1)                   \
+    X(WIRE_CLOCK, 19, 0, 0)
 
 enum {
 #define WIRE_ENUM(constant, value, longest, key) constant = value,

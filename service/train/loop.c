@@ -20,6 +20,7 @@
 #include "service/train/checkpointer.h"
 #include "service/train/emergency.h"
 #include "service/train/session.h"
+#include "service/train/trace.h"
 
 struct loop {
     struct hd__train_session s;
@@ -31,12 +32,17 @@ struct loop {
     int64_t skipped_for;                         /* while this one was written a save was left out, which was said */
     double loss, norm, lr, scale, val_loss;      /* scale: of the loss, in this step */
     double val_losses[HD__VAL_SETS];
-    double step_s, comm_s, peak_flops;           /* peak: FLOP/s of all ranks' devices */
+    double step_s, comm_s, peak_flops;  /* peak: FLOP/s of all ranks' devices */
+    double rank_sums[HD__RANK_NUMBERS]; /* HD__RANK_... of this rank, over the steps since the last row */
+    double *ranks;                      /* HD__GATHERED numbers of each, at the last row */
+    int64_t summed_steps;
+    int32_t ranks_known;                         /* how many of them these are of: all, or this one */
     double saved_at, longest_step, longest_save; /* seconds: when the last save began, of rank 0's clock */
     double trained_s, best_val_loss;             /* of the steps since this process began */
     int64_t trained_tokens, best_step;           /* best 0: nothing was evaluated */
     int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
+    struct hd__train_trace trace;
     struct hd__metrics *metrics; /* of rank 0, as what follows */
     struct hd__run_locks locks;
     char run[HD__RUN_ID];
@@ -277,6 +283,22 @@ int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err)
     return rc ? hd__job_locate_error(job, "metrics.jsonl", err) : HD_OK;
 }
 
+static void set_watch(const struct loop *l)
+{
+    const struct hd__job *job = l->job;
+    const struct hd__watch_config config = {.loss_spike = job->watch.loss_spike,
+                                            .grad_norm = job->watch.grad_norm,
+                                            .throughput = job->watch.throughput,
+                                            .straggler = job->watch.straggler,
+                                            .data_wait = job->watch.data_wait,
+                                            .exposed_comm = job->watch.exposed_comm,
+                                            .utilisation = job->watch.utilisation,
+                                            .memory = job->watch.memory,
+                                            .descriptors = job->watch.descriptors,
+                                            .command = job->watch.command};
+    hd__metrics_set_watch(l->metrics, &config);
+}
+
 static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
 {
     json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
@@ -291,8 +313,7 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     if (!rc)
-        hd__metrics_set_watch(l->metrics, &(struct hd__watch_config){l->job->watch.loss_spike, l->job->watch.grad_norm,
-                                                                     l->job->watch.throughput, l->job->watch.command});
+        set_watch(l);
     for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
         hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
@@ -393,6 +414,44 @@ static void print_end(const struct loop *l)
     printf("\n");
 }
 
+/* ---- numbers of all ranks */
+
+_Static_assert((int)HD__RANK_NUMBERS <= (int)HD__GATHERED, "a rank has more numbers than are gathered");
+
+static void add_rank_step(struct loop *l)
+{
+    double by_axis[HD_AXIS_COUNT], waited = hd__train_feed_waited(l->s.train_feed);
+    l->comm_s = hd__exec_comm_seconds(l->s.exec, by_axis);
+    l->rank_sums[HD__RANK_COMM_WAIT] += l->comm_s;
+    l->rank_sums[HD__RANK_DATA_WAIT] += waited;
+    l->rank_sums[HD__RANK_COMPUTE] += HD__MAX(0, l->step_s - l->comm_s - waited);
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        l->rank_sums[HD__RANK_COMM_AXIS + a] += by_axis[a];
+    l->summed_steps++;
+}
+
+/* Before a row: the means of each rank's steps since the last one; this rank's alone where an evaluation failed. */
+static int32_t gather_ranks(struct loop *l, int32_t failed, struct hd_error *err)
+{
+    double mine[HD__GATHERED] = {0};
+    for (int32_t k = 0; k < HD__RANK_NUMBERS; k++)
+        mine[k] = l->rank_sums[k] / (double)l->summed_steps;
+    mine[HD__RANK_RSS] = (double)hd__metrics_resident_bytes();
+    mine[HD__RANK_FILES] = (double)hd__metrics_open_files();
+    mine[HD__RANK_STAGE] = l->p->stage;
+    memcpy(l->ranks, mine, sizeof mine);
+    l->ranks_known = failed ? 1 : l->s.env->size;
+    return failed ? failed : hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
+}
+
+static double mean_of_ranks(const struct loop *l, int32_t number)
+{
+    double sum = 0;
+    for (int32_t r = 0; r < l->ranks_known; r++)
+        sum += l->ranks[r * HD__GATHERED + number];
+    return sum / l->ranks_known;
+}
+
 static void log_step(const struct loop *l)
 {
     double tokens = (double)(l->job->batch * l->job->seq_len);
@@ -411,12 +470,30 @@ static void log_step(const struct loop *l)
         .tokens_per_s = tokens / l->step_s,
         .step_s = l->step_s,
         .comm_s = l->comm_s,
-        .data_wait_s = hd__train_feed_waited(l->s.train_feed),
+        .data_wait_s = l->rank_sums[HD__RANK_DATA_WAIT],
+        .tokens_per_s_per_rank = tokens / l->step_s / l->s.env->size,
+        .samples_per_s = (double)l->job->batch / l->step_s,
+        .exposed_comm_s = mean_of_ranks(l, HD__RANK_COMM_WAIT),
+        .ranks = l->ranks,
+        .n_ranks = l->ranks_known,
+        .stride = HD__GATHERED,
+        .axes = hd__mesh_axes(&l->p->mesh),
         .mfu = l->peak_flops > 0 ? hd__compiled_flops_per_token(l->s.compiled) * tokens / l->step_s / l->peak_flops : 0,
         .arena_bytes = l->p->arena_bytes,
-        .rss_bytes = hd__metrics_resident_bytes(),
+        .rss_bytes = (int64_t)l->ranks[HD__RANK_RSS],
     };
     hd__metrics_log_step(l->metrics, &row);
+}
+
+/* Collective. A step whose evaluation failed has its row, too. */
+static int32_t log_row(struct loop *l, int32_t failed, struct hd_error *err)
+{
+    int32_t rc = gather_ranks(l, failed, err);
+    if (rc == failed && l->is_leader)
+        log_step(l);
+    memset(l->rank_sums, 0, sizeof l->rank_sums);
+    l->summed_steps = 0;
+    return rc;
 }
 
 /* ---- the profile: the first steps are left out, where there are others */
@@ -590,18 +667,24 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
 {
     int32_t rc = HD_OK, agreed = 0;
     start_alarm(l);
+    hd__train_trace_init(&l->trace, &l->s, l->progress.step);
+    l->ranks = hd__alloc((size_t)l->s.env->size * HD__GATHERED * sizeof *l->ranks);
     l->saved_at = hd__now();
     while (!rc && agreed < STOP && l->progress.step < l->job->steps) {
         double start = hd__now();
         int evaluated, completed;
         __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->progress.step + 1, __ATOMIC_RELAXED);
         profile_begin(l);
-        hd__exec_comm_seconds(l->s.exec); /* what an evaluation waited for is not this step's */
+        hd__train_trace_begin(&l->trace, l->progress.step + 1);
+        hd__exec_comm_seconds(l->s.exec,
+                              (double[HD_AXIS_COUNT]){0}); /* what an evaluation waited for is not this step's */
         rc = train_step(l, err);
         completed = !rc;
         l->step_s = hd__now() - start;
         profile_end(l);
-        l->comm_s = hd__exec_comm_seconds(l->s.exec);
+        if (!rc)
+            hd__train_trace_end(&l->trace, l->progress.step);
+        add_rank_step(l);
         l->val_loss = NAN;
         evaluated = !rc && l->job->eval_every && l->progress.step % l->job->eval_every == 0;
         if (!rc) {
@@ -616,9 +699,9 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
         }
         if (rc)
             l->val_loss = NAN;
-        if (completed && l->is_leader &&
+        if (completed &&
             (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
-            log_step(l);
+            rc = log_row(l, rc, err);
         l->longest_step = HD__MAX(l->longest_step, hd__now() - start);
         check_time(l);
         log_saved(l);
@@ -631,6 +714,8 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
     if (*stopped && l->s.env->progress)
         l->s.env->progress->stopping = 1;
     print_profile(l);
+    if (!rc)
+        hd__train_trace_finish(&l->trace);
     if (!rc && l->checkpointer && l->saved != l->progress.step)
         rc = save_checkpoint(l, *stopped, err);
     return rc ? rc : finish_save(l, err);
@@ -860,6 +945,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         print_end(&l);
     if (!rc && l.steps_run && l.checkpointer && l.is_leader)
         printf("checkpoint: %s/step-%08" PRId64 "\n", l.job->checkpoint_dir, l.saved);
+    hd__train_trace_free(&l.trace);
+    free(l.ranks);
     hd__metrics_close(l.metrics);
     if (!rc && l.checkpointer)
         hd__train_session_closing(&l.s, "closing the storage of checkpoints");

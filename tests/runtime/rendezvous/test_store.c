@@ -103,6 +103,43 @@ START_TEST(put_and_get)
 }
 END_TEST
 
+/* Half a second is far from what a round trip takes here. 77: this machine lets nobody have clocks of his own. */
+static int shifted_clock(const struct hd__store_options *o)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_store *store = NULL;
+    double offset;
+    FILE *shift = unshare(CLONE_NEWUSER | CLONE_NEWTIME) ? NULL : fopen("/proc/self/timens_offsets", "w");
+    int writes = shift && fprintf(shift, "monotonic 5000 0\n") > 0, status;
+    if (!shift || fclose(shift) || !writes)
+        return 77;
+    pid_t pid = fork(); /* the first process in the new clock */
+    if (!pid)
+        _exit(hd__store_connect(o, hd__now() + 10, &store, &err) || hd__store_clock_offset(store, &offset, &err) ||
+              offset < -5000.5 || offset > -4999.5);
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+START_TEST(clocks)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    double offset = 1;
+    int status;
+    serve(2, 20);
+    struct hd__store_options o = client_options(1);
+    struct hd_store *store = join(0);
+    ck_assert_int_eq(hd__store_clock_offset(store, &offset, &err), HD_OK);
+    ck_assert_double_eq(offset, 0);
+    pid_t pid = fork();
+    if (!pid)
+        _exit(shifted_clock(&o));
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77));
+    hd__store_close(store);
+    hd__server_close(server);
+}
+END_TEST
+
 /* Keys come and go; what is there is what should be. */
 START_TEST(remove_keys)
 {
@@ -703,6 +740,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, put_and_get);
     tcase_add_test(tc, removed);
+    tcase_add_test(tc, clocks);
     tcase_add_test(tc, remove_keys);
     tcase_add_test(tc, get_waits);
     tcase_add_test(tc, barriers);
