@@ -33,6 +33,7 @@ struct hd__command {
     X(plugins)          \
     X(test)             \
     X(bench)            \
+    X(report)           \
     X(debug)            \
     X(import)           \
     X(version)

@@ -556,7 +556,7 @@ END_TEST
 START_TEST(help)
 {
     static const char *const names[] = {"train", "explain", "check",  "bench",  "plugins",
-                                        "ckpt",  "eval",    "sample", "version"};
+                                        "ckpt",  "eval",    "sample", "report", "version"};
     struct command *c = command_run("help"), *one;
     expect_code(c, 0);
     for (size_t i = 0; i < HD__COUNT(names); i++) {
