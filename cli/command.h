@@ -35,6 +35,7 @@ struct hd__command {
     X(bench)            \
     X(report)           \
     X(debug)            \
+    X(doctor)           \
     X(import)           \
     X(version)
 

@@ -150,8 +150,11 @@ void hd__plot_text(FILE *file, double x, double y, const char *anchor, int is_he
 
 double hd__plot_legend(FILE *file, double x, double y, int k, const char *name)
 {
-    hd__plot_line(file, k, 2, 1, 1);
-    fprintf(file, "%.1f,%.1f %.1f,%.1f\"/>", x, y, x + 34, y);
+    k %= HD__PLOT_SERIES;
+    fprintf(file,
+            "<path class=\"s%d\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\""
+            " d=\"M%.1f %.1fh34\"/>",
+            k, hd__plot_colours[k], dashes[k], x, y);
     hd__plot_mark(file, x + 17, y, k);
     hd__plot_text(file, x + 42, y + 4, "start", 1, name);
     return x + 68 + 7.6 * (double)strlen(name);

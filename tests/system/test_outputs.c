@@ -555,8 +555,8 @@ END_TEST
 
 START_TEST(help)
 {
-    static const char *const names[] = {"train", "explain", "check",  "bench",  "plugins",
-                                        "ckpt",  "eval",    "sample", "report", "version"};
+    static const char *const names[] = {"train", "explain", "check",  "bench",  "plugins", "ckpt",
+                                        "eval",  "sample",  "report", "doctor", "version"};
     struct command *c = command_run("help"), *one;
     expect_code(c, 0);
     for (size_t i = 0; i < HD__COUNT(names); i++) {
