@@ -627,18 +627,27 @@ static int32_t save_checkpoint(struct loop *l, int stopped, struct hd_error *err
     return rc ? rc : note_save(l, hd__train_checkpointer_save(l->checkpointer, &l->progress, err));
 }
 
-/* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number. */
-enum { NOTHING, SAVE, WRITER_BUSY, STOP = 256 };
+/* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number, or END_OF_ROUND. */
+enum { NOTHING, SAVE, WRITER_BUSY, STOP = 256, END_OF_ROUND = 255 };
 
 static int is_time_to_save(const struct loop *l)
 {
     return l->is_leader && l->job->checkpoint_seconds > 0 && hd__now() >= l->saved_at + l->job->checkpoint_seconds;
 }
 
+static int is_step_to_save(const struct loop *l)
+{
+    return l->job->checkpoint_every && l->progress.step % l->job->checkpoint_every == 0;
+}
+
 static int32_t wish(const struct loop *l)
 {
+    const struct hd__launch_progress *p = l->s.env->progress;
     if (stop_signal)
         return STOP + stop_signal;
+    if (p && p->grow && l->is_leader && l->checkpointer && l->progress.step < l->job->steps &&
+        (is_step_to_save(l) || is_time_to_save(l)))
+        return STOP + END_OF_ROUND;
     if (hd__train_checkpointer_busy(l->checkpointer))
         return WRITER_BUSY;
     return is_time_to_save(l) ? SAVE : NOTHING;
@@ -647,8 +656,7 @@ static int32_t wish(const struct loop *l)
 /* A save that is due while the last is still being written is left out: saves do not queue. */
 static int32_t save_if_due(struct loop *l, int32_t agreed, struct hd_error *err)
 {
-    int64_t every = l->job->checkpoint_every;
-    int by_steps = every && l->progress.step % every == 0;
+    int by_steps = is_step_to_save(l);
     if (!l->checkpointer || agreed >= STOP || l->progress.step == l->job->steps) /* the end saves */
         return HD_OK;
     if (agreed != WRITER_BUSY)
@@ -711,7 +719,7 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
             rc = save_if_due(l, agreed, err);
     }
     *stopped = agreed >= STOP ? agreed - STOP : 0;
-    if (*stopped && l->s.env->progress)
+    if (*stopped && *stopped != END_OF_ROUND && l->s.env->progress)
         l->s.env->progress->stopping = 1;
     print_profile(l);
     if (!rc)
@@ -793,8 +801,8 @@ static void log_restarts(struct loop *l)
         json_t *lost = json_array();
         for (int32_t k = 0; k < r->n_lost; k++)
             json_array_append_new(lost, json_integer(r->lost[k]));
-        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:i,s:I,s:i,s:o,s:f}", "event", "restart", "round", r->round,
-                                                    "step", (json_int_t)l->progress.step, "ranks", env->size, "lost",
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:i,s:I,s:i,s:o,s:f}", "event", r->event, "round", r->round,
+                                                    "step", (json_int_t)l->progress.step, "ranks", r->ranks, "lost",
                                                     lost, "seconds", hd__now() - r->since));
         env->progress->logged = i + 1;
     }
@@ -915,7 +923,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     }
     catch_crashes(prefix);
     catch_signals(on_early_signal);
-    if (l.is_leader && (compiled->job->notice_file || compiled->job->notice_command))
+    if (l.is_leader && !env->agents && (compiled->job->notice_file || compiled->job->notice_command))
         notice = hd__launch_notice_start(compiled->job->notice_file, compiled->job->notice_command,
                                          compiled->job->notice_every);
     rc = open_run(&l, env, compiled, &err);
@@ -934,10 +942,15 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         code = hd__speaker_fail(&l.s.speaker, &err, !prepared);
     if (rc && prepared)
         emergency = save_what_is_left(&l, &err);
-    snprintf(why, sizeof why, stopped == SIGALRM ? "the end of its time" : "signal %d", stopped);
+    snprintf(why, sizeof why,
+             stopped == SIGALRM        ? "the end of its time"
+             : stopped == END_OF_ROUND ? "the end of its round"
+                                       : "signal %d",
+             stopped);
     if (stopped && l.is_leader)
         fprintf(stderr, "stopped by %s after step %" PRId64 "; %s\n", why, l.progress.step,
-                !l.checkpointer                 ? "no checkpoint section, so nothing is saved"
+                stopped == END_OF_ROUND && !rc  ? "the state is saved, and more machines go on"
+                : !l.checkpointer               ? "no checkpoint section, so nothing is saved"
                 : rc && !emergency              ? "the state of this step is not saved"
                 : strcmp(l.job->resume, "auto") ? "the state is saved: checkpoint.resume=auto goes on"
                                                 : "the state is saved: the same command goes on");
