@@ -33,6 +33,10 @@ int32_t hd__train_feed_seek(struct hd__train_feed *feed, int64_t sequence, struc
 /* Adds how many labels of the next step's micro-batches count, of those that this rank counts: the sum over all ranks
  * has each label once. 0 where all labels count (hd__compiled_counts_labels). Before the step's first micro-batch. */
 int32_t hd__train_feed_count_labels(struct hd__train_feed *feed, int64_t *counted, struct hd_error *err);
+/* Waits until a step's micro-batches are read; what reading them meets is returned. */
+int32_t hd__train_feed_wait(struct hd__train_feed *feed, struct hd_error *err);
+/* hd__data_skip, and the next micro-batch begins with sequence `sequence`. */
+int32_t hd__train_feed_skip(struct hd__train_feed *feed, uint32_t file, int64_t sequence, struct hd_error *err);
 /* Sequences of an epoch. */
 uint64_t hd__train_feed_sequences(const struct hd__train_feed *feed);
 /* Seconds that steps waited for reading, since the last call. */
