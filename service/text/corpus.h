@@ -25,8 +25,8 @@ struct hd__corpus {
 int32_t hd__corpus_find(const char *const *sources, size_t n, struct hd__corpus *corpus, struct hd_error *err);
 void hd__corpus_free(struct hd__corpus *corpus);
 
-/* Token files (.bin, .npy) of a folder, or those that match a pattern. A folder that has text as well is one of text: no
- * files are found there. Other files are left out without a word. */
+/* Token files (.bin, .npy) of a folder, or those that match a pattern. A folder that has text as well is one of text:
+ * no files are found there. Other files are left out without a word. */
 int32_t hd__corpus_find_tokens(const char *source, struct hd__corpus *corpus, struct hd_error *err);
 
 /* Does the name say text or JSON lines ("a.jsonl.gz")? */

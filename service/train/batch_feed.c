@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "service/train/corpus.h"
-#include "service/train/shards.h"
 
 struct hd__train_feed {
     const struct hd__compiled *compiled;

@@ -1,11 +1,10 @@
 /* All ranks go through the files in the same order: one that a rank cannot open or read it says to the others by its
  * number, and the lowest of those ranks says why. */
-#include "service/train/shards.h"
-
 #include <stdlib.h>
 
 #include "service/text/corpus.h"
 #include "service/train/corpus.h"
+#include "service/train/session.h"
 
 /* ---- the files of a path */
 
