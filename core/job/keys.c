@@ -153,6 +153,11 @@ static const struct hd_option data_keys[] = {
     KEY("shuffle_buffer", INT, "0", FROM(0), G, shuffle_buffer,
         "so many are shuffled at a time, for files that are slow to read here and there; 0: all of an epoch",
         .unit = "sequences", .needs = "shuffle=true"),
+    KEY("read_ahead", INT, "2", WITHIN(1, 4096), 0, read_ahead, "so many micro-batches are read before they are needed",
+        .unit = "micro-batches"),
+    KEY("on_error", ENUM, "stop", ANY, G, on_error,
+        "of a file of train that cannot be opened, or read to its end: stop, or skip, which trains on the others",
+        NAMED("stop|skip")),
     KEY("documents", ENUM, "continue", ANY, G, documents,
         "continue: sequences run on across documents; mask: attention and positions keep to a document; pack: whole "
         "documents are packed into sequences, with mask",

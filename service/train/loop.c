@@ -202,8 +202,10 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     const hd_tensor scalars[] = {l->p->loss_sum, l->p->norm2};
     double value[2], factor = 1;
     int64_t labels = 0;
+    int32_t rc = hd__train_shards_ready(&l->s, l->progress.sequence, err);
     l->in_step = 1;
-    int32_t rc = hd__train_feed_count_labels(l->s.train_feed, &labels, err);
+    if (!rc)
+        rc = hd__train_feed_count_labels(l->s.train_feed, &labels, err);
     if (!rc)
         rc = hd__train_session_label_factor(&l->s, 1, labels, &factor, err);
     if (!rc && !factor && l->is_leader)
@@ -867,6 +869,8 @@ static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct
         rc = hd__train_checkpointer_open(&l->s, NULL, &l->checkpointer, err);
     if (!rc)
         rc = load_checkpoint(l, err);
+    if (!rc)
+        rc = hd__train_shards_agree(&l->s, err);
     if (!rc)
         rc = init_run(l, err);
     if (rc)
