@@ -34,7 +34,9 @@ struct hd__command {
     X(test)             \
     X(bench)            \
     X(trace)            \
+    X(report)           \
     X(debug)            \
+    X(doctor)           \
     X(import)           \
     X(version)
 

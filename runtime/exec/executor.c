@@ -39,7 +39,7 @@ static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
 
 static int32_t alloc_world_buffer(struct hd__exec *e, struct hd_error *err)
 {
-    size_t bytes = (size_t)(e->world.of->n + 1) * e->gather_op.bytes;
+    size_t gathered = (size_t)(e->world.of->n + 1) * e->gather_op.bytes, bytes = HD__MAX(gathered, e->floats_op.bytes);
     int32_t rc = hd__exec_device_create_event(&e->device, &e->world_buffer.done, err);
     if (!rc)
         rc = hd__exec_device_alloc_pinned(&e->device, bytes, &e->world_buffer.pinned, err);
@@ -77,6 +77,11 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
     e->sum_op.bytes = sizeof(double);
     e->sum_op.dtype = HD_F64;
     e->sum_op.redop = HD_SUM;
+    e->floats_op = e->sum_op;
+    e->floats_op.section = "logits";
+    e->floats_op.count = HD__WORLD_BYTES / sizeof(float);
+    e->floats_op.bytes = HD__WORLD_BYTES;
+    e->floats_op.dtype = HD_F32;
     e->gather_op = e->sum_op;
     e->gather_op.name = "all_gather";
     e->gather_op.section = "step end";
@@ -86,6 +91,7 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
     hd__comm_flight_hash_op(&e->max_op);
     hd__comm_flight_hash_op(&e->gather_op);
     hd__comm_flight_hash_op(&e->sum_op);
+    hd__comm_flight_hash_op(&e->floats_op);
     hd__comm_flight_hash_op(&e->barrier_op);
     return e->world.transport->stream_ordered ? alloc_world_buffer(e, err) : HD_OK;
 }

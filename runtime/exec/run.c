@@ -92,7 +92,9 @@ static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section
     int32_t rc = HD_OK;
     __atomic_store_n(&e->current_section, section, __ATOMIC_RELEASE);
     for (uint32_t k = 0; k < section->n && !rc;) {
-        if (segment < last && segment->first == k) {
+        int whole = segment < last && segment->first == k;
+        hd__exec_note_state_writes(e, section, whole ? segment->end : k + 1);
+        if (whole) {
             rc = hd__exec_run_segment(e, section, segment, err);
             k = segment++->end;
         } else {
@@ -115,6 +117,8 @@ static int32_t run_section(struct hd__exec *e, struct hd__prepared_section *sect
 int32_t hd__exec_run_step(struct hd__exec *e, int64_t step, struct hd_error *err)
 {
     int32_t rc = HD_OK;
+    if (!e->nonfinite) /* the same step once more */
+        e->state_written = 0;
     for (uint32_t s = 0; s < e->p->sections.count && !rc; s++)
         if (hd__section_due(e->sections[s].of, step))
             rc = run_section(e, &e->sections[s], err);
@@ -221,6 +225,21 @@ int32_t hd__exec_all_gather(struct hd__exec *e, const double mine[HD__GATHERED],
 {
     memcpy(all, mine, HD__GATHERED * sizeof *all);
     return e->world.of ? call_world(e, &e->gather_op, mine, all, err) : HD_OK;
+}
+
+/* In calls of one size, which the flight recorder has a description of. */
+int32_t hd__exec_all_reduce_floats(struct hd__exec *e, float *values, int64_t count, struct hd_error *err)
+{
+    float part[HD__WORLD_BYTES / sizeof(float)];
+    int32_t rc = HD_OK;
+    for (int64_t at = 0; at < count && e->world.of && !rc; at += (int64_t)HD__COUNT(part)) {
+        size_t bytes = (size_t)HD__MIN(count - at, (int64_t)HD__COUNT(part)) * sizeof *part;
+        memset(part, 0, sizeof part);
+        memcpy(part, values + at, bytes);
+        rc = call_world(e, &e->floats_op, part, part, err);
+        memcpy(values + at, part, bytes);
+    }
+    return rc;
 }
 
 int32_t hd__exec_all_reduce_max(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)

@@ -18,9 +18,10 @@
 #include "service/launch/notice.h"
 #include "service/metrics/metrics.h"
 #include "service/train/checkpointer.h"
+#include "service/train/emergency.h"
 #include "service/train/replicas.h"
 #include "service/train/session.h"
-#include "service/train/trace.h"
+#include "service/train/trace/trace.h"
 
 struct loop {
     struct hd__train_session s;
@@ -36,6 +37,7 @@ struct loop {
     double rank_sums[HD__RANK_NUMBERS]; /* HD__RANK_... of this rank, over the steps since the last row */
     double *ranks;                      /* HD__GATHERED numbers of each, at the last row */
     int64_t summed_steps;
+    int32_t ranks_known;                         /* how many of them these are of: all, or this one */
     double saved_at, longest_step, longest_save; /* seconds: when the last save began, of rank 0's clock */
     double trained_s, best_val_loss;             /* of the steps since this process began */
     int64_t trained_tokens, best_step;           /* best 0: nothing was evaluated */
@@ -47,6 +49,8 @@ struct loop {
     struct hd__run_locks locks;
     char run[HD__RUN_ID];
     int is_leader;
+    int in_step, skips_updates; /* the step that has begun is not over; its updates did nothing */
+    int storage_failed;         /* the last save, by a fault of its own */
 };
 
 static volatile sig_atomic_t stop_signal;
@@ -200,6 +204,7 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     const hd_tensor scalars[] = {l->p->loss_sum, l->p->norm2};
     double value[2], factor = 1;
     int64_t labels = 0;
+    l->in_step = 1;
     int32_t rc = hd__train_feed_count_labels(l->s.train_feed, &labels, err);
     if (!rc)
         rc = hd__train_session_label_factor(&l->s, 1, labels, &factor, err);
@@ -220,12 +225,14 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     l->loss = value[0] * factor;
     l->norm = sqrt(value[1]) / l->progress.scaler.scale;
     l->scale = l->progress.scaler.scale;
+    l->skips_updates = !isfinite(l->norm);
     if (!hd__train_loss_scaler_update(&l->progress.scaler, !isfinite(l->norm)) ||
         (!isfinite(l->loss) && isfinite(l->norm)))
         return fail_diverged(l, err);
     l->progress.step++;
     l->progress.sequence += l->job->batch;
     l->progress.tokens += l->job->batch * l->job->seq_len;
+    l->in_step = 0;
     return HD_OK;
 }
 
@@ -425,8 +432,8 @@ static void add_rank_step(struct loop *l)
     l->summed_steps++;
 }
 
-/* Before a row: the means of each rank's steps since the last one. */
-static int32_t gather_ranks(struct loop *l, struct hd_error *err)
+/* Before a row: the means of each rank's steps since the last one; this rank's alone where an evaluation failed. */
+static int32_t gather_ranks(struct loop *l, int32_t failed, struct hd_error *err)
 {
     double mine[HD__GATHERED] = {0};
     for (int32_t k = 0; k < HD__RANK_NUMBERS; k++)
@@ -434,15 +441,17 @@ static int32_t gather_ranks(struct loop *l, struct hd_error *err)
     mine[HD__RANK_RSS] = (double)hd__metrics_resident_bytes();
     mine[HD__RANK_FILES] = (double)hd__metrics_open_files();
     mine[HD__RANK_STAGE] = l->p->stage;
-    return hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
+    memcpy(l->ranks, mine, sizeof mine);
+    l->ranks_known = failed ? 1 : l->s.env->size;
+    return failed ? failed : hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
 }
 
 static double mean_of_ranks(const struct loop *l, int32_t number)
 {
     double sum = 0;
-    for (int32_t r = 0; r < l->s.env->size; r++)
+    for (int32_t r = 0; r < l->ranks_known; r++)
         sum += l->ranks[r * HD__GATHERED + number];
-    return sum / l->s.env->size;
+    return sum / l->ranks_known;
 }
 
 static void log_step(const struct loop *l)
@@ -468,7 +477,7 @@ static void log_step(const struct loop *l)
         .samples_per_s = (double)l->job->batch / l->step_s,
         .exposed_comm_s = mean_of_ranks(l, HD__RANK_COMM_WAIT),
         .ranks = l->ranks,
-        .n_ranks = l->s.env->size,
+        .n_ranks = l->ranks_known,
         .stride = HD__GATHERED,
         .axes = hd__mesh_axes(&l->p->mesh),
         .mfu = l->peak_flops > 0 ? hd__compiled_flops_per_token(l->s.compiled) * tokens / l->step_s / l->peak_flops : 0,
@@ -478,11 +487,11 @@ static void log_step(const struct loop *l)
     hd__metrics_log_step(l->metrics, &row);
 }
 
-/* Collective. */
-static int32_t log_row(struct loop *l, struct hd_error *err)
+/* Collective. A step whose evaluation failed has its row, too. */
+static int32_t log_row(struct loop *l, int32_t failed, struct hd_error *err)
 {
-    int32_t rc = gather_ranks(l, err);
-    if (!rc && l->is_leader)
+    int32_t rc = gather_ranks(l, failed, err);
+    if (rc == failed && l->is_leader)
         log_step(l);
     memset(l->rank_sums, 0, sizeof l->rank_sums);
     l->summed_steps = 0;
@@ -592,11 +601,20 @@ static void log_saved(struct loop *l)
         l->s.env->progress->saved = saved.step;
 }
 
+/* A save that failed is none, by its own fault or because another rank is gone. */
+static int32_t note_save(struct loop *l, int32_t rc)
+{
+    if (rc)
+        l->saved = -1;
+    l->storage_failed = rc && !hd__speaker_blames_another(rc);
+    return rc;
+}
+
 static int32_t finish_save(struct loop *l, struct hd_error *err)
 {
     int32_t rc = hd__train_checkpointer_wait(l->checkpointer, err);
     log_saved(l);
-    return rc;
+    return note_save(l, rc);
 }
 
 /* `now`: before a save, so that no state is saved that is known to be wrong, or could be. */
@@ -621,7 +639,7 @@ static int32_t save_checkpoint(struct loop *l, int stopped, struct hd_error *err
     l->saved = l->progress.step;
     l->saved_at = hd__now();
     l->progress.val_loss = l->val_loss;
-    return rc ? rc : hd__train_checkpointer_save(l->checkpointer, &l->progress, err);
+    return rc ? rc : note_save(l, hd__train_checkpointer_save(l->checkpointer, &l->progress, err));
 }
 
 /* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number. */
@@ -670,13 +688,14 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
     l->saved_at = hd__now();
     while (!rc && agreed < STOP && l->progress.step < l->job->steps) {
         double start = hd__now();
-        int evaluated;
+        int evaluated, completed;
         __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->progress.step + 1, __ATOMIC_RELAXED);
         profile_begin(l);
         hd__train_trace_begin(&l->trace, l->progress.step + 1);
         hd__exec_comm_seconds(l->s.exec,
                               (double[HD_AXIS_COUNT]){0}); /* what an evaluation waited for is not this step's */
         rc = train_step(l, err);
+        completed = !rc;
         l->step_s = hd__now() - start;
         profile_end(l);
         if (!rc)
@@ -694,8 +713,11 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
             l->best_val_loss = l->val_loss;
             l->best_step = l->progress.step;
         }
-        if (!rc && (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
-            rc = log_row(l, err);
+        if (rc)
+            l->val_loss = NAN;
+        if (completed &&
+            (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
+            rc = log_row(l, rc, err);
         l->longest_step = HD__MAX(l->longest_step, hd__now() - start);
         check_time(l);
         log_saved(l);
@@ -825,6 +847,7 @@ static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct h
     if (rc)
         return rc;
     tell_launcher(l);
+    hd__train_emergency_prepare(&l->s, l->run);
     log_restarts(l);
     print_start(l, compiled);
     return HD_OK;
@@ -863,6 +886,32 @@ static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct
     return open_files(l, compiled, err);
 }
 
+/* Is the state of this rank that after the last step? */
+static int state_is_whole(const struct loop *l)
+{
+    uint32_t written = hd__exec_state_written(l->s.exec);
+    return !l->in_step || !(l->skips_updates ? written & ~(uint32_t)HD__STATE_UPDATED : written);
+}
+
+static int save_what_is_left(struct loop *l, const struct hd_error *why)
+{
+    l->progress.val_loss = l->in_step ? NAN : l->val_loss;
+    const struct hd__emergency e = {.session = &l->s,
+                                    .checkpointer = l->checkpointer,
+                                    .progress = &l->progress,
+                                    .whole = state_is_whole(l) && !l->replicas.corrupt,
+                                    .saved = l->saved,
+                                    .run = l->run,
+                                    .folder = l->job->checkpoint_dir,
+                                    .why = why};
+    if (!l->checkpointer || l->storage_failed || !hd__train_emergency_save(&e))
+        return 0;
+    if (l->metrics)
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:b}", "event", "checkpoint", "step",
+                                                    (json_int_t)l->progress.step, "emergency", 1));
+    return 1;
+}
+
 /* NaN, a token out of range: it is there again when the step is. */
 static int is_own_fault(int32_t code)
 {
@@ -873,7 +922,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct loop l = {.job = compiled->job, .is_leader = env->rank == 0, .locks = {{-1, -1}}};
-    int stopped = 0, prepared, code = 0;
+    int stopped = 0, prepared, code = 0, emergency = 0;
     char why[32];
     int32_t rc;
     char prefix[32] = "";
@@ -901,11 +950,13 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         env->progress->failed_step = l.progress.step + 1;
     if (rc)
         code = hd__speaker_fail(&l.s.speaker, &err, !prepared);
+    if (rc && prepared)
+        emergency = save_what_is_left(&l, &err);
     snprintf(why, sizeof why, stopped == SIGALRM ? "the end of its time" : "signal %d", stopped);
     if (stopped && l.is_leader)
         fprintf(stderr, "stopped by %s after step %" PRId64 "; %s\n", why, l.progress.step,
                 !l.checkpointer                 ? "no checkpoint section, so nothing is saved"
-                : rc                            ? "the state of this step is not saved"
+                : rc && !emergency              ? "the state of this step is not saved"
                 : strcmp(l.job->resume, "auto") ? "the state is saved: checkpoint.resume=auto goes on"
                                                 : "the state is saved: the same command goes on");
     if (!rc && l.is_leader)

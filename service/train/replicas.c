@@ -359,7 +359,7 @@ int32_t hd__train_replicas_compare(struct hd__train_replicas *r, int64_t step, d
         rc = differ(r, mine, list, ceil((hd__now() - start) * SHARE / HD__MAX(step_s, 1e-6)), numbers, err);
     if (!rc)
         set_next(r, step, numbers);
-    else if (rc > 0)
+    else if ((r->corrupt = rc > 0))
         rc = name_difference(r, step, mine, list->at.count, numbers, wrong, err);
     free(numbers);
     free(mine);

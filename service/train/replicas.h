@@ -40,6 +40,7 @@ struct hd__train_replicas {
     struct hd__replicated_list *stages; /* NULL: nothing is compared */
     int64_t every;                      /* steps; 0: whatever costs little */
     int64_t next, compared;             /* the step that is due; the newest that was compared */
+    int corrupt;                        /* copies of this state differ: it is not to be saved */
 };
 
 enum { HD__REPLICAS_AUTO = -1 }; /* job->watch.replicas_every */

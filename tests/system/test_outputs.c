@@ -604,8 +604,8 @@ END_TEST
 
 START_TEST(help)
 {
-    static const char *const names[] = {"train", "explain", "check",  "bench",  "plugins",
-                                        "ckpt",  "eval",    "sample", "version"};
+    static const char *const names[] = {"train", "explain", "check",  "bench",  "plugins", "ckpt",
+                                        "eval",  "sample",  "report", "doctor", "version"};
     struct command *c = command_run("help"), *one;
     expect_code(c, 0);
     for (size_t i = 0; i < HD__COUNT(names); i++) {
@@ -633,9 +633,14 @@ START_TEST(bench_side_by_side)
     for (const char *at = strstr(c->out, "\n#      size"); at && *at; at++)
         marks += *at == '*';
     ck_assert_msg(marks == 3, "%d marks in 3 sizes:\n%s", marks, c->out);
-    for (const char *at = read_file("chart.svg"); (at = strstr(at, "<polyline")); at++)
+    for (const char *at = read_file("chart.svg"); (at = strstr(at, "<polyline")); at++) {
+        const char *stroke = strstr(at, "stroke=\"#"); /* a colour that needs no style sheet */
+        ck_assert_msg(stroke && stroke < strchr(at, '>'), "a line without a colour: %.200s", at);
         lines++;
+    }
     ck_assert_int_eq(lines, 4); /* of two transports, time and bandwidth */
+    ck_assert_ptr_null(strstr(read_file("chart.svg"), "var(--"));
+    ck_assert_ptr_null(strstr(read_file("chart.svg"), "<style"));
     c = command_run("bench --comm shm:stage");
     expect_code(c, 2);
     expect_says(c, "'stage' is not OPTION=VALUE");

@@ -1,5 +1,5 @@
 /* Recording, and sending to rank 0. */
-#include "service/train/trace.h"
+#include "service/train/trace/trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
