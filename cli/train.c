@@ -15,7 +15,7 @@
 #include "service/train/batch_feed.h"
 #include "service/train/checkpointer.h"
 #include "service/train/corpus.h"
-#include "service/train/trace.h"
+#include "service/train/trace/trace.h"
 #include "service/train/train.h"
 
 static int train_rank(void *user, const struct hd__launch_env *env)

@@ -218,6 +218,7 @@ struct hd__job {
     /* watch: limits of the rules of alarms, 0: none */
     struct {
         double loss_spike, grad_norm, throughput, straggler, data_wait, memory, descriptors, exposed_comm, utilisation;
+        int64_t replicas_every; /* steps; 0: they are not compared */
         const char *command;    /* NULL: none */
     } watch;
 

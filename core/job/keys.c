@@ -225,7 +225,7 @@ static const struct hd_option checkpoint_keys[] = {
 };
 
 static const struct hd_option metrics_keys[] = {
-    KEY("every", INT, "1", FROM(1), 0, metrics_every, "write a line after every so many", .unit = "steps",
+    KEY("every", INT, "1", FROM(1), G, metrics_every, "write a line after every so many", .unit = "steps",
         .aliases = "logging_steps|log_interval"),
     KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out", A_PATH),
     KEY("tensorboard", STRING, NULL, ANY, 0, special,
@@ -260,6 +260,11 @@ static const struct hd_option watch_keys[] = {
         "an alarm where the memory of a rank grows all the time, by such a part in 128 rows; 0: none"),
     KEY("descriptors", FLOAT, "16", FROM(0), 0, watch.descriptors,
         "an alarm where the open descriptors of a rank grow all the time, by so many in 128 rows; 0: none"),
+    KEY("replicas", STRING, "auto", ANY, 0, special,
+        "{every: N}: after so many steps, and before a save, ranks that hold copies of parameters and states compare "
+        "them, and a difference ends the job; auto: as often as costs under 0.5%, with a device in host memory; 0: "
+        "never",
+        RANKS),
     KEY("command", STRING, NULL, ANY, 0, watch.command,
         "run by sh for each alarm on the machine of rank 0, with rule, step and words as $1, $2, $3"),
 };

@@ -19,8 +19,9 @@
 #include "service/metrics/metrics.h"
 #include "service/train/checkpointer.h"
 #include "service/train/emergency.h"
+#include "service/train/replicas.h"
 #include "service/train/session.h"
-#include "service/train/trace.h"
+#include "service/train/trace/trace.h"
 
 struct loop {
     struct hd__train_session s;
@@ -43,6 +44,7 @@ struct loop {
     int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
     struct hd__train_trace trace;
+    struct hd__train_replicas replicas;
     struct hd__metrics *metrics; /* of rank 0, as what follows */
     struct hd__run_locks locks;
     char run[HD__RUN_ID];
@@ -617,10 +619,23 @@ static int32_t finish_save(struct loop *l, struct hd_error *err)
     return note_save(l, rc);
 }
 
+/* `now`: before a save, so that no state is saved that is known to be wrong, or could be. */
+static int32_t compare_replicas(struct loop *l, int now, struct hd_error *err)
+{
+    int32_t wrong = 0, rc = hd__train_replicas_compare(&l->replicas, l->progress.step, l->step_s, now, &wrong, err);
+    if (rc == HD_E_CORRUPT && l->is_leader)
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:s,s:I,s:i,s:i,s:i,s:s}", "event", "alarm", "rule",
+                                                    "replicas", "step", (json_int_t)l->progress.step, "rank", wrong,
+                                                    "value", 1, "limit", 0, "words", err->message));
+    return rc;
+}
+
 /* `stopped`: there is no time for an evaluation. */
 static int32_t save_checkpoint(struct loop *l, int stopped, struct hd_error *err)
 {
     int32_t rc = finish_save(l, err);
+    if (!rc)
+        rc = compare_replicas(l, 1, err);
     if (!rc && l->job->checkpoint_keep_best && !isfinite(l->val_loss) && !stopped)
         rc = evaluate(l, err);
     l->saved = l->progress.step;
@@ -677,6 +692,7 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
 {
     int32_t rc = HD_OK, agreed = 0;
     start_alarm(l);
+    hd__train_replicas_init(&l->replicas, &l->s, l->progress.step);
     hd__train_trace_init(&l->trace, &l->s, l->progress.step);
     l->ranks = hd__alloc((size_t)l->s.env->size * HD__GATHERED * sizeof *l->ranks);
     l->saved_at = hd__now();
@@ -717,6 +733,8 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
         log_saved(l);
         if (!rc)
             rc = hd__exec_all_reduce_max(l->s.exec, wish(l), &agreed, err);
+        if (!rc)
+            rc = compare_replicas(l, 0, err);
         if (!rc)
             rc = save_if_due(l, agreed, err);
     }
@@ -893,7 +911,7 @@ static int save_what_is_left(struct loop *l, const struct hd_error *why)
     const struct hd__emergency e = {.session = &l->s,
                                     .checkpointer = l->checkpointer,
                                     .progress = &l->progress,
-                                    .whole = state_is_whole(l),
+                                    .whole = state_is_whole(l) && !l->replicas.corrupt,
                                     .saved = l->saved,
                                     .run = l->run,
                                     .folder = l->job->checkpoint_dir,
@@ -963,6 +981,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     if (!rc && l.steps_run && l.checkpointer && l.is_leader)
         printf("checkpoint: %s/step-%08" PRId64 "\n", l.job->checkpoint_dir, l.saved);
     hd__train_trace_free(&l.trace);
+    if (l.replicas.session)
+        hd__train_replicas_free(&l.replicas);
     free(l.ranks);
     hd__metrics_close(l.metrics);
     if (!rc && l.checkpointer)
