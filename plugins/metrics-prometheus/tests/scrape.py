@@ -2,7 +2,7 @@
 """A run scraped while it trains: every line against the grammar of the text format, histograms that add up, and promtool's own
 word where it is installed.
 
-    scrape.py HEDDLE"""
+    scrape.py HEDDLE FOLDER      FOLDER: of the tests' libnvidia-ml.so.1"""
 import json
 import os
 import re
@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 
-HEDDLE = os.path.abspath(sys.argv[1])
+HEDDLE, DRIVER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 PATIENCE = 20 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 JOB = """
@@ -72,7 +72,7 @@ def check_promtool(text):
 
 def names_in_examples():
     """What the dashboard and the rules ask for is what the endpoint has."""
-    source = open(os.path.join(TOP, "plugins/metrics-prometheus/text.c"), encoding="utf-8").read()
+    source = "".join(open(os.path.join(TOP, "plugins/metrics-prometheus", name), encoding="utf-8").read() for name in ("text.c", "machine.c"))
     known = set(re.findall(r'"(heddle_\w+)"', source))
     known |= {"heddle_step_seconds" + end for end in ("_bucket", "_sum", "_count")}
     dashboard = json.load(open(os.path.join(TOP, "examples/monitoring/grafana.json"), encoding="utf-8"))
@@ -116,7 +116,7 @@ def main():
         open("job.yaml", "w").write(JOB)
         open("corpus.txt", "w").write("In the beginning was the word. " * 400)
         with open("out", "w") as out, open("err", "w") as errors:
-            run = subprocess.Popen([HEDDLE, "train", "job.yaml"], stdout=out, stderr=errors)
+            run = subprocess.Popen([HEDDLE, "train", "job.yaml"], stdout=out, stderr=errors, env={**os.environ, "LD_LIBRARY_PATH": DRIVER, "FAKE_NVML": "gpus=1"})
         try:
             address = wait_for("the endpoint", lambda: re.search(r"http://127\.0\.0\.1:\d+/metrics", open("err").read()))[0]
             text = wait_for("step 3", lambda: next((t for t in [scrape(address)] if parse(t)["heddle_step", None] >= 3), None))
@@ -128,6 +128,9 @@ def main():
             assert samples["heddle_tokens_per_second", None] > 0
             assert samples["heddle_alarms_total", 'rule="loss_spike"'] == 0
             assert not any(name.startswith("heddle_rank_compute") for name, _ in samples)
+            assert samples["heddle_gpu_utilization_ratio", 'gpu="0"'] == 0.9
+            assert samples["heddle_machine_cpu_seconds_total", 'mode="user"'] > 0
+            assert samples["heddle_machine_memory_available_bytes", None] > 0
             for _ in range(40):  # more than the connections that are open at once
                 assert parse(scrape(address))["heddle_step", None] >= samples["heddle_step", None]
             assert parse(open("node.prom", encoding="utf-8").read())["heddle_step", None] >= 3
