@@ -33,6 +33,7 @@ struct hd__command {
     X(plugins)          \
     X(test)             \
     X(bench)            \
+    X(trace)            \
     X(report)           \
     X(debug)            \
     X(doctor)           \

@@ -105,18 +105,10 @@ static int run_rank(void *user, const struct hd__launch_env *env)
 
 static int load(struct eval_request *r, const struct hd__cli_job_arguments *arguments)
 {
-    struct hd_error err = HD_ERROR_INIT;
     uint32_t flags =
         r->per_token || r->requests.path ? HD__COMPILE_LOSSES | HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD) : 0;
-    int code = r->single_rank ? hd__cli_load_single_rank(arguments, flags, NULL, 0, &r->loaded)
-                              : hd__cli_resolve_job(arguments, hd__cli_launched_ranks(), &r->loaded);
-    if (code || r->single_rank)
-        return code;
-    if (!flags)
-        return hd__cli_compile_job(&r->loaded);
-    return hd__exec_compile_with(r->loaded.job, r->loaded.plugins, flags, &r->loaded.compiled, &err)
-               ? hd__cli_print_error(&err, HD__EXIT_REFUSED)
-               : HD__EXIT_DONE;
+    return r->single_rank ? hd__cli_load_single_rank(arguments, flags, NULL, 0, &r->loaded)
+                          : hd__cli_load_with(arguments, hd__cli_launched_ranks(), flags, NULL, 0, &r->loaded);
 }
 
 static int32_t read_requests(struct eval_request *r, struct hd_error *err)

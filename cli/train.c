@@ -14,6 +14,7 @@
 #include "service/train/batch_feed.h"
 #include "service/train/checkpointer.h"
 #include "service/train/corpus.h"
+#include "service/train/trace.h"
 #include "service/train/train.h"
 
 static int train_rank(void *user, const struct hd__launch_env *env)
@@ -40,6 +41,7 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
     } rows[] = {
         {"metrics.jsonl", job->metrics_jsonl, ""},
         {"metrics.blocks", job->metrics_blocks, ""},
+        {"metrics.trace", job->trace.file, ""},
         {"checkpoint.dir", c->checkpoint_choice.component ? job->checkpoint_dir : NULL, "/step"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
@@ -51,7 +53,7 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
             return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path,
                                 why == ENXIO ? "not a regular file but a FIFO or a socket" : strerror(why));
     }
-    if (hd__train_check_metrics(job, err))
+    if (hd__train_check_metrics(job, err) || hd__train_trace_check(c, err))
         return err->code;
     return hd__train_checkpointer_check_resume(c, err);
 }

@@ -533,6 +533,7 @@ hd__job_composite_fn hd__job_composite_key(const char *path)
         {"recompute", read_recompute},
         {"metrics.tensorboard", read_tensorboard},
         {"metrics.sinks", read_sinks},
+        {"metrics.trace", hd__job_read_trace},
         {"launch.notice", read_notice},
         {"checkpoint.every", read_save_every},
         {"checkpoint.keep", read_keep},

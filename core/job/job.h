@@ -194,11 +194,17 @@ struct hd__job {
     uint64_t n_sinks;
     int32_t metrics_profile;
     const char *metrics_blocks; /* NULL: none */
+    struct {
+        const char *file;    /* NULL: there is none */
+        int64_t first, last; /* steps; 0: the third to fifth of the run */
+        int64_t *ranks;
+        uint64_t n_ranks; /* 0: all */
+    } trace;
 
     /* watch: limits of the rules of alarms, 0: none */
     struct {
-        double loss_spike, grad_norm, throughput;
-        const char *command; /* NULL: none */
+        double loss_spike, grad_norm, throughput, straggler, data_wait, memory, descriptors, exposed_comm, utilisation;
+        const char *command;    /* NULL: none */
     } watch;
 
     /* for printing and for comparing between ranks */

@@ -228,6 +228,9 @@ static const struct hd_option metrics_keys[] = {
     KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
     KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks,
         "FILE.csv: seconds of each block, measured; for strategies.3d.split", A_PATH),
+    KEY("trace", LIST, NULL, ANY, 0, special,
+        "FILE.json, or {file: FILE.json, steps: A-B, ranks: all}: when every instruction of these steps ran on these "
+        "ranks, for Perfetto and `heddle trace`; the third to fifth step of the run if left out"),
 };
 
 static const struct hd_option watch_keys[] = {
@@ -237,6 +240,18 @@ static const struct hd_option watch_keys[] = {
         "an alarm where the gradient norm is so many times the median of the rows before; 0: none"),
     KEY("throughput", FLOAT, "0", WITHIN(0, 1), 0, watch.throughput,
         "an alarm where the median tokens/s of 16 rows are such a part below those of the rows before; 0: none"),
+    KEY("straggler", FLOAT, "0.1", WITHIN(0, 100), 0, watch.straggler,
+        "an alarm where a rank computes such a part longer than the median of the others of its stage; 0: none", RANKS),
+    KEY("data_wait", FLOAT, "0.1", WITHIN(0, 1), 0, watch.data_wait,
+        "an alarm where a rank waits for data such a part of its time; 0: none"),
+    KEY("exposed_comm", FLOAT, "0.2", WITHIN(0, 1), 0, watch.exposed_comm,
+        "an alarm where ranks wait for communication such a part of their time; 0: none", RANKS),
+    KEY("utilisation", FLOAT, "0", WITHIN(0, 1), 0, watch.utilisation,
+        "an alarm where ranks compute less than such a part of their time; 0: none"),
+    KEY("memory", FLOAT, "0.05", FROM(0), 0, watch.memory,
+        "an alarm where the memory of a rank grows all the time, by such a part in 128 rows; 0: none"),
+    KEY("descriptors", FLOAT, "16", FROM(0), 0, watch.descriptors,
+        "an alarm where the open descriptors of a rank grow all the time, by so many in 128 rows; 0: none"),
     KEY("command", STRING, NULL, ANY, 0, watch.command,
         "run by sh for each alarm on the machine of rank 0, with rule, step and words as $1, $2, $3"),
 };

@@ -143,10 +143,18 @@ static void restart_stop_timers(struct child *children, int32_t n)
         children[i].since = hd__now();
 }
 
+/* Ranks that save what is left. */
+static double busy_until(const struct hd__launch_progress *progress)
+{
+    double until;
+    __atomic_load(&progress->busy_until, &until, __ATOMIC_RELAXED);
+    return until;
+}
+
 /* A rank that is stopped for dead_after is dead, also where it never came to the rendezvous, or was the last to
  * leave it. */
-static struct failure wait_children(struct child *children, int32_t n, double dead_after, const sigset_t *signals,
-                                    int *stopped)
+static struct failure wait_children(struct child *children, int32_t n, double dead_after,
+                                    const struct hd__launch_progress *progress, const sigset_t *signals, int *stopped)
 {
     struct failure first = {0};
     int killed = 0;
@@ -161,7 +169,8 @@ static struct failure wait_children(struct child *children, int32_t n, double de
         if (hd__now() - before > dead_after / 2)
             restart_stop_timers(children, n);
         kill_stopped(children, n, first.code && first.code != 3 ? 0 : dead_after);
-        if (first.code && first.code != 3 && !killed && hd__now() > first.since + GRACE_SECONDS) {
+        if (first.code && first.code != 3 && !killed &&
+            hd__now() > HD__MAX(first.since + GRACE_SECONDS, busy_until(progress))) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
             signal_all(children, n, SIGKILL);
             killed = 1;
@@ -190,7 +199,7 @@ static void list_lost(const struct child *children, int32_t n, int32_t rank, str
 }
 
 static void serve_and_watch(struct child *children, int32_t n, int port_pipe, const struct hd__server_options *options,
-                            const sigset_t *signals, struct outcome *out)
+                            const struct hd__launch_progress *progress, const sigset_t *signals, struct outcome *out)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
@@ -208,7 +217,7 @@ static void serve_and_watch(struct child *children, int32_t n, int port_pipe, co
                 hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", i);
     }
     close(port_pipe);
-    first = wait_children(children, n, options->dead_after, signals, &out->stopped);
+    first = wait_children(children, n, options->dead_after, progress, signals, &out->stopped);
     culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
     rank = culprit >= 0 ? culprit : first.rank;
@@ -394,7 +403,7 @@ static int run_round(struct rounds *r, struct outcome *out)
         children[i] = (struct child){.pid = pid, .running = 1};
     }
     close(port_pipe[0]);
-    serve_and_watch(children, r->n, port_pipe[1], &options, &r->signals, out);
+    serve_and_watch(children, r->n, port_pipe[1], &options, r->env.progress, &r->signals, out);
     free(children);
     return 0;
 }
@@ -502,18 +511,15 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
                                .deadline = policy->deadline,
                                .store = {.host = "127.0.0.1", .dead_after = dead_after}}};
     int code;
-    if (policy->restarts) {
-        r.env.progress = mmap(NULL, sizeof *r.env.progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        if (r.env.progress == MAP_FAILED)
-            return fail_start("mmap");
-    }
+    r.env.progress = mmap(NULL, sizeof *r.env.progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (r.env.progress == MAP_FAILED)
+        return fail_start("mmap");
     block_signals(&r.signals);
     signal(SIGPIPE, SIG_IGN); /* the others may have read their port, and the one that is left be dead */
     code = run_rounds(&r);
     for (uint32_t i = 0; i < r.restarts.count; i++)
         free((void *)r.restarts.at[i].lost);
     hd__free_array(&r.restarts);
-    if (r.env.progress)
-        munmap(r.env.progress, sizeof *r.env.progress);
+    munmap(r.env.progress, sizeof *r.env.progress);
     return code;
 }
