@@ -32,7 +32,7 @@ struct hd_metrics {
     char *text;
     size_t bytes;
     struct values values;
-    int32_t with_machine, reserved;
+    int32_t with_machine, without_steps;
     struct nvml *gpus;          /* NULL: none */
     char *machine;              /* the machine's part of a scrape, */
     struct timespec machine_at; /* which was read then */
@@ -45,7 +45,7 @@ static const struct hd_option options[] = {
      .min = -1,
      .max = 65535,
      .offset = offsetof(struct prometheus_settings, port),
-     .help = "TCP port of http://ADDRESS:PORT/metrics on the machine of rank 0; 0: a free one, which is logged; -1: "
+     .help = "TCP port of http://ADDRESS:PORT/metrics, on each machine of the job; 0: a free one, which is logged; -1: "
              "no endpoint"},
     {.name = "address",
      .type = HD_OPT_STRING,
@@ -60,7 +60,8 @@ static const struct hd_option options[] = {
      .type = HD_OPT_BOOL,
      .value = "true",
      .offset = offsetof(struct prometheus_settings, machine),
-     .help = "counters of the machine of rank 0 in the endpoint: CPU, memory, network, disks, and GPUs by NVML"},
+     .help = "counters of the machine in the endpoint, which then every machine of the job has: CPU, memory, network, "
+             "disks, and GPUs by NVML"},
 };
 
 /* ---- the endpoint */
@@ -105,7 +106,7 @@ static enum MHD_Result scrape(struct hd_metrics *m, struct MHD_Connection *conne
 {
     char *whole = NULL;
     pthread_mutex_lock(&m->lock);
-    int bytes = asprintf(&whole, "%s%s", m->text, machine_text(m));
+    int bytes = asprintf(&whole, "%s%s", m->without_steps ? "" : m->text, machine_text(m));
     pthread_mutex_unlock(&m->lock);
     if (bytes < 0)
         return MHD_NO;
@@ -261,13 +262,15 @@ static int32_t prometheus_open(const struct hd_host *host, const void *settings,
     if (!m)
         return hd_fail(err, HD_E_NOMEM, "no memory");
     pthread_mutex_init(&m->lock, NULL);
-    values_start(&m->values, start->step);
+    if (start->record) /* else another machine than rank 0's: no steps, and node_exporter has the machine */
+        values_start(&m->values, start->step);
     m->with_machine = s->machine;
     m->gpus = s->machine && s->port >= 0 ? nvml_open(none) : NULL;
-    int32_t rc = s->textfile ? name_file(m, s->textfile, err) : HD_OK;
+    m->without_steps = !start->record;
+    int32_t rc = s->textfile && start->record ? name_file(m, s->textfile, err) : HD_OK;
     if (!rc)
         rc = publish(m, err);
-    if (!rc && s->port >= 0)
+    if (!rc && s->port >= 0 && (start->record || s->machine))
         rc = serve(m, host, s, err);
     if (rc)
         prometheus_close(m);
@@ -284,6 +287,7 @@ static int32_t prometheus_write(struct hd_metrics *m, const struct hd_metrics_re
 
 static const struct hd_metrics_ops ops = {
     .struct_size = sizeof ops,
+    .caps = HD_METRICS_EACH_MACHINE,
     .open = prometheus_open,
     .write = prometheus_write,
     .close = prometheus_close,

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -109,6 +110,33 @@ def refused(request, status):
     raise AssertionError(f"{request} was answered")
 
 
+def two_machines():
+    """The first rank of the other machine has its machine, and nothing of the run."""
+    if not re.search(r"^comm +libfabric +\S+ +yes", subprocess.run([HEDDLE, "plugins"], capture_output=True, text=True).stdout, re.M):
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    open("two.yaml", "w").write(JOB.replace("name: scraped", "name: two").replace(", textfile: node.prom", "") +
+                                "comm: {use: libfabric, provider: tcp}\nmesh: {dp: 2}\n")
+    ranks = []
+    try:
+        for rank in "01":
+            env = {**os.environ, "RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": port, "HEDDLE_SECRET": "0123456789abcdef" * 4}
+            ranks.append(subprocess.Popen([HEDDLE, "train", "two.yaml"], stdout=open("out" + rank, "w"), stderr=open("err" + rank, "w"), env=env))
+        first, second = (wait_for("the endpoint of rank " + rank, lambda: re.search(r"http://127\.0\.0\.1:\d+/metrics", open("err" + rank).read()))[0]
+                         for rank in "01")
+        names = {name for name, _ in parse(scrape(second))}
+        assert "heddle_machine_cpu_seconds_total" in names and all(name.startswith(("heddle_machine_", "heddle_gpu_")) for name in names), names
+        assert names < wait_for("step 3", lambda: next(({n for n, _ in p} for p in [parse(scrape(first))] if p["heddle_step", None] >= 3), None))
+    finally:
+        for run in ranks:
+            run.send_signal(signal.SIGTERM)
+        codes = [run.wait(PATIENCE) for run in ranks]
+    assert codes == [3, 3], (codes, open("err0").read(), open("err1").read())
+
+
 def main():
     names_in_examples()
     with tempfile.TemporaryDirectory() as folder:
@@ -143,6 +171,7 @@ def main():
         rows = {row["step"]: row for row in map(json.loads, open("runs/scraped/metrics.jsonl")) if "loss" in row}
         final = parse(open("node.prom", encoding="utf-8").read())  # steps of some microseconds: the sink's queue may have left the last out
         assert abs(final["heddle_loss", None] / rows[final["heddle_step", None]]["loss"] - 1) < 1e-6
+        two_machines()
 
 
 main()

@@ -119,7 +119,7 @@ START_TEST(refusals)
 {
     struct scratch s;
     struct hd_metrics *m = NULL;
-    const struct hd_metrics_start start = {.struct_size = sizeof start};
+    const struct hd_metrics_start start = {.struct_size = sizeof start, .record = "{}"};
     struct sockaddr_in taken = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof taken;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
