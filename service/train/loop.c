@@ -45,7 +45,8 @@ struct loop {
     double profiled_s;
     struct hd__train_trace trace;
     struct hd__train_replicas replicas;
-    struct hd__metrics *metrics; /* of rank 0, as what follows */
+    struct hd__metrics *machine_metrics; /* of the first rank of another machine than rank 0's: sinks without rows */
+    struct hd__metrics *metrics;         /* of rank 0, as what follows */
     struct hd__run_locks locks;
     char run[HD__RUN_ID];
     int is_leader;
@@ -248,7 +249,8 @@ static json_t *mesh_json(const struct hd__mesh *mesh)
     return o;
 }
 
-static int32_t open_sink(struct loop *l, const struct hd__chosen *chosen, struct hd_error *err)
+static int32_t open_sink(struct loop *l, struct hd__metrics *metrics, const struct hd__chosen *chosen,
+                         struct hd_error *err)
 {
     const char *path = chosen->section->path;
     const struct hd__metrics_sink_config config = {
@@ -261,7 +263,7 @@ static int32_t open_sink(struct loop *l, const struct hd__chosen *chosen, struct
     };
     int32_t rc = hd__plugin_probe(l->s.compiled->plugins, chosen->component, err);
     if (!rc)
-        rc = hd__metrics_add_sink(l->metrics, &config, err);
+        rc = hd__metrics_add_sink(metrics, &config, err);
     if (!rc)
         return HD_OK;
     hd__job_fail(l->job, path, err, "%s: %s", path, err->message);
@@ -321,7 +323,7 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
         hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
-        rc = open_sink(l, &c->selection->sinks.at[i], err);
+        rc = open_sink(l, l->metrics, &c->selection->sinks.at[i], err);
     if (!rc && (rc = hd__metrics_begin(l->metrics, err)))
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     json_decref(start);
@@ -863,6 +865,23 @@ static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct h
     return HD_OK;
 }
 
+/* Sinks that every machine has, in its first rank. */
+static int32_t open_machine_sinks(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    if (l->is_leader || l->s.env->local_rank || l->progress.step >= l->job->steps)
+        return HD_OK;
+    for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++) {
+        const struct hd__chosen *chosen = &c->selection->sinks.at[i];
+        if (!(chosen->component->ops.metrics.caps & HD_METRICS_EACH_MACHINE))
+            continue;
+        if (!l->machine_metrics)
+            l->machine_metrics = hd__metrics_open_machine(l->progress.step);
+        rc = open_sink(l, l->machine_metrics, chosen, err);
+    }
+    return rc;
+}
+
 /* Rank 0 alone opens the metrics: as with a checkpoint. */
 static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct hd_error *err)
 {
@@ -870,6 +889,8 @@ static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct 
     hd__train_session_phase(&l->s, "opening the metrics");
     if (!rc && l->is_leader && l->progress.step < l->job->steps)
         rc = begin_run(l, compiled, err);
+    if (!rc)
+        rc = open_machine_sinks(l, compiled, err);
     if (!rc)
         rc = barrier(l, err);
     hd__exec_set_status(l->s.exec, "between sections");
@@ -985,6 +1006,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         hd__train_replicas_free(&l.replicas);
     free(l.ranks);
     hd__metrics_close(l.metrics);
+    hd__metrics_close(l.machine_metrics);
     if (!rc && l.checkpointer)
         hd__train_session_closing(&l.s, "closing the storage of checkpoints");
     hd__train_checkpointer_close(l.checkpointer);
