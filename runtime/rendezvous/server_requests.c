@@ -140,7 +140,7 @@ static void on_proof(struct hd__server *s, struct server_conn *c, const struct h
     hd__auth_channel_init(&c->to, c->secret, HD__AUTH_SERVER, &c->handshake);
     c->proved = 1;
     if (size != s->options.size)
-        snprintf(why, sizeof why, "the job has %d %s there and %d here", s->options.size,
+        snprintf(why, sizeof why, "the job has %d %s here and %d there", s->options.size,
                  s->options.members ? "nodes" : "ranks", size);
     else if (rank < 0 || rank >= size)
         snprintf(why, sizeof why, "%s %d is not one of 0 to %d", s->options.members ? "node" : "rank", rank, size - 1);

@@ -26,9 +26,9 @@ struct hd__agent {
     struct hd__launch_tally tally;
     struct hd__launch_round round;
     struct hd__launch_outcome out; /* of the last round here */
-    int64_t at;                    /* number of the last round in which this machine took part; 0: none, -1: another connection's */
-    double polled;                 /* when the plan was last looked at */
-    int stopped;                   /* this process was asked to stop */
+    int64_t at;    /* number of the last round in which this machine took part; 0: none, -1: another connection's */
+    double polled; /* when the plan was last looked at */
+    int stopped;   /* this process was asked to stop */
 };
 
 /* Waits until `deadline` for node 0, and tells it that this machine is here. HD_E_CANCELLED: asked to stop. */

@@ -238,7 +238,7 @@ static void add_code(struct lead *l, int32_t ended)
         l->code = code;
 }
 
-/* What the agent of node i says of its ranks, the first of which is `rank`; without a word from it they are lost. */
+/* The word of node i's agent about its ranks, the first of which is `rank`; without a word from it they are lost. */
 static void collect_node(struct lead *l, int32_t i, int32_t rank)
 {
     struct hd__agent *g = l->g;
@@ -331,7 +331,7 @@ static int only_machines_went(const struct lead *l)
     return gone && l->g->nodes->min < l->g->nodes->max && l->killed && l->n_lost == gone * l->g->round.n;
 }
 
-/* Of a job that is not started again. */
+/* A job that is not started again names its losses. */
 static void say_failure(const struct lead *l)
 {
     struct hd__text who = {0};
