@@ -39,7 +39,10 @@ int hd__cli_load_job(const struct hd__cli_job_arguments *arguments, int64_t rank
 /* The same without compiling. */
 int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out);
 int hd__cli_compile_job(struct hd__cli_job *loaded);
-/* The job on one rank, whatever its mesh, compiled with HD__COMPILE_...; `more` are further overrides. */
+/* The same compiled with HD__COMPILE_...; `more` are further overrides. */
+int hd__cli_load_with(const struct hd__cli_job_arguments *arguments, int64_t ranks, uint32_t flags,
+                      const char *const *more, size_t n_more, struct hd__cli_job *out);
+/* That on one rank, whatever the job's mesh. */
 int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, uint32_t flags, const char *const *more,
                              size_t n_more, struct hd__cli_job *out);
 /* Choice of weights to work on. */

@@ -1,6 +1,7 @@
 /* Starting the ranks of a job. */
 #include "cli/ranks.h"
 
+#include <signal.h>
 #include <stdlib.h>
 
 #include "service/launch/external.h"
@@ -40,6 +41,18 @@ int hd__cli_find_launcher(const struct hd__cli_job *loaded, const struct hd_comm
         }
     }
     return HD_OK;
+}
+
+void hd__cli_begin_rank(const struct hd__launch_env *env)
+{
+    char prefix[32];
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL); /* the launcher blocked them: `train` answers them when it can */
+    if (env->size == 1)
+        return;
+    snprintf(prefix, sizeof prefix, "[rank %d] ", env->rank);
+    hd__log_setup(HD_LOG_INFO, prefix);
 }
 
 struct body {

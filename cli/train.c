@@ -15,6 +15,7 @@
 #include "service/train/batch_feed.h"
 #include "service/train/checkpointer.h"
 #include "service/train/corpus.h"
+#include "service/train/trace/trace.h"
 #include "service/train/train.h"
 
 static int train_rank(void *user, const struct hd__launch_env *env)
@@ -41,6 +42,7 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
     } rows[] = {
         {"metrics.jsonl", job->metrics_jsonl, ""},
         {"metrics.blocks", job->metrics_blocks, ""},
+        {"metrics.trace", job->trace.file, ""},
         {"checkpoint.dir", c->checkpoint_choice.component ? job->checkpoint_dir : NULL, "/step"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
@@ -52,7 +54,7 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
             return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path,
                                 why == ENXIO ? "not a regular file but a FIFO or a socket" : strerror(why));
     }
-    if (hd__train_check_metrics(job, err))
+    if (hd__train_check_metrics(job, err) || hd__train_trace_check(c, err))
         return err->code;
     return hd__train_checkpointer_check_resume(c, err);
 }

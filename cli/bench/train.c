@@ -57,6 +57,7 @@ static void strip_job(struct hd__job *job, const struct train_bench *b)
     job->n_sinks = job->n_hooks = 0;
     job->metrics_profile = 0;
     job->metrics_blocks = NULL;
+    job->trace.file = NULL;
     memset(&job->watch, 0, sizeof job->watch);
     job->metrics_jsonl = hd__arena_format(&job->arena, "%s/metrics.jsonl", b->folder);
 }

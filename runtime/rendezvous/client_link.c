@@ -186,6 +186,7 @@ static const char *read_frames(struct hd_store *s)
 static void record_server_loss(struct hd_store *s, const char *why)
 {
     char cause[400];
+    atomic_store(&s->lost, 1);
     if (s->server_rank >= 0)
         snprintf(cause, sizeof cause, "%s %d, which serves the rendezvous, is gone (%s)", s->noun, s->server_rank, why);
     else

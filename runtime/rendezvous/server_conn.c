@@ -45,13 +45,13 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
     close(c->fd);
     s->conns.at[i] = s->conns.at[--s->conns.count];
     if (c->rank >= 0) {
-        hd__server_drop_waits(s, c->rank);
         if (s->rank_state[c->rank] == HD__RANK_CONNECTED)
             hd__server_rank_died(s, c->rank, cause);
         if (s->options.members) {
             s->rank_state[c->rank] = HD__RANK_ABSENT;
             atomic_fetch_add(&s->visits[c->rank], 1);
         }
+        hd__server_drop_waits(s, c->rank);
         atomic_fetch_add(&s->gone, 1);
     }
     hd__tls_free(c->tls);

@@ -37,7 +37,7 @@ struct server_conn {
     size_t in_bytes, out_at, out_bytes, out_room;
 };
 
-/* A GET or a BARRIER whose reply is not due yet. */
+/* A GET, a BARRIER or a ROLL_CALL whose reply is not due yet. */
 struct waiting_request {
     int32_t rank;
     uint32_t type, id;
@@ -105,7 +105,7 @@ void hd__server_rank_died(struct hd__server *s, int32_t rank, const char *cause)
 
 /* server_requests.c */
 void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now);
-void hd__server_drop_waits(struct hd__server *s, int32_t rank);
+void hd__server_drop_waits(struct hd__server *s, int32_t rank); /* it left or died: roll calls do without it */
 void hd__server_expire_waits(struct hd__server *s, double now);
 
 #endif

@@ -86,9 +86,19 @@ int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size
                       struct hd_error *err);
 /* Forgets the key, where it is there: for what all have read. */
 int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err);
+/* Seconds that the server's hd__now() is ahead of this rank's: from the shortest of some round trips. 0 where that
+ * is less than such a trip takes, as on one machine. */
+int32_t hd__store_clock_offset(struct hd_store *store, double *offset, struct hd_error *err);
 /* Returns when all ranks of the job have called it with this name; a name may be used again afterwards.
  * HD_E_TIMEOUT names the ranks that did not come. */
 int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadline, struct hd_error *err);
+
+/* After the end of the job (a death, an abort): requests are answered again, as long as the server is there. */
+void hd__store_outlive(struct hd_store *store);
+/* Returns when all ranks that are still connected have called it with this name, or at the first deadline: present[r]
+ * is 1 for those that had. All get the same answer, who comes later too. */
+int32_t hd__store_roll_call(struct hd_store *store, const char *name, uint8_t *present, double deadline,
+                            struct hd_error *err);
 
 /* The liveness of the other ranks, as this rank knows it; never NULL, lives as long as the store. */
 struct hd__liveness *hd__store_liveness(struct hd_store *store);

@@ -23,6 +23,7 @@ struct hd__launch_progress {
     int64_t failed_step; /* of this round, by a fault of the job's own; 0: there was none */
     int32_t stopping;    /* the ranks agreed on the end */
     int32_t logged;      /* restarts that are in the metrics */
+    double busy_until;   /* hd__now() up to which ranks are let live that save what is left after a fault */
     int32_t grow;        /* machines have come: the round ends with its next checkpoint */
 };
 
@@ -34,7 +35,7 @@ struct hd__launch_env {
     int32_t launched_by_heddle;          /* heddle train started all ranks: who reads one reads all */
     const struct hd__reporter *reporter; /* NULL: nobody writes reports */
     double deadline;                     /* hd__now() at which the job is to have ended; 0: none */
-    struct hd__launch_progress *progress; /* NULL: nobody restarts the ranks */
+    struct hd__launch_progress *progress; /* NULL: another launcher started the ranks */
     const struct hd__launch_restart *restarts;
     int32_t n_restarts; /* those so far */
     /* not empty: all ranks are on this machine and find the rendezvous by this id, which they have in common */

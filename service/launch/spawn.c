@@ -141,6 +141,14 @@ static void restart_stop_timers(struct child *children, int32_t n)
         children[i].since = hd__now();
 }
 
+/* Ranks that save what is left. */
+static double busy_until(const struct hd__launch_progress *progress)
+{
+    double until;
+    __atomic_load(&progress->busy_until, &until, __ATOMIC_RELAXED);
+    return until;
+}
+
 /* A rank that is stopped for dead_after is dead, also where it never came to the rendezvous, or was the last to
  * leave it. */
 static struct failure wait_children(const struct hd__launch_round *r, struct child *children, struct hd__server *server,
@@ -161,7 +169,8 @@ static struct failure wait_children(const struct hd__launch_round *r, struct chi
         if (r->tick && r->tick(r->tick_user, server) && (!first.code || first.code == 3))
             first = (struct failure){.code = 1, .child = -1, .since = hd__now()};
         kill_stopped(r, children, first.code && first.code != 3 ? 0 : r->dead_after);
-        if (first.code && first.code != 3 && !killed && hd__now() > first.since + GRACE_SECONDS) {
+        if (first.code && first.code != 3 && !killed &&
+            hd__now() > HD__MAX(first.since + GRACE_SECONDS, busy_until(r->env.progress))) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
             signal_all(children, r->n, SIGKILL);
             killed = 1;

@@ -179,11 +179,11 @@ START_TEST(global_values)
     static const char *const overrides[] = {
         "data.val=[{\"path\":\"/d/b.txt\",\"weight\":2},{\"path\":\"c.txt\",\"weight\":1}]", "job.seed=7",
         "metrics.every=5", NULL};
-    static const char *const own[] = {"job.name",       "launch.ranks",        "plugins.path",
-                                      "device.capture", "liveness.late_after", "liveness.operations",
-                                      "comm.tune",      "comm.progress",       "data.check_tokens",
-                                      "data.cache",     "checkpoint.dir",      "metrics.every",
-                                      "metrics.jsonl",  "metrics.profile",     "watch.throughput"};
+    static const char *const own[] = {"job.name",        "launch.ranks",        "plugins.path",
+                                      "device.capture",  "liveness.late_after", "liveness.operations",
+                                      "comm.tune",       "comm.progress",       "data.check_tokens",
+                                      "data.cache",      "checkpoint.dir",      "metrics.jsonl",
+                                      "metrics.profile", "watch.throughput"};
     char *all = hd__format("%s%s", small_job, text), *val;
     struct hd__job *j = load(all, overrides[0], overrides[1], overrides[2]);
     json_t *global = hd__job_global_json(j);
@@ -191,6 +191,8 @@ START_TEST(global_values)
     ck_assert_str_eq(json_string_value(json_object_get(global, "data.shuffle")), "true");
     ck_assert_str_eq(json_string_value(json_object_get(global, "checkpoint.resume")), "step-00000007");
     ck_assert_str_eq(json_string_value(json_object_get(global, "comm.use")), "shm");
+    ck_assert_str_eq(json_string_value(json_object_get(global, "metrics.every")),
+                     "5"); /* all ranks have part in a row */
     val = json_dumps(json_object_get(global, "data.val"), JSON_COMPACT | JSON_SORT_KEYS);
     ck_assert_str_eq(val, "[{\"path\":\"b.txt\",\"weight\":2},{\"path\":\"c.txt\",\"weight\":1}]");
     for (size_t i = 0; i < HD__COUNT(own); i++)
