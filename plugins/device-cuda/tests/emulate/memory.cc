@@ -53,6 +53,7 @@ cudaError_t get(std::vector<piece> &all, void **memory, size_t bytes, int fill)
         whole ? mmap(nullptr, whole + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (p == MAP_FAILED)
         return emulate_said(cudaErrorMemoryAllocation);
+    madvise(p, whole, MADV_HUGEPAGE); /* each launch opens and closes all of it */
     if (whole <= (size_t)64 << 20)
         memset(p, fill, whole);
     mprotect(static_cast<char *>(p) + whole, PAGE, PROT_NONE);
