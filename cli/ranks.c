@@ -113,6 +113,14 @@ int hd__cli_run_ranks(struct hd__cli_job *loaded, int argc, char **argv, const s
                 loaded->compiled->mesh.ranks);
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
+    if (!found && hd__launch_check_alone(&err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    if (!found && loaded->job->nodes_max > 1) {
+        hd__job_fail(loaded->job, "launch.nodes", &err,
+                     "launch.nodes: only `heddle train` runs on several machines by agents of its own: say "
+                     "launch.nodes=1 and a mesh of this one, or start a process a rank by torchrun or srun");
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    }
     if (!found && (loaded->compiled->mesh.ranks > 1 || policy->restarts))
         return start_ranks(loaded, argc, argv, &reporter, policy, &body);
     if (found && env.rank == 0 && policy->restarts)
