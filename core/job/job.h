@@ -109,13 +109,16 @@ struct hd__job {
     int32_t deterministic; /* HD__DETERMINISTIC_... */
 
     /* launch: */
-    int64_t launch_ranks; /* 0: unset; hd__job_resolve decides */
-    int64_t launch_nodes;
-    int64_t launch_restarts;  /* in a row without a newer checkpoint */
-    double launch_pause;      /* seconds before the first of them */
-    double launch_time_limit; /* seconds; 0: none */
-    double launch_margin;     /* seconds before it, or before Slurm's end, at which the job begins to save */
-    const char *notice_file;  /* NULL: none */
+    int64_t launch_ranks;          /* of a machine; 0: unset */
+    const char *launch_nodes;      /* "2", "2:4" */
+    const char *launch_rendezvous; /* NULL: none */
+    int32_t nodes_min, nodes_max;  /* machines; 0 until hd__job_resolve reads launch_nodes */
+    int64_t ranks_each;            /* of a machine; resolved */
+    int64_t launch_restarts;       /* in a row without a newer checkpoint */
+    double launch_pause;           /* seconds before the first of them */
+    double launch_time_limit;      /* seconds; 0: none */
+    double launch_margin;          /* seconds before it, or before Slurm's end, at which the job begins to save */
+    const char *notice_file;       /* NULL: none */
     const char *notice_command;
     double notice_every; /* seconds between two looks */
 
@@ -219,7 +222,8 @@ struct hd__job {
     /* watch: limits of the rules of alarms, 0: none */
     struct {
         double loss_spike, grad_norm, throughput, straggler, data_wait, memory, descriptors, exposed_comm, utilisation;
-        const char *command; /* NULL: none */
+        int64_t replicas_every; /* steps; 0: they are not compared */
+        const char *command;    /* NULL: none */
     } watch;
 
     /* for printing and for comparing between ranks */
@@ -270,8 +274,9 @@ int32_t hd__job_unplaced_fail(struct hd__job *job, struct hd_error *err);
  * warning for each value that has no effect in this job (hd_option.needs). All sections are parsed. */
 void hd__job_notes(struct hd__job *job, struct hd__text *out);
 
-/* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks, or the mesh's own
- * product, or 1. May be called again with another number. */
+/* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks on each of nodes_max
+ * machines, or the mesh's own product, or 1. Where there may be fewer machines, dp follows the number of ranks, and
+ * micro-batches get no larger than on all of them: the batch stays. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
 /* Steps of job.epochs, of `sequences` each, the last step whole; nothing where job.steps is given. */
