@@ -183,8 +183,8 @@ static int has_file(const struct hd__data *data, const char *path)
     return 0;
 }
 
-/* A folder or a pattern may have other files than when the checkpoint was made. A file that is gone keeps its place where
- * it may be skipped; else sequences have other numbers. 1: the feed has to be opened again. */
+/* A folder or a pattern may have other files than when the checkpoint was made. A file that is gone keeps its place
+ * where it may be skipped; else sequences have other numbers. 1: the feed has to be opened again. */
 static int compare_with_saved(struct hd__train_session *s)
 {
     struct hd__job *job = s->compiled->job;
