@@ -432,7 +432,8 @@ static void add_rank_step(struct loop *l)
     l->summed_steps++;
 }
 
-/* Before a row: the means of each rank's steps since the last one; this rank's alone where an evaluation failed. */
+/* Before a row: the means of each rank's steps since the last one; this rank's alone where an evaluation failed, or
+ * another rank is lost. */
 static int32_t gather_ranks(struct loop *l, int32_t failed, struct hd_error *err)
 {
     double mine[HD__GATHERED] = {0};
@@ -441,9 +442,10 @@ static int32_t gather_ranks(struct loop *l, int32_t failed, struct hd_error *err
     mine[HD__RANK_RSS] = (double)hd__metrics_resident_bytes();
     mine[HD__RANK_FILES] = (double)hd__metrics_open_files();
     mine[HD__RANK_STAGE] = l->p->stage;
-    memcpy(l->ranks, mine, sizeof mine);
-    l->ranks_known = failed ? 1 : l->s.env->size;
-    return failed ? failed : hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
+    int32_t rc = failed ? failed : hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
+    memcpy(l->ranks + (rc ? 0 : l->s.env->rank * HD__GATHERED), mine, sizeof mine);
+    l->ranks_known = rc ? 1 : l->s.env->size;
+    return rc;
 }
 
 static double mean_of_ranks(const struct loop *l, int32_t number)
@@ -487,11 +489,11 @@ static void log_step(const struct loop *l)
     hd__metrics_log_step(l->metrics, &row);
 }
 
-/* Collective. A step whose evaluation failed has its row, too. */
+/* Collective. The step has its row, whatever fails. */
 static int32_t log_row(struct loop *l, int32_t failed, struct hd_error *err)
 {
     int32_t rc = gather_ranks(l, failed, err);
-    if (rc == failed && l->is_leader)
+    if (l->is_leader)
         log_step(l);
     memset(l->rank_sums, 0, sizeof l->rank_sums);
     l->summed_steps = 0;
