@@ -436,7 +436,8 @@ static void add_rank_step(struct loop *l)
     l->summed_steps++;
 }
 
-/* Before a row: the means of each rank's steps since the last one; this rank's alone where others cannot be asked. */
+/* Before a row: the means of each rank's steps since the last one; this rank's alone where an evaluation failed, or
+ * another rank is lost. */
 static int32_t gather_ranks(struct loop *l, int32_t failed, struct hd_error *err)
 {
     double mine[HD__GATHERED] = {0};
@@ -493,7 +494,7 @@ static void log_step(const struct loop *l)
     hd__metrics_log_step(l->metrics, &row);
 }
 
-/* Collective. A step after which something failed has its row, too. */
+/* Collective. The step has its row, whatever fails. */
 static int32_t log_row(struct loop *l, int32_t failed, struct hd_error *err)
 {
     int32_t rc = gather_ranks(l, failed, err);
