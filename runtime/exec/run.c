@@ -236,7 +236,7 @@ int32_t hd__exec_all_reduce_floats(struct hd__exec *e, float *values, int64_t co
         size_t bytes = (size_t)HD__MIN(count - at, (int64_t)HD__COUNT(part)) * sizeof *part;
         memset(part, 0, sizeof part);
         memcpy(part, values + at, bytes);
-        rc = reduce_world(e, &e->floats_op, part, part, err);
+        rc = call_world(e, &e->floats_op, part, part, err);
         memcpy(values + at, part, bytes);
     }
     return rc;
