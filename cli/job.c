@@ -147,7 +147,9 @@ int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t r
         }
     if (hd__plugins_add_default_folders(out->plugins, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    if (!out->job->mistakes.count && hd__job_resolve(out->job, ranks, &err))
+    if (!out->job->mistakes.count &&
+        ((arguments->before_resolve && arguments->before_resolve(arguments->user, out->job, &err)) ||
+         hd__job_resolve(out->job, ranks, &err)))
         hd__job_mistake(out->job, HD_OK, &err, NULL);
     return out->job->mistakes.count ? print_mistakes(out) : HD__EXIT_DONE;
 }
@@ -195,7 +197,7 @@ int hd__cli_load_with(const struct hd__cli_job_arguments *arguments, int64_t ran
 int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, uint32_t flags, const char *const *more,
                              size_t n_more, struct hd__cli_job *out)
 {
-    static const char *const alone[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "launch.ranks=1",
+    static const char *const alone[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "launch.ranks=1", "launch.nodes=1",
                                         "strategies=[{use: zero}]"};
     const char **words = hd__alloc((HD__COUNT(alone) + n_more) * sizeof *words);
     memcpy(words, alone, sizeof alone);

@@ -19,6 +19,9 @@ struct hd__cli_job_arguments {
     const char *file;
     const char *const *overrides; /* key=value words */
     size_t n_overrides;
+    /* Called when the job is read and its mesh is not resolved yet; NULL: nothing is. */
+    int32_t (*before_resolve)(void *user, struct hd__job *job, struct hd_error *err);
+    void *user;
 };
 
 /* Splits the words after the command's name into flags, the job file and overrides. HD__EXIT_DONE or a refusal. */

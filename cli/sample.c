@@ -270,13 +270,9 @@ static int run_rank(void *user, const struct hd__launch_env *env)
     struct sample_request *r = user;
     struct hd__train_session session = {0};
     struct hd_error err = HD_ERROR_INIT;
-    char prefix[32];
     int64_t step;
     int code = HD__EXIT_DONE;
-    if (env->size > 1) {
-        snprintf(prefix, sizeof prefix, "[rank %d] ", env->rank);
-        hd__log_setup(HD_LOG_INFO, prefix);
-    }
+    hd__cli_begin_rank(env);
     int32_t rc = hd__cli_open_weights(&r->loaded, &r->weights, env, &session, &step, &err), opening = rc != HD_OK;
     if (!rc && !env->rank)
         say_no_cache(&session);

@@ -345,13 +345,22 @@ static const struct report_chart charts[] = {
     {"loss", "val_loss", "loss by time", PLAIN, 0, OVER_TIME, 0},
     {"tokens_per_s", NULL, "throughput, tokens/s", PLAIN, 1, OVER_STEP, 0},
     {"step_s", NULL, "step time", SECONDS, 1, OVER_STEP, 0},
+    {"exposed_comm_s", NULL, "exposed communication, mean rank", SECONDS, 1, OVER_STEP, 0},
     {"comm_s", NULL, "exposed communication of rank 0", SECONDS, 1, OVER_STEP, 0},
+    {"wait_max_s", NULL, "exposed communication, most of a rank", SECONDS, 1, OVER_STEP, 0},
+    {"compute_median_s", NULL, "compute, median rank", SECONDS, 1, OVER_STEP, 0},
+    {"compute_max_s", NULL, "compute, slowest rank", SECONDS, 1, OVER_STEP, 0},
     {"data_wait_s", NULL, "waiting for data", SECONDS, 1, OVER_STEP, 0},
     {"mfu", NULL, "MFU", PARTS, 1, OVER_STEP, 0},
+    {"rss_max_bytes", NULL, "memory, most of a rank", BYTES, 1, OVER_STEP, 0, 1},
     {"rss_bytes", NULL, "memory of rank 0", BYTES, 1, OVER_STEP, 0, 1},
     {"grad_norm", NULL, "gradient norm", PLAIN, 1, OVER_STEP, 0},
     {"lr", NULL, "learning rate", PLAIN, 1, OVER_STEP, 0, 1}};
-static const char *const without_chart[] = {"val_loss", "epoch", "arena_bytes"};
+/* In the charts above already, or another form of what is. */
+static const char *const without_chart[] = {
+    "val_loss",         "epoch",      "arena_bytes",   "tokens_per_s_per_rank", "samples_per_s", "compute_min_s",
+    "compute_max_rank", "wait_min_s", "wait_median_s", "wait_max_rank",         "rss_min_bytes", "rss_median_bytes",
+    "rss_max_rank"};
 
 static int has_chart(const char *field)
 {
@@ -380,7 +389,10 @@ static void draw_others(FILE *file, const struct hd__report *r)
             int is_first = 1;
             for (uint32_t before = 0; before < k; before++)
                 is_first &= !hd__report_values(&r->runs[before], field);
-            c.unit = ends_in(field, "_s") || strstr(field, "_s.") ? SECONDS : ends_in(field, "_bytes") ? BYTES : PLAIN;
+            int is_rate = strstr(field, "_per_s") != NULL;
+            c.unit = !is_rate && (ends_in(field, "_s") || strstr(field, "_s.") || strstr(field, "_s_")) ? SECONDS
+                     : ends_in(field, "_bytes")                                                         ? BYTES
+                                                                                                        : PLAIN;
             c.from_zero = c.unit != PLAIN;
             if (is_first && !has_chart(field))
                 draw(file, r, &c);

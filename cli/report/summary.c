@@ -186,17 +186,40 @@ static void fact_mfu(const struct hd__report_run *run, struct hd__text *out)
 
 static void fact_comm(const struct hd__report_run *run, struct hd__text *out)
 {
-    double part = share(run, "comm_s");
+    double part = share(run, hd__report_values(run, "exposed_comm_s") ? "exposed_comm_s" : "comm_s");
     if (isfinite(part))
         hd__text_add(out, "%.1f %% of the step", 100 * part);
 }
 
+enum { ROWS = 1000 }; /* the newest: a rank may have been replaced */
+
+/* The rank that was the slowest most often, and how much slower it is than the median. */
+static void fact_slowest(const struct hd__report_run *run, struct hd__text *out)
+{
+    const double *rank = hd__report_values(run, "compute_max_rank");
+    double most = median(run, "compute_max_s"), middle = median(run, "compute_median_s");
+    uint32_t first = run->n_rows > ROWS ? run->n_rows - ROWS : 0, best = 0;
+    double of = 0;
+    for (uint32_t i = first; rank && i < run->n_rows; i++) {
+        uint32_t same = 0;
+        for (uint32_t k = first; k < run->n_rows; k++)
+            same += rank[k] == rank[i];
+        if (same > best) {
+            best = same;
+            of = rank[i];
+        }
+    }
+    if (best && middle > 0)
+        hd__text_add(out, "rank %.0f, %.3g x the median", of, most / middle);
+}
+
 static void fact_memory(const struct hd__report_run *run, struct hd__text *out)
 {
-    int64_t most = extreme(run, "rss_bytes", 1), arena = extreme(run, "arena_bytes", 1);
+    const char *field = hd__report_values(run, "rss_max_bytes") ? "rss_max_bytes" : "rss_bytes";
+    int64_t most = extreme(run, field, 1), arena = extreme(run, "arena_bytes", 1);
     char text[32];
     if (most >= 0)
-        hd__text_add(out, "%s", hd__bytes_text((uint64_t)hd__report_values(run, "rss_bytes")[most], text));
+        hd__text_add(out, "%s", hd__bytes_text((uint64_t)hd__report_values(run, field)[most], text));
     if (arena >= 0)
         hd__text_add(out, ", arena %s", hd__bytes_text((uint64_t)hd__report_values(run, "arena_bytes")[arena], text));
 }
@@ -257,7 +280,8 @@ static const struct {
              {"step, median", fact_step},
              {"MFU, median", fact_mfu},
              {"exposed communication", fact_comm},
-             {"memory of rank 0, most", fact_memory},
+             {"slowest rank", fact_slowest},
+             {"memory of a rank, most", fact_memory},
              {"saves", fact_saves},
              {"checkpoints there", fact_checkpoints},
              {"restarts", fact_restarts},

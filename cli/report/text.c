@@ -91,8 +91,9 @@ static void add_line(const struct hd__report_run *run, const char *field, int wi
 
 static void add_lines(const struct hd__report *r, struct hd__text *out)
 {
-    static const char *const fields[] = {"loss", "val_loss",    "tokens_per_s", "step_s",    "comm_s",
-                                         "mfu",  "data_wait_s", "rss_bytes",    "grad_norm", "lr"};
+    static const char *const fields[] = {"loss",   "val_loss", "tokens_per_s", "step_s",    "exposed_comm_s",
+                                         "comm_s", "mfu",      "data_wait_s",  "rss_bytes", "grad_norm",
+                                         "lr"};
     int width = 4;
     for (uint32_t k = 0; k < r->n; k++)
         width = HD__MAX(width, HD__MIN((int)strlen(r->runs[k].label), 20));

@@ -1,4 +1,4 @@
-#include "plugins/common/nvml.h"
+#include "nvml.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -42,7 +42,7 @@ struct nvml {
 #define FIELD(field, symbol, parameters) int(*field) parameters;
     FUNCTIONS(FIELD)
 #undef FIELD
-    unsigned n;
+    unsigned n, reserved;
     nvml_device devices[NVML_GPUS];
 };
 

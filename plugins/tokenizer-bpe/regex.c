@@ -61,7 +61,7 @@ static int32_t translate_escape(struct translation *t)
     return HD_OK;
 }
 
-/* Of Ruby: [a[bc]] is [abc]. A hyphen beside an inner bracket would become a range. */
+/* A class in a class: to Ruby [a[bc]] is [abc]. A hyphen beside an inner bracket would become a range. */
 static int32_t open_inner_class(struct translation *t)
 {
     const char *p = t->pattern + t->at;

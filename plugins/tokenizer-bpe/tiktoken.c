@@ -20,7 +20,7 @@ struct encoding {
     uint8_t padding[3];
 };
 
-/* tiktoken_ext/openai_public.py of tiktoken, llama/tokenizer.py of meta-llama/llama3, tokenization_qwen.py of Qwen-7B. */
+/* tiktoken_ext/openai_public.py of tiktoken, llama/tokenizer.py of meta-llama/llama3, tokenization_qwen.py of Qwen. */
 #define GPT2_PATTERN "'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^\\s\\p{L}\\p{N}]++|\\s++$|\\s+(?!\\S)|\\s"
 #define CL100K_PATTERN                                                                                            \
     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s++$|" \

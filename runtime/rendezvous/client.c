@@ -40,14 +40,16 @@ static int32_t greet_until(struct hd_store *s, const struct hd__store_options *o
         double waited = hd__now() - began;
         if (o->late_after > 0 && waited >= (told ? 2 * told : o->late_after)) {
             told = waited;
-            hd__log(HD_LOG_WARN, NULL, "rank %d: waiting for rank 0 at %s since %.0f s (%s)", o->rank, s->server,
-                    waited, why.message);
+            hd__log(HD_LOG_WARN, NULL, "%s %d: waiting for %s 0 at %s since %.0f s (%s)", s->noun, o->rank, s->noun,
+                    s->server, waited, why.message);
         }
         usleep(20000);
     }
+    if (code == HD_E_IO && o->members)
+        return hd_fail(err, HD_E_TIMEOUT, "%s", why.message);
     if (code == HD_E_IO)
-        return hd_fail(err, HD_E_TIMEOUT, "rank %d waited %.6g s for rank 0 at %s (%s)", o->rank, hd__now() - began,
-                       s->server, why.message);
+        return hd_fail(err, HD_E_TIMEOUT, "%s %d waited %.6g s for %s 0 at %s (%s)", s->noun, o->rank,
+                       hd__now() - began, s->noun, s->server, why.message);
     return code ? hd_fail(err, code, "%s", why.message) : HD_OK;
 }
 
@@ -62,6 +64,7 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
     pthread_mutex_init(&s->status_lock, NULL);
     hd__cond_init(&s->replied);
     s->rank = options->rank;
+    s->noun = options->members ? "node" : "rank";
     s->size = options->size;
     s->fd = -1;
     s->dead_after = options->dead_after;

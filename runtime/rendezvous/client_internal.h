@@ -30,6 +30,7 @@ struct hd_store {
     struct hd__liveness live;
     int32_t rank, size;
     int32_t server_rank;
+    const char *noun; /* of a rank, for messages */
     int fd, wake;
     struct hd__tls *tls; /* NULL: plain */
     double dead_after, last_heard;

@@ -16,11 +16,12 @@ static void reply(struct server_conn *c, uint32_t id, int32_t code, const void *
                                                 .value_bytes = (uint32_t)HD__MIN(bytes, (size_t)WIRE_VALUE_MAX)});
 }
 
-static void reject(struct server_conn *c, const char *why)
+/* `later`: it may be let in when another has left. */
+static void reject(struct server_conn *c, const char *why, int later)
 {
     hd__server_conn_send(
-        c,
-        &(struct hd__frame){.type = WIRE_REJECT, .value = (const uint8_t *)why, .value_bytes = (uint32_t)strlen(why)});
+        c, &(struct hd__frame){
+               .type = WIRE_REJECT, .arg = later, .value = (const uint8_t *)why, .value_bytes = (uint32_t)strlen(why)});
     c->closing = 1;
 }
 
@@ -179,21 +180,28 @@ static void on_proof(struct hd__server *s, struct server_conn *c, const struct h
     hd__auth_channel_init(&c->to, c->secret, HD__AUTH_SERVER, &c->handshake);
     c->proved = 1;
     if (size != s->options.size)
-        snprintf(why, sizeof why, "the job has %d ranks here and %d there", s->options.size, size);
+        snprintf(why, sizeof why, "the job has %d %s there and %d here", s->options.size,
+                 s->options.members ? "nodes" : "ranks", size);
     else if (rank < 0 || rank >= size)
-        snprintf(why, sizeof why, "rank %d is not one of 0 to %d", rank, size - 1);
+        snprintf(why, sizeof why, "%s %d is not one of 0 to %d", s->options.members ? "node" : "rank", rank, size - 1);
     else if (s->rank_state[rank] != HD__RANK_ABSENT)
-        snprintf(why, sizeof why, "rank %d has connected before: two processes were started as this rank", rank);
+        snprintf(why, sizeof why,
+                 s->options.members ? "node %d is here already: two agents were started as this node"
+                                    : "rank %d has connected before: two processes were started as this rank",
+                 rank);
     if (why[0]) {
-        const uint8_t *absent = memchr(s->rank_state, HD__RANK_ABSENT, (size_t)s->options.size);
+        const uint8_t *absent =
+            s->options.members ? NULL : memchr(s->rank_state, HD__RANK_ABSENT, (size_t)s->options.size);
         if (absent) /* it should be that one, which others would await in vain */
             hd__server_end_job(s, HD_E_INVALID, (int32_t)(absent - s->rank_state), 0, why);
-        reject(c, why);
+        reject(c, why, s->options.members && size == s->options.size && rank >= 0 && rank < size);
         return;
     }
     c->rank = rank;
     c->in_room = WIRE_SEALED_MAX;
     s->rank_state[rank] = HD__RANK_CONNECTED;
+    if (s->options.members)
+        atomic_fetch_add(&s->visits[rank], 1);
     if (s->discovery >= 0 && !memchr(s->rank_state, HD__RANK_ABSENT, (size_t)size)) {
         close(s->discovery); /* nobody has to ask any more, and the name is free */
         s->discovery = -1;

@@ -82,6 +82,9 @@ struct hd__watch_config {
 };
 void hd__metrics_set_watch(struct hd__metrics *metrics, const struct hd__watch_config *config);
 
+/* For sinks of a machine whose ranks log nothing (HD_METRICS_EACH_MACHINE): without a file, and without rows. */
+struct hd__metrics *hd__metrics_open_machine(int64_t resumed);
+
 struct hd__metrics_sink_config {
     const char *name; /* for messages; copied */
     const struct hd_metrics_ops *ops;

@@ -170,6 +170,13 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
     return hd_fail(err, rc, "metrics.jsonl: %s", why.message);
 }
 
+struct hd__metrics *hd__metrics_open_machine(int64_t resumed)
+{
+    struct hd__metrics *m = hd__alloc(sizeof *m);
+    *m = (struct hd__metrics){.fd = -1, .run = hd__strdup(""), .first_step = resumed};
+    return m;
+}
+
 int32_t hd__metrics_check(const char *path, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;

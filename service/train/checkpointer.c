@@ -196,6 +196,9 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
                       hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
                       hd__train_loss_scaler_json(&progress->scaler), "time", (json_int_t)time(NULL), "mesh", mesh,
                       "job", hd__job_json(c->job));
+    json_t *files = hd__train_shards_json(k->s);
+    if (files)
+        json_object_set_new(state, "files", files);
     if (isfinite(progress->val_loss))
         json_object_set_new(state, "val_loss", json_real(progress->val_loss));
     return state;
@@ -341,12 +344,13 @@ static int64_t integer_or(const json_t *value, int64_t otherwise)
 
 /* If the sequence length has changed, the position in the data is kept: the first sequence of which no token was
  * read. */
-static void read_progress(const struct hd__job *job, const struct hd__ckpt *ckpt, struct hd__train_progress *progress)
+static void read_progress(struct hd__job *job, const struct hd__ckpt *ckpt, struct hd__train_progress *progress)
 {
     const json_t *state = hd__ckpt_state(ckpt);
     int64_t length = hd__train_resume_saved_int(state, "data", "seq_len", job->seq_len),
             batch = hd__train_resume_saved_int(state, "data", "batch", job->batch);
     progress->step = (int64_t)hd__ckpt_step(ckpt);
+    hd__train_shards_load(job, json_object_get(state, "files"));
     hd__train_loss_scaler_load(&progress->scaler, json_object_get(state, "loss_scale"));
     progress->sequence = (integer_or(json_object_get(state, "sequence"), 0) * length + job->seq_len - 1) / job->seq_len;
     progress->tokens = integer_or(json_object_get(state, "tokens"), progress->step * batch * length);

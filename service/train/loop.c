@@ -18,9 +18,10 @@
 #include "service/launch/notice.h"
 #include "service/metrics/metrics.h"
 #include "service/train/checkpointer.h"
+#include "service/train/replicas.h"
 #include "service/train/save/emergency.h"
 #include "service/train/session.h"
-#include "service/train/trace.h"
+#include "service/train/trace/trace.h"
 
 struct loop {
     struct hd__train_session s;
@@ -43,7 +44,9 @@ struct loop {
     int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
     struct hd__train_trace trace;
-    struct hd__metrics *metrics; /* of rank 0, as what follows */
+    struct hd__train_replicas replicas;
+    struct hd__metrics *machine_metrics; /* of the first rank of another machine than rank 0's: sinks without rows */
+    struct hd__metrics *metrics;         /* of rank 0, as what follows */
     struct hd__run_locks locks;
     char run[HD__RUN_ID];
     int is_leader;
@@ -202,8 +205,10 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     const hd_tensor scalars[] = {l->p->loss_sum, l->p->norm2};
     double value[2], factor = 1;
     int64_t labels = 0;
+    int32_t rc = hd__train_shards_ready(&l->s, l->progress.sequence, err);
     l->in_step = 1;
-    int32_t rc = hd__train_feed_count_labels(l->s.train_feed, &labels, err);
+    if (!rc)
+        rc = hd__train_feed_count_labels(l->s.train_feed, &labels, err);
     if (!rc)
         rc = hd__train_session_label_factor(&l->s, 1, labels, &factor, err);
     if (!rc && !factor && l->is_leader)
@@ -244,7 +249,8 @@ static json_t *mesh_json(const struct hd__mesh *mesh)
     return o;
 }
 
-static int32_t open_sink(struct loop *l, const struct hd__chosen *chosen, struct hd_error *err)
+static int32_t open_sink(struct loop *l, struct hd__metrics *metrics, const struct hd__chosen *chosen,
+                         struct hd_error *err)
 {
     const char *path = chosen->section->path;
     const struct hd__metrics_sink_config config = {
@@ -257,7 +263,7 @@ static int32_t open_sink(struct loop *l, const struct hd__chosen *chosen, struct
     };
     int32_t rc = hd__plugin_probe(l->s.compiled->plugins, chosen->component, err);
     if (!rc)
-        rc = hd__metrics_add_sink(l->metrics, &config, err);
+        rc = hd__metrics_add_sink(metrics, &config, err);
     if (!rc)
         return HD_OK;
     hd__job_fail(l->job, path, err, "%s: %s", path, err->message);
@@ -317,7 +323,7 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
         hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
-        rc = open_sink(l, &c->selection->sinks.at[i], err);
+        rc = open_sink(l, l->metrics, &c->selection->sinks.at[i], err);
     if (!rc && (rc = hd__metrics_begin(l->metrics, err)))
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     json_decref(start);
@@ -615,10 +621,23 @@ static int32_t finish_save(struct loop *l, struct hd_error *err)
     return note_save(l, rc);
 }
 
+/* `now`: before a save, so that no state is saved that is known to be wrong, or could be. */
+static int32_t compare_replicas(struct loop *l, int now, struct hd_error *err)
+{
+    int32_t wrong = 0, rc = hd__train_replicas_compare(&l->replicas, l->progress.step, l->step_s, now, &wrong, err);
+    if (rc == HD_E_CORRUPT && l->is_leader)
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:s,s:I,s:i,s:i,s:i,s:s}", "event", "alarm", "rule",
+                                                    "replicas", "step", (json_int_t)l->progress.step, "rank", wrong,
+                                                    "value", 1, "limit", 0, "words", err->message));
+    return rc;
+}
+
 /* `stopped`: there is no time for an evaluation. */
 static int32_t save_checkpoint(struct loop *l, int stopped, struct hd_error *err)
 {
     int32_t rc = finish_save(l, err);
+    if (!rc)
+        rc = compare_replicas(l, 1, err);
     if (!rc && l->job->checkpoint_keep_best && !isfinite(l->val_loss) && !stopped)
         rc = evaluate(l, err);
     l->saved = l->progress.step;
@@ -627,18 +646,27 @@ static int32_t save_checkpoint(struct loop *l, int stopped, struct hd_error *err
     return rc ? rc : note_save(l, hd__train_checkpointer_save(l->checkpointer, &l->progress, err));
 }
 
-/* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number. */
-enum { NOTHING, SAVE, WRITER_BUSY, STOP = 256 };
+/* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number, or END_OF_ROUND. */
+enum { NOTHING, SAVE, WRITER_BUSY, STOP = 256, END_OF_ROUND = 255 };
 
 static int is_time_to_save(const struct loop *l)
 {
     return l->is_leader && l->job->checkpoint_seconds > 0 && hd__now() >= l->saved_at + l->job->checkpoint_seconds;
 }
 
+static int is_step_to_save(const struct loop *l)
+{
+    return l->job->checkpoint_every && l->progress.step % l->job->checkpoint_every == 0;
+}
+
 static int32_t wish(const struct loop *l)
 {
+    const struct hd__launch_progress *p = l->s.env->progress;
     if (stop_signal)
         return STOP + stop_signal;
+    if (p && p->grow && l->is_leader && l->checkpointer && l->progress.step < l->job->steps &&
+        (is_step_to_save(l) || is_time_to_save(l)))
+        return STOP + END_OF_ROUND;
     if (hd__train_checkpointer_busy(l->checkpointer))
         return WRITER_BUSY;
     return is_time_to_save(l) ? SAVE : NOTHING;
@@ -647,8 +675,7 @@ static int32_t wish(const struct loop *l)
 /* A save that is due while the last is still being written is left out: saves do not queue. */
 static int32_t save_if_due(struct loop *l, int32_t agreed, struct hd_error *err)
 {
-    int64_t every = l->job->checkpoint_every;
-    int by_steps = every && l->progress.step % every == 0;
+    int by_steps = is_step_to_save(l);
     if (!l->checkpointer || agreed >= STOP || l->progress.step == l->job->steps) /* the end saves */
         return HD_OK;
     if (agreed != WRITER_BUSY)
@@ -667,6 +694,7 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
 {
     int32_t rc = HD_OK, agreed = 0;
     start_alarm(l);
+    hd__train_replicas_init(&l->replicas, &l->s, l->progress.step);
     hd__train_trace_init(&l->trace, &l->s, l->progress.step);
     l->ranks = hd__alloc((size_t)l->s.env->size * HD__GATHERED * sizeof *l->ranks);
     l->saved_at = hd__now();
@@ -708,10 +736,12 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
         if (!rc)
             rc = hd__exec_all_reduce_max(l->s.exec, wish(l), &agreed, err);
         if (!rc)
+            rc = compare_replicas(l, 0, err);
+        if (!rc)
             rc = save_if_due(l, agreed, err);
     }
     *stopped = agreed >= STOP ? agreed - STOP : 0;
-    if (*stopped && l->s.env->progress)
+    if (*stopped && *stopped != END_OF_ROUND && l->s.env->progress)
         l->s.env->progress->stopping = 1;
     print_profile(l);
     if (!rc)
@@ -793,8 +823,8 @@ static void log_restarts(struct loop *l)
         json_t *lost = json_array();
         for (int32_t k = 0; k < r->n_lost; k++)
             json_array_append_new(lost, json_integer(r->lost[k]));
-        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:i,s:I,s:i,s:o,s:f}", "event", "restart", "round", r->round,
-                                                    "step", (json_int_t)l->progress.step, "ranks", env->size, "lost",
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:i,s:I,s:i,s:o,s:f}", "event", r->event, "round", r->round,
+                                                    "step", (json_int_t)l->progress.step, "ranks", r->ranks, "lost",
                                                     lost, "seconds", hd__now() - r->since));
         env->progress->logged = i + 1;
     }
@@ -835,6 +865,23 @@ static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct h
     return HD_OK;
 }
 
+/* Sinks that every machine has, in its first rank. */
+static int32_t open_machine_sinks(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    if (l->is_leader || l->s.env->local_rank || l->progress.step >= l->job->steps)
+        return HD_OK;
+    for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++) {
+        const struct hd__chosen *chosen = &c->selection->sinks.at[i];
+        if (!(chosen->component->ops.metrics.caps & HD_METRICS_EACH_MACHINE))
+            continue;
+        if (!l->machine_metrics)
+            l->machine_metrics = hd__metrics_open_machine(l->progress.step);
+        rc = open_sink(l, l->machine_metrics, chosen, err);
+    }
+    return rc;
+}
+
 /* Rank 0 alone opens the metrics: as with a checkpoint. */
 static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct hd_error *err)
 {
@@ -842,6 +889,8 @@ static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct 
     hd__train_session_phase(&l->s, "opening the metrics");
     if (!rc && l->is_leader && l->progress.step < l->job->steps)
         rc = begin_run(l, compiled, err);
+    if (!rc)
+        rc = open_machine_sinks(l, compiled, err);
     if (!rc)
         rc = barrier(l, err);
     hd__exec_set_status(l->s.exec, "between sections");
@@ -859,6 +908,8 @@ static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct
         rc = hd__train_checkpointer_open(&l->s, NULL, &l->checkpointer, err);
     if (!rc)
         rc = load_checkpoint(l, err);
+    if (!rc)
+        rc = hd__train_shards_agree(&l->s, err);
     if (!rc)
         rc = init_run(l, err);
     if (rc)
@@ -881,7 +932,7 @@ static int save_what_is_left(struct loop *l, const struct hd_error *why)
     const struct hd__emergency e = {.session = &l->s,
                                     .checkpointer = l->checkpointer,
                                     .progress = &l->progress,
-                                    .whole = state_is_whole(l),
+                                    .whole = state_is_whole(l) && !l->replicas.corrupt,
                                     .storage_failed = l->storage_failed,
                                     .saved = l->saved,
                                     .run = l->run,
@@ -916,7 +967,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     }
     catch_crashes(prefix);
     catch_signals(on_early_signal);
-    if (l.is_leader && (compiled->job->notice_file || compiled->job->notice_command))
+    if (l.is_leader && !env->agents && (compiled->job->notice_file || compiled->job->notice_command))
         notice = hd__launch_notice_start(compiled->job->notice_file, compiled->job->notice_command,
                                          compiled->job->notice_every);
     rc = open_run(&l, env, compiled, &err);
@@ -935,10 +986,15 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         code = hd__speaker_fail(&l.s.speaker, &err, !prepared);
     if (rc && prepared)
         emergency = save_what_is_left(&l, &err);
-    snprintf(why, sizeof why, stopped == SIGALRM ? "the end of its time" : "signal %d", stopped);
+    snprintf(why, sizeof why,
+             stopped == SIGALRM        ? "the end of its time"
+             : stopped == END_OF_ROUND ? "the end of its round"
+                                       : "signal %d",
+             stopped);
     if (stopped && l.is_leader)
         fprintf(stderr, "stopped by %s after step %" PRId64 "; %s\n", why, l.progress.step,
-                !l.checkpointer                 ? "no checkpoint section, so nothing is saved"
+                stopped == END_OF_ROUND && !rc  ? "the state is saved, and more machines go on"
+                : !l.checkpointer               ? "no checkpoint section, so nothing is saved"
                 : rc && !emergency              ? "the state of this step is not saved"
                 : strcmp(l.job->resume, "auto") ? "the state is saved: checkpoint.resume=auto goes on"
                                                 : "the state is saved: the same command goes on");
@@ -947,8 +1003,11 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     if (!rc && l.steps_run && l.checkpointer && l.is_leader)
         printf("checkpoint: %s/step-%08" PRId64 "\n", l.job->checkpoint_dir, l.saved);
     hd__train_trace_free(&l.trace);
+    if (l.replicas.session)
+        hd__train_replicas_free(&l.replicas);
     free(l.ranks);
     hd__metrics_close(l.metrics);
+    hd__metrics_close(l.machine_metrics);
     if (!rc && l.checkpointer)
         hd__train_session_closing(&l.s, "closing the storage of checkpoints");
     hd__train_checkpointer_close(l.checkpointer);

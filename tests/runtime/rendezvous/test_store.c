@@ -608,6 +608,94 @@ static void *crowd(void *arg)
     return NULL;
 }
 
+/* Agents of machines come, go and come again, and nobody else's connection ends by it; over IPv6. */
+START_TEST(members)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__store_options o;
+    struct hd_store *store[2], *again = NULL;
+    char value[8];
+    size_t bytes = sizeof value;
+    server_options = (struct hd__server_options){
+        .address = "::1", .size = 2, .rank = 0, .dead_after = 10, .late_after = 0.01, .members = 1};
+    hd__store_secret_generate(server_options.secret);
+    ck_assert_msg(hd__server_open(&server_options, &server, &err) == HD_OK, "%s", err.message);
+    for (int r = 0; r < 2; r++) {
+        ck_assert_uint_eq(hd__server_visits(server, r), 0);
+        o = client_options(r);
+        o.host = "::1";
+        o.members = 1;
+        ck_assert_msg(!hd__store_connect(&o, hd__now() + 10, &store[r], &err), "%s", err.message);
+        ck_assert_uint_eq(hd__server_visits(server, r), 1);
+    }
+    ck_assert_int_eq(hd__store_connect(&o, hd__now() + 0.2, &again, &err), HD_E_TIMEOUT);
+    ck_assert_msg(strstr(err.message, "node 1 is here already: two agents were started as this node") != NULL, "%s",
+                  err.message);
+    hd__store_reset(store[1]);
+    for (int waits = 0; waits < 5000 && hd__server_visits(server, 1) == 1; waits++)
+        usleep(1000);
+    ck_assert_uint_eq(hd__server_visits(server, 1), 2);
+    hd__store_close(store[1]);
+    ck_assert_int_eq(hd__store_put(store[0], "key", "new", 4, &err), HD_OK);
+    ck_assert_msg(!hd__store_connect(&o, hd__now() + 10, &again, &err), "%s", err.message);
+    ck_assert_uint_eq(hd__server_visits(server, 1), 3);
+    ck_assert_int_eq(hd__store_get(again, "key", value, &bytes, hd__now() + 10, &err), HD_OK);
+    ck_assert_str_eq(value, "new");
+    hd__store_close(again);
+    hd__store_close(store[0]);
+    hd__server_close(server);
+}
+END_TEST
+
+/* Whoever serves may end the job of its ranks. */
+START_TEST(ended_by_the_server)
+{
+    struct hd_store *store[2];
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t rank = -1, code;
+    open_two(store);
+    hd__server_end(server, 1, "node 1 is gone");
+    hd__server_end(server, 0, "too late");
+    for (int r = 0; r < 2; r++) {
+        for (int waits = 0; waits < 5000 && !hd__store_liveness_check(hd__store_liveness(store[r]), NULL, NULL);
+             waits++)
+            usleep(1000);
+        ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store[r]), &rank, &err), HD_E_PEER);
+        ck_assert_int_eq(rank, 1);
+        ck_assert_msg(strstr(err.message, "node 1 is gone") != NULL, "%s", err.message);
+    }
+    ck_assert_int_eq(hd__server_ended_by(server, &code), 1);
+    close_two(store);
+}
+END_TEST
+
+/* A process with a server and a store forks while both are busy: its children use theirs. */
+START_TEST(forks)
+{
+    struct hd_store *store[2];
+    open_two(store);
+    for (int i = 0; i < 50; i++) {
+        struct hd_error err = HD_ERROR_INIT;
+        int status;
+        ck_assert_int_eq(hd__store_put(store[i % 2], "key", "value", 6, &err), HD_OK);
+        pid_t pid = hd__store_fork();
+        if (pid == 0) {
+            uint8_t secret[HD__SECRET_BYTES];
+            alarm(20);
+            hd__store_secret_generate(secret); /* OpenSSL and the allocator */
+            free(hd__alloc(100000));
+            pid_t child = hd__store_fork();
+            if (child == 0)
+                _exit(0);
+            _exit(waitpid(child, &status, 0) == child ? 0 : 1);
+        }
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_int_eq(status, 0);
+    }
+    close_two(store);
+}
+END_TEST
+
 START_TEST(a_crowd_at_the_door)
 {
     _Atomic int enough = 0;
@@ -754,6 +842,9 @@ int main(void)
     tcase_add_test(tc, a_late_watcher_blames_nobody);
     tcase_add_test(tc, heartbeats_run_on_all_cores);
     tcase_add_test(tc, leaving_is_no_death);
+    tcase_add_test(tc, members);
+    tcase_add_test(tc, ended_by_the_server);
+    tcase_add_test(tc, forks);
     tcase_add_test(tc, the_server_dies);
     tcase_add_test(tc, a_crowd_at_the_door);
     tcase_add_test(tc, parser_noise);

@@ -16,11 +16,13 @@ static void add_rows(struct hd__text *text, const char *id, int from, int to, do
         hd__text_add(text, "{\"step\": %d, \"loss\": %.6f, ", step, scale * (1 + 4.0 / step));
         if (step % 25 == 0)
             hd__text_add(text, "\"val_loss\": %.6f, ", scale * (1.1 + 4.0 / step));
-        hd__text_add(text,
-                     "\"grad_norm\": %s, \"tokens\": %d, \"tokens_per_s\": 4000, \"step_s\": 0.25, \"comm_s\": 0.05, "
-                     "\"exposed_comm_s\": {\"dp_shard\": 0.04}, \"gpu_watts\": 312.5, \"rss_bytes\": 1073741824, "
-                     "\"run\": \"00000000000000%s\"}\n",
-                     step == 7 ? "null" : "1.5", 1000 * step, id);
+        hd__text_add(
+            text,
+            "\"grad_norm\": %s, \"tokens\": %d, \"tokens_per_s\": 4000, \"step_s\": 0.25, \"comm_s\": 0.05, "
+            "\"exposed_comm_s\": {\"dp_shard\": 0.04}, \"gpu_watts\": 312.5, \"rss_bytes\": 1073741824, "
+            "\"compute_min_s\": 0.1, \"compute_median_s\": 0.1, \"compute_max_s\": 0.15, \"compute_max_rank\": 1, "
+            "\"samples_per_s\": 8, \"comm_s_dp_shard\": 0.03, \"run\": \"00000000000000%s\"}\n",
+            step == 7 ? "null" : "1.5", 1000 * step, id);
     }
 }
 
@@ -78,7 +80,8 @@ START_TEST(text_page)
     expect_line(c->out, "best val_loss           2.2800 at step 100\n");
     expect_line(c->out, "tokens/s, median        4,000\n");
     expect_line(c->out, "exposed communication   20.0 % of the step\n");
-    expect_line(c->out, "memory of rank 0, most  1.0 GiB\n");
+    expect_line(c->out, "slowest rank            rank 1, 1.5 x the median\n");
+    expect_line(c->out, "memory of a rank, most  1.0 GiB\n");
     expect_line(c->out, "saves                   1, 2.5 s each, 500 ms exposed\n");
     expect_line(c->out, "restarts                1\nalarms                  1\n");
     expect_line(c->out, "loss           one  #");
@@ -101,7 +104,9 @@ START_TEST(html_page)
                                          ">memory of rank 0 (GiB)<",
                                          ">gradient norm<",
                                          ">gpu_watts<",
-                                         ">exposed_comm_s.dp_shard (ms)<"};
+                                         ">exposed_comm_s.dp_shard (ms)<",
+                                         ">compute, slowest rank (ms)<",
+                                         ">comm_s_dp_shard (ms)<"};
     char *page;
     write_run("one", "aa", START("aa", "0.001"), 2, events);
     unlink("page.html");
@@ -113,6 +118,7 @@ START_TEST(html_page)
     page = read_file("page.html");
     for (size_t i = 0; i < HD__COUNT(titles); i++)
         expect_line(page, titles[i]);
+    ck_assert_int_eq(count(page, ">samples_per_s<") + count(page, "_rank<") + count(page, ">compute_min_s"), 0);
     ck_assert_int_eq(count(page, "<svg class=\"chart\" viewBox=\"0 0 1056"), 1);
     for (const char *at = page; (at = strstr(at, "<polyline")); at++)
         ck_assert_msg(strstr(at, "stroke=\"#") && strstr(at, "stroke=\"#") < strchr(at, '>'), "no colour: %.80s", at);

@@ -1,4 +1,5 @@
 /* heddle sample: the same text on every mesh, with keys and values that are kept and without. */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,9 +90,30 @@ START_TEST(failures)
 }
 END_TEST
 
+/* A signal to the command ends its ranks, also while they start: there is nothing to save. */
+START_TEST(interrupted)
+{
+    static const char *const commands[] = {"sample llama.yaml mesh.dp=2 --random-weights --max-new 100000000 --json",
+                                           "eval llama.yaml mesh.dp=2 --random-weights data.val_fraction=0.1 "
+                                           "eval.batches=100000000"};
+    for (size_t i = 0; i < HD__COUNT(commands); i++) {
+        struct command *c = command_start(NULL, "%s", commands[i]);
+        pid_t ranks[2];
+        command_ranks(c, 2, ranks);
+        ck_assert_int_eq(kill(c->pid, SIGINT), 0);
+        command_wait(c, promptly(20));
+        expect_code(c, 1);
+        expect_gone(ranks, 2, 5);
+    }
+}
+END_TEST
+
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"meshes", meshes, 1}, {"caches", caches, 1}, {"failures", failures, 1}, {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"meshes", meshes, 1},
+                                        {"caches", caches, 1},
+                                        {"failures", failures, 1},
+                                        {"interrupted", interrupted, 1},
+                                        {NULL, NULL, 0}};
     return system_run("system-sample", tests);
 }

@@ -280,6 +280,22 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* A device that only enqueues is waited for after each instruction; what is computed stays the same. */
+START_TEST(streams)
+{
+    static struct curve without, with;
+    const char *job = "llama.yaml mesh.dp=2 job.steps=6 plugins.path=[\"" ASYNC "\"] device.use=async device.seed=3";
+    train(&without, "plain", "%s", job);
+    train(&with, "traced", "%s metrics.trace={\"file\":\"async.json\",\"steps\":\"3-4\"}", job);
+    expect_same_bits(&without, &with);
+    struct trace *t = load("async.json");
+    expect_format(t);
+    for (int64_t rank = 0; rank < 2; rank++)
+        ck_assert(count(t, rank, "step", NULL) == 2 && count(t, rank, NULL, "xent_head") == 2 * 2);
+    ck_assert_int_eq(count_flows(t, "all_reduce"), count(t, 0, "O", "all_reduce"));
+}
+END_TEST
+
 /* Steps that were trained before are said; a run that ends within them writes what there is. */
 START_TEST(partial)
 {
@@ -299,9 +315,9 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"all ranks", all_ranks, 1}, {"names", names, 1},
-                                        {"messages", messages, 1},   {"some ranks", some_ranks, 1},
-                                        {"summary", summary, 1},     {"refusals", refusals, 1},
-                                        {"partial", partial, 1},     {NULL, NULL, 0}};
+    const struct system_test tests[] = {
+        {"all ranks", all_ranks, 1},   {"names", names, 1},     {"messages", messages, 1},
+        {"some ranks", some_ranks, 1}, {"summary", summary, 1}, {"refusals", refusals, 1},
+        {"partial", partial, 1},       {"streams", streams, 1}, {NULL, NULL, 0}};
     return system_run("trace", tests);
 }

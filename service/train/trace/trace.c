@@ -1,5 +1,5 @@
 /* Recording, and sending to rank 0. */
-#include "service/train/trace.h"
+#include "service/train/trace/trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -181,13 +181,17 @@ static int32_t write_trace(struct hd__train_trace *t, struct hd_error *err)
 static void finish(struct hd__train_trace *t)
 {
     struct hd_error err = HD_ERROR_INIT;
+    const char *file = t->session->compiled->job->trace.file;
     int leads = t->session->env->rank == 0;
+    double since = hd__now();
     int32_t rc = leads ? write_trace(t, &err) : t->recorded ? put_events(t, &err) : HD_OK;
     if (rc)
         hd__log(HD_LOG_WARN, NULL, "metrics.trace: %s", err.message);
     else if (leads)
-        hd__log(HD_LOG_INFO, NULL, "metrics.trace: %s: `heddle trace %s` sums it up, https://ui.perfetto.dev shows it",
-                t->session->compiled->job->trace.file, t->session->compiled->job->trace.file);
+        hd__log(HD_LOG_INFO, NULL,
+                "metrics.trace: %s, gathered and written in %.2g s: `heddle trace %s` sums it up, "
+                "https://ui.perfetto.dev shows it",
+                file, hd__now() - since, file);
     t->first = t->last = 0;
     hd__free_array(&t->trace.events);
 }

@@ -10,7 +10,7 @@
 #include "core/program/cost.h"
 #include "core/program/ops.h"
 #include "runtime/exec/profile.h"
-#include "service/train/trace.h"
+#include "service/train/trace/trace.h"
 
 enum { STEP_LANE = 9999 }; /* thread ids are streams of the program; that of whole steps */
 

@@ -1,10 +1,10 @@
-/* service/train/trace: the measured trace of some steps, of all ranks (`metrics.trace`).
+/* service/train/trace/trace: the measured trace of some steps, of all ranks (`metrics.trace`).
  *
  * Each rank records its own (runtime/exec/trace.h); after the last step the others send theirs through the rendezvous,
  * with how far the rendezvous' clock is ahead of theirs, and rank 0 writes them on one clock, as Chrome's trace
  * format. */
-#ifndef HD_SERVICE_TRAIN_TRACE_H
-#define HD_SERVICE_TRAIN_TRACE_H
+#ifndef HD_SERVICE_TRAIN_TRACE_TRACE_H
+#define HD_SERVICE_TRAIN_TRACE_TRACE_H
 
 #include "runtime/exec/trace.h"
 #include "service/train/session.h"
@@ -29,7 +29,7 @@ void hd__train_trace_end(struct hd__train_trace *t, int64_t step);
 void hd__train_trace_finish(struct hd__train_trace *t); /* no step follows */
 void hd__train_trace_free(struct hd__train_trace *t);
 
-/* ---- trace_write.c */
+/* ---- write.c */
 
 struct hd__trace_rank {
     const struct hd__trace_event *events;
