@@ -90,7 +90,7 @@ static int spans_machines(const struct hd__mesh *mesh, uint32_t axes, int32_t pe
     return found;
 }
 
-int hd__cli_check_machines(const struct hd__compiled *c, int32_t per_machine)
+static int check_transports(const struct hd__compiled *c, int32_t per_machine)
 {
     struct hd_error err = HD_ERROR_INIT;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
@@ -105,6 +105,16 @@ int hd__cli_check_machines(const struct hd__compiled *c, int32_t per_machine)
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
     return HD__EXIT_DONE;
+}
+
+int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_t machines, int32_t per_machine)
+{
+    struct hd__cli_job loaded = {0};
+    int code = hd__cli_load_job(arguments, machines * per_machine, &loaded);
+    if (!code)
+        code = check_transports(loaded.compiled, per_machine);
+    hd__cli_unload_job(&loaded);
+    return code;
 }
 
 int hd__cli_print_error(const struct hd_error *err, int code)

@@ -1,4 +1,4 @@
-/* heddle k8s: prints a manifest for Kubernetes: an Indexed Job whose pods are the ranks, and what they need. */
+/* heddle k8s: prints a manifest for Kubernetes: an Indexed Job whose pods are machines, and what they need. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -99,27 +99,18 @@ static void add_job(struct hd__text *out, const struct k8s_request *r, const str
                       "        status: 'True'\n");
 }
 
-/* Several pods: torchrun's variables, for a rank each. An only pod is told that it is one. */
+/* Each pod is a machine with an agent, which knows its number from JOB_COMPLETION_INDEX. */
 static void add_environment(struct hd__text *out, const struct k8s_request *r)
 {
-    hd__text_add(out, "        env:\n");
-    if (r->pods == 1)
-        hd__text_add(out, "        - {name: NNODES, value: '1'}\n");
-    else
+    hd__text_add(out, "        env:\n        - {name: NNODES, value: '%d'}\n", r->pods);
+    if (r->pods > 1)
         hd__text_add(out,
-                     "        - name: RANK\n"
-                     "          valueFrom:\n"
-                     "            fieldRef:\n"
-                     "              fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']\n"
-                     "        - {name: WORLD_SIZE, value: '%d'}\n"
-                     "        - {name: LOCAL_RANK, value: '0'}\n"
-                     "        - {name: LOCAL_WORLD_SIZE, value: '1'}\n"
                      "        - {name: MASTER_ADDR, value: %s-0.%s}\n"
                      "        - {name: MASTER_PORT, value: '29400'}\n"
                      "        - name: HEDDLE_SECRET\n"
                      "          valueFrom:\n"
                      "            secretKeyRef: {name: %s, key: secret}\n",
-                     r->pods, r->name, r->name, r->name);
+                     r->name, r->name, r->name);
 }
 
 static void add_pod(struct hd__text *out, const struct k8s_request *r, const struct hd__cli_job_arguments *arguments)
@@ -164,7 +155,7 @@ static void print_manifest(const struct k8s_request *r, const struct hd__job *jo
     hd__text_add(&out, "# Printed by `heddle k8s`: kubectl apply -f THIS-FILE\n");
     if (r->pods > 1)
         hd__text_add(&out,
-                     "# The ranks' secret, once: kubectl create secret generic %s --from-literal=secret=$(openssl rand "
+                     "# The pods' secret, once: kubectl create secret generic %s --from-literal=secret=$(openssl rand "
                      "-hex 32)\n",
                      r->name);
     add_service(&out, r);
@@ -215,7 +206,7 @@ static int check_job(struct k8s_request *r, const struct hd__cli_job_arguments *
     if (arguments->file[0] == '/')
         return hd__cli_usage_error(&hd__command_k8s, "%s: name the job as the pods see it, below --folder",
                                    arguments->file);
-    r->ranks = r->pods > 1 ? 1 : c->mesh.ranks;
+    r->ranks = c->mesh.ranks;
     r->gpus = strcmp(c->device_choice.component->name, "cpu") != 0 ? r->ranks : 0;
     return HD__EXIT_DONE;
 }
@@ -236,11 +227,11 @@ static int run(int argc, char **argv)
     if (!code)
         code = check_words(&r);
     if (!code)
-        code = hd__cli_load_job(&arguments, r.pods > 1 ? r.pods : 0, &loaded);
+        code = hd__cli_load_job(&arguments, 0, &loaded);
     if (!code)
         code = check_job(&r, &arguments, loaded.compiled);
-    if (!code)
-        code = hd__cli_check_machines(loaded.compiled, r.ranks);
+    if (!code && r.pods > 1)
+        code = hd__cli_check_machines(&arguments, r.pods, r.ranks);
     if (!code) {
         make_name(loaded.job->name, name);
         r.name = name;
@@ -261,7 +252,7 @@ const struct hd__command hd__command_k8s = {
         "whose\n"
         "machine was taken away, is replaced; a failure counts (launch.restarts for each pod); what is refused ends\n"
         "the Job. The Containerfile of heddle's sources makes the image.\n\n"
-        "  --pods N         one pod with all ranks (1), or a rank in each of so many\n"
+        "  --pods N         so many machines (1), each with the ranks of the job as it is written\n"
         "  --image IMAGE    heddle:latest\n"
         "  --storage SIZE   of the volume: 100Gi\n"
         "  --folder PATH    where the pods see the volume, and the folder that JOB is named from: /work\n",

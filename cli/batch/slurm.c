@@ -28,17 +28,6 @@ static int parse_nodes(struct slurm_request *r)
     return HD__EXIT_DONE;
 }
 
-/* Is there a job for so many machines? Its mesh and its batch have to fit them. Says why not. */
-static int check_machines(const struct hd__cli_job_arguments *arguments, const struct slurm_request *r, int64_t nodes)
-{
-    struct hd__cli_job loaded = {0};
-    int code = hd__cli_load_job(arguments, nodes * r->each, &loaded);
-    if (!code)
-        code = hd__cli_check_machines(loaded.compiled, r->each);
-    hd__cli_unload_job(&loaded);
-    return code;
-}
-
 /* In single quotes, for a shell. */
 static void add_quoted(struct hd__text *out, const char *word)
 {
@@ -161,9 +150,9 @@ static int run(int argc, char **argv)
     if (!code && !r.each)
         r.each = loaded.compiled->mesh.ranks;
     if (!code)
-        code = check_machines(&arguments, &r, r.min);
+        code = hd__cli_check_machines(&arguments, r.min, r.each);
     if (!code && r.max > r.min)
-        code = check_machines(&arguments, &r, r.max);
+        code = hd__cli_check_machines(&arguments, r.max, r.each);
     if (!code) {
         hd__cli_say_notes(&loaded);
         print_script(&arguments, &r, loaded.compiled);

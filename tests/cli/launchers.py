@@ -119,7 +119,7 @@ for command in ("slurm", "k8s"):
 
 # ---- k8s
 
-refused("4 ranks are not pp 1 x dp 2", "k8s", "job.yaml", "mesh.dp=2", "--pods", "4")
+refused("8 ranks are not pp 1 x dp 2", "k8s", "job.yaml", "mesh.dp=2", "--pods", "4")
 refused("comm-shm works inside one machine only, and dp_shard connects machines", "k8s", "job.yaml", "--pods", "2")
 refused("--pods 0: a number of pods is wanted", "k8s", "job.yaml", "--pods", "0")
 refused("--image a b: letters, digits and", "k8s", "job.yaml", "--image", "a b")
@@ -146,18 +146,13 @@ def manifest(*words):
 
 
 def pod_environment(container, index):
-    values = {"batch.kubernetes.io/job-completion-index": str(index), "secret": "00" * 32}
     env = {**os.environ, "JOB_COMPLETION_INDEX": str(index)}  # Kubernetes' own
     for row in container.get("env", []):
-        source = row.get("valueFrom", {})
-        if "fieldRef" in source:
-            env[row["name"]] = values[source["fieldRef"]["fieldPath"].split("'")[1]]
-        else:
-            env[row["name"]] = row["value"] if "value" in row else values[source["secretKeyRef"]["key"]]
+        env[row["name"]] = row["value"] if "value" in row else {"secret": "0123456789abcdef" * 4}[row["valueFrom"]["secretKeyRef"]["key"]]
     return env
 
 
-service, claim, job = manifest("launch.restarts=3", APART, "--pods", "2", "--storage", "5Gi")
+service, claim, job = manifest("launch.ranks=2", "launch.restarts=3", APART, "--pods", "2", "--storage", "5Gi")
 spec, template = job["spec"], job["spec"]["template"]["spec"]
 expect(spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"] == 2 and spec["backoffLimit"] == 6, spec)
 actions = {rule["onExitCodes"]["values"][0] if "onExitCodes" in rule else "lost": rule["action"] for rule in spec["podFailurePolicy"]["rules"]}
@@ -177,6 +172,7 @@ for index in range(2):
 for pod in pods:
     out = pod.communicate(timeout=100)[0]
     expect(pod.returncode == 0, f"a pod's command ended with {pod.returncode}:\n{out}")
+    expect(pod is not pods[0] or "4 ranks" in out, out)
 service, claim, job = manifest("job.steps=4", "launch.ranks=2")
 container = job["spec"]["template"]["spec"]["containers"][0]
 expect(claim["spec"]["accessModes"] == ["ReadWriteOnce"] and job["spec"]["completions"] == 1, claim)
