@@ -18,8 +18,8 @@
 #include "service/launch/notice.h"
 #include "service/metrics/metrics.h"
 #include "service/train/checkpointer.h"
-#include "service/train/emergency.h"
 #include "service/train/replicas.h"
+#include "service/train/save/emergency.h"
 #include "service/train/session.h"
 #include "service/train/trace/trace.h"
 
@@ -936,11 +936,12 @@ static int save_what_is_left(struct loop *l, const struct hd_error *why)
                                     .checkpointer = l->checkpointer,
                                     .progress = &l->progress,
                                     .whole = state_is_whole(l) && !l->replicas.corrupt,
+                                    .storage_failed = l->storage_failed,
                                     .saved = l->saved,
                                     .run = l->run,
                                     .folder = l->job->checkpoint_dir,
                                     .why = why};
-    if (!l->checkpointer || l->storage_failed || !hd__train_emergency_save(&e))
+    if (!l->checkpointer || !hd__train_emergency_save(&e))
         return 0;
     if (l->metrics)
         hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:b}", "event", "checkpoint", "step",
