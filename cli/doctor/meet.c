@@ -6,9 +6,11 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/doctor/doctor.h"
+#include "runtime/rendezvous/tls.h"
 
 #define OK HD__DOCTOR_OK
 #define WARN HD__DOCTOR_WARN
@@ -91,13 +93,59 @@ static void check_address(struct hd__doctor *d, const char *host, uint16_t port,
     freeaddrinfo(list);
 }
 
+/* The first line of a file that nobody else can read. */
+static const char *secret_of_file(const char *path, char line[128])
+{
+    struct stat st;
+    if (stat(path, &st))
+        return strerror(errno);
+    if (st.st_mode & 077 || st.st_uid != geteuid())
+        return "others can read it";
+    return hd__doctor_read(path, line, 128) ? NULL : "it is empty";
+}
+
+static void check_secret(struct hd__doctor *d)
+{
+    static const char make[] = "export HEDDLE_SECRET=$(openssl rand -hex 32), the same for every rank";
+    const char *secret = getenv("HEDDLE_SECRET"), *path = getenv("HEDDLE_SECRET_FILE"), *why = NULL;
+    uint8_t bytes[HD__SECRET_BYTES];
+    char line[128];
+    if (secret && path)
+        hd__doctor_add(d, BAD, "rendezvous", "secret", "unset one of them",
+                       "HEDDLE_SECRET and HEDDLE_SECRET_FILE are both set");
+    else if (path && (why = secret_of_file(path, line)))
+        hd__doctor_add(d, BAD, "rendezvous", "secret",
+                       "a file of mode 0600 with the line that `openssl rand -hex 32` prints",
+                       "HEDDLE_SECRET_FILE=%.200s: %s", path, why);
+    else if ((secret || path) && !hd__store_secret_parse(secret ? secret : line, bytes))
+        hd__doctor_add(d, BAD, "rendezvous", "secret", make, "%s is not 32 or 64 hexadecimal digits",
+                       secret ? "HEDDLE_SECRET" : "the line of HEDDLE_SECRET_FILE");
+    else if (!secret && !path)
+        hd__doctor_add(d, WARN, "rendezvous", "secret", make, "none: ranks of several machines are refused without");
+    else
+        hd__doctor_add(d, OK, "rendezvous", "secret", NULL, "%s is set",
+                       secret ? "HEDDLE_SECRET" : "HEDDLE_SECRET_FILE");
+}
+
+static void check_tls(struct hd__doctor *d)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct ssl_ctx_st *tls = NULL;
+    if (!getenv("HEDDLE_TLS_CA") && !getenv("HEDDLE_TLS_CERT") && !getenv("HEDDLE_TLS_KEY"))
+        return;
+    if (hd__tls_context(&tls, &err))
+        hd__doctor_add(d, BAD, "rendezvous", "TLS",
+                       "HEDDLE_TLS_CA, HEDDLE_TLS_CERT and HEDDLE_TLS_KEY: SECURITY.md, TLS", "%s", err.message);
+    else
+        hd__doctor_add(d, OK, "rendezvous", "TLS", NULL, "certificate and key are there, and fit");
+}
+
 /* Variables of a shell in which a launcher is still to be called: what its ranks will be told. */
 static void check_shell(struct hd__doctor *d)
 {
-    const char *host = getenv("MASTER_ADDR"), *word = getenv("MASTER_PORT"), *secret = getenv("HEDDLE_SECRET");
+    const char *host = getenv("MASTER_ADDR"), *word = getenv("MASTER_PORT");
     char *end;
     long port = word ? strtol(word, &end, 10) : 0;
-    uint8_t bytes[HD__SECRET_BYTES];
     if (!host && !word) {
         hd__doctor_add(d, OK, "rendezvous", "ranks", NULL,
                        "no launcher: heddle starts them on this machine, where they need no secret");
@@ -109,17 +157,8 @@ static void check_shell(struct hd__doctor *d)
                        "MASTER_ADDR=%.200s MASTER_PORT=%.20s", host ? host : "", word ? word : "");
     else
         check_address(d, host, (uint16_t)port, 0);
-    if (secret && !hd__store_secret_parse(secret, bytes))
-        hd__doctor_add(d, BAD, "rendezvous", "secret",
-                       "export HEDDLE_SECRET=$(openssl rand -hex 32), the same for every rank",
-                       "HEDDLE_SECRET is not 32 or 64 hexadecimal digits");
-    else if (!secret && !getenv("HEDDLE_SECRET_FILE"))
-        hd__doctor_add(d, WARN, "rendezvous", "secret",
-                       "export HEDDLE_SECRET=$(openssl rand -hex 32), the same for every rank",
-                       "none: ranks of several machines are refused without");
-    else
-        hd__doctor_add(d, OK, "rendezvous", "secret", NULL, "%s is set",
-                       secret ? "HEDDLE_SECRET" : "HEDDLE_SECRET_FILE");
+    check_secret(d);
+    check_tls(d);
 }
 
 void hd__doctor_rendezvous(struct hd__doctor *d)

@@ -116,6 +116,10 @@ START_TEST(rendezvous)
         {MEETS(""), "secret", "warn", "none", 0},
         {MEETS("HEDDLE_SECRET=abc"), "secret", "bad", "not 32 or 64 hexadecimal digits", 1},
         {MEETS(TEST_SECRET), "secret", "ok", "HEDDLE_SECRET is set", 0},
+        {MEETS("HEDDLE_SECRET_FILE=nowhere"), "secret", "bad", "HEDDLE_SECRET_FILE=nowhere: No such file", 1},
+        {MEETS("HEDDLE_SECRET_FILE=corpus.txt"), "secret", "bad", "others can read it", 1},
+        {MEETS("HEDDLE_SECRET_FILE=secret"), "secret", "ok", "HEDDLE_SECRET_FILE is set", 0},
+        {MEETS("HEDDLE_TLS_CA=nowhere"), "TLS", "bad", "HEDDLE_TLS", 1},
         {"RANK=0", "launcher", "bad", "the environment has RANK, but not WORLD_SIZE", 1},
         {MEETS("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2"), "launcher", "bad", "have no secret", 1},
         {MEETS("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 " TEST_SECRET), "MASTER_ADDR", "bad",
@@ -125,6 +129,9 @@ START_TEST(rendezvous)
          0},
     };
     int bad = command_run("doctor")->code; /* of the machine */
+    write_file("secret", "00112233445566778899aabbccddeeff\n");
+    chmod("secret", 0600);
+    chmod("corpus.txt", 0644);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run_env(rows[i].environment, "doctor --json");
         expect_code(c, rows[i].code | bad);
