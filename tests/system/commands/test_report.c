@@ -88,7 +88,7 @@ START_TEST(text_page)
     expect_line(c->out, "loss           one  #");
     expect_line(c->out, "_  10 -> 2.08\n");
     expect_line(c->out, "step 40       alarm loss_spike, rank 0: the loss is <9> & odd\n");
-    expect_line(c->out, "step 50       restart 1, 1 ranks lost; it took 4 s\n");
+    expect_line(c->out, "step 50       restart 1, to 2 ranks, 1 lost; it took 4 s\n");
     ck_assert_ptr_null(strstr(c->out, "keys that differ"));
 }
 END_TEST
