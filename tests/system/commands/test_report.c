@@ -246,6 +246,9 @@ START_TEST(refused)
         expect_says(c, rows[i][1]);
         ck_assert_str_eq(c->out, "");
     }
+    struct command *full = command_run("report runs/one --html /dev/full");
+    expect_code(full, 1);
+    expect_says(full, "/dev/full: cannot be written: No space left on device");
     ck_assert_str_eq(read_file("plain.txt"), "precious\n");
     ck_assert_int_ne(access("fresh.html", F_OK), 0);
 }
