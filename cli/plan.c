@@ -7,8 +7,9 @@
 #include "cli/job.h"
 
 struct plan_request {
-    const char *machine, *ranks, *tokens;
+    const char *machine, *ranks, *tokens, *assumed;
     int json, search;
+    struct hd__assume assume;
 };
 
 /* 1T, 300B, 1.5e12: tokens, or a number of ranks. */
@@ -31,8 +32,8 @@ static int print_plan(const struct plan_request *r, const struct hd__compiled *c
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__plan plan;
-    if (hd__plan_make(c, m, &plan, &err))
-        return hd__cli_print_error(&err, HD__EXIT_FAILED);
+    if (hd__plan_make(c, m, &r->assume, &plan, &err))
+        return hd__cli_print_error(&err, err.code == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
     if (!(tokens > 0))
         tokens = (double)plan.tokens * (double)c->job->steps;
     if (r->json) {
@@ -82,9 +83,12 @@ static int refuse_other_strategies(const struct hd__job *job)
 }
 
 /* The job with the machine's device and, where --ranks says so, as many ranks. */
-static int load(const struct hd__cli_job_arguments *arguments, const struct hd__machine *m, int64_t ranks,
-                struct hd__cli_job *loaded)
+static int load(const struct plan_request *r, const struct hd__cli_job_arguments *arguments,
+                const struct hd__machine *m, int64_t ranks, struct hd__cli_job *loaded)
 {
+    /* Gradients of weights stay where the schedule has them if stages were measured. */
+    uint32_t flags = r->assume.stage_f > 0 ? HD__COMPILE_KEEP_WEIGHT_ORDER : 0;
+    struct hd_error err = HD_ERROR_INIT;
     struct hd__cli_job_arguments all = *arguments;
     const char **words = hd__alloc((arguments->n_overrides + 2) * sizeof *words);
     char *device = hd__format("device.use=%s", find_device(m)),
@@ -94,7 +98,11 @@ static int load(const struct hd__cli_job_arguments *arguments, const struct hd__
     if (ranks)
         words[all.n_overrides++] = launch;
     all.overrides = words;
-    int code = hd__cli_load_job(&all, ranks, loaded);
+    int code = hd__cli_resolve_job(&all, ranks, loaded);
+    if (!code && flags && hd__exec_compile_with(loaded->job, loaded->plugins, flags, &loaded->compiled, &err))
+        code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    else if (!code && !flags)
+        code = hd__cli_compile_job(loaded);
     free(launch);
     free(device);
     free(words);
@@ -114,6 +122,7 @@ static int search(const struct plan_request *r, const struct hd__cli_job_argumen
                                                    .n_overrides = arguments->n_overrides,
                                                    .device = find_device(m),
                                                    .machine = m,
+                                                   .assume = &r->assume,
                                                    .plugins = loaded.plugins,
                                                    .ranks = ranks ? ranks : loaded.job->ranks};
         hd__log_setup(HD_LOG_ERROR, NULL); /* warnings of plans that were only tried */
@@ -139,11 +148,9 @@ static int search(const struct plan_request *r, const struct hd__cli_job_argumen
 static int run(int argc, char **argv)
 {
     struct plan_request r = {.machine = "h100-8"};
-    const struct hd__cli_flag flags[] = {{"--machine", &r.machine, NULL},
-                                         {"--ranks", &r.ranks, NULL},
-                                         {"--tokens", &r.tokens, NULL},
-                                         {"--search", NULL, &r.search},
-                                         {"--json", NULL, &r.json}};
+    const struct hd__cli_flag flags[] = {{"--machine", &r.machine, NULL}, {"--ranks", &r.ranks, NULL},
+                                         {"--tokens", &r.tokens, NULL},   {"--assume", &r.assumed, NULL},
+                                         {"--search", NULL, &r.search},   {"--json", NULL, &r.json}};
     struct hd_error err = HD_ERROR_INIT;
     struct hd__cli_job_arguments arguments;
     struct hd__cli_job loaded = {0};
@@ -154,8 +161,14 @@ static int run(int argc, char **argv)
         code = parse_count("--ranks", r.ranks, &ranks);
     if (!code && r.tokens)
         code = parse_count("--tokens", r.tokens, &tokens);
+    if (!code && r.assumed && hd__assume_parse(r.assumed, &r.assume, &err))
+        code = hd__cli_usage_error(&hd__command_plan, "--assume: %s", err.message);
     if (!code && hd__machine_read(r.machine, &machine, &err))
         code = hd__cli_usage_error(&hd__command_plan, "--machine: %s", err.message);
+    if (!code && r.search && r.assume.stage_f > 0)
+        code =
+            hd__cli_usage_error(&hd__command_plan, "--assume: times of measured stages are of a single plan: not with "
+                                                   "--search");
     if (!code && r.search && r.tokens)
         code = hd__cli_usage_error(&hd__command_plan, "--tokens is of a single plan: not with --search");
     if (!code && r.search) {
@@ -164,7 +177,7 @@ static int run(int argc, char **argv)
         return code;
     }
     if (!code)
-        code = load(&arguments, &machine, (int64_t)ranks, &loaded);
+        code = load(&r, &arguments, &machine, (int64_t)ranks, &loaded);
     if (!code)
         hd__cli_say_notes(&loaded);
     if (!code)
@@ -176,7 +189,8 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_plan = {
     .name = "plan",
-    .usage = "JOB [key=value ...] [--machine NAME | FILE.yaml] [--ranks N] [--tokens N] [--search] [--json]",
+    .usage = "JOB [key=value ...] [--machine NAME | FILE.yaml] [--ranks N] [--tokens N] [--assume KEY=VALUE,...] "
+             "[--search] [--json]",
     .summary = "memory, time, traffic and cost of a job on a kind of machine",
     .help =
         "Compiles the job for the machine's device and says what a step needs: memory by kind, exact to the byte,\n"
@@ -186,6 +200,11 @@ const struct hd__command hd__command_plan = {
         "  --machine NAME    a100-80-8, h100-8, h200-8, b200-8, cpu, or a file as machines/h100-8.yaml (h100-8)\n"
         "  --ranks N         on so many ranks (default: as the job says)\n"
         "  --tokens N        of the whole training: 1T, 300B (default: the job's steps)\n"
+        "  --assume K=V,...  how another system differs from heddle's programs, for its time: fused_attention=no,\n"
+        "                    dropout=yes, tp_overlap=no, tp_pipelined=yes, dp_overlap=no, fused_kernels=no,\n"
+        "                    fused_optimizer=no, whole_recompute=yes, recomputed_products=SHARE; memory by closed "
+        "forms\n"
+        "                    too: states=BYTES a parameter; stages as measured: stage_f, stage_b, stage_w, stage_send\n"
         "  --search          the ten fastest meshes, ZeRO stages, schedules, micro-batches and recomputes that fit, "
         "and\n"
         "                    the job file of the fastest\n"
