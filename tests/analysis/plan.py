@@ -119,6 +119,16 @@ def latencies():
         near(f"hops over {ranks} ranks", sum(p["exposed_s"].values()), sum(n * (5e-3 + (2 * tree if whole else ring)) for whole, n in calls), 1e-6)
 
 
+def interference():
+    """A transfer that compute hides slows it by `slowed` of the time that it takes."""
+    words = ("mesh.dp=8", "strategies=[{use: zero, stage: 0}]", "precision.compute=fp32", "precision.grad=fp32")
+    links = "peak_fp32: 1e10\nkernel: 0\n{}levels: [{{bandwidth: 1e9}}]\n"
+    free, slowed = (plan(*words, machine=machine(links.format(key))) for key in ("", "slowed: 0.5\n"))
+    hidden = free["traffic"]["dp_shard"] / 1e9 - free["exposed_s"]["dp_shard"]
+    check("most of it is hidden", hidden > 3 * free["exposed_s"]["dp_shard"], free)
+    near("compute slowed by transfers", slowed["step_s"] - free["step_s"], 0.5 * hidden, 0.1)
+
+
 def explained(*words):
     return json.loads(subprocess.run([HEDDLE, "explain", "job.yaml", *words, "--json"], capture_output=True, text=True).stdout)
 
@@ -154,6 +164,20 @@ def assumed():
     check("kernels of their own", plan(*words, "--assume", "fused_kernels=no", machine=memory)["step_s"] > plain)
     p = plan("mesh.pp=4", "mesh.dp=1", "data.batch=8", "--assume", "stage_f=1,stage_b=2,stage_w=0.5")
     near("stages as measured", p["step_s"], (8 + 3) * 3.5)
+
+
+def several():
+    """Rows of --sweep and --compare are the plans of those jobs."""
+    done = json.loads(run("--sweep", "data.micro_batch=1,4", "--machine", "h100-8", "--json").stdout)["plans"]
+    for row, words in zip(done, ("data.micro_batch=1", "data.micro_batch=4")):
+        check(f"a row of --sweep is the plan of {words}", {**plan(words), "words": words} == row, row)
+    meshes = json.loads(run("--sweep", "mesh={pp: 2, dp: 2},{tp: 2}", "--json").stdout)["plans"]
+    check("commas in braces are no new value", [row["ranks"] for row in meshes] == [4, 2], meshes)
+    pathlib.Path("other.yaml").write_text(JOB.replace("layers: 8", "layers: 4"))
+    rows = json.loads(run("--compare", "other.yaml", "--json").stdout)["plans"]
+    check("--compare", [row["step_s"] for row in rows] == [plan()["step_s"], plan("model.layers=4")["step_s"]], rows)
+    text = run("--sweep", "data.micro_batch=1,4", "--compare", "other.yaml").stdout.splitlines()
+    check("a row each", [row.split()[0] for row in text[1:]] == ["data.micro_batch=1", "data.micro_batch=4", "other.yaml"], text)
 
 
 def training():
@@ -231,6 +255,15 @@ def refusals():
         (["mesh.dp=3", "data.batch=4"], "data.batch"),
         (["mesh.tp=3"], "mesh.tp"),
         (["--search", "--assume", "stage_f=1"], "not with --search"),
+        (["--sweep", "data.micro_batch=1,2", "--search"], "--search chooses by itself"),
+        (["--compare", "job.yaml", "--search"], "--search chooses by itself"),
+        (["--sweep", "data.micro_batch=1,2", "--tokens", "1B"], "--tokens is of a single plan"),
+        (["--sweep", "data.micro_batch"], "wanted KEY=VALUE"),
+        (["--sweep", "=1"], "wanted KEY=VALUE"),
+        (["--sweep", "data.micro_batch="], "has no value"),
+        (["--sweep", "data.micro_batch=1,3"], "no multiple of micro_batch 3"),
+        (["--sweep", "data.microbatch=1"], "unknown key microbatch"),
+        (["--compare", "no.yaml"], "no.yaml"),
         (["--search", "--tokens", "1B"], "not with --search"),
         (["--search", "strategies=[{use: ema, decay: 0.9}]"], "the job has ema"),
     ]
@@ -253,7 +286,9 @@ def main():
         rings()
         products()
         latencies()
+        interference()
         assumed()
+        several()
         training()
         search()
         refusals()
