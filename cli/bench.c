@@ -11,6 +11,7 @@
 #include "core/base/dtype.h"
 #include "core/base/file.h"
 #include "core/base/option.h"
+#include "heddle/device.h"
 #include "runtime/comm/tuning_file.h"
 #include "runtime/rendezvous/host_store.h"
 #include "service/launch/external.h"
@@ -207,11 +208,8 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
         a->bench.last = a->peak ? 256u << 20 : 128u << 20;
     if (a->peak && a->only_transports)
         return hd__cli_usage_error(&hd__command_bench, "%s is for transports, not for --peak", a->only_transports);
-    if (!a->peak && !a->overlap && a->device)
-        return hd__cli_usage_error(&hd__command_bench, "--device wants --peak or --overlap");
     if (!a->overlap && a->bench.product)
         return hd__cli_usage_error(&hd__command_bench, "--product wants --overlap");
-    a->device = a->device ? a->device : "cpu";
     a->bench.product = a->overlap && !a->bench.product ? 256 : a->bench.product;
     if (a->tune && (a->html || a->svg || a->json || a->comms > 1))
         return hd__cli_usage_error(&hd__command_bench,
@@ -273,6 +271,7 @@ static void on_row(void *user, const struct hd__bench_row *r)
                   "algbw_gbs", r->algbw, "busbw_gbs", r->busbw, "errors", (json_int_t)r->errors);
     json_object_update(row, numbers);
     json_decref(numbers);
+    json_object_set_new(row, "memory", json_string(b->memory_device ? b->memory_device->name : "host"));
     if (b->device) {
         numbers = json_pack("{s:I, s:f, s:f, s:f, s:f, s:f}", "products", (json_int_t)r->products, "products_us",
                             r->products_us, "alone_us", r->alone_us, "both_us", r->both_us, "exposed_us", r->exposed_us,
@@ -323,8 +322,8 @@ int32_t hd__bench_find(struct hd__plugins *plugins, uint32_t kind, const char *n
 }
 
 struct transport {
-    const struct hd__component *component, *inside;
-    void *settings, *inside_settings;
+    const struct hd__component *component, *inside, *memory_device; /* memory_device: whose memory it moves */
+    void *settings, *inside_settings, *memory_settings;
 };
 
 static void use_transport(struct hd__bench *bench, const struct transport *transport)
@@ -333,6 +332,8 @@ static void use_transport(struct hd__bench *bench, const struct transport *trans
     bench->settings = transport->settings;
     bench->intra = transport->inside;
     bench->intra_settings = transport->inside_settings;
+    bench->memory_device = transport->memory_device;
+    bench->memory_device_settings = transport->memory_settings;
 }
 
 /* ":inside=NAME": the transport inside machines, with its defaults; as comm.inside of a job. */
@@ -439,12 +440,42 @@ static int run_launched_rank(struct bench_arguments *a, const struct transport *
     struct hd__launch_env env;
     struct hd_error err = HD_ERROR_INIT;
     int found;
-    if (hd__launch_detect(&env, &found, &err)) { /* not found: the only one */
+    if (hd__launch_detect(&env, &found, &err) || (!found && hd__launch_check_alone(&err))) { /* not found: the only one */
         fprintf(stderr, "heddle bench: %s\n", err.message);
         return HD__EXIT_REFUSED;
     }
     use_transport(&a->bench, transport);
     return hd__bench_run_launched_rank(&a->bench, found ? env.rank : 0);
+}
+
+/* A transport that is ordered by a device's stream moves that device's memory; the others the host's. */
+static int32_t find_memory(const struct bench_arguments *a, struct hd__plugins *plugins, struct transport *transports,
+                           struct hd_error *err)
+{
+    int any = a->overlap;
+    int32_t rc = HD_OK;
+    for (int i = 0; i < a->comms && !rc; i++) {
+        struct transport *t = &transports[i];
+        const char *name = t->component->name;
+        if (!(t->component->ops.comm.caps & HD_COMM_STREAM_ORDERED))
+            continue;
+        any = 1;
+        if (a->overlap || a->tune || t->inside)
+            return hd_fail(err, HD_E_INVALID, "%s is ordered by a device's stream: no %s with it", name,
+                           a->overlap ? "--overlap"
+                           : a->tune  ? "--tune"
+                                      : "inside=");
+        rc = hd__bench_find(plugins, HD_KIND_DEVICE, a->device ? a->device : "cuda", NULL, 0,
+                            (struct hd__arena *)&a->arena, &t->memory_device, &t->memory_settings, err);
+        if (!rc && !(t->memory_device->ops.device.caps & HD_DEVICE_STREAMS))
+            rc = hd_fail(err, HD_E_INVALID,
+                         "%s moves the memory of a device with streams, which %s is not: --device cuda", name,
+                         t->memory_device->name);
+    }
+    return rc || any || !a->device
+               ? rc
+               : hd_fail(err, HD_E_INVALID,
+                         "--device wants --peak, --overlap, or a transport of a device's memory, as --comm nccl");
 }
 
 static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports,
@@ -463,8 +494,10 @@ static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, i
     for (int i = 0; i < a->comms && !rc && !a->peak; i++)
         rc = find_transport(a, a->comm[i], plugins, &a->arena, &transports[i], err);
     if (!rc && a->overlap) /* the device whose products an operation is overlapped with */
-        rc = hd__bench_find(plugins, HD_KIND_DEVICE, a->device, NULL, 0, &a->arena, &a->bench.device,
-                            &a->bench.device_settings, err);
+        rc = hd__bench_find(plugins, HD_KIND_DEVICE, a->device ? a->device : "cpu", NULL, 0, &a->arena,
+                            &a->bench.device, &a->bench.device_settings, err);
+    if (!rc && !a->peak)
+        rc = find_memory(a, plugins, transports, err);
     return rc ? rc : hd__bench_connect(&a->launch, &a->bench, err);
 }
 
@@ -480,7 +513,7 @@ static int measure(struct bench_arguments *a, int32_t joined)
     } else if (joined >= 0 && joined < a->comms) {
         code = run_launched_rank(a, &transports[joined]);
     } else if (a->peak) {
-        code = hd__bench_peak(plugins, a->device, a->set, a->sets, a->bench.last, a->json);
+        code = hd__bench_peak(plugins, a->device ? a->device : "cpu", a->set, a->sets, a->bench.last, a->json);
     } else if (a->tune) {
         use_transport(&a->bench, &transports[0]);
         code = hd__bench_tune(&a->bench, a->tune, a->any_order);
@@ -568,7 +601,7 @@ const struct hd__command hd__command_bench = {
         "  --any-order          with those whose sums follow an order of their own: comm: {sums: any}\n"
         "  --peak               a device instead: its best matrix product by dtype, and its memory's bandwidth\n"
         "  --device NAME        which (cpu), for --overlap too; with --peak -e is an operand's size (256M),\n"
-        "                       --set an option of the device\n"
+        "                       --set an option of the device; with --comm nccl, whose memory it moves (cuda)\n"
         "  --train JOB          steps of a job, in processes of their own, without checkpoints, evaluation or sinks:\n"
         "                       medians of --steps (20) after --warmup (5); --ranks 1,2,4: strong and weak scaling\n"
         "\n"

@@ -49,7 +49,7 @@ static int32_t open_checkpoint(struct ckpt_request *r, struct hd__ckpt **ckpt, s
 
 static json_t *list_row(const struct hd__ckpt *ckpt, const char *name)
 {
-    static const char *const keys[] = {"time", "val_loss", "mesh"};
+    static const char *const keys[] = {"time", "val_loss", "mesh", "emergency"};
     json_t *row = json_pack("{s:s,s:I,s:I,s:s}", "name", name, "step", (json_int_t)hd__ckpt_step(ckpt), "bytes",
                             (json_int_t)hd__ckpt_total_bytes(ckpt), "run", hd__ckpt_run_id(ckpt));
     for (size_t i = 0; i < HD__COUNT(keys); i++)

@@ -296,4 +296,11 @@ void hd__cli_store_describe(const json_t *state, struct hd__text *out)
         hd__text_add(out, "%s%s %" JSON_INTEGER_FORMAT, separator, axis, json_integer_value(size));
         separator = ", ";
     }
+    const json_t *emergency = json_object_get(state, "emergency"), *rank;
+    size_t i;
+    if (!emergency)
+        return;
+    hd__text_add(out, "  saved after a fault");
+    json_array_foreach(json_object_get(emergency, "lost"), i, rank)
+        hd__text_add(out, "%s%" JSON_INTEGER_FORMAT, i ? ", " : ", without rank ", json_integer_value(rank));
 }

@@ -33,7 +33,10 @@ struct hd__command {
     X(plugins)          \
     X(test)             \
     X(bench)            \
+    X(trace)            \
+    X(report)           \
     X(debug)            \
+    X(doctor)           \
     X(import)           \
     X(version)
 

@@ -81,13 +81,9 @@ static int run_rank(void *user, const struct hd__launch_env *env)
     struct eval_request *r = user;
     struct hd__train_session session = {0};
     struct hd_error err = HD_ERROR_INIT;
-    char prefix[32];
     int64_t step = 0;
     int code = HD__EXIT_DONE;
-    if (env->size > 1) {
-        snprintf(prefix, sizeof prefix, "[rank %d] ", env->rank);
-        hd__log_setup(HD_LOG_INFO, prefix);
-    }
+    hd__cli_begin_rank(env);
     int32_t rc = hd__cli_open_weights(&r->loaded, &r->weights, env, &session, &step, &err), opening = rc != HD_OK;
     if (!rc && r->requests.path)
         rc = hd__eval_requests_run(&session, &r->requests, &err);
@@ -105,18 +101,10 @@ static int run_rank(void *user, const struct hd__launch_env *env)
 
 static int load(struct eval_request *r, const struct hd__cli_job_arguments *arguments)
 {
-    struct hd_error err = HD_ERROR_INIT;
     uint32_t flags =
         r->per_token || r->requests.path ? HD__COMPILE_LOSSES | HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD) : 0;
-    int code = r->single_rank ? hd__cli_load_single_rank(arguments, flags, NULL, 0, &r->loaded)
-                              : hd__cli_resolve_job(arguments, hd__cli_launched_ranks(), &r->loaded);
-    if (code || r->single_rank)
-        return code;
-    if (!flags)
-        return hd__cli_compile_job(&r->loaded);
-    return hd__exec_compile_with(r->loaded.job, r->loaded.plugins, flags, &r->loaded.compiled, &err)
-               ? hd__cli_print_error(&err, HD__EXIT_REFUSED)
-               : HD__EXIT_DONE;
+    return r->single_rank ? hd__cli_load_single_rank(arguments, flags, NULL, 0, &r->loaded)
+                          : hd__cli_load_with(arguments, hd__cli_launched_ranks(), flags, NULL, 0, &r->loaded);
 }
 
 static int32_t read_requests(struct eval_request *r, struct hd_error *err)

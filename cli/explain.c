@@ -142,6 +142,18 @@ static int print_timeline(const struct hd__compiled *c, int32_t only, const stru
 
 /* ---- the command */
 
+/* The section `decode` is no part of training: `sample` compiles it. */
+static int load(const struct hd__cli_job_arguments *arguments, const char *section, struct hd__cli_job *loaded)
+{
+    int decode = section && hd__section_kind(section) == HD__SECTION_DECODE;
+    int code = hd__cli_load_with(arguments, 0, decode ? HD__COMPILE_LOGITS | HD__COMPILE_DECODE : 0, NULL, 0, loaded);
+    const char *why = code || !decode ? NULL : loaded->compiled->stage[0]->no_cache;
+    struct hd_error err = HD_ERROR_INIT;
+    if (why && hd_fail(&err, HD_E_UNSUPPORTED, "--section decode: keys and values are not kept: %s", why))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    return code;
+}
+
 static int run(int argc, char **argv)
 {
     const char *rank_text = NULL, *rates_text = NULL, *machine_text = NULL, *file = take_timeline_file(&argc, argv);
@@ -167,7 +179,7 @@ static int run(int argc, char **argv)
         code = hd__cli_usage_error(&hd__command_explain, "--rates: %s", err.message);
     if (code)
         return code;
-    code = hd__cli_load_job(&arguments, 0, &loaded);
+    code = load(&arguments, how.section, &loaded);
     long rank = rank_text ? strtol(rank_text, &end, 10) : 0;
     if (!code && (*end || end == rank_text || rank < 0 || rank >= loaded.compiled->mesh.ranks))
         code = hd__cli_usage_error(&hd__command_explain, "--rank %s: the job has ranks 0 to %d", rank_text,
@@ -199,7 +211,7 @@ const struct hd__command hd__command_explain = {
         "operations.\n"
         "Nothing is run; no data file is needed.\n\n"
         "  --rank R          whose program (default 0)\n"
-        "  --section NAME    only begin, micro, micro_last, update, eval, ...\n"
+        "  --section NAME    only begin, micro, micro_last, update, eval, ...; decode: a step of `heddle sample`\n"
         "  --per-machine N   for the groups at the end, where comm.inside is set: as if each machine had N ranks, one\n"
         "                    machine after the other (default: all ranks on one)\n"
         "  --json            for machines; the fields are described in docs/explain-json.md\n"

@@ -465,6 +465,7 @@ static const struct rule accelerate_keys[] = {
 static const struct rule fsdp_keys[] = {
     {"fsdp_sharding_strategy", VALUE, STRATEGY, "fsdp_sharding_strategy"},
     {"fsdp_backward_prefetch", VALUE, STRATEGY, "fsdp_backward_prefetch"},
+    {"fsdp_backward_prefetch_policy", VALUE, STRATEGY, "fsdp_backward_prefetch"}, /* of accelerate before 0.27 */
     {"fsdp_forward_prefetch", VALUE, STRATEGY, "fsdp_forward_prefetch"},
     {"fsdp_reshard_after_forward", VALUE, STRATEGY, "fsdp_reshard_after_forward"},
     {"fsdp_offload_params", HERE, STRATEGY, ""},

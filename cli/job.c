@@ -119,20 +119,27 @@ int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t r
         }
     if (hd__plugins_add_default_folders(out->plugins, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    if (!out->job->mistakes.count && hd__job_resolve(out->job, ranks, &err))
+    if (!out->job->mistakes.count &&
+        ((arguments->before_resolve && arguments->before_resolve(arguments->user, out->job, &err)) ||
+         hd__job_resolve(out->job, ranks, &err)))
         hd__job_mistake(out->job, HD_OK, &err, NULL);
     return out->job->mistakes.count ? print_mistakes(out) : HD__EXIT_DONE;
 }
 
-int hd__cli_compile_job(struct hd__cli_job *loaded)
+static int compile(struct hd__cli_job *loaded, uint32_t flags)
 {
     struct hd_error err = HD_ERROR_INIT;
-    int32_t rc = hd__exec_compile(loaded->job, loaded->plugins, &loaded->compiled, &err);
+    int32_t rc = hd__exec_compile_with(loaded->job, loaded->plugins, flags, &loaded->compiled, &err);
     if (rc) /* a program that the proof rejects is a fault of a strategy, not of the job */
         return loaded->job->mistakes.count
                    ? print_mistakes(loaded)
                    : hd__cli_print_error(&err, rc == HD_E_INTERNAL ? HD__EXIT_FAILED : HD__EXIT_REFUSED);
     return HD__EXIT_DONE;
+}
+
+int hd__cli_compile_job(struct hd__cli_job *loaded)
+{
+    return compile(loaded, 0);
 }
 
 int hd__cli_load_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out)
@@ -141,24 +148,34 @@ int hd__cli_load_job(const struct hd__cli_job_arguments *arguments, int64_t rank
     return code ? code : hd__cli_compile_job(out);
 }
 
+int hd__cli_load_with(const struct hd__cli_job_arguments *arguments, int64_t ranks, uint32_t flags,
+                      const char *const *more, size_t n_more, struct hd__cli_job *out)
+{
+    size_t n = arguments->n_overrides;
+    struct hd__cli_job_arguments all = *arguments;
+    const char **words = hd__alloc((n + n_more + 1) * sizeof *words);
+    memcpy(words, arguments->overrides, n * sizeof *words);
+    if (n_more)
+        memcpy(words + n, more, n_more * sizeof *words);
+    all.overrides = words;
+    all.n_overrides += n_more;
+    int code = hd__cli_resolve_job(&all, ranks, out);
+    if (!code)
+        code = compile(out, flags);
+    free(words);
+    return code;
+}
+
 int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, uint32_t flags, const char *const *more,
                              size_t n_more, struct hd__cli_job *out)
 {
-    static const char *const alone[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "launch.ranks=1",
+    static const char *const alone[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "launch.ranks=1", "launch.nodes=1",
                                         "strategies=[{use: zero}]"};
-    size_t n = arguments->n_overrides;
-    struct hd__cli_job_arguments all = *arguments;
-    const char **words = hd__alloc((n + HD__COUNT(alone) + n_more) * sizeof *words);
-    struct hd_error err = HD_ERROR_INIT;
-    memcpy(words, arguments->overrides, n * sizeof *words);
-    memcpy(words + n, alone, sizeof alone);
+    const char **words = hd__alloc((HD__COUNT(alone) + n_more) * sizeof *words);
+    memcpy(words, alone, sizeof alone);
     if (n_more)
-        memcpy(words + n + HD__COUNT(alone), more, n_more * sizeof *words);
-    all.overrides = words;
-    all.n_overrides += HD__COUNT(alone) + n_more;
-    int code = hd__cli_resolve_job(&all, 1, out);
-    if (!code && hd__exec_compile_with(out->job, out->plugins, flags, &out->compiled, &err))
-        code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
+        memcpy(words + HD__COUNT(alone), more, n_more * sizeof *words);
+    int code = hd__cli_load_with(arguments, 1, flags, words, HD__COUNT(alone) + n_more, out);
     free(words);
     return code;
 }

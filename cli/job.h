@@ -19,6 +19,9 @@ struct hd__cli_job_arguments {
     const char *file;
     const char *const *overrides; /* key=value words */
     size_t n_overrides;
+    /* Called when the job is read and its mesh is not resolved yet; NULL: nothing is. */
+    int32_t (*before_resolve)(void *user, struct hd__job *job, struct hd_error *err);
+    void *user;
 };
 
 /* Splits the words after the command's name into flags, the job file and overrides. HD__EXIT_DONE or a refusal. */
@@ -36,7 +39,10 @@ int hd__cli_load_job(const struct hd__cli_job_arguments *arguments, int64_t rank
 /* The same without compiling. */
 int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out);
 int hd__cli_compile_job(struct hd__cli_job *loaded);
-/* The job on one rank, whatever its mesh, compiled with HD__COMPILE_...; `more` are further overrides. */
+/* The same compiled with HD__COMPILE_...; `more` are further overrides. */
+int hd__cli_load_with(const struct hd__cli_job_arguments *arguments, int64_t ranks, uint32_t flags,
+                      const char *const *more, size_t n_more, struct hd__cli_job *out);
+/* That on one rank, whatever the job's mesh. */
 int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, uint32_t flags, const char *const *more,
                              size_t n_more, struct hd__cli_job *out);
 /* Choice of weights to work on. */

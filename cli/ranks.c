@@ -1,6 +1,7 @@
 /* Starting the ranks of a job. */
 #include "cli/ranks.h"
 
+#include <signal.h>
 #include <stdlib.h>
 
 #include "service/launch/external.h"
@@ -40,6 +41,18 @@ int hd__cli_find_launcher(const struct hd__cli_job *loaded, const struct hd_comm
         }
     }
     return HD_OK;
+}
+
+void hd__cli_begin_rank(const struct hd__launch_env *env)
+{
+    char prefix[32];
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL); /* the launcher blocked them: `train` answers them when it can */
+    if (env->size == 1)
+        return;
+    snprintf(prefix, sizeof prefix, "[rank %d] ", env->rank);
+    hd__log_setup(HD_LOG_INFO, prefix);
 }
 
 struct body {
@@ -98,6 +111,14 @@ int hd__cli_run_ranks(struct hd__cli_job *loaded, int argc, char **argv, const s
         hd_fail(&err, HD_E_INVALID,
                 "the launcher started %d ranks, but the job's mesh has %d: start as many, or change mesh", env.size,
                 loaded->compiled->mesh.ranks);
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    }
+    if (!found && hd__launch_check_alone(&err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    if (!found && loaded->job->nodes_max > 1) {
+        hd__job_fail(loaded->job, "launch.nodes", &err,
+                     "launch.nodes: only `heddle train` runs on several machines by agents of its own: say "
+                     "launch.nodes=1 and a mesh of this one, or start a process a rank by torchrun or srun");
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
     if (!found && (loaded->compiled->mesh.ranks > 1 || policy->restarts))

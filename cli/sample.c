@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cli/ranks.h"
 #include "cli/sample_output.h"
 #include "core/base/file.h"
 #include "service/train/sample.h"
@@ -15,9 +16,10 @@ struct sample_request {
     struct hd__cli_text_flags text_flags;
     const char *prompt[HD__CLI_VALUES], *stop[HD__CLI_VALUES];
     const char *prompt_file, *count, *tokens, *temperature, *top_k, *top_p, *seed, *samples_text;
-    int n_prompts, n_stops, json, ignore_eos;
+    int n_prompts, n_stops, json, ignore_eos, single_rank, no_cache;
     int64_t samples;
     struct hd__train_sample_config config;
+    struct hd__cli_job loaded;
     struct hd__cli_text text;
     HD__ARRAY(struct hd__sample_prompt) prompts;
 };
@@ -154,57 +156,90 @@ static int32_t read_prompts(struct sample_request *r, struct hd_error *err)
 
 /* ---- the model */
 
-static int load(struct sample_request *r, const struct hd__cli_job_arguments *arguments, int64_t seq_len,
-                struct hd__cli_job *loaded)
+/* On the mesh each data rank has a sequence, all the same; a pipeline keeps its number of micro-batches, which its
+ * schedule may need. */
+static int load(struct sample_request *r, const struct hd__cli_job_arguments *arguments, int64_t seq_len)
 {
-    char words[64];
-    const char *more[] = {"data.batch=1", "data.micro_batch=1", words};
+    char batch[64], length[64];
+    const char *more[] = {"data.micro_batch=1", batch, length};
+    int64_t ranks = hd__cli_launched_ranks(), sequences = 1;
+    struct hd__cli_job asked;
     struct hd_error err = HD_ERROR_INIT;
-    snprintf(words, sizeof words, "data.seq_len=%" PRId64, seq_len);
-    int code = hd__cli_load_single_rank(arguments, HD__COMPILE_LOGITS, more, seq_len ? 3 : 2, loaded);
+    int code = r->single_rank ? HD__EXIT_DONE : hd__cli_resolve_job(arguments, ranks, &asked);
+    if (!code && !r->single_rank) {
+        const struct hd__job *job = asked.job;
+        sequences = job->mesh[HD_AXIS_DP_REPLICATE] * job->mesh[HD_AXIS_DP_SHARD] * job->mesh[HD_AXIS_EP] *
+                    (job->mesh[HD_AXIS_PP] > 1 ? job->accumulation : 1);
+    }
+    if (!r->single_rank)
+        hd__cli_unload_job(&asked);
+    snprintf(batch, sizeof batch, "data.batch=%" PRId64, sequences);
+    snprintf(length, sizeof length, "data.seq_len=%" PRId64, seq_len);
     if (!code)
-        code = hd__cli_check_weights(loaded, &r->weights);
-    if (!code && hd__cli_text_open(loaded, &r->text_flags, &r->text, &err))
+        code = r->single_rank
+                   ? hd__cli_load_single_rank(arguments, HD__COMPILE_LOGITS | (r->no_cache ? 0 : HD__COMPILE_DECODE),
+                                              more, seq_len ? 3 : 2, &r->loaded)
+                   : hd__cli_load_with(arguments, ranks, HD__COMPILE_LOGITS | (r->no_cache ? 0 : HD__COMPILE_DECODE),
+                                       more, seq_len ? 3 : 2, &r->loaded);
+    if (!code)
+        code = hd__cli_check_weights(&r->loaded, &r->weights);
+    if (!code && hd__cli_text_open(&r->loaded, &r->text_flags, &r->text, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     return code;
 }
 
-/* The sequence that the longest prompt and its answer take; 0: the job's own. The slots of an expert depend on the
- * sequence's length, so a model with experts keeps it. */
-static int64_t shorter_sequence(const struct sample_request *r, const struct hd__cli_job *loaded)
+/* The sequence that the longest prompt and its answer take, which every axis can cut; 0: the job's own. The slots of an
+ * expert depend on the sequence's length, so a model with experts keeps it. */
+static int64_t shorter_sequence(const struct sample_request *r)
 {
-    int64_t longest = 0, need;
+    const struct hd__job *job = r->loaded.job;
+    int64_t longest = 0, step = SEQUENCE_STEP * job->mesh[HD_AXIS_CP] * job->mesh[HD_AXIS_TP], need;
     for (uint32_t i = 0; i < r->prompts.count; i++)
         longest = HD__MAX(longest, (int64_t)r->prompts.at[i].ids.count);
-    need = (longest + r->config.count + SEQUENCE_STEP - 1) / SEQUENCE_STEP * SEQUENCE_STEP;
-    return loaded->compiled->info.experts || need >= loaded->job->seq_len ? 0 : need;
+    need = (longest + r->config.count + step - 1) / step * step;
+    return r->loaded.compiled->info.experts || need >= job->seq_len ? 0 : need;
 }
 
-static int load_model(struct sample_request *r, const struct hd__cli_job_arguments *arguments,
-                      struct hd__cli_job *loaded)
+static int load_model(struct sample_request *r, const struct hd__cli_job_arguments *arguments)
 {
     struct hd_error err = HD_ERROR_INIT;
-    int code = load(r, arguments, 0, loaded);
+    int code = load(r, arguments, 0);
     if (!code && read_prompts(r, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    int64_t shorter = code ? 0 : shorter_sequence(r, loaded);
+    int64_t shorter = code ? 0 : shorter_sequence(r);
     if (!shorter)
         return code;
     hd__cli_text_close(&r->text);
-    hd__cli_unload_job(loaded);
-    return load(r, arguments, shorter, loaded);
+    hd__cli_unload_job(&r->loaded);
+    return load(r, arguments, shorter);
 }
 
 /* ---- generation */
 
+static struct hd__sample_output output_of(const struct sample_request *r, int32_t rank)
+{
+    return (struct hd__sample_output){.text = &r->text,
+                                      .stop = r->stop,
+                                      .n_stops = (uint32_t)r->n_stops,
+                                      .json = r->json,
+                                      .ignore_eos = r->ignore_eos,
+                                      .silent = rank != 0,
+                                      .several = r->prompts.count * r->samples > 1};
+}
+
+/* Before ranks start: each would say it. */
+static int check_output(const struct sample_request *r)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__sample_output out = output_of(r, 0);
+    int32_t rc = hd__sample_output_open(&out, &err);
+    hd__sample_output_close(&out);
+    return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
+}
+
 static int32_t generate(struct sample_request *r, struct hd__train_session *session, struct hd_error *err)
 {
-    struct hd__sample_output out = {.text = &r->text,
-                                    .stop = r->stop,
-                                    .n_stops = (uint32_t)r->n_stops,
-                                    .json = r->json,
-                                    .ignore_eos = r->ignore_eos,
-                                    .several = r->prompts.count * r->samples > 1};
+    struct hd__sample_output out = output_of(r, session->env->rank);
     int32_t rc = hd__sample_output_open(&out, err);
     for (uint32_t i = 0; i < r->prompts.count && !rc; i++)
         for (int64_t k = 0; k < r->samples && !rc; k++) {
@@ -222,16 +257,31 @@ static int32_t generate(struct sample_request *r, struct hd__train_session *sess
     return rc;
 }
 
-static int run_model(struct sample_request *r, struct hd__cli_job *loaded)
+/* A device or a model that cannot is slower, not wrong. */
+static void say_no_cache(struct hd__train_session *session)
 {
-    struct hd_error err = HD_ERROR_INIT;
+    const char *why = hd__exec_program(session->exec)->no_cache;
+    if (why)
+        fprintf(stderr, "keys and values are not kept: %s; every token is computed with all before it\n", why);
+}
+
+static int run_rank(void *user, const struct hd__launch_env *env)
+{
+    struct sample_request *r = user;
     struct hd__train_session session = {0};
+    struct hd_error err = HD_ERROR_INIT;
     int64_t step;
-    int32_t rc = hd__cli_open_weights(loaded, &r->weights, NULL, &session, &step, &err);
+    int code = HD__EXIT_DONE;
+    hd__cli_begin_rank(env);
+    int32_t rc = hd__cli_open_weights(&r->loaded, &r->weights, env, &session, &step, &err), opening = rc != HD_OK;
+    if (!rc && !env->rank)
+        say_no_cache(&session);
     if (!rc)
         rc = generate(r, &session, &err);
-    hd__train_session_close(&session, 0);
-    return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
+    if (rc)
+        code = env->size > 1 ? hd__speaker_fail(&session.speaker, &err, opening) : hd__cli_print_load_error(&err);
+    hd__train_session_close(&session, rc && env->size > 1);
+    return code;
 }
 
 static int run(int argc, char **argv)
@@ -259,23 +309,26 @@ static int run(int argc, char **argv)
                                          {"--tokenizer", &r.text_flags.tokenizer, NULL},
                                          {"--use", &r.text_flags.use, NULL},
                                          {"--weights", &r.weights.name, NULL},
-                                         {"--random-weights", NULL, &r.weights.random}};
+                                         {"--random-weights", NULL, &r.weights.random},
+                                         {"--single-rank", NULL, &r.single_rank},
+                                         {"--no-cache", NULL, &r.no_cache}};
     struct hd__cli_job_arguments arguments;
-    struct hd__cli_job loaded = {0};
     int code = hd__cli_job_arguments(&hd__command_sample, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
         code = parse(&r);
     if (!code)
-        code = load_model(&r, &arguments, &loaded);
+        code = load_model(&r, &arguments);
     if (!code)
-        code = run_model(&r, &loaded);
+        code = check_output(&r);
+    if (!code)
+        code = hd__cli_run_ranks(&r.loaded, argc, argv, &(struct hd__launch_policy){0}, run_rank, &r);
     for (uint32_t i = 0; i < r.prompts.count; i++) {
         free(r.prompts.at[i].text);
         free(r.prompts.at[i].ids.at);
     }
     hd__free_array(&r.prompts);
     hd__cli_text_close(&r.text);
-    hd__cli_unload_job(&loaded);
+    hd__cli_unload_job(&r.loaded);
     return code;
 }
 
@@ -283,13 +336,14 @@ const struct hd__command hd__command_sample = {
     .name = "sample",
     .usage = "JOB [key=value ...] [--prompt TEXT ...] [--prompt-file FILE] [--max-new N] [--temperature T] [--top-k K] "
              "[--top-p P] [--stop TEXT|ID ...] [--ignore-eos] [--samples N] [--seed S] [--json] [--chat TEMPLATE] "
-             "[--tokenizer FILE] [--use NAME] [--checkpoint PATH] [--weights NAME] [--random-weights]",
+             "[--tokenizer FILE] [--use NAME] [--checkpoint PATH] [--weights NAME] [--random-weights] "
+             "[--single-rank] [--no-cache]",
     .summary = "generate text",
     .help =
         "Loads the job's newest checkpoint (or --checkpoint; where there is none yet, the weights of model.from)\n"
-        "on one rank and prints the prompt and what the model makes of it. Text goes through --tokenizer, or the\n"
-        "tokenizer in model.from's folder. Without one a model with a vocabulary of 256 reads and writes bytes;\n"
-        "others take and print token ids.\n\n"
+        "on the job's mesh, starts its ranks as `heddle train` does, and prints the prompt and what the model makes\n"
+        "of it. Text goes through --tokenizer, or the tokenizer in model.from's folder. Without one a model with a\n"
+        "vocabulary of 256 reads and writes bytes; others take and print token ids.\n\n"
         "  --prompt TEXT        where to begin; may be given several times\n"
         "  --prompt-file FILE   a text, or of a file *.jsonl lines {\"prompt\": TEXT} or {\"messages\": [...]}\n"
         "  --max-new N          how many tokens to generate at most (200); also --tokens\n"
@@ -307,7 +361,9 @@ const struct hd__command hd__command_sample = {
         "  --use NAME           the tokenizer's plug-in, where it is not to be found by the file\n"
         "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
         "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
-        "  --random-weights     initial weights, as job.seed draws them\n",
+        "  --random-weights     initial weights, as job.seed draws them\n"
+        "  --single-rank        on one rank, whatever the mesh\n"
+        "  --no-cache           computes every token with all before it, instead of keeping their keys and values\n",
     .example = "  heddle sample examples/kjv.yaml --prompt 'In the beginning' --max-new 300\n",
     .run = run,
 };

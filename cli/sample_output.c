@@ -114,7 +114,7 @@ static size_t safe_end(const struct hd__sample_output *out)
 
 static void print_up_to(struct hd__sample_output *out, size_t end)
 {
-    if (!out->json && end > out->printed) {
+    if (!out->json && !out->silent && end > out->printed) {
         hd__cli_print_bytes(out->now.at + out->printed, end - out->printed);
         out->printed = end;
     }
@@ -136,7 +136,7 @@ int32_t hd__sample_output_begin(struct hd__sample_output *out, const struct hd__
     out->before.length = 0;
     int32_t rc = hd__cli_text_decode(out->text, out->ids.at, out->n_prompt, &out->before, err);
     out->printed = out->before.length;
-    if (rc || out->json)
+    if (rc || out->json || out->silent)
         return rc;
     if (out->several && out->count)
         hd__cli_print_bytes("----\n", 5);
@@ -198,6 +198,8 @@ int32_t hd__sample_output_end(struct hd__sample_output *out, struct hd_error *er
         *err = out->failed;
         return err->code;
     }
+    if (out->silent)
+        return HD_OK;
     if (out->json)
         return print_json(out, err);
     print_up_to(out, out->end);

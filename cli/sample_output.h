@@ -15,6 +15,7 @@ struct hd__sample_output {
     const char *const *stop; /* texts, or ids in digits */
     uint32_t n_stops;
     int json, ignore_eos, several;
+    int silent; /* finds the end, and prints nothing: all ranks but one */
     /* its own */
     struct hd__ids stop_ids, ids; /* ids: the prompt's, then those that were generated */
     const char **stop_text;

@@ -7,6 +7,7 @@
 #include "cli/ranks.h"
 #include "core/base/file.h"
 #include "runtime/exec/device.h"
+#include "service/launch/agents.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
 #include "service/report/report.h"
@@ -14,6 +15,7 @@
 #include "service/train/batch_feed.h"
 #include "service/train/checkpointer.h"
 #include "service/train/corpus.h"
+#include "service/train/trace/trace.h"
 #include "service/train/train.h"
 
 static int train_rank(void *user, const struct hd__launch_env *env)
@@ -40,6 +42,7 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
     } rows[] = {
         {"metrics.jsonl", job->metrics_jsonl, ""},
         {"metrics.blocks", job->metrics_blocks, ""},
+        {"metrics.trace", job->trace.file, ""},
         {"checkpoint.dir", c->checkpoint_choice.component ? job->checkpoint_dir : NULL, "/step"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
@@ -51,7 +54,7 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
             return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path,
                                 why == ENXIO ? "not a regular file but a FIFO or a socket" : strerror(why));
     }
-    if (hd__train_check_metrics(job, err))
+    if (hd__train_check_metrics(job, err) || hd__train_trace_check(c, err))
         return err->code;
     return hd__train_checkpointer_check_resume(c, err);
 }
@@ -115,6 +118,13 @@ static void print_ready(const struct hd__compiled *c)
            hd__bytes_text((uint64_t)most, arena));
 }
 
+static struct hd__launch_policy policy_of(const struct hd__job *job)
+{
+    return (struct hd__launch_policy){.restarts = job->launch_restarts,
+                                      .pause = job->launch_pause,
+                                      .deadline = hd__launch_deadline(job->launch_time_limit)};
+}
+
 static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
 {
     struct hd__launch_env env;
@@ -142,27 +152,198 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
         print_ready(loaded->compiled);
     if (code || dry)
         return code;
-    const struct hd__launch_policy policy = {.restarts = loaded->job->launch_restarts,
-                                             .pause = loaded->job->launch_pause,
-                                             .deadline = hd__launch_deadline(loaded->job->launch_time_limit)};
+    const struct hd__launch_policy policy = policy_of(loaded->job);
     return hd__cli_run_ranks(loaded, argc, argv, &policy, train_rank, loaded->compiled);
+}
+
+/* ---- on several machines */
+
+/* What a command line asks for, and the job as it is compiled at present. */
+struct training {
+    struct hd__cli_job_arguments arguments;
+    int64_t launched;       /* ranks of another launcher; 0: none */
+    const char *options[3]; /* --nodes, --node-rank, --rendezvous */
+    struct hd__launch_nodes nodes;
+    struct hd__cli_job loaded;
+    int dry;
+};
+enum { NODES, NODE_RANK, RENDEZVOUS };
+
+static int32_t find_nodes(void *user, struct hd__job *job, struct hd_error *err)
+{
+    static const char *const names[] = {"--nodes", "--node-rank", "--rendezvous"};
+    struct training *t = user;
+    const struct hd__job_value *nodes = hd__job_value_get(job, "launch.nodes");
+    int said = nodes && strcmp(nodes->origin, "default") != 0;
+    const struct hd__launch_nodes_given given = {.nodes = said ? job->launch_nodes : NULL,
+                                                 .nodes_at = hd__job_where(job, "launch.nodes"),
+                                                 .rendezvous = job->launch_rendezvous,
+                                                 .rendezvous_at = hd__job_where(job, "launch.rendezvous"),
+                                                 .node_rank = t->options[NODE_RANK]};
+    int32_t rc;
+    for (size_t i = 0; t->launched && i < HD__COUNT(names); i++)
+        if (t->options[i])
+            return hd_fail(err, HD_E_INVALID,
+                           "%s: another launcher started this process as one of %" PRId64
+                           " ranks (RANK or its like is set), and an agent starts its ranks itself: unset it, or leave "
+                           "%s out",
+                           names[i], t->launched, names[i]);
+    if (t->launched)
+        return HD_OK;
+    rc = hd__launch_nodes_find(&given, &t->nodes, err);
+    job->nodes_min = t->nodes.min;
+    job->nodes_max = t->nodes.max;
+    return rc || t->nodes.max > 1 ? rc : hd__launch_check_alone(err);
+}
+
+static void say_mesh(const struct hd__compiled *c)
+{
+    const struct hd__job *job = c->job;
+    int64_t dp = job->mesh[HD_AXIS_DP_REPLICATE] * job->mesh[HD_AXIS_DP_SHARD];
+    hd__log(HD_LOG_INFO, NULL,
+            "%" PRId64 " rank%s: data.batch stays %" PRId64 ", as dp %" PRId64 " x %" PRId64
+            " micro-batches of %" PRId64,
+            job->ranks, job->ranks > 1 ? "s" : "", job->batch, dp * job->mesh[HD_AXIS_EP], job->accumulation,
+            job->micro_batch);
+}
+
+/* The job for the machines of a round. */
+static int prepare_round(void *user, int32_t ranks)
+{
+    struct training *t = user;
+    struct hd__launch_env env = {.rank = t->nodes.node > 0, .size = 2};
+    int code;
+    if (t->loaded.compiled && t->loaded.compiled->mesh.ranks == ranks)
+        return 0;
+    hd__cli_unload_job(&t->loaded);
+    code = hd__cli_load_job(&t->arguments, ranks, &t->loaded);
+    if (!code)
+        code = check_inputs(&t->loaded, 0, &env, (int32_t)t->loaded.job->ranks_each);
+    if (!code && t->nodes.node == 0)
+        say_mesh(t->loaded.compiled);
+    if (code)
+        hd__cli_unload_job(&t->loaded);
+    return code;
+}
+
+static int train_round(void *user, const struct hd__launch_env *env)
+{
+    const struct training *t = user;
+    return hd__cli_check_stdout(hd__train(t->loaded.compiled, env));
+}
+
+/* As many machines as there may be, or the most that the job fits on. */
+static int load(struct training *t)
+{
+    int code = hd__cli_load_job(&t->arguments, t->launched, &t->loaded);
+    for (int32_t n = t->nodes.max - 1; code && t->loaded.job && t->nodes.min && n >= t->nodes.min; n--) {
+        int64_t each = t->loaded.job->ranks_each;
+        if (!each || t->loaded.job->mistakes.count > 1)
+            break;
+        hd__cli_unload_job(&t->loaded);
+        code = hd__cli_load_job(&t->arguments, n * each, &t->loaded);
+        if (!code)
+            hd__log(HD_LOG_WARN, NULL, "the job does not fit on %d machines: at most %d train", t->nodes.max, n);
+    }
+    return code;
+}
+
+static int start_agent(struct training *t)
+{
+    struct hd__cli_job first = t->loaded; /* what the reports are named by outlives a round */
+    struct hd__job *job = first.job;
+    const struct hd__reporter reporter = hd__cli_reporter(job);
+    const struct hd__launch_policy policy = policy_of(job);
+    const struct hd__launch_env env = {.rank = t->nodes.node > 0, .size = 2};
+    const struct hd_comm_launcher *launcher;
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t each = (int32_t)job->ranks_each;
+    int code;
+    if (hd__cli_find_launcher(&first, &launcher, &err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    if (launcher) {
+        hd__job_fail(job, "launch.nodes", &err,
+                     "launch.nodes: a transport of this job works in ranks of %s only, and that starts those of all "
+                     "machines by itself: take another transport, or leave launch.nodes out",
+                     launcher->command[0]);
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    }
+    if (!t->nodes.node)
+        hd__cli_say_notes(&first);
+    hd__warn_tp_span(first.compiled, each);
+    code = check_inputs(&first, t->dry, &env, each);
+    if (!code && t->dry)
+        print_ready(first.compiled);
+    if (code || t->dry)
+        return code;
+    const struct hd__launch_agents agents = {
+        .nodes = &t->nodes,
+        .ranks = each,
+        .grows = job->checkpoint && (job->checkpoint_every || job->checkpoint_seconds > 0),
+        .timeout = job->comm_timeout,
+        .dead_after = job->comm_dead_after,
+        .late_after = job->late_after,
+        .reporter = &reporter,
+        .policy = &policy,
+        .prepare = prepare_round,
+        .body = train_round,
+        .user = t,
+        .notice_file = job->notice_file,
+        .notice_command = job->notice_command,
+        .notice_every = job->notice_every,
+    };
+    t->loaded = (struct hd__cli_job){0};
+    code = hd__launch_agents_run(&agents);
+    hd__cli_unload_job(&t->loaded);
+    t->loaded = first;
+    return code;
+}
+
+/* The options as the keys that they are. */
+static void add_overrides(struct training *t, const char **words, char nodes[64], char rendezvous[320])
+{
+    size_t n = t->arguments.n_overrides;
+    memcpy(words, t->arguments.overrides, n * sizeof *words);
+    if (t->options[NODES]) {
+        snprintf(nodes, 64, "launch.nodes=%s", t->options[NODES]);
+        words[n++] = nodes;
+    }
+    if (t->options[RENDEZVOUS]) {
+        snprintf(rendezvous, 320, "launch.rendezvous='%s'", t->options[RENDEZVOUS]);
+        words[n++] = rendezvous;
+    }
+    t->arguments.overrides = words;
+    t->arguments.n_overrides = n;
 }
 
 static int train(int argc, char **argv)
 {
-    int config = 0, dry = 0, code;
-    const struct hd__cli_flag flags[] = {{"--print-config", NULL, &config}, {"--dry-run", NULL, &dry}};
-    struct hd__cli_job_arguments arguments;
-    struct hd__cli_job loaded = {0};
-    code = hd__cli_job_arguments(&hd__command_train, argc, argv, flags, HD__COUNT(flags), &arguments);
+    int config = 0, code;
+    struct training t = {.launched = hd__cli_launched_ranks()};
+    const struct hd__cli_flag flags[] = {{"--print-config", NULL, &config},
+                                         {"--dry-run", NULL, &t.dry},
+                                         {"--nodes", &t.options[NODES], NULL},
+                                         {"--node-rank", &t.options[NODE_RANK], NULL},
+                                         {"--rendezvous", &t.options[RENDEZVOUS], NULL}};
+    char nodes[64], rendezvous[320];
+    const char *words[300];
+    code = hd__cli_job_arguments(&hd__command_train, argc, argv, flags, HD__COUNT(flags), &t.arguments);
     if (code)
         return code;
-    code = hd__cli_resolve_job(&arguments, hd__cli_launched_ranks(), &loaded);
+    add_overrides(&t, words, nodes, rendezvous);
+    t.arguments.before_resolve = find_nodes;
+    t.arguments.user = &t;
+    if (config)
+        code = hd__cli_resolve_job(&t.arguments, t.launched, &t.loaded);
+    else
+        code = load(&t);
     if (!code && config)
-        code = print_config(&loaded);
-    else if (!code && !(code = hd__cli_compile_job(&loaded)))
-        code = start(&loaded, dry, argc, argv);
-    hd__cli_unload_job(&loaded);
+        code = print_config(&t.loaded);
+    else if (!code && !t.launched && t.nodes.max > 1)
+        code = start_agent(&t);
+    else if (!code)
+        code = start(&t.loaded, t.dry, argc, argv);
+    hd__cli_unload_job(&t.loaded);
     return code;
 }
 
@@ -185,13 +366,18 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_train = {
     .name = "train",
-    .usage = "JOB [key=value ...] [--print-config] [--dry-run]",
+    .usage = "JOB [key=value ...] [--nodes N] [--node-rank I] [--rendezvous HOST:PORT] [--print-config] [--dry-run]",
     .summary = "train a model",
     .help = "Compiles the job into one step program per rank, starts launch.ranks processes on this machine\n"
             "(unless another launcher set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT) and trains.\n\n"
             "  key=value         sets any key of the job file: optimizer.lr=1e-3 mesh.tp=2 strategies.zero.stage=1\n"
             "  --print-config    print the resolved job with the origin of each value, and stop\n"
-            "  --dry-run         compile, look at the data and the memory, and stop\n",
+            "  --dry-run         compile, look at the data and the memory, and stop\n\n"
+            "On several machines, once on each; launch.ranks is the number of ranks of one machine:\n\n"
+            "  --nodes N         so many machines take part; MIN:MAX: those that are there (launch.nodes)\n"
+            "  --node-rank I     which of them this is, from 0\n"
+            "  --rendezvous HOST:PORT\n"
+            "                    where they meet: a name or address of node 0 (launch.rendezvous)\n",
     .example = "  heddle train examples/kjv.yaml job.steps=50 optimizer.lr=1e-3\n",
     .run = run,
 };

@@ -6,17 +6,12 @@
 #include <jansson.h>
 #include <stdio.h>
 
-enum { HD__BENCH_CHART_WIDTH = 960, HD__BENCH_CHART_HEIGHT = 380, HD__BENCH_CHART_COMMS = 8 };
+#include "cli/plot.h"
 
-/* Rules for a <style>: colours for a light and a dark page, those of Okabe and Ito, distinguishable by the
- * colour-blind; markers differ as well. */
-extern const char hd__bench_chart_style[];
+enum { HD__BENCH_CHART_WIDTH = 960, HD__BENCH_CHART_HEIGHT = 380, HD__BENCH_CHART_COMMS = HD__PLOT_SERIES };
 
 /* Writes elements into a box of the size above, at `top`. 0: nothing to draw (a barrier has no size) */
 int hd__bench_write_chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place,
                           int top);
-
-/* Escaped as XML text. */
-void hd__bench_put_xml(FILE *file, const char *plain);
 
 #endif

@@ -8,7 +8,7 @@ int32_t hd__bench_detect_launch(struct hd__bench_launch *m, struct hd__bench *be
     int found;
     int32_t rc = hd__launch_detect(&m->env, &found, err);
     if (rc || !found || env->size == 1) /* alone: not launched */
-        return rc;
+        return rc || found ? rc : hd__launch_check_alone(err);
     m->external =
         (struct hd__bench_external){.rank = env->rank, .local_rank = env->local_rank, .local_ranks = env->local_size};
     if (asked && asked != env->size)

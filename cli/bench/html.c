@@ -16,22 +16,6 @@ struct page {
     int n;
 };
 
-static const char style[] =
-    ":root{color-scheme:light dark;--text:#1d2430;--dim:#57606f;--edge:#e1e5ea;--back:#fff;--best:#e8f3fb}\n"
-    "@media(prefers-color-scheme:dark){:root{--text:#e6e8ec;--dim:#a3adba;--edge:#2b3340;--back:#12161d;--best:#16324a}"
-    "}\n"
-    "body{font:15px/1.5 system-ui,sans-serif;color:var(--text);background:var(--back);margin:2rem "
-    "auto;max-width:1080px;"
-    "padding:0 1rem}\n"
-    "h1{font-size:1.35rem;margin-bottom:.2rem}h2{font-size:1.1rem;margin:2.2rem 0 0}p{color:var(--dim);margin:.2rem "
-    "0}\n"
-    "svg{width:100%;min-width:720px;height:auto}.wide{overflow-x:auto}code{overflow-wrap:anywhere}\n"
-    "table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:13px;margin:.6rem 0}\n"
-    "caption{text-align:left;color:var(--dim)}td,th{padding:1px 7px;text-align:right;white-space:nowrap}\n"
-    "th{color:var(--dim);font-weight:500}thead tr:last-child th{border-bottom:1px solid var(--edge)}\n"
-    "tbody tr:hover{background:var(--edge)}.first{border-left:1px solid var(--edge)}.best{font-weight:700;"
-    "background:var(--best)}.group{text-align:center}.bad{color:#d1242f;font-weight:700}\n";
-
 /* Whether this is the first row with its value of `key`. */
 static int first_of(const json_t *rows, size_t at, const char *key)
 {
@@ -52,7 +36,7 @@ static void table_head(const struct page *p, int in_place)
             in_place ? "in place" : "out of place");
     for (int k = 0; k < p->n; k++) {
         fputs("<th class=\"first group\" colspan=\"4\">", p->file);
-        hd__bench_put_xml(p->file, p->comm[k]);
+        hd__plot_put_xml(p->file, p->comm[k]);
         fputs("</th>", p->file);
     }
     fputs("</tr><tr><th>size (B)</th>", p->file);
@@ -126,11 +110,10 @@ static int has(const struct page *p, const char *op, int in_place)
 
 static void chart(const struct page *p, const char *op, int in_place)
 {
-    fprintf(p->file,
-            "<div class=\"wide\"><svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s: time and bus "
-            "bandwidth over "
-            "size\">\n",
-            HD__BENCH_CHART_WIDTH, HD__BENCH_CHART_HEIGHT, op);
+    char label[96];
+    snprintf(label, sizeof label, "%s: time and bus bandwidth over size", op);
+    fputs("<div class=\"wide\">", p->file);
+    hd__plot_open(p->file, HD__BENCH_CHART_WIDTH, HD__BENCH_CHART_HEIGHT, label);
     hd__bench_write_chart(p->file, p->rows, p->comm, p->n, op, in_place, 0);
     fputs("</svg></div>\n", p->file);
 }
@@ -165,19 +148,16 @@ int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *r
         return err->code;
     for (size_t i = 0; i < json_array_size(rows); i++)
         charts += first_of(rows, i, "op") && hd__bench_number(json_array_get(rows, i), "bytes") > 0;
-    fprintf(p.file,
-            HD__OUTPUT_MARK
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 %d %d\">\n<style>\n%s"
-            ".back{fill:#fff}@media(prefers-color-scheme:dark){.back{fill:#12161d}}\n</style>\n"
-            "<rect class=\"back\" width=\"100%%\" height=\"100%%\"/>\n<text x=\"12\" y=\"24\">%s</text>\n",
-            HD__BENCH_CHART_WIDTH, HEAD + charts * STEP, hd__bench_chart_style, title);
+    hd__plot_open_file(p.file, HD__BENCH_CHART_WIDTH, HEAD + charts * STEP);
+    hd__plot_text(p.file, 12, 24, "start", 0, title);
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
         const char *op = hd__bench_word(row, "op");
         if (!first_of(rows, i, "op") || hd__bench_number(row, "bytes") <= 0)
             continue;
-        fprintf(p.file, "<text class=\"head\" x=\"12\" y=\"%d\">%s, %s</text>\n", top + 18, op,
-                hd__bench_word(row, "dtype"));
+        char head[96];
+        snprintf(head, sizeof head, "%s, %s", op, hd__bench_word(row, "dtype"));
+        hd__plot_text(p.file, 12, top + 18, "start", 1, head);
         hd__bench_write_chart(p.file, rows, p.comm, p.n, op, !has(&p, op, 0), top + HEAD - 16);
         top += STEP;
     }
@@ -194,7 +174,7 @@ static void put_command(FILE *file, const char *const *words)
     fprintf(file, "<p>%s: <code>heddle", day);
     for (; *words; words++) {
         putc(' ', file);
-        hd__bench_put_xml(file, *words);
+        hd__plot_put_xml(file, *words);
     }
     fputs("</code></p>\n", file);
 }
@@ -205,11 +185,7 @@ int32_t hd__bench_write_html(const char *path, const char *title, const char *co
     struct page p = page_of(path, rows, err);
     if (!p.file)
         return err->code;
-    fprintf(p.file,
-            HD__OUTPUT_MARK
-            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\""
-            " content=\"width=device-width\">\n<title>heddle bench: transports</title>\n<style>\n%s%s</style>\n",
-            style, hd__bench_chart_style);
+    hd__plot_page(p.file, "heddle bench: transports", "");
     fprintf(p.file,
             "<h1>Transports side by side</h1>\n<p>%s</p>\n<p>time: the median over batches of the mean of calls back to"
             " back, of the slowest rank; p50, p99: of single calls; busbw: as nccl-tests defines it</p>\n",

@@ -74,7 +74,8 @@ int32_t hd__bench_barrier(struct hd__bench_rank *b)
     hd_request request;
     int32_t code = b->ops->collective(b->world, &call, &request, b->err);
     b->deadline = hd__now() + b->bench->timeout;
-    return code == HD_OK ? wait_request(b, request) : code;
+    code = code == HD_OK ? wait_request(b, request) : code;
+    return code == HD_OK ? hd__bench_settle(b) : code;
 }
 
 /* ---- one size */
@@ -112,6 +113,7 @@ static int32_t measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_cal
         double began = hd__now();
         for (uint32_t i = 0; i < p->calls && code == HD_OK; i++)
             code = call_once(b, op, call);
+        code = code == HD_OK ? hd__bench_settle(b) : code;
         mine->batch[k] = (hd__now() - began) / p->calls;
     }
     if (code == HD_OK)
@@ -119,8 +121,18 @@ static int32_t measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_cal
     for (uint32_t k = 0; k < p->singles && code == HD_OK; k++) {
         double began = hd__now();
         code = call_once(b, op, call);
+        code = code == HD_OK ? hd__bench_settle(b) : code;
         mine->single[k] = (float)(hd__now() - began);
     }
+    return code;
+}
+
+static int32_t count_errors(struct hd__bench_rank *b, uint32_t op, const struct hd_comm_call *call)
+{
+    int32_t code = hd__bench_settle(b);
+    code = code == HD_OK ? hd__bench_device_get(b) : code;
+    if (code == HD_OK)
+        b->timings[b->rank].errors = hd__bench_count_errors(b, op, call);
     return code;
 }
 
@@ -129,14 +141,15 @@ static int32_t measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_cal
 static int32_t check_and_measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call,
                                  const struct sample_plan *p)
 {
-    struct hd__bench_timings *mine = &b->timings[b->rank];
     size_t esize = hd_dtype_size(call->dtype);
     hd__bench_fill(b, op, call);
-    int32_t code = hd__bench_barrier(b);
+    int32_t code = hd__bench_device_put(b);
+    code = code == HD_OK ? hd__bench_barrier(b) : code;
     if (b->in_place && code == HD_OK && (code = call_once(b, op, call)) == HD_OK) {
-        mine->errors = hd__bench_count_errors(b, op, call);
-        code = hd__bench_barrier(b);
-        memset((void *)(uintptr_t)call->send, 0, hd__bench_send_elements(b, op, call->count) * esize);
+        code = count_errors(b, op, call);
+        code = code == HD_OK ? hd__bench_barrier(b) : code;
+        memset(hd__bench_mirror(b, call->send), 0, hd__bench_send_elements(b, op, call->count) * esize);
+        code = code == HD_OK ? hd__bench_device_put(b) : code;
         code = code == HD_OK ? hd__bench_barrier(b) : code;
     }
     if (code == HD_OK)
@@ -144,7 +157,7 @@ static int32_t check_and_measure(struct hd__bench_rank *b, uint32_t op, struct h
     if (code == HD_OK && b->compute)
         code = hd__bench_overlap(b, op, call, p->batches);
     if (!b->in_place && code == HD_OK)
-        mine->errors = hd__bench_count_errors(b, op, call);
+        code = count_errors(b, op, call);
     return code == HD_OK ? hd__bench_barrier(b) : code;
 }
 
@@ -248,7 +261,9 @@ static int32_t open_buffers(struct hd__bench_rank *b)
     size_t bytes = (b->bench->last + 4095) / 4096 * 4096 + 4096;
     void *base = NULL;
     int32_t code = HD_OK;
-    if (b->ops->memory && !b->bench->plain) {
+    if (b->device) {
+        code = hd__bench_device_alloc(b, 2 * bytes, &base);
+    } else if (b->ops->memory && !b->bench->plain) {
         code = b->ops->memory(b->comm, 2 * bytes, &base, b->err);
     } else {
         base = b->plain = aligned_alloc(2 << 20, (2 * bytes + (2 << 20) - 1) >> 21 << 21);
@@ -304,13 +319,16 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
                              .timeout = bench->timeout,
                              .dead_after = bench->timeout};
     snprintf(instance, sizeof instance, "comm/bench/%d", among ? among->runs : 0);
-    int32_t code =
-        hd__comm_open(&bench->component->ops.comm, hd__store_host_table(), bench->settings, &world, &transport, err);
+    int32_t code = bench->memory_device ? hd__bench_device_open(&b, &world) : HD_OK;
+    if (code == HD_OK)
+        code = hd__comm_open(&bench->component->ops.comm, hd__store_host_table(), bench->settings, &world, &transport,
+                             err);
     struct hd__bench_intra in = {0};
     if (code == HD_OK && bench->intra)
         code = hd__bench_open_hierarchical(bench, &world, &in, &transport, err);
     if (code != HD_OK) {
         hd__store_fail(store, code, err->message);
+        hd__bench_device_close(&b);
         free(in.ranks);
         return code;
     }
@@ -335,6 +353,7 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
         hd__store_fail(store, code, err->message);
     hd__store_liveness_notify(hd__store_liveness(store), NULL, NULL);
     hd__comm_close(&transport);
+    hd__bench_device_close(&b);
     free(b.plain);
     free(in.ranks);
     return code;

@@ -19,14 +19,27 @@ struct hd__bench_rank {
     int32_t in_place;               /* the current measurement */
     const struct hd__bench_sink *sink;
     uint64_t tag;
-    double deadline;                   /* requests in flight */
-    struct hd__bench_compute *compute; /* NULL: no overlap */
+    double deadline;                        /* requests in flight */
+    struct hd__bench_compute *compute;      /* NULL: no overlap */
+    struct hd__bench_device_memory *device; /* send and recv are a device's memory; NULL: the host's */
 };
 
 /* Enqueues an operation; hd__bench_finish waits for it. */
 int32_t hd__bench_start(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, hd_request request[2]);
 int32_t hd__bench_finish(struct hd__bench_rank *b, uint32_t op, const hd_request request[2]);
 int32_t hd__bench_barrier(struct hd__bench_rank *b); /* maximum over all ranks */
+
+/* ---- device_memory.c: does nothing where the buffers are the host's */
+/* Opens bench->memory_device, and sets the world's device and stream. Closed on failure too, by the caller. */
+int32_t hd__bench_device_open(struct hd__bench_rank *b, struct hd_world *world);
+int32_t hd__bench_device_alloc(struct hd__bench_rank *b, size_t bytes, void **base);
+void hd__bench_device_close(struct hd__bench_rank *b);
+/* Waits until what was enqueued is done. */
+int32_t hd__bench_settle(struct hd__bench_rank *b);
+/* An address of the buffers, in host memory. */
+uint8_t *hd__bench_mirror(const struct hd__bench_rank *b, const void *at);
+int32_t hd__bench_device_put(struct hd__bench_rank *b); /* mirror to buffers, */
+int32_t hd__bench_device_get(struct hd__bench_rank *b); /* and back */
 
 /* ---- values.c */
 uint64_t hd__bench_send_elements(const struct hd__bench_rank *b, uint32_t op, uint64_t count);

@@ -62,7 +62,9 @@ struct hd__bench {
     int32_t plain;                      /* 1: buffers outside the transport's memory */
     const struct hd__component *device; /* the operation is overlapped with its products; NULL: it is not */
     void *device_settings;
-    int32_t product, reserved; /* rows and columns of the matrices */
+    int32_t product, reserved;                 /* rows and columns of the matrices */
+    const struct hd__component *memory_device; /* whose memory has the buffers; NULL: the host's */
+    void *memory_device_settings;
     double timeout;
     const struct hd__tuning *tuning; /* of a transport without collectives; NULL: the built-in rules */
     uint32_t n_ops;

@@ -57,6 +57,7 @@ static void strip_job(struct hd__job *job, const struct train_bench *b)
     job->n_sinks = job->n_hooks = 0;
     job->metrics_profile = 0;
     job->metrics_blocks = NULL;
+    job->trace.file = NULL;
     memset(&job->watch, 0, sizeof job->watch);
     job->metrics_jsonl = hd__arena_format(&job->arena, "%s/metrics.jsonl", b->folder);
 }
@@ -229,12 +230,13 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 static int measure(struct train_bench *b, int64_t ranks, int64_t batch, json_t **row)
 {
     struct hd__cli_job_arguments arguments = b->arguments;
-    const char **words = hd__alloc((arguments.n_overrides + 2) * sizeof *words);
+    const char **words = hd__alloc((arguments.n_overrides + 3) * sizeof *words);
     const char *scratch = getenv("TMPDIR");
     char ranks_word[48], batch_word[48];
     memcpy(words, arguments.overrides, arguments.n_overrides * sizeof *words);
     snprintf(ranks_word, sizeof ranks_word, "launch.ranks=%" PRId64, ranks);
     snprintf(batch_word, sizeof batch_word, "data.batch=%" PRId64, batch);
+    words[arguments.n_overrides++] = "launch.nodes=1";
     if (ranks)
         words[arguments.n_overrides++] = ranks_word;
     if (batch)
@@ -384,7 +386,7 @@ static int parse(int argc, char **argv, struct train_bench *b)
         return hd__cli_usage_error(&hd__command_bench, "--steps '%s': a number from 1 to 100000 is wanted", steps);
     if (warmup && !parse_number(warmup, 0, 100000, &b->warmup))
         return hd__cli_usage_error(&hd__command_bench, "--warmup '%s': a number from 0 to 100000 is wanted", warmup);
-    if (hd__launch_detect(&env, &found, NULL) || found)
+    if (hd__launch_detect(&env, &found, NULL) || found || hd__launch_check_alone(NULL))
         return hd__cli_usage_error(&hd__command_bench,
                                    "--train starts its ranks itself: run it without mpirun, srun or torchrun");
     return HD__EXIT_DONE;

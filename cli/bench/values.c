@@ -55,11 +55,11 @@ void hd__bench_fill(struct hd__bench_rank *b, uint32_t op, const struct hd_comm_
 {
     size_t esize = hd_dtype_size(call->dtype);
     uint64_t n = op == HD__BENCH_BARRIER ? 0 : hd__bench_send_elements(b, op, call->count);
+    uint8_t *send = hd__bench_mirror(b, call->send);
     if (!b->in_place)
-        memset(b->recv, 0xa5, recv_elements(b, op, call->count) * esize);
+        memset(hd__bench_mirror(b, b->recv), 0xa5, recv_elements(b, op, call->count) * esize);
     for (uint64_t i = 0; i < n; i++)
-        hd__dtype_store(call->dtype, (uint8_t *)(uintptr_t)call->send + i * esize,
-                        value(b, call->dtype, b->group_rank, i));
+        hd__dtype_store(call->dtype, send + i * esize, value(b, call->dtype, b->group_rank, i));
 }
 
 /* The inputs repeat every 7 elements, and so do sums: 7 expected values a piece are enough. */
@@ -67,7 +67,7 @@ uint64_t hd__bench_count_errors(const struct hd__bench_rank *b, uint32_t op, con
 {
     size_t esize = hd_dtype_size(call->dtype);
     uint64_t n = recv_elements(b, op, call->count), errors = 0;
-    const uint8_t *at = call->recv;
+    const uint8_t *at = hd__bench_mirror(b, call->recv);
     for (uint64_t first = 0; first < n; first += call->count) {
         uint8_t want[7][8];
         for (uint64_t k = 0; k < 7 && k < call->count; k++)

@@ -198,7 +198,23 @@ static int is_late(int32_t code)
     return code == HD_E_TIMEOUT || (!transport_strict && is_death(code));
 }
 
-static int last_dies(struct rank *rank, int in_message, int stop)
+/* Stops this process for as long as others wait for it: a child ends it when their bodies are over. The parent's
+ * patience is longer. */
+static void stop(const struct rank *rank)
+{
+    enum { SECONDS = 6 };
+    pid_t me = getpid();
+    double until = hd__now() + SECONDS;
+    if (fork() == 0) {
+        while (atomic_load(rank->over) < rank->size - 1 && hd__now() < until)
+            usleep(1000);
+        kill(me, SIGKILL);
+        _exit(0);
+    }
+    raise(SIGSTOP);
+}
+
+static int last_dies(struct rank *rank, int in_message, int stops)
 {
     struct hd_comm_group *group;
     struct hd_error err = HD_ERROR_INIT;
@@ -210,17 +226,10 @@ static int last_dies(struct rank *rank, int in_message, int stop)
     for (int i = 0; i < 10; i++)
         EXPECT(run(rank, group, &call, &err) == HD_OK, "%s", err.message);
     EXPECT(hd__store_barrier(rank->store, "warm", hd__now() + 20, &err) == HD_OK, "%s", err.message);
-    if (rank->rank == last) {
-        if (stop) { /* the parent's 60 s would be the end; a child of ours ends it sooner */
-            pid_t me = getpid();
-            if (fork() == 0) {
-                usleep(6000000);
-                kill(me, SIGKILL);
-                _exit(0);
-            }
-        }
-        raise(stop ? SIGSTOP : SIGKILL);
-    }
+    if (rank->rank == last && stops)
+        stop(rank);
+    else if (rank->rank == last)
+        raise(SIGKILL);
     double began = hd__now();
     int32_t code = in_message ? rank->ops->recv(group, last, 0, data[1], 4000, &request, &err)
                               : rank->ops->collective(group, &call, &request, &err);
@@ -228,10 +237,10 @@ static int last_dies(struct rank *rank, int in_message, int stop)
         code = finish(rank, request, began + 60, &err);
     char text[32];
     snprintf(text, sizeof text, "rank %d", last);
-    EXPECT(stop ? is_late(code) : is_death(code), "code %d: %s", code, err.message);
+    EXPECT(stops ? is_late(code) : is_death(code), "code %d: %s", code, err.message);
     /* Others may have given up before, and be named first; the cause they pass on names the last rank. */
     NAMED(strstr(err.message, text));
-    if (!stop)
+    if (!stops)
         EXPECT(hd__now() - began < 5, "took %.1f s", hd__now() - began);
     return 0;
 }

@@ -10,6 +10,7 @@
 /* What the ranks must know of the server. Forked ones are there first, while there is one thread only. */
 struct notice {
     _Atomic uint32_t port;
+    _Atomic int32_t over; /* ranks whose body has returned */
     uint8_t secret[HD__SECRET_BYTES];
 };
 

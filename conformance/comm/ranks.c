@@ -203,14 +203,18 @@ static void on_end(void *user, const char *cause)
     rank->ops->abort(rank->comm, cause);
 }
 
-static int rank_main(struct rank *rank, const struct ranks_options *o, uint16_t port, const uint8_t *secret,
+static int rank_main(struct rank *rank, const struct ranks_options *o, struct notice *notice,
                      int (*body)(struct rank *rank))
 {
     struct hd_error err = HD_ERROR_INIT;
     double dead_after = o->dead_after > 0 ? o->dead_after : 10;
-    struct hd__store_options store = {
-        .host = "127.0.0.1", .port = port, .rank = rank->rank, .size = rank->size, .dead_after = dead_after};
-    memcpy(store.secret, secret, HD__SECRET_BYTES);
+    struct hd__store_options store = {.host = "127.0.0.1",
+                                      .port = (uint16_t)atomic_load(&notice->port),
+                                      .rank = rank->rank,
+                                      .size = rank->size,
+                                      .dead_after = dead_after};
+    memcpy(store.secret, notice->secret, HD__SECRET_BYTES);
+    rank->over = &notice->over;
     if (hd__store_connect(&store, hd__now() + 20, &rank->store, &err) != HD_OK ||
         (!o->no_transport && open_transport(rank, o, dead_after, &err) != HD_OK)) {
         fprintf(stderr, "rank %d: %s\n", rank->rank, err.message);
@@ -219,6 +223,7 @@ static int rank_main(struct rank *rank, const struct ranks_options *o, uint16_t 
     if (transport_told && rank->comm)
         hd__store_liveness_notify(hd__store_liveness(rank->store), on_end, rank);
     int result = body(rank);
+    atomic_fetch_add(&notice->over, 1);
     hd__store_liveness_notify(hd__store_liveness(rank->store), NULL, NULL);
     if (rank->comm)
         rank->ops->close(rank->comm);
@@ -301,7 +306,7 @@ static void become_rank(const struct ranks_options *o, int32_t r, struct notice 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     while (!atomic_load(&notice->port))
         usleep(200);
-    _exit(with_leaks(rank_main(&rank, o, (uint16_t)atomic_load(&notice->port), notice->secret, body)));
+    _exit(with_leaks(rank_main(&rank, o, notice, body)));
 }
 
 /* Fills in the notice; the server starts threads. */
@@ -372,8 +377,7 @@ int launched_rank(int *result)
     rank = a_rank(&options, atoi(number));
     body = (int (*)(struct rank *))((intptr_t)&run_ranks + shared->body);
     atomic_store(&shared->came[rank.rank], 1);
-    *result = with_leaks(
-        rank_main(&rank, &options, (uint16_t)atomic_load(&shared->notice.port), shared->notice.secret, body));
+    *result = with_leaks(rank_main(&rank, &options, &shared->notice, body));
     atomic_store(&shared->ended[rank.rank], 1 + *result);
     return 1;
 }

@@ -2,6 +2,8 @@
 #ifndef HD_CONFORMANCE_COMM_RANKS_H
 #define HD_CONFORMANCE_COMM_RANKS_H
 
+#include <stdatomic.h>
+
 #include "core/base/base.h"
 #include "heddle/comm.h"
 #include "runtime/comm/algorithms/select.h"
@@ -11,7 +13,8 @@ struct rank {
     int32_t rank, size;
     struct hd_store *store;
     const struct hd_comm_ops *ops;
-    struct hd_comm *comm; /* NULL where the run asked for no transport */
+    struct hd_comm *comm;        /* NULL where the run asked for no transport */
+    const _Atomic int32_t *over; /* of all processes: ranks whose body has returned */
     double timeout;
     void *stream;     /* by which the transport is ordered; NULL: none */
     int own_messages; /* send and recv are the transport's own: no stream is kept for collectives */

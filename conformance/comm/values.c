@@ -22,7 +22,8 @@ static double bf16_value(uint16_t bits)
     return f;
 }
 
-/* The nearest of the two neighbours, the even one of two equally near. Above the largest number lies 2^128. */
+/* The nearest of the two neighbours, which are 2^16 apart here; the even one of two equally near. Above the largest
+ * number lies 2^128, which is infinity. */
 static uint16_t bf16_round(float f)
 {
     uint32_t u;
@@ -31,12 +32,8 @@ static uint16_t bf16_round(float f)
         return 0x7fc0;
     if (isinf(f))
         return (uint16_t)(u >> 16);
-    uint16_t below = (uint16_t)(u >> 16), above = (uint16_t)(below + 1);
-    double next = (above & 0x7fff) == 0x7f80 ? copysign(0x1p128, f) : bf16_value(above);
-    double under = fabs((double)f - bf16_value(below)), over = fabs(next - (double)f);
-    if (under == over)
-        return below & 1 ? above : below;
-    return under < over ? below : above;
+    uint32_t below = u >> 16, beyond = u & 0xffff;
+    return (uint16_t)(beyond < 0x8000 || (beyond == 0x8000 && !(below & 1)) ? below : below + 1);
 }
 
 static double get(const void *at, uint32_t dtype)
@@ -59,14 +56,15 @@ static double get(const void *at, uint32_t dtype)
 
 static void put_float(void *at, uint32_t dtype, float v)
 {
-    uint16_t bits = bf16_round(v);
-    _Float16 half = (_Float16)v;
-    if (dtype == HD_F32)
+    if (dtype == HD_F32) { /* every element of a result is made from all members': nothing is converted in vain */
         memcpy(at, &v, 4);
-    else if (dtype == HD_BF16)
+    } else if (dtype == HD_BF16) {
+        uint16_t bits = bf16_round(v);
         memcpy(at, &bits, 2);
-    else
+    } else {
+        _Float16 half = (_Float16)v;
         memcpy(at, &half, 2);
+    }
 }
 
 /* Halves of the least, ties, what overflows in one dtype and not in another: every third value. */
@@ -121,9 +119,23 @@ static double larger(double a, double b)
     return isnan(a) || a > b ? a : b;
 }
 
+int value_same_bits(const void *a, const void *b, size_t size)
+{
+    switch (size) { /* no call */
+    case 1:
+        return memcmp(a, b, 1) == 0;
+    case 2:
+        return memcmp(a, b, 2) == 0;
+    case 4:
+        return memcmp(a, b, 4) == 0;
+    default:
+        return memcmp(a, b, 8) == 0;
+    }
+}
+
 int value_same(const void *a, const void *b, uint32_t dtype, uint32_t redop)
 {
-    if (memcmp(a, b, hd_dtype_size(dtype)) == 0)
+    if (value_same_bits(a, b, hd_dtype_size(dtype)))
         return 1;
     if (dtype == HD_I32 || dtype == HD_U8)
         return 0;
@@ -143,7 +155,8 @@ static struct sum reduce_float(uint32_t dtype, int max, uint64_t seed, int first
     int left = 1;
     if (n == 1) {
         value_make(raw, dtype, seed, first, i);
-        return (struct sum){get(raw, dtype), (float)get(raw, dtype)};
+        double v = get(raw, dtype);
+        return (struct sum){v, (float)v};
     }
     while (2 * left < n)
         left *= 2;

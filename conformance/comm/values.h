@@ -19,6 +19,7 @@ void value_reduce(void *out, uint32_t dtype, uint32_t redop, uint64_t seed, int 
 /* Draws by chance: the same for the same state, which goes on; 0 to n - 1. */
 uint64_t value_draw(uint64_t *state);
 uint64_t value_below(uint64_t *state, uint64_t n);
+int value_same_bits(const void *a, const void *b, size_t size); /* of a dtype */
 /* The same bits; any NaN is as good as another, and of two zeros either is the larger. */
 int value_same(const void *a, const void *b, uint32_t dtype, uint32_t redop);
 

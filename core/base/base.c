@@ -231,6 +231,24 @@ const char *hd__nearest(const char *word, const char *const *candidates, size_t 
     return best;
 }
 
+int hd__range_parse(const char *text, int32_t most, int32_t *low, int32_t *high)
+{
+    long bound[2];
+    char *end;
+    for (int i = 0; i < 2; i++) {
+        if (*text < '0' || *text > '9') /* strtol takes spaces and signs */
+            return 0;
+        bound[i] = strtol(text, &end, 10);
+        if (i == 0 && *end == ':')
+            text = end + 1;
+    }
+    if (*end || bound[0] < 1 || bound[1] < bound[0] || bound[1] > most)
+        return 0;
+    *low = (int32_t)bound[0];
+    *high = (int32_t)bound[1];
+    return 1;
+}
+
 const char *hd__bytes_text(uint64_t bytes, char out[32])
 {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};

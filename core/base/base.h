@@ -82,6 +82,8 @@ char *hd__text_to_arena(struct hd__text *text, struct hd__arena *arena); /* a co
 
 /* The candidate nearest to `word` by edit distance, or NULL if none is near enough to suggest. */
 const char *hd__nearest(const char *word, const char *const *candidates, size_t n);
+/* "4", both bounds, or "2:4", from 1 to `most`; 0: the text is neither. */
+int hd__range_parse(const char *text, int32_t most, int32_t *low, int32_t *high);
 /* "1.5 GiB": binary units, for people. `out` has room for 32. Returns out. */
 const char *hd__bytes_text(uint64_t bytes, char out[32]);
 

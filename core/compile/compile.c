@@ -422,6 +422,16 @@ static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program 
     return HD_OK;
 }
 
+/* A device without the kernels of decoding computes each token with all before it. */
+static void check_cache(const struct hd__compiled *c, struct hd_program *p)
+{
+    static const uint16_t ops[] = {HD_OP_ROPE_AT, HD_OP_ATTENTION_CACHED};
+    const struct hd__component *device = c->device_choice.component;
+    for (size_t k = 0; k < HD__COUNT(ops) && p->keep_cache; k++)
+        if (device->abi_minor < 1 || device->ops.device.supports(NULL, ops[k], p->precision.compute) != 1)
+            p->no_cache = hd__arena_format(&p->arena, "%s has no kernel for %s", device->label, hd__op(ops[k])->name);
+}
+
 static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc;
@@ -431,6 +441,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
         (rc = hd__place(p, err)) || (rc = check_sizes(c, p, err)) || (rc = check_padding(c, p, err)) ||
         (rc = check_masks(c, p, err)) || (rc = check_documents(c, p, err)) || (rc = partition(c, p, err)))
         return rc;
+    check_cache(c, p);
     hd__value_numbers_promise(p);
     if ((rc = recompute(c, p, err)) || (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) ||
         (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
@@ -466,6 +477,7 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
         c->stage[s] = hd__program_new(&asked, s);
         c->stage[s]->documents = c->job->documents != HD__DOCUMENTS_CONTINUE;
         c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;
+        c->stage[s]->keep_cache = (flags & HD__COMPILE_DECODE) != 0;
         c->stage[s]->keep_losses = (flags & HD__COMPILE_LOSSES) != 0;
         c->stage[s]->keep_weight_order = flags & HD__COMPILE_KEEP_WEIGHT_ORDER;
         set_precision(c->stage[s], c->job);

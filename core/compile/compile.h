@@ -68,6 +68,8 @@ void hd__compile_fill_host(struct hd_host *host);
 #define HD__COMPILE_KEEP_REDUCER 8 /* and with the strategy that reduces buckets, where its ops take fp64 */
 /* The eval section leaves the losses of the tokens behind (hd_program.kept_losses). Without HD__FUSE_LOSS_HEAD. */
 #define HD__COMPILE_LOSSES 16
+/* With LOGITS: and a section `decode`, where the model and the device can (core/passes/decode.c). */
+#define HD__COMPILE_DECODE 32
 /* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are forced on, though the device does not want them:
  * device cpu's reference kernels can run them; and that are forced off. */
 #define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)

@@ -515,6 +515,29 @@ static int32_t read_sinks(struct hd__job *job, const char *path, struct hd__tree
     return HD_OK;
 }
 
+/* ---- watch.replicas */
+
+static int32_t read_replicas(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    static const struct hd_option number = {.type = HD_OPT_INT, .min = 0, .max = 0x1p62};
+    const struct part parts[] = {{"every", number, &job->watch.replicas_every}};
+    const struct hd__tree_node *every = hd__tree_get(node, "every");
+    int32_t rc = HD_OK;
+    job->watch.replicas_every = -1; /* auto */
+    every = every ? every : node;
+    if (node->kind == HD__LIST || (node->kind == HD__MAP && !node->count))
+        return hd__job_node_fail(node, err, "%s: auto, a number of steps, or {every: N} is wanted", path);
+    if (every->kind == HD__SCALAR && !strcmp(every->text, "auto") && node->count < 2)
+        rc = HD_OK;
+    else if (node->kind == HD__MAP)
+        rc = read_parts(job, path, node, parts, 1, err);
+    else
+        rc = hd__job_node_parse(node, path, &number, &job->watch.replicas_every, &job->arena, err);
+    if (!rc)
+        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return rc;
+}
+
 hd__job_composite_fn hd__job_composite_key(const char *path)
 {
     static const struct {
@@ -533,6 +556,8 @@ hd__job_composite_fn hd__job_composite_key(const char *path)
         {"recompute", read_recompute},
         {"metrics.tensorboard", read_tensorboard},
         {"metrics.sinks", read_sinks},
+        {"metrics.trace", hd__job_read_trace},
+        {"watch.replicas", read_replicas},
         {"launch.notice", read_notice},
         {"checkpoint.every", read_save_every},
         {"checkpoint.keep", read_keep},

@@ -57,6 +57,9 @@ int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, c
 /* ---- composite_keys.c */
 hd__job_composite_fn hd__job_composite_key(const char *path);
 
+/* ---- trace_key.c */
+int32_t hd__job_read_trace(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err);
+
 /* ---- sections.c */
 void hd__job_sections_read(struct hd__job *job);
 int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,

@@ -130,6 +130,7 @@ void hd__job_free(struct hd__job *job)
     hd__free_array(&job->mistakes);
     hd__free_array(&job->unplaced);
     hd__free_array(&job->tokenized);
+    hd__free_array(&job->skipped);
     hd__arena_free(&job->arena);
     free(job);
 }

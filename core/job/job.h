@@ -77,6 +77,12 @@ struct hd__tokenized {
     uint64_t hash; /* of the tokens */
 };
 
+/* A file of data.train that is skipped, by data.on_error or as in the checkpoint. */
+struct hd__skipped_file {
+    const char *path;
+    uint64_t tokens; /* that it has in the numbering of sequences; 0: none, it was never open */
+};
+
 /* A set of data.val that has a name of its own. Its sources are among those of hd__job.val. */
 struct hd__val_set {
     const char *name;
@@ -85,6 +91,7 @@ struct hd__val_set {
 enum { HD__VAL_SETS = 16 }; /* at most */
 
 enum { HD__DETERMINISTIC_NORMAL = 0, HD__DETERMINISTIC_EXACT = 1 };
+enum { HD__ON_ERROR_STOP = 0, HD__ON_ERROR_SKIP };
 enum { HD__DOCUMENTS_CONTINUE = 0, HD__DOCUMENTS_MASK, HD__DOCUMENTS_PACK };
 enum { HD__SUMS_TREE = 0, HD__SUMS_ANY = 1 }; /* of sums over send and recv */
 enum { HD__RECOMPUTE_NONE = 0, HD__RECOMPUTE_SELECTIVE, HD__RECOMPUTE_FULL, HD__RECOMPUTE_EVERY };
@@ -102,13 +109,16 @@ struct hd__job {
     int32_t deterministic; /* HD__DETERMINISTIC_... */
 
     /* launch: */
-    int64_t launch_ranks; /* 0: unset; hd__job_resolve decides */
-    int64_t launch_nodes;
-    int64_t launch_restarts;  /* in a row without a newer checkpoint */
-    double launch_pause;      /* seconds before the first of them */
-    double launch_time_limit; /* seconds; 0: none */
-    double launch_margin;     /* seconds before it, or before Slurm's end, at which the job begins to save */
-    const char *notice_file;  /* NULL: none */
+    int64_t launch_ranks;          /* of a machine; 0: unset */
+    const char *launch_nodes;      /* "2", "2:4" */
+    const char *launch_rendezvous; /* NULL: none */
+    int32_t nodes_min, nodes_max;  /* machines; 0 until hd__job_resolve reads launch_nodes */
+    int64_t ranks_each;            /* of a machine; resolved */
+    int64_t launch_restarts;       /* in a row without a newer checkpoint */
+    double launch_pause;           /* seconds before the first of them */
+    double launch_time_limit;      /* seconds; 0: none */
+    double launch_margin;          /* seconds before it, or before Slurm's end, at which the job begins to save */
+    const char *notice_file;       /* NULL: none */
     const char *notice_command;
     double notice_every; /* seconds between two looks */
 
@@ -163,6 +173,10 @@ struct hd__job {
     const char *data_chat_template;            /* NULL: lines have a text */
     int32_t data_append_eod;                   /* 0: auto, 1: true, 2: false */
     HD__ARRAY(struct hd__tokenized) tokenized; /* by service/train/corpus */
+    int64_t read_ahead;                        /* micro-batches */
+    int32_t on_error;                          /* HD__ON_ERROR_... */
+    int32_t reserved_data;
+    HD__ARRAY(struct hd__skipped_file) skipped; /* by service/train/shards */
 
     /* eval: */
     int64_t eval_every; /* steps; 0: never */
@@ -194,11 +208,18 @@ struct hd__job {
     uint64_t n_sinks;
     int32_t metrics_profile;
     const char *metrics_blocks; /* NULL: none */
+    struct {
+        const char *file;    /* NULL: there is none */
+        int64_t first, last; /* steps; 0: the third to fifth of the run */
+        int64_t *ranks;
+        uint64_t n_ranks; /* 0: all */
+    } trace;
 
     /* watch: limits of the rules of alarms, 0: none */
     struct {
-        double loss_spike, grad_norm, throughput;
-        const char *command; /* NULL: none */
+        double loss_spike, grad_norm, throughput, straggler, data_wait, memory, descriptors, exposed_comm, utilisation;
+        int64_t replicas_every; /* steps; 0: they are not compared */
+        const char *command;    /* NULL: none */
     } watch;
 
     /* for printing and for comparing between ranks */
@@ -249,8 +270,9 @@ int32_t hd__job_unplaced_fail(struct hd__job *job, struct hd_error *err);
  * warning for each value that has no effect in this job (hd_option.needs). All sections are parsed. */
 void hd__job_notes(struct hd__job *job, struct hd__text *out);
 
-/* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks, or the mesh's own
- * product, or 1. May be called again with another number. */
+/* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks on each of nodes_max
+ * machines, or the mesh's own product, or 1. Where there may be fewer machines, dp follows the number of ranks, and
+ * micro-batches get no larger than on all of them: the batch stays. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
 /* Steps of job.epochs, of `sequences` each, the last step whole; nothing where job.steps is given. */

@@ -35,17 +35,20 @@ static const struct hd_option job_keys[] = {
 
 static const struct hd_option launch_keys[] = {
     KEY("ranks", INT, NULL, WITHIN(1, 65536), 0, launch_ranks,
-        "local processes when no outer launcher started us; the mesh's own number if left out",
+        "processes that heddle starts on each machine, where no outer launcher does; the mesh's own number, over all "
+        "machines, if left out",
         .aliases = "nproc_per_node"),
-    KEY("nodes", INT, "1", WITHIN(1, 65536), 0, launch_nodes,
-        "machines on which heddle starts ranks: this one; for several, start a process a rank by torchrun or srun",
+    KEY("nodes", STRING, "1", ANY, 0, launch_nodes,
+        "machines: N, or MIN:MAX to go on with those that are there; `heddle train` is started once on each",
         .aliases = "nnodes"),
+    KEY("rendezvous", STRING, NULL, ANY, 0, launch_rendezvous,
+        "where the machines of launch.nodes meet: HOST:PORT of node 0, [ADDRESS]:PORT for IPv6; PORT + 1 is used, too",
+        .aliases = "rdzv_endpoint"),
     KEY("restarts", INT, "0", WITHIN(0, 1e6), 0, launch_restarts,
         "how often in a row, without a newer checkpoint in between, all ranks are started again after one has failed",
         .aliases = "max_restarts"),
     KEY("pause", DURATION, "30s", WITHIN(0, 1e6), 0, launch_pause,
-        "before a restart; twice as long before each further one in a row, up to 10 minutes",
-        .needs = "launch.restarts!=0"),
+        "before a restart; twice as long before each further one in a row, up to 10 minutes"),
     KEY("time_limit", DURATION, NULL, WITHIN(0.01, 1e8), 0, launch_time_limit,
         "the job saves and ends before so long has passed; before SLURM_JOB_END_TIME it does in any case"),
     KEY("margin", DURATION, "60s", WITHIN(0, 1e6), 0, launch_margin,
@@ -150,6 +153,11 @@ static const struct hd_option data_keys[] = {
     KEY("shuffle_buffer", INT, "0", FROM(0), G, shuffle_buffer,
         "so many are shuffled at a time, for files that are slow to read here and there; 0: all of an epoch",
         .unit = "sequences", .needs = "shuffle=true"),
+    KEY("read_ahead", INT, "2", WITHIN(1, 4096), 0, read_ahead, "so many micro-batches are read before they are needed",
+        .unit = "micro-batches"),
+    KEY("on_error", ENUM, "stop", ANY, G, on_error,
+        "of a file of train that cannot be opened, or read to its end: stop, or skip, which trains on the others",
+        NAMED("stop|skip")),
     KEY("documents", ENUM, "continue", ANY, G, documents,
         "continue: sequences run on across documents; mask: attention and positions keep to a document; pack: whole "
         "documents are packed into sequences, with mask",
@@ -217,7 +225,7 @@ static const struct hd_option checkpoint_keys[] = {
 };
 
 static const struct hd_option metrics_keys[] = {
-    KEY("every", INT, "1", FROM(1), 0, metrics_every, "write a line after every so many", .unit = "steps",
+    KEY("every", INT, "1", FROM(1), G, metrics_every, "write a line after every so many", .unit = "steps",
         .aliases = "logging_steps|log_interval"),
     KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out", A_PATH),
     KEY("tensorboard", STRING, NULL, ANY, 0, special,
@@ -228,6 +236,9 @@ static const struct hd_option metrics_keys[] = {
     KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
     KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks,
         "FILE.csv: seconds of each block, measured; for strategies.3d.split", A_PATH),
+    KEY("trace", LIST, NULL, ANY, 0, special,
+        "FILE.json, or {file: FILE.json, steps: A-B, ranks: all}: when every instruction of these steps ran on these "
+        "ranks, for Perfetto and `heddle trace`; the third to fifth step of the run if left out"),
 };
 
 static const struct hd_option watch_keys[] = {
@@ -237,6 +248,23 @@ static const struct hd_option watch_keys[] = {
         "an alarm where the gradient norm is so many times the median of the rows before; 0: none"),
     KEY("throughput", FLOAT, "0", WITHIN(0, 1), 0, watch.throughput,
         "an alarm where the median tokens/s of 16 rows are such a part below those of the rows before; 0: none"),
+    KEY("straggler", FLOAT, "0.1", WITHIN(0, 100), 0, watch.straggler,
+        "an alarm where a rank computes such a part longer than the median of the others of its stage; 0: none", RANKS),
+    KEY("data_wait", FLOAT, "0.1", WITHIN(0, 1), 0, watch.data_wait,
+        "an alarm where a rank waits for data such a part of its time; 0: none"),
+    KEY("exposed_comm", FLOAT, "0.2", WITHIN(0, 1), 0, watch.exposed_comm,
+        "an alarm where ranks wait for communication such a part of their time; 0: none", RANKS),
+    KEY("utilisation", FLOAT, "0", WITHIN(0, 1), 0, watch.utilisation,
+        "an alarm where ranks compute less than such a part of their time; 0: none"),
+    KEY("memory", FLOAT, "0.05", FROM(0), 0, watch.memory,
+        "an alarm where the memory of a rank grows all the time, by such a part in 128 rows; 0: none"),
+    KEY("descriptors", FLOAT, "16", FROM(0), 0, watch.descriptors,
+        "an alarm where the open descriptors of a rank grow all the time, by so many in 128 rows; 0: none"),
+    KEY("replicas", STRING, "auto", ANY, 0, special,
+        "{every: N}: after so many steps, and before a save, ranks that hold copies of parameters and states compare "
+        "them, and a difference ends the job; auto: as often as costs under 0.5%, with a device in host memory; 0: "
+        "never",
+        RANKS),
     KEY("command", STRING, NULL, ANY, 0, watch.command,
         "run by sh for each alarm on the machine of rank 0, with rule, step and words as $1, $2, $3"),
 };

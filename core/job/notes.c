@@ -78,6 +78,7 @@ static int evaluates_trained_file(const struct hd__job *job)
 static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
+    const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after;
     const struct {
         int is;
@@ -91,6 +92,10 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "has no checkpoints to go on from: each restart begins at step 0; add checkpoint: {every: 30m}"},
         {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0,
          "launch.restarts", "has only the last step's checkpoint to go on from: set checkpoint.every"},
+        {job->nodes_min < job->nodes_max && !job->launch_restarts && !job->checkpoint, "launch.nodes",
+         "may lose machines, and there are no checkpoints to go on from: add checkpoint: {every: 30m}"},
+        {!job->launch_restarts && job->nodes_max == 1 && pause && strcmp(pause->origin, "default") != 0, "launch.pause",
+         "has no effect, because launch.restarts is 0"},
         {job->ranks > 1 && !early && job->comm_timeout <= job->late_after, "comm.timeout",
          "is not above liveness.late_after: it ends the job before a late rank is named"},
     };

@@ -81,6 +81,23 @@ static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int 
     return rc;
 }
 
+/* How many machines there may be, and how many ranks each has. */
+static int32_t resolve_machines(struct hd__job *job, int64_t fixed, int has_auto, struct hd_error *err)
+{
+    enum { MOST = 2048 };
+    if (!job->nodes_max && !hd__range_parse(job->launch_nodes, MOST, &job->nodes_min, &job->nodes_max))
+        return hd__job_fail(job, "launch.nodes", err,
+                            "launch.nodes: '%.40s' is no number of machines (4) and no range MIN:MAX (2:4), up to %d",
+                            job->launch_nodes, MOST);
+    if (!job->launch_ranks && !has_auto && fixed % job->nodes_max)
+        return hd__job_fail(job, "launch.ranks", err,
+                            "launch.ranks is left out, and the %lld ranks of the mesh are no multiple of %d machines "
+                            "(launch.nodes): say how many a machine has",
+                            (long long)fixed, job->nodes_max);
+    job->ranks_each = job->launch_ranks ? job->launch_ranks : has_auto ? fixed : fixed / job->nodes_max;
+    return HD_OK;
+}
+
 static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_AXIS_COUNT], struct hd_error *err)
 {
     int64_t fixed = 1;
@@ -95,8 +112,14 @@ static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_
             return hd__job_fail(job, "mesh", err, "mesh: %s are more than %d ranks", mesh_text(job, job->mesh_asked),
                                 MOST_RANKS);
     }
+    if (resolve_machines(job, fixed, automatic >= 0, err))
+        return err->code;
     if (!ranks)
-        ranks = job->launch_ranks ? job->launch_ranks : fixed;
+        ranks = job->ranks_each * job->nodes_max;
+    if (automatic < 0 && ranks != fixed && job->nodes_min < job->nodes_max) { /* what machines that went leave of it */
+        automatic = job->mesh_asked[HD_AXIS_DP_REPLICATE] > 1 ? HD_AXIS_DP_REPLICATE : HD_AXIS_DP_SHARD;
+        fixed /= mesh[automatic];
+    }
     if (ranks < 0 || ranks > MOST_RANKS)
         return hd__job_fail(job, "mesh", err, "mesh: %lld is no possible number of ranks", (long long)ranks);
     if (automatic >= 0 ? ranks % fixed : ranks != fixed)
@@ -104,6 +127,19 @@ static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_
     if (automatic >= 0)
         mesh[automatic] = ranks / fixed;
     return HD_OK;
+}
+
+/* Of so many sequences for each data coordinate; 0: not asked for. With fewer machines than there may be the batch
+ * stays, so a coordinate has more of it: in more micro-batches, not in larger ones. */
+static int64_t asked_micro_batch(const struct hd__job *job, int64_t dp, int64_t ep, int64_t ranks)
+{
+    int64_t all = job->ranks_each * job->nodes_max, part = job->batch / (dp * ep), most = job->micro_batch_asked;
+    if (job->nodes_min == job->nodes_max || job->batch % (dp * ep) || (most && part % most == 0))
+        return most;
+    most = most ? most : job->batch * ranks / (all * dp * ep);
+    for (most = HD__MAX(HD__MIN(most, part), 1); part % most;)
+        most--;
+    return most;
 }
 
 static int32_t batch_fail(struct hd__job *job, int64_t dp, int64_t ep, int64_t ranks, struct hd_error *err)
@@ -200,9 +236,10 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
                             "data.seq_len: %lld cannot be cut into mesh.cp = %lld equal parts", (long long)job->seq_len,
                             (long long)cp);
     ranks = mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP];
-    if (job->batch % (HD__MAX(job->micro_batch_asked, 1) * dp * ep))
+    int64_t micro = asked_micro_batch(job, dp, ep, ranks);
+    if (job->batch % (HD__MAX(micro, 1) * dp * ep))
         return batch_fail(job, dp, ep, ranks, err);
-    int64_t micro = job->micro_batch_asked ? job->micro_batch_asked : job->batch / (dp * ep);
+    micro = micro ? micro : job->batch / (dp * ep);
     int64_t accumulation = job->batch / (micro * dp * ep);
     if (accumulation > MOST_MICRO_BATCHES)
         return hd__job_fail(job, "data.batch", err,
@@ -214,10 +251,6 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
     if (job->checkpoint_keep_best && !job->eval_every)
         return hd__job_fail(job, "checkpoint.keep", err,
                             "checkpoint.keep: best needs the val_loss of each checkpoint: set eval.every");
-    if (job->launch_nodes > 1)
-        return hd__job_fail(job, "launch.nodes", err,
-                            "launch.nodes: heddle starts ranks on this machine alone: start a process a rank by "
-                            "torchrun or srun, and leave the key out");
     if (job->launch_time_limit > 0 && job->launch_time_limit <= job->launch_margin)
         return hd__job_fail(job, "launch.time_limit", err,
                             "launch.time_limit: %gs is not above launch.margin, %gs, so no step would be made: raise "

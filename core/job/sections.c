@@ -315,6 +315,10 @@ static int32_t check_data(struct hd__job *job, struct hd_error *err)
 {
     if (job->val.count && job->val_fraction > 0)
         return hd__job_fail(job, "data.val_fraction", err, "data.val_fraction: data.val is given too; say one of them");
+    if (job->on_error == HD__ON_ERROR_SKIP && job->documents == HD__DOCUMENTS_PACK)
+        return hd__job_fail(job, "data.on_error", err,
+                            "data.on_error: skip, and data.documents is pack, which needs all files: say mask or "
+                            "continue, or on_error: stop");
     if (job->eval_every && !job->val.count && job->val_fraction == 0)
         return hd__job_fail(job, "eval.every", err,
                             "eval.every: nothing to evaluate on; say data.val or data.val_fraction");

@@ -1,11 +1,10 @@
 /* Template -> sections. Without a pipeline: begin, micro (accumulation - 1 times), micro_last, update; with one: begin,
  * step (all micro-batches of this stage, pipeline_unroll.c), update. And, run only on demand (repeat 0): eval and
- * eval_end (forward only), restore (after loading: recomputes what derives from the master weights). Each section gets
- * its own copies of the template's tensors, since a temporary belongs to one section. */
+ * eval_end (forward only), decode (decode.c), restore (after loading: recomputes what derives from the master weights).
+ * Each section gets its own copies of the template's tensors, since a temporary belongs to one section. */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
-#include "core/passes/pipeline_unroll.h"
 #include "core/program/ops.h"
 
 struct copier {
@@ -17,7 +16,7 @@ struct copier {
 static hd_tensor copy_of(struct copier *c, hd_tensor t)
 {
     struct hd__tensor copy = *hd__tensor_const(c->p, t);
-    if (copy.role == HD__ROLE_PARAM || copy.role == HD__ROLE_STATE)
+    if (copy.role == HD__ROLE_PARAM || copy.role == HD__ROLE_STATE || copy.buffer) /* a cache */
         return t;
     if (!c->twin[t])
         c->twin[t] = hd__tensor_new(c->p, &copy);
@@ -71,6 +70,8 @@ static void emit_micro_batch(struct hd_program *p, hd__code *code, int forward_o
     }
     if (forward_only && p->keep_logits && p->logits)
         p->kept_logits = copy_of(&c, p->logits);
+    for (uint32_t n = 0; n < p->caches.count && forward_only; n++)
+        p->caches.at[n].kept = copy_of(&c, p->caches.at[n].made);
     for (uint32_t n = 0; n < HD__COUNT(p->kept_losses) && forward_only; n++)
         p->kept_losses[n] = p->kept_losses[n] ? copy_of(&c, p->kept_losses[n]) : 0;
     free(c.twin);
@@ -145,18 +146,30 @@ static void lower_step(struct hd_program *p)
     emit_micro_batch(p, &hd__section_new(p, HD__SECTION_MICRO_LAST, 1)->code, 0);
 }
 
-static void lower_eval(struct hd_program *p)
+static void emit_forward(struct hd_program *p, struct hd__code_section *section)
 {
-    struct hd__code_section *section = hd__section_new(p, HD__SECTION_EVAL, 0);
-    find_losses(p);
     if (p->pipeline)
         hd__unroll_eval(p, section);
     else
         emit_micro_batch(p, &section->code, 1);
+}
+
+static void lower_eval(struct hd_program *p)
+{
+    struct hd__code_section *section = hd__section_new(p, HD__SECTION_EVAL, 0);
+    find_losses(p);
+    hd__decode_find_caches(p);
+    emit_forward(p, section);
     keep(p, "logits", p->kept_logits);
     keep(p, "losses", p->kept_losses[0]);
     keep(p, "largest", p->kept_losses[1]);
     keep(p, "chosen", p->kept_losses[2]);
+    for (uint32_t n = 0; n < p->caches.count; n++)
+        if (p->caches.at[n].kept) {
+            struct hd__tensor *t = hd__tensor_at(p, p->caches.at[n].kept);
+            t->name = hd__arena_format(&p->arena, "%s.%u", n % 2 ? "values" : "keys", n / 2);
+            keep(p, t->name, p->caches.at[n].kept);
+        }
 }
 
 int32_t hd__lower(struct hd_program *p, struct hd_error *err)
@@ -171,6 +184,8 @@ int32_t hd__lower(struct hd_program *p, struct hd_error *err)
     reduce_loss(p, &hd__section_new(p, HD__SECTION_UPDATE, 1)->code);
     lower_eval(p);
     reduce_loss(p, &hd__section_new(p, HD__SECTION_EVAL_END, 0)->code);
+    hd__decode_lower(p, emit_forward);
+    keep(p, "logits", p->decode_logits);
     hd__section_new(p, HD__SECTION_RESTORE, 0);
     return HD_OK;
 }

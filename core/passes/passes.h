@@ -19,6 +19,16 @@ void hd__exact_partition(struct hd_program *p);
 int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err);
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err); /* lower.c */
+/* pipeline_unroll.c, called by hd__lower: template and actions -> code of this program's stage. */
+void hd__unroll_stages(struct hd_program *p); /* fills hd__param.stages */
+/* One step: all micro-batches in the order of the stage's actions. */
+void hd__unroll_step(struct hd_program *p, struct hd__code_section *section);
+/* One micro-batch, forward only; what is kept is set on the stage that makes it. */
+void hd__unroll_eval(struct hd_program *p, struct hd__code_section *section);
+/* decode.c, called by hd__lower around the eval section: which tensors of the template it keeps, as caches of the
+ * program; and, with a function that makes a section of one micro-batch of a template, the section `decode`. */
+void hd__decode_find_caches(struct hd_program *p);
+void hd__decode_lower(struct hd_program *p, void (*emit)(struct hd_program *p, struct hd__code_section *section));
 void hd__scale_loss(struct hd_program *p); /* lower.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err); /* fuse.c */
 struct hd__tensor_use {

@@ -2,10 +2,9 @@
  * micro-batch, with its own tensors. A tensor that one chunk makes and another uses is sent and received, or used in
  * place if both chunks are on this stage. This holds for any tensor and any two chunks, not only for the residual
  * stream between neighbours. */
-#include "core/passes/pipeline_unroll.h"
-
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/passes/strategy_api.h"
 #include "core/program/ops.h"
 #include "core/program/value_number.h"
@@ -102,7 +101,7 @@ static hd_tensor twin_of(struct unroll *u, const struct hd_action *a, hd_tensor 
 {
     struct hd__tensor copy = *hd__tensor_const(u->p, t);
     hd_tensor *twin = twins(u, a->micro, a->chunk);
-    if (copy.role == HD__ROLE_PARAM || copy.role == HD__ROLE_STATE)
+    if (copy.role == HD__ROLE_PARAM || copy.role == HD__ROLE_STATE || copy.buffer) /* a cache */
         return t;
     copy.value_number *= micro_factor(u, a);
     if (!twin[t])
@@ -318,6 +317,8 @@ void hd__unroll_eval(struct hd_program *p, struct hd__code_section *section)
     }
     section->sends_value = u.sends_value;
     p->kept_logits = p->keep_logits ? made_here(&u, p->logits) : 0;
+    for (uint32_t k = 0; k < p->caches.count; k++)
+        p->caches.at[k].kept = made_here(&u, p->caches.at[k].made);
     for (uint32_t k = 0; k < HD__COUNT(p->kept_losses); k++)
         p->kept_losses[k] = made_here(&u, p->kept_losses[k]);
     close_unroll(&u);

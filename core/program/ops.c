@@ -42,6 +42,13 @@ static double flops_attention_grad(const struct hd_program *p, const struct hd__
     return 2.5 * flops_attention(p, i); /* five matmuls instead of two */
 }
 
+/* Every row of the cache counts: how many a query sees is data. */
+static double flops_attention_cached(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *q = hd__tensor_const(p, i->in[0]), *cache = hd__tensor_const(p, i->in[3]);
+    return 2.0 * 2.0 * (double)hd__numel(p, q) * (double)hd__local_extent(p, cache, 1);
+}
+
 /* The logits and, in training, the gradients of both their factors. */
 static double flops_xent_head(const struct hd_program *p, const struct hd__instr *i)
 {
@@ -74,6 +81,7 @@ static double flops_orthogonalise(const struct hd_program *p, const struct hd__i
 #define TOK HD__OP_TOKENWISE
 #define PADS HD__OP_PADS
 #define RANK HD__OP_RANKED
+#define MADE_OF(a, b, c) 1 << (a) | 1 << (b) | 1 << (c)
 #define VALUE(rule) .value = HD__VALUE_##rule
 #define SUMS(rule) .sum = HD__SUM_##rule
 #define LOCAL(how) .class = HD__CLASS_LOCAL, VALUE(INPUT), .dtypes = "=", .n_in = 1, .n_out = 1, .converts = how
@@ -164,6 +172,12 @@ static const struct hd__op table[HD_OP_LIMIT] = {
                             .n_out = 2, .flags = ACC},
     [HD_OP_ROPE] = {"rope", .unsharded = "d", .linear = HD__LINEAR_FIRST, .dtypes = "a", .n_in = 1, .n_out = 1,
                     .flags = INP | RANK, .form = "bs*d>=", .wrong = wrong_rope},
+    /* emitted by decode.c alone, so their arity is no model's */
+    [HD_OP_ROPE_AT] = {"rope_at", .unsharded = "d", .dtypes = "a", VALUE(ROPE_AT), .n_in = 2, .n_out = -1,
+                       .flags = INP},
+    [HD_OP_ATTENTION_CACHED] = {"attention_cached", .unsharded = "sd", .from = {0, MADE_OF(1, 3, 5), MADE_OF(2, 4, 5)},
+                                .prefer = "kgb", .dtypes = "aaa", VALUE(ATTENTION), .flops = flops_attention_cached,
+                                .n_in = 6, .n_out = -1},
     [HD_OP_ATTENTION] = {"attention", .unsharded = "sd", .prefer = "kgb", VALUE(ATTENTION), .dtypes = "af",
                          .flops = flops_attention, .n_in = 3, .n_optional = 1, .n_out = 2, .flags = RANK,
                          .form = "bskgd,bskd,bskd,bs>=,bskg", .wrong = wrong_attention},
@@ -203,8 +217,8 @@ static const struct hd__op table[HD_OP_LIMIT] = {
                      .form = "bs,?h>bsh"},
     [HD_OP_EMBED_DW] = {"embed_dw", .unsharded = "h", .partial = {"bs"}, .dtypes = "a", .n_in = 2, .n_out = 1,
                         .flags = ACC | PADS},
-    [HD_OP_POSITION] = {"position", .unsharded = "ph", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP | RANK,
-                        .form = "bsh,ph>="},
+    [HD_OP_POSITION] = {"position", .unsharded = "ph", VALUE(POSITION), .dtypes = "a", .n_in = 2, .n_out = 1,
+                        .flags = INP | RANK, .form = "bsh,ph>="},
     [HD_OP_POSITION_DW] = {"position_dw", .unsharded = "ph", .partial = {"bs"}, .dtypes = "a", .n_in = 1, .n_out = 1,
                            .flags = ACC | RANK},
     [HD_OP_ROWMAX] = {"rowmax", .partial = {"v"}, .redop = HD_MAX, .dtypes = "f", .n_in = 1, .n_out = 1, .flags = PADS,

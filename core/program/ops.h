@@ -36,6 +36,8 @@ enum {
     HD__VALUE_ATTRS,    /* of the op and its attributes alone */
     HD__VALUE_BLEND,    /* of inputs that are the same: theirs, if the weights sum to 1 */
     HD__VALUE_ATTENTION,
+    HD__VALUE_POSITION, /* its input plus a look-up of positions */
+    HD__VALUE_ROPE_AT,  /* that of rope, where its last input is the positions */
     HD__VALUE_LOSS_HEAD
 };
 /* The fate of a gradient, or of a share of a mean, in an op: grad_reduce.c, facts.c */

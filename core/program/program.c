@@ -222,9 +222,9 @@ int64_t hd__sequence_position(const struct hd_program *p, int64_t index)
 }
 
 static const char *const section_names[HD__SECTION_COUNT] = {
-    [HD__SECTION_BEGIN] = "begin",       [HD__SECTION_MICRO] = "micro",    [HD__SECTION_MICRO_LAST] = "micro_last",
-    [HD__SECTION_STEP] = "step",         [HD__SECTION_UPDATE] = "update",  [HD__SECTION_EVAL] = "eval",
-    [HD__SECTION_EVAL_END] = "eval_end", [HD__SECTION_RESTORE] = "restore"};
+    [HD__SECTION_BEGIN] = "begin",       [HD__SECTION_MICRO] = "micro",   [HD__SECTION_MICRO_LAST] = "micro_last",
+    [HD__SECTION_STEP] = "step",         [HD__SECTION_UPDATE] = "update", [HD__SECTION_EVAL] = "eval",
+    [HD__SECTION_EVAL_END] = "eval_end", [HD__SECTION_DECODE] = "decode", [HD__SECTION_RESTORE] = "restore"};
 
 uint8_t hd__section_kind(const char *name)
 {

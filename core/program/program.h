@@ -12,6 +12,7 @@
  *   replicas.c  ranks that train parameters of their own between sections which make them equal
  *   deterministic.c `deterministic: exact`: sums in an order that no mesh changes; around lower.c and strategy_api.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
+ *   decode.c    the section `decode`: one position of a sequence, with the keys and values that `eval` left
  *   section_split.c a section that differs in the first steps becomes two
  *   strategy_api.c strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
  *   custom_ops.c ops that strategies bring; buckets that one reduces for another
@@ -193,6 +194,7 @@ enum {
     HD__SECTION_UPDATE,
     HD__SECTION_EVAL,
     HD__SECTION_EVAL_END,
+    HD__SECTION_DECODE,
     HD__SECTION_RESTORE,
     HD__SECTION_COUNT
 };
@@ -290,6 +292,12 @@ struct hd__dim {
 
 /* ---- the program */
 
+/* Keys, or values, of one attention: as the template names them, and what the eval section leaves behind; 0: they are
+ * another stage's. */
+struct hd__cache {
+    hd_tensor made, kept;
+};
+
 struct hd__precision {
     uint8_t compute, grad, reduce, master, optimizer,
         fixed; /* fixed: losses and statistics: fp32, or fp64 with compute fp64 */
@@ -345,6 +353,12 @@ struct hd_program {
     HD__ARRAY(hd_tensor) auxiliary; /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
+    /* decode.c: with keep_cache and keep_logits there is a section `decode`, or `no_cache` says why not. It leaves the
+     * logits behind, of which position 0 of dim `step` counts. */
+    HD__ARRAY(struct hd__cache) caches;
+    hd_tensor decode_logits;
+    uint16_t step, keep_cache;
+    const char *no_cache;
     uint32_t documents; /* attention does not cross documents: positions are an input */
     /* With keep_losses: of each token the loss, the largest logit and the label's, which the eval section leaves behind
      * on the ranks that make them; else 0. */

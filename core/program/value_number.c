@@ -135,10 +135,35 @@ static uint64_t tile_value(const struct hd_program *p, const struct hd__instr *i
     return rest;
 }
 
+/* ---- decoding: tensors of one position have the value of the tensors of all */
+
+static uint64_t positions_value(void)
+{
+    static const char name[] = "positions";
+    return hd__hash(name, sizeof name - 1, HD_OP_FEED);
+}
+
+static uint64_t rope_at_value(const struct hd__instr *i, const uint64_t *in)
+{
+    int at = i->n_in == 2 && in[1] == positions_value();
+    return op_value(at ? HD_OP_ROPE : i->op, 0, i->attrs, at ? 1 : i->n_in, in);
+}
+
+/* The caches stay what the section `eval` left, and what is added to them is the same of another position. */
+static uint64_t cached_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
+{
+    const uint64_t qkv[] = {in[0], in[1], in[2], in[5]};
+    if (i->n_in != 6 || in[1] != in[3] || in[2] != in[4] || in[5] != positions_value())
+        return op_value(i->op, k, i->attrs, i->n_in, in);
+    return k ? in[2 + k] : op_value(HD_OP_ATTENTION, 0, i->attrs, p->documents ? 4 : 3, qkv);
+}
+
 /* Attention and its log-sum-exp, output 1: a multiple, so that merged tiles of both can be told to be the same. */
 static uint64_t attention_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
     const uint64_t lse = mix(OF_LSE, 0) | 1;
+    if (i->op == HD_OP_ATTENTION_CACHED)
+        return cached_value(p, i, k, in);
     if (i->op == HD_OP_ATTENTION)
         return tile_value(p, i, op_value(i->op, 0, i->attrs, i->n_in, in)) * (k ? lse : 1);
     if (i->op == HD_OP_ATTENTION_GRAD)
@@ -196,6 +221,10 @@ static uint64_t output_value(const struct hd_program *p, const struct hd__instr 
         return blend_value(i, in);
     case HD__VALUE_ATTENTION:
         return attention_value(p, i, k, in);
+    case HD__VALUE_POSITION:
+        return in[0] + VALUE(HD_OP_EMBED, 0, NULL, positions_value(), in[1]);
+    case HD__VALUE_ROPE_AT:
+        return rope_at_value(i, in);
     case HD__VALUE_LOSS_HEAD:
         return loss_head_value(i, k, in);
     default:

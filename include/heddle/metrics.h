@@ -50,9 +50,13 @@ static inline const struct hd_metric *hd_metric_at(const struct hd_metrics_recor
     return (const struct hd_metric *)(const void *)((const char *)record->metrics + i * record->metric_size);
 }
 
+/* The sink is also opened in the first rank of each other machine, with `record` and `run` NULL: for what the machine
+ * itself has. It gets no records there. */
+#define HD_METRICS_EACH_MACHINE (UINT64_C(1) << 0)
+
 struct hd_metrics_ops {
     size_t struct_size;
-    uint64_t caps;
+    uint64_t caps; /* HD_METRICS_... */
     /* [control] mandatory. */
     int32_t (*open)(const struct hd_host *host, const void *settings, const struct hd_metrics_start *start,
                     struct hd_metrics **metrics, struct hd_error *err);

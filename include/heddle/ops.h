@@ -28,6 +28,12 @@
  *                   positions too (prefix LM). attrs.clip = c > 0: z = c tanh(scale q k / c), a soft cap.
  *                   Optionally n[bs] int32: each query's index in its document, so that a causal query sees no key
  *                   more than n positions back; position - n never falls along a sequence
+ * rope_at           y[bt*d] <- x[bt*d], n[bt] int32: rope at positions n in place of the index on s
+ * attention_cached  o[btkgd], kc[bskd], vc[bskd] <- q[btkgd], k[btkd], v[btkd], kc, vc, n[bt] int32: a step of
+ *                   decoding. k and v become rows n of the caches kc and vc, whose row j is position j; then o =
+ *                   softmax(z) v over the rows that a query at position n sees, as for attention (causal, without a
+ *                   prefix). n below 0: nothing is written, and o is 0. A program has the caches in one memory, as
+ *                   input and as output
  * attention_grad    dq[bskgd], dk[bskd], dv[bskd] <- q, k, v, o, lse, do[bskgd], optionally n[bs]
  * swiglu            y[*] <- g[*], u[*]: y = g sigmoid(g) u
  * swiglu_grad       dg[*], du[*] <- g[*], u[*], dy[*]
@@ -235,7 +241,9 @@
     X(HD_OP_RELU2_GRAD, 106, "relu2_grad")            \
     X(HD_OP_SOFTCAP, 107, "softcap")                  \
     X(HD_OP_SOFTCAP_GRAD, 108, "softcap_grad")        \
-    X(HD_OP_SCALE, 109, "scale")
+    X(HD_OP_SCALE, 109, "scale")                      \
+    X(HD_OP_ROPE_AT, 111, "rope_at")                  \
+    X(HD_OP_ATTENTION_CACHED, 112, "attention_cached")
 /* clang-format on */
 
 /* Elements of a sum of squares that no order changes; element k has the bits from 2^(16 k - HD_SUM_SHIFT) on. */

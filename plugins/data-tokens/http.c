@@ -13,6 +13,7 @@
 
 #pragma GCC diagnostic ignored "-Wpadded" /* what follows never crosses the ABI */
 
+#define SLOW_TIMES 10 /* of the timeout: a request that takes longer has failed, though bytes come */
 enum { AHEAD_THREADS = 4, LEAST_BLOCKS = 4, MOST_REDIRECTS = 5 };
 
 enum block_state { BLOCK_EMPTY, BLOCK_PENDING, BLOCK_READY };
@@ -59,6 +60,7 @@ struct request {
     struct http_file *file;
     uint8_t *out;
     uint64_t first, want, got, total;
+    double seconds;
     char version[256];
     long status;
     bool has_etag, too_long;
@@ -184,6 +186,7 @@ static int32_t send_request(struct request *r, char *why, size_t room)
     curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)(f->settings.timeout * 1000));
     curl_easy_setopt(c->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(c->curl, CURLOPT_LOW_SPEED_TIME, (long)(f->settings.timeout < 1 ? 1 : f->settings.timeout));
+    curl_easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, (long)(f->settings.timeout * SLOW_TIMES * 1000));
     curl_easy_setopt(c->curl, CURLOPT_ERRORBUFFER, detail);
     curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, r);
@@ -191,6 +194,7 @@ static int32_t send_request(struct request *r, char *why, size_t room)
     curl_easy_setopt(c->curl, CURLOPT_HEADERDATA, r);
     CURLcode code = curl_easy_perform(c->curl);
     curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &r->status);
+    curl_easy_getinfo(c->curl, CURLINFO_TOTAL_TIME, &r->seconds);
     give_connection(c);
     if (r->status == 404 || r->status == 410) {
         snprintf(why, room, "the server has no such file (status %ld)", r->status);
@@ -266,6 +270,9 @@ static int32_t fetch(struct request *r, struct hd_error *err)
                          (long long)attempt + 1, (long long)f->settings.retries);
         back_off(f, attempt);
     }
+    if (!rc && r->seconds > f->settings.timeout && f->host)
+        f->host->log(HD_LOG_WARN, "data-tokens", "%s: slow: bytes %llu to %llu took %.3g s", f->name,
+                     (unsigned long long)r->first, (unsigned long long)(r->first + r->got - 1), r->seconds);
     if (rc)
         return hd_fail(err, rc, "%s: bytes %llu to %llu: %s", f->name, (unsigned long long)r->first,
                        (unsigned long long)(r->first + r->want - 1), why);

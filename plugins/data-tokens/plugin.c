@@ -75,7 +75,9 @@ static const struct hd_option options[] = {
      .min = 1,
      .max = 86400,
      .offset = offsetof(struct tokens_settings, http.timeout),
-     .help = "how long a request may go without a byte before it counts as failed"},
+     .help = "how long a request may go without a byte before it counts as failed; one that takes longer in all is "
+             "named, and "
+             "has failed after ten times so long"},
 };
 
 static int32_t tokens_check(const void *settings, struct hd_error *err)

@@ -175,6 +175,13 @@ int32_t cpu_check_norm_grad(struct hd_kernel *k, struct hd_error *err)
     return rc ? rc : cpu_check_norm_dw(k, err);
 }
 
+static int32_t check_positions(const struct hd_kernel *k, uint32_t in, int64_t rows, struct hd_error *err)
+{
+    if (k->in[in].dtype != HD_I32)
+        return cpu_invalid(k, err, "positions must be int32");
+    return same_count(k, &k->in[in], rows, "positions", err);
+}
+
 int32_t cpu_check_rope(struct hd_kernel *k, struct hd_error *err)
 {
     const struct hd_operand *x = &k->in[0];
@@ -183,7 +190,8 @@ int32_t cpu_check_rope(struct hd_kernel *k, struct hd_error *err)
     if (!k->d.attrs.n_table || !k->d.attrs.table)
         return cpu_invalid(k, err, "rope wants a table of inverse frequencies, of all %lld pairs or of the first",
                            (long long)x->extent[x->ndim - 1] / 2);
-    return cpu_check_same(k, err);
+    int32_t rc = k->d.n_in > 1 ? check_positions(k, 1, cpu_span(x, 0, 2), err) : HD_OK;
+    return rc ? rc : same_count(k, &k->out[0], hd_operand_count(x), "output 0", err);
 }
 
 int32_t cpu_check_softcap(struct hd_kernel *k, struct hd_error *err)
@@ -222,6 +230,37 @@ int32_t cpu_check_attention(struct hd_kernel *k, struct hd_error *err)
     if (!rc)
         rc = same_count(k, &k->out[1], h.b * h.s * h.k * h.g, "lse", err);
     return rc ? rc : cpu_kernel_state(k, (size_t)h.d * sizeof(double), err);
+}
+
+int32_t cpu_check_attention_cached(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *q = &k->in[0], *key = &k->in[1], *cache = &k->in[3];
+    const struct hd_attrs *a = &k->d.attrs;
+    if (q->ndim != 5 || key->ndim != 4 || cache->ndim != 4)
+        return cpu_invalid(k, err, "attention_cached wants q [b, t, k, g, d], k, v [b, t, k, d], caches [b, s, k, d]");
+    if (a->top_k > 0 || a->flags & HD_ATTR_NOT_CAUSAL || a->flags & HD_ATTR_ACCUMULATE)
+        return cpu_invalid(k, err, "attention_cached is causal, without a prefix, and adds to nothing");
+    if (cache->extent[0] != q->extent[0] || cache->extent[2] != q->extent[2] || cache->extent[3] != q->extent[4] ||
+        key->extent[3] != q->extent[4])
+        return cpu_invalid(k, err, "q, k and their cache differ in batch, heads or head size");
+    int64_t step = cpu_span(q, 0, 3) * q->extent[4], n = hd_operand_count(cache);
+    const struct {
+        const struct hd_operand *o;
+        int64_t n;
+        const char *name;
+    } want[] = {{key, step, "k"},
+                {&k->in[2], step, "v"},
+                {&k->in[4], n, "the cache of values"},
+                {&k->out[1], n, "output 1"},
+                {&k->out[2], n, "output 2"},
+                {&k->out[0], hd_operand_count(q), "o"}};
+    int32_t rc = check_positions(k, 5, cpu_span(q, 0, 2), err);
+    for (uint32_t i = 0; !rc && i < sizeof want / sizeof want[0]; i++)
+        rc = same_count(k, want[i].o, want[i].n, want[i].name, err);
+    for (uint32_t i = 1; !rc && i <= 2; i++)
+        if (k->in[i].dtype != k->out[i].dtype || k->in[2 + i].dtype != k->out[i].dtype)
+            rc = cpu_invalid(k, err, "a cache has the dtype of what it keeps");
+    return rc ? rc : cpu_kernel_state(k, (size_t)q->extent[4] * sizeof(double), err);
 }
 
 int32_t cpu_check_attention_grad(struct hd_kernel *k, struct hd_error *err)

@@ -73,7 +73,8 @@ cpu_prepare_fn cpu_fast(uint32_t op);
     X(rope) X(swiglu) X(swiglu_grad) X(gelu) X(gelu_grad) X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) \
     X(xent_local) X(nll) X(nll_grad) X(xent_grad) X(total) X(spread) X(slice) X(mask) X(pad) X(fill0) X(accum) \
     X(copy) X(blend) X(sumsq) X(adamw) X(sgd) X(optim_step) X(einsum) X(attention) X(attention_grad) X(xent_head) \
-    X(attention_merge) X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) X(combine) \
+    X(attention_merge) X(attention_cached) \
+    X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) X(combine) \
     X(combine_dz) X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode) \
     X(orthogonalise) X(add_rmsnorm) X(add_layernorm) X(rmsnorm_dx_add) X(layernorm_dx_add) \
     X(rmsnorm_grad_add) X(layernorm_grad_add) \

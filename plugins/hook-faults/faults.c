@@ -8,10 +8,10 @@
 #include "heddle/hook.h"
 #include "heddle/host.h"
 
-enum { DELAY = 0, STALL, DROP, FAIL, KILL, STOP, RESET, SIZE, DTYPE, REDOP, ROOT, OP, GROUP };
-static const char *const kind_names[] = {"delay", "stall", "drop",  "fail", "kill", "stop", "reset",
-                                         "size",  "dtype", "redop", "root", "op",   "group"};
-#define CHOICES "delay|stall|drop|fail|kill|stop|reset|size|dtype|redop|root|op|group"
+enum { DELAY = 0, STALL, DROP, FAIL, KILL, STOP, RESET, SIZE, DTYPE, REDOP, ROOT, OP, GROUP, FLIP };
+static const char *const kind_names[] = {"delay", "stall", "drop",  "fail", "kill", "stop",  "reset",
+                                         "size",  "dtype", "redop", "root", "op",   "group", "flip"};
+#define CHOICES "delay|stall|drop|fail|kill|stop|reset|size|dtype|redop|root|op|group|flip"
 
 enum { OPERATION = 0, OPENING, CLOSING };
 
@@ -57,7 +57,7 @@ static const struct hd_option options[] = {
      .offset = offsetof(struct settings, kind),
      .help =
          "delay, stall (until the job ends), drop, fail; kill, stop, reset: the process, its link to the rendezvous; "
-         "the others change the call"},
+         "flip: a bit of a reduction's result; the others change the call"},
     {.name = "when",
      .value = "operation",
      .choices = "operation|opening|closing",
@@ -151,6 +151,8 @@ static int applies_to(const struct hd_hook *h, const struct hd_hook_op *op, int3
         return call->count > 1;
     case DTYPE:
         return data && call->dtype != HD_F64 && call->dtype != HD_U8;
+    case FLIP:
+        return call->coll == HD_COLL_ALL_REDUCE && call->dtype == HD_F32 && call->count > 1;
     case REDOP:
         return call->coll == HD_COLL_ALL_REDUCE || call->coll == HD_COLL_REDUCE_SCATTER || call->coll == HD_COLL_REDUCE;
     case ROOT:
@@ -188,6 +190,16 @@ static void alter_call(const struct hd_hook *h, struct hd_hook_op *op, int32_t k
         op->group = another_group(h, op->group);
         break;
     }
+}
+
+/* Flips the lowest bit of the exponent of a number in the middle of the result. */
+static int32_t faults_end(struct hd_hook *h, struct hd_hook_op *op, int32_t code, struct hd_error *err)
+{
+    uint8_t *result = op->call->recv;
+    (void)h, (void)err;
+    if (op->user[0] && !code)
+        result[op->call->count / 2 * sizeof(float) + 2] ^= 0x80; /* of the little-endian bytes */
+    return code;
 }
 
 /* ---- the hook */
@@ -250,6 +262,9 @@ static int32_t faults_begin(struct hd_hook *h, struct hd_hook_op *op, struct hd_
                  (unsigned long long)op->number, name, op->group->name, kind_names[s->kind], now());
     if (s->kind == DROP)
         return HD_HOOK_HOLD;
+    op->user[0] = s->kind == FLIP;
+    if (s->kind == FLIP)
+        return HD_OK;
     if (is_injected(s->kind)) {
         snprintf(what, sizeof what, "%s of group %s", name, op->group->name);
         return inject(h, what, err);
@@ -263,6 +278,7 @@ static const struct hd_hook_ops ops = {
     .open = faults_open,
     .close = faults_close,
     .begin = faults_begin,
+    .end = faults_end,
     .leave = faults_leave,
 };
 

@@ -8,10 +8,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "../common/nvml.h"
 #include "heddle/host.h"
 #include "heddle/metrics.h"
+#include "machine.h"
 #include "text.h"
 
 enum { CONNECTIONS = 16, CONNECTION_SECONDS = 10 };
@@ -19,6 +22,7 @@ enum { CONNECTIONS = 16, CONNECTION_SECONDS = 10 };
 struct prometheus_settings {
     const char *address, *textfile;
     int64_t port;
+    int32_t machine, reserved;
 };
 
 struct hd_metrics {
@@ -28,6 +32,10 @@ struct hd_metrics {
     char *text;
     size_t bytes;
     struct values values;
+    int32_t with_machine, without_steps;
+    struct nvml *gpus;          /* NULL: none */
+    char *machine;              /* the machine's part of a scrape, */
+    struct timespec machine_at; /* which was read then */
 };
 
 static const struct hd_option options[] = {
@@ -37,7 +45,7 @@ static const struct hd_option options[] = {
      .min = -1,
      .max = 65535,
      .offset = offsetof(struct prometheus_settings, port),
-     .help = "TCP port of http://ADDRESS:PORT/metrics on the machine of rank 0; 0: a free one, which is logged; -1: "
+     .help = "TCP port of http://ADDRESS:PORT/metrics, on each machine of the job; 0: a free one, which is logged; -1: "
              "no endpoint"},
     {.name = "address",
      .type = HD_OPT_STRING,
@@ -48,6 +56,12 @@ static const struct hd_option options[] = {
      .type = HD_OPT_STRING,
      .offset = offsetof(struct prometheus_settings, textfile),
      .help = "FILE.prom in the folder of node_exporter's --collector.textfile.directory, replaced at every record"},
+    {.name = "machine",
+     .type = HD_OPT_BOOL,
+     .value = "true",
+     .offset = offsetof(struct prometheus_settings, machine),
+     .help = "counters of the machine in the endpoint, which then every machine of the job has: CPU, memory, network, "
+             "disks, and GPUs by NVML"},
 };
 
 /* ---- the endpoint */
@@ -65,6 +79,43 @@ static enum MHD_Result reply(struct MHD_Connection *connection, unsigned status,
     return queued;
 }
 
+/* The machine's counters, read at most once a second however many scrape; "" without memory. */
+static const char *machine_text(struct hd_metrics *m)
+{
+    struct timespec now;
+    size_t bytes;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double passed = (double)(now.tv_sec - m->machine_at.tv_sec) + 1e-9 * (double)(now.tv_nsec - m->machine_at.tv_nsec);
+    if (m->with_machine && (!m->machine || passed >= 1)) {
+        free(m->machine);
+        m->machine = NULL;
+        m->machine_at = now;
+        FILE *out = open_memstream(&m->machine, &bytes);
+        if (out) {
+            machine_print(out, "/proc", m->gpus);
+            if (fclose(out)) {
+                free(m->machine);
+                m->machine = NULL;
+            }
+        }
+    }
+    return m->machine ? m->machine : "";
+}
+
+static enum MHD_Result scrape(struct hd_metrics *m, struct MHD_Connection *connection)
+{
+    char *whole = NULL;
+    pthread_mutex_lock(&m->lock);
+    int bytes = asprintf(&whole, "%s%s", m->without_steps ? "" : m->text, machine_text(m));
+    pthread_mutex_unlock(&m->lock);
+    if (bytes < 0)
+        return MHD_NO;
+    enum MHD_Result queued = reply(connection, MHD_HTTP_OK, whole, (size_t)bytes, MHD_HTTP_HEADER_CONTENT_TYPE,
+                                   "text/plain; version=0.0.4; charset=utf-8");
+    free(whole);
+    return queued;
+}
+
 static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *url, const char *method,
                                   const char *version, const char *upload, size_t *upload_bytes, void **state)
 {
@@ -77,11 +128,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
                      "GET, HEAD");
     if (strcmp(url, "/metrics"))
         return reply(connection, MHD_HTTP_NOT_FOUND, lost, sizeof lost - 1, MHD_HTTP_HEADER_CONTENT_TYPE, "text/plain");
-    pthread_mutex_lock(&m->lock);
-    enum MHD_Result queued = reply(connection, MHD_HTTP_OK, m->text, m->bytes, MHD_HTTP_HEADER_CONTENT_TYPE,
-                                   "text/plain; version=0.0.4; charset=utf-8");
-    pthread_mutex_unlock(&m->lock);
-    return queued;
+    return scrape(m, connection);
 }
 
 /* The socket is made here, so that a port that is taken is refused with the system's reason. */
@@ -199,6 +246,8 @@ static void prometheus_close(struct hd_metrics *m)
     free(m->path);
     free(m->temporary);
     free(m->text);
+    free(m->machine);
+    nvml_close(m->gpus);
     free(m);
 }
 
@@ -209,14 +258,19 @@ static int32_t prometheus_open(const struct hd_host *host, const void *settings,
     if (s->port < 0 && !s->textfile)
         return hd_fail(err, HD_E_INVALID, "there is nowhere to write to: set port, textfile or both");
     struct hd_metrics *m = calloc(1, sizeof *m);
+    char none[256]; /* the reason why there are no GPUs */
     if (!m)
         return hd_fail(err, HD_E_NOMEM, "no memory");
     pthread_mutex_init(&m->lock, NULL);
-    values_start(&m->values, start->step);
-    int32_t rc = s->textfile ? name_file(m, s->textfile, err) : HD_OK;
+    if (start->record) /* else another machine than rank 0's: no steps, and node_exporter has the machine */
+        values_start(&m->values, start->step);
+    m->with_machine = s->machine;
+    m->gpus = s->machine && s->port >= 0 ? nvml_open(none) : NULL;
+    m->without_steps = !start->record;
+    int32_t rc = s->textfile && start->record ? name_file(m, s->textfile, err) : HD_OK;
     if (!rc)
         rc = publish(m, err);
-    if (!rc && s->port >= 0)
+    if (!rc && s->port >= 0 && (start->record || s->machine))
         rc = serve(m, host, s, err);
     if (rc)
         prometheus_close(m);
@@ -233,6 +287,7 @@ static int32_t prometheus_write(struct hd_metrics *m, const struct hd_metrics_re
 
 static const struct hd_metrics_ops ops = {
     .struct_size = sizeof ops,
+    .caps = HD_METRICS_EACH_MACHINE,
     .open = prometheus_open,
     .write = prometheus_write,
     .close = prometheus_close,

@@ -21,10 +21,9 @@ static const struct family {
     {"heddle_tokens_per_second", "tokens_per_s", NULL, "Throughput of the last logged step, over all ranks.", GAUGE, 0},
     {"heddle_mfu_ratio", "mfu", NULL, "Model FLOPs utilization of the last logged step, 0 to 1.", GAUGE, 1},
     {"heddle_step_seconds", "step_s", NULL, "Duration of the logged steps of this process.", HISTOGRAM, 0},
-    {"heddle_exposed_comm_seconds", "comm_s_", "axis", "Communication that compute waited for in the last logged step.",
+    {"heddle_exposed_comm_seconds", "comm_s_", "axis", "Communication that compute waited for, a step: the mean rank.",
      GAUGE, 0},
-    {"heddle_rank_compute_seconds", "compute_s_", "rank", "Seconds that a rank computed in the last logged step.",
-     GAUGE, 0},
+    {"heddle_rank_compute_seconds", "compute_s_", "rank", "Seconds that a rank computed, a step.", GAUGE, 0},
     {"heddle_alarms_total", "alarms_", "rule", "Alarms that this process has raised.", COUNTER, 0},
 };
 

@@ -8,7 +8,7 @@
 
 #include "heddle/metrics.h"
 
-enum { STEP_BUCKETS = 18, FAMILIES = 9, SAMPLES_MAX = 64 };
+enum { STEP_BUCKETS = 18, FAMILIES = 9, SAMPLES_MAX = 512 };
 
 /* Upper bounds of heddle_step_seconds; the one without a bound comes last. */
 extern const double step_bounds[STEP_BUCKETS];

@@ -104,6 +104,7 @@ enum {
     BPE_SPLIT,     /* by a regex */
     BPE_PREFIX,    /* a space before a text that has none */
     BPE_METASPACE, /* spaces become the replacement, one is put before the text, words begin with it */
+    BPE_SPELL,     /* bytes become the characters that stand for them in byte-level BPE */
 };
 enum { BPE_PREPEND_NEVER, BPE_PREPEND_ALWAYS, BPE_PREPEND_FIRST };
 
@@ -197,9 +198,10 @@ struct hd_tokenizer {
     uint8_t *special; /* by id */
     char strip[8];    /* taken off the start of the decoded text, at most strip_most times */
     uint32_t strip_length, strip_most;
-    bool join;  /* no decoder: spaces between tokens */
-    bool fused; /* the decoders so far make one text of all tokens */
-    uint8_t reserved[6];
+    bool join;    /* no decoder: spaces between tokens */
+    bool fused;   /* the decoders so far make one text of all tokens */
+    bool spelled; /* words are characters that stand for bytes: one of the splits is BPE_SPELL */
+    uint8_t reserved[5];
     pthread_mutex_t lock;
     struct bpe_context *idle; /* contexts that no call uses */
 };
@@ -226,7 +228,7 @@ struct bpe_context {
     pcre2_match_data *match[BPE_MOST_STEPS + 1]; /* one a pre-tokenizer, and one for normalizers */
     pcre2_jit_stack *stack;
     pcre2_match_context *match_context;
-    struct bpe_text scratch[BPE_MOST_STEPS]; /* of pre-tokenizers that change text */
+    struct bpe_text scratch[BPE_MOST_STEPS + 1]; /* of pre-tokenizers that change text, and of a word */
     struct bpe_text normal[2];
     struct bpe_symbol *symbols;
     uint64_t *heap;

@@ -223,8 +223,9 @@ static int32_t read_model(struct hd_tokenizer *t, json_t *model, size_t added, s
     struct bpe_model *m = &t->model;
     int32_t rc;
     if (type && (!name || strcmp(name, "BPE")))
-        return hd_fail(err, HD_E_INVALID, "%s: model.type is %.40s: only BPE is supported", t->path,
-                       name ? name : "no string");
+        return hd_fail(
+            err, HD_E_INVALID, "%s: model.type is %.40s: only BPE is supported%s", t->path, name ? name : "no string",
+            name && !strcmp(name, "Unigram") ? "; name the tokenizer.model (SentencePiece) that it was made of" : "");
     if (!json_is_object(vocab) || !json_is_array(merges))
         return hd_fail(err, HD_E_INVALID, "%s: a BPE model has model.vocab, a mapping, and model.merges, a list",
                        t->path);

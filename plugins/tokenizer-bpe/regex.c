@@ -10,8 +10,8 @@ struct translation {
     struct bpe_text out;
     struct hd_error *err;
     int32_t dialect;
-    bool in_class;
-    uint8_t reserved[3];
+    bool in_class, inner; /* inner: in a class in a class */
+    uint8_t reserved[2];
 };
 
 static int32_t refuse(struct translation *t, const char *what)
@@ -61,11 +61,35 @@ static int32_t translate_escape(struct translation *t)
     return HD_OK;
 }
 
+/* A class in a class: to Ruby [a[bc]] is [abc]. A hyphen beside an inner bracket would become a range. */
+static int32_t open_inner_class(struct translation *t)
+{
+    const char *p = t->pattern + t->at;
+    size_t left = t->bytes - t->at;
+    if (t->dialect != BPE_REGEX_ONIGURUMA || t->inner || left < 3 || strchr("^:-]", p[1]) || p[-1] == '-')
+        return refuse(t, "a class in a class of this form");
+    t->inner = true;
+    t->at++;
+    return HD_OK;
+}
+
+static int32_t close_inner_class(struct translation *t)
+{
+    char next = t->at + 1 < t->bytes ? t->pattern[t->at + 1] : 0;
+    if (t->pattern[t->at - 1] == '-' || next == '-')
+        return refuse(t, "a hyphen beside a class in a class");
+    t->inner = false;
+    t->at++;
+    return HD_OK;
+}
+
 static int32_t translate_in_class(struct translation *t)
 {
     char c = t->pattern[t->at];
     if (c == '[')
-        return refuse(t, "a class in a class");
+        return open_inner_class(t);
+    if (c == ']' && t->inner)
+        return close_inner_class(t);
     if (c == '&' && t->at + 1 < t->bytes && t->pattern[t->at + 1] == '&')
         return refuse(t, "&&");
     if (c == ']')

@@ -115,6 +115,29 @@ static int32_t step_prefix(struct bpe_context *c, uint32_t index, const char *te
     return bpe_text_failed(out) ? bpe_no_memory(c) : run_step(c, index + 1, out->at, out->length, first);
 }
 
+/* Falcon's tokenizer cuts behind ByteLevel, where what it looks for are digits among these characters. */
+static int32_t step_spell(struct bpe_context *c, uint32_t index, const char *text, size_t bytes, bool first)
+{
+    struct bpe_text *out = &c->scratch[index];
+    bpe_text_clear(out);
+    for (size_t i = 0; i < bytes; i++) {
+        char character[4];
+        bpe_text_add(out, character, bpe_utf8_encode(bpe_byte_character((uint8_t)text[i]), character));
+    }
+    return bpe_text_failed(out) ? bpe_no_memory(c) : run_step(c, index + 1, out->at, out->length, first);
+}
+
+/* A word of such characters is the bytes that they stand for. */
+static int32_t spelled_word(struct bpe_context *c, const char *text, size_t bytes)
+{
+    struct bpe_text *out = &c->scratch[BPE_MOST_STEPS];
+    bpe_text_clear(out);
+    bpe_text_add(out, text, bytes);
+    if (bpe_text_failed(out) || !bpe_bytes_of(text, bytes, out->at, &out->length))
+        return bpe_no_memory(c);
+    return bpe_word(c, out->at, out->length);
+}
+
 static bool begins(const char *text, size_t bytes, const struct bpe_split *step)
 {
     return bytes >= step->replacement_length && !memcmp(text, step->replacement, step->replacement_length);
@@ -169,6 +192,8 @@ static int32_t cut_at_spaces(struct bpe_context *c, const char *text, size_t byt
 
 static int32_t run_step(struct bpe_context *c, uint32_t index, const char *text, size_t bytes, bool first)
 {
+    if (index == c->t->n_splits && c->t->spelled)
+        return spelled_word(c, text, bytes);
     if (index == c->t->n_splits)
         return c->t->model.cut_at_space ? cut_at_spaces(c, text, bytes) : bpe_word(c, text, bytes);
     switch (c->t->splits[index].kind) {
@@ -176,6 +201,8 @@ static int32_t run_step(struct bpe_context *c, uint32_t index, const char *text,
         return step_prefix(c, index, text, bytes, first);
     case BPE_METASPACE:
         return step_metaspace(c, index, text, bytes, first);
+    case BPE_SPELL:
+        return step_spell(c, index, text, bytes, first);
     default:
         return step_split(c, index, text, bytes, first);
     }

@@ -168,9 +168,13 @@ static int32_t new_split(struct hd_tokenizer *t, uint32_t kind, uint32_t behavio
 {
     if (t->n_splits == BPE_MOST_STEPS)
         return too_many(where, err);
-    if (t->model.byte_level)
-        return hd_fail(err, HD_E_INVALID, "%s: a pre-tokenizer behind ByteLevel is not supported: put it before",
-                       where);
+    if (t->model.byte_level && kind != BPE_SPLIT)
+        return hd_fail(err, HD_E_INVALID, "%s: behind ByteLevel only pre-tokenizers that cut are supported", where);
+    if (t->model.byte_level && !t->spelled) { /* what they see are the characters that stand for bytes */
+        t->spelled = true;
+        t->splits[t->n_splits++] = (struct bpe_split){.kind = BPE_SPELL};
+        return new_split(t, kind, behavior, where, split, err);
+    }
     *split = &t->splits[t->n_splits++];
     **split = (struct bpe_split){.kind = kind, .behavior = behavior};
     return HD_OK;
@@ -218,6 +222,8 @@ static int32_t read_split(struct hd_tokenizer *t, const json_t *step, const char
 /* GPT-2's; bytes become characters only behind it, so that what is split here are the characters of the text. */
 static int32_t read_byte_level(struct hd_tokenizer *t, const json_t *step, const char *where, struct hd_error *err)
 {
+    if (t->model.byte_level)
+        return hd_fail(err, HD_E_INVALID, "%s: a second ByteLevel is not supported", where);
     static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
     struct bpe_split *split = NULL;
     int32_t rc = HD_OK;
@@ -233,6 +239,25 @@ static int32_t read_digits(struct hd_tokenizer *t, const json_t *step, const cha
 {
     return split_by(t, "\\p{N}", flag_of(step, "individual_digits", false) ? BPE_ISOLATED : BPE_CONTIGUOUS, false,
                     where, err);
+}
+
+/* Unicode's, and what ASCII calls so besides: $ + < = > ^ ` | ~ */
+static int32_t read_punctuation(struct hd_tokenizer *t, const json_t *step, const char *where, struct hd_error *err)
+{
+    uint32_t behavior = BPE_ISOLATED;
+    int32_t rc = json_object_get(step, "behavior") ? behavior_of(step, &behavior, where, err) : HD_OK;
+    return rc ? rc : split_by(t, "[\\p{P}$+<=>^`|~]", behavior, false, where, err);
+}
+
+static int32_t read_delimiter(struct hd_tokenizer *t, const json_t *step, const char *where, struct hd_error *err)
+{
+    struct bpe_split *split = NULL;
+    char delimiter[8];
+    size_t length;
+    int32_t rc = character_of(step, "delimiter", delimiter, &length, where, err);
+    if (rc || (rc = new_split(t, BPE_SPLIT, BPE_REMOVED, where, &split, err)))
+        return rc;
+    return bpe_regex_compile_text(&split->regex, delimiter, length, where, err);
 }
 
 static int32_t read_whitespace(struct hd_tokenizer *t, const json_t *step, const char *where, struct hd_error *err)
@@ -283,9 +308,14 @@ static int32_t read_metaspace(struct hd_tokenizer *t, const json_t *step, const 
 
 int32_t bpe_read_pre_tokenizer(struct hd_tokenizer *t, json_t *step, struct hd_error *err)
 {
-    static const struct reader readers[] = {
-        {"ByteLevel", read_byte_level}, {"Split", read_split},           {"Digits", read_digits},
-        {"Metaspace", read_metaspace},  {"Whitespace", read_whitespace}, {"WhitespaceSplit", read_whitespace_split}};
+    static const struct reader readers[] = {{"ByteLevel", read_byte_level},
+                                            {"Split", read_split},
+                                            {"Digits", read_digits},
+                                            {"Punctuation", read_punctuation},
+                                            {"Metaspace", read_metaspace},
+                                            {"Whitespace", read_whitespace},
+                                            {"WhitespaceSplit", read_whitespace_split},
+                                            {"CharDelimiterSplit", read_delimiter}};
     static const struct part part = {"pre_tokenizer", "pretokenizers", readers, COUNT(readers)};
     return read_top(t, &part, step, err);
 }

@@ -14,9 +14,13 @@ struct encoding {
     const char *name, *pattern, *bos;
     uint32_t ranks, last; /* lines, and the greatest rank */
     struct special special[8];
+    const char *reserved; /* what further special tokens are called; NULL: there are none */
+    uint32_t n_special;   /* with these; their ids are those behind the ranks */
+    bool nfc;
+    uint8_t padding[3];
 };
 
-/* tiktoken_ext/openai_public.py of tiktoken, llama/tokenizer.py of meta-llama/llama3. */
+/* tiktoken_ext/openai_public.py of tiktoken, llama/tokenizer.py of meta-llama/llama3, tokenization_qwen.py of Qwen. */
 #define GPT2_PATTERN "'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^\\s\\p{L}\\p{N}]++|\\s++$|\\s+(?!\\S)|\\s"
 #define CL100K_PATTERN                                                                                            \
     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s++$|" \
@@ -26,8 +30,8 @@ struct encoding {
     "ll|"                                                                                                              \
     "'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|" \
     "'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define LLAMA3_PATTERN                                                                                       \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" \
+#define WORDS_PATTERN(number)                                                                               \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" number "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static const struct encoding encodings[] = {
@@ -44,9 +48,8 @@ static const struct encoding encodings[] = {
       {"<|fim_suffix|>", 100260, 0},
       {"<|endofprompt|>", 100276, 0}}},
     {"o200k_base", O200K_PATTERN, NULL, 199998, 199997, {{"<|endoftext|>", 199999, 0}, {"<|endofprompt|>", 200018, 0}}},
-    /* The others of its 256 are reserved ones. */
     {"Llama 3",
-     LLAMA3_PATTERN,
+     WORDS_PATTERN("\\p{N}{1,3}"),
      "<|begin_of_text|>",
      128000,
      127999,
@@ -54,7 +57,21 @@ static const struct encoding encodings[] = {
       {"<|end_of_text|>", 128001, 0},
       {"<|start_header_id|>", 128006, 0},
       {"<|end_header_id|>", 128007, 0},
-      {"<|eot_id|>", 128009, 0}}},
+      {"<|eot_id|>", 128009, 0}},
+     "<|reserved_special_token_%u|>",
+     256,
+     false,
+     {0}},
+    {"Qwen",
+     WORDS_PATTERN("\\p{N}"),
+     NULL,
+     151643,
+     151642,
+     {{"<|endoftext|>", 151643, 0}, {"<|im_start|>", 151644, 0}, {"<|im_end|>", 151645, 0}},
+     "<|extra_%u|>",
+     208,
+     true,
+     {0}},
 };
 
 /* ---- lines */
@@ -208,21 +225,20 @@ static int32_t add_special(struct hd_tokenizer *t, const char *name, int32_t id,
                : hd_fail(err, HD_E_NOMEM, "%s: no memory", t->path);
 }
 
-/* Llama 3 has 256 special tokens: those without a name of their own are <|reserved_special_token_0|> and up. */
-static int32_t add_reserved(struct hd_tokenizer *t, struct hd_error *err)
+/* Those without a name of their own are numbered. */
+static int32_t add_reserved(struct hd_tokenizer *t, const struct encoding *e, struct hd_error *err)
 {
     uint32_t named = t->n_added, next = 0;
-    int32_t rc = HD_OK;
-    for (int32_t id = 128000; id < 128256 && !rc; id++) {
-        char name[40];
+    int32_t rc = HD_OK, first = (int32_t)e->last + 1;
+    for (int32_t id = first; id < first + (int32_t)e->n_special && !rc; id++) {
+        char name[48];
         bool taken = false;
         for (uint32_t i = 0; i < named; i++)
             taken |= t->added[i].id == id;
-        snprintf(name, sizeof name, "<|reserved_special_token_%u|>", next);
-        if (!taken) {
-            next++;
-            rc = add_special(t, name, id, err);
-        }
+        if (taken)
+            continue;
+        snprintf(name, sizeof name, e->reserved, next++);
+        rc = add_special(t, name, id, err);
     }
     return rc;
 }
@@ -235,13 +251,15 @@ static int32_t apply(struct hd_tokenizer *t, const struct encoding *e, struct hd
         return hd_fail(err, HD_E_NOMEM, "%s: no memory", t->path);
     for (size_t i = 0; i < COUNT(e->special) && e->special[i].name && !rc; i++)
         rc = add_special(t, e->special[i].name, e->special[i].id, err);
-    if (rc || (e->bos && (rc = add_reserved(t, err))))
+    if (rc || (e->reserved && (rc = add_reserved(t, e, err))))
         return rc;
     t->eos = e->special[e->bos ? 1 : 0].id;
     if (e->bos) {
         t->bos = t->prefix[0] = e->special[0].id;
         t->n_prefix = 1;
     }
+    if (e->nfc)
+        t->normalizers[t->n_normalizers++] = (struct bpe_normalizer){.kind = BPE_NFC};
     t->n_splits = 1;
     t->splits[0] = (struct bpe_split){.kind = BPE_SPLIT, .behavior = BPE_ISOLATED};
     rc = bpe_regex_compile(&t->splits[0].regex, e->pattern, strlen(e->pattern), BPE_REGEX_RUST, t->path, err);
@@ -250,7 +268,7 @@ static int32_t apply(struct hd_tokenizer *t, const struct encoding *e, struct hd
 
 static int32_t identify(struct hd_tokenizer *t, uint32_t lines, struct hd_error *err)
 {
-    char known[200];
+    char known[240];
     size_t n = 0;
     for (size_t i = 0; i < COUNT(encodings); i++) {
         const struct encoding *e = &encodings[i];

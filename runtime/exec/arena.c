@@ -151,6 +151,8 @@ int32_t hd__exec_synchronize(struct hd__exec *e, struct hd_error *err)
 {
     if (!e->device.streams)
         return HD_OK;
+    if (e->settled)
+        return e->device.ops->sync(e->device.handle, HD_STREAM_COMPUTE, err);
     int32_t rc = e->device.ops->record(e->device.handle, e->sync_event, HD_STREAM_COMPUTE, err);
     return rc ? rc : hd__exec_wait_event(e, e->sync_event, 0, err);
 }

@@ -39,10 +39,11 @@ static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
 
 static int32_t alloc_world_buffer(struct hd__exec *e, struct hd_error *err)
 {
+    size_t gathered = (size_t)(e->world.of->n + 1) * e->gather_op.bytes, bytes = HD__MAX(gathered, e->floats_op.bytes);
     int32_t rc = hd__exec_device_create_event(&e->device, &e->world_buffer.done, err);
     if (!rc)
-        rc = hd__exec_device_alloc_pinned(&e->device, 4096, &e->world_buffer.pinned, err);
-    return rc ? rc : e->device.ops->alloc(e->device.handle, HD_MEM_DEVICE, 4096, &e->world_buffer.device, err);
+        rc = hd__exec_device_alloc_pinned(&e->device, bytes, &e->world_buffer.pinned, err);
+    return rc ? rc : e->device.ops->alloc(e->device.handle, HD_MEM_DEVICE, bytes, &e->world_buffer.device, err);
 }
 
 /* The group of all ranks, and the flight recorder's descriptions of its operations. */
@@ -76,8 +77,21 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
     e->sum_op.bytes = sizeof(double);
     e->sum_op.dtype = HD_F64;
     e->sum_op.redop = HD_SUM;
+    e->floats_op = e->sum_op;
+    e->floats_op.section = "logits";
+    e->floats_op.count = HD__WORLD_BYTES / sizeof(float);
+    e->floats_op.bytes = HD__WORLD_BYTES;
+    e->floats_op.dtype = HD_F32;
+    e->gather_op = e->sum_op;
+    e->gather_op.name = "all_gather";
+    e->gather_op.section = "step end";
+    e->gather_op.count = HD__GATHERED;
+    e->gather_op.bytes = HD__GATHERED * sizeof(double);
+    e->gather_op.redop = 0;
     hd__comm_flight_hash_op(&e->max_op);
+    hd__comm_flight_hash_op(&e->gather_op);
     hd__comm_flight_hash_op(&e->sum_op);
+    hd__comm_flight_hash_op(&e->floats_op);
     hd__comm_flight_hash_op(&e->barrier_op);
     return e->world.transport->stream_ordered ? alloc_world_buffer(e, err) : HD_OK;
 }
@@ -195,11 +209,13 @@ const int32_t *hd__exec_coord(const struct hd__exec *e)
     return e->coord;
 }
 
-double hd__exec_comm_seconds(struct hd__exec *e)
+double hd__exec_comm_seconds(struct hd__exec *e, double by_axis[HD_AXIS_COUNT])
 {
-    double s = e->comm_seconds;
-    e->comm_seconds = 0;
-    return s;
+    double sum = 0;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        sum += by_axis[a] = e->comm_seconds[a];
+    memset(e->comm_seconds, 0, sizeof e->comm_seconds);
+    return sum;
 }
 
 void hd__exec_set_profiling(struct hd__exec *e, int on)
@@ -207,6 +223,13 @@ void hd__exec_set_profiling(struct hd__exec *e, int on)
     if (on && !e->profile)
         e->profile = hd__exec_profile_create(e->p);
     e->profiling = on;
+    e->observed = on || e->trace;
+}
+
+void hd__exec_set_trace(struct hd__exec *e, struct hd__trace *trace)
+{
+    e->trace = trace;
+    e->observed = e->profiling || trace;
 }
 
 const struct hd__profile *hd__exec_get_profile(const struct hd__exec *e)

@@ -9,6 +9,7 @@
 #include "runtime/exec/select.h"
 
 struct hd__exec;
+struct hd__trace;
 
 struct hd__exec_config {
     const struct hd__compiled *compiled;
@@ -32,6 +33,12 @@ void hd__exec_close(struct hd__exec *exec);
 
 /* Runs all sections of step `step`, counted from 1, in the program's order. */
 int32_t hd__exec_run_step(struct hd__exec *exec, int64_t step, struct hd_error *err);
+/* What the last step has changed of the state that a checkpoint holds, whether it came to its end or not: 0: nothing.
+ * Updates leave it as it was where the gradient norm is not finite. */
+enum { HD__STATE_UPDATED = 1, HD__STATE_WRITTEN = 2 };
+uint32_t hd__exec_state_written(const struct hd__exec *exec);
+/* After an abort or an error: waits for what the device was given. From here on nothing but copies D2H is run. */
+void hd__exec_settle(struct hd__exec *exec);
 /* Runs the section of a kind, as often as its repeat says, and once where that is 0. HD_OK where there is none. */
 int32_t hd__exec_run_section(struct hd__exec *exec, uint8_t kind, struct hd_error *err);
 
@@ -59,15 +66,23 @@ int32_t hd__exec_barrier(struct hd__exec *exec, struct hd_error *err);
 int32_t hd__exec_all_reduce_max(struct hd__exec *exec, int32_t mine, int32_t *highest, struct hd_error *err);
 /* Sum over all ranks, exact for integers below 2^53. */
 int32_t hd__exec_all_reduce_sum(struct hd__exec *exec, double mine, double *sum, struct hd_error *err);
+/* The same of so many numbers in fp32, in place. */
+int32_t hd__exec_all_reduce_floats(struct hd__exec *exec, float *values, int64_t count, struct hd_error *err);
 /* Cancels everything pending on all ranks. [any-thread] */
 void hd__exec_abort(struct hd__exec *exec, const char *reason);
 
-/* Seconds that compute spent waiting for communication since the last call. */
-double hd__exec_comm_seconds(struct hd__exec *exec);
+/* HD__GATHERED numbers of each rank, in the order of ranks. */
+enum { HD__GATHERED = 16 };
+int32_t hd__exec_all_gather(struct hd__exec *exec, const double mine[HD__GATHERED], double *all, struct hd_error *err);
+/* Seconds that compute spent waiting for communication since the last call: in all, and by the outermost axis. 0 where
+ * the device waits itself, as with nccl. */
+double hd__exec_comm_seconds(struct hd__exec *exec, double by_axis[HD_AXIS_COUNT]);
 double hd__exec_peak_flops(struct hd__exec *exec);
 /* Turns the timing of every instruction on or off; NULL where it was never on. */
 void hd__exec_set_profiling(struct hd__exec *exec, int on);
 const struct hd__profile *hd__exec_get_profile(const struct hd__exec *exec);
+/* Records every instruction from now on; the caller's. NULL ends it. */
+void hd__exec_set_trace(struct hd__exec *exec, struct hd__trace *trace);
 /* Graphs that the device captured so far, and how often they were replayed. */
 uint32_t hd__exec_graph_count(const struct hd__exec *exec, uint64_t *replays);
 /* Runs a whole step again and checks the operands of every kernel: `out` names the block and the instruction that first

@@ -8,6 +8,7 @@
 #include "runtime/exec/device.h"
 #include "runtime/exec/executor.h"
 #include "runtime/exec/profile.h"
+#include "runtime/exec/trace.h"
 #include "runtime/exec/transports.h"
 
 enum {
@@ -54,7 +55,10 @@ struct hd__prepared_section {
     struct hd__prepared *prepared;
     HD__ARRAY(struct hd__graph_segment) segments; /* in order; empty where the device cannot capture */
     uint32_t n, reserved;
+    uint32_t first_update, first_write; /* instructions that change what a checkpoint holds: updates, others */
 };
+
+enum { HD__WORLD_BYTES = 16384 }; /* of a sum over all ranks at most */
 
 struct hd__exec {
     struct hd__exec_config config;
@@ -74,18 +78,23 @@ struct hd__exec {
     struct hd__prepared_section *sections;
     struct hd__group_ref world;    /* of = NULL: a single rank */
     struct hd__exec_world_buffer { /* operands in device memory, where the world's transport is stream-ordered */
-        void *device;
+        void *device;              /* an all_gather's result, then its operand */
         void *pinned;
         struct hd_event *done;
     } world_buffer;
-    struct hd__flight_op max_op, sum_op, barrier_op; /* as the flight recorder describes them */
-    const char *status;                              /* between sections */
-    double call_since;                               /* of a call that opens or closes; 0: there is none */
-    double comm_seconds;
-    struct hd__profile *profile; /* NULL: never turned on */
+    struct hd__flight_op max_op, sum_op, gather_op, barrier_op, floats_op; /* as the flight recorder describes them */
+    const char *status;                                                    /* between sections */
+    double call_since;                  /* of a call that opens or closes; 0: there is none */
+    double comm_seconds[HD_AXIS_COUNT]; /* since they were asked */
+    struct hd__profile *profile;        /* NULL: never turned on */
     uint64_t graph_replays;
+    struct hd__trace *trace; /* NULL: none is recorded */
+    int32_t observed;        /* instructions run one by one, each timed: profiling, trace */
     int32_t profiling, capturing, shut;
-    char *nonfinite; /* not NULL during a NaN check: names the first NaN or Inf; "" until there is one */
+    int32_t run;            /* of the section that is repeated */
+    uint32_t state_written; /* in this step */
+    int32_t settled;        /* nothing polls any more */
+    char *nonfinite;        /* not NULL during a NaN check: names the first NaN or Inf; "" until there is one */
     const struct hd__prepared_section *current_section;
     uint32_t current_instr;
 };
@@ -105,6 +114,10 @@ void hd__exec_release(struct hd__exec *e);
 /* run.c */
 int32_t hd__exec_progress(struct hd__exec *e, struct hd_error *err); /* HD_OK or an error */
 int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct hd_error *err);
+
+/* state_writes.c: finds a section's writes of the state; instructions before `end` run now. */
+void hd__exec_find_state_writes(struct hd__exec *e, struct hd__prepared_section *section);
+void hd__exec_note_state_writes(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t end);
 
 /* graph_capture.c */
 void hd__exec_find_segments(struct hd__exec *e, struct hd__prepared_section *section);

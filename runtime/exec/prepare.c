@@ -111,8 +111,10 @@ static int32_t prepare_section(struct hd__exec *e, struct hd__prepared_section *
         if (rc && !err->where[0])
             snprintf(err->where, sizeof err->where, "section %s, instruction %u", of->name, k);
     }
-    if (!rc)
+    if (!rc) {
         hd__exec_find_segments(e, section);
+        hd__exec_find_state_writes(e, section);
+    }
     return rc;
 }
 

@@ -69,8 +69,7 @@ static int64_t dim_product(const struct hd_program *p, const struct hd__tensor *
     return n;
 }
 
-/* "F einsum 2048x1536x384": M, N and K of a product, without the dims that all three operands have. */
-static void row_name(const struct hd_program *p, const struct hd__instr *i, char out[96])
+void hd__exec_instr_kind(const struct hd_program *p, const struct hd__instr *i, char out[96])
 {
     int n = snprintf(out, 96, "%s %s", hd__phase_name(i->phase), hd__instr_name(i));
     if (i->op != HD_OP_EINSUM && (i->op < HD_OP_EINSUM_BIAS || i->op > HD_OP_EINSUM_BIAS_DW))
@@ -101,7 +100,7 @@ static void add_section(const struct hd__profile *profile, uint32_t s, struct ta
         char name[96];
         if (!profile->calls[s][k])
             continue;
-        row_name(profile->p, i, name);
+        hd__exec_instr_kind(profile->p, i, name);
         struct row *row = row_of(t, name);
         row->calls += profile->calls[s][k];
         row->seconds += profile->seconds[s][k];

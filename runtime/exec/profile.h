@@ -16,6 +16,9 @@ void hd__exec_profile_free(struct hd__profile *profile); /* NULL is fine */
 /* Adds a run of instruction `instr` of section `section`, both indices. */
 void hd__exec_profile_add(struct hd__profile *profile, uint32_t section, uint32_t instr, double seconds);
 
+/* "F einsum 2048x1536x384": M, N and K of a product, without the dims that all three operands have. */
+void hd__exec_instr_kind(const struct hd_program *p, const struct hd__instr *i, char out[96]);
+
 /* Prints the rows by time, over `steps` steps that took `seconds` in all; `peak`: FLOP/s of the device, 0 if
  * unknown. */
 void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak,

@@ -43,7 +43,7 @@ int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct
     case HD__PREPARED_COMM:
         return hd__exec_comm_op_start(s->comm_op, err);
     case HD__PREPARED_COMM_WAIT:
-        return hd__exec_comm_op_wait(s->comm_op, &e->comm_seconds, err);
+        return hd__exec_comm_op_wait(s->comm_op, &e->comm_seconds[hd__exec_comm_op_axis(s->comm_op)], err);
     case HD__PREPARED_COPY:
         return s->copy->engine->ops->start(s->copy, err);
     case HD__PREPARED_COPY_WAIT:
@@ -61,11 +61,18 @@ int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct
 static int32_t run_timed(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
                          struct hd_error *err)
 {
-    double start = hd__now();
+    uint32_t s = (uint32_t)(section - e->sections);
+    if (section->prepared[k].kind == HD__PREPARED_NOTHING)
+        return HD_OK;
+    double start = hd__now(), end;
     int32_t rc = hd__exec_run_prepared(e, &section->prepared[k], err);
     if (!rc)
         rc = hd__exec_synchronize(e, err);
-    hd__exec_profile_add(e->profile, (uint32_t)(section - e->sections), k, hd__now() - start);
+    end = hd__now();
+    if (e->profiling)
+        hd__exec_profile_add(e->profile, s, k, end - start);
+    if (e->trace)
+        hd__trace_add(e->trace, (uint16_t)s, (uint16_t)e->run, k, start, end);
     return rc;
 }
 
@@ -75,17 +82,19 @@ static int32_t run_instr(struct hd__exec *e, const struct hd__prepared_section *
     __atomic_store_n(&e->current_instr, k, __ATOMIC_RELAXED);
     if (e->nonfinite)
         return hd__exec_check_finite(e, section, k, err);
-    return e->profiling ? run_timed(e, section, k, err) : hd__exec_run_prepared(e, &section->prepared[k], err);
+    return e->observed ? run_timed(e, section, k, err) : hd__exec_run_prepared(e, &section->prepared[k], err);
 }
 
 static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section, struct hd_error *err)
 {
     struct hd__graph_segment *segment = section->segments.at,
-                             *last = e->nonfinite || e->profiling ? segment : segment + section->segments.count;
+                             *last = e->nonfinite || e->observed ? segment : segment + section->segments.count;
     int32_t rc = HD_OK;
     __atomic_store_n(&e->current_section, section, __ATOMIC_RELEASE);
     for (uint32_t k = 0; k < section->n && !rc;) {
-        if (segment < last && segment->first == k) {
+        int whole = segment < last && segment->first == k;
+        hd__exec_note_state_writes(e, section, whole ? segment->end : k + 1);
+        if (whole) {
             rc = hd__exec_run_segment(e, section, segment, err);
             k = segment++->end;
         } else {
@@ -100,7 +109,7 @@ static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section
 static int32_t run_section(struct hd__exec *e, struct hd__prepared_section *section, struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    for (int32_t n = 0; n < HD__MAX(1, section->of->repeat) && !rc; n++)
+    for (e->run = 0; e->run < HD__MAX(1, section->of->repeat) && !rc; e->run++)
         rc = run_once(e, section, err);
     return rc;
 }
@@ -108,6 +117,8 @@ static int32_t run_section(struct hd__exec *e, struct hd__prepared_section *sect
 int32_t hd__exec_run_step(struct hd__exec *e, int64_t step, struct hd_error *err)
 {
     int32_t rc = HD_OK;
+    if (!e->nonfinite) /* the same step once more */
+        e->state_written = 0;
     for (uint32_t s = 0; s < e->p->sections.count && !rc; s++)
         if (hd__section_due(e->sections[s].of, step))
             rc = run_section(e, &e->sections[s], err);
@@ -122,15 +133,23 @@ int32_t hd__exec_run_section(struct hd__exec *e, uint8_t kind, struct hd_error *
 
 /* ---- between steps */
 
+/* Bytes of the result of `op` on all ranks. */
+static size_t result_bytes(const struct hd__exec *e, const struct hd__flight_op *op)
+{
+    return op->bytes * (size_t)(op->redop ? 1 : e->world.of->n);
+}
+
 /* Stages the operands in device memory. */
-static int32_t reduce_on_device(struct hd__exec *e, struct hd_comm_call *call, size_t bytes, hd_request *request,
-                                struct hd_error *err)
+static int32_t call_on_device(struct hd__exec *e, struct hd_comm_call *call, const struct hd__flight_op *op,
+                              hd_request *request, struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
     struct hd__exec_world_buffer *a = &e->world_buffer;
-    memcpy(a->pinned, call->send, bytes);
-    call->send = call->recv = a->device;
-    int32_t rc = d->ops->copy(d->handle, HD_STREAM_COMM, a->device, a->pinned, bytes, err);
+    size_t at = op->redop ? 0 : result_bytes(e, op); /* all_reduce is in place */
+    memcpy(a->pinned, call->send, op->bytes);
+    call->send = (char *)a->device + at;
+    call->recv = a->device;
+    int32_t rc = d->ops->copy(d->handle, HD_STREAM_COMM, (char *)a->device + at, a->pinned, op->bytes, err);
     if (!rc)
         rc = e->world.transport->ops->collective(e->world.of->group, call, request, err);
     return rc;
@@ -150,14 +169,14 @@ static int32_t copy_back(struct hd__exec *e, void *out, size_t bytes, struct hd_
     return rc;
 }
 
-/* An all_reduce over all ranks, of `op`'s count of its dtype. */
-static int32_t reduce_world(struct hd__exec *e, const struct hd__flight_op *op, const void *mine, void *out,
-                            struct hd_error *err)
+/* Over all ranks, of `op`'s count of its dtype: an all_reduce, or an all_gather where it has no redop. */
+static int32_t call_world(struct hd__exec *e, const struct hd__flight_op *op, const void *mine, void *out,
+                          struct hd_error *err)
 {
     struct hd_comm_call call = {.struct_size = sizeof call,
-                                .coll = HD_COLL_ALL_REDUCE,
+                                .coll = op->redop ? HD_COLL_ALL_REDUCE : HD_COLL_ALL_GATHER,
                                 .dtype = op->dtype,
-                                .redop = op->redop,
+                                .redop = op->redop ? op->redop : HD_SUM,
                                 .send = mine,
                                 .recv = out,
                                 .count = op->count,
@@ -166,14 +185,14 @@ static int32_t reduce_world(struct hd__exec *e, const struct hd__flight_op *op, 
     __atomic_store_n(&e->current_section, NULL, __ATOMIC_RELAXED);
     uint64_t flight_number = hd__comm_flight_start(e->transports.flight, op, hd__now());
     hd__exec_progress_lock(e->transports.progress_thread);
-    int32_t rc = e->world_buffer.device ? reduce_on_device(e, &call, op->bytes, &request, err)
+    int32_t rc = e->world_buffer.device ? call_on_device(e, &call, op, &request, err)
                                         : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
     hd__exec_progress_unlock(e->transports.progress_thread, !rc);
     hd__comm_flight_wait(e->transports.flight, flight_number, hd__now());
     if (!rc)
         rc = hd__exec_transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
     if (!rc && e->world_buffer.device)
-        rc = copy_back(e, out, op->bytes, err);
+        rc = copy_back(e, out, result_bytes(e, op), err);
     hd__comm_flight_end(e->transports.flight, flight_number, hd__now(), rc);
     return rc;
 }
@@ -185,7 +204,7 @@ static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op
     if (!e->world.of)
         return HD_OK;
     int32_t hash = (int32_t)(e->transports.flight->op_hash >> 33), value[3] = {mine, hash, -hash}, most[3];
-    int32_t rc = reduce_world(e, op, value, most, err);
+    int32_t rc = call_world(e, op, value, most, err);
     if (!rc)
         *highest = most[0];
     /* Collective mismatch that the transport did not detect, as a sum on one rank and a maximum on another: the largest
@@ -199,7 +218,28 @@ static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op
 int32_t hd__exec_all_reduce_sum(struct hd__exec *e, double mine, double *sum, struct hd_error *err)
 {
     *sum = mine;
-    return e->world.of ? reduce_world(e, &e->sum_op, &mine, sum, err) : HD_OK;
+    return e->world.of ? call_world(e, &e->sum_op, &mine, sum, err) : HD_OK;
+}
+
+int32_t hd__exec_all_gather(struct hd__exec *e, const double mine[HD__GATHERED], double *all, struct hd_error *err)
+{
+    memcpy(all, mine, HD__GATHERED * sizeof *all);
+    return e->world.of ? call_world(e, &e->gather_op, mine, all, err) : HD_OK;
+}
+
+/* In calls of one size, which the flight recorder has a description of. */
+int32_t hd__exec_all_reduce_floats(struct hd__exec *e, float *values, int64_t count, struct hd_error *err)
+{
+    float part[HD__WORLD_BYTES / sizeof(float)];
+    int32_t rc = HD_OK;
+    for (int64_t at = 0; at < count && e->world.of && !rc; at += (int64_t)HD__COUNT(part)) {
+        size_t bytes = (size_t)HD__MIN(count - at, (int64_t)HD__COUNT(part)) * sizeof *part;
+        memset(part, 0, sizeof part);
+        memcpy(part, values + at, bytes);
+        rc = call_world(e, &e->floats_op, part, part, err);
+        memcpy(values + at, part, bytes);
+    }
+    return rc;
 }
 
 int32_t hd__exec_all_reduce_max(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)

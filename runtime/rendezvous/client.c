@@ -2,6 +2,7 @@
 #include "runtime/rendezvous/store.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -39,14 +40,16 @@ static int32_t greet_until(struct hd_store *s, const struct hd__store_options *o
         double waited = hd__now() - began;
         if (o->late_after > 0 && waited >= (told ? 2 * told : o->late_after)) {
             told = waited;
-            hd__log(HD_LOG_WARN, NULL, "rank %d: waiting for rank 0 at %s since %.0f s (%s)", o->rank, s->server,
-                    waited, why.message);
+            hd__log(HD_LOG_WARN, NULL, "%s %d: waiting for %s 0 at %s since %.0f s (%s)", s->noun, o->rank, s->noun,
+                    s->server, waited, why.message);
         }
         usleep(20000);
     }
+    if (code == HD_E_IO && o->members)
+        return hd_fail(err, HD_E_TIMEOUT, "%s", why.message);
     if (code == HD_E_IO)
-        return hd_fail(err, HD_E_TIMEOUT, "rank %d waited %.6g s for rank 0 at %s (%s)", o->rank, hd__now() - began,
-                       s->server, why.message);
+        return hd_fail(err, HD_E_TIMEOUT, "%s %d waited %.6g s for %s 0 at %s (%s)", s->noun, o->rank,
+                       hd__now() - began, s->noun, s->server, why.message);
     return code ? hd_fail(err, code, "%s", why.message) : HD_OK;
 }
 
@@ -61,6 +64,7 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
     pthread_mutex_init(&s->status_lock, NULL);
     hd__cond_init(&s->replied);
     s->rank = options->rank;
+    s->noun = options->members ? "node" : "rank";
     s->size = options->size;
     s->fd = -1;
     s->dead_after = options->dead_after;
@@ -122,6 +126,12 @@ void hd__store_close(struct hd_store *store)
 
 /* ---- requests */
 
+/* Will nothing be answered any more? */
+static int is_over(struct hd_store *s, int outlives)
+{
+    return outlives ? atomic_load(&s->lost) : hd__store_liveness_check(&s->live, NULL, NULL) != HD_OK;
+}
+
 /* Sends `frame` and waits for its reply, which lands in `p`. */
 static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store_request *p, double deadline,
                        struct hd_error *err)
@@ -132,12 +142,12 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store
     p->next = s->requests;
     s->requests = p;
     pthread_mutex_unlock(&s->lock);
-    int waits = frame->type == WIRE_GET || frame->type == WIRE_BARRIER;
+    int waits = frame->type == WIRE_GET || frame->type == WIRE_BARRIER || frame->type == WIRE_ROLL_CALL;
     atomic_fetch_add(&s->waiting, waits);
-    int32_t sent = hd__store_send(s, frame, deadline), ended = HD_OK;
+    int32_t sent = hd__store_send(s, frame, deadline), outlives = atomic_load(&s->outlives);
     int late = 0;
     pthread_mutex_lock(&s->lock);
-    while (sent == HD_OK && !p->done && !late && (ended = hd__store_liveness_check(&s->live, NULL, NULL)) == HD_OK)
+    while (sent == HD_OK && !p->done && !late && !is_over(s, outlives))
         late = pthread_cond_timedwait(&s->replied, &s->lock, &until) == ETIMEDOUT;
     if (waits)
         atomic_store(&s->waited, hd__now());
@@ -150,7 +160,7 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store
     pthread_mutex_unlock(&s->lock);
     if (p->done)
         return HD_OK;
-    if (hd__store_liveness_check(&s->live, NULL, err) != HD_OK)
+    if (is_over(s, outlives) && hd__store_liveness_check(&s->live, NULL, err) != HD_OK)
         return HD_E_PEER;
     if (sent == HD_E_PEER)
         return hd_fail(err, HD_E_PEER, "the rendezvous closed the connection");
@@ -199,15 +209,14 @@ int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_erro
     return code ? code : request(store, &f, &p, hd__now() + HD__MAX(5.0, store->dead_after), err);
 }
 
-int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
-                      struct hd_error *err)
+static int32_t get_value(struct hd_store *store, uint32_t type, const char *key, void *value, size_t *bytes,
+                         double deadline, struct hd_error *err)
 {
     int32_t code = check_key(key, 0, err);
     if (code != HD_OK)
         return code;
     struct store_request p = {.value = hd__alloc(WIRE_VALUE_MAX), .room = WIRE_VALUE_MAX};
-    struct hd__frame f = {
-        .type = WIRE_GET, .key = key, .key_bytes = (uint32_t)strlen(key), .arg = deadline_ms(deadline)};
+    struct hd__frame f = {.type = type, .key = key, .key_bytes = (uint32_t)strlen(key), .arg = deadline_ms(deadline)};
     code = request(store, &f, &p, deadline, err);
     if (code == HD_OK && p.code == HD_E_TIMEOUT)
         code = hd_fail(err, HD_E_TIMEOUT, "nobody put %s into the store in time", key);
@@ -221,6 +230,48 @@ int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size
         *bytes = p.bytes;
     }
     free(p.value);
+    return code;
+}
+
+int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
+                      struct hd_error *err)
+{
+    return get_value(store, WIRE_GET, key, value, bytes, deadline, err);
+}
+
+void hd__store_outlive(struct hd_store *store)
+{
+    atomic_store(&store->outlives, 1);
+}
+
+int32_t hd__store_roll_call(struct hd_store *store, const char *name, uint8_t *present, double deadline,
+                            struct hd_error *err)
+{
+    size_t bytes = (size_t)store->size;
+    return get_value(store, WIRE_ROLL_CALL, name, present, &bytes, deadline, err);
+}
+
+int32_t hd__store_clock_offset(struct hd_store *store, double *offset, struct hd_error *err)
+{
+    enum { ROUNDS = 16 };
+    double shortest = INFINITY;
+    int32_t code = HD_OK;
+    *offset = 0;
+    for (int n = 0; n < ROUNDS && code == HD_OK; n++) {
+        uint8_t value[8] = {0};
+        struct store_request p = {.value = value, .room = sizeof value};
+        struct hd__frame f = {.type = WIRE_CLOCK};
+        double sent = hd__now(), took;
+        code = request(store, &f, &p, sent + HD__MAX(5.0, store->dead_after), err);
+        took = hd__now() - sent;
+        if (code != HD_OK || took >= shortest)
+            continue;
+        shortest = took;
+        *offset = (double)(hd__store_wire_u32(value) | (uint64_t)hd__store_wire_u32(value + 4) << 32) * 1e-9 - sent -
+                  took / 2;
+    }
+    if (fabs(*offset) < shortest) /* one clock, as far as this can tell */
+        *offset = 0;
     return code;
 }
 

@@ -1,6 +1,7 @@
 /* Finding the server, and the handshake with it. */
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
+#include "runtime/rendezvous/address.h"
 #include "runtime/rendezvous/client_internal.h"
 #include "runtime/rendezvous/local_discovery.h"
 
@@ -15,7 +17,7 @@
 
 static int connect_once(const char *host, uint16_t at_port, struct hd_error *err)
 {
-    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *list;
     struct timeval timeout = {.tv_sec = 2}; /* connect() obeys the send time-out */
     char port[8];
     int one = 1, fd = -1;
@@ -43,10 +45,10 @@ static int connect_once(const char *host, uint16_t at_port, struct hd_error *err
 
 static int is_here(int fd)
 {
-    struct sockaddr_in here = {0}, there = {0};
+    struct sockaddr_storage here = {0}, there = {0};
     socklen_t bytes = sizeof here, same = sizeof there;
     return !getsockname(fd, (struct sockaddr *)&here, &bytes) && !getpeername(fd, (struct sockaddr *)&there, &same) &&
-           here.sin_addr.s_addr == there.sin_addr.s_addr;
+           hd__address_same_host(&here, &there);
 }
 
 static ptrdiff_t open_frame(struct hd_store *s, struct hd__frame *frame)
@@ -163,7 +165,7 @@ static int32_t enter(struct hd_store *s, const struct hd__store_options *o, uint
     if (code)
         return code;
     if (f.type != WIRE_WELCOME)
-        return hd_fail(err, HD_E_INVALID, "the rendezvous refused rank %d: %.*s", o->rank,
+        return hd_fail(err, f.arg ? HD_E_IO : HD_E_INVALID, "the rendezvous refused %s %d: %.*s", s->noun, o->rank,
                        (int)HD__MIN(f.value_bytes, 400u), f.type == WIRE_REJECT ? (const char *)f.value : "");
     s->server_rank = f.arg;
     drop_received(s, used);
@@ -179,7 +181,7 @@ int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *
     memcpy(secret, o->secret, sizeof secret);
     s->in_bytes = 0;
     s->sealed = 0;
-    snprintf(s->server, sizeof s->server, "%.100s:%u", o->host, port);
+    hd__address_join(o->host, port, s->server, sizeof s->server);
     if (o->discovery_id)
         snprintf(s->server, sizeof s->server, "the local socket of job %.60s", o->discovery_id);
     if (o->discovery_id && hd__store_discovery_find(o->discovery_id, &port, secret, err))

@@ -30,6 +30,7 @@ struct hd_store {
     struct hd__liveness live;
     int32_t rank, size;
     int32_t server_rank;
+    const char *noun; /* of a rank, for messages */
     int fd, wake;
     struct hd__tls *tls; /* NULL: plain */
     double dead_after, last_heard;
@@ -48,6 +49,7 @@ struct hd_store {
     _Atomic int waiting;   /* GETs and BARRIERs under way */
     _Atomic double waited; /* when the last of them ended */
     int stop;
+    _Atomic int outlives, lost;              /* requests go on after the end of the job; the connection is over */
     pthread_mutex_t status_lock;             /* held while the witness tells */
     struct hd__store_status_provider status; /* tell NULL: there is none */
     double next_dump_request;                /* of the present wait */

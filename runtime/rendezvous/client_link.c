@@ -186,8 +186,9 @@ static const char *read_frames(struct hd_store *s)
 static void record_server_loss(struct hd_store *s, const char *why)
 {
     char cause[400];
+    atomic_store(&s->lost, 1);
     if (s->server_rank >= 0)
-        snprintf(cause, sizeof cause, "rank %d, which serves the rendezvous, is gone (%s)", s->server_rank, why);
+        snprintf(cause, sizeof cause, "%s %d, which serves the rendezvous, is gone (%s)", s->noun, s->server_rank, why);
     else
         snprintf(cause, sizeof cause, "the launcher is gone (%s)", why);
     hd__store_record_end(s, HD_E_PEER, HD_E_PEER, s->server_rank, 0, cause);
@@ -206,12 +207,15 @@ void *hd__store_thread(void *arg)
     struct hd_store *s = arg;
     double interval = hd__store_heartbeat_seconds(s->dead_after), next = hd__now() + interval;
     hd__store_favour_thread();
+    hd__store_thread_wakes();
     s->last_heard = hd__now();
     while (!stopped(s)) {
         struct pollfd fds[2] = {{.fd = s->fd, .events = POLLIN}, {.fd = s->wake, .events = POLLIN}};
         double before = hd__now(), now;
         int planned = (int)(HD__MAX(0.0, next - before) * 1e3) + 1;
+        hd__store_thread_sleeps();
         poll(fds, 2, planned);
+        hd__store_thread_wakes();
         const char *end = NULL;
         for (int ready = fds[0].revents; !end && ready; ready = hd__tls_pending(s->tls))
             end = read_frames(s);
@@ -235,5 +239,6 @@ void *hd__store_thread(void *arg)
             break;
         }
     }
+    hd__store_thread_sleeps();
     return NULL;
 }

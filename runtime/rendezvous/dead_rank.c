@@ -8,6 +8,8 @@
 void hd__server_rank_died(struct hd__server *s, int32_t rank, const char *cause)
 {
     char text[256];
+    if (s->options.members)
+        return;
     s->rank_state[rank] = HD__RANK_DEAD;
     snprintf(text, sizeof text, "rank %d died (%s)", rank, cause);
     hd__server_end_job(s, HD_E_PEER, rank, 0, text);

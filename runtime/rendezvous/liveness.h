@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "heddle/types.h"
 
@@ -43,6 +44,11 @@ void hd__store_liveness_notify(struct hd__liveness *live, void (*notify)(void *u
 void hd__store_keep_cores(void);
 /* [any-thread] The calling thread gets these cores, and is scheduled first where this process may ask for it. */
 void hd__store_favour_thread(void);
+/* fork(), while no thread of a store or server is awake: for a process that has them. The child has none of them. */
+pid_t hd__store_fork(void);
+/* For these threads: around all that they do but waiting. */
+void hd__store_thread_wakes(void);
+void hd__store_thread_sleeps(void);
 /* Id of the calling thread, sent with its heartbeats. */
 int32_t hd__store_thread_id(void);
 /* When a peer was last heard, seen from a watcher whose poll() of `planned` seconds began at `before` and ended `now`:

@@ -2,15 +2,16 @@
  *
  * A connection is a stranger until it has proved that it knows the secret; strangers are few and short-lived, and may
  * send nothing else. A rank's connection that ends without BYE, or is silent for dead_after, is that rank's death. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "runtime/rendezvous/address.h"
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/local_discovery.h"
 #include "runtime/rendezvous/server_internal.h"
@@ -31,7 +32,7 @@ void hd__server_send_end(struct hd__server *s, struct server_conn *c)
 void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, uint64_t origin, const char *cause)
 {
     char slept[128];
-    if (s->end.code != HD_OK)
+    if (s->end.code != HD_OK || s->options.members)
         return;
     if (s->options.rank >= 0 && s->slept > hd__store_silence_seconds(s->options.dead_after) &&
         hd__now() < s->woke + 2) {
@@ -189,11 +190,22 @@ static void flush_conns(struct hd__server *s)
     }
 }
 
+/* Woken by another thread: to stop, or to end the job. */
+static void on_wake(struct hd__server *s)
+{
+    uint64_t times;
+    if (read(s->wake, &times, sizeof times) < 0 && errno != EAGAIN)
+        hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno));
+    if (atomic_load(&s->ask.is))
+        hd__server_end_job(s, HD_E_PEER, s->ask.rank, 0, s->ask.cause);
+}
+
 static void *serve(void *arg)
 {
     struct hd__server *s = arg;
     HD__ARRAY(struct pollfd) fds = {0};
     hd__store_favour_thread();
+    hd__store_thread_wakes();
     for (int stop = 0, more = 1; !stop || more;) {
         uint32_t n = s->conns.count;
         stop = atomic_load(&s->stop);
@@ -208,7 +220,9 @@ static void *serve(void *arg)
         hd__push(&fds, ((struct pollfd){.fd = s->discovery, .events = POLLIN}));
         double before = hd__now();
         int planned = stop && !s->dumps.active ? 0 : wait_ms(s, before);
+        hd__store_thread_sleeps();
         int ready = poll(fds.at, fds.count, planned);
+        hd__store_thread_wakes();
         if (ready < 0 && errno != EINTR)
             break;
         double now = hd__now();
@@ -222,6 +236,8 @@ static void *serve(void *arg)
             double *heard = &s->conns.at[i]->last_heard;
             *heard = s->woke == now ? now : hd__store_excuse(*heard, before, planned / 1e3, now);
         }
+        if (fds.at[n + 1].revents & POLLIN)
+            on_wake(s);
         serve_conns(s, fds.at, n, now);
         hd__server_expire_waits(s, now);
         log_absent_ranks(s, now);
@@ -234,43 +250,56 @@ static void *serve(void *arg)
         flush_conns(s);                      /* who may leave now does not wait for the next event */
         more = ready > 0 || s->dumps.active; /* what the ranks said before they ended still counts */
     }
+    hd__store_thread_sleeps();
     hd__free_array(&fds);
     return NULL;
 }
 
 /* ---- opening and closing */
 
-static int32_t resolve(const char *address, struct sockaddr_in *at, struct hd_error *err)
+/* At the first of the name's addresses that is this machine's. */
+static int bind_to(struct hd__server *s, const struct addrinfo *list)
 {
-    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
-    int bad = getaddrinfo(address, NULL, &hints, &list);
-    if (bad)
-        return hd_fail(err, HD_E_INVALID, "rendezvous address %s: %s", address, gai_strerror(bad));
-    *at = *(const struct sockaddr_in *)(const void *)list->ai_addr;
-    freeaddrinfo(list);
-    return HD_OK;
+    int one = 1, why = EADDRNOTAVAIL;
+    for (const struct addrinfo *a = list; a; a = a->ai_next) {
+        s->listener = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (s->listener < 0) {
+            why = errno;
+            continue;
+        }
+        setsockopt(s->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        if (!bind(s->listener, a->ai_addr, a->ai_addrlen) && !listen(s->listener, 1024))
+            return 0;
+        why = errno;
+        close(s->listener);
+        s->listener = -1;
+    }
+    return why;
 }
 
 static int32_t listen_at(struct hd__server *s, struct hd_error *err)
 {
     const struct hd__server_options *o = &s->options;
-    struct sockaddr_in at;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *list;
+    struct sockaddr_storage at;
     socklen_t bytes = sizeof at;
-    int one = 1;
-    int32_t code = resolve(o->address, &at, err);
-    if (code != HD_OK)
-        return code;
-    at.sin_port = htons(o->port);
-    s->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s->listener < 0)
-        return hd_fail(err, HD_E_IO, "socket: %s", strerror(errno));
-    setsockopt(s->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(s->listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(s->listener, 1024) != 0)
-        return hd_fail(err, HD_E_IO, "rendezvous cannot listen at %s:%u: %s%s", o->address, o->port, strerror(errno),
-                       errno == EADDRNOTAVAIL ? " (rank 0 must run on the machine of MASTER_ADDR)" : "");
+    char port[8], name[128];
+    snprintf(port, sizeof port, "%u", o->port);
+    int bad = getaddrinfo(o->address, port, &hints, &list);
+    if (bad)
+        return hd_fail(err, HD_E_INVALID, "rendezvous address %s: %s", o->address, gai_strerror(bad));
+    bad = bind_to(s, list);
+    freeaddrinfo(list);
+    hd__address_join(o->address, o->port, name, sizeof name);
+    if (bad)
+        return hd_fail(err, HD_E_IO, "rendezvous cannot listen at %s: %s%s", name, strerror(bad),
+                       bad != EADDRNOTAVAIL ? ""
+                       : o->members         ? " (node 0 must run on the machine of launch.rendezvous)"
+                                            : " (rank 0 must run on the machine of MASTER_ADDR)");
     if (getsockname(s->listener, (struct sockaddr *)&at, &bytes) != 0)
         return hd_fail(err, HD_E_IO, "getsockname: %s", strerror(errno));
-    s->port = ntohs(at.sin_port);
+    s->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&at)->sin6_port
+                                             : ((struct sockaddr_in *)(void *)&at)->sin_port);
     return HD_OK;
 }
 
@@ -288,6 +317,7 @@ static void server_free(struct hd__server *s)
     hd__store_kv_free(&s->kv);
     hd__server_dump_finish(&s->dumps);
     free(s->rank_state);
+    free((void *)s->visits);
     if (s->listener >= 0)
         close(s->listener);
     if (s->wake >= 0)
@@ -305,6 +335,7 @@ int32_t hd__server_open(const struct hd__server_options *options, struct hd__ser
     s->ended_by = -1;
     s->opened = hd__now();
     s->rank_state = hd__alloc((size_t)options->size);
+    s->visits = options->members ? hd__alloc((size_t)options->size * sizeof *s->visits) : NULL;
     hd__server_dump_init(&s->dumps, options->size);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int32_t code = s->wake < 0 ? hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno)) : listen_at(s, err);
@@ -332,6 +363,28 @@ int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code)
     return rank;
 }
 
+uint32_t hd__server_visits(const struct hd__server *server, int32_t rank)
+{
+    return atomic_load(&server->visits[rank]);
+}
+
+static void wake(struct hd__server *server)
+{
+    uint64_t one = 1;
+    if (write(server->wake, &one, sizeof one) < 0)
+        hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno)); /* it wakes by itself within a beat */
+}
+
+void hd__server_end(struct hd__server *server, int32_t rank, const char *cause)
+{
+    if (atomic_load(&server->ask.is) || atomic_load(&server->end.code))
+        return;
+    server->ask.rank = rank;
+    snprintf(server->ask.cause, sizeof server->ask.cause, "%s", cause);
+    atomic_store(&server->ask.is, 1);
+    wake(server);
+}
+
 void hd__server_drain(struct hd__server *server, double deadline)
 {
     while (atomic_load(&server->gone) < server->options.size && hd__now() < deadline)
@@ -340,12 +393,10 @@ void hd__server_drain(struct hd__server *server, double deadline)
 
 void hd__server_close(struct hd__server *server)
 {
-    uint64_t one = 1;
     if (!server)
         return;
     atomic_store(&server->stop, 1);
-    if (write(server->wake, &one, sizeof one) < 0)
-        hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno)); /* it wakes by itself within a beat */
+    wake(server);
     pthread_join(server->thread, NULL);
     server_free(server);
 }

@@ -1,5 +1,4 @@
 /* Connections of the server: every buffer is bounded, and a stranger may send nothing but a greeting. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -7,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "runtime/rendezvous/address.h"
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/server_internal.h"
 
@@ -45,9 +45,13 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
     close(c->fd);
     s->conns.at[i] = s->conns.at[--s->conns.count];
     if (c->rank >= 0) {
-        hd__server_drop_waits(s, c->rank);
         if (s->rank_state[c->rank] == HD__RANK_CONNECTED)
             hd__server_rank_died(s, c->rank, cause);
+        if (s->options.members) {
+            s->rank_state[c->rank] = HD__RANK_ABSENT;
+            atomic_fetch_add(&s->visits[c->rank], 1);
+        }
+        hd__server_drop_waits(s, c->rank);
         atomic_fetch_add(&s->gone, 1);
     }
     hd__tls_free(c->tls);
@@ -59,9 +63,8 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
 void hd__server_conn_accept(struct hd__server *s, double now)
 {
     uint32_t strangers = 0, oldest = 0;
-    struct sockaddr_in peer = {0}, own = {0};
+    struct sockaddr_storage peer = {0}, own = {0};
     socklen_t bytes = sizeof peer;
-    char address[INET_ADDRSTRLEN] = "";
     int one = 1, fd = accept4(s->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
@@ -81,11 +84,10 @@ void hd__server_conn_accept(struct hd__server *s, double now)
     c->rank = -1;
     c->last_heard = c->opened = now;
     bytes = sizeof own;
-    c->local = !getsockname(fd, (struct sockaddr *)&own, &bytes) && own.sin_addr.s_addr == peer.sin_addr.s_addr;
-    inet_ntop(AF_INET, &peer.sin_addr, address, sizeof address);
+    c->local = !getsockname(fd, (struct sockaddr *)&own, &bytes) && hd__address_same_host(&own, &peer);
     c->tls = s->options.tls ? hd__tls_new(s->options.tls, fd, 1) : NULL;
     memcpy(c->secret, s->options.secret, sizeof c->secret);
-    snprintf(c->peer, sizeof c->peer, "%s:%u", address, ntohs(peer.sin_port));
+    hd__address_text(&peer, c->peer);
     c->in_room = WIRE_HEADER + WIRE_HELLO;
     c->in = hd__alloc(c->in_room);
     hd__push(&s->conns, c);

@@ -27,17 +27,17 @@ struct server_conn {
     double last_heard, opened, nudged;
     int local;      /* the peer is on this machine */
     int32_t thread; /* that beats there; 0: not known yet */
-    char peer[24];  /* "10.0.0.2:41234" */
+    char peer[64];  /* "10.0.0.2:41234" */
     struct hd__auth_handshake handshake;
     struct hd__auth_channel from, to; /* the rank's frames, the server's */
-    char end[96];                     /* room for why it is over */
+    char end[160];                     /* room for why it is over */
     uint8_t *in;                      /* `in_room`: a greeting's size for a stranger, WIRE_SEALED_MAX for a rank */
     size_t in_room;
     uint8_t *out;
     size_t in_bytes, out_at, out_bytes, out_room;
 };
 
-/* A GET or a BARRIER whose reply is not due yet. */
+/* A GET, a BARRIER or a ROLL_CALL whose reply is not due yet. */
 struct waiting_request {
     int32_t rank;
     uint32_t type, id;
@@ -68,6 +68,12 @@ struct hd__server {
         char cause[512];
     } end; /* the first death or abort, told to ranks that connect later too */
     struct hd__dump_collect dumps;
+    _Atomic uint32_t *visits; /* of members, as hd__server_visits says */
+    struct {
+        _Atomic int is; /* asked for; what follows was set before */
+        int32_t rank;
+        char cause[256];
+    } ask;                          /* hd__server_end */
     double opened, first_connected; /* when it was; when the first rank came, 0: none did */
     double absent_logged;           /* how many seconds after that the log last said who has not come */
     double slept, woke;             /* how long this process was stopped the last time, and until when */
@@ -99,7 +105,7 @@ void hd__server_rank_died(struct hd__server *s, int32_t rank, const char *cause)
 
 /* server_requests.c */
 void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now);
-void hd__server_drop_waits(struct hd__server *s, int32_t rank);
+void hd__server_drop_waits(struct hd__server *s, int32_t rank); /* it left or died: roll calls do without it */
 void hd__server_expire_waits(struct hd__server *s, double now);
 
 #endif

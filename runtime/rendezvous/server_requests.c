@@ -16,24 +16,16 @@ static void reply(struct server_conn *c, uint32_t id, int32_t code, const void *
                                                 .value_bytes = (uint32_t)HD__MIN(bytes, (size_t)WIRE_VALUE_MAX)});
 }
 
-static void reject(struct server_conn *c, const char *why)
+/* `later`: it may be let in when another has left. */
+static void reject(struct server_conn *c, const char *why, int later)
 {
     hd__server_conn_send(
-        c,
-        &(struct hd__frame){.type = WIRE_REJECT, .value = (const uint8_t *)why, .value_bytes = (uint32_t)strlen(why)});
+        c, &(struct hd__frame){
+               .type = WIRE_REJECT, .arg = later, .value = (const uint8_t *)why, .value_bytes = (uint32_t)strlen(why)});
     c->closing = 1;
 }
 
 /* ---- waiting requests */
-
-void hd__server_drop_waits(struct hd__server *s, int32_t rank)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < s->waits.count; i++)
-        if (s->waits.at[i].rank != rank)
-            s->waits.at[kept++] = s->waits.at[i];
-    s->waits.count = kept;
-}
 
 static int is_waiting_for(const struct waiting_request *w, uint32_t type, const char *key, size_t key_bytes)
 {
@@ -68,8 +60,57 @@ static void missing_ranks(struct hd__server *s, const struct waiting_request *ba
     free(missing);
 }
 
+/* ---- roll calls: the ranks that are left agree on who they are */
+
+/* Answers a roll call, now and for those who come later: a byte a rank, 1 for those that wait. */
+static void answer_roll_call(struct hd__server *s, const struct waiting_request *call)
+{
+    const struct waiting_request w = *call; /* it is forgotten meanwhile */
+    size_t bytes = (size_t)s->options.size;
+    uint8_t *present = hd__alloc(bytes);
+    for (uint32_t i = 0; i < s->waits.count; i++)
+        if (is_waiting_for(&s->waits.at[i], WIRE_ROLL_CALL, w.key, w.key_bytes))
+            present[s->waits.at[i].rank] = 1;
+    hd__store_kv_put(&s->kv, w.key, w.key_bytes, present, bytes);
+    answer_waits(s, WIRE_ROLL_CALL, w.key, w.key_bytes, present, bytes);
+    free(present);
+}
+
+/* It is complete when every rank that is connected waits. */
+static int is_complete(struct hd__server *s, const struct waiting_request *call)
+{
+    int32_t connected = 0, here = 0;
+    for (int32_t r = 0; r < s->options.size; r++)
+        connected += s->rank_state[r] == HD__RANK_CONNECTED;
+    for (uint32_t i = 0; i < s->waits.count; i++)
+        here += is_waiting_for(&s->waits.at[i], WIRE_ROLL_CALL, call->key, call->key_bytes);
+    return here >= connected;
+}
+
+static void answer_roll_calls(struct hd__server *s, double now)
+{
+    for (uint32_t i = 0; i < s->waits.count;) {
+        const struct waiting_request *w = &s->waits.at[i];
+        int due = w->type == WIRE_ROLL_CALL && (w->deadline <= now || is_complete(s, w));
+        if (due)
+            answer_roll_call(s, w);
+        i = due ? 0 : i + 1;
+    }
+}
+
+void hd__server_drop_waits(struct hd__server *s, int32_t rank)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < s->waits.count; i++)
+        if (s->waits.at[i].rank != rank)
+            s->waits.at[kept++] = s->waits.at[i];
+    s->waits.count = kept;
+    answer_roll_calls(s, hd__now());
+}
+
 void hd__server_expire_waits(struct hd__server *s, double now)
 {
+    answer_roll_calls(s, now);
     for (uint32_t i = 0; i < s->waits.count;) {
         struct waiting_request w = s->waits.at[i];
         char text[256] = "";
@@ -139,21 +180,28 @@ static void on_proof(struct hd__server *s, struct server_conn *c, const struct h
     hd__auth_channel_init(&c->to, c->secret, HD__AUTH_SERVER, &c->handshake);
     c->proved = 1;
     if (size != s->options.size)
-        snprintf(why, sizeof why, "the job has %d ranks here and %d there", s->options.size, size);
+        snprintf(why, sizeof why, "the job has %d %s there and %d here", s->options.size,
+                 s->options.members ? "nodes" : "ranks", size);
     else if (rank < 0 || rank >= size)
-        snprintf(why, sizeof why, "rank %d is not one of 0 to %d", rank, size - 1);
+        snprintf(why, sizeof why, "%s %d is not one of 0 to %d", s->options.members ? "node" : "rank", rank, size - 1);
     else if (s->rank_state[rank] != HD__RANK_ABSENT)
-        snprintf(why, sizeof why, "rank %d has connected before: two processes were started as this rank", rank);
+        snprintf(why, sizeof why,
+                 s->options.members ? "node %d is here already: two agents were started as this node"
+                                    : "rank %d has connected before: two processes were started as this rank",
+                 rank);
     if (why[0]) {
-        const uint8_t *absent = memchr(s->rank_state, HD__RANK_ABSENT, (size_t)s->options.size);
+        const uint8_t *absent =
+            s->options.members ? NULL : memchr(s->rank_state, HD__RANK_ABSENT, (size_t)s->options.size);
         if (absent) /* it should be that one, which others would await in vain */
             hd__server_end_job(s, HD_E_INVALID, (int32_t)(absent - s->rank_state), 0, why);
-        reject(c, why);
+        reject(c, why, s->options.members && size == s->options.size && rank >= 0 && rank < size);
         return;
     }
     c->rank = rank;
     c->in_room = WIRE_SEALED_MAX;
     s->rank_state[rank] = HD__RANK_CONNECTED;
+    if (s->options.members)
+        atomic_fetch_add(&s->visits[rank], 1);
     if (s->discovery >= 0 && !memchr(s->rank_state, HD__RANK_ABSENT, (size_t)size)) {
         close(s->discovery); /* nobody has to ask any more, and the name is free */
         s->discovery = -1;
@@ -195,6 +243,12 @@ static void on_get(struct hd__server *s, struct server_conn *c, const struct hd_
         add_wait(s, c, f, now);
 }
 
+static void on_roll_call(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
+{
+    on_get(s, c, f, now);
+    answer_roll_calls(s, now);
+}
+
 static void on_barrier(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
 {
     int32_t here = 0;
@@ -203,6 +257,16 @@ static void on_barrier(struct hd__server *s, struct server_conn *c, const struct
         here += is_waiting_for(&s->waits.at[i], WIRE_BARRIER, f->key, f->key_bytes);
     if (here == s->options.size)
         answer_waits(s, WIRE_BARRIER, f->key, f->key_bytes, NULL, 0);
+}
+
+/* Nanoseconds of this process' hd__now(), 64 bits. */
+static void on_clock(struct server_conn *c, const struct hd__frame *f)
+{
+    uint8_t value[8];
+    uint64_t now = (uint64_t)(hd__now() * 1e9);
+    hd__store_wire_put_u32(value, (uint32_t)now);
+    hd__store_wire_put_u32(value + 4, (uint32_t)(now >> 32));
+    reply(c, f->id, HD_OK, value, sizeof value);
 }
 
 void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
@@ -229,6 +293,12 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
     case WIRE_BARRIER:
         on_barrier(s, c, f, now);
         break;
+    case WIRE_ROLL_CALL:
+        on_roll_call(s, c, f, now);
+        break;
+    case WIRE_CLOCK:
+        on_clock(c, f);
+        break;
     case WIRE_ABORT:
         if (!hd__store_wire_end(f, &origin, reason, sizeof reason)) {
             c->closing = 1;
@@ -247,6 +317,7 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
         break;
     case WIRE_BYE:
         s->rank_state[c->rank] = HD__RANK_LEFT;
+        hd__server_drop_waits(s, c->rank);
         c->leaving = 1;
         c->closing = s->dumps.active != HD__DUMP_FINAL;
         break;

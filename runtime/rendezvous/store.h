@@ -24,7 +24,7 @@ struct hd__liveness;
 struct ssl_ctx_st;
 
 struct hd__server_options {
-    const char *address; /* to listen at, a name or IPv4 address of this machine */
+    const char *address; /* to listen at, a name or address of this machine */
     uint16_t port;       /* 0: any */
     uint16_t reserved;
     int32_t size;               /* ranks of the job */
@@ -37,6 +37,10 @@ struct hd__server_options {
     const char *discovery_id;    /* tells local ranks that ask by this id its port and secret; NULL: none */
     hd__rank_dumps_fn *on_dumps; /* told what the ranks were doing; NULL: nobody asks */
     void *user;
+    /* 1: the ranks are agents of machines, which come and go: the end of one ends nobody else's connection, and it may
+     * come again; messages call it a node. */
+    int32_t members;
+    int32_t reserved2;
 };
 
 /* Listens and serves in a thread of its own until closed. */
@@ -45,6 +49,10 @@ uint16_t hd__server_port(const struct hd__server *server);
 /* The rank that died or gave up first, and so ended the job; -1: none did. *code: HD_E_PEER if it died,
  * HD_E_CANCELLED if it said why. */
 int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code);
+/* [any-thread] Of members: counts how often one has come and gone; odd: it is here. */
+uint32_t hd__server_visits(const struct hd__server *server, int32_t rank);
+/* [any-thread] Ends the job as if this rank had died by `cause`, unless it has ended. */
+void hd__server_end(struct hd__server *server, int32_t rank, const char *cause);
 /* Waits until every rank has said goodbye or died, or the deadline. For the rank that serves, before it closes. */
 void hd__server_drain(struct hd__server *server, double deadline);
 void hd__server_close(struct hd__server *server); /* NULL is fine */
@@ -57,7 +65,9 @@ struct hd__store_options {
     double dead_after;
     double late_after; /* seconds until the log says who is waited for, and again when that has doubled; 0: never */
     uint8_t secret[HD__SECRET_BYTES];
-    struct ssl_ctx_st *tls;   /* as the server's */
+    struct ssl_ctx_st *tls; /* as the server's */
+    int32_t members;        /* as the server's */
+    int32_t reserved2;
     const char *discovery_id; /* asks for port and secret by this id, on this machine; NULL: they are as above */
 };
 
@@ -76,9 +86,19 @@ int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size
                       struct hd_error *err);
 /* Forgets the key, where it is there: for what all have read. */
 int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err);
+/* Seconds that the server's hd__now() is ahead of this rank's: from the shortest of some round trips. 0 where that
+ * is less than such a trip takes, as on one machine. */
+int32_t hd__store_clock_offset(struct hd_store *store, double *offset, struct hd_error *err);
 /* Returns when all ranks of the job have called it with this name; a name may be used again afterwards.
  * HD_E_TIMEOUT names the ranks that did not come. */
 int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadline, struct hd_error *err);
+
+/* After the end of the job (a death, an abort): requests are answered again, as long as the server is there. */
+void hd__store_outlive(struct hd_store *store);
+/* Returns when all ranks that are still connected have called it with this name, or at the first deadline: present[r]
+ * is 1 for those that had. All get the same answer, who comes later too. */
+int32_t hd__store_roll_call(struct hd_store *store, const char *name, uint8_t *present, double deadline,
+                            struct hd_error *err);
 
 /* The liveness of the other ranks, as this rank knows it; never NULL, lives as long as the store. */
 struct hd__liveness *hd__store_liveness(struct hd_store *store);

@@ -60,7 +60,11 @@ struct hd__ckpt_store {
     uint32_t threads; /* threads that assemble, hash and write, or read and verify; 0 means 2 */
     uint32_t reserved;
     uint64_t file_bytes; /* size above which a new file begins; 0 means 2 GiB */
+    double *busy_until;  /* kept ahead of hd__now() while the storage gets on; NULL: nobody asks */
 };
+
+/* This rank writes or reads so many bytes from now on. */
+void hd__ckpt_busy(const struct hd__ckpt_store *store, uint64_t bytes);
 
 struct hd__ckpt_save {
     uint64_t step;

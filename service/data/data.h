@@ -15,9 +15,11 @@
  *   label of a document's last token does not count.
  * - With HD__DATA_PACK a sequence has whole documents (packing.h), those longer than seq_len in pieces, and behind them
  *   padding: a document of zeros without labels.
- * - In a weighted mix every file is a source of its own, with its own epochs. The source of a position depends on the
- *   weights alone: turns are interleaved evenly, HD__DATA_MIX_SLOTS in a round, so that every part of the stream has
- *   the requested mixture.
+ * - In a weighted mix every file (or run of them, goes_on) is a source of its own, with its own epochs. The source of a
+ *   position depends on the weights alone: turns are interleaved evenly, HD__DATA_MIX_SLOTS in a round, so that every
+ *   part of the stream has the requested mixture.
+ * - A file may be skipped: it keeps its place, so that all other sequences keep their numbers, and those that would
+ *   have a token of it are others of the same source, drawn by their number.
  * - val_fraction v holds out the tail of each source: floor(tokens * (1 - v)) tokens are trained on.
  *
  * Token ids are checked against the vocabulary as they are read; hd__data_scan checks them in advance. */
@@ -34,7 +36,10 @@ enum { HD__DATA_CONTINUE = 0, HD__DATA_MASK, HD__DATA_PACK };
 
 struct hd__data_source {
     const char *path;
-    double weight; /* only in a mix */
+    double weight;    /* only in a mix */
+    int32_t goes_on;  /* only in a mix: this file and the one before it are one source */
+    uint32_t skipped; /* it is not opened */
+    uint64_t tokens;  /* of a file that is skipped: how many it had, 0 where that was never known */
 };
 
 struct hd__data_config {
@@ -53,6 +58,7 @@ struct hd__data_config {
     int64_t seq_len;
     int64_t vocab; /* ids are 0 .. vocab - 1 */
     uint64_t seed;
+    int32_t *failed; /* of hd__data_open: the number of the file that cannot be opened, else -1; may be NULL */
 };
 
 struct hd__data;
@@ -60,6 +66,14 @@ struct hd__data;
 /* Opens all files. The plug-in's error, or HD_E_INVALID (too short, unusable weights). */
 int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **data, struct hd_error *err);
 void hd__data_close(struct hd__data *data); /* NULL is fine */
+
+/* The files, in the order of the sources. */
+uint32_t hd__data_files(const struct hd__data *data);
+const char *hd__data_file(const struct hd__data *data, uint32_t file, uint64_t *tokens, int *skipped);
+/* The file that the last failure of hd__data_read or hd__data_scan is of; -1: it is of none. */
+int32_t hd__data_failed(const struct hd__data *data);
+/* From now on the file is skipped. Nothing is read meanwhile. HD_E_INVALID where no sequence is left without it. */
+int32_t hd__data_skip(struct hd__data *data, uint32_t file, struct hd_error *err);
 
 /* Checks the ids that will be read, at most `tokens` of them, shared among the files: HD_E_INVALID names file and
  * position of the first outside the vocabulary. Skipped for types that cannot hold such an id. */

@@ -8,8 +8,9 @@
 
 struct data_file {
     char *path;
-    struct hd_data *data; /* the plug-in's handle */
+    struct hd_data *data; /* the plug-in's handle; NULL where it was skipped before it was opened */
     struct hd_data_info info;
+    int32_t skipped, reserved;
 };
 
 /* A stream of tokens: consecutive files, of which [first, first + tokens) is read. */
@@ -18,6 +19,8 @@ struct token_stream {
     uint64_t *start;         /* start[k]: tokens before file k; start[n_files]: all of them */
     uint32_t n_files;
     uint32_t slots; /* positions in a round of a mix */
+    uint32_t n_skipped, reserved;
+    double weight; /* in a mix */
     uint64_t first, tokens, sequences;
     uint64_t key;
     struct hd__packing packing; /* HD__DATA_PACK */
@@ -44,6 +47,7 @@ struct hd__data {
     struct mix_slot *round; /* HD__DATA_MIX_SLOTS of them; NULL without a mix */
     uint32_t n_files, n_streams;
     uint64_t sequences, tokens;
+    int32_t failed; /* hd__data_failed; any thread */
 };
 
 /* ---- permutation: a Feistel network over the smallest even number of bits that holds n, walked until the
@@ -92,15 +96,15 @@ uint64_t hd__data_permute_windows(uint64_t i, uint64_t n, uint64_t window, uint6
 /* ---- a mix: weights become turns of a round, interleaved evenly */
 
 /* Largest remainder method: turns add up to HD__DATA_MIX_SLOTS exactly. */
-static int32_t apportion_slots(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
+static int32_t apportion_slots(struct hd__data *d, struct hd_error *err)
 {
     double sum = 0, *rest = hd__alloc(d->n_streams * sizeof *rest);
     uint32_t given = 0;
     int32_t rc = HD_OK;
     for (uint32_t k = 0; k < d->n_streams; k++)
-        sum += c->sources[k].weight;
+        sum += d->streams[k].weight;
     for (uint32_t k = 0; k < d->n_streams; k++) {
-        double exact = c->sources[k].weight / sum * HD__DATA_MIX_SLOTS;
+        double exact = d->streams[k].weight / sum * HD__DATA_MIX_SLOTS;
         d->streams[k].slots = (uint32_t)exact;
         rest[k] = exact - floor(exact);
         given += d->streams[k].slots;
@@ -115,8 +119,8 @@ static int32_t apportion_slots(struct hd__data *d, const struct hd__data_config 
     }
     for (uint32_t k = 0; k < d->n_streams && !rc; k++)
         if (!d->streams[k].slots)
-            rc = hd_fail(err, HD_E_INVALID, "%s: weight %g is less than 1/%d of all weights (%g)", c->sources[k].path,
-                         c->sources[k].weight, HD__DATA_MIX_SLOTS, sum);
+            rc = hd_fail(err, HD_E_INVALID, "%s: weight %g is less than 1/%d of all weights (%g)",
+                         d->streams[k].files[0].path, d->streams[k].weight, HD__DATA_MIX_SLOTS, sum);
     free(rest);
     return rc;
 }
@@ -160,11 +164,18 @@ static int32_t check_config(const struct hd__data_config *c, struct hd_error *er
     return HD_OK;
 }
 
-static int32_t open_file(const struct hd__data *d, const char *path, struct data_file *f, struct hd_error *err)
+static int32_t open_file(const struct hd__data *d, const struct hd__data_source *from, struct data_file *f,
+                         struct hd_error *err)
 {
     const struct hd__data_config *c = &d->config;
-    const struct hd_data_source source = {
-        .struct_size = sizeof source, .path = path, .hints = c->shuffle ? 0 : HD_DATA_IN_ORDER, .vocab = c->vocab};
+    const struct hd_data_source source = {.struct_size = sizeof source,
+                                          .path = from->path,
+                                          .hints = c->shuffle ? 0 : HD_DATA_IN_ORDER,
+                                          .vocab = c->vocab};
+    if (from->skipped) {
+        *f = (struct data_file){.path = hd__strdup(from->path), .info = {.tokens = from->tokens}, .skipped = 1};
+        return HD_OK;
+    }
     int32_t rc = c->ops->open(c->host, c->settings, &source, &f->data, err);
     if (rc)
         return rc;
@@ -173,7 +184,7 @@ static int32_t open_file(const struct hd__data *d, const char *path, struct data
     if (rc)
         c->ops->close(f->data);
     else
-        f->path = hd__strdup(path);
+        f->path = hd__strdup(from->path);
     return rc;
 }
 
@@ -194,6 +205,15 @@ static const struct data_file *file_of(const struct token_stream *s, uint64_t at
     return &s->files[low];
 }
 
+/* Remembers the file of a failure. */
+static int32_t note_failure(const struct hd__data *d, const struct data_file *f, int32_t rc)
+{
+    int32_t *failed = &((struct hd__data *)d)->failed; /* the only thing that reading changes */
+    if (rc)
+        __atomic_store_n(failed, (int32_t)(f - d->files), __ATOMIC_RELAXED);
+    return rc;
+}
+
 /* The end of the document that has token `at` of a stream, at most `limit`. Documents end with their file, and with the
  * part of it that is read. */
 static int32_t document_end(const struct hd__data *d, const struct token_stream *s, uint64_t at, uint64_t limit,
@@ -207,7 +227,44 @@ static int32_t document_end(const struct hd__data *d, const struct token_stream 
         rc = hd_fail(err, HD_E_INVALID, "%s: the document of token %lu ends at %lu, says its source", f->path,
                      (unsigned long)(at - start), (unsigned long)*end);
     *end += start;
-    return rc;
+    return note_failure(d, f, rc);
+}
+
+/* ---- skipped files: a sequence has the tokens of its own, and one more for the last label */
+
+static int touches_skipped(const struct hd__data *d, const struct token_stream *s, uint64_t i)
+{
+    uint64_t length = (uint64_t)d->config.seq_len, at = s->first + i * length, start;
+    uint64_t end = HD__MIN(at + length + 1, s->start[s->n_files]);
+    for (const struct data_file *f = file_of(s, at, &start); start < end; start += f++->info.tokens)
+        if (f->skipped && f->info.tokens)
+            return 1;
+    return 0;
+}
+
+static int is_left(const struct hd__data *d, const struct token_stream *s)
+{
+    for (uint64_t i = 0; i < s->sequences; i++)
+        if (!touches_skipped(d, s, i))
+            return 1;
+    return 0;
+}
+
+static int32_t nothing_left(const struct token_stream *s, struct hd_error *err)
+{
+    return hd_fail(err, HD_E_INVALID, "%s%s: %u of %u files are skipped, and no sequence is left without them",
+                   s->files[0].path, s->n_files > 1 ? " and the rest" : "", s->n_skipped, s->n_files);
+}
+
+/* Another one in the place of sequence i: drawn by the number, and where that finds none, the next that is left. */
+static uint64_t replace_skipped(const struct hd__data *d, const struct token_stream *s, uint64_t i, uint64_t number)
+{
+    enum { DRAWS = 64 };
+    for (uint64_t n = 0; n < DRAWS && touches_skipped(d, s, i); n++)
+        i = mix64(mix64(number ^ s->key) + n) % s->sequences;
+    while (touches_skipped(d, s, i))
+        i = (i + 1) % s->sequences;
+    return i;
 }
 
 static int32_t pack_stream(const struct hd__data *d, struct token_stream *s, struct hd_error *err)
@@ -255,19 +312,23 @@ static int32_t set_stream_range(const struct hd__data_config *c, struct token_st
 
 static int32_t open_streams(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
 {
-    d->n_streams = c->mix ? d->n_files : 1;
-    d->streams = hd__alloc(d->n_streams * sizeof *d->streams);
-    for (uint32_t k = 0; k < d->n_streams; k++) {
+    d->streams = hd__alloc(d->n_files * sizeof *d->streams);
+    for (uint32_t at = 0, k; at < d->n_files; at += d->streams[k].n_files) {
+        k = d->n_streams++;
         struct token_stream *s = &d->streams[k];
-        s->files = d->files + k;
-        s->n_files = c->mix ? 1 : d->n_files;
+        s->files = d->files + at;
+        s->weight = c->sources[at].weight;
+        while (at + s->n_files < d->n_files && (!s->n_files || !c->mix || c->sources[at + s->n_files].goes_on))
+            s->n_skipped += (uint32_t)s->files[s->n_files++].skipped;
         s->key = mix64(c->seed ^ mix64(k));
         s->start = hd__alloc((s->n_files + 1) * sizeof *s->start);
         for (uint32_t j = 0; j < s->n_files; j++)
             s->start[j + 1] = s->start[j] + s->files[j].info.tokens;
-        int32_t rc = set_stream_range(&d->config, s, err);
-        uint64_t end;
-        if (!rc && c->documents) /* where the source does not know, it says so now */
+        int32_t rc = s->n_skipped == s->n_files ? nothing_left(s, err) : set_stream_range(&d->config, s, err);
+        uint64_t end, start;
+        if (!rc && s->n_skipped && !is_left(d, s))
+            rc = nothing_left(s, err);
+        if (!rc && c->documents && !file_of(s, s->first, &start)->skipped) /* where the source does not know, it says */
             rc = document_end(d, s, s->first, s->first + 1, &end, err);
         if (!rc && c->documents == HD__DATA_PACK)
             rc = pack_stream(d, s, err);
@@ -291,13 +352,16 @@ int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **da
     if (d->ops.labels && d->ops.labeled && !d->ops.labeled(config->settings))
         d->ops.labels = NULL;
     d->config.ops = &d->ops;
+    d->failed = -1;
     d->files = hd__alloc(config->n_sources * sizeof *d->files);
     for (; d->n_files < config->n_sources && !rc; d->n_files += !rc)
-        rc = open_file(d, config->sources[d->n_files].path, &d->files[d->n_files], err);
+        rc = open_file(d, &config->sources[d->n_files], &d->files[d->n_files], err);
+    if (config->failed)
+        *config->failed = rc ? (int32_t)d->n_files : -1;
     if (!rc)
         rc = open_streams(d, config, err);
     if (!rc && config->mix) {
-        rc = apportion_slots(d, config, err);
+        rc = apportion_slots(d, err);
         if (!rc)
             build_mix_round(d);
     }
@@ -318,7 +382,8 @@ void hd__data_close(struct hd__data *d)
         hd__packing_free(&d->streams[k].packing);
     }
     for (uint32_t k = 0; k < d->n_files; k++) {
-        d->config.ops->close(d->files[k].data);
+        if (d->files[k].data)
+            d->config.ops->close(d->files[k].data);
         free(d->files[k].path);
     }
     free(d->streams);
@@ -362,14 +427,16 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
         for (uint64_t i = 0; i < n && !rc; i++) {
             int ignored = labels && block[i] < 0;
             if (!ignored && (uint64_t)block[i] >= (uint64_t)d->config.vocab)
-                return hd_fail(err, HD_E_INVALID, "%s: %s %lu is %ld, outside the model's vocabulary of %ld", f->path,
-                               labels ? "the label of token" : "token", (unsigned long)(first + i), (long)block[i],
-                               (long)d->config.vocab);
+                return note_failure(d, f,
+                                    hd_fail(err, HD_E_INVALID,
+                                            "%s: %s %lu is %ld, outside the model's vocabulary of %ld", f->path,
+                                            labels ? "the label of token" : "token", (unsigned long)(first + i),
+                                            (long)block[i], (long)d->config.vocab));
             if (out)
                 *out++ = ignored ? -1 : (int32_t)block[i];
         }
         if (rc)
-            return rc;
+            return note_failure(d, f, rc);
     }
     return HD_OK;
 }
@@ -383,7 +450,7 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
         const struct token_stream *s = &d->streams[k];
         for (uint32_t j = 0; j < s->n_files && !rc; j++, left--) {
             uint64_t from = HD__MAX(s->first, s->start[j]), to = HD__MIN(s->first + s->tokens, s->start[j + 1]), n;
-            if (to <= from)
+            if (to <= from || s->files[j].skipped)
                 continue;
             n = HD__MIN(to - from, tokens / left);
             if (d->config.ops->labels)
@@ -400,11 +467,9 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
 static int32_t read_stream(const struct hd__data *d, const struct token_stream *s, read_fn read, uint64_t at,
                            uint64_t count, int32_t *out, struct hd_error *err)
 {
-    uint32_t k = 0;
+    uint64_t start;
     int32_t rc = HD_OK;
-    while (s->start[k + 1] <= at)
-        k++;
-    for (; count && !rc; k++) {
+    for (uint32_t k = (uint32_t)(file_of(s, at, &start) - s->files); count && !rc; k++) {
         uint64_t n = HD__MIN(count, s->start[k + 1] - at);
         rc = read_file(d, &s->files[k], read, at - s->start[k], n, out, err);
         out += n;
@@ -437,7 +502,38 @@ static const struct token_stream *find_sequence(const struct hd__data *d, uint64
             hd__data_permute_windows(*i, s->sequences, (uint64_t)d->config.shuffle_buffer, s->key + nth / s->sequences);
     else if (d->config.shuffle)
         *i = hd__data_permute(*i, s->sequences, s->key + nth / s->sequences);
+    if (s->n_skipped)
+        *i = replace_skipped(d, s, *i, number);
     return s;
+}
+
+/* ---- skipped files */
+
+uint32_t hd__data_files(const struct hd__data *d)
+{
+    return d->n_files;
+}
+
+const char *hd__data_file(const struct hd__data *d, uint32_t file, uint64_t *tokens, int *skipped)
+{
+    *tokens = d->files[file].info.tokens;
+    *skipped = d->files[file].skipped;
+    return d->files[file].path;
+}
+
+int32_t hd__data_failed(const struct hd__data *d)
+{
+    return __atomic_load_n(&d->failed, __ATOMIC_RELAXED);
+}
+
+int32_t hd__data_skip(struct hd__data *d, uint32_t file, struct hd_error *err)
+{
+    uint32_t k = 0;
+    while (k + 1 < d->n_streams && d->streams[k + 1].files <= &d->files[file])
+        k++;
+    d->streams[k].n_skipped += !d->files[file].skipped;
+    d->files[file].skipped = 1;
+    return is_left(d, &d->streams[k]) ? HD_OK : nothing_left(&d->streams[k], err);
 }
 
 /* A sequence's next segment, behind g; the first one where g is zeros. */

@@ -1,16 +1,10 @@
 /* Detection of launchers: this process' rank and the rendezvous address from the environment. */
-#include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <stdlib.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "core/base/file.h"
-#include "runtime/rendezvous/local_discovery.h"
+#include "runtime/rendezvous/address.h"
 #include "runtime/rendezvous/tls.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
@@ -122,8 +116,7 @@ static int32_t check_variables(const struct launcher *l, int with_local, struct 
                           : HD_OK;
 }
 
-/* One of several machines or pods, each of which would train a whole job of its own. */
-static int32_t check_alone(struct hd_error *err)
+int32_t hd__launch_check_alone(struct hd_error *err)
 {
     int32_t nodes = 0;
     for (size_t i = 0; i < HD__COUNT(launchers); i++) {
@@ -133,8 +126,8 @@ static int32_t check_alone(struct hd_error *err)
         return hd_fail(err, HD_E_INVALID,
                        "the environment has %s=%s, but not RANK and WORLD_SIZE: this would train a job of its own on "
                        "each machine. Start a process for each rank with RANK, WORLD_SIZE, LOCAL_RANK, "
-                       "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, as torchrun does; to train on this machine "
-                       "alone, unset %s",
+                       "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, as torchrun does; or `heddle train` once a "
+                       "machine, with --nodes, --node-rank and --rendezvous; to train on this machine alone, unset %s",
                        several, getenv(several), several);
     }
     return HD_OK;
@@ -162,7 +155,7 @@ static int32_t check_unlaunched(struct hd_error *err)
                     "Slurm gave %d tasks (SLURM_NTASKS), but srun did not start this process: all ranks run on this "
                     "machine; `srun heddle ...` makes each task a rank",
                     tasks);
-    return rc ? rc : check_alone(err);
+    return rc;
 }
 
 /* Slurm gives the tasks of each machine as "4(x2),3": two machines with 4, one with 3. 0: not known. */
@@ -193,59 +186,16 @@ static int32_t slurm_tasks_here(void)
 
 /* ---- where the rendezvous is */
 
-/* HEDDLE_SECRET_FILE: the secret in a file that nobody else can read. */
-static int32_t read_secret_file(const char *path, struct hd__launch_env *env, struct hd_error *err)
-{
-    char text[HD__SECRET_TEXT + 1] = "";
-    struct stat about;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t n = fd >= 0 && !fstat(fd, &about) ? read(fd, text, sizeof text - 1) : -1;
-    int32_t rc = HD_OK;
-    if (n < 0)
-        rc = hd_fail(err, HD_E_IO, "HEDDLE_SECRET_FILE: %s: %s", path, strerror(errno));
-    else if (about.st_mode & 077 || about.st_uid != geteuid())
-        rc = hd_fail(err, HD_E_INVALID,
-                     "HEDDLE_SECRET_FILE: %s can be read by others: chown it to yourself and chmod 600", path);
-    if (fd >= 0)
-        close(fd);
-    text[strcspn(text, "\n")] = '\0';
-    if (!rc && !hd__store_secret_parse(text, env->store.secret))
-        rc = hd_fail(err, HD_E_INVALID,
-                     "HEDDLE_SECRET_FILE: %s does not begin with a line of 32 or 64 hexadecimal digits", path);
-    return rc;
-}
-
 /* The secret that this rank was given, by its user or by a launcher of which every job has a random key. */
 static int32_t given_secret(const struct launcher *l, struct hd__launch_env *env, int *given, struct hd_error *err)
 {
-    const char *text = getenv("HEDDLE_SECRET"), *path = getenv("HEDDLE_SECRET_FILE"),
-               *key = l->key ? getenv(l->key) : NULL;
-    *given = text || path || key;
-    if (text && path)
-        return hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET and HEDDLE_SECRET_FILE are both set: unset one of them");
-    if (path)
-        return read_secret_file(path, env, err);
-    if (text && !hd__store_secret_parse(text, env->store.secret))
-        return hd_fail(err, HD_E_INVALID,
-                       "HEDDLE_SECRET is not 32 or 64 hexadecimal digits, as `openssl rand -hex 32` prints");
-    if (!text && key)
+    const char *key = l->key ? getenv(l->key) : NULL;
+    int32_t rc = hd__launch_read_secret(env->store.secret, given, err);
+    if (!rc && !*given && key) {
         hd__store_secret_derive(key, env->store.secret);
-    return HD_OK;
-}
-
-/* Does the name or address belong to this machine? */
-static int is_here(const char *host)
-{
-    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
-    int fd, here;
-    if (getaddrinfo(host, NULL, &hints, &list))
-        return 0;
-    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    here = fd >= 0 && !bind(fd, list->ai_addr, list->ai_addrlen); /* any port */
-    if (fd >= 0)
-        close(fd);
-    freeaddrinfo(list);
-    return here;
+        *given = 1;
+    }
+    return rc;
 }
 
 /* Without a secret the kernel has to say who is at the other end, and it knows the processes of one machine only. */
@@ -253,7 +203,7 @@ static int32_t meet_locally(const struct launcher *l, struct hd__launch_env *env
                             struct hd_error *err)
 {
     const char *run = getenv("TORCHELASTIC_RUN_ID");
-    if (env->local_size < env->size || !is_here(env->store.host))
+    if (env->local_size < env->size || !hd__address_is_here(env->store.host))
         return hd_fail(err, HD_E_INVALID,
                        "ranks meet at MASTER_ADDR=%s and have no secret, so that anybody could join them: "
                        "`export HEDDLE_SECRET=$(openssl rand -hex 32)`, the same for every rank of %s%s",
@@ -327,19 +277,8 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__launch_env *
 /* Debian maps a machine's own name to 127.0.1.1: rank 0 would listen on an address that others cannot reach. */
 static void warn_of_loopback(const struct hd__launch_env *env)
 {
-    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
-    uint32_t at;
-    if (env->rank || *env->discovery_id || env->launched_by_heddle || env->local_size >= env->size ||
-        getaddrinfo(env->store.host, NULL, &hints, &list))
-        return;
-    at = ntohl(((const struct sockaddr_in *)(const void *)list->ai_addr)->sin_addr.s_addr);
-    freeaddrinfo(list);
-    if (at >> 24 == 127)
-        hd__log(
-            HD_LOG_WARN, NULL,
-            "MASTER_ADDR=%s is %u.%u.%u.%u on its own machine, where ranks of other machines cannot reach it: give it "
-            "an address of the network, or correct /etc/hosts",
-            env->store.host, at >> 24, at >> 16 & 255, at >> 8 & 255, at & 255);
+    if (!env->rank && !*env->discovery_id && !env->launched_by_heddle && env->local_size < env->size)
+        hd__launch_warn_loopback("MASTER_ADDR", env->store.host);
 }
 
 /* Is the rank one of those that there are? */

@@ -8,7 +8,9 @@
 
 /* Ranks that were started again: the one before this round ended so. */
 struct hd__launch_restart {
-    int32_t round; /* from 1: the round that it began */
+    const char *event; /* "restart"; "shrink" or "grow": with fewer ranks or more */
+    int32_t round;     /* from 1: the round that it began */
+    int32_t ranks; /* that train from then on */
     int32_t n_lost;
     const int32_t *lost; /* ranks that died or failed by themselves, ascending */
     double since;        /* hd__now() when they did */
@@ -21,16 +23,19 @@ struct hd__launch_progress {
     int64_t failed_step; /* of this round, by a fault of the job's own; 0: there was none */
     int32_t stopping;    /* the ranks agreed on the end */
     int32_t logged;      /* restarts that are in the metrics */
+    double busy_until;   /* hd__now() up to which ranks are let live that save what is left after a fault */
+    int32_t grow;        /* machines have come: the round ends with its next checkpoint */
 };
 
 struct hd__launch_env {
     int32_t rank, size, local_rank, local_size;
     struct hd__store_options store;      /* where the rendezvous is; used where size > 1 */
     int32_t serves_rendezvous;           /* this process serves the rendezvous itself (rank 0 under another launcher) */
+    int32_t agents;                      /* each machine has one, which looks for a notice */
     int32_t launched_by_heddle;          /* heddle train started all ranks: who reads one reads all */
     const struct hd__reporter *reporter; /* NULL: nobody writes reports */
     double deadline;                     /* hd__now() at which the job is to have ended; 0: none */
-    struct hd__launch_progress *progress; /* NULL: nobody restarts the ranks */
+    struct hd__launch_progress *progress; /* NULL: another launcher started the ranks */
     const struct hd__launch_restart *restarts;
     int32_t n_restarts; /* those so far */
     /* not empty: all ranks are on this machine and find the rendezvous by this id, which they have in common */
@@ -41,6 +46,15 @@ struct hd__launch_env {
  * could join, since its ranks meet at an address and have no secret, is refused. Where this rank is refused and *found
  * is 1, the others can be told. */
 int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_error *err);
+
+/* detect.c. For a job that this process alone would train, in ranks of its own: refused where the environment says that
+ * it is one of several machines or pods, each of which would train a whole one. */
+int32_t hd__launch_check_alone(struct hd_error *err);
+
+/* secret.c. HEDDLE_SECRET, or the file that HEDDLE_SECRET_FILE names. *given: there is one. */
+int32_t hd__launch_read_secret(uint8_t secret[HD__SECRET_BYTES], int *given, struct hd_error *err);
+/* secret.c. `key` says where the processes of several machines meet; on this one its name is a loopback address. */
+void hd__launch_warn_loopback(const char *key, const char *host);
 
 /* detect.c. Does the environment say that ranks may run on other machines? */
 int hd__launch_names_machines(void);

@@ -1,13 +1,9 @@
 /* fork, pin, watch. The parent serves the rendezvous, so that it outlives every rank; a rank whose parent dies is
  * killed by the kernel. */
-#include "service/launch/launch.h"
-
 #include <errno.h>
-#include <inttypes.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,9 +12,10 @@
 #include "runtime/cpu/affinity.h"
 #include "runtime/rendezvous/liveness.h"
 #include "service/launch/external.h"
+#include "service/launch/round_internal.h"
 #include "service/report/speaker.h"
 
-#define LONGEST_PAUSE 600.0 /* seconds; or launch.pause, where that is longer */
+#define GOODBYE_SECONDS 1.0 /* of a job that has failed, for ranks of other machines */
 #define GRACE_SECONDS 4.0   /* seconds that the other ranks have to end by themselves after one failed */
 
 /* Ask for a checkpoint and the end: from the user, a terminal that is closed, Slurm before the time is up. */
@@ -48,27 +45,28 @@ void hd__launch_setup_rank(const struct hd__launch_env *env)
         pin_rank(env->local_rank, env->local_size);
 }
 
-static int run_child(int32_t rank, int32_t n, int port_pipe, struct hd__launch_env *env, pid_t parent,
-                     int (*body)(void *, const struct hd__launch_env *), void *user)
+static int run_child(struct hd__launch_round *r, int32_t i, int port_pipe, pid_t parent)
 {
+    struct hd__launch_env *env = &r->env;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent || read(port_pipe, &env->store.port, sizeof env->store.port) != sizeof env->store.port)
         return 1;
     close(port_pipe);
-    pin_rank(rank, n);
-    env->rank = env->local_rank = rank;
-    return body(user, env);
+    pin_rank(i, r->n);
+    env->local_rank = i;
+    env->rank = r->first + i;
+    return r->body(r->user, env);
 }
 
 /* The first rank that ended badly; before all others the first that somebody killed: they may have seen it sooner. */
 struct failure {
     int code; /* 0: none did */
-    int32_t rank, killed;
+    int32_t child, killed;
     double since; /* of the first in any case */
 };
 
 /* A child ended, or was stopped or continued: a stopped one cannot end by itself when it has to. */
-static void record_status(struct child *child, int32_t rank, int status, struct failure *first)
+static void record_status(struct child *child, int32_t i, int32_t rank, int status, struct failure *first)
 {
     int killed, is_first;
     if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
@@ -83,7 +81,7 @@ static void record_status(struct child *child, int32_t rank, int status, struct 
     is_first = child->exit_code && !first->code;
     if (is_first || killed > first->killed)
         *first = (struct failure){
-            .code = child->exit_code, .rank = rank, .killed = killed, .since = is_first ? hd__now() : first->since};
+            .code = child->exit_code, .child = i, .killed = killed, .since = is_first ? hd__now() : first->since};
     if (killed || (is_first && child->signal && child->signal != SIGKILL)) /* ours: it was said why */
         hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) was killed by signal %d (%s)", rank, (int)child->pid,
                 child->signal, strsignal(child->signal));
@@ -96,18 +94,18 @@ static void send_signal(struct child *child, int sig)
 }
 
 /* Those that were for `seconds`. */
-static void kill_stopped(struct child *children, int32_t n, double seconds)
+static void kill_stopped(const struct hd__launch_round *r, struct child *children, double seconds)
 {
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < r->n; i++)
         if (children[i].running && children[i].stopped && hd__now() >= children[i].since + seconds) {
-            hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) had been stopped by a signal; it is killed", i,
+            hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) had been stopped by a signal; it is killed", r->first + i,
                     (int)children[i].pid);
             send_signal(&children[i], SIGKILL);
             children[i].stopped = 0;
         }
 }
 
-static int asks_to_stop(int sig)
+int hd__launch_asks_to_stop(int sig)
 {
     int found = 0;
     for (size_t i = 0; i < HD__COUNT(stop_signals); i++)
@@ -123,14 +121,14 @@ static void signal_all(struct child *children, int32_t n, int sig)
 }
 
 /* Collects children that ended; returns how many still run. */
-static int32_t reap_children(struct child *children, int32_t n, struct failure *first)
+static int32_t reap_children(const struct hd__launch_round *r, struct child *children, struct failure *first)
 {
     int32_t running = 0;
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0; i < r->n; i++) {
         int status;
         while (children[i].running &&
                waitpid(children[i].pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == children[i].pid)
-            record_status(&children[i], i, status, first);
+            record_status(&children[i], i, r->first + i, status, first);
         running += children[i].running;
     }
     return running;
@@ -143,80 +141,101 @@ static void restart_stop_timers(struct child *children, int32_t n)
         children[i].since = hd__now();
 }
 
+/* Ranks that save what is left. */
+static double busy_until(const struct hd__launch_progress *progress)
+{
+    double until;
+    __atomic_load(&progress->busy_until, &until, __ATOMIC_RELAXED);
+    return until;
+}
+
 /* A rank that is stopped for dead_after is dead, also where it never came to the rendezvous, or was the last to
  * leave it. */
-static struct failure wait_children(struct child *children, int32_t n, double dead_after, const sigset_t *signals,
+static struct failure wait_children(const struct hd__launch_round *r, struct child *children, struct hd__server *server,
                                     int *stopped)
 {
     struct failure first = {0};
     int killed = 0;
-    while (reap_children(children, n, &first)) {
+    while (reap_children(r, children, &first)) {
         struct timespec wait = {.tv_nsec = 100000000};
         double before = hd__now();
-        int sig = sigtimedwait(signals, NULL, &wait);
-        if (asks_to_stop(sig)) {
-            signal_all(children, n, sig);
+        int sig = sigtimedwait(&r->signals, NULL, &wait);
+        if (hd__launch_asks_to_stop(sig)) {
+            signal_all(children, r->n, sig);
             *stopped = 1;
         }
-        if (hd__now() - before > dead_after / 2)
-            restart_stop_timers(children, n);
-        kill_stopped(children, n, first.code && first.code != 3 ? 0 : dead_after);
-        if (first.code && first.code != 3 && !killed && hd__now() > first.since + GRACE_SECONDS) {
+        if (hd__now() - before > r->dead_after / 2)
+            restart_stop_timers(children, r->n);
+        if (r->tick && r->tick(r->tick_user, server) && (!first.code || first.code == 3))
+            first = (struct failure){.code = 1, .child = -1, .since = hd__now()};
+        kill_stopped(r, children, first.code && first.code != 3 ? 0 : r->dead_after);
+        if (first.code && first.code != 3 && !killed &&
+            hd__now() > HD__MAX(first.since + GRACE_SECONDS, busy_until(r->env.progress))) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
-            signal_all(children, n, SIGKILL);
+            signal_all(children, r->n, SIGKILL);
             killed = 1;
         }
     }
     return first;
 }
 
-/* How a round ended. */
-struct outcome {
-    int code, stopped; /* of the job; this process was asked to stop */
-    int32_t *lost;     /* room for all ranks */
-    int32_t n_lost;
-    double since; /* the first failure */
-};
-
 /* Those that somebody killed, else the one that the job ended by. */
-static void list_lost(const struct child *children, int32_t n, int32_t rank, struct outcome *out)
+static void list_lost(const struct hd__launch_round *r, const struct child *children, int32_t rank,
+                      struct hd__launch_outcome *out)
 {
     out->n_lost = 0;
-    for (int32_t i = 0; i < n; i++)
-        if (children[i].signal && children[i].signal != children[i].sent)
-            out->lost[out->n_lost++] = i;
-    if (!out->n_lost)
+    for (int32_t i = 0; i < r->n; i++) {
+        int killed = children[i].signal && children[i].signal != children[i].sent;
+        out->ended[i] = killed ? -children[i].signal : children[i].exit_code;
+        if (killed)
+            out->lost[out->n_lost++] = r->first + i;
+    }
+    out->killed = out->n_lost > 0;
+    if (!out->n_lost && rank >= 0)
         out->lost[out->n_lost++] = rank;
 }
 
-static void serve_and_watch(struct child *children, int32_t n, int port_pipe, const struct hd__server_options *options,
-                            const sigset_t *signals, struct outcome *out)
+static void summarize(const struct hd__launch_round *r, const struct child *children, const struct failure *first,
+                      int32_t culprit, int32_t why, struct hd__launch_outcome *out)
+{
+    int32_t own = culprit - r->first, rank = culprit >= 0 || first->child < 0 ? culprit : r->first + first->child;
+    const struct child *blamed = rank >= r->first && rank < r->first + r->n ? &children[rank - r->first] : NULL;
+    if (first->code && blamed && r->serve)
+        hd__speaker_exit(rank, (int32_t)blamed->pid, blamed->exit_code, blamed->signal, why);
+    list_lost(r, children, r->serve || culprit >= 0 ? rank : -1, out);
+    out->culprit = culprit;
+    out->since = first->since;
+    out->code = first->code;
+    if (!first->killed && culprit >= 0 && own >= 0 && own < r->n && children[own].exit_code)
+        out->code = children[own].exit_code;
+}
+
+static void serve_and_watch(struct hd__launch_round *r, struct child *children, int port_pipe,
+                            struct hd__launch_outcome *out)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
     struct failure first;
-    int32_t culprit = -1, why = HD_OK, rank;
-    uint16_t port = 0;
-    if (n > 1 && hd__server_open(options, &server, &err)) {
+    int32_t culprit = -1, why = HD_OK;
+    uint16_t port = r->env.store.port;
+    if (r->serve && r->env.size > 1 && hd__server_open(r->serve, &server, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
-        signal_all(children, n, SIGKILL);
+        signal_all(children, r->n, SIGKILL);
     } else {
-        port = server ? hd__server_port(server) : 0; /* one rank alone asks nobody */
-        for (int32_t i = 0; i < n; i++)
+        port = server ? hd__server_port(server) : port; /* one rank alone asks nobody */
+        for (int32_t i = 0; i < r->n; i++)
             if (write(port_pipe, &port, sizeof port) != sizeof port &&
                 errno != EPIPE) /* a rank that died at once: watch tells */
-                hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", i);
+                hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", r->first + i);
     }
     close(port_pipe);
-    first = wait_children(children, n, options->dead_after, signals, &out->stopped);
+    first = wait_children(r, children, server, &out->stopped);
+    if (server && r->env.size > r->n) /* ranks of other machines still close, or have yet to hear of the end */
+        hd__server_drain(server,
+                         hd__now() + (first.code && first.code != 3 ? GOODBYE_SECONDS : r->serve->timeout + 10));
     culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
-    rank = culprit >= 0 ? culprit : first.rank;
-    if (first.code)
-        hd__speaker_exit(rank, (int32_t)children[rank].pid, children[rank].exit_code, children[rank].signal, why);
-    list_lost(children, n, rank, out);
-    out->since = first.since;
-    out->code = !first.killed && culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : first.code;
+    summarize(r, children, &first, culprit, why, out);
 }
 
 void hd__launch_set_timeouts(struct hd__server_options *options, const struct hd__reporter *reporter)
@@ -225,7 +244,7 @@ void hd__launch_set_timeouts(struct hd__server_options *options, const struct hd
     options->timeout = reporter ? reporter->timeout : 0;
 }
 
-static struct hd__server_options make_server_options(int32_t n, double dead_after, const struct hd__reporter *reporter)
+struct hd__server_options hd__launch_server_options(int32_t n, double dead_after, const struct hd__reporter *reporter)
 {
     struct hd__server_options options = {.address = "127.0.0.1",
                                          .size = n,
@@ -241,7 +260,7 @@ static struct hd__server_options make_server_options(int32_t n, double dead_afte
 /* SIGCHLD, so that waiting for a signal is also waiting for the end; whoever ignored it gave that to us, and then
  * there would be no child to wait for. They stay blocked: a second request that comes when the ranks have ended does
  * not change the exit code. A rank that starts unblocks them when it can answer. */
-static void block_signals(sigset_t *signals)
+void hd__launch_block_signals(sigset_t *signals)
 {
     struct sigaction hangup;
     signal(SIGCHLD, SIG_DFL);
@@ -259,7 +278,7 @@ static void block_signals(sigset_t *signals)
 static int32_t serve_rendezvous(int32_t n, double dead_after, const struct hd__reporter *reporter,
                                 struct hd__server **server, struct hd_error *err)
 {
-    struct hd__server_options options = make_server_options(n, dead_after, reporter);
+    struct hd__server_options options = hd__launch_server_options(n, dead_after, reporter);
     char secret[HD__SECRET_TEXT], word[HD__SECRET_TEXT + 8];
     int32_t rc = getenv("MASTER_ADDR") ? HD_OK : hd__server_open(&options, server, err);
     if (rc || !*server)
@@ -300,7 +319,7 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
     struct launcher_stop end = {0};
     pid_t pid;
     int status, sig;
-    block_signals(&signals);
+    hd__launch_block_signals(&signals);
     if (serve_rendezvous(n, dead_after, reporter, &server, &err) ||
         hd__launch_external_start(launcher, n, words, &pid, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
@@ -311,7 +330,7 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
     while (waitpid(pid, &status, WNOHANG) != pid) {
         struct timespec wait = {.tv_nsec = 100000000};
         sig = sigtimedwait(&signals, NULL, &wait);
-        if (asks_to_stop(sig))
+        if (hd__launch_asks_to_stop(sig))
             kill(pid, SIGUSR1);
         stop_late_launcher(pid, server, &end);
     }
@@ -340,50 +359,35 @@ int32_t hd__launch_check_files(int32_t local_ranks, struct hd_error *err)
                    (unsigned long long)need, (unsigned long long)HD__MAX(need, 1024));
 }
 
-static int fail_start(const char *what)
+int hd__launch_fail_start(const char *what)
 {
     hd__log(HD_LOG_ERROR, NULL, "the ranks cannot be started: %s: %s", what, strerror(errno));
     return 2;
 }
 
-struct rounds {
-    int32_t n;
-    double dead_after;
-    const struct hd__reporter *reporter;
-    const struct hd__launch_policy *policy;
-    int (*body)(void *user, const struct hd__launch_env *env);
-    void *user;
-    sigset_t signals;
-    struct hd__launch_env env; /* of the ranks */
-    HD__ARRAY(struct hd__launch_restart) restarts;
-    int32_t in_a_row;
-    int64_t best, failed_step; /* the newest checkpoint, and the step that failed, as of the round before */
-};
-
-/* Starts all ranks and waits for their end. Returns 0, or an exit code where they cannot be started. */
-static int run_round(struct rounds *r, struct outcome *out)
+int hd__launch_run_round(struct hd__launch_round *r, struct hd__launch_outcome *out)
 {
-    struct hd__server_options options = make_server_options(r->n, r->dead_after, r->reporter);
     struct child *children = hd__alloc((size_t)r->n * sizeof *children);
     pid_t parent = getpid();
     int port_pipe[2];
     if (pipe(port_pipe)) {
         free(children);
-        return fail_start("pipe");
+        return hd__launch_fail_start("pipe");
     }
-    memcpy(r->env.store.secret, options.secret, sizeof options.secret);
+    if (r->serve)
+        memcpy(r->env.store.secret, r->serve->secret, sizeof r->serve->secret);
     fflush(NULL);
     for (int32_t i = 0; i < r->n; i++) {
-        pid_t pid = fork();
+        pid_t pid = hd__store_fork();
         if (pid == 0) {
             close(port_pipe[1]);
             free(children);
-            int code = run_child(i, r->n, port_pipe[0], &r->env, parent, r->body, r->user);
+            int code = run_child(r, i, port_pipe[0], parent);
             fflush(NULL);
             _exit(code);
         }
         if (pid < 0) { /* those that are there read the end of the pipe, and end */
-            fail_start("fork");
+            hd__launch_fail_start("fork");
             close(port_pipe[0]);
             close(port_pipe[1]);
             while (wait(NULL) > 0)
@@ -394,126 +398,7 @@ static int run_round(struct rounds *r, struct outcome *out)
         children[i] = (struct child){.pid = pid, .running = 1};
     }
     close(port_pipe[0]);
-    serve_and_watch(children, r->n, port_pipe[1], &options, &r->signals, out);
+    serve_and_watch(r, children, port_pipe[1], out);
     free(children);
     return 0;
-}
-
-/* ---- rounds */
-
-static double pause_of(const struct rounds *r)
-{
-    double pause = r->policy->pause;
-    for (int32_t i = 1; i < r->in_a_row && pause < LONGEST_PAUSE; i++)
-        pause = HD__MIN(2 * pause, LONGEST_PAUSE);
-    return pause;
-}
-
-/* Is there to be another round? Says why not. */
-static int may_restart(struct rounds *r, const struct outcome *out)
-{
-    struct hd__launch_progress *p = r->env.progress;
-    int64_t failed = p->failed_step, before = r->failed_step;
-    r->failed_step = failed;
-    p->failed_step = 0;
-    r->in_a_row = p->saved > r->best ? 1 : r->in_a_row + 1;
-    r->best = HD__MAX(r->best, p->saved);
-    if (!out->code || out->code == 2 || out->code == 3 || out->stopped || p->stopping)
-        return 0;
-    if (failed && failed == before) {
-        hd__log(HD_LOG_ERROR, NULL, "step %" PRId64 " has failed twice by itself: the ranks are not started again",
-                failed);
-        return 0;
-    }
-    if (r->in_a_row > r->policy->restarts) {
-        hd__log(HD_LOG_ERROR, NULL,
-                "launch.restarts: %" PRId64 " in a row have made no newer checkpoint: the job has failed",
-                r->policy->restarts);
-        return 0;
-    }
-    if (r->policy->deadline > 0 && hd__now() + pause_of(r) >= r->policy->deadline) {
-        hd__log(HD_LOG_ERROR, NULL, "the job's time is up: the ranks are not started again");
-        return 0;
-    }
-    return 1;
-}
-
-/* Returns 0 where this process was asked to stop meanwhile. */
-static int pause_round(const struct rounds *r)
-{
-    double until = hd__now() + pause_of(r), left;
-    while ((left = until - hd__now()) > 0) {
-        double most = HD__MIN(left, 1.0);
-        struct timespec wait = {.tv_sec = (time_t)most, .tv_nsec = (long)((most - (double)(time_t)most) * 1e9)};
-        if (asks_to_stop(sigtimedwait(&r->signals, NULL, &wait)))
-            return 0;
-    }
-    return 1;
-}
-
-static void announce_restart(struct rounds *r, const struct outcome *out)
-{
-    struct hd__launch_restart restart = {
-        .round = (int32_t)r->restarts.count + 1, .n_lost = out->n_lost, .since = out->since};
-    int32_t *lost = hd__alloc((size_t)out->n_lost * sizeof *lost);
-    char from[64];
-    memcpy(lost, out->lost, (size_t)out->n_lost * sizeof *lost);
-    restart.lost = lost;
-    hd__push(&r->restarts, restart);
-    r->env.restarts = r->restarts.at;
-    r->env.n_restarts = (int32_t)r->restarts.count;
-    snprintf(from, sizeof from, "step %" PRId64, r->env.progress->saved);
-    hd__log(HD_LOG_WARN, NULL, "restart %d of %" PRId64 " in a row: all ranks are started again in %.3g s, from %s",
-            r->in_a_row, r->policy->restarts, pause_of(r),
-            r->env.progress->saved ? from : "the beginning, since there is no checkpoint yet");
-}
-
-static int run_rounds(struct rounds *r)
-{
-    struct outcome out = {.lost = hd__alloc((size_t)r->n * sizeof(int32_t))};
-    int code;
-    while (!(code = run_round(r, &out)) && r->policy->restarts && may_restart(r, &out)) {
-        announce_restart(r, &out);
-        if (!pause_round(r)) {
-            hd__log(HD_LOG_INFO, NULL, "stopped before the restart");
-            out.code = r->env.progress->saved ? 3 : out.code; /* 3: a state is saved */
-            break;
-        }
-        out.code = 0;
-    }
-    free(out.lost);
-    return code ? code : out.code;
-}
-
-int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
-                     const struct hd__launch_policy *policy, int (*body)(void *user, const struct hd__launch_env *env),
-                     void *user)
-{
-    struct rounds r = {.n = n,
-                       .dead_after = dead_after,
-                       .reporter = reporter,
-                       .policy = policy,
-                       .body = body,
-                       .user = user,
-                       .env = {.size = n,
-                               .local_size = n,
-                               .launched_by_heddle = 1,
-                               .reporter = reporter,
-                               .deadline = policy->deadline,
-                               .store = {.host = "127.0.0.1", .dead_after = dead_after}}};
-    int code;
-    if (policy->restarts) {
-        r.env.progress = mmap(NULL, sizeof *r.env.progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        if (r.env.progress == MAP_FAILED)
-            return fail_start("mmap");
-    }
-    block_signals(&r.signals);
-    signal(SIGPIPE, SIG_IGN); /* the others may have read their port, and the one that is left be dead */
-    code = run_rounds(&r);
-    for (uint32_t i = 0; i < r.restarts.count; i++)
-        free((void *)r.restarts.at[i].lost);
-    hd__free_array(&r.restarts);
-    if (r.env.progress)
-        munmap(r.env.progress, sizeof *r.env.progress);
-    return code;
 }

@@ -5,7 +5,14 @@
 #include "service/metrics/metrics.h"
 #include "service/metrics/watch.h"
 
-#define HD__METRICS_MAX (15 + HD__METRICS_SETS + HD__WATCH_RULE_COUNT) /* per step */
+#define HD__METRICS_MAX                                                                  \
+    (18 + HD__METRICS_SETS + HD__WATCH_RULE_COUNT + HD_AXIS_COUNT + HD__RANK_STATS * 4 + \
+     HD__METRICS_RANKS) /* per step */
+
+/* ---- rank_stats.c: what the ranks of a row have in common, and apart. */
+enum { HD__RANK_STATS = 3 }; /* compute, wait, memory: four metrics each */
+/* Returns how many; `own`: what follows the first *own are the ranks' own, for sinks alone. */
+size_t hd__metrics_of_ranks(const struct hd__metrics_row *row, struct hd_metric *out, size_t *own);
 
 /* ---- sinks.c. Names of metrics live as long as the process. */
 struct hd__metrics_sink;

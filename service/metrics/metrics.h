@@ -17,6 +17,20 @@
 
 struct hd__metrics;
 
+/* Numbers of a rank, seconds as means of the steps since the row before. Of its time what is neither wait is
+ * compute. */
+enum {
+    HD__RANK_COMPUTE = 0,
+    HD__RANK_COMM_WAIT, /* for communication, */
+    HD__RANK_DATA_WAIT, /* for reading */
+    HD__RANK_RSS,       /* bytes */
+    HD__RANK_FILES,     /* open descriptors */
+    HD__RANK_STAGE,     /* of the pipeline */
+    HD__RANK_COMM_AXIS, /* and the next: wait for communication, by axis */
+    HD__RANK_NUMBERS = HD__RANK_COMM_AXIS + HD_AXIS_COUNT
+};
+enum { HD__METRICS_RANKS = 256 }; /* ranks that sinks get a number each of */
+
 struct hd__metrics_row {
     int64_t step;             /* 1 = after the first update */
     int64_t steps;            /* total */
@@ -31,7 +45,12 @@ struct hd__metrics_row {
     double tokens_per_s, step_s;
     double comm_s;      /* communication that compute waited for, in this step */
     double data_wait_s; /* reading that it waited for */
-    double mfu;         /* 0 where the peak is unknown */
+    double tokens_per_s_per_rank, samples_per_s;
+    double exposed_comm_s; /* of the mean rank, since the row before */
+    const double *ranks;   /* `stride` numbers of each, HD__RANK_... first; NULL: none */
+    int32_t n_ranks, stride;
+    uint32_t axes, reserved; /* mesh axes of more than one rank */
+    double mfu;              /* 0 where the peak is unknown */
     int64_t arena_bytes, rss_bytes;
 };
 
@@ -49,13 +68,22 @@ void hd__metrics_add_set(struct hd__metrics *metrics, const char *name);
 /* Alarms (service/metrics/watch.h): limits of rules, 0 for none. An alarm is a line of the file, a warning in the log,
  * and a count alarms_RULE in the records of sinks. */
 struct hd__watch_config {
-    double loss_spike; /* standard deviations above the median */
-    double grad_norm;  /* times the median */
-    double throughput; /* part of the median that may be lost */
+    double loss_spike;   /* standard deviations above the median */
+    double grad_norm;    /* times the median */
+    double throughput;   /* part of the median that may be lost */
+    double straggler;    /* part of the median that a rank's compute may be above it */
+    double data_wait;    /* part of a step */
+    double exposed_comm; /* part of a step */
+    double utilisation;  /* part of a step that is compute, at least */
+    double memory;       /* part that a rank's may grow by in 128 rows */
+    double descriptors;  /* how many more of them */
     /* Run by sh for each alarm, with rule, step and words as $1, $2, $3; borrowed; NULL: none. */
     const char *command;
 };
 void hd__metrics_set_watch(struct hd__metrics *metrics, const struct hd__watch_config *config);
+
+/* For sinks of a machine whose ranks log nothing (HD_METRICS_EACH_MACHINE): without a file, and without rows. */
+struct hd__metrics *hd__metrics_open_machine(int64_t resumed);
 
 struct hd__metrics_sink_config {
     const char *name; /* for messages; copied */
@@ -81,5 +109,6 @@ void hd__metrics_log_event(struct hd__metrics *metrics, json_t *event);
 void hd__metrics_close(struct hd__metrics *metrics); /* NULL is fine */
 
 int64_t hd__metrics_resident_bytes(void); /* of this process */
+int64_t hd__metrics_open_files(void);     /* its descriptors */
 
 #endif

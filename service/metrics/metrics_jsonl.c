@@ -1,4 +1,5 @@
 /* metrics.jsonl: one write() per line; enough digits to distinguish any two floats. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -169,6 +170,13 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
     return hd_fail(err, rc, "metrics.jsonl: %s", why.message);
 }
 
+struct hd__metrics *hd__metrics_open_machine(int64_t resumed)
+{
+    struct hd__metrics *m = hd__alloc(sizeof *m);
+    *m = (struct hd__metrics){.fd = -1, .run = hd__strdup(""), .first_step = resumed};
+    return m;
+}
+
 int32_t hd__metrics_check(const char *path, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
@@ -293,14 +301,19 @@ static const struct {
     {"epoch", AT(epoch), 9, ALWAYS},
     {"tokens", AT(tokens), 0, ALWAYS},
     {"tokens_per_s", AT(tokens_per_s), 6, ALWAYS},
+    {"tokens_per_s_per_rank", AT(tokens_per_s_per_rank), 6, ALWAYS},
+    {"samples_per_s", AT(samples_per_s), 6, ALWAYS},
     {"step_s", AT(step_s), 6, ALWAYS},
     {"comm_s", AT(comm_s), 6, ALWAYS},
+    {"exposed_comm_s", AT(exposed_comm_s), 6, ALWAYS},
     {"data_wait_s", AT(data_wait_s), 6, ALWAYS},
     {"mfu", AT(mfu), 6, ALWAYS},
     {"arena_bytes", AT(arena_bytes), 0, ALWAYS},
     {"rss_bytes", AT(rss_bytes), 0, ALWAYS},
 };
-_Static_assert(HD__COUNT(fields) + HD__METRICS_SETS + HD__WATCH_RULE_COUNT <= HD__METRICS_MAX,
+_Static_assert(HD__COUNT(fields) + HD__METRICS_SETS + HD__WATCH_RULE_COUNT + HD_AXIS_COUNT + HD__RANK_STATS * 4 +
+                       HD__METRICS_RANKS <=
+                   HD__METRICS_MAX,
                "a record has no room for all fields");
 
 static void add_metric(struct hd_metric x, int digits, struct hd__text *line)
@@ -332,6 +345,9 @@ static size_t metrics_of_row(const struct hd__metrics *m, const struct hd__metri
         metrics[n] = (struct hd_metric){.name = set_metrics[k], .type = HD_METRIC_FLOAT, .number = row->val_losses[k]};
         add_metric(metrics[n++], 9, line);
     }
+    for (size_t common, of_ranks = hd__metrics_of_ranks(row, metrics + n, &common), k = 0; k < of_ranks; k++, n++)
+        if (k < common)
+            add_metric(metrics[n], metrics[n].type == HD_METRIC_FLOAT ? 6 : 0, line);
     return n;
 }
 
@@ -365,13 +381,13 @@ static void run_command(struct hd__metrics *m, const struct hd__alarm *a)
 
 static void log_alarms(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
-    struct hd__alarm alarms[HD__WATCH_RULE_COUNT];
+    struct hd__alarm alarms[HD__WATCH_ALARMS];
     uint32_t n = hd__watch_step(&m->watch, r, alarms);
     for (uint32_t i = 0; i < n; i++) {
         const struct hd__alarm *a = &alarms[i];
         struct hd__text text = {0};
-        hd__text_add(&text, "{\"event\": \"alarm\", \"rule\": \"%s\", \"step\": %" PRId64 ", \"rank\": 0", a->rule,
-                     a->step);
+        hd__text_add(&text, "{\"event\": \"alarm\", \"rule\": \"%s\", \"step\": %" PRId64 ", \"rank\": %d", a->rule,
+                     a->step, a->rank);
         add_metric((struct hd_metric){.name = "value", .number = a->value}, 9, &text);
         add_metric((struct hd_metric){.name = "limit", .number = a->limit}, 9, &text);
         hd__text_add(&text, ", \"words\": \"%s\", \"run\": \"%s\"}\n", a->words, m->run);
@@ -386,14 +402,13 @@ static void log_alarms(struct hd__metrics *m, const struct hd__metrics_row *r)
 static size_t metrics_of_alarms(const struct hd__metrics *m, struct hd_metric *metrics)
 {
     static const char *const names[] = {
-#define ALARM_NAME(constant, name) "alarms_" name,
+#define ALARM_NAME(constant, name) "alarms_" #name,
         HD__WATCH_RULES(ALARM_NAME)
 #undef ALARM_NAME
     };
-    const struct hd__watch_config *c = &m->watch.config;
     size_t n = 0;
     for (int32_t k = 0; k < HD__WATCH_RULE_COUNT; k++)
-        if ((const double[]){c->loss_spike, c->grad_norm, c->throughput}[k] > 0)
+        if (hd__watch_limit(&m->watch.config, k) > 0)
             metrics[n++] = (struct hd_metric){.name = names[k],
                                               .type = HD_METRIC_INT,
                                               .integer = m->watch.total[k],
@@ -443,12 +458,24 @@ void hd__metrics_close(struct hd__metrics *m)
     for (uint32_t i = 0; i < m->sinks.count; i++)
         hd__metrics_sink_close(m->sinks.at[i]);
     hd__free_array(&m->sinks);
+    hd__watch_finish(&m->watch);
     if (m->fd >= 0)
         close(m->fd);
     free(m->start);
     free(m->path);
     free(m->run);
     free(m);
+}
+
+int64_t hd__metrics_open_files(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int64_t n = folder ? -3 : 0; /* . and .., and the folder's own */
+    while (folder && readdir(folder))
+        n++;
+    if (folder)
+        closedir(folder);
+    return n;
 }
 
 int64_t hd__metrics_resident_bytes(void)

@@ -50,6 +50,19 @@ int hd__corpus_is_text_name(const char *path)
     return is_lines_name(path);
 }
 
+static int is_tokens_name(const char *path)
+{
+    size_t n = strlen(path);
+    return ends_with(path, n, ".bin") || ends_with(path, n, ".npy");
+}
+
+/* Files that are written beside tokens: PREFIX.meta.json, PREFIX.cache.json. */
+static int is_own_name(const char *path)
+{
+    size_t n = strlen(path);
+    return ends_with(path, n, ".meta.json") || ends_with(path, n, ".cache.json");
+}
+
 /* ---- files */
 
 static void add_file(struct hd__corpus *c, const char *path, const struct stat *st)
@@ -104,7 +117,11 @@ static int32_t add_path(struct hd__corpus *c, const char *path, int depth, uint3
         return hd_fail(err, errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode))
         return add_folder(c, path, depth, left_out, err);
-    if (depth && (!S_ISREG(st.st_mode) || !hd__corpus_is_text_name(path))) {
+    if (depth && c->tokens && !is_tokens_name(path)) {
+        c->texts += hd__corpus_is_text_name(path) && !is_own_name(path);
+        return HD_OK;
+    }
+    if (depth && !c->tokens && (!S_ISREG(st.st_mode) || !hd__corpus_is_text_name(path))) {
         if (!(*left_out)++)
             hd__log(HD_LOG_WARN, NULL,
                     "%s: its name does not say text or JSON lines, so it is left out: name it, or a "
@@ -146,7 +163,7 @@ static int32_t add_source(struct hd__corpus *c, const char *source, struct hd_er
                                                              : add_path(c, source, 0, &left_out, err);
     if (!rc && left_out > 1)
         hd__log(HD_LOG_WARN, NULL, "%s: so are %u more", source, left_out - 1);
-    if (!rc && c->files.count == before)
+    if (!rc && c->files.count == before && !c->tokens)
         rc = hd_fail(err, HD_E_NOTFOUND,
                      "%s: has no file of text or JSON lines (.txt .text .md .rst .jsonl .ndjson "
                      ".json, or these with .gz or .zst)",
@@ -161,6 +178,15 @@ int32_t hd__corpus_find(const char *const *sources, size_t n, struct hd__corpus 
     for (size_t i = 0; i < n && !rc; i++)
         rc = add_source(corpus, sources[i], err);
     if (rc)
+        hd__corpus_free(corpus);
+    return rc;
+}
+
+int32_t hd__corpus_find_tokens(const char *source, struct hd__corpus *corpus, struct hd_error *err)
+{
+    *corpus = (struct hd__corpus){.tokens = 1};
+    int32_t rc = add_source(corpus, source, err);
+    if (rc || corpus->texts)
         hd__corpus_free(corpus);
     return rc;
 }

@@ -6,6 +6,7 @@
 
 #include "core/base/version.h" /* from meson */
 #include "heddle/file.h"
+#include "service/train/corpus.h"
 
 #define DIGEST "job/digest"
 #define DETAILS "job/details/%u"
@@ -84,15 +85,26 @@ static void add_file(json_t *options, char *label, char *path)
     free(path);
 }
 
+static void add_source(json_t *options, const char *key, uint64_t i, const char *path)
+{
+    struct hd__corpus shards;
+    if (hd__train_corpus_shards(path, &shards, NULL) || !shards.files.count)
+        add_file(options, hd__format("data.%s[%lu]", key, (unsigned long)i), hd__strdup(path));
+    for (uint32_t k = 0; k < shards.files.count; k++)
+        add_file(options, hd__format("data.%s[%lu]/%s", key, (unsigned long)i, shards.files.at[k].path),
+                 hd__strdup(shards.files.at[k].path));
+    hd__corpus_free(&shards);
+}
+
+/* With data.on_error: skip the ranks may have other files of data.train, and agree on them later. */
 static void add_files(json_t *options, const struct hd__compiled *c)
 {
     static const char *const names[] = {"train", "val", "test"};
     const struct hd__sources *sources[] = {&c->job->train, &c->job->val, &c->job->test};
     DIR *dir = c->info.weights ? opendir(c->info.weights) : NULL;
-    for (size_t k = 0; k < HD__COUNT(names); k++)
+    for (size_t k = c->job->on_error == HD__ON_ERROR_SKIP; k < HD__COUNT(names); k++)
         for (uint64_t i = 0; i < sources[k]->count; i++)
-            add_file(options, hd__format("data.%s[%lu]", names[k], (unsigned long)i),
-                     hd__strdup(sources[k]->at[i].path));
+            add_source(options, names[k], i, sources[k]->at[i].path);
     for (const struct dirent *e; dir && (e = readdir(dir));)
         if (strstr(e->d_name, ".safetensors") || !strcmp(e->d_name, "config.json"))
             add_file(options, hd__format("model.from/%s", e->d_name), hd__format("%s/%s", c->info.weights, e->d_name));

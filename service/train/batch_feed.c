@@ -112,13 +112,11 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     const struct hd_program *p = hd__compiled_program(compiled, rank);
     const char *key;
     const struct hd__sources *from = part_sources(job, part, &key);
-    struct hd__data_source *sources = hd__alloc((from->count + 1) * sizeof *sources);
+    struct hd__shards shards = {0};
     struct hd__data_config config = {
-        .sources = sources,
         .ops = &compiled->data_choice.component->ops.data,
         .settings = compiled->data_choice.settings,
         .host = compiled->host,
-        .n_sources = (uint32_t)from->count,
         .mix = (int32_t)from->weighted,
         .held_out = is_tail(job, part),
         .shuffle = job->shuffle && part == HD__FEED_TRAIN,
@@ -131,22 +129,20 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     };
     struct hd__train_feed *f;
     int32_t rc = hd__train_corpus_make(compiled, key, from, err);
-    for (uint64_t i = 0; i < from->count; i++)
-        sources[i] = (struct hd__data_source){hd__train_corpus_path(job, from->at[i].path), from->at[i].weight};
     if (!rc)
         rc = check_part(job, part, err);
-    if (rc) {
-        free(sources);
+    if (rc)
         return rc;
-    }
     f = hd__alloc(sizeof *f);
     f->compiled = compiled;
     f->rank = rank;
     f->key = config.held_out ? "data.val_fraction" : key;
     rc = hd__plugin_probe(compiled->plugins, compiled->data_choice.component, err);
     if (!rc)
-        rc = hd__data_open(&config, &f->data, err);
-    free(sources);
+        rc = hd__train_shards_find(job, from, &shards, err);
+    if (!rc)
+        rc = hd__train_shards_open(job, &shards, &config, part == HD__FEED_TRAIN && job->on_error, &f->data, err);
+    hd__train_shards_free(&shards);
     if (rc) {
         fail_data(compiled->job, f->key, err);
         free(f);
@@ -194,7 +190,7 @@ int32_t hd__train_feed_check(const struct hd__compiled *compiled, int32_t part, 
         rc = hd__train_feed_check(compiled, HD__FEED_TRAIN, 0, err);
     if (!rc)
         rc = hd__train_feed_open(compiled, 0, part, &f, err);
-    if (!rc && tokens && (rc = hd__data_scan(f->data, (uint64_t)job->check_tokens, err)))
+    if (!rc && tokens && (rc = hd__train_shards_scan(job, f->data, part == HD__FEED_TRAIN && job->on_error, err)))
         rc = fail_data(job, key, err);
     if (!rc && tokens && part != HD__FEED_TRAIN)
         warn_repeats(f);
@@ -227,12 +223,15 @@ void hd__train_feed_close(struct hd__train_feed *f)
 
 int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct hd_error *err)
 {
-    struct hd__data_prefetch_config config = {.data = f->data,
-                                              .number = sequence_number,
-                                              .user = f,
-                                              .rows = (uint32_t)f->rows,
-                                              .depth = f->counts ? (uint32_t)f->capacity + 1 : 0,
-                                              .ranges = {f->ranges[0], f->ranges[1]}};
+    const struct hd__job *job = f->compiled->job;
+    const int64_t ahead = job->read_ahead;
+    struct hd__data_prefetch_config config = {
+        .data = f->data,
+        .number = sequence_number,
+        .user = f,
+        .rows = (uint32_t)f->rows,
+        .depth = (uint32_t)HD__MAX(ahead, f->counts || job->on_error ? f->capacity + 1 : 1),
+        .ranges = {f->ranges[0], f->ranges[1]}};
     hd__data_prefetch_stop(f->prefetch);
     f->prefetch = NULL;
     f->base = sequence;
@@ -242,6 +241,23 @@ int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct h
         f->buffered = hd__alloc((size_t)(f->capacity * f->rows * (f->ranges[0].count + f->ranges[1].count)) *
                                 sizeof *f->buffered);
     return hd__data_prefetch_start(&config, &f->prefetch, err);
+}
+
+int32_t hd__train_feed_wait(struct hd__train_feed *f, struct hd_error *err)
+{
+    int64_t unused;
+    double start = hd__now();
+    int32_t rc = hd__data_prefetch_count(f->prefetch, (uint32_t)f->capacity, &unused, err);
+    f->waited += hd__now() - start;
+    return rc;
+}
+
+int32_t hd__train_feed_skip(struct hd__train_feed *f, uint32_t file, int64_t sequence, struct hd_error *err)
+{
+    hd__data_prefetch_stop(f->prefetch);
+    f->prefetch = NULL;
+    int32_t rc = hd__data_skip(f->data, file, err);
+    return rc ? fail_data(f->compiled->job, f->key, err) : hd__train_feed_seek(f, sequence, err);
 }
 
 int32_t hd__train_feed_count_labels(struct hd__train_feed *f, int64_t *counted, struct hd_error *err)

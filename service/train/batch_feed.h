@@ -33,12 +33,48 @@ int32_t hd__train_feed_seek(struct hd__train_feed *feed, int64_t sequence, struc
 /* Adds how many labels of the next step's micro-batches count, of those that this rank counts: the sum over all ranks
  * has each label once. 0 where all labels count (hd__compiled_counts_labels). Before the step's first micro-batch. */
 int32_t hd__train_feed_count_labels(struct hd__train_feed *feed, int64_t *counted, struct hd_error *err);
+/* Waits until a step's micro-batches are read; what reading them meets is returned. */
+int32_t hd__train_feed_wait(struct hd__train_feed *feed, struct hd_error *err);
+/* hd__data_skip, and the next micro-batch begins with sequence `sequence`. */
+int32_t hd__train_feed_skip(struct hd__train_feed *feed, uint32_t file, int64_t sequence, struct hd_error *err);
 /* Sequences of an epoch. */
 uint64_t hd__train_feed_sequences(const struct hd__train_feed *feed);
 /* Seconds that steps waited for reading, since the last call. */
 double hd__train_feed_waited(struct hd__train_feed *feed);
 /* The place in the job file of the key that names the files. */
 const char *hd__train_feed_where(const struct hd__train_feed *feed);
+/* ---- shards.c: the files of a path, and those that are skipped. Folders and patterns become their files. With
+ * data.on_error: skip those that cannot be read are skipped by all ranks alike, from the same sequence on whatever the
+ * mesh; checkpoints say which. */
+
+struct hd__train_session;
+struct hd__shards {
+    HD__ARRAY(struct hd__data_source) files;
+    HD__ARRAY(char *) paths; /* of these */
+};
+
+/* HD_E_NOTFOUND: a pattern that no file matches. */
+int32_t hd__train_shards_find(const struct hd__job *job, const struct hd__sources *from, struct hd__shards *shards,
+                              struct hd_error *err);
+void hd__train_shards_free(struct hd__shards *shards);
+/* hd__data_open of them. `skips`: one that cannot be opened is skipped, and the log says why. */
+int32_t hd__train_shards_open(struct hd__job *job, struct hd__shards *shards, struct hd__data_config *config, int skips,
+                              struct hd__data **data, struct hd_error *err);
+
+/* hd__data_scan, which goes on without a file that it meets a failure in, where `skips`. */
+int32_t hd__train_shards_scan(struct hd__job *job, struct hd__data *data, int skips, struct hd_error *err);
+
+/* Once a checkpoint is loaded: all ranks skip what any of them cannot open, and those of the checkpoint. Opens the
+ * session's train_feed again where that changes it. Collective. */
+int32_t hd__train_shards_agree(struct hd__train_session *s, struct hd_error *err);
+/* Before a step, which begins with this sequence: what it takes is read on all ranks. With data.on_error: skip a file
+ * that one of them cannot read is skipped by all from here on. Collective. */
+int32_t hd__train_shards_ready(struct hd__train_session *s, int64_t sequence, struct hd_error *err);
+
+/* For checkpoints: the files with their tokens, and which are skipped. NULL: nothing can be skipped. */
+json_t *hd__train_shards_json(const struct hd__train_session *s);
+void hd__train_shards_load(struct hd__job *job, const json_t *files);
+
 /* For hd__exec_config.feed: of each input, HD__INPUT_..., a micro-batch at a time. */
 int32_t hd__train_feed_next(void *feed, int32_t input, int32_t *out, int64_t count, struct hd_error *err);
 

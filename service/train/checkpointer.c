@@ -4,11 +4,13 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "service/checkpoint/checkpoint.h"
 #include "service/checkpoint/param_init.h"
+#include "service/checkpoint/survivors.h"
 #include "service/checkpoint/train_state.h"
 #include "service/train/resume_diff.h"
 
@@ -21,6 +23,8 @@ struct hd__train_checkpointer {
     struct hd__ckpt_training training;
     struct hd__ckpt_async_writer *async_writer;   /* checkpoint.async; NULL without it */
     struct hd__ckpt_train_state saving;           /* borrowed by the async writer */
+    struct hd__ckpt_train_state left;             /* after a fault */
+    _Atomic int ended;                            /* the job has: no save of all ranks comes to its end */
     char loaded_run[HD__RUN_ID], run[HD__RUN_ID]; /* of the checkpoint that was loaded, "" for none; of this run */
     const char *loaded_dir;                       /* where it lies; NULL: nothing was loaded */
     uint64_t loaded_step;
@@ -32,12 +36,24 @@ struct hd__train_checkpointer {
     uint64_t *aside;              /* steps that are another run's from now on, or torn */
     uint32_t n_aside;
     const char *aside_are;
+    const int32_t *members; /* the ranks that are left, of which this is one; NULL: all */
+    int32_t n_members;
     uint64_t exchanges;
     uint64_t last_exchange, last_bytes; /* the previous gather: its number, and its bytes that are still in the store */
 };
 
-#define CHUNK_BYTES 60000                                  /* bytes of one value in the rendezvous store */
-#define GATHER_KEY "ckpt/%" PRIu64 "/%" PRIu64 "/%" PRId32 /* digits: number of the gather, first byte, rank */
+#define CHUNK_BYTES 60000                                    /* bytes of one value in the rendezvous store */
+#define GATHER_KEY "ckpt%s/%" PRIu64 "/%" PRIu64 "/%" PRId32 /* number of the gather, first byte, rank */
+
+static int32_t gather_size(const struct hd__train_checkpointer *k)
+{
+    return k->members ? k->n_members : k->s->env->size;
+}
+
+static void gather_key(const struct hd__train_checkpointer *k, uint64_t number, uint64_t at, int32_t rank, char key[96])
+{
+    snprintf(key, 96, GATHER_KEY, k->members ? "-left" : "", number, at, rank);
+}
 
 /* All-gather through the store, with new keys each time. A rank that has written its keys of this gather has read
  * all keys of the previous one: after reading everyone's, a rank deletes its keys of the previous gather. */
@@ -45,24 +61,26 @@ static int32_t all_gather(void *user, const void *mine, uint64_t bytes, void *al
 {
     struct hd__train_checkpointer *k = user;
     struct hd_store *store = k->s->store;
-    int32_t ranks = k->s->env->size, me = k->s->env->rank, rc = HD_OK;
+    int32_t ranks = gather_size(k), me = k->s->env->rank, rc = HD_OK;
     double deadline = hd__now() + k->s->compiled->job->comm_timeout;
     uint64_t number = k->exchanges++;
     char key[96];
+    if (atomic_load(&k->ended) && !k->members)
+        return hd_fail(err, HD_E_CANCELLED, "the job has ended");
     for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
-        snprintf(key, sizeof key, GATHER_KEY, number, at, me);
+        gather_key(k, number, at, me, key);
         rc = hd__store_put(store, key, (const char *)mine + at, HD__MIN(CHUNK_BYTES, bytes - at), err);
     }
     for (int32_t r = 0; r < ranks; r++)
         for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
             size_t room = HD__MIN(CHUNK_BYTES, bytes - at);
-            snprintf(key, sizeof key, GATHER_KEY, number, at, r);
+            gather_key(k, number, at, k->members ? k->members[r] : r, key);
             rc = hd__store_get(store, key, (char *)all + (uint64_t)r * bytes + at, &room, deadline, err);
         }
     if (!bytes) /* no data is no proof that the others have read the previous keys */
         return HD_OK;
     for (uint64_t at = 0; at < k->last_bytes && !rc; at += CHUNK_BYTES) {
-        snprintf(key, sizeof key, GATHER_KEY, k->last_exchange, at, me);
+        gather_key(k, k->last_exchange, at, me, key);
         rc = hd__store_remove(store, key, err);
     }
     k->last_exchange = number;
@@ -90,7 +108,8 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
     k->store = (struct hd__ckpt_store){
         .ops = k->ops,
         .ckpt = k->ckpt,
-        .peers = {.rank = s->env->rank, .ranks = s->env->size, .all_gather = all_gather, .user = k}};
+        .peers = {.rank = s->env->rank, .ranks = s->env->size, .all_gather = all_gather, .user = k},
+        .busy_until = s->env->progress ? &s->env->progress->busy_until : NULL};
     k->training = (struct hd__ckpt_training){.program = hd__exec_program(s->exec),
                                              .stages = s->compiled->stage,
                                              .n_stages = s->compiled->n_stages,
@@ -109,6 +128,7 @@ void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
         return;
     hd__ckpt_async_writer_destroy(k->async_writer);
     hd__ckpt_train_state_free(&k->saving);
+    hd__ckpt_train_state_free(&k->left);
     free(k->aside);
     k->ops->close(k->ckpt);
     free(k);
@@ -230,6 +250,9 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
                       hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
                       hd__train_loss_scaler_json(&progress->scaler), "time", (json_int_t)time(NULL), "mesh", mesh,
                       "job", hd__job_json(c->job));
+    json_t *files = hd__train_shards_json(k->s);
+    if (files)
+        json_object_set_new(state, "files", files);
     if (isfinite(progress->val_loss))
         json_object_set_new(state, "val_loss", json_real(progress->val_loss));
     return state;
@@ -248,16 +271,27 @@ static int64_t state_bytes(const struct hd__ckpt_train_state *state)
     return bytes;
 }
 
+static struct hd__ckpt_save make_save(const struct hd__train_checkpointer *k, const struct hd__ckpt_train_state *of,
+                                      int64_t step, const json_t *state)
+{
+    const struct hd__job *job = k->s->compiled->job;
+    return (struct hd__ckpt_save){.step = (uint64_t)step,
+                                  .tensors = of->tensors.at,
+                                  .n_tensors = of->tensors.count,
+                                  .runs = of->runs.at,
+                                  .n_runs = of->runs.count,
+                                  .state = state,
+                                  .version = HEDDLE_VERSION,
+                                  .run = k->run,
+                                  .keep = (uint32_t)job->checkpoint_keep,
+                                  .keep_best = (uint32_t)job->checkpoint_keep_best,
+                                  .keep_every = (uint64_t)job->checkpoint_keep_every};
+}
+
 int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const struct hd__train_progress *progress,
                                     struct hd_error *err)
 {
-    const struct hd__job *job = k->s->compiled->job;
-    struct hd__ckpt_save save = {.step = (uint64_t)progress->step,
-                                 .version = HEDDLE_VERSION,
-                                 .run = k->run,
-                                 .keep = (uint32_t)job->checkpoint_keep,
-                                 .keep_best = (uint32_t)job->checkpoint_keep_best,
-                                 .keep_every = (uint64_t)job->checkpoint_keep_every};
+    struct hd__ckpt_save save;
     double start = hd__now();
     json_t *state;
     int32_t rc = hd__ckpt_async_writer_join(k->async_writer, err); /* it still reads k->saving */
@@ -267,11 +301,8 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
         return rc;
     hd__ckpt_collect_train_state(&k->saving, &k->training, 1, NULL);
     hd__ckpt_collect_rank_state(&k->saving, &k->training);
-    save.tensors = k->saving.tensors.at;
-    save.n_tensors = k->saving.tensors.count;
-    save.runs = k->saving.runs.at;
-    save.n_runs = k->saving.runs.count;
-    save.state = state = state_json(k, progress);
+    state = state_json(k, progress);
+    save = make_save(k, &k->saving, progress->step, state);
     rc = k->async_writer ? hd__ckpt_async_writer_start(k->async_writer, &save, err)
                          : hd__ckpt_save(&k->store, &save, err);
     hd__exec_drop_mirror(k->s->exec);
@@ -309,6 +340,60 @@ int hd__train_checkpointer_finished(struct hd__train_checkpointer *k, struct hd_
     return saved->seconds >= 0; /* the next join fails with it */
 }
 
+/* ---- saving what is left after a fault */
+
+/* Reads back what was saved. */
+static int32_t verify_saved(struct hd__train_checkpointer *k, int64_t step, struct hd_error *err)
+{
+    struct hd__ckpt *ckpt = NULL;
+    char name[32];
+    hd__ckpt_step_name((uint64_t)step, name);
+    int32_t rc = hd__ckpt_open(&k->store, name, &ckpt, err);
+    if (!rc)
+        hd__ckpt_busy(&k->store, hd__ckpt_total_bytes(ckpt));
+    rc = rc ? rc : hd__ckpt_verify(ckpt, err);
+    hd__ckpt_close(ckpt);
+    return rc;
+}
+
+int64_t hd__train_checkpointer_end(struct hd__train_checkpointer *k, int64_t saved)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    atomic_store(&k->ended, 1);
+    return hd__train_checkpointer_busy(k) || hd__train_checkpointer_wait(k, &unused) ? 0 : saved;
+}
+
+int32_t hd__train_checkpointer_collect_left(struct hd__train_checkpointer *k, const int32_t *ranks, int32_t n,
+                                            struct hd_error *err)
+{
+    return hd__ckpt_collect_survivors(&k->left, &k->training, k->s->env->rank, ranks, (uint32_t)n, err);
+}
+
+int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *k, const struct hd__train_progress *progress,
+                                         const int32_t *ranks, int32_t n, const char run[HD__RUN_ID], json_t *emergency,
+                                         struct hd_error *err)
+{
+    json_t *state = state_json(k, progress);
+    struct hd__ckpt_save save;
+    hd__ckpt_async_writer_join(k->async_writer, NULL);
+    int32_t rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
+    json_object_set_new(state, "emergency", emergency);
+    memcpy(k->run, run, HD__RUN_ID);
+    k->members = ranks;
+    k->n_members = n;
+    k->exchanges = k->last_bytes = 0;
+    k->store.peers.ranks = n;
+    for (int32_t i = 0; i < n; i++)
+        if (ranks[i] == k->s->env->rank)
+            k->store.peers.rank = i;
+    save = make_save(k, &k->left, progress->step, state);
+    rc = rc ? rc : hd__ckpt_save(&k->store, &save, err);
+    if (!rc && ranks[0] == k->s->env->rank)
+        rc = verify_saved(k, progress->step, err);
+    json_decref(state);
+    return rc;
+}
+
 /* ---- loading */
 
 static int64_t integer_or(const json_t *value, int64_t otherwise)
@@ -318,12 +403,13 @@ static int64_t integer_or(const json_t *value, int64_t otherwise)
 
 /* If the sequence length has changed, the position in the data is kept: the first sequence of which no token was
  * read. */
-static void read_progress(const struct hd__job *job, const struct hd__ckpt *ckpt, struct hd__train_progress *progress)
+static void read_progress(struct hd__job *job, const struct hd__ckpt *ckpt, struct hd__train_progress *progress)
 {
     const json_t *state = hd__ckpt_state(ckpt);
     int64_t length = hd__train_resume_saved_int(state, "data", "seq_len", job->seq_len),
             batch = hd__train_resume_saved_int(state, "data", "batch", job->batch);
     progress->step = (int64_t)hd__ckpt_step(ckpt);
+    hd__train_shards_load(job, json_object_get(state, "files"));
     hd__train_loss_scaler_load(&progress->scaler, json_object_get(state, "loss_scale"));
     progress->sequence = (integer_or(json_object_get(state, "sequence"), 0) * length + job->seq_len - 1) / job->seq_len;
     progress->tokens = integer_or(json_object_get(state, "tokens"), progress->step * batch * length);

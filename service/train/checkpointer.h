@@ -2,6 +2,8 @@
 #ifndef HD_SERVICE_TRAIN_CHECKPOINTER_H
 #define HD_SERVICE_TRAIN_CHECKPOINTER_H
 
+#include <jansson.h>
+
 #include "service/train/loss_scaler.h"
 #include "service/train/run_lock.h"
 #include "service/train/session.h"
@@ -60,6 +62,16 @@ const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *c
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
 int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer,
                                     const struct hd__train_progress *progress, struct hd_error *err);
+/* After a fault, with the `n` ranks that are left, in ascending order: the state is collected, with an error where they
+ * do not hold all of it; and saved by them together and read back. `run`: its id, which rank 0 alone knew.
+ * `emergency`: what the checkpoint says of it; owned. */
+/* Before that: a save of all ranks that is under way fails. Returns `saved`, or 0 where that one is not on disk. */
+int64_t hd__train_checkpointer_end(struct hd__train_checkpointer *checkpointer, int64_t saved);
+int32_t hd__train_checkpointer_collect_left(struct hd__train_checkpointer *checkpointer, const int32_t *ranks,
+                                            int32_t n, struct hd_error *err);
+int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *checkpointer,
+                                         const struct hd__train_progress *progress, const int32_t *ranks, int32_t n,
+                                         const char run[HD__RUN_ID], json_t *emergency, struct hd_error *err);
 /* Waits until the save is on disk. */
 int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 int hd__train_checkpointer_busy(const struct hd__train_checkpointer *checkpointer); /* it is not yet; NULL: no */

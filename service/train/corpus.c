@@ -52,6 +52,35 @@ const char *hd__train_corpus_path(const struct hd__job *job, const char *path)
     return t ? t->tokens : path;
 }
 
+static int is_pattern(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) && strpbrk(path, "*?[") && !strstr(path, "://");
+}
+
+static int is_tokens_name(const char *path)
+{
+    return ends_with(path, ".bin") || ends_with(path, ".npy");
+}
+
+int32_t hd__train_corpus_shards(const char *path, struct hd__corpus *shards, struct hd_error *err)
+{
+    struct stat st;
+    *shards = (struct hd__corpus){0};
+    if (is_pattern(path) ? is_tokens_name(path) : !stat(path, &st) && S_ISDIR(st.st_mode))
+        return hd__corpus_find_tokens(path, shards, err);
+    return HD_OK;
+}
+
+static int holds_shards(const char *path)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd__corpus shards;
+    int found = !hd__train_corpus_shards(path, &shards, &unused) && shards.files.count;
+    hd__corpus_free(&shards);
+    return found;
+}
+
 static int is_folder_or_pattern(const char *path)
 {
     struct stat st;
@@ -62,8 +91,7 @@ static int is_folder_or_pattern(const char *path)
 static int is_text(const struct hd__compiled *c, const char *path)
 {
     struct hd__job *job = c->job;
-    if (ends_with(path, ".bin") || ends_with(path, ".npy") ||
-        strstr(path, "://")) /* tokens behind a URL: as they are */
+    if (is_tokens_name(path) || strstr(path, "://") || holds_shards(path)) /* behind a URL: as they are */
         return 0;
     if (job->data_tokenizer)
         return 1;

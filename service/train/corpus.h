@@ -5,6 +5,7 @@
 
 #include "core/compile/compile.h"
 #include "service/launch/launch.h"
+#include "service/text/corpus.h"
 
 enum {
     HD__CORPUS_LOOK, /* is the cache there? */
@@ -22,6 +23,8 @@ int32_t hd__train_corpus_make(const struct hd__compiled *compiled, const char *k
 /* For the ranks of a job, once they have met: those of a machine wait for one of them, and all for the last machine. */
 int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct hd__launch_env *env,
                               struct hd_store *store, struct hd_error *err);
+/* The token files of a folder or a pattern of them (hd__corpus_find_tokens); none where the path is something else. */
+int32_t hd__train_corpus_shards(const char *path, struct hd__corpus *shards, struct hd_error *err);
 /* Path for the data plug-in: the cache of a source, or the path itself. */
 const char *hd__train_corpus_path(const struct hd__job *job, const char *path);
 

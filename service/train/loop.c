@@ -18,7 +18,10 @@
 #include "service/launch/notice.h"
 #include "service/metrics/metrics.h"
 #include "service/train/checkpointer.h"
+#include "service/train/emergency.h"
+#include "service/train/replicas.h"
 #include "service/train/session.h"
+#include "service/train/trace/trace.h"
 
 struct loop {
     struct hd__train_session s;
@@ -30,16 +33,25 @@ struct loop {
     int64_t skipped_for;                         /* while this one was written a save was left out, which was said */
     double loss, norm, lr, scale, val_loss;      /* scale: of the loss, in this step */
     double val_losses[HD__VAL_SETS];
-    double step_s, comm_s, peak_flops;           /* peak: FLOP/s of all ranks' devices */
+    double step_s, comm_s, peak_flops;  /* peak: FLOP/s of all ranks' devices */
+    double rank_sums[HD__RANK_NUMBERS]; /* HD__RANK_... of this rank, over the steps since the last row */
+    double *ranks;                      /* HD__GATHERED numbers of each, at the last row */
+    int64_t summed_steps;
+    int32_t ranks_known;                         /* how many of them these are of: all, or this one */
     double saved_at, longest_step, longest_save; /* seconds: when the last save began, of rank 0's clock */
     double trained_s, best_val_loss;             /* of the steps since this process began */
     int64_t trained_tokens, best_step;           /* best 0: nothing was evaluated */
     int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
-    struct hd__metrics *metrics; /* of rank 0, as what follows */
+    struct hd__train_trace trace;
+    struct hd__train_replicas replicas;
+    struct hd__metrics *machine_metrics; /* of the first rank of another machine than rank 0's: sinks without rows */
+    struct hd__metrics *metrics;         /* of rank 0, as what follows */
     struct hd__run_locks locks;
     char run[HD__RUN_ID];
     int is_leader;
+    int in_step, skips_updates; /* the step that has begun is not over; its updates did nothing */
+    int storage_failed;         /* the last save, by a fault of its own */
 };
 
 static volatile sig_atomic_t stop_signal;
@@ -193,7 +205,10 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     const hd_tensor scalars[] = {l->p->loss_sum, l->p->norm2};
     double value[2], factor = 1;
     int64_t labels = 0;
-    int32_t rc = hd__train_feed_count_labels(l->s.train_feed, &labels, err);
+    int32_t rc = hd__train_shards_ready(&l->s, l->progress.sequence, err);
+    l->in_step = 1;
+    if (!rc)
+        rc = hd__train_feed_count_labels(l->s.train_feed, &labels, err);
     if (!rc)
         rc = hd__train_session_label_factor(&l->s, 1, labels, &factor, err);
     if (!rc && !factor && l->is_leader)
@@ -213,12 +228,14 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     l->loss = value[0] * factor;
     l->norm = sqrt(value[1]) / l->progress.scaler.scale;
     l->scale = l->progress.scaler.scale;
+    l->skips_updates = !isfinite(l->norm);
     if (!hd__train_loss_scaler_update(&l->progress.scaler, !isfinite(l->norm)) ||
         (!isfinite(l->loss) && isfinite(l->norm)))
         return fail_diverged(l, err);
     l->progress.step++;
     l->progress.sequence += l->job->batch;
     l->progress.tokens += l->job->batch * l->job->seq_len;
+    l->in_step = 0;
     return HD_OK;
 }
 
@@ -232,7 +249,8 @@ static json_t *mesh_json(const struct hd__mesh *mesh)
     return o;
 }
 
-static int32_t open_sink(struct loop *l, const struct hd__chosen *chosen, struct hd_error *err)
+static int32_t open_sink(struct loop *l, struct hd__metrics *metrics, const struct hd__chosen *chosen,
+                         struct hd_error *err)
 {
     const char *path = chosen->section->path;
     const struct hd__metrics_sink_config config = {
@@ -245,7 +263,7 @@ static int32_t open_sink(struct loop *l, const struct hd__chosen *chosen, struct
     };
     int32_t rc = hd__plugin_probe(l->s.compiled->plugins, chosen->component, err);
     if (!rc)
-        rc = hd__metrics_add_sink(l->metrics, &config, err);
+        rc = hd__metrics_add_sink(metrics, &config, err);
     if (!rc)
         return HD_OK;
     hd__job_fail(l->job, path, err, "%s: %s", path, err->message);
@@ -271,6 +289,22 @@ int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err)
     return rc ? hd__job_locate_error(job, "metrics.jsonl", err) : HD_OK;
 }
 
+static void set_watch(const struct loop *l)
+{
+    const struct hd__job *job = l->job;
+    const struct hd__watch_config config = {.loss_spike = job->watch.loss_spike,
+                                            .grad_norm = job->watch.grad_norm,
+                                            .throughput = job->watch.throughput,
+                                            .straggler = job->watch.straggler,
+                                            .data_wait = job->watch.data_wait,
+                                            .exposed_comm = job->watch.exposed_comm,
+                                            .utilisation = job->watch.utilisation,
+                                            .memory = job->watch.memory,
+                                            .descriptors = job->watch.descriptors,
+                                            .command = job->watch.command};
+    hd__metrics_set_watch(l->metrics, &config);
+}
+
 static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
 {
     json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
@@ -285,12 +319,11 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     if (!rc)
-        hd__metrics_set_watch(l->metrics, &(struct hd__watch_config){l->job->watch.loss_spike, l->job->watch.grad_norm,
-                                                                     l->job->watch.throughput, l->job->watch.command});
+        set_watch(l);
     for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
         hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
-        rc = open_sink(l, &c->selection->sinks.at[i], err);
+        rc = open_sink(l, l->metrics, &c->selection->sinks.at[i], err);
     if (!rc && (rc = hd__metrics_begin(l->metrics, err)))
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     json_decref(start);
@@ -387,6 +420,44 @@ static void print_end(const struct loop *l)
     printf("\n");
 }
 
+/* ---- numbers of all ranks */
+
+_Static_assert((int)HD__RANK_NUMBERS <= (int)HD__GATHERED, "a rank has more numbers than are gathered");
+
+static void add_rank_step(struct loop *l)
+{
+    double by_axis[HD_AXIS_COUNT], waited = hd__train_feed_waited(l->s.train_feed);
+    l->comm_s = hd__exec_comm_seconds(l->s.exec, by_axis);
+    l->rank_sums[HD__RANK_COMM_WAIT] += l->comm_s;
+    l->rank_sums[HD__RANK_DATA_WAIT] += waited;
+    l->rank_sums[HD__RANK_COMPUTE] += HD__MAX(0, l->step_s - l->comm_s - waited);
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        l->rank_sums[HD__RANK_COMM_AXIS + a] += by_axis[a];
+    l->summed_steps++;
+}
+
+/* Before a row: the means of each rank's steps since the last one; this rank's alone where an evaluation failed. */
+static int32_t gather_ranks(struct loop *l, int32_t failed, struct hd_error *err)
+{
+    double mine[HD__GATHERED] = {0};
+    for (int32_t k = 0; k < HD__RANK_NUMBERS; k++)
+        mine[k] = l->rank_sums[k] / (double)l->summed_steps;
+    mine[HD__RANK_RSS] = (double)hd__metrics_resident_bytes();
+    mine[HD__RANK_FILES] = (double)hd__metrics_open_files();
+    mine[HD__RANK_STAGE] = l->p->stage;
+    memcpy(l->ranks, mine, sizeof mine);
+    l->ranks_known = failed ? 1 : l->s.env->size;
+    return failed ? failed : hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
+}
+
+static double mean_of_ranks(const struct loop *l, int32_t number)
+{
+    double sum = 0;
+    for (int32_t r = 0; r < l->ranks_known; r++)
+        sum += l->ranks[r * HD__GATHERED + number];
+    return sum / l->ranks_known;
+}
+
 static void log_step(const struct loop *l)
 {
     double tokens = (double)(l->job->batch * l->job->seq_len);
@@ -405,12 +476,30 @@ static void log_step(const struct loop *l)
         .tokens_per_s = tokens / l->step_s,
         .step_s = l->step_s,
         .comm_s = l->comm_s,
-        .data_wait_s = hd__train_feed_waited(l->s.train_feed),
+        .data_wait_s = l->rank_sums[HD__RANK_DATA_WAIT],
+        .tokens_per_s_per_rank = tokens / l->step_s / l->s.env->size,
+        .samples_per_s = (double)l->job->batch / l->step_s,
+        .exposed_comm_s = mean_of_ranks(l, HD__RANK_COMM_WAIT),
+        .ranks = l->ranks,
+        .n_ranks = l->ranks_known,
+        .stride = HD__GATHERED,
+        .axes = hd__mesh_axes(&l->p->mesh),
         .mfu = l->peak_flops > 0 ? hd__compiled_flops_per_token(l->s.compiled) * tokens / l->step_s / l->peak_flops : 0,
         .arena_bytes = l->p->arena_bytes,
-        .rss_bytes = hd__metrics_resident_bytes(),
+        .rss_bytes = (int64_t)l->ranks[HD__RANK_RSS],
     };
     hd__metrics_log_step(l->metrics, &row);
+}
+
+/* Collective. A step whose evaluation failed has its row, too. */
+static int32_t log_row(struct loop *l, int32_t failed, struct hd_error *err)
+{
+    int32_t rc = gather_ranks(l, failed, err);
+    if (rc == failed && l->is_leader)
+        log_step(l);
+    memset(l->rank_sums, 0, sizeof l->rank_sums);
+    l->summed_steps = 0;
+    return rc;
 }
 
 /* ---- the profile: the first steps are left out, where there are others */
@@ -516,10 +605,30 @@ static void log_saved(struct loop *l)
         l->s.env->progress->saved = saved.step;
 }
 
+/* A save that failed is none, by its own fault or because another rank is gone. */
+static int32_t note_save(struct loop *l, int32_t rc)
+{
+    if (rc)
+        l->saved = -1;
+    l->storage_failed = rc && !hd__speaker_blames_another(rc);
+    return rc;
+}
+
 static int32_t finish_save(struct loop *l, struct hd_error *err)
 {
     int32_t rc = hd__train_checkpointer_wait(l->checkpointer, err);
     log_saved(l);
+    return note_save(l, rc);
+}
+
+/* `now`: before a save, so that no state is saved that is known to be wrong, or could be. */
+static int32_t compare_replicas(struct loop *l, int now, struct hd_error *err)
+{
+    int32_t wrong = 0, rc = hd__train_replicas_compare(&l->replicas, l->progress.step, l->step_s, now, &wrong, err);
+    if (rc == HD_E_CORRUPT && l->is_leader)
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:s,s:I,s:i,s:i,s:i,s:s}", "event", "alarm", "rule",
+                                                    "replicas", "step", (json_int_t)l->progress.step, "rank", wrong,
+                                                    "value", 1, "limit", 0, "words", err->message));
     return rc;
 }
 
@@ -527,26 +636,37 @@ static int32_t finish_save(struct loop *l, struct hd_error *err)
 static int32_t save_checkpoint(struct loop *l, int stopped, struct hd_error *err)
 {
     int32_t rc = finish_save(l, err);
+    if (!rc)
+        rc = compare_replicas(l, 1, err);
     if (!rc && l->job->checkpoint_keep_best && !isfinite(l->val_loss) && !stopped)
         rc = evaluate(l, err);
     l->saved = l->progress.step;
     l->saved_at = hd__now();
     l->progress.val_loss = l->val_loss;
-    return rc ? rc : hd__train_checkpointer_save(l->checkpointer, &l->progress, err);
+    return rc ? rc : note_save(l, hd__train_checkpointer_save(l->checkpointer, &l->progress, err));
 }
 
-/* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number. */
-enum { NOTHING, SAVE, WRITER_BUSY, STOP = 256 };
+/* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number, or END_OF_ROUND. */
+enum { NOTHING, SAVE, WRITER_BUSY, STOP = 256, END_OF_ROUND = 255 };
 
 static int is_time_to_save(const struct loop *l)
 {
     return l->is_leader && l->job->checkpoint_seconds > 0 && hd__now() >= l->saved_at + l->job->checkpoint_seconds;
 }
 
+static int is_step_to_save(const struct loop *l)
+{
+    return l->job->checkpoint_every && l->progress.step % l->job->checkpoint_every == 0;
+}
+
 static int32_t wish(const struct loop *l)
 {
+    const struct hd__launch_progress *p = l->s.env->progress;
     if (stop_signal)
         return STOP + stop_signal;
+    if (p && p->grow && l->is_leader && l->checkpointer && l->progress.step < l->job->steps &&
+        (is_step_to_save(l) || is_time_to_save(l)))
+        return STOP + END_OF_ROUND;
     if (hd__train_checkpointer_busy(l->checkpointer))
         return WRITER_BUSY;
     return is_time_to_save(l) ? SAVE : NOTHING;
@@ -555,8 +675,7 @@ static int32_t wish(const struct loop *l)
 /* A save that is due while the last is still being written is left out: saves do not queue. */
 static int32_t save_if_due(struct loop *l, int32_t agreed, struct hd_error *err)
 {
-    int64_t every = l->job->checkpoint_every;
-    int by_steps = every && l->progress.step % every == 0;
+    int by_steps = is_step_to_save(l);
     if (!l->checkpointer || agreed >= STOP || l->progress.step == l->job->steps) /* the end saves */
         return HD_OK;
     if (agreed != WRITER_BUSY)
@@ -575,17 +694,25 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
 {
     int32_t rc = HD_OK, agreed = 0;
     start_alarm(l);
+    hd__train_replicas_init(&l->replicas, &l->s, l->progress.step);
+    hd__train_trace_init(&l->trace, &l->s, l->progress.step);
+    l->ranks = hd__alloc((size_t)l->s.env->size * HD__GATHERED * sizeof *l->ranks);
     l->saved_at = hd__now();
     while (!rc && agreed < STOP && l->progress.step < l->job->steps) {
         double start = hd__now();
-        int evaluated;
+        int evaluated, completed;
         __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->progress.step + 1, __ATOMIC_RELAXED);
         profile_begin(l);
-        hd__exec_comm_seconds(l->s.exec); /* what an evaluation waited for is not this step's */
+        hd__train_trace_begin(&l->trace, l->progress.step + 1);
+        hd__exec_comm_seconds(l->s.exec,
+                              (double[HD_AXIS_COUNT]){0}); /* what an evaluation waited for is not this step's */
         rc = train_step(l, err);
+        completed = !rc;
         l->step_s = hd__now() - start;
         profile_end(l);
-        l->comm_s = hd__exec_comm_seconds(l->s.exec);
+        if (!rc)
+            hd__train_trace_end(&l->trace, l->progress.step);
+        add_rank_step(l);
         l->val_loss = NAN;
         evaluated = !rc && l->job->eval_every && l->progress.step % l->job->eval_every == 0;
         if (!rc) {
@@ -598,21 +725,27 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
             l->best_val_loss = l->val_loss;
             l->best_step = l->progress.step;
         }
-        if (!rc && l->is_leader &&
+        if (rc)
+            l->val_loss = NAN;
+        if (completed &&
             (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
-            log_step(l);
+            rc = log_row(l, rc, err);
         l->longest_step = HD__MAX(l->longest_step, hd__now() - start);
         check_time(l);
         log_saved(l);
         if (!rc)
             rc = hd__exec_all_reduce_max(l->s.exec, wish(l), &agreed, err);
         if (!rc)
+            rc = compare_replicas(l, 0, err);
+        if (!rc)
             rc = save_if_due(l, agreed, err);
     }
     *stopped = agreed >= STOP ? agreed - STOP : 0;
-    if (*stopped && l->s.env->progress)
+    if (*stopped && *stopped != END_OF_ROUND && l->s.env->progress)
         l->s.env->progress->stopping = 1;
     print_profile(l);
+    if (!rc)
+        hd__train_trace_finish(&l->trace);
     if (!rc && l->checkpointer && l->saved != l->progress.step)
         rc = save_checkpoint(l, *stopped, err);
     return rc ? rc : finish_save(l, err);
@@ -690,8 +823,8 @@ static void log_restarts(struct loop *l)
         json_t *lost = json_array();
         for (int32_t k = 0; k < r->n_lost; k++)
             json_array_append_new(lost, json_integer(r->lost[k]));
-        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:i,s:I,s:i,s:o,s:f}", "event", "restart", "round", r->round,
-                                                    "step", (json_int_t)l->progress.step, "ranks", env->size, "lost",
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:i,s:I,s:i,s:o,s:f}", "event", r->event, "round", r->round,
+                                                    "step", (json_int_t)l->progress.step, "ranks", r->ranks, "lost",
                                                     lost, "seconds", hd__now() - r->since));
         env->progress->logged = i + 1;
     }
@@ -726,9 +859,27 @@ static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct h
     if (rc)
         return rc;
     tell_launcher(l);
+    hd__train_emergency_prepare(&l->s, l->run);
     log_restarts(l);
     print_start(l, compiled);
     return HD_OK;
+}
+
+/* Sinks that every machine has, in its first rank. */
+static int32_t open_machine_sinks(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    if (l->is_leader || l->s.env->local_rank || l->progress.step >= l->job->steps)
+        return HD_OK;
+    for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++) {
+        const struct hd__chosen *chosen = &c->selection->sinks.at[i];
+        if (!(chosen->component->ops.metrics.caps & HD_METRICS_EACH_MACHINE))
+            continue;
+        if (!l->machine_metrics)
+            l->machine_metrics = hd__metrics_open_machine(l->progress.step);
+        rc = open_sink(l, l->machine_metrics, chosen, err);
+    }
+    return rc;
 }
 
 /* Rank 0 alone opens the metrics: as with a checkpoint. */
@@ -738,6 +889,8 @@ static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct 
     hd__train_session_phase(&l->s, "opening the metrics");
     if (!rc && l->is_leader && l->progress.step < l->job->steps)
         rc = begin_run(l, compiled, err);
+    if (!rc)
+        rc = open_machine_sinks(l, compiled, err);
     if (!rc)
         rc = barrier(l, err);
     hd__exec_set_status(l->s.exec, "between sections");
@@ -756,12 +909,40 @@ static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct
     if (!rc)
         rc = load_checkpoint(l, err);
     if (!rc)
+        rc = hd__train_shards_agree(&l->s, err);
+    if (!rc)
         rc = init_run(l, err);
     if (rc)
         return rc;
     l->s.current_feed = l->s.train_feed;
     l->p = hd__exec_program(l->s.exec);
     return open_files(l, compiled, err);
+}
+
+/* Is the state of this rank that after the last step? */
+static int state_is_whole(const struct loop *l)
+{
+    uint32_t written = hd__exec_state_written(l->s.exec);
+    return !l->in_step || !(l->skips_updates ? written & ~(uint32_t)HD__STATE_UPDATED : written);
+}
+
+static int save_what_is_left(struct loop *l, const struct hd_error *why)
+{
+    l->progress.val_loss = l->in_step ? NAN : l->val_loss;
+    const struct hd__emergency e = {.session = &l->s,
+                                    .checkpointer = l->checkpointer,
+                                    .progress = &l->progress,
+                                    .whole = state_is_whole(l) && !l->replicas.corrupt,
+                                    .saved = l->saved,
+                                    .run = l->run,
+                                    .folder = l->job->checkpoint_dir,
+                                    .why = why};
+    if (!l->checkpointer || l->storage_failed || !hd__train_emergency_save(&e))
+        return 0;
+    if (l->metrics)
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:b}", "event", "checkpoint", "step",
+                                                    (json_int_t)l->progress.step, "emergency", 1));
+    return 1;
 }
 
 /* NaN, a token out of range: it is there again when the step is. */
@@ -774,7 +955,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct loop l = {.job = compiled->job, .is_leader = env->rank == 0, .locks = {{-1, -1}}};
-    int stopped = 0, prepared, code = 0;
+    int stopped = 0, prepared, code = 0, emergency = 0;
     char why[32];
     int32_t rc;
     char prefix[32] = "";
@@ -785,7 +966,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     }
     catch_crashes(prefix);
     catch_signals(on_early_signal);
-    if (l.is_leader && (compiled->job->notice_file || compiled->job->notice_command))
+    if (l.is_leader && !env->agents && (compiled->job->notice_file || compiled->job->notice_command))
         notice = hd__launch_notice_start(compiled->job->notice_file, compiled->job->notice_command,
                                          compiled->job->notice_every);
     rc = open_run(&l, env, compiled, &err);
@@ -802,18 +983,30 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         env->progress->failed_step = l.progress.step + 1;
     if (rc)
         code = hd__speaker_fail(&l.s.speaker, &err, !prepared);
-    snprintf(why, sizeof why, stopped == SIGALRM ? "the end of its time" : "signal %d", stopped);
+    if (rc && prepared)
+        emergency = save_what_is_left(&l, &err);
+    snprintf(why, sizeof why,
+             stopped == SIGALRM        ? "the end of its time"
+             : stopped == END_OF_ROUND ? "the end of its round"
+                                       : "signal %d",
+             stopped);
     if (stopped && l.is_leader)
         fprintf(stderr, "stopped by %s after step %" PRId64 "; %s\n", why, l.progress.step,
-                !l.checkpointer                 ? "no checkpoint section, so nothing is saved"
-                : rc                            ? "the state of this step is not saved"
+                stopped == END_OF_ROUND && !rc  ? "the state is saved, and more machines go on"
+                : !l.checkpointer               ? "no checkpoint section, so nothing is saved"
+                : rc && !emergency              ? "the state of this step is not saved"
                 : strcmp(l.job->resume, "auto") ? "the state is saved: checkpoint.resume=auto goes on"
                                                 : "the state is saved: the same command goes on");
     if (!rc && l.is_leader)
         print_end(&l);
     if (!rc && l.steps_run && l.checkpointer && l.is_leader)
         printf("checkpoint: %s/step-%08" PRId64 "\n", l.job->checkpoint_dir, l.saved);
+    hd__train_trace_free(&l.trace);
+    if (l.replicas.session)
+        hd__train_replicas_free(&l.replicas);
+    free(l.ranks);
     hd__metrics_close(l.metrics);
+    hd__metrics_close(l.machine_metrics);
     if (!rc && l.checkpointer)
         hd__train_session_closing(&l.s, "closing the storage of checkpoints");
     hd__train_checkpointer_close(l.checkpointer);

@@ -8,6 +8,7 @@
 #include "service/checkpoint/safetensors.h"
 
 struct sampler {
+    struct hd__train_session *session;
     const struct hd__train_sample_config *config;
     int64_t seq, vocab;
     int32_t *tokens; /* the whole sequence so far */
@@ -15,16 +16,44 @@ struct sampler {
     float *logits;
     int32_t *order;
     uint64_t draws;
+    int64_t cached; /* tokens whose keys and values are in the caches */
+    int decoding;   /* the section that runs is decode */
 };
 
-static int32_t feed_prompt(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+/* The inputs of a step, of which only position 0 counts: the last token's. */
+static void feed_step(const struct sampler *s, int32_t input, int32_t *out, int64_t count)
+{
+    const struct hd_program *p = hd__exec_program(s->session->exec);
+    for (int64_t i = 0; i < count; i++)
+        out[i] = input == HD__INPUT_IDS                ? s->tokens[s->n - 1]
+                 : input == HD__INPUT_LABELS           ? 0
+                 : i % p->dims.at[p->step].extent == 0 ? (int32_t)s->n - 1
+                                                       : -1;
+}
+
+/* The last seq_len tokens; every sequence of the micro-batch is the one that is continued. */
+static void feed_window(const struct sampler *s, int32_t input, int32_t *out, int64_t count)
+{
+    const struct hd_program *p = hd__exec_program(s->session->exec);
+    const struct hd__tensor *t = hd__tensor_const(p, p->inputs[input]);
+    int64_t from = HD__MAX(s->n - s->seq, 0), length = hd__local_extent(p, t, 1),
+            start = hd__global_start(p, t, 1, hd__exec_coord(s->session->exec));
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = hd__sequence_position(p, start + i % length);
+        out[i] = input == HD__INPUT_IDS && from + at < s->n ? s->tokens[from + at] : 0;
+    }
+}
+
+static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err)
 {
     const struct sampler *s = user;
-    int64_t from = s->n > s->seq ? s->n - s->seq : 0;
     (void)err;
-    memset(out, 0, (size_t)count * sizeof *out);
-    if (!labels)
-        memcpy(out, s->tokens + from, (size_t)(s->n - from) * sizeof *out);
+    if (s->decoding)
+        feed_step(s, input, out, count);
+    else if (input == HD__INPUT_POSITIONS)
+        hd__train_session_feed_positions(s->session, out, count);
+    else
+        feed_window(s, input, out, count);
     return HD_OK;
 }
 
@@ -87,37 +116,84 @@ static int32_t sample_token(struct sampler *s)
     return s->order[keep - 1];
 }
 
-static int32_t next_token(struct hd__train_session *session, struct sampler *s, int32_t *token, struct hd_error *err)
+/* ---- logits of one position, which lie on some of the ranks */
+
+/* Do the ranks at other coordinates of these axes have the same? Then those at 0 speak for them. */
+static int speaks(const struct hd_program *p, const struct hd__tensor *t, const int32_t *coord)
 {
-    struct hd_program *p = hd__exec_program(session->exec);
-    const struct hd__tensor *t = hd__tensor_const(p, p->kept_logits);
-    int64_t at = HD__MIN(s->n, s->seq) - 1;
-    int32_t rc = hd__exec_run_section(session->exec, HD__SECTION_EVAL, err);
-    const char *row = hd__exec_host_data(session->exec, p->kept_logits);
+    uint32_t apart = t->placement.partial | HD_AXIS_BIT(HD_AXIS_PP);
+    for (int32_t d = 0; d < t->ndim; d++)
+        apart |= hd__shard_mask(t->placement.shard[d]);
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (!(apart & HD_AXIS_BIT(a)) && coord[a])
+            return 0;
+    return hd__global_start(p, t, 0, coord) == 0;
+}
+
+/* The first sequence's logits at a position, as far as this rank has them; zeros elsewhere. */
+static int32_t own_logits(struct sampler *s, hd_tensor logits, int64_t position, struct hd_error *err)
+{
+    struct hd__exec *exec = s->session->exec;
+    struct hd_program *p = hd__exec_program(exec);
+    const struct hd__tensor *t = hd__tensor_const(p, logits);
+    const int32_t *coord = hd__exec_coord(exec);
+    memset(s->logits, 0, (size_t)s->vocab * sizeof *s->logits);
+    if (!logits || !speaks(p, t, coord))
+        return HD_OK;
+    int32_t rc = hd__exec_copy_tensors(exec, HD__D2H, &logits, 1, err);
+    const char *data = hd__exec_host_data(exec, logits);
+    int64_t width = hd__local_extent(p, t, 2), first = hd__global_start(p, t, 2, coord),
+            start = hd__global_start(p, t, 1, coord), count = HD__MIN(width, s->vocab - first);
+    for (int64_t i = 0; i < hd__local_extent(p, t, 1) && !rc && count > 0; i++)
+        if (hd__sequence_position(p, start + i) == position)
+            hd__to_f32(t->dtype, data + i * width * (int64_t)hd_dtype_size(t->dtype), s->logits + first,
+                       (uint64_t)count);
+    return rc;
+}
+
+/* All ranks have the same logits, and so take the same token. Beyond seq_len tokens every position shifts: what is in
+ * the caches is of no use, and the whole window is computed each time. */
+static int32_t next_token(struct sampler *s, int32_t *token, struct hd_error *err)
+{
+    struct hd_program *p = hd__exec_program(s->session->exec);
+    s->decoding = p->keep_cache && !p->no_cache && s->cached == s->n - 1 && s->n <= s->seq;
+    int32_t rc = hd__exec_run_section(s->session->exec, s->decoding ? HD__SECTION_DECODE : HD__SECTION_EVAL, err);
     if (!rc)
-        rc = hd__exec_copy_tensors(session->exec, HD__D2H, &p->kept_logits, 1, err);
-    if (rc)
-        return rc;
-    hd__to_f32(t->dtype, row + at * s->vocab * (int64_t)hd_dtype_size(t->dtype), s->logits, (uint64_t)s->vocab);
-    *token = sample_token(s);
-    return HD_OK;
+        rc = s->decoding ? own_logits(s, p->decode_logits, 0, err)
+                         : own_logits(s, p->kept_logits, HD__MIN(s->n, s->seq) - 1, err);
+    s->cached = s->n;
+    if (!rc)
+        rc = hd__exec_all_reduce_floats(s->session->exec, s->logits, s->vocab, err);
+    if (!rc)
+        *token = sample_token(s);
+    return rc;
+}
+
+static int32_t prepare(struct hd__train_session *session, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    if (hd__exec_program(session->exec)->gather_deferred)
+        rc = hd__exec_run_section(session->exec, HD__SECTION_RESTORE, err);
+    return rc ? rc : hd__exec_run_section(session->exec, HD__SECTION_BEGIN, err);
 }
 
 int32_t hd__train_sample(struct hd__train_session *session, const struct hd__train_sample_config *config,
                          struct hd_error *err)
 {
-    struct sampler s = {
-        .config = config, .seq = session->compiled->job->seq_len, .vocab = session->compiled->info.vocab};
-    int32_t rc = HD_OK;
+    struct sampler s = {.session = session,
+                        .config = config,
+                        .seq = session->compiled->job->seq_len,
+                        .vocab = session->compiled->info.vocab};
+    int32_t rc = prepare(session, err);
     s.tokens = hd__alloc((size_t)(config->n_prompt + config->count) * sizeof *s.tokens);
     s.logits = hd__alloc((size_t)s.vocab * sizeof *s.logits);
     s.order = hd__alloc((size_t)s.vocab * sizeof *s.order);
     memcpy(s.tokens, config->prompt, (size_t)config->n_prompt * sizeof *s.tokens);
     s.n = config->n_prompt;
-    hd__train_session_override_feed(session, feed_prompt, &s);
+    hd__train_session_override_feed(session, feed, &s);
     for (int64_t i = 0; i < config->count && !rc; i++) {
         int32_t token;
-        rc = next_token(session, &s, &token, err);
+        rc = next_token(&s, &token, err);
         if (rc)
             break;
         s.tokens[s.n++] = token;

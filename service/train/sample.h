@@ -1,4 +1,4 @@
-/* service/train/sample: generated tokens from an open session that was compiled with HD__COMPILE_LOGITS on one rank. */
+/* service/train/sample: generated tokens from an open session that was compiled with HD__COMPILE_LOGITS. */
 #ifndef HD_SERVICE_TRAIN_SAMPLE_H
 #define HD_SERVICE_TRAIN_SAMPLE_H
 
@@ -16,7 +16,9 @@ struct hd__train_sample_config {
     void *user;
 };
 
-/* Each token sees the last seq_len tokens. One forward pass per token: there is no KV cache. */
+/* Each token sees the last seq_len tokens. With HD__COMPILE_DECODE, and as long as there are no more, a token is one
+ * step with the keys and values of those before it; else a forward pass over all of them. Collective: all ranks draw
+ * the same tokens, and get them by `emit`, which has to say the same on all of them. */
 int32_t hd__train_sample(struct hd__train_session *session, const struct hd__train_sample_config *config,
                          struct hd_error *err);
 

@@ -14,17 +14,18 @@
 static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err)
 {
     struct hd__train_session *s = user;
-    if (!s->feed_override)
-        return hd__train_feed_next(s->current_feed, input, out, count, err);
-    if (input != HD__INPUT_POSITIONS)
-        return s->feed_override(s->feed_override_user, input, out, count, err);
-    for (int64_t i = 0; i < count; i++) /* a sequence is one document */
+    return s->feed_override ? s->feed_override(s->feed_override_user, input, out, count, err)
+                            : hd__train_feed_next(s->current_feed, input, out, count, err);
+}
+
+void hd__train_session_feed_positions(const struct hd__train_session *s, int32_t *out, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
         out[i] = (int32_t)hd__sequence_position(hd__exec_program(s->exec), i % s->compiled->job->seq_len);
-    return HD_OK;
 }
 
 void hd__train_session_override_feed(struct hd__train_session *s,
-                                     int32_t (*override)(void *user, int32_t labels, int32_t *out, int64_t count,
+                                     int32_t (*override)(void *user, int32_t input, int32_t *out, int64_t count,
                                                          struct hd_error *err),
                                      void *user)
 {

@@ -22,7 +22,7 @@ struct hd__train_session {
     struct hd__train_feed *current_feed;                            /* the one that the executor reads now */
     struct hd__speaker speaker;
     struct hd__launch_exit_watchdog exit_watchdog; /* while it opens and closes */
-    int32_t (*feed_override)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
+    int32_t (*feed_override)(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err);
     void *feed_override_user;
 };
 
@@ -53,11 +53,14 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, in
 int32_t hd__train_session_evaluate_sets(struct hd__train_session *s, int64_t batches, const volatile sig_atomic_t *stop,
                                         double losses[HD__VAL_SETS], double *loss, struct hd_error *err);
 
-/* Tokens come from a function instead of the job's data; NULL: from the data again. */
+/* Inputs, HD__INPUT_..., come from a function instead of the job's data; NULL: from the data again. */
 void hd__train_session_override_feed(struct hd__train_session *s,
-                                     int32_t (*feed)(void *user, int32_t labels, int32_t *out, int64_t count,
+                                     int32_t (*feed)(void *user, int32_t input, int32_t *out, int64_t count,
                                                      struct hd_error *err),
                                      void *user);
+
+/* Positions of sequences that are one document. */
+void hd__train_session_feed_positions(const struct hd__train_session *s, int32_t *out, int64_t count);
 
 /* Scalars of the program, whatever their dtype. */
 int32_t hd__train_session_read_scalars(struct hd__train_session *s, const hd_tensor *scalars, uint32_t n,

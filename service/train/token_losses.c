@@ -18,12 +18,17 @@ struct losses {
     uint8_t *likeliest;
 };
 
-static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err)
 {
     struct losses *l = user;
+    int32_t labels = input == HD__INPUT_LABELS;
+    if (input == HD__INPUT_POSITIONS) {
+        hd__train_session_feed_positions(l->s, out, count);
+        return HD_OK;
+    }
     const struct hd_program *p = hd__exec_program(l->s->exec);
     int32_t rc = HD_OK;
-    int64_t first = l->fed[labels != 0]++ * l->all_rows + l->row;
+    int64_t first = l->fed[labels]++ * l->all_rows + l->row;
     if (count != l->rows * l->count)
         return hd_fail(err, HD_E_INTERNAL, "a micro-batch of %lld tokens, not %lld", (long long)count,
                        (long long)(l->rows * l->count));

@@ -139,6 +139,9 @@ fsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_activation_checkpointing:
 OWN = ["job.steps=2", "data.batch=8", "optimizer={use: adamw, lr: 1e-3}"]
 expect_values(job_of(FSDP, more=OWN), launch__ranks="2", precision__compute="bf16", recompute="full", strategies__stage="FULL_SHARD",
               strategies__prefetch="0", strategies__offload__params="host", strategies__offload__optimizer="host")
+old = job_of(FSDP.replace("fsdp_forward_prefetch", "fsdp_backward_prefetch_policy: BACKWARD_PRE, fsdp_forward_prefetch"), more=OWN)
+expect(old == job_of(FSDP.replace("fsdp_forward_prefetch", "fsdp_backward_prefetch: BACKWARD_PRE, fsdp_forward_prefetch"), more=OWN),
+       "accelerate 0.26's fsdp_backward_prefetch_policy is another key")
 expect_values(job_of("distributed_type: DEEPSPEED\nmixed_precision: 'no'\ndeepspeed_config: {zero_stage: 2, gradient_clipping: 0.5, "
                      "offload_optimizer_device: none}\n", more=OWN[:2] + ["optimizer.use=adamw", "mesh.dp=2"]),
               strategies__stage="2", optimizer__clip="0.5")

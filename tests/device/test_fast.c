@@ -72,6 +72,7 @@ static const struct h_case cases[] = {
     {"gelu, large", HD_OP_GELU, "bf", "bf", "b=50 f=1001", {0}},
     {"gelu_grad", HD_OP_GELU_GRAD, "bf bf", "bf", "b=3 f=7", {0}},
     {"gelu_grad, large", HD_OP_GELU_GRAD, "bf bf", "bf", "b=50 f=1001", {0}},
+    {"rope_at", HD_OP_ROPE_AT, "btkd i:bt", "btkd", "b=3 t=5 k=2 d=10 p=1000", ROPE(1, 0.7)},
     {"rope, partial", HD_OP_ROPE, "bskd", "bskd", "b=2 s=5 k=2 d=24", ROPE(1, 0.7)},
     {"rope, interleaved", HD_OP_ROPE, "bskd", "bskd", "b=2 s=5 k=2 d=24", INTERLEAVED(1)},
     {"rope, interleaved, large", HD_OP_ROPE, "bskgd", "bskgd", "b=2 s=300@300 k=3 g=2 d=10", INTERLEAVED(-1)},

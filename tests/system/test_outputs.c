@@ -52,11 +52,59 @@ static int read_lines(const char *job, json_t *line[LINES])
     return n;
 }
 
+/* Numbers of all ranks. */
+static void check_ranks(json_t *row, int ranks)
+{
+    ck_assert(fabs(real(row, "tokens_per_s_per_rank") * ranks / real(row, "tokens_per_s") - 1) < 1e-4);
+    ck_assert(fabs(real(row, "samples_per_s") * 32 / real(row, "tokens_per_s") - 1) < 1e-4);
+    ck_assert(real(row, "compute_min_s") > 0 && real(row, "compute_min_s") <= real(row, "compute_median_s"));
+    ck_assert(real(row, "compute_median_s") <= real(row, "compute_max_s"));
+    ck_assert(real(row, "wait_min_s") >= 0 && real(row, "wait_min_s") <= real(row, "wait_max_s"));
+    ck_assert(real(row, "exposed_comm_s") >= real(row, "wait_min_s") * (1 - 1e-5) &&
+              real(row, "exposed_comm_s") <= real(row, "wait_max_s") * (1 + 1e-5));
+    ck_assert(whole(row, "rss_min_bytes") > 0 && whole(row, "rss_min_bytes") <= whole(row, "rss_median_bytes"));
+    ck_assert(whole(row, "rss_median_bytes") <= whole(row, "rss_max_bytes"));
+    ck_assert(whole(row, "compute_max_rank") < ranks && whole(row, "rss_max_rank") < ranks);
+    ck_assert_int_eq(json_object_get(row, "comm_s_dp_shard") != NULL, ranks > 1);
+    if (ranks > 1) /* the only axis */
+        ck_assert(fabs(real(row, "comm_s_dp_shard") / real(row, "exposed_comm_s") - 1) < 1e-4);
+    else
+        ck_assert(real(row, "compute_min_s") == real(row, "compute_max_s") && real(row, "exposed_comm_s") == 0);
+}
+
 static void check_row(json_t *row, int64_t step, int64_t arena)
 {
-    static const char *const names[] = {"step",  "loss",        "val_loss",     "grad_norm", "lr",
-                                        "epoch", "tokens",      "tokens_per_s", "step_s",    "comm_s",
-                                        "mfu",   "arena_bytes", "rss_bytes",    "run",       "data_wait_s"};
+    static const char *const names[] = {"step",
+                                        "loss",
+                                        "val_loss",
+                                        "grad_norm",
+                                        "lr",
+                                        "epoch",
+                                        "tokens",
+                                        "tokens_per_s",
+                                        "step_s",
+                                        "comm_s",
+                                        "mfu",
+                                        "arena_bytes",
+                                        "rss_bytes",
+                                        "run",
+                                        "data_wait_s",
+                                        "tokens_per_s_per_rank",
+                                        "samples_per_s",
+                                        "exposed_comm_s",
+                                        "compute_min_s",
+                                        "compute_median_s",
+                                        "compute_max_s",
+                                        "compute_max_rank",
+                                        "wait_min_s",
+                                        "wait_median_s",
+                                        "wait_max_s",
+                                        "wait_max_rank",
+                                        "rss_min_bytes",
+                                        "rss_median_bytes",
+                                        "rss_max_bytes",
+                                        "rss_max_rank",
+                                        "comm_s_dp_shard"};
     const char *key;
     json_t *value;
     ck_assert_int_eq(whole(row, "step"), step);
@@ -90,8 +138,8 @@ static void metrics_of(int ranks)
     int n;
     struct command *c =
         command_run("train llama.yaml job.name=fields mesh.dp=%d schedule.warmup=4 data.val_fraction=0.1 "
-                    "eval.every=10 eval.batches=2",
-                    ranks);
+                    "eval.every=10 eval.batches=2 %s",
+                    ranks, ranks > 1 ? "watch.straggler=0" : ""); /* no line more on a busy machine */
     expect_code(c, 0);
     n = read_lines("fields", line);
     ck_assert_int_eq(n, 21);
@@ -102,6 +150,7 @@ static void metrics_of(int ranks)
     arena = whole(line[0], "plan.arena_bytes");
     for (int i = 1; i < n; i++) {
         check_row(line[i], i, arena);
+        check_ranks(line[i], ranks);
         ck_assert(fabs(real(line[i], "lr") / (1e-3 * HD__MIN(1, i / 4.0)) - 1) < 1e-6);
         ck_assert_int_eq(json_object_get(line[i], "val_loss") != NULL, i % 10 == 0);
     }
@@ -555,8 +604,8 @@ END_TEST
 
 START_TEST(help)
 {
-    static const char *const names[] = {"train", "explain", "check",  "bench",  "plugins",
-                                        "ckpt",  "eval",    "sample", "version"};
+    static const char *const names[] = {"train", "explain", "check",  "bench",  "plugins", "ckpt",
+                                        "eval",  "sample",  "report", "doctor", "version"};
     struct command *c = command_run("help"), *one;
     expect_code(c, 0);
     for (size_t i = 0; i < HD__COUNT(names); i++) {
@@ -584,9 +633,14 @@ START_TEST(bench_side_by_side)
     for (const char *at = strstr(c->out, "\n#      size"); at && *at; at++)
         marks += *at == '*';
     ck_assert_msg(marks == 3, "%d marks in 3 sizes:\n%s", marks, c->out);
-    for (const char *at = read_file("chart.svg"); (at = strstr(at, "<polyline")); at++)
+    for (const char *at = read_file("chart.svg"); (at = strstr(at, "<polyline")); at++) {
+        const char *stroke = strstr(at, "stroke=\"#"); /* a colour that needs no style sheet */
+        ck_assert_msg(stroke && stroke < strchr(at, '>'), "a line without a colour: %.200s", at);
         lines++;
+    }
     ck_assert_int_eq(lines, 4); /* of two transports, time and bandwidth */
+    ck_assert_ptr_null(strstr(read_file("chart.svg"), "var(--"));
+    ck_assert_ptr_null(strstr(read_file("chart.svg"), "<style"));
     c = command_run("bench --comm shm:stage");
     expect_code(c, 2);
     expect_says(c, "'stage' is not OPTION=VALUE");

@@ -59,14 +59,14 @@ static void expect_restart(const json_t *rows, size_t i, int ranks, int lost)
 }
 
 /* Killed twice: the same bits as undisturbed, each step once, one object a restart. The first ends a run without a
- * checkpoint (every=1000 of the third row), of one rank, or of two. */
+ * checkpoint (the third row, of which no rank has all), of one rank, or of two. */
 static const struct {
     const char *options;
     int ranks, saves;
 } rounds[] = {
     {"mesh.dp=2 checkpoint.every=50 checkpoint.async=false", 2, 1},
     {"checkpoint.every=50 checkpoint.async=false", 1, 1},
-    {"mesh.dp=2 checkpoint.every=100000", 2, 0},
+    {"mesh.dp=2 strategies.zero.stage=1 checkpoint.every=100000", 2, 0},
 };
 
 START_TEST(killed_twice)
@@ -98,13 +98,12 @@ START_TEST(killed_twice)
         ck_assert_int_eq(at(restarts, 1, "step"), 0);
     } else {
         ck_assert_int_gt(at(restarts, 1, "step"), at(restarts, 0, "step"));
-        ck_assert_int_eq(at(restarts, 1, "step") % 50, 0);
         ck_assert_uint_eq(json_array_size(events(job, "start")), 1);
     }
     snprintf(file, sizeof file, "runs/%s/metrics.jsonl.1", job);
     ck_assert_int_eq(access(file, F_OK), -1); /* it is one run */
     curve_read(&parts, job);
-    train(&whole, "undisturbed", LONG "mesh.dp=%d", rounds[_i].ranks);
+    train(&whole, "undisturbed", LONG "%s checkpoint.dir=undisturbed checkpoint.resume=overwrite", rounds[_i].options);
     expect_same_bits(&parts, &whole);
 }
 END_TEST
@@ -127,7 +126,7 @@ END_TEST
 /* The report is the last failure's, and so is the exit code. */
 START_TEST(none_gets_further)
 {
-    struct command *c = command_run("train llama.yaml mesh.dp=2 job.name=nofurther " DIES
+    struct command *c = command_run("train llama.yaml mesh.dp=2 strategies.zero.stage=1 job.name=nofurther " DIES
                                     "launch.restarts=2 launch.pause=10ms checkpoint.every=100000");
     expect_code(c, 1);
     expect_says(c, "restart 2 of 2 in a row: all ranks are started again in 0.02 s, from the beginning"); /* doubled */

@@ -19,6 +19,7 @@ import threading
 HEDDLE = pathlib.Path(sys.argv[1]).resolve()
 TOKENS = 400_000  # uint16: some blocks of 128 KiB
 FILES = {}        # name -> bytes
+SICK = set()      # names that fail behind their first block: /sick/NAME
 SEEN = {}         # (fault, name, range) -> requests
 LOCK = threading.Lock()
 passed = failed = 0
@@ -59,7 +60,7 @@ class Server(http.server.BaseHTTPRequestHandler):
             return self.end_headers()
         if fault == "busy" and nth <= 2:
             return self.refuse(503)
-        if fault == "broken" and int(asked[1]) > 0:
+        if int(asked[1]) > 0 and (fault == "broken" or fault == "sick" and name in SICK or fault == "once" and name in SICK and nth == 1):
             return self.refuse(500)
         if fault == "forbidden":
             return self.refuse(403)
@@ -111,15 +112,18 @@ def make_files(folder):
     FILES["m.idx"] = (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2, 3) + struct.pack("<2i", half, half) +
                       struct.pack("<2q", 0, 2 * half) + struct.pack("<3q", 0, 1, 2))
     FILES["text.bin"] = b"<html>Not found, but with status 206, as some caches do it.</html>\n" * 100
+    for k in range(4):
+        FILES[f"s{k}.bin"] = data[k * len(data) // 4:(k + 1) * len(data) // 4]
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
     FILES["empty.bin"] = b""
 
 
-def train(folder, data, *more, ranks=1):
-    """(exit code, losses, output)"""
+def train(folder, data, *more, ranks=1, again=False):
+    """(exit code, losses, output). again: the job goes on."""
     metrics = folder / "metrics.jsonl"
-    metrics.unlink(missing_ok=True)
+    if not again:
+        metrics.unlink(missing_ok=True)
     job = [f"data.train={data}", "job.name=http", "job.steps=6", "model.use=transformer", "model.family=gpt2", "model.layers=1",
            "model.hidden=16", "model.heads=2", "model.vocab=256", "data.seq_len=32", "data.batch=4", "optimizer.use=adamw",
            "optimizer.lr=1e-3", "comm.use=shm", "device.use=cpu", "device.threads=1", "data.http_block=128KiB", "data.http_cache=1MiB",
@@ -147,6 +151,50 @@ def same(folder, name, local, url, *more, ranks=1, words=()):
 def refused(folder, name, url, code, *words, more=()):
     got = train(folder, url, *more)
     check(name, got[0] == code and all(w in got[2] for w in words), got)
+
+
+def shards(folder, at):
+    """Files that cannot be read are skipped by all ranks, from the same sequence on, on any mesh, and after a resume."""
+    def urls(fault):
+        return "[" + ", ".join(f"{at}/{fault}/s{k}.bin" for k in range(4)) + "]"
+
+    skip = ["data.on_error=skip", "data.check_tokens=0", "data.http_retries=0", "job.deterministic=exact", "data.micro_batch=1"]
+    files = [str(folder / f"s{k}.bin") for k in range(4)]
+    whole = train(folder, urls("sick"), *skip)
+    check("no file is skipped", whole[0] == 0 and whole == (0, train(folder, str(files), *skip)[1], whole[2]), whole)
+    SICK.add("s2.bin")
+    one = train(folder, urls("sick"), *skip)
+    long = train(folder, urls("sick"), *skip, "job.steps=12")
+    check("a file is skipped", one[0] == 0 and len(one[1]) == 6 and one[1] != whole[1] and one[2].count("/sick/s2.bin") == 1 and
+          "skipped from sequence" in one[2], one)
+    two = train(folder, urls("sick"), *skip, ranks=2)
+    check("two ranks skip it alike", two[:2] == one[:2], (one, two))
+    once = train(folder, urls("once"), *skip, ranks=2)
+    check("where one of them can read it, too", once[:2] == one[:2], (one, once))
+    save = [*skip, "checkpoint.dir=shards"]
+    first = train(folder, urls("sick"), *save)
+    SICK.clear()
+    rest = train(folder, urls("sick"), *save, "job.steps=12", ranks=2, again=True)
+    check("so they do after a resume, where it can be read again", first[0] == rest[0] == 0 and len(rest[1]) == 12 and rest[1] == long[1],
+          (long, first, rest))
+    (folder / "gone").mkdir()
+    for k in (0, 1, 3):
+        os.link(files[k], folder / "gone" / f"s{k}.bin")
+    listed = [str(folder / "gone" / f"s{k}.bin") for k in range(4)]
+    left = train(folder, str([path for path in listed if "s2" not in path]), *skip)
+    check("a missing file is skipped", train(folder, str(listed), *skip)[:2] == left[:2] and left[0] == 0, left)
+    check("a folder is its files", train(folder, folder / "gone", *skip)[:2] == left[:2], left)
+    check("a pattern is its files", train(folder, folder / "gone/s?.bin", *skip, ranks=2)[:2] == left[:2], left)
+    got = train(folder, str(listed), "data.check_tokens=0")
+    check("without on_error it is refused", got[0] == 2 and "s2.bin" in got[2], got)
+    got = train(folder, str(listed[2:3]), *skip)
+    check("nothing is left", got[0] == 2 and "no sequence is left" in got[2], got)
+    got = train(folder, str(listed), *skip, "data.documents=pack", "data.eod=0")
+    check("not with pack", got[0] == 2 and "data.on_error: skip" in got[2], got)
+    got = train(folder, folder / "gone/*.npy", *skip)
+    check("a pattern without files", got[0] == 2 and "no file matches this pattern" in got[2], got)
+    mix = f"[{{path: {folder / 'gone'}, weight: 0.5}}, {{path: {files[2]}, weight: 0.5}}]"
+    check("a folder in a mix", train(folder, mix, *skip)[0] == 0, mix)
 
 
 def main():
@@ -183,6 +231,7 @@ def main():
         got = train(folder, f"http://me:hush@127.0.0.1:{server.server_port}/ok/no.bin?key=hush")
         check("what is secret in a URL is not told", not re.search(r"FAILED|error.*hush", got[2]), got)
         refused(folder, "s3", "s3://bucket/a.bin", 2, "s3://bucket/a.bin", "URL")
+        shards(folder, at)
         server.shutdown()
     print(f"{passed} passed, {failed} failed")
     return failed > 0

@@ -11,7 +11,8 @@ void cpu_ref_rope(struct hd_kernel *k)
     struct cpu_pairs pairs = cpu_pairs(k);
     double scale = k->d.attrs.scale != 0 ? k->d.attrs.scale : 1;
     for (int64_t at = 0; at < n; at += d) {
-        double position = (double)hd_position(&k->d.attrs, x->start[1] + at / per_s % x->extent[1]);
+        double position = k->d.n_in > 1 ? cpu_load(&k->in[1], at / per_s)
+                                        : (double)hd_position(&k->d.attrs, x->start[1] + at / per_s % x->extent[1]);
         for (int64_t i = 0; i < pairs.n; i++) {
             double angle = k->d.attrs.sign * position * k->d.attrs.table[i];
             int64_t first = at + i * pairs.step, second = first + pairs.apart;
@@ -166,5 +167,64 @@ void cpu_ref_attention_merge(struct hd_kernel *k)
         for (int64_t e = 0; e < d; e++)
             cpu_put(k, 0, row * d + e, wa * cpu_load(&k->in[0], row * d + e) + wb * cpu_load(&k->in[2], row * d + e));
         cpu_store(&k->out[1], row, lse);
+    }
+}
+
+/* ---- a step of decoding */
+
+void cpu_cache_put(const struct hd_kernel *k)
+{
+    const struct hd_operand *step = &k->in[1];
+    int64_t rows = k->in[3].extent[1], per_row = cpu_stride(step, 1), all = k->in[3].extent[0] * rows * per_row;
+    for (uint32_t n = 1; n <= 2; n++) {
+        size_t size = hd_dtype_size(k->out[n].dtype);
+        char *cache = k->out[n].data;
+        if (cache != k->in[2 + n].data)
+            memmove(cache, k->in[2 + n].data, (size_t)all * size);
+        for (int64_t i = 0; i < cpu_span(step, 0, 2); i++) {
+            int64_t at = cpu_cache_row(k, i);
+            if (at >= 0)
+                memcpy(cache + (size_t)((i / step->extent[1] * rows + at) * per_row) * size,
+                       (const char *)k->in[n].data + (size_t)(i * per_row) * size, (size_t)per_row * size);
+        }
+    }
+}
+
+static double cached_score(const struct hd_kernel *k, int64_t query, int64_t key)
+{
+    const struct hd_operand *q = &k->in[0];
+    double x = k->d.attrs.scale * dot(q, query, &k->out[1], key, q->extent[4]), cap = k->d.attrs.clip;
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+/* Row `row` of [b, t, kv head, query head], with the cache's element of its kv head at position 0. */
+static void attend_cached(struct hd_kernel *k, int64_t row, int64_t position, int64_t first)
+{
+    int64_t d = k->in[0].extent[4], step = cpu_stride(&k->in[3], 1);
+    double most = -INFINITY, sum = 0, *o = k->state;
+    memset(o, 0, (size_t)d * sizeof *o);
+    for (int64_t j = 0; j <= position; j++)
+        if (hd_attends(&k->d.attrs, position, j))
+            most = fmax(most, cached_score(k, row * d, first + j * step));
+    for (int64_t j = 0; j <= position; j++) {
+        if (!hd_attends(&k->d.attrs, position, j))
+            continue;
+        double p = exp(cached_score(k, row * d, first + j * step) - most);
+        sum += p;
+        for (int64_t e = 0; e < d; e++)
+            o[e] += p * cpu_load(&k->out[2], first + j * step + e);
+    }
+    for (int64_t e = 0; e < d; e++)
+        cpu_put(k, 0, row * d + e, sum > 0 ? o[e] / sum : 0);
+}
+
+void cpu_ref_attention_cached(struct hd_kernel *k)
+{
+    const struct hd_operand *q = &k->in[0], *cache = &k->in[3];
+    int64_t groups = q->extent[3], heads = q->extent[2], d = q->extent[4], n = cpu_span(q, 0, 4);
+    cpu_cache_put(k);
+    for (int64_t row = 0; row < n; row++) {
+        int64_t i = row / groups / heads, kv = row / groups % heads, b = i / q->extent[1];
+        attend_cached(k, row, cpu_cache_row(k, i), (b * cache->extent[1] * heads + kv) * d);
     }
 }

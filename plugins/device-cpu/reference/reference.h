@@ -7,7 +7,8 @@
 /* clang-format off */
 #define CPU_REFERENCES(X) \
     X(einsum) X(add) X(bias) X(bias_dw) X(rmsnorm) X(rmsnorm_dx) X(rmsnorm_dw) X(layernorm) X(layernorm_dx) \
-    X(layernorm_dw) X(rope) X(attention) X(attention_grad) X(attention_merge) X(swiglu) X(swiglu_grad) X(gelu) \
+    X(layernorm_dw) X(rope) X(attention) X(attention_grad) X(attention_merge) X(attention_cached) \
+    X(swiglu) X(swiglu_grad) X(gelu) \
     X(gelu_grad) X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(nll) X(nll_grad) \
     X(xent_grad) X(xent_head) X(total) X(spread) X(slice) X(mask) X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) \
     X(sgd) X(optim_step) X(custom) X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) \
@@ -27,7 +28,8 @@ CPU_REFERENCES(CPU_REFERENCE)
 #define CPU_CHECKS(X) \
     X(same) X(einsum) X(bias) X(bias_dw) X(norm) X(norm_sum) X(norm_dw) X(rope) X(attention) X(attention_grad) \
     X(norm_grad) \
-    X(attention_merge) X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) \
+    X(attention_merge) X(attention_cached) \
+    X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) \
     X(xent_head) X(scalar_out) X(spread) X(parts) X(update) X(optim_step) X(custom) X(moe) X(code) X(blend) \
     X(orthogonalise) X(einsum_bias) X(einsum_gelu_grad) X(einsum_bias_dw) X(softcap)
 /* clang-format on */
@@ -69,6 +71,15 @@ static inline void cpu_heads_row(struct cpu_heads *h, const struct hd_kernel *k,
     uint32_t n = k->d.op == HD_OP_ATTENTION ? 3 : 6;
     h->in_document = k->d.n_in > n ? (const int32_t *)k->in[n].data + b * h->s : NULL;
 }
+
+/* The row of a cache that query i of [b, t] is at, from the last input of attention_cached; -1: none. */
+static inline int64_t cpu_cache_row(const struct hd_kernel *k, int64_t i)
+{
+    int64_t at = ((const int32_t *)k->in[5].data)[i];
+    return at < k->in[3].extent[1] ? at : -1;
+}
+/* Writes keys and values of a step to their rows. */
+void cpu_cache_put(const struct hd_kernel *k);
 
 /* Keys first .. end - 1 are what query i sees, hd_attends as a run; may be empty. Neither falls as i rises. */
 static inline void cpu_visible(const struct cpu_heads *h, int64_t i, int64_t *first, int64_t *end)

@@ -47,6 +47,9 @@ if no_driver; then
             refused device-cuda "no usable NVIDIA driver" device.use=cuda launch.ranks=$ranks
     done
     refused comm-nccl "no NVIDIA driver here" device.use=cpu comm.use=nccl
+    "$heddle" bench --comm nccl >out 2>err
+    [ $? = 2 ] && grep "plugin comm-nccl cannot be used on this machine: no NVIDIA driver here" err >/dev/null && [ ! -s out ]
+    verdict $? "bench refuses nccl: $(cat err)"
     export HEDDLE_PLUGIN_PATH=$folder
 fi
 

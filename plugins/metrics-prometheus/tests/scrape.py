@@ -2,12 +2,13 @@
 """A run scraped while it trains: every line against the grammar of the text format, histograms that add up, and promtool's own
 word where it is installed.
 
-    scrape.py HEDDLE"""
+    scrape.py HEDDLE FOLDER      FOLDER: of the tests' libnvidia-ml.so.1"""
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 
-HEDDLE = os.path.abspath(sys.argv[1])
+HEDDLE, DRIVER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 PATIENCE = 20 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 JOB = """
@@ -72,7 +73,7 @@ def check_promtool(text):
 
 def names_in_examples():
     """What the dashboard and the rules ask for is what the endpoint has."""
-    source = open(os.path.join(TOP, "plugins/metrics-prometheus/text.c"), encoding="utf-8").read()
+    source = "".join(open(os.path.join(TOP, "plugins/metrics-prometheus", name), encoding="utf-8").read() for name in ("text.c", "machine.c"))
     known = set(re.findall(r'"(heddle_\w+)"', source))
     known |= {"heddle_step_seconds" + end for end in ("_bucket", "_sum", "_count")}
     dashboard = json.load(open(os.path.join(TOP, "examples/monitoring/grafana.json"), encoding="utf-8"))
@@ -109,6 +110,33 @@ def refused(request, status):
     raise AssertionError(f"{request} was answered")
 
 
+def two_machines():
+    """The first rank of the other machine has its machine, and nothing of the run."""
+    if not re.search(r"^comm +libfabric +\S+ +yes", subprocess.run([HEDDLE, "plugins"], capture_output=True, text=True).stdout, re.M):
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    open("two.yaml", "w").write(JOB.replace("name: scraped", "name: two").replace(", textfile: node.prom", "") +
+                                "comm: {use: libfabric, provider: tcp}\nmesh: {dp: 2}\n")
+    ranks = []
+    try:
+        for rank in "01":
+            env = {**os.environ, "RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": port, "HEDDLE_SECRET": "0123456789abcdef" * 4}
+            ranks.append(subprocess.Popen([HEDDLE, "train", "two.yaml"], stdout=open("out" + rank, "w"), stderr=open("err" + rank, "w"), env=env))
+        first, second = (wait_for("the endpoint of rank " + rank, lambda: re.search(r"http://127\.0\.0\.1:\d+/metrics", open("err" + rank).read()))[0]
+                         for rank in "01")
+        names = {name for name, _ in parse(scrape(second))}
+        assert "heddle_machine_cpu_seconds_total" in names and all(name.startswith(("heddle_machine_", "heddle_gpu_")) for name in names), names
+        assert names < wait_for("step 3", lambda: next(({n for n, _ in p} for p in [parse(scrape(first))] if p["heddle_step", None] >= 3), None))
+    finally:
+        for run in ranks:
+            run.send_signal(signal.SIGTERM)
+        codes = [run.wait(PATIENCE) for run in ranks]
+    assert codes == [3, 3], (codes, open("err0").read(), open("err1").read())
+
+
 def main():
     names_in_examples()
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +144,7 @@ def main():
         open("job.yaml", "w").write(JOB)
         open("corpus.txt", "w").write("In the beginning was the word. " * 400)
         with open("out", "w") as out, open("err", "w") as errors:
-            run = subprocess.Popen([HEDDLE, "train", "job.yaml"], stdout=out, stderr=errors)
+            run = subprocess.Popen([HEDDLE, "train", "job.yaml"], stdout=out, stderr=errors, env={**os.environ, "LD_LIBRARY_PATH": DRIVER, "FAKE_NVML": "gpus=1"})
         try:
             address = wait_for("the endpoint", lambda: re.search(r"http://127\.0\.0\.1:\d+/metrics", open("err").read()))[0]
             text = wait_for("step 3", lambda: next((t for t in [scrape(address)] if parse(t)["heddle_step", None] >= 3), None))
@@ -127,7 +155,10 @@ def main():
             assert samples["heddle_tokens_total", None] == samples["heddle_step", None] * 32
             assert samples["heddle_tokens_per_second", None] > 0
             assert samples["heddle_alarms_total", 'rule="loss_spike"'] == 0
-            assert not any(name.startswith("heddle_rank_compute") for name, _ in samples)
+            assert samples["heddle_gpu_utilization_ratio", 'gpu="0"'] == 0.9
+            assert samples["heddle_machine_cpu_seconds_total", 'mode="user"'] > 0
+            assert samples["heddle_machine_memory_available_bytes", None] > 0
+            assert samples["heddle_rank_compute_seconds", 'rank="0"'] > 0
             for _ in range(40):  # more than the connections that are open at once
                 assert parse(scrape(address))["heddle_step", None] >= samples["heddle_step", None]
             assert parse(open("node.prom", encoding="utf-8").read())["heddle_step", None] >= 3
@@ -140,6 +171,7 @@ def main():
         rows = {row["step"]: row for row in map(json.loads, open("runs/scraped/metrics.jsonl")) if "loss" in row}
         final = parse(open("node.prom", encoding="utf-8").read())  # steps of some microseconds: the sink's queue may have left the last out
         assert abs(final["heddle_loss", None] / rows[final["heddle_step", None]]["loss"] - 1) < 1e-6
+        two_machines()
 
 
 main()

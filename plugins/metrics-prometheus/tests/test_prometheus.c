@@ -2,9 +2,12 @@
 #include <arpa/inet.h>
 #include <math.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/plugin/plugin.h"
+#include "plugins/common/nvml.h"
+#include "plugins/metrics-prometheus/machine.h"
 #include "plugins/metrics-prometheus/text.h"
 #include "tests/support/scratch.h"
 
@@ -14,6 +17,7 @@ static struct hd_error err = HD_ERROR_INIT;
 struct settings {
     const char *address, *textfile;
     int64_t port;
+    int32_t machine, reserved;
 };
 
 static const struct hd_metrics_ops *ops_of(void)
@@ -115,7 +119,7 @@ START_TEST(refusals)
 {
     struct scratch s;
     struct hd_metrics *m = NULL;
-    const struct hd_metrics_start start = {.struct_size = sizeof start};
+    const struct hd_metrics_start start = {.struct_size = sizeof start, .record = "{}"};
     struct sockaddr_in taken = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof taken;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -143,8 +147,64 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* /proc of the test, and the GPUs of its driver: the suite runs with FAKE_NVML=gpus=2,ecc=3,throttle=0x44. */
+START_TEST(machine)
+{
+    static const char *const lines[] = {
+        "heddle_machine_cpu_seconds_total{mode=\"user\"} 12.5",
+        "heddle_machine_cpu_seconds_total{mode=\"steal\"} 0.08",
+        "heddle_machine_memory_available_bytes 2048000",
+        "heddle_machine_network_bytes_total{device=\"eth0\",direction=\"receive\"} 123456789012",
+        "heddle_machine_network_bytes_total{device=\"eth0\",direction=\"transmit\"} 42",
+        "heddle_gpu_utilization_ratio{gpu=\"1\"} 0.91",
+        "heddle_gpu_memory_used_bytes{gpu=\"0\"} 21474836480",
+        "heddle_gpu_power_watts{gpu=\"0\"} 650.5",
+        "heddle_gpu_temperature_celsius{gpu=\"0\"} 71",
+        "heddle_gpu_clock_hertz{gpu=\"0\"} 1755000000",
+        "heddle_gpu_throttled{gpu=\"0\",reason=\"power_cap\"} 1",
+        "heddle_gpu_throttled{gpu=\"0\",reason=\"hardware_thermal\"} 1",
+        "heddle_gpu_throttled{gpu=\"0\",reason=\"hardware_slowdown\"} 0",
+        "heddle_gpu_ecc_errors_total{gpu=\"0\",kind=\"uncorrected\"} 3",
+        "heddle_gpu_ecc_errors_total{gpu=\"1\",kind=\"corrected\"} 7",
+    };
+    struct scratch s;
+    char *text = NULL, why[256];
+    size_t bytes;
+    scratch_init(&s);
+    ck_assert_int_eq(mkdir(scratch_path(&s, "net"), 0700), 0);
+    const struct {
+        const char *name, *text;
+    } files[] = {{"stat", "cpu  1250 1 2 3 4 5 6 8 0 0\ncpu0 1 1\n"},
+                 {"meminfo", "MemTotal: 9 kB\nMemFree: 8 kB\nMemAvailable:    2000 kB\n"},
+                 {"net/dev", "Inter-|   Receive\n face |bytes\n    lo: 7 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n"
+                             "  eth0:123456789012 1 0 0 0 0 0 0 42 1 0 0 0 0 0 0\n"}};
+    for (size_t i = 0; i < HD__COUNT(files); i++) {
+        FILE *f = fopen(scratch_path(&s, files[i].name), "w");
+        fputs(files[i].text, f);
+        fclose(f);
+    }
+    struct nvml *gpus = nvml_open(why);
+    ck_assert_msg(gpus != NULL, "%s", why);
+    FILE *out = open_memstream(&text, &bytes);
+    machine_print(out, scratch_path(&s, "."), gpus);
+    fclose(out);
+    for (size_t i = 0; i < HD__COUNT(lines); i++)
+        ck_assert_msg(has(text, lines[i]), "no line '%s' in\n%s", lines[i], text);
+    ck_assert(!strstr(text, "\"lo\"") && !strstr(text, "disk"));
+    free(text);
+    out = open_memstream(&text, &bytes);
+    machine_print(out, scratch_path(&s, "nowhere"), NULL);
+    fclose(out);
+    ck_assert_str_eq(text, "");
+    free(text);
+    nvml_close(gpus);
+    scratch_finish(&s);
+}
+END_TEST
+
 int main(void)
 {
-    const struct scratch_test tests[] = {{"text", text}, {"textfile", textfile}, {"refusals", refusals}, {NULL, NULL}};
+    const struct scratch_test tests[] = {
+        {"machine", machine}, {"text", text}, {"textfile", textfile}, {"refusals", refusals}, {NULL, NULL}};
     return scratch_run("prometheus", tests);
 }

@@ -288,6 +288,13 @@ int32_t hd__exec_comm_op_wait(struct hd__comm_op *x, double *seconds, struct hd_
     return rc;
 }
 
+int32_t hd__exec_comm_op_axis(const struct hd__comm_op *x)
+{
+    return x->queue >= HD__STREAM_AXIS && x->queue < HD__STREAM_AXIS + HD_AXIS_COUNT
+               ? (int32_t)x->queue - HD__STREAM_AXIS
+               : HD_AXIS_PP;
+}
+
 int32_t hd__exec_comm_op_capturable(const struct hd__comm_op *x)
 {
     return x->path->ops->capturable;

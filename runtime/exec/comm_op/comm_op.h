@@ -57,6 +57,9 @@ int32_t hd__exec_comm_op_start(struct hd__comm_op *op, struct hd_error *err);
  * nothing is pending: in a group of one rank the start does it all. */
 int32_t hd__exec_comm_op_wait(struct hd__comm_op *op, double *seconds, struct hd_error *err);
 
+/* The mesh axis that it runs over, the outermost of several. */
+int32_t hd__exec_comm_op_axis(const struct hd__comm_op *op);
+
 /* ---- graph capture: see stream.c */
 
 /* Needs no work of the host, so that it may be captured. */

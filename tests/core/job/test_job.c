@@ -179,11 +179,11 @@ START_TEST(global_values)
     static const char *const overrides[] = {
         "data.val=[{\"path\":\"/d/b.txt\",\"weight\":2},{\"path\":\"c.txt\",\"weight\":1}]", "job.seed=7",
         "metrics.every=5", NULL};
-    static const char *const own[] = {"job.name",       "launch.ranks",        "plugins.path",
-                                      "device.capture", "liveness.late_after", "liveness.operations",
-                                      "comm.tune",      "comm.progress",       "data.check_tokens",
-                                      "data.cache",     "checkpoint.dir",      "metrics.every",
-                                      "metrics.jsonl",  "metrics.profile",     "watch.throughput"};
+    static const char *const own[] = {"job.name",        "launch.ranks",        "plugins.path",
+                                      "device.capture",  "liveness.late_after", "liveness.operations",
+                                      "comm.tune",       "comm.progress",       "data.check_tokens",
+                                      "data.cache",      "checkpoint.dir",      "metrics.jsonl",
+                                      "metrics.profile", "watch.throughput"};
     char *all = hd__format("%s%s", small_job, text), *val;
     struct hd__job *j = load(all, overrides[0], overrides[1], overrides[2]);
     json_t *global = hd__job_global_json(j);
@@ -191,6 +191,8 @@ START_TEST(global_values)
     ck_assert_str_eq(json_string_value(json_object_get(global, "data.shuffle")), "true");
     ck_assert_str_eq(json_string_value(json_object_get(global, "checkpoint.resume")), "step-00000007");
     ck_assert_str_eq(json_string_value(json_object_get(global, "comm.use")), "shm");
+    ck_assert_str_eq(json_string_value(json_object_get(global, "metrics.every")),
+                     "5"); /* all ranks have part in a row */
     val = json_dumps(json_object_get(global, "data.val"), JSON_COMPACT | JSON_SORT_KEYS);
     ck_assert_str_eq(val, "[{\"path\":\"b.txt\",\"weight\":2},{\"path\":\"c.txt\",\"weight\":1}]");
     for (size_t i = 0; i < HD__COUNT(own); i++)
@@ -327,6 +329,38 @@ START_TEST(launch_ranks)
     ck_assert_int_eq(hd__job_resolve(j, 2, &err), HD_OK); /* an outer launcher knows better; and again */
     ck_assert_int_eq(j->ranks, 2);
     ck_assert_int_eq(j->micro_batch, 2);
+    hd__job_free(j);
+}
+END_TEST
+
+/* launch.ranks is a machine's. Where there may be fewer of these dp follows, and the batch stays. */
+START_TEST(launch_nodes)
+{
+    static const struct {
+        const char *nodes, *mesh, *micro;
+        int64_t ranks, all, dp, micro_batch, accumulation; /* ranks: asked for; all: that train */
+    } rows[] = {
+        {"launch.nodes=2", "launch.ranks=4", NULL, 0, 8, 8, 6, 1},
+        {"launch.nodes=4", "mesh.dp=8", NULL, 0, 8, 8, 6, 1},
+        {"launch.nodes=1:4", "mesh.dp=4", NULL, 3, 3, 3, 8, 2},
+        {"launch.nodes=1:4", "mesh.dp=4", "data.micro_batch=3", 3, 3, 3, 2, 8},
+        {"launch.nodes=1:4", "mesh.dp=4", "data.micro_batch=3", 2, 2, 2, 3, 8},
+        {"launch.nodes=1:4", "mesh={dp: 4, tp: 2}", "data.micro_batch=3", 2, 2, 1, 3, 16},
+        {"launch.nodes=2:4", "mesh={dp: {replicate: 4, shard: 2}}", "data.micro_batch=6", 4, 4, 4, 6, 2},
+    };
+    struct hd__job *j;
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        j = load(small_job, rows[i].nodes, rows[i].mesh, rows[i].micro ? rows[i].micro : "data.seq_len=256");
+        j->batch = 48;
+        ck_assert_msg(hd__job_resolve(j, rows[i].ranks, &err) == HD_OK, "%zu: %s", i, err.message);
+        ck_assert_int_eq(j->ranks, rows[i].all);
+        ck_assert_int_eq(j->mesh[HD_AXIS_DP_REPLICATE] * j->mesh[HD_AXIS_DP_SHARD], rows[i].dp);
+        ck_assert_int_eq(j->micro_batch, rows[i].micro_batch);
+        ck_assert_int_eq(j->accumulation, rows[i].accumulation);
+        hd__job_free(j);
+    }
+    j = load(small_job, "launch.nodes=1:4", "mesh={dp: 4, tp: 2}", NULL);
+    ck_assert_int_ne(hd__job_resolve(j, 3, &err), HD_OK);
     hd__job_free(j);
 }
 END_TEST
@@ -630,6 +664,7 @@ int main(void)
     tcase_add_loop_test(tc, precision, 0, 7);
     tcase_add_loop_test(tc, meshes, 0, 7);
     tcase_add_test(tc, launch_ranks);
+    tcase_add_test(tc, launch_nodes);
     tcase_add_loop_test(tc, round_trip, 0, 8);
     tcase_add_test(tc, printed);
     tcase_add_test(tc, tables);

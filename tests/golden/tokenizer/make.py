@@ -13,6 +13,7 @@ import pathlib
 import re
 import struct
 import sys
+import unicodedata
 
 import texts
 
@@ -23,6 +24,10 @@ O200K = ("[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p
          "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
          "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+")
 CL100K = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
+# BLOOM's has a class in a class; DeepSeek-V3's; of Falcon's two steps behind ByteLevel.
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+DEEPSEEK = [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+            " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
 R50K = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 # name: ranks, regex, special tokens
 TIKTOKEN = {
@@ -32,6 +37,8 @@ TIKTOKEN = {
     "o200k": (199998, O200K, {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}),
     "llama3": (128000, LLAMA3, {"<|begin_of_text|>": 128000, "<|end_of_text|>": 128001, "<|start_header_id|>": 128006,
                                 "<|end_header_id|>": 128007, "<|eot_id|>": 128009}),
+    "qwen": (151643, QWEN2, {name: 151643 + i for i, name in enumerate(["<|endoftext|>", "<|im_start|>", "<|im_end|>",
+                                                                       *(f"<|extra_{k}|>" for k in range(205))])}),
 }
 
 free = [i for i in range(128000, 128256) if i not in TIKTOKEN["llama3"][2].values()]
@@ -96,6 +103,36 @@ def steps(made):
     return made
 
 
+def falcon(made):
+    import tokenizers as t
+    p = t.pre_tokenizers
+    made.pre_tokenizer = p.Sequence([p.Punctuation("contiguous"), p.ByteLevel(add_prefix_space=False), p.Digits(individual_digits=False),
+                                     p.Split(t.Regex("[0-9][0-9][0-9]"), "isolated")])
+    return made
+
+
+def splits(made, regexes):
+    import tokenizers as t
+    p = t.pre_tokenizers
+    made.pre_tokenizer = p.Sequence([*(p.Split(t.Regex(r), "isolated") for r in regexes), p.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return made
+
+
+def gemma(made):
+    import tokenizers as t
+    made.normalizer = t.normalizers.Replace(" ", "▁")
+    made.pre_tokenizer = t.pre_tokenizers.Split(" ", "merged_with_previous")
+    made.decoder = t.decoders.Sequence([t.decoders.Replace("▁", " "), t.decoders.ByteFallback(), t.decoders.Fuse()])
+    return made
+
+
+def delimiter(made):
+    import tokenizers as t
+    p = t.pre_tokenizers
+    made.pre_tokenizer = p.Sequence([p.CharDelimiterSplit("e"), p.ByteLevel(add_prefix_space=True), p.Digits(individual_digits=True)])
+    return made
+
+
 def published(corpus, vocab):
     """name: a tokenizer built as a published one is."""
     import tokenizers as t
@@ -104,6 +141,10 @@ def published(corpus, vocab):
             "llama3": train(byte_level(LLAMA3, ignore_merges=True), corpus, vocab, ["<|begin_of_text|>", "<|end_of_text|>"], initial_alphabet=alphabet),
             "qwen2": train(byte_level(QWEN2), corpus, vocab, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], initial_alphabet=alphabet),
             "llama2": characters(corpus, vocab, llama2), "mistral": characters(corpus, vocab, mistral), "steps": characters(corpus, vocab, steps)}
+    made.update(falcon=train(falcon(byte_level()), corpus, vocab, ["<|endoftext|>"], initial_alphabet=alphabet),
+                bloom=train(splits(byte_level(), [BLOOM]), corpus, vocab, ["<s>", "</s>"], initial_alphabet=alphabet),
+                deepseek=train(splits(byte_level(), DEEPSEEK), corpus, vocab, ["<|end▁of▁sentence|>"], initial_alphabet=alphabet),
+                gemma=characters(corpus, vocab, gemma), delimiter=train(delimiter(byte_level()), corpus, vocab, ["<|endoftext|>"], initial_alphabet=alphabet))
     made["qwen2"].normalizer = t.normalizers.NFC()
     made["gpt2"].add_tokens([t.AddedToken("    ", normalized=False), t.AddedToken("    " * 2, normalized=False)])
     made["steps"].add_tokens([t.AddedToken("human", single_word=True), t.AddedToken("Menschen", lstrip=True), t.AddedToken("frei", rstrip=True)])
@@ -135,6 +176,11 @@ def encoding(name, tokens):
     import tiktoken
     count, regex, special = TIKTOKEN[name]
     return tiktoken.Encoding(name, pat_str=regex, mergeable_ranks={token: i for i, token in enumerate(fill(tokens, count))}, special_tokens=special)
+
+
+def form(name, text):
+    """Qwen's tokenization_qwen.py normalizes a text before tiktoken has it."""
+    return unicodedata.normalize("NFC", text) if name == "qwen" else text
 
 
 def write_ranks(path, tokens, lines):
@@ -190,7 +236,8 @@ def main():
     write_ranks(out / "tiktoken.ranks", tokens, len(tokens))
     for name in TIKTOKEN:
         made = encoding(name, tokens)
-        (out / f"{name}-ranks.ids").write_text("".join(line(made.encode(text, allowed_special="all"), made.encode_ordinary(text)) for text in documents))
+        ready = [form(name, text) for text in documents]
+        (out / f"{name}-ranks.ids").write_text("".join(line(made.encode(text, allowed_special="all"), made.encode_ordinary(text)) for text in ready))
 
 
 if __name__ == "__main__":

@@ -103,6 +103,43 @@ START_TEST(put_and_get)
 }
 END_TEST
 
+/* Half a second is far from what a round trip takes here. 77: this machine lets nobody have clocks of his own. */
+static int shifted_clock(const struct hd__store_options *o)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_store *store = NULL;
+    double offset;
+    FILE *shift = unshare(CLONE_NEWUSER | CLONE_NEWTIME) ? NULL : fopen("/proc/self/timens_offsets", "w");
+    int writes = shift && fprintf(shift, "monotonic 5000 0\n") > 0, status;
+    if (!shift || fclose(shift) || !writes)
+        return 77;
+    pid_t pid = fork(); /* the first process in the new clock */
+    if (!pid)
+        _exit(hd__store_connect(o, hd__now() + 10, &store, &err) || hd__store_clock_offset(store, &offset, &err) ||
+              offset < -5000.5 || offset > -4999.5);
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+START_TEST(clocks)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    double offset = 1;
+    int status;
+    serve(2, 20);
+    struct hd__store_options o = client_options(1);
+    struct hd_store *store = join(0);
+    ck_assert_int_eq(hd__store_clock_offset(store, &offset, &err), HD_OK);
+    ck_assert_double_eq(offset, 0);
+    pid_t pid = fork();
+    if (!pid)
+        _exit(shifted_clock(&o));
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77));
+    hd__store_close(store);
+    hd__server_close(server);
+}
+END_TEST
+
 /* Keys come and go; what is there is what should be. */
 START_TEST(remove_keys)
 {
@@ -354,7 +391,7 @@ static pid_t child(void (*body)(void))
         child_options = (struct hd__store_options){.host = "127.0.0.1",
                                                    .port = (uint16_t)atomic_load(&notice->port),
                                                    .rank = 1,
-                                                   .size = 2,
+                                                   .size = notice->options.size,
                                                    .dead_after = notice->options.dead_after};
         memcpy(child_options.secret, notice->options.secret, HD__SECRET_BYTES);
         body();
@@ -400,6 +437,58 @@ static void await_here(struct hd_store *store)
     size_t bytes = 0;
     ck_assert_int_eq(hd__store_get(store, "here", NULL, &bytes, hd__now() + 10, &err), HD_OK);
 }
+
+static void *call_roll(void *arg)
+{
+    static uint8_t present[3];
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t rc = hd__store_roll_call(arg, "left", present, hd__now() + 30, &err);
+    return rc ? NULL : present;
+}
+
+/* Rank 1 of three dies, and the others go on by themselves. _i: 1: it was stopped, and is not waited for */
+START_TEST(those_that_are_left)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    uint8_t present[3] = {9, 9, 9};
+    char got[8];
+    size_t bytes = sizeof got;
+    pthread_t thread;
+    void *other;
+    pid_t pid = child(join_and_sleep);
+    serve(3, 30);
+    struct hd_store *store[2] = {join(0), join(2)};
+    tell_child();
+    await_here(store[0]);
+    ck_assert_int_eq(hd__store_roll_call(store[0], "early", present, hd__now() + 0.05, &err), HD_OK);
+    ck_assert(present[0] == 1 && !present[1] && !present[2]); /* at the deadline: who had called */
+    kill(pid, _i ? SIGSTOP : SIGKILL);
+    if (_i)
+        hd__store_abort(store[1], "no reason");
+    ck_assert_int_eq(hd__store_get(store[0], "never", NULL, &bytes, hd__now() + 30, &err), HD_E_PEER);
+    for (int r = 0; r < 2; r++)
+        hd__store_outlive(store[r]);
+    bytes = sizeof got;
+    ck_assert_int_eq(hd__store_put(store[0], "after", "x", 1, &err), HD_OK);
+    ck_assert_int_eq(hd__store_get(store[1], "after", got, &bytes, hd__now() + 30, &err), HD_OK);
+    ck_assert_int_eq(hd__store_get(store[1], "never", got, &bytes, hd__now() + 0.05, &err), HD_E_TIMEOUT);
+    pthread_create(&thread, NULL, call_roll, store[1]);
+    usleep(20000); /* it waits for rank 0 */
+    ck_assert_int_eq(hd__store_roll_call(store[0], "left", present, hd__now() + (_i ? 0.2 : 30), &err), HD_OK);
+    pthread_join(thread, &other);
+    ck_assert(present[0] == 1 && !present[1] && present[2] == 1);
+    ck_assert(other && !memcmp(other, present, sizeof present));
+    memset(present, 9, sizeof present);
+    ck_assert_int_eq(hd__store_roll_call(store[1], "left", present, hd__now() + 30, &err), HD_OK); /* once more */
+    ck_assert(present[0] == 1 && !present[1] && present[2] == 1);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    hd__store_close(store[0]);
+    hd__server_close(server);
+    ck_assert_int_eq(hd__store_put(store[1], "after", "x", 1, &err), HD_E_PEER); /* the server is gone */
+    hd__store_close(store[1]);
+}
+END_TEST
 
 /* _i: 0 killed, 1 stopped */
 START_TEST(a_death_is_told)
@@ -518,6 +607,94 @@ static void *crowd(void *arg)
         close(fd[i]);
     return NULL;
 }
+
+/* Agents of machines come, go and come again, and nobody else's connection ends by it; over IPv6. */
+START_TEST(members)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__store_options o;
+    struct hd_store *store[2], *again = NULL;
+    char value[8];
+    size_t bytes = sizeof value;
+    server_options = (struct hd__server_options){
+        .address = "::1", .size = 2, .rank = 0, .dead_after = 10, .late_after = 0.01, .members = 1};
+    hd__store_secret_generate(server_options.secret);
+    ck_assert_msg(hd__server_open(&server_options, &server, &err) == HD_OK, "%s", err.message);
+    for (int r = 0; r < 2; r++) {
+        ck_assert_uint_eq(hd__server_visits(server, r), 0);
+        o = client_options(r);
+        o.host = "::1";
+        o.members = 1;
+        ck_assert_msg(!hd__store_connect(&o, hd__now() + 10, &store[r], &err), "%s", err.message);
+        ck_assert_uint_eq(hd__server_visits(server, r), 1);
+    }
+    ck_assert_int_eq(hd__store_connect(&o, hd__now() + 0.2, &again, &err), HD_E_TIMEOUT);
+    ck_assert_msg(strstr(err.message, "node 1 is here already: two agents were started as this node") != NULL, "%s",
+                  err.message);
+    hd__store_reset(store[1]);
+    for (int waits = 0; waits < 5000 && hd__server_visits(server, 1) == 1; waits++)
+        usleep(1000);
+    ck_assert_uint_eq(hd__server_visits(server, 1), 2);
+    hd__store_close(store[1]);
+    ck_assert_int_eq(hd__store_put(store[0], "key", "new", 4, &err), HD_OK);
+    ck_assert_msg(!hd__store_connect(&o, hd__now() + 10, &again, &err), "%s", err.message);
+    ck_assert_uint_eq(hd__server_visits(server, 1), 3);
+    ck_assert_int_eq(hd__store_get(again, "key", value, &bytes, hd__now() + 10, &err), HD_OK);
+    ck_assert_str_eq(value, "new");
+    hd__store_close(again);
+    hd__store_close(store[0]);
+    hd__server_close(server);
+}
+END_TEST
+
+/* Whoever serves may end the job of its ranks. */
+START_TEST(ended_by_the_server)
+{
+    struct hd_store *store[2];
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t rank = -1, code;
+    open_two(store);
+    hd__server_end(server, 1, "node 1 is gone");
+    hd__server_end(server, 0, "too late");
+    for (int r = 0; r < 2; r++) {
+        for (int waits = 0; waits < 5000 && !hd__store_liveness_check(hd__store_liveness(store[r]), NULL, NULL);
+             waits++)
+            usleep(1000);
+        ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store[r]), &rank, &err), HD_E_PEER);
+        ck_assert_int_eq(rank, 1);
+        ck_assert_msg(strstr(err.message, "node 1 is gone") != NULL, "%s", err.message);
+    }
+    ck_assert_int_eq(hd__server_ended_by(server, &code), 1);
+    close_two(store);
+}
+END_TEST
+
+/* A process with a server and a store forks while both are busy: its children use theirs. */
+START_TEST(forks)
+{
+    struct hd_store *store[2];
+    open_two(store);
+    for (int i = 0; i < 50; i++) {
+        struct hd_error err = HD_ERROR_INIT;
+        int status;
+        ck_assert_int_eq(hd__store_put(store[i % 2], "key", "value", 6, &err), HD_OK);
+        pid_t pid = hd__store_fork();
+        if (pid == 0) {
+            uint8_t secret[HD__SECRET_BYTES];
+            alarm(20);
+            hd__store_secret_generate(secret); /* OpenSSL and the allocator */
+            free(hd__alloc(100000));
+            pid_t child = hd__store_fork();
+            if (child == 0)
+                _exit(0);
+            _exit(waitpid(child, &status, 0) == child ? 0 : 1);
+        }
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_int_eq(status, 0);
+    }
+    close_two(store);
+}
+END_TEST
 
 START_TEST(a_crowd_at_the_door)
 {
@@ -651,6 +828,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, put_and_get);
     tcase_add_test(tc, removed);
+    tcase_add_test(tc, clocks);
     tcase_add_test(tc, remove_keys);
     tcase_add_test(tc, get_waits);
     tcase_add_test(tc, barriers);
@@ -660,9 +838,13 @@ int main(void)
     tcase_add_test(tc, addresses);
     tcase_add_test(tc, secrets);
     tcase_add_loop_test(tc, a_death_is_told, 0, 2);
+    tcase_add_loop_test(tc, those_that_are_left, 0, 2);
     tcase_add_test(tc, a_late_watcher_blames_nobody);
     tcase_add_test(tc, heartbeats_run_on_all_cores);
     tcase_add_test(tc, leaving_is_no_death);
+    tcase_add_test(tc, members);
+    tcase_add_test(tc, ended_by_the_server);
+    tcase_add_test(tc, forks);
     tcase_add_test(tc, the_server_dies);
     tcase_add_test(tc, a_crowd_at_the_door);
     tcase_add_test(tc, parser_noise);

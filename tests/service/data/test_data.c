@@ -367,6 +367,98 @@ END_TEST
 
 /* ---- mixes */
 
+/* ---- files that are skipped */
+
+/* Sequence i of 64 has i as its tokens; a file has `count` of them. */
+static const char *put_numbered(int file, const char *name, uint32_t first, uint32_t count)
+{
+    static int64_t tokens[4][17 * SEQ];
+    for (uint32_t i = 0; i < count * SEQ; i++)
+        tokens[file][i] = first + i / SEQ;
+    return put(file, name, tokens[file], count * SEQ);
+}
+
+static int32_t sequence_of(struct hd__data *d, uint64_t number)
+{
+    int32_t ids[SEQ], labels[SEQ];
+    ck_ok(hd__data_read(d, number, ids, labels, 0, SEQ, &err));
+    for (int i = 1; i < SEQ; i++)
+        ck_assert_int_eq(ids[i], ids[0]);
+    ck_assert_int_eq(labels[SEQ - 1] - ids[0], 1); /* the label of its last token is the next sequence's first */
+    return ids[0];
+}
+
+/* All other sequences keep their numbers; those of a file that is skipped, and the one whose last label lies there, are
+ * others of the rest. */
+START_TEST(skipped)
+{
+    struct hd__data_source sources[4];
+    for (int k = 0; k < 4; k++)
+        sources[k] =
+            (struct hd__data_source){.path = put_numbered(k, (char *[]){"a", "b", "c", "d"}[k], (uint32_t)k * 16, 16)};
+    put_numbered(3, "d", 48, 17);
+    struct hd__data_config c = {
+        .ops = &memory, .sources = sources, .n_sources = 4, .seq_len = SEQ, .vocab = 256, .shuffle = 1, .seed = 7};
+    struct hd__data *all = open_one(&c), *d = open_one(&c), *later;
+    ck_ok(hd__data_skip(d, 1, &err));
+    sources[1] = (struct hd__data_source){.path = "is gone", .skipped = 1, .tokens = 16 * SEQ};
+    later = open_one(&c);
+    for (uint64_t i = 0; i < 1024; i++) {
+        int32_t was = sequence_of(all, i), is = sequence_of(d, i);
+        ck_assert(was >= 15 && was < 32 ? is < 15 || is >= 32 : is == was);
+        ck_assert_int_eq(sequence_of(later, i), is);
+    }
+    ck_assert_uint_eq(hd__data_sequences(d), hd__data_sequences(all));
+    ck_ok(hd__data_skip(d, 0, &err));
+    ck_ok(hd__data_skip(d, 2, &err));
+    for (uint64_t i = 0; i < 256; i++)
+        ck_assert_int_ge(sequence_of(d, i), 48);
+    ck_refused(hd__data_skip(d, 3, &err), HD_E_INVALID, "4 of 4 files are skipped, and no sequence is left");
+    hd__data_close(later);
+    hd__data_close(d);
+    close_all(all);
+}
+END_TEST
+
+START_TEST(failures)
+{
+    int32_t ids[SEQ], labels[SEQ], failed = -2;
+    struct hd__data_source sources[] = {{.path = put_plain(0, "a")}, {.path = put_plain(1, "b")}, {.path = "none"}};
+    struct hd__data_config c = {
+        .ops = &memory, .sources = sources, .n_sources = 3, .seq_len = SEQ, .vocab = 251, .failed = &failed};
+    struct hd__data *d;
+    ck_refused(hd__data_open(&c, &d, &err), HD_E_NOTFOUND, "none: No such file");
+    ck_assert_int_eq(failed, 2);
+    c.n_sources = 2;
+    d = open_one(&c);
+    ck_assert_int_eq(failed, -1);
+    ck_assert_int_eq(hd__data_failed(d), -1);
+    files[1].count = 100; /* it became shorter */
+    ck_refused(hd__data_read(d, 100, ids, labels, 0, SEQ, &err), HD_E_INVALID, "b: beyond its end");
+    ck_assert_int_eq(hd__data_failed(d), 1);
+    ck_ok(hd__data_skip(d, 1, &err));
+    ck_ok(hd__data_read(d, 100, ids, labels, 0, SEQ, &err));
+    close_all(d);
+}
+END_TEST
+
+/* Files that go on are one source of a mix: in turn with the other one, in order. */
+START_TEST(mix_of_shards)
+{
+    struct hd__data_source sources[] = {{.path = put_numbered(0, "a", 0, 8), .weight = 1},
+                                        {.path = put_numbered(1, "b", 8, 9), .weight = 1, .goes_on = 1},
+                                        {.path = put_numbered(2, "c", 32, 17), .weight = 1}};
+    struct hd__data_config c = {
+        .ops = &memory, .sources = sources, .n_sources = 3, .mix = 1, .seq_len = SEQ, .vocab = 256};
+    struct hd__data *d = open_one(&c);
+    for (uint64_t i = 0; i < 64; i++) {
+        int32_t is = sequence_of(d, i);
+        ck_assert_int_eq(is, i % 2 ? 32 + i / 2 % 16 : i / 2 % 16);
+    }
+    close_all(d);
+}
+END_TEST
+
 START_TEST(mix)
 {
     static int64_t tokens[3][33 * SEQ + 1];
@@ -687,6 +779,9 @@ int main(void)
         {"even", permutation_is_even},
         {"epochs", epochs},
         {"mix", mix},
+        {"skipped", skipped},
+        {"failures", failures},
+        {"mix_of_shards", mix_of_shards},
         {"prefetch", prefetch},
         {"counting", counting},
         {"documents", documents},

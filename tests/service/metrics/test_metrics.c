@@ -277,6 +277,59 @@ static void hold(int held)
 }
 
 /* Every step, in order, with its values; what it refuses is said once, and costs nothing else. */
+/* Four ranks: the row has what they are together, sinks also each one's compute. */
+START_TEST(ranks)
+{
+    enum { STRIDE = HD__RANK_NUMBERS + 2 };
+    static const double compute[] = {0.25, 0.5, 1, 0.75};
+    double numbers[4][STRIDE] = {{0}};
+    int64_t steps[64];
+    json_t *object[64];
+    struct scratch s;
+    struct hd__metrics *m;
+    json_t *start = json_pack("{s:s, s:s}", "event", "start", "run", "r");
+    scratch_init(&s);
+    for (int r = 0; r < 4; r++) {
+        numbers[r][HD__RANK_COMPUTE] = compute[r];
+        numbers[r][HD__RANK_COMM_WAIT] = 1 - compute[r];
+        numbers[r][HD__RANK_RSS] = 1000 + r;
+        numbers[r][HD__RANK_COMM_AXIS + HD_AXIS_TP] = r;
+    }
+    const struct hd__metrics_row row = {.step = 1,
+                                        .steps = 2,
+                                        .loss = 1,
+                                        .val_loss = NAN,
+                                        .samples_per_s = 3,
+                                        .ranks = numbers[0],
+                                        .n_ranks = 4,
+                                        .stride = STRIDE,
+                                        .axes = HD_AXIS_BIT(HD_AXIS_TP) | HD_AXIS_BIT(HD_AXIS_PP)};
+    int out = redirect(STDOUT_FILENO, "/dev/null");
+    ck_ok(hd__metrics_open(scratch_path(&s, "m.jsonl"), 0, start, &m, &err));
+    ck_ok(hd__metrics_begin(m, &err));
+    hd__metrics_log_step(m, &row);
+    hd__metrics_close(m);
+    put_back(STDOUT_FILENO, out);
+    ck_assert_int_eq(read_steps(scratch_path(&s, "m.jsonl"), steps, object), 2);
+    static const struct {
+        const char *name;
+        double value;
+    } wanted[] = {{"compute_min_s", 0.25},    {"compute_median_s", 0.5}, {"compute_max_s", 1}, {"compute_max_rank", 2},
+                  {"wait_max_s", 0.75},       {"wait_max_rank", 0},      {"wait_min_s", 0},    {"rss_max_bytes", 1003},
+                  {"rss_median_bytes", 1001}, {"rss_max_rank", 3},       {"comm_s_tp", 1.5},   {"comm_s_pp", 0},
+                  {"samples_per_s", 3}};
+    for (size_t k = 0; k < HD__COUNT(wanted); k++) {
+        const json_t *value = json_object_get(object[1], wanted[k].name);
+        ck_assert_msg(json_is_number(value) && json_number_value(value) == wanted[k].value, "%s", wanted[k].name);
+    }
+    ck_assert(!json_object_get(object[1], "comm_s_cp") && !json_object_get(object[1], "compute_s_0"));
+    json_decref(object[0]);
+    json_decref(object[1]);
+    json_decref(start);
+    scratch_finish(&s);
+}
+END_TEST
+
 START_TEST(sinks)
 {
     struct scratch s;
@@ -420,9 +473,11 @@ END_TEST
 int main(void)
 {
     const struct scratch_test tests[] = {
-        {"jsonl", jsonl},         {"set aside", set_aside},   {"resume", resume},
-        {"sinks", sinks},         {"disk full", disk_full},   {"sink refused", sink_refused},
-        {"sink slow", sink_slow}, {"sink hangs", sink_hangs}, {NULL, NULL},
+        {"jsonl", jsonl},         {"set aside", set_aside},
+        {"resume", resume},       {"sinks", sinks},
+        {"disk full", disk_full}, {"sink refused", sink_refused},
+        {"sink slow", sink_slow}, {"sink hangs", sink_hangs},
+        {"ranks", ranks},         {NULL, NULL},
     };
     return scratch_run("metrics", tests);
 }

@@ -145,7 +145,7 @@ int main(void)
     Suite *suite = suite_create("watch");
     TCase *t = tcase_create("watch");
     tcase_add_test(t, quiet);
-    tcase_add_loop_test(t, each, 0, HD__WATCH_RULE_COUNT);
+    tcase_add_loop_test(t, each, 0, HD__WATCH_STRAGGLER);
     tcase_add_test(t, again);
     tcase_add_test(t, line_and_command);
     suite_add_tcase(suite, t);

@@ -275,6 +275,35 @@ START_TEST(answers_requests)
 }
 END_TEST
 
+/* Contexts have what the tokenizer puts around a text, BOS once: what follows one is what a whole text has there. */
+START_TEST(requests_begin_with_bos)
+{
+    double is[4];
+    make_model();
+    write_file("bos.json",
+               "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"<s>\": 9, \"a\": 97, \"b\": 98}, \"merges\": []}, "
+               "\"added_tokens\": [{\"id\": 9, \"content\": \"<s>\", \"special\": true, \"normalized\": false}], "
+               "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
+               "\"<s>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"special_tokens\": "
+               "{\"<s>\": {\"id\": \"<s>\", \"ids\": [9], \"tokens\": [\"<s>\"]}}}}");
+    write_file("asked.jsonl", "{\"context\": \"ab\", \"continuation\": \"ba\"}\n"
+                              "{\"context\": \"<s>ab\", \"continuation\": \"ba\"}\n"
+                              "{\"text\": \"abba\"}\n{\"text\": \"ab\"}\n");
+    expect_code(
+        command_run("eval llama.yaml model.vocab=300 data.format=bytes checkpoint.dir=text --tokenizer bos.json "
+                    "--requests asked.jsonl --to answers.jsonl"),
+        0);
+    char *line = read_file("answers.jsonl");
+    for (int i = 0; i < 4; i++, line = strchr(line, '\n') + 1) {
+        json_t *o = object(line);
+        is[i] = json_number_value(json_object_get(o, "logprob"));
+        json_decref(o);
+    }
+    ck_assert(is[0] == is[1]);
+    ck_assert_msg(fabs(is[2] - is[3] - is[0]) < 1e-4, "%.9g is not %.9g", is[2] - is[3], is[0]);
+}
+END_TEST
+
 /* Round to nearest, ties to even, from the definition: the nearer of the two neighbours, of two as near the even
  * one. */
 static void expect_nearest_bf16(float value, uint16_t bits)
@@ -353,6 +382,7 @@ int main(void)
                                         {"every token", every_token, 1},
                                         {"as transformers", as_transformers, 2},
                                         {"answers requests", answers_requests, 1},
+                                        {"requests begin with BOS", requests_begin_with_bos, 1},
                                         {"export takes along", export_takes_along, 1},
                                         {NULL}};
     return system_run("text", tests);

@@ -12,7 +12,8 @@ emulate_place emulate_here;
 namespace
 {
 
-enum { MOST_THREADS = 1024, STACK = 128 << 10, SHARED_LIMIT = 227 << 10, PLAIN_LIMIT = 48 << 10 };
+/* Stacks at odd multiples of a cache line: at a power of two all would share a few sets of the caches. */
+enum { MOST_THREADS = 1024, STACK = (128 << 10) + 5 * 64, SHARED_LIMIT = 227 << 10, PLAIN_LIMIT = 48 << 10 };
 enum state { RUNNABLE, AT_BARRIER, AT_EXCHANGE, DONE };
 
 struct snapshot {
@@ -35,7 +36,13 @@ struct shared {
     std::vector<unsigned char> memory;
 };
 
+/* Lanes of a warp, as masks. */
+struct warp {
+    unsigned at_exchange, done;
+};
+
 lane lanes[MOST_THREADS];
+warp warps[MOST_THREADS / 32];
 char *stacks;
 lane *current;
 void *scheduler_sp;
@@ -94,6 +101,7 @@ void fiber_main(void)
     (*body)();
     forget(current);
     current->at = DONE;
+    warps[(current - lanes) / 32].done |= 1u << (current - lanes) % 32;
     n_done++;
     to_scheduler();
     __builtin_unreachable();
@@ -175,6 +183,7 @@ void run_block(void)
     unsigned i = 0;
     n_lanes = (int)(blockDim.x * blockDim.y * blockDim.z);
     n_waiting = n_done = votes = 0;
+    memset(warps, 0, sizeof warps);
     for (shared &s : statics)
         poison(s.memory.data(), s.memory.size());
     poison(dynamic, dynamic_bytes);
@@ -232,13 +241,17 @@ int wait_for_all(int predicate)
     return votes_seen;
 }
 
-lane *warp_of(lane *l)
+/* Has each lane of the mask come for it? */
+bool all_here(const lane *first, unsigned mask)
 {
-    return &lanes[(l - lanes) / 32 * 32];
+    for (int i = 0; i < 32; i++)
+        if ((mask >> i & 1) && first[i].mask != mask)
+            return false;
+    return true;
 }
 
 /* All lanes of the mask are here: each sees what all gave. */
-void complete(lane *warp, unsigned mask)
+void complete(lane *first, unsigned mask)
 {
     if (idle.empty())
         idle.push_back(&snapshots.emplace_back());
@@ -248,11 +261,12 @@ void complete(lane *warp, unsigned mask)
     for (int i = 0; i < 32; i++) {
         if (!(mask >> i & 1))
             continue;
-        memcpy(s->bytes + i * EMULATE_EXCHANGE, warp[i].given, EMULATE_EXCHANGE);
-        warp[i].seen = s;
-        warp[i].at = RUNNABLE;
+        memcpy(s->bytes + i * EMULATE_EXCHANGE, first[i].given, EMULATE_EXCHANGE);
+        first[i].seen = s;
+        first[i].at = RUNNABLE;
         s->readers++;
     }
+    warps[(first - lanes) / 32].at_exchange &= ~mask;
 }
 
 } // namespace
@@ -340,7 +354,9 @@ unsigned emulate_lane(void)
 
 const unsigned char *emulate_exchange(unsigned mask, const void *value, size_t bytes)
 {
-    lane *warp = warp_of(current), *me = current;
+    lane *me = current;
+    int number = (int)(me - lanes) / 32;
+    warp *w = &warps[number];
     forget(me);
     if (bytes)
         memcpy(me->given, value, bytes);
@@ -348,14 +364,11 @@ const unsigned char *emulate_exchange(unsigned mask, const void *value, size_t b
     me->at = AT_EXCHANGE;
     if (!(mask >> emulate_lane() & 1))
         broken("a lane takes part in an exchange whose mask it is not in");
-    unsigned here = 0;
-    for (int i = 0; i < 32 && warp + i < lanes + n_lanes; i++) {
-        if ((mask >> i & 1) && warp[i].at == DONE)
-            broken("an exchange names a lane that has ended");
-        here |= (unsigned)(warp[i].at == AT_EXCHANGE && warp[i].mask == mask) << i;
-    }
-    if ((here & mask) == mask)
-        complete(warp, mask);
+    if (mask & w->done)
+        broken("an exchange names a lane that has ended");
+    w->at_exchange |= 1u << emulate_lane();
+    if ((w->at_exchange & mask) == mask && all_here(&lanes[number * 32], mask))
+        complete(&lanes[number * 32], mask);
     to_scheduler();
     return me->seen->bytes;
 }

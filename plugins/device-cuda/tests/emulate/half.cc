@@ -11,13 +11,13 @@ uint16_t emulate_to_bfloat(float x)
 
 float emulate_from_half(uint16_t h)
 {
-    int exponent = h >> 10 & 31, mantissa = h & 1023;
-    double v = ldexp(mantissa, -24);
+    unsigned exponent = h >> 10 & 31, mantissa = h & 1023;
+    float v = (float)mantissa * 0x1p-24f; /* exact */
     if (exponent == 31)
         v = mantissa ? NAN : INFINITY;
-    else if (exponent)
-        v = ldexp(1024 + mantissa, exponent - 25);
-    return (float)(h & 0x8000 ? -v : v);
+    else if (exponent) /* of bias 15 here, and 127 there */
+        v = __uint_as_float((exponent + 112) << 23 | mantissa << 13);
+    return h & 0x8000 ? -v : v;
 }
 
 uint16_t emulate_to_half(float x)

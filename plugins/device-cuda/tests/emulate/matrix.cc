@@ -142,11 +142,16 @@ void emulate_mma(float (*widen)(uint16_t), float (&c)[4], const uint32_t (&a)[4]
     static_assert(sizeof given <= EMULATE_EXCHANGE, "one exchange");
     const unsigned char *all = emulate_exchange(0xffffffffu, &given, sizeof given);
     int lane = (int)emulate_lane();
+    double rows[2][16], columns[2][16];
+    for (int half = 0; half < 2; half++)
+        for (int k = 0; k < 16; k++) {
+            rows[half][k] = widen(a_at(all, lane / 4 + half * 8, k));
+            columns[half][k] = widen(b_at(all, k, lane % 4 * 2 + half));
+        }
     for (int i = 0; i < 4; i++) {
-        int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
         double sum = c[i];
         for (int k = 0; k < 16; k++)
-            sum += (double)widen(a_at(all, row, k)) * widen(b_at(all, k, column));
+            sum += rows[i / 2][k] * columns[i % 2][k];
         c[i] = (float)sum;
     }
 }

@@ -1,0 +1,45 @@
+/* cli/plot: SVG charts, and the page around them: colours, markers, axes. Colours are attributes of the elements, so
+ * that viewers which apply no style sheet show them; in a page a style sheet replaces them where it is dark. */
+#ifndef HD_CLI_PLOT_H
+#define HD_CLI_PLOT_H
+
+#include <stdio.h>
+
+/* Colours of Okabe and Ito, which the colour-blind distinguish; markers and dashes differ as well. */
+enum { HD__PLOT_SERIES = 8 };
+extern const char *const hd__plot_colours[HD__PLOT_SERIES]; /* on white */
+
+/* A plot's area: its edges, in pixels of the SVG and in units of the axes. */
+struct hd__plot {
+    FILE *file;
+    double left, right, top, bottom;
+    double x0, x1, y0, y1;
+};
+
+/* <svg>, with the defaults of its text; the caller writes </svg>. As an element of a page, or a file of its own with a
+ * white background. */
+void hd__plot_open(FILE *file, double width, double height, const char *label);
+void hd__plot_open_file(FILE *file, double width, double height);
+
+double hd__plot_x(const struct hd__plot *p, double x); /* pixels */
+double hd__plot_y(const struct hd__plot *p, double y);
+/* A line of the grid, with its label; NULL: none. */
+void hd__plot_tick_x(const struct hd__plot *p, double x, const char *label);
+void hd__plot_tick_y(const struct hd__plot *p, double y, const char *label);
+/* The axes' lines and names. */
+void hd__plot_axes(const struct hd__plot *p, const char *title, const char *unit, const char *x_name);
+/* Series k's line: `<polyline ... points="`; the caller writes points and `"/>`. */
+void hd__plot_line(FILE *file, int k, double width, double opacity, int dashed);
+/* Series k's marker, centred at a pixel. */
+void hd__plot_mark(FILE *file, double x, double y, int k);
+void hd__plot_text(FILE *file, double x, double y, const char *anchor, int is_head, const char *text);
+/* A piece of a legend: line, marker and name from pixel x on. Returns the next one's x. */
+double hd__plot_legend(FILE *file, double x, double y, int k, const char *name);
+
+/* Escaped as XML text. */
+void hd__plot_put_xml(FILE *file, const char *plain);
+
+/* A page's beginning up to its title and style; `more` are rules of its own. The caller writes </html>. */
+void hd__plot_page(FILE *file, const char *title, const char *more);
+
+#endif

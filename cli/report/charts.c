@@ -1,0 +1,413 @@
+/* Charts of runs: a field against steps, tokens or time. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli/plot.h"
+#include "cli/report/report.h"
+
+enum { LEFT = 64, RIGHT = 14, TOP = 34, BOTTOM = 46, WIDE = 1056, HALF = 520, TALL = 360, LOW = 240 };
+enum { OVER_STEP, OVER_TOKENS, OVER_TIME };
+enum { PLAIN, SECONDS, BYTES, PARTS }; /* unit of a field */
+enum { SMOOTH_FROM = 80, MARKS_MAX = 300 };
+
+struct report_chart {
+    const char *field, *also; /* also: drawn with marks, "val_loss" */
+    const char *title;
+    int unit, from_zero, over, wide, exact; /* exact: without a mean */
+};
+
+struct report_drawing {
+    const struct hd__report *r;
+    const struct report_chart *c;
+    struct hd__plot plot;
+    double scale, x_scale; /* unit of the axis over that of the field */
+    const char *unit, *x_name;
+    double beyond; /* the largest value, where it is above the axis; 0: none is */
+};
+
+static const double *x_values(const struct hd__report_run *run, int over)
+{
+    return over == OVER_STEP ? run->step : over == OVER_TOKENS ? run->tokens : run->seconds;
+}
+
+/* ---- scales */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct values {
+    HD__ARRAY(double) list;
+};
+
+static void collect(const struct hd__report *r, const char *field, struct values *out)
+{
+    for (uint32_t k = 0; k < r->n && field; k++) {
+        const double *values = hd__report_values(&r->runs[k], field);
+        for (uint32_t i = 0; values && i < r->runs[k].n_rows; i++)
+            if (isfinite(values[i]))
+                hd__push(&out->list, values[i]);
+    }
+}
+
+static void choose_unit(struct report_drawing *d, double most)
+{
+    static const struct {
+        double at;
+        const char *name;
+    } seconds[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}},
+      bytes[] = {{1073741824.0, "GiB"}, {1048576.0, "MiB"}, {1024, "KiB"}, {1, "bytes"}};
+    size_t k = 0;
+    d->scale = 1;
+    d->unit = "";
+    if (d->c->unit == PARTS) {
+        d->scale = 0.01;
+        d->unit = "%";
+    } else if (d->c->unit == SECONDS) {
+        while (k + 1 < HD__COUNT(seconds) && most < seconds[k].at)
+            k++;
+        d->scale = seconds[k].at;
+        d->unit = seconds[k].name;
+    } else if (d->c->unit == BYTES) {
+        while (k + 1 < HD__COUNT(bytes) && most < bytes[k].at)
+            k++;
+        d->scale = bytes[k].at;
+        d->unit = bytes[k].name;
+    }
+}
+
+/* The y axis spans the values; where a few are far above the others it ends at those, and these are said. */
+static int scale_y(struct report_drawing *d)
+{
+    struct values v = {0};
+    collect(d->r, d->c->field, &v);
+    collect(d->r, d->c->also, &v);
+    uint32_t n = v.list.count, any = 0;
+    for (uint32_t i = 0; i < n; i++)
+        any |= v.list.at[i] != 0;
+    if (!n || (d->c->from_zero && !any)) { /* as communication of one rank */
+        hd__free_array(&v.list);
+        return 0;
+    }
+    qsort(v.list.at, n, sizeof *v.list.at, by_value);
+    double lo = v.list.at[0], hi = v.list.at[n - 1], middle = v.list.at[n / 2], most = v.list.at[n - 1 - n / 50];
+    if (n >= 50 && hi - middle > 4 * (most - middle) && most > middle) {
+        d->beyond = hi;
+        hi = most + 0.3 * (most - lo);
+    }
+    if (d->c->from_zero)
+        lo = fmin(lo, 0);
+    choose_unit(d, fmax(fabs(hi), fabs(lo)));
+    double room = hi > lo ? 0.06 * (hi - lo) : fmax(fabs(hi) * 0.1, 1e-9);
+    d->plot.y0 = (lo == 0 && d->c->from_zero ? 0 : lo - room) / d->scale;
+    d->plot.y1 = (hi + room) / d->scale;
+    hd__free_array(&v.list);
+    return 1;
+}
+
+static int scale_x(struct report_drawing *d)
+{
+    double hi = 0, lo = INFINITY;
+    for (uint32_t k = 0; k < d->r->n; k++) {
+        const struct hd__report_run *run = &d->r->runs[k];
+        const double *x = x_values(run, d->c->over);
+        if (!run->n_rows)
+            continue;
+        lo = fmin(lo, x[0]);
+        hi = fmax(hi, x[run->n_rows - 1]);
+    }
+    d->x_scale = 1;
+    d->x_name = d->c->over == OVER_STEP ? "step" : d->c->over == OVER_TOKENS ? "tokens" : "training time (s)";
+    if (d->c->over == OVER_TIME && hi >= 7200) {
+        d->x_scale = 3600;
+        d->x_name = "training time (h)";
+    } else if (d->c->over == OVER_TIME && hi >= 300) {
+        d->x_scale = 60;
+        d->x_name = "training time (min)";
+    }
+    lo = lo < hi / 4 ? 0 : lo;
+    d->plot.x0 = lo / d->x_scale;
+    d->plot.x1 = (hi > lo ? hi : lo + 1) / d->x_scale;
+    return hi > 0;
+}
+
+/* "250k", "1.5M", "0.02" */
+static void number_text(double value, char out[32])
+{
+    static const char units[] = "kMGT";
+    double v = fabs(value);
+    int u = -1;
+    for (; v >= 1000 * (1 - 1e-12) && u < 3; u++) {
+        v /= 1000;
+        value /= 1000;
+    }
+    snprintf(out, 32, "%.6g%.*s", fabs(value) < 1e-12 ? 0 : value, u >= 0, units + (u >= 0 ? u : 0));
+}
+
+static double tick_of(double range, int marks)
+{
+    double raw = range / marks, ten = pow(10, floor(log10(raw)));
+    return raw <= ten ? ten : raw <= 2 * ten ? 2 * ten : raw <= 5 * ten ? 5 * ten : 10 * ten;
+}
+
+static void axes(const struct report_drawing *d)
+{
+    const struct hd__plot *p = &d->plot;
+    double tick = tick_of(p->x1 - p->x0, d->c->wide ? 10 : 5);
+    char text[64], of[32];
+    for (double n = ceil(p->x0 / tick); n * tick <= p->x1 * (1 + 1e-9); n++) {
+        number_text(n * tick, of);
+        hd__plot_tick_x(p, n * tick, of);
+    }
+    tick = tick_of(p->y1 - p->y0, d->c->wide ? 7 : 4);
+    for (double n = ceil(p->y0 / tick); n * tick <= p->y1; n++) {
+        number_text(n * tick, of);
+        hd__plot_tick_y(p, n * tick, of);
+    }
+    snprintf(text, sizeof text, "%s", d->unit);
+    if (d->beyond) {
+        snprintf(of, sizeof of, "%.3g", d->beyond / d->scale);
+        snprintf(text, sizeof text, "%s%speaks up to %s not shown", d->unit, *d->unit ? "; " : "", of);
+    }
+    hd__plot_axes(p, d->c->title, text, d->x_name);
+}
+
+/* ---- lines */
+
+static void put_point(const struct report_drawing *d, double x, double y)
+{
+    double at = hd__plot_y(&d->plot, y / d->scale);
+    fprintf(d->plot.file, "%.1f,%.1f ", hd__plot_x(&d->plot, x / d->x_scale), fmax(at, d->plot.top));
+}
+
+/* At most two points a pixel: the least and the largest of the rows that fall on it, in their order. */
+static void put_all(const struct report_drawing *d, const double *x, const double *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n;) {
+        uint32_t least = i, most = i, to = i;
+        double pixel = floor(hd__plot_x(&d->plot, x[i] / d->x_scale));
+        for (; to < n && floor(hd__plot_x(&d->plot, x[to] / d->x_scale)) == pixel; to++) {
+            if (!isfinite(y[to]))
+                continue;
+            least = !isfinite(y[least]) || y[to] < y[least] ? to : least;
+            most = !isfinite(y[most]) || y[to] > y[most] ? to : most;
+        }
+        if (isfinite(y[least]))
+            put_point(d, x[HD__MIN(least, most)], y[HD__MIN(least, most)]);
+        if (least != most)
+            put_point(d, x[HD__MAX(least, most)], y[HD__MAX(least, most)]);
+        i = to;
+    }
+}
+
+/* Mean of the rows around each, at most `half` on either side, as many on both: a curve that neither lags nor leads. */
+static double *smooth(const double *y, uint32_t n, uint32_t half)
+{
+    double *out = hd__alloc((n + 1) * sizeof *out);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t reach = HD__MIN(HD__MIN(i, n - 1 - i), half), count = 0;
+        double sum = 0;
+        for (uint32_t k = i - reach; k <= i + reach; k++)
+            if (isfinite(y[k])) {
+                sum += y[k];
+                count++;
+            }
+        out[i] = count ? sum / count : NAN;
+    }
+    return out;
+}
+
+static void draw_line(const struct report_drawing *d, const struct hd__report_run *run, int k)
+{
+    const double *y = hd__report_values(run, d->c->field), *x = x_values(run, d->c->over);
+    int is_noisy = run->n_rows >= SMOOTH_FROM && !d->c->exact;
+    if (!y)
+        return;
+    hd__plot_line(d->plot.file, k, is_noisy ? 1 : 2, is_noisy ? 0.35 : 1, 0);
+    put_all(d, x, y, run->n_rows);
+    fputs("\"/>\n", d->plot.file);
+    if (!is_noisy)
+        return;
+    double *mean = smooth(y, run->n_rows, run->n_rows / 80);
+    hd__plot_line(d->plot.file, k, 2, 1, 0);
+    put_all(d, x, mean, run->n_rows);
+    fputs("\"/>\n", d->plot.file);
+    free(mean);
+}
+
+static void draw_marked(const struct report_drawing *d, const struct hd__report_run *run, int k)
+{
+    FILE *file = d->plot.file;
+    const double *y = d->c->also ? hd__report_values(run, d->c->also) : NULL, *x = x_values(run, d->c->over);
+    uint32_t n = 0, step;
+    for (uint32_t i = 0; y && i < run->n_rows; i++)
+        n += isfinite(y[i]);
+    step = n / 60 + 1; /* markers apart */
+    if (!n)
+        return;
+    hd__plot_line(file, k, 1.5, 1, 0);
+    for (uint32_t i = 0; i < run->n_rows; i++)
+        if (isfinite(y[i]))
+            put_point(d, x[i], y[i]);
+    fputs("\"/>\n", file);
+    n = 0;
+    for (uint32_t i = 0; i < run->n_rows; i++) {
+        if (!isfinite(y[i]) || n++ % step)
+            continue;
+        fputs("<g class=\"point\">", file);
+        hd__plot_mark(file, hd__plot_x(&d->plot, x[i] / d->x_scale),
+                      fmax(hd__plot_y(&d->plot, y[i] / d->scale), d->plot.top), k);
+        fprintf(file, "<title>%s %.4f at step %.0f</title></g>\n", d->c->also, y[i], run->step[i]);
+    }
+}
+
+/* ---- events */
+
+static double x_of_step(const struct report_drawing *d, const struct hd__report_run *run, double step)
+{
+    const double *x = x_values(run, d->c->over);
+    uint32_t i = 0;
+    while (i + 1 < run->n_rows && run->step[i] < step)
+        i++;
+    double at = d->c->over == OVER_STEP ? step : run->n_rows ? x[i] : 0;
+    return fmin(fmax(hd__plot_x(&d->plot, at / d->x_scale), d->plot.left), d->plot.right);
+}
+
+static void draw_event(const struct report_drawing *d, const struct hd__report_run *run, const json_t *event)
+{
+    const char *is = json_string_value(json_object_get(event, "event"));
+    double step = hd__report_event_step(event), x = x_of_step(d, run, step);
+    FILE *file = d->plot.file;
+    struct hd__text words = {0};
+    fputs("<g class=\"point\">", file);
+    if (!strcmp(is, "alarm"))
+        fprintf(file,
+                "<path class=\"alarm\" d=\"M%.1f %.1fV%.1f\" stroke=\"#c11c28\" stroke-opacity=\"0.35\"/>"
+                "<path class=\"mark alarm\" d=\"M%.1f %.1fl5 -9h-10z\" fill=\"#c11c28\"/>",
+                x, d->plot.top, d->plot.bottom, x, d->plot.top + 9);
+    else if (!strcmp(is, "checkpoint"))
+        fprintf(file, "<path class=\"mark save\" d=\"M%.1f %.1fl4 5l-4 5l-4 -5z\" fill=\"#009e73\"/>", x,
+                d->plot.bottom - 10);
+    else
+        fprintf(file,
+                "<path class=\"mark restart\" d=\"M%.1f %.1fV%.1f\" stroke=\"#57606f\" stroke-width=\"2\""
+                " stroke-dasharray=\"4 3\"/>",
+                x, d->plot.top, d->plot.bottom);
+    hd__text_add(&words, "%s, step %.0f: ", run->label, step);
+    hd__report_event_words(event, &words);
+    fputs("<title>", file);
+    hd__plot_put_xml(file, words.at);
+    fputs("</title></g>\n", file);
+    hd__text_free(&words);
+}
+
+static void draw_events(const struct report_drawing *d, const struct hd__report_run *run)
+{
+    size_t i, n = json_array_size(run->events);
+    json_t *event;
+    json_array_foreach(run->events, i, event) if (n <= MARKS_MAX || i % (n / MARKS_MAX + 1) == 0)
+        draw_event(d, run, event);
+}
+
+/* ---- charts */
+
+static int has_field(const struct hd__report *r, const char *field)
+{
+    for (uint32_t k = 0; k < r->n; k++)
+        if (hd__report_values(&r->runs[k], field))
+            return 1;
+    return 0;
+}
+
+static void draw(FILE *file, const struct hd__report *r, const struct report_chart *c)
+{
+    double width = c->wide ? WIDE : HALF, height = c->wide ? TALL : LOW;
+    struct report_drawing d = {.r = r, .c = c};
+    d.plot =
+        (struct hd__plot){.file = file, .left = LEFT, .right = width - RIGHT, .top = TOP, .bottom = height - BOTTOM};
+    if (!scale_x(&d) || !scale_y(&d))
+        return;
+    hd__plot_open(file, width, height, c->title);
+    axes(&d);
+    for (uint32_t k = 0; k < r->n; k++) {
+        draw_line(&d, &r->runs[k], (int)k);
+        draw_marked(&d, &r->runs[k], r->n == 1 ? 1 : (int)k);
+        if (c->also)
+            draw_events(&d, &r->runs[k]);
+    }
+    fputs("</svg>\n", file);
+}
+
+static const struct report_chart charts[] = {
+    {"loss", "val_loss", "loss by tokens", PLAIN, 0, OVER_TOKENS, 0},
+    {"loss", "val_loss", "loss by time", PLAIN, 0, OVER_TIME, 0},
+    {"tokens_per_s", NULL, "throughput, tokens/s", PLAIN, 1, OVER_STEP, 0},
+    {"step_s", NULL, "step time", SECONDS, 1, OVER_STEP, 0},
+    {"exposed_comm_s", NULL, "exposed communication, mean rank", SECONDS, 1, OVER_STEP, 0},
+    {"comm_s", NULL, "exposed communication of rank 0", SECONDS, 1, OVER_STEP, 0},
+    {"wait_max_s", NULL, "exposed communication, most of a rank", SECONDS, 1, OVER_STEP, 0},
+    {"compute_median_s", NULL, "compute, median rank", SECONDS, 1, OVER_STEP, 0},
+    {"compute_max_s", NULL, "compute, slowest rank", SECONDS, 1, OVER_STEP, 0},
+    {"data_wait_s", NULL, "waiting for data", SECONDS, 1, OVER_STEP, 0},
+    {"mfu", NULL, "MFU", PARTS, 1, OVER_STEP, 0},
+    {"rss_max_bytes", NULL, "memory, most of a rank", BYTES, 1, OVER_STEP, 0, 1},
+    {"rss_bytes", NULL, "memory of rank 0", BYTES, 1, OVER_STEP, 0, 1},
+    {"grad_norm", NULL, "gradient norm", PLAIN, 1, OVER_STEP, 0},
+    {"lr", NULL, "learning rate", PLAIN, 1, OVER_STEP, 0, 1}};
+/* In the charts above already, or another form of what is. */
+static const char *const without_chart[] = {
+    "val_loss",         "epoch",      "arena_bytes",   "tokens_per_s_per_rank", "samples_per_s", "compute_min_s",
+    "compute_max_rank", "wait_min_s", "wait_median_s", "wait_max_rank",         "rss_min_bytes", "rss_median_bytes",
+    "rss_max_rank"};
+
+static int has_chart(const char *field)
+{
+    for (size_t k = 0; k < HD__COUNT(charts); k++)
+        if (!strcmp(field, charts[k].field))
+            return 1;
+    for (size_t k = 0; k < HD__COUNT(without_chart); k++)
+        if (!strcmp(field, without_chart[k]))
+            return 1;
+    return 0;
+}
+
+static int ends_in(const char *field, const char *with)
+{
+    size_t n = strlen(field), m = strlen(with);
+    return n >= m && !strcmp(field + n - m, with);
+}
+
+/* Fields that this version does not know: of sinks, of a later heddle. */
+static void draw_others(FILE *file, const struct hd__report *r)
+{
+    for (uint32_t k = 0; k < r->n; k++)
+        for (uint32_t f = 0; f < r->runs[k].n_fields; f++) {
+            const char *field = r->runs[k].fields[f].name;
+            struct report_chart c = {.field = field, .title = field};
+            int is_first = 1;
+            for (uint32_t before = 0; before < k; before++)
+                is_first &= !hd__report_values(&r->runs[before], field);
+            int is_rate = strstr(field, "_per_s") != NULL;
+            c.unit = !is_rate && (ends_in(field, "_s") || strstr(field, "_s.") || strstr(field, "_s_")) ? SECONDS
+                     : ends_in(field, "_bytes")                                                         ? BYTES
+                                                                                                        : PLAIN;
+            c.from_zero = c.unit != PLAIN;
+            if (is_first && !has_chart(field))
+                draw(file, r, &c);
+        }
+}
+
+void hd__report_charts(FILE *file, const struct hd__report *r)
+{
+    static const struct report_chart loss = {"loss", "val_loss", "loss", PLAIN, 0, OVER_STEP, 1};
+    fputs("<div class=\"wide\">", file);
+    draw(file, r, &loss);
+    fputs("</div>\n<div class=\"grid2\">\n", file);
+    for (size_t k = 0; k < HD__COUNT(charts); k++)
+        if (has_field(r, charts[k].field))
+            draw(file, r, &charts[k]);
+    draw_others(file, r);
+    fputs("</div>\n", file);
+}

@@ -1,0 +1,75 @@
+/* metrics.trace: FILE.json, or {file: FILE.json, steps: A-B, ranks: all}. */
+#include <stdlib.h>
+
+#include "core/job/internal.h"
+
+static int32_t read_steps(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    const char *text = node->kind == HD__SCALAR ? node->text : "";
+    char *end = NULL;
+    (void)path;
+    job->trace.first = job->trace.last = strtoll(text, &end, 10);
+    if (*end == '-' && end != text)
+        job->trace.last = strtoll(end + 1, &end, 10);
+    if (!*text || *end || end[-1] < '0' || end[-1] > '9' || job->trace.first < 1 || job->trace.last < job->trace.first)
+        return hd__job_node_fail(node, err,
+                                 "metrics.trace.steps: %.40s is no step or range of steps: write the first and the "
+                                 "last, from 1 up, as in 20-24",
+                                 node->kind == HD__SCALAR ? *text ? text : "''" : hd__tree_kind_name(node));
+    return HD_OK;
+}
+
+static int32_t read_ranks(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    static const struct hd_option number = {.type = HD_OPT_INT, .min = 0, .max = INT32_MAX};
+    uint64_t n = node->kind == HD__LIST ? node->count : 1;
+    int32_t rc = HD_OK;
+    job->trace.n_ranks = 0;
+    if (node->kind == HD__SCALAR && !strcmp(node->text, "all"))
+        return HD_OK;
+    if (!n || node->kind == HD__MAP)
+        return hd__job_node_fail(node, err, "%s: all, a rank or a list of ranks is wanted: [0, 3]", path);
+    job->trace.ranks = hd__arena_alloc(&job->arena, n * sizeof *job->trace.ranks);
+    for (uint64_t i = 0; i < n && !rc; i++)
+        rc = hd__job_node_parse(node->kind == HD__LIST ? node->value[i] : node, path, &number, &job->trace.ranks[i],
+                                &job->arena, err);
+    job->trace.n_ranks = n;
+    return rc;
+}
+
+static int32_t read_file(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    if (node->kind != HD__SCALAR || hd__tree_is_null(node) || !*node->text)
+        return hd__job_node_fail(node, err, "%s: the name of a file is wanted, FILE.json", path);
+    job->trace.file = node->text;
+    return hd__job_path_check(node, path, err);
+}
+
+int32_t hd__job_read_trace(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    static const struct {
+        const char *key;
+        hd__job_composite_fn read;
+    } keys[] = {{"file", read_file}, {"steps", read_steps}, {"ranks", read_ranks}};
+    int32_t rc = HD_OK;
+    memset(&job->trace, 0, sizeof job->trace);
+    if (node->kind == HD__LIST)
+        return hd__job_node_fail(
+            node, err, "%s is a list where FILE.json or {file: FILE.json, steps: A-B, ranks: all} is wanted", path);
+    if (node->kind == HD__SCALAR)
+        rc = read_file(job, path, node, err);
+    for (uint32_t i = 0; i < node->count && node->kind == HD__MAP && !rc; i++) {
+        size_t k = 0;
+        while (k < HD__COUNT(keys) && strcmp(keys[k].key, node->key[i]->text) != 0)
+            k++;
+        rc = k < HD__COUNT(keys)
+                 ? keys[k].read(job, hd__arena_format(&job->arena, "%s.%s", path, keys[k].key), node->value[i], err)
+                 : hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are file, steps, ranks", path,
+                                     node->key[i]->text);
+    }
+    if (!rc && !job->trace.file)
+        rc = hd__job_node_fail(node, err, "%s: file is missing: {file: FILE.json, steps: A-B}", path);
+    if (!rc)
+        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return rc;
+}

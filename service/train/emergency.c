@@ -1,0 +1,183 @@
+#include "service/train/emergency.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "runtime/rendezvous/liveness.h"
+
+#define RUN_KEY "run/id"
+#define MEET_SECONDS 2.0 /* the ranks hear of a fault within one */
+
+/* What a rank that is left tells the others. */
+struct holding {
+    int64_t step, saved; /* step -1: its state is not whole */
+};
+
+struct meeting {
+    const struct hd__emergency *e;
+    struct hd_store *store; /* NULL: a single rank */
+    int32_t size, me;
+    uint8_t *present;        /* by rank */
+    struct holding *holding; /* of those that are */
+    int32_t *ranks, n;       /* that hold the step which is tried */
+};
+
+void hd__train_emergency_prepare(struct hd__train_session *session, const char run[HD__RUN_ID])
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    if (session->store)
+        hd__store_put(session->store, RUN_KEY, run, HD__RUN_ID, &unused);
+}
+
+/* Who is left, and what they hold: the same for all of them. */
+static int32_t meet(struct meeting *m, struct hd_error *err)
+{
+    const struct hd__emergency *e = m->e;
+    struct holding mine = {.step = e->whole ? e->progress->step : -1,
+                           .saved = hd__train_checkpointer_end(e->checkpointer, e->saved)};
+    double deadline = hd__now() + MEET_SECONDS;
+    char key[64];
+    m->present[m->me] = 1;
+    m->holding[m->me] = mine;
+    if (!m->store)
+        return HD_OK;
+    hd__store_outlive(m->store);
+    snprintf(key, sizeof key, "left/%d", m->me);
+    int32_t rc = hd__store_put(m->store, key, &mine, sizeof mine, err);
+    if (!rc)
+        rc = hd__store_roll_call(m->store, "left", m->present, deadline, err);
+    for (int32_t r = 0; r < m->size && !rc; r++) {
+        size_t room = sizeof mine;
+        snprintf(key, sizeof key, "left/%d", r);
+        if (m->present[r])
+            rc = hd__store_get(m->store, key, &m->holding[r], &room, deadline, err);
+    }
+    return rc;
+}
+
+static int holds(const struct meeting *m, int32_t rank)
+{
+    int found = 0;
+    for (int32_t i = 0; i < m->n; i++)
+        found |= m->ranks[i] == rank;
+    return found;
+}
+
+/* The ranks that hold the newest step before `step`. Returns it; -1: there is none. */
+static int64_t take_step(struct meeting *m, int64_t step)
+{
+    int64_t newest = -1;
+    for (int32_t r = 0; r < m->size; r++)
+        if (m->present[r] && m->holding[r].step < step)
+            newest = HD__MAX(newest, m->holding[r].step);
+    m->n = 0;
+    for (int32_t r = 0; r < m->size; r++)
+        if (m->present[r] && m->holding[r].step == newest)
+            m->ranks[m->n++] = r;
+    return newest;
+}
+
+/* Is this rank the one that speaks for all that are left? */
+static int is_speaker(const struct meeting *m)
+{
+    int32_t first = 0;
+    while (!m->present[first])
+        first++;
+    return first == m->me;
+}
+
+static json_t *describe(const struct meeting *m)
+{
+    json_t *lost = json_array();
+    char *why = hd__printable(hd__strdup(m->e->why->message));
+    for (int32_t r = 0; r < m->size; r++)
+        if (!m->present[r])
+            json_array_append_new(lost, json_integer(r));
+    json_t *o = json_pack("{s:o,s:s}", "lost", lost, "why", why);
+    free(why);
+    return o ? o : json_object();
+}
+
+static int32_t find_run(const struct meeting *m, char run[HD__RUN_ID], struct hd_error *err)
+{
+    size_t bytes = HD__RUN_ID;
+    snprintf(run, HD__RUN_ID, "%s", m->e->run);
+    return *run || !m->store ? HD_OK : hd__store_get(m->store, RUN_KEY, run, &bytes, hd__now() + MEET_SECONDS, err);
+}
+
+/* The newest step of which they hold all; *why: what the newest of all lacked. -1: of none. */
+static int64_t choose_step(struct meeting *m, int64_t saved, struct hd_error *why)
+{
+    struct hd_error older = HD_ERROR_INIT;
+    int64_t newest = take_step(m, INT64_MAX), step = newest;
+    while (step > saved &&
+           hd__train_checkpointer_collect_left(m->e->checkpointer, m->ranks, m->n, step == newest ? why : &older))
+        step = take_step(m, step);
+    return step > saved ? step : -1;
+}
+
+static void say_not_saved(const struct meeting *m, int64_t newest, const struct hd_error *why)
+{
+    if (!is_speaker(m))
+        return;
+    if (newest < 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "the last steps are not saved: each rank that is left was in the middle of an update");
+    else
+        hd__log(HD_LOG_WARN, NULL, "the state after step %" PRId64 " is not saved: the ranks that are left lack %s",
+                newest, why->message);
+}
+
+static int save_step(struct meeting *m, int64_t step)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    char run[HD__RUN_ID];
+    int32_t rc = find_run(m, run, &err);
+    if (!holds(m, m->me))
+        return 0;
+    rc = rc ? rc
+            : hd__train_checkpointer_save_left(m->e->checkpointer, m->e->progress, m->ranks, m->n, run, describe(m),
+                                               &err);
+    if (!rc && m->e->session->env->progress)
+        m->e->session->env->progress->saved = step;
+    if (m->me == m->ranks[0] && rc)
+        hd__log(HD_LOG_ERROR, NULL, "the state after step %" PRId64 " could not be saved: %s", step, err.message);
+    else if (m->me == m->ranks[0])
+        hd__log(HD_LOG_INFO, NULL,
+                "the ranks that are left have all of the state after step %" PRId64
+                ", and saved it: %s/step-%08" PRId64,
+                step, m->e->folder, step);
+    return !rc;
+}
+
+int hd__train_emergency_save(const struct hd__emergency *e)
+{
+    struct hd_error err = HD_ERROR_INIT, why = HD_ERROR_INIT;
+    int32_t size = e->session->env->size;
+    int64_t step, saved = 0, newest;
+    int done = 0;
+    struct meeting m = {.e = e,
+                        .store = e->session->store,
+                        .size = size,
+                        .me = e->session->env->rank,
+                        .present = hd__alloc((size_t)size),
+                        .holding = hd__alloc((size_t)size * sizeof *m.holding),
+                        .ranks = hd__alloc((size_t)size * sizeof *m.ranks)};
+    hd__exec_settle(e->session->exec);
+    if (!meet(&m, &err)) {
+        for (int32_t r = 0; r < size; r++)
+            saved = m.present[r] ? HD__MAX(saved, m.holding[r].saved) : saved;
+        newest = take_step(&m, INT64_MAX);
+        step = choose_step(&m, saved, &why);
+        if (step > 0)
+            done = save_step(&m, step);
+        else if (newest > saved || newest < 0)
+            say_not_saved(&m, newest, &why);
+    }
+    if (m.store) /* one of them may serve the rendezvous: all leave together */
+        hd__store_roll_call(m.store, "leaves", m.present, hd__now() + e->session->compiled->job->comm_timeout, &err);
+    free(m.present);
+    free(m.holding);
+    free(m.ranks);
+    return done;
+}

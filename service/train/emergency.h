@@ -1,0 +1,27 @@
+/* service/train/emergency: after a fault, the ranks that are left save the state of the last step that they have whole.
+ *
+ * They meet in the rendezvous, which knows who is left, and tell each other which step's state they hold. Of the newest
+ * step whose holders have every element among them a checkpoint is saved, as any other but for what its state says. */
+#ifndef HD_SERVICE_TRAIN_EMERGENCY_H
+#define HD_SERVICE_TRAIN_EMERGENCY_H
+
+#include "service/train/checkpointer.h"
+
+struct hd__emergency {
+    struct hd__train_session *session;
+    struct hd__train_checkpointer *checkpointer;
+    const struct hd__train_progress *progress;
+    int whole;          /* this rank's state is that of progress->step; 0: a step has begun to change it */
+    int64_t saved;      /* the newest step of which a save has begun */
+    const char *run;    /* of rank 0; "" elsewhere */
+    const char *folder; /* of the checkpoints */
+    const struct hd_error *why;
+};
+
+/* Makes the run's id known to all ranks, in time. Rank 0. */
+void hd__train_emergency_prepare(struct hd__train_session *session, const char run[HD__RUN_ID]);
+/* Collective over the ranks that are left, after hd__speaker_fail. Says what became of it. Returns 1 if this rank took
+ * part in a save that came to its end. */
+int hd__train_emergency_save(const struct hd__emergency *e);
+
+#endif

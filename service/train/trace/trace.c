@@ -1,0 +1,221 @@
+/* Recording, and sending to rank 0. */
+#include "service/train/trace/trace.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "core/base/file.h"
+#include "runtime/rendezvous/kv.h"
+
+enum { AFTER = 2, STEPS = 3 }; /* where the job names no steps: the third to fifth */
+enum { EVENTS_A_CHUNK = 65536 / sizeof(struct hd__trace_event) };
+
+/* The value that a rank puts under trace/RANK before the chunks trace/RANK/0, 1, ... */
+struct header {
+    double offset;
+    uint32_t count, dropped;
+};
+
+static int is_recorded(const struct hd__job *job, int32_t rank)
+{
+    int found = !job->trace.n_ranks;
+    for (uint64_t i = 0; i < job->trace.n_ranks; i++)
+        found |= job->trace.ranks[i] == rank;
+    return found;
+}
+
+int32_t hd__train_trace_check(const struct hd__compiled *c, struct hd_error *err)
+{
+    struct hd__job *job = c->job;
+    struct hd_error why = HD_ERROR_INIT;
+    if (!job->trace.file)
+        return HD_OK;
+    if (job->trace.last > job->steps)
+        return hd__job_fail(job, "metrics.trace", err,
+                            "metrics.trace: step %" PRId64 " is after the job's last, %" PRId64 ": name earlier steps",
+                            job->trace.last, job->steps);
+    for (uint64_t i = 0; i < job->trace.n_ranks; i++)
+        if (job->trace.ranks[i] >= c->mesh.ranks)
+            return hd__job_fail(job, "metrics.trace", err, "metrics.trace: there is no rank %" PRId64 ": 0 to %d are",
+                                job->trace.ranks[i], c->mesh.ranks - 1);
+    struct stat there; /* else its folders are made with it */
+    int32_t rc = lstat(job->trace.file, &there) ? HD_OK : hd__output_check(job->trace.file, HD__TRACE_BEGINS, &why);
+    return rc ? hd__job_fail(job, "metrics.trace", err, "metrics.trace: %s", why.message) : HD_OK;
+}
+
+void hd__train_trace_init(struct hd__train_trace *t, struct hd__train_session *session, int64_t done)
+{
+    const struct hd__job *job = session->compiled->job;
+    int64_t skipped = job->steps - done > AFTER ? AFTER : 0;
+    *t = (struct hd__train_trace){.session = session};
+    if (!job->trace.file || done >= job->steps)
+        return;
+    t->first = HD__MAX(job->trace.first ? job->trace.first : done + skipped + 1, done + 1);
+    t->last = job->trace.last ? job->trace.last : HD__MIN(t->first + STEPS - 1, job->steps);
+    t->recorded = is_recorded(job, session->env->rank);
+    /* half of what the rendezvous holds, shared by all */
+    t->trace.limit = session->store ? (uint32_t)(HD__KV_MAX / 2 / sizeof(struct hd__trace_event)) /
+                                          (uint32_t)session->compiled->mesh.ranks
+                                    : UINT32_MAX;
+    if (t->last > done)
+        return;
+    if (session->env->rank == 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "metrics.trace: steps %" PRId64 " to %" PRId64 " were trained before this run goes on: nothing is "
+                "traced",
+                job->trace.first, job->trace.last);
+    t->first = t->last = 0;
+}
+
+void hd__train_trace_begin(struct hd__train_trace *t, int64_t step)
+{
+    if (!t->recorded || !t->last || step < t->first)
+        return;
+    t->trace.step = (uint32_t)step;
+    t->began = hd__now();
+    hd__exec_set_trace(t->session->exec, &t->trace);
+}
+
+/* ---- sending */
+
+static int32_t put_events(struct hd__train_trace *t, struct hd_error *err)
+{
+    struct hd_store *store = t->session->store;
+    struct header header = {.count = t->trace.events.count, .dropped = t->trace.dropped};
+    char key[64];
+    int32_t rank = t->session->env->rank, rc = hd__store_clock_offset(store, &header.offset, err);
+    snprintf(key, sizeof key, "trace/%d", rank);
+    if (!rc)
+        rc = hd__store_put(store, key, &header, sizeof header, err);
+    for (uint32_t from = 0; from < header.count && !rc; from += EVENTS_A_CHUNK) {
+        uint32_t n = HD__MIN((uint32_t)EVENTS_A_CHUNK, header.count - from);
+        snprintf(key, sizeof key, "trace/%d/%u", rank, from);
+        rc = hd__store_put(store, key, t->trace.events.at + from, n * sizeof *t->trace.events.at, err);
+    }
+    return rc;
+}
+
+static int32_t take(struct hd_store *store, const char *key, void *value, size_t bytes, double deadline,
+                    struct hd_error *err)
+{
+    size_t got = bytes;
+    int32_t rc = hd__store_get(store, key, value, &got, deadline, err);
+    if (!rc && got != bytes)
+        rc = hd_fail(err, HD_E_INVALID, "store value %s has %zu bytes, not %zu", key, got, bytes);
+    return rc ? rc : hd__store_remove(store, key, err);
+}
+
+static int32_t get_events(struct hd__train_trace *t, struct hd__trace_rank *r, double deadline, struct hd_error *err)
+{
+    struct hd_store *store = t->session->store;
+    struct header header;
+    char key[64];
+    snprintf(key, sizeof key, "trace/%d", r->rank);
+    int32_t rc = take(store, key, &header, sizeof header, deadline, err);
+    if (rc)
+        return rc;
+    struct hd__trace_event *events = hd__alloc(header.count * sizeof *events);
+    r->offset = header.offset;
+    r->dropped = header.dropped;
+    r->events = events;
+    for (uint32_t n; r->count < header.count && !rc; r->count += n) {
+        n = HD__MIN((uint32_t)EVENTS_A_CHUNK, header.count - r->count);
+        snprintf(key, sizeof key, "trace/%d/%u", r->rank, r->count);
+        rc = take(store, key, events + r->count, n * sizeof *events, deadline, err);
+    }
+    return rc;
+}
+
+/* ---- writing */
+
+static void warn_dropped(const struct hd__trace_rank *ranks, uint32_t n)
+{
+    uint64_t dropped = 0;
+    for (uint32_t i = 0; i < n; i++)
+        dropped += ranks[i].dropped;
+    if (dropped)
+        hd__log(HD_LOG_WARN, NULL,
+                "metrics.trace: %" PRIu64 " instructions found no room in it: name fewer steps or ranks", dropped);
+}
+
+static int32_t gather(struct hd__train_trace *t, struct hd__trace_rank *ranks, uint32_t *n, struct hd_error *err)
+{
+    const struct hd__compiled *c = t->session->compiled;
+    double mine = 0, deadline = hd__now() + c->job->comm_timeout;
+    int32_t rc = t->session->store ? hd__store_clock_offset(t->session->store, &mine, err) : HD_OK;
+    for (int32_t r = 0; r < c->mesh.ranks && !rc; r++) {
+        struct hd__trace_rank *rank = &ranks[*n];
+        if (!is_recorded(c->job, r))
+            continue;
+        *rank = (struct hd__trace_rank){
+            .events = t->trace.events.at, .count = t->trace.events.count, .dropped = t->trace.dropped, .rank = r};
+        ++*n;
+        if (!r)
+            continue;
+        rank->events = NULL;
+        rank->count = 0;
+        rc = get_events(t, rank, deadline, err);
+        rank->offset -= mine;
+    }
+    return rc;
+}
+
+static int32_t write_trace(struct hd__train_trace *t, struct hd_error *err)
+{
+    const struct hd__compiled *c = t->session->compiled;
+    struct hd__trace_rank *ranks = hd__alloc((size_t)c->mesh.ranks * sizeof *ranks);
+    uint32_t n = 0;
+    int32_t rc = gather(t, ranks, &n, err);
+    if (!rc)
+        rc = hd__trace_write(c, ranks, n, c->job->trace.file, err);
+    if (!rc)
+        warn_dropped(ranks, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (ranks[i].rank)
+            free((void *)(uintptr_t)ranks[i].events);
+    free(ranks);
+    return rc;
+}
+
+static void finish(struct hd__train_trace *t)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    const char *file = t->session->compiled->job->trace.file;
+    int leads = t->session->env->rank == 0;
+    double since = hd__now();
+    int32_t rc = leads ? write_trace(t, &err) : t->recorded ? put_events(t, &err) : HD_OK;
+    if (rc)
+        hd__log(HD_LOG_WARN, NULL, "metrics.trace: %s", err.message);
+    else if (leads)
+        hd__log(HD_LOG_INFO, NULL,
+                "metrics.trace: %s, gathered and written in %.2g s: `heddle trace %s` sums it up, "
+                "https://ui.perfetto.dev shows it",
+                file, hd__now() - since, file);
+    t->first = t->last = 0;
+    hd__free_array(&t->trace.events);
+}
+
+void hd__train_trace_end(struct hd__train_trace *t, int64_t step)
+{
+    if (!t->last || step < t->first)
+        return;
+    t->steps++;
+    if (t->recorded) {
+        hd__exec_set_trace(t->session->exec, NULL);
+        hd__trace_add(&t->trace, HD__TRACE_STEP, 0, 0, t->began, hd__now());
+    }
+    if (step >= t->last)
+        finish(t);
+}
+
+void hd__train_trace_finish(struct hd__train_trace *t)
+{
+    if (t->last && t->steps)
+        finish(t);
+}
+
+void hd__train_trace_free(struct hd__train_trace *t)
+{
+    hd__free_array(&t->trace.events);
+}

@@ -1,0 +1,275 @@
+/* heddle report: pages of runs that the tests write, damaged ones among them. */
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/system/system.h"
+
+#define START(name, lr)                                                                                             \
+    "{\"event\": \"start\", \"run\": \"00000000000000" name "\", \"job\": {\"job\": {\"name\": \"run-" name         \
+    "\", \"steps\": 100}, \"optimizer\": {\"lr\": " lr "}, \"metrics\": {\"every\": 1}}, \"mesh\": {\"dp_shard\": " \
+    "2, \"tp\": 1}, \"parameters\": 1234567}\n"
+
+static void add_rows(struct hd__text *text, const char *id, int from, int to, double scale)
+{
+    for (int step = from; step <= to; step++) {
+        hd__text_add(text, "{\"step\": %d, \"loss\": %.6f, ", step, scale * (1 + 4.0 / step));
+        if (step % 25 == 0)
+            hd__text_add(text, "\"val_loss\": %.6f, ", scale * (1.1 + 4.0 / step));
+        hd__text_add(
+            text,
+            "\"grad_norm\": %s, \"tokens\": %d, \"tokens_per_s\": 4000, \"step_s\": 0.25, \"comm_s\": 0.05, "
+            "\"exposed_comm_s\": {\"dp_shard\": 0.04}, \"gpu_watts\": 312.5, \"rss_bytes\": 1073741824, "
+            "\"compute_min_s\": 0.1, \"compute_median_s\": 0.1, \"compute_max_s\": 0.15, \"compute_max_rank\": 1, "
+            "\"samples_per_s\": 8, \"comm_s_dp_shard\": 0.03, \"run\": \"00000000000000%s\"}\n",
+            step == 7 ? "null" : "1.5", 1000 * step, id);
+    }
+}
+
+/* A run of 100 steps in runs/NAME. */
+static void write_run(const char *name, const char *id, const char *start, double scale, const char *more)
+{
+    struct hd__text text = {0};
+    char path[64];
+    mkdir("runs", 0777);
+    snprintf(path, sizeof path, "runs/%s", name);
+    mkdir(path, 0777);
+    hd__text_add(&text, "%s", start);
+    add_rows(&text, id, 1, 100, scale);
+    hd__text_add(&text, "%s", more);
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", name);
+    write_file(path, text.at);
+    hd__text_free(&text);
+}
+
+static const char events[] =
+    "{\"event\": \"alarm\", \"rule\": \"loss_spike\", \"step\": 40, \"rank\": 0, \"value\": 9, \"limit\": 3, "
+    "\"words\": "
+    "\"the loss is <9> & odd\", \"run\": \"00000000000000aa\"}\n"
+    "{\"event\": \"checkpoint\", \"step\": 50, \"seconds\": 2.5, \"exposed_s\": 0.5, \"bytes\": 1048576, \"run\": "
+    "\"00000000000000aa\"}\n"
+    "{\"event\": \"restart\", \"round\": 1, \"step\": 50, \"ranks\": 2, \"lost\": [1], \"seconds\": 4, \"run\": "
+    "\"00000000000000aa\"}\n";
+
+static int count(const char *text, const char *word)
+{
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, word)); at++)
+        n++;
+    return n;
+}
+
+static void expect_line(const char *text, const char *words)
+{
+    ck_assert_msg(strstr(text, words) != NULL, "'%s' is not in:\n%s", words, text);
+}
+
+START_TEST(text_page)
+{
+    struct command *c;
+    write_run("one", "aa", START("aa", "0.001"), 2, events);
+    c = command_run("report runs/one");
+    expect_code(c, 0);
+    ck_assert_str_eq(c->err, "");
+    expect_line(c->out, "state                   complete\n");
+    expect_line(c->out, "parameters              1,234,567\n");
+    expect_line(c->out, "ranks                   2, dp_shard 2\n");
+    expect_line(c->out, "tokens                  100,000\n");
+    expect_line(c->out, "training time           25 s\n");
+    expect_line(c->out, "last loss               2.0800\n");
+    expect_line(c->out, "best val_loss           2.2800 at step 100\n");
+    expect_line(c->out, "tokens/s, median        4,000\n");
+    expect_line(c->out, "exposed communication   20.0 % of the step\n");
+    expect_line(c->out, "slowest rank            rank 1, 1.5 x the median\n");
+    expect_line(c->out, "memory of a rank, most  1.0 GiB\n");
+    expect_line(c->out, "saves                   1, 2.5 s each, 500 ms exposed\n");
+    expect_line(c->out, "restarts                1\nalarms                  1\n");
+    expect_line(c->out, "loss           one  #");
+    expect_line(c->out, "_  10 -> 2.08\n");
+    expect_line(c->out, "step 40       alarm loss_spike, rank 0: the loss is <9> & odd\n");
+    expect_line(c->out, "step 50       restart 1, 1 ranks lost; it took 4 s\n");
+    ck_assert_ptr_null(strstr(c->out, "keys that differ"));
+}
+END_TEST
+
+/* Literal colours, nothing from elsewhere, every chart and mark. */
+START_TEST(html_page)
+{
+    static const char *const titles[] = {">loss<",
+                                         ">loss by tokens<",
+                                         ">loss by time<",
+                                         ">throughput, tokens/s<",
+                                         ">step time (ms)<",
+                                         ">exposed communication of rank 0 (ms)<",
+                                         ">memory of rank 0 (GiB)<",
+                                         ">gradient norm<",
+                                         ">gpu_watts<",
+                                         ">exposed_comm_s.dp_shard (ms)<",
+                                         ">compute, slowest rank (ms)<",
+                                         ">comm_s_dp_shard (ms)<"};
+    char *page;
+    write_run("one", "aa", START("aa", "0.001"), 2, events);
+    unlink("page.html");
+    for (int again = 0; again < 2; again++) { /* it replaces its own */
+        struct command *c = command_run("report runs/one --html page.html");
+        expect_code(c, 0);
+        ck_assert_str_eq(c->out, "");
+    }
+    page = read_file("page.html");
+    for (size_t i = 0; i < HD__COUNT(titles); i++)
+        expect_line(page, titles[i]);
+    ck_assert_int_eq(count(page, ">samples_per_s<") + count(page, "_rank<") + count(page, ">compute_min_s"), 0);
+    ck_assert_int_eq(count(page, "<svg class=\"chart\" viewBox=\"0 0 1056"), 1);
+    for (const char *at = page; (at = strstr(at, "<polyline")); at++)
+        ck_assert_msg(strstr(at, "stroke=\"#") && strstr(at, "stroke=\"#") < strchr(at, '>'), "no colour: %.80s", at);
+    ck_assert_int_eq(count(page, "class=\"mark alarm\""), 3); /* in the three charts of the loss */
+    ck_assert_int_eq(count(page, "class=\"mark save\""), 3);
+    ck_assert_int_eq(count(page, "class=\"mark restart\""), 3);
+    expect_line(page, "the loss is &lt;9&gt; &amp; odd");
+    expect_line(page, "optimizer.lr=0.001\n");
+    ck_assert_int_eq(count(page, "http:") + count(page, "https:") + count(page, "<script") + count(page, "src="), 0);
+    ck_assert_int_eq(count(page, "nan,") + count(page, "inf,") + count(page, ",nan") + count(page, ",inf"), 0);
+}
+END_TEST
+
+START_TEST(runs_compared)
+{
+    struct command *c;
+    write_run("one", "aa", START("aa", "0.001"), 2, "");
+    write_run("two", "bb", START("bb", "0.004"), 3, "");
+    c = command_run("report runs/one runs/two");
+    expect_code(c, 0);
+    expect_line(c->out, "keys that differ\noptimizer.lr            0.001                               0.004\n\n");
+    unlink("two.html");
+    expect_code(command_run("report runs/one runs/two --html two.html"), 0);
+    expect_line(read_file("two.html"), "<tr><th>optimizer.lr</th><td>0.001</td><td>0.004</td></tr>");
+    ck_assert_ptr_null(strstr(read_file("two.html"), "<th>job.name</th>"));
+    c = command_run("report runs/one runs/two runs/one/metrics.jsonl");
+    expect_code(c, 2);
+    expect_says(c, "runs/one and runs/one/metrics.jsonl are one run: name each once");
+}
+END_TEST
+
+/* A hundred thousand rows are a page of less than a megabyte. */
+START_TEST(long_run)
+{
+    struct hd__text text = {0};
+    struct stat st;
+    hd__text_add(&text, START("cc", "0.001"));
+    add_rows(&text, "cc", 1, 100000, 2);
+    mkdir("runs", 0777);
+    mkdir("runs/long", 0777);
+    write_file("runs/long/metrics.jsonl", text.at);
+    hd__text_free(&text);
+    unlink("long.html");
+    expect_code(command_run("report runs/long --html long.html"), 0);
+    ck_assert(!stat("long.html", &st) && st.st_size < 1000000);
+}
+END_TEST
+
+START_TEST(damaged_files)
+{
+    struct hd__text text = {0};
+    struct command *c;
+    mkdir("runs", 0777);
+    mkdir("runs/bad", 0777);
+    hd__text_add(&text, START("aa", "0.001"));
+    add_rows(&text, "aa", 1, 10, 2);
+    hd__text_add(&text, "{\"step\": 11, \"lo\n[1]\n{\"a\": 1}\n");
+    add_rows(&text, "aa", 14, 20, 2);
+    add_rows(&text, "aa", 19, 19, 2);
+    hd__text_add(&text, "{\"step\": 21, \"loss\"");
+    write_file("runs/bad/metrics.jsonl", text.at);
+    write_file("runs/bad/metrics.jsonl.2", text.at);
+    write_file("runs/bad/report-20260101-000000.json", "{\"verdict\": {\"words\": \"rank 1 died\"}}");
+    hd__text_free(&text);
+    c = command_run("report runs/bad");
+    expect_code(c, 0);
+    expect_says(c, "runs/bad/metrics.jsonl:12: damaged: ");
+    expect_says(c, "runs/bad/metrics.jsonl:13: damaged: no object: left out\n");
+    expect_says(c, "runs/bad/metrics.jsonl:14: neither a step nor an event: left out\n");
+    expect_says(c, "runs/bad/metrics.jsonl:15: the rows of steps 11 to 13 are missing\n");
+    expect_says(c, "runs/bad/metrics.jsonl:22: step 19 after step 20: left out\n");
+    expect_says(c, "runs/bad/metrics.jsonl:23: the last line is cut: left out");
+    expect_says(c, "runs/bad/metrics.jsonl.2 beside it is of an earlier run, and not on this page");
+    expect_line(c->out, "state                   at step 20 of 100; failure reports: 1\n");
+    expect_line(c->out, "failed: rank 1 died (`heddle debug runs/bad/report-20260101-000000.json`)");
+    unlink("bad.html");
+    expect_code(command_run("report runs/bad --html bad.html"), 0);
+    expect_line(read_file("bad.html"), "metrics.jsonl:23: the last line is cut");
+    expect_line(read_file("bad.html"), "failed: rank 1 died");
+}
+END_TEST
+
+/* As a run leaves it that is to start, or that lost its beginning. */
+START_TEST(runs_without_rows)
+{
+    struct command *c;
+    write_file("start.jsonl", START("aa", "0.001"));
+    expect_code(command_run("report start.jsonl"), 0);
+    unlink("start.html");
+    expect_code(command_run("report start.jsonl --html start.html"), 0);
+    expect_line(read_file("start.html"), "at step 0 of 100");
+    write_file("rest.jsonl", "{\"step\": 5, \"loss\": 2, \"step_s\": 1, \"run\": \"00000000000000aa\"}\n");
+    c = command_run("report rest.jsonl");
+    expect_code(c, 0);
+    expect_says(c, "rest.jsonl: no line starts the run, so its job is unknown");
+}
+END_TEST
+
+START_TEST(refused)
+{
+    static const char *const rows[][2] = {
+        {"report", "no run given"},
+        {"report nowhere", "nowhere is no run: No such file or directory"},
+        {"report runs", "runs is no run: it has no metrics.jsonl"},
+        {"report plain.txt", "plain.txt is no run: it has no line of heddle's metrics"},
+        {"report empty.txt", "empty.txt is no run: it has no line of heddle's metrics"},
+        {"report /dev/null", "not a regular file"},
+        {"report runs/one --html", "--html wants a file"},
+        {"report runs/one --html --html", "--html wants a file"},
+        {"report runs/one --html a.html --html b.html", "--html is given twice"},
+        {"report runs/one --json", "there is no option --json"},
+        {"report runs/one --html plain.txt", "plain.txt is there, and heddle did not write it"},
+        {"report runs/one --html runs/one/metrics.jsonl", "heddle did not write it"},
+        {"report runs/one --html nowhere/page.html", "nowhere/page.html: No such file or directory"},
+        {"report nowhere --html fresh.html", "nowhere is no run"},
+        {"report a b c d e f g h i", "more than 8 runs"}};
+    write_run("one", "aa", START("aa", "0.001"), 2, "");
+    write_file("plain.txt", "precious\n");
+    write_file("empty.txt", "");
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("%s", rows[i][0]);
+        expect_code(c, 2);
+        expect_says(c, rows[i][1]);
+        ck_assert_str_eq(c->out, "");
+    }
+    ck_assert_str_eq(read_file("plain.txt"), "precious\n");
+    ck_assert_int_ne(access("fresh.html", F_OK), 0);
+}
+END_TEST
+
+/* The file that a job writes, and its checkpoints. */
+START_TEST(a_real_run)
+{
+    struct command *c;
+    expect_code(command_run("train llama.yaml job.name=real job.steps=6 checkpoint.every=3 data.val_fraction=0.1 "
+                            "eval.every=3 eval.batches=1"),
+                0);
+    c = command_run("report runs/real");
+    expect_code(c, 0);
+    ck_assert_str_eq(c->err, "");
+    expect_line(c->out, "checkpoints there       steps 3, 6\n");
+    expect_line(c->out, "\nsaves                   2, ");
+    expect_line(c->out, "state                   complete\n");
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {
+        {"text page", text_page, 1}, {"HTML page", html_page, 1},         {"runs compared", runs_compared, 1},
+        {"long run", long_run, 1},   {"damaged files", damaged_files, 1}, {"runs without rows", runs_without_rows, 1},
+        {"refused", refused, 1},     {"a real run", a_real_run, 1},       {NULL, NULL, 0}};
+    return system_run("report", tests);
+}

@@ -1,0 +1,494 @@
+/* Jobs that an agent a machine runs, on network namespaces: started, waited for, broken in every way, joined again, to
+ * the same bits as undisturbed. Each fault prints how long it was until the next completed step. */
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/system/machines.h"
+#include "tests/system/system.h"
+
+static struct curve whole, parts;
+
+#define EXACT "llama.yaml job.deterministic=exact comm.use=libfabric "
+#define SOON "launch.pause=10ms comm.dead_after=2s checkpoint.async=false "
+#define MEET "--rendezvous 10.77.0.1:29400 "
+
+/* An agent on machine i, with the words that all have and its own. */
+static struct command *start_agent(int i, const char *environment, const char *words)
+{
+    struct command *c;
+    machine_enter(i);
+    c = command_start(keep(hd__format(TEST_SECRET " %s", environment)), "train %s", words);
+    machine_enter(-1);
+    return c;
+}
+
+static struct command *start_node(int i, const char *words)
+{
+    return start_agent(i, "A=b", keep(hd__format("%s --node-rank %d", words, i)));
+}
+
+static void start_nodes(struct command **c, int n, const char *words)
+{
+    for (int i = 0; i < n; i++)
+        c[i] = start_node(i, words);
+}
+
+static void expect_end(struct command *c, int code)
+{
+    command_wait(c, 90);
+    expect_code(c, code);
+}
+
+/* ---- what the metrics say */
+
+/* Rows of a job: the n-th (from 1) with this event and what follows, or NULL. */
+static char *after_event(const char *job, const char *event, int n)
+{
+    char path[128], words[64];
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
+    snprintf(words, sizeof words, "\"event\": \"%s\"", event);
+    char *at = access(path, R_OK) ? NULL : read_file(path);
+    for (int i = 0; i < n && at; i++)
+        at = strstr(at + (i > 0), words);
+    return at;
+}
+
+/* Waits for a step of the round that the n-th such event begins; prints how long it took. */
+static void wait_for_step(const char *job, const char *event, int n, const char *what, double since)
+{
+    char *at = NULL;
+    for (int waits = 0; waits < 9000; waits++) {
+        at = after_event(job, event, n);
+        if (at && strstr(at, "\"loss\": "))
+            break;
+        usleep(10000);
+    }
+    ck_assert_msg(at && strstr(at, "\"loss\": "), "no step after %s %d of %s", event, n, job);
+    fprintf(stderr, "%-28s %6.2f s to the next step (%s)\n", what, hd__now() - since, event);
+}
+
+static json_t *row_of(const char *job, const char *event, int n)
+{
+    char *at = after_event(job, event, n);
+    ck_assert_msg(at != NULL, "there is no %s %d in %s", event, n, job);
+    while (*at != '{' || (at[-1] && at[-1] != '\n'))
+        at--;
+    at[strcspn(at, "\n")] = '\0';
+    return json_loads(at, 0, NULL);
+}
+
+/* `lost`: the only rank; -1: none. */
+static void expect_event(const char *job, const char *event, int n, int ranks, int lost)
+{
+    json_t *row = row_of(job, event, n), *all = json_object_get(row, "lost");
+    ck_assert_int_eq(json_integer_value(json_object_get(row, "ranks")), ranks);
+    ck_assert_uint_eq(json_array_size(all), lost >= 0);
+    if (lost >= 0)
+        ck_assert_int_eq(json_integer_value(json_array_get(all, 0)), lost);
+    ck_assert_double_gt(json_real_value(json_object_get(row, "seconds")), 0);
+    ck_assert_int_gt(json_integer_value(json_object_get(row, "round")), 0);
+    ck_assert_ptr_nonnull(json_object_get(row, "step"));
+    json_decref(row);
+}
+
+/* Each step once, and those of one machine that nobody disturbed. */
+static void expect_undisturbed(const char *job, const char *words)
+{
+    curve_read(&parts, job);
+    ck_assert_int_eq(parts.step[parts.n - 1], parts.n);
+    train(&whole, "undisturbed", "llama.yaml job.deterministic=exact mesh.dp=2 job.steps=%d %s", parts.n, words);
+    expect_same_bits(&parts, &whole);
+}
+
+static void wait_for_words(const struct command *c, const char *words)
+{
+    for (int waits = 0; waits < 6000; waits++) {
+        if (!access(c->err_file, R_OK) && strstr(read_file(c->err_file), words))
+            return;
+        usleep(10000);
+    }
+    ck_abort_msg("it did not say %s: %s", words, read_file(c->err_file));
+}
+
+/* ---- starting */
+
+/* By options, by keys, by variables of others, over IPv6; one rank a machine or two. */
+static const struct {
+    const char *words, *environment[2];
+} starts[] = {
+    {MEET "--nodes 2 mesh.dp=2", {"", ""}},
+    {"launch={\"nodes\":2,\"ranks\":1,\"rendezvous\":\"10.77.0.1:29400\"}", {"NODE_RANK=0", "NODE_RANK=1"}},
+    {"mesh.dp=2",
+     {"NNODES=2 NODE_RANK=0 MASTER_ADDR=10.77.0.1 MASTER_PORT=29400",
+      "NNODES=2 NODE_RANK=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29400"}},
+    {"launch.nodes=2 --rendezvous [fd77::1]:29400 mesh.dp=2", {"JOB_COMPLETION_INDEX=0", "JOB_COMPLETION_INDEX=1"}},
+    {MEET "--nodes 2 launch.ranks=2 mesh={\"dp\":2,\"tp\":2} comm.axes={\"tp\":\"shm\"}", {"", ""}},
+};
+
+START_TEST(agents_start)
+{
+    struct command *c[2];
+    char job[16];
+    snprintf(job, sizeof job, "start%d", _i);
+    machines_up(2, NULL);
+    for (int i = 0; i < 2; i++) {
+        machine_run(i, "ip -6 addr add fd77::%d/64 dev eth0 nodad", i + 1);
+        const char *words = keep(hd__format(EXACT "%s job.name=%s %s", starts[_i].words, job,
+                                            starts[_i].environment[0][0] ? ""
+                                            : i                          ? "--node-rank 1"
+                                                                         : "--node-rank 0"));
+        c[i] = start_agent(i, *starts[_i].environment[i] ? starts[_i].environment[i] : "A=b", words);
+    }
+    expect_end(c[0], 0);
+    expect_end(c[1], 0);
+    curve_read(&parts, job);
+    train(&whole, "one-machine", EXACT "%s", _i == 4 ? "mesh.dp=2 mesh.tp=2 comm.use=shm" : "mesh.dp=2");
+    expect_same_bits(&parts, &whole);
+}
+END_TEST
+
+/* Machines may be late, and who waits says for whom; not longer than comm.timeout. */
+START_TEST(late_machines)
+{
+    struct command *c[2];
+#define LATE EXACT MEET "--nodes 2 mesh.dp=2 liveness.late_after=100ms job.name=late "
+    machines_up(2, NULL);
+    c[0] = start_node(0, LATE);
+    wait_for_words(c[0], "waiting for node 1 since ");
+    c[1] = start_node(1, LATE);
+    expect_end(c[0], 0);
+    expect_end(c[1], 0);
+    c[1] = start_node(1, LATE "job.steps=21");
+    wait_for_words(c[1], "node 1: waiting for node 0 at 10.77.0.1:29400 since ");
+    c[0] = start_node(0, LATE "job.steps=21");
+    expect_end(c[0], 0);
+    expect_end(c[1], 0);
+    c[0] = start_node(0, LATE "comm.timeout=1s");
+    expect_end(c[0], 1);
+    expect_says(c[0], "node 1 did not come within 1 s: 1 of 2 machines are here, 2 are needed");
+    c[1] = start_node(1, LATE "comm.timeout=1s");
+    expect_end(c[1], 1);
+    expect_says(c[1], "node 0 at 10.77.0.1:29400, which leads the job, cannot be reached: Connection refused");
+}
+END_TEST
+
+static const struct {
+    const char *environment, *words, *says;
+} refusals[] = {
+    {"", MEET "--nodes 2", "nothing says which of them this is: give --node-rank I (0 to 1), or set NODE_RANK"},
+    {"", MEET "--nodes 2 --node-rank 2", "--node-rank '2': the 2 nodes of this job are counted from 0 to 1"},
+    {"", MEET "--nodes 2 --node-rank one", "--node-rank 'one': the 2 nodes"},
+    {"", MEET "--nodes 2 --node-rank -1", "--node-rank '-1': the 2 nodes"},
+    {"", MEET "--nodes 2:x --node-rank 0", "launch.nodes: '2:x' is no number of machines (4) and no range MIN:MAX"},
+    {"", MEET "--nodes 3:2 --node-rank 0", "launch.nodes: '3:2' is no number"},
+    {"", MEET "--nodes 0 --node-rank 0", "launch.nodes: '0' is no number"},
+    {"", MEET "--nodes 5000 --node-rank 0", "up to 2048"},
+    {"", MEET "--node-rank 0", "--node-rank is given, and the job runs on one machine"},
+    {"", "--nodes 2 --node-rank 0", "nothing says where they meet: give --rendezvous HOST:PORT"},
+    {"", "--nodes 2 --node-rank 0 --rendezvous 10.77.0.1", "'10.77.0.1' is not HOST:PORT"},
+    {"", "--nodes 2 --node-rank 0 --rendezvous fd77::1:29400", "is not HOST:PORT, [ADDRESS]:PORT for IPv6"},
+    {"", "--nodes 2 --node-rank 0 --rendezvous a:65535", "with a port from 1 to 65534"},
+    {"NODE_RANK=1", MEET "--nodes 2 --node-rank 0", "--node-rank says that this is node 0, and NODE_RANK that it is"},
+    {"NODE_RANK=1 JOB_COMPLETION_INDEX=0", MEET "--nodes 2", "NODE_RANK says that this is node 1, and JOB_COMPLETION"},
+    {"NNODES=3", MEET "--nodes 2 --node-rank 0", "launch.nodes is 2, but the environment says NNODES=3"},
+    {"NNODES=many", MEET "--node-rank 0", "NNODES='many'"},
+    {"MASTER_ADDR=10.77.0.2 MASTER_PORT=29400", MEET "--nodes 2 --node-rank 0",
+     "launch.rendezvous is 10.77.0.1:29400, but the environment says MASTER_ADDR=10.77.0.2 and MASTER_PORT=29400"},
+    {"MASTER_ADDR=10.77.0.1", "--nodes 2 --node-rank 0", "MASTER_ADDR=10.77.0.1 and MASTER_PORT=: both are needed"},
+    {"RANK=0 WORLD_SIZE=1", MEET "--nodes 2 --node-rank 0", "--nodes: another launcher started this process as one of"},
+    {"HEDDLE_SECRET=", MEET "--nodes 2 --node-rank 0 mesh.dp=2", "HEDDLE_SECRET is not 32 or 64 hexadecimal digits"},
+    {"", MEET "--nodes 2 --node-rank 0 mesh.dp=3", "the 3 ranks of the mesh are no multiple of 2 machines"},
+    {"", MEET "--nodes 2:3 --node-rank 0 launch.ranks=1 mesh.tp=4", "mesh: 2 ranks cannot be cut into"},
+};
+
+START_TEST(refused)
+{
+    struct command *c;
+    for (size_t i = 0; i < HD__COUNT(refusals); i++) {
+        c = command_run_env(
+            keep(hd__format(TEST_SECRET " %s", *refusals[i].environment ? refusals[i].environment : "A=b")),
+            "train llama.yaml %s", refusals[i].words);
+        expect_code(c, 2);
+        expect_says(c, refusals[i].says);
+    }
+    c = command_run("train llama.yaml " MEET "--nodes 2 --node-rank 1 mesh.dp=2");
+    expect_code(c, 2);
+    expect_says(c, "machines meet at 10.77.0.1:29400 and have no secret, so that anybody could join them");
+    c = command_run("eval llama.yaml launch.nodes=2 launch.ranks=1 data.val_fraction=0.1 --random-weights");
+    expect_code(c, 2);
+    expect_says(c, "only `heddle train` runs on several machines by agents of its own");
+    c = command_run_env(TEST_SECRET, "train llama.yaml --dry-run " MEET "--nodes 2 --node-rank 1 mesh.dp=2");
+    expect_code(c, 0);
+    ck_assert_ptr_nonnull(strstr(c->out, "ready: 2 ranks"));
+}
+END_TEST
+
+/* ---- a rank fails */
+
+static void kill_child(const struct command *c, int sig)
+{
+    pid_t ranks[1];
+    command_ranks(c, 1, ranks);
+    ck_assert_int_eq(kill(ranks[0], sig), 0);
+}
+
+START_TEST(ranks_fail)
+{
+    struct command *c[2];
+    double since;
+    machines_up(2, NULL);
+    start_nodes(c, 2,
+                EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=800 job.name=ranks launch.restarts=3 "
+                                "checkpoint.every=50 checkpoint.dir=ranks");
+    curve_wait("ranks", 60);
+    since = hd__now();
+    kill_child(c[1], SIGKILL);
+    wait_for_step("ranks", "restart", 1, "rank of node 1: SIGKILL", since);
+    since = hd__now();
+    kill_child(c[0], SIGSTOP);
+    wait_for_step("ranks", "restart", 2, "rank of node 0: SIGSTOP", since);
+    expect_end(c[0], 0);
+    expect_end(c[1], 0);
+    expect_event("ranks", "restart", 1, 2, 1);
+    expect_event("ranks", "restart", 2, 2, 0);
+    expect_undisturbed("ranks", "job.seed=1337");
+}
+END_TEST
+
+/* Without launch.restarts a rank that fails is the end of the job on all machines; a refusal always is. */
+START_TEST(not_restarted)
+{
+    struct command *c[2];
+    machines_up(2, NULL);
+    start_nodes(c, 2, EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.steps=1000000000 job.name=once checkpoint={}");
+    curve_wait("once", 5);
+    kill_child(c[1], SIGKILL);
+    expect_end(c[0], 1);
+    expect_end(c[1], 1);
+    ck_assert_ptr_null(strstr(c[0]->err, "started again"));
+    for (int i = 0; i < 2; i++)
+        c[i] = start_node(i, keep(hd__format(EXACT SOON MEET "--nodes 2 mesh.dp=2 launch.restarts=3 job.name=unlike "
+                                                             "job.steps=%d",
+                                             20 + i)));
+    expect_end(c[0], 2);
+    expect_end(c[1], 2);
+    ck_assert_ptr_null(strstr(c[0]->err, "started again"));
+    /* other ranks a machine */
+    c[0] = start_node(0, EXACT MEET "--nodes 2 launch.ranks=1 job.name=uneven");
+    c[1] = start_node(1, EXACT MEET "--nodes 2 launch.ranks=2 job.name=uneven comm.timeout=2s");
+    wait_for_words(c[1], "launch.ranks is 2 on node 1 and 1 on node 0: all machines have as many");
+    expect_end(c[1], 2);
+    kill(c[0]->pid, SIGTERM);
+    command_wait(c[0], 60);
+}
+END_TEST
+
+/* A machine whose rank dies in each round is left out; the job goes on without it, and ends with 0. */
+START_TEST(left_out)
+{
+    struct command *c[2];
+    machines_up(2, NULL);
+    start_nodes(c, 2,
+                EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.name=out launch.restarts=9 checkpoint={\"every\":100000} "
+                                "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"at\":16,\"kind\":\"kill\"}]");
+    expect_end(c[0], 0);
+    expect_end(c[1], 1);
+    expect_says(c[0], "node 1 is left out: it failed 3 rounds in a row");
+    expect_says(c[1], "node 1 is left out: it failed three rounds in a row");
+    expect_event("out", "restart", 2, 2, 1);
+    expect_event("out", "shrink", 1, 1, 1);
+    expect_undisturbed("out", "job.seed=1337");
+}
+END_TEST
+
+/* ---- a machine goes, and comes back */
+
+static const char *const ways[] = {"agent of node 1: SIGKILL", "node 1: link down", "agent of node 1: SIGSTOP"};
+
+static void break_machine(int way, const struct command *agent)
+{
+    if (way == 1)
+        machine_run(1, "ip link set eth0 down");
+    else
+        ck_assert_int_eq(kill(agent->pid, way ? SIGSTOP : SIGKILL), 0);
+}
+
+START_TEST(machine_goes)
+{
+#define SPOT \
+    EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.steps=1000000000 job.name=%s checkpoint.every=50 checkpoint.keep=3"
+    struct command *c[2];
+    char job[16];
+    snprintf(job, sizeof job, "goes%d", _i);
+    const char *words = keep(hd__format(SPOT, job));
+    machines_up(2, NULL);
+    start_nodes(c, 2, words);
+    curve_wait(job, 60);
+    double since = hd__now();
+    break_machine(_i, c[1]);
+    wait_for_step(job, "shrink", 1, ways[_i], since);
+    since = hd__now();
+    if (_i == 0)
+        c[1] = start_node(1, words);
+    else if (_i == 1)
+        machine_run(1, "ip link set eth0 up");
+    else
+        kill(c[1]->pid, SIGCONT);
+    wait_for_step(job, "grow", 1, "node 1 is back", since);
+    kill(c[0]->pid, SIGTERM);
+    expect_end(c[0], 3);
+    expect_end(c[1], 3);
+    expect_event(job, "shrink", 1, 1, 1);
+    expect_event(job, "grow", 1, 2, -1);
+    ck_assert_ptr_null(after_event(job, "restart", 1));
+    expect_undisturbed(job, "job.seed=1337");
+}
+END_TEST
+
+/* As many machines as ever are needed: they are waited for. */
+START_TEST(fixed_nodes)
+{
+    struct command *c[2];
+    const char *words = EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=600 job.name=fixed launch.restarts=2 "
+                                        "checkpoint.every=50 liveness.late_after=200ms";
+    double since;
+    machines_up(2, NULL);
+    start_nodes(c, 2, words);
+    curve_wait("fixed", 60);
+    since = hd__now();
+    kill(c[1]->pid, SIGKILL);
+    wait_for_words(c[0], "waiting for node 1 since ");
+    c[1] = start_node(1, words);
+    wait_for_step("fixed", "restart", 1, "agent of node 1, started again", since);
+    expect_end(c[0], 0);
+    expect_end(c[1], 0);
+    expect_event("fixed", "restart", 1, 2, 1);
+    expect_undisturbed("fixed", "job.seed=1337");
+}
+END_TEST
+
+/* SIGTERM: a machine leaves, the job goes on and ends with 0; at node 0 it is the end for all. */
+START_TEST(machine_leaves)
+{
+    struct command *c[2];
+    machines_up(2, NULL);
+    start_nodes(c, 2, EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.steps=1500 job.name=leaves checkpoint={}");
+    curve_wait("leaves", 20);
+    double since = hd__now();
+    kill(c[1]->pid, SIGTERM);
+    wait_for_step("leaves", "shrink", 1, "agent of node 1: SIGTERM", since);
+    expect_end(c[1], 3);
+    expect_says(c[1], "node 1 was asked to stop, and leaves the job");
+    expect_end(c[0], 0);
+    expect_says(c[0], "node 1 leaves: all ranks are started again in 0 s, from step ");
+    expect_event("leaves", "shrink", 1, 1, -1);
+    expect_undisturbed("leaves", "job.seed=1337");
+    start_nodes(c, 2, EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=1000000000 job.name=both checkpoint={}");
+    curve_wait("both", 5);
+    kill(c[1]->pid, SIGUSR1);
+    expect_end(c[0], 3);
+    expect_end(c[1], 3);
+    expect_says(c[0], "the state is saved");
+}
+END_TEST
+
+/* Node 0 leads: while it is gone nothing is trained, and when it is back all go on; for good it is the end. */
+START_TEST(node_0_goes)
+{
+    struct command *c[2];
+    const char *words = EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.steps=500 job.name=zero checkpoint.every=50";
+    machines_up(2, NULL);
+    start_nodes(c, 2, words);
+    curve_wait("zero", 60);
+    double since = hd__now();
+    kill(c[0]->pid, SIGKILL);
+    wait_for_words(c[1], "node 1 has lost node 0, and tries to reach it for 300 s");
+    c[0] = start_node(0, words);
+    curve_read(&parts, "zero");
+    curve_wait("zero", parts.step[parts.n - 1] + 1);
+    fprintf(stderr, "%-28s %6.2f s to the next step\n", "agent of node 0, started again", hd__now() - since);
+    expect_end(c[0], 0);
+    expect_end(c[1], 0);
+    expect_undisturbed("zero", "job.seed=1337");
+    words = EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=1000000000 job.name=gone comm.timeout=3s";
+    start_nodes(c, 2, words);
+    curve_wait("gone", 5);
+    kill(c[0]->pid, SIGKILL);
+    expect_end(c[1], 1);
+    expect_says(c[1], "node 0 at 10.77.0.1:29400, which leads the job, cannot be reached");
+}
+END_TEST
+
+/* Three machines, and a batch of 8: two train, the third stands by until one of them is gone. */
+START_TEST(stands_by)
+{
+    struct command *c[3];
+    machines_up(3, NULL);
+    start_nodes(c, 3,
+                EXACT SOON MEET "--nodes 2:3 launch.ranks=1 job.steps=700 job.name=spare checkpoint.every=50 "
+                                "data.micro_batch=4");
+    curve_wait("spare", 60);
+    expect_code(command_run("ckpt ls runs/spare"), 0);
+    double since = hd__now();
+    kill(c[1]->pid, SIGKILL);
+    wait_for_step("spare", "restart", 1, "node 1 is replaced", since);
+    expect_end(c[0], 0);
+    expect_end(c[2], 0);
+    expect_says(c[0], "data.batch: 8 is no multiple of");
+    expect_says(c[0], "node 2 stands by: the job does not fit on 3 machines, but on 2");
+    expect_event("spare", "restart", 1, 2, 1);
+    expect_undisturbed("spare", "data.micro_batch=4");
+}
+END_TEST
+
+/* The commands of docs/elastic.md, with its job file; longer, so that the machine comes back before the end. */
+START_TEST(the_page)
+{
+    char *page = read_file(GOLDEN_DIR "/../../../docs/elastic.md");
+    char *job = strstr(page, "```yaml\n") + 8, *end = strstr(job, "```");
+    struct command *c[2];
+    const char *words = "spot.yaml job.steps=1000000000";
+    ck_assert_ptr_nonnull(strstr(page, "heddle train spot.yaml --node-rank 1"));
+    write_file("spot.yaml", keep(hd__format("%.*s", (int)(end - job), job)));
+    machines_up(2, NULL);
+    start_nodes(c, 2, words);
+    curve_wait("spot", 150);
+    kill(c[1]->pid, SIGKILL);
+    wait_for_step("spot", "shrink", 1, "the page: kill -9 AGENT", hd__now());
+    expect_code(command_run("ckpt verify spot.yaml --checkpoint step-00000100"), 0);
+    c[1] = start_node(1, words);
+    wait_for_step("spot", "grow", 1, "the page: it comes back", hd__now());
+    kill(c[1]->pid, SIGTERM);
+    wait_for_step("spot", "shrink", 2, "the page: it is told before", hd__now());
+    expect_end(c[1], 3);
+    kill(c[0]->pid, SIGTERM);
+    expect_end(c[0], 3);
+    expect_says(c[0], "node 1 is gone: all ranks are started again in 0.1 s, from step ");
+    expect_says(c[0], "1 rank: data.batch stays 8, as dp 1 x 4 micro-batches of 2");
+    expect_says(c[0], "round 1: 1 rank on 1 of 2 machines");
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {{"agents start", agents_start, HD__COUNT(starts)},
+                                        {"late machines", late_machines, 1},
+                                        {"refused", refused, 1},
+                                        {"ranks fail", ranks_fail, 1},
+                                        {"not restarted", not_restarted, 1},
+                                        {"left out", left_out, 1},
+                                        {"machine goes", machine_goes, HD__COUNT(ways)},
+                                        {"fixed nodes", fixed_nodes, 1},
+                                        {"machine leaves", machine_leaves, 1},
+                                        {"node 0 goes", node_0_goes, 1},
+                                        {"stands by", stands_by, 1},
+                                        {"the page", the_page, 1},
+                                        {NULL}};
+    const char *why;
+    if (!machines_possible(&why)) {
+        fprintf(stderr, "skipped: %s\n", why);
+        return 77;
+    }
+    return system_run("elastic", tests);
+}

@@ -1,0 +1,226 @@
+/* After a fault the ranks that are left save the last step that they have whole, where they hold all of it: the run
+ * that goes on from there ends with the same bits as one that was never disturbed. */
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/system/system.h"
+
+static struct curve parts;
+
+#define SELDOM "checkpoint.every=1000000 "
+#define SAVED "the ranks that are left have all of the state after step "
+
+/* The newest checkpoint, of those that `ckpt ls` lists. */
+static json_t *newest(const char *job)
+{
+    struct command *c = command_run("ckpt ls runs/%s --json", job);
+    expect_code(c, 0);
+    json_t *rows = json_loads(c->out, 0, NULL);
+    ck_assert_msg(json_array_size(rows) > 0, "no checkpoint");
+    return json_array_get(rows, json_array_size(rows) - 1);
+}
+
+static int64_t step_of(const json_t *row)
+{
+    return json_integer_value(json_object_get(row, "step"));
+}
+
+/* A checkpoint of that step, which says what became of `rank` (-1: of none), and verifies. */
+static void expect_emergency(const char *job, int64_t step, int rank)
+{
+    const json_t *row = newest(job), *emergency = json_object_get(row, "emergency"),
+                 *lost = json_object_get(emergency, "lost");
+    ck_assert_int_eq(step_of(row), step);
+    ck_assert_uint_eq(json_array_size(lost), rank >= 0);
+    if (rank >= 0)
+        ck_assert_int_eq(json_integer_value(json_array_get(lost, 0)), rank);
+    ck_assert_ptr_nonnull(json_string_value(json_object_get(emergency, "why")));
+    expect_code(command_run("ckpt verify llama.yaml job.name=%s checkpoint={}", job), 0);
+}
+
+static void expect_same_state(const char *a, const char *b, int64_t step)
+{
+    struct command *c = command_run("ckpt diff runs/%s/checkpoints/step-%08d runs/%s/checkpoints/step-%08d", a,
+                                    (int)step, b, (int)step);
+    ck_assert_msg(c->code == 0, "%s and %s differ:\n%.2000s%.1000s", a, b, c->out, c->err);
+}
+
+static int64_t saved_step(const struct command *c)
+{
+    const char *at = strstr(c->err, SAVED);
+    return at ? atoll(at + sizeof SAVED - 1) : -1;
+}
+
+#define ASYNC_DEVICE "plugins.path=[\"" ASYNC "\",\"" PIPES "\"] device.use=async device.seed=3 "
+
+/* Ranks, which of them is killed, and what the survivors save from: their own copies; a replica of shards; memory that
+ * the host cannot touch. */
+static const struct {
+    const char *options;
+    int ranks, killed;
+} whole[] = {
+    {"mesh.dp=2 checkpoint.async=false", 2, 1},
+    {"mesh.dp=2 optimizer.use=muon", 2, 0},
+    {"mesh.dp={\"replicate\":2,\"shard\":2} strategies.zero.stage=HYBRID_SHARD", 4, 2},
+    {"mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\"}]", 2, 1},
+    {"mesh.dp=2 " ASYNC_DEVICE, 2, 1},
+};
+
+START_TEST(killed)
+{
+#define STEPS 300
+    char job[16], straight[16];
+    pid_t ranks[4];
+    snprintf(job, sizeof job, "left%d", _i);
+#define LEFT "train llama.yaml job.deterministic=exact job.steps=%d job.name=%s " SELDOM "%s"
+    struct command *c = command_start(NULL, LEFT, STEPS, job, whole[_i].options);
+    curve_wait(job, 40);
+    command_ranks(c, whole[_i].ranks, ranks);
+    kill(ranks[whole[_i].killed], SIGKILL);
+    command_wait(c, 60);
+    expect_code(c, 1);
+    expect_says(c, SAVED);
+    ck_assert_int_ge(saved_step(c), 40);
+    expect_emergency(job, saved_step(c), whole[_i].killed);
+    if (whole[_i].killed) { /* rank 0 logged what was saved, and no step more */
+        curve_read(&parts, job);
+        ck_assert_int_eq(parts.step[parts.n - 1], saved_step(c));
+    }
+    int64_t from = saved_step(c);
+    c = command_run(LEFT, STEPS, job, whole[_i].options);
+    expect_code(c, 0);
+    char words[64];
+    snprintf(words, sizeof words, "resuming from step %d of ", (int)from);
+    ck_assert_ptr_nonnull(strstr(c->out, words));
+    snprintf(straight, sizeof straight, "straight%d", _i);
+    expect_code(command_run(LEFT, STEPS, straight, whole[_i].options), 0);
+    expect_same_state(job, straight, STEPS);
+}
+END_TEST
+
+/* Dies at one operation after the other of a step: whatever was under way, what is saved is one step, whole. */
+START_TEST(killed_at_every_operation)
+{
+#define SHORT "train llama.yaml mesh.dp=2 data.batch=4 job.deterministic=exact job.steps=12 job.name=%s checkpoint={} "
+    char job[16];
+    struct command *c;
+    int64_t before = 0;
+    int torn = 0;
+    expect_code(command_run(SHORT, "unhurt"), 0);
+    for (int at = 9; at < 18; at++) {
+        snprintf(job, sizeof job, "at%d", at);
+        c = command_run(SHORT "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"at\":%d,\"kind\":\"kill\"}]", job, at);
+        expect_code(c, 1);
+        int64_t step = saved_step(c);
+        if (step < 0) { /* the update was done, but not what was left of the step */
+            expect_says(c, "the last steps are not saved: each rank that is left was in the middle of an update");
+            torn++;
+        } else {
+            ck_assert_int_ge(step, before);
+            before = step;
+            expect_emergency(job, step, 1);
+        }
+        expect_code(command_run(SHORT, job), 0);
+        expect_same_state(job, "unhurt", 12);
+    }
+    ck_assert_int_gt(before, 2);
+    ck_assert_int_le(torn, 3); /* one operation of three in a step */
+}
+END_TEST
+
+/* What nobody has any more is named, and nothing is saved. */
+static const struct {
+    const char *options, *says;
+} torn[] = {
+    {"mesh.dp=2 strategies.zero.stage=3", "is not saved: the ranks that are left lack elements "},
+    {"mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]", " of model/model.embed_tokens.weight and "},
+    {"mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] data.micro_batch=1", " of model/"},
+};
+
+START_TEST(not_all_there)
+{
+    pid_t ranks[2];
+    char job[16], file[64];
+    snprintf(job, sizeof job, "torn%d", _i);
+    struct command *c =
+        command_start(NULL, "train llama.yaml job.steps=1000000 job.name=%s " SELDOM "%s", job, torn[_i].options);
+    curve_wait(job, 20);
+    command_ranks(c, 2, ranks);
+    kill(ranks[1], SIGKILL);
+    command_wait(c, 60);
+    expect_code(c, 1);
+    expect_says(c, torn[_i].says);
+    c = command_run("ckpt ls runs/%s --json", job);
+    ck_assert_uint_eq(json_array_size(json_loads(c->out, 0, NULL)), 0);
+    snprintf(file, sizeof file, "runs/%s/checkpoints/step-00000020", job);
+    ck_assert_int_eq(access(file, F_OK), -1);
+}
+END_TEST
+
+/* No rank is lost: the update of the step that had the NaN did nothing, and what was before it is saved, once. */
+START_TEST(not_a_number)
+{
+#define DIVERGES "train llama.yaml mesh.dp=%d job.name=nan%d job.steps=200 optimizer.lr=1e6 " SELDOM
+    char job[16];
+    snprintf(job, sizeof job, "nan%d", _i + 1);
+    struct command *c = command_run(DIVERGES, _i + 1, _i + 1);
+    expect_code(c, 1);
+    expect_says(c, SAVED);
+    curve_read(&parts, job);
+    expect_emergency(job, parts.step[parts.n - 1], -1);
+    c = command_run(DIVERGES, _i + 1, _i + 1);
+    expect_code(c, 1);
+    ck_assert_msg(!strstr(c->err, SAVED), "it was saved before:\n%s", c->err);
+}
+END_TEST
+
+/* The next round goes on from there. */
+START_TEST(restarted)
+{
+    pid_t ranks[2];
+    char words[96];
+    struct command *c = command_start(NULL, "train llama.yaml mesh.dp=2 job.deterministic=exact job.steps=300 "
+                                            "job.name=again launch.restarts=1 launch.pause=10ms " SELDOM);
+    curve_wait("again", 40);
+    command_ranks(c, 2, ranks);
+    kill(ranks[1], SIGKILL);
+    command_wait(c, 60);
+    expect_code(c, 0);
+    snprintf(words, sizeof words, "all ranks are started again in 0.01 s, from step %d\n", (int)saved_step(c));
+    expect_says(c, words);
+    expect_code(command_run("train llama.yaml mesh.dp=2 job.deterministic=exact job.steps=300 job.name=once " SELDOM),
+                0);
+    expect_same_state("again", "once", 300);
+}
+END_TEST
+
+/* The storage does not answer: the job ends as promptly as without it. */
+START_TEST(storage_hangs)
+{
+    pid_t ranks[2];
+    struct command *c =
+        command_start(NULL, "train llama.yaml mesh.dp=2 job.steps=1000000 job.name=hangs plugins.path=" ASYNC
+                            " checkpoint={\"use\":\"hanging\",\"slow\":true,\"every\":1000000}");
+    curve_wait("hangs", 20);
+    command_ranks(c, 2, ranks);
+    double since = hd__now();
+    kill(ranks[1], SIGKILL);
+    command_wait(c, 60);
+    expect_code(c, 1);
+    expect_says(c, "ranks that did not end by themselves are killed");
+    ck_assert_double_lt(hd__now() - since, promptly(10));
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {{"killed", killed, HD__COUNT(whole)},
+                                        {"killed at every operation", killed_at_every_operation, 1},
+                                        {"not all there", not_all_there, HD__COUNT(torn)},
+                                        {"not a number", not_a_number, 2},
+                                        {"restarted", restarted, 1},
+                                        {"storage hangs", storage_hangs, 1},
+                                        {NULL}};
+    return system_run("emergency", tests);
+}

@@ -1,0 +1,323 @@
+/* metrics.trace and heddle trace: what is in the file, by the rules of Chrome's trace format and by the job's own, and
+ * what is said of it. */
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/system/system.h"
+
+enum { EVENTS = 20000 };
+
+struct slice {
+    double start, end;
+    int64_t rank, lane, step;
+    const char *name, *category;
+};
+
+struct trace {
+    json_t *root;
+    int n, n_flows, counters;
+    struct slice slice[EVENTS];
+    struct slice flow[EVENTS]; /* category: its ph */
+    int64_t id[EVENTS];        /* of flows */
+};
+
+static struct trace *load(const char *path)
+{
+    struct trace *t = keep(hd__alloc(sizeof *t));
+    size_t i;
+    json_t *e;
+    t->root = keep(json_load_file(path, 0, NULL));
+    ck_assert_msg(t->root != NULL, "%s is no JSON", path);
+    json_array_foreach(json_object_get(t->root, "traceEvents"), i, e)
+    {
+        const char *ph = json_string_value(json_object_get(e, "ph"));
+        const json_t *args = json_object_get(e, "args");
+        struct slice s = {.start = json_number_value(json_object_get(e, "ts")),
+                          .rank = json_integer_value(json_object_get(e, "pid")),
+                          .lane = json_integer_value(json_object_get(e, "tid")),
+                          .step = json_integer_value(json_object_get(args, "step")),
+                          .name = json_string_value(json_object_get(e, "name")),
+                          .category = json_string_value(json_object_get(e, "cat"))};
+        s.end = s.start + json_number_value(json_object_get(e, "dur"));
+        ck_assert(s.name && ph && json_is_integer(json_object_get(e, "pid")));
+        if (!strcmp(ph, "X"))
+            t->slice[t->n++] = s;
+        else if (strchr("stf", *ph)) {
+            s.category = ph;
+            t->id[t->n_flows] = json_integer_value(json_object_get(e, "id"));
+            t->flow[t->n_flows++] = s;
+        } else {
+            t->counters += !strcmp(ph, "C");
+            ck_assert(!strcmp(ph, "M") || (json_number_value(json_object_get(args, "bytes")) > 0 && s.start >= 0));
+        }
+        ck_assert(t->n < EVENTS && t->n_flows < EVENTS);
+    }
+    return t;
+}
+
+/* By rank, lane and time. */
+static int in_order(const void *a, const void *b)
+{
+    const struct slice *x = a, *y = b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    if (x->lane != y->lane)
+        return x->lane < y->lane ? -1 : 1;
+    return x->start != y->start ? (x->start < y->start ? -1 : 1) : (x->end > y->end) - (x->end < y->end);
+}
+
+/* Slices of a lane follow each other; flows begin at one rank and lead, forward in time, to others. */
+static void expect_format(struct trace *t)
+{
+    qsort(t->slice, (size_t)t->n, sizeof *t->slice, in_order);
+    for (int k = 0; k < t->n; k++) {
+        const struct slice *s = &t->slice[k], *before = k ? s - 1 : s;
+        ck_assert(s->start >= 0 && s->end >= s->start);
+        ck_assert_msg(before == s || before->rank != s->rank || before->lane != s->lane ||
+                          s->start > before->end - 0.002, /* of microseconds, to three digits */
+                      "%s begins in %s", s->name, before->name);
+    }
+    for (int k = 0; k < t->n_flows; k++) {
+        const struct slice *f = &t->flow[k];
+        int begins = *f->category == 's';
+        ck_assert(begins == (!k || t->id[k] != t->id[k - 1]));
+        if (begins)
+            ck_assert(k + 1 < t->n_flows && t->id[k + 1] == t->id[k]);
+        else
+            ck_assert(f->rank != t->flow[k - 1].rank && f->start > t->flow[k - 1].start - 0.002);
+        ck_assert((*f->category == 'f') == (k + 1 == t->n_flows || t->id[k + 1] != t->id[k]));
+    }
+}
+
+static int count(const struct trace *t, int64_t rank, const char *category, const char *name)
+{
+    int n = 0;
+    for (int k = 0; k < t->n; k++)
+        n += t->slice[k].rank == rank && (!category || !strcmp(t->slice[k].category, category)) &&
+             (!name || !strcmp(t->slice[k].name, name));
+    return n;
+}
+
+static int count_flows(const struct trace *t, const char *name)
+{
+    int n = 0;
+    for (int k = 0; k < t->n_flows; k++)
+        n += *t->flow[k].category == 's' && !strcmp(t->flow[k].name, name);
+    return n;
+}
+
+START_TEST(all_ranks)
+{
+    expect_code(command_run("train llama.yaml job.name=dp job.steps=7 mesh.dp=2 "
+                            "metrics.trace={\"steps\":\"3-5\",\"file\":\"deep/er/dp.json\",\"ranks\":\"all\"}"),
+                0);
+    struct trace *t = load("deep/er/dp.json");
+    expect_format(t);
+    ck_assert_int_gt(t->counters, 10);
+    for (int64_t rank = 0; rank < 2; rank++) {
+        ck_assert_int_eq(count(t, rank, "step", NULL), 3);
+        ck_assert(count(t, rank, "step", "step 3") == 1 && count(t, rank, "step", "step 5") == 1);
+        /* 4 sequences of a rank, two at a time */
+        ck_assert_int_eq(count(t, rank, NULL, "xent_head"), 3 * 2);
+        ck_assert_int_eq(count(t, rank, "F", "attention"), 3 * 2 * 2);
+        ck_assert_int_eq(count(t, rank, "O", "all_reduce") > 0, 1);
+        ck_assert_int_eq(count(t, rank, "wait", "wait all_reduce"), count(t, rank, "O", "all_reduce"));
+    }
+    ck_assert_int_eq(count_flows(t, "all_reduce"), count(t, 0, "O", "all_reduce"));
+    for (int k = 0; k < t->n; k++) /* within its step */
+        ck_assert(t->slice[k].step >= 3 && t->slice[k].step <= 5);
+}
+END_TEST
+
+START_TEST(names)
+{
+    static const char *const blocks[] = {"L0", "L1", "head"};
+    int seen[3] = {0}, micros[2] = {0};
+    size_t i;
+    json_t *e;
+    expect_code(command_run("train llama.yaml job.name=names job.steps=4 metrics.trace=names.json data.micro_batch=4"),
+                0);
+    struct trace *t = load("names.json");
+    expect_format(t);
+    ck_assert_int_eq(t->n_flows, 0);
+    ck_assert_int_eq(count(t, 0, "step", NULL), 2); /* the third and the fourth, there is no fifth */
+    json_array_foreach(json_object_get(t->root, "traceEvents"), i, e)
+    {
+        const json_t *args = json_object_get(e, "args");
+        const char *block = json_string_value(json_object_get(args, "block"));
+        int64_t micro = json_integer_value(json_object_get(args, "micro"));
+        for (size_t k = 0; k < 3; k++)
+            seen[k] += block && !strcmp(block, blocks[k]);
+        if (!strcmp(json_string_value(json_object_get(e, "name")), "attention")) {
+            ck_assert(micro == 0 || micro == 1);
+            micros[micro]++;
+        }
+    }
+    ck_assert(seen[0] && seen[0] == seen[1] && seen[2]);
+    ck_assert(micros[0] == 2 * 2 && micros[1] == 2 * 2);
+}
+END_TEST
+
+START_TEST(messages)
+{
+    expect_code(command_run("train llama.yaml job.name=pp job.steps=4 mesh.pp=2 data.micro_batch=2 "
+                            "strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] metrics.trace=pp.json"),
+                0);
+    struct trace *t = load("pp.json");
+    int sends = count(t, 0, "F", "send") + count(t, 1, "B", "send");
+    expect_format(t);
+    ck_assert_int_eq(count(t, 0, "F", "send"), 2 * 4); /* steps, micro-batches */
+    ck_assert_int_eq(count_flows(t, "send"), sends);
+    for (int k = 0; k < t->n; k++) /* both stages number their micro-batches */
+        ck_assert(t->slice[k].rank < 2);
+    struct command *c = command_run("trace pp.json --json");
+    expect_code(c, 0);
+    json_t *root = keep(json_loads(c->out, 0, NULL)), *ranks = json_object_get(root, "ranks");
+    const char *axis = json_string_value(json_object_get(json_array_get(json_object_get(root, "axes"), 0), "name"));
+    ck_assert_str_eq(axis, "pp");
+    for (size_t r = 0; r < 2; r++) {
+        const json_t *rank = json_array_get(ranks, r);
+        double bubble = json_number_value(json_object_get(rank, "bubble")), sum = 0;
+        static const char *const parts[] = {"compute_s", "exposed_comm_s", "feed_s"};
+        for (size_t k = 0; k < HD__COUNT(parts); k++)
+            sum += json_number_value(json_object_get(rank, parts[k]));
+        ck_assert(bubble > 0 && bubble < 1);
+        ck_assert(sum > 0 && sum < json_number_value(json_object_get(rank, "step_s")));
+    }
+}
+END_TEST
+
+START_TEST(some_ranks)
+{
+    expect_code(command_run("train llama.yaml job.name=some job.steps=5 mesh.dp=2 "
+                            "metrics.trace={\"steps\":2,\"file\":\"some.json\",\"ranks\":[1]}"),
+                0);
+    struct trace *t = load("some.json");
+    expect_format(t);
+    ck_assert(count(t, 0, NULL, NULL) == 0 && count(t, 1, NULL, NULL) > 50);
+    ck_assert(count(t, 1, "step", "step 2") == 1 && count(t, 1, "step", NULL) == 1);
+    ck_assert_int_eq(t->n_flows, 0);
+}
+END_TEST
+
+/* The estimate is that of its rates; the parts are those of the table. */
+START_TEST(summary)
+{
+    size_t i;
+    json_t *row;
+    int transfers = 0;
+    expect_code(command_run("train llama.yaml job.name=sum job.steps=5 mesh.dp=2 metrics.trace=sum.json"), 0);
+    struct command *c = command_run("trace sum.json");
+    expect_code(c, 0);
+    static const char *const says[] = {"trace of sum: steps 3 to 5 on 2 ranks",
+                                       "exposed communication by axis",
+                                       "dp_shard",
+                                       "L1",
+                                       "attention_grad",
+                                       "predicted us",
+                                       "all_reduce",
+                                       "flops=1e+11"};
+    for (size_t k = 0; k < HD__COUNT(says); k++)
+        ck_assert_msg(strstr(c->out, says[k]) != NULL, "no %s in\n%s", says[k], c->out);
+    c = command_run("trace sum.json --json --rates flops=1e30,memory=1e30,kernel=2,latency=3,link=1e30");
+    json_t *root = keep(json_loads(c->out, 0, NULL));
+    json_array_foreach(json_object_get(root, "instructions"), i, row)
+    {
+        double calls = json_number_value(json_object_get(row, "calls")),
+               predicted = json_number_value(json_object_get(row, "predicted_seconds"));
+        int transfer = json_is_true(json_object_get(row, "transfer"));
+        transfers += transfer;
+        ck_assert(fabs(predicted / calls - (transfer ? 3 : 2)) < 1e-9);
+    }
+    ck_assert(transfers > 0 && i > 10);
+}
+END_TEST
+
+START_TEST(refusals)
+{
+    static const struct {
+        const char *before, *value, *says;
+    } rows[] = {
+        {":", "{\"steps\":\"20-24\",\"file\":\"t.json\"}", "metrics.trace: step 24 is after the job's last, 20"},
+        {":", "{\"steps\":\"5-4\",\"file\":\"t.json\"}", "metrics.trace.steps: 5-4 is no step or range of steps"},
+        {":", "{\"steps\":\"0\",\"file\":\"t.json\"}", "metrics.trace.steps: 0 is no step"},
+        {":", "{\"steps\":\"2-\",\"file\":\"t.json\"}", "metrics.trace.steps: 2- is no step"},
+        {":", "{\"steps\":\"x\",\"file\":\"t.json\"}", "metrics.trace.steps: x is no step"},
+        {":", "{\"steps\":[1,2],\"file\":\"t.json\"}", "metrics.trace.steps: a list is no step"},
+        {":", "{\"steps\":\"2-3\"}", "metrics.trace: file is missing"},
+        {":", "{\"file\":\"t.json\",\"step\":2}", "metrics.trace: unknown key step; the keys are file, steps, ranks"},
+        {":", "{\"file\":\"t.json\",\"ranks\":[2]}", "metrics.trace: there is no rank 2: 0 to 1 are"},
+        {":", "{\"file\":\"t.json\",\"ranks\":\"some\"}", "metrics.trace.ranks: 'some' is not a whole number"},
+        {":", "{\"file\":\"t.json\",\"ranks\":[]}", "metrics.trace.ranks: all, a rank or a list of ranks is wanted"},
+        {":", "[t.json]", "metrics.trace is a list where FILE.json or"},
+        {":", "s3://bucket/t.json", "metrics.trace: 's3://bucket/t.json' is a URL"},
+        {":", ".", "metrics.trace: .: Is a directory"},
+        {"echo precious > t.json", "t.json", "t.json is there, and heddle did not write it"},
+        {"ln -sf elsewhere t.json", "t.json", "a symbolic link: name the file itself"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        ck_assert_int_eq(system(rows[i].before), 0);
+        struct command *c = command_run("train llama.yaml mesh.dp=2 metrics.trace=%s", rows[i].value);
+        expect_code(c, 2);
+        expect_says(c, rows[i].says);
+    }
+    static const char *const commands[][2] = {
+        {"trace", "no trace given"},
+        {"trace nowhere.json", "nowhere.json: cannot open the trace"},
+        {"trace llama.yaml", "llama.yaml:1: it is no trace"},
+        {"trace empty.json", "empty.json: it is no trace that metrics.trace of a job wrote"},
+        {"trace empty.json empty.json", "one trace at a time"},
+        {"trace empty.json --rates wings=2", "unknown rate 'wings'"},
+        {"trace --what", "--what: there is no such option"},
+    };
+    write_file("empty.json", "{}");
+    for (size_t i = 0; i < HD__COUNT(commands); i++) {
+        struct command *c = command_run("%s", commands[i][0]);
+        expect_code(c, 2);
+        expect_says(c, commands[i][1]);
+    }
+}
+END_TEST
+
+/* A device that only enqueues is waited for after each instruction; what is computed stays the same. */
+START_TEST(streams)
+{
+    static struct curve without, with;
+    const char *job = "llama.yaml mesh.dp=2 job.steps=6 plugins.path=[\"" ASYNC "\"] device.use=async device.seed=3";
+    train(&without, "plain", "%s", job);
+    train(&with, "traced", "%s metrics.trace={\"file\":\"async.json\",\"steps\":\"3-4\"}", job);
+    expect_same_bits(&without, &with);
+    struct trace *t = load("async.json");
+    expect_format(t);
+    for (int64_t rank = 0; rank < 2; rank++)
+        ck_assert(count(t, rank, "step", NULL) == 2 && count(t, rank, NULL, "xent_head") == 2 * 2);
+    ck_assert_int_eq(count_flows(t, "all_reduce"), count(t, 0, "O", "all_reduce"));
+}
+END_TEST
+
+/* Steps that were trained before are said; a run that ends within them writes what there is. */
+START_TEST(partial)
+{
+    expect_code(command_run("train llama.yaml job.name=part job.steps=4 checkpoint={}"), 0);
+    struct command *c = command_run("train llama.yaml job.name=part job.steps=6 checkpoint={} "
+                                    "metrics.trace={\"file\":\"part.json\",\"steps\":\"2-4\"}");
+    expect_code(c, 0);
+    expect_says(c, "metrics.trace: steps 2 to 4 were trained before this run goes on: nothing is traced");
+    ck_assert(access("part.json", F_OK));
+    expect_code(command_run("train llama.yaml job.name=part job.steps=9 checkpoint={} "
+                            "metrics.trace={\"file\":\"part.json\",\"steps\":\"5-8\"}"),
+                0);
+    struct trace *t = load("part.json");
+    ck_assert(count(t, 0, "step", NULL) == 2 && count(t, 0, "step", "step 7") == 1);
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {
+        {"all ranks", all_ranks, 1},   {"names", names, 1},     {"messages", messages, 1},
+        {"some ranks", some_ranks, 1}, {"summary", summary, 1}, {"refusals", refusals, 1},
+        {"partial", partial, 1},       {"streams", streams, 1}, {NULL, NULL, 0}};
+    return system_run("trace", tests);
+}

@@ -1,0 +1,117 @@
+/* What `watch` finds in real jobs: a rank that is slow, copies of which one was changed. */
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/system/system.h"
+
+/* The first alarm of a rule that names a rank, in the metrics of a job; NULL: there is none yet. */
+static json_t *alarm_of(const char *job, const char *rule, int64_t rank)
+{
+    char path[256], *rest, *line;
+    json_t *found = NULL;
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
+    if (access(path, F_OK))
+        return NULL;
+    for (rest = read_file(path); !found && (line = strsep(&rest, "\n")) && *line;) {
+        json_t *row = json_loads(line, 0, NULL);
+        const char *event = json_string_value(json_object_get(row, "event"));
+        if (event && !strcmp(event, "alarm") && !strcmp(json_string_value(json_object_get(row, "rule")), rule) &&
+            json_integer_value(json_object_get(row, "rank")) == rank)
+            found = keep(json_incref(row));
+        json_decref(row);
+    }
+    return found;
+}
+
+/* Rank 1 is stopped for four fifths of the time, until it is named. */
+START_TEST(straggler)
+{
+    json_t *alarm = NULL;
+    pid_t ranks[2];
+    struct command *c = command_start(NULL, "train llama.yaml job.name=slow job.steps=100000 mesh.dp=2 data.batch=32 "
+                                            "data.micro_batch=16 watch.straggler=0.1");
+    command_ranks(c, 2, ranks);
+    curve_wait("slow", 10);
+    for (double until = hd__now() + promptly(60); !alarm && hd__now() < until; alarm = alarm_of("slow", "straggler", 1))
+        for (int k = 0; k < 10; k++) {
+            ck_assert_int_eq(kill(ranks[1], SIGSTOP), 0);
+            usleep(8000);
+            ck_assert_int_eq(kill(ranks[1], SIGCONT), 0);
+            usleep(2000);
+        }
+    ck_assert_msg(alarm != NULL, "it was not named");
+    ck_assert(json_number_value(json_object_get(alarm, "value")) > 0.1);
+    ck_assert_int_gt(json_integer_value(json_object_get(alarm, "step")), 0);
+    kill(c->pid, SIGTERM);
+    command_wait(c, 60);
+    expect_code(c, 3);
+    expect_says(c, "straggler: rank 1 computes");
+}
+END_TEST
+
+#define FLIP(rank) "comm.hooks=[{\"use\":\"faults\",\"rank\":" rank ",\"at\":26,\"kind\":\"flip\"}]"
+#define STAGE0 "strategies=[{\"use\":\"zero\",\"stage\":0}]"
+
+/* Some step's gradients are not the same on all ranks after their sum: found before anything is saved of it, and the
+ * ranks go on from the checkpoint before, to the same bits. */
+START_TEST(reduced_gradient)
+{
+    static struct curve clean, restarted;
+    const char *job = "llama.yaml mesh.dp=3 data.batch=6 data.micro_batch=1 job.steps=14 "
+                      "checkpoint={\"every\":4,\"async\":false} watch.replicas={\"every\":3} " STAGE0;
+    train(&clean, "clean", "%s", job);
+    ck_assert_ptr_null(alarm_of("clean", "replicas", 0));
+    struct command *c = command_run("train %s job.name=flipped " FLIP("1"), job);
+    expect_code(c, 1);
+    expect_says(c, "silent corruption, found after step ");
+    expect_says(c, "(block ");
+    expect_says(c, "rank 1 is not what the other 2 copies along dp_shard are");
+    json_t *alarm = alarm_of("flipped", "replicas", 1);
+    ck_assert_ptr_nonnull(alarm);
+    int64_t step = json_integer_value(json_object_get(alarm, "step"));
+    ck_assert(step % 3 == 0 || step % 4 == 0); /* when it was due, or a save was */
+    for (int64_t k = step; k <= 14; k++) {
+        char path[128];
+        snprintf(path, sizeof path, "runs/flipped/checkpoints/step-%08ld", (long)k);
+        ck_assert_msg(access(path, F_OK), "%s was saved", path);
+    }
+    c = command_run("train %s job.name=restarted launch.restarts=3 launch.pause=0s " FLIP("1"), job);
+    expect_code(c, 0);
+    expect_says(c, "silent corruption");
+    curve_read(&restarted, "restarted");
+    expect_same_bits(&clean, &restarted);
+}
+END_TEST
+
+/* auto compares, too; and nothing is, where it is off or there are no copies. */
+START_TEST(when)
+{
+    struct command *c = command_run("train llama.yaml job.name=auto mesh.dp=2 job.steps=60 " STAGE0 " " FLIP("1"));
+    expect_code(c, 1);
+    expect_says(c, "ranks 0, 1 differ along dp_shard");
+    c = command_run("train llama.yaml job.name=off mesh.dp=2 watch.replicas=0 " STAGE0 " " FLIP("1"));
+    expect_code(c, 0);
+    c = command_run("train llama.yaml job.name=sharded mesh.dp=2 watch.replicas={\"every\":2} "
+                    "strategies=[{\"use\":\"zero\",\"stage\":2}]");
+    expect_code(c, 0);
+    expect_says(c, "watch.replicas: no two ranks hold copies of the same state, so nothing is compared");
+    static const char *const wrong[][2] = {{"-1", "watch.replicas: -1 is out of range"},
+                                           {"{\"each\":3}", "watch.replicas: unknown key each; the keys are every"},
+                                           {"{\"every\":x}", "watch.replicas.every"},
+                                           {"often", "watch.replicas: "},
+                                           {"[3]", "watch.replicas: auto, a number of steps, or {every: N} is wanted"}};
+    for (size_t i = 0; i < HD__COUNT(wrong); i++) {
+        c = command_run("train llama.yaml mesh.dp=2 watch.replicas=%s", wrong[i][0]);
+        expect_code(c, 2);
+        expect_says(c, wrong[i][1]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {
+        {"straggler", straggler, 1}, {"reduced gradient", reduced_gradient, 1}, {"when", when, 1}, {NULL, NULL, 0}};
+    return system_run("watch", tests);
+}
