@@ -446,8 +446,11 @@ static int32_t gather_ranks(struct loop *l, int32_t failed, struct hd_error *err
     mine[HD__RANK_FILES] = (double)hd__metrics_open_files();
     mine[HD__RANK_STAGE] = l->p->stage;
     memcpy(l->ranks, mine, sizeof mine);
-    l->ranks_known = failed ? 1 : l->s.env->size;
-    return failed ? failed : hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
+    int32_t rc = failed ? failed : hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
+    if (rc) /* this rank's alone */
+        memcpy(l->ranks, mine, sizeof mine);
+    l->ranks_known = rc ? 1 : l->s.env->size;
+    return rc;
 }
 
 static double mean_of_ranks(const struct loop *l, int32_t number)
@@ -491,11 +494,12 @@ static void log_step(const struct loop *l)
     hd__metrics_log_step(l->metrics, &row);
 }
 
-/* Collective. A step whose evaluation failed has its row, too. */
+/* Collective. A step whose evaluation failed has its row, too, and one after which a rank was lost: its state may be what
+ * is left. */
 static int32_t log_row(struct loop *l, int32_t failed, struct hd_error *err)
 {
     int32_t rc = gather_ranks(l, failed, err);
-    if (rc == failed && l->is_leader)
+    if (l->is_leader)
         log_step(l);
     memset(l->rank_sums, 0, sizeof l->rank_sums);
     l->summed_steps = 0;
