@@ -34,9 +34,15 @@ static const struct hd_option machine_keys[] = {
     RATE("peak_fp64", peak_fp64, 0, "fp64"),
     SHARE("product", product, "of the peak, by large products"),
     SHARE("attention", attention, "of the peak, by attention"),
+    SHARE("attention_grad", attention_grad, "of the peak, by the gradients of attention"),
     SHARE("memory_share", memory_share, "of the bandwidth"),
     SHARE("link_share", link_share, "of a link's bandwidth"),
     RATE("half", half, 0, "length of a dim at which a product reaches half"),
+    RATE("units", units, 0, "that compute a product's tiles"),
+    RATE("tile_m", tile_m, 1, "rows of a tile"),
+    RATE("tile_n", tile_n, 1, "columns of a tile"),
+    RATE("collective", collective, 0, "seconds"),
+    {.name = "slowed", .type = HD_OPT_FLOAT, .min = 0, .max = 0.9, .offset = offsetof(struct hd__machine, slowed)},
     RATE("price", price, 0, "dollars a rank and hour"),
     RATE("power", power, 0, "watts a rank"),
     {.name = "mtbf", .type = HD_OPT_DURATION, .min = 0, .max = 1e12, .offset = offsetof(struct hd__machine, mtbf)},
@@ -59,6 +65,7 @@ static const struct hd_option level_keys[] = {
      .min = 0,
      .max = 1e6,
      .offset = offsetof(struct hd__machine_level, latency)},
+    {.name = "share", .type = HD_OPT_FLOAT, .min = 0.01, .max = 1, .offset = offsetof(struct hd__machine_level, share)},
 };
 
 /* ---- values */
@@ -93,7 +100,7 @@ static int32_t read_levels(const struct hd__tree_node *root, struct hd__machine 
     for (uint32_t i = 0; i < levels->count; i++) {
         struct hd__machine_level *l = &m->level[m->n_levels++];
         if (levels->value[i]->kind != HD__MAP)
-            return hd_fail(err, HD_E_INVALID, "%s: a level is {name, ranks, bandwidth, latency}",
+            return hd_fail(err, HD_E_INVALID, "%s: a level is {name, ranks, bandwidth, latency, share}",
                            levels->value[i]->origin);
         int32_t rc = read_map(levels->value[i], &table, l, &m->arena, err);
         if (rc)
@@ -182,7 +189,8 @@ int32_t hd__machine_read(const char *name, struct hd__machine *m, struct hd_erro
     int is_file = strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".yaml"));
     char *folder = is_file ? NULL : machines_folder();
     char *path = is_file ? hd__strdup(name) : hd__format("%s/%s.yaml", folder ? folder : ".", name);
-    *m = (struct hd__machine){.ranks = 1, .product = 1, .attention = 1, .memory_share = 1, .link_share = 1};
+    *m = (struct hd__machine){
+        .ranks = 1, .product = 1, .attention = 1, .memory_share = 1, .link_share = 1, .tile_m = 128, .tile_n = 256};
     if (!is_file && (!folder || access(path, F_OK))) {
         int32_t rc = refuse_unknown(name, folder, err);
         free(folder);

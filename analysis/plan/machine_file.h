@@ -11,7 +11,8 @@ struct hd__machine_level {
     const char *name;
     int64_t ranks;    /* of a unit; of the last level: all */
     double bandwidth; /* bytes a second that one rank sends, one direction */
-    double latency;   /* seconds a message */
+    double latency;   /* seconds a hop of a collective, or a message */
+    double share;     /* of the bandwidth that is reached; 0: the machine's link_share */
 };
 
 struct hd__machine {
@@ -23,13 +24,18 @@ struct hd__machine {
     double kernel;      /* seconds that an instruction costs beside its work */
     /* Dense peaks, FLOPs a second, by width of the operands; 0: that of the next wider. */
     double peak_fp32, peak_16, peak_fp64;
-    /* Shares of a peak that are reached: by large products, by attention, of the memory's bandwidth, of a link's. */
-    double product, attention, memory_share, link_share;
-    /* A product whose m, n or k is this long reaches half of that, by this dim alone: d / (d + half). */
+    /* Shares of a peak that are reached: by large products, by attention, by its gradients (0: as attention), of the
+     * memory's bandwidth, of a link's. */
+    double product, attention, attention_grad, memory_share, link_share;
+    /* A product whose m, n or k is this long reaches half of that, by this dim alone: d / (d + half). For devices whose
+     * products are not cut into tiles that `units` units compute in waves, tile_m x tile_n each. */
     double half;
-    double price; /* dollars a rank and hour; 0: not known */
-    double power; /* watts a rank; 0: not known */
-    double mtbf;  /* seconds between failures of one rank; 0: not known */
+    double units, tile_m, tile_n;
+    double collective; /* seconds that a collective or message costs beside its hops and bytes */
+    double slowed;     /* share of its speed that compute loses while a collective is under way */
+    double price;      /* dollars a rank and hour; 0: not known */
+    double power;      /* watts a rank; 0: not known */
+    double mtbf;       /* seconds between failures of one rank; 0: not known */
     struct hd__machine_level level[HD__MACHINE_LEVELS];
     uint32_t n_levels, reserved;
     struct hd__arena arena;

@@ -6,87 +6,6 @@
 
 #include "core/program/access.h"
 #include "core/program/cost.h"
-#include "core/program/ops.h"
-
-/* ---- time of an instruction */
-
-/* The share of the peak that [m k] x [k n] reaches. The sizes of the factors and the FLOPs say m, n and k. */
-static double product_share(const struct hd__machine *m, const struct hd_program *p, const struct hd__instr *i,
-                            double flops)
-{
-    double a = (double)hd__numel(p, hd__tensor_const(p, i->in[0]));
-    double b = (double)hd__numel(p, hd__tensor_const(p, i->in[1])), mnk = flops / 2;
-    const double dims[] = {mnk / a, mnk / b, a * b / mnk};
-    double share = m->product;
-    for (size_t d = 0; d < HD__COUNT(dims); d++)
-        share *= fmax(dims[d], 1) / (fmax(dims[d], 1) + m->half);
-    return share;
-}
-
-static double compute_seconds(const struct hd__machine *m, const struct hd_program *p, const struct hd__instr *i)
-{
-    double flops = hd__instr_flops(p, i), bytes = hd__instr_bytes(p, i), share = m->product;
-    double peak = i->n_in ? hd__machine_peak(m, hd__tensor_const(p, i->in[0])->dtype) : m->peak_fp32;
-    if (i->op == HD_OP_ATTENTION || i->op == HD_OP_ATTENTION_GRAD)
-        share = m->attention;
-    else if (flops > 0 && i->n_in > 1)
-        share = product_share(m, p, i, flops);
-    if (i->op == HD_OP_EMBED) /* reads the rows that it looks up */
-        bytes = 2 * (double)hd__tensor_bytes(p, hd__tensor_const(p, i->out[0]));
-    return m->kernel + fmax(flops / (peak * share), bytes / (m->bandwidth * m->memory_share));
-}
-
-/* The first ranks of a group, and of those that are in one unit of `unit` ranks with the first: how many? */
-static int64_t together(const int32_t *ranks, int32_t n, int64_t unit)
-{
-    int64_t k = 0;
-    for (int32_t r = 0; r < n; r++)
-        k += ranks[r] / unit == ranks[0] / unit;
-    return k;
-}
-
-/* A ring over members that lie at one level of the network after another: each rank sends at its rate within the
- * innermost unit; the members of a unit share what it has to the outside, each by its own link. */
-static double ring_rate(const struct hd__machine *m, const int32_t *ranks, int32_t n, double *latency)
-{
-    double rate = INFINITY;
-    int64_t inside = 1; /* members in one unit of the level below */
-    *latency = 0;
-    for (uint32_t l = 0; l < m->n_levels && inside < n; l++) {
-        int64_t here = l + 1 < m->n_levels ? together(ranks, n, m->level[l].ranks) : n;
-        if (here > inside) {
-            rate = fmin(rate, m->level[l].bandwidth * (double)inside);
-            *latency = m->level[l].latency;
-        }
-        inside = here;
-    }
-    return rate * m->link_share;
-}
-
-static double transfer_seconds(const struct hd__machine *m, const struct hd_program *p, const struct hd__instr *i)
-{
-    int32_t *ranks = hd__alloc(((size_t)p->mesh.ranks + 2) * sizeof *ranks), n = 2;
-    double latency, steps = 1;
-    if (hd__is_collective(i->op)) {
-        n = hd__mesh_group(&p->mesh, 0, i->axes, i->members, ranks);
-        steps = ceil(log2(fmax(n, 2))) * (hd__op_sums(i->op) && !hd__op_splits(i->op) ? 2 : 1);
-    } else { /* between stages, whose ranks are neighbours in the mesh's slowest axis */
-        ranks[1] = (int32_t)(p->mesh.ranks / p->mesh.size[HD_AXIS_PP]);
-    }
-    double rate = ring_rate(m, ranks, n, &latency);
-    free(ranks);
-    return steps * latency + hd__instr_traffic(p, i) / rate;
-}
-
-double hd__plan_seconds(const struct hd__machine *m, const struct hd_program *p, const struct hd__instr *i)
-{
-    return hd__is_async(i) ? transfer_seconds(m, p, i) : compute_seconds(m, p, i);
-}
-
-static double simulated_seconds(const void *user, const struct hd_program *p, const struct hd__instr *i)
-{
-    return hd__plan_seconds(user, p, i);
-}
 
 /* ---- memory */
 
@@ -263,11 +182,149 @@ static double bubble(const struct hd__timeline *t, const double exposed[HD_AXIS_
     return busy > 0 && t->stages > 1 ? fmax(0, t->span * t->stages / busy - 1) : 0;
 }
 
-static int32_t simulate(const struct hd__compiled *c, const struct hd__machine *m, struct hd__plan *plan,
+struct model {
+    const struct hd__machine *machine;
+    struct hd__assume assume;
+    const struct hd__compiled *compiled;
+    double *again; /* by stage: what recomputing takes, over what heddle's recomputing does */
+    double chunks; /* of a stage */
+    uint8_t *
+        *ends; /* by stage and instruction: the last of a stage's forward pass or gradients, where these are given */
+};
+
+/* Marks the last compute instruction of each chunk, micro-batch and phase: before it all messages have come that the
+ * others need, and no message goes that it does not make. */
+static uint8_t *find_ends(const struct hd_program *p, int16_t *last_chunk)
+{
+    uint8_t *ends = hd__alloc((size_t)p->next_id + 1);
+    HD__ARRAY(uint64_t) seen = {0};
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const hd__code *code = &p->sections.at[s].code;
+        uint32_t from = seen.count;
+        for (uint32_t n = code->count; n-- > 0;) {
+            const struct hd__instr *i = &code->at[n];
+            uint64_t key = (uint64_t)(uint16_t)i->micro << 32 | (uint64_t)(uint16_t)i->chunk << 8 | i->phase;
+            uint32_t k = seen.count;
+            if (hd__is_async(i) || i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE || i->phase == HD__PHASE_O)
+                continue;
+            while (k > from && seen.at[k - 1] != key)
+                k--;
+            *last_chunk = HD__MAX(*last_chunk, i->chunk);
+            if (k == from) {
+                hd__push(&seen, key);
+                ends[i->id] = 1;
+            }
+        }
+    }
+    hd__free_array(&seen);
+    return ends;
+}
+
+static double seconds_of(const struct model *model, const struct hd_program *p, const struct hd__instr *i)
+{
+    return hd__plan_seconds(model->machine, &model->assume, p, i);
+}
+
+/* Seconds where stages were measured. */
+static double given_seconds(const struct hd__assume *assume, const struct hd__instr *i, int ends, double chunks)
+{
+    if (hd__is_async(i))
+        return i->op == HD_OP_SEND || i->op == HD_OP_RECV ? assume->stage_send : 0;
+    double stage = i->phase == HD__PHASE_F   ? assume->stage_f
+                   : i->phase == HD__PHASE_B ? assume->stage_b
+                   : i->phase == HD__PHASE_W ? assume->stage_w
+                                             : 0;
+    return ends ? stage / chunks : 0;
+}
+
+static double simulated_seconds(const void *user, const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct model *model = user;
+    int32_t stage = 0;
+    if (hd__assume_defers(&model->assume, i))
+        return 0;
+    if (!model->ends && (!model->again || i->phase != HD__PHASE_R))
+        return seconds_of(model, p, i);
+    while (model->compiled->stage[stage] != p)
+        stage++;
+    if (model->ends)
+        return given_seconds(&model->assume, i, model->ends[stage][i->id], model->chunks);
+    return seconds_of(model, p, i) * model->again[stage];
+}
+
+/* Seconds of a step's instructions of one phase, in blocks of which some are recomputed. */
+static double phase_seconds(const struct model *model, const struct hd_program *p, uint8_t phase, const uint8_t *blocks)
+{
+    double sum = 0;
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        double runs = hd__section_runs_per_step(x, NULL);
+        for (uint32_t n = 0; n < x->code.count && runs > 0; n++)
+            if (x->code.at[n].phase == phase && blocks[x->code.at[n].block])
+                sum += runs * seconds_of(model, p, &x->code.at[n]);
+    }
+    return sum;
+}
+
+static double whole_blocks(const struct model *model, const struct hd_program *p)
+{
+    uint8_t *blocks = hd__alloc(UINT16_MAX + 1);
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t n = 0; n < p->sections.at[s].code.count; n++)
+            blocks[p->sections.at[s].code.at[n].block] |= p->sections.at[s].code.at[n].phase == HD__PHASE_R;
+    double again = phase_seconds(model, p, HD__PHASE_R, blocks);
+    double forward = again > 0 ? phase_seconds(model, p, HD__PHASE_F, blocks) : 0;
+    free(blocks);
+    return again > 0 ? fmax(forward / again, 1) : 1;
+}
+
+static void prepare_model(struct model *model)
+{
+    const struct hd__compiled *c = model->compiled;
+    if (model->assume.stage_f > 0) {
+        model->ends = hd__alloc((size_t)c->n_stages * sizeof *model->ends);
+        int16_t last_chunk = 0;
+        for (int32_t s = 0; s < c->n_stages; s++)
+            model->ends[s] = find_ends(c->stage[s], &last_chunk);
+        model->chunks = (double)(last_chunk + 1) / c->n_stages;
+    } else if (model->assume.whole_recompute && c->job->recompute != HD__RECOMPUTE_SELECTIVE) {
+        double *again = hd__alloc((size_t)c->n_stages * sizeof *again);
+        for (int32_t s = 0; s < c->n_stages; s++)
+            again[s] = whole_blocks(model, c->stage[s]);
+        model->again = again;
+    }
+}
+
+/* Transfers that follow after the last micro-batch: the longest of any stage. */
+static void add_deferred(const struct model *model, struct hd__plan *plan)
+{
+    double longest = 0;
+    for (int32_t k = 0; k < model->compiled->n_stages; k++) {
+        const struct hd_program *p = model->compiled->stage[k];
+        double sum = 0;
+        for (uint32_t s = 0; s < p->sections.count; s++) {
+            const struct hd__code_section *x = &p->sections.at[s];
+            for (uint32_t n = 0; n < x->code.count; n++)
+                if (hd__assume_defers(&model->assume, &x->code.at[n]))
+                    sum += hd__section_runs_per_step(x, NULL) * seconds_of(model, p, &x->code.at[n]);
+        }
+        longest = fmax(longest, sum);
+    }
+    plan->seconds += longest;
+    plan->exposed[HD_AXIS_DP_SHARD] += longest;
+}
+
+static int blocks(const void *user, const struct hd__instr *i)
+{
+    return hd__assume_blocks(&((const struct model *)user)->assume, i);
+}
+
+static int32_t simulate(const struct hd__compiled *c, const struct model *model, struct hd__plan *plan,
                         struct hd_error *err)
 {
     int32_t size[HD_AXIS_COUNT];
-    const struct hd__sim_rates rates = {.cost = simulated_seconds, .user = m};
+    const struct hd__sim_rates rates = {
+        .cost = simulated_seconds, .blocks = blocks, .slowed = model->machine->slowed, .user = model};
     struct hd__timeline t = {0};
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         size[a] = a == HD_AXIS_PP ? c->mesh.size[a] : 1;
@@ -285,6 +342,7 @@ static int32_t simulate(const struct hd__compiled *c, const struct hd__machine *
                     exposed_seconds(&t.ranks[r].lane[0], &t.ranks[r].lane[l]) / t.n_ranks;
     plan->bubble = bubble(&t, plan->exposed);
     hd__timeline_free(&t);
+    add_deferred(model, plan);
     return HD_OK;
 }
 
@@ -301,9 +359,11 @@ static void add_traffic(const struct hd__compiled *c, int32_t stage, struct hd__
         plan->traffic[a] = fmax(plan->traffic[a], sent[a]);
 }
 
-int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m, struct hd__plan *plan,
-                      struct hd_error *err)
+int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m, const struct hd__assume *assume,
+                      struct hd__plan *plan, struct hd_error *err)
 {
+    struct model model = {.machine = m, .assume = *assume, .compiled = c};
+    model.assume.recomputed_scores = c->job->recompute == HD__RECOMPUTE_SELECTIVE;
     *plan = (struct hd__plan){.parameters = hd__compiled_parameter_count(c),
                               .ranks = c->mesh.ranks,
                               .tokens = c->job->batch * c->job->seq_len,
@@ -321,5 +381,13 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
         plan->peak = c->stage[s]->arena_bytes;
         plan->stage = s;
     }
-    return simulate(c, m, plan, err);
+    int32_t rc = assume->states > 0 ? hd__plan_closed_form(c, assume, plan, err) : HD_OK;
+    prepare_model(&model);
+    if (!rc)
+        rc = simulate(c, &model, plan, err);
+    for (int32_t s = 0; s < c->n_stages && model.ends; s++)
+        free(model.ends[s]);
+    free(model.ends);
+    free(model.again);
+    return rc;
 }

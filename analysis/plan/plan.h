@@ -1,16 +1,15 @@
 /* analysis/plan: a job on a kind of machine: memory, traffic and time of a step, from its own step programs.
  *
  * Memory is that of the program's plan, to the byte. Time is a simulation (analysis/sim) of one rank a pipeline stage:
- * the ranks of a stage run the same program at the same time, so the others add nothing. A product takes its FLOPs at
- * the share of the peak that its shape reaches, or its bytes; a collective what a ring over its members takes on the
- * levels of the network that they span. Not modelled: streams that share a link, kernels that communication slows,
- * clocks that fall under load. */
+ * the ranks of a stage run the same program at the same time, so the others add nothing. seconds.h says how long each
+ * instruction takes. Not modelled: streams that share a link, variation between machines. */
 #ifndef HD_ANALYSIS_PLAN_PLAN_H
 #define HD_ANALYSIS_PLAN_PLAN_H
 
 #include <jansson.h>
 
 #include "analysis/plan/machine_file.h"
+#include "analysis/plan/seconds.h"
 #include "analysis/sim/simulate.h"
 #include "core/compile/compile.h"
 
@@ -30,22 +29,23 @@ struct hd__plan {
     int64_t peak, limit;               /* limit: the machine's */
     int32_t stage;                     /* the fullest rank's */
     int32_t reserved;
-    const char *device;            /* that the programs are compiled for */
-    double model_flops, flops;     /* of a step, all ranks: of the model; with what is computed again */
-    double seconds, bubble;        /* bubble: idle time of the stages over their work */
-    double peak_flops;             /* of all ranks, in the job's compute dtype */
-    double traffic[HD_AXIS_COUNT]; /* bytes that a rank sends a step, by axis; the most of any stage */
-    double exposed[HD_AXIS_COUNT]; /* seconds of it in which the rank computes nothing, mean over stages */
+    const char *device;                         /* that the programs are compiled for */
+    double model_flops, flops;                  /* of a step, all ranks: of the model; with what is computed again */
+    double seconds, bubble;                     /* bubble: idle time of the stages over their work */
+    double peak_flops;                          /* of all ranks, in the job's compute dtype */
+    double traffic[HD_AXIS_COUNT];              /* bytes that a rank sends a step, by axis; the most of any stage */
+    double exposed[HD_AXIS_COUNT];              /* seconds of it in which the rank computes nothing, mean over stages */
+    double assumed_states, assumed_activations; /* bytes by closed forms, where hd__assume.states is above 0 */
 };
 
 /* HD_E_MISMATCH where the programs do not match. */
-int32_t hd__plan_make(const struct hd__compiled *compiled, const struct hd__machine *machine, struct hd__plan *plan,
-                      struct hd_error *err);
+int32_t hd__plan_make(const struct hd__compiled *compiled, const struct hd__machine *machine,
+                      const struct hd__assume *assume, struct hd__plan *plan, struct hd_error *err);
+/* Sets assumed_states and assumed_activations. */
+int32_t hd__plan_closed_form(const struct hd__compiled *compiled, const struct hd__assume *assume,
+                             struct hd__plan *plan, struct hd_error *err);
 /* One page; `tokens`: of the whole training, 0: of the job's steps. */
 void hd__plan_text(const struct hd__plan *plan, const struct hd__machine *machine, double tokens, struct hd__text *out);
 json_t *hd__plan_json(const struct hd__plan *plan, const struct hd__machine *machine, double tokens);
-
-/* Seconds of one instruction on a machine; ranks lie in machines in their order. For tests. */
-double hd__plan_seconds(const struct hd__machine *machine, const struct hd_program *p, const struct hd__instr *i);
 
 #endif

@@ -81,6 +81,15 @@ static void add_memory(const struct hd__plan *p, struct hd__text *out)
                  hd__bytes_text((uint64_t)p->limit, bytes[1]), 100 * share, share > 1 ? ", DOES NOT FIT" : "");
 }
 
+static void add_assumed(const struct hd__plan *p, struct hd__text *out)
+{
+    char bytes[2][32];
+    if (p->assumed_states > 0)
+        hd__text_add(out, "as assumed, blocks of stage 0: states %s, activations %s\n",
+                     hd__bytes_text((uint64_t)p->assumed_states, bytes[0]),
+                     hd__bytes_text((uint64_t)p->assumed_activations, bytes[1]));
+}
+
 static void add_traffic(const struct hd__plan *p, struct hd__text *out)
 {
     char bytes[32], seconds[32];
@@ -97,6 +106,7 @@ void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double
     hd__text_add(out, "%s parameters on %lld ranks of %s, %s tokens a step\n\n", count_text((double)p->parameters, a),
                  (long long)p->ranks, m->name, count_text((double)p->tokens, b));
     add_memory(p, out);
+    add_assumed(p, out);
     hd__text_add(out, "\nstep\n  %-14s %12s\n  %-14s %12s\n", "time", hd__seconds_text(p->seconds, a), "tokens/s",
                  count_text(d.tokens_per_s, b));
     hd__text_add(out, "  %-14s %11.1f %%  of the peak, counting the model's FLOPs\n", "MFU", 100 * d.mfu);
@@ -135,10 +145,16 @@ json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, dou
     training = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens", tokens, "seconds", d.training, "rank_hours",
                          d.rank_hours, "dollars", d.dollars, "joules", d.joules, "failures", d.failures,
                          "checkpoint_every_s", d.checkpoint_s);
-    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "machine",
-                     m->name, "device", p->device, "parameters", (json_int_t)p->parameters, "ranks",
-                     (json_int_t)p->ranks, "memory", memory, "memory_limit", (json_int_t)p->limit, "fits",
-                     p->peak <= p->limit, "flops", p->model_flops, "flops_with_recompute", p->flops, "step_s",
-                     p->seconds, "tokens_per_s", d.tokens_per_s, "mfu", d.mfu, "hfu", d.hfu, "bubble", p->bubble,
-                     "traffic", by_axis(p->traffic), "exposed_s", by_axis(p->exposed), "training", training);
+    json_t *object =
+        json_pack("{s:s, s:s, s:I, s:I, s:o, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "machine",
+                  m->name, "device", p->device, "parameters", (json_int_t)p->parameters, "ranks", (json_int_t)p->ranks,
+                  "memory", memory, "memory_limit", (json_int_t)p->limit, "fits", p->peak <= p->limit, "flops",
+                  p->model_flops, "flops_with_recompute", p->flops, "step_s", p->seconds, "tokens_per_s",
+                  d.tokens_per_s, "mfu", d.mfu, "hfu", d.hfu, "bubble", p->bubble, "traffic", by_axis(p->traffic),
+                  "exposed_s", by_axis(p->exposed), "training", training);
+    if (p->assumed_states > 0)
+        json_object_set_new(
+            object, "assumed_memory",
+            json_pack("{s:f, s:f}", "states", p->assumed_states, "activations", p->assumed_activations));
+    return object;
 }

@@ -76,12 +76,14 @@ static double least_memory(const struct search *s, const struct candidate *c)
     return weights + states / (c->stage > 0 ? c->dp : 1);
 }
 
-/* All products at the best rate of the machine, and the pipeline's bubble. */
+/* All products at the best rate of the machine, and the pipeline's bubble. Of a block that is run again heddle leaves
+ * out the last product, which is at most half of the forward pass. */
 static double least_seconds(const struct search *s, const struct candidate *c)
 {
     const struct hd__machine *m = s->r->machine;
-    double rate = hd__machine_peak(m, s->compute) * fmax(m->product, m->attention) * (double)s->r->ranks;
-    double micros = (double)(s->batch / (c->dp * c->micro)), again = strcmp(c->recompute, "full") ? 1 : 4.0 / 3;
+    double share = fmax(m->product, fmax(m->attention, m->attention_grad));
+    double rate = hd__machine_peak(m, s->compute) * share * (double)s->r->ranks;
+    double micros = (double)(s->batch / (c->dp * c->micro)), again = strcmp(c->recompute, "full") ? 1 : 7.0 / 6;
     return s->model_flops * again / rate * (1 + (c->pp - 1) / micros / c->virtual);
 }
 
@@ -198,7 +200,7 @@ static void try_candidate(struct search *s, const struct candidate *c)
     } else if (peak > s->r->machine->memory) {
         s->out->too_large++;
         s->least_peak = s->least_peak ? HD__MIN(s->least_peak, peak) : peak;
-    } else if (!hd__plan_make(compiled, s->r->machine, &plan, &why)) {
+    } else if (!hd__plan_make(compiled, s->r->machine, s->r->assume, &plan, &why)) {
         keep(s, c, job, &plan);
     }
     hd__exec_compiled_free(compiled);

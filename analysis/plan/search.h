@@ -16,6 +16,7 @@ struct hd__search_request {
     size_t n_overrides;
     const char *device;
     const struct hd__machine *machine;
+    const struct hd__assume *assume;
     struct hd__plugins *plugins;
     int64_t ranks;
 };

@@ -92,6 +92,7 @@ static struct hd__sim_op flatten(struct hd__sim *m, struct hd__sim_program *prog
         d.kind = HD__SIM_COLLECTIVE;
         d.signature = signature(program->p, i);
         d.channel = channel_of(m, i, d.queue);
+        d.blocks = m->options.costs && m->costs.blocks && m->costs.blocks(m->costs.user, i);
     }
     return d;
 }

@@ -156,7 +156,10 @@ static int32_t on_message_ready(struct hd__sim *m, int32_t rank, uint16_t queue)
     return HD_OK;
 }
 
-/* The head of a queue is new: its group may now be complete. */
+static int32_t run_collective(struct hd__sim *m, const struct hd__sim_event *e, struct hd_error *err);
+
+/* The head of a queue is new: its group may now be complete. With costs alone, a group of one goes at once: the rank's
+ * next instructions are slowed by it. */
 static int32_t on_head_ready(struct hd__sim *m, int32_t rank, uint16_t queue)
 {
     const struct hd__sim_op *d = hd__sim_queue_head(&m->ranks[rank], queue);
@@ -179,7 +182,9 @@ static int32_t on_head_ready(struct hd__sim *m, int32_t rank, uint16_t queue)
         hd__sim_report_mismatch(m, meeting, rank, (uint32_t)(d - m->ranks[rank].program->code));
         return HD_E_MISMATCH;
     }
-    if (++meeting->arrived == meeting->size)
+    if (++meeting->arrived == meeting->size && meeting->size == 1 && m->options.costs && !m->options.kernels)
+        return run_collective(m, &(struct hd__sim_event){at - 1, -1, -1, queue, 0}, NULL);
+    if (meeting->arrived == meeting->size)
         hd__push(&m->events, ((struct hd__sim_event){at - 1, -1, -1, queue, 0}));
     return HD_OK;
 }
@@ -235,6 +240,8 @@ static int32_t run_collective(struct hd__sim *m, const struct hd__sim_event *e, 
         return err->code;
     meeting->arrived = 0;
     m->stats.collectives++;
+    for (uint32_t k = 0; k < meeting->size; k++)
+        m->ranks[members[k]].transfers_until = HD__MAX(m->ranks[members[k]].transfers_until, begin + took);
     for (uint32_t k = 0; k < meeting->size && !code; k++)
         code = pop_queue(m, members[k], e->queue, begin, begin + took);
     return code;
@@ -315,6 +322,15 @@ static int32_t issue(struct hd__sim *m, int32_t rank, const struct hd__sim_op *d
     return q->count == 1 ? on_head_ready(m, rank, d->queue) : HD_OK;
 }
 
+/* Seconds of a compute instruction, of which those during a collective count for less. */
+static double compute_time(const struct hd__sim *m, const struct hd__sim_rank *r, double cost)
+{
+    double slowed = m->options.costs ? m->costs.slowed : 0, shared = r->transfers_until - r->now;
+    if (slowed <= 0 || shared <= 0)
+        return cost;
+    return cost + slowed * HD__MIN(shared, cost / (1 - slowed));
+}
+
 static int32_t advance(struct hd__sim *m, int32_t rank, uint32_t limit, struct hd_error *err)
 {
     struct hd__sim_rank *r = &m->ranks[rank];
@@ -329,12 +345,15 @@ static int32_t advance(struct hd__sim *m, int32_t rank, uint32_t limit, struct h
             if (r->end)
                 r->now = HD__MAX(r->now, r->end[d->async]);
         } else if (d->kind == HD__SIM_COMPUTE) {
-            record_span(m, rank, d, r->now, r->now + d->cost);
-            r->now += d->cost;
-            r->busy += d->cost;
+            double took = compute_time(m, r, d->cost);
+            record_span(m, rank, d, r->now, r->now + took);
+            r->now += took;
+            r->busy += took;
             code = m->options.kernels ? hd__sim_emulate_compute(m, rank, r->pc, err) : HD_OK;
         } else {
             code = issue(m, rank, d);
+            if (d->blocks && wait_is_over(r, d))
+                r->now = HD__MAX(r->now, r->end[d->async]);
         }
         if (code)
             return code;
@@ -379,7 +398,7 @@ static void start(struct hd__sim *m)
             r->queues[q].free_at = 0;
         }
         memset(r->issue, 0, r->program->n_async * sizeof *r->issue);
-        r->now = r->busy = 0;
+        r->now = r->busy = r->transfers_until = 0;
         r->queued_to_run = 0;
         enter_section(m, r, 0);
         make_runnable(m, n);

@@ -46,6 +46,9 @@ struct hd__sim_costs {
     double (*seconds)(void *user, const struct hd_program *p, const struct hd__instr *instr); /* of compute */
     /* Seconds of a collective or message; NULL: by latency and bandwidth. */
     double (*transfer)(void *user, const struct hd_program *p, const struct hd__instr *i);
+    /* Does a rank wait for this collective, if it is alone in its group, as soon as it starts it? NULL: for none. */
+    int (*blocks)(void *user, const struct hd__instr *i);
+    double slowed;                        /* share of its speed that compute loses while a collective is under way */
     double latency[HD_AXIS_COUNT];        /* seconds an operation */
     double bandwidth[HD_AXIS_COUNT];      /* bytes a second that one rank sends */
     double copy_bandwidth[HD__MEM_COUNT]; /* bytes a second between the main memory and this one; 0: no time at all */

@@ -17,8 +17,8 @@ struct hd__sim_op {
     uint32_t async;
     uint32_t channel; /* collective */
     uint16_t queue;   /* asynchronous: dense stream number; wait: that of the awaited instruction */
-    uint8_t kind;     /* HD__DO_... */
-    uint8_t reserved;
+    uint8_t kind;     /* HD__SIM_... */
+    uint8_t blocks;   /* costs: the rank waits for it at once */
     uint32_t reserved2;
 };
 
@@ -53,6 +53,7 @@ struct hd__sim_rank {
     int32_t round; /* iteration of the section's repeat */
     uint8_t done, blocked, queued_to_run, reserved;
     double now, busy;
+    double transfers_until; /* costs: the end of the last collective */
 };
 
 struct hd__sim_meeting {   /* one group of a channel */

@@ -123,6 +123,12 @@ static double seconds_of(void *user, const struct hd_program *p, const struct hd
     return r->kernel + fmax(hd__instr_flops(p, i) / r->flops, hd__instr_bytes(p, i) / r->memory);
 }
 
+static int blocks(void *user, const struct hd__instr *i)
+{
+    const struct hd__sim_rates *r = ((const struct recorder *)user)->rates;
+    return r->blocks && r->blocks(r->user, i);
+}
+
 static struct hd__timeline_lane *lane_of(struct hd__rank_times *r, uint16_t stream)
 {
     for (uint32_t n = 0; n < r->n_lanes; n++)
@@ -285,8 +291,12 @@ int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *c
                          struct hd_error *err)
 {
     struct recorder w = {.rates = rates, .t = out};
-    struct hd__sim_costs costs = {
-        .user = &w, .span = record, .seconds = seconds_of, .transfer = rates->cost ? seconds_of : NULL};
+    struct hd__sim_costs costs = {.user = &w,
+                                  .span = record,
+                                  .seconds = seconds_of,
+                                  .transfer = rates->cost ? seconds_of : NULL,
+                                  .blocks = blocks,
+                                  .slowed = rates->slowed};
     *out = (struct hd__timeline){.programs = programs};
     memcpy(costs.latency, rates->latency, sizeof costs.latency);
     memcpy(costs.bandwidth, rates->link, sizeof costs.bandwidth);

@@ -3,7 +3,7 @@
  * Modelled: an instruction takes as long as its FLOPs at the device's rate or its bytes at the memory's, whichever
  * is longer, plus a constant; a collective or message takes a latency plus the bytes that one rank sends at its axis'
  * rate, and begins when all its members are there and the stream is free. Not modelled: streams that share a link,
- * kernels that communication slows, noise. Times do not depend on the order in which the machine meets events. */
+ * noise. Times do not depend on the order in which the machine meets events. */
 #ifndef HD_ANALYSIS_SIM_SIMULATE_H
 #define HD_ANALYSIS_SIM_SIMULATE_H
 
@@ -16,7 +16,10 @@ struct hd__sim_rates {
     double (*seconds)(const struct hd_program *p, const struct hd__instr *i);
     /* Seconds of any instruction or transfer, instead of all that follows; NULL: there is no such model. */
     double (*cost)(const void *user, const struct hd_program *p, const struct hd__instr *i);
+    /* Does a rank wait for this transfer as soon as it has started it? NULL: for none. */
+    int (*blocks)(const void *user, const struct hd__instr *i);
     const void *user;
+    double slowed;                 /* share of its speed that compute loses while a collective is under way */
     double flops;                  /* FLOPs a second */
     double memory;                 /* bytes a second */
     double kernel;                 /* fixed seconds per instruction */

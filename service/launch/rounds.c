@@ -143,7 +143,7 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
                                          .deadline = policy->deadline,
                                          .store = {.host = "127.0.0.1", .dead_after = dead_after}}};
     int code;
-    if (hd__launch_tally_open(&tally, policy))
+    if (hd__launch_tally_open(&tally, policy)) /* ranks tell by it how long they save after a fault */
         return hd__launch_fail_start("mmap");
     r.env.progress = tally.progress;
     hd__launch_block_signals(&r.signals);

@@ -436,7 +436,8 @@ static void add_rank_step(struct loop *l)
     l->summed_steps++;
 }
 
-/* Before a row: the means of each rank's steps since the last one; this rank's alone where an evaluation failed. */
+/* Before a row: the means of each rank's steps since the last one; this rank's alone where an evaluation failed, or
+ * another rank is lost. */
 static int32_t gather_ranks(struct loop *l, int32_t failed, struct hd_error *err)
 {
     double mine[HD__GATHERED] = {0};
@@ -445,11 +446,10 @@ static int32_t gather_ranks(struct loop *l, int32_t failed, struct hd_error *err
     mine[HD__RANK_RSS] = (double)hd__metrics_resident_bytes();
     mine[HD__RANK_FILES] = (double)hd__metrics_open_files();
     mine[HD__RANK_STAGE] = l->p->stage;
-    memcpy(l->ranks, mine, sizeof mine);
     int32_t rc = failed ? failed : hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
-    if (rc) /* this rank's alone */
-        memcpy(l->ranks, mine, sizeof mine);
     l->ranks_known = rc ? 1 : l->s.env->size;
+    if (rc)
+        memcpy(l->ranks, mine, sizeof mine);
     return rc;
 }
 
@@ -494,8 +494,7 @@ static void log_step(const struct loop *l)
     hd__metrics_log_step(l->metrics, &row);
 }
 
-/* Collective. A step whose evaluation failed has its row, too, and one after which a rank was lost: its state may be what
- * is left. */
+/* Collective. The step has its row, whatever fails. */
 static int32_t log_row(struct loop *l, int32_t failed, struct hd_error *err)
 {
     int32_t rc = gather_ranks(l, failed, err);

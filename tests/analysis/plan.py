@@ -46,9 +46,9 @@ def plan(*words, machine="h100-8"):
     return json.loads(done.stdout)
 
 
-def machine(text):
-    pathlib.Path("m.yaml").write_text(MACHINE + text)
-    return "m.yaml"
+def machine(text, name="m.yaml"):
+    pathlib.Path(name).write_text(MACHINE + text)
+    return name
 
 
 def memory():
@@ -95,6 +95,89 @@ def rings():
     p = plan("mesh.dp=64", "strategies=[{use: zero, stage: 1}]")
     n = 64
     near("zero 1 sends gradients in fp32 and weights in bf16", p["traffic"]["dp_shard"], (4 + 2) * p["parameters"] * (n - 1) / n, 1e-2)
+
+
+def products():
+    # All tiles of a product fit into one wave of so many units: twice as many leave twice as much of the peak idle.
+    words = ("precision.compute=fp32", "precision.grad=fp32", "mesh.dp=1", "data.batch=4")
+    base = "peak_fp32: 1e12\nkernel: 0\n"
+    one, two, four = (plan(*words, machine=machine(f"{base}tile_m: 128\ntile_n: 128\nunits: {units}\n{FREE}"))["step_s"]
+                      for units in (1e5, 2e5, 4e5))
+    near("a wave that is never full", four - two, 2 * (two - one), 1e-6)
+    a, b = (plan(*words, machine=machine(f"{base}attention: 0.5\n{more}{FREE}"))["step_s"] for more in ("", "attention_grad: 0.25\n"))
+    attention = 4 * 8 * 2 * 2 * 256 * 64 * 64 / 2  # sequences, layers, two products of a causal half
+    near("gradients of attention at their own share", b - a, 2.5 * attention / 1e12 * (1 / 0.25 - 1 / 0.5), 0.02)
+
+
+def latencies():
+    """Rings of gathers and reductions in parts, and the shorter of ring and tree for whole sums (the norm, the loss)."""
+    hops = "peak_fp32: 1e30\nkernel: 0\ncollective: 5e-3\nlevels: [{ranks: 8, bandwidth: 1e30, latency: 1e-3}, {bandwidth: 1e30, latency: 0.1}]\n"
+    for ranks, ring, tree in ((8, 7e-3, 7e-3), (64, 56e-3 + 0.7, 7e-3 + 0.3)):
+        words = ("model.layers=1", "strategies=[{use: zero, stage: 3}]", "data.batch=64", f"mesh.dp={ranks}")
+        p = plan(*words, machine=machine(hops))
+        calls = [(o["op"] == "all_reduce", o["calls"]) for g in explained(*words, f"device.use={p['device']}")["groups"] for o in g["operations"]]
+        near(f"hops over {ranks} ranks", sum(p["exposed_s"].values()), sum(n * (5e-3 + (2 * tree if whole else ring)) for whole, n in calls), 1e-6)
+
+
+def interference():
+    """A transfer that compute hides slows it by `slowed` of the time that it takes."""
+    words = ("mesh.dp=8", "strategies=[{use: zero, stage: 0}]", "precision.compute=fp32", "precision.grad=fp32")
+    links = "peak_fp32: 1e10\nkernel: 0\n{}levels: [{{bandwidth: 1e9}}]\n"
+    free, slowed = (plan(*words, machine=machine(links.format(key))) for key in ("", "slowed: 0.5\n"))
+    hidden = free["traffic"]["dp_shard"] / 1e9 - free["exposed_s"]["dp_shard"]
+    check("most of it is hidden", hidden > 3 * free["exposed_s"]["dp_shard"], free)
+    near("compute slowed by transfers", slowed["step_s"] - free["step_s"], 0.5 * hidden, 0.1)
+
+
+def explained(*words):
+    return json.loads(subprocess.run([HEDDLE, "explain", "job.yaml", *words, "--json"], capture_output=True, text=True).stdout)
+
+
+def assumed():
+    """What other systems do otherwise, each where it can be counted."""
+    free = machine("peak_fp32: 1e12\nkernel: 0\n" + FREE, "free.yaml")
+    words = ("precision.compute=fp32", "precision.grad=fp32", "mesh.dp=1", "data.batch=4", "recompute=full", "model.vocab=2")
+    lean, whole = (plan(*words, "--assume", f"whole_recompute={w}", machine=free)["step_s"] for w in ("no", "yes"))
+    layer = 4 * 64 * 2 * 12 * 256 * 256 + 4 * 2 * 2 * 256 * 64 * 65 / 2  # forward: products, and attention's causal half
+    near("whole blocks run again", whole - lean, 8 * 4 * 64 * 2 * 4 * 256 * 256 / 1e12, 0.02)
+    near("and then all of their forward pass", whole, 8 * (4 * layer + 0.5 * 4 * 2 * 2 * 256 * 64 * 65 / 2) / 1e12, 0.03)
+    more = plan(*words[:4], "--assume", "recomputed_products=0.5", machine=free)["step_s"] - plan(*words[:4], machine=free)["step_s"]
+    near("half of the products again", more, 0.5 * 8 * 4 * 64 * 2 * 12 * 256 * 256 / 1e12, 0.05)
+    links = machine("peak_fp32: 1e12\nkernel: 0\nlevels: [{bandwidth: 1e9}]\n")
+    for words in (("mesh.dp=8", "strategies=[{use: zero, stage: 1}]"), ("mesh.dp=2", "strategies=[{use: zero, stage: 0}]")):
+        alone = plan(*words, machine=free)["step_s"]
+        p = plan(*words, "--assume", "dp_overlap=no", machine=links)
+        near(f"transfers after the last micro-batch, {words}", p["step_s"], alone + p["traffic"]["dp_shard"] / 1e9, 0.01)
+    beside, blocking, pieces = (plan("mesh.tp=4", "mesh.dp=1", "--assume", a, machine=links) for a in ("dropout=no", "tp_overlap=no", "tp_pipelined=yes"))
+    check("tp in pieces", pieces["exposed_s"]["tp"] < blocking["exposed_s"]["tp"] / 4, (pieces, blocking))
+    check("tp that blocks is slower", blocking["step_s"] > beside["step_s"] > pieces["step_s"])
+    near("all of tp is seen", blocking["exposed_s"]["tp"], blocking["traffic"]["tp"] / 1e9, 1e-6)
+    memory = machine("peak_fp32: 1e30\nkernel: 0\nbandwidth: 1e12\n" + FREE)
+    pathlib.Path(memory).write_text(pathlib.Path(memory).read_text().replace("bandwidth: 1e30\nhalf", "half"))
+    words = ("mesh.dp=1", "data.batch=4", "recompute=none")
+    plain, scores, drops, clips = (plan(*words, "--assume", a, machine=memory)["step_s"] for a in
+                                   ("dropout=no", "fused_attention=no", "fused_attention=no,dropout=yes", "fused_optimizer=no"))
+    size = 4 * 8 * 4 * 64 * 64 * 2  # sequences, layers, heads, positions squared, bytes
+    near("dropout of scores and stream", drops - scores, (2 * 2.5 * size + 4 * 8 * 64 * 256 * 2 * 2 * 3) / 1e12, 0.15)
+    check("scores in memory", scores - plain > 10 * size / 1e12, (scores, plain, size))
+    near("passes of clipping", clips - plain, 24 * plan(*words, machine=memory)["parameters"] / 1e12, 1e-6)
+    check("kernels of their own", plan(*words, "--assume", "fused_kernels=no", machine=memory)["step_s"] > plain)
+    p = plan("mesh.pp=4", "mesh.dp=1", "data.batch=8", "--assume", "stage_f=1,stage_b=2,stage_w=0.5")
+    near("stages as measured", p["step_s"], (8 + 3) * 3.5)
+
+
+def several():
+    """Rows of --sweep and --compare are the plans of those jobs."""
+    done = json.loads(run("--sweep", "data.micro_batch=1,4", "--machine", "h100-8", "--json").stdout)["plans"]
+    for row, words in zip(done, ("data.micro_batch=1", "data.micro_batch=4")):
+        check(f"a row of --sweep is the plan of {words}", {**plan(words), "words": words} == row, row)
+    meshes = json.loads(run("--sweep", "mesh={pp: 2, dp: 2},{tp: 2}", "--json").stdout)["plans"]
+    check("commas in braces are no new value", [row["ranks"] for row in meshes] == [4, 2], meshes)
+    pathlib.Path("other.yaml").write_text(JOB.replace("layers: 8", "layers: 4"))
+    rows = json.loads(run("--compare", "other.yaml", "--json").stdout)["plans"]
+    check("--compare", [row["step_s"] for row in rows] == [plan()["step_s"], plan("model.layers=4")["step_s"]], rows)
+    text = run("--sweep", "data.micro_batch=1,4", "--compare", "other.yaml").stdout.splitlines()
+    check("a row each", [row.split()[0] for row in text[1:]] == ["data.micro_batch=1", "data.micro_batch=4", "other.yaml"], text)
 
 
 def training():
@@ -157,9 +240,30 @@ def refusals():
         (["--ranks", "x"], "--ranks x"),
         (["--tokens", "-3"], "--tokens -3"),
         (["--tokens", "3Q"], "--tokens 3Q"),
+        (["--assume", "dropuot=yes"], "'dropuot=yes': unknown key: write KEY=VALUE with fused_attention"),
+        (["--assume", "dropout"], "'dropout': no value"),
+        (["--assume", ""], "unknown key"),
+        (["--assume", "dropout=yes,"], "unknown key"),
+        (["--assume", "dropout=maybe"], "dropout: "),
+        (["--assume", "states=1"], "states: "),
+        (["--assume", "recomputed_products=2"], "recomputed_products: "),
+        (["--assume", "stage_b=1"], "beside stage_f, which is missing"),
+        (["--assume", "stage_f=-1"], "stage_f: "),
+        (["--assume", "states=18", "model.ffn=512"], "the closed forms are of a GPT's blocks"),
+        (["--assume", "tp_overlap=no,tp_pipelined=yes"], "tp_pipelined"),
         (["--machine", machine(FREE)], "peak_fp32"),
         (["mesh.dp=3", "data.batch=4"], "data.batch"),
         (["mesh.tp=3"], "mesh.tp"),
+        (["--search", "--assume", "stage_f=1"], "not with --search"),
+        (["--sweep", "data.micro_batch=1,2", "--search"], "--search chooses by itself"),
+        (["--compare", "job.yaml", "--search"], "--search chooses by itself"),
+        (["--sweep", "data.micro_batch=1,2", "--tokens", "1B"], "--tokens is of a single plan"),
+        (["--sweep", "data.micro_batch"], "wanted KEY=VALUE"),
+        (["--sweep", "=1"], "wanted KEY=VALUE"),
+        (["--sweep", "data.micro_batch="], "has no value"),
+        (["--sweep", "data.micro_batch=1,3"], "no multiple of micro_batch 3"),
+        (["--sweep", "data.microbatch=1"], "unknown key microbatch"),
+        (["--compare", "no.yaml"], "no.yaml"),
         (["--search", "--tokens", "1B"], "not with --search"),
         (["--search", "strategies=[{use: ema, decay: 0.9}]"], "the job has ema"),
     ]
@@ -180,6 +284,11 @@ def main():
         memory()
         times()
         rings()
+        products()
+        latencies()
+        interference()
+        assumed()
+        several()
         training()
         search()
         refusals()

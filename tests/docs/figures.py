@@ -159,7 +159,13 @@ def exact():
                  [["arena, GiB", *(f"{arena(*job, f'job.deterministic={d}') / 1024:.1f}" for d in ("normal", "exact"))]])
 
 
-TABLES = {"zero-options": zero_options, "zero-micro": zero_micro, "offload": offload, "localsgd": localsgd, "pipeline": pipeline,
+def published():
+    """Times of steps beside published ones, of pipelines that compile at once."""
+    return subprocess.run([sys.executable, os.path.join(top, "bench/plan/published.py"), heddle, "--quick", "--table"], capture_output=True,
+                          text=True, timeout=300).stdout.splitlines()
+
+
+TABLES = {"published": published, "zero-options": zero_options, "zero-micro": zero_micro, "offload": offload, "localsgd": localsgd, "pipeline": pipeline,
           "recompute": recompute, "exact": exact}
 
 
@@ -239,7 +245,7 @@ def check(page, write):
 def main():
     write = "--write" in sys.argv[2:]
     faults, names = [], []
-    for page in ("README.md", "docs/glossary.md", "docs/strategies.md", "docs/transports.md", "docs/running.md"):
+    for page in ("README.md", "docs/glossary.md", "docs/strategies.md", "docs/transports.md", "docs/running.md", "docs/planning.md"):
         found, n, rows = check(page, write)
         faults, names = faults + found, names + n
         if write:

@@ -1,0 +1,247 @@
+/* Costs of other systems' steps beyond those of heddle's program: settings of a plan, not of the job. */
+#include <stdlib.h>
+
+#include "analysis/plan/seconds_internal.h"
+#include "core/base/dtype.h"
+#include "core/base/option.h"
+#include "core/program/ops.h"
+
+#define SETTING(key, field, words)                                                                          \
+    {                                                                                                       \
+        .name = key, .type = HD_OPT_BOOL, .offset = offsetof(struct hd__assume_words, field), .help = words \
+    }
+
+#define SECONDS(key, field, words)                                                                                   \
+    {                                                                                                                \
+        .name = key, .type = HD_OPT_FLOAT, .min = 0, .max = 1e6, .offset = offsetof(struct hd__assume_words, field), \
+        .help = words                                                                                                \
+    }
+
+/* As they are written; those whose default is yes are turned round. */
+struct hd__assume_words {
+    int32_t fused_attention, dropout, tp_overlap, tp_pipelined, dp_overlap, fused_kernels, fused_optimizer,
+        whole_recompute;
+    double recomputed_products, states, stage_f, stage_b, stage_w, stage_send;
+};
+
+static const struct hd_option settings[] = {
+    SETTING("fused_attention", fused_attention, "no: scores and softmax in memory, of all pairs of positions"),
+    SETTING("dropout", dropout, "yes: of scores in memory, and of what is added to the residual stream"),
+    SETTING("tp_overlap", tp_overlap, "no: transfers over tp do not overlap with compute"),
+    SETTING("tp_pipelined", tp_pipelined, "yes: they overlap with the products beside them, piece by piece"),
+    SETTING("dp_overlap", dp_overlap, "no: transfers over dp follow after the last micro-batch"),
+    SETTING("fused_kernels", fused_kernels, "no: biases, activations, sums, norms and the loss in passes of their own"),
+    SETTING("fused_optimizer", fused_optimizer, "no: gradients are unscaled, checked and clipped in passes"),
+    SETTING("whole_recompute", whole_recompute, "yes: recomputed blocks run again to their end, needed or not"),
+    {.name = "recomputed_products",
+     .type = HD_OPT_FLOAT,
+     .min = 0,
+     .max = 1,
+     .offset = offsetof(struct hd__assume_words, recomputed_products),
+     .help = "share of the blocks' products that run again before their gradients"},
+    {.name = "states",
+     .type = HD_OPT_FLOAT,
+     .min = 2,
+     .max = 64,
+     .offset = offsetof(struct hd__assume_words, states),
+     .help = "bytes a parameter of weights, gradients and optimizer states"},
+    SECONDS("stage_f", stage_f, "of a stage's forward pass of a micro-batch, if measured"),
+    SECONDS("stage_b", stage_b, "of its gradients of inputs"),
+    SECONDS("stage_w", stage_w, "of its gradients of weights"),
+    SECONDS("stage_send", stage_send, "of a message between stages"),
+};
+
+static int32_t parse_one(const char *item, size_t n, struct hd__assume_words *words, struct hd_error *err)
+{
+    const struct hd__options table = HD__OPTIONS(settings);
+    struct hd__arena arena = {0};
+    struct hd_error why = HD_ERROR_INIT;
+    char *key = hd__format("%.*s", (int)n, item), *value = strchr(key, '=');
+    int32_t rc = HD_OK;
+    if (value)
+        *value++ = 0;
+    int64_t row = hd__option_find(&table, key);
+    if (row < 0 || !value) {
+        struct hd__text names = {0};
+        for (size_t s = 0; s < HD__COUNT(settings); s++)
+            hd__text_add(&names, "%s%s", s ? ", " : "", settings[s].name);
+        rc = hd_fail(err, HD_E_INVALID, "'%.*s': %s: write KEY=VALUE with %s", (int)HD__MIN(n, 60), item,
+                     row < 0 ? "unknown key" : "no value", names.at);
+        hd__text_free(&names);
+    } else if (hd__option_parse(&settings[row], value, words, &arena, &why)) {
+        rc = hd_fail(err, HD_E_INVALID, "%s: %s", key, why.message);
+    }
+    hd__arena_free(&arena);
+    free(key);
+    return rc;
+}
+
+int32_t hd__assume_parse(const char *text, struct hd__assume *assume, struct hd_error *err)
+{
+    struct hd__assume_words w = {
+        .fused_attention = 1, .tp_overlap = 1, .dp_overlap = 1, .fused_kernels = 1, .fused_optimizer = 1};
+    do {
+        size_t n = strcspn(text, ",");
+        int32_t rc = parse_one(text, n, &w, err);
+        if (rc)
+            return rc;
+        text += n;
+    } while (*text++);
+    *assume = (struct hd__assume){.unfused_attention = !w.fused_attention,
+                                  .dropout = w.dropout,
+                                  .blocking_tp = !w.tp_overlap,
+                                  .pipelined_tp = w.tp_pipelined,
+                                  .blocking_dp = !w.dp_overlap,
+                                  .separate_kernels = !w.fused_kernels,
+                                  .separate_optimizer = !w.fused_optimizer,
+                                  .whole_recompute = w.whole_recompute,
+                                  .recomputed_products = w.recomputed_products,
+                                  .states = w.states,
+                                  .stage_f = w.stage_f,
+                                  .stage_b = w.stage_b,
+                                  .stage_w = w.stage_w,
+                                  .stage_send = w.stage_send};
+    if (!w.tp_overlap && w.tp_pipelined)
+        return hd_fail(err, HD_E_INVALID, "tp_overlap=no and tp_pipelined=yes contradict each other: choose one");
+    if (!(w.stage_f > 0) && (w.stage_b > 0 || w.stage_w > 0 || w.stage_send > 0))
+        return hd_fail(err, HD_E_INVALID, "stage_b, stage_w and stage_send are beside stage_f, which is missing");
+    return HD_OK;
+}
+
+int hd__is_tp_transfer(const struct hd__instr *i)
+{
+    const uint32_t tp = HD_AXIS_BIT(HD_AXIS_TP) | HD_AXIS_BIT(HD_AXIS_TQ);
+    return hd__is_collective(i->op) && i->axes & tp && !(i->axes & ~tp);
+}
+
+int hd__assume_blocks(const struct hd__assume *assume, const struct hd__instr *i)
+{
+    return assume->blocking_tp && hd__is_tp_transfer(i);
+}
+
+int hd__assume_defers(const struct hd__assume *assume, const struct hd__instr *i)
+{
+    const uint32_t dp = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
+    return assume->blocking_dp && hd__is_collective(i->op) && i->axes & dp;
+}
+
+/* ---- attention with its scores in memory */
+
+struct scores {
+    struct hd__product product; /* queries by keys: m and n are positions, k the head's dim */
+    double bytes;               /* of the scores */
+    double rows, columns;       /* of a factor that has as many rows as queries, or as keys: its bytes */
+};
+
+static struct scores scores_of(const struct hd__machine *m, const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *q = hd__tensor_const(p, i->in[0]), *k = hd__tensor_const(p, i->in[1]);
+    double size = (double)hd_dtype_size(q->dtype), queries = (double)hd__local_extent(p, q, 1);
+    double keys = (double)hd__local_extent(p, k, 1), d = (double)hd__local_extent(p, q, q->ndim - 1);
+    double heads = (double)hd__numel(p, q) / queries / d;
+    return (struct scores){
+        .product = {.batch = heads, .m = queries, .n = keys, .k = d, .peak = hd__machine_peak(m, q->dtype)},
+        .bytes = size * heads * queries * keys,
+        .rows = size * heads * queries * d,
+        .columns = size * heads * keys * d};
+}
+
+/* Seconds of a product that writes the scores' shape, or that reads it and writes `rows` positions. */
+static double score_product(const struct hd__machine *m, const struct scores *s, int writes, double rows, double sum)
+{
+    struct hd__product x = s->product;
+    if (!writes) {
+        x.m = rows;
+        x.n = s->product.k;
+        x.k = sum;
+    }
+    x.written = writes ? s->bytes : s->rows;
+    x.bytes = s->bytes + s->rows + s->columns;
+    return m->kernel + hd__product_seconds(m, &x);
+}
+
+#define DROPPED 2.5 /* passes of dropout over 16 bits, forward or backward: in, out, and a mask of a byte */
+
+static double scores_forward(const struct hd__machine *m, const struct hd__assume *assume, const struct scores *s)
+{
+    double passes = 2 + (assume->dropout ? DROPPED : 0); /* softmax with scale and mask in one kernel */
+    return score_product(m, s, 1, 0, 0) + score_product(m, s, 0, s->product.m, s->product.n) +
+           hd__pass_seconds(m, passes * s->bytes) + (1 + assume->dropout) * m->kernel;
+}
+
+static double scores_backward(const struct hd__machine *m, const struct hd__assume *assume, const struct scores *s)
+{
+    double passes = 3 + (assume->dropout ? DROPPED : 0); /* of the softmax and its gradient in, the scores' out */
+    return score_product(m, s, 1, 0, 0) + score_product(m, s, 0, s->product.m, s->product.n) +
+           2 * score_product(m, s, 0, s->product.n, s->product.m) + hd__pass_seconds(m, passes * s->bytes) +
+           (1 + assume->dropout) * m->kernel;
+}
+
+double hd__assumed_attention(const struct hd__machine *m, const struct hd__assume *assume, const struct hd_program *p,
+                             const struct hd__instr *i)
+{
+    struct scores s = scores_of(m, p, i);
+    if (i->op == HD_OP_ATTENTION)
+        return scores_forward(m, assume, &s);
+    return scores_backward(m, assume, &s) + (assume->recomputed_scores ? scores_forward(m, assume, &s) : 0);
+}
+
+/* ---- passes that heddle's kernels save */
+
+static const struct {
+    uint16_t op;
+    uint8_t kernels;         /* beyond the one */
+    double passes, of_input; /* over memory, in sizes of the first output and of the first input */
+} separate[] = {
+    {HD_OP_EINSUM_BIAS, 0, 2, 0}, /* the bias is copied into the output, to which the product is added */
+    {HD_OP_EINSUM_GELU, 1, 1, 0},      {HD_OP_EINSUM_GELU_GRAD, 1, 2, 0}, {HD_OP_EINSUM_BIAS_DW, 1, 0, 1},
+    {HD_OP_ADD_RMSNORM, 1, 1, 0},      {HD_OP_ADD_LAYERNORM, 1, 1, 0},    {HD_OP_RMSNORM_DX_ADD, 1, 2, 0},
+    {HD_OP_LAYERNORM_DX_ADD, 1, 2, 0}, {HD_OP_RMSNORM_GRAD_ADD, 2, 4, 0}, {HD_OP_LAYERNORM_GRAD_ADD, 2, 4, 0},
+    {HD_OP_XENT_GRAD, 6, 25, 0}, /* logits to fp32, their largest, less it, exp, over the sum, times dy, to 16 bits */
+};
+
+#define LOSS_BYTES 62 /* a logit that is written, goes through these passes, and whose gradient is read twice */
+#define CLIP_BYTES \
+    24 /* a parameter: unscaled and checked (8), clipped (8), cleared (4), weights read to be copied (4) */
+
+static double loss_bytes(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *x = hd__tensor_const(p, i->in[0]);
+    double h = (double)hd__local_extent(p, x, x->ndim - 1);
+    return LOSS_BYTES * hd__instr_flops(p, i) / i->n_out / 2 / h;
+}
+
+static int adds_to_stream(uint16_t op)
+{
+    return op == HD_OP_ADD_LAYERNORM || op == HD_OP_ADD_RMSNORM;
+}
+
+static int differentiates_stream(uint16_t op)
+{
+    return op == HD_OP_LAYERNORM_GRAD_ADD || op == HD_OP_RMSNORM_GRAD_ADD || op == HD_OP_LAYERNORM_DX_ADD ||
+           op == HD_OP_RMSNORM_DX_ADD;
+}
+
+double hd__assumed_extra(const struct hd__machine *m, const struct hd__assume *assume, const struct hd_program *p,
+                         const struct hd__instr *i)
+{
+    double out = i->n_out ? (double)hd__tensor_bytes(p, hd__tensor_const(p, i->out[0])) : 0, bytes = 0, kernels = 0;
+    for (size_t s = 0; s < HD__COUNT(separate) && assume->separate_kernels; s++)
+        if (separate[s].op == i->op) {
+            bytes += separate[s].passes * out;
+            if (separate[s].of_input > 0)
+                bytes += separate[s].of_input * (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0]));
+            kernels += separate[s].kernels;
+        }
+    if (assume->separate_kernels && i->op == HD_OP_XENT_HEAD)
+        bytes += loss_bytes(p, i);
+    if (assume->dropout && adds_to_stream(i->op))
+        bytes += 0.5 * out;
+    if (assume->dropout && differentiates_stream(i->op)) {
+        bytes += DROPPED * out;
+        kernels++;
+    }
+    if (assume->separate_optimizer && hd__op(i->op)->class == HD__CLASS_UPDATE && i->op != HD_OP_SUMSQ)
+        bytes += CLIP_BYTES * (double)hd__numel(p, hd__tensor_const(p, i->out[0]));
+    return hd__pass_seconds(m, bytes) + kernels * m->kernel;
+}
