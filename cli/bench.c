@@ -440,7 +440,8 @@ static int run_launched_rank(struct bench_arguments *a, const struct transport *
     struct hd__launch_env env;
     struct hd_error err = HD_ERROR_INIT;
     int found;
-    if (hd__launch_detect(&env, &found, &err) || (!found && hd__launch_check_alone(&err))) { /* not found: the only one */
+    if (hd__launch_detect(&env, &found, &err) ||
+        (!found && hd__launch_check_alone(&err))) { /* not found: the only one */
         fprintf(stderr, "heddle bench: %s\n", err.message);
         return HD__EXIT_REFUSED;
     }

@@ -18,7 +18,7 @@ struct calibration {
     const struct hd_device_ops *ops;
     struct hd_device *device;
     void *memory[OPERANDS];
-    /* What was measured: */
+    /* Results: */
     double kernel, bandwidth, attention, half, peak[HD__DTYPE_COUNT];
     double small_us, busbw; /* of all_reduce: microseconds of the smallest, GB/s of the largest */
 };
@@ -82,7 +82,7 @@ static int32_t time_product(const struct calibration *c, uint32_t dtype, const i
 static const int64_t shapes[][3] = {{1024, 1024, 1024}, {512, 2048, 512}, {512, 512, 2048}, {1024, 1024, 64},
                                     {1024, 64, 1024},   {64, 1024, 1024}, {256, 256, 256},  {64, 64, 64}};
 
-/* The best rate is the peak; the half of d / (d + half), for each of m, n and k, that is nearest to all rates in ratio. */
+/* The best rate is the peak; half, of d / (d + half) for each of m, n and k, is nearest to all rates in ratio. */
 static void fit_products(const double *rate, double *peak, double *half)
 {
     double least = INFINITY;

@@ -38,6 +38,8 @@ struct hd__command {
     X(report)           \
     X(debug)            \
     X(doctor)           \
+    X(slurm)            \
+    X(k8s)              \
     X(import)           \
     X(version)
 

@@ -79,6 +79,44 @@ int hd__cli_parse_per_machine(const struct hd__command *command, const char *tex
     return HD__EXIT_DONE;
 }
 
+/* Does a group along these axes lie on several machines? */
+static int spans_machines(const struct hd__mesh *mesh, uint32_t axes, int32_t per_machine)
+{
+    int32_t *ranks = hd__alloc((size_t)mesh->ranks * sizeof *ranks), found = 0;
+    for (int32_t r = 0; r < mesh->ranks && !found; r++)
+        for (int32_t i = hd__mesh_group(mesh, r, axes, 0, ranks); i-- > 0;)
+            found |= ranks[i] / per_machine != r / per_machine;
+    free(ranks);
+    return found;
+}
+
+static int check_transports(const struct hd__compiled *c, int32_t per_machine)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
+        const struct hd__job_section *section = c->job->comm_axis[a];
+        if (c->mesh.size[a] < 2 || !spans_machines(&c->mesh, HD_AXIS_BIT(a), per_machine) ||
+            !(hd__exec_chosen_comm(c, section)->component->ops.comm.caps & HD_COMM_LOCAL_ONLY))
+            continue;
+        hd__job_fail(c->job, section->path, &err,
+                     "comm-%s works inside one machine only, and %s connects machines: take another, as comm={use: "
+                     "libfabric, provider: tcp, inside: shm}",
+                     section->use, hd__axis_name(a));
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    }
+    return HD__EXIT_DONE;
+}
+
+int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_t machines, int32_t per_machine)
+{
+    struct hd__cli_job loaded = {0};
+    int code = hd__cli_load_job(arguments, machines * per_machine, &loaded);
+    if (!code)
+        code = check_transports(loaded.compiled, per_machine);
+    hd__cli_unload_job(&loaded);
+    return code;
+}
+
 int hd__cli_print_error(const struct hd_error *err, int code)
 {
     struct hd__text text = {0};

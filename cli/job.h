@@ -69,6 +69,10 @@ void hd__cli_unload_job(struct hd__cli_job *loaded);
 /* --per-machine N of 1 to `ranks`; 0 and 0 where it was not given, a refusal's exit code otherwise. */
 int hd__cli_parse_per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n);
 
+/* Refuses a job that does not fit so many machines with so many ranks each: its mesh, its batch, or a transport between
+ * machines that stays inside one. */
+int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_t machines, int32_t per_machine);
+
 /* Prints an error; returns `code`. */
 int hd__cli_print_error(const struct hd_error *err, int code);
 /* The error of a command that loads weights; returns its exit code. */

@@ -1,5 +1,6 @@
 #include "cli/plot.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/base.h"
@@ -63,10 +64,14 @@ static const char text_defaults[] = "font-family=\"system-ui,sans-serif\" font-s
 
 void hd__plot_open(FILE *file, double width, double height, const char *label)
 {
+    char *text = hd__strdup(label);
+    for (char *at = text; (at = strchr(at, '"'));) /* of an attribute */
+        *at = '\'';
     fprintf(file, "<svg class=\"chart\" viewBox=\"0 0 %g %g\" %s role=\"img\" aria-label=\"", width, height,
             text_defaults);
-    hd__plot_put_xml(file, label);
+    hd__plot_put_xml(file, text);
     fputs("\">\n", file);
+    free(text);
 }
 
 void hd__plot_open_file(FILE *file, double width, double height)

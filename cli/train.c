@@ -158,7 +158,7 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
 
 /* ---- on several machines */
 
-/* What a command line asks for, and the job as it is compiled at present. */
+/* A command line, and its job as it is compiled at present. */
 struct training {
     struct hd__cli_job_arguments arguments;
     int64_t launched;       /* ranks of another launcher; 0: none */

@@ -194,7 +194,7 @@ static int run(int argc, char **argv)
         hd__doctor_machine(&d);
         hd__doctor_devices(&d);
         hd__doctor_networks(&d);
-        hd__doctor_rendezvous(&d);
+        hd__doctor_rendezvous(&d, loaded.job);
         check_plugins(&d);
         if (has_job)
             check_job(&d, &loaded);

@@ -26,6 +26,7 @@ int hd__doctor_read(const char *path, char *out, size_t room);
 void hd__doctor_machine(struct hd__doctor *d); /* machine.c: processor, clocks, memory, cgroup, huge pages, limits */
 void hd__doctor_devices(struct hd__doctor *d); /* devices.c: GPUs and the links between them */
 void hd__doctor_networks(struct hd__doctor *d);
-void hd__doctor_rendezvous(struct hd__doctor *d); /* meet.c: ranks as the environment names them */
+/* meet.c: ranks as the environment names them, else as the job does; job NULL: none. */
+void hd__doctor_rendezvous(struct hd__doctor *d, const struct hd__job *job);
 
 #endif

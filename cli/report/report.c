@@ -57,16 +57,19 @@ static int32_t name_apart(struct hd__report *r, const struct report_arguments *a
     return HD_OK;
 }
 
-static int32_t write_page(const struct hd__report *r, const char *path, char **argv, struct hd_error *err)
+/* *began: from then on a failure is none of what was asked for. */
+static int32_t write_page(const struct hd__report *r, const char *path, char **argv, int *began, struct hd_error *err)
 {
     FILE *file = hd__output_create(path, HD__OUTPUT_MARK, err);
     if (!file)
         return err->code;
+    *began = 1;
     hd__report_page(file, r, (const char *const *)argv);
     return hd__output_close(file, path, err);
 }
 
-static int32_t report(struct hd__report *r, const struct report_arguments *a, char **argv, struct hd_error *err)
+static int32_t report(struct hd__report *r, const struct report_arguments *a, char **argv, int *began,
+                      struct hd_error *err)
 {
     struct hd__text text = {0};
     int32_t rc = a->html ? hd__output_check(a->html, HD__OUTPUT_MARK, err) : HD_OK;
@@ -79,7 +82,7 @@ static int32_t report(struct hd__report *r, const struct report_arguments *a, ch
     if (rc)
         return rc;
     if (a->html)
-        return write_page(r, a->html, argv, err);
+        return write_page(r, a->html, argv, began, err);
     hd__report_text(r, &text);
     hd__text_print(&text, stdout);
     return HD_OK;
@@ -90,10 +93,10 @@ static int run(int argc, char **argv)
     struct report_arguments a = {0};
     struct hd__report r = {.n = 0};
     struct hd_error err = HD_ERROR_INIT;
-    int code = parse(argc, argv, &a);
-    if (code == HD__EXIT_DONE && report(&r, &a, argv, &err)) {
+    int began = 0, code = parse(argc, argv, &a);
+    if (code == HD__EXIT_DONE && report(&r, &a, argv, &began, &err)) {
         hd__speaker_print(err.message);
-        code = HD__EXIT_REFUSED;
+        code = began ? HD__EXIT_FAILED : HD__EXIT_REFUSED;
     }
     for (uint32_t k = 0; k < HD__REPORT_RUNS; k++)
         hd__report_free(&r.runs[k]);

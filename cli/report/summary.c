@@ -249,9 +249,12 @@ static void fact_checkpoints(const struct hd__report_run *run, struct hd__text *
 
 static void fact_restarts(const struct hd__report_run *run, struct hd__text *out)
 {
-    uint32_t restarts, resumed;
+    uint32_t restarts, shrunk, grown, resumed;
     event_sum(run, "restart", "seconds", &restarts);
+    event_sum(run, "shrink", "seconds", &shrunk);
+    event_sum(run, "grow", "seconds", &grown);
     event_sum(run, "resume", "seconds", &resumed);
+    restarts += shrunk + grown;
     hd__text_add(out, "%u", restarts);
     if (resumed)
         hd__text_add(out, ", resumed %u time%s", resumed, resumed == 1 ? "" : "s");
@@ -382,15 +385,21 @@ void hd__report_event_words(const json_t *event, struct hd__text *out)
     if (!strcmp(is, "alarm")) {
         hd__text_add(out, "alarm %s, rank %.0f: %s", word(event, "rule"),
                      json_number_value(json_object_get(event, "rank")), word(event, "words"));
+    } else if (!strcmp(is, "checkpoint") && json_is_true(json_object_get(event, "emergency"))) {
+        hd__text_add(out, "saved after a fault");
     } else if (!strcmp(is, "checkpoint")) {
         hd__text_add(out, "saved in ");
         add_seconds(json_number_value(json_object_get(event, "seconds")), out);
         hd__text_add(out, ", %s; training waited ",
                      hd__bytes_text((uint64_t)fmax(json_number_value(json_object_get(event, "bytes")), 0), text));
         add_seconds(json_number_value(json_object_get(event, "exposed_s")), out);
-    } else if (!strcmp(is, "restart")) {
-        hd__text_add(out, "restart %.0f, %zu ranks lost; it took ", json_number_value(json_object_get(event, "round")),
-                     json_array_size(json_object_get(event, "lost")));
+    } else if (!strcmp(is, "restart") || !strcmp(is, "shrink") || !strcmp(is, "grow")) {
+        size_t lost = json_array_size(json_object_get(event, "lost"));
+        hd__text_add(out, "%s %.0f, to %.0f ranks", is, json_number_value(json_object_get(event, "round")),
+                     json_number_value(json_object_get(event, "ranks")));
+        if (lost)
+            hd__text_add(out, ", %zu lost", lost);
+        hd__text_add(out, "; it took ");
         add_seconds(json_number_value(json_object_get(event, "seconds")), out);
     } else if (!strcmp(is, "resume")) {
         hd__text_add(out, "resumed from a checkpoint");

@@ -177,6 +177,10 @@ struct hd__job {
     int32_t on_error;                          /* HD__ON_ERROR_... */
     int32_t reserved_data;
     HD__ARRAY(struct hd__skipped_file) skipped; /* by service/train/shards */
+    HD__ARRAY(struct hd__skipped_file)
+    saved_files; /* of train, in the checkpoint that was loaded; those that are not there
+                                                     * keep their places where keeps_files is set */
+    int32_t keeps_files, reserved_files;
 
     /* eval: */
     int64_t eval_every; /* steps; 0: never */

@@ -129,7 +129,7 @@ static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_
     return HD_OK;
 }
 
-/* Of so many sequences for each data coordinate; 0: not asked for. With fewer machines than there may be the batch
+/* Sequences of a micro-batch; 0: not asked for. With fewer machines than there may be the batch
  * stays, so a coordinate has more of it: in more micro-batches, not in larger ones. */
 static int64_t asked_micro_batch(const struct hd__job *job, int64_t dp, int64_t ep, int64_t ranks)
 {

@@ -27,6 +27,7 @@
     X(HD_OP_RMSNORM_GRAD_ADD, 4, 4, 2, 2, CU_ALL, rmsnorm_grad_add)     \
     X(HD_OP_LAYERNORM_GRAD_ADD, 4, 4, 3, 3, CU_ALL, layernorm_grad_add) \
     X(HD_OP_ROPE, 1, 1, 1, 1, CU_ALL, rope)                             \
+    X(HD_OP_ROPE_AT, 2, 2, 1, 1, CU_ALL, rope_at)                       \
     X(HD_OP_SWIGLU, 2, 2, 1, 1, CU_ALL, swiglu)                         \
     X(HD_OP_SWIGLU_GRAD, 3, 3, 2, 2, CU_ALL, swiglu_grad)               \
     X(HD_OP_GELU, 1, 1, 1, 1, CU_ALL, gelu)                             \
@@ -76,6 +77,7 @@
     X(HD_OP_ROUTER_LOSS_DZ, 3, 3, 1, 1, CU_ALL, router_loss_dz)         \
     X(HD_OP_ATTENTION, 3, 4, 2, 2, CU_ALL, attention)                   \
     X(HD_OP_ATTENTION_GRAD, 6, 7, 3, 3, CU_ALL, attention_grad)         \
+    X(HD_OP_ATTENTION_CACHED, 6, 6, 3, 3, CU_ALL, attention_cached)     \
     X(HD_OP_ATTENTION_MERGE, 4, 4, 2, 2, CU_FLOATS, attention_merge)
 
 #define CU_DECLARE(op, min_in, max_in, min_out, max_out, dtypes, name) CU_PREPARE(name);

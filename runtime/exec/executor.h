@@ -33,8 +33,8 @@ void hd__exec_close(struct hd__exec *exec);
 
 /* Runs all sections of step `step`, counted from 1, in the program's order. */
 int32_t hd__exec_run_step(struct hd__exec *exec, int64_t step, struct hd_error *err);
-/* What the last step has changed of the state that a checkpoint holds, whether it came to its end or not: 0: nothing.
- * Updates leave it as it was where the gradient norm is not finite. */
+/* Changes of the last step to the state that a checkpoint holds, whether it came to its end or not; 0: none. Updates
+ * leave it as it was where the gradient norm is not finite. */
 enum { HD__STATE_UPDATED = 1, HD__STATE_WRITTEN = 2 };
 uint32_t hd__exec_state_written(const struct hd__exec *exec);
 /* After an abort or an error: waits for what the device was given. From here on nothing but copies D2H is run. */

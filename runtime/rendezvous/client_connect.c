@@ -190,7 +190,8 @@ int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *
     if (s->fd < 0)
         return HD_E_IO;
     s->here = is_here(s->fd);
-    code = enter(s, o, secret, HD__MIN(deadline, hd__now() + ANSWER_SECONDS), err);
+    /* A server answers at once: its word is not cut off by a deadline that is near. */
+    code = enter(s, o, secret, HD__MIN(HD__MAX(deadline, hd__now() + 1), hd__now() + ANSWER_SECONDS), err);
     if (code != HD_OK) {
         hd__tls_free(s->tls);
         s->tls = NULL;

@@ -30,7 +30,7 @@ struct server_conn {
     char peer[64];  /* "10.0.0.2:41234" */
     struct hd__auth_handshake handshake;
     struct hd__auth_channel from, to; /* the rank's frames, the server's */
-    char end[160];                     /* room for why it is over */
+    char end[160];                    /* room for why it is over */
     uint8_t *in;                      /* `in_room`: a greeting's size for a stranger, WIRE_SEALED_MAX for a rank */
     size_t in_room;
     uint8_t *out;

@@ -180,8 +180,10 @@ static void on_proof(struct hd__server *s, struct server_conn *c, const struct h
     hd__auth_channel_init(&c->to, c->secret, HD__AUTH_SERVER, &c->handshake);
     c->proved = 1;
     if (size != s->options.size)
-        snprintf(why, sizeof why, "the job has %d %s there and %d here", s->options.size,
-                 s->options.members ? "nodes" : "ranks", size);
+        snprintf(why, sizeof why,
+                 s->options.members ? "launch.nodes is up to %d on node 0, and up to %d on this one"
+                                    : "the job has %d ranks here and %d there",
+                 s->options.size, size);
     else if (rank < 0 || rank >= size)
         snprintf(why, sizeof why, "%s %d is not one of 0 to %d", s->options.members ? "node" : "rank", rank, size - 1);
     else if (s->rank_state[rank] != HD__RANK_ABSENT)

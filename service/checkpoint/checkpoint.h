@@ -50,6 +50,7 @@ struct hd__ckpt_peers {
     int32_t rank, ranks; /* ranks 0 or 1: all_gather is not called */
     /* all-gather: `all` gets ranks * bytes, in the order of ranks */
     int32_t (*all_gather)(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err);
+    void (*busy)(void *user, uint64_t bytes); /* this rank writes or reads so many from now on; NULL: nobody asks */
     void *user;
 };
 
@@ -60,11 +61,7 @@ struct hd__ckpt_store {
     uint32_t threads; /* threads that assemble, hash and write, or read and verify; 0 means 2 */
     uint32_t reserved;
     uint64_t file_bytes; /* size above which a new file begins; 0 means 2 GiB */
-    double *busy_until;  /* kept ahead of hd__now() while the storage gets on; NULL: nobody asks */
 };
-
-/* This rank writes or reads so many bytes from now on. */
-void hd__ckpt_busy(const struct hd__ckpt_store *store, uint64_t bytes);
 
 struct hd__ckpt_save {
     uint64_t step;

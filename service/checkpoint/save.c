@@ -66,20 +66,6 @@ static int32_t agree_on_status(struct saving *s, int32_t rc, struct hd_error *er
     return result;
 }
 
-/* A disk that is slower than that counts as one that hangs. */
-#define SLOWEST_DISK 20e6 /* bytes a second */
-#define PATIENCE 4.0      /* seconds beyond that */
-
-void hd__ckpt_busy(const struct hd__ckpt_store *store, uint64_t bytes)
-{
-    double until = hd__now() + PATIENCE + (double)bytes / SLOWEST_DISK, now = 0;
-    if (!store->busy_until)
-        return;
-    __atomic_load(store->busy_until, &now, __ATOMIC_RELAXED);
-    if (until > now)
-        __atomic_store(store->busy_until, &until, __ATOMIC_RELAXED);
-}
-
 /* ---- writing: a block is assembled from its pieces and written in as few stretches as they make */
 
 static int32_t write_block(void *user, uint64_t number, char *block, struct hd_error *err)
@@ -89,8 +75,8 @@ static int32_t write_block(void *user, uint64_t number, char *block, struct hd_e
                                 *last = s->pieces.at + s->pieces.first[number + 1];
     uint64_t begin, bytes, start = 0, end = 0;
     const char *file = s->layout.files[hd__ckpt_locate_block(&s->layout, number, &begin, &bytes)].name;
-    if (piece < last)
-        hd__ckpt_busy(s->store, bytes);
+    if (piece < last && s->store->peers.busy)
+        s->store->peers.busy(s->store->peers.user, bytes);
     for (; piece < last; piece++) {
         if (piece->at < end)
             return hd_fail(err, HD_E_INTERNAL, "checkpoint: two runs of this rank overlap in %s at byte %lu", file,
@@ -293,7 +279,8 @@ int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_
     }
     if (!rc) {
         rc = hd__parallel_for(s.threads, s.layout.n_blocks, HD__CKPT_BLOCK, write_block, &s, err);
-        hd__ckpt_busy(store, s.written);
+        if (store->peers.busy)
+            store->peers.busy(store->peers.user, s.written);
         if (!rc)
             rc = store->ops->flush(s.tx, err);
         rc = agree_on_status(&s, rc, err);

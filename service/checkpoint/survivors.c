@@ -39,7 +39,7 @@ static void add_held(held_runs *all, const struct hd__ckpt_training *from, int32
     hd__ckpt_train_state_free(&state);
 }
 
-/* What nobody holds: the first range in words, and how many there are. */
+/* Ranges that nobody holds: the first in words, and how many there are. */
 struct missing {
     char first[256];
     uint32_t ranges;
@@ -56,7 +56,7 @@ static void add_missing(struct missing *m, const struct hd__ckpt_tensor *t, int6
     m->bytes += (end - begin) * (int64_t)hd_dtype_size(t->dtype);
 }
 
-/* Of what several hold the first of them stores it. */
+/* Ranges that several ranks hold are stored by the first of them. */
 static void divide(struct hd__ckpt_train_state *state, const held_runs *all, int32_t me, struct missing *missing)
 {
     uint32_t i = 0;

@@ -332,7 +332,7 @@ int hd__launch_agents_run(const struct hd__launch_agents *agents)
         notice = hd__launch_notice_start(agents->notice_file, agents->notice_command, agents->notice_every);
     hd__launch_block_signals(&g.round.signals);
     signal(SIGPIPE, SIG_IGN);
-    code = agents->nodes->node ? follow(&g) : hd__agent_lead(&g);
+    code = agents->nodes->node ? follow(&g) : hd__agent_run_lead(&g);
     hd__store_close(g.store);
     hd__launch_notice_stop(notice);
     hd__launch_tally_close(&g.tally);

@@ -7,40 +7,14 @@
 #include "service/launch/agent_internal.h"
 
 #define GOODBYE_SECONDS 5.0 /* for the other agents to read that the job has ended */
-enum { MOST_FAILURES = 3 }; /* of a machine, in a row, without a newer checkpoint */
-
-struct node {
-    char name[HD__AGENT_NAME];
-    uint32_t visits; /* as the server counted when the name was read */
-    uint32_t at;     /* the same, when the round began */
-    uint32_t left;   /* visits of an agent that was asked to stop, and leaves; 0: none does */
-    int here, out;   /* has said its name; is left out */
-    int in, gone;    /* of the round: takes part; went away in it */
-    int leaves;      /* was asked to stop in it */
-    int failed;      /* in this round, by a fault that is not the job's */
-    int failures;    /* rounds in a row */
-};
-
-struct lead {
-    struct hd__agent *g;
-    struct hd__server *server;
-    struct node *node;    /* [nodes.max] */
-    int32_t n, ranks;     /* machines and ranks of the round */
-    int32_t considered;   /* machines for which it was last asked whether the job would grow */
-    int32_t n_lost, code; /* of the round, over all machines */
-    int32_t *lost;        /* room for all ranks */
-    int killed, stopping; /* some were killed or are gone; the ranks agreed on the end */
-    struct hd__launch_outcome sum;
-};
-
 /* ---- who is there */
 
 /* Reads the names of those who came since the last look; returns how many are there and not left out. */
-static int32_t look_around(struct lead *l)
+static int32_t look_around(struct hd__agent_lead *l)
 {
     int32_t count = 0;
     for (int32_t i = 0; i < l->g->nodes->max; i++) {
-        struct node *n = &l->node[i];
+        struct hd__agent_node *n = &l->node[i];
         uint32_t visits = i ? hd__server_visits(l->server, i) : 1;
         char key[32];
         json_t *name = NULL;
@@ -64,7 +38,7 @@ static int32_t look_around(struct lead *l)
     return count;
 }
 
-static const char *list_nodes(const struct lead *l, int (*is)(const struct node *), char out[256])
+static const char *list_nodes(const struct hd__agent_lead *l, int (*is)(const struct hd__agent_node *), char out[256])
 {
     char list[200] = "";
     size_t at = 0, count = 0;
@@ -79,17 +53,12 @@ static const char *list_nodes(const struct lead *l, int (*is)(const struct node 
     return out;
 }
 
-static int is_absent(const struct node *n)
+static int is_absent(const struct hd__agent_node *n)
 {
     return !n->here && !n->out;
 }
 
-static int is_gone(const struct node *n)
-{
-    return n->in && (n->gone || n->leaves);
-}
-
-static int32_t count_left_out(const struct lead *l)
+static int32_t count_left_out(const struct hd__agent_lead *l)
 {
     int32_t count = 0;
     for (int32_t i = 0; i < l->g->nodes->max; i++)
@@ -99,7 +68,7 @@ static int32_t count_left_out(const struct lead *l)
 
 /* Waits for machines: until `soon` for all of them, then until there are enough, and no longer than `late`; never
  * shorter than `least`. Returns how many there are; 0: too few, or asked to stop. */
-static int32_t gather(struct lead *l, double least, double soon, double late)
+static int32_t gather(struct hd__agent_lead *l, double least, double soon, double late)
 {
     const struct hd__launch_nodes *nodes = l->g->nodes;
     double began = hd__now(), said = 0;
@@ -130,7 +99,7 @@ static int32_t gather(struct lead *l, double least, double soon, double late)
 /* ---- a round */
 
 /* As many of those that are here as the job fits on. Returns 0, or the exit code of its refusal. */
-static int choose(struct lead *l, int32_t count)
+static int choose(struct hd__agent_lead *l, int32_t count)
 {
     const struct hd__launch_nodes *nodes = l->g->nodes;
     int32_t each = l->g->round.n, k = count, chosen = 0;
@@ -140,7 +109,7 @@ static int choose(struct lead *l, int32_t count)
     if (k < nodes->min)
         return code;
     for (int32_t i = 0; i < nodes->max; i++) {
-        struct node *n = &l->node[i];
+        struct hd__agent_node *n = &l->node[i];
         n->in = n->here && !n->out && chosen < k;
         chosen += n->in;
         n->gone = n->leaves = 0;
@@ -155,7 +124,7 @@ static int choose(struct lead *l, int32_t count)
     return 0;
 }
 
-static int32_t publish(struct lead *l, int64_t round, json_t **plan)
+static int32_t publish(struct hd__agent_lead *l, int64_t round, json_t **plan)
 {
     struct hd__agent *g = l->g;
     json_t *nodes = json_array(), *out = json_array();
@@ -177,7 +146,7 @@ static int32_t publish(struct lead *l, int64_t round, json_t **plan)
 }
 
 /* A machine that has come is taken in with the next checkpoint, where the job fits on more than it has. */
-static void consider_growing(struct lead *l)
+static void consider_growing(struct hd__agent_lead *l)
 {
     const struct hd__launch_agents *a = l->g->a;
     int32_t count = look_around(l), k = count;
@@ -201,12 +170,12 @@ static void consider_growing(struct lead *l)
 
 static int lead_tick(void *user, struct hd__server *server)
 {
-    struct lead *l = user;
+    struct hd__agent_lead *l = user;
     char cause[128];
     int32_t rank = 0;
     int gone = 0;
     for (int32_t i = 0; i < l->g->nodes->max; i++) {
-        struct node *n = &l->node[i];
+        struct hd__agent_node *n = &l->node[i];
         if (i && n->in && !n->gone && hd__server_visits(l->server, i) != n->at) {
             n->gone = 1;
             snprintf(cause, sizeof cause, "node %d is gone: its agent has ended, or its network is down", i);
@@ -221,118 +190,10 @@ static int lead_tick(void *user, struct hd__server *server)
     return gone;
 }
 
-/* ---- how it ended */
+/* ---- between rounds */
 
-static void add_lost(struct lead *l, int32_t rank, int killed)
-{
-    l->lost[l->n_lost++] = rank;
-    l->killed |= killed;
-}
-
-static void add_code(struct lead *l, int32_t ended)
-{
-    int32_t code = ended < 0 ? 1 : ended;
-    /* A refusal before a failure, and that before an orderly end. */
-    static const int rank_of[] = {0, 2, 3, 1};
-    if (code >= 0 && code <= 3 && l->code >= 0 && l->code <= 3 ? rank_of[code] > rank_of[l->code] : code > l->code)
-        l->code = code;
-}
-
-/* What the agent of node i says of its ranks, the first of which is `rank`; without a word from it they are lost. */
-static void collect_node(struct lead *l, int32_t i, int32_t rank)
-{
-    struct hd__agent *g = l->g;
-    struct node *n = &l->node[i];
-    double began = hd__now(), late = began + g->a->timeout, said = 0;
-    json_t *done = NULL, *ended;
-    char key[48];
-    snprintf(key, sizeof key, "done/%" PRId64 "/%d", g->at, i);
-    while (!done && hd__now() < late) {
-        int here = hd__server_visits(l->server, i) == n->at; /* its word may have come before it went */
-        if (!hd__agent_get(g, key, hd__now() + 0.1, &done, NULL) || !here)
-            break;
-        if (hd__agent_is_late(g, hd__now() - began, &said))
-            hd__log(HD_LOG_WARN, NULL, "waiting for the end of the ranks of node %d since %.0f s", i, said);
-    }
-    n->gone |= !done;
-    ended = json_object_get(done, "ended");
-    for (int32_t k = 0; k < g->round.n; k++) {
-        int32_t code = done ? (int32_t)json_integer_value(json_array_get(ended, (size_t)k)) : -1;
-        add_code(l, code);
-        if (code < 0)
-            add_lost(l, rank + k, 1);
-        n->failed |= code < 0;
-    }
-    n->leaves = json_integer_value(json_object_get(done, "stopped")) != 0;
-    n->left = n->leaves ? n->at : 0;
-    l->stopping |= json_integer_value(json_object_get(done, "stopping")) != 0;
-    g->tally.progress->failed_step =
-        HD__MAX(g->tally.progress->failed_step, json_integer_value(json_object_get(done, "failed_step")));
-    json_decref(done);
-    hd__store_remove(g->store, key, NULL);
-}
-
-static void collect(struct lead *l)
-{
-    struct hd__agent *g = l->g;
-    const struct hd__launch_outcome *own = &g->out;
-    int32_t rank = 0, culprit = own->culprit;
-    l->n_lost = l->code = l->killed = 0;
-    l->stopping = g->tally.progress->stopping;
-    for (int32_t i = 0; i < g->nodes->max; i++)
-        l->node[i].failed = 0;
-    for (int32_t k = 0; k < g->round.n; k++) {
-        add_code(l, own->ended[k]);
-        if (own->ended[k] < 0)
-            add_lost(l, k, 1);
-        l->node[0].failed |= own->ended[k] < 0;
-    }
-    for (int32_t i = 0; i < g->nodes->max; i++) {
-        if (i && l->node[i].in)
-            collect_node(l, i, rank);
-        if (l->node[i].in && culprit >= rank && culprit < rank + g->round.n && !g->tally.progress->failed_step)
-            l->node[i].failed = 1;
-        rank += l->node[i].in ? g->round.n : 0;
-    }
-    if (!l->code && own->code)
-        l->code = own->code;
-    if (!l->n_lost && culprit >= 0 && l->code && l->code != 3)
-        add_lost(l, culprit, 0);
-    l->sum = (struct hd__launch_outcome){.code = l->code,
-                                         .stopped = own->stopped,
-                                         .culprit = culprit,
-                                         .killed = l->killed,
-                                         .n_lost = l->n_lost,
-                                         .lost = l->lost,
-                                         .since = own->since > 0 ? own->since : hd__now()};
-}
-
-/* A machine whose ranks fail round after round, while no checkpoint gets newer, is left out. */
-static void count_failures(struct lead *l, int newer)
-{
-    for (int32_t i = 0; i < l->g->nodes->max; i++) {
-        struct node *n = &l->node[i];
-        if (!n->in)
-            continue;
-        n->failures = !n->failed ? 0 : newer ? 1 : n->failures + 1;
-        if (i && n->failures >= MOST_FAILURES && !n->out) {
-            n->out = 1;
-            hd__log(HD_LOG_ERROR, NULL, "node %d is left out: it failed %d rounds in a row", i, n->failures);
-        }
-    }
-}
-
-/* Are all that were lost those of machines that are gone, and may there be fewer? */
-static int only_machines_went(const struct lead *l)
-{
-    int32_t gone = 0;
-    for (int32_t i = 0; i < l->g->nodes->max; i++)
-        gone += is_gone(&l->node[i]);
-    return gone && l->g->nodes->min < l->g->nodes->max && l->killed && l->n_lost == gone * l->g->round.n;
-}
-
-/* Of a job that is not started again. */
-static void say_failure(const struct lead *l)
+/* A job that is not started again names its losses. */
+static void say_failure(const struct hd__agent_lead *l)
 {
     struct hd__text who = {0};
     for (int32_t i = 0; i < l->n_lost; i++)
@@ -343,7 +204,7 @@ static void say_failure(const struct lead *l)
 }
 
 /* Is there another round, and when? Returns how many machines it has; 0: the job has ended, with l->code. */
-static int32_t next_round(struct lead *l)
+static int32_t next_round(struct hd__agent_lead *l)
 {
     struct hd__agent *g = l->g;
     struct hd__launch_progress *p = g->tally.progress;
@@ -352,21 +213,21 @@ static int32_t next_round(struct lead *l)
     int32_t before = l->ranks, count;
     double now = hd__now(), pause;
     char who[256], why[320], from[96];
-    collect(l);
+    hd__agent_collect(l);
     grows = p->grow && l->code == 3 && !l->stopping && !g->stopped;
     for (int32_t i = 1; i < nodes->max; i++)
         leaves += l->node[i].in && l->node[i].leaves;
     leaves = leaves && nodes->min < nodes->max && !g->stopped && l->code == 3;
     p->stopping = l->stopping && !leaves;
-    free = grows || leaves || only_machines_went(l);
-    count_failures(l, newer);
+    free = grows || leaves || hd__agent_only_machines_went(l);
+    hd__agent_count_failures(l, newer);
     if (!hd__launch_may_restart(&g->tally, &l->sum, free)) {
         if (l->code == 1)
             say_failure(l);
         return 0;
     }
     pause = grows || leaves ? 0 : hd__launch_pause(&g->tally);
-    list_nodes(l, is_gone, who);
+    list_nodes(l, hd__agent_is_gone, who);
     if (grows)
         snprintf(why, sizeof why, "machines have come");
     else if (free)
@@ -397,7 +258,7 @@ static int32_t next_round(struct lead *l)
 
 /* ---- the job */
 
-static void say_end(struct lead *l)
+static void say_end(struct hd__agent_lead *l)
 {
     json_t *out = json_array();
     double until = hd__now() + GOODBYE_SECONDS;
@@ -416,7 +277,7 @@ static void say_end(struct lead *l)
     }
 }
 
-static void run_all(struct lead *l)
+static void run_all(struct hd__agent_lead *l)
 {
     struct hd__agent *g = l->g;
     double late = hd__now() + g->a->timeout;
@@ -436,7 +297,7 @@ static void run_all(struct lead *l)
     }
 }
 
-int hd__agent_lead(struct hd__agent *g)
+int hd__agent_run_lead(struct hd__agent *g)
 {
     const struct hd__launch_nodes *nodes = g->nodes;
     const struct hd__server_options options = {.address = nodes->host,
@@ -447,7 +308,7 @@ int hd__agent_lead(struct hd__agent *g)
                                                .tls = g->store_options.tls,
                                                .members = 1};
     struct hd__server_options o = options;
-    struct lead l = {.g = g};
+    struct hd__agent_lead l = {.g = g};
     struct hd_error err = HD_ERROR_INIT;
     int32_t rc;
     memcpy(o.secret, g->store_options.secret, sizeof o.secret);

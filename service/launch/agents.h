@@ -17,7 +17,7 @@ struct hd__launch_nodes {
     char host[256];
 };
 
-/* What the job and the command line say; NULL: nothing. `*_at`: where, for messages. */
+/* Words of the job and the command line; NULL: none. `*_at`: where, for messages. */
 struct hd__launch_nodes_given {
     const char *nodes, *nodes_at;           /* "2", "2:4" */
     const char *rendezvous, *rendezvous_at; /* "HOST:PORT" */

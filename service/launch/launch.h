@@ -10,7 +10,7 @@
 struct hd__launch_restart {
     const char *event; /* "restart"; "shrink" or "grow": with fewer ranks or more */
     int32_t round;     /* from 1: the round that it began */
-    int32_t ranks; /* that train from then on */
+    int32_t ranks;     /* that train from then on */
     int32_t n_lost;
     const int32_t *lost; /* ranks that died or failed by themselves, ascending */
     double since;        /* hd__now() when they did */

@@ -43,7 +43,7 @@ int hd__launch_asks_to_stop(int sig);
 int hd__launch_fail_start(const char *what);
 struct hd__server_options hd__launch_server_options(int32_t n, double dead_after, const struct hd__reporter *reporter);
 
-/* What is counted over rounds. */
+/* Counts over all rounds. */
 struct hd__launch_tally {
     const struct hd__launch_policy *policy;
     struct hd__launch_progress *progress; /* shared with the ranks */

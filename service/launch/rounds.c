@@ -130,7 +130,7 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
                      void *user)
 {
     struct hd__server_options options = hd__launch_server_options(n, dead_after, reporter);
-    struct hd__launch_tally tally = {.policy = policy};
+    struct hd__launch_tally tally;
     struct hd__launch_round r = {.n = n,
                                  .dead_after = dead_after,
                                  .serve = &options,
@@ -143,7 +143,7 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
                                          .deadline = policy->deadline,
                                          .store = {.host = "127.0.0.1", .dead_after = dead_after}}};
     int code;
-    if (policy->restarts && hd__launch_tally_open(&tally, policy))
+    if (hd__launch_tally_open(&tally, policy)) /* ranks tell by it how long they save after a fault */
         return hd__launch_fail_start("mmap");
     r.env.progress = tally.progress;
     hd__launch_block_signals(&r.signals);

@@ -231,8 +231,9 @@ static void serve_and_watch(struct hd__launch_round *r, struct child *children, 
     close(port_pipe);
     first = wait_children(r, children, server, &out->stopped);
     if (server && r->env.size > r->n) /* ranks of other machines still close, or have yet to hear of the end */
-        hd__server_drain(server,
-                         hd__now() + (first.code && first.code != 3 ? GOODBYE_SECONDS : r->serve->timeout + 10));
+        hd__server_drain(server, first.code && first.code != 3
+                                     ? HD__MAX(hd__now() + GOODBYE_SECONDS, busy_until(r->env.progress))
+                                     : hd__now() + r->serve->timeout + 10);
     culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
     summarize(r, children, &first, culprit, why, out);

@@ -14,10 +14,11 @@ static double number_of(const struct hd__metrics_row *row, int32_t rank, int32_t
 /* ---- a straggler
  *
  * Page's cumulated sum (Biometrika 41, 1954) of how much longer a rank computes than the median of the others of its
- * stage, less half of the limit: that is 0 where it does not, and grows by half the limit a row where it is slower by
- * the limit. A row counts as at most twice that, so no moment raises an alarm; 6 limits do, 12 rows of a rank at the
- * limit. A walk with drift -d and deviation s gets above h with a probability of exp(-2 d h / s^2): e^-24 where the
- * limit is two deviations of a ratio from row to row. Where they are noisier, that is the limit. */
+ * stage, less 0.65 of the limit: that is 0 where it does not, and grows by 0.35 limits a row where it is slower by the
+ * limit, and by no more than 0.65, so no moment raises an alarm: 3.5 limits do, 10 rows of a rank at the limit. A walk with
+ * drift -d and deviation s gets above h with a probability of exp(-2 d h / s^2): e^-18 where the limit is two deviations
+ * of a ratio from row to row. Where they are noisier, that is the limit. The mean of those rows has to be near the
+ * limit, too: a rank that is slower by less adds up in time. */
 
 static int by_compute(const void *a, const void *b)
 {
@@ -66,21 +67,23 @@ static double noise(const struct hd__watch *w)
 
 static void add_ratio(struct hd__watch_rank *r, double limit)
 {
-    r->excess = fmax(0, r->excess + fmin(limit, fmax(-limit, r->ratio - limit / 2)));
+    const double middle = 0.65 * limit;
+    r->excess = fmax(0, r->excess + fmin(middle, fmax(-limit, r->ratio - middle)));
     r->sum = r->excess > 0 ? r->sum + r->ratio : 0;
     r->rows = r->excess > 0 ? r->rows + 1 : 0;
 }
 
 static uint32_t find_straggler(struct hd__watch *w, const struct hd__metrics_row *row, struct hd__alarm *alarm)
 {
-    double limit = fmax(w->config.straggler, 2 * noise(w)), most = 6 * limit;
+    /* wider while the noise is not known well */
+    double limit = fmax(w->config.straggler, 2 * noise(w) * (1 + 4 / (double)w->rank_rows)), most = 3.5 * limit;
     const struct hd__watch_rank *worst = NULL;
     for (int32_t k = 0; k < w->n_ranks; k++) {
         struct hd__watch_rank *r = &w->ranks[k];
         int beyond;
         add_ratio(r, limit);
         r->excess = fmin(r->excess, 2 * most); /* to come back in time */
-        beyond = r->excess > most && w->rank_rows >= HD__WATCH_FIRST;
+        beyond = r->excess > most && w->rank_rows >= HD__WATCH_FIRST && r->sum > 0.75 * limit * (double)r->rows;
         if (beyond && !r->raised && (!worst || r->excess > worst->excess))
             worst = r;
         r->raised = beyond || (r->raised && r->excess > most / 2);
@@ -229,7 +232,7 @@ static void remember(struct hd__watch *w, const struct hd__metrics_row *row)
 uint32_t hd__watch_ranks(struct hd__watch *w, const struct hd__metrics_row *row, struct hd__alarm *alarms)
 {
     uint32_t n = 0;
-    if (!row->ranks)
+    if (!row->ranks || (w->ranks && row->n_ranks != w->n_ranks)) /* the last row of a job that fails */
         return 0;
     if (!w->ranks)
         w->ranks = hd__alloc((size_t)row->n_ranks * sizeof *w->ranks);

@@ -71,7 +71,7 @@ int32_t hd__train_shards_agree(struct hd__train_session *s, struct hd_error *err
  * that one of them cannot read is skipped by all from here on. Collective. */
 int32_t hd__train_shards_ready(struct hd__train_session *s, int64_t sequence, struct hd_error *err);
 
-/* For checkpoints: the files with their tokens, and which are skipped. NULL: nothing can be skipped. */
+/* For checkpoints: the files with their tokens, and which are skipped. NULL: there is one, which cannot be skipped. */
 json_t *hd__train_shards_json(const struct hd__train_session *s);
 void hd__train_shards_load(struct hd__job *job, const json_t *files);
 

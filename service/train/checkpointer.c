@@ -1,10 +1,8 @@
-/* A session's checkpoints. Ranks communicate through the rendezvous store, so that a background save does not use
- * the transports of the training. */
+/* A session's checkpoints. */
 #include "service/train/checkpointer.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -13,6 +11,7 @@
 #include "service/checkpoint/survivors.h"
 #include "service/checkpoint/train_state.h"
 #include "service/train/resume_diff.h"
+#include "service/train/save/store_gather.h"
 
 struct hd__train_checkpointer {
     struct hd__train_session *s;
@@ -24,7 +23,6 @@ struct hd__train_checkpointer {
     struct hd__ckpt_async_writer *async_writer;   /* checkpoint.async; NULL without it */
     struct hd__ckpt_train_state saving;           /* borrowed by the async writer */
     struct hd__ckpt_train_state left;             /* after a fault */
-    _Atomic int ended;                            /* the job has: no save of all ranks comes to its end */
     char loaded_run[HD__RUN_ID], run[HD__RUN_ID]; /* of the checkpoint that was loaded, "" for none; of this run */
     const char *loaded_dir;                       /* where it lies; NULL: nothing was loaded */
     uint64_t loaded_step;
@@ -36,57 +34,8 @@ struct hd__train_checkpointer {
     uint64_t *aside;              /* steps that are another run's from now on, or torn */
     uint32_t n_aside;
     const char *aside_are;
-    const int32_t *members; /* the ranks that are left, of which this is one; NULL: all */
-    int32_t n_members;
-    uint64_t exchanges;
-    uint64_t last_exchange, last_bytes; /* the previous gather: its number, and its bytes that are still in the store */
+    struct hd__store_gather gather, gather_left;
 };
-
-#define CHUNK_BYTES 60000                                    /* bytes of one value in the rendezvous store */
-#define GATHER_KEY "ckpt%s/%" PRIu64 "/%" PRIu64 "/%" PRId32 /* number of the gather, first byte, rank */
-
-static int32_t gather_size(const struct hd__train_checkpointer *k)
-{
-    return k->members ? k->n_members : k->s->env->size;
-}
-
-static void gather_key(const struct hd__train_checkpointer *k, uint64_t number, uint64_t at, int32_t rank, char key[96])
-{
-    snprintf(key, 96, GATHER_KEY, k->members ? "-left" : "", number, at, rank);
-}
-
-/* All-gather through the store, with new keys each time. A rank that has written its keys of this gather has read
- * all keys of the previous one: after reading everyone's, a rank deletes its keys of the previous gather. */
-static int32_t all_gather(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err)
-{
-    struct hd__train_checkpointer *k = user;
-    struct hd_store *store = k->s->store;
-    int32_t ranks = gather_size(k), me = k->s->env->rank, rc = HD_OK;
-    double deadline = hd__now() + k->s->compiled->job->comm_timeout;
-    uint64_t number = k->exchanges++;
-    char key[96];
-    if (atomic_load(&k->ended) && !k->members)
-        return hd_fail(err, HD_E_CANCELLED, "the job has ended");
-    for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
-        gather_key(k, number, at, me, key);
-        rc = hd__store_put(store, key, (const char *)mine + at, HD__MIN(CHUNK_BYTES, bytes - at), err);
-    }
-    for (int32_t r = 0; r < ranks; r++)
-        for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
-            size_t room = HD__MIN(CHUNK_BYTES, bytes - at);
-            gather_key(k, number, at, k->members ? k->members[r] : r, key);
-            rc = hd__store_get(store, key, (char *)all + (uint64_t)r * bytes + at, &room, deadline, err);
-        }
-    if (!bytes) /* no data is no proof that the others have read the previous keys */
-        return HD_OK;
-    for (uint64_t at = 0; at < k->last_bytes && !rc; at += CHUNK_BYTES) {
-        gather_key(k, k->last_exchange, at, me, key);
-        rc = hd__store_remove(store, key, err);
-    }
-    k->last_exchange = number;
-    k->last_bytes = bytes;
-    return rc;
-}
 
 int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir,
                                     struct hd__train_checkpointer **checkpointer, struct hd_error *err)
@@ -105,11 +54,8 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
         free(k);
         return dir ? rc : hd__job_locate_error(s->compiled->job, "checkpoint.dir", err);
     }
-    k->store = (struct hd__ckpt_store){
-        .ops = k->ops,
-        .ckpt = k->ckpt,
-        .peers = {.rank = s->env->rank, .ranks = s->env->size, .all_gather = all_gather, .user = k},
-        .busy_until = s->env->progress ? &s->env->progress->busy_until : NULL};
+    k->gather = (struct hd__store_gather){.session = s, .name = "ckpt", .n = s->env->size};
+    k->store = (struct hd__ckpt_store){.ops = k->ops, .ckpt = k->ckpt, .peers = hd__store_gather_peers(&k->gather)};
     k->training = (struct hd__ckpt_training){.program = hd__exec_program(s->exec),
                                              .stages = s->compiled->stage,
                                              .n_stages = s->compiled->n_stages,
@@ -350,7 +296,7 @@ static int32_t verify_saved(struct hd__train_checkpointer *k, int64_t step, stru
     hd__ckpt_step_name((uint64_t)step, name);
     int32_t rc = hd__ckpt_open(&k->store, name, &ckpt, err);
     if (!rc)
-        hd__ckpt_busy(&k->store, hd__ckpt_total_bytes(ckpt));
+        k->store.peers.busy(k->store.peers.user, hd__ckpt_total_bytes(ckpt));
     rc = rc ? rc : hd__ckpt_verify(ckpt, err);
     hd__ckpt_close(ckpt);
     return rc;
@@ -359,7 +305,7 @@ static int32_t verify_saved(struct hd__train_checkpointer *k, int64_t step, stru
 int64_t hd__train_checkpointer_end(struct hd__train_checkpointer *k, int64_t saved)
 {
     struct hd_error unused = HD_ERROR_INIT;
-    atomic_store(&k->ended, 1);
+    atomic_store(&k->gather.ended, 1);
     return hd__train_checkpointer_busy(k) || hd__train_checkpointer_wait(k, &unused) ? 0 : saved;
 }
 
@@ -379,13 +325,8 @@ int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *k, const
     int32_t rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
     json_object_set_new(state, "emergency", emergency);
     memcpy(k->run, run, HD__RUN_ID);
-    k->members = ranks;
-    k->n_members = n;
-    k->exchanges = k->last_bytes = 0;
-    k->store.peers.ranks = n;
-    for (int32_t i = 0; i < n; i++)
-        if (ranks[i] == k->s->env->rank)
-            k->store.peers.rank = i;
+    k->gather_left = (struct hd__store_gather){.session = k->s, .name = "ckpt-left", .ranks = ranks, .n = n};
+    k->store.peers = hd__store_gather_peers(&k->gather_left);
     save = make_save(k, &k->left, progress->step, state);
     rc = rc ? rc : hd__ckpt_save(&k->store, &save, err);
     if (!rc && ranks[0] == k->s->env->rank)
@@ -654,7 +595,7 @@ static int32_t agree_on_damage(struct hd__train_checkpointer *k, uint64_t step, 
     snprintf(mine.message, sizeof mine.message, "%.490s", rc ? err->message : "");
     all = hd__alloc((size_t)ranks * sizeof *all);
     struct hd_error why = HD_ERROR_INIT;
-    result = all_gather(k, &mine, sizeof mine, all, &why);
+    result = k->store.peers.all_gather(k->store.peers.user, &mine, sizeof mine, all, &why);
     if (result && !rc)
         *err = why;
     result = rc ? rc : result;

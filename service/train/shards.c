@@ -25,6 +25,10 @@ int32_t hd__train_shards_find(const struct hd__job *job, const struct hd__source
 {
     int32_t rc = HD_OK;
     *shards = (struct hd__shards){0};
+    for (uint32_t i = 0; from == &job->train && job->keeps_files && i < job->saved_files.count; i++)
+        add_file(shards, job, job->saved_files.at[i].path, 1, 0);
+    if (shards->files.count)
+        return HD_OK;
     for (uint64_t i = 0; i < from->count && !rc; i++) {
         const char *path = hd__train_corpus_path(job, from->at[i].path);
         struct hd__corpus found = {0};
@@ -161,15 +165,70 @@ static int32_t compare_files(struct hd__train_session *s, int with_tokens, struc
                                     : "data.train: this rank has other files than another rank");
 }
 
+static int is_saved(const struct hd__job *job, const char *path)
+{
+    for (uint32_t i = 0; i < job->saved_files.count; i++)
+        if (!strcmp(job->saved_files.at[i].path, path))
+            return 1;
+    return !job->saved_files.count;
+}
+
+static int has_file(const struct hd__data *data, const char *path)
+{
+    uint64_t tokens;
+    int skipped;
+    for (uint32_t k = 0; k < hd__data_files(data); k++)
+        if (!strcmp(hd__data_file(data, k, &tokens, &skipped), path))
+            return 1;
+    return 0;
+}
+
+/* A folder or a pattern may have other files than when the checkpoint was made. A file that is gone keeps its place
+ * where it may be skipped; else sequences have other numbers. 1: the feed has to be opened again. */
+static int compare_with_saved(struct hd__train_session *s)
+{
+    struct hd__job *job = s->compiled->job;
+    const struct hd__data *data = hd__train_feed_data(s->train_feed);
+    const char *gone = NULL, *added = NULL;
+    uint64_t tokens;
+    int skipped;
+    for (uint32_t i = 0; i < job->saved_files.count; i++)
+        if (!has_file(data, job->saved_files.at[i].path))
+            gone = job->saved_files.at[i].path;
+    for (uint32_t k = 0; k < hd__data_files(data); k++)
+        if (!is_saved(job, hd__data_file(data, k, &tokens, &skipped)))
+            added = hd__data_file(data, k, &tokens, &skipped);
+    if (!gone && !added)
+        return 0;
+    if (added || job->train.weighted || job->on_error != HD__ON_ERROR_SKIP) {
+        if (!s->env->rank)
+            hd__log(HD_LOG_WARN, NULL,
+                    "data.train has other files than when the checkpoint was made (%u, and now %u): %s is %s, so "
+                    "sequences are not those that would have followed",
+                    job->saved_files.count, hd__data_files(data), added ? added : gone, added ? "new" : "not there");
+        return 0;
+    }
+    job->keeps_files = 1;
+    for (uint32_t i = 0; i < job->saved_files.count; i++)
+        if (!has_file(data, job->saved_files.at[i].path)) {
+            if (!s->env->rank)
+                hd__log(HD_LOG_WARN, NULL, "%s: is not there; skipped, as data.on_error says",
+                        job->saved_files.at[i].path);
+            skip(job, job->saved_files.at[i].path, job->saved_files.at[i].tokens);
+        }
+    return 1;
+}
+
 int32_t hd__train_shards_agree(struct hd__train_session *s, struct hd_error *err)
 {
     struct hd__job *job = s->compiled->job;
-    int32_t rc = HD_OK, again = 1, found;
+    int32_t rc = HD_OK, again = 1, found, stale = compare_with_saved(s);
     if (job->on_error != HD__ON_ERROR_SKIP && is_current(job, hd__train_feed_data(s->train_feed)))
         return HD_OK;
     while (!rc && again) {
-        if (!is_current(job, hd__train_feed_data(s->train_feed)))
+        if (stale || !is_current(job, hd__train_feed_data(s->train_feed)))
             rc = reopen(s, err);
+        stale = 0;
         if (!rc)
             rc = compare_files(s, 0, err);
         for (uint32_t at = 0, mine = 1; !rc && mine; at++) {
@@ -237,7 +296,7 @@ json_t *hd__train_shards_json(const struct hd__train_session *s)
 {
     const struct hd__job *job = s->compiled->job;
     const struct hd__data *data = hd__train_feed_data(s->train_feed);
-    json_t *files = job->on_error == HD__ON_ERROR_SKIP || job->skipped.count ? json_array() : NULL;
+    json_t *files = job->on_error == HD__ON_ERROR_SKIP || hd__data_files(data) > 1 ? json_array() : NULL;
     for (uint32_t k = 0; files && k < hd__data_files(data); k++) {
         uint64_t tokens;
         int skipped;
@@ -252,11 +311,15 @@ void hd__train_shards_load(struct hd__job *job, const json_t *files)
 {
     size_t i;
     json_t *file;
+    job->saved_files.count = 0;
     json_array_foreach(files, i, file)
     {
         const char *path = json_string_value(json_object_get(file, "path"));
         json_int_t tokens = json_integer_value(json_object_get(file, "tokens"));
         int skipped = json_is_true(json_object_get(file, "skipped"));
+        if (path && tokens >= 0)
+            hd__push(&job->saved_files,
+                     (struct hd__skipped_file){hd__arena_strdup(&job->arena, path), (uint64_t)tokens});
         for (uint32_t k = 0; path && k < job->skipped.count && !skipped; k++)
             skipped = !strcmp(job->skipped.at[k].path, path);
         if (path && tokens >= 0 && skipped)

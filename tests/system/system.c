@@ -44,6 +44,17 @@ double promptly(double seconds)
     return seconds * busy();
 }
 
+double unhindered_now(void)
+{
+    unsigned long long waited = 0; /* microseconds */
+    FILE *f = fopen("/proc/pressure/cpu", "r");
+    if (f && fscanf(f, "some %*s %*s %*s total=%llu", &waited) != 1)
+        waited = 0;
+    if (f)
+        fclose(f);
+    return hd__now() - (double)waited * 1e-6;
+}
+
 /* Factor for limits of what only has to end: long before Check and meson give up, and no measure of heddle. */
 static double slower(void)
 {
@@ -246,6 +257,7 @@ static struct command *start(const char *environment, const char *format, va_lis
     snprintf(c->out_file, sizeof c->out_file, "out-%d-%d", (int)getpid(), number);
     snprintf(c->err_file, sizeof c->err_file, "err-%d-%d", (int)getpid(), number++);
     c->started = hd__now();
+    c->unhindered = -unhindered_now();
     c->pid = fork();
     ck_assert_int_ge(c->pid, 0);
     if (c->pid == 0)
@@ -340,6 +352,7 @@ void command_wait(struct command *c, double seconds)
         waitpid(c->pid, &status, 0);
     }
     c->seconds = hd__now() - c->started;
+    c->unhindered += unhindered_now();
     c->out = read_file(c->out_file);
     c->err = read_file(c->err_file);
     ck_assert_msg(got != 0, "the command did not end within %g s; it said:\n%.1500s%.2000s", seconds, c->out, c->err);
@@ -402,9 +415,9 @@ static int exists(pid_t pid)
 
 void expect_gone(const pid_t *pids, int n, double seconds)
 {
-    double until = hd__now() + busy() * seconds;
+    double until = unhindered_now() + busy() * seconds;
     int left = n;
-    while (left && hd__now() < until) {
+    while (left && unhindered_now() < until) {
         short_sleep();
         left = 0;
         for (int i = 0; i < n; i++) {

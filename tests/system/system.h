@@ -32,6 +32,7 @@ void *keep(void *memory);
 struct command {
     pid_t pid;
     double started, seconds; /* seconds: how long it ran */
+    double unhindered;       /* the same by unhindered_now */
     int code;                /* exit code; 128 + signal if it was killed */
     char *out, *err;
     char out_file[32], err_file[32];
@@ -50,6 +51,9 @@ int listening_port(pid_t pid, const char *address);
  * nothing says how many. */
 struct command *command_start_rank(int rank, int size, int each, int port, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+/* Seconds on a clock that stands still while something on this machine waits for a core, where the kernel counts that
+ * (PSI): what has to be prompt is measured by it, so that other work is no fault, and a wait for nothing is one. */
+double unhindered_now(void);
 /* So many seconds, more on a busy machine (CK_TIMEOUT_MULTIPLIER): for what has to be prompt. */
 double promptly(double seconds);
 /* Waits at most so long; a command that takes longer fails the test. Fills in all fields. */

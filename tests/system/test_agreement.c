@@ -131,7 +131,7 @@ START_TEST(what_may_differ)
     static struct curve curve;
     ck_assert_int_eq(system("mkdir -p elsewhere && cp corpus.txt elsewhere"), 0);
     start_ranks(c, 2, 1, JOB,
-                "job.name=mine data.train=elsewhere/corpus.txt metrics.every=7 metrics.jsonl=mine.jsonl "
+                "job.name=mine data.train=elsewhere/corpus.txt metrics.jsonl=mine.jsonl "
                 "device.threads=1 liveness.late_after=3s liveness.operations=32 data.check_tokens=0");
     for (int rank = 0; rank < 2; rank++) {
         command_wait(c[rank], 60);

@@ -279,6 +279,9 @@ START_TEST(not_restarted)
     c[1] = start_node(1, EXACT MEET "--nodes 2 launch.ranks=2 job.name=uneven comm.timeout=2s");
     wait_for_words(c[1], "launch.ranks is 2 on node 1 and 1 on node 0: all machines have as many");
     expect_end(c[1], 2);
+    c[1] = start_node(1, EXACT MEET "--nodes 1:4 launch.ranks=1 job.name=uneven");
+    expect_end(c[1], 2);
+    expect_says(c[1], "launch.nodes is up to 2 on node 0, and up to 4 on this one");
     kill(c[0]->pid, SIGTERM);
     command_wait(c[0], 60);
 }

@@ -48,7 +48,8 @@ START_TEST(clock_steps)
     snprintf(job, sizeof job, "clock-%s", transports[_i]);
     c = command_run_env("LD_PRELOAD=" ASYNC "/clock_steps.so HEDDLE_TEST_CLOCK=stepped",
                         "train llama.yaml mesh.dp=2 job.steps=200 job.name=%s comm.use=%s liveness.dead_after=2s "
-                        "data.val_fraction=0.1 eval.every=50 checkpoint.every=20 checkpoint.async=false",
+                        "data.val_fraction=0.1 eval.every=50 checkpoint.every=20 checkpoint.async=false "
+                        "watch.straggler=0 watch.data_wait=0 watch.exposed_comm=0", /* the machine may be busy */
                         job, transports[_i]);
     expect_code(c, 0);
     ck_assert_msg(!strstr(c->err, "error") && !strstr(c->err, "warning"), "it said: %s",
@@ -223,10 +224,10 @@ START_TEST(killed_rank)
         curve_wait(job, 3);
         command_ranks(c, RANKS, ranks);
         expect_no_name_in_shm(ranks[victim]);
-        since = hd__now();
+        since = unhindered_now();
         kill(ranks[victim], SIGKILL);
         command_wait(c, 20);
-        ck_assert_msg(hd__now() - since < promptly(5), "it took %g s", hd__now() - since);
+        ck_assert_msg(unhindered_now() - since < promptly(5), "it took %g s", unhindered_now() - since);
         expect_code(c, 1);
         expect_first_named(c, victim);
         ck_assert_msg(times_said(c, " died (its connection closed), so this rank ends\n") == RANKS - 1, "it said:\n%s",
@@ -262,10 +263,10 @@ START_TEST(stopped_rank)
     struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "liveness.dead_after=3s job.name=silent");
     curve_wait("silent", 3);
     command_ranks(c, RANKS, ranks);
-    since = hd__now();
+    since = unhindered_now();
     kill(ranks[1], SIGSTOP);
     command_wait(c, 20);
-    ck_assert_msg(hd__now() - since < promptly(3 + 5), "it took %g s", hd__now() - since);
+    ck_assert_msg(unhindered_now() - since < promptly(3 + 5), "it took %g s", unhindered_now() - since);
     expect_code(c, 1);
     expect_first_named(c, 1);
     expect_says(c, "silent for");
@@ -281,7 +282,7 @@ static const char *const stop_over[] = {"shm", "pipes", "libfabric", "mpi"};
 static void stop_when(const char *when, const char *use)
 {
     char job[40];
-    double since = hd__now();
+    double since = unhindered_now();
     struct command *c;
     if (!runs_over(use)) {
         printf("skipped: comm-%s does not run here\n", use);
@@ -294,7 +295,8 @@ static void stop_when(const char *when, const char *use)
         " comm.use=%s comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"%s\",\"kind\":\"stop\"}]",
         job, use, when);
     command_wait(c, 60);
-    ck_assert_msg(hd__now() - since < promptly(20), "it took %g s", hd__now() - since); /* comm.timeout is 300 s */
+    ck_assert_msg(unhindered_now() - since < promptly(20), "it took %g s",
+                  unhindered_now() - since); /* comm.timeout is 300 s */
     expect_code(c, 1);
     expect_first_named(c, 1);
     if (!strcmp(when, "opening"))
@@ -346,7 +348,7 @@ START_TEST(crash_while_opening)
     expect_says(c, "[rank 1] error: this rank crashed: Segmentation fault\n");
     expect_says(c, "error: rank 1 (process ");
     expect_says(c, "was killed by signal 11 (Segmentation fault)");
-    ck_assert_msg(c->seconds < promptly(30), "it took %g s", c->seconds); /* comm.timeout is 300 s */
+    ck_assert_msg(c->unhindered < promptly(30), "it took %g s", c->unhindered); /* comm.timeout is 300 s */
 }
 END_TEST
 
@@ -737,10 +739,10 @@ START_TEST(launched_rank_killed)
         c[0] = start_launched(0, 2, port, words);
         c[1] = start_launched(1, 2, port, words);
         curve_wait(job, 3);
-        since = hd__now();
+        since = unhindered_now();
         kill(c[victim]->pid, SIGKILL);
         command_wait(c[!victim], 20);
-        ck_assert_msg(hd__now() - since < promptly(5), "it took %g s", hd__now() - since);
+        ck_assert_msg(unhindered_now() - since < promptly(5), "it took %g s", unhindered_now() - since);
         command_wait(c[victim], 1);
         expect_code(c[!victim], 1);
         expect_first_named(c[!victim], victim);

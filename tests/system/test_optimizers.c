@@ -156,14 +156,20 @@ static const struct {
     {2, "optimizer.d=0.5", "optimizer.d"},
     {2, "optimizer.beta2_decay=0.8", "optimizer.beta2_decay"},
     {0, "precision.optimizer=bf16", "precision.optimizer is bf16: an optimizer's step function works on fp32 only"},
+    {0, "precision.master=bf16", "job.yaml:2:18: optimizer.use: its plugin updates weights, gradients and states in "},
+    {2, "precision.master=bf16", " is bf16: use precision.master, grad and optimizer fp32"},
+    {2, "precision={\"grad\":\"bf16\"}", " is bf16: use precision.master, grad and optimizer fp32"},
 };
 
 START_TEST(refuses)
 {
     write_job("refused", _i, refused[_i].which);
-    struct command *c = command_run("train job.yaml %s", refused[_i].options);
-    ck_assert_int_ne(c->code, 0);
-    expect_says(c, refused[_i].says);
+    static const char *const commands[] = {"check", "train"};
+    for (size_t k = 0; k < HD__COUNT(commands); k++) {
+        struct command *c = command_run("%s job.yaml %s", commands[k], refused[_i].options);
+        ck_assert_int_eq(c->code, 2);
+        expect_says(c, refused[_i].says);
+    }
 }
 END_TEST
 

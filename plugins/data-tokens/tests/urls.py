@@ -193,6 +193,17 @@ def shards(folder, at):
     check("not with pack", got[0] == 2 and "data.on_error: skip" in got[2], got)
     got = train(folder, folder / "gone/*.npy", *skip)
     check("a pattern without files", got[0] == 2 and "no file matches this pattern" in got[2], got)
+    kept = [*skip, "checkpoint.dir=kept"]
+    (folder / "four").mkdir()
+    for k in range(4):
+        os.link(files[k], folder / "four" / f"s{k}.bin")
+    started = train(folder, folder / "four", *kept, "job.steps=3")
+    (folder / "four/s1.bin").unlink()
+    rest = train(folder, folder / "four", *kept, ranks=2, again=True)
+    check("a file that is gone after a resume keeps its place", rest[0] == 0 and rest[1][:3] == started[1] and "s1.bin: is not there" in rest[2] and
+          "data: 400,000 tokens" in rest[2], rest)
+    got = train(folder, folder / "four", *kept, "data.on_error=stop", "job.steps=8", again=True)
+    check("with stop its absence is said", got[0] == 0 and "other files than when" in got[2], got)
     mix = f"[{{path: {folder / 'gone'}, weight: 0.5}}, {{path: {files[2]}, weight: 0.5}}]"
     check("a folder in a mix", train(folder, mix, *skip)[0] == 0, mix)
 

@@ -189,8 +189,8 @@ END_TEST
  * round that is split from another. */
 START_TEST(a_section_is_known_by_its_kind)
 {
-    static const char *const names[] = {"begin",  "micro", "micro_last", "step",
-                                        "update", "eval",  "eval_end",   "restore"};
+    static const char *const names[] = {"begin", "micro",    "micro_last", "step",   "update",
+                                        "eval",  "eval_end", "decode",     "restore"};
     struct hd_program *own = tiny_program(1, 1, 1, 0);
     for (uint8_t kind = HD__SECTION_BEGIN; kind < HD__SECTION_COUNT; kind++) {
         ck_assert_uint_eq(hd__section_kind(names[kind - 1]), kind);

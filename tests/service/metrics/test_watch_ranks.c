@@ -129,7 +129,7 @@ START_TEST(named_in_noise)
         if (alone(&c, watch(&c), HD__WATCH_STRAGGLER))
             named = c.step;
     }
-    ck_assert(named > 100 && named <= 120);
+    ck_assert_msg(named > 100 && named <= 120, "named at step %d", (int)named);
     ck_assert(c.alarm[0].rank == 1 && c.alarm[0].value > 1 && c.alarm[0].limit > 0.2);
     hd__watch_finish(&c.watch);
 }

@@ -24,7 +24,7 @@ static const json_t *line_of(const struct command *c, const char *group, const c
                       json_dumps(line, 0));
         return line;
     }
-    ck_abort_msg("no line %s %s: %s", group, object, c->out);
+    ck_abort_msg("no line %s %s: %.1000s", group, object, c->out);
 }
 
 static void expect_line(const struct command *c, const char *group, const char *object, const char *state,
@@ -112,10 +112,17 @@ START_TEST(rendezvous)
          1},
         {"MASTER_ADDR=127.0.0.1", "MASTER_PORT", "bad", "MASTER_ADDR=127.0.0.1 MASTER_PORT=", 1},
         {"MASTER_ADDR=127.0.0.1 MASTER_PORT=70000", "MASTER_PORT", "bad", "70000", 1},
-        {MEETS(""), "MASTER_ADDR", "ok", "this machine; port 29555 is free", 0},
+        {MEETS(""), "MASTER_ADDR", "ok", "this machine; the port is free", 0},
         {MEETS(""), "secret", "warn", "none", 0},
         {MEETS("HEDDLE_SECRET=abc"), "secret", "bad", "not 32 or 64 hexadecimal digits", 1},
-        {MEETS(TEST_SECRET), "secret", "ok", "HEDDLE_SECRET is set", 0},
+        {MEETS(TEST_SECRET), "secret", "ok", "it is there", 0},
+        {MEETS("HEDDLE_SECRET_FILE=nowhere"), "secret", "bad", "nowhere: No such file", 1},
+        {MEETS("HEDDLE_SECRET_FILE=corpus.txt"), "secret", "bad", "can be read by others", 1},
+        {MEETS("HEDDLE_SECRET_FILE=secret"), "secret", "ok", "it is there", 0},
+        {MEETS("HEDDLE_TLS_CA=nowhere"), "TLS", "bad", "HEDDLE_TLS", 1},
+        {"MASTER_ADDR=::1 MASTER_PORT=29555", "MASTER_ADDR", "ok", "::1 ([::1]:29555), this machine; the port is free",
+         0},
+        {"NNODES=2", "launcher", "warn", "a job of its own on each machine", 0},
         {"RANK=0", "launcher", "bad", "the environment has RANK, but not WORLD_SIZE", 1},
         {MEETS("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2"), "launcher", "bad", "have no secret", 1},
         {MEETS("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 " TEST_SECRET), "MASTER_ADDR", "bad",
@@ -125,10 +132,28 @@ START_TEST(rendezvous)
          0},
     };
     int bad = command_run("doctor")->code; /* of the machine */
+    write_file("secret", "00112233445566778899aabbccddeeff\n");
+    chmod("secret", 0600);
+    chmod("corpus.txt", 0644);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run_env(rows[i].environment, "doctor --json");
         expect_code(c, rows[i].code | bad);
         expect_line(c, "rendezvous", rows[i].object, rows[i].state, rows[i].words);
+    }
+}
+END_TEST
+
+/* As the job names it, for the agents of machines. */
+START_TEST(rendezvous_of_the_job)
+{
+    static const char *const rows[][3] = {{"nowhere.invalid:29555", "bad", "nowhere.invalid cannot be resolved"},
+                                          {"127.0.0.1:29555", "bad", "where ranks of other machines cannot reach it"}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c =
+            command_run("doctor --json llama.yaml launch.nodes=2 launch.ranks=1 launch.rendezvous=%s", rows[i][0]);
+        expect_code(c, 1);
+        expect_line(c, "rendezvous", "launch.rendezvous", rows[i][1], rows[i][2]);
+        expect_line(c, "rendezvous", "secret", "warn", "none");
     }
 }
 END_TEST
@@ -142,7 +167,7 @@ START_TEST(port_in_use)
     ck_assert(!bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 1) &&
               !getsockname(fd, (struct sockaddr *)&at, &n));
     snprintf(environment, sizeof environment, "MASTER_ADDR=127.0.0.1 MASTER_PORT=%d", ntohs(at.sin_port));
-    expect_line(command_run_env(environment, "doctor --json"), "rendezvous", "MASTER_PORT", "warn",
+    expect_line(command_run_env(environment, "doctor --json"), "rendezvous", "MASTER_ADDR", "warn",
                 "a program listens");
     close(fd);
 }
@@ -247,6 +272,7 @@ int main(void)
                                         {"few files", few_files, 1},
                                         {"a job that does not fit", a_job_that_does_not_fit, 1},
                                         {"rendezvous", rendezvous, 1},
+                                        {"rendezvous of the job", rendezvous_of_the_job, 1},
                                         {"port in use", port_in_use, 1},
                                         {"GPUs", gpus, 1},
                                         {may_mount() ? "small shared memory" : NULL, small_shared_memory, 1},

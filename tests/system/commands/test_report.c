@@ -19,7 +19,8 @@ static void add_rows(struct hd__text *text, const char *id, int from, int to, do
         hd__text_add(
             text,
             "\"grad_norm\": %s, \"tokens\": %d, \"tokens_per_s\": 4000, \"step_s\": 0.25, \"comm_s\": 0.05, "
-            "\"exposed_comm_s\": {\"dp_shard\": 0.04}, \"gpu_watts\": 312.5, \"rss_bytes\": 1073741824, "
+            "\"exposed_comm_s\": {\"dp_shard\": 0.04}, \"gpu_watts\": 312.5, \"<b> \\\"onload=\\\"\": 1, "
+            "\"rss_bytes\": 1073741824, "
             "\"compute_min_s\": 0.1, \"compute_median_s\": 0.1, \"compute_max_s\": 0.15, \"compute_max_rank\": 1, "
             "\"samples_per_s\": 8, \"comm_s_dp_shard\": 0.03, \"run\": \"00000000000000%s\"}\n",
             step == 7 ? "null" : "1.5", 1000 * step, id);
@@ -87,7 +88,7 @@ START_TEST(text_page)
     expect_line(c->out, "loss           one  #");
     expect_line(c->out, "_  10 -> 2.08\n");
     expect_line(c->out, "step 40       alarm loss_spike, rank 0: the loss is <9> & odd\n");
-    expect_line(c->out, "step 50       restart 1, 1 ranks lost; it took 4 s\n");
+    expect_line(c->out, "step 50       restart 1, to 2 ranks, 1 lost; it took 4 s\n");
     ck_assert_ptr_null(strstr(c->out, "keys that differ"));
 }
 END_TEST
@@ -126,6 +127,7 @@ START_TEST(html_page)
     ck_assert_int_eq(count(page, "class=\"mark save\""), 3);
     ck_assert_int_eq(count(page, "class=\"mark restart\""), 3);
     expect_line(page, "the loss is &lt;9&gt; &amp; odd");
+    expect_line(page, "aria-label=\"&lt;b&gt; 'onload='\">");
     expect_line(page, "optimizer.lr=0.001\n");
     ck_assert_int_eq(count(page, "http:") + count(page, "https:") + count(page, "<script") + count(page, "src="), 0);
     ck_assert_int_eq(count(page, "nan,") + count(page, "inf,") + count(page, ",nan") + count(page, ",inf"), 0);
@@ -244,6 +246,9 @@ START_TEST(refused)
         expect_says(c, rows[i][1]);
         ck_assert_str_eq(c->out, "");
     }
+    struct command *full = command_run("report runs/one --html /dev/full");
+    expect_code(full, 1);
+    expect_says(full, "/dev/full: cannot be written: No space left on device");
     ck_assert_str_eq(read_file("plain.txt"), "precious\n");
     ck_assert_int_ne(access("fresh.html", F_OK), 0);
 }

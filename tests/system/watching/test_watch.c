@@ -1,4 +1,5 @@
 /* What `watch` finds in real jobs: a rank that is slow, copies of which one was changed. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -84,6 +85,63 @@ START_TEST(reduced_gradient)
 }
 END_TEST
 
+/* Flips a bit of the first run of ones in the first arena that a process has mapped, its own or another rank's: a norm's
+ * weights, as they are made. */
+static void flip_in_memory(pid_t pid)
+{
+    enum { RUN = 64 };
+    char path[64], line[512], access[5];
+    unsigned long from, to;
+    float ones[RUN];
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    FILE *maps = fopen(path, "r");
+    snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);
+    int mem = open(path, O_RDWR), flipped = 0;
+    ck_assert(maps && mem >= 0);
+    for (int k = 0; k < RUN; k++)
+        ones[k] = 1;
+    while (!flipped && fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, access) != 3 || strncmp(access, "rw", 2) ||
+            !strstr(line, "memfd:heddle"))
+            continue;
+        char *bytes = keep(malloc(to - from)), *at;
+        ssize_t n = pread(mem, bytes, to - from, (off_t)from);
+        if (n > 0 && (at = memmem(bytes, (size_t)n, ones, sizeof ones))) {
+            at[sizeof ones / 2] ^= 1;
+            flipped = pwrite(mem, at + sizeof ones / 2, 1,
+                             (off_t)(from + (unsigned long)(at - bytes) + sizeof ones / 2)) == 1;
+        }
+    }
+    ck_assert_msg(flipped, "there are no ones in its memory");
+    fclose(maps);
+    close(mem);
+}
+
+/* A parameter that changes in the memory of one rank while the job trains. */
+START_TEST(parameter)
+{
+    char rank[32];
+    pid_t ranks[3];
+    struct command *c = command_start(NULL, "train llama.yaml job.name=live mesh.dp=3 data.batch=6 data.micro_batch=2 "
+                                            "job.steps=1000000 optimizer.lr=1e-30 metrics.every=5 "
+                                            "watch.replicas={\"every\":20} comm.use=shm " STAGE0);
+    command_ranks(c, 3, ranks);
+    curve_wait("live", 25);
+    flip_in_memory(ranks[2]);
+    command_wait(c, 60);
+    expect_code(c, 1);
+    expect_says(c, "silent corruption, found after step ");
+    expect_says(c, "norm.weight (block ");
+    expect_says(c, " is not what the other 2 copies along dp_shard are");
+    json_t *alarm = NULL;
+    for (int64_t r = 0; r < 3 && !alarm; r++)
+        alarm = alarm_of("live", "replicas", r);
+    ck_assert_ptr_nonnull(alarm);
+    snprintf(rank, sizeof rank, "rank %d is not", (int)json_integer_value(json_object_get(alarm, "rank")));
+    ck_assert_ptr_nonnull(strstr(json_string_value(json_object_get(alarm, "words")), rank));
+}
+END_TEST
+
 /* auto compares, too; and nothing is, where it is off or there are no copies. */
 START_TEST(when)
 {
@@ -111,7 +169,10 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"straggler", straggler, 1}, {"reduced gradient", reduced_gradient, 1}, {"when", when, 1}, {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"straggler", straggler, 1},
+                                        {"reduced gradient", reduced_gradient, 1},
+                                        {"parameter", parameter, 1},
+                                        {"when", when, 1},
+                                        {NULL, NULL, 0}};
     return system_run("watch", tests);
 }

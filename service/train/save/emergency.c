@@ -1,4 +1,4 @@
-#include "service/train/emergency.h"
+#include "service/train/save/emergency.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,9 +8,10 @@
 #define RUN_KEY "run/id"
 #define MEET_SECONDS 2.0 /* the ranks hear of a fault within one */
 
-/* What a rank that is left tells the others. */
+/* The state of a rank that is left, as it tells the others. */
 struct holding {
     int64_t step, saved; /* step -1: its state is not whole */
+    int64_t storage_failed;
 };
 
 struct meeting {
@@ -29,12 +30,13 @@ void hd__train_emergency_prepare(struct hd__train_session *session, const char r
         hd__store_put(session->store, RUN_KEY, run, HD__RUN_ID, &unused);
 }
 
-/* Who is left, and what they hold: the same for all of them. */
+/* The ranks that are left, and what they hold: the same for all of them. */
 static int32_t meet(struct meeting *m, struct hd_error *err)
 {
     const struct hd__emergency *e = m->e;
     struct holding mine = {.step = e->whole ? e->progress->step : -1,
-                           .saved = hd__train_checkpointer_end(e->checkpointer, e->saved)};
+                           .saved = hd__train_checkpointer_end(e->checkpointer, e->saved),
+                           .storage_failed = e->storage_failed};
     double deadline = hd__now() + MEET_SECONDS;
     char key[64];
     m->present[m->me] = 1;
@@ -155,7 +157,7 @@ int hd__train_emergency_save(const struct hd__emergency *e)
     struct hd_error err = HD_ERROR_INIT, why = HD_ERROR_INIT;
     int32_t size = e->session->env->size;
     int64_t step, saved = 0, newest;
-    int done = 0;
+    int done = 0, storage_failed = 0;
     struct meeting m = {.e = e,
                         .store = e->session->store,
                         .size = size,
@@ -165,10 +167,12 @@ int hd__train_emergency_save(const struct hd__emergency *e)
                         .ranks = hd__alloc((size_t)size * sizeof *m.ranks)};
     hd__exec_settle(e->session->exec);
     if (!meet(&m, &err)) {
-        for (int32_t r = 0; r < size; r++)
+        for (int32_t r = 0; r < size; r++) {
             saved = m.present[r] ? HD__MAX(saved, m.holding[r].saved) : saved;
-        newest = take_step(&m, INT64_MAX);
-        step = choose_step(&m, saved, &why);
+            storage_failed |= m.present[r] && m.holding[r].storage_failed;
+        }
+        newest = storage_failed ? saved : take_step(&m, INT64_MAX); /* it has said so */
+        step = storage_failed ? -1 : choose_step(&m, saved, &why);
         if (step > 0)
             done = save_step(&m, step);
         else if (newest > saved || newest < 0)

@@ -1,4 +1,5 @@
-/* service/train/emergency: after a fault, the ranks that are left save the state of the last step that they have whole.
+/* service/train/save/emergency: after a fault, the ranks that are left save the state of the last step that they have
+ * whole.
  *
  * They meet in the rendezvous, which knows who is left, and tell each other which step's state they hold. Of the newest
  * step whose holders have every element among them a checkpoint is saved, as any other but for what its state says. */
@@ -12,6 +13,7 @@ struct hd__emergency {
     struct hd__train_checkpointer *checkpointer;
     const struct hd__train_progress *progress;
     int whole;          /* this rank's state is that of progress->step; 0: a step has begun to change it */
+    int storage_failed; /* it has just refused a save */
     int64_t saved;      /* the newest step of which a save has begun */
     const char *run;    /* of rank 0; "" elsewhere */
     const char *folder; /* of the checkpoints */

@@ -1,5 +1,4 @@
 /* The loop: begin, micro-batches, update, agree; evaluate, save, report. */
-#include "core/base/file.h"
 #include "service/train/train.h"
 
 #include <errno.h>
@@ -13,46 +12,10 @@
 #include <unistd.h>
 
 #include "runtime/comm/flight_recorder.h"
-#include "runtime/exec/profile.h"
 #include "runtime/rendezvous/liveness.h"
 #include "service/launch/notice.h"
-#include "service/metrics/metrics.h"
-#include "service/train/checkpointer.h"
-#include "service/train/emergency.h"
-#include "service/train/replicas.h"
-#include "service/train/session.h"
-#include "service/train/trace/trace.h"
-
-struct loop {
-    struct hd__train_session s;
-    struct hd__job *job;
-    struct hd_program *p;
-    struct hd__train_progress progress;
-    struct hd__train_checkpointer *checkpointer; /* NULL where nothing is saved */
-    int64_t saved;                               /* step of the newest checkpoint of this run, -1 if there is none */
-    int64_t skipped_for;                         /* while this one was written a save was left out, which was said */
-    double loss, norm, lr, scale, val_loss;      /* scale: of the loss, in this step */
-    double val_losses[HD__VAL_SETS];
-    double step_s, comm_s, peak_flops;  /* peak: FLOP/s of all ranks' devices */
-    double rank_sums[HD__RANK_NUMBERS]; /* HD__RANK_... of this rank, over the steps since the last row */
-    double *ranks;                      /* HD__GATHERED numbers of each, at the last row */
-    int64_t summed_steps;
-    int32_t ranks_known;                         /* how many of them these are of: all, or this one */
-    double saved_at, longest_step, longest_save; /* seconds: when the last save began, of rank 0's clock */
-    double trained_s, best_val_loss;             /* of the steps since this process began */
-    int64_t trained_tokens, best_step;           /* best 0: nothing was evaluated */
-    int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
-    double profiled_s;
-    struct hd__train_trace trace;
-    struct hd__train_replicas replicas;
-    struct hd__metrics *machine_metrics; /* of the first rank of another machine than rank 0's: sinks without rows */
-    struct hd__metrics *metrics;         /* of rank 0, as what follows */
-    struct hd__run_locks locks;
-    char run[HD__RUN_ID];
-    int is_leader;
-    int in_step, skips_updates; /* the step that has begun is not over; its updates did nothing */
-    int storage_failed;         /* the last save, by a fault of its own */
-};
+#include "service/train/loop/internal.h"
+#include "service/train/save/emergency.h"
 
 static volatile sig_atomic_t stop_signal;
 
@@ -130,7 +93,7 @@ static void catch_signals(void (*handler)(int))
 /* ---- the end of the job's time, which rank 0 looks at */
 
 /* In a long evaluation, too. */
-static void start_alarm(const struct loop *l)
+static void start_alarm(const struct hd__train_loop *l)
 {
     double left = l->s.env->deadline - l->job->launch_margin - hd__now();
     struct itimerval timer = {.it_value.tv_sec = (time_t)HD__MAX(left, 0)};
@@ -140,7 +103,7 @@ static void start_alarm(const struct loop *l)
 }
 
 /* A step and a save that take as long as the longest so far are to end in time, twice over. */
-static void check_time(const struct loop *l)
+static void check_time(const struct hd__train_loop *l)
 {
     double margin = HD__MAX(l->job->launch_margin, 2 * (l->longest_step + l->longest_save));
     if (l->is_leader && l->s.env->deadline > 0 && !stop_signal && hd__now() + margin >= l->s.env->deadline)
@@ -150,7 +113,7 @@ static void check_time(const struct loop *l)
 /* ---- one step */
 
 /* label_factor: hd__train_session_label_factor. */
-static int32_t set_hyperparameters(struct loop *l, double label_factor, struct hd_error *err)
+static int32_t set_hyperparameters(struct hd__train_loop *l, double label_factor, struct hd_error *err)
 {
     const hd_tensor set[] = {l->p->hyper, l->p->scale};
     double *hyper = hd__exec_host_data(l->s.exec, l->p->hyper);
@@ -166,7 +129,7 @@ static int32_t set_hyperparameters(struct loop *l, double label_factor, struct h
 
 /* Runs the step's data again and looks where the first bad number comes from. The loss is that of all ranks; a norm
  * may be of this rank's replica alone, and then the others do not come along. */
-static int32_t find_nonfinite(struct loop *l, char where[160], struct hd_error *err)
+static int32_t find_nonfinite(struct hd__train_loop *l, char where[160], struct hd_error *err)
 {
     int32_t found;
     if (l->p->independent_axes && isfinite(l->loss)) {
@@ -177,7 +140,7 @@ static int32_t find_nonfinite(struct loop *l, char where[160], struct hd_error *
     return found ? found : hd__exec_find_nonfinite(l->s.exec, l->progress.step + 1, where, err);
 }
 
-static const char *remedy(const struct loop *l)
+static const char *remedy(const struct hd__train_loop *l)
 {
     if (!isfinite(l->loss) || l->progress.scaler.scaling != HD__LOSS_SCALE_STATIC)
         return "Lower optimizer.lr, set optimizer.clip, or look at the data of this step";
@@ -185,7 +148,7 @@ static const char *remedy(const struct loop *l)
 }
 
 /* Only where the norm is not finite the update left the weights as they were; nothing is saved either way. */
-static int32_t fail_diverged(struct loop *l, struct hd_error *err)
+static int32_t fail_diverged(struct hd__train_loop *l, struct hd_error *err)
 {
     char where[160] = "";
     int32_t found = find_nonfinite(l, where, err);
@@ -200,7 +163,7 @@ static int32_t fail_diverged(struct loop *l, struct hd_error *err)
                    l->progress.step + 1, l->loss, l->norm, where[0] ? where : "on another rank", remedy(l));
 }
 
-static int32_t train_step(struct loop *l, struct hd_error *err)
+static int32_t train_step(struct hd__train_loop *l, struct hd_error *err)
 {
     const hd_tensor scalars[] = {l->p->loss_sum, l->p->norm2};
     double value[2], factor = 1;
@@ -239,350 +202,7 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     return HD_OK;
 }
 
-/* ---- reporting */
-
-static json_t *mesh_json(const struct hd__mesh *mesh)
-{
-    json_t *o = json_object();
-    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        json_object_set_new(o, hd__axis_name(a), json_integer(mesh->size[a]));
-    return o;
-}
-
-static int32_t open_sink(struct loop *l, struct hd__metrics *metrics, const struct hd__chosen *chosen,
-                         struct hd_error *err)
-{
-    const char *path = chosen->section->path;
-    const struct hd__metrics_sink_config config = {
-        .name = path,
-        .ops = &chosen->component->ops.metrics,
-        .settings = chosen->settings,
-        .host = l->s.compiled->host,
-        .job = l->job->name,
-        .steps = l->job->steps,
-    };
-    int32_t rc = hd__plugin_probe(l->s.compiled->plugins, chosen->component, err);
-    if (!rc)
-        rc = hd__metrics_add_sink(metrics, &config, err);
-    if (!rc)
-        return HD_OK;
-    hd__job_fail(l->job, path, err, "%s: %s", path, err->message);
-    return err->code = rc;
-}
-
-/* The metrics of a run may be another's data. */
-static int32_t refuse_data_file(const char *metrics, const struct hd__sources *sources, struct hd_error *err)
-{
-    struct stat a, b;
-    for (uint64_t i = 0; i < sources->count && !stat(metrics, &a); i++)
-        if (!stat(sources->at[i].path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-            return hd_fail(err, HD_E_INVALID, "metrics.jsonl: %s is a file of the job's data: name another", metrics);
-    return HD_OK;
-}
-
-int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err)
-{
-    int32_t rc = refuse_data_file(job->metrics_jsonl, &job->train, err);
-    rc = rc ? rc : refuse_data_file(job->metrics_jsonl, &job->val, err);
-    rc = rc ? rc : refuse_data_file(job->metrics_jsonl, &job->test, err);
-    rc = rc ? rc : hd__metrics_check(job->metrics_jsonl, err);
-    return rc ? hd__job_locate_error(job, "metrics.jsonl", err) : HD_OK;
-}
-
-static void set_watch(const struct loop *l)
-{
-    const struct hd__job *job = l->job;
-    const struct hd__watch_config config = {.loss_spike = job->watch.loss_spike,
-                                            .grad_norm = job->watch.grad_norm,
-                                            .throughput = job->watch.throughput,
-                                            .straggler = job->watch.straggler,
-                                            .data_wait = job->watch.data_wait,
-                                            .exposed_comm = job->watch.exposed_comm,
-                                            .utilisation = job->watch.utilisation,
-                                            .memory = job->watch.memory,
-                                            .descriptors = job->watch.descriptors,
-                                            .command = job->watch.command};
-    hd__metrics_set_watch(l->metrics, &config);
-}
-
-static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
-{
-    json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
-                             (json_int_t)l->p->persistent_bytes, "temporary_bytes", (json_int_t)l->p->temp_bytes,
-                             "flops_per_token", hd__compiled_flops_per_token(c));
-    json_t *start = json_pack("{s:s,s:s,s:o,s:o,s:I,s:o}", "event", l->progress.step ? "resume" : "start", "run",
-                              l->run, "job", hd__job_json(l->job), "mesh", mesh_json(&c->mesh), "parameters",
-                              (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
-    if (l->progress.step)
-        json_object_set_new(start, "from_step", json_integer(l->progress.step));
-    int32_t rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
-    if (rc)
-        hd__job_locate_error(l->job, "metrics.jsonl", err);
-    if (!rc)
-        set_watch(l);
-    for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
-        hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
-    for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
-        rc = open_sink(l, l->metrics, &c->selection->sinks.at[i], err);
-    if (!rc && (rc = hd__metrics_begin(l->metrics, err)))
-        hd__job_locate_error(l->job, "metrics.jsonl", err);
-    json_decref(start);
-    l->peak_flops = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
-    return rc;
-}
-
-/* "139,584" */
-static const char *count_text(int64_t n, char out[32])
-{
-    char digits[32];
-    int length = snprintf(digits, sizeof digits, "%" PRId64, n), at = 0;
-    for (int i = 0; i < length; i++) {
-        if (i && (length - i) % 3 == 0)
-            out[at++] = ',';
-        out[at++] = digits[i];
-    }
-    out[at] = 0;
-    return out;
-}
-
-static void print_packing(const struct hd__data *d, int64_t seq_len)
-{
-    char pieces[32], sequences[32];
-    int64_t n = (int64_t)hd__data_sequences(d);
-    printf("packed %s documents or pieces of them into %s sequences of %" PRId64
-           ": %.2f%% of these are tokens, the rest is padding\n",
-           count_text((int64_t)hd__data_pieces(d), pieces), count_text(n, sequences), seq_len,
-           100 * (double)hd__data_tokens(d) / ((double)n * (double)seq_len));
-}
-
-/* Data, memory, transports and the place of a run. */
-static void print_plan(const struct loop *l, const struct hd__compiled *c)
-{
-    const struct hd__data *data = hd__train_feed_data(l->s.train_feed);
-    double sequences = (double)hd__data_sequences(data), peak = hd__exec_peak_flops(l->s.exec);
-    char tokens[32], arena[32], kept[32], temporary[32];
-    const char *separator = "transports: ";
-    printf("data: %s tokens, seen %.3g times in all steps\n", count_text((int64_t)hd__data_tokens(data), tokens),
-           (double)(l->job->batch * l->job->steps) / sequences);
-    printf("arena %s a rank: %s of state, %s of temporaries", hd__bytes_text((uint64_t)l->p->arena_bytes, arena),
-           hd__bytes_text((uint64_t)l->p->persistent_bytes, kept),
-           hd__bytes_text((uint64_t)l->p->temp_bytes, temporary));
-    if (peak > 0)
-        printf("; peak of the device %.1f %s", peak / (peak < 1e12 ? 1e9 : 1e12), peak < 1e12 ? "GFLOP/s" : "TFLOP/s");
-    printf("\n");
-    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        if (c->mesh.size[a] > 1) {
-            printf("%s%s %s", separator, hd__axis_name(a), l->job->comm_axis[a]->use);
-            separator = ", ";
-        }
-    printf("%srun folder: %s\n", *separator == ',' ? "\n" : "", hd__job_folder(l->job));
-}
-
-static void print_start(const struct loop *l, const struct hd__compiled *c)
-{
-    const char *loaded = hd__train_checkpointer_loaded(l->checkpointer), *separator = " (";
-    int64_t tokens = l->job->batch * l->job->seq_len;
-    char parameters[32], step[32], total[32];
-    if (loaded)
-        printf("run %s, resuming from step %" PRId64 " of %s: ", l->run, l->progress.step, loaded);
-    else
-        printf("run %s, from %s: ", l->run, c->info.weights ? c->info.weights : "scratch");
-    printf("%s parameters, %s tokens a step, %s in %" PRId64 " steps",
-           count_text(hd__compiled_parameter_count(c), parameters), count_text(tokens, step),
-           count_text(tokens * l->job->steps, total), l->job->steps);
-    if (l->job->epochs > 0)
-        printf(", %g epoch%s of %s sequences", l->job->epochs, l->job->epochs == 1 ? "" : "s",
-               count_text((int64_t)hd__train_feed_sequences(l->s.train_feed), step));
-    printf("\n%d rank%s", c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "");
-    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        if (c->mesh.size[a] > 1) {
-            printf("%s%s %d", separator, hd__axis_name(a), c->mesh.size[a]);
-            separator = ", ";
-        }
-    printf("%s, device %s, %s\n", *separator == ',' ? ")" : "", c->device_choice.component->name,
-           hd_dtype_name(l->job->precision.compute));
-    if (l->job->documents == HD__DOCUMENTS_PACK)
-        print_packing(hd__train_feed_data(l->s.train_feed), l->job->seq_len);
-    print_plan(l, c);
-    fflush(stdout);
-}
-
-static void print_end(const struct loop *l)
-{
-    char tokens[32], rate[32];
-    if (l->trained_s <= 0)
-        return;
-    printf("trained to step %" PRId64 ": %s tokens in %.1f s, mean %s tokens/s", l->progress.step,
-           count_text(l->trained_tokens, tokens), l->trained_s,
-           count_text((int64_t)((double)l->trained_tokens / l->trained_s), rate));
-    if (l->best_step)
-        printf(", best val_loss %.4f at step %" PRId64, l->best_val_loss, l->best_step);
-    printf("\n");
-}
-
-/* ---- numbers of all ranks */
-
-_Static_assert((int)HD__RANK_NUMBERS <= (int)HD__GATHERED, "a rank has more numbers than are gathered");
-
-static void add_rank_step(struct loop *l)
-{
-    double by_axis[HD_AXIS_COUNT], waited = hd__train_feed_waited(l->s.train_feed);
-    l->comm_s = hd__exec_comm_seconds(l->s.exec, by_axis);
-    l->rank_sums[HD__RANK_COMM_WAIT] += l->comm_s;
-    l->rank_sums[HD__RANK_DATA_WAIT] += waited;
-    l->rank_sums[HD__RANK_COMPUTE] += HD__MAX(0, l->step_s - l->comm_s - waited);
-    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        l->rank_sums[HD__RANK_COMM_AXIS + a] += by_axis[a];
-    l->summed_steps++;
-}
-
-/* Before a row: the means of each rank's steps since the last one; this rank's alone where an evaluation failed. */
-static int32_t gather_ranks(struct loop *l, int32_t failed, struct hd_error *err)
-{
-    double mine[HD__GATHERED] = {0};
-    for (int32_t k = 0; k < HD__RANK_NUMBERS; k++)
-        mine[k] = l->rank_sums[k] / (double)l->summed_steps;
-    mine[HD__RANK_RSS] = (double)hd__metrics_resident_bytes();
-    mine[HD__RANK_FILES] = (double)hd__metrics_open_files();
-    mine[HD__RANK_STAGE] = l->p->stage;
-    memcpy(l->ranks, mine, sizeof mine);
-    l->ranks_known = failed ? 1 : l->s.env->size;
-    return failed ? failed : hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
-}
-
-static double mean_of_ranks(const struct loop *l, int32_t number)
-{
-    double sum = 0;
-    for (int32_t r = 0; r < l->ranks_known; r++)
-        sum += l->ranks[r * HD__GATHERED + number];
-    return sum / l->ranks_known;
-}
-
-static void log_step(const struct loop *l)
-{
-    double tokens = (double)(l->job->batch * l->job->seq_len);
-    struct hd__metrics_row row = {
-        .step = l->progress.step,
-        .steps = l->job->steps,
-        .loss = l->loss,
-        .val_loss = l->val_loss,
-        .val_losses = l->val_losses,
-        .epoch = (double)l->progress.sequence / (double)hd__train_feed_sequences(l->s.train_feed),
-        .grad_norm = l->norm,
-        .loss_scale = l->progress.scaler.scaling != HD__LOSS_SCALE_NONE ? l->scale : 0,
-        .skipped = l->progress.scaler.skipped,
-        .lr = l->lr,
-        .tokens = l->progress.tokens,
-        .tokens_per_s = tokens / l->step_s,
-        .step_s = l->step_s,
-        .comm_s = l->comm_s,
-        .data_wait_s = l->rank_sums[HD__RANK_DATA_WAIT],
-        .tokens_per_s_per_rank = tokens / l->step_s / l->s.env->size,
-        .samples_per_s = (double)l->job->batch / l->step_s,
-        .exposed_comm_s = mean_of_ranks(l, HD__RANK_COMM_WAIT),
-        .ranks = l->ranks,
-        .n_ranks = l->ranks_known,
-        .stride = HD__GATHERED,
-        .axes = hd__mesh_axes(&l->p->mesh),
-        .mfu = l->peak_flops > 0 ? hd__compiled_flops_per_token(l->s.compiled) * tokens / l->step_s / l->peak_flops : 0,
-        .arena_bytes = l->p->arena_bytes,
-        .rss_bytes = (int64_t)l->ranks[HD__RANK_RSS],
-    };
-    hd__metrics_log_step(l->metrics, &row);
-}
-
-/* Collective. A step whose evaluation failed has its row, too. */
-static int32_t log_row(struct loop *l, int32_t failed, struct hd_error *err)
-{
-    int32_t rc = gather_ranks(l, failed, err);
-    if (rc == failed && l->is_leader)
-        log_step(l);
-    memset(l->rank_sums, 0, sizeof l->rank_sums);
-    l->summed_steps = 0;
-    return rc;
-}
-
-/* ---- the profile: the first steps are left out, where there are others */
-
-enum { PROFILE_AFTER = 2 };
-
-/* The first rank of each pipeline stage. */
-static int is_stage_leader(const struct loop *l)
-{
-    int32_t coord[HD_AXIS_COUNT], others = 0;
-    hd__mesh_coord(&l->p->mesh, l->s.env->rank, coord);
-    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        others |= a != HD_AXIS_PP && coord[a];
-    return !others;
-}
-
-static void profile_begin(struct loop *l)
-{
-    int wanted = (l->is_leader && l->job->metrics_profile) || (l->job->metrics_blocks && is_stage_leader(l));
-    if (wanted && (l->steps_run >= PROFILE_AFTER || l->job->steps - l->progress.step + l->steps_run <= PROFILE_AFTER))
-        hd__exec_set_profiling(l->s.exec, 1);
-    l->steps_run++;
-}
-
-static void profile_end(struct loop *l)
-{
-    if (!hd__exec_get_profile(l->s.exec))
-        return;
-    hd__exec_set_profiling(l->s.exec, 0);
-    l->profiled_steps++;
-    l->profiled_s += l->step_s;
-}
-
-static void add_blocks_path(const struct loop *l, struct hd__text *path)
-{
-    hd__text_add(path, "%s", l->job->metrics_blocks);
-    if (l->p->stage)
-        hd__text_add(path, ".%d", l->p->stage);
-}
-
-/* Before the first step, not after the last. */
-static int32_t check_blocks(const struct loop *l, struct hd_error *err)
-{
-    struct hd__text path = {0};
-    struct hd_error why = HD_ERROR_INIT;
-    if (!l->job->metrics_blocks || !is_stage_leader(l) || l->progress.step >= l->job->steps)
-        return HD_OK;
-    add_blocks_path(l, &path);
-    hd__make_folders(path.at);
-    int32_t rc = hd__output_check(path.at, HD__PROFILE_BEGINS, &why);
-    if (rc)
-        hd__job_fail(l->job, "metrics.blocks", err, "metrics.blocks: %s", why.message);
-    hd__text_free(&path);
-    return rc;
-}
-
-static void write_blocks(const struct loop *l)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    struct hd__text path = {0};
-    add_blocks_path(l, &path);
-    if (hd__exec_profile_write_blocks(hd__exec_get_profile(l->s.exec), l->profiled_steps * l->job->accumulation,
-                                      path.at, &err))
-        hd__log(HD_LOG_ERROR, NULL, "metrics.blocks: %s", err.message);
-    hd__text_free(&path);
-}
-
-static void print_profile(const struct loop *l)
-{
-    struct hd__text text = {0};
-    if (!l->profiled_steps)
-        return;
-    if (l->job->metrics_blocks)
-        write_blocks(l);
-    if (!l->job->metrics_profile || !l->is_leader)
-        return;
-    hd__exec_profile_print(hd__exec_get_profile(l->s.exec), l->profiled_steps, l->profiled_s,
-                           hd__exec_peak_flops(l->s.exec), &text);
-    hd__text_add(&text, "\n");
-    hd__text_print(&text, stdout);
-}
-
-static int32_t evaluate(struct loop *l, struct hd_error *err)
+static int32_t evaluate(struct hd__train_loop *l, struct hd_error *err)
 {
     return hd__train_session_evaluate_sets(&l->s, l->job->eval_batches, &stop_signal, l->val_losses, &l->val_loss, err);
 }
@@ -590,7 +210,7 @@ static int32_t evaluate(struct loop *l, struct hd_error *err)
 /* ---- saving */
 
 /* Into the metrics, once a save is on disk. */
-static void log_saved(struct loop *l)
+static void log_saved(struct hd__train_loop *l)
 {
     struct hd__train_saved saved;
     if (!l->is_leader || !hd__train_checkpointer_finished(l->checkpointer, &saved))
@@ -606,7 +226,7 @@ static void log_saved(struct loop *l)
 }
 
 /* A save that failed is none, by its own fault or because another rank is gone. */
-static int32_t note_save(struct loop *l, int32_t rc)
+static int32_t note_save(struct hd__train_loop *l, int32_t rc)
 {
     if (rc)
         l->saved = -1;
@@ -614,7 +234,7 @@ static int32_t note_save(struct loop *l, int32_t rc)
     return rc;
 }
 
-static int32_t finish_save(struct loop *l, struct hd_error *err)
+static int32_t finish_save(struct hd__train_loop *l, struct hd_error *err)
 {
     int32_t rc = hd__train_checkpointer_wait(l->checkpointer, err);
     log_saved(l);
@@ -622,7 +242,7 @@ static int32_t finish_save(struct loop *l, struct hd_error *err)
 }
 
 /* `now`: before a save, so that no state is saved that is known to be wrong, or could be. */
-static int32_t compare_replicas(struct loop *l, int now, struct hd_error *err)
+static int32_t compare_replicas(struct hd__train_loop *l, int now, struct hd_error *err)
 {
     int32_t wrong = 0, rc = hd__train_replicas_compare(&l->replicas, l->progress.step, l->step_s, now, &wrong, err);
     if (rc == HD_E_CORRUPT && l->is_leader)
@@ -633,7 +253,7 @@ static int32_t compare_replicas(struct loop *l, int now, struct hd_error *err)
 }
 
 /* `stopped`: there is no time for an evaluation. */
-static int32_t save_checkpoint(struct loop *l, int stopped, struct hd_error *err)
+static int32_t save_checkpoint(struct hd__train_loop *l, int stopped, struct hd_error *err)
 {
     int32_t rc = finish_save(l, err);
     if (!rc)
@@ -649,17 +269,17 @@ static int32_t save_checkpoint(struct loop *l, int stopped, struct hd_error *err
 /* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number, or END_OF_ROUND. */
 enum { NOTHING, SAVE, WRITER_BUSY, STOP = 256, END_OF_ROUND = 255 };
 
-static int is_time_to_save(const struct loop *l)
+static int is_time_to_save(const struct hd__train_loop *l)
 {
     return l->is_leader && l->job->checkpoint_seconds > 0 && hd__now() >= l->saved_at + l->job->checkpoint_seconds;
 }
 
-static int is_step_to_save(const struct loop *l)
+static int is_step_to_save(const struct hd__train_loop *l)
 {
     return l->job->checkpoint_every && l->progress.step % l->job->checkpoint_every == 0;
 }
 
-static int32_t wish(const struct loop *l)
+static int32_t wish(const struct hd__train_loop *l)
 {
     const struct hd__launch_progress *p = l->s.env->progress;
     if (stop_signal)
@@ -673,7 +293,7 @@ static int32_t wish(const struct loop *l)
 }
 
 /* A save that is due while the last is still being written is left out: saves do not queue. */
-static int32_t save_if_due(struct loop *l, int32_t agreed, struct hd_error *err)
+static int32_t save_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_error *err)
 {
     int by_steps = is_step_to_save(l);
     if (!l->checkpointer || agreed >= STOP || l->progress.step == l->job->steps) /* the end saves */
@@ -690,7 +310,7 @@ static int32_t save_if_due(struct loop *l, int32_t agreed, struct hd_error *err)
     return HD_OK;
 }
 
-static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
+static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error *err)
 {
     int32_t rc = HD_OK, agreed = 0;
     start_alarm(l);
@@ -702,17 +322,17 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
         double start = hd__now();
         int evaluated, completed;
         __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->progress.step + 1, __ATOMIC_RELAXED);
-        profile_begin(l);
+        hd__loop_profile_begin(l);
         hd__train_trace_begin(&l->trace, l->progress.step + 1);
         hd__exec_comm_seconds(l->s.exec,
                               (double[HD_AXIS_COUNT]){0}); /* what an evaluation waited for is not this step's */
         rc = train_step(l, err);
         completed = !rc;
         l->step_s = hd__now() - start;
-        profile_end(l);
+        hd__loop_profile_end(l);
         if (!rc)
             hd__train_trace_end(&l->trace, l->progress.step);
-        add_rank_step(l);
+        hd__loop_add_rank_step(l);
         l->val_loss = NAN;
         evaluated = !rc && l->job->eval_every && l->progress.step % l->job->eval_every == 0;
         if (!rc) {
@@ -729,7 +349,7 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
             l->val_loss = NAN;
         if (completed &&
             (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
-            rc = log_row(l, rc, err);
+            rc = hd__loop_log_row(l, rc, err);
         l->longest_step = HD__MAX(l->longest_step, hd__now() - start);
         check_time(l);
         log_saved(l);
@@ -743,7 +363,7 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
     *stopped = agreed >= STOP ? agreed - STOP : 0;
     if (*stopped && *stopped != END_OF_ROUND && l->s.env->progress)
         l->s.env->progress->stopping = 1;
-    print_profile(l);
+    hd__loop_print_profile(l);
     if (!rc)
         hd__train_trace_finish(&l->trace);
     if (!rc && l->checkpointer && l->saved != l->progress.step)
@@ -753,7 +373,7 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
 
 /* ---- a run */
 
-static int32_t barrier(struct loop *l, struct hd_error *err)
+static int32_t barrier(struct hd__train_loop *l, struct hd_error *err)
 {
     int32_t rc = hd__exec_barrier(l->s.exec, err);
     l->s.speaker.barrier_failed = rc != HD_OK;
@@ -761,14 +381,14 @@ static int32_t barrier(struct loop *l, struct hd_error *err)
 }
 
 /* The run goes on as another round of its launcher. */
-static const char *restarted_run(const struct loop *l)
+static const char *restarted_run(const struct hd__train_loop *l)
 {
     const struct hd__launch_env *env = l->s.env;
     return env->progress && env->n_restarts && env->progress->run[0] ? env->progress->run : NULL;
 }
 
 /* A restart takes its own run's checkpoints, and begins as the job says where there is none yet. */
-static int32_t load_state(struct loop *l, struct hd_error *err)
+static int32_t load_state(struct hd__train_loop *l, struct hd_error *err)
 {
     const char *run = restarted_run(l);
     int32_t rc = HD_OK;
@@ -783,7 +403,7 @@ static int32_t load_state(struct loop *l, struct hd_error *err)
 
 /* Rank 0 alone looks whether a checkpoint can be saved: where it is refused the others have not begun to load one,
  * and end in silence. */
-static int32_t load_checkpoint(struct loop *l, struct hd_error *err)
+static int32_t load_checkpoint(struct hd__train_loop *l, struct hd_error *err)
 {
     int32_t rc;
     if (!l->checkpointer)
@@ -803,7 +423,7 @@ static int32_t load_checkpoint(struct loop *l, struct hd_error *err)
     return err->code = rc;
 }
 
-static int32_t init_run(struct loop *l, struct hd_error *err)
+static int32_t init_run(struct hd__train_loop *l, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     hd__train_session_phase(&l->s, "making parameters");
@@ -815,7 +435,7 @@ static int32_t init_run(struct loop *l, struct hd_error *err)
 }
 
 /* Each restart that no round has logged yet. */
-static void log_restarts(struct loop *l)
+static void log_restarts(struct hd__train_loop *l)
 {
     const struct hd__launch_env *env = l->s.env;
     for (int32_t i = env->progress ? env->progress->logged : 0; i < env->n_restarts; i++) {
@@ -831,7 +451,7 @@ static void log_restarts(struct loop *l)
 }
 
 /* The next round goes on with this run. */
-static void tell_launcher(const struct loop *l)
+static void tell_launcher(const struct hd__train_loop *l)
 {
     struct hd__launch_progress *p = l->s.env->progress;
     if (!p)
@@ -841,7 +461,7 @@ static void tell_launcher(const struct loop *l)
 }
 
 /* The run gets its id, and the place that it needs. */
-static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct hd_error *err)
+static int32_t begin_run(struct hd__train_loop *l, struct hd__compiled *compiled, struct hd_error *err)
 {
     const char *run = restarted_run(l);
     int32_t rc = l->checkpointer ? HD_OK : hd__run_locks_take(l->job, &l->locks, err);
@@ -853,7 +473,7 @@ static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct h
         rc = hd__train_checkpointer_begin(l->checkpointer, l->run, err);
     hd__run_locks_name(&l->locks, l->run);
     if (!rc)
-        rc = open_metrics(l, compiled, err);
+        rc = hd__loop_open_metrics(l, compiled, err);
     if (!rc && l->checkpointer)
         rc = hd__train_checkpointer_set_aside(l->checkpointer, err);
     if (rc)
@@ -861,12 +481,12 @@ static int32_t begin_run(struct loop *l, struct hd__compiled *compiled, struct h
     tell_launcher(l);
     hd__train_emergency_prepare(&l->s, l->run);
     log_restarts(l);
-    print_start(l, compiled);
+    hd__loop_print_start(l, compiled);
     return HD_OK;
 }
 
 /* Sinks that every machine has, in its first rank. */
-static int32_t open_machine_sinks(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
+static int32_t open_machine_sinks(struct hd__train_loop *l, const struct hd__compiled *c, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     if (l->is_leader || l->s.env->local_rank || l->progress.step >= l->job->steps)
@@ -877,15 +497,15 @@ static int32_t open_machine_sinks(struct loop *l, const struct hd__compiled *c, 
             continue;
         if (!l->machine_metrics)
             l->machine_metrics = hd__metrics_open_machine(l->progress.step);
-        rc = open_sink(l, l->machine_metrics, chosen, err);
+        rc = hd__loop_open_sink(l, l->machine_metrics, chosen, err);
     }
     return rc;
 }
 
 /* Rank 0 alone opens the metrics: as with a checkpoint. */
-static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct hd_error *err)
+static int32_t open_files(struct hd__train_loop *l, struct hd__compiled *compiled, struct hd_error *err)
 {
-    int32_t rc = check_blocks(l, err);
+    int32_t rc = hd__loop_check_blocks(l, err);
     hd__train_session_phase(&l->s, "opening the metrics");
     if (!rc && l->is_leader && l->progress.step < l->job->steps)
         rc = begin_run(l, compiled, err);
@@ -897,7 +517,7 @@ static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct 
     return rc;
 }
 
-static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct hd__compiled *compiled,
+static int32_t open_run(struct hd__train_loop *l, const struct hd__launch_env *env, struct hd__compiled *compiled,
                         struct hd_error *err)
 {
     int32_t rc = hd__train_session_open(&l->s, compiled, env, err);
@@ -920,24 +540,25 @@ static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct
 }
 
 /* Is the state of this rank that after the last step? */
-static int state_is_whole(const struct loop *l)
+static int state_is_whole(const struct hd__train_loop *l)
 {
     uint32_t written = hd__exec_state_written(l->s.exec);
     return !l->in_step || !(l->skips_updates ? written & ~(uint32_t)HD__STATE_UPDATED : written);
 }
 
-static int save_what_is_left(struct loop *l, const struct hd_error *why)
+static int save_what_is_left(struct hd__train_loop *l, const struct hd_error *why)
 {
     l->progress.val_loss = l->in_step ? NAN : l->val_loss;
     const struct hd__emergency e = {.session = &l->s,
                                     .checkpointer = l->checkpointer,
                                     .progress = &l->progress,
                                     .whole = state_is_whole(l) && !l->replicas.corrupt,
+                                    .storage_failed = l->storage_failed,
                                     .saved = l->saved,
                                     .run = l->run,
                                     .folder = l->job->checkpoint_dir,
                                     .why = why};
-    if (!l->checkpointer || l->storage_failed || !hd__train_emergency_save(&e))
+    if (!l->checkpointer || !hd__train_emergency_save(&e))
         return 0;
     if (l->metrics)
         hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:b}", "event", "checkpoint", "step",
@@ -954,7 +575,7 @@ static int is_own_fault(int32_t code)
 int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct loop l = {.job = compiled->job, .is_leader = env->rank == 0, .locks = {{-1, -1}}};
+    struct hd__train_loop l = {.job = compiled->job, .is_leader = env->rank == 0, .locks = {{-1, -1}}};
     int stopped = 0, prepared, code = 0, emergency = 0;
     char why[32];
     int32_t rc;
@@ -998,7 +619,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
                 : strcmp(l.job->resume, "auto") ? "the state is saved: checkpoint.resume=auto goes on"
                                                 : "the state is saved: the same command goes on");
     if (!rc && l.is_leader)
-        print_end(&l);
+        hd__loop_print_end(&l);
     if (!rc && l.steps_run && l.checkpointer && l.is_leader)
         printf("checkpoint: %s/step-%08" PRId64 "\n", l.job->checkpoint_dir, l.saved);
     hd__train_trace_free(&l.trace);
@@ -1014,61 +635,4 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     hd__run_locks_release(&l.locks);
     hd__launch_notice_stop(notice);
     return code ? code : stopped ? 3 : 0;
-}
-
-/* ---- does it fit? */
-
-static int64_t read_number(const char *path, const char *key)
-{
-    char line[256];
-    int64_t value = -1;
-    FILE *f = fopen(path, "r");
-    while (f && fgets(line, sizeof line, f)) {
-        size_t n = key ? strlen(key) : 0;
-        if (!key || !strncmp(line, key, n)) {
-            char *end;
-            long long v = strtoll(line + n, &end, 10);
-            value = end != line + n ? v : -1;
-            break;
-        }
-    }
-    if (f)
-        fclose(f);
-    return value;
-}
-
-int64_t hd__train_memory_available(void)
-{
-    int64_t left = read_number("/proc/meminfo", "MemAvailable:") * 1024;
-    int64_t limit = read_number("/sys/fs/cgroup/memory.max", NULL),
-            used = read_number("/sys/fs/cgroup/memory.current", NULL);
-    if (limit > 0 && used >= 0)
-        left = HD__MIN(left, limit - used);
-    limit = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", NULL);
-    used = read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes", NULL);
-    if (limit > 0 && used >= 0)
-        left = HD__MIN(left, limit - used);
-    return left;
-}
-
-int32_t hd__train_check_memory(const struct hd__compiled *compiled, int32_t local_ranks, struct hd_error *err)
-{
-    int64_t left = hd__train_memory_available(), need = 0;
-    char a[32], b[32], c[32];
-    if (!(compiled->device_choice.component->ops.device.caps & HD_DEVICE_HOST_MEMORY))
-        return HD_OK; /* the device says what it has */
-    for (int32_t s = 0; s < compiled->n_stages; s++)
-        need = HD__MAX(need, compiled->stage[s]->arena_bytes);
-    if (left <= 0 || need * local_ranks <= left)
-        return HD_OK;
-    hd__bytes_text((uint64_t)left, c);
-    if (local_ranks == 1)
-        return hd_fail(err, HD_E_NOMEM,
-                       "does not fit: the arena takes %s, and %s are free: use a smaller micro_batch or model",
-                       hd__bytes_text((uint64_t)need, a), c);
-    return hd_fail(err, HD_E_NOMEM,
-                   "does not fit: the arena of a rank takes %s, %d ranks here take %s, and %s are free: use a smaller "
-                   "micro_batch, a higher zero stage, or fewer ranks on this machine",
-                   hd__bytes_text((uint64_t)need, a), local_ranks, hd__bytes_text((uint64_t)(need * local_ranks), b),
-                   c);
 }

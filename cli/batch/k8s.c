@@ -1,0 +1,262 @@
+/* heddle k8s: prints a manifest for Kubernetes: an Indexed Job whose pods are machines, and what they need. */
+#include <ctype.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli/job.h"
+
+struct k8s_request {
+    const char *pods_text, *image, *storage, *folder, *name;
+    int32_t pods, ranks, gpus; /* ranks and GPUs: of a pod */
+};
+
+/* A name as Kubernetes wants it; of the job's, what is not allowed in one becomes '-'. */
+static void make_name(const char *job, char name[48])
+{
+    size_t n = isalpha((unsigned char)*job) ? 0 : (size_t)snprintf(name, 48, "heddle-");
+    for (; *job && n < 40; job++)
+        if (isalnum((unsigned char)*job))
+            name[n++] = (char)tolower((unsigned char)*job);
+        else if (n && name[n - 1] != '-')
+            name[n++] = '-';
+    while (n && name[n - 1] == '-')
+        n--;
+    name[n] = 0;
+}
+
+/* A scalar of YAML in single quotes. */
+static void add_quoted(struct hd__text *out, const char *word)
+{
+    hd__text_add(out, "'");
+    for (; *word; word++)
+        hd__text_add(out, "%s%c", *word == '\'' ? "'" : "", *word);
+    hd__text_add(out, "'");
+}
+
+static void add_service(struct hd__text *out, const struct k8s_request *r)
+{
+    hd__text_add(out,
+                 "apiVersion: v1\n"
+                 "kind: Service\n"
+                 "metadata:\n"
+                 "  name: %s\n"
+                 "spec: # headless: each pod has a name of its own, %s-0.%s\n"
+                 "  clusterIP: None\n"
+                 "  publishNotReadyAddresses: true\n"
+                 "  selector:\n"
+                 "    job-name: %s\n"
+                 "---\n",
+                 r->name, r->name, r->name, r->name);
+}
+
+static void add_volume(struct hd__text *out, const struct k8s_request *r)
+{
+    hd__text_add(out,
+                 "apiVersion: v1\n"
+                 "kind: PersistentVolumeClaim\n"
+                 "metadata:\n"
+                 "  name: %s\n"
+                 "spec: # the job file, its data, and the runs; all pods see it\n"
+                 "  accessModes: [%s]\n"
+                 "  resources:\n"
+                 "    requests:\n"
+                 "      storage: %s\n"
+                 "---\n",
+                 r->name, r->pods > 1 ? "ReadWriteMany" : "ReadWriteOnce", r->storage);
+}
+
+/* Exit code 3 is that of a pod that was told to go and has saved: another takes its place, however often. */
+static void add_job(struct hd__text *out, const struct k8s_request *r, const struct hd__job *job)
+{
+    hd__text_add(out,
+                 "apiVersion: batch/v1\n"
+                 "kind: Job\n"
+                 "metadata:\n"
+                 "  name: %s\n"
+                 "spec:\n"
+                 "  completionMode: Indexed\n"
+                 "  completions: %d\n"
+                 "  parallelism: %d\n"
+                 "  backoffLimit: %lld # launch.restarts, for each pod\n",
+                 r->name, r->pods, r->pods, (long long)job->launch_restarts * r->pods);
+    if (job->launch_time_limit > 0)
+        hd__text_add(out, "  activeDeadlineSeconds: %lld\n", (long long)job->launch_time_limit);
+    hd__text_add(out, "  podFailurePolicy:\n"
+                      "    rules:\n"
+                      "    - action: FailJob # refused: so it would be again\n"
+                      "      onExitCodes:\n"
+                      "        containerName: heddle\n"
+                      "        operator: In\n"
+                      "        values: [2]\n"
+                      "    - action: Ignore # stopped, and its state is saved\n"
+                      "      onExitCodes:\n"
+                      "        containerName: heddle\n"
+                      "        operator: In\n"
+                      "        values: [3]\n"
+                      "    - action: Ignore # its machine was taken away\n"
+                      "      onPodConditions:\n"
+                      "      - type: DisruptionTarget\n"
+                      "        status: 'True'\n");
+}
+
+/* Each pod is a machine with an agent, which knows its number from JOB_COMPLETION_INDEX. */
+static void add_environment(struct hd__text *out, const struct k8s_request *r)
+{
+    hd__text_add(out, "        env:\n        - {name: NNODES, value: '%d'}\n", r->pods);
+    if (r->pods > 1)
+        hd__text_add(out,
+                     "        - {name: MASTER_ADDR, value: %s-0.%s}\n"
+                     "        - {name: MASTER_PORT, value: '29400'}\n"
+                     "        - name: HEDDLE_SECRET\n"
+                     "          valueFrom:\n"
+                     "            secretKeyRef: {name: %s, key: secret}\n",
+                     r->name, r->name, r->name);
+}
+
+static void add_pod(struct hd__text *out, const struct k8s_request *r, const struct hd__cli_job_arguments *arguments)
+{
+    hd__text_add(out,
+                 "  template:\n"
+                 "    spec:\n"
+                 "      subdomain: %s\n"
+                 "      restartPolicy: Never\n"
+                 "      terminationGracePeriodSeconds: 120 # to finish a step and save\n"
+                 "      containers:\n"
+                 "      - name: heddle\n"
+                 "        image: %s\n"
+                 "        workingDir: %s\n"
+                 "        command: [heddle, train, ",
+                 r->name, r->image, r->folder);
+    add_quoted(out, arguments->file);
+    for (size_t i = 0; i < arguments->n_overrides; i++) {
+        hd__text_add(out, ", ");
+        add_quoted(out, arguments->overrides[i]);
+    }
+    hd__text_add(out, "]\n");
+    add_environment(out, r);
+    if (r->gpus)
+        hd__text_add(out, "        resources:\n          limits: {nvidia.com/gpu: %d}\n", r->gpus);
+    hd__text_add(out,
+                 "        volumeMounts:\n"
+                 "        - {name: work, mountPath: %s}\n"
+                 "        - {name: shm, mountPath: /dev/shm}\n"
+                 "      volumes:\n"
+                 "      - name: work\n"
+                 "        persistentVolumeClaim: {claimName: %s}\n"
+                 "      - name: shm # 64 MB, as it is without, are too little for comm-shm\n"
+                 "        emptyDir: {medium: Memory}\n",
+                 r->folder, r->name);
+}
+
+static void print_manifest(const struct k8s_request *r, const struct hd__job *job,
+                           const struct hd__cli_job_arguments *arguments)
+{
+    struct hd__text out = {0};
+    hd__text_add(&out, "# Printed by `heddle k8s`: kubectl apply -f THIS-FILE\n");
+    if (r->pods > 1)
+        hd__text_add(&out,
+                     "# The pods' secret, once: kubectl create secret generic %s --from-literal=secret=$(openssl rand "
+                     "-hex 32)\n",
+                     r->name);
+    add_service(&out, r);
+    add_volume(&out, r);
+    add_job(&out, r, job);
+    add_pod(&out, r, arguments);
+    fputs(out.at, stdout);
+    hd__text_free(&out);
+}
+
+/* Words that go into the manifest as they are. */
+static int check_words(const struct k8s_request *r)
+{
+    const struct {
+        const char *flag, *value, *allowed;
+    } rows[] = {{"--image", r->image, "-._:/@"}, {"--storage", r->storage, "."}, {"--folder", r->folder, "-._/"}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        const char *at = rows[i].value;
+        while (isalnum((unsigned char)*at) || (*at && strchr(rows[i].allowed, *at)))
+            at++;
+        if (*at || !isalnum((unsigned char)rows[i].value[*rows[i].value == '/']))
+            return hd__cli_usage_error(&hd__command_k8s, "%s %s: letters, digits and %s are wanted", rows[i].flag,
+                                       rows[i].value, rows[i].allowed);
+    }
+    if (r->folder[0] != '/')
+        return hd__cli_usage_error(&hd__command_k8s, "--folder %s: a path in the pods is wanted, as /work", r->folder);
+    return HD__EXIT_DONE;
+}
+
+static int parse_pods(struct k8s_request *r)
+{
+    char *end = "";
+    long pods = r->pods_text ? strtol(r->pods_text, &end, 10) : 1;
+    r->pods = (int32_t)pods;
+    if (*end || pods < 1 || pods > 65536 || (r->pods_text && !isdigit((unsigned char)*r->pods_text)))
+        return hd__cli_usage_error(&hd__command_k8s, "--pods %s: a number of pods is wanted", r->pods_text);
+    return HD__EXIT_DONE;
+}
+
+/* Does the job fit these pods? */
+static int check_job(struct k8s_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__compiled *c)
+{
+    if (!c->checkpoint_choice.component)
+        return hd__cli_usage_error(&hd__command_k8s,
+                                   "%s has no checkpoint section, so there is nothing to go on from: add "
+                                   "`checkpoint: {}`",
+                                   arguments->file);
+    if (arguments->file[0] == '/')
+        return hd__cli_usage_error(&hd__command_k8s, "%s: name the job as the pods see it, below --folder",
+                                   arguments->file);
+    r->ranks = c->mesh.ranks;
+    r->gpus = strcmp(c->device_choice.component->name, "cpu") != 0 ? r->ranks : 0;
+    return HD__EXIT_DONE;
+}
+
+static int run(int argc, char **argv)
+{
+    struct k8s_request r = {.image = "heddle:latest", .storage = "100Gi", .folder = "/work"};
+    const struct hd__cli_flag flags[] = {{"--pods", &r.pods_text, NULL},
+                                         {"--image", &r.image, NULL},
+                                         {"--storage", &r.storage, NULL},
+                                         {"--folder", &r.folder, NULL}};
+    struct hd__cli_job_arguments arguments;
+    struct hd__cli_job loaded = {0};
+    char name[48];
+    int code = hd__cli_job_arguments(&hd__command_k8s, argc, argv, flags, HD__COUNT(flags), &arguments);
+    if (!code)
+        code = parse_pods(&r);
+    if (!code)
+        code = check_words(&r);
+    if (!code)
+        code = hd__cli_load_job(&arguments, 0, &loaded);
+    if (!code)
+        code = check_job(&r, &arguments, loaded.compiled);
+    if (!code && r.pods > 1)
+        code = hd__cli_check_machines(&arguments, r.pods, r.ranks);
+    if (!code) {
+        make_name(loaded.job->name, name);
+        r.name = name;
+        hd__cli_say_notes(&loaded);
+        print_manifest(&r, loaded.job, &arguments);
+    }
+    hd__cli_unload_job(&loaded);
+    return hd__cli_check_stdout(code);
+}
+
+const struct hd__command hd__command_k8s = {
+    .name = "k8s",
+    .usage = "JOB [key=value ...] [--pods N] [--image IMAGE] [--storage SIZE] [--folder PATH]",
+    .summary = "print a manifest for Kubernetes that trains a job",
+    .help =
+        "Prints an Indexed Job, a headless Service by which its pods find each other, and a claim for the volume that\n"
+        "has the job file, its data and the runs. A pod that saved and ended because it had to (exit code 3), or "
+        "whose\n"
+        "machine was taken away, is replaced; a failure counts (launch.restarts for each pod); what is refused ends\n"
+        "the Job. The Containerfile of heddle's sources makes the image.\n\n"
+        "  --pods N         so many machines (1), each with the ranks of the job as it is written\n"
+        "  --image IMAGE    heddle:latest\n"
+        "  --storage SIZE   of the volume: 100Gi\n"
+        "  --folder PATH    where the pods see the volume, and the folder that JOB is named from: /work\n",
+    .example = "  heddle k8s job.yaml launch.restarts=3 --pods 8 > k8s.yaml\n"
+               "  kubectl apply -f k8s.yaml\n",
+    .run = run,
+};

@@ -1,0 +1,178 @@
+/* heddle slurm: prints a script for sbatch that trains a job on machines, and goes on after whatever ends it. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli/job.h"
+#include "service/launch/external.h"
+
+struct slurm_request {
+    const char *nodes, *per_machine, *margin;
+    int64_t min, max;     /* machines */
+    int32_t ranks, each;  /* of the job as it is; of a machine */
+    int64_t seconds_left; /* before the limit, when Slurm is to signal */
+};
+
+/* "4", "2:4" */
+static int parse_nodes(struct slurm_request *r)
+{
+    char *end;
+    r->min = r->max = 1;
+    if (!r->nodes)
+        return HD__EXIT_DONE;
+    r->min = r->max = strtol(r->nodes, &end, 10);
+    if (*end == ':')
+        r->max = strtol(end + 1, &end, 10);
+    if (*end || r->nodes[0] < '1' || r->min < 1 || r->max < r->min || r->max > 65536)
+        return hd__cli_usage_error(&hd__command_slurm, "--nodes %s: a number of machines is wanted, as 4, or MIN:MAX",
+                                   r->nodes);
+    return HD__EXIT_DONE;
+}
+
+/* In single quotes, for a shell. */
+static void add_quoted(struct hd__text *out, const char *word)
+{
+    hd__text_add(out, " '");
+    for (; *word; word++)
+        hd__text_add(out, *word == '\'' ? "'\\''" : "%c", *word);
+    hd__text_add(out, "'");
+}
+
+static void add_command(struct hd__text *out, const struct hd__cli_job_arguments *arguments)
+{
+    char self[4096];
+    add_quoted(out, hd__launch_self_path(self));
+    hd__text_add(out, " train");
+    add_quoted(out, arguments->file);
+    for (size_t i = 0; i < arguments->n_overrides; i++)
+        add_quoted(out, arguments->overrides[i]);
+}
+
+static void add_directives(struct hd__text *out, const struct slurm_request *r, const struct hd__compiled *c)
+{
+    const struct hd__job *job = c->job;
+    int64_t minutes = (int64_t)(job->launch_time_limit / 60);
+    hd__text_add(out,
+                 "#SBATCH --job-name=%s\n#SBATCH --output=%s-%%j.log\n#SBATCH --open-mode=append\n"
+                 "#SBATCH --nodes=%lld",
+                 job->name, job->name, (long long)r->min);
+    if (r->max > r->min)
+        hd__text_add(out, "-%lld", (long long)r->max);
+    hd__text_add(out, "\n#SBATCH --ntasks-per-node=%d\n", r->each);
+    if (strcmp(c->device_choice.component->name, "cpu") != 0)
+        hd__text_add(out, "#SBATCH --gpus-per-node=%d\n", r->each);
+    if (minutes)
+        hd__text_add(out, "#SBATCH --time=%lld\n", (long long)minutes);
+    hd__text_add(out,
+                 "#SBATCH --requeue\n"
+                 "#SBATCH --signal=B:USR1@%lld\n" /* B: the script, which has to know */
+                 ,
+                 (long long)r->seconds_left);
+}
+
+static const char meeting[] =
+    "# Where the ranks meet, and the secret by which they know each other: new ones for each start.\n"
+    "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
+    "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))\n"
+    "export HEDDLE_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n\n";
+
+/* Bash waits again where a signal came in between. A rank that was stopped says 3, for whatever reason: before the time
+ * limit, which it may have seen itself, or by scancel, which signals this script too. */
+static const char ending[] =
+    "train=$!\n"
+    "cancelled= again=1\n"
+    "trap 'again=1; kill -USR1 $train' USR1\n"
+    "trap 'again=1 cancelled=1; kill -TERM $train' TERM\n"
+    "while [ \"$again\" ]; do\n"
+    "    again=\n"
+    "    wait $train\n"
+    "    code=$?\n"
+    "done\n\n"
+    "# 0: the steps are done. 1, or a rank that was killed: failed. 2: refused. 3: stopped, and the state is saved.\n"
+    "[ ! \"$cancelled\" ] || exit $code\n"
+    "case $code in\n"
+    "0 | 2) exit $code ;;\n"
+    "3) ;;\n"
+    "*) [ \"${SLURM_RESTART_COUNT:-0}\" -lt $restarts ] || exit 1 ;;\n"
+    "esac\n"
+    "echo \"exit code $code: the job is queued again, and goes on from its newest checkpoint\"\n"
+    "scontrol requeue \"$SLURM_JOB_ID\"\n";
+
+static void print_script(const struct hd__cli_job_arguments *arguments, const struct slurm_request *r,
+                         const struct hd__compiled *c)
+{
+    struct hd__text out = {0};
+    char here[4096];
+    hd__text_add(&out, "#!/bin/bash\n# Printed by `heddle slurm`: sbatch THIS-FILE\n");
+    add_directives(&out, r, c);
+    hd__text_add(&out, "\nrestarts=%lld # after a failure; after a time limit and a lost machine always\n\n",
+                 (long long)c->job->launch_restarts);
+    hd__text_add(&out, "cd");
+    add_quoted(&out, getcwd(here, sizeof here) ? here : ".");
+    hd__text_add(&out, " || exit 2\n");
+    hd__text_add(&out, "%s", meeting);
+    hd__text_add(&out, "srun --kill-on-bad-exit=0");
+    add_command(&out, arguments);
+    hd__text_add(&out, " &\n%s", ending);
+    fputs(out.at, stdout);
+    hd__text_free(&out);
+}
+
+static int parse_margin(struct slurm_request *r)
+{
+    char *end;
+    r->seconds_left = r->margin ? strtol(r->margin, &end, 10) : 120;
+    if (r->margin && (*end || r->seconds_left < 1 || r->seconds_left > 65535)) /* Slurm takes no more */
+        return hd__cli_usage_error(&hd__command_slurm, "--signal %s: seconds are wanted, 1 to 65535", r->margin);
+    return HD__EXIT_DONE;
+}
+
+static int run(int argc, char **argv)
+{
+    struct slurm_request r = {0};
+    const struct hd__cli_flag flags[] = {
+        {"--nodes", &r.nodes, NULL}, {"--per-machine", &r.per_machine, NULL}, {"--signal", &r.margin, NULL}};
+    struct hd__cli_job_arguments arguments;
+    struct hd__cli_job loaded = {0};
+    int code = hd__cli_job_arguments(&hd__command_slurm, argc, argv, flags, HD__COUNT(flags), &arguments);
+    if (!code)
+        code = parse_nodes(&r);
+    if (!code)
+        code = parse_margin(&r);
+    if (!code)
+        code = hd__cli_load_job(&arguments, 0, &loaded);
+    if (!code)
+        code = hd__cli_parse_per_machine(&hd__command_slurm, r.per_machine, loaded.compiled->mesh.ranks, &r.each);
+    if (!code && !loaded.compiled->checkpoint_choice.component)
+        code = hd__cli_usage_error(&hd__command_slurm,
+                                   "%s has no checkpoint section, so there is nothing to go on from: "
+                                   "add `checkpoint: {}`",
+                                   arguments.file);
+    if (!code && !r.each)
+        r.each = loaded.compiled->mesh.ranks;
+    if (!code)
+        code = hd__cli_check_machines(&arguments, r.min, r.each);
+    if (!code && r.max > r.min)
+        code = hd__cli_check_machines(&arguments, r.max, r.each);
+    if (!code) {
+        hd__cli_say_notes(&loaded);
+        print_script(&arguments, &r, loaded.compiled);
+    }
+    hd__cli_unload_job(&loaded);
+    return hd__cli_check_stdout(code);
+}
+
+const struct hd__command hd__command_slurm = {
+    .name = "slurm",
+    .usage = "JOB [key=value ...] [--nodes N | MIN:MAX] [--per-machine N] [--signal SECONDS]",
+    .summary = "print a script for sbatch that trains a job",
+    .help =
+        "Prints a script that trains the job on Slurm's machines, a task a rank, from this folder, which all of them\n"
+        "see. It saves before the time limit and queues itself again, goes on after a lost machine or a failure\n"
+        "(launch.restarts times), and ends where the job is done, refused or cancelled.\n\n"
+        "  --nodes N          on so many machines, or as many as there are from MIN to MAX (1)\n"
+        "  --per-machine N    ranks of a machine (default: all of the job as it is written)\n"
+        "  --signal SECONDS   before the limit, when it is to save (120); launch.time_limit is the limit\n",
+    .example = "  heddle slurm job.yaml launch.ranks=8 launch.restarts=3 --nodes 2:4 > train.sh\n"
+               "  sbatch train.sh\n",
+    .run = run,
+};

@@ -1,0 +1,94 @@
+/* Console lines of a run: its plan at the start, its summary at the end. */
+#include <stdio.h>
+
+#include "service/train/loop/internal.h"
+#include "service/train/train.h"
+
+/* "139,584" */
+static const char *count_text(int64_t n, char out[32])
+{
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%" PRId64, n), at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0)
+            out[at++] = ',';
+        out[at++] = digits[i];
+    }
+    out[at] = 0;
+    return out;
+}
+
+static void print_packing(const struct hd__data *d, int64_t seq_len)
+{
+    char pieces[32], sequences[32];
+    int64_t n = (int64_t)hd__data_sequences(d);
+    printf("packed %s documents or pieces of them into %s sequences of %" PRId64
+           ": %.2f%% of these are tokens, the rest is padding\n",
+           count_text((int64_t)hd__data_pieces(d), pieces), count_text(n, sequences), seq_len,
+           100 * (double)hd__data_tokens(d) / ((double)n * (double)seq_len));
+}
+
+/* Data, memory, transports and the place of a run. */
+static void print_plan(const struct hd__train_loop *l, const struct hd__compiled *c)
+{
+    const struct hd__data *data = hd__train_feed_data(l->s.train_feed);
+    double sequences = (double)hd__data_sequences(data), peak = hd__exec_peak_flops(l->s.exec);
+    char tokens[32], arena[32], kept[32], temporary[32];
+    const char *separator = "transports: ";
+    printf("data: %s tokens, seen %.3g times in all steps\n", count_text((int64_t)hd__data_tokens(data), tokens),
+           (double)(l->job->batch * l->job->steps) / sequences);
+    printf("arena %s a rank: %s of state, %s of temporaries", hd__bytes_text((uint64_t)l->p->arena_bytes, arena),
+           hd__bytes_text((uint64_t)l->p->persistent_bytes, kept),
+           hd__bytes_text((uint64_t)l->p->temp_bytes, temporary));
+    if (peak > 0)
+        printf("; peak of the device %.1f %s", peak / (peak < 1e12 ? 1e9 : 1e12), peak < 1e12 ? "GFLOP/s" : "TFLOP/s");
+    printf("\n");
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (c->mesh.size[a] > 1) {
+            printf("%s%s %s", separator, hd__axis_name(a), l->job->comm_axis[a]->use);
+            separator = ", ";
+        }
+    printf("%srun folder: %s\n", *separator == ',' ? "\n" : "", hd__job_folder(l->job));
+}
+
+void hd__loop_print_start(const struct hd__train_loop *l, const struct hd__compiled *c)
+{
+    const char *loaded = hd__train_checkpointer_loaded(l->checkpointer), *separator = " (";
+    int64_t tokens = l->job->batch * l->job->seq_len;
+    char parameters[32], step[32], total[32];
+    if (loaded)
+        printf("run %s, resuming from step %" PRId64 " of %s: ", l->run, l->progress.step, loaded);
+    else
+        printf("run %s, from %s: ", l->run, c->info.weights ? c->info.weights : "scratch");
+    printf("%s parameters, %s tokens a step, %s in %" PRId64 " steps",
+           count_text(hd__compiled_parameter_count(c), parameters), count_text(tokens, step),
+           count_text(tokens * l->job->steps, total), l->job->steps);
+    if (l->job->epochs > 0)
+        printf(", %g epoch%s of %s sequences", l->job->epochs, l->job->epochs == 1 ? "" : "s",
+               count_text((int64_t)hd__train_feed_sequences(l->s.train_feed), step));
+    printf("\n%d rank%s", c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "");
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (c->mesh.size[a] > 1) {
+            printf("%s%s %d", separator, hd__axis_name(a), c->mesh.size[a]);
+            separator = ", ";
+        }
+    printf("%s, device %s, %s\n", *separator == ',' ? ")" : "", c->device_choice.component->name,
+           hd_dtype_name(l->job->precision.compute));
+    if (l->job->documents == HD__DOCUMENTS_PACK)
+        print_packing(hd__train_feed_data(l->s.train_feed), l->job->seq_len);
+    print_plan(l, c);
+    fflush(stdout);
+}
+
+void hd__loop_print_end(const struct hd__train_loop *l)
+{
+    char tokens[32], rate[32];
+    if (l->trained_s <= 0)
+        return;
+    printf("trained to step %" PRId64 ": %s tokens in %.1f s, mean %s tokens/s", l->progress.step,
+           count_text(l->trained_tokens, tokens), l->trained_s,
+           count_text((int64_t)((double)l->trained_tokens / l->trained_s), rate));
+    if (l->best_step)
+        printf(", best val_loss %.4f at step %" PRId64, l->best_val_loss, l->best_step);
+    printf("\n");
+}

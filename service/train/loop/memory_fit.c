@@ -1,0 +1,60 @@
+/* Memory of the machine against what the ranks' arenas need. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "service/train/train.h"
+
+static int64_t read_number(const char *path, const char *key)
+{
+    char line[256];
+    int64_t value = -1;
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f)) {
+        size_t n = key ? strlen(key) : 0;
+        if (!key || !strncmp(line, key, n)) {
+            char *end;
+            long long v = strtoll(line + n, &end, 10);
+            value = end != line + n ? v : -1;
+            break;
+        }
+    }
+    if (f)
+        fclose(f);
+    return value;
+}
+
+int64_t hd__train_memory_available(void)
+{
+    int64_t left = read_number("/proc/meminfo", "MemAvailable:") * 1024;
+    int64_t limit = read_number("/sys/fs/cgroup/memory.max", NULL),
+            used = read_number("/sys/fs/cgroup/memory.current", NULL);
+    if (limit > 0 && used >= 0)
+        left = HD__MIN(left, limit - used);
+    limit = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", NULL);
+    used = read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes", NULL);
+    if (limit > 0 && used >= 0)
+        left = HD__MIN(left, limit - used);
+    return left;
+}
+
+int32_t hd__train_check_memory(const struct hd__compiled *compiled, int32_t local_ranks, struct hd_error *err)
+{
+    int64_t left = hd__train_memory_available(), need = 0;
+    char a[32], b[32], c[32];
+    if (!(compiled->device_choice.component->ops.device.caps & HD_DEVICE_HOST_MEMORY))
+        return HD_OK; /* the device says what it has */
+    for (int32_t s = 0; s < compiled->n_stages; s++)
+        need = HD__MAX(need, compiled->stage[s]->arena_bytes);
+    if (left <= 0 || need * local_ranks <= left)
+        return HD_OK;
+    hd__bytes_text((uint64_t)left, c);
+    if (local_ranks == 1)
+        return hd_fail(err, HD_E_NOMEM,
+                       "does not fit: the arena takes %s, and %s are free: use a smaller micro_batch or model",
+                       hd__bytes_text((uint64_t)need, a), c);
+    return hd_fail(err, HD_E_NOMEM,
+                   "does not fit: the arena of a rank takes %s, %d ranks here take %s, and %s are free: use a smaller "
+                   "micro_batch, a higher zero stage, or fewer ranks on this machine",
+                   hd__bytes_text((uint64_t)need, a), local_ranks, hd__bytes_text((uint64_t)(need * local_ranks), b),
+                   c);
+}

@@ -1,0 +1,179 @@
+/* Metrics of a run: their start, and a row of numbers of all ranks for each logged step. */
+#include <math.h>
+#include <sys/stat.h>
+
+#include "service/train/loop/internal.h"
+#include "service/train/train.h"
+
+static json_t *mesh_json(const struct hd__mesh *mesh)
+{
+    json_t *o = json_object();
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        json_object_set_new(o, hd__axis_name(a), json_integer(mesh->size[a]));
+    return o;
+}
+
+int32_t hd__loop_open_sink(struct hd__train_loop *l, struct hd__metrics *metrics, const struct hd__chosen *chosen,
+                           struct hd_error *err)
+{
+    const char *path = chosen->section->path;
+    const struct hd__metrics_sink_config config = {
+        .name = path,
+        .ops = &chosen->component->ops.metrics,
+        .settings = chosen->settings,
+        .host = l->s.compiled->host,
+        .job = l->job->name,
+        .steps = l->job->steps,
+    };
+    int32_t rc = hd__plugin_probe(l->s.compiled->plugins, chosen->component, err);
+    if (!rc)
+        rc = hd__metrics_add_sink(metrics, &config, err);
+    if (!rc)
+        return HD_OK;
+    hd__job_fail(l->job, path, err, "%s: %s", path, err->message);
+    return err->code = rc;
+}
+
+/* The metrics of a run may be another's data. */
+static int32_t refuse_data_file(const char *metrics, const struct hd__sources *sources, struct hd_error *err)
+{
+    struct stat a, b;
+    for (uint64_t i = 0; i < sources->count && !stat(metrics, &a); i++)
+        if (!stat(sources->at[i].path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+            return hd_fail(err, HD_E_INVALID, "metrics.jsonl: %s is a file of the job's data: name another", metrics);
+    return HD_OK;
+}
+
+int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err)
+{
+    int32_t rc = refuse_data_file(job->metrics_jsonl, &job->train, err);
+    rc = rc ? rc : refuse_data_file(job->metrics_jsonl, &job->val, err);
+    rc = rc ? rc : refuse_data_file(job->metrics_jsonl, &job->test, err);
+    rc = rc ? rc : hd__metrics_check(job->metrics_jsonl, err);
+    return rc ? hd__job_locate_error(job, "metrics.jsonl", err) : HD_OK;
+}
+
+static void set_watch(const struct hd__train_loop *l)
+{
+    const struct hd__job *job = l->job;
+    const struct hd__watch_config config = {.loss_spike = job->watch.loss_spike,
+                                            .grad_norm = job->watch.grad_norm,
+                                            .throughput = job->watch.throughput,
+                                            .straggler = job->watch.straggler,
+                                            .data_wait = job->watch.data_wait,
+                                            .exposed_comm = job->watch.exposed_comm,
+                                            .utilisation = job->watch.utilisation,
+                                            .memory = job->watch.memory,
+                                            .descriptors = job->watch.descriptors,
+                                            .command = job->watch.command};
+    hd__metrics_set_watch(l->metrics, &config);
+}
+
+int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compiled *c, struct hd_error *err)
+{
+    json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
+                             (json_int_t)l->p->persistent_bytes, "temporary_bytes", (json_int_t)l->p->temp_bytes,
+                             "flops_per_token", hd__compiled_flops_per_token(c));
+    json_t *start = json_pack("{s:s,s:s,s:o,s:o,s:I,s:o}", "event", l->progress.step ? "resume" : "start", "run",
+                              l->run, "job", hd__job_json(l->job), "mesh", mesh_json(&c->mesh), "parameters",
+                              (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
+    if (l->progress.step)
+        json_object_set_new(start, "from_step", json_integer(l->progress.step));
+    int32_t rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
+    if (rc)
+        hd__job_locate_error(l->job, "metrics.jsonl", err);
+    if (!rc)
+        set_watch(l);
+    for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
+        hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
+    for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
+        rc = hd__loop_open_sink(l, l->metrics, &c->selection->sinks.at[i], err);
+    if (!rc && (rc = hd__metrics_begin(l->metrics, err)))
+        hd__job_locate_error(l->job, "metrics.jsonl", err);
+    json_decref(start);
+    l->peak_flops = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
+    return rc;
+}
+
+_Static_assert((int)HD__RANK_NUMBERS <= (int)HD__GATHERED, "a rank has more numbers than are gathered");
+
+void hd__loop_add_rank_step(struct hd__train_loop *l)
+{
+    double by_axis[HD_AXIS_COUNT], waited = hd__train_feed_waited(l->s.train_feed);
+    l->comm_s = hd__exec_comm_seconds(l->s.exec, by_axis);
+    l->rank_sums[HD__RANK_COMM_WAIT] += l->comm_s;
+    l->rank_sums[HD__RANK_DATA_WAIT] += waited;
+    l->rank_sums[HD__RANK_COMPUTE] += HD__MAX(0, l->step_s - l->comm_s - waited);
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        l->rank_sums[HD__RANK_COMM_AXIS + a] += by_axis[a];
+    l->summed_steps++;
+}
+
+/* Before a row: the means of each rank's steps since the last one; this rank's alone where an evaluation failed, or
+ * another rank is lost. */
+static int32_t gather_ranks(struct hd__train_loop *l, int32_t failed, struct hd_error *err)
+{
+    double mine[HD__GATHERED] = {0};
+    for (int32_t k = 0; k < HD__RANK_NUMBERS; k++)
+        mine[k] = l->rank_sums[k] / (double)l->summed_steps;
+    mine[HD__RANK_RSS] = (double)hd__metrics_resident_bytes();
+    mine[HD__RANK_FILES] = (double)hd__metrics_open_files();
+    mine[HD__RANK_STAGE] = l->p->stage;
+    int32_t rc = failed ? failed : hd__exec_all_gather(l->s.exec, mine, l->ranks, err);
+    l->ranks_known = rc ? 1 : l->s.env->size;
+    if (rc)
+        memcpy(l->ranks, mine, sizeof mine);
+    return rc;
+}
+
+static double mean_of_ranks(const struct hd__train_loop *l, int32_t number)
+{
+    double sum = 0;
+    for (int32_t r = 0; r < l->ranks_known; r++)
+        sum += l->ranks[r * HD__GATHERED + number];
+    return sum / l->ranks_known;
+}
+
+static void log_step(const struct hd__train_loop *l)
+{
+    double tokens = (double)(l->job->batch * l->job->seq_len);
+    struct hd__metrics_row row = {
+        .step = l->progress.step,
+        .steps = l->job->steps,
+        .loss = l->loss,
+        .val_loss = l->val_loss,
+        .val_losses = l->val_losses,
+        .epoch = (double)l->progress.sequence / (double)hd__train_feed_sequences(l->s.train_feed),
+        .grad_norm = l->norm,
+        .loss_scale = l->progress.scaler.scaling != HD__LOSS_SCALE_NONE ? l->scale : 0,
+        .skipped = l->progress.scaler.skipped,
+        .lr = l->lr,
+        .tokens = l->progress.tokens,
+        .tokens_per_s = tokens / l->step_s,
+        .step_s = l->step_s,
+        .comm_s = l->comm_s,
+        .data_wait_s = l->rank_sums[HD__RANK_DATA_WAIT],
+        .tokens_per_s_per_rank = tokens / l->step_s / l->s.env->size,
+        .samples_per_s = (double)l->job->batch / l->step_s,
+        .exposed_comm_s = mean_of_ranks(l, HD__RANK_COMM_WAIT),
+        .ranks = l->ranks,
+        .n_ranks = l->ranks_known,
+        .stride = HD__GATHERED,
+        .axes = hd__mesh_axes(&l->p->mesh),
+        .mfu = l->peak_flops > 0 ? hd__compiled_flops_per_token(l->s.compiled) * tokens / l->step_s / l->peak_flops : 0,
+        .arena_bytes = l->p->arena_bytes,
+        .rss_bytes = (int64_t)l->ranks[HD__RANK_RSS],
+    };
+    hd__metrics_log_step(l->metrics, &row);
+}
+
+/* Collective. The step has its row, whatever fails. */
+int32_t hd__loop_log_row(struct hd__train_loop *l, int32_t failed, struct hd_error *err)
+{
+    int32_t rc = gather_ranks(l, failed, err);
+    if (l->is_leader)
+        log_step(l);
+    memset(l->rank_sums, 0, sizeof l->rank_sums);
+    l->summed_steps = 0;
+    return rc;
+}

@@ -1,0 +1,24 @@
+/* service/train/save/store_gather: collectives of saving ranks through the rendezvous, so that a background save uses
+ * none of the training's transports; and how long their launcher is to let them live. */
+#ifndef HD_SERVICE_TRAIN_STORE_GATHER_H
+#define HD_SERVICE_TRAIN_STORE_GATHER_H
+
+#include <stdatomic.h>
+
+#include "service/checkpoint/checkpoint.h"
+#include "service/train/session.h"
+
+struct hd__store_gather {
+    const struct hd__train_session *session;
+    const char *name;     /* of its keys, its own */
+    const int32_t *ranks; /* that take part; NULL: all */
+    int32_t n;
+    _Atomic int ended; /* none succeeds from now on */
+    uint64_t exchanges;
+    uint64_t last_exchange, last_bytes; /* the previous gather: its number, and its bytes that are still in the store */
+};
+
+/* `gather` is filled in up to n. */
+struct hd__ckpt_peers hd__store_gather_peers(struct hd__store_gather *gather);
+
+#endif

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""heddle slurm and heddle k8s. The script for sbatch runs under an srun and an scontrol of this test's own, and queues itself again after the
+exit codes that say so, and after no others. The manifest is strictly that of Kubernetes' published schema, where kubernetes-validate is
+installed (pip install kubernetes-validate), knows heddle's exit codes, and what it runs in the pods trains here.
+usage: launchers.py HEDDLE"""
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+heddle = os.path.abspath(sys.argv[1])
+os.chdir(tempfile.mkdtemp(prefix="heddle-launchers-"))
+APART = "comm={use: libfabric, provider: tcp}"
+JOB = """job: {name: My_job.7, steps: 3}
+model: {use: transformer, family: llama, layers: 1, hidden: 32, heads: 2, kv_heads: 1, ffn: 64, vocab: 256}
+data: {train: text, format: bytes, batch: 16, seq_len: 16, micro_batch: 1}
+optimizer: {use: adamw, lr: 1e-3}
+checkpoint: {}
+"""
+with open("text", "w", encoding="ascii") as f:
+    f.write("the warp and the weft are woven into one cloth, again and again.\n" * 40)
+with open("job.yaml", "w", encoding="utf-8") as f:
+    f.write(JOB)
+
+
+def expect(true, what):
+    if not true:
+        sys.exit(f"launchers: {what}")
+
+
+def run(*words, code=0, env=None):
+    made = subprocess.run([heddle, *words], capture_output=True, text=True, check=False, env=env)
+    expect(made.returncode == code, f"exit code {made.returncode}, not {code}, of {' '.join(words)}:\n{made.stdout}{made.stderr}")
+    return made
+
+
+def refused(says, *words):
+    made = run(*words, code=2)
+    expect(says in made.stderr, f"{' '.join(words)} does not say '{says}':\n{made.stderr}")
+
+
+# ---- slurm: an srun that says what it was started with, and ends with CODE, or by a signal with 3 as a rank does
+
+os.mkdir("bin")
+for name, text in {
+    "srun": """#!/bin/bash
+printf '%s\\n' "$@" >srun.words
+env >srun.env
+trap 'echo USR1 >>srun.signals; kill $sleep; exit 3' USR1
+trap 'echo TERM >>srun.signals; kill $sleep; exit 3' TERM
+[ "$CODE" ] && exit $CODE
+sleep 60 >/dev/null 2>&1 & sleep=$!
+wait
+""",
+    "scontrol": """#!/bin/bash
+case $1 in
+show) printf 'node7\\nnode8\\n' ;;
+*) echo "$@" >>scontrol.words ;;
+esac
+"""}.items():
+    with open(f"bin/{name}", "w", encoding="utf-8") as f:
+        f.write(text)
+    os.chmod(f"bin/{name}", 0o755)
+
+
+def lines_of(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as f:
+        return f.read().splitlines()
+
+
+def batch(code="", send=None, restarted=0):
+    """Exit code of the script, and whether it asked to be queued again."""
+    for path in ("srun.words", "srun.env", "srun.signals", "scontrol.words"):
+        if os.path.exists(path):
+            os.remove(path)
+    env = {"PATH": f"{os.getcwd()}/bin:{os.environ['PATH']}", "CODE": code, "SLURM_JOB_ID": "1234567", "SLURM_JOB_NODELIST": "node[7-8]"}
+    if restarted:
+        env["SLURM_RESTART_COUNT"] = str(restarted)
+    job = subprocess.Popen(["bash", "job.sbatch"], env=env, stdout=subprocess.PIPE, text=True)
+    if send:
+        while not lines_of("srun.env"):
+            time.sleep(0.01)
+        time.sleep(0.2)
+        job.send_signal(send)
+    job.communicate(timeout=100)
+    return job.returncode, lines_of("scontrol.words") == ["requeue 1234567"]
+
+
+script = run("slurm", "job.yaml", "launch.restarts=2", "launch.time_limit=90m", "launch.ranks=2", "checkpoint.dir=it's here", APART, "--nodes",
+             "2:4").stdout
+with open("job.sbatch", "w", encoding="utf-8") as f:
+    f.write(script)
+for line in ("--job-name=My_job.7", "--nodes=2-4", "--ntasks-per-node=2", "--time=90", "--requeue", "--signal=B:USR1@120"):
+    expect(f"#SBATCH {line}\n" in script, f"no {line} in\n{script}")
+for code, send, restarted, want in (("0", None, 0, (0, False)), ("2", None, 0, (2, False)), ("1", None, 0, (0, True)),
+                                    ("137", None, 1, (0, True)), ("1", None, 2, (1, False)), ("3", None, 5, (0, True)),
+                                    ("", signal.SIGUSR1, 5, (0, True)), ("", signal.SIGTERM, 0, (3, False))):
+    got = batch(code, send, restarted)
+    expect(got == want, f"srun ended with {code or send}, restart {restarted}: exit code and requeue are {got}, not {want}")
+    expect(not send or lines_of("srun.signals") == [send.name[3:]], f"srun got {lines_of('srun.signals')}")
+words = lines_of("srun.words")
+expect(words[-7:] == ["train", "job.yaml", "launch.restarts=2", "launch.time_limit=90m", "launch.ranks=2", "checkpoint.dir=it's here", APART], words)
+env = dict(line.split("=", 1) for line in lines_of("srun.env") if "=" in line)
+expect(env["MASTER_ADDR"] == "node7" and env["MASTER_PORT"] == "34567" and len(env["HEDDLE_SECRET"]) == 64, env)
+refused("8 ranks are not pp 1 x dp 2", "slurm", "job.yaml", "mesh.dp=2", "--nodes", "4")
+refused("comm-shm works inside one machine only, and dp_shard connects machines", "slurm", "job.yaml", "--nodes", "2")
+for nodes in ("0", "4:2", "2:", "x", "-1"):
+    refused(f"--nodes {nodes}: a number of machines is wanted", "slurm", "job.yaml", "--nodes", nodes)
+refused("--signal 0: seconds are wanted", "slurm", "job.yaml", "--signal", "0")
+with open("none.yaml", "w", encoding="utf-8") as f:
+    f.write(JOB.replace("checkpoint: {}\n", ""))
+for command in ("slurm", "k8s"):
+    refused("none.yaml has no checkpoint section", command, "none.yaml")
+
+# ---- k8s
+
+refused("8 ranks are not pp 1 x dp 2", "k8s", "job.yaml", "mesh.dp=2", "--pods", "4")
+refused("comm-shm works inside one machine only, and dp_shard connects machines", "k8s", "job.yaml", "--pods", "2")
+refused("--pods 0: a number of pods is wanted", "k8s", "job.yaml", "--pods", "0")
+refused("--image a b: letters, digits and", "k8s", "job.yaml", "--image", "a b")
+refused("--folder work: a path in the pods is wanted", "k8s", "job.yaml", "--folder", "work")
+refused("name the job as the pods see it", "k8s", os.path.abspath("job.yaml"))
+try:
+    import yaml
+except ImportError:
+    sys.exit(0)  # what follows reads the manifest
+try:
+    import kubernetes_validate
+except ImportError:
+    kubernetes_validate = None
+
+
+def manifest(*words):
+    documents = list(yaml.safe_load_all(run("k8s", "job.yaml", *words).stdout))
+    expect([d["kind"] for d in documents] == ["Service", "PersistentVolumeClaim", "Job"], documents)
+    for document in documents:
+        if kubernetes_validate:
+            kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+        expect(document["metadata"]["name"] == "my-job-7", document["metadata"])
+    return documents
+
+
+def pod_environment(container, index):
+    env = {**os.environ, "JOB_COMPLETION_INDEX": str(index)}  # Kubernetes' own
+    for row in container.get("env", []):
+        env[row["name"]] = row["value"] if "value" in row else {"secret": "0123456789abcdef" * 4}[row["valueFrom"]["secretKeyRef"]["key"]]
+    return env
+
+
+service, claim, job = manifest("launch.ranks=2", "launch.restarts=3", APART, "--pods", "2", "--storage", "5Gi")
+spec, template = job["spec"], job["spec"]["template"]["spec"]
+expect(spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"] == 2 and spec["backoffLimit"] == 6, spec)
+actions = {rule["onExitCodes"]["values"][0] if "onExitCodes" in rule else "lost": rule["action"] for rule in spec["podFailurePolicy"]["rules"]}
+expect(actions == {2: "FailJob", 3: "Ignore", "lost": "Ignore"}, actions)
+expect(service["spec"]["clusterIP"] == "None" and template["subdomain"] == service["metadata"]["name"], service)
+expect(claim["spec"]["accessModes"] == ["ReadWriteMany"] and claim["spec"]["resources"]["requests"]["storage"] == "5Gi", claim)
+container = template["containers"][0]
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    port = s.getsockname()[1]
+pods = []
+for index in range(2):
+    env = pod_environment(container, index)
+    expect(env["MASTER_ADDR"] == "my-job-7-0.my-job-7", env["MASTER_ADDR"])
+    env.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})  # there is no such name here
+    pods.append(subprocess.Popen([heddle, *container["command"][1:]], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+for pod in pods:
+    out = pod.communicate(timeout=100)[0]
+    expect(pod.returncode == 0, f"a pod's command ended with {pod.returncode}:\n{out}")
+    expect(pod is not pods[0] or "4 ranks" in out, out)
+service, claim, job = manifest("job.steps=4", "launch.ranks=2")
+container = job["spec"]["template"]["spec"]["containers"][0]
+expect(claim["spec"]["accessModes"] == ["ReadWriteOnce"] and job["spec"]["completions"] == 1, claim)
+out = run(*container["command"][1:], env=pod_environment(container, 0)).stdout
+expect("2 ranks" in out and "resuming from step 3" in out, out)
