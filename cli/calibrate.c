@@ -281,9 +281,9 @@ const struct hd__command hd__command_calibrate = {
     .summary = "measure this machine for heddle plan",
     .help =
         "Measures products by shape, attention, memory, a launch, and all_reduce between ranks on this machine, and\n"
-        "prints a machine file: heddle calibrate > here.yaml; heddle plan JOB --machine here.yaml. Takes some\n"
-        "seconds; what else runs meanwhile is measured with it. Only host memory's devices share their memory by\n"
-        "ranks: set `memory` by hand for others. Not measured: the network, what transfers slow.\n\n"
+        "prints a machine file, by which heddle plan then knows it. Takes some seconds; what else runs meanwhile is\n"
+        "measured with it. Ranks are taken to share the host's memory: set `memory` by hand for other devices. Not\n"
+        "measured: the network, and how transfers slow compute.\n\n"
         "  --device NAME     cpu, cuda (cpu)\n"
         "  --comm NAME       the transport between the ranks (shm)\n"
         "  --ranks N         of the machine (2)\n",
