@@ -76,8 +76,8 @@ const struct hd__command hd__command_trace = {
         "file as it is. This command sums it up: of each rank the time that it computed, waited for communication\n"
         "(exposed) and for data, the bubble (the part between the model's first instruction of a step and the last in\n"
         "which it computed nothing of the model), and how often all others had come to a collective before it; then\n"
-        "time by axis, block and kind of instruction. Beside each kind stands what the estimate of `heddle explain\n"
-        "--timeline` takes for it.\n\n"
+        "time by axis, block and kind of instruction. Beside each kind stands what the estimated timeline of\n"
+        "`heddle explain` takes for it.\n\n"
         "  --rates LIST      of the estimate: flops=, memory=, link= (a second), kernel=, latency= (seconds), and by\n"
         "                    axis tp.link=, dp.latency=, ...\n"
         "  --json            for machines\n",
