@@ -25,6 +25,7 @@ struct hd__command {
     X(train)            \
     X(explain)          \
     X(plan)             \
+    X(calibrate)        \
     X(check)            \
     X(eval)             \
     X(sample)           \

@@ -20,7 +20,7 @@ static int overview(FILE *out)
 {
     fputs("heddle trains transformers across processes and machines.\n\nusage: heddle COMMAND [ARGUMENTS]\n\n", out);
     for (size_t i = 0; i < HD__COUNT(commands); i++)
-        fprintf(out, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
+        fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n`heddle help COMMAND` says more, with an example.\n"
           "exit codes: 0 done, 1 failed, 2 refused before the first step, 3 stopped by a signal\n",
           out);

@@ -12,8 +12,8 @@
 /* ---- products */
 
 /* Tiles that libraries choose among, as parts of the machine's largest, and the share of its rate that each reaches: a
- * smaller tile loads more for each FLOP. With FILL and WRITTEN within 9 % in the mean of OpenXLA's table of products on
- * an H100 (xla/service/gpu/model/matmul_interpolator_data.h), whose sides are 256 to 4,096. */
+ * smaller tile loads more for each FLOP. With FILL and WRITTEN chosen by 41 products, with sides of 256 to 4,096, of
+ * OpenXLA's table of an H100 (xla/service/gpu/model/matmul_interpolator_data.h): 9 % off in the mean, 42 % at most. */
 static const struct {
     double m, n, rate;
 } tiles[] = {{1, 1, 1}, {1, 0.5, 0.9}, {0.5, 0.5, 0.5}};

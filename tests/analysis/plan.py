@@ -231,6 +231,21 @@ def search():
     check("nothing fits", done.returncode == 2 and "none of" in done.stderr and "take more ranks" in done.stderr, done)
 
 
+def calibration():
+    """What `heddle calibrate` prints is a machine file, of rates above 0, by which jobs are planned."""
+    done = subprocess.run([HEDDLE, "calibrate", "--ranks", "2"], capture_output=True, text=True)
+    pathlib.Path("here.yaml").write_text(done.stdout)
+    check("calibrate", done.returncode == 0, done)
+    keys = dict(line.split(": ", 1) for line in done.stdout.splitlines() if not line.startswith(("#", " ")) and ": " in line)
+    check("rates", all(float(keys[key]) > 0 for key in ("memory", "bandwidth", "kernel", "peak_fp32", "attention")), keys)
+    p = plan("mesh.dp=2", "precision.compute=fp32", "precision.grad=fp32", machine="here.yaml")
+    check("a plan of this machine", p["step_s"] > 0 and p["device"] == "cpu" and p["mfu"] <= 1, p)
+    for words, says in [(["--ranks", "1"], "--ranks 1"), (["--ranks", "x"], "--ranks x"), (["--ranks"], "wants a value"), (["--rank", "2"], "no option --rank"),
+                        (["--device", "nix"], "no plugin device-nix"), (["--comm", "nix"], "no plugin comm-nix")]:
+        done = subprocess.run([HEDDLE, "calibrate", *words], capture_output=True, text=True)
+        check(f"calibrate refuses {words}", done.returncode == 2 and says in done.stderr and not done.stdout, done)
+
+
 def refusals():
     rows = [
         (["--machine", "nix"], "there is no machine 'nix': a100-80-8, b200-8, cpu, h100-8, h200-8"),
@@ -291,6 +306,7 @@ def main():
         several()
         training()
         search()
+        calibration()
         refusals()
         os.chdir("/")
     print(f"{passed} passed, {failed} failed")
