@@ -92,13 +92,20 @@ static void expect_event(const char *job, const char *event, int n, int ranks, i
     json_decref(row);
 }
 
-/* Each step once, and those of one machine that nobody disturbed. */
-static void expect_undisturbed(const char *job, const char *words)
+/* Each step once, and those of one machine that nobody disturbed. `lack`: so many times rank 0 died, maybe between the
+ * end of a step, which the others then saved, and its row. */
+static void expect_undisturbed(const char *job, const char *words, int lack)
 {
     curve_read(&parts, job);
-    ck_assert_int_eq(parts.step[parts.n - 1], parts.n);
-    train(&whole, "undisturbed", "llama.yaml job.deterministic=exact mesh.dp=2 job.steps=%d %s", parts.n, words);
-    expect_same_bits(&parts, &whole);
+    int last = (int)parts.step[parts.n - 1];
+    ck_assert_msg(parts.n <= last && parts.n >= last - lack, "%d rows of %d steps", parts.n, last);
+    train(&whole, "undisturbed", "llama.yaml job.deterministic=exact mesh.dp=2 job.steps=%d %s", last, words);
+    for (int i = 0; i < parts.n; i++) {
+        int64_t step = parts.step[i];
+        ck_assert_msg(i == 0 || step > parts.step[i - 1], "step %d comes again", (int)step);
+        ck_assert_msg(whole.step[step - 1] == step && !strcmp(parts.text[i], whole.text[step - 1]),
+                      "step %d: %s, not %s", (int)step, parts.text[i], whole.text[step - 1]);
+    }
 }
 
 static void wait_for_words(const struct command *c, const char *words)
@@ -252,7 +259,7 @@ START_TEST(ranks_fail)
     expect_end(c[1], 0);
     expect_event("ranks", "restart", 1, 2, 1);
     expect_event("ranks", "restart", 2, 2, 0);
-    expect_undisturbed("ranks", "job.seed=1337");
+    expect_undisturbed("ranks", "job.seed=1337", 1);
 }
 END_TEST
 
@@ -301,7 +308,7 @@ START_TEST(left_out)
     expect_says(c[1], "node 1 is left out: it failed three rounds in a row");
     expect_event("out", "restart", 2, 2, 1);
     expect_event("out", "shrink", 1, 1, 1);
-    expect_undisturbed("out", "job.seed=1337");
+    expect_undisturbed("out", "job.seed=1337", 0);
 }
 END_TEST
 
@@ -345,7 +352,7 @@ START_TEST(machine_goes)
     expect_event(job, "shrink", 1, 1, 1);
     expect_event(job, "grow", 1, 2, -1);
     ck_assert_ptr_null(after_event(job, "restart", 1));
-    expect_undisturbed(job, "job.seed=1337");
+    expect_undisturbed(job, "job.seed=1337", 0);
 }
 END_TEST
 
@@ -367,7 +374,7 @@ START_TEST(fixed_nodes)
     expect_end(c[0], 0);
     expect_end(c[1], 0);
     expect_event("fixed", "restart", 1, 2, 1);
-    expect_undisturbed("fixed", "job.seed=1337");
+    expect_undisturbed("fixed", "job.seed=1337", 0);
 }
 END_TEST
 
@@ -386,7 +393,7 @@ START_TEST(machine_leaves)
     expect_end(c[0], 0);
     expect_says(c[0], "node 1 leaves: all ranks are started again in 0 s, from step ");
     expect_event("leaves", "shrink", 1, 1, -1);
-    expect_undisturbed("leaves", "job.seed=1337");
+    expect_undisturbed("leaves", "job.seed=1337", 0);
     start_nodes(c, 2, EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=1000000000 job.name=both checkpoint={}");
     curve_wait("both", 5);
     kill(c[1]->pid, SIGUSR1);
@@ -413,7 +420,7 @@ START_TEST(node_0_goes)
     fprintf(stderr, "%-28s %6.2f s to the next step\n", "agent of node 0, started again", hd__now() - since);
     expect_end(c[0], 0);
     expect_end(c[1], 0);
-    expect_undisturbed("zero", "job.seed=1337");
+    expect_undisturbed("zero", "job.seed=1337", 1);
     words = EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=1000000000 job.name=gone comm.timeout=3s";
     start_nodes(c, 2, words);
     curve_wait("gone", 5);
@@ -441,7 +448,7 @@ START_TEST(stands_by)
     expect_says(c[0], "data.batch: 8 is no multiple of");
     expect_says(c[0], "node 2 stands by: the job does not fit on 3 machines, but on 2");
     expect_event("spare", "restart", 1, 2, 1);
-    expect_undisturbed("spare", "data.micro_batch=4");
+    expect_undisturbed("spare", "data.micro_batch=4", 0);
 }
 END_TEST
 
