@@ -98,7 +98,7 @@ static void check_address(struct hd__doctor *d, struct meeting *m)
     freeaddrinfo(list);
 }
 
-/* What ranks of several machines have to hold. */
+/* The secret and the certificates, which ranks of several machines have to hold. */
 static void check_secret(struct hd__doctor *d)
 {
     struct hd_error err = HD_ERROR_INIT;

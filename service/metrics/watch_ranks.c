@@ -15,10 +15,10 @@ static double number_of(const struct hd__metrics_row *row, int32_t rank, int32_t
  *
  * Page's cumulated sum (Biometrika 41, 1954) of how much longer a rank computes than the median of the others of its
  * stage, less 0.65 of the limit: that is 0 where it does not, and grows by 0.35 limits a row where it is slower by the
- * limit, and by no more than 0.65, so no moment raises an alarm: 3.5 limits do, 10 rows of a rank at the limit. A walk with
- * drift -d and deviation s gets above h with a probability of exp(-2 d h / s^2): e^-18 where the limit is two deviations
- * of a ratio from row to row. Where they are noisier, that is the limit. The mean of those rows has to be near the
- * limit, too: a rank that is slower by less adds up in time. */
+ * limit, and by no more than 0.65, so no moment raises an alarm: 3.5 limits do, 10 rows of a rank at the limit. A walk
+ * with drift -d and deviation s gets above h with a probability of exp(-2 d h / s^2): e^-18 where the limit is two
+ * deviations of a ratio from row to row. Where they are noisier, that is the limit. The mean of those rows has to be
+ * near the limit, too: a rank that is slower by less adds up in time. */
 
 static int by_compute(const void *a, const void *b)
 {

@@ -85,8 +85,8 @@ START_TEST(reduced_gradient)
 }
 END_TEST
 
-/* Flips a bit of the first run of ones in the first arena that a process has mapped, its own or another rank's: a norm's
- * weights, as they are made. */
+/* Flips a bit of the first run of ones in the first arena that a process has mapped, its own or another rank's: the
+ * weights of a norm, as they are made. */
 static void flip_in_memory(pid_t pid)
 {
     enum { RUN = 64 };
