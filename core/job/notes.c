@@ -79,13 +79,17 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
-    int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after;
+    int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct {
         int is;
         const char *key, *why;
     } rows[] = {
         {lr && json_number_value(lr->json) == 0, "optimizer.lr", "is 0: no parameter changes"},
         {job->steps && job->eval_every > job->steps, "eval.every", "is above job.steps: nothing is evaluated"},
+        {never && job->val.count, "data.val",
+         "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
+        {never && job->val_fraction > 0, "data.val_fraction",
+         "only keeps data from training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
         {evaluates_trained_file(job), "data.val", "names a file that data.train has, too: it is not held out"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",

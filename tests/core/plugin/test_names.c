@@ -15,7 +15,8 @@ static struct hd_error err;
 #define LAYERS(family) "model: {use: transformer, family: " family ", layers: 2, hidden: 16, heads: 4, vocab: 256"
 #define DENSE LAYERS("llama") "}\n"
 #define MOE LAYERS("mixtral") ", experts: 4, experts_per_token: 2}\n"
-#define REST "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\ndata: {train: x, seq_len: 16, batch: 4}\n"
+#define WITHOUT_DATA "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
+#define REST WITHOUT_DATA "data: {train: x, seq_len: 16, batch: 4}\n"
 
 static void set_up(void)
 {
@@ -226,11 +227,19 @@ static const struct {
      "2:17: warning: comm.timeout is not above liveness.late_after: it ends the job before a late rank is named\n"},
     {"mesh: {dp: 2}\ncomm: {timeout: 4s}\nliveness: {dead_after: 1s, late_after: 2s}\n", ""},
     {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\n", ""},
+    {"eval: {every: 0}\n", ""},
+    {"data: {train: a.txt, val: missing.txt, seq_len: 8, batch: 4}\n",
+     "1:27: warning: data.val has no effect on training, because eval.every is 0: set eval.every, or evaluate by "
+     "`heddle eval`\n"},
+    {"data: {train: a.txt, val_fraction: 0.1, seq_len: 8, batch: 4}\n",
+     "1:36: warning: data.val_fraction only keeps data from training, because eval.every is 0: set eval.every, or "
+     "evaluate by `heddle eval`\n"},
+    {"eval: {every: 1, batches: 1}\ndata: {train: a.txt, val: b.txt, seq_len: 8, batch: 4}\n", ""},
 };
 
 START_TEST(idle_values)
 {
-    char *text = hd__format("%s" DENSE REST, idle[_i].text);
+    char *text = hd__format("%s" DENSE "%s", idle[_i].text, strstr(idle[_i].text, "data:") ? WITHOUT_DATA : REST);
     char *want = hd__format("%s%s", *idle[_i].want ? "job.yaml:" : "", idle[_i].want);
     assert_compiles(text);
     assert_notes(want);
