@@ -51,7 +51,7 @@ static void check_plugins(struct hd__doctor *d)
             hd__doctor_add(d, HD__DOCTOR_OK, "plugin", entries[i].label, NULL, "%s", entries[i].component->summary);
         else
             hd__doctor_add(d, HD__DOCTOR_WARN, "plugin", entries[i].label,
-                           "what the state names; only jobs that use this plug-in need it", "%s",
+                           "none is needed, unless a job uses this plug-in; then install what it lacks", "%s",
                            reason_of(&entries[i]));
     hd__plugins_destroy(registry);
 }
@@ -63,12 +63,18 @@ static void check_compiled(struct hd__doctor *d, const struct hd__compiled *c)
     int64_t most = 0;
     for (int32_t s = 0; s < c->n_stages; s++)
         most = HD__MAX(most, c->stage[s]->arena_bytes);
-    hd__doctor_add(d, HD__DOCTOR_OK, "job", "device", NULL, "%s", c->device_choice.component->name);
+    const struct hd__component *device = c->device_choice.component;
+    if (hd__plugin_probe(c->plugins, device, &err))
+        hd__doctor_add(d, HD__DOCTOR_BAD, "job", "device", "install what it lacks, or choose another by device.use",
+                       "%s: %s", device->name, err.message);
+    else
+        hd__doctor_add(d, HD__DOCTOR_OK, "job", "device", NULL, "%s", device->name);
     for (uint32_t i = 0; i < c->selection->comms.count; i++) {
         const struct hd__component *comm = c->selection->comms.at[i].component;
         if (hd__plugin_probe(c->plugins, comm, &err))
             hd__doctor_add(d, HD__DOCTOR_BAD, "job", "transport",
-                           "what the state says, or another in the job's comm.use", "%s: %s", comm->name, err.message);
+                           "install what it lacks, or choose another transport by comm.use", "%s: %s", comm->name,
+                           err.message);
         else
             hd__doctor_add(d, HD__DOCTOR_OK, "job", "transport", NULL, "%s", comm->name);
     }
@@ -90,7 +96,7 @@ static void check_job(struct hd__doctor *d, struct hd__cli_job *loaded)
     }
     if (loaded->job->mistakes.count)
         hd__job_mistakes_text(loaded->job, &text);
-    hd__doctor_add(d, HD__DOCTOR_BAD, "job", "compiles", "the job file, at the place that the state names", "%s",
+    hd__doctor_add(d, HD__DOCTOR_BAD, "job", "compiles", "correct the job file at the place that the line names", "%s",
                    text.at ? text.at : err.message);
     hd__text_free(&text);
 }
@@ -219,11 +225,10 @@ const struct hd__command hd__command_doctor = {
         "Prints a line for each thing that a job depends on: ok, warn (works, and could be better) or bad, with a\n"
         "remedy: processor, clocks, the cgroup's CPU quota and memory, huge pages, the limits of open files, locked\n"
         "memory and /dev/shm, GPUs with their links, networks, every plug-in, and where ranks meet: the variables of\n"
-        "torchrun, srun or mpirun, whether MASTER_ADDR resolves and answers, the secret. With a job also its "
-        "transports\n"
-        "and whether it fits into memory, for as many ranks as it has here. Run it on each machine, under the "
-        "launcher\n"
-        "or in the shell that will start it. Exit code 1 where a line is bad, 2 where the job file is refused.\n\n"
+        "torchrun, srun or mpirun, whether MASTER_ADDR resolves and answers, the secret. With a job also its device,\n"
+        "its transports, and whether it fits into memory, for as many ranks as it has here. Run it on each machine,\n"
+        "under the launcher or in the shell that will start it. Exit code 1 where a line is bad, 2 where the job file\n"
+        "is refused.\n\n"
         "  --json    {\"ok\": ..., \"lines\": [{group, object, state, words, remedy}]}\n",
     .example = "  heddle doctor\n  MASTER_ADDR=node1 MASTER_PORT=29400 heddle doctor examples/two-ranks.yaml\n",
     .run = run};

@@ -58,8 +58,8 @@ static void check_here(struct hd__doctor *d, const struct meeting *m)
     int why = try_listen(m->at);
     memcpy(&at, m->at->ai_addr, m->at->ai_addrlen);
     if (m->several && hd__address_is_loopback(&at))
-        hd__doctor_add(d, BAD, "rendezvous", m->key, "an address of the network, or a corrected /etc/hosts",
-                       "%s is on its own machine, where ranks of other machines cannot reach it", m->text);
+        hd__doctor_add(d, BAD, "rendezvous", m->key, "name an address of the network, or correct /etc/hosts",
+                       "%s is a loopback address, which other machines cannot reach", m->text);
     else if (why == EADDRINUSE)
         hd__doctor_add(d, WARN, "rendezvous", m->key, "another port, unless the job that runs is this one",
                        "%s, this machine: a program listens there", m->text);
@@ -79,7 +79,7 @@ static void check_address(struct hd__doctor *d, struct meeting *m)
     int why = getaddrinfo(m->host, port, &hints, &list);
     if (why) {
         hd__doctor_add(d, BAD, "rendezvous", m->key,
-                       "rank 0's machine by a name that getent hosts finds, or its address",
+                       "name rank 0's machine as getent hosts finds it, or by its address",
                        "%.200s cannot be resolved: %s", m->host, gai_strerror(why));
         return;
     }
@@ -107,7 +107,7 @@ static void check_secret(struct hd__doctor *d)
     int given;
     if (hd__launch_read_secret(secret, &given, &err))
         hd__doctor_add(d, BAD, "rendezvous", "secret",
-                       "one of HEDDLE_SECRET and HEDDLE_SECRET_FILE, with what `openssl rand -hex 32` prints", "%s",
+                       "set one of HEDDLE_SECRET and HEDDLE_SECRET_FILE to what `openssl rand -hex 32` prints", "%s",
                        err.message);
     else if (!given)
         hd__doctor_add(d, WARN, "rendezvous", "secret",
@@ -148,8 +148,7 @@ static void check_shell(struct hd__doctor *d, const struct hd__job *job)
     } else if (place) {
         hd__doctor_add(d, BAD, "rendezvous", m.key, "HOST:PORT, or [ADDRESS]:PORT", "%.200s", place);
     } else if (!host || !word || *end || port < 1 || port > 65534) {
-        hd__doctor_add(d, BAD, "rendezvous", "MASTER_PORT",
-                       "MASTER_ADDR, and a MASTER_PORT from 1 to 65534, both or neither",
+        hd__doctor_add(d, BAD, "rendezvous", "MASTER_PORT", "set both, with a port from 1 to 65534, or unset both",
                        "MASTER_ADDR=%.200s MASTER_PORT=%.20s", host ? host : "", word ? word : "");
     } else {
         m.port = (uint16_t)port;
@@ -165,7 +164,8 @@ void hd__doctor_rendezvous(struct hd__doctor *d, const struct hd__job *job)
     int found = 0;
     if (hd__launch_detect(&env, &found, &err)) {
         hd__doctor_add(d, BAD, "rendezvous", "launcher",
-                       "the variables of one launcher, all of them: docs/running.md, launching", "%s", err.message);
+                       "set all variables of one launcher, or unset them: docs/running.md, launching", "%s",
+                       err.message);
         return;
     }
     if (!found) {

@@ -81,6 +81,19 @@ START_TEST(few_files)
 }
 END_TEST
 
+/* The job's own device and transport, which this machine lacks. */
+START_TEST(absent_plugins)
+{
+    struct command *c =
+        command_run_env("HEDDLE_TEST_ABSENT=device-async", "doctor --json llama.yaml "
+                                                           "plugins.path=[\"" ASYNC "\"] device.use=async");
+    expect_code(c, 1);
+    expect_line(c, "job", "device", "bad", "async: ");
+    c = command_run("doctor --json llama.yaml plugins.path=[\"" ASYNC "\"] device.use=async");
+    expect_line(c, "job", "device", "ok", "async");
+}
+END_TEST
+
 START_TEST(a_job_that_does_not_fit)
 {
     struct command *c = command_run("doctor --json llama.yaml model.hidden=65536 model.ffn=262144 model.layers=8");
@@ -126,7 +139,7 @@ START_TEST(rendezvous)
         {"RANK=0", "launcher", "bad", "the environment has RANK, but not WORLD_SIZE", 1},
         {MEETS("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2"), "launcher", "bad", "have no secret", 1},
         {MEETS("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 " TEST_SECRET), "MASTER_ADDR", "bad",
-         "where ranks of other machines cannot reach it", 1},
+         "is a loopback address, which other machines cannot reach", 1},
         {MEETS("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2"), "ranks", "ok", "this is rank 1 of 2", 0},
         {MEETS("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2"), "secret", "ok", "all ranks are on this machine",
          0},
@@ -146,8 +159,9 @@ END_TEST
 /* As the job names it, for the agents of machines. */
 START_TEST(rendezvous_of_the_job)
 {
-    static const char *const rows[][3] = {{"nowhere.invalid:29555", "bad", "nowhere.invalid cannot be resolved"},
-                                          {"127.0.0.1:29555", "bad", "where ranks of other machines cannot reach it"}};
+    static const char *const rows[][3] = {
+        {"nowhere.invalid:29555", "bad", "nowhere.invalid cannot be resolved"},
+        {"127.0.0.1:29555", "bad", "is a loopback address, which other machines cannot reach"}};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c =
             command_run("doctor --json llama.yaml launch.nodes=2 launch.ranks=1 launch.rendezvous=%s", rows[i][0]);
@@ -270,6 +284,7 @@ int main(void)
 {
     const struct system_test tests[] = {{"lines", lines_and_exit_code, 1},
                                         {"few files", few_files, 1},
+                                        {"absent plug-ins", absent_plugins, 1},
                                         {"a job that does not fit", a_job_that_does_not_fit, 1},
                                         {"rendezvous", rendezvous, 1},
                                         {"rendezvous of the job", rendezvous_of_the_job, 1},
