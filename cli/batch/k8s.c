@@ -7,6 +7,7 @@
 
 struct k8s_request {
     const char *pods_text, *image, *storage, *folder, *name;
+    const char *nodes;         /* launch.nodes, where the job says it */
     int32_t pods, ranks, gpus; /* ranks and GPUs: of a pod */
 };
 
@@ -102,7 +103,9 @@ static void add_job(struct hd__text *out, const struct k8s_request *r, const str
 /* Each pod is a machine with an agent, which knows its number from JOB_COMPLETION_INDEX. */
 static void add_environment(struct hd__text *out, const struct k8s_request *r)
 {
-    hd__text_add(out, "        env:\n        - {name: NNODES, value: '%d'}\n", r->pods);
+    char count[32];
+    snprintf(count, sizeof count, "%d", r->pods);
+    hd__text_add(out, "        env:\n        - {name: NNODES, value: '%s'}\n", r->nodes ? r->nodes : count);
     if (r->pods > 1)
         hd__text_add(out,
                      "        - {name: MASTER_ADDR, value: %s-0.%s}\n"
@@ -171,7 +174,7 @@ static int check_words(const struct k8s_request *r)
 {
     const struct {
         const char *flag, *value, *allowed;
-    } rows[] = {{"--image", r->image, "-._:/@"}, {"--storage", r->storage, "."}, {"--folder", r->folder, "-._/"}};
+    } rows[] = {{"--image", r->image, "-._:/@"}, {"--folder", r->folder, "-._/"}};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         const char *at = rows[i].value;
         while (isalnum((unsigned char)*at) || (*at && strchr(rows[i].allowed, *at)))
@@ -180,6 +183,15 @@ static int check_words(const struct k8s_request *r)
             return hd__cli_usage_error(&hd__command_k8s, "%s %s: letters, digits and %s are wanted", rows[i].flag,
                                        rows[i].value, rows[i].allowed);
     }
+    char *unit;
+    double size = isdigit((unsigned char)*r->storage) ? strtod(r->storage, &unit) : 0;
+    const char *const units[] = {"", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"};
+    size_t u = 0;
+    while (size > 0 && u < HD__COUNT(units) && strcmp(unit, units[u]) != 0)
+        u++;
+    if (!(size > 0) || u == HD__COUNT(units))
+        return hd__cli_usage_error(&hd__command_k8s, "--storage %s: a size above 0 is wanted, as 100Gi or 2T",
+                                   r->storage);
     if (r->folder[0] != '/')
         return hd__cli_usage_error(&hd__command_k8s, "--folder %s: a path in the pods is wanted, as /work", r->folder);
     return HD__EXIT_DONE;
@@ -206,7 +218,18 @@ static int check_job(struct k8s_request *r, const struct hd__cli_job_arguments *
     if (arguments->file[0] == '/')
         return hd__cli_usage_error(&hd__command_k8s, "%s: name the job as the pods see it, below --folder",
                                    arguments->file);
-    r->ranks = c->mesh.ranks;
+    const struct hd__job *job = c->job;
+    const struct hd__job_value *nodes = hd__job_value_get(job, "launch.nodes");
+    r->nodes = nodes && strcmp(nodes->origin, "default") != 0 ? job->launch_nodes : NULL;
+    if (r->nodes && r->pods_text && r->pods != job->nodes_max)
+        return hd__cli_usage_error(&hd__command_k8s, "--pods %d: launch.nodes is %s: make them equal, or leave one out",
+                                   r->pods, r->nodes);
+    if (job->launch_rendezvous)
+        return hd__cli_usage_error(&hd__command_k8s,
+                                   "launch.rendezvous is %s, and pods meet at the first by the Service: leave it out",
+                                   job->launch_rendezvous);
+    r->pods = r->nodes ? job->nodes_max : r->pods;
+    r->ranks = c->mesh.ranks / job->nodes_max;
     r->gpus = strcmp(c->device_choice.component->name, "cpu") != 0 ? r->ranks : 0;
     return HD__EXIT_DONE;
 }
@@ -252,7 +275,7 @@ const struct hd__command hd__command_k8s = {
         "whose\n"
         "machine was taken away, is replaced; a failure counts (launch.restarts for each pod); what is refused ends\n"
         "the Job. The Containerfile of heddle's sources makes the image.\n\n"
-        "  --pods N         so many machines (1), each with the ranks of the job as it is written\n"
+        "  --pods N         so many machines (launch.nodes), each with the ranks of the job as it is written\n"
         "  --image IMAGE    heddle:latest\n"
         "  --storage SIZE   of the volume: 100Gi\n"
         "  --folder PATH    where the pods see the volume, and the folder that JOB is named from: /work\n",

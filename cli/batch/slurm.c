@@ -148,7 +148,11 @@ static int run(int argc, char **argv)
                                    "add `checkpoint: {}`",
                                    arguments.file);
     if (!code && !r.each)
-        r.each = loaded.compiled->mesh.ranks;
+        r.each = loaded.compiled->mesh.ranks / loaded.job->nodes_max;
+    if (!code && !r.nodes) {
+        r.min = loaded.job->nodes_min;
+        r.max = loaded.job->nodes_max;
+    }
     if (!code)
         code = hd__cli_check_machines(&arguments, r.min, r.each);
     if (!code && r.max > r.min)
@@ -169,8 +173,8 @@ const struct hd__command hd__command_slurm = {
         "Prints a script that trains the job on Slurm's machines, a task a rank, from this folder, which all of them\n"
         "see. It saves before the time limit and queues itself again, goes on after a lost machine or a failure\n"
         "(launch.restarts times), and ends where the job is done, refused or cancelled.\n\n"
-        "  --nodes N          on so many machines, or as many as there are from MIN to MAX (1)\n"
-        "  --per-machine N    ranks of a machine (default: all of the job as it is written)\n"
+        "  --nodes N          on so many machines, or as many as there are from MIN to MAX (launch.nodes)\n"
+        "  --per-machine N    ranks of a machine (default: those of the job as it is written)\n"
         "  --signal SECONDS   before the limit, when it is to save (120); launch.time_limit is the limit\n",
     .example = "  heddle slurm job.yaml launch.ranks=8 launch.restarts=3 --nodes 2:4 > train.sh\n"
                "  sbatch train.sh\n",

@@ -109,6 +109,9 @@ env = dict(line.split("=", 1) for line in lines_of("srun.env") if "=" in line)
 expect(env["MASTER_ADDR"] == "node7" and env["MASTER_PORT"] == "34567" and len(env["HEDDLE_SECRET"]) == 64, env)
 refused("8 ranks are not pp 1 x dp 2", "slurm", "job.yaml", "mesh.dp=2", "--nodes", "4")
 refused("comm-shm works inside one machine only, and dp_shard connects machines", "slurm", "job.yaml", "--nodes", "2")
+for words, nodes, tasks in (((), "2-4", 2), (("--nodes", "2"), "2", 2), (("--per-machine", "4"), "2-4", 4)):
+    text = run("slurm", "job.yaml", "launch.nodes='2:4'", "launch.ranks=2", APART, *words).stdout
+    expect(f"--nodes={nodes}\n#SBATCH --ntasks-per-node={tasks}\n" in text, f"launch.nodes=2:4 and {words}:\n{text}")
 for nodes in ("0", "4:2", "2:", "x", "-1"):
     refused(f"--nodes {nodes}: a number of machines is wanted", "slurm", "job.yaml", "--nodes", nodes)
 refused("--signal 0: seconds are wanted", "slurm", "job.yaml", "--signal", "0")
@@ -123,6 +126,12 @@ refused("8 ranks are not pp 1 x dp 2", "k8s", "job.yaml", "mesh.dp=2", "--pods",
 refused("comm-shm works inside one machine only, and dp_shard connects machines", "k8s", "job.yaml", "--pods", "2")
 refused("--pods 0: a number of pods is wanted", "k8s", "job.yaml", "--pods", "0")
 refused("--image a b: letters, digits and", "k8s", "job.yaml", "--image", "a b")
+for size in ("lots", "0Gi", "-1Gi", "100GiB", "", "Gi"):
+    refused(f"--storage {size}: a size above 0 is wanted", "k8s", "job.yaml", "--storage", size)
+refused("--pods 2: launch.nodes is 4: make them equal", "k8s", "job.yaml", APART, "launch.nodes=4", "--pods", "2")
+refused("launch.rendezvous is node1:29400, and pods meet", "k8s", "job.yaml", APART, "launch.nodes=2", "launch.rendezvous='node1:29400'")
+text = run("k8s", "job.yaml", APART, "launch.ranks=2", "launch.nodes='1:2'", "--storage", "1.5Ti").stdout
+expect("completions: 2\n" in text and "NNODES, value: '1:2'" in text and "storage: 1.5Ti\n" in text, text)
 refused("--folder work: a path in the pods is wanted", "k8s", "job.yaml", "--folder", "work")
 refused("name the job as the pods see it", "k8s", os.path.abspath("job.yaml"))
 try:
