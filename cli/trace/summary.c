@@ -213,7 +213,7 @@ int32_t hd__trace_sum_up(const json_t *trace, const struct hd__sim_rates *rates,
     size_t i;
     *out = (struct hd__trace_summary){.job = word(about, "job"), .stages = integer(about, "stages")};
     if (!integer(about, "measured") || !json_is_array(events) || !json_is_array(all.kinds))
-        return hd_fail(err, HD_E_INVALID, "it is no trace that metrics.trace of a job wrote");
+        return hd_fail(err, HD_E_INVALID, "not a trace that metrics.trace of a job wrote");
     json_array_foreach(json_object_get(about, "ranks"), i, one) hd__push(
         &out->ranks, ((struct hd__trace_rank_row){.rank = integer(one, "rank"), .stage = integer(one, "stage")}));
     json_array_foreach(events, i, one) add_event(&all, one, rates);

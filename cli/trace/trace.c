@@ -13,7 +13,7 @@ static int32_t load(const char *path, json_t **trace, struct hd_error *err)
         return err->code;
     *trace = json_loadf(file, 0, &why);
     fclose(file);
-    return *trace ? HD_OK : hd_fail(err, HD_E_INVALID, "%s:%d: it is no trace: %s", path, why.line, why.text);
+    return *trace ? HD_OK : hd_fail(err, HD_E_INVALID, "%s:%d: not a trace: %s", path, why.line, why.text);
 }
 
 static int print_summary(const char *path, const struct hd__sim_rates *rates, int json)

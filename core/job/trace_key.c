@@ -13,8 +13,8 @@ static int32_t read_steps(struct hd__job *job, const char *path, struct hd__tree
         job->trace.last = strtoll(end + 1, &end, 10);
     if (!*text || *end || end[-1] < '0' || end[-1] > '9' || job->trace.first < 1 || job->trace.last < job->trace.first)
         return hd__job_node_fail(node, err,
-                                 "metrics.trace.steps: %.40s is no step or range of steps: write the first and the "
-                                 "last, from 1 up, as in 20-24",
+                                 "metrics.trace.steps: %.40s is neither a step nor a range of steps: write the first "
+                                 "and the last, counted from 1, as in 20-24",
                                  node->kind == HD__SCALAR ? *text ? text : "''" : hd__tree_kind_name(node));
     return HD_OK;
 }
@@ -56,6 +56,8 @@ int32_t hd__job_read_trace(struct hd__job *job, const char *path, struct hd__tre
     if (node->kind == HD__LIST)
         return hd__job_node_fail(
             node, err, "%s is a list where FILE.json or {file: FILE.json, steps: A-B, ranks: all} is wanted", path);
+    if (node->kind == HD__SCALAR && (!strcmp(node->text, "true") || !strcmp(node->text, "false")))
+        return hd__job_node_fail(node, err, "%s: the name of a file is wanted, FILE.json", path);
     if (node->kind == HD__SCALAR)
         rc = read_file(job, path, node, err);
     for (uint32_t i = 0; i < node->count && node->kind == HD__MAP && !rc; i++) {

@@ -37,7 +37,8 @@ int32_t hd__train_trace_check(const struct hd__compiled *c, struct hd_error *err
                             job->trace.last, job->steps);
     for (uint64_t i = 0; i < job->trace.n_ranks; i++)
         if (job->trace.ranks[i] >= c->mesh.ranks)
-            return hd__job_fail(job, "metrics.trace", err, "metrics.trace: there is no rank %" PRId64 ": 0 to %d are",
+            return hd__job_fail(job, "metrics.trace", err,
+                                "metrics.trace: there is no rank %" PRId64 ": the job has ranks 0 to %d",
                                 job->trace.ranks[i], c->mesh.ranks - 1);
     struct stat there; /* else its folders are made with it */
     int32_t rc = lstat(job->trace.file, &there) ? HD_OK : hd__output_check(job->trace.file, HD__TRACE_BEGINS, &why);
