@@ -601,7 +601,7 @@ static int32_t agree_on_damage(struct hd__train_checkpointer *k, uint64_t step, 
     result = rc ? rc : result;
     for (int32_t r = 0; r < ranks && !result; r++)
         if (all[r].step != step)
-            result = hd_fail(err, HD_E_CORRUPT,
+            result = hd_fail(err, HD_E_MISMATCH,
                              "%s: the newest checkpoint is of step %" PRIu64 " for rank %d and of step %" PRIu64
                              " for this one: do all machines have the same folder?",
                              k->dir, all[r].step, r, step);

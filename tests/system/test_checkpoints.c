@@ -482,6 +482,26 @@ START_TEST(sample)
 }
 END_TEST
 
+/* Two machines that do not share the folder: none of its checkpoints is called damaged. */
+START_TEST(two_folders)
+{
+    struct command *c[2];
+    int port = free_port();
+    expect_code(command_run("train llama.yaml mesh.dp=2 job.steps=4 job.name=far checkpoint.dir=shared"), 0);
+    for (int rank = 0; rank < 2; rank++)
+        c[rank] = command_start_rank(rank, 2, 0, port,
+                                     "train llama.yaml mesh.dp=2 job.steps=6 job.name=far "
+                                     "checkpoint.dir=%s",
+                                     rank ? "own" : "shared");
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 60);
+        expect_code(c[rank], 2);
+        expect_says(c[rank], "do all machines have the same folder?");
+        ck_assert_msg(!strstr(c[rank]->err, "damaged"), "it said: %s", c[rank]->err);
+    }
+}
+END_TEST
+
 /* Without a checkpoint there is nothing to answer for, unless something else was asked for. */
 START_TEST(no_checkpoint)
 {
@@ -670,6 +690,7 @@ int main(void)
                                         {"look at them", look_at_them, 1},
                                         {"look at a running job", look_at_a_running_job, 1},
                                         {"sample", sample, 1},
+                                        {"two folders", two_folders, 1},
                                         {"no checkpoint", no_checkpoint, 1},
                                         {"errors of another job", errors_of_another_job, 1},
                                         {"what is trained has changed", what_is_trained_has_changed, 1},
