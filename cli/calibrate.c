@@ -250,14 +250,14 @@ static int run(int argc, char **argv)
     struct hd__arena arena = {0};
     for (int i = 1; i < argc; i += 2) {
         char *end;
-        if (i + 1 == argc)
-            return hd__cli_usage_error(&hd__command_calibrate, "%s wants a value, or is no option", argv[i]);
+        int known = !strcmp(argv[i], "--device") || !strcmp(argv[i], "--comm") || !strcmp(argv[i], "--ranks");
+        if (!known || i + 1 == argc)
+            return hd__cli_usage_error(&hd__command_calibrate, known ? "%s needs a value" : "there is no option %s",
+                                       argv[i]);
         if (!strcmp(argv[i], "--device"))
             c.device_name = argv[i + 1];
         else if (!strcmp(argv[i], "--comm"))
             c.comm_name = argv[i + 1];
-        else if (strcmp(argv[i], "--ranks"))
-            return hd__cli_usage_error(&hd__command_calibrate, "there is no option %s", argv[i]);
         else if (c.ranks = (uint32_t)strtoul(argv[i + 1], &end, 10), *end || c.ranks < 2 || c.ranks > 1024)
             return hd__cli_usage_error(&hd__command_calibrate, "--ranks %s: wanted a whole number from 2 to 1024",
                                        argv[i + 1]);

@@ -180,7 +180,9 @@ static int32_t find_nodes(void *user, struct hd__job *job, struct hd_error *err)
                                                  .rendezvous = job->launch_rendezvous,
                                                  .rendezvous_at = hd__job_where(job, "launch.rendezvous"),
                                                  .node_rank = t->options[NODE_RANK]};
+    struct hd__launch_env env;
     int32_t rc;
+    int found;
     for (size_t i = 0; t->launched && i < HD__COUNT(names); i++)
         if (t->options[i])
             return hd_fail(err, HD_E_INVALID,
@@ -193,7 +195,9 @@ static int32_t find_nodes(void *user, struct hd__job *job, struct hd_error *err)
     rc = hd__launch_nodes_find(&given, &t->nodes, err);
     job->nodes_min = t->nodes.min;
     job->nodes_max = t->nodes.max;
-    return rc || t->nodes.max > 1 ? rc : hd__launch_check_alone(err);
+    if (rc || t->nodes.max == 1)
+        return rc ? rc : hd__launch_check_alone(err);
+    return hd__launch_detect(&env, &found, err); /* variables of half a launcher */
 }
 
 static void say_mesh(const struct hd__compiled *c)

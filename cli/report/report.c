@@ -27,7 +27,7 @@ static int parse(int argc, char **argv, struct report_arguments *a)
         } else if (!*argv[i]) {
             return hd__cli_usage_error(command, "a run's name is empty");
         } else if (a->n == HD__REPORT_RUNS) {
-            return hd__cli_usage_error(command, "more than %d runs: a page has colours for as many", HD__REPORT_RUNS);
+            return hd__cli_usage_error(command, "more runs than fit on a page: name at most %d", HD__REPORT_RUNS);
         } else {
             a->paths[a->n++] = argv[i];
         }

@@ -159,13 +159,13 @@ static void consider_growing(struct hd__agent_lead *l)
         return;
     if (!a->grows)
         hd__log(HD_LOG_WARN, NULL,
-                "%d machines are here, and %d train: without checkpoint.every the others wait for a "
-                "restart",
+                "%d machines are here, and the job runs on %d: without checkpoint.every the others wait "
+                "for a restart",
                 count, l->n);
     l->g->tally.progress->grow = a->grows;
     if (a->grows)
-        hd__log(HD_LOG_INFO, NULL, "%d machines are here, and %d train: the round ends with its next checkpoint", count,
-                l->n);
+        hd__log(HD_LOG_INFO, NULL,
+                "%d machines are here, and the job runs on %d: this round ends with its next checkpoint", count, l->n);
 }
 
 static int lead_tick(void *user, struct hd__server *server)

@@ -59,7 +59,7 @@ void hd__launch_warn_loopback(const char *key, const char *host)
     hd__address_text(&at, text);
     text[strlen(text) - 2] = '\0'; /* the port */
     hd__log(HD_LOG_WARN, NULL,
-            "%s=%s is %s on its own machine, where ranks of other machines cannot reach it: give it an address of the "
-            "network, or correct /etc/hosts",
+            "%s=%s is the loopback address %s, which other machines cannot reach: name an address of the network, or "
+            "correct /etc/hosts",
             key, host, text);
 }

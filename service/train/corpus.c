@@ -170,11 +170,12 @@ static int32_t open_tokenizer(struct corpus *c, const char *key, const char *sou
     if (rc)
         return rc;
     if (!path)
-        return hd__job_fail(job, key, err,
-                            "%s: %s: a folder or a pattern is read as text, and the job says no tokenizer: say "
-                            "data.tokenizer: FILE (tokenizer.json, "
-                            "tokenizer.model), or name a file of tokens",
-                            key, source);
+        return hd__job_fail(
+            job, key, err,
+            "%s: %s: a folder or a pattern that is not of token files alone (.bin, .npy) is read as text, "
+            "and text needs a tokenizer: set data.tokenizer: FILE (tokenizer.json, tokenizer.model), "
+            "or name files of tokens",
+            key, source);
     if ((rc = hd__tokenizer_open(c->compiled->plugins, c->compiled->host, NULL, path, &c->tokenizer, err))) {
         hd__job_fail(job, c->key, err, "%s: %s%s", c->key, err->message,
                      job->data_tokenizer ? "" : "; data.tokenizer names another, for text");

@@ -240,7 +240,7 @@ def calibration():
     check("rates", all(float(keys[key]) > 0 for key in ("memory", "bandwidth", "kernel", "peak_fp32", "attention")), keys)
     p = plan("mesh.dp=2", "precision.compute=fp32", "precision.grad=fp32", machine="here.yaml")
     check("a plan of this machine", p["step_s"] > 0 and p["device"] == "cpu" and p["mfu"] <= 1, p)
-    for words, says in [(["--ranks", "1"], "--ranks 1"), (["--ranks", "x"], "--ranks x"), (["--ranks"], "wants a value"), (["--rank", "2"], "no option --rank"),
+    for words, says in [(["--ranks", "1"], "--ranks 1"), (["--ranks", "x"], "--ranks x"), (["--ranks"], "--ranks needs a value"), (["x"], "no option x"), (["--rank", "2"], "no option --rank"),
                         (["--device", "nix"], "no plugin device-nix"), (["--comm", "nix"], "no plugin comm-nix")]:
         done = subprocess.run([HEDDLE, "calibrate", *words], capture_output=True, text=True)
         check(f"calibrate refuses {words}", done.returncode == 2 and says in done.stderr and not done.stdout, done)

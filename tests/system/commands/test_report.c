@@ -236,7 +236,7 @@ START_TEST(refused)
         {"report runs/one --html runs/one/metrics.jsonl", "heddle did not write it"},
         {"report runs/one --html nowhere/page.html", "nowhere/page.html: No such file or directory"},
         {"report nowhere --html fresh.html", "nowhere is no run"},
-        {"report a b c d e f g h i", "more than 8 runs"}};
+        {"report a b c d e f g h i", "more runs than fit on a page: name at most 8"}};
     write_run("one", "aa", START("aa", "0.001"), 2, "");
     write_file("plain.txt", "precious\n");
     write_file("empty.txt", "");
