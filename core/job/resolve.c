@@ -87,7 +87,8 @@ static int32_t resolve_machines(struct hd__job *job, int64_t fixed, int has_auto
     enum { MOST = 2048 };
     if (!job->nodes_max && !hd__range_parse(job->launch_nodes, MOST, &job->nodes_min, &job->nodes_max))
         return hd__job_fail(job, "launch.nodes", err,
-                            "launch.nodes: '%.40s' is no number of machines (4) and no range MIN:MAX (2:4), up to %d",
+                            "launch.nodes: '%.40s' is neither a number of machines (such as 4) nor a range MIN:MAX "
+                            "(such as 2:4), up to %d",
                             job->launch_nodes, MOST);
     if (!job->launch_ranks && !has_auto && fixed % job->nodes_max)
         return hd__job_fail(job, "launch.ranks", err,

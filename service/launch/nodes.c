@@ -12,7 +12,8 @@ static int32_t find_count(const struct hd__launch_nodes_given *g, struct hd__lau
     out->min = out->max = 1;
     if (g->nodes && !hd__range_parse(g->nodes, HD__LAUNCH_NODES, &out->min, &out->max))
         return hd_fail(err, HD_E_INVALID,
-                       "%s: launch.nodes: '%s' is no number of machines (4) and no range MIN:MAX (2:4), up to %d",
+                       "%s: launch.nodes: '%s' is neither a number of machines (such as 4) nor a range MIN:MAX (such "
+                       "as 2:4), up to %d",
                        g->nodes_at, g->nodes, HD__LAUNCH_NODES);
     if (!nnodes)
         return HD_OK;
