@@ -5,6 +5,7 @@
 
 #include "cli/ckpt_store.h"
 #include "cli/job.h"
+#include "cli/text.h"
 #include "core/base/dtype.h"
 #include "service/checkpoint/checkpoint.h"
 #include "service/train/checkpointer.h"
@@ -156,6 +157,15 @@ static uint32_t parse_dtype(const char *name)
     return 0;
 }
 
+/* The tokenizer that the job trains with, where there is one; an export does without. */
+static void open_text(const struct hd__cli_job *loaded, struct hd__cli_text *text)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    const struct hd__cli_text_flags flags = {.chat = loaded->job->data_chat_template};
+    if (hd__cli_text_open(loaded, &flags, text, &err))
+        hd__log(HD_LOG_WARN, NULL, "no generation_config.json is made of the tokenizer: %s", err.message);
+}
+
 static int32_t export(struct ckpt_request *r, struct hd_error *err)
 {
     static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
@@ -167,9 +177,15 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     struct hd__train_checkpointer *checkpointer = NULL;
     struct hd__train_progress at = {0};
     struct hd__text written = {0};
+    struct hd__cli_text text;
+    open_text(&r->loaded, &text);
+    config.ends = text.ends.at;
+    config.n_ends = text.ends.count;
     int32_t rc = hd__train_export_check(&config, err);
-    if (rc)
+    if (rc) {
+        hd__cli_text_close(&text);
         return rc;
+    }
     rc = hd__train_session_open(&session, r->loaded.compiled, &alone, err);
     if (!rc)
         rc = hd__train_checkpointer_open(&session, NULL, &checkpointer, err);
@@ -181,11 +197,12 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     if (!rc)
         rc = hd__train_export(&session, &config, &written, err);
     if (!rc) {
-        struct hd__text text = {0};
-        hd__text_add(&text, "step %lld written to %s: %s\n", (long long)at.step, r->to, written.at);
-        hd__text_print(&text, stdout);
+        struct hd__text line = {0};
+        hd__text_add(&line, "step %lld written to %s: %s\n", (long long)at.step, r->to, written.at);
+        hd__text_print(&line, stdout);
     }
     hd__text_free(&written);
+    hd__cli_text_close(&text);
     hd__train_checkpointer_close(checkpointer);
     hd__train_session_close(&session, 0);
     return rc;
@@ -321,7 +338,7 @@ const struct hd__command hd__command_ckpt = {
         "  show      the tensors of one; with --json its state (step, data position, job)\n"
         "  verify    reads every block of one and compares checksums\n"
         "  export    writes the weights as a folder that Hugging Face transformers loads, with the tokenizer's files\n"
-        "            and generation_config.json of model.from's folder\n"
+        "            and generation_config.json: that of model.from's folder, or one with the tokenizer's end of text\n"
         "  diff A B  what differs between two checkpoints, each named by its folder; exit code 1 if tensors do\n"
         "  rm        removes the one that --checkpoint names\n"
         "  prune     removes those that the job's checkpoint.keep lets go\n\n"

@@ -57,7 +57,7 @@ static int32_t name_apart(struct hd__report *r, const struct report_arguments *a
     return HD_OK;
 }
 
-/* *began: from then on a failure is none of what was asked for. */
+/* *began: writing has begun; a failure from then on is not one of the arguments. */
 static int32_t write_page(const struct hd__report *r, const char *path, char **argv, int *began, struct hd_error *err)
 {
     FILE *file = hd__output_create(path, HD__OUTPUT_MARK, err);

@@ -28,7 +28,7 @@ struct hd__trace_summary {
     double step, steps; /* seconds of a step; how many */
 };
 
-/* The trace outlives it. HD_E_INVALID: it is none of a measured run. */
+/* The trace outlives it. HD_E_INVALID: it is not the trace of a measured run. */
 int32_t hd__trace_sum_up(const json_t *trace, const struct hd__sim_rates *rates, struct hd__trace_summary *out,
                          struct hd_error *err);
 void hd__trace_summary_free(struct hd__trace_summary *s);

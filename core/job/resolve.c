@@ -86,10 +86,10 @@ static int32_t resolve_machines(struct hd__job *job, int64_t fixed, int has_auto
 {
     enum { MOST = 2048 };
     if (!job->nodes_max && !hd__range_parse(job->launch_nodes, MOST, &job->nodes_min, &job->nodes_max))
-        return hd__job_fail(
-            job, "launch.nodes", err,
-            "launch.nodes: '%.40s' is neither a number of machines, as 4, nor a range MIN:MAX, as 2:4, from 1 to %d",
-            job->launch_nodes, MOST);
+        return hd__job_fail(job, "launch.nodes", err,
+                            "launch.nodes: '%.40s' is neither a number of machines (such as 4) nor a range MIN:MAX "
+                            "(such as 2:4), up to %d",
+                            job->launch_nodes, MOST);
     if (!job->launch_ranks && !has_auto && fixed % job->nodes_max)
         return hd__job_fail(job, "launch.ranks", err,
                             "launch.ranks is left out, and the %lld ranks of the mesh are no multiple of %d machines "

@@ -107,11 +107,8 @@ struct nvml *nvml_open(char why[256])
 
 void nvml_close(struct nvml *n)
 {
-    if (n && n->library) {
-        if (n->shutdown)
-            n->shutdown();
-        dlclose(n->library);
-    }
+    if (n && n->library && n->shutdown)
+        n->shutdown(); /* the library stays: a driver leaves threads and handlers behind */
     free(n);
 }
 

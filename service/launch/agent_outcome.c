@@ -1,4 +1,4 @@
-/* How a round ended on all machines, and who is to blame. */
+/* The outcome of a round on all machines: its exit code, and the machine whose fault it was. */
 #include <inttypes.h>
 #include <stdlib.h>
 

@@ -11,10 +11,10 @@ static int32_t find_count(const struct hd__launch_nodes_given *g, struct hd__lau
     int32_t min = 1, max = 1;
     out->min = out->max = 1;
     if (g->nodes && !hd__range_parse(g->nodes, HD__LAUNCH_NODES, &out->min, &out->max))
-        return hd_fail(
-            err, HD_E_INVALID,
-            "%s: launch.nodes: '%s' is neither a number of machines, as 4, nor a range MIN:MAX, as 2:4, from 1 to %d",
-            g->nodes_at, g->nodes, HD__LAUNCH_NODES);
+        return hd_fail(err, HD_E_INVALID,
+                       "%s: launch.nodes: '%s' is neither a number of machines (such as 4) nor a range MIN:MAX (such "
+                       "as 2:4), up to %d",
+                       g->nodes_at, g->nodes, HD__LAUNCH_NODES);
     if (!nnodes)
         return HD_OK;
     if (!hd__range_parse(nnodes, HD__LAUNCH_NODES, &min, &max))

@@ -202,6 +202,17 @@ static int32_t write_config(const struct export *e, const char *source, FILE *fi
     return rc;
 }
 
+/* transformers' generate() ends at these tokens. */
+static int32_t write_generation(const struct export *e, FILE *file, const char *path, struct hd_error *err)
+{
+    json_t *ends = json_array(), *root = json_pack("{s:o}", "eos_token_id", ends);
+    for (size_t i = 0; i < e->config->n_ends; i++)
+        json_array_append_new(ends, json_integer(e->config->ends[i]));
+    int32_t rc = json_dumpf(root, file, JSON_INDENT(2)) ? fail_io(path, err) : HD_OK;
+    json_decref(root);
+    return rc;
+}
+
 static int32_t copy_file(const struct export *e, const char *source, FILE *file, const char *path, struct hd_error *err)
 {
     static char block[1 << 16];
@@ -224,10 +235,11 @@ static int32_t write_file(const struct export *e, uint32_t number, struct hd_err
     char *path = hd__format("%s/%s", e->config->folder, name), *part = hd__format("%s.part", path);
     int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
-    int32_t rc = !file    ? fail_io(part, err)
-                 : source ? copy_file(e, source, file, path, err)
-                 : number ? write_config(e, source, file, path, err)
-                          : write_weights(e, source, file, path, err);
+    int32_t rc = !file         ? fail_io(part, err)
+                 : source      ? copy_file(e, source, file, path, err)
+                 : number == 0 ? write_weights(e, source, file, path, err)
+                 : number == 1 ? write_config(e, source, file, path, err)
+                               : write_generation(e, file, path, err);
     if (file && fclose(file) && !rc)
         rc = fail_io(path, err);
     if (!rc && rename(part, path))
@@ -299,6 +311,8 @@ static struct export list_files(struct hd__train_session *session, const struct 
     for (size_t i = 0; i < HD__COUNT(config->sources); i++)
         if (config->sources[i])
             add_source(&e, config->sources[i]);
+    if (config->n_ends)
+        add_name(&e, "generation_config.json", NULL);
     return e;
 }
 

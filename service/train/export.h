@@ -10,6 +10,8 @@ struct hd__train_export_config {
     uint32_t dtype;         /* HD_F32, HD_BF16, HD_F16; 0: that of model.from's weights, else HD_F32 */
     const char *sources[2]; /* folders or files to copy tokenizers and the like from, of each name the first; NULL:
                                none */
+    const int32_t *ends;    /* tokens that end a text, for a generation_config.json where no source has one */
+    size_t n_ends;
 };
 
 /* Refuses a folder that cannot be made or written, or has one of the files that would be written. */

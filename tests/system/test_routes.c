@@ -148,6 +148,13 @@ static int agreement(const struct row *row, const char *world)
     return !strcmp(row->op, "all_reduce") && !strncmp(row->group, world, strlen(world));
 }
 
+/* Before each row of the metrics, here one a step, ranks give each other their numbers: one small all_gather of all. */
+static double gathers(const struct row *row, const char *world, double explained)
+{
+    int of_all = !strcmp(row->op, "all_gather") && !strncmp(row->group, world, strlen(world));
+    return of_all && row->calls == explained + STEPS ? STEPS : 0;
+}
+
 static void expect_same(struct rows *is, struct rows *says, const char *world)
 {
     for (int i = 0; i < says->n; i++) {
@@ -159,12 +166,12 @@ static void expect_same(struct rows *is, struct rows *says, const char *world)
         if (agreement(row, world))
             ck_assert_double_ge(row->calls, want);
         else
-            ck_assert_msg(row->calls == want, "%s %s by %s: %g calls, %g explained", row->group, row->op, row->how,
-                          row->calls, want);
+            ck_assert_msg(row->calls == want + gathers(row, world, want), "%s %s by %s: %g calls, %g explained",
+                          row->group, row->op, row->how, row->calls, want);
     }
     for (int i = 0; i < is->n; i++)
-        ck_assert_msg(is->at[i].seen || agreement(&is->at[i], world), "%s %s by %s ran, and was not explained",
-                      is->at[i].group, is->at[i].op, is->at[i].how);
+        ck_assert_msg(is->at[i].seen || agreement(&is->at[i], world) || gathers(&is->at[i], world, 0),
+                      "%s %s by %s ran, and was not explained", is->at[i].group, is->at[i].op, is->at[i].how);
 }
 
 /* ---- one machine */

@@ -65,6 +65,12 @@ static void add_quoted(struct hd__text *out, const char *plain)
     hd__text_add(out, "\"");
 }
 
+static int is_same(const struct kind *a, const struct kind *b)
+{
+    return !strcmp(a->name, b->name) && !strcmp(a->axes, b->axes) && a->flops == b->flops && a->bytes == b->bytes &&
+           a->sent == b->sent;
+}
+
 static uint32_t kind_of(struct writer *w, const struct hd_program *p, const struct hd__instr *i)
 {
     struct kind k = {.flops = hd__instr_flops(p, i), .bytes = hd__instr_bytes(p, i)};
@@ -74,7 +80,7 @@ static uint32_t kind_of(struct writer *w, const struct hd_program *p, const stru
         hd__axes_text(i->axes ? i->axes & hd__mesh_axes(&p->mesh) : HD_AXIS_BIT(HD_AXIS_PP), k.axes);
     }
     for (uint32_t n = 0; n < w->kinds.count; n++)
-        if (!memcmp(&w->kinds.at[n], &k, sizeof k))
+        if (is_same(&w->kinds.at[n], &k))
             return n;
     hd__push(&w->kinds, k);
     return w->kinds.count - 1;

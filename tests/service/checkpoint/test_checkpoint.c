@@ -208,7 +208,7 @@ static void *save_member(void *user)
     runs r = m->deal(m->values, m->rank, m->world->ranks);
     struct hd__ckpt_store store = open_store(m->dir);
     json_t *state = json_pack("{s:I, s:f}", "step", (json_int_t)m->step, "lr", 0.1);
-    store.peers = (struct hd__ckpt_peers){m->rank, m->world->ranks, exchange, m};
+    store.peers = (struct hd__ckpt_peers){.rank = m->rank, .ranks = m->world->ranks, .all_gather = exchange, .user = m};
     store.file_bytes = m->file_bytes;
     store.ops = m->ops ? m->ops : store.ops;
     const struct hd__ckpt_save save = {.step = m->step,
