@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 HEDDLE = pathlib.Path(sys.argv[1]).resolve()
 TOKENS = 400_000  # uint16: some blocks of 128 KiB
@@ -92,7 +93,11 @@ class Server(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             return
         try:
-            self.wfile.write(body)
+            for k in range(15 if fault == "slow" and first == 0 else 0):  # never silent, and longer than data.http_timeout in all
+                self.wfile.write(body[k:k + 1])
+                self.wfile.flush()
+                time.sleep(0.1)
+            self.wfile.write(body[15:] if fault == "slow" and first == 0 else body)
         except OSError:
             self.close_connection = True
 
@@ -229,6 +234,8 @@ def main():
         same(folder, "a connection that ends early", "a.bin", f"{at}/cut/a.bin", "data.check_tokens=0", "data.shuffle=false", words=["trying again, 1 of 6"])
         same(folder, "a stalled connection", "a.bin", f"{at}/stall/a.bin", "data.check_tokens=0", "data.http_timeout=1s", "data.shuffle=false",
              words=["trying again, 1 of 6"])
+        same(folder, "a slow connection", "a.bin", f"{at}/slow/a.bin", "data.check_tokens=0", "data.http_timeout=1s", "data.shuffle=false",
+             words=["/slow/a.bin: slow: bytes 0 to"])
         refused(folder, "404", f"{at}/ok/no.bin", 2, "data.train", "/ok/no.bin", "404")
         refused(folder, "403", f"{at}/forbidden/a.bin", 2, "403")
         refused(folder, "a server without ranges", f"{at}/whole/a.bin", 2, "ignores ranges")
