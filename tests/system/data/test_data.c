@@ -149,7 +149,8 @@ START_TEST(mistakes)
         {"train " TEXT_JOB " data.train=none*.txt", "data.train: none*.txt: no file matches this pattern", 2},
         {"train " TEXT_JOB " data.cache=/proc/tokens", "/proc/tokens", 2},
         {"train " TEXT_JOB " data.chat_template=chatml", "data.chat_template: " TOKENIZER ": its vocabulary lacks", 2},
-        {"train llama.yaml model.vocab=320 data.train=corp*.txt", "the job says no tokenizer: say data.tokenizer", 2},
+        {"train llama.yaml model.vocab=320 data.train=corp*.txt",
+         "is read as text, and text needs a tokenizer: set data.tokenizer", 2},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);
