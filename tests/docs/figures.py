@@ -162,7 +162,7 @@ def exact():
 def published():
     """Times of steps beside published ones, of pipelines that compile at once. Those machines' programs have the fusions
     of device-cuda: None where it was not built."""
-    if not any(p["kind"] == "device" and p["name"] == "cuda" for p in json.loads(run("plugins", "--json")[0])["plugins"]):
+    if not any(p["kind"] == "device" and p["name"] == "cuda" and p["path"] for p in json.loads(run("plugins", "--json")[0])["plugins"]):
         return None
     return subprocess.run([sys.executable, os.path.join(top, "bench/plan/published.py"), heddle, "--quick", "--table"], capture_output=True,
                           text=True, timeout=300).stdout.splitlines()
