@@ -647,7 +647,7 @@ START_TEST(members)
 }
 END_TEST
 
-/* Whoever serves may end the job of its ranks. */
+/* The server ends the job of its ranks. */
 START_TEST(ended_by_the_server)
 {
     struct hd_store *store[2];

@@ -24,7 +24,7 @@ const struct hd_plugin *heddle_plugin_v1_posix(void);
 
 enum { RANKS = 2, ROOM = 65536, SAMPLE = 29 };
 
-/* Of all processes. */
+/* Counters and settings in memory that all processes share. */
 static struct shared {
     _Atomic int points, saves; /* so far */
     int dies_at, dies_together;
@@ -244,8 +244,8 @@ static int is_listed(const uint64_t *list, uint32_t n, int step)
     return found;
 }
 
-/* Of the first `saves` versions all that the policy keeps is there, and all that is there is whole. Returns the newest
- * version. */
+/* Every version that the policy keeps of the first `saves` is on the disk, and every one on it loads whole. Returns the
+ * newest. */
 static int check_disk(const char *dir, int saves)
 {
     struct hd__ckpt_store store = open_store(dir);

@@ -19,7 +19,7 @@ struct sampled {
     int64_t n, seq, vocab, steps;
 };
 
-/* What the section that just ran left behind; a step leaves those of one position. */
+/* Logits of the section that has just run; a step of decode has those of one position. */
 static int collect(void *user, int32_t token)
 {
     struct sampled *s = user;

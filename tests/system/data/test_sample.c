@@ -42,7 +42,7 @@ START_TEST(meshes)
         }
     }
     ck_assert_str_eq(sampled("mixtral", "mesh.ep=2"), sampled("mixtral", ""));
-    /* What is generated is one document. */
+    /* A generated text is one document. */
     for (size_t m = 0; m < 2; m++)
         ck_assert_str_eq(sampled(models[m], "data.documents=mask data.eod=10"), sampled(models[m], ""));
 }
@@ -55,7 +55,7 @@ START_TEST(caches)
         const char *kept = sampled(models[m], ""), *not_kept = sampled(models[m], "--no-cache");
         ck_assert_msg(!strcmp(kept, not_kept), "%s: %s, and without a cache %s", models[m], kept, not_kept);
     }
-    /* Where they cannot be kept it says why, and goes on without. */
+    /* Ring attention keeps no keys: the reason is printed, and every token is a full pass. */
     struct command *c = command_run(SAMPLE "mesh.cp=2 strategies.3d.context=ring", "llama", "llama");
     expect_code(c, 0);
     expect_says(c, "keys and values are not kept: ring attention has a sequence's keys on several ranks");
