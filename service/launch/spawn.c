@@ -93,11 +93,18 @@ static void send_signal(struct child *child, int sig)
     kill(child->pid, sig);
 }
 
-/* Those that were for `seconds`. */
-static void kill_stopped(const struct hd__launch_round *r, struct child *children, double seconds)
+/* Those that were for `seconds`. The rendezvous hears it before their connections close: the cause is that they were
+ * stopped, not that somebody killed them. */
+static void kill_stopped(const struct hd__launch_round *r, struct child *children, struct hd__server *server,
+                         double seconds)
 {
     for (int32_t i = 0; i < r->n; i++)
         if (children[i].running && children[i].stopped && hd__now() >= children[i].since + seconds) {
+            char cause[64];
+            snprintf(cause, sizeof cause, "rank %d died (silent for %.1f s)", r->first + i,
+                     hd__now() - children[i].since);
+            if (server)
+                hd__server_end(server, r->first + i, cause);
             hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) had been stopped by a signal; it is killed", r->first + i,
                     (int)children[i].pid);
             send_signal(&children[i], SIGKILL);
@@ -168,7 +175,7 @@ static struct failure wait_children(const struct hd__launch_round *r, struct chi
             restart_stop_timers(children, r->n);
         if (r->tick && r->tick(r->tick_user, server) && (!first.code || first.code == 3))
             first = (struct failure){.code = 1, .child = -1, .since = hd__now()};
-        kill_stopped(r, children, first.code && first.code != 3 ? 0 : r->dead_after);
+        kill_stopped(r, children, server, first.code && first.code != 3 ? 0 : r->dead_after);
         if (first.code && first.code != 3 && !killed &&
             hd__now() > HD__MAX(first.since + GRACE_SECONDS, busy_until(r->env.progress))) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");

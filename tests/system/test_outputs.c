@@ -40,6 +40,7 @@ static double real(json_t *object, const char *path)
 
 enum { LINES = 64 };
 
+/* Without alarms: those of speed come where a machine is busy. */
 static int read_lines(const char *job, json_t *line[LINES])
 {
     char path[64], *text, *rest;
@@ -48,7 +49,8 @@ static int read_lines(const char *job, json_t *line[LINES])
     text = rest = read_file(path);
     ck_assert_msg(text[strlen(text) - 1] == '\n', "the last line has no end");
     for (char *one; (one = strsep(&rest, "\n")) && *one && n < LINES;)
-        line[n++] = parse(one);
+        if (!strstr(one, "\"event\": \"alarm\""))
+            line[n++] = parse(one);
     return n;
 }
 
