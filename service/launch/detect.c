@@ -371,10 +371,14 @@ int32_t hd__launch_connect(const struct hd__launch_env *env, double seconds, str
     options.discovery_id = *env->discovery_id ? env->discovery_id : NULL;
     if (!env->serves_rendezvous || !(rc = open_server(env, &options, server, err)))
         return hd__store_connect(&options, hd__now() + seconds, store, err);
-    /* Another rank 0 of this job may listen there: it refuses this one, and tells all ranks. */
-    if (hd__store_connect(&options, hd__now() + REFUSAL_SECONDS, store, &why) == HD_E_INVALID)
-        return hd_fail(err, HD_E_INVALID, "%s", why.message);
-    return rc;
+    /* Another rank 0 of this job may listen there: it refuses this one, or itself if this one was faster, and tells all
+     * ranks. */
+    int32_t met = hd__store_connect(&options, hd__now() + REFUSAL_SECONDS, store, &why);
+    hd__store_close(*store);
+    *store = NULL;
+    if (met == HD_OK)
+        hd_fail(&why, HD_E_INVALID, "rank 0 has connected before: two processes were started as this rank");
+    return met == HD_OK || met == HD_E_INVALID ? hd_fail(err, HD_E_INVALID, "%s", why.message) : rc;
 }
 
 int hd__launch_report_refusal(const struct hd__launch_env *env, const char *why)

@@ -165,17 +165,20 @@ static uint32_t watch_shares(struct hd__watch *w, const struct hd__metrics_row *
     return n;
 }
 
-/* ---- growth: the medians of the four quarters of the newest 128 rows grow, the last by more than the limit */
+/* ---- growth: the medians of the four quarters of the newest 128 rows grow, together by more than the limit, and each
+ * by a share of it: buffers that are touched once, late, are no leak */
 
 static int grows(const double *ring, uint64_t count, double *from, double *to)
 {
+    enum { LEAST_SHARE = 6 };
     double values[HD__WATCH_ROWS], quarter[4];
     for (uint64_t q = 0; q < 4; q++) {
         size_t n = hd__watch_newest(ring, count, (3 - q) * HD__WATCH_ROWS / 4, HD__WATCH_ROWS / 4, values);
         quarter[q] = hd__watch_median(values, n);
-        if (q && quarter[q] <= quarter[q - 1])
-            return 0;
     }
+    for (int q = 1; q < 4; q++)
+        if (quarter[q] <= quarter[q - 1] || quarter[q] - quarter[q - 1] < (quarter[3] - quarter[0]) / LEAST_SHARE)
+            return 0;
     *from = quarter[0];
     *to = quarter[3];
     return 1;

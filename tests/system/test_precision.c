@@ -153,7 +153,8 @@ static double field(const char *line, const char *key)
     return value;
 }
 
-/* Every row of a step: events, as alarms, come in between where a machine is busy. Every skipped step halves the scale, counts, and leaves the weights as they were. Returns how many there were. */
+/* Every row of a step: events, as alarms, come in between where a machine is busy. A skipped step halves the scale,
+ * counts, and leaves the weights as they were. Returns how many there were. */
 static int check_skips(const char *job, const struct curve *c)
 {
     char path[128], *rest, *line;

@@ -215,6 +215,20 @@ START_TEST(each)
 }
 END_TEST
 
+/* Memory that is touched once, at any step, and a page more in every row: no leak. */
+START_TEST(touched_once)
+{
+    struct cluster c = {.watch = {.config = {.memory = 0.05}}, .state = 3, .n = 2, .deviation = 0.02};
+    for (int64_t k = 0; k < 1000; k++) {
+        make_row(&c);
+        c.rank[1][HD__RANK_RSS] +=
+            4096.0 * (double)k + (k % 200 >= (_i + 1) * 20 ? 1 : 0) * 32e6 + (double)(k / 200) * 32e6;
+        ck_assert_msg(watch(&c) == 0, "step %d: %s", (int)k, c.alarm[0].words);
+    }
+    hd__watch_finish(&c.watch);
+}
+END_TEST
+
 START_TEST(utilisation)
 {
     struct cluster c = {.watch = {.config = {.utilisation = 0.8}}, .state = 3, .n = 2, .deviation = 0.02};
@@ -239,6 +253,7 @@ int main(void)
     tcase_add_test(t, named_in_noise);
     tcase_add_test(t, stages);
     tcase_add_loop_test(t, each, 0, 4);
+    tcase_add_loop_test(t, touched_once, 0, 9);
     tcase_add_test(t, utilisation);
     return suite_run_case("watch_ranks", t);
 }
