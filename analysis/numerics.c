@@ -68,12 +68,16 @@ static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t
     micro = s->evaluates ? s->evaluates - 1 : micro;
     if (out->ndim != 2 || out->dtype != HD_I32)
         return hd_fail(err, HD_E_INTERNAL, "%s is not a table of token ids", hd__tensor_const(p, i->out[0])->name);
+    int64_t batch = s->compiled->job->batch;
     int64_t first = p->exact ? out->start[0] * p->accumulation + micro * out->extent[0] : micro * rows + out->start[0];
     for (int64_t b = 0; b < out->extent[0]; b++) {
         const int32_t *row = s->tokens + (first + b) * length + (input == HD__INPUT_LABELS);
         for (int64_t k = 0; k < out->extent[1]; k++) {
             int64_t at = hd__sequence_position(p, out->start[1] + k);
-            *to++ = input == HD__INPUT_POSITIONS ? position_in_document(row, at) : row[at];
+            if (first + b >= batch) /* data.pad_batch */
+                *to++ = input == HD__INPUT_POSITIONS ? (int32_t)at : -(input == HD__INPUT_LABELS);
+            else
+                *to++ = input == HD__INPUT_POSITIONS ? position_in_document(row, at) : row[at];
         }
     }
     return HD_OK;

@@ -60,8 +60,7 @@ int32_t hd__plan_closed_form(const struct hd__compiled *c, const struct hd__assu
         return hd_fail(err, HD_E_INVALID,
                        "--assume: states: the closed forms are of a GPT's blocks, with as many kv_heads as heads and "
                        "ffn 4 x hidden, and this model has others: leave states out");
-    micros =
-        (double)(job->batch / job->micro_batch) / (c->mesh.size[HD_AXIS_DP_REPLICATE] * c->mesh.size[HD_AXIS_DP_SHARD]);
+    micros = (double)job->accumulation * c->mesh.size[HD_AXIS_EP];
     plan->assumed_states = 12 * x.h * x.h * (double)m->layers / p / x.t * assume->states;
     plan->assumed_activations = kept_bytes(&x, assume, job->recompute) * (double)m->layers * HD__MIN(1, micros / p) *
                                 (v > 1 ? 1 + (p - 1) / (p * v) : 1);

@@ -229,11 +229,12 @@ static int wants_masks(const struct hd_program *p, const struct hd__instr *i)
 static int32_t check_masks(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
 {
     const struct hd__component *device = c->device_choice.component;
-    if (hd__compiled_counts_labels(c) && !(device->ops.device.caps & HD_DEVICE_IGNORED_LABELS))
+    if ((hd__compiled_counts_labels(c) || hd__job_empty_sequences(c->job)) &&
+        !(device->ops.device.caps & HD_DEVICE_IGNORED_LABELS))
         return hd__job_fail(c->job, "device.use", err,
-                            "%s does not ignore labels (HD_DEVICE_IGNORED_LABELS), and not all of this data count: use "
-                            "another device",
-                            device->label);
+                            "%s does not ignore labels (HD_DEVICE_IGNORED_LABELS), and not all of this data%s count: "
+                            "use another device",
+                            device->label, hd__job_empty_sequences(c->job) ? ", or its empty sequences," : "");
     for (uint32_t k = 0; k < p->forward && !(device->ops.device.caps & HD_DEVICE_MASKS); k++)
         if (wants_masks(p, &p->logical.at[k]))
             return hd__job_fail(c->job, "device.use", err,
@@ -268,6 +269,23 @@ static int32_t check_documents(const struct hd__compiled *c, const struct hd_pro
                             "data.documents: %s does not say where documents end: use continue, or another source",
                             data->label);
     return HD_OK;
+}
+
+/* A sequence without labels adds nothing to a loss of labels; to one of something else it would. */
+static int32_t check_empty_sequences(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
+{
+    int of_labels = 0;
+    for (uint32_t k = 0; k < p->forward; k++)
+        of_labels |= p->logical.at[k].op == HD_OP_XENT_LOCAL;
+    if (!p->empty || (of_labels && !p->auxiliary.count))
+        return HD_OK;
+    return hd__job_fail(c->job, "data.batch", err,
+                        "data.batch: %lld is no multiple of data.micro_batch x dp x ep, and %s, to which %lld empty "
+                        "sequence%s (data.pad_batch) would add: take a batch that they divide",
+                        (long long)c->job->batch,
+                        p->auxiliary.count ? "the model has an auxiliary loss over all tokens, as routers of experts"
+                                           : "the model's loss is no cross entropy of labels",
+                        (long long)p->empty, p->empty > 1 ? "s" : "");
 }
 
 /* Bytes of all tensors together are counted in 64 bits: memory_plan.c. */
@@ -336,6 +354,8 @@ static int32_t check_exact(const struct hd__job *job, struct hd_error *err)
         int wrong;
         const char *what;
     } rows[] = {
+        {hd__job_empty_sequences(job) != 0, "data.micro_batch x dp x ep must divide data.batch: empty sequences of "
+                                            "data.pad_batch would change the order of sums"},
         {(micros & (micros - 1)) != 0, "data.batch / data.micro_batch must be a power of two"},
         {job->precision.reduce != job->precision.grad,
          "precision.reduce must be precision.grad: rounding between ranks depends on how many there are"},
@@ -408,6 +428,9 @@ static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program 
         {c->job->documents, "data.documents",
          "mask and pack: the loss is the mean over the labels of all ranks, and these take steps by their own; use "
          "continue"},
+        {hd__job_empty_sequences(c->job) != 0, "data.pad_batch",
+         "with empty sequences: the loss is the mean over the sequences of all ranks, and these take steps by their "
+         "own; take a data.batch that data.micro_batch x dp x ep divides"},
         {hd__compiled_counts_labels(c), "data.use",
          "labels of the data's own (data.loss: completion): the loss is the mean over the labels of all ranks, and "
          "these take steps by their own; use a source without, or data.loss: all"},
@@ -439,7 +462,8 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
         (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_independent_axes(c, p, err)) ||
         (rc = hd__place(p, err)) || (rc = check_sizes(c, p, err)) || (rc = check_padding(c, p, err)) ||
-        (rc = check_masks(c, p, err)) || (rc = check_documents(c, p, err)) || (rc = partition(c, p, err)))
+        (rc = check_masks(c, p, err)) || (rc = check_documents(c, p, err)) || (rc = check_empty_sequences(c, p, err)) ||
+        (rc = partition(c, p, err)))
         return rc;
     check_cache(c, p);
     hd__value_numbers_promise(p);

@@ -6,5 +6,6 @@
 void hd__compile_micro_batch_mean(const struct hd__job *job, struct hd_program *p)
 {
     p->accumulation = (int32_t)job->accumulation; /* micro-batches of a rank and step */
+    p->empty = hd__job_empty_sequences(job);
     p->token_weight = 1.0 / ((double)job->batch * (double)job->seq_len);
 }

@@ -92,6 +92,7 @@ enum { HD__VAL_SETS = 16 }; /* at most */
 
 enum { HD__DETERMINISTIC_NORMAL = 0, HD__DETERMINISTIC_EXACT = 1 };
 enum { HD__ON_ERROR_STOP = 0, HD__ON_ERROR_SKIP };
+enum { HD__PAD_BATCH_AUTO = 0, HD__PAD_BATCH_ALWAYS, HD__PAD_BATCH_NEVER };
 enum { HD__DOCUMENTS_CONTINUE = 0, HD__DOCUMENTS_MASK, HD__DOCUMENTS_PACK };
 enum { HD__SUMS_TREE = 0, HD__SUMS_ANY = 1 }; /* of sums over send and recv */
 enum { HD__RECOMPUTE_NONE = 0, HD__RECOMPUTE_SELECTIVE, HD__RECOMPUTE_FULL, HD__RECOMPUTE_EVERY };
@@ -162,7 +163,8 @@ struct hd__job {
     int64_t seq_len;
     int64_t batch;             /* sequences of one step, over all ranks */
     int64_t micro_batch;       /* sequences of one micro-batch on one data coordinate; resolved */
-    int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep); resolved */
+    int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep), rounded up; resolved */
+    int32_t pad_batch;         /* HD__PAD_BATCH_... */
     int64_t micro_batch_asked; /* 0: unset */
     int32_t shuffle;
     int32_t documents; /* HD__DOCUMENTS_... */
@@ -278,6 +280,8 @@ void hd__job_notes(struct hd__job *job, struct hd__text *out);
  * machines, or the mesh's own product, or 1. Where there may be fewer machines, dp follows the number of ranks, and
  * micro-batches get no larger than on all of them: the batch stays. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
+/* Places of a step's micro-batches behind the batch, on all ranks together: data.pad_batch. Of a resolved job. */
+int64_t hd__job_empty_sequences(const struct hd__job *job);
 
 /* Steps of job.epochs, of `sequences` each, the last step whole; nothing where job.steps is given. */
 int32_t hd__job_count_steps(struct hd__job *job, uint64_t sequences, struct hd_error *err);

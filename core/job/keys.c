@@ -149,6 +149,11 @@ static const struct hd_option data_keys[] = {
     KEY("micro_batch", INT, NULL, WITHIN(1, 1 << 30), G, micro_batch_asked,
         "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu|per_device_train_batch_size"),
+    KEY("pad_batch", ENUM, "auto", ANY, G, pad_batch,
+        "fill up a batch that micro_batch x dp x ep does not divide with empty sequences, which count in nothing; "
+        "auto: "
+        "where machines of launch.nodes may be missing",
+        NAMED("auto|always|never"), .words = "true=always|false=never"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
     KEY("shuffle_buffer", INT, "0", FROM(0), G, shuffle_buffer,
         "so many are shuffled at a time, for files that are slow to read here and there; 0: all of an epoch",

@@ -108,6 +108,17 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
             hd__text_add(out, "%s: warning: %s %s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why);
 }
 
+static void note_empty(struct hd__job *job, struct hd__text *out)
+{
+    int64_t empty = hd__job_empty_sequences(job), all = job->batch + empty;
+    if (empty)
+        hd__text_add(out,
+                     "%s: data.batch: micro-batches have room for %lld sequences, and %lld stay empty: %.0f%% of the "
+                     "compute is spent on them (data.pad_batch)\n",
+                     hd__job_where(job, "data.batch"), (long long)all, (long long)empty,
+                     100 * (double)empty / (double)all);
+}
+
 void hd__job_notes(struct hd__job *job, struct hd__text *out)
 {
     for (uint64_t i = 0; i < job->n_strategies; i++)
@@ -118,4 +129,5 @@ void hd__job_notes(struct hd__job *job, struct hd__text *out)
         note_idle(job, &job->values.at[i], out);
     note_axes(job, out);
     note_unlikely(job, out);
+    note_empty(job, out);
 }

@@ -130,12 +130,23 @@ static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_
     return HD_OK;
 }
 
+static int pads_batch(const struct hd__job *job)
+{
+    return job->pad_batch == HD__PAD_BATCH_ALWAYS ||
+           (job->pad_batch == HD__PAD_BATCH_AUTO && job->nodes_min < job->nodes_max);
+}
+
+static int64_t ceil_div(int64_t n, int64_t by)
+{
+    return (n + by - 1) / by;
+}
+
 /* Sequences of a micro-batch; 0: not asked for. With fewer machines than there may be the batch
  * stays, so a coordinate has more of it: in more micro-batches, not in larger ones. */
 static int64_t asked_micro_batch(const struct hd__job *job, int64_t dp, int64_t ep, int64_t ranks)
 {
-    int64_t all = job->ranks_each * job->nodes_max, part = job->batch / (dp * ep), most = job->micro_batch_asked;
-    if (job->nodes_min == job->nodes_max || job->batch % (dp * ep) || (most && part % most == 0))
+    int64_t all = job->ranks_each * job->nodes_max, part = ceil_div(job->batch, dp * ep), most = job->micro_batch_asked;
+    if (job->nodes_min == job->nodes_max || (!pads_batch(job) && job->batch % (dp * ep)) || (most && part % most == 0))
         return most;
     most = most ? most : job->batch * ranks / (all * dp * ep);
     for (most = HD__MAX(HD__MIN(most, part), 1); part % most;)
@@ -160,11 +171,12 @@ static int32_t batch_fail(struct hd__job *job, int64_t dp, int64_t ep, int64_t r
     int32_t rc =
         micro ? hd__job_fail(job, "data.batch", err,
                              "data.batch: %lld is no multiple of micro_batch %lld x dp %lld x ep %lld = "
-                             "%lld; nearest that work: %s",
+                             "%lld; nearest that work: %s; or data.pad_batch=always, with empty sequences",
                              (long long)job->batch, (long long)micro, (long long)dp, (long long)ep, (long long)unit,
                              out.at)
               : hd__job_fail(job, "data.batch", err,
-                             "data.batch: %lld is no multiple of dp %lld x ep %lld = %lld; nearest that work: %s",
+                             "data.batch: %lld is no multiple of dp %lld x ep %lld = %lld; nearest that work: %s; or "
+                             "data.pad_batch=always, with empty sequences",
                              (long long)job->batch, (long long)dp, (long long)ep, (long long)unit, out.at);
     hd__text_free(&out);
     return rc;
@@ -184,6 +196,12 @@ static void note_dp(struct hd__job *job)
     hd__job_value_set(job, NULL, "mesh.dp", text, json, before ? before->origin : "default", HD_OPTION_GLOBAL);
     if (was_auto)
         hd__job_value_note(job, "mesh.dp", "auto");
+}
+
+int64_t hd__job_empty_sequences(const struct hd__job *job)
+{
+    int64_t dp = job->mesh[HD_AXIS_DP_REPLICATE] * job->mesh[HD_AXIS_DP_SHARD];
+    return job->accumulation * job->micro_batch * dp * job->mesh[HD_AXIS_EP] - job->batch;
 }
 
 static void note_micro_batch(struct hd__job *job)
@@ -238,10 +256,10 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
                             (long long)cp);
     ranks = mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP];
     int64_t micro = asked_micro_batch(job, dp, ep, ranks);
-    if (job->batch % (HD__MAX(micro, 1) * dp * ep))
+    if (!pads_batch(job) && job->batch % (HD__MAX(micro, 1) * dp * ep))
         return batch_fail(job, dp, ep, ranks, err);
-    micro = micro ? micro : job->batch / (dp * ep);
-    int64_t accumulation = job->batch / (micro * dp * ep);
+    micro = micro ? micro : ceil_div(job->batch, dp * ep);
+    int64_t accumulation = ceil_div(job->batch, micro * dp * ep);
     if (accumulation > MOST_MICRO_BATCHES)
         return hd__job_fail(job, "data.batch", err,
                             "data.batch: a step of %lld micro-batches (data.micro_batch %lld), and at most %d are "

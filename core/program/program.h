@@ -327,6 +327,7 @@ struct hd_program {
     int32_t accumulation;
     struct hd__precision precision;
     double token_weight; /* 1 / tokens of the global batch */
+    int64_t empty;       /* sequences that fill up the last micro-batches of a step, without labels */
 
     HD__ARRAY(struct hd__dim) dims;       /* [0] is unused; letters live at letter[] */
     uint16_t letter[128];                 /* letter -> dim id */

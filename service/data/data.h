@@ -106,9 +106,11 @@ struct hd__data_range {
     int64_t first, count;
 };
 
+#define HD__NO_SEQUENCE UINT64_MAX
+
 struct hd__data_prefetch_config {
-    const struct hd__data *data; /* outlives the prefetch */
-    uint64_t (*number)(void *user, uint64_t request, uint32_t row);
+    const struct hd__data *data;                                    /* outlives the prefetch */
+    uint64_t (*number)(void *user, uint64_t request, uint32_t row); /* HD__NO_SEQUENCE: zeros, and no label counts */
     void *user;
     uint64_t first; /* the first request */
     uint32_t rows;

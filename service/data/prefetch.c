@@ -31,6 +31,16 @@ static int32_t *request_buffer(const struct hd__data_prefetch *p, uint64_t reque
     return p->buffer + (request % p->slots * 2 + labels) * one;
 }
 
+static int32_t read_row(const struct hd__data_prefetch_config *c, uint64_t number, int32_t *ids, int32_t *labels,
+                        const struct hd__data_range *range, struct hd_error *err)
+{
+    if (number != HD__NO_SEQUENCE)
+        return hd__data_read(c->data, number, ids, labels, range->first, range->count, err);
+    memset(ids, 0, (size_t)range->count * sizeof *ids);
+    memset(labels, 0xff, (size_t)range->count * sizeof *labels); /* -1 */
+    return HD_OK;
+}
+
 static int32_t read_request(const struct hd__data_prefetch *p, uint64_t request, struct hd_error *err)
 {
     const struct hd__data_prefetch_config *c = &p->config;
@@ -38,8 +48,7 @@ static int32_t read_request(const struct hd__data_prefetch *p, uint64_t request,
     for (uint32_t j = 0; j < c->rows && !rc; j++)
         for (uint32_t run = 0; run < 2 && c->ranges[run].count && !rc; run++) {
             int64_t at = j * row_length(c) + (run ? c->ranges[0].count : 0);
-            rc = hd__data_read(c->data, c->number(c->user, c->first + request, j), ids + at, labels + at,
-                               c->ranges[run].first, c->ranges[run].count, err);
+            rc = read_row(c, c->number(c->user, c->first + request, j), ids + at, labels + at, &c->ranges[run], err);
         }
     int64_t count = 0, n = c->rows * row_length(c);
     for (int64_t i = 0; i < n && !rc; i++)

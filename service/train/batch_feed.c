@@ -1,6 +1,6 @@
-/* Micro-batch m holds sequences base + m B .. + B, where B is the micro-batch of all data ranks together; this
- * rank's rows of it begin where its shard of dim b begins. A step is `accumulation` micro-batches, so step s begins
- * at s data.batch.
+/* Micro-batch m of a step holds its sequences m B .. + B, where B is the micro-batch of all data ranks together; this
+ * rank's rows of it begin where its shard of dim b begins. Step s begins at base + s data.batch. Where `accumulation`
+ * micro-batches have room for more (data.pad_batch), what is behind a step's last sequence stays empty.
  *
  * With exact sums (core/passes/deterministic.c) a rank has the same number of rows of each step, but contiguous
  * ones. */
@@ -34,11 +34,10 @@ struct hd__train_feed {
 static uint64_t sequence_number(void *user, uint64_t request, uint32_t row)
 {
     const struct hd__train_feed *f = user;
-    uint64_t micros = (uint64_t)f->capacity;
-    if (f->contiguous)
-        return (uint64_t)f->base + request / micros * micros * (uint64_t)f->global_rows + (uint64_t)f->row * micros +
-               request % micros * (uint64_t)f->rows + row;
-    return (uint64_t)f->base + request * (uint64_t)f->global_rows + (uint64_t)f->row + row;
+    uint64_t micros = (uint64_t)f->capacity, micro = request % micros, batch = (uint64_t)f->compiled->job->batch;
+    uint64_t at = f->contiguous ? (uint64_t)f->row * micros + micro * (uint64_t)f->rows + row
+                                : micro * (uint64_t)f->global_rows + (uint64_t)f->row + row;
+    return at < batch ? (uint64_t)f->base + request / micros * batch + at : HD__NO_SEQUENCE;
 }
 
 /* A rank's shard of a sequence: one range, or two where ring attention distributes it in zig-zag. */
@@ -316,7 +315,11 @@ static int32_t next_positions(struct hd__train_feed *f, int32_t *out, int64_t co
     int64_t length = f->compiled->job->seq_len;
     int32_t *row = hd__alloc((size_t)length * sizeof *row), rc = HD_OK;
     for (int64_t j = 0; j < count / length && !rc; j++) {
-        rc = hd__data_positions(f->data, sequence_number(f, f->positions, (uint32_t)j), row, err);
+        uint64_t number = sequence_number(f, f->positions, (uint32_t)j);
+        for (int64_t k = 0; k < length; k++)
+            row[k] = (int32_t)k; /* of an empty one */
+        if (number != HD__NO_SEQUENCE)
+            rc = hd__data_positions(f->data, number, row, err);
         for (int64_t k = 0; k < length && !rc; k++)
             out[j * length + k] = row[hd__sequence_position(p, k)];
     }

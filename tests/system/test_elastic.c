@@ -440,7 +440,7 @@ START_TEST(stands_by)
     machines_up(3, NULL);
     start_nodes(c, 3,
                 EXACT SOON MEET "--nodes 2:3 launch.ranks=1 job.steps=700 job.name=spare checkpoint.every=50 "
-                                "data.micro_batch=4");
+                                "data.micro_batch=4 data.pad_batch=never");
     curve_wait("spare", 60);
     expect_code(command_run("ckpt ls runs/spare"), 0);
     double since = hd__now();
@@ -452,6 +452,28 @@ START_TEST(stands_by)
     expect_says(c[0], "node 2 stands by: the job does not fit on 3 machines, but on 2");
     expect_event("spare", "restart", 1, 2, 1);
     expect_undisturbed("spare", "data.micro_batch=4", 0);
+}
+END_TEST
+
+/* A batch of 8 on three machines has an empty place, on two it has none: the batch is the same, and so is each step. */
+START_TEST(uneven)
+{
+#define SLOWLY "llama.yaml data.micro_batch=4 optimizer.lr=1e-5 "
+    struct command *c[3];
+    machines_up(3, NULL);
+    start_nodes(c, 3,
+                SLOWLY SOON MEET "comm.use=libfabric --nodes 2:3 launch.ranks=1 job.steps=700 job.name=uneven "
+                                 "checkpoint.every=50");
+    curve_wait("uneven", 60);
+    kill(c[1]->pid, SIGKILL);
+    wait_for_step("uneven", "shrink", 1, "node 1 of three is gone", hd__now());
+    expect_end(c[0], 0);
+    expect_end(c[2], 0);
+    expect_says(c[0], "3 ranks: data.batch stays 8, as dp 3 x 1 micro-batches of 3, with 1 empty sequence\n");
+    expect_says(c[0], "2 ranks: data.batch stays 8, as dp 2 x 1 micro-batches of 4\n");
+    curve_read(&parts, "uneven");
+    train(&whole, "even", SLOWLY "job.steps=700");
+    expect_close(&parts, &whole, 1e-4);
 }
 END_TEST
 
@@ -496,6 +518,7 @@ int main(void)
                                         {"machine leaves", machine_leaves, 1},
                                         {"node 0 goes", node_0_goes, 1},
                                         {"stands by", stands_by, 1},
+                                        {"uneven", uneven, 1},
                                         {"the page", the_page, 1},
                                         {NULL}};
     const char *why;

@@ -1,4 +1,6 @@
 /* Training through real processes: the same job twice gives the same bits, and any mesh trains like one rank. */
+#include <math.h>
+
 #include "tests/system/system.h"
 
 static struct curve a, b;
@@ -305,6 +307,55 @@ START_TEST(exact_sums)
 }
 END_TEST
 
+/* Empty sequences fill up what the ranks do not divide: the mean and the sequences of a step are those of one rank,
+ * after a checkpoint of fewer ranks too, and so are evaluations. */
+START_TEST(uneven_batches)
+{
+#define UNEVEN "data.batch=7 data.micro_batch=1 data.val_fraction=0.1 eval.every=10 eval.batches=2 "
+    static const char *const how[] = {
+        "mesh.dp=3 data.micro_batch=2",
+        "mesh.dp=2 data.micro_batch=4 strategies.zero.stage=3",
+        "mesh.dp=4 strategies.zero.stage=2 recompute=full",
+        "mesh={\"dp\":3,\"tp\":2} strategies.zero.stage=1",
+        "mesh.pp=2 data.micro_batch=2",
+        "mesh={\"dp\":2,\"cp\":2} data.micro_batch=2",
+    };
+    train(&a, "seven", "llama.yaml " UNEVEN);
+    expect_learns(&a);
+    for (size_t i = 0; i < HD__COUNT(how); i++) {
+        train(&b, "uneven", "llama.yaml " UNEVEN "data.pad_batch=always %s", how[i]);
+        expect_close(&b, &a, 1e-5);
+        for (int k = 9; k < 20; k += 10)
+            ck_assert_msg(fabs(b.val_loss[k] / a.val_loss[k] - 1) < 1e-5, "%g, %g", b.val_loss[k], a.val_loss[k]);
+    }
+    train(&b, "uneven-resumed", "llama.yaml " UNEVEN "job.steps=8 checkpoint.dir=uneven");
+    train(&b, "uneven-resumed", "llama.yaml " UNEVEN "checkpoint.dir=uneven data.pad_batch=always mesh.dp=3");
+    expect_close(&b, &a, 1e-5);
+    struct command *c =
+        command_run("check llama.yaml " UNEVEN "data.pad_batch=always mesh.dp=3 data.micro_batch=2 --numerics");
+    expect_code(c, 0);
+    expect_says(c, "command line: data.batch: micro-batches have room for 12 sequences, and 5 stay empty: 42% of "
+                   "the compute is spent on them (data.pad_batch)");
+}
+END_TEST
+
+/* Where an empty sequence would change what is trained. */
+START_TEST(uneven_batches_refused)
+{
+    static const char *const rows[][2] = {
+        {"llama.yaml job.deterministic=exact", "empty sequences of data.pad_batch would change the order of sums"},
+        {"llama.yaml strategies=[{\"use\":\"localsgd\",\"every\":4}]", "excludes data.pad_batch with empty sequences"},
+        {"mixtral.yaml", "the model has an auxiliary loss over all tokens"},
+        {"llama.yaml data.pad_batch=never", "or data.pad_batch=always, with empty sequences"},
+        {"llama.yaml data.pad_batch=often", "data.pad_batch: 'often' is none of auto, always, never"}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("check data.pad_batch=always mesh.dp=3 %s", rows[i][0]);
+        expect_code(c, 2);
+        expect_says(c, rows[i][1]);
+    }
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {{"twice on one rank", twice_on_one_rank, 1},
@@ -326,6 +377,8 @@ int main(void)
                                         {"recompute", recompute, 1},
                                         {"exact sums", exact_sums, 1},
                                         {"expert parallel", expert_parallel, 1},
+                                        {"uneven batches", uneven_batches, 1},
+                                        {"uneven batches refused", uneven_batches_refused, 1},
                                         {NULL, NULL, 0}};
     return system_run("system-parity", tests);
 }

@@ -249,13 +249,14 @@ static const struct {
     {NULL, 6,
      "job.yaml:20:10: data.batch: 32 is no multiple of micro_batch 4 x dp 3 x ep 1 = 12; nearest that work: "
      "data.batch=24, "
-     "data.batch=36, ranks 4"},
+     "data.batch=36, ranks 4; or data.pad_batch=always, with empty sequences"},
     {"data.micro_batch=3", 4,
      "job.yaml:20:10: data.batch: 32 is no multiple of micro_batch 3 x dp 2 x ep 1 = 6; nearest that work: "
-     "data.batch=30, data.batch=36, data.micro_batch=2, data.micro_batch=4"},
+     "data.batch=30, data.batch=36, data.micro_batch=2, data.micro_batch=4; or data.pad_batch=always, with empty "
+     "sequences"},
     {"data.batch=2", 4,
      "command line: data.batch: 2 is no multiple of micro_batch 4 x dp 2 x ep 1 = 8; nearest that work: "
-     "data.batch=8, data.micro_batch=1"},
+     "data.batch=8, data.micro_batch=1; or data.pad_batch=always, with empty sequences"},
 };
 
 static void check(const struct bad *bad)
@@ -304,12 +305,13 @@ START_TEST(too_many_ranks)
 {
     ck_assert_str_eq(refusal(JOB REST, NULL, 64),
                      "job.yaml:4:37: data.batch: 4 is no multiple of dp 64 x ep 1 = 64; nearest that work: "
-                     "data.batch=64, ranks 4");
+                     "data.batch=64, ranks 4; or data.pad_batch=always, with empty sequences");
     ck_assert_str_eq(refusal(JOB REST "mesh: {tp: 2}\n", "data.micro_batch=2", 64),
                      "job.yaml:4:37: data.batch: 4 is no multiple of micro_batch 2 x dp 32 x ep 1 = 64; nearest that "
-                     "work: data.batch=64, ranks 4");
+                     "work: data.batch=64, ranks 4; or data.pad_batch=always, with empty sequences");
     ck_assert_str_eq(refusal(JOB REST "mesh: {dp: 8}\n", NULL, 8),
-                     "job.yaml:4:37: data.batch: 4 is no multiple of dp 8 x ep 1 = 8; nearest that work: data.batch=8");
+                     "job.yaml:4:37: data.batch: 4 is no multiple of dp 8 x ep 1 = 8; nearest that work: data.batch=8; "
+                     "or data.pad_batch=always, with empty sequences");
 }
 END_TEST
 
@@ -386,7 +388,7 @@ START_TEST(bad_batch)
 {
     ck_assert_str_eq(refusal(JOB REST, NULL, 3),
                      "job.yaml:4:37: data.batch: 4 is no multiple of dp 3 x ep 1 = 3; nearest that work: "
-                     "data.batch=3, data.batch=6, ranks 2");
+                     "data.batch=3, data.batch=6, ranks 2; or data.pad_batch=always, with empty sequences");
 }
 END_TEST
 
