@@ -85,7 +85,7 @@ int32_t hd__ckpt_collect_survivors(struct hd__ckpt_train_state *state, const str
 {
     struct missing missing = {0};
     held_runs all = {0};
-    char bytes[32], others[64] = "";
+    char bytes[32], others[80] = "";
     hd__ckpt_collect_train_state(state, from, 0, NULL);
     hd__ckpt_collect_rank_state(state, from);
     state->runs.count = 0;
