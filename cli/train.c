@@ -200,24 +200,15 @@ static int32_t find_nodes(void *user, struct hd__job *job, struct hd_error *err)
     return hd__launch_detect(&env, &found, err); /* variables of half a launcher */
 }
 
-/* ", with 2 empty sequences"; "" where there are none. */
-static const char *empty_text(const struct hd__job *job, char text[64])
-{
-    int64_t empty = hd__job_empty_sequences(job);
-    snprintf(text, 64, empty ? ", with %" PRId64 " empty sequence%s" : "", empty, empty > 1 ? "s" : "");
-    return text;
-}
-
 static void say_mesh(const struct hd__compiled *c)
 {
     const struct hd__job *job = c->job;
-    char text[64];
     int64_t dp = job->mesh[HD_AXIS_DP_REPLICATE] * job->mesh[HD_AXIS_DP_SHARD];
     hd__log(HD_LOG_INFO, NULL,
             "%" PRId64 " rank%s: data.batch stays %" PRId64 ", as dp %" PRId64 " x %" PRId64
-            " micro-batches of %" PRId64 "%s",
+            " micro-batches of %" PRId64,
             job->ranks, job->ranks > 1 ? "s" : "", job->batch, dp * job->mesh[HD_AXIS_EP], job->accumulation,
-            job->micro_batch, empty_text(job, text));
+            job->micro_batch);
 }
 
 /* The job for the machines of a round. */

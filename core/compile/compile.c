@@ -229,12 +229,11 @@ static int wants_masks(const struct hd_program *p, const struct hd__instr *i)
 static int32_t check_masks(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
 {
     const struct hd__component *device = c->device_choice.component;
-    if ((hd__compiled_counts_labels(c) || hd__job_empty_sequences(c->job)) &&
-        !(device->ops.device.caps & HD_DEVICE_IGNORED_LABELS))
+    if ((hd__compiled_counts_labels(c) || p->empty) && !(device->ops.device.caps & HD_DEVICE_IGNORED_LABELS))
         return hd__job_fail(c->job, "device.use", err,
-                            "%s does not ignore labels (HD_DEVICE_IGNORED_LABELS), and not all of this data%s count: "
-                            "use another device",
-                            device->label, hd__job_empty_sequences(c->job) ? ", or its empty sequences," : "");
+                            "%s does not ignore labels (HD_DEVICE_IGNORED_LABELS), and not all of this %s count: use "
+                            "another device",
+                            device->label, p->empty ? "batch (data.pad_batch)" : "data");
     for (uint32_t k = 0; k < p->forward && !(device->ops.device.caps & HD_DEVICE_MASKS); k++)
         if (wants_masks(p, &p->logical.at[k]))
             return hd__job_fail(c->job, "device.use", err,
@@ -275,7 +274,7 @@ static int32_t check_documents(const struct hd__compiled *c, const struct hd_pro
 static int32_t check_empty_sequences(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
 {
     int of_labels = 0;
-    for (uint32_t k = 0; k < p->forward; k++)
+    for (uint32_t k = 0; k < p->forward && p->empty; k++)
         of_labels |= p->logical.at[k].op == HD_OP_XENT_LOCAL;
     if (!p->empty || (of_labels && !p->auxiliary.count))
         return HD_OK;
@@ -347,15 +346,15 @@ static int32_t recompute(struct hd__compiled *c, struct hd_program *p, struct hd
 }
 
 /* Exact sums form a full binary tree over the micro-batches of all ranks. */
-static int32_t check_exact(const struct hd__job *job, struct hd_error *err)
+static int32_t check_exact(const struct hd__job *job, const struct hd_program *p, struct hd_error *err)
 {
     int64_t micros = job->batch / job->micro_batch;
     const struct {
         int wrong;
         const char *what;
     } rows[] = {
-        {hd__job_empty_sequences(job) != 0, "data.micro_batch x dp x ep must divide data.batch: empty sequences of "
-                                            "data.pad_batch would change the order of sums"},
+        {p->empty != 0, "data.micro_batch x dp x ep must divide data.batch: empty sequences of "
+                        "data.pad_batch would change the order of sums"},
         {(micros & (micros - 1)) != 0, "data.batch / data.micro_batch must be a power of two"},
         {job->precision.reduce != job->precision.grad,
          "precision.reduce must be precision.grad: rounding between ranks depends on how many there are"},
@@ -376,7 +375,7 @@ static int32_t locate_exact_error(struct hd__compiled *c, struct hd_error *err)
 static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     p->exact = c->job->deterministic == HD__DETERMINISTIC_EXACT;
-    if (p->exact && check_exact(c->job, err))
+    if (p->exact && check_exact(c->job, p, err))
         return locate_exact_error(c, err);
     if (p->exact)
         hd__exact_partition(p);
@@ -428,7 +427,7 @@ static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program 
         {c->job->documents, "data.documents",
          "mask and pack: the loss is the mean over the labels of all ranks, and these take steps by their own; use "
          "continue"},
-        {hd__job_empty_sequences(c->job) != 0, "data.pad_batch",
+        {p->empty != 0, "data.pad_batch",
          "with empty sequences: the loss is the mean over the sequences of all ranks, and these take steps by their "
          "own; take a data.batch that data.micro_batch x dp x ep divides"},
         {hd__compiled_counts_labels(c), "data.use",

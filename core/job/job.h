@@ -164,8 +164,8 @@ struct hd__job {
     int64_t batch;             /* sequences of one step, over all ranks */
     int64_t micro_batch;       /* sequences of one micro-batch on one data coordinate; resolved */
     int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep), rounded up; resolved */
-    int32_t pad_batch;         /* HD__PAD_BATCH_... */
     int64_t micro_batch_asked; /* 0: unset */
+    int32_t pad_batch;         /* HD__PAD_BATCH_... */
     int32_t shuffle;
     int32_t documents; /* HD__DOCUMENTS_... */
     int64_t shuffle_buffer;

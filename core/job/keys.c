@@ -151,8 +151,7 @@ static const struct hd_option data_keys[] = {
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu|per_device_train_batch_size"),
     KEY("pad_batch", ENUM, "auto", ANY, G, pad_batch,
         "fill up a batch that micro_batch x dp x ep does not divide with empty sequences, which count in nothing; "
-        "auto: "
-        "where machines of launch.nodes may be missing",
+        "auto: where machines of launch.nodes may be missing, and sums are not exact",
         NAMED("auto|always|never"), .words = "true=always|false=never"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
     KEY("shuffle_buffer", INT, "0", FROM(0), G, shuffle_buffer,

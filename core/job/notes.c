@@ -113,9 +113,9 @@ static void note_empty(struct hd__job *job, struct hd__text *out)
     int64_t empty = hd__job_empty_sequences(job), all = job->batch + empty;
     if (empty)
         hd__text_add(out,
-                     "%s: data.batch: micro-batches have room for %lld sequences, and %lld stay empty: %.0f%% of the "
-                     "compute is spent on them (data.pad_batch)\n",
-                     hd__job_where(job, "data.batch"), (long long)all, (long long)empty,
+                     "%s: data.batch: %lld sequences take %lld places in micro-batches: %.0f%% of the compute is of "
+                     "empty ones (data.pad_batch)\n",
+                     hd__job_where(job, "data.batch"), (long long)job->batch, (long long)all,
                      100 * (double)empty / (double)all);
 }
 

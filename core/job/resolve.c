@@ -132,8 +132,8 @@ static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_
 
 static int pads_batch(const struct hd__job *job)
 {
-    return job->pad_batch == HD__PAD_BATCH_ALWAYS ||
-           (job->pad_batch == HD__PAD_BATCH_AUTO && job->nodes_min < job->nodes_max);
+    int fits = job->nodes_min < job->nodes_max && job->deterministic != HD__DETERMINISTIC_EXACT;
+    return job->pad_batch == HD__PAD_BATCH_ALWAYS || (job->pad_batch == HD__PAD_BATCH_AUTO && fits);
 }
 
 static int64_t ceil_div(int64_t n, int64_t by)
@@ -149,9 +149,11 @@ static int64_t asked_micro_batch(const struct hd__job *job, int64_t dp, int64_t 
     if (job->nodes_min == job->nodes_max || (!pads_batch(job) && job->batch % (dp * ep)) || (most && part % most == 0))
         return most;
     most = most ? most : job->batch * ranks / (all * dp * ep);
-    for (most = HD__MAX(HD__MIN(most, part), 1); part % most;)
-        most--;
-    return most;
+    most = HD__MAX(HD__MIN(most, part), 1);
+    int64_t even = ceil_div(part, ceil_div(part, most)), divisor = most; /* of 7 in at most 5: 4, and 1 */
+    while (part % divisor)
+        divisor--;
+    return pads_batch(job) && even >= 2 * divisor ? even : divisor;
 }
 
 static int32_t batch_fail(struct hd__job *job, int64_t dp, int64_t ep, int64_t ranks, struct hd_error *err)

@@ -438,6 +438,16 @@ void expect_says(const struct command *c, const char *words)
     ck_assert_msg(strstr(c->err, words) != NULL, "\"%s\" is not in what it said:\n%s", words, c->err);
 }
 
+void expect_first_named(const struct command *c, int rank)
+{
+    char words[32];
+    const char *error = strstr(c->err, "error: ");
+    ck_assert_msg(error != NULL, "no error was said:\n%s", c->err);
+    snprintf(words, sizeof words, "error: rank %d", rank);
+    ck_assert_msg(!strncmp(error, words, strlen(words)) && strchr(" ,", error[strlen(words)]),
+                  "\"%s\" is not the first error in\n%s", words, c->err);
+}
+
 /* ---- metrics */
 
 static double number_of(json_t *object, const char *key)

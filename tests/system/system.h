@@ -76,6 +76,8 @@ void expect_says(const struct command *c, const char *words); /* on stderr */
 /* ---- metrics */
 
 enum { CURVE_MAX = 20000 };
+/* The first line that says what went wrong names this rank as the cause. */
+void expect_first_named(const struct command *c, int rank);
 struct curve {
     int n;
     int64_t step[CURVE_MAX];

@@ -334,12 +334,13 @@ START_TEST(uneven_batches)
     struct command *c =
         command_run("check llama.yaml " UNEVEN "data.pad_batch=always mesh.dp=3 data.micro_batch=2 --numerics");
     expect_code(c, 0);
-    expect_says(c, "command line: data.batch: micro-batches have room for 12 sequences, and 5 stay empty: 42% of "
-                   "the compute is spent on them (data.pad_batch)");
+    expect_says(
+        c, "command line: data.batch: 7 sequences take 12 places in micro-batches: 42% of the compute is of empty ones "
+           "(data.pad_batch)");
 }
 END_TEST
 
-/* Where an empty sequence would change what is trained. */
+/* Empty sequences are refused by name if they would change what is trained. */
 START_TEST(uneven_batches_refused)
 {
     static const char *const rows[][2] = {

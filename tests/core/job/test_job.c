@@ -346,6 +346,7 @@ START_TEST(launch_nodes)
         {"launch.nodes=1:4", "mesh.dp=4", "data.micro_batch=3", 3, 3, 3, 2, 8},
         {"launch.nodes=1:4", "mesh.dp=4", "data.micro_batch=3", 2, 2, 2, 3, 8},
         {"launch.nodes=1:4", "mesh={dp: 4, tp: 2}", "data.micro_batch=3", 2, 2, 1, 3, 16},
+        {"launch.nodes=1:8", "mesh.dp=8", "data.micro_batch=5", 7, 7, 7, 4, 2}, /* 7 each: not seven times 1 */
         {"launch.nodes=2:4", "mesh={dp: {replicate: 4, shard: 2}}", "data.micro_batch=6", 4, 4, 4, 6, 2},
     };
     struct hd__job *j;
