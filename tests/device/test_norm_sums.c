@@ -4,7 +4,8 @@
 #include "tests/suite.h"
 #include <check.h>
 
-static const char *const shapes[] = {"b=2 s=3 h=7", "b=2 s=9 h=64", "b=2 s=65 h=513", "b=1 s=3 h=4504"};
+static const char *const shapes[] = {"b=2 s=3 h=7",   "b=2 s=9 h=64",   "b=2 s=65 h=513",
+                                     "b=1 s=9 h=768", "b=1 s=3 h=2048", "b=1 s=3 h=4504"};
 static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16};
 enum { SHAPES = sizeof shapes / sizeof shapes[0], DTYPES = sizeof dtypes / sizeof dtypes[0] };
 

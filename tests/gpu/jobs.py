@@ -119,7 +119,7 @@ class Runner:
         if uncaptured:  # right, but slow
             raise RuntimeError(uncaptured[0])
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        losses = [row["loss"] for row in rows if "step" in row]
+        losses = [row["loss"] for row in rows if "loss" in row]  # others with a step are events
         if len(losses) != STEPS[self.args.size]:
             raise RuntimeError(f"{len(losses)} steps were logged")
         return losses, time.monotonic() - begin

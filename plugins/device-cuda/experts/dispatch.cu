@@ -114,8 +114,8 @@ static __global__ void __launch_bounds__(THREADS, 4) gates_kernel(dispatch_args 
                     C x[V], y[V];
                     x_raw.fetch(a.in, (slot * a.h + j) * V);
                     y_raw.fetch(a.other, (token * a.h + j) * V);
-                    x_raw.widen(x, a.in.dtype);
-                    y_raw.widen(y, a.other.dtype);
+                    x_raw.widen(x, a.in);
+                    y_raw.widen(y, a.other);
 #pragma unroll
                     for (int i = 0; i < V; i++)
                         sum += x[i] * y[i];

@@ -30,14 +30,14 @@ template <int N, int V, class C> CU_DEVICE void add_at(const add_args &a, int64_
     for (int k = 0; k < N; k++)
         if (k < a.count) {
             C x[V], factor = (C)a.factor[k];
-            in[k].widen(x, a.in[k].dtype);
+            in[k].widen(x, a.in[k]);
 #pragma unroll
             for (int j = 0; j < V; j++)
                 y[j] = k ? y[j] + factor * x[j] : factor * x[j]; /* not from 0: -0 stays what it is */
         }
     if (a.adds) {
         C x[V];
-        old.widen(x, a.out.dtype);
+        old.widen(x, a.out);
 #pragma unroll
         for (int j = 0; j < V; j++)
             y[j] += x[j];

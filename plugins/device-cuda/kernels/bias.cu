@@ -44,7 +44,7 @@ template <int V, class C> CU_DEVICE void bias_at(const bias_args &a, int64_t i)
             w[j] = cu_load<C>(a.w, subset_index(a.map, i + j));
     else
         cu_load_n<V>(w, a.w, a.n <= INT32_MAX ? (int64_t)((uint32_t)i % (uint32_t)a.width) : i % a.width);
-    raw.widen(x, a.x.dtype);
+    raw.widen(x, a.x);
 #pragma unroll
     for (int j = 0; j < V; j++)
         x[j] += w[j];
@@ -125,7 +125,7 @@ template <int V, class C> static __global__ void __launch_bounds__(THREADS) bias
         for (int u = 0; u < UNROLL; u++)
             if (row + u * DEEP < last) {
                 C v[V];
-                raw[u].widen(v, a.x.dtype);
+                raw[u].widen(v, a.x);
 #pragma unroll
                 for (int j = 0; j < V; j++)
                     sum[j] += v[j];

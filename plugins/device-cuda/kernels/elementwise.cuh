@@ -37,7 +37,7 @@ template <class F, int V, class C> CU_DEVICE void cu_map_at(const cu_map &a, int
             old[k].fetch(a.out[k], i);
 #pragma unroll
     for (int k = 0; k < F::IN; k++)
-        in[k].widen(x[k], a.in[k].dtype);
+        in[k].widen(x[k], a.in[k]);
 #pragma unroll
     for (int j = 0; j < V; j++) {
         C from[F::IN], to[F::OUT];
@@ -53,7 +53,7 @@ template <class F, int V, class C> CU_DEVICE void cu_map_at(const cu_map &a, int
     for (int k = 0; k < F::OUT; k++) {
         if (a.adds) {
             C before[V];
-            old[k].widen(before, a.out[k].dtype);
+            old[k].widen(before, a.out[k]);
 #pragma unroll
             for (int j = 0; j < V; j++)
                 y[k][j] += before[j];

@@ -66,7 +66,7 @@ template <int V, class C> static __global__ void __launch_bounds__(THREADS) posi
 #pragma unroll
             for (int u = 0; u < UNROLL; u++)
                 if (b + u < a.batch) {
-                    raw[u].widen(v, a.x.dtype);
+                    raw[u].widen(v, a.x);
 #pragma unroll
                     for (int e = 0; e < V; e++)
                         sum[e] += v[e];

@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(THREADS)
             if (i + u >= last || row[i + u] >= a.rows)
                 break;
             C v[V];
-            raw[u].widen(v, a.dy.dtype);
+            raw[u].widen(v, a.dy);
 #pragma unroll
             for (int j = 0; j < V; j++)
                 sum[j] += v[j];

@@ -8,15 +8,18 @@
 #include "kernels/columns.cuh"
 #include "kernels/rows.cuh"
 
-enum { HELD = 2, HELD_DX = 1, BLOCKS = 264 };     /* packs of a row that a thread keeps: registers are short */
-enum { SHARED = CU_ROWS_THREADS / 2 * HELD * 8 }; /* what a group of half a block has */
+enum { HELD = 2, HELD_DX = 1, BLOCKS = 264 };           /* packs of a row that a thread keeps: registers are short */
+enum { SHARED = CU_ROWS_THREADS / 2 * HELD * 8 };       /* what a group of half a block has */
+enum { BF16_THREADS = 128, BF16_BLOCKS = 396 };         /* all in bf16: small blocks, of which three fit at once, */
+enum { BF16_ROW = BF16_THREADS * cu_rows_bf16::K * 8 }; /* and rows that one can hold */
+static_assert(BF16_THREADS / 2 * cu_rows_bf16::K * 8 <= SHARED, "a group's sums");
 
 struct dw_args {
     cu_ref x, dy, dw, dc;
     cu_ref w, r, dx; /* of the gradient of x */
     double eps;
     int64_t rows, chunk; /* of a group */
-    int32_t h, lanes, adds, tile, blocks, reserved;
+    int32_t h, lanes, adds, tile, blocks, threads;
 };
 
 /* The sum over a block's groups of what each thread has, in the order of groups, to `to`. */
@@ -48,96 +51,94 @@ template <int V, int K, class C> CU_DEVICE void add_groups(const dw_args &a, C (
 }
 
 /* f(V elements of x, of dy where DY, the place of the first) for all of a row: those of this tile are in registers. */
-template <int V, int DY, int K, class C, class F>
-CU_DEVICE void whole_row(C (&x_held)[K][V], C (&dy_held)[K][V], const dw_args &a, const cu_row &row, const cu_row &tile,
-                         F f)
+template <int V, int DY, int K, class C, class R, class F>
+CU_DEVICE void whole_row(const cu_raw<C, V> (&x_raw)[K], const R &x_ref, const cu_raw<C, V> (&dy_raw)[K],
+                         const R &dy_ref, const dw_args &a, const cu_row &row, const cu_row &tile, F f)
 {
     int first = (int)(tile.base - row.base), last = first + a.tile;
+    C x[V], dy[V] = {};
 #pragma unroll
     for (int k = 0; k < K; k++)
-        if ((k * a.lanes + row.lane) * V < tile.h)
-            f(x_held[k], dy_held[k], first + (k * a.lanes + row.lane) * V);
-    for (int j = row.lane * V; a.tile < a.h && j < row.h; j += a.lanes * V)
-        if (j < first || j >= last) {
-            C x[V], dy[V] = {};
-            cu_load_n<V>(x, a.x, row.base + j);
+        if ((k * a.lanes + row.lane) * V < tile.h) {
+            x_raw[k].widen(x, x_ref);
             if (DY)
-                cu_load_n<V>(dy, a.dy, row.base + j);
+                dy_raw[k].widen(dy, dy_ref);
+            f(x, dy, first + (k * a.lanes + row.lane) * V);
+        }
+    for (int j = row.lane * V; K <= HELD && a.tile < a.h && j < row.h; j += a.lanes * V)
+        if (j < first || j >= last) {
+            cu_load_n<V>(x, x_ref, row.base + j);
+            if (DY)
+                cu_load_n<V>(dy, dy_ref, row.base + j);
             f(x, dy, j);
         }
 }
 
-/* V elements of the gradient of x, from column j on, with those of the sum behind it. */
-template <int V, class C>
-CU_DEVICE void put_dx(const dw_args &a, const C (&x)[V], const C (&dy)[V], int j, int64_t at, C mean, C r, C mean_a,
-                      C mean_ax)
-{
-    C dx[V], behind[V];
-    cu_load_n<V>(dx, a.w, j);
-#pragma unroll
-    for (int i = 0; i < V; i++)
-        dx[i] = cu_held(r * (dx[i] * dy[i] - mean_a - (x[i] - mean) * r * mean_ax), a.dx.dtype);
-    cu_load_n<V>(behind, a.r, at);
-#pragma unroll
-    for (int i = 0; i < V; i++)
-        dx[i] = cu_plus(dx[i], behind[i]);
-    cu_put_n<V>(a.dx, at, dx, 0);
-}
-
 /* DX: the gradient of x, too. */
-template <int CENTRED, int DX, int V, class C>
-static __global__ void __launch_bounds__(CU_ROWS_MOST, 1) dw_kernel(dw_args a, C *partial)
+template <int CENTRED, int DX, class T>
+static __global__ void __launch_bounds__(T::K > 2 ? (int)BF16_THREADS : (int)CU_ROWS_MOST, T::K > 2 ? 3 : 1)
+    dw_kernel(dw_args a, typename T::C *partial)
 {
-    constexpr int K = DX ? HELD_DX : HELD;
-    CU_SHARED(C, shared, [32]);
+    constexpr int V = T::V, K = T::K;
+    typedef typename T::C C;
+    typedef typename T::R R;
+    R x_ref = cu_ref_as<R>(a.x), dy_ref = cu_ref_as<R>(a.dy), w_ref = cu_ref_as<R>(a.w), r_ref = cu_ref_as<R>(a.r);
+    R dx_ref = cu_ref_as<R>(a.dx);
+    CU_SHARED(C, shared, [3 * 32]);
     CU_SHARED(C, sums, [SHARED / 8 * V]);
-    int groups = blockDim.x / a.lanes, group = threadIdx.x / a.lanes, column = blockIdx.y * a.tile;
+    int groups = blockDim.x / a.lanes, group = threadIdx.x / a.lanes, column = K > HELD ? 0 : blockIdx.y * a.tile;
     int64_t first = ((int64_t)blockIdx.x * groups + group) * a.chunk;
     C dw[K][V] = {}, dc[K][V] = {};
     for (int64_t at = first; at < first + a.chunk; at++) { /* as often in all groups */
         cu_row row = {at * a.h, at < a.rows ? a.h : 0, (int32_t)threadIdx.x % a.lanes, a.lanes}, mine = row;
-        C x_held[K][V], dy_held[K][V], mean = 0, square = 0, mean_a = 0, mean_ax = 0;
+        cu_raw<C, V> x_raw[K], dy_raw[K], r_raw[K];
+        C mean = 0, sum[3] = {};
         mine.base += column;
         mine.h = row.h - column < a.tile ? row.h - column : a.tile;
-        cu_load_row<V, K>(x_held, a.x, mine);
-        cu_load_row<V, K>(dy_held, a.dy, mine);
+        cu_fetch_row<V, K, C>(x_raw, x_ref, mine);
+        cu_fetch_row<V, K, C>(dy_raw, dy_ref, mine);
+        if (DX)
+            cu_fetch_row<V, K, C>(r_raw, r_ref, mine);
         if (CENTRED) {
-            whole_row<V, 0>(x_held, dy_held, a, row, mine, [&](const C *x, const C *, int) {
+            whole_row<V, 0, K, C>(x_raw, x_ref, dy_raw, dy_ref, a, row, mine, [&](const C *x, const C *, int) {
 #pragma unroll
                 for (int i = 0; i < V; i++)
                     mean += x[i];
             });
             mean = cu_sum(mean, a.lanes, shared) / (C)a.h;
         }
-        whole_row<V, DX>(x_held, dy_held, a, row, mine, [&](const C *x, const C *dy, int j) {
-            C w[V];
+        whole_row<V, DX, K, C>(x_raw, x_ref, dy_raw, dy_ref, a, row, mine, [&](const C *x, const C *dy, int j) {
+            C w[V] = {};
             if (DX)
-                cu_load_n<V>(w, a.w, j);
+                cu_load_n<V>(w, w_ref, j);
 #pragma unroll
-            for (int i = 0; i < V; i++) {
-                square += (x[i] - mean) * (x[i] - mean);
-                if (DX) {
-                    mean_a += w[i] * dy[i];
-                    mean_ax += w[i] * dy[i] * (x[i] - mean);
-                }
-            }
+            for (int i = 0; i < V; i++)
+                cu_norm_sums(sum, x[i] - mean, w[i] * dy[i]);
         });
-        C r = cu_rsqrt(cu_sum(square, a.lanes, shared) / (C)a.h + (C)a.eps);
-        if (DX) {
-            mean_a = CENTRED ? cu_sum(mean_a, a.lanes, shared) / (C)a.h : 0;
-            mean_ax = cu_sum(mean_ax, a.lanes, shared) * r / (C)a.h;
-        }
+        cu_sums(sum, a.lanes, shared);
+        cu_norm_row<CENTRED>(sum, (C)a.h, (C)a.eps);
 #pragma unroll
         for (int k = 0; k < K; k++) {
             int at_k = (k * a.lanes + row.lane) * V;
             if (at_k >= mine.h)
                 continue;
-            if (DX)
-                put_dx<V>(a, x_held[k], dy_held[k], column + at_k, mine.base + at_k, mean, r, mean_a, mean_ax);
+            C x[V], dy[V], dx[V], behind[V];
+            x_raw[k].widen(x, x_ref);
+            dy_raw[k].widen(dy, dy_ref);
+            if (DX) {
+                cu_load_n<V>(dx, w_ref, column + at_k);
+                r_raw[k].widen(behind, r_ref);
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    dx[i] = cu_norm_dx(sum, x[i] - mean, dx[i] * dy[i]);
+                    dx[i] = cu_plus(cu_held(dx[i], dx_ref), behind[i]);
+                }
+                cu_store_n(dx_ref, mine.base + at_k, dx);
+            }
 #pragma unroll
             for (int i = 0; i < V; i++) {
-                dw[k][i] += dy_held[k][i] * (x_held[k][i] - mean) * r;
-                dc[k][i] += dy_held[k][i];
+                dw[k][i] += dy[i] * (x[i] - mean) * sum[0];
+                dc[k][i] += dy[i];
             }
         }
     }
@@ -148,14 +149,14 @@ static __global__ void __launch_bounds__(CU_ROWS_MOST, 1) dw_kernel(dw_args a, C
         add_groups<V>(a, dc, sums, to + a.h, end);
 }
 
-template <int CENTRED, int DX, int V, class C>
+template <int CENTRED, int DX, class T>
 static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
 {
     const dw_args &a = cu_args<dw_args>(k);
-    C *partial = (C *)cu_scratch(k->device);
+    auto *partial = (typename T::C *)cu_scratch(k->device);
     dim3 grid((unsigned)a.blocks, (unsigned)((a.h + a.tile - 1) / a.tile));
     int64_t stride = (int64_t)(CENTRED + 1) * a.h;
-    cudaError_t rc = CU_LAUNCH((dw_kernel<CENTRED, DX, V, C>), grid, cu_rows_threads(a.lanes), 0, stream, a, partial);
+    cudaError_t rc = CU_LAUNCH((dw_kernel<CENTRED, DX, T>), grid, (unsigned)a.threads, 0, stream, a, partial);
     if (rc == cudaSuccess)
         rc = cu_columns_add(partial, a.blocks, stride, a.dw, CENTRED ? &a.dc : NULL, a.h, a.adds, stream);
     return cu_launched(k, rc, err);
@@ -193,19 +194,22 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     a.eps = i->attrs.eps;
     a.h = (int32_t)w->extent[0];
     a.rows = n / a.h;
-    const int held = DX ? HELD_DX : HELD;
-    a.lanes = cu_lanes(a.h, vector ? 8 : 1, held, CU_ROWS_MOST);
+    constexpr int HELD_BY = DX ? (int)HELD_DX : (int)HELD;
+    int bf16 = vector && a.h <= BF16_ROW && cu_rows_are_bf16(i, DX), held = bf16 ? (int)cu_rows_bf16::K : HELD_BY;
+    a.lanes = cu_lanes(a.h, vector ? 8 : 1, held, bf16 ? (int)BF16_THREADS : (int)CU_ROWS_MOST);
     a.tile = a.lanes * held * (vector ? 8 : 1);
     a.tile = a.tile < a.h ? a.tile : a.h;
+    a.threads = bf16 ? (int)BF16_THREADS : cu_rows_threads(a.lanes);
     a.adds = cu_accumulates(i);
-    int64_t groups = cu_rows_threads(a.lanes) / a.lanes;
-    a.chunk = (a.rows + BLOCKS * groups - 1) / (BLOCKS * groups);
+    int64_t groups = a.threads / a.lanes, all = (bf16 ? (int)BF16_BLOCKS : (int)BLOCKS) * groups;
+    a.chunk = (a.rows + all - 1) / all;
     a.chunk = a.chunk < 4 ? 4 : a.chunk;
     a.blocks = (int32_t)((a.rows + a.chunk * groups - 1) / (a.chunk * groups));
     cu_pack(k,
-            wide     ? run<CENTRED, DX, 1, double>
-            : vector ? run<CENTRED, DX, 8, float>
-                     : run<CENTRED, DX, 1, float>,
+            wide     ? run<CENTRED, DX, cu_rows_instance<HELD_BY, 1, double, cu_ref>>
+            : bf16   ? run<CENTRED, DX, cu_rows_bf16>
+            : vector ? run<CENTRED, DX, cu_rows_instance<HELD_BY, 8, float, cu_ref>>
+                     : run<CENTRED, DX, cu_rows_instance<HELD_BY, 1, float, cu_ref>>,
             &a, sizeof a);
     return cu_scratch_reserve(d, (size_t)a.blocks * (CENTRED + 1) * (size_t)a.h * (wide ? 8 : 4), err);
 }

@@ -25,8 +25,8 @@ template <int V, class C> CU_DEVICE void turn(const rope_args &a, int64_t at, co
     C low[V], high[V], x[V], y[V];
     low_raw.fetch(a.x, at);
     high_raw.fetch(a.x, at + a.apart);
-    low_raw.widen(low, a.x.dtype);
-    high_raw.widen(high, a.x.dtype);
+    low_raw.widen(low, a.x);
+    high_raw.widen(high, a.x);
 #pragma unroll
     for (int j = 0; j < V; j++) {
         x[j] = scale * (low[j] * cosines[j] - high[j] * sines[j]);
@@ -60,7 +60,7 @@ template <int V, class C, bool AT> static __global__ void __launch_bounds__(THRE
         cu_raw<C, 1> raw;
         C x[1];
         raw.fetch(a.x, at);
-        raw.widen(x, a.x.dtype);
+        raw.widen(x, a.x);
         cu_put_n<1>(a.y, at, x, a.adds);
     }
 }

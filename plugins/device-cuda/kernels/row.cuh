@@ -37,7 +37,7 @@ CU_DEVICE void cu_along(const cu_ref &x, int64_t first, int64_t n, int vector, F
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (i + u * THREADS * V < s.end) {
-                raw[u].widen(v, x.dtype);
+                raw[u].widen(v, x);
                 f(v, V, i + u * THREADS * V);
             }
     }

@@ -22,71 +22,130 @@ static inline int32_t cu_rows_threads(int32_t lanes)
     return lanes > CU_ROWS_THREADS ? lanes : CU_ROWS_THREADS;
 }
 
+/* An instance of a kernel: V elements at a time, K times as many of a row in a thread's registers, sums in C, operands
+ * that are an R. */
+template <int K_, int V_, class C_, class R_> struct cu_rows_instance {
+    enum { K = K_, V = V_ };
+    typedef C_ C;
+    typedef R_ R;
+};
+
+/* All in bf16: registers suffice for so much of a row that a warp has one of 1024 elements by itself, and no barrier
+ * stands between a row's loads and the next one's. */
+typedef cu_rows_instance<4, 8, float, cu_ref_to<HD_BF16>> cu_rows_bf16;
+
+/* Inputs, and the first outputs, are bf16. */
+static inline int cu_rows_are_bf16(const struct hd_instr_desc *i, uint32_t outputs)
+{
+    int are = 1;
+    for (uint32_t x = 0; x < i->n_in; x++)
+        are &= i->in[x].dtype == HD_BF16;
+    for (uint32_t y = 0; y < outputs; y++)
+        are &= i->out[y].dtype == HD_BF16;
+    return are;
+}
+
 struct cu_row {
     int64_t base; /* its first element */
     int32_t h;    /* 0 for threads that have no row */
     int32_t lane, lanes;
 };
 
-/* Reads the elements that are held in registers. */
-template <int V, int K, class C> CU_DEVICE void cu_load_row(C (&held)[K][V], const cu_ref &x, const cu_row &row)
+/* Sets out to read the elements that are held in registers. */
+template <int V, int K, class C, class R>
+CU_DEVICE void cu_fetch_row(cu_raw<C, V> (&raw)[K], const R &x, const cu_row &row)
 {
-    cu_raw<C, V> raw[K];
 #pragma unroll
     for (int k = 0; k < K; k++)
         if ((k * row.lanes + row.lane) * V < row.h)
             raw[k].fetch(x, row.base + (k * row.lanes + row.lane) * V);
-#pragma unroll
-    for (int k = 0; k < K; k++)
-        if ((k * row.lanes + row.lane) * V < row.h)
-            raw[k].widen(held[k], x.dtype);
 }
 
 /* f(V elements, index in the row of the first) for all of this thread's. */
-template <int V, int K, class C, class F>
-CU_DEVICE void cu_each(C (&held)[K][V], const cu_ref &x, const cu_row &row, F f)
+template <int V, int K, class C, class R, class F>
+CU_DEVICE void cu_each(const cu_raw<C, V> (&raw)[K], const R &x, const cu_row &row, F f)
 {
+    C v[V];
 #pragma unroll
     for (int k = 0; k < K; k++)
-        if ((k * row.lanes + row.lane) * V < row.h)
-            f(held[k], (k * row.lanes + row.lane) * V);
+        if ((k * row.lanes + row.lane) * V < row.h) {
+            raw[k].widen(v, x);
+            f(v, (k * row.lanes + row.lane) * V);
+        }
     for (int j = (K * row.lanes + row.lane) * V; j < row.h; j += row.lanes * V) {
-        C more[V];
-        cu_load_n<V>(more, x, row.base + j);
-        f(more, j);
+        cu_load_n<V>(v, x, row.base + j);
+        f(v, j);
     }
 }
 
 /* The same for two operands that are alike. */
-template <int V, int K, class C, class F>
-CU_DEVICE void cu_each2(C (&held)[K][V], const cu_ref &x, C (&held2)[K][V], const cu_ref &x2, const cu_row &row, F f)
+template <int V, int K, class C, class R, class F>
+CU_DEVICE void cu_each2(const cu_raw<C, V> (&raw)[K], const R &x, const cu_raw<C, V> (&raw2)[K], const R &x2,
+                        const cu_row &row, F f)
 {
+    C v[V], v2[V];
 #pragma unroll
     for (int k = 0; k < K; k++)
-        if ((k * row.lanes + row.lane) * V < row.h)
-            f(held[k], held2[k], (k * row.lanes + row.lane) * V);
+        if ((k * row.lanes + row.lane) * V < row.h) {
+            raw[k].widen(v, x);
+            raw2[k].widen(v2, x2);
+            f(v, v2, (k * row.lanes + row.lane) * V);
+        }
     for (int j = (K * row.lanes + row.lane) * V; j < row.h; j += row.lanes * V) {
-        C more[V], more2[V];
-        cu_load_n<V>(more, x, row.base + j);
-        cu_load_n<V>(more2, x2, row.base + j);
-        f(more, more2, j);
+        cu_load_n<V>(v, x, row.base + j);
+        cu_load_n<V>(v2, x2, row.base + j);
+        f(v, v2, j);
     }
 }
 
+/* cu_sum of N numbers at once; shared has room for 32 N. */
+template <int N, class C> CU_DEVICE void cu_sums(C (&v)[N], int lanes, C *shared)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        v[n] = cu_sum(v[n], lanes < 32 ? lanes : 32, shared);
+    if (lanes <= 32)
+        return;
+    int warp = threadIdx.x / 32, first = threadIdx.x / lanes * (lanes / 32);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            shared[n * 32 + warp] = v[n];
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        v[n] = 0;
+        for (int w = 0; w < lanes / 32; w++)
+            v[n] += shared[n * 32 + first + w];
+    }
+}
+
+/* ---- the gradient of a norm's input. With r = 1/sqrt(variance + eps), xhat = (x - mean) r and a = w dy, it is
+ * r (a - mean(a) - xhat mean(a xhat)); RMSNorm is the case without means. */
+
+/* Of an element: its part of the sums of (x - mean)^2, a and a (x - mean) over the row. */
+template <class C> CU_DEVICE void cu_norm_sums(C (&sum)[3], C x, C a)
+{
+    sum[0] += x * x;
+    sum[1] += a;
+    sum[2] += a * x;
+}
+
+/* What cu_norm_dx needs in place of the sums: r, mean(a), mean(a xhat). */
+template <int CENTRED, class C> CU_DEVICE void cu_norm_row(C (&sum)[3], C h, C eps)
+{
+    sum[0] = cu_rsqrt(sum[0] / h + eps);
+    sum[1] = CENTRED ? sum[1] / h : 0;
+    sum[2] = sum[2] * sum[0] / h;
+}
+
+template <class C> CU_DEVICE C cu_norm_dx(const C (&row)[3], C x, C a)
+{
+    return row[0] * (a - row[1] - x * row[0] * row[2]);
+}
+
 /* ---- sums beside a norm, to the bits of two kernels */
-
-/* v as the dtype holds it. */
-CU_DEVICE float cu_held(float v, uint32_t dtype)
-{
-    dtype = cu_opaque(dtype);
-    return dtype == HD_F32 ? v : cu_widen2(cu_round2(v, dtype), dtype);
-}
-
-CU_DEVICE double cu_held(double v, uint32_t dtype)
-{
-    dtype = cu_opaque(dtype);
-    return dtype == HD_F64 ? v : (double)cu_held((float)v, dtype);
-}
 
 /* Never one rounding with the product that a may be. */
 CU_DEVICE float cu_plus(float a, float b)

@@ -54,7 +54,7 @@ template <class C> CU_DEVICE double sum_segment(const sum_args &a, const cu_segm
         for (int u = 0; u < UNROLL; u++)
             if (i + u * THREADS * V < end) {
                 C x[V];
-                raw[u].widen(x, a.x.dtype);
+                raw[u].widen(x, a.x);
                 sum += (double)sum_of(x, a.square);
             }
     }

@@ -69,12 +69,12 @@ CU_DEVICE void update_at(const update_args &a, const same<C> &s, uint64_t key, i
         m_raw.fetch(a.m, i);
     if (RULE)
         v_raw.fetch(a.v, i);
-    g_raw.widen(g, a.g.dtype);
-    p_raw.widen(p, a.p.dtype);
+    g_raw.widen(g, a.g);
+    p_raw.widen(p, a.p);
     if (has_m)
-        m_raw.widen(m, a.m.dtype);
+        m_raw.widen(m, a.m);
     if (RULE)
-        v_raw.widen(v, a.v.dtype);
+        v_raw.widen(v, a.v);
 #pragma unroll
     for (int j = 0; j < V; j++) {
         C step = g[j] * s.gradient;

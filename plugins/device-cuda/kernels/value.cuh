@@ -15,11 +15,33 @@ struct cu_ref {
     uint32_t reserved;
 };
 
+/* The same where the compiler knows the dtype, for the few kernels that have an instance for it: a third of the
+ * registers and instructions. */
+template <uint32_t D> struct cu_ref_to : cu_ref {
+};
+
 /* A value that the compiler takes as new here: it would make a copy of a loop for each combination of dtypes. */
 CU_DEVICE uint32_t cu_opaque(uint32_t v)
 {
     asm volatile("" : "+r"(v));
     return v;
+}
+
+CU_DEVICE uint32_t cu_dtype(const cu_ref &x)
+{
+    return cu_opaque(x.dtype);
+}
+
+template <uint32_t D> CU_DEVICE uint32_t cu_dtype(const cu_ref_to<D> &)
+{
+    return D;
+}
+
+template <class R> CU_DEVICE R cu_ref_as(const cu_ref &x)
+{
+    R r;
+    (cu_ref &)r = x;
+    return r;
 }
 
 CU_DEVICE float cu_widen2(uint32_t bits, uint32_t dtype)
@@ -85,7 +107,19 @@ template <class C> CU_DEVICE void cu_store(const cu_ref &y, int64_t i, C v)
     }
 }
 
-/* ---- V neighbours on their way from memory */
+/* v as x's dtype holds it. */
+template <class R> CU_DEVICE float cu_held(float v, const R &x)
+{
+    uint32_t dtype = cu_dtype(x);
+    return dtype == HD_F32 ? v : cu_widen2(cu_round2(v, dtype), dtype);
+}
+
+template <class R> CU_DEVICE double cu_held(double v, const R &x)
+{
+    return cu_dtype(x) == HD_F64 ? v : (double)cu_held((float)v, x);
+}
+
+/* ---- V neighbours as they lie in memory: on their way from there, or to there */
 
 template <class C, int V> struct cu_raw {
     C value;
@@ -93,27 +127,34 @@ template <class C, int V> struct cu_raw {
     {
         value = cu_load<C>(x, i);
     }
-    __device__ __forceinline__ void widen(C (&v)[V], uint32_t) const
+    __device__ __forceinline__ void widen(C (&v)[V], const cu_ref &) const
     {
         v[0] = value;
+    }
+    __device__ __forceinline__ void narrow(const C (&v)[V], const cu_ref &y)
+    {
+        value = cu_held(v[0], y);
+    }
+    __device__ __forceinline__ void store(const cu_ref &y, int64_t i) const
+    {
+        cu_store<C>(y, i, value);
     }
 };
 
 template <> struct cu_raw<float, 8> {
     uint4 a, b;
-    __device__ __forceinline__ void fetch(const cu_ref &x, int64_t i)
+    template <class R> __device__ __forceinline__ void fetch(const R &x, int64_t i)
     {
-        uint32_t wide = cu_opaque(x.dtype) == HD_F32;
+        uint32_t wide = cu_dtype(x) == HD_F32;
         const uint4 *from = (const uint4 *)((const char *)x.data + (i << (1 + wide)));
         a = from[0];
         b = a;
         if (wide)
             b = from[1];
     }
-    __device__ __forceinline__ void widen(float (&v)[8], uint32_t dtype) const
+    template <class R> __device__ __forceinline__ void widen(float (&v)[8], const R &x) const
     {
-        const uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-        dtype = cu_opaque(dtype);
+        const uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, dtype = cu_dtype(x);
         if (dtype == HD_BF16) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -128,13 +169,33 @@ template <> struct cu_raw<float, 8> {
             }
         }
     }
+    template <class R> __device__ __forceinline__ void narrow(const float (&v)[8], const R &y)
+    {
+        uint32_t dtype = cu_dtype(y);
+        if (dtype == HD_F32) {
+            a = make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
+            b = make_uint4(__float_as_uint(v[4]), __float_as_uint(v[5]), __float_as_uint(v[6]), __float_as_uint(v[7]));
+        } else {
+            a = make_uint4(cu_round_pair(v[0], v[1], dtype), cu_round_pair(v[2], v[3], dtype),
+                           cu_round_pair(v[4], v[5], dtype), cu_round_pair(v[6], v[7], dtype));
+            b = a;
+        }
+    }
+    template <class R> __device__ __forceinline__ void store(const R &y, int64_t i) const
+    {
+        uint32_t wide = cu_dtype(y) == HD_F32;
+        uint4 *to = (uint4 *)((char *)y.data + (i << (1 + wide)));
+        to[0] = a;
+        if (wide)
+            to[1] = b;
+    }
 };
 
 template <int V, class C> CU_DEVICE void cu_load_n(C (&v)[V], const cu_ref &x, int64_t i)
 {
     cu_raw<C, V> raw;
     raw.fetch(x, i);
-    raw.widen(v, x.dtype);
+    raw.widen(v, x);
 }
 
 /* x + y, both loads in flight before either is used. */
@@ -144,16 +205,16 @@ template <int V, class C> CU_DEVICE void cu_load_sum(C (&v)[V], const cu_ref &x,
     C other[V];
     x_raw.fetch(x, i);
     y_raw.fetch(y, i);
-    x_raw.widen(v, x.dtype);
-    y_raw.widen(other, y.dtype);
+    x_raw.widen(v, x);
+    y_raw.widen(other, y);
 #pragma unroll
     for (int j = 0; j < V; j++)
         v[j] += other[j];
 }
 
-CU_DEVICE void cu_store_n(const cu_ref &y, int64_t i, const float (&v)[8])
+template <class R> CU_DEVICE void cu_store_n(const R &y, int64_t i, const float (&v)[8])
 {
-    uint32_t dtype = cu_opaque(y.dtype);
+    uint32_t dtype = cu_dtype(y);
     if (dtype == HD_F32) {
         float4 *to = (float4 *)y.data + i / 4;
         to[0] = make_float4(v[0], v[1], v[2], v[3]);
@@ -174,7 +235,7 @@ template <class C> CU_DEVICE void cu_store_n(const cu_ref &y, int64_t i, const C
 }
 
 /* Writes, or adds to what is there. */
-template <int V, class C> CU_DEVICE void cu_put_n(const cu_ref &y, int64_t i, C (&v)[V], int adds)
+template <int V, class C, class R> CU_DEVICE void cu_put_n(const R &y, int64_t i, C (&v)[V], int adds)
 {
     if (cu_opaque((uint32_t)adds)) {
         C old[V];
