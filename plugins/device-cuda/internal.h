@@ -127,8 +127,8 @@ int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struc
 int32_t cu_replay(struct hd_device *d, struct hd_captured *captured, struct hd_error *err);
 void cu_captured_free(struct hd_device *d, struct hd_captured *captured);
 
-/* The least milliseconds of three runs of a kernel on the compute stream, after one that is not measured. Its operands
- * are memory to try it on. For prepare. */
+/* Milliseconds of a launch on the compute stream, of several in a row, the best of three rounds. Its operands are
+ * memory to try it on. For prepare. */
 int32_t cu_time_kernel(struct hd_device *d, struct hd_kernel *k, float *ms, struct hd_error *err);
 
 /* ---- probe.c: HD_OK, or why no GPU can be used; how many there are. */

@@ -8,10 +8,12 @@
 #include "kernels/columns.cuh"
 #include "kernels/rows.cuh"
 
-enum { HELD = 2, HELD_DX = 1, BLOCKS = 264 };           /* packs of a row that a thread keeps: registers are short */
-enum { SHARED = CU_ROWS_THREADS / 2 * HELD * 8 };       /* what a group of half a block has */
-enum { BF16_THREADS = 128, BF16_BLOCKS = 396 };         /* all in bf16: small blocks, of which three fit at once, */
-enum { BF16_ROW = BF16_THREADS * cu_rows_bf16::K * 8 }; /* and rows that one can hold */
+enum { HELD = 2, HELD_DX = 1, BLOCKS = 264 };     /* packs of a row that a thread keeps: registers are short */
+enum { SHARED = CU_ROWS_THREADS / 2 * HELD * 8 }; /* what a group of half a block has */
+/* All in bf16: small blocks, of which a multiprocessor of 9.0 holds three, and a fourth without means; and rows that one
+ * of them can hold. */
+enum { BF16_THREADS = 128, BF16_BLOCKS = 3 * 132, BF16_BLOCKS_PLAIN = 4 * 132 };
+enum { BF16_ROW = BF16_THREADS * cu_rows_bf16::K * 8 };
 static_assert(BF16_THREADS / 2 * cu_rows_bf16::K * 8 <= SHARED, "a group's sums");
 
 struct dw_args {
@@ -201,7 +203,8 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     a.tile = a.tile < a.h ? a.tile : a.h;
     a.threads = bf16 ? (int)BF16_THREADS : cu_rows_threads(a.lanes);
     a.adds = cu_accumulates(i);
-    int64_t groups = a.threads / a.lanes, all = (bf16 ? (int)BF16_BLOCKS : (int)BLOCKS) * groups;
+    int64_t blocks = !bf16 ? (int)BLOCKS : CENTRED ? (int)BF16_BLOCKS : (int)BF16_BLOCKS_PLAIN;
+    int64_t groups = a.threads / a.lanes, all = blocks * groups;
     a.chunk = (a.rows + all - 1) / all;
     a.chunk = a.chunk < 4 ? 4 : a.chunk;
     a.blocks = (int32_t)((a.rows + a.chunk * groups - 1) / (a.chunk * groups));

@@ -7,10 +7,11 @@
 
 enum { LEAST_CAPABILITY = 89, UNIT = 256 };
 
-/* Head of the scratch memory, before the operands. */
+/* Head of the scratch memory, before the operands. cuBLASLt 13.1 refuses to run a product one of whose scales does not
+ * lie on 16 bytes, though it offers algorithms for it. */
 struct head {
     float largest[2][CU_FP8_PARTS];
-    float scale[2];
+    float scale[2][CU_FP8_SCALE];
 };
 enum { HEAD = (sizeof(struct head) + UNIT - 1) / UNIT * UNIT };
 
@@ -86,7 +87,7 @@ static struct cu_fp8_cast layout(const struct cu_fp8 *x, void *scratch)
     struct cu_fp8_cast c = x->cast;
     struct head *head = scratch;
     c.largest = head->largest[0];
-    c.scale = head->scale;
+    c.scale = head->scale[0];
     for (int n = 0; n < 2; n++)
         c.of[n].to = (uint8_t *)scratch + x->at[n];
     return c;
@@ -97,7 +98,7 @@ static int32_t prepare_gemm(struct hd_device *d, const struct cu_product *produc
 {
     struct cu_product p = *product;
     struct cu_fp8_cast cast = layout(x, cu_scratch(d));
-    const struct cu_beside beside = {.scale = {&cast.scale[0], &cast.scale[1]}};
+    const struct cu_beside beside = {.scale = {&cast.scale[0], &cast.scale[CU_FP8_SCALE]}};
     p.a = matrix_of(&x->cast.of[0], 1);
     p.b = matrix_of(&x->cast.of[1], 0);
     return cu_gemm_prepare(d, &p, cast.of[0].to, cast.of[1].to, c, &beside, &x->gemm, err);
@@ -125,7 +126,7 @@ int32_t cu_fp8_run(const struct hd_kernel *k, const struct cu_fp8 *x, void *c, c
                    struct hd_error *err)
 {
     struct cu_fp8_cast cast = layout(x, cu_scratch(k->device));
-    const struct cu_beside beside = {.scale = {&cast.scale[0], &cast.scale[1]}};
+    const struct cu_beside beside = {.scale = {&cast.scale[0], &cast.scale[CU_FP8_SCALE]}};
     int32_t rc = cu_fp8_cast_launch(k, &cast, stream, err);
     return rc ? rc : cu_gemm_run(x->gemm, cast.of[0].to, cast.of[1].to, c, &beside, stream, err);
 }

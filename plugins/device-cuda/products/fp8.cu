@@ -149,7 +149,7 @@ template <class F> CU_DEVICE void cast_as(const cu_fp8_cast &c, unsigned char (&
     const cu_fp8_operand &x = c.of[blockIdx.y];
     int e = exponent_for<F>(largest_of(c));
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.scale[blockIdx.y] = power_of_two(-e);
+        c.scale[blockIdx.y * CU_FP8_SCALE] = power_of_two(-e);
     if (x.turned)
         cast_turned<F>(x, power_of_two(e), tile);
     else

@@ -15,6 +15,7 @@ struct cu_gemm; /* blas.h */
 enum { CU_E4M3 = 0x100, CU_E5M2 = 0x101 };
 enum { CU_FP8_OFF = 0, CU_FP8_E4M3 = 1, CU_FP8_HYBRID = 2 }; /* the option */
 enum { CU_FP8_PARTS = 512 }; /* most blocks that search for the largest element of an operand */
+enum { CU_FP8_SCALE = 4 };   /* floats from one operand's scale to the other's */
 
 /* An operand, `batch` times: `lines` of `length` neighbours, `ld` elements apart. */
 struct cu_fp8_operand {
@@ -33,7 +34,7 @@ struct cu_fp8_operand {
 struct cu_fp8_cast {
     struct cu_fp8_operand of[2];
     float *largest; /* [2][CU_FP8_PARTS] */
-    float *scale;   /* [2]: what the product is multiplied by */
+    float *scale;   /* [2][CU_FP8_SCALE], the first of each: what the product is multiplied by */
 };
 
 /* Enqueues both casts. A scale is the power of two that brings the largest finite element into the upper half of what

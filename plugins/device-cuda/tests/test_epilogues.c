@@ -78,6 +78,10 @@ START_TEST(an_epilogue_rounds_once)
         {"bias of experts", HD_OP_EINSUM_BIAS, "ebh efh f", "ebf", "e=3 b=20 h=64 f=64", {0}},
         {"gelu of an odd width", HD_OP_EINSUM_GELU, "bsh fh f", "bsf bsf", "b=2 s=20 h=64 f=63", {0}},
     };
+    for (size_t i = 0; i < sizeof apart / sizeof apart[0]; i++)
+        fprintf(stderr, "%s: %g\n", apart[i].name, share_off(&apart[i]));
+    for (size_t i = 0; i < sizeof at_once / sizeof at_once[0]; i++)
+        fprintf(stderr, "%s: %g\n", at_once[i].name, share_off(&at_once[i]));
     for (size_t i = 0; i < sizeof at_once / sizeof at_once[0]; i++)
         ck_assert_double_le(share_off(&at_once[i]), 0.01); /* sums in fp32 may fall to the other side of a half */
     for (size_t i = 0; i < sizeof apart / sizeof apart[0]; i++)

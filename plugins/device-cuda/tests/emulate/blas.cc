@@ -431,9 +431,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     check_aligned(a, algo->data[2]);
     check_aligned(b, algo->data[3]);
     check_aligned(d, algo->data[5]);
-    if (is_fp8(a_layout->type))
+    if (is_fp8(a_layout->type)) {
         for (const void *p : {a, b, const_cast<const void *>(d)})
             check_aligned(p, 16);
+        for (const void *p : desc->scales) /* as 13.1 does, which offers an algorithm all the same */
+            if ((uintptr_t)p % 16)
+                return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
     check_aligned(desc->bias, algo->data[6]);
     check_aligned(desc->aux, algo->data[7]);
     if (!epilogue_fits(*desc, *d_layout))
