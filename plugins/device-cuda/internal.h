@@ -18,14 +18,15 @@ extern "C" {
 #endif
 
 struct cu_settings {
-    int64_t index;     /* which GPU; -1: local rank modulo their number */
-    int64_t workspace; /* bytes that a matrix product may use */
-    int64_t logits;    /* bytes of logits at a time in the fused head */
-    int32_t tf32;      /* fp32 products in TF32 */
-    int32_t tune;      /* time the candidates for a matrix product */
-    int64_t fp8_above; /* the least m n / (m + n) of a product in fp8 */
-    int32_t fp8;       /* CU_FP8_... of fp8.h */
-    int32_t attention; /* CU_ATTENTION_... of attention/attention_autotune.h */
+    int64_t index;           /* which GPU; -1: local rank modulo their number */
+    int64_t workspace;       /* bytes that a matrix product may use */
+    int64_t logits;          /* bytes of logits at a time in the fused head */
+    int32_t tf32;            /* fp32 products in TF32 */
+    int32_t tune;            /* time the candidates for a matrix product */
+    int64_t fp8_above;       /* the least m n / (m + n) of a product in fp8 */
+    int32_t fp8;             /* CU_FP8_... of fp8.h */
+    int32_t attention;       /* CU_ATTENTION_... of attention/attention_autotune.h */
+    int64_t attention_above; /* the least scores that are autotuned */
     const char *cudnn_library;
     int64_t connections; /* queues to the GPU; 0: as the environment says */
     int64_t threads;     /* nobody reads it */
@@ -47,6 +48,8 @@ struct hd_device {
     int32_t plain_epilogues; /* how many products could not do what stands behind them */
     int32_t plain_fp8;       /* how many products keep their dtype where fp8 is asked for */
     int32_t captured;        /* graphs that were captured and not freed */
+    int32_t dnn_missing;     /* cuDNN was looked for, and is not here */
+    int32_t reserved;
     cudaStream_t stream[HD_STREAM_COUNT];
     struct cu_block *allocations; /* what alloc gave */
     struct cu_block *blocks;      /* pools of small allocations, scratch */
@@ -56,7 +59,7 @@ struct hd_device {
     void *scratch;
     size_t scratch_bytes;
     struct cu_blas *blas;
-    struct cu_dnn *dnn;            /* NULL: cuDNN is not used; cudnn_attention.c */
+    struct cu_dnn *dnn;            /* NULL: cuDNN is not used, or not yet; cudnn_attention.c */
     struct cu_wgmma_choice *wgmma; /* results of autotuning; attention.c */
 };
 

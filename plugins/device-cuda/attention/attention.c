@@ -250,16 +250,21 @@ void cu_attention_close(struct hd_device *d)
 }
 
 /* ---- the choice: ours where nothing else is asked for, or verified; of two that are, the faster. What is to have the
- * same bits wherever it runs is not left to a clock. */
+ * same bits wherever it runs is not left to a clock, nor what is so small that there is nothing to gain. */
+
+static int is_small(const struct hd_device *d, const struct cu_heads *h)
+{
+    return (int64_t)h->b * h->k * h->g * h->s * h->t < d->settings->attention_above;
+}
 
 static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
 {
     int32_t rc = check(i, err), asked = d->settings->attention;
     if (rc)
         return rc;
-    if (asked == CU_ATTENTION_AUTO && cu_is_exact(i))
-        asked = CU_ATTENTION_OWN;
     struct cu_heads h = heads_of(i);
+    if (asked == CU_ATTENTION_AUTO && (cu_is_exact(i) || is_small(d, &h)))
+        asked = CU_ATTENTION_OWN;
     const struct cu_autotune_result *wgmma = NULL, *dnn = NULL;
     if ((asked == CU_ATTENTION_WGMMA || asked == CU_ATTENTION_AUTO) && may_wgmma(d, i, &h))
         wgmma = wgmma_autotune(d, i, &h);

@@ -71,16 +71,22 @@ void cu_dnn_close(struct hd_device *d)
 int32_t cu_dnn_check(struct hd_device *d, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
-    int32_t rc = HD_OK;
-    int32_t asked = d->settings->attention;
-    if (asked == CU_ATTENTION_OWN || asked == CU_ATTENTION_WGMMA || (rc = open_dnn(d, &why)) == HD_OK)
-        return HD_OK;
-    cu_dnn_close(d);
-    if (asked == CU_ATTENTION_CUDNN)
-        return hd_fail(err, rc, "device option attention: cudnn: %s (device.cudnn_library=PATH says where it is)",
-                       why.message);
-    d->host->log(HD_LOG_INFO, "device-cuda", "attention is heddle's own: %s", why.message);
-    return HD_OK;
+    int32_t rc = d->settings->attention == CU_ATTENTION_CUDNN ? open_dnn(d, &why) : HD_OK;
+    return rc ? hd_fail(err, rc, "device option attention: cudnn: %s (device.cudnn_library=PATH says where it is)",
+                        why.message)
+              : HD_OK;
+}
+
+/* With attention: auto it is opened for the first instruction that it may take, and looked for once. */
+static int is_open(struct hd_device *d)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    if (!d->dnn && !d->dnn_missing && open_dnn(d, &why)) {
+        cu_dnn_close(d);
+        d->dnn_missing = 1;
+        d->host->log(HD_LOG_INFO, "device-cuda", "attention without cuDNN: %s", why.message);
+    }
+    return d->dnn != NULL;
 }
 
 /* ---- which instructions */
@@ -98,10 +104,10 @@ static int is_plain(const struct hd_operand *o, uint32_t dtype)
 }
 
 /* deterministic: exact is not for cuDNN, which adds in the order in which blocks finish. */
-static int may_take(const struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h)
+static int may_take(const struct hd_instr_desc *i, const struct cu_heads *h)
 {
     uint32_t dtype = i->in[0].dtype;
-    if (!d->dnn || cu_is_exact(i))
+    if (cu_is_exact(i))
         return 0;
     if ((dtype != HD_BF16 && dtype != HD_F16) || h->d % 8 || h->d > 128 || !(i->attrs.scale > 0) || i->attrs.clip > 0)
         return 0;
@@ -295,8 +301,10 @@ const struct cu_autotune_result *cu_dnn_autotune(struct hd_device *d, const stru
 {
     struct hd_error why = HD_ERROR_INIT;
     struct dnn_shape shape = shape_of(i, h);
-    struct choice *c = may_take(d, i, h) ? choice_of(d, &shape) : NULL;
-    if (c || !may_take(d, i, h) || !(c = d->host->alloc(sizeof *c)))
+    if (!may_take(i, h) || !is_open(d))
+        return NULL;
+    struct choice *c = choice_of(d, &shape);
+    if (c || !(c = d->host->alloc(sizeof *c)))
         return c ? &c->result : NULL;
     c->shape = shape;
     c->next = d->dnn->choices;

@@ -5,7 +5,8 @@
  * a warp an output (bias_dw): models do not ask for that. */
 #include "kernels/columns.cuh"
 
-enum { THREADS = 256, WIDE = 32, DEEP = THREADS / WIDE, BLOCKS = 528, UNROLL = 4 };
+/* BLOCKS: four for each multiprocessor of 9.0, which are to fit at once. */
+enum { THREADS = 256, WIDE = 32, DEEP = THREADS / WIDE, BLOCKS = 4 * 132, UNROLL = 4 };
 
 /* Element i of x is element sum of (i / below[d] % extent[d]) stride[d] of w; stride 0 where w lacks the dim. */
 struct subset {
@@ -108,9 +109,11 @@ extern "C" int32_t cu_prepare_bias(struct hd_device *d, const struct hd_instr_de
 
 /* ---- the gradient, where the bias has the last dims */
 
-template <int V, class C> static __global__ void __launch_bounds__(THREADS) bias_dw_kernel(bias_args a, C *partial)
+template <int V, class C, class R>
+static __global__ void __launch_bounds__(THREADS, BLOCKS / 132) bias_dw_kernel(bias_args a, C *partial)
 {
     CU_SHARED(C, shared, [DEEP][WIDE * V + 1]);
+    R x_ref = cu_ref_as<R>(a.x);
     int x = threadIdx.x % WIDE, y = threadIdx.x / WIDE;
     int64_t column = ((int64_t)blockIdx.x * WIDE + x) * V, first = blockIdx.y * a.chunk, last = first + a.chunk;
     C sum[V] = {};
@@ -120,12 +123,12 @@ template <int V, class C> static __global__ void __launch_bounds__(THREADS) bias
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (row + u * DEEP < last)
-                raw[u].fetch(a.x, (row + u * DEEP) * a.width + column);
+                raw[u].fetch(x_ref, (row + u * DEEP) * a.width + column);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (row + u * DEEP < last) {
                 C v[V];
-                raw[u].widen(v, a.x);
+                raw[u].widen(v, x_ref);
 #pragma unroll
                 for (int j = 0; j < V; j++)
                     sum[j] += v[j];
@@ -145,12 +148,12 @@ template <int V, class C> static __global__ void __launch_bounds__(THREADS) bias
     }
 }
 
-template <int V, class C> static int32_t run_dw(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
+template <int V, class C, class R> static int32_t run_dw(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
 {
     const bias_args &a = cu_args<bias_args>(k);
     C *partial = (C *)cu_scratch(k->device);
     dim3 grid((unsigned)((a.width + WIDE * V - 1) / (WIDE * V)), (unsigned)a.chunks);
-    cudaError_t rc = CU_LAUNCH((bias_dw_kernel<V, C>), grid, THREADS, 0, stream, a, partial);
+    cudaError_t rc = CU_LAUNCH((bias_dw_kernel<V, C, R>), grid, THREADS, 0, stream, a, partial);
     if (rc == cudaSuccess)
         rc = cu_columns_add(partial, a.chunks, a.width, a.y, NULL, a.width, a.adds, stream);
     return cu_launched(k, rc, err);
@@ -224,6 +227,11 @@ extern "C" int32_t cu_prepare_bias_dw(struct hd_device *d, const struct hd_instr
     a.chunk = a.chunk < DEEP * UNROLL ? DEEP * UNROLL : a.chunk;
     a.chunks = (int32_t)((a.rows + a.chunk - 1) / a.chunk);
     a.chunks = a.chunks < 1 ? 1 : a.chunks;
-    cu_pack(k, wide ? run_dw<1, double> : v == 8 ? run_dw<8, float> : run_dw<1, float>, &a, sizeof a);
+    cu_pack(k,
+            wide                   ? run_dw<1, double, cu_ref>
+            : v == 1               ? run_dw<1, float, cu_ref>
+            : a.x.dtype == HD_BF16 ? run_dw<8, float, cu_ref_to<HD_BF16>>
+                                   : run_dw<8, float, cu_ref>,
+            &a, sizeof a);
     return cu_scratch_reserve(d, (size_t)a.chunks * (size_t)a.width * (wide ? 8 : 4), err);
 }

