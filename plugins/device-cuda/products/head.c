@@ -149,5 +149,6 @@ int32_t cu_prepare_xent_head(struct hd_device *d, const struct hd_instr_desc *i,
     fill(d, i, a);
     k->state = a;
     k->run = run;
-    return prepare_chunks(d, i, a, err);
+    int32_t rc = cu_head_prepare(d, &a->of, err);
+    return rc ? rc : prepare_chunks(d, i, a, err);
 }

@@ -19,8 +19,10 @@ struct cu_head_rows {
     float *nll;         /* written */
     double scale;       /* of the gradient, */
     const double *seed; /* times this, where it is not NULL */
+    int64_t kept;       /* bytes of a row that shared memory has room for, or 0: cu_head_prepare */
 };
 
+int32_t cu_head_prepare(struct hd_device *d, struct cu_head_rows *a, struct hd_error *err);
 int32_t cu_head_launch(struct hd_kernel *k, const struct cu_head_rows *a, cudaStream_t stream, struct hd_error *err);
 
 #ifdef __cplusplus
