@@ -10,8 +10,8 @@
 
 enum { HELD = 2, HELD_DX = 1, BLOCKS = 264 };     /* packs of a row that a thread keeps: registers are short */
 enum { SHARED = CU_ROWS_THREADS / 2 * HELD * 8 }; /* what a group of half a block has */
-/* All in bf16: small blocks, of which a multiprocessor of 9.0 holds three, and a fourth without means; and rows that one
- * of them can hold. */
+/* All in bf16: small blocks, of which a multiprocessor of 9.0 holds three, without means a fourth; and rows that one of
+ * them can hold. */
 enum { BF16_THREADS = 128, BF16_BLOCKS = 3 * 132, BF16_BLOCKS_PLAIN = 4 * 132 };
 enum { BF16_ROW = BF16_THREADS * cu_rows_bf16::K * 8 };
 static_assert(BF16_THREADS / 2 * cu_rows_bf16::K * 8 <= SHARED, "a group's sums");

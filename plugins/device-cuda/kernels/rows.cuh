@@ -124,7 +124,7 @@ template <int N, class C> CU_DEVICE void cu_sums(C (&v)[N], int lanes, C *shared
 /* ---- the gradient of a norm's input. With r = 1/sqrt(variance + eps), xhat = (x - mean) r and a = w dy, it is
  * r (a - mean(a) - xhat mean(a xhat)); RMSNorm is the case without means. */
 
-/* Of an element: its part of the sums of (x - mean)^2, a and a (x - mean) over the row. */
+/* Adds an element to the sums of (x - mean)^2, a and a (x - mean) over the row; x is about the mean. */
 template <class C> CU_DEVICE void cu_norm_sums(C (&sum)[3], C x, C a)
 {
     sum[0] += x * x;
@@ -132,7 +132,7 @@ template <class C> CU_DEVICE void cu_norm_sums(C (&sum)[3], C x, C a)
     sum[2] += a * x;
 }
 
-/* What cu_norm_dx needs in place of the sums: r, mean(a), mean(a xhat). */
+/* The sums become r, mean(a) and mean(a xhat), which cu_norm_dx takes. */
 template <int CENTRED, class C> CU_DEVICE void cu_norm_row(C (&sum)[3], C h, C eps)
 {
     sum[0] = cu_rsqrt(sum[0] / h + eps);

@@ -57,7 +57,7 @@ template <class C> struct same { /* for all elements of a segment */
     C gradient, rate, keep, decay, beta1, rest1, beta2, rest2, fix2, eps;
 };
 
-/* What an element's update reads. */
+/* The gradient and the state of V elements, as they lie in memory. */
 template <int V, class C> struct state {
     cu_raw<C, V> g, p, m, v;
 };
