@@ -9,6 +9,7 @@
 static struct curve parts;
 
 #define SELDOM "checkpoint.every=1000000 "
+#define IN_UPDATE "the last steps are not saved: each rank that is left was in the middle of an update"
 #define SAVED "the ranks that are left have all of the state after step "
 
 /* The newest checkpoint, of those that `ckpt ls` lists. */
@@ -52,6 +53,26 @@ static int64_t saved_step(const struct command *c)
     return at ? atoll(at + sizeof SAVED - 1) : -1;
 }
 
+/* A rank of a job killed once a step is logged, at any moment of another: where all that are left were in an update,
+ * there is nothing to save, which they say (killed_at_every_operation); then it is tried again, as another job. */
+static struct command *kill_rank(char job[16], const char *words, int step, int n, int victim, double *seconds)
+{
+    enum { TRIES = 5 };
+    for (int tries = 0; tries < TRIES; tries++, strcat(job, "x")) {
+        pid_t ranks[4];
+        struct command *c = command_start(NULL, "train llama.yaml %s job.name=%s", words, job);
+        curve_wait(job, step);
+        command_ranks(c, n, ranks);
+        double since = unhindered_now();
+        kill(ranks[victim], SIGKILL);
+        command_wait(c, 60);
+        *seconds = unhindered_now() - since;
+        if (!strstr(c->err, IN_UPDATE))
+            return c;
+    }
+    ck_abort_msg("%d times in a row in the middle of an update", TRIES);
+}
+
 #define ASYNC_DEVICE "plugins.path=[\"" ASYNC "\",\"" PIPES "\"] device.use=async device.seed=3 "
 
 /* Ranks, which of them is killed, and what the survivors save from: their own copies; a replica of shards; memory that
@@ -71,14 +92,10 @@ START_TEST(killed)
 {
 #define STEPS 300
     char job[16], straight[16];
-    pid_t ranks[4];
+    double seconds;
     snprintf(job, sizeof job, "left%d", _i);
-#define LEFT "train llama.yaml job.deterministic=exact job.steps=%d job.name=%s " SELDOM "%s"
-    struct command *c = command_start(NULL, LEFT, STEPS, job, whole[_i].options);
-    curve_wait(job, 40);
-    command_ranks(c, whole[_i].ranks, ranks);
-    kill(ranks[whole[_i].killed], SIGKILL);
-    command_wait(c, 60);
+    const char *left = keep(hd__format("job.deterministic=exact job.steps=%d " SELDOM "%s", STEPS, whole[_i].options));
+    struct command *c = kill_rank(job, left, 40, whole[_i].ranks, whole[_i].killed, &seconds);
     expect_code(c, 1);
     expect_says(c, SAVED);
     ck_assert_int_ge(saved_step(c), 40);
@@ -88,13 +105,13 @@ START_TEST(killed)
         ck_assert_int_eq(parts.step[parts.n - 1], saved_step(c));
     }
     int64_t from = saved_step(c);
-    c = command_run(LEFT, STEPS, job, whole[_i].options);
+    c = command_run("train llama.yaml %s job.name=%s", left, job);
     expect_code(c, 0);
     char words[64];
     snprintf(words, sizeof words, "resuming from step %d of ", (int)from);
     ck_assert_ptr_nonnull(strstr(c->out, words));
     snprintf(straight, sizeof straight, "straight%d", _i);
-    expect_code(command_run(LEFT, STEPS, straight, whole[_i].options), 0);
+    expect_code(command_run("train llama.yaml %s job.name=%s", left, straight), 0);
     expect_same_state(job, straight, STEPS);
 }
 END_TEST
@@ -114,7 +131,7 @@ START_TEST(killed_at_every_operation)
         expect_code(c, 1);
         int64_t step = saved_step(c);
         if (step < 0) { /* the update was done, but not what was left of the step */
-            expect_says(c, "the last steps are not saved: each rank that is left was in the middle of an update");
+            expect_says(c, IN_UPDATE);
             torn++;
         } else {
             ck_assert_int_ge(step, before);
@@ -140,15 +157,11 @@ static const struct {
 
 START_TEST(not_all_there)
 {
-    pid_t ranks[2];
     char job[16], file[64];
+    double seconds;
     snprintf(job, sizeof job, "torn%d", _i);
     struct command *c =
-        command_start(NULL, "train llama.yaml job.steps=1000000 job.name=%s " SELDOM "%s", job, torn[_i].options);
-    curve_wait(job, 20);
-    command_ranks(c, 2, ranks);
-    kill(ranks[1], SIGKILL);
-    command_wait(c, 60);
+        kill_rank(job, keep(hd__format("job.steps=1000000 " SELDOM "%s", torn[_i].options)), 20, 2, 1, &seconds);
     expect_code(c, 1);
     expect_says(c, torn[_i].says);
     c = command_run("ckpt ls runs/%s --json", job);
@@ -178,38 +191,32 @@ END_TEST
 /* The next round goes on from there. */
 START_TEST(restarted)
 {
-    pid_t ranks[2];
-    char words[96];
-    struct command *c = command_start(NULL, "train llama.yaml mesh.dp=2 job.deterministic=exact job.steps=300 "
-                                            "job.name=again launch.restarts=1 launch.pause=10ms " SELDOM);
-    curve_wait("again", 40);
-    command_ranks(c, 2, ranks);
-    kill(ranks[1], SIGKILL);
-    command_wait(c, 60);
+    char job[16] = "again", words[96];
+    double seconds;
+    struct command *c =
+        kill_rank(job, "mesh.dp=2 job.deterministic=exact job.steps=300 launch.restarts=1 launch.pause=10ms " SELDOM,
+                  40, 2, 1, &seconds);
     expect_code(c, 0);
     snprintf(words, sizeof words, "all ranks are started again in 0.01 s, from step %d\n", (int)saved_step(c));
     expect_says(c, words);
     expect_code(command_run("train llama.yaml mesh.dp=2 job.deterministic=exact job.steps=300 job.name=once " SELDOM),
                 0);
-    expect_same_state("again", "once", 300);
+    expect_same_state(job, "once", 300);
 }
 END_TEST
 
 /* The storage does not answer: the job ends as promptly as without it. */
 START_TEST(storage_hangs)
 {
-    pid_t ranks[2];
-    struct command *c =
-        command_start(NULL, "train llama.yaml mesh.dp=2 job.steps=1000000 job.name=hangs plugins.path=" ASYNC
-                            " checkpoint={\"use\":\"hanging\",\"slow\":true,\"every\":1000000}");
-    curve_wait("hangs", 20);
-    command_ranks(c, 2, ranks);
-    double since = unhindered_now();
-    kill(ranks[1], SIGKILL);
-    command_wait(c, 60);
+    char job[16] = "hangs";
+    double seconds;
+    struct command *c = kill_rank(job,
+                                  "mesh.dp=2 job.steps=1000000 plugins.path=" ASYNC
+                                  " checkpoint={\"use\":\"hanging\",\"slow\":true,\"every\":1000000}",
+                                  20, 2, 1, &seconds);
     expect_code(c, 1);
     expect_says(c, "ranks that did not end by themselves are killed");
-    ck_assert_double_lt(unhindered_now() - since, promptly(10));
+    ck_assert_double_lt(seconds, promptly(10));
 }
 END_TEST
 
