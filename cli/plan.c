@@ -7,7 +7,7 @@
 #include "cli/job.h"
 
 struct plan_request {
-    const char *machine, *ranks, *tokens, *assumed, *sweep, *compare;
+    const char *machine, *ranks, *tokens, *assumed, *sweep, *compare, *scaling;
     int json, search;
     struct hd__assume assume;
 };
@@ -157,8 +157,12 @@ static size_t value_length(const char *list)
     return n;
 }
 
+/* The head stands above the first row that there is. */
 static void print_row(const char *label, const struct hd__plan *p)
 {
+    static int headed;
+    if (!headed++)
+        printf("%-32s %9s %11s %8s %8s %11s\n", "", "step", "tokens/s", "MFU", "bubble", "memory");
     char seconds[32], bytes[32];
     printf("%-32s %9s %9.1f K %6.1f %% %6.1f %% %11s%s\n", label, hd__seconds_text(p->seconds, seconds),
            (double)p->tokens / p->seconds / 1e3, 100 * p->model_flops / p->seconds / p->peak_flops, 100 * p->bubble,
@@ -216,8 +220,6 @@ static int print_rows(const struct plan_request *r, const struct hd__cli_job_arg
                       const struct hd__machine *m, int64_t ranks)
 {
     json_t *rows = r->json ? json_array() : NULL;
-    if (!rows)
-        printf("%-32s %9s %11s %8s %8s %11s\n", "", "step", "tokens/s", "MFU", "bubble", "memory");
     int code = add_rows(r, arguments, m, ranks, rows);
     if (!code && rows) {
         json_t *object = json_pack("{s:O}", "plans", rows);
@@ -229,15 +231,166 @@ static int print_rows(const struct plan_request *r, const struct hd__cli_job_arg
     return code;
 }
 
+/* ---- one job on several numbers of ranks */
+
+struct scaling {
+    const struct plan_request *r;
+    const struct hd__cli_job_arguments *arguments;
+    const struct hd__machine *machine;
+    json_t *rows;         /* NULL: printed */
+    int64_t batch, micro; /* the job's */
+    int64_t inside;       /* ranks that share a part of the batch: tp pp cp */
+    double rate;          /* tokens/s of a rank in the first row */
+    HD__ARRAY(int64_t) ranks;
+    uint32_t printed;
+};
+
+static int has_word(const struct hd__cli_job_arguments *a, const char *key)
+{
+    int has = 0;
+    for (size_t i = 0; i < a->n_overrides; i++)
+        has |= !strncmp(a->overrides[i], key, strlen(key));
+    return has;
+}
+
+static void add_scaled_row(struct scaling *s, const char *kind, int64_t batch, const struct hd__plan *p)
+{
+    double exposed = 0, rate = (double)p->tokens / p->seconds, mfu = p->model_flops / p->seconds / p->peak_flops;
+    double each = rate / (double)p->ranks;
+    const char *binds = hd__plan_binds(p, s->machine);
+    char step[32], waits[32], bytes[32];
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        exposed += p->exposed[a];
+    s->rate = s->rate > 0 ? s->rate : each;
+    if (s->rows) {
+        json_array_append_new(s->rows, json_pack("{s:s s:I s:I s:f s:f s:f s:f s:f s:I s:b s:s}", "kind", kind, "ranks",
+                                                 (json_int_t)p->ranks, "batch", (json_int_t)batch, "step_s", p->seconds,
+                                                 "tokens_per_s", rate, "efficiency", each / s->rate, "mfu", mfu,
+                                                 "exposed_s", exposed, "memory", (json_int_t)p->peak, "fits",
+                                                 p->peak <= p->limit, "binds", binds));
+        return;
+    }
+    if (!s->printed++)
+        printf("%-7s %7s %8s %9s %12s %11s %8s %9s %11s  %s\n", "", "ranks", "batch", "step", "tokens/s", "efficiency",
+               "MFU", "exposed", "memory", "what binds");
+    printf("%-7s %7lld %8lld %9s %10.1f K %9.1f %% %6.1f %% %9s %11s  %s%s\n", kind, (long long)p->ranks,
+           (long long)batch, hd__seconds_text(p->seconds, step), rate / 1e3, 100 * each / s->rate, 100 * mfu,
+           hd__seconds_text(exposed, waits), hd__bytes_text((uint64_t)p->peak, bytes), binds,
+           p->peak > p->limit ? "  DOES NOT FIT" : "");
+    fflush(stdout);
+}
+
+/* dp takes what the job's other axes leave, and a micro-batch is no more than a rank's part of the batch. */
+static int plan_scaled(struct scaling *s, const char *kind, int64_t ranks, int64_t batch)
+{
+    const struct hd__cli_job_arguments *a = s->arguments;
+    const char **words = hd__alloc((a->n_overrides + 4) * sizeof *words);
+    int64_t dp = HD__MAX(1, ranks / s->inside), part = (batch + dp - 1) / dp, micro = HD__MIN(s->micro, part);
+    while (batch % dp == 0 && part % micro)
+        micro--;
+    char *of_batch = hd__format("data.batch=%lld", (long long)batch),
+         *of_micro = hd__format("data.micro_batch=%lld", (long long)micro);
+    struct hd__cli_job_arguments all = {a->file, words, a->n_overrides};
+    struct hd__cli_job loaded = {0};
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__plan plan;
+    memcpy(words, a->overrides, a->n_overrides * sizeof *words);
+    words[all.n_overrides++] = of_batch;
+    words[all.n_overrides++] = of_micro;
+    if (batch % dp)
+        words[all.n_overrides++] = "data.pad_batch=always";
+    if (!has_word(a, "mesh.dp=") && !has_word(a, "mesh="))
+        words[all.n_overrides++] = "mesh.dp=auto";
+    int code = load(s->r, &all, s->machine, ranks, &loaded);
+    if (!code && hd__plan_make(loaded.compiled, s->machine, &s->r->assume, &plan, &err))
+        code = hd__cli_print_error(&err, err.code == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
+    if (!code)
+        add_scaled_row(s, kind, batch, &plan);
+    hd__cli_unload_job(&loaded);
+    free(of_micro);
+    free(of_batch);
+    free(words);
+    return code;
+}
+
+/* The list of --scaling; what each number of ranks has of the batch where that grows with it must be whole. */
+static int parse_scaling(struct scaling *s)
+{
+    int code = HD__EXIT_DONE;
+    for (const char *at = s->r->scaling; at && !code;) {
+        char *value = hd__format("%.*s", (int)strcspn(at, ","), at);
+        double ranks;
+        code = parse_count("--scaling", value, &ranks);
+        if (!code && fmod((double)s->batch * ranks, s->ranks.count ? (double)s->ranks.at[0] : ranks) > 0)
+            code = hd__cli_usage_error(&hd__command_plan,
+                                       "--scaling: a batch of %lld on %lld ranks is not a whole number on %s",
+                                       (long long)s->batch, (long long)s->ranks.at[0], value);
+        if (!code)
+            hd__push(&s->ranks, (int64_t)ranks);
+        free(value);
+        at = strchr(at, ',');
+        at += at != NULL;
+    }
+    return code;
+}
+
+/* The first number of ranks has the job's batch in both kinds: strong keeps it, weak keeps what a rank has of it. */
+static int plan_scaling(struct scaling *s, const char *kind, int weak)
+{
+    int code = HD__EXIT_DONE;
+    s->rate = 0;
+    for (uint32_t i = 0; i < s->ranks.count && !code; i++)
+        code = plan_scaled(s, kind, s->ranks.at[i], weak ? s->batch * s->ranks.at[i] / s->ranks.at[0] : s->batch);
+    return code;
+}
+
+static int print_scaling(const struct plan_request *r, const struct hd__cli_job_arguments *arguments,
+                         const struct hd__machine *m, int64_t ranks)
+{
+    struct scaling s = {.r = r, .arguments = arguments, .machine = m, .rows = r->json ? json_array() : NULL};
+    struct hd__cli_job loaded = {0};
+    int code = hd__cli_resolve_job(arguments, ranks, &loaded);
+    if (!code) {
+        const int64_t *mesh = loaded.job->mesh;
+        s.batch = loaded.job->batch;
+        s.micro = loaded.job->micro_batch;
+        s.inside = mesh[HD_AXIS_TP] * mesh[HD_AXIS_PP] * mesh[HD_AXIS_CP];
+    }
+    hd__cli_unload_job(&loaded);
+    if (!code)
+        code = parse_scaling(&s);
+    if (!code)
+        code = plan_scaling(&s, "strong", 0);
+    if (!code)
+        code = plan_scaling(&s, "weak", 1);
+    free(s.ranks.at);
+    if (!code && s.rows) {
+        json_t *object = json_pack("{s:O}", "scaling", s.rows);
+        json_dumpf(object, stdout, JSON_INDENT(1));
+        putchar('\n');
+        json_decref(object);
+    }
+    json_decref(s.rows);
+    return code;
+}
+
 /* Options of a single plan that are crossed with those of several, and the form of --sweep. */
 static int check_request(const struct plan_request *r)
 {
-    const char *many = r->sweep ? "--sweep" : r->compare ? "--compare" : r->search ? "--search" : NULL;
+    const char *many = r->scaling   ? "--scaling"
+                       : r->sweep   ? "--sweep"
+                       : r->compare ? "--compare"
+                       : r->search  ? "--search"
+                                    : NULL;
     const char *value = r->sweep ? strchr(r->sweep, '=') : NULL, *crossed = r->tokens ? "--tokens is" : NULL;
     if (r->search && r->assume.stage_f > 0)
         crossed = "--assume: times of measured stages are";
     if (many && crossed)
         return hd__cli_usage_error(&hd__command_plan, "%s of a single plan: not with %s", crossed, many);
+    if (r->scaling && (r->sweep || r->compare || r->search || r->ranks))
+        return hd__cli_usage_error(&hd__command_plan,
+                                   "--scaling names the ranks of one job: not with --ranks, --sweep, --compare or "
+                                   "--search");
     if (r->search && (r->sweep || r->compare))
         return hd__cli_usage_error(&hd__command_plan, "--search chooses by itself: not with %s", many);
     if (r->sweep && (!value || value == r->sweep))
@@ -249,10 +402,10 @@ static int check_request(const struct plan_request *r)
 static int run(int argc, char **argv)
 {
     struct plan_request r = {.machine = "h100-8"};
-    const struct hd__cli_flag flags[] = {{"--machine", &r.machine, NULL}, {"--ranks", &r.ranks, NULL},
-                                         {"--tokens", &r.tokens, NULL},   {"--assume", &r.assumed, NULL},
-                                         {"--sweep", &r.sweep, NULL},     {"--compare", &r.compare, NULL},
-                                         {"--search", NULL, &r.search},   {"--json", NULL, &r.json}};
+    const struct hd__cli_flag flags[] = {
+        {"--machine", &r.machine, NULL}, {"--ranks", &r.ranks, NULL},   {"--tokens", &r.tokens, NULL},
+        {"--assume", &r.assumed, NULL},  {"--sweep", &r.sweep, NULL},   {"--compare", &r.compare, NULL},
+        {"--scaling", &r.scaling, NULL}, {"--search", NULL, &r.search}, {"--json", NULL, &r.json}};
     struct hd_error err = HD_ERROR_INIT;
     struct hd__cli_job_arguments arguments;
     struct hd__cli_job loaded = {0};
@@ -269,8 +422,8 @@ static int run(int argc, char **argv)
         code = hd__cli_usage_error(&hd__command_plan, "--machine: %s", err.message);
     if (!code)
         code = check_request(&r);
-    if (!code && (r.search || r.sweep || r.compare)) {
-        code = (r.search ? search : print_rows)(&r, &arguments, &machine, (int64_t)ranks);
+    if (!code && (r.scaling || r.search || r.sweep || r.compare)) {
+        code = (r.scaling ? print_scaling : r.search ? search : print_rows)(&r, &arguments, &machine, (int64_t)ranks);
         hd__machine_free(&machine);
         return code;
     }
@@ -288,7 +441,7 @@ static int run(int argc, char **argv)
 const struct hd__command hd__command_plan = {
     .name = "plan",
     .usage = "JOB [key=value ...] [--machine NAME | FILE.yaml] [--ranks N] [--tokens N] [--assume KEY=VALUE,...] "
-             "[--search] [--sweep KEY=VALUE,...] [--compare FILE.yaml] [--json]",
+             "[--search] [--sweep KEY=VALUE,...] [--compare FILE.yaml] [--scaling N,N,...] [--json]",
     .summary = "memory, time, traffic and cost of a job on a kind of machine",
     .help =
         "Compiles the job for the machine's device and says what a step needs: memory by kind, exact to the byte,\n"
@@ -308,6 +461,7 @@ const struct hd__command hd__command_plan = {
         "                    the job file of the fastest\n"
         "  --sweep KEY=A,B   a row for the job with each of these values\n"
         "  --compare FILE    a row for the job and one for this\n"
+        "  --scaling N,N,... rows for so many ranks: strong with the job's batch, weak with as much of it a rank\n"
         "  --json            for machines\n",
     .example = "  heddle plan examples/llama.yaml --machine h100-8 --ranks 64 --tokens 300B\n",
     .run = run,

@@ -136,7 +136,7 @@ static int by_bound(const void *a, const void *b)
 
 /* ---- trying them */
 
-static const char *what_binds(const struct hd__plan *p, const struct hd__machine *m)
+const char *hd__plan_binds(const struct hd__plan *p, const struct hd__machine *m)
 {
     double busy = p->flops / p->peak_flops, reached = busy / m->product;
     double most = p->seconds - reached, waits = p->bubble / (1 + p->bubble) * p->seconds;
@@ -178,7 +178,7 @@ static void keep(struct search *s, const struct candidate *c, const struct hd__j
                                              .job = yaml.at,
                                              .plan = *plan,
                                              .bound = c->bound,
-                                             .binds = what_binds(plan, s->r->machine)};
+                                             .binds = hd__plan_binds(plan, s->r->machine)};
 }
 
 /* A candidate that the job's strategies refuse is none. */

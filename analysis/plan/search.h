@@ -40,6 +40,9 @@ struct hd__search {
 int32_t hd__search(const struct hd__search_request *request, struct hd__search *search, struct hd_error *err);
 void hd__search_free(struct hd__search *search);
 
+/* The largest part of what keeps a plan from the machine's peak: "products", an axis, ... */
+const char *hd__plan_binds(const struct hd__plan *plan, const struct hd__machine *machine);
+
 void hd__search_text(const struct hd__search *search, struct hd__text *out);
 json_t *hd__search_json(const struct hd__search *search);
 

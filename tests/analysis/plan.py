@@ -180,6 +180,23 @@ def several():
     check("a row each", [row.split()[0] for row in text[1:]] == ["data.micro_batch=1", "data.micro_batch=4", "other.yaml"], text)
 
 
+def scaling():
+    """Rows of --scaling are the plans of the job on so many ranks, with its batch, and with a batch that grows."""
+    rows = json.loads(run("--scaling", "8,16,48", "--json").stdout)["scaling"]
+    check("ranks and batches", [(r["kind"], r["ranks"], r["batch"]) for r in rows] ==
+          [("strong", 8, 64), ("strong", 16, 64), ("strong", 48, 64), ("weak", 8, 64), ("weak", 16, 128), ("weak", 48, 384)], rows)
+    for row, words in ((rows[0], ()), (rows[1], ()), (rows[2], ("data.pad_batch=always",)), (rows[4], ("data.batch=128",))):
+        p = plan(f"launch.ranks={row['ranks']}", "mesh.dp=auto", *words)
+        check(f"{row['kind']} on {row['ranks']} is that plan", [row[k] for k in ("step_s", "tokens_per_s", "mfu", "memory")] ==
+              [p["step_s"], p["tokens_per_s"], p["mfu"], p["memory"]["peak"]] and row["fits"] == p["fits"], (row, p))
+        near("exposed", row["exposed_s"], sum(p["exposed_s"].values()))
+        near("efficiency", row["efficiency"], p["tokens_per_s"] / row["ranks"] / (rows[0]["tokens_per_s"] / 8))
+    text = run("data.micro_batch=4", "mesh.tp=2", "--scaling", "4,64").stdout.splitlines()
+    check("a head and four rows", len(text) == 5 and text[1].split()[:3] == ["strong", "4", "64"], text)
+    check("a micro-batch is no more than a rank's part", json.loads(run("data.micro_batch=4", "--scaling", "64", "--json").stdout)["scaling"][0]["step_s"]
+          == plan("mesh.dp=64")["step_s"])
+
+
 def training():
     p = plan("mesh.dp=64", "--tokens", "300B")
     t = p["training"]
@@ -279,6 +296,13 @@ def refusals():
         (["--sweep", "data.micro_batch=1,3"], "no multiple of micro_batch 3"),
         (["--sweep", "data.microbatch=1"], "unknown key microbatch"),
         (["--compare", "no.yaml"], "no.yaml"),
+        (["--scaling", "8,16", "--ranks", "4"], "--scaling names the ranks of one job"),
+        (["--scaling", "8", "--search"], "--scaling names the ranks of one job"),
+        (["--scaling", "8", "--tokens", "1B"], "--tokens is of a single plan"),
+        (["--scaling", "3,4", "data.batch=4"], "a batch of 4 on 3 ranks is not a whole number on 4"),
+        (["--scaling", "8,,16"], "--scaling : wanted a whole number"),
+        (["--scaling", "8,x"], "--scaling x: wanted a whole number"),
+        (["--scaling", "3", "mesh.tp=2"], "3"),
         (["--search", "--tokens", "1B"], "not with --search"),
         (["--search", "strategies=[{use: ema, decay: 0.9}]"], "the job has ema"),
     ]
@@ -304,6 +328,7 @@ def main():
         interference()
         assumed()
         several()
+        scaling()
         training()
         search()
         calibration()
