@@ -521,17 +521,16 @@ static int32_t read_replicas(struct hd__job *job, const char *path, struct hd__t
 {
     static const struct hd_option number = {.type = HD_OPT_INT, .min = 0, .max = 0x1p62};
     const struct part parts[] = {{"every", number, &job->watch.replicas_every}};
-    const struct hd__tree_node *every = hd__tree_get(node, "every");
+    const struct hd__tree_node *given = hd__tree_get(node, "every"), *every = given ? given : node;
     int32_t rc = HD_OK;
     job->watch.replicas_every = -1; /* auto */
-    every = every ? every : node;
-    if (node->kind == HD__LIST || (node->kind == HD__MAP && !node->count))
+    int is_auto = every->kind == HD__SCALAR && !strcmp(every->text, "auto") && node->count < 2;
+    if (!is_auto && (node->kind == HD__MAP ? !node->count
+                                           : node->kind == HD__LIST || node->text[strspn(node->text, "-0123456789")]))
         return hd__job_node_fail(node, err, "%s: auto, a number of steps, or {every: N} is wanted", path);
-    if (every->kind == HD__SCALAR && !strcmp(every->text, "auto") && node->count < 2)
-        rc = HD_OK;
-    else if (node->kind == HD__MAP)
+    if (!is_auto && node->kind == HD__MAP)
         rc = read_parts(job, path, node, parts, 1, err);
-    else
+    else if (!is_auto)
         rc = hd__job_node_parse(node, path, &number, &job->watch.replicas_every, &job->arena, err);
     if (!rc)
         hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);

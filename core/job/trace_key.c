@@ -30,9 +30,13 @@ static int32_t read_ranks(struct hd__job *job, const char *path, struct hd__tree
     if (!n || node->kind == HD__MAP)
         return hd__job_node_fail(node, err, "%s: all, a rank or a list of ranks is wanted: [0, 3]", path);
     job->trace.ranks = hd__arena_alloc(&job->arena, n * sizeof *job->trace.ranks);
-    for (uint64_t i = 0; i < n && !rc; i++)
-        rc = hd__job_node_parse(node->kind == HD__LIST ? node->value[i] : node, path, &number, &job->trace.ranks[i],
-                                &job->arena, err);
+    for (uint64_t i = 0; i < n && !rc; i++) {
+        struct hd__tree_node *at = node->kind == HD__LIST ? node->value[i] : node;
+        rc = hd__job_node_parse(at, path, &number, &job->trace.ranks[i], &job->arena, err);
+        for (uint64_t before = 0; before < i && !rc; before++)
+            if (job->trace.ranks[before] == job->trace.ranks[i])
+                rc = hd__job_node_fail(at, err, "%s: rank %.20s is there twice", path, at->text);
+    }
     job->trace.n_ranks = n;
     return rc;
 }
@@ -56,8 +60,9 @@ int32_t hd__job_read_trace(struct hd__job *job, const char *path, struct hd__tre
     if (node->kind == HD__LIST)
         return hd__job_node_fail(
             node, err, "%s is a list where FILE.json or {file: FILE.json, steps: A-B, ranks: all} is wanted", path);
-    if (node->kind == HD__SCALAR && (!strcmp(node->text, "true") || !strcmp(node->text, "false")))
-        return hd__job_node_fail(node, err, "%s: the name of a file is wanted, FILE.json", path);
+    if (node->kind == HD__SCALAR &&
+        (!strcmp(node->text, "true") || !strcmp(node->text, "false") || !node->text[strspn(node->text, "0123456789-")]))
+        return hd__job_node_fail(node, err, "%s: a file is wanted: FILE.json, or {file: FILE.json, steps: A-B}", path);
     if (node->kind == HD__SCALAR)
         rc = read_file(job, path, node, err);
     for (uint32_t i = 0; i < node->count && node->kind == HD__MAP && !rc; i++) {

@@ -157,7 +157,7 @@ START_TEST(when)
     static const char *const wrong[][2] = {{"-1", "watch.replicas: -1 is out of range"},
                                            {"{\"each\":3}", "watch.replicas: unknown key each; the keys are every"},
                                            {"{\"every\":x}", "watch.replicas.every"},
-                                           {"often", "watch.replicas: "},
+                                           {"often", "watch.replicas: auto, a number of steps"},
                                            {"[3]", "watch.replicas: auto, a number of steps, or {every: N} is wanted"}};
     for (size_t i = 0; i < HD__COUNT(wrong); i++) {
         c = command_run("train llama.yaml mesh.dp=2 watch.replicas=%s", wrong[i][0]);
