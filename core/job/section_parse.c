@@ -103,7 +103,7 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
 
 int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err)
 {
-    size_t scheme = node->kind == HD__SCALAR ? strspn(node->text, "abcdefghijklmnopqrstuvwxyz0123456789") : 0;
+    size_t scheme = node->kind == HD__SCALAR ? strcspn(node->text, "/:") : 0;
     return !scheme || strncmp(node->text + scheme, "://", 3) != 0
                ? HD_OK
                : hd__job_node_fail(node, err,

@@ -106,6 +106,9 @@ static const struct bad keys[] = {
     {NULL, "checkpoint.dir=gs://bucket/y",
      "command line: checkpoint.dir: 'gs://bucket/y' is a URL; object stores are not supported: name a file or folder, "
      "which may be a mounted one"},
+    {NULL, "checkpoint.dir=S3://bucket/y",
+     "command line: checkpoint.dir: 'S3://bucket/y' is a URL; object stores are not supported: name a file or folder, "
+     "which may be a mounted one"},
     {NULL, "metrics.jsonl=s3://b/m.jsonl",
      "command line: metrics.jsonl: 's3://b/m.jsonl' is a URL; object stores are not supported: name a file or folder, "
      "which may be a mounted one"},
