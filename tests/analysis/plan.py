@@ -197,6 +197,16 @@ def scaling():
           == plan("mesh.dp=64")["step_s"])
 
 
+def advice():
+    """Stages that idle longer than they work are said, with the remedy."""
+    said = run("mesh.pp=4", "mesh.dp=1", "data.batch=2").stderr
+    check("2 micro-batches on 4 stages", "a step has 2 micro-batches for 4 stages, which idle 150 % of the time that they work; a larger data.batch" in said, said)
+    said = run("mesh.pp=4", "mesh.dp=1", "data.batch=8", "data.micro_batch=8").stderr
+    check("1 of 8 sequences", "a step has 1 micro-batch for 4 stages" in said and "a smaller data.micro_batch" in said, said)
+    said = run("mesh.pp=4", "mesh.dp=1", "data.batch=4").stderr
+    check("as many as stages", "idle" not in said, said)
+
+
 def training():
     p = plan("mesh.dp=64", "--tokens", "300B")
     t = p["training"]
@@ -329,6 +339,7 @@ def main():
         assumed()
         several()
         scaling()
+        advice()
         training()
         search()
         calibration()
