@@ -3,7 +3,7 @@
  * mean(a xhat)); RMSNorm is the case without means. Statistics are sums in fp32 (fp64 where an operand is).
  *
  * Bytes an element: x (and dy) once, y or dx once; w and c stay in the cache. Rows longer than 4096 (gradient: 2048)
- * elements are read again from the cache. The variance is summed about the mean.
+ * elements, 8192 where all is bf16, are read again from the cache. The variance is summed about the mean.
  *
  * With the sum before a norm, x = x0 + x1 is written and normed as it is written; with the sum behind a gradient, r is
  * added to dx as it would be written: the bits are those of two kernels. */

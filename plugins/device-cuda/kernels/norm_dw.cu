@@ -10,8 +10,8 @@
 
 enum { HELD = 2, HELD_DX = 1, BLOCKS = 264 };     /* packs of a row that a thread keeps: registers are short */
 enum { SHARED = CU_ROWS_THREADS / 2 * HELD * 8 }; /* what a group of half a block has */
-/* All in bf16: small blocks, of which a multiprocessor of 9.0 holds three, without means a fourth; and rows that one of
- * them can hold. */
+/* All in bf16: small blocks, of which a multiprocessor of 9.0 holds three, and four without means if registers allow;
+ * rows that one of them can hold. */
 enum { BF16_THREADS = 128, BF16_BLOCKS = 3 * 132, BF16_BLOCKS_PLAIN = 4 * 132 };
 enum { BF16_ROW = BF16_THREADS * cu_rows_bf16::K * 8 };
 static_assert(BF16_THREADS / 2 * cu_rows_bf16::K * 8 <= SHARED, "a group's sums");
@@ -208,6 +208,7 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     a.chunk = (a.rows + all - 1) / all;
     a.chunk = a.chunk < 4 ? 4 : a.chunk;
     a.blocks = (int32_t)((a.rows + a.chunk * groups - 1) / (a.chunk * groups));
+    a.blocks = a.blocks < 1 ? 1 : a.blocks;
     cu_pack(k,
             wide     ? run<CENTRED, DX, cu_rows_instance<HELD_BY, 1, double, cu_ref>>
             : bf16   ? run<CENTRED, DX, cu_rows_bf16>

@@ -1,8 +1,8 @@
 /* AdamW (Loshchilov and Hutter, arXiv 1711.05101) and SGD over flat shards: the rules of heddle/optimizer.h.
  *
  * One thread forms what is the same for all elements, in double; blocks then update segments that have one decay. Bytes
- * an element: adamw reads the gradient and p, m, v (12), writes p, m, v (12) and the low-precision copy where there is
- * one. */
+ * an element: adamw reads the gradient (2 or 4) and p, m, v (12), writes p, m, v (12) and the low-precision copy where
+ * there is one. */
 #include "kernels/segments.cuh"
 
 enum { THREADS = 256, SEGMENT = 8 * 8 * THREADS };

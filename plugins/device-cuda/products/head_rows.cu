@@ -154,9 +154,9 @@ extern "C" int32_t cu_head_prepare(struct hd_device *d, struct cu_head_rows *a, 
 {
     int64_t bytes = a->ld * (int64_t)hd_dtype_size(a->dtype);
     a->kept = a->trains && bytes <= d->shared_limit / 2 - BESIDE ? bytes : 0;
-    return a->kept
-               ? cu_fail(err, cu_allow_shared(kernel_of(a), (size_t)a->kept), NULL, "shared memory for rows of logits")
-               : HD_OK;
+    return a->kept ? cu_fail(err, cu_allow_shared(kernel_of(a), (size_t)(d->shared_limit / 2)), NULL,
+                             "shared memory for rows of logits")
+                   : HD_OK;
 }
 
 extern "C" int32_t cu_head_launch(struct hd_kernel *k, const struct cu_head_rows *a, cudaStream_t stream,
