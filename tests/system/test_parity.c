@@ -319,7 +319,14 @@ START_TEST(uneven_batches)
         "mesh={\"dp\":3,\"tp\":2} strategies.zero.stage=1",
         "mesh.pp=2 data.micro_batch=2",
         "mesh={\"dp\":2,\"cp\":2} data.micro_batch=2",
+        "mesh={\"pp\":2,\"dp\":3}",
     };
+    static const char *const documents[] = {"data.documents=mask data.eod=10 ", "data.documents=pack data.eod=10 "};
+    for (size_t i = 0; i < HD__COUNT(documents); i++) {
+        train(&a, "seven-documents", "llama.yaml " UNEVEN "%s", documents[i]);
+        train(&b, "uneven-documents", "llama.yaml " UNEVEN "data.pad_batch=always mesh.dp=3 %s", documents[i]);
+        expect_close(&b, &a, 1e-5);
+    }
     train(&a, "seven", "llama.yaml " UNEVEN);
     expect_learns(&a);
     for (size_t i = 0; i < HD__COUNT(how); i++) {

@@ -66,6 +66,8 @@ static const char *const meshes[] = {
     "mesh.pp=2 mesh.dp=2 data.micro_batch=2",
     "mesh.cp=2 data.micro_batch=4",
     "mesh.cp=2 mesh.dp=2 strategies.3d.context=ring data.micro_batch=4",
+    "mesh.dp=3 data.pad_batch=always data.micro_batch=2",
+    "mesh.pp=2 mesh.dp=3 data.pad_batch=always data.micro_batch=1",
     "mesh.dp=4 comm={\"use\":\"shm\",\"hooks\":[\"check\"]}",
     "mesh.dp=2 plugins.path=" ASYNC " device.use=async comm.use=ordered", /* the sum of counts on the device's stream */
 };
