@@ -54,7 +54,7 @@ verdict $? "the seconds spent are kept"
 rm "$work/state/first.good"
 goes "killed once" 1 "^call 1, first: ok"
 rm "$work/state/first.good"
-goes "killed twice" 1 "^[0-9]* of 15000 s spent; 2 rows good, 2 bad$"
+goes "killed twice" 1 "^[0-9]* of 8700 s spent; 2 rows good, 2 bad$"
 
 # All is spent.
 rm -rf "$work/state"
