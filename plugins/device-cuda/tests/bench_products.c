@@ -101,17 +101,15 @@ static void fill(struct bench *x, const struct hd_operand *o, uint32_t state)
     void *p;
     bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_PINNED, bytes, &p, &err), &err, "alloc");
     memset(p, 0, bytes);
-    for (int64_t i = 0; i < n && o->dtype == HD_BF16; i++) {
-        if (i >= period) {
-            ((uint16_t *)p)[i] = ((uint16_t *)p)[i - period];
-            continue;
-        }
+    for (int64_t i = 0; i < n && i < period && o->dtype == HD_BF16; i++) {
         state = state * 1664525u + 1013904223u;
         float v = (float)((int32_t)(state >> 25) - 64) / 64;
         uint32_t bits;
         memcpy(&bits, &v, sizeof bits);
         ((uint16_t *)p)[i] = (uint16_t)(bits >> 16);
     }
+    for (int64_t i = period; i < n && o->dtype == HD_BF16; i += period)
+        memcpy((uint16_t *)p + i, p, (size_t)(n - i < period ? n - i : period) * sizeof(uint16_t));
     move(x, o->data, p, bytes);
     x->plugin.ops->free(x->plugin.device, HD_MEM_PINNED, p);
 }
