@@ -288,25 +288,26 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
 
 /* Stages of 1F1B idle (stages - 1) / micro-batches times as long as they work (Narayanan et al., arXiv 2104.04473,
  * section 2.2); 4 micro-batches a stage, the usual advice, leave a fifth to a quarter. */
-static void warn_of_bubble(const struct hd__job *job)
+static void note_bubble(struct hd__job *job, struct hd__text *out)
 {
-    int64_t stages = job->mesh[HD_AXIS_PP], micros = job->accumulation;
-    if (micros >= 1 && micros < stages)
-        hd__log(
-            HD_LOG_WARN, NULL,
-            "mesh.pp: a step has %lld micro-batch%s for %lld stages, which idle %.0f %% of the time that they work; a "
-            "%s makes more of them: with %lld it were %.0f %%",
-            (long long)micros, micros > 1 ? "es" : "", (long long)stages, 100.0 * (double)(stages - 1) / (double)micros,
-            job->micro_batch > 1 ? "smaller data.micro_batch" : "larger data.batch", (long long)(4 * stages),
-            25.0 * (double)(stages - 1) / (double)stages);
+    int64_t stages = job->mesh[HD_AXIS_PP], micros = job->accumulation, few = micros * job->micro_batch < 4 * stages;
+    if (micros < 1 || micros >= stages)
+        return;
+    hd__text_add(out,
+                 "%s: warning: mesh.pp: %lld micro-batch%s a step for %lld stages: with 1f1b these idle %.0f %% of the "
+                 "time that they work, with %lld micro-batches %.0f %%; %s%s%s makes more of them\n",
+                 hd__job_where(job, "mesh.pp"), (long long)micros, micros > 1 ? "es" : "", (long long)stages,
+                 100.0 * (double)(stages - 1) / (double)micros, (long long)(4 * stages),
+                 25.0 * (double)(stages - 1) / (double)stages, job->micro_batch > 1 ? "a smaller data.micro_batch" : "",
+                 job->micro_batch > 1 && few ? " with " : "", few ? "a larger data.batch" : "");
 }
 
 void hd__cli_say_notes(const struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
     hd__job_notes(loaded->job, &text);
+    note_bubble(loaded->job, &text);
     hd__text_print(&text, stderr);
-    warn_of_bubble(loaded->job);
 }
 
 void hd__cli_unload_job(struct hd__cli_job *loaded)

@@ -235,135 +235,189 @@ static int print_rows(const struct plan_request *r, const struct hd__cli_job_arg
 
 struct scaling {
     const struct plan_request *r;
-    const struct hd__cli_job_arguments *arguments;
+    struct hd__cli_job_arguments arguments; /* those of the command, and set_scaled */
     const struct hd__machine *machine;
-    json_t *rows;         /* NULL: printed */
-    int64_t batch, micro; /* the job's */
-    int64_t inside;       /* ranks that share a part of the batch: tp pp cp */
-    double rate;          /* tokens/s of a rank in the first row */
-    HD__ARRAY(int64_t) ranks;
+    json_t *rows; /* NULL: printed */
+    HD__ARRAY(int64_t) list;
+    int64_t ranks, batch;  /* of the row */
+    struct hd__plan first; /* the first row's, which is one of both kinds */
+    double rate, empty;    /* tokens/s of a rank in the first row; share of the row's places that is empty */
+    int32_t weak;
     uint32_t printed;
 };
 
-static int has_word(const struct hd__cli_job_arguments *a, const char *key)
+static const char *kind_of(const struct scaling *s)
 {
-    int has = 0;
-    for (size_t i = 0; i < a->n_overrides; i++)
-        has |= !strncmp(a->overrides[i], key, strlen(key));
-    return has;
+    return s->weak ? "weak" : "strong";
 }
 
-static void add_scaled_row(struct scaling *s, const char *kind, int64_t batch, const struct hd__plan *p)
+/* dp takes what the job's other axes leave. A micro-batch is the job's own where that divides a rank's part of the
+ * batch, else the next smaller one that does; what ranks do not divide is filled up unless the job says never. */
+static int32_t set_scaled(void *user, struct hd__job *job, struct hd_error *err)
+{
+    struct scaling *s = user;
+    int64_t *asked = job->mesh_asked, inside = 1, places, part;
+    int is_auto = 0;
+    (void)err;
+    for (int a = 0; a < HD_AXIS_COUNT; a++) {
+        int data = a == HD_AXIS_DP_REPLICATE || a == HD_AXIS_DP_SHARD || a == HD_AXIS_EP || a == HD_AXIS_TQ;
+        is_auto |= a != HD_AXIS_TQ && !asked[a];
+        inside *= data || !asked[a] ? 1 : asked[a];
+    }
+    if (!is_auto)
+        asked[asked[HD_AXIS_DP_SHARD] == 1 && asked[HD_AXIS_DP_REPLICATE] > 1 ? HD_AXIS_DP_REPLICATE
+                                                                              : HD_AXIS_DP_SHARD] = 0;
+    job->batch = s->batch = s->weak ? job->batch * s->ranks / s->list.at[0] : job->batch;
+    places = HD__MAX(1, s->ranks / inside);
+    part = (job->batch + places - 1) / places;
+    if (job->batch % places && job->pad_batch == HD__PAD_BATCH_AUTO)
+        job->pad_batch = HD__PAD_BATCH_ALWAYS;
+    else if (job->pad_batch == HD__PAD_BATCH_ALWAYS)
+        return HD_OK;
+    job->micro_batch_asked = HD__MIN(job->micro_batch_asked, part);
+    while (job->micro_batch_asked > 1 && part % job->micro_batch_asked)
+        job->micro_batch_asked--;
+    return HD_OK;
+}
+
+static int refuse_row(const struct scaling *s, int code)
+{
+    if (code)
+        fprintf(stderr, "heddle plan: --scaling: in the %s row of %lld ranks, whose batch is %lld\n", kind_of(s),
+                (long long)s->ranks, (long long)s->batch);
+    return code;
+}
+
+static void add_scaled_row(struct scaling *s, const struct hd__plan *p)
 {
     double exposed = 0, rate = (double)p->tokens / p->seconds, mfu = p->model_flops / p->seconds / p->peak_flops;
     double each = rate / (double)p->ranks;
     const char *binds = hd__plan_binds(p, s->machine);
-    char step[32], waits[32], bytes[32];
+    char step[32], waits[32], bytes[32], empty[32] = "";
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         exposed += p->exposed[a];
     s->rate = s->rate > 0 ? s->rate : each;
     if (s->rows) {
-        json_array_append_new(s->rows, json_pack("{s:s s:I s:I s:f s:f s:f s:f s:f s:I s:b s:s}", "kind", kind, "ranks",
-                                                 (json_int_t)p->ranks, "batch", (json_int_t)batch, "step_s", p->seconds,
-                                                 "tokens_per_s", rate, "efficiency", each / s->rate, "mfu", mfu,
-                                                 "exposed_s", exposed, "memory", (json_int_t)p->peak, "fits",
-                                                 p->peak <= p->limit, "binds", binds));
+        json_array_append_new(s->rows,
+                              json_pack("{s:s s:I s:I s:f s:f s:f s:f s:f s:f s:I s:b s:s}", "kind", kind_of(s),
+                                        "ranks", (json_int_t)p->ranks, "batch", (json_int_t)s->batch, "step_s",
+                                        p->seconds, "tokens_per_s", rate, "efficiency", each / s->rate, "mfu", mfu,
+                                        "exposed_s", exposed, "empty", s->empty, "memory", (json_int_t)p->peak, "fits",
+                                        p->peak <= p->limit, "binds", binds));
         return;
     }
     if (!s->printed++)
         printf("%-7s %7s %8s %9s %12s %11s %8s %9s %11s  %s\n", "", "ranks", "batch", "step", "tokens/s", "efficiency",
                "MFU", "exposed", "memory", "what binds");
-    printf("%-7s %7lld %8lld %9s %10.1f K %9.1f %% %6.1f %% %9s %11s  %s%s\n", kind, (long long)p->ranks,
-           (long long)batch, hd__seconds_text(p->seconds, step), rate / 1e3, 100 * each / s->rate, 100 * mfu,
-           hd__seconds_text(exposed, waits), hd__bytes_text((uint64_t)p->peak, bytes), binds,
+    if (s->empty > 0)
+        snprintf(empty, sizeof empty, "; %.0f %% empty places", 100 * s->empty);
+    printf("%-7s %7lld %8lld %9s %10.1f K %9.1f %% %6.1f %% %9s %11s  %s%s%s\n", kind_of(s), (long long)p->ranks,
+           (long long)s->batch, hd__seconds_text(p->seconds, step), rate / 1e3, 100 * each / s->rate, 100 * mfu,
+           hd__seconds_text(exposed, waits), hd__bytes_text((uint64_t)p->peak, bytes), binds, empty,
            p->peak > p->limit ? "  DOES NOT FIT" : "");
     fflush(stdout);
 }
 
-/* dp takes what the job's other axes leave, and a micro-batch is no more than a rank's part of the batch. */
-static int plan_scaled(struct scaling *s, const char *kind, int64_t ranks, int64_t batch)
+static void set_empty(struct scaling *s, const struct hd__job *job)
 {
-    const struct hd__cli_job_arguments *a = s->arguments;
-    const char **words = hd__alloc((a->n_overrides + 4) * sizeof *words);
-    int64_t dp = HD__MAX(1, ranks / s->inside), part = (batch + dp - 1) / dp, micro = HD__MIN(s->micro, part);
-    while (batch % dp == 0 && part % micro)
-        micro--;
-    char *of_batch = hd__format("data.batch=%lld", (long long)batch),
-         *of_micro = hd__format("data.micro_batch=%lld", (long long)micro);
-    struct hd__cli_job_arguments all = {a->file, words, a->n_overrides};
+    int64_t empty = hd__job_empty_sequences(job);
+    s->empty = (double)empty / (double)(empty + s->batch);
+}
+
+static int plan_scaled(struct scaling *s)
+{
     struct hd__cli_job loaded = {0};
     struct hd_error err = HD_ERROR_INIT;
     struct hd__plan plan;
-    memcpy(words, a->overrides, a->n_overrides * sizeof *words);
-    words[all.n_overrides++] = of_batch;
-    words[all.n_overrides++] = of_micro;
-    if (batch % dp)
-        words[all.n_overrides++] = "data.pad_batch=always";
-    if (!has_word(a, "mesh.dp=") && !has_word(a, "mesh="))
-        words[all.n_overrides++] = "mesh.dp=auto";
-    int code = load(s->r, &all, s->machine, ranks, &loaded);
+    int code = load(s->r, &s->arguments, s->machine, s->ranks, &loaded);
     if (!code && hd__plan_make(loaded.compiled, s->machine, &s->r->assume, &plan, &err))
         code = hd__cli_print_error(&err, err.code == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
-    if (!code)
-        add_scaled_row(s, kind, batch, &plan);
+    if (!code) {
+        set_empty(s, loaded.job);
+        if (!s->first.ranks)
+            s->first = plan;
+        add_scaled_row(s, &plan);
+    }
     hd__cli_unload_job(&loaded);
-    free(of_micro);
-    free(of_batch);
-    free(words);
-    return code;
+    return refuse_row(s, code);
 }
 
-/* The list of --scaling; what each number of ranks has of the batch where that grows with it must be whole. */
-static int parse_scaling(struct scaling *s)
+static int resolve_scaled(struct scaling *s)
+{
+    struct hd__cli_job loaded = {0};
+    int code = hd__cli_resolve_job(&s->arguments, s->ranks, &loaded);
+    if (!code)
+        set_empty(s, loaded.job);
+    hd__cli_unload_job(&loaded);
+    return refuse_row(s, code);
+}
+
+/* All rows of both kinds; the first weak one is the first strong one. */
+static int for_rows(struct scaling *s, int plans)
 {
     int code = HD__EXIT_DONE;
-    for (const char *at = s->r->scaling; at && !code;) {
-        char *value = hd__format("%.*s", (int)strcspn(at, ","), at);
-        double ranks;
-        code = parse_count("--scaling", value, &ranks);
-        if (!code && fmod((double)s->batch * ranks, s->ranks.count ? (double)s->ranks.at[0] : ranks) > 0)
-            code = hd__cli_usage_error(&hd__command_plan,
-                                       "--scaling: a batch of %lld on %lld ranks is not a whole number on %s",
-                                       (long long)s->batch, (long long)s->ranks.at[0], value);
-        if (!code)
-            hd__push(&s->ranks, (int64_t)ranks);
-        free(value);
-        at = strchr(at, ',');
-        at += at != NULL;
+    for (s->weak = 0; s->weak < 2 && !code; s->weak++) {
+        s->rate = 0;
+        for (uint32_t i = 0; i < s->list.count && !code; i++) {
+            s->ranks = s->list.at[i];
+            code = plans && (i || !s->weak) ? plan_scaled(s) : resolve_scaled(s);
+            if (!code && plans && s->weak && !i)
+                add_scaled_row(s, &s->first);
+        }
     }
     return code;
 }
 
-/* The first number of ranks has the job's batch in both kinds: strong keeps it, weak keeps what a rank has of it. */
-static int plan_scaling(struct scaling *s, const char *kind, int weak)
+static int parse_scaling(struct scaling *s)
 {
-    int code = HD__EXIT_DONE;
-    s->rate = 0;
-    for (uint32_t i = 0; i < s->ranks.count && !code; i++)
-        code = plan_scaled(s, kind, s->ranks.at[i], weak ? s->batch * s->ranks.at[i] / s->ranks.at[0] : s->batch);
+    const char *at = s->r->scaling;
+    while (at) {
+        char *end = NULL;
+        long long ranks = *at >= '0' && *at <= '9' ? strtoll(at, &end, 10) : 0;
+        if (ranks < 1 || ranks > 65536 || (*end && *end != ','))
+            return hd__cli_usage_error(
+                &hd__command_plan,
+                "--scaling %s: wanted numbers of ranks, 1 to 65536, with commas between them, as "
+                "64,128,256",
+                s->r->scaling);
+        hd__push(&s->list, ranks);
+        at = *end ? end + 1 : NULL;
+    }
+    return HD__EXIT_DONE;
+}
+
+/* A batch that grows with the ranks is a whole number for each of them. */
+static int check_weak_batches(const struct scaling *s)
+{
+    struct hd__cli_job loaded = {0};
+    int code = hd__cli_resolve_job(&s->arguments, s->list.at[0], &loaded);
+    for (uint32_t i = 0; i < s->list.count && !code; i++)
+        if (loaded.job->batch * s->list.at[i] % s->list.at[0])
+            code = hd__cli_usage_error(&hd__command_plan,
+                                       "--scaling: a batch of %lld on %lld ranks is no whole number on %lld: take a "
+                                       "data.batch that %lld divides",
+                                       (long long)loaded.job->batch, (long long)s->list.at[0], (long long)s->list.at[i],
+                                       (long long)s->list.at[0]);
+    hd__cli_unload_job(&loaded);
     return code;
 }
 
 static int print_scaling(const struct plan_request *r, const struct hd__cli_job_arguments *arguments,
                          const struct hd__machine *m, int64_t ranks)
 {
-    struct scaling s = {.r = r, .arguments = arguments, .machine = m, .rows = r->json ? json_array() : NULL};
-    struct hd__cli_job loaded = {0};
-    int code = hd__cli_resolve_job(arguments, ranks, &loaded);
+    struct scaling s = {.r = r, .arguments = *arguments, .machine = m, .rows = r->json ? json_array() : NULL};
+    int code = parse_scaling(&s);
+    (void)ranks;
+    s.arguments.before_resolve = set_scaled;
+    s.arguments.user = &s;
     if (!code) {
-        const int64_t *mesh = loaded.job->mesh;
-        s.batch = loaded.job->batch;
-        s.micro = loaded.job->micro_batch;
-        s.inside = mesh[HD_AXIS_TP] * mesh[HD_AXIS_PP] * mesh[HD_AXIS_CP];
+        s.ranks = s.list.at[0];
+        code = check_weak_batches(&s);
     }
-    hd__cli_unload_job(&loaded);
     if (!code)
-        code = parse_scaling(&s);
+        code = for_rows(&s, 0); /* what is refused before anything is printed */
     if (!code)
-        code = plan_scaling(&s, "strong", 0);
-    if (!code)
-        code = plan_scaling(&s, "weak", 1);
-    free(s.ranks.at);
+        code = for_rows(&s, 1);
     if (!code && s.rows) {
         json_t *object = json_pack("{s:O}", "scaling", s.rows);
         json_dumpf(object, stdout, JSON_INDENT(1));
@@ -371,6 +425,7 @@ static int print_scaling(const struct plan_request *r, const struct hd__cli_job_
         json_decref(object);
     }
     json_decref(s.rows);
+    free(s.list.at);
     return code;
 }
 

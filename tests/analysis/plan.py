@@ -185,12 +185,19 @@ def scaling():
     rows = json.loads(run("--scaling", "8,16,48", "--json").stdout)["scaling"]
     check("ranks and batches", [(r["kind"], r["ranks"], r["batch"]) for r in rows] ==
           [("strong", 8, 64), ("strong", 16, 64), ("strong", 48, 64), ("weak", 8, 64), ("weak", 16, 128), ("weak", 48, 384)], rows)
-    for row, words in ((rows[0], ()), (rows[1], ()), (rows[2], ("data.pad_batch=always",)), (rows[4], ("data.batch=128",))):
+    padded = ("data.pad_batch=always",)
+    for row, words in ((rows[0], ()), (rows[1], ()), (rows[2], padded), (rows[3], ()), (rows[4], ("data.batch=128",))):
         p = plan(f"launch.ranks={row['ranks']}", "mesh.dp=auto", *words)
         check(f"{row['kind']} on {row['ranks']} is that plan", [row[k] for k in ("step_s", "tokens_per_s", "mfu", "memory")] ==
               [p["step_s"], p["tokens_per_s"], p["mfu"], p["memory"]["peak"]] and row["fits"] == p["fits"], (row, p))
         near("exposed", row["exposed_s"], sum(p["exposed_s"].values()))
+        near("empty places", row["empty"], 32 / 96 if words == padded else 0)
         near("efficiency", row["efficiency"], p["tokens_per_s"] / row["ranks"] / (rows[0]["tokens_per_s"] / 8))
+    dp = "mesh.dp={replicate: 2, shard: 4}"
+    row = json.loads(run(dp, "--scaling", "8", "--json").stdout)["scaling"][0]
+    check("replicas stay", row["step_s"] == plan(dp)["step_s"], row)
+    row = json.loads(run("data.micro_batch=2", "--scaling", "24", "--json").stdout)["scaling"][0]
+    check("a micro-batch divides a rank's part", row["step_s"] == plan("mesh.dp=24", *padded)["step_s"] and row["empty"] == 8 / 72, row)
     text = run("data.micro_batch=4", "mesh.tp=2", "--scaling", "4,64").stdout.splitlines()
     check("a head and four rows", len(text) == 5 and text[1].split()[:3] == ["strong", "4", "64"], text)
     check("a micro-batch is no more than a rank's part", json.loads(run("data.micro_batch=4", "--scaling", "64", "--json").stdout)["scaling"][0]["step_s"]
@@ -200,9 +207,12 @@ def scaling():
 def advice():
     """Stages that idle longer than they work are said, with the remedy."""
     said = run("mesh.pp=4", "mesh.dp=1", "data.batch=2").stderr
-    check("2 micro-batches on 4 stages", "a step has 2 micro-batches for 4 stages, which idle 150 % of the time that they work; a larger data.batch" in said, said)
+    check("2 micro-batches on 4 stages", "2 micro-batches a step for 4 stages: with 1f1b these idle 150 % of the time that they work, "
+          "with 16 micro-batches 19 %; a larger data.batch makes" in said, said)
     said = run("mesh.pp=4", "mesh.dp=1", "data.batch=8", "data.micro_batch=8").stderr
-    check("1 of 8 sequences", "a step has 1 micro-batch for 4 stages" in said and "a smaller data.micro_batch" in said, said)
+    check("1 of 8 sequences", "1 micro-batch a step for 4 stages" in said and "a smaller data.micro_batch with a larger data.batch makes" in said, said)
+    said = run("mesh.pp=4", "mesh.dp=1", "data.batch=64", "data.micro_batch=32").stderr
+    check("2 of 64 sequences", "19 %; a smaller data.micro_batch makes more" in said, said)
     said = run("mesh.pp=4", "mesh.dp=1", "data.batch=4").stderr
     check("as many as stages", "idle" not in said, said)
 
@@ -309,9 +319,12 @@ def refusals():
         (["--scaling", "8,16", "--ranks", "4"], "--scaling names the ranks of one job"),
         (["--scaling", "8", "--search"], "--scaling names the ranks of one job"),
         (["--scaling", "8", "--tokens", "1B"], "--tokens is of a single plan"),
-        (["--scaling", "3,4", "data.batch=4"], "a batch of 4 on 3 ranks is not a whole number on 4"),
-        (["--scaling", "8,,16"], "--scaling : wanted a whole number"),
-        (["--scaling", "8,x"], "--scaling x: wanted a whole number"),
+        (["--scaling", "3,4", "data.batch=4"], "a batch of 4 on 3 ranks is no whole number on 4: take a data.batch that 3 divides"),
+        (["--scaling", "8,,16"], "--scaling 8,,16: wanted numbers of ranks"),
+        (["--scaling", "8,16,"], "wanted numbers of ranks"),
+        (["--scaling", "0x8"], "wanted numbers of ranks"),
+        (["--scaling", "8,65537"], "1 to 65536"),
+        (["--scaling", "8,48", "data.pad_batch=never"], "in the strong row of 48 ranks, whose batch is 64"),
         (["--scaling", "3", "mesh.tp=2"], "3"),
         (["--search", "--tokens", "1B"], "not with --search"),
         (["--search", "strategies=[{use: ema, decay: 0.9}]"], "the job has ema"),
