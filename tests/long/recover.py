@@ -487,7 +487,8 @@ def count_restarts(run):
 
 
 def resumed_steps(run):
-    return {int(step) for step in re.findall(r"resuming from step (\d+) ", run.out.read_text(errors="replace"))}
+    """Those that were saved after the fault, and the last one, behind which there was nothing to train."""
+    return {int(step) for step in re.findall(r"(?:resuming from|its checkpoint is at) step (\d+) ", run.out.read_text(errors="replace"))}
 
 
 def expect_no_save_lost(run):
