@@ -10,7 +10,17 @@ struct plan_request {
     const char *machine, *ranks, *tokens, *assumed, *sweep, *compare, *scaling;
     int json, search;
     struct hd__assume assume;
+    const char *device; /* that programs are compiled for */
+    uint32_t rows;      /* printed, below one head */
 };
+
+/* Prints it, and gives it up. */
+static void print_object(json_t *object)
+{
+    json_dumpf(object, stdout, JSON_INDENT(1));
+    putchar('\n');
+    json_decref(object);
+}
 
 /* 1T, 300B, 1.5e12: tokens, or a number of ranks. */
 static int parse_count(const char *flag, const char *text, double *out)
@@ -27,8 +37,7 @@ static int parse_count(const char *flag, const char *text, double *out)
                                flag, text);
 }
 
-static int print_plan(const struct plan_request *r, const struct hd__compiled *c, const struct hd__machine *m,
-                      double tokens)
+static int print_plan(struct plan_request *r, const struct hd__compiled *c, const struct hd__machine *m, double tokens)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__plan plan;
@@ -37,10 +46,7 @@ static int print_plan(const struct plan_request *r, const struct hd__compiled *c
     if (!(tokens > 0))
         tokens = (double)plan.tokens * (double)c->job->steps;
     if (r->json) {
-        json_t *object = hd__plan_json(&plan, m, tokens);
-        json_dumpf(object, stdout, JSON_INDENT(1));
-        putchar('\n');
-        json_decref(object);
+        print_object(hd__plan_json(&plan, m, tokens));
     } else {
         struct hd__text text = {0};
         hd__plan_text(&plan, m, tokens, &text);
@@ -83,16 +89,15 @@ static int refuse_other_strategies(const struct hd__job *job)
 }
 
 /* The job with the machine's device and, where --ranks says so, as many ranks. */
-static int load(const struct plan_request *r, const struct hd__cli_job_arguments *arguments,
-                const struct hd__machine *m, int64_t ranks, struct hd__cli_job *loaded)
+static int load(struct plan_request *r, const struct hd__cli_job_arguments *arguments, int64_t ranks,
+                struct hd__cli_job *loaded)
 {
     /* Gradients of weights stay where the schedule has them if stages were measured. */
     uint32_t flags = r->assume.stage_f > 0 ? HD__COMPILE_KEEP_WEIGHT_ORDER : 0;
     struct hd_error err = HD_ERROR_INIT;
     struct hd__cli_job_arguments all = *arguments;
     const char **words = hd__alloc((arguments->n_overrides + 2) * sizeof *words);
-    char *device = hd__format("device.use=%s", find_device(m)),
-         *launch = hd__format("launch.ranks=%lld", (long long)ranks);
+    char *device = hd__format("device.use=%s", r->device), *launch = hd__format("launch.ranks=%lld", (long long)ranks);
     memcpy(words, arguments->overrides, arguments->n_overrides * sizeof *words);
     words[all.n_overrides++] = device;
     if (ranks)
@@ -109,8 +114,8 @@ static int load(const struct plan_request *r, const struct hd__cli_job_arguments
     return code;
 }
 
-static int search(const struct plan_request *r, const struct hd__cli_job_arguments *arguments,
-                  const struct hd__machine *m, int64_t ranks)
+static int search(struct plan_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__machine *m,
+                  int64_t ranks)
 {
     struct hd__cli_job loaded = {0};
     struct hd__search found = {0};
@@ -120,7 +125,7 @@ static int search(const struct plan_request *r, const struct hd__cli_job_argumen
         const struct hd__search_request request = {.file = arguments->file,
                                                    .overrides = arguments->overrides,
                                                    .n_overrides = arguments->n_overrides,
-                                                   .device = find_device(m),
+                                                   .device = r->device,
                                                    .machine = m,
                                                    .assume = &r->assume,
                                                    .plugins = loaded.plugins,
@@ -131,10 +136,7 @@ static int search(const struct plan_request *r, const struct hd__cli_job_argumen
             code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
     if (!code && r->json) {
-        json_t *object = hd__search_json(&found);
-        json_dumpf(object, stdout, JSON_INDENT(1));
-        putchar('\n');
-        json_decref(object);
+        print_object(hd__search_json(&found));
     } else if (!code) {
         struct hd__text text = {0};
         hd__search_text(&found, &text);
@@ -158,10 +160,9 @@ static size_t value_length(const char *list)
 }
 
 /* The head stands above the first row that there is. */
-static void print_row(const char *label, const struct hd__plan *p)
+static void print_row(struct plan_request *r, const char *label, const struct hd__plan *p)
 {
-    static int headed;
-    if (!headed++)
+    if (!r->rows++)
         printf("%-32s %9s %11s %8s %8s %11s\n", "", "step", "tokens/s", "MFU", "bubble", "memory");
     char seconds[32], bytes[32];
     printf("%-32s %9s %9.1f K %6.1f %% %6.1f %% %11s%s\n", label, hd__seconds_text(p->seconds, seconds),
@@ -169,22 +170,30 @@ static void print_row(const char *label, const struct hd__plan *p)
            hd__bytes_text((uint64_t)p->peak, bytes), p->peak > p->limit ? "  DOES NOT FIT" : "");
 }
 
+/* Loads and plans one job; *loaded is the caller's to unload, whatever comes of it. */
+static int load_and_plan(struct plan_request *r, const struct hd__cli_job_arguments *arguments,
+                         const struct hd__machine *m, int64_t ranks, struct hd__cli_job *loaded, struct hd__plan *plan)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int code = load(r, arguments, ranks, loaded);
+    if (!code && hd__plan_make(loaded->compiled, m, &r->assume, plan, &err))
+        code = hd__cli_print_error(&err, err.code == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
+    return code;
+}
+
 /* Plans one job; `rows`: of JSON, or NULL to print it. */
-static int add_row(const struct plan_request *r, const struct hd__cli_job_arguments *arguments,
-                   const struct hd__machine *m, int64_t ranks, const char *label, json_t *rows)
+static int add_row(struct plan_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__machine *m,
+                   int64_t ranks, const char *label, json_t *rows)
 {
     struct hd__cli_job loaded = {0};
-    struct hd_error err = HD_ERROR_INIT;
     struct hd__plan plan;
-    int code = load(r, arguments, m, ranks, &loaded);
-    if (!code && hd__plan_make(loaded.compiled, m, &r->assume, &plan, &err))
-        code = hd__cli_print_error(&err, err.code == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
+    int code = load_and_plan(r, arguments, m, ranks, &loaded, &plan);
     if (!code && rows) {
         json_t *object = hd__plan_json(&plan, m, (double)plan.tokens * (double)loaded.job->steps);
         json_object_set_new(object, "words", json_string(label));
         json_array_append_new(rows, object);
     } else if (!code) {
-        print_row(label, &plan);
+        print_row(r, label, &plan);
         fflush(stdout);
     }
     hd__cli_unload_job(&loaded);
@@ -192,8 +201,8 @@ static int add_row(const struct plan_request *r, const struct hd__cli_job_argume
 }
 
 /* The job with each value of --sweep KEY=A,B,..., or as it is; then the file of --compare. */
-static int add_rows(const struct plan_request *r, const struct hd__cli_job_arguments *arguments,
-                    const struct hd__machine *m, int64_t ranks, json_t *rows)
+static int add_rows(struct plan_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__machine *m,
+                    int64_t ranks, json_t *rows)
 {
     const char *values = r->sweep ? strchr(r->sweep, '=') : NULL;
     const char **words = hd__alloc((arguments->n_overrides + 1) * sizeof *words);
@@ -216,17 +225,13 @@ static int add_rows(const struct plan_request *r, const struct hd__cli_job_argum
     return code;
 }
 
-static int print_rows(const struct plan_request *r, const struct hd__cli_job_arguments *arguments,
+static int print_rows(struct plan_request *r, const struct hd__cli_job_arguments *arguments,
                       const struct hd__machine *m, int64_t ranks)
 {
     json_t *rows = r->json ? json_array() : NULL;
     int code = add_rows(r, arguments, m, ranks, rows);
-    if (!code && rows) {
-        json_t *object = json_pack("{s:O}", "plans", rows);
-        json_dumpf(object, stdout, JSON_INDENT(1));
-        putchar('\n');
-        json_decref(object);
-    }
+    if (!code && rows)
+        print_object(json_pack("{s:O}", "plans", rows));
     json_decref(rows);
     return code;
 }
@@ -234,7 +239,7 @@ static int print_rows(const struct plan_request *r, const struct hd__cli_job_arg
 /* ---- one job on several numbers of ranks */
 
 struct scaling {
-    const struct plan_request *r;
+    struct plan_request *r;
     struct hd__cli_job_arguments arguments; /* those of the command, and set_scaled */
     const struct hd__machine *machine;
     json_t *rows; /* NULL: printed */
@@ -242,8 +247,7 @@ struct scaling {
     int64_t ranks, batch;  /* of the row */
     struct hd__plan first; /* the first row's, which is one of both kinds */
     double rate, empty;    /* tokens/s of a rank in the first row; share of the row's places that is empty */
-    int32_t weak;
-    uint32_t printed;
+    int64_t weak;
 };
 
 static const char *kind_of(const struct scaling *s)
@@ -306,7 +310,7 @@ static void add_scaled_row(struct scaling *s, const struct hd__plan *p)
                                         p->peak <= p->limit, "binds", binds));
         return;
     }
-    if (!s->printed++)
+    if (!s->r->rows++)
         printf("%-7s %7s %8s %9s %12s %11s %8s %9s %11s  %s\n", "", "ranks", "batch", "step", "tokens/s", "efficiency",
                "MFU", "exposed", "memory", "what binds");
     if (s->empty > 0)
@@ -327,11 +331,8 @@ static void set_empty(struct scaling *s, const struct hd__job *job)
 static int plan_scaled(struct scaling *s)
 {
     struct hd__cli_job loaded = {0};
-    struct hd_error err = HD_ERROR_INIT;
     struct hd__plan plan;
-    int code = load(s->r, &s->arguments, s->machine, s->ranks, &loaded);
-    if (!code && hd__plan_make(loaded.compiled, s->machine, &s->r->assume, &plan, &err))
-        code = hd__cli_print_error(&err, err.code == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
+    int code = load_and_plan(s->r, &s->arguments, s->machine, s->ranks, &loaded, &plan);
     if (!code) {
         set_empty(s, loaded.job);
         if (!s->first.ranks)
@@ -402,12 +403,11 @@ static int check_weak_batches(const struct scaling *s)
     return code;
 }
 
-static int print_scaling(const struct plan_request *r, const struct hd__cli_job_arguments *arguments,
-                         const struct hd__machine *m, int64_t ranks)
+static int print_scaling(struct plan_request *r, const struct hd__cli_job_arguments *arguments,
+                         const struct hd__machine *m)
 {
     struct scaling s = {.r = r, .arguments = *arguments, .machine = m, .rows = r->json ? json_array() : NULL};
     int code = parse_scaling(&s);
-    (void)ranks;
     s.arguments.before_resolve = set_scaled;
     s.arguments.user = &s;
     if (!code) {
@@ -418,19 +418,15 @@ static int print_scaling(const struct plan_request *r, const struct hd__cli_job_
         code = for_rows(&s, 0); /* what is refused before anything is printed */
     if (!code)
         code = for_rows(&s, 1);
-    if (!code && s.rows) {
-        json_t *object = json_pack("{s:O}", "scaling", s.rows);
-        json_dumpf(object, stdout, JSON_INDENT(1));
-        putchar('\n');
-        json_decref(object);
-    }
+    if (!code && s.rows)
+        print_object(json_pack("{s:O}", "scaling", s.rows));
     json_decref(s.rows);
     free(s.list.at);
     return code;
 }
 
 /* Options of a single plan that are crossed with those of several, and the form of --sweep. */
-static int check_request(const struct plan_request *r)
+static int check_request(struct plan_request *r)
 {
     const char *many = r->scaling   ? "--scaling"
                        : r->sweep   ? "--sweep"
@@ -477,13 +473,16 @@ static int run(int argc, char **argv)
         code = hd__cli_usage_error(&hd__command_plan, "--machine: %s", err.message);
     if (!code)
         code = check_request(&r);
+    if (!code)
+        r.device = find_device(&machine);
     if (!code && (r.scaling || r.search || r.sweep || r.compare)) {
-        code = (r.scaling ? print_scaling : r.search ? search : print_rows)(&r, &arguments, &machine, (int64_t)ranks);
+        code = r.scaling ? print_scaling(&r, &arguments, &machine)
+                         : (r.search ? search : print_rows)(&r, &arguments, &machine, (int64_t)ranks);
         hd__machine_free(&machine);
         return code;
     }
     if (!code)
-        code = load(&r, &arguments, &machine, (int64_t)ranks, &loaded);
+        code = load(&r, &arguments, (int64_t)ranks, &loaded);
     if (!code)
         hd__cli_say_notes(&loaded);
     if (!code)
