@@ -57,32 +57,24 @@ template <class C> struct same { /* for all elements of a segment */
     C gradient, rate, keep, decay, beta1, rest1, beta2, rest2, fix2, eps;
 };
 
-/* The gradient and the state of V elements, as they lie in memory. */
-template <int V, class C> struct state {
-    cu_raw<C, V> g, p, m, v;
-};
-
-template <int RULE, int V, class C> CU_DEVICE void fetch(state<V, C> &x, const update_args &a, int64_t i)
-{
-    x.g.fetch(a.g, i);
-    x.p.fetch(a.p, i);
-    if (RULE || a.m.data)
-        x.m.fetch(a.m, i);
-    if (RULE)
-        x.v.fetch(a.v, i);
-}
-
 template <int RULE, int V, class C>
-CU_DEVICE void update_at(const state<V, C> &x, const update_args &a, const same<C> &s, uint64_t key, int64_t i)
+CU_DEVICE void update_at(const update_args &a, const same<C> &s, uint64_t key, int64_t i)
 {
+    cu_raw<C, V> g_raw, p_raw, m_raw, v_raw;
     C g[V], p[V], m[V], v[V];
     bool has_m = RULE || a.m.data;
-    x.g.widen(g, a.g);
-    x.p.widen(p, a.p);
+    g_raw.fetch(a.g, i);
+    p_raw.fetch(a.p, i);
     if (has_m)
-        x.m.widen(m, a.m);
+        m_raw.fetch(a.m, i);
     if (RULE)
-        x.v.widen(v, a.v);
+        v_raw.fetch(a.v, i);
+    g_raw.widen(g, a.g);
+    p_raw.widen(p, a.p);
+    if (has_m)
+        m_raw.widen(m, a.m);
+    if (RULE)
+        v_raw.widen(v, a.v);
 #pragma unroll
     for (int j = 0; j < V; j++) {
         C step = g[j] * s.gradient;
@@ -109,26 +101,10 @@ CU_DEVICE void update_at(const state<V, C> &x, const update_args &a, const same<
         cu_store_n(a.low, i, p);
 }
 
-/* Packs of V in [begin, end) by a block, two of them on their way at once. */
-template <int RULE, int V, class C>
-CU_DEVICE void update_all(const update_args &a, const same<C> &s, uint64_t key, int64_t begin, int64_t end)
-{
-    const int STEP = THREADS * V;
-    for (int64_t i = begin + threadIdx.x * V; i < end; i += 2 * STEP) {
-        state<V, C> x[2];
-        fetch<RULE, V>(x[0], a, i);
-        if (i + STEP < end)
-            fetch<RULE, V>(x[1], a, i + STEP);
-        update_at<RULE, V>(x[0], a, s, key, i);
-        if (i + STEP < end)
-            update_at<RULE, V>(x[1], a, s, key, i + STEP);
-    }
-}
-
 template <int RULE, class C>
-static __global__ void __launch_bounds__(THREADS, 3) update_kernel(update_args a, const factors *given)
+static __global__ void __launch_bounds__(THREADS, 4) update_kernel(update_args a, const factors *given)
 {
-    const int V = cu_width<C>::most > 1 ? 4 : 1;
+    const int V = cu_width<C>::most;
     factors f = *given;
     if (f.run == 0)
         return;
@@ -142,9 +118,12 @@ static __global__ void __launch_bounds__(THREADS, 3) update_kernel(update_args a
             begin = begin < last ? begin : last;
             end = begin + (last - begin) / V * V;
         }
-        update_all<RULE, V>(a, s, f.key, begin, end);
-        update_all<RULE, 1>(a, s, f.key, p.first, begin);
-        update_all<RULE, 1>(a, s, f.key, end, last);
+        for (int64_t i = begin + threadIdx.x * V; i < end; i += THREADS * V)
+            update_at<RULE, V, C>(a, s, f.key, i);
+        for (int64_t i = p.first + threadIdx.x; i < begin; i += THREADS)
+            update_at<RULE, 1, C>(a, s, f.key, i);
+        for (int64_t i = end + threadIdx.x; i < last; i += THREADS)
+            update_at<RULE, 1, C>(a, s, f.key, i);
     }
 }
 

@@ -192,29 +192,6 @@ template <> struct cu_raw<float, 8> {
     }
 };
 
-/* Four, for kernels of fp32: neighbouring threads read neighbouring 16 bytes. */
-template <> struct cu_raw<float, 4> {
-    uint4 a;
-    __device__ __forceinline__ void fetch(const cu_ref &x, int64_t i)
-    {
-        if (cu_dtype(x) == HD_F32) {
-            a = ((const uint4 *)x.data)[i / 4];
-        } else {
-            uint2 half = ((const uint2 *)x.data)[i / 4];
-            a = make_uint4(half.x, half.y, 0, 0);
-        }
-    }
-    __device__ __forceinline__ void widen(float (&v)[4], const cu_ref &x) const
-    {
-        const uint32_t w[4] = {a.x, a.y, a.z, a.w}, dtype = cu_dtype(x);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float half = cu_widen2(i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xffff, dtype);
-            v[i] = dtype == HD_F32 ? __uint_as_float(w[i]) : half;
-        }
-    }
-};
-
 template <int V, class C, class R> CU_DEVICE void cu_load_n(C (&v)[V], const R &x, int64_t i)
 {
     cu_raw<C, V> raw;
@@ -236,6 +213,7 @@ template <int V, class C, class R> CU_DEVICE void cu_load_sum(C (&v)[V], const R
         v[j] += other[j];
 }
 
+/* narrow and store at once: apart they ask twice for the dtype, and a kernel short of registers spilled. */
 template <class R> CU_DEVICE void cu_store_n(const R &y, int64_t i, const float (&v)[8])
 {
     uint32_t dtype = cu_dtype(y);
@@ -251,15 +229,6 @@ template <class R> CU_DEVICE void cu_store_n(const R &y, int64_t i, const float 
         w.w = cu_round_pair(v[6], v[7], dtype);
         ((uint4 *)y.data)[i / 8] = w;
     }
-}
-
-CU_DEVICE void cu_store_n(const cu_ref &y, int64_t i, const float (&v)[4])
-{
-    uint32_t dtype = cu_dtype(y);
-    if (dtype == HD_F32)
-        ((float4 *)y.data)[i / 4] = make_float4(v[0], v[1], v[2], v[3]);
-    else
-        ((uint2 *)y.data)[i / 4] = make_uint2(cu_round_pair(v[0], v[1], dtype), cu_round_pair(v[2], v[3], dtype));
 }
 
 template <class C> CU_DEVICE void cu_store_n(const cu_ref &y, int64_t i, const C (&v)[1])
