@@ -190,17 +190,17 @@ double hd__assumed_attention(const struct hd__machine *m, const struct hd__assum
 
 static const struct {
     uint16_t op;
-    uint8_t kernels;         /* beyond the one */
-    double passes, of_input; /* over memory, in sizes of the first output and of the first input */
+    uint8_t kernels; /* beyond the one */
+    double passes;   /* over memory, in sizes of the first output */
 } separate[] = {
-    {HD_OP_EINSUM_BIAS, 0, 2, 0}, /* the bias is copied into the output, to which the product is added */
-    {HD_OP_EINSUM_GELU, 1, 1, 0},      {HD_OP_EINSUM_GELU_GRAD, 1, 2, 0}, {HD_OP_EINSUM_BIAS_DW, 1, 0, 1},
-    {HD_OP_ADD_RMSNORM, 1, 1, 0},      {HD_OP_ADD_LAYERNORM, 1, 1, 0},    {HD_OP_RMSNORM_DX_ADD, 1, 2, 0},
-    {HD_OP_LAYERNORM_DX_ADD, 1, 2, 0}, {HD_OP_RMSNORM_GRAD_ADD, 2, 4, 0}, {HD_OP_LAYERNORM_GRAD_ADD, 2, 4, 0},
-    {HD_OP_XENT_GRAD, 6, 25, 0}, /* logits to fp32, their largest, less it, exp, over the sum, times dy, to 16 bits */
+    {HD_OP_EINSUM_BIAS, 0, 2}, /* the bias is copied into the output, to which the product is added */
+    {HD_OP_EINSUM_GELU, 1, 1},      {HD_OP_EINSUM_GELU_GRAD, 1, 2}, {HD_OP_EINSUM_BIAS_DW, 1, 0},
+    {HD_OP_ADD_RMSNORM, 1, 1},      {HD_OP_ADD_LAYERNORM, 1, 1},    {HD_OP_RMSNORM_DX_ADD, 1, 2},
+    {HD_OP_LAYERNORM_DX_ADD, 1, 2}, {HD_OP_RMSNORM_GRAD_ADD, 2, 4}, {HD_OP_LAYERNORM_GRAD_ADD, 2, 4},
+    {HD_OP_XENT_GRAD, 6, 25}, /* logits to fp32, their largest, less it, exp, over the sum, times dy, to 16 bits */
 };
 
-#define LOSS_BYTES 62 /* a logit that is written, goes through these passes, and whose gradient is read twice */
+#define LOSS_BYTES 58 /* a logit that is written, goes through these passes, and whose gradient is read twice */
 #define CLIP_BYTES \
     24 /* a parameter: unscaled and checked (8), clipped (8), cleared (4), weights read to be copied (4) */
 
@@ -229,8 +229,6 @@ double hd__assumed_extra(const struct hd__machine *m, const struct hd__assume *a
     for (size_t s = 0; s < HD__COUNT(separate) && assume->separate_kernels; s++)
         if (separate[s].op == i->op) {
             bytes += separate[s].passes * out;
-            if (separate[s].of_input > 0)
-                bytes += separate[s].of_input * (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0]));
             kernels += separate[s].kernels;
         }
     if (assume->separate_kernels && i->op == HD_OP_XENT_HEAD)

@@ -12,22 +12,28 @@
 /* ---- products */
 
 /* Tiles that libraries choose among, as parts of the machine's largest, and the share of its rate that each reaches: a
- * smaller tile loads more for each FLOP. With FILL and WRITTEN chosen by 41 products, with sides of 256 to 4,096, of
- * OpenXLA's table of an H100 (xla/service/gpu/model/matmul_interpolator_data.h): 9 % off in the mean, 42 % at most. */
+ * smaller tile loads more for each FLOP. They also cut k into `splits` parts, so that a product of few tiles keeps all
+ * units busy, and add the parts' fp32 sums. With FILL and WRITTEN these give the 34 products of
+ * bench/plan/products-h200.csv to 4 % (root mean square). */
 static const struct {
     double m, n, rate;
 } tiles[] = {{1, 1, 1}, {1, 0.5, 0.9}, {0.5, 0.5, 0.5}};
+static const double splits[] = {1, 2, 3, 4, 6, 8, 16};
 #define FILL 64     /* steps along k that filling a tile's pipeline takes */
 #define WRITTEN 0.7 /* of the time that writing the product takes: the rest hides behind the next tiles */
 
-/* Seconds of the tiles alone, at `rate` FLOPs a second. */
-static double wave_seconds(const struct hd__machine *m, const struct hd__product *x, double rate)
+/* Seconds of the tiles alone, at `rate` FLOPs a second and `memory` bytes a second. */
+static double wave_seconds(const struct hd__machine *m, const struct hd__product *x, double rate, double memory)
 {
     double best = INFINITY;
     for (size_t t = 0; t < HD__COUNT(tiles); t++) {
         double rows = tiles[t].m * m->tile_m, columns = tiles[t].n * m->tile_n;
-        double waves = ceil(x->batch * ceil(x->m / rows) * ceil(x->n / columns) / m->units);
-        best = fmin(best, waves * m->units * rows * columns * 2 * (x->k + FILL) / (rate * tiles[t].rate));
+        double flops = m->units * rows * columns * 2 / tiles[t].rate; /* of a wave, a step along k */
+        for (size_t s = 0; s < HD__COUNT(splits); s++) {
+            double waves = ceil(x->batch * splits[s] * ceil(x->m / rows) * ceil(x->n / columns) / m->units);
+            double sums = s ? x->batch * splits[s] * x->m * x->n * 8 / memory : 0;
+            best = fmin(best, waves * flops * (x->k / splits[s] + FILL) / rate + sums);
+        }
     }
     return best;
 }
@@ -46,7 +52,7 @@ double hd__product_seconds(const struct hd__machine *m, const struct hd__product
 {
     double memory = m->bandwidth * m->memory_share, rate = x->peak * m->product, seconds;
     if (m->units > 0)
-        seconds = wave_seconds(m, x, rate) + WRITTEN * x->written / memory;
+        seconds = wave_seconds(m, x, rate, memory) + WRITTEN * x->written / memory;
     else
         seconds = 2 * x->batch * x->m * x->n * x->k / (rate * short_dims(m, x));
     return fmax(seconds, x->bytes / memory);
@@ -55,6 +61,20 @@ double hd__product_seconds(const struct hd__machine *m, const struct hd__product
 double hd__pass_seconds(const struct hd__machine *m, double bytes)
 {
     return bytes / (m->bandwidth * m->memory_share);
+}
+
+/* Bytes that a fused product moves behind its tiles: what else than factors and product is read and written, the factor
+ * that it sums for the gradient of a bias, the logits of a head for their softmax. */
+static double fused_bytes(const struct hd_program *p, const struct hd__instr *i, const struct hd__product *x)
+{
+    double bytes = 0;
+    if (i->op == HD_OP_XENT_HEAD)
+        return 2 * x->m * x->n * (double)hd_dtype_size(hd__tensor_const(p, i->in[0])->dtype);
+    for (uint32_t n = 2; n < i->n_in; n++)
+        bytes += (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[n]));
+    for (uint32_t n = 1; n < i->n_out; n++)
+        bytes += (double)hd__tensor_bytes(p, hd__tensor_const(p, i->out[n]));
+    return bytes + (i->op == HD_OP_EINSUM_BIAS_DW ? (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0])) : 0);
 }
 
 /* m, n and k follow from the sizes of the factors and the FLOPs. */
@@ -68,7 +88,7 @@ static double product_seconds(const struct hd__machine *m, const struct hd_progr
     x.peak = hd__machine_peak(m, hd__tensor_const(p, i->in[0])->dtype);
     x.written =
         x.m * x.n * (double)hd_dtype_size(hd__tensor_const(p, i->out[0])->dtype) * (hd__reads_output(i, 0) ? 2 : 1);
-    return products * hd__product_seconds(m, &x);
+    return products * hd__product_seconds(m, &x) + hd__pass_seconds(m, fused_bytes(p, i, &x));
 }
 
 /* ---- other instructions */

@@ -34,6 +34,13 @@ int32_t hd__assume_parse(const char *text, struct hd__assume *assume, struct hd_
 int hd__assume_blocks(const struct hd__assume *assume, const struct hd__instr *i);
 int hd__assume_defers(const struct hd__assume *assume, const struct hd__instr *i);
 
+struct hd__product {       /* `batch` products of [m k] x [k n] */
+    double batch, m, n, k; /* elements */
+    double bytes, written; /* that all of them read and write, and of these what they write at their end */
+    double peak;           /* FLOPs a second */
+};
+double hd__product_seconds(const struct hd__machine *m, const struct hd__product *x); /* without the launch */
+
 /* Seconds of one instruction on a machine whose ranks lie in their order. */
 double hd__plan_seconds(const struct hd__machine *machine, const struct hd__assume *assume, const struct hd_program *p,
                         const struct hd__instr *i);

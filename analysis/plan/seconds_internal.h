@@ -4,12 +4,6 @@
 
 #include "analysis/plan/seconds.h"
 
-struct hd__product {       /* `batch` products of [m k] x [k n] */
-    double batch, m, n, k; /* elements */
-    double bytes, written; /* that all of them read and write, and of these what they write at their end */
-    double peak;           /* FLOPs a second */
-};
-double hd__product_seconds(const struct hd__machine *m, const struct hd__product *x); /* without the launch */
 double hd__pass_seconds(const struct hd__machine *m, double bytes); /* the same, of a pass over memory */
 
 /* assume.c: attention with its scores in memory, and what other instructions cost beyond heddle's. */
