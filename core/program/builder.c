@@ -147,16 +147,8 @@ static hd_tensor b_input(struct hd_program *p, const char *name)
     return *slot = hd__tensor_new(p, &t);
 }
 
-static int known_label(const struct hd_program *p, const hd_tensor *ins, uint32_t n_in, uint16_t dim)
-{
-    for (uint32_t n = 0; n < n_in; n++)
-        if (hd__dim_index(hd__tensor_const(p, ins[n]), dim) >= 0)
-            return 1;
-    return 0;
-}
-
-static int32_t check_shape(struct hd_program *p, const struct hd__op *row, const hd_tensor *ins, uint32_t n_in,
-                           uint32_t n_out)
+static int32_t check_operands(struct hd_program *p, const struct hd__op *row, const hd_tensor *ins, uint32_t n_in,
+                              uint32_t n_out)
 {
     if (!row->name || row->class != HD__CLASS_MODEL || row->n_out < 0) /* several forms: a fusion makes it */
         return (int32_t)hd__program_fail(p, HD_E_INVALID, "a model may not emit %s",
@@ -182,7 +174,7 @@ static hd_tensor b_emit(struct hd_program *p, uint32_t op, const struct hd_attrs
         outs[n] = 0;
     for (const char *s = out_dims; *s; s++)
         n_out += *s == ',';
-    if (p->failed || !check_shape(p, row, ins, n_in, n_out))
+    if (p->failed || !check_operands(p, row, ins, n_in, n_out))
         return 0;
     if (attrs && attrs->struct_size < HD__END(struct hd_attrs, z_scale)) /* the last of ABI 1.0 */
         return hd__program_fail(p, HD_E_INVALID, "attributes of %s: struct_size is %zu: set it with sizeof", row->name,
@@ -199,15 +191,11 @@ static hd_tensor b_emit(struct hd_program *p, uint32_t op, const struct hd_attrs
         t.name = hd__arena_format(&p->arena, "%s.%u", row->name, p->tensors.count);
         out_dims = parse_dims(p, out_dims, &t, row->name);
         out_dims += *out_dims == ',';
-        for (int32_t d = 0; d < t.ndim; d++)
-            if (n_in && !(row->flags & HD__OP_NEW_DIMS) && !known_label(p, ins, n_in, t.dim[d]))
-                return hd__program_fail(p, HD_E_INVALID, "output of %s has dimension '%s', which no input has",
-                                        row->name, p->dims.at[t.dim[d]].name);
         i.out[n] = hd__tensor_new(p, &t);
         if (outs)
             outs[n] = i.out[n];
     }
-    hd__check_form(p, &i);
+    hd__check_shapes(p, &i);
     hd__push(&p->logical, i);
     return p->failed ? 0 : i.out[0];
 }

@@ -74,7 +74,7 @@ struct hd__op {
     char converts[3];
     int8_t n_in, n_out; /* -1: any */
     int8_t n_optional;  /* further inputs that may be left out, behind the n_in */
-    /* dims of operands, "in,in>out,out", the last for all further ones: op_forms.c; NULL: any */
+    /* dims of operands, "in,in>out,out", the last for all further ones: shape_rules.c; NULL: any */
     const char *form;
     /* an op's own rule: what is wrong with the attributes, as words that follow its name, or NULL */
     const char *(*wrong)(const struct hd_program *p, const struct hd__instr *i);
@@ -87,7 +87,7 @@ static inline int hd__op_takes(const struct hd__op *op, uint32_t n_in)
     return op->n_in < 0 || (n_in >= (uint32_t)op->n_in && n_in <= (uint32_t)(op->n_in + op->n_optional));
 }
 /* Fails the program where the op's row (form, wrong) forbids the instruction. */
-void hd__check_form(struct hd_program *p, const struct hd__instr *i);
+void hd__check_shapes(struct hd_program *p, const struct hd__instr *i);
 /* The row of an op; name is NULL where there is none. */
 const struct hd__op *hd__op(uint16_t op);
 /* Its name, and HD__SUM_...: of a custom op what its strategy says. */

@@ -1,4 +1,5 @@
-/* Dims and attributes of an instruction that a model emits, held to its op's row. */
+/* Shapes of what a model emits. Of all ops, for einsum (matmul) this alone: a dim is a letter with one extent, outputs
+ * have dims of inputs alone, and what they lack is summed over. Then what the op's row in ops.c says. */
 #include "core/program/ops.h"
 
 /* Does a tensor have the dims of `form`, up to `end`? A letter is that dim, ? any, $ the last of input 0, * any
@@ -42,10 +43,21 @@ static void check_side(struct hd_program *p, const struct hd__instr *i, const hd
     hd__text_free(&dims);
 }
 
-void hd__check_form(struct hd_program *p, const struct hd__instr *i)
+void hd__check_shapes(struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__op *row = hd__op(i->op);
     const char *wrong = !p->failed && row->wrong ? row->wrong(p, i) : NULL;
+    for (uint32_t n = 0; n < i->n_out && i->n_in && !(row->flags & HD__OP_NEW_DIMS) && !p->failed; n++) {
+        const struct hd__tensor *t = hd__tensor_const(p, i->out[n]);
+        for (int32_t d = 0, known = 1; d < t->ndim && known; d++) {
+            known = 0;
+            for (uint32_t in = 0; in < i->n_in; in++)
+                known |= hd__dim_index(hd__tensor_const(p, i->in[in]), t->dim[d]) >= 0;
+            if (!known)
+                hd__program_fail(p, HD_E_INVALID, "output of %s has dimension '%s', which no input has", row->name,
+                                 p->dims.at[t->dim[d]].name);
+        }
+    }
     if (row->form) {
         check_side(p, i, i->in, i->n_in, row->form, "input");
         check_side(p, i, i->out, i->n_out, strchr(row->form, '>') + 1, "output");
