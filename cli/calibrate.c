@@ -101,12 +101,12 @@ static const int64_t device_shapes[SHAPES][3] = {{8192, 8192, 8192},  {16384, 81
                                                  {2048, 8192, 16384}, {32768, 768, 768},   {768, 768, 32768},
                                                  {2048, 2048, 16384}, {16384, 512, 2048}};
 
-/* log of planned over measured seconds, for a peak of which the mean is 0; returns the sum of their squares. */
+/* Sum of the squared logarithms of planned over measured seconds. With units, for the peak by which their mean is 0. */
 static double misfit(const struct hd__machine *m, const int64_t (*shape)[3], const double *seconds, double width,
                      double *peak)
 {
     double mean = 1, squares = 0;
-    for (int round = 0; round < 50 && fabs(mean) > 1e-6; round++, *peak *= exp(mean)) {
+    for (int round = 0; round < 50 && fabs(mean) > 1e-6; round++) {
         double sum = 0;
         squares = 0;
         for (int s = 0; s < SHAPES; s++) {
@@ -118,19 +118,28 @@ static double misfit(const struct hd__machine *m, const int64_t (*shape)[3], con
             sum += off;
             squares += off * off;
         }
-        mean = sum / SHAPES;
+        mean = m->units > 0 ? sum / SHAPES : 0;
+        *peak *= exp(mean);
     }
     return squares;
 }
 
-/* Finds the units that compute tiles, or for a host the dim that halves the rate, for which the fit is best. */
+static double best_rate(const int64_t (*shape)[3], const double *seconds)
+{
+    double best = 0;
+    for (int s = 0; s < SHAPES; s++)
+        best = HD__MAX(best, 2.0 * (double)(shape[s][0] * shape[s][1] * shape[s][2]) / seconds[s]);
+    return best;
+}
+
+/* Finds the units that compute tiles, or for a host the dim that halves the best rate, for which the fit is best. */
 static void fit_products(struct calibration *c, const int64_t (*shape)[3], const double *seconds, uint32_t dtype)
 {
     struct hd__machine m = c->result;
     double *free_one = on_host(c) ? &m.half : &m.units, least = INFINITY, width = (double)hd_dtype_size(dtype);
-    double first = dtype == c->trained ? 1 : *free_one, last = dtype == c->trained ? 512 : *free_one;
+    double first = dtype == c->trained ? 1 : *free_one, last = dtype == c->trained ? 256 : *free_one;
     for (*free_one = first; *free_one <= last; ++*free_one) {
-        double peak = 1e12, squares = misfit(&m, shape, seconds, width, &peak);
+        double peak = best_rate(shape, seconds), squares = misfit(&m, shape, seconds, width, &peak);
         if (squares < least) {
             least = squares;
             c->result.half = m.half;
@@ -140,25 +149,20 @@ static void fit_products(struct calibration *c, const int64_t (*shape)[3], const
     }
 }
 
-static int32_t measure_dtype(struct calibration *c, uint32_t dtype, struct hd_error *err)
-{
-    const int64_t(*shape)[3] = on_host(c) ? host_shapes : device_shapes;
-    double seconds[SHAPES];
-    int32_t rc = HD_OK;
-    for (int s = 0; s < SHAPES && !rc; s++)
-        rc = time_product(c, dtype, shape[s], &seconds[s], err);
-    if (!rc)
-        fit_products(c, shape, seconds, dtype);
-    return rc;
-}
-
+/* The trained dtype first: it decides for all. */
 static int32_t measure_products(struct calibration *c, struct hd_error *err)
 {
-    int32_t rc = measure_dtype(c, c->trained, err);
-    for (uint32_t i = 0, dtype; (dtype = hd__dtype_float_at(i)) && !rc; i++) {
+    const int64_t(*shape)[3] = on_host(c) ? host_shapes : device_shapes;
+    int32_t rc = HD_OK;
+    for (uint32_t i = 0, dtype = c->trained; dtype && !rc; dtype = hd__dtype_float_at(i++)) {
         int fast = hd_dtype_size(dtype) == 4 || hd_dtype_size(dtype) == 2; /* others have reference kernels alone */
-        if (fast && dtype != c->trained && c->ops->supports(NULL, HD_OP_EINSUM, dtype))
-            rc = measure_dtype(c, dtype, err);
+        double seconds[SHAPES];
+        if (!fast || (i && dtype == c->trained) || !c->ops->supports(NULL, HD_OP_EINSUM, dtype))
+            continue;
+        for (int s = 0; s < SHAPES && !rc; s++)
+            rc = time_product(c, dtype, shape[s], &seconds[s], err);
+        if (!rc)
+            fit_products(c, shape, seconds, dtype);
     }
     return rc;
 }
