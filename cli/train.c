@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "analysis/plan/plan.h"
 #include "analysis/tp_span_warning.h"
 #include "cli/ranks.h"
 #include "core/base/file.h"
@@ -76,6 +77,39 @@ static int32_t check_data(struct hd__cli_job *loaded, int dry, int found, int32_
     return rc || !loaded->job->eval_every ? rc : hd__train_feed_check_sets(c, local_rank == 0, err);
 }
 
+/* ---- a step as a machine file plans it */
+
+static const char *machine_name; /* --machine */
+static struct hd__machine machine;
+static struct hd__train_plan step_plan;
+
+static double planned_seconds(const struct hd_program *p, const struct hd__instr *i)
+{
+    static const struct hd__assume as_it_is;
+    return hd__plan_seconds(&machine, &as_it_is, p, i);
+}
+
+static int32_t plan_step(const struct hd__compiled *c, struct hd_error *err)
+{
+    static const struct hd__assume as_it_is;
+    struct hd__plan plan;
+    if (!machine_name)
+        return HD_OK;
+    if (!machine.name && hd__machine_read(machine_name, &machine, err))
+        return err->code;
+    if (strcmp(machine.device, c->device_choice.component->name))
+        return hd_fail(
+            err, HD_E_INVALID,
+            "--machine %s: its device is %s, and the job's device.use is %s: give a file for that, as heddle "
+            "calibrate --device %s prints it",
+            machine_name, machine.device, c->device_choice.component->name, c->device_choice.component->name);
+    if (hd__plan_make(c, &machine, &as_it_is, &plan, err))
+        return err->code;
+    step_plan = (struct hd__train_plan){machine.name, plan.seconds, planned_seconds};
+    hd__train_set_plan(&step_plan);
+    return HD_OK;
+}
+
 /* Before any process starts: whether the data is there, the plan fits, and all that will be opened can be. */
 static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__launch_env *env, int32_t local_ranks)
 {
@@ -93,6 +127,8 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
         rc = check_outputs(c, &err);
     if (!rc)
         rc = hd__exec_check_plugins(c, dry && local_rank == 0 ? local_ranks : 0, &err);
+    if (!rc)
+        rc = plan_step(c, &err);
     return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 
@@ -326,6 +362,7 @@ static int train(int argc, char **argv)
     struct training t = {.launched = hd__cli_launched_ranks()};
     const struct hd__cli_flag flags[] = {{"--print-config", NULL, &config},
                                          {"--dry-run", NULL, &t.dry},
+                                         {"--machine", &machine_name, NULL},
                                          {"--nodes", &t.options[NODES], NULL},
                                          {"--node-rank", &t.options[NODE_RANK], NULL},
                                          {"--rendezvous", &t.options[RENDEZVOUS], NULL}};
@@ -370,11 +407,13 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_train = {
     .name = "train",
-    .usage = "JOB [key=value ...] [--nodes N] [--node-rank I] [--rendezvous HOST:PORT] [--print-config] [--dry-run]",
+    .usage = "JOB [key=value ...] [--nodes N] [--node-rank I] [--rendezvous HOST:PORT] [--machine NAME | FILE.yaml] "
+             "[--print-config] [--dry-run]",
     .summary = "train a model",
     .help = "Compiles the job into one step program per rank, starts launch.ranks processes on this machine\n"
             "(unless another launcher set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT) and trains.\n\n"
             "  key=value         sets any key of the job file: optimizer.lr=1e-3 mesh.tp=2 strategies.zero.stage=1\n"
+            "  --machine NAME    print what heddle plan --machine NAME says of a step beside what it takes\n"
             "  --print-config    print the resolved job with the origin of each value, and stop\n"
             "  --dry-run         compile, look at the data and the memory, and stop\n\n"
             "On several machines, once on each; launch.ranks is the number of ranks of one machine:\n\n"

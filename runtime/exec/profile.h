@@ -19,10 +19,13 @@ void hd__exec_profile_add(struct hd__profile *profile, uint32_t section, uint32_
 /* "F einsum 2048x1536x384": M, N and K of a product, without the dims that all three operands have. */
 void hd__exec_instr_kind(const struct hd_program *p, const struct hd__instr *i, char out[96]);
 
+/* Seconds that an instruction was planned to take. */
+typedef double (*hd__exec_planned)(const struct hd_program *p, const struct hd__instr *i);
+
 /* Prints the rows by time, over `steps` steps that took `seconds` in all; `peak`: FLOP/s of the device, 0 if
- * unknown. */
+ * unknown; `planned`: for a column beside what was measured, or NULL. */
 void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak,
-                            struct hd__text *out);
+                            hd__exec_planned planned, struct hd__text *out);
 
 #define HD__PROFILE_BEGINS "# stage " /* first bytes of such a file */
 /* Writes the seconds of each model block per micro-batch, without update and communication: "# stage S of N", then

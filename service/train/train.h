@@ -2,8 +2,17 @@
 #ifndef HD_SERVICE_TRAIN_TRAIN_H
 #define HD_SERVICE_TRAIN_TRAIN_H
 
+#include "runtime/exec/profile.h"
 #include "runtime/exec/select.h"
 #include "service/launch/launch.h"
+
+/* A step by a machine file, for rank 0 to print beside what it takes. It outlives the training. NULL: nothing. */
+struct hd__train_plan {
+    const char *machine;
+    double step_s;
+    hd__exec_planned instr_s;
+};
+void hd__train_set_plan(const struct hd__train_plan *plan);
 
 /* Trains until the job's last step, a signal or a fault. Returns the exit code. */
 int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env);

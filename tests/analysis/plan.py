@@ -283,6 +283,34 @@ def calibration():
         check(f"calibrate refuses {words}", done.returncode == 2 and says in done.stderr and not done.stdout, done)
 
 
+def beside_training():
+    """`heddle train --machine` says at the start what a step should take, after 20 of them what it took, and both by kind of instruction:
+    on a machine that takes 3 seconds for each."""
+    pathlib.Path("corpus.txt").write_text("in the beginning " * 400)
+    words = ["data.train=corpus.txt", "data.batch=4", "data.micro_batch=2", "model.layers=1", "model.hidden=32", "model.vocab=256",
+             "device={use: cpu, threads: 1}", "precision={}", "job.steps=20", "metrics.jsonl=m.jsonl", "metrics.profile=true"]
+    slow = machine("kernel: 3\npeak_fp32: 1e30\n" + FREE)
+    for ranks, more in (1, []), (2, ["mesh.dp=2"]):
+        done = subprocess.run([HEDDLE, "train", "job.yaml", "--machine", slow, *words, *more], capture_output=True, text=True)
+        start = json.loads(pathlib.Path("m.jsonl").read_text().splitlines()[0])["plan"]
+        planned = plan(*words, *more, machine=slow)["step_s"]
+        check(f"{ranks} ranks train", done.returncode == 0, done.stderr)
+        near("the plan in the metrics", start["step_s"], planned)
+        check("its machine", start["machine"] == "ideal", start)
+        check("at the start", f"planned by ideal: {1e3 * planned:.4g} ms a step\n" in done.stdout, done.stdout)
+        said = [line for line in done.stderr.splitlines() if "a step takes " in line]
+        check("after 20 steps", len(said) == 1 and f"(median of the last 10), planned by ideal: {1e3 * planned:.4g} ms, +" in said[0], said)
+        table = [line.split() for line in done.stdout.split("instruction\n")[1].splitlines() if line.startswith(" ")]
+        own = [cells for cells in table if cells[7] != "wait" and float(cells[3]) > 0]  # share, ms, planned, calls, rates, phase, op
+        check("by kind", len(own) > 20 and (ranks > 1 or all(math.isclose(float(cells[2]), 3e3 * float(cells[3])) for cells in own)), table)
+    for words_, says in [(["--machine", "h100-8"], "--machine h100-8: its device is cuda, and the job's device.use is cpu"),
+                         (["--machine", "nix"], "there is no machine 'nix'"), (["--machine", "no.yaml"], "no.yaml"), (["--machine"], "needs a value")]:
+        done = subprocess.run([HEDDLE, "train", "job.yaml", *words, *words_], capture_output=True, text=True)
+        check(f"train refuses {words_}", done.returncode == 2 and says in done.stderr, done)
+    done = subprocess.run([HEDDLE, "train", "job.yaml", *words, "job.name=none", "metrics.jsonl=none.jsonl"], capture_output=True, text=True)
+    check("nothing is said unasked", done.returncode == 0 and "planned" not in done.stdout + done.stderr, done)
+
+
 def refusals():
     rows = [
         (["--machine", "nix"], "there is no machine 'nix': a100-80-8, b200-8, cpu, h100-8, h200-8"),
@@ -356,6 +384,7 @@ def main():
         training()
         search()
         calibration()
+        beside_training()
         refusals()
         os.chdir("/")
     print(f"{passed} passed, {failed} failed")

@@ -43,6 +43,8 @@ static void print_plan(const struct hd__train_loop *l, const struct hd__compiled
     if (peak > 0)
         printf("; peak of the device %.1f %s", peak / (peak < 1e12 ? 1e9 : 1e12), peak < 1e12 ? "GFLOP/s" : "TFLOP/s");
     printf("\n");
+    if (hd__loop_plan())
+        printf("planned by %s: %.4g ms a step\n", hd__loop_plan()->machine, 1e3 * hd__loop_plan()->step_s);
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (c->mesh.size[a] > 1) {
             printf("%s%s %s", separator, hd__axis_name(a), l->job->comm_axis[a]->use);

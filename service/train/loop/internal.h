@@ -11,6 +11,9 @@
 #include "service/train/session.h"
 #include "service/train/trace/trace.h"
 
+/* The plan is held against the median of so many steps, behind the first ones. */
+enum { HD__PLANNED_AFTER = 10, HD__PLANNED_STEPS = 10 };
+
 struct hd__train_loop {
     struct hd__train_session s;
     struct hd__job *job;
@@ -31,6 +34,7 @@ struct hd__train_loop {
     int64_t trained_tokens, best_step;           /* best 0: nothing was evaluated */
     int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
+    double planned_from[HD__PLANNED_STEPS]; /* seconds of the steps that are held against the plan */
     struct hd__train_trace trace;
     struct hd__train_replicas replicas;
     struct hd__metrics *machine_metrics; /* of the first rank of another machine than rank 0's: sinks without rows */
@@ -53,7 +57,9 @@ int32_t hd__loop_log_row(struct hd__train_loop *l, int32_t failed, struct hd_err
 void hd__loop_print_start(const struct hd__train_loop *l, const struct hd__compiled *c);
 void hd__loop_print_end(const struct hd__train_loop *l);
 
-/* profile.c: metrics.profile and metrics.blocks */
+/* profile.c: metrics.profile, metrics.blocks, and a step beside its plan */
+const struct hd__train_plan *hd__loop_plan(void);
+void hd__loop_compare_plan(struct hd__train_loop *l);
 void hd__loop_profile_begin(struct hd__train_loop *l);
 void hd__loop_profile_end(struct hd__train_loop *l);
 int32_t hd__loop_check_blocks(const struct hd__train_loop *l, struct hd_error *err);

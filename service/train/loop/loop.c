@@ -336,6 +336,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         l->val_loss = NAN;
         evaluated = !rc && l->job->eval_every && l->progress.step % l->job->eval_every == 0;
         if (!rc) {
+            hd__loop_compare_plan(l);
             l->trained_s += l->step_s;
             l->trained_tokens += l->job->batch * l->job->seq_len;
         }

@@ -1,9 +1,46 @@
 /* Profiles of a run's steps: the first ones are left out, where there are others. */
+#include <stdlib.h>
+
 #include "core/base/file.h"
 #include "service/train/loop/internal.h"
 #include "service/train/train.h"
 
 enum { PROFILE_AFTER = 2 };
+
+static const struct hd__train_plan *the_plan; /* of this process */
+
+void hd__train_set_plan(const struct hd__train_plan *plan)
+{
+    the_plan = plan;
+}
+
+const struct hd__train_plan *hd__loop_plan(void)
+{
+    return the_plan;
+}
+
+static int shorter_first(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* After a step: once there are enough of them, what they took beside what was planned. */
+void hd__loop_compare_plan(struct hd__train_loop *l)
+{
+    int64_t n = l->steps_run - 1 - HD__PLANNED_AFTER;
+    if (!the_plan || !l->is_leader || n < 0 || n >= HD__PLANNED_STEPS)
+        return;
+    l->planned_from[n] = l->step_s;
+    if (n < HD__PLANNED_STEPS - 1)
+        return;
+    qsort(l->planned_from, HD__PLANNED_STEPS, sizeof *l->planned_from, shorter_first);
+    double median = (l->planned_from[HD__PLANNED_STEPS / 2 - 1] + l->planned_from[HD__PLANNED_STEPS / 2]) / 2;
+    hd__log(HD_LOG_INFO, NULL, "a step takes %.4g ms (median of the last %d), planned by %s: %.4g ms, %+.1f %%%s",
+            1e3 * median, HD__PLANNED_STEPS, the_plan->machine, 1e3 * the_plan->step_s,
+            100 * (the_plan->step_s / median - 1),
+            l->job->metrics_profile ? "" : "; metrics.profile=true has both by kind of instruction");
+}
 
 /* The first rank of each pipeline stage. */
 static int is_stage_leader(const struct hd__train_loop *l)
@@ -76,7 +113,7 @@ void hd__loop_print_profile(const struct hd__train_loop *l)
     if (!l->job->metrics_profile || !l->is_leader)
         return;
     hd__exec_profile_print(hd__exec_get_profile(l->s.exec), l->profiled_steps, l->profiled_s,
-                           hd__exec_peak_flops(l->s.exec), &text);
+                           hd__exec_peak_flops(l->s.exec), the_plan ? the_plan->instr_s : NULL, &text);
     hd__text_add(&text, "\n");
     hd__text_print(&text, stdout);
 }
