@@ -82,16 +82,15 @@ static int32_t check_data(struct hd__cli_job *loaded, int dry, int found, int32_
 static const char *machine_name; /* --machine */
 static struct hd__machine machine;
 static struct hd__train_plan step_plan;
+static const struct hd__assume as_it_is;
 
 static double planned_seconds(const struct hd_program *p, const struct hd__instr *i)
 {
-    static const struct hd__assume as_it_is;
     return hd__plan_seconds(&machine, &as_it_is, p, i);
 }
 
 static int32_t plan_step(const struct hd__compiled *c, struct hd_error *err)
 {
-    static const struct hd__assume as_it_is;
     struct hd__plan plan;
     if (!machine_name)
         return HD_OK;

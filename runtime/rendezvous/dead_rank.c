@@ -7,11 +7,13 @@
 
 void hd__server_rank_died(struct hd__server *s, int32_t rank, const char *cause)
 {
-    char text[256];
+    char text[400], absent[256];
     if (s->options.members)
         return;
     s->rank_state[rank] = HD__RANK_DEAD;
-    snprintf(text, sizeof text, "rank %d died (%s)", rank, cause);
+    int n = snprintf(text, sizeof text, "rank %d died (%s)", rank, cause);
+    if (hd__server_absent_ranks(s, absent) >= 0) /* a launcher may have ended it for their sake */
+        snprintf(text + n, sizeof text - (size_t)n, " before %s had come", absent);
     hd__server_end_job(s, HD_E_PEER, rank, 0, text);
 }
 

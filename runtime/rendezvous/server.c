@@ -102,8 +102,7 @@ int32_t hd__server_format_ranks(const struct hd__server *s, const uint8_t *is, c
     return n;
 }
 
-/* "rank 2", "ranks 2, 5 and 3 more"; returns the first of them, -1 where all have come. */
-static int32_t absent_ranks(const struct hd__server *s, char out[256])
+int32_t hd__server_absent_ranks(const struct hd__server *s, char out[256])
 {
     uint8_t *absent = hd__alloc((size_t)s->options.size);
     int32_t first = -1, n;
@@ -135,7 +134,7 @@ static void log_absent_ranks(struct hd__server *s, double now)
     int32_t first;
     if (now < next_absent_log(s))
         return;
-    first = absent_ranks(s, who);
+    first = hd__server_absent_ranks(s, who);
     s->all_connected = first < 0;
     if (s->all_connected)
         return;

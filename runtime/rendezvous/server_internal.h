@@ -87,6 +87,8 @@ void hd__server_request_dumps(struct hd__server *s, double waited, double now);
 
 /* "2, 5 and 3 more": the ranks r of which `is[r]`; returns how many. */
 int32_t hd__server_format_ranks(const struct hd__server *s, const uint8_t *is, char *out, size_t room);
+/* "rank 2", "ranks 2, 5 and 3 more" that have not come; returns the first of them, -1 where all have. */
+int32_t hd__server_absent_ranks(const struct hd__server *s, char out[256]);
 
 /* server_conn.c. log_refused: a connection that did not prove what it has to. read and write say why the
  * connection is over, or NULL. */

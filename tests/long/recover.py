@@ -385,7 +385,7 @@ def strike_rank(run, rank, chance):
 
 def names_of_the_fault(run, rank, pid):
     """What the log may say of it, as expressions."""
-    unmet = [rf"rank {rank} did not connect within"] if run.cell.moment == "start" else []
+    unmet = [rf"rank {rank} did not connect within", rf"before ranks? .*\b{rank}\b.* had come"] if run.cell.moment == "start" else []
     if run.cell.fault == "stop":
         return [rf"rank {rank} \(process {pid}\) had been stopped by a signal", rf"rank {rank} died \(silent", *unmet]
     number = int(SIGNALS[run.cell.fault])

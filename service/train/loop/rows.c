@@ -74,10 +74,9 @@ int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compile
     json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
                              (json_int_t)l->p->persistent_bytes, "temporary_bytes", (json_int_t)l->p->temp_bytes,
                              "flops_per_token", hd__compiled_flops_per_token(c));
-    if (hd__loop_plan()) {
-        json_object_set_new(plan, "step_s", json_real(hd__loop_plan()->step_s));
-        json_object_set_new(plan, "machine", json_string(hd__loop_plan()->machine));
-    }
+    if (hd__loop_plan())
+        json_object_update_new(
+            plan, json_pack("{s:f,s:s}", "step_s", hd__loop_plan()->step_s, "machine", hd__loop_plan()->machine));
     json_t *start = json_pack("{s:s,s:s,s:o,s:o,s:I,s:o}", "event", l->progress.step ? "resume" : "start", "run",
                               l->run, "job", hd__job_json(l->job), "mesh", mesh_json(&c->mesh), "parameters",
                               (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
