@@ -302,10 +302,33 @@ static void note_bubble(struct hd__job *job, struct hd__text *out)
                  job->micro_batch > 1 && few ? " with " : "", few ? "a larger data.batch" : "");
 }
 
+/* Parts of a strategy that are due after the job's last step, or last due before it. */
+static void note_late_sections(const struct hd__cli_job *loaded, struct hd__text *out)
+{
+    const struct hd_program *p = loaded->compiled ? loaded->compiled->stage[0] : NULL;
+    long long steps = loaded->job->steps;
+    const char *where = hd__job_where(loaded->job, "strategies");
+    for (uint32_t s = 0; p && steps && s < p->sections.count; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        long long first = HD__MAX((long long)x->every, x->after + 1);
+        if (x->repeat > 0 && first > steps)
+            hd__text_add(out,
+                         "%s: warning: strategies: section %s (`heddle explain --section %s`) runs from step %lld on, "
+                         "and job.steps is %lld: it never runs\n",
+                         where, x->name, x->name, first, steps);
+        else if (x->every && x->equal_axes && steps % x->every)
+            hd__text_add(out,
+                         "%s: warning: strategies: replicas are made equal every %u steps, and job.steps is %lld: its "
+                         "last %lld steps are in no model that is saved\n",
+                         where, x->every, steps, steps % x->every);
+    }
+}
+
 void hd__cli_say_notes(const struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
     hd__job_notes(loaded->job, &text);
+    note_late_sections(loaded, &text);
     note_bubble(loaded->job, &text);
     hd__text_print(&text, stderr);
 }

@@ -122,8 +122,10 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
         rc = check_model(c, local_rank, &err);
     if (!rc)
         rc = check_data(loaded, dry, env != NULL, local_rank, &err);
-    if (!rc && (!env || env->rank == 0))
+    if (!rc && (!env || env->rank == 0)) {
+        hd__train_corpus_warn(c);
         rc = check_outputs(c, &err);
+    }
     if (!rc)
         rc = hd__exec_check_plugins(c, dry && local_rank == 0 ? local_ranks : 0, &err);
     if (!rc)

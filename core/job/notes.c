@@ -65,15 +65,6 @@ static void note_axes(struct hd__job *job, struct hd__text *out)
     }
 }
 
-static int evaluates_trained_file(const struct hd__job *job)
-{
-    int same = 0;
-    for (uint64_t t = 0; t < job->train.count; t++)
-        for (uint64_t v = 0; v < job->val.count; v++)
-            same |= !strcmp(job->train.at[t].path, job->val.at[v].path);
-    return same;
-}
-
 /* Values that are possible, and hardly meant. */
 static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
@@ -90,8 +81,12 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
         {never && job->val_fraction > 0, "data.val_fraction",
          "only keeps data from training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
-        {evaluates_trained_file(job), "data.val", "names a file that data.train has, too: it is not held out"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
+        {job->checkpoint_every > job->steps && job->steps, "checkpoint.every",
+         "is above job.steps: only the last step is saved"},
+        {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
+         "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: "
+         "{}"},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",
          "has no checkpoints to go on from: each restart begins at step 0; add checkpoint: {every: 30m}"},
         {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0,

@@ -165,12 +165,19 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     return HD_OK;
 }
 
-/* An evaluation that reads sequences again. */
-static void warn_repeats(const struct hd__train_feed *f)
+/* A step, or an evaluation, that reads sequences again. */
+static void warn_repeats(const struct hd__train_feed *f, int trains)
 {
     struct hd__job *job = f->compiled->job;
-    uint64_t asked = (uint64_t)job->eval_batches * (uint64_t)job->batch, has = hd__data_sequences(f->data);
-    if (asked > has)
+    uint64_t batch = (uint64_t)job->batch, asked = (uint64_t)job->eval_batches * batch,
+             has = hd__data_sequences(f->data);
+    if (trains && batch > has)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.batch: %llu sequences of data.seq_len tokens are more than the %llu that there are: a step "
+                "reads some of them %llu times",
+                hd__job_where(job, "data.batch"), (unsigned long long)batch, (unsigned long long)has,
+                (unsigned long long)((batch - 1) / has + 1));
+    else if (!trains && asked > has)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: eval.batches: %lld batches of %lld sequences are more than the %llu that are held out: an "
                 "evaluation reads some of them %llu times",
@@ -191,8 +198,8 @@ int32_t hd__train_feed_check(const struct hd__compiled *compiled, int32_t part, 
         rc = hd__train_feed_open(compiled, 0, part, &f, err);
     if (!rc && tokens && (rc = hd__train_shards_scan(job, f->data, part == HD__FEED_TRAIN && job->on_error, err)))
         rc = fail_data(job, key, err);
-    if (!rc && tokens && part != HD__FEED_TRAIN)
-        warn_repeats(f);
+    if (!rc && tokens)
+        warn_repeats(f, part == HD__FEED_TRAIN);
     hd__train_feed_close(f);
     return rc;
 }

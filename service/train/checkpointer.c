@@ -27,6 +27,7 @@ struct hd__train_checkpointer {
     const char *loaded_dir;                       /* where it lies; NULL: nothing was loaded */
     uint64_t loaded_step;
     const char *only_run; /* "auto" is one of this run; NULL: of any */
+    char data[80];        /* of describe_data; "": not known */
     int falls_back;       /* what is damaged is passed over, and the caller says so */
     int fell_back;        /* a newer one was damaged, of run damaged_run where its index could be read */
     char damaged_run[HD__RUN_ID];
@@ -36,6 +37,21 @@ struct hd__train_checkpointer {
     const char *aside_are;
     struct hd__store_gather gather, gather_left;
 };
+
+/* Data are told from others under the same name, as those of another tokenizer, by their number and the first sequence,
+ * unless files may be skipped. */
+static void describe_data(const struct hd__train_session *s, char out[80])
+{
+    const struct hd__job *job = s->compiled->job;
+    const struct hd__data *data = s->train_feed && !job->on_error ? hd__train_feed_data(s->train_feed) : NULL;
+    size_t n = (size_t)job->seq_len;
+    struct hd_error unused = HD_ERROR_INIT;
+    int32_t *ids = data ? hd__alloc(2 * n * sizeof *ids) : NULL;
+    if (data && !hd__data_read(data, 0, ids, ids + n, 0, job->seq_len, &unused))
+        snprintf(out, 80, "%llu tokens, checksum of the first sequence %08x", (unsigned long long)hd__data_tokens(data),
+                 (uint32_t)hd__hash(ids, n * sizeof *ids, 0));
+    free(ids);
+}
 
 int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir,
                                     struct hd__train_checkpointer **checkpointer, struct hd_error *err)
@@ -62,6 +78,8 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
                                              .coord = hd__exec_coord(s->exec),
                                              .arena = hd__exec_host_arena(s->exec),
                                              .state_names = s->compiled->optimizer.ops->state_names};
+    if (s->env->rank == 0)
+        describe_data(s, k->data);
     if (s->compiled->job->checkpoint_async)
         k->async_writer = hd__ckpt_async_writer_create(&k->store);
     *checkpointer = k;
@@ -196,6 +214,8 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
                       hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
                       hd__train_loss_scaler_json(&progress->scaler), "time", (json_int_t)time(NULL), "mesh", mesh,
                       "job", hd__job_json(c->job));
+    if (*k->data)
+        json_object_set_new(state, "data", json_string(k->data));
     json_t *files = hd__train_shards_json(k->s);
     if (files)
         json_object_set_new(state, "files", files);
@@ -509,7 +529,7 @@ static int32_t read_named(struct hd__train_checkpointer *k, const char *name, co
     if (!rc && !weights)
         rc = load_rank_state(k, name, ckpt, err);
     if (!rc && k->s->env->rank == 0)
-        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), weights != NULL);
+        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), k->data, weights != NULL);
     if (!rc && k->s->env->rank == 0 && !weights)
         say_discarded(k, name, ckpt, &state);
     hd__ckpt_train_state_free(&state);

@@ -110,6 +110,70 @@ static int has_text(const struct hd__compiled *c)
     return found;
 }
 
+/* ---- what is held out */
+
+static int is_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Is it this source, or one of its files of tokens? */
+static int holds_file(const char *source, const char *path)
+{
+    struct hd__corpus shards;
+    int found = is_same_file(source, path);
+    if (!hd__train_corpus_shards(source, &shards, NULL))
+        for (uint32_t k = 0; k < shards.files.count; k++)
+            found |= is_same_file(shards.files.at[k].path, path);
+    hd__corpus_free(&shards);
+    return found;
+}
+
+static int is_trained_on(const struct hd__job *job, const char *path)
+{
+    for (uint64_t t = 0; t < job->train.count; t++)
+        if (holds_file(job->train.at[t].path, path))
+            return 1;
+    return 0;
+}
+
+static void warn_held_out(struct hd__job *job)
+{
+    const struct hd__sources *held_out[] = {&job->val, &job->test};
+    for (size_t h = 0; h < HD__COUNT(held_out); h++)
+        for (uint64_t i = 0; i < held_out[h]->count; i++) {
+            const char *path = held_out[h]->at[i].path, *key = h ? "data.test" : "data.val", *trained = NULL;
+            struct hd__corpus shards;
+            hd__train_corpus_shards(path, &shards, NULL);
+            for (uint32_t k = 0; k < shards.files.count; k++)
+                trained = is_trained_on(job, shards.files.at[k].path) ? shards.files.at[k].path : trained;
+            trained = is_trained_on(job, path) ? path : trained;
+            if (trained)
+                hd__log(HD_LOG_WARN, NULL, "%s: %s: %s is a file that data.train has, too: it is not held out",
+                        hd__job_where(job, key), key, trained);
+            hd__corpus_free(&shards);
+        }
+}
+
+/* Keys of text in a job that reads none. */
+static void warn_idle_keys(const struct hd__compiled *compiled)
+{
+    static const char *const keys[] = {"data.field", "data.chat_template", "data.append_eod", "data.cache"};
+    for (size_t i = 0; i < HD__COUNT(keys) && !has_text(compiled); i++) {
+        const struct hd__job_value *value = hd__job_value_get(compiled->job, keys[i]);
+        if (value && strcmp(value->origin, "default") != 0)
+            hd__log(HD_LOG_WARN, NULL, "%s: %s has no effect, because nothing is tokenized: %s", value->origin, keys[i],
+                    compiled->job->data_tokenizer ? "the files are tokens" : "set data.tokenizer, or leave it out");
+    }
+}
+
+void hd__train_corpus_warn(const struct hd__compiled *compiled)
+{
+    warn_held_out(compiled->job);
+    warn_idle_keys(compiled);
+}
+
 /* ---- the tokenizer */
 
 /* Does the plug-in read what the cache has? */

@@ -32,6 +32,8 @@ static const struct {
     {"data.check_tokens", 0},
     {"data.", TRAINS},
     {"job.seed", TRAINS},
+    {"strategies.localsgd.", TRAINS},
+    {"strategies.ema.", TRAINS},
 };
 
 static uint32_t effects_of(const struct hd__job *job, const char *path)
@@ -59,7 +61,16 @@ struct changes {
     HD__ARRAY(struct change) list;
 };
 
-/* Value in the checkpoint's job. Strategies, a list there, have no effect here. */
+/* The strategy of a list that has this name. */
+static const json_t *find_strategy(const json_t *list, const char *use)
+{
+    size_t i;
+    json_t *one;
+    json_array_foreach(list, i, one) if (!strcmp(json_string_value(json_object_get(one, "use")), use)) return one;
+    return NULL;
+}
+
+/* Value in the checkpoint's job. */
 static const json_t *saved_value(const json_t *state, const char *path)
 {
     const json_t *at = json_object_get(state, "job");
@@ -67,7 +78,7 @@ static const json_t *saved_value(const json_t *state, const char *path)
     for (const char *rest = path; at && *rest; rest += *rest == '.') {
         size_t length = strcspn(rest, ".");
         snprintf(key, sizeof key, "%.*s", (int)length, rest);
-        at = json_object_get(at, key);
+        at = json_is_array(at) ? find_strategy(at, key) : json_object_get(at, key);
         rest += length;
     }
     return at;
@@ -151,17 +162,27 @@ static void log_from(struct hd__job *job, const char *name, const json_t *state,
             now, weights_only ? "" : ": for a run from there take another job.name, or checkpoint.resume=overwrite");
 }
 
-void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state, int weights_only)
+void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state, const char *data,
+                               int weights_only)
 {
+    const char *before = json_string_value(json_object_get(state, "data"));
     struct changes c = find_changes(job, state, weights_only ? COMPUTES : TRAINS);
+    int said = weights_only || !*data || !before;
     for (uint32_t i = 0; i < c.list.count; i++) {
         struct hd__text text = {0};
+        said |= !strncmp(c.list.at[i].path, "data.", 5) || !strcmp(c.list.at[i].path, "job.seed");
         add_change(&text, &c.list.at[i]);
         hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved", hd__job_where(job, c.list.at[i].path),
                 text.at, name);
         hd__text_free(&text);
     }
     hd__free_array(&c.list);
+    if (!said && strcmp(data, before))
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: data.train is not what it was when checkpoint %s was saved: %s, and then %s; training goes on at the "
+            "same place in it",
+            hd__job_where(job, "data.train"), name, data, before);
     log_from(job, name, state, weights_only);
 }
 

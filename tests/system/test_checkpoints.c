@@ -605,6 +605,27 @@ START_TEST(what_is_trained_has_changed)
 }
 END_TEST
 
+/* The same path with other data in it, as after another tokenizer; options of the strategies that change what is
+ * trained. */
+START_TEST(data_or_strategies_have_changed)
+{
+#define LOCAL "mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":2,\"outer_lr\":%s}]"
+    ck_assert_int_eq(system("cp corpus.txt moves.txt"), 0);
+    train(&whole, "moves", "llama.yaml data.train=moves.txt checkpoint.dir=moves job.steps=2");
+    struct command *c = command_run("train llama.yaml data.train=moves.txt job.name=moves checkpoint.dir=moves "
+                                    "job.steps=3");
+    ck_assert_msg(!strstr(c->err, "is not what it was"), "it said: %s", c->err);
+    ck_assert_int_eq(system("tail -c 20000 corpus.txt > moves.txt"), 0);
+    run_says("train llama.yaml data.train=moves.txt job.name=moves checkpoint.dir=moves job.steps=4", 0,
+             "command line: data.train is not what it was when checkpoint step-00000003 was saved: 20000 tokens, ");
+    c = command_run("train llama.yaml job.name=local checkpoint.dir=local job.steps=2 " LOCAL, "0.7");
+    expect_code(c, 0);
+    c = command_run("train llama.yaml job.name=local checkpoint.dir=local job.steps=4 " LOCAL, "0.1");
+    expect_code(c, 0);
+    expect_says(c, "command line: strategies.localsgd.outer_lr is 0.1 and was 0.7 when checkpoint step-00000002 was");
+}
+END_TEST
+
 /* A key that is not said any more has its default again. */
 START_TEST(what_was_set_is_not)
 {
@@ -695,6 +716,7 @@ int main(void)
                                         {"errors of another job", errors_of_another_job, 1},
                                         {"what is trained has changed", what_is_trained_has_changed, 1},
                                         {"what was set is not", what_was_set_is_not, 1},
+                                        {"data or strategies have changed", data_or_strategies_have_changed, 1},
                                         {"schedules end elsewhere", schedules_end_elsewhere, 1},
                                         {"sequences of another length", sequences_of_another_length, 1},
                                         {"weights of another model", weights_of_another_model, 1},

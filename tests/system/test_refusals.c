@@ -367,8 +367,32 @@ START_TEST(warnings)
         {"train llama.yaml --dry-run optimizer.lr=0", "command line: warning: optimizer.lr is 0: no parameter changes"},
         {"train llama.yaml --dry-run data.val_fraction=0.1 eval.every=21",
          "command line: warning: eval.every is above job.steps: nothing is evaluated"},
-        {"train llama.yaml --dry-run data.val=[\"low.txt\",\"corpus.txt\"] eval.every=2",
-         "command line: warning: data.val names a file that data.train has, too: it is not held out"},
+        {"train llama.yaml --dry-run data.val=[\"low.txt\",\"./corpus.txt\"] eval.every=2",
+         "warning: command line: data.val: ./corpus.txt is a file that data.train has, too: it is not held out"},
+        {"train llama.yaml --dry-run data.train=shards/ data.val=shards/a.bin data.format=bytes eval.every=2",
+         "warning: command line: data.val: shards/a.bin is a file that data.train has, too: it is not held out"},
+        {"train llama.yaml --dry-run data.test=corpus.txt",
+         "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
+        {"train llama.yaml --dry-run checkpoint={\"every\":21}",
+         "command line: warning: checkpoint.every is above job.steps: only the last step is saved"},
+        {"train llama.yaml --dry-run launch.time_limit=30m",
+         "command line: warning: launch.time_limit ends the job before its last step, and there are no checkpoints"},
+        {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\"}]",
+         "command line: warning: strategies: section outer (`heddle explain --section outer`) runs from step 20 on, "
+         "and "
+         "job.steps is 10: it never runs"},
+        {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 "
+         "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7}]",
+         "command line: warning: strategies: replicas are made equal every 7 steps, and job.steps is 10: its last 3 "
+         "steps "
+         "are in no model that is saved"},
+        {"train llama.yaml --dry-run data.batch=80000 data.micro_batch=8",
+         "command line: data.batch: 80000 sequences of data.seq_len tokens are more than the "},
+        {"train llama.yaml --dry-run data.append_eod=true",
+         "warning: command line: data.append_eod has no effect, because nothing is tokenized: set data.tokenizer"},
+        {"train llama.yaml --dry-run data.eod=3",
+         "command line: warning: data.eod has no effect where data.documents is continue: leave it out, or say "
+         "data.documents=mask"},
         {"train llama.yaml --dry-run mesh.dp=2 comm.timeout=10ms",
          "command line: warning: comm.timeout is below liveness.dead_after: a wait ends the job before"},
         {"train llama.yaml --dry-run data.train=unwritten.bin",
@@ -376,7 +400,9 @@ START_TEST(warnings)
         {"train llama.yaml job.steps=1 job.name=threads device.threads=1000",
          "device.threads: 1000 threads share the "},
     };
-    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin"), 0);
+    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin && "
+                            "mkdir -p shards && cp corpus.txt shards/a.bin && cp low.txt shards/b.bin"),
+                     0);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);
         ck_assert_msg(c->code == 0 && strstr(c->err, rows[i].want), "`%s`: exit code %d; it said:\n%s", rows[i].words,
