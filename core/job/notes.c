@@ -82,8 +82,7 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {never && job->val_fraction > 0, "data.val_fraction",
          "only keeps data from training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
-        {job->checkpoint_every > job->steps && job->steps, "checkpoint.every",
-         "is above job.steps: only the last step is saved"},
+        {job->steps && job->checkpoint_every > job->steps, "checkpoint.every", "is above job.steps: it never comes"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
          "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: "
          "{}"},

@@ -186,8 +186,12 @@ int32_t hd__ckpt_check_tensors(const struct hd__ckpt *c, const struct hd__ckpt_t
         const struct hd__ckpt_tensor *t = &tensors[i];
         int64_t at = hd__ckpt_find_tensor(c, t->group, t->name);
         if (at < 0)
-            return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: it has no tensor %s of group %s",
-                           c->name, group_owner(t->group), t->name, t->group);
+            return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: it has no tensor %s of group %s%s",
+                           c->name, group_owner(t->group), t->name, t->group,
+                           strncmp(t->group, "strategy-", 9)
+                               ? ""
+                               : ": a strategy that keeps state can only begin with a run: "
+                                 "leave it out, or take another job.name");
         const struct hd__ckpt_tensor *saved = &c->tensors[at];
         if (t->dtype != saved->dtype || t->ndim != saved->ndim ||
             memcmp(t->shape, saved->shape, t->ndim * sizeof *t->shape))

@@ -448,7 +448,13 @@ static int32_t mention_others(const struct hd__train_checkpointer *k, const char
                    why.message, older, older, weights ? "--checkpoint " : "checkpoint.resume=", k->dir, older);
 }
 
-/* State that this job's optimizer has no use for. */
+/* The group of a strategy's average, as "ema"; NULL for another. */
+static const char *average_of(const char *group)
+{
+    return !strncmp(group, "strategy-", 9) && strcmp(group + 9, "ranks") != 0 ? group + 9 : NULL;
+}
+
+/* State that this job's optimizer and strategies have no use for. */
 static void say_discarded(const struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt,
                           const struct hd__ckpt_train_state *state)
 {
@@ -456,13 +462,17 @@ static void say_discarded(const struct hd__train_checkpointer *k, const char *na
     uint32_t n;
     const struct hd__ckpt_tensor *saved = hd__ckpt_tensors(ckpt, &n);
     for (uint32_t i = 0; i < n; i++) {
+        const char *optim = strstr(saved[i].group, "optim-"), *average = average_of(saved[i].group);
         uint32_t t = 0;
-        if (!strstr(saved[i].group, "optim-") || (i && !strcmp(saved[i].group, saved[i - 1].group)))
+        if ((!optim && !average) || (i && !strcmp(saved[i].group, saved[i - 1].group)))
             continue;
         while (t < state->tensors.count && strcmp(state->tensors.at[t].group, saved[i].group) != 0)
             t++;
-        if (t == state->tensors.count)
-            hd__text_add(&groups, "%s%s", groups.length ? ", " : "", strstr(saved[i].group, "optim-") + 6);
+        if (t == state->tensors.count && optim)
+            hd__text_add(&groups, "%s%s", groups.length ? ", " : "", optim + 6);
+        else if (t == state->tensors.count)
+            hd__log(HD_LOG_WARN, NULL, "%s: the state of strategy %s of checkpoint %s is discarded: this job has none",
+                    hd__job_where(k->s->compiled->job, "strategies"), average, name);
     }
     if (groups.length)
         hd__log(HD_LOG_WARN, NULL, "%s: the optimizer state of checkpoint %s is discarded (%s): optimizer.use was %s",
@@ -488,13 +498,13 @@ static int32_t check_weights(const struct hd__train_checkpointer *k, const char 
     uint32_t n;
     const struct hd__ckpt_tensor *saved = hd__ckpt_tensors(ckpt, &n);
     for (uint32_t i = 0; i < n; i++) {
-        int average = !strncmp(saved[i].group, "strategy-", 9) && strcmp(saved[i].group + 9, "ranks") != 0;
+        const char *average = average_of(saved[i].group);
         if (!strcmp(saved[i].group, group)) {
             hd__text_free(&has);
             return HD_OK;
         }
         if ((average || !strcmp(saved[i].group, "model")) && (!i || strcmp(saved[i].group, saved[i - 1].group)))
-            hd__text_add(&has, "%s%s", has.length ? ", " : "", saved[i].group + (average ? 9 : 0));
+            hd__text_add(&has, "%s%s", has.length ? ", " : "", average ? average : saved[i].group);
     }
     hd_fail(err, HD_E_INVALID, "--weights %s: checkpoint %s of %s has no such weights; it has %s", weights, name,
             k->dir, has.at);

@@ -352,6 +352,22 @@ START_TEST(weights_without_a_place)
 END_TEST
 
 /* What runs all the same, and what is said of it. */
+/* A key of another section. */
+START_TEST(sections_mixed_up)
+{
+    static const char *const rows[][2] = {
+        {"job.batch=8", "job: unknown key batch; that is data.batch"},
+        {"data.seed=1", "data: unknown key seed; that is job.seed"},
+        {"optimizer.warmup=3", "optimizer: unknown key warmup; that is schedule.warmup"},
+        {"model.seq_len=64", "model: unknown key seq_len; that is data.seq_len"}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("check llama.yaml %s", rows[i][0]);
+        expect_code(c, 2);
+        expect_says(c, rows[i][1]);
+    }
+}
+END_TEST
+
 START_TEST(warnings)
 {
     static const struct {
@@ -374,7 +390,7 @@ START_TEST(warnings)
         {"train llama.yaml --dry-run data.test=corpus.txt",
          "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
         {"train llama.yaml --dry-run checkpoint={\"every\":21}",
-         "command line: warning: checkpoint.every is above job.steps: only the last step is saved"},
+         "command line: warning: checkpoint.every is above job.steps: it never comes"},
         {"train llama.yaml --dry-run launch.time_limit=30m",
          "command line: warning: launch.time_limit ends the job before its last step, and there are no checkpoints"},
         {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\"}]",
@@ -665,6 +681,7 @@ int main(void)
                                         {"data files", data_files, 1},
                                         {"dry runs", dry_runs, 1},
                                         {"weights without a place", weights_without_a_place, 1},
+                                        {"sections mixed up", sections_mixed_up, 1},
                                         {"warnings", warnings, 1},
                                         {"escapes", escapes, 1},
                                         {"plugins", plugins, 1},
