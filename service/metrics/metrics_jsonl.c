@@ -364,12 +364,16 @@ static void run_command(struct hd__metrics *m, const struct hd__alarm *a)
     char step[32], words[sizeof a->words], rule[32];
     char *command = hd__strdup(m->watch.config.command);
     char *const argv[] = {"sh", "-c", command, "sh", rule, step, words, NULL};
-    int why;
+    int why, status = 0;
     snprintf(step, sizeof step, "%" PRId64, a->step);
     snprintf(rule, sizeof rule, "%s", a->rule);
     memcpy(words, a->words, sizeof words);
-    if (m->command && waitpid(m->command, NULL, WNOHANG) == m->command)
+    if (m->command && waitpid(m->command, &status, WNOHANG) == m->command)
         m->command = 0;
+    if (status)
+        hd__log(HD_LOG_WARN, "watch", "watch.command failed for an earlier alarm: %s %d",
+                WIFSIGNALED(status) ? "signal" : "exit code",
+                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
     if (m->command)
         hd__log(HD_LOG_WARN, "watch", "watch.command of an earlier alarm still runs; it is not started for this one");
     else if ((why = posix_spawn(&m->command, "/bin/sh", NULL, NULL, argv, environ))) {
