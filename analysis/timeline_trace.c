@@ -184,7 +184,8 @@ void hd__timeline_svg(const struct hd__timeline *t, int32_t only, const char *ti
 
 /* ---- trace */
 
-/* Threads are numbers in this format; the stream's name is an event of its own. */
+/* Threads are numbers in this format, from 1: Perfetto takes thread 0 of a process for the one whose number is that of
+ * the process, which may be another stream's. The stream's name is an event of its own. */
 static void name_thread(json_t *events, int32_t rank, uint32_t lane, const char *name)
 {
     json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:i,s:{s:s}}", "name", "thread_name", "ph", "M", "pid", rank,
@@ -193,20 +194,27 @@ static void name_thread(json_t *events, int32_t rank, uint32_t lane, const char 
                                             rank, "tid", (int)lane, "args", "sort_index", (int)lane));
 }
 
+/* In whole nanoseconds, which Perfetto counts in: it drops an event that begins before the one before it on its thread
+ * has ended, were it by rounding. */
+static double micros(double seconds)
+{
+    return round(seconds * 1e9) / 1e3;
+}
+
 static void add_events(json_t *events, const struct hd__rank_times *r, const struct hd_program *p)
 {
     char stream[32];
     for (uint32_t n = 0; n < r->n_lanes; n++) {
         if (r->lane[n].spans.count)
-            name_thread(events, r->rank, n, hd__stream_text(r->lane[n].spans.at[0].instr, stream));
+            name_thread(events, r->rank, n + 1, hd__stream_text(r->lane[n].spans.at[0].instr, stream));
         for (uint32_t k = 0; k < r->lane[n].spans.count; k++) {
             const struct hd__sim_span *s = &r->lane[n].spans.at[k];
-            json_array_append_new(events, json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:i,s:{s:s,s:i,s:i,s:s}}", "name",
-                                                    hd__instr_name(s->instr), "cat", hd__phase_name(s->instr->phase),
-                                                    "ph", "X", "ts", s->start * 1e6, "dur", (s->end - s->start) * 1e6,
-                                                    "pid", r->rank, "tid", (int)n, "args", "block",
-                                                    p->blocks.at[s->instr->block], "micro", s->micro, "chunk",
-                                                    s->instr->chunk, "section", p->sections.at[s->section].name));
+            json_array_append_new(
+                events, json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:i,s:{s:s,s:i,s:i,s:s}}", "name", hd__instr_name(s->instr),
+                                  "cat", hd__phase_name(s->instr->phase), "ph", "X", "ts", micros(s->start), "dur",
+                                  micros(s->end) - micros(s->start), "pid", r->rank, "tid", (int)n + 1, "args", "block",
+                                  p->blocks.at[s->instr->block], "micro", s->micro, "chunk", s->instr->chunk, "section",
+                                  p->sections.at[s->section].name));
         }
     }
 }

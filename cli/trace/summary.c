@@ -94,7 +94,7 @@ static void add_instruction(struct sums *all, const json_t *event, struct hd__tr
     const json_t *args = json_object_get(event, "args");
     const json_t *kind = json_array_get(all->kinds, (size_t)integer(args, "kind"));
     const char *category = word(event, "cat"), *axes = word(kind, "axes");
-    int is_compute = integer(event, "tid") == 0, is_feed = !strcmp(word(event, "name"), "feed");
+    int is_compute = integer(event, "tid") == rank->thread, is_feed = !strcmp(word(event, "name"), "feed");
     if (!strcmp(category, "start"))
         return;
     if (!strcmp(category, "wait")) {
@@ -127,6 +127,8 @@ static void add_event(struct sums *all, const json_t *event, const struct hd__si
         rank->last++;
         all->s->collectives++;
     }
+    if (!strcmp(word(event, "name"), "thread_name") && !strcmp(word(args, "name"), "compute"))
+        rank->thread = integer(event, "tid");
     if (strcmp(phase, "X") != 0)
         return;
     if (!strcmp(word(event, "cat"), "step")) {

@@ -14,7 +14,7 @@ struct hd__trace_row {
 };
 
 struct hd__trace_rank_row {
-    int64_t rank, stage;
+    int64_t rank, stage, thread;                 /* thread: of compute, in the file */
     double compute, exposed, feed, step, bubble; /* seconds a step; bubble: part of model compute's span */
     int64_t last;                                /* collectives that it came last to */
     int straggles;                               /* more than a tenth above the median of the others of its stage */

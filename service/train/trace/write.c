@@ -12,7 +12,10 @@
 #include "runtime/exec/profile.h"
 #include "service/train/trace/trace.h"
 
-enum { STEP_LANE = 9999 }; /* thread ids are streams of the program; that of whole steps */
+/* Thread ids: that of a stream of the program, from 1, as Perfetto takes thread 0 of a process for the one whose id is
+ * that of the process, which may be another stream's; that of whole steps. */
+enum { LANE = 1, STEP_LANE = 9999 };
+static const double INSTANT = 2e-9; /* at least one of the nanoseconds that are written */
 
 /* The part of an instruction that is the same in all its runs. */
 struct instr_words {
@@ -160,16 +163,23 @@ static struct section_words *make_words(struct writer *w, const struct hd_progra
 
 /* ---- events */
 
+/* In whole nanoseconds. Perfetto counts in those, and drops an event that begins before the one before it on its thread
+ * has ended: rounding start and length, each for itself, lets some end a nanosecond late. */
 static double micros(const struct writer *w, double seconds)
 {
-    return (seconds - w->zero) * 1e6;
+    return round((seconds - w->zero) * 1e9) / 1e3;
+}
+
+static double length(const struct writer *w, double start, double end)
+{
+    return micros(w, end) - micros(w, start);
 }
 
 static void put_slice(const struct writer *w, const struct instr_words *words, int32_t micro, uint32_t step,
                       double start, double end, int32_t rank, uint32_t lane)
 {
     fprintf(w->out, ",\n{%s,\"micro\":%d,\"step\":%u},\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%u}", words->head,
-            micro, step, micros(w, start), 1e6 * (end - start), rank, lane);
+            micro, step, micros(w, start), length(w, start, end), rank, lane);
 }
 
 static void put_name(const struct writer *w, const char *what, int32_t rank, uint32_t lane, const char *name)
@@ -226,13 +236,13 @@ static uint64_t flow_of(const struct writer *w, const struct hd_program *p, cons
 }
 
 /* Streams run in order, so an operation began when the one before it on its stream had ended, and ended before the next
- * was seen to end. */
+ * was seen to end; by INSTANT, as no flow would find an event without length. */
 static void clip_spans(struct span *spans, uint32_t n)
 {
     for (uint32_t k = n; k-- > 0;)
         for (uint32_t j = k + 1; j < n; j++)
             if (spans[j].stream == spans[k].stream) {
-                spans[k].end = HD__MIN(spans[k].end, spans[j].end);
+                spans[k].end = HD__MIN(spans[k].end, spans[j].end - INSTANT);
                 break;
             }
     for (uint32_t k = 0; k < n; k++)
@@ -252,6 +262,7 @@ struct rank_state {
     uint32_t sent[16 + 4 * HD__STAGES];
     uint32_t step, first; /* first: of this rank's spans */
     int64_t live;
+    double done; /* when the last event on compute had ended */
 };
 
 static void put_event(struct writer *w, struct rank_state *r, const struct hd__trace_event *e)
@@ -259,7 +270,10 @@ static void put_event(struct writer *w, struct rank_state *r, const struct hd__t
     const struct section_words *section = &r->words[e->section];
     const struct hd__instr *i = &r->p->sections.at[e->section].code.at[e->instr];
     const struct instr_words *words = &section->instr[e->instr];
-    double start = e->start + r->from->offset, end = start + (double)e->seconds;
+    /* a long event may seem to end in the next: its seconds are a float */
+    double start = HD__MAX(e->start + r->from->offset, r->done),
+           end = HD__MAX(e->start + r->from->offset + (double)e->seconds, start);
+    r->done = end;
     if (e->step != r->step)
         memset(r->sent, 0, sizeof r->sent);
     r->step = e->step;
@@ -275,12 +289,12 @@ static void put_event(struct writer *w, struct rank_state *r, const struct hd__t
         r->open[words->target] = 0;
     }
     if (!hd__is_async(i))
-        put_slice(w, words, micro_of(i, section, e), e->step, start, end, r->from->rank, 0);
+        put_slice(w, words, micro_of(i, section, e), e->step, start, end, r->from->rank, LANE);
     else
         fprintf(w->out,
                 ",\n{\"name\":\"start %s\",\"cat\":\"start\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,"
-                "\"tid\":0,\"args\":{\"kind\":%u,\"step\":%u}}",
-                hd__instr_name(i), micros(w, start), 1e6 * (end - start), r->from->rank, words->kind, e->step);
+                "\"tid\":%d,\"args\":{\"kind\":%u,\"step\":%u}}",
+                hd__instr_name(i), micros(w, start), length(w, start, end), r->from->rank, LANE, words->kind, e->step);
     if (llabs(words->live - r->live) <= r->p->arena_bytes / 256)
         return;
     r->live = words->live;
@@ -298,10 +312,11 @@ static void put_spans(struct writer *w, struct rank_state *r)
     for (uint32_t k = 0; k < n; k++) {
         const struct hd__trace_event *e = spans[k].event;
         const struct section_words *section = &r->words[e->section];
-        if (!named[spans[k].stream]++)
-            put_name(w, "thread_name", r->from->rank, spans[k].stream, hd__stream_text(spans[k].instr, stream));
+        if (!named[spans[k].stream])
+            put_name(w, "thread_name", r->from->rank, LANE + spans[k].stream, hd__stream_text(spans[k].instr, stream));
+        named[spans[k].stream] = 1;
         put_slice(w, &section->instr[e->instr], micro_of(spans[k].instr, section, e), e->step, spans[k].start,
-                  spans[k].end, r->from->rank, spans[k].stream);
+                  spans[k].end, r->from->rank, LANE + spans[k].stream);
     }
 }
 
@@ -315,8 +330,8 @@ static void put_rank(struct writer *w, const struct hd__trace_rank *from)
         longest = HD__MAX(longest, p->sections.at[s].code.count);
     r.open = hd__alloc((longest + 1) * sizeof *r.open);
     snprintf(name, sizeof name, w->c->n_stages > 1 ? "rank %d, stage %d" : "rank %d", from->rank, p->stage);
-    put_name(w, "process_name", from->rank, 0, name);
-    put_name(w, "thread_name", from->rank, 0, "compute");
+    put_name(w, "process_name", from->rank, LANE, name);
+    put_name(w, "thread_name", from->rank, LANE, "compute");
     put_name(w, "thread_name", from->rank, STEP_LANE, "steps");
     for (uint32_t n = 0; n < from->count; n++) {
         const struct hd__trace_event *e = &from->events[n];
@@ -333,7 +348,7 @@ static void put_rank(struct writer *w, const struct hd__trace_rank *from)
     free(r.open);
 }
 
-/* ---- flows: from the rank that came last to the ends of the others */
+/* ---- flows: from the rank that came last to the ends of the others; of a message, called send, to its end */
 
 static int by_flow(const void *a, const void *b)
 {
@@ -343,10 +358,14 @@ static int by_flow(const void *a, const void *b)
     return x->end != y->end ? (x->end < y->end ? -1 : 1) : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
+/* A rank whose span begins after another's has ended did not come last: the one before it on its stream was seen late
+ * to have ended. */
 static const struct span *source_of(const struct span *spans, uint32_t n)
 {
     const struct span *source = spans;
     for (uint32_t k = 0; k < n; k++) {
+        if (spans[k].start > spans[0].end - INSTANT)
+            continue;
         if (spans[k].instr->op == HD_OP_SEND)
             return &spans[k];
         source = spans[k].start > source->start ? &spans[k] : source;
@@ -357,18 +376,17 @@ static const struct span *source_of(const struct span *spans, uint32_t n)
 static void put_flow(const struct writer *w, const struct span *spans, uint32_t n, uint32_t id)
 {
     const struct span *source = source_of(spans, n);
-    const char *name = hd__instr_name(source->instr);
+    const char *name = hd__instr_name(spans[0].instr->op == HD_OP_RECV ? spans[1].instr : spans[0].instr);
     const char *format = ",\n{\"name\":\"%s\",\"cat\":\"flow\",\"ph\":\"%s\",\"id\":%u,\"ts\":%.3f,\"pid\":%d,"
                          "\"tid\":%u%s}";
     uint32_t left = n - 1; /* that are not written */
-    fprintf(w->out, format, name, "s", id, micros(w, source->start), source->rank, source->stream, "");
+    fprintf(w->out, format, name, "s", id, micros(w, source->start), source->rank, LANE + source->stream, "");
     for (uint32_t k = 0; k < n; k++) { /* a little before the end, to lie in the slice */
         if (&spans[k] == source)
             continue;
         left--;
-        fprintf(w->out, format, name, left ? "t" : "f", id,
-                HD__MAX(micros(w, spans[k].end) - 0.001, micros(w, HD__MAX(source->start, spans[k].start))),
-                spans[k].rank, spans[k].stream, left ? "" : ",\"bp\":\"e\"");
+        fprintf(w->out, format, name, left ? "t" : "f", id, micros(w, spans[k].end) - 0.001, spans[k].rank,
+                LANE + spans[k].stream, left ? "" : ",\"bp\":\"e\"");
     }
 }
 
