@@ -8,7 +8,7 @@
 #include "service/report/speaker.h"
 #include "service/train/checkpointer.h"
 
-static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, size_t n, const char *word)
+const struct hd__cli_flag *hd__cli_find_flag(const struct hd__cli_flag *flags, size_t n, const char *word)
 {
     for (size_t i = 0; i < n; i++)
         if (!strcmp(flags[i].name, word))
@@ -16,8 +16,8 @@ static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, si
     return NULL;
 }
 
-static int fail_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n,
-                               const char *word)
+int hd__cli_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n,
+                           const char *word)
 {
     const char **names = hd__alloc((n + 1) * sizeof *names), *nearest;
     for (size_t i = 0; i < n; i++)
@@ -35,12 +35,12 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
     uint64_t given = 0; /* flags with a value, by place in the table */
     *out = (struct hd__cli_job_arguments){.overrides = words};
     for (int i = 1; i < argc; i++) {
-        const struct hd__cli_flag *flag = argv[i][0] == '-' ? find_flag(flags, n_flags, argv[i]) : NULL;
+        const struct hd__cli_flag *flag = argv[i][0] == '-' ? hd__cli_find_flag(flags, n_flags, argv[i]) : NULL;
         if (flag) {
             int many = flag->value && flag->set;
             if (flag->set && !many)
                 *flag->set = 1;
-            if (flag->value && (++i == argc || find_flag(flags, n_flags, argv[i])))
+            if (flag->value && (++i == argc || hd__cli_find_flag(flags, n_flags, argv[i])))
                 return hd__cli_usage_error(command, "%s needs a value", flag->name);
             if (many && *flag->set == HD__CLI_VALUES)
                 return hd__cli_usage_error(command, "%s is given more than %d times", flag->name, HD__CLI_VALUES);
@@ -52,7 +52,7 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
         } else if (!argv[i][0]) {
             return hd__cli_usage_error(command, "an argument is empty: a shell variable that is not set?");
         } else if (argv[i][0] == '-') {
-            return fail_unknown_option(command, flags, n_flags, argv[i]);
+            return hd__cli_unknown_option(command, flags, n_flags, argv[i]);
         } else if (strchr(argv[i], '=')) {
             if (out->n_overrides == HD__COUNT(words))
                 return hd__cli_usage_error(command, "more than %zu overrides", HD__COUNT(words));
@@ -90,7 +90,7 @@ static int spans_machines(const struct hd__mesh *mesh, uint32_t axes, int32_t pe
     return found;
 }
 
-static int check_transports(const struct hd__compiled *c, int32_t per_machine)
+int hd__cli_check_transports(const struct hd__compiled *c, int32_t per_machine)
 {
     struct hd_error err = HD_ERROR_INIT;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
@@ -112,7 +112,7 @@ int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_
     struct hd__cli_job loaded = {0};
     int code = hd__cli_load_job(arguments, machines * per_machine, &loaded);
     if (!code)
-        code = check_transports(loaded.compiled, per_machine);
+        code = hd__cli_check_transports(loaded.compiled, per_machine);
     hd__cli_unload_job(&loaded);
     return code;
 }

@@ -15,6 +15,11 @@ struct hd__cli_flag {
     int *set;
 };
 
+const struct hd__cli_flag *hd__cli_find_flag(const struct hd__cli_flag *flags, size_t n, const char *word);
+/* Refuses a word that is none of them, and names the nearest. */
+int hd__cli_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n,
+                           const char *word);
+
 struct hd__cli_job_arguments {
     const char *file;
     const char *const *overrides; /* key=value words */
@@ -69,8 +74,9 @@ void hd__cli_unload_job(struct hd__cli_job *loaded);
 /* --per-machine N of 1 to `ranks`; 0 and 0 where it was not given, a refusal's exit code otherwise. */
 int hd__cli_parse_per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n);
 
-/* Refuses a job that does not fit so many machines with so many ranks each: its mesh, its batch, or a transport between
- * machines that stays inside one. */
+/* Refuses a transport between machines of so many ranks each that stays inside one. */
+int hd__cli_check_transports(const struct hd__compiled *c, int32_t per_machine);
+/* Refuses a job that does not fit so many machines with so many ranks each: its mesh, its batch, or its transports. */
 int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_t machines, int32_t per_machine);
 
 /* Prints an error; returns `code`. */

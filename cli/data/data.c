@@ -16,37 +16,18 @@ static const struct {
              {"shuffle", hd__data_shuffle},
              {"merge", hd__data_merge}};
 
-static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, size_t n, const char *word)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(flags[i].name, word))
-            return &flags[i];
-    return NULL;
-}
-
-static int fail_unknown_option(const struct hd__cli_flag *flags, size_t n, const char *word)
-{
-    const char **names = hd__alloc((n + 1) * sizeof *names);
-    for (size_t i = 0; i < n; i++)
-        names[i] = flags[i].name;
-    const char *nearest = hd__nearest(word, names, n);
-    free(names);
-    return hd__cli_usage_error(&hd__command_data, "there is no option %s%s%s%s", word, nearest ? ": did you mean " : "",
-                               nearest ? nearest : "", nearest ? "?" : "");
-}
-
 int hd__data_arguments(int argc, char **argv, const struct hd__cli_flag *flags, size_t n_flags,
                        struct hd__data_words *words)
 {
     int literal = 0, code = HD__EXIT_DONE;
     *words = (struct hd__data_words){.at = hd__alloc(((size_t)argc + 1) * sizeof *words->at)};
     for (int i = 1; i < argc && !code; i++) {
-        const struct hd__cli_flag *flag = literal ? NULL : find_flag(flags, n_flags, argv[i]);
+        const struct hd__cli_flag *flag = literal ? NULL : hd__cli_find_flag(flags, n_flags, argv[i]);
         if (!literal && !strcmp(argv[i], "--")) {
             literal = 1;
         } else if (flag && !flag->value) {
             *flag->set = 1;
-        } else if (flag && (++i == argc || find_flag(flags, n_flags, argv[i]) || !argv[i][0])) {
+        } else if (flag && (++i == argc || hd__cli_find_flag(flags, n_flags, argv[i]) || !argv[i][0])) {
             code = hd__cli_usage_error(&hd__command_data, "%s needs a value", flag->name);
         } else if (flag && flag->set && (*flag->set)++) {
             code = hd__cli_usage_error(&hd__command_data, "%s is given twice", flag->name);
@@ -55,7 +36,7 @@ int hd__data_arguments(int argc, char **argv, const struct hd__cli_flag *flags, 
         } else if (!argv[i][0]) {
             code = hd__cli_usage_error(&hd__command_data, "an argument is empty: a shell variable that is not set?");
         } else if (!literal && argv[i][0] == '-') {
-            code = fail_unknown_option(flags, n_flags, argv[i]);
+            code = hd__cli_unknown_option(&hd__command_data, flags, n_flags, argv[i]);
         } else {
             words->at[words->count++] = argv[i];
         }

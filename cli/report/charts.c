@@ -4,6 +4,7 @@
 
 #include "cli/plot.h"
 #include "cli/report/report.h"
+#include "service/metrics/watch.h"
 
 enum { LEFT = 64, RIGHT = 14, TOP = 34, BOTTOM = 46, WIDE = 1056, HALF = 520, TALL = 360, LOW = 240 };
 enum { OVER_STEP, OVER_TOKENS, OVER_TIME };
@@ -31,12 +32,6 @@ static const double *x_values(const struct hd__report_run *run, int over)
 }
 
 /* ---- scales */
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 struct values {
     HD__ARRAY(double) list;
@@ -91,8 +86,8 @@ static int scale_y(struct report_drawing *d)
         hd__free_array(&v.list);
         return 0;
     }
-    qsort(v.list.at, n, sizeof *v.list.at, by_value);
-    double lo = v.list.at[0], hi = v.list.at[n - 1], middle = v.list.at[n / 2], most = v.list.at[n - 1 - n / 50];
+    double middle = hd__watch_median(v.list.at, n); /* sorts them */
+    double lo = v.list.at[0], hi = v.list.at[n - 1], most = v.list.at[n - 1 - n / 50];
     if (n >= 50 && hi - middle > 4 * (most - middle) && most > middle) {
         d->beyond = hi;
         hi = most + 0.3 * (most - lo);

@@ -4,14 +4,9 @@
 #include <stdlib.h>
 
 #include "cli/report/report.h"
+#include "service/metrics/watch.h"
 
 /* ---- numbers of a run */
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* Median of the rows that have the field; NaN: none do. */
 static double median(const struct hd__report_run *run, const char *field)
@@ -22,8 +17,7 @@ static double median(const struct hd__report_run *run, const char *field)
     for (uint32_t i = 0; values && i < run->n_rows; i++)
         if (isfinite(values[i]))
             sorted[n++] = values[i];
-    qsort(sorted, n, sizeof *sorted, by_value);
-    middle = n ? (sorted[(n - 1) / 2] + sorted[n / 2]) / 2 : NAN;
+    middle = n ? hd__watch_median(sorted, n) : NAN;
     free(sorted);
     return middle;
 }

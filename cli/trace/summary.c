@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "service/metrics/watch.h"
+
 struct model_span { /* of one rank's step: from the first instruction of the model to the last */
     double first, last, work;
     int64_t rank, step;
@@ -143,12 +145,6 @@ static void add_event(struct sums *all, const json_t *event, const struct hd__si
 
 /* ---- the whole */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void find_stragglers(struct hd__trace_summary *s)
 {
     double *others = hd__alloc((s->ranks.count + 1) * sizeof *others);
@@ -157,8 +153,7 @@ static void find_stragglers(struct hd__trace_summary *s)
         for (uint32_t j = 0; j < s->ranks.count; j++)
             if (j != k && s->ranks.at[j].stage == s->ranks.at[k].stage)
                 others[n++] = s->ranks.at[j].compute;
-        qsort(others, n, sizeof *others, by_value);
-        s->ranks.at[k].straggles = n && s->ranks.at[k].compute > 1.1 * (others[(n - 1) / 2] + others[n / 2]) / 2;
+        s->ranks.at[k].straggles = n && s->ranks.at[k].compute > 1.1 * hd__watch_median(others, n);
     }
     free(others);
 }

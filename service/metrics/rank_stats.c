@@ -20,12 +20,6 @@ static double number_of(const struct hd__metrics_row *row, int32_t rank, int32_t
     return row->ranks[(size_t)rank * (size_t)row->stride + (size_t)number];
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static struct hd_metric metric(const char *name, int32_t type, double value)
 {
     return (struct hd_metric){.name = name, .type = (uint32_t)type, .integer = (int64_t)value, .number = value};
@@ -40,7 +34,7 @@ static size_t add_stats(const struct hd__metrics_row *row, double *values, struc
             values[r] = number_of(row, r, stats[k].number);
             longest = values[r] > values[longest] ? r : longest;
         }
-        qsort(values, (size_t)row->n_ranks, sizeof *values, by_value);
+        hd__watch_median(values, (size_t)row->n_ranks); /* sorts them */
         out[n++] = metric(stats[k].min, stats[k].type, values[0]);
         out[n++] = metric(stats[k].median, stats[k].type, values[(row->n_ranks - 1) / 2]);
         out[n++] = metric(stats[k].max, stats[k].type, values[row->n_ranks - 1]);
