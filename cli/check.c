@@ -219,6 +219,8 @@ static int run(int argc, char **argv)
     if (!code &&
         hd__cli_parse_per_machine(&hd__command_check, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
         code = HD__EXIT_REFUSED;
+    if (!code && loaded.job->nodes_max > 1)
+        code = hd__cli_check_transports(loaded.compiled, (int32_t)loaded.job->ranks_each);
     if (!code)
         hd__cli_say_notes(&loaded);
     if (!code)

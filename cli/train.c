@@ -299,6 +299,7 @@ static int start_agent(struct training *t)
     const struct hd_comm_launcher *launcher;
     struct hd_error err = HD_ERROR_INIT;
     int32_t each = (int32_t)job->ranks_each;
+    uint8_t secret[HD__SECRET_BYTES];
     int code;
     if (hd__cli_find_launcher(&first, &launcher, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
@@ -313,6 +314,10 @@ static int start_agent(struct training *t)
         hd__cli_say_notes(&first);
     hd__warn_tp_span(first.compiled, each);
     code = check_inputs(&first, t->dry, &env, each);
+    if (!code)
+        code = hd__cli_check_transports(first.compiled, each);
+    if (!code && hd__launch_agents_secret(&t->nodes, secret, &err))
+        code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     if (!code && t->dry)
         print_ready(first.compiled);
     if (code || t->dry)

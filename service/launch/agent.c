@@ -276,17 +276,24 @@ static int follow(struct hd__agent *g)
 
 /* ---- both */
 
-static int32_t open_agent(struct hd__agent *g, struct hd_error *err)
+int32_t hd__launch_agents_secret(const struct hd__launch_nodes *nodes, uint8_t secret[HD__SECRET_BYTES],
+                                 struct hd_error *err)
 {
-    const struct hd__launch_nodes *nodes = g->nodes;
-    struct hd__store_options *o = &g->store_options;
     int given;
-    int32_t rc = hd__launch_read_secret(o->secret, &given, err);
+    int32_t rc = hd__launch_read_secret(secret, &given, err);
     if (!rc && !given)
         rc = hd_fail(err, HD_E_INVALID,
                      "machines meet at %s:%u and have no secret, so that anybody could join them: `export "
                      "HEDDLE_SECRET=$(openssl rand -hex 32)`, the same on all of them",
                      nodes->host, nodes->port);
+    return rc;
+}
+
+static int32_t open_agent(struct hd__agent *g, struct hd_error *err)
+{
+    const struct hd__launch_nodes *nodes = g->nodes;
+    struct hd__store_options *o = &g->store_options;
+    int32_t rc = hd__launch_agents_secret(nodes, o->secret, err);
     if (!rc)
         rc = hd__tls_context(&o->tls, err);
     if (rc)

@@ -45,6 +45,9 @@ struct hd__launch_agents {
     double notice_every;
 };
 
+/* The secret that the machines share; refused where there is none. */
+int32_t hd__launch_agents_secret(const struct hd__launch_nodes *nodes, uint8_t secret[HD__SECRET_BYTES],
+                                 struct hd_error *err);
 /* Runs the agent of this machine until the job has ended. Returns its exit code. */
 int hd__launch_agents_run(const struct hd__launch_agents *agents);
 

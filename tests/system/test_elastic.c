@@ -207,7 +207,8 @@ static const struct {
     {"RANK=0 WORLD_SIZE=1", MEET "--nodes 2 --node-rank 0", "--nodes: another launcher started this process as one of"},
     {"RANK=1", MEET "--nodes 2 --node-rank 0", "the environment has RANK, but not WORLD_SIZE"},
     {"RANK=1 WORLD_SIZE=2", MEET "--nodes 2 --node-rank 0", "set RANK and WORLD_SIZE, but not MASTER_ADDR"},
-    {"HEDDLE_SECRET=", MEET "--nodes 2 --node-rank 0 mesh.dp=2", "HEDDLE_SECRET is not 32 or 64 hexadecimal digits"},
+    {"HEDDLE_SECRET=", MEET "--nodes 2 --node-rank 0 mesh.dp=2 comm.use=libfabric",
+     "HEDDLE_SECRET is not 32 or 64 hexadecimal digits"},
     {"", MEET "--nodes 2 --node-rank 0 mesh.dp=3", "the 3 ranks of the mesh are no multiple of 2 machines"},
     {"", MEET "--nodes 2:3 --node-rank 0 launch.ranks=1 mesh.tp=4", "mesh: 2 ranks cannot be cut into"},
 };
@@ -222,13 +223,28 @@ START_TEST(refused)
         expect_code(c, 2);
         expect_says(c, refusals[i].says);
     }
-    c = command_run("train llama.yaml " MEET "--nodes 2 --node-rank 1 mesh.dp=2");
+    c = command_run("train llama.yaml " MEET "--nodes 2 --node-rank 1 mesh.dp=2 comm.use=libfabric");
     expect_code(c, 2);
     expect_says(c, "machines meet at 10.77.0.1:29400 and have no secret, so that anybody could join them");
+    c = command_run("train llama.yaml --dry-run " MEET "--nodes 2 --node-rank 0 mesh.dp=2 comm.use=libfabric");
+    expect_code(c, 2);
+    expect_says(c, "machines meet at 10.77.0.1:29400 and have no secret");
+    ck_assert_str_eq(c->out, "");
+    static const char *const inside[] = {"train llama.yaml " MEET "--node-rank 0 ",
+                                         "train llama.yaml --dry-run " MEET "--node-rank 1 ", "check llama.yaml "};
+    for (size_t i = 0; i < HD__COUNT(inside); i++) {
+        c = command_run_env(TEST_SECRET, "%scomm.use=shm launch.nodes=2 mesh.dp=2", inside[i]);
+        expect_code(c, 2);
+        expect_says(c, "comm-shm works inside one machine only, and dp_shard connects machines");
+        ck_assert_str_eq(c->out, "");
+    }
+    expect_code(command_run("check llama.yaml comm.use=libfabric launch.nodes=2 mesh.dp=2"), 0);
+    expect_code(command_run("check llama.yaml comm.use=shm launch.nodes=1 mesh.dp=2"), 0);
     c = command_run("eval llama.yaml launch.nodes=2 launch.ranks=1 data.val_fraction=0.1 --random-weights");
     expect_code(c, 2);
     expect_says(c, "only `heddle train` runs on several machines by agents of its own");
-    c = command_run_env(TEST_SECRET, "train llama.yaml --dry-run " MEET "--nodes 2 --node-rank 1 mesh.dp=2");
+    c = command_run_env(TEST_SECRET,
+                        "train llama.yaml --dry-run " MEET "--nodes 2 --node-rank 1 mesh.dp=2 comm.use=libfabric");
     expect_code(c, 0);
     ck_assert_ptr_nonnull(strstr(c->out, "ready: 2 ranks"));
 }
