@@ -1,5 +1,6 @@
 /* heddle k8s: prints a manifest for Kubernetes: an Indexed Job whose pods are machines, and what they need. */
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -189,8 +190,10 @@ static int check_words(const struct k8s_request *r)
     size_t u = 0;
     while (size > 0 && u < HD__COUNT(units) && strcmp(unit, units[u]) != 0)
         u++;
-    if (!(size > 0) || u == HD__COUNT(units))
-        return hd__cli_usage_error(&hd__command_k8s, "--storage %s: a size above 0 is wanted, as 100Gi or 2T",
+    if (!(size > 0) || u == HD__COUNT(units) ||
+        size * (u < 7 ? pow(1000, (double)u) : pow(1024, (double)u - 6)) < 0x1p20)
+        return hd__cli_usage_error(&hd__command_k8s,
+                                   "--storage %s: a size of 1Mi or more is wanted, with its unit, as 100Gi or 2T",
                                    r->storage);
     if (r->folder[0] != '/')
         return hd__cli_usage_error(&hd__command_k8s, "--folder %s: a path in the pods is wanted, as /work", r->folder);

@@ -126,6 +126,19 @@ static int parse_margin(struct slurm_request *r)
     return HD__EXIT_DONE;
 }
 
+/* Slurm's limit is in whole minutes. A signal that comes with the start would queue the job again for ever. */
+static int check_margin(const struct slurm_request *r, struct hd__job *job)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    if (job->launch_time_limit <= 0 || r->seconds_left < (int64_t)(job->launch_time_limit / 60) * 60)
+        return HD__EXIT_DONE;
+    hd__job_fail(job, "launch.time_limit", &err,
+                 "launch.time_limit: Slurm counts minutes, and would signal at the start, %lld s before the end: give "
+                 "%lld min or more, or a smaller --signal",
+                 (long long)r->seconds_left, (long long)(r->seconds_left / 60 + 1));
+    return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+}
+
 static int run(int argc, char **argv)
 {
     struct slurm_request r = {0};
@@ -147,6 +160,8 @@ static int run(int argc, char **argv)
                                    "%s has no checkpoint section, so there is nothing to go on from: "
                                    "add `checkpoint: {}`",
                                    arguments.file);
+    if (!code)
+        code = check_margin(&r, loaded.job);
     if (!code && !r.each)
         r.each = loaded.compiled->mesh.ranks / loaded.job->nodes_max;
     if (!code && !r.nodes) {

@@ -115,6 +115,10 @@ for words, nodes, tasks in (((), "2-4", 2), (("--nodes", "2"), "2", 2), (("--per
 for nodes in ("0", "4:2", "2:", "x", "-1"):
     refused(f"--nodes {nodes}: a number of machines is wanted", "slurm", "job.yaml", "--nodes", nodes)
 refused("--signal 0: seconds are wanted", "slurm", "job.yaml", "--signal", "0")
+for limit, margin, least in (("90s", "120", 3), ("30s", "1", 1), ("179s", "120", 3), ("30m", "1800", 31), ("30m", "3600", 61)):
+    refused(f"command line: launch.time_limit: Slurm counts minutes, and would signal at the start, {margin} s before the end: give {least} min",
+            "slurm", "job.yaml", f"launch.time_limit={limit}", "launch.margin=1s", "--signal", margin)
+    run("slurm", "job.yaml", f"launch.time_limit={least}m", "launch.margin=1s", "--signal", margin)
 with open("none.yaml", "w", encoding="utf-8") as f:
     f.write(JOB.replace("checkpoint: {}\n", ""))
 for command in ("slurm", "k8s"):
@@ -126,10 +130,12 @@ refused("8 ranks are not pp 1 x dp 2", "k8s", "job.yaml", "mesh.dp=2", "--pods",
 refused("comm-shm works inside one machine only, and dp_shard connects machines", "k8s", "job.yaml", "--pods", "2")
 refused("--pods 0: a number of pods is wanted", "k8s", "job.yaml", "--pods", "0")
 refused("--image a b: letters, digits and", "k8s", "job.yaml", "--image", "a b")
-for size in ("lots", "0Gi", "-1Gi", "100GiB", "", "Gi"):
-    refused(f"--storage {size}: a size above 0 is wanted", "k8s", "job.yaml", "--storage", size)
+for size in ("lots", "0Gi", "-1Gi", "100GiB", "", "Gi", "100", "1023Ki", "1M"):
+    refused(f"--storage {size}: a size of 1Mi or more is wanted, with its unit", "k8s", "job.yaml", "--storage", size)
 refused("--pods 2: launch.nodes is 4: make them equal", "k8s", "job.yaml", APART, "launch.nodes=4", "--pods", "2")
 refused("launch.rendezvous is node1:29400, and pods meet", "k8s", "job.yaml", APART, "launch.nodes=2", "launch.rendezvous='node1:29400'")
+for size in ("1Mi", "1024Ki", "1048576", "2M"):
+    run("k8s", "job.yaml", "--storage", size)
 text = run("k8s", "job.yaml", APART, "launch.ranks=2", "launch.nodes='1:2'", "--storage", "1.5Ti").stdout
 expect("completions: 2\n" in text and "NNODES, value: '1:2'" in text and "storage: 1.5Ti\n" in text, text)
 refused("--folder work: a path in the pods is wanted", "k8s", "job.yaml", "--folder", "work")
