@@ -243,7 +243,10 @@ static int run_diff(int argc, char **argv)
 {
     struct hd_error err = HD_ERROR_INIT;
     int differ = 0;
-    if (argc != 2 || argv[0][0] == '-' || argv[1][0] == '-')
+    for (int i = 0; i < argc; i++)
+        if (argv[i][0] == '-')
+            return hd__cli_usage_error(&hd__command_ckpt, "%s: diff has no options", argv[i]);
+    if (argc != 2)
         return hd__cli_usage_error(&hd__command_ckpt,
                                    "diff wants two checkpoints, as their folders: "
                                    "runs/a/checkpoints/step-00000100 runs/b/checkpoints/step-00000100");
@@ -299,12 +302,11 @@ static int run(int argc, char **argv)
     code = hd__cli_job_arguments(&hd__command_ckpt, argc - 1, argv + 1, flags, HD__COUNT(flags), &arguments);
     if (!code && !strcmp(r.verb, "export") && !r.to)
         code = hd__cli_usage_error(&hd__command_ckpt, "export needs --to FOLDER");
-    else if (!code && strcmp(r.verb, "export") && r.to)
-        code = hd__cli_usage_error(&hd__command_ckpt, "--to is for export");
-    else if (!code && strcmp(r.verb, "export") && r.weights)
-        code = hd__cli_usage_error(&hd__command_ckpt, "--weights is for export");
-    else if (!code && strcmp(r.verb, "export") && r.dtype)
-        code = hd__cli_usage_error(&hd__command_ckpt, "--dtype is for export");
+    else if (!code && strcmp(r.verb, "export") && (r.to || r.weights || r.dtype))
+        code = hd__cli_usage_error(&hd__command_ckpt, "%s is for export",
+                                   r.to        ? "--to"
+                                   : r.weights ? "--weights"
+                                               : "--dtype");
     else if (!code && r.dtype && !parse_dtype(r.dtype))
         code = hd__cli_usage_error(&hd__command_ckpt, "--dtype %s: wanted bf16, fp16 or fp32", r.dtype);
     else if (!code && r.json && strcmp(r.verb, "ls") && strcmp(r.verb, "show"))

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/base/dtype.h"
 #include "service/train/run_lock.h"
@@ -25,6 +26,9 @@ int32_t hd__cli_store_open(const char *folder, struct hd__cli_store *s, struct h
     *s = (struct hd__cli_store){.plugins = hd__plugins_create(hd__exec_host_table())};
     inside = hd__arena_format(&s->arena, "%s/checkpoints", folder);
     s->dir = is_folder(inside) ? inside : hd__arena_strdup(&s->arena, folder);
+    if (!access(hd__arena_format(&s->arena, "%s/index.json", folder), F_OK))
+        return hd_fail(err, HD_E_INVALID,
+                       "%s is one checkpoint: name the folder that it is in (and it by --checkpoint)", folder);
     rc = hd__plugins_add_default_folders(s->plugins, err);
     if (!rc)
         rc = hd__plugin_find(s->plugins, HD_KIND_CKPT, "posix", &posix, err);

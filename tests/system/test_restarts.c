@@ -298,6 +298,12 @@ START_TEST(diff_and_rm)
     ck_assert_ptr_nonnull(strstr(c->out, "  step: 2 in A, 4 in B\n"));
     ck_assert_ptr_nonnull(strstr(c->out, "lm_head.weight: "));
     expect_code(command_run("ckpt diff" AT_STEP " runs/two", 2), 2);
+    c = command_run("ckpt diff" AT_STEP AT_STEP " --json", 2, 4);
+    expect_code(c, 2);
+    expect_says(c, "--json: diff has no options");
+    c = command_run("ckpt ls" AT_STEP, 2);
+    expect_code(c, 2);
+    expect_says(c, "step-00000002 is one checkpoint: name the folder that it is in");
     c = command_run("ckpt ls runs/two/checkpoints");
     ck_assert_msg(strstr(c->out, " UTC  dp_shard 2  run ") != NULL, "it listed: %s", c->out);
     expect_code(command_run("ckpt rm runs/two"), 2);
