@@ -12,10 +12,9 @@
 #include <unistd.h>
 
 #include "cli/bench/bench.h"
-#include "cli/job.h"
+#include "cli/ranks.h"
 #include "runtime/exec/select.h"
-#include "service/launch/launch.h"
-#include "service/report/report.h"
+#include "service/metrics/watch.h"
 #include "service/train/train.h"
 
 enum { RANKS_MAX = 32 };
@@ -23,8 +22,8 @@ enum { RANKS_MAX = 32 };
 struct train_bench {
     struct hd__cli_job_arguments arguments;
     int64_t ranks[RANKS_MAX], steps, warmup;
-    int n_ranks, json; /* n_ranks 0: those of the job */
-    char folder[64];   /* scratch */
+    int n_ranks, json, checks; /* n_ranks 0: those of the job; checks: a child only looks whether it could train */
+    char folder[64];           /* scratch */
     json_t *rows;
 };
 
@@ -85,11 +84,9 @@ static int train_child(const struct train_bench *b, const struct hd__cli_job_arg
         }
     if (hd__train_check_memory(loaded.compiled, ranks, &err) || hd__launch_check_files(ranks, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    struct hd__reporter reporter = {.on_dumps = hd__report_on_dumps,
-                                    .job = loaded.job->name,
-                                    .folder = b->folder,
-                                    .late_after = loaded.job->late_after,
-                                    .timeout = loaded.job->comm_timeout};
+    if (b->checks)
+        return HD__EXIT_DONE;
+    const struct hd__reporter reporter = hd__cli_reporter(loaded.job);
     const struct hd__launch_env alone = {.size = 1, .local_size = 1, .reporter = &reporter};
     return ranks == 1 ? hd__train(loaded.compiled, &alone)
                       : hd__launch_local(ranks, loaded.job->comm_dead_after, &reporter, &(struct hd__launch_policy){0},
@@ -144,12 +141,6 @@ static int run_child(const struct train_bench *b, const struct hd__cli_job_argum
 
 /* ---- what it measured */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* NaN: no line has it. */
 static double median(const json_t *lines, const char *key)
 {
@@ -158,9 +149,8 @@ static double median(const json_t *lines, const char *key)
     double *values = hd__alloc((json_array_size(lines) + 1) * sizeof *values), middle = NAN;
     json_array_foreach(lines, i, line) if (json_is_number(json_object_get(line, key))) values[n++] =
         hd__bench_number(line, key);
-    qsort(values, n, sizeof *values, by_value);
     if (n)
-        middle = (values[(n - 1) / 2] + values[n / 2]) / 2;
+        middle = hd__watch_median(values, n);
     free(values);
     return middle;
 }
@@ -251,7 +241,7 @@ static int measure(struct train_bench *b, int64_t ranks, int64_t batch, json_t *
         return HD__EXIT_FAILED;
     }
     int code = run_child(b, &arguments);
-    if (!code && !(*row = measured(b))) {
+    if (!code && !b->checks && !(*row = measured(b))) {
         fprintf(stderr, "heddle bench: the run of %" PRId64 " ranks logged no step after the warm-up\n", ranks);
         code = HD__EXIT_FAILED;
     }
@@ -320,7 +310,11 @@ static int add_weak(struct train_bench *b, json_t *row, const json_t *base)
 static int measure_all(struct train_bench *b)
 {
     int code = HD__EXIT_DONE;
-    if (!b->json)
+    b->checks = 1;
+    for (int i = 0; i < b->n_ranks && !code; i++)
+        code = measure(b, b->ranks[i], 0, &(json_t *){NULL});
+    b->checks = 0;
+    if (!code && !b->json)
         print_head(b);
     for (int i = 0; i < HD__MAX(b->n_ranks, 1) && !code; i++) {
         json_t *row;

@@ -68,6 +68,7 @@ START_TEST(refusals)
         {"--warmup -1", "--warmup '-1'"},
         {"--peak", "there is no option --peak"},
         {"mesh.dp=3 --ranks 2", "the product must be the number of ranks"},
+        {"--ranks 1,3", "data.batch: 8"},
         {"data.train=none.txt --ranks 1,2", "data.train: none.txt: No such file"},
     };
     mkdir("tmp", 0700);
@@ -75,6 +76,7 @@ START_TEST(refusals)
         struct command *c = command_run_env("TMPDIR=tmp", "bench --train llama.yaml %s", cases[i].words);
         expect_code(c, 2);
         expect_says(c, cases[i].says);
+        ck_assert_msg(!strstr(c->out, "\n     1 "), "%s was measured: %s", cases[i].words, c->out);
         ck_assert_str_eq(c->out[0] == '#' ? "" : c->out, "");
         expect_empty("tmp");
     }
