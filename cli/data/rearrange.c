@@ -137,6 +137,11 @@ static int32_t read_parts(const struct request *r, uint64_t documents, uint64_t 
                        documents);
     if (!r->part_text[TRAIN])
         part[TRAIN] = documents - sum;
+    else if (sum < documents)
+        hd__log(HD_LOG_WARN, NULL,
+                "%" PRIu64 " of %" PRIu64 " documents are in no part: without --train it is all that --validation and "
+                "--test leave",
+                documents - sum, documents);
     return HD_OK;
 }
 

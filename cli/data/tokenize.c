@@ -71,7 +71,23 @@ static int32_t write_tokens(const struct request *r, struct hd__tokenize_config 
     hd__tokenize_print_end(&print);
     if (!rc)
         print_result(r, &state, hd__indexed_type_for(c->tokenizer->info.vocab), c->prefix);
+    if (!rc && !state.documents)
+        rc = hd_fail(err, HD_E_IO, "%s has no documents: %" PRIu64 " could not be read (--skip-bad, --field %s)",
+                     c->prefix, state.left_out, c->field);
     return rc;
+}
+
+/* A file that two of the words name. */
+static void warn_repeated(const struct hd__corpus *corpus)
+{
+    json_t *seen = json_object();
+    for (uint32_t i = 0; i < corpus->files.count; i++) {
+        const char *path = corpus->files.at[i].path;
+        if (json_object_get(seen, path))
+            hd__log(HD_LOG_WARN, NULL, "%s is named more than once: so often its documents are written", path);
+        json_object_set_new(seen, path, json_true());
+    }
+    json_decref(seen);
 }
 
 static int32_t tokenize(const struct request *r, const struct hd__data_words *files, int64_t threads,
@@ -96,6 +112,8 @@ static int32_t tokenize(const struct request *r, const struct hd__data_words *fi
         rc = find_chat(r, &config, err);
     if (!rc)
         rc = hd__corpus_find(files->at, files->count, &corpus, err);
+    if (!rc)
+        warn_repeated(&corpus);
     if (!rc)
         rc = write_tokens(r, &config, err);
     hd__corpus_free(&corpus);

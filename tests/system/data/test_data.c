@@ -161,6 +161,27 @@ START_TEST(mistakes)
 }
 END_TEST
 
+/* What a call leaves out or writes twice is said. */
+START_TEST(said)
+{
+    struct command *c = command_run("data split " INDEXED "/bpe --to most --train 0.5");
+    expect_code(c, 0);
+    expect_says(c, "23 of 46 documents are in no part: without --train it is all that");
+    c = command_run("data split " INDEXED "/bpe --to all --validation 6 --train 40");
+    expect_code(c, 0);
+    ck_assert_str_eq(c->err, "");
+    c = command_run("data tokenize --tokenizer " TOKENIZER " --to twice corpus.txt corpus.txt");
+    expect_code(c, 0);
+    expect_says(c, "corpus.txt is named more than once: so often its documents are written");
+    c = command_run("data tokenize --tokenizer " TOKENIZER " --to once corpus.txt");
+    ck_assert_msg(!strstr(c->err, "more than once"), "it said: %s", c->err);
+    c = command_run("data tokenize --tokenizer " TOKENIZER " --to none --skip-bad --field none " INDEXED
+                    "/corpus.jsonl");
+    expect_code(c, 1);
+    expect_says(c, "none has no documents: 46 could not be read (--skip-bad, --field none)");
+}
+END_TEST
+
 /* A job on text trains as one on its tokens, which are written once, whatever reads them next. */
 START_TEST(job)
 {
@@ -250,9 +271,14 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"megatron", megatron, 0}, {"rearranged", rearranged, 0},
-                                        {"killed", killed, 0},     {"mistakes", mistakes, 0},
-                                        {"job", job, 0},           {"conversations", conversations, 0},
-                                        {"ranks", ranks, 0},       {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"megatron", megatron, 0},
+                                        {"rearranged", rearranged, 0},
+                                        {"killed", killed, 0},
+                                        {"mistakes", mistakes, 0},
+                                        {"job", job, 0},
+                                        {"conversations", conversations, 0},
+                                        {"ranks", ranks, 0},
+                                        {"said", said, 0},
+                                        {NULL, NULL, 0}};
     return system_run("data", tests);
 }
