@@ -143,24 +143,26 @@ int32_t lf_choose(const struct hd_host *host, const struct lf_settings *s, int l
     struct fi_info *hints = wishes(s), *list = NULL;
     const char *name = s->provider ? s->provider : "auto", *why = refused(name);
     char node[INET6_ADDRSTRLEN] = "";
-    int32_t code = HD_OK;
+    int32_t code = HD_OK, wrong = strcmp(name, "auto") ? HD_E_INVALID : HD_E_UNSUPPORTED; /* the key, or the machine */
     int rc;
     (void)host;
     if (why)
-        code = hd_fail(err, HD_E_UNSUPPORTED, "libfabric: provider '%s' is not used here: %s", name, why);
+        code = hd_fail(err, wrong, "libfabric: comm.provider: provider '%s' is not used here: %s", name, why);
     else if (!hints)
         code = hd_fail(err, HD_E_NOMEM, "libfabric: no memory");
     else if (s->interface)
         code = address_of(s->interface, node, err);
     if (code == HD_OK &&
         (rc = fi_getinfo(FI_VERSION(1, 11), *node ? node : NULL, NULL, *node ? FI_SOURCE : 0, hints, &list)))
-        code = hd_fail(err, HD_E_UNSUPPORTED,
-                       "libfabric: no provider '%s' with tagged messages%s%s (%s); `fi_info -l` lists those of "
-                       "this machine",
-                       name, *node ? " at " : "", node, fi_strerror(-rc));
+        code = hd_fail(
+            err, wrong,
+            "libfabric: comm.provider: no provider '%s' with tagged messages%s%s (%s); `fi_info -l` lists those of "
+            "this machine",
+            name, *node ? " at " : "", node, fi_strerror(-rc));
     if (code == HD_OK && !(*info = pick(list, s, local)))
         code = hd_fail(
-            err, HD_E_UNSUPPORTED, "libfabric: provider '%s' works %s; `fi_info -l` lists those of this machine", name,
+            err, wrong, "libfabric: comm.provider: provider '%s' works %s; `fi_info -l` lists those of this machine",
+            name,
             local ? "not inside one machine" : "inside one machine only, or has no interface that reaches others");
     fi_freeinfo(hints);
     fi_freeinfo(list);

@@ -209,7 +209,7 @@ static int32_t check_settings(const struct hd_hook *h, struct hd_error *err)
     const struct settings *s = h->settings;
     int32_t size = h->place->world->size;
     if (s->rank >= size)
-        return hd_fail(err, HD_E_INVALID, "comm.hooks: faults: rank %lld: give a rank from 0 to %d", (long long)s->rank,
+        return hd_fail(err, HD_E_INVALID, "comm.hooks: faults.rank: %lld: give a rank from 0 to %d", (long long)s->rank,
                        size - 1);
     if (s->when != OPERATION && (!is_injected(s->kind) || (s->kind == FAIL && s->when == CLOSING)))
         return hd_fail(

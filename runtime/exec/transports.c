@@ -167,6 +167,8 @@ static int32_t wrap_in_hooks(struct hd__transports *t, struct hd__transport *of,
         rc = rc ? rc
                 : hd__comm_hook_wrap(&of->open, &hook->component->ops.hook, hook->component->name, hook->settings,
                                      &context, err);
+        if (rc == HD_E_INVALID) /* of its options */
+            hd__job_locate_error(c->job, hook->section->path, err);
     }
     if (rc)
         hd__comm_close(&of->open);

@@ -107,9 +107,12 @@ static void refused(const char *words, const char *says)
 
 START_TEST(refusals)
 {
-    refused("comm.provider=sockets", "provider 'sockets' is not used here: it hangs");
-    refused("comm.provider=nosuch", "no provider 'nosuch'");
+    refused("comm.provider=sockets",
+            "command line: libfabric: comm.provider: provider 'sockets' is not used here: it hangs");
+    refused("comm.provider=nosuch", "command line: libfabric: comm.provider: no provider 'nosuch'");
     refused("comm.interface=nosuch0", "interface 'nosuch0' is not on this machine");
+    refused("comm.hooks=[{\"use\":\"faults\",\"rank\":5}]",
+            "command line: comm.hooks: faults.rank: 5: give a rank from 0 to 1");
 }
 END_TEST
 
