@@ -309,7 +309,7 @@ static void print_machine(const struct calibration *c, double memory)
     printf("%s: %.0f\nattention: %.3f\nattention_grad: %.3f\n", on_host(c) ? "half" : "units",
            on_host(c) ? m->half : m->units, HD__MIN(HD__MAX(m->attention, 0.01), 1),
            HD__MIN(HD__MAX(m->attention_grad, 0.01), 1));
-    printf("levels:\n  - {name: %s, bandwidth: %.4g, latency: %.3g}\n", c->comm_name, HD__MAX(c->busbw * 1e9, 1),
+    printf("levels:\n  - {name: %s, bandwidth: %.4g, latency: %.3g}\n", c->comm_name, HD__MAX(c->busbw * 1e9, 1e6),
            c->small_us * 1e-6 / (2 * (c->ranks - 1)));
 }
 

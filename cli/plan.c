@@ -45,6 +45,9 @@ static int print_plan(struct plan_request *r, const struct hd__compiled *c, cons
         return hd__cli_print_error(&err, err.code == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
     if (!(tokens > 0))
         tokens = (double)plan.tokens * (double)c->job->steps;
+    if (!(tokens > 0))
+        fprintf(stderr, "%s: job.epochs: a plan reads no data: give --tokens N or job.steps for the whole training\n",
+                hd__job_where(c->job, "job.epochs"));
     if (r->json) {
         print_object(hd__plan_json(&plan, m, tokens));
     } else {
@@ -72,20 +75,31 @@ static const char *find_device(const struct hd__machine *m)
     return name;
 }
 
-/* A search sets strategies 3d and zero anew; any other would be lost. */
-static int refuse_other_strategies(const struct hd__job *job)
+/* A search sets pp, dp and tp anew, and strategies 3d and zero with the options below: other words would be lost. */
+static int is_lost(const struct hd__job_value *v)
 {
-    for (uint64_t i = 0; i < job->n_strategies; i++) {
-        const char *use = job->strategies[i]->use;
-        if (strcmp(use, "3d") && strcmp(use, "zero") && strcmp(use, "fsdp") && strcmp(use, "ddp") &&
-            strcmp(use, "megatron"))
-            return hd__cli_usage_error(
-                &hd__command_plan,
-                "--search chooses among strategies 3d and zero, and the job has %s: take it out, "
-                "or plan this job without --search",
-                use);
-    }
-    return HD__EXIT_DONE;
+    if (!v->owner || v->owner->kind != HD_KIND_STRATEGY)
+        return (!strcmp(v->path, "mesh.cp") || !strcmp(v->path, "mesh.ep")) && strcmp(v->text, "1");
+    return (strcmp(v->owner->use, "3d") && strcmp(v->owner->use, "zero")) ||
+           (strcmp(v->origin, "default") && !strstr(".use.stage.schedule.virtual", strrchr(v->path, '.')));
+}
+
+static int refuse_lost(const struct hd__cli_job *loaded)
+{
+    struct hd__job *job = loaded->job;
+    const char *lost = job->unplaced.count ? job->unplaced.at[0] : NULL;
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__chosen unused;
+    for (uint64_t i = 0; i < job->n_strategies; i++)
+        if (hd__compile_choose(job, loaded->plugins, HD_KIND_STRATEGY, job->strategies[i], &unused, &err))
+            return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    for (uint32_t i = 0; i < job->values.count && !lost; i++)
+        lost = is_lost(&job->values.at[i]) ? job->values.at[i].path : NULL;
+    if (lost)
+        hd__job_fail(job, lost, &err,
+                     "%s: --search sets mesh and strategies anew: take it out, or plan this job without --search",
+                     lost);
+    return lost ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 
 /* The job with the machine's device and, where --ranks says so, as many ranks. */
@@ -131,7 +145,7 @@ static int search(struct plan_request *r, const struct hd__cli_job_arguments *ar
                                                    .plugins = loaded.plugins,
                                                    .ranks = ranks ? ranks : loaded.job->ranks};
         hd__log_setup(HD_LOG_ERROR, NULL); /* warnings of plans that were only tried */
-        code = refuse_other_strategies(loaded.job);
+        code = refuse_lost(&loaded);
         if (!code && hd__search(&request, &found, &err))
             code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
@@ -181,39 +195,44 @@ static int load_and_plan(struct plan_request *r, const struct hd__cli_job_argume
     return code;
 }
 
-/* Plans one job; `rows`: of JSON, or NULL to print it. */
+/* Plans one job; `rows`: of JSON, or NULL to print it. A refusal is a row too. */
 static int add_row(struct plan_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__machine *m,
                    int64_t ranks, const char *label, json_t *rows)
 {
     struct hd__cli_job loaded = {0};
     struct hd__plan plan;
+    hd__speaker_defer(1);
     int code = load_and_plan(r, arguments, m, ranks, &loaded, &plan);
-    if (!code && rows) {
-        json_t *object = hd__plan_json(&plan, m, (double)plan.tokens * (double)loaded.job->steps);
+    hd__speaker_defer(0);
+    if (rows) {
+        json_t *object = code ? json_pack("{s:s}", "error", hd__speaker_deferred())
+                              : hd__plan_json(&plan, m, (double)plan.tokens * (double)loaded.job->steps);
         json_object_set_new(object, "words", json_string(label));
         json_array_append_new(rows, object);
-    } else if (!code) {
+    } else if (code) {
+        printf("%-32s refused: %s\n", label, hd__speaker_deferred());
+    } else {
         print_row(r, label, &plan);
-        fflush(stdout);
     }
+    fflush(stdout);
     hd__cli_unload_job(&loaded);
     return code;
 }
 
-/* The job with each value of --sweep KEY=A,B,..., or as it is; then the file of --compare. */
+/* The job with each value of --sweep KEY=A,B,..., some of them planned, or as it is; then the file of --compare. */
 static int add_rows(struct plan_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__machine *m,
                     int64_t ranks, json_t *rows)
 {
     const char *values = r->sweep ? strchr(r->sweep, '=') : NULL;
     const char **words = hd__alloc((arguments->n_overrides + 1) * sizeof *words);
     struct hd__cli_job_arguments all = {arguments->file, words, arguments->n_overrides + 1};
-    int code = values ? HD__EXIT_DONE : add_row(r, arguments, m, ranks, arguments->file, rows);
+    int code = values ? HD__EXIT_REFUSED : add_row(r, arguments, m, ranks, arguments->file, rows);
     memcpy(words, arguments->overrides, arguments->n_overrides * sizeof *words);
-    while (!code && values && *values) {
+    while (values && *values) {
         size_t n = value_length(values + 1);
         char *word = hd__format("%.*s=%.*s", (int)strcspn(r->sweep, "="), r->sweep, (int)n, values + 1);
         words[arguments->n_overrides] = word;
-        code = add_row(r, &all, m, ranks, word, rows);
+        code = add_row(r, &all, m, ranks, word, rows) ? code : HD__EXIT_DONE;
         values += 1 + n;
         free(word);
     }
@@ -221,6 +240,8 @@ static int add_rows(struct plan_request *r, const struct hd__cli_job_arguments *
     all.n_overrides = arguments->n_overrides;
     if (!code && r->compare)
         code = add_row(r, &all, m, ranks, r->compare, rows);
+    if (code)
+        hd__speaker_print(hd__speaker_deferred());
     free(words);
     return code;
 }

@@ -402,7 +402,7 @@ static int run(int argc, char **argv)
     struct hd_error why = HD_ERROR_INIT;
     int found, known = !hd__launch_detect(&env, &found, &why), code;
     if (known && found && env.local_rank > 0)
-        hd__speaker_defer();
+        hd__speaker_defer(1);
     code = train(argc, argv);
     if (code && !known && found)
         hd__launch_report_refusal(&env, why.message);

@@ -105,6 +105,8 @@ int32_t hd__assume_parse(const char *text, struct hd__assume *assume, struct hd_
         return hd_fail(err, HD_E_INVALID, "tp_overlap=no and tp_pipelined=yes contradict each other: choose one");
     if (!(w.stage_f > 0) && (w.stage_b > 0 || w.stage_w > 0 || w.stage_send > 0))
         return hd_fail(err, HD_E_INVALID, "stage_b, stage_w and stage_send are beside stage_f, which is missing");
+    if (w.stage_f > 0 && !(w.stage_b > 0))
+        return hd_fail(err, HD_E_INVALID, "stage_f is beside stage_b, which is missing: gradients would take no time");
     return HD_OK;
 }
 

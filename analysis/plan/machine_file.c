@@ -11,61 +11,48 @@
 #include "core/base/option.h"
 #include "core/base/yaml_tree.h"
 
-#define RATE(key, field, least, words)                                                                               \
-    {                                                                                                                \
-        .name = key, .type = HD_OPT_FLOAT, .min = least, .max = 1e30, .offset = offsetof(struct hd__machine, field), \
-        .help = words                                                                                                \
+/* Ranges refuse figures in other units than ours: GB a second, microseconds, TFLOP/s, hours. */
+#define ROW(key, kind, in, field, least, most, of)                                                           \
+    {                                                                                                        \
+        .name = key, .type = HD_OPT_##kind, .min = least, .max = most, .offset = offsetof(struct in, field), \
+        .unit = of                                                                                           \
     }
-#define SHARE(key, field, words)                                                                                 \
-    {                                                                                                            \
-        .name = key, .type = HD_OPT_FLOAT, .min = 0.01, .max = 1, .offset = offsetof(struct hd__machine, field), \
-        .help = words                                                                                            \
-    }
+#define RATE(key, field, least, most, of) ROW(key, FLOAT, hd__machine, field, least, most, of)
+#define LEVEL(key, kind, least, most, of) ROW(#key, kind, hd__machine_level, key, least, most, of)
+#define SHARE(key, field, of) RATE(key, field, 0.01, 1, of)
 
 static const struct hd_option machine_keys[] = {
-    {.name = "name", .type = HD_OPT_STRING, .offset = offsetof(struct hd__machine, name)},
-    {.name = "device", .type = HD_OPT_STRING, .offset = offsetof(struct hd__machine, device)},
-    {.name = "ranks", .type = HD_OPT_INT, .min = 1, .max = 1 << 20, .offset = offsetof(struct hd__machine, ranks)},
-    {.name = "memory", .type = HD_OPT_SIZE, .min = 1, .max = 1e18, .offset = offsetof(struct hd__machine, memory)},
-    RATE("bandwidth", bandwidth, 1, "bytes a second"),
-    RATE("kernel", kernel, 0, "seconds"),
-    RATE("peak_16", peak_16, 0, "bf16 and fp16"),
-    RATE("peak_fp32", peak_fp32, 1, "fp32"),
-    RATE("peak_fp64", peak_fp64, 0, "fp64"),
+    ROW("name", STRING, hd__machine, name, 0, 0, "text"),
+    ROW("device", STRING, hd__machine, device, 0, 0, "a device plugin"),
+    ROW("ranks", INT, hd__machine, ranks, 1, 1 << 20, "devices of one machine"),
+    ROW("memory", SIZE, hd__machine, memory, 1e6, 1e18, "bytes, as 80GB"),
+    RATE("bandwidth", bandwidth, 1e8, 1e30, "bytes a second"),
+    RATE("kernel", kernel, 0, 10, "seconds"),
+    RATE("peak_16", peak_16, 1e6, 1e30, "FLOPs a second of bf16 and fp16"),
+    RATE("peak_fp32", peak_fp32, 1e6, 1e30, "FLOPs a second of fp32"),
+    RATE("peak_fp64", peak_fp64, 1e6, 1e30, "FLOPs a second of fp64"),
     SHARE("product", product, "of the peak, by large products"),
     SHARE("attention", attention, "of the peak, by attention"),
     SHARE("attention_grad", attention_grad, "of the peak, by the gradients of attention"),
     SHARE("memory_share", memory_share, "of the bandwidth"),
     SHARE("link_share", link_share, "of a link's bandwidth"),
-    RATE("half", half, 0, "length of a dim at which a product reaches half"),
-    RATE("units", units, 0, "that compute a product's tiles"),
-    RATE("tile_m", tile_m, 1, "rows of a tile"),
-    RATE("tile_n", tile_n, 1, "columns of a tile"),
-    RATE("collective", collective, 0, "seconds"),
-    {.name = "slowed", .type = HD_OPT_FLOAT, .min = 0, .max = 0.9, .offset = offsetof(struct hd__machine, slowed)},
-    RATE("price", price, 0, "dollars a rank and hour"),
-    RATE("power", power, 0, "watts a rank"),
-    {.name = "mtbf", .type = HD_OPT_DURATION, .min = 0, .max = 1e12, .offset = offsetof(struct hd__machine, mtbf)},
+    RATE("half", half, 0, 1e30, "length of a dim at which a product reaches half"),
+    RATE("units", units, 0, 1e30, "that compute a product's tiles"),
+    RATE("tile_m", tile_m, 1, 1e30, "rows of a tile"),
+    RATE("tile_n", tile_n, 1, 1e30, "columns of a tile"),
+    RATE("collective", collective, 0, 10, "seconds"),
+    RATE("slowed", slowed, 0, 0.9, "of the speed, while a collective is under way"),
+    RATE("price", price, 0, 1e30, "dollars a rank and hour"),
+    RATE("power", power, 0, 1e30, "watts a rank"),
+    ROW("mtbf", DURATION, hd__machine, mtbf, 3600, 1e12, "seconds between failures of a rank"),
 };
 
 static const struct hd_option level_keys[] = {
-    {.name = "name", .type = HD_OPT_STRING, .offset = offsetof(struct hd__machine_level, name)},
-    {.name = "ranks",
-     .type = HD_OPT_INT,
-     .min = 1,
-     .max = 1 << 30,
-     .offset = offsetof(struct hd__machine_level, ranks)},
-    {.name = "bandwidth",
-     .type = HD_OPT_FLOAT,
-     .min = 1,
-     .max = 1e30,
-     .offset = offsetof(struct hd__machine_level, bandwidth)},
-    {.name = "latency",
-     .type = HD_OPT_FLOAT,
-     .min = 0,
-     .max = 1e6,
-     .offset = offsetof(struct hd__machine_level, latency)},
-    {.name = "share", .type = HD_OPT_FLOAT, .min = 0.01, .max = 1, .offset = offsetof(struct hd__machine_level, share)},
+    LEVEL(name, STRING, 0, 0, "text"),
+    LEVEL(ranks, INT, 1, 1 << 30, "that reach each other"),
+    LEVEL(bandwidth, FLOAT, 1e6, 1e30, "bytes a second"),
+    LEVEL(latency, FLOAT, 0, 0.1, "seconds"),
+    LEVEL(share, FLOAT, 0.01, 1, "of the bandwidth"),
 };
 
 /* ---- values */
@@ -84,8 +71,11 @@ static int32_t read_map(const struct hd__tree_node *map, const struct hd__option
         if (map->value[i]->kind != HD__SCALAR)
             return hd_fail(err, HD_E_INVALID, "%s: %s is one value", map->value[i]->origin, key);
         struct hd_option option = hd__option_at(table, (size_t)row);
+        if (option.type == HD_OPT_DURATION && !strpbrk(map->value[i]->text, "smhd"))
+            return hd_fail(err, HD_E_INVALID, "%s: %s: %.60s has no unit: write 8060h or 300d", map->value[i]->origin,
+                           key, map->value[i]->text);
         if (hd__option_parse(&option, map->value[i]->text, out, arena, &why))
-            return hd_fail(err, HD_E_INVALID, "%s: %s: %s", map->value[i]->origin, key, why.message);
+            return hd_fail(err, HD_E_INVALID, "%s: %s: %s (%s)", map->value[i]->origin, key, why.message, option.unit);
     }
     return HD_OK;
 }
@@ -105,12 +95,12 @@ static int32_t read_levels(const struct hd__tree_node *root, struct hd__machine 
         int32_t rc = read_map(levels->value[i], &table, l, &m->arena, err);
         if (rc)
             return rc;
-        if (l->bandwidth <= 0 || (i + 1 < levels->count && (l->ranks < 1 || (i && l->ranks % l[-1].ranks))))
+        if (l->bandwidth <= 0 || (l->ranks ? i && l->ranks % l[-1].ranks : i + 1 < levels->count))
             return hd_fail(err, HD_E_INVALID,
                            "%s: a level has a bandwidth, and all but the last have ranks, a multiple of the level's "
                            "before",
                            levels->value[i]->origin);
-        if (i + 1 == levels->count)
+        if (!l->ranks)
             l->ranks = INT32_MAX;
     }
     return HD_OK;
@@ -220,6 +210,16 @@ void hd__machine_free(struct hd__machine *m)
 {
     hd__arena_free(&m->arena);
     *m = (struct hd__machine){0};
+}
+
+int32_t hd__machine_reaches(const struct hd__machine *m, int64_t ranks, struct hd_error *err)
+{
+    const struct hd__machine_level *last = &m->level[m->n_levels - 1];
+    if (ranks > last->ranks)
+        return hd_fail(err, HD_E_INVALID,
+                       "%lld ranks: %s has no level beyond %lld of %s: add one, as infiniband in machines/h100-8.yaml",
+                       (long long)ranks, m->path, (long long)last->ranks, last->name ? last->name : "its last");
+    return HD_OK;
 }
 
 double hd__machine_peak(const struct hd__machine *m, uint32_t dtype)

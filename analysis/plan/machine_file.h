@@ -9,7 +9,7 @@ enum { HD__MACHINE_LEVELS = 4 };
 /* A level of the network, from the innermost: ranks that are in the same unit of `ranks` ranks reach each other. */
 struct hd__machine_level {
     const char *name;
-    int64_t ranks;    /* of a unit; of the last level: all */
+    int64_t ranks;    /* of a unit; of the last level, where it names none: INT32_MAX */
     double bandwidth; /* bytes a second that one rank sends, one direction */
     double latency;   /* seconds a hop of a collective, or a message */
     double share;     /* of the bandwidth that is reached; 0: the machine's link_share */
@@ -46,6 +46,8 @@ struct hd__machine {
 int32_t hd__machine_read(const char *name, struct hd__machine *machine, struct hd_error *err);
 void hd__machine_free(struct hd__machine *machine); /* of zeros is fine */
 
+/* HD_E_INVALID where the last level is of fewer ranks. */
+int32_t hd__machine_reaches(const struct hd__machine *machine, int64_t ranks, struct hd_error *err);
 /* Peak of a dtype, FLOPs a second. */
 double hd__machine_peak(const struct hd__machine *machine, uint32_t dtype);
 

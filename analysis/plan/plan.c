@@ -381,7 +381,9 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
         plan->peak = c->stage[s]->arena_bytes;
         plan->stage = s;
     }
-    int32_t rc = assume->states > 0 ? hd__plan_closed_form(c, assume, plan, err) : HD_OK;
+    int32_t rc = hd__machine_reaches(m, plan->ranks, err);
+    if (!rc && assume->states > 0)
+        rc = hd__plan_closed_form(c, assume, plan, err);
     prepare_model(&model);
     if (!rc)
         rc = simulate(c, &model, plan, err);

@@ -44,7 +44,7 @@ int32_t hd__plan_make(const struct hd__compiled *compiled, const struct hd__mach
 /* Sets assumed_states and assumed_activations. */
 int32_t hd__plan_closed_form(const struct hd__compiled *compiled, const struct hd__assume *assume,
                              struct hd__plan *plan, struct hd_error *err);
-/* One page; `tokens`: of the whole training, 0: of the job's steps. */
+/* One page; `tokens`: of the whole training, 0: not known, so of that nothing is said (null). */
 void hd__plan_text(const struct hd__plan *plan, const struct hd__machine *machine, double tokens, struct hd__text *out);
 json_t *hd__plan_json(const struct hd__plan *plan, const struct hd__machine *machine, double tokens);
 

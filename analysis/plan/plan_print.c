@@ -32,7 +32,7 @@ static struct derived derive(const struct hd__plan *p, const struct hd__machine 
     d.rank_hours = d.training / 3600 * (double)p->ranks;
     d.dollars = d.rank_hours * m->price;
     d.joules = d.training * m->power * (double)p->ranks;
-    if (m->mtbf > 0) {
+    if (m->mtbf > 0 && tokens > 0) {
         double between = m->mtbf / (double)p->ranks, save = save_seconds(p);
         /* J. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", 2006, eq. 37 */
         double root = sqrt(2 * save * between);
@@ -102,7 +102,7 @@ static void add_traffic(const struct hd__plan *p, struct hd__text *out)
 void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double tokens, struct hd__text *out)
 {
     struct derived d = derive(p, m, tokens);
-    char a[32], b[32];
+    char a[32], b[32], c[32];
     hd__text_add(out, "%s parameters on %lld ranks of %s, %s tokens a step\n\n", count_text((double)p->parameters, a),
                  (long long)p->ranks, m->name, count_text((double)p->tokens, b));
     add_memory(p, out);
@@ -113,9 +113,9 @@ void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double
     hd__text_add(out, "  %-14s %11.1f %%  counting what is computed again too\n", "HFU", 100 * d.hfu);
     hd__text_add(out, "  %-14s %11.1f %%  of the stages' work\n", "bubble", 100 * p->bubble);
     add_traffic(p, out);
-    hd__text_add(out, "\ntraining on %s tokens\n", count_text(tokens, a));
-    hd__text_add(out, "  %-14s %12s\n  %-14s %12s\n", "time", long_text(d.training, a), "rank-hours",
-                 count_text(d.rank_hours, b));
+    if (tokens > 0)
+        hd__text_add(out, "\ntraining on %s tokens\n  %-14s %12s\n  %-14s %12s\n", count_text(tokens, a), "time",
+                     long_text(d.training, b), "rank-hours", count_text(d.rank_hours, c));
     if (d.dollars > 0)
         hd__text_add(out, "  %-14s %12s  at $%.2f a rank and hour\n", "dollars", count_text(d.dollars, a), m->price);
     if (d.joules > 0)
@@ -138,13 +138,14 @@ static json_t *by_axis(const double values[HD_AXIS_COUNT])
 json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, double tokens)
 {
     struct derived d = derive(p, m, tokens);
-    json_t *memory = json_object(), *training;
+    json_t *memory = json_object(), *training = json_null();
     for (uint32_t k = 0; k < HD__PLAN_KINDS; k++)
         json_object_set_new(memory, kinds[k], json_integer(p->memory[k]));
     json_object_set_new(memory, "peak", json_integer(p->peak));
-    training = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens", tokens, "seconds", d.training, "rank_hours",
-                         d.rank_hours, "dollars", d.dollars, "joules", d.joules, "failures", d.failures,
-                         "checkpoint_every_s", d.checkpoint_s);
+    if (tokens > 0)
+        training = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens", tokens, "seconds", d.training,
+                             "rank_hours", d.rank_hours, "dollars", d.dollars, "joules", d.joules, "failures",
+                             d.failures, "checkpoint_every_s", d.checkpoint_s);
     json_t *object =
         json_pack("{s:s, s:s, s:I, s:I, s:o, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "machine",
                   m->name, "device", p->device, "parameters", (json_int_t)p->parameters, "ranks", (json_int_t)p->ranks,

@@ -242,8 +242,8 @@ int32_t hd__search(const struct hd__search_request *r, struct hd__search *out, s
     struct search s = {.r = r, .out = out};
     char bytes[2][32];
     *out = (struct hd__search){0};
-    int32_t rc = read_job(&s, err);
-    if (rc)
+    int32_t rc = hd__machine_reaches(r->machine, r->ranks, err);
+    if (rc || (rc = read_job(&s, err)))
         return rc;
     add_candidates(&s);
     if (s.candidates.count)

@@ -150,9 +150,11 @@ void hd__speaker_print(const char *text)
     free(copy);
 }
 
-void hd__speaker_defer(void)
+void hd__speaker_defer(int on)
 {
-    deferred.on = 1;
+    deferred.on = on;
+    if (on)
+        *deferred.text = 0;
 }
 
 const char *hd__speaker_deferred(void)

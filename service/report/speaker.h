@@ -39,9 +39,9 @@ int hd__speaker_blames_another(int32_t code);
 
 /* ---- before there is a rendezvous: ranks of one machine refuse a job alike, and the first of them says it */
 
-/* A line to stderr; after a call of defer it is kept instead, the first of them. */
+/* A line to stderr; after a call of defer, until one with 0, it is kept instead, the first of them. */
 void hd__speaker_print(const char *text);
-void hd__speaker_defer(void);
+void hd__speaker_defer(int on);
 const char *hd__speaker_deferred(void); /* "" where nothing was kept */
 
 #endif

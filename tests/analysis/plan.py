@@ -178,6 +178,13 @@ def several():
     check("--compare", [row["step_s"] for row in rows] == [plan()["step_s"], plan("model.layers=4")["step_s"]], rows)
     text = run("--sweep", "data.micro_batch=1,4", "--compare", "other.yaml").stdout.splitlines()
     check("a row each", [row.split()[0] for row in text[1:]] == ["data.micro_batch=1", "data.micro_batch=4", "other.yaml"], text)
+    done = run("--sweep", "data.micro_batch=1,3,4", "--json")
+    one, none, other = json.loads(done.stdout)["plans"]
+    check("a refused value is a row", done.returncode == 0 and "no multiple of micro_batch 3" in none["error"] and none["words"] == "data.micro_batch=3"
+          and one == {**plan("data.micro_batch=1"), "words": one["words"]} and other == {**plan("data.micro_batch=4"), "words": other["words"]}, done)
+    done = run("--sweep", "data.micro_batch=3,1")
+    check("and says why", done.returncode == 0 and "no multiple of micro_batch 3" in done.stdout.splitlines()[0] and len(done.stdout.splitlines()) == 3, done)
+    check("where it is compared", run("--compare", "no.yaml").stdout.splitlines()[1].split()[0] == "job.yaml")
 
 
 def scaling():
@@ -227,6 +234,13 @@ def training():
     near("failures", t["failures"], t["seconds"] / between)
     check("--ranks", plan("--ranks", "16")["ranks"] == 16)
     text = run("--machine", "h100-8").stdout
+    pathlib.Path("epochs.yaml").write_text(JOB.replace("steps: 10", "epochs: 2"))
+    for words in ((), ("--json",)):
+        done = subprocess.run([HEDDLE, "plan", "epochs.yaml", *words], capture_output=True, text=True)
+        check("epochs without data", done.returncode == 0 and "epochs.yaml:1:" in done.stderr and "give --tokens N or job.steps" in done.stderr
+              and ("training on" not in done.stdout if not words else json.loads(done.stdout)["training"] is None), done)
+    done = subprocess.run([HEDDLE, "plan", "epochs.yaml", "--json", "--tokens", "1B"], capture_output=True, text=True)
+    check("epochs with tokens", not done.stderr and json.loads(done.stdout)["training"] == plan("--tokens", "1B")["training"], done)
     check("the page", all(w in text for w in ("parameters", "activations", "MFU", "tokens/s", "memory is exact")), text)
 
 
@@ -328,20 +342,21 @@ def refusals():
         (["--assume", "states=1"], "states: "),
         (["--assume", "recomputed_products=2"], "recomputed_products: "),
         (["--assume", "stage_b=1"], "beside stage_f, which is missing"),
+        (["--assume", "stage_f=0.02"], "beside stage_b, which is missing"),
         (["--assume", "stage_f=-1"], "stage_f: "),
         (["--assume", "states=18", "model.ffn=512"], "the closed forms are of a GPT's blocks"),
         (["--assume", "tp_overlap=no,tp_pipelined=yes"], "tp_pipelined"),
         (["--machine", machine(FREE)], "peak_fp32"),
         (["mesh.dp=3", "data.batch=4"], "data.batch"),
         (["mesh.tp=3"], "mesh.tp"),
-        (["--search", "--assume", "stage_f=1"], "not with --search"),
+        (["--search", "--assume", "stage_f=1,stage_b=1"], "not with --search"),
         (["--sweep", "data.micro_batch=1,2", "--search"], "--search chooses by itself"),
         (["--compare", "job.yaml", "--search"], "--search chooses by itself"),
         (["--sweep", "data.micro_batch=1,2", "--tokens", "1B"], "--tokens is of a single plan"),
         (["--sweep", "data.micro_batch"], "wanted KEY=VALUE"),
         (["--sweep", "=1"], "wanted KEY=VALUE"),
         (["--sweep", "data.micro_batch="], "has no value"),
-        (["--sweep", "data.micro_batch=1,3"], "no multiple of micro_batch 3"),
+        (["--sweep", "data.micro_batch=3,5"], "no multiple of micro_batch 5"),
         (["--sweep", "data.microbatch=1"], "unknown key microbatch"),
         (["--compare", "no.yaml"], "no.yaml"),
         (["--scaling", "8,16", "--ranks", "4"], "--scaling names the ranks of one job"),
@@ -355,16 +370,41 @@ def refusals():
         (["--scaling", "8,48", "data.pad_batch=never"], "in the strong row of 48 ranks, whose batch is 64"),
         (["--scaling", "3", "mesh.tp=2"], "3"),
         (["--search", "--tokens", "1B"], "not with --search"),
-        (["--search", "strategies=[{use: ema, decay: 0.9}]"], "the job has ema"),
+        (["--search", "strategies=[{use: ema, decay: 0.9}]"], "strategies.ema.use: --search sets"),
+        (["--search", "mesh.ep=2"], "command line: mesh.ep: --search sets mesh and strategies anew"),
+        (["--search", "strategies=[{use: megatron, sequence_parallel: true}]"], "strategies.megatron.sequence_parallel: --search sets"),
+        (["--search", "strategies=[{use: fsdp, offload: {optimizer: host}}]"], "strategies.fsdp.offload.optimizer: --search sets"),
+        (["--search", "strategies=[{use: zero, bukket: 1}]"], "unknown key bukket"),
+        (["--search", "strategies.3d.sequence_parallel=true"], "strategies.3d.sequence_parallel=true: --search sets"),
     ]
     for words, says in rows:
         done = run(*words)
         check(f"refuses {words}", done.returncode == 2 and says in done.stderr, done)
+    pathlib.Path("cp.yaml").write_text(JOB + "mesh: {dp: 1, cp: 2}\n")
+    done = subprocess.run([HEDDLE, "plan", "cp.yaml", "--search"], capture_output=True, text=True)
+    check("refuses mesh.cp with its place", done.returncode == 2 and done.stderr.startswith("cp.yaml:6:19: mesh.cp: "), done)
+    done = run("--search", "--ranks", "2", "data.batch=2", "model.layers=1", "strategies=[{use: fsdp, sharding_strategy: 1}]")
+    check("a stage is searched", done.returncode == 0, done)
+    ends = machine("peak_fp32: 1e12\nlevels: [{name: inside, ranks: 8, bandwidth: 1e9}]\n", "ends.yaml")
+    for words in (), ("--search",), ("--scaling", "8,16"):
+        done = run("--machine", ends, *words, *(("--ranks", "16") if words != ("--scaling", "8,16") else ()))
+        check(f"refuses ranks beyond the last level {words}", done.returncode == 2 and "16 ranks: ends.yaml has no level beyond 8 of inside: add one" in done.stderr, done)
+    check("so many ranks are planned", plan("--ranks", "8", machine=ends)["ranks"] == 8)
     for text, says in [("levels: []\n", "levels is a list"), ("levels: [{bandwidth: 0}]\n", "bandwidth"), ("flop: 3\n", "unknown key flop"),
-                       ("product: 1.5\n" + FREE, "product"), ("levels: [{ranks: 8, bandwidth: 1}, {ranks: 12, bandwidth: 1}, {bandwidth: 1}]\n", "multiple"),
+                       ("product: 1.5\n" + FREE, "product"), ("levels: [{ranks: 8, bandwidth: 1}, {ranks: 12, bandwidth: 1}, {bandwidth: 1}]\n".replace("bandwidth: 1", "bandwidth: 1e9"), "multiple"),
+                       ("peak_fp32: 1e12\nlevels: [{ranks: 8, bandwidth: 1e9}, {ranks: 12, bandwidth: 1e9}]\n", "multiple"),
+                       ("levels: [{bandwidth: 450}]\n", "bandwidth: 450 is too small: at least 1000000 (bytes a second)"),
+                       ("levels: [{bandwidth: 450e9, latency: 1.9}]\n", "latency: 1.9 is out of range: 0 to 0.1 (seconds)"),
+                       ("kernel: 30\n" + FREE, "kernel: 30 is out of range: 0 to 10 (seconds)"), ("peak_16: 989.4\n" + FREE, "(FLOPs a second of bf16 and fp16)"),
+                       ("mtbf: 8060\n" + FREE, "m.yaml:6:7: mtbf: 8060 has no unit: write 8060h"), ("mtbf: 8s\n" + FREE, "(seconds between failures of a rank)"),
                        ("peak_fp32: [1]\n" + FREE, "one value"), ("name\n", "m.yaml:"), ("memory: -1\n" + FREE, "memory")]:
         done = run("--machine", machine(text))
         check(f"refuses {text.strip()}", done.returncode == 2 and says in done.stderr, done)
+    for key, text, says in [("memory: 100GB", "memory: 80", "memory: 80 is out of range: 1000000 to 1e+18 (bytes, as 80GB)"),
+                            ("bandwidth: 1e30", "bandwidth: 3350", "bandwidth: 3350 is too small: at least 100000000 (bytes a second)")]:
+        pathlib.Path("m.yaml").write_text((MACHINE + FREE).replace(key, text, 1))
+        done = run("--machine", "m.yaml")
+        check(f"refuses {text}", done.returncode == 2 and says in done.stderr, done)
 
 
 def main():
