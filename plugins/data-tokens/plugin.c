@@ -33,7 +33,7 @@ static const struct hd_option options[] = {
          "which tokens the loss counts: all, or those that NAME.loss marks beside NAME.bin, as `heddle data tokenize "
          "--chat-template` writes it"},
     {.name = "eod",
-     .needs = "documents=mask|pack",
+     .needs = "data.documents=mask|pack",
      .value = "-1",
      .type = HD_OPT_INT,
      .min = -1,

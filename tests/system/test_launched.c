@@ -228,8 +228,10 @@ START_TEST(wrong_environment)
                                "not MASTER_ADDR and MASTER_PORT");
     expect_environment_refused("NNODES=2", "", "nothing says which of them this is: give --node-rank I");
     expect_environment_refused("NNODES=2 NODE_RANK=1", "", "nothing says where they meet: give --rendezvous");
-    expect_environment_refused("NNODES=2 NODE_RANK=1" AT, "mesh.dp=2",
-                               "and have no secret, so that anybody could join");
+    expect_environment_refused("NNODES=2 NODE_RANK=1" AT, "mesh.dp=2", "comm-shm works inside one machine only");
+    if (runs_over("libfabric"))
+        expect_environment_refused("NNODES=2 NODE_RANK=1" AT, "mesh.dp=2 comm.use=libfabric",
+                                   "and have no secret, so that anybody could join");
     expect_environment_refused("NODE_RANK=0", "", "NODE_RANK=0, but not RANK and WORLD_SIZE");
     expect_environment_refused("JOB_COMPLETION_INDEX=0", "", "JOB_COMPLETION_INDEX=0, but not RANK and WORLD_SIZE");
     expect_code(command_run_env("NNODES=1 NODE_RANK=0", "train llama.yaml job.steps=1 job.name=one-node"), 0);
