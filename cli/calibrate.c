@@ -242,26 +242,27 @@ static int32_t measure_transport(struct calibration *c, struct hd__plugins *plug
 
 /* ---- all */
 
-/* Memory with numbers of 0.5 to 2, of either sign, in every dtype: products of zeros take a device less power. */
-static int32_t make_operand(struct calibration *c, void **memory, struct hd_error *err)
+/* Numbers of 0.5 to 2, of either sign, in every dtype: products of zeros take a device less power. */
+static int32_t make_operands(struct calibration *c, struct hd_error *err)
 {
     size_t bytes = (size_t)c->bytes;
-    uint16_t *numbers = aligned_alloc(4096, bytes);
-    int32_t rc = numbers ? HD_OK : hd_fail(err, HD_E_NOMEM, "no memory for an operand of %zu bytes", bytes);
+    uint16_t *numbers = hd__alloc(bytes);
     uint32_t random = 1;
-    for (size_t i = 0; !rc && i < bytes / 2; i++) {
+    int32_t rc = HD_OK;
+    for (size_t i = 0; i < bytes / sizeof *numbers; i++) {
         random = random * 1664525 + 1013904223;
         numbers[i] = (uint16_t)(0x3f00 | (random >> 16 & 0x80ff));
     }
-    if (rc || !c->ops->alloc) {
-        *memory = numbers;
-        return rc;
+    for (int i = 0; i < OPERANDS && !rc; i++) {
+        if (c->ops->alloc)
+            rc = c->ops->alloc(c->device, on_host(c) ? HD_MEM_HOST : HD_MEM_DEVICE, bytes, &c->memory[i], err);
+        else if (!(c->memory[i] = aligned_alloc(4096, bytes)))
+            rc = hd_fail(err, HD_E_NOMEM, "no memory for an operand of %zu bytes", bytes);
+        if (!rc && on_host(c))
+            memcpy(c->memory[i], numbers, bytes);
+        else if (!rc && !(rc = c->ops->copy(c->device, HD_STREAM_COMPUTE, c->memory[i], numbers, bytes, err)))
+            rc = c->ops->sync(c->device, HD_STREAM_COMPUTE, err);
     }
-    rc = c->ops->alloc(c->device, on_host(c) ? HD_MEM_HOST : HD_MEM_DEVICE, bytes, memory, err);
-    if (!rc && on_host(c))
-        memcpy(*memory, numbers, bytes);
-    else if (!rc && !(rc = c->ops->copy(c->device, HD_STREAM_COMPUTE, *memory, numbers, bytes, err)))
-        rc = c->ops->sync(c->device, HD_STREAM_COMPUTE, err);
     free(numbers);
     return rc;
 }
@@ -279,8 +280,7 @@ static int32_t measure_device(struct calibration *c, struct hd__plugins *plugins
     if ((rc = c->ops->open(hd__store_host_table(), settings, &place, &c->device, err)))
         return rc;
     choose_sizes(c);
-    for (int i = 0; i < OPERANDS && !rc; i++)
-        rc = make_operand(c, &c->memory[i], err);
+    rc = make_operands(c, err);
     rc = rc ? rc : measure_memory(c, err);
     rc = rc ? rc : measure_products(c, err);
     rc = rc ? rc : measure_attention(c, err);

@@ -16,7 +16,7 @@ struct hd__cli_flag {
 };
 
 const struct hd__cli_flag *hd__cli_find_flag(const struct hd__cli_flag *flags, size_t n, const char *word);
-/* Refuses a word that is none of them, and names the nearest. */
+/* An option that the command does not have: prints the usage error, with the nearest of its options. */
 int hd__cli_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n,
                            const char *word);
 

@@ -12,6 +12,12 @@
 
 static int output_is_file; /* or a pipe: that of the launcher, which may give its ranks terminals all the same */
 
+int hd__same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 int hd__make_folders(const char *path)
 {
     char *copy = hd__strdup(path);

@@ -9,6 +9,7 @@
 /* Opens a regular file to read; NULL: the error says "PATH: cannot open the WHAT: ...". */
 FILE *hd__open_regular(const char *path, const char *what, struct hd_error *err);
 
+int hd__same_file(const char *a, const char *b); /* by device and number; 0 where one is not there */
 /* Creates the missing parent folders of a file. 0, or errno of the first that could not be created. */
 int hd__make_folders(const char *path);
 

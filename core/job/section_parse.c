@@ -170,19 +170,17 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
 {
     const struct hd__job_fields *f = w->f;
     size_t n;
-    const char **names = all_names(f, &n), *near = hd__nearest(name, names, n), *there = NULL;
+    const char **names = all_names(f, &n), *near = hd__nearest(name, names, n), *section, *in = NULL;
     struct hd__text list = {0};
-    for (size_t s = 0; s < hd__job_core_section_count; s++)
-        for (size_t k = 0; k < hd__job_core_sections[s].count; k++)
-            if (!strcmp(hd__job_core_sections[s].options[k].name, name))
-                there = hd__job_core_sections[s].name;
+    struct hd__options core;
+    for (size_t s = 0; (section = hd__job_table(s, &core)); s++)
+        in = hd__option_find(&core, name) >= 0 ? section : in;
     for (size_t i = 0; i < n; i++)
         if (i >= f->table.count || !(hd__option_at(&f->table, i).flags & HD_OPTION_FIXED))
             hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
-    int32_t rc =
-        there  ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, there, name)
-        : near ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
-               : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+    int32_t rc = in ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
+                 : near ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+                        : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
     hd__text_free(&list);
     free(names);
     return rc;

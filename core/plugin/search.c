@@ -1,5 +1,6 @@
 /* Search for plugins: folders, file names, the list of those that were not built. */
 #include "core/plugin/search.h"
+#include "core/base/file.h"
 #include "core/plugin/folders.h" /* from meson */
 
 #include <dirent.h>
@@ -12,12 +13,6 @@
 #define SUFFIX ".so"
 #define SKIPPED "skipped-plugins.txt"
 
-static int same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 static int is_folder(const char *path)
 {
     struct stat s;
@@ -27,7 +22,7 @@ static int is_folder(const char *path)
 void hd__plugin_folders_add(struct hd__plugin_folders *folders, const char *path)
 {
     for (uint32_t i = 0; i < folders->count; i++)
-        if (same_file(folders->at[i], path))
+        if (hd__same_file(folders->at[i], path))
             return;
     char *copy = hd__strdup(path);
     hd__push(folders, copy);
@@ -87,7 +82,7 @@ uint32_t hd__plugin_search(const struct hd__plugin_folders *folders, const char 
         for (int nested = 0; nested < 2 && n < 2; nested++) {
             char *path =
                 hd__format("%s/%s%s" PREFIX "%s" SUFFIX, folders->at[i], nested ? label : "", nested ? "/" : "", label);
-            if (access(path, F_OK) == 0 && !(n && same_file(paths[0], path)))
+            if (access(path, F_OK) == 0 && !(n && hd__same_file(paths[0], path)))
                 paths[n++] = path;
             else
                 free(path);

@@ -112,28 +112,43 @@ static int has_text(const struct hd__compiled *c)
 
 /* ---- what is held out */
 
-static int is_same_file(const char *a, const char *b)
+/* A file, by what its paths have in common. */
+struct file_id {
+    const char *path; /* in the job's arena */
+    dev_t device;
+    ino_t number;
+};
+
+struct file_ids {
+    HD__ARRAY(struct file_id) list;
+};
+
+static void add_file(struct hd__job *job, struct file_ids *to, const char *path)
 {
-    struct stat x, y;
-    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    struct stat st;
+    if (!stat(path, &st))
+        hd__push(&to->list, ((struct file_id){hd__arena_strdup(&job->arena, path), st.st_dev, st.st_ino}));
 }
 
-/* Is it this source, or one of its files of tokens? */
-static int holds_file(const char *source, const char *path)
+/* The sources, and the files of tokens of those that are folders or patterns. */
+static struct file_ids list_files(struct hd__job *job, const struct hd__sources *sources)
 {
-    struct hd__corpus shards;
-    int found = is_same_file(source, path);
-    if (!hd__train_corpus_shards(source, &shards, NULL))
+    struct file_ids all = {0};
+    for (uint64_t i = 0; i < sources->count; i++) {
+        struct hd__corpus shards;
+        hd__train_corpus_shards(sources->at[i].path, &shards, NULL);
         for (uint32_t k = 0; k < shards.files.count; k++)
-            found |= is_same_file(shards.files.at[k].path, path);
-    hd__corpus_free(&shards);
-    return found;
+            add_file(job, &all, shards.files.at[k].path);
+        add_file(job, &all, sources->at[i].path);
+        hd__corpus_free(&shards);
+    }
+    return all;
 }
 
-static int is_trained_on(const struct hd__job *job, const char *path)
+static int has_file(const struct file_ids *files, const struct file_id *file)
 {
-    for (uint64_t t = 0; t < job->train.count; t++)
-        if (holds_file(job->train.at[t].path, path))
+    for (uint32_t i = 0; i < files->list.count; i++)
+        if (files->list.at[i].device == file->device && files->list.at[i].number == file->number)
             return 1;
     return 0;
 }
@@ -141,26 +156,27 @@ static int is_trained_on(const struct hd__job *job, const char *path)
 static void warn_held_out(struct hd__job *job)
 {
     const struct hd__sources *held_out[] = {&job->val, &job->test};
-    for (size_t h = 0; h < HD__COUNT(held_out); h++)
-        for (uint64_t i = 0; i < held_out[h]->count; i++) {
-            const char *path = held_out[h]->at[i].path, *key = h ? "data.test" : "data.val", *trained = NULL;
-            struct hd__corpus shards;
-            hd__train_corpus_shards(path, &shards, NULL);
-            for (uint32_t k = 0; k < shards.files.count; k++)
-                trained = is_trained_on(job, shards.files.at[k].path) ? shards.files.at[k].path : trained;
-            trained = is_trained_on(job, path) ? path : trained;
-            if (trained)
-                hd__log(HD_LOG_WARN, NULL, "%s: %s: %s is a file that data.train has, too: it is not held out",
-                        hd__job_where(job, key), key, trained);
-            hd__corpus_free(&shards);
-        }
+    struct file_ids train = list_files(job, &job->train);
+    for (size_t h = 0; h < HD__COUNT(held_out); h++) {
+        const char *key = h ? "data.test" : "data.val", *trained = NULL;
+        struct file_ids ids = list_files(job, held_out[h]);
+        for (uint32_t i = 0; i < ids.list.count && !trained; i++)
+            trained = has_file(&train, &ids.list.at[i]) ? ids.list.at[i].path : NULL;
+        if (trained)
+            hd__log(HD_LOG_WARN, NULL, "%s: %s: %s is a file that data.train has, too: it is not held out",
+                    hd__job_where(job, key), key, trained);
+        hd__free_array(&ids.list);
+    }
+    hd__free_array(&train.list);
 }
 
 /* Keys of text in a job that reads none. */
 static void warn_idle_keys(const struct hd__compiled *compiled)
 {
     static const char *const keys[] = {"data.field", "data.chat_template", "data.append_eod", "data.cache"};
-    for (size_t i = 0; i < HD__COUNT(keys) && !has_text(compiled); i++) {
+    if (has_text(compiled))
+        return;
+    for (size_t i = 0; i < HD__COUNT(keys); i++) {
         const struct hd__job_value *value = hd__job_value_get(compiled->job, keys[i]);
         if (value && strcmp(value->origin, "default") != 0)
             hd__log(HD_LOG_WARN, NULL, "%s: %s has no effect, because nothing is tokenized: %s", value->origin, keys[i],

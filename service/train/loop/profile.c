@@ -1,7 +1,6 @@
 /* Profiles of a run's steps: the first ones are left out, where there are others. */
-#include <stdlib.h>
-
 #include "core/base/file.h"
+#include "service/metrics/watch.h"
 #include "service/train/loop/internal.h"
 #include "service/train/train.h"
 
@@ -19,12 +18,6 @@ const struct hd__train_plan *hd__loop_plan(void)
     return the_plan;
 }
 
-static int shorter_first(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* After a step: once there are enough of them, what they took beside what was planned. */
 void hd__loop_compare_plan(struct hd__train_loop *l)
 {
@@ -34,8 +27,7 @@ void hd__loop_compare_plan(struct hd__train_loop *l)
     l->planned_from[n] = l->step_s;
     if (n < HD__PLANNED_STEPS - 1)
         return;
-    qsort(l->planned_from, HD__PLANNED_STEPS, sizeof *l->planned_from, shorter_first);
-    double median = (l->planned_from[HD__PLANNED_STEPS / 2 - 1] + l->planned_from[HD__PLANNED_STEPS / 2]) / 2;
+    double median = hd__watch_median(l->planned_from, HD__PLANNED_STEPS);
     hd__log(HD_LOG_INFO, NULL, "a step takes %.4g ms (median of the last %d), planned by %s: %.4g ms, %+.1f %%%s",
             1e3 * median, HD__PLANNED_STEPS, the_plan->machine, 1e3 * the_plan->step_s,
             100 * (the_plan->step_s / median - 1),

@@ -1,7 +1,7 @@
 /* Metrics of a run: their start, and a row of numbers of all ranks for each logged step. */
 #include <math.h>
-#include <sys/stat.h>
 
+#include "core/base/file.h"
 #include "service/train/loop/internal.h"
 #include "service/train/train.h"
 
@@ -37,9 +37,8 @@ int32_t hd__loop_open_sink(struct hd__train_loop *l, struct hd__metrics *metrics
 /* The metrics of a run may be another's data. */
 static int32_t refuse_data_file(const char *metrics, const struct hd__sources *sources, struct hd_error *err)
 {
-    struct stat a, b;
-    for (uint64_t i = 0; i < sources->count && !stat(metrics, &a); i++)
-        if (!stat(sources->at[i].path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+    for (uint64_t i = 0; i < sources->count; i++)
+        if (hd__same_file(metrics, sources->at[i].path))
             return hd_fail(err, HD_E_INVALID, "metrics.jsonl: %s is a file of the job's data: name another", metrics);
     return HD_OK;
 }

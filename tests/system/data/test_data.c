@@ -161,7 +161,7 @@ START_TEST(mistakes)
 }
 END_TEST
 
-/* What a call leaves out or writes twice is said. */
+/* Documents that a command leaves out, or writes twice, are reported. */
 START_TEST(said)
 {
     struct command *c = command_run("data split " INDEXED "/bpe --to most --train 0.5");
