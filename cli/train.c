@@ -241,11 +241,14 @@ static void say_mesh(const struct hd__compiled *c)
 {
     const struct hd__job *job = c->job;
     int64_t dp = job->mesh[HD_AXIS_DP_REPLICATE] * job->mesh[HD_AXIS_DP_SHARD];
+    char rate[48] = "";
+    if (job->batch != job->batch_of_all)
+        snprintf(rate, sizeof rate, " and the learning rate x %.4g", job->lr_factor);
     hd__log(HD_LOG_INFO, NULL,
-            "%" PRId64 " rank%s: data.batch stays %" PRId64 ", as dp %" PRId64 " x %" PRId64
+            "%" PRId64 " rank%s: data.batch %s %" PRId64 "%s, as dp %" PRId64 " x %" PRId64
             " micro-batches of %" PRId64,
-            job->ranks, job->ranks > 1 ? "s" : "", job->batch, dp * job->mesh[HD_AXIS_EP], job->accumulation,
-            job->micro_batch);
+            job->ranks, job->ranks > 1 ? "s" : "", *rate ? "becomes" : "stays", job->batch, rate,
+            dp * job->mesh[HD_AXIS_EP], job->accumulation, job->micro_batch);
 }
 
 /* The job for the machines of a round. */

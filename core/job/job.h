@@ -92,6 +92,7 @@ enum { HD__VAL_SETS = 16 }; /* at most */
 
 enum { HD__DETERMINISTIC_NORMAL = 0, HD__DETERMINISTIC_EXACT = 1 };
 enum { HD__ON_ERROR_STOP = 0, HD__ON_ERROR_SKIP };
+enum { HD__SCALE_BATCH_NEVER = 0, HD__SCALE_BATCH_LINEAR, HD__SCALE_BATCH_SQRT };
 enum { HD__PAD_BATCH_AUTO = 0, HD__PAD_BATCH_ALWAYS, HD__PAD_BATCH_NEVER };
 enum { HD__DOCUMENTS_CONTINUE = 0, HD__DOCUMENTS_MASK, HD__DOCUMENTS_PACK };
 enum { HD__SUMS_TREE = 0, HD__SUMS_ANY = 1 }; /* of sums over send and recv */
@@ -115,6 +116,7 @@ struct hd__job {
     const char *launch_rendezvous; /* NULL: none */
     int32_t nodes_min, nodes_max;  /* machines; 0 until hd__job_resolve reads launch_nodes */
     int64_t ranks_each;            /* of a machine; resolved */
+    int32_t scale_batch;           /* HD__SCALE_BATCH_... */
     int64_t launch_restarts;       /* in a row without a newer checkpoint */
     double launch_pause;           /* seconds before the first of them */
     double launch_time_limit;      /* seconds; 0: none */
@@ -154,6 +156,7 @@ struct hd__job {
     int64_t ranks;                     /* product of mesh */
 
     struct hd__lr_schedule schedule; /* lr is the optimizer's: the code that opens the optimizer sets it */
+    double lr_factor;                /* of its rates, for the machines that train: launch.scale_batch; resolved */
 
     /* data: */
     struct hd__sources train, val, test; /* val, test: count 0: none; val: all sets */
@@ -161,7 +164,8 @@ struct hd__job {
     uint64_t n_val_sets;
     double val_fraction; /* the last part of train, 0 to 1 */
     int64_t seq_len;
-    int64_t batch;             /* sequences of one step, over all ranks */
+    int64_t batch;             /* sequences of one step, over all ranks; resolved: launch.scale_batch */
+    int64_t batch_of_all;      /* data.batch, where all machines train; resolved */
     int64_t micro_batch;       /* sequences of one micro-batch on one data coordinate; resolved */
     int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep), rounded up; resolved */
     int64_t micro_batch_asked; /* 0: unset */
@@ -278,8 +282,11 @@ void hd__job_notes(struct hd__job *job, struct hd__text *out);
 
 /* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks on each of nodes_max
  * machines, or the mesh's own product, or 1. Where there may be fewer machines, dp follows the number of ranks, and
- * micro-batches get no larger than on all of them: the batch stays. May be called again with another number. */
+ * micro-batches get no larger than on all of them: the batch stays, or shrinks (launch.scale_batch). May be called again
+ * with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
+/* The learning rate of a step, 1 = the first update. Of a resolved job whose optimizer is open. */
+double hd__job_lr(const struct hd__job *job, int64_t step);
 /* Places of a step's micro-batches behind the batch, on all ranks together: data.pad_batch. Of a resolved job. */
 int64_t hd__job_empty_sequences(const struct hd__job *job);
 

@@ -44,6 +44,10 @@ static const struct hd_option launch_keys[] = {
     KEY("rendezvous", STRING, NULL, ANY, 0, launch_rendezvous,
         "where the machines of launch.nodes meet: HOST:PORT of node 0, [ADDRESS]:PORT for IPv6; PORT + 1 is used, too",
         .aliases = "rdzv_endpoint"),
+    KEY("scale_batch", ENUM, "never", ANY, G, scale_batch,
+        "where fewer machines train than the most of launch.nodes, data.batch shrinks with them, and the learning rate "
+        "as the batch does (linear) or as its square root (sqrt)",
+        NAMED("never|linear|sqrt")),
     KEY("restarts", INT, "0", WITHIN(0, 1e6), 0, launch_restarts,
         "how often in a row, without a newer checkpoint in between, all ranks are started again after one has failed",
         .aliases = "max_restarts"),

@@ -92,6 +92,8 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "launch.restarts", "has only the last step's checkpoint to go on from: set checkpoint.every"},
         {job->nodes_min < job->nodes_max && !job->launch_restarts && !job->checkpoint, "launch.nodes",
          "may lose machines, and there are no checkpoints to go on from: add checkpoint: {every: 30m}"},
+        {job->scale_batch && job->nodes_min == job->nodes_max, "launch.scale_batch",
+         "has no effect, because launch.nodes is a fixed number: say MIN:MAX"},
         {!job->launch_restarts && job->nodes_max == 1 && pause && strcmp(pause->origin, "default") != 0, "launch.pause",
          "has no effect, because launch.restarts is 0"},
         {job->ranks > 1 && !early && job->comm_timeout <= job->late_after, "comm.timeout",

@@ -148,7 +148,7 @@ static int64_t asked_micro_batch(const struct hd__job *job, int64_t dp, int64_t 
     int64_t all = job->ranks_each * job->nodes_max, part = ceil_div(job->batch, dp * ep), most = job->micro_batch_asked;
     if (job->nodes_min == job->nodes_max || (!pads_batch(job) && job->batch % (dp * ep)) || (most && part % most == 0))
         return most;
-    most = most ? most : job->batch * ranks / (all * dp * ep);
+    most = most ? most : job->batch_of_all * ranks / (all * dp * ep);
     most = HD__MAX(HD__MIN(most, part), 1);
     int64_t even = ceil_div(part, ceil_div(part, most)), divisor = most; /* of 7 in at most 5: 4, and 1 */
     while (part % divisor)
@@ -206,6 +206,44 @@ int64_t hd__job_empty_sequences(const struct hd__job *job)
     return job->accumulation * job->micro_batch * dp * job->mesh[HD_AXIS_EP] - job->batch;
 }
 
+double hd__job_lr(const struct hd__job *job, int64_t step)
+{
+    return job->lr_factor * hd__lr(&job->schedule, step, job->steps);
+}
+
+/* data.batch for the machines that train, and what that makes of the learning rate: in proportion (Goyal et al. 2017),
+ * or as the square root, which keeps the noise of Adam's steps (Malladi et al. 2022). */
+static int32_t scale_batch(struct hd__job *job, int64_t ranks, struct hd_error *err)
+{
+    int64_t all = job->ranks_each * job->nodes_max;
+    char text[24];
+    job->lr_factor = 1;
+    job->batch_of_all = job->batch_of_all ? job->batch_of_all : job->batch;
+    if (!job->scale_batch || job->nodes_min == job->nodes_max)
+        return HD_OK;
+    if (job->epochs > 0)
+        return hd__job_fail(job, "launch.scale_batch", err,
+                            "launch.scale_batch: job.epochs are counted in steps of one size: give job.steps, or leave "
+                            "the batch as it is");
+    if (job->batch_of_all % job->nodes_max || ranks % job->ranks_each)
+        return hd__job_fail(job, "launch.scale_batch", err,
+                            "launch.scale_batch: data.batch %lld cannot be cut into equal parts for %d machines "
+                            "(launch.nodes): nearest that work: data.batch=%lld",
+                            (long long)job->batch_of_all, job->nodes_max,
+                            (long long)(ceil_div(job->batch_of_all, job->nodes_max) * job->nodes_max));
+    job->batch = job->batch_of_all / job->nodes_max * (ranks / job->ranks_each);
+    job->lr_factor = (double)ranks / (double)all;
+    if (job->scale_batch == HD__SCALE_BATCH_SQRT)
+        job->lr_factor = sqrt(job->lr_factor);
+    if (ranks == all)
+        return HD_OK;
+    snprintf(text, sizeof text, "%lld", (long long)job->batch);
+    hd__job_value_set(job, NULL, "data.batch", text, json_integer(job->batch), hd__job_where(job, "data.batch"),
+                      HD_OPTION_GLOBAL);
+    hd__job_value_note(job, "data.batch", "launch.scale_batch");
+    return HD_OK;
+}
+
 static void note_micro_batch(struct hd__job *job)
 {
     char text[24];
@@ -257,6 +295,8 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
                             "data.seq_len: %lld cannot be cut into mesh.cp = %lld equal parts", (long long)job->seq_len,
                             (long long)cp);
     ranks = mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP];
+    if ((rc = scale_batch(job, ranks, err)))
+        return rc;
     int64_t micro = asked_micro_batch(job, dp, ep, ranks);
     if (!pads_batch(job) && job->batch % (HD__MAX(micro, 1) * dp * ep))
         return batch_fail(job, dp, ep, ranks, err);

@@ -210,10 +210,9 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
     state = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:I,s:o,s:o}", "step", (json_int_t)progress->step,
                       "sequence", (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas",
                       (json_int_t)hd__mesh_ways(&p->mesh, p->independent_axes), "seed", (json_int_t)c->job->seed,
-                      "optimizer", c->optimizer_choice.component->name, "lr",
-                      hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
-                      hd__train_loss_scaler_json(&progress->scaler), "time", (json_int_t)time(NULL), "mesh", mesh,
-                      "job", hd__job_json(c->job));
+                      "optimizer", c->optimizer_choice.component->name, "lr", hd__job_lr(c->job, progress->step),
+                      "model", model, "loss_scale", hd__train_loss_scaler_json(&progress->scaler), "time",
+                      (json_int_t)time(NULL), "mesh", mesh, "job", hd__job_json(c->job));
     if (*k->data)
         json_object_set_new(state, "data", json_string(k->data));
     json_t *files = hd__train_shards_json(k->s);

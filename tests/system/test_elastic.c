@@ -1,5 +1,6 @@
 /* Jobs that an agent a machine runs, on network namespaces: started, waited for, broken in every way, joined again, to
  * the same bits as undisturbed. Each fault prints how long it was until the next completed step. */
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -494,6 +495,45 @@ START_TEST(uneven)
 }
 END_TEST
 
+/* The number of this key in a line of metrics.jsonl. */
+static double number_in(const char *line, const char *key)
+{
+    const char *at = strstr(line, keep(hd__format("\"%s\": ", key)));
+    ck_assert_msg(at != NULL, "no %s in %s", key, line);
+    return strtod(strchr(at, ':') + 1, NULL);
+}
+
+/* With half of the machines, half of the batch and of the rate, or its root. */
+START_TEST(scales)
+{
+    const struct {
+        const char *how, *words;
+        double rate;
+    } rows[] = {
+        {"linear", "1 rank: data.batch becomes 4 and the learning rate x 0.5, as dp 1 x 2 micro-batches of 2", 0.5},
+        {"sqrt", "1 rank: data.batch becomes 4 and the learning rate x 0.7071, as dp 1 x 2 micro", sqrt(0.5)}};
+    machines_up(2, NULL);
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c[2];
+        const char *name = rows[i].how;
+        start_nodes(c, 2,
+                    keep(hd__format(EXACT SOON MEET "--nodes 1:2 launch.ranks=1 job.steps=400 job.name=%s "
+                                                    "launch.scale_batch=%s checkpoint.every=50",
+                                    name, name)));
+        curve_wait(name, 60);
+        kill(c[1]->pid, SIGKILL);
+        wait_for_step(name, "shrink", 1, "half of the machines are gone", hd__now());
+        expect_end(c[0], 0);
+        expect_says(c[0], rows[i].words);
+        char *all = read_file(keep(hd__format("runs/%s/metrics.jsonl", name))), *first = strstr(all, "{\"step\": 1,");
+        char *before = strstr(all, "{\"step\": 399,"), *last = strstr(all, "{\"step\": 400,");
+        ck_assert(first && before && last);
+        expect_number(number_in(last, "lr"), rows[i].rate * number_in(first, "lr"), 1e-6, name, 400);
+        ck_assert_double_eq(number_in(last, "tokens") - number_in(before, "tokens"), number_in(first, "tokens") / 2);
+    }
+}
+END_TEST
+
 /* The commands of docs/elastic.md, with its job file; longer, so that the machine comes back before the end. */
 START_TEST(the_page)
 {
@@ -538,6 +578,7 @@ int main(void)
                                         {"node 0 goes", node_0_goes, 1},
                                         {"stands by", stands_by, 1},
                                         {"uneven", uneven, 1},
+                                        {"batch scaled", scales, 1},
                                         {"the page", the_page, 1},
                                         {NULL}};
     const char *why;

@@ -117,7 +117,7 @@ static int32_t set_hyperparameters(struct hd__train_loop *l, double label_factor
 {
     const hd_tensor set[] = {l->p->hyper, l->p->scale};
     double *hyper = hd__exec_host_data(l->s.exec, l->p->hyper);
-    l->lr = hd__lr(&l->job->schedule, l->progress.step + 1, l->job->steps);
+    l->lr = hd__job_lr(l->job, l->progress.step + 1);
     hyper[HD_HYPER_LR] = l->lr;
     hyper[HD_HYPER_STEP] = (double)(l->progress.step + 1 - l->progress.scaler.skipped);
     hyper[HD_HYPER_INV_SCALE] = 1 / l->progress.scaler.scale;

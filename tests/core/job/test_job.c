@@ -360,6 +360,21 @@ START_TEST(launch_nodes)
         ck_assert_int_eq(j->accumulation, rows[i].accumulation);
         hd__job_free(j);
     }
+    j = load(small_job, "launch.nodes=1:4", "mesh.dp=4", "launch.scale_batch=sqrt");
+    j->batch = 48;
+    for (int64_t ranks = 4; ranks >= 1; ranks--) {
+        ck_assert_int_eq(hd__job_resolve(j, ranks, &err), HD_OK);
+        ck_assert_int_eq(j->batch, 12 * ranks);
+        ck_assert_int_eq(j->micro_batch * j->accumulation * ranks, j->batch);
+        ck_assert_double_eq_tol(j->lr_factor, sqrt((double)ranks / 4), 1e-15);
+    }
+    hd__job_free(j);
+    j = load(small_job, "launch.nodes=1:4", "mesh.dp=4", "launch.scale_batch=linear");
+    j->batch = 50;
+    ck_assert_int_ne(hd__job_resolve(j, 3, &err), HD_OK);
+    ck_assert_ptr_nonnull(strstr(err.message, "cannot be cut into equal parts for 4 machines"));
+    ck_assert_ptr_nonnull(strstr(err.message, "nearest that work: data.batch=52"));
+    hd__job_free(j);
     j = load(small_job, "launch.nodes=1:4", "mesh={dp: 4, tp: 2}", NULL);
     ck_assert_int_ne(hd__job_resolve(j, 3, &err), HD_OK);
     hd__job_free(j);
@@ -449,6 +464,7 @@ START_TEST(printed)
                                "  deterministic: normal                          # default\n"
                                "launch:\n"
                                "  nodes: 1                                       # default\n"
+                               "  scale_batch: never                             # default\n"
                                "  restarts: 0                                    # default\n"
                                "  pause: 30s                                     # default\n"
                                "  margin: 60s                                    # default\n"
