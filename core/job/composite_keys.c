@@ -500,11 +500,16 @@ static int32_t read_sinks(struct hd__job *job, const char *path, struct hd__tree
         return hd__job_node_fail(node, err, "%s is %s where a list is wanted: [{use: NAME, ...}]", path,
                                  hd__tree_kind_name(node));
     struct hd__job_section **sinks = grow_sinks(job, node->count);
+    const struct hd__tree_node *jsonl = NULL;
     for (uint32_t i = 0; i < node->count; i++) {
         const char *name = hd__arena_format(&job->arena, "%s.%u", path, i);
         /* the core's own file, which every run writes */
-        if (node->value[i]->kind == HD__SCALAR && !strcmp(node->value[i]->text, "jsonl"))
+        if (node->value[i]->kind == HD__SCALAR && !strcmp(node->value[i]->text, "jsonl")) {
+            if (jsonl)
+                return hd__job_node_fail(node->value[i], err, "%s: jsonl was already given at %s", path, jsonl->origin);
+            jsonl = node->value[i];
             continue;
+        }
         int32_t rc = named_or_mapping(job, name, HD_KIND_METRICS, node->value[i], sinks, err);
         if (rc)
             return rc;

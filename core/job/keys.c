@@ -105,7 +105,7 @@ static const struct hd_option comm_keys[] = {
         "who moves data while a rank computes: it itself between instructions, or a thread", NAMED("between|thread"),
         RANKS),
     KEY("dead_after", DURATION, NULL, WITHIN(0.01, 1e6), G, comm_dead_after,
-        "the same as liveness.dead_after; where both are said, this one counts", RANKS),
+        "an older name of liveness.dead_after: say one of them", RANKS),
 };
 
 #define ONLY_DP .words = "auto=?only mesh.dp may be auto"

@@ -325,6 +325,34 @@ static int32_t check_data(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
+/* comm.dead_after is an older name of liveness.dead_after: the value goes there. As of a key's own names, two are one
+ * too many, and the command line wins over the file. */
+static int32_t fold_dead_after(struct hd__job *job, struct hd_error *err)
+{
+    struct hd__job_value *kept = (struct hd__job_value *)hd__job_value_get(job, "liveness.dead_after"),
+                         *older = (struct hd__job_value *)hd__job_value_get(job, "comm.dead_after"), moved;
+    if (!older)
+        return HD_OK;
+    int is_first = !strcmp(kept->origin, "command line"), is_second = !strcmp(older->origin, "command line");
+    if (strcmp(kept->origin, "default") != 0 && is_first == is_second)
+        return hd__job_fail(job, "comm.dead_after", err,
+                            "comm.dead_after: liveness.dead_after, which is the same, was already given at %s: leave "
+                            "one of them out",
+                            kept->origin);
+    moved = *older;
+    job->values.count--;
+    memmove(older, older + 1, (size_t)(job->values.at + job->values.count - older) * sizeof *older);
+    kept = (struct hd__job_value *)hd__job_value_get(job, "liveness.dead_after");
+    if (is_first) {
+        job->comm_dead_after = json_number_value(kept->json);
+        json_decref(moved.json);
+    } else {
+        hd__job_value_set(job, NULL, kept->path, moved.text, moved.json, moved.origin, moved.flags);
+        kept->needs = moved.needs;
+    }
+    return HD_OK;
+}
+
 /* A word that is nearly one of the three is no path. */
 static int32_t check_resume(struct hd__job *job, struct hd_error *err)
 {
@@ -349,7 +377,7 @@ static void finish_precision(struct hd__job *job)
 void hd__job_sections_read(struct hd__job *job)
 {
     static int32_t (*const checks[])(struct hd__job *, struct hd_error *) = {
-        finish_name, check_steps, hd__job_check_schedule, check_data, check_resume};
+        finish_name, check_steps, hd__job_check_schedule, check_data, check_resume, fold_dead_after};
     struct hd_error why = HD_ERROR_INIT;
     check_names(job);
     for (size_t i = 0; i < hd__job_core_section_count; i++) {

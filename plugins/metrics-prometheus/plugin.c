@@ -54,6 +54,7 @@ static const struct hd_option options[] = {
      .help = "numeric address that the endpoint listens at; 0.0.0.0 or ::  is every interface, without a password"},
     {.name = "textfile",
      .type = HD_OPT_STRING,
+     .flags = HD_OPTION_PATH,
      .offset = offsetof(struct prometheus_settings, textfile),
      .help = "FILE.prom in the folder of node_exporter's --collector.textfile.directory, replaced at every record"},
     {.name = "machine",

@@ -50,6 +50,42 @@ static int32_t choose_data(struct hd__compiled *c, struct hd_error *err)
     return hd__compile_locate_error(c->job, "data", err);
 }
 
+/* Do two sinks of one plug-in write to the same place: have they a path in common, or all of their options? */
+static int is_same_sink(struct hd__job *job, const struct hd__chosen *a, const struct hd__chosen *b)
+{
+    const struct hd__options table = {a->component->options, a->component->n_options, sizeof(struct hd_option)};
+    int differ = 0;
+    if (a->component != b->component)
+        return 0;
+    for (size_t i = 0; i < table.count; i++) {
+        const struct hd_option o = hd__option_at(&table, i);
+        const char *first = hd__option_text(&o, a->settings, &job->arena),
+                   *second = hd__option_text(&o, b->settings, &job->arena);
+        int same = first && second ? !strcmp(first, second) : first == second;
+        if (same && first && o.flags & HD_OPTION_PATH)
+            return 1;
+        differ |= !same;
+    }
+    return !differ;
+}
+
+static int32_t choose_sink(struct hd__compiled *c, struct hd__job_section *section, struct hd_error *err)
+{
+    struct hd__chosen chosen;
+    int32_t rc = hd__compile_choose(c->job, c->plugins, HD_KIND_METRICS, section, &chosen, err);
+    for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++) {
+        const struct hd__chosen *before = &c->selection->sinks.at[i];
+        if (is_same_sink(c->job, before, &chosen))
+            rc = hd_fail(err, HD_E_INVALID,
+                         "%s: %s: %s is there already, as %s at %s, and writes to the same place: "
+                         "leave one of them out",
+                         section->origin, section->path, section->use, before->section->path, before->section->origin);
+    }
+    if (!rc)
+        hd__push(&c->selection->sinks, chosen);
+    return rc;
+}
+
 static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -60,8 +96,7 @@ static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
     if (!rc && job->checkpoint)
         rc = hd__compile_choose(job, c->plugins, HD_KIND_CKPT, job->checkpoint, &c->checkpoint_choice, err);
     for (uint64_t i = 0; i < job->n_sinks && !rc; i++)
-        if (!(rc = hd__compile_choose(job, c->plugins, HD_KIND_METRICS, job->sinks[i], &chosen, err)))
-            hd__push(&c->selection->sinks, chosen);
+        rc = choose_sink(c, job->sinks[i], err);
     for (uint64_t i = 0; i < job->n_hooks && !rc; i++)
         if (!(rc = hd__compile_choose(job, c->plugins, HD_KIND_HOOK, job->hooks[i], &chosen, err)))
             hd__push(&c->selection->hooks, chosen);

@@ -115,6 +115,13 @@ START_TEST(keys)
         {"train llama.yaml metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
         {"train llama.yaml metrics.jsonl=m.jsonl metrics.tensorboard=corpus.txt",
          "command line: metrics.tensorboard: corpus.txt/", NULL},
+        {"train llama.yaml metrics.tensorboard=tb metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"tb\"}]",
+         "command line: metrics.sinks.0: tensorboard is there already, as metrics.tensorboard at command line, and "
+         "writes to the same place",
+         NULL},
+        {"train llama.yaml metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"a\"},{\"use\":\"tensorboard\",\"dir\":"
+         "\"b\"},{\"use\":\"tensorboard\",\"dir\":\"a\"}]",
+         "command line: metrics.sinks.2: tensorboard is there already, as metrics.sinks.0", NULL},
         {NULL, NULL, NULL}};
     write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
                              "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"

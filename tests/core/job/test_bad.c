@@ -87,6 +87,10 @@ static const struct bad keys[] = {
      "job.yaml:4:18: data: unknown key sequence_len; did you mean seq_len?"}, /* whatever keys the plugin has */
     {JOB "optimizer: {use: sgd}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4, global_batch: 4}\n", NULL,
      "job.yaml:4:40: data: global_batch was already given at job.yaml:4:37"},
+    {JOB REST "liveness: {dead_after: 3s}\ncomm: {dead_after: 2s}\n", NULL,
+     "job.yaml:6:20: comm.dead_after: liveness.dead_after, which is the same, was already given at job.yaml:5:24: "
+     "leave "
+     "one of them out"},
     {NULL, "job.steps=1.5", "command line: job.steps: '1.5' is not a whole number"},
     {NULL, "job.name=../../etc",
      "command line: job.name: '../../etc' names a folder: use at most 100 letters, digits, . _ and -, and do not begin "
@@ -130,6 +134,10 @@ static const struct bad specials[] = {
     {NULL, "metrics.sinks=[{path: x}]",
      "command line: metrics.sinks.0 needs use, the name of a plugin of kind metrics"},
     {NULL, "metrics.sinks=[[lines]]", "command line: metrics.sinks.0: a name or {use: NAME, ...} is wanted"},
+    {NULL, "metrics.sinks=[jsonl, lines, jsonl]",
+     "command line: metrics.sinks: jsonl was already given at command line"},
+    {JOB REST "metrics: {sinks: [jsonl, jsonl]}\n", NULL,
+     "job.yaml:5:26: metrics.sinks: jsonl was already given at job.yaml:5:19"},
     {NULL, "metrics.tensorboard=[tb]", "command line: metrics.tensorboard is a list where a folder is wanted"},
     {NULL, "data.train=[]", "command line: data.train is an empty list"},
     {NULL, "data.train=[{path: a}, {path: b, weight: 1}]",

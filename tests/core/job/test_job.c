@@ -64,6 +64,28 @@ START_TEST(dtypes)
 }
 END_TEST
 
+/* comm.dead_after is an older name: one value is there, that of the command line where both say one. */
+START_TEST(dead_after)
+{
+    static const struct {
+        const char *file, *words[2];
+        double want;
+    } rows[] = {{"comm: {dead_after: 2s}\n", {NULL}, 2},
+                {"", {"comm.dead_after=3s"}, 3},
+                {"comm: {dead_after: 2s}\n", {"liveness.dead_after=4s"}, 4},
+                {"liveness: {dead_after: 2s}\n", {"comm.dead_after=6s"}, 6}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        char *text = hd__format("%s%s", small_job, rows[i].file);
+        struct hd__job *j = load(text, rows[i].words[0], rows[i].words[1], NULL);
+        ck_assert_double_eq(j->comm_dead_after, rows[i].want);
+        ck_assert_double_eq(json_number_value(hd__job_value_get(j, "liveness.dead_after")->json), rows[i].want);
+        ck_assert_ptr_null(hd__job_value_get(j, "comm.dead_after"));
+        hd__job_free(j);
+        free(text);
+    }
+}
+END_TEST
+
 START_TEST(components)
 {
     struct hd__job *j = load(full_job, NULL, NULL, NULL);
@@ -672,6 +694,7 @@ int main(void)
     tcase_add_test(tc, strategy_to_come);
     tcase_add_test(tc, every_key);
     tcase_add_test(tc, dtypes);
+    tcase_add_test(tc, dead_after);
     tcase_add_test(tc, components);
     tcase_add_test(tc, axes);
     tcase_add_test(tc, defaults);
