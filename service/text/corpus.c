@@ -133,6 +133,11 @@ static int32_t add_path(struct hd__corpus *c, const char *path, int depth, uint3
     if (rc)
         return rc;
     close(fd);
+    if (!c->tokens && is_tokens_name(path))
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "%s: its name says tokens, and not text: these need no tokenizer: name it in data.train, or "
+                       "rename it, if it is text",
+                       path);
     add_file(c, path, &st);
     return HD_OK;
 }

@@ -149,7 +149,9 @@ static int32_t next_whole(struct hd__documents *d, struct hd__document *out, int
         rc = fill(d, err);
     if (rc)
         return rc;
+    uint32_t skipped = (uint32_t)d->at.offset;
     give(d, d->end - d->begin, d->end - d->begin, out);
+    out->skipped = skipped;
     d->at.line = 1;
     *found = 1;
     return HD_OK;

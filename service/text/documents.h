@@ -9,9 +9,9 @@
 
 struct hd__document {
     const char *path;
-    uint64_t line;   /* of JSON lines, from 1; 0: the whole file is the document */
-    uint32_t source; /* number of its source in the corpus */
-    uint32_t reserved;
+    uint64_t line;    /* of JSON lines, from 1; 0: the whole file is the document */
+    uint32_t source;  /* number of its source in the corpus */
+    uint32_t skipped; /* bytes of its file before the text: a byte order mark */
     const char *text; /* not terminated */
     size_t bytes;
 };

@@ -2,6 +2,7 @@
 #include "service/text/tokenize.h"
 
 #include <errno.h>
+#include <iconv.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -122,12 +123,41 @@ static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd_
     return rc;
 }
 
+/* Is it text? Bytes of another encoding, or of a file that is none, would be tokens that no word has. */
+static int32_t check_text(const struct hd__document *d, struct hd_error *err)
+{
+    uint32_t sink[4096];
+    char *at = (char *)d->text, *zero = memchr(at, 0, d->bytes);
+    size_t left = d->bytes;
+    iconv_t to = iconv_open("UCS-4LE", "UTF-8");
+    if (to == (iconv_t)-1)
+        return hd_fail(err, HD_E_IO, "whether it is UTF-8 cannot be found out: %s", strerror(errno));
+    for (int more = 1; left && more;) {
+        char *out = (char *)sink;
+        size_t room = sizeof sink;
+        more = iconv(to, &at, &left, &out, &room) != (size_t)-1 || errno == E2BIG;
+    }
+    iconv_close(to);
+    if (left && (!zero || zero > at))
+        return hd_fail(err, HD_E_INVALID,
+                       "is not UTF-8: its byte %zu is 0x%02x: convert it, where it is Latin-1 by iconv -f LATIN1 -t "
+                       "UTF-8",
+                       (size_t)(at - d->text) + d->skipped, (unsigned)(uint8_t)*at);
+    if (zero)
+        return hd_fail(err, HD_E_INVALID, "is no text: its byte %zu is zero: name files of text",
+                       (size_t)(zero - d->text) + d->skipped);
+    return HD_OK;
+}
+
 static int32_t encode_document(const struct hd__tokenize_config *c, const struct hd__document *d, struct batch *b,
                                struct hd_error *err)
 {
     if (!d->line && c->chat)
         return hd_fail(err, HD_E_UNSUPPORTED, "is no file of JSON lines, and a chat template is for these alone");
-    return d->line ? encode_line(c, d, b, err) : encode_text(c, d->text, d->bytes, b, err);
+    if (d->line)
+        return encode_line(c, d, b, err);
+    int32_t rc = check_text(d, err);
+    return rc ? rc : encode_text(c, d->text, d->bytes, b, err);
 }
 
 static void locate(const struct hd__tokenize_config *c, const struct hd__document *d, struct hd_error *err)

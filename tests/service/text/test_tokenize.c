@@ -175,6 +175,8 @@ START_TEST(refused_files)
          HD_E_UNSUPPORTED},
         {"a.zip", "PK\003\004....", "is a zip archive: unpack it first", HD_E_UNSUPPORTED},
         {"utf16.txt", "\xff\xfeh", "is UTF-16: convert it", HD_E_UNSUPPORTED},
+        {"ids.bin", "abcd", "its name says tokens, and not text", HD_E_UNSUPPORTED},
+        {"ids.npy", "abcd", "its name says tokens, and not text", HD_E_UNSUPPORTED},
         {"lfs.txt", "version https://git-lfs.github.com/spec/v1\noid", "git lfs pull", HD_E_UNSUPPORTED},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
@@ -417,6 +419,61 @@ START_TEST(bad_lines)
 }
 END_TEST
 
+/* Text of another encoding, and what is no text, with the place. */
+START_TEST(bad_text)
+{
+    static const struct {
+        const char *text;
+        size_t bytes;
+        const char *words;
+    } rows[] = {
+        {"caf\xe9 ole", 8,
+         "a.txt: is not UTF-8: its byte 3 is 0xe9: convert it, where it is Latin-1 by iconv -f LATIN1"},
+        {"\xef\xbb\xbf"
+         "caf\xe9",
+         7, "its byte 6 is 0xe9"},                                    /* behind a byte order mark */
+        {"caf\xc3", 4, "its byte 3 is 0xc3"},                         /* cut within a character */
+        {"\xed\xa0\x80", 3, "its byte 0 is 0xed"},                    /* half of a surrogate pair */
+        {"\1\0\2\0\3\0", 6, "a.txt: is no text: its byte 1 is zero"}, /* tokens of 16 bits */
+        {"a\0\xe9", 3, "its byte 1 is zero"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct hd__corpus corpus;
+        struct hd__tokenize_state state;
+        scratch_write(&folder, "a.txt", rows[i].text, rows[i].bytes);
+        put("b.txt", "na\xc3\xafve \xf0\x9f\x99\x82");
+        find_corpus(&corpus, "[ab].txt");
+        struct hd__tokenize_config config = config_of(&corpus, path("p"));
+        config.skip_hint = "leave it out";
+        config.overwrite = 1;
+        ck_refused(hd__tokenize(&config, NULL, &err), HD_E_INVALID, rows[i].words);
+        ck_assert(strstr(err.message, "; leave it out"));
+        config.skip_bad = 1;
+        ck_ok(hd__tokenize(&config, &state, &err));
+        ck_assert_uint_eq(state.left_out, 1);
+        ck_assert_uint_eq(state.documents, 1);
+        hd__corpus_free(&corpus);
+    }
+    /* A long one, the mistake in the last byte: pieces are put together. */
+    char *text = hd__alloc(100001);
+    for (int i = 0; i < 100000; i += 2)
+        memcpy(text + i, "\xc3\xa9", 2);
+    text[100000] = (char)0xff;
+    struct hd__corpus corpus;
+    scratch_write(&folder, "a.txt", text, 100001);
+    find_corpus(&corpus, "a.txt");
+    struct hd__tokenize_config config = config_of(&corpus, path("p"));
+    config.overwrite = 1;
+    ck_refused(hd__tokenize(&config, NULL, &err), HD_E_INVALID, "its byte 100000 is 0xff");
+    hd__corpus_free(&corpus);
+    scratch_write(&folder, "a.txt", text, 100000);
+    find_corpus(&corpus, "a.txt");
+    ck_ok(hd__tokenize(&config, NULL, &err));
+    hd__corpus_free(&corpus);
+    free(text);
+}
+END_TEST
+
 /* ---- the indexed format */
 
 /* A damaged file is refused or reads within its bounds; the sanitizers see the rest. */
@@ -594,6 +651,7 @@ int main(void)
                  {"restart", restart},
                  {"restart of other files", restart_of_other_files},
                  {"bad lines", bad_lines},
+                 {"bad text", bad_text},
                  {"damage", damage},
                  {"copies", copies},
                  {"cache", cache},
