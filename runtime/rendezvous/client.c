@@ -299,9 +299,14 @@ struct hd__liveness *hd__store_liveness(struct hd_store *store)
     return &store->live;
 }
 
+int hd__store_is_waiting(const struct hd_store *store)
+{
+    return atomic_load(&store->waiting) > 0;
+}
+
 double hd__store_last_wait(const struct hd_store *store)
 {
-    return atomic_load(&store->waiting) > 0 ? hd__now() : atomic_load(&store->waited);
+    return hd__store_is_waiting(store) ? hd__now() : atomic_load(&store->waited);
 }
 
 void hd__store_reset(struct hd_store *store)

@@ -111,6 +111,7 @@ void hd__store_fail(struct hd_store *store, int32_t code, const char *reason);
 void hd__store_abort(struct hd_store *store, const char *reason); /* the same by request: HD_E_CANCELLED */
 /* [any-thread] When this rank last waited for what another puts, or for a barrier: now, while it does; 0: never. */
 double hd__store_last_wait(const struct hd_store *store);
+int hd__store_is_waiting(const struct hd_store *store); /* [any-thread] now */
 /* For tests of faults: breaks the connection to the server, as a network would. */
 void hd__store_reset(struct hd_store *store);
 /* Rank of the process that serves; -1: the launcher, or no process. */

@@ -134,6 +134,26 @@ static void describe_dead_rank(struct hd__report_context *c, int32_t rank)
         snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "%.400s", end_text(c, "cause"));
 }
 
+/* The others cannot be past the rendezvous then, whatever they say that they are in. */
+static int find_absent(struct hd__report_context *c)
+{
+    int32_t first = -1, n = 0;
+    for (int32_t r = c->size; r-- > 0;) {
+        const char *state = json_string_value(json_object_get(c->dump[r], "state"));
+        if (state && !strcmp(state, HD__REPORT_NEVER_CAME)) {
+            first = r;
+            n++;
+        }
+    }
+    if (!n)
+        return 0;
+    hd__report_attribute(c, HD__DIAGNOSIS_SILENT, first, NULL);
+    snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
+             "rank %d%s never came to the rendezvous, where the others wait: was it started, and can it reach rank 0?",
+             first, n > 1 ? hd__arena_format(&c->ops.arena, ", and %d more,", n - 1) : "");
+    return 1;
+}
+
 /* Nobody waits for an operation: a rank that has been opening or closing something for longest, of itself as far as is
  * known, keeps the others waiting. */
 static int find_long_call(struct hd__report_context *c)
@@ -212,6 +232,8 @@ void hd__report_diagnose(const json_t *report, struct hd__report_diagnosis *diag
         ;
     else if (rank >= 0 && code == HD_E_PEER)
         describe_dead_rank(&c, rank);
+    else if ((code == HD_OK || code == HD_E_TIMEOUT) && find_absent(&c)) /* nor does it wait for anything */
+        ;
     else if ((code != HD_OK && !hd__speaker_blames_another(code)) || code == HD_E_PEER ||
              (!hd__report_walk_wait_graph(&c) && !((code == HD_OK || code == HD_E_TIMEOUT) && find_long_call(&c)) &&
               *end_text(&c, "cause"))) {

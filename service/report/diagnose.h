@@ -40,6 +40,9 @@ struct hd__report_diagnosis {
     uint64_t op_number; /* of the operation that the others wait for, or that differs, in that rank's numbering */
 };
 
+/* State of a rank that never connected. */
+#define HD__REPORT_NEVER_CAME "never came"
+
 /* `report` has size, end and rank (docs/running.md); parts that lack fields are passed over. */
 void hd__report_diagnose(const json_t *report, struct hd__report_diagnosis *diagnosis);
 const char *hd__report_diagnosis_name(int32_t kind);

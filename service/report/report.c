@@ -18,7 +18,7 @@
 /* A rank's dump, or why there is none. */
 static json_t *dump_json(int32_t rank, const char *text, uint8_t state)
 {
-    static const char *const states[] = {"never came", "silent", "left", "dead"};
+    static const char *const states[] = {HD__REPORT_NEVER_CAME, "silent", "left", "dead"};
     json_t *dump = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
     if (json_is_object(dump)) {
         json_object_set_new(dump, "rank", json_integer(rank)); /* replaces that of the dump */

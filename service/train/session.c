@@ -45,9 +45,10 @@ static void on_peer_failure(void *user, const char *cause)
 static size_t write_dump(void *user, char *out, size_t room)
 {
     struct hd__train_session *s = user;
-    char at[128];
-    return hd__report_rank_dump(hd__exec_flight(s->exec), s->env->rank, hd__exec_position(s->exec, at),
-                                hd__exec_call_seconds(s->exec), out, room);
+    char what[128], at[160];
+    snprintf(at, sizeof at, "%s%s", hd__store_is_waiting(s->store) ? "the rendezvous: " : "",
+             hd__exec_position(s->exec, what));
+    return hd__report_rank_dump(hd__exec_flight(s->exec), s->env->rank, at, hd__exec_call_seconds(s->exec), out, room);
 }
 
 /* The main thread's: this is asked by one that lives on beside it. */

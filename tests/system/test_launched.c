@@ -171,6 +171,8 @@ START_TEST(alone)
     command_wait(c, 6);
     expect_code(c, 1);
     expect_says(c, "rank 1 did not connect within 1 s");
+    expect_says(c, "rank 0 at the rendezvous: ");
+    expect_says(c, "rank 1 never came");
     c = start_launched(0, 3, free_port(), "job.name=lonely data.batch=12 liveness.late_after=1s comm.timeout=3s");
     command_wait(c, 9);
     expect_code(c, 1);

@@ -154,6 +154,29 @@ START_TEST(one_is_inside_a_call)
 }
 END_TEST
 
+/* Who never came keeps the others at the rendezvous, whatever they have been in for long. */
+START_TEST(one_never_came)
+{
+    for (int k = 0; k < 4; k++) {
+        begin(4);
+        for (int r = 0; r < 4; r++)
+            if (r != 2 && (r != 3 || k != 1))
+                answers(r, "the rendezvous: creating groups");
+            else
+                json_object_set_new(rank_of(r), "state", json_string("never came"));
+        json_object_set_new(rank_of(0), "call", json_real(10.04));
+        if (k >= 2)
+            ends(hd_code_name(k == 2 ? HD_E_TIMEOUT : HD_E_CANCELLED), 0, "rank 0: stopped");
+        if (k < 3)
+            expect(HD__DIAGNOSIS_SILENT, 2,
+                   k == 1 ? "rank 2, and 1 more, never came to the rendezvous, where the others wait"
+                          : "rank 2 never came to the rendezvous, where the others wait");
+        else
+            expect(HD__DIAGNOSIS_FAILED, 0, "rank 0: stopped");
+    }
+}
+END_TEST
+
 /* The launcher, which is no rank. */
 START_TEST(the_launcher_died)
 {
@@ -482,6 +505,7 @@ int main(void)
     tcase_add_test(tc, one_is_late_behind_another);
     tcase_add_test(tc, one_went_away);
     tcase_add_test(tc, one_is_inside_a_call);
+    tcase_add_test(tc, one_never_came);
     tcase_add_test(tc, the_launcher_died);
     tcase_add_test(tc, one_does_not_answer);
     tcase_add_test(tc, one_died);
