@@ -101,14 +101,18 @@ uint32_t hd__watch_step(struct hd__watch *w, const struct hd__metrics_row *r, st
     uint32_t n = 0;
     if (c->loss_spike > 0 && loss_limit(w, &limit) &&
         (alarm = hd__watch_raise(w, HD__WATCH_LOSS_SPIKE, r->loss > limit, r->step, r->loss, limit, &alarms[n]))) {
-        snprintf(alarm->words, sizeof alarm->words, "the loss is %.4g, above %.4g, the limit by the rows before",
+        snprintf(alarm->words, sizeof alarm->words,
+                 "the loss is %.4g, above %.4g, the limit by the rows before: look at the data of this step, or lower "
+                 "optimizer.lr",
                  r->loss, limit);
         n++;
     }
     if (c->grad_norm > 0 && isfinite(r->grad_norm) && norm_limit(w, &limit) &&
         (alarm =
              hd__watch_raise(w, HD__WATCH_GRAD_NORM, r->grad_norm > limit, r->step, r->grad_norm, limit, &alarms[n]))) {
-        snprintf(alarm->words, sizeof alarm->words, "the gradient norm is %.4g, above %.4g, %g times the median",
+        snprintf(alarm->words, sizeof alarm->words,
+                 "the gradient norm is %.4g, above %.4g, %g times the median: look at the data of this step; "
+                 "optimizer.clip bounds it",
                  r->grad_norm, limit, c->grad_norm);
         n++;
     }
@@ -118,9 +122,11 @@ uint32_t hd__watch_step(struct hd__watch *w, const struct hd__metrics_row *r, st
         w->norm[w->norms++ % HD__WATCH_ROWS] = r->grad_norm;
     if (c->throughput > 0 && rate_limit(w, &now, &limit) &&
         (alarm = hd__watch_raise(w, HD__WATCH_THROUGHPUT, now < limit, r->step, now, limit, &alarms[n]))) {
-        snprintf(alarm->words, sizeof alarm->words,
-                 "the median of %d rows is %.0f tokens/s, more than %g%% below that of the rows before",
-                 HD__WATCH_RECENT, now, 100 * c->throughput);
+        snprintf(
+            alarm->words, sizeof alarm->words,
+            "the median of %d rows is %.0f tokens/s, more than %g%% below that of the rows before: look at what else "
+            "runs there, and at clocks and temperatures",
+            HD__WATCH_RECENT, now, 100 * c->throughput);
         n++;
     }
     return n + hd__watch_ranks(w, r, alarms + n);

@@ -205,8 +205,11 @@ static uint32_t watch_growth(struct hd__watch *w, const struct hd__metrics_row *
         return 0;
     alarm->rank = rank;
     if (memory)
-        snprintf(alarm->words, sizeof alarm->words, "the memory of rank %d grew from %s to %s in %d rows", rank,
-                 hd__bytes_text((uint64_t)from, text[0]), hd__bytes_text((uint64_t)to, text[1]), HD__WATCH_ROWS);
+        snprintf(
+            alarm->words, sizeof alarm->words,
+            "the memory of rank %d grew from %s to %s in %d rows: a plug-in or sink may keep something of each step; "
+            "restart from a checkpoint before it is full",
+            rank, hd__bytes_text((uint64_t)from, text[0]), hd__bytes_text((uint64_t)to, text[1]), HD__WATCH_ROWS);
     else
         snprintf(alarm->words, sizeof alarm->words,
                  "rank %d had %.0f open descriptors and has %.0f, %d rows later: ls -l /proc/PID/fd says of what", rank,

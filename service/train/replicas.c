@@ -247,7 +247,7 @@ static int32_t name_difference(struct hd__train_replicas *r, int64_t step, const
     for (uint32_t from = 0; from < most && !rc; from += AT_ONCE)
         rc = judge_pieces(r, from, mine, n, numbers, &words, &first, &more, err);
     if (!rc && more)
-        hd__text_add(&words, "; %u more tensors differ", more);
+        hd__text_add(&words, "; %u more tensor%s", more, more > 1 ? "s differ" : " differs");
     *wrong = first.wrong;
     /* Rank 0 says so, and ends the job: the others would cut it short in the last of these. */
     if (!rc && r->session->env->rank)

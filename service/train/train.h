@@ -19,6 +19,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env);
 
 /* Before it starts: is metrics.jsonl the job's own to write? */
 int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err);
+/* Logs rules of `watch` that the job asks for, and that raise no alarm in it, or one in each step. */
+void hd__train_watch_warn(struct hd__job *job);
 
 /* Bytes: minimum of the machine's free memory and the cgroup's (v2, v1) remaining limit; not above 0: unknown. */
 int64_t hd__train_memory_available(void);

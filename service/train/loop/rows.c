@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "core/base/file.h"
+#include "service/metrics/watch.h"
 #include "service/train/loop/internal.h"
 #include "service/train/train.h"
 
@@ -52,20 +53,78 @@ int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err)
     return rc ? hd__job_locate_error(job, "metrics.jsonl", err) : HD_OK;
 }
 
-static void set_watch(const struct hd__train_loop *l)
+static struct hd__watch_config watch_config(const struct hd__job *job)
 {
-    const struct hd__job *job = l->job;
-    const struct hd__watch_config config = {.loss_spike = job->watch.loss_spike,
-                                            .grad_norm = job->watch.grad_norm,
-                                            .throughput = job->watch.throughput,
-                                            .straggler = job->watch.straggler,
-                                            .data_wait = job->watch.data_wait,
-                                            .exposed_comm = job->watch.exposed_comm,
-                                            .utilisation = job->watch.utilisation,
-                                            .memory = job->watch.memory,
-                                            .descriptors = job->watch.descriptors,
-                                            .command = job->watch.command};
-    hd__metrics_set_watch(l->metrics, &config);
+    return (struct hd__watch_config){.loss_spike = job->watch.loss_spike,
+                                     .grad_norm = job->watch.grad_norm,
+                                     .throughput = job->watch.throughput,
+                                     .straggler = job->watch.straggler,
+                                     .data_wait = job->watch.data_wait,
+                                     .exposed_comm = job->watch.exposed_comm,
+                                     .utilisation = job->watch.utilisation,
+                                     .memory = job->watch.memory,
+                                     .descriptors = job->watch.descriptors,
+                                     .command = job->watch.command};
+}
+
+/* Why a rule that the job asks for raises no alarm, or one after another; NULL: nothing speaks against it. */
+static const char *watch_objection(const struct hd__job *job, int32_t rule, double limit, char rows_text[128])
+{
+    enum { ONE_RANK = 1, ONE_STAGE = 2, PART = 4, EXCESS = 8 };
+    static const struct {
+        int64_t rows;
+        int traits;
+    } of[HD__WATCH_RULE_COUNT] = {
+        [HD__WATCH_LOSS_SPIKE] = {HD__WATCH_LEAST, EXCESS},
+        [HD__WATCH_GRAD_NORM] = {HD__WATCH_LEAST, EXCESS},
+        [HD__WATCH_THROUGHPUT] = {HD__WATCH_LEAST + HD__WATCH_RECENT - 1, PART},
+        [HD__WATCH_STRAGGLER] = {HD__WATCH_FIRST - 1, ONE_RANK | ONE_STAGE},
+        [HD__WATCH_DATA_WAIT] = {HD__WATCH_LEAST - 1, PART},
+        [HD__WATCH_EXPOSED_COMM] = {HD__WATCH_LEAST - 1, ONE_RANK | PART},
+        [HD__WATCH_UTILISATION] = {HD__WATCH_LEAST - 1, 0},
+        [HD__WATCH_MEMORY] = {HD__WATCH_ROWS - 1, 0},
+        [HD__WATCH_DESCRIPTORS] = {HD__WATCH_ROWS - 1, 0},
+    };
+    int64_t rows = job->steps / job->metrics_every; /* 0 steps: of epochs, not known yet */
+    if (of[rule].traits & ONE_RANK && job->ranks == 1)
+        return "raises no alarm on one rank: it is about several";
+    if (of[rule].traits & ONE_STAGE && job->ranks == job->mesh[HD_AXIS_PP])
+        return "raises no alarm, because ranks of one pipeline stage are compared, and here each has a stage of its "
+               "own";
+    if (of[rule].traits & PART && limit >= 1)
+        return "raises no alarm, because no part of a whole is above 1: say a smaller one, or 0 for none";
+    if (of[rule].traits & EXCESS && limit <= 1)
+        return "is 1 or less: ordinary steps are beyond that, too; say a larger number, or 0 for no alarm";
+    if (rule == HD__WATCH_UTILISATION && limit >= 1)
+        return "is 1: no step is without any wait, so each is below it; say a smaller part, or 0 for no alarm";
+    if (!job->steps || rows > of[rule].rows)
+        return NULL;
+    snprintf(rows_text, 128,
+             "raises no alarm before %" PRId64 " rows are logged, and this run logs %" PRId64
+             ": lower metrics.every, or leave it out",
+             of[rule].rows + 1, rows);
+    return rows_text;
+}
+
+void hd__train_watch_warn(struct hd__job *job)
+{
+    const struct hd__watch_config config = watch_config(job);
+    int any = job->watch.replicas_every != 0;
+    for (int32_t rule = 0; rule < HD__WATCH_RULE_COUNT; rule++) {
+        double limit = hd__watch_limit(&config, rule);
+        char key[64], text[128];
+        snprintf(key, sizeof key, "watch.%s", hd__watch_rule_name(rule));
+        const struct hd__job_value *value = hd__job_value_get(job, key);
+        any |= limit > 0;
+        if (limit <= 0 || !strcmp(value->origin, "default") || (value->needs && job->ranks == 1)) /* a note says it */
+            continue;
+        const char *why = watch_objection(job, rule, limit, text);
+        if (why)
+            hd__log(HD_LOG_WARN, NULL, "%s: %s %s", value->origin, key, why);
+    }
+    if (config.command && !any)
+        hd__log(HD_LOG_WARN, NULL, "%s: watch.command has no effect, because all rules are 0",
+                hd__job_where(job, "watch.command"));
 }
 
 int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compiled *c, struct hd_error *err)
@@ -84,8 +143,9 @@ int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compile
     int32_t rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
+    const struct hd__watch_config watch = watch_config(l->job);
     if (!rc)
-        set_watch(l);
+        hd__metrics_set_watch(l->metrics, &watch);
     for (uint64_t k = 0; k < l->job->n_val_sets && !rc; k++)
         hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)

@@ -63,6 +63,7 @@ START_TEST(each)
             continue;
         ck_assert_uint_eq(n, 1);
         ck_assert_str_eq(a[0].rule, hd__watch_rule_name(_i));
+        ck_assert_msg(strstr(a[0].words, ": look at "), "no remedy: %s", a[0].words);
         if (_i == HD__WATCH_THROUGHPUT)
             ck_assert(a[0].step >= 207 && a[0].step <= 216 && a[0].value < a[0].limit);
         else
