@@ -12,20 +12,12 @@
 #include "analysis/plan/seconds.h"
 #include "analysis/sim/simulate.h"
 #include "core/compile/compile.h"
-
-enum {
-    HD__PLAN_PARAMETERS,
-    HD__PLAN_GRADIENTS,
-    HD__PLAN_OPTIMIZER,
-    HD__PLAN_ACTIVATIONS,
-    HD__PLAN_BUFFERS,
-    HD__PLAN_KINDS
-};
+#include "core/program/memory_kinds.h"
 
 struct hd__plan {
     int64_t parameters, ranks, tokens; /* tokens: of a step */
     double active;                     /* parameters that a token meets */
-    int64_t memory[HD__PLAN_KINDS];    /* bytes, of the fullest rank when it is fullest; they add up to the peak */
+    int64_t memory[HD__MEMORY_KINDS];  /* bytes, of the fullest rank when it is fullest; they add up to the peak */
     int64_t peak, limit;               /* limit: the machine's */
     int32_t stage;                     /* the fullest rank's */
     int32_t reserved;

@@ -3,12 +3,6 @@
 
 #include "analysis/plan/plan.h"
 
-static const char *const kinds[HD__PLAN_KINDS] = {[HD__PLAN_PARAMETERS] = "parameters",
-                                                  [HD__PLAN_GRADIENTS] = "gradients",
-                                                  [HD__PLAN_OPTIMIZER] = "optimizer",
-                                                  [HD__PLAN_ACTIVATIONS] = "activations",
-                                                  [HD__PLAN_BUFFERS] = "buffers"};
-
 /* Figures that follow from a plan. */
 struct derived {
     double tokens_per_s, mfu, hfu;
@@ -20,7 +14,7 @@ struct derived {
 /* Seconds to save: what a rank has of a checkpoint at a gigabyte a second, a common share of a parallel file system. */
 static double save_seconds(const struct hd__plan *p)
 {
-    return (double)(p->memory[HD__PLAN_PARAMETERS] + p->memory[HD__PLAN_OPTIMIZER]) / 1e9;
+    return (double)(p->memory[HD__MEMORY_PARAMETERS] + p->memory[HD__MEMORY_OPTIMIZER]) / 1e9;
 }
 
 static struct derived derive(const struct hd__plan *p, const struct hd__machine *m, double tokens)
@@ -74,9 +68,9 @@ static void add_memory(const struct hd__plan *p, struct hd__text *out)
     char bytes[2][32];
     double share = (double)p->peak / (double)p->limit;
     hd__text_add(out, "memory of the fullest rank (stage %d)\n", p->stage);
-    for (uint32_t k = 0; k < HD__PLAN_KINDS; k++)
-        hd__text_add(out, "  %-14s %12s  %5.1f %%\n", kinds[k], hd__bytes_text((uint64_t)p->memory[k], bytes[0]),
-                     100 * (double)p->memory[k] / (double)p->peak);
+    for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
+        hd__text_add(out, "  %-14s %12s  %5.1f %%\n", hd__memory_kind_name(k),
+                     hd__bytes_text((uint64_t)p->memory[k], bytes[0]), 100 * (double)p->memory[k] / (double)p->peak);
     hd__text_add(out, "  %-14s %12s  of %s: %.0f %%%s\n", "peak", hd__bytes_text((uint64_t)p->peak, bytes[0]),
                  hd__bytes_text((uint64_t)p->limit, bytes[1]), 100 * share, share > 1 ? ", DOES NOT FIT" : "");
 }
@@ -139,8 +133,8 @@ json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, dou
 {
     struct derived d = derive(p, m, tokens);
     json_t *memory = json_object(), *training = json_null();
-    for (uint32_t k = 0; k < HD__PLAN_KINDS; k++)
-        json_object_set_new(memory, kinds[k], json_integer(p->memory[k]));
+    for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
+        json_object_set_new(memory, hd__memory_kind_name(k), json_integer(p->memory[k]));
     json_object_set_new(memory, "peak", json_integer(p->peak));
     if (tokens > 0)
         training = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens", tokens, "seconds", d.training,

@@ -23,6 +23,7 @@ struct hd__train_checkpointer {
     struct hd__ckpt_async_writer *async_writer;   /* checkpoint.async; NULL without it */
     struct hd__ckpt_train_state saving;           /* borrowed by the async writer */
     struct hd__ckpt_train_state left;             /* after a fault */
+    char saved_on[160];                           /* ", saved on" and the mesh of it, where it is another */
     char loaded_run[HD__RUN_ID], run[HD__RUN_ID]; /* of the checkpoint that was loaded, "" for none; of this run */
     const char *loaded_dir;                       /* where it lies; NULL: nothing was loaded */
     uint64_t loaded_step;
@@ -195,6 +196,11 @@ const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *k
     return k ? k->loaded_dir : NULL;
 }
 
+const char *hd__train_checkpointer_saved_on(const struct hd__train_checkpointer *k)
+{
+    return k->saved_on;
+}
+
 /* ---- saving */
 
 static json_t *state_json(const struct hd__train_checkpointer *k, const struct hd__train_progress *progress)
@@ -359,6 +365,24 @@ int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *k, const
 static int64_t integer_or(const json_t *value, int64_t otherwise)
 {
     return json_is_integer(value) ? json_integer_value(value) : otherwise;
+}
+
+/* A checkpoint of an older heddle may not say. */
+static void note_mesh(struct hd__train_checkpointer *k, const json_t *saved)
+{
+    const struct hd__mesh *mesh = &k->s->compiled->mesh;
+    int64_t ranks = 1;
+    int differ = 0, n = 0;
+    char axes[sizeof k->saved_on] = "";
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
+        int64_t size = integer_or(json_object_get(saved, hd__axis_name(a)), 1);
+        ranks *= size;
+        differ |= size != mesh->size[a];
+        if (size > 1 && n < (int)sizeof axes - 1)
+            n += snprintf(axes + n, sizeof axes - (size_t)n, "%s %s %lld", n ? "," : ", saved on", hd__axis_name(a),
+                          (long long)size);
+    }
+    snprintf(k->saved_on, sizeof k->saved_on, "%s", !saved || !differ ? "" : ranks == 1 ? ", saved on 1 rank" : axes);
 }
 
 /* If the sequence length has changed, the position in the data is kept: the first sequence of which no token was
@@ -546,6 +570,7 @@ static int32_t read_named(struct hd__train_checkpointer *k, const char *name, co
         read_progress(k->s->compiled->job, ckpt, progress);
     k->loaded_dir = k->dir;
     k->loaded_step = hd__ckpt_step(ckpt);
+    note_mesh(k, json_object_get(hd__ckpt_state(ckpt), "mesh"));
     snprintf(k->loaded_run, sizeof k->loaded_run, "%s", hd__ckpt_run_id(ckpt));
     hd__ckpt_close(ckpt);
     return rc;
@@ -592,6 +617,7 @@ static int32_t load_path(struct hd__train_checkpointer *k, const char *path, con
     if (!rc) {
         k->loaded_dir = there && here && !strcmp(there, here) ? k->dir : other->dir;
         k->loaded_step = other->loaded_step;
+        memcpy(k->saved_on, other->saved_on, sizeof k->saved_on);
         memcpy(k->loaded_run, other->loaded_run, sizeof k->loaded_run);
     }
     free(there);

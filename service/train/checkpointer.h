@@ -58,6 +58,8 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *checkpointer
 int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 /* The folder of the checkpoint that was loaded; NULL: none was. */
 const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *checkpointer);
+/* ", saved on dp_shard 4", or "" where it was this mesh. */
+const char *hd__train_checkpointer_saved_on(const struct hd__train_checkpointer *checkpointer);
 
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
 int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer,

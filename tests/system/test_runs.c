@@ -291,10 +291,21 @@ START_TEST(start_and_end)
     ck_assert_msg(!strncmp(c->out, wanted, strlen(wanted)), "it said: %s, not: %s", c->out, wanted);
     ck_assert_ptr_nonnull(strstr(c->out, "\ntransports: dp_shard shm\nrun folder: runs/told\n"));
     ck_assert_ptr_nonnull(strstr(c->out, "\ntrained to step 6: 512 tokens in "));
+    static const char *const kinds[] = {" a rank: parameters ", ", gradients ", ", optimizer ", ", activations ",
+                                        ", buffers "};
+    const char *arena = strstr(c->out, "\narena ");
+    for (size_t i = 0; i < HD__COUNT(kinds); i++) {
+        arena = arena ? strstr(arena, kinds[i]) : NULL;
+        ck_assert_msg(arena && arena < strstr(c->out, "\ntransports: "), "no%s: %s", kinds[i], c->out);
+    }
     ck_assert_ptr_nonnull(strstr(c->out, "\ncheckpoint: told/step-00000006\n"));
     ck_assert_ptr_null(strstr(c->out, "best val_loss"));
     for (const char *at = c->out; *at; at++)
         ck_assert_msg((unsigned char)*at >= ' ' || *at == '\n', "a control code %d in a file", *at);
+    c = command_run("train llama.yaml job.name=told checkpoint.dir=told job.steps=7"); /* on another mesh */
+    ck_assert_ptr_nonnull(strstr(c->out, ", resuming from step 6 of told, saved on dp_shard 2: "));
+    c = command_run("train llama.yaml job.name=told checkpoint.dir=told job.steps=8 mesh.dp=2");
+    ck_assert_ptr_nonnull(strstr(c->out, ", resuming from step 7 of told, saved on 1 rank: "));
     c = command_run("train llama.yaml job.name=untold job.steps=1 eval.every=1 data.val_fraction=0.1");
     ck_assert_ptr_nonnull(strstr(c->out, ", best val_loss "));
     ck_assert_ptr_nonnull(strstr(c->out, " at step 1\n"));

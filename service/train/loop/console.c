@@ -1,6 +1,7 @@
 /* Console lines of a run: its plan at the start, its summary at the end. */
 #include <stdio.h>
 
+#include "core/program/memory_kinds.h"
 #include "service/train/loop/internal.h"
 #include "service/train/train.h"
 
@@ -33,13 +34,15 @@ static void print_plan(const struct hd__train_loop *l, const struct hd__compiled
 {
     const struct hd__data *data = hd__train_feed_data(l->s.train_feed);
     double sequences = (double)hd__data_sequences(data), peak = hd__exec_peak_flops(l->s.exec);
-    char tokens[32], arena[32], kept[32], temporary[32];
+    char tokens[32], bytes[32];
+    int64_t memory[HD__MEMORY_KINDS];
     const char *separator = "transports: ";
     printf("data: %s tokens, seen %.3g times in all steps\n", count_text((int64_t)hd__data_tokens(data), tokens),
            (double)(l->job->batch * l->job->steps) / sequences);
-    printf("arena %s a rank: %s of state, %s of temporaries", hd__bytes_text((uint64_t)l->p->arena_bytes, arena),
-           hd__bytes_text((uint64_t)l->p->persistent_bytes, kept),
-           hd__bytes_text((uint64_t)l->p->temp_bytes, temporary));
+    hd__memory_by_kind(l->p, memory);
+    printf("arena %s a rank", hd__bytes_text((uint64_t)l->p->arena_bytes, bytes));
+    for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
+        printf("%s%s %s", k ? ", " : ": ", hd__memory_kind_name(k), hd__bytes_text((uint64_t)memory[k], bytes));
     if (peak > 0)
         printf("; peak of the device %.1f %s", peak / (peak < 1e12 ? 1e9 : 1e12), peak < 1e12 ? "GFLOP/s" : "TFLOP/s");
     printf("\n");
@@ -59,7 +62,8 @@ void hd__loop_print_start(const struct hd__train_loop *l, const struct hd__compi
     int64_t tokens = l->job->batch * l->job->seq_len;
     char parameters[32], step[32], total[32];
     if (loaded)
-        printf("run %s, resuming from step %" PRId64 " of %s: ", l->run, l->progress.step, loaded);
+        printf("run %s, resuming from step %" PRId64 " of %s%s: ", l->run, l->progress.step, loaded,
+               hd__train_checkpointer_saved_on(l->checkpointer));
     else
         printf("run %s, from %s: ", l->run, c->info.weights ? c->info.weights : "scratch");
     printf("%s parameters, %s tokens a step, %s in %" PRId64 " steps",

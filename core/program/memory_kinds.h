@@ -1,0 +1,25 @@
+/* core/program/memory_kinds: what the arena of a rank holds when it is fullest, by kind. */
+#ifndef HD_CORE_PROGRAM_MEMORY_KINDS_H
+#define HD_CORE_PROGRAM_MEMORY_KINDS_H
+
+#include "core/program/program.h"
+
+/* X(constant, name) */
+#define HD__MEMORY_KIND_NAMES(X)             \
+    X(HD__MEMORY_PARAMETERS, "parameters")   \
+    X(HD__MEMORY_GRADIENTS, "gradients")     \
+    X(HD__MEMORY_OPTIMIZER, "optimizer")     \
+    X(HD__MEMORY_ACTIVATIONS, "activations") \
+    X(HD__MEMORY_BUFFERS, "buffers")
+enum {
+#define HD__MEMORY_ENUM(constant, name) constant,
+    HD__MEMORY_KIND_NAMES(HD__MEMORY_ENUM)
+#undef HD__MEMORY_ENUM
+        HD__MEMORY_KINDS
+};
+
+const char *hd__memory_kind_name(uint32_t kind);
+/* Bytes, which add up to those of the arena. Of a program whose memory is planned. */
+void hd__memory_by_kind(const struct hd_program *p, int64_t memory[HD__MEMORY_KINDS]);
+
+#endif
