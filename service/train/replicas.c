@@ -200,6 +200,10 @@ static const char *name_of(const struct hd__compiled *c, const struct hd_program
     return out;
 }
 
+enum {
+    NAMED = 2
+}; /* tensors beside the first: what was flipped may be among them, as a state that reached its weights */
+
 /* Hashes of pieces [from, from + AT_ONCE) of all ranks, and what they say. */
 static int32_t judge_pieces(struct hd__train_replicas *r, uint32_t from, const uint64_t *mine, uint32_t n,
                             double *numbers, struct hd__text *words, struct hd__replicas_verdict *first, uint32_t *more,
@@ -225,8 +229,8 @@ static int32_t judge_pieces(struct hd__train_replicas *r, uint32_t from, const u
                 hd__text_add(words, "%s: %s", name_of(c, c->stage[s], piece, name), v.words.at);
                 first->n_wrong = v.n_wrong;
                 first->wrong = v.wrong;
-            } else {
-                *more += v.n_wrong > 0;
+            } else if (v.n_wrong && (*more)++ < NAMED) {
+                hd__text_add(words, "; also %s", name_of(c, c->stage[s], piece, name));
             }
             hd__text_free(&v.words);
         }
@@ -246,8 +250,8 @@ static int32_t name_difference(struct hd__train_replicas *r, int64_t step, const
         most = HD__MAX(most, r->stages[s].at.count);
     for (uint32_t from = 0; from < most && !rc; from += AT_ONCE)
         rc = judge_pieces(r, from, mine, n, numbers, &words, &first, &more, err);
-    if (!rc && more)
-        hd__text_add(&words, "; %u more tensor%s", more, more > 1 ? "s differ" : " differs");
+    if (!rc && more > NAMED)
+        hd__text_add(&words, "; %u more tensor%s", more - NAMED, more - NAMED > 1 ? "s differ" : " differs");
     *wrong = first.wrong;
     /* Rank 0 says so, and ends the job: the others would cut it short in the last of these. */
     if (!rc && r->session->env->rank)

@@ -67,7 +67,7 @@ START_TEST(reduced_gradient)
     expect_code(c, 1);
     expect_says(c, "silent corruption, found after step ");
     expect_says(c, "(block ");
-    expect_says(c, "rank 1 is not what the other 2 copies along dp_shard are");
+    expect_says(c, "rank 1 is not what the other 2 copies along dp_shard are; also optimizer state exp_avg of model.");
     json_t *alarm = alarm_of("flipped", "replicas", 1);
     ck_assert_ptr_nonnull(alarm);
     int64_t step = json_integer_value(json_object_get(alarm, "step"));
