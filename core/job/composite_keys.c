@@ -494,6 +494,13 @@ static int32_t read_tensorboard(struct hd__job *job, const char *path, struct hd
     return HD_OK;
 }
 
+/* The core's own file, which every run writes. */
+static int is_jsonl(const struct hd__tree_node *node)
+{
+    const struct hd__tree_node *use = node->kind == HD__MAP ? hd__tree_get(node, "use") : node;
+    return use && use->kind == HD__SCALAR && !strcmp(use->text, "jsonl");
+}
+
 static int32_t read_sinks(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     if (node->kind != HD__LIST)
@@ -503,8 +510,10 @@ static int32_t read_sinks(struct hd__job *job, const char *path, struct hd__tree
     const struct hd__tree_node *jsonl = NULL;
     for (uint32_t i = 0; i < node->count; i++) {
         const char *name = hd__arena_format(&job->arena, "%s.%u", path, i);
-        /* the core's own file, which every run writes */
-        if (node->value[i]->kind == HD__SCALAR && !strcmp(node->value[i]->text, "jsonl")) {
+        if (is_jsonl(node->value[i])) {
+            if (node->value[i]->count > 1)
+                return hd__job_node_fail(node->value[i], err,
+                                         "%s: jsonl has no keys here: metrics.jsonl names its file", name);
             if (jsonl)
                 return hd__job_node_fail(node->value[i], err, "%s: jsonl was already given at %s", path, jsonl->origin);
             jsonl = node->value[i];
