@@ -168,6 +168,7 @@ void hd__sim_program_free(struct hd__sim_program *program)
 static void join_channel(struct hd__sim *m, struct hd__sim_channel *c)
 {
     int32_t *group = hd__alloc((size_t)m->mesh.ranks * sizeof *group);
+    free(c->meeting);
     c->meeting = hd__alloc((size_t)m->mesh.ranks * sizeof *c->meeting);
     for (int32_t r = 0; r < m->mesh.ranks; r++) {
         int32_t n, mine = 0;
@@ -180,6 +181,7 @@ static void join_channel(struct hd__sim *m, struct hd__sim_channel *c)
             continue;
         hd__push(&m->meetings, ((struct hd__sim_meeting){.first_member = m->members.count,
                                                          .size = (uint32_t)n,
+                                                         .alone = n * hd__mesh_ways(&m->whole, m->alike & c->axes) == 1,
                                                          .channel = (uint32_t)(c - m->channels.at)}));
         hd__append(&m->members, group, n);
         for (int32_t k = 0; k < n; k++)
@@ -190,6 +192,7 @@ static void join_channel(struct hd__sim *m, struct hd__sim_channel *c)
 
 void hd__sim_channels_join(struct hd__sim *m)
 {
+    m->meetings.count = m->members.count = 0;
     for (uint32_t n = 0; n < m->channels.count; n++)
         join_channel(m, &m->channels.at[n]);
 }

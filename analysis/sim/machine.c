@@ -28,34 +28,9 @@ static void rank_init(struct hd__sim *m, struct hd__sim_rank *r)
     }
 }
 
-struct hd__sim *hd__sim_create(const struct hd__mesh *mesh, const struct hd_program *const *programs,
-                               const struct hd__sim_options *options)
+static void ranks_free(struct hd__sim *m)
 {
-    struct hd__sim *m = hd__alloc(sizeof *m);
-    m->mesh = *mesh;
-    m->options = options ? *options : (struct hd__sim_options){0};
-    if (m->options.kernels)
-        m->kernels = *m->options.kernels;
-    if (m->options.costs)
-        m->costs = *m->options.costs;
-    m->random = m->options.seed * 2 + 1;
-    m->ranks = hd__alloc((size_t)mesh->ranks * sizeof *m->ranks);
-    for (int32_t r = 0; r < mesh->ranks; r++) {
-        m->ranks[r].program = program_of(m, programs[r]);
-        hd__mesh_coord(mesh, r, m->ranks[r].coord);
-    }
-    for (int32_t r = 0; r < mesh->ranks; r++)
-        rank_init(m, &m->ranks[r]);
-    hd__sim_channels_join(m);
-    return m;
-}
-
-void hd__sim_destroy(struct hd__sim *m)
-{
-    if (!m)
-        return;
-    hd__sim_emulate_close(m);
-    for (int32_t n = 0; n < m->mesh.ranks; n++) {
+    for (int32_t n = 0; n < m->mesh.ranks && m->ranks; n++) {
         struct hd__sim_rank *r = &m->ranks[n];
         for (uint32_t q = 0; q < m->streams.count; q++)
             free(r->queues[q].ring);
@@ -64,6 +39,68 @@ void hd__sim_destroy(struct hd__sim *m)
         free(r->start);
         free(r->end);
     }
+    free(m->ranks);
+}
+
+/* Axes along which all ranks run the same programs and belong to all of their groups. */
+static uint32_t find_alike(const struct hd__sim *m, const struct hd_program *const *programs)
+{
+    uint32_t alike = m->options.kernels ? 0 : hd__mesh_live(&m->whole);
+    for (uint32_t n = 0; n < m->channels.count; n++)
+        alike &= m->channels.at[n].members ? ~m->channels.at[n].axes : alike;
+    for (int32_t r = 0; r < m->whole.ranks && alike; r++)
+        for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
+            int32_t coord[HD_AXIS_COUNT];
+            hd__mesh_coord(&m->whole, r, coord);
+            coord[a] = 0;
+            if (programs[r] != programs[hd__mesh_rank(&m->whole, coord)])
+                alike &= ~HD_AXIS_BIT(a);
+        }
+    return alike;
+}
+
+/* Ranks to walk: one of those that are alike along `alike`. */
+static void seat(struct hd__sim *m, uint32_t alike)
+{
+    int32_t size[HD_AXIS_COUNT];
+    ranks_free(m);
+    m->alike = alike;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        size[a] = alike & HD_AXIS_BIT(a) ? 1 : m->whole.size[a];
+    m->mesh = hd__mesh_make(size);
+    m->ranks = hd__alloc((size_t)m->mesh.ranks * sizeof *m->ranks);
+    for (int32_t r = 0; r < m->mesh.ranks; r++) {
+        hd__mesh_coord(&m->mesh, r, m->ranks[r].coord);
+        m->ranks[r].program = m->seated[hd__mesh_rank(&m->whole, m->ranks[r].coord)];
+        rank_init(m, &m->ranks[r]);
+    }
+    hd__sim_channels_join(m);
+}
+
+struct hd__sim *hd__sim_create(const struct hd__mesh *mesh, const struct hd_program *const *programs,
+                               const struct hd__sim_options *options)
+{
+    struct hd__sim *m = hd__alloc(sizeof *m);
+    m->whole = *mesh;
+    m->options = options ? *options : (struct hd__sim_options){0};
+    if (m->options.kernels)
+        m->kernels = *m->options.kernels;
+    if (m->options.costs)
+        m->costs = *m->options.costs;
+    m->random = m->options.seed * 2 + 1;
+    m->seated = hd__alloc((size_t)mesh->ranks * sizeof *m->seated);
+    for (int32_t r = 0; r < mesh->ranks; r++)
+        m->seated[r] = program_of(m, programs[r]);
+    seat(m, find_alike(m, programs));
+    return m;
+}
+
+void hd__sim_destroy(struct hd__sim *m)
+{
+    if (!m)
+        return;
+    hd__sim_emulate_close(m);
+    ranks_free(m);
     for (uint32_t n = 0; n < m->programs.count; n++)
         hd__sim_program_free(m->programs.at[n]);
     for (uint32_t n = 0; n < m->channels.count; n++)
@@ -76,7 +113,7 @@ void hd__sim_destroy(struct hd__sim *m)
     hd__free_array(&m->runnable);
     hd__free_array(&m->events);
     hd__text_free(&m->report);
-    free(m->ranks);
+    free(m->seated);
     free(m);
 }
 
@@ -182,7 +219,7 @@ static int32_t on_head_ready(struct hd__sim *m, int32_t rank, uint16_t queue)
         hd__sim_report_mismatch(m, meeting, rank, (uint32_t)(d - m->ranks[rank].program->code));
         return HD_E_MISMATCH;
     }
-    if (++meeting->arrived == meeting->size && meeting->size == 1 && m->options.costs && !m->options.kernels)
+    if (++meeting->arrived == meeting->size && meeting->alone && m->options.costs && !m->options.kernels)
         return run_collective(m, &(struct hd__sim_event){at - 1, -1, -1, queue, 0}, NULL);
     if (meeting->arrived == meeting->size)
         hd__push(&m->events, ((struct hd__sim_event){at - 1, -1, -1, queue, 0}));
@@ -198,7 +235,7 @@ static void record_span(struct hd__sim *m, int32_t rank, const struct hd__sim_op
         return;
     if (i->micro < 0 && i->phase != HD__PHASE_O)
         span.micro = r->program->micro0[r->section] + r->round;
-    m->costs.span(m->costs.user, rank, &span);
+    m->costs.span(m->costs.user, hd__mesh_rank(&m->whole, r->coord), &span);
 }
 
 static int32_t pop_queue(struct hd__sim *m, int32_t rank, uint16_t queue, double start, double end)
@@ -239,7 +276,7 @@ static int32_t run_collective(struct hd__sim *m, const struct hd__sim_event *e, 
     if (m->options.kernels && hd__sim_emulate_meeting(m, meeting, err))
         return err->code;
     meeting->arrived = 0;
-    m->stats.collectives++;
+    m->stats.collectives += (uint64_t)hd__mesh_ways(&m->whole, m->alike & ~m->channels.at[meeting->channel].axes);
     for (uint32_t k = 0; k < meeting->size; k++)
         m->ranks[members[k]].transfers_until = HD__MAX(m->ranks[members[k]].transfers_until, begin + took);
     for (uint32_t k = 0; k < meeting->size && !code; k++)
@@ -428,6 +465,16 @@ static void sum_times(struct hd__sim *m)
         m->stats.idle = 1 - busy / (m->stats.seconds * m->mesh.ranks);
 }
 
+/* What ranks did that are like a walked one. */
+static void count_alike(struct hd__sim *m)
+{
+    uint64_t each = (uint64_t)hd__mesh_ways(&m->whole, m->alike);
+    m->stats.walked = m->stats.events;
+    m->stats.events *= each;
+    m->stats.messages *= each;
+    m->stats.copies *= each;
+}
+
 int32_t hd__sim_run(struct hd__sim *m, const struct hd__code_section *section, int64_t step, struct hd_error *err)
 {
     uint32_t limit = m->options.kernels ? BURST : UINT32_MAX;
@@ -441,11 +488,16 @@ int32_t hd__sim_run(struct hd__sim *m, const struct hd__code_section *section, i
         int rank = m->runnable.count && (!m->events.count || limit == UINT32_MAX || random_below(m, 4));
         code = rank ? next_rank(m, limit, err) : next_event(m, err);
     }
+    if (m->alike && (code || !all_done(m))) {
+        seat(m, 0);
+        return hd__sim_run(m, section, step, err);
+    }
     if (!code && !all_done(m)) {
         hd__sim_report_deadlock(m);
         code = HD_E_MISMATCH;
     }
     sum_times(m);
+    count_alike(m);
     if (code && m->report.length)
         return hd_fail(err, code, "%s", m->report.at);
     return code;
@@ -464,6 +516,7 @@ int32_t hd__sim_verify(struct hd__sim *m, struct hd_error *err)
         sum.collectives += m->stats.collectives;
         sum.messages += m->stats.messages;
         sum.copies += m->stats.copies;
+        sum.walked += m->stats.walked;
     }
     m->stats = sum;
     return code;
@@ -479,12 +532,27 @@ struct hd__sim_stats hd__sim_stats(const struct hd__sim *m)
     return m->stats;
 }
 
+/* Index into m->ranks. */
+static int32_t walked(const struct hd__sim *m, int32_t rank)
+{
+    int32_t coord[HD_AXIS_COUNT];
+    hd__mesh_coord(&m->whole, rank, coord);
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        coord[a] = m->alike & HD_AXIS_BIT(a) ? 0 : coord[a];
+    return hd__mesh_rank(&m->mesh, coord);
+}
+
+int32_t hd__sim_alike(const struct hd__sim *m, int32_t rank)
+{
+    return hd__mesh_rank(&m->whole, m->ranks[walked(m, rank)].coord);
+}
+
 double hd__sim_finish_time(const struct hd__sim *m, int32_t rank)
 {
-    return m->ranks[rank].now;
+    return m->ranks[walked(m, rank)].now;
 }
 
 double hd__sim_busy_time(const struct hd__sim *m, int32_t rank)
 {
-    return m->ranks[rank].busy;
+    return m->ranks[walked(m, rank)].busy;
 }

@@ -5,6 +5,12 @@
  * of a stream of the peer (synchronous: the worst case of buffering). What may happen next is chosen at
  * random, from a seed.
  *
+ * Without kernels, ranks that are alike are walked once. Along an axis, but pp, ranks are alike if they run the same
+ * programs and no collective along it leaves some of them out. If they take their steps together, then what one of
+ * them meets, all do: that is one of the orders in which the whole machine may run, and whether a run ends does not
+ * depend on the order, as an event that can happen stays possible until it does. If such a run fails, all ranks are
+ * walked one by one, for the report.
+ *
  *   as it is        the proof: if all ranks finish, nothing can deadlock or mismatch; if not, the report says
  * who waits for whom with kernels    the emulator: real numbers in one arena a rank at the planned offsets;
  * what is in flight, released or dead between sections is NaN, so that a missing wait or a wrong lifetime
@@ -41,7 +47,7 @@ struct hd__sim_span {
 /* A collective over several axes costs what its outermost one costs. */
 struct hd__sim_costs {
     void *user;
-    /* Called with everything that took time, in any order; NULL: not wanted. */
+    /* Called with everything that took time on a rank that is walked, in any order; NULL: not wanted. */
     void (*span)(void *user, int32_t rank, const struct hd__sim_span *span);
     double (*seconds)(void *user, const struct hd_program *p, const struct hd__instr *instr); /* of compute */
     /* Seconds of a collective or message; NULL: by latency and bandwidth. */
@@ -63,8 +69,9 @@ struct hd__sim_options {
 struct hd__sim_stats {
     uint64_t events; /* instructions that were started or completed */
     uint64_t collectives, messages, copies;
-    double seconds; /* of the slowest rank (costs) */
-    double idle;    /* share of all ranks' time in which they computed nothing (costs) */
+    uint64_t walked; /* events without those of ranks that were not walked, being like another */
+    double seconds;  /* of the slowest rank (costs) */
+    double idle;     /* share of all ranks' time in which they computed nothing (costs) */
 };
 
 /* `programs`: by rank; ranks that are alike share one, which must outlive the machine. */
@@ -83,6 +90,7 @@ int32_t hd__sim_verify(struct hd__sim *m, struct hd_error *err);
 /* The reason for which the last run stopped; "" if nothing stopped it. */
 const char *hd__sim_report(const struct hd__sim *m);
 struct hd__sim_stats hd__sim_stats(const struct hd__sim *m);
+int32_t hd__sim_alike(const struct hd__sim *m, int32_t rank);      /* the rank that is walked for this one */
 double hd__sim_finish_time(const struct hd__sim *m, int32_t rank); /* seconds (costs) */
 double hd__sim_busy_time(const struct hd__sim *m, int32_t rank);
 /* A tensor of a rank in its arena (kernels); NULL otherwise. */

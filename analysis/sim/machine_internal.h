@@ -60,7 +60,7 @@ struct hd__sim_meeting {   /* one group of a channel */
     uint32_t first_member; /* into machine.members */
     uint32_t size, arrived, channel;
     int32_t first_rank; /* first rank that arrived */
-    uint32_t reserved;
+    uint32_t alone;     /* a group of one, without ranks that are alike either */
     uint64_t signature;
 };
 
@@ -79,7 +79,8 @@ struct hd__sim_event {
 };
 
 struct hd__sim {
-    struct hd__mesh mesh;
+    struct hd__mesh whole, mesh; /* mesh: of the ranks that are walked: 1 along the axes in `alike` */
+    uint32_t alike, reserved;    /* HD_AXIS_BITs */
     struct hd__sim_options options;
     struct hd__sim_kernels kernels; /* options points to these copies */
     struct hd__sim_costs costs;
@@ -87,8 +88,9 @@ struct hd__sim {
     HD__ARRAY(struct hd__sim_channel) channels;
     HD__ARRAY(struct hd__sim_meeting) meetings;
     HD__ARRAY(int32_t) members;
-    HD__ARRAY(uint16_t) streams; /* by queue: stream */
-    struct hd__sim_rank *ranks;
+    HD__ARRAY(uint16_t) streams;     /* by queue: stream */
+    struct hd__sim_program **seated; /* by rank of the whole mesh */
+    struct hd__sim_rank *ranks;      /* by rank of the mesh that is walked */
     HD__ARRAY(int32_t) runnable;
     HD__ARRAY(struct hd__sim_event) events;
     struct hd__sim_stats stats;

@@ -109,8 +109,9 @@ void hd__sim_rates_text(const struct hd__sim_rates *r, struct hd__text *out)
 struct recorder {
     const struct hd__sim_rates *rates;
     struct hd__timeline *t;
-    int32_t *slot;         /* by rank: index into t->ranks, -1: not recorded */
-    int32_t off, reserved; /* recording is off */
+    int32_t *slot;           /* by rank: index into t->ranks, -1: not recorded */
+    int32_t extra, extra_as; /* the rank asked for, -1: none; the rank that is walked for it */
+    int32_t off, reserved;   /* recording is off */
 };
 
 static double seconds_of(void *user, const struct hd_program *p, const struct hd__instr *i)
@@ -139,9 +140,8 @@ static struct hd__timeline_lane *lane_of(struct hd__rank_times *r, uint16_t stre
     return &r->lane[r->n_lanes++];
 }
 
-static void record(void *user, int32_t rank, const struct hd__sim_span *span)
+static void record_rank(const struct recorder *w, int32_t rank, const struct hd__sim_span *span)
 {
-    struct recorder *w = user;
     struct hd__rank_times *r = w->slot[rank] < 0 ? NULL : &w->t->ranks[w->slot[rank]];
     if (!r || w->off)
         return;
@@ -151,6 +151,14 @@ static void record(void *user, int32_t rank, const struct hd__sim_span *span)
     r->first = r->work > 0 ? fmin(r->first, span->start) : span->start;
     r->last = fmax(r->last, span->end);
     r->work += span->end - span->start;
+}
+
+static void record(void *user, int32_t rank, const struct hd__sim_span *span)
+{
+    const struct recorder *w = user;
+    record_rank(w, rank, span);
+    if (w->extra >= 0 && w->extra != rank && w->extra_as == rank)
+        record_rank(w, w->extra, span);
 }
 
 /* ---- what follows */
@@ -290,7 +298,7 @@ int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *c
                          const struct hd__sim_rates *rates, int32_t rank, struct hd__timeline *out,
                          struct hd_error *err)
 {
-    struct recorder w = {.rates = rates, .t = out};
+    struct recorder w = {.rates = rates, .t = out, .extra = rank};
     struct hd__sim_costs costs = {.user = &w,
                                   .span = record,
                                   .seconds = seconds_of,
@@ -302,6 +310,7 @@ int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *c
     memcpy(costs.bandwidth, rates->link, sizeof costs.bandwidth);
     w.slot = choose_ranks(mesh, rank, out);
     struct hd__sim *m = hd__sim_create(mesh, programs, &(struct hd__sim_options){.costs = &costs});
+    w.extra_as = rank < 0 ? -1 : hd__sim_alike(m, rank);
     int32_t rc = hd__sim_run(m, NULL, typical_step(programs[0]), err);
     if (!rc) {
         sum_up(out, m);

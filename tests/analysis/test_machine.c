@@ -443,6 +443,112 @@ START_TEST(a_thousand_ranks)
 }
 END_TEST
 
+static int every_one_blocks(void *user, const struct hd__instr *i)
+{
+    (void)user, (void)i;
+    return 1; /* where it is alone in its group: a rank is not because those of its group are alike */
+}
+
+/* Two stages that exchange a message along pp, and collectives along all other axes; each rank gets its own copy of the
+ * programs with `apart`. Returns what the machine counted. */
+static struct hd__sim_stats run_stages(int32_t dp, int32_t tp, int apart, double finish[])
+{
+    struct hd__sim_costs costs = {.seconds = one_second, .blocks = every_one_blocks, .latency = {1, 1, 1, 1, 1, 1}};
+    int32_t ranks = 2 * dp * tp;
+    struct hd_program **p = hd__alloc((size_t)ranks * sizeof *p);
+    for (int32_t r = 0; r < ranks; r++) {
+        int32_t stage = r / (ranks / 2);
+        p[r] = r % (ranks / 2) && !apart ? p[r - 1] : tiny_program(2, dp, tp, stage);
+        if (r % (ranks / 2) && !apart)
+            continue;
+        hd_tensor x = tiny_state(p[r], "x", 64), y = tiny_state(p[r], "y", 64), z = tiny_state(p[r], "z", 64);
+        tiny_section(p[r], "micro", 3);
+        for (uint32_t n = 0; n <= (uint32_t)stage; n++)
+            tiny_op(p[r], 0, HD_OP_GELU, T(x), T(y));
+        tiny_collective(p[r], 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, y, y);
+        tiny_collective(p[r], 0, HD_OP_ALL_REDUCE, HD_AXIS_DP_SHARD, y, y);
+        tiny_op(p[r], 0, HD_OP_GELU, T(z), T(z)); /* hidden behind both */
+        tiny_op(p[r], 0, HD_OP_GELU, T(y), T(x));
+        if (stage)
+            tiny_recv(p[r], 0, 0, 1, x);
+        else
+            tiny_send(p[r], 0, 1, 1, x);
+        tiny_collective(p[r], 0, HD_OP_ALL_REDUCE, HD_AXIS_PP, y, y)->axes |= HD_AXIS_BIT(HD_AXIS_DP_SHARD);
+        tiny_finish(p[r]);
+    }
+    struct hd__sim *m =
+        hd__sim_create(&p[0]->mesh, (const struct hd_program *const *)p, &(struct hd__sim_options){.costs = &costs});
+    ck_assert_msg(hd__sim_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
+    struct hd__sim_stats stats = hd__sim_stats(m);
+    for (int32_t r = 0; r < ranks && finish; r++) {
+        finish[r] = hd__sim_finish_time(m, r);
+        ck_assert_int_eq(hd__sim_alike(m, r), apart ? r : r / (ranks / 2) * (ranks / 2));
+    }
+    hd__sim_destroy(m);
+    for (int32_t r = 0; r < ranks; r++)
+        if (!r || p[r] != p[r - 1])
+            hd__program_free(p[r]);
+    free(p);
+    return stats;
+}
+
+START_TEST(ranks_that_are_alike_are_walked_once)
+{
+    double alike[2 * 3 * 4], apart[2 * 3 * 4];
+    struct hd__sim_stats one = run_stages(3, 4, 0, alike), all = run_stages(3, 4, 1, apart);
+    ck_assert_uint_eq(all.walked, all.events);
+    ck_assert_uint_eq(one.walked * 3 * 4, all.events);
+    ck_assert_uint_eq(one.events, all.events);
+    ck_assert_uint_eq(one.collectives, all.collectives);
+    ck_assert_uint_eq(one.collectives, 3 * (2 * (3 + 4) + 4)); /* rounds x (stages x (tp + dp) + pp.dp) */
+    ck_assert_uint_eq(one.messages, all.messages);
+    ck_assert_uint_eq(one.messages, 3 * 3 * 4);
+    ck_assert_double_eq_tol(one.seconds, all.seconds, 1e-12);
+    ck_assert_double_eq_tol(one.idle, all.idle, 1e-12);
+    for (size_t r = 0; r < HD__COUNT(apart); r++)
+        ck_assert_double_eq_tol(alike[r], apart[r], 1e-12);
+}
+END_TEST
+
+/* The work of a proof does not grow with ranks that are alike. */
+START_TEST(more_ranks_are_no_more_work)
+{
+    struct hd__sim_stats few = run_stages(2, 2, 0, NULL), many = run_stages(2048, 8, 0, NULL);
+    ck_assert_uint_eq(few.walked, many.walked);
+    ck_assert_uint_eq(many.events, few.events * (2048 * 8 / 4));
+    ck_assert_uint_eq(many.messages, 3 * 2048 * 8);
+}
+END_TEST
+
+/* Ranks that a collective leaves out run the same program, and are not like those that are in its group. */
+START_TEST(a_rank_outside_of_its_group)
+{
+    struct hd_program *p = tiny_program(1, 2, 4, 0);
+    hd_tensor x = tiny_state(p, "x", 16);
+    tiny_section(p, "micro", 1);
+    tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, x, x)->members = 7; /* not rank 3, nor 7 */
+    tiny_finish(p);
+    assert_broken(p, NULL, 0, NULL, (const char *const[]){"2 of 8 ranks", "rank 3 at", "whose group", NULL});
+}
+END_TEST
+
+/* All ranks of a stage fail alike: the report counts and names them all. */
+START_TEST(ranks_that_are_alike_are_reported_one_by_one)
+{
+    struct hd_program *p = tiny_program(2, 2, 2, 0), *second = tiny_program(2, 2, 2, 1);
+    hd_tensor x = tiny_state(p, "x", 16);
+    tiny_section(p, "micro", 1);
+    tiny_send(p, 0, 1, 1, x);
+    tiny_state(second, "x", 16);
+    tiny_section(second, "micro", 1);
+    tiny_finish(p);
+    tiny_finish(second);
+    assert_broken(
+        p, second, 0, NULL,
+        (const char *const[]){"4 of 8 ranks", "rank 0 at", "rank 3 at", "which rank 7 has not answered", NULL});
+}
+END_TEST
+
 int main(void)
 {
     TCase *c = tcase_create("machine");
@@ -463,6 +569,10 @@ int main(void)
     tcase_add_test(c, a_missing_wait_shows_as_nan);
     tcase_add_test(c, collectives_move_the_right_pieces);
     tcase_add_test(c, communication_hides_behind_what_does_not_need_it);
+    tcase_add_test(c, ranks_that_are_alike_are_walked_once);
+    tcase_add_test(c, more_ranks_are_no_more_work);
+    tcase_add_test(c, a_rank_outside_of_its_group);
+    tcase_add_test(c, ranks_that_are_alike_are_reported_one_by_one);
     tcase_add_test(c, a_thousand_ranks);
     return suite_run_case("machine", c);
 }
