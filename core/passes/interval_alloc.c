@@ -74,10 +74,12 @@ static void make_room(struct hd__interval_alloc *space, struct set *s)
         memcpy(s->at, at, s->count * sizeof *at);
 }
 
-/* Merges x with the intervals that it overlaps or touches. */
-static void insert_interval(struct hd__interval_alloc *space, struct set *s, struct interval x)
+/* Merges x with the intervals that it overlaps or touches. Returns whether the set has changed. */
+static int insert_interval(struct hd__interval_alloc *space, struct set *s, struct interval x)
 {
     uint32_t from = first_ending(s, x.lo), to = from;
+    if (from < s->count && s->at[from].lo <= x.lo && s->at[from].hi >= x.hi)
+        return 0;
     while (to < s->count && s->at[to].lo <= x.hi) {
         x.lo = HD__MIN(x.lo, s->at[to].lo);
         x.hi = HD__MAX(x.hi, s->at[to].hi);
@@ -89,18 +91,24 @@ static void insert_interval(struct hd__interval_alloc *space, struct set *s, str
         memmove(s->at + from + 1, s->at + to, (s->count - to) * sizeof *s->at);
     s->count = s->count + from + 1 - to;
     s->at[from] = x;
+    return 1;
 }
 
 /* ---- the tree */
 
+/* Of a leaf and the nodes above it: these have all that is in use below them, so a node that has x already is the
+ * last. */
+static void mark_path(struct hd__interval_alloc *s, uint32_t node, struct interval x)
+{
+    while (node && insert_interval(s, &s->nodes[node].all, x))
+        node /= 2;
+}
+
 static void mark_used(struct hd__interval_alloc *s, uint32_t first, uint32_t last, struct interval x)
 {
     uint32_t l = first + s->leaves, r = last + s->leaves;
-    for (uint32_t a = l, z = r; a; a /= 2, z /= 2) {
-        insert_interval(s, &s->nodes[a].all, x);
-        if (z != a)
-            insert_interval(s, &s->nodes[z].all, x);
-    }
+    mark_path(s, l, x);
+    mark_path(s, r, x);
     for (r++; l < r; l /= 2, r /= 2) {
         if (l & 1) {
             insert_interval(s, &s->nodes[l].all, x);
@@ -139,25 +147,35 @@ static uint32_t list_sets(const struct hd__interval_alloc *s, uint32_t first, ui
     return n;
 }
 
-/* Walks all sets at once, each up to the offset that is tried. */
+/* What is left of a set behind the offset that is tried. */
+struct rest {
+    const struct interval *at, *end;
+};
+
+/* Walks all sets at once, in turn, each up to the offset that is tried, until none of them moves it. */
 static int64_t find_gap(const struct hd__interval_alloc *space, uint32_t first, uint32_t last, int64_t bytes,
                         int64_t step)
 {
     const struct set *sets[MAX_SETS];
-    uint32_t n = list_sets(space, first, last, sets), cursor[MAX_SETS] = {0};
+    struct rest rest[MAX_SETS];
+    uint32_t n = list_sets(space, first, last, sets);
     int64_t at = 0;
-    for (int moved = 1; moved;) {
-        moved = 0;
-        for (uint32_t k = 0; k < n; k++) {
-            const struct set *s = sets[k];
-            while (cursor[k] < s->count && s->at[cursor[k]].lo < at + bytes) {
-                if (s->at[cursor[k]].hi > at) {
-                    at = (s->at[cursor[k]].hi + step - 1) & -step;
-                    moved = 1;
-                }
-                cursor[k]++;
-            }
+    for (uint32_t k = 0; k < n; k++)
+        rest[k] = (struct rest){sets[k]->at, sets[k]->at + sets[k]->count};
+    for (uint32_t k = 0, still = 0; still < n;) {
+        struct rest *r = &rest[k];
+        int64_t before = at;
+        for (; r->at < r->end && r->at->lo < at + bytes; r->at++)
+            if (r->at->hi > at)
+                at = (r->at->hi + step - 1) & -step;
+        still = at == before ? still + 1 : 1;
+        if (r->at < r->end) {
+            k++;
+        } else { /* it cannot move anything any more */
+            memmove(r, r + 1, (--n - k) * sizeof *r);
+            still--;
         }
+        k = k < n ? k : 0;
     }
     return at;
 }

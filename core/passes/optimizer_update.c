@@ -1,6 +1,8 @@
 /* The optimizer's instructions, for strategies: its states of a flat buffer, and its step. */
 #include "core/passes/strategy_api.h"
 
+#include <stdlib.h>
+
 #include "core/program/ops.h"
 
 static uint32_t states(const struct hd__optimizer *o)
@@ -25,17 +27,15 @@ static int32_t rule(const struct hd__optimizer *o, uint32_t *op, struct hd_attrs
     return HD_OK;
 }
 
-/* How the model uses a parameter. */
-static uint32_t uses(const struct hd_program *p, hd_tensor t)
+/* How the model uses each tensor. */
+static uint32_t *find_uses(const struct hd_program *p)
 {
-    uint32_t flags = 0;
+    uint32_t *flags = hd__alloc(p->tensors.count * sizeof *flags);
     for (uint32_t k = 0; k < p->forward; k++) {
         const struct hd__instr *i = &p->logical.at[k];
         for (uint32_t n = 0; n < i->n_in; n++) {
-            if (i->in[n] != t)
-                continue;
-            flags |= i->op == HD_OP_EMBED || i->op == HD_OP_POSITION ? HD_OPTIM_EMBEDDING : 0;
-            flags |= i->op == HD_OP_XENT_HEAD || (p->logits && i->out[0] == p->logits) ? HD_OPTIM_HEAD : 0;
+            flags[i->in[n]] |= i->op == HD_OP_EMBED || i->op == HD_OP_POSITION ? HD_OPTIM_EMBEDDING : 0;
+            flags[i->in[n]] |= i->op == HD_OP_XENT_HEAD || (p->logits && i->out[0] == p->logits) ? HD_OPTIM_HEAD : 0;
         }
     }
     return flags;
@@ -73,7 +73,7 @@ static void describe_states(struct hd_program *p, const struct hd__optimizer *o,
     }
 }
 
-static void describe(struct hd_program *p, const struct hd__optimizer *o, struct hd__param *param)
+static void describe(struct hd_program *p, const struct hd__optimizer *o, const uint32_t *uses, struct hd__param *param)
 {
     const struct hd_optimizer_ops *ops = o->ops;
     const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
@@ -82,7 +82,7 @@ static void describe(struct hd_program *p, const struct hd__optimizer *o, struct
                                  .name = t->name,
                                  .count = hd__numel(p, t),
                                  .ndim = hd__pass_file_ndim(param, t),
-                                 .flags = uses(p, param->tensor)};
+                                 .flags = uses[param->tensor]};
     const char row = x->ndim == 2 ? '0' : '1';
     if (x->ndim == 2 || x->ndim == 3) { /* 3: matrices one after another, of experts in one tensor */
         x->rows = hd__pass_file_extent(p, param, row, 0);
@@ -110,8 +110,10 @@ int32_t hd__optimizer_rule(struct hd_program *p, const struct hd__optimizer *o, 
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "precision.optimizer is %s: an optimizer's step function works on fp32 only",
                        hd_dtype_name(p->precision.optimizer));
+    uint32_t *uses = find_uses(p);
     for (uint32_t n = 0; n < p->params.count; n++)
-        describe(p, o, &p->params.at[n]);
+        describe(p, o, uses, &p->params.at[n]);
+    free(uses);
     return rc;
 }
 

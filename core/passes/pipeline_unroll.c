@@ -23,6 +23,8 @@ struct unroll {
     uint8_t *kind;   /* by template instruction: HD_ACTION_... */
     uint8_t *split;  /* [micro][chunk]: its weight gradients are an action of their own */
     uint32_t *maker; /* by template tensor: index + 1 of what makes it */
+    uint32_t *order; /* the template's instructions, chunk by chunk */
+    uint32_t *first; /* by chunk: its first in `order`; one more at the end */
     HD__ARRAY(struct crossing) crossings;
     hd_tensor **twin;     /* [micro][chunk]: by template tensor; NULL until needed */
     uint64_t sends_value; /* of what crosses, whatever is sent */
@@ -53,6 +55,19 @@ static void find_kinds(struct unroll *u)
         for (uint32_t n = 0; n < i->n_in && u->kind[k] == HD_ACTION_B; n++)
             needed[i->in[n]] = 1;
     }
+}
+
+static void find_order(struct unroll *u)
+{
+    const uint32_t count = u->p->template.count, chunks = u->pipe->n_chunks;
+    u->order = hd__arena_alloc(&u->scratch, (count + 1) * sizeof *u->order);
+    u->first = hd__arena_alloc(&u->scratch, (chunks + 2) * sizeof *u->first);
+    for (uint32_t k = 0; k < count; k++) /* counted two further on, so that placing them leaves each one's first */
+        u->first[chunk_of(u, k) + 2]++;
+    for (uint32_t c = 0; c < chunks; c++)
+        u->first[c + 2] += u->first[c + 1];
+    for (uint32_t k = 0; k < count; k++)
+        u->order[u->first[chunk_of(u, k) + 1]++] = k;
 }
 
 static int crosses_already(const struct unroll *u, hd_tensor t, uint32_t to)
@@ -130,9 +145,9 @@ static hd_tensor fed_before(struct unroll *u, const struct hd_action *a, hd_tens
 static void feed(struct unroll *u, const struct hd_action *a, hd_tensor input, hd__code *code)
 {
     const hd__code *template = &u->p->template;
-    for (uint32_t k = 0; input && k < template->count; k++)
-        for (uint32_t n = 0; n < template->at[k].n_in; n++)
-            if (template->at[k].in[n] == input && chunk_of(u, k) == a->chunk) {
+    for (uint32_t at = u->first[a->chunk]; input && at < u->first[a->chunk + 1]; at++)
+        for (uint32_t n = 0, k = u->order[at]; n < template->at[k].n_in; n++)
+            if (template->at[k].in[n] == input) {
                 if ((twins(u, a->micro, a->chunk)[input] = fed_before(u, a, input)))
                     return;
                 struct hd__instr i = set_micro_chunk(u, a, hd__instr_new(u->p, HD_OP_FEED));
@@ -210,8 +225,9 @@ static int belongs(const struct unroll *u, uint32_t k, const struct hd_action *a
 static void instructions(struct unroll *u, const struct hd_action *a, hd__code *code)
 {
     const hd__code *template = &u->p->template;
-    for (uint32_t k = 0; k < template->count; k++) {
-        if (chunk_of(u, k) != a->chunk || !belongs(u, k, a))
+    for (uint32_t at = u->first[a->chunk]; at < u->first[a->chunk + 1]; at++) {
+        uint32_t k = u->order[at];
+        if (!belongs(u, k, a))
             continue;
         struct hd__instr i = set_micro_chunk(u, a, template->at[k]);
         i.id = ++u->p->next_id;
@@ -270,6 +286,7 @@ static struct unroll open_unroll(struct hd_program *p, const struct hd__actions 
     for (uint32_t k = 0; k < list->n; k++)
         u.split[(size_t)list->at[k].micro * u.pipe->n_chunks + list->at[k].chunk] |= list->at[k].kind == HD_ACTION_W;
     find_kinds(&u);
+    find_order(&u);
     find_crossings(&u);
     return u;
 }
