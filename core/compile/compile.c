@@ -454,6 +454,17 @@ static void check_cache(const struct hd__compiled *c, struct hd_program *p)
             p->no_cache = hd__arena_format(&p->arena, "%s has no kernel for %s", device->label, hd__op(ops[k])->name);
 }
 
+/* Gives back the room that instructions and tensors left: a long pipeline keeps as many programs as it has stages. */
+static void fit(struct hd_program *p)
+{
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        hd__code *code = &p->sections.at[s].code;
+        if (code->count)
+            code->at = hd__realloc(code->at, (code->room = code->count) * sizeof *code->at);
+    }
+    p->tensors.at = hd__realloc(p->tensors.at, (p->tensors.room = p->tensors.count) * sizeof *p->tensors.at);
+}
+
 static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc;
@@ -472,6 +483,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
         return rc;
     if (hd__verify(p, err))
         return err->code = HD_E_INTERNAL;
+    fit(p);
     return hd__compile_check_custom(c, p, err);
 }
 
