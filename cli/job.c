@@ -157,6 +157,13 @@ int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t r
         }
     if (hd__plugins_add_default_folders(out->plugins, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    if (arguments->unchosen)
+        out->job->auto_mesh = out->job->auto_strategies = 0;
+    if (!out->job->mistakes.count && (out->job->auto_mesh || out->job->auto_strategies)) {
+        int code = hd__cli_choose(arguments, ranks, out);
+        if (code)
+            return code;
+    }
     if (!out->job->mistakes.count &&
         ((arguments->before_resolve && arguments->before_resolve(arguments->user, out->job, &err)) ||
          hd__job_resolve(out->job, ranks, &err)))
@@ -327,6 +334,8 @@ static void note_late_sections(const struct hd__cli_job *loaded, struct hd__text
 void hd__cli_say_notes(const struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
+    if (loaded->chosen)
+        hd__text_add(&text, "%s\n", loaded->chosen);
     hd__job_notes(loaded->job, &text);
     note_late_sections(loaded, &text);
     note_bubble(loaded->job, &text);
@@ -338,5 +347,7 @@ void hd__cli_unload_job(struct hd__cli_job *loaded)
     hd__exec_compiled_free(loaded->compiled);
     hd__plugins_destroy(loaded->plugins);
     hd__job_free(loaded->job);
+    free(loaded->chosen);
+    free(loaded->words);
     *loaded = (struct hd__cli_job){0};
 }

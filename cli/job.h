@@ -27,6 +27,9 @@ struct hd__cli_job_arguments {
     /* Called when the job is read and its mesh is not resolved yet; NULL: nothing is. */
     int32_t (*before_resolve)(void *user, struct hd__job *job, struct hd_error *err);
     void *user;
+    const char *machine; /* --machine, for mesh: auto and strategies: auto; NULL: the job's */
+    int32_t unchosen;    /* a job with these is as if it left them out */
+    int32_t reserved;
 };
 
 /* Splits the words after the command's name into flags, the job file and overrides. HD__EXIT_DONE or a refusal. */
@@ -37,7 +40,18 @@ struct hd__cli_job {
     struct hd__job *job;
     struct hd__plugins *plugins;
     struct hd__compiled *compiled;
+    char *chosen; /* a line about mesh: auto and strategies: auto; NULL: the job names both */
+    char *words;  /* the overrides that these became, a line each */
 };
+
+/* choose.c: where the job leaves mesh or strategies to heddle, the fastest plan for the ranks at hand and the machine:
+ * opens the job again with it. A run that can go on from a checkpoint keeps what it began with (the file mesh of its
+ * folder). Prints what is wrong; returns an exit code. */
+int hd__cli_choose(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *loaded);
+/* Keeps the choice for the runs that go on from this one's checkpoints. */
+int32_t hd__cli_keep_choice(const struct hd__cli_job *loaded, struct hd_error *err);
+/* Refuses what a search would lose: strategies other than 3d and zero, and options that it does not set. */
+int hd__cli_refuse_lost(const struct hd__cli_job *loaded, const char *who);
 
 /* Loads, resolves for `ranks` (0: as the job says) and compiles. Prints what is wrong; returns an exit code. */
 int hd__cli_load_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out);

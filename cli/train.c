@@ -190,6 +190,8 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
         print_ready(loaded->compiled);
     if (code || dry)
         return code;
+    if ((!found || env.rank == 0) && hd__cli_keep_choice(loaded, &err))
+        return hd__cli_print_error(&err, HD__EXIT_FAILED);
     const struct hd__launch_policy policy = policy_of(loaded->job);
     return hd__cli_run_ranks(loaded, argc, argv, &policy, train_rank, loaded->compiled);
 }
@@ -326,6 +328,8 @@ static int start_agent(struct training *t)
         print_ready(first.compiled);
     if (code || t->dry)
         return code;
+    if (!t->nodes.node && hd__cli_keep_choice(&first, &err))
+        return hd__cli_print_error(&err, HD__EXIT_FAILED);
     const struct hd__launch_agents agents = {
         .nodes = &t->nodes,
         .ranks = each,
@@ -384,6 +388,7 @@ static int train(int argc, char **argv)
     add_overrides(&t, words, nodes, rendezvous);
     t.arguments.before_resolve = find_nodes;
     t.arguments.user = &t;
+    t.arguments.machine = machine_name;
     if (config)
         code = hd__cli_resolve_job(&t.arguments, t.launched, &t.loaded);
     else

@@ -235,12 +235,10 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
                               .peak_flops = hd__machine_peak(m, c->job->precision.compute) * c->mesh.ranks};
     plan->model_flops = hd__compiled_flops_per_token(c) * (double)plan->tokens;
     for (int32_t s = 0; s < c->n_stages; s++) {
-        int64_t memory[HD__MEMORY_KINDS];
         add_traffic(c, s, plan);
         if (c->stage[s]->arena_bytes <= plan->peak)
             continue;
-        hd__memory_by_kind(c->stage[s], memory);
-        memcpy(plan->memory, memory, sizeof memory);
+        plan->memory = hd__memory_use(c->stage[s]);
         plan->peak = c->stage[s]->arena_bytes;
         plan->stage = s;
     }

@@ -17,7 +17,7 @@
 struct hd__plan {
     int64_t parameters, ranks, tokens; /* tokens: of a step */
     double active;                     /* parameters that a token meets */
-    int64_t memory[HD__MEMORY_KINDS];  /* bytes, of the fullest rank when it is fullest; they add up to the peak */
+    struct hd__memory_use memory;      /* of the fullest rank */
     int64_t peak, limit;               /* limit: the machine's */
     int32_t stage;                     /* the fullest rank's */
     int32_t reserved;

@@ -14,7 +14,7 @@ struct derived {
 /* Seconds to save: what a rank has of a checkpoint at a gigabyte a second, a common share of a parallel file system. */
 static double save_seconds(const struct hd__plan *p)
 {
-    return (double)(p->memory[HD__MEMORY_PARAMETERS] + p->memory[HD__MEMORY_OPTIMIZER]) / 1e9;
+    return (double)(p->memory.kind[HD__MEMORY_PARAMETERS] + p->memory.kind[HD__MEMORY_OPTIMIZER]) / 1e9;
 }
 
 static struct derived derive(const struct hd__plan *p, const struct hd__machine *m, double tokens)
@@ -70,7 +70,8 @@ static void add_memory(const struct hd__plan *p, struct hd__text *out)
     hd__text_add(out, "memory of the fullest rank (stage %d)\n", p->stage);
     for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
         hd__text_add(out, "  %-14s %12s  %5.1f %%\n", hd__memory_kind_name(k),
-                     hd__bytes_text((uint64_t)p->memory[k], bytes[0]), 100 * (double)p->memory[k] / (double)p->peak);
+                     hd__bytes_text((uint64_t)p->memory.kind[k], bytes[0]),
+                     100 * (double)p->memory.kind[k] / (double)p->peak);
     hd__text_add(out, "  %-14s %12s  of %s: %.0f %%%s\n", "peak", hd__bytes_text((uint64_t)p->peak, bytes[0]),
                  hd__bytes_text((uint64_t)p->limit, bytes[1]), 100 * share, share > 1 ? ", DOES NOT FIT" : "");
 }
@@ -134,7 +135,7 @@ json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, dou
     struct derived d = derive(p, m, tokens);
     json_t *memory = json_object(), *training = json_null();
     for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
-        json_object_set_new(memory, hd__memory_kind_name(k), json_integer(p->memory[k]));
+        json_object_set_new(memory, hd__memory_kind_name(k), json_integer(p->memory.kind[k]));
     json_object_set_new(memory, "peak", json_integer(p->peak));
     if (tokens > 0)
         training = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens", tokens, "seconds", d.training,

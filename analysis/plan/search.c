@@ -1,63 +1,63 @@
-/* Candidates, their bounds, and the best of them. */
+/* Candidates in the order of their bounds, which are made tighter where they come first, and the best of them. */
 #include "analysis/plan/search.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-struct candidate {
-    int32_t tp, pp, dp, stage, virtual;
-    int64_t micro;
-    const char *recompute;
-    double bound;
+#include "analysis/plan/candidates.h"
+#include "core/program/ops.h"
+
+/* The sources of a candidate's bound: closed forms; its blocks, in a program of few layers; its first stage, which is
+ * often the fullest, and its steps, in programs of few micro-batches. */
+enum { BY_FORMS, BY_BLOCKS, BY_FIRST, BY_STEPS };
+
+/* The shares of what short programs take that longer ones take at least. */
+#define BLOCKS_SHARE 0.95
+#define STEPS_SHARE 0.98
+
+/* A micro-batch on the ranks of one stage, however many stages and data ranks there are. */
+struct blocks {
+    struct hd__candidate of;
+    double layer, others; /* seconds of a layer, and of all else */
+    double kept;          /* bytes that a layer keeps for its gradients */
 };
 
 struct search {
     const struct hd__search_request *r;
     struct hd__search *out;
-    HD__ARRAY(struct candidate) candidates;
-    /* The job as it is: */
-    double parameters, model_flops;
-    int64_t batch, layers;
-    uint32_t compute;   /* dtype */
+    struct hd__candidate_job job;
+    struct hd__candidates candidates;
+    HD__ARRAY(struct blocks) blocks;
+    double flops_per_token;
     int64_t least_peak; /* of those that were compiled and did not fit */
 };
 
 /* ---- jobs */
 
-static char *words_of(const struct candidate *c, const char *between)
-{
-    char zero[64] = "", schedule[64] = "";
-    if (c->pp > 1 && c->virtual > 1)
-        snprintf(schedule, sizeof schedule, ", schedule: interleaved, virtual: %d", c->virtual);
-    if (c->dp > 1)
-        snprintf(zero, sizeof zero, "{use: zero, stage: %d}", c->stage);
-    return hd__format("mesh={pp: %d, dp: %d, tp: %d}%sstrategies=[%s%s%s%s%s]%sdata.micro_batch=%lld%srecompute=%s",
-                      c->pp, c->dp, c->tp, between, c->tp * c->pp > 1 ? "{use: 3d" : "",
-                      c->tp * c->pp > 1 ? schedule : "", c->tp * c->pp > 1 ? (c->dp > 1 ? "}, " : "}") : "", zero,
-                      c->tp * c->pp > 1 || c->dp > 1 ? "" : "{use: zero}", between, (long long)c->micro, between,
-                      c->recompute);
-}
-
-/* Compiles the job with more words; `words`: lines of them, or NULL. The job outlives the programs. */
-static int32_t compile(const struct hd__search_request *r, const char *words, struct hd__job **job,
-                       struct hd__compiled **compiled, struct hd_error *err)
+/* Compiles the job with more words; `words`: lines of them, or NULL; `batch`: 0 for the job's. The job outlives the
+ * programs. */
+static int32_t compile(const struct hd__search_request *r, const char *words, int64_t batch, uint32_t flags,
+                       struct hd__job **job, struct hd__compiled **compiled, struct hd_error *err)
 {
     const char **all = hd__alloc((r->n_overrides + 8) * sizeof *all);
     size_t n = r->n_overrides;
     char *lines = hd__strdup(words ? words : ""), *rest = lines, *line;
     char *device = hd__format("device.use=%s", r->device),
          *ranks = hd__format("launch.ranks=%lld", (long long)r->ranks);
-    memcpy(all, r->overrides, n * sizeof *all);
+    if (n)
+        memcpy(all, r->overrides, n * sizeof *all);
     all[n++] = device;
     all[n++] = ranks;
     while ((line = strsep(&rest, "\n")))
         if (*line)
             all[n++] = line;
     int32_t rc = hd__job_load(r->file, all, n, job, err);
+    if (!rc && batch)
+        (*job)->batch = batch;
     if (!rc)
         rc = hd__job_resolve(*job, r->ranks, err);
     if (!rc)
-        rc = hd__exec_compile(*job, r->plugins, compiled, err);
+        rc = hd__exec_compile_with(*job, r->plugins, flags, compiled, err);
     free(ranks);
     free(device);
     free(lines);
@@ -65,73 +65,180 @@ static int32_t compile(const struct hd__search_request *r, const char *words, st
     return rc;
 }
 
-/* ---- bounds */
-
-/* Weights and states alone, spread as evenly as can be: 2 bytes a weight in 16 bits and 12 of master and moments, 12 in
- * fp32. */
-static double least_memory(const struct search *s, const struct candidate *c)
+/* Seconds of a step of one stage without its update: compute, and waiting for transfers over tp, which no gradient's
+ * sum takes. */
+static double pass_seconds(const struct search *s, const struct hd__compiled *c, const struct hd__plan *plan)
 {
-    double n = s->parameters / c->tp / c->pp, wide = hd_dtype_size(s->compute) >= 4;
-    double weights = (wide ? 4 : 2) * n / (c->stage == 3 ? c->dp : 1), states = (wide ? 8 : 12) * n;
-    return weights + states / (c->stage > 0 ? c->dp : 1);
+    const struct hd_program *p = c->stage[0];
+    double sum = 0;
+    for (uint32_t k = 0; k < p->sections.count; k++)
+        for (uint32_t n = 0; n < p->sections.at[k].code.count; n++)
+            if (p->sections.at[k].code.at[n].phase != HD__PHASE_O && !hd__is_async(&p->sections.at[k].code.at[n]))
+                sum += hd__section_runs_per_step(&p->sections.at[k], NULL) *
+                       hd__plan_seconds(s->r->machine, s->r->assume, p, &p->sections.at[k].code.at[n]);
+    return sum + plan->exposed[HD_AXIS_TP] + plan->exposed[HD_AXIS_TQ];
 }
 
-/* All products at the best rate of the machine, and the pipeline's bubble. Of a block that is run again heddle leaves
- * out the last product, which is at most half of the forward pass. */
-static double least_seconds(const struct search *s, const struct candidate *c)
+/* Facts about a plan beside its own fields. */
+struct passes {
+    double seconds, flops_per_token;
+};
+
+static int32_t plan(const struct search *s, const struct hd__search_request *r, const char *words, int64_t batch,
+                    struct hd__plan *out, struct passes *passes)
 {
-    const struct hd__machine *m = s->r->machine;
-    double share = fmax(m->product, fmax(m->attention, m->attention_grad));
-    double rate = hd__machine_peak(m, s->compute) * share * (double)s->r->ranks;
-    double micros = (double)(s->batch / (c->dp * c->micro)), again = strcmp(c->recompute, "full") ? 1 : 7.0 / 6;
-    return s->model_flops * again / rate * (1 + (c->pp - 1) / micros / c->virtual);
+    struct hd_error why = HD_ERROR_INIT;
+    struct hd__job *job = NULL;
+    struct hd__compiled *compiled = NULL;
+    int32_t rc = compile(r, words, batch, 0, &job, &compiled, &why);
+    if (!rc)
+        rc = hd__plan_make(compiled, s->r->machine, s->r->assume, out, &why);
+    if (!rc && passes)
+        *passes = (struct passes){pass_seconds(s, compiled, out), hd__compiled_flops_per_token(compiled)};
+    hd__exec_compiled_free(compiled);
+    hd__job_free(job);
+    return rc;
 }
 
-/* ---- candidates */
-
-static void add_candidate(struct search *s, struct candidate c)
+static int32_t read_job(struct search *s, struct hd_error *err)
 {
-    s->out->candidates++;
-    if (least_memory(s, &c) > (double)s->r->machine->memory) {
-        s->out->too_large++;
-        return;
+    static const char words[] = "mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}\nstrategies=[{use: zero, stage: 0}]\n"
+                                "data.micro_batch=1\nrecompute=none";
+    struct hd__search_request alone = *s->r;
+    struct hd__job *job = NULL;
+    struct hd__compiled *c = NULL;
+    struct hd__plan plan;
+    alone.ranks = 1;
+    int32_t rc = compile(&alone, words, 0, 0, &job, &c, err);
+    if (!rc)
+        rc = hd__plan_make(c, s->r->machine, s->r->assume, &plan, err);
+    if (!rc) {
+        double n = (double)plan.parameters;
+        s->flops_per_token = hd__compiled_flops_per_token(c);
+        s->job = (struct hd__candidate_job){
+            .parameters = n,
+            .model_flops = plan.model_flops,
+            .weights = (double)hd_dtype_size(job->precision.compute),
+            .states = (double)(plan.memory.kind[HD__MEMORY_PARAMETERS] + plan.memory.kind[HD__MEMORY_OPTIMIZER]) / n,
+            .gradients = (double)hd_dtype_size(job->precision.grad),
+            .reduced = (double)HD__MIN(hd_dtype_size(job->precision.grad), hd_dtype_size(job->precision.reduce)),
+            .batch = job->batch,
+            .seq_len = job->seq_len,
+            .layers = HD__MAX(1, c->info.layers),
+            .experts = c->info.experts,
+            .compute = job->precision.compute,
+        };
+        s->job.states = fmax(0, s->job.states - s->job.weights);
     }
-    c.bound = least_seconds(s, &c);
-    hd__push(&s->candidates, c);
+    hd__exec_compiled_free(c);
+    hd__job_free(job);
+    return rc;
 }
 
-static void add_mesh(struct search *s, int32_t tp, int32_t pp, int32_t dp)
+/* ---- bounds from short programs */
+
+/* Plans one micro-batch, with so many layers (0: all). */
+static int32_t plan_blocks(const struct search *s, const struct hd__candidate *c, int64_t layers, struct hd__plan *p,
+                           struct passes *passes)
 {
-    static const char *const recomputes[] = {"none", "selective", "full"};
-    for (int32_t stage = 0; stage <= (dp > 1 ? 3 : 0); stage++)
-        for (int64_t micro = 1; micro <= 16 && s->batch % (dp * micro) == 0; micro *= 2)
-            for (int32_t v = 1; v <= (pp > 1 ? 4 : 1); v *= 2)
-                for (size_t r = 0; r < HD__COUNT(recomputes); r++)
-                    if (v == 1 || (s->layers % (pp * v) == 0 && s->batch / (dp * micro) % pp == 0))
-                        add_candidate(s, (struct candidate){.tp = tp,
-                                                            .pp = pp,
-                                                            .dp = dp,
-                                                            .stage = stage,
-                                                            .virtual = v,
-                                                            .micro = micro,
-                                                            .recompute = recomputes[r]});
+    struct hd__search_request alone = *s->r;
+    struct hd__candidate one = *c;
+    char *words, *all;
+    one.pp = one.replicate = one.shard = one.chunks = 1;
+    one.stage = 0;
+    alone.ranks = (int64_t)c->tp * c->cp * c->ep;
+    words = hd__candidate_words(&one, "\n");
+    all = layers ? hd__format("%s\nmodel.layers=%lld", words, (long long)layers) : hd__strdup(words);
+    int32_t rc = plan(s, &alone, all, c->micro * c->ep, p, passes);
+    free(all);
+    free(words);
+    return rc;
 }
 
-static void add_candidates(struct search *s)
+/* If all layers are alike, from programs of one and two; the update of all weights is left out. */
+static struct blocks measure_blocks(const struct search *s, const struct hd__candidate *c)
 {
-    int64_t ranks = s->r->ranks, inside = HD__MIN(s->r->machine->ranks, ranks);
-    for (int32_t tp = 1; tp <= inside; tp *= 2)
-        for (int32_t pp = 1; pp <= s->layers && ranks % tp == 0 && pp <= ranks / tp; pp++)
-            if (ranks / tp % pp == 0 && s->batch % (ranks / tp / pp) == 0)
-                add_mesh(s, tp, pp, (int32_t)(ranks / tp / pp));
+    struct blocks b = {.of = *c};
+    struct hd__plan one, two;
+    struct passes of_one, of_two;
+    int64_t layers = s->job.layers;
+    if (layers > 2 && !plan_blocks(s, c, 1, &one, &of_one) && !plan_blocks(s, c, 2, &two, &of_two) &&
+        fabs(of_one.flops_per_token + (double)(layers - 1) * (of_two.flops_per_token - of_one.flops_per_token) -
+             s->flops_per_token) < 1e-6 * s->flops_per_token) {
+        b.layer = of_two.seconds - of_one.seconds;
+        b.others = fmax(0, of_one.seconds - b.layer);
+        b.kept = fmax(0, (double)(two.memory.activations - one.memory.activations));
+    } else if (!plan_blocks(s, c, 0, &one, &of_one)) {
+        b.others = of_one.seconds;
+    }
+    return b;
 }
 
-static int by_bound(const void *a, const void *b)
+static const struct blocks *find_blocks(struct search *s, const struct hd__candidate *c)
 {
-    const struct candidate *x = a, *y = b;
-    if (x->bound != y->bound)
-        return x->bound < y->bound ? -1 : 1;
-    return (x->tp * x->pp > y->tp * y->pp) - (x->tp * x->pp < y->tp * y->pp);
+    for (uint32_t i = 0; i < s->blocks.count; i++) {
+        const struct hd__candidate *x = &s->blocks.at[i].of;
+        if (x->tp == c->tp && x->cp == c->cp && x->ep == c->ep && x->micro == c->micro &&
+            x->sequence_parallel == c->sequence_parallel && x->recompute == c->recompute)
+            return &s->blocks.at[i];
+    }
+    hd__push(&s->blocks, measure_blocks(s, c));
+    return &s->blocks.at[s->blocks.count - 1];
+}
+
+/* 0: it does not fit. */
+static int bound_by_blocks(struct search *s, struct hd__candidate *c)
+{
+    const struct blocks *b = find_blocks(s, c);
+    double micros = (double)hd__candidate_micros(c, s->job.batch), layers = (double)s->job.layers;
+    double stage = (layers * b->layer + b->others) / c->pp, fill = floor(layers / c->pp) * b->layer / c->chunks;
+    double kept = hd__candidate_kept(&s->job, c, b->kept);
+    stage = fmax(stage, ceil(layers / c->pp) * b->layer);
+    c->bound = fmax(c->bound, BLOCKS_SHARE * (micros * stage + 2.0 / 3 * (c->pp - 1) * fill));
+    c->tier = BY_BLOCKS;
+    return hd__candidate_least_memory(&s->job, c) + BLOCKS_SHARE * kept <= (double)s->r->machine->memory;
+}
+
+/* Enough micro-batches that a pipeline's stages are all busy: of a step with many more, what it needs is seen in a
+ * step of so few. 0: not many more. */
+static int64_t few_micros(const struct search *s, const struct hd__candidate *c)
+{
+    return c->pp > 1 && hd__candidate_micros(c, s->job.batch) > 4 * c->pp ? 2 * c->pp : 0;
+}
+
+/* 0: it does not fit. */
+static int bound_by_first_stage(struct search *s, struct hd__candidate *c)
+{
+    int64_t few = few_micros(s, c), limit = s->r->machine->memory;
+    struct hd_error why = HD_ERROR_INIT;
+    struct hd__memory_use first = {0};
+    struct hd__job *job = NULL;
+    struct hd__compiled *compiled = NULL;
+    char *words = hd__candidate_words(c, "\n");
+    c->tier = BY_FIRST;
+    if (c->pp > 1 && !compile(s->r, words, few * s->job.batch / hd__candidate_micros(c, s->job.batch),
+                              HD__COMPILE_FIRST, &job, &compiled, &why))
+        first = hd__memory_use(compiled->stage[0]);
+    if (first.live > limit)
+        s->least_peak = s->least_peak ? HD__MIN(s->least_peak, first.live) : first.live;
+    hd__exec_compiled_free(compiled);
+    hd__job_free(job);
+    free(words);
+    return first.live <= limit;
+}
+
+/* A pipeline's program writes out each micro-batch. Once all stages are busy each further one takes the same time, so
+ * two short programs say what a long one takes. */
+static void bound_by_steps(struct search *s, struct hd__candidate *c)
+{
+    int64_t few = few_micros(s, c), micros = hd__candidate_micros(c, s->job.batch), each = s->job.batch / micros;
+    struct hd__plan one, two;
+    char *words = hd__candidate_words(c, "\n");
+    c->tier = BY_STEPS;
+    if (few && !plan(s, s->r, words, each * few, &one, NULL) && !plan(s, s->r, words, each * (few + c->pp), &two, NULL))
+        c->bound = fmax(c->bound, STEPS_SHARE * (two.seconds +
+                                                 (double)(micros - few - c->pp) / c->pp * (two.seconds - one.seconds)));
+    free(words);
 }
 
 /* ---- trying them */
@@ -158,23 +265,35 @@ const char *hd__plan_binds(const struct hd__plan *p, const struct hd__machine *m
     return binds;
 }
 
-static void keep(struct search *s, const struct candidate *c, const struct hd__job *job, const struct hd__plan *plan)
+/* If two take the same time, the one of the smaller words is first, in whatever order they were tried. */
+static int is_faster(const struct hd__plan *plan, const char *words, const struct hd__search_plan *than)
+{
+    return plan->seconds != than->plan.seconds ? plan->seconds < than->plan.seconds : strcmp(words, than->words) < 0;
+}
+
+static void keep(struct search *s, const struct hd__candidate *c, const struct hd__job *job,
+                 const struct hd__plan *plan)
 {
     struct hd__search *out = s->out;
     struct hd__text yaml = {0};
+    char *words = hd__candidate_words(c, "' '");
     uint32_t at = out->n_best;
-    while (at > 0 && out->best[at - 1].plan.seconds > plan->seconds)
+    while (at > 0 && is_faster(plan, words, &out->best[at - 1]))
         at--;
-    if (at == HD__SEARCH_BEST)
+    if (at == HD__SEARCH_BEST) {
+        free(words);
         return;
+    }
     if (out->n_best == HD__SEARCH_BEST) {
         free(out->best[--out->n_best].words);
+        free(out->best[out->n_best].lines);
         free(out->best[out->n_best].job);
     }
     memmove(&out->best[at + 1], &out->best[at], (out->n_best - at) * sizeof out->best[0]);
     out->n_best++;
     hd__job_print(job, &yaml);
-    out->best[at] = (struct hd__search_plan){.words = words_of(c, "' '"),
+    out->best[at] = (struct hd__search_plan){.words = words,
+                                             .lines = hd__candidate_words(c, "\n"),
                                              .job = yaml.at,
                                              .plan = *plan,
                                              .bound = c->bound,
@@ -182,14 +301,14 @@ static void keep(struct search *s, const struct candidate *c, const struct hd__j
 }
 
 /* A candidate that the job's strategies refuse is none. */
-static void try_candidate(struct search *s, const struct candidate *c)
+static void try_candidate(struct search *s, const struct hd__candidate *c)
 {
     struct hd_error why = HD_ERROR_INIT;
     struct hd__job *job = NULL;
     struct hd__compiled *compiled = NULL;
     struct hd__plan plan;
-    char *words = words_of(c, "\n");
-    int32_t rc = compile(s->r, words, &job, &compiled, &why);
+    char *words = hd__candidate_words(c, "\n");
+    int32_t rc = compile(s->r, words, 0, 0, &job, &compiled, &why);
     int64_t peak = 0;
     for (int32_t k = 0; !rc && k < compiled->n_stages; k++)
         peak = HD__MAX(peak, compiled->stage[k]->arena_bytes);
@@ -208,69 +327,95 @@ static void try_candidate(struct search *s, const struct candidate *c)
     free(words);
 }
 
-static int32_t read_job(struct search *s, struct hd_error *err)
+/* The candidate of the lowest bound; one that was tried has none. */
+static struct hd__candidate *next_candidate(struct search *s, uint32_t *left)
 {
-    struct hd__job *job = NULL;
-    struct hd__compiled *c = NULL;
-    char *words = hd__format("mesh={pp: 1, dp: %lld, tp: 1}\nstrategies=[{use: zero, stage: 3}]\ndata.micro_batch=1",
-                             (long long)s->r->ranks);
-    int32_t rc = compile(s->r, words, &job, &c, err);
-    if (rc &&
-        s->r->ranks > 1) { /* a batch that so many data ranks cannot divide: what the job is does not depend on them */
-        struct hd__search_request alone = *s->r;
-        hd__job_free(job);
-        job = NULL;
-        *err = (struct hd_error)HD_ERROR_INIT;
-        alone.ranks = 1;
-        rc = compile(&alone, "mesh={pp: 1, dp: 1, tp: 1}\nstrategies=[{use: zero}]\ndata.micro_batch=1", &job, &c, err);
+    struct hd__candidate *first = NULL;
+    *left = 0;
+    for (uint32_t i = 0; i < s->candidates.list.count; i++) {
+        struct hd__candidate *c = &s->candidates.list.at[i];
+        *left += c->bound < INFINITY;
+        if (c->bound < INFINITY && (!first || c->bound < first->bound))
+            first = c;
     }
-    if (!rc) {
-        s->parameters = (double)hd__compiled_parameter_count(c);
-        s->batch = job->batch;
-        s->layers = HD__MAX(1, c->info.layers);
-        s->compute = job->precision.compute;
-        s->model_flops = hd__compiled_flops_per_token(c) * (double)(job->batch * job->seq_len);
-    }
-    hd__exec_compiled_free(c);
-    hd__job_free(job);
-    free(words);
-    return rc;
+    return first;
+}
+
+/* A bound comes first: makes it tighter, or, of the last tier, tries the candidate. */
+static void advance(struct search *s, struct hd__candidate *c)
+{
+    int fits = 1, last = c->tier == BY_STEPS;
+    if (c->tier == BY_FORMS)
+        fits = bound_by_blocks(s, c);
+    else if (c->tier == BY_BLOCKS)
+        fits = bound_by_first_stage(s, c);
+    else if (c->tier == BY_FIRST)
+        bound_by_steps(s, c);
+    else
+        try_candidate(s, c);
+    s->out->too_large += !fits;
+    if (!fits || last)
+        c->bound = INFINITY;
 }
 
 int32_t hd__search(const struct hd__search_request *r, struct hd__search *out, struct hd_error *err)
 {
     struct search s = {.r = r, .out = out};
+    struct hd__candidate *c;
+    uint32_t left;
     char bytes[2][32];
     *out = (struct hd__search){0};
     int32_t rc = hd__machine_reaches(r->machine, r->ranks, err);
     if (rc || (rc = read_job(&s, err)))
         return rc;
-    add_candidates(&s);
-    if (s.candidates.count)
-        qsort(s.candidates.at, s.candidates.count, sizeof *s.candidates.at, by_bound);
-    for (uint32_t i = 0; i < s.candidates.count; i++) {
-        if (out->n_best == HD__SEARCH_BEST && s.candidates.at[i].bound > out->best[out->n_best - 1].plan.seconds) {
-            out->slower = s.candidates.count - i;
+    hd__candidates_list(&s.job, r->machine, r->ranks, r->only, &s.candidates);
+    out->candidates = s.candidates.all;
+    out->too_large = s.candidates.too_large;
+    while ((c = next_candidate(&s, &left))) {
+        if (out->n_best == HD__SEARCH_BEST && c->bound > out->best[out->n_best - 1].plan.seconds) {
+            out->slower = left;
             break;
         }
-        try_candidate(&s, &s.candidates.at[i]);
+        advance(&s, c);
     }
-    hd__free_array(&s.candidates);
+    hd__free_array(&s.blocks);
+    hd__free_array(&s.candidates.list);
     if (out->n_best)
         return HD_OK;
-    return hd_fail(err, HD_E_NOTFOUND,
-                   "none of %u ways to run this job fits on %lld ranks of %s with %s each%s%s: take more ranks, or a "
-                   "smaller batch",
-                   out->candidates, (long long)r->ranks, r->machine->name,
-                   hd__bytes_text((uint64_t)r->machine->memory, bytes[0]),
-                   s.least_peak ? "; the smallest needs " : "; weights and optimizer states alone need more",
-                   s.least_peak ? hd__bytes_text((uint64_t)s.least_peak, bytes[1]) : "");
+    if (!out->candidates)
+        return hd_fail(err, HD_E_NOTFOUND,
+                       "there is no way to cut this job over %lld ranks: their data ranks do not divide data.batch "
+                       "%lld, or there are more of them than layers, heads and sequences can use: take another number",
+                       (long long)r->ranks, (long long)s.job.batch);
+    return hd_fail(
+        err, HD_E_NOTFOUND,
+        "none of %u ways to run this job fits on %lld ranks of %s with %s each%s%s: take more ranks, or a "
+        "smaller batch",
+        out->candidates, (long long)r->ranks, r->machine->name, hd__bytes_text((uint64_t)r->machine->memory, bytes[0]),
+        s.least_peak ? "; the smallest needs " : "; weights, states and what gradients need of a step need more",
+        s.least_peak ? hd__bytes_text((uint64_t)s.least_peak, bytes[1]) : "");
+}
+
+int32_t hd__search_fewest(const struct hd__search_request *r, int64_t *ranks, struct hd__search *out,
+                          struct hd_error *below, struct hd_error *err)
+{
+    struct hd__search_request n = *r;
+    int32_t rc = HD_E_NOTFOUND;
+    *below = (struct hd_error)HD_ERROR_INIT;
+    for (n.ranks = 1; n.ranks <= r->ranks && rc == HD_E_NOTFOUND; n.ranks++) {
+        *below = *err;
+        *err = (struct hd_error)HD_ERROR_INIT;
+        rc = hd__search(&n, out, err);
+        *ranks = n.ranks;
+    }
+    return rc;
 }
 
 void hd__search_free(struct hd__search *s)
 {
     for (uint32_t i = 0; i < s->n_best; i++) {
         free(s->best[i].words);
+        free(s->best[i].lines);
         free(s->best[i].job);
     }
     *s = (struct hd__search){0};

@@ -169,6 +169,14 @@ static struct route find_route(const struct hd__machine *m, const int32_t *ranks
     return r;
 }
 
+double hd__ring_rate(const struct hd__machine *m, const struct hd__mesh *mesh, uint32_t axes)
+{
+    int32_t *ranks = hd__alloc((size_t)mesh->ranks * sizeof *ranks), n = hd__mesh_group(mesh, 0, axes, 0, ranks);
+    double rate = n > 1 ? find_route(m, ranks, n).rate : INFINITY;
+    free(ranks);
+    return rate;
+}
+
 static double transfer_seconds(const struct hd__machine *m, const struct hd_program *p, const struct hd__instr *i)
 {
     int32_t *ranks = hd__alloc(((size_t)p->mesh.ranks + 2) * sizeof *ranks), n = 2;

@@ -41,6 +41,9 @@ struct hd__product {       /* `batch` products of [m k] x [k n] */
 };
 double hd__product_seconds(const struct hd__machine *m, const struct hd__product *x); /* without the launch */
 
+/* Bytes a second that a rank sends on a ring over these axes; infinite where that is one rank. */
+double hd__ring_rate(const struct hd__machine *machine, const struct hd__mesh *mesh, uint32_t axes);
+
 /* Seconds of one instruction on a machine whose ranks lie in their order. */
 double hd__plan_seconds(const struct hd__machine *machine, const struct hd__assume *assume, const struct hd_program *p,
                         const struct hd__instr *i);

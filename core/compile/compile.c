@@ -508,7 +508,7 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
     int32_t rc = open_plugins(c, err);
     if (flags & HD__COMPILE_WIDEN && !(flags & HD__COMPILE_KEEP_REDUCER)) /* what travels is not rounded */
         c->reducer.ops = NULL;
-    for (int32_t s = 0; s < c->n_stages && !rc; s++) {
+    for (int32_t s = 0; s < (flags & HD__COMPILE_FIRST ? 1 : c->n_stages) && !rc; s++) {
         c->stage[s] = hd__program_new(&asked, s);
         c->stage[s]->documents = c->job->documents != HD__DOCUMENTS_CONTINUE;
         c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;

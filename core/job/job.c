@@ -41,6 +41,30 @@ static void expand_precision(struct hd__job *job)
     hd__tree_set(job->root, "precision", map, &job->arena);
 }
 
+static int is_auto(const struct hd__tree_node *value)
+{
+    return value && value->kind == HD__SCALAR && !value->quoted && !strcmp(value->text, "auto");
+}
+
+/* `mesh: auto` and `strategies: auto` are the defaults until they are chosen. */
+static int32_t expand_auto(struct hd__job *job, struct hd_error *err)
+{
+    const struct hd__tree_node *mesh = hd__tree_get(job->root, "mesh"),
+                               *strategies = hd__tree_get(job->root, "strategies");
+    struct hd__tree_node *list;
+    if ((job->auto_mesh = is_auto(mesh)))
+        hd__tree_set(job->root, "mesh", hd__tree_map(&job->arena, mesh->origin), &job->arena);
+    if (!(job->auto_strategies = is_auto(strategies)))
+        return HD_OK;
+    int32_t rc =
+        hd__tree_parse("default", default_strategies, sizeof default_strategies - 1, NULL, &job->arena, &list, err);
+    if (!rc) {
+        mark_default(list);
+        hd__tree_set(job->root, "strategies", list, &job->arena);
+    }
+    return rc;
+}
+
 /* A file that is no job at all is refused here; mistakes of its keys and values are noted. */
 static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, const char *const *overrides, size_t n,
                         struct hd_error *err)
@@ -60,6 +84,8 @@ static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, con
             hd__job_mistake(job, HD_OK, &why, NULL);
         expand_precision(job);
     }
+    if ((rc = expand_auto(job, err)))
+        return rc;
     hd__job_sections_read(job);
     return HD_OK;
 }

@@ -114,6 +114,7 @@ struct hd__job {
     int64_t launch_ranks;          /* of a machine; 0: unset */
     const char *launch_nodes;      /* "2", "2:4" */
     const char *launch_rendezvous; /* NULL: none */
+    const char *launch_machine;    /* NULL: the device's */
     int32_t nodes_min, nodes_max;  /* machines; 0 until hd__job_resolve reads launch_nodes */
     int64_t ranks_each;            /* of a machine; resolved */
     int32_t scale_batch;           /* HD__SCALE_BATCH_... */
@@ -154,6 +155,8 @@ struct hd__job {
     int64_t mesh[HD_AXIS_COUNT];
     int64_t mesh_asked[HD_AXIS_COUNT]; /* as in the file; 0 = auto */
     int64_t ranks;                     /* product of mesh */
+    int32_t auto_mesh;       /* mesh: auto. Whoever can plan chooses, and opens the job again with the choice */
+    int32_t auto_strategies; /* the same of strategies */
 
     struct hd__lr_schedule schedule; /* lr is the optimizer's: the code that opens the optimizer sets it */
     double lr_factor;                /* of its rates, for the machines that train: launch.scale_batch; resolved */

@@ -41,6 +41,9 @@ static const struct hd_option launch_keys[] = {
     KEY("nodes", STRING, "1", ANY, 0, launch_nodes,
         "machines: N, or MIN:MAX to go on with those that are there; `heddle train` is started once on each",
         .aliases = "nnodes"),
+    KEY("machine", STRING, NULL, ANY, 0, launch_machine,
+        "the kind of machine that mesh: auto and strategies: auto choose for: NAME | FILE.yaml, as of `heddle plan`; "
+        "cpu, if left out, with device cpu"),
     KEY("rendezvous", STRING, NULL, ANY, 0, launch_rendezvous,
         "where the machines of launch.nodes meet: HOST:PORT of node 0, [ADDRESS]:PORT for IPv6; PORT + 1 is used, too",
         .aliases = "rdzv_endpoint"),

@@ -286,6 +286,11 @@ int32_t hd__job_count_steps(struct hd__job *job, uint64_t sequences, struct hd_e
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err)
 {
     int64_t mesh[HD_AXIS_COUNT];
+    if (job->auto_mesh || job->auto_strategies)
+        return hd__job_fail(job, job->auto_mesh ? "mesh" : "strategies", err,
+                            "%s: auto is chosen by commands that plan, and nothing did: write what `heddle plan JOB "
+                            "--search` prints",
+                            job->auto_mesh ? "mesh" : "strategies");
     int32_t rc = resolve_mesh(job, ranks, mesh, err);
     if (rc)
         return rc;

@@ -11,6 +11,9 @@ struct matcher {
     struct hd_program *p;
     hd__code *code;
     struct hd__tensor_use *use;
+    struct readers {
+        uint32_t first, last;
+    } * readers; /* by tensor: where its readers lie; first above last: it has none */
 };
 
 static uint32_t accumulation_of(const struct hd__instr *i)
@@ -70,12 +73,31 @@ static int is_sibling(const struct matcher *f, const struct hd__fusion *row, uin
     return row->fits(f->p, first, second) && fused_position(f, k, n);
 }
 
-/* The nearest sibling with which the second may stand together. */
+static void note_readers(struct matcher *f, uint32_t k)
+{
+    for (uint32_t n = 0; n < f->code->at[k].n_in; n++) {
+        struct readers *r = &f->readers[f->code->at[k].in[n]];
+        r->first = HD__MIN(r->first, k);
+        r->last = HD__MAX(r->last, k);
+    }
+}
+
+static void find_readers(struct matcher *f)
+{
+    f->readers = hd__alloc(f->p->tensors.count * sizeof *f->readers);
+    for (uint32_t t = 0; t < f->p->tensors.count; t++)
+        f->readers[t].first = UINT32_MAX;
+    for (uint32_t k = 0; k < f->code->count; k++)
+        note_readers(f, k);
+}
+
+/* The nearest sibling with which the second may stand together. It reads the second's first input. */
 static struct hd__instr *find_sibling(const struct matcher *f, const struct hd__fusion *row, uint32_t k)
 {
     struct hd__instr *second = &f->code->at[k];
-    for (uint32_t n = 1; n < f->code->count && !(accumulation_of(second) & HD_ATTR_ONCE); n++) {
-        if (k + n < f->code->count && is_sibling(f, row, k + n, k))
+    struct readers r = f->readers[second->in[0]];
+    for (uint32_t n = 1; (k + n <= r.last || r.first + n <= k) && !(accumulation_of(second) & HD_ATTR_ONCE); n++) {
+        if (k + n <= r.last && is_sibling(f, row, k + n, k))
             return second + n;
         if (n <= k && is_sibling(f, row, k - n, k))
             return second - n;
@@ -102,6 +124,7 @@ static void replace(struct matcher *f, const struct hd__fusion *row, struct hd__
         one.n_out--;
     first->op = second->op = 0;
     *place = one;
+    note_readers(f, (uint32_t)(place - f->code->at));
     for (uint32_t n = 0; n < one.n_out; n++)
         f->use[one.out[n]].maker = (uint32_t)(place - f->code->at) + 1;
 }
@@ -122,7 +145,8 @@ static int fuse_pair(struct matcher *f, const struct hd__fusion *row, uint32_t k
 
 void hd__fuse_patterns(struct hd_program *p, hd__code *code)
 {
-    struct matcher f = {p, code, hd__count_uses(p, code)};
+    struct matcher f = {p, code, hd__count_uses(p, code), NULL};
+    find_readers(&f);
     for (uint32_t r = 0; r < hd__n_fusions; r++)
         for (uint32_t k = 0; k < code->count; k++) {
             const struct hd__fusion *row = &hd__fusions[r];
@@ -133,5 +157,6 @@ void hd__fuse_patterns(struct hd_program *p, hd__code *code)
                 fuse_pair(&f, row, k, row->link);
         }
     hd__code_compact(code);
+    free(f.readers);
     free(f.use);
 }

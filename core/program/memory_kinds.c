@@ -84,12 +84,12 @@ static struct life *find_lives(const struct hd_program *p, uint32_t *positions)
     return lives;
 }
 
-/* Bytes of temporaries by kind where a step needs the most. */
-static void measure_peak(const struct hd_program *p, const uint8_t *kind, int64_t peak[HD__MEMORY_KINDS])
+/* Bytes of temporaries by kind where a step needs the most; the most that activations need at any time. */
+static int64_t measure_peak(const struct hd_program *p, const uint8_t *kind, int64_t peak[HD__MEMORY_KINDS])
 {
     uint32_t positions;
     struct life *lives = find_lives(p, &positions);
-    int64_t live[HD__MEMORY_KINDS] = {0}, sum = 0, most = 0;
+    int64_t live[HD__MEMORY_KINDS] = {0}, sum = 0, most = 0, activations = 0;
     uint32_t *begins = hd__alloc((positions + 1) * sizeof *begins), *ends = hd__alloc((positions + 1) * sizeof *ends);
     uint32_t *next_end = hd__alloc(p->buffers.count * sizeof *next_end);
     for (uint32_t b = 1; b < p->buffers.count; b++) {
@@ -105,6 +105,7 @@ static void measure_peak(const struct hd_program *p, const uint8_t *kind, int64_
             live[kind[b]] += p->buffers.at[b].bytes;
             sum += p->buffers.at[b].bytes;
         }
+        activations = HD__MAX(activations, live[HD__MEMORY_ACTIVATIONS]);
         if (sum > most) {
             most = sum;
             memcpy(peak, live, sizeof live);
@@ -118,24 +119,26 @@ static void measure_peak(const struct hd_program *p, const uint8_t *kind, int64_
     free(ends);
     free(begins);
     free(lives);
+    return activations;
 }
 
 /* Persistent memory, and the temporaries at their peak; what the plan needs beyond both, to align and to fit, is
  * added to the buffers. */
-void hd__memory_by_kind(const struct hd_program *p, int64_t memory[HD__MEMORY_KINDS])
+struct hd__memory_use hd__memory_use(const struct hd_program *p)
 {
     uint8_t *kind = classify_buffers(p);
-    int64_t peak[HD__MEMORY_KINDS] = {0}, sum = 0;
-    memset(memory, 0, HD__MEMORY_KINDS * sizeof *memory);
+    int64_t peak[HD__MEMORY_KINDS] = {0};
+    struct hd__memory_use use = {0};
     for (uint32_t b = 1; b < p->buffers.count; b++)
         if (p->buffers.at[b].life == HD__LIFE_PERSISTENT && p->buffers.at[b].memory == HD__MEM_MAIN &&
             p->buffers.at[b].offset >= 0)
-            memory[kind[b]] += p->buffers.at[b].bytes;
-    measure_peak(p, kind, peak);
+            use.kind[kind[b]] += p->buffers.at[b].bytes;
+    use.activations = measure_peak(p, kind, peak);
     for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
-        sum += memory[k] += peak[k];
-    memory[HD__MEMORY_BUFFERS] += p->arena_bytes - sum;
+        use.live += use.kind[k] += peak[k];
+    use.kind[HD__MEMORY_BUFFERS] += p->arena_bytes - use.live;
     free(kind);
+    return use;
 }
 
 const char *hd__memory_kind_name(uint32_t kind)

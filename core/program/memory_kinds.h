@@ -19,7 +19,13 @@ enum {
 };
 
 const char *hd__memory_kind_name(uint32_t kind);
-/* Bytes, which add up to those of the arena. Of a program whose memory is planned. */
-void hd__memory_by_kind(const struct hd_program *p, int64_t memory[HD__MEMORY_KINDS]);
+/* Bytes. */
+struct hd__memory_use {
+    int64_t kind[HD__MEMORY_KINDS]; /* when the arena is fullest; they add up to it */
+    int64_t live;                   /* of these: in use at once, without what aligning and fitting adds */
+    int64_t activations;            /* when activations need most */
+};
+/* Of a program whose memory is planned. */
+struct hd__memory_use hd__memory_use(const struct hd_program *p);
 
 #endif

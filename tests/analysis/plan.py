@@ -244,44 +244,6 @@ def training():
     check("the page", all(w in text for w in ("parameters", "activations", "MFU", "tokens/s", "memory is exact")), text)
 
 
-def search():
-    """The first of the plans is the fastest of all, each planned alone."""
-    ranks, layers, batch = 4, 4, 8
-    roomy = machine("peak_fp32: 1e12\npeak_16: 4e12\nkernel: 1e-6\nlevels: [{name: inside, ranks: 2, bandwidth: 1e10}, {bandwidth: 1e9}]\nranks: 2\n")
-    job = [f"data.batch={batch}", f"model.layers={layers}"]
-    found = json.loads(run(*job, "--search", "--json", "--machine", roomy, "--ranks", str(ranks)).stdout)
-    best, times = found["plans"], []
-    for tp in (1, 2):
-        for pp in (1, 2, 4):
-            dp = ranks // tp // pp
-            for stage in range(4) if dp > 1 else (0,):
-                for micro in (1, 2, 4, 8):
-                    for virtual in (1, 2, 4) if pp > 1 else (1,):
-                        for recompute in ("none", "selective", "full"):
-                            three = "{use: 3d" + (f", schedule: interleaved, virtual: {virtual}" if virtual > 1 else "") + "}"
-                            strategies = ([three] if tp * pp > 1 else []) + ([f"{{use: zero, stage: {stage}}}"] if dp > 1 else [])
-                            if dp < 1 or batch % (dp * micro):
-                                continue
-                            done = run(*job, f"mesh={{pp: {pp}, dp: {dp}, tp: {tp}}}", f"strategies=[{', '.join(strategies) or '{use: zero}'}]",
-                                       f"data.micro_batch={micro}", f"recompute={recompute}", "--machine", roomy, "--json")
-                            if not done.returncode:
-                                times.append(json.loads(done.stdout)["step_s"])
-    near(f"the first of {len(times)} plans is the fastest", best[0]["step_s"], min(times))
-    near("and the last of ten the tenth", best[9]["step_s"], sorted(times)[9])
-    check("the bounds hold", all(b["bound_s"] <= b["step_s"] for b in best), best)
-    pathlib.Path("best.yaml").write_text(best[0]["job"])
-    done = subprocess.run([HEDDLE, "plan", "best.yaml", "--machine", roomy, "--json"], capture_output=True, text=True)
-    near("its job file gives the same plan", json.loads(done.stdout)["step_s"] if not done.returncode else 0, best[0]["step_s"])
-    least = min(b["memory"] for b in best)
-    text = pathlib.Path(roomy).read_text()
-    pathlib.Path("m.yaml").write_text(text.replace("memory: 100GB", f"memory: {least}"))
-    found = json.loads(run(*job, "--search", "--json", "--machine", "m.yaml", "--ranks", str(ranks)).stdout)
-    check("what does not fit is left out", found["plans"] and all(b["memory"] <= least for b in found["plans"]), found)
-    pathlib.Path("m.yaml").write_text(text.replace("memory: 100GB", "memory: 1MB"))
-    done = run(*job, "--search", "--machine", "m.yaml", "--ranks", str(ranks))
-    check("nothing fits", done.returncode == 2 and "none of" in done.stderr and "take more ranks" in done.stderr, done)
-
-
 def calibration():
     """What `heddle calibrate` prints is a machine file, of rates above 0, by which jobs are planned."""
     done = subprocess.run([HEDDLE, "calibrate", "--ranks", "2"], capture_output=True, text=True)
@@ -371,18 +333,17 @@ def refusals():
         (["--scaling", "3", "mesh.tp=2"], "3"),
         (["--search", "--tokens", "1B"], "not with --search"),
         (["--search", "strategies=[{use: ema, decay: 0.9}]"], "strategies.ema.use: --search sets"),
-        (["--search", "mesh.ep=2"], "command line: mesh.ep: --search sets mesh and strategies anew"),
-        (["--search", "strategies=[{use: megatron, sequence_parallel: true}]"], "strategies.megatron.sequence_parallel: --search sets"),
+        (["--fewest", "--search"], "--fewest searches by itself"),
+        (["--fewest", "--sweep", "data.micro_batch=1,2"], "--fewest chooses by itself"),
+        (["--fewest", "strategies=[{use: ema, decay: 0.9}]"], "strategies.ema.use: --fewest sets"),
+        (["--scaling", "8", "--fewest"], "--scaling names the ranks of one job"),
         (["--search", "strategies=[{use: fsdp, offload: {optimizer: host}}]"], "strategies.fsdp.offload.optimizer: --search sets"),
         (["--search", "strategies=[{use: zero, bukket: 1}]"], "unknown key bukket"),
-        (["--search", "strategies.3d.sequence_parallel=true"], "strategies.3d.sequence_parallel=true: --search sets"),
+        (["--search", "strategies.3d.context=ring"], "strategies.3d.context=ring: --search sets"),
     ]
     for words, says in rows:
         done = run(*words)
         check(f"refuses {words}", done.returncode == 2 and says in done.stderr, done)
-    pathlib.Path("cp.yaml").write_text(JOB + "mesh: {dp: 1, cp: 2}\n")
-    done = subprocess.run([HEDDLE, "plan", "cp.yaml", "--search"], capture_output=True, text=True)
-    check("refuses mesh.cp with its place", done.returncode == 2 and "cp.yaml:6:19: mesh.cp: " in done.stderr, done)
     done = run("--search", "--ranks", "2", "data.batch=2", "model.layers=1", "strategies=[{use: fsdp, sharding_strategy: 1}]")
     check("a stage is searched", done.returncode == 0, done)
     ends = machine("peak_fp32: 1e12\nlevels: [{name: inside, ranks: 8, bandwidth: 1e9}]\n", "ends.yaml")
@@ -422,7 +383,6 @@ def main():
         scaling()
         advice()
         training()
-        search()
         calibration()
         beside_training()
         refusals()

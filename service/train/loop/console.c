@@ -35,14 +35,13 @@ static void print_plan(const struct hd__train_loop *l, const struct hd__compiled
     const struct hd__data *data = hd__train_feed_data(l->s.train_feed);
     double sequences = (double)hd__data_sequences(data), peak = hd__exec_peak_flops(l->s.exec);
     char tokens[32], bytes[32];
-    int64_t memory[HD__MEMORY_KINDS];
+    const struct hd__memory_use memory = hd__memory_use(l->p);
     const char *separator = "transports: ";
     printf("data: %s tokens, seen %.3g times in all steps\n", count_text((int64_t)hd__data_tokens(data), tokens),
            (double)(l->job->batch * l->job->steps) / sequences);
-    hd__memory_by_kind(l->p, memory);
     printf("arena %s a rank", hd__bytes_text((uint64_t)l->p->arena_bytes, bytes));
     for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
-        printf("%s%s %s", k ? ", " : ": ", hd__memory_kind_name(k), hd__bytes_text((uint64_t)memory[k], bytes));
+        printf("%s%s %s", k ? ", " : ": ", hd__memory_kind_name(k), hd__bytes_text((uint64_t)memory.kind[k], bytes));
     if (peak > 0)
         printf("; peak of the device %.1f %s", peak / (peak < 1e12 ? 1e9 : 1e12), peak < 1e12 ? "GFLOP/s" : "TFLOP/s");
     printf("\n");

@@ -8,7 +8,7 @@
 
 struct plan_request {
     const char *machine, *ranks, *tokens, *assumed, *sweep, *compare, *scaling;
-    int json, search;
+    int json, search, fewest;
     struct hd__assume assume;
     const char *device; /* that programs are compiled for */
     uint32_t rows;      /* printed, below one head */
@@ -75,33 +75,6 @@ static const char *find_device(const struct hd__machine *m)
     return name;
 }
 
-/* A search sets pp, dp and tp anew, and strategies 3d and zero with the options below: other words would be lost. */
-static int is_lost(const struct hd__job_value *v)
-{
-    if (!v->owner || v->owner->kind != HD_KIND_STRATEGY)
-        return (!strcmp(v->path, "mesh.cp") || !strcmp(v->path, "mesh.ep")) && strcmp(v->text, "1");
-    return (strcmp(v->owner->use, "3d") && strcmp(v->owner->use, "zero")) ||
-           (strcmp(v->origin, "default") && !strstr(".use.stage.schedule.virtual", strrchr(v->path, '.')));
-}
-
-static int refuse_lost(const struct hd__cli_job *loaded)
-{
-    struct hd__job *job = loaded->job;
-    const char *lost = job->unplaced.count ? job->unplaced.at[0] : NULL;
-    struct hd_error err = HD_ERROR_INIT;
-    struct hd__chosen unused;
-    for (uint64_t i = 0; i < job->n_strategies; i++)
-        if (hd__compile_choose(job, loaded->plugins, HD_KIND_STRATEGY, job->strategies[i], &unused, &err))
-            return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    for (uint32_t i = 0; i < job->values.count && !lost; i++)
-        lost = is_lost(&job->values.at[i]) ? job->values.at[i].path : NULL;
-    if (lost)
-        hd__job_fail(job, lost, &err,
-                     "%s: --search sets mesh and strategies anew: take it out, or plan this job without --search",
-                     lost);
-    return lost ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
-}
-
 /* The job with the machine's device and, where --ranks says so, as many ranks. */
 static int load(struct plan_request *r, const struct hd__cli_job_arguments *arguments, int64_t ranks,
                 struct hd__cli_job *loaded)
@@ -128,34 +101,82 @@ static int load(struct plan_request *r, const struct hd__cli_job_arguments *argu
     return code;
 }
 
+/* The mesh is what is searched: the job's own need not fit the ranks. */
+static int32_t free_mesh(void *user, struct hd__job *job, struct hd_error *err)
+{
+    (void)err;
+    if (!*(int64_t *)user)
+        return HD_OK;
+    for (int a = 0; a < HD_AXIS_COUNT; a++)
+        job->mesh_asked[a] = a != HD_AXIS_DP_SHARD;
+    job->micro_batch_asked = 0;
+    job->pad_batch = HD__PAD_BATCH_ALWAYS;
+    return HD_OK;
+}
+
+static void print_fewest(const struct plan_request *r, const struct hd__search *found, int64_t ranks,
+                         const struct hd_error *below)
+{
+    const struct hd__search_plan *best = &found->best[0];
+    const char *binds = *below->message ? below->message : "one rank is the least";
+    char step[32], bytes[32];
+    if (r->json) {
+        print_object(json_pack("{s:{s:I, s:s, s:s, s:f, s:I, s:s}}", "fewest", "ranks", (json_int_t)ranks, "job",
+                               best->job, "words", best->words, "step_s", best->plan.seconds, "memory",
+                               (json_int_t)best->plan.peak, "binds", binds));
+        return;
+    }
+    printf("%7s %9s %8s %11s  %s\n%7lld %9s %6.1f %% %11s  '%s'\non one less: %s\n\n# its job file\n%s", "ranks",
+           "step", "MFU", "memory", "words", (long long)ranks, hd__seconds_text(best->plan.seconds, step),
+           100 * best->plan.model_flops / best->plan.seconds / best->plan.peak_flops,
+           hd__bytes_text((uint64_t)best->plan.peak, bytes), best->words, binds, best->job);
+}
+
+static void print_found(const struct plan_request *r, const struct hd__search *found)
+{
+    struct hd__text text = {0};
+    if (r->json) {
+        print_object(hd__search_json(found));
+        return;
+    }
+    hd__search_text(found, &text);
+    hd__text_print(&text, stdout);
+}
+
 static int search(struct plan_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__machine *m,
                   int64_t ranks)
 {
+    enum { MOST_RANKS = 4096 };
+    struct hd__cli_job_arguments any = *arguments;
+    int64_t fit = r->fewest ? 1 : ranks;
     struct hd__cli_job loaded = {0};
     struct hd__search found = {0};
-    struct hd_error err = HD_ERROR_INIT;
-    int code = hd__cli_resolve_job(arguments, ranks, &loaded);
+    struct hd_error err = HD_ERROR_INIT, below = HD_ERROR_INIT;
+    any.before_resolve = free_mesh;
+    any.user = &fit;
+    any.unchosen = 1;
+    int code = hd__cli_resolve_job(&any, fit, &loaded);
     if (!code) {
-        const struct hd__search_request request = {.file = arguments->file,
-                                                   .overrides = arguments->overrides,
-                                                   .n_overrides = arguments->n_overrides,
-                                                   .device = r->device,
-                                                   .machine = m,
-                                                   .assume = &r->assume,
-                                                   .plugins = loaded.plugins,
-                                                   .ranks = ranks ? ranks : loaded.job->ranks};
+        struct hd__search_request request = {.file = arguments->file,
+                                             .overrides = arguments->overrides,
+                                             .n_overrides = arguments->n_overrides,
+                                             .device = r->device,
+                                             .machine = m,
+                                             .assume = &r->assume,
+                                             .plugins = loaded.plugins,
+                                             .ranks = ranks       ? ranks
+                                                      : r->fewest ? MOST_RANKS
+                                                                  : loaded.job->ranks};
         hd__log_setup(HD_LOG_ERROR, NULL); /* warnings of plans that were only tried */
-        code = refuse_lost(&loaded);
-        if (!code && hd__search(&request, &found, &err))
+        code = hd__cli_refuse_lost(&loaded, r->fewest ? "--fewest" : "--search");
+        if (!code && (r->fewest ? hd__search_fewest(&request, &ranks, &found, &below, &err)
+                                : hd__search(&request, &found, &err)))
             code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
-    if (!code && r->json) {
-        print_object(hd__search_json(&found));
-    } else if (!code) {
-        struct hd__text text = {0};
-        hd__search_text(&found, &text);
-        hd__text_print(&text, stdout);
-    }
+    if (!code && r->fewest)
+        print_fewest(r, &found, ranks, &below);
+    else if (!code)
+        print_found(r, &found);
     hd__search_free(&found);
     hd__cli_unload_job(&loaded);
     return code;
@@ -453,18 +474,22 @@ static int check_request(struct plan_request *r)
                        : r->sweep   ? "--sweep"
                        : r->compare ? "--compare"
                        : r->search  ? "--search"
+                       : r->fewest  ? "--fewest"
                                     : NULL;
     const char *value = r->sweep ? strchr(r->sweep, '=') : NULL, *crossed = r->tokens ? "--tokens is" : NULL;
-    if (r->search && r->assume.stage_f > 0)
+    if ((r->search || r->fewest) && r->assume.stage_f > 0)
         crossed = "--assume: times of measured stages are";
     if (many && crossed)
         return hd__cli_usage_error(&hd__command_plan, "%s of a single plan: not with %s", crossed, many);
-    if (r->scaling && (r->sweep || r->compare || r->search || r->ranks))
+    if (r->scaling && (r->sweep || r->compare || r->search || r->fewest || r->ranks))
         return hd__cli_usage_error(&hd__command_plan,
-                                   "--scaling names the ranks of one job: not with --ranks, --sweep, --compare or "
-                                   "--search");
-    if (r->search && (r->sweep || r->compare))
-        return hd__cli_usage_error(&hd__command_plan, "--search chooses by itself: not with %s", many);
+                                   "--scaling names the ranks of one job: not with --ranks, --sweep, --compare, "
+                                   "--search or --fewest");
+    if (r->search && r->fewest)
+        return hd__cli_usage_error(&hd__command_plan, "--fewest searches by itself: not with --search");
+    if ((r->search || r->fewest) && (r->sweep || r->compare))
+        return hd__cli_usage_error(&hd__command_plan, "%s chooses by itself: not with %s",
+                                   r->search ? "--search" : "--fewest", many);
     if (r->sweep && (!value || value == r->sweep))
         return hd__cli_usage_error(&hd__command_plan,
                                    "--sweep %s: wanted KEY=VALUE,VALUE,..., as data.micro_batch=1,2,4", r->sweep);
@@ -474,16 +499,18 @@ static int check_request(struct plan_request *r)
 static int run(int argc, char **argv)
 {
     struct plan_request r = {.machine = "h100-8"};
-    const struct hd__cli_flag flags[] = {
-        {"--machine", &r.machine, NULL}, {"--ranks", &r.ranks, NULL},   {"--tokens", &r.tokens, NULL},
-        {"--assume", &r.assumed, NULL},  {"--sweep", &r.sweep, NULL},   {"--compare", &r.compare, NULL},
-        {"--scaling", &r.scaling, NULL}, {"--search", NULL, &r.search}, {"--json", NULL, &r.json}};
+    const struct hd__cli_flag flags[] = {{"--machine", &r.machine, NULL}, {"--ranks", &r.ranks, NULL},
+                                         {"--tokens", &r.tokens, NULL},   {"--assume", &r.assumed, NULL},
+                                         {"--sweep", &r.sweep, NULL},     {"--compare", &r.compare, NULL},
+                                         {"--scaling", &r.scaling, NULL}, {"--search", NULL, &r.search},
+                                         {"--fewest", NULL, &r.fewest},   {"--json", NULL, &r.json}};
     struct hd_error err = HD_ERROR_INIT;
     struct hd__cli_job_arguments arguments;
     struct hd__cli_job loaded = {0};
     struct hd__machine machine = {0};
     double ranks = 0, tokens = 0;
     int code = hd__cli_job_arguments(&hd__command_plan, argc, argv, flags, HD__COUNT(flags), &arguments);
+    arguments.machine = r.machine;
     if (!code && r.ranks)
         code = parse_count("--ranks", r.ranks, &ranks);
     if (!code && r.tokens)
@@ -496,9 +523,9 @@ static int run(int argc, char **argv)
         code = check_request(&r);
     if (!code)
         r.device = find_device(&machine);
-    if (!code && (r.scaling || r.search || r.sweep || r.compare)) {
+    if (!code && (r.scaling || r.search || r.fewest || r.sweep || r.compare)) {
         code = r.scaling ? print_scaling(&r, &arguments, &machine)
-                         : (r.search ? search : print_rows)(&r, &arguments, &machine, (int64_t)ranks);
+                         : (r.search || r.fewest ? search : print_rows)(&r, &arguments, &machine, (int64_t)ranks);
         hd__machine_free(&machine);
         return code;
     }
@@ -516,7 +543,7 @@ static int run(int argc, char **argv)
 const struct hd__command hd__command_plan = {
     .name = "plan",
     .usage = "JOB [key=value ...] [--machine NAME | FILE.yaml] [--ranks N] [--tokens N] [--assume KEY=VALUE,...] "
-             "[--search] [--sweep KEY=VALUE,...] [--compare FILE.yaml] [--scaling N,N,...] [--json]",
+             "[--search | --fewest] [--sweep KEY=VALUE,...] [--compare FILE.yaml] [--scaling N,N,...] [--json]",
     .summary = "memory, time, traffic and cost of a job on a kind of machine",
     .help =
         "Compiles the job for the machine's device and says what a step needs: memory by kind, exact to the byte,\n"
