@@ -318,7 +318,7 @@ static int run(int argc, char **argv)
     else if (!code && !r.name && !strcmp(r.verb, "rm"))
         code = hd__cli_usage_error(&hd__command_ckpt, "rm needs --checkpoint NAME");
     if (!code)
-        code = !stat(arguments.file, &st) && S_ISDIR(st.st_mode)
+        code = !strncmp(arguments.file, "s3://", 5) || (!stat(arguments.file, &st) && S_ISDIR(st.st_mode))
                    ? open_folder(&r, &arguments)
                    : hd__cli_load_single_rank(&arguments, 0, NULL, 0, &r.loaded);
     if (!code)
@@ -335,7 +335,8 @@ const struct hd__command hd__command_ckpt = {
         "[--weights NAME] [--json]",
     .summary = "look at checkpoints, export weights",
     .help =
-        "Works on the checkpoints of a job (its checkpoint.dir); ls, show, verify and rm also on those of a folder.\n\n"
+        "Works on the checkpoints of a job (its checkpoint.dir); ls, show, verify and rm also on those of a folder\n"
+        "or an s3://BUCKET/PREFIX.\n\n"
         "  ls        lists them: step, bytes, date, val_loss, mesh, run\n"
         "  show      the tensors of one; with --json its state (step, data position, job)\n"
         "  verify    reads every block of one and compares checksums\n"

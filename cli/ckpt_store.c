@@ -20,7 +20,7 @@ static int is_folder(const char *path)
 
 int32_t hd__cli_store_open(const char *folder, struct hd__cli_store *s, struct hd_error *err)
 {
-    const struct hd__component *posix;
+    const struct hd__component *c;
     const char *inside;
     int32_t rc;
     *s = (struct hd__cli_store){.plugins = hd__plugins_create(hd__exec_host_table())};
@@ -31,14 +31,14 @@ int32_t hd__cli_store_open(const char *folder, struct hd__cli_store *s, struct h
                        "%s is one checkpoint: name the folder that it is in (and it by --checkpoint)", folder);
     rc = hd__plugins_add_default_folders(s->plugins, err);
     if (!rc)
-        rc = hd__plugin_find(s->plugins, HD_KIND_CKPT, "posix", &posix, err);
+        rc = hd__plugin_find(s->plugins, HD_KIND_CKPT, strncmp(folder, "s3://", 5) ? "posix" : "s3", &c, err);
     if (rc)
         return rc;
-    char *settings = hd__arena_alloc(&s->arena, posix->settings_size + 1);
-    for (size_t i = 0; i < posix->n_options && !rc; i++)
-        if (posix->options[i].value)
-            rc = hd__option_parse(&posix->options[i], posix->options[i].value, settings, &s->arena, err);
-    s->store.ops = &posix->ops.ckpt;
+    char *settings = hd__arena_alloc(&s->arena, c->settings_size + 1);
+    for (size_t i = 0; i < c->n_options && !rc; i++)
+        if (c->options[i].value)
+            rc = hd__option_parse(&c->options[i], c->options[i].value, settings, &s->arena, err);
+    s->store.ops = &c->ops.ckpt;
     return rc ? rc : s->store.ops->open(hd__exec_host_table(), settings, s->dir, &s->store.ckpt, err);
 }
 

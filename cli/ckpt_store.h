@@ -6,7 +6,7 @@
 #include "cli/job.h"
 #include "service/checkpoint/checkpoint.h"
 
-/* Checkpoints of a folder of this machine, as ckpt-posix stores them. */
+/* Checkpoints of a folder of this machine, as ckpt-posix stores them, or of an s3://BUCKET/PREFIX. */
 struct hd__cli_store {
     struct hd__plugins *plugins;
     struct hd__arena arena;

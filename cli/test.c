@@ -34,6 +34,7 @@ const struct hd__command hd__command_test = {
         "  few                each check with one or two numbers of ranks, where ranks take long to start\n"
         "  alone              no liveness tells it of a rank that died, which it has to see itself\n"
         "  strict             messages name ranks and sizes, as those of heddle's own transports do\n"
+        "  at=URL                  of ckpt: where its stores are, as s3://BUCKET/PREFIX\n"
         "  soak=N seed=S ranks=R   N random operations on R ranks, and nothing else\n"
         "  huge=BYTES         operations of that size on two ranks, and nothing else\n"
         "device:\n"

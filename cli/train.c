@@ -44,7 +44,8 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
         {"metrics.jsonl", job->metrics_jsonl, ""},
         {"metrics.blocks", job->metrics_blocks, ""},
         {"metrics.trace", job->trace.file, ""},
-        {"checkpoint.dir", c->checkpoint_choice.component ? job->checkpoint_dir : NULL, "/step"},
+        {"checkpoint.dir",
+         c->checkpoint_choice.component && !strstr(job->checkpoint_dir, "://") ? job->checkpoint_dir : NULL, "/step"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         if (rows[i].path && rows[i].path[0] == '~')

@@ -65,6 +65,7 @@ struct conf_target {
     const char *set[32]; /* "key=value", of the words set:key=value */
     size_t n_set;
     const char *only; /* checks whose line has this text; NULL: all */
+    const char *at;   /* ckpt: where the store is; NULL: in a folder of the check's own */
 };
 extern struct conf_target conf_target;
 
@@ -95,6 +96,7 @@ void conf_optim(void);
 void conf_model(void);
 void conf_hook(void);
 int conf_data_word(const char *word);
+int conf_ckpt_word(const char *word);
 int conf_tokenizer_word(const char *word);
 void conf_tokenizer(void);
 void conf_data(void);

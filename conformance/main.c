@@ -18,7 +18,7 @@ static const struct conf_kind {
     int (*word)(const char *word);
 } kinds[] = {
     {HD_KIND_OPTIMIZER, conf_optim, NULL},
-    {HD_KIND_CKPT, conf_ckpt, NULL},
+    {HD_KIND_CKPT, conf_ckpt, conf_ckpt_word},
     {HD_KIND_COMM, conf_comm, conf_comm_word},
     {HD_KIND_MODEL, conf_model, NULL},
     {HD_KIND_HOOK, conf_hook, NULL},

@@ -9,7 +9,7 @@ required_packages='gcc libc6-dev meson ninja-build pkg-config libyaml-dev libjan
                    check libsubunit-dev'
 # Without these a plugin is left out or slower; `build/heddle plugins` says so.
 optional_packages='libdnnl-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev zlib1g-dev libzstd-dev libfabric-dev
-                   libopenmpi-dev openmpi-bin libhwloc-dev libcurl4-openssl-dev libmicrohttpd-dev'
+                   libopenmpi-dev openmpi-bin libhwloc-dev libcurl4-openssl-dev libexpat1-dev libmicrohttpd-dev'
 
 installed_something=no
 

@@ -104,11 +104,16 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
 int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err)
 {
     size_t scheme = node->kind == HD__SCALAR ? strcspn(node->text, "/:") : 0;
-    return !scheme || strncmp(node->text + scheme, "://", 3) != 0
-               ? HD_OK
+    int store = !strcmp(path, "checkpoint.dir") || !strcmp(path, "checkpoint.resume");
+    return !scheme || strncmp(node->text + scheme, "://", 3) != 0 || (store && !strncmp(node->text, "s3://", 5)) ? HD_OK
+           : store
+               ? hd__job_node_fail(node, err,
+                                   "%s: '%.100s' is a URL; of object stores only s3://BUCKET/PREFIX is served: name "
+                                   "that, or a folder, which may be a mounted one",
+                                   path, node->text)
                : hd__job_node_fail(node, err,
-                                   "%s: '%.100s' is a URL; object stores are not supported: name a file or folder, "
-                                   "which may be a mounted one",
+                                   "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
+                                   "folder, which may be a mounted one",
                                    path, node->text);
 }
 

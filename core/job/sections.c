@@ -18,7 +18,8 @@ static int32_t read_use(struct hd__job_section *s, struct hd_error *err)
 {
     struct hd__tree_node *use = hd__tree_get(s->node, "use");
     if (!use) {
-        s->use = default_use(s->path);
+        const struct hd__tree_node *dir = s->kind == HD_KIND_CKPT ? hd__tree_get(s->node, "dir") : NULL;
+        s->use = dir && dir->kind == HD__SCALAR && !strncmp(dir->text, "s3://", 5) ? "s3" : default_use(s->path);
         s->origin = "default";
         return s->use ? HD_OK
                       : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s", s->location,

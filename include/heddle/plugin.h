@@ -3,7 +3,8 @@
  * A plugin exports one function, heddle_plugin_v1, without side effects. It returns a descriptor with a
  * NULL-terminated array of components. The core copies min(their size, ours) of every table into its own,
  * checks mandatory slots by name, and calls nothing else before the job asks for the component.
- * A plugin links nothing of heddle, reads no environment variable, and is never unloaded.
+ * A plugin links nothing of heddle, reads no environment variable but those that all clients of a service take its
+ * address and credentials from (AWS_...), and is never unloaded.
  *
  *     dlopen -> heddle_plugin_v1() -> [load] probe() -> options parsed into settings -> ops->open(...) */
 #ifndef HEDDLE_PLUGIN_H

@@ -615,7 +615,7 @@ static int32_t load_path(struct hd__train_checkpointer *k, const char *path, con
     if (!rc)
         rc = load_named(other, name, weights, progress, err);
     if (!rc) {
-        k->loaded_dir = there && here && !strcmp(there, here) ? k->dir : other->dir;
+        k->loaded_dir = (there && here && !strcmp(there, here)) || !strcmp(folder, k->dir) ? k->dir : other->dir;
         k->loaded_step = other->loaded_step;
         memcpy(k->saved_on, other->saved_on, sizeof k->saved_on);
         memcpy(k->loaded_run, other->loaded_run, sizeof k->loaded_run);

@@ -18,7 +18,8 @@ struct hd__run_locks {
  * the process and those that it forked, and the file stays. HD_E_INVALID where another process has it, by name. On a
  * file system without locks there is a warning. */
 int32_t hd__run_locks_take(struct hd__job *job, struct hd__run_locks *locks, struct hd_error *err);
-/* The one on a folder; its file is created where it is missing. *fd stays -1 on a file system without locks. */
+/* The one on a folder; its file is created where it is missing. *fd stays -1 on a file system without locks, and for
+ * a URL. */
 int32_t hd__run_lock_folder(const char *folder, int *fd, struct hd_error *err);
 /* Adds the run's id to the texts. */
 void hd__run_locks_name(const struct hd__run_locks *locks, const char *run);

@@ -108,14 +108,14 @@ static const struct bad keys[] = {
     {NULL, "plugins.path=[[a]]", "command line: plugins.path: an item is a list where a single value is wanted"},
     {NULL, "plugins.path={a: b}", "command line: plugins.path is a mapping where a list is wanted"},
     {NULL, "checkpoint.dir=gs://bucket/y",
-     "command line: checkpoint.dir: 'gs://bucket/y' is a URL; object stores are not supported: name a file or folder, "
-     "which may be a mounted one"},
+     "command line: checkpoint.dir: 'gs://bucket/y' is a URL; of object stores only s3://BUCKET/PREFIX is served: name "
+     "that, or a folder, which may be a mounted one"},
     {NULL, "checkpoint.dir=S3://bucket/y",
-     "command line: checkpoint.dir: 'S3://bucket/y' is a URL; object stores are not supported: name a file or folder, "
-     "which may be a mounted one"},
+     "command line: checkpoint.dir: 'S3://bucket/y' is a URL; of object stores only s3://BUCKET/PREFIX is served: name "
+     "that, or a folder, which may be a mounted one"},
     {NULL, "metrics.jsonl=s3://b/m.jsonl",
-     "command line: metrics.jsonl: 's3://b/m.jsonl' is a URL; object stores are not supported: name a file or folder, "
-     "which may be a mounted one"},
+     "command line: metrics.jsonl: 's3://b/m.jsonl' is a URL; object stores are not supported here: name a file or "
+     "folder, which may be a mounted one"},
     {NULL, "data.shuffle=maybe", "command line: data.shuffle: 'maybe' is neither true nor false"},
     {NULL, "optimizer.use=../evil",
      "command line: optimizer: '../evil' is no plugin's name (lower-case letters, digits, _ and -)"},
