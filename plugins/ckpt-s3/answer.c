@@ -111,7 +111,7 @@ int32_t s3_explain(const struct hd_ckpt *ckpt, const struct s3_request *r, const
                    struct hd_error *err)
 {
     char code[64], message[200];
-    const char *key = r->key ? r->key : "";
+    const char *key = r->key ? r->key : "(list)";
     s3_error_read(a, code, message);
     if (err)
         err->native = a->status;

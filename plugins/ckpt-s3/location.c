@@ -81,7 +81,7 @@ static int32_t set_address(struct hd_ckpt *ckpt, struct hd_error *err)
     int tls = endpoint && !strncmp(endpoint, "https://", 8), plain = endpoint && !strncmp(endpoint, "http://", 7);
     if (endpoint && ((!tls && !plain) || strpbrk(endpoint + 8, "@?# ") || !endpoint[8]))
         return hd_fail(err, HD_E_INVALID, "ckpt-s3: the endpoint '%.100s' is no http://HOST:PORT or https://HOST",
-                       endpoint + (strchr(endpoint, '@') ? strlen(endpoint) : 0));
+                       strchr(endpoint, '@') ? "(with a user and a password)" : endpoint);
     if (!endpoint && !region)
         return hd_fail(err, HD_E_INVALID,
                        "%s: the bucket's region is not known: set checkpoint.region or AWS_REGION; for a server other "

@@ -247,8 +247,9 @@ static int32_t transport_error(const struct hd_ckpt *ckpt, const struct s3_reque
                              : "";
     if (err)
         err->native = code;
-    return hd_fail(err, HD_E_IO, "%s: %s %s: %s%s (tried %lld time%s)", ckpt->location, r->method, r->key ? r->key : "",
-                   *why ? why : curl_easy_strerror((CURLcode)code), remedy, (long long)tries, tries == 1 ? "" : "s");
+    return hd_fail(err, HD_E_IO, "%s: %s %s: %s%s (tried %lld time%s)", ckpt->location, r->method,
+                   r->key ? r->key : "(list)", *why ? why : curl_easy_strerror((CURLcode)code), remedy,
+                   (long long)tries, tries == 1 ? "" : "s");
 }
 
 static int32_t send_with(struct hd_ckpt *ckpt, struct attempt *a, const char *url, struct curl_slist *headers,
@@ -359,13 +360,15 @@ struct page {
     char **keys;
     char *next; /* continuation token */
     size_t n, skip;
-    int32_t truncated, no_memory;
+    int32_t truncated, no_memory, is_list, reserved;
 };
 
 static void on_list_text(void *user, const char *element, const char *text)
 {
     struct page *p = user;
-    if (!strcmp(element, "IsTruncated")) {
+    if (!strcmp(element, "ListBucketResult")) {
+        p->is_list = 1;
+    } else if (!strcmp(element, "IsTruncated")) {
         p->truncated = !strcmp(text, "true");
     } else if (!strcmp(element, "NextContinuationToken")) {
         free(p->next);
@@ -401,9 +404,10 @@ static int32_t read_page(struct hd_ckpt *ckpt, const char *prefix, struct page *
         rc = HD_E_IO;
     free(p->next);
     p->next = NULL;
-    p->truncated = 0;
-    if (!rc && s3_xml_read(a.text ? a.text : "", a.bytes, on_list_text, p))
-        rc = hd_fail(err, HD_E_IO, "%s: the server's list is not XML: see to checkpoint.endpoint", ckpt->location);
+    p->truncated = p->is_list = 0;
+    if (!rc && (s3_xml_read(a.text ? a.text : "", a.bytes, on_list_text, p) || !p->is_list))
+        rc = hd_fail(err, HD_E_IO, "%s: the server's answer is no list of objects: see to checkpoint.endpoint",
+                     ckpt->location);
     if (!rc && p->no_memory)
         rc = s3_no_memory(err);
     if (!rc && p->truncated && !p->next)

@@ -753,7 +753,7 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct
     int32_t rc = store.ops->open(hd__exec_host_table(), chosen->settings, folder, &store.ckpt, err);
     if (!rc && (rc = hd__ckpt_open(&store, name, &ckpt, err)) == HD_E_NOTFOUND)
         hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", folder, name);
-    else if (rc == HD_E_INVALID)
+    else if (rc == HD_E_INVALID && !strstr(folder, "://")) /* a store of objects names the cause */
         hd_fail(err, rc, "%s is no checkpoint: name its folder, as %s/step-00000100", job->resume, job->checkpoint_dir);
     hd__ckpt_close(ckpt);
     if (store.ckpt)

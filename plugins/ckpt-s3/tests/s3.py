@@ -302,6 +302,9 @@ def refusals():
     says(run("train", job("gs", "gs://bucket/x"), code=2), "gs.yaml:7", "only s3://BUCKET/PREFIX")
     says(run("train", "refused.yaml", "checkpoint.use=posix", code=2), "is a URL")
     says(run("train", "refused.yaml", "checkpoint={use: s3, dir: folder}", code=2), "no s3://BUCKET/PREFIX")
+    says(run("train", "refused.yaml", "checkpoint={dir: folder, resume: s3://bucket/refused/step-00000002}", code=2), "is a URL")
+    FAULTS[:] = [lambda r, _: r.answer(200, b"<html><body>a portal</body></html>") or True]
+    says(run(*ls, code=1), "no list of objects")
     for status, code, words in [(403, "RequestTimeTooSkewed", ["clock"]), (403, "AccessDenied", ["s3:ListBucket"]),
                                 (301, "PermanentRedirect", ["eu-west-3", "checkpoint.region"]), (400, "ExpiredToken", ["expired"])]:
         SEEN.clear()
