@@ -465,7 +465,7 @@ static void sum_times(struct hd__sim *m)
         m->stats.idle = 1 - busy / (m->stats.seconds * m->mesh.ranks);
 }
 
-/* What ranks did that are like a walked one. */
+/* Adds the work of ranks that are like a walked one. */
 static void count_alike(struct hd__sim *m)
 {
     uint64_t each = (uint64_t)hd__mesh_ways(&m->whole, m->alike);

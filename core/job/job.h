@@ -285,8 +285,8 @@ void hd__job_notes(struct hd__job *job, struct hd__text *out);
 
 /* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks on each of nodes_max
  * machines, or the mesh's own product, or 1. Where there may be fewer machines, dp follows the number of ranks, and
- * micro-batches get no larger than on all of them: the batch stays, or shrinks (launch.scale_batch). May be called again
- * with another number. */
+ * micro-batches get no larger than on all of them: the batch stays, or shrinks (launch.scale_batch). May be called
+ * again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 /* The learning rate of a step, 1 = the first update. Of a resolved job whose optimizer is open. */
 double hd__job_lr(const struct hd__job *job, int64_t step);

@@ -96,7 +96,7 @@ static int insert_interval(struct hd__interval_alloc *space, struct set *s, stru
 
 /* ---- the tree */
 
-/* Of a leaf and the nodes above it: these have all that is in use below them, so a node that has x already is the
+/* Marks a leaf and the nodes above it: these have all that is in use below them, so a node that has x already is the
  * last. */
 static void mark_path(struct hd__interval_alloc *s, uint32_t node, struct interval x)
 {
@@ -147,7 +147,7 @@ static uint32_t list_sets(const struct hd__interval_alloc *s, uint32_t first, ui
     return n;
 }
 
-/* What is left of a set behind the offset that is tried. */
+/* The intervals of a set behind the offset that is tried. */
 struct rest {
     const struct interval *at, *end;
 };

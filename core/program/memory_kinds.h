@@ -25,7 +25,7 @@ struct hd__memory_use {
     int64_t live;                   /* of these: in use at once, without what aligning and fitting adds */
     int64_t activations;            /* when activations need most */
 };
-/* Of a program whose memory is planned. */
+/* The memory of `p` must be planned. */
 struct hd__memory_use hd__memory_use(const struct hd_program *p);
 
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The search of `heddle plan` against all of its candidates, each planned alone; --fewest against every number of ranks; mesh: auto.
 
-    search.py HEDDLE FOLDER-OF-EXAMPLES
+    search.py HEDDLE FOLDER-OF-EXAMPLES [--long]     # --long: two larger jobs in place of one
 """
 import itertools
 import json
@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 
-HEDDLE, EXAMPLES = (pathlib.Path(word).resolve() for word in sys.argv[1:])
+HEDDLE, EXAMPLES = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
+LONG = "--long" in sys.argv
 JOB = """job: {name: search, steps: 4}
 device: {use: cpu, threads: 1}
 model: {use: transformer, family: gpt2, layers: 4, hidden: 64, heads: 4, vocab: 256, max_seq_len: 64}
@@ -72,8 +73,8 @@ def candidates(ranks, layers, batch, inside):
 
 
 def best_of_all():
-    for words in ((), ("model.layers=2", "data.batch=16")):
-        layers, batch = (2, 16) if words else (4, 32)
+    for layers, batch in [(4, 32), (2, 16)] if LONG else [(4, 8)]:
+        words = f"model.layers={layers}", f"data.batch={batch}"
         found = plans("job.yaml", *words, "--search", "--machine", "m.yaml", "--ranks", 4)
         all_of_them = []
         for way in candidates(4, layers, batch, 2):
@@ -107,7 +108,7 @@ def fewest():
     for memory in ("100GB", "3MB", "2MB"):
         pathlib.Path("tight.yaml").write_text(MACHINE.replace("100GB", memory))
         found = plans("job.yaml", "--fewest", "--machine", "tight.yaml")["fewest"]
-        fit = [n for n in range(1, 9) if plans("job.yaml", "--search", "--machine", "tight.yaml", "--ranks", n)["plans"]]
+        fit = [n for n in range(1, found["ranks"] + 1) if plans("job.yaml", "--search", "--machine", "tight.yaml", "--ranks", n)["plans"]]
         check(f"the fewest for {memory}", found["ranks"] == fit[0], (found["ranks"], fit))
         best = plans("job.yaml", "--search", "--machine", "tight.yaml", "--ranks", fit[0])["plans"][0]
         check(f"with the best plan of {memory}", all(found[k] == best[k] for k in ("job", "step_s", "memory")), found)
