@@ -154,17 +154,27 @@ static int32_t search(const struct hd__cli_job_arguments *arguments, int64_t ran
     return HD_OK;
 }
 
-/* The job again, with the words behind those of the command line. */
-static int32_t open_again(const struct hd__cli_job_arguments *arguments, struct hd__cli_job *loaded,
+static int sets_micro_batch(const char *word)
+{
+    static const char key[] = "data.micro_batch=";
+    return !strncmp(word, key, sizeof key - 1);
+}
+
+/* The job again, with the words behind those of the command line. A kept choice leaves a micro-batch that the command
+ * asks for, as `heddle sample` does. */
+static int32_t open_again(const struct hd__cli_job_arguments *arguments, int kept, struct hd__cli_job *loaded,
                           struct hd_error *err)
 {
+    int has_micro_batch = 0;
+    for (size_t i = 0; i < arguments->n_overrides && kept; i++)
+        has_micro_batch |= sets_micro_batch(arguments->overrides[i]);
     const char **all = hd__alloc((arguments->n_overrides + 8) * sizeof *all);
     size_t n = arguments->n_overrides;
     char *lines = hd__strdup(loaded->words), *rest = lines, *line;
     if (n)
         memcpy(all, arguments->overrides, n * sizeof *all);
     while ((line = strsep(&rest, "\n")) && n < arguments->n_overrides + 8)
-        if (*line)
+        if (*line && !(has_micro_batch && sets_micro_batch(line)))
             all[n++] = line;
     hd__job_free(loaded->job);
     loaded->job = NULL;
@@ -180,17 +190,18 @@ int hd__cli_choose(const struct hd__cli_job_arguments *arguments, int64_t ranks,
     struct hd__machine machine = {0};
     struct hd__job *job = loaded->job;
     int32_t rc = check_strategies(job, &err);
+    int kept = 0;
     if (!rc && hd__cli_refuse_lost(loaded, job->auto_mesh ? "mesh: auto" : "strategies: auto"))
         return HD__EXIT_REFUSED;
     if (!rc)
         rc = count_ranks(job, &ranks, &err);
-    if (!rc && job->auto_mesh && (loaded->words = read_choice(job, ranks)))
+    if (!rc && job->auto_mesh && (kept = (loaded->words = read_choice(job, ranks)) != NULL))
         loaded->chosen = hd__format("%s: auto: as this run began, by %s: checkpoint.resume=never chooses anew",
                                     chosen_key(job), choice_path(job));
     else if (!rc && !(rc = read_machine(job, arguments->machine, &machine, &err)))
         rc = search(arguments, ranks, &machine, loaded, &err);
     hd__machine_free(&machine);
     if (!rc)
-        rc = open_again(arguments, loaded, &err);
+        rc = open_again(arguments, kept, loaded, &err);
     return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }

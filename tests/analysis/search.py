@@ -40,7 +40,7 @@ def check(name, good, detail=""):
 
 
 def heddle(command, *words):
-    return subprocess.run([HEDDLE, command, *map(str, words)], capture_output=True, text=True)
+    return subprocess.run([HEDDLE, command, *map(str, words)], capture_output=True, text=True, errors="replace")
 
 
 def plans(job, *words):
@@ -153,6 +153,8 @@ def automatic():
     wanted = best[0]["words"].split("'")[0][len("mesh="):]
     check("by the best plan", all(f"{axis}: {first['job']['mesh'][axis]}" in wanted for axis in ("pp", "dp", "cp", "tp")), (first["job"]["mesh"], wanted))
     kept = pathlib.Path("run/mesh").read_text()
+    done = heddle("sample", "auto.yaml", "--prompt", "in the", "--tokens", 4)
+    check("and is sampled from", done.returncode == 0 and done.stdout.startswith("in the"), done)
     pathlib.Path("run/mesh").write_text(kept.replace(kept.splitlines()[1], "mesh={pp: 2, dp: 1, cp: 1, ep: 1, tp: 1}").replace(
         kept.splitlines()[2], "strategies=[{use: 3d}, {use: zero, stage: 0}]"))
     done = heddle("train", "auto.yaml", "job.steps=6")
