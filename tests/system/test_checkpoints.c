@@ -290,7 +290,7 @@ START_TEST(damaged_newest)
                  "warning: step-00000015 is passed over, since it is damaged: checkpoint step-00000015: ");
     expect_says(c, "warning: step-00000010 is passed over, since it is damaged: checkpoint step-00000010: ");
     expect_says(c, "torn: 2 checkpoints that cannot be read moved to torn.1");
-    ck_assert_ptr_nonnull(strstr(c->out, "resuming from step 5 of torn: "));
+    ck_assert_ptr_nonnull(strstr(c->out, "resuming from step 5 of torn, saved on 1 rank: "));
     ck_assert_int_eq(access("torn.1/step-00000015/index.json", F_OK), 0);
     curve_read(&parts, "torn");
     expect_every_step(&parts, 12);
@@ -299,7 +299,7 @@ START_TEST(damaged_newest)
     c = run_says("train " TORN "job.steps=12", 0,
                  "warning: step-00000012 has no index.json that can be read, so it is no checkpoint: the newest is "
                  "step-00000010");
-    ck_assert_ptr_nonnull(strstr(c->out, "resuming from step 10 of torn: "));
+    ck_assert_ptr_nonnull(strstr(c->out, "resuming from step 10 of torn, saved on dp_shard 2: "));
     expect_says(c, "torn: 1 checkpoint without an index.json moved to torn.2"); /* not replaced by the new one */
     ck_assert_int_eq(access("torn.2/step-00000012/model-00001-of-00001.safetensors", F_OK), 0);
     /* two tensors with their places swapped, and a checksum that is right for it */

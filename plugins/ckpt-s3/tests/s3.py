@@ -130,7 +130,11 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         return got.status, data, keep
 
     def serve(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:  # whoever sent it was killed meanwhile
+            self.close_connection = True
+            return None
         with LOCK:
             SEEN.append(f"{self.command} {self.path}")
             faults = list(FAULTS)

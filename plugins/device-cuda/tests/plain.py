@@ -50,7 +50,7 @@ def main():
         of_meson = {source.replace("data-tokens/http.c", "data-tokens/http_missing.c") for source in theirs[LIBRARIES.get(part, part)]}
         check(sources == of_meson, f"{part}: {' '.join(sorted(sources ^ of_meson))} in one of both alone")
     # they want libraries of their own
-    machine = {"plugins/comm-mpi", "plugins/comm-libfabric", "plugins/metrics-prometheus", "plugins/tokenizer-bpe", "plugins/tokenizer-sentencepiece"}
+    machine = {"plugins/ckpt-s3", "plugins/comm-mpi", "plugins/comm-libfabric", "plugins/metrics-prometheus", "plugins/tokenizer-bpe", "plugins/tokenizer-sentencepiece"}
     plugins = {str(pathlib.PurePath(part).parent) for part in theirs if re.match(r"plugins/[^/]*/heddle-", part)}
     check(not plugins - machine - {str(pathlib.PurePath(part).parent) for part in ours}, f"all plugins but {machine}")
     script = (TOP / "tests/gpu/run").read_text()

