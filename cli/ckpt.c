@@ -7,6 +7,7 @@
 #include "cli/job.h"
 #include "cli/text.h"
 #include "core/base/dtype.h"
+#include "core/base/file.h"
 #include "service/checkpoint/checkpoint.h"
 #include "service/train/checkpointer.h"
 #include "service/train/export.h"
@@ -317,8 +318,9 @@ static int run(int argc, char **argv)
         code = hd__cli_usage_error(&hd__command_ckpt, "prune keeps what checkpoint.keep says: no --checkpoint");
     else if (!code && !r.name && !strcmp(r.verb, "rm"))
         code = hd__cli_usage_error(&hd__command_ckpt, "rm needs --checkpoint NAME");
+    const char *store = code ? NULL : hd__store_of(arguments.file);
     if (!code)
-        code = !strncmp(arguments.file, "s3://", 5) || (!stat(arguments.file, &st) && S_ISDIR(st.st_mode))
+        code = (store && strcmp(store, "posix") != 0) || (!stat(arguments.file, &st) && S_ISDIR(st.st_mode))
                    ? open_folder(&r, &arguments)
                    : hd__cli_load_single_rank(&arguments, 0, NULL, 0, &r.loaded);
     if (!code)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/base/dtype.h"
+#include "core/base/file.h"
 #include "service/train/run_lock.h"
 
 /* ---- a folder */
@@ -21,7 +22,7 @@ static int is_folder(const char *path)
 int32_t hd__cli_store_open(const char *folder, struct hd__cli_store *s, struct hd_error *err)
 {
     const struct hd__component *c;
-    const char *inside;
+    const char *inside, *store = hd__store_of(folder);
     int32_t rc;
     *s = (struct hd__cli_store){.plugins = hd__plugins_create(hd__exec_host_table())};
     inside = hd__arena_format(&s->arena, "%s/checkpoints", folder);
@@ -31,7 +32,7 @@ int32_t hd__cli_store_open(const char *folder, struct hd__cli_store *s, struct h
                        "%s is one checkpoint: name the folder that it is in (and it by --checkpoint)", folder);
     rc = hd__plugins_add_default_folders(s->plugins, err);
     if (!rc)
-        rc = hd__plugin_find(s->plugins, HD_KIND_CKPT, strncmp(folder, "s3://", 5) ? "posix" : "s3", &c, err);
+        rc = hd__plugin_find(s->plugins, HD_KIND_CKPT, store ? store : "posix", &c, err);
     if (rc)
         return rc;
     char *settings = hd__arena_alloc(&s->arena, c->settings_size + 1);

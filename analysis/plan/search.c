@@ -435,11 +435,10 @@ void hd__search_text(const struct hd__search *s, struct hd__text *out)
                      hd__seconds_text(b->plan.seconds, seconds), 100 * mfu, 100 * b->plan.bubble,
                      hd__bytes_text((uint64_t)b->plan.peak, bytes), b->binds, b->words);
     }
-    hd__text_add(
-        out,
-        "%u candidates: %u tried, of which %u are not possible; %u do not fit; %u were not tried, because even "
-        "their products at the machine's best rate take longer than the last of these\n",
-        s->candidates, s->tried, s->refused, s->too_large, s->slower);
+    hd__text_add(out,
+                 "%u candidates: %u tried, of which %u are not possible; %u do not fit; %u were not tried, because "
+                 "their bounds are above the last of these\n",
+                 s->candidates, s->tried, s->refused, s->too_large, s->slower);
     hd__text_add(out, "the fastest is %.2f x its bound\n\n# its job file\n%s",
                  s->best[0].plan.seconds / s->best[0].bound, s->best[0].job);
 }

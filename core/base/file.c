@@ -94,6 +94,14 @@ static int open_output(const char *path, const char *begins, int *is_new, struct
     return -1;
 }
 
+const char *hd__store_of(const char *location)
+{
+    size_t scheme = strcspn(location, "/:");
+    if (!scheme || strncmp(location + scheme, "://", 3) != 0)
+        return "posix";
+    return strncmp(location, "s3:", 3) ? NULL : "s3";
+}
+
 int32_t hd__output_check(const char *path, const char *begins, struct hd_error *err)
 {
     int is_new, fd = open_output(path, begins, &is_new, err);

@@ -1,4 +1,5 @@
 /* A mapping of the job file through an option table into a settings struct. */
+#include "core/base/file.h"
 #include "core/job/internal.h"
 
 #include <math.h>
@@ -103,9 +104,9 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
 
 int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err)
 {
-    size_t scheme = node->kind == HD__SCALAR ? strcspn(node->text, "/:") : 0;
+    const char *serves = node->kind == HD__SCALAR ? hd__store_of(node->text) : "posix";
     int store = !strcmp(path, "checkpoint.dir") || !strcmp(path, "checkpoint.resume");
-    return !scheme || strncmp(node->text + scheme, "://", 3) != 0 || (store && !strncmp(node->text, "s3://", 5)) ? HD_OK
+    return serves && (store || !strcmp(serves, "posix")) ? HD_OK
            : store
                ? hd__job_node_fail(node, err,
                                    "%s: '%.100s' is a URL; of object stores only s3://BUCKET/PREFIX is served: name "

@@ -1,5 +1,6 @@
 /* The tree's sections -> the job: the core's own through their tables, the plugins' kept as they are. */
 #include "core/base/dtype.h"
+#include "core/base/file.h"
 #include "core/job/internal.h"
 
 #include <ctype.h>
@@ -19,7 +20,8 @@ static int32_t read_use(struct hd__job_section *s, struct hd_error *err)
     struct hd__tree_node *use = hd__tree_get(s->node, "use");
     if (!use) {
         const struct hd__tree_node *dir = s->kind == HD_KIND_CKPT ? hd__tree_get(s->node, "dir") : NULL;
-        s->use = dir && dir->kind == HD__SCALAR && !strncmp(dir->text, "s3://", 5) ? "s3" : default_use(s->path);
+        const char *store = dir && dir->kind == HD__SCALAR ? hd__store_of(dir->text) : NULL;
+        s->use = store ? store : default_use(s->path);
         s->origin = "default";
         return s->use ? HD_OK
                       : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s", s->location,

@@ -42,6 +42,7 @@ struct s3_table {
     struct s3_extent *extents;
     uint32_t n_files, n_segments;
     uint64_t n, room;
+    uint64_t ordered; /* so many at the beginning are by file and offset */
 };
 
 void s3_table_free(struct s3_table *t);
@@ -54,7 +55,9 @@ int32_t s3_table_print(const struct s3_table *t, const char *attempt, char **tex
 /* Adds what the text has; `key` is for messages. HD_E_CORRUPT. */
 int32_t s3_table_parse(struct s3_table *t, const char *key, char *text, size_t bytes, char attempt[S3_TOKEN],
                        struct hd_error *err);
-/* By file and offset, neighbours joined. HD_E_INVALID where extents overlap, HD_E_CORRUPT where a file has a hole. */
+/* By file and offset: a byte is found by bisection. */
+void s3_table_order(struct s3_table *t);
+/* The same, neighbours joined. HD_E_INVALID where extents overlap, HD_E_CORRUPT where a file has a hole. */
 int32_t s3_table_sort(struct s3_table *t, const char *name, struct hd_error *err);
 /* The extent with a byte of a file; NULL. */
 const struct s3_extent *s3_table_find(const struct s3_table *t, const char *file, uint64_t offset);

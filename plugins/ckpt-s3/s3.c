@@ -131,6 +131,7 @@ static int32_t keep_commit(struct hd_ckpt *ckpt, const char *name, const char *k
         commit_free(c);
         return rc;
     }
+    s3_table_order(&c->table);
     pthread_mutex_lock(&ckpt->lock);
     c->next = ckpt->commits;
     ckpt->commits = c;

@@ -182,11 +182,17 @@ static int by_place(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
+void s3_table_order(struct s3_table *t)
+{
+    if (t->n)
+        qsort(t->extents, t->n, sizeof *t->extents, by_place);
+    t->ordered = t->n;
+}
+
 int32_t s3_table_sort(struct s3_table *t, const char *name, struct hd_error *err)
 {
     uint64_t n = t->n;
-    if (n)
-        qsort(t->extents, n, sizeof *t->extents, by_place);
+    s3_table_order(t);
     t->n = 0;
     for (uint64_t i = 0; i < n; i++) {
         const struct s3_extent e = t->extents[i], *before = i && t->n ? &t->extents[t->n - 1] : NULL;
@@ -199,17 +205,36 @@ int32_t s3_table_sort(struct s3_table *t, const char *name, struct hd_error *err
                                  t->files[e.file], (unsigned long long)end, (unsigned long long)e.offset);
         s3_table_add(t, &e, NULL); /* there is room: it is no longer than before */
     }
+    t->ordered = t->n;
     return HD_OK;
+}
+
+static int has_byte(const struct s3_extent *e, uint32_t file, uint64_t offset)
+{
+    return e->file == file && e->offset <= offset && offset - e->offset < e->bytes;
 }
 
 const struct s3_extent *s3_table_find(const struct s3_table *t, const char *file, uint64_t offset)
 {
+    const struct s3_extent *extents = t->extents;
+    uint64_t low = 0, high = t->ordered;
     uint32_t f = 0;
     while (f < t->n_files && strcmp(t->files[f], file) != 0)
         f++;
-    for (uint64_t i = 0; i < t->n && f < t->n_files; i++)
-        if (t->extents[i].file == f && t->extents[i].offset <= offset &&
-            offset - t->extents[i].offset < t->extents[i].bytes)
-            return &t->extents[i];
+    if (f == t->n_files)
+        return NULL;
+    const struct s3_extent byte = {.offset = offset, .file = f};
+    while (low < high) { /* low: the first that begins behind the byte */
+        uint64_t middle = low + (high - low) / 2;
+        if (by_place(&extents[middle], &byte) > 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    if (low && has_byte(&extents[low - 1], f, offset))
+        return &extents[low - 1];
+    for (uint64_t i = t->ordered; i < t->n; i++)
+        if (has_byte(&extents[i], f, offset))
+            return &extents[i];
     return NULL;
 }

@@ -202,6 +202,7 @@ int32_t s3_flush(struct hd_ckpt_tx *tx, struct hd_error *err)
     int32_t rc = key ? earlier_failure(tx, &why) : s3_no_memory(&why);
     if (!rc && tx->open)
         rc = upload(tx, &why);
+    s3_table_order(&tx->own); /* for read_back */
     if (!rc)
         rc = s3_table_print(&tx->own, tx->attempt, &text, &bytes, &why);
     pthread_mutex_unlock(&tx->lock);
@@ -280,6 +281,7 @@ static int32_t load_others(struct hd_ckpt_tx *tx, struct hd_error *err)
         s3_table_free(&all);
         return rc;
     }
+    s3_table_order(&all);
     pthread_mutex_lock(&tx->lock);
     struct s3_table old = tx->all;
     tx->all = all;

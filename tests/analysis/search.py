@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""The search of `heddle plan` against all of its candidates, each planned alone; --fewest against every number of ranks; mesh: auto.
+"""The search of `heddle plan` against all of its candidates, each planned alone; --fewest against every number of
+ranks; mesh: auto.
 
-    search.py HEDDLE FOLDER-OF-EXAMPLES [--long]     # --long: two larger jobs in place of one
+search.py HEDDLE FOLDER-OF-EXAMPLES [--long]     # --long: two larger jobs in place of one
 """
+
 import itertools
 import json
 import os
@@ -62,14 +64,28 @@ def candidates(ranks, layers, batch, inside):
             shards = [(1, dp)] + ([(dp * tp * cp // inside, inside // tp // cp)] if 1 < inside // tp // cp < dp else [])
             for replicate, shard in shards:
                 for stage in range(replicate > 1, 4 if shard * cp > 1 else 1):
-                    for micro, chunks, recompute in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8) if pp > 1 else (1,), ("none", "selective", "full")):
-                        if pp > layers or batch % (dp * micro) or (chunks > 1 and (layers % (pp * chunks) or batch // dp // micro % pp)):
+                    for micro, chunks, recompute in itertools.product(
+                        (1, 2, 4, 8, 16), (1, 2, 4, 8) if pp > 1 else (1,), ("none", "selective", "full")
+                    ):
+                        if (
+                            pp > layers
+                            or batch % (dp * micro)
+                            or (chunks > 1 and (layers % (pp * chunks) or batch // dp // micro % pp))
+                        ):
                             continue
                         dp_text = f"{{replicate: {replicate}, shard: {shard}}}" if replicate > 1 else shard
-                        three = "{use: 3d" + (", sequence_parallel: true" if tp > 1 else "") + (
-                            f", schedule: interleaved, virtual: {chunks}" if chunks > 1 else "") + "}, "
-                        yield (f"mesh={{pp: {pp}, dp: {dp_text}, cp: {cp}, ep: 1, tp: {tp}}}",
-                               f"strategies=[{three if tp * pp * cp > 1 else ''}{{use: zero, stage: {stage}}}]", f"data.micro_batch={micro}", f"recompute={recompute}")
+                        three = (
+                            "{use: 3d"
+                            + (", sequence_parallel: true" if tp > 1 else "")
+                            + (f", schedule: interleaved, virtual: {chunks}" if chunks > 1 else "")
+                            + "}, "
+                        )
+                        yield (
+                            f"mesh={{pp: {pp}, dp: {dp_text}, cp: {cp}, ep: 1, tp: {tp}}}",
+                            f"strategies=[{three if tp * pp * cp > 1 else ''}{{use: zero, stage: {stage}}}]",
+                            f"data.micro_batch={micro}",
+                            f"recompute={recompute}",
+                        )
 
 
 def best_of_all():
@@ -82,8 +98,14 @@ def best_of_all():
             if "step_s" in row:
                 all_of_them.append(row["step_s"])
         best = [b["step_s"] for b in found["plans"]]
-        check(f"the ten fastest of {len(all_of_them)}", len(best) == 10 and all(abs(a - b) < 1e-12 for a, b in zip(best, sorted(all_of_them))), (best, sorted(all_of_them)[:10]))
-        check("as many candidates", found["candidates"] >= len(all_of_them) > 100, (found["candidates"], len(all_of_them)))
+        check(
+            f"the ten fastest of {len(all_of_them)}",
+            len(best) == 10 and all(abs(a - b) < 1e-12 for a, b in zip(best, sorted(all_of_them))),
+            (best, sorted(all_of_them)[:10]),
+        )
+        check(
+            "as many candidates", found["candidates"] >= len(all_of_them) > 100, (found["candidates"], len(all_of_them))
+        )
         check("not all of them were tried", found["tried"] < found["candidates"], found["tried"])
         check("the bounds hold", all(b["bound_s"] <= b["step_s"] for b in found["plans"]), found)
         pathlib.Path("best.yaml").write_text(found["plans"][0]["job"])
@@ -91,7 +113,9 @@ def best_of_all():
         least = min(b["memory"] for b in found["plans"])
         pathlib.Path("tight.yaml").write_text(MACHINE.replace("100GB", str(least)))
         found = plans("job.yaml", *words, "--search", "--machine", "tight.yaml", "--ranks", 4)
-        check("what does not fit is left out", found["plans"] and all(b["memory"] <= least for b in found["plans"]), found)
+        check(
+            "what does not fit is left out", found["plans"] and all(b["memory"] <= least for b in found["plans"]), found
+        )
     pathlib.Path("tight.yaml").write_text(MACHINE.replace("100GB", "1MB"))
     done = heddle("plan", "job.yaml", "--search", "--machine", "tight.yaml", "--ranks", 4)
     check("nothing fits", done.returncode == 2 and "none of" in done.stderr and "take more ranks" in done.stderr, done)
@@ -100,23 +124,42 @@ def best_of_all():
 def any_mesh():
     """The job's own mesh need not fit the ranks."""
     free = plans("job.yaml", "--search", "--machine", "m.yaml", "--ranks", 4)["plans"]
-    own = plans("job.yaml", "mesh={tp: 8, dp: 3}", "data.micro_batch=5", "--search", "--machine", "m.yaml", "--ranks", 4)
-    check("a mesh of 24 ranks is searched on 4", [p["step_s"] for p in own["plans"]] == [p["step_s"] for p in free], own)
+    own = plans(
+        "job.yaml", "mesh={tp: 8, dp: 3}", "data.micro_batch=5", "--search", "--machine", "m.yaml", "--ranks", 4
+    )
+    check(
+        "a mesh of 24 ranks is searched on 4", [p["step_s"] for p in own["plans"]] == [p["step_s"] for p in free], own
+    )
 
 
 def fewest():
     for memory in ("100GB", "3MB", "2MB"):
         pathlib.Path("tight.yaml").write_text(MACHINE.replace("100GB", memory))
         found = plans("job.yaml", "--fewest", "--machine", "tight.yaml")["fewest"]
-        fit = [n for n in range(1, found["ranks"] + 1) if plans("job.yaml", "--search", "--machine", "tight.yaml", "--ranks", n)["plans"]]
+        fit = [
+            n
+            for n in range(1, found["ranks"] + 1)
+            if plans("job.yaml", "--search", "--machine", "tight.yaml", "--ranks", n)["plans"]
+        ]
         check(f"the fewest for {memory}", found["ranks"] == fit[0], (found["ranks"], fit))
         best = plans("job.yaml", "--search", "--machine", "tight.yaml", "--ranks", fit[0])["plans"][0]
         check(f"with the best plan of {memory}", all(found[k] == best[k] for k in ("job", "step_s", "memory")), found)
-        check(f"what binds below {memory}", ("fits on" in found["binds"] or "no way" in found["binds"]) if fit[0] > 1 else found["binds"] == "one rank is the least",
-              found["binds"])
+        check(
+            f"what binds below {memory}",
+            (
+                ("fits on" in found["binds"] or "no way" in found["binds"])
+                if fit[0] > 1
+                else found["binds"] == "one rank is the least"
+            ),
+            found["binds"],
+        )
     check("some need more than one", fit[0] > 1, fit)
     text = heddle("plan", "job.yaml", "--fewest", "--machine", "tight.yaml").stdout.splitlines()
-    check("a row", text[0].split()[0] == "ranks" and text[1].split()[0] == str(fit[0]) and "on one less: " in text[2], text[:3])
+    check(
+        "a row",
+        text[0].split()[0] == "ranks" and text[1].split()[0] == str(fit[0]) and "on one less: " in text[2],
+        text[:3],
+    )
     done = heddle("plan", "job.yaml", "--fewest", "--machine", "tight.yaml", "--ranks", fit[0] - 1)
     check("no more than --ranks", done.returncode == 2 and "none of" in done.stderr, done)
 
@@ -124,19 +167,33 @@ def fewest():
 def long_context():
     words = ("data.seq_len=131072", "model.max_seq_len=131072", "data.batch=4", "--ranks", 4)
     roomy = plans("job.yaml", *words, "--search", "--machine", "m.yaml")["plans"]
-    without = [plans("job.yaml", *words, *way, "--machine", "m.yaml") for way in candidates(4, 4, 4, 2) if "cp: 1," in way[0]]
+    without = [
+        plans("job.yaml", *words, *way, "--machine", "m.yaml") for way in candidates(4, 4, 4, 2) if "cp: 1," in way[0]
+    ]
     least = min(p["memory"]["peak"] for p in without if "step_s" in p)
     pathlib.Path("tight.yaml").write_text(MACHINE.replace("100GB", str(least - 1)))
     found = plans("job.yaml", *words, "--search", "--machine", "tight.yaml")["plans"]
-    check("cp where nothing fits without", roomy and found and all("cp: 1," not in p["words"] for p in found), (least, found))
+    check(
+        "cp where nothing fits without",
+        roomy and found and all("cp: 1," not in p["words"] for p in found),
+        (least, found),
+    )
 
 
 def experts():
     words = (EXAMPLES / "moe.yaml", "--machine", "m.yaml", "--ranks", 4, "data.batch=16", "data.train=none")
     every = plans(*words, "--search")["plans"]
-    pathlib.Path("tight.yaml").write_text(MACHINE.replace("100GB", "1TB").replace("1e10", "1e13").replace("1e9", "1e13"))
+    pathlib.Path("tight.yaml").write_text(
+        MACHINE.replace("100GB", "1TB").replace("1e10", "1e13").replace("1e9", "1e13")
+    )
     ep = plans(*words[:1], "--machine", "tight.yaml", *words[3:], "--search")["plans"]
-    alone = plans(*words, "mesh={dp: 2, ep: 2}", "strategies=[{use: 3d}, {use: zero, stage: 1}]", "data.micro_batch=4", "recompute=none")
+    alone = plans(
+        *words,
+        "mesh={dp: 2, ep: 2}",
+        "strategies=[{use: 3d}, {use: zero, stage: 1}]",
+        "data.micro_batch=4",
+        "recompute=none",
+    )
     check("ep is planned", "step_s" in alone, alone)
     check("and found", any("ep: 1," not in p["words"] for p in every + ep), [p["words"] for p in every + ep])
     check("none is slower than ep by hand", every[0]["step_s"] <= alone["step_s"], (every[0], alone))
@@ -144,33 +201,69 @@ def experts():
 
 def automatic():
     """mesh: auto is the best of --search, trains, and goes on with the same mesh whatever the search would say."""
-    pathlib.Path("auto.yaml").write_text(JOB + "launch: {ranks: 2, machine: m.yaml}\nmesh: auto\nstrategies: auto\ncheckpoint: {every: 2}\nmetrics: {jsonl: run/m.jsonl}\n")
+    pathlib.Path("auto.yaml").write_text(
+        JOB
+        + "launch: {ranks: 2, machine: m.yaml}\nmesh: auto\nstrategies: auto\ncheckpoint: {every: 2}\n"
+        + "metrics: {jsonl: run/m.jsonl}\n"
+    )
     best = plans("job.yaml", "--search", "--machine", "m.yaml", "--ranks", 2)["plans"]
     done = heddle("train", "auto.yaml")
     check("two ranks train", done.returncode == 0 and "trained to step 4" in done.stdout, done)
-    check("a line says what was chosen, and what it beat", f"mesh: auto: '{best[0]['words']}'" in done.stderr and best[1]["words"] in done.stderr, done.stderr)
+    check(
+        "a line says what was chosen, and what it beat",
+        f"mesh: auto: '{best[0]['words']}'" in done.stderr and best[1]["words"] in done.stderr,
+        done.stderr,
+    )
     first = json.loads(pathlib.Path("run/m.jsonl").read_text().splitlines()[0])
-    wanted = best[0]["words"].split("'")[0][len("mesh="):]
-    check("by the best plan", all(f"{axis}: {first['job']['mesh'][axis]}" in wanted for axis in ("pp", "dp", "cp", "tp")), (first["job"]["mesh"], wanted))
+    wanted = best[0]["words"].split("'")[0][len("mesh=") :]
+    check(
+        "by the best plan",
+        all(f"{axis}: {first['job']['mesh'][axis]}" in wanted for axis in ("pp", "dp", "cp", "tp")),
+        (first["job"]["mesh"], wanted),
+    )
     kept = pathlib.Path("run/mesh").read_text()
     done = heddle("sample", "auto.yaml", "--prompt", "in the", "--tokens", 4)
     check("and is sampled from", done.returncode == 0 and done.stdout.startswith("in the"), done)
-    pathlib.Path("run/mesh").write_text(kept.replace(kept.splitlines()[1], "mesh={pp: 2, dp: 1, cp: 1, ep: 1, tp: 1}").replace(
-        kept.splitlines()[2], "strategies=[{use: 3d}, {use: zero, stage: 0}]"))
+    pathlib.Path("run/mesh").write_text(
+        kept.replace(kept.splitlines()[1], "mesh={pp: 2, dp: 1, cp: 1, ep: 1, tp: 1}").replace(
+            kept.splitlines()[2], "strategies=[{use: 3d}, {use: zero, stage: 0}]"
+        )
+    )
     done = heddle("train", "auto.yaml", "job.steps=6")
-    check("a run goes on as it began", done.returncode == 0 and "pp 2" in done.stdout and "run/mesh" in done.stderr and "trained to step 6" in done.stdout, done)
+    check(
+        "a run goes on as it began",
+        done.returncode == 0
+        and "pp 2" in done.stdout
+        and "run/mesh" in done.stderr
+        and "trained to step 6" in done.stdout,
+        done,
+    )
     done = heddle("train", "auto.yaml", "job.steps=2", "checkpoint.resume=overwrite")
-    check("a new one chooses anew", done.returncode == 0 and best[0]["words"] in done.stderr and pathlib.Path("run/mesh").read_text() == kept, done)
+    check(
+        "a new one chooses anew",
+        done.returncode == 0 and best[0]["words"] in done.stderr and pathlib.Path("run/mesh").read_text() == kept,
+        done,
+    )
     fixed = heddle("explain", "auto.yaml", "mesh={pp: 2, dp: 1}", "checkpoint.resume=never")
-    check("strategies: auto for a mesh", fixed.returncode == 0 and "strategies: auto: 'mesh={pp: 2, dp: 1," in fixed.stderr, fixed)
+    check(
+        "strategies: auto for a mesh",
+        fixed.returncode == 0 and "strategies: auto: 'mesh={pp: 2, dp: 1," in fixed.stderr,
+        fixed,
+    )
     for command in "check", "explain", "plan":
-        done = heddle(command, "auto.yaml", "checkpoint.resume=never", *(("--machine", "m.yaml") if command == "plan" else ()))
+        done = heddle(
+            command, "auto.yaml", "checkpoint.resume=never", *(("--machine", "m.yaml") if command == "plan" else ())
+        )
         check(f"{command} chooses too", done.returncode == 0 and best[0]["words"] in done.stderr, done)
-    for words, says in [(["strategies=[{use: zero, stage: 1}]"], "strategies: mesh: auto chooses strategies too"),
-                        (["strategies=[{use: ema, decay: 0.9}]"], "strategies: mesh: auto chooses strategies too"),
-                        (["launch={machine: m.yaml}"], "auto.yaml:7:7: mesh: auto: for how many ranks? Set launch.ranks"),
-                        (["launch.machine=h100-8"], "machine h100-8 has device cuda"), (["launch.machine=nix"], "there is no machine 'nix'"),
-                        (["strategies.3d.context=ring"], "strategies"), (["launch.ranks=7"], "auto.yaml:7:7: ")]:
+    for words, says in [
+        (["strategies=[{use: zero, stage: 1}]"], "strategies: mesh: auto chooses strategies too"),
+        (["strategies=[{use: ema, decay: 0.9}]"], "strategies: mesh: auto chooses strategies too"),
+        (["launch={machine: m.yaml}"], "auto.yaml:7:7: mesh: auto: for how many ranks? Set launch.ranks"),
+        (["launch.machine=h100-8"], "machine h100-8 has device cuda"),
+        (["launch.machine=nix"], "there is no machine 'nix'"),
+        (["strategies.3d.context=ring"], "strategies"),
+        (["launch.ranks=7"], "auto.yaml:7:7: "),
+    ]:
         done = heddle("train", "auto.yaml", "checkpoint.resume=never", *words)
         check(f"refuses {words}", done.returncode == 2 and says in done.stderr, done)
 

@@ -154,7 +154,7 @@ START_TEST(one_is_inside_a_call)
 }
 END_TEST
 
-/* Who never came keeps the others at the rendezvous, whatever they have been in for long. */
+/* A rank that never came keeps the others at the rendezvous, whatever call they have been in for long. */
 START_TEST(one_never_came)
 {
     for (int k = 0; k < 4; k++) {
