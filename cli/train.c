@@ -161,6 +161,8 @@ static struct hd__launch_policy policy_of(const struct hd__job *job)
 {
     return (struct hd__launch_policy){.restarts = job->launch_restarts,
                                       .pause = job->launch_pause,
+                                      .copies = job->checkpoint_peers > 0 &&
+                                                (job->launch_restarts || job->nodes_min < job->nodes_max),
                                       .deadline = hd__launch_deadline(job->launch_time_limit)};
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/program/cost.h"
+#include "service/checkpoint/memory_copy.h"
 
 /* ---- time of a step */
 
@@ -236,6 +237,10 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
     plan->model_flops = hd__compiled_flops_per_token(c) * (double)plan->tokens;
     for (int32_t s = 0; s < c->n_stages; s++) {
         add_traffic(c, s, plan);
+        if (c->job->checkpoint_peers) /* the first of a stage stores what others have too; two copies */
+            plan->copies = HD__MAX(
+                plan->copies, 2 * (int64_t)hd__copy_planned_bytes(c->stage, c->n_stages, c->optimizer.ops->state_names,
+                                                                  s * (c->mesh.ranks / c->n_stages)));
         if (c->stage[s]->arena_bytes <= plan->peak)
             continue;
         plan->memory = hd__memory_use(c->stage[s]);

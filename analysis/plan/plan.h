@@ -19,6 +19,7 @@ struct hd__plan {
     double active;                     /* parameters that a token meets */
     struct hd__memory_use memory;      /* of the fullest rank */
     int64_t peak, limit;               /* limit: the machine's */
+    int64_t copies;                    /* of checkpoint.peers, in host memory: of the rank that has most of them */
     int32_t stage;                     /* the fullest rank's */
     int32_t reserved;
     const char *device;                         /* that the programs are compiled for */

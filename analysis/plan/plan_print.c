@@ -74,6 +74,9 @@ static void add_memory(const struct hd__plan *p, struct hd__text *out)
                      100 * (double)p->memory.kind[k] / (double)p->peak);
     hd__text_add(out, "  %-14s %12s  of %s: %.0f %%%s\n", "peak", hd__bytes_text((uint64_t)p->peak, bytes[0]),
                  hd__bytes_text((uint64_t)p->limit, bytes[1]), 100 * share, share > 1 ? ", DOES NOT FIT" : "");
+    if (p->copies)
+        hd__text_add(out, "  %-14s %12s  of its state in host memory, by checkpoint.peers; on several machines twice\n",
+                     "copies", hd__bytes_text((uint64_t)p->copies, bytes[0]));
 }
 
 static void add_assumed(const struct hd__plan *p, struct hd__text *out)
@@ -137,6 +140,8 @@ json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, dou
     for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
         json_object_set_new(memory, hd__memory_kind_name(k), json_integer(p->memory.kind[k]));
     json_object_set_new(memory, "peak", json_integer(p->peak));
+    if (p->copies)
+        json_object_set_new(memory, "copies", json_integer(p->copies));
     if (tokens > 0)
         training = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens", tokens, "seconds", d.training,
                              "rank_hours", d.rank_hours, "dollars", d.dollars, "joules", d.joules, "failures",

@@ -465,6 +465,40 @@ static int32_t read_keep(struct hd__job *job, const char *path, struct hd__tree_
     return rc;
 }
 
+/* ---- checkpoint.peers, watch.replicas: {every: N} */
+
+/* A number, or {every: N}. `others`: what else is possible, for the message. */
+static int32_t read_interval(struct hd__job *job, const char *path, struct hd__tree_node *node, const char *others,
+                             int64_t *out, struct hd_error *err)
+{
+    static const struct hd_option number = {.type = HD_OPT_INT, .min = 0, .max = 0x1p62};
+    const struct part parts[] = {{"every", number, out}};
+    if (node->kind == HD__MAP ? !node->count : node->kind == HD__LIST || node->text[strspn(node->text, "-0123456789")])
+        return hd__job_node_fail(node, err, "%s: %sa number of steps, or {every: N} is wanted", path, others);
+    return node->kind == HD__MAP ? read_parts(job, path, node, parts, 1, err)
+                                 : hd__job_node_parse(node, path, &number, out, &job->arena, err);
+}
+
+static int32_t read_peers(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    int32_t rc = read_interval(job, path, node, "", &job->checkpoint_peers, err);
+    if (!rc)
+        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return rc;
+}
+
+static int32_t read_replicas(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    const struct hd__tree_node *given = hd__tree_get(node, "every"), *every = given ? given : node;
+    int is_auto = every->kind == HD__SCALAR && !strcmp(every->text, "auto") && node->count < 2;
+    int32_t rc = is_auto ? HD_OK : read_interval(job, path, node, "auto, ", &job->watch.replicas_every, err);
+    if (is_auto)
+        job->watch.replicas_every = -1;
+    if (!rc)
+        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return rc;
+}
+
 /* ---- metrics.tensorboard, metrics.sinks */
 
 /* Room for `more` behind those that are there. */
@@ -529,28 +563,6 @@ static int32_t read_sinks(struct hd__job *job, const char *path, struct hd__tree
     return HD_OK;
 }
 
-/* ---- watch.replicas */
-
-static int32_t read_replicas(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
-{
-    static const struct hd_option number = {.type = HD_OPT_INT, .min = 0, .max = 0x1p62};
-    const struct part parts[] = {{"every", number, &job->watch.replicas_every}};
-    const struct hd__tree_node *given = hd__tree_get(node, "every"), *every = given ? given : node;
-    int32_t rc = HD_OK;
-    job->watch.replicas_every = -1; /* auto */
-    int is_auto = every->kind == HD__SCALAR && !strcmp(every->text, "auto") && node->count < 2;
-    if (!is_auto && (node->kind == HD__MAP ? !node->count
-                                           : node->kind == HD__LIST || node->text[strspn(node->text, "-0123456789")]))
-        return hd__job_node_fail(node, err, "%s: auto, a number of steps, or {every: N} is wanted", path);
-    if (!is_auto && node->kind == HD__MAP)
-        rc = read_parts(job, path, node, parts, 1, err);
-    else if (!is_auto)
-        rc = hd__job_node_parse(node, path, &number, &job->watch.replicas_every, &job->arena, err);
-    if (!rc)
-        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
-    return rc;
-}
-
 hd__job_composite_fn hd__job_composite_key(const char *path)
 {
     static const struct {
@@ -574,6 +586,7 @@ hd__job_composite_fn hd__job_composite_key(const char *path)
         {"launch.notice", read_notice},
         {"checkpoint.every", read_save_every},
         {"checkpoint.keep", read_keep},
+        {"checkpoint.peers", read_peers},
     };
     for (size_t i = 0; i < HD__COUNT(table); i++)
         if (!strcmp(table[i].path, path))

@@ -208,6 +208,7 @@ struct hd__job {
     const char *checkpoint_dir;
     int64_t checkpoint_every;      /* steps; 0: not by steps */
     double checkpoint_seconds;     /* 0: not by time; both 0: only at the end */
+    int64_t checkpoint_peers;      /* steps between copies in memory; 0: none */
     int64_t checkpoint_keep;       /* the newest; 0: all */
     int64_t checkpoint_keep_every; /* steps: multiples stay; 0: none for that */
     int64_t checkpoint_keep_best;  /* those of the lowest val_loss */

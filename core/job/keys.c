@@ -229,6 +229,10 @@ static const struct hd_option checkpoint_keys[] = {
         "how many of the newest stay (0: all), or {last: 3, every: 10000, best: 1}: also each of a multiple of so many "
         "steps, and those of the lowest val_loss",
         .aliases = "save_total_limit"),
+    KEY("peers", LIST, "0", ANY, G, special,
+        "{every: N}: after every N steps the state is copied into the memory of this machine and of another, from "
+        "where "
+        "a restart takes it; 0: never"),
     KEY("async", BOOL, "true", ANY, G, checkpoint_async, "write while training goes on"),
     KEY("resume", STRING, "auto", ANY, G | P, resume,
         "auto (the newest, if there is one), never, overwrite (never, and older ones move aside), or a path",

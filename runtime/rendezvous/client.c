@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -319,6 +320,16 @@ void hd__store_reset(struct hd_store *store)
 int32_t hd__store_server_rank(const struct hd_store *store)
 {
     return store->server_rank;
+}
+
+int32_t hd__store_local_address(const struct hd_store *store, char *out, size_t room, struct hd_error *err)
+{
+    struct sockaddr_storage here = {0};
+    socklen_t bytes = sizeof here;
+    int bad = getsockname(store->fd, (struct sockaddr *)&here, &bytes);
+    if (!bad)
+        bad = getnameinfo((struct sockaddr *)&here, bytes, out, (socklen_t)room, NULL, 0, NI_NUMERICHOST);
+    return bad ? hd_fail(err, HD_E_IO, "the address of the connection to %s is not known", store->server) : HD_OK;
 }
 
 void hd__store_abort(struct hd_store *store, const char *reason)

@@ -220,6 +220,24 @@ static void on_proof(struct hd__server *s, struct server_conn *c, const struct h
         hd__server_send_end(s, c);
 }
 
+static void reach_memory(const struct hd__server_memory *memory, struct server_conn *c, const struct hd__frame *f)
+{
+    char key[WIRE_KEY_MAX + 1];
+    uint8_t *value = NULL;
+    size_t bytes = 0;
+    int32_t code;
+    snprintf(key, sizeof key, "%.*s", (int)f->key_bytes, f->key);
+    if (f->type == WIRE_PUT) {
+        code = memory->put(memory->user, key, f->value, f->value_bytes);
+    } else {
+        bytes = WIRE_VALUE_MAX;
+        value = hd__alloc(bytes);
+        code = memory->get(memory->user, key, value, &bytes);
+    }
+    reply(c, f->id, code, value, code ? 0 : bytes);
+    free(value);
+}
+
 static void on_put(struct hd__server *s, struct server_conn *c, const struct hd__frame *f)
 {
     if (hd__store_kv_put(&s->kv, f->key, f->key_bytes, f->value, f->value_bytes) != 0) {
@@ -280,6 +298,10 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
             on_proof(s, c, f);
         else
             on_hello(c, f);
+        return;
+    }
+    if (s->options.memory && (f->type == WIRE_PUT || f->type == WIRE_GET)) {
+        reach_memory(s->options.memory, c, f);
         return;
     }
     switch (f->type) {

@@ -23,6 +23,15 @@ struct hd__server;
 struct hd__liveness;
 struct ssl_ctx_st;
 
+/* Memory of the serving process that PUT and GET reach instead of the table of keys. Called from the server's thread;
+ * an error's code is the answer. */
+struct hd__server_memory {
+    int32_t (*put)(void *user, const char *key, const void *value, size_t bytes);
+    /* *bytes: room at `value`, 64 KiB, then what was read. */
+    int32_t (*get)(void *user, const char *key, void *value, size_t *bytes);
+    void *user;
+};
+
 struct hd__server_options {
     const char *address; /* to listen at, a name or address of this machine */
     uint16_t port;       /* 0: any */
@@ -41,6 +50,7 @@ struct hd__server_options {
      * come again; messages call it a node. */
     int32_t members;
     int32_t reserved2;
+    const struct hd__server_memory *memory; /* lives as long as the server; NULL: keys have a table of their own */
 };
 
 /* Listens and serves in a thread of its own until closed. */
@@ -116,6 +126,8 @@ int hd__store_is_waiting(const struct hd_store *store); /* [any-thread] now */
 void hd__store_reset(struct hd_store *store);
 /* Rank of the process that serves; -1: the launcher, or no process. */
 int32_t hd__store_server_rank(const struct hd_store *store);
+/* The address of this machine that its connection to the server has: others reach it there. */
+int32_t hd__store_local_address(const struct hd_store *store, char *out, size_t room, struct hd_error *err);
 
 /* Status of this rank, for a report: called when the server asks for it and when the job ends, from any thread. */
 struct hd__store_status_provider {

@@ -330,9 +330,10 @@ int hd__launch_agents_run(const struct hd__launch_agents *agents)
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
         return 2;
     }
-    if (hd__launch_tally_open(&g.tally, agents->policy))
-        return hd__launch_fail_start("mmap");
+    if (hd__launch_tally_open(&g.tally, agents->policy, agents->ranks))
+        return hd__launch_fail_start("mmap or memfd_create");
     g.round.env.progress = g.tally.progress;
+    g.round.env.copies = g.tally.copies.at;
     g.out.lost = hd__alloc(all * sizeof *g.out.lost);
     g.out.ended = hd__alloc((size_t)agents->ranks * sizeof *g.out.ended);
     if (agents->notice_file || agents->notice_command)

@@ -20,6 +20,7 @@ struct hd__launch_restart {
 struct hd__launch_progress {
     char run[32];        /* id of the run, once it has begun: a restart goes on with it; "": it has not */
     int64_t saved;       /* step of its newest checkpoint */
+    int64_t copied;      /* the same of checkpoint.peers, in memory; 0: none */
     int64_t failed_step; /* of this round, by a fault of the job's own; 0: there was none */
     int32_t stopping;    /* the ranks agreed on the end */
     int32_t logged;      /* restarts that are in the metrics */
@@ -38,6 +39,7 @@ struct hd__launch_env {
     struct hd__launch_progress *progress; /* NULL: another launcher started the ranks */
     const struct hd__launch_restart *restarts;
     int32_t n_restarts; /* those so far */
+    const int *copies;  /* files of memory that outlive the ranks of this machine; NULL: policy.copies is not set */
     /* not empty: all ranks are on this machine and find the rendezvous by this id, which they have in common */
     char discovery_id[128];
 };
@@ -70,7 +72,10 @@ struct hd__launch_policy {
     int64_t restarts; /* in a row, without a newer checkpoint in between; 0: none */
     double pause;     /* seconds before the first; doubled for each further one */
     double deadline;  /* hd__launch_env.deadline */
+    int copies;       /* files of memory for the copies of hd__launch_env.copies are opened */
 };
+/* Each rank of this machine has two for its own state, and two for that of a peer on another machine. */
+enum { HD__COPIES_OWN, HD__COPIES_HELD = 2, HD__COPIES = 4 };
 /* ... With restarts all ranks are started again as another round when the job has failed, unless it was refused or
  * stopped, or the same step failed twice by a fault of the job's own. */
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,

@@ -50,8 +50,10 @@ struct hd__launch_tally {
     int32_t in_a_row;
     int64_t best, failed_step; /* the newest checkpoint, and the step that failed, as of the round before */
     HD__ARRAY(struct hd__launch_restart) restarts;
+    HD__ARRAY(int) copies; /* of hd__launch_env */
 };
-int hd__launch_tally_open(struct hd__launch_tally *tally, const struct hd__launch_policy *policy); /* 0, or -1 */
+/* 0, or -1. `ranks`: of this machine. */
+int hd__launch_tally_open(struct hd__launch_tally *tally, const struct hd__launch_policy *policy, int32_t ranks);
 void hd__launch_tally_close(struct hd__launch_tally *tally);
 /* Is there to be another round? Says why not. `free`: this one's end is nobody's fault, and is not counted. */
 int hd__launch_may_restart(struct hd__launch_tally *tally, const struct hd__launch_outcome *out, int free);

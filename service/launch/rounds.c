@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "service/launch/round_internal.h"
 
@@ -9,9 +10,15 @@
 
 /* ---- what is counted */
 
-int hd__launch_tally_open(struct hd__launch_tally *t, const struct hd__launch_policy *policy)
+int hd__launch_tally_open(struct hd__launch_tally *t, const struct hd__launch_policy *policy, int32_t ranks)
 {
     *t = (struct hd__launch_tally){.policy = policy};
+    for (int32_t i = 0; i < ranks * HD__COPIES && policy->copies; i++) {
+        int fd = memfd_create("heddle checkpoint.peers", MFD_CLOEXEC);
+        if (fd < 0)
+            return -1;
+        hd__push(&t->copies, fd);
+    }
     t->progress = mmap(NULL, sizeof *t->progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (t->progress != MAP_FAILED)
         return 0;
@@ -24,6 +31,9 @@ void hd__launch_tally_close(struct hd__launch_tally *t)
     for (uint32_t i = 0; i < t->restarts.count; i++)
         free((void *)t->restarts.at[i].lost);
     hd__free_array(&t->restarts);
+    for (uint32_t i = 0; i < t->copies.count; i++)
+        close(t->copies.at[i]);
+    hd__free_array(&t->copies);
     if (t->progress)
         munmap(t->progress, sizeof *t->progress);
 }
@@ -39,11 +49,11 @@ double hd__launch_pause(const struct hd__launch_tally *t)
 int hd__launch_may_restart(struct hd__launch_tally *t, const struct hd__launch_outcome *out, int free)
 {
     struct hd__launch_progress *p = t->progress;
-    int64_t failed = p->failed_step, before = t->failed_step;
+    int64_t failed = p->failed_step, before = t->failed_step, newest = HD__MAX(p->saved, p->copied);
     t->failed_step = failed;
     p->failed_step = 0;
-    t->in_a_row = p->saved > t->best ? !free : t->in_a_row + !free;
-    t->best = HD__MAX(t->best, p->saved);
+    t->in_a_row = newest > t->best ? !free : t->in_a_row + !free;
+    t->best = HD__MAX(t->best, newest);
     if (!out->code || out->code == 2 || (out->code == 3 && !free) || out->stopped || p->stopping)
         return 0;
     if (failed && failed == before) {
@@ -96,8 +106,12 @@ void hd__launch_note_restart(struct hd__launch_tally *t, const char *event, cons
 
 const char *hd__launch_from(const struct hd__launch_tally *t, char text[96])
 {
-    snprintf(text, 96, "step %" PRId64, t->progress->saved);
-    return t->progress->saved ? text : "the beginning, since there is no checkpoint yet";
+    const struct hd__launch_progress *p = t->progress;
+    if (p->copied > p->saved)
+        snprintf(text, 96, "step %" PRId64 ", which is in memory (on disk: %" PRId64 ")", p->copied, p->saved);
+    else
+        snprintf(text, 96, "step %" PRId64, p->saved);
+    return HD__MAX(p->saved, p->copied) ? text : "the beginning, since there is no checkpoint yet";
 }
 
 /* ---- on this machine alone */
@@ -143,9 +157,10 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
                                          .deadline = policy->deadline,
                                          .store = {.host = "127.0.0.1", .dead_after = dead_after}}};
     int code;
-    if (hd__launch_tally_open(&tally, policy)) /* ranks tell by it how long they save after a fault */
-        return hd__launch_fail_start("mmap");
+    if (hd__launch_tally_open(&tally, policy, n)) /* ranks tell by it how long they save after a fault */
+        return hd__launch_fail_start("mmap or memfd_create");
     r.env.progress = tally.progress;
+    r.env.copies = tally.copies.at;
     hd__launch_block_signals(&r.signals);
     signal(SIGPIPE, SIG_IGN); /* the others may have read their port, and the one that is left be dead */
     code = run_rounds(&r, &options, &tally);

@@ -11,6 +11,8 @@
 #include "service/checkpoint/survivors.h"
 #include "service/checkpoint/train_state.h"
 #include "service/train/resume_diff.h"
+#include "service/train/save/emergency.h"
+#include "service/train/save/peer_copies.h"
 #include "service/train/save/store_gather.h"
 
 struct hd__train_checkpointer {
@@ -37,6 +39,8 @@ struct hd__train_checkpointer {
     uint32_t n_aside;
     const char *aside_are;
     struct hd__store_gather gather, gather_left;
+    struct hd__peer_copies *copies; /* checkpoint.peers; NULL without it */
+    int in_memory;                  /* what was loaded was one of them */
 };
 
 /* Data are told from others under the same name, as those of another tokenizer, by their number and the first sequence,
@@ -52,6 +56,20 @@ static void describe_data(const struct hd__train_session *s, char out[80])
         snprintf(out, 80, "%llu tokens, checksum of the first sequence %08x", (unsigned long long)hd__data_tokens(data),
                  (uint32_t)hd__hash(ids, n * sizeof *ids, 0));
     free(ids);
+}
+
+static int32_t open_copies(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    const struct hd__launch_env *env = k->s->env;
+    struct hd__job *job = k->s->compiled->job;
+    if (env->copies)
+        return hd__peer_copies_open(k->s, &k->copies, err);
+    if (!env->progress && env->rank == 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: checkpoint.peers is for ranks that heddle itself starts, and another launcher started these: no "
+                "copies are made",
+                hd__job_where(job, "checkpoint.peers"));
+    return HD_OK;
 }
 
 int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir,
@@ -84,13 +102,14 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
     if (s->compiled->job->checkpoint_async)
         k->async_writer = hd__ckpt_async_writer_create(&k->store);
     *checkpointer = k;
-    return HD_OK;
+    return !dir && s->compiled->job->checkpoint_peers ? open_copies(k, err) : HD_OK;
 }
 
 void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
 {
     if (!k)
         return;
+    hd__peer_copies_close(k->copies);
     hd__ckpt_async_writer_destroy(k->async_writer);
     hd__ckpt_train_state_free(&k->saving);
     hd__ckpt_train_state_free(&k->left);
@@ -196,6 +215,11 @@ const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *k
     return k ? k->loaded_dir : NULL;
 }
 
+int hd__train_checkpointer_loaded_in_memory(const struct hd__train_checkpointer *k)
+{
+    return k && k->in_memory;
+}
+
 const char *hd__train_checkpointer_saved_on(const struct hd__train_checkpointer *k)
 {
     return k->saved_on;
@@ -283,6 +307,46 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
                                         .exposed = hd__now() - start,
                                         .val_loss = progress->val_loss};
     return rc;
+}
+
+int hd__train_checkpointer_copies(const struct hd__train_checkpointer *k)
+{
+    return k && k->copies;
+}
+
+int32_t hd__train_checkpointer_copy_ready(struct hd__train_checkpointer *k, int *ready, struct hd_error *err)
+{
+    return hd__peer_copies_ready(k->copies, ready, err);
+}
+
+int32_t hd__train_checkpointer_copy(struct hd__train_checkpointer *k, const struct hd__train_progress *progress,
+                                    struct hd_error *err)
+{
+    struct hd__ckpt_train_state of = {0};
+    int32_t rc = *k->run ? HD_OK : hd__train_emergency_find_run(k->s, k->run, err);
+    if (!rc)
+        rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
+    if (rc)
+        return rc;
+    hd__ckpt_collect_train_state(&of, &k->training, 1, NULL);
+    hd__ckpt_collect_rank_state(&of, &k->training);
+    json_t *state = state_json(k, progress);
+    const struct hd__ckpt_save save = make_save(k, &of, progress->step, state);
+    rc = hd__peer_copies_save(k->copies, &save, err);
+    hd__exec_drop_mirror(k->s->exec);
+    json_decref(state);
+    hd__ckpt_train_state_free(&of);
+    return rc;
+}
+
+int hd__train_checkpointer_copied(struct hd__train_checkpointer *k, struct hd__train_saved *copied)
+{
+    struct hd__peer_copied last;
+    if (!k || !hd__peer_copies_finished(k->copies, &last))
+        return 0;
+    *copied = (struct hd__train_saved){
+        .step = last.step, .bytes = last.bytes, .seconds = last.seconds, .exposed = last.exposed, .val_loss = NAN};
+    return 1;
 }
 
 int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *k, struct hd_error *err)
@@ -387,12 +451,11 @@ static void note_mesh(struct hd__train_checkpointer *k, const json_t *saved)
 
 /* If the sequence length has changed, the position in the data is kept: the first sequence of which no token was
  * read. */
-static void read_progress(struct hd__job *job, const struct hd__ckpt *ckpt, struct hd__train_progress *progress)
+static void read_progress(struct hd__job *job, const json_t *state, uint64_t step, struct hd__train_progress *progress)
 {
-    const json_t *state = hd__ckpt_state(ckpt);
     int64_t length = hd__train_resume_saved_int(state, "data", "seq_len", job->seq_len),
             batch = hd__train_resume_saved_int(state, "data", "batch", job->batch);
-    progress->step = (int64_t)hd__ckpt_step(ckpt);
+    progress->step = (int64_t)step;
     hd__train_shards_load(job, json_object_get(state, "files"));
     hd__train_loss_scaler_load(&progress->scaler, json_object_get(state, "loss_scale"));
     progress->sequence = (integer_or(json_object_get(state, "sequence"), 0) * length + job->seq_len - 1) / job->seq_len;
@@ -567,7 +630,7 @@ static int32_t read_named(struct hd__train_checkpointer *k, const char *name, co
         say_discarded(k, name, ckpt, &state);
     hd__ckpt_train_state_free(&state);
     if (!rc)
-        read_progress(k->s->compiled->job, ckpt, progress);
+        read_progress(k->s->compiled->job, hd__ckpt_state(ckpt), hd__ckpt_step(ckpt), progress);
     k->loaded_dir = k->dir;
     k->loaded_step = hd__ckpt_step(ckpt);
     note_mesh(k, json_object_get(hd__ckpt_state(ckpt), "mesh"));
@@ -679,6 +742,62 @@ static int is_candidate(const struct hd__train_checkpointer *k, const char *name
     return !other;
 }
 
+/* The newest checkpoint of the run that may be loaded; 0: there is none. */
+static int64_t newest_step(const struct hd__train_checkpointer *k)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    uint64_t *steps = NULL, newest = 0;
+    uint32_t n = 0;
+    char name[32];
+    if (hd__ckpt_list_steps(&k->store, &steps, &n, NULL, &unused))
+        return 0;
+    while (n && !newest) {
+        hd__ckpt_step_name(steps[--n], name);
+        newest = is_candidate(k, name) ? steps[n] : 0;
+    }
+    free(steps);
+    return (int64_t)newest;
+}
+
+/* The copies of the rounds before, where they are newer than what is on disk. */
+static int32_t load_copies(struct hd__train_checkpointer *k, struct hd__train_progress *progress, int *loaded,
+                           struct hd_error *err)
+{
+    struct hd__ckpt_train_state of = {0};
+    json_t *state = NULL;
+    int64_t step;
+    int rank_state = 1;
+    hd__ckpt_collect_train_state(&of, &k->training, 0, NULL);
+    uint32_t n_own_runs = of.runs.count;
+    hd__ckpt_collect_rank_state(&of, &k->training);
+    const struct hd__peer_wanted wanted = {.tensors = of.tensors.at,
+                                           .runs = of.runs.at,
+                                           .n_tensors = of.tensors.count,
+                                           .n_runs = of.runs.count,
+                                           .n_own_runs = n_own_runs,
+                                           .run = k->only_run,
+                                           .step = newest_step(k)};
+    int32_t rc = hd__peer_copies_load(k->copies, &wanted, &step, &state, &rank_state, err);
+    *loaded = !rc && step >= 0;
+    hd__ckpt_train_state_free(&of);
+    if (!*loaded) {
+        hd__ckpt_init_zeros(hd__exec_program(k->s->exec), k->training.coord, k->training.arena);
+        return rc;
+    }
+    if (!rank_state && k->s->env->rank == 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "the copies in memory are of another mesh: errors of compressed gradients, which are "
+                "of single ranks, begin as zeros");
+    read_progress(k->s->compiled->job, state, (uint64_t)step, progress);
+    note_mesh(k, json_object_get(state, "mesh"));
+    json_decref(state);
+    k->in_memory = 1;
+    k->loaded_dir = k->dir;
+    k->loaded_step = (uint64_t)step;
+    snprintf(k->loaded_run, sizeof k->loaded_run, "%s", k->only_run);
+    return use_loaded(k, rc, err);
+}
+
 /* Tries one after the other, on all ranks at once; progress is unchanged where there is none. */
 static int32_t load_newest(struct hd__train_checkpointer *k, struct hd__train_progress *progress, struct hd_error *err)
 {
@@ -730,7 +849,11 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
         return HD_OK;
     if (strcmp(which, "auto"))
         return load_path(k, which, weights, progress, err);
-    int32_t rc = hd__ckpt_latest(&k->store, name, err);
+    int loaded = 0;
+    int32_t rc = k->copies && k->only_run ? load_copies(k, progress, &loaded, err) : HD_OK;
+    if (rc || loaded)
+        return rc;
+    rc = hd__ckpt_latest(&k->store, name, err);
     if (!weights && (!rc || rc == HD_E_NOTFOUND))
         return load_newest(k, progress, err);
     if (rc == HD_E_NOTFOUND)

@@ -58,12 +58,23 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *checkpointer
 int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 /* The folder of the checkpoint that was loaded; NULL: none was. */
 const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *checkpointer);
+/* It was a copy of checkpoint.peers. */
+int hd__train_checkpointer_loaded_in_memory(const struct hd__train_checkpointer *checkpointer);
 /* ", saved on dp_shard 4", or "" where it was this mesh. */
 const char *hd__train_checkpointer_saved_on(const struct hd__train_checkpointer *checkpointer);
 
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
 int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer,
                                     const struct hd__train_progress *progress, struct hd_error *err);
+/* checkpoint.peers: 0 where no copies are made, as for NULL. */
+int hd__train_checkpointer_copies(const struct hd__train_checkpointer *checkpointer);
+/* Collective, and before a copy: 0 in *ready: the last one is still under way somewhere. */
+int32_t hd__train_checkpointer_copy_ready(struct hd__train_checkpointer *checkpointer, int *ready,
+                                          struct hd_error *err);
+int32_t hd__train_checkpointer_copy(struct hd__train_checkpointer *checkpointer,
+                                    const struct hd__train_progress *progress, struct hd_error *err);
+/* Once for each copy of this rank that came to its end: 1, and what it was. */
+int hd__train_checkpointer_copied(struct hd__train_checkpointer *checkpointer, struct hd__train_saved *copied);
 /* After a fault, with the `n` ranks that are left, in ascending order: the state is collected, with an error where they
  * do not hold all of it; and saved by them together and read back. `run`: its id, which rank 0 alone knew.
  * `emergency`: what the checkpoint says of it; owned. */

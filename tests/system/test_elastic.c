@@ -376,6 +376,51 @@ START_TEST(machine_goes)
 }
 END_TEST
 
+/* checkpoint.peers: nothing is on disk, and no rank has all of the state: the next round takes the copies in memory, of
+ * the machine that is gone those that its peer holds. */
+static const struct {
+    const char *nodes, *words;
+    int way, back; /* the same machine comes again, without its memory: as many ranks as before */
+} copies[] = {
+    {"1:2", "", 0, 0},
+    {"1:2", "", 1, 0},
+    {"2", "launch.restarts=2 liveness.late_after=200ms", 0, 1},
+    {"1:2", "launch.ranks=2 mesh={\"dp\":2,\"tp\":2} comm.axes={\"tp\":\"shm\"}", 0, 0},
+};
+
+START_TEST(machine_with_copies_goes)
+{
+    struct command *c[2];
+    char job[16];
+    int each = strstr(copies[_i].words, "ranks=2") ? 2 : 1;
+    const char *event = copies[_i].back ? "restart" : "shrink";
+    snprintf(job, sizeof job, "copies%d", _i);
+    const char *words = keep(hd__format(EXACT SOON MEET "--nodes %s mesh.dp=2 job.steps=1000000000 job.name=%s %s "
+                                                        "strategies.zero.stage=1 checkpoint.peers={\"every\":10}",
+                                        copies[_i].nodes, job, copies[_i].words));
+    machines_up(2, NULL);
+    start_nodes(c, 2, words);
+    curve_wait(job, 60);
+    double since = hd__now();
+    break_machine(copies[_i].way, c[1]);
+    if (copies[_i].back) {
+        wait_for_words(c[0], "waiting for node 1 since ");
+        c[1] = start_node(1, words);
+    }
+    wait_for_step(job, event, 1, "copies in memory", since);
+    kill(c[0]->pid, SIGTERM);
+    expect_end(c[0], 3);
+    json_t *row = row_of(job, event, 1);
+    ck_assert_str_eq(json_string_value(json_object_get(row, "from")), "memory");
+    ck_assert_int_ge(json_integer_value(json_object_get(row, "step")), 50);
+    ck_assert_int_eq(json_integer_value(json_object_get(row, "ranks")), copies[_i].back ? 2 : each);
+    ck_assert_int_eq(json_integer_value(json_object_get(row, "step")) % 10, 0);
+    json_decref(row);
+    expect_says(c[0], ", which is in memory (on disk: 0)");
+    expect_undisturbed(job, each == 2 ? "mesh.tp=2 comm.use=shm" : "strategies.zero.stage=1", 0);
+}
+END_TEST
+
 /* As many machines as ever are needed: they are waited for. */
 START_TEST(fixed_nodes)
 {
@@ -573,6 +618,7 @@ int main(void)
                                         {"not restarted", not_restarted, 1},
                                         {"left out", left_out, 1},
                                         {"machine goes", machine_goes, HD__COUNT(ways)},
+                                        {"copies in memory", machine_with_copies_goes, HD__COUNT(copies)},
                                         {"fixed nodes", fixed_nodes, 1},
                                         {"machine leaves", machine_leaves, 1},
                                         {"node 0 goes", node_0_goes, 1},

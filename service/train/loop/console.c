@@ -59,10 +59,11 @@ void hd__loop_print_start(const struct hd__train_loop *l, const struct hd__compi
 {
     const char *loaded = hd__train_checkpointer_loaded(l->checkpointer), *separator = " (";
     int64_t tokens = l->job->batch * l->job->seq_len;
+    int in_memory = hd__train_checkpointer_loaded_in_memory(l->checkpointer);
     char parameters[32], step[32], total[32];
     if (loaded)
-        printf("run %s, resuming from step %" PRId64 " of %s%s: ", l->run, l->progress.step, loaded,
-               hd__train_checkpointer_saved_on(l->checkpointer));
+        printf("run %s, resuming from step %" PRId64 " %s %s%s: ", l->run, l->progress.step, in_memory ? "in" : "of",
+               in_memory ? "memory" : loaded, hd__train_checkpointer_saved_on(l->checkpointer));
     else
         printf("run %s, from %s: ", l->run, c->info.weights ? c->info.weights : "scratch");
     printf("%s parameters, %s tokens a step, %s in %" PRId64 " steps",

@@ -225,6 +225,18 @@ static void log_saved(struct hd__train_loop *l)
         l->s.env->progress->saved = saved.step;
 }
 
+/* The same for copies in memory. */
+static void log_copied(struct hd__train_loop *l)
+{
+    struct hd__train_saved copied;
+    if (!l->is_leader || !hd__train_checkpointer_copied(l->checkpointer, &copied))
+        return;
+    hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:f,s:f,s:I}", "event", "copy", "step",
+                                                (json_int_t)copied.step, "seconds", copied.seconds, "exposed_s",
+                                                copied.exposed, "bytes", (json_int_t)copied.bytes));
+    l->s.env->progress->copied = copied.step;
+}
+
 /* A save that failed is none, by its own fault or because another rank is gone. */
 static int32_t note_save(struct hd__train_loop *l, int32_t rc)
 {
@@ -310,6 +322,23 @@ static int32_t save_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_e
     return HD_OK;
 }
 
+static int32_t copy_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_error *err)
+{
+    int ready = 0;
+    if (!hd__train_checkpointer_copies(l->checkpointer) || agreed >= STOP ||
+        l->progress.step % l->job->checkpoint_peers || l->progress.step == l->job->steps)
+        return HD_OK;
+    int32_t rc = hd__train_checkpointer_copy_ready(l->checkpointer, &ready, err);
+    if (!rc && ready)
+        rc = compare_replicas(l, 1, err);
+    if (!rc && !ready && l->is_leader && !l->copy_skipped++)
+        hd__log(HD_LOG_WARN, NULL,
+                "no copy of step %" PRId64 " in memory: the one before is still being sent, so the network is slower "
+                "than checkpoint.peers; more that are left out are not said",
+                l->progress.step);
+    return rc || !ready ? rc : hd__train_checkpointer_copy(l->checkpointer, &l->progress, err);
+}
+
 static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error *err)
 {
     int32_t rc = HD_OK, agreed = 0;
@@ -354,12 +383,15 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         l->longest_step = HD__MAX(l->longest_step, hd__now() - start);
         check_time(l);
         log_saved(l);
+        log_copied(l);
         if (!rc)
             rc = hd__exec_all_reduce_max(l->s.exec, wish(l), &agreed, err);
         if (!rc)
             rc = compare_replicas(l, 0, err);
         if (!rc)
             rc = save_if_due(l, agreed, err);
+        if (!rc)
+            rc = copy_if_due(l, agreed, err);
     }
     *stopped = agreed >= STOP ? agreed - STOP : 0;
     if (*stopped && *stopped != END_OF_ROUND && l->s.env->progress)
@@ -444,9 +476,13 @@ static void log_restarts(struct hd__train_loop *l)
         json_t *lost = json_array();
         for (int32_t k = 0; k < r->n_lost; k++)
             json_array_append_new(lost, json_integer(r->lost[k]));
-        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:i,s:I,s:i,s:o,s:f}", "event", r->event, "round", r->round,
-                                                    "step", (json_int_t)l->progress.step, "ranks", r->ranks, "lost",
-                                                    lost, "seconds", hd__now() - r->since));
+        json_t *row =
+            json_pack("{s:s,s:i,s:I,s:i,s:o,s:f}", "event", r->event, "round", r->round, "step",
+                      (json_int_t)l->progress.step, "ranks", r->ranks, "lost", lost, "seconds", hd__now() - r->since);
+        if (hd__train_checkpointer_copies(l->checkpointer) && i + 1 == env->n_restarts && l->progress.step)
+            json_object_set_new(
+                row, "from", json_string(hd__train_checkpointer_loaded_in_memory(l->checkpointer) ? "memory" : "disk"));
+        hd__metrics_log_event(l->metrics, row);
         env->progress->logged = i + 1;
     }
 }

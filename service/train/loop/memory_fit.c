@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "service/checkpoint/memory_copy.h"
 #include "service/train/train.h"
 
 static int64_t read_number(const char *path, const char *key)
@@ -37,17 +38,33 @@ int64_t hd__train_memory_available(void)
     return left;
 }
 
+/* checkpoint.peers, on the machine of rank 0, which stores most: two copies of each rank here, and two of each that
+ * another machine sends. */
+static int64_t copies_bytes(const struct hd__compiled *compiled, int32_t local_ranks)
+{
+    const struct hd__job *job = compiled->job;
+    const char *const *names = compiled->optimizer.ops->state_names;
+    uint64_t bytes = 0;
+    for (int32_t r = 0; r < local_ranks && job->checkpoint_peers; r++)
+        bytes += hd__copy_planned_bytes(compiled->stage, compiled->n_stages, names, r);
+    return (int64_t)(bytes * (job->nodes_max > 1 ? 4 : 2));
+}
+
 int32_t hd__train_check_memory(const struct hd__compiled *compiled, int32_t local_ranks, struct hd_error *err)
 {
-    int64_t left = hd__train_memory_available(), need = 0;
+    int64_t left = hd__train_memory_available(), need = 0, copies = copies_bytes(compiled, local_ranks);
     char a[32], b[32], c[32];
-    if (!(compiled->device_choice.component->ops.device.caps & HD_DEVICE_HOST_MEMORY))
-        return HD_OK; /* the device says what it has */
-    for (int32_t s = 0; s < compiled->n_stages; s++)
+    int in_host = (compiled->device_choice.component->ops.device.caps & HD_DEVICE_HOST_MEMORY) != 0;
+    for (int32_t s = 0; s < compiled->n_stages && in_host; s++) /* another device says what it has */
         need = HD__MAX(need, compiled->stage[s]->arena_bytes);
-    if (left <= 0 || need * local_ranks <= left)
+    if (left <= 0 || need * local_ranks + copies <= left)
         return HD_OK;
     hd__bytes_text((uint64_t)left, c);
+    if (need * local_ranks <= left)
+        return hd__job_fail(compiled->job, "checkpoint.peers", err,
+                            "checkpoint.peers: does not fit: arenas take %s, copies of the state %s, and %s are free: "
+                            "leave it out, or train fewer ranks on this machine",
+                            hd__bytes_text((uint64_t)(need * local_ranks), a), hd__bytes_text((uint64_t)copies, b), c);
     if (local_ranks == 1)
         return hd_fail(err, HD_E_NOMEM,
                        "does not fit: the arena takes %s, and %s are free: use a smaller micro_batch or model",

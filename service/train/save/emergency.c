@@ -100,11 +100,17 @@ static json_t *describe(const struct meeting *m)
     return o ? o : json_object();
 }
 
-static int32_t find_run(const struct meeting *m, char run[HD__RUN_ID], struct hd_error *err)
+int32_t hd__train_emergency_find_run(const struct hd__train_session *session, char run[HD__RUN_ID],
+                                     struct hd_error *err)
 {
     size_t bytes = HD__RUN_ID;
+    return session->store ? hd__store_get(session->store, RUN_KEY, run, &bytes, hd__now() + MEET_SECONDS, err) : HD_OK;
+}
+
+static int32_t find_run(const struct meeting *m, char run[HD__RUN_ID], struct hd_error *err)
+{
     snprintf(run, HD__RUN_ID, "%s", m->e->run);
-    return *run || !m->store ? HD_OK : hd__store_get(m->store, RUN_KEY, run, &bytes, hd__now() + MEET_SECONDS, err);
+    return *run ? HD_OK : hd__train_emergency_find_run(m->e->session, run, err);
 }
 
 /* The newest step of which they hold all; *why: what the newest of all lacked. -1: of none. */

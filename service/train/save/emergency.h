@@ -22,6 +22,9 @@ struct hd__emergency {
 
 /* Makes the run's id known to all ranks, in time. Rank 0. */
 void hd__train_emergency_prepare(struct hd__train_session *session, const char run[HD__RUN_ID]);
+/* The id that rank 0 made known. A session of one rank has no store, and `run` stays. */
+int32_t hd__train_emergency_find_run(const struct hd__train_session *session, char run[HD__RUN_ID],
+                                     struct hd_error *err);
 /* Collective over the ranks that are left, after hd__speaker_fail. Says what became of it. Returns 1 if this rank took
  * part in a save that came to its end. */
 int hd__train_emergency_save(const struct hd__emergency *e);

@@ -647,6 +647,56 @@ START_TEST(members)
 }
 END_TEST
 
+/* A server whose keys are memory of its process: put and get are answered from there, at once, errors too. */
+static char served[64];
+
+static int32_t put_served(void *user, const char *key, const void *value, size_t bytes)
+{
+    size_t at = strtoull(key, NULL, 10);
+    if (user != served || at + bytes > sizeof served)
+        return HD_E_NOMEM;
+    memcpy(served + at, value, bytes);
+    return HD_OK;
+}
+
+static int32_t get_served(void *user, const char *key, void *value, size_t *bytes)
+{
+    size_t at, count;
+    if (user != served || sscanf(key, "%zu %zu", &at, &count) != 2 || count > *bytes || at + count > sizeof served)
+        return HD_E_NOTFOUND;
+    memcpy(value, served + at, count);
+    *bytes = count;
+    return HD_OK;
+}
+
+START_TEST(memory_served)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    const struct hd__server_memory memory = {put_served, get_served, served};
+    char value[64] = "", address[64];
+    size_t bytes = sizeof value;
+    server_options = (struct hd__server_options){
+        .address = "127.0.0.1", .size = 2, .rank = 1, .dead_after = 10, .members = 1, .memory = &memory};
+    hd__store_secret_generate(server_options.secret);
+    ck_assert_msg(hd__server_open(&server_options, &server, &err) == HD_OK, "%s", err.message);
+    struct hd__store_options o = client_options(0);
+    struct hd_store *store = NULL;
+    o.members = 1;
+    ck_assert_msg(!hd__store_connect(&o, hd__now() + 10, &store, &err), "%s", err.message);
+    ck_assert_int_eq(hd__store_put(store, "8", "eight", 5, &err), HD_OK);
+    ck_assert_int_eq(memcmp(served + 8, "eight", 5), 0);
+    ck_assert_int_eq(hd__store_put(store, "60", "beyond", 6, &err), HD_E_NOMEM);
+    ck_assert_int_eq(hd__store_get(store, "9 3", value, &bytes, hd__now() + 10, &err), HD_OK);
+    ck_assert_uint_eq(bytes, 3);
+    ck_assert_int_eq(memcmp(value, "igh", 3), 0);
+    ck_assert_int_eq(hd__store_get(store, "never put", value, &bytes, hd__now() + 10, &err), HD_E_NOTFOUND);
+    ck_assert_int_eq(hd__store_local_address(store, address, sizeof address, &err), HD_OK);
+    ck_assert_str_eq(address, "127.0.0.1");
+    hd__store_close(store);
+    hd__server_close(server);
+}
+END_TEST
+
 /* The server ends the job of its ranks. */
 START_TEST(ended_by_the_server)
 {
@@ -843,6 +893,7 @@ int main(void)
     tcase_add_test(tc, heartbeats_run_on_all_cores);
     tcase_add_test(tc, leaving_is_no_death);
     tcase_add_test(tc, members);
+    tcase_add_test(tc, memory_served);
     tcase_add_test(tc, ended_by_the_server);
     tcase_add_test(tc, forks);
     tcase_add_test(tc, the_server_dies);
