@@ -107,10 +107,37 @@ static void fill(char *at, const struct hd__ckpt_save *save, const char *state, 
     }
 }
 
-int32_t hd__copy_write(int fd, const struct hd__ckpt_save *save, struct hd__copy_header *h, struct hd_error *err)
+/* The pages stay mapped from copy to copy: touching them costs as much as filling them. */
+static int32_t reserve(struct hd__copy_file *f, uint64_t bytes, struct hd_error *err)
 {
-    char *state = json_dumps(save->state, JSON_COMPACT), *at = NULL, text[32];
-    int32_t rc = HD_OK;
+    char text[32];
+    if (bytes <= f->bytes)
+        return HD_OK;
+    hd__copy_unmap(f);
+    if (fallocate(f->fd, 0, 0, (off_t)bytes) || !(f->at = map(f->fd, bytes, PROT_READ | PROT_WRITE)))
+        return hd_fail(err, HD_E_NOMEM,
+                       "checkpoint.peers: no memory for a copy of %s: %s; leave it out, or train fewer ranks on this "
+                       "machine",
+                       hd__bytes_text(bytes, text), strerror(errno));
+    f->bytes = bytes;
+#ifdef MADV_POPULATE_WRITE
+    madvise(f->at, bytes, MADV_POPULATE_WRITE); /* in one call, not a fault a page */
+#endif
+    return HD_OK;
+}
+
+void hd__copy_unmap(struct hd__copy_file *f)
+{
+    if (f->at)
+        munmap(f->at, f->bytes);
+    f->at = NULL;
+    f->bytes = 0;
+}
+
+int32_t hd__copy_write(struct hd__copy_file *f, const struct hd__ckpt_save *save, struct hd__copy_header *h,
+                       struct hd_error *err)
+{
+    char *state = json_dumps(save->state, JSON_COMPACT);
     memcpy(h->magic, magic, sizeof magic);
     memset(h->run, 0, sizeof h->run);
     snprintf(h->run, sizeof h->run, "%s", save->run ? save->run : "");
@@ -121,34 +148,21 @@ int32_t hd__copy_write(int fd, const struct hd__ckpt_save *save, struct hd__copy
     for (uint32_t i = 0; i < save->n_runs; i++)
         h->data_bytes += run_bytes(save, i);
     hd__copy_hash_tensors(save->tensors, save->n_tensors, &h->tensors, &h->all_tensors);
-    hd__copy_clear(fd);
-    uint64_t bytes = hd__copy_bytes(h);
-    if (!state)
-        rc = hd_fail(err, HD_E_INTERNAL, "checkpoint.peers: the state cannot be written as JSON (NaN, or not UTF-8)");
-    else if (fallocate(fd, 0, 0, (off_t)bytes) || !(at = map(fd, bytes, PROT_READ | PROT_WRITE)))
-        rc = hd_fail(err, HD_E_NOMEM,
-                     "checkpoint.peers: no memory for a copy of %s: %s; leave it out, or train fewer "
-                     "ranks on this machine",
-                     hd__bytes_text(bytes, text), strerror(errno));
-    if (!rc) {
-        fill(at, save, state, h);
-        munmap(at, bytes);
-    }
+    hd__copy_clear(f->fd);
+    int32_t rc = state ? reserve(f, hd__copy_bytes(h), err)
+                       : hd_fail(err, HD_E_INTERNAL,
+                                 "checkpoint.peers: the state cannot be written as JSON (NaN, or not UTF-8)");
+    if (!rc)
+        fill(f->at, save, state, h);
     free(state);
     return rc;
 }
 
-int32_t hd__copy_seal(int fd, struct hd__copy_header *h, struct hd_error *err)
+void hd__copy_seal(struct hd__copy_file *f, struct hd__copy_header *h)
 {
-    uint64_t bytes = hd__copy_bytes(h);
-    char *at = map(fd, bytes, PROT_READ | PROT_WRITE);
-    if (!at)
-        return hd_fail(err, HD_E_NOMEM, "checkpoint.peers: %s", strerror(errno));
-    h->body_hash = hd__hash(at + HD__COPY_HEADER, bytes - HD__COPY_HEADER, 0);
+    h->body_hash = hd__hash(f->at + HD__COPY_HEADER, hd__copy_bytes(h) - HD__COPY_HEADER, 0);
     h->hash = hash_header(h);
-    memcpy(at, h, sizeof *h);
-    munmap(at, bytes);
-    return HD_OK;
+    memcpy(f->at, h, sizeof *h);
 }
 
 int hd__copy_read_header(int fd, struct hd__copy_header *h)

@@ -32,6 +32,13 @@ struct hd__copy_run {
     uint64_t offset;
 };
 
+/* A file that copies are written to, with its memory, mapped by the first; {.fd = ...} before. */
+struct hd__copy_file {
+    int fd;
+    char *at;
+    uint64_t bytes;
+};
+
 /* Bytes of the file; UINT64_MAX for a header that is none. */
 uint64_t hd__copy_bytes(const struct hd__copy_header *header);
 
@@ -41,9 +48,11 @@ uint64_t hd__copy_planned_bytes(struct hd_program *const *stages, int32_t n_stag
 
 /* Replaces what the file has by the state in `save` (tensors, runs, state, step, run), unsealed. `header` gives round,
  * round_id, rank and ranks, and gets the rest. */
-int32_t hd__copy_write(int fd, const struct hd__ckpt_save *save, struct hd__copy_header *header, struct hd_error *err);
+int32_t hd__copy_write(struct hd__copy_file *file, const struct hd__ckpt_save *save, struct hd__copy_header *header,
+                       struct hd_error *err);
 /* [any-thread] Adds the checksums: it is whole now. */
-int32_t hd__copy_seal(int fd, struct hd__copy_header *header, struct hd_error *err);
+void hd__copy_seal(struct hd__copy_file *file, struct hd__copy_header *header);
+void hd__copy_unmap(struct hd__copy_file *file);
 /* Makes it none. */
 void hd__copy_clear(int fd);
 /* 1 where the file has a whole copy, by its checksums: then its header. */

@@ -421,6 +421,35 @@ START_TEST(machine_with_copies_goes)
 }
 END_TEST
 
+/* Two of three machines go, one after the other: what the last one holds of each is enough. */
+START_TEST(copies_of_copies)
+{
+#define THIRDS "llama.yaml data.batch=6 data.micro_batch=1 optimizer.lr=1e-5 strategies.zero.stage=1 "
+    struct command *c[3];
+    machines_up(3, NULL);
+    start_nodes(c, 3,
+                THIRDS SOON MEET "comm.use=libfabric --nodes 1:3 launch.ranks=1 job.steps=1000000000 job.name=thirds "
+                                 "checkpoint.peers={\"every\":10}");
+    curve_wait("thirds", 40);
+    for (int gone = 1; gone < 3; gone++) {
+        double since = hd__now();
+        ck_assert_int_eq(kill(c[3 - gone]->pid, SIGKILL), 0);
+        wait_for_step("thirds", "shrink", gone, "copies of copies", since);
+        json_t *row = row_of("thirds", "shrink", gone);
+        int step = (int)json_integer_value(json_object_get(row, "step"));
+        ck_assert_str_eq(json_string_value(json_object_get(row, "from")), "memory");
+        ck_assert_int_eq(json_integer_value(json_object_get(row, "ranks")), 3 - gone);
+        json_decref(row);
+        curve_wait("thirds", step + 40);
+    }
+    kill(c[0]->pid, SIGTERM);
+    expect_end(c[0], 3);
+    curve_read(&parts, "thirds");
+    train(&whole, "undivided", THIRDS "job.steps=%d", (int)parts.step[parts.n - 1]);
+    expect_close(&parts, &whole, 1e-4);
+}
+END_TEST
+
 /* As many machines as ever are needed: they are waited for. */
 START_TEST(fixed_nodes)
 {
@@ -619,6 +648,7 @@ int main(void)
                                         {"left out", left_out, 1},
                                         {"machine goes", machine_goes, HD__COUNT(ways)},
                                         {"copies in memory", machine_with_copies_goes, HD__COUNT(copies)},
+                                        {"copies of copies", copies_of_copies, 1},
                                         {"fixed nodes", fixed_nodes, 1},
                                         {"machine leaves", machine_leaves, 1},
                                         {"node 0 goes", node_0_goes, 1},

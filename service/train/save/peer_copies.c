@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "runtime/cpu/parallel_for.h"
@@ -26,6 +25,7 @@ struct hd__peer_copies {
     struct hd__server_memory memory;
     struct hd__store_gather gather;
     struct hd_store **connections; /* to other ranks' servers; NULL: none yet */
+    struct hd__copy_file file[2];  /* of this rank's own copies */
     int32_t own, held;             /* of the two files, the next copy's: here, and on the peer */
     /* the copy under way */
     struct hd__copy_header header;
@@ -136,6 +136,8 @@ int32_t hd__peer_copies_open(struct hd__train_session *s, struct hd__peer_copies
     c->size = env->size;
     c->each = env->local_size;
     c->peer = c->size > c->each ? (c->me + c->each) % c->size : -1;
+    for (int i = 0; i < 2; i++)
+        c->file[i].fd = own_file(c, c->me, HD__COPIES_OWN + i);
     c->memory = (struct hd__server_memory){put_bytes, get_bytes, c};
     c->gather = (struct hd__store_gather){.session = s, .name = "copies", .n = c->size};
     c->connections = hd__alloc((size_t)c->size * sizeof(struct hd_store *));
@@ -161,6 +163,8 @@ void hd__peer_copies_close(struct hd__peer_copies *c)
     for (int32_t r = 0; r < c->size; r++)
         disconnect(c, r);
     hd__server_close(c->server);
+    for (int i = 0; i < 2; i++)
+        hd__copy_unmap(&c->file[i]);
     free(c->connections);
     free(c);
 }
@@ -208,25 +212,19 @@ static int32_t send_copy(struct hd__peer_copies *c, struct hd_error *err)
         return rc;
     s.to = c->connections[c->peer];
     rc = put_range(&s, 0, HD__COPY_HEADER, err);
-    void *at = mmap(NULL, s.bytes, PROT_READ, MAP_SHARED, own_file(c, c->me, HD__COPIES_OWN + c->own), 0);
-    if (!rc && at == MAP_FAILED)
-        rc = hd_fail(err, HD_E_NOMEM, "%s", strerror(errno));
-    s.from = at;
+    s.from = c->file[c->own].at;
     if (!rc)
         rc = hd__parallel_for(SENDERS, parts, 1, send_part, &s, err);
     if (!rc)
         rc = put_range(&s, 0, HD__COPY_HEADER, err);
-    if (at != MAP_FAILED)
-        munmap(at, s.bytes);
     return rc;
 }
 
 static void *copy_thread(void *user)
 {
     struct hd__peer_copies *c = user;
-    c->rc = hd__copy_seal(own_file(c, c->me, HD__COPIES_OWN + c->own), &c->header, &c->error);
-    if (!c->rc && c->peer >= 0)
-        c->rc = send_copy(c, &c->error);
+    hd__copy_seal(&c->file[c->own], &c->header);
+    c->rc = c->peer >= 0 ? send_copy(c, &c->error) : HD_OK;
     c->last.seconds = hd__now() - c->began;
     atomic_store(&c->done, 1);
     return NULL;
@@ -274,7 +272,7 @@ int32_t hd__peer_copies_save(struct hd__peer_copies *c, const struct hd__ckpt_sa
                                          .round_id = hd__hash(c->s->env->store.secret, HD__SECRET_BYTES, 0),
                                          .rank = c->me,
                                          .ranks = c->size};
-    int32_t rc = hd__copy_write(own_file(c, c->me, HD__COPIES_OWN + c->own), save, &c->header, err);
+    int32_t rc = hd__copy_write(&c->file[c->own], save, &c->header, err);
     if (rc)
         return rc;
     c->error = (struct hd_error)HD_ERROR_INIT;

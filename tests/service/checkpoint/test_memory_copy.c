@@ -36,7 +36,7 @@ static int64_t first_of(int32_t r, int32_t n)
     return (int64_t)ALL * r / n;
 }
 
-static struct hd__copy_header copy_rank(int fd, int32_t r, int32_t n, int64_t step)
+static struct hd__copy_header copy_rank(struct hd__copy_file *file, int32_t r, int32_t n, int64_t step)
 {
     const struct hd__ckpt_run runs[] = {
         {.tensor = 0,
@@ -55,7 +55,7 @@ static struct hd__copy_header copy_rank(int fd, int32_t r, int32_t n, int64_t st
                                        .n_runs = HD__COUNT(runs),
                                        .state = state,
                                        .run = "the run"};
-    ck_ok(hd__copy_write(fd, &save, &h, &err));
+    ck_ok(hd__copy_write(file, &save, &h, &err));
     json_decref(state);
     return h;
 }
@@ -91,8 +91,10 @@ static int32_t load(int32_t n, int32_t m, int32_t lacks)
         if (r == lacks)
             continue;
         f.fd[set.n] = memfd_create("copy", 0);
-        of[set.n] = copy_rank(f.fd[set.n], r, n, 10);
-        ck_ok(hd__copy_seal(f.fd[set.n], &of[set.n], &err));
+        struct hd__copy_file file = {.fd = f.fd[set.n]};
+        of[set.n] = copy_rank(&file, r, n, 10);
+        hd__copy_seal(&file, &of[set.n]);
+        hd__copy_unmap(&file);
         ck_assert_int_eq(hd__copy_read_header(f.fd[set.n], &of[set.n]), 1);
         runs[set.n] = table_of(f.fd[set.n], &of[set.n]);
         set.n++;
@@ -141,20 +143,21 @@ static void read_errors(int fd, struct hd__copy_header h, const char *why)
 START_TEST(whole_or_none)
 {
     struct hd__copy_header h, seen;
-    struct stat file;
+    struct stat stat;
     uint64_t state = 5;
     int fd = memfd_create("copy", 0);
+    struct hd__copy_file file = {.fd = fd};
     init_values();
     read_errors(fd, (struct hd__copy_header){0}, "an empty file");
-    h = copy_rank(fd, 0, 2, 10);
+    h = copy_rank(&file, 0, 2, 10);
     read_errors(fd, h, "an unsealed copy");
-    ck_ok(hd__copy_seal(fd, &h, &err));
+    hd__copy_seal(&file, &h);
     ck_assert_int_eq(hd__copy_read_header(fd, &seen), 1);
     ck_assert_int_eq(memcmp(&seen, &h, sizeof h), 0);
     ck_assert_str_eq(seen.run, "the run");
     ck_assert_int_eq(seen.step, 10);
     ck_assert_uint_eq(hd__copy_bytes(&seen), HD__COPY_HEADER + 3 * sizeof(struct hd__copy_run) + 10 + seen.data_bytes);
-    ck_assert_int_eq(fstat(fd, &file), 0);
+    ck_assert_int_eq(fstat(fd, &stat), 0);
     for (int i = 0; i < 2000; i++) {
         uint64_t at = scratch_random(&state) % hd__copy_bytes(&h);
         uint8_t byte, flipped;
@@ -171,15 +174,16 @@ START_TEST(whole_or_none)
     ck_assert_int_eq(hd__copy_read_header(fd, &seen), 1);
     ck_assert_int_eq(ftruncate(fd, (off_t)hd__copy_bytes(&h) - 1), 0);
     read_errors(fd, h, "a copy that was cut");
-    h = copy_rank(fd, 1, 2, 20);
-    ck_ok(hd__copy_seal(fd, &h, &err));
+    h = copy_rank(&file, 1, 2, 20);
+    hd__copy_seal(&file, &h);
     ck_assert_int_eq(hd__copy_read_header(fd, &seen), 1);
     ck_assert_int_eq(seen.step, 20);
-    copy_rank(fd, 1, 2, 30);
+    copy_rank(&file, 1, 2, 30);
     read_errors(fd, h, "a copy that is being replaced");
-    ck_ok(hd__copy_seal(fd, &h, &err));
+    hd__copy_seal(&file, &h);
     hd__copy_clear(fd);
     read_errors(fd, h, "a cleared copy");
+    hd__copy_unmap(&file);
     close(fd);
 }
 END_TEST
@@ -191,9 +195,10 @@ START_TEST(sizes)
         1, UINT64_C(1) << 59, UINT64_C(1) << 60, UINT64_C(1) << 61, UINT64_MAX / 32, UINT64_MAX};
     struct hd__copy_header h, bad;
     int fd = memfd_create("copy", 0);
+    struct hd__copy_file file = {.fd = fd};
     init_values();
-    h = copy_rank(fd, 0, 1, 10);
-    ck_ok(hd__copy_seal(fd, &h, &err));
+    h = copy_rank(&file, 0, 1, 10);
+    hd__copy_seal(&file, &h);
     for (size_t i = 0; i < HD__COUNT(hostile); i++)
         for (int field = 0; field < 3; field++) {
             bad = h;
@@ -202,6 +207,7 @@ START_TEST(sizes)
             ck_assert_int_eq(pwrite(fd, &bad, sizeof bad, 0), sizeof bad);
             read_errors(fd, bad, "a copy with a wrong size");
         }
+    hd__copy_unmap(&file);
     close(fd);
 }
 END_TEST
