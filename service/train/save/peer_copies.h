@@ -42,7 +42,7 @@ struct hd__peer_wanted {
 };
 /* Collective: fills the runs from the newest whole set of this run that is newer than `step`, and *found becomes its
  * step; -1: there is none, or a rank could not read it, which is a warning. Where the set is of another mesh, the runs
- * of single ranks are left out, and *rank_state becomes 0. *state: what rank 0 gave as save.state; the caller frees it. */
+ * of single ranks are left out, and *rank_state becomes 0. *state: what rank 0 gave as save.state; the caller frees. */
 int32_t hd__peer_copies_load(struct hd__peer_copies *copies, const struct hd__peer_wanted *wanted, int64_t *found,
                              json_t **state, int *rank_state, struct hd_error *err);
 
