@@ -333,8 +333,9 @@ static int32_t copy_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_e
         rc = compare_replicas(l, 1, err);
     if (!rc && !ready && l->is_leader && !l->copy_skipped++)
         hd__log(HD_LOG_WARN, NULL,
-                "no copy of step %" PRId64 " in memory: the one before is still being sent, so the network is slower "
-                "than checkpoint.peers; more that are left out are not said",
+                "no copy of step %" PRId64
+                " in memory: the one before is not whole everywhere yet; if the metrics have "
+                "few copies, raise checkpoint.peers (others that are left out are not said)",
                 l->progress.step);
     return rc || !ready ? rc : hd__train_checkpointer_copy(l->checkpointer, &l->progress, err);
 }
