@@ -44,9 +44,8 @@ uint32_t hd__mesh_live(const struct hd__mesh *mesh)
 int64_t hd__mesh_ways(const struct hd__mesh *mesh, uint32_t axes)
 {
     int64_t ways = 1;
-    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        if (axes & HD_AXIS_BIT(a))
-            ways *= mesh->size[a];
+    for (uint32_t rest = axes & (HD_AXIS_BIT(HD_AXIS_COUNT) - 1); rest; rest &= rest - 1)
+        ways *= mesh->size[__builtin_ctz(rest)];
     return ways;
 }
 
