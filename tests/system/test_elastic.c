@@ -450,6 +450,26 @@ START_TEST(copies_of_copies)
 }
 END_TEST
 
+/* mesh: auto chooses for the ranks of each round. */
+START_TEST(mesh_auto)
+{
+    struct command *c[2];
+    machines_up(2, NULL);
+    start_nodes(c, 2,
+                "llama.yaml " SOON MEET "comm.use=libfabric --nodes 1:2 launch.ranks=1 mesh=auto strategies=auto "
+                "job.steps=1000000000 job.name=chosen checkpoint.peers={\"every\":10}");
+    curve_wait("chosen", 40);
+    ck_assert_int_eq(kill(c[1]->pid, SIGKILL), 0);
+    wait_for_step("chosen", "shrink", 1, "mesh: auto", hd__now());
+    kill(c[0]->pid, SIGTERM);
+    expect_end(c[0], 3);
+    expect_says(c[0], "ms a step planned for 2 ranks of cpu");
+    expect_says(c[0], "1 rank: data.batch stays 8, as dp 1 x ");
+    curve_read(&parts, "chosen");
+    expect_learns(&parts);
+}
+END_TEST
+
 /* As many machines as ever are needed: they are waited for. */
 START_TEST(fixed_nodes)
 {
@@ -649,6 +669,7 @@ int main(void)
                                         {"machine goes", machine_goes, HD__COUNT(ways)},
                                         {"copies in memory", machine_with_copies_goes, HD__COUNT(copies)},
                                         {"copies of copies", copies_of_copies, 1},
+                                        {"mesh: auto", mesh_auto, 1},
                                         {"fixed nodes", fixed_nodes, 1},
                                         {"machine leaves", machine_leaves, 1},
                                         {"node 0 goes", node_0_goes, 1},
