@@ -134,7 +134,7 @@ static void use_line(struct reading *r, json_t *line)
         if (!strcmp(event, "resume"))
             json_array_append(run->events, line);
     } else if (event) {
-        json_array_append(run->events, line);
+        json_array_append(strcmp(event, "copy") ? run->events : run->copies, line);
     } else {
         add_row(r, line);
     }
@@ -288,7 +288,8 @@ int32_t hd__report_read(const char *path, struct hd__report_run *run, struct hd_
     struct stat st;
     int32_t rc;
     char *inside = hd__format("%s%smetrics.jsonl", path, path[strlen(path) - 1] == '/' ? "" : "/");
-    *run = (struct hd__report_run){.events = json_array(), .reports = json_array(), .id = "", .name = ""};
+    *run = (struct hd__report_run){
+        .copies = json_array(), .events = json_array(), .reports = json_array(), .id = "", .name = ""};
     if (stat(path, &st))
         rc = hd_fail(err, HD_E_NOTFOUND, "%s is no run: %s; name a run's folder, as runs/NAME, or its metrics.jsonl",
                      path, strerror(errno));
@@ -328,6 +329,7 @@ void hd__report_free(struct hd__report_run *run)
     hd__free_array(&run->faults);
     hd__free_array(&run->checkpoints);
     json_decref(run->start);
+    json_decref(run->copies);
     json_decref(run->events);
     json_decref(run->reports);
     free(run->step);

@@ -20,6 +20,7 @@ struct hd__report_run {
     char *folder;          /* of the run */
     const char *id, *name; /* "": unknown */
     json_t *start;         /* the newest line that starts or resumes it; NULL: none */
+    json_t *copies;        /* of checkpoint.peers, in order: there are many */
     json_t *events;        /* the others, in order */
     json_t *reports;       /* of failures: {"file", "words"} */
     uint32_t n_rows, n_fields;

@@ -46,13 +46,13 @@ static double share(const struct hd__report_run *run, const char *field)
     return wholes > 0 ? parts / wholes : NAN;
 }
 
-static double event_sum(const struct hd__report_run *run, const char *event, const char *field, uint32_t *n)
+static double event_sum(const json_t *events, const char *event, const char *field, uint32_t *n)
 {
     double sum = 0;
     size_t i;
     json_t *one;
     *n = 0;
-    json_array_foreach(run->events, i, one)
+    json_array_foreach(events, i, one)
     {
         const char *is = json_string_value(json_object_get(one, "event"));
         if (!is || strcmp(is, event))
@@ -218,10 +218,10 @@ static void fact_memory(const struct hd__report_run *run, struct hd__text *out)
         hd__text_add(out, ", arena %s", hd__bytes_text((uint64_t)hd__report_values(run, "arena_bytes")[arena], text));
 }
 
-static void fact_saves(const struct hd__report_run *run, struct hd__text *out)
+static void add_saves(const json_t *events, const char *event, struct hd__text *out)
 {
     uint32_t n;
-    double took = event_sum(run, "checkpoint", "seconds", &n), exposed = event_sum(run, "checkpoint", "exposed_s", &n);
+    double took = event_sum(events, event, "seconds", &n), exposed = event_sum(events, event, "exposed_s", &n);
     hd__text_add(out, "%u", n);
     if (n) {
         hd__text_add(out, ", ");
@@ -230,6 +230,17 @@ static void fact_saves(const struct hd__report_run *run, struct hd__text *out)
         add_seconds(exposed, out);
         hd__text_add(out, " exposed");
     }
+}
+
+static void fact_saves(const struct hd__report_run *run, struct hd__text *out)
+{
+    add_saves(run->events, "checkpoint", out);
+}
+
+static void fact_copies(const struct hd__report_run *run, struct hd__text *out)
+{
+    if (json_array_size(run->copies))
+        add_saves(run->copies, "copy", out);
 }
 
 static void fact_checkpoints(const struct hd__report_run *run, struct hd__text *out)
@@ -244,10 +255,10 @@ static void fact_checkpoints(const struct hd__report_run *run, struct hd__text *
 static void fact_restarts(const struct hd__report_run *run, struct hd__text *out)
 {
     uint32_t restarts, shrunk, grown, resumed;
-    event_sum(run, "restart", "seconds", &restarts);
-    event_sum(run, "shrink", "seconds", &shrunk);
-    event_sum(run, "grow", "seconds", &grown);
-    event_sum(run, "resume", "seconds", &resumed);
+    event_sum(run->events, "restart", "seconds", &restarts);
+    event_sum(run->events, "shrink", "seconds", &shrunk);
+    event_sum(run->events, "grow", "seconds", &grown);
+    event_sum(run->events, "resume", "seconds", &resumed);
     restarts += shrunk + grown;
     hd__text_add(out, "%u", restarts);
     if (resumed)
@@ -257,7 +268,7 @@ static void fact_restarts(const struct hd__report_run *run, struct hd__text *out
 static void fact_alarms(const struct hd__report_run *run, struct hd__text *out)
 {
     uint32_t n;
-    event_sum(run, "alarm", "value", &n);
+    event_sum(run->events, "alarm", "value", &n);
     hd__text_add(out, "%u", n);
 }
 
@@ -280,6 +291,7 @@ static const struct {
              {"slowest rank", fact_slowest},
              {"memory of a rank, most", fact_memory},
              {"saves", fact_saves},
+             {"copies in memory", fact_copies},
              {"checkpoints there", fact_checkpoints},
              {"restarts", fact_restarts},
              {"alarms", fact_alarms}};
