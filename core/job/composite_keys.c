@@ -370,14 +370,8 @@ static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__
 
 /* ---- launch.notice, checkpoint.every, checkpoint.keep: maps of plain options */
 
-struct part {
-    const char *key;
-    const struct hd_option option;
-    void *out;
-};
-
-static int32_t read_parts(struct hd__job *job, const char *path, const struct hd__tree_node *node,
-                          const struct part *parts, size_t n, struct hd_error *err)
+int32_t hd__job_read_parts(struct hd__job *job, const char *path, const struct hd__tree_node *node,
+                           const struct hd__job_part *parts, size_t n, struct hd_error *err)
 {
     for (uint32_t i = 0; i < node->count; i++) {
         struct hd__text keys = {0};
@@ -400,9 +394,10 @@ static int32_t read_parts(struct hd__job *job, const char *path, const struct hd
 
 static int32_t read_notice(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
-    const struct part parts[] = {{"file", {.type = HD_OPT_STRING}, &job->notice_file},
-                                 {"command", {.type = HD_OPT_STRING}, &job->notice_command},
-                                 {"every", {.type = HD_OPT_DURATION, .min = 0.01, .max = 1e6}, &job->notice_every}};
+    const struct hd__job_part parts[] = {
+        {"file", {.type = HD_OPT_STRING}, &job->notice_file},
+        {"command", {.type = HD_OPT_STRING}, &job->notice_command},
+        {"every", {.type = HD_OPT_DURATION, .min = 0.01, .max = 1e6}, &job->notice_every}};
     job->notice_every = 5;
     if (node->kind != HD__MAP)
         return hd__job_node_fail(node, err, "%s is %s where {file: PATH} or {command: WORDS} is wanted", path,
@@ -411,7 +406,7 @@ static int32_t read_notice(struct hd__job *job, const char *path, struct hd__tre
         if (!strcmp(node->key[i]->text, "url"))
             return hd__job_node_fail(node->key[i], err,
                                      "%s: url is not supported: ask it by a command, as {command: curl -sf URL}", path);
-    if (read_parts(job, path, node, parts, HD__COUNT(parts), err))
+    if (hd__job_read_parts(job, path, node, parts, HD__COUNT(parts), err))
         return HD_E_INVALID;
     if ((!job->notice_file || !*job->notice_file) == (!job->notice_command || !*job->notice_command))
         return hd__job_node_fail(node, err, "%s: one of file and command is wanted", path);
@@ -451,14 +446,14 @@ static int32_t read_save_every(struct hd__job *job, const char *path, struct hd_
 static int32_t read_keep(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_INT, .min = 0, .max = INT32_MAX};
-    const struct part parts[] = {
+    const struct hd__job_part parts[] = {
         {"last", {.type = HD_OPT_INT, .min = 1, .max = INT32_MAX}, &job->checkpoint_keep},
         {"every", {.type = HD_OPT_INT, .min = 1, .max = 0x1p62}, &job->checkpoint_keep_every},
         {"best", {.type = HD_OPT_INT, .min = 1, .max = INT32_MAX}, &job->checkpoint_keep_best}};
     job->checkpoint_keep = 3;
     job->checkpoint_keep_every = job->checkpoint_keep_best = 0;
     int32_t rc = node->kind == HD__MAP
-                     ? read_parts(job, path, node, parts, HD__COUNT(parts), err)
+                     ? hd__job_read_parts(job, path, node, parts, HD__COUNT(parts), err)
                      : hd__job_node_parse(node, path, &number, &job->checkpoint_keep, &job->arena, err);
     if (!rc)
         hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
@@ -472,10 +467,10 @@ static int32_t read_interval(struct hd__job *job, const char *path, struct hd__t
                              int64_t *out, struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_INT, .min = 0, .max = 0x1p62};
-    const struct part parts[] = {{"every", number, out}};
+    const struct hd__job_part parts[] = {{"every", number, out}};
     if (node->kind == HD__MAP ? !node->count : node->kind == HD__LIST || node->text[strspn(node->text, "-0123456789")])
         return hd__job_node_fail(node, err, "%s: %sa number of steps, or {every: N} is wanted", path, others);
-    return node->kind == HD__MAP ? read_parts(job, path, node, parts, 1, err)
+    return node->kind == HD__MAP ? hd__job_read_parts(job, path, node, parts, 1, err)
                                  : hd__job_node_parse(node, path, &number, out, &job->arena, err);
 }
 

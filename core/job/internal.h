@@ -57,6 +57,15 @@ int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, c
 /* ---- composite_keys.c */
 hd__job_composite_fn hd__job_composite_key(const char *path);
 
+/* ---- composite_keys.c: a map of plain options, one of them */
+struct hd__job_part {
+    const char *key;
+    const struct hd_option option;
+    void *out;
+};
+int32_t hd__job_read_parts(struct hd__job *job, const char *path, const struct hd__tree_node *node,
+                           const struct hd__job_part *parts, size_t n, struct hd_error *err);
+
 /* ---- trace_key.c */
 int32_t hd__job_read_trace(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err);
 

@@ -225,6 +225,8 @@ struct hd__job {
     struct {
         const char *file;    /* NULL: there is none */
         int64_t first, last; /* steps; 0: the third to fifth of the run */
+        int64_t skip_first, wait, warmup, active,
+            repeat; /* a schedule of cycles; active 0: none, repeat 0: to the end */
         int64_t *ranks;
         uint64_t n_ranks; /* 0: all */
     } trace;

@@ -253,7 +253,8 @@ static const struct hd_option metrics_keys[] = {
         "FILE.csv: seconds of each block, measured; for strategies.3d.split", A_PATH),
     KEY("trace", LIST, NULL, ANY, 0, special,
         "FILE.json, or {file: FILE.json, steps: A-B, ranks: all}: when every instruction of these steps ran on these "
-        "ranks, for Perfetto and `heddle trace`; the third to fifth step of the run if left out"),
+        "ranks, for Perfetto and `heddle trace`; the third to fifth step of the run if left out; instead of steps, "
+        "schedule: {skip_first: 0, wait: 99, warmup: 1, active: 3, repeat: 0}, a file a cycle"),
 };
 
 static const struct hd_option watch_keys[] = {

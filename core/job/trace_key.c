@@ -1,4 +1,4 @@
-/* metrics.trace: FILE.json, or {file: FILE.json, steps: A-B, ranks: all}. */
+/* metrics.trace: FILE.json, or {file: FILE.json, steps: A-B or schedule: {...}, ranks: all}. */
 #include <stdlib.h>
 
 #include "core/job/internal.h"
@@ -41,6 +41,25 @@ static int32_t read_ranks(struct hd__job *job, const char *path, struct hd__tree
     return rc;
 }
 
+/* The words of torch.profiler.schedule. */
+static int32_t read_schedule(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    static const struct hd_option steps = {.type = HD_OPT_INT, .min = 0, .max = INT32_MAX},
+                                  some = {.type = HD_OPT_INT, .min = 1, .max = INT32_MAX};
+    const struct hd__job_part parts[] = {{"skip_first", steps, &job->trace.skip_first},
+                                         {"wait", steps, &job->trace.wait},
+                                         {"warmup", steps, &job->trace.warmup},
+                                         {"active", some, &job->trace.active},
+                                         {"repeat", steps, &job->trace.repeat}};
+    int32_t rc = node->kind == HD__MAP ? hd__job_read_parts(job, path, node, parts, HD__COUNT(parts), err) : HD_OK;
+    if (!rc && !job->trace.active)
+        rc = hd__job_node_fail(node, err,
+                               "%s: {wait: 99, warmup: 1, active: 3, repeat: 2} is wanted, numbers of steps and of "
+                               "cycles, of which active is at least 1",
+                               path);
+    return rc;
+}
+
 static int32_t read_file(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     if (node->kind != HD__SCALAR || hd__tree_is_null(node) || !*node->text)
@@ -54,7 +73,7 @@ int32_t hd__job_read_trace(struct hd__job *job, const char *path, struct hd__tre
     static const struct {
         const char *key;
         hd__job_composite_fn read;
-    } keys[] = {{"file", read_file}, {"steps", read_steps}, {"ranks", read_ranks}};
+    } keys[] = {{"file", read_file}, {"steps", read_steps}, {"schedule", read_schedule}, {"ranks", read_ranks}};
     int32_t rc = HD_OK;
     memset(&job->trace, 0, sizeof job->trace);
     if (node->kind == HD__LIST)
@@ -71,9 +90,12 @@ int32_t hd__job_read_trace(struct hd__job *job, const char *path, struct hd__tre
             k++;
         rc = k < HD__COUNT(keys)
                  ? keys[k].read(job, hd__arena_format(&job->arena, "%s.%s", path, keys[k].key), node->value[i], err)
-                 : hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are file, steps, ranks", path,
+                 : hd__job_node_fail(node->key[i], err,
+                                     "%s: unknown key %.60s; the keys are file, steps, schedule, ranks", path,
                                      node->key[i]->text);
     }
+    if (!rc && job->trace.active && job->trace.first)
+        rc = hd__job_node_fail(node, err, "%s: steps and schedule are two ways to say the same: leave one out", path);
     if (!rc && !job->trace.file)
         rc = hd__job_node_fail(node, err, "%s: file is missing: {file: FILE.json, steps: A-B}", path);
     if (!rc)

@@ -25,6 +25,32 @@ static int is_recorded(const struct hd__job *job, int32_t rank)
     return found;
 }
 
+/* Steps of a cycle of the schedule; 0: there is none, or the job ends before. */
+static int set_cycle(const struct hd__job *job, int64_t cycle, struct hd__train_trace *t)
+{
+    int64_t length = job->trace.wait + job->trace.warmup + job->trace.active;
+    t->cycle = cycle;
+    t->warm = job->trace.skip_first + cycle * length + job->trace.wait + 1;
+    t->first = t->warm + job->trace.warmup;
+    t->last = t->first + job->trace.active - 1;
+    if ((!job->trace.repeat || cycle < job->trace.repeat) && t->last <= job->steps)
+        return 1;
+    t->first = t->last = 0;
+    return 0;
+}
+
+/* A schedule has a file a cycle: NAME-20-24.json. */
+static const char *file_of(const struct hd__train_trace *t, char *out, size_t room)
+{
+    const char *file = t->session->compiled->job->trace.file, *end = strrchr(file, '.');
+    if (!t->session->compiled->job->trace.active)
+        return file;
+    if (!end || strchr(end, '/'))
+        end = file + strlen(file);
+    snprintf(out, room, "%.*s-%" PRId64 "-%" PRId64 "%s", (int)(end - file), file, t->first, t->last, end);
+    return out;
+}
+
 int32_t hd__train_trace_check(const struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -35,6 +61,13 @@ int32_t hd__train_trace_check(const struct hd__compiled *c, struct hd_error *err
         return hd__job_fail(job, "metrics.trace", err,
                             "metrics.trace: step %" PRId64 " is after the job's last, %" PRId64 ": name earlier steps",
                             job->trace.last, job->steps);
+    struct hd__train_trace cycle;
+    if (job->trace.active && !set_cycle(job, 0, &cycle))
+        return hd__job_fail(job, "metrics.trace", err,
+                            "metrics.trace: the first cycle of its schedule ends at step %" PRId64
+                            ", after the job's last, %" PRId64 ": make it shorter",
+                            job->trace.skip_first + job->trace.wait + job->trace.warmup + job->trace.active,
+                            job->steps);
     for (uint64_t i = 0; i < job->trace.n_ranks; i++)
         if (job->trace.ranks[i] >= c->mesh.ranks)
             return hd__job_fail(job, "metrics.trace", err,
@@ -52,13 +85,21 @@ void hd__train_trace_init(struct hd__train_trace *t, struct hd__train_session *s
     *t = (struct hd__train_trace){.session = session};
     if (!job->trace.file || done >= job->steps)
         return;
-    t->first = HD__MAX(job->trace.first ? job->trace.first : done + skipped + 1, done + 1);
-    t->last = job->trace.last ? job->trace.last : HD__MIN(t->first + STEPS - 1, job->steps);
     t->recorded = is_recorded(job, session->env->rank);
     /* half of what the rendezvous holds, shared by all */
     t->trace.limit = session->store ? (uint32_t)(HD__KV_MAX / 2 / sizeof(struct hd__trace_event)) /
                                           (uint32_t)session->compiled->mesh.ranks
                                     : UINT32_MAX;
+    if (job->trace.active) { /* a cycle that the run does not have from its warm-up on is left out */
+        for (int64_t k = 0; set_cycle(job, k, t) && t->warm <= done; k++)
+            continue;
+        if (!t->last && session->env->rank == 0)
+            hd__log(HD_LOG_WARN, NULL, "metrics.trace: no cycle of its schedule begins after step %" PRId64, done);
+        return;
+    }
+    t->first = HD__MAX(job->trace.first ? job->trace.first : done + skipped + 1, done + 1);
+    t->last = job->trace.last ? job->trace.last : HD__MIN(t->first + STEPS - 1, job->steps);
+    t->warm = t->first;
     if (t->last > done)
         return;
     if (session->env->rank == 0)
@@ -71,7 +112,7 @@ void hd__train_trace_init(struct hd__train_trace *t, struct hd__train_session *s
 
 void hd__train_trace_begin(struct hd__train_trace *t, int64_t step)
 {
-    if (!t->recorded || !t->last || step < t->first)
+    if (!t->recorded || !t->last || step < t->warm)
         return;
     t->trace.step = (uint32_t)step;
     t->began = hd__now();
@@ -162,14 +203,14 @@ static int32_t gather(struct hd__train_trace *t, struct hd__trace_rank *ranks, u
     return rc;
 }
 
-static int32_t write_trace(struct hd__train_trace *t, struct hd_error *err)
+static int32_t write_trace(struct hd__train_trace *t, const char *file, struct hd_error *err)
 {
     const struct hd__compiled *c = t->session->compiled;
     struct hd__trace_rank *ranks = hd__alloc((size_t)c->mesh.ranks * sizeof *ranks);
     uint32_t n = 0;
     int32_t rc = gather(t, ranks, &n, err);
     if (!rc)
-        rc = hd__trace_write(c, ranks, n, c->job->trace.file, err);
+        rc = hd__trace_write(c, ranks, n, file, err);
     if (!rc)
         warn_dropped(ranks, n);
     for (uint32_t i = 0; i < n; i++)
@@ -182,10 +223,11 @@ static int32_t write_trace(struct hd__train_trace *t, struct hd_error *err)
 static void finish(struct hd__train_trace *t)
 {
     struct hd_error err = HD_ERROR_INIT;
-    const char *file = t->session->compiled->job->trace.file;
+    char name[4096];
+    const char *file = file_of(t, name, sizeof name);
     int leads = t->session->env->rank == 0;
     double since = hd__now();
-    int32_t rc = leads ? write_trace(t, &err) : t->recorded ? put_events(t, &err) : HD_OK;
+    int32_t rc = leads ? write_trace(t, file, &err) : t->recorded ? put_events(t, &err) : HD_OK;
     if (rc)
         hd__log(HD_LOG_WARN, NULL, "metrics.trace: %s", err.message);
     else if (leads)
@@ -193,13 +235,24 @@ static void finish(struct hd__train_trace *t)
                 "metrics.trace: %s, gathered and written in %.2g s: `heddle trace %s` sums it up, "
                 "https://ui.perfetto.dev shows it",
                 file, hd__now() - since, file);
-    t->first = t->last = 0;
     hd__free_array(&t->trace.events);
+    t->trace.dropped = 0;
+    t->steps = 0;
+    if (t->session->compiled->job->trace.active)
+        set_cycle(t->session->compiled->job, t->cycle + 1, t);
+    else
+        t->first = t->last = 0;
 }
 
 void hd__train_trace_end(struct hd__train_trace *t, int64_t step)
 {
-    if (!t->last || step < t->first)
+    if (!t->last || step < t->warm)
+        return;
+    if (t->recorded && step < t->first) {
+        hd__exec_set_trace(t->session->exec, NULL);
+        t->trace.events.count = t->trace.dropped = 0;
+    }
+    if (step < t->first)
         return;
     t->steps++;
     if (t->recorded) {

@@ -11,7 +11,9 @@
 
 struct hd__train_trace {
     struct hd__train_session *session;
-    int64_t first, last; /* steps; 0: there is no trace */
+    int64_t warm;        /* from this step on it is recorded; what is before `first` is forgotten */
+    int64_t first, last; /* steps; 0: there is no trace, or no further one */
+    int64_t cycle;       /* of the schedule, from 0 */
     int64_t steps;       /* that are in it */
     int recorded;        /* this rank is one of those that are */
     double began;        /* the step */

@@ -201,6 +201,41 @@ START_TEST(some_ranks)
 }
 END_TEST
 
+/* As torch.profiler.schedule: 2 skipped, then cycles of 1 + 1 + 2 steps, a file each; a run that goes on in a cycle
+ * begins with the next. */
+START_TEST(schedule)
+{
+#define CYCLES                                                                                         \
+    "llama.yaml job.name=cycles mesh.dp=2 checkpoint.dir=cycles checkpoint.keep=0 checkpoint.every=9 " \
+    "metrics.trace={\"file\":\"c.json\",\"schedule\":{\"skip_first\":2,\"wait\":1,\"warmup\":1,\"active\":2%s}} "
+    static const int first[] = {5, 9, 13};
+    char name[64], step[32];
+    expect_code(command_run("train " CYCLES "job.steps=18", ",\"repeat\":3"), 0);
+    for (size_t i = 0; i < HD__COUNT(first); i++) {
+        snprintf(name, sizeof name, "c-%d-%d.json", first[i], first[i] + 1);
+        struct trace *t = load(name);
+        expect_format(t);
+        for (int r = 0; r < 2; r++) {
+            ck_assert_int_eq(count(t, r, "step", NULL), 2);
+            for (int s = 0; s < 2; s++) {
+                snprintf(step, sizeof step, "step %d", first[i] + s);
+                ck_assert_int_eq(count(t, r, "step", step), 1);
+            }
+        }
+        ck_assert_int_eq(remove(name), 0);
+    }
+    ck_assert_int_eq(access("c-17-18.json", F_OK), -1);
+    struct command *c = command_run("train " CYCLES "job.steps=18 checkpoint.resume=cycles/step-00000009", "");
+    expect_code(c, 0);
+    expect_says(c, "c-17-18.json");
+    ck_assert_int_eq(access("c-9-10.json", F_OK), -1);
+    load("c-13-14.json");
+    c = command_run("train " CYCLES "job.steps=22 checkpoint.resume=cycles/step-00000018", ",\"repeat\":4");
+    expect_code(c, 0);
+    expect_says(c, "metrics.trace: no cycle of its schedule begins after step 18");
+}
+END_TEST
+
 /* The estimate is that of its rates; the parts are those of the table. */
 START_TEST(summary)
 {
@@ -247,7 +282,18 @@ START_TEST(refusals)
         {":", "{\"steps\":\"x\",\"file\":\"t.json\"}", "metrics.trace.steps: x is neither a step"},
         {":", "{\"steps\":[1,2],\"file\":\"t.json\"}", "metrics.trace.steps: a list is neither a step"},
         {":", "{\"steps\":\"2-3\"}", "metrics.trace: file is missing"},
-        {":", "{\"file\":\"t.json\",\"step\":2}", "metrics.trace: unknown key step; the keys are file, steps, ranks"},
+        {":", "{\"file\":\"t.json\",\"step\":2}",
+         "metrics.trace: unknown key step; the keys are file, steps, schedule, ranks"},
+        {":", "{\"file\":\"t.json\",\"schedule\":{\"wait\":17,\"warmup\":1,\"active\":3}}",
+         "metrics.trace: the first cycle of its schedule ends at step 21, after the job's last, 20"},
+        {":", "{\"file\":\"t.json\",\"schedule\":{\"wait\":1},\"steps\":3}", "of which active is at least 1"},
+        {":", "{\"file\":\"t.json\",\"schedule\":{\"active\":1},\"steps\":3}",
+         "steps and schedule are two ways to say the same"},
+        {":", "{\"file\":\"t.json\",\"schedule\":{\"active\":1,\"warm\":3}}",
+         "metrics.trace.schedule: unknown key warm; the keys are skip_first, wait, warmup, active, repeat"},
+        {":", "{\"file\":\"t.json\",\"schedule\":{\"active\":-1}}",
+         "metrics.trace.schedule.active: -1 is out of range"},
+        {":", "{\"file\":\"t.json\",\"schedule\":5}", "metrics.trace.schedule: {wait: 99, warmup: 1, active: 3"},
         {":", "{\"file\":\"t.json\",\"ranks\":[2]}", "metrics.trace: there is no rank 2: the job has ranks 0 to 1"},
         {":", "{\"file\":\"t.json\",\"ranks\":\"some\"}", "metrics.trace.ranks: 'some' is not a whole number"},
         {":", "{\"file\":\"t.json\",\"ranks\":[]}", "metrics.trace.ranks: all, a rank or a list of ranks is wanted"},
@@ -321,8 +367,8 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {
-        {"all ranks", all_ranks, 1},   {"names", names, 1},     {"messages", messages, 1},
-        {"some ranks", some_ranks, 1}, {"summary", summary, 1}, {"refusals", refusals, 1},
-        {"partial", partial, 1},       {"streams", streams, 1}, {NULL, NULL, 0}};
+        {"all ranks", all_ranks, 1}, {"names", names, 1},     {"messages", messages, 1}, {"some ranks", some_ranks, 1},
+        {"schedule", schedule, 1},   {"summary", summary, 1}, {"refusals", refusals, 1}, {"partial", partial, 1},
+        {"streams", streams, 1},     {NULL, NULL, 0}};
     return system_run("trace", tests);
 }
