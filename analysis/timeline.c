@@ -1,5 +1,5 @@
 /* A step as text: a row per rank and stream, a letter per column. */
-#include "analysis/timeline_internal.h"
+#include "analysis/timeline.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "analysis/print.h"
-#include "analysis/timeline_internal.h"
+#include "analysis/timeline.h"
 #include "core/base/file.h"
 #include "core/program/ops.h"
 

@@ -270,11 +270,52 @@ START_TEST(a_real_run)
 }
 END_TEST
 
+/* A step of the trace, from a file or the newest of a schedule; without one the page says how to get it. */
+START_TEST(a_step_drawn)
+{
+    static const struct {
+        const char *words, *says;
+        int rectangles;
+    } rows[] = {
+        {"", "no step was traced; <code>metrics.trace={file: step.json, steps: 20-24}</code> draws one here", 0},
+        {"metrics.trace=drawn.json", ": step 3, ", 1},
+        {"metrics.trace={\"file\":\"drawn.json\",\"schedule\":{\"wait\":1,\"active\":1}}", ": step 6, ", 1},
+        {"metrics.trace={\"file\":\"gone.json\",\"steps\":2}", "with a whole step is at <code>gone.json</code>", 0},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        unlink("step.html");
+        expect_code(command_run("train llama.yaml job.name=drawn%zu job.steps=6 mesh.dp=2 %s", i, rows[i].words), 0);
+        unlink("gone.json");
+        expect_code(command_run("report runs/drawn%zu --html step.html", i), 0);
+        char *page = strstr(read_file("step.html"), "<h2>A step</h2>");
+        ck_assert_ptr_nonnull(page);
+        *strstr(page, "<h2>Events") = 0;
+        expect_line(page, rows[i].says);
+        if (!rows[i].rectangles) {
+            ck_assert_int_eq(count(page, "<rect"), 0);
+            continue;
+        }
+        expect_line(page, ">rank 0 compute<");
+        expect_line(page, ">rank 1 compute<");
+        expect_line(page, ">dp_shard<");
+        ck_assert_int_gt(count(page, "fill=\"#56b4e9\""), 2); /* forward, on both ranks and in the legend */
+        ck_assert_int_gt(count(page, "fill=\"#e69f00\""), 2);
+        ck_assert_int_gt(count(page, "fill=\"#a0468c\"") + count(page, "fill=\"#d55e00\""), 1); /* reductions */
+    }
+}
+END_TEST
+
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"text page", text_page, 1}, {"HTML page", html_page, 1},         {"runs compared", runs_compared, 1},
-        {"long run", long_run, 1},   {"damaged files", damaged_files, 1}, {"runs without rows", runs_without_rows, 1},
-        {"refused", refused, 1},     {"a real run", a_real_run, 1},       {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"text page", text_page, 1},
+                                        {"HTML page", html_page, 1},
+                                        {"runs compared", runs_compared, 1},
+                                        {"long run", long_run, 1},
+                                        {"damaged files", damaged_files, 1},
+                                        {"runs without rows", runs_without_rows, 1},
+                                        {"refused", refused, 1},
+                                        {"a real run", a_real_run, 1},
+                                        {"a step drawn", a_step_drawn, 1},
+                                        {NULL, NULL, 0}};
     return system_run("report", tests);
 }

@@ -1,7 +1,7 @@
 /* Pictures of timelines: a lane cut into equal columns, each shown as the action that took most of it. Shared by
  * text and SVG. */
-#ifndef HD_ANALYSIS_TIMELINE_INTERNAL_H
-#define HD_ANALYSIS_TIMELINE_INTERNAL_H
+#ifndef HD_ANALYSIS_TIMELINE_H
+#define HD_ANALYSIS_TIMELINE_H
 
 #include "analysis/sim/simulate.h"
 
