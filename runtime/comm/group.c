@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/base/base.h"
+#include "runtime/comm/open.h"
 
 struct hd__groups {
     const struct hd_comm_ops *ops;
@@ -45,6 +46,7 @@ int32_t hd__comm_groups_get(struct hd__groups *groups, const char *name, const i
                        name);
     if (n > 1) {
         int32_t code = groups->ops->group(groups->comm, g->name, g->ranks, n, &g->group, err);
+        code = hd__comm_result(code, "group", g->group, err);
         if (code != HD_OK)
             return code;
     }

@@ -38,6 +38,7 @@ static int32_t start_part(struct group *g, struct hd__hier_part *p, struct hd_er
     const void *source = p->call.recv;
     if (p->where != HD__HIER_DIVIDE) {
         int32_t code = t->ops.collective(g->sub[p->where], &p->call, &p->request, err);
+        code = hd__comm_done(code, "collective", err);
         p->open = code == HD_OK;
         return code;
     }
@@ -55,7 +56,7 @@ static int32_t test_phase(struct op *op, struct hd_error *err)
         int32_t done = 0, code;
         if (p->phase != op->phase || !p->open)
             continue;
-        code = t->ops.test(t->comm, p->request, &done, err);
+        code = hd__comm_done(t->ops.test(t->comm, p->request, &done, err), "test", err);
         if (code != HD_OK)
             return code;
         p->open = !done;
@@ -115,7 +116,7 @@ static int32_t hier_on_timeout(struct hd__wrapper_op *head, struct hd_error *err
         if (p->phase != op->phase || !p->open)
             continue;
         p->open = 0;
-        return t->ops.wait(t->comm, p->request, hd__now(), err);
+        return hd__comm_done(t->ops.wait(t->comm, p->request, hd__now(), err), "wait", err);
     }
     return HD_OK;
 }
@@ -155,7 +156,8 @@ static int32_t create_subgroup(struct group *g, uint32_t where, const char *name
                                struct hd_error *err)
 {
     struct hd__comm *t = transport_of(g->base.wrapper, where);
-    return t->ops.group(t->comm, name, ranks, n, &g->sub[where], err);
+    int32_t code = t->ops.group(t->comm, name, ranks, n, &g->sub[where], err);
+    return hd__comm_result(code, "group", g->sub[where], err);
 }
 
 static int32_t create_subgroups(struct group *g, const int32_t *ranks, struct hd_error *err)

@@ -215,6 +215,7 @@ static int32_t hook_group(struct hd__wrapper_group *base, const int32_t *ranks, 
     struct group *g = (struct group *)base;
     const struct hd__comm *inner = &h->base.below[0];
     int32_t code = inner->ops.group(inner->comm, base->name, ranks, base->n, &base->inner_group, err);
+    code = hd__comm_result(code, "group", base->inner_group, err);
     if (code != HD_OK)
         return code;
     base->home = inner;

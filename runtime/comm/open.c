@@ -18,6 +18,7 @@ int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host 
 {
     struct hd_comm *comm = NULL;
     int32_t code = component->open(host, settings, world, &comm, err);
+    code = hd__comm_result(code, "open", comm, err);
     if (code != HD_OK)
         return code;
     transport->ops = *component;

@@ -25,6 +25,27 @@ struct hd__comm {
     uint32_t n_hooks, reserved; /* around it so far */
 };
 
+/* The result of a transport's slot. Whatever it is but HD_OK is a failure, and has a message: a plugin may have forgotten
+ * that, and its error would be lost. `handle`: what it gave, so that it is not NULL with HD_OK. */
+static inline int32_t hd__comm_result(int32_t code, const char *slot, const void *handle, struct hd_error *err)
+{
+    if (code == HD_OK && handle)
+        return HD_OK;
+    if (code == HD_OK)
+        return hd_fail(err, HD_E_INTERNAL, "the transport's %s returned HD_OK and gave nothing", slot);
+    if (code > 0)
+        return hd_fail(err, HD_E_INTERNAL, "the transport's %s returned %d, which is no HD_E_ code", slot, code);
+    if (err && (err->code == HD_OK || !err->message[0]))
+        return hd_fail(err, code, "the transport's %s failed (code %d) without a message (hd_fail)", slot, code);
+    return code;
+}
+/* For slots that give none; and for progress, where what is above 0 says that something moved. */
+#define hd__comm_done(code, slot, err) hd__comm_result(code, slot, slot, err)
+static inline int32_t hd__comm_moved(int32_t code, struct hd_error *err)
+{
+    return code >= 0 ? code : hd__comm_done(code, "progress", err);
+}
+
 /* Opens *transport, for hd__comm_close unless it fails with the component's error. `settings` and `host` outlive it. */
 int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
                       const struct hd_world *world, struct hd__comm *transport, struct hd_error *err);

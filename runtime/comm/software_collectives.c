@@ -46,9 +46,11 @@ static int32_t run_step(struct op *op, uint32_t at, uint64_t number, struct hd_e
     switch (step->kind) {
     case HD__COLL_STEP_SEND:
         code = inner->send(g->inner_group, step->peer, op->base.stream, step->from, step->bytes, &request, err);
+        code = hd__comm_done(code, "send", err);
         break;
     case HD__COLL_STEP_RECV:
         code = inner->recv(g->inner_group, step->peer, op->base.stream, step->to, step->bytes, &request, err);
+        code = hd__comm_done(code, "recv", err);
         break;
     case HD__COLL_STEP_COPY:
         memmove(step->to, step->from, step->bytes);
@@ -152,6 +154,7 @@ static int32_t test_messages(struct op *op, uint64_t messages, struct hd_error *
     int32_t none = 1;
     for (uint32_t i = 0; i < op->n_pending;) {
         int32_t done = 0, code = inner->ops.test(inner->comm, op->pending[i].request, &done, err);
+        code = hd__comm_done(code, "test", err);
         if (code != HD_OK)
             return code;
         if (!done)
@@ -197,6 +200,7 @@ static int32_t software_on_timeout(struct hd__wrapper_op *head, struct hd_error 
         oldest = op->pending[i].number < op->pending[oldest].number ? i : oldest;
     if (inner->ops.wait && op->n_pending) {
         int32_t code = inner->ops.wait(inner->comm, op->pending[oldest].request, hd__now(), err);
+        code = hd__comm_done(code, "wait", err);
         op->pending[oldest] = op->pending[--op->n_pending];
         return code;
     }
@@ -245,6 +249,7 @@ static int32_t software_group(struct hd__wrapper_group *g, const int32_t *ranks,
     const struct hd__comm *inner = &g->wrapper->below[0];
     int32_t code = g->n > 1024 ? hd_fail(err, HD_E_UNSUPPORTED, "group %s of %d ranks (1024 at most)", g->name, g->n)
                                : inner->ops.group(inner->comm, g->name, ranks, g->n, &g->inner_group, err);
+    code = hd__comm_result(code, "group", g->inner_group, err);
     g->home = code == HD_OK ? inner : NULL;
     return code;
 }

@@ -108,7 +108,7 @@ int32_t hd__comm_wrapper_pass_through(struct hd__wrapper_op *op, struct hd_error
     else
         code = ops->collective(g->inner_group, call, &op->inner, err);
     op->below = code == HD_OK ? g->home : NULL;
-    return code;
+    return hd__comm_done(code, hd_hook_coll_name(call->coll), err);
 }
 
 /* ---- slots: starting */
@@ -248,7 +248,7 @@ static int32_t wrapper_progress(struct hd_comm *comm, struct hd_error *err)
     struct hd__wrapper *w = wrapper_of(comm);
     int32_t moved = 0, code = 0;
     for (uint32_t i = w->n_below; i-- > 0 && code >= 0; moved |= code)
-        code = w->below[i].ops.progress(w->below[i].comm, err);
+        code = hd__comm_moved(w->below[i].ops.progress(w->below[i].comm, err), err);
     if (code >= 0 && w->polls) {
         code = w->kind->progress(w, err);
         moved |= code;
@@ -271,6 +271,7 @@ static int32_t wrapper_test(struct hd_comm *comm, hd_request request, int32_t *d
     if (op->below) {
         *done = 0;
         code = op->below->ops.test(op->below->comm, op->inner, done, err);
+        code = hd__comm_done(code, "test", err);
     } else if (op->code != HD_OK) {
         code = group_failed(op->group, err);
     }
@@ -282,7 +283,7 @@ static int32_t wait_below(struct hd__wrapper_op *op, double deadline, struct hd_
     const struct hd__comm *b = op->below;
     int32_t code = b->ops.wait ? b->ops.wait(b->comm, op->inner, deadline, err)
                                : hd_fail(err, HD_E_TIMEOUT, "the transport did not complete an operation in time");
-    return finish_op(op, code, err);
+    return finish_op(op, hd__comm_done(code, "wait", err), err);
 }
 
 /* All pending work is that of a single transport below. */

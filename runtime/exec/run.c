@@ -152,7 +152,7 @@ static int32_t call_on_device(struct hd__exec *e, struct hd_comm_call *call, con
     int32_t rc = d->ops->copy(d->handle, HD_STREAM_COMM, (char *)a->device + at, a->pinned, op->bytes, err);
     if (!rc)
         rc = e->world.transport->ops->collective(e->world.of->group, call, request, err);
-    return rc;
+    return hd__comm_done(rc, "collective", err);
 }
 
 static int32_t copy_back(struct hd__exec *e, void *out, size_t bytes, struct hd_error *err)
@@ -187,6 +187,7 @@ static int32_t call_world(struct hd__exec *e, const struct hd__flight_op *op, co
     hd__exec_progress_lock(e->transports.progress_thread);
     int32_t rc = e->world_buffer.device ? call_on_device(e, &call, op, &request, err)
                                         : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
+    rc = hd__comm_done(rc, "collective", err);
     hd__exec_progress_unlock(e->transports.progress_thread, !rc);
     hd__comm_flight_wait(e->transports.flight, flight_number, hd__now());
     if (!rc)

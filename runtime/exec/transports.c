@@ -355,7 +355,7 @@ static int32_t progress_all(void *user, struct hd_error *err)
     struct hd__transports *t = user;
     int32_t moved = 0;
     for (uint32_t i = 0; i < t->opened.count; i++) {
-        int32_t rc = t->opened.at[i]->ops->progress(t->opened.at[i]->comm, err);
+        int32_t rc = hd__comm_moved(t->opened.at[i]->ops->progress(t->opened.at[i]->comm, err), err);
         if (rc < 0)
             return rc;
         moved |= rc;
@@ -378,13 +378,13 @@ static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transp
                                      double deadline, struct hd_error *err)
 {
     if (t->opened.count == 1)
-        return of->ops->wait(of->comm, request, deadline, err);
+        return hd__comm_done(of->ops->wait(of->comm, request, deadline, err), "wait", err);
     for (;;) {
         int32_t done = 0, rc = progress_all(t, err);
-        if (rc < 0 || (rc = of->ops->test(of->comm, request, &done, err)) || done)
+        if (rc < 0 || (rc = hd__comm_done(of->ops->test(of->comm, request, &done, err), "test", err)) || done)
             return rc;
         if (hd__now() > deadline) /* so that the transport names the late rank */
-            return of->ops->wait(of->comm, request, deadline, err);
+            return hd__comm_done(of->ops->wait(of->comm, request, deadline, err), "wait", err);
         sched_yield();
     }
 }

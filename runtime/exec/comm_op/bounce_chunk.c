@@ -180,6 +180,7 @@ static int32_t post_messages(struct hd__bounce_slot *slot, const struct chunk *c
         const struct hd__p2p_message *m = &x->message[n];
         char *data = slot->x->direct ? (char *)m->data + c->first : m->receives ? slot->in : slot->out;
         rc = hd__exec_post_message(x, m, data, (uint64_t)c->count, &slot->requests[slot->n_requests], err);
+        rc = hd__comm_done(rc, "collective", err);
         slot->n_requests += !rc;
     }
     return rc;
@@ -204,6 +205,7 @@ static int32_t post_calls(struct hd__bounce_slot *slot, const struct chunk *c, s
             call.recv = recv + k * in;
         }
         rc = x->group.transport->ops->collective(x->group.of->group, &call, &slot->requests[slot->n_requests], err);
+        rc = hd__comm_done(rc, "collective", err);
         slot->n_requests += !rc;
     }
     return rc;
@@ -239,7 +241,7 @@ static int32_t test_requests(const struct hd__bounce *b, struct hd__bounce_slot 
     hd__exec_progress_lock(thread);
     for (uint32_t n = 0; n < slot->n_requests && !rc;) {
         int32_t done = 0;
-        rc = t->ops->test(t->comm, slot->requests[n], &done, err);
+        rc = hd__comm_done(t->ops->test(t->comm, slot->requests[n], &done, err), "test", err);
         if (!done && !rc) {
             n++;
             continue;

@@ -39,8 +39,9 @@ int32_t hd__exec_post_message(const struct hd__comm_op *x, const struct hd__p2p_
 {
     const struct hd_comm_ops *ops = x->group.transport->ops;
     struct hd_comm_group *g = x->group.of->group;
-    return m->receives ? ops->recv(g, m->peer, m->stream, data, bytes, request, err)
-                       : ops->send(g, m->peer, m->stream, data, bytes, request, err);
+    int32_t rc = m->receives ? ops->recv(g, m->peer, m->stream, data, bytes, request, err)
+                             : ops->send(g, m->peer, m->stream, data, bytes, request, err);
+    return hd__comm_done(rc, m->receives ? "recv" : "send", err);
 }
 
 int32_t hd__exec_comm_op_post(struct hd__comm_op *x, struct hd_error *err)
@@ -55,6 +56,7 @@ int32_t hd__exec_comm_op_post(struct hd__comm_op *x, struct hd_error *err)
         call.send = (const char *)x->call.send + n * x->send_stride;
         call.recv = (char *)x->call.recv + n * x->recv_stride;
         rc = x->group.transport->ops->collective(x->group.of->group, &call, &x->requests[n], err);
+        rc = hd__comm_done(rc, "collective", err);
     }
     hd__exec_progress_unlock(thread, rc ? 0 : (int32_t)x->n_requests);
     return rc;
