@@ -40,9 +40,15 @@ static struct id_range range_of(const struct hd_program *p, char kind, uint32_t 
 
 static const char *const phases[] = {"layout", "partition", "transform"};
 
+/* The slot that a function is behind. */
+static const char *slot_of(const char *function)
+{
+    return !strncmp(function, "hd__pass_", 9) ? function + 9 : function;
+}
+
 int hd__pass_args(const struct hd_program *p, const char *function, const char *kinds, ...)
 {
-    const char *slot = !strncmp(function, "hd__pass_", 9) ? function + 9 : function;
+    const char *slot = slot_of(function);
     uint32_t section = 0, id;
     int ok = hd__pass_ok(p) || *kinds == '?';
     if (!p->pass) /* called by the core itself */
@@ -75,8 +81,9 @@ int hd__pass_args(const struct hd_program *p, const char *function, const char *
     return ok;
 }
 
-int hd__pass_instr_valid(const struct hd_program *p, const char *slot, const struct hd_pass_instr *new)
+int hd__pass_instr_valid(const struct hd_program *p, const char *function, const struct hd_pass_instr *new)
 {
+    const char *slot = slot_of(function);
     const struct hd_custom_op *custom = new ? hd__pass_custom(p, new->op) : NULL;
     const struct hd__op *row =
         hd__op(!new || new->op == HD_OP_CUSTOM || new->op >= HD_OP_LIMIT ? 0 : (uint16_t) new->op);

@@ -14,9 +14,10 @@ static int32_t check_custom(const struct hd_custom_op *op, struct hd_error *err)
     if (!op || (!strpbrk(op->in, "fu") && !strpbrk(op->out, "fu")))
         return HD_OK;
     return hd_fail(err, HD_E_UNSUPPORTED,
-                   "%s, an op of a strategy, computes in fp32 or on codes, and this comparison in fp64: leave its "
-                   "strategy out, or let the op take any floating-point dtype ('*')",
-                   op->name);
+                   "%s, an op of a strategy, takes or gives fp32 or codes ('f' or 'u' of '%s' to '%s'), and this "
+                   "comparison computes in fp64: leave its strategy out, or let all its operands be of any "
+                   "floating-point dtype ('*')",
+                   op->name, op->in, op->out);
 }
 
 static int32_t check_instrs(const struct hd_program *p, struct hd_error *err)

@@ -466,7 +466,10 @@ int32_t cpu_check_optim_step(struct hd_kernel *k, struct hd_error *err)
         return cpu_invalid(k, err, "outputs are parameters, states and the low-precision copy");
     for (uint32_t i = 1; i <= k->d.attrs.index; i++) /* of a dtype of its own: codes */
         if (hd_dtype_size(k->out[i].dtype) > 4)
-            return hd_fail(err, HD_E_UNSUPPORTED, "%s: a state in %s", k->d.label, hd_dtype_name(k->out[i].dtype));
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "%s: a state in %s, and the optimizer's step works on fp32: --numerics, which computes in "
+                           "fp64, cannot emulate it; for that check say optimizer.use=adamw or sgd",
+                           k->d.label, hd_dtype_name(k->out[i].dtype));
     if (k->in[0].dtype != HD_F32 || k->out[0].dtype != HD_F32)
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: an optimizer's step function works on fp32 only", k->d.label);
     return HD_OK;

@@ -25,7 +25,7 @@ struct hd__comm {
     uint32_t n_hooks, reserved; /* around it so far */
 };
 
-/* The result of a transport's slot. Whatever it is but HD_OK is a failure, and has a message: a plugin may have forgotten
+/* The result of a transport slot. Whatever it is but HD_OK is a failure, and has a message: a plugin may have forgotten
  * that, and its error would be lost. `handle`: what it gave, so that it is not NULL with HD_OK. */
 static inline int32_t hd__comm_result(int32_t code, const char *slot, const void *handle, struct hd_error *err)
 {

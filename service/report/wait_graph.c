@@ -206,6 +206,10 @@ int hd__report_walk_wait_graph(struct hd__report_context *c)
         visited[next->rank] = 1;
         least = HD__MIN(least, next->waited);
         rank = find_missing_member(c, next);
+        if (rank < 0 && next->waited < HD__DUMP_SECONDS && !json_is_null(c->end)) {
+            op = NULL; /* it had just begun when the job ended for another reason */
+            break;
+        }
         if (rank < 0) {
             hd__report_attribute(c, HD__DIAGNOSIS_STUCK, -1, next);
             snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,

@@ -211,8 +211,10 @@ void cpu_optim_step(struct hd_kernel *k, const struct hd_optim_host *host)
     if (!hd_update_runs(hyper, args.norm2))
         return;
     if ((k->failed = a->step(a->settings, &args))) {
-        hd_fail(k->err, k->failed, "%s: the optimizer's step failed: %s", k->d.label,
-                why.message[0] ? why.message : hd_code_name(k->failed));
+        if (!why.message[0])
+            snprintf(why.message, sizeof why.message, "code %d, without a message (hd_fail)", k->failed);
+        k->failed = k->failed < 0 ? k->failed : HD_E_INTERNAL;
+        hd_fail(k->err, k->failed, "%s: the optimizer's step failed: %s", k->d.label, why.message);
         return;
     }
     for (int64_t i = 0; low && i < n; i++)
