@@ -272,10 +272,12 @@ static int32_t save_checkpoint(struct hd__train_loop *l, int stopped, struct hd_
         rc = compare_replicas(l, 1, err);
     if (!rc && l->job->checkpoint_keep_best && !isfinite(l->val_loss) && !stopped)
         rc = evaluate(l, err);
+    if (rc) /* nothing of this step is saved: the ranks that are left may still do it */
+        return rc;
     l->saved = l->progress.step;
     l->saved_at = hd__now();
     l->progress.val_loss = l->val_loss;
-    return rc ? rc : note_save(l, hd__train_checkpointer_save(l->checkpointer, &l->progress, err));
+    return note_save(l, hd__train_checkpointer_save(l->checkpointer, &l->progress, err));
 }
 
 /* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number, or END_OF_ROUND. */

@@ -146,6 +146,29 @@ START_TEST(killed_at_every_operation)
 }
 END_TEST
 
+/* Dies in a save, or in what comes before it: the step that was to be saved is not taken for saved. */
+START_TEST(killed_at_a_save)
+{
+    char job[16];
+    int held = 0;
+    for (int at = 9; at < 21; at++) {
+        snprintf(job, sizeof job, "save%d", at);
+        struct command *c =
+            command_run(SHORT "checkpoint.every=1 checkpoint.async=false "
+                              "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"at\":%d,\"kind\":\"kill\"}]",
+                        job, at);
+        expect_code(c, 1);
+        if (strstr(c->err, IN_UPDATE))
+            continue;
+        curve_read(&parts, job); /* rank 0 logs a step before it is saved */
+        ck_assert_msg(step_of(newest(job)) == parts.step[parts.n - 1], "killed at operation %d: saved %d of %d steps",
+                      at, (int)step_of(newest(job)), (int)parts.step[parts.n - 1]);
+        held++;
+    }
+    ck_assert_int_gt(held, 4);
+}
+END_TEST
+
 /* What nobody has any more is named, and nothing is saved. */
 static const struct {
     const char *options, *says;
@@ -222,12 +245,10 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"killed", killed, HD__COUNT(whole)},
-                                        {"killed at every operation", killed_at_every_operation, 1},
-                                        {"not all there", not_all_there, HD__COUNT(torn)},
-                                        {"not a number", not_a_number, 2},
-                                        {"restarted", restarted, 1},
-                                        {"storage hangs", storage_hangs, 1},
-                                        {NULL}};
+    const struct system_test tests[] = {
+        {"killed", killed, HD__COUNT(whole)},      {"killed at every operation", killed_at_every_operation, 1},
+        {"killed at a save", killed_at_a_save, 1}, {"not all there", not_all_there, HD__COUNT(torn)},
+        {"not a number", not_a_number, 2},         {"restarted", restarted, 1},
+        {"storage hangs", storage_hangs, 1},       {NULL}};
     return system_run("emergency", tests);
 }
