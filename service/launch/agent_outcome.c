@@ -36,8 +36,8 @@ static void collect_node(struct hd__agent_lead *l, int32_t i, int32_t rank)
     char key[48];
     snprintf(key, sizeof key, "done/%" PRId64 "/%d", g->at, i);
     while (!done && hd__now() < late) {
-        int here = hd__server_visits(l->server, i) == n->at; /* its word may have come before it went */
-        if (!hd__agent_get(g, key, hd__now() + 0.1, &done, NULL) || !here)
+        int here = hd__server_visits(l->server, i) == n->at; /* else its word has come before it went, or never will */
+        if (!hd__agent_get(g, key, hd__now() + (here ? 0.1 : 0), &done, NULL) || !here)
             break;
         if (hd__agent_is_late(g, hd__now() - began, &said))
             hd__log(HD_LOG_WARN, NULL, "waiting for the end of the ranks of node %d since %.0f s", i, said);

@@ -99,6 +99,9 @@ START_TEST(put_and_get)
     bytes = sizeof got;
     ck_assert_int_eq(hd__store_get(store[0], "never", got, &bytes, hd__now() + 0.05, &err), HD_E_TIMEOUT);
     ck_assert_ptr_nonnull(strstr(err.message, "never"));
+    ck_assert_int_eq(hd__store_get(store[1], "a/b", got, &bytes, hd__now(), &err), HD_OK); /* as it is now */
+    ck_assert_int_eq(hd__store_get(store[0], "never", got, &bytes, hd__now(), &err), HD_E_TIMEOUT);
+    ck_assert_ptr_nonnull(strstr(err.message, "never")); /* the server's answer */
     close_two(store);
 }
 END_TEST
