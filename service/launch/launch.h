@@ -25,6 +25,7 @@ struct hd__launch_progress {
     int32_t stopping;    /* the ranks agreed on the end */
     int32_t logged;      /* restarts that are in the metrics */
     double busy_until;   /* hd__now() up to which ranks are let live that save what is left after a fault */
+    double peak_flops;   /* of rank 0's device, once it was measured; 0: it was not */
     int32_t grow;        /* machines have come: the round ends with its next checkpoint */
 };
 

@@ -33,7 +33,7 @@ static void print_packing(const struct hd__data *d, int64_t seq_len)
 static void print_plan(const struct hd__train_loop *l, const struct hd__compiled *c)
 {
     const struct hd__data *data = hd__train_feed_data(l->s.train_feed);
-    double sequences = (double)hd__data_sequences(data), peak = hd__exec_peak_flops(l->s.exec);
+    double sequences = (double)hd__data_sequences(data), peak = hd__loop_device_peak(l);
     char tokens[32], bytes[32];
     const struct hd__memory_use memory = hd__memory_use(l->p);
     const char *separator = "transports: ";

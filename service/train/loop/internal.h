@@ -51,6 +51,8 @@ struct hd__train_loop {
 int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compiled *c, struct hd_error *err);
 int32_t hd__loop_open_sink(struct hd__train_loop *l, struct hd__metrics *metrics, const struct hd__chosen *chosen,
                            struct hd_error *err);
+/* FLOP/s of this rank's device, for rank 0; measured once, however often the ranks are started again. */
+double hd__loop_device_peak(const struct hd__train_loop *l);
 void hd__loop_add_rank_step(struct hd__train_loop *l);
 int32_t hd__loop_log_row(struct hd__train_loop *l, int32_t failed, struct hd_error *err);
 

@@ -104,8 +104,8 @@ void hd__loop_print_profile(const struct hd__train_loop *l)
         write_blocks(l);
     if (!l->job->metrics_profile || !l->is_leader)
         return;
-    hd__exec_profile_print(hd__exec_get_profile(l->s.exec), l->profiled_steps, l->profiled_s,
-                           hd__exec_peak_flops(l->s.exec), the_plan ? the_plan->instr_s : NULL, &text);
+    hd__exec_profile_print(hd__exec_get_profile(l->s.exec), l->profiled_steps, l->profiled_s, hd__loop_device_peak(l),
+                           the_plan ? the_plan->instr_s : NULL, &text);
     hd__text_add(&text, "\n");
     hd__text_print(&text, stdout);
 }

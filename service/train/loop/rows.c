@@ -127,6 +127,17 @@ void hd__train_watch_warn(struct hd__job *job)
                 hd__job_where(job, "watch.command"));
 }
 
+double hd__loop_device_peak(const struct hd__train_loop *l)
+{
+    struct hd__launch_progress *p = l->s.env->progress;
+    double peak = p ? p->peak_flops : 0;
+    if (peak <= 0)
+        peak = hd__exec_peak_flops(l->s.exec);
+    if (p)
+        p->peak_flops = peak;
+    return peak;
+}
+
 int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compiled *c, struct hd_error *err)
 {
     json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
@@ -153,7 +164,7 @@ int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compile
     if (!rc && (rc = hd__metrics_begin(l->metrics, err)))
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     json_decref(start);
-    l->peak_flops = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
+    l->peak_flops = hd__loop_device_peak(l) * c->mesh.ranks;
     return rc;
 }
 
