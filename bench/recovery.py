@@ -9,6 +9,8 @@ All train model S (bench/jobs/s.yaml, bench/peer_torch.py) with 4 data parallel 
 contestant runs once, so that a busy spell of the machine meets all of them; the first start is not counted.
 
     restart     heddle train with launch.restarts: all ranks are started again on this machine
+    peers       the same with zero stage 1, so that no rank has all of the state, and a copy of it in memory after every
+                step (checkpoint.peers: 1)
     shrink      four agents of heddle, one rank each, over TCP (docs/elastic.md): one agent is killed, the others go
                 on, and it is started again after that. Node 0 cannot be lost: where it is rank 0's turn, it is rank 1's
     torchrun    DistributedDataParallel over Gloo, torch.distributed.checkpoint's async_save, --max-restarts
@@ -202,6 +204,7 @@ class Torchrun(Contestant):
 # name: (class, more of heddle's job, or more words for bench/peer_recovery.py)
 CONTESTANTS = {
     "restart": (Heddle, []),
+    "peers": (Heddle, ["strategies.zero.stage=1", "checkpoint.peers=1"]),  # no rank has all of the state
     "shrink": (Agents, []),
     "torchrun": (Torchrun, []),
 }
