@@ -1,5 +1,6 @@
 /* The vtable of device cpu. */
 #include "internal.h"
+#include "isa.h"
 #include <sched.h>
 #include <unistd.h>
 
@@ -31,18 +32,27 @@ static int32_t choose_threads(const struct cpu_settings *settings, const struct 
 static int32_t open_device(const struct hd_host *host, const void *settings, const struct hd_device_place *place,
                            struct hd_device **device, struct hd_error *err)
 {
+    const struct cpu_settings *given = settings;
+    int32_t rc = cpu_isa_open(given->isa, err);
+    if (rc)
+        return rc;
     struct hd_device *d = host->alloc(sizeof *d);
-    if (!d)
+    if (!d) {
+        cpu_isa_close();
         return hd_fail(err, HD_E_NOMEM, "no memory for device cpu");
+    }
     d->host = host;
-    d->settings = settings;
+    d->settings = given;
     d->threads = choose_threads(d->settings, place);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (cores > 0 && d->threads > cores)
         host->log(HD_LOG_WARN, "device-cpu", "device.threads: %d threads share the %ld cores of this machine",
                   d->threads, cores);
-    host->log(HD_LOG_DEBUG, "device-cpu", "%d threads, %s kernels", d->threads,
-              d->settings->kernels == CPU_KERNELS_REFERENCE ? "reference" : "fast");
+    host->log(HD_LOG_DEBUG, "device-cpu", "%d threads, %s kernels, %s", d->threads,
+              given->kernels == CPU_KERNELS_REFERENCE ? "reference" : "fast", cpu_isa_name(cpu_isa()));
+    if (given->isa != CPU_ISA_AUTO && !(place && place->local_rank))
+        host->log(HD_LOG_INFO, "device-cpu", "kernels for %s, as device.isa says; this machine has %s",
+                  cpu_isa_name(cpu_isa()), cpu_isa_name(cpu_isa_best()));
     *device = d;
     return HD_OK;
 }
@@ -55,6 +65,7 @@ static void close_device(struct hd_device *device)
         device->onednn_close(device);
     cpu_free_all(device);
     device->host->free(device);
+    cpu_isa_close();
 }
 
 static int32_t supports(struct hd_device *device, uint32_t op, uint32_t dtype)
@@ -172,6 +183,14 @@ static const struct hd_option options[] = {
      .flags = HD_OPTION_GLOBAL,
      .help = "who multiplies matrices; own gives the same bits for any number of threads",
      .offset = offsetof(struct cpu_settings, products)},
+    {.name = "isa",
+     .value = "auto",
+     .type = HD_OPT_ENUM,
+     .choices = CPU_ISA_CHOICES,
+     .level = HD_LEVEL_TUNER,
+     .flags = HD_OPTION_GLOBAL,
+     .help = "instructions of kernels; auto: the best of the processor; a lesser one gives the bits of lesser machines",
+     .offset = offsetof(struct cpu_settings, isa)},
     {.name = "logits",
      .value = "64MiB",
      .type = HD_OPT_SIZE,

@@ -18,7 +18,9 @@ struct cpu_settings {
     int64_t threads;  /* 0: one for each core this process may use, shared among local ranks */
     int32_t kernels;  /* CPU_KERNELS_... */
     int32_t products; /* CPU_PRODUCTS_... */
-    int64_t logits;   /* bytes of logits at a time in the fused head */
+    int32_t isa;      /* CPU_ISA_... */
+    int32_t reserved;
+    int64_t logits; /* bytes of logits at a time in the fused head */
 };
 
 struct cpu_block; /* an allocation: memory.c */

@@ -18,6 +18,13 @@ static int32_t check_caps(struct hd__device *d, struct hd_error *err)
     return HD_OK;
 }
 
+/* A message that begins with a key of the device is of that key's line. */
+static int32_t locate(const struct hd__compiled *c, struct hd_error *err)
+{
+    const char *key = hd__arena_format(&c->job->arena, "%.*s", (int)strcspn(err->message, ": "), err->message);
+    return hd__job_locate_error(c->job, hd__job_value_get(c->job, key) ? key : "device", err);
+}
+
 int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c, int32_t local_rank,
                              int32_t local_ranks, struct hd_error *err)
 {
@@ -32,7 +39,7 @@ int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c,
     d->ops = &c->device_choice.component->ops.device;
     d->name = c->device_choice.section->use;
     rc = d->ops->open(hd__exec_host_table(), c->device_choice.settings, &place, &d->handle, err);
-    return rc ? rc : check_caps(d, err);
+    return rc ? locate(c, err) : check_caps(d, err);
 }
 
 static int32_t probe_all(const struct hd__compiled *c, const struct hd__chosen *chosen, uint32_t n,
@@ -50,8 +57,8 @@ int32_t hd__exec_check_plugins(const struct hd__compiled *c, int32_t open_for, s
     const struct hd__selection *s = c->selection;
     struct hd__device device = {0};
     int32_t rc = probe_all(c, &c->device_choice, 1, err);
-    if (!rc && open_for && (rc = hd__exec_device_open(&device, c, open_for - 1, open_for, err)))
-        hd__job_locate_error(c->job, "device", err);
+    if (!rc && open_for)
+        rc = hd__exec_device_open(&device, c, open_for - 1, open_for, err);
     if (device.handle)
         device.ops->close(device.handle);
     if (!rc && c->checkpoint_choice.component)

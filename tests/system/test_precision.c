@@ -217,6 +217,46 @@ START_TEST(fixed_scale_that_overflows_ends_the_run)
 }
 END_TEST
 
+#if defined __x86_64__ && defined __GNUC__
+static int has_isa(const char *name)
+{
+    return !strcmp(name, "avx2")          ? __builtin_cpu_supports("x86-64-v3")
+           : !strcmp(name, "avx512")      ? __builtin_cpu_supports("x86-64-v4")
+           : !strcmp(name, "avx512_bf16") ? __builtin_cpu_supports("avx512bf16")
+                                          : __builtin_cpu_supports("amx-bf16");
+}
+#else
+static int has_isa(const char *name)
+{
+    (void)name;
+    return 0;
+}
+#endif
+
+/* Each instruction set that this processor has trains alike, and by kernels of its own; others are refused. */
+START_TEST(instruction_sets)
+{
+    static const char *const names[] = {"avx2", "avx512", "avx512_bf16", "amx"};
+    static struct curve before;
+    before.n = 0;
+    train(&a, "isa-auto", "llama.yaml precision.compute=bf16");
+    for (size_t i = 0; i < HD__COUNT(names); i++) {
+        if (!has_isa(names[i])) {
+            struct command *c = command_run("train llama.yaml job.name=isa-none device.isa=%s", names[i]);
+            expect_code(c, 2);
+            expect_says(c, "command line: device.isa: ");
+            expect_says(c, "this machine's processor has no more than ");
+            continue;
+        }
+        train(&b, "isa", "llama.yaml precision.compute=bf16 device.isa=%s", names[i]);
+        expect_close(&b, &a, 5e-3);
+        ck_assert_msg(!before.n || strcmp(before.text[before.n - 1], b.text[b.n - 1]) != 0,
+                      "%s has the bits of the one before it", names[i]);
+        before = b;
+    }
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {{"fp16", fp16, 1},
@@ -228,6 +268,7 @@ int main(void)
                                         {"overflow", overflow_is_skipped, 4},
                                         {"resume after a skip", resume_after_a_skip, 2},
                                         {"fixed scale overflows", fixed_scale_that_overflows_ends_the_run, 1},
+                                        {"instruction sets", instruction_sets, 1},
                                         {NULL, NULL, 0}};
     return system_run("system-precision", tests);
 }

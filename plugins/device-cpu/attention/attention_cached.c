@@ -27,7 +27,8 @@ static struct room room_of(const struct hd_kernel *k, int64_t thread)
     return r;
 }
 
-CPU_CLONES static void score_row(float *scores, int64_t step, const float *q, const float *key, int64_t g, int64_t d)
+CPU_CLONES(void, score_row, (float *scores, int64_t step, const float *q, const float *key, int64_t g, int64_t d),
+           (scores, step, q, key, g, d))
 {
     for (int64_t n = 0; n < g; n++, q += d) {
         float sum = 0;
@@ -38,7 +39,8 @@ CPU_CLONES static void score_row(float *scores, int64_t step, const float *q, co
     }
 }
 
-CPU_CLONES static void add_row(float *o, const float *weights, int64_t step, const float *value, int64_t g, int64_t d)
+CPU_CLONES(void, add_row, (float *o, const float *weights, int64_t step, const float *value, int64_t g, int64_t d),
+           (o, weights, step, value, g, d))
 {
     for (int64_t n = 0; n < g; n++, o += d) {
         float w = weights[n * step];
@@ -49,7 +51,7 @@ CPU_CLONES static void add_row(float *o, const float *weights, int64_t step, con
 }
 
 /* Scores times the scale become weights; returns 1 / their sum. */
-CPU_CLONES static float softmax(float *s, int64_t n, float scale, float cap)
+CPU_CLONES(float, softmax, (float *s, int64_t n, float scale, float cap), (s, n, scale, cap))
 {
     float most = -INFINITY, sum = 0;
     for (int64_t j = 0; j < n; j++) {

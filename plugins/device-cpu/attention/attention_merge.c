@@ -3,7 +3,7 @@
 
 enum { ROW_GRAIN = 16384 };
 
-CPU_CLONES static void mix(float *o, const float *a, const float *b, float wa, float wb, int64_t n)
+CPU_CLONES(void, mix, (float *o, const float *a, const float *b, float wa, float wb, int64_t n), (o, a, b, wa, wb, n))
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)

@@ -27,7 +27,7 @@ CPU_INLINE void add2_of(float *y, const void *a, const void *b, int64_t n, int h
         y[i] = cpu_get(a, i, half) + cpu_get(b, i, half);
 }
 
-CPU_CLONES static void add2(float *y, const void *a, const void *b, int64_t n, int half)
+CPU_CLONES(void, add2, (float *y, const void *a, const void *b, int64_t n, int half), (y, a, b, n, half))
 {
     CPU_EITHER(half, add2_of, y, a, b, n);
 }

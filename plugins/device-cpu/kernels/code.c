@@ -22,7 +22,7 @@ static void values(const struct hd_kernel *k, int64_t at, int64_t n, float *x)
     }
 }
 
-CPU_CLONES static float largest(const float *x, int64_t n)
+CPU_CLONES(float, largest, (const float *x, int64_t n), (x, n))
 {
     uint32_t most = 0; /* of positive floats the bits are ordered, and NaN lies above infinity */
 #pragma omp simd reduction(max : most)
@@ -34,7 +34,7 @@ CPU_CLONES static float largest(const float *x, int64_t n)
 }
 
 /* q = x / scale to nearest even, by adding 1.5 * 2^23; x becomes what that leaves out. */
-CPU_CLONES static void quantise(float *x, int32_t *q, int64_t n, float scale)
+CPU_CLONES(void, quantise, (float *x, int32_t *q, int64_t n, float scale), (x, q, n, scale))
 {
     const float magic = 12582912.0f;
 #pragma omp simd
@@ -45,7 +45,7 @@ CPU_CLONES static void quantise(float *x, int32_t *q, int64_t n, float scale)
     }
 }
 
-CPU_CLONES static void pack(uint8_t *to, const int32_t *q, int64_t n, uint32_t bits)
+CPU_CLONES(void, pack, (uint8_t * to, const int32_t *q, int64_t n, uint32_t bits), (to, q, n, bits))
 {
     if (bits == 8)
         for (int64_t i = 0; i < n; i++)
@@ -107,7 +107,8 @@ int32_t cpu_fast_encode(struct hd_kernel *k, struct hd_error *err)
 
 /* ---- decoding */
 
-CPU_CLONES static void add_codes(float *y, const uint8_t *from, int64_t n, uint32_t bits, float scale)
+CPU_CLONES(void, add_codes, (float *y, const uint8_t *from, int64_t n, uint32_t bits, float scale),
+           (y, from, n, bits, scale))
 {
     if (bits == 8) {
 #pragma omp simd

@@ -25,7 +25,7 @@ struct squares { /* m 2^(e - HD_SUM_SHIFT) */
     int64_t lowest, highest; /* digits that have something */
 };
 
-CPU_CLONES static void split_squares(struct squares *t, const float *x, int64_t n)
+CPU_CLONES(void, split_squares, (struct squares * t, const float *x, int64_t n), (t, x, n))
 {
     int64_t least = LARGEST, most = -53;
     for (int64_t i = 0; i < n; i++) {
@@ -56,7 +56,7 @@ static uint64_t take_odd(struct squares *t, int64_t n)
     return odd;
 }
 
-CPU_CLONES static uint64_t digit_of(const struct squares *t, int64_t n, int64_t k)
+CPU_CLONES(uint64_t, digit_of, (const struct squares *t, int64_t n, int64_t k), (t, n, k))
 {
     uint64_t sum = 0;
     for (int64_t i = 0; i < n; i++) { /* shifts beyond 16 and 53 leave nothing of m in the digit */

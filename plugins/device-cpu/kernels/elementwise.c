@@ -74,10 +74,10 @@ static int32_t prepare_scaled(struct hd_kernel *k, scaled_fn fn, struct hd_error
 static const float two_a = 1.59576912f, cubic = 0.044715f; /* 2 sqrt(2/pi) */
 
 /* name(x, y, n, half) from name_of, for each instruction set and dtype. */
-#define CHUNK_FN(name)                                                                      \
-    CPU_CLONES static void name(const void *const *x, float *const *y, int64_t n, int half) \
-    {                                                                                       \
-        CPU_EITHER(half, name##_of, x, y, n);                                               \
+#define CHUNK_FN(name)                                                                                    \
+    CPU_CLONES(void, name, (const void *const *x, float *const *y, int64_t n, int half), (x, y, n, half)) \
+    {                                                                                                     \
+        CPU_EITHER(half, name##_of, x, y, n);                                                             \
     }
 
 CPU_INLINE void swiglu_of(const void *const *x, float *const *y, int64_t n, int half)
@@ -233,10 +233,11 @@ int32_t cpu_fast_relu2_grad(struct hd_kernel *k, struct hd_error *err)
 
 /* ---- with a constant, attrs.scale */
 
-#define SCALED_FN(name)                                                                                  \
-    CPU_CLONES static void name(const void *const *x, float *const *y, int64_t n, int half, float scale) \
-    {                                                                                                    \
-        CPU_EITHER(half, name##_of, x, y, n, scale);                                                     \
+#define SCALED_FN(name)                                                                               \
+    CPU_CLONES(void, name, (const void *const *x, float *const *y, int64_t n, int half, float scale), \
+               (x, y, n, half, scale))                                                                \
+    {                                                                                                 \
+        CPU_EITHER(half, name##_of, x, y, n, scale);                                                  \
     }
 
 CPU_INLINE void scale_of(const void *const *x, float *const *y, int64_t n, float scale, int half)
@@ -386,7 +387,7 @@ int32_t cpu_fast_accum(struct hd_kernel *k, struct hd_error *err)
     return cpu_fast_dtypes(k, 0, err);
 }
 
-CPU_CLONES static void add_times(const float *x, float factor, float *y, int64_t n)
+CPU_CLONES(void, add_times, (const float *x, float factor, float *y, int64_t n), (x, factor, y, n))
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)

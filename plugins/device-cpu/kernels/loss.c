@@ -30,7 +30,7 @@ static void run_rows(struct hd_kernel *k, cpu_range_fn fn)
 
 /* ---- the largest; a NaN wins, so that it shows */
 
-CPU_CLONES static float largest(const float *x, int64_t n)
+CPU_CLONES(float, largest, (const float *x, int64_t n), (x, n))
 {
     float most = -INFINITY, sum = 0;
 #pragma omp simd reduction(max : most) reduction(+ : sum)
@@ -80,7 +80,7 @@ int32_t cpu_fast_rowmax(struct hd_kernel *k, struct hd_error *err)
 
 /* ---- sums of exponentials */
 
-CPU_CLONES static float exp_sum(const float *z, float m, int64_t n)
+CPU_CLONES(float, exp_sum, (const float *z, float m, int64_t n), (z, m, n))
 {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -134,7 +134,7 @@ int32_t cpu_fast_xent_local(struct hd_kernel *k, struct hd_error *err)
 
 /* ---- the gradient; dz may be z: a chunk is read before it is written, the label's logit is used before that */
 
-CPU_CLONES static void exp_scaled(float *y, const float *z, float m, float dl, int64_t n)
+CPU_CLONES(void, exp_scaled, (float *y, const float *z, float m, float dl, int64_t n), (y, z, m, dl, n))
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)

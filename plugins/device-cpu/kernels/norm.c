@@ -18,7 +18,7 @@ CPU_INLINE float square_sum_of(const void *x, float mean, int64_t n, int half)
     return sum;
 }
 
-CPU_CLONES static float square_sum(const void *x, float mean, int64_t n, int half)
+CPU_CLONES(float, square_sum, (const void *x, float mean, int64_t n, int half), (x, mean, n, half))
 {
     return CPU_EITHER(half, square_sum_of, x, mean, n);
 }
@@ -68,7 +68,8 @@ CPU_INLINE void scale_rms_of(float *y, const void *x, const void *w, float r, in
         y[i] = cpu_get(x, i, half) * r * cpu_get(w, i, half);
 }
 
-CPU_CLONES static void scale_rms(float *y, const void *x, const void *w, float r, int64_t n, int half)
+CPU_CLONES(void, scale_rms, (float *y, const void *x, const void *w, float r, int64_t n, int half),
+           (y, x, w, r, n, half))
 {
     CPU_EITHER(half, scale_rms_of, y, x, w, r, n);
 }
@@ -83,8 +84,9 @@ CPU_INLINE void scale_shift_of(float *y, const void *x, const void *w, const voi
     }
 }
 
-CPU_CLONES static void scale_shift(float *y, const void *x, const void *w, const void *c, struct row row, int64_t n,
-                                   int half)
+CPU_CLONES(void, scale_shift,
+           (float *y, const void *x, const void *w, const void *c, struct row row, int64_t n, int half),
+           (y, x, w, c, row, n, half))
 {
     CPU_EITHER(half, scale_shift_of, y, x, w, c, row, n);
 }
@@ -150,8 +152,9 @@ CPU_INLINE void weight_sums_of(float *dw, float *dc, const void *x, const void *
     }
 }
 
-CPU_CLONES static void weight_sums(float *dw, float *dc, const void *x, const void *dy, struct row row, int64_t n,
-                                   int half)
+CPU_CLONES(void, weight_sums,
+           (float *dw, float *dc, const void *x, const void *dy, struct row row, int64_t n, int half),
+           (dw, dc, x, dy, row, n, half))
 {
     CPU_EITHER(half, weight_sums_of, dw, dc, x, dy, row, n);
 }
@@ -177,8 +180,9 @@ CPU_INLINE void gradient_sums_of(const void *x, const void *w, const void *dy, s
     sums->ax += ax_sum;
 }
 
-CPU_CLONES static void gradient_sums(const void *x, const void *w, const void *dy, struct row row, int64_t n,
-                                     struct means *sums, int half)
+CPU_CLONES(void, gradient_sums,
+           (const void *x, const void *w, const void *dy, struct row row, int64_t n, struct means *sums, int half),
+           (x, w, dy, row, n, sums, half))
 {
     CPU_EITHER(half, gradient_sums_of, x, w, dy, row, n, sums);
 }
@@ -193,8 +197,10 @@ CPU_INLINE void gradient_out_of(float *dx, const void *x, const void *w, const v
     }
 }
 
-CPU_CLONES static void gradient_out(float *dx, const void *x, const void *w, const void *dy, struct row row,
-                                    float mean_a, float mean_ax, int64_t n, int half)
+CPU_CLONES(void, gradient_out,
+           (float *dx, const void *x, const void *w, const void *dy, struct row row, float mean_a, float mean_ax,
+            int64_t n, int half),
+           (dx, x, w, dy, row, mean_a, mean_ax, n, half))
 {
     CPU_EITHER(half, gradient_out_of, dx, x, w, dy, row, mean_a, mean_ax, n);
 }

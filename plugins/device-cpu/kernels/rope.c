@@ -38,7 +38,8 @@ CPU_INLINE void turn_pairs(float *y, const float *x, const float *table, int64_t
     }
 }
 
-CPU_CLONES static void turn(float *y, const float *x, const float *table, const struct cpu_pairs *pairs)
+CPU_CLONES(void, turn, (float *y, const float *x, const float *table, const struct cpu_pairs *pairs),
+           (y, x, table, pairs))
 {
     if (pairs->step == 1)
         turn_pairs(y, x, table, pairs->n, 1, pairs->n);

@@ -16,7 +16,7 @@ int32_t cpu_fast_dtypes(const struct hd_kernel *k, uint32_t others, struct hd_er
     return HD_OK;
 }
 
-CPU_CLONES static void widen(float *y, const uint16_t *x, int64_t n)
+CPU_CLONES(void, widen, (float *y, const uint16_t *x, int64_t n), (y, x, n))
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
@@ -24,7 +24,7 @@ CPU_CLONES static void widen(float *y, const uint16_t *x, int64_t n)
 }
 
 /* To nearest, ties to even; NaN stays NaN. */
-CPU_CLONES static void narrow_plain(uint16_t *y, const float *x, int64_t n)
+CPU_CLONES(void, narrow_plain, (uint16_t * y, const float *x, int64_t n), (y, x, n))
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -53,7 +53,7 @@ AVX512_BF16 static unsigned narrow_bf16(uint16_t *y, const float *x, int64_t n)
 
 static void narrow(uint16_t *y, const float *x, int64_t n)
 {
-    if (!__builtin_cpu_supports("avx512bf16") || narrow_bf16(y, x, n))
+    if (cpu_isa() < CPU_ISA_AVX512_BF16 || narrow_bf16(y, x, n))
         narrow_plain(y, x, n);
 }
 #else
@@ -67,9 +67,14 @@ CPU_INLINE void add_to(float *y, const void *x, int64_t n, int half)
         y[i] += cpu_get(x, i, half);
 }
 
-CPU_CLONES void cpu_add_to(float *y, const void *x, int64_t n, int half)
+CPU_CLONES(void, add_to_any, (float *y, const void *x, int64_t n, int half), (y, x, n, half))
 {
     CPU_EITHER(half, add_to, y, x, n);
+}
+
+void cpu_add_to(float *y, const void *x, int64_t n, int half)
+{
+    add_to_any(y, x, n, half);
 }
 
 CPU_INLINE float sum_of(const void *x, int64_t n, int half)
@@ -81,9 +86,14 @@ CPU_INLINE float sum_of(const void *x, int64_t n, int half)
     return sum;
 }
 
-CPU_CLONES float cpu_sum(const void *x, int64_t n, int half)
+CPU_CLONES(float, sum_any, (const void *x, int64_t n, int half), (x, n, half))
 {
     return CPU_EITHER(half, sum_of, x, n);
+}
+
+float cpu_sum(const void *x, int64_t n, int half)
+{
+    return sum_any(x, n, half);
 }
 
 const float *cpu_read(const struct hd_operand *o, int64_t at, int64_t n, float *buf)

@@ -3,20 +3,43 @@
  * Work is cut into parts that depend on shapes alone (chunks of CPU_CHUNK elements, rows, blocks of rows), and each
  * part is done by one thread: results are the same bits for any number of threads. Arithmetic is in fp32; operands are
  * fp32, bf16 or fp16. Inner loops are plain C that the compiler vectorises, once for each instruction set (CPU_CLONES),
- * chosen when the plugin is loaded, and once for fp32 and bf16 (CPU_EITHER): where all inputs are bf16 the loop widens
+ * chosen by the one in use (isa.h), and once for fp32 and bf16 (CPU_EITHER): where all inputs are bf16 the loop widens
  * them as it reads; where dtypes are mixed, and fp16, they pass through a small fp32 buffer on the stack. So do short
  * results: rounding is a loop of its own, for which newer machines have an instruction. */
 #ifndef HD_DEVICE_CPU_KERNELS_ROWS_H
 #define HD_DEVICE_CPU_KERNELS_ROWS_H
 
 #include "internal.h"
+#include "isa.h"
 #include <math.h>
 
-/* The thread sanitizer instruments the functions that choose, and they run before it is ready. */
-#if defined __x86_64__ && defined __GNUC__ && !defined __clang__ && !defined __SANITIZE_THREAD__
-#define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define CPU_INLINE static inline __attribute__((always_inline))
+
+/* CPU_CLONES(void, name, (int64_t n, float *y), (n, y)) { ... }: a static function whose body is compiled for each
+ * width of vectors; a call runs the one of the instruction set in use. */
+#if defined __x86_64__ && defined __GNUC__ && !defined __clang__
+#define CPU_CLONES(type, name, parameters, arguments)                                           \
+    CPU_INLINE type name##_body parameters;                                                     \
+    __attribute__((target("arch=x86-64-v4"))) static type name##_v4 parameters                  \
+    {                                                                                           \
+        return name##_body arguments;                                                           \
+    }                                                                                           \
+    __attribute__((target("arch=x86-64-v3"))) static type name##_v3 parameters                  \
+    {                                                                                           \
+        return name##_body arguments;                                                           \
+    }                                                                                           \
+    static type name##_v1 parameters                                                            \
+    {                                                                                           \
+        return name##_body arguments;                                                           \
+    }                                                                                           \
+    static type name parameters                                                                 \
+    {                                                                                           \
+        static type(*const clones[CPU_VECTORS]) parameters = {name##_v1, name##_v3, name##_v4}; \
+        return clones[cpu_vectors()] arguments;                                                 \
+    }                                                                                           \
+    CPU_INLINE type name##_body parameters
 #else
-#define CPU_CLONES
+#define CPU_CLONES(type, name, parameters, arguments) static type name parameters
 #endif
 
 enum { CPU_CHUNK = 512 };
@@ -84,7 +107,6 @@ int32_t cpu_fast_digits(struct hd_kernel *k, struct hd_error *err);
 
 /* ---- for inner loops: element i of an operand that is bf16 (`half`, a constant) or fp32 */
 
-#define CPU_INLINE static inline __attribute__((always_inline))
 /* fn is CPU_INLINE and its last parameter is `half`. */
 #define CPU_EITHER(half, fn, ...) ((half) ? fn(__VA_ARGS__, 1) : fn(__VA_ARGS__, 0))
 

@@ -27,14 +27,14 @@ static int32_t prepare_tokens(struct hd_kernel *k, void (*run)(struct hd_kernel 
     return rc ? rc : cpu_kernel_state(k, (size_t)(s.b * s.s * s.e) * sizeof(int32_t), err);
 }
 
-CPU_CLONES static void add_scaled(float *y, const float *x, float a, int64_t n)
+CPU_CLONES(void, add_scaled, (float *y, const float *x, float a, int64_t n), (y, x, a, n))
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         y[i] += a * x[i];
 }
 
-CPU_CLONES static float dot(const float *x, const float *y, int64_t n)
+CPU_CLONES(float, dot, (const float *x, const float *y, int64_t n), (x, y, n))
 {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)

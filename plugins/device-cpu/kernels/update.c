@@ -46,7 +46,7 @@ static int32_t cut(struct hd_kernel *k, const struct hd_operand *o, int64_t sums
 
 /* ---- sum of squares: each chunk's in double, summed in order */
 
-CPU_CLONES static double square_sum(const float *x, int64_t n)
+CPU_CLONES(double, square_sum, (const float *x, int64_t n), (x, n))
 {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -129,7 +129,8 @@ static int begin_update(struct hd_kernel *k, struct update *u)
     return hd_update_runs(hyper, norm2);
 }
 
-CPU_CLONES static void adamw(const struct update *all, float *p, float *m, float *v, const float *g, int64_t n)
+CPU_CLONES(void, adamw, (const struct update *all, float *p, float *m, float *v, const float *g, int64_t n),
+           (all, p, m, v, g, n))
 {
     const struct update u = *all;
 #pragma omp simd
@@ -144,14 +145,14 @@ CPU_CLONES static void adamw(const struct update *all, float *p, float *m, float
 }
 
 /* Elements whose first is the `index`-th of the whole flat buffer. */
-CPU_CLONES static void round_stochastic(float *p, int64_t n, uint64_t key, int64_t index)
+CPU_CLONES(void, round_stochastic, (float *p, int64_t n, uint64_t key, int64_t index), (p, n, key, index))
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         p[i] = hd_round_stochastic_bf16(p[i], key, index + i);
 }
 
-CPU_CLONES static void sgd(const struct update *all, float *p, float *m, const float *g, int64_t n)
+CPU_CLONES(void, sgd, (const struct update *all, float *p, float *m, const float *g, int64_t n), (all, p, m, g, n))
 {
     const struct update u = *all;
 #pragma omp simd
@@ -162,7 +163,7 @@ CPU_CLONES static void sgd(const struct update *all, float *p, float *m, const f
     }
 }
 
-CPU_CLONES static void sgd_plain(const struct update *all, float *p, const float *g, int64_t n)
+CPU_CLONES(void, sgd_plain, (const struct update *all, float *p, const float *g, int64_t n), (all, p, g, n))
 {
     const struct update u = *all;
 #pragma omp simd

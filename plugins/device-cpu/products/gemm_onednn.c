@@ -2,6 +2,8 @@
  * halves of the shim below are the only difference. Without oneDNN the engine declines. */
 #include "products/products.h"
 
+#include "isa.h"
+
 #ifndef HAVE_ONEDNN
 
 int32_t cpu_gemm_onednn(struct cpu_gemm *g, struct hd_error *err)
@@ -129,12 +131,34 @@ static void set_threads(const struct hd_device *d)
 #endif
 }
 
+/* oneDNN keeps the limit that it had when it first made a kernel: 0 where that was another. */
+static int obey_isa(void)
+{
+    static const dnnl_cpu_isa_t limits[CPU_ISA_COUNT] = {
+        [CPU_ISA_AUTO] = dnnl_cpu_isa_all,
+        [CPU_ISA_AVX2] = dnnl_cpu_isa_avx2,
+        [CPU_ISA_AVX512] = dnnl_cpu_isa_avx512_core,
+        [CPU_ISA_AVX512_BF16] = dnnl_cpu_isa_avx512_core_bf16,
+        [CPU_ISA_AMX] = dnnl_cpu_isa_avx512_core_amx,
+    };
+    static int limited; /* to another than all: under one device at a time */
+    int asked = cpu_isa_asked();
+    if (asked == limited)
+        return 1;
+    if (dnnl_set_max_cpu_isa(limits[asked]))
+        return 0;
+    limited = asked;
+    return 1;
+}
+
 static struct engine *engine_get(struct hd_device *d)
 {
     struct cpu_fast *fast = cpu_fast_state(d);
     struct engine *e;
     if (!fast || fast->engine)
         return fast ? fast->engine : NULL;
+    if (!obey_isa())
+        return NULL;
     e = calloc(1, sizeof *e);
     if (!e)
         return NULL;
@@ -267,7 +291,8 @@ int32_t cpu_gemm_onednn(struct cpu_gemm *g, struct hd_error *err)
     struct engine *engine = engine_get(g->device);
     dnnl_status_t status;
     if (!engine)
-        return hd_fail(err, HD_E_UNSUPPORTED, "oneDNN offers no CPU engine here");
+        return hd_fail(err, HD_E_UNSUPPORTED, "oneDNN offers no CPU engine here%s",
+                       cpu_isa_asked() == CPU_ISA_AUTO ? "" : " that keeps to device.isa");
     p = g->state = calloc(1, sizeof *p);
     if (!p)
         return hd_fail(err, HD_E_NOMEM, "no memory for a matrix product");

@@ -87,30 +87,9 @@ void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *
     avx512_store(dst, dtype, ld, src, src_ld, rows, cols, add);
 }
 
-static int has_avx2(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-}
-
-static int has_avx512(void)
-{
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
-int cpu_vectors(void)
-{
-    return has_avx512() ? CPU_AVX512 : has_avx2() ? CPU_AVX2 : CPU_PLAIN;
-}
-
 static const struct cpu_tiles *const of_vectors[CPU_VECTORS] = {&plain_tiles, &avx2_tiles, &avx512_tiles};
 
 #else
-
-int cpu_vectors(void)
-{
-    return CPU_PLAIN;
-}
 
 static const struct cpu_tiles *const of_vectors[CPU_VECTORS] = {&plain_tiles};
 

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "isa.h"
+
 enum { CPU_TILES_MAX_MR = 32, CPU_TILES_MAX_NR = 32 };
 
 typedef void (*cpu_tiles_store_fn)(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
@@ -40,18 +42,14 @@ struct cpu_tiles {
     cpu_tiles_store_fn store;
 };
 
-/* The best one for inputs of this dtype on this machine. fp32 is never rounded; bf16 may be computed in
+/* The best one for inputs of this dtype with the instruction set in use. fp32 is never rounded; bf16 may be computed in
  * fp32, fp16 always is. */
 const struct cpu_tiles *cpu_tiles_choose(uint32_t dtype);
 
-/* All that this machine can run, for tests and benchmarks; NULL beyond the last. */
+/* All that the instruction set in use has, for tests and benchmarks; NULL beyond the last. */
 const struct cpu_tiles *cpu_tiles_at(int index);
 
-/* The vectors of this machine: an index into tables of one entry an instruction set. */
-enum { CPU_PLAIN, CPU_AVX2, CPU_AVX512, CPU_VECTORS };
-int cpu_vectors(void);
-
-/* NULL where the machine has no AMX; no AVX512-BF16. */
+/* NULL where the instruction set in use has no AMX; no AVX512-BF16. */
 const struct cpu_tiles *cpu_tiles_amx(void);
 const struct cpu_tiles *cpu_tiles_dots(void);
 void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
@@ -66,10 +64,10 @@ static inline int cpu_is_amd(void)
 #endif
 }
 
-/* Are AVX512-BF16's pairs faster here than fp32? As measured. */
+/* Are AVX512-BF16's pairs faster here than fp32, as measured? Or asked for by name. */
 static inline int cpu_tiles_dots_fast(void)
 {
-    return cpu_is_amd();
+    return cpu_is_amd() || cpu_isa_asked() == CPU_ISA_AVX512_BF16;
 }
 
 /* Do products keep their pace while terms of a lie rows apart, each on a line of its own? As measured: on AMD's

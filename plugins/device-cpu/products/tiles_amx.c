@@ -165,20 +165,6 @@ AMX static void amx_kernel_rows(int64_t k, const void *a, int64_t rs, int64_t cs
     multiply(k, a, rs, SIDE * rs, 64, b, c, ldc, add);
 }
 
-/* ---- is it there: CPUID leaf 7 says AMX-TILE and AMX-BF16, leaf 7.1 AVX512-BF16; the kernel grants the
- * state */
-
-static int supported(void)
-{
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) */
-    unsigned eax, ebx, ecx, edx;
-    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & (1u << 22)) || !(edx & (1u << 24)))
-        return 0;
-    if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || !(eax & (1u << 5)))
-        return 0;
-    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-}
-
 static const struct cpu_tiles tiles = {
     .name = "amx-bf16",
     .mr = PANEL,
@@ -197,13 +183,7 @@ static const struct cpu_tiles tiles = {
 
 const struct cpu_tiles *cpu_tiles_amx(void)
 {
-    static int state; /* 1: yes, 2: no; the same answer whoever asks first */
-    int known = __atomic_load_n(&state, __ATOMIC_RELAXED);
-    if (!known) {
-        known = supported() ? 1 : 2;
-        __atomic_store_n(&state, known, __ATOMIC_RELAXED);
-    }
-    return known == 1 ? &tiles : NULL;
+    return cpu_isa() >= CPU_ISA_AMX ? &tiles : NULL;
 }
 
 #else

@@ -178,7 +178,7 @@ static const struct cpu_tiles tiles = {
 
 const struct cpu_tiles *cpu_tiles_dots(void)
 {
-    return cpu_vectors() == CPU_AVX512 && __builtin_cpu_supports("avx512bf16") ? &tiles : NULL;
+    return cpu_isa() >= CPU_ISA_AVX512_BF16 ? &tiles : NULL;
 }
 
 #else

@@ -347,6 +347,44 @@ START_TEST(floats_are_rounded_to_half)
 }
 END_TEST
 
+/* ---- device.isa */
+
+START_TEST(each_instruction_set_chooses_its_own)
+{
+    static const struct {
+        int vectors;
+        const char *fp32, *bf16;
+    } want[CPU_ISA_COUNT] = {[CPU_ISA_AVX2] = {CPU_AVX2, "avx2", "avx2"},
+                             [CPU_ISA_AVX512] = {CPU_AVX512, "avx512", "avx512"},
+                             [CPU_ISA_AVX512_BF16] = {CPU_AVX512, "avx512", "avx512-bf16"},
+                             [CPU_ISA_AMX] = {CPU_AVX512, "avx512", "amx-bf16"}};
+    struct hd_error err = HD_ERROR_INIT;
+    int best = cpu_isa();
+    ck_assert_int_eq(best, cpu_isa_best());
+    for (int isa = CPU_ISA_AVX2; isa <= best; isa++) {
+        int other = isa == CPU_ISA_AVX2 ? CPU_ISA_AUTO : CPU_ISA_AVX2;
+        ck_assert_msg(cpu_isa_open(isa, &err) == HD_OK, "%s", err.message);
+        ck_assert_int_eq(cpu_isa(), isa);
+        ck_assert_int_eq(cpu_vectors(), want[isa].vectors);
+        ck_assert_str_eq(cpu_tiles_choose(HD_F32)->name, want[isa].fp32);
+        ck_assert_str_eq(cpu_tiles_choose(HD_BF16)->name, want[isa].bf16);
+        ck_assert(!cpu_tiles_amx() == (isa < CPU_ISA_AMX) && !cpu_tiles_dots() == (isa < CPU_ISA_AVX512_BF16));
+        ck_assert_int_eq(cpu_isa_open(isa, &err), HD_OK); /* two devices may share one */
+        ck_assert_int_eq(cpu_isa_open(other, &err), HD_E_INVALID);
+        ck_assert_msg(strstr(err.message, "another device of this process is open with") != NULL, "%s", err.message);
+        cpu_isa_close();
+        cpu_isa_close();
+    }
+    for (int isa = best + 1; isa < CPU_ISA_COUNT; isa++) {
+        ck_assert_int_eq(cpu_isa_open(isa, &err), HD_E_UNSUPPORTED);
+        ck_assert_msg(strstr(err.message, cpu_isa_name(isa)) != NULL, "%s", err.message);
+    }
+    ck_assert_int_eq(cpu_isa_open(CPU_ISA_AUTO, &err), HD_OK);
+    ck_assert_int_eq(cpu_isa(), best);
+    cpu_isa_close();
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("tiles");
@@ -359,5 +397,6 @@ int main(void)
     tcase_add_test(t, dots);
     tcase_add_test(t, every_half_is_widened);
     tcase_add_test(t, floats_are_rounded_to_half);
+    tcase_add_test(t, each_instruction_set_chooses_its_own);
     return suite_run_case("tiles", t);
 }
