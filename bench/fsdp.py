@@ -45,7 +45,7 @@ def run_peer(args, who, model, precision):
 
 def run_heddle(args, who, model, precision):
     args.options = [f"strategies.zero.stage={who[-1]}"]
-    return train.run_heddle(args, model, precision, 2)
+    return train.run_heddle(args, model, precision, 2)[:4]
 
 
 def run_one(args, who, model, precision):

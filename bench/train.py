@@ -12,6 +12,7 @@ as one process with 2 threads and as 2 processes with 1 thread each (torch: Dist
 
 tokens/s    of a run: tokens of a step over the median seconds of its steps, the first ones left out
 table       medians over rounds, the ratio of heddle to each peer, and
+roofline    of heddle: a step over the least time that the machine's rates allow, metrics.roofline
 others      the largest share of the machine's processors that other work took during any run of the row: repeat the
             row where it is above 0.05
 memory      the largest peak resident set of any process of a run (wait4)
@@ -105,17 +106,19 @@ def run_heddle(args, model, precision, processes):
         metrics = pathlib.Path(folder) / "metrics.jsonl"
         words = [args.heddle, "train", str(TOP / "bench" / "jobs" / f"{model.lower()}.yaml"),
                  f"job.steps={args.steps or MODELS[model][3]}", f"data.batch={batch}", f"launch.ranks={processes}",
-                 f"device.threads={args.threads // processes}", f"precision.compute={precision}", "metrics.every=1",
+                 f"device.threads={args.threads // processes}", f"precision.compute={precision}", "metrics.every=1", "metrics.roofline=true",
                  f"metrics.jsonl={metrics}", *args.options]
         _, peak, others = run([(words, {})], args.limit)
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    rows = [row for row in rows if "step" in row]
-    return [row["step_s"] for row in rows], [row["loss"] for row in rows], peak, others
+    roofline = next((row for row in rows if row.get("event") == "roofline"), {})
+    rows = [row for row in rows if "step" in row and "event" not in row]
+    return [row["step_s"] for row in rows], [row["loss"] for row in rows], peak, others, roofline
 
 
 def run_one(args, who, model, precision, processes):
+    roofline = {}
     if who == "heddle":
-        seconds, losses, peak, others = run_heddle(args, model, precision, processes)
+        seconds, losses, peak, others, roofline = run_heddle(args, model, precision, processes)
     else:
         seconds, losses, peak, others = run_torch(args, model, precision, processes, args.tcmalloc if who == "tcmalloc" else "")
     vocab, context, batch, _ = MODELS[model]
@@ -124,6 +127,7 @@ def run_one(args, who, model, precision, processes):
         raise SystemExit(f"bench: {who} on {model} {precision}: first loss {losses[0]}, a guess has {math.log(vocab):.3f}")
     steps = seconds[WARMUP:] or seconds
     return dict(who=who, model=model, precision=precision, processes=processes, others=others, peak_bytes=peak,
+                roofline_s=roofline.get("roofline_s"), roofline_ratio=roofline.get("roofline_ratio"),
                 tokens_per_s=context * batch * processes / statistics.median(steps), seconds=seconds, losses=losses)
 
 
@@ -135,11 +139,12 @@ def print_row(args, runs, model, precision, processes):
     mine = [r for r in runs if (r["model"], r["precision"], r["processes"]) == (model, precision, processes)]
     speed = {w: statistics.median([r["tokens_per_s"] for r in mine if r["who"] == w] or [0]) for w in CONTESTANTS}
     memory = {w: statistics.median([r["peak_bytes"] for r in mine if r["who"] == w] or [0]) for w in CONTESTANTS}
+    roofline = statistics.median([r["roofline_ratio"] for r in mine if r["roofline_ratio"]] or [0])
     print(f"{model:3} {precision:5} {processes}x{max(1, args.threads // processes)} " +
           " ".join(f"{speed[w]:9.1f}" for w in CONTESTANTS) + " " +
           ratio(speed["heddle"], speed["torch"]) + " " + ratio(speed["heddle"], speed["tcmalloc"]) + " " +
           " ".join(f"{memory[w] / 2**20:8.0f}" for w in CONTESTANTS) + " " +
-          ratio(memory["heddle"], memory["torch"]) + f" {max(r['others'] for r in mine):7.3f}", flush=True)
+          ratio(memory["heddle"], memory["torch"]) + ratio(roofline, 1) + f" {max(r['others'] for r in mine):7.3f}", flush=True)
 
 
 def common_arguments(parser):
@@ -175,8 +180,8 @@ def parse_arguments():
 def main():
     args = parse_arguments()
     runs = []
-    print("                     tokens/s                    heddle to       peak MiB of a process  heddle to")
-    print("                torch  tcmalloc    heddle    torch tcmalloc    torch tcmalloc   heddle    torch  others")
+    print("                     tokens/s                    heddle to       peak MiB of a process  heddle to     of the")
+    print("                torch  tcmalloc    heddle    torch tcmalloc    torch tcmalloc   heddle    torch roofline others")
     for model in args.models:
         make_tokens(MODELS[model][0])
         for precision in args.precisions:

@@ -10,6 +10,8 @@
 #include "analysis/tp_span_warning.h"
 #include "cli/job.h"
 #include "core/base/file.h"
+#include "core/program/ops.h"
+#include "core/program/roofline.h"
 
 static int has_section(struct hd_program *p, const char *section)
 {
@@ -115,6 +117,16 @@ static int write_timeline(const struct hd__timeline *t, int32_t only, const char
     return code;
 }
 
+/* The first rank's step against its roofline by the same rates, kernels' constant and bubbles aside. */
+static void add_roofline(const struct hd__timeline *t, const struct hd__sim_rates *rates, struct hd__text *out)
+{
+    const struct hd__rank_times *first = &t->ranks[0];
+    const struct hd__roofline_rates of = {rates->flops, rates->memory, hd__instr_bytes, "of the estimate"};
+    struct hd__roofline r = hd__roofline_of(t->programs[first->rank], &of, first->comm - first->overlapped);
+    hd__roofline_text(&r, &of, t->seconds, out);
+    hd__text_add(out, "\n");
+}
+
 static int print_timeline(const struct hd__compiled *c, int32_t only, const struct hd__sim_rates *rates,
                           const char *file)
 {
@@ -130,6 +142,7 @@ static int print_timeline(const struct hd__compiled *c, int32_t only, const stru
     }
     int code = write_timeline(&t, only, file, c->job->name);
     hd__timeline_summary(&t, &words);
+    add_roofline(&t, rates, &words);
     hd__text_add(&words, "estimated, not measured, for ");
     hd__sim_rates_text(rates, &words);
     if (!code)

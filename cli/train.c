@@ -105,7 +105,12 @@ static int32_t plan_step(const struct hd__compiled *c, struct hd_error *err)
             machine_name, machine.device, c->device_choice.component->name, c->device_choice.component->name);
     if (hd__plan_make(c, &machine, &as_it_is, &plan, err))
         return err->code;
-    step_plan = (struct hd__train_plan){machine.name, plan.seconds, planned_seconds};
+    step_plan = (struct hd__train_plan){machine.name,
+                                        plan.seconds,
+                                        planned_seconds,
+                                        {hd__machine_peak(&machine, c->job->precision.compute) * machine.product,
+                                         machine.bandwidth * machine.memory_share, NULL,
+                                         hd__arena_format(&c->job->arena, "of %s", machine.name)}};
     hd__train_set_plan(&step_plan);
     return HD_OK;
 }

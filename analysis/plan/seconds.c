@@ -93,20 +93,6 @@ static double product_seconds(const struct hd__machine *m, const struct hd_progr
 
 /* ---- other instructions */
 
-/* Bytes that it reads and writes: what is added to is read too, as are the states of an optimizer. */
-static double moved_bytes(const struct hd_program *p, const struct hd__instr *i)
-{
-    double bytes = hd__instr_bytes(p, i);
-    if (i->op == HD_OP_EMBED) /* reads the rows that it looks up */
-        return 2 * (double)hd__tensor_bytes(p, hd__tensor_const(p, i->out[0]));
-    if (i->op == HD_OP_EMBED_DW) /* adds to such rows */
-        return 5 * (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[1]));
-    for (uint32_t n = 0; n < i->n_out; n++)
-        if (hd__reads_output(i, n))
-            bytes += (double)hd__tensor_bytes(p, hd__tensor_const(p, i->out[n]));
-    return bytes;
-}
-
 static double attention_share(const struct hd__machine *m, uint16_t op)
 {
     return op == HD_OP_ATTENTION_GRAD && m->attention_grad > 0 ? m->attention_grad : m->attention;
@@ -115,7 +101,7 @@ static double attention_share(const struct hd__machine *m, uint16_t op)
 static double compute_seconds(const struct hd__machine *m, const struct hd__assume *assume, const struct hd_program *p,
                               const struct hd__instr *i)
 {
-    double flops = hd__instr_flops(p, i), bytes = moved_bytes(p, i), seconds = hd__pass_seconds(m, bytes);
+    double flops = hd__instr_flops(p, i), bytes = hd__instr_moved_bytes(p, i), seconds = hd__pass_seconds(m, bytes);
     double peak = i->n_in ? hd__machine_peak(m, hd__tensor_const(p, i->in[0])->dtype) : m->peak_fp32;
     if (i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
         return 0;

@@ -55,6 +55,7 @@ static void strip_job(struct hd__job *job, const struct train_bench *b)
     job->metrics_every = 1;
     job->n_sinks = job->n_hooks = 0;
     job->metrics_profile = 0;
+    job->metrics_roofline = 1;
     job->metrics_blocks = NULL;
     job->trace.file = NULL;
     memset(&job->watch, 0, sizeof job->watch);
@@ -164,19 +165,27 @@ static int64_t most(const json_t *lines, const char *key)
     return top;
 }
 
-/* The first line, and those of the steps after the warm-up. */
-static json_t *read_metrics(const struct train_bench *b, json_t **start)
+static const char *text_of(const json_t *line, const char *key)
+{
+    const char *text = json_string_value(json_object_get(line, key));
+    return text ? text : "";
+}
+
+/* The first line, those of the steps after the warm-up, and the event that has the roofline, or NULL. */
+static json_t *read_metrics(const struct train_bench *b, json_t **start, json_t **roofline)
 {
     char path[96], *line = NULL;
     size_t room = 0;
     json_t *lines = json_array();
     snprintf(path, sizeof path, "%s/metrics.jsonl", b->folder);
     FILE *file = fopen(path, "r");
-    *start = NULL;
+    *start = *roofline = NULL;
     while (file && getline(&line, &room, file) > 0) {
         json_t *object = json_loads(line, 0, NULL);
         if (!*start)
             *start = json_incref(object);
+        else if (!strcmp(text_of(object, "event"), "roofline"))
+            *roofline = json_incref(object);
         else if (json_integer_value(json_object_get(object, "step")) > b->warmup)
             json_array_append(lines, object);
         json_decref(object);
@@ -187,10 +196,21 @@ static json_t *read_metrics(const struct train_bench *b, json_t **start)
     return lines;
 }
 
+/* By the row's own medians; null where the machine's rates are not known. */
+static void add_roofline(json_t *row, const json_t *event)
+{
+    double least = event ? hd__bench_number(event, "products_s") + hd__bench_number(event, "other_s") +
+                               hd__bench_number(row, "exposed_comm_s")
+                         : 0;
+    json_object_set_new(row, "roofline_s", event ? json_real(least) : json_null());
+    json_object_set_new(row, "roofline_ratio",
+                        event ? json_real(hd__bench_number(row, "step_s") / least) : json_null());
+}
+
 /* NULL: there are no steps. */
 static json_t *measured(const struct train_bench *b)
 {
-    json_t *start, *lines = read_metrics(b, &start), *row = NULL, *size;
+    json_t *start, *roofline, *lines = read_metrics(b, &start, &roofline), *row = NULL, *size;
     const json_t *last = json_array_get(lines, json_array_size(lines) - 1);
     int64_t ranks = 1, step = json_integer_value(json_object_get(last, "step"));
     const char *axis;
@@ -204,7 +224,10 @@ static json_t *measured(const struct train_bench *b)
                         (double)tokens / step_s, "exposed_comm_s", median(lines, "comm_s"), "mfu",
                         mfu > 0 ? json_real(mfu) : json_null(), "arena_bytes", (json_int_t)most(lines, "arena_bytes"),
                         "rss_bytes", (json_int_t)most(lines, "rss_bytes"));
+        json_object_set(row, "device", json_object_get(json_object_get(start, "job"), "device"));
+        add_roofline(row, roofline);
     }
+    json_decref(roofline);
     json_decref(lines);
     json_decref(start);
     return row;
@@ -260,13 +283,17 @@ static double efficiency(const json_t *row, const json_t *base)
 
 static void print_row(const json_t *row)
 {
-    const json_t *weak = json_object_get(row, "weak"), *mfu = json_object_get(row, "mfu");
-    char memory[32], utilization[32] = "-";
+    const json_t *weak = json_object_get(row, "weak"), *mfu = json_object_get(row, "mfu"),
+                 *ratio = json_object_get(row, "roofline_ratio");
+    char memory[32], utilization[32] = "-", roofline[32] = "-";
+    if (json_is_number(ratio))
+        snprintf(roofline, sizeof roofline, "%.2f", json_number_value(ratio));
     if (json_is_number(mfu))
         snprintf(utilization, sizeof utilization, "%.1f%%", 100 * json_number_value(mfu));
-    printf("%6.0f %10.1f %12.0f %11.1f%% %8s %12.1f %12s", hd__bench_number(row, "ranks"),
+    printf("%6.0f %10.1f %12.0f %11.1f%% %8s %9s %12.1f %12s", hd__bench_number(row, "ranks"),
            1e3 * hd__bench_number(row, "step_s"), hd__bench_number(row, "tokens_per_s"),
-           100 * hd__bench_number(row, "efficiency"), utilization, 1e3 * hd__bench_number(row, "exposed_comm_s"),
+           100 * hd__bench_number(row, "efficiency"), utilization, roofline,
+           1e3 * hd__bench_number(row, "exposed_comm_s"),
            hd__bytes_text((uint64_t)hd__bench_number(row, "arena_bytes"), memory));
     if (json_is_object(weak))
         printf(" %10.0f %12.0f %11.1f%%", hd__bench_number(weak, "batch"), hd__bench_number(weak, "tokens_per_s"),
@@ -280,12 +307,12 @@ static void print_head(const struct train_bench *b)
     char machine[256];
     hd__bench_machine_text(machine);
     printf("# %s; %s\n# medians of %" PRId64 " steps after %" PRId64
-           "; efficiency: tokens/s over that of the first row times the ranks\n",
+           "; efficiency: tokens/s over that of the first row times the ranks; roofline: step over roofline\n",
            b->arguments.file, machine, b->steps, b->warmup);
     if (b->n_ranks > 1)
         printf("# strong scaling: the job's batch on all ranks together; weak: a batch that grows with the ranks\n");
-    printf("%6s %10s %12s %12s %8s %12s %12s%s\n", "ranks", "step ms", "tokens/s", "efficiency", "MFU", "exposed ms",
-           "arena", b->n_ranks > 1 ? " weak batch     tokens/s   efficiency" : "");
+    printf("%6s %10s %12s %12s %8s %9s %12s %12s%s\n", "ranks", "step ms", "tokens/s", "efficiency", "MFU", "roofline",
+           "exposed ms", "arena", b->n_ranks > 1 ? " weak batch     tokens/s   efficiency" : "");
 }
 
 /* The same ranks with as many sequences each as the first row's have; null where that is no whole batch. */

@@ -220,7 +220,7 @@ struct hd__job {
     const char *metrics_jsonl;
     struct hd__job_section **sinks; /* metrics.tensorboard, which is a short form, and metrics.sinks */
     uint64_t n_sinks;
-    int32_t metrics_profile;
+    int32_t metrics_profile, metrics_roofline;
     const char *metrics_blocks; /* NULL: none */
     struct {
         const char *file;    /* NULL: there is none */

@@ -249,6 +249,8 @@ static const struct hd_option metrics_keys[] = {
         "who else gets the steps that are logged, plugins of kind metrics: [jsonl, {use: NAME, ...}]; jsonl, the file "
         "above, is written in any case"),
     KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
+    KEY("roofline", BOOL, "false", ANY, 0, metrics_roofline,
+        "at the end, a step beside the least time that the machine's rates allow; profile and --machine have it too"),
     KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks,
         "FILE.csv: seconds of each block, measured; for strategies.3d.split", A_PATH),
     KEY("trace", LIST, NULL, ANY, 0, special,

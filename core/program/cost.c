@@ -1,6 +1,7 @@
 /* Costs of one step on one rank; what runs every N steps counts 1/N. */
 #include "core/program/cost.h"
 
+#include "core/program/access.h"
 #include "core/program/ops.h"
 
 void hd__cost_totals(const struct hd_program *p, const char *section, struct hd__cost_totals *totals)
@@ -20,6 +21,19 @@ void hd__cost_totals(const struct hd_program *p, const char *section, struct hd_
         }
         totals->instructions += (int64_t)(repeat * x->code.count);
     }
+}
+
+double hd__instr_moved_bytes(const struct hd_program *p, const struct hd__instr *i)
+{
+    double bytes = hd__instr_bytes(p, i);
+    if (i->op == HD_OP_EMBED) /* reads the rows that it looks up */
+        return 2 * (double)hd__tensor_bytes(p, hd__tensor_const(p, i->out[0]));
+    if (i->op == HD_OP_EMBED_DW) /* adds to such rows */
+        return 5 * (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[1]));
+    for (uint32_t n = 0; n < i->n_out; n++)
+        if (hd__reads_output(i, n))
+            bytes += (double)hd__tensor_bytes(p, hd__tensor_const(p, i->out[n]));
+    return bytes;
 }
 
 const char *hd__memory_name(uint32_t memory)

@@ -13,6 +13,10 @@ struct hd__cost_totals {
 };
 void hd__cost_totals(const struct hd_program *p, const char *section, struct hd__cost_totals *totals);
 
+/* Bytes that it reads and writes: what is added to is read too, as are the states of an optimizer; of a table only the
+ * rows that are looked up. */
+double hd__instr_moved_bytes(const struct hd_program *p, const struct hd__instr *i);
+
 /* "compute", "tp", "world", "pp>1" (sends to stage 1), "pp<1": names of streams. Returns out. */
 const char *hd__stream_text(const struct hd__instr *i, char out[32]);
 /* "main", "host", "file" */

@@ -78,6 +78,8 @@ int32_t hd__exec_all_gather(struct hd__exec *exec, const double mine[HD__GATHERE
  * the device waits itself, as with nccl. */
 double hd__exec_comm_seconds(struct hd__exec *exec, double by_axis[HD_AXIS_COUNT]);
 double hd__exec_peak_flops(struct hd__exec *exec);
+/* Bytes a second that a large copy in the device's memory reads and writes, measured in about 0.1 s. 0: failed. */
+double hd__exec_copy_rate(struct hd__exec *exec, struct hd_error *err);
 /* Turns the timing of every instruction on or off; NULL where it was never on. */
 void hd__exec_set_profiling(struct hd__exec *exec, int on);
 const struct hd__profile *hd__exec_get_profile(const struct hd__exec *exec);

@@ -15,7 +15,7 @@ struct hd__profile {
 
 struct row {
     char name[96];
-    double seconds, flops, bytes, planned;
+    double seconds, flops, bytes, planned, roofline;
     int64_t calls;
 };
 
@@ -91,7 +91,8 @@ static struct row *row_of(struct table *t, const char *name)
     return &t->rows.at[t->rows.count - 1];
 }
 
-static void add_section(const struct hd__profile *profile, uint32_t s, hd__exec_planned planned, struct table *t)
+static void add_section(const struct hd__profile *profile, uint32_t s, hd__exec_planned planned,
+                        const struct hd__roofline_rates *rates, struct table *t)
 {
     const hd__code *code = &profile->p->sections.at[s].code;
     for (uint32_t k = 0; k < code->count; k++) {
@@ -107,6 +108,7 @@ static void add_section(const struct hd__profile *profile, uint32_t s, hd__exec_
         row->flops += calls * hd__instr_flops(profile->p, i);
         row->bytes += calls * hd__instr_bytes(profile->p, i);
         row->planned += planned ? calls * planned(profile->p, i) : 0;
+        row->roofline += rates ? calls * hd__roofline_instr(profile->p, i, rates) : 0;
     }
 }
 
@@ -116,9 +118,20 @@ static int slower_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
+double hd__exec_profile_seconds(const struct hd__profile *profile, int kind)
+{
+    double seconds = 0;
+    for (uint32_t s = 0; s < profile->p->sections.count; s++)
+        for (uint32_t k = 0; k < profile->p->sections.at[s].code.count; k++)
+            if (hd__roofline_kind(profile->p, &profile->p->sections.at[s].code.at[k]) == kind)
+                seconds += profile->seconds[s][k];
+    return seconds;
+}
+
 /* ---- printing */
 
-static void print_row(const struct row *r, double steps, double seconds, double peak, int planned, struct hd__text *out)
+static void print_row(const struct row *r, double steps, double seconds, double peak, int planned, int roofline,
+                      struct hd__text *out)
 {
     double rate = r->seconds > 0 ? r->flops / r->seconds : 0;
     hd__text_add(out, "%6.1f%% %9.3f ", 100 * r->seconds / seconds, 1e3 * r->seconds / steps);
@@ -133,25 +146,29 @@ static void print_row(const struct row *r, double steps, double seconds, double 
         hd__text_add(out, "%7.1f%%  ", 100 * rate / peak);
     else
         hd__text_add(out, "%8s  ", "-");
+    if (roofline && r->roofline > 0)
+        hd__text_add(out, "%8.3f  ", 1e3 * r->roofline / steps);
+    else if (roofline)
+        hd__text_add(out, "%8s  ", "-");
     hd__text_add(out, "%s\n", r->name);
 }
 
 void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak,
-                            hd__exec_planned planned, struct hd__text *out)
+                            hd__exec_planned planned, const struct hd__roofline_rates *rates, struct hd__text *out)
 {
     struct table t = {0};
     struct row rest = {.name = "between instructions", .seconds = seconds};
     for (uint32_t s = 0; s < profile->p->sections.count; s++)
-        add_section(profile, s, planned, &t);
+        add_section(profile, s, planned, rates, &t);
     for (uint32_t k = 0; k < t.rows.count; k++)
         rest.seconds -= t.rows.at[k].seconds;
     hd__push(&t.rows, rest);
     qsort(t.rows.at, t.rows.count, sizeof *t.rows.at, slower_first);
     hd__text_add(out, "profile of rank 0: %lld steps of %.3f ms\n", (long long)steps, 1e3 * seconds / (double)steps);
-    hd__text_add(out, "%7s %9s %s%7s %9s %9s %8s  %s\n", "share", "ms/step", planned ? "  planned " : "", "calls",
-                 "GB/s", "GFLOP/s", "of peak", "instruction");
+    hd__text_add(out, "%7s %9s %s%7s %9s %9s %8s  %s%s\n", "share", "ms/step", planned ? "  planned " : "", "calls",
+                 "GB/s", "GFLOP/s", "of peak", rates ? "roofline  " : "", "instruction");
     for (uint32_t k = 0; k < t.rows.count; k++)
-        print_row(&t.rows.at[k], (double)steps, seconds, peak, planned != NULL, out);
+        print_row(&t.rows.at[k], (double)steps, seconds, peak, planned != NULL, rates != NULL, out);
     free(t.rows.at);
 }
 

@@ -5,7 +5,7 @@
 #ifndef HD_RUNTIME_EXEC_PROFILE_H
 #define HD_RUNTIME_EXEC_PROFILE_H
 
-#include "core/program/program.h"
+#include "core/program/roofline.h"
 
 struct hd__profile;
 
@@ -23,9 +23,11 @@ void hd__exec_instr_kind(const struct hd_program *p, const struct hd__instr *i, 
 typedef double (*hd__exec_planned)(const struct hd_program *p, const struct hd__instr *i);
 
 /* Prints the rows by time, over `steps` steps that took `seconds` in all; `peak`: FLOP/s of the device, 0 if
- * unknown; `planned`: for a column beside what was measured, or NULL. */
+ * unknown; `planned`, `rates`: for columns beside what was measured, or NULL. */
 void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak,
-                            hd__exec_planned planned, struct hd__text *out);
+                            hd__exec_planned planned, const struct hd__roofline_rates *rates, struct hd__text *out);
+/* Seconds that all instructions of a kind (HD__ROOFLINE_...) were measured to take. */
+double hd__exec_profile_seconds(const struct hd__profile *profile, int kind);
 
 #define HD__PROFILE_BEGINS "# stage " /* first bytes of such a file */
 /* Writes the seconds of each model block per micro-batch, without update and communication: "# stage S of N", then

@@ -11,6 +11,7 @@ struct hd__train_plan {
     const char *machine;
     double step_s;
     hd__exec_planned instr_s;
+    struct hd__roofline_rates rates;
 };
 void hd__train_set_plan(const struct hd__train_plan *plan);
 

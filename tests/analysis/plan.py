@@ -276,8 +276,9 @@ def beside_training():
         check("at the start", f"planned by ideal: {1e3 * planned:.4g} ms a step\n" in done.stdout, done.stdout)
         said = [line for line in done.stderr.splitlines() if "a step takes " in line]
         check("after 20 steps", len(said) == 1 and f"(median of the last 10), planned by ideal: {1e3 * planned:.4g} ms, +" in said[0], said)
-        table = [line.split() for line in done.stdout.split("instruction\n")[1].splitlines() if line.startswith(" ")]
-        own = [cells for cells in table if cells[7] != "wait" and float(cells[3]) > 0]  # share, ms, planned, calls, rates, phase, op
+        table = [line.split() for line in done.stdout.split("instruction\n")[1].split("\n\n")[0].splitlines() if line.startswith(" ")]
+        own = [cells for cells in table if "wait" not in cells and float(cells[3]) > 0]  # share, ms, planned, calls, rates, roofline, phase, op
+        check("the roofline", "ms a step, by rates of ideal\n" in done.stdout, done.stdout)
         check("by kind", len(own) > 20 and (ranks > 1 or all(math.isclose(float(cells[2]), 3e3 * float(cells[3])) for cells in own)), table)
     for words_, says in [(["--machine", "h100-8"], "--machine h100-8: its device is cuda, and the job's device.use is cpu"),
                          (["--machine", "nix"], "there is no machine 'nix'"), (["--machine", "no.yaml"], "no.yaml"), (["--machine"], "needs a value")]:

@@ -45,6 +45,8 @@ START_TEST(rows)
         ck_assert(
             fabs(number(weak, "efficiency") / (number(weak, "tokens_per_s") / ranks / number(base, "tokens_per_s")) -
                  1) < 1e-4);
+        ck_assert(fabs(step_s / number(row, "roofline_s") / number(row, "roofline_ratio") - 1) < 1e-4);
+        ck_assert_ptr_nonnull(json_object_get(json_object_get(row, "device"), "isa"));
         ck_assert(number(row, "arena_bytes") > 0 && number(row, "exposed_comm_s") >= 0);
     }
     ck_assert(number(base, "efficiency") == 1 && number(base, "exposed_comm_s") == 0);

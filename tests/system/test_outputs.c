@@ -256,6 +256,143 @@ START_TEST(profile_table)
 }
 END_TEST
 
+/* ---- the roofline */
+
+struct roofline {
+    double all, products, flops, flop_rate, other, bytes, byte_rate, comm, step, ratio;
+};
+
+/* Its two lines: the parts make the whole, and the ratio is that of what stands beside it. */
+static struct roofline read_roofline(const char *out, const char *rates)
+{
+    struct roofline r;
+    const char *line = strstr(out, "roofline of rank 0: "), *next;
+    ck_assert_msg(line != NULL, "no roofline in: %s", out);
+    ck_assert_int_eq(
+        sscanf(line,
+               "roofline of rank 0: %lf ms a step, by rates %*[^\n] = products %lf (%lf GFLOP at %lf GFLOP/s) + "
+               "other %lf (%lf GB at %lf GB/s) + exposed comm %lf",
+               &r.all, &r.products, &r.flops, &r.flop_rate, &r.other, &r.bytes, &r.byte_rate, &r.comm),
+        8);
+    next = strchr(strchr(line, '\n') + 1, '\n');
+    ck_assert_msg(!strncmp(strstr(line, ", by rates ") + 11, rates, strlen(rates)), "%s", line);
+    ck_assert_int_eq(sscanf(next, " a step of %lf ms takes %lf times the roofline", &r.step, &r.ratio), 2);
+    ck_assert_double_eq_tol(r.products + r.other + r.comm, r.all, 0.002);
+    ck_assert_double_eq_tol(r.step / r.all, r.ratio, 0.006 + 0.002 * r.ratio / r.all);
+    ck_assert(r.products > 0 && r.other > 0 && r.flop_rate > 0 && r.byte_rate > 0);
+    return r;
+}
+
+/* The event is what was printed, and its FLOPs are those of the program. */
+static json_t *check_event(const char *job, const struct roofline *r, const char *words)
+{
+    static char path[64];
+    json_t *event = NULL, *line;
+    struct command *c = command_run("explain llama.yaml --json %s", words);
+    char text[4096];
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    while (fgets(text, sizeof text, file))
+        if (strstr(text, "\"event\": \"roofline\""))
+            event = keep(json_loads(text, 0, NULL));
+    fclose(file);
+    ck_assert_msg(event != NULL, "no event in %s", path);
+    const struct {
+        const char *key;
+        double factor, printed, within;
+    } rows[] = {{"roofline_s", 1e3, r->all, 6e-4},
+                {"products_s", 1e3, r->products, 6e-4},
+                {"other_s", 1e3, r->other, 6e-4},
+                {"exposed_comm_s", 1e3, r->comm, 6e-4},
+                {"step_s", 1e3, r->step, 6e-4},
+                {"roofline_ratio", 1, r->ratio, 6e-3},
+                {"flops", 1e-9, r->flops, 6e-3},
+                {"bytes", 1e-9, r->bytes, 6e-3},
+                {"product_flops_per_s", 1e-9, r->flop_rate, 6e-2},
+                {"copy_bytes_per_s", 1e-9, r->byte_rate, 6e-2}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        ck_assert_msg(fabs(rows[i].factor * json_number_value(json_object_get(event, rows[i].key)) - rows[i].printed) <
+                          rows[i].within,
+                      "%s is not the %g that was printed", rows[i].key, rows[i].printed);
+    line = keep(json_loads(c->out, 0, NULL));
+    ck_assert_double_eq(json_number_value(json_object_get(json_object_get(line, "totals"), "flops")),
+                        json_number_value(json_object_get(event, "flops")));
+    return event;
+}
+
+static double of_event(const json_t *event, const char *key)
+{
+    const json_t *value = json_object_get(event, key);
+    ck_assert_msg(json_is_number(value), "%s is no number", key);
+    return json_number_value(value);
+}
+
+START_TEST(roofline_of_a_profile)
+{
+    struct command *c = command_run("train llama.yaml job.name=roof job.steps=4 metrics.profile=true");
+    expect_code(c, 0);
+    struct roofline r = read_roofline(c->out, "measured at the start\n");
+    json_t *event = check_event("roof", &r, "");
+    double products, other, rest, all, sum = 0, column;
+    const char *line = strstr(c->out, "the distance of ");
+    ck_assert_ptr_nonnull(line);
+    ck_assert_int_eq(
+        sscanf(line,
+               "the distance of %lf ms: products %lf, other %lf, between instructions and in communication "
+               "calls %lf",
+               &all, &products, &other, &rest),
+        4);
+    ck_assert_double_eq_tol(all, r.step - r.all, 0.002);
+    ck_assert_double_eq_tol(products + other + rest, all, 0.002);
+    const json_t *distance = json_object_get(event, "distance");
+    ck_assert_double_eq_tol(1e3 * of_event(distance, "products_s"), products, 6e-4);
+    ck_assert_double_eq_tol(1e3 * of_event(distance, "other_s"), other, 6e-4);
+    ck_assert_double_eq_tol(1e3 * of_event(distance, "rest_s"), rest, 6e-4);
+    ck_assert_double_eq(of_event(event, "exposed_comm_s"), 0);
+    ck_assert(of_event(event, "products_s") >= of_event(event, "flops") / of_event(event, "product_flops_per_s"));
+    ck_assert(fabs(of_event(event, "other_s") / of_event(event, "bytes") * of_event(event, "copy_bytes_per_s") - 1) <
+              1e-6);
+    char *rest_of = strstr(c->out, " roofline  instruction\n"), *one;
+    ck_assert_ptr_nonnull(rest_of); /* the column: all rows together are the roofline */
+    rest_of = strchr(rest_of, '\n') + 1;
+    while ((one = strsep(&rest_of, "\n")) && *one) {
+        ck_assert_int_eq(sscanf(one, "%*f%% %*f %*f %*f %*s %*s %lf", &column) >= 0, 1);
+        sum += sscanf(one, "%*f%% %*f %*f %*f %*s %*s %lf", &column) == 1 ? column : 0;
+    }
+    ck_assert_double_eq_tol(sum, r.products + r.other, 0.03); /* some 30 rows, rounded */
+}
+END_TEST
+
+/* By metrics.roofline, of two ranks; by the rates of a machine file; and not where nobody asks. */
+START_TEST(roofline_of_rates)
+{
+    struct command *c = command_run("train llama.yaml job.name=roof2 job.steps=4 metrics.roofline=true mesh.dp=2");
+    expect_code(c, 0);
+    struct roofline r = read_roofline(c->out, "measured at the start\n");
+    json_t *event = check_event("roof2", &r, "mesh.dp=2");
+    ck_assert(of_event(event, "exposed_comm_s") > 0);
+    ck_assert_ptr_null(json_object_get(event, "distance"));
+    ck_assert_ptr_null(strstr(c->out, "the distance of"));
+    c = command_run("train llama.yaml job.name=roof3 job.steps=4 --machine cpu");
+    expect_code(c, 0);
+    r = read_roofline(c->out, "of cpu\n");
+    event = check_event("roof3", &r, "");
+    ck_assert_double_eq_tol(of_event(event, "product_flops_per_s"), 100e9 * 0.9, 1); /* machines/cpu.yaml */
+    ck_assert_double_eq_tol(of_event(event, "copy_bytes_per_s"), 10e9 * 0.8, 1);
+    c = command_run("train llama.yaml job.name=roof4 job.steps=4");
+    expect_code(c, 0);
+    ck_assert_ptr_null(strstr(c->out, "roofline"));
+    ck_assert_int_ne(system("grep -q '\"event\": *\"roofline\"' runs/roof4/metrics.jsonl"), 0);
+    c = command_run("explain llama.yaml --timeline --rates flops=2e9,memory=3e9");
+    expect_code(c, 0);
+    r = read_roofline(c->out, "of the estimate\n");
+    ck_assert_double_eq(r.flop_rate, 2);
+    ck_assert_double_eq(r.byte_rate, 3);
+    ck_assert(r.ratio >= 1); /* the same rates, and a constant for each instruction */
+}
+END_TEST
+
 START_TEST(metrics_every)
 {
     static struct curve all, some;
@@ -738,6 +875,8 @@ int main(void)
     const struct system_test tests[] = {{"metrics, fields", metrics_fields, 1},
                                         {"metrics, every", metrics_every, 1},
                                         {"profile", profile_table, 1},
+                                        {"roofline of a profile", roofline_of_a_profile, 1},
+                                        {"roofline of rates", roofline_of_rates, 1},
                                         {"block times", block_times, 1},
                                         {"metrics, nowhere", metrics_nowhere, 1},
                                         {"lost output", lost_output, 1},

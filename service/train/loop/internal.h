@@ -35,6 +35,9 @@ struct hd__train_loop {
     int64_t trained_tokens, best_step;           /* best 0: nothing was evaluated */
     int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
+    int64_t measured_steps; /* of the roofline: as in a profile */
+    double measured_s, measured_comm_s;
+    struct hd__roofline_rates rates;        /* 0: not asked for, or not known */
     double planned_from[HD__PLANNED_STEPS]; /* seconds of the steps that are held against the plan */
     struct hd__train_trace trace;
     struct hd__train_replicas replicas;
@@ -60,12 +63,13 @@ int32_t hd__loop_log_row(struct hd__train_loop *l, int32_t failed, struct hd_err
 void hd__loop_print_start(const struct hd__train_loop *l, const struct hd__compiled *c);
 void hd__loop_print_end(const struct hd__train_loop *l);
 
-/* profile.c: metrics.profile, metrics.blocks, and a step beside its plan */
+/* profile.c: metrics.profile, metrics.blocks, metrics.roofline, and a step beside its plan */
 const struct hd__train_plan *hd__loop_plan(void);
 void hd__loop_compare_plan(struct hd__train_loop *l);
 void hd__loop_profile_begin(struct hd__train_loop *l);
 void hd__loop_profile_end(struct hd__train_loop *l);
 int32_t hd__loop_check_blocks(const struct hd__train_loop *l, struct hd_error *err);
+void hd__loop_measure_rates(struct hd__train_loop *l); /* of this rank's machine; with all ranks at once */
 void hd__loop_print_profile(const struct hd__train_loop *l);
 
 #endif

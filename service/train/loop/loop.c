@@ -361,10 +361,10 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         rc = train_step(l, err);
         completed = !rc;
         l->step_s = hd__now() - start;
+        hd__loop_add_rank_step(l);
         hd__loop_profile_end(l);
         if (!rc)
             hd__train_trace_end(&l->trace, l->progress.step);
-        hd__loop_add_rank_step(l);
         l->val_loss = NAN;
         evaluated = !rc && l->job->eval_every && l->progress.step % l->job->eval_every == 0;
         if (!rc) {
@@ -553,6 +553,8 @@ static int32_t open_files(struct hd__train_loop *l, struct hd__compiled *compile
         rc = open_machine_sinks(l, compiled, err);
     if (!rc)
         rc = barrier(l, err);
+    if (!rc && l->progress.step < l->job->steps)
+        hd__loop_measure_rates(l);
     hd__exec_set_status(l->s.exec, "between sections");
     return rc;
 }

@@ -46,14 +46,20 @@ static int is_stage_leader(const struct hd__train_loop *l)
 
 void hd__loop_profile_begin(struct hd__train_loop *l)
 {
+    int counts = l->steps_run >= PROFILE_AFTER || l->job->steps - l->progress.step + l->steps_run <= PROFILE_AFTER;
     int wanted = (l->is_leader && l->job->metrics_profile) || (l->job->metrics_blocks && is_stage_leader(l));
-    if (wanted && (l->steps_run >= PROFILE_AFTER || l->job->steps - l->progress.step + l->steps_run <= PROFILE_AFTER))
+    if (wanted && counts)
         hd__exec_set_profiling(l->s.exec, 1);
+    l->measured_steps += counts;
     l->steps_run++;
 }
 
 void hd__loop_profile_end(struct hd__train_loop *l)
 {
+    if (l->measured_steps) {
+        l->measured_s += l->step_s;
+        l->measured_comm_s += l->comm_s;
+    }
     if (!hd__exec_get_profile(l->s.exec))
         return;
     hd__exec_set_profiling(l->s.exec, 0);
@@ -95,17 +101,73 @@ static void write_blocks(const struct hd__train_loop *l)
     hd__text_free(&path);
 }
 
+/* ---- the roofline */
+
+void hd__loop_measure_rates(struct hd__train_loop *l)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    if (the_plan) {
+        l->rates = the_plan->rates;
+    } else if (l->job->metrics_roofline || l->job->metrics_profile) {
+        l->rates.flops = hd__exec_peak_flops(l->s.exec);
+        l->rates.bytes = l->rates.flops > 0 ? hd__exec_copy_rate(l->s.exec, &err) : 0;
+        l->rates.source = "measured at the start";
+    }
+    if (err.code && l->is_leader)
+        hd__log(HD_LOG_WARN, NULL, "no roofline: the rate of a copy cannot be measured: %s", err.message);
+}
+
+/* The distance of a step from its roofline: what products and other instructions take above theirs, and the rest. */
+static void add_distance(const struct hd__train_loop *l, const struct hd__roofline *r, double step_s, json_t *event,
+                         struct hd__text *text)
+{
+    const struct hd__profile *profile = hd__exec_get_profile(l->s.exec);
+    double steps = (double)l->profiled_steps;
+    double products = hd__exec_profile_seconds(profile, HD__ROOFLINE_PRODUCT) / steps - r->products_s;
+    double other = hd__exec_profile_seconds(profile, HD__ROOFLINE_OTHER) / steps - r->other_s;
+    double all = step_s - r->seconds, rest = all - products - other;
+    hd__text_add(
+        text,
+        "\nthe distance of %.3f ms: products %.3f, other %.3f, between instructions and in communication calls "
+        "%.3f",
+        1e3 * all, 1e3 * products, 1e3 * other, 1e3 * rest);
+    json_object_set_new(event, "distance",
+                        json_pack("{s:f,s:f,s:f}", "products_s", products, "other_s", other, "rest_s", rest));
+}
+
+static void add_roofline(const struct hd__train_loop *l, struct hd__text *text)
+{
+    double steps = (double)l->measured_steps, step_s = l->measured_s / steps;
+    struct hd__roofline r = hd__roofline_of(l->p, &l->rates, l->measured_comm_s / steps);
+    json_t *event =
+        json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:s}", "event", "roofline", "step",
+                  (json_int_t)l->progress.step, "steps", (json_int_t)l->measured_steps, "step_s", step_s, "roofline_s",
+                  r.seconds, "roofline_ratio", step_s / r.seconds, "products_s", r.products_s, "other_s", r.other_s,
+                  "exposed_comm_s", r.comm_s, "flops", r.flops, "bytes", r.bytes, "product_flops_per_s", l->rates.flops,
+                  "copy_bytes_per_s", l->rates.bytes, "rates", l->rates.source);
+    hd__roofline_text(&r, &l->rates, step_s, text);
+    if (l->job->metrics_profile && l->profiled_steps)
+        add_distance(l, &r, step_s, event, text);
+    hd__text_add(text, "\n");
+    hd__metrics_log_event(l->metrics, event);
+}
+
 void hd__loop_print_profile(const struct hd__train_loop *l)
 {
     struct hd__text text = {0};
-    if (!l->profiled_steps)
-        return;
-    if (l->job->metrics_blocks)
+    int has_rates = l->rates.flops > 0 && l->rates.bytes > 0;
+    if (l->profiled_steps && l->job->metrics_blocks)
         write_blocks(l);
-    if (!l->job->metrics_profile || !l->is_leader)
+    if (!l->is_leader)
         return;
-    hd__exec_profile_print(hd__exec_get_profile(l->s.exec), l->profiled_steps, l->profiled_s, hd__loop_device_peak(l),
-                           the_plan ? the_plan->instr_s : NULL, &text);
-    hd__text_add(&text, "\n");
-    hd__text_print(&text, stdout);
+    if (l->profiled_steps && l->job->metrics_profile) {
+        hd__exec_profile_print(hd__exec_get_profile(l->s.exec), l->profiled_steps, l->profiled_s,
+                               hd__loop_device_peak(l), the_plan ? the_plan->instr_s : NULL,
+                               has_rates ? &l->rates : NULL, &text);
+        hd__text_add(&text, "\n");
+    }
+    if (l->measured_steps && has_rates)
+        add_roofline(l, &text);
+    if (text.length)
+        hd__text_print(&text, stdout);
 }
