@@ -33,16 +33,19 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
                            struct hd_device **device, struct hd_error *err)
 {
     const struct cpu_settings *given = settings;
-    int32_t rc = cpu_isa_open(given->isa, err);
+    int has_isa = given->kernels != CPU_KERNELS_REFERENCE || given->isa != CPU_ISA_AUTO;
+    int32_t rc = has_isa ? cpu_isa_open(given->isa, err) : HD_OK;
     if (rc)
         return rc;
     struct hd_device *d = host->alloc(sizeof *d);
     if (!d) {
-        cpu_isa_close();
+        if (has_isa)
+            cpu_isa_close();
         return hd_fail(err, HD_E_NOMEM, "no memory for device cpu");
     }
     d->host = host;
     d->settings = given;
+    d->has_isa = has_isa;
     d->threads = choose_threads(d->settings, place);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (cores > 0 && d->threads > cores)
@@ -64,8 +67,9 @@ static void close_device(struct hd_device *device)
     if (device->onednn_close)
         device->onednn_close(device);
     cpu_free_all(device);
+    if (device->has_isa)
+        cpu_isa_close();
     device->host->free(device);
-    cpu_isa_close();
 }
 
 static int32_t supports(struct hd_device *device, uint32_t op, uint32_t dtype)

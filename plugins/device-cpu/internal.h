@@ -29,7 +29,7 @@ struct hd_device {
     const struct hd_host *host;
     const struct cpu_settings *settings;
     int32_t threads;
-    int32_t reserved;
+    int32_t has_isa;                                /* reference kernels are of none */
     uint64_t declined[HD_OP_LIMIT / 64];            /* ops whose fast kernel declined: said once */
     void *onednn;                                   /* engine, stream, shared scratch: products/einsum.c */
     void (*onednn_close)(struct hd_device *device); /* frees it; NULL where nothing was opened */

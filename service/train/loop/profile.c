@@ -113,6 +113,9 @@ void hd__loop_measure_rates(struct hd__train_loop *l)
         l->rates.bytes = l->rates.flops > 0 ? hd__exec_copy_rate(l->s.exec, &err) : 0;
         l->rates.source = "measured at the start";
     }
+    if (l->rates.source && l->rates.flops <= 0 && l->is_leader)
+        hd__log(HD_LOG_WARN, NULL, "no roofline: device %s does not know its rate of products in %s",
+                l->s.compiled->device_choice.component->name, hd_dtype_name(l->job->precision.compute));
     if (err.code && l->is_leader)
         hd__log(HD_LOG_WARN, NULL, "no roofline: the rate of a copy cannot be measured: %s", err.message);
 }
