@@ -214,6 +214,9 @@ static int32_t call(struct trained *t, const struct how *how, const struct hd_op
         const struct hd_optim_state *x = &shapes[all_from][s];
         int64_t at = x->kind == HD_STATE_ELEMENT ? first : x->kind == HD_STATE_BLOCK ? first / x->block : 0;
         a.state[s] = (void *)(t->state[s] + 8 * GUARD + at * (int64_t)hd_dtype_size(x->dtype));
+        for (int k = from; k < to; k++) /* as a job says it: a parameter's first number, in state[s] of this call */
+            if (x->kind == HD_STATE_ELEMENT || x->kind == HD_STATE_BLOCK)
+                params[k].state[s] = (params[k].first - first) / (x->kind == HD_STATE_BLOCK ? x->block : 1);
     }
     a.err = how->no_error ? NULL : err;
     a.params = params + from;

@@ -22,6 +22,7 @@ static const double frequencies[] = {1, 0.3, 0.1};
 const struct op_row op_table[] = {
     {"projection", HD_OP_EINSUM, "bsh kgdh", "bskgd", "b=2 s=4 h=6 k=2 g=2 d=4"},
     {"output projection", HD_OP_EINSUM, "bskgd hkgd", "bsh", "b=2 s=4 h=6 k=2 g=2 d=4"},
+    {"product of elements", HD_OP_EINSUM, "bsf bsf", "bsf", "b=2 s=4 f=150"},
     {"gradient of a weight", HD_OP_EINSUM, "bskgd bsh", "kgdh", "b=2 s=4 h=6 k=2 g=2 d=4"},
     {"add", HD_OP_ADD, "bsh bsh bsh", "bsh", "b=2 s=4 h=6"},
     {"bias", HD_OP_BIAS, "bskgd kgd", "bskgd", "b=2 s=4 k=2 g=2 d=4"},

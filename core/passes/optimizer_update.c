@@ -53,7 +53,12 @@ static void describe_states(struct hd_program *p, const struct hd__optimizer *o,
     const char *name = hd__tensor_const(p, param->tensor)->name;
     param->n_states = states(o);
     if (ops->group_states)
-        param->n_states = HD__MIN(param->n_states, ops->group_states(o->settings, param->optim.group));
+        param->n_states = ops->group_states(o->settings, param->optim.group);
+    if (param->n_states > states(o)) {
+        hd__program_fail(p, HD_E_INVALID, "optimizer.use: `group_states` says %u of %s, and there are %u at most",
+                         param->n_states, name, states(o));
+        param->n_states = states(o);
+    }
     for (uint32_t s = 0; s < param->n_states; s++) {
         struct hd_optim_state *x = &param->state[s];
         *x = (struct hd_optim_state){.struct_size = sizeof *x, .dtype = p->precision.optimizer};

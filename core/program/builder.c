@@ -154,7 +154,8 @@ static int32_t check_operands(struct hd_program *p, const struct hd__op *row, co
         return (int32_t)hd__program_fail(p, HD_E_INVALID, "a model may not emit %s",
                                          row->name ? row->name : "an unknown op");
     if (!hd__op_takes(row, n_in) || n_in > HD_MAX_IN)
-        return (int32_t)hd__program_fail(p, HD_E_INVALID, "%s takes %d inputs, not %u", row->name, row->n_in, n_in);
+        return (int32_t)hd__program_fail(p, HD_E_INVALID, "%s does not take %u inputs: see its row in heddle/ops.h",
+                                         row->name, n_in);
     if (n_out != (uint32_t)row->n_out)
         return (int32_t)hd__program_fail(p, HD_E_INVALID, "%s has %d outputs, not %u", row->name, row->n_out, n_out);
     for (uint32_t n = 0; n < n_in; n++)

@@ -28,7 +28,7 @@
  *                   positions too (prefix LM). attrs.clip = c > 0: z = c tanh(scale q k / c), a soft cap.
  *                   Optionally n[bs] int32: each query's index in its document, so that a causal query sees no key
  *                   more than n positions back; position - n never falls along a sequence
- * rope_at           y[bt*d] <- x[bt*d], n[bt] int32: rope at positions n in place of the index on s
+ * rope_at           y[bt*d] <- x[bt*d], n[bt] int32: rope at positions n in place of the index on s; never by a model
  * attention_cached  o[btkgd], kc[bskd], vc[bskd] <- q[btkgd], k[btkd], v[btkd], kc, vc, n[bt] int32: a step of
  *                   decoding. k and v become rows n of the caches kc and vc, whose row j is position j; then o =
  *                   softmax(z) v over the rows that a query at position n sees, as for attention (causal, without a

@@ -131,6 +131,21 @@ CPU_INLINE void gelu_grad_of(const void *const *x, float *const *y, int64_t n, i
 }
 CHUNK_FN(gelu_grad)
 
+CPU_INLINE void mul_of(const void *const *x, float *const *y, int64_t n, int half)
+{
+    const void *a = x[0], *b = x[1];
+    float *out = y[0];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = cpu_get(a, i, half) * cpu_get(b, i, half);
+}
+CHUNK_FN(mul)
+
+int32_t cpu_fast_mul(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare(k, mul, err);
+}
+
 int32_t cpu_fast_swiglu(struct hd_kernel *k, struct hd_error *err)
 {
     return prepare(k, swiglu, err);

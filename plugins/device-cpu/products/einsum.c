@@ -1,6 +1,7 @@
 /* An einsum as matrix products of labels (../common/einsum_labels.h). One label of each group makes the matrix product,
  * chosen so that each operand has a unit stride in it; what is left over (experts, heads) is looped over around it. */
 #include "../common/einsum_labels.h"
+#include "kernels/rows.h"
 #include "products/products.h"
 
 #include <stdlib.h>
@@ -183,6 +184,17 @@ static int empty(const struct hd_kernel *k)
     return !hd_operand_count(&k->in[0]) || !hd_operand_count(&k->in[1]);
 }
 
+/* Element by element, as of GeGLU's halves: all dims are in all operands, in one order. */
+static int is_elementwise(const struct hd_kernel *k)
+{
+    struct labels l = {.count = 0};
+    if (!labels_enter(&l, &k->in[0], A) || !labels_enter(&l, &k->in[1], B) || !labels_enter(&l, &k->out[0], C))
+        return 0;
+    labels_fuse(&l);
+    return l.count == 1 && l.at[0].where == LABEL_BATCH && l.at[0].stride[A] == 1 && l.at[0].stride[B] == 1 &&
+           l.at[0].stride[C] == 1;
+}
+
 int32_t cpu_fast_einsum(struct hd_kernel *k, struct hd_error *err)
 {
     struct einsum *e;
@@ -192,6 +204,8 @@ int32_t cpu_fast_einsum(struct hd_kernel *k, struct hd_error *err)
     if (k->d.n_in != 2 || k->d.n_out != 1 || k->in[0].dtype != k->in[1].dtype || !cpu_fast_dtype(k->in[0].dtype) ||
         !cpu_fast_dtype(k->out[0].dtype) || empty(k))
         return hd_fail(err, HD_E_UNSUPPORTED, "einsum: no fast kernel for these dtypes");
+    if (is_elementwise(k))
+        return cpu_fast_mul(k, err);
     e = calloc(1, sizeof *e);
     if (!e)
         return hd_fail(err, HD_E_NOMEM, "no memory for an einsum");

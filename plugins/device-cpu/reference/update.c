@@ -134,6 +134,8 @@ int32_t cpu_check_product(uint32_t dtype, const struct hd_optim_matrix *a, const
 {
     if (dtype != HD_F32 && dtype != HD_BF16)
         return hd_fail(err, HD_E_INVALID, "a product of matrices in %s: fp32 or bf16", hd_dtype_name(dtype));
+    if (!a->data || !b->data || !c->data)
+        return hd_fail(err, HD_E_INVALID, "a product of matrices of which one has no data");
     if ((a->row != 1 && a->col != 1) || (b->row != 1 && b->col != 1) || c->col != 1)
         return hd_fail(err, HD_E_INVALID, "a product of matrices whose elements lie apart: row or col is to be 1");
     return HD_OK;
