@@ -74,7 +74,7 @@ struct hd__agent_lead {
 /* agent_outcome.c. Hears from every machine of the round how it ended there; fills in `sum`, `code`, `lost` and the
  * nodes. */
 void hd__agent_collect(struct hd__agent_lead *lead);
-/* A machine that fails round after round, while no checkpoint gets newer, is left out. */
+/* A machine that fails round after round, while no checkpoint gets newer, is left out, if there are enough others. */
 void hd__agent_count_failures(struct hd__agent_lead *lead, int newer);
 /* Are all that were lost those of machines that are gone, and may there be fewer? */
 int hd__agent_only_machines_went(const struct hd__agent_lead *lead);

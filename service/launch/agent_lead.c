@@ -76,11 +76,6 @@ static int32_t gather(struct hd__agent_lead *l, double least, double soon, doubl
     for (;;) {
         int32_t count = look_around(l), most = nodes->max - count_left_out(l);
         double now = hd__now();
-        if (most < nodes->min) {
-            hd__log(HD_LOG_ERROR, NULL, "%d machines are left that could take part, and launch.nodes wants %d", most,
-                    nodes->min);
-            return 0;
-        }
         if (now >= least && (count == most || (count >= nodes->min && now >= soon)))
             return count;
         if (now >= late) {

@@ -95,6 +95,15 @@ void hd__agent_collect(struct hd__agent_lead *l)
                                          .since = own->since > 0 ? own->since : hd__now()};
 }
 
+/* Machines that the next round has without node i. */
+static int32_t count_others(const struct hd__agent_lead *l, int32_t i)
+{
+    int32_t count = 0;
+    for (int32_t k = 0; k < l->g->nodes->max; k++)
+        count += k != i && l->node[k].here && !l->node[k].out && !hd__agent_is_gone(&l->node[k]);
+    return count;
+}
+
 void hd__agent_count_failures(struct hd__agent_lead *l, int newer)
 {
     for (int32_t i = 0; i < l->g->nodes->max; i++) {
@@ -102,10 +111,14 @@ void hd__agent_count_failures(struct hd__agent_lead *l, int newer)
         if (!n->in)
             continue;
         n->failures = !n->failed ? 0 : newer ? 1 : n->failures + 1;
-        if (i && n->failures >= MOST_FAILURES && !n->out) {
-            n->out = 1;
+        if (!i || n->failures < MOST_FAILURES)
+            continue;
+        n->out = count_others(l, i) >= l->g->nodes->min;
+        if (n->out)
             hd__log(HD_LOG_ERROR, NULL, "node %d is left out: it failed %d rounds in a row", i, n->failures);
-        }
+        else if (n->failures == MOST_FAILURES)
+            hd__log(HD_LOG_WARN, NULL, "node %d failed %d rounds in a row, and stays: launch.nodes wants %d machines",
+                    i, n->failures, l->g->nodes->min);
     }
 }
 

@@ -332,6 +332,22 @@ START_TEST(left_out)
 }
 END_TEST
 
+/* The same where no machine can be spared: launch.restarts decides. */
+START_TEST(needed)
+{
+    struct command *c[2];
+    machines_up(2, NULL);
+    start_nodes(c, 2,
+                EXACT SOON MEET "--nodes 2 mesh.dp=2 job.name=needed launch.restarts=4 checkpoint={\"every\":100000} "
+                                "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"at\":16,\"kind\":\"kill\"}]");
+    expect_end(c[0], 1);
+    expect_end(c[1], 1);
+    expect_says(c[0], "node 1 failed 3 rounds in a row, and stays: launch.nodes wants 2 machines");
+    expect_says(c[0], "launch.restarts: 4 in a row have made no newer checkpoint");
+    expect_event("needed", "restart", 4, 2, 1);
+}
+END_TEST
+
 /* ---- a machine goes, and comes back */
 
 static const char *const ways[] = {"agent of node 1: SIGKILL", "node 1: link down", "agent of node 1: SIGSTOP"};
@@ -666,6 +682,7 @@ int main(void)
                                         {"ranks fail", ranks_fail, 1},
                                         {"not restarted", not_restarted, 1},
                                         {"left out", left_out, 1},
+                                        {"needed", needed, 1},
                                         {"machine goes", machine_goes, HD__COUNT(ways)},
                                         {"copies in memory", machine_with_copies_goes, HD__COUNT(copies)},
                                         {"copies of copies", copies_of_copies, 1},
