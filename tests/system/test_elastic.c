@@ -460,6 +460,8 @@ START_TEST(copies_of_copies)
     }
     kill(c[0]->pid, SIGTERM);
     expect_end(c[0], 3);
+    const char *first = strstr(c[0]->err, "which is in memory (on disk: 0)");
+    ck_assert_msg(first && strstr(first + 1, "which is in memory (on disk: 0)"), "it said:\n%s", c[0]->err);
     curve_read(&parts, "thirds");
     train(&whole, "undivided", THIRDS "job.steps=%d", (int)parts.step[parts.n - 1]);
     expect_close(&parts, &whole, 1e-4);

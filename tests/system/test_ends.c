@@ -544,6 +544,23 @@ START_TEST(checkpoint_fails)
 }
 END_TEST
 
+/* The same while training goes on: it is noticed before the next one is due. */
+START_TEST(checkpoint_fails_meanwhile)
+{
+    static struct curve curve;
+    struct command *c =
+        command_start(NULL, "train " ENDLESS_ON_3 "job.name=meanwhile checkpoint={\"dir\":\"later\",\"every\":400}");
+    curve_wait("meanwhile", 3);
+    ck_assert(!rename("later", "later-aside") || errno == ENOENT);
+    write_file("later", "");
+    command_wait(c, 60);
+    expect_code(c, 1);
+    expect_says(c, "Not a directory");
+    curve_read(&curve, "meanwhile");
+    ck_assert_msg(curve.step[curve.n - 1] < 800, "noticed at step %d", (int)curve.step[curve.n - 1]);
+}
+END_TEST
+
 /* Asked to stop, and the state cannot be saved: nobody says that it is. */
 START_TEST(stopped_without_a_checkpoint)
 {
@@ -691,6 +708,7 @@ int main(void)
                                         {"diverging", diverging, 1},
                                         {"gives up", one_rank_gives_up, 3},
                                         {"checkpoint fails", checkpoint_fails, 1},
+                                        {"checkpoint fails meanwhile", checkpoint_fails_meanwhile, 1},
                                         {"stopped without a checkpoint", stopped_without_a_checkpoint, 1},
                                         {"data ends", data_ends, 1},
                                         {"suspended", suspended, 1},

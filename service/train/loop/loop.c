@@ -312,8 +312,10 @@ static int32_t save_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_e
     int by_steps = is_step_to_save(l);
     if (!l->checkpointer || agreed >= STOP || l->progress.step == l->job->steps) /* the end saves */
         return HD_OK;
-    if (agreed != WRITER_BUSY)
-        return agreed == SAVE || by_steps ? save_checkpoint(l, 0, err) : HD_OK;
+    if (agreed != WRITER_BUSY) { /* nobody writes: one that has failed is known now, not when the next is due */
+        int32_t rc = finish_save(l, err);
+        return !rc && (agreed == SAVE || by_steps) ? save_checkpoint(l, 0, err) : rc;
+    }
     if (l->is_leader && (by_steps || is_time_to_save(l)) && l->skipped_for != l->saved)
         hd__log(HD_LOG_WARN, NULL,
                 "no checkpoint of step %" PRId64 ": that of step %" PRId64
@@ -465,7 +467,7 @@ static int32_t init_run(struct hd__train_loop *l, struct hd_error *err)
     hd__train_session_phase(&l->s, "making parameters");
     if (!l->progress.step)
         rc = hd__train_session_init_params(&l->s, err);
-    l->saved = l->progress.step ? l->progress.step : -1;
+    l->saved = l->progress.step && !hd__train_checkpointer_loaded_in_memory(l->checkpointer) ? l->progress.step : -1;
     hd__train_session_phase(&l->s, "finding its place in the data");
     return rc ? rc : hd__train_feed_seek(l->s.train_feed, l->progress.sequence, err);
 }
@@ -497,7 +499,10 @@ static void tell_launcher(const struct hd__train_loop *l)
     if (!p)
         return;
     snprintf(p->run, sizeof p->run, "%s", l->run);
-    p->saved = HD__MAX(p->saved, l->progress.step);
+    if (hd__train_checkpointer_loaded_in_memory(l->checkpointer))
+        p->copied = HD__MAX(p->copied, l->progress.step);
+    else
+        p->saved = HD__MAX(p->saved, l->progress.step);
 }
 
 /* The run gets its id, and the place that it needs. */
