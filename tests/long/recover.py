@@ -383,18 +383,18 @@ def strike_rank(run, rank, chance):
     return pids[rank], struck
 
 
-def names_of_the_fault(run, rank, pid):
+def names_of_the_fault(cell, rank, pid):
     """What the log may say of it, as expressions."""
-    unmet = [rf"rank {rank} did not connect within", rf"before ranks? .*\b{rank}\b.* had come"] if run.cell.moment == "start" else []
-    if run.cell.fault == "stop":
+    unmet = [rf"rank {rank} did not connect within", rf"before ranks? .*\b{rank}\b.* had come"] if cell.moment == "start" else []
+    if cell.fault == "stop":
         return [rf"rank {rank} \(process {pid}\) had been stopped by a signal", rf"rank {rank} died \(silent", *unmet]
-    number = int(SIGNALS[run.cell.fault])
+    number = int(SIGNALS[cell.fault])
     return [rf"rank {rank} \(process {pid}\) was killed by signal {number} ", rf"rank {rank} died",
             rf"mpirun noticed that process rank {rank} .* exited on signal {number} ", *unmet]
 
 
 def wait_until_named(run, rank, pid, struck):
-    expected = names_of_the_fault(run, rank, pid)
+    expected = names_of_the_fault(run.cell, rank, pid)
     limit = START_SECONDS if run.cell.moment == "start" else NOTICE_SECONDS
     while not any(re.search(words, run.said()) for words in expected):
         ended = run.code() is not None
@@ -416,7 +416,7 @@ def place_of_the_fault(run):
 
 def expect_process_named(run, rank, pid):
     """heddle's launcher has seen that process end; mpirun tells no process."""
-    line = names_of_the_fault(run, rank, pid)[0]
+    line = names_of_the_fault(run.cell, rank, pid)[0]
     if run.cell.transport != "mpi" and not re.search(line, run.said()):
         raise NotRecovered(f"the log does not have {line!r}")
 
@@ -628,11 +628,11 @@ def run_cell(cell, heddle, folder, known, seed):
     return recovered
 
 
-def write_files(folder):
+def write_files(folder, job=JOB):
     chance = random.Random(1)
     words = "the warp is set and a weft goes over one under by heddle lifts its thread until cloth falls from loom to beam".split()
     (folder / "corpus.txt").write_text(" ".join(chance.choice(words) for _ in range(60000)))
-    (folder / "job.yaml").write_text(JOB)
+    (folder / "job.yaml").write_text(job)
 
 
 def run_cells(cells, heddle, seed):
