@@ -22,8 +22,8 @@ again without a fault, both agents ended with 0, metrics.jsonl has each step onc
 job, and `heddle ckpt diff` finds no difference between both last checkpoints. A step that the job went on from may lack
 its row (docs/running.md).
 
-When --limit is over, the job is stopped as by SIGTERM, and the newest checkpoint that both runs have is compared.
-Goodput is the seconds of the undisturbed job, per step, over those of this one.
+When --limit is over, the job is stopped by SIGTERM, and compared with an undisturbed one of as many steps. Goodput is
+the seconds of the undisturbed job, per step, over those of this one.
 """
 import argparse
 import collections
@@ -60,7 +60,7 @@ strategies: [{{use: zero, stage: 1}}]
 optimizer:  {{use: adamw, lr: 1e-3, clip: 1.0}}
 model:      {{use: transformer, family: llama, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn: 128, vocab: 256}}
 data:       {{train: corpus.txt, seq_len: 64, micro_batch: 1}}
-checkpoint: {{every: {EVERY_SAVE}, keep: 0, peers: {{every: {EVERY_COPY}}}}}
+checkpoint: {{every: {EVERY_SAVE}, keep: 2, peers: {{every: {EVERY_COPY}}}}}
 """
 
 
@@ -239,8 +239,9 @@ class Job:
     def left(self):
         return [pid for pid, born in self.seen.items() if recover.is_alive(pid, born)]
 
-    def checkpoints(self):
-        return {int(name[5:]) for name in os.listdir(self.saves) if re.fullmatch(r"step-\d+", name)}
+    def newest(self):
+        """Step of the last checkpoint; 0: there is none."""
+        return max((int(name[5:]) for name in os.listdir(self.saves) if name.startswith("step-")), default=0)
 
 
 # ---- faults
@@ -349,14 +350,11 @@ def losses_differ(job, whole):
 
 
 def weights_differ(args, job, whole):
-    """Complaints about the newest checkpoint that both have, and its step."""
-    newest = max(job.checkpoints() & whole.checkpoints(), default=None)
-    if newest is None:
-        return ["no checkpoint to compare"], 0
-    name = f"step-{newest:08d}"
-    done = subprocess.run([args.heddle, "ckpt", "diff", whole.saves / name, job.saves / name], capture_output=True,
-                          text=True, env=recover.clean_environment())
-    return ([f"ckpt diff: {(done.stdout + done.stderr).strip()[-300:]}"] if done.returncode else []), newest
+    """Complaints about the last checkpoint of both."""
+    names = [max(of.saves / name for name in os.listdir(of.saves) if name.startswith("step-")) for of in (whole, job)]
+    done = subprocess.run([args.heddle, "ckpt", "diff", *names], capture_output=True, text=True,
+                          env=recover.clean_environment())
+    return [f"ckpt diff: {(done.stdout + done.stderr).strip()[-300:]}"] if done.returncode else []
 
 
 def print_table(faults):
@@ -423,12 +421,15 @@ def run(args, folder, machines):
             codes = job.wait(RECOVER_SECONDS + 10 * step_seconds * EVERY_SAVE)
         finally:
             left = job.end()
-        return report(args, job, whole, steps, faults[:done], wrong, codes, ended_early, left)
+        same = whole
+        if 0 < job.newest() < steps:
+            same = trained(args, machines, folder, "same", [*words, f"job.steps={job.newest()}"])
+        return report(args, job, whole, same, steps, faults[:done], wrong, codes, ended_early, left)
     finally:
         disk.unmount()
 
 
-def report(args, job, whole, steps, faults, wrong, codes, ended_early, left):
+def report(args, job, whole, same, steps, faults, wrong, codes, ended_early, left):
     """Exit code."""
     failed = sum(fault.outcome != "recovered" for fault in faults)
     print_table(faults)
@@ -437,13 +438,13 @@ def report(args, job, whole, steps, faults, wrong, codes, ended_early, left):
     if left:
         wrong.append(f"process {left[0]} was left")
     losses, lacking = losses_differ(job, whole)
-    weights, compared = weights_differ(args, job, whole)
+    weights = weights_differ(args, job, same) if job.newest() else ["no checkpoint to compare"]
     reached = job.now()[0]
     undisturbed = whole.seconds / steps * reached
     print(f"\n{reached} steps in {job.seconds:.1f} s, undisturbed {undisturbed:.1f} s: "
           f"goodput {100 * undisturbed / job.seconds:.1f} %")
     print(f"losses: {'differ' if losses else 'the same bits'} in {reached - lacking} rows; {lacking} rows are missing")
-    print(f"weights: {'differ' if weights else 'equal'} at step {compared}")
+    print(f"weights: {'differ' if weights else 'equal'} at step {job.newest()}")
     print(f"{len(faults)} of {args.failures} faults, seed {args.seed}")
     wrong += losses + weights
     for line in wrong:
