@@ -460,7 +460,7 @@ static int32_t read_keep(struct hd__job *job, const char *path, struct hd__tree_
     return rc;
 }
 
-/* ---- checkpoint.peers, watch.replicas: {every: N} */
+/* ---- checkpoint.peers, watch.replicas, watch.rerun: {every: N} */
 
 /* A number, or {every: N}. `others`: what else is possible, for the message. */
 static int32_t read_interval(struct hd__job *job, const char *path, struct hd__tree_node *node, const char *others,
@@ -482,16 +482,27 @@ static int32_t read_peers(struct hd__job *job, const char *path, struct hd__tree
     return rc;
 }
 
-static int32_t read_replicas(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+static int32_t read_watch_every(struct hd__job *job, const char *path, struct hd__tree_node *node, int64_t *out,
+                                struct hd_error *err)
 {
     const struct hd__tree_node *given = hd__tree_get(node, "every"), *every = given ? given : node;
     int is_auto = every->kind == HD__SCALAR && !strcmp(every->text, "auto") && node->count < 2;
-    int32_t rc = is_auto ? HD_OK : read_interval(job, path, node, "auto, ", &job->watch.replicas_every, err);
+    int32_t rc = is_auto ? HD_OK : read_interval(job, path, node, "auto, ", out, err);
     if (is_auto)
-        job->watch.replicas_every = -1;
+        *out = -1;
     if (!rc)
         hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return rc;
+}
+
+static int32_t read_replicas(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    return read_watch_every(job, path, node, &job->watch.replicas_every, err);
+}
+
+static int32_t read_rerun(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
+{
+    return read_watch_every(job, path, node, &job->watch.rerun_every, err);
 }
 
 /* ---- metrics.tensorboard, metrics.sinks */
@@ -578,6 +589,7 @@ hd__job_composite_fn hd__job_composite_key(const char *path)
         {"metrics.sinks", read_sinks},
         {"metrics.trace", hd__job_read_trace},
         {"watch.replicas", read_replicas},
+        {"watch.rerun", read_rerun},
         {"launch.notice", read_notice},
         {"checkpoint.every", read_save_every},
         {"checkpoint.keep", read_keep},

@@ -234,7 +234,8 @@ struct hd__job {
     /* watch: limits of the rules of alarms, 0: none */
     struct {
         double loss_spike, grad_norm, throughput, straggler, data_wait, memory, descriptors, exposed_comm, utilisation;
-        int64_t replicas_every; /* steps; 0: they are not compared */
+        int64_t replicas_every; /* steps; 0: they are not compared; -1: auto */
+        int64_t rerun_every;    /* the same of instructions that are run twice */
         const char *command;    /* NULL: none */
     } watch;
 

@@ -283,6 +283,9 @@ static const struct hd_option watch_keys[] = {
         "them, and a difference ends the job; auto: as often as costs under 0.5%, with a device in host memory; 0: "
         "never",
         RANKS),
+    KEY("rerun", STRING, "auto", ANY, 0, special,
+        "{every: N}: in every Nth step each rank runs one instruction twice, another each time, and a difference ends "
+        "the job; auto: every 100 steps, with a device in host memory; 0: never"),
     KEY("command", STRING, NULL, ANY, 0, watch.command,
         "run by sh for each alarm on the machine of rank 0, with rule, step and words as $1, $2, $3"),
 };

@@ -91,6 +91,18 @@ uint32_t hd__exec_graph_count(const struct hd__exec *exec, uint64_t *replays);
  * made a NaN or Inf of finite numbers, or the parameter that had one. Returns 1 if there is one, 0 if not (it came from
  * another rank), or an error. Collective. */
 int32_t hd__exec_find_nonfinite(struct hd__exec *exec, int64_t step, char out[160], struct hd_error *err);
+/* The next step runs one of its instructions twice, chosen by `draw`, and compares the bits of what came out: one whose
+ * inputs its outputs leave as they are. */
+struct hd__exec_rerun {
+    int wanted, chosen, compared;
+    int32_t run; /* of the section */
+    uint32_t section, instr;
+    hd_tensor differs; /* 0: the same bits */
+    uint64_t draw;
+};
+void hd__exec_rerun_next(struct hd__exec *exec, uint64_t draw);
+/* Of the last step that was asked for it. */
+const struct hd__exec_rerun *hd__exec_get_rerun(const struct hd__exec *exec);
 /* The flight recorder. From any thread while the executor is open. */
 struct hd__flight *hd__exec_flight(struct hd__exec *exec);
 /* The instruction that runs now, for messages: "micro_last #118 wait all_reduce(dp_shard)". [any-thread] */

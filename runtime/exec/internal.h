@@ -95,6 +95,7 @@ struct hd__exec {
     uint32_t state_written; /* in this step */
     int32_t settled;        /* nothing polls any more */
     char *nonfinite;        /* not NULL during a NaN check: names the first NaN or Inf; "" until there is one */
+    struct hd__exec_rerun rerun;
     const struct hd__prepared_section *current_section;
     uint32_t current_instr;
 };
@@ -124,6 +125,11 @@ void hd__exec_find_segments(struct hd__exec *e, struct hd__prepared_section *sec
 void hd__exec_free_segments(struct hd__exec *e, struct hd__prepared_section *section);
 int32_t hd__exec_run_segment(struct hd__exec *e, struct hd__prepared_section *section,
                              struct hd__graph_segment *segment, struct hd_error *err);
+
+/* rerun.c: chooses an instruction of the step; runs it, which has just run, once more. */
+void hd__exec_rerun_choose(struct hd__exec *e, int64_t step);
+int32_t hd__exec_rerun_compare(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
+                               struct hd_error *err);
 
 /* nan_check.c: runs an instruction and checks its operands. */
 int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,

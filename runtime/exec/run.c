@@ -76,20 +76,28 @@ static int32_t run_timed(struct hd__exec *e, const struct hd__prepared_section *
     return rc;
 }
 
+/* Has this run of the section the instruction that is run twice? */
+static int runs_twice(const struct hd__exec *e, const struct hd__prepared_section *section)
+{
+    return e->rerun.chosen && !e->rerun.compared && section == &e->sections[e->rerun.section] && e->run == e->rerun.run;
+}
+
 static int32_t run_instr(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
                          struct hd_error *err)
 {
     __atomic_store_n(&e->current_instr, k, __ATOMIC_RELAXED);
     if (e->nonfinite)
         return hd__exec_check_finite(e, section, k, err);
-    return e->observed ? run_timed(e, section, k, err) : hd__exec_run_prepared(e, &section->prepared[k], err);
+    int32_t rc = e->observed ? run_timed(e, section, k, err) : hd__exec_run_prepared(e, &section->prepared[k], err);
+    return rc || !runs_twice(e, section) || k != e->rerun.instr ? rc : hd__exec_rerun_compare(e, section, k, err);
 }
 
 static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section, struct hd_error *err)
 {
-    struct hd__graph_segment *segment = section->segments.at,
-                             *last = e->nonfinite || e->observed ? segment : segment + section->segments.count;
+    struct hd__graph_segment *segment = section->segments.at, *last = segment + section->segments.count;
     int32_t rc = HD_OK;
+    if (e->nonfinite || e->observed || runs_twice(e, section))
+        last = segment;
     __atomic_store_n(&e->current_section, section, __ATOMIC_RELEASE);
     for (uint32_t k = 0; k < section->n && !rc;) {
         int whole = segment < last && segment->first == k;
@@ -119,6 +127,8 @@ int32_t hd__exec_run_step(struct hd__exec *e, int64_t step, struct hd_error *err
     int32_t rc = HD_OK;
     if (!e->nonfinite) /* the same step once more */
         e->state_written = 0;
+    if (e->rerun.wanted)
+        hd__exec_rerun_choose(e, step);
     for (uint32_t s = 0; s < e->p->sections.count && !rc; s++)
         if (hd__section_due(e->sections[s].of, step))
             rc = run_section(e, &e->sections[s], err);

@@ -257,9 +257,7 @@ static int32_t name_difference(struct hd__train_replicas *r, int64_t step, const
     if (!rc && r->session->env->rank)
         rc = hd__exec_barrier(r->session->exec, err);
     if (!rc)
-        rc = hd_fail(err, HD_E_CORRUPT,
-                     "silent corruption, found after step %" PRId64 ": %s. Nothing of this state is saved; "
-                     "launch.restarts, or the same command, goes on from the last checkpoint",
+        rc = hd_fail(err, HD_E_CORRUPT, "silent corruption, found after step %" PRId64 ": %s. " HD__NOTHING_IS_SAVED,
                      step, words.at ? words.at : "copies differ");
     hd__text_free(&words);
     return rc;

@@ -43,6 +43,9 @@ struct hd__train_replicas {
     int corrupt;                        /* copies of this state differ: it is not to be saved */
 };
 
+#define HD__NOTHING_IS_SAVED \
+    "Nothing of this state is saved; launch.restarts, or the same command, goes on from the last checkpoint"
+
 enum { HD__REPLICAS_AUTO = -1 }; /* job->watch.replicas_every */
 void hd__train_replicas_init(struct hd__train_replicas *r, struct hd__train_session *session, int64_t done);
 /* After step `step`, which took `step_s`; `now`: whether it is due or not. HD_E_CORRUPT: the error names rank, tensor

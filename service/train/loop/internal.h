@@ -8,6 +8,7 @@
 #include "service/metrics/metrics.h"
 #include "service/train/checkpointer.h"
 #include "service/train/replicas.h"
+#include "service/train/rerun.h"
 #include "service/train/session.h"
 #include "service/train/trace/trace.h"
 
@@ -41,6 +42,7 @@ struct hd__train_loop {
     double planned_from[HD__PLANNED_STEPS]; /* seconds of the steps that are held against the plan */
     struct hd__train_trace trace;
     struct hd__train_replicas replicas;
+    int64_t rerun_every;
     struct hd__metrics *machine_metrics; /* of the first rank of another machine than rank 0's: sinks without rows */
     struct hd__metrics *metrics;         /* of rank 0, as what follows */
     struct hd__run_locks locks;

@@ -253,15 +253,28 @@ static int32_t finish_save(struct hd__train_loop *l, struct hd_error *err)
     return note_save(l, rc);
 }
 
+static int32_t log_corruption(struct hd__train_loop *l, const char *rule, int32_t rank, int32_t rc,
+                              const struct hd_error *err)
+{
+    if (rc == HD_E_CORRUPT && l->is_leader)
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:s,s:I,s:i,s:i,s:i,s:s}", "event", "alarm", "rule", rule,
+                                                    "step", (json_int_t)l->progress.step, "rank", rank, "value", 1,
+                                                    "limit", 0, "words", err->message));
+    return rc;
+}
+
 /* `now`: before a save, so that no state is saved that is known to be wrong, or could be. */
 static int32_t compare_replicas(struct hd__train_loop *l, int now, struct hd_error *err)
 {
     int32_t wrong = 0, rc = hd__train_replicas_compare(&l->replicas, l->progress.step, l->step_s, now, &wrong, err);
-    if (rc == HD_E_CORRUPT && l->is_leader)
-        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:s,s:I,s:i,s:i,s:i,s:s}", "event", "alarm", "rule",
-                                                    "replicas", "step", (json_int_t)l->progress.step, "rank", wrong,
-                                                    "value", 1, "limit", 0, "words", err->message));
-    return rc;
+    return log_corruption(l, "replicas", wrong, rc, err);
+}
+
+static int32_t compare_reruns(struct hd__train_loop *l, struct hd_error *err)
+{
+    int32_t wrong = 0;
+    l->replicas.corrupt = 1;
+    return log_corruption(l, "rerun", wrong, hd__train_rerun_name(&l->s, l->progress.step, &wrong, err), err);
 }
 
 /* `stopped`: there is no time for an evaluation. */
@@ -280,8 +293,9 @@ static int32_t save_checkpoint(struct hd__train_loop *l, int stopped, struct hd_
     return note_save(l, hd__train_checkpointer_save(l->checkpointer, &l->progress, err));
 }
 
-/* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number, or END_OF_ROUND. */
-enum { NOTHING, SAVE, WRITER_BUSY, STOP = 256, END_OF_ROUND = 255 };
+/* Wishes of the ranks after a step, of which the highest counts; STOP and a signal's number, or END_OF_ROUND.
+ * CORRUPT is no wish. */
+enum { NOTHING, SAVE, WRITER_BUSY, STOP = 256, END_OF_ROUND = 255, CORRUPT = 1024 };
 
 static int is_time_to_save(const struct hd__train_loop *l)
 {
@@ -296,6 +310,8 @@ static int is_step_to_save(const struct hd__train_loop *l)
 static int32_t wish(const struct hd__train_loop *l)
 {
     const struct hd__launch_progress *p = l->s.env->progress;
+    if (hd__exec_get_rerun(l->s.exec)->differs)
+        return CORRUPT;
     if (stop_signal)
         return STOP + stop_signal;
     if (p && p->grow && l->is_leader && l->checkpointer && l->progress.step < l->job->steps &&
@@ -349,6 +365,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
     int32_t rc = HD_OK, agreed = 0;
     start_alarm(l);
     hd__train_replicas_init(&l->replicas, &l->s, l->progress.step);
+    l->rerun_every = hd__train_rerun_every(l->s.compiled);
     hd__train_trace_init(&l->trace, &l->s, l->progress.step);
     l->ranks = hd__alloc((size_t)l->s.env->size * HD__GATHERED * sizeof *l->ranks);
     l->saved_at = hd__now();
@@ -358,6 +375,8 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->progress.step + 1, __ATOMIC_RELAXED);
         hd__loop_profile_begin(l);
         hd__train_trace_begin(&l->trace, l->progress.step + 1);
+        if (l->rerun_every && (l->progress.step + 1) % l->rerun_every == 0)
+            hd__train_rerun_next(&l->s, l->progress.step + 1);
         hd__exec_comm_seconds(l->s.exec,
                               (double[HD_AXIS_COUNT]){0}); /* what an evaluation waited for is not this step's */
         rc = train_step(l, err);
@@ -391,6 +410,10 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         log_copied(l);
         if (!rc)
             rc = hd__exec_all_reduce_max(l->s.exec, wish(l), &agreed, err);
+        if (!rc && agreed == CORRUPT) {
+            rc = compare_reruns(l, err);
+            agreed = NOTHING;
+        }
         if (!rc)
             rc = compare_replicas(l, 0, err);
         if (!rc)

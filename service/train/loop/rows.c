@@ -109,7 +109,7 @@ static const char *watch_objection(const struct hd__job *job, int32_t rule, doub
 void hd__train_watch_warn(struct hd__job *job)
 {
     const struct hd__watch_config config = watch_config(job);
-    int any = job->watch.replicas_every != 0;
+    int any = job->watch.replicas_every || job->watch.rerun_every;
     for (int32_t rule = 0; rule < HD__WATCH_RULE_COUNT; rule++) {
         double limit = hd__watch_limit(&config, rule);
         char key[64], text[128];

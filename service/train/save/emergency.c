@@ -131,7 +131,7 @@ static void say_not_saved(const struct meeting *m, int64_t newest, const struct 
     if (newest < 0)
         hd__log(HD_LOG_WARN, NULL,
                 "the last steps are not saved: each rank that is left was in the middle of an update, or has a "
-                "state that differs from its copies");
+                "state that is known to be wrong");
     else
         hd__log(HD_LOG_WARN, NULL, "the state after step %" PRId64 " is not saved: the ranks that are left lack %s",
                 newest, why->message);

@@ -142,6 +142,48 @@ START_TEST(parameter)
 }
 END_TEST
 
+/* A processor of rank 1 makes errors in products: all ranks get the same wrong sums, so no copies differ. */
+#define BAD_PROCESSOR                                                                                                 \
+    "llama.yaml mesh.dp=2 job.steps=60 checkpoint={\"every\":1,\"async\":false} watch.replicas={\"every\":1} " STAGE0 \
+    " plugins.path=[\"" PLUGINS_OF_TESTS "\"] device={\"use\":\"flips\",\"rank\":1,\"at\":500} "
+
+START_TEST(rerun)
+{
+    struct command *c = command_run("train " BAD_PROCESSOR "job.name=bad watch.rerun={\"every\":1}");
+    expect_code(c, 1);
+    expect_says(c, "silent corruption in step ");
+    expect_says(c, "on rank 1 einsum (block L");
+    expect_says(c, " ran twice on the same inputs, and the bits of ");
+    json_t *alarm = alarm_of("bad", "rerun", 1);
+    ck_assert_ptr_nonnull(alarm);
+    ck_assert_ptr_nonnull(strstr(json_string_value(json_object_get(alarm, "words")), "ran twice"));
+    char saved[128], before[128];
+    int64_t step = json_integer_value(json_object_get(alarm, "step"));
+    snprintf(saved, sizeof saved, "runs/bad/checkpoints/step-%08ld", (long)step);
+    snprintf(before, sizeof before, "runs/bad/checkpoints/step-%08ld", (long)step - 1);
+    ck_assert_msg(access(saved, F_OK) && !access(before, F_OK), "step %ld", (long)step);
+    c = command_run("train " BAD_PROCESSOR "job.name=unseen watch.rerun=0");
+    expect_code(c, 0);
+}
+END_TEST
+
+static const char *const sound[] = {
+    "gpt2.yaml precision.compute=fp16",
+    "llama.yaml mesh.dp=2 precision.compute=bf16 recompute=full strategies.zero.stage=3",
+    "mixtral.yaml",
+    "llama.yaml mesh.dp=2 plugins.path=[\"" ASYNC "\"] device.use=async device.seed=1",
+};
+
+/* Without errors, instructions give the same bits twice, and training what it gives without. */
+START_TEST(same_bits_twice)
+{
+    static struct curve once, twice;
+    train(&once, "once", "%s job.steps=40 watch.rerun=0", sound[_i]);
+    train(&twice, "twice", "%s job.steps=40 watch.rerun=1", sound[_i]);
+    expect_same_bits(&once, &twice);
+}
+END_TEST
+
 /* auto compares, too; and nothing is, where it is off or there are no copies. */
 START_TEST(when)
 {
@@ -159,6 +201,9 @@ START_TEST(when)
                                            {"{\"every\":x}", "watch.replicas.every"},
                                            {"often", "watch.replicas: auto, a number of steps"},
                                            {"[3]", "watch.replicas: auto, a number of steps, or {every: N} is wanted"}};
+    c = command_run("train llama.yaml watch.rerun=often");
+    expect_code(c, 2);
+    expect_says(c, "watch.rerun: auto, a number of steps, or {every: N} is wanted");
     for (size_t i = 0; i < HD__COUNT(wrong); i++) {
         c = command_run("train llama.yaml mesh.dp=2 watch.replicas=%s", wrong[i][0]);
         expect_code(c, 2);
@@ -173,6 +218,8 @@ int main(void)
                                         {"reduced gradient", reduced_gradient, 1},
                                         {"parameter", parameter, 1},
                                         {"when", when, 1},
+                                        {"rerun", rerun, 1},
+                                        {"same bits twice", same_bits_twice, HD__COUNT(sound)},
                                         {NULL, NULL, 0}};
     return system_run("watch", tests);
 }
