@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,6 +17,34 @@ int hd__same_file(const char *a, const char *b)
 {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Without empty parts, "." and "..", from the root; of a path without links. Caller frees. */
+static char *plain_path(const char *path)
+{
+    char here[PATH_MAX] = "", *all = NULL, *out, *rest, *part;
+    if (path[0] != '/' && !getcwd(here, sizeof here))
+        here[0] = 0;
+    if (asprintf(&all, "%s/%s", here, path) < 0)
+        abort();
+    out = hd__alloc(strlen(all) + 1);
+    for (rest = all; (part = strsep(&rest, "/"));) {
+        if (!strcmp(part, "..") && *out)
+            *strrchr(out, '/') = 0;
+        else if (*part && strcmp(part, ".") && strcmp(part, ".."))
+            strcat(strcat(out, "/"), part);
+    }
+    free(all);
+    return out;
+}
+
+int hd__same_path(const char *a, const char *b)
+{
+    char *x = plain_path(a), *y = plain_path(b);
+    int same = hd__same_file(a, b) || !strcmp(x, y);
+    free(x);
+    free(y);
+    return same;
 }
 
 int hd__make_folders(const char *path)

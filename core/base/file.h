@@ -10,6 +10,8 @@
 FILE *hd__open_regular(const char *path, const char *what, struct hd_error *err);
 
 int hd__same_file(const char *a, const char *b); /* by device and number; 0 where one is not there */
+/* Also of what is not there yet: a, ./a, a/ and ./b/../a are the same. */
+int hd__same_path(const char *a, const char *b);
 /* Creates the missing parent folders of a file. 0, or errno of the first that could not be created. */
 int hd__make_folders(const char *path);
 

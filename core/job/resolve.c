@@ -70,13 +70,17 @@ static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int 
     }
     suggest(&out, "ranks ", has_auto ? ranks / fixed * fixed : fixed);
     suggest(&out, "ranks ", has_auto ? (ranks / fixed + 1) * fixed : 0);
+    int64_t dp = job->mesh_asked[HD_AXIS_DP_SHARD];
+    int may_be_auto = !has_auto && job->mesh_asked[HD_AXIS_DP_REPLICATE] == 1 && dp > 1 && ranks % (fixed / dp) == 0;
     int32_t rc = hd__job_fail(job, "mesh", err,
-                              "mesh: %lld rank%s %s %s; the product must be the number of ranks; nearest that work: %s",
+                              "mesh: %lld rank%s %s %s; the product must be the number of ranks; nearest that work: "
+                              "%s%s",
                               (long long)ranks, ranks == 1 ? "" : "s",
                               has_auto     ? "cannot be cut into"
                               : ranks == 1 ? "is not"
                                            : "are not",
-                              mesh_text(job, job->mesh_asked), out.at);
+                              mesh_text(job, job->mesh_asked), out.at,
+                              may_be_auto ? "; or mesh.dp=auto, for any number that the other axes divide" : "");
     hd__text_free(&out);
     return rc;
 }

@@ -25,7 +25,7 @@ struct hd_metrics {
 static const struct hd_option options[] = {
     {.name = "dir",
      .type = HD_OPT_STRING,
-     .flags = HD_OPTION_REQUIRED,
+     .flags = HD_OPTION_REQUIRED | HD_OPTION_PATH,
      .offset = offsetof(struct tensorboard_settings, dir),
      .help = "folder, in which each run of heddle has one of its own: DIR/RUN, as TensorBoard shows runs"},
 };

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "core/base/file.h"
 #include "runtime/comm/open.h"
 #include "runtime/comm/topology.h"
 #include "runtime/comm/tuning_file.h"
@@ -61,8 +62,10 @@ static int is_same_sink(struct hd__job *job, const struct hd__chosen *a, const s
         const struct hd_option o = hd__option_at(&table, i);
         const char *first = hd__option_text(&o, a->settings, &job->arena),
                    *second = hd__option_text(&o, b->settings, &job->arena);
-        int same = first && second ? !strcmp(first, second) : first == second;
-        if (same && first && o.flags & HD_OPTION_PATH)
+        int is_path = (o.flags & HD_OPTION_PATH) != 0, same = !first || !second ? first == second
+                                                              : is_path         ? hd__same_path(first, second)
+                                                                                : !strcmp(first, second);
+        if (same && first && is_path)
             return 1;
         differ |= !same;
     }

@@ -69,7 +69,8 @@ START_TEST(refusals)
         {"--steps 0", "--steps '0': a number from 1"},
         {"--warmup -1", "--warmup '-1'"},
         {"--peak", "there is no option --peak"},
-        {"mesh.dp=3 --ranks 2", "the product must be the number of ranks"},
+        {"mesh.dp=3 --ranks 2", "the product must be the number of ranks; nearest that work: mesh.dp=2, ranks 3; or "
+                                "mesh.dp=auto, for any number"},
         {"--ranks 1,3", "data.batch: 8"},
         {"data.train=none.txt --ranks 1,2", "data.train: none.txt: No such file"},
     };

@@ -122,6 +122,8 @@ START_TEST(keys)
         {"train llama.yaml metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"a\"},{\"use\":\"tensorboard\",\"dir\":"
          "\"b\"},{\"use\":\"tensorboard\",\"dir\":\"a\"}]",
          "command line: metrics.sinks.2: tensorboard is there already, as metrics.sinks.0", NULL},
+        {"train llama.yaml metrics.tensorboard=tb metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"./x/..//tb/\"}]",
+         "command line: metrics.sinks.0: tensorboard is there already, as metrics.tensorboard", NULL},
         {NULL, NULL, NULL}};
     write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
                              "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
@@ -435,7 +437,8 @@ START_TEST(warnings)
         {"train llama.yaml --dry-run job.steps=200 watch.utilisation=1",
          "command line: watch.utilisation is 1: no step is without any wait"},
         {"train llama.yaml --dry-run job.steps=200 watch={\"command\":\"true\",\"loss_spike\":0,\"grad_norm\":0,"
-         "\"straggler\":0,\"data_wait\":0,\"exposed_comm\":0,\"memory\":0,\"descriptors\":0,\"replicas\":0}",
+         "\"straggler\":0,\"data_wait\":0,\"exposed_comm\":0,\"memory\":0,\"descriptors\":0,\"replicas\":0,\"rerun\":"
+         "0}",
          "command line: watch.command has no effect, because all rules are 0"},
         {"train llama.yaml --dry-run data.train=unwritten.bin",
          "unwritten.bin: its first tokens are all 0: was it made, and never written?"},
