@@ -101,7 +101,7 @@ struct hd__exec_rerun {
     uint64_t draw;
 };
 void hd__exec_rerun_next(struct hd__exec *exec, uint64_t draw);
-/* Of the last step that was asked for it. */
+/* The choice in the last step that was asked for one, and what came of it. */
 const struct hd__exec_rerun *hd__exec_get_rerun(const struct hd__exec *exec);
 /* The flight recorder. From any thread while the executor is open. */
 struct hd__flight *hd__exec_flight(struct hd__exec *exec);

@@ -13,12 +13,13 @@ static double number_of(const struct hd__metrics_row *row, int32_t rank, int32_t
 
 /* ---- a straggler
  *
- * Page's cumulated sum (Biometrika 41, 1954) of how much longer a rank computes than the median of the others of its
- * stage, less 0.65 of the limit: that is 0 where it does not, and grows by 0.35 limits a row where it is slower by the
- * limit, and by no more than 0.65, so no moment raises an alarm: 3.5 limits do, 10 rows of a rank at the limit. A walk
- * with drift -d and deviation s gets above h with a probability of exp(-2 d h / s^2): e^-18 where the limit is two
- * deviations of a ratio from row to row. Where they are noisier, that is the limit. The mean of those rows has to be
- * near the limit, too: a rank that is slower by less adds up in time. */
+ * Page's cumulated sum (Biometrika 41, 1954) of how much longer a rank computes than the median of the others of
+ * its stage, less 0.65 of the limit: that is 0 where it does not, and grows by 0.35 limits a row where it is slower
+ * by the limit, and by no more than 0.65, so no moment raises an alarm: 3.5 limits do, 10 rows of a rank at the
+ * limit. A walk with drift -d and deviation s gets above h with a probability of exp(-2 d h / s^2): e^-18 where the
+ * limit is two deviations of a ratio from row to row. Where they are noisier, that is the limit, up to 0.3, and
+ * above 0.5 less 0.2: a walk whose drift is half of what is looked for gets there soonest, and goes so far up that
+ * it is e^-15. The mean of those rows has to be near the limit, too: a rank that is slower by less adds up in time. */
 
 static int by_compute(const void *a, const void *b)
 {
@@ -65,10 +66,10 @@ static double noise(const struct hd__watch *w)
     return n ? 1.4826 * hd__watch_median(values, n) / sqrt(2) : 0;
 }
 
-static void add_ratio(struct hd__watch_rank *r, double limit)
+/* `wide`: two deviations, or the limit. */
+static void add_ratio(struct hd__watch_rank *r, double limit, double wide)
 {
-    const double middle = 0.65 * limit;
-    r->excess = fmax(0, r->excess + fmin(middle, fmax(-limit, r->ratio - middle)));
+    r->excess = fmax(0, r->excess + fmin(0.65 * wide, fmax(-wide, r->ratio - 0.65 * limit)));
     r->sum = r->excess > 0 ? r->sum + r->ratio : 0;
     r->rows = r->excess > 0 ? r->rows + 1 : 0;
 }
@@ -76,12 +77,14 @@ static void add_ratio(struct hd__watch_rank *r, double limit)
 static uint32_t find_straggler(struct hd__watch *w, const struct hd__metrics_row *row, struct hd__alarm *alarm)
 {
     /* wider while the noise is not known well */
-    double limit = fmax(w->config.straggler, 2 * noise(w) * (1 + 4 / (double)w->rank_rows)), most = 3.5 * limit;
+    double wide = fmax(w->config.straggler, 2 * noise(w) * (1 + 4 / (double)w->rank_rows)),
+           limit = fmin(wide, fmax(w->config.straggler, fmax(0.3, wide - 0.2))),
+           most = fmax(3.5 * limit, 3 * wide * wide / limit);
     const struct hd__watch_rank *worst = NULL;
     for (int32_t k = 0; k < w->n_ranks; k++) {
         struct hd__watch_rank *r = &w->ranks[k];
         int beyond;
-        add_ratio(r, limit);
+        add_ratio(r, limit, wide);
         r->excess = fmin(r->excess, 2 * most); /* to come back in time */
         beyond = r->excess > most && w->rank_rows >= HD__WATCH_FIRST && r->sum > 0.75 * limit * (double)r->rows;
         if (beyond && !r->raised && (!worst || r->excess > worst->excess))

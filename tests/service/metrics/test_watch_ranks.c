@@ -135,6 +135,33 @@ START_TEST(named_in_time)
 }
 END_TEST
 
+/* Ranks beside other programs, whose times change by 15% from row to row: one that becomes slower by 40%. */
+START_TEST(named_beside_others)
+{
+    enum { TRIALS = 500 };
+    int late = 0;
+    for (int trial = 0; trial < TRIALS; trial++) {
+        struct cluster c = {.watch = {.config = {.straggler = 0.1}},
+                            .state = other_times() + (uint64_t)trial + 7,
+                            .n = _i ? 16 : 2,
+                            .deviation = 0.15};
+        int64_t from = 60 + trial % 90, named = 0;
+        int32_t slow = trial % c.n;
+        while (!named && c.step < from + 40) {
+            make_row(&c);
+            if (c.step >= from)
+                c.rank[slow][HD__RANK_COMPUTE] *= 1.4;
+            if (alone(&c, watch(&c), HD__WATCH_STRAGGLER) && c.alarm[0].rank == slow)
+                named = c.step;
+        }
+        late += !named || named - from > 20;
+        hd__watch_finish(&c.watch);
+    }
+    print_count("late of 500 beside others, of ranks", _i ? 16 : 2, late);
+    ck_assert_msg(late <= TRIALS / 5, "%d of %d were named late or never", late, TRIALS);
+}
+END_TEST
+
 /* On a machine where ranks take turns it takes a rank that is much slower. */
 START_TEST(named_in_noise)
 {
@@ -250,6 +277,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, false_alarms, 0, HD__COUNT(machines));
     tcase_add_loop_test(t, named_in_time, 0, 2);
+    tcase_add_loop_test(t, named_beside_others, 0, 2);
     tcase_add_test(t, named_in_noise);
     tcase_add_test(t, stages);
     tcase_add_loop_test(t, each, 0, 4);
