@@ -167,18 +167,6 @@ static int32_t phase_checksums(struct saving *s, struct hd_error *err)
 
 /* ---- the index, and the end */
 
-/* What was committed can be seen, or the next start would not find it. */
-static int32_t check_committed(const struct saving *s, uint64_t index_bytes, struct hd_error *err)
-{
-    uint64_t bytes = 0;
-    int32_t rc = s->store->ops->size(s->store->ckpt, s->name, HD__CKPT_INDEX, &bytes, err);
-    if (rc || bytes != index_bytes)
-        return hd_fail(err, rc < 0 ? rc : HD_E_CORRUPT,
-                       "the storage has committed %s, and its index.json %s: nothing was saved", s->name,
-                       rc ? "is not there" : "has another size");
-    return HD_OK;
-}
-
 /* Rank 0 first: with its commit the checkpoint is there. */
 static int32_t phase_commit(struct saving *s, struct hd_error *err)
 {
@@ -186,7 +174,7 @@ static int32_t phase_commit(struct saving *s, struct hd_error *err)
     int32_t rc = HD_OK;
     if (s->rank == 0) {
         char *text = hd__ckpt_index_text(s->save, &s->layout, s->hashes);
-        uint64_t bytes = text ? strlen(text) : 0;
+        uint64_t bytes = text ? strlen(text) : 0, there = 0;
         if (text)
             rc = result(ops->write(s->tx, HD__CKPT_INDEX, 0, text, bytes, err), "write", err);
         else
@@ -198,7 +186,12 @@ static int32_t phase_commit(struct saving *s, struct hd_error *err)
             rc = result(ops->commit(s->tx, err), "commit", err);
             s->tx = NULL;
         }
-        rc = rc ? rc : check_committed(s, bytes, err);
+        /* a storage that lies would lose it in silence */
+        int32_t seen = rc ? HD_OK : ops->size(s->store->ckpt, s->name, HD__CKPT_INDEX, &there, err);
+        if (seen || (!rc && there != bytes))
+            rc = hd_fail(err, seen < 0 ? seen : HD_E_CORRUPT,
+                         "the storage has committed %s, and its index.json %s: nothing was saved", s->name,
+                         seen ? "is not there" : "has another size");
     }
     rc = agree_on_status(s, rc, err);
     if (!rc && s->tx) {

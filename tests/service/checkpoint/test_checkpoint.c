@@ -659,7 +659,7 @@ END_TEST
 
 /* ---- what saving refuses */
 
-/* A storage that says that it has committed, and has not; and calls that fail without a word, or with a code of theirs. */
+/* A storage that says that it has committed, and has not; calls that fail without a word, or with a code of theirs. */
 static struct hd_ckpt_ops real;
 static int32_t said;
 
