@@ -147,7 +147,7 @@ struct hd_comm_launcher {
 struct hd_comm_ops {
     size_t struct_size;
     uint64_t caps;
-    /* [control] mandatory. Collective: all ranks call it. */
+    /* [control] mandatory. Collective: all ranks call it. *comm is not NULL where it returns HD_OK. */
     int32_t (*open)(const struct hd_host *host, const void *settings, const struct hd_world *world,
                     struct hd_comm **comm, struct hd_error *err);
     /* [control] mandatory; NULL is fine. Does not wait for peers, unless nothing failed and all are bound to come. */

@@ -16,7 +16,7 @@ static int32_t open_it(const struct hd_host *host, const void *settings, const s
                        struct hd_comm **comm, struct hd_error *err)
 {
     (void)host, (void)settings, (void)world, (void)err;
-    *comm = NULL;
+    *comm = (struct hd_comm *)messages; /* not looked into */
     return HD_OK;
 }
 
@@ -29,7 +29,7 @@ static int32_t group(struct hd_comm *comm, const char *name, const int32_t *rank
                      struct hd_comm_group **out, struct hd_error *err)
 {
     (void)comm, (void)name, (void)ranks, (void)n, (void)err;
-    *out = NULL;
+    *out = (struct hd_comm_group *)messages;
     return HD_OK;
 }
 
