@@ -43,6 +43,12 @@ static double number(const json_t *object, const char *key)
 
 /* ---- the file */
 
+static int is_older(const struct stat *a, const struct stat *b)
+{
+    return a->st_mtim.tv_sec != b->st_mtim.tv_sec ? a->st_mtim.tv_sec < b->st_mtim.tv_sec
+                                                  : a->st_mtim.tv_nsec < b->st_mtim.tv_nsec;
+}
+
 /* The newest of NAME-A-B.json, by a schedule, or NAME.json. The caller frees it; NULL: there is none. */
 static char *find_file(const char *name)
 {
@@ -56,7 +62,7 @@ static char *find_file(const char *name)
     int none = glob(pattern, 0, NULL, &all);
     for (size_t i = 0; !none && i <= all.gl_pathc; i++) {
         const char *path = i < all.gl_pathc ? all.gl_pathv[i] : name;
-        if (stat(path, &one) || (found && one.st_mtime < newest.st_mtime))
+        if (stat(path, &one) || (found && is_older(&one, &newest)))
             continue;
         free(found);
         found = hd__strdup(path);

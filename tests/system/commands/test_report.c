@@ -62,7 +62,7 @@ static int count(const char *text, const char *word)
 
 static void expect_line(const char *text, const char *words)
 {
-    ck_assert_msg(strstr(text, words) != NULL, "'%s' is not in:\n%s", words, text);
+    ck_assert_msg(strstr(text, words) != NULL, "'%s' is not in:\n%.2000s", words, text);
 }
 
 START_TEST(text_page)
