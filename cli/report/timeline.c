@@ -43,35 +43,28 @@ static double number(const json_t *object, const char *key)
 
 /* ---- the file */
 
-static int is_older(const struct stat *a, const struct stat *b)
-{
-    return a->st_mtim.tv_sec != b->st_mtim.tv_sec ? a->st_mtim.tv_sec < b->st_mtim.tv_sec
-                                                  : a->st_mtim.tv_nsec < b->st_mtim.tv_nsec;
-}
-
 /* The newest of NAME-A-B.json, by a schedule, or NAME.json. The caller frees it; NULL: there is none. */
 static char *find_file(const char *name)
 {
     const char *end = strrchr(name, '.');
-    struct stat newest = {0}, one;
+    struct stat one;
+    int64_t newest = 0;
     char *found = NULL;
-    glob_t all;
+    glob_t all = {0};
     if (!end || strchr(end, '/'))
         end = name + strlen(name);
     char *pattern = hd__format("%.*s-[0-9]*-[0-9]*%s", (int)(end - name), name, end);
-    int none = glob(pattern, 0, NULL, &all);
-    for (size_t i = 0; !none && i <= all.gl_pathc; i++) {
+    glob(pattern, 0, NULL, &all);
+    for (size_t i = 0; i <= all.gl_pathc; i++) {
         const char *path = i < all.gl_pathc ? all.gl_pathv[i] : name;
-        if (stat(path, &one) || (found && is_older(&one, &newest)))
+        int64_t at = stat(path, &one) ? -1 : one.st_mtim.tv_sec * 1000000000 + one.st_mtim.tv_nsec;
+        if (at < newest)
             continue;
         free(found);
         found = hd__strdup(path);
-        newest = one;
+        newest = at;
     }
-    if (none && !stat(name, &one))
-        found = hd__strdup(name);
-    if (!none)
-        globfree(&all);
+    globfree(&all);
     free(pattern);
     return found;
 }
