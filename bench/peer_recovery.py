@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The peer of bench/recovery.py, a rank of torchrun: DistributedDataParallel over Gloo that saves in the background with
+"""The peer of bench/recovery.py, a rank of torchrun: DistributedDataParallel over Gloo that saves in the background by
 torch.distributed.checkpoint, and goes on from the newest checkpoint. It trains until it is killed. Rank 0 writes to
 --progress: "start", once it has loaded, and the number of every step that is complete.
 """

@@ -52,8 +52,8 @@ class Contestant:
 
     def start(self, words, environment={}):
         with open(self.folder / "out", "ab") as out:
-            self.processes.append(subprocess.Popen(words, cwd=TOP, env={**os.environ, **environment}, stdout=out, stderr=out,
-                                                   stdin=subprocess.DEVNULL, start_new_session=True))
+            self.processes.append(subprocess.Popen(words, cwd=TOP, env={**os.environ, **environment}, stdout=out,
+                                                   stderr=out, stdin=subprocess.DEVNULL, start_new_session=True))
 
     def fail(self, why):
         raise SystemExit(f"bench: {type(self).__name__}: {why}:\n{(self.folder / 'out').read_text()[-3000:]}")
@@ -129,8 +129,8 @@ class Heddle(Contestant):
     def __init__(self, args, folder, options):
         super().__init__(args, folder, options)
         self.rows = folder / "metrics.jsonl"
-        self.words = [args.heddle, "train", str(TOP / "bench" / "jobs" / "s.yaml"), f"job.steps={STEPS}", f"mesh.dp={self.mesh}",
-                      f"data.batch={2 * RANKS}", "device.threads=1", f"checkpoint.dir={folder}/checkpoints",
+        self.words = [args.heddle, "train", str(TOP / "bench" / "jobs" / "s.yaml"), f"job.steps={STEPS}",
+                      f"mesh.dp={self.mesh}", f"data.batch={2 * RANKS}", "device.threads=1", f"checkpoint.dir={folder}/checkpoints",
                       f"checkpoint.every={args.every}", "checkpoint.keep=2", "launch.restarts=1000", "launch.pause=10ms",
                       "metrics.every=1", f"metrics.jsonl={self.rows}", *options, *args.options]
 
@@ -156,8 +156,8 @@ class Agents(Heddle):
     mesh = "auto"
 
     def agent(self, node):
-        self.start([*self.words, "--nodes", f"1:{RANKS}", "--rendezvous", f"127.0.0.1:{self.port}", "--node-rank", str(node),
-                    "launch.ranks=1", "comm.use=libfabric", "comm.provider=tcp"], {"HEDDLE_SECRET": self.secret})
+        self.start([*self.words, "--nodes", f"1:{RANKS}", "--rendezvous", f"127.0.0.1:{self.port}", "--node-rank",
+                    str(node), "launch.ranks=1", "comm.use=libfabric", "comm.provider=tcp"], {"HEDDLE_SECRET": self.secret})
 
     def begin(self):
         self.port, self.secret = free_port(), secrets.token_hex(32)
@@ -233,7 +233,8 @@ def parse_arguments():
             raise SystemExit(f"bench: --{key}: there is no {getattr(args, key)}")
         elif used:
             setattr(args, key, os.path.abspath(found))
-    if "torchrun" in args.contestants and subprocess.run([args.python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode:
+    has_torch = subprocess.run([args.python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode == 0
+    if "torchrun" in args.contestants and not has_torch:
         print(f"bench: {args.python} has no torch", file=sys.stderr)
         raise SystemExit(77)
     return args
@@ -277,7 +278,8 @@ def main():
     medians = {name: [statistics.median(values) for values in zip(*rows)] for name, rows in costs.items()}
     theirs = medians.pop("torchrun", None)
     for name, ours in medians.items() if theirs else ():
-        print(f"torchrun takes {theirs[0] / ours[0]:.1f} times as long as {name} to the next step, {theirs[1] / ours[1]:.1f} to catch up")
+        print(f"torchrun takes {theirs[0] / ours[0]:.1f} times as long as {name} to the next step, "
+              f"{theirs[1] / ours[1]:.1f} to catch up")
 
 
 if __name__ == "__main__":

@@ -281,6 +281,15 @@ uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed)
     return XXH3_64bits_withSeed(data, bytes, seed);
 }
 
+int32_t hd__slot_failed(int32_t code, const char *whose, const char *slot, struct hd_error *err)
+{
+    if (code > 0)
+        return hd_fail(err, HD_E_INTERNAL, "%s %s returned %d, which is no HD_E_ code", whose, slot, code);
+    if (err && (err->code == HD_OK || !err->message[0]))
+        return hd_fail(err, code, "%s %s failed (code %d) without a message (hd_fail)", whose, slot, code);
+    return code;
+}
+
 uint64_t hd__origin_of(const struct hd_error *err, int32_t rank)
 {
     static _Atomic uint32_t number;

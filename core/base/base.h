@@ -103,6 +103,13 @@ static inline int32_t hd__origin_rank(uint64_t origin)
 {
     return (int32_t)(origin >> 32) - 1;
 }
+/* The result of a plugin's slot: whatever it is but HD_OK is a failure, with a code of ours and a message, which the
+ * plugin may have forgotten. `whose`: "the transport's". */
+int32_t hd__slot_failed(int32_t code, const char *whose, const char *slot, struct hd_error *err);
+static inline int32_t hd__slot_result(int32_t code, const char *whose, const char *slot, struct hd_error *err)
+{
+    return code == HD_OK ? HD_OK : hd__slot_failed(code, whose, slot, err);
+}
 /* The error's origin; a new one of this rank if it has none. */
 uint64_t hd__origin_of(const struct hd_error *err, int32_t rank);
 

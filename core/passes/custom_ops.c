@@ -168,8 +168,8 @@ uint32_t hd__pass_reduce(struct hd_program *p, const struct hd_pass_bucket *buck
         return 1;
     r->running = 1;
     r->buckets++;
-    if (r->ops->reduce(r->host, r->settings, p, bucket, &err))
-        hd__pass_refuse(p, "%s", err.message[0] ? err.message : "hd_strategy_ops.reduce failed without a message");
+    if (hd__slot_result(r->ops->reduce(r->host, r->settings, p, bucket, &err), "the strategy's", "reduce", &err))
+        hd__pass_refuse(p, "%s", err.message);
     r->running = 0;
     return 1;
 }

@@ -5,6 +5,7 @@
 #ifndef HD_RUNTIME_COMM_OPEN_H
 #define HD_RUNTIME_COMM_OPEN_H
 
+#include "core/base/base.h"
 #include "heddle/comm.h"
 #include "runtime/comm/algorithms/select.h"
 
@@ -25,22 +26,18 @@ struct hd__comm {
     uint32_t n_hooks, reserved; /* around it so far */
 };
 
-/* The result of a transport slot. Whatever it is but HD_OK is a failure, and has a message: a plugin may have forgotten
- * that, and its error would be lost. `handle`: what it gave, so that it is not NULL with HD_OK. */
+/* The results of a transport's slots (hd__slot_result): of one that gives a handle, which is not NULL with HD_OK; of
+ * others; and of progress, where what is above 0 says that something moved. */
 static inline int32_t hd__comm_result(int32_t code, const char *slot, const void *handle, struct hd_error *err)
 {
-    if (code == HD_OK && handle)
-        return HD_OK;
-    if (code == HD_OK)
+    if (code == HD_OK && !handle)
         return hd_fail(err, HD_E_INTERNAL, "the transport's %s returned HD_OK and gave nothing", slot);
-    if (code > 0)
-        return hd_fail(err, HD_E_INTERNAL, "the transport's %s returned %d, which is no HD_E_ code", slot, code);
-    if (err && (err->code == HD_OK || !err->message[0]))
-        return hd_fail(err, code, "the transport's %s failed (code %d) without a message (hd_fail)", slot, code);
-    return code;
+    return hd__slot_result(code, "the transport's", slot, err);
 }
-/* For slots that give none; and for progress, where what is above 0 says that something moved. */
-#define hd__comm_done(code, slot, err) hd__comm_result(code, slot, slot, err)
+static inline int32_t hd__comm_done(int32_t code, const char *slot, struct hd_error *err)
+{
+    return hd__slot_result(code, "the transport's", slot, err);
+}
 static inline int32_t hd__comm_moved(int32_t code, struct hd_error *err)
 {
     return code >= 0 ? code : hd__comm_done(code, "progress", err);

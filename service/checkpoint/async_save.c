@@ -40,20 +40,12 @@ static void *save_thread(void *user)
     return NULL;
 }
 
-static size_t run_bytes(const struct hd__ckpt_save *save, uint32_t i)
-{
-    const struct hd__ckpt_run *run = &save->runs[i];
-    return run->tensor < save->n_tensors && run->count > 0
-               ? (size_t)run->count * hd_dtype_size(save->tensors[run->tensor].dtype)
-               : 0;
-}
-
 /* The copies are contiguous, in the order of the runs. */
 static int32_t take_snapshot(struct hd__ckpt_async_writer *s, const struct hd__ckpt_save *save, struct hd_error *err)
 {
     size_t bytes = 0, at = 0;
     for (uint32_t i = 0; i < save->n_runs; i++)
-        bytes += run_bytes(save, i);
+        bytes += hd__ckpt_run_bytes(save, i);
     if (bytes > s->capacity) {
         if (s->host_copy)
             munmap(s->host_copy, s->capacity);
@@ -71,7 +63,7 @@ static int32_t take_snapshot(struct hd__ckpt_async_writer *s, const struct hd__c
     }
     s->runs = hd__realloc(s->runs, save->n_runs * sizeof *s->runs);
     for (uint32_t i = 0; i < save->n_runs; i++) {
-        size_t n = run_bytes(save, i);
+        size_t n = hd__ckpt_run_bytes(save, i);
         s->runs[i] = save->runs[i];
         s->runs[i].data = s->host_copy + at;
         if (n)

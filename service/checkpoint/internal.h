@@ -8,6 +8,20 @@
 #define HD__CKPT_INDEX "index.json"
 #define HD__CKPT_INDEX_MAX (UINT64_C(1) << 30)
 
+/* The result of a slot of the storage. */
+static inline int32_t hd__ckpt_result(int32_t code, const char *slot, struct hd_error *err)
+{
+    return hd__slot_result(code, "the storage's", slot, err);
+}
+
+static inline uint64_t hd__ckpt_run_bytes(const struct hd__ckpt_save *save, uint32_t i)
+{
+    const struct hd__ckpt_run *run = &save->runs[i];
+    return run->tensor < save->n_tensors && run->count > 0
+               ? (uint64_t)run->count * hd_dtype_size(save->tensors[run->tensor].dtype)
+               : 0;
+}
+
 /* ---- layout (layout.c) */
 struct hd__ckpt_file {
     const char *name;

@@ -40,7 +40,7 @@ int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps
 {
     struct step_list list = {0};
     uint32_t kept = 0;
-    int32_t rc = store->ops->list(store->ckpt, add_step, &list, err);
+    int32_t rc = hd__ckpt_result(store->ops->list(store->ckpt, add_step, &list, err), "list", err);
     if (rc) {
         hd__free_array(&list.steps);
         return rc;
@@ -86,7 +86,7 @@ int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, stru
     uint64_t bytes = 0;
     if (strlen(name) > 31)
         return hd_fail(err, HD_E_NOTFOUND, "checkpoint '%.64s': not a checkpoint's name", name);
-    int32_t rc = store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, err);
+    int32_t rc = hd__ckpt_result(store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, err), "size", err);
     if (rc)
         return rc;
     if (bytes > HD__CKPT_INDEX_MAX)
@@ -95,7 +95,7 @@ int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, stru
     c->store = *store;
     snprintf(c->name, sizeof c->name, "%s", name);
     char *text = hd__alloc(bytes);
-    rc = store->ops->read(store->ckpt, name, HD__CKPT_INDEX, 0, text, bytes, err);
+    rc = hd__ckpt_result(store->ops->read(store->ckpt, name, HD__CKPT_INDEX, 0, text, bytes, err), "read", err);
     if (!rc)
         rc = hd__ckpt_index_parse(c, text, bytes, err);
     free(text);
@@ -236,6 +236,7 @@ static int32_t read_block(const struct hd__ckpt *c, uint64_t number, char *block
     uint32_t file = hd__ckpt_locate_block(&c->layout, number, &begin, &bytes);
     const char *name = c->layout.files[file].name;
     int32_t rc = c->store.ops->read(c->store.ckpt, c->name, name, begin, block, bytes, err);
+    rc = hd__ckpt_result(rc, "read", err);
     if (rc)
         return rc;
     uint64_t hash = hd__hash(block, bytes, 0);
@@ -265,6 +266,7 @@ int32_t hd__ckpt_check_files(const struct hd__ckpt *c, struct hd_error *err)
     for (uint32_t i = 0; i < c->layout.n_files; i++) {
         uint64_t bytes = 0;
         int32_t rc = c->store.ops->size(c->store.ckpt, c->name, c->layout.files[i].name, &bytes, err);
+        rc = hd__ckpt_result(rc, "size", err);
         if (rc)
             return rc;
         if (bytes != c->layout.files[i].bytes)

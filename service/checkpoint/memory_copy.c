@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "service/checkpoint/internal.h"
 #include "service/checkpoint/train_state.h"
 
 static const char magic[8] = "HDCOPY1";
@@ -86,11 +87,6 @@ void hd__copy_clear(int fd)
     (void)written; /* a file without a header has no copy either */
 }
 
-static uint64_t run_bytes(const struct hd__ckpt_save *save, uint32_t i)
-{
-    return (uint64_t)save->runs[i].count * hd_dtype_size(save->tensors[save->runs[i].tensor].dtype);
-}
-
 /* Runs, JSON, data, in this order. */
 static void fill(char *at, const struct hd__ckpt_save *save, const char *state, const struct hd__copy_header *h)
 {
@@ -102,8 +98,8 @@ static void fill(char *at, const struct hd__ckpt_save *save, const char *state, 
         table[i] =
             (struct hd__copy_run){.tensor = run->tensor, .first = run->first, .count = run->count, .offset = offset};
         if (run->count)
-            memcpy(at + offset, run->data, run_bytes(save, i));
-        offset += run_bytes(save, i);
+            memcpy(at + offset, run->data, hd__ckpt_run_bytes(save, i));
+        offset += hd__ckpt_run_bytes(save, i);
     }
 }
 
@@ -146,7 +142,7 @@ int32_t hd__copy_write(struct hd__copy_file *f, const struct hd__ckpt_save *save
     h->state_bytes = state ? strlen(state) : 0;
     h->data_bytes = 0;
     for (uint32_t i = 0; i < save->n_runs; i++)
-        h->data_bytes += run_bytes(save, i);
+        h->data_bytes += hd__ckpt_run_bytes(save, i);
     hd__copy_hash_tensors(save->tensors, save->n_tensors, &h->tensors, &h->all_tensors);
     hd__copy_clear(f->fd);
     int32_t rc = state ? reserve(f, hd__copy_bytes(h), err)

@@ -27,16 +27,6 @@ struct saving {
     char name[32];
 };
 
-/* The result of a slot of the storage: a failure has a code of ours and a message, whatever the plugin forgot. */
-static int32_t result(int32_t code, const char *slot, struct hd_error *err)
-{
-    if (code > 0)
-        return hd_fail(err, HD_E_INTERNAL, "the storage's %s returned %d, which is no HD_E_ code", slot, code);
-    if (code && err && !err->message[0])
-        return hd_fail(err, code, "the storage's %s failed (code %d) without a message (hd_fail)", slot, code);
-    return code;
-}
-
 /* ---- agreement */
 
 /* A rank's status after a phase, as all ranks exchange it. */
@@ -99,7 +89,7 @@ static int32_t write_block(void *user, uint64_t number, char *block, struct hd_e
             continue;
         __atomic_add_fetch(&s->written, end - start, __ATOMIC_RELAXED);
         int32_t rc = s->store->ops->write(s->tx, file, begin + start, block + start, end - start, err);
-        rc = result(rc, "write", err);
+        rc = hd__ckpt_result(rc, "write", err);
         if (rc)
             return rc;
     }
@@ -120,7 +110,7 @@ static int32_t hash_block(void *user, uint64_t i, char *block, struct hd_error *
         return HD_OK;
     uint32_t file = hd__ckpt_locate_block(&s->layout, s->shared_blocks[turn], &begin, &bytes);
     int32_t rc = s->store->ops->read_back(s->tx, s->layout.files[file].name, begin, block, bytes, err);
-    rc = result(rc, "read_back", err);
+    rc = hd__ckpt_result(rc, "read_back", err);
     if (rc)
         return rc;
     s->hashes[s->shared_blocks[turn]] = hd__hash(block, bytes, 0);
@@ -176,14 +166,14 @@ static int32_t phase_commit(struct saving *s, struct hd_error *err)
         char *text = hd__ckpt_index_text(s->save, &s->layout, s->hashes);
         uint64_t bytes = text ? strlen(text) : 0, there = 0;
         if (text)
-            rc = result(ops->write(s->tx, HD__CKPT_INDEX, 0, text, bytes, err), "write", err);
+            rc = hd__ckpt_result(ops->write(s->tx, HD__CKPT_INDEX, 0, text, bytes, err), "write", err);
         else
             rc = hd_fail(err, HD_E_INTERNAL, "checkpoint: the state cannot be written as JSON (NaN, or not UTF-8)");
         free(text);
         if (!rc)
-            rc = result(ops->flush(s->tx, err), "flush", err);
+            rc = hd__ckpt_result(ops->flush(s->tx, err), "flush", err);
         if (!rc) {
-            rc = result(ops->commit(s->tx, err), "commit", err);
+            rc = hd__ckpt_result(ops->commit(s->tx, err), "commit", err);
             s->tx = NULL;
         }
         /* a storage that lies would lose it in silence */
@@ -195,7 +185,7 @@ static int32_t phase_commit(struct saving *s, struct hd_error *err)
     }
     rc = agree_on_status(s, rc, err);
     if (!rc && s->tx) {
-        rc = result(ops->commit(s->tx, err), "commit", err);
+        rc = hd__ckpt_result(ops->commit(s->tx, err), "commit", err);
         s->tx = NULL;
     }
     return rc;
@@ -289,11 +279,11 @@ int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_
     s.hashes = hd__arena_alloc(&s.arena, s.layout.n_blocks * sizeof *s.hashes);
     s.hash_known = hd__arena_alloc(&s.arena, s.layout.n_blocks);
     if (!rc && s.rank == 0)
-        rc = result(store->ops->begin(store->ckpt, s.name, 1, &s.tx, err), "begin", err);
+        rc = hd__ckpt_result(store->ops->begin(store->ckpt, s.name, 1, &s.tx, err), "begin", err);
     rc = agree_on_status(&s, rc, err);
     if (!rc) { /* there is something to join now */
         if (s.rank)
-            rc = result(store->ops->begin(store->ckpt, s.name, 0, &s.tx, err), "begin", err);
+            rc = hd__ckpt_result(store->ops->begin(store->ckpt, s.name, 0, &s.tx, err), "begin", err);
         rc = agree_on_status(&s, rc, err);
     }
     if (!rc) {
@@ -301,7 +291,7 @@ int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_
         if (store->peers.busy)
             store->peers.busy(store->peers.user, s.written);
         if (!rc)
-            rc = result(store->ops->flush(s.tx, err), "flush", err);
+            rc = hd__ckpt_result(store->ops->flush(s.tx, err), "flush", err);
         rc = agree_on_status(&s, rc, err);
     }
     if (!rc && s.total != s.layout.bytes)

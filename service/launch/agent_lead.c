@@ -204,7 +204,7 @@ static int32_t next_round(struct hd__agent_lead *l)
     struct hd__agent *g = l->g;
     struct hd__launch_progress *p = g->tally.progress;
     const struct hd__launch_nodes *nodes = g->nodes;
-    int newer = HD__MAX(p->saved, p->copied) > g->tally.best, leaves = 0, grows, free;
+    int newer = hd__launch_newest(p) > g->tally.best, leaves = 0, grows, free;
     int32_t before = l->ranks, count;
     double now = hd__now(), pause;
     char who[256], why[320], from[96];

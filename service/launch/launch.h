@@ -29,6 +29,12 @@ struct hd__launch_progress {
     int32_t grow;        /* machines have come: the round ends with its next checkpoint */
 };
 
+/* Step of the newest state that a round may go on from. */
+static inline int64_t hd__launch_newest(const struct hd__launch_progress *p)
+{
+    return HD__MAX(p->saved, p->copied);
+}
+
 struct hd__launch_env {
     int32_t rank, size, local_rank, local_size;
     struct hd__store_options store;      /* where the rendezvous is; used where size > 1 */

@@ -49,7 +49,7 @@ double hd__launch_pause(const struct hd__launch_tally *t)
 int hd__launch_may_restart(struct hd__launch_tally *t, const struct hd__launch_outcome *out, int free)
 {
     struct hd__launch_progress *p = t->progress;
-    int64_t failed = p->failed_step, before = t->failed_step, newest = HD__MAX(p->saved, p->copied);
+    int64_t failed = p->failed_step, before = t->failed_step, newest = hd__launch_newest(p);
     t->failed_step = failed;
     p->failed_step = 0;
     t->in_a_row = newest > t->best ? !free : t->in_a_row + !free;
@@ -111,7 +111,7 @@ const char *hd__launch_from(const struct hd__launch_tally *t, char text[96])
         snprintf(text, 96, "step %" PRId64 ", which is in memory (on disk: %" PRId64 ")", p->copied, p->saved);
     else
         snprintf(text, 96, "step %" PRId64, p->saved);
-    return HD__MAX(p->saved, p->copied) ? text : "the beginning, since there is no checkpoint yet";
+    return hd__launch_newest(p) ? text : "the beginning, since there is no checkpoint yet";
 }
 
 /* ---- on this machine alone */

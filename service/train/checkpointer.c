@@ -309,14 +309,9 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
     return rc;
 }
 
-int hd__train_checkpointer_copies(const struct hd__train_checkpointer *k)
+struct hd__peer_copies *hd__train_checkpointer_copies(const struct hd__train_checkpointer *k)
 {
-    return k && k->copies;
-}
-
-int32_t hd__train_checkpointer_copy_ready(struct hd__train_checkpointer *k, int *ready, struct hd_error *err)
-{
-    return hd__peer_copies_ready(k->copies, ready, err);
+    return k ? k->copies : NULL;
 }
 
 int32_t hd__train_checkpointer_copy(struct hd__train_checkpointer *k, const struct hd__train_progress *progress,
@@ -337,16 +332,6 @@ int32_t hd__train_checkpointer_copy(struct hd__train_checkpointer *k, const stru
     json_decref(state);
     hd__ckpt_train_state_free(&of);
     return rc;
-}
-
-int hd__train_checkpointer_copied(struct hd__train_checkpointer *k, struct hd__train_saved *copied)
-{
-    struct hd__peer_copied last;
-    if (!k || !hd__peer_copies_finished(k->copies, &last))
-        return 0;
-    *copied = (struct hd__train_saved){
-        .step = last.step, .bytes = last.bytes, .seconds = last.seconds, .exposed = last.exposed, .val_loss = NAN};
-    return 1;
 }
 
 int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *k, struct hd_error *err)

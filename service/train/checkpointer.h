@@ -25,6 +25,7 @@ struct hd__train_saved {
     double val_loss; /* NaN: none */
 };
 
+struct hd__peer_copies;
 struct hd__train_checkpointer; /* the job's checkpoint store and the save under way */
 
 /* Opens checkpoint storage for a session; *keeper stays NULL if the job has no checkpoint section. `dir` replaces
@@ -66,15 +67,11 @@ const char *hd__train_checkpointer_saved_on(const struct hd__train_checkpointer 
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
 int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer,
                                     const struct hd__train_progress *progress, struct hd_error *err);
-/* checkpoint.peers: 0 where no copies are made, as for NULL. */
-int hd__train_checkpointer_copies(const struct hd__train_checkpointer *checkpointer);
-/* Collective, and before a copy: 0 in *ready: the last one is still under way somewhere. */
-int32_t hd__train_checkpointer_copy_ready(struct hd__train_checkpointer *checkpointer, int *ready,
-                                          struct hd_error *err);
+/* checkpoint.peers: NULL where no copies are made. */
+struct hd__peer_copies *hd__train_checkpointer_copies(const struct hd__train_checkpointer *checkpointer);
+/* Makes one, where hd__peer_copies_ready said so. */
 int32_t hd__train_checkpointer_copy(struct hd__train_checkpointer *checkpointer,
                                     const struct hd__train_progress *progress, struct hd_error *err);
-/* Once for each copy of this rank that came to its end: 1, and what it was. */
-int hd__train_checkpointer_copied(struct hd__train_checkpointer *checkpointer, struct hd__train_saved *copied);
 /* After a fault, with the `n` ranks that are left, in ascending order: the state is collected, with an error where they
  * do not hold all of it; and saved by them together and read back. `run`: its id, which rank 0 alone knew.
  * `emergency`: what the checkpoint says of it; owned. */

@@ -324,7 +324,7 @@ static json_t *check_event(const char *job, const struct roofline *r, const char
 static double of_event(const json_t *event, const char *key)
 {
     const json_t *value = json_object_get(event, key);
-    ck_assert_msg(json_is_number(value), "%s is no number", key);
+    ck_assert_msg(json_is_number(value), "%s is not a number", key);
     return json_number_value(value);
 }
 

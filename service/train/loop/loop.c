@@ -16,6 +16,7 @@
 #include "service/launch/notice.h"
 #include "service/train/loop/internal.h"
 #include "service/train/save/emergency.h"
+#include "service/train/save/peer_copies.h"
 
 static volatile sig_atomic_t stop_signal;
 
@@ -209,14 +210,19 @@ static int32_t evaluate(struct hd__train_loop *l, struct hd_error *err)
 
 /* ---- saving */
 
+static json_t *save_event(const char *name, int64_t step, int64_t bytes, double seconds, double exposed)
+{
+    return json_pack("{s:s,s:I,s:f,s:f,s:I}", "event", name, "step", (json_int_t)step, "seconds", seconds, "exposed_s",
+                     exposed, "bytes", (json_int_t)bytes);
+}
+
 /* Into the metrics, once a save is on disk. */
 static void log_saved(struct hd__train_loop *l)
 {
     struct hd__train_saved saved;
     if (!l->is_leader || !hd__train_checkpointer_finished(l->checkpointer, &saved))
         return;
-    json_t *event = json_pack("{s:s,s:I,s:f,s:f,s:I}", "event", "checkpoint", "step", (json_int_t)saved.step, "seconds",
-                              saved.seconds, "exposed_s", saved.exposed, "bytes", (json_int_t)saved.bytes);
+    json_t *event = save_event("checkpoint", saved.step, saved.bytes, saved.seconds, saved.exposed);
     if (isfinite(saved.val_loss))
         json_object_set_new(event, "val_loss", json_real(saved.val_loss));
     hd__metrics_log_event(l->metrics, event);
@@ -228,12 +234,10 @@ static void log_saved(struct hd__train_loop *l)
 /* The same for copies in memory. */
 static void log_copied(struct hd__train_loop *l)
 {
-    struct hd__train_saved copied;
-    if (!l->is_leader || !hd__train_checkpointer_copied(l->checkpointer, &copied))
+    struct hd__peer_copied copied;
+    if (!l->is_leader || !hd__peer_copies_finished(hd__train_checkpointer_copies(l->checkpointer), &copied))
         return;
-    hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:f,s:f,s:I}", "event", "copy", "step",
-                                                (json_int_t)copied.step, "seconds", copied.seconds, "exposed_s",
-                                                copied.exposed, "bytes", (json_int_t)copied.bytes));
+    hd__metrics_log_event(l->metrics, save_event("copy", copied.step, copied.bytes, copied.seconds, copied.exposed));
     l->s.env->progress->copied = copied.step;
 }
 
@@ -344,11 +348,11 @@ static int32_t save_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_e
 
 static int32_t copy_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_error *err)
 {
+    struct hd__peer_copies *copies = hd__train_checkpointer_copies(l->checkpointer);
     int ready = 0;
-    if (!hd__train_checkpointer_copies(l->checkpointer) || agreed >= STOP ||
-        l->progress.step % l->job->checkpoint_peers || l->progress.step == l->job->steps)
+    if (!copies || agreed >= STOP || l->progress.step % l->job->checkpoint_peers || l->progress.step == l->job->steps)
         return HD_OK;
-    int32_t rc = hd__train_checkpointer_copy_ready(l->checkpointer, &ready, err);
+    int32_t rc = hd__peer_copies_ready(copies, &ready, err);
     if (!rc && ready)
         rc = compare_replicas(l, 1, err);
     if (!rc && !ready && l->is_leader && !l->copy_skipped++)

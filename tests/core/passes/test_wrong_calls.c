@@ -542,7 +542,7 @@ static const struct wrong rows[] = {
     ROW(bucket_of_no_rounds, TRANSFORM, "reduce: number 0"),
     ROW(bucket_into_another, TRANSFORM, "G.0 into V.0 over [dp_shard] is not all of flat 0 into it or its shard"),
     ROW(reduce_of_itself, REDUCE, "reduce: the strategy that reduces asks for itself"),
-    ROW(reduce_that_fails, REDUCE, "hd_strategy_ops.reduce failed without a message"),
+    ROW(reduce_that_fails, REDUCE, "the strategy's reduce failed (code -1) without a message (hd_fail)"),
     ROW(hyper_is_no_state, TRANSFORM, "insert: tensor"),
 };
 /* What only the whole program shows: beside zero, which updates. */

@@ -659,60 +659,6 @@ END_TEST
 
 /* ---- what saving refuses */
 
-/* A storage that says that it has committed, and has not; calls that fail without a word, or with a code of theirs. */
-static struct hd_ckpt_ops real;
-static int32_t said;
-
-static int32_t commit_nothing(struct hd_ckpt_tx *tx, struct hd_error *e)
-{
-    (void)e;
-    real.cancel(tx);
-    return HD_OK;
-}
-
-static int32_t write_silently(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data,
-                              uint64_t bytes, struct hd_error *e)
-{
-    (void)tx, (void)file, (void)offset, (void)data, (void)bytes, (void)e;
-    return said;
-}
-
-static int32_t commit_silently(struct hd_ckpt_tx *tx, struct hd_error *e)
-{
-    (void)e;
-    real.cancel(tx);
-    return said;
-}
-
-START_TEST(storage_that_lies)
-{
-    struct scratch s;
-    struct values in = make_values(12);
-    scratch_init(&s);
-    struct hd__ckpt_store store = open_store(s.dir);
-    real = *store.ops;
-    close_store(&store);
-    struct hd_ckpt_ops ops = real;
-    struct member like = {.dir = s.dir, .values = &in, .deal = deal_flat, .step = 1, .ops = &ops};
-    ops.commit = commit_nothing;
-    for (int ranks = 1; ranks < 3; ranks++)
-        ck_refused(save_as(&like, ranks), HD_E_NOTFOUND,
-                   "the storage has committed step-00000001, and its index.json is not there: nothing was saved");
-    ops = real;
-    ops.write = write_silently;
-    said = HD_E_IO;
-    ck_refused(save_as(&like, 2), HD_E_IO, "the storage's write failed (code -4) without a message (hd_fail)");
-    said = 7;
-    ck_refused(save_as(&like, 2), HD_E_INTERNAL, "the storage's write returned 7, which is no HD_E_ code");
-    ops = real;
-    ops.commit = commit_silently;
-    said = -999;
-    ck_refused(save_as(&like, 1), -999, "the storage's commit failed (code -999) without a message (hd_fail)");
-    free_values(&in);
-    scratch_finish(&s);
-}
-END_TEST
-
 START_TEST(bad_saves)
 {
     struct scratch s;
@@ -1007,7 +953,6 @@ int main(void)
         {"flipped bits", flipped_bits},
         {"hostile index", hostile_index},
         {"bad saves", bad_saves},
-        {"storage that lies", storage_that_lies},
         {"background", background},
         {"killed", killed_while_saving},
         {"every call fails", every_call_fails},
