@@ -98,10 +98,11 @@ uint16_t hd__block_id(struct hd_program *p, const char *name)
 
 hd_tensor hd__tensor_new(struct hd_program *p, const struct hd__tensor *tensor)
 {
+    struct hd__tensor t = *tensor; /* which may lie in the array that grows */
     hd_tensor id = p->tensors.count;
-    hd__push(&p->tensors, *tensor);
-    if (!tensor->origin)
-        p->tensors.at[id].origin = id;
+    if (!t.origin)
+        t.origin = id;
+    hd__push(&p->tensors, t);
     return id;
 }
 
