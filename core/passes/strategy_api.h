@@ -1,9 +1,9 @@
-/* core/passes/strategy_api: queries and edits of a lowered program, for strategies (heddle/experimental/strategy.h). */
+/* core/passes/strategy_api: queries and edits of a lowered program, for strategies (heddle/strategy.h). */
 #ifndef HD_CORE_PASSES_STRATEGY_API_H
 #define HD_CORE_PASSES_STRATEGY_API_H
 
 #include "core/program/program.h"
-#include "heddle/experimental/strategy.h"
+#include "heddle/strategy.h"
 
 extern const struct hd_pass_api hd__pass_api;
 

@@ -87,7 +87,7 @@ static const char *check_strategy(const void *ops)
 {
     const struct hd_strategy_ops *o = ops;
     if (o->api != HD_STRATEGY_API)
-        return "built for another version of experimental/strategy.h: build it with this heddle's headers";
+        return "built for another version of heddle/strategy.h: build it with this heddle's headers";
     if (!o->layout && !o->transform && !o->partition && !o->reduce)
         return "the slots 'layout', 'partition', 'transform' and 'reduce' are missing, it cannot do anything";
     return NULL;

@@ -15,13 +15,13 @@
 #include "heddle/comm.h"
 #include "heddle/data.h"
 #include "heddle/device.h"
-#include "heddle/experimental/strategy.h"
 #include "heddle/hook.h"
 #include "heddle/host.h"
 #include "heddle/metrics.h"
 #include "heddle/model.h"
 #include "heddle/optimizer.h"
 #include "heddle/plugin.h"
+#include "heddle/strategy.h"
 #include "heddle/tokenizer.h"
 
 struct hd__plugins; /* the registry */

@@ -99,11 +99,10 @@ uint16_t hd__block_id(struct hd_program *p, const char *name)
 hd_tensor hd__tensor_new(struct hd_program *p, const struct hd__tensor *tensor)
 {
     struct hd__tensor t = *tensor; /* which may lie in the array that grows */
-    hd_tensor id = p->tensors.count;
     if (!t.origin)
-        t.origin = id;
+        t.origin = p->tensors.count;
     hd__push(&p->tensors, t);
-    return id;
+    return p->tensors.count - 1;
 }
 
 uint32_t hd__buffer_new(struct hd_program *p, const char *name, int64_t bytes, uint8_t life)

@@ -29,9 +29,9 @@
 #define HD_CORE_PROGRAM_PROGRAM_H
 
 #include "core/base/base.h"
-#include "heddle/experimental/strategy.h"
 #include "heddle/optimizer.h"
 #include "heddle/program.h"
+#include "heddle/strategy.h"
 
 /* ---- mesh */
 
@@ -306,7 +306,7 @@ struct hd__precision {
 
 /* A stage's actions, from a strategy's partition: pipeline.c. */
 struct hd__actions {
-    const struct hd_action *at; /* heddle/experimental/strategy.h */
+    const struct hd_action *at; /* heddle/strategy.h */
     uint32_t n;
 };
 

@@ -1,7 +1,7 @@
 /* strategy-dp: data parallel. Every rank has all parameters, computes gradients of its part of the batch, and they are
  * added up over the ranks, once a step. docs/data-parallel.md goes through it. */
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
+#include "heddle/strategy.h"
 
 /* out <- in, in a section of the step; either may be 0. */
 static void add(struct hd_program *p, const struct hd_pass_api *api, const char *section, uint32_t op, hd_tensor in,

@@ -6,7 +6,7 @@
 #include "heddle/types.h"
 
 struct hd_builder_api; /* heddle/program.h */
-struct hd_pass_api;    /* heddle/experimental/strategy.h */
+struct hd_pass_api;    /* heddle/strategy.h */
 struct hd_store;
 
 enum { HD_LOG_ERROR = 0, HD_LOG_WARN = 1, HD_LOG_INFO = 2, HD_LOG_DEBUG = 3 };

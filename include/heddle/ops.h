@@ -96,7 +96,7 @@
  * send              to attrs.peer
  * recv              from attrs.peer
  * shift             y <- x of the member of the ring that is attrs.index back (0: 1). Keys and values of ring
- *                   attention; parameters of ranks that are apart (heddle/experimental/strategy.h)
+ *                   attention; parameters of ranks that are apart (heddle/strategy.h)
  *
  * ---- quantised gradients: hd_code_bytes in heddle/reference.h
  * encode            c[#] uint8, e[#] <- g[#]: codes of g + e inside attrs.ranges, zeros elsewhere; e becomes the

@@ -2,8 +2,8 @@
 #ifndef HD_STRATEGY_3D_PIPELINE_H
 #define HD_STRATEGY_3D_PIPELINE_H
 
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
+#include "heddle/strategy.h"
 
 struct pipe_settings {
     const char *schedule; /* a name or a file: schedule.h */

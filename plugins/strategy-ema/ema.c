@@ -6,8 +6,8 @@
  * weights, with their shards: where those are sharded, it is. Training does not read it. */
 #include <stddef.h>
 
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
+#include "heddle/strategy.h"
 
 struct settings {
     double decay;

@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
+#include "heddle/strategy.h"
 
 struct settings {
     int64_t every;

@@ -11,8 +11,8 @@
 #ifndef HD_STRATEGY_ZERO_INTERNAL_H
 #define HD_STRATEGY_ZERO_INTERNAL_H
 
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
+#include "heddle/strategy.h"
 
 enum {
     ZERO_STAGE_0 = 0,

@@ -6,8 +6,8 @@
 #ifndef HD_TESTS_ANALYSIS_VERBATIM_H
 #define HD_TESTS_ANALYSIS_VERBATIM_H
 
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
+#include "heddle/strategy.h"
 
 static double verbatim_load(const struct hd_operand *x, const void *data, int64_t i)
 {

@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
+#include "heddle/strategy.h"
 
 struct settings {
     double self;

@@ -9,8 +9,8 @@
  * A part is one fp32, then a bit an element: 1 for 0 or more. */
 #include <string.h>
 
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
+#include "heddle/strategy.h"
 
 /* ---- arithmetic */
 

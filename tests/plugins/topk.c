@@ -5,8 +5,8 @@
  * with the lower index is larger. */
 #include <string.h>
 
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
+#include "heddle/strategy.h"
 
 struct settings {
     double keep;

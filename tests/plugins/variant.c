@@ -1,7 +1,7 @@
 /* strategy-variant: two builds of one plug-in, whose programs differ though a job says the same of both: VARIANT is 1
  * or 2. */
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
+#include "heddle/strategy.h"
 
 struct settings {
     int64_t unused;

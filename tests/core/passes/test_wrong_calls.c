@@ -3,9 +3,9 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
 #include "heddle/model.h"
+#include "heddle/strategy.h"
 #include "tests/suite.h"
 #include "tests/support/compile.h"
 #include "tests/support/linked.h"

@@ -1,6 +1,6 @@
 /* A strategy that says what others say of themselves: it cuts an axis, CUTS, and is called ALIAS. In fact it does
  * nothing. The build sets both. */
-#include "heddle/experimental/strategy.h"
+#include "heddle/strategy.h"
 
 static int32_t layout(const struct hd_host *host, const void *settings, struct hd_program *p, struct hd_error *err)
 {

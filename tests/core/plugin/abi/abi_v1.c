@@ -16,6 +16,7 @@
 #include "heddle/optimizer.h"
 #include "heddle/plugin.h"
 #include "heddle/program.h"
+#include "heddle/strategy.h"
 #include "heddle/tokenizer.h"
 #include "heddle/types.h"
 
@@ -226,6 +227,34 @@ CONSTANT(HD_HOOK_SEND, 64);
 CONSTANT(HD_HOOK_RECV, 65);
 CONSTANT(HD_METRIC_INT, 1);
 CONSTANT(HD_METRIC_FLOAT, 2);
+CONSTANT(HD_PHASE_F, 0);
+CONSTANT(HD_PHASE_R, 1);
+CONSTANT(HD_PHASE_B, 2);
+CONSTANT(HD_PHASE_W, 3);
+CONSTANT(HD_PHASE_O, 4);
+CONSTANT(HD_ACTION_F, 0);
+CONSTANT(HD_ACTION_B, 1);
+CONSTANT(HD_ACTION_W, 2);
+CONSTANT(HD_FLAT_WHOLE, 0);
+CONSTANT(HD_FLAT_MASTER, 1);
+CONSTANT(HD_FLAT_GRAD, 2);
+CONSTANT(HD_FLAT_SHARD, 3);
+CONSTANT(HD_FLAT_LOW, 4);
+CONSTANT(HD_FLAT_COMMON, 5);
+CONSTANT(HD_FACT_EQUAL, 1);
+CONSTANT(HD_FACT_AVERAGE, 2);
+CONSTANT(HD_FACT_ZERO_SUM, 4);
+CONSTANT(HD_FACT_FEEDBACK, 8);
+CONSTANT(HD_FACT_MIX, 16);
+CONSTANT(HD_LIFE_TEMP, 0);
+CONSTANT(HD_LIFE_PERSISTENT, 1);
+CONSTANT(HD_LIFE_STEP, 2);
+CONSTANT(HD_MEMORY_MAIN, 0);
+CONSTANT(HD_MEMORY_HOST, 1);
+CONSTANT(HD_MEMORY_FILE, 2);
+CONSTANT(HD_PART_MASTER, 1);
+CONSTANT(HD_PART_LOW, 2);
+CONSTANT(HD_PART_STATES, 4);
 CONSTANT(HD_ATTR_CONCAT, 256);
 CONSTANT(HD_DEVICE_ZEROED_MEMORY, 256);
 CONSTANT(HD_COMM_INDEPENDENT_P2P, 64);
@@ -259,6 +288,7 @@ CONSTANT(HD_INSTR_EXACT, 2);
 CONSTANT(HD_DEVICE_PADDED_VOCAB, 128);
 CONSTANT(HD_COMM_ANY_ORDER, 16);
 CONSTANT(HD_OPTIM_EMBEDDING, 1);
+CONSTANT(HD_METRICS_EACH_MACHINE, 1);
 CONSTANT(HD_DEVICE_DOCUMENTS, 2048);
 CONSTANT(HD_ATTR_ACCUMULATE, 1);
 CONSTANT(HD_ATTR_NOT_CAUSAL, 512);
@@ -269,8 +299,10 @@ CONSTANT(HD_OPTIM_FLAT, 1);
 CONSTANT(HD_OPTION_FIXED, 8);
 CONSTANT(HD_COMM_MESSAGES_ONLY, 32);
 CONSTANT(HD_DEVICE_XENT_HEAD, 2);
+CONSTANT(HD_PASS_WAIT, 1);
 CONSTANT(HD_OPTIM_CUT, 2147483648);
 CONSTANT(HD_DEVICE_ADDS_ONCE, 8);
+CONSTANT(HD_STRATEGY_API, 6);
 CONSTANT(HD_TOKENIZER_FRAME, 2);
 CONSTANT(HD_DEVICE_IGNORED_LABELS, 1024);
 
@@ -860,3 +892,178 @@ FIELD(hd_tokenizer_ops, decode, 48,
       int32_t (*)(const struct hd_tokenizer *tokenizer, const int32_t *ids, size_t count, uint32_t flags,
                   void (*emit)(void *user, const char *text, size_t bytes), void *user, struct hd_error *err));
 FIELD(hd_tokenizer_ops, find, 56, int64_t (*)(const struct hd_tokenizer *tokenizer, const char *token, size_t bytes));
+
+STRUCT(hd_pass_instr, 128);
+FIELD(hd_pass_instr, struct_size, 0, size_t);
+FIELD(hd_pass_instr, id, 8, uint32_t);
+FIELD(hd_pass_instr, op, 12, uint32_t);
+FIELD(hd_pass_instr, block, 16, uint32_t);
+FIELD(hd_pass_instr, phase, 20, uint32_t);
+FIELD(hd_pass_instr, members, 24, uint64_t);
+FIELD(hd_pass_instr, axes, 32, uint32_t);
+FIELD(hd_pass_instr, redop, 36, uint32_t);
+FIELD(hd_pass_instr, n_in, 40, uint32_t);
+FIELD(hd_pass_instr, n_out, 44, uint32_t);
+FIELD(hd_pass_instr, micro, 48, int32_t);
+FIELD(hd_pass_instr, chunk, 52, int32_t);
+FIELD(hd_pass_instr, in, 56, hd_tensor[8]);
+FIELD(hd_pass_instr, out, 88, hd_tensor[6]);
+FIELD(hd_pass_instr, flags, 112, uint32_t);
+FIELD(hd_pass_instr, reserved, 116, uint32_t);
+FIELD(hd_pass_instr, attrs, 120, const struct hd_attrs *);
+
+STRUCT(hd_pass_param, 72);
+FIELD(hd_pass_param, struct_size, 0, size_t);
+FIELD(hd_pass_param, name, 8, const char *);
+FIELD(hd_pass_param, tensor, 16, hd_tensor);
+FIELD(hd_pass_param, block, 20, uint32_t);
+FIELD(hd_pass_param, ndim, 24, uint32_t);
+FIELD(hd_pass_param, obligation, 28, uint32_t);
+FIELD(hd_pass_param, replicated, 32, uint32_t);
+FIELD(hd_pass_param, reserved, 36, uint32_t);
+FIELD(hd_pass_param, stages, 40, uint64_t);
+FIELD(hd_pass_param, count, 48, int64_t);
+FIELD(hd_pass_param, rows, 56, int64_t);
+FIELD(hd_pass_param, parts, 64, uint32_t);
+FIELD(hd_pass_param, group, 68, uint32_t);
+
+STRUCT(hd_pass_flat, 80);
+FIELD(hd_pass_flat, struct_size, 0, size_t);
+FIELD(hd_pass_flat, members, 8, uint64_t);
+FIELD(hd_pass_flat, block, 16, uint32_t);
+FIELD(hd_pass_flat, axes, 20, uint32_t);
+FIELD(hd_pass_flat, n_params, 24, uint32_t);
+FIELD(hd_pass_flat, reserved, 28, uint32_t);
+FIELD(hd_pass_flat, params, 32, const uint32_t *);
+FIELD(hd_pass_flat, offset, 40, const int64_t *);
+FIELD(hd_pass_flat, count, 48, int64_t);
+FIELD(hd_pass_flat, ways, 56, int64_t);
+FIELD(hd_pass_flat, whole, 64, hd_tensor);
+FIELD(hd_pass_flat, master, 68, hd_tensor);
+FIELD(hd_pass_flat, low, 72, hd_tensor);
+FIELD(hd_pass_flat, common, 76, hd_tensor);
+
+STRUCT(hd_pass_bucket, 40);
+FIELD(hd_pass_bucket, struct_size, 0, size_t);
+FIELD(hd_pass_bucket, flat, 8, uint32_t);
+FIELD(hd_pass_bucket, axes, 12, uint32_t);
+FIELD(hd_pass_bucket, section, 16, uint32_t);
+FIELD(hd_pass_bucket, index, 20, uint32_t);
+FIELD(hd_pass_bucket, last, 24, uint32_t);
+FIELD(hd_pass_bucket, rounds, 28, uint32_t);
+FIELD(hd_pass_bucket, grad, 32, hd_tensor);
+FIELD(hd_pass_bucket, out, 36, hd_tensor);
+
+STRUCT(hd_pass_block, 80);
+FIELD(hd_pass_block, struct_size, 0, size_t);
+FIELD(hd_pass_block, name, 8, const char *);
+FIELD(hd_pass_block, id, 16, uint32_t);
+FIELD(hd_pass_block, n_params, 20, uint32_t);
+FIELD(hd_pass_block, params, 24, int64_t);
+FIELD(hd_pass_block, flops, 32, double[3]);
+FIELD(hd_pass_block, bytes, 56, double[3]);
+
+STRUCT(hd_action, 12);
+FIELD(hd_action, kind, 0, uint32_t);
+FIELD(hd_action, chunk, 4, uint32_t);
+FIELD(hd_action, micro, 8, uint32_t);
+
+STRUCT(hd_pass_api, 480);
+FIELD(hd_pass_api, struct_size, 0, size_t);
+FIELD(hd_pass_api, live_axes, 8, uint32_t (*)(const struct hd_program *p));
+FIELD(hd_pass_api, axis_size, 16, int32_t (*)(const struct hd_program *p, uint32_t axis));
+FIELD(hd_pass_api, extent, 24, int64_t (*)(const struct hd_program *p, char dim));
+FIELD(hd_pass_api, shard_params, 32, void (*)(struct hd_program *p, char dim, uint32_t axis));
+FIELD(hd_pass_api, shard_residual, 40, void (*)(struct hd_program *p, char dim, uint32_t axis));
+FIELD(hd_pass_api, n_sections, 48, uint32_t (*)(const struct hd_program *p));
+FIELD(hd_pass_api, section_name, 56, const char *(*)(const struct hd_program *p, uint32_t section));
+FIELD(hd_pass_api, n_instr, 64, uint32_t (*)(const struct hd_program *p, uint32_t section));
+FIELD(hd_pass_api, instr, 72,
+      void (*)(const struct hd_program *p, uint32_t section, uint32_t index, struct hd_pass_instr *out));
+FIELD(hd_pass_api, n_params, 80, uint32_t (*)(const struct hd_program *p));
+FIELD(hd_pass_api, param, 88, void (*)(const struct hd_program *p, uint32_t index, struct hd_pass_param *out));
+FIELD(hd_pass_api, param_of, 96, uint32_t (*)(const struct hd_program *p, hd_tensor t));
+FIELD(hd_pass_api, count, 104, int64_t (*)(const struct hd_program *p, hd_tensor t));
+FIELD(hd_pass_api, partial, 112, uint32_t (*)(const struct hd_program *p, hd_tensor t));
+FIELD(hd_pass_api, dtype, 120, uint32_t (*)(const struct hd_program *p, const char *what));
+FIELD(hd_pass_api, optimizer_states, 128, uint32_t (*)(const struct hd_program *p));
+FIELD(hd_pass_api, flat, 136,
+      uint32_t (*)(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
+                   uint32_t n_params, uint64_t members));
+FIELD(hd_pass_api, flat_get, 144, void (*)(const struct hd_program *p, uint32_t flat, struct hd_pass_flat *out));
+FIELD(hd_pass_api, flat_whole, 152,
+      hd_tensor (*)(struct hd_program *p, uint32_t flat, const char *name, uint32_t dtype, uint32_t life));
+FIELD(hd_pass_api, flat_shard, 160,
+      hd_tensor (*)(struct hd_program *p, uint32_t flat, const char *name, uint32_t dtype, uint32_t life,
+                    hd_tensor inside));
+FIELD(hd_pass_api, flat_view, 168, hd_tensor (*)(struct hd_program *p, uint32_t flat, hd_tensor whole, uint32_t param));
+FIELD(hd_pass_api, flat_range, 176,
+      hd_tensor (*)(struct hd_program *p, uint32_t flat, hd_tensor whole, int64_t first, int64_t count));
+FIELD(hd_pass_api, flat_role, 184, void (*)(struct hd_program *p, uint32_t flat, uint32_t role, hd_tensor t));
+FIELD(hd_pass_api, insert, 192,
+      void (*)(struct hd_program *p, uint32_t section, uint32_t index, int32_t after,
+               const struct hd_pass_instr *instr));
+FIELD(hd_pass_api, append, 200, void (*)(struct hd_program *p, const char *section, const struct hd_pass_instr *instr));
+FIELD(hd_pass_api, replace_in, 208,
+      void (*)(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t));
+FIELD(hd_pass_api, replace_out, 216,
+      void (*)(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t));
+FIELD(hd_pass_api, update, 224, void (*)(struct hd_program *p, uint32_t flat, hd_tensor low));
+FIELD(hd_pass_api, norm2, 232, hd_tensor (*)(struct hd_program *p));
+FIELD(hd_pass_api, fail, 240, void (*)(struct hd_program *p, const char *format, ...));
+FIELD(hd_pass_api, stage, 248, int32_t (*)(const struct hd_program *p));
+FIELD(hd_pass_api, micro_batches, 256, uint32_t (*)(const struct hd_program *p));
+FIELD(hd_pass_api, n_blocks, 264, uint32_t (*)(const struct hd_program *p));
+FIELD(hd_pass_api, block, 272, void (*)(const struct hd_program *p, uint32_t index, struct hd_pass_block *out));
+FIELD(hd_pass_api, chunks, 280,
+      void (*)(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk,
+               const uint32_t *chunk_of_block));
+FIELD(hd_pass_api, actions, 288,
+      void (*)(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n));
+FIELD(hd_pass_api, flat_shard_in, 296,
+      hd_tensor (*)(struct hd_program *p, uint32_t flat, const char *name, uint32_t dtype, uint32_t memory));
+FIELD(hd_pass_api, states_in, 304, void (*)(struct hd_program *p, uint32_t flat, uint32_t memory));
+FIELD(hd_pass_api, file_folder, 312, void (*)(struct hd_program *p, const char *folder));
+FIELD(hd_pass_api, fetch, 320,
+      void (*)(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load, uint32_t slot));
+FIELD(hd_pass_api, staged, 328, hd_tensor (*)(struct hd_program *p, const char *section, hd_tensor t));
+FIELD(hd_pass_api, store, 336, void (*)(struct hd_program *p, const char *section, uint32_t flat, uint32_t what));
+FIELD(hd_pass_api, ring_attention, 344, void (*)(struct hd_program *p, uint32_t axis));
+FIELD(hd_pass_api, vector, 352,
+      hd_tensor (*)(struct hd_program *p, uint32_t flat, const char *name, int64_t count, uint32_t dtype, uint32_t axes,
+                    uint32_t life));
+FIELD(hd_pass_api, vector_like, 360,
+      hd_tensor (*)(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life));
+FIELD(hd_pass_api, apart, 368, void (*)(struct hd_program *p, uint32_t axes));
+FIELD(hd_pass_api, n_flats, 376, uint32_t (*)(const struct hd_program *p));
+FIELD(hd_pass_api, section, 384, void (*)(struct hd_program *p, const char *name, uint32_t every));
+FIELD(hd_pass_api, keep, 392, void (*)(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name));
+FIELD(hd_pass_api, dim, 400, uint32_t (*)(struct hd_program *p, const char *name, int64_t extent));
+FIELD(hd_pass_api, view, 408,
+      hd_tensor (*)(struct hd_program *p, hd_tensor inside, const char *name, int64_t first, const uint32_t *dims,
+                    uint32_t n));
+FIELD(hd_pass_api, split_section, 416, void (*)(struct hd_program *p, uint32_t section, int64_t last));
+FIELD(hd_pass_api, split_tp, 424, void (*)(struct hd_program *p, int32_t ways));
+FIELD(hd_pass_api, first_round, 432, void (*)(struct hd_program *p, uint32_t section));
+FIELD(hd_pass_api, declare, 440,
+      void (*)(struct hd_program *p, hd_tensor t, uint32_t facts, uint32_t axes, const char *section));
+FIELD(hd_pass_api, custom_op, 448, uint32_t (*)(struct hd_program *p, const struct hd_custom_op *op));
+FIELD(hd_pass_api, remove, 456, void (*)(struct hd_program *p, uint32_t section, uint32_t index));
+FIELD(hd_pass_api, hyper, 464, hd_tensor (*)(struct hd_program *p));
+FIELD(hd_pass_api, reduce, 472, uint32_t (*)(struct hd_program *p, const struct hd_pass_bucket *bucket));
+
+STRUCT(hd_strategy_ops, 64);
+FIELD(hd_strategy_ops, struct_size, 0, size_t);
+FIELD(hd_strategy_ops, caps, 8, uint64_t);
+FIELD(hd_strategy_ops, api, 16, uint32_t);
+FIELD(hd_strategy_ops, reserved, 20, uint32_t);
+FIELD(hd_strategy_ops, layout, 24,
+      int32_t (*)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err));
+FIELD(hd_strategy_ops, transform, 32,
+      int32_t (*)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err));
+FIELD(hd_strategy_ops, partition, 40,
+      int32_t (*)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err));
+FIELD(hd_strategy_ops, cuts, 48, uint64_t);
+FIELD(hd_strategy_ops, reduce, 56,
+      int32_t (*)(const struct hd_host *host, const void *settings, struct hd_program *program,
+                  const struct hd_pass_bucket *bucket, struct hd_error *err));
