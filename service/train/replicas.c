@@ -253,9 +253,6 @@ static int32_t name_difference(struct hd__train_replicas *r, int64_t step, const
     if (!rc && more > NAMED)
         hd__text_add(&words, "; %u more tensor%s", more - NAMED, more - NAMED > 1 ? "s differ" : " differs");
     *wrong = first.wrong;
-    /* Rank 0 says so, and ends the job: the others would cut it short in the last of these. */
-    if (!rc && r->session->env->rank)
-        rc = hd__exec_barrier(r->session->exec, err);
     if (!rc)
         rc = hd_fail(err, HD_E_CORRUPT, "silent corruption, found after step %" PRId64 ": %s. " HD__NOTHING_IS_SAVED,
                      step, words.at ? words.at : "copies differ");

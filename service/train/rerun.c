@@ -56,9 +56,6 @@ int32_t hd__train_rerun_name(struct hd__train_session *session, int64_t step, in
     }
     if (n > 1)
         hd__text_add(&words, "; so it is on %d more rank%s", n - 1, n > 2 ? "s" : "");
-    /* Rank 0 says so, and ends the job: the others would cut it short. */
-    if (!rc && session->env->rank)
-        rc = hd__exec_barrier(session->exec, err);
     if (!rc)
         rc = hd_fail(err, HD_E_CORRUPT,
                      "silent corruption in step %" PRId64

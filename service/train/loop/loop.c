@@ -257,28 +257,31 @@ static int32_t finish_save(struct hd__train_loop *l, struct hd_error *err)
     return note_save(l, rc);
 }
 
-static int32_t log_corruption(struct hd__train_loop *l, const char *rule, int32_t rank, int32_t rc,
-                              const struct hd_error *err)
+/* The rank that is wrong ends the job, once the row is written, for its machine is the one that failed. */
+static int32_t end_by_corruption(struct hd__train_loop *l, const char *rule, int32_t rank, struct hd_error *err)
 {
-    if (rc == HD_E_CORRUPT && l->is_leader)
+    if (l->is_leader)
         hd__metrics_log_event(l->metrics, json_pack("{s:s,s:s,s:I,s:i,s:i,s:i,s:s}", "event", "alarm", "rule", rule,
                                                     "step", (json_int_t)l->progress.step, "rank", rank, "value", 1,
                                                     "limit", 0, "words", err->message));
-    return rc;
+    int32_t rc = hd__exec_barrier(l->s.exec, err);
+    if (!rc && l->s.env->rank != rank)
+        rc = hd__exec_barrier(l->s.exec, err); /* until it has */
+    return rc ? rc : HD_E_CORRUPT;
 }
 
 /* `now`: before a save, so that no state is saved that is known to be wrong, or could be. */
 static int32_t compare_replicas(struct hd__train_loop *l, int now, struct hd_error *err)
 {
     int32_t wrong = 0, rc = hd__train_replicas_compare(&l->replicas, l->progress.step, l->step_s, now, &wrong, err);
-    return log_corruption(l, "replicas", wrong, rc, err);
+    return rc == HD_E_CORRUPT ? end_by_corruption(l, "replicas", wrong, err) : rc;
 }
 
 static int32_t compare_reruns(struct hd__train_loop *l, struct hd_error *err)
 {
-    int32_t wrong = 0;
+    int32_t wrong = 0, rc = hd__train_rerun_name(&l->s, l->progress.step, &wrong, err);
     l->replicas.corrupt = 1;
-    return log_corruption(l, "rerun", wrong, hd__train_rerun_name(&l->s, l->progress.step, &wrong, err), err);
+    return rc == HD_E_CORRUPT ? end_by_corruption(l, "rerun", wrong, err) : rc;
 }
 
 /* `stopped`: there is no time for an evaluation. */
@@ -674,7 +677,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
                l.progress.step, l.job->steps, l.job->epochs > 0 ? "epochs" : "steps");
     if (!rc)
         rc = run_steps(&l, &stopped, &err);
-    if (rc && prepared && is_own_fault(err.code) && env->progress)
+    if (rc && prepared && is_own_fault(err.code) && !l.replicas.corrupt && env->progress)
         env->progress->failed_step = l.progress.step + 1;
     if (rc)
         code = hd__speaker_fail(&l.s.speaker, &err, !prepared);

@@ -6,8 +6,9 @@
 
 #include "tests/system/system.h"
 
-/* The first alarm of a rule that names a rank, in the metrics of a job; NULL: there is none yet. */
-static json_t *alarm_of(const char *job, const char *rule, int64_t rank)
+/* The first row of an event in the metrics of a job, of an alarm that with this rule and rank; NULL: there is none
+ * yet. */
+static json_t *row_of(const char *job, const char *event, const char *rule, int64_t rank)
 {
     char path[256], *rest, *line;
     json_t *found = NULL;
@@ -16,13 +17,19 @@ static json_t *alarm_of(const char *job, const char *rule, int64_t rank)
         return NULL;
     for (rest = read_file(path); !found && (line = strsep(&rest, "\n")) && *line;) {
         json_t *row = json_loads(line, 0, NULL);
-        const char *event = json_string_value(json_object_get(row, "event"));
-        if (event && !strcmp(event, "alarm") && !strcmp(json_string_value(json_object_get(row, "rule")), rule) &&
-            json_integer_value(json_object_get(row, "rank")) == rank)
+        const char *is = json_string_value(json_object_get(row, "event"));
+        if (is && !strcmp(is, event) &&
+            (!rule || (!strcmp(json_string_value(json_object_get(row, "rule")), rule) &&
+                       json_integer_value(json_object_get(row, "rank")) == rank)))
             found = keep(json_incref(row));
         json_decref(row);
     }
     return found;
+}
+
+static json_t *alarm_of(const char *job, const char *rule, int64_t rank)
+{
+    return row_of(job, "alarm", rule, rank);
 }
 
 /* Rank 1 is stopped for four fifths of the time, until it is named. */
@@ -164,6 +171,13 @@ START_TEST(rerun)
     ck_assert_msg(access(saved, F_OK) && !access(before, F_OK), "step %ld", (long)step);
     c = command_run("train " BAD_PROCESSOR "job.name=unseen watch.rerun=0");
     expect_code(c, 0);
+    c = command_run("train " BAD_PROCESSOR
+                    "job.name=again watch.rerun={\"every\":1} launch.restarts=1 launch.pause=0s");
+    expect_says(c, "warning: restart 1 of 1 in a row");
+    json_t *restart = row_of("again", "restart", NULL, 0);
+    ck_assert_ptr_nonnull(restart); /* from the save before, and for rank 1's sake, though all know */
+    ck_assert_int_eq(json_integer_value(json_object_get(restart, "step")), step - 1);
+    ck_assert_int_eq(json_integer_value(json_array_get(json_object_get(restart, "lost"), 0)), 1);
 }
 END_TEST
 
