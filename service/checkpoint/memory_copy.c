@@ -164,17 +164,17 @@ void hd__copy_seal(struct hd__copy_file *f, struct hd__copy_header *h)
 int hd__copy_read_header(int fd, struct hd__copy_header *h)
 {
     struct stat file;
-    char *at;
-    int whole;
-    if (fstat(fd, &file) || pread(fd, h, sizeof *h, 0) != (ssize_t)sizeof *h ||
-        memcmp(h->magic, magic, sizeof magic) != 0 || h->hash != hash_header(h) ||
-        hd__copy_bytes(h) > (uint64_t)file.st_size)
-        return 0;
-    at = map(fd, hd__copy_bytes(h), PROT_READ);
-    if (!at)
-        return 0;
-    whole = hd__hash(at + HD__COPY_HEADER, hd__copy_bytes(h) - HD__COPY_HEADER, 0) == h->body_hash;
-    munmap(at, hd__copy_bytes(h));
+    return !fstat(fd, &file) && pread(fd, h, sizeof *h, 0) == (ssize_t)sizeof *h &&
+           !memcmp(h->magic, magic, sizeof magic) && h->hash == hash_header(h) &&
+           hd__copy_bytes(h) <= (uint64_t)file.st_size;
+}
+
+int hd__copy_is_whole(int fd, const struct hd__copy_header *h)
+{
+    char *at = map(fd, hd__copy_bytes(h), PROT_READ);
+    int whole = at && hd__hash(at + HD__COPY_HEADER, hd__copy_bytes(h) - HD__COPY_HEADER, 0) == h->body_hash;
+    if (at)
+        munmap(at, hd__copy_bytes(h));
     return whole;
 }
 
@@ -237,7 +237,7 @@ int32_t hd__copy_load(const struct hd__copy_set *set, const struct hd__ckpt_tens
     struct source_run *all = hd__alloc((n + 1) * sizeof *all);
     n = 0;
     for (int32_t s = 0; s < set->n; s++)
-        for (uint64_t i = 0; i < set->of[s].n_runs; i++)
+        for (uint64_t i = 0; set->runs[s] && i < set->of[s].n_runs; i++)
             if (set->runs[s][i].count > 0)
                 all[n++] = (struct source_run){.run = set->runs[s][i], .source = s};
     qsort(all, n, sizeof *all, by_first);

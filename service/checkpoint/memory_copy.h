@@ -55,13 +55,16 @@ void hd__copy_seal(struct hd__copy_file *file, struct hd__copy_header *header);
 void hd__copy_unmap(struct hd__copy_file *file);
 /* Makes it none. */
 void hd__copy_clear(int fd);
-/* 1 where the file has a whole copy, by its checksums: then its header. */
+/* 1 where the file has a sealed copy, by its header: then that. */
 int hd__copy_read_header(int fd, struct hd__copy_header *header);
+/* 1 where what follows the header is what was sealed: reads all of it. */
+int hd__copy_is_whole(int fd, const struct hd__copy_header *header);
 
 /* Checksums of a list of tensors, for the header. */
 void hd__copy_hash_tensors(const struct hd__ckpt_tensor *tensors, uint32_t n, uint64_t *most, uint64_t *all);
 
-/* The copies of a set, and how bytes of them are read: `source` is the index into `of`. */
+/* The copies of a set, and how bytes of them are read: `source` is the index into `of`. What has NULL for its runs is
+ * left out. */
 struct hd__copy_set {
     const struct hd__copy_header *of;
     struct hd__copy_run **runs; /* each copy's n_runs */

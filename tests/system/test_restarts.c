@@ -1,11 +1,14 @@
 /* Work that is not lost: rounds of a launcher whose ranks die, what ends them, checkpoints by time, those that are
  * kept, and jobs that save before their time is up or their machine is taken away. */
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "service/checkpoint/memory_copy.h"
+#include "service/launch/launch.h"
 #include "tests/system/system.h"
 
 static struct curve whole, parts;
@@ -104,6 +107,62 @@ START_TEST(killed_twice)
     ck_assert_int_eq(access(file, F_OK), -1); /* it is one run */
     curve_read(&parts, job);
     train(&whole, "undisturbed", LONG "%s checkpoint.dir=undisturbed checkpoint.resume=overwrite", rounds[_i].options);
+    expect_same_bits(&parts, &whole);
+}
+END_TEST
+
+/* Changes a byte of every copy of the newest step that all ranks have, and returns the step. */
+static int64_t damage_copies(pid_t launcher, int ranks)
+{
+    struct hd__copy_header h[2 * HD__COPIES];
+    int fd[2 * HD__COPIES], n = 0, of_step[2 * HD__COPIES] = {0};
+    int64_t newest = 0;
+    for (int k = 3; k < 1000 && n < ranks * HD__COPIES; k++) {
+        char path[64], to[64] = "";
+        snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)launcher, k);
+        if (readlink(path, to, sizeof to - 1) > 0 && strstr(to, "heddle checkpoint.peers"))
+            fd[n++] = open(path, O_RDWR | O_CLOEXEC);
+    }
+    ck_assert_int_eq(n, ranks * HD__COPIES);
+    for (int i = 0; i < n; i++)
+        h[i].step = hd__copy_read_header(fd[i], &h[i]) ? h[i].step : 0;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++)
+            if (h[i].step && h[k].step == h[i].step && ++of_step[i] == ranks)
+                newest = HD__MAX(newest, h[i].step);
+    for (int i = 0; i < n; close(fd[i++])) {
+        char last;
+        if (h[i].step != newest)
+            continue;
+        off_t at = (off_t)hd__copy_bytes(&h[i]) - 1;
+        ck_assert_int_eq(pread(fd[i], &last, 1, at), 1);
+        last ^= 1;
+        ck_assert_int_eq(pwrite(fd[i], &last, 1, at), 1);
+    }
+    ck_assert_int_gt(newest, 0);
+    return newest;
+}
+
+/* A damaged copy is not gone on from. */
+START_TEST(damaged_copy)
+{
+#define IN_MEMORY "llama.yaml job.deterministic=exact job.steps=400 mesh.dp=2 strategies.zero.stage=1 "
+    pid_t ranks[2];
+    struct command *c = command_start(NULL, "train " IN_MEMORY AGAIN "job.name=damaged checkpoint.dir=damaged "
+                                            "checkpoint={\"every\":100000,\"peers\":{\"every\":10}}");
+    curve_wait("damaged", 60);
+    command_ranks(c, 2, ranks);
+    for (int r = 0; r < 2; r++)
+        ck_assert_int_eq(kill(ranks[r], SIGSTOP), 0);
+    int64_t step = damage_copies(c->pid, 2);
+    ck_assert_int_eq(kill(ranks[1], SIGKILL), 0);
+    ck_assert_int_eq(kill(ranks[0], SIGCONT), 0);
+    command_wait(c, 60);
+    expect_code(c, 0);
+    expect_says(c, keep(hd__format("the copy of rank 1's state of step %d in memory is damaged", (int)step)));
+    ck_assert_int_lt(at(events("damaged", "restart"), 0, "step"), step);
+    curve_read(&parts, "damaged");
+    train(&whole, "undamaged", IN_MEMORY);
     expect_same_bits(&parts, &whole);
 }
 END_TEST
@@ -413,6 +472,7 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {{"killed twice", killed_twice, HD__COUNT(rounds)},
+                                        {"damaged copy", damaged_copy, 1},
                                         {"each round gets further", each_round_gets_further, 1},
                                         {"none gets further", none_gets_further, 1},
                                         {"not restarted", not_restarted, 1},

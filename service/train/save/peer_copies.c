@@ -303,7 +303,7 @@ int hd__peer_copies_finished(struct hd__peer_copies *c, struct hd__peer_copied *
 /* The files of a rank, as it tells the others. */
 struct offer {
     struct hd__copy_header of[HD__COPIES];
-    int32_t whole[HD__COPIES];
+    int32_t sealed[HD__COPIES];
     int64_t step; /* of the newest checkpoint elsewhere */
 };
 
@@ -325,7 +325,7 @@ struct choice {
 static int is_usable(const struct choice *s, const struct offer *offer, int32_t file)
 {
     const struct hd__copy_header *h = &offer->of[file];
-    return offer->whole[file] && h->ranks > 0 && h->ranks <= MOST_RANKS && h->rank >= 0 && h->rank < h->ranks &&
+    return offer->sealed[file] && h->ranks > 0 && h->ranks <= MOST_RANKS && h->rank >= 0 && h->rank < h->ranks &&
            !strncmp(h->run, s->run, sizeof h->run);
 }
 
@@ -410,29 +410,41 @@ static int32_t read_copy(void *user, int32_t source, uint64_t offset, void *data
     return rc;
 }
 
-static int32_t read_tables(struct choice *s, json_t **state, struct hd_error *err)
+static int32_t read_state(struct choice *s, json_t **state, struct hd_error *err)
 {
-    int32_t rc = HD_OK;
-    s->runs = hd__alloc((size_t)s->set.ranks * sizeof *s->runs);
-    for (int32_t r = 0; r < s->set.ranks && !rc; r++) {
-        uint64_t bytes = s->of[r].n_runs * sizeof(struct hd__copy_run);
-        s->runs[r] = hd__alloc(bytes + 1);
-        rc = read_copy(s, r, HD__COPY_HEADER, s->runs[r], bytes, err);
-    }
     char *text = hd__alloc(s->of[0].state_bytes + 1);
-    if (!rc)
-        rc = read_copy(s, 0, HD__COPY_HEADER + s->of[0].n_runs * sizeof(struct hd__copy_run), text,
-                       s->of[0].state_bytes, err);
+    int32_t rc = read_copy(s, 0, HD__COPY_HEADER + s->of[0].n_runs * sizeof(struct hd__copy_run), text,
+                           s->of[0].state_bytes, err);
     *state = rc ? NULL : json_loadb(text, s->of[0].state_bytes, 0, NULL);
     free(text);
     return rc || *state ? rc : hd_fail(err, HD_E_CORRUPT, "the copy of rank 0 has no state");
 }
 
-static int32_t fill(struct choice *s, const struct hd__peer_wanted *wanted, int rank_state, struct hd_error *err)
+/* Fills the runs from the copies of these ranks of the set. */
+static int32_t read_runs(struct choice *s, int32_t first, int32_t n, const struct hd__peer_wanted *wanted,
+                         int rank_state, struct hd_error *err)
 {
     const struct hd__copy_set set = {.of = s->of, .runs = s->runs, .n = s->set.ranks, .read = read_copy, .user = s};
-    return hd__copy_load(&set, wanted->tensors, wanted->n_tensors, wanted->runs,
-                         rank_state ? wanted->n_runs : wanted->n_own_runs, err);
+    int32_t rc = HD_OK;
+    for (int32_t r = first; r < first + n && !rc; r++) {
+        uint64_t bytes = s->of[r].n_runs * sizeof(struct hd__copy_run);
+        s->runs[r] = s->runs[r] ? s->runs[r] : hd__alloc(bytes + 1);
+        rc = read_copy(s, r, HD__COPY_HEADER, s->runs[r], bytes, err);
+    }
+    return rc ? rc
+              : hd__copy_load(&set, wanted->tensors, wanted->n_tensors, wanted->runs,
+                              rank_state ? wanted->n_runs : wanted->n_own_runs, err);
+}
+
+/* A rank that is what it was finds all that it had sharded in its own copy, and asks nobody. */
+static int32_t read_set(struct choice *s, const struct hd__peer_wanted *wanted, int rank_state, json_t **state,
+                        struct hd_error *err)
+{
+    int32_t rc = read_state(s, state, err);
+    s->runs = hd__alloc((size_t)s->set.ranks * sizeof *s->runs);
+    if (!rc && s->set.ranks == s->c->size && !read_runs(s, s->c->me, 1, wanted, rank_state, err))
+        return HD_OK;
+    return rc ? rc : read_runs(s, 0, s->set.ranks, wanted, rank_state, err);
 }
 
 /* The files that have the set are the last to be replaced. */
@@ -443,16 +455,55 @@ static void keep_set(const struct choice *s)
     c->held = c->peer >= 0 && is_of(s, &s->offers[c->peer], HD__COPIES_HELD);
 }
 
-static int32_t gather_offers(struct hd__peer_copies *c, int64_t step, struct offer *all, struct hd_error *err)
+static int32_t gather_offers(struct hd__peer_copies *c, int64_t step, const int *damaged, struct offer *all,
+                             struct hd_error *err)
 {
     struct hd__ckpt_peers peers = hd__store_gather_peers(&c->gather);
     struct offer mine = {.step = step};
     for (int32_t f = 0; f < HD__COPIES; f++)
-        mine.whole[f] = hd__copy_read_header(own_file(c, c->me, f), &mine.of[f]);
+        mine.sealed[f] = !damaged[f] && hd__copy_read_header(own_file(c, c->me, f), &mine.of[f]);
     if (c->size > 1)
         return peers.all_gather(peers.user, &mine, sizeof mine, all, err);
     *all = mine;
     return HD_OK;
+}
+
+/* Of the set, reads what this rank has. Returns 1 where some is damaged. */
+static int find_damaged(const struct choice *s, int *damaged)
+{
+    const struct hd__peer_copies *c = s->c;
+    int any = 0;
+    for (int32_t f = 0; f < HD__COPIES; f++) {
+        const struct hd__copy_header *h = &s->offers[c->me].of[f];
+        if (!is_of(s, &s->offers[c->me], f) || hd__copy_is_whole(own_file(c, c->me, f), h))
+            continue;
+        hd__log(HD_LOG_WARN, NULL,
+                "checkpoint.peers: the copy of rank %d's state of step %" PRId64
+                " in memory is damaged (another checksum), and is not used",
+                h->rank, h->step);
+        any = damaged[f] = 1;
+    }
+    return any;
+}
+
+/* The newest whole set that is newer than what is elsewhere; set.step -1: there is none. */
+static int32_t choose_set(struct choice *s, int64_t step, struct offer *offers, struct hd_error *err)
+{
+    int damaged[HD__COPIES] = {0};
+    int32_t any = 1, rc = HD_OK;
+    while (!rc && any) {
+        int found = 0;
+        any = 0;
+        rc = gather_offers(s->c, step, damaged, offers, err);
+        s->set = (struct hd__copy_header){.round = INT64_MAX};
+        while (!rc && !found && take_older(s))
+            found = find_places(s);
+        if (!found || s->set.step <= offers[0].step)
+            s->set.step = -1;
+        else
+            rc = hd__exec_all_reduce_max(s->c->s->exec, find_damaged(s, damaged), &any, err);
+    }
+    return rc;
 }
 
 /* Could all ranks read it? */
@@ -467,27 +518,22 @@ int32_t hd__peer_copies_load(struct hd__peer_copies *c, const struct hd__peer_wa
                              json_t **state, int *rank_state, struct hd_error *err)
 {
     struct offer *offers = hd__alloc((size_t)c->size * sizeof *offers);
-    struct choice s = {.c = c, .offers = offers, .run = wanted->run, .set = {.round = INT64_MAX}};
+    struct choice s = {.c = c, .offers = offers, .run = wanted->run};
     struct hd_error why = HD_ERROR_INIT;
     uint64_t most, every;
-    int whole = 0, loaded = 0;
-    int32_t rc = gather_offers(c, wanted->step, offers, err), read;
+    int loaded = 0;
+    int32_t rc = choose_set(&s, wanted->step, offers, err), read, whole = !rc && s.set.step >= 0;
     hd__copy_hash_tensors(wanted->tensors, wanted->n_tensors, &most, &every);
     *found = -1;
     *state = NULL;
-    while (!rc && !whole && take_older(&s))
-        whole = find_places(&s);
-    whole = whole && s.set.step > offers[0].step;
     if (whole && s.of[0].tensors != most && !c->me)
         hd__log(HD_LOG_WARN, NULL,
                 "checkpoint.peers: the copies of step %" PRId64
                 " are of another number of local-SGD replicas: a checkpoint on disk is taken",
                 s.set.step);
-    if (!rc && whole && s.of[0].tensors == most) {
+    if (whole && s.of[0].tensors == most) {
         *rank_state = s.of[0].all_tensors == every;
-        read = read_tables(&s, state, &why);
-        if (!read)
-            read = fill(&s, wanted, *rank_state, &why);
+        read = read_set(&s, wanted, *rank_state, state, &why);
         if (read)
             hd__log(HD_LOG_WARN, NULL, "checkpoint.peers: the copies of step %" PRId64 " cannot be read: %s",
                     s.set.step, why.message);
