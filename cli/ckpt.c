@@ -284,6 +284,7 @@ static int run(int argc, char **argv)
                                          {"--dtype", &r.dtype, NULL},
                                          {"--json", NULL, &r.json}};
     const char *names[HD__COUNT(verbs)], *nearest;
+    char name[HD__STORE_NAME];
     struct hd__cli_job_arguments arguments;
     int code, known = 0;
     if (argc < 2)
@@ -318,7 +319,7 @@ static int run(int argc, char **argv)
         code = hd__cli_usage_error(&hd__command_ckpt, "prune keeps what checkpoint.keep says: no --checkpoint");
     else if (!code && !r.name && !strcmp(r.verb, "rm"))
         code = hd__cli_usage_error(&hd__command_ckpt, "rm needs --checkpoint NAME");
-    const char *store = code ? NULL : hd__store_of(arguments.file);
+    const char *store = code ? NULL : hd__store_of(arguments.file, name);
     if (!code)
         code = (store && strcmp(store, "posix") != 0) || (!stat(arguments.file, &st) && S_ISDIR(st.st_mode))
                    ? open_folder(&r, &arguments)

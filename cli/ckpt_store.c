@@ -22,7 +22,8 @@ static int is_folder(const char *path)
 int32_t hd__cli_store_open(const char *folder, struct hd__cli_store *s, struct hd_error *err)
 {
     const struct hd__component *c;
-    const char *inside, *store = hd__store_of(folder);
+    char name[HD__STORE_NAME];
+    const char *inside, *store = hd__store_of(folder, name);
     int32_t rc;
     *s = (struct hd__cli_store){.plugins = hd__plugins_create(hd__exec_host_table())};
     inside = hd__arena_format(&s->arena, "%s/checkpoints", folder);

@@ -123,12 +123,15 @@ static int open_output(const char *path, const char *begins, int *is_new, struct
     return -1;
 }
 
-const char *hd__store_of(const char *location)
+const char *hd__store_of(const char *location, char name[HD__STORE_NAME])
 {
     size_t scheme = strcspn(location, "/:");
     if (!scheme || strncmp(location + scheme, "://", 3) != 0)
         return "posix";
-    return strncmp(location, "s3:", 3) ? NULL : "s3";
+    if (scheme >= HD__STORE_NAME || strspn(location, "abcdefghijklmnopqrstuvwxyz0123456789") < scheme)
+        return NULL;
+    snprintf(name, HD__STORE_NAME, "%.*s", (int)scheme, location);
+    return name;
 }
 
 int32_t hd__output_check(const char *path, const char *begins, struct hd_error *err)

@@ -18,8 +18,10 @@ int hd__make_folders(const char *path);
 /* Could this file be written, and the folders that it goes through be made? 0, or errno; nothing is made. */
 int hd__can_write(const char *path);
 
-/* The storage plug-in of a place for checkpoints: "posix" of a path, else by the URL's scheme; NULL: none serves it. */
-const char *hd__store_of(const char *location);
+/* The storage plug-in of a place for checkpoints: "posix" of a path, of a URL its scheme: s3://... is of ckpt-s3; NULL:
+ * that is no plug-in's name. */
+enum { HD__STORE_NAME = 24 };
+const char *hd__store_of(const char *location, char name[HD__STORE_NAME]);
 
 /* First bytes of the HTML and SVG that commands write: a comment. */
 #define HD__OUTPUT_MARK "<!-- heddle -->\n"

@@ -221,7 +221,9 @@ static const struct hd_option recompute_keys[] = {
 
 static const struct hd_option checkpoint_keys[] = {
     KEY("dir", STRING, NULL, ANY, 0, checkpoint_dir,
-        "folder of the checkpoints, or s3://BUCKET/PREFIX; runs/NAME/checkpoints if left out", A_PATH),
+        "folder of the checkpoints, or s3://BUCKET/PREFIX (NAME://... is of plugin ckpt-NAME); runs/NAME/checkpoints "
+        "if left out",
+        A_PATH),
     KEY("every", LIST, "0", ANY, G, special,
         "save after every so many steps (500), so long (30m), or both ([500, 30m]); 0: only at the end",
         .aliases = "save_steps|save_interval"),

@@ -104,18 +104,18 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
 
 int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err)
 {
-    const char *serves = node->kind == HD__SCALAR ? hd__store_of(node->text) : "posix";
-    int store = !strcmp(path, "checkpoint.dir") || !strcmp(path, "checkpoint.resume");
-    return serves && (store || !strcmp(serves, "posix")) ? HD_OK
-           : store
-               ? hd__job_node_fail(node, err,
-                                   "%s: '%.100s' is a URL; of object stores only s3://BUCKET/PREFIX is served: name "
-                                   "that, or a folder, which may be a mounted one",
-                                   path, node->text)
-               : hd__job_node_fail(node, err,
-                                   "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
+    char name[HD__STORE_NAME];
+    const char *store = node->kind == HD__SCALAR ? hd__store_of(node->text, name) : "posix";
+    int is_path = store && !strcmp(store, "posix");
+    if (is_path || (store && (!strcmp(path, "checkpoint.dir") || !strcmp(path, "checkpoint.resume"))))
+        return HD_OK;
+    return hd__job_node_fail(node, err,
+                             !strncmp(path, "checkpoint.", 11)
+                                 ? "%s: '%.100s' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
+                                   "lower-case letters and digits are wanted"
+                                 : "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
                                    "folder, which may be a mounted one",
-                                   path, node->text);
+                             path, node->text);
 }
 
 int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,

@@ -15,13 +15,14 @@ static const char *default_use(const char *path)
     return NULL;
 }
 
-static int32_t read_use(struct hd__job_section *s, struct hd_error *err)
+static int32_t read_use(struct hd__job_section *s, struct hd__arena *arena, struct hd_error *err)
 {
     struct hd__tree_node *use = hd__tree_get(s->node, "use");
     if (!use) {
         const struct hd__tree_node *dir = s->kind == HD_KIND_CKPT ? hd__tree_get(s->node, "dir") : NULL;
-        const char *store = dir && dir->kind == HD__SCALAR ? hd__store_of(dir->text) : NULL;
-        s->use = store ? store : default_use(s->path);
+        char name[HD__STORE_NAME];
+        const char *store = dir && dir->kind == HD__SCALAR ? hd__store_of(dir->text, name) : NULL;
+        s->use = store ? hd__arena_strdup(arena, store) : default_use(s->path);
         s->origin = "default";
         return s->use ? HD_OK
                       : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s", s->location,
@@ -42,7 +43,7 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
     struct hd__job_section *s = hd__arena_alloc(&job->arena, sizeof *s);
     *s = (struct hd__job_section){
         .path = path, .kind = kind, .use = use, .node = node, .location = place, .origin = place};
-    int32_t rc = use ? HD_OK : read_use(s, err);
+    int32_t rc = use ? HD_OK : read_use(s, &job->arena, err);
     if (rc)
         return rc;
     hd__push(&job->sections, s);

@@ -15,8 +15,8 @@ struct hd_ckpt_tx; /* a checkpoint that is being written */
 struct hd_ckpt_ops {
     size_t struct_size;
     uint64_t caps;
-    /* [control] mandatory. `location` is the job's checkpoint.dir, a folder, which need not exist, or s3://...: a job
-     * with another URL there is refused, so a store elsewhere has options for its address. */
+    /* [control] mandatory. `location` is the job's checkpoint.dir: a folder, which need not exist, or a URL. The plugin
+     * ckpt-NAME stores what lies at NAME://..., if the job does not say `use`. */
     int32_t (*open)(const struct hd_host *host, const void *settings, const char *location, struct hd_ckpt **ckpt,
                     struct hd_error *err);
     void (*close)(struct hd_ckpt *ckpt); /* [control] mandatory; NULL is fine */

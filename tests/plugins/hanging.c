@@ -23,8 +23,10 @@ static int lists;
 static int32_t hanging_open(const struct hd_host *host, const void *settings, const char *location,
                             struct hd_ckpt **ckpt, struct hd_error *err)
 {
+    static const char scheme[] = "hanging://";
+    size_t n = sizeof scheme - 1;
     asked = settings;
-    return posix->open(host, asked->posix, location, ckpt, err);
+    return posix->open(host, asked->posix, strncmp(location, scheme, n) ? location : location + n, ckpt, err);
 }
 
 static void hanging_close(struct hd_ckpt *ckpt)

@@ -457,6 +457,20 @@ START_TEST(look_at_a_running_job)
 }
 END_TEST
 
+/* The scheme of checkpoint.dir names the plug-in that stores it, also one that is not heddle's. */
+START_TEST(scheme_of_a_plugin)
+{
+#define ELSEWHERE " plugins.path=" ASYNC " checkpoint={\"dir\":\"hanging://elsewhere\",\"every\":2}"
+    struct command *c;
+    train(&whole, "schemed", "llama.yaml job.steps=4" ELSEWHERE);
+    ck_assert_int_eq(access("elsewhere/step-00000004/index.json", F_OK), 0);
+    c = command_run("ckpt ls llama.yaml" ELSEWHERE);
+    expect_code(c, 0);
+    ck_assert_ptr_nonnull(strstr(c->out, "step-00000004  step 4 "));
+    run_says("ckpt ls elsewhere://x", 2, "there is no plugin ckpt-elsewhere");
+}
+END_TEST
+
 START_TEST(sample)
 {
 #define GREEDY "sample llama.yaml checkpoint.dir=talk --prompt the --tokens 40 --temperature 0"
@@ -710,6 +724,7 @@ int main(void)
                                         {"padded vocabulary", padded_vocabulary, 2},
                                         {"look at them", look_at_them, 1},
                                         {"look at a running job", look_at_a_running_job, 1},
+                                        {"scheme of a plugin", scheme_of_a_plugin, 1},
                                         {"sample", sample, 1},
                                         {"two folders", two_folders, 1},
                                         {"no checkpoint", no_checkpoint, 1},

@@ -253,7 +253,7 @@ START_TEST(foreign_metrics)
          NULL},
         {"mkdir -p runs/l2 && printf 'mine\\n' >mine.txt && ln -s ../../mine.txt runs/l2/.heddle-lock", "job.name=l2",
          "runs/l2/.heddle-lock: a symbolic link: remove it", "mine.txt"},
-        {":", "checkpoint.dir=gs://bucket/x", "checkpoint.dir: 'gs://bucket/x' is a URL", NULL},
+        {":", "checkpoint.dir=gs://bucket/x", "there is no plugin ckpt-gs", NULL},
         {":", "data.train=s3://bucket/x",
          "data.train: 's3://bucket/x' is a URL, and only http:// and https:// are read", NULL},
     };

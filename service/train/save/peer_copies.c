@@ -468,7 +468,7 @@ static int32_t gather_offers(struct hd__peer_copies *c, int64_t step, const int 
     return HD_OK;
 }
 
-/* Of the set, reads what this rank has. Returns 1 where some is damaged. */
+/* Reads what this rank has of the set. Returns 1 where some is damaged. */
 static int find_damaged(const struct choice *s, int *damaged)
 {
     const struct hd__peer_copies *c = s->c;

@@ -107,12 +107,12 @@ static const struct bad keys[] = {
      "command line: comm.timeout: '5 years': unknown unit; allowed are us, ms, s, m, h, d"},
     {NULL, "plugins.path=[[a]]", "command line: plugins.path: an item is a list where a single value is wanted"},
     {NULL, "plugins.path={a: b}", "command line: plugins.path is a mapping where a list is wanted"},
-    {NULL, "checkpoint.dir=gs://bucket/y",
-     "command line: checkpoint.dir: 'gs://bucket/y' is a URL; of object stores only s3://BUCKET/PREFIX is served: name "
-     "that, or a folder, which may be a mounted one"},
     {NULL, "checkpoint.dir=S3://bucket/y",
-     "command line: checkpoint.dir: 'S3://bucket/y' is a URL; of object stores only s3://BUCKET/PREFIX is served: name "
-     "that, or a folder, which may be a mounted one"},
+     "command line: checkpoint.dir: 'S3://bucket/y' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
+     "lower-case letters and digits are wanted"},
+    {NULL, "checkpoint.resume=a+b://bucket/y",
+     "command line: checkpoint.resume: 'a+b://bucket/y' is a URL whose scheme is no plugin's name, as s3:// is of "
+     "ckpt-s3: lower-case letters and digits are wanted"},
     {NULL, "metrics.jsonl=s3://b/m.jsonl",
      "command line: metrics.jsonl: 's3://b/m.jsonl' is a URL; object stores are not supported here: name a file or "
      "folder, which may be a mounted one"},
