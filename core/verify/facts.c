@@ -4,7 +4,7 @@
  * are apart hold different ones; the axes over which it is a share of a mean, still to be summed; and, since copies,
  * weighted sums, means and shifts are linear and the same on all ranks, its weights: of the parameters that the rank so
  * many further back has trained, and of averages that ranks have in common. Where the section ends, parameters and
- * states are what was declared of them, and follow from what was trained: so what a rank did is neither lost nor
+ * states are what was declared of them, and follow from what was trained alone: so what a rank did is neither lost nor
  * counted twice, and ranks which have trained nothing change nothing. Other sections write none of these states, and
  * nothing crosses ranks that are apart there. */
 #include <math.h>
@@ -112,13 +112,14 @@ static void section_begin(struct hd__walk *w)
     w->own_section = w->section->every != 0;
     for (hd_tensor t = 1; t < p->tensors.count && w->own_section; t++) {
         int own = hd__tensor_const(p, t)->role == HD__ROLE_FLAT || t == p->norm2;
-        w->tensor[t].mean = (struct hd__mean){.varying_axes = own ? hd__independent_axes_of(p, t) : 0};
+        w->tensor[t].mean = (struct hd__mean){.varying_axes = own ? hd__independent_axes_of(p, t) : 0, .other = t};
     }
     for (uint32_t n = 0; n < w->followed.count && w->own_section; n++) {
         struct hd__mean *v = &w->tensor[w->followed.at[n]].mean;
         v->common = (hd__fact_of(p, w->followed.at[n])->what & HD_FACT_AVERAGE) != 0;
         v->trained = weights_new(w);
         v->trained[0] = n < w->n_params;
+        v->other = 0;
     }
 }
 
@@ -139,6 +140,7 @@ static struct hd__mean transfer(struct hd__walk *w, const struct hd__instr *i)
             diag_axes(w, i->in[k], "is read while still partial, its mean not reduced over", x->unreduced_axes);
         v.varying_axes |= x->varying_axes;
         v.unreduced_axes |= x->unreduced_axes;
+        v.other = v.other || !(fabs(factor) > 0) ? v.other : x->other;
         v.common += factor * x->common;
         for (int64_t r = 0; x->trained && r < hd__replicas(w->p); r++)
             v.trained[r] += factor * x->trained[r];
@@ -157,7 +159,7 @@ static struct hd__mean transfer(struct hd__walk *w, const struct hd__instr *i)
     } else if (i->op == HD_OP_SHIFT) {
         v.trained = weights_along(w, v.trained, i->axes, hd__shift_steps(w->p, i));
     } else if (!passes && (i->op != HD_OP_ALL_GATHER || i->axes & apart)) {
-        v = (struct hd__mean){.varying_axes = apart}; /* nothing is known of it */
+        v = (struct hd__mean){.varying_axes = apart, .other = i->n_in ? i->in[0] : 0}; /* nothing is known of it */
     }
     return v;
 }
@@ -180,6 +182,7 @@ static void set_value(struct hd__walk *w, hd_tensor t, struct hd__mean v)
         }
         x->varying_axes |= v.varying_axes;
         x->unreduced_axes |= v.unreduced_axes;
+        x->other = x->other ? x->other : v.other;
         x->common = fmin(x->common, v.common);
         x->trained = weights_new(w);
         for (int64_t r = 0; v.trained && had && r < hd__replicas(w->p); r++)
@@ -260,6 +263,9 @@ static void check_value(struct hd__walk *w, uint32_t n, const struct hd__mean *x
         diag_axes(w, t, "differs between ranks along", x->varying_axes & equal);
     else if (!(all > 0)) /* however small: an average may be slow */
         hd__diag(w, "%s does not depend on the trained parameters: what was trained is lost", hd__name_of(w, t));
+    else if (x->other)
+        hd__diag(w, "%s depends on %s, which is neither parameters nor declared of them", hd__name_of(w, t),
+                 hd__name_of(w, x->other));
     else if (!(fabs(x->common + trained - wanted) < 1e-9))
         hd__diag(w, "%s: weights of the parameters in it sum to %g, not %g", hd__name_of(w, t), x->common + trained,
                  wanted);

@@ -18,6 +18,7 @@ struct hd__mean {
     uint32_t unreduced_axes; /* over which it is a share of a mean, still to be summed */
     double common;           /* how often averages that ranks have in common are in it */
     double *trained;         /* the parameters that ranks have trained, by how far back the rank is; NULL: none */
+    hd_tensor other;         /* something else that is in it; 0: nothing */
 };
 
 /* An interval of a buffer of gradients, in elements of the full flat buffer; a shard stands for the full buffer, as all

@@ -115,6 +115,34 @@ static void halved(void)
     hd__push(code_of("update"), i);
 }
 
+/* A section of a strategy's own moves the master weights along the momentum, which no fact is of. */
+static void moved_by_a_state(const char *section)
+{
+    static const double weights[] = {1, 0.1};
+    const struct hd_attrs attrs = {.struct_size = sizeof attrs, .table = weights, .n_table = 2};
+    const hd_tensor *of = p->flats.at[0].tensor;
+    struct hd__instr i = {.id = ++p->next_id,
+                          .op = HD_OP_BLEND,
+                          .n_in = 2,
+                          .n_out = 1,
+                          .micro = -1,
+                          .peer = -1,
+                          .attrs = hd__attrs_new(p, &attrs),
+                          .in = {of[HD__FLAT_MASTER], of[HD__FLAT_OPTIM]},
+                          .out = {of[HD__FLAT_MASTER]}};
+    hd__push(code_of(section), i);
+}
+
+static void moved_where_ranks_meet(void)
+{
+    moved_by_a_state("outer");
+}
+
+static void moved_by_an_average(void)
+{
+    moved_by_a_state("ema");
+}
+
 static void average_is_zeros(void)
 {
     p->facts.at[0].what = HD_FACT_ZERO_SUM;
@@ -176,6 +204,8 @@ static const struct {
     ROW(error_never_written, CODES, "is error feedback, and what this step leaves is not written"),
     ROW(error_unused, CODES, "is error feedback, and no step uses it"),
     ROW(crosses, APART, "crosses ranks that are apart, in a section that brings none together"),
+    ROW(moved_where_ranks_meet, APART, "differs between ranks along dp_shard"),
+    ROW(moved_by_an_average, "{use: zero}, {use: ema}", ", which is neither parameters nor declared of them"),
     ROW(average_is_zeros, APART, "weights of the parameters in it sum to"),
     ROW(average_is_zeros, "{use: zero}, {use: ema}", "weights of the parameters in it sum to"),
     ROW(not_equal, APART, "and HD_FACT_EQUAL along all axes of `apart`"),
