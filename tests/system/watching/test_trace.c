@@ -527,6 +527,9 @@ START_TEST(recorded_in_vain)
 {
     struct command *c = command_start(NULL, "trace llama.yaml job.name=vain mesh.dp=2 job.steps=100000 --steps 99999");
     curve_wait("vain/trace", 1);
+    struct command *second = command_run("trace llama.yaml job.name=vain mesh.dp=2");
+    expect_code(second, 2);
+    expect_says(second, "runs/vain/trace is in use by process");
     kill(c->pid, SIGINT);
     command_wait(c, 30);
     expect_code(c, 3);
