@@ -336,6 +336,10 @@ void hd__cli_say_notes(const struct hd__cli_job *loaded)
     struct hd__text text = {0};
     if (loaded->chosen)
         hd__text_add(&text, "%s\n", loaded->chosen);
+    if (loaded->job->trace.ends)
+        hd__text_add(
+            &text, "trains in %s until %s is written; the job's own checkpoints, metrics and sinks stay as they are\n",
+            hd__job_folder(loaded->job), loaded->job->trace.file);
     hd__job_notes(loaded->job, &text);
     note_late_sections(loaded, &text);
     note_bubble(loaded->job, &text);

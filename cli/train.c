@@ -1,14 +1,16 @@
 /* heddle train: trains a job, in processes of its own or as one rank of another launcher's. */
+#include "cli/train.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "analysis/plan/plan.h"
 #include "analysis/tp_span_warning.h"
-#include "cli/ranks.h"
 #include "core/base/file.h"
 #include "runtime/exec/device.h"
-#include "service/launch/agents.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
 #include "service/report/report.h"
@@ -19,9 +21,21 @@
 #include "service/train/trace/trace.h"
 #include "service/train/train.h"
 
+/* A run for its trace has a result: all else that it prints is for standard error. */
 static int train_rank(void *user, const struct hd__launch_env *env)
 {
-    return hd__train(user, env);
+    struct hd__compiled *c = user;
+    int kept = c->job->trace.ends ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0) : -1, code;
+    fflush(stdout);
+    if (kept >= 0)
+        dup2(STDERR_FILENO, STDOUT_FILENO);
+    code = hd__train(c, env);
+    if (kept < 0)
+        return code;
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    close(kept);
+    return code;
 }
 
 /* Refuses a model that is not to be trained, and weights that are not its own. */
@@ -171,10 +185,11 @@ static struct hd__launch_policy policy_of(const struct hd__job *job)
                                       .deadline = hd__launch_deadline(job->launch_time_limit)};
 }
 
-static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
+static int start(struct hd__cli_training *t, int argc, char **argv)
 {
+    struct hd__cli_job *loaded = &t->loaded;
     struct hd__launch_env env;
-    const struct hd_comm_launcher *launcher; /* its ranks are this command again */
+    const struct hd_comm_launcher *launcher = NULL; /* its ranks are this command again */
     struct hd_error err = HD_ERROR_INIT;
     int found, code;
     if (hd__launch_detect(&env, &found, &err))
@@ -191,12 +206,13 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
                 hd__job_where(loaded->job, "launch.ranks"), loaded->job->launch_ranks, env.size);
     if (found && env.rank == 0)
         hd__warn_tp_span(loaded->compiled, env.local_size);
-    if (found ? env.rank == 0 : !hd__cli_find_launcher(loaded, &launcher, &err) && !launcher)
+    t->leads = found ? env.rank == 0 : !hd__cli_find_launcher(loaded, &launcher, &err) && !launcher;
+    if (t->leads)
         hd__cli_say_notes(loaded);
-    code = check_inputs(loaded, dry, found ? &env : NULL, found ? env.local_size : loaded->compiled->mesh.ranks);
-    if (!code && dry && (!found || env.rank == 0))
+    code = check_inputs(loaded, t->dry, found ? &env : NULL, found ? env.local_size : loaded->compiled->mesh.ranks);
+    if (!code && t->dry && (!found || env.rank == 0))
         print_ready(loaded->compiled);
-    if (code || dry)
+    if (code || t->dry)
         return code;
     if ((!found || env.rank == 0) && hd__cli_keep_choice(loaded, &err))
         return hd__cli_print_error(&err, HD__EXIT_FAILED);
@@ -206,31 +222,22 @@ static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
 
 /* ---- on several machines */
 
-/* A command line, and its job as it is compiled at present. */
-struct training {
-    struct hd__cli_job_arguments arguments;
-    int64_t launched;       /* ranks of another launcher; 0: none */
-    const char *options[3]; /* --nodes, --node-rank, --rendezvous */
-    struct hd__launch_nodes nodes;
-    struct hd__cli_job loaded;
-    int dry;
-};
-enum { NODES, NODE_RANK, RENDEZVOUS };
-
 static int32_t find_nodes(void *user, struct hd__job *job, struct hd_error *err)
 {
     static const char *const names[] = {"--nodes", "--node-rank", "--rendezvous"};
-    struct training *t = user;
+    struct hd__cli_training *t = user;
     const struct hd__job_value *nodes = hd__job_value_get(job, "launch.nodes");
     int said = nodes && strcmp(nodes->origin, "default") != 0;
     const struct hd__launch_nodes_given given = {.nodes = said ? job->launch_nodes : NULL,
                                                  .nodes_at = hd__job_where(job, "launch.nodes"),
                                                  .rendezvous = job->launch_rendezvous,
                                                  .rendezvous_at = hd__job_where(job, "launch.rendezvous"),
-                                                 .node_rank = t->options[NODE_RANK]};
+                                                 .node_rank = t->options[HD__CLI_NODE_RANK]};
     struct hd__launch_env env;
     int32_t rc;
     int found;
+    if (t->given.before_resolve && t->given.before_resolve(t->given.user, job, err))
+        return err->code;
     for (size_t i = 0; t->launched && i < HD__COUNT(names); i++)
         if (t->options[i])
             return hd_fail(err, HD_E_INVALID,
@@ -265,7 +272,7 @@ static void say_mesh(const struct hd__compiled *c)
 /* The job for the machines of a round. */
 static int prepare_round(void *user, int32_t ranks)
 {
-    struct training *t = user;
+    struct hd__cli_training *t = user;
     struct hd__launch_env env = {.rank = t->nodes.node > 0, .size = 2};
     int code;
     if (t->loaded.compiled && t->loaded.compiled->mesh.ranks == ranks)
@@ -283,12 +290,12 @@ static int prepare_round(void *user, int32_t ranks)
 
 static int train_round(void *user, const struct hd__launch_env *env)
 {
-    const struct training *t = user;
-    return hd__cli_check_stdout(hd__train(t->loaded.compiled, env));
+    const struct hd__cli_training *t = user;
+    return hd__cli_check_stdout(train_rank(t->loaded.compiled, env));
 }
 
 /* As many machines as there may be, or the most that the job fits on. */
-static int load(struct training *t)
+static int load(struct hd__cli_training *t)
 {
     int code = hd__cli_load_job(&t->arguments, t->launched, &t->loaded);
     for (int32_t n = t->nodes.max - 1; code && t->loaded.job && t->nodes.min && n >= t->nodes.min; n--) {
@@ -303,7 +310,7 @@ static int load(struct training *t)
     return code;
 }
 
-static int start_agent(struct training *t)
+static int start_agent(struct hd__cli_training *t)
 {
     struct hd__cli_job first = t->loaded; /* what the reports are named by outlives a round */
     struct hd__job *job = first.job;
@@ -324,7 +331,8 @@ static int start_agent(struct training *t)
                      launcher->command[0]);
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
-    if (!t->nodes.node)
+    t->leads = !t->nodes.node;
+    if (t->leads)
         hd__cli_say_notes(&first);
     hd__warn_tp_span(first.compiled, each);
     code = check_inputs(&first, t->dry, &env, each);
@@ -362,70 +370,77 @@ static int start_agent(struct training *t)
 }
 
 /* The options as the keys that they are. */
-static void add_overrides(struct training *t, const char **words, char nodes[64], char rendezvous[320])
+static void add_overrides(struct hd__cli_training *t, const char **words, char nodes[64], char rendezvous[320])
 {
     size_t n = t->arguments.n_overrides;
     memcpy(words, t->arguments.overrides, n * sizeof *words);
-    if (t->options[NODES]) {
-        snprintf(nodes, 64, "launch.nodes=%s", t->options[NODES]);
+    if (t->options[HD__CLI_NODES]) {
+        snprintf(nodes, 64, "launch.nodes=%s", t->options[HD__CLI_NODES]);
         words[n++] = nodes;
     }
-    if (t->options[RENDEZVOUS]) {
-        snprintf(rendezvous, 320, "launch.rendezvous='%s'", t->options[RENDEZVOUS]);
+    if (t->options[HD__CLI_RENDEZVOUS]) {
+        snprintf(rendezvous, 320, "launch.rendezvous='%s'", t->options[HD__CLI_RENDEZVOUS]);
         words[n++] = rendezvous;
     }
     t->arguments.overrides = words;
     t->arguments.n_overrides = n;
 }
 
-static int train(int argc, char **argv)
+int hd__cli_train(struct hd__cli_training *t, int argc, char **argv)
 {
-    int config = 0, code;
-    struct training t = {.launched = hd__cli_launched_ranks()};
-    const struct hd__cli_flag flags[] = {{"--print-config", NULL, &config},
-                                         {"--dry-run", NULL, &t.dry},
-                                         {"--machine", &machine_name, NULL},
-                                         {"--nodes", &t.options[NODES], NULL},
-                                         {"--node-rank", &t.options[NODE_RANK], NULL},
-                                         {"--rendezvous", &t.options[RENDEZVOUS], NULL}};
     char nodes[64], rendezvous[320];
     const char *words[300];
-    code = hd__cli_job_arguments(&hd__command_train, argc, argv, flags, HD__COUNT(flags), &t.arguments);
-    if (code)
-        return code;
-    add_overrides(&t, words, nodes, rendezvous);
-    t.arguments.before_resolve = find_nodes;
-    t.arguments.user = &t;
-    t.arguments.machine = machine_name;
-    if (config)
-        code = hd__cli_resolve_job(&t.arguments, t.launched, &t.loaded);
+    int code;
+    t->launched = hd__cli_launched_ranks();
+    t->given = t->arguments;
+    add_overrides(t, words, nodes, rendezvous);
+    t->arguments.before_resolve = find_nodes;
+    t->arguments.user = t;
+    if (t->print_config)
+        code = hd__cli_resolve_job(&t->arguments, t->launched, &t->loaded);
     else
-        code = load(&t);
-    if (!code && config)
-        code = print_config(&t.loaded);
-    else if (!code && !t.launched && t.nodes.max > 1)
-        code = start_agent(&t);
+        code = load(t);
+    if (!code && t->print_config)
+        code = print_config(&t->loaded);
+    else if (!code && !t->launched && t->nodes.max > 1)
+        code = start_agent(t);
     else if (!code)
-        code = start(&t.loaded, t.dry, argc, argv);
-    hd__cli_unload_job(&t.loaded);
+        code = start(t, argc, argv);
+    hd__cli_unload_job(&t->loaded);
+    t->arguments = t->given;
     return code;
 }
 
-/* Ranks that another launcher started on one machine see the same job and the same files: the first of them says what
- * is wrong. The others speak only where it went on without them. */
-static int run(int argc, char **argv)
+int hd__cli_as_rank(int (*run)(int argc, char **argv), int argc, char **argv)
 {
     struct hd__launch_env env;
     struct hd_error why = HD_ERROR_INIT;
     int found, known = !hd__launch_detect(&env, &found, &why), code;
     if (known && found && env.local_rank > 0)
         hd__speaker_defer(1);
-    code = train(argc, argv);
+    code = run(argc, argv);
     if (code && !known && found)
         hd__launch_report_refusal(&env, why.message);
     if (code && known && *hd__speaker_deferred() && hd__launch_report_refusal(&env, hd__speaker_deferred()))
         fprintf(stderr, "rank %d: %s\n", env.rank, hd__speaker_deferred());
     return code;
+}
+
+static int train(int argc, char **argv)
+{
+    struct hd__cli_training t = {0};
+    const struct hd__cli_flag flags[] = {{"--print-config", NULL, &t.print_config},
+                                         {"--dry-run", NULL, &t.dry},
+                                         {"--machine", &machine_name, NULL},
+                                         HD__CLI_NODE_FLAGS(t)};
+    int code = hd__cli_job_arguments(&hd__command_train, argc, argv, flags, HD__COUNT(flags), &t.arguments);
+    t.arguments.machine = machine_name;
+    return code ? code : hd__cli_train(&t, argc, argv);
+}
+
+static int run(int argc, char **argv)
+{
+    return hd__cli_as_rank(train, argc, argv);
 }
 
 const struct hd__command hd__command_train = {

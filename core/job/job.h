@@ -229,6 +229,8 @@ struct hd__job {
             repeat; /* a schedule of cycles; active 0: none, repeat 0: to the end */
         int64_t *ranks;
         uint64_t n_ranks; /* 0: all */
+        int32_t ends;     /* `heddle trace`: the run is for the trace, and ends with it */
+        int32_t reserved;
     } trace;
 
     /* watch: limits of the rules of alarms, 0: none */
@@ -265,6 +267,9 @@ int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, s
 int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides, size_t n,
                       struct hd__job **job, struct hd_error *err);
 void hd__job_free(struct hd__job *job); /* NULL is fine */
+
+/* "20-24" or "20": steps as of metrics.trace. HD_E_INVALID: the text is neither. */
+int32_t hd__job_steps_parse(const char *text, int64_t *first, int64_t *last);
 
 /* Parses a plugin's section into `settings` (its settings_size bytes, zeroed by the caller) through its
  * table: defaults first, then the file and the command line. Strings and lists live as long as the job.

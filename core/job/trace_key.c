@@ -3,15 +3,20 @@
 
 #include "core/job/internal.h"
 
+int32_t hd__job_steps_parse(const char *text, int64_t *first, int64_t *last)
+{
+    char *end = NULL;
+    *first = *last = strtoll(text, &end, 10);
+    if (*end == '-' && end != text)
+        *last = strtoll(end + 1, &end, 10);
+    return !*text || *end || end[-1] < '0' || end[-1] > '9' || *first < 1 || *last < *first ? HD_E_INVALID : HD_OK;
+}
+
 static int32_t read_steps(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     const char *text = node->kind == HD__SCALAR ? node->text : "";
-    char *end = NULL;
     (void)path;
-    job->trace.first = job->trace.last = strtoll(text, &end, 10);
-    if (*end == '-' && end != text)
-        job->trace.last = strtoll(end + 1, &end, 10);
-    if (!*text || *end || end[-1] < '0' || end[-1] > '9' || job->trace.first < 1 || job->trace.last < job->trace.first)
+    if (hd__job_steps_parse(text, &job->trace.first, &job->trace.last))
         return hd__job_node_fail(node, err,
                                  "metrics.trace.steps: %.40s is neither a step nor a range of steps: write the first "
                                  "and the last, counted from 1, as in 20-24",

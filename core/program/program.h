@@ -248,7 +248,8 @@ enum {
     HD__FLAT_IS_OPTIM_STATE = 2,    /* of the optimizer */
     HD__FLAT_IS_STRATEGY_STATE = 4, /* of a strategy, and no average of parameters: begins as zeros */
     HD__FLAT_IS_SAVED = 8,          /* in checkpoints; a parameter that is not is derived from one that is */
-    HD__FLAT_IS_PERSISTENT = 16     /* asked for with others: of those only what lives from step to step */
+    HD__FLAT_IS_PERSISTENT = 16,    /* asked for with others: of those only what lives from step to step */
+    HD__FLAT_IS_GRAD = 32           /* the gradient that the optimizer reads */
 };
 
 /* Parameters of one block with the same zero axes, one after another in one buffer. A strategy makes them; verify,

@@ -56,10 +56,9 @@ static void add_tensor(const struct hd_program *p, const struct hd__flat_tensor 
     }
 }
 
-void hd__replicated_find(const struct hd_program *p, struct hd__replicated_list *list)
+static void add_kinds(const struct hd_program *p, uint32_t kinds, struct hd__replicated_list *list)
 {
-    uint32_t kinds = HD__FLAT_IS_PARAM | HD__FLAT_IS_OPTIM_STATE | HD__FLAT_IS_STRATEGY_STATE | HD__FLAT_IS_PERSISTENT;
-    for (struct hd__flat_tensor t = {0}; hd__flat_next(p, kinds, &t);) {
+    for (struct hd__flat_tensor t = {0}; hd__flat_next(p, kinds | HD__FLAT_IS_PERSISTENT, &t);) {
         hd_tensor master = p->flats.at[t.flat].tensor[HD__FLAT_MASTER];
         int is_view = t.tensor != master && /* the other way round: the weights are a part of it */
                       hd__tensor_const(p, t.tensor)->buffer == hd__tensor_const(p, master)->buffer;
@@ -67,6 +66,12 @@ void hd__replicated_find(const struct hd_program *p, struct hd__replicated_list 
             !(hd__fact_of(p, t.tensor)->what & HD_FACT_FEEDBACK))
             add_tensor(p, &t, list);
     }
+}
+
+void hd__replicated_find(const struct hd_program *p, struct hd__replicated_list *list)
+{
+    add_kinds(p, HD__FLAT_IS_GRAD, list); /* first, as what differs there makes all else differ */
+    add_kinds(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_OPTIM_STATE | HD__FLAT_IS_STRATEGY_STATE, list);
 }
 
 uint64_t hd__replicated_hash(const struct hd_program *p, const struct hd__replicated *piece, const int32_t *coord,
@@ -192,6 +197,8 @@ static const char *name_of(const struct hd__compiled *c, const struct hd_program
     if (piece->role >= HD__FLAT_OPTIM && piece->role < HD__FLAT_OPTIM + 4)
         snprintf(out, 192, "optimizer state %s of %s (block %s)",
                  c->optimizer.ops->state_names[piece->role - HD__FLAT_OPTIM], name, block);
+    else if (piece->role == HD__FLAT_SHARD)
+        snprintf(out, 192, "gradient of %s (block %s)", name, block);
     else if (piece->role >= HD__FLAT_STRATEGY)
         snprintf(out, 192, "%s of %s (block %s)", hd__tensor_const(p, piece->tensor)->name, name, block);
     else

@@ -1,4 +1,5 @@
-/* service/train/replicas: do ranks that hold copies of a parameter or state hold the same bits? (`watch.replicas`)
+/* service/train/replicas: do ranks that hold copies of a parameter, state or reduced gradient hold the same
+ * bits? (`watch.replicas`)
  *
  * Copies lie along the mesh axes that shard neither the tensor nor its flat, and along which ranks do not train apart.
  * Every rank hashes each of its pieces; all ranks get one hash for all pieces that are copied along the same axes, and

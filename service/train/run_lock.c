@@ -108,10 +108,11 @@ int32_t hd__run_lock_folder(const char *folder, int *fd, struct hd_error *err)
 
 int32_t hd__run_locks_take(struct hd__job *job, struct hd__run_locks *locks, struct hd_error *err)
 {
-    const char *folder = hd__arena_format(&job->arena, "runs/%s", job->name), *dir = job->checkpoint_dir;
+    const char *named = hd__arena_format(&job->arena, "runs/%s", job->name), *folder = hd__job_folder(job),
+               *dir = job->checkpoint_dir;
     int32_t rc = HD_OK;
     *locks = (struct hd__run_locks){{-1, -1}};
-    if (!strcmp(hd__job_folder(job), folder) && (rc = hd__run_lock_folder(folder, &locks->fd[0], err)))
+    if ((job->trace.ends || !strcmp(folder, named)) && (rc = hd__run_lock_folder(folder, &locks->fd[0], err)))
         return hd__job_locate_error(job, "job.name", err);
     if (dir && (rc = hd__run_lock_folder(dir, &locks->fd[1], err)))
         return hd__job_locate_error(job, "checkpoint.dir", err);

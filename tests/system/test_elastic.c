@@ -156,6 +156,23 @@ START_TEST(agents_start)
 }
 END_TEST
 
+/* Node 0's command sums up what all of them recorded. */
+START_TEST(traced)
+{
+    struct command *c[2];
+    machines_up(2, NULL);
+    for (int i = 0; i < 2; i++) {
+        machine_enter(i);
+        c[i] = command_start(TEST_SECRET, "trace " EXACT MEET "--nodes 2 mesh.dp=2 job.name=traced --node-rank %d", i);
+        machine_enter(-1);
+    }
+    expect_end(c[0], 0);
+    expect_end(c[1], 0);
+    ck_assert_ptr_nonnull(strstr(c[0]->out, "trace of traced: steps 3 to 5 on 2 ranks"));
+    ck_assert_str_eq(c[1]->out, "");
+}
+END_TEST
+
 /* Machines may be late, and who waits says for whom; not longer than comm.timeout. */
 START_TEST(late_machines)
 {
@@ -679,6 +696,7 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {{"agents start", agents_start, HD__COUNT(starts)},
+                                        {"traced", traced, 1},
                                         {"late machines", late_machines, 1},
                                         {"refused", refused, 1},
                                         {"ranks fail", ranks_fail, 1},

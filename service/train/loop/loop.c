@@ -376,7 +376,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
     hd__train_trace_init(&l->trace, &l->s, l->progress.step);
     l->ranks = hd__alloc((size_t)l->s.env->size * HD__GATHERED * sizeof *l->ranks);
     l->saved_at = hd__now();
-    while (!rc && agreed < STOP && l->progress.step < l->job->steps) {
+    while (!rc && agreed < STOP && l->progress.step < l->job->steps && (!l->job->trace.ends || l->trace.last)) {
         double start = hd__now();
         int evaluated, completed;
         __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->progress.step + 1, __ATOMIC_RELAXED);
@@ -392,9 +392,9 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         hd__loop_add_rank_step(l);
         hd__loop_profile_end(l);
         if (!rc)
-            hd__train_trace_end(&l->trace, l->progress.step);
+            rc = hd__train_trace_end(&l->trace, l->progress.step, err);
         l->val_loss = NAN;
-        evaluated = !rc && l->job->eval_every && l->progress.step % l->job->eval_every == 0;
+        evaluated = !rc && l->job->eval_every && !l->job->trace.ends && l->progress.step % l->job->eval_every == 0;
         if (!rc) {
             hd__loop_compare_plan(l);
             l->trained_s += l->step_s;
@@ -433,7 +433,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         l->s.env->progress->stopping = 1;
     hd__loop_print_profile(l);
     if (!rc)
-        hd__train_trace_finish(&l->trace);
+        rc = hd__train_trace_finish(&l->trace, err);
     if (!rc && l->checkpointer && l->saved != l->progress.step)
         rc = save_checkpoint(l, *stopped, err);
     return rc ? rc : finish_save(l, err);
@@ -691,6 +691,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     if (stopped && l.is_leader)
         fprintf(stderr, "stopped by %s after step %" PRId64 "; %s\n", why, l.progress.step,
                 stopped == END_OF_ROUND && !rc  ? "the state is saved, and more machines go on"
+                : l.job->trace.ends             ? "a run for its trace saves nothing"
                 : !l.checkpointer               ? "no checkpoint section, so nothing is saved"
                 : rc && !emergency              ? "the state of this step is not saved"
                 : strcmp(l.job->resume, "auto") ? "the state is saved: checkpoint.resume=auto goes on"

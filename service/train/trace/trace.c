@@ -220,16 +220,19 @@ static int32_t write_trace(struct hd__train_trace *t, const char *file, struct h
     return rc;
 }
 
-static void finish(struct hd__train_trace *t)
+static int32_t finish(struct hd__train_trace *t, struct hd_error *err)
 {
-    struct hd_error err = HD_ERROR_INIT;
+    struct hd_error why = HD_ERROR_INIT;
+    const struct hd__job *job = t->session->compiled->job;
     char name[4096];
     const char *file = file_of(t, name, sizeof name);
     int leads = t->session->env->rank == 0;
     double since = hd__now();
-    int32_t rc = leads ? write_trace(t, file, &err) : t->recorded ? put_events(t, &err) : HD_OK;
+    int32_t rc = leads ? write_trace(t, file, &why) : t->recorded ? put_events(t, &why) : HD_OK;
+    if (rc && job->trace.ends)
+        return hd_fail(err, rc, "metrics.trace: %s", why.message);
     if (rc)
-        hd__log(HD_LOG_WARN, NULL, "metrics.trace: %s", err.message);
+        hd__log(HD_LOG_WARN, NULL, "metrics.trace: %s", why.message);
     else if (leads)
         hd__log(HD_LOG_INFO, NULL,
                 "metrics.trace: %s, gathered and written in %.2g s: `heddle trace %s` sums it up, "
@@ -238,35 +241,34 @@ static void finish(struct hd__train_trace *t)
     hd__free_array(&t->trace.events);
     t->trace.dropped = 0;
     t->steps = 0;
-    if (t->session->compiled->job->trace.active)
-        set_cycle(t->session->compiled->job, t->cycle + 1, t);
+    if (job->trace.active)
+        set_cycle(job, t->cycle + 1, t);
     else
         t->first = t->last = 0;
+    return HD_OK;
 }
 
-void hd__train_trace_end(struct hd__train_trace *t, int64_t step)
+int32_t hd__train_trace_end(struct hd__train_trace *t, int64_t step, struct hd_error *err)
 {
     if (!t->last || step < t->warm)
-        return;
+        return HD_OK;
     if (t->recorded && step < t->first) {
         hd__exec_set_trace(t->session->exec, NULL);
         t->trace.events.count = t->trace.dropped = 0;
     }
     if (step < t->first)
-        return;
+        return HD_OK;
     t->steps++;
     if (t->recorded) {
         hd__exec_set_trace(t->session->exec, NULL);
         hd__trace_add(&t->trace, HD__TRACE_STEP, 0, 0, t->began, hd__now());
     }
-    if (step >= t->last)
-        finish(t);
+    return step >= t->last ? finish(t, err) : HD_OK;
 }
 
-void hd__train_trace_finish(struct hd__train_trace *t)
+int32_t hd__train_trace_finish(struct hd__train_trace *t, struct hd_error *err)
 {
-    if (t->last && t->steps)
-        finish(t);
+    return t->last && t->steps ? finish(t, err) : HD_OK;
 }
 
 void hd__train_trace_free(struct hd__train_trace *t)

@@ -25,10 +25,10 @@ int32_t hd__train_trace_check(const struct hd__compiled *c, struct hd_error *err
 /* `done`: the step from which the run goes on. */
 void hd__train_trace_init(struct hd__train_trace *t, struct hd__train_session *session, int64_t done);
 /* Around step `step`. The last of them, and the end of a run before it, send and write: all ranks call them alike. A
- * trace that cannot be written is a warning. */
+ * trace that cannot be written is a warning, and a failure of a run that is for the trace. */
 void hd__train_trace_begin(struct hd__train_trace *t, int64_t step);
-void hd__train_trace_end(struct hd__train_trace *t, int64_t step);
-void hd__train_trace_finish(struct hd__train_trace *t); /* no step follows */
+int32_t hd__train_trace_end(struct hd__train_trace *t, int64_t step, struct hd_error *err);
+int32_t hd__train_trace_finish(struct hd__train_trace *t, struct hd_error *err); /* no step follows */
 void hd__train_trace_free(struct hd__train_trace *t);
 
 /* ---- write.c */

@@ -47,6 +47,7 @@ START_TEST(kinds)
     } rows[] = {
         {HD__FLAT_IS_PARAM, "m low full common ema0 w ema1 "},
         {HD__FLAT_IS_PARAM | HD__FLAT_IS_PERSISTENT, "m low common ema0 w ema1 "},
+        {HD__FLAT_IS_GRAD, "g "},
         {HD__FLAT_IS_OPTIM_STATE, "s0 s1 "},
         {HD__FLAT_IS_STRATEGY_STATE, "momentum0 "},
         {HD__FLAT_IS_SAVED, "m s0 s1 common ema0 momentum0 w ema1 "},

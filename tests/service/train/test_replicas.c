@@ -114,6 +114,7 @@ static void flip(struct cluster *k, int32_t rank, const struct hd__replicated *p
 static const struct {
     const char *text;
     uint32_t axes, never; /* along which there are copies, and are none */
+    int grads;            /* of several micro-batches: their sums live from step to step */
 } jobs[] = {
     {JOB("4", "{dp: 4}", "[{use: zero, stage: 0}]", "adamw"), HD_AXIS_BIT(HD_AXIS_DP_SHARD), 0},
     {JOB("4", "{dp: {replicate: 2, shard: 2}}", "[{use: zero, stage: 1}]", "adamw"), HD_AXIS_BIT(HD_AXIS_DP_REPLICATE),
@@ -124,7 +125,11 @@ static const struct {
      HD_AXIS_BIT(HD_AXIS_PP)},
     {JOB("4", "{dp: 4}", "[{use: zero, stage: 1}]", "adamw"), 0, HD_AXIS_BIT(HD_AXIS_DP_SHARD)},
     {JOB("4", "{cp: 2, dp: 2}", "[{use: 3d}, {use: zero, stage: 0}]", "lion"),
-     HD_AXIS_BIT(HD_AXIS_CP) | HD_AXIS_BIT(HD_AXIS_DP_SHARD), 0},
+     HD_AXIS_BIT(HD_AXIS_CP) | HD_AXIS_BIT(HD_AXIS_DP_SHARD), 0, 1},
+    {JOB("2", "{dp: 2}", "[{use: zero, stage: 0}]", "adamw"), HD_AXIS_BIT(HD_AXIS_DP_SHARD), 0, 1},
+    {JOB("4", "{dp: 2, tp: 2}", "[{use: 3d}, {use: zero, stage: 2}]", "adamw"), HD_AXIS_BIT(HD_AXIS_TP),
+     HD_AXIS_BIT(HD_AXIS_DP_SHARD), 1},
+    {JOB("2", "{dp: 2}", "[{use: zero, stage: 1}]", "adamw"), 0, HD_AXIS_BIT(HD_AXIS_DP_SHARD)},
 };
 
 START_TEST(flipped_bits)
@@ -132,7 +137,7 @@ START_TEST(flipped_bits)
     struct cluster k;
     const struct hd__replicated *found;
     struct hd__replicas_verdict v = {0};
-    uint32_t axes = 0, states = 0, params = 0;
+    uint32_t axes = 0, states = 0, params = 0, grads = 0;
     cluster_open(&k, jobs[_i].text);
     for (int32_t s = 0; s < k.c->n_stages; s++) {
         ck_assert_int_eq(judge(&k, s, &found, &v), 0);
@@ -141,6 +146,8 @@ START_TEST(flipped_bits)
             axes |= piece->axes;
             states += piece->role >= HD__FLAT_OPTIM && piece->role < HD__FLAT_OPTIM + 4;
             params += piece->role == HD__FLAT_MASTER;
+            grads += piece->role == HD__FLAT_SHARD;
+            ck_assert(piece->role != HD__FLAT_GRAD);
             for (int32_t r = 0; r < k.ranks; r++)
                 if (hd__compiled_program(k.c, r)->stage == s)
                     flip(&k, r, piece);
@@ -148,6 +155,7 @@ START_TEST(flipped_bits)
     }
     ck_assert_uint_eq(axes & jobs[_i].axes, jobs[_i].axes);
     ck_assert_uint_eq(axes & jobs[_i].never, 0);
+    ck_assert_int_eq(grads > 0, jobs[_i].grads);
     ck_assert((jobs[_i].axes != 0) == (states > 0) && (jobs[_i].axes != 0) == (params > 0));
     cluster_close(&k);
 }

@@ -1,7 +1,9 @@
 /* metrics.trace and heddle trace: what is in the file, by the rules of Chrome's trace format and by the job's own, and
  * what is said of it. */
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/system/system.h"
@@ -314,15 +316,33 @@ START_TEST(refusals)
         expect_says(c, rows[i].says);
     }
     static const char *const commands[][2] = {
-        {"trace", "no trace given"},
+        {"trace", "which job file?"},
         {"trace nowhere.json", "nowhere.json: cannot open the trace"},
-        {"trace llama.yaml", "llama.yaml:1: not a trace"},
+        {"trace nowhere.yaml", "nowhere.yaml: cannot open the job file"},
+        {"trace cut.json", "cut.json:1: not a trace"},
+        {"trace made.json --steps 2", "made.json is a trace already: leave out all but --rates and --json"},
+        {"trace made.json job.steps=2", "made.json is a trace already"},
+        {"trace llama.yaml --steps 0", "--steps: '0' is neither a step nor a range of steps"},
+        {"trace llama.yaml --steps 5-4", "--steps: '5-4' is neither"},
+        {"trace llama.yaml --steps two", "--steps: 'two' is neither"},
+        {"trace llama.yaml --steps 2-", "--steps: '2-' is neither"},
+        {"trace llama.yaml --steps", "--steps needs a value"},
+        {"trace llama.yaml --steps 19-21", "--steps 19-21: step 21 is after the job's last, 20: name earlier steps"},
+        {"trace llama.yaml job={\"epochs\":0.01} --steps 9000", "metrics.trace: step 9000 is after the job's last"},
+        {"trace llama.yaml --rates wings=2", "unknown rate 'wings'"},
+        {"trace llama.yaml --out s3://bucket/t.json", "'s3://bucket/t.json' is a URL"},
+        {"trace llama.yaml --out precious.json", "precious.json is there, and heddle did not write it"},
+        {"trace llama.yaml --out .", ".: Is a directory"},
+        {"trace llama.yaml optimizer.rate=2", "unknown key rate"},
         {"trace empty.json", "empty.json: not a trace that metrics.trace of a job wrote"},
-        {"trace empty.json empty.json", "one trace at a time"},
+        {"trace empty.json empty.json", "two job files"},
         {"trace empty.json --rates wings=2", "unknown rate 'wings'"},
-        {"trace --what", "--what: there is no such option"},
+        {"trace --what", "there is no option --what"},
     };
     write_file("empty.json", "{}");
+    write_file("cut.json", "{\"otherData\":{");
+    write_file("made.json", "{\"traceEvents\":[]}");
+    write_file("precious.json", "precious");
     for (size_t i = 0; i < HD__COUNT(commands); i++) {
         struct command *c = command_run("%s", commands[i][0]);
         expect_code(c, 2);
@@ -364,11 +384,186 @@ START_TEST(partial)
 }
 END_TEST
 
+/* ---- heddle trace JOB */
+
+#define OWN                                                                                                      \
+    "llama.yaml job.name=own mesh.dp=2 checkpoint.every=2 checkpoint.keep=0 eval.every=1 data.val_fraction=0.1 " \
+    "metrics.tensorboard=board metrics.blocks=blocks.csv "
+
+/* Names, times and sizes of all that the job's own run has written. */
+static char *written(void)
+{
+    ck_assert_int_eq(system("find runs/own board blocks.csv -path runs/own/trace -prune -o -type f -printf "
+                            "'%p %T@ %s\\n' | sort > written"),
+                     0);
+    return read_file("written");
+}
+
+static void expect_steps(const char *path, int64_t first, int64_t last, int ranks)
+{
+    struct trace *t = load(path);
+    expect_format(t);
+    for (int k = 0; k < t->n; k++)
+        ck_assert(t->slice[k].step >= first && t->slice[k].step <= last);
+    for (int64_t rank = 0; rank < ranks; rank++)
+        ck_assert_int_eq(count(t, rank, "step", NULL), last - first + 1);
+}
+
+/* One command records and sums up; the job's own run, which a second begins anew each time, stays as it is. */
+START_TEST(recorded)
+{
+    expect_code(command_run("train " OWN "job.steps=5"), 0);
+    char *before = written();
+    ck_assert(strstr(before, "step-00000005") && strstr(before, "board") && strstr(before, "blocks.csv"));
+    for (int again = 0; again < 2; again++) {
+        struct command *c = command_run("trace " OWN "--steps 7-8 --json");
+        expect_code(c, 0);
+        ck_assert_str_eq(written(), before);
+        json_t *root = keep(json_loads(c->out, 0, NULL));
+        ck_assert_msg(root != NULL, "not JSON alone: %s", c->out);
+        ck_assert_str_eq(json_string_value(json_object_get(root, "job")), "own");
+        ck_assert_int_eq(json_integer_value(json_object_get(root, "first")), 7);
+        ck_assert_int_eq(json_integer_value(json_object_get(root, "last")), 8);
+        ck_assert_uint_eq(json_array_size(json_object_get(root, "ranks")), 2);
+        expect_steps("runs/own/trace/trace.json", 7, 8, 2);
+        expect_says(c, "trains in runs/own/trace until runs/own/trace/trace.json is written");
+        expect_says(c, "from scratch");
+        expect_says(c, "trained to step 8:");
+        ck_assert(!strstr(c->err, "val_loss") && !strstr(c->err, "step 9/20"));
+    }
+    ck_assert_int_eq(access("runs/own/trace/metrics.jsonl", F_OK), -1);
+}
+END_TEST
+
+START_TEST(recorded_beside_the_run)
+{
+    struct command *run = command_start(NULL, "train llama.yaml job.name=busy checkpoint={} job.steps=100000");
+    curve_wait("busy", 1);
+    struct command *c = command_run("trace llama.yaml job.name=busy checkpoint={} --steps 2");
+    expect_code(c, 0);
+    ck_assert_ptr_nonnull(strstr(c->out, "trace of busy: steps 2 to 2 on 1 rank"));
+    kill(run->pid, SIGTERM);
+    command_wait(run, 30);
+    expect_code(run, 3);
+}
+END_TEST
+
+/* Steps, ranks and file as the job says them, as the command line does, or left out. */
+START_TEST(recorded_as_said)
+{
+    static const struct {
+        const char *words, *file;
+        int first, last;
+    } rows[] = {
+        {"job.name=said", "runs/said/trace/trace.json", 3, 5},
+        {"job.name=said job.steps=4", "runs/said/trace/trace.json", 3, 4},
+        {"job.name=said --out made/here.json --steps 4", "made/here.json", 4, 4},
+        {"job.name=said metrics={}", "runs/said/trace/trace.json", 3, 5},
+        {"job.name=said metrics.trace=keyed.json", "keyed.json", 3, 5},
+        {"job.name=said metrics.jsonl=elsewhere/m.jsonl", "elsewhere/trace/trace.json", 3, 5},
+        {"job={\"name\":\"said\",\"epochs\":1} --steps 2-3", "runs/said/trace/trace.json", 2, 3},
+    };
+    static const char *const own[][2] = {
+        {"{file: own.json, steps: 6-7}", "steps 6 to 7"},
+        {"{file: own.json, schedule: {skip_first: 1, wait: 2, active: 3}}", "steps 4 to 6"},
+        {"own.json", "steps 3 to 5"}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        remove(rows[i].file);
+        expect_code(command_run("trace llama.yaml %s", rows[i].words), 0);
+        expect_steps(rows[i].file, rows[i].first, rows[i].last, 1);
+    }
+    for (size_t i = 0; i < HD__COUNT(own); i++) {
+        write_file("said.yaml", keep(hd__format("%s\nmetrics: {trace: %s}\n", read_file("llama.yaml"), own[i][0])));
+        struct command *c = command_run("trace said.yaml");
+        expect_code(c, 0);
+        ck_assert_msg(strstr(c->out, own[i][1]) != NULL, "%s", c->out);
+        ck_assert_int_eq(access("own.json", F_OK), -1);
+    }
+    expect_code(command_run("trace llama.yaml job.name=said mesh.dp=2 metrics.trace.ranks=[1] --out one.json"), 0);
+    struct trace *t = load("one.json");
+    ck_assert(count(t, 0, NULL, NULL) == 0 && count(t, 1, "step", NULL) == 3);
+}
+END_TEST
+
+/* A job may be JSON, and the name of a trace any. */
+START_TEST(told_apart)
+{
+    struct command *c = command_run("train llama.yaml job.name=apart job.steps=5 metrics.trace=trace.dat");
+    expect_code(c, 0);
+    write_file(
+        "job.json",
+        "{\"model\": {\"use\": \"transformer\", \"family\": \"llama\", \"layers\": 1, "
+        "\"hidden\": 64, \"heads\": 4, \"vocab\": 256}, \"job\": {\"steps\": 3}, "
+        "\"optimizer\": {\"use\": \"adamw\"}, \"data\": {\"train\": \"corpus.txt\", \"seq_len\": 32, \"batch\": 4}}\n");
+    c = command_run("trace trace.dat");
+    expect_code(c, 0);
+    ck_assert(strstr(c->out, "trace of apart: steps 3 to 5") && !strstr(c->err, "trained"));
+    c = command_run("trace job.json");
+    expect_code(c, 0);
+    ck_assert(strstr(c->out, "trace of job: steps 3 to 3") != NULL);
+    expect_says(c, "trained to step 3");
+}
+END_TEST
+
+/* Of ranks that another launcher started, the first alone sums up. */
+START_TEST(recorded_when_launched)
+{
+    int port = free_port();
+    struct command *c[2];
+    for (int rank = 1; rank >= 0; rank--)
+        c[rank] = command_start_rank(rank, 2, 0, port, "trace llama.yaml job.name=launched --steps 2-3");
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 60);
+        expect_code(c[rank], 0);
+    }
+    ck_assert_ptr_nonnull(strstr(c[0]->out, "trace of launched: steps 2 to 3 on 2 ranks"));
+    ck_assert_str_eq(c[1]->out, "");
+}
+END_TEST
+
+/* A signal ends it between steps, with what it has of the trace; a trace that cannot be written is a failure, and no
+ * older one is summed up for it. */
+START_TEST(recorded_in_vain)
+{
+    struct command *c = command_start(NULL, "trace llama.yaml job.name=vain mesh.dp=2 job.steps=100000 --steps 99999");
+    curve_wait("vain/trace", 1);
+    struct command *second = command_run("trace llama.yaml job.name=vain mesh.dp=2");
+    expect_code(second, 2);
+    expect_says(second, "runs/vain/trace is in use by process");
+    kill(c->pid, SIGINT);
+    command_wait(c, 30);
+    expect_code(c, 3);
+    expect_says(c, "a run for its trace saves nothing");
+    ck_assert_str_eq(c->out, "");
+    ck_assert_int_eq(access("runs/vain/trace/trace.json", F_OK), -1);
+    expect_code(command_run("trace llama.yaml job.name=late mesh.dp=2 --out late.json"), 0);
+    c = command_start(NULL, "trace llama.yaml job.name=late mesh.dp=2 job.steps=3000 --steps 2999 --out late.json");
+    curve_wait("late/trace", 1);
+    ck_assert(rename("late.json", "older.json") == 0 && mkdir("late.json", 0700) == 0);
+    command_wait(c, 60);
+    expect_code(c, 1);
+    expect_says(c, "metrics.trace: late.json");
+    ck_assert_str_eq(c->out, "");
+}
+END_TEST
+
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"all ranks", all_ranks, 1}, {"names", names, 1},     {"messages", messages, 1}, {"some ranks", some_ranks, 1},
-        {"schedule", schedule, 1},   {"summary", summary, 1}, {"refusals", refusals, 1}, {"partial", partial, 1},
-        {"streams", streams, 1},     {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"all ranks", all_ranks, 1},
+                                        {"names", names, 1},
+                                        {"messages", messages, 1},
+                                        {"some ranks", some_ranks, 1},
+                                        {"schedule", schedule, 1},
+                                        {"summary", summary, 1},
+                                        {"refusals", refusals, 1},
+                                        {"partial", partial, 1},
+                                        {"streams", streams, 1},
+                                        {"recorded", recorded, 1},
+                                        {"recorded beside the run", recorded_beside_the_run, 1},
+                                        {"recorded as said", recorded_as_said, 1},
+                                        {"told apart", told_apart, 1},
+                                        {"recorded when launched", recorded_when_launched, 1},
+                                        {"recorded in vain", recorded_in_vain, 1},
+                                        {NULL, NULL, 0}};
     return system_run("trace", tests);
 }

@@ -84,6 +84,11 @@ START_TEST(reduced_gradient)
         snprintf(path, sizeof path, "runs/flipped/checkpoints/step-%08ld", (long)k);
         ck_assert_msg(access(path, F_OK), "%s was saved", path);
     }
+    /* in the step itself the gradient is named, and it comes first */
+    c = command_run("train %s job.name=named watch.replicas={\"every\":1} " FLIP("1"), job);
+    expect_code(c, 1);
+    expect_says(c, ": gradient of model.");
+    expect_says(c, "rank 1 is not what the other 2 copies along dp_shard are; also parameter model.");
     c = command_run("train %s job.name=restarted launch.restarts=3 launch.pause=0s " FLIP("1"), job);
     expect_code(c, 0);
     expect_says(c, "silent corruption");
