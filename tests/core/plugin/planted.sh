@@ -62,6 +62,23 @@ plant dp.c strategy-dp 's/"G", api->dtype(p, "grad")/"G", HD_F32/' only=random "
 plant dp.c strategy-dp 's/struct hd_pass_flat f;/if (fopen("saved-before", "r")) return HD_E_IO; fopen("saved-before", "w"); &/' only=resumed "a resumed job"
 grep -qF "its plugin failed without a message" log || { cat log >&2; exit 1; }
 plant ../../tests/plugins/onebit.c strategy-onebit '/put(x, HD_OP_ALL_TO_ALL/d' only=two "two ranks of data"
+onebit=../../tests/plugins/onebit.c topk=../../tests/plugins/topk.c ops="custom ops compute what their tables say, 0"
+plant $onebit strategy-onebit 's/g\[i\] + e\[i\]/g[i] - e[i]/' only=custom "$ops"
+grep -qE "custom op sign_decode .* on rank 0 of 2, given plain numbers: output 0, GS.0, element 0 is .* and should be" log
+plant $onebit strategy-onebit 's/y\[i\] += code\(.*\)? scale : -scale/y[i] += code\1? scale \/ 2 : -scale \/ 2/' only=custom "$ops"
+plant $onebit strategy-onebit 's/e\[i\] -= positive.*/e[i] = 0;/' only=custom "$ops"
+plant $onebit strategy-onebit 's/memset(codes, 0, \(.*\));/memset(codes, 0, \1 + 64);/' only=custom "$ops"
+grep -qF "it writes byte 1 behind the end of output 0, c.0" log
+plant $onebit strategy-onebit 's/^    memset(y, 0.*//' only=custom "$ops"
+plant $onebit strategy-onebit 's/^    uint8_t \*codes = /((float *)d->in[0].data)[3] = 1;&/' only=custom "$ops"
+plant $onebit strategy-onebit 's/^    scale = n .*/&if (scale != scale) *(volatile int *)8 = 1;/' only=custom "$ops"
+grep -qE "custom op sign_encode .* given NaN and infinities: it crashes" log
+halves=../../tests/plugins/halves.c
+plant $halves strategy-halves 's/x\[i\] \/ 2;/x[i] \/ 2 + 1;/' only=custom "$ops"
+plant $halves strategy-halves 's/x\[i\] \/ 2;/x[i] < 0 ? 0 : x[i];/' only=custom "$ops"
+plant $halves strategy-halves 's/2 \* x\[i\];/2 * x[i] - x[0];/' only=custom "$ops"
+plant $topk strategy-topk 's/e\[i\] = 0;//' only=custom "$ops"
+plant $topk strategy-topk 's/equal-- <= 0/equal-- < 0/' only=custom "$ops"
 sizes="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=256"
 plant neox.c model-neox 's/info->layers = s->layers/info->layers = 1/' "$sizes only=info" "info is what is built"
 plant neox.c model-neox 's/settings->eps};/settings->eps * ++builds};/; s/^struct emit {/static int builds;\n&/' "$sizes only=again" "it builds the same again"
