@@ -9,13 +9,12 @@
 
 #include <float.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "conformance/check.h"
 #include "conformance/faults.h"
 #include "core/base/dtype.h"
+#include "core/plugin/crash.h"
 #include "core/program/ops.h"
 
 enum { RANKS = 8, GUARD = 4096, ALIGN = 64, ROUNDINGS = 32 };
@@ -67,25 +66,13 @@ struct call {
                      (c)->rank, (c)->m->p->mesh.ranks, fills[(c)->m->fill], conf_says, (c)->m->job);             \
     } while (0)
 
-/* ---- a crash is one of this op */
-
-static char crash_line[256];
-
-static void on_crash(int sig)
-{
-    ssize_t said = write(STDERR_FILENO, crash_line, strlen(crash_line));
-    (void)said;
-    raise(sig);
-}
-
+/* A crash is one of this op. */
 static void announce(const struct call *c)
 {
-    static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
-    struct sigaction action = {.sa_handler = on_crash, .sa_flags = SA_RESETHAND | SA_NODEFER};
-    snprintf(crash_line, sizeof crash_line, "custom op %s (%s) on rank %d of %d, given %s: it crashes\n",
-             c->i->custom->name, c->d.label, c->rank, c->m->p->mesh.ranks, fills[c->m->fill]);
-    for (size_t k = 0; k < HD__COUNT(crashes); k++)
-        sigaction(crashes[k], &action, NULL);
+    char text[256];
+    snprintf(text, sizeof text, "custom op %s (%s) on rank %d of %d, given %s, has", c->i->custom->name, c->d.label,
+             c->rank, c->m->p->mesh.ranks, fills[c->m->fill]);
+    hd__crash_catch(text, "");
 }
 
 /* ---- operands, with guards around them */
