@@ -1,6 +1,7 @@
 /* Job + plugins -> one verified step program per pipeline stage. */
 #include "core/compile/internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
@@ -29,6 +30,10 @@ static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
                             c->optimizer_choice.component->label, ops->states(c->optimizer_choice.settings),
                             ops->n_states);
     double peak = ops->learning_rate(c->optimizer_choice.settings);
+    if (!(peak >= 0 && isfinite(peak)))
+        return hd__job_fail(c->job, "optimizer.use", err,
+                            "%s: `learning_rate` says %g, which is no learning rate: a number of at least 0 is",
+                            c->optimizer_choice.component->label, peak);
     if (c->job->schedule.min_lr > peak)
         return hd__job_fail(c->job, "schedule.min_lr", err,
                             "schedule.min_lr: %g is above optimizer.lr, %g: the schedule must decay to a lower rate",
