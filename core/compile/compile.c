@@ -148,6 +148,9 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
     hd__builder_api.dim(p, 's', "sequence", job->seq_len);
     hd__compile_micro_batch_mean(job, p);
     int32_t rc = c->model_choice.component->ops.model.build(c->model, p, err);
+    size_t said = strlen(p->error.message);
+    if (p->failed && p->block)
+        snprintf(p->error.message + said, sizeof p->error.message - said, " (in block %s)", p->blocks.at[p->block]);
     if (!rc)
         hd__builder_check_params(p);
     if (!rc)
