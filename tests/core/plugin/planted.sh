@@ -86,6 +86,8 @@ sizes="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=256"
 plant neox.c model-neox 's/info->layers = s->layers/info->layers = 1/' "$sizes only=info" "info is what is built"
 plant neox.c model-neox 's/settings->eps};/settings->eps * ++builds};/; s/^struct emit {/static int builds;\n&/' "$sizes only=again" "it builds the same again"
 plant neox.c model-neox 's/e.api->block(p, block);/if (e.layer == 0) e.api->block(p, "L0");/' "$sizes only=info" "info is what is built"
+plant neox.c model-neox 's/^    e.api->block(p, "embed");/    if (e.api->input(p, "positions")) e.api->dim(p, 90, "none", 0);\n&/' "$sizes only=documents" \
+    "numbers are those of one rank, dp: 2, documents: mask"
 plant neox.c model-neox 's/e.api->block(p, block);/((void (*)(void))0)();/' "$sizes only=again" "it builds the same again"
 grep -qE "$crashes" log || { cat log >&2; exit 1; }
 cat >job.yaml <<end
