@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "core/base/base.h"
+#include "core/plugin/crash.h"
 #include "service/report/speaker.h"
 
 #define COMMAND_ADDRESS(name) &hd__command_##name,
@@ -95,6 +96,7 @@ int hd__cli_check_stdout(int code)
 int main(int argc, char **argv)
 {
     limit_omp_spinning();
+    hd__crash_catch("error: heddle", "");
     signal(SIGXFSZ, SIG_IGN); /* ulimit -f: the write fails, and its message has the file */
     int asked = argc > 1 && (is_help(argv[1]) || strcmp(argv[1], "help") == 0);
     if (argc < 2) {

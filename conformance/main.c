@@ -6,6 +6,7 @@
 #include "conformance/check.h"
 #include "conformance/comm/ranks.h"
 #include "core/base/option.h"
+#include "core/plugin/crash.h"
 #include "core/plugin/plugin.h"
 #include "runtime/rendezvous/host_store.h"
 #include "service/launch/external.h"
@@ -136,6 +137,7 @@ int main(int argc, char **argv)
     const struct conf_kind *kind = NULL;
     struct hd_error err = HD_ERROR_INIT;
     int code;
+    hd__crash_catch("heddle test", "");
     if (argc < 2)
         return refuse("which plugin? Say KIND-NAME, as optim-lion, or the path of its .so");
     if ((code = read_target(argv[1])))

@@ -1,5 +1,6 @@
-/* Promises of every model: its numbers are those of one rank on every mesh that it does not refuse by name; what it says
- * of itself is what it builds; it trains, and its checkpoint goes on elsewhere. */
+/* Promises of every model: its numbers are those of one rank on every mesh that it does not refuse by name, with
+ * documents kept apart too where it knows them; what it says of itself is what it builds; it trains, and its checkpoint
+ * goes on elsewhere. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,19 +9,23 @@
 #include "analysis/numerics.h"
 #include "conformance/check.h"
 
+#define DOCUMENTS ", documents: mask"
+
 static const struct {
-    const char *mesh, *strategies, *more;
+    const char *mesh, *strategies, *more, *data;
 } meshes[] = {
-    {"dp: 2", "[{use: zero, stage: 1}]", ""},
-    {"dp: {replicate: 2, shard: 2}", "[{use: zero, stage: 3}]", ""},
-    {"dp: 2", "[{use: zero, stage: 2}]", "recompute: full\n"},
-    {"tp: 2", "[{use: 3d}, {use: zero, stage: 0}]", ""},
-    {"dp: 2, tp: 2", "[{use: 3d, sequence_parallel: true}, {use: zero, stage: 3}]", ""},
-    {"cp: 2", "[{use: 3d}, {use: zero, stage: 1}]", ""},
-    {"cp: 2", "[{use: 3d, context: ring}, {use: zero, stage: 1}]", ""},
-    {"pp: 2", "[{use: 3d, schedule: 1f1b}, {use: zero, stage: 0}]", ""},
-    {"pp: 2, dp: 2", "[{use: 3d, schedule: zb-h1}, {use: zero, stage: 1}]", "recompute: selective\n"},
-    {"ep: 2", "[{use: 3d}, {use: zero, stage: 1}]", ""},
+    {"dp: 2", "[{use: zero, stage: 1}]", "", ""},
+    {"dp: {replicate: 2, shard: 2}", "[{use: zero, stage: 3}]", "", ""},
+    {"dp: 2", "[{use: zero, stage: 2}]", "recompute: full\n", ""},
+    {"tp: 2", "[{use: 3d}, {use: zero, stage: 0}]", "", ""},
+    {"dp: 2, tp: 2", "[{use: 3d, sequence_parallel: true}, {use: zero, stage: 3}]", "", ""},
+    {"cp: 2", "[{use: 3d}, {use: zero, stage: 1}]", "", ""},
+    {"cp: 2", "[{use: 3d, context: ring}, {use: zero, stage: 1}]", "", ""},
+    {"pp: 2", "[{use: 3d, schedule: 1f1b}, {use: zero, stage: 0}]", "", ""},
+    {"pp: 2, dp: 2", "[{use: 3d, schedule: zb-h1}, {use: zero, stage: 1}]", "recompute: selective\n", ""},
+    {"ep: 2", "[{use: 3d}, {use: zero, stage: 1}]", "", ""},
+    {"dp: 2", "[{use: zero, stage: 1}]", "", DOCUMENTS},
+    {"dp: 2, cp: 2", "[{use: 3d}, {use: zero, stage: 3}]", "", DOCUMENTS},
 };
 
 static char (*refusals)[256]; /* by mesh; shared with the processes of checks */
@@ -32,8 +37,8 @@ static const char *job_text(int mesh, char text[2048])
     snprintf(text, 2048,
              "job: {name: model, steps: 6, seed: 3}\nmesh: {%s}\nstrategies: %s\n%s"
              "optimizer: {use: adamw, lr: 1e-2, clip: 1.0}\nmodel: %s\n"
-             "data: {train: text, format: bytes, seq_len: 8, batch: 8, micro_batch: 2, shuffle: false}\n",
-             meshes[mesh].mesh, meshes[mesh].strategies, meshes[mesh].more, use.at);
+             "data: {train: text, format: bytes, seq_len: 8, batch: 8, micro_batch: 2, shuffle: false%s}\n",
+             meshes[mesh].mesh, meshes[mesh].strategies, meshes[mesh].more, use.at, meshes[mesh].data);
     hd__text_free(&use);
     return text;
 }
@@ -67,6 +72,11 @@ START_TEST(numbers_are_those_of_one_rank)
     if (!is_taken(_i, &err)) {
         snprintf(refusals[_i], sizeof refusals[_i], "%.255s", err.message);
         ck_assert_msg(_i > 0, "two ranks of data parallelism are refused: %s; say set:KEY=VALUE for a small model",
+                      err.message);
+        struct hd_error plain = HD_ERROR_INIT;
+        int same = *meshes[_i].data && !strcmp(meshes[_i].mesh, meshes[0].mesh) && is_taken(0, &plain);
+        ck_assert_msg(!same || strstr(err.message, "data.documents"),
+                      "without data.documents the job is taken, and with it refused for another reason: %s",
                       err.message);
         return;
     }
@@ -150,7 +160,7 @@ void conf_model(void)
     for (int k = 0; k < (int)HD__COUNT(meshes); k++) {
         char label[160];
         snprintf(label, sizeof label, "numbers are those of one rank, %s%s%s", meshes[k].mesh,
-                 *meshes[k].more ? ", " : "", *meshes[k].more ? "recompute" : "");
+                 *meshes[k].more ? ", recompute" : "", meshes[k].data);
         conf_run(label, numbers_are_those_of_one_rank, k, k + 1, NULL);
         if (*refusals[k] && k)
             printf("        refused: %s\n", refusals[k]);

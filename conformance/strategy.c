@@ -1,5 +1,6 @@
 /* Promises of every strategy: jobs drawn at random train like one rank, or are refused by name; faults planted in its
- * programs are found; a resumed job has the bits of one that never stopped. */
+ * programs are found; ops of its own compute what their tables say; a resumed job has the bits of one that never
+ * stopped. */
 #include <glob.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 #include "analysis/numerics.h"
 #include "analysis/sim/machine.h"
 #include "conformance/check.h"
+#include "conformance/custom_ops.h"
 #include "conformance/faults.h"
 #include "core/program/fusion.h"
 #include "core/program/ops.h"
@@ -19,6 +21,7 @@ enum { WIDENED = HD__COMPILE_WIDEN | HD__COMPILE_KEEP_REDUCER };
 /* What all checks together have seen: they are processes of their own. */
 static struct tally {
     uint32_t compared, apart, lossy, narrow, refused, planted, found;
+    struct conf_custom_seen custom;
     char refusal[256];
 } * tally;
 
@@ -26,6 +29,7 @@ static char beside[512]; /* the job's list of strategies, with this one */
 static const char *list; /* of the word strategies=... */
 static uint32_t draws = CHECKS * EACH;
 static uint64_t seed = 1;
+static int has_ops; /* of its own */
 
 int conf_strategy_word(const char *word)
 {
@@ -238,6 +242,7 @@ static int find_list(struct hd__text *refusals)
         else
             snprintf(beside, sizeof beside, ways[w], own.at); // NOLINT: a format of the table above
         found = !compile_widest(&j, &plainest, &flags, &err);
+        has_ops |= found && j.c->stage[0]->custom_ops.count;
         if (!found)
             hd__text_add(refusals, "strategies: %s\n  %s\n", beside, err.message);
         close_job(&j);
@@ -323,22 +328,30 @@ END_TEST
 
 /* ---- planted faults */
 
+/* The plainest job, or with n > 0 one at random that it takes. */
+static struct draw draw_taken(int n)
+{
+    for (int tries = 0; n && tries < 100; tries++) {
+        struct draw d = draw_one();
+        struct hd_error err = HD_ERROR_INIT;
+        struct job j;
+        uint32_t flags;
+        int taken = !compile_widest(&j, &d, &flags, &err);
+        close_job(&j);
+        if (taken)
+            return d;
+    }
+    return plainest;
+}
+
 START_TEST(planted_faults_are_found)
 {
     struct job fine, broken, one = {0};
     struct hd_error err = HD_ERROR_INIT;
-    struct draw d = plainest;
     uint32_t flags;
     char text[2048];
     conf_faults_seed(seed * 1000 + 500 + (uint64_t)_i);
-    for (int tries = 0; _i && tries < 100; tries++) {
-        d = draw_one();
-        int taken = !compile_widest(&fine, &d, &flags, &err);
-        close_job(&fine);
-        if (taken)
-            break;
-        d = plainest;
-    }
+    struct draw d = draw_taken(_i);
     job_text(&d, beside, text);
     ck_assert_msg(!compile_widest(&fine, &d, &flags, &err), "%s\n%s", err.message, text);
     int alike = flags && !trains_apart(fine.c) && !approximates(fine.c);
@@ -361,6 +374,22 @@ START_TEST(planted_faults_are_found)
     close_job(&one);
     close_job(&broken);
     close_job(&fine);
+}
+END_TEST
+
+/* ---- ops of its own */
+
+START_TEST(custom_ops_compute_what_their_tables_say)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct job j;
+    char text[2048];
+    conf_faults_seed(seed * 1000 + 700 + (uint64_t)_i);
+    struct draw d = draw_taken(_i);
+    job_text(&d, beside, text);
+    ck_assert_msg(!compile_many(&j, &d, 0, &err), "%s\n%s", err.message, text);
+    conf_custom_ops(j.c, text, &tally->custom);
+    close_job(&j);
 }
 END_TEST
 
@@ -439,5 +468,10 @@ void conf_strategy(void)
     if (tally->planted)
         printf("        %u of %u planted faults are found, the others without effect%s\n", tally->found, tally->planted,
                tally->apart + tally->lossy + tally->narrow ? " or not looked into" : "");
+    if (has_ops)
+        RUN_LOOP(custom_ops_compute_what_their_tables_say, 0, CHECKS, NULL);
+    if (has_ops && tally->custom.called + tally->custom.left_out)
+        printf("        custom ops: %u calls; what was decoded is what was encoded in %u; %u could not be called\n",
+               tally->custom.called, tally->custom.compared, tally->custom.left_out);
     RUN_TEST(a_resumed_job_has_the_same_bits);
 }

@@ -1,6 +1,7 @@
 /* Job + plugins -> one verified step program per pipeline stage. */
 #include "core/compile/internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
@@ -29,6 +30,10 @@ static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
                             c->optimizer_choice.component->label, ops->states(c->optimizer_choice.settings),
                             ops->n_states);
     double peak = ops->learning_rate(c->optimizer_choice.settings);
+    if (!(peak >= 0 && isfinite(peak)))
+        return hd__job_fail(c->job, "optimizer.use", err,
+                            "%s: `learning_rate` says %g, which is no learning rate: a number of at least 0 is",
+                            c->optimizer_choice.component->label, peak);
     if (c->job->schedule.min_lr > peak)
         return hd__job_fail(c->job, "schedule.min_lr", err,
                             "schedule.min_lr: %g is above optimizer.lr, %g: the schedule must decay to a lower rate",
@@ -143,6 +148,9 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
     hd__builder_api.dim(p, 's', "sequence", job->seq_len);
     hd__compile_micro_batch_mean(job, p);
     int32_t rc = c->model_choice.component->ops.model.build(c->model, p, err);
+    size_t said = strlen(p->error.message);
+    if (p->failed && p->block)
+        snprintf(p->error.message + said, sizeof p->error.message - said, " (in block %s)", p->blocks.at[p->block]);
     if (!rc)
         hd__builder_check_params(p);
     if (!rc)

@@ -1,6 +1,7 @@
 /* The optimizer's instructions, for strategies: its states of a flat buffer, and its step. */
 #include "core/passes/strategy_api.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -104,6 +105,9 @@ static void describe(struct hd_program *p, const struct hd__optimizer *o, const 
     describe_states(p, o, param);
     param->update_flops = ops->flops ? ops->flops(o->settings, x) : 0;
     param->decay = ops->decay ? ops->decay(o->settings, t->name, x->ndim) : 0;
+    if (!(param->decay >= 0 && isfinite(param->decay)))
+        hd__program_fail(p, HD_E_INVALID, "optimizer.use: `decay` says %g of %s: a number of at least 0 is wanted",
+                         param->decay, t->name);
 }
 
 int32_t hd__optimizer_rule(struct hd_program *p, const struct hd__optimizer *o, struct hd_error *err)

@@ -1,8 +1,10 @@
 /* Opening a plugin's file. A failed dlopen says what the user can do about it, not only what ld.so said. */
 #include <dlfcn.h>
+#include <link.h>
 #include <signal.h>
 #include <stdlib.h>
 
+#include "core/plugin/crash.h"
 #include "core/plugin/plugin.h"
 
 enum { MAJORS_TO_TRY = 16 };
@@ -74,6 +76,21 @@ static void *open_library(const char *file)
     return handle;
 }
 
+/* One of the loaded libraries: `user` is the link map of the one that is looked for. */
+static int note_place(struct dl_phdr_info *info, size_t bytes, void *user)
+{
+    const struct link_map *map = user;
+    uintptr_t end = 0;
+    (void)bytes;
+    if (info->dlpi_addr != map->l_addr)
+        return 0;
+    for (int k = 0; k < info->dlpi_phnum; k++)
+        if (info->dlpi_phdr[k].p_type == PT_LOAD)
+            end = HD__MAX(end, info->dlpi_phdr[k].p_vaddr + info->dlpi_phdr[k].p_memsz);
+    hd__crash_note_plugin(map->l_name, map->l_addr, map->l_addr + end);
+    return 1;
+}
+
 int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struct hd_error *err)
 {
     /* dlopen searches the system's folders for a name without a slash. */
@@ -87,6 +104,9 @@ int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struc
         return r;
     }
     free(file);
+    struct link_map *map;
+    if (!dlinfo(handle, RTLD_DI_LINKMAP, &map))
+        dl_iterate_phdr(note_place, map);
     *(void **)&entry = dlsym(handle, HD_PLUGIN_SYMBOL); /* the cast that POSIX prescribes */
     if (!entry)
         return no_entry(path, handle, err);

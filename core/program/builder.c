@@ -72,6 +72,8 @@ static int64_t b_extent(struct hd_program *p, char letter)
 
 static void b_block(struct hd_program *p, const char *name)
 {
+    if (p->failed)
+        return; /* what is said has the block of the call that failed */
     if (name)
         p->block = hd__block_id(p, name);
     else

@@ -179,7 +179,7 @@ struct hd_optimizer_ops {
     int32_t (*step)(const void *settings, const struct hd_optim_args *args);
     /* [control] Number of states that these settings need (SGD without momentum: 0). NULL: n_states. */
     uint32_t (*states)(const void *settings);
-    /* [control] Peak learning rate, which the training loop schedules. Mandatory. */
+    /* [control] Peak learning rate, which the training loop schedules: a number of at least 0. Mandatory. */
     double (*learning_rate)(const void *settings);
     /* [control] The gradient norm above which these settings clip; 0: never. Not called: clipping is the update's
      * own, by attrs.clip of `emit` or in `step`. May be NULL. */

@@ -215,8 +215,8 @@ struct hd_param_desc {
 /* never sharded by strategies' marks: a router's weight, though it has dim e */
 #define HD_PARAM_WHOLE (UINT32_C(1) << 0)
 
-/* Errors are sticky: after the first, every call returns 0 and does nothing; the core reports it. So a model's code
- * reads as straight lines. All slots are [control]. Dims must be declared before they are used. */
+/* Errors are sticky: after the first, every call returns 0 and does nothing; the core reports it, with the block.
+ * So a model's code reads as straight lines. All slots are [control]. Dims must be declared before they are used. */
 struct hd_builder_api {
     size_t struct_size;
     /* Declares logical dim `letter`; b (one micro-batch of the whole data-parallel world, in sequences) and s are

@@ -334,7 +334,7 @@ START_TEST(crash_while_opening)
     struct command *c =
         command_run("train llama.yaml mesh.dp=3 data.batch=12 job.name=crash " CRASH, "\"kind\":\"crash\"");
     expect_code(c, 1);
-    expect_says(c, "[rank 1] error: this rank crashed: Segmentation fault\n");
+    expect_says(c, "[rank 1] error: this rank crashed: Segmentation fault in a call from plugin hook-crash (/");
     expect_says(c, "error: rank 1 (process ");
     expect_says(c, "was killed by signal 11 (Segmentation fault)");
     ck_assert_msg(c->unhindered < promptly(30), "it took %g s", c->unhindered); /* comm.timeout is 300 s */
@@ -587,8 +587,8 @@ START_TEST(data_ends)
     ck_assert_int_eq(truncate("shrinks.txt", 100), 0);
     command_wait(c, 30);
     expect_code(c, 1);
-    expect_says(
-        c, "] error: a mapped file became shorter while it was read, or its disk failed: most likely data.train\n");
+    expect_says(c, "] error: this rank crashed: Bus error: a mapped file became shorter while it was read, or its disk "
+                   "failed: most likely data.train");
     expect_says(c, "was killed by signal 7 (Bus error)");
 }
 END_TEST

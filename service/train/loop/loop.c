@@ -11,6 +11,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "core/plugin/crash.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/rendezvous/liveness.h"
 #include "service/launch/notice.h"
@@ -34,45 +35,12 @@ static void on_early_signal(int sig)
     _exit(3);
 }
 
-/* Signals of a crash, and the line that is said before the process ends by them: libraries replace their handlers, and
- * then nobody may say anything. Sanitizers print more of all but the first. */
-static const struct {
-    int signal;
-    const char *why; /* NULL: the signal's name says it */
-} crashes[] = {
-    {SIGBUS, "a mapped file became shorter while it was read, or its disk failed: most likely data.train"},
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    {SIGSEGV, NULL},
-    {SIGILL, NULL},
-    {SIGFPE, NULL},
-    {SIGABRT, NULL},
-#endif
-};
-static char crash_line[HD__COUNT(crashes)][160];
-
-static void on_crash(int sig)
-{
-    for (size_t i = 0; i < HD__COUNT(crashes); i++) {
-        ssize_t said = sig == crashes[i].signal ? write(STDERR_FILENO, crash_line[i], strlen(crash_line[i])) : 0;
-        (void)said;
-    }
-    raise(sig); /* SA_RESETHAND: the default ends the process */
-}
-
-/* Again after others' code was called that may have installed its own. */
 static void catch_crashes(const char *prefix)
 {
-    static char stack[65536]; /* of the main thread, whose own may have overflowed */
-    struct sigaction action = {.sa_handler = on_crash, .sa_flags = SA_RESETHAND | SA_NODEFER | SA_ONSTACK};
-    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
-    for (size_t i = 0; i < HD__COUNT(crashes); i++) {
-        if (crashes[i].why)
-            snprintf(crash_line[i], sizeof crash_line[i], "%serror: %s\n", prefix, crashes[i].why);
-        else
-            snprintf(crash_line[i], sizeof crash_line[i], "%serror: this rank crashed: %s\n", prefix,
-                     strsignal(crashes[i].signal));
-        sigaction(crashes[i].signal, &action, NULL);
-    }
+    char who[64];
+    snprintf(who, sizeof who, "%serror: this rank", prefix);
+    hd__crash_catch(who,
+                    ": a mapped file became shorter while it was read, or its disk failed: most likely data.train");
 }
 
 static void catch_signals(void (*handler)(int))

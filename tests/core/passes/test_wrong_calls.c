@@ -595,7 +595,13 @@ CALL(emit_of_no_tensor, const hd_tensor in[] = {NONE, NONE}; build->emit(program
 CALL(attributes_without_size, hd_tensor w = param_with(weight); const hd_tensor in[] = {w, w};
      build->emit(program, HD_OP_ADD, &no_size, in, 2, "vh", NULL))
 
+CALL(emit_in_a_block, const hd_tensor in[] = {NONE, NONE}; build->block(program, "L3");
+     build->emit(program, HD_OP_ADD, NULL, in, 2, "vh", NULL); build->block(program, "L4"))
+CALL(fail_in_a_block, build->block(program, "head"); (build->fail)(program, "model.vocab is odd"))
+
 static const struct wrong model_rows[] = {
+    ROW(emit_in_a_block, 0, "input 0 of add is no tensor (in block L3)"),
+    ROW(fail_in_a_block, 0, "model.vocab is odd (in block head)"),
     ROW(no_desc, 0, "a parameter has no name or no dims"),
     ROW(desc_without_size, 0, "parameter w: struct_size is 0: set it with sizeof"),
     ROW(short_desc, 0, "parameter w: struct_size is 24: set it with sizeof"),

@@ -1,7 +1,8 @@
 /* Gradient descent with momentum in `step`, and one peculiarity by flag: STEP_FAILS in the third step, STATES of them
  * instead of one, WHOLE parameters wanted, STATES_SAID beyond n_states, SCRATCH bytes of memory, products of matrices
  * in it, a GROUP for all, and SHAPED: a second state of that kind, of matrices, in int32, whose numbers say whose they
- * are and of which step. */
+ * are and of which step; a RATE or a DECAY whatever the options say. */
+#include <math.h>
 #include <stddef.h>
 
 #include "heddle/optimizer.h"
@@ -20,8 +21,21 @@ static const char *const names[] = {"a", "b", "c", "d"};
 
 static double learning_rate(const void *settings)
 {
+#ifdef RATE
+    (void)settings;
+    return RATE;
+#else
     return ((const struct settings *)settings)->lr;
+#endif
 }
+
+#ifdef DECAY
+static double decay(const void *settings, const char *name, uint32_t ndim)
+{
+    (void)settings, (void)name;
+    return ndim > 1 ? DECAY : 0;
+}
+#endif
 
 #ifndef STATES
 #define STATES 1
@@ -214,6 +228,9 @@ static const struct hd_optimizer_ops ops = {.struct_size = sizeof ops,
                                             .group = group,
 #endif
                                             .scratch = SCRATCH ? scratch : NULL,
+#ifdef DECAY
+                                            .decay = decay,
+#endif
                                             .learning_rate = learning_rate};
 
 HD_PLUGIN("optim-" NAME, "0.1.0", "Apache-2.0", .kind = HD_KIND_OPTIMIZER, .name = NAME, .summary = "for a test",

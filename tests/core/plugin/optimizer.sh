@@ -65,6 +65,13 @@ try 2 "into group 65536: numbers end at 65535" optimizer.use=group launch.ranks=
 try 2 "powersgd with stage 1 wants an optimizer that updates parameters in pieces" optimizer.use=whole launch.ranks=2 \
     'strategies=[{use: zero, stage: 1, compress: {kind: powersgd}}]'
 try 2 "the mesh cuts" optimizer.use=whole launch.ranks=2 mesh.tp=2 'strategies=[{use: 3d}, {use: zero}]'
+try 2 "optim-norate: \`learning_rate\` says nan, which is no learning rate" optimizer.use=norate launch.ranks=1
+try 2 "optim-one: \`learning_rate\` says -0.5, which is no learning rate" optimizer.lr=-0.5 launch.ranks=1
+try 2 "optimizer.use: \`decay\` says nan of " optimizer.use=nodecay launch.ranks=1
+sed -i 's/lr: 2e-2/lr: -2e-2/' job.yaml
+try 2 "job.yaml:2:18: optim-one: \`learning_rate\` says -0.02" launch.ranks=1
+sed -i 's/lr: -2e-2/lr: 2e-2/' job.yaml
+try 2 "optimizer.lr: '.nan' is not a number" optimizer.lr=.nan launch.ranks=1
 try 2 "\`states\` says 3, above its n_states, 1" optimizer.use=says launch.ranks=1
 
 # One that was built for ABI 1.0, from headers of its own.

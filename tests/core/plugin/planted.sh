@@ -34,6 +34,9 @@ refused()
 plant lion.c optim-mylion 's/a->state\[0\]\[i\]/kept[i]/g; s/^static double sign/static float kept[1 << 20];\n&/' only=a "parameters and states are all there is"
 plant lion.c optim-mylion 's/a->state\[0\]\[i\]/kept[i]/g; s/^static double sign/static float kept[1 << 20];\n&/' only=cut "any cut"
 plant lion.c optim-mylion 's/a->norm2 \* inv_scale \* inv_scale/a->norm2/' only=scale "a loss scale"
+crashes='(heddle test|heddle) crashed: [A-Z][a-z ]* (in|in a call from) plugin [a-z]*-[a-z]* \(.*\.so\)$|Sanitizer'
+plant lion.c optim-mylion 's/a->param\[i\] = /((float *)8)[i] = /' only=moves "a step moves"
+grep -qE "$crashes" log || { cat log >&2; exit 1; }
 plant lion.c optim-mylion '/hd_update_runs/,+1d' only=overflow "overflow and skip"
 plant lion.c optim-mylion 's/a->param\[i\] = /a->param[i + 1] = /' only=moves "a step moves"
 plant lion.c optim-mylion 's/hd_clip_factor(.*)/1/' only=clipping "clipping"
@@ -62,10 +65,40 @@ plant dp.c strategy-dp 's/"G", api->dtype(p, "grad")/"G", HD_F32/' only=random "
 plant dp.c strategy-dp 's/struct hd_pass_flat f;/if (fopen("saved-before", "r")) return HD_E_IO; fopen("saved-before", "w"); &/' only=resumed "a resumed job"
 grep -qF "its plugin failed without a message" log || { cat log >&2; exit 1; }
 plant ../../tests/plugins/onebit.c strategy-onebit '/put(x, HD_OP_ALL_TO_ALL/d' only=two "two ranks of data"
+onebit=../../tests/plugins/onebit.c topk=../../tests/plugins/topk.c ops="custom ops compute what their tables say, 0"
+plant $onebit strategy-onebit 's/g\[i\] + e\[i\]/g[i] - e[i]/' only=custom "$ops"
+grep -qE "custom op sign_decode .* on rank 0 of 2, given plain numbers: output 0, GS.0, element 0 is .* and should be" log
+plant $onebit strategy-onebit 's/y\[i\] += code\(.*\)? scale : -scale/y[i] += code\1? scale \/ 2 : -scale \/ 2/' only=custom "$ops"
+plant $onebit strategy-onebit 's/e\[i\] -= positive.*/e[i] = 0;/' only=custom "$ops"
+plant $onebit strategy-onebit 's/memset(codes, 0, \(.*\));/memset(codes, 0, \1 + 64);/' only=custom "$ops"
+grep -qF "it writes byte 1 behind the end of output 0, c.0" log
+plant $onebit strategy-onebit 's/^    memset(y, 0.*//' only=custom "$ops"
+plant $onebit strategy-onebit 's/^    uint8_t \*codes = /((float *)d->in[0].data)[3] = 1;&/' only=custom "$ops"
+plant $onebit strategy-onebit 's/^    scale = n .*/&if (scale != scale) *(volatile int *)8 = 1;/' only=custom "$ops"
+grep -qE "sign_encode .* given NaN and infinities, has crashed: .* in plugin strategy-onebit \(.*\.so\)|Sanitizer" log
+halves=../../tests/plugins/halves.c
+plant $halves strategy-halves 's/x\[i\] \/ 2;/x[i] \/ 2 + 1;/' only=custom "$ops"
+plant $halves strategy-halves 's/x\[i\] \/ 2;/x[i] < 0 ? 0 : x[i];/' only=custom "$ops"
+plant $halves strategy-halves 's/2 \* x\[i\];/2 * x[i] - x[0];/' only=custom "$ops"
+plant $topk strategy-topk 's/e\[i\] = 0;//' only=custom "$ops"
+plant $topk strategy-topk 's/equal-- <= 0/equal-- < 0/' only=custom "$ops"
 sizes="set:layers=2 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=256"
 plant neox.c model-neox 's/info->layers = s->layers/info->layers = 1/' "$sizes only=info" "info is what is built"
 plant neox.c model-neox 's/settings->eps};/settings->eps * ++builds};/; s/^struct emit {/static int builds;\n&/' "$sizes only=again" "it builds the same again"
 plant neox.c model-neox 's/e.api->block(p, block);/if (e.layer == 0) e.api->block(p, "L0");/' "$sizes only=info" "info is what is built"
+plant neox.c model-neox 's/^    e.api->block(p, "embed");/    if (e.api->input(p, "positions")) e.api->dim(p, 90, "none", 0);\n&/' "$sizes only=documents" \
+    "numbers are those of one rank, dp: 2, documents: mask"
+plant neox.c model-neox 's/e.api->block(p, block);/((void (*)(void))0)();/' "$sizes only=again" "it builds the same again"
+grep -qE "$crashes" log || { cat log >&2; exit 1; }
+cat >job.yaml <<end
+job: {name: crash, steps: 1}
+model: {use: neox, layers: 2, hidden: 32, heads: 4, ffn: 40, vocab: 256}
+optimizer: {use: sgd, lr: 1e-3}
+data: {train: text, format: bytes, seq_len: 8, batch: 8}
+plugins: {path: [$work]}
+end
+"$heddle" check job.yaml >log 2>&1 && { echo "a model that crashes passes check" >&2; exit 1; }
+grep -qE "$crashes" log || { cat log >&2; exit 1; }
 plant plain.c device-plain 's/0.044715/0.0447/' only=gelu "kernel gelu"
 plant plain.c device-plain 's/(d->attrs.flags & HD_ATTR_ACCUMULATE)/0/' only=projection "kernel projection"
 plant plain.c device-plain 's/sum += get(&k->in\[n\], i);/sum += get(\&k->in[n], i), ((char *)k->in[0].data)[0] = 1;/' only=add "kernel add"

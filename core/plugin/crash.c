@@ -1,0 +1,99 @@
+/* Crashes: the line that a signal says before it ends the process, with the plug-in whose code crashed. */
+#include <execinfo.h>
+#include <signal.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "core/plugin/crash.h"
+
+/* Plug-ins that were opened, newest first; never freed, as their code stays mapped. */
+static struct loaded {
+    const struct loaded *next;
+    uintptr_t from, to;
+    char text[]; /* "plugin optim-lion (/usr/lib/heddle/heddle-optim-lion.so)" */
+} * loaded;
+
+/* Sanitizers print more of all but the first. */
+static const int crashes[] = {
+    SIGBUS,
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    SIGSEGV, SIGILL, SIGFPE, SIGABRT,
+#endif
+};
+static char lines[HD__COUNT(crashes)][256];
+
+void hd__crash_note_plugin(const char *path, uintptr_t from, uintptr_t to)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t bytes = strlen(path) + strlen(name) + 16;
+    struct loaded *new = hd__alloc(sizeof *new + bytes);
+    *new = (struct loaded){loaded, from, to};
+    name += strncmp(name, "heddle-", 7) ? 0 : 7;
+    snprintf(new->text, bytes, "plugin %.*s (%s)", (int)strcspn(name, "."), name, path);
+    loaded = new;
+}
+
+static const char *plugin_at(uintptr_t address)
+{
+    const struct loaded *l = loaded;
+    while (l && (address < l->from || address >= l->to))
+        l = l->next;
+    return l ? l->text : NULL;
+}
+
+/* The instruction that faulted; of a call of NULL, the one behind that call. */
+static uintptr_t address_of(const ucontext_t *context)
+{
+#if defined(__x86_64__)
+    const greg_t *r = context->uc_mcontext.gregs;
+    return r[REG_RIP] ? (uintptr_t)r[REG_RIP] : *(const uintptr_t *)r[REG_RSP];
+#elif defined(__aarch64__)
+    return context->uc_mcontext.pc ? context->uc_mcontext.pc : context->uc_mcontext.regs[30];
+#else
+    (void)context;
+    return 0;
+#endif
+}
+
+static void say(const char *text)
+{
+    ssize_t said = write(STDERR_FILENO, text, strlen(text));
+    (void)said;
+}
+
+/* The line comes in parts: a stack that the crash has destroyed may end the process while it is walked. */
+static void on_crash(int sig, siginfo_t *info, void *context)
+{
+    void *frames[64];
+    const char *plugin;
+    (void)info;
+    for (size_t i = 0; i < HD__COUNT(crashes); i++)
+        if (sig == crashes[i])
+            say(lines[i]);
+    if ((plugin = plugin_at(address_of(context)))) {
+        say(" in ");
+    } else {
+        int n = backtrace(frames, HD__COUNT(frames));
+        for (int k = 0; k < n && !plugin; k++)
+            plugin = plugin_at((uintptr_t)frames[k]);
+        say(plugin ? " in a call from " : "");
+    }
+    say(plugin ? plugin : "");
+    say("\n");
+    raise(sig); /* SA_RESETHAND: the default ends the process */
+}
+
+void hd__crash_catch(const char *who, const char *bus)
+{
+    static char stack[65536]; /* of the main thread, whose own may have overflowed */
+    struct sigaction action = {.sa_sigaction = on_crash,
+                               .sa_flags = SA_RESETHAND | SA_NODEFER | SA_ONSTACK | SA_SIGINFO};
+    void *frame;
+    backtrace(&frame, 1); /* the first call loads a library */
+    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+    for (size_t i = 0; i < HD__COUNT(crashes); i++) {
+        snprintf(lines[i], sizeof lines[i], "%s crashed: %s%s", who, strsignal(crashes[i]),
+                 crashes[i] == SIGBUS ? bus : "");
+        sigaction(crashes[i], &action, NULL);
+    }
+}

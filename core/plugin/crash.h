@@ -1,0 +1,14 @@
+/* core/plugin/crash: a crash says whose it is. */
+#ifndef HD_CORE_PLUGIN_CRASH_H
+#define HD_CORE_PLUGIN_CRASH_H
+
+#include "core/base/base.h"
+
+/* Signals of a crash (SIGSEGV, SIGBUS, ...) print "WHO crashed: Segmentation fault in plugin optim-lion (FILE)" and end
+ * the process; `bus` follows the name of SIGBUS. Again after code of libraries ran, which may have handlers of its
+ * own. */
+void hd__crash_catch(const char *who, const char *bus);
+/* The code of a plug-in's file lies at [from, to). */
+void hd__crash_note_plugin(const char *path, uintptr_t from, uintptr_t to);
+
+#endif
