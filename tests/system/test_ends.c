@@ -527,9 +527,10 @@ END_TEST
 /* A file in the place of a folder, which another process may be making; at no moment is neither there. */
 static void put_file_at(const char *folder)
 {
-    write_file("in-the-way", "");
-    while (renameat2(AT_FDCWD, "in-the-way", AT_FDCWD, folder, RENAME_EXCHANGE))
-        if (!renameat2(AT_FDCWD, "in-the-way", AT_FDCWD, folder, RENAME_NOREPLACE))
+    const char *file = keep(hd__format("%s-file", folder));
+    write_file(file, "");
+    while (renameat2(AT_FDCWD, file, AT_FDCWD, folder, RENAME_EXCHANGE))
+        if (!renameat2(AT_FDCWD, file, AT_FDCWD, folder, RENAME_NOREPLACE))
             break;
 }
 
