@@ -293,16 +293,15 @@ static int32_t plan_step(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;
     int32_t rc = plan(p, 1, &sizes, err);
-    int64_t together = p->arena_bytes;
-    struct hd__buffer *buffers;
-    if (rc || p->persistent_bytes + bytes_of_steps(p) + sizes.alone >= together)
+    if (rc || p->persistent_bytes + bytes_of_steps(p) + sizes.alone >= p->arena_bytes)
         return rc;
-    buffers = hd__alloc(p->buffers.count * sizeof *buffers);
-    memcpy(buffers, p->buffers.at, p->buffers.count * sizeof *buffers);
+    const struct hd_program together = *p;
+    size_t bytes = p->buffers.count * sizeof *p->buffers.at;
+    struct hd__buffer *buffers = memcpy(hd__alloc(bytes), p->buffers.at, bytes);
     rc = plan_alone(p, err);
-    if (!rc && p->arena_bytes >= together) {
-        memcpy(p->buffers.at, buffers, p->buffers.count * sizeof *buffers);
-        rc = plan(p, 1, &sizes, err);
+    if (!rc && p->arena_bytes >= together.arena_bytes) {
+        *p = together;
+        memcpy(p->buffers.at, buffers, bytes);
     }
     free(buffers);
     return rc;
