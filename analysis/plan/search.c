@@ -85,12 +85,12 @@ struct passes {
 };
 
 static int32_t plan(const struct search *s, const struct hd__search_request *r, const char *words, int64_t batch,
-                    struct hd__plan *out, struct passes *passes)
+                    uint32_t flags, struct hd__plan *out, struct passes *passes)
 {
     struct hd_error why = HD_ERROR_INIT;
     struct hd__job *job = NULL;
     struct hd__compiled *compiled = NULL;
-    int32_t rc = compile(r, words, batch, 0, &job, &compiled, &why);
+    int32_t rc = compile(r, words, batch, flags, &job, &compiled, &why);
     if (!rc)
         rc = hd__plan_make(compiled, s->r->machine, s->r->assume, out, &why);
     if (!rc && passes)
@@ -149,7 +149,7 @@ static int32_t plan_blocks(const struct search *s, const struct hd__candidate *c
     alone.ranks = (int64_t)c->tp * c->cp * c->ep;
     words = hd__candidate_words(&one, "\n");
     all = layers ? hd__format("%s\nmodel.layers=%lld", words, (long long)layers) : hd__strdup(words);
-    int32_t rc = plan(s, &alone, all, c->micro * c->ep, p, passes);
+    int32_t rc = plan(s, &alone, all, c->micro * c->ep, 0, p, passes);
     free(all);
     free(words);
     return rc;
@@ -209,22 +209,21 @@ static int64_t few_micros(const struct search *s, const struct hd__candidate *c)
 /* 0: it does not fit. */
 static int bound_by_first_stage(struct search *s, struct hd__candidate *c)
 {
-    int64_t few = few_micros(s, c), limit = s->r->machine->memory;
+    int64_t few = few_micros(s, c), limit = s->r->machine->memory, first = 0;
     struct hd_error why = HD_ERROR_INIT;
-    struct hd__memory_use first = {0};
     struct hd__job *job = NULL;
     struct hd__compiled *compiled = NULL;
     char *words = hd__candidate_words(c, "\n");
     c->tier = BY_FIRST;
     if (c->pp > 1 && !compile(s->r, words, few * s->job.batch / hd__candidate_micros(c, s->job.batch),
-                              HD__COMPILE_FIRST, &job, &compiled, &why))
-        first = hd__memory_use(compiled->stage[0]);
-    if (first.live > limit)
-        s->least_peak = s->least_peak ? HD__MIN(s->least_peak, first.live) : first.live;
+                              HD__COMPILE_FIRST | HD__COMPILE_ESTIMATE, &job, &compiled, &why))
+        first = compiled->stage[0]->arena_bytes;
+    if (first > limit)
+        s->least_peak = s->least_peak ? HD__MIN(s->least_peak, first) : first;
     hd__exec_compiled_free(compiled);
     hd__job_free(job);
     free(words);
-    return first.live <= limit;
+    return first <= limit;
 }
 
 /* A pipeline's program writes out each micro-batch. Once all stages are busy each further one takes the same time, so
@@ -235,7 +234,8 @@ static void bound_by_steps(struct search *s, struct hd__candidate *c)
     struct hd__plan one, two;
     char *words = hd__candidate_words(c, "\n");
     c->tier = BY_STEPS;
-    if (few && !plan(s, s->r, words, each * few, &one, NULL) && !plan(s, s->r, words, each * (few + c->pp), &two, NULL))
+    if (few && !plan(s, s->r, words, each * few, HD__COMPILE_ESTIMATE, &one, NULL) &&
+        !plan(s, s->r, words, each * (few + c->pp), HD__COMPILE_ESTIMATE, &two, NULL))
         c->bound = fmax(c->bound, STEPS_SHARE * (two.seconds +
                                                  (double)(micros - few - c->pp) / c->pp * (two.seconds - one.seconds)));
     free(words);

@@ -175,8 +175,11 @@ static void plan_group(struct hd_program *p, const struct group *g, const uint32
 {
     lives l = find_lives(p, g, position);
     int64_t base = p->persistent_bytes;
-    int64_t low = lower_bound(&l, g->positions, 0), best = place_in_order(&l, g->positions);
-    store_offsets(p, &l, base);
+    int64_t low = lower_bound(&l, g->positions, 0), best = low;
+    if (!p->no_offsets) {
+        best = place_in_order(&l, g->positions);
+        store_offsets(p, &l, base);
+    }
     if (best > low + low / 200) {
         order_heavy(&l, g->positions, low);
         int64_t top = place_in_order(&l, g->positions);
@@ -311,7 +314,8 @@ int32_t hd__memory_plan(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;
     hd__inplace(p);
-    int32_t rc = find_steps(p) ? plan_step(p, err) : plan(p, 0, &sizes, err);
+    int steps = find_steps(p);
+    int32_t rc = steps && !p->no_offsets ? plan_step(p, err) : plan(p, steps, &sizes, err);
     for (int memory = 1; memory < HD__MEM_COUNT; memory++)
         p->arena_base[memory] = page_align(p->arena_base[memory - 1] + p->bytes[memory - 1]);
     return rc;
