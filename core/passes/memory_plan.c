@@ -72,13 +72,13 @@ static int belongs(const struct hd_program *p, const struct group *g, uint32_t s
 static lives find_lives(const struct hd_program *p, const struct group *g, const uint32_t *position)
 {
     lives out = {0};
-    struct hd__access t[HD__MAX_ACCESSES];
+    uint32_t t[HD__MAX_ACCESSES];
     uint32_t *slot = hd__alloc(p->buffers.count * sizeof *slot), base = 0;
     for (uint32_t s = g->first; s < g->end; s++) {
         const hd__code *code = &p->sections.at[s].code;
         for (uint32_t n = 0; belongs(p, g, s) && n < code->count; n++)
-            for (uint32_t k = hd__live_accesses(p, code, position, n, t); k-- > 0;)
-                extend_life(p, &out, slot, t[k].buffer, base + n, g->step ? g->positions - 1 : 0);
+            for (uint32_t k = hd__live_buffers(p, code, position, n, t); k-- > 0;)
+                extend_life(p, &out, slot, t[k], base + n, g->step ? g->positions - 1 : 0);
         base += belongs(p, g, s) ? code->count : 0;
     }
     free(slot);
