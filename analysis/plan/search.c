@@ -19,6 +19,7 @@ enum { BY_FORMS, BY_BLOCKS, BY_FIRST, BY_STEPS };
 struct blocks {
     struct hd__candidate of;
     double layer, others; /* seconds of a layer, and of all else */
+    double last;          /* of the last block, the head; part of the others */
     double kept;          /* bytes that a layer keeps for its gradients */
 };
 
@@ -79,22 +80,42 @@ static double pass_seconds(const struct search *s, const struct hd__compiled *c,
     return sum + plan->exposed[HD_AXIS_TP] + plan->exposed[HD_AXIS_TQ];
 }
 
+/* Seconds that the last block computes in a step, and its name, which is a layer's own where that has the head. */
+static double last_block_seconds(const struct search *s, const struct hd_program *p, char name[32])
+{
+    uint16_t block = p->logical.at[p->forward - 1].block;
+    double sum = 0;
+    for (uint32_t k = 0; k < p->sections.count; k++)
+        for (uint32_t n = 0; n < p->sections.at[k].code.count; n++) {
+            const struct hd__instr *i = &p->sections.at[k].code.at[n];
+            if (i->block == block && i->phase != HD__PHASE_O && !hd__is_async(i))
+                sum += hd__section_runs_per_step(&p->sections.at[k], NULL) *
+                       hd__plan_seconds(s->r->machine, s->r->assume, p, i);
+        }
+    snprintf(name, 32, "%s", p->blocks.at[block]);
+    return sum;
+}
+
 /* Facts about a plan beside its own fields. */
 struct passes {
-    double seconds, flops_per_token;
+    double seconds, last, flops_per_token;
+    char last_name[32];
 };
 
 static int32_t plan(const struct search *s, const struct hd__search_request *r, const char *words, int64_t batch,
-                    struct hd__plan *out, struct passes *passes)
+                    uint32_t flags, struct hd__plan *out, struct passes *passes)
 {
     struct hd_error why = HD_ERROR_INIT;
     struct hd__job *job = NULL;
     struct hd__compiled *compiled = NULL;
-    int32_t rc = compile(r, words, batch, 0, &job, &compiled, &why);
+    int32_t rc = compile(r, words, batch, flags, &job, &compiled, &why);
     if (!rc)
         rc = hd__plan_make(compiled, s->r->machine, s->r->assume, out, &why);
-    if (!rc && passes)
-        *passes = (struct passes){pass_seconds(s, compiled, out), hd__compiled_flops_per_token(compiled)};
+    if (!rc && passes) {
+        passes->seconds = pass_seconds(s, compiled, out);
+        passes->last = last_block_seconds(s, compiled->stage[0], passes->last_name);
+        passes->flops_per_token = hd__compiled_flops_per_token(compiled);
+    }
     hd__exec_compiled_free(compiled);
     hd__job_free(job);
     return rc;
@@ -149,7 +170,7 @@ static int32_t plan_blocks(const struct search *s, const struct hd__candidate *c
     alone.ranks = (int64_t)c->tp * c->cp * c->ep;
     words = hd__candidate_words(&one, "\n");
     all = layers ? hd__format("%s\nmodel.layers=%lld", words, (long long)layers) : hd__strdup(words);
-    int32_t rc = plan(s, &alone, all, c->micro * c->ep, p, passes);
+    int32_t rc = plan(s, &alone, all, c->micro * c->ep, 0, p, passes);
     free(all);
     free(words);
     return rc;
@@ -167,6 +188,7 @@ static struct blocks measure_blocks(const struct search *s, const struct hd__can
              s->flops_per_token) < 1e-6 * s->flops_per_token) {
         b.layer = of_two.seconds - of_one.seconds;
         b.others = fmax(0, of_one.seconds - b.layer);
+        b.last = strcmp(of_one.last_name, of_two.last_name) ? 0 : fmin(of_one.last, b.others);
         b.kept = fmax(0, (double)(two.memory.activations - one.memory.activations));
     } else if (!plan_blocks(s, c, 0, &one, &of_one)) {
         b.others = of_one.seconds;
@@ -194,6 +216,7 @@ static int bound_by_blocks(struct search *s, struct hd__candidate *c)
     double stage = (layers * b->layer + b->others) / c->pp, fill = floor(layers / c->pp) * b->layer / c->chunks;
     double kept = hd__candidate_kept(&s->job, c, b->kept);
     stage = fmax(stage, ceil(layers / c->pp) * b->layer);
+    stage = fmax(stage, floor(layers / c->pp / c->chunks) * c->chunks * b->layer + b->last); /* the last stage */
     c->bound = fmax(c->bound, BLOCKS_SHARE * (micros * stage + 2.0 / 3 * (c->pp - 1) * fill));
     c->tier = BY_BLOCKS;
     return hd__candidate_least_memory(&s->job, c) + BLOCKS_SHARE * kept <= (double)s->r->machine->memory;
@@ -209,22 +232,21 @@ static int64_t few_micros(const struct search *s, const struct hd__candidate *c)
 /* 0: it does not fit. */
 static int bound_by_first_stage(struct search *s, struct hd__candidate *c)
 {
-    int64_t few = few_micros(s, c), limit = s->r->machine->memory;
+    int64_t few = few_micros(s, c), limit = s->r->machine->memory, first = 0;
     struct hd_error why = HD_ERROR_INIT;
-    struct hd__memory_use first = {0};
     struct hd__job *job = NULL;
     struct hd__compiled *compiled = NULL;
     char *words = hd__candidate_words(c, "\n");
     c->tier = BY_FIRST;
     if (c->pp > 1 && !compile(s->r, words, few * s->job.batch / hd__candidate_micros(c, s->job.batch),
-                              HD__COMPILE_FIRST, &job, &compiled, &why))
-        first = hd__memory_use(compiled->stage[0]);
-    if (first.live > limit)
-        s->least_peak = s->least_peak ? HD__MIN(s->least_peak, first.live) : first.live;
+                              HD__COMPILE_FIRST | HD__COMPILE_ESTIMATE, &job, &compiled, &why))
+        first = compiled->stage[0]->arena_bytes;
+    if (first > limit)
+        s->least_peak = s->least_peak ? HD__MIN(s->least_peak, first) : first;
     hd__exec_compiled_free(compiled);
     hd__job_free(job);
     free(words);
-    return first.live <= limit;
+    return first <= limit;
 }
 
 /* A pipeline's program writes out each micro-batch. Once all stages are busy each further one takes the same time, so
@@ -235,7 +257,8 @@ static void bound_by_steps(struct search *s, struct hd__candidate *c)
     struct hd__plan one, two;
     char *words = hd__candidate_words(c, "\n");
     c->tier = BY_STEPS;
-    if (few && !plan(s, s->r, words, each * few, &one, NULL) && !plan(s, s->r, words, each * (few + c->pp), &two, NULL))
+    if (few && !plan(s, s->r, words, each * few, HD__COMPILE_ESTIMATE, &one, NULL) &&
+        !plan(s, s->r, words, each * (few + c->pp), HD__COMPILE_ESTIMATE, &two, NULL))
         c->bound = fmax(c->bound, STEPS_SHARE * (two.seconds +
                                                  (double)(micros - few - c->pp) / c->pp * (two.seconds - one.seconds)));
     free(words);

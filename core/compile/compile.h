@@ -72,6 +72,8 @@ void hd__compile_fill_host(struct hd_host *host);
 #define HD__COMPILE_DECODE 32
 /* The first stage alone; the others stay NULL. For what such a stage needs, not to run. */
 #define HD__COMPILE_FIRST 64
+/* For the time of a step and a lower bound of its memory, not to run: no temporary has an offset, nothing is proved. */
+#define HD__COMPILE_ESTIMATE 128
 /* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are forced on, though the device does not want them:
  * device cpu's reference kernels can run them; and that are forced off. */
 #define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)

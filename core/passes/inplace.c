@@ -25,12 +25,12 @@ static uint32_t root_of(const struct inplace *a, uint32_t buffer)
 /* First and last access of every buffer of the section; an asynchronous instruction has access until its wait. */
 static void find_lives(struct inplace *a, const hd__code *code, const uint32_t *position)
 {
-    struct hd__access t[HD__MAX_ACCESSES];
+    uint32_t t[HD__MAX_ACCESSES];
     memset(a->first, 0xff, a->p->buffers.count * sizeof *a->first);
     for (uint32_t n = 0; n < code->count; n++)
-        for (uint32_t k = hd__live_accesses(a->p, code, position, n, t); k-- > 0;) {
-            a->first[t[k].buffer] = HD__MIN(a->first[t[k].buffer], n);
-            a->last[t[k].buffer] = n;
+        for (uint32_t k = hd__live_buffers(a->p, code, position, n, t); k-- > 0;) {
+            a->first[t[k]] = HD__MIN(a->first[t[k]], n);
+            a->last[t[k]] = n;
         }
 }
 

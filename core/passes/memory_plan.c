@@ -72,13 +72,13 @@ static int belongs(const struct hd_program *p, const struct group *g, uint32_t s
 static lives find_lives(const struct hd_program *p, const struct group *g, const uint32_t *position)
 {
     lives out = {0};
-    struct hd__access t[HD__MAX_ACCESSES];
+    uint32_t t[HD__MAX_ACCESSES];
     uint32_t *slot = hd__alloc(p->buffers.count * sizeof *slot), base = 0;
     for (uint32_t s = g->first; s < g->end; s++) {
         const hd__code *code = &p->sections.at[s].code;
         for (uint32_t n = 0; belongs(p, g, s) && n < code->count; n++)
-            for (uint32_t k = hd__live_accesses(p, code, position, n, t); k-- > 0;)
-                extend_life(p, &out, slot, t[k].buffer, base + n, g->step ? g->positions - 1 : 0);
+            for (uint32_t k = hd__live_buffers(p, code, position, n, t); k-- > 0;)
+                extend_life(p, &out, slot, t[k], base + n, g->step ? g->positions - 1 : 0);
         base += belongs(p, g, s) ? code->count : 0;
     }
     free(slot);
@@ -175,8 +175,11 @@ static void plan_group(struct hd_program *p, const struct group *g, const uint32
 {
     lives l = find_lives(p, g, position);
     int64_t base = p->persistent_bytes;
-    int64_t low = lower_bound(&l, g->positions, 0), best = place_in_order(&l, g->positions);
-    store_offsets(p, &l, base);
+    int64_t low = lower_bound(&l, g->positions, 0), best = low;
+    if (!p->no_offsets) {
+        best = place_in_order(&l, g->positions);
+        store_offsets(p, &l, base);
+    }
     if (best > low + low / 200) {
         order_heavy(&l, g->positions, low);
         int64_t top = place_in_order(&l, g->positions);
@@ -293,16 +296,15 @@ static int32_t plan_step(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;
     int32_t rc = plan(p, 1, &sizes, err);
-    int64_t together = p->arena_bytes;
-    struct hd__buffer *buffers;
-    if (rc || p->persistent_bytes + bytes_of_steps(p) + sizes.alone >= together)
+    if (rc || p->persistent_bytes + bytes_of_steps(p) + sizes.alone >= p->arena_bytes)
         return rc;
-    buffers = hd__alloc(p->buffers.count * sizeof *buffers);
-    memcpy(buffers, p->buffers.at, p->buffers.count * sizeof *buffers);
+    const struct hd_program together = *p;
+    size_t bytes = p->buffers.count * sizeof *p->buffers.at;
+    struct hd__buffer *buffers = memcpy(hd__alloc(bytes), p->buffers.at, bytes);
     rc = plan_alone(p, err);
-    if (!rc && p->arena_bytes >= together) {
-        memcpy(p->buffers.at, buffers, p->buffers.count * sizeof *buffers);
-        rc = plan(p, 1, &sizes, err);
+    if (!rc && p->arena_bytes >= together.arena_bytes) {
+        *p = together;
+        memcpy(p->buffers.at, buffers, bytes);
     }
     free(buffers);
     return rc;
@@ -312,7 +314,8 @@ int32_t hd__memory_plan(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;
     hd__inplace(p);
-    int32_t rc = find_steps(p) ? plan_step(p, err) : plan(p, 0, &sizes, err);
+    int steps = find_steps(p);
+    int32_t rc = steps && !p->no_offsets ? plan_step(p, err) : plan(p, steps, &sizes, err);
     for (int memory = 1; memory < HD__MEM_COUNT; memory++)
         p->arena_base[memory] = page_align(p->arena_base[memory - 1] + p->bytes[memory - 1]);
     return rc;

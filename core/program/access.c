@@ -84,13 +84,18 @@ uint32_t *hd__instr_positions(const struct hd_program *p)
     return at;
 }
 
-uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
-                           struct hd__access out[HD__MAX_ACCESSES])
+uint32_t hd__live_buffers(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
+                          uint32_t out[HD__MAX_ACCESSES])
 {
     const struct hd__instr *i = &code->at[n];
     if (i->op == HD_OP_WAIT && (n = hd__wait_target(p, code, position, i)) != UINT32_MAX)
         i = &code->at[n];
-    return hd__accesses(p, i, out);
+    n = 0;
+    for (uint32_t k = 0; k < i->n_in && i->op != HD_OP_WAIT; k++)
+        out[n++] = hd__tensor_const(p, i->in[k])->buffer;
+    for (uint32_t k = 0; k < i->n_out && i->op != HD_OP_WAIT; k++)
+        out[n++] = hd__tensor_const(p, i->out[k])->buffer;
+    return n;
 }
 
 const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n, char out[160])

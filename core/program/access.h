@@ -46,9 +46,9 @@ static inline uint32_t hd__wait_target(const struct hd_program *p, const hd__cod
     uint32_t n = wait->wait <= p->next_id ? position[wait->wait] : UINT32_MAX;
     return n < code->count && code->at[n].id == wait->wait ? n : UINT32_MAX;
 }
-/* Accesses of instruction n for lifetimes: a wait has those of the instruction that it waits for. */
-uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
-                           struct hd__access out[HD__MAX_ACCESSES]);
+/* The buffers that instruction n keeps alive, one an operand: a wait has those of the instruction that it waits for. */
+uint32_t hd__live_buffers(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
+                          uint32_t out[HD__MAX_ACCESSES]);
 
 /* "micro #118 all_gather p.L0": how messages name instruction n of a section. Returns out. */
 const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n, char out[160]);

@@ -64,12 +64,12 @@ static struct life *find_lives(const struct hd_program *p, uint32_t *positions)
 {
     struct life *lives = hd__alloc(p->buffers.count * sizeof *lives);
     uint32_t *position = hd__instr_positions(p), base = 1;
-    struct hd__access t[HD__MAX_ACCESSES];
+    uint32_t t[HD__MAX_ACCESSES];
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const hd__code *code = &p->sections.at[s].code;
         for (uint32_t n = 0; n < code->count && p->sections.at[s].repeat > 0; n++, base++)
-            for (uint32_t k = hd__live_accesses(p, code, position, n, t); k-- > 0;) {
-                struct life *life = &lives[t[k].buffer];
+            for (uint32_t k = hd__live_buffers(p, code, position, n, t); k-- > 0;) {
+                struct life *life = &lives[t[k]];
                 life->first = life->first ? life->first : base;
                 life->last = base;
             }

@@ -401,6 +401,7 @@ struct hd_program {
     uint32_t keep_weight_order; /* do not sink weight gradients into waits */
 
     /* memory_plan.c */
+    uint32_t no_offsets; /* temporaries get none: temp_bytes is a lower bound of what they need */
     int64_t arena_bytes, persistent_bytes, temp_bytes, temp_bound; /* of the main memory */
     int64_t bytes[HD__MEM_COUNT]; /* of each memory's arena; [HD__MEM_MAIN] is arena_bytes */
     /* Start of each arena relative to the first. memory_plan.c lays them one behind another in the address space; a

@@ -191,10 +191,10 @@ static void set_value(struct hd__walk *w, hd_tensor t, struct hd__mean v)
 }
 
 /* Error feedback: read before it is written. */
-static void visit_feedback(struct hd__walk *w, const struct hd__instr *i)
+static void visit_feedback(struct hd__walk *w)
 {
-    struct hd__access t[HD__MAX_ACCESSES];
-    for (uint32_t n = hd__accesses(w->p, i, t), k = 0; k < n; k++) {
+    const struct hd__access *t = w->access;
+    for (uint32_t k = 0; k < w->n_accesses; k++) {
         uint8_t *state = &w->buffer[t[k].buffer].feedback;
         if (!*state)
             continue;
@@ -211,7 +211,7 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
     if (i->op == HD_OP_RELEASE)
         return;
     if (p->facts.count)
-        visit_feedback(w, i);
+        visit_feedback(w);
     if (hd__is_collective(i->op) && i->axes & p->independent_axes && !w->own_section && i->out[0] != p->loss_sum)
         diag_axes(w, i->in[0], "crosses ranks that are apart, in a section that brings none together:",
                   i->axes & p->independent_axes);

@@ -82,16 +82,16 @@ void hd__check_temporaries(struct hd__walk *w)
     const hd__code *code = &w->section->code;
     uint32_t *last = hd__alloc(p->buffers.count * sizeof *last); /* position + 1 */
     uint8_t *seen = hd__alloc(p->buffers.count);
-    struct hd__access t[HD__MAX_ACCESSES];
+    uint32_t t[HD__MAX_ACCESSES];
     alive_set set = {0};
     for (uint32_t n = 0; n < code->count; n++)
-        for (uint32_t k = hd__live_accesses(p, code, w->instr_at, n, t); k-- > 0;)
-            last[t[k].buffer] = n + 1;
+        for (uint32_t k = hd__live_buffers(p, code, w->instr_at, n, t); k-- > 0;)
+            last[t[k]] = n + 1;
     begin_carried(&set, w, last);
     for (w->position = 0; w->position < code->count; w->position++) {
-        uint32_t touches = hd__live_accesses(p, code, w->instr_at, w->position, t);
+        uint32_t touches = hd__live_buffers(p, code, w->instr_at, w->position, t);
         for (uint32_t k = 0; k < touches; k++) {
-            uint32_t b = t[k].buffer;
+            uint32_t b = t[k];
             int step = p->buffers.at[b].life == HD__LIFE_STEP;
             if (seen[b] || p->buffers.at[b].life == HD__LIFE_PERSISTENT || (step && w->buffer[b].carried))
                 continue;
@@ -100,8 +100,8 @@ void hd__check_temporaries(struct hd__walk *w)
             begin_life(&set, w, b);
         }
         for (uint32_t k = 0; k < touches; k++)
-            if (last[t[k].buffer] == w->position + 1 && p->buffers.at[t[k].buffer].life == HD__LIFE_TEMP)
-                remove_alive(&set, &p->buffers.at[t[k].buffer], t[k].buffer);
+            if (last[t[k]] == w->position + 1 && p->buffers.at[t[k]].life == HD__LIFE_TEMP)
+                remove_alive(&set, &p->buffers.at[t[k]], t[k]);
     }
     hd__free_array(&set);
     free(last);

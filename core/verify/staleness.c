@@ -70,11 +70,10 @@ static void section_begin(struct hd__walk *w)
 }
 
 /* A window is this rank's own piece, which the optimizer writes: only the others' are old. */
-static void check_reads(struct hd__walk *w, const struct hd__instr *i)
+static void check_reads(struct hd__walk *w)
 {
-    struct hd__access t[HD__MAX_ACCESSES];
-    uint32_t n = hd__accesses(w->p, i, t);
-    for (uint32_t k = 0; k < n; k++) {
+    const struct hd__access *t = w->access;
+    for (uint32_t k = 0; k < w->n_accesses; k++) {
         uint32_t flat = w->buffer[t[k].buffer].full_of;
         if (!flat || !w->flat[flat - 1].stale || !t[k].reads || hd__tensor_const(w->p, t[k].tensor)->shard_view)
             continue;
@@ -90,7 +89,7 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
     if (i->op == HD_OP_RELEASE)
         return;
-    check_reads(w, i);
+    check_reads(w);
     track_writes(w, i);
 }
 

@@ -65,7 +65,7 @@ static void check_memories(struct hd__walk *w, const struct hd__instr *i)
 
 static int operands_exist(struct hd__walk *w, const struct hd__instr *i)
 {
-    struct hd__access t[HD__MAX_ACCESSES];
+    const struct hd__access *t = w->access;
     uint8_t class = hd__op(i->op)->class;
     if (!arity_fits(w, i)) {
         hd__diag(w, "op %u with %u inputs and %u outputs does not match its row in the op table", i->op, i->n_in,
@@ -78,7 +78,8 @@ static int operands_exist(struct hd__walk *w, const struct hd__instr *i)
                                     : "collectives, sends and receives cannot run on the compute stream");
         return 0;
     }
-    for (uint32_t n = hd__accesses(w->p, i, t), k = 0; k < n; k++) {
+    w->n_accesses = hd__accesses(w->p, i, w->access);
+    for (uint32_t k = 0; k < w->n_accesses; k++) {
         int64_t bytes = w->p->buffers.at[t[k].buffer].bytes;
         if (!t[k].buffer) {
             hd__diag(w, "%s has no buffer", hd__name_of(w, t[k].tensor));
@@ -184,8 +185,10 @@ static void check_wait(struct hd__walk *w, const struct hd__instr *i)
         w->waits[on] = WAITED;
 }
 
-static void define(struct hd__walk *w, const struct hd__instr *i, const struct hd__access *t, uint32_t n)
+static void define(struct hd__walk *w, const struct hd__instr *i)
 {
+    const struct hd__access *t = w->access;
+    uint32_t n = w->n_accesses;
     for (uint32_t k = 0; k < n; k++)
         if (t[k].writes) {
             w->buffer[t[k].buffer].life = i->op == HD_OP_RELEASE ? RELEASED : DEFINED;
@@ -203,8 +206,6 @@ static void define(struct hd__walk *w, const struct hd__instr *i, const struct h
 
 static void check_instr(struct hd__walk *w, const struct hd__instr *i)
 {
-    struct hd__access t[HD__MAX_ACCESSES];
-    uint32_t n;
     if (i->op == HD_OP_WAIT) {
         check_wait(w, i);
         return;
@@ -217,13 +218,12 @@ static void check_instr(struct hd__walk *w, const struct hd__instr *i)
     if (!sizes_fit(w, i))
         hd__diag(w, "%s does not have the size of %s of %s", hd__name_of(w, i->out[0]), hd__op(i->op)->name,
                  hd__name_of(w, i->in[0]));
-    n = hd__accesses(w->p, i, t);
-    for (uint32_t k = 0; k < n; k++) {
-        if (t[k].reads || i->op == HD_OP_RELEASE)
-            check_read(w, &t[k]);
-        check_in_flight(w, &t[k]);
+    for (uint32_t k = 0; k < w->n_accesses; k++) {
+        if (w->access[k].reads || i->op == HD_OP_RELEASE)
+            check_read(w, &w->access[k]);
+        check_in_flight(w, &w->access[k]);
     }
-    define(w, i, t, n);
+    define(w, i);
     w->waits[w->position] = hd__is_async(i) ? IN_FLIGHT : IDLE;
     for (size_t k = 0; k < HD__COUNT(rules); k++)
         rules[k]->visit(w, i);

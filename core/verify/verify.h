@@ -105,6 +105,9 @@ struct hd__walk {
     uint8_t *waits;                    /* by position: IDLE, IN_FLIGHT, ... */
     HD__ARRAY(struct hd__async_access) flights;
 
+    struct hd__access access[HD__MAX_ACCESSES]; /* of the instruction at `position` */
+    uint32_t n_accesses;
+
     /* once.c: the loss and the norm, as sums over axes */
     uint64_t loss; /* this section's part */
     uint32_t loss_unreduced, norm_summed;

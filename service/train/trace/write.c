@@ -101,13 +101,13 @@ static int feeds(const hd__code *code)
 static void count_live(const struct hd_program *p, const hd__code *code, const uint32_t *position,
                        struct instr_words *words)
 {
-    struct hd__access t[HD__MAX_ACCESSES];
+    uint32_t t[HD__MAX_ACCESSES];
     uint32_t *first = hd__alloc(p->buffers.count * sizeof *first), *last = hd__alloc(p->buffers.count * sizeof *last);
     int64_t *delta = hd__alloc((code->count + 2) * sizeof *delta), live = p->persistent_bytes;
     for (uint32_t n = 0; n < code->count; n++)
-        for (uint32_t k = hd__live_accesses(p, code, position, n, t); k-- > 0;) {
-            first[t[k].buffer] = first[t[k].buffer] ? first[t[k].buffer] : n + 1;
-            last[t[k].buffer] = n + 1;
+        for (uint32_t k = hd__live_buffers(p, code, position, n, t); k-- > 0;) {
+            first[t[k]] = first[t[k]] ? first[t[k]] : n + 1;
+            last[t[k]] = n + 1;
         }
     for (uint32_t b = 1; b < p->buffers.count; b++)
         if (first[b] && p->buffers.at[b].life != HD__LIFE_PERSISTENT) {

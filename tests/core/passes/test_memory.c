@@ -64,13 +64,13 @@ static struct span *spans_of(const struct hd_program *p, uint32_t section)
     const hd__code *code = &p->sections.at[section].code;
     struct span *spans = hd__alloc(p->buffers.count * sizeof *spans);
     uint32_t *position = hd__instr_positions(p);
-    struct hd__access t[HD__MAX_ACCESSES];
+    uint32_t t[HD__MAX_ACCESSES];
     for (uint32_t b = 0; b < p->buffers.count; b++)
         spans[b].first = UINT32_MAX;
     for (uint32_t n = 0; n < code->count; n++)
-        for (uint32_t k = hd__live_accesses(p, code, position, n, t); k-- > 0;) {
-            spans[t[k].buffer].first = HD__MIN(spans[t[k].buffer].first, n);
-            spans[t[k].buffer].last = n;
+        for (uint32_t k = hd__live_buffers(p, code, position, n, t); k-- > 0;) {
+            spans[t[k]].first = HD__MIN(spans[t[k]].first, n);
+            spans[t[k]].last = n;
         }
     free(position);
     return spans;
