@@ -62,7 +62,7 @@ fault("mem_persistent_overlap", MEMORY, "persistent buffers reach 64 bytes into 
 fault("mem_host_overlap", MEMORY, "the same in the host arena", END, SHORT % "!=")
 fault("mem_arenas_overlap", MEMORY, "the host arena begins inside the main one", "+ p->bytes[memory - 1]);", "+ p->bytes[memory - 1] / 2);")
 fault("mem_temp_overlap", MEMORY, "temporaries overlap by 64 bytes", ".bytes = b->paged ? page_align(b->bytes) :", ".bytes = b->paged ? page_align(b->bytes) : b->bytes > 256 ? align(b->bytes) - 64 :")
-fault("life_wait", MEMORY, "what is in flight loses its memory before the wait", "uint32_t k = hd__live_accesses(p, code, position, n, t); k-- > 0;)\n                extend_life", "uint32_t k = hd__accesses(p, &code->at[n], t); k-- > 0;)\n                extend_life")
+fault("life_wait", MEMORY, "what is in flight loses its memory before the wait", "uint32_t k = hd__live_buffers(p, code, position, n, t); k-- > 0;)\n                extend_life", "uint32_t k = code->at[n].op == HD_OP_WAIT ? 0 : hd__live_buffers(p, code, position, n, t); k-- > 0;)\n                extend_life")
 fault("alias_alive", "core/passes/inplace.c", "an output takes the memory of an input that is still read", "if (a->last[from] != end || a->first[to] != n ||", "if (a->first[to] != n ||")
 
 MEAN = "core/compile/micro_batch_mean.c"
