@@ -303,7 +303,7 @@ def refusals():
     says(run("ckpt", "ls", "s3://no-such-bucket/x", code=2), "NoSuchBucket", "create it")
     says(run("train", job("nowhere", "s3://no-such-bucket/x"), code=2), "nowhere.yaml:7", "NoSuchBucket")
     says(run("ckpt", "ls", "s3://Bucket_/x", code=2), "no name of a bucket")
-    says(run("train", job("gs", "gs://bucket/x"), code=2), "gs.yaml:7", "only s3://BUCKET/PREFIX")
+    says(run("train", job("gs", "gs://bucket/x"), code=2), "gs.yaml:7", "there is no plugin ckpt-gs")
     says(run("train", "refused.yaml", "checkpoint.use=posix", code=2), "is a URL")
     says(run("train", "refused.yaml", "checkpoint={use: s3, dir: folder}", code=2), "no s3://BUCKET/PREFIX")
     says(run("train", "refused.yaml", "checkpoint={dir: folder, resume: s3://bucket/refused/step-00000002}", code=2), "is a URL")
