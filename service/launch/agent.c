@@ -146,11 +146,12 @@ static int is_in(const struct hd__agent *g, const json_t *list, size_t *index)
     return 0;
 }
 
-/* While the ranks run: is their round still the plan? */
+/* While the ranks run: is their round still the plan, and has it not failed on node 0? Its ranks may have ended before
+ * these came to the rendezvous, which then are not told there. */
 static int follow_tick(void *user, struct hd__server *server)
 {
     struct hd__agent *g = user;
-    json_t *plan = NULL;
+    json_t *plan = NULL, *failed = NULL;
     int over = 0;
     (void)server;
     if (hd__now() < g->polled + 1)
@@ -159,6 +160,9 @@ static int follow_tick(void *user, struct hd__server *server)
         return 1; /* node 0 is gone, and so is the rendezvous of the ranks */
     if (!look_at_plan(g, &plan))
         over = json_object_get(plan, "exit") || number(plan, "round") != g->at;
+    if (!over && !hd__agent_get(g, "failed", hd__now(), &failed, NULL))
+        over = number(failed, "round") >= g->at;
+    json_decref(failed);
     json_decref(plan);
     return over;
 }

@@ -65,6 +65,8 @@ void hd__agent_collect(struct hd__agent_lead *l)
     struct hd__agent *g = l->g;
     const struct hd__launch_outcome *own = &g->out;
     int32_t rank = 0, culprit = own->culprit;
+    if (own->code && own->code != 3)
+        hd__agent_put(g, "failed", json_pack("{s:I}", "round", (json_int_t)g->at), NULL);
     l->n_lost = l->code = l->killed = 0;
     l->stopping = g->tally.progress->stopping;
     for (int32_t i = 0; i < g->nodes->max; i++)

@@ -1,8 +1,10 @@
 /* Jobs that an agent a machine runs, on network namespaces: started, waited for, broken in every way, joined again, to
  * the same bits as undisturbed. Each fault prints how long it was until the next completed step. */
+#include <arpa/inet.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/system/machines.h"
@@ -505,6 +507,27 @@ START_TEST(mesh_auto)
 }
 END_TEST
 
+/* A round fails on node 0 before the ranks of node 1 have come to its rendezvous: these do not wait for that. */
+START_TEST(fails_before_they_meet)
+{
+    struct sockaddr_in taken = {.sin_family = AF_INET, .sin_port = htons(29401)}; /* that of the ranks */
+    struct command *c[2];
+    machines_up(2, NULL);
+    machine_enter(0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&taken, sizeof taken), 0);
+    ck_assert_int_eq(listen(fd, 1), 0);
+    machine_enter(-1);
+    start_nodes(c, 2, EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=20 job.name=unmet launch.restarts=3");
+    wait_for_words(c[0], ":29401");
+    close(fd);
+    double since = hd__now();
+    expect_end(c[0], 0);
+    expect_end(c[1], 0);
+    ck_assert_double_lt(hd__now() - since, promptly(60)); /* comm.timeout is five minutes */
+}
+END_TEST
+
 /* As many machines as ever are needed: they are waited for. */
 START_TEST(fixed_nodes)
 {
@@ -707,6 +730,7 @@ int main(void)
                                         {"copies in memory", machine_with_copies_goes, HD__COUNT(copies)},
                                         {"copies of copies", copies_of_copies, 1},
                                         {"mesh: auto", mesh_auto, 1},
+                                        {"fails before they meet", fails_before_they_meet, 1},
                                         {"fixed nodes", fixed_nodes, 1},
                                         {"machine leaves", machine_leaves, 1},
                                         {"node 0 goes", node_0_goes, 1},
