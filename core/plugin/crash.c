@@ -10,7 +10,7 @@
 static struct loaded {
     const struct loaded *next;
     uintptr_t from, to;
-    char text[]; /* "plugin optim-lion (/usr/lib/heddle/heddle-optim-lion.so)" */
+    char text[]; /* "plugin optim-NAME (/usr/lib/heddle/heddle-optim-NAME.so)" */
 } * loaded;
 
 /* Sanitizers print more of all but the first. */

@@ -4,7 +4,7 @@
 
 #include "core/base/base.h"
 
-/* Signals of a crash (SIGSEGV, SIGBUS, ...) print "WHO crashed: Segmentation fault in plugin optim-lion (FILE)" and end
+/* Signals of a crash (SIGSEGV, SIGBUS, ...) print "WHO crashed: Segmentation fault in plugin optim-NAME (FILE)" and end
  * the process; `bus` follows the name of SIGBUS. Again after code of libraries ran, which may have handlers of its
  * own. */
 void hd__crash_catch(const char *who, const char *bus);
