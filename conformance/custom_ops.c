@@ -31,7 +31,7 @@ struct value {
     const struct code *codes; /* of which encoder; NULL: no codes with error feedback */
 };
 
-/* What the codes of an encoder stand for on each rank: elements of the buffer from `first` on. */
+/* The elements, from `first` on, that an encoder's codes stand for on each rank. */
 struct code {
     const char *name;
     const char *input;

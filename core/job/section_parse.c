@@ -106,15 +106,14 @@ int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, s
 {
     char name[HD__STORE_NAME];
     const char *store = node->kind == HD__SCALAR ? hd__store_of(node->text, name) : "posix";
-    int is_path = store && !strcmp(store, "posix");
-    if (is_path || (store && (!strcmp(path, "checkpoint.dir") || !strcmp(path, "checkpoint.resume"))))
+    int stores = !strcmp(path, "checkpoint.dir") || !strcmp(path, "checkpoint.resume");
+    if (store && (stores || !strcmp(store, "posix")))
         return HD_OK;
     return hd__job_node_fail(node, err,
-                             !strncmp(path, "checkpoint.", 11)
-                                 ? "%s: '%.100s' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
-                                   "lower-case letters and digits are wanted"
-                                 : "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
-                                   "folder, which may be a mounted one",
+                             stores ? "%s: '%.100s' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
+                                      "lower-case letters and digits are wanted"
+                                    : "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
+                                      "folder, which may be a mounted one",
                              path, node->text);
 }
 

@@ -1,16 +1,18 @@
 /* Crashes: the line that a signal says before it ends the process, with the plug-in whose code crashed. */
 #include <execinfo.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include "core/plugin/crash.h"
+#include "core/plugin/search.h"
 
 /* Plug-ins that were opened, newest first; never freed, as their code stays mapped. */
 static struct loaded {
     const struct loaded *next;
     uintptr_t from, to;
-    char text[]; /* "plugin optim-NAME (/usr/lib/heddle/heddle-optim-NAME.so)" */
+    const char *text; /* "plugin optim-NAME (/usr/lib/heddle/heddle-optim-NAME.so)" */
 } * loaded;
 
 /* Sanitizers print more of all but the first. */
@@ -25,11 +27,10 @@ static char lines[HD__COUNT(crashes)][256];
 void hd__crash_note_plugin(const char *path, uintptr_t from, uintptr_t to)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    size_t bytes = strlen(path) + strlen(name) + 16;
-    struct loaded *new = hd__alloc(sizeof *new + bytes);
-    *new = (struct loaded){loaded, from, to};
-    name += strncmp(name, "heddle-", 7) ? 0 : 7;
-    snprintf(new->text, bytes, "plugin %.*s (%s)", (int)strcspn(name, "."), name, path);
+    char *label = hd__plugin_label(name);
+    struct loaded *new = hd__alloc(sizeof *new);
+    *new = (struct loaded){loaded, from, to, hd__format("plugin %s (%s)", label ? label : name, path)};
+    free(label);
     loaded = new;
 }
 

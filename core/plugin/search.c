@@ -94,8 +94,7 @@ uint32_t hd__plugin_search(const struct hd__plugin_folders *folders, const char 
 
 typedef void (*visit_fn)(void *user, const char *label, const char *path);
 
-/* "heddle-comm-shm.so" -> "comm-shm"; NULL if it is not a plugin's name. Caller frees. */
-static char *label_of(const char *file)
+char *hd__plugin_label(const char *file)
 {
     size_t n = strlen(file), p = sizeof PREFIX - 1, s = sizeof SUFFIX - 1;
     if (n <= p + s || memcmp(file, PREFIX, p) != 0 || memcmp(file + n - s, SUFFIX, s) != 0)
@@ -111,7 +110,7 @@ static void search_folder(const char *folder, const char *only, visit_fn visit, 
     int n = scandir(folder, &names, NULL, alphasort);
     for (int i = 0; i < n; i++) {
         char *path = hd__format("%s/%s", folder, names[i]->d_name);
-        char *label = label_of(names[i]->d_name);
+        char *label = hd__plugin_label(names[i]->d_name);
         if (label && (!only || strcmp(label, only) == 0))
             visit(user, label, path);
         else if (!only && !label && names[i]->d_name[0] != '.' && is_folder(path))

@@ -16,6 +16,9 @@ void hd__plugin_folders_free(struct hd__plugin_folders *folders);
 /* The folder of this program's own plugins: build tree or install folder; NULL if there is none. Caller frees. */
 char *hd__plugin_own_folder(void);
 
+/* "heddle-comm-shm.so" -> "comm-shm"; NULL if it is not the name of a plugin's file. Caller frees. */
+char *hd__plugin_label(const char *file);
+
 /* The files that offer `label`: at most two, since two are ambiguous already. Caller frees paths. Returns how many. */
 uint32_t hd__plugin_search(const struct hd__plugin_folders *folders, const char *label, char *paths[2]);
 

@@ -91,9 +91,11 @@ uint32_t hd__live_buffers(const struct hd_program *p, const hd__code *code, cons
     if (i->op == HD_OP_WAIT && (n = hd__wait_target(p, code, position, i)) != UINT32_MAX)
         i = &code->at[n];
     n = 0;
-    for (uint32_t k = 0; k < i->n_in && i->op != HD_OP_WAIT; k++)
+    if (i->op == HD_OP_WAIT)
+        return 0;
+    for (uint32_t k = 0; k < i->n_in; k++)
         out[n++] = hd__tensor_const(p, i->in[k])->buffer;
-    for (uint32_t k = 0; k < i->n_out && i->op != HD_OP_WAIT; k++)
+    for (uint32_t k = 0; k < i->n_out; k++)
         out[n++] = hd__tensor_const(p, i->out[k])->buffer;
     return n;
 }

@@ -5,8 +5,8 @@
  * template of one micro-batch: which stage runs what, and when) -> transform (the placed program, cut into
  * sections). Strategies run in the job's order; each sees what the former left.
  *
- * What a call fills in (`out`) it fills whole, struct_size too; names and arrays in it are the program's, until the
- * pass returns. Names that are given are copied.
+ * A call fills in its `out` whole, struct_size too; names and arrays in it are the program's, until the pass
+ * returns. Names that are given are copied.
  *
  * The program is a list of sections (begin, micro, micro_last, update); a section is a list of instructions. A pass
  * looks at instructions by (section, index) and records edits; indexes stay valid until the pass returns, then all
@@ -121,8 +121,8 @@ enum {
     HD_FLAT_LOW = 4,
     HD_FLAT_COMMON = 5
 };
-/* What a strategy states of a tensor, or of the parameters, and the core proves: `declare`. Ranks that are `apart`
- * train parameters of their own; others have the same in any case. */
+/* Facts that a strategy states of a tensor, or of the parameters, and that the core proves: `declare`. Ranks that are
+ * `apart` train parameters of their own; others have the same in any case. */
 enum {
     HD_FACT_EQUAL = 1,    /* the same on all ranks along the axes */
     HD_FACT_AVERAGE = 2,  /* begins as the parameters and is an average of them: their weights in it sum to 1 */
@@ -273,7 +273,7 @@ struct hd_pass_api {
     /* Takes an instruction away, and the wait for it. Indexes stay as they are until the pass returns: insert works
      * beside it, instr says op 0. */
     void (*remove)(struct hd_program *p, uint32_t section, uint32_t index);
-    /* What the training loop sets for each step: HD_HYPER_COUNT fp64 (heddle/reference.h). */
+    /* Numbers that the training loop sets for each step: HD_HYPER_COUNT fp64 (heddle/reference.h). */
     hd_tensor (*hyper)(struct hd_program *p);
     /* Lets the strategy of the job that has the slot `reduce` sum a bucket: 1, and its instructions are recorded; 0
      * where there is none, and the caller reduces. bucket NULL: is there one? */
@@ -298,7 +298,7 @@ struct hd_strategy_ops {
     int32_t (*partition)(const struct hd_host *host, const void *settings, struct hd_program *program,
                          struct hd_error *err);
     /* Mask of the mesh axes (HD_AXIS_BIT) that do nothing unless a strategy like this one cuts the model along them.
-     * Where the mesh of a job has such an axis and none of the job's strategies cuts it, the one that is installed and
+     * If the mesh of a job has such an axis and none of the job's strategies cuts it, the one that is installed and
      * does is added in front of them, with its defaults. A strategy that cuts an axis and does not say so is not seen
      * as one, and another would cut that axis as well. */
     uint64_t cuts;

@@ -98,39 +98,35 @@ static void crosses(void)
     hd__push(code_of("update"), wait);
 }
 
-static void halved(void)
+/* Appends out <- a weighted sum of n tensors. */
+static void blend(const char *section, hd_tensor out, uint8_t n, const hd_tensor *in, const double *weights)
 {
-    static const double half = 0.5;
-    const struct hd_attrs attrs = {.struct_size = sizeof attrs, .table = &half, .n_table = 1};
-    hd_tensor master = p->flats.at[0].tensor[HD__FLAT_MASTER];
+    const struct hd_attrs attrs = {.struct_size = sizeof attrs, .table = weights, .n_table = n};
     struct hd__instr i = {.id = ++p->next_id,
                           .op = HD_OP_BLEND,
-                          .n_in = 1,
+                          .n_in = n,
                           .n_out = 1,
                           .micro = -1,
                           .peer = -1,
                           .attrs = hd__attrs_new(p, &attrs),
-                          .in = {master},
-                          .out = {master}};
-    hd__push(code_of("update"), i);
+                          .out = {out}};
+    memcpy(i.in, in, n * sizeof *in);
+    hd__push(code_of(section), i);
+}
+
+static void halved(void)
+{
+    static const double half = 0.5;
+    hd_tensor master = p->flats.at[0].tensor[HD__FLAT_MASTER];
+    blend("update", master, 1, &master, &half);
 }
 
 /* A section of a strategy's own moves the master weights along the momentum, which no fact is of. */
 static void moved_by_a_state(const char *section)
 {
     static const double weights[] = {1, 0.1};
-    const struct hd_attrs attrs = {.struct_size = sizeof attrs, .table = weights, .n_table = 2};
     const hd_tensor *of = p->flats.at[0].tensor;
-    struct hd__instr i = {.id = ++p->next_id,
-                          .op = HD_OP_BLEND,
-                          .n_in = 2,
-                          .n_out = 1,
-                          .micro = -1,
-                          .peer = -1,
-                          .attrs = hd__attrs_new(p, &attrs),
-                          .in = {of[HD__FLAT_MASTER], of[HD__FLAT_OPTIM]},
-                          .out = {of[HD__FLAT_MASTER]}};
-    hd__push(code_of(section), i);
+    blend(section, of[HD__FLAT_MASTER], 2, (hd_tensor[]){of[HD__FLAT_MASTER], of[HD__FLAT_OPTIM]}, weights);
 }
 
 static void moved_where_ranks_meet(void)

@@ -505,7 +505,7 @@ START_TEST(told_apart)
 }
 END_TEST
 
-/* Of ranks that another launcher started, the first alone sums up. */
+/* The first of the ranks that another launcher started sums up, and no other. */
 START_TEST(recorded_when_launched)
 {
     int port = free_port();
