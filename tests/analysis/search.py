@@ -89,12 +89,16 @@ def candidates(ranks, layers, batch, inside):
 
 
 def best_of_all():
-    for layers, batch in [(4, 32), (2, 16)] if LONG else [(4, 8)]:
+    """With slow links pipelines are fastest, and with 32 micro-batches short programs bound their steps."""
+    pathlib.Path("slow.yaml").write_text(MACHINE.replace("1e10", "1e6").replace("1e9", "1e6"))
+    for machine, ranks, layers, batch in [("slow.yaml", 2, 4, 32)] + (
+        [("m.yaml", 4, 4, 32), ("m.yaml", 4, 2, 16)] if LONG else [("m.yaml", 4, 4, 8)]
+    ):
         words = f"model.layers={layers}", f"data.batch={batch}"
-        found = plans("job.yaml", *words, "--search", "--machine", "m.yaml", "--ranks", 4)
+        found = plans("job.yaml", *words, "--search", "--machine", machine, "--ranks", ranks)
         all_of_them = []
-        for way in candidates(4, layers, batch, 2):
-            row = plans("job.yaml", *words, *way, "--machine", "m.yaml")
+        for way in candidates(ranks, layers, batch, 2):
+            row = plans("job.yaml", *words, *way, "--machine", machine)
             if "step_s" in row:
                 all_of_them.append(row["step_s"])
         best = [b["step_s"] for b in found["plans"]]
@@ -104,12 +108,15 @@ def best_of_all():
             (best, sorted(all_of_them)[:10]),
         )
         check(
-            "as many candidates", found["candidates"] >= len(all_of_them) > 100, (found["candidates"], len(all_of_them))
+            "as many candidates", found["candidates"] >= len(all_of_them) > 60, (found["candidates"], len(all_of_them))
         )
         check("not all of them were tried", found["tried"] < found["candidates"], found["tried"])
         check("the bounds hold", all(b["bound_s"] <= b["step_s"] for b in found["plans"]), found)
+        if batch == 32:
+            near = [b["bound_s"] > 0.97 * b["step_s"] for b in found["plans"] if "pp: 2" in b["words"]]
+            check("short programs bound long ones", sum(near) > 2, found)
         pathlib.Path("best.yaml").write_text(found["plans"][0]["job"])
-        check("its job file gives the same plan", plans("best.yaml", "--machine", "m.yaml").get("step_s") == best[0])
+        check("its job file gives the same plan", plans("best.yaml", "--machine", machine).get("step_s") == best[0])
         least = min(b["memory"] for b in found["plans"])
         pathlib.Path("tight.yaml").write_text(MACHINE.replace("100GB", str(least)))
         found = plans("job.yaml", *words, "--search", "--machine", "tight.yaml", "--ranks", 4)
