@@ -44,9 +44,9 @@ struct hd__cli_job {
     char *words;  /* the overrides that these became, a line each */
 };
 
-/* choose.c: where the job leaves mesh or strategies to heddle, the fastest plan for the ranks at hand and the machine:
- * opens the job again with it. A run that can go on from a checkpoint keeps what it began with (the file mesh of its
- * folder). Prints what is wrong; returns an exit code. */
+/* plan/auto_mesh.c: where the job leaves mesh or strategies to heddle, the fastest plan for the ranks at hand and the
+ * machine: opens the job again with it. A run that can go on from a checkpoint keeps what it began with (the file mesh
+ * of its folder). Prints what is wrong; returns an exit code. */
 int hd__cli_choose(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *loaded);
 /* Keeps the choice for the runs that go on from this one's checkpoints. */
 int32_t hd__cli_keep_choice(const struct hd__cli_job *loaded, struct hd_error *err);

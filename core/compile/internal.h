@@ -4,7 +4,7 @@
 
 #include "core/compile/compile.h"
 
-/* choose.c: the strategies that the job names, and in front of them those that its mesh needs. */
+/* components.c: the strategies that the job names, and in front of them those that its mesh needs. */
 int32_t hd__compile_strategies(struct hd__compiled *c, struct hd_error *err);
 /* custom_ops.c: notes the strategy that reduces buckets; whether one was asked; the ops that strategies brought. */
 int32_t hd__compile_find_reducer(struct hd__compiled *c, struct hd_error *err);

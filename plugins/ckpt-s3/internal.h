@@ -7,7 +7,7 @@
  *     PREFIX/commits/NAME                      the table of all: with this one PUT the checkpoint is there
  *
  * s3.c has the slots, location.c the address and the credentials, request.c a request with its retries, answer.c
- * what servers say in XML, table.c the tables, tx.c a checkpoint that is being written. */
+ * what servers say in XML, table.c the tables, write.c a checkpoint that is being written. */
 #ifndef HD_CKPT_S3_INTERNAL_H
 #define HD_CKPT_S3_INTERNAL_H
 
