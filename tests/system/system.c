@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -274,15 +275,27 @@ struct command *command_start(const char *environment, const char *format, ...)
     return c;
 }
 
+/* Below the ports that the kernel hands out, so nobody is given one by chance before it is used. A round of ranks takes
+ * the next one too. */
 int free_port(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, length), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
-    close(fd);
-    return ntohs(address.sin_port);
+    for (int tries = 0; tries < 1000; tries++) {
+        uint16_t random;
+        ck_assert_int_eq(getrandom(&random, sizeof random, 0), sizeof random);
+        int fd[2], taken = 0, port = 10000 + random % 22000;
+        for (int i = 0; i < 2; i++) {
+            struct sockaddr_in address = {
+                .sin_family = AF_INET, .sin_port = htons((uint16_t)(port + i)), .sin_addr.s_addr = htonl(INADDR_ANY)};
+            fd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            taken |= bind(fd[i], (struct sockaddr *)&address, sizeof address) != 0;
+        }
+        close(fd[0]);
+        close(fd[1]);
+        if (!taken)
+            return port;
+    }
+    ck_abort_msg("no two free ports");
+    return 0;
 }
 
 static int has_socket(pid_t pid, unsigned long inode)
