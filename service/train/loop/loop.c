@@ -342,9 +342,10 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
     hd__train_replicas_init(&l->replicas, &l->s, l->progress.step);
     l->rerun_every = hd__train_rerun_every(l->s.compiled);
     hd__train_trace_init(&l->trace, &l->s, l->progress.step);
+    l->last_step = l->job->trace.ends ? l->trace.last : l->job->steps;
     l->ranks = hd__alloc((size_t)l->s.env->size * HD__GATHERED * sizeof *l->ranks);
     l->saved_at = hd__now();
-    while (!rc && agreed < STOP && l->progress.step < l->job->steps && (!l->job->trace.ends || l->trace.last)) {
+    while (!rc && agreed < STOP && l->progress.step < l->last_step) {
         double start = hd__now();
         int evaluated, completed;
         __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->progress.step + 1, __ATOMIC_RELAXED);
@@ -377,7 +378,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         if (rc)
             l->val_loss = NAN;
         if (completed &&
-            (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
+            (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->last_step))
             rc = hd__loop_log_row(l, rc, err);
         l->longest_step = HD__MAX(l->longest_step, hd__now() - start);
         check_time(l);
