@@ -205,10 +205,9 @@ void hd__report_page(FILE *file, const struct hd__report *r, const char *const *
     hd__report_charts(file, r);
     fputs("<p>Thick lines are means over a fortieth of the rows around, thin ones the rows. Training time is the sum "
           "of step "
-          "times, without evaluations and saves.</p>\n<h2>A step</h2>\n",
+          "times, without evaluations and saves.</p>\n",
           file);
-    for (uint32_t k = 0; k < r->n; k++)
-        hd__report_timeline(file, &r->runs[k]);
+    hd__report_timelines(file, r);
     fputs("<h2>Events</h2>\n", file);
     for (uint32_t k = 0; k < r->n; k++)
         put_events(file, &r->runs[k]);

@@ -111,9 +111,9 @@ const struct hd__command hd__command_report = {
         "RUN is a run's folder, runs/NAME, or its metrics.jsonl; up to 8 are compared. The page has each run in "
         "numbers,\n"
         "keys that differ, loss against steps, tokens and time, throughput, memory, communication that compute waited\n"
-        "for, every other number of the rows, alarms, saves and restarts, and the resolved job. Lines that are "
-        "damaged\n"
-        "are left out, and listed on standard error and in the page.\n\n"
+        "for, every other number of the rows, the steps that were traced, alarms, saves and restarts, and the "
+        "resolved\n"
+        "job. Lines that are damaged are left out, and listed on standard error and in the page.\n\n"
         "  --html FILE    writes the page as HTML that needs nothing beside it, instead of text to standard output;\n"
         "                 FILE replaces nothing but an older page of heddle's\n",
     .example = "  heddle report runs/kjv runs/kjv-lr --html kjv.html\n",

@@ -29,8 +29,8 @@ void hd__report_event_words(const json_t *event, struct hd__text *out);
 
 /* Charts of what the runs have: of the loss, then a grid of the others. */
 void hd__report_charts(FILE *file, const struct hd__report *r);
-/* timeline.c: a step of the run's trace, where it has one; else how to get it. */
-void hd__report_timeline(FILE *file, const struct hd__report_run *run);
+/* timeline.c: the steps of each run's trace, where it has one; else how to get it. */
+void hd__report_timelines(FILE *file, const struct hd__report *r);
 void hd__report_page(FILE *file, const struct hd__report *r, const char *const *words);
 void hd__report_text(const struct hd__report *r, struct hd__text *out);
 

@@ -1,4 +1,5 @@
-/* One step of a run's trace, drawn: a row for each rank and stream. */
+/* The steps of a run's trace, drawn: a row for each rank and stream, cut into columns that show what took most of them.
+ * All steps in one picture, and the longest in another. */
 #include <glob.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,23 +11,30 @@
 #include "core/base/file.h"
 #include "core/program/ops.h"
 
-enum { COLUMNS = 760, LEFT = 130, ROW = 14, GAP = 6, TOP = 24, RANKS_MAX = 16, KINDS = HD__TIMELINE_LETTERS + 1 };
-#define BYTES_MAX (64 << 20) /* of a file that is read for it */
+enum { WIDTH = 760, COLUMNS = 2 * WIDTH, LEFT = 130, ROW = 14, GAP = 6, TOP = 38, RANKS_MAX = 16, ROWS_MAX = 128 };
+enum { RECTANGLES_MAX = 8000 };       /* of all pictures on a page */
+#define BYTES_MAX (INT64_C(64) << 20) /* of a file that is read for it */
 
-static const struct {
-    const char *fill, *text;
-} waits = {"#c11c28", "compute waits for communication"};
+/* Kinds: rows of hd__timeline_letters, and these. */
+enum { WAITS = HD__TIMELINE_LETTERS, FEEDS, OTHERS, KINDS };
 
 struct row {
     int64_t rank, thread;
     char name[32];
-    double (*took)[KINDS]; /* seconds in each column */
+    double (*took)[KINDS]; /* parts of each column */
+};
+
+struct span {
+    int64_t step;
+    double begin, end; /* microseconds, of all ranks */
 };
 
 struct picture {
+    struct span span;
     HD__ARRAY(struct row) rows;
-    double begin, end; /* of the step, microseconds */
-    int64_t step, ranks;
+    HD__ARRAY(struct span) steps;
+    int64_t ranks, instructions;  /* ranks: of the trace; instructions: that are drawn */
+    uint32_t rows_left_out, each; /* each: columns that are merged into one */
     int seen[KINDS];
 };
 
@@ -41,73 +49,132 @@ static double number(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
+static const char *fill_of(int kind)
+{
+    static const char *const more[] = {"#c11c28", "#d9c300", "#b5b5b5"};
+    return kind < WAITS ? hd__timeline_letters[kind].fill : more[kind - WAITS];
+}
+
+static const char *text_of(int kind)
+{
+    static const char *const more[] = {"compute waits for communication", "compute waits for data", "other transfers"};
+    return kind < WAITS ? hd__timeline_letters[kind].text : more[kind - WAITS];
+}
+
 /* ---- the file */
 
-/* The newest of NAME-A-B.json, by a schedule, or NAME.json. The caller frees it; NULL: there is none. */
-static char *find_file(const char *name)
+struct found {
+    char *path;
+    int64_t at; /* modified, nanoseconds */
+};
+typedef HD__ARRAY(struct found) found_list;
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct found *x = a, *y = b;
+    return (x->at < y->at) - (x->at > y->at);
+}
+
+static void add_file(found_list *list, const char *path)
+{
+    struct stat st;
+    if (!stat(path, &st))
+        hd__push(list, ((struct found){hd__strdup(path), st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec}));
+}
+
+/* NAME.json, and NAME-A-B.json of a schedule. */
+static void add_files(found_list *list, const char *name)
 {
     const char *end = strrchr(name, '.');
-    struct stat one;
-    int64_t newest = 0;
-    char *found = NULL;
     glob_t all = {0};
     if (!end || strchr(end, '/'))
         end = name + strlen(name);
     char *pattern = hd__format("%.*s-[0-9]*-[0-9]*%s", (int)(end - name), name, end);
     glob(pattern, 0, NULL, &all);
-    for (size_t i = 0; i <= all.gl_pathc; i++) {
-        const char *path = i < all.gl_pathc ? all.gl_pathv[i] : name;
-        int64_t at = stat(path, &one) ? -1 : one.st_mtim.tv_sec * 1000000000 + one.st_mtim.tv_nsec;
-        if (at < newest)
-            continue;
-        free(found);
-        found = hd__strdup(path);
-        newest = at;
-    }
+    for (size_t i = 0; i < all.gl_pathc; i++)
+        add_file(list, all.gl_pathv[i]);
+    add_file(list, name);
     globfree(&all);
     free(pattern);
-    return found;
 }
 
-static json_t *load(const char *path)
+/* The same where this command runs in another folder than the job did: that one's path is what the path of its metrics
+ * begins with. */
+static void add_files_from_job(found_list *list, const struct hd__report_run *run, const json_t *metrics,
+                               const char *name)
+{
+    const char *jsonl = word(metrics, "jsonl");
+    char *path = realpath(run->path, NULL);
+    size_t n = path ? strlen(path) : 0, last = strlen(jsonl);
+    if (n > last && !strcmp(path + n - last, jsonl) && path[n - last - 1] == '/') {
+        char *moved = hd__format("%.*s%s", (int)(n - last), path, name);
+        add_files(list, moved);
+        free(moved);
+    }
+    free(path);
+}
+
+/* NULL: `why` says it. */
+static json_t *load(const char *path, const struct hd__report_run *run, char why[128])
 {
     struct hd_error unused = HD_ERROR_INIT;
-    struct stat about;
+    struct stat about = {0};
     FILE *file = stat(path, &about) || about.st_size > BYTES_MAX ? NULL : hd__open_regular(path, "trace", &unused);
     json_t *trace = file ? json_loadf(file, 0, NULL) : NULL;
+    const json_t *other = json_object_get(trace, "otherData");
     if (file)
         fclose(file);
-    if (json_is_integer(json_object_get(json_object_get(trace, "otherData"), "measured")) &&
-        json_is_array(json_object_get(trace, "traceEvents")))
+    if (about.st_size > BYTES_MAX)
+        snprintf(why, 128, "is larger than 64 MiB: trace fewer steps or ranks");
+    else if (!json_is_integer(json_object_get(other, "measured")) ||
+             !json_is_array(json_object_get(trace, "traceEvents")))
+        snprintf(why, 128, "is not a measured trace of heddle's");
+    else if (*run->name && strcmp(word(other, "job"), run->name) != 0)
+        snprintf(why, 128, "is of the job %.60s", word(other, "job"));
+    else
         return trace;
     json_decref(trace);
     return NULL;
 }
 
-/* ---- columns */
+/* ---- steps and rows */
 
-/* The first whole step in it, on all ranks. */
-static int find_step(struct picture *p, const json_t *events)
+static int by_step(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+    return (x->step > y->step) - (x->step < y->step);
+}
+
+/* Merges each step over all ranks. Returns whether there are any. */
+static int find_steps(struct picture *p, const json_t *events)
 {
     size_t i;
     json_t *one;
-    p->step = -1;
+    uint32_t n = 0;
     json_array_foreach(events, i, one)
     {
-        int64_t step = json_integer_value(json_object_get(json_object_get(one, "args"), "step"));
-        if (!strcmp(word(one, "cat"), "step") && (p->step < 0 || step < p->step))
-            p->step = step;
+        double begin = number(one, "ts"), end = begin + number(one, "dur");
+        if (!strcmp(word(one, "cat"), "step") && isfinite(end - begin))
+            hd__push(
+                &p->steps,
+                ((struct span){json_integer_value(json_object_get(json_object_get(one, "args"), "step")), begin, end}));
     }
-    p->begin = INFINITY;
-    json_array_foreach(events, i, one)
-    {
-        if (strcmp(word(one, "cat"), "step") != 0 ||
-            json_integer_value(json_object_get(json_object_get(one, "args"), "step")) != p->step)
-            continue;
-        p->begin = fmin(p->begin, number(one, "ts"));
-        p->end = fmax(p->end, number(one, "ts") + number(one, "dur"));
+    if (!p->steps.count)
+        return 0;
+    qsort(p->steps.at, p->steps.count, sizeof *p->steps.at, by_step);
+    p->span = p->steps.at[0];
+    for (uint32_t k = 0; k < p->steps.count; k++) {
+        const struct span s = p->steps.at[k];
+        struct span *last = n ? &p->steps.at[n - 1] : NULL;
+        if (last && last->step == s.step)
+            *last = (struct span){s.step, fmin(last->begin, s.begin), fmax(last->end, s.end)};
+        else
+            p->steps.at[n++] = s;
+        p->span.begin = fmin(p->span.begin, s.begin);
+        p->span.end = fmax(p->span.end, s.end);
     }
-    return p->end > p->begin;
+    p->steps.count = n;
+    return p->span.end > p->span.begin && isfinite(p->span.end - p->span.begin);
 }
 
 static int by_place(const void *a, const void *b)
@@ -118,112 +185,189 @@ static int by_place(const void *a, const void *b)
     return (x->thread > y->thread) - (x->thread < y->thread);
 }
 
+static int begins_rank(const struct picture *p, uint32_t k)
+{
+    return !k || p->rows.at[k].rank != p->rows.at[k - 1].rank;
+}
+
+/* Rows of the first ranks, as many as there is room for. */
 static void add_rows(struct picture *p, const json_t *events)
 {
     size_t i;
     json_t *one;
+    uint32_t n = 0;
     json_array_foreach(events, i, one)
     {
         const char *name = word(json_object_get(one, "args"), "name");
         struct row row = {.rank = json_integer_value(json_object_get(one, "pid")),
                           .thread = json_integer_value(json_object_get(one, "tid"))};
-        if (strcmp(word(one, "name"), "thread_name") != 0 || !strcmp(name, "steps"))
-            continue;
-        p->ranks = HD__MAX(p->ranks, row.rank + 1);
-        if (row.rank >= RANKS_MAX)
-            continue;
         snprintf(row.name, sizeof row.name, "%s", name);
-        row.took = hd__alloc(COLUMNS * sizeof *row.took);
-        hd__push(&p->rows, row);
+        if (!strcmp(word(one, "name"), "thread_name") && strcmp(name, "steps") != 0)
+            hd__push(&p->rows, row);
     }
     if (p->rows.count)
         qsort(p->rows.at, p->rows.count, sizeof *p->rows.at, by_place);
+    for (uint32_t k = 0; k < p->rows.count; k++) {
+        p->ranks += begins_rank(p, k);
+        if (p->ranks <= RANKS_MAX && k < ROWS_MAX)
+            p->rows.at[n++].took = hd__alloc(COLUMNS * sizeof *p->rows.at->took);
+        else
+            p->rows_left_out += p->ranks <= RANKS_MAX;
+    }
+    p->rows.count = n;
 }
 
-/* A row of hd__timeline_letters, HD__TIMELINE_LETTERS for a wait; -1: not drawn. */
+static int is_compute(const struct row *row)
+{
+    return !strcmp(row->name, "compute");
+}
+
 static int kind_of(const struct row *row, const json_t *event)
 {
     const char *category = word(event, "cat"), *name = word(event, "name");
-    int is_compute = !strcmp(row->name, "compute");
-    if (is_compute && !strcmp(category, "wait"))
-        return HD__TIMELINE_LETTERS;
+    int compute = is_compute(row);
+    if (compute && (!strcmp(category, "wait") || !strcmp(category, "start")))
+        return WAITS;
+    if (compute && !strcmp(name, "feed"))
+        return FEEDS;
     for (int k = 0; k < HD__TIMELINE_LETTERS; k++) {
         const struct hd__timeline_letter *letter = &hd__timeline_letters[k];
-        if (is_compute ? k < HD__PHASES && category[0] == letter->letter && !category[1]
-                       : k >= HD__PHASES && !strcmp(hd__op(letter->op)->name, name))
+        if (compute ? k < HD__PHASES && category[0] == letter->letter && !category[1]
+                    : k >= HD__PHASES && !strcmp(hd__op(letter->op)->name, name))
             return k;
     }
-    return -1;
+    return OTHERS;
 }
 
 static void add_event(struct picture *p, const json_t *event)
 {
     struct row key = {.rank = json_integer_value(json_object_get(event, "pid")),
                       .thread = json_integer_value(json_object_get(event, "tid"))};
-    struct row *row = bsearch(&key, p->rows.at, p->rows.count, sizeof key, by_place);
-    double from = (number(event, "ts") - p->begin) / (p->end - p->begin) * COLUMNS,
-           to = from + number(event, "dur") / (p->end - p->begin) * COLUMNS;
-    int kind = row ? kind_of(row, event) : -1;
-    if (kind < 0 || from >= COLUMNS || to <= 0)
+    struct row *row = p->rows.count ? bsearch(&key, p->rows.at, p->rows.count, sizeof key, by_place) : NULL;
+    double length = p->span.end - p->span.begin, from = (number(event, "ts") - p->span.begin) / length * COLUMNS,
+           to = from + number(event, "dur") / length * COLUMNS;
+    if (!row || !(from < COLUMNS && to > 0))
         return;
+    int kind = kind_of(row, event);
     p->seen[kind] = 1;
+    p->instructions++;
     for (int c = (int)fmax(from, 0); c < COLUMNS && c < to; c++)
         row->took[c][kind] += fmin(to, c + 1) - fmax(from, c);
 }
 
-/* The kind that took most of a column; -1: none did half of it, or on another stream than compute anything. */
-static int winner(const struct row *row, int column)
-{
-    int best = -1;
-    double most = 0, all = 0;
-    for (int k = 0; k < KINDS; k++) {
-        all += row->took[column][k];
-        if (row->took[column][k] > most) {
-            most = row->took[column][k];
-            best = k;
-        }
-    }
-    return all >= (strcmp(row->name, "compute") ? 0.05 : 0.5) ? best : -1;
-}
-
 /* ---- drawing */
 
-static void put_code(FILE *file, const char *text)
+/* The kind that took most of some columns; -1: none did half of it, or on another stream than compute anything. */
+static int winner(const struct picture *p, const struct row *row, uint32_t column)
 {
-    fputs("<code>", file);
-    hd__plot_put_xml(file, text);
-    fputs("</code>", file);
+    int best = -1;
+    double took[KINDS] = {0}, most = 0, all = 0;
+    for (uint32_t c = column; c < column + p->each && c < COLUMNS; c++)
+        for (int k = 0; k < KINDS; k++)
+            took[k] += row->took[c][k];
+    for (int k = 0; k < KINDS; k++) {
+        all += took[k];
+        best = took[k] > most ? k : best;
+        most = fmax(most, took[k]);
+    }
+    return all >= p->each * (is_compute(row) ? 0.5 : 0.05) ? best : -1;
 }
 
-static void draw_row(FILE *file, const struct row *row, double y)
+/* The end of the rectangle that begins at a column. */
+static uint32_t end_of(const struct picture *p, const struct row *row, uint32_t column, int kind)
 {
-    for (int c = 0; c < COLUMNS;) {
-        int kind = winner(row, c), begin = c;
-        while (c < COLUMNS && winner(row, c) == kind)
-            c++;
+    do
+        column += p->each;
+    while (column < COLUMNS && winner(p, row, column) == kind);
+    return HD__MIN(column, (uint32_t)COLUMNS);
+}
+
+static uint32_t count_rectangles(const struct picture *p)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < p->rows.count; k++)
+        for (uint32_t c = 0; c < COLUMNS;) {
+            int kind = winner(p, &p->rows.at[k], c);
+            n += kind >= 0;
+            c = end_of(p, &p->rows.at[k], c, kind);
+        }
+    return n;
+}
+
+static void draw_row(FILE *file, const struct picture *p, const struct row *row, double y)
+{
+    fprintf(file, "<rect x=\"%d\" y=\"%.0f\" width=\"%d\" height=\"%d\" fill=\"#f2f2f2\"/>\n", LEFT, y, WIDTH, ROW - 2);
+    for (uint32_t c = 0, end; c < COLUMNS; c = end) {
+        int kind = winner(p, row, c);
+        end = end_of(p, row, c, kind);
         if (kind >= 0)
-            fprintf(file, "<rect x=\"%d\" y=\"%.0f\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n", LEFT + begin, y,
-                    c - begin, ROW - 2, kind < HD__TIMELINE_LETTERS ? hd__timeline_letters[kind].fill : waits.fill);
+            fprintf(file, "<rect x=\"%g\" y=\"%.0f\" width=\"%g\" height=\"%d\" fill=\"%s\"/>\n",
+                    LEFT + (double)c * WIDTH / COLUMNS, y, (double)(end - c) * WIDTH / COLUMNS, ROW - 2, fill_of(kind));
     }
 }
 
-static double draw_rows(FILE *file, const struct picture *p)
+static void draw_rows(FILE *file, const struct picture *p)
 {
     double y = TOP;
     char label[64];
     for (uint32_t k = 0; k < p->rows.count; k++) {
         const struct row *row = &p->rows.at[k];
-        int first = !k || row->rank != p->rows.at[k - 1].rank;
-        y += first && k ? GAP : 0;
-        if (first)
+        y += begins_rank(p, k) && k ? GAP : 0;
+        if (begins_rank(p, k))
             snprintf(label, sizeof label, "rank %lld %s", (long long)row->rank, row->name);
         else
             snprintf(label, sizeof label, "%s", row->name);
         hd__plot_text(file, LEFT - 6, y + ROW - 4, "end", 0, label);
-        draw_row(file, row, y);
+        draw_row(file, p, row, y);
         y += ROW;
     }
-    return y;
+}
+
+/* A line and a label at the beginning of each step, as far as there is room. */
+static void draw_steps(const struct hd__plot *plot, const struct picture *p)
+{
+    double room = -1;
+    char label[32];
+    for (uint32_t k = 0; k < p->steps.count; k++) {
+        double x = plot->left + (p->steps.at[k].begin - p->span.begin) / (p->span.end - p->span.begin) * WIDTH;
+        if (x < room)
+            continue;
+        room = x + 64;
+        snprintf(label, sizeof label, "step %lld", (long long)p->steps.at[k].step);
+        hd__plot_text(plot->file, x, TOP - 8, "start", 1, label);
+        fprintf(plot->file, "<line class=\"axis\" x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#57606f\"/>\n",
+                x, TOP - 5, x, plot->bottom);
+    }
+}
+
+static void draw(FILE *file, struct picture *p, uint32_t rectangles)
+{
+    struct hd__plot plot = {
+        .file = file, .left = LEFT, .right = LEFT + WIDTH, .top = TOP - 4, .x1 = 1e-6 * (p->span.end - p->span.begin)};
+    double tick = hd__timeline_tick(plot.x1, 6);
+    uint32_t n;
+    char text[32], column[32];
+    for (p->each = 1; (n = count_rectangles(p)) > rectangles && p->each < COLUMNS;)
+        p->each *= 2;
+    plot.bottom = TOP;
+    for (uint32_t k = 0; k < p->rows.count; k++)
+        plot.bottom += ROW + (k && begins_rank(p, k) ? GAP : 0);
+    fputs("<div class=\"wide\">", file);
+    hd__plot_open(file, LEFT + WIDTH + 20, plot.bottom + 26, "what ranks did, by rank and stream");
+    for (int k = 0; k * tick <= plot.x1; k++)
+        hd__plot_tick_x(&plot, k * tick, k ? hd__seconds_text(k * tick, text) : "0");
+    draw_rows(file, p);
+    draw_steps(&plot, p);
+    fprintf(file,
+            "</svg></div>\n<p>%lld instructions and transfers in %u rectangle%s: columns of %s show what took most of "
+            "them.",
+            (long long)p->instructions, n, n == 1 ? "" : "s",
+            hd__seconds_text(plot.x1 * fmin(p->each, COLUMNS) / COLUMNS, column));
+    if (p->ranks > RANKS_MAX)
+        fprintf(file, " The first %d of %lld ranks are drawn.", RANKS_MAX, (long long)p->ranks);
+    if (p->rows_left_out)
+        fprintf(file, " %u more streams are left out.", p->rows_left_out);
+    fputs("</p>\n", file);
 }
 
 static void draw_legend(FILE *file, const struct picture *p)
@@ -236,68 +380,115 @@ static void draw_legend(FILE *file, const struct picture *p)
                 "<span style=\"white-space:nowrap\"><svg class=\"chart\" viewBox=\"0 0 12 12\" "
                 "style=\"width:12px;min-width:0;height:12px;"
                 "vertical-align:-1px\" aria-hidden=\"true\"><rect width=\"12\" height=\"12\" fill=\"%s\"/></svg> ",
-                k < HD__TIMELINE_LETTERS ? hd__timeline_letters[k].fill : waits.fill);
-        hd__plot_put_xml(file, k < HD__TIMELINE_LETTERS ? hd__timeline_letters[k].text : waits.text);
+                fill_of(k));
+        hd__plot_put_xml(file, text_of(k));
         fputs("</span> &nbsp; ", file);
     }
     fputs("</p>\n", file);
 }
 
-static void draw(FILE *file, const struct hd__report_run *run, const char *path, const struct picture *p)
+static void free_picture(struct picture *p)
 {
-    struct hd__plot plot = {
-        .file = file, .left = LEFT, .right = LEFT + COLUMNS, .top = TOP - 4, .x1 = 1e-6 * (p->end - p->begin)};
-    double tick = hd__timeline_tick(plot.x1, 6), height = TOP + GAP;
-    char text[32];
     for (uint32_t k = 0; k < p->rows.count; k++)
-        height += ROW + (k && p->rows.at[k].rank != p->rows.at[k - 1].rank ? GAP : 0);
-    plot.bottom = height - GAP;
-    fputs("<p>", file);
-    hd__plot_put_xml(file, run->label);
-    fprintf(file, ": step %lld, %s, of ", (long long)p->step, hd__seconds_text(plot.x1, text));
-    hd__plot_put_xml(file, path);
-    if (p->ranks > RANKS_MAX)
-        fprintf(file, "; the first %d of %lld ranks", RANKS_MAX, (long long)p->ranks);
-    fputs("</p>\n<div class=\"wide\">", file);
-    hd__plot_open(file, LEFT + COLUMNS + 20, height + 20, "a step, by rank and stream");
-    draw_rows(file, p);
-    for (int n = 0; n * tick <= plot.x1; n++)
-        hd__plot_tick_x(&plot, n * tick, n ? hd__seconds_text(n * tick, text) : "0");
-    fputs("</svg></div>\n", file);
-    draw_legend(file, p);
+        free(p->rows.at[k].took);
+    hd__free_array(&p->rows);
+    hd__free_array(&p->steps);
 }
 
-void hd__report_timeline(FILE *file, const struct hd__report_run *run)
+/* Adds rows, and the events between the span's two times. */
+static void fill(struct picture *p, const json_t *events)
+{
+    size_t i;
+    json_t *one;
+    add_rows(p, events);
+    json_array_foreach(events, i, one) if (!strcmp(word(one, "ph"), "X")) add_event(p, one);
+}
+
+static void put_title(FILE *file, const char *label, const struct picture *all, const struct span *longest,
+                      const char *path)
+{
+    const struct span *first = all->steps.at, *last = first + all->steps.count - 1;
+    char whole[32], one[32];
+    fputs("<p style=\"margin-top:1rem\">", file);
+    hd__plot_put_xml(file, label);
+    hd__seconds_text(1e-6 * (all->span.end - all->span.begin), whole);
+    if (first == last)
+        fprintf(file, ": step %lld, %s, of ", (long long)first->step, whole);
+    else
+        fprintf(file, ": steps %lld to %lld, %s, and the longest of them, step %lld, %s, of ", (long long)first->step,
+                (long long)last->step, whole, (long long)longest->step,
+                hd__seconds_text(1e-6 * (longest->end - longest->begin), one));
+    hd__plot_put_xml(file, path);
+    fputs("</p>\n", file);
+}
+
+/* Whether there was a whole step in it. */
+static int draw_trace(FILE *file, const json_t *events, const char *label, const char *path, uint32_t rectangles)
+{
+    struct picture all = {0}, one = {0};
+    int ok = find_steps(&all, events);
+    if (ok) {
+        one.span = all.steps.at[0];
+        for (uint32_t k = 1; k < all.steps.count; k++)
+            if (all.steps.at[k].end - all.steps.at[k].begin > one.span.end - one.span.begin)
+                one.span = all.steps.at[k];
+        put_title(file, label, &all, &one.span, path);
+        fill(&all, events);
+        draw(file, &all, rectangles / 2);
+        if (all.steps.count > 1 && one.span.end > one.span.begin) {
+            hd__push(&one.steps, one.span);
+            fill(&one, events);
+            draw(file, &one, rectangles / 2);
+        }
+        draw_legend(file, &all);
+    }
+    free_picture(&all);
+    free_picture(&one);
+    return ok;
+}
+
+static void put_run(FILE *file, const struct hd__report_run *run, uint32_t rectangles)
 {
     const json_t *metrics = json_object_get(json_object_get(run->start, "job"), "metrics"),
                  *trace = json_object_get(metrics, "trace");
     const char *name = json_is_string(trace) ? json_string_value(trace) : word(trace, "file");
-    char *path = *name ? find_file(name) : NULL;
-    json_t *root = path ? load(path) : NULL;
-    const json_t *events = json_object_get(root, "traceEvents");
-    struct picture p = {0};
-    size_t i;
-    json_t *one;
-    if (root && find_step(&p, events)) {
-        add_rows(&p, events);
-        json_array_foreach(events, i, one) if (!strcmp(word(one, "ph"), "X")) add_event(&p, one);
-        draw(file, run, path, &p);
-    } else {
+    char *recorded = hd__format("%s/trace/trace.json", run->folder), why[128] = "", first[128] = "";
+    found_list list = {0};
+    int drawn = 0;
+    if (*name)
+        add_files(&list, name);
+    if (*name && *name != '/' && !list.count)
+        add_files_from_job(&list, run, metrics, name);
+    add_file(&list, recorded);
+    if (list.count)
+        qsort(list.at, list.count, sizeof *list.at, newest_first);
+    for (uint32_t k = 0; k < list.count && !drawn; k++) {
+        json_t *root = load(list.at[k].path, run, why);
+        drawn = root && draw_trace(file, json_object_get(root, "traceEvents"), run->label, list.at[k].path, rectangles);
+        if (root && !drawn)
+            snprintf(why, sizeof why, "has no whole step");
+        if (!k)
+            memcpy(first, why, sizeof first);
+        json_decref(root);
+    }
+    if (!drawn) {
         fputs("<p>", file);
         hd__plot_put_xml(file, run->label);
-        if (*name) {
-            fputs(": no trace of at most 64 MiB with a whole step is at ", file);
-            put_code(file, name);
-        } else {
-            fputs(": no step was traced; ", file);
-            put_code(file, "metrics.trace={file: step.json, steps: 20-24}");
-            fputs(" draws one here", file);
-        }
-        fputs("</p>\n", file);
+        fputs(list.count ? ": " : *name ? ": there is no " : ": no step was traced", file);
+        hd__plot_put_xml(file, list.count ? list.at[0].path : name);
+        fprintf(file, "%s", list.count ? " " : "");
+        hd__plot_put_xml(file, first);
+        fputs("; <code>heddle trace JOB --steps 20-24</code> traces some</p>\n", file);
     }
-    for (uint32_t k = 0; k < p.rows.count; k++)
-        free(p.rows.at[k].took);
-    hd__free_array(&p.rows);
-    json_decref(root);
-    free(path);
+    for (uint32_t k = 0; k < list.count; k++)
+        free(list.at[k].path);
+    hd__free_array(&list);
+    free(recorded);
+}
+
+void hd__report_timelines(FILE *file, const struct hd__report *r)
+{
+    fputs("<h2>Timeline</h2>\n", file);
+    for (uint32_t k = 0; k < r->n; k++)
+        put_run(file, &r->runs[k], RECTANGLES_MAX / r->n);
 }

@@ -232,6 +232,14 @@ void hd__exec_set_trace(struct hd__exec *e, struct hd__trace *trace)
     e->observed = e->profiling || trace;
 }
 
+void hd__exec_set_update_hook(struct hd__exec *e,
+                              int32_t (*hook)(void *user, const struct hd__flat *flat, struct hd_error *err),
+                              void *user)
+{
+    e->update_hook = hook;
+    e->update_hook_user = user;
+}
+
 const struct hd__profile *hd__exec_get_profile(const struct hd__exec *e)
 {
     return e->profile;

@@ -103,6 +103,10 @@ struct hd__exec_rerun {
 void hd__exec_rerun_next(struct hd__exec *exec, uint64_t draw);
 /* The choice in the last step that was asked for one, and what came of it. */
 const struct hd__exec_rerun *hd__exec_get_rerun(const struct hd__exec *exec);
+/* From now on calls `hook` before the optimizer's update of each flat, whose gradient is whole then. NULL ends it. */
+void hd__exec_set_update_hook(struct hd__exec *exec,
+                              int32_t (*hook)(void *user, const struct hd__flat *flat, struct hd_error *err),
+                              void *user);
 /* The flight recorder. From any thread while the executor is open. */
 struct hd__flight *hd__exec_flight(struct hd__exec *exec);
 /* The instruction that runs now, for messages: "micro_last #118 wait all_reduce(dp_shard)". [any-thread] */

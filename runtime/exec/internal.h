@@ -96,6 +96,8 @@ struct hd__exec {
     int32_t settled;        /* nothing polls any more */
     char *nonfinite;        /* not NULL during a NaN check: names the first NaN or Inf; "" until there is one */
     struct hd__exec_rerun rerun;
+    int32_t (*update_hook)(void *user, const struct hd__flat *flat, struct hd_error *err); /* NULL: there is none */
+    void *update_hook_user;
     const struct hd__prepared_section *current_section;
     uint32_t current_instr;
 };

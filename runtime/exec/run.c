@@ -82,13 +82,23 @@ static int runs_twice(const struct hd__exec *e, const struct hd__prepared_sectio
     return e->rerun.chosen && !e->rerun.compared && section == &e->sections[e->rerun.section] && e->run == e->rerun.run;
 }
 
+static int32_t run_update_hook(struct hd__exec *e, const struct hd__instr *i, struct hd_error *err)
+{
+    int updates = hd__op(i->op)->class == HD__CLASS_UPDATE && i->op != HD_OP_SUMSQ;
+    const struct hd__flat *flat = updates ? hd__flat_of_update(e->p, i) : NULL;
+    return flat ? e->update_hook(e->update_hook_user, flat, err) : HD_OK;
+}
+
 static int32_t run_instr(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
                          struct hd_error *err)
 {
     __atomic_store_n(&e->current_instr, k, __ATOMIC_RELAXED);
     if (e->nonfinite)
         return hd__exec_check_finite(e, section, k, err);
-    int32_t rc = e->observed ? run_timed(e, section, k, err) : hd__exec_run_prepared(e, &section->prepared[k], err);
+    int32_t rc = e->update_hook ? run_update_hook(e, &section->of->code.at[k], err) : HD_OK;
+    if (rc)
+        return rc;
+    rc = e->observed ? run_timed(e, section, k, err) : hd__exec_run_prepared(e, &section->prepared[k], err);
     return rc || !runs_twice(e, section) || k != e->rerun.instr ? rc : hd__exec_rerun_compare(e, section, k, err);
 }
 
@@ -96,7 +106,7 @@ static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section
 {
     struct hd__graph_segment *segment = section->segments.at, *last = segment + section->segments.count;
     int32_t rc = HD_OK;
-    if (e->nonfinite || e->observed || runs_twice(e, section))
+    if (e->nonfinite || e->observed || runs_twice(e, section) || (e->update_hook && section->first_update < section->n))
         last = segment;
     __atomic_store_n(&e->current_section, section, __ATOMIC_RELEASE);
     for (uint32_t k = 0; k < section->n && !rc;) {

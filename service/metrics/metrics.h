@@ -33,7 +33,7 @@ enum { HD__METRICS_RANKS = 256 }; /* ranks that sinks get a number each of */
 
 struct hd__metrics_row {
     int64_t step;             /* 1 = after the first update */
-    int64_t steps;            /* total */
+    int64_t steps;            /* the last */
     double loss;              /* mean over the global batch's tokens, natural logarithm */
     double val_loss;          /* NaN where not evaluated */
     const double *val_losses; /* of each set of hd__metrics_add_set; NULL: none */

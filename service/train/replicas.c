@@ -40,6 +40,7 @@ static void add_tensor(const struct hd_program *p, const struct hd__flat_tensor 
                     hd__independent_axes_of(p, t->tensor),
              all = held;
     struct hd__replicated piece = {.tensor = t->tensor, .flat = t->flat, .role = t->role, .param = UINT32_MAX};
+    piece.fleeting = p->buffers.at[hd__tensor_const(p, t->tensor)->buffer].life != HD__LIFE_PERSISTENT;
     for (uint32_t k = 0; k < flat->n_params; k++)
         all |= axes_of_param(p, flat->params[k]);
     piece.axes = hd__mesh_live(&p->mesh) & ~all;
@@ -58,7 +59,7 @@ static void add_tensor(const struct hd_program *p, const struct hd__flat_tensor 
 
 static void add_kinds(const struct hd_program *p, uint32_t kinds, struct hd__replicated_list *list)
 {
-    for (struct hd__flat_tensor t = {0}; hd__flat_next(p, kinds | HD__FLAT_IS_PERSISTENT, &t);) {
+    for (struct hd__flat_tensor t = {0}; hd__flat_next(p, kinds, &t);) {
         hd_tensor master = p->flats.at[t.flat].tensor[HD__FLAT_MASTER];
         int is_view = t.tensor != master && /* the other way round: the weights are a part of it */
                       hd__tensor_const(p, t.tensor)->buffer == hd__tensor_const(p, master)->buffer;
@@ -71,7 +72,8 @@ static void add_kinds(const struct hd_program *p, uint32_t kinds, struct hd__rep
 void hd__replicated_find(const struct hd_program *p, struct hd__replicated_list *list)
 {
     add_kinds(p, HD__FLAT_IS_GRAD, list); /* first, as what differs there makes all else differ */
-    add_kinds(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_OPTIM_STATE | HD__FLAT_IS_STRATEGY_STATE, list);
+    add_kinds(p, HD__FLAT_IS_PARAM | HD__FLAT_IS_OPTIM_STATE | HD__FLAT_IS_STRATEGY_STATE | HD__FLAT_IS_PERSISTENT,
+              list);
 }
 
 uint64_t hd__replicated_hash(const struct hd_program *p, const struct hd__replicated *piece, const int32_t *coord,
@@ -326,6 +328,50 @@ void hd__train_replicas_init(struct hd__train_replicas *r, struct hd__train_sess
     hd__train_replicas_free(r);
 }
 
+static int is_due(const struct hd__train_replicas *r, int64_t step, int now)
+{
+    return r->stages && (now || step >= r->next) && step != r->compared;
+}
+
+/* Before its update: later others have its memory. */
+static int32_t hash_gradient(void *user, const struct hd__flat *flat, struct hd_error *err)
+{
+    struct hd__train_replicas *r = user;
+    struct hd__exec *exec = r->session->exec;
+    const struct hd_program *p = hd__exec_program(exec);
+    const struct hd__replicated_list *list = &r->stages[p->stage];
+    double start = hd__now();
+    int copied = 0;
+    int32_t rc = HD_OK;
+    for (uint32_t k = 0; k < list->at.count && !rc; k++) {
+        const struct hd__replicated *piece = &list->at.at[k];
+        if (!piece->fleeting || &p->flats.at[piece->flat] != flat)
+            continue;
+        if (!copied++)
+            rc = hd__exec_copy_tensors(exec, HD__D2H, &piece->tensor, 1, err);
+        r->fleeting[k] = hd__replicated_hash(p, piece, hd__exec_coord(exec), hd__exec_host_arena(exec));
+    }
+    if (copied)
+        hd__exec_drop_mirror(exec);
+    r->hashing_s += hd__now() - start;
+    return rc;
+}
+
+void hd__train_replicas_begin(struct hd__train_replicas *r, int64_t step, int saves)
+{
+    int hashes = 0;
+    if (is_due(r, step, saves)) {
+        const struct hd__replicated_list *list = &r->stages[hd__exec_program(r->session->exec)->stage];
+        for (uint32_t k = 0; k < list->at.count; k++)
+            hashes |= list->at.at[k].fleeting != 0;
+        free(r->fleeting);
+        r->fleeting = hd__alloc((list->at.count + 1) * sizeof *r->fleeting);
+        r->hashed = step;
+    }
+    r->hashing_s = 0;
+    hd__exec_set_update_hook(r->session->exec, hashes ? hash_gradient : NULL, r);
+}
+
 /* The largest wish of all ranks. */
 static void set_next(struct hd__train_replicas *r, int64_t step, const double *numbers)
 {
@@ -341,7 +387,7 @@ static int32_t fetch(struct hd__train_replicas *r, const struct hd__replicated_l
 {
     int32_t rc = HD_OK;
     for (uint32_t k = 0; k < list->at.count && !rc; k++)
-        if (!k || list->at.at[k].tensor != list->at.at[k - 1].tensor)
+        if (!list->at.at[k].fleeting && (!k || list->at.at[k].tensor != list->at.at[k - 1].tensor))
             rc = hd__exec_copy_tensors(r->session->exec, HD__D2H, &list->at.at[k].tensor, 1, err);
     return rc;
 }
@@ -349,7 +395,7 @@ static int32_t fetch(struct hd__train_replicas *r, const struct hd__replicated_l
 int32_t hd__train_replicas_compare(struct hd__train_replicas *r, int64_t step, double step_s, int now, int32_t *wrong,
                                    struct hd_error *err)
 {
-    if (!r->stages || (!now && step < r->next) || step == r->compared)
+    if (!is_due(r, step, now))
         return HD_OK;
     struct hd__exec *exec = r->session->exec;
     const struct hd_program *p = hd__exec_program(exec);
@@ -359,10 +405,14 @@ int32_t hd__train_replicas_compare(struct hd__train_replicas *r, int64_t step, d
     double start = hd__now();
     int32_t rc = fetch(r, list, err);
     for (uint32_t k = 0; k < list->at.count && !rc; k++)
-        mine[k] = hd__replicated_hash(p, &list->at.at[k], hd__exec_coord(exec), hd__exec_host_arena(exec));
+        if (!list->at.at[k].fleeting)
+            mine[k] = hd__replicated_hash(p, &list->at.at[k], hd__exec_coord(exec), hd__exec_host_arena(exec));
+        else if (r->hashed == step)
+            mine[k] = r->fleeting[k];
     hd__exec_drop_mirror(exec);
     if (!rc)
-        rc = differ(r, mine, list, ceil((hd__now() - start) * SHARE / HD__MAX(step_s, 1e-6)), numbers, err);
+        rc = differ(r, mine, list, ceil((hd__now() - start + r->hashing_s) * SHARE / HD__MAX(step_s, 1e-6)), numbers,
+                    err);
     if (!rc)
         set_next(r, step, numbers);
     else if ((r->corrupt = rc > 0))
@@ -377,5 +427,7 @@ void hd__train_replicas_free(struct hd__train_replicas *r)
     for (int32_t s = 0; r->stages && s < r->session->compiled->n_stages; s++)
         hd__free_array(&r->stages[s].at);
     free(r->stages);
+    free(r->fleeting);
     r->stages = NULL;
+    r->fleeting = NULL;
 }

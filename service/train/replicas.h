@@ -12,9 +12,9 @@
 /* A piece of the state that has copies; its list is the same on all ranks of a pipeline stage. */
 struct hd__replicated {
     hd_tensor tensor;
-    uint32_t axes;        /* along which it is copied */
-    uint32_t flat, param; /* param: index into those of the flat; UINT32_MAX: all of the tensor */
-    uint32_t role, reserved;
+    uint32_t axes;           /* along which it is copied */
+    uint32_t flat, param;    /* param: index into those of the flat; UINT32_MAX: all of the tensor */
+    uint32_t role, fleeting; /* fleeting: a gradient that others overwrite after its update */
 };
 struct hd__replicated_list {
     HD__ARRAY(struct hd__replicated) at;
@@ -41,7 +41,10 @@ struct hd__train_replicas {
     struct hd__replicated_list *stages; /* NULL: nothing is compared */
     int64_t every;                      /* steps; 0: whatever costs little */
     int64_t next, compared;             /* the step that is due; the newest that was compared */
-    int corrupt;                        /* copies of this state differ: it is not to be saved */
+    uint64_t *fleeting;                 /* by piece of this rank: the hash of a gradient before its update */
+    int64_t hashed;                     /* the step that these are of */
+    double hashing_s;
+    int corrupt; /* copies of this state differ: it is not to be saved */
 };
 
 #define HD__NOTHING_IS_SAVED \
@@ -49,6 +52,9 @@ struct hd__train_replicas {
 
 enum { HD__REPLICAS_AUTO = -1 }; /* job->watch.replicas_every */
 void hd__train_replicas_init(struct hd__train_replicas *r, struct hd__train_session *session, int64_t done);
+/* Before step `step`; `saves`: copies are to be compared after it, due or not. Gradients that do not last until
+ * then are hashed in it. */
+void hd__train_replicas_begin(struct hd__train_replicas *r, int64_t step, int saves);
 /* After step `step`, which took `step_s`; `now`: whether it is due or not. HD_E_CORRUPT: the error names rank, tensor
  * and block. Collective. */
 int32_t hd__train_replicas_compare(struct hd__train_replicas *r, int64_t step, double step_s, int now, int32_t *wrong,

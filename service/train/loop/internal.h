@@ -43,6 +43,7 @@ struct hd__train_loop {
     struct hd__train_trace trace;
     struct hd__train_replicas replicas;
     int64_t rerun_every;
+    int64_t last_step;                   /* of the job, or of the trace that it runs for */
     struct hd__metrics *machine_metrics; /* of the first rank of another machine than rank 0's: sinks without rows */
     struct hd__metrics *metrics;         /* of rank 0, as what follows */
     struct hd__run_locks locks;

@@ -277,9 +277,21 @@ static int is_time_to_save(const struct hd__train_loop *l)
     return l->is_leader && l->job->checkpoint_seconds > 0 && hd__now() >= l->saved_at + l->job->checkpoint_seconds;
 }
 
+static int is_multiple(int64_t step, int64_t every)
+{
+    return every && step % every == 0;
+}
+
 static int is_step_to_save(const struct hd__train_loop *l)
 {
-    return l->job->checkpoint_every && l->progress.step % l->job->checkpoint_every == 0;
+    return is_multiple(l->progress.step, l->job->checkpoint_every);
+}
+
+/* Will the state after this step be saved or copied, as far as it is known before? */
+static int will_save(const struct hd__train_loop *l, int64_t step)
+{
+    return l->checkpointer && (step == l->last_step || is_multiple(step, l->job->checkpoint_every) ||
+                               is_multiple(step, l->job->checkpoint_peers));
 }
 
 static int32_t wish(const struct hd__train_loop *l)
@@ -321,7 +333,8 @@ static int32_t copy_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_e
 {
     struct hd__peer_copies *copies = hd__train_checkpointer_copies(l->checkpointer);
     int ready = 0;
-    if (!copies || agreed >= STOP || l->progress.step % l->job->checkpoint_peers || l->progress.step == l->job->steps)
+    if (!copies || agreed >= STOP || !is_multiple(l->progress.step, l->job->checkpoint_peers) ||
+        l->progress.step == l->job->steps)
         return HD_OK;
     int32_t rc = hd__peer_copies_ready(copies, &ready, err);
     if (!rc && ready)
@@ -342,9 +355,10 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
     hd__train_replicas_init(&l->replicas, &l->s, l->progress.step);
     l->rerun_every = hd__train_rerun_every(l->s.compiled);
     hd__train_trace_init(&l->trace, &l->s, l->progress.step);
+    l->last_step = l->job->trace.ends ? l->trace.last : l->job->steps;
     l->ranks = hd__alloc((size_t)l->s.env->size * HD__GATHERED * sizeof *l->ranks);
     l->saved_at = hd__now();
-    while (!rc && agreed < STOP && l->progress.step < l->job->steps && (!l->job->trace.ends || l->trace.last)) {
+    while (!rc && agreed < STOP && l->progress.step < l->last_step) {
         double start = hd__now();
         int evaluated, completed;
         __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->progress.step + 1, __ATOMIC_RELAXED);
@@ -352,6 +366,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         hd__train_trace_begin(&l->trace, l->progress.step + 1);
         if (l->rerun_every && (l->progress.step + 1) % l->rerun_every == 0)
             hd__train_rerun_next(&l->s, l->progress.step + 1);
+        hd__train_replicas_begin(&l->replicas, l->progress.step + 1, will_save(l, l->progress.step + 1));
         hd__exec_comm_seconds(l->s.exec,
                               (double[HD_AXIS_COUNT]){0}); /* what an evaluation waited for is not this step's */
         rc = train_step(l, err);
@@ -377,7 +392,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         if (rc)
             l->val_loss = NAN;
         if (completed &&
-            (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
+            (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->last_step))
             rc = hd__loop_log_row(l, rc, err);
         l->longest_step = HD__MAX(l->longest_step, hd__now() - start);
         check_time(l);

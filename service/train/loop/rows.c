@@ -212,7 +212,7 @@ static void log_step(const struct hd__train_loop *l)
     double tokens = (double)(l->job->batch * l->job->seq_len);
     struct hd__metrics_row row = {
         .step = l->progress.step,
-        .steps = l->job->steps,
+        .steps = l->last_step,
         .loss = l->loss,
         .val_loss = l->val_loss,
         .val_losses = l->val_losses,

@@ -2,6 +2,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "core/program/ops.h"
 #include "service/train/replicas.h"
 #include "tests/suite.h"
 #include "tests/support/compile.h"
@@ -114,7 +115,7 @@ static void flip(struct cluster *k, int32_t rank, const struct hd__replicated *p
 static const struct {
     const char *text;
     uint32_t axes, never; /* along which there are copies, and are none */
-    int grads;            /* of several micro-batches: their sums live from step to step */
+    int lasting;          /* gradients of several micro-batches: their sums live from step to step */
 } jobs[] = {
     {JOB("4", "{dp: 4}", "[{use: zero, stage: 0}]", "adamw"), HD_AXIS_BIT(HD_AXIS_DP_SHARD), 0},
     {JOB("4", "{dp: {replicate: 2, shard: 2}}", "[{use: zero, stage: 1}]", "adamw"), HD_AXIS_BIT(HD_AXIS_DP_REPLICATE),
@@ -132,12 +133,25 @@ static const struct {
     {JOB("2", "{dp: 2}", "[{use: zero, stage: 1}]", "adamw"), 0, HD_AXIS_BIT(HD_AXIS_DP_SHARD)},
 };
 
+/* Updates of the piece's flat in a step. */
+static int count_updates(const struct hd_program *p, const struct hd__replicated *piece)
+{
+    int n = 0;
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
+            const struct hd__instr *i = &p->sections.at[s].code.at[k];
+            n += hd__op(i->op)->class == HD__CLASS_UPDATE && i->op != HD_OP_SUMSQ &&
+                 hd__flat_of_update(p, i) == &p->flats.at[piece->flat];
+        }
+    return n;
+}
+
 START_TEST(flipped_bits)
 {
     struct cluster k;
     const struct hd__replicated *found;
     struct hd__replicas_verdict v = {0};
-    uint32_t axes = 0, states = 0, params = 0, grads = 0;
+    uint32_t axes = 0, states = 0, params = 0, lasting = 0, fleeting = 0;
     cluster_open(&k, jobs[_i].text);
     for (int32_t s = 0; s < k.c->n_stages; s++) {
         ck_assert_int_eq(judge(&k, s, &found, &v), 0);
@@ -146,7 +160,10 @@ START_TEST(flipped_bits)
             axes |= piece->axes;
             states += piece->role >= HD__FLAT_OPTIM && piece->role < HD__FLAT_OPTIM + 4;
             params += piece->role == HD__FLAT_MASTER;
-            grads += piece->role == HD__FLAT_SHARD;
+            lasting += piece->role == HD__FLAT_SHARD && !piece->fleeting;
+            fleeting += piece->fleeting;
+            if (piece->fleeting)
+                ck_assert(piece->role == HD__FLAT_SHARD && count_updates(k.c->stage[s], piece) == 1);
             ck_assert(piece->role != HD__FLAT_GRAD);
             for (int32_t r = 0; r < k.ranks; r++)
                 if (hd__compiled_program(k.c, r)->stage == s)
@@ -155,7 +172,8 @@ START_TEST(flipped_bits)
     }
     ck_assert_uint_eq(axes & jobs[_i].axes, jobs[_i].axes);
     ck_assert_uint_eq(axes & jobs[_i].never, 0);
-    ck_assert_int_eq(grads > 0, jobs[_i].grads);
+    ck_assert_int_eq(lasting > 0, jobs[_i].lasting);
+    ck_assert_int_eq(fleeting > 0, jobs[_i].axes && !jobs[_i].lasting);
     ck_assert((jobs[_i].axes != 0) == (states > 0) && (jobs[_i].axes != 0) == (params > 0));
     cluster_close(&k);
 }

@@ -270,38 +270,137 @@ START_TEST(a_real_run)
 }
 END_TEST
 
-/* A step of the trace, from a file or the newest of a schedule; without one the page says how to get it. */
-START_TEST(a_step_drawn)
+/* The part of a run's page that draws its trace. */
+static char *timeline_of(const char *run)
+{
+    unlink("steps.html");
+    expect_code(command_run("report runs/%s --html steps.html", run), 0);
+    char *page = strstr(read_file("steps.html"), "<h2>Timeline</h2>");
+    ck_assert_ptr_nonnull(page);
+    *strstr(page, "<h2>Events") = 0;
+    return page;
+}
+
+/* The steps of the trace, from a file or the newest of a schedule; without one the page says how to get it. */
+START_TEST(steps_drawn)
 {
     static const struct {
         const char *words, *says;
-        int rectangles;
+        int pictures;
     } rows[] = {
-        {"", "no step was traced; <code>metrics.trace={file: step.json, steps: 20-24}</code> draws one here", 0},
-        {"metrics.trace=drawn.json", ": step 3, ", 1},
+        {"", ": no step was traced; <code>heddle trace JOB --steps 20-24</code> traces some", 0},
+        {"metrics.trace=drawn.json", ": steps 3 to 5, ", 2},
         {"metrics.trace={\"file\":\"drawn.json\",\"schedule\":{\"wait\":1,\"active\":1}}", ": step 6, ", 1},
-        {"metrics.trace={\"file\":\"gone.json\",\"steps\":2}", "with a whole step is at <code>gone.json</code>", 0},
+        {"metrics.trace={\"file\":\"gone.json\",\"steps\":2}", ": there is no gone.json; <code>heddle trace", 0},
     };
+    char run[32];
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
-        unlink("step.html");
-        expect_code(command_run("train llama.yaml job.name=drawn%zu job.steps=6 mesh.dp=2 %s", i, rows[i].words), 0);
+        snprintf(run, sizeof run, "drawn%zu", i);
+        expect_code(command_run("train llama.yaml job.name=%s job.steps=6 mesh.dp=2 %s", run, rows[i].words), 0);
         unlink("gone.json");
-        expect_code(command_run("report runs/drawn%zu --html step.html", i), 0);
-        char *page = strstr(read_file("step.html"), "<h2>A step</h2>");
-        ck_assert_ptr_nonnull(page);
-        *strstr(page, "<h2>Events") = 0;
+        const char *page = timeline_of(run);
         expect_line(page, rows[i].says);
-        if (!rows[i].rectangles) {
+        ck_assert_int_eq(count(page, ">rank 0 compute<"), rows[i].pictures);
+        ck_assert_int_eq(count(page, ">rank 1 compute<"), rows[i].pictures);
+        if (!rows[i].pictures) {
             ck_assert_int_eq(count(page, "<rect"), 0);
             continue;
         }
-        expect_line(page, ">rank 0 compute<");
-        expect_line(page, ">rank 1 compute<");
         expect_line(page, ">dp_shard<");
+        expect_line(page, rows[i].pictures > 1 ? ">step 4<" : ">step 6<");
         ck_assert_int_gt(count(page, "fill=\"#56b4e9\""), 2); /* forward, on both ranks and in the legend */
         ck_assert_int_gt(count(page, "fill=\"#e69f00\""), 2);
         ck_assert_int_gt(count(page, "fill=\"#a0468c\"") + count(page, "fill=\"#d55e00\""), 1); /* reductions */
+        ck_assert_int_eq(count(page, "currentColor") + count(page, "var(--"), 0);
     }
+    /* from another folder */
+    ck_assert_int_eq(chdir("runs"), 0);
+    expect_code(command_run("report drawn1 --html ../steps.html"), 0);
+    ck_assert_int_eq(chdir(".."), 0);
+    expect_line(read_file("steps.html"), ": steps 3 to 5, ");
+    /* that of heddle trace, and not an older one or another job's */
+    expect_code(command_run("trace llama.yaml job.name=drawn0 job.steps=9 mesh.dp=2 --steps 7-8"), 0);
+    expect_line(timeline_of("drawn0"), ": steps 7 to 8, ");
+    expect_line(timeline_of("drawn0"), ", of runs/drawn0/trace/trace.json<");
+    expect_code(command_run("train llama.yaml job.name=drawn1 job.steps=6 metrics.trace=shared.json"), 0);
+    expect_code(command_run("train llama.yaml job.name=other job.steps=6 metrics.trace=shared.json"), 0);
+    expect_line(timeline_of("drawn1"), ": shared.json is of the job other; <code>heddle trace");
+    expect_code(command_run("trace llama.yaml job.name=drawn1 job.steps=9 --steps 2"), 0);
+    expect_code(command_run("train llama.yaml job.name=other job.steps=6 metrics.trace=shared.json"), 0);
+    expect_line(timeline_of("drawn1"), ": step 2, ");
+}
+END_TEST
+
+#define TRACE_BEGINS "{\"otherData\":{\"measured\":1,\"job\":\"run-aa\"},\"traceEvents\":["
+#define STEP(ts, dur)                                                                                                  \
+    "{\"name\":\"step 1\",\"cat\":\"step\",\"ph\":\"X\",\"ts\":" ts ",\"dur\":" dur ",\"pid\":0,\"args\":{\"step\":1}" \
+    "}"
+
+static void add_event(struct hd__text *text, const char *name, const char *category, int at, int rank, int thread)
+{
+    hd__text_add(
+        text, ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%d,\"dur\":1,\"pid\":%d,\"tid\":%d,\"args\":{}}",
+        name, category, at, rank, thread);
+}
+
+/* Every microsecond another instruction, on more ranks than are drawn: merged, and no page of any size. */
+START_TEST(steps_bounded)
+{
+    enum { FIRST = 7, RANKS = 18, LENGTH = 1520 };
+    struct hd__text text = {0};
+    write_run("many", "aa", START("aa", "0.001"), 2, "");
+    mkdir("runs/many/trace", 0777);
+    hd__text_add(&text, TRACE_BEGINS STEP("0", "1520"));
+    for (int rank = FIRST; rank < FIRST + RANKS; rank++)
+        for (int thread = 1; thread < 3; thread++) {
+            hd__text_add(&text,
+                         ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+                         rank, thread, thread == 1 ? "compute" : "copies<&");
+            for (int at = 0; at < LENGTH; at++)
+                add_event(&text, thread == 1 ? at % 2 ? "feed" : "einsum" : "copy", at % 3 ? "F" : "W", at, rank,
+                          thread);
+        }
+    hd__text_add(&text, "]}");
+    write_file("runs/many/trace/trace.json", text.at);
+    hd__text_free(&text);
+    const char *page = timeline_of("many");
+    int n = count(page, "<rect");
+    ck_assert_msg(n > 1000 && n < 4100, "%d rectangles", n);
+    ck_assert_int_eq(count(page, "<rect") - count(page, "fill=\"#f2f2f2\"") - count(page, "0 0 12 12"),
+                     atoi(strstr(page, "transfers in ") + strlen("transfers in ")));
+    expect_line(page, "48640 instructions and transfers in ");
+    expect_line(page, " The first 16 of 18 ranks are drawn.");
+    expect_line(page, ">rank 22 compute<");
+    expect_line(page, ">copies&lt;&amp;<");
+    expect_line(page, "</svg> compute waits for data<");
+    expect_line(page, "</svg> other transfers<");
+    ck_assert_ptr_null(strstr(page, ">rank 23 compute<"));
+}
+END_TEST
+
+START_TEST(steps_damaged)
+{
+    static const char *const rows[][2] = {
+        {"{\"otherData\":{\"mea", "runs/torn/trace/trace.json is not a measured trace of heddle's"},
+        {"{\"traceEvents\":[]}", "is not a measured trace of heddle's"},
+        {"{\"otherData\":{\"measured\":1,\"job\":\"<b>\"},\"traceEvents\":[]}", "is of the job &lt;b&gt;;"},
+        {TRACE_BEGINS "]}", "has no whole step"},
+        {TRACE_BEGINS STEP("5", "0") "]}", "has no whole step"},
+        {TRACE_BEGINS STEP("-1e308", "1.5e308") "," STEP("1e308", "1e307") "]}", "has no whole step"},
+        {TRACE_BEGINS STEP("5", "0") ",{\"cat\":\"step\",\"ts\":7,\"args\":{\"step\":2}}]}",
+         ": steps 1 to 2, 2 us, and the longest of them, step 1, 0 us"},
+        {TRACE_BEGINS "5,null,[],{\"ph\":\"X\",\"ts\":\"x\",\"pid\":{}}," STEP("5", "9") "]}",
+         "0 instructions and transfers in 0 rectangles"}};
+    write_run("torn", "aa", START("aa", "0.001"), 2, "");
+    mkdir("runs/torn/trace", 0777);
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        write_file("runs/torn/trace/trace.json", rows[i][0]);
+        const char *page = timeline_of("torn");
+        expect_line(page, rows[i][1]);
+        ck_assert(!strstr(page, "nan") && !strstr(page, "inf"));
+    }
+    ck_assert_int_eq(truncate("runs/torn/trace/trace.json", (64 << 20) + 1), 0);
+    expect_line(timeline_of("torn"), "is larger than 64 MiB: trace fewer steps or ranks");
 }
 END_TEST
 
@@ -315,7 +414,9 @@ int main(void)
                                         {"runs without rows", runs_without_rows, 1},
                                         {"refused", refused, 1},
                                         {"a real run", a_real_run, 1},
-                                        {"a step drawn", a_step_drawn, 1},
+                                        {"steps drawn", steps_drawn, 1},
+                                        {"steps bounded", steps_bounded, 1},
+                                        {"steps damaged", steps_damaged, 1},
                                         {NULL, NULL, 0}};
     return system_run("report", tests);
 }

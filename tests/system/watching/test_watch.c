@@ -97,6 +97,39 @@ START_TEST(reduced_gradient)
 }
 END_TEST
 
+/* The sum of a single micro-batch shares its memory with others: it is hashed before the update, in steps after which
+ * copies are compared, or saved. */
+START_TEST(reduced_gradient_of_one_micro_batch)
+{
+    static const struct {
+        const char *words, *at;
+        int gradient; /* is named */
+    } rows[] = {
+        {"watch.replicas={\"every\":1}", "20", 1},
+        {"watch.replicas={\"every\":1} plugins.path=[\"" ASYNC "\"] device.use=async device.seed=3", "20", 1},
+        {"watch.replicas={\"every\":1} mesh.dp.replicate=3 mesh.dp.shard=1 metrics.trace=t.json", "20", 1},
+        {"watch.replicas={\"every\":1000} checkpoint={\"every\":1,\"async\":false}", "20", 1},
+        {"watch.replicas={\"every\":1000} checkpoint.every=1000", "1", 0}, /* of the first step, long overwritten */
+        {"watch.replicas={\"every\":14}", "1", 0},
+    };
+    static struct curve without, with;
+    const char *job = "llama.yaml mesh.dp=3 data.batch=6 data.micro_batch=2 job.steps=14 " STAGE0;
+    train(&without, "uncompared", "%s watch.replicas=0", job);
+    train(&with, "compared", "%s watch.replicas={\"every\":1}", job);
+    expect_same_bits(&without, &with);
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("train %s job.name=single%zu %s "
+                                        "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"at\":%s,\"kind\":\"flip\"}]",
+                                        job, i, rows[i].words, rows[i].at);
+        expect_code(c, 1);
+        expect_says(c, "silent corruption, found after step ");
+        expect_says(c, ": rank 1 is not what the other 2 copies along ");
+        ck_assert_msg((strstr(c->err, ": gradient of model.") != NULL) == rows[i].gradient, "%s: %s", rows[i].words,
+                      c->err);
+    }
+}
+END_TEST
+
 /* Flips a bit of the first run of ones in the first arena that a process has mapped, its own or another rank's: the
  * weights of a norm, as they are made. */
 static void flip_in_memory(pid_t pid)
@@ -235,6 +268,7 @@ int main(void)
 {
     const struct system_test tests[] = {{"straggler", straggler, 1},
                                         {"reduced gradient", reduced_gradient, 1},
+                                        {"of one micro-batch", reduced_gradient_of_one_micro_batch, 1},
                                         {"parameter", parameter, 1},
                                         {"when", when, 1},
                                         {"rerun", rerun, 1},
