@@ -10,6 +10,7 @@
 #include "core/base/file.h"
 #include "core/base/option.h"
 #include "core/base/yaml_tree.h"
+#include "core/program/ops.h"
 
 /* Ranges refuse figures in other units than ours: GB a second, microseconds, TFLOP/s, hours. */
 #define ROW(key, kind, in, field, least, most, of)                                                           \
@@ -55,6 +56,17 @@ static const struct hd_option level_keys[] = {
     LEVEL(share, FLOAT, 0.01, 1, "of the bandwidth"),
 };
 
+struct instruction {
+    const char *op;
+    double wide, narrow;
+};
+
+static const struct hd_option instruction_keys[] = {
+    ROW("op", STRING, instruction, op, 0, 0, "an op's name"),
+    ROW("fp32", FLOAT, instruction, wide, 0.01, 1000, "times as long, of fp32"),
+    ROW("16", FLOAT, instruction, narrow, 0.01, 1000, "times as long, of bf16 and fp16"),
+};
+
 /* ---- values */
 
 static int32_t read_map(const struct hd__tree_node *map, const struct hd__options *table, void *out,
@@ -64,7 +76,7 @@ static int32_t read_map(const struct hd__tree_node *map, const struct hd__option
     for (uint32_t i = 0; i < map->count; i++) {
         const char *key = map->key[i]->text;
         int64_t row = hd__option_find(table, key);
-        if (!strcmp(key, "levels") && map->value[i]->kind == HD__LIST)
+        if (table->at == machine_keys && (!strcmp(key, "levels") || !strcmp(key, "instructions")))
             continue;
         if (row < 0)
             return hd_fail(err, HD_E_INVALID, "%s: unknown key %.60s", map->key[i]->origin, key);
@@ -106,6 +118,38 @@ static int32_t read_levels(const struct hd__tree_node *root, struct hd__machine 
     return HD_OK;
 }
 
+static uint16_t op_named(const char *name) /* HD_OP_LIMIT: there is none */
+{
+    uint16_t op = 0;
+    while (op < HD_OP_LIMIT && !(name && hd__op(op)->name && !strcmp(hd__op(op)->name, name)))
+        op++;
+    return op;
+}
+
+static int32_t read_instructions(const struct hd__tree_node *root, struct hd__machine *m, struct hd_error *err)
+{
+    const struct hd__tree_node *list = hd__tree_get(root, "instructions");
+    const struct hd__options table = HD__OPTIONS(instruction_keys);
+    if (list && list->kind != HD__LIST)
+        return hd_fail(err, HD_E_INVALID, "%s: instructions is a list of {op, fp32, 16}", list->origin);
+    for (uint32_t k = 0; list && k < list->count; k++) {
+        struct instruction i = {0};
+        if (list->value[k]->kind != HD__MAP)
+            return hd_fail(err, HD_E_INVALID, "%s: an instruction is {op, fp32, 16}", list->value[k]->origin);
+        if (read_map(list->value[k], &table, &i, &m->arena, err))
+            return err->code;
+        uint16_t op = op_named(i.op);
+        if (op == HD_OP_LIMIT)
+            return hd_fail(err, HD_E_INVALID,
+                           "%s: there is no op %.60s: an instruction is {op, fp32, 16}, and heddle explain "
+                           "names a job's ops",
+                           list->value[k]->origin, i.op ? i.op : "");
+        m->times[op][0] = i.wide;
+        m->times[op][1] = i.narrow;
+    }
+    return HD_OK;
+}
+
 static int32_t parse(const char *text, size_t bytes, struct hd__machine *m, struct hd_error *err)
 {
     struct hd__tree_node *root = NULL;
@@ -117,6 +161,8 @@ static int32_t parse(const char *text, size_t bytes, struct hd__machine *m, stru
         rc = read_map(root, &table, m, &m->arena, err);
     if (!rc)
         rc = read_levels(root, m, err);
+    if (!rc)
+        rc = read_instructions(root, m, err);
     if (!rc && (!m->name || !m->device || m->memory <= 0 || m->bandwidth <= 0 || m->peak_fp32 <= 0))
         rc = hd_fail(err, HD_E_INVALID, "%s: name, device, memory, bandwidth and peak_fp32 are needed", m->path);
     return rc;

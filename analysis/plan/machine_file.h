@@ -3,6 +3,7 @@
 #define HD_ANALYSIS_PLAN_MACHINE_FILE_H
 
 #include "core/base/base.h"
+#include "heddle/ops.h"
 
 enum { HD__MACHINE_LEVELS = 4 };
 
@@ -38,6 +39,8 @@ struct hd__machine {
     double mtbf;       /* seconds between failures of one rank; 0: not known */
     struct hd__machine_level level[HD__MACHINE_LEVELS];
     uint32_t n_levels, reserved;
+    /* By op, and of operands of 4 or more bytes and of 2: how many times as long as by the rates above. 0: once. */
+    double times[HD_OP_LIMIT][2];
     struct hd__arena arena;
 };
 

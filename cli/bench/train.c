@@ -2,7 +2,6 @@
  * scratch folder: the job's own run has no part in it. What the steps were is read from the child's metrics.jsonl. */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -13,6 +12,7 @@
 
 #include "cli/bench/bench.h"
 #include "cli/ranks.h"
+#include "cli/scratch.h"
 #include "runtime/exec/select.h"
 #include "service/metrics/watch.h"
 #include "service/train/train.h"
@@ -233,18 +233,12 @@ static json_t *measured(const struct train_bench *b)
     return row;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st, (void)type, (void)at;
-    return remove(path);
-}
-
 /* `ranks` and `batch` 0: those of the job. *row: the caller's. */
 static int measure(struct train_bench *b, int64_t ranks, int64_t batch, json_t **row)
 {
     struct hd__cli_job_arguments arguments = b->arguments;
     const char **words = hd__alloc((arguments.n_overrides + 3) * sizeof *words);
-    const char *scratch = getenv("TMPDIR");
+    struct hd_error err = HD_ERROR_INIT;
     char ranks_word[48], batch_word[48];
     memcpy(words, arguments.overrides, arguments.n_overrides * sizeof *words);
     snprintf(ranks_word, sizeof ranks_word, "launch.ranks=%" PRId64, ranks);
@@ -255,20 +249,17 @@ static int measure(struct train_bench *b, int64_t ranks, int64_t batch, json_t *
     if (batch)
         words[arguments.n_overrides++] = batch_word;
     arguments.overrides = words;
-    snprintf(b->folder, sizeof b->folder, "%.30s/heddle-bench-XXXXXX",
-             scratch && *scratch && strlen(scratch) <= 30 ? scratch : "/tmp");
     *row = NULL;
-    if (!mkdtemp(b->folder)) {
-        fprintf(stderr, "heddle bench: %s: %s\n", b->folder, strerror(errno));
+    if (hd__scratch_make("heddle-bench", b->folder, &err)) {
         free(words);
-        return HD__EXIT_FAILED;
+        return hd__cli_print_error(&err, HD__EXIT_FAILED);
     }
     int code = run_child(b, &arguments);
     if (!code && !b->checks && !(*row = measured(b))) {
         fprintf(stderr, "heddle bench: the run of %" PRId64 " ranks logged no step after the warm-up\n", ranks);
         code = HD__EXIT_FAILED;
     }
-    nftw(b->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    hd__scratch_remove(b->folder);
     free(words);
     return code;
 }

@@ -128,6 +128,24 @@ double hd__exec_profile_seconds(const struct hd__profile *profile, int kind)
     return seconds;
 }
 
+double hd__exec_profile_op_seconds(const struct hd__profile *profile, uint16_t op, int narrow, hd__exec_planned planned,
+                                   double *planned_s)
+{
+    const struct hd_program *p = profile->p;
+    double seconds = 0;
+    *planned_s = 0;
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
+            const struct hd__instr *i = &p->sections.at[s].code.at[k];
+            int is_narrow = i->n_in && hd_dtype_size(hd__tensor_const(p, i->in[0])->dtype) < 4;
+            if (i->op != op || is_narrow != narrow)
+                continue;
+            seconds += profile->seconds[s][k];
+            *planned_s += profile->calls[s][k] * planned(p, i);
+        }
+    return seconds;
+}
+
 /* ---- printing */
 
 static void print_row(const struct row *r, double steps, double seconds, double peak, int planned, int roofline,

@@ -78,6 +78,14 @@ def times():
     near("tokens a second", p["tokens_per_s"], 4 * 64 / p["step_s"])
     half = plan("precision.compute=fp32", "precision.grad=fp32", "mesh.dp=1", "data.batch=4", machine=machine("peak_fp32: 1e12\nproduct: 0.5\nattention: 0.5\n" + FREE))
     near("half of the peak takes twice as long", half["step_s"], 2 * p["step_s"], 1e-6)
+    every = "".join(f"  - {{op: {op}, fp32: 3}}\n" for op in ("einsum", "attention", "attention_grad", "xent_head"))
+    thrice = plan("precision.compute=fp32", "precision.grad=fp32", "mesh.dp=1", "data.batch=4",
+                  machine=machine("peak_fp32: 1e12\nkernel: 0\n" + FREE + "instructions:\n" + every))
+    near("ops that take three times as long", thrice["step_s"], 3 * p["step_s"], 1e-6)
+    wide = plan("mesh.dp=1", "data.batch=4", machine=machine("peak_fp32: 1e12\nkernel: 0\n" + FREE))
+    near("not those of the other width", plan("mesh.dp=1", "data.batch=4",
+                                              machine=machine("peak_fp32: 1e12\nkernel: 0\n" + FREE + "instructions:\n" + every))["step_s"],
+         wide["step_s"], 1e-6)
     for stages, micros in ((2, 8), (4, 8), (4, 2)):
         p = plan(f"mesh.pp={stages}", "mesh.dp=1", f"data.batch={micros}", "precision.compute=fp32", "precision.grad=fp32", "model.vocab=2", machine=ideal)
         near(f"1F1B, {stages} stages, {micros} micro-batches", p["bubble"], (stages - 1) / micros, 0.02)
@@ -251,9 +259,12 @@ def calibration():
     check("calibrate", done.returncode == 0, done)
     keys = dict(line.split(": ", 1) for line in done.stdout.splitlines() if not line.startswith(("#", " ")) and ": " in line)
     check("rates", all(float(keys[key]) > 0 for key in ("memory", "bandwidth", "kernel", "peak_fp32", "attention")), keys)
+    rows = [line for line in done.stdout.splitlines() if line.startswith("  - {op: ")]
+    check("ops in jobs", sum("einsum, fp32: " in row and ", 16: " in row for row in rows) == 1 and any("adamw" in row for row in rows)
+          and any("rmsnorm" in row for row in rows) and not any("all_reduce" in row for row in rows), done.stdout)
     p = plan("mesh.dp=2", "precision.compute=fp32", "precision.grad=fp32", machine="here.yaml")
     check("a plan of this machine", p["step_s"] > 0 and p["device"] == "cpu" and p["mfu"] <= 1, p)
-    for words, says in [(["--ranks", "1"], "--ranks 1"), (["--ranks", "x"], "--ranks x"), (["--ranks"], "--ranks needs a value"), (["x"], "no option x"), (["--rank", "2"], "no option --rank"),
+    for words, says in [(["--ranks", "0"], "--ranks 0"), (["--ranks", "x"], "--ranks x"), (["--ranks"], "--ranks needs a value"), (["x"], "no option x"), (["--rank", "2"], "no option --rank"),
                         (["--device", "nix"], "no plugin device-nix"), (["--comm", "nix"], "no plugin comm-nix")]:
         done = subprocess.run([HEDDLE, "calibrate", *words], capture_output=True, text=True)
         check(f"calibrate refuses {words}", done.returncode == 2 and says in done.stderr and not done.stdout, done)
@@ -359,7 +370,11 @@ def refusals():
                        ("levels: [{bandwidth: 450e9, latency: 1.9}]\n", "latency: 1.9 is out of range: 0 to 0.1 (seconds)"),
                        ("kernel: 30\n" + FREE, "kernel: 30 is out of range: 0 to 10 (seconds)"), ("peak_16: 989.4\n" + FREE, "(FLOPs a second of bf16 and fp16)"),
                        ("mtbf: 8060\n" + FREE, "m.yaml:6:7: mtbf: 8060 has no unit: write 8060h"), ("mtbf: 8s\n" + FREE, "(seconds between failures of a rank)"),
-                       ("peak_fp32: [1]\n" + FREE, "one value"), ("name\n", "m.yaml:"), ("memory: -1\n" + FREE, "memory")]:
+                       (FREE + "instructions: {op: einsum}\n", "instructions is a list of {op, fp32, 16}"),
+                       (FREE + "instructions: [einsum]\n", "an instruction is {op, fp32, 16}"),
+                       (FREE + "instructions: [{op: einsun, fp32: 2}]\n", "m.yaml:7:16: there is no op einsun"),
+                       (FREE + "instructions: [{op: einsum, fp32: 0}]\n", "fp32: 0 is out of range: 0.01 to 1000 (times as long, of fp32)"),
+                       ("levels: 3\n", "levels is a list"), ("peak_fp32: [1]\n" + FREE, "one value"), ("name\n", "m.yaml:"), ("memory: -1\n" + FREE, "memory")]:
         done = run("--machine", machine(text))
         check(f"refuses {text.strip()}", done.returncode == 2 and says in done.stderr, done)
     for key, text, says in [("memory: 100GB", "memory: 80", "memory: 80 is out of range: 1000000 to 1e+18 (bytes, as 80GB)"),

@@ -1,5 +1,6 @@
 /* Profiles of a run's steps: the first ones are left out, where there are others. */
 #include "core/base/file.h"
+#include "core/program/ops.h"
 #include "service/metrics/watch.h"
 #include "service/train/loop/internal.h"
 #include "service/train/train.h"
@@ -155,6 +156,25 @@ static void add_roofline(const struct hd__train_loop *l, struct hd__text *text)
     hd__metrics_log_event(l->metrics, event);
 }
 
+/* By op, beside what a machine file says: heddle calibrate reads it. */
+static void log_profile(const struct hd__train_loop *l)
+{
+    json_t *rows = json_array();
+    double steps = (double)l->profiled_steps;
+    for (uint16_t op = 0; op < HD_OP_LIMIT; op++)
+        for (int narrow = 0; narrow < 2; narrow++) {
+            double planned_s, seconds = hd__exec_profile_op_seconds(hd__exec_get_profile(l->s.exec), op, narrow,
+                                                                    the_plan->instr_s, &planned_s);
+            if (seconds > 0)
+                json_array_append_new(rows,
+                                      json_pack("{s:s,s:i,s:f,s:f}", "op", hd__op(op)->name, "bytes", narrow ? 2 : 4,
+                                                "seconds", seconds / steps, "planned_s", planned_s / steps));
+        }
+    hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:I,s:f,s:o}", "event", "profile", "step",
+                                                (json_int_t)l->progress.step, "steps", (json_int_t)l->profiled_steps,
+                                                "step_s", l->profiled_s / steps, "instructions", rows));
+}
+
 void hd__loop_print_profile(const struct hd__train_loop *l)
 {
     struct hd__text text = {0};
@@ -168,6 +188,8 @@ void hd__loop_print_profile(const struct hd__train_loop *l)
                                hd__loop_device_peak(l), the_plan ? the_plan->instr_s : NULL,
                                has_rates ? &l->rates : NULL, &text);
         hd__text_add(&text, "\n");
+        if (the_plan)
+            log_profile(l);
     }
     if (l->measured_steps && has_rates)
         add_roofline(l, &text);

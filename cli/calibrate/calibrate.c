@@ -6,6 +6,7 @@
 
 #include "analysis/plan/seconds.h"
 #include "cli/bench/bench.h"
+#include "cli/calibrate/jobs.h"
 #include "cli/command.h"
 #include "core/base/dtype.h"
 #include "core/base/option.h"
@@ -208,6 +209,12 @@ static int32_t measure_attention(struct calibration *c, struct hd_error *err)
     return rc;
 }
 
+/* Ranks of a transport: two at least. */
+static uint32_t bench_ranks(const struct calibration *c)
+{
+    return HD__MAX(c->ranks, 2);
+}
+
 static void on_row(void *user, const struct hd__bench_row *row)
 {
     struct calibration *c = user;
@@ -228,7 +235,7 @@ static int32_t measure_transport(struct calibration *c, struct hd__plugins *plug
         return rc;
     struct hd__bench bench = {.component = comm,
                               .settings = settings,
-                              .ranks = (int32_t)c->ranks,
+                              .ranks = (int32_t)bench_ranks(c),
                               .dtype = HD_F32,
                               .first = 64,
                               .last = 16 << 20,
@@ -270,7 +277,7 @@ static int32_t make_operands(struct calibration *c, struct hd_error *err)
 static int32_t measure_device(struct calibration *c, struct hd__plugins *plugins, struct hd__arena *arena,
                               struct hd_error *err)
 {
-    struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1};
+    struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = (int32_t)c->ranks};
     const struct hd__component *device;
     void *settings;
     int32_t rc = hd__bench_find(plugins, HD_KIND_DEVICE, c->device_name, NULL, 0, arena, &device, &settings, err);
@@ -293,7 +300,7 @@ static int32_t measure_device(struct calibration *c, struct hd__plugins *plugins
     return rc;
 }
 
-static void print_machine(const struct calibration *c, double memory)
+static void add_machine(const struct calibration *c, double memory, struct hd__text *out)
 {
     const struct hd__machine *m = &c->result;
     char machine[256];
@@ -301,16 +308,38 @@ static void print_machine(const struct calibration *c, double memory)
     hd__bench_machine_text(machine);
     for (uint32_t dtype = 1; dtype < HD__DTYPE_COUNT; dtype++)
         narrow = hd_dtype_size(dtype) == 2 ? HD__MAX(narrow, c->peak[dtype]) : narrow;
-    printf("# Measured by heddle calibrate: %s\nname: here\ndevice: %s\nranks: %u\n", machine, c->device_name,
-           c->ranks);
-    printf("memory: %.0f\nbandwidth: %.4g\nkernel: %.3g\npeak_fp32: %.4g\n", memory, m->bandwidth, m->kernel, wide);
+    hd__text_add(out, "# Measured by heddle calibrate: %s\nname: here\ndevice: %s\nranks: %u\n", machine,
+                 c->device_name, c->ranks);
+    hd__text_add(out, "memory: %.0f\nbandwidth: %.4g\nkernel: %.3g\npeak_fp32: %.4g\n", memory, m->bandwidth, m->kernel,
+                 wide);
     if (narrow > 0)
-        printf("peak_16: %.4g\n", narrow);
-    printf("%s: %.0f\nattention: %.3f\nattention_grad: %.3f\n", on_host(c) ? "half" : "units",
-           on_host(c) ? m->half : m->units, HD__MIN(HD__MAX(m->attention, 0.01), 1),
-           HD__MIN(HD__MAX(m->attention_grad, 0.01), 1));
-    printf("levels:\n  - {name: %s, bandwidth: %.4g, latency: %.3g}\n", c->comm_name, HD__MAX(c->busbw * 1e9, 1e6),
-           c->small_us * 1e-6 / (2 * (c->ranks - 1)));
+        hd__text_add(out, "peak_16: %.4g\n", narrow);
+    hd__text_add(out, "%s: %.0f\nattention: %.3f\nattention_grad: %.3f\n", on_host(c) ? "half" : "units",
+                 on_host(c) ? m->half : m->units, HD__MIN(HD__MAX(m->attention, 0.01), 1),
+                 HD__MIN(HD__MAX(m->attention_grad, 0.01), 1));
+    hd__text_add(out, "levels:\n  - {name: %s, bandwidth: %.4g, latency: %.3g}\n", c->comm_name,
+                 HD__MAX(c->busbw * 1e9, 1e6), c->small_us * 1e-6 / (2 * (bench_ranks(c) - 1)));
+}
+
+/* A GPU's instructions end behind the host's back: its machine file stays with the rates. */
+static int32_t add_jobs(const struct calibration *c, struct hd__text *out, struct hd_error *err)
+{
+    uint32_t dtypes[2], n = 0;
+    for (uint32_t i = 0, dtype; n < HD__COUNT(dtypes) && (dtype = hd__dtype_float_at(i)); i++)
+        if (c->peak[dtype] > 0)
+            dtypes[n++] = dtype;
+    const struct hd__calibrate_jobs jobs = {.machine = out->at,
+                                            .device = c->device_name,
+                                            .comm = c->comm_name,
+                                            .dtypes = dtypes,
+                                            .n_dtypes = n,
+                                            .ranks = c->ranks};
+    struct hd__text rows = {0};
+    int32_t rc = on_host(c) ? hd__calibrate_jobs(&jobs, &rows, err) : HD_OK;
+    if (!rc && rows.length)
+        hd__text_add(out, "%s", rows.at);
+    hd__text_free(&rows);
+    return rc;
 }
 
 static int run(int argc, char **argv)
@@ -319,6 +348,7 @@ static int run(int argc, char **argv)
     c.result = (struct hd__machine){.product = 1, .memory_share = 1, .tile_m = 128, .tile_n = 256};
     struct hd_error err = HD_ERROR_INIT;
     struct hd__arena arena = {0};
+    struct hd__text text = {0};
     for (int i = 1; i < argc; i += 2) {
         char *end;
         int known = !strcmp(argv[i], "--device") || !strcmp(argv[i], "--comm") || !strcmp(argv[i], "--ranks");
@@ -329,8 +359,8 @@ static int run(int argc, char **argv)
             c.device_name = argv[i + 1];
         else if (!strcmp(argv[i], "--comm"))
             c.comm_name = argv[i + 1];
-        else if (c.ranks = (uint32_t)strtoul(argv[i + 1], &end, 10), *end || c.ranks < 2 || c.ranks > 1024)
-            return hd__cli_usage_error(&hd__command_calibrate, "--ranks %s: wanted a whole number from 2 to 1024",
+        else if (c.ranks = (uint32_t)strtoul(argv[i + 1], &end, 10), *end || !c.ranks || c.ranks > 1024)
+            return hd__cli_usage_error(&hd__command_calibrate, "--ranks %s: wanted a whole number from 1 to 1024",
                                        argv[i + 1]);
     }
     struct hd__plugins *plugins = hd__plugins_create(hd__store_host_table());
@@ -338,9 +368,13 @@ static int run(int argc, char **argv)
     rc = rc ? rc : measure_transport(&c, plugins, &arena, &err);
     rc = rc ? rc : measure_device(&c, plugins, &arena, &err);
     if (!rc)
-        print_machine(&c, (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / c.ranks);
+        add_machine(&c, (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / c.ranks, &text);
+    rc = rc ? rc : add_jobs(&c, &text, &err);
+    if (!rc)
+        hd__text_print(&text, stdout);
     else
         fprintf(stderr, "heddle calibrate: %s\n", err.message);
+    hd__text_free(&text);
     hd__plugins_destroy(plugins);
     hd__arena_free(&arena);
     return !rc ? HD__EXIT_DONE : rc == HD_E_NOTFOUND || rc == HD_E_UNSUPPORTED ? HD__EXIT_REFUSED : HD__EXIT_FAILED;
@@ -351,10 +385,11 @@ const struct hd__command hd__command_calibrate = {
     .usage = "[--device NAME] [--comm NAME] [--ranks N]",
     .summary = "measure this machine for heddle plan",
     .help =
-        "Measures products by shape, attention, memory, a launch, and all_reduce between ranks on this machine, and\n"
-        "prints a machine file, by which heddle plan then knows it. Takes some seconds; what else runs meanwhile is\n"
-        "measured with it. Ranks are taken to share the host's memory: set `memory` by hand for other devices. Not\n"
-        "measured: the network, and how transfers slow compute.\n\n"
+        "Measures products by shape, attention, memory, a launch, and all_reduce between ranks on this machine, then\n"
+        "trains small jobs on so many ranks, to see how much longer each kind of instruction takes among others,\n"
+        "and prints a machine file, by which heddle plan then knows it. Takes half a minute; what else runs\n"
+        "meanwhile is measured with it. Ranks are taken to share the host's memory: set `memory` by hand for\n"
+        "other devices. Not measured: the network, how transfers slow compute, and a GPU's small jobs.\n\n"
         "  --device NAME     cpu, cuda (cpu)\n"
         "  --comm NAME       the transport between the ranks (shm)\n"
         "  --ranks N         of the machine (2)\n",

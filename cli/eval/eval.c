@@ -1,7 +1,7 @@
 /* heddle eval: the loss on the held-out part. */
 #include <math.h>
 
-#include "cli/eval_tokens.h"
+#include "cli/eval/eval_tokens.h"
 #include "cli/ranks.h"
 #include "core/program/fusion.h"
 

@@ -1,6 +1,6 @@
 /* Ranks write what they have of each sequence into one file beside the result, which rank 0 makes of it in the end: as
  * with a checkpoint, all see the same folder. */
-#include "cli/eval_tokens.h"
+#include "cli/eval/eval_tokens.h"
 
 #include <ctype.h>
 #include <errno.h>
