@@ -223,6 +223,15 @@ static void add_traffic(const struct hd__compiled *c, int32_t stage, struct hd__
         plan->traffic[a] = fmax(plan->traffic[a], sent[a]);
 }
 
+void hd__plan_memory(const struct hd__compiled *c, struct hd__plan *plan)
+{
+    plan->stage = 0;
+    for (int32_t s = 1; s < c->n_stages; s++)
+        plan->stage = c->stage[s]->arena_bytes > c->stage[plan->stage]->arena_bytes ? s : plan->stage;
+    plan->memory = hd__memory_use(c->stage[plan->stage]);
+    plan->peak = c->stage[plan->stage]->arena_bytes;
+}
+
 int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m, const struct hd__assume *assume,
                       struct hd__plan *plan, struct hd_error *err)
 {
@@ -241,12 +250,8 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
             plan->copies = HD__MAX(
                 plan->copies, 2 * (int64_t)hd__copy_planned_bytes(c->stage, c->n_stages, c->optimizer.ops->state_names,
                                                                   s * (c->mesh.ranks / c->n_stages)));
-        if (c->stage[s]->arena_bytes <= plan->peak)
-            continue;
-        plan->memory = hd__memory_use(c->stage[s]);
-        plan->peak = c->stage[s]->arena_bytes;
-        plan->stage = s;
     }
+    hd__plan_memory(c, plan);
     int32_t rc = hd__machine_reaches(m, plan->ranks, err);
     if (!rc && assume->states > 0)
         rc = hd__plan_closed_form(c, assume, plan, err);

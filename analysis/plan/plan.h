@@ -34,6 +34,8 @@ struct hd__plan {
 /* HD_E_MISMATCH where the programs do not match. */
 int32_t hd__plan_make(const struct hd__compiled *compiled, const struct hd__machine *machine,
                       const struct hd__assume *assume, struct hd__plan *plan, struct hd_error *err);
+/* Sets memory, peak and stage anew. */
+void hd__plan_memory(const struct hd__compiled *compiled, struct hd__plan *plan);
 /* Sets assumed_states and assumed_activations. */
 int32_t hd__plan_closed_form(const struct hd__compiled *compiled, const struct hd__assume *assume,
                              struct hd__plan *plan, struct hd_error *err);

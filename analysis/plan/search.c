@@ -13,7 +13,7 @@ enum { BY_FORMS, BY_BLOCKS, BY_FIRST, BY_STEPS };
 
 /* The shares of what short programs take that longer ones take at least. */
 #define BLOCKS_SHARE 0.95
-#define STEPS_SHARE 0.98
+#define STEPS_SHARE 0.998
 
 /* A micro-batch on the ranks of one stage, however many stages and data ranks there are. */
 struct blocks {
@@ -294,19 +294,23 @@ static int is_faster(const struct hd__plan *plan, const char *words, const struc
     return plan->seconds != than->plan.seconds ? plan->seconds < than->plan.seconds : strcmp(words, than->words) < 0;
 }
 
+/* Where it stands among the best; behind them if it is none. */
+static uint32_t place_of(const struct hd__search *out, const struct hd__candidate *c, const struct hd__plan *plan)
+{
+    char *words = hd__candidate_words(c, "' '");
+    uint32_t at = out->n_best;
+    while (at > 0 && is_faster(plan, words, &out->best[at - 1]))
+        at--;
+    free(words);
+    return at;
+}
+
 static void keep(struct search *s, const struct hd__candidate *c, const struct hd__job *job,
                  const struct hd__plan *plan)
 {
     struct hd__search *out = s->out;
     struct hd__text yaml = {0};
-    char *words = hd__candidate_words(c, "' '");
-    uint32_t at = out->n_best;
-    while (at > 0 && is_faster(plan, words, &out->best[at - 1]))
-        at--;
-    if (at == HD__SEARCH_BEST) {
-        free(words);
-        return;
-    }
+    uint32_t at = place_of(out, c, plan);
     if (out->n_best == HD__SEARCH_BEST) {
         free(out->best[--out->n_best].words);
         free(out->best[out->n_best].lines);
@@ -315,7 +319,7 @@ static void keep(struct search *s, const struct hd__candidate *c, const struct h
     memmove(&out->best[at + 1], &out->best[at], (out->n_best - at) * sizeof out->best[0]);
     out->n_best++;
     hd__job_print(job, &yaml);
-    out->best[at] = (struct hd__search_plan){.words = words,
+    out->best[at] = (struct hd__search_plan){.words = hd__candidate_words(c, "' '"),
                                              .lines = hd__candidate_words(c, "\n"),
                                              .job = yaml.at,
                                              .plan = *plan,
@@ -323,7 +327,20 @@ static void keep(struct search *s, const struct hd__candidate *c, const struct h
                                              .binds = hd__plan_binds(plan, s->r->machine)};
 }
 
-/* A candidate that the job's strategies refuse is none. */
+/* Of one that does not fit. */
+static int is_too_large(struct search *s, const struct hd__compiled *compiled)
+{
+    int64_t peak = 0;
+    for (int32_t k = 0; k < compiled->n_stages; k++)
+        peak = HD__MAX(peak, compiled->stage[k]->arena_bytes);
+    if (peak <= s->r->machine->memory)
+        return 0;
+    s->least_peak = s->least_peak ? HD__MIN(s->least_peak, peak) : peak;
+    return 1;
+}
+
+/* A candidate that the job's strategies refuse is none. Most are too large or too slow before any offsets: these are
+ * made for those that are neither. */
 static void try_candidate(struct search *s, const struct hd__candidate *c)
 {
     struct hd_error why = HD_ERROR_INIT;
@@ -331,19 +348,20 @@ static void try_candidate(struct search *s, const struct hd__candidate *c)
     struct hd__compiled *compiled = NULL;
     struct hd__plan plan;
     char *words = hd__candidate_words(c, "\n");
-    int32_t rc = compile(s->r, words, 0, 0, &job, &compiled, &why);
-    int64_t peak = 0;
-    for (int32_t k = 0; !rc && k < compiled->n_stages; k++)
-        peak = HD__MAX(peak, compiled->stage[k]->arena_bytes);
+    int32_t rc = compile(s->r, words, 0, HD__COMPILE_ESTIMATE, &job, &compiled, &why);
     s->out->tried++;
     if (rc) {
         s->out->refused++;
         hd__log(HD_LOG_DEBUG, "plan", "%s: %s", words, why.message);
-    } else if (peak > s->r->machine->memory) {
+    } else if (is_too_large(s, compiled)) {
         s->out->too_large++;
-        s->least_peak = s->least_peak ? HD__MIN(s->least_peak, peak) : peak;
-    } else if (!hd__plan_make(compiled, s->r->machine, s->r->assume, &plan, &why)) {
-        keep(s, c, job, &plan);
+    } else if (!hd__plan_make(compiled, s->r->machine, s->r->assume, &plan, &why) &&
+               place_of(s->out, c, &plan) < HD__SEARCH_BEST && !hd__compile_offsets(compiled, &why)) {
+        hd__plan_memory(compiled, &plan);
+        if (is_too_large(s, compiled))
+            s->out->too_large++;
+        else
+            keep(s, c, job, &plan);
     }
     hd__exec_compiled_free(compiled);
     hd__job_free(job);

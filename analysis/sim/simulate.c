@@ -169,6 +169,16 @@ static int by_start(const void *a, const void *b)
     return (x->start > y->start) - (x->start < y->start);
 }
 
+/* Spans of one lane mostly come in this order. */
+static void sort_spans(struct hd__sim_span *at, uint32_t n)
+{
+    uint32_t k = 1;
+    while (k < n && at[k - 1].start <= at[k].start)
+        k++;
+    if (k < n)
+        qsort(at, n, sizeof *at, by_start);
+}
+
 static int by_stream(const void *a, const void *b)
 {
     return (int)((const struct hd__timeline_lane *)a)->stream - (int)((const struct hd__timeline_lane *)b)->stream;
@@ -193,8 +203,7 @@ static void measure_comm(struct hd__rank_times *r)
     double until = 0;
     for (uint32_t n = 1; n < r->n_lanes; n++)
         hd__append(&all, r->lane[n].spans.at, r->lane[n].spans.count);
-    if (all.count)
-        qsort(all.at, all.count, sizeof *all.at, by_start);
+    sort_spans(all.at, all.count);
     for (uint32_t n = 0; n < all.count; n++) {
         double from = fmax(all.at[n].start, until), to = all.at[n].end;
         if (to <= from)
@@ -211,8 +220,7 @@ static void finish_rank(struct hd__rank_times *r)
     lane_of(r, HD__STREAM_COMPUTE);
     qsort(r->lane, r->n_lanes, sizeof *r->lane, by_stream);
     for (uint32_t n = 0; n < r->n_lanes; n++)
-        if (r->lane[n].spans.count)
-            qsort(r->lane[n].spans.at, r->lane[n].spans.count, sizeof *r->lane[n].spans.at, by_start);
+        sort_spans(r->lane[n].spans.at, r->lane[n].spans.count);
     measure_comm(r);
 }
 

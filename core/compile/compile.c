@@ -534,6 +534,16 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
     return rc;
 }
 
+int32_t hd__compile_offsets(struct hd__compiled *c, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (int32_t s = 0; s < c->n_stages && !rc; s++) {
+        c->stage[s]->no_offsets = 0;
+        rc = hd__memory_offsets(c->stage[s], err);
+    }
+    return rc;
+}
+
 void hd__compiled_finish(struct hd__compiled *c)
 {
     for (int32_t s = 0; s < c->n_stages; s++)

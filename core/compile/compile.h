@@ -79,6 +79,8 @@ void hd__compile_fill_host(struct hd_host *host);
 #define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)
 #define HD__COMPILE_NO_FUSE(sets) ((uint32_t)(sets) << 16)
 int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_error *err);
+/* An estimate of all stages gets its offsets: memory is exact. Still nothing is proved. */
+int32_t hd__compile_offsets(struct hd__compiled *c, struct hd_error *err);
 
 /* The program of the rank's stage; belongs to `c`. */
 static inline struct hd_program *hd__compiled_program(const struct hd__compiled *c, int32_t rank)

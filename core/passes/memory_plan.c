@@ -310,13 +310,18 @@ static int32_t plan_step(struct hd_program *p, struct hd_error *err)
     return rc;
 }
 
-int32_t hd__memory_plan(struct hd_program *p, struct hd_error *err)
+int32_t hd__memory_offsets(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;
-    hd__inplace(p);
     int steps = find_steps(p);
     int32_t rc = steps && !p->no_offsets ? plan_step(p, err) : plan(p, steps, &sizes, err);
     for (int memory = 1; memory < HD__MEM_COUNT; memory++)
         p->arena_base[memory] = page_align(p->arena_base[memory - 1] + p->bytes[memory - 1]);
     return rc;
+}
+
+int32_t hd__memory_plan(struct hd_program *p, struct hd_error *err)
+{
+    hd__inplace(p);
+    return hd__memory_offsets(p, err);
 }

@@ -41,8 +41,9 @@ void hd__fuse_patterns(struct hd_program *p, hd__code *code);            /* fuse
 void hd__fuse_loss_head(struct hd_program *p, hd__code *code);           /* fuse_loss_head.c, called by hd__fuse */
 int32_t hd__schedule_instrs(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
 int32_t hd__memory_plan(struct hd_program *p,
-                        struct hd_error *err); /* memory_plan.c: hd__inplace, then offsets for all buffers */
-void hd__inplace(struct hd_program *p);        /* outputs reuse the memory of inputs that die, where the op allows it */
+                        struct hd_error *err); /* memory_plan.c: hd__inplace, then hd__memory_offsets */
+int32_t hd__memory_offsets(struct hd_program *p, struct hd_error *err); /* of all buffers, but as no_offsets says */
+void hd__inplace(struct hd_program *p); /* outputs reuse the memory of inputs that die, where the op allows it */
 int32_t hd__widen(struct hd_program *p, struct hd_error *err); /* widen.c: a program that was proved, in fp64 */
 
 int hd__same_shape(const struct hd__tensor *a, const struct hd__tensor *b); /* dims and shards */

@@ -4,38 +4,45 @@
 #include "core/passes/strategy_api.h"
 #include "core/program/ops.h"
 
+/* Kinds of ids: from `first` to below `end`, which is counted from what the program has, if that is given. */
 struct id_range {
+    char kind;
     const char *noun;
     uint32_t first, end;
+    size_t count; /* offset in hd_program */
 };
+
+#define OF(array) offsetof(struct hd_program, array.count)
 
 static struct id_range range_of(const struct hd_program *p, char kind, uint32_t section)
 {
-    const struct {
-        char kind;
-        struct id_range range;
-    } rows[] = {{'s', {"section", 0, p->sections.count}},
-                {'i', {"instruction", 0, section < p->sections.count ? p->sections.at[section].code.count : 0}},
-                {'t', {"tensor", 1, p->tensors.count}},
-                {'T', {"tensor", 0, p->tensors.count}},
-                {'f', {"flat buffer", 1, p->flats.count + 1}},
-                {'p', {"parameter", 0, p->params.count}},
-                {'b', {"block", 0, p->blocks.count}},
-                {'D', {"dim", 0, p->dims.count}},
-                {'a', {"mesh axis", 0, HD_AXIS_COUNT}},
-                {'A', {"mask of mesh axes", 0, HD_AXIS_BIT(HD_AXIS_COUNT)}},
-                {'c', {"dimension letter", 'A', 'z' + 1}},
-                {'d', {"dtype", HD_F32, HD_U8 + 1}},
-                {'l', {"lifetime", 0, HD_LIFE_STEP + 1}},
-                {'m', {"memory", 0, HD_MEMORY_FILE + 1}},
-                {'r', {"role", 0, HD_FLAT_COMMON + 1}},
-                {'F', {"mask of facts", 1, HD_FACT_MIX << 1}},
-                {'w', {"mask of parts", 0, HD_PART_STATES << 1}},
-                {'+', {"number", 1, UINT32_MAX}}};
+    static const struct id_range rows[] = {{'t', "tensor", 1, 0, OF(tensors)},
+                                           {'s', "section", 0, 0, OF(sections)},
+                                           {'i', "instruction", 0, 0, 0},
+                                           {'T', "tensor", 0, 0, OF(tensors)},
+                                           {'f', "flat buffer", 1, 1, OF(flats)},
+                                           {'p', "parameter", 0, 0, OF(params)},
+                                           {'b', "block", 0, 0, OF(blocks)},
+                                           {'D', "dim", 0, 0, OF(dims)},
+                                           {'a', "mesh axis", 0, HD_AXIS_COUNT, 0},
+                                           {'A', "mask of mesh axes", 0, HD_AXIS_BIT(HD_AXIS_COUNT), 0},
+                                           {'c', "dimension letter", 'A', 'z' + 1, 0},
+                                           {'d', "dtype", HD_F32, HD_U8 + 1, 0},
+                                           {'l', "lifetime", 0, HD_LIFE_STEP + 1, 0},
+                                           {'m', "memory", 0, HD_MEMORY_FILE + 1, 0},
+                                           {'r', "role", 0, HD_FLAT_COMMON + 1, 0},
+                                           {'F', "mask of facts", 1, HD_FACT_MIX << 1, 0},
+                                           {'w', "mask of parts", 0, HD_PART_STATES << 1, 0},
+                                           {'+', "number", 1, UINT32_MAX, 0}};
     uint32_t n = 0;
     while (rows[n].kind != kind)
         n++;
-    return rows[n].range;
+    struct id_range r = rows[n];
+    if (r.count)
+        r.end += *(const uint32_t *)((const char *)p + r.count);
+    if (kind == 'i' && section < p->sections.count)
+        r.end = p->sections.at[section].code.count;
+    return r;
 }
 
 static const char *const phases[] = {"layout", "partition", "transform"};
@@ -48,7 +55,6 @@ static const char *slot_of(const char *function)
 
 int hd__pass_args(const struct hd_program *p, const char *function, const char *kinds, ...)
 {
-    const char *slot = slot_of(function);
     uint32_t section = 0, id;
     int ok = hd__pass_ok(p) || *kinds == '?';
     if (!p->pass) /* called by the core itself */
@@ -60,20 +66,20 @@ int hd__pass_args(const struct hd_program *p, const char *function, const char *
             continue;
         if (*k >= '1' && *k <= '3') {
             if (!(ok = hd__pass_phase(p) == *k - '1'))
-                hd__pass_refuse(p, "hd_pass_api.%s is for %s, and was called in %s", slot, phases[*k - '1'],
-                                phases[hd__pass_phase(p)]);
+                hd__pass_refuse(p, "hd_pass_api.%s is for %s, and was called in %s", slot_of(function),
+                                phases[*k - '1'], phases[hd__pass_phase(p)]);
             continue;
         }
         if (*k == '*') {
             if (!(ok = va_arg(args, const void *) != NULL))
-                hd__pass_refuse(p, "hd_pass_api.%s: a pointer is NULL", slot);
+                hd__pass_refuse(p, "hd_pass_api.%s: a pointer is NULL", slot_of(function));
             continue;
         }
         id = va_arg(args, uint32_t);
         const struct id_range r = range_of(p, *k, section);
         if (!(ok = id >= r.first && id < r.end))
-            hd__pass_refuse(p, "hd_pass_api.%s: %s %d does not exist: %s %u to %u", slot, r.noun, (int32_t)id,
-                            r.end > r.first ? "there are" : "there is none, not even", r.first,
+            hd__pass_refuse(p, "hd_pass_api.%s: %s %d does not exist: %s %u to %u", slot_of(function), r.noun,
+                            (int32_t)id, r.end > r.first ? "there are" : "there is none, not even", r.first,
                             r.end > r.first ? r.end - 1 : r.first);
         section = *k == 's' ? id : section;
     }

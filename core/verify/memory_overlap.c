@@ -1,69 +1,79 @@
 /* The plan itself, proved: persistent buffers of a memory lie one behind another in its arena, and arenas too.
  * Temporaries that are alive at the same time share no byte, and none lies in the persistent part: a sweep over list
- * positions with the buffers alive sorted by offset: each newcomer looks at its neighbours. */
+ * positions with a bit for each buffer, in the order of offsets: each newcomer looks at its neighbour. */
 #include <stdlib.h>
 
 #include "core/verify/verify.h"
 
-struct alive {
+struct place {
     int64_t lo, hi;
     uint32_t buffer;
 };
 
-typedef HD__ARRAY(struct alive) alive_set; /* sorted by lo */
+/* The temporaries of a section. */
+struct sweep {
+    HD__ARRAY(struct place) places; /* sorted by lo */
+    uint32_t *rank;                 /* by buffer: its index there */
+    uint64_t *alive;                /* bits, by rank */
+};
 
-static uint32_t first_behind(const alive_set *s, int64_t lo)
+static int by_lo(const void *a, const void *b)
 {
-    uint32_t a = 0, z = s->count;
+    const struct place *x = a, *y = b;
+    return (x->lo > y->lo) - (x->lo < y->lo);
+}
+
+static struct sweep open_sweep(const struct hd__walk *w, const uint32_t *last)
+{
+    struct sweep s = {.rank = hd__alloc(w->p->buffers.count * sizeof *s.rank)};
+    for (uint32_t n = 1; n < w->p->buffers.count; n++) {
+        const struct hd__buffer *b = &w->p->buffers.at[n];
+        if (b->life != HD__LIFE_PERSISTENT && (last[n] || w->buffer[n].carried))
+            hd__push(&s.places, ((struct place){b->offset, b->offset + b->bytes, n}));
+    }
+    if (s.places.count)
+        qsort(s.places.at, s.places.count, sizeof *s.places.at, by_lo);
+    for (uint32_t n = 0; n < s.places.count; n++)
+        s.rank[s.places.at[n].buffer] = n;
+    s.alive = hd__alloc((s.places.count / 64 + 1) * sizeof *s.alive);
+    return s;
+}
+
+/* The last that is alive of those that begin before `hi`: as these share no byte, no other reaches further. */
+static const struct place *last_before(const struct sweep *s, int64_t hi)
+{
+    uint32_t a = 0, z = s->places.count;
     while (a < z) {
         uint32_t mid = (a + z) / 2;
-        if (s->at[mid].lo < lo)
+        if (s->places.at[mid].lo < hi)
             a = mid + 1;
         else
             z = mid;
     }
-    return a;
+    uint64_t bits = s->alive[a / 64] & ((UINT64_C(1) << a % 64) - 1);
+    for (a /= 64; !bits && a; bits = s->alive[a])
+        a--;
+    return bits ? &s->places.at[a * 64 + 63 - (uint32_t)__builtin_clzll(bits)] : NULL;
 }
 
-static void insert_alive(alive_set *s, struct hd__walk *w, struct alive x)
+static void begin_life(struct sweep *s, struct hd__walk *w, uint32_t buffer)
 {
-    const struct hd__buffer *b = w->p->buffers.at;
-    uint32_t at = first_behind(s, x.lo);
-    const struct alive *meets = at < s->count && s->at[at].lo < x.hi ? &s->at[at]
-                                : at && s->at[at - 1].hi > x.lo      ? &s->at[at - 1]
-                                                                     : NULL;
-    if (meets)
-        hd__diag(w, "%s at [%lld, %lld) overlaps %s at [%lld, %lld), which is live", b[x.buffer].name, (long long)x.lo,
-                 (long long)x.hi, b[meets->buffer].name, (long long)meets->lo, (long long)meets->hi);
-    hd__push(s, x);
-    memmove(s->at + at + 1, s->at + at, (s->count - 1 - at) * sizeof *s->at);
-    s->at[at] = x;
-}
-
-static void remove_alive(alive_set *s, const struct hd__buffer *b, uint32_t buffer)
-{
-    uint32_t at = first_behind(s, b->offset);
-    while (at < s->count && s->at[at].lo == b->offset && s->at[at].buffer != buffer)
-        at++;
-    if (at == s->count || s->at[at].buffer != buffer)
-        return; /* it lies outside the arena: begin() */
-    memmove(s->at + at, s->at + at + 1, (s->count - at - 1) * sizeof *s->at);
-    s->count--;
-}
-
-static void begin_life(alive_set *s, struct hd__walk *w, uint32_t buffer)
-{
-    const struct hd__buffer *b = &w->p->buffers.at[buffer];
-    if (b->offset < w->p->persistent_bytes || b->offset + b->bytes > w->p->arena_bytes)
-        hd__diag(w, "%s lies at [%lld, %lld), outside the arena's temporary region", b->name, (long long)b->offset,
-                 (long long)(b->offset + b->bytes));
-    else
-        insert_alive(s, w, (struct alive){b->offset, b->offset + b->bytes, buffer});
+    const struct hd__buffer *b = w->p->buffers.at, *x = &b[buffer];
+    const struct place *meets = last_before(s, x->offset + x->bytes);
+    if (x->offset < w->p->persistent_bytes || x->offset + x->bytes > w->p->arena_bytes) {
+        hd__diag(w, "%s lies at [%lld, %lld), outside the arena's temporary region", x->name, (long long)x->offset,
+                 (long long)(x->offset + x->bytes));
+        return;
+    }
+    if (meets && meets->hi > x->offset)
+        hd__diag(w, "%s at [%lld, %lld) overlaps %s at [%lld, %lld), which is live", x->name, (long long)x->offset,
+                 (long long)(x->offset + x->bytes), b[meets->buffer].name, (long long)meets->lo, (long long)meets->hi);
+    s->alive[s->rank[buffer] / 64] |= UINT64_C(1) << s->rank[buffer] % 64;
 }
 
 /* Buffers that live for a step are live from their first access to the step's end; in a repeated section, all the
  * time. */
-static void begin_carried(alive_set *set, struct hd__walk *w, const uint32_t *last)
+static void begin_carried(struct sweep *s, struct hd__walk *w, const uint32_t *last)
 {
     const struct hd__code_section *section = w->section;
     const struct hd_program *p = w->p;
@@ -72,7 +82,7 @@ static void begin_carried(alive_set *set, struct hd__walk *w, const uint32_t *la
         if (p->buffers.at[b].life == HD__LIFE_STEP && section->repeat > 1)
             w->buffer[b].carried |= last[b] > 0;
         if (w->buffer[b].carried)
-            begin_life(set, w, b);
+            begin_life(s, w, b);
     }
 }
 
@@ -83,11 +93,11 @@ void hd__check_temporaries(struct hd__walk *w)
     uint32_t *last = hd__alloc(p->buffers.count * sizeof *last); /* position + 1 */
     uint8_t *seen = hd__alloc(p->buffers.count);
     uint32_t t[HD__MAX_ACCESSES];
-    alive_set set = {0};
     for (uint32_t n = 0; n < code->count; n++)
         for (uint32_t k = hd__live_buffers(p, code, w->instr_at, n, t); k-- > 0;)
             last[t[k]] = n + 1;
-    begin_carried(&set, w, last);
+    struct sweep s = open_sweep(w, last);
+    begin_carried(&s, w, last);
     for (w->position = 0; w->position < code->count; w->position++) {
         uint32_t touches = hd__live_buffers(p, code, w->instr_at, w->position, t);
         for (uint32_t k = 0; k < touches; k++) {
@@ -97,13 +107,15 @@ void hd__check_temporaries(struct hd__walk *w)
                 continue;
             seen[b] = 1;
             w->buffer[b].carried = (uint8_t)step;
-            begin_life(&set, w, b);
+            begin_life(&s, w, b);
         }
         for (uint32_t k = 0; k < touches; k++)
             if (last[t[k]] == w->position + 1 && p->buffers.at[t[k]].life == HD__LIFE_TEMP)
-                remove_alive(&set, &p->buffers.at[t[k]], t[k]);
+                s.alive[s.rank[t[k]] / 64] &= ~(UINT64_C(1) << s.rank[t[k]] % 64);
     }
-    hd__free_array(&set);
+    hd__free_array(&s.places);
+    free(s.rank);
+    free(s.alive);
     free(last);
     free(seen);
 }

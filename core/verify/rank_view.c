@@ -85,7 +85,7 @@ static uint32_t shard_of(const struct hd__tensor *t, const struct hd__instr *i, 
 static void visit(struct hd__walk *w, const struct hd__instr *i)
 {
     const struct hd_program *p = w->p;
-    int joins = hd__op_joins(i->op), splits = hd__op_splits(i->op);
+    int joins = hd__op_joins(i->op), splits = hd__op_splits(i->op), converts = (i->flags & HD__FLAG_CONV) != 0;
     const struct hd__tensor *in, *out;
     struct hd__rank_query x;
     if (!i->n_in || !i->n_out || (!joins && !splits && !(hd__op(i->op)->flags & HD__OP_RANKED)))
@@ -97,8 +97,9 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
         i->op,
         i->tag,
         i->axes,
-        i->from,
-        i->to,
+        (uint32_t)converts,
+        converts ? i->from : 0, /* elsewhere pieces lie along the first dim: cut_dim */
+        converts ? i->to : 0,
         {shard_of(in, i, i->from), shard_of(in, i, i->to), shard_of(out, i, i->from), shard_of(out, i, i->to)}};
     for (uint32_t n = w->asked.count; n-- > 0;)
         if (!memcmp(&w->asked.at[n], &x, sizeof x))
@@ -108,9 +109,9 @@ static void visit(struct hd__walk *w, const struct hd__instr *i)
         if (!joins && !splits)
             check_lowered(w, i, rank);
         /* codes lie as no dim says; conversions of placements in both ways, of flats by their shards */
-        if (joins && (i->op != HD_OP_ALL_TO_ALL || i->flags & HD__FLAG_CONV))
+        if (joins && (i->op != HD_OP_ALL_TO_ALL || converts))
             check_members(w, i, in, out, i->from, rank);
-        if (splits && (i->op != HD_OP_ALL_TO_ALL || i->flags & HD__FLAG_CONV))
+        if (splits && (i->op != HD_OP_ALL_TO_ALL || converts))
             check_members(w, i, out, in, i->to, rank);
     }
 }

@@ -87,7 +87,7 @@ struct hd__norm_term {   /* one parameter's part of the gradient norm */
 
 struct hd__rank_query { /* all that an instruction's view of a rank depends on: rank_view.c */
     uint64_t members;
-    uint32_t op, tag, axes, from, to, shard[4], reserved;
+    uint32_t op, tag, axes, converts, from, to, shard[4];
 };
 
 struct hd__walk {

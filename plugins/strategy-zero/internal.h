@@ -68,7 +68,7 @@ struct zero_flat {
     hd_tensor first; /* the sum of the part that was there first, until it is added to the other one */
     hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
     hd_tensor travelling;                            /* the shard, or a copy of it, on the outer axes */
-    uint32_t reserved;
+    uint32_t used;                                   /* the last section, + 1, that was seen to read it */
     struct zero_code code;
     struct zero_matrix *matrices;
     hd_tensor left, right; /* all P, all Q, one after another */

@@ -170,16 +170,6 @@ static void gather_late(struct zero *z, const uint32_t *order, uint32_t n, uint3
     }
 }
 
-/* Adds a flat to those that the section uses. */
-static uint32_t note(uint32_t *order, uint32_t n, uint32_t flat)
-{
-    for (uint32_t k = 0; k < n; k++)
-        if (order[k] == flat)
-            return n;
-    order[n] = flat;
-    return n + 1;
-}
-
 int zero_params(struct zero *z, uint32_t section)
 {
     const struct hd_pass_api *api = z->api;
@@ -199,7 +189,10 @@ int zero_params(struct zero *z, uint32_t section)
             if (!param || !z->owner[param - 1])
                 continue;
             flat = z->owner[param - 1] - 1;
-            n_used = note(used, n_used, flat);
+            if (z->flats[flat].used != section + 1) {
+                z->flats[flat].used = section + 1;
+                used[n_used++] = flat;
+            }
             views(z, section, k, &i, flat, whole_for(z, runs, &n_runs, &i, flat, k));
         }
     }
