@@ -212,6 +212,7 @@ static int run(int argc, char **argv)
     struct hd__cli_job loaded = {0};
     struct hd_error err = HD_ERROR_INIT;
     struct tally tally = {0};
+    hd__cli_keep_freed();
     struct hd__numerics found = {0};
     code = hd__cli_job_arguments(&hd__command_check, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)

@@ -2,6 +2,8 @@
 #include "cli/job.h"
 
 #include <inttypes.h>
+#include <limits.h>
+#include <malloc.h>
 #include <stdlib.h>
 
 #include "service/checkpoint/param_init.h"
@@ -180,6 +182,14 @@ static int compile(struct hd__cli_job *loaded, uint32_t flags)
                    ? print_mistakes(loaded)
                    : hd__cli_print_error(&err, rc == HD_E_INTERNAL ? HD__EXIT_FAILED : HD__EXIT_REFUSED);
     return HD__EXIT_DONE;
+}
+
+void hd__cli_keep_freed(void)
+{
+#ifdef M_TRIM_THRESHOLD /* not in every C library */
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
+    mallopt(M_MMAP_THRESHOLD, 16 << 20);
+#endif
 }
 
 int hd__cli_compile_job(struct hd__cli_job *loaded)

@@ -53,6 +53,8 @@ int32_t hd__cli_keep_choice(const struct hd__cli_job *loaded, struct hd_error *e
 /* Refuses what a search would lose: strategies other than 3d and zero, and options that it does not set. */
 int hd__cli_refuse_lost(const struct hd__cli_job *loaded, const char *who);
 
+/* Freed memory stays with the process: for a command that compiles a program after another. */
+void hd__cli_keep_freed(void);
 /* Loads, resolves for `ranks` (0: as the job says) and compiles. Prints what is wrong; returns an exit code. */
 int hd__cli_load_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out);
 /* The same without compiling. */

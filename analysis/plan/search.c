@@ -294,7 +294,7 @@ static int is_faster(const struct hd__plan *plan, const char *words, const struc
     return plan->seconds != than->plan.seconds ? plan->seconds < than->plan.seconds : strcmp(words, than->words) < 0;
 }
 
-/* Its index among the best; behind them if it is none. */
+/* Its place among the best, or behind them. */
 static uint32_t place_of(const struct hd__search *out, const struct hd__candidate *c, const struct hd__plan *plan)
 {
     char *words = hd__candidate_words(c, "' '");
@@ -327,7 +327,7 @@ static void keep(struct search *s, const struct hd__candidate *c, const struct h
                                              .binds = hd__plan_binds(plan, s->r->machine)};
 }
 
-/* Does it not fit? Then its memory may be the least that would be needed. */
+/* Notes what the smallest of those that are too large needs. */
 static int is_too_large(struct search *s, const struct hd__compiled *compiled)
 {
     int64_t peak = 0;

@@ -55,7 +55,7 @@ static double cost(const struct hd__sim *m, const struct hd_program *p, const st
     const struct hd__sim_costs *c = &m->costs;
     uint32_t axes = i->axes ? i->axes : HD_AXIS_BIT(HD_AXIS_PP);
     int32_t axis = HD_AXIS_PP;
-    if (!m->options.costs || i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
+    if (i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
         return 0;
     if (!hd__is_async(i))
         return c->seconds ? c->seconds(c->user, p, i) : 0;
@@ -72,7 +72,7 @@ static double cost(const struct hd__sim *m, const struct hd_program *p, const st
 
 static struct hd__sim_op flatten(struct hd__sim *m, struct hd__sim_program *program, const struct hd__instr *i)
 {
-    struct hd__sim_op d = {.instr = i, .async = UINT32_MAX, .cost = cost(m, program->p, i)};
+    struct hd__sim_op d = {.instr = i, .async = UINT32_MAX};
     if (i->op == HD_OP_WAIT) {
         d.kind = HD__SIM_WAIT;
         return d;
@@ -142,13 +142,17 @@ struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_p
     for (uint32_t s = 0; s < p->sections.count; s++)
         n += p->sections.at[s].code.count;
     program->code = hd__alloc((n + 1) * sizeof *program->code);
+    program->cost = m->options.costs ? hd__alloc((n + 1) * sizeof *program->cost) : NULL;
     n = 0;
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const hd__code *code = &p->sections.at[s].code;
         program->first[s] = n;
         program->micro0[s] = micros_before(p, s);
-        for (uint32_t k = 0; k < code->count; k++)
-            program->code[n++] = flatten(m, program, &code->at[k]);
+        for (uint32_t k = 0; k < code->count; k++, n++) {
+            program->code[n] = flatten(m, program, &code->at[k]);
+            if (program->cost)
+                program->cost[n] = cost(m, p, &code->at[k]);
+        }
     }
     program->first[p->sections.count] = n;
     resolve_waits(program);
@@ -158,6 +162,7 @@ struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_p
 void hd__sim_program_free(struct hd__sim_program *program)
 {
     free(program->code);
+    free(program->cost);
     free(program->first);
     free(program->micro0);
     free(program);

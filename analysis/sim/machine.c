@@ -270,8 +270,9 @@ static int32_t run_collective(struct hd__sim *m, const struct hd__sim_event *e, 
     double begin = 0, took = 0;
     int32_t code = HD_OK;
     for (uint32_t k = 0; k < meeting->size && m->options.costs; k++) {
-        begin = ready_at(&m->ranks[members[k]], e->queue, begin);
-        took = HD__MAX(took, hd__sim_queue_head(&m->ranks[members[k]], e->queue)->cost);
+        const struct hd__sim_rank *r = &m->ranks[members[k]];
+        begin = ready_at(r, e->queue, begin);
+        took = HD__MAX(took, hd__sim_cost(r, hd__sim_queue_head(r, e->queue)));
     }
     if (m->options.kernels && hd__sim_emulate_meeting(m, meeting, err))
         return err->code;
@@ -288,8 +289,9 @@ static int32_t run_message(struct hd__sim *m, const struct hd__sim_event *e)
 {
     double begin = 0, end = 0;
     if (m->options.costs) {
-        begin = ready_at(&m->ranks[e->peer], e->peer_queue, ready_at(&m->ranks[e->rank], e->queue, 0));
-        end = begin + hd__sim_queue_head(&m->ranks[e->rank], e->queue)->cost;
+        const struct hd__sim_rank *r = &m->ranks[e->rank];
+        begin = ready_at(&m->ranks[e->peer], e->peer_queue, ready_at(r, e->queue, 0));
+        end = begin + hd__sim_cost(r, hd__sim_queue_head(r, e->queue));
     }
     if (m->options.kernels)
         hd__sim_emulate_message(m, e);
@@ -307,7 +309,7 @@ static int32_t run_copy(struct hd__sim *m, const struct hd__sim_event *e)
     if (m->options.kernels)
         hd__sim_emulate_copy(r, d->instr);
     m->stats.copies++;
-    return pop_queue(m, e->rank, e->queue, begin, begin + d->cost);
+    return pop_queue(m, e->rank, e->queue, begin, begin + hd__sim_cost(r, d));
 }
 
 /* ---- ranks */
@@ -382,7 +384,7 @@ static int32_t advance(struct hd__sim *m, int32_t rank, uint32_t limit, struct h
             if (r->end)
                 r->now = HD__MAX(r->now, r->end[d->async]);
         } else if (d->kind == HD__SIM_COMPUTE) {
-            double took = compute_time(m, r, d->cost);
+            double took = compute_time(m, r, hd__sim_cost(r, d));
             record_span(m, rank, d, r->now, r->now + took);
             r->now += took;
             r->busy += took;

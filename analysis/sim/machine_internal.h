@@ -12,20 +12,19 @@ enum { HD__SIM_COMPUTE = 0, HD__SIM_WAIT, HD__SIM_COLLECTIVE, HD__SIM_SEND, HD__
 struct hd__sim_op {
     const struct hd__instr *instr;
     uint64_t signature; /* collective or message: must be equal on all members */
-    double cost;
     /* asynchronous: its number in the program; wait: number of the awaited instruction; UINT32_MAX: unknown */
     uint32_t async;
     uint32_t channel; /* collective */
     uint16_t queue;   /* asynchronous: dense stream number; wait: that of the awaited instruction */
     uint8_t kind;     /* HD__SIM_... */
     uint8_t blocks;   /* costs: the rank waits for it at once */
-    uint32_t reserved2;
 };
 
 /* A program, flattened: shared by equal ranks. */
 struct hd__sim_program {
     const struct hd_program *p;
     struct hd__sim_op *code;
+    double *cost;    /* by index into code; NULL: without costs */
     uint32_t *first; /* by section: index into code; one more at the end */
     int32_t *micro0; /* by section: micro-batches fed by earlier sections */
     uint32_t n_async;
@@ -120,6 +119,11 @@ void hd__sim_emulate_copy(struct hd__sim_rank *r, const struct hd__instr *i);
 void hd__sim_report_deadlock(struct hd__sim *m);
 void hd__sim_report_mismatch(struct hd__sim *m, const struct hd__sim_meeting *meeting, int32_t rank, uint32_t pc);
 void hd__sim_report_message(struct hd__sim *m, const struct hd__sim_event *e);
+
+static inline double hd__sim_cost(const struct hd__sim_rank *r, const struct hd__sim_op *d)
+{
+    return r->program->cost ? r->program->cost[d - r->program->code] : 0;
+}
 
 /* The head of a queue; NULL: empty. */
 static inline struct hd__sim_op *hd__sim_queue_head(const struct hd__sim_rank *r, uint32_t queue)

@@ -510,6 +510,7 @@ static int run(int argc, char **argv)
     struct hd__machine machine = {0};
     double ranks = 0, tokens = 0;
     int code = hd__cli_job_arguments(&hd__command_plan, argc, argv, flags, HD__COUNT(flags), &arguments);
+    hd__cli_keep_freed();
     arguments.machine = r.machine;
     if (!code && r.ranks)
         code = parse_count("--ranks", r.ranks, &ranks);

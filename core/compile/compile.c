@@ -462,9 +462,11 @@ static void check_cache(const struct hd__compiled *c, struct hd_program *p)
             p->no_cache = hd__arena_format(&p->arena, "%s has no kernel for %s", device->label, hd__op(ops[k])->name);
 }
 
-/* Gives back the room that instructions and tensors left: a long pipeline keeps as many programs as it has stages. */
+/* Gives back the template, and the room that instructions and tensors left: a long pipeline keeps as many programs as
+ * it has stages. */
 static void fit(struct hd_program *p)
 {
+    hd__free_array(&p->template);
     for (uint32_t s = 0; s < p->sections.count; s++) {
         hd__code *code = &p->sections.at[s].code;
         if (code->count)

@@ -161,6 +161,37 @@ START_TEST(a_newcomer_on_planned_memory)
 }
 END_TEST
 
+/* Between the two, by their offsets, are many that lived before: verify looks past them. */
+START_TEST(memory_of_one_behind_a_crowd)
+{
+    struct hd_program *p = tiny_program(1, 1, 1, 0);
+    hd_tensor keep = tiny_state(p, "keep", 16), sum = tiny_state(p, "sum", 16 * 300), crowd[200], big, late;
+    char expected[160];
+    tiny_section(p, "micro", 1);
+    for (uint32_t k = 0; k < HD__COUNT(crowd); k++) {
+        crowd[k] = tiny_vector(p, "crowd", 16);
+        tiny_op(p, 0, HD_OP_FILL0, NONE, T(crowd[k]));
+        tiny_op(p, 0, HD_OP_COPY, T(crowd[k]), T(keep));
+    }
+    big = tiny_vector(p, "big", 16 * 300);
+    late = tiny_vector(p, "late", 16);
+    tiny_op(p, 0, HD_OP_FILL0, NONE, T(big));
+    tiny_op(p, 0, HD_OP_FILL0, NONE, T(late));
+    tiny_op(p, 0, HD_OP_COPY, T(late), T(keep));
+    tiny_op(p, 0, HD_OP_COPY, T(big), T(sum));
+    tiny_finish(p);
+    int64_t at = p->buffers.at[hd__tensor_const(p, big)->buffer].offset;
+    for (uint32_t k = 0; k < HD__COUNT(crowd); k++)
+        p->buffers.at[hd__tensor_const(p, crowd[k])->buffer].offset = at + 64 * (int64_t)k;
+    ck_assert_msg(hd__verify(p, &err) == HD_OK, "%s", err.message);
+    p->buffers.at[hd__tensor_const(p, late)->buffer].offset = at + INT64_C(64) * 250;
+    snprintf(expected, sizeof expected,
+             "micro #401 fill0 late: late at [%lld, %lld) overlaps big at [%lld, %lld), which is live",
+             (long long)at + 64 * 250, (long long)at + 64 * 251, (long long)at, (long long)at + 64 * 300);
+    assert_fault(p, expected);
+}
+END_TEST
+
 /* What lives for a step: made in micro_last, used in update, by which a temporary of update is planned beside it. */
 static struct hd_program *carried_program(hd_tensor *s, hd_tensor *b)
 {
@@ -551,6 +582,7 @@ int main(void)
     tcase_add_test(c, memory_of_two_at_once);
     tcase_add_test(c, what_lives_for_a_step);
     tcase_add_test(c, a_newcomer_on_planned_memory);
+    tcase_add_test(c, memory_of_one_behind_a_crowd);
     tcase_add_loop_test(c, a_collective_of_another_size, 0, (int)HD__COUNT(collectives));
     tcase_add_test(c, operands_that_do_not_fit);
     tcase_add_test(c, a_lost_partial_sum);
