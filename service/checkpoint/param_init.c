@@ -99,6 +99,65 @@ char *hd__ckpt_file_tensor_name(const struct hd_program *p, uint32_t param, int6
     return star ? hd__format("%.*s%lld%s", (int)(star - name), name, (long long)index, star + 1) : hd__strdup(name);
 }
 
+uint32_t hd__ckpt_file_tensor_shape(const struct hd_program *p, uint32_t param, int64_t shape[HD_MAX_DIMS])
+{
+    const struct hd__param *a = &p->params.at[param];
+    const struct hd__tensor *t = hd__tensor_const(p, a->tensor);
+    struct hd__file_part part = hd__param_file_part(p, a);
+    uint32_t ndim = 0;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        int32_t axis = hd__param_file_axis(&a->desc, i);
+        while ((int32_t)ndim <= axis)
+            shape[ndim++] = 1;
+        if (axis >= 0)
+            shape[axis] *= p->dims.at[t->dim[i]].used;
+    }
+    if (part.axis >= 0)
+        shape[part.axis] = shape[part.axis] / part.span * part.parts;
+    return ndim;
+}
+
+/* Equal but for dims of 1, which move no element. */
+static int same_shape(const int64_t *a, uint32_t n_a, const int64_t *b, uint32_t n_b)
+{
+    uint32_t i = 0, k = 0;
+    for (;; i++, k++) {
+        while (i < n_a && a[i] == 1)
+            i++;
+        while (k < n_b && b[k] == 1)
+            k++;
+        if (i == n_a || k == n_b)
+            return i == n_a && k == n_b;
+        if (a[i] != b[k])
+            return 0;
+    }
+}
+
+static const char *extents_text(const int64_t *shape, uint32_t ndim, char text[HD_MAX_DIMS * 24])
+{
+    int at = 0;
+    for (uint32_t i = 0; i < ndim; i++)
+        at += sprintf(text + at, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    text[at] = 0;
+    return text;
+}
+
+static int32_t check_shape(struct init_context *f, uint32_t param, const struct hd__ckpt_st_tensor *t)
+{
+    int64_t want[HD_MAX_DIMS] = {0};
+    uint32_t ndim = hd__ckpt_file_tensor_shape(f->p, param, want);
+    char has[HD_MAX_DIMS * 24], wanted[HD_MAX_DIMS * 24];
+    if (same_shape(t->shape, t->ndim, want, ndim))
+        return HD_OK;
+    return hd_fail(f->err, HD_E_INVALID, "%s: tensor %s is [%s], but parameter %s wants [%s]: %s",
+                   hd__ckpt_st_file_name(f->files, t->file), t->name, extents_text(t->shape, t->ndim, has),
+                   f->p->params.at[param].desc.name, extents_text(want, ndim, wanted),
+                   t->ndim == 2 && ndim == 2 && t->shape[0] == want[1] && t->shape[1] == want[0]
+                       ? "transposed? Hugging Face has GPT-2's projections as [in, out] (Conv1D; nanoGPT: [out, in]), "
+                         "all else as [out, in]: transpose it, and the square ones that were saved like it"
+                       : "another model?");
+}
+
 /* A parameter, or one of the several tensors that it consists of, in its file: hd__file_part. It holds
  * elements [first, end) of the parameter. */
 struct file_slice {
@@ -113,7 +172,6 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     const struct hd__tensor *t = hd__tensor_const(f->p, f->p->params.at[param].tensor);
     int64_t tensors = hd__ckpt_file_tensor_count(f->p, param), count = hd__global_numel(f->p, t) / tensors;
     struct hd__file_part part = hd__param_file_part(f->p, &f->p->params.at[param]);
-    uint64_t needed = (uint64_t)(count / part.own * part.width);
     *where = (struct file_slice){.first = at / count * count};
     where->end = where->first + count;
     char *name = hd__ckpt_file_tensor_name(f->p, param, at / count);
@@ -123,11 +181,8 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     free(name);
     if (!where->t)
         return f->err->code;
-    if (where->t->count != needed)
-        return hd_fail(f->err, HD_E_INVALID,
-                       "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
-                       hd__ckpt_st_file_name(f->files, where->t->file), where->t->name,
-                       (unsigned long long)where->t->count, d->name, (long long)needed);
+    if (check_shape(f, param, where->t))
+        return f->err->code;
     where->own = part.own;
     where->width = part.width;
     where->skip = part.skip;

@@ -320,6 +320,51 @@ static void add_tensors(const char *path, const char *const *names)
     free(data);
 }
 
+/* The tokens and the job that the golden models train. */
+static void write_folder_job(const char *from)
+{
+    char tokens[4000], job[400];
+    for (size_t i = 0; i < sizeof tokens; i++)
+        tokens[i] = (char)(i % 2 ? 0 : i / 2 % 32);
+    FILE *file = fopen("tokens.bin", "wb");
+    ck_assert_uint_eq(fwrite(tokens, 1, sizeof tokens, file), sizeof tokens);
+    fclose(file);
+    snprintf(job, sizeof job,
+             "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\nmodel: {use: transformer, from: %s}\n"
+             "data: {train: tokens.bin, seq_len: 8, batch: 1}\n",
+             from);
+    write_file("folder.yaml", job);
+}
+
+/* A tensor that has the right number of elements in another shape is of another layout. */
+START_TEST(weights_in_another_layout)
+{
+    static const struct row rows[] = {
+        {"train folder.yaml model.from=linear --dry-run",
+         "command line: model.from: linear/model.safetensors: tensor transformer.h.0.attn.c_attn.weight is [36, 12], "
+         "but parameter transformer.h.0.attn.c_attn.q.weight wants [12, 36]: transposed?",
+         "(Conv1D; nanoGPT: [out, in])"},
+        {"train folder.yaml model.from=linear", "is [36, 12], but", NULL},
+        {"sample folder.yaml model.from=linear --tokens 2", "is [36, 12], but", NULL},
+        {"train folder.yaml model.from=flat", "tensor transformer.wte.weight is [384], but", "wants [32, 12]: another"},
+        {"train folder.yaml model.from=down model.dropout=0 mesh.tp=2 data.batch=2",
+         "tensor model.layers.0.mlp.down_proj.weight is [24, 16], but", "wants [16, 24]: transposed?"},
+        {NULL, NULL, NULL}};
+    ck_assert_int_eq(
+        system("cp -r " GOLDEN_DIR "/gpt2 gpt && cp -r " GOLDEN_DIR "/llama down && "
+               "for d in linear flat ones; do cp -r gpt $d; done && "
+               "sed -i 's/\\[12,36\\]/[36,12]/g' linear/model.safetensors && "
+               "sed -i 's/\\[32,12\\]/[384  ]/' flat/model.safetensors && "
+               "sed -i 's/{\"format\":\"pt\"}/{           }/; s/\\[12\\]/[1,12]/' ones/model.safetensors && "
+               "sed -i 's/\\[16,24\\]/[24,16]/' down/model.safetensors"),
+        0);
+    write_folder_job("gpt");
+    expect_rows(rows);
+    expect_code(command_run("train folder.yaml --dry-run"), 0);
+    expect_code(command_run("train folder.yaml --dry-run model.from=ones"), 0);
+}
+END_TEST
+
 /* Weights that the model does not use are another model's; but buffers and a tied head are in many files. */
 START_TEST(weights_without_a_place)
 {
@@ -339,20 +384,12 @@ START_TEST(weights_without_a_place)
          "model.layers.1.mlp.down_proj.weight, model.layers.1.mlp.gate_proj.weight, ...)",
          NULL},
         {NULL, NULL, NULL}};
-    char tokens[4000];
-    for (size_t i = 0; i < sizeof tokens; i++)
-        tokens[i] = (char)(i % 2 ? 0 : i / 2 % 32);
-    FILE *file = fopen("tokens.bin", "wb");
-    ck_assert_uint_eq(fwrite(tokens, 1, sizeof tokens, file), sizeof tokens);
-    fclose(file);
     ck_assert_int_eq(system("for d in extra usual fewer; do cp -r " GOLDEN_DIR "/llama $d; done && "
                             "sed -i 's/\"num_hidden_layers\": 2/\"num_hidden_layers\": 1/' fewer/config.json"),
                      0);
     add_tensors("extra/model.safetensors", extra);
     add_tensors("usual/model.safetensors", usual);
-    write_file("folder.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
-                              "model: {use: transformer, from: usual}\n"
-                              "data: {train: tokens.bin, seq_len: 8, batch: 1}\n");
+    write_folder_job("usual");
     expect_rows(rows);
     expect_code(command_run("train folder.yaml"), 0);
     expect_code(command_run("train folder.yaml mesh.pp=2 data.batch=2"), 0);
@@ -503,12 +540,6 @@ START_TEST(dry_runs)
                                        "check folder.yaml model.from=config mesh.dp=2 data.batch=2",
                                        "eval folder.yaml model.from=drop data.val_fraction=0.1",
                                        "sample folder.yaml model.from=drop --tokens 2"};
-    char tokens[4000];
-    for (size_t i = 0; i < sizeof tokens; i++)
-        tokens[i] = (char)(i % 2 ? 0 : i / 2 % 32);
-    FILE *file = fopen("tokens.bin", "wb");
-    ck_assert_uint_eq(fwrite(tokens, 1, sizeof tokens, file), sizeof tokens);
-    fclose(file);
     ck_assert_int_eq(
         system(
             "rm -rf hf pipe && mkdir config larger pointer pickled && cp -r " GOLDEN_DIR
@@ -521,9 +552,7 @@ START_TEST(dry_runs)
             "head -c -8 hf/model.safetensors > broken/model.safetensors && "
             "printf '\\377\\377\\377\\377\\377\\377\\377\\377' >> broken/model.safetensors"),
         0);
-    write_file("folder.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
-                              "model: {use: transformer, from: hf}\n"
-                              "data: {train: tokens.bin, seq_len: 8, batch: 1}\n");
+    write_folder_job("hf");
     expect_rows(rows);
     for (size_t i = 0; i < HD__COUNT(fine); i++) {
         struct command *c = command_run("%s", fine[i]);
@@ -710,6 +739,7 @@ int main(void)
                                         {"data files", data_files, 1},
                                         {"dry runs", dry_runs, 1},
                                         {"weights without a place", weights_without_a_place, 1},
+                                        {"weights in another layout", weights_in_another_layout, 1},
                                         {"sections mixed up", sections_mixed_up, 1},
                                         {"warnings", warnings, 1},
                                         {"escapes", escapes, 1},
