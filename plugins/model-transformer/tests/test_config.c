@@ -455,16 +455,23 @@ START_TEST(names_without_prefix)
 }
 END_TEST
 
+/* As transformers, an index is read only where model.safetensors is not there. */
 START_TEST(names_in_an_index)
 {
     struct hd_error err = HD_ERROR_INIT;
     const char *index = "{\"weight_map\": {\"wte.weight\": \"model-00001-of-00002.safetensors\"}}";
+    char path[128];
     write_file("model.safetensors.index.json", index, strlen(index));
-    struct hd_model *model = open_config("{" GPT2 "}", &err);
-    struct hd_program *p = build(model, 4);
-    ck_assert_str_eq(mock_param(p, "transformer.wte.weight")->file, "wte.weight");
-    mock_free(p);
-    model_ops->close(model);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    for (int alone = 0; alone < 2; alone++) {
+        struct hd_model *model = open_config("{" GPT2 "}", &err);
+        struct hd_program *p = build(model, 4);
+        ck_assert_str_eq(mock_param(p, "transformer.wte.weight")->file,
+                         alone ? "wte.weight" : "transformer.wte.weight");
+        mock_free(p);
+        model_ops->close(model);
+        ck_assert(alone || !unlink(path));
+    }
     write_file("model.safetensors.index.json", "{", 1);
     ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
     ck_assert_ptr_nonnull(strstr(err.message, "index.json:1:1"));
