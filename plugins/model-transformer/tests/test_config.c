@@ -521,6 +521,7 @@ START_TEST(fields_beside_from_must_agree)
         {"tied", "true", NULL},
         {"tied", "false", "model.tied does not agree"},
         {"norm_eps", "1e-3", "model.norm_eps is 0.001"},
+        {"rope_theta", "1e6", "model.rope_theta has no effect: "},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct hd_error err = HD_ERROR_INIT;
