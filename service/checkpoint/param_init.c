@@ -254,16 +254,53 @@ int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord
     return rc;
 }
 
-/* Tensors that files have and models ignore: buffers that are computed, GPT-2's causal mask, and the head that is the
- * embedding. */
+static int ends_in(const char *name, const char *end)
+{
+    size_t n = strlen(name), length = strlen(end);
+    return n >= length && !strcmp(name + n - length, end);
+}
+
+/* Tensors that files have and models ignore: buffers that are computed, and GPT-2's causal mask. */
 static int is_redundant(const char *name)
 {
-    static const char *const ends[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "lm_head.weight"};
-    size_t n = strlen(name);
+    static const char *const ends[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
     for (size_t i = 0; i < HD__COUNT(ends); i++)
-        if (n >= strlen(ends[i]) && !strcmp(name + n - strlen(ends[i]), ends[i]))
+        if (ends_in(name, ends[i]))
             return 1;
     return 0;
+}
+
+static int32_t compare_values(const struct hd__ckpt_st *files, const struct hd__ckpt_st_tensor *a,
+                              const struct hd__ckpt_st_tensor *b, int *equal, struct hd_error *err)
+{
+    float x[CHUNK], y[CHUNK];
+    int32_t rc = HD_OK;
+    *equal = same_shape(a->shape, a->ndim, b->shape, b->ndim) && hd__is_float(a->dtype) && hd__is_float(b->dtype);
+    for (uint64_t at = 0, n; at < a->count && *equal && !rc; at += n) {
+        n = HD__MIN(CHUNK, a->count - at);
+        rc = hd__ckpt_st_read_f32(files, a, at, n, x, err);
+        if (!rc)
+            rc = hd__ckpt_st_read_f32(files, b, at, n, y, err);
+        *equal = !rc && !memcmp(x, y, n * sizeof *x);
+    }
+    return rc;
+}
+
+/* A head that the model has no parameter for is tied: it must be what the embedding is. */
+static int32_t check_tied_head(const struct hd__ckpt_st *files, const struct hd__ckpt_st_tensor *head,
+                               const uint8_t *used, struct hd_error *err)
+{
+    int equal = 0;
+    for (uint32_t i = 0; i < hd__ckpt_st_count(files) && !equal; i++)
+        if (used[i] && compare_values(files, head, hd__ckpt_st_tensor_at(files, i), &equal, err))
+            return err->code;
+    if (equal)
+        return HD_OK;
+    return hd_fail(err, HD_E_INVALID,
+                   "%s: tensor %s is not the embedding, which is this model's head: say \"tie_word_embeddings\": false "
+                   "in config.json to train both, as transformers 5 would, or leave the tensor out, as transformers 4 "
+                   "would",
+                   hd__ckpt_st_file_name(files, head->file), head->name);
 }
 
 static int32_t check_all_used(const struct hd__ckpt_st *files, const char *folder, const uint8_t *used,
@@ -272,10 +309,16 @@ static int32_t check_all_used(const struct hd__ckpt_st *files, const char *folde
     struct hd__text names = {0};
     uint32_t unused = 0;
     int32_t rc = HD_OK;
-    for (uint32_t i = 0; i < hd__ckpt_st_count(files); i++)
-        if (!used[i] && !is_redundant(hd__ckpt_st_tensor_at(files, i)->name) && unused++ < 3)
-            hd__text_add(&names, "%s%s", unused > 1 ? ", " : "", hd__ckpt_st_tensor_at(files, i)->name);
-    if (unused)
+    for (uint32_t i = 0; i < hd__ckpt_st_count(files) && !rc; i++) {
+        const struct hd__ckpt_st_tensor *t = hd__ckpt_st_tensor_at(files, i);
+        if (used[i] || is_redundant(t->name))
+            continue;
+        if (ends_in(t->name, "lm_head.weight"))
+            rc = check_tied_head(files, t, used, err);
+        else if (unused++ < 3)
+            hd__text_add(&names, "%s%s", unused > 1 ? ", " : "", t->name);
+    }
+    if (!rc && unused)
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: this model has no place for %u tensor%s of the weights (%.400s%s): another model, or a "
                      "config.json that is not theirs?",

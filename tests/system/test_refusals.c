@@ -365,6 +365,20 @@ START_TEST(weights_in_another_layout)
 }
 END_TEST
 
+/* Of the golden llama: its first two tensors are the head and the embedding, 32 x 16 each. */
+static void copy_embedding_to_head(const char *path)
+{
+    char values[32 * 16 * sizeof(float)];
+    uint64_t length;
+    FILE *file = fopen(path, "r+b");
+    ck_assert_uint_eq(fread(&length, 8, 1, file), 1);
+    ck_assert_int_eq(fseek(file, (long)(8 + length + sizeof values), SEEK_SET), 0);
+    ck_assert_uint_eq(fread(values, sizeof values, 1, file), 1);
+    ck_assert_int_eq(fseek(file, (long)(8 + length), SEEK_SET), 0);
+    ck_assert_uint_eq(fwrite(values, sizeof values, 1, file), 1);
+    fclose(file);
+}
+
 /* Weights that the model does not use are another model's; but buffers and a tied head are in many files. */
 START_TEST(weights_without_a_place)
 {
@@ -383,16 +397,24 @@ START_TEST(weights_without_a_place)
          "no place for 9 tensors of the weights (model.layers.1.input_layernorm.weight, "
          "model.layers.1.mlp.down_proj.weight, model.layers.1.mlp.gate_proj.weight, ...)",
          NULL},
+        {"train folder.yaml model.from=tied --dry-run",
+         "tied/model.safetensors: tensor lm_head.weight is not the embedding, which is this model's head",
+         "\"tie_word_embeddings\": false"},
+        {"sample folder.yaml model.from=tied --tokens 2", "lm_head.weight is not the embedding", NULL},
         {NULL, NULL, NULL}};
-    ck_assert_int_eq(system("for d in extra usual fewer; do cp -r " GOLDEN_DIR "/llama $d; done && "
+    ck_assert_int_eq(system("for d in extra usual fewer tied; do cp -r " GOLDEN_DIR "/llama $d; done && "
                             "sed -i 's/\"num_hidden_layers\": 2/\"num_hidden_layers\": 1/' fewer/config.json"),
                      0);
     add_tensors("extra/model.safetensors", extra);
     add_tensors("usual/model.safetensors", usual);
+    ck_assert_int_eq(
+        system("sed -i 's/\"tie_word_embeddings\": false/\"tie_word_embeddings\": true/' tied/config.json"), 0);
     write_folder_job("usual");
     expect_rows(rows);
     expect_code(command_run("train folder.yaml"), 0);
     expect_code(command_run("train folder.yaml mesh.pp=2 data.batch=2"), 0);
+    copy_embedding_to_head("tied/model.safetensors");
+    expect_code(command_run("train folder.yaml model.from=tied"), 0);
     ck_assert_int_eq(system("rm -rf runs"), 0); /* other tests want none */
 }
 END_TEST
