@@ -158,6 +158,26 @@ static int32_t check_shape(struct init_context *f, uint32_t param, const struct 
                        : "another model?");
 }
 
+static int ends_in(const char *name, const char *end)
+{
+    size_t n = strlen(name), length = strlen(end);
+    return n >= length && !strcmp(name + n - length, end);
+}
+
+/* The tensor that differs from `name` by words before one of its dots: prefixes that a save adds or leaves out. */
+static const char *find_by_end(const struct hd__ckpt_st *files, const char *name)
+{
+    for (uint32_t i = 0; i < hd__ckpt_st_count(files); i++) {
+        const char *has = hd__ckpt_st_tensor_at(files, i)->name;
+        size_t n = strlen(has), wanted = strlen(name);
+        const char *longer = n > wanted ? has : name;
+        if (n != wanted && longer[strlen(longer) - HD__MIN(n, wanted) - 1] == '.' &&
+            ends_in(longer, n > wanted ? name : has))
+            return has;
+    }
+    return NULL;
+}
+
 /* A parameter, or one of the several tensors that it consists of, in its file: hd__file_part. It holds
  * elements [first, end) of the parameter. */
 struct file_slice {
@@ -176,8 +196,13 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     where->end = where->first + count;
     char *name = hd__ckpt_file_tensor_name(f->p, param, at / count);
     where->t = hd__ckpt_st_find(f->files, name);
+    const char *like = where->t ? NULL : find_by_end(f->files, name);
     if (!where->t)
-        hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", name, d->name);
+        hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs%s%s%s", name, d->name,
+                like ? "; they have " : "", like ? like : "",
+                like                              ? ": rename it, and all that differ like it"
+                : ends_in(name, "lm_head.weight") ? ": was the base model saved, without its head?"
+                                                  : "");
     free(name);
     if (!where->t)
         return f->err->code;
@@ -252,12 +277,6 @@ int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord
         rc = init_all_tensors(coord, arena, &f, init_run_from_file);
     hd__ckpt_st_close(f.files);
     return rc;
-}
-
-static int ends_in(const char *name, const char *end)
-{
-    size_t n = strlen(name), length = strlen(end);
-    return n >= length && !strcmp(name + n - length, end);
 }
 
 /* Tensors that files have and models ignore: buffers that are computed, and GPT-2's causal mask. */

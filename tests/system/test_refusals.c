@@ -401,9 +401,19 @@ START_TEST(weights_without_a_place)
          "tied/model.safetensors: tensor lm_head.weight is not the embedding, which is this model's head",
          "\"tie_word_embeddings\": false"},
         {"sample folder.yaml model.from=tied --tokens 2", "lm_head.weight is not the embedding", NULL},
+        {"train folder.yaml model.from=base --dry-run", "model.from: the weights have no tensor lm_head.weight, which",
+         "was the base model saved, without its head?"},
+        {"train folder.yaml model.from=wrapped --dry-run",
+         "the weights have no tensor model.embed_tokens.weight, which parameter model.embed_tokens.weight needs; they "
+         "have m.model.embed_tokens.weight: rename it, and all that differ like it",
+         NULL},
         {NULL, NULL, NULL}};
-    ck_assert_int_eq(system("for d in extra usual fewer tied; do cp -r " GOLDEN_DIR "/llama $d; done && "
-                            "sed -i 's/\"num_hidden_layers\": 2/\"num_hidden_layers\": 1/' fewer/config.json"),
+    ck_assert_int_eq(system("for d in extra usual fewer tied base wrapped; do cp -r " GOLDEN_DIR "/llama $d; done && "
+                            "sed -i 's/\"num_hidden_layers\": 2/\"num_hidden_layers\": 1/' fewer/config.json && "
+                            "sed -i 's/\"model\\.\\([a-z0-9_.]*\\)\"/\"\\1\"      /g' base/model.safetensors && "
+                            "cp -r base bare && sed -i 's/lm_head.weight/lm_head.wasted/' base/model.safetensors && "
+                            "sed -i 's/{\"format\":\"pt\"}/{           }/; s/\"model.embed/\"m.model.embed/' "
+                            "wrapped/model.safetensors"),
                      0);
     add_tensors("extra/model.safetensors", extra);
     add_tensors("usual/model.safetensors", usual);
@@ -413,6 +423,7 @@ START_TEST(weights_without_a_place)
     expect_rows(rows);
     expect_code(command_run("train folder.yaml"), 0);
     expect_code(command_run("train folder.yaml mesh.pp=2 data.batch=2"), 0);
+    expect_code(command_run("train folder.yaml model.from=bare"), 0);
     copy_embedding_to_head("tied/model.safetensors");
     expect_code(command_run("train folder.yaml model.from=tied"), 0);
     ck_assert_int_eq(system("rm -rf runs"), 0); /* other tests want none */

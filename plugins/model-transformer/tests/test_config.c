@@ -445,10 +445,11 @@ START_TEST(names_without_prefix)
     for (int i = 0; i < 2; i++) {
         struct hd_error err = HD_ERROR_INIT;
         write_weights(headers[i]);
-        struct hd_model *model = open_config("{" GPT2 "}", &err);
+        struct hd_model *model = open_config("{" GPT2 ", \"tie_word_embeddings\": false}", &err);
         struct hd_program *p = build(model, 4);
         const struct mock_param *param = mock_param(p, "transformer.h.1.mlp.c_fc.weight");
         ck_assert_str_eq(param->file, i ? "transformer.h.1.mlp.c_fc.weight" : "h.1.mlp.c_fc.weight");
+        ck_assert_str_eq(mock_param(p, "lm_head.weight")->file, "lm_head.weight");
         mock_free(p);
         model_ops->close(model);
     }
