@@ -41,9 +41,10 @@ static void begin(void)
 
 static void end(void)
 {
-    static const char *const names[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
+    static const char *const names[] = {"config.json", "model.safetensors", "model.safetensors.index.json",
+                                        "adapter_config.json"};
     char path[128];
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < HD__COUNT(names); i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         unlink(path);
     }
@@ -95,6 +96,23 @@ static const struct {
     {"{" GPT2 ", \"scale_attn_by_inverse_layer_idx\": true}", "\"scale_attn_by_inverse_layer_idx\" is true"},
     {"{" GPT2 ", \"scale_attn_weights\": false}", "\"scale_attn_weights\" is false"},
     {"{" GPT2 ", \"add_cross_attention\": true}", "\"add_cross_attention\" is true"},
+    {"{" GPT2 ", \"num_attention_heads\": 6}", "\"n_head\" and \"num_attention_heads\" are two names of one size"},
+    {"{" GPT2 ", \"is_causal\": false}", "\"is_causal\" is false"},
+    {"{" GPT2 ", \"transformers_weights\": \"b.safetensors\"}", "\"transformers_weights\" is \"b.safetensors\""},
+    {"{" LLAMA ", \"per_layer_config\": {\"1\": {}}}", "\"per_layer_config\" is {\"1\":{}}"},
+    {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"linear\"}}", "\"factor\" is missing"},
+    {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+     "\"high_freq_factor\": 4}}",
+     "\"original_max_position_embeddings\" is missing"},
+    {"{" LLAMA ", \"original_max_position_embeddings\": 64, \"rope_parameters\": {\"rope_type\": \"llama3\", "
+     "\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}}",
+     "\"original_max_position_embeddings\" is not that of the rotary positions, 32"},
+    {"{" LLAMA ", \"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": 5e5}}",
+     "\"rope_theta\" is 10000, and 500000 in \"rope_parameters\""},
+    {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": {\"rope_theta\": 1e4}}",
+     "\"rope_scaling\" and \"rope_parameters\" differ"},
+    {"{" LLAMA ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}}}",
+     "\"rope_parameters\" has a \"full_attention\" of its own"},
     {"{" GPT2 ", \"tie_word_embeddings\": 1}", "\"tie_word_embeddings\" must be true or false"},
     {"{" GPT2 ", \"layer_norm_epsilon\": 0}", "\"layer_norm_epsilon\" must be a number above 0"},
     {"{" LLAMA ", \"hidden_act\": \"relu\"}", "\"hidden_act\" is \"relu\""},
@@ -140,6 +158,11 @@ END_TEST
 START_TEST(missing_files)
 {
     struct hd_error err = HD_ERROR_INIT;
+    write_file("adapter_config.json", "{}", 2);
+    ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
+    ck_assert_ptr_nonnull(strstr(err.message, "/adapter_config.json: is of an adapter"));
+    end();
+    begin();
     ck_assert_ptr_null(model_open(&err, model_settings("from", folder, NULL)));
     ck_assert_ptr_nonnull(strstr(err.message, "has no config.json"));
     write_weights("{\"a\"");
