@@ -142,11 +142,13 @@ static const char *extents_text(const int64_t *shape, uint32_t ndim, char text[H
     return text;
 }
 
-static int32_t check_shape(struct init_context *f, uint32_t param, const struct hd__ckpt_st_tensor *t)
+static int32_t check_tensor(struct init_context *f, uint32_t param, const struct hd__ckpt_st_tensor *t)
 {
     int64_t want[HD_MAX_DIMS] = {0};
     uint32_t ndim = hd__ckpt_file_tensor_shape(f->p, param, want);
     char has[HD_MAX_DIMS * 24], wanted[HD_MAX_DIMS * 24];
+    if (!hd__is_float(t->dtype)) /* which it refuses */
+        return hd__ckpt_st_read_f32(f->files, t, 0, 0, NULL, f->err);
     if (same_shape(t->shape, t->ndim, want, ndim))
         return HD_OK;
     return hd_fail(f->err, HD_E_INVALID, "%s: tensor %s is [%s], but parameter %s wants [%s]: %s",
@@ -206,7 +208,7 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     free(name);
     if (!where->t)
         return f->err->code;
-    if (check_shape(f, param, where->t))
+    if (check_tensor(f, param, where->t))
         return f->err->code;
     where->own = part.own;
     where->width = part.width;

@@ -14,8 +14,8 @@ int32_t hd__ckpt_init_params(struct hd_program *p, const int32_t coord[HD_AXIS_C
 int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
                                        const char *folder, struct hd_error *err);
 
-/* Does the folder have all tensors of these pipeline stages, in their shapes, and no others but buffers and a tied head
- * that is the embedding? Reads headers alone, and such a head. */
+/* Does the folder have all tensors of these pipeline stages, in their shapes and a dtype that is read, and no others
+ * but buffers and a tied head that is the embedding? Reads headers alone, and such a head. */
 int32_t hd__ckpt_check_safetensors(struct hd_program *const *stages, int32_t n_stages, const char *folder,
                                    struct hd_error *err);
 

@@ -346,13 +346,18 @@ START_TEST(weights_in_another_layout)
          "(Conv1D; nanoGPT: [out, in])"},
         {"train folder.yaml model.from=linear", "is [36, 12], but", NULL},
         {"sample folder.yaml model.from=linear --tokens 2", "is [36, 12], but", NULL},
+        {"train folder.yaml model.from=whole --dry-run",
+         "command line: model.from: whole/model.safetensors: tensor transformer.h.0.attn.c_attn.bias: U32 is not "
+         "supported",
+         "convert it to F32 or BF16"},
         {"train folder.yaml model.from=flat", "tensor transformer.wte.weight is [384], but", "wants [32, 12]: another"},
         {"train folder.yaml model.from=down model.dropout=0 mesh.tp=2 data.batch=2",
          "tensor model.layers.0.mlp.down_proj.weight is [24, 16], but", "wants [16, 24]: transposed?"},
         {NULL, NULL, NULL}};
     ck_assert_int_eq(
         system("cp -r " GOLDEN_DIR "/gpt2 gpt && cp -r " GOLDEN_DIR "/llama down && "
-               "for d in linear flat ones; do cp -r gpt $d; done && "
+               "for d in linear flat ones whole; do cp -r gpt $d; done && "
+               "sed -i 's/\"F32\"/\"U32\"/' whole/model.safetensors && "
                "sed -i 's/\\[12,36\\]/[36,12]/g' linear/model.safetensors && "
                "sed -i 's/\\[32,12\\]/[384  ]/' flat/model.safetensors && "
                "sed -i 's/{\"format\":\"pt\"}/{           }/; s/\\[12\\]/[1,12]/' ones/model.safetensors && "
