@@ -383,8 +383,13 @@ static int32_t fail_missing(const char *folder, struct hd_error *err)
 {
     const char *slash = strchr(folder, '/');
     struct stat st;
+    char snapshots[4096];
+    snprintf(snapshots, sizeof snapshots, "%s/snapshots", folder);
     if (!stat(folder, &st))
-        return hd_fail(err, HD_E_NOTFOUND, "%s: has no config.json; name a folder with a Hugging Face model", folder);
+        return hd_fail(err, HD_E_NOTFOUND, "%s: has no config.json; name %s", folder,
+                       stat(snapshots, &st)
+                           ? "a folder with a Hugging Face model"
+                           : "one of the models in its folder snapshots/, as the hub's cache has them");
     if (strspn(folder, "./~") || strpbrk(folder, "*?[") || (slash && (!slash[1] || strchr(slash + 1, '/'))))
         return HD_E_NOTFOUND;
     return hd_fail(err, HD_E_NOTFOUND,

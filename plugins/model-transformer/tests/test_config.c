@@ -163,8 +163,14 @@ START_TEST(missing_files)
     ck_assert_ptr_nonnull(strstr(err.message, "/adapter_config.json: is of an adapter"));
     end();
     begin();
+    char path[128];
     ck_assert_ptr_null(model_open(&err, model_settings("from", folder, NULL)));
-    ck_assert_ptr_nonnull(strstr(err.message, "has no config.json"));
+    ck_assert_ptr_nonnull(strstr(err.message, "has no config.json; name a folder with a Hugging Face model"));
+    snprintf(path, sizeof path, "%s/snapshots", folder);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    ck_assert_ptr_null(model_open(&err, model_settings("from", folder, NULL)));
+    ck_assert_ptr_nonnull(strstr(err.message, "one of the models in its folder snapshots/"));
+    ck_assert_int_eq(rmdir(path), 0);
     write_weights("{\"a\"");
     ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
     ck_assert_ptr_nonnull(strstr(err.message, "model.safetensors: bad safetensors header"));
@@ -176,7 +182,6 @@ START_TEST(missing_files)
     ck_assert_ptr_nonnull(strstr(err.message, "cut off"));
     end();
     begin();
-    char path[128];
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     unlink(path);
     ck_assert_int_eq(mkfifo(path, 0600), 0); /* which would block */
