@@ -183,6 +183,8 @@ static void read_rope_kind(struct reader *r, struct tf_rope *rope)
     if (!*type)
         type = text_of(r, "type");
     check_demands(r, rope_demands);
+    if (!*type && value_of(r, "factor"))
+        refuse(r, HD_E_INVALID, "\"factor\" is there, and \"rope_type\" is missing");
     if (!*type || !strcmp(type, "default"))
         return;
     rope->factor = number_of(r, "factor", REQUIRED);
@@ -285,6 +287,7 @@ static void read_experts(struct reader *r, struct tf_shape *shape)
 
 static void read_llama(struct reader *r, struct tf_shape *shape, const struct kind *kind)
 {
+    int llama = !strcmp(kind->model_type, "llama");
     shape->layers = count_of(r, "num_hidden_layers", REQUIRED);
     shape->hidden = count_of(r, "hidden_size", REQUIRED);
     shape->heads = count_of(r, "num_attention_heads", REQUIRED);
@@ -294,7 +297,8 @@ static void read_llama(struct reader *r, struct tf_shape *shape, const struct ki
     shape->max_seq_len = count_of(r, "max_position_embeddings", kind->longest);
     shape->norm_eps = number_of(r, "rms_norm_eps", kind->eps);
     shape->tied = flag_of(r, "tie_word_embeddings", 0);
-    shape->out_bias = flag_of(r, "attention_bias", 0);
+    /* The other classes do not read it. */
+    shape->out_bias = (llama || kind->family == TF_QWEN3) && flag_of(r, "attention_bias", 0);
     shape->qkv_bias = shape->out_bias || kind->qkv_bias;
     shape->qk_norm = kind->family == TF_QWEN3;
     if (kind->family == TF_MIXTRAL)
@@ -305,6 +309,11 @@ static void read_llama(struct reader *r, struct tf_shape *shape, const struct ki
     shape->sliding_window = missing ? kind->sliding_window : count_of(r, "sliding_window", 0);
     if (!strncmp(kind->model_type, "qwen", 4))
         shape->sliding_window = 0;
+    if (llama && shape->sliding_window && shape->sliding_window < shape->max_seq_len)
+        refuse(r, HD_E_INVALID,
+               "\"sliding_window\" is %lld, but transformers' llama has none: leave it out, or say \"model_type\": "
+               "\"mistral\"",
+               (long long)shape->sliding_window);
     check_layer_types(r);
     read_rope(r, &shape->rope, kind->theta);
     check_demands(r, llama_demands);

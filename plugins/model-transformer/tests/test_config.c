@@ -100,6 +100,8 @@ static const struct {
     {"{" GPT2 ", \"is_causal\": false}", "\"is_causal\" is false"},
     {"{" GPT2 ", \"transformers_weights\": \"b.safetensors\"}", "\"transformers_weights\" is \"b.safetensors\""},
     {"{" LLAMA ", \"per_layer_config\": {\"1\": {}}}", "\"per_layer_config\" is {\"1\":{}}"},
+    {"{" LLAMA ", \"sliding_window\": 32}", "\"sliding_window\" is 32, but transformers' llama has none"},
+    {"{" LLAMA ", \"rope_scaling\": {\"factor\": 2}}", "\"rope_type\" is missing"},
     {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"linear\"}}", "\"factor\" is missing"},
     {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
      "\"high_freq_factor\": 4}}",
@@ -451,8 +453,9 @@ START_TEST(biases_of_attention)
         {"{" LLAMA "}", NULL, "model.layers.0.self_attn.q_proj.bias"},
         {"{" LLAMA ", \"attention_bias\": true}", "model.layers.0.self_attn.o_proj.bias", NULL},
         {"{" LLAMA ", \"attention_bias\": true}", "model.layers.1.self_attn.v_proj.bias", NULL},
+        {"{" MISTRAL ", \"attention_bias\": true}", NULL, "model.layers.1.self_attn.v_proj.bias"}, /* not read there */
     };
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct hd_error err = HD_ERROR_INIT;
         struct hd_model *model = open_config(rows[i].config, &err);
         struct hd_program *p = build(model, 4);
