@@ -610,6 +610,21 @@ START_TEST(round_trips)
 }
 END_TEST
 
+/* The file that an export writes has the usual name, and a dtype of its own. */
+START_TEST(exported_names)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    const char *text;
+    struct hd_model *model = open_config("{" LLAMA ", \"dtype\": \"float16\", \"transformers_weights\": "
+                                         "\"model.safetensors.index.json\"}",
+                                         &err);
+    ck_assert_msg(model != NULL, "%s", err.message);
+    ck_assert_int_eq(model_ops->config_json(model, &text, &err), HD_OK);
+    ck_assert(!strstr(text, "transformers_weights") && !strstr(text, "float16"));
+    model_ops->close(model);
+}
+END_TEST
+
 /* ---- hostile files: cut, flipped and spliced; opened or refused with a place, never a crash */
 
 static uint32_t next_random(uint32_t *state) /* Numerical Recipes */
@@ -701,6 +716,7 @@ int main(void)
     tcase_add_test(tests, names_in_an_index);
     tcase_add_test(tests, fields_beside_from_must_agree);
     tcase_add_test(tests, round_trips);
+    tcase_add_test(tests, exported_names);
     tcase_add_loop_test(tests, hostile_files, 0, 3);
     tcase_add_test(tests, close_accepts_null);
     return suite_run_case("model_config", tests);
