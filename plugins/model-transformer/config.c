@@ -42,17 +42,23 @@ static const struct kind {
 struct demand {
     const char *key, *allowed;
 };
+static const struct demand demands_of_all[] = {
+    {"is_causal", "true"},
+    {"per_layer_config", "null|{}"},
+    {"quantization_config", "null"},
+    {"transformers_weights", "null|\"model.safetensors\"|\"model.safetensors.index.json\""},
+    {NULL, NULL},
+};
 static const struct demand gpt2_demands[] = {
     {"activation_function", "\"gelu_new\"|\"gelu_pytorch_tanh\""},
     {"scale_attn_weights", "true"},
     {"scale_attn_by_inverse_layer_idx", "false"},
     {"add_cross_attention", "false"},
-    {"quantization_config", "null"},
     {NULL, NULL},
 };
 static const struct demand llama_demands[] = {
-    {"hidden_act", "\"silu\"|\"swish\""}, {"mlp_bias", "false"},           {"router_jitter_noise", "null|0|0.0"},
-    {"use_sliding_window", "false"},      {"quantization_config", "null"}, {NULL, NULL},
+    {"hidden_act", "\"silu\"|\"swish\""}, {"mlp_bias", "false"}, {"router_jitter_noise", "null|0|0.0"},
+    {"use_sliding_window", "false"},      {NULL, NULL},
 };
 static const struct demand rope_demands[] = {
     {"partial_rotary_factor", "null|1|1.0"},
@@ -94,9 +100,20 @@ static int64_t count_of(struct reader *r, const char *key, int64_t missing)
     return json_integer_value(value);
 }
 
+/* A key that transformers knows by two names. */
+static int64_t count_of_either(struct reader *r, const char *key, const char *other, int64_t missing)
+{
+    const json_t *value = value_of(r, key), *also = value_of(r, other);
+    if (value && also && !json_equal(value, also))
+        refuse(r, HD_E_INVALID, "\"%s\" and \"%s\" are two names of one size, and differ", key, other);
+    return count_of(r, also && !value ? other : key, missing);
+}
+
 static double number_of(struct reader *r, const char *key, double missing)
 {
     const json_t *value = value_of(r, key);
+    if (!value && missing == REQUIRED)
+        refuse(r, HD_E_INVALID, "\"%s\" is missing", key);
     if (!value)
         return missing;
     double number = json_number_value(value);
@@ -166,16 +183,18 @@ static void read_rope_kind(struct reader *r, struct tf_rope *rope)
     if (!*type)
         type = text_of(r, "type");
     check_demands(r, rope_demands);
+    if (!*type && value_of(r, "factor"))
+        refuse(r, HD_E_INVALID, "\"factor\" is there, and \"rope_type\" is missing");
     if (!*type || !strcmp(type, "default"))
         return;
-    rope->factor = number_of(r, "factor", 1);
+    rope->factor = number_of(r, "factor", REQUIRED);
     if (!strcmp(type, "linear")) {
         rope->kind = TF_ROPE_LINEAR;
     } else if (!strcmp(type, "llama3")) {
         rope->kind = TF_ROPE_LLAMA3;
-        rope->low_freq_factor = number_of(r, "low_freq_factor", 1);
-        rope->high_freq_factor = number_of(r, "high_freq_factor", 4);
-        rope->original_length = number_of(r, "original_max_position_embeddings", 8192);
+        rope->low_freq_factor = number_of(r, "low_freq_factor", REQUIRED);
+        rope->high_freq_factor = number_of(r, "high_freq_factor", REQUIRED);
+        rope->original_length = number_of(r, "original_max_position_embeddings", REQUIRED);
         if (rope->high_freq_factor <= rope->low_freq_factor)
             refuse(r, HD_E_INVALID, "\"high_freq_factor\" must be above \"low_freq_factor\"");
     } else {
@@ -183,34 +202,60 @@ static void read_rope_kind(struct reader *r, struct tf_rope *rope)
     }
 }
 
+static int same_rope(const struct tf_rope *a, const struct tf_rope *b)
+{
+    return a->kind == b->kind && a->theta == b->theta && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->original_length == b->original_length;
+}
+
+/* rope_theta of rope_parameters is where transformers 5 reads it, that at the top where 4 does. */
 static void read_rope(struct reader *r, struct tf_rope *rope, double theta)
 {
     static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+    struct tf_rope read[2] = {{0}};
+    int n = 0;
     rope->theta = number_of(r, "rope_theta", theta);
     check_demands(r, rope_demands);
     for (int i = 0; i < 2; i++) {
         struct reader inner = {value_of(r, keys[i]), r->path, r->err, r->rc};
-        if (!inner.root || r->rc)
+        const char *key;
+        json_t *value;
+        if (!inner.root || r->rc || (json_is_object(inner.root) && !json_object_size(inner.root)))
             continue;
-        if (!json_is_object(inner.root)) {
+        if (!json_is_object(inner.root))
             refuse(r, HD_E_INVALID, "\"%s\" must be an object", keys[i]);
-            continue;
-        }
-        rope->theta = number_of(&inner, "rope_theta", rope->theta);
-        read_rope_kind(&inner, rope);
+        json_object_foreach((json_t *)inner.root, key, value) if (json_is_object(value))
+            refuse(r, HD_E_UNSUPPORTED, "\"%s\" has a \"%.40s\" of its own; this model offers one for all layers",
+                   keys[i], key);
+        if (r->rc)
+            return;
+        read[n].theta = number_of(&inner, "rope_theta", rope->theta);
+        read_rope_kind(&inner, &read[n]);
         r->rc = inner.rc;
+        if (value_of(r, "rope_theta") && read[n].theta != rope->theta)
+            refuse(r, HD_E_INVALID, "\"rope_theta\" is %g, and %g in \"%s\"", rope->theta, read[n].theta, keys[i]);
+        n++;
     }
+    if (n == 2 && !same_rope(&read[0], &read[1]))
+        refuse(r, HD_E_INVALID, "\"rope_scaling\" and \"rope_parameters\" differ: leave one out");
+    if (n)
+        *rope = read[0];
+    if (rope->kind == TF_ROPE_LLAMA3 &&
+        number_of(r, "original_max_position_embeddings", rope->original_length) != rope->original_length)
+        refuse(r, HD_E_INVALID, "\"original_max_position_embeddings\" is not that of the rotary positions, %g",
+               rope->original_length);
 }
 
 /* ---- the two families */
 
 static void read_gpt2(struct reader *r, struct tf_shape *shape)
 {
-    shape->layers = count_of(r, "n_layer", REQUIRED);
-    shape->hidden = count_of(r, "n_embd", REQUIRED);
-    shape->heads = shape->kv_heads = count_of(r, "n_head", REQUIRED);
+    shape->layers = count_of_either(r, "n_layer", "num_hidden_layers", REQUIRED);
+    shape->hidden = count_of_either(r, "n_embd", "hidden_size", REQUIRED);
+    shape->heads = shape->kv_heads = count_of_either(r, "n_head", "num_attention_heads", REQUIRED);
     shape->ffn = count_of(r, "n_inner", 4 * shape->hidden);
-    shape->max_seq_len = count_of(r, "n_positions", REQUIRED);
+    shape->max_seq_len = count_of_either(r, "n_positions", "max_position_embeddings", REQUIRED);
     shape->norm_eps = number_of(r, "layer_norm_epsilon", 1e-5);
     shape->tied = flag_of(r, "tie_word_embeddings", 1);
     check_demands(r, gpt2_demands);
@@ -232,7 +277,7 @@ static void check_layer_types(struct reader *r)
 static void read_experts(struct reader *r, struct tf_shape *shape)
 {
     const json_t *coef = value_of(r, "router_aux_loss_coef");
-    shape->experts = count_of(r, "num_local_experts", count_of(r, "num_experts", 8));
+    shape->experts = count_of_either(r, "num_local_experts", "num_experts", 8);
     shape->experts_per_token = count_of(r, "num_experts_per_tok", 2);
     if (coef && (!json_is_number(coef) || !(json_number_value(coef) >= 0)))
         refuse(r, HD_E_INVALID, "\"router_aux_loss_coef\" must be a number of 0 or more");
@@ -242,6 +287,7 @@ static void read_experts(struct reader *r, struct tf_shape *shape)
 
 static void read_llama(struct reader *r, struct tf_shape *shape, const struct kind *kind)
 {
+    int llama = !strcmp(kind->model_type, "llama");
     shape->layers = count_of(r, "num_hidden_layers", REQUIRED);
     shape->hidden = count_of(r, "hidden_size", REQUIRED);
     shape->heads = count_of(r, "num_attention_heads", REQUIRED);
@@ -251,7 +297,8 @@ static void read_llama(struct reader *r, struct tf_shape *shape, const struct ki
     shape->max_seq_len = count_of(r, "max_position_embeddings", kind->longest);
     shape->norm_eps = number_of(r, "rms_norm_eps", kind->eps);
     shape->tied = flag_of(r, "tie_word_embeddings", 0);
-    shape->out_bias = flag_of(r, "attention_bias", 0);
+    /* The other classes do not read it. */
+    shape->out_bias = (llama || kind->family == TF_QWEN3) && flag_of(r, "attention_bias", 0);
     shape->qkv_bias = shape->out_bias || kind->qkv_bias;
     shape->qk_norm = kind->family == TF_QWEN3;
     if (kind->family == TF_MIXTRAL)
@@ -262,6 +309,11 @@ static void read_llama(struct reader *r, struct tf_shape *shape, const struct ki
     shape->sliding_window = missing ? kind->sliding_window : count_of(r, "sliding_window", 0);
     if (!strncmp(kind->model_type, "qwen", 4))
         shape->sliding_window = 0;
+    if (llama && shape->sliding_window && shape->sliding_window < shape->max_seq_len)
+        refuse(r, HD_E_INVALID,
+               "\"sliding_window\" is %lld, but transformers' llama has none: leave it out, or say \"model_type\": "
+               "\"mistral\"",
+               (long long)shape->sliding_window);
     check_layer_types(r);
     read_rope(r, &shape->rope, kind->theta);
     check_demands(r, llama_demands);
@@ -289,6 +341,7 @@ static void read_shape(struct reader *r, struct tf_shape *shape)
         read_gpt2(r, shape);
     else
         read_llama(r, shape, kind);
+    check_demands(r, demands_of_all);
 }
 
 /* ---- the file */
@@ -339,13 +392,32 @@ static int32_t fail_missing(const char *folder, struct hd_error *err)
 {
     const char *slash = strchr(folder, '/');
     struct stat st;
+    char snapshots[4096];
+    snprintf(snapshots, sizeof snapshots, "%s/snapshots", folder);
     if (!stat(folder, &st))
-        return hd_fail(err, HD_E_NOTFOUND, "%s: has no config.json; name a folder with a Hugging Face model", folder);
+        return hd_fail(err, HD_E_NOTFOUND, "%s: has no config.json; name %s", folder,
+                       stat(snapshots, &st)
+                           ? "a folder with a Hugging Face model"
+                           : "one of the models in its folder snapshots/, as the hub's cache has them");
     if (strspn(folder, "./~") || strpbrk(folder, "*?[") || (slash && (!slash[1] || strchr(slash + 1, '/'))))
         return HD_E_NOTFOUND;
     return hd_fail(err, HD_E_NOTFOUND,
                    "%s: there is no such folder; a name on the hub? `hf download %s --local-dir DIR`, then from: DIR",
                    folder, folder);
+}
+
+/* transformers would add it to the weights. */
+static int32_t refuse_adapter(const char *folder, struct hd_error *err)
+{
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/adapter_config.json", folder);
+    if (stat(path, &st))
+        return HD_OK;
+    return hd_fail(err, HD_E_UNSUPPORTED,
+                   "%s: is of an adapter (LoRA), which is not read: merge it into the model (peft's merge_and_unload) "
+                   "and save that, or move the adapter away to train without it",
+                   path);
 }
 
 int32_t tf_config_read(const char *folder, struct tf_shape *shape, char **text, struct hd_error *err)
@@ -354,13 +426,16 @@ int32_t tf_config_read(const char *folder, struct tf_shape *shape, char **text, 
     json_t *root = NULL;
     if (snprintf(path, sizeof path, "%s/config.json", folder) >= (int)sizeof path)
         return hd_fail(err, HD_E_INVALID, "the path is too long: %.200s...", folder);
-    int32_t rc = load(path, &root, err);
+    int32_t rc = refuse_adapter(folder, err);
+    if (!rc)
+        rc = load(path, &root, err);
     if (rc)
         return rc == HD_E_NOTFOUND ? fail_missing(folder, err) : rc;
     struct reader r = {root, path, err, HD_OK};
     read_shape(&r, shape);
     find_dropout(&r, shape);
-    /* For export. The dtype is the exported file's own. */
+    /* For export. The dtype and the name are the exported file's own. */
+    json_object_del(root, "transformers_weights");
     json_object_del(root, "torch_dtype");
     json_object_del(root, "dtype");
     *text = r.rc ? NULL : json_dumps(root, JSON_INDENT(2));

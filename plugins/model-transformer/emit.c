@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-/* "model.layers.*.mlp.weight", 3 -> "model.layers.3.mlp.weight", less its first part if the files lack it; # -> *,
- * which stands for the expert in the names of files. */
+/* "model.layers.*.mlp.weight", 3 -> "model.layers.3.mlp.weight", less its first part if the files lack it, which the
+ * head never has; # -> *, which stands for the expert in the names of files. */
 static void name_of_layer(char *out, size_t room, const char *pattern, int64_t layer, int unprefixed)
 {
-    const char *dot = unprefixed ? strchr(pattern, '.') : NULL;
+    const char *dot = unprefixed && strncmp(pattern, "lm_head.", 8) != 0 ? strchr(pattern, '.') : NULL;
     const char *head = dot ? dot + 1 : pattern;
     const char *star = strchr(head, '*');
     if (star)

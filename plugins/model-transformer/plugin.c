@@ -188,7 +188,10 @@ static int32_t check_against_config(const struct tf_settings *set, const struct 
     if (set->norm_eps > 0 && set->norm_eps != shape->norm_eps)
         return hd_fail(err, HD_E_INVALID, "model.norm_eps is %g, but %s/config.json says %g: leave it out",
                        set->norm_eps, set->from, shape->norm_eps);
-    if (set->rope_theta > 0 && shape->family != TF_GPT2 && set->rope_theta != shape->rope.theta)
+    if (set->rope_theta > 0 && shape->family == TF_GPT2)
+        return hd_fail(err, HD_E_INVALID, "model.rope_theta has no effect: %s/config.json says gpt2: leave it out",
+                       set->from);
+    if (set->rope_theta > 0 && set->rope_theta != shape->rope.theta)
         return hd_fail(err, HD_E_INVALID, "model.rope_theta is %g, but %s/config.json says %g: leave it out",
                        set->rope_theta, set->from, shape->rope.theta);
     return HD_OK;

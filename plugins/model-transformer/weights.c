@@ -1,5 +1,5 @@
-/* Which tensors a Hugging Face folder holds: model.safetensors.index.json where the weights are in several
- * files, else the header of model.safetensors. Only names are read here; the core reads the numbers. */
+/* Which tensors a Hugging Face folder holds: the header of model.safetensors, or model.safetensors.index.json where the
+ * weights are in several files. Only names are read here; the core reads the numbers. */
 #include "internal.h"
 
 #include <stdlib.h>
@@ -50,11 +50,11 @@ int32_t tf_weights_have(const char *folder, const char *tensor, int *found, stru
     char path[4096];
     json_t *root = NULL;
     FILE *file;
-    snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
     int32_t rc = tf_open_file(path, &file, err);
-    int sharded = rc != HD_E_NOTFOUND;
-    if (!sharded) {
-        snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    int sharded = rc == HD_E_NOTFOUND;
+    if (sharded) {
+        snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
         rc = tf_open_file(path, &file, err);
     }
     *found = 0;

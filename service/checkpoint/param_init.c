@@ -99,6 +99,87 @@ char *hd__ckpt_file_tensor_name(const struct hd_program *p, uint32_t param, int6
     return star ? hd__format("%.*s%lld%s", (int)(star - name), name, (long long)index, star + 1) : hd__strdup(name);
 }
 
+uint32_t hd__ckpt_file_tensor_shape(const struct hd_program *p, uint32_t param, int64_t shape[HD_MAX_DIMS])
+{
+    const struct hd__param *a = &p->params.at[param];
+    const struct hd__tensor *t = hd__tensor_const(p, a->tensor);
+    struct hd__file_part part = hd__param_file_part(p, a);
+    uint32_t ndim = 0;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        int32_t axis = hd__param_file_axis(&a->desc, i);
+        while ((int32_t)ndim <= axis)
+            shape[ndim++] = 1;
+        if (axis >= 0)
+            shape[axis] *= p->dims.at[t->dim[i]].used;
+    }
+    if (part.axis >= 0)
+        shape[part.axis] = shape[part.axis] / part.span * part.parts;
+    return ndim;
+}
+
+/* Equal but for dims of 1, which move no element. */
+static int same_shape(const int64_t *a, uint32_t n_a, const int64_t *b, uint32_t n_b)
+{
+    uint32_t i = 0, k = 0;
+    for (;; i++, k++) {
+        while (i < n_a && a[i] == 1)
+            i++;
+        while (k < n_b && b[k] == 1)
+            k++;
+        if (i == n_a || k == n_b)
+            return i == n_a && k == n_b;
+        if (a[i] != b[k])
+            return 0;
+    }
+}
+
+static const char *extents_text(const int64_t *shape, uint32_t ndim, char text[HD_MAX_DIMS * 24])
+{
+    int at = 0;
+    for (uint32_t i = 0; i < ndim; i++)
+        at += sprintf(text + at, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    text[at] = 0;
+    return text;
+}
+
+static int32_t check_tensor(struct init_context *f, uint32_t param, const struct hd__ckpt_st_tensor *t)
+{
+    int64_t want[HD_MAX_DIMS] = {0};
+    uint32_t ndim = hd__ckpt_file_tensor_shape(f->p, param, want);
+    char has[HD_MAX_DIMS * 24], wanted[HD_MAX_DIMS * 24];
+    if (!hd__is_float(t->dtype)) /* which it refuses */
+        return hd__ckpt_st_read_f32(f->files, t, 0, 0, NULL, f->err);
+    if (same_shape(t->shape, t->ndim, want, ndim))
+        return HD_OK;
+    return hd_fail(f->err, HD_E_INVALID, "%s: tensor %s is [%s], but parameter %s wants [%s]: %s",
+                   hd__ckpt_st_file_name(f->files, t->file), t->name, extents_text(t->shape, t->ndim, has),
+                   f->p->params.at[param].desc.name, extents_text(want, ndim, wanted),
+                   t->ndim == 2 && ndim == 2 && t->shape[0] == want[1] && t->shape[1] == want[0]
+                       ? "transposed? Hugging Face has GPT-2's projections as [in, out] (Conv1D; nanoGPT: [out, in]), "
+                         "all else as [out, in]: transpose it, and the square ones that were saved like it"
+                       : "another model?");
+}
+
+static int ends_in(const char *name, const char *end)
+{
+    size_t n = strlen(name), length = strlen(end);
+    return n >= length && !strcmp(name + n - length, end);
+}
+
+/* The tensor that differs from `name` by words before one of its dots: prefixes that a save adds or leaves out. */
+static const char *find_by_end(const struct hd__ckpt_st *files, const char *name)
+{
+    for (uint32_t i = 0; i < hd__ckpt_st_count(files); i++) {
+        const char *has = hd__ckpt_st_tensor_at(files, i)->name;
+        size_t n = strlen(has), wanted = strlen(name);
+        const char *longer = n > wanted ? has : name;
+        if (n != wanted && longer[strlen(longer) - HD__MIN(n, wanted) - 1] == '.' &&
+            ends_in(longer, n > wanted ? name : has))
+            return has;
+    }
+    return NULL;
+}
+
 /* A parameter, or one of the several tensors that it consists of, in its file: hd__file_part. It holds
  * elements [first, end) of the parameter. */
 struct file_slice {
@@ -113,21 +194,22 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     const struct hd__tensor *t = hd__tensor_const(f->p, f->p->params.at[param].tensor);
     int64_t tensors = hd__ckpt_file_tensor_count(f->p, param), count = hd__global_numel(f->p, t) / tensors;
     struct hd__file_part part = hd__param_file_part(f->p, &f->p->params.at[param]);
-    uint64_t needed = (uint64_t)(count / part.own * part.width);
     *where = (struct file_slice){.first = at / count * count};
     where->end = where->first + count;
     char *name = hd__ckpt_file_tensor_name(f->p, param, at / count);
     where->t = hd__ckpt_st_find(f->files, name);
+    const char *like = where->t ? NULL : find_by_end(f->files, name);
     if (!where->t)
-        hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", name, d->name);
+        hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs%s%s%s", name, d->name,
+                like ? "; they have " : "", like ? like : "",
+                like                              ? ": rename it, and all that differ like it"
+                : ends_in(name, "lm_head.weight") ? ": was the base model saved, without its head?"
+                                                  : "");
     free(name);
     if (!where->t)
         return f->err->code;
-    if (where->t->count != needed)
-        return hd_fail(f->err, HD_E_INVALID,
-                       "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
-                       hd__ckpt_st_file_name(f->files, where->t->file), where->t->name,
-                       (unsigned long long)where->t->count, d->name, (long long)needed);
+    if (check_tensor(f, param, where->t))
+        return f->err->code;
     where->own = part.own;
     where->width = part.width;
     where->skip = part.skip;
@@ -199,16 +281,47 @@ int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord
     return rc;
 }
 
-/* Tensors that files have and models ignore: buffers that are computed, GPT-2's causal mask, and the head that is the
- * embedding. */
+/* Tensors that files have and models ignore: buffers that are computed, and GPT-2's causal mask. */
 static int is_redundant(const char *name)
 {
-    static const char *const ends[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "lm_head.weight"};
-    size_t n = strlen(name);
+    static const char *const ends[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
     for (size_t i = 0; i < HD__COUNT(ends); i++)
-        if (n >= strlen(ends[i]) && !strcmp(name + n - strlen(ends[i]), ends[i]))
+        if (ends_in(name, ends[i]))
             return 1;
     return 0;
+}
+
+static int32_t compare_values(const struct hd__ckpt_st *files, const struct hd__ckpt_st_tensor *a,
+                              const struct hd__ckpt_st_tensor *b, int *equal, struct hd_error *err)
+{
+    float x[CHUNK], y[CHUNK];
+    int32_t rc = HD_OK;
+    *equal = same_shape(a->shape, a->ndim, b->shape, b->ndim) && hd__is_float(a->dtype) && hd__is_float(b->dtype);
+    for (uint64_t at = 0, n; at < a->count && *equal && !rc; at += n) {
+        n = HD__MIN(CHUNK, a->count - at);
+        rc = hd__ckpt_st_read_f32(files, a, at, n, x, err);
+        if (!rc)
+            rc = hd__ckpt_st_read_f32(files, b, at, n, y, err);
+        *equal = !rc && !memcmp(x, y, n * sizeof *x);
+    }
+    return rc;
+}
+
+/* A head that the model has no parameter for is tied: it must be what the embedding is. */
+static int32_t check_tied_head(const struct hd__ckpt_st *files, const struct hd__ckpt_st_tensor *head,
+                               const uint8_t *used, struct hd_error *err)
+{
+    int equal = 0;
+    for (uint32_t i = 0; i < hd__ckpt_st_count(files) && !equal; i++)
+        if (used[i] && compare_values(files, head, hd__ckpt_st_tensor_at(files, i), &equal, err))
+            return err->code;
+    if (equal)
+        return HD_OK;
+    return hd_fail(err, HD_E_INVALID,
+                   "%s: tensor %s is not the embedding, which is this model's head: say \"tie_word_embeddings\": false "
+                   "in config.json to train both, as transformers 5 would, or leave the tensor out, as transformers 4 "
+                   "would",
+                   hd__ckpt_st_file_name(files, head->file), head->name);
 }
 
 static int32_t check_all_used(const struct hd__ckpt_st *files, const char *folder, const uint8_t *used,
@@ -217,10 +330,16 @@ static int32_t check_all_used(const struct hd__ckpt_st *files, const char *folde
     struct hd__text names = {0};
     uint32_t unused = 0;
     int32_t rc = HD_OK;
-    for (uint32_t i = 0; i < hd__ckpt_st_count(files); i++)
-        if (!used[i] && !is_redundant(hd__ckpt_st_tensor_at(files, i)->name) && unused++ < 3)
-            hd__text_add(&names, "%s%s", unused > 1 ? ", " : "", hd__ckpt_st_tensor_at(files, i)->name);
-    if (unused)
+    for (uint32_t i = 0; i < hd__ckpt_st_count(files) && !rc; i++) {
+        const struct hd__ckpt_st_tensor *t = hd__ckpt_st_tensor_at(files, i);
+        if (used[i] || is_redundant(t->name))
+            continue;
+        if (ends_in(t->name, "lm_head.weight"))
+            rc = check_tied_head(files, t, used, err);
+        else if (unused++ < 3)
+            hd__text_add(&names, "%s%s", unused > 1 ? ", " : "", t->name);
+    }
+    if (!rc && unused)
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: this model has no place for %u tensor%s of the weights (%.400s%s): another model, or a "
                      "config.json that is not theirs?",

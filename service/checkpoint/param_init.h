@@ -14,8 +14,8 @@ int32_t hd__ckpt_init_params(struct hd_program *p, const int32_t coord[HD_AXIS_C
 int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
                                        const char *folder, struct hd_error *err);
 
-/* Does the folder have all tensors of these pipeline stages, in their sizes, and no others but buffers and a tied head?
- * Reads headers alone. */
+/* Does the folder have all tensors of these pipeline stages, in their shapes and a dtype that is read, and no others
+ * but buffers and a tied head that is the embedding? Reads headers alone, and such a head. */
 int32_t hd__ckpt_check_safetensors(struct hd_program *const *stages, int32_t n_stages, const char *folder,
                                    struct hd_error *err);
 
@@ -23,6 +23,9 @@ int32_t hd__ckpt_check_safetensors(struct hd_program *const *stages, int32_t n_s
  * several. Free the name of the index-th with free(). */
 int64_t hd__ckpt_file_tensor_count(const struct hd_program *p, uint32_t param);
 char *hd__ckpt_file_tensor_name(const struct hd_program *p, uint32_t param, int64_t index);
+
+/* Extents of the file's axes: this parameter's dims merged, times its parts. Returns their number. */
+uint32_t hd__ckpt_file_tensor_shape(const struct hd_program *p, uint32_t param, int64_t shape[HD_MAX_DIMS]);
 
 /* Zeroes strategies' tensors that begin as zeros (HD_FACT_...), before the first step of a fresh or a resumed run. */
 void hd__ckpt_init_zeros(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena);

@@ -28,7 +28,8 @@ struct hd__ckpt_st_tensor {
 struct hd__ckpt_st;
 
 /* `path`: a .safetensors file, an index (.json), or a folder that holds model.safetensors or
- * model.safetensors.index.json. HD_E_NOTFOUND, HD_E_IO, HD_E_CORRUPT, HD_E_UNSUPPORTED. */
+ * model.safetensors.index.json: HD_E_INVALID where both are there, and the index has tensors in other files.
+ * HD_E_NOTFOUND, HD_E_IO, HD_E_CORRUPT, HD_E_UNSUPPORTED. */
 int32_t hd__ckpt_st_open(const char *path, struct hd__ckpt_st **st, struct hd_error *err);
 void hd__ckpt_st_close(struct hd__ckpt_st *st); /* NULL is fine */
 

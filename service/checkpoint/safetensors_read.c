@@ -301,7 +301,7 @@ static int32_t load_map(struct hd__ckpt_st *st, const char *path, const json_t *
     return HD_OK;
 }
 
-static int32_t add_index(struct hd__ckpt_st *st, const char *path, struct hd_error *err)
+static int32_t read_index(const char *path, json_t **root, struct hd_error *err)
 {
     uint64_t bytes;
     int fd;
@@ -316,15 +316,41 @@ static int32_t add_index(struct hd__ckpt_st *st, const char *path, struct hd_err
     char *text = hd__alloc(bytes);
     rc = read_at(fd, path, 0, text, bytes, err);
     close(fd);
-    json_t *root = rc ? NULL : json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
-    json_t *map = json_object_get(root, "weight_map");
+    *root = rc ? NULL : json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
     free(text);
-    if (!rc && !root)
+    if (!rc && !*root)
         rc = hd_fail(err, HD_E_CORRUPT, "%s:%d:%d: %s", path, why.line, why.column, why.text);
-    else if (!rc && !json_is_object(map))
+    else if (!rc && !json_is_object(json_object_get(*root, "weight_map")))
         rc = hd_fail(err, HD_E_CORRUPT, "%s: has no weight_map", path);
-    else if (!rc)
-        rc = load_map(st, path, map, err);
+    return rc;
+}
+
+static int32_t add_index(struct hd__ckpt_st *st, const char *path, struct hd_error *err)
+{
+    json_t *root = NULL;
+    int32_t rc = read_index(path, &root, err);
+    if (!rc)
+        rc = load_map(st, path, json_object_get(root, "weight_map"), err);
+    json_decref(root);
+    return rc;
+}
+
+/* An index beside model.safetensors may be of that file alone, as MLX writes it. */
+static int32_t check_index_beside(const char *folder, const char *path, struct hd_error *err)
+{
+    json_t *root = NULL, *entry;
+    const char *tensor, *name;
+    int32_t rc = read_index(path, &root, err);
+    json_object_foreach(rc ? NULL : json_object_get(root, "weight_map"), tensor, entry)
+    {
+        name = json_string_value(entry);
+        if (rc || (name && !strcmp(name, "model.safetensors")))
+            continue;
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: holds model.safetensors, and model.safetensors.index.json, by which tensor %s is in %s: two "
+                     "models? transformers takes model.safetensors; move what is not the model out of the folder",
+                     folder, tensor, name ? name : "no file");
+    }
     json_decref(root);
     return rc;
 }
@@ -339,10 +365,12 @@ int32_t hd__ckpt_st_open(const char *path, struct hd__ckpt_st **out, struct hd_e
     if (!stat(path, &info) && S_ISDIR(info.st_mode)) {
         const char *file = hd__arena_format(&st->arena, "%s/model.safetensors", path);
         const char *index = hd__arena_format(&st->arena, "%s/model.safetensors.index.json", path);
-        if (!access(index, F_OK))
+        if (!access(file, F_OK)) {
+            rc = access(index, F_OK) ? HD_OK : check_index_beside(path, index, err);
+            if (!rc)
+                rc = add_file(st, file, NULL, err);
+        } else if (!access(index, F_OK))
             rc = add_index(st, index, err);
-        else if (!access(file, F_OK))
-            rc = add_file(st, file, NULL, err);
         else
             rc = hd_fail(err, HD_E_NOTFOUND, "%s: holds neither model.safetensors nor model.safetensors.index.json%s",
                          path,

@@ -32,33 +32,13 @@ struct tensors {
     HD__ARRAY(struct file_slice) piece;
 };
 
-/* Extents of the file's axes: this parameter's dims merged, times its parts. */
-static struct file_tensor shape_in_file(const struct hd_program *p, const struct hd__param *param)
-{
-    const struct hd_param_desc *d = &param->desc;
-    const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
-    struct hd__file_part part = hd__param_file_part(p, param);
-    struct file_tensor f = {0};
-    for (int32_t i = 0; i < t->ndim; i++) {
-        int32_t axis = hd__param_file_axis(d, i);
-        if (axis < 0)
-            continue;
-        while ((int32_t)f.ndim <= axis)
-            f.shape[f.ndim++] = 1;
-        f.shape[axis] *= p->dims.at[t->dim[i]].used;
-    }
-    if (part.axis >= 0)
-        f.shape[part.axis] = f.shape[part.axis] / part.span * part.parts;
-    return f;
-}
-
 static void list_tensors(const struct hd_program *p, struct tensors *all)
 {
     for (uint32_t i = 0; i < p->params.count; i++)
         for (int64_t n = 0; n < hd__ckpt_file_tensor_count(p, i); n++) {
-            struct file_tensor f = shape_in_file(p, &p->params.at[i]);
+            struct file_tensor f = {.name = hd__ckpt_file_tensor_name(p, i, n)};
             struct file_slice piece = {.param = i, .index = n};
-            f.name = hd__ckpt_file_tensor_name(p, i, n);
+            f.ndim = hd__ckpt_file_tensor_shape(p, i, f.shape);
             while (piece.file < all->files.count && strcmp(all->files.at[piece.file].name, f.name))
                 piece.file++;
             if (piece.file == all->files.count)

@@ -320,6 +320,70 @@ static void add_tensors(const char *path, const char *const *names)
     free(data);
 }
 
+/* The tokens and the job that the golden models train. */
+static void write_folder_job(const char *from)
+{
+    char tokens[4000], job[400];
+    for (size_t i = 0; i < sizeof tokens; i++)
+        tokens[i] = (char)(i % 2 ? 0 : i / 2 % 32);
+    FILE *file = fopen("tokens.bin", "wb");
+    ck_assert_uint_eq(fwrite(tokens, 1, sizeof tokens, file), sizeof tokens);
+    fclose(file);
+    snprintf(job, sizeof job,
+             "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\nmodel: {use: transformer, from: %s}\n"
+             "data: {train: tokens.bin, seq_len: 8, batch: 1}\n",
+             from);
+    write_file("folder.yaml", job);
+}
+
+/* A tensor that has the right number of elements in another shape is of another layout. */
+START_TEST(weights_in_another_layout)
+{
+    static const struct row rows[] = {
+        {"train folder.yaml model.from=linear --dry-run",
+         "command line: model.from: linear/model.safetensors: tensor transformer.h.0.attn.c_attn.weight is [36, 12], "
+         "but parameter transformer.h.0.attn.c_attn.q.weight wants [12, 36]: transposed?",
+         "(Conv1D; nanoGPT: [out, in])"},
+        {"train folder.yaml model.from=linear", "is [36, 12], but", NULL},
+        {"sample folder.yaml model.from=linear --tokens 2", "is [36, 12], but", NULL},
+        {"train folder.yaml model.from=whole --dry-run",
+         "command line: model.from: whole/model.safetensors: tensor transformer.h.0.attn.c_attn.bias: U32 is not "
+         "supported",
+         "convert it to F32 or BF16"},
+        {"train folder.yaml model.from=flat", "tensor transformer.wte.weight is [384], but", "wants [32, 12]: another"},
+        {"train folder.yaml model.from=down model.dropout=0 mesh.tp=2 data.batch=2",
+         "tensor model.layers.0.mlp.down_proj.weight is [24, 16], but", "wants [16, 24]: transposed?"},
+        {NULL, NULL, NULL}};
+    ck_assert_int_eq(
+        system("cp -r " GOLDEN_DIR "/gpt2 gpt && cp -r " GOLDEN_DIR "/llama down && "
+               "for d in linear flat ones whole; do cp -r gpt $d; done && "
+               "sed -i 's/\"F32\"/\"U32\"/' whole/model.safetensors && "
+               "sed -i 's/\\[12,36\\]/[36,12]/g' linear/model.safetensors && "
+               "sed -i 's/\\[32,12\\]/[384  ]/' flat/model.safetensors && "
+               "sed -i 's/{\"format\":\"pt\"}/{           }/; s/\\[12\\]/[1,12]/' ones/model.safetensors && "
+               "sed -i 's/\\[16,24\\]/[24,16]/' down/model.safetensors"),
+        0);
+    write_folder_job("gpt");
+    expect_rows(rows);
+    expect_code(command_run("train folder.yaml --dry-run"), 0);
+    expect_code(command_run("train folder.yaml --dry-run model.from=ones"), 0);
+}
+END_TEST
+
+/* Of the golden llama: its first two tensors are the head and the embedding, 32 x 16 each. */
+static void copy_embedding_to_head(const char *path)
+{
+    char values[32 * 16 * sizeof(float)];
+    uint64_t length;
+    FILE *file = fopen(path, "r+b");
+    ck_assert_uint_eq(fread(&length, 8, 1, file), 1);
+    ck_assert_int_eq(fseek(file, (long)(8 + length + sizeof values), SEEK_SET), 0);
+    ck_assert_uint_eq(fread(values, sizeof values, 1, file), 1);
+    ck_assert_int_eq(fseek(file, (long)(8 + length), SEEK_SET), 0);
+    ck_assert_uint_eq(fwrite(values, sizeof values, 1, file), 1);
+    fclose(file);
+}
+
 /* Weights that the model does not use are another model's; but buffers and a tied head are in many files. */
 START_TEST(weights_without_a_place)
 {
@@ -338,24 +402,35 @@ START_TEST(weights_without_a_place)
          "no place for 9 tensors of the weights (model.layers.1.input_layernorm.weight, "
          "model.layers.1.mlp.down_proj.weight, model.layers.1.mlp.gate_proj.weight, ...)",
          NULL},
+        {"train folder.yaml model.from=tied --dry-run",
+         "tied/model.safetensors: tensor lm_head.weight is not the embedding, which is this model's head",
+         "\"tie_word_embeddings\": false"},
+        {"sample folder.yaml model.from=tied --tokens 2", "lm_head.weight is not the embedding", NULL},
+        {"train folder.yaml model.from=base --dry-run", "model.from: the weights have no tensor lm_head.weight, which",
+         "was the base model saved, without its head?"},
+        {"train folder.yaml model.from=wrapped --dry-run",
+         "the weights have no tensor model.embed_tokens.weight, which parameter model.embed_tokens.weight needs; they "
+         "have m.model.embed_tokens.weight: rename it, and all that differ like it",
+         NULL},
         {NULL, NULL, NULL}};
-    char tokens[4000];
-    for (size_t i = 0; i < sizeof tokens; i++)
-        tokens[i] = (char)(i % 2 ? 0 : i / 2 % 32);
-    FILE *file = fopen("tokens.bin", "wb");
-    ck_assert_uint_eq(fwrite(tokens, 1, sizeof tokens, file), sizeof tokens);
-    fclose(file);
-    ck_assert_int_eq(system("for d in extra usual fewer; do cp -r " GOLDEN_DIR "/llama $d; done && "
-                            "sed -i 's/\"num_hidden_layers\": 2/\"num_hidden_layers\": 1/' fewer/config.json"),
+    ck_assert_int_eq(system("for d in extra usual fewer tied base wrapped; do cp -r " GOLDEN_DIR "/llama $d; done && "
+                            "sed -i 's/\"num_hidden_layers\": 2/\"num_hidden_layers\": 1/' fewer/config.json && "
+                            "sed -i 's/\"model\\.\\([a-z0-9_.]*\\)\"/\"\\1\"      /g' base/model.safetensors && "
+                            "cp -r base bare && sed -i 's/lm_head.weight/lm_head.wasted/' base/model.safetensors && "
+                            "sed -i 's/{\"format\":\"pt\"}/{           }/; s/\"model.embed/\"m.model.embed/' "
+                            "wrapped/model.safetensors"),
                      0);
     add_tensors("extra/model.safetensors", extra);
     add_tensors("usual/model.safetensors", usual);
-    write_file("folder.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
-                              "model: {use: transformer, from: usual}\n"
-                              "data: {train: tokens.bin, seq_len: 8, batch: 1}\n");
+    ck_assert_int_eq(
+        system("sed -i 's/\"tie_word_embeddings\": false/\"tie_word_embeddings\": true/' tied/config.json"), 0);
+    write_folder_job("usual");
     expect_rows(rows);
     expect_code(command_run("train folder.yaml"), 0);
     expect_code(command_run("train folder.yaml mesh.pp=2 data.batch=2"), 0);
+    expect_code(command_run("train folder.yaml model.from=bare"), 0);
+    copy_embedding_to_head("tied/model.safetensors");
+    expect_code(command_run("train folder.yaml model.from=tied"), 0);
     ck_assert_int_eq(system("rm -rf runs"), 0); /* other tests want none */
 }
 END_TEST
@@ -503,12 +578,6 @@ START_TEST(dry_runs)
                                        "check folder.yaml model.from=config mesh.dp=2 data.batch=2",
                                        "eval folder.yaml model.from=drop data.val_fraction=0.1",
                                        "sample folder.yaml model.from=drop --tokens 2"};
-    char tokens[4000];
-    for (size_t i = 0; i < sizeof tokens; i++)
-        tokens[i] = (char)(i % 2 ? 0 : i / 2 % 32);
-    FILE *file = fopen("tokens.bin", "wb");
-    ck_assert_uint_eq(fwrite(tokens, 1, sizeof tokens, file), sizeof tokens);
-    fclose(file);
     ck_assert_int_eq(
         system(
             "rm -rf hf pipe && mkdir config larger pointer pickled && cp -r " GOLDEN_DIR
@@ -521,9 +590,7 @@ START_TEST(dry_runs)
             "head -c -8 hf/model.safetensors > broken/model.safetensors && "
             "printf '\\377\\377\\377\\377\\377\\377\\377\\377' >> broken/model.safetensors"),
         0);
-    write_file("folder.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
-                              "model: {use: transformer, from: hf}\n"
-                              "data: {train: tokens.bin, seq_len: 8, batch: 1}\n");
+    write_folder_job("hf");
     expect_rows(rows);
     for (size_t i = 0; i < HD__COUNT(fine); i++) {
         struct command *c = command_run("%s", fine[i]);
@@ -710,6 +777,7 @@ int main(void)
                                         {"data files", data_files, 1},
                                         {"dry runs", dry_runs, 1},
                                         {"weights without a place", weights_without_a_place, 1},
+                                        {"weights in another layout", weights_in_another_layout, 1},
                                         {"sections mixed up", sections_mixed_up, 1},
                                         {"warnings", warnings, 1},
                                         {"escapes", escapes, 1},

@@ -41,9 +41,10 @@ static void begin(void)
 
 static void end(void)
 {
-    static const char *const names[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
+    static const char *const names[] = {"config.json", "model.safetensors", "model.safetensors.index.json",
+                                        "adapter_config.json"};
     char path[128];
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < HD__COUNT(names); i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         unlink(path);
     }
@@ -95,6 +96,25 @@ static const struct {
     {"{" GPT2 ", \"scale_attn_by_inverse_layer_idx\": true}", "\"scale_attn_by_inverse_layer_idx\" is true"},
     {"{" GPT2 ", \"scale_attn_weights\": false}", "\"scale_attn_weights\" is false"},
     {"{" GPT2 ", \"add_cross_attention\": true}", "\"add_cross_attention\" is true"},
+    {"{" GPT2 ", \"num_attention_heads\": 6}", "\"n_head\" and \"num_attention_heads\" are two names of one size"},
+    {"{" GPT2 ", \"is_causal\": false}", "\"is_causal\" is false"},
+    {"{" GPT2 ", \"transformers_weights\": \"b.safetensors\"}", "\"transformers_weights\" is \"b.safetensors\""},
+    {"{" LLAMA ", \"per_layer_config\": {\"1\": {}}}", "\"per_layer_config\" is {\"1\":{}}"},
+    {"{" LLAMA ", \"sliding_window\": 32}", "\"sliding_window\" is 32, but transformers' llama has none"},
+    {"{" LLAMA ", \"rope_scaling\": {\"factor\": 2}}", "\"rope_type\" is missing"},
+    {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"linear\"}}", "\"factor\" is missing"},
+    {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+     "\"high_freq_factor\": 4}}",
+     "\"original_max_position_embeddings\" is missing"},
+    {"{" LLAMA ", \"original_max_position_embeddings\": 64, \"rope_parameters\": {\"rope_type\": \"llama3\", "
+     "\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}}",
+     "\"original_max_position_embeddings\" is not that of the rotary positions, 32"},
+    {"{" LLAMA ", \"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": 5e5}}",
+     "\"rope_theta\" is 10000, and 500000 in \"rope_parameters\""},
+    {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": {\"rope_theta\": 1e4}}",
+     "\"rope_scaling\" and \"rope_parameters\" differ"},
+    {"{" LLAMA ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}}}",
+     "\"rope_parameters\" has a \"full_attention\" of its own"},
     {"{" GPT2 ", \"tie_word_embeddings\": 1}", "\"tie_word_embeddings\" must be true or false"},
     {"{" GPT2 ", \"layer_norm_epsilon\": 0}", "\"layer_norm_epsilon\" must be a number above 0"},
     {"{" LLAMA ", \"hidden_act\": \"relu\"}", "\"hidden_act\" is \"relu\""},
@@ -140,8 +160,19 @@ END_TEST
 START_TEST(missing_files)
 {
     struct hd_error err = HD_ERROR_INIT;
+    write_file("adapter_config.json", "{}", 2);
+    ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
+    ck_assert_ptr_nonnull(strstr(err.message, "/adapter_config.json: is of an adapter"));
+    end();
+    begin();
+    char path[128];
     ck_assert_ptr_null(model_open(&err, model_settings("from", folder, NULL)));
-    ck_assert_ptr_nonnull(strstr(err.message, "has no config.json"));
+    ck_assert_ptr_nonnull(strstr(err.message, "has no config.json; name a folder with a Hugging Face model"));
+    snprintf(path, sizeof path, "%s/snapshots", folder);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    ck_assert_ptr_null(model_open(&err, model_settings("from", folder, NULL)));
+    ck_assert_ptr_nonnull(strstr(err.message, "one of the models in its folder snapshots/"));
+    ck_assert_int_eq(rmdir(path), 0);
     write_weights("{\"a\"");
     ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
     ck_assert_ptr_nonnull(strstr(err.message, "model.safetensors: bad safetensors header"));
@@ -153,7 +184,6 @@ START_TEST(missing_files)
     ck_assert_ptr_nonnull(strstr(err.message, "cut off"));
     end();
     begin();
-    char path[128];
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     unlink(path);
     ck_assert_int_eq(mkfifo(path, 0600), 0); /* which would block */
@@ -423,8 +453,9 @@ START_TEST(biases_of_attention)
         {"{" LLAMA "}", NULL, "model.layers.0.self_attn.q_proj.bias"},
         {"{" LLAMA ", \"attention_bias\": true}", "model.layers.0.self_attn.o_proj.bias", NULL},
         {"{" LLAMA ", \"attention_bias\": true}", "model.layers.1.self_attn.v_proj.bias", NULL},
+        {"{" MISTRAL ", \"attention_bias\": true}", NULL, "model.layers.1.self_attn.v_proj.bias"}, /* not read there */
     };
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct hd_error err = HD_ERROR_INIT;
         struct hd_model *model = open_config(rows[i].config, &err);
         struct hd_program *p = build(model, 4);
@@ -445,26 +476,34 @@ START_TEST(names_without_prefix)
     for (int i = 0; i < 2; i++) {
         struct hd_error err = HD_ERROR_INIT;
         write_weights(headers[i]);
-        struct hd_model *model = open_config("{" GPT2 "}", &err);
+        struct hd_model *model = open_config("{" GPT2 ", \"tie_word_embeddings\": false}", &err);
         struct hd_program *p = build(model, 4);
         const struct mock_param *param = mock_param(p, "transformer.h.1.mlp.c_fc.weight");
         ck_assert_str_eq(param->file, i ? "transformer.h.1.mlp.c_fc.weight" : "h.1.mlp.c_fc.weight");
+        ck_assert_str_eq(mock_param(p, "lm_head.weight")->file, "lm_head.weight");
         mock_free(p);
         model_ops->close(model);
     }
 }
 END_TEST
 
+/* As transformers, an index is read only where model.safetensors is not there. */
 START_TEST(names_in_an_index)
 {
     struct hd_error err = HD_ERROR_INIT;
     const char *index = "{\"weight_map\": {\"wte.weight\": \"model-00001-of-00002.safetensors\"}}";
+    char path[128];
     write_file("model.safetensors.index.json", index, strlen(index));
-    struct hd_model *model = open_config("{" GPT2 "}", &err);
-    struct hd_program *p = build(model, 4);
-    ck_assert_str_eq(mock_param(p, "transformer.wte.weight")->file, "wte.weight");
-    mock_free(p);
-    model_ops->close(model);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    for (int alone = 0; alone < 2; alone++) {
+        struct hd_model *model = open_config("{" GPT2 "}", &err);
+        struct hd_program *p = build(model, 4);
+        ck_assert_str_eq(mock_param(p, "transformer.wte.weight")->file,
+                         alone ? "wte.weight" : "transformer.wte.weight");
+        mock_free(p);
+        model_ops->close(model);
+        ck_assert(alone || !unlink(path));
+    }
     write_file("model.safetensors.index.json", "{", 1);
     ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
     ck_assert_ptr_nonnull(strstr(err.message, "index.json:1:1"));
@@ -514,6 +553,7 @@ START_TEST(fields_beside_from_must_agree)
         {"tied", "true", NULL},
         {"tied", "false", "model.tied does not agree"},
         {"norm_eps", "1e-3", "model.norm_eps is 0.001"},
+        {"rope_theta", "1e6", "model.rope_theta has no effect: "},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct hd_error err = HD_ERROR_INIT;
@@ -567,6 +607,21 @@ START_TEST(round_trips)
                                     "sliding_window", "5", NULL));
     check_round_trip(model_settings("family", "qwen3", "layers", "2", "hidden", "16", "heads", "4", "kv_heads", "2",
                                     "vocab", "64", "head_dim", "6", NULL));
+}
+END_TEST
+
+/* The file that an export writes has the usual name, and a dtype of its own. */
+START_TEST(exported_names)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    const char *text;
+    struct hd_model *model = open_config("{" LLAMA ", \"dtype\": \"float16\", \"transformers_weights\": "
+                                         "\"model.safetensors.index.json\"}",
+                                         &err);
+    ck_assert_msg(model != NULL, "%s", err.message);
+    ck_assert_int_eq(model_ops->config_json(model, &text, &err), HD_OK);
+    ck_assert(!strstr(text, "transformers_weights") && !strstr(text, "float16"));
+    model_ops->close(model);
 }
 END_TEST
 
@@ -661,6 +716,7 @@ int main(void)
     tcase_add_test(tests, names_in_an_index);
     tcase_add_test(tests, fields_beside_from_must_agree);
     tcase_add_test(tests, round_trips);
+    tcase_add_test(tests, exported_names);
     tcase_add_loop_test(tests, hostile_files, 0, 3);
     tcase_add_test(tests, close_accepts_null);
     return suite_run_case("model_config", tests);

@@ -153,6 +153,32 @@ START_TEST(bad_index)
 }
 END_TEST
 
+/* transformers takes model.safetensors; what an index beside it says of other files is of another model. */
+START_TEST(index_beside_a_file)
+{
+    struct scratch s;
+    struct hd__ckpt_st *st;
+    size_t bytes;
+    static const char alone[] = "{\"weight_map\": {\"x\": \"model.safetensors\"}}",
+                      both[] = "{\"weight_map\": {\"x\": \"model.safetensors\", \"y\": \"two.safetensors\"}}";
+    scratch_init(&s);
+    char *one = scratch_read(GOLDEN "/sharded/model-00001-of-00002.safetensors", &bytes);
+    scratch_write(&s, "model.safetensors", one, bytes);
+    scratch_write(&s, "two.safetensors", one, bytes);
+    scratch_write(&s, "model.safetensors.index.json", alone, sizeof alone - 1);
+    ck_ok(hd__ckpt_st_open(s.dir, &st, &err));
+    ck_assert_str_eq(hd__ckpt_st_file_name(st, 0) + strlen(s.dir), "/model.safetensors");
+    hd__ckpt_st_close(st);
+    scratch_write(&s, "model.safetensors.index.json", both, sizeof both - 1);
+    ck_refused(hd__ckpt_st_open(s.dir, &st, &err), HD_E_INVALID,
+               "holds model.safetensors, and model.safetensors.index.json, by which tensor y is in two.safetensors");
+    scratch_write(&s, "model.safetensors.index.json", "[", 1);
+    ck_refused(hd__ckpt_st_open(s.dir, &st, &err), HD_E_CORRUPT, "model.safetensors.index.json:1:");
+    free(one);
+    scratch_finish(&s);
+}
+END_TEST
+
 /* ---- headers that lie */
 
 START_TEST(bad_headers)
@@ -265,9 +291,11 @@ END_TEST
 int main(void)
 {
     const struct scratch_test tests[] = {
-        {"golden", golden},   {"rounding", rounding},   {"all halves", all_halves},
-        {"sharded", sharded}, {"bad index", bad_index}, {"bad headers", bad_headers},
-        {"hostile", hostile}, {"layout", layout},       {NULL, NULL},
+        {"golden", golden},           {"rounding", rounding},
+        {"all halves", all_halves},   {"sharded", sharded},
+        {"bad index", bad_index},     {"index beside a file", index_beside_a_file},
+        {"bad headers", bad_headers}, {"hostile", hostile},
+        {"layout", layout},           {NULL, NULL},
     };
     return scratch_run("safetensors", tests);
 }
