@@ -32,6 +32,7 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
                           size_t n_flags, struct hd__cli_job_arguments *out)
 {
     static const char *words[256];
+    struct hd_error err = HD_ERROR_INIT;
     uint64_t given = 0; /* flags with a value, by place in the table */
     *out = (struct hd__cli_job_arguments){.overrides = words};
     for (int i = 1; i < argc; i++) {
@@ -64,7 +65,11 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
             out->file = argv[i];
         }
     }
-    return out->file ? HD__EXIT_DONE : hd__cli_usage_error(command, "which job file?");
+    if (!out->file)
+        return hd__cli_usage_error(command, "which job file?");
+    if (hd__job_overrides_check(words, out->n_overrides, &err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    return HD__EXIT_DONE;
 }
 
 int hd__cli_parse_per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n)

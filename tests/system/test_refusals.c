@@ -55,6 +55,11 @@ START_TEST(keys)
     static const struct row rows[] = {
         {"train llama.yaml optimizer.lrr=1", "command line: optimizer: unknown key lrr", "did you mean lr?"},
         {"train llama.yaml optimiser.lr=1", "optimiser", "did you mean optimizer?"},
+        {"train llama.yaml data.batch=8 data.global_batch_size=16",
+         "command line: 'data.batch=8' and 'data.global_batch_size=16' are one key, data.batch: leave one of them out",
+         NULL},
+        {"check llama.yaml mesh.tensor_parallel=2 mesh.tp=1", "command line: 'mesh.tensor_parallel=2' and 'mesh.tp=1'",
+         "one key, mesh.tp"},
         {"train llama.yaml data.batch=many", "command line: data.batch: 'many' is not a whole number", NULL},
         {"train llama.yaml optimizer.lr=-1", "command line: optimizer.lr: -1 is out of range", NULL},
         {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 number, AdamW needs 2", NULL},
