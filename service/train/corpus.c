@@ -5,6 +5,7 @@
 
 #include "service/text/token_cache.h"
 #include "service/train/batch_feed.h"
+#include "service/train/token_origin.h"
 
 #define BEAT "data/tokens/beat"
 #define HASH "data/tokens/hash"
@@ -186,7 +187,9 @@ static void warn_idle_keys(const struct hd__compiled *compiled)
 
 void hd__train_corpus_warn(const struct hd__compiled *compiled)
 {
+    struct hd_error err = HD_ERROR_INIT;
     warn_held_out(compiled->job);
+    hd__train_token_origin(compiled, 1, &err);
     warn_idle_keys(compiled);
 }
 
@@ -354,7 +357,9 @@ static int32_t prepare(struct corpus *c, struct hd_error *err)
 int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err)
 {
     struct corpus c = {.compiled = compiled, .job = compiled->job, .how = how};
-    int32_t rc = prepare(&c, err);
+    int32_t rc = hd__train_token_origin(compiled, 0, err);
+    if (!rc)
+        rc = prepare(&c, err);
     *missing = c.missing;
     return rc;
 }
