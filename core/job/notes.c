@@ -76,13 +76,14 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         const char *key, *why;
     } rows[] = {
         {lr && json_number_value(lr->json) == 0, "optimizer.lr", "is 0: no parameter changes"},
-        {job->steps && job->eval_every > job->steps, "eval.every", "is above job.steps: nothing is evaluated"},
         {never && job->val.count, "data.val",
          "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
         {never && job->val_fraction > 0, "data.val_fraction",
          "only keeps data from training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
-        {job->steps && job->checkpoint_every > job->steps, "checkpoint.every", "is above job.steps: it never comes"},
+        {job->precision.optimizer == HD_F16, "precision.optimizer",
+         "is fp16, which has no number between 0 and 6e-8: second moments (AdamW) become 0 where gradients are below "
+         "2e-4, and these steps far too large: say bf16 or fp32"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
          "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: "
          "{}"},
@@ -104,6 +105,29 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         if (rows[i].is)
             hd__text_add(out, "%s: warning: %s %s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why);
+}
+
+void hd__job_notes_late(struct hd__job *job, struct hd__text *out)
+{
+    const struct {
+        int64_t every;
+        const char *key, *why;
+    } rows[] = {
+        {job->eval_every, "eval.every", "nothing is evaluated"},
+        {job->checkpoint_every, "checkpoint.every", "it never comes"},
+        {job->checkpoint_peers, "checkpoint.peers", "no copies are made"},
+        {job->watch.replicas_every, "watch.replicas", "no replicas are compared"},
+        {job->watch.rerun_every, "watch.rerun", "no instruction runs twice"},
+        {job->metrics_every, "metrics.every", "only the last step and evaluations are logged"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows) && job->steps; i++) {
+        if (rows[i].every <= job->steps)
+            continue;
+        hd__text_add(out, "%s: warning: %s is above ", hd__job_where(job, rows[i].key), rows[i].key);
+        if (job->epochs > 0)
+            hd__text_add(out, "the %lld steps of job.epochs", (long long)job->steps);
+        hd__text_add(out, "%s: %s\n", job->epochs > 0 ? "" : "job.steps", rows[i].why);
+    }
 }
 
 static void note_empty(struct hd__job *job, struct hd__text *out)

@@ -405,15 +405,32 @@ START_TEST(warnings)
          "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
         {"train llama.yaml --dry-run checkpoint={\"every\":21}",
          "command line: warning: checkpoint.every is above job.steps: it never comes"},
+        {"train llama.yaml --dry-run checkpoint={\"peers\":21} launch.restarts=1",
+         "command line: warning: checkpoint.peers is above job.steps: no copies are made"},
+        {"train llama.yaml --dry-run watch.rerun=21",
+         "command line: warning: watch.rerun is above job.steps: no instruction runs twice"},
+        {"train llama.yaml --dry-run mesh.dp=2 watch.replicas=21",
+         "command line: warning: watch.replicas is above job.steps: no replicas are compared"},
+        {"train llama.yaml --dry-run metrics.every=21",
+         "command line: warning: metrics.every is above job.steps: only the last step and evaluations are logged"},
+        {"train epochs.yaml --dry-run eval.every=1000 data.val_fraction=0.1",
+         " steps of job.epochs: nothing is evaluated"},
+        {"train epochs.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7000}]",
+         "strategies.localsgd.every: section outer (`heddle explain --section outer`) runs from step 7000 on"},
+        {"train llama.yaml --dry-run mesh.dp=2 "
+         "strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"int8\",\"warmup\":100}}]",
+         "command line: warning: strategies.zero.compress.warmup: section "},
+        {"train llama.yaml --dry-run precision.optimizer=fp16",
+         "command line: warning: precision.optimizer is fp16, which has no number between 0 and 6e-8"},
         {"train llama.yaml --dry-run launch.time_limit=30m",
          "command line: warning: launch.time_limit ends the job before its last step, and there are no checkpoints"},
         {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\"}]",
-         "command line: warning: strategies: section outer (`heddle explain --section outer`) runs from step 20 on, "
-         "and "
-         "job.steps is 10: it never runs"},
+         "command line: warning: strategies.localsgd.every: section outer (`heddle explain --section outer`) runs from "
+         "step 20 on, and the job has 10 steps: it never runs"},
         {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 "
          "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7}]",
-         "command line: warning: strategies: replicas are made equal every 7 steps, and job.steps is 10: its last 3 "
+         "command line: warning: strategies.localsgd.every: replicas are made equal every 7 steps, and the job has 10: "
+         "its last 3 "
          "steps "
          "are in no model that is saved"},
         {"train llama.yaml --dry-run data.batch=80000 data.micro_batch=8",
@@ -451,7 +468,8 @@ START_TEST(warnings)
          "device.threads: 1000 threads share the "},
     };
     ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin && "
-                            "mkdir -p shards && cp corpus.txt shards/a.bin && cp low.txt shards/b.bin"),
+                            "mkdir -p shards && cp corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
+                            "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml"),
                      0);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);
