@@ -29,10 +29,10 @@ struct hd__train_checkpointer {
     char loaded_run[HD__RUN_ID], run[HD__RUN_ID]; /* of the checkpoint that was loaded, "" for none; of this run */
     const char *loaded_dir;                       /* where it lies; NULL: nothing was loaded */
     uint64_t loaded_step;
-    const char *only_run; /* "auto" is one of this run; NULL: of any */
-    char data[80];        /* of describe_data; "": not known */
-    int falls_back;       /* what is damaged is passed over, and the caller says so */
-    int fell_back;        /* a newer one was damaged, of run damaged_run where its index could be read */
+    const char *only_run;       /* "auto" is one of this run; NULL: of any */
+    char data[80], samples[20]; /* of describe_data; "": not known */
+    int falls_back;             /* what is damaged is passed over, and the caller says so */
+    int fell_back;              /* a newer one was damaged, of run damaged_run where its index could be read */
     char damaged_run[HD__RUN_ID];
     struct hd__train_saved saved; /* the last save; step 0: none that was not told */
     uint64_t *aside;              /* steps that are another run's from now on, or torn */
@@ -43,18 +43,34 @@ struct hd__train_checkpointer {
     int in_memory;                  /* what was loaded was one of them */
 };
 
-/* Data are told from others under the same name, as those of another tokenizer, by their number and the first sequence,
- * unless files may be skipped. */
-static void describe_data(const struct hd__train_session *s, char out[80])
+enum { SAMPLES = 16 };
+
+/* Sequences spread over an epoch, which lie anywhere in the files. What cannot be read counts as nothing. */
+static uint64_t hash_samples(const struct hd__data *data, int32_t *ids, size_t n)
+{
+    uint64_t hash = 0, sequences = hd__data_sequences(data);
+    for (uint64_t k = 1; k <= SAMPLES; k++) {
+        struct hd_error unused = HD_ERROR_INIT;
+        if (!hd__data_read(data, k * sequences / (SAMPLES + 1), ids, ids + n, 0, (int64_t)n, &unused))
+            hash = hd__hash(ids, n * sizeof *ids, hash);
+    }
+    return hash;
+}
+
+/* Data are told from others under the same name, as those of another tokenizer, by their number, the first sequence and
+ * some more, unless files may be skipped. */
+static void describe_data(const struct hd__train_session *s, char out[80], char samples[20])
 {
     const struct hd__job *job = s->compiled->job;
     const struct hd__data *data = s->train_feed && !job->on_error ? hd__train_feed_data(s->train_feed) : NULL;
     size_t n = (size_t)job->seq_len;
     struct hd_error unused = HD_ERROR_INIT;
     int32_t *ids = data ? hd__alloc(2 * n * sizeof *ids) : NULL;
-    if (data && !hd__data_read(data, 0, ids, ids + n, 0, job->seq_len, &unused))
+    if (data && !hd__data_read(data, 0, ids, ids + n, 0, job->seq_len, &unused)) {
         snprintf(out, 80, "%llu tokens, checksum of the first sequence %08x", (unsigned long long)hd__data_tokens(data),
                  (uint32_t)hd__hash(ids, n * sizeof *ids, 0));
+        snprintf(samples, 20, "%016llx", (unsigned long long)hash_samples(data, ids, n));
+    }
     free(ids);
 }
 
@@ -98,7 +114,7 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
                                              .arena = hd__exec_host_arena(s->exec),
                                              .state_names = s->compiled->optimizer.ops->state_names};
     if (s->env->rank == 0)
-        describe_data(s, k->data);
+        describe_data(s, k->data, k->samples);
     if (s->compiled->job->checkpoint_async)
         k->async_writer = hd__ckpt_async_writer_create(&k->store);
     *checkpointer = k;
@@ -245,6 +261,8 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
                       (json_int_t)time(NULL), "mesh", mesh, "job", hd__job_json(c->job));
     if (*k->data)
         json_object_set_new(state, "data", json_string(k->data));
+    if (*k->data)
+        json_object_set_new(state, "data_samples", json_string(k->samples));
     json_t *files = hd__train_shards_json(k->s);
     if (files)
         json_object_set_new(state, "files", files);
@@ -610,7 +628,8 @@ static int32_t read_named(struct hd__train_checkpointer *k, const char *name, co
     if (!rc && !weights)
         rc = load_rank_state(k, name, ckpt, err);
     if (!rc && k->s->env->rank == 0)
-        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), k->data, weights != NULL);
+        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), k->data, k->samples,
+                                  weights != NULL);
     if (!rc && k->s->env->rank == 0 && !weights)
         say_discarded(k, name, ckpt, &state);
     hd__ckpt_train_state_free(&state);
