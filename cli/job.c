@@ -66,7 +66,7 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
         }
     }
     if (!out->file)
-        return hd__cli_usage_error(command, "which job file?");
+        return hd__cli_usage_error(command, "which %s?", command == &hd__command_import ? "configuration" : "job file");
     if (hd__job_overrides_check(words, out->n_overrides, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     return HD__EXIT_DONE;

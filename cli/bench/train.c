@@ -259,7 +259,7 @@ static int measure(struct train_bench *b, int64_t ranks, int64_t batch, json_t *
              scratch && *scratch && strlen(scratch) <= 30 ? scratch : "/tmp");
     *row = NULL;
     if (!mkdtemp(b->folder)) {
-        fprintf(stderr, "heddle bench: %s: %s\n", b->folder, strerror(errno));
+        fprintf(stderr, "heddle bench: %s: %s: name a folder for its files by TMPDIR\n", b->folder, strerror(errno));
         free(words);
         return HD__EXIT_FAILED;
     }

@@ -89,7 +89,8 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "{}"},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",
          "has no checkpoints to go on from: each restart begins at step 0; add checkpoint: {every: 30m}"},
-        {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0,
+        {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&
+             !job->checkpoint_peers,
          "launch.restarts", "has only the last step's checkpoint to go on from: set checkpoint.every"},
         {job->checkpoint_peers && !job->launch_restarts && job->nodes_min == job->nodes_max, "checkpoint.peers",
          "has no effect, because launch.restarts is 0: its copies are for ranks that are started again"},

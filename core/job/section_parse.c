@@ -183,9 +183,17 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
     for (size_t i = 0; i < n; i++)
         if (i >= f->table.count || !(hd__option_at(&f->table, i).flags & HD_OPTION_FIXED))
             hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
-    int32_t rc = in ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
+    struct hd__text nested = {0}; /* keys of a mapping of this name: a single value stands there */
+    for (size_t i = 0; i < f->table.count; i++)
+        if (!strncmp(names[i], name, strlen(name)) && names[i][strlen(name)] == '.')
+            hd__text_add(&nested, "%s%s", nested.length ? ", " : "", names[i] + strlen(name) + 1);
+    int32_t rc = nested.length
+                     ? hd__job_node_fail(key, err, "%s.%.60s is a mapping, with the keys %s: write %.60s: {%.*s: ...}",
+                                         f->path, name, nested.at, name, (int)strcspn(nested.at, ","), nested.at)
+                 : in ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
                  : near ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
                         : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+    hd__text_free(&nested);
     hd__text_free(&list);
     free(names);
     return rc;

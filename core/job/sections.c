@@ -84,6 +84,11 @@ static int32_t read_strategy(struct hd__job *job, struct hd__tree_node *item, ui
 
 static int32_t read_strategies(struct hd__job *job, struct hd__tree_node *list, struct hd_error *err)
 {
+    if (list->kind == HD__MAP && list->count && !strcmp(list->origin, "command line"))
+        return hd__job_node_fail(list, err,
+                                 "strategies.%.60s is set, and the job has no list of strategies to set it in (auto "
+                                 "leaves them to heddle): write strategies=[{use: zero, ...}]",
+                                 list->key[0]->text);
     if (list->kind != HD__LIST)
         return hd__job_node_fail(list, err, "strategies is %s where a list is wanted: [{use: zero, stage: 1}]",
                                  hd__tree_kind_name(list));
@@ -362,6 +367,8 @@ static int32_t check_resume(struct hd__job *job, struct hd_error *err)
 {
     static const char *const words[] = {"auto", "never", "overwrite"};
     const char *near = job->resume ? hd__nearest(job->resume, words, HD__COUNT(words)) : NULL;
+    if (job->resume && (!strcmp(job->resume, "yes") || !strcmp(job->resume, "no")))
+        near = job->resume[0] == 'y' ? "auto" : "never";
     return !near || !strcmp(near, job->resume)
                ? HD_OK
                : hd__job_fail(job, "checkpoint.resume", err,

@@ -80,7 +80,7 @@ static int32_t open_copies(struct hd__train_checkpointer *k, struct hd_error *er
     struct hd__job *job = k->s->compiled->job;
     if (env->copies)
         return hd__peer_copies_open(k->s, &k->copies, err);
-    if (!env->progress && env->rank == 0)
+    if (!env->progress && env->rank == 0 && (env->size > 1 || job->launch_restarts))
         hd__log(HD_LOG_WARN, NULL,
                 "%s: checkpoint.peers is for ranks that heddle itself starts, and another launcher started these: no "
                 "copies are made",
@@ -530,7 +530,8 @@ static int32_t mention_others(const struct hd__train_checkpointer *k, const char
         return rc;
     hd_error_copy(&why, err);
     if (!find_older(k, name, older))
-        return hd_fail(err, HD_E_CORRUPT, "%.800s; %s has no older one", why.message, k->dir);
+        return hd_fail(err, HD_E_CORRUPT, "%.700s; %s has no older one%s", why.message, k->dir,
+                       weights ? "" : ": checkpoint.resume=overwrite starts over, and moves it aside");
     return hd_fail(err, HD_E_CORRUPT,
                    "%.700s; the newest before it is %s: `heddle ckpt verify --checkpoint %s` reads it whole, %s%s/%s "
                    "takes it",

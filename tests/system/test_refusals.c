@@ -60,6 +60,24 @@ START_TEST(keys)
          NULL},
         {"check llama.yaml mesh.tensor_parallel=2 mesh.tp=1", "command line: 'mesh.tensor_parallel=2' and 'mesh.tp=1'",
          "one key, mesh.tp"},
+        {"train llama.yaml strategies.zero.stage=2.0", "'2.0' is none of 0, 1, 2, 3, NO_SHARD", "did you mean 2?"},
+        {"train llama.yaml mesh.dp=-1", "command line: mesh.dp: -1: what the other axes leave is auto here: say auto",
+         NULL},
+        {"train llama.yaml checkpoint={\"resume\":yes}", "command line: checkpoint.resume: did you mean auto?", NULL},
+        {"train llama.yaml job.steps=1e18", "command line: job.steps: '1e18' is above 1e15: write all of its digits",
+         NULL},
+        {"train llama.yaml data.batch=1e18", "command line: data.batch: 1e18 is out of range: 1 to 1073741824", NULL},
+        {"train llama.yaml strategies=[{\"use\":\"zero\",\"compress\":\"int8\"}]",
+         "command line: strategies.zero.compress is a mapping, with the keys kind, block, rank, warmup",
+         "write compress: {kind: ...}"},
+        {"train llama.yaml optimizer.betas=0.9,0.95", "AdamW needs 2: write a list in brackets, [A, B]", NULL},
+        {"check llama.yaml mesh.tp=2 data.seq_len=7 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},"
+         "{\"use\":\"zero\"}]",
+         "command line: data.seq_len: 7 is not a multiple of 2, the ranks of tp that cut the sequence",
+         "nearest that work: 6, 8"},
+        {"train auto.yaml strategies.zero.stage=2",
+         "command line: strategies.zero is set, and the job has no list of strategies", "write strategies=[{use: zero"},
+        {"import", "which configuration?", NULL},
         {"train llama.yaml data.batch=many", "command line: data.batch: 'many' is not a whole number", NULL},
         {"train llama.yaml optimizer.lr=-1", "command line: optimizer.lr: -1 is out of range", NULL},
         {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 number, AdamW needs 2", NULL},
@@ -130,6 +148,7 @@ START_TEST(keys)
         {"train llama.yaml metrics.tensorboard=tb metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"./x/..//tb/\"}]",
          "command line: metrics.sinks.0: tensorboard is there already, as metrics.tensorboard", NULL},
         {NULL, NULL, NULL}};
+    ck_assert_int_eq(system("{ grep -v ^strategies llama.yaml; echo 'strategies: auto'; } > auto.yaml"), 0);
     write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
                              "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
                              "data: {train: corpus.txt, seq_len: 8, batch: 1}\n");
