@@ -573,7 +573,12 @@ static int32_t read_tree(struct import *m, const char *path, struct hd_error *er
     int32_t rc = bytes > HD__TREE_BYTES ? hd_fail(err, HD_E_INVALID, "%s: larger than a configuration", path)
                                         : hd__tree_parse(path, text, bytes, NULL, &m->arena, &m->root, err);
     free(text);
-    if (!rc && m->root->kind != HD__MAP)
+    if (!rc && m->root->kind == HD__MAP && has(m->root, "model_type"))
+        rc = hd_fail(err, HD_E_INVALID, "%s: a model's config.json, and no trainer's: model.from: FOLDER reads it",
+                     path);
+    else if (!rc && m->root->kind == HD__MAP && has(m->root, "model") && has(m->root, "data"))
+        rc = hd_fail(err, HD_E_INVALID, "%s: it is a job already: heddle train takes it as it is", path);
+    else if (!rc && m->root->kind != HD__MAP)
         rc = hd_fail(err, HD_E_INVALID, "%s: a mapping is wanted, DeepSpeed's or accelerate's", path);
     return rc;
 }

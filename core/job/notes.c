@@ -80,6 +80,8 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
         {never && job->val_fraction > 0, "data.val_fraction",
          "only keeps data from training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
+        {job->ranks > 1 && job->comm_dead_after < 0.5, "liveness.dead_after",
+         "is less than half a second: a rank that waits for the processor that long is taken for dead"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
         {job->precision.optimizer == HD_F16, "precision.optimizer",
          "is fp16, which has no number between 0 and 6e-8: second moments (AdamW) become 0 where gradients are below "

@@ -239,8 +239,19 @@ static void check_names(struct hd__job *job)
             i++;
         if (i < hd__job_core_section_count)
             continue;
-        const char *near = hd__nearest(key->text, names, hd__job_core_section_count);
-        if (near)
+        const char *near = hd__nearest(key->text, names, hd__job_core_section_count), *section, *in = NULL;
+        const char *other = hd__job_foreign(key->text), *own = NULL;
+        struct hd__options core;
+        for (size_t s = 0; (section = hd__job_table(s, &core)); s++) {
+            int64_t at = hd__option_find(&core, key->text);
+            in = at >= 0 && !in ? section : in;
+            own = at >= 0 && !own ? hd__option_at(&core, (size_t)at).name : own;
+        }
+        if (other)
+            hd__job_node_fail(key, &why, "unknown section %.60s; %s", key->text, other);
+        else if (in)
+            hd__job_node_fail(key, &why, "unknown section %.60s; that is %s.%s", key->text, in, own);
+        else if (near)
             hd__job_node_fail(key, &why, "unknown section %.60s; did you mean %s?", key->text, near);
         else
             hd__job_node_fail(key, &why, "unknown section %.60s; the sections are %s", key->text, list.at);

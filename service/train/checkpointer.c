@@ -1,10 +1,12 @@
 /* A session's checkpoints. */
 #include "service/train/checkpointer.h"
 
+#include <glob.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "service/checkpoint/checkpoint.h"
 #include "service/checkpoint/param_init.h"
@@ -866,6 +868,21 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
     return rc ? rc : load_named(k, name, weights, progress, err);
 }
 
+/* Of a folder that is no checkpoint: is it what holds some, or another's? */
+static const char *folder_hint(struct hd__job *job, const char *path)
+{
+    const char *inside = hd__arena_format(&job->arena, "%s/step-*", path);
+    glob_t found = {0};
+    int holds = !glob(inside, GLOB_NOSORT, NULL, &found) && found.gl_pathc;
+    const char *one = holds ? hd__arena_strdup(&job->arena, found.gl_pathv[0]) : NULL;
+    globfree(&found);
+    if (holds)
+        return hd__arena_format(&job->arena, "; %s is a folder of checkpoints: name one of them, as %s", path, one);
+    return access(hd__arena_format(&job->arena, "%s/config.json", path), F_OK)
+               ? ""
+               : "; it is a folder of Hugging Face's, whose weights model.from begins with";
+}
+
 int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -880,7 +897,8 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct
     store.ops = &chosen->component->ops.ckpt;
     int32_t rc = store.ops->open(hd__exec_host_table(), chosen->settings, folder, &store.ckpt, err);
     if (!rc && (rc = hd__ckpt_open(&store, name, &ckpt, err)) == HD_E_NOTFOUND)
-        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", folder, name);
+        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them%s", folder, name,
+                folder_hint(job, job->resume));
     else if (rc == HD_E_INVALID && !strstr(folder, "://")) /* a store of objects names the cause */
         hd_fail(err, rc, "%s is no checkpoint: name its folder, as %s/step-00000100", job->resume, job->checkpoint_dir);
     hd__ckpt_close(ckpt);

@@ -1,5 +1,6 @@
 #include "service/train/corpus.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -244,6 +245,17 @@ static int32_t find_chat(struct corpus *c, struct hd_error *err)
     return HD_OK;
 }
 
+static int is_empty_folder(const char *path)
+{
+    DIR *folder = opendir(path);
+    int entries = 0;
+    while (folder && entries < 3 && readdir(folder))
+        entries++; /* . and .. are two */
+    if (folder)
+        closedir(folder);
+    return folder && entries < 3;
+}
+
 static int32_t open_tokenizer(struct corpus *c, const char *key, const char *source, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -252,6 +264,8 @@ static int32_t open_tokenizer(struct corpus *c, const char *key, const char *sou
     int32_t rc = job->data_tokenizer ? check_plugin(job, err) : HD_OK;
     if (rc)
         return rc;
+    if (!path && is_empty_folder(source))
+        return hd__job_fail(job, key, err, "%s: %s: the folder is empty", key, source);
     if (!path)
         return hd__job_fail(
             job, key, err,

@@ -78,6 +78,17 @@ START_TEST(keys)
         {"train auto.yaml strategies.zero.stage=2",
          "command line: strategies.zero is set, and the job has no list of strategies", "write strategies=[{use: zero"},
         {"import", "which configuration?", NULL},
+        {"import llama.yaml", "llama.yaml: it is a job already", NULL},
+        {"train llama.yaml max_steps=4", "command line: unknown section max_steps; that is job.steps", NULL},
+        {"train llama.yaml gradient_accumulation_steps=4", "command line: unknown section gradient_accumulation_steps",
+         "that follows from data.batch"},
+        {"train llama.yaml mesh.data_parallel_shard_degree=2", "that is mesh.dp: {shard: N}", NULL},
+        {"train llama.yaml optimizer.fused=true", "optimizer: unknown key fused; updates are fused always", NULL},
+        {"train llama.yaml optimizer={\"use\":\"adamw\",lr:1e-3}", "a blank is wanted behind the colon", NULL},
+        {"train llama.yaml data.train=empty.d", "command line: data.train: empty.d: the folder is empty", NULL},
+        {"train llama.yaml checkpoint.resume=empty.d", "empty.d: `heddle ckpt ls` lists them", NULL},
+        {"train llama.yaml checkpoint.resume=holds.d", "holds.d is a folder of checkpoints: name one of them",
+         "as holds.d/step-00000004"},
         {"train llama.yaml data.batch=many", "command line: data.batch: 'many' is not a whole number", NULL},
         {"train llama.yaml optimizer.lr=-1", "command line: optimizer.lr: -1 is out of range", NULL},
         {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 number, AdamW needs 2", NULL},
@@ -148,6 +159,7 @@ START_TEST(keys)
         {"train llama.yaml metrics.tensorboard=tb metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"./x/..//tb/\"}]",
          "command line: metrics.sinks.0: tensorboard is there already, as metrics.tensorboard", NULL},
         {NULL, NULL, NULL}};
+    ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004"), 0);
     ck_assert_int_eq(system("{ grep -v ^strategies llama.yaml; echo 'strategies: auto'; } > auto.yaml"), 0);
     write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
                              "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
@@ -439,6 +451,8 @@ START_TEST(warnings)
         {"train llama.yaml --dry-run mesh.dp=2 "
          "strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"int8\",\"warmup\":100}}]",
          "command line: warning: strategies.zero.compress.warmup: section "},
+        {"train llama.yaml --dry-run mesh.dp=2 liveness.dead_after=10ms",
+         "command line: warning: liveness.dead_after is less than half a second"},
         {"train llama.yaml --dry-run precision.optimizer=fp16",
          "command line: warning: precision.optimizer is fp16, which has no number between 0 and 6e-8"},
         {"train llama.yaml --dry-run launch.time_limit=30m",
