@@ -83,7 +83,7 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
                              struct hd_error *err);
 /* Says on standard error what was chosen that the job does not name. */
 void hd__cli_say_notes(const struct hd__cli_job *loaded);
-/* Of a job of epochs, whose steps are known once its data was looked at: what is due only after the last one. */
+/* Says what is due only after the last step of a job of epochs, whose steps are known once its data was looked at. */
 void hd__cli_say_late(const struct hd__cli_job *loaded);
 void hd__cli_unload_job(struct hd__cli_job *loaded);
 

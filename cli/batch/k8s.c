@@ -244,7 +244,7 @@ static const char *value_of(struct hd__job *job, const char *key)
     return value ? value->text : NULL;
 }
 
-/* What is read may lie in the image, too. */
+/* Sources may lie in the image, too. */
 static void warn_sources(const struct k8s_request *r, struct hd__job *job, const char *key,
                          const struct hd__sources *sources)
 {

@@ -255,7 +255,7 @@ struct hd__job {
  * are all kept in the job, so that the plugins' tables can add theirs; a failure is a file that is no job at all. */
 int32_t hd__job_open(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
                      struct hd_error *err);
-/* Of what a user wrote: two names of one key, of which the later would win without a word, are refused. */
+/* Refuses two names of one key among a user's words, of which the later would win without a word. */
 int32_t hd__job_overrides_check(const char *const *words, size_t n, struct hd_error *err);
 /* Notes a mistake and goes on. `first` is the code of those before: err keeps the first, whose code is returned. */
 enum { HD__MISTAKES = 20 };

@@ -1,5 +1,8 @@
 /* Lines for people about a job that is right: strategies that its mesh brought, and values without effect. */
+#include "core/base/dtype.h"
 #include "core/job/internal.h"
+
+#include <float.h>
 
 /* One condition, "KEY=A|B" or "KEY!=A|B". */
 struct need {
@@ -83,9 +86,10 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {job->ranks > 1 && job->comm_dead_after < 0.5, "liveness.dead_after",
          "is less than half a second: a rank that waits for the processor that long is taken for dead"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
-        {job->precision.optimizer == HD_F16, "precision.optimizer",
-         "is fp16, which has no number between 0 and 6e-8: second moments (AdamW) become 0 where gradients are below "
-         "2e-4, and these steps far too large: say bf16 or fp32"},
+        {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
+         "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps far "
+         "too "
+         "large: leave it out, or say one with the range of fp32"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
          "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: "
          "{}"},

@@ -170,7 +170,7 @@ static const char **all_names(const struct hd__job_fields *f, size_t *n)
     return names;
 }
 
-/* What other trainers call keys that have another place here, or none. docs/coming-from.md has them all. */
+/* Keys of other trainers that have another place here, or none. docs/coming-from.md has them all. */
 const char *hd__job_foreign(const char *name)
 {
     static const char *const rows[][2] = {

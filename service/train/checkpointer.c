@@ -868,7 +868,7 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
     return rc ? rc : load_named(k, name, weights, progress, err);
 }
 
-/* Of a folder that is no checkpoint: is it what holds some, or another's? */
+/* A folder that is no checkpoint: is it one that holds some, or another's? */
 static const char *folder_hint(struct hd__job *job, const char *path)
 {
     const char *inside = hd__arena_format(&job->arena, "%s/step-*", path);

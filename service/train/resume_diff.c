@@ -162,7 +162,7 @@ static void log_from(struct hd__job *job, const char *name, const json_t *state,
             now, weights_only ? "" : ": for a run from there take another job.name, or checkpoint.resume=overwrite");
 }
 
-/* Where the job has not changed, the files behind data.train may have. Older checkpoints have no samples. */
+/* The files behind data.train may have changed where no key of the job has. Older checkpoints have no samples. */
 static void log_data(struct hd__job *job, const char *name, const json_t *state, const char *data, const char *samples)
 {
     const char *before = json_string_value(json_object_get(state, "data")),

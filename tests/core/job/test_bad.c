@@ -422,7 +422,8 @@ START_TEST(bad_section)
         {"strategies.zero.overlap=", "command line: 'strategies.zero.overlap=' has no value"},
         {"strategies.zero.offload.pth=1",
          "command line: strategies.zero: unknown key offload.pth; did you mean offload.path?"},
-        {"strategies.zero.offload=x", "command line: strategies.zero.offload is a mapping, with the keys path: write offload: {path: ...}"},
+        {"strategies.zero.offload=x",
+         "command line: strategies.zero.offload is a mapping, with the keys path: write offload: {path: ...}"},
         {"strategies.zero.whatever=x", "command line: strategies.zero: unknown key whatever; the keys are lr, "
                                        "betas, stage, bucket, order, overlap, offload.path, use"},
         {"strategies.zero.order=1F1B", NULL},
