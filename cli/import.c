@@ -492,20 +492,32 @@ static const struct rule accelerate_deepspeed_keys[] = {
     {"zero3_save_16bit_model", COMMENT, STRATEGY, "heddle ckpt export makes a folder of a checkpoint"},
 };
 
+/* A whole number from 1 up; `missing` where there is none, 0 where it is refused. */
+static int64_t count_of(struct import *m, const char *key, int64_t missing)
+{
+    const char *text = word(m->root, key);
+    char *end;
+    double value = *text ? strtod(text, &end) : 1;
+    if (!*text)
+        return missing;
+    if (!*end && value >= 1 && value <= 65536 && (double)(int64_t)value >= value)
+        return (int64_t)value;
+    say(&m->refusals, hd__tree_get(m->root, key), key, "%.60s: a number from 1 to 65536 is wanted", text);
+    return 0;
+}
+
 /* num_processes are those of all machines, and launch.ranks those of one. */
 static void read_processes(struct import *m)
 {
-    const char *processes = word(m->root, "num_processes"), *machines = word(m->root, "num_machines");
-    int64_t all = *processes ? strtoll(processes, NULL, 10) : m->ranks,
-            each = *machines ? strtoll(machines, NULL, 10) : 1;
-    if (m->ranks && all != m->ranks)
+    int64_t all = count_of(m, "num_processes", m->ranks), each = count_of(m, "num_machines", 1);
+    if (m->ranks && all && all != m->ranks)
         say(&m->refusals, hd__tree_get(m->root, "num_processes"), "num_processes",
             "%lld, and --ranks is %lld: leave --ranks out, or correct one of them", (long long)all,
             (long long)m->ranks);
-    if (all > 0 && each > 0 && all % each)
+    if (all && each && all % each)
         say(&m->refusals, hd__tree_get(m->root, "num_machines"), "num_machines",
             "%lld machines do not divide %lld processes, and each has as many ranks", (long long)each, (long long)all);
-    else if (all > 0 && each > 0)
+    else if (all && each)
         put(m, LAUNCH, "ranks", hd__arena_format(&m->arena, "%lld", (long long)(all / each)));
 }
 

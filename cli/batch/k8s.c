@@ -256,6 +256,10 @@ static void warn_sources(const struct k8s_request *r, struct hd__job *job, const
                     hd__job_where(job, key), key, sources->at[i].path, r->folder);
 }
 
+#define LOST                                                                                                     \
+    "%s: %s is not in the volume, which pods see at %s (--folder), and would be lost with its pod: name a path " \
+    "below it, as relative ones are"
+
 static int check_paths(const struct k8s_request *r, const struct hd__compiled *c)
 {
     struct hd__job *job = c->job;
@@ -269,12 +273,19 @@ static int check_paths(const struct k8s_request *r, const struct hd__compiled *c
     struct hd_error err = HD_ERROR_INIT;
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         if (is_outside(r, rows[i].path)) {
-            hd__job_fail(job, rows[i].key, &err,
-                         "%s: %s is not in the volume, which pods see at %s (--folder), and would be lost with its "
-                         "pod: name a path below it, as relative ones are%s",
-                         rows[i].key, rows[i].path, r->folder, i ? "" : ", or an s3:// URL");
+            hd__job_fail(job, rows[i].key, &err, LOST "%s", rows[i].key, rows[i].path, r->folder,
+                         i ? "" : ", or an s3:// URL");
             return hd__cli_print_error(&err, HD__EXIT_REFUSED);
         }
+    for (uint32_t i = 0; i < job->values.count; i++) {
+        const struct hd__job_value *v = &job->values.at[i];
+        size_t n = strlen(v->path);
+        if (strncmp(v->path, "metrics.sinks.", 14) != 0 || strcmp(v->path + n - 4, ".dir") != 0 ||
+            !is_outside(r, v->text))
+            continue;
+        hd__job_fail(job, v->path, &err, LOST "%s", v->path, v->text, r->folder, "");
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    }
     warn_sources(r, job, "data.train", &job->train);
     warn_sources(r, job, "data.val", &job->val);
     return HD__EXIT_DONE;

@@ -148,6 +148,8 @@ for words in ([], ["--ranks", "8"]):
     expect("launch: {ranks: 4}\n" in imported(MACHINES, *words).stdout, imported(MACHINES, *words).stdout)
 expect("launch: {ranks: 6}\n" in imported(FSDP.replace("num_processes: 2\n", ""), "--ranks", "6").stdout, "--ranks is not the number of processes")
 for config, words, says in ((MACHINES, ["--ranks", "4"], "num_processes: 8, and --ranks is 4"), (FSDP, ["--ranks", "8"], "num_processes: 2, and --ranks is 8"),
+                            (FSDP.replace("num_processes: 2", "num_processes: abc"), [], "num_processes: abc: a number from 1"),
+                            (FSDP.replace("num_processes: 2", "num_processes: 4\nnum_machines: 0"), [], "num_machines: 0: a number from 1"),
                             (FSDP.replace("num_processes: 2", "num_processes: 3\nnum_machines: 2"), [], "2 machines do not divide 3 processes")):
     said = imported(config, *words, code=2).stderr
     expect(says in said, f"'{says}' is not in:\n{said}")
