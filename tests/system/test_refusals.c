@@ -85,6 +85,9 @@ START_TEST(keys)
         {"train llama.yaml mesh.data_parallel_shard_degree=2", "that is mesh.dp: {shard: N}", NULL},
         {"train llama.yaml optimizer.fused=true", "optimizer: unknown key fused; updates are fused always", NULL},
         {"train llama.yaml optimizer={\"use\":\"adamw\",lr:1e-3}", "a blank is wanted behind the colon", NULL},
+        {"train llama.yaml data.train=alone.bin data.format=megatron", "alone.idx is not there: format: megatron needs",
+         NULL},
+        {"train indent.yaml", "indent.yaml:4:2: ", "is a line indented too little"},
         {"train llama.yaml data.train=empty.d", "command line: data.train: empty.d: the folder is empty", NULL},
         {"train llama.yaml checkpoint.resume=empty.d", "empty.d: `heddle ckpt ls` lists them", NULL},
         {"train llama.yaml checkpoint.resume=holds.d", "holds.d is a folder of checkpoints: name one of them",
@@ -159,7 +162,8 @@ START_TEST(keys)
         {"train llama.yaml metrics.tensorboard=tb metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"./x/..//tb/\"}]",
          "command line: metrics.sinks.0: tensorboard is there already, as metrics.tensorboard", NULL},
         {NULL, NULL, NULL}};
-    ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004"), 0);
+    write_file("indent.yaml", "job: {steps: 3}\nmodel:\n  use: transformer\n layers: 2\n");
+    ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 && cp corpus.txt alone.bin"), 0);
     ck_assert_int_eq(system("{ grep -v ^strategies llama.yaml; echo 'strategies: auto'; } > auto.yaml"), 0);
     write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
                              "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
