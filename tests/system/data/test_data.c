@@ -200,6 +200,16 @@ START_TEST(other_tokenizer)
         expect_says(c, "mine.bin: that was " TOKENIZER);
     }
     expect_code(command_run("train llama.yaml model.vocab=320 data.tokenizer=" TOKENIZER " data.train=mine.bin"), 0);
+    const char *saved = "llama.yaml model.vocab=320 data.train=mine.bin checkpoint.dir=saved";
+    expect_code(command_run("train %s job.steps=1", saved), 0);
+    expect_code(command_run("ckpt export %s --to from", saved), 0);
+    for (int k = 0; k < 2; k++) { /* its own tokenizer, and another one */
+        ck_assert(!system(k ? "cp other.json from/tokenizer.json" : "cp " TOKENIZER " from/tokenizer.json"));
+        struct command *f = command_run("train llama.yaml model={\"use\":\"transformer\",\"from\":\"from\"} "
+                                        "data.train=mine.bin --dry-run");
+        expect_code(f, 0);
+        ck_assert_msg(!strstr(f->err, "model.from: the tokenizer of from is not what made") == !k, "%s", f->err);
+    }
     struct command *c = command_run("data inspect mine --tokenizer other.json");
     expect_code(c, 0);
     expect_says(c, "other.json is not what made the tokens of mine: that was " TOKENIZER);
