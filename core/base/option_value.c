@@ -208,6 +208,7 @@ static int32_t parse_enum(const struct hd_option *o, const char *text, union fie
     if (out->i32 == n) {
         const char *near = hd__nearest(text, words, (size_t)n);
         size_t whole = strspn(text, "0123456789");
+        near = whole && (!text[whole] || text[whole] == '.') ? NULL : near; /* 5 is not nearly 0 */
         for (int32_t i = 0; i < n && whole && !strcmp(text + whole, ".0"); i++)
             near = strlen(words[i]) == whole && !strncmp(words[i], text, whole) ? words[i] : near;
         rc = hd_fail(err, HD_E_INVALID, "'%.60s' is none of %s%s%s%s", text, all.at ? all.at : "",
