@@ -559,8 +559,10 @@ static void import_accelerate(struct import *m)
     else if (*mixed && strcmp(mixed, "no") != 0)
         say(&m->refusals, m->root, "mixed_precision", "%.100s: there is no, bf16, fp16", mixed);
     put(m, STRATEGY, "use", !strcasecmp(type, "FSDP") ? "fsdp" : "zero");
-    if (!strcasecmp(type, "FSDP"))
-        WALK(m, fsdp, "fsdp_config", fsdp_keys), read_sharding(m, fsdp);
+    if (!strcasecmp(type, "FSDP")) {
+        WALK(m, fsdp, "fsdp_config", fsdp_keys);
+        read_sharding(m, fsdp);
+    }
     if (!strcasecmp(type, "FSDP") && (!strcmp(mixed, "bf16") || !strcmp(mixed, "fp16")))
         say(&m->comments, hd__tree_get(m->root, "mixed_precision"), "mixed_precision",
             "FSDP sums gradients in %s then; here precision.reduce says it, and is fp32", mixed);

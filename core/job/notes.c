@@ -87,9 +87,8 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "is less than half a second: a rank that waits for the processor that long is taken for dead"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
         {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
-         "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps far "
-         "too "
-         "large: leave it out, or say one with the range of fp32"},
+         "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
+         "too large: leave it out, or say one with the range of fp32"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
          "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: "
          "{}"},
