@@ -439,7 +439,7 @@ static void import_deepspeed(struct import *m)
 static const struct rule accelerate_keys[] = {
     {"distributed_type", HERE, STRATEGY, ""},
     {"mixed_precision", HERE, PRECISION, "compute"},
-    {"num_processes", VALUE, LAUNCH, "ranks"},
+    {"num_processes", HERE, LAUNCH, "ranks"},
     {"fsdp_config", HERE, STRATEGY, ""},
     {"deepspeed_config", HERE, STRATEGY, ""},
     {"megatron_lm_config", OFF, STRATEGY, "say mesh and {use: 3d} in the job: docs/coming-from.md"},
@@ -463,11 +463,11 @@ static const struct rule accelerate_keys[] = {
     {"tpu_use_sudo", COMMENT, LAUNCH, "of TPUs"},
 };
 static const struct rule fsdp_keys[] = {
-    {"fsdp_sharding_strategy", VALUE, STRATEGY, "fsdp_sharding_strategy"},
+    {"fsdp_sharding_strategy", HERE, STRATEGY, "fsdp_sharding_strategy"},
     {"fsdp_backward_prefetch", VALUE, STRATEGY, "fsdp_backward_prefetch"},
     {"fsdp_backward_prefetch_policy", VALUE, STRATEGY, "fsdp_backward_prefetch"}, /* of accelerate before 0.27 */
     {"fsdp_forward_prefetch", VALUE, STRATEGY, "fsdp_forward_prefetch"},
-    {"fsdp_reshard_after_forward", VALUE, STRATEGY, "fsdp_reshard_after_forward"},
+    {"fsdp_reshard_after_forward", HERE, STRATEGY, "fsdp_reshard_after_forward"},
     {"fsdp_offload_params", HERE, STRATEGY, ""},
     {"fsdp_activation_checkpointing", HERE, STRATEGY, ""},
     {"fsdp_auto_wrap_policy", COMMENT, STRATEGY, "the unit is a block of the model"},
@@ -492,6 +492,54 @@ static const struct rule accelerate_deepspeed_keys[] = {
     {"zero3_save_16bit_model", COMMENT, STRATEGY, "heddle ckpt export makes a folder of a checkpoint"},
 };
 
+/* A whole number from 1 up; `missing` where there is none, 0 where it is refused. */
+static int64_t count_of(struct import *m, const char *key, int64_t missing)
+{
+    const char *text = word(m->root, key);
+    char *end;
+    double value = *text ? strtod(text, &end) : 1;
+    if (!*text)
+        return missing;
+    if (!*end && value >= 1 && value <= 65536 && (double)(int64_t)value >= value)
+        return (int64_t)value;
+    say(&m->refusals, hd__tree_get(m->root, key), key, "%.60s: a number from 1 to 65536 is wanted", text);
+    return 0;
+}
+
+/* num_processes are those of all machines, and launch.ranks those of one. */
+static void read_processes(struct import *m)
+{
+    int64_t all = count_of(m, "num_processes", m->ranks), each = count_of(m, "num_machines", 1);
+    if (m->ranks && all && all != m->ranks)
+        say(&m->refusals, hd__tree_get(m->root, "num_processes"), "num_processes",
+            "%lld, and --ranks is %lld: leave --ranks out, or correct one of them", (long long)all,
+            (long long)m->ranks);
+    if (all && each && all % each)
+        say(&m->refusals, hd__tree_get(m->root, "num_machines"), "num_machines",
+            "%lld machines do not divide %lld processes, and each has as many ranks", (long long)each, (long long)all);
+    else if (all && each)
+        put(m, LAUNCH, "ranks", hd__arena_format(&m->arena, "%lld", (long long)(all / each)));
+}
+
+/* FSDP1 has a strategy, also under the later name; FSDP2 has only whether to reshard. */
+static void read_sharding(struct import *m, const struct hd__tree_node *fsdp)
+{
+    const struct hd__tree_node *strategy = hd__tree_get(fsdp, "fsdp_sharding_strategy"),
+                               *reshard = hd__tree_get(fsdp, "fsdp_reshard_after_forward");
+    const char *again = word(fsdp, "fsdp_reshard_after_forward");
+    int second = !strcmp(word(fsdp, "fsdp_version"), "2"), named = *again && !is_off(reshard) && !is_true(again);
+    if (second && has(fsdp, "fsdp_sharding_strategy"))
+        say(&m->comments, strategy, "fsdp_config.fsdp_sharding_strategy",
+            "fsdp_version 2 does not read it: fsdp_reshard_after_forward says what is sharded");
+    else if (has(fsdp, "fsdp_sharding_strategy") && !named)
+        put(m, STRATEGY, "fsdp_sharding_strategy", text_of(m, strategy));
+    if (*again)
+        put(m, STRATEGY, named ? "fsdp_sharding_strategy" : "fsdp_reshard_after_forward",
+            named             ? again
+            : is_off(reshard) ? "false"
+                              : "true");
+}
+
 static void import_accelerate(struct import *m)
 {
     static const char *const data_parallel[] = {"NO", "MULTI_GPU", "MULTI_CPU", "FSDP", "DEEPSPEED"};
@@ -502,6 +550,7 @@ static void import_accelerate(struct import *m)
     for (size_t k = 0; k < HD__COUNT(data_parallel); k++)
         known |= !strcasecmp(type, data_parallel[k]);
     WALK(m, m->root, "", accelerate_keys);
+    read_processes(m);
     if (!known)
         say(&m->refusals, m->root, "distributed_type", "%.100s: there is NO, MULTI_GPU, MULTI_CPU, FSDP, DEEPSPEED",
             type);
@@ -510,8 +559,13 @@ static void import_accelerate(struct import *m)
     else if (*mixed && strcmp(mixed, "no") != 0)
         say(&m->refusals, m->root, "mixed_precision", "%.100s: there is no, bf16, fp16", mixed);
     put(m, STRATEGY, "use", !strcasecmp(type, "FSDP") ? "fsdp" : "zero");
-    if (!strcasecmp(type, "FSDP"))
+    if (!strcasecmp(type, "FSDP")) {
         WALK(m, fsdp, "fsdp_config", fsdp_keys);
+        read_sharding(m, fsdp);
+    }
+    if (!strcasecmp(type, "FSDP") && (!strcmp(mixed, "bf16") || !strcmp(mixed, "fp16")))
+        say(&m->comments, hd__tree_get(m->root, "mixed_precision"), "mixed_precision",
+            "FSDP sums gradients in %s then; here precision.reduce says it, and is fp32", mixed);
     if (is_true(word(fsdp, "fsdp_offload_params")))
         put(m, STRATEGY, "offload.optimizer", "host, offload.params: host");
     m->recompute = is_true(word(fsdp, "fsdp_activation_checkpointing"));
@@ -533,7 +587,12 @@ static int32_t read_tree(struct import *m, const char *path, struct hd_error *er
     int32_t rc = bytes > HD__TREE_BYTES ? hd_fail(err, HD_E_INVALID, "%s: larger than a configuration", path)
                                         : hd__tree_parse(path, text, bytes, NULL, &m->arena, &m->root, err);
     free(text);
-    if (!rc && m->root->kind != HD__MAP)
+    if (!rc && m->root->kind == HD__MAP && has(m->root, "model_type"))
+        rc = hd_fail(err, HD_E_INVALID, "%s: a model's config.json, and no trainer's: model.from: FOLDER reads it",
+                     path);
+    else if (!rc && m->root->kind == HD__MAP && has(m->root, "model") && has(m->root, "data"))
+        rc = hd_fail(err, HD_E_INVALID, "%s: it is a job already: heddle train takes it as it is", path);
+    else if (!rc && m->root->kind != HD__MAP)
         rc = hd_fail(err, HD_E_INVALID, "%s: a mapping is wanted, DeepSpeed's or accelerate's", path);
     return rc;
 }
@@ -631,7 +690,7 @@ const struct hd__command hd__command_import = {
     .help = "Prints the job that a ds_config.json, or a YAML file of `accelerate config`, describes, with the values\n"
             "that DeepSpeed takes where the file has none. Keys without a counterpart are comments of the job; those\n"
             "that change what is trained are refused, all at once. docs/coming-from.md has the keys of others.\n\n"
-            "  --ranks N    data ranks, where the batch follows from them\n"
+            "  --ranks N    data ranks, where the batch follows from them; of accelerate: of all machines\n"
             "  --anyway     what is refused becomes comments, that begin with \"not the same\"\n",
     .example = "  heddle import ds_config.json --ranks 8 > job.yaml\n"
                "  heddle train job.yaml model.use=transformer model.from=FOLDER data.train=text data.seq_len=1024\n",

@@ -34,6 +34,7 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
                           size_t n_flags, struct hd__cli_job_arguments *out)
 {
     static const char *words[256];
+    struct hd_error err = HD_ERROR_INIT;
     uint64_t given = 0; /* flags with a value, by place in the table */
     *out = (struct hd__cli_job_arguments){.overrides = words};
     for (int i = 1; i < argc; i++) {
@@ -66,7 +67,11 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
             out->file = argv[i];
         }
     }
-    return out->file ? HD__EXIT_DONE : hd__cli_usage_error(command, "which job file?");
+    if (!out->file)
+        return hd__cli_usage_error(command, "which %s?", command == &hd__command_import ? "configuration" : "job file");
+    if (hd__job_overrides_check(words, out->n_overrides, &err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    return HD__EXIT_DONE;
 }
 
 int hd__cli_parse_per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n)
@@ -319,26 +324,52 @@ static void note_bubble(struct hd__job *job, struct hd__text *out)
                  job->micro_batch > 1 && few ? " with " : "", few ? "a larger data.batch" : "");
 }
 
+/* The key of a strategy whose value a section has as its interval or warm-up; "strategies" where none is found. */
+static const char *key_of_section(const struct hd__job *job, const struct hd__code_section *x)
+{
+    int64_t steps = x->every ? (int64_t)x->every : x->after;
+    const char *end = x->every ? ".every" : ".warmup", *found = "strategies";
+    for (uint32_t i = 0; i < job->values.count; i++) {
+        const struct hd__job_value *v = &job->values.at[i];
+        size_t n = strlen(v->path), m = strlen(end);
+        if (!strncmp(v->path, "strategies.", 11) && !strcmp(v->path + n - m, end) &&
+            json_integer_value(v->json) == steps)
+            found = v->path;
+    }
+    return found;
+}
+
 /* Parts of a strategy that are due after the job's last step, or last due before it. */
 static void note_late_sections(const struct hd__cli_job *loaded, struct hd__text *out)
 {
     const struct hd_program *p = loaded->compiled ? loaded->compiled->stage[0] : NULL;
     long long steps = loaded->job->steps;
-    const char *where = hd__job_where(loaded->job, "strategies");
+    const char *said = NULL; /* several sections follow one key */
     for (uint32_t s = 0; p && steps && s < p->sections.count; s++) {
         const struct hd__code_section *x = &p->sections.at[s];
+        const char *key = key_of_section(loaded->job, x), *where = hd__job_where(loaded->job, key);
         long long first = HD__MAX((long long)x->every, x->after + 1);
-        if (x->repeat > 0 && first > steps)
+        if (x->repeat > 0 && first > steps && said != key)
             hd__text_add(out,
-                         "%s: warning: strategies: section %s (`heddle explain --section %s`) runs from step %lld on, "
-                         "and job.steps is %lld: it never runs\n",
-                         where, x->name, x->name, first, steps);
-        else if (x->every && x->equal_axes && steps % x->every)
+                         "%s: warning: %s: section %s (`heddle explain --section %s`) runs from step %lld on, "
+                         "and the job has %lld steps: it never runs\n",
+                         where, said = key, x->name, x->name, first, steps);
+        else if (x->every && x->equal_axes && steps % x->every && first <= steps)
             hd__text_add(out,
-                         "%s: warning: strategies: replicas are made equal every %u steps, and job.steps is %lld: its "
+                         "%s: warning: %s: replicas are made equal every %u steps, and the job has %lld: its "
                          "last %lld steps are in no model that is saved\n",
-                         where, x->every, steps, steps % x->every);
+                         where, key, x->every, steps, steps % x->every);
     }
+}
+
+void hd__cli_say_late(const struct hd__cli_job *loaded)
+{
+    struct hd__text text = {0};
+    if (loaded->job->epochs <= 0)
+        return;
+    hd__job_notes_late(loaded->job, &text);
+    note_late_sections(loaded, &text);
+    hd__text_print(&text, stderr);
 }
 
 void hd__cli_say_notes(const struct hd__cli_job *loaded)
@@ -351,6 +382,7 @@ void hd__cli_say_notes(const struct hd__cli_job *loaded)
             &text, "trains in %s until %s is written; the job's own checkpoints, metrics and sinks stay as they are\n",
             hd__job_folder(loaded->job), loaded->job->trace.file);
     hd__job_notes(loaded->job, &text);
+    hd__job_notes_late(loaded->job, &text);
     note_late_sections(loaded, &text);
     note_bubble(loaded->job, &text);
     hd__text_print(&text, stderr);

@@ -85,6 +85,8 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
                              struct hd_error *err);
 /* Says on standard error what was chosen that the job does not name. */
 void hd__cli_say_notes(const struct hd__cli_job *loaded);
+/* Says what is due only after the last step of a job of epochs, whose steps are known once its data was looked at. */
+void hd__cli_say_late(const struct hd__cli_job *loaded);
 void hd__cli_unload_job(struct hd__cli_job *loaded);
 
 /* --per-machine N of 1 to `ranks`; 0 and 0 where it was not given, a refusal's exit code otherwise. */

@@ -11,7 +11,9 @@ int32_t hd__scratch_make(const char *name, char folder[64], struct hd_error *err
 {
     const char *parent = getenv("TMPDIR");
     snprintf(folder, 64, "%.30s/%.20s-XXXXXX", parent && *parent && strlen(parent) <= 30 ? parent : "/tmp", name);
-    return mkdtemp(folder) ? HD_OK : hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(errno));
+    return mkdtemp(folder)
+               ? HD_OK
+               : hd_fail(err, HD_E_IO, "%s: %s: name a folder for its files by TMPDIR", folder, strerror(errno));
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)

@@ -80,6 +80,11 @@ int32_t hd__cli_text_open(const struct hd__cli_job *loaded, const struct hd__cli
     } else if (rc && !named) {
         struct hd_error why = *err;
         hd_fail(err, rc, "%s; `--tokenizer none` goes on in token ids", why.message);
+    } else if (!rc && text->tokenizer.info.vocab > text->vocab) {
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s has %lld ids, and the model's vocabulary is %lld: name the tokenizer that it was trained with "
+                     "by --tokenizer, or go on in token ids by `--tokenizer none`",
+                     text->tokenizer.path, (long long)text->tokenizer.info.vocab, (long long)text->vocab);
     } else if (!rc) {
         text->kind = HD__CLI_TEXT_TOKENIZER;
         add_end(text, hd__tokenizer_eod(&text->tokenizer));

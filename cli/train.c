@@ -143,6 +143,7 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
     if (!rc)
         rc = check_data(loaded, dry, env != NULL, local_rank, &err);
     if (!rc && (!env || env->rank == 0)) {
+        hd__cli_say_late(loaded);
         hd__train_corpus_warn(c);
         hd__train_watch_warn(c->job);
         rc = check_outputs(c, &err);

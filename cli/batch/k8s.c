@@ -210,6 +210,87 @@ static int parse_pods(struct k8s_request *r)
     return HD__EXIT_DONE;
 }
 
+/* ---- paths: what is not below --folder is the pod's own, and ends with it */
+
+/* By the words alone: the pods' folders are not here. */
+static int is_in_volume(const struct k8s_request *r, const char *path)
+{
+    size_t length = strlen(r->folder);
+    while (length > 1 && r->folder[length - 1] == '/')
+        length--;
+    if (path[0] == '/') {
+        if (strncmp(path, r->folder, length) != 0 || (path[length] && path[length] != '/' && length > 1))
+            return 0;
+        path += length;
+    }
+    for (int depth = 0; *path;) {
+        size_t n = strcspn(path, "/");
+        depth += n == 2 && !strncmp(path, "..", 2) ? -1 : n > 0 && !(n == 1 && *path == '.');
+        if (depth < 0)
+            return 0;
+        path += n + (path[n] == '/');
+    }
+    return 1;
+}
+
+static int is_outside(const struct k8s_request *r, const char *path)
+{
+    return path && *path != '{' && !strstr(path, "://") && strncmp(path, "/dev/", 5) != 0 && !is_in_volume(r, path);
+}
+
+static const char *value_of(struct hd__job *job, const char *key)
+{
+    const struct hd__job_value *value = hd__job_value_get(job, key);
+    return value ? value->text : NULL;
+}
+
+/* Sources may lie in the image, too. */
+static void warn_sources(const struct k8s_request *r, struct hd__job *job, const char *key,
+                         const struct hd__sources *sources)
+{
+    for (uint64_t i = 0; i < sources->count; i++)
+        if (is_outside(r, sources->at[i].path))
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: %s: %s is not in the volume, which pods see at %s (--folder): they find it only if the image "
+                    "has it",
+                    hd__job_where(job, key), key, sources->at[i].path, r->folder);
+}
+
+#define LOST                                                                                                     \
+    "%s: %s is not in the volume, which pods see at %s (--folder), and would be lost with its pod: name a path " \
+    "below it, as relative ones are"
+
+static int check_paths(const struct k8s_request *r, const struct hd__compiled *c)
+{
+    struct hd__job *job = c->job;
+    const struct {
+        const char *key, *path;
+    } rows[] = {{"checkpoint.dir", job->checkpoint_dir},
+                {"metrics.jsonl", job->metrics_jsonl},
+                {"metrics.blocks", job->metrics_blocks},
+                {"metrics.tensorboard", value_of(job, "metrics.tensorboard")},
+                {"metrics.trace", job->trace.file}};
+    struct hd_error err = HD_ERROR_INIT;
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        if (is_outside(r, rows[i].path)) {
+            hd__job_fail(job, rows[i].key, &err, LOST "%s", rows[i].key, rows[i].path, r->folder,
+                         i ? "" : ", or an s3:// URL");
+            return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+        }
+    for (uint32_t i = 0; i < job->values.count; i++) {
+        const struct hd__job_value *v = &job->values.at[i];
+        size_t n = strlen(v->path);
+        if (strncmp(v->path, "metrics.sinks.", 14) != 0 || strcmp(v->path + n - 4, ".dir") != 0 ||
+            !is_outside(r, v->text))
+            continue;
+        hd__job_fail(job, v->path, &err, LOST "%s", v->path, v->text, r->folder, "");
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    }
+    warn_sources(r, job, "data.train", &job->train);
+    warn_sources(r, job, "data.val", &job->val);
+    return HD__EXIT_DONE;
+}
+
 /* Does the job fit these pods? */
 static int check_job(struct k8s_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__compiled *c)
 {
@@ -256,6 +337,8 @@ static int run(int argc, char **argv)
         code = hd__cli_load_job(&arguments, 0, &loaded);
     if (!code)
         code = check_job(&r, &arguments, loaded.compiled);
+    if (!code)
+        code = check_paths(&r, loaded.compiled);
     if (!code && r.pods > 1)
         code = hd__cli_check_machines(&arguments, r.pods, r.ranks);
     if (!code) {

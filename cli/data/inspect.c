@@ -4,6 +4,7 @@
 
 #include "cli/data/data.h"
 #include "service/text/indexed_copy.h"
+#include "service/text/tokenize.h"
 
 struct request {
     const char *tokenizer, *use, *document, *sample;
@@ -62,6 +63,20 @@ static uint64_t count_loss(const struct hd__indexed *x)
 
 /* ---- the sample */
 
+static void warn_other(const struct hd__indexed *x, const json_t *meta, const struct hd__tokenizer *t)
+{
+    const char *theirs = json_string_value(json_object_get(json_object_get(meta, "arguments"), "--tokenizer")),
+               *by = json_string_value(json_object_get(meta, "tokenizer"));
+    char mine[20];
+    uint64_t hash;
+    if (!theirs || !by || hd__file_hash(t->path, &hash, NULL))
+        return;
+    snprintf(mine, sizeof mine, "%016" PRIx64, hash);
+    if (strcmp(mine, theirs) != 0)
+        hd__log(HD_LOG_WARN, NULL, "--tokenizer: %s is not what made the tokens of %s: that was %s", t->path, x->prefix,
+                by);
+}
+
 static int32_t decode_sample(const struct request *r, const struct hd__indexed *x, const json_t *meta, int64_t document,
                              int64_t tokens, struct hd__text *text, struct hd_error *err)
 {
@@ -73,6 +88,8 @@ static int32_t decode_sample(const struct request *r, const struct hd__indexed *
         return HD_E_NOTFOUND;
     use = r->use ? r->use : r->tokenizer ? NULL : use;
     int32_t rc = hd__data_open_tokenizer(path, use, &t, err);
+    if (!rc)
+        warn_other(x, meta, &t.tokenizer);
     if (!rc && x->documents) {
         uint64_t s = hd__indexed_first_sequence(x, (uint64_t)document),
                  count = HD__MIN((uint64_t)tokens, hd__indexed_document_tokens(x, (uint64_t)document));

@@ -85,6 +85,10 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
         }
         if (is_whole)
             return hd_fail(err, HD_E_INVALID, "'%.60s' is not written as a whole number: write %.0f", text, value);
+        if (!read_number(text, &value, &rest) && !*rest && fabs(value) >= 1e15 && o->max > o->min && value > o->max)
+            return check_range(o, value, text, err);
+        if (!read_number(text, &value, &rest) && !*rest && fabs(value) >= 1e15 && fabs(value) < 0x1p63)
+            return hd_fail(err, HD_E_INVALID, "'%.60s' is above 1e15: write all of its digits", text);
         return hd_fail(err, HD_E_INVALID, "'%.60s' is not a whole number", text);
     }
     if (errno)
@@ -167,7 +171,7 @@ static int32_t parse_bool(const struct hd_option *o, const char *text, union fie
     static const char *const words[] = {"false", "true", "no", "yes", "off", "on"};
     (void)o;
     for (size_t i = 0; i < HD__COUNT(words); i++)
-        if (!strcmp(text, words[i])) {
+        if (!strcasecmp(text, words[i])) { /* True, as Python writes it */
             out->i32 = i & 1;
             return HD_OK;
         }
@@ -203,6 +207,10 @@ static int32_t parse_enum(const struct hd_option *o, const char *text, union fie
             out->i32++;
     if (out->i32 == n) {
         const char *near = hd__nearest(text, words, (size_t)n);
+        size_t whole = strspn(text, "0123456789");
+        near = whole && (!text[whole] || text[whole] == '.') ? NULL : near; /* 5 is not nearly 0 */
+        for (int32_t i = 0; i < n && whole && !strcmp(text + whole, ".0"); i++)
+            near = strlen(words[i]) == whole && !strncmp(words[i], text, whole) ? words[i] : near;
         rc = hd_fail(err, HD_E_INVALID, "'%.60s' is none of %s%s%s%s", text, all.at ? all.at : "",
                      near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     }

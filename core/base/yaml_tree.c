@@ -153,6 +153,8 @@ static int32_t fail_yaml(struct reader *r)
         hint = "; a value with ': ' in it needs quotes, {key: value} needs braces on one line";
     else if (strstr(problem, "could not find expected ':'"))
         hint = "; a key needs a colon and a space before its value";
+    else if (strstr(problem, "did not find expected key") || strstr(problem, "block end"))
+        hint = "; the keys of a mapping begin in one column: is a line indented too little, or a brace left open?";
     snprintf(text, sizeof text, "%s%s%s%s", p->context ? p->context : "", p->context ? ", " : "", problem, hint);
     return fail_at(r, p->problem_mark.line + 1, p->problem_mark.column + 1, text);
 }

@@ -162,6 +162,11 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
     return rc ? hd__compile_locate_error(job, "model", err) : HD_OK;
 }
 
+static int32_t place(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    return hd__place(p, err) ? hd__compile_locate_error(c->job, "mesh", err) : HD_OK;
+}
+
 static int32_t ring_attention(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     return hd__ring_attention(p, err) ? hd__compile_locate_error(c->job, "data.seq_len", err) : HD_OK;
@@ -481,7 +486,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, HD__PASS_LAYOUT, err)) ||
         (rc = check_axes(c, p, err)) || (rc = hd__autodiff(p, err)) || (rc = check_independent_axes(c, p, err)) ||
-        (rc = hd__place(p, err)) || (rc = check_sizes(c, p, err)) || (rc = check_padding(c, p, err)) ||
+        (rc = place(c, p, err)) || (rc = check_sizes(c, p, err)) || (rc = check_padding(c, p, err)) ||
         (rc = check_masks(c, p, err)) || (rc = check_documents(c, p, err)) || (rc = check_empty_sequences(c, p, err)) ||
         (rc = partition(c, p, err)))
         return rc;

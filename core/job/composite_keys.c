@@ -13,10 +13,12 @@ static int32_t axis_size(struct hd__job *job, const char *path, const struct hd_
                          struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_INT, .min = 1, .max = 1048576};
-    if (node->kind == HD__SCALAR && !strcmp(node->text, "auto")) {
+    if (node->kind == HD__SCALAR && !strcasecmp(node->text, "auto")) {
         *out = 0;
         return HD_OK;
     }
+    if (node->kind == HD__SCALAR && !strcmp(node->text, "-1")) /* of torchtitan, and of DeviceMesh */
+        return hd__job_node_fail(node, err, "%s: -1: what the other axes leave is auto here: say auto", path);
     return hd__job_node_parse(node, path, &number, out, &job->arena, err);
 }
 
@@ -332,7 +334,8 @@ static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd_
     } else if (strcmp(word, "none") && strcmp(word, "auto")) {
         struct hd_error why = HD_ERROR_INIT;
         if (node->kind != HD__SCALAR || hd__option_parse(&number, word, &job->precision.loss_scale, &job->arena, &why))
-            return hd__job_node_fail(node, err, "%s: auto, none, dynamic or a number from 1 up is wanted", path);
+            return hd__job_node_fail(node, err, "%s: auto, none, dynamic or a number from 1 to 2^40 (1.1e12) is wanted",
+                                     path);
         job->precision.loss_scaling = HD__LOSS_SCALE_STATIC;
     }
     hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);

@@ -255,6 +255,8 @@ struct hd__job {
  * are all kept in the job, so that the plugins' tables can add theirs; a failure is a file that is no job at all. */
 int32_t hd__job_open(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
                      struct hd_error *err);
+/* Refuses two names of one key among a user's words, of which the later would win without a word. */
+int32_t hd__job_overrides_check(const char *const *words, size_t n, struct hd_error *err);
 /* Notes a mistake and goes on. `first` is the code of those before: err keeps the first, whose code is returned. */
 enum { HD__MISTAKES = 20 };
 int32_t hd__job_mistake(struct hd__job *job, int32_t first, const struct hd_error *why, struct hd_error *err);
@@ -291,6 +293,8 @@ int32_t hd__job_unplaced_fail(struct hd__job *job, struct hd_error *err);
 /* A line for each strategy that was added: "mesh.tp is 2: strategy 3d is used (add ... to set its options)"; and a
  * warning for each value that has no effect in this job (hd_option.needs). All sections are parsed. */
 void hd__job_notes(struct hd__job *job, struct hd__text *out);
+/* A warning for each interval that is longer than the job; none while job.epochs has not become steps. */
+void hd__job_notes_late(struct hd__job *job, struct hd__text *out);
 
 /* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks on each of nodes_max
  * machines, or the mesh's own product, or 1. Where there may be fewer machines, dp follows the number of ranks, and

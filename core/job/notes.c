@@ -1,5 +1,8 @@
 /* Lines for people about a job that is right: strategies that its mesh brought, and values without effect. */
+#include "core/base/dtype.h"
 #include "core/job/internal.h"
+
+#include <float.h>
 
 /* One condition, "KEY=A|B" or "KEY!=A|B". */
 struct need {
@@ -76,19 +79,23 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         const char *key, *why;
     } rows[] = {
         {lr && json_number_value(lr->json) == 0, "optimizer.lr", "is 0: no parameter changes"},
-        {job->steps && job->eval_every > job->steps, "eval.every", "is above job.steps: nothing is evaluated"},
         {never && job->val.count, "data.val",
          "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
         {never && job->val_fraction > 0, "data.val_fraction",
          "only keeps data from training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
+        {job->ranks > 1 && job->comm_dead_after < 0.5, "liveness.dead_after",
+         "is less than half a second: a rank that waits for the processor that long is taken for dead"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
-        {job->steps && job->checkpoint_every > job->steps, "checkpoint.every", "is above job.steps: it never comes"},
+        {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
+         "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
+         "too large: leave it out, or say one with the range of fp32"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
          "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: "
          "{}"},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",
          "has no checkpoints to go on from: each restart begins at step 0; add checkpoint: {every: 30m}"},
-        {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0,
+        {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&
+             !job->checkpoint_peers,
          "launch.restarts", "has only the last step's checkpoint to go on from: set checkpoint.every"},
         {job->checkpoint_peers && !job->launch_restarts && job->nodes_min == job->nodes_max, "checkpoint.peers",
          "has no effect, because launch.restarts is 0: its copies are for ranks that are started again"},
@@ -104,6 +111,29 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         if (rows[i].is)
             hd__text_add(out, "%s: warning: %s %s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why);
+}
+
+void hd__job_notes_late(struct hd__job *job, struct hd__text *out)
+{
+    const struct {
+        int64_t every;
+        const char *key, *why;
+    } rows[] = {
+        {job->eval_every, "eval.every", "nothing is evaluated"},
+        {job->checkpoint_every, "checkpoint.every", "it never comes"},
+        {job->checkpoint_peers, "checkpoint.peers", "no copies are made"},
+        {job->watch.replicas_every, "watch.replicas", "no replicas are compared"},
+        {job->watch.rerun_every, "watch.rerun", "no instruction runs twice"},
+        {job->metrics_every, "metrics.every", "only the last step and evaluations are logged"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows) && job->steps; i++) {
+        if (rows[i].every <= job->steps)
+            continue;
+        hd__text_add(out, "%s: warning: %s is above ", hd__job_where(job, rows[i].key), rows[i].key);
+        if (job->epochs > 0)
+            hd__text_add(out, "the %lld steps of job.epochs", (long long)job->steps);
+        hd__text_add(out, "%s: %s\n", job->epochs > 0 ? "" : "job.steps", rows[i].why);
+    }
 }
 
 static void note_empty(struct hd__job *job, struct hd__text *out)

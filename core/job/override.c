@@ -121,16 +121,33 @@ static int32_t check_depth(const char *word, const char *path, const struct hd__
 }
 
 /* The key's own name where the core knows another: two words of the command line for one key are one key. */
-static char *own_name(struct hd__job *job, char *path)
+static char *own_name(struct hd__arena *arena, char *path)
 {
     char *dot = strchr(path, '.');
     if (!dot)
         return path;
-    struct hd__options table = hd__job_core_table(hd__arena_format(&job->arena, "%.*s", (int)(dot - path), path));
+    struct hd__options table = hd__job_core_table(hd__arena_format(arena, "%.*s", (int)(dot - path), path));
     int64_t i = hd__option_find(&table, dot + 1);
-    return i < 0 ? path
-                 : hd__arena_format(&job->arena, "%.*s%s", (int)(dot + 1 - path), path,
-                                    hd__option_at(&table, (size_t)i).name);
+    return i < 0
+               ? path
+               : hd__arena_format(arena, "%.*s%s", (int)(dot + 1 - path), path, hd__option_at(&table, (size_t)i).name);
+}
+
+int32_t hd__job_overrides_check(const char *const *words, size_t n, struct hd_error *err)
+{
+    struct hd__arena arena = {0};
+    int32_t rc = HD_OK;
+    for (size_t i = 0; i < n && !rc; i++) {
+        char *name = hd__arena_format(&arena, "%.*s", (int)strcspn(words[i], "="), words[i]);
+        for (size_t k = 0; k < i && !rc; k++) {
+            char *before = hd__arena_format(&arena, "%.*s", (int)strcspn(words[k], "="), words[k]);
+            if (strcmp(name, before) != 0 && !strcmp(own_name(&arena, name), own_name(&arena, before)))
+                rc = hd_fail(err, HD_E_INVALID, ORIGIN ": '%.100s' and '%.100s' are one key, %s: leave one of them out",
+                             words[k], words[i], own_name(&arena, name));
+        }
+    }
+    hd__arena_free(&arena);
+    return rc;
 }
 
 int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error *err)
@@ -147,7 +164,7 @@ int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error 
     if (strchr(path, ' ') || equals[1] == ' ')
         return hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': no blanks around =, as in optimizer.lr=1e-3", word);
     rc = check_depth(word, path, value, err);
-    return rc ? rc : set_at_path(job, word, own_name(job, path), value, err);
+    return rc ? rc : set_at_path(job, word, own_name(&job->arena, path), value, err);
 }
 
 /* ---- strategies that come with the mesh */

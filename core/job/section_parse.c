@@ -170,6 +170,35 @@ static const char **all_names(const struct hd__job_fields *f, size_t *n)
     return names;
 }
 
+/* Keys of other trainers that have another place here, or none. docs/coming-from.md has them all. */
+const char *hd__job_foreign(const char *name)
+{
+    static const char *const rows[][2] = {
+        {"gradient_accumulation_steps", "that follows from data.batch / (data.micro_batch x data ranks)"},
+        {"per_device_train_batch_size", "that is data.micro_batch"},
+        {"data_parallel_shard_degree", "that is mesh.dp: {shard: N}"},
+        {"data_parallel_replicate_degree", "that is mesh.dp: {replicate: N}"},
+        {"tensor_parallel_degree", "that is mesh.tp"},
+        {"pipeline_parallel_degree", "that is mesh.pp"},
+        {"context_parallel_degree", "that is mesh.cp"},
+        {"expert_parallel_degree", "that is mesh.ep"},
+        {"learning_rate", "that is optimizer.lr"},
+        {"weight_decay", "that is optimizer.weight_decay"},
+        {"warmup_ratio", "that is schedule.warmup, in steps"},
+        {"bf16", "that is precision.compute: bf16"},
+        {"fp16", "that is precision.compute: fp16"},
+        {"mixed_precision", "that is precision.compute"},
+        {"fused", "updates are fused always: leave it out"},
+        {"foreach", "updates are fused always: leave it out"},
+        {"fsdp", "that is strategies: [{use: fsdp}]"},
+        {"deepspeed", "`heddle import` reads its file"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        if (!strcmp(name, rows[i][0]))
+            return rows[i][1];
+    return NULL;
+}
+
 static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_node *key, const char *name,
                            struct hd_error *err)
 {
@@ -183,9 +212,21 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
     for (size_t i = 0; i < n; i++)
         if (i >= f->table.count || !(hd__option_at(&f->table, i).flags & HD_OPTION_FIXED))
             hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
-    int32_t rc = in ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
-                 : near ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
-                        : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+    struct hd__text nested = {0}; /* keys of a mapping of this name: a single value stands there */
+    for (size_t i = 0; i < f->table.count; i++)
+        if (!strncmp(names[i], name, strlen(name)) && names[i][strlen(name)] == '.')
+            hd__text_add(&nested, "%s%s", nested.length ? ", " : "", names[i] + strlen(name) + 1);
+    int32_t rc =
+        nested.length ? hd__job_node_fail(key, err, "%s.%.60s is a mapping, with the keys %s: write %.60s: {%.*s: ...}",
+                                          f->path, name, nested.at, name, (int)strcspn(nested.at, ","), nested.at)
+        : strchr(name, ':')
+            ? hd__job_node_fail(key, err, "%s: unknown key %.60s: a blank is wanted behind the colon", f->path, name)
+        : hd__job_foreign(name)
+            ? hd__job_node_fail(key, err, "%s: unknown key %.60s; %s", f->path, name, hd__job_foreign(name))
+        : in   ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
+        : near ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+               : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+    hd__text_free(&nested);
     hd__text_free(&list);
     free(names);
     return rc;

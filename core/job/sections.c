@@ -84,6 +84,11 @@ static int32_t read_strategy(struct hd__job *job, struct hd__tree_node *item, ui
 
 static int32_t read_strategies(struct hd__job *job, struct hd__tree_node *list, struct hd_error *err)
 {
+    if (list->kind == HD__MAP && list->count && !strcmp(list->origin, "command line"))
+        return hd__job_node_fail(list, err,
+                                 "strategies.%.60s is set, and the job has no list of strategies to set it in (auto "
+                                 "leaves them to heddle): write strategies=[{use: zero, ...}]",
+                                 list->key[0]->text);
     if (list->kind != HD__LIST)
         return hd__job_node_fail(list, err, "strategies is %s where a list is wanted: [{use: zero, stage: 1}]",
                                  hd__tree_kind_name(list));
@@ -234,8 +239,19 @@ static void check_names(struct hd__job *job)
             i++;
         if (i < hd__job_core_section_count)
             continue;
-        const char *near = hd__nearest(key->text, names, hd__job_core_section_count);
-        if (near)
+        const char *near = hd__nearest(key->text, names, hd__job_core_section_count), *section, *in = NULL;
+        const char *other = hd__job_foreign(key->text), *own = NULL;
+        struct hd__options core;
+        for (size_t s = 0; (section = hd__job_table(s, &core)); s++) {
+            int64_t at = hd__option_find(&core, key->text);
+            in = at >= 0 && !in ? section : in;
+            own = at >= 0 && !own ? hd__option_at(&core, (size_t)at).name : own;
+        }
+        if (other)
+            hd__job_node_fail(key, &why, "unknown section %.60s; %s", key->text, other);
+        else if (in)
+            hd__job_node_fail(key, &why, "unknown section %.60s; that is %s.%s", key->text, in, own);
+        else if (near)
             hd__job_node_fail(key, &why, "unknown section %.60s; did you mean %s?", key->text, near);
         else
             hd__job_node_fail(key, &why, "unknown section %.60s; the sections are %s", key->text, list.at);
@@ -362,6 +378,8 @@ static int32_t check_resume(struct hd__job *job, struct hd_error *err)
 {
     static const char *const words[] = {"auto", "never", "overwrite"};
     const char *near = job->resume ? hd__nearest(job->resume, words, HD__COUNT(words)) : NULL;
+    if (job->resume && (!strcmp(job->resume, "yes") || !strcmp(job->resume, "no")))
+        near = job->resume[0] == 'y' ? "auto" : "never";
     return !near || !strcmp(near, job->resume)
                ? HD_OK
                : hd__job_fail(job, "checkpoint.resume", err,

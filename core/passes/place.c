@@ -548,6 +548,12 @@ static int32_t check_marks(const struct hd_program *p, const uint32_t *by_letter
     for (int32_t letter = 0; letter < 128; letter++) {
         const struct hd__dim *dim = &p->dims.at[p->letter[letter]];
         uint32_t axes = hd__shard_mask(by_letter[letter]);
+        long long ways = (long long)hd__mesh_ways(&p->mesh, axes), is = (long long)dim->extent;
+        if (p->letter[letter] && letter == 's' && is % ways)
+            return hd_fail(err, HD_E_INVALID,
+                           "data.seq_len: %lld is not a multiple of %lld, the ranks of %s that cut the sequence; "
+                           "nearest that work: %lld, %lld",
+                           is, ways, hd__axes(axes), is / ways * ways, (is / ways + 1) * ways);
         if (p->letter[letter] && dim->extent % hd__mesh_ways(&p->mesh, axes))
             return hd_fail(
                 err, HD_E_INVALID,

@@ -148,6 +148,9 @@ int32_t lf_choose(const struct hd_host *host, const struct lf_settings *s, int l
     (void)host;
     if (why)
         code = hd_fail(err, wrong, "libfabric: comm.provider: provider '%s' is not used here: %s", name, why);
+    else if (s->interface && !strcmp(name, "shm"))
+        code = hd_fail(err, wrong,
+                       "libfabric: comm.interface: provider shm is memory, and has no interfaces: leave it out");
     else if (!hints)
         code = hd_fail(err, HD_E_NOMEM, "libfabric: no memory");
     else if (s->interface)

@@ -37,8 +37,9 @@ static inline int32_t optim_check_list(const struct hd_list *list, const char *k
                                        double least, double end, struct hd_error *err)
 {
     if (list->count != n)
-        return hd_fail(err, HD_E_INVALID, "optimizer.%s has %llu number%s, %s needs %llu", key,
-                       (unsigned long long)list->count, list->count == 1 ? "" : "s", name, (unsigned long long)n);
+        return hd_fail(err, HD_E_INVALID, "optimizer.%s has %llu number%s, %s needs %llu%s", key,
+                       (unsigned long long)list->count, list->count == 1 ? "" : "s", name, (unsigned long long)n,
+                       list->count == 1 && strchr(list->text[0], ',') ? ": write a list in brackets, [A, B]" : "");
     for (uint64_t i = 0; i < n; i++)
         if (!(list->number[i] >= least && list->number[i] < end)) /* NaN too */
             return hd_fail(err, HD_E_INVALID, "optimizer.%s: '%s' is not a number from %g up to but not %g", key,

@@ -353,7 +353,13 @@ static int32_t parse_megatron(struct hd_data *f, const struct tokens_settings *s
 {
     (void)settings;
     char *idx = tokens_beside(f->path, "idx");
-    int32_t rc = idx ? tokens_load_beside(f, "idx", &f->idx, &f->idx_bytes, err) : no_memory(err);
+    int32_t rc = !idx ? no_memory(err)
+                 : !f->http && access(idx, F_OK)
+                     ? hd_fail(err, HD_E_NOTFOUND,
+                               "%s is not there: format: megatron needs the index beside the .bin (tokens without one "
+                               "are format: nanogpt)",
+                               idx)
+                     : tokens_load_beside(f, "idx", &f->idx, &f->idx_bytes, err);
     if (!rc)
         rc = megatron_index(f, idx, f->idx, f->idx_bytes, err);
     free(idx);

@@ -77,11 +77,34 @@ static int32_t read_axes(struct pass *x, struct hd_error *err)
     return HD_OK;
 }
 
+/* The outer step of one replica is another algorithm: a step that looks ahead of the one optimizer there is. With
+ * outer_lr 1 and no momentum it changes nothing: so one rank may be compared with replicas that meet in every step. */
+static int32_t check_replicas(const struct pass *x, struct hd_error *err)
+{
+    int32_t replicas = x->api->axis_size(x->p, HD_AXIS_DP_REPLICATE),
+            shards = x->api->axis_size(x->p, HD_AXIS_DP_SHARD);
+    const struct hd_list *axes = &x->s->axes;
+    if (x->axes || (!x->api->live_axes(x->p) && x->s->outer_lr == 1 && x->s->momentum == 0))
+        return HD_OK;
+    if (replicas * shards == 1)
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.localsgd: the job has one replica, since mesh.dp is 1, and nothing to synchronise: "
+                       "say mesh: {dp: N} for N replicas, on N times as many ranks, or remove localsgd");
+    return hd_fail(err, HD_E_INVALID,
+                   "strategies.localsgd.axes: the job has one replica, and nothing to synchronise: mesh.dp is "
+                   "{replicate: %d, shard: %d}, and axes is [%s%s%s]; say mesh: {dp: {replicate: N, shard: M}} for N "
+                   "replicas of M ranks each, with axes: [dp_replicate]",
+                   replicas, shards, axes->count ? axes->text[0] : "", axes->count > 1 ? ", " : "",
+                   axes->count > 1 ? axes->text[1] : "");
+}
+
 static int32_t layout(const struct hd_host *host, const void *settings, struct hd_program *program,
                       struct hd_error *err)
 {
     struct pass x = {host->pass, program, settings, 0, 0};
     int32_t rc = read_axes(&x, err);
+    if (!rc)
+        rc = check_replicas(&x, err);
     if (!rc)
         x.api->apart(program, x.axes);
     return rc;

@@ -82,7 +82,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .words = "true=1|false=0",
      .help = "stage 3, forward pass: how many blocks ahead parameters are gathered"},
     {.name = "prefetch_backward",
-     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD&reshard_after_forward=true&overlap=true&data_ranks!=1",
+     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD&reshard_after_forward=auto|true&overlap=true&data_ranks!=1",
      .type = HD_OPT_INT,
      .value = "1",
      .unit = "blocks",
@@ -144,14 +144,16 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
              "whole; 0: no "
              "limit. What a block needs at once is gathered in any case"},
     {.name = "reshard_after_forward",
-     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD&data_ranks!=1",
-     .type = HD_OPT_BOOL,
-     .value = "true",
+     .needs = "stage=3|FULL_SHARD|HYBRID_SHARD|SHARD_GRAD_OP&data_ranks!=1",
+     .type = HD_OPT_ENUM,
+     .value = "auto",
+     .choices = "false|true|auto",
      GLOBAL,
      .offset = AT(reshard_after_forward),
      .aliases = "fsdp_reshard_after_forward",
-     .help =
-         "stage 3: release a block's parameters after its forward pass and gather them again for the backward pass"},
+     .words = "always=true|never=false|default=auto",
+     .help = "stage 3: release a block's parameters after its forward pass and gather them again for the backward "
+             "pass; auto: true, but for SHARD_GRAD_OP"},
     {.name = "overlap",
      .needs = "data_ranks!=1",
      .type = HD_OPT_BOOL,
@@ -310,13 +312,16 @@ static int32_t read_axes(struct zero *z, struct hd_error *err)
     return HD_OK;
 }
 
+enum { RESHARD_AUTO = 2 }; /* index into the choices of reshard_after_forward: false, true, auto */
+
 static uint32_t stage_of(struct zero_settings *s)
 {
     switch (s->stage) {
     case ZERO_NO_SHARD:
         return 0;
     case ZERO_SHARD_GRAD_OP: /* as FSDP has it: stage 3 that keeps the parameters until after the backward pass */
-        s->reshard_after_forward = 0;
+        if (s->reshard_after_forward == RESHARD_AUTO)
+            s->reshard_after_forward = 0;
         return 3;
     case ZERO_FULL_SHARD:
     case ZERO_HYBRID:
@@ -332,6 +337,10 @@ static int32_t check_mesh(const struct zero *z, struct hd_error *err)
     int32_t replicas = z->api->axis_size(z->p, HD_AXIS_DP_REPLICATE),
             shards = z->api->axis_size(z->p, HD_AXIS_DP_SHARD);
     int64_t data = zero_ways(z, data_axes);
+    if (z->settings.stage == ZERO_SHARD_GRAD_OP && z->settings.reshard_after_forward)
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.zero.reshard_after_forward is true, and stage SHARD_GRAD_OP keeps parameters whole "
+                       "until the backward pass: say stage: FULL_SHARD, or leave reshard_after_forward out");
     if (z->settings.stage == ZERO_HYBRID && z->api->live_axes(z->p) && (replicas == 1 || shards == 1))
         return hd_fail(err, HD_E_INVALID,
                        "strategies.zero.stage HYBRID_SHARD shards inside a group of ranks and replicates across "

@@ -226,9 +226,11 @@ int32_t hd__ckpt_index_parse(struct hd__ckpt *c, const char *text, size_t bytes,
         return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json:%d:%d: %s", c->name, why.line, why.column,
                        why.text);
     const char *format = json_string_value(json_object_get(c->json, "format"));
-    if (!format || strcmp(format, FORMAT))
+    if (!format)
+        return corrupt(c, err, "says no format: it is empty, or was cut off", "");
+    if (strcmp(format, FORMAT))
         return hd_fail(err, HD_E_UNSUPPORTED, "checkpoint %s: index.json: format '%.40s'; known is '" FORMAT "'",
-                       c->name, format ? format : "");
+                       c->name, format);
     int32_t rc = check_sum(c, err);
     if (!rc && (!parse_u64(json_object_get(c->json, "step"), INT64_MAX, &c->step) ||
                 !parse_u64(json_object_get(c->json, "block_bytes"), INT64_MAX, &block) || block != HD__CKPT_BLOCK))

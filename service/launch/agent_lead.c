@@ -173,7 +173,8 @@ static int lead_tick(void *user, struct hd__server *server)
         struct hd__agent_node *n = &l->node[i];
         if (i && n->in && !n->gone && hd__server_visits(l->server, i) != n->at) {
             n->gone = 1;
-            snprintf(cause, sizeof cause, "node %d is gone: its agent has ended, or its network is down", i);
+            snprintf(cause, sizeof cause,
+                     "node %d is gone: its agent has ended (its own output says why), or its network is down", i);
             if (server)
                 hd__server_end(server, rank, cause);
         }

@@ -260,7 +260,11 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__launch_env *
     }
     if (!address && !getenv("MASTER_PORT"))
         return set_discovery_id(l, env, err);
-    if (!address || !*address || !env_int("MASTER_PORT", &port) || port < 1 || port > 65534)
+    const char *word = getenv("MASTER_PORT");
+    if (address && *address && word && *word && (!env_int("MASTER_PORT", &port) || port < 1 || port > 65534))
+        return hd_fail(err, HD_E_INVALID,
+                       "MASTER_PORT is '%.40s', which is no port: a number from 1 to 65534 is wanted", word);
+    if (!address || !*address || !word || !*word)
         return hd_fail(err, HD_E_INVALID, "%s set %s and %s, but not MASTER_ADDR and MASTER_PORT (1 to 65534)", l->name,
                        l->rank, l->size);
     if (agent && !strcmp(agent, "True"))

@@ -27,7 +27,8 @@ struct hd__metrics {
     HD__ARRAY(struct hd__metrics_sink *) sinks;
     uint32_t n_sets;
     struct hd__watch watch;
-    pid_t command; /* watch.command while it runs; 0: none */
+    pid_t command;          /* watch.command while it runs; 0: none */
+    int32_t command_status; /* of the failure that was last said */
 };
 
 /* "val_loss_NAME" of the run's sets. A sink may have them after the run was closed. */
@@ -358,22 +359,38 @@ void hd__metrics_set_watch(struct hd__metrics *m, const struct hd__watch_config 
     m->watch.config = *config;
 }
 
+/* A status is said once, not for each alarm. */
+static void reap_command(struct hd__metrics *m)
+{
+    int status = 0;
+    if (!m->command || waitpid(m->command, &status, WNOHANG) != m->command)
+        return;
+    m->command = 0;
+    if (status && status != m->command_status)
+        hd__log(HD_LOG_WARN, "watch", "watch.command failed (%s %d), so nobody may know of the alarm: %s",
+                WIFSIGNALED(status) ? "signal" : "exit code",
+                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), m->watch.config.command);
+    m->command_status = status;
+}
+
+/* That of an alarm in the last step has a moment to fail in. */
+static void finish_command(struct hd__metrics *m)
+{
+    for (double end = hd__now() + 1; m->command && hd__now() < end; reap_command(m))
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
 /* One at a time: a command that hangs is not started again. */
 static void run_command(struct hd__metrics *m, const struct hd__alarm *a)
 {
     char step[32], words[sizeof a->words], rule[32];
     char *command = hd__strdup(m->watch.config.command);
     char *const argv[] = {"sh", "-c", command, "sh", rule, step, words, NULL};
-    int why, status = 0;
+    int why;
     snprintf(step, sizeof step, "%" PRId64, a->step);
     snprintf(rule, sizeof rule, "%s", a->rule);
     memcpy(words, a->words, sizeof words);
-    if (m->command && waitpid(m->command, &status, WNOHANG) == m->command)
-        m->command = 0;
-    if (status)
-        hd__log(HD_LOG_WARN, "watch", "watch.command failed for an earlier alarm: %s %d",
-                WIFSIGNALED(status) ? "signal" : "exit code",
-                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    reap_command(m);
     if (m->command)
         hd__log(HD_LOG_WARN, "watch", "watch.command of an earlier alarm still runs; it is not started for this one");
     else if ((why = posix_spawn(&m->command, "/bin/sh", NULL, NULL, argv, environ))) {
@@ -431,6 +448,7 @@ void hd__metrics_log_step(struct hd__metrics *m, const struct hd__metrics_row *r
     record.count = metrics_of_row(m, r, metrics, &text);
     hd__text_add(&text, ", \"run\": \"%s\"}\n", m->run);
     write_line(m, &text);
+    reap_command(m);
     log_alarms(m, r);
     record.count += metrics_of_alarms(m, metrics + record.count);
     clock_gettime(CLOCK_REALTIME, &now);
@@ -458,6 +476,7 @@ void hd__metrics_close(struct hd__metrics *m)
 {
     if (!m)
         return;
+    finish_command(m);
     hd__text_free(&m->restarts);
     for (uint32_t i = 0; i < m->sinks.count; i++)
         hd__metrics_sink_close(m->sinks.at[i]);

@@ -31,7 +31,7 @@ static char *find_tiktoken(const char *folder)
     return found;
 }
 
-static int32_t find_file(const char *path, char **file, struct hd_error *err)
+int32_t hd__tokenizer_file(const char *path, char **file, struct hd_error *err)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
     struct stat st;
@@ -94,7 +94,7 @@ int32_t hd__tokenizer_open(struct hd__plugins *plugins, const struct hd_host *ho
                            struct hd__tokenizer *t, struct hd_error *err)
 {
     *t = (struct hd__tokenizer){0};
-    int32_t rc = find_file(path, &t->path, err);
+    int32_t rc = hd__tokenizer_file(path, &t->path, err);
     if (!rc)
         rc = use ? open_with(plugins, host, use, t, err) : open_any(plugins, host, t, err);
     if (rc) {

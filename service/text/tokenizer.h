@@ -18,6 +18,8 @@ struct hd__ids {
     size_t count, room;
 };
 
+/* The file itself, or that of a folder; the caller frees it. */
+int32_t hd__tokenizer_file(const char *path, char **file, struct hd_error *err);
 /* Opens a tokenizer's file, or that of a folder: tokenizer.json, tokenizer.model, *.tiktoken. `use` names the plug-in;
  * NULL: the first that can read the file. HD_E_NOTFOUND, HD_E_UNSUPPORTED (no plug-in reads it) or the plug-in's
  * error; messages begin with the path. */

@@ -1,10 +1,12 @@
 /* A session's checkpoints. */
 #include "service/train/checkpointer.h"
 
+#include <glob.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "service/checkpoint/checkpoint.h"
 #include "service/checkpoint/param_init.h"
@@ -29,10 +31,10 @@ struct hd__train_checkpointer {
     char loaded_run[HD__RUN_ID], run[HD__RUN_ID]; /* of the checkpoint that was loaded, "" for none; of this run */
     const char *loaded_dir;                       /* where it lies; NULL: nothing was loaded */
     uint64_t loaded_step;
-    const char *only_run; /* "auto" is one of this run; NULL: of any */
-    char data[80];        /* of describe_data; "": not known */
-    int falls_back;       /* what is damaged is passed over, and the caller says so */
-    int fell_back;        /* a newer one was damaged, of run damaged_run where its index could be read */
+    const char *only_run;       /* "auto" is one of this run; NULL: of any */
+    char data[80], samples[20]; /* of describe_data; "": not known */
+    int falls_back;             /* what is damaged is passed over, and the caller says so */
+    int fell_back;              /* a newer one was damaged, of run damaged_run where its index could be read */
     char damaged_run[HD__RUN_ID];
     struct hd__train_saved saved; /* the last save; step 0: none that was not told */
     uint64_t *aside;              /* steps that are another run's from now on, or torn */
@@ -43,18 +45,34 @@ struct hd__train_checkpointer {
     int in_memory;                  /* what was loaded was one of them */
 };
 
-/* Data are told from others under the same name, as those of another tokenizer, by their number and the first sequence,
- * unless files may be skipped. */
-static void describe_data(const struct hd__train_session *s, char out[80])
+enum { SAMPLES = 16 };
+
+/* Sequences spread over an epoch, which lie anywhere in the files. What cannot be read counts as nothing. */
+static uint64_t hash_samples(const struct hd__data *data, int32_t *ids, size_t n)
+{
+    uint64_t hash = 0, sequences = hd__data_sequences(data);
+    for (uint64_t k = 1; k <= SAMPLES; k++) {
+        struct hd_error unused = HD_ERROR_INIT;
+        if (!hd__data_read(data, k * sequences / (SAMPLES + 1), ids, ids + n, 0, (int64_t)n, &unused))
+            hash = hd__hash(ids, n * sizeof *ids, hash);
+    }
+    return hash;
+}
+
+/* Data are told from others under the same name, as those of another tokenizer, by their number, the first sequence and
+ * some more, unless files may be skipped. */
+static void describe_data(const struct hd__train_session *s, char out[80], char samples[20])
 {
     const struct hd__job *job = s->compiled->job;
     const struct hd__data *data = s->train_feed && !job->on_error ? hd__train_feed_data(s->train_feed) : NULL;
     size_t n = (size_t)job->seq_len;
     struct hd_error unused = HD_ERROR_INIT;
     int32_t *ids = data ? hd__alloc(2 * n * sizeof *ids) : NULL;
-    if (data && !hd__data_read(data, 0, ids, ids + n, 0, job->seq_len, &unused))
+    if (data && !hd__data_read(data, 0, ids, ids + n, 0, job->seq_len, &unused)) {
         snprintf(out, 80, "%llu tokens, checksum of the first sequence %08x", (unsigned long long)hd__data_tokens(data),
                  (uint32_t)hd__hash(ids, n * sizeof *ids, 0));
+        snprintf(samples, 20, "%016llx", (unsigned long long)hash_samples(data, ids, n));
+    }
     free(ids);
 }
 
@@ -64,7 +82,7 @@ static int32_t open_copies(struct hd__train_checkpointer *k, struct hd_error *er
     struct hd__job *job = k->s->compiled->job;
     if (env->copies)
         return hd__peer_copies_open(k->s, &k->copies, err);
-    if (!env->progress && env->rank == 0)
+    if (!env->progress && env->rank == 0 && (env->size > 1 || job->launch_restarts))
         hd__log(HD_LOG_WARN, NULL,
                 "%s: checkpoint.peers is for ranks that heddle itself starts, and another launcher started these: no "
                 "copies are made",
@@ -98,7 +116,7 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
                                              .arena = hd__exec_host_arena(s->exec),
                                              .state_names = s->compiled->optimizer.ops->state_names};
     if (s->env->rank == 0)
-        describe_data(s, k->data);
+        describe_data(s, k->data, k->samples);
     if (s->compiled->job->checkpoint_async)
         k->async_writer = hd__ckpt_async_writer_create(&k->store);
     *checkpointer = k;
@@ -245,6 +263,8 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
                       (json_int_t)time(NULL), "mesh", mesh, "job", hd__job_json(c->job));
     if (*k->data)
         json_object_set_new(state, "data", json_string(k->data));
+    if (*k->data)
+        json_object_set_new(state, "data_samples", json_string(k->samples));
     json_t *files = hd__train_shards_json(k->s);
     if (files)
         json_object_set_new(state, "files", files);
@@ -512,7 +532,8 @@ static int32_t mention_others(const struct hd__train_checkpointer *k, const char
         return rc;
     hd_error_copy(&why, err);
     if (!find_older(k, name, older))
-        return hd_fail(err, HD_E_CORRUPT, "%.800s; %s has no older one", why.message, k->dir);
+        return hd_fail(err, HD_E_CORRUPT, "%.700s; %s has no older one%s", why.message, k->dir,
+                       weights ? "" : ": checkpoint.resume=overwrite starts over, and moves it aside");
     return hd_fail(err, HD_E_CORRUPT,
                    "%.700s; the newest before it is %s: `heddle ckpt verify --checkpoint %s` reads it whole, %s%s/%s "
                    "takes it",
@@ -610,7 +631,8 @@ static int32_t read_named(struct hd__train_checkpointer *k, const char *name, co
     if (!rc && !weights)
         rc = load_rank_state(k, name, ckpt, err);
     if (!rc && k->s->env->rank == 0)
-        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), k->data, weights != NULL);
+        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), k->data, k->samples,
+                                  weights != NULL);
     if (!rc && k->s->env->rank == 0 && !weights)
         say_discarded(k, name, ckpt, &state);
     hd__ckpt_train_state_free(&state);
@@ -846,6 +868,21 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
     return rc ? rc : load_named(k, name, weights, progress, err);
 }
 
+/* A folder that is no checkpoint: is it one that holds some, or another's? */
+static const char *folder_hint(struct hd__job *job, const char *path)
+{
+    const char *inside = hd__arena_format(&job->arena, "%s/step-*", path);
+    glob_t found = {0};
+    int holds = !glob(inside, GLOB_NOSORT, NULL, &found) && found.gl_pathc;
+    const char *one = holds ? hd__arena_strdup(&job->arena, found.gl_pathv[0]) : NULL;
+    globfree(&found);
+    if (holds)
+        return hd__arena_format(&job->arena, "; %s is a folder of checkpoints: name one of them, as %s", path, one);
+    return access(hd__arena_format(&job->arena, "%s/config.json", path), F_OK)
+               ? ""
+               : "; it is a folder of Hugging Face's, whose weights model.from begins with";
+}
+
 int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -860,7 +897,8 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct
     store.ops = &chosen->component->ops.ckpt;
     int32_t rc = store.ops->open(hd__exec_host_table(), chosen->settings, folder, &store.ckpt, err);
     if (!rc && (rc = hd__ckpt_open(&store, name, &ckpt, err)) == HD_E_NOTFOUND)
-        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", folder, name);
+        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them%s", folder, name,
+                folder_hint(job, job->resume));
     else if (rc == HD_E_INVALID && !strstr(folder, "://")) /* a store of objects names the cause */
         hd_fail(err, rc, "%s is no checkpoint: name its folder, as %s/step-00000100", job->resume, job->checkpoint_dir);
     hd__ckpt_close(ckpt);

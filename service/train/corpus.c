@@ -1,10 +1,12 @@
 #include "service/train/corpus.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
 #include "service/text/token_cache.h"
 #include "service/train/batch_feed.h"
+#include "service/train/token_origin.h"
 
 #define BEAT "data/tokens/beat"
 #define HASH "data/tokens/hash"
@@ -186,7 +188,9 @@ static void warn_idle_keys(const struct hd__compiled *compiled)
 
 void hd__train_corpus_warn(const struct hd__compiled *compiled)
 {
+    struct hd_error err = HD_ERROR_INIT;
     warn_held_out(compiled->job);
+    hd__train_token_origin(compiled, 1, &err);
     warn_idle_keys(compiled);
 }
 
@@ -241,6 +245,17 @@ static int32_t find_chat(struct corpus *c, struct hd_error *err)
     return HD_OK;
 }
 
+static int is_empty_folder(const char *path)
+{
+    DIR *folder = opendir(path);
+    int entries = 0;
+    while (folder && entries < 3 && readdir(folder))
+        entries++; /* . and .. are two */
+    if (folder)
+        closedir(folder);
+    return folder && entries < 3;
+}
+
 static int32_t open_tokenizer(struct corpus *c, const char *key, const char *source, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -249,6 +264,8 @@ static int32_t open_tokenizer(struct corpus *c, const char *key, const char *sou
     int32_t rc = job->data_tokenizer ? check_plugin(job, err) : HD_OK;
     if (rc)
         return rc;
+    if (!path && is_empty_folder(source))
+        return hd__job_fail(job, key, err, "%s: %s: the folder is empty", key, source);
     if (!path)
         return hd__job_fail(
             job, key, err,
@@ -354,7 +371,9 @@ static int32_t prepare(struct corpus *c, struct hd_error *err)
 int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err)
 {
     struct corpus c = {.compiled = compiled, .job = compiled->job, .how = how};
-    int32_t rc = prepare(&c, err);
+    int32_t rc = hd__train_token_origin(compiled, 0, err);
+    if (!rc)
+        rc = prepare(&c, err);
     *missing = c.missing;
     return rc;
 }

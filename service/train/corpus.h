@@ -14,11 +14,12 @@ enum {
 };
 
 /* The sources of data.train and data.val. *missing: how many sources have no tokens yet. Refused is a tokenizer that
- * cannot be read or has more ids than the model, and text without a tokenizer. A job whose data is tokens passes at
-  * once. */
+ * cannot be read, has more ids than the model or has not made the tokens there are (token_origin.h), and text without a
+ * tokenizer. A job whose data is tokens passes at once. */
 int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err);
 
-/* Warns of files of data.val and data.test that data.train has, too, by whatever path, and of keys without effect. */
+/* Warns of files of data.val and data.test that data.train has, too, by whatever path, of tokens by another tokenizer
+ * than that of model.from, and of keys without effect. */
 void hd__train_corpus_warn(const struct hd__compiled *compiled);
 /* Makes those of some sources, of this key of the job. */
 int32_t hd__train_corpus_make(const struct hd__compiled *compiled, const char *key, const struct hd__sources *sources,

@@ -162,8 +162,25 @@ static void log_from(struct hd__job *job, const char *name, const json_t *state,
             now, weights_only ? "" : ": for a run from there take another job.name, or checkpoint.resume=overwrite");
 }
 
+/* The files behind data.train may have changed where no key of the job has. Older checkpoints have no samples. */
+static void log_data(struct hd__job *job, const char *name, const json_t *state, const char *data, const char *samples)
+{
+    const char *before = json_string_value(json_object_get(state, "data")),
+               *sampled = json_string_value(json_object_get(state, "data_samples"));
+    if (strcmp(data, before) != 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.train is not what it was when checkpoint %s was saved: %s, and then %s; training goes on at "
+                "the same place in it",
+                hd__job_where(job, "data.train"), name, data, before);
+    else if (sampled && strcmp(samples, sampled) != 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.train is not what it was when checkpoint %s was saved: as many tokens and the same first "
+                "sequence, and other ones between; training goes on at the same place in it",
+                hd__job_where(job, "data.train"), name);
+}
+
 void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state, const char *data,
-                               int weights_only)
+                               const char *samples, int weights_only)
 {
     const char *before = json_string_value(json_object_get(state, "data"));
     struct changes c = find_changes(job, state, weights_only ? COMPUTES : TRAINS);
@@ -177,12 +194,8 @@ void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json
         hd__text_free(&text);
     }
     hd__free_array(&c.list);
-    if (!said && strcmp(data, before))
-        hd__log(
-            HD_LOG_WARN, NULL,
-            "%s: data.train is not what it was when checkpoint %s was saved: %s, and then %s; training goes on at the "
-            "same place in it",
-            hd__job_where(job, "data.train"), name, data, before);
+    if (!said)
+        log_data(job, name, state, data, samples);
     log_from(job, name, state, weights_only);
 }
 

@@ -5,10 +5,10 @@
 #include "core/job/job.h"
 
 /* `state`: of the checkpoint `name` (hd__ckpt_state). Logs one line for each key that changes the training; with
- * weights_only just those that change the weights' computation. `data`: the state's "data" as it would be saved now;
- * "": not known. */
+ * weights_only just those that change the weights' computation. `data` and `samples`: the state's "data" and
+ * "data_samples" as they would be saved now; "": not known. */
 void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state, const char *data,
-                               int weights_only);
+                               const char *samples, int weights_only);
 
 /* Explains a checkpoint that does not fit: prepends the keys behind it, and the position of the first, to the
  * message in `err`. `section`: "model." or "optimizer.", whose keys are the cause where there are some. Returns its

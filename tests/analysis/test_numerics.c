@@ -88,8 +88,10 @@ typedef void fault(struct hd_program *p, struct hd__instr *i);
 static int32_t planted(const char *mesh, const char *strategies, const char *more, uint16_t op, fault *change,
                        struct hd__numerics *r, struct hd_error *err)
 {
-    static const char *const wide[] = {"device.kernels=reference", "precision.compute=fp64", "mesh={dp: 1}",
-                                       "precision.loss_scale=none", "data.micro_batch=8"};
+    static const char *const wide[] = {
+        "device.kernels=reference",      "precision.compute=fp64", "mesh={dp: 1}",
+        "precision.loss_scale=none",     "data.micro_batch=8",     "strategies.localsgd.outer_lr=1",
+        "strategies.localsgd.momentum=0"}; /* as one replica has to have them */
     const char *text = text_of(mesh, strategies, more);
     int exact = strstr(more, "# exact") != NULL;
     struct hd__job *jobs[2];
@@ -97,7 +99,7 @@ static int32_t planted(const char *mesh, const char *strategies, const char *mor
     uint32_t changed = 0;
     int32_t rc;
     compile(text, wide, 1, &jobs[0], &many);
-    compile(text, wide, exact ? 4 : 5, &jobs[1], &one);
+    compile(text, wide, exact ? 4 : strstr(strategies, "localsgd") ? 7 : 5, &jobs[1], &one);
     for (uint32_t s = 0; s < many->stage[0]->sections.count; s++)
         for (uint32_t k = 0; k < many->stage[0]->sections.at[s].code.count; k++) {
             struct hd__instr *i = &many->stage[0]->sections.at[s].code.at[k];

@@ -142,6 +142,24 @@ expect_values(job_of(FSDP, more=OWN), launch__ranks="2", precision__compute="bf1
 old = job_of(FSDP.replace("fsdp_forward_prefetch", "fsdp_backward_prefetch_policy: BACKWARD_PRE, fsdp_forward_prefetch"), more=OWN)
 expect(old == job_of(FSDP.replace("fsdp_forward_prefetch", "fsdp_backward_prefetch: BACKWARD_PRE, fsdp_forward_prefetch"), more=OWN),
        "accelerate 0.26's fsdp_backward_prefetch_policy is another key")
+# num_processes are those of all machines.
+MACHINES = FSDP.replace("num_processes: 2", "num_processes: 8\nnum_machines: 2")
+for words in ([], ["--ranks", "8"]):
+    expect("launch: {ranks: 4}\n" in imported(MACHINES, *words).stdout, imported(MACHINES, *words).stdout)
+expect("launch: {ranks: 6}\n" in imported(FSDP.replace("num_processes: 2\n", ""), "--ranks", "6").stdout, "--ranks is not the number of processes")
+for config, words, says in ((MACHINES, ["--ranks", "4"], "num_processes: 8, and --ranks is 4"), (FSDP, ["--ranks", "8"], "num_processes: 2, and --ranks is 8"),
+                            (FSDP.replace("num_processes: 2", "num_processes: abc"), [], "num_processes: abc: a number from 1"),
+                            (FSDP.replace("num_processes: 2", "num_processes: 4\nnum_machines: 0"), [], "num_machines: 0: a number from 1"),
+                            (FSDP.replace("num_processes: 2", "num_processes: 3\nnum_machines: 2"), [], "2 machines do not divide 3 processes")):
+    said = imported(config, *words, code=2).stderr
+    expect(says in said, f"'{says}' is not in:\n{said}")
+# FSDP2 does not read the strategy that a file of FSDP1 has left behind; FSDP1 takes it under the later name, too.
+LEFT = FSDP.replace("fsdp_sharding_strategy: FULL_SHARD", "fsdp_version: 2, fsdp_sharding_strategy: NO_SHARD, fsdp_reshard_after_forward: %s")
+expect_values(job_of(LEFT % "true", more=OWN), strategies__stage="FULL_SHARD", strategies__reshard_after_forward="true")
+expect_values(job_of(LEFT % "false", more=OWN), strategies__stage="FULL_SHARD", strategies__reshard_after_forward="false")
+expect("fsdp_version 2 does not read it" in imported(LEFT % "true").stdout, imported(LEFT % "true").stdout)
+expect_values(job_of(FSDP.replace("fsdp_sharding_strategy: FULL_SHARD", "fsdp_reshard_after_forward: SHARD_GRAD_OP").replace(
+    "fsdp_offload_params: true", "fsdp_offload_params: false"), more=OWN), strategies__stage="SHARD_GRAD_OP")
 expect_values(job_of("distributed_type: DEEPSPEED\nmixed_precision: 'no'\ndeepspeed_config: {zero_stage: 2, gradient_clipping: 0.5, "
                      "offload_optimizer_device: none}\n", more=OWN[:2] + ["optimizer.use=adamw", "mesh.dp=2"]),
               strategies__stage="2", optimizer__clip="0.5")

@@ -140,6 +140,18 @@ text = run("k8s", "job.yaml", APART, "launch.ranks=2", "launch.nodes='1:2'", "--
 expect("completions: 2\n" in text and "NNODES, value: '1:2'" in text and "storage: 1.5Ti\n" in text, text)
 refused("--folder work: a path in the pods is wanted", "k8s", "job.yaml", "--folder", "work")
 refused("name the job as the pods see it", "k8s", os.path.abspath("job.yaml"))
+# What a pod writes outside the volume ends with it.
+for word in ("checkpoint.dir=/other/place", "checkpoint.dir=../up", "checkpoint.dir=/work/../x", "checkpoint.dir=/workers", "checkpoint.dir=a/../../b",
+             "metrics.jsonl=/x/y.jsonl", "metrics.tensorboard=/x"):
+    key, path = word.split("=")
+    refused(f"{key}: {path} is not in the volume, which pods see at /work (--folder), and would be lost with its pod", "k8s", "job.yaml", word)
+refused("dir: /x/tb is not in the volume", "k8s", "job.yaml", "metrics.sinks=[{use: tensorboard, dir: /x/tb}]")
+for words in (["checkpoint.dir=/work/runs"], ["checkpoint.dir=a/../b/./c"], ["checkpoint.dir=/other/place", "--folder", "/other/"],
+              ["metrics.jsonl=/dev/stdout"], ["checkpoint.dir=/x", "--folder", "/x"]):
+    said = run("k8s", "job.yaml", *words).stderr
+    expect("volume" not in said, said)
+said = run("k8s", "job.yaml", "data.train=/abs/corpus.txt").stderr
+expect("data.train: /abs/corpus.txt is not in the volume" in said, said)
 try:
     import yaml
 except ImportError:

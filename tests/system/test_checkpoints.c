@@ -632,6 +632,17 @@ START_TEST(data_or_strategies_have_changed)
     ck_assert_int_eq(system("tail -c 20000 corpus.txt > moves.txt"), 0);
     run_says("train llama.yaml data.train=moves.txt job.name=moves checkpoint.dir=moves job.steps=4", 0,
              "command line: data.train is not what it was when checkpoint step-00000003 was saved: 20000 tokens, ");
+    ck_assert_int_eq(system("cp corpus.txt half.txt"), 0);
+    train(&whole, "half", "llama.yaml data.train=half.txt data.shuffle=false checkpoint.dir=half job.steps=2");
+    ck_assert_int_eq(system("{ head -c $(($(stat -c %s corpus.txt) / 2)) corpus.txt; "
+                            "tail -c +$(($(stat -c %s corpus.txt) / 2 + 1)) corpus.txt | tr a-m n-z; } > half.txt"),
+                     0);
+    run_says("train llama.yaml data.train=half.txt data.shuffle=false job.name=half checkpoint.dir=half job.steps=3", 0,
+             "command line: data.train is not what it was when checkpoint step-00000002 was saved: as many tokens and "
+             "the same first sequence, and other ones between");
+    c = command_run("train llama.yaml data.train=half.txt data.shuffle=false job.name=half checkpoint.dir=half "
+                    "job.steps=4");
+    ck_assert_msg(!strstr(c->err, "is not what it was"), "it said: %s", c->err);
     c = command_run("train llama.yaml job.name=local checkpoint.dir=local job.steps=2 " LOCAL, "0.7");
     expect_code(c, 0);
     c = command_run("train llama.yaml job.name=local checkpoint.dir=local job.steps=4 " LOCAL, "0.1");

@@ -121,6 +121,7 @@ START_TEST(stopped_while_evaluating)
         command_wait(c, 10);
         expect_stopped_after_a_step(c, n == 1 ? "evaluates1" : "evaluates2", SIGTERM);
         expect_says(c, "the state is saved");
+        ck_assert_msg(strstr(c->out, "trained to step") && !strstr(c->out, "best val_loss"), "%s", c->out);
     }
 }
 END_TEST

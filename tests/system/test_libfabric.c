@@ -111,6 +111,7 @@ START_TEST(refusals)
             "command line: libfabric: comm.provider: provider 'sockets' is not used here: it hangs");
     refused("comm.provider=nosuch", "command line: libfabric: comm.provider: no provider 'nosuch'");
     refused("comm.interface=nosuch0", "interface 'nosuch0' is not on this machine");
+    refused("comm.provider=shm comm.interface=lo", "comm.interface: provider shm is memory, and has no interfaces");
     refused("comm.hooks=[{\"use\":\"faults\",\"rank\":5}]",
             "command line: comm.hooks: faults.rank: 5: give a rank from 0 to 1");
 }

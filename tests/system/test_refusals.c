@@ -55,6 +55,43 @@ START_TEST(keys)
     static const struct row rows[] = {
         {"train llama.yaml optimizer.lrr=1", "command line: optimizer: unknown key lrr", "did you mean lr?"},
         {"train llama.yaml optimiser.lr=1", "optimiser", "did you mean optimizer?"},
+        {"train llama.yaml data.batch=8 data.global_batch_size=16",
+         "command line: 'data.batch=8' and 'data.global_batch_size=16' are one key, data.batch: leave one of them out",
+         NULL},
+        {"check llama.yaml mesh.tensor_parallel=2 mesh.tp=1", "command line: 'mesh.tensor_parallel=2' and 'mesh.tp=1'",
+         "one key, mesh.tp"},
+        {"train llama.yaml strategies.zero.stage=2.0", "'2.0' is none of 0, 1, 2, 3, NO_SHARD", "did you mean 2?"},
+        {"train llama.yaml mesh.dp=-1", "command line: mesh.dp: -1: what the other axes leave is auto here: say auto",
+         NULL},
+        {"train llama.yaml checkpoint={\"resume\":yes}", "command line: checkpoint.resume: did you mean auto?", NULL},
+        {"train llama.yaml job.steps=1e18", "command line: job.steps: '1e18' is above 1e15: write all of its digits",
+         NULL},
+        {"train llama.yaml data.batch=1e18", "command line: data.batch: 1e18 is out of range: 1 to 1073741824", NULL},
+        {"train llama.yaml strategies=[{\"use\":\"zero\",\"compress\":\"int8\"}]",
+         "command line: strategies.zero.compress is a mapping, with the keys kind, block, rank, warmup",
+         "write compress: {kind: ...}"},
+        {"train llama.yaml optimizer.betas=0.9,0.95", "AdamW needs 2: write a list in brackets, [A, B]", NULL},
+        {"check llama.yaml mesh.tp=2 data.seq_len=7 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},"
+         "{\"use\":\"zero\"}]",
+         "command line: data.seq_len: 7 is not a multiple of 2, the ranks of tp that cut the sequence",
+         "nearest that work: 6, 8"},
+        {"train auto.yaml strategies.zero.stage=2",
+         "command line: strategies.zero is set, and the job has no list of strategies", "write strategies=[{use: zero"},
+        {"import", "which configuration?", NULL},
+        {"import llama.yaml", "llama.yaml: it is a job already", NULL},
+        {"train llama.yaml max_steps=4", "command line: unknown section max_steps; that is job.steps", NULL},
+        {"train llama.yaml gradient_accumulation_steps=4", "command line: unknown section gradient_accumulation_steps",
+         "that follows from data.batch"},
+        {"train llama.yaml mesh.data_parallel_shard_degree=2", "that is mesh.dp: {shard: N}", NULL},
+        {"train llama.yaml optimizer.fused=true", "optimizer: unknown key fused; updates are fused always", NULL},
+        {"train llama.yaml optimizer={\"use\":\"adamw\",lr:1e-3}", "a blank is wanted behind the colon", NULL},
+        {"train llama.yaml data.train=alone.bin data.format=megatron", "alone.idx is not there: format: megatron needs",
+         NULL},
+        {"train indent.yaml", "indent.yaml:4:2: ", "is a line indented too little"},
+        {"train llama.yaml data.train=empty.d", "command line: data.train: empty.d: the folder is empty", NULL},
+        {"train llama.yaml checkpoint.resume=empty.d", "empty.d: `heddle ckpt ls` lists them", NULL},
+        {"train llama.yaml checkpoint.resume=holds.d", "holds.d is a folder of checkpoints: name one of them",
+         "as holds.d/step-00000004"},
         {"train llama.yaml data.batch=many", "command line: data.batch: 'many' is not a whole number", NULL},
         {"train llama.yaml optimizer.lr=-1", "command line: optimizer.lr: -1 is out of range", NULL},
         {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 number, AdamW needs 2", NULL},
@@ -125,6 +162,9 @@ START_TEST(keys)
         {"train llama.yaml metrics.tensorboard=tb metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"./x/..//tb/\"}]",
          "command line: metrics.sinks.0: tensorboard is there already, as metrics.tensorboard", NULL},
         {NULL, NULL, NULL}};
+    write_file("indent.yaml", "job: {steps: 3}\nmodel:\n  use: transformer\n layers: 2\n");
+    ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 && cp corpus.txt alone.bin"), 0);
+    ck_assert_int_eq(system("{ grep -v ^strategies llama.yaml; echo 'strategies: auto'; } > auto.yaml"), 0);
     write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
                              "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
                              "data: {train: corpus.txt, seq_len: 8, batch: 1}\n");
@@ -475,15 +515,34 @@ START_TEST(warnings)
          "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
         {"train llama.yaml --dry-run checkpoint={\"every\":21}",
          "command line: warning: checkpoint.every is above job.steps: it never comes"},
+        {"train llama.yaml --dry-run checkpoint={\"peers\":21} launch.restarts=1",
+         "command line: warning: checkpoint.peers is above job.steps: no copies are made"},
+        {"train llama.yaml --dry-run watch.rerun=21",
+         "command line: warning: watch.rerun is above job.steps: no instruction runs twice"},
+        {"train llama.yaml --dry-run mesh.dp=2 watch.replicas=21",
+         "command line: warning: watch.replicas is above job.steps: no replicas are compared"},
+        {"train llama.yaml --dry-run metrics.every=21",
+         "command line: warning: metrics.every is above job.steps: only the last step and evaluations are logged"},
+        {"train epochs.yaml --dry-run eval.every=1000 data.val_fraction=0.1",
+         " steps of job.epochs: nothing is evaluated"},
+        {"train epochs.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7000}]",
+         "strategies.localsgd.every: section outer (`heddle explain --section outer`) runs from step 7000 on"},
+        {"train llama.yaml --dry-run mesh.dp=2 "
+         "strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"int8\",\"warmup\":100}}]",
+         "command line: warning: strategies.zero.compress.warmup: section "},
+        {"train llama.yaml --dry-run mesh.dp=2 liveness.dead_after=10ms",
+         "command line: warning: liveness.dead_after is less than half a second"},
+        {"train llama.yaml --dry-run precision.optimizer=fp16",
+         "command line: warning: precision.optimizer is a type of a short range"},
         {"train llama.yaml --dry-run launch.time_limit=30m",
          "command line: warning: launch.time_limit ends the job before its last step, and there are no checkpoints"},
         {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\"}]",
-         "command line: warning: strategies: section outer (`heddle explain --section outer`) runs from step 20 on, "
-         "and "
-         "job.steps is 10: it never runs"},
+         "command line: warning: strategies.localsgd.every: section outer (`heddle explain --section outer`) runs from "
+         "step 20 on, and the job has 10 steps: it never runs"},
         {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 "
          "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7}]",
-         "command line: warning: strategies: replicas are made equal every 7 steps, and job.steps is 10: its last 3 "
+         "command line: warning: strategies.localsgd.every: replicas are made equal every 7 steps, and the job has 10: "
+         "its last 3 "
          "steps "
          "are in no model that is saved"},
         {"train llama.yaml --dry-run data.batch=80000 data.micro_batch=8",
@@ -521,7 +580,8 @@ START_TEST(warnings)
          "device.threads: 1000 threads share the "},
     };
     ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin && "
-                            "mkdir -p shards && cp corpus.txt shards/a.bin && cp low.txt shards/b.bin"),
+                            "mkdir -p shards && cp corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
+                            "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml"),
                      0);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);

@@ -391,6 +391,14 @@ START_TEST(refused_by_name)
         {"dp: 2", "{use: zero}, {use: localsgd}", "precision.compute=fp16", "excludes precision.loss_scale dynamic"},
         {"dp: 2", "{use: zero}, {use: localsgd}", "job.deterministic=exact", "excludes job.deterministic exact"},
         {"dp: 2", "{use: zero}, {use: localsgd, every: 0}", "", "every"},
+        /* one replica */
+        {"dp: 2", "{use: zero, stage: 3}, {use: localsgd, axes: [dp_replicate]}", "",
+         "mesh.dp is {replicate: 1, shard: 2}, and axes is [dp_replicate]; say mesh: {dp: {replicate: N, shard: M}}"},
+        {"dp: 2", "{use: zero}, {use: localsgd, axes: []}", "", "and axes is []; say mesh: {dp: "},
+        {"dp: 2", "{use: zero}, {use: localsgd, axes: [dp_replicate], outer_lr: 1, momentum: 0}", "", "one replica"},
+        {"dp: {replicate: 2, shard: 1}", "{use: zero}, {use: localsgd, axes: [dp_shard]}", "", "one replica"},
+        {"dp: 1", "{use: zero}, {use: localsgd}", "", "since mesh.dp is 1"},
+        {"pp: 2", "{use: zero}, {use: localsgd}", "", "since mesh.dp is 1"},
     };
     for (uint32_t n = 0; n < HD__COUNT(jobs); n++) {
         struct hd_error err = HD_ERROR_INIT;

@@ -520,6 +520,8 @@ START_TEST(what_makes_no_sense_is_refused)
          "mesh.dp is {replicate: 1, shard: 4}: make both larger than 1"},
         {{"strategies.zero.stage=FULL_SHARD", "mesh.dp={\"replicate\":2,\"shard\":2}"},
          "say HYBRID_SHARD (or 3), or mesh.dp: 4"},
+        {{"strategies.zero.stage=SHARD_GRAD_OP", "strategies.zero.reshard_after_forward=true"},
+         "reshard_after_forward is true, and stage SHARD_GRAD_OP keeps parameters whole"},
         {{"strategies.zero.stage=2", "mesh.dp={\"replicate\":4,\"shard\":1}"}, "stage 2 would shard nothing"},
         {{"strategies.zero.stage=1", "strategies.zero.axes=[cp]"}, "stage 1 would shard nothing"},
         {{"strategies.zero.stage=1", "strategies.zero.axes=[tp]"}, "axes: 'tp' is no axis"},
@@ -538,6 +540,8 @@ START_TEST(what_makes_no_sense_is_refused)
         compiled_free(&built);
     }
     COMPILE("strategies.zero.sharding_strategy=NO_SHARD");
+    compiled_free(&built);
+    COMPILE("strategies.zero.stage=SHARD_GRAD_OP", "strategies.zero.reshard_after_forward=false");
     compiled_free(&built);
 }
 END_TEST

@@ -385,7 +385,8 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         }
         if (evaluated)
             rc = evaluate(l, err);
-        if (evaluated && !rc && (!l->best_step || l->val_loss < l->best_val_loss)) {
+        if (evaluated && !rc && !isnan(l->val_loss) && /* nan: it was cut off by a signal */
+            (!l->best_step || l->val_loss < l->best_val_loss)) {
             l->best_val_loss = l->val_loss;
             l->best_step = l->progress.step;
         }

@@ -79,9 +79,11 @@ static const struct {
 } values[] = {
     {"flag", "true", "true"},
     {"flag", "no", "false"},
+    {"flag", "True", "true"},
+    {"flag", "OFF", "false"},
     {"flag", "off", "false"},
     {"flag", "on", "true"},
-    {"flag", "True", "'True' is neither true nor false"},
+    {"flag", "Treu", "'Treu' is neither true nor false"},
     {"flag", "1", "'1' is neither true nor false"},
     {"count", "7", "7"},
     {"count", "+7", "7"},

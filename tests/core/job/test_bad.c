@@ -185,7 +185,7 @@ static const struct bad specials[] = {
     {JOB REST "strategies:\n  - use: 3d\n  - use: zero\n  - use: 3d\n", NULL,
      "job.yaml:8:10: strategies: 3d is already listed, at job.yaml:6:10: merge the two"},
     {NULL, "precision.loss_scale=big",
-     "command line: precision.loss_scale: auto, none, dynamic or a number from 1 up is wanted"},
+     "command line: precision.loss_scale: auto, none, dynamic or a number from 1 to 2^40 (1.1e12) is wanted"},
     {NULL, "recompute=ful",
      "command line: recompute: 'ful' is none of none, selective, full; did you mean full?; or {every: N}"},
     {NULL, "recompute.every=0", "command line: recompute.every: 0 is out of range: 1 to 1000000"},
@@ -422,7 +422,8 @@ START_TEST(bad_section)
         {"strategies.zero.overlap=", "command line: 'strategies.zero.overlap=' has no value"},
         {"strategies.zero.offload.pth=1",
          "command line: strategies.zero: unknown key offload.pth; did you mean offload.path?"},
-        {"strategies.zero.offload=x", "command line: strategies.zero: unknown key offload; did you mean offload.path?"},
+        {"strategies.zero.offload=x",
+         "command line: strategies.zero.offload is a mapping, with the keys path: write offload: {path: ...}"},
         {"strategies.zero.whatever=x", "command line: strategies.zero: unknown key whatever; the keys are lr, "
                                        "betas, stage, bucket, order, overlap, offload.path, use"},
         {"strategies.zero.order=1F1B", NULL},

@@ -90,6 +90,42 @@ START_TEST(again)
 }
 END_TEST
 
+/* A command that fails is said once, with its status: two alarms, the second of which comes in the last row. */
+START_TEST(failing_command)
+{
+    struct scratch s;
+    struct hd__metrics *m;
+    size_t bytes;
+    int out = dup(STDOUT_FILENO), log = dup(STDERR_FILENO), times = 0;
+    json_t *start = json_pack("{s:s, s:s}", "event", "start", "run", "a");
+    struct hd__watch_config config = on;
+    scratch_init(&s);
+    config.command = "exit 3";
+    const char *path = scratch_path(&s, "m.jsonl"), *said = scratch_path(&s, "said");
+    ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout));
+    ck_assert_ptr_nonnull(freopen(said, "w", stderr));
+    ck_ok(hd__metrics_open(path, 0, start, &m, &err));
+    hd__metrics_set_watch(m, &config);
+    ck_ok(hd__metrics_begin(m, &err));
+    for (int64_t k = 1; k <= 400; k++) {
+        const struct hd__metrics_row r = planted(HD__WATCH_LOSS_SPIKE, k > 200 ? k - 200 : k);
+        hd__metrics_log_step(m, &r);
+    }
+    hd__metrics_close(m);
+    fflush(stdout);
+    fflush(stderr);
+    dup2(out, STDOUT_FILENO);
+    dup2(log, STDERR_FILENO);
+    char *text = scratch_read(said, &bytes);
+    for (const char *at = text; (at = strstr(at, "watch.command failed (exit code 3), so nobody")); at++)
+        times++;
+    ck_assert_msg(times == 1 && strstr(text, "of the alarm: exit 3"), "%s", text);
+    free(text);
+    json_decref(start);
+    scratch_finish(&s);
+}
+END_TEST
+
 START_TEST(line_and_command)
 {
     struct scratch s;
@@ -149,6 +185,7 @@ int main(void)
     tcase_add_loop_test(t, each, 0, HD__WATCH_STRAGGLER);
     tcase_add_test(t, again);
     tcase_add_test(t, line_and_command);
+    tcase_add_test(t, failing_command);
     suite_add_tcase(suite, t);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -182,6 +182,43 @@ START_TEST(said)
 }
 END_TEST
 
+/* Tokens of one tokenizer, and a job that names another one. */
+START_TEST(other_tokenizer)
+{
+    static const char *const jobs[][2] = {
+        {"train", "data.train=mine.bin"},
+        {"train --dry-run", "data.train=mine.bin"},
+        {"train", "data.train=corpus.txt data.val=mine.bin"},
+    };
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to mine corpus.txt"), 0);
+    ck_assert(!system("sed 's/<|endoftext|>/<|end|>/g' " TOKENIZER " > other.json"));
+    for (size_t i = 0; i < HD__COUNT(jobs); i++) {
+        struct command *c =
+            command_run("%s llama.yaml model.vocab=320 data.tokenizer=other.json %s", jobs[i][0], jobs[i][1]);
+        expect_code(c, 2);
+        expect_says(c, "command line: data.tokenizer: other.json is not what made the tokens of data.");
+        expect_says(c, "mine.bin: that was " TOKENIZER);
+    }
+    expect_code(command_run("train llama.yaml model.vocab=320 data.tokenizer=" TOKENIZER " data.train=mine.bin"), 0);
+    const char *saved = "llama.yaml model.vocab=320 data.train=mine.bin checkpoint.dir=saved";
+    expect_code(command_run("train %s job.steps=1", saved), 0);
+    expect_code(command_run("ckpt export %s --to from", saved), 0);
+    for (int k = 0; k < 2; k++) { /* its own tokenizer, and another one */
+        ck_assert(!system(k ? "cp other.json from/tokenizer.json" : "cp " TOKENIZER " from/tokenizer.json"));
+        struct command *f = command_run("train llama.yaml model={\"use\":\"transformer\",\"from\":\"from\"} "
+                                        "data.train=mine.bin --dry-run");
+        expect_code(f, 0);
+        ck_assert_msg(!strstr(f->err, "model.from: the tokenizer of from is not what made") == !k, "%s", f->err);
+    }
+    struct command *c = command_run("data inspect mine --tokenizer other.json");
+    expect_code(c, 0);
+    expect_says(c, "other.json is not what made the tokens of mine: that was " TOKENIZER);
+    c = command_run("sample llama.yaml --random-weights --tokenizer " TOKENIZER " --prompt x");
+    expect_code(c, 2);
+    expect_says(c, TOKENIZER " has 320 ids, and the model's vocabulary is 256");
+}
+END_TEST
+
 /* A job on text trains as one on its tokens, which are written once, whatever reads them next. */
 START_TEST(job)
 {
@@ -276,6 +313,7 @@ int main(void)
                                         {"killed", killed, 0},
                                         {"mistakes", mistakes, 0},
                                         {"job", job, 0},
+                                        {"other-tokenizer", other_tokenizer, 0},
                                         {"conversations", conversations, 0},
                                         {"ranks", ranks, 0},
                                         {"said", said, 0},
