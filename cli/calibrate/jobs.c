@@ -122,8 +122,9 @@ static int32_t read_profile(const char *folder, struct sums *sums, struct hd_err
     json_array_foreach(json_object_get(profile, "instructions"), k, row)
     {
         int narrow = json_integer_value(json_object_get(row, "bytes")) < 4;
-        for (uint16_t op = 0; op < HD_OP_LIMIT; op++)
-            if (hd__op(op)->name && !strcmp(hd__op(op)->name, json_string_value(json_object_get(row, "op")))) {
+        for (uint32_t op = 0; op < HD_OP_LIMIT; op++)
+            if (hd__op((uint16_t)op)->name &&
+                !strcmp(hd__op((uint16_t)op)->name, json_string_value(json_object_get(row, "op")))) {
                 sums->seconds[op][narrow] += json_number_value(json_object_get(row, "seconds"));
                 sums->planned[op][narrow] += json_number_value(json_object_get(row, "planned_s"));
             }
@@ -137,15 +138,15 @@ static void add_rows(const struct sums *s, struct hd__text *out)
 {
     static const char *const keys[] = {"fp32", "16"};
     double all = 0;
-    for (uint16_t op = 0; op < HD_OP_LIMIT; op++)
+    for (uint32_t op = 0; op < HD_OP_LIMIT; op++)
         all += s->seconds[op][0] + s->seconds[op][1];
     hd__text_add(out, "instructions: # times as long as by the rates above, in small jobs that train\n");
-    for (uint16_t op = 0; op < HD_OP_LIMIT; op++) {
-        uint8_t class = hd__op(op)->class;
+    for (uint32_t op = 0; op < HD_OP_LIMIT; op++) {
+        uint8_t class = hd__op((uint16_t)op)->class;
         if (class == HD__CLASS_COLLECTIVE || class == HD__CLASS_P2P ||
             s->seconds[op][0] + s->seconds[op][1] < 1e-3 * all)
             continue;
-        hd__text_add(out, "  - {op: %s", hd__op(op)->name);
+        hd__text_add(out, "  - {op: %s", hd__op((uint16_t)op)->name);
         for (int narrow = 0; narrow < 2; narrow++)
             if (s->planned[op][narrow] > 0)
                 hd__text_add(out, ", %s: %.4g", keys[narrow],

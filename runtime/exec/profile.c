@@ -128,7 +128,7 @@ double hd__exec_profile_seconds(const struct hd__profile *profile, int kind)
     return seconds;
 }
 
-double hd__exec_profile_op_seconds(const struct hd__profile *profile, uint16_t op, int narrow, hd__exec_planned planned,
+double hd__exec_profile_op_seconds(const struct hd__profile *profile, uint32_t op, int narrow, hd__exec_planned planned,
                                    double *planned_s)
 {
     const struct hd_program *p = profile->p;

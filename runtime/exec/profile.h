@@ -28,7 +28,7 @@ void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, do
                             hd__exec_planned planned, const struct hd__roofline_rates *rates, struct hd__text *out);
 /* Seconds that the instructions of an op took whose first operand has 2 bytes an element (narrow), or not. *planned_s:
  * what they were planned to take. */
-double hd__exec_profile_op_seconds(const struct hd__profile *profile, uint16_t op, int narrow, hd__exec_planned planned,
+double hd__exec_profile_op_seconds(const struct hd__profile *profile, uint32_t op, int narrow, hd__exec_planned planned,
                                    double *planned_s);
 /* Seconds that all instructions of a kind (HD__ROOFLINE_...) were measured to take. */
 double hd__exec_profile_seconds(const struct hd__profile *profile, int kind);

@@ -161,14 +161,14 @@ static void log_profile(const struct hd__train_loop *l)
 {
     json_t *rows = json_array();
     double steps = (double)l->profiled_steps;
-    for (uint16_t op = 0; op < HD_OP_LIMIT; op++)
+    for (uint32_t op = 0; op < HD_OP_LIMIT; op++)
         for (int narrow = 0; narrow < 2; narrow++) {
             double planned_s, seconds = hd__exec_profile_op_seconds(hd__exec_get_profile(l->s.exec), op, narrow,
                                                                     the_plan->instr_s, &planned_s);
             if (seconds > 0)
-                json_array_append_new(rows,
-                                      json_pack("{s:s,s:i,s:f,s:f}", "op", hd__op(op)->name, "bytes", narrow ? 2 : 4,
-                                                "seconds", seconds / steps, "planned_s", planned_s / steps));
+                json_array_append_new(rows, json_pack("{s:s,s:i,s:f,s:f}", "op", hd__op((uint16_t)op)->name, "bytes",
+                                                      narrow ? 2 : 4, "seconds", seconds / steps, "planned_s",
+                                                      planned_s / steps));
         }
     hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:I,s:f,s:o}", "event", "profile", "step",
                                                 (json_int_t)l->progress.step, "steps", (json_int_t)l->profiled_steps,
