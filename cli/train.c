@@ -247,12 +247,12 @@ static int32_t find_nodes(void *user, struct hd__job *job, struct hd_error *err)
                            names[i], t->launched, names[i]);
     if (t->launched)
         return HD_OK;
+    if (hd__launch_detect(&env, &found, err)) /* variables of half a launcher, or of two */
+        return err->code;
     rc = hd__launch_nodes_find(&given, &t->nodes, err);
     job->nodes_min = t->nodes.min;
     job->nodes_max = t->nodes.max;
-    if (rc || t->nodes.max == 1)
-        return rc ? rc : hd__launch_check_alone(err);
-    return hd__launch_detect(&env, &found, err); /* variables of half a launcher */
+    return rc || t->nodes.max > 1 ? rc : hd__launch_check_alone(err);
 }
 
 static void say_mesh(const struct hd__compiled *c)
