@@ -4,7 +4,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "service/checkpoint/checkpoint.h"
 #include "service/checkpoint/param_init.h"
@@ -39,6 +41,7 @@ struct hd__train_checkpointer {
     uint32_t n_aside;
     const char *aside_are;
     struct hd__store_gather gather, gather_left;
+    struct hd_ckpt_tx *probe;       /* between probe and end_probe */
     struct hd__peer_copies *copies; /* checkpoint.peers; NULL without it */
     int in_memory;                  /* what was loaded was one of them */
 };
@@ -109,6 +112,7 @@ void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
 {
     if (!k)
         return;
+    hd__train_checkpointer_end_probe(k);
     hd__peer_copies_close(k->copies);
     hd__ckpt_async_writer_destroy(k->async_writer);
     hd__ckpt_train_state_free(&k->saving);
@@ -169,6 +173,74 @@ int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struc
                         "checkpoint.resume is never, and %s has checkpoints of another run, to %s: take another "
                         "job.name, or checkpoint.resume=overwrite, which moves them to %s",
                         k->dir, newest, folder);
+}
+
+/* ---- one place for all ranks */
+
+struct probe {
+    char name[32];   /* of a checkpoint that rank 0 has begun */
+    char place[480]; /* where, for people */
+};
+
+static void describe_place(const struct hd__train_checkpointer *k, char *out, size_t room)
+{
+    char host[65] = "", cwd[256] = "";
+    int relative = *k->dir != '/' && getcwd(cwd, sizeof cwd) != NULL;
+    gethostname(host, sizeof host - 1);
+    if (strstr(k->dir, "://"))
+        snprintf(out, room, "%.400s", k->dir);
+    else
+        snprintf(out, room, "%s%s%.*s on %s", cwd, relative ? "/" : "", relative ? 140 : 390, k->dir, host);
+}
+
+static int32_t begin_probe(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    struct probe p = {0};
+    uint64_t number;
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        return hd_fail(err, HD_E_IO, "no random number to look for checkpoint.dir by");
+    snprintf(p.name, sizeof p.name, "step-%020" PRIu64, number);
+    describe_place(k, p.place, sizeof p.place);
+    int32_t rc = k->ops->begin(k->ckpt, p.name, 1, &k->probe, err);
+    return rc ? rc : hd__store_put(k->s->store, "checkpoint/probe", &p, sizeof p, err);
+}
+
+static int32_t find_probe(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    struct hd__job *job = k->s->compiled->job;
+    struct probe p;
+    struct hd_error why = HD_ERROR_INIT;
+    char here[sizeof p.place];
+    size_t bytes = sizeof p;
+    int32_t rc = hd__store_get(k->s->store, "checkpoint/probe", &p, &bytes, hd__now() + job->comm_timeout, err);
+    if (rc)
+        return rc;
+    p.name[sizeof p.name - 1] = p.place[sizeof p.place - 1] = 0;
+    rc = bytes == sizeof p ? k->ops->begin(k->ckpt, p.name, 0, &k->probe, &why) : HD_E_MISMATCH;
+    if (rc && rc != HD_E_NOTFOUND) /* a store names the cause */
+        return hd__job_fail(job, "checkpoint.dir", err, "checkpoint.dir: rank %d: %s", k->s->env->rank, why.message);
+    describe_place(k, here, sizeof here);
+    return rc ? hd__job_fail(job, "checkpoint.dir", err,
+                             "checkpoint.dir: %s, for rank %d, is not the folder that rank 0 has, %s: all ranks write "
+                             "into one, so name one that all machines see (NFS, Lustre), or a store, as "
+                             "s3://BUCKET/PATH",
+                             here, k->s->env->rank, p.place)
+              : HD_OK;
+}
+
+int32_t hd__train_checkpointer_probe(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    const struct hd__launch_env *env = k->s->env;
+    if (env->size == 1 || (env->launched_by_heddle && env->local_size == env->size))
+        return HD_OK;
+    return env->rank ? find_probe(k, err) : begin_probe(k, err);
+}
+
+void hd__train_checkpointer_end_probe(struct hd__train_checkpointer *k)
+{
+    if (k->probe)
+        k->ops->cancel(k->probe);
+    k->probe = NULL;
 }
 
 int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[HD__RUN_ID], struct hd_error *err)

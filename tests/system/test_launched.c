@@ -290,6 +290,33 @@ START_TEST(two_launchers)
 }
 END_TEST
 
+/* Each rank would write a part of the checkpoint: they look whether it is one folder before the first step. */
+START_TEST(folders_apart)
+{
+    struct command *c[2];
+    int port = free_port();
+    for (int rank = 0; rank < 2; rank++)
+        c[rank] = start_launched(rank, 2, port,
+                                 rank ? "job.name=apart checkpoint.dir=disk1" : "job.name=apart checkpoint.dir=disk0");
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 60);
+        expect_code(c[rank], 2);
+    }
+    expect_says(c[1], "command line: checkpoint.dir: ");
+    expect_says(c[1], "/disk1 on ");
+    expect_says(c[1], "for rank 1, is not the folder that rank 0 has, ");
+    expect_says(c[1], "name one that all machines see (NFS, Lustre), or a store, as s3://BUCKET/PATH");
+    ck_assert_int_ne(access("runs/apart/metrics.jsonl", F_OK), 0);
+    for (int rank = 0; rank < 2; rank++)
+        c[rank] = start_launched(rank, 2, port, "job.steps=3 job.name=together checkpoint.dir=disk0");
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 60);
+        expect_code(c[rank], 0);
+    }
+    ck_assert_int_eq(system("ls -A disk0 | grep -v heddle-lock > left; echo step-00000003 | cmp - left"), 0);
+}
+END_TEST
+
 /* Its own variables are wrong, but rank 0 has been found by the others': all end at once, and know why. */
 START_TEST(wrong_local_rank)
 {
@@ -442,6 +469,7 @@ int main(void)
                                         {"alone", alone, 1},
                                         {"wrong environment", wrong_environment, 1},
                                         {"two launchers", two_launchers, 1},
+                                        {"folders apart", folders_apart, 1},
                                         {"wrong local rank", wrong_local_rank, 1},
                                         {"misnumbered", misnumbered, 6},
                                         {"no secret", no_secret, 1},
