@@ -111,6 +111,13 @@ START_TEST(refusals)
             "command line: libfabric: comm.provider: provider 'sockets' is not used here: it hangs");
     refused("comm.provider=nosuch", "command line: libfabric: comm.provider: no provider 'nosuch'");
     refused("comm.interface=nosuch0", "interface 'nosuch0' is not on this machine");
+    refused("comm.provider=tcp comm.domain=nosuch",
+            "command line: libfabric: comm.domain: provider 'tcp' has no domain 'nosuch' that would do here; there "
+            "are: ");
+    refused("comm.domain=nosuch", "provider 'auto' has no domain 'nosuch'");
+    refused("comm.provider=tcp comm.interface=lo comm.domain=nosuch",
+            "'nosuch' at lo that would do here; there are: lo");
+    train(&a, "domain", "llama.yaml mesh.dp=2 job.steps=1 comm.use=libfabric comm.provider=tcp comm.domain=lo");
     refused("comm.hooks=[{\"use\":\"faults\",\"rank\":5}]",
             "command line: comm.hooks: faults.rank: 5: give a rank from 0 to 1");
 }
