@@ -129,6 +129,14 @@ static int32_t plan_step(const struct hd__compiled *c, struct hd_error *err)
     return HD_OK;
 }
 
+/* For --dry-run: what the ranks would refuse when they open. */
+static int32_t check_opening(struct hd__compiled *c, const struct hd__launch_env *env, struct hd_error *err)
+{
+    int leads = !env || env->rank == 0;
+    int32_t rc = hd__exec_check_settings(c, env && env->local_size < env->size, leads, err);
+    return !rc && leads ? hd__train_checkpointer_check_start(c, err) : rc;
+}
+
 /* Before any process starts: whether the data is there, the plan fits, and all that will be opened can be. */
 static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__launch_env *env, int32_t local_ranks)
 {
@@ -149,6 +157,8 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
     }
     if (!rc)
         rc = hd__exec_check_plugins(c, dry && local_rank == 0 ? local_ranks : 0, &err);
+    if (!rc && dry && local_rank == 0)
+        rc = check_opening(c, env, &err);
     if (!rc)
         rc = plan_step(c, &err);
     return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;

@@ -182,7 +182,9 @@ int32_t lf_choose(const struct hd_host *host, const struct lf_settings *s, int l
     int32_t code = HD_OK, wrong = strcmp(name, "auto") ? HD_E_INVALID : HD_E_UNSUPPORTED; /* the key, or the machine */
     int rc;
     (void)host;
-    if (why)
+    if (s->chunk && s->chunk < 4096)
+        code = hd_fail(err, HD_E_INVALID, "libfabric: comm.chunk: 0, or 4KiB and more");
+    else if (why)
         code = hd_fail(err, wrong, "libfabric: comm.provider: provider '%s' is not used here: %s", name, why);
     else if (!hints)
         code = hd_fail(err, HD_E_NOMEM, "libfabric: no memory");
