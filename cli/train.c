@@ -10,6 +10,7 @@
 #include "analysis/plan/plan.h"
 #include "analysis/tp_span_warning.h"
 #include "core/base/file.h"
+#include "runtime/cpu/parallel_for.h"
 #include "runtime/exec/device.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
@@ -164,6 +165,20 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
     return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 
+/* A rank of another launcher may be bound to its own core: then the machine's count. */
+static void warn_cores(struct hd__job *job, int32_t ranks, int launched)
+{
+    int32_t cores = launched ? (int32_t)sysconf(_SC_NPROCESSORS_ONLN) : hd__cpu_count();
+    if (ranks <= cores)
+        return;
+    const char *key = job->launch_ranks ? "launch.ranks" : "mesh";
+    const char *where = launched ? "" : hd__arena_format(&job->arena, "%s: %s: ", hd__job_where(job, key), key);
+    hd__log(HD_LOG_WARN, NULL,
+            "%s%d ranks share the %d core%s of this machine, and take turns: start at most %d here, and others on more "
+            "machines",
+            where, ranks, cores, cores > 1 ? "s" : "", cores);
+}
+
 static int print_config(struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
@@ -216,6 +231,8 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
                 hd__job_where(loaded->job, "launch.ranks"), loaded->job->launch_ranks, env.size);
     if (found && env.rank == 0)
         hd__warn_tp_span(loaded->compiled, env.local_size);
+    if (!found || (env.local_rank == 0 && !env.launched_by_heddle))
+        warn_cores(loaded->job, found ? env.local_size : loaded->compiled->mesh.ranks, found);
     t->leads = found ? env.rank == 0 : !hd__cli_find_launcher(loaded, &launcher, &err) && !launcher;
     if (t->leads)
         hd__cli_say_notes(loaded);
@@ -345,6 +362,7 @@ static int start_agent(struct hd__cli_training *t)
     if (t->leads)
         hd__cli_say_notes(&first);
     hd__warn_tp_span(first.compiled, each);
+    warn_cores(job, each, 0);
     code = check_inputs(&first, t->dry, &env, each);
     if (!code)
         code = hd__cli_check_transports(first.compiled, each);

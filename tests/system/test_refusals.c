@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/cpu/parallel_for.h"
 #include "tests/system/system.h"
 
 struct row {
@@ -457,6 +458,36 @@ START_TEST(warnings)
 }
 END_TEST
 
+static struct command *on_cores(const char *environment, int ranks)
+{
+    struct command *c =
+        command_run_env(environment ? environment : "A=b", "train llama.yaml --dry-run data.batch=%d%s%d", 2 * ranks,
+                        environment ? " job.seed=" : " launch.ranks=", ranks);
+    expect_code(c, 0);
+    return c;
+}
+
+START_TEST(more_ranks_than_cores)
+{
+    int cores = hd__cpu_count(), all = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    expect_says(
+        on_cores(NULL, cores + 1),
+        keep(hd__format("warning: command line: launch.ranks: %d ranks share the %d core%s of this machine, and "
+                        "take turns: start at most %d here",
+                        cores + 1, cores, cores > 1 ? "s" : "", cores)));
+    ck_assert_ptr_null(strstr(on_cores(NULL, cores)->err, "take turns"));
+    for (int rank = 0; rank < 2;
+         rank++) { /* a launcher binds ranks to cores of their own: all count, and one says it */
+        struct command *c = on_cores(
+            keep(hd__format("RANK=%d WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", rank, all + 1)), all + 1);
+        ck_assert_msg((strstr(c->err, "take turns") != NULL) == !rank, "rank %d: %s", rank, c->err);
+    }
+    ck_assert_ptr_null(strstr(
+        on_cores(keep(hd__format("RANK=0 WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", all)), all)->err,
+        "take turns"));
+}
+END_TEST
+
 /* --dry-run looks at what a run would read first and write; it writes nothing. */
 START_TEST(dry_runs)
 {
@@ -791,6 +822,7 @@ int main(void)
                                         {"keys", keys, 1},
                                         {"meshes", meshes, 1},
                                         {"data files", data_files, 1},
+                                        {"more ranks than cores", more_ranks_than_cores, 1},
                                         {"dry runs", dry_runs, 1},
                                         {"dry runs of what opens", dry_runs_of_what_opens, 1},
                                         {"weights without a place", weights_without_a_place, 1},
