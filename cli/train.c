@@ -10,6 +10,7 @@
 #include "analysis/plan/plan.h"
 #include "analysis/tp_span_warning.h"
 #include "core/base/file.h"
+#include "runtime/cpu/parallel_for.h"
 #include "runtime/exec/device.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
@@ -129,6 +130,14 @@ static int32_t plan_step(const struct hd__compiled *c, struct hd_error *err)
     return HD_OK;
 }
 
+/* For --dry-run: what the ranks would refuse when they open. */
+static int32_t check_opening(struct hd__compiled *c, const struct hd__launch_env *env, struct hd_error *err)
+{
+    int leads = !env || env->rank == 0;
+    int32_t rc = hd__exec_check_settings(c, env && env->local_size < env->size, leads, err);
+    return !rc && leads ? hd__train_checkpointer_check_start(c, err) : rc;
+}
+
 /* Before any process starts: whether the data is there, the plan fits, and all that will be opened can be. */
 static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__launch_env *env, int32_t local_ranks)
 {
@@ -150,9 +159,25 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
     }
     if (!rc)
         rc = hd__exec_check_plugins(c, dry && local_rank == 0 ? local_ranks : 0, &err);
+    if (!rc && dry && local_rank == 0)
+        rc = check_opening(c, env, &err);
     if (!rc)
         rc = plan_step(c, &err);
     return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
+}
+
+/* A rank of another launcher may be bound to its own core: then the machine's count. */
+static void warn_cores(struct hd__job *job, int32_t ranks, int launched)
+{
+    int32_t cores = launched ? (int32_t)sysconf(_SC_NPROCESSORS_ONLN) : hd__cpu_count();
+    if (ranks <= cores)
+        return;
+    const char *key = job->launch_ranks ? "launch.ranks" : "mesh";
+    const char *where = launched ? "" : hd__arena_format(&job->arena, "%s: %s: ", hd__job_where(job, key), key);
+    hd__log(HD_LOG_WARN, NULL,
+            "%s%d ranks share the %d core%s of this machine, and take turns: start at most %d here, and others on more "
+            "machines",
+            where, ranks, cores, cores > 1 ? "s" : "", cores);
 }
 
 static int print_config(struct hd__cli_job *loaded)
@@ -207,6 +232,8 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
                 hd__job_where(loaded->job, "launch.ranks"), loaded->job->launch_ranks, env.size);
     if (found && env.rank == 0)
         hd__warn_tp_span(loaded->compiled, env.local_size);
+    if (!found || (env.local_rank == 0 && !env.launched_by_heddle))
+        warn_cores(loaded->job, found ? env.local_size : loaded->compiled->mesh.ranks, found);
     t->leads = found ? env.rank == 0 : !hd__cli_find_launcher(loaded, &launcher, &err) && !launcher;
     if (t->leads)
         hd__cli_say_notes(loaded);
@@ -248,12 +275,12 @@ static int32_t find_nodes(void *user, struct hd__job *job, struct hd_error *err)
                            names[i], t->launched, names[i]);
     if (t->launched)
         return HD_OK;
+    if (hd__launch_detect(&env, &found, err)) /* variables of half a launcher, or of two */
+        return err->code;
     rc = hd__launch_nodes_find(&given, &t->nodes, err);
     job->nodes_min = t->nodes.min;
     job->nodes_max = t->nodes.max;
-    if (rc || t->nodes.max == 1)
-        return rc ? rc : hd__launch_check_alone(err);
-    return hd__launch_detect(&env, &found, err); /* variables of half a launcher */
+    return rc || t->nodes.max > 1 ? rc : hd__launch_check_alone(err);
 }
 
 static void say_mesh(const struct hd__compiled *c)
@@ -336,6 +363,7 @@ static int start_agent(struct hd__cli_training *t)
     if (t->leads)
         hd__cli_say_notes(&first);
     hd__warn_tp_span(first.compiled, each);
+    warn_cores(job, each, 0);
     code = check_inputs(&first, t->dry, &env, each);
     if (!code)
         code = hd__cli_check_transports(first.compiled, each);

@@ -87,6 +87,8 @@ int hd__can_write(const char *path)
         char *probe = hd__format("%s/.heddle-XXXXXX", slash ? folder : ".");
         why = mkdtemp(probe) && !rmdir(probe) ? 0 : errno; /* /proc may be written, and holds no files */
         free(probe);
+        if (why == ENOENT && slash && !lstat(folder, &(struct stat){0}))
+            break; /* a link to what is not there */
     }
     free(folder);
     return why;

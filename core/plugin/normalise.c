@@ -271,6 +271,8 @@ int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *pl
     c.caps = theirs->caps;
     c.abi_minor = plugin->abi_minor;
     c.probe = theirs->probe;
+    if (theirs->struct_size >= HD__END(struct hd_component, check))
+        c.check = theirs->check;
     *out = c;
     return HD_OK;
 }

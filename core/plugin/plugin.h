@@ -44,6 +44,8 @@ struct hd__component {
     const struct hd_alias *aliases;
     size_t n_aliases;
     int32_t (*probe)(const struct hd_host *host, struct hd_error *err); /* use hd__plugin_probe */
+    int32_t (*check)(const struct hd_host *host, const void *settings, const struct hd_check_job *job,
+                     struct hd_error *err); /* NULL: only `open` can tell */
     union {
         struct hd_device_ops device;
         struct hd_comm_ops comm;

@@ -104,6 +104,13 @@ struct hd_alias {
     const char *summary; /* one line */
 };
 
+/* The job that a component is to be opened for. */
+struct hd_check_job {
+    size_t struct_size;
+    int32_t ranks;
+    int32_t apart; /* 1: this machine has not all of those that the component serves */
+};
+
 struct hd_component {
     size_t struct_size;
     uint32_t kind; /* HD_KIND_... */
@@ -121,6 +128,10 @@ struct hd_component {
     const struct hd_alias *aliases;
     size_t n_aliases;
     size_t alias_size; /* sizeof(struct hd_alias) */
+    /* [load] Would `open` refuse these settings on this machine? Of transports, hooks and sinks, before the ranks start
+     * (`heddle train --dry-run`). It leaves nothing behind. NULL: only `open` can tell. */
+    int32_t (*check)(const struct hd_host *host, const void *settings, const struct hd_check_job *job,
+                     struct hd_error *err);
 };
 
 #define HD_PLUGIN_MAGIC "heddle\n\x1a"

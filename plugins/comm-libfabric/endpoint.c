@@ -174,8 +174,6 @@ int32_t lf_endpoint_open(struct hd_comm *c, struct hd_error *err)
     int local = c->world.local_size == c->world.size;
     const char *provider = c->settings.provider;
     int32_t away = -1, code = local ? find_machines(c, &away, err) : HD_OK;
-    if (code == HD_OK && c->settings.chunk && c->settings.chunk < 4096)
-        code = hd_fail(err, HD_E_INVALID, "libfabric: comm.chunk: 0, or 4KiB and more");
     if (code == HD_OK && (!local || away >= 0) && provider && !strcmp(provider, "shm"))
         code = away < 0 ? hd_fail(err, HD_E_UNSUPPORTED,
                                   "libfabric: provider shm works inside one machine only, but this job has %d of its "

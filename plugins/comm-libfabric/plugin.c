@@ -71,6 +71,15 @@ static int32_t probe(const struct hd_host *host, struct hd_error *err)
     return code;
 }
 
+static int32_t check(const struct hd_host *host, const void *settings, const struct hd_check_job *job,
+                     struct hd_error *err)
+{
+    struct fi_info *info = NULL;
+    int32_t code = lf_choose(host, settings, !job->apart, &info, err);
+    fi_freeinfo(info);
+    return code;
+}
+
 /* Tells those who listen that this rank leaves, and lets what was told go out: a bounded time, whoever takes it. */
 static void say_goodbye(struct hd_comm *c)
 {
@@ -153,4 +162,5 @@ static const struct hd_comm_ops ops = {
 
 HD_PLUGIN("comm-libfabric", "0.1.0", "Apache-2.0", .kind = HD_KIND_COMM, .name = "libfabric",
           .summary = "messages through libfabric: shm, tcp, verbs, efa, cxi; collectives by the core's algorithms",
-          .caps = HD_COMM_HOST_PROGRESS, HD_OPTIONS(options, struct lf_settings), .probe = probe, .ops = &ops)
+          .caps = HD_COMM_HOST_PROGRESS, HD_OPTIONS(options, struct lf_settings), .probe = probe, .ops = &ops,
+          .check = check)

@@ -35,6 +35,16 @@ static const char *stack_of(const char *provider)
     return provider;
 }
 
+/* Appends a name to a list "a, b", once. */
+static void list_name(char *list, size_t room, const char *name)
+{
+    size_t n = strlen(list), bytes = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)); at += bytes)
+        if ((at == list || at[-1] == ' ') && (!at[bytes] || at[bytes] == ','))
+            return;
+    snprintf(list + n, room - n, "%s%s", n ? ", " : "", name);
+}
+
 /* ---- the interface */
 
 static int text_of(const struct sockaddr *a, char out[INET6_ADDRSTRLEN])
@@ -51,7 +61,6 @@ static int32_t address_of(const char *interface, char out[INET6_ADDRSTRLEN], str
 {
     struct ifaddrs *all = NULL;
     char have[256] = "";
-    size_t n = 0;
     if (inet_pton(AF_INET, interface, have) == 1 || inet_pton(AF_INET6, interface, have) == 1) {
         snprintf(out, INET6_ADDRSTRLEN, "%s", interface);
         return HD_OK;
@@ -66,14 +75,14 @@ static int32_t address_of(const char *interface, char out[INET6_ADDRSTRLEN], str
                 continue;
             if (!strcmp(i->ifa_name, interface))
                 strcpy(out, text);
-            else if (n < sizeof have)
-                n += (size_t)snprintf(have + n, sizeof have - n, "%s%s", n ? ", " : "", i->ifa_name);
+            else
+                list_name(have, sizeof have, i->ifa_name);
         }
     freeifaddrs(all);
     return out[0] ? HD_OK
                   : hd_fail(err, HD_E_INVALID,
                             "libfabric: interface '%s' is not on this machine, or has no address; there are: %s",
-                            interface, n ? have : "none");
+                            interface, *have ? have : "none");
 }
 
 static int is_loopback(const struct fi_info *info)
@@ -109,8 +118,6 @@ static struct fi_info *wishes(const struct lf_settings *s)
     h->domain_attr->resource_mgmt = FI_RM_ENABLED;
     if (strcmp(provider, "auto"))
         h->fabric_attr->prov_name = strdup(stack_of(provider));
-    if (s->domain)
-        h->domain_attr->name = strdup(s->domain);
     return h;
 }
 
@@ -128,13 +135,42 @@ static int score(const struct fi_info *i, const struct lf_settings *s, int local
     return 1;
 }
 
-static struct fi_info *pick(const struct fi_info *list, const struct lf_settings *s, int local)
+/* The domain is looked for here, since providers take it as a hint, which tcp does not heed. */
+static int has_domain(const struct fi_info *i, const char *domain)
+{
+    return !domain || (i->domain_attr->name && !strcmp(i->domain_attr->name, domain));
+}
+
+static const struct fi_info *best_of(const struct fi_info *list, const struct lf_settings *s, int local,
+                                     const char *domain)
 {
     const struct fi_info *best = NULL;
     for (const struct fi_info *i = list; i; i = i->next)
-        if (score(i, s, local) > (best ? score(best, s, local) : 0))
+        if (has_domain(i, domain) && score(i, s, local) > (best ? score(best, s, local) : 0))
             best = i;
-    return best ? fi_dupinfo(best) : NULL;
+    return best;
+}
+
+static int32_t pick(const struct fi_info *list, const struct lf_settings *s, int local, struct fi_info **info,
+                    struct hd_error *err)
+{
+    const char *name = s->provider ? s->provider : "auto";
+    const struct fi_info *best = best_of(list, s, local, s->domain);
+    char domains[256] = "";
+    if (best)
+        return (*info = fi_dupinfo(best)) ? HD_OK : hd_fail(err, HD_E_NOMEM, "libfabric: no memory");
+    if (!best_of(list, s, local, NULL))
+        return hd_fail(
+            err, strcmp(name, "auto") ? HD_E_INVALID : HD_E_UNSUPPORTED, /* the key, or the machine */
+            "libfabric: comm.provider: provider '%s' works %s; `fi_info -l` lists those of this machine", name,
+            local ? "not inside one machine" : "inside one machine only, or has no interface that reaches others");
+    for (const struct fi_info *i = list; i; i = i->next)
+        if (i->domain_attr->name && score(i, s, local))
+            list_name(domains, sizeof domains, i->domain_attr->name);
+    return hd_fail(err, HD_E_INVALID,
+                   "libfabric: comm.domain: provider '%s' has no domain '%s'%s%s that would do here; there are: %s",
+                   name, s->domain, s->interface ? " at " : "", s->interface ? s->interface : "",
+                   *domains ? domains : "none");
 }
 
 int32_t lf_choose(const struct hd_host *host, const struct lf_settings *s, int local, struct fi_info **info,
@@ -146,7 +182,9 @@ int32_t lf_choose(const struct hd_host *host, const struct lf_settings *s, int l
     int32_t code = HD_OK, wrong = strcmp(name, "auto") ? HD_E_INVALID : HD_E_UNSUPPORTED; /* the key, or the machine */
     int rc;
     (void)host;
-    if (why)
+    if (s->chunk && s->chunk < 4096)
+        code = hd_fail(err, HD_E_INVALID, "libfabric: comm.chunk: 0, or 4KiB and more");
+    else if (why)
         code = hd_fail(err, wrong, "libfabric: comm.provider: provider '%s' is not used here: %s", name, why);
     else if (s->interface && !strcmp(name, "shm"))
         code = hd_fail(err, wrong,
@@ -162,11 +200,8 @@ int32_t lf_choose(const struct hd_host *host, const struct lf_settings *s, int l
             "libfabric: comm.provider: no provider '%s' with tagged messages%s%s (%s); `fi_info -l` lists those of "
             "this machine",
             name, *node ? " at " : "", node, fi_strerror(-rc));
-    if (code == HD_OK && !(*info = pick(list, s, local)))
-        code = hd_fail(
-            err, wrong, "libfabric: comm.provider: provider '%s' works %s; `fi_info -l` lists those of this machine",
-            name,
-            local ? "not inside one machine" : "inside one machine only, or has no interface that reaches others");
+    if (code == HD_OK)
+        code = pick(list, s, local, info, err);
     fi_freeinfo(hints);
     fi_freeinfo(list);
     return code;

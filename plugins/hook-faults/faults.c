@@ -204,10 +204,8 @@ static int32_t faults_end(struct hd_hook *h, struct hd_hook_op *op, int32_t code
 
 /* ---- the hook */
 
-static int32_t check_settings(const struct hd_hook *h, struct hd_error *err)
+static int32_t check_settings(const struct settings *s, int32_t size, struct hd_error *err)
 {
-    const struct settings *s = h->settings;
-    int32_t size = h->place->world->size;
     if (s->rank >= size)
         return hd_fail(err, HD_E_INVALID, "comm.hooks: faults.rank: %lld: give a rank from 0 to %d", (long long)s->rank,
                        size - 1);
@@ -220,6 +218,13 @@ static int32_t check_settings(const struct hd_hook *h, struct hd_error *err)
     return HD_OK;
 }
 
+static int32_t faults_check(const struct hd_host *host, const void *settings, const struct hd_check_job *job,
+                            struct hd_error *err)
+{
+    (void)host;
+    return check_settings(settings, job->ranks, err);
+}
+
 static int32_t faults_open(const struct hd_host *host, const void *settings, const struct hd_hook_place *place,
                            struct hd_hook **hook, struct hd_error *err)
 {
@@ -229,7 +234,7 @@ static int32_t faults_open(const struct hd_host *host, const void *settings, con
         return hd_fail(err, HD_E_NOMEM, "comm.hooks: faults: no memory");
     *h = (struct hd_hook){.host = host, .place = place, .settings = settings};
     h->next = (uint64_t)h->settings->at;
-    rc = check_settings(h, err);
+    rc = check_settings(settings, place->world->size, err);
     if (!rc)
         rc = inject_at(h, OPENING, "opening", err);
     if (rc)
@@ -292,6 +297,7 @@ static const struct hd_component component = {
     .option_size = sizeof options[0],
     .settings_size = sizeof(struct settings),
     .ops = &ops,
+    .check = faults_check,
 };
 
 HD_PLUGIN_ONE("hook-faults", "0.1.0", "Apache-2.0", component)

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -207,11 +208,19 @@ static int32_t write_file(const struct hd_metrics *m, struct hd_error *err)
     return hd_fail(err, HD_E_IO, "%s: %s", m->path, strerror(why));
 }
 
+static int32_t check_settings(const struct prometheus_settings *s, struct hd_error *err)
+{
+    size_t n = s->textfile ? strlen(s->textfile) : 0, end = strlen(".prom");
+    if (s->port < 0 && !s->textfile)
+        return hd_fail(err, HD_E_INVALID, "there is nowhere to write to: set port, textfile or both");
+    if (s->textfile && (n <= end || strcmp(s->textfile + n - end, ".prom")))
+        return hd_fail(err, HD_E_INVALID, "textfile: %s: node_exporter reads files that end with .prom alone",
+                       s->textfile);
+    return HD_OK;
+}
+
 static int32_t name_file(struct hd_metrics *m, const char *path, struct hd_error *err)
 {
-    size_t n = strlen(path);
-    if (n <= strlen(".prom") || strcmp(path + n - strlen(".prom"), ".prom"))
-        return hd_fail(err, HD_E_INVALID, "textfile: %s: node_exporter reads files that end with .prom alone", path);
     m->path = strdup(path);
     if (m->path && asprintf(&m->temporary, "%s.tmp", path) >= 0)
         return HD_OK;
@@ -237,6 +246,37 @@ static int32_t publish(struct hd_metrics *m, struct hd_error *err)
     return m->path ? write_file(m, err) : HD_OK;
 }
 
+/* Could a file be made beside it, and replace it? */
+static int32_t check_file(const char *path, struct hd_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    struct stat st;
+    char *probe = NULL;
+    int why = asprintf(&probe, "%.*s.heddle-XXXXXX", slash ? (int)(slash + 1 - path) : 0, path) < 0 ? ENOMEM
+              : mkdtemp(probe) && !rmdir(probe)                                                     ? 0
+                                                                                                    : errno;
+    free(probe);
+    if (why)
+        return hd_fail(err, HD_E_IO, "%s.tmp: %s", path, strerror(why));
+    return !lstat(path, &st) && S_ISDIR(st.st_mode) ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(EISDIR)) : HD_OK;
+}
+
+static int32_t prometheus_check(const struct hd_host *host, const void *settings, const struct hd_check_job *job,
+                                struct hd_error *err)
+{
+    const struct prometheus_settings *s = settings;
+    int fd = -1, family;
+    (void)host, (void)job;
+    int32_t rc = check_settings(s, err);
+    if (!rc && s->textfile)
+        rc = check_file(s->textfile, err);
+    if (!rc && s->port >= 0)
+        rc = listen_at(s, &fd, &family, err);
+    if (!rc && fd >= 0)
+        close(fd);
+    return rc;
+}
+
 static void prometheus_close(struct hd_metrics *m)
 {
     if (!m)
@@ -256,8 +296,8 @@ static int32_t prometheus_open(const struct hd_host *host, const void *settings,
                                struct hd_metrics **metrics, struct hd_error *err)
 {
     const struct prometheus_settings *s = settings;
-    if (s->port < 0 && !s->textfile)
-        return hd_fail(err, HD_E_INVALID, "there is nowhere to write to: set port, textfile or both");
+    if (check_settings(s, err))
+        return HD_E_INVALID;
     struct hd_metrics *m = calloc(1, sizeof *m);
     char none[256]; /* the reason why there are no GPUs */
     if (!m)
@@ -303,6 +343,7 @@ static const struct hd_component prometheus_component = {
     .n_options = sizeof options / sizeof options[0],
     .option_size = sizeof options[0],
     .settings_size = sizeof(struct prometheus_settings),
+    .check = prometheus_check,
     .ops = &ops,
 };
 

@@ -121,6 +121,43 @@ static int32_t open_file(struct hd_metrics *m, const char *dir, struct hd_error 
     return m->fd < 0 ? hd_fail(err, HD_E_IO, "%s: %s", m->path, strerror(errno)) : HD_OK;
 }
 
+static int32_t check_dir(const char *dir, struct hd_error *err)
+{
+    return strstr(dir, "://") ? hd_fail(err, HD_E_INVALID, "%s is a URL: name a folder", dir)
+           : *dir == '~'      ? hd_fail(err, HD_E_INVALID, "%s: ~ is not expanded: write the whole path", dir)
+           : !*dir            ? hd_fail(err, HD_E_INVALID, "the name of its folder is empty")
+                              : HD_OK;
+}
+
+/* Could it be made in the first folder above it that is there, or files in it? 0, or errno. */
+static int can_make(const char *dir)
+{
+    struct stat st;
+    char *at = strdup(dir), *slash, *probe = NULL;
+    while (at && *at && lstat(at, &st) && errno == ENOENT) {
+        if ((slash = strrchr(at, '/')))
+            slash[slash == at] = 0; /* "/" stays */
+        else
+            memcpy(at, ".", 2);
+    }
+    int why = !at || asprintf(&probe, "%s/.heddle-XXXXXX", at) < 0 ? ENOMEM
+              : mkdtemp(probe) && !rmdir(probe)                    ? 0
+                                                                   : errno;
+    free(probe);
+    free(at);
+    return why;
+}
+
+static int32_t tensorboard_check(const struct hd_host *host, const void *settings, const struct hd_check_job *job,
+                                 struct hd_error *err)
+{
+    const char *dir = ((const struct tensorboard_settings *)settings)->dir;
+    (void)host, (void)job;
+    int32_t rc = check_dir(dir, err);
+    int why = rc ? 0 : can_make(dir);
+    return why ? hd_fail(err, HD_E_IO, "%s: %s", dir, strerror(why)) : rc;
+}
+
 static int32_t tensorboard_open(const struct hd_host *host, const void *settings, const struct hd_metrics_start *start,
                                 struct hd_metrics **metrics, struct hd_error *err)
 {
@@ -128,8 +165,8 @@ static int32_t tensorboard_open(const struct hd_host *host, const void *settings
     int knows_run = start->struct_size >= offsetof(struct hd_metrics_start, run) + sizeof start->run && start->run;
     char *folder = NULL;
     (void)host;
-    if (strstr(dir, "://"))
-        return hd_fail(err, HD_E_INVALID, "%s is a URL: name a folder", dir);
+    if (check_dir(dir, err))
+        return HD_E_INVALID;
     struct hd_metrics *m = calloc(1, sizeof *m);
     if (!m || asprintf(&folder, "%s%s%s", dir, knows_run ? "/" : "", knows_run ? start->run : "") < 0) {
         free(m);
@@ -184,6 +221,7 @@ static const struct hd_component tensorboard_component = {
     .option_size = sizeof options[0],
     .settings_size = sizeof(struct tensorboard_settings),
     .ops = &ops,
+    .check = tensorboard_check,
 };
 
 HD_PLUGIN_ONE("metrics-tensorboard", "0.1.0", "Apache-2.0", tensorboard_component)

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include "runtime/cpu/parallel_for.h"
+#include "runtime/exec/copy/copy.h"
+#include "runtime/exec/transports.h"
 
 /* Derives `streams` and `discrete` from the capabilities. */
 static int32_t check_caps(struct hd__device *d, struct hd_error *err)
@@ -66,6 +68,54 @@ int32_t hd__exec_check_plugins(const struct hd__compiled *c, int32_t open_for, s
     rc = rc ? rc : probe_all(c, s->comms.at, s->comms.count, err);
     rc = rc ? rc : probe_all(c, s->hooks.at, s->hooks.count, err);
     return rc ? rc : probe_all(c, s->sinks.at, s->sinks.count, err);
+}
+
+static int32_t check_all(const struct hd__compiled *c, const struct hd__chosen *chosen, uint32_t n, int apart,
+                         struct hd_error *err)
+{
+    const struct hd_check_job here = {.struct_size = sizeof here, .ranks = c->mesh.ranks, .apart = apart};
+    for (uint32_t i = 0; i < n; i++) {
+        const struct hd__component *component = chosen[i].component;
+        const char *path = chosen[i].section->path;
+        if (!component->check || !component->check(hd__exec_host_table(), chosen[i].settings, &here, err))
+            continue;
+        return component->kind == HD_KIND_METRICS ? hd__job_fail(c->job, path, err, "%s: %s", path, err->message)
+                                                  : hd__job_locate_error(c->job, path, err);
+    }
+    return HD_OK;
+}
+
+static int is_opened(const struct hd__compiled *c, const struct hd__job_section *section)
+{
+    int opened = section == hd__exec_transports_section(c, hd__mesh_axes(&c->mesh));
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        opened |= c->mesh.size[a] > 1 && section == hd__exec_transports_section(c, HD_AXIS_BIT(a));
+    return section == c->job->comm_inside ? is_opened(c, c->job->comm) : opened;
+}
+
+/* Which ranks a transport of one axis serves is not known of several machines. */
+static int32_t check_transports(const struct hd__compiled *c, int apart, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint32_t i = 0; i < c->selection->comms.count && !rc; i++) {
+        const struct hd__chosen *chosen = &c->selection->comms.at[i];
+        int inside = chosen->section == c->job->comm_inside;
+        if (is_opened(c, chosen->section) && (!apart || inside || chosen->section == c->job->comm))
+            rc = check_all(c, chosen, 1, apart && !inside, err);
+    }
+    return rc;
+}
+
+int32_t hd__exec_check_settings(const struct hd__compiled *c, int apart, int leads, struct hd_error *err)
+{
+    const struct hd__selection *s = c->selection;
+    int32_t rc = c->mesh.ranks > 1 ? check_transports(c, apart, err) : HD_OK;
+    rc = rc ? rc : check_all(c, s->hooks.at, s->hooks.count, apart, err);
+    if (!rc && leads)
+        rc = check_all(c, s->sinks.at, s->sinks.count, apart, err);
+    for (int32_t i = 0; i < c->n_stages && !rc; i++)
+        rc = hd__exec_check_offload(c->stage[i], err);
+    return rc;
 }
 
 int32_t hd__exec_device_order_streams(const struct hd__device *d, uint32_t earlier, uint32_t later,

@@ -24,6 +24,9 @@ int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c,
  * the place of the plugin in the job. `open_for`: of so many ranks here, the last one's device is opened and closed; 0:
  * none, since a process that opened a device cannot fork ranks. */
 int32_t hd__exec_check_plugins(const struct hd__compiled *c, int32_t open_for, struct hd_error *err);
+/* Would opening refuse the settings of transports, hooks and sinks, or the folder of offloaded state? For --dry-run.
+ * `apart`: ranks are on other machines, too; `leads`: rank 0 is on this one. */
+int32_t hd__exec_check_settings(const struct hd__compiled *c, int apart, int leads, struct hd_error *err);
 
 /* ---- devices with streams */
 

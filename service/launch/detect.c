@@ -158,6 +158,31 @@ static int32_t check_unlaunched(struct hd_error *err)
     return rc;
 }
 
+/* Ranks may be started within the tasks of another launcher, as by torchrun within srun, but then there are at least as
+ * many: with fewer each task would train a job of its own. */
+static int32_t check_contradiction(const struct launcher *l, const struct hd__launch_env *env, struct hd_error *err)
+{
+    struct hd__launch_env other;
+    const char *nodes = l->nodes ? getenv(l->nodes) : NULL, *said = l->nodes;
+    int32_t node = 0, few = nodes && strtol(nodes, NULL, 10) > env->size; /* of MIN:MAX the least */
+    if (!few && l->node && env_int(l->node, &node) && node >= env->size)
+        few = (said = l->node) != NULL;
+    if (few)
+        return hd_fail(err, HD_E_INVALID,
+                       "the environment has %s=%d and %s=%d, but also %s=%s: fewer ranks than machines, each of which "
+                       "would train a job of its own. Unset %s and %s, or %s and %s, whichever are left over",
+                       l->rank, env->rank, l->size, env->size, said, getenv(said), l->rank, l->size, l->nodes, l->node);
+    for (size_t i = 0; i < HD__COUNT(launchers); i++)
+        if (was_started_by(&launchers[i], &other) && other.size > env->size)
+            return hd_fail(err, HD_E_INVALID,
+                           "the environment has %s=%d and %s=%d, but %s set %s=%d and %s=%d: each of its %d processes "
+                           "would train a job of its own. Unset %s and %s, or %s and %s, whichever are left over",
+                           l->rank, env->rank, l->size, env->size, launchers[i].name, launchers[i].rank, other.rank,
+                           launchers[i].size, other.size, other.size, l->rank, l->size, launchers[i].rank,
+                           launchers[i].size);
+    return HD_OK;
+}
+
 /* Slurm gives the tasks of each machine as "4(x2),3": two machines with 4, one with 3. 0: not known. */
 static int32_t slurm_tasks_here(void)
 {
@@ -314,6 +339,8 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
         l = was_started_by(&launchers[i], env) ? &launchers[i] : NULL;
     if (!l)
         return check_unlaunched(err);
+    if (check_contradiction(l, env, err))
+        return HD_E_INVALID;
     if (!getenv(HD__LAUNCHED_ENV))
         hd__output_set_not_terminal();    /* mpirun gives its ranks a terminal, whatever it writes to */
     if (l != launchers && env->size == 1) /* alone under srun or mpirun: not launched */

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,6 +42,7 @@ struct hd__train_checkpointer {
     uint32_t n_aside;
     const char *aside_are;
     struct hd__store_gather gather, gather_left;
+    struct hd_ckpt_tx *probe;       /* between probe and end_probe */
     struct hd__peer_copies *copies; /* checkpoint.peers; NULL without it */
     int in_memory;                  /* what was loaded was one of them */
 };
@@ -127,6 +129,7 @@ void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
 {
     if (!k)
         return;
+    hd__train_checkpointer_end_probe(k);
     hd__peer_copies_close(k->copies);
     hd__ckpt_async_writer_destroy(k->async_writer);
     hd__ckpt_train_state_free(&k->saving);
@@ -157,19 +160,15 @@ static int32_t find_free_folder(struct hd__train_checkpointer *k, const char **f
     return rc;
 }
 
-int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struct hd_error *err)
+/* Refuses a folder with checkpoints that the job does not go on from. */
+static int32_t check_others(struct hd__train_checkpointer *k, struct hd_error *err)
 {
     struct hd__job *job = k->s->compiled->job;
-    struct hd_ckpt_tx *tx;
     char newest[32];
     const char *folder;
     uint64_t *steps = NULL;
     uint32_t n = 0, torn = 0;
-    int32_t rc = k->ops->begin(k->ckpt, "step-00000000", 1, &tx, err);
-    if (rc)
-        return hd__job_fail(job, "checkpoint.dir", err, "checkpoint.dir: %s", err->message);
-    k->ops->cancel(tx);
-    rc = hd__ckpt_list_steps(&k->store, &steps, &n, &torn, err);
+    int32_t rc = hd__ckpt_list_steps(&k->store, &steps, &n, &torn, err);
     if (!rc && n + torn)
         hd__ckpt_step_name(steps[(n ? n : torn) - 1], newest);
     free(steps);
@@ -187,6 +186,84 @@ int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struc
                         "checkpoint.resume is never, and %s has checkpoints of another run, to %s: take another "
                         "job.name, or checkpoint.resume=overwrite, which moves them to %s",
                         k->dir, newest, folder);
+}
+
+int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    struct hd_ckpt_tx *tx;
+    int32_t rc = k->ops->begin(k->ckpt, "step-00000000", 1, &tx, err);
+    if (rc)
+        return hd__job_fail(k->s->compiled->job, "checkpoint.dir", err, "checkpoint.dir: %s", err->message);
+    k->ops->cancel(tx);
+    return check_others(k, err);
+}
+
+/* ---- one place for all ranks */
+
+struct probe {
+    char name[32];   /* of a checkpoint that rank 0 has begun */
+    char place[480]; /* where, for people */
+};
+
+static void describe_place(const struct hd__train_checkpointer *k, char *out, size_t room)
+{
+    char host[65] = "", cwd[256] = "";
+    int relative = *k->dir != '/' && getcwd(cwd, sizeof cwd) != NULL;
+    gethostname(host, sizeof host - 1);
+    if (strstr(k->dir, "://"))
+        snprintf(out, room, "%.400s", k->dir);
+    else
+        snprintf(out, room, "%s%s%.*s on %s", cwd, relative ? "/" : "", relative ? 140 : 390, k->dir, host);
+}
+
+static int32_t begin_probe(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    struct probe p = {0};
+    uint64_t number;
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        return hd_fail(err, HD_E_IO, "no random number to look for checkpoint.dir by");
+    snprintf(p.name, sizeof p.name, "step-%020" PRIu64, number);
+    describe_place(k, p.place, sizeof p.place);
+    int32_t rc = k->ops->begin(k->ckpt, p.name, 1, &k->probe, err);
+    return rc ? rc : hd__store_put(k->s->store, "checkpoint/probe", &p, sizeof p, err);
+}
+
+static int32_t find_probe(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    struct hd__job *job = k->s->compiled->job;
+    struct probe p;
+    struct hd_error why = HD_ERROR_INIT;
+    char here[sizeof p.place];
+    size_t bytes = sizeof p;
+    int32_t rc = hd__store_get(k->s->store, "checkpoint/probe", &p, &bytes, hd__now() + job->comm_timeout, err);
+    if (rc)
+        return rc;
+    p.name[sizeof p.name - 1] = p.place[sizeof p.place - 1] = 0;
+    rc = bytes == sizeof p ? k->ops->begin(k->ckpt, p.name, 0, &k->probe, &why) : HD_E_MISMATCH;
+    if (rc && rc != HD_E_NOTFOUND) /* a store names the cause */
+        return hd__job_fail(job, "checkpoint.dir", err, "checkpoint.dir: rank %d: %s", k->s->env->rank, why.message);
+    describe_place(k, here, sizeof here);
+    return rc ? hd__job_fail(job, "checkpoint.dir", err,
+                             "checkpoint.dir: %s, for rank %d, is not the folder that rank 0 has, %s: all ranks write "
+                             "into one, so name one that all machines see (NFS, Lustre), or a store, as "
+                             "s3://BUCKET/PATH",
+                             here, k->s->env->rank, p.place)
+              : HD_OK;
+}
+
+int32_t hd__train_checkpointer_probe(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    const struct hd__launch_env *env = k->s->env;
+    if (env->size == 1 || (env->launched_by_heddle && env->local_size == env->size))
+        return HD_OK;
+    return env->rank ? find_probe(k, err) : begin_probe(k, err);
+}
+
+void hd__train_checkpointer_end_probe(struct hd__train_checkpointer *k)
+{
+    if (k->probe)
+        k->ops->cancel(k->probe);
+    k->probe = NULL;
 }
 
 int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[HD__RUN_ID], struct hd_error *err)
@@ -907,4 +984,77 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct
     if (!rc || rc == HD_E_CORRUPT) /* who loads it names an older one */
         return HD_OK;
     return hd__job_fail(job, "checkpoint.resume", err, "checkpoint.resume: %s", err->message);
+}
+
+/* ---- before a job starts, without ranks */
+
+/* All of a checkpoint but the bytes of its tensors. */
+static int32_t look_at(const struct hd__train_checkpointer *k, const char *name, struct hd_error *err)
+{
+    struct hd__ckpt_train_state state = {0};
+    struct hd__ckpt *ckpt = NULL;
+    int32_t rc = hd__ckpt_open(&k->store, name, &ckpt, err);
+    if (!rc)
+        rc = check_replicas(k, name, ckpt, err);
+    if (!rc)
+        rc = hd__ckpt_check_files(ckpt, err);
+    if (!rc) {
+        hd__ckpt_collect_train_state(&state, &k->training, 0, NULL);
+        rc = hd__ckpt_check_tensors(ckpt, state.tensors.at, state.tensors.count, err);
+    }
+    if (rc == HD_E_MISMATCH)
+        rc = hd__train_resume_diff_explain(k->s->compiled->job, hd__ckpt_state(ckpt), misfit(ckpt, &state), 0, err);
+    hd__ckpt_train_state_free(&state);
+    hd__ckpt_close(ckpt);
+    return rc;
+}
+
+/* As load_newest, of one process. */
+static int32_t look_for_newest(const struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    uint64_t *steps = NULL;
+    uint32_t n = 0;
+    char name[32];
+    int32_t rc = hd__ckpt_list_steps(&k->store, &steps, &n, NULL, err);
+    for (int again = !rc && n; again;) {
+        hd__ckpt_step_name(steps[--n], name);
+        rc = look_at(k, name, err);
+        again = is_damage(rc) && n;
+        if (again)
+            hd__log(HD_LOG_WARN, NULL, "%s is passed over, since it is damaged: %s", name, err->message);
+    }
+    free(steps);
+    if (!is_damage(rc))
+        return rc;
+    struct hd_error last = *err;
+    return hd_fail(err, HD_E_CORRUPT, "%.800s; %s has no older one", last.message, k->dir);
+}
+
+int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, struct hd_error *err)
+{
+    static const int32_t first[HD_AXIS_COUNT];
+    struct hd__job *job = c->job;
+    struct hd__train_session s = {.compiled = c};
+    struct hd__train_checkpointer k = {.s = &s, .dir = job->checkpoint_dir};
+    const char *name = NULL;
+    if (!c->checkpoint_choice.component)
+        return HD_OK;
+    int named = strcmp(job->resume, "auto") && strcmp(job->resume, "never") && strcmp(job->resume, "overwrite");
+    const char *folder = named ? split_path(job, job->resume, &name) : "";
+    k.dir = *folder ? folder : k.dir;
+    k.ops = &c->checkpoint_choice.component->ops.ckpt;
+    if (k.ops->open(hd__exec_host_table(), c->checkpoint_choice.settings, k.dir, &k.ckpt, err))
+        return hd__job_locate_error(job, "checkpoint.dir", err);
+    k.store = (struct hd__ckpt_store){.ops = k.ops, .ckpt = k.ckpt};
+    k.training = (struct hd__ckpt_training){.program = c->stage[0],
+                                            .stages = c->stage,
+                                            .n_stages = c->n_stages,
+                                            .coord = first,
+                                            .arena = &k, /* where nobody looks */
+                                            .state_names = c->optimizer.ops->state_names};
+    int32_t rc = named ? mention_others(&k, name, look_at(&k, name, err), NULL, err) : check_others(&k, err);
+    if (!rc && !strcmp(job->resume, "auto"))
+        rc = look_for_newest(&k, err);
+    k.ops->close(k.ckpt);
+    return rc;
 }

@@ -39,8 +39,17 @@ void hd__train_checkpointer_close(
  * checkpoints. Not collective. */
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 
+/* Do all ranks save into one place? Each looks there for a checkpoint that rank 0 has begun, and that end_probe takes
+ * away, behind a barrier. Nothing is done where one heddle started all ranks on one machine. */
+int32_t hd__train_checkpointer_probe(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
+void hd__train_checkpointer_end_probe(struct hd__train_checkpointer *checkpointer);
+
 /* Before a job starts: is the checkpoint there that checkpoint.resume names? */
 int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *compiled, struct hd_error *err);
+
+/* For --dry-run: would a run refuse what is in the folder, or the checkpoint that it goes on from? Tensors are not
+ * read. */
+int32_t hd__train_checkpointer_check_start(struct hd__compiled *compiled, struct hd_error *err);
 
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress is unchanged if there is none),
  * "never", "overwrite" (nothing is loaded), or the name or path of a checkpoint. With "auto" and all of the state, one

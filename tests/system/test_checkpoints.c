@@ -510,7 +510,7 @@ START_TEST(two_folders)
     for (int rank = 0; rank < 2; rank++) {
         command_wait(c[rank], 60);
         expect_code(c[rank], 2);
-        expect_says(c[rank], "do all machines have the same folder?");
+        expect_says(c[rank], "for rank 1, is not the folder that rank 0 has, ");
         ck_assert_msg(!strstr(c[rank]->err, "damaged"), "it said: %s", c[rank]->err);
     }
 }

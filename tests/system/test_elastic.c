@@ -270,6 +270,22 @@ START_TEST(refused)
 }
 END_TEST
 
+/* Agents whose checkpoint.dir is a folder of each machine's own. */
+START_TEST(folders_apart)
+{
+    struct command *c[2];
+    machines_up(2, NULL);
+    for (int i = 0; i < 2; i++)
+        c[i] =
+            start_node(i, keep(hd__format(EXACT MEET "--nodes 2 mesh.dp=2 job.name=apart checkpoint.dir=disk%d", i)));
+    expect_end(c[0], 2);
+    expect_end(c[1], 2);
+    expect_says(c[1], "checkpoint.dir: ");
+    expect_says(c[1], "for rank 1, is not the folder that rank 0 has, ");
+    ck_assert_int_ne(access("runs/apart/metrics.jsonl", F_OK), 0);
+}
+END_TEST
+
 /* ---- a rank fails */
 
 static void kill_child(const struct command *c, int sig)
@@ -722,6 +738,7 @@ int main(void)
                                         {"traced", traced, 1},
                                         {"late machines", late_machines, 1},
                                         {"refused", refused, 1},
+                                        {"folders apart", folders_apart, 1},
                                         {"ranks fail", ranks_fail, 1},
                                         {"not restarted", not_restarted, 1},
                                         {"left out", left_out, 1},

@@ -243,6 +243,80 @@ START_TEST(wrong_environment)
 }
 END_TEST
 
+/* Two launchers, of which one is left over in the environment: with fewer ranks than the other has processes each of
+ * these would train a job of its own. Ranks within the tasks of another launcher are as many as those or more. */
+START_TEST(two_launchers)
+{
+#define MPIRUN(rank, size) \
+    "OMPI_COMM_WORLD_RANK=" rank " OMPI_COMM_WORLD_SIZE=" size " PMIX_NAMESPACE=test OMPI_COMM_WORLD_LOCAL_SIZE=" size
+#define SRUN(rank, size) \
+    "SLURM_PROCID=" rank " SLURM_NTASKS=" size " SLURM_LOCALID=0 SLURM_STEP_ID=0 SLURM_JOB_ID=7 SLURM_NODEID=" rank
+    static const struct {
+        const char *environment, *message;
+    } refused[] = {
+        {"RANK=0 WORLD_SIZE=1 " MPIRUN("1", "2"),
+         "the environment has RANK=0 and WORLD_SIZE=1, but mpirun set OMPI_COMM_WORLD_RANK=1 and "
+         "OMPI_COMM_WORLD_SIZE=2: each of its 2 processes would train a job of its own. Unset RANK and WORLD_SIZE, or "
+         "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE, whichever are left over"},
+        {"RANK=0 WORLD_SIZE=1 " SRUN("1", "2"), "but srun set SLURM_PROCID=1 and SLURM_NTASKS=2"},
+        {"RANK=0 WORLD_SIZE=1 PMI_RANK=0 PMI_SIZE=4", "but mpiexec set PMI_RANK=0 and PMI_SIZE=4"},
+        {"RANK=1 WORLD_SIZE=2" AT " " SRUN("3", "4"), "has RANK=1 and WORLD_SIZE=2, but srun set SLURM_PROCID=3 and"},
+        {MPIRUN("0", "1") " " SRUN("1", "2"), "has OMPI_COMM_WORLD_RANK=0 and OMPI_COMM_WORLD_SIZE=1, but srun set"},
+        {"RANK=0 WORLD_SIZE=1 NNODES=2 NODE_RANK=1",
+         "the environment has RANK=0 and WORLD_SIZE=1, but also NNODES=2: fewer ranks than machines"},
+        {"RANK=0 WORLD_SIZE=1 NNODES=2 NODE_RANK=1" AT, "but also NNODES=2: fewer ranks than machines"},
+        {"RANK=1 WORLD_SIZE=2 NNODES=3:4 NODE_RANK=1" AT, "but also NNODES=3:4: fewer ranks than machines"},
+        {"RANK=0 WORLD_SIZE=1 NODE_RANK=1", "but also NODE_RANK=1: fewer ranks than machines"},
+    };
+    static const char *const fine[] = {
+        "RANK=1 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 LOCAL_RANK=1 NNODES=2 NODE_RANK=0 " TEST_SECRET AT, /* torchrun */
+        "RANK=2 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 LOCAL_RANK=0 " TEST_SECRET AT " " SRUN("1", "2"),
+        "RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 LOCAL_RANK=0 " TEST_SECRET AT " " SRUN("0", "2"),
+        "RANK=0 WORLD_SIZE=1 NNODES=1 NODE_RANK=0",
+        "RANK=0 WORLD_SIZE=1 NNODES=1:2 NODE_RANK=0",
+        "RANK=0 WORLD_SIZE=1 " SRUN("0", "1"),
+        /* what is left of an allocation, whose shell no srun started */
+        "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 SLURM_STEP_ID=4294967290",
+        "RANK=0 WORLD_SIZE=1 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 SLURM_STEP_ID=4294967290",
+        MPIRUN("0", "1") " SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 SLURM_STEP_ID=4294967291",
+        "OMPI_MCA_btl=self OMPI_MCA_orte_default_hostfile=hosts SLURM_NTASKS=4",
+    };
+    for (size_t i = 0; i < HD__COUNT(refused); i++)
+        expect_environment_refused(refused[i].environment, "", refused[i].message);
+    for (size_t i = 0; i < HD__COUNT(fine); i++) {
+        struct command *c = command_run_env(fine[i], "train llama.yaml --dry-run");
+        ck_assert_msg(c->code == 0, "with %s it said: %s", fine[i], c->err);
+    }
+}
+END_TEST
+
+/* Each rank would write a part of the checkpoint: they look whether it is one folder before the first step. */
+START_TEST(folders_apart)
+{
+    struct command *c[2];
+    int port = free_port();
+    for (int rank = 0; rank < 2; rank++)
+        c[rank] = start_launched(rank, 2, port,
+                                 rank ? "job.name=apart checkpoint.dir=disk1" : "job.name=apart checkpoint.dir=disk0");
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 60);
+        expect_code(c[rank], 2);
+    }
+    expect_says(c[1], "command line: checkpoint.dir: ");
+    expect_says(c[1], "/disk1 on ");
+    expect_says(c[1], "for rank 1, is not the folder that rank 0 has, ");
+    expect_says(c[1], "name one that all machines see (NFS, Lustre), or a store, as s3://BUCKET/PATH");
+    ck_assert_int_ne(access("runs/apart/metrics.jsonl", F_OK), 0);
+    for (int rank = 0; rank < 2; rank++)
+        c[rank] = start_launched(rank, 2, port, "job.steps=3 job.name=together checkpoint.dir=disk0");
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 60);
+        expect_code(c[rank], 0);
+    }
+    ck_assert_int_eq(system("ls -A disk0 | grep -v heddle-lock > left; echo step-00000003 | cmp - left"), 0);
+}
+END_TEST
+
 /* Its own variables are wrong, but rank 0 has been found by the others': all end at once, and know why. */
 START_TEST(wrong_local_rank)
 {
@@ -394,6 +468,8 @@ int main(void)
                                         {"refused", refused, 1},
                                         {"alone", alone, 1},
                                         {"wrong environment", wrong_environment, 1},
+                                        {"two launchers", two_launchers, 1},
+                                        {"folders apart", folders_apart, 1},
                                         {"wrong local rank", wrong_local_rank, 1},
                                         {"misnumbered", misnumbered, 6},
                                         {"no secret", no_secret, 1},

@@ -97,7 +97,10 @@ static void refused(const char *words, const char *says)
 {
     int lines = 0;
     struct command *c =
-        command_run("train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=2 comm.use=libfabric %s", words);
+        command_run("train llama.yaml --dry-run mesh.dp=2 launch.ranks=2 job.steps=2 comm.use=libfabric %s", words);
+    expect_code(c, 2);
+    expect_says(c, says);
+    c = command_run("train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=2 comm.use=libfabric %s", words);
     expect_code(c, 2);
     expect_says(c, says);
     for (const char *at = c->err; (at = strchr(at, '\n')) != NULL; at++)
@@ -110,8 +113,20 @@ START_TEST(refusals)
     refused("comm.provider=sockets",
             "command line: libfabric: comm.provider: provider 'sockets' is not used here: it hangs");
     refused("comm.provider=nosuch", "command line: libfabric: comm.provider: no provider 'nosuch'");
+    refused("comm.chunk=1KiB", "libfabric: comm.chunk: 0, or 4KiB and more");
     refused("comm.interface=nosuch0", "interface 'nosuch0' is not on this machine");
     refused("comm.provider=shm comm.interface=lo", "comm.interface: provider shm is memory, and has no interfaces");
+    refused("comm.provider=tcp comm.domain=nosuch",
+            "command line: libfabric: comm.domain: provider 'tcp' has no domain 'nosuch' that would do here; there "
+            "are: ");
+    refused("comm.domain=nosuch", "provider 'auto' has no domain 'nosuch'");
+    refused("comm.provider=tcp comm.interface=lo comm.domain=nosuch",
+            "'nosuch' at lo that would do here; there are: lo");
+    expect_code(
+        command_run("train llama.yaml --dry-run mesh.dp=2 comm={\"use\":\"libfabric\",\"interface\":\"nosuch0\","
+                    "\"axes\":{\"dp\":\"shm\"}}"),
+        0); /* nothing goes over it */
+    train(&a, "domain", "llama.yaml mesh.dp=2 job.steps=1 comm.use=libfabric comm.provider=tcp comm.domain=lo");
     refused("comm.hooks=[{\"use\":\"faults\",\"rank\":5}]",
             "command line: comm.hooks: faults.rank: 5: give a rank from 0 to 1");
 }

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/cpu/parallel_for.h"
 #include "tests/system/system.h"
 
 struct row {
@@ -592,6 +593,36 @@ START_TEST(warnings)
 }
 END_TEST
 
+static struct command *on_cores(const char *environment, int ranks)
+{
+    struct command *c =
+        command_run_env(environment ? environment : "A=b", "train llama.yaml --dry-run data.batch=%d%s%d", 2 * ranks,
+                        environment ? " job.seed=" : " launch.ranks=", ranks);
+    expect_code(c, 0);
+    return c;
+}
+
+START_TEST(more_ranks_than_cores)
+{
+    int cores = hd__cpu_count(), all = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    expect_says(
+        on_cores(NULL, cores + 1),
+        keep(hd__format("warning: command line: launch.ranks: %d ranks share the %d core%s of this machine, and "
+                        "take turns: start at most %d here",
+                        cores + 1, cores, cores > 1 ? "s" : "", cores)));
+    ck_assert_ptr_null(strstr(on_cores(NULL, cores)->err, "take turns"));
+    for (int rank = 0; rank < 2;
+         rank++) { /* a launcher binds ranks to cores of their own: all count, and one says it */
+        struct command *c = on_cores(
+            keep(hd__format("RANK=%d WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", rank, all + 1)), all + 1);
+        ck_assert_msg((strstr(c->err, "take turns") != NULL) == !rank, "rank %d: %s", rank, c->err);
+    }
+    ck_assert_ptr_null(strstr(
+        on_cores(keep(hd__format("RANK=0 WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", all)), all)->err,
+        "take turns"));
+}
+END_TEST
+
 /* --dry-run looks at what a run would read first and write; it writes nothing. */
 START_TEST(dry_runs)
 {
@@ -658,6 +689,89 @@ START_TEST(dry_runs)
                       c->code, c->out, c->err);
     }
     ck_assert_int_eq(access("new", F_OK), -1);
+}
+END_TEST
+
+/* --dry-run asks what opens while a job starts, and refuses what that would, in its words. */
+START_TEST(dry_runs_of_what_opens)
+{
+#define OPENS "opens.yaml "
+#define TWO OPENS "mesh.dp=2 data.batch=2 "
+    static const struct row rows[] = {
+        {TWO "comm.hooks=[{\"use\":\"faults\",\"rank\":5}]",
+         "command line: comm.hooks: faults.rank: 5: give a rank from 0 to 1", NULL},
+        {TWO "comm.hooks=[{\"use\":\"faults\",\"when\":\"closing\",\"kind\":\"drop\"}]", "drop needs when: operation",
+         NULL},
+        {TWO "strategies=[{\"use\":\"zero\",\"stage\":3,\"offload\":{\"optimizer\":\"file\",\"path\":\"/nowhere\"}}]",
+         "cannot create the offload file in /nowhere (offload.path): No such file or directory", NULL},
+        {OPENS "metrics.sinks=[{\"use\":\"prometheus\",\"port\":0,\"address\":\"300.1.1.1\"}]",
+         "command line: metrics.sinks.0: address: '300.1.1.1' is no numeric address", NULL},
+        {OPENS "metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"nowhere/x.prom\"}]",
+         "command line: metrics.sinks.0: nowhere/x.prom.tmp: No such file or directory", NULL},
+        {OPENS "metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"x.txt\"}]", "files that end with .prom alone",
+         NULL},
+        {OPENS "metrics.sinks=[{\"use\":\"prometheus\"}]", "there is nowhere to write to: set port, textfile or both",
+         NULL},
+        {OPENS "metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"/proc/x.prom\"}]",
+         "metrics.sinks.0: /proc/x.prom.tmp: No such file", NULL},
+        {OPENS "metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"dir.prom\"}]",
+         "metrics.sinks.0: dir.prom: Is a directory", NULL},
+        {OPENS "metrics.tensorboard=~/tb", "metrics.tensorboard: ~/tb: ~ is not expanded: write the whole path", NULL},
+        {OPENS "metrics.tensorboard=''", "metrics.tensorboard: the name of its folder is empty", NULL},
+        {OPENS "metrics.tensorboard=/proc/tb", "command line: metrics.tensorboard: /proc/tb", NULL},
+        {OPENS "metrics.tensorboard=tokens.bin/tb", "Not a directory", NULL},
+        {OPENS "metrics.tensorboard=dangling", "command line: metrics.tensorboard: dangling", NULL},
+        {OPENS "job.name=dangling", "runs/dangling/", "No such file or directory"},
+        {OPENS "checkpoint.dir=ck checkpoint.resume=never",
+         "command line: checkpoint.resume is never, and ck has checkpoints",
+         "checkpoint.resume=overwrite, which moves them to ck.1"},
+        {"llama.yaml checkpoint.dir=other model.layers=3", "model.layers is 3 and was ", "is of another model"},
+        {"llama.yaml checkpoint.dir=other model.layers=3 checkpoint.resume=other/step-00000002",
+         "model.layers is 3 and was ", "is of another model"},
+        {OPENS "checkpoint.dir=damaged", "has 9 bytes, written were ", "damaged has no older one"},
+        {OPENS "checkpoint.dir=torn", "checkpoint.resume: torn/step-00000002 has no index.json that can be read", NULL},
+        {OPENS "checkpoint.dir=s3://bucket/x checkpoint.region=eu-west-1",
+         "command line: s3://bucket/x: AWS_ACCESS_KEY_ID is not set", NULL},
+        {NULL, NULL, NULL}};
+    static const char *const fine[] = {
+        OPENS "checkpoint.dir=ck checkpoint.resume=overwrite",
+        OPENS "checkpoint.dir=ck job.steps=9",
+        OPENS "checkpoint.dir=ck checkpoint.resume=step-00000002",
+        OPENS "checkpoint.dir=older job.steps=9",
+        OPENS "metrics.tensorboard=new/a",
+        OPENS "metrics.sinks=[{\"use\":\"prometheus\",\"port\":0,\"textfile\":\"x.prom\"}]",
+        TWO "strategies=[{\"use\":\"zero\",\"stage\":3,\"offload\":{\"optimizer\":\"file\",\"path\":\".\"}}]"};
+    write_file("opens.yaml", "job: {steps: 2, name: opens}\noptimizer: {use: adamw, lr: 1e-3}\n"
+                             "model: {use: transformer, from: hf}\n"
+                             "data: {train: tokens.bin, seq_len: 8, batch: 1}\n");
+    int32_t tokens[1000];
+    for (int i = 0; i < 1000; i++)
+        tokens[i] = i % 32 << 16 | i % 31;
+    FILE *file = fopen("tokens.bin", "wb");
+    ck_assert_uint_eq(fwrite(tokens, 1, sizeof tokens, file), sizeof tokens);
+    fclose(file);
+    ck_assert_int_eq(system("rm -rf hf runs; mkdir runs && cp -r " GOLDEN_DIR "/llama hf && "
+                            "mkdir dir.prom && ln -s nowhere dangling && ln -s nowhere runs/dangling"),
+                     0);
+    expect_code(command_run("train opens.yaml checkpoint.dir=ck checkpoint.every=1"), 0);
+    expect_code(command_run("train llama.yaml checkpoint.dir=other job.steps=2 job.name=other"), 0);
+    ck_assert_int_eq(system("cp -r ck torn && rm -rf torn/step-00000001 torn/*2/index.json && cp -r ck older && "
+                            "truncate -s 9 older/*2/model-* && cp -r older damaged && rm -rf damaged/step-00000001"),
+                     0);
+    for (const struct row *r = rows; r->words; r++)
+        for (int dry = 1; dry >= 0; dry--) {
+            struct command *c = command_run_env("AWS_ACCESS_KEY_ID= AWS_SECRET_ACCESS_KEY=", "train %s %s", r->words,
+                                                dry ? "--dry-run" : "");
+            ck_assert_msg(c->code == 2 && strstr(c->err, r->message) && (!r->also || strstr(c->err, r->also)),
+                          "`%s` with%s --dry-run: exit code %d; it said:\n%s", r->words, dry ? "" : "out", c->code,
+                          c->err);
+        }
+    ck_assert_int_eq(system("touch after && ls -AR -I 'err-*' -I 'out-*' > before"), 0);
+    for (size_t i = 0; i < HD__COUNT(fine); i++)
+        expect_code(command_run("train --dry-run %s", fine[i]), 0);
+    ck_assert_int_eq(system("ls -AR -I 'err-*' -I 'out-*' > after; diff before after"), 0);
+    ck_assert_int_eq(system("rm -rf runs hf ck other torn older damaged dangling dir.prom"),
+                     0); /* other tests want none */
 }
 END_TEST
 
@@ -835,7 +949,9 @@ int main(void)
                                         {"keys", keys, 1},
                                         {"meshes", meshes, 1},
                                         {"data files", data_files, 1},
+                                        {"more ranks than cores", more_ranks_than_cores, 1},
                                         {"dry runs", dry_runs, 1},
+                                        {"dry runs of what opens", dry_runs_of_what_opens, 1},
                                         {"weights without a place", weights_without_a_place, 1},
                                         {"weights in another layout", weights_in_another_layout, 1},
                                         {"sections mixed up", sections_mixed_up, 1},

@@ -317,6 +317,24 @@ def refusals():
         expect(len(SEEN) == 1, f"{code} was tried {len(SEEN)} times")
 
 
+def ranks_of_another_launcher():
+    """They look whether they have one place before the first step, and leave nothing there."""
+    for place, code, words in (("s3://bucket/other", 2, ["checkpoint.dir: rank 1: s3://bucket/other/pending/step-", "do all ranks have the same"]),
+                               ("s3://bucket/together", 0, [])):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            at = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(s.getsockname()[1])}
+        ranks = [subprocess.Popen([HEDDLE, "train", job("together"), f"checkpoint.dir={place if rank else 's3://bucket/together'}", "job.steps=2"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(RANK=str(rank), **at))
+                 for rank in range(2)]
+        for rank in ranks:
+            out = rank.communicate(timeout=100)[0]
+            expect(rank.returncode == code, f"exit code {rank.returncode}, not {code}:\n{out}")
+        says(out, *words)
+        expect(not [k for k in keys() if "pending" in k], keys())
+    expect([k for k in keys("together/commits/")] == ["together/commits/step-00000002"], keys("together/"))
+
+
 def what_passes_is_tried_again():
     """The first two tries of every request fail, each kind of failure in turn."""
     tries = {}
@@ -444,8 +462,8 @@ S3.create_bucket(Bucket="bucket")
 import moto.backends  # pylint: disable=wrong-import-order
 BACKEND = moto.backends.get_backend("s3")["123456789012"]["aws"]
 chosen = os.environ.get("S3_ONLY")
-for each in (promises_of_every_store, with_a_session_token, commands, resumes_bit_for_bit, refusals, what_passes_is_tried_again,
-             a_server_that_dies_at_each_request, damage_is_found, a_list_of_several_pages):
+for each in (promises_of_every_store, with_a_session_token, commands, resumes_bit_for_bit, refusals, ranks_of_another_launcher,
+             what_passes_is_tried_again, a_server_that_dies_at_each_request, damage_is_found, a_list_of_several_pages):
     if not chosen or chosen in each.__name__:
         check(each)
 print(f"{passed} passed, {failed} failed", flush=True)

@@ -21,6 +21,8 @@ void hd__exec_touch_pages(char *memory, int64_t bytes);
  * checkpoints access it as memory. Host memory under a device with streams is pinned. */
 int32_t hd__exec_host_pools_open(struct hd_program *p, void *arena, const struct hd__device *device,
                                  struct hd__host_pools *memories, struct hd_error *err);
+/* Could the file of a rank be made? */
+int32_t hd__exec_check_offload(const struct hd_program *p, struct hd_error *err);
 void hd__exec_host_pools_close(struct hd__host_pools *memories, const struct hd__device *device);
 
 /* ---- copies */

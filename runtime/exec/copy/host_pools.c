@@ -72,6 +72,17 @@ void hd__exec_touch_pages(char *memory, int64_t bytes)
         *(volatile char *)(memory + at) = 0;
 }
 
+int32_t hd__exec_check_offload(const struct hd_program *p, struct hd_error *err)
+{
+    int file = -1;
+    if (!p->bytes[HD__MEM_FILE])
+        return HD_OK;
+    int32_t rc = open_file(p->file_folder ? p->file_folder : ".", p->bytes[HD__MEM_FILE], &file, err);
+    if (!rc)
+        close(file);
+    return rc;
+}
+
 int32_t hd__exec_host_pools_open(struct hd_program *p, void *arena, const struct hd__device *device,
                                  struct hd__host_pools *m, struct hd_error *err)
 {

@@ -453,8 +453,8 @@ static int32_t load_state(struct hd__train_loop *l, struct hd_error *err)
     return rc;
 }
 
-/* Rank 0 alone looks whether a checkpoint can be saved: where it is refused the others have not begun to load one,
- * and end in silence. */
+/* Rank 0 looks whether a checkpoint can be saved, and then all, whether it is the same place: where it is refused the
+ * others have not begun to load one, and end in silence. */
 static int32_t load_checkpoint(struct hd__train_loop *l, struct hd_error *err)
 {
     int32_t rc;
@@ -465,7 +465,10 @@ static int32_t load_checkpoint(struct hd__train_loop *l, struct hd_error *err)
     if (l->is_leader && !rc && !restarted_run(l))
         rc = hd__train_checkpointer_check_dir(l->checkpointer, err);
     if (!rc)
+        rc = hd__train_checkpointer_probe(l->checkpointer, err);
+    if (!rc)
         rc = barrier(l, err);
+    hd__train_checkpointer_end_probe(l->checkpointer);
     hd__train_session_phase(&l->s, "loading a checkpoint");
     if (!rc)
         rc = load_state(l, err);

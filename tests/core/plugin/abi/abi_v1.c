@@ -360,7 +360,12 @@ FIELD(hd_alias, name, 0, const char *);
 FIELD(hd_alias, preset, 8, const char *);
 FIELD(hd_alias, summary, 16, const char *);
 
-STRUCT(hd_component, 112);
+STRUCT(hd_check_job, 16);
+FIELD(hd_check_job, struct_size, 0, size_t);
+FIELD(hd_check_job, ranks, 8, int32_t);
+FIELD(hd_check_job, apart, 12, int32_t);
+
+STRUCT(hd_component, 120);
 FIELD(hd_component, struct_size, 0, size_t);
 FIELD(hd_component, kind, 8, uint32_t);
 FIELD(hd_component, reserved, 12, uint32_t);
@@ -376,6 +381,9 @@ FIELD(hd_component, ops, 80, const void *);
 FIELD(hd_component, aliases, 88, const struct hd_alias *);
 FIELD(hd_component, n_aliases, 96, size_t);
 FIELD(hd_component, alias_size, 104, size_t);
+FIELD(hd_component, check, 112,
+      int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_check_job *job,
+                  struct hd_error *err));
 
 STRUCT(hd_plugin, 56);
 FIELD(hd_plugin, magic, 0, char[8]);
