@@ -170,14 +170,14 @@ START_TEST(alone)
     struct command *c = start_launched(0, 2, free_port(), "job.name=lonely comm.timeout=1s");
     command_wait(c, 6);
     expect_code(c, 1);
-    expect_says(c, "rank 1 did not connect within 1 s");
+    expect_says(c, "error: rank 1 did not connect within "); /* a busy machine looks at the clock later */
     expect_says(c, "rank 0 at the rendezvous: ");
     expect_says(c, "rank 1 never came");
     c = start_launched(0, 3, free_port(), "job.name=lonely data.batch=12 liveness.late_after=1s comm.timeout=3s");
     command_wait(c, 9);
     expect_code(c, 1);
-    expect_says(c, "warning: ranks 1, 2 did not connect within 1 s");
-    expect_says(c, "ranks 1, 2 did not connect within 3 s");
+    expect_says(c, "warning: ranks 1, 2 did not connect within ");
+    expect_says(c, "error: ranks 1, 2 did not connect within ");
     ck_assert_int_ne(access("runs/lonely/metrics.jsonl", F_OK), 0);
 }
 END_TEST
