@@ -143,8 +143,8 @@ static void add_rows(const struct sums *s, struct hd__text *out)
     hd__text_add(out, "instructions: # times as long as by the rates above, in small jobs that train\n");
     for (uint32_t op = 0; op < HD_OP_LIMIT; op++) {
         uint8_t class = hd__op((uint16_t)op)->class;
-        if (class == HD__CLASS_COLLECTIVE || class == HD__CLASS_P2P ||
-            s->seconds[op][0] + s->seconds[op][1] < 1e-3 * all)
+        if ((s->planned[op][0] <= 0 && s->planned[op][1] <= 0) || class == HD__CLASS_COLLECTIVE ||
+            class == HD__CLASS_P2P || s->seconds[op][0] + s->seconds[op][1] < 1e-3 * all)
             continue;
         hd__text_add(out, "  - {op: %s", hd__op((uint16_t)op)->name);
         for (int narrow = 0; narrow < 2; narrow++)
