@@ -118,10 +118,10 @@ static int32_t read_levels(const struct hd__tree_node *root, struct hd__machine 
     return HD_OK;
 }
 
-static uint16_t op_named(const char *name) /* HD_OP_LIMIT: there is none */
+uint16_t hd__op_named(const char *name)
 {
     uint16_t op = 0;
-    while (op < HD_OP_LIMIT && !(name && hd__op(op)->name && !strcmp(hd__op(op)->name, name)))
+    while (op < HD_OP_LIMIT && !(hd__op(op)->name && !strcmp(hd__op(op)->name, name)))
         op++;
     return op;
 }
@@ -138,7 +138,7 @@ static int32_t read_instructions(const struct hd__tree_node *root, struct hd__ma
             return hd_fail(err, HD_E_INVALID, "%s: an instruction is {op, fp32, 16}", list->value[k]->origin);
         if (read_map(list->value[k], &table, &i, &m->arena, err))
             return err->code;
-        uint16_t op = op_named(i.op);
+        uint16_t op = hd__op_named(i.op ? i.op : "");
         if (op == HD_OP_LIMIT)
             return hd_fail(err, HD_E_INVALID,
                            "%s: there is no op %.60s: an instruction is {op, fp32, 16}, and heddle explain "

@@ -51,6 +51,7 @@ void hd__machine_free(struct hd__machine *machine); /* of zeros is fine */
 
 /* HD_E_INVALID where the last level is of fewer ranks. */
 int32_t hd__machine_reaches(const struct hd__machine *machine, int64_t ranks, struct hd_error *err);
+uint16_t hd__op_named(const char *name); /* HD_OP_LIMIT: there is none */
 /* Peak of a dtype, FLOPs a second. */
 double hd__machine_peak(const struct hd__machine *machine, uint32_t dtype);
 

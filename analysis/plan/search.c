@@ -306,11 +306,10 @@ static uint32_t place_of(const struct hd__search *out, const struct hd__candidat
 }
 
 static void keep(struct search *s, const struct hd__candidate *c, const struct hd__job *job,
-                 const struct hd__plan *plan)
+                 const struct hd__plan *plan, uint32_t at)
 {
     struct hd__search *out = s->out;
     struct hd__text yaml = {0};
-    uint32_t at = place_of(out, c, plan);
     if (out->n_best == HD__SEARCH_BEST) {
         free(out->best[--out->n_best].words);
         free(out->best[out->n_best].lines);
@@ -327,8 +326,8 @@ static void keep(struct search *s, const struct hd__candidate *c, const struct h
                                              .binds = hd__plan_binds(plan, s->r->machine)};
 }
 
-/* Notes what the smallest of those that are too large needs. */
-static int is_too_large(struct search *s, const struct hd__compiled *compiled)
+/* Counts one that is too large, and keeps what the smallest of these needs. */
+static int count_too_large(struct search *s, const struct hd__compiled *compiled)
 {
     int64_t peak = 0;
     for (int32_t k = 0; k < compiled->n_stages; k++)
@@ -336,6 +335,7 @@ static int is_too_large(struct search *s, const struct hd__compiled *compiled)
     if (peak <= s->r->machine->memory)
         return 0;
     s->least_peak = s->least_peak ? HD__MIN(s->least_peak, peak) : peak;
+    s->out->too_large++;
     return 1;
 }
 
@@ -347,21 +347,18 @@ static void try_candidate(struct search *s, const struct hd__candidate *c)
     struct hd__job *job = NULL;
     struct hd__compiled *compiled = NULL;
     struct hd__plan plan;
+    uint32_t at;
     char *words = hd__candidate_words(c, "\n");
     int32_t rc = compile(s->r, words, 0, HD__COMPILE_ESTIMATE, &job, &compiled, &why);
     s->out->tried++;
     if (rc) {
         s->out->refused++;
         hd__log(HD_LOG_DEBUG, "plan", "%s: %s", words, why.message);
-    } else if (is_too_large(s, compiled)) {
-        s->out->too_large++;
-    } else if (!hd__plan_make(compiled, s->r->machine, s->r->assume, &plan, &why) &&
-               place_of(s->out, c, &plan) < HD__SEARCH_BEST && !hd__compile_offsets(compiled, &why)) {
+    } else if (!count_too_large(s, compiled) && !hd__plan_make(compiled, s->r->machine, s->r->assume, &plan, &why) &&
+               (at = place_of(s->out, c, &plan)) < HD__SEARCH_BEST && !hd__compile_offsets(compiled, &why) &&
+               !count_too_large(s, compiled)) {
         hd__plan_memory(compiled, &plan);
-        if (is_too_large(s, compiled))
-            s->out->too_large++;
-        else
-            keep(s, c, job, &plan);
+        keep(s, c, job, &plan, at);
     }
     hd__exec_compiled_free(compiled);
     hd__job_free(job);

@@ -8,6 +8,7 @@
 #include "core/program/access.h"
 #include "core/program/cost.h"
 #include "core/program/ops.h"
+#include "runtime/exec/profile.h"
 
 /* ---- products */
 
@@ -114,8 +115,7 @@ static double compute_seconds(const struct hd__machine *m, const struct hd__assu
                   (i->phase == HD__PHASE_F && i->op != HD_OP_XENT_HEAD ? 1 + assume->recomputed_products : 1);
     else if (flops > 0)
         seconds = fmax(seconds, flops / (peak * m->product));
-    int narrow = i->n_in && hd_dtype_size(hd__tensor_const(p, i->in[0])->dtype) < 4;
-    double times = m->times[i->op][narrow];
+    double times = m->times[i->op][hd__instr_is_narrow(p, i)];
     return (m->kernel + seconds) * (times > 0 ? times : 1) + hd__assumed_extra(m, assume, p, i);
 }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""heddle plan beside heddle train on this machine: how far off a planned step is, and whether the search's choice is the fastest.
+"""heddle plan beside heddle train on this machine: how far off planned steps are, and whether the search is right.
 
     bench/plan/own.py                        # S, M, LL x 1, 2, 4 ranks x ZeRO 0 to 3, tp, pp: half an hour of two cores
     bench/plan/own.py --models S --ranks 1,2
-    bench/plan/own.py --search               # 90 plans of S on 2 ranks, each trained; the fastest again, in turn with the search's choice
+    bench/plan/own.py --search               # 90 plans of S on 2 ranks, trained, beside the search's choice
 
-For each number of ranks `heddle calibrate --ranks N` measures the machine; nothing else may run meanwhile. Measured is the
-median step of a run, the first two left out, in one run a row.
+For each number of ranks `heddle calibrate --ranks N` measures the machine; nothing else may run meanwhile. Measured is
+the median step of a run, the first two left out, in one run a row.
 """
 import argparse
 import json
@@ -27,9 +27,10 @@ def layouts(ranks):
     """Names of the ways to use so many ranks, and their words."""
     if ranks == 1:
         return [("alone", ["mesh={dp: 1}"])]
-    zero = [(f"zero {stage}", [f"mesh={{dp: {ranks}}}", f"strategies=[{{use: zero, stage: {stage}}}]"]) for stage in range(4)]
-    return zero + [("tp", [f"mesh={{tp: {ranks}}}", "strategies=[{use: 3d}, {use: zero, stage: 0}]"]),
-                   ("pp", [f"mesh={{pp: {ranks}}}", "strategies=[{use: 3d}, {use: zero, stage: 0}]", "data.micro_batch=1"])]
+    zero = "strategies=[{use: zero, stage: %d}]"
+    cut = "strategies=[{use: 3d}, {use: zero, stage: 0}]"
+    return [(f"zero {stage}", [f"mesh={{dp: {ranks}}}", zero % stage]) for stage in range(4)] + [
+        ("tp", [f"mesh={{tp: {ranks}}}", cut]), ("pp", [f"mesh={{pp: {ranks}}}", cut, "data.micro_batch=1"])]
 
 
 def heddle(args, *words):
@@ -44,7 +45,8 @@ def plan(args, job, words, machine, *more):
 def trained(args, model, job, words):
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics.jsonl"
-        done = heddle(args, "train", job, *words, f"job.steps={args.steps or STEPS[model]}", f"metrics.jsonl={metrics}", "metrics.every=1")
+        done = heddle(args, "train", job, *words, f"job.steps={args.steps or STEPS[model]}", f"metrics.jsonl={metrics}",
+                      "metrics.every=1")
         if done.returncode:
             raise SystemExit(f"own.py: {job} {words}: {done.stderr}")
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -60,9 +62,9 @@ def calibrated(args, ranks, folder):
     return path
 
 
-def job_of(args, model, ranks, precision):
-    return TOP / "bench" / "jobs" / f"{model.lower()}.yaml", [f"data.batch={MODELS[model][2] * ranks}", f"launch.ranks={ranks}",
-                                                            f"precision.compute={precision}"]
+def job_of(model, ranks, precision):
+    words = [f"data.batch={MODELS[model][2] * ranks}", f"launch.ranks={ranks}", f"precision.compute={precision}"]
+    return TOP / "bench" / "jobs" / f"{model.lower()}.yaml", words
 
 
 def rows(args, folder):
@@ -73,7 +75,7 @@ def rows(args, folder):
         for model in args.models:
             make_tokens(MODELS[model][0])
             for precision in args.precisions:
-                job, words = job_of(args, model, ranks, precision)
+                job, words = job_of(model, ranks, precision)
                 for name, layout in layouts(ranks):
                     planned = plan(args, job, words + layout, machine)
                     if isinstance(planned, str):
@@ -81,8 +83,8 @@ def rows(args, folder):
                         continue
                     measured = trained(args, model, job, words + layout)
                     errors.append(planned["step_s"] / measured - 1)
-                    print(f"| {model} | {precision} | {ranks} | {name} | {1e3 * planned['step_s']:.0f} ms | {1e3 * measured:.0f} ms | "
-                          f"{100 * errors[-1]:+.1f} % |", flush=True)
+                    print(f"| {model} | {precision} | {ranks} | {name} | {1e3 * planned['step_s']:.0f} ms "
+                          f"| {1e3 * measured:.0f} ms | {100 * errors[-1]:+.1f} % |", flush=True)
     off = [abs(e) for e in errors]
     print(f"\n{len(off)} rows: {100 * statistics.median(off):.1f} % off in the median, {100 * max(off):.1f} % at most")
 
@@ -91,14 +93,15 @@ def search(args, folder):
     """Micro-batches, recompute and layouts of S on 2 ranks, each trained."""
     machine = calibrated(args, 2, folder)
     make_tokens(MODELS["S"][0])
-    job, words = job_of(args, "S", 2, "fp32")
+    job, words = job_of("S", 2, "fp32")
     best = plan(args, job, words, machine, "--search", "--ranks", 2)["plans"][0]
     ways = []
     for micro in (1, 2, 4, 8, 16):
         for recompute in ("none", "selective", "full"):
             more = [f"data.micro_batch={micro}", f"recompute={recompute}"]
             for name, layout in layouts(2):
-                ways.append((f"{name}, micro_batch {micro}, recompute {recompute}", [w for w in layout if "micro" not in w] + more))
+                kept = [w for w in layout if "micro" not in w]
+                ways.append((f"{name}, micro_batch {micro}, recompute {recompute}", kept + more))
     times = {}
     for name, way in ways:
         if not isinstance(plan(args, job, words + way, machine), str):
@@ -112,7 +115,8 @@ def search(args, folder):
             of.append(trained(args, "S", job, words + (ways[name] if name in ways else best["words"].split("' '"))))
     middle = {name: statistics.median(of) for name, of in rounds.items()}
     chosen, least = middle["the search's"], min(middle.values())
-    print(f"\n{len(times)} plans; again, in turn: " + ", ".join(f"{name}: {1e3 * of:.0f} ms" for name, of in middle.items()))
+    in_turn = ", ".join(f"{name}: {1e3 * of:.0f} ms" for name, of in middle.items())
+    print(f"\n{len(times)} plans; again, in turn: {in_turn}")
     print(f"the search's is {best['words']}: {100 * (chosen / least - 1):+.1f} %")
 
 

@@ -238,10 +238,15 @@ static int is_outside(const struct k8s_request *r, const char *path)
     return path && *path != '{' && !strstr(path, "://") && strncmp(path, "/dev/", 5) != 0 && !is_in_volume(r, path);
 }
 
-static const char *value_of(struct hd__job *job, const char *key)
+static int is_output(const char *key)
 {
-    const struct hd__job_value *value = hd__job_value_get(job, key);
-    return value ? value->text : NULL;
+    static const char *const keys[] = {"checkpoint.dir",      "metrics.jsonl", "metrics.blocks",
+                                       "metrics.tensorboard", "metrics.trace", "metrics.trace.file"};
+    size_t n = strlen(key);
+    int found = n > 4 && !strncmp(key, "metrics.sinks.", 14) && !strcmp(key + n - 4, ".dir");
+    for (size_t i = 0; i < HD__COUNT(keys); i++)
+        found |= !strcmp(key, keys[i]);
+    return found;
 }
 
 /* Sources may lie in the image, too. */
@@ -256,34 +261,19 @@ static void warn_sources(const struct k8s_request *r, struct hd__job *job, const
                     hd__job_where(job, key), key, sources->at[i].path, r->folder);
 }
 
-#define LOST                                                                                                     \
-    "%s: %s is not in the volume, which pods see at %s (--folder), and would be lost with its pod: name a path " \
-    "below it, as relative ones are"
-
 static int check_paths(const struct k8s_request *r, const struct hd__compiled *c)
 {
     struct hd__job *job = c->job;
-    const struct {
-        const char *key, *path;
-    } rows[] = {{"checkpoint.dir", job->checkpoint_dir},
-                {"metrics.jsonl", job->metrics_jsonl},
-                {"metrics.blocks", job->metrics_blocks},
-                {"metrics.tensorboard", value_of(job, "metrics.tensorboard")},
-                {"metrics.trace", job->trace.file}};
     struct hd_error err = HD_ERROR_INIT;
-    for (size_t i = 0; i < HD__COUNT(rows); i++)
-        if (is_outside(r, rows[i].path)) {
-            hd__job_fail(job, rows[i].key, &err, LOST "%s", rows[i].key, rows[i].path, r->folder,
-                         i ? "" : ", or an s3:// URL");
-            return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-        }
     for (uint32_t i = 0; i < job->values.count; i++) {
         const struct hd__job_value *v = &job->values.at[i];
-        size_t n = strlen(v->path);
-        if (strncmp(v->path, "metrics.sinks.", 14) != 0 || strcmp(v->path + n - 4, ".dir") != 0 ||
-            !is_outside(r, v->text))
+        const char *path = !strcmp(v->path, "metrics.trace") ? job->trace.file : v->text;
+        if (!is_output(v->path) || !is_outside(r, path))
             continue;
-        hd__job_fail(job, v->path, &err, LOST "%s", v->path, v->text, r->folder, "");
+        hd__job_fail(job, v->path, &err,
+                     "%s: %s is not in the volume, which pods see at %s (--folder), and would be lost with its pod: "
+                     "name a path below it, as relative ones are%s",
+                     v->path, path, r->folder, strcmp(v->path, "checkpoint.dir") ? "" : ", or an s3:// URL");
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
     warn_sources(r, job, "data.train", &job->train);

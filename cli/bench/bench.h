@@ -7,6 +7,7 @@
 #include "cli/bench/ranks.h"
 #include "core/plugin/plugin.h"
 #include "service/launch/launch.h"
+#include "service/report/json_fields.h"
 
 /* A component that works here, and its settings by OPTION=VALUE words; the others get defaults. */
 int32_t hd__bench_find(struct hd__plugins *plugins, uint32_t kind, const char *name, const char *const *set, int sets,
@@ -28,17 +29,6 @@ int32_t hd__bench_connect(struct hd__bench_launch *m, const struct hd__bench *be
 void hd__bench_disconnect(struct hd__bench_launch *m, double timeout);
 
 /* ---- rows are those of --json; `comm` is a transport as written on the command line (table.c) */
-
-static inline double hd__bench_number(const json_t *row, const char *key)
-{
-    return json_number_value(json_object_get(row, key));
-}
-
-static inline const char *hd__bench_word(const json_t *row, const char *key) /* "": none */
-{
-    const char *text = json_string_value(json_object_get(row, key));
-    return text ? text : "";
-}
 
 /* Table of one transport, a line printed per size as it is measured. */
 struct hd__bench_table {

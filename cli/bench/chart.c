@@ -19,19 +19,19 @@ struct panel {
 
 static int drawn(const struct panel *p, const json_t *row, const char *comm)
 {
-    return !strcmp(hd__bench_word(row, "op"), p->op) && (!comm || !strcmp(hd__bench_word(row, "comm"), comm)) &&
-           json_is_true(json_object_get(row, "in_place")) == p->in_place && hd__bench_number(row, "bytes") > 0 &&
-           hd__bench_number(row, p->key) > 0;
+    return !strcmp(hd__json_word(row, "op"), p->op) && (!comm || !strcmp(hd__json_word(row, "comm"), comm)) &&
+           json_is_true(json_object_get(row, "in_place")) == p->in_place && hd__json_number(row, "bytes") > 0 &&
+           hd__json_number(row, p->key) > 0;
 }
 
 static double x_of(const struct panel *p, const json_t *row)
 {
-    return hd__plot_x(&p->plot, log2(hd__bench_number(row, "bytes")));
+    return hd__plot_x(&p->plot, log2(hd__json_number(row, "bytes")));
 }
 
 static double y_of(const struct panel *p, const json_t *row)
 {
-    return hd__plot_y(&p->plot, log10(hd__bench_number(row, p->key)));
+    return hd__plot_y(&p->plot, log10(hd__json_number(row, p->key)));
 }
 
 static void size_text(double bytes, char out[16])
@@ -55,10 +55,10 @@ static int scale(struct panel *p)
     {
         if (!drawn(p, row, NULL))
             continue;
-        lo = fmin(lo, hd__bench_number(row, "bytes"));
-        hi = fmax(hi, hd__bench_number(row, "bytes"));
-        least = fmin(least, hd__bench_number(row, p->key));
-        most = fmax(most, hd__bench_number(row, p->key));
+        lo = fmin(lo, hd__json_number(row, "bytes"));
+        hi = fmax(hi, hd__json_number(row, "bytes"));
+        least = fmin(least, hd__json_number(row, p->key));
+        most = fmax(most, hd__json_number(row, p->key));
     }
     if (!hi)
         return 0;
@@ -100,14 +100,14 @@ static void point(const struct panel *p, const json_t *row, int k)
 {
     FILE *file = p->plot.file;
     char size[16];
-    size_text(hd__bench_number(row, "bytes"), size);
+    size_text(hd__json_number(row, "bytes"), size);
     fprintf(file, "<g class=\"point\"><circle cx=\"%.1f\" cy=\"%.1f\" r=\"9\" fill=\"none\" pointer-events=\"all\"/>",
             x_of(p, row), y_of(p, row));
     hd__plot_mark(file, x_of(p, row), y_of(p, row), k);
     fputs("<title>", file);
     hd__plot_put_xml(file, p->comm[k]);
-    fprintf(file, ", %s: %.2f us, p99 %.2f us, busbw %.3f GB/s</title></g>\n", size, hd__bench_number(row, "time_us"),
-            hd__bench_number(row, "p99_us"), hd__bench_number(row, "busbw_gbs"));
+    fprintf(file, ", %s: %.2f us, p99 %.2f us, busbw %.3f GB/s</title></g>\n", size, hd__json_number(row, "time_us"),
+            hd__json_number(row, "p99_us"), hd__json_number(row, "busbw_gbs"));
 }
 
 static void line(const struct panel *p, int k)

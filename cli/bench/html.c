@@ -19,9 +19,9 @@ struct page {
 /* Whether this is the first row with its value of `key`. */
 static int first_of(const json_t *rows, size_t at, const char *key)
 {
-    const char *value = hd__bench_word(json_array_get(rows, at), key);
+    const char *value = hd__json_word(json_array_get(rows, at), key);
     for (size_t i = 0; i < at; i++)
-        if (!strcmp(hd__bench_word(json_array_get(rows, i), key), value))
+        if (!strcmp(hd__json_word(json_array_get(rows, i), key), value))
             return 0;
     return 1;
 }
@@ -57,21 +57,21 @@ static void cell(const struct page *p, const json_t *row, int best)
         fputs("<td class=\"first\" colspan=\"4\"></td>", p->file);
         return;
     }
-    if (hd__bench_number(row, "errors") > 0) {
+    if (hd__json_number(row, "errors") > 0) {
         fprintf(p->file, "<td class=\"first bad\" colspan=\"4\">%.0f elements wrong</td>",
-                hd__bench_number(row, "errors"));
+                hd__json_number(row, "errors"));
         return;
     }
     static const char *const times[] = {"time_us", "p50_us", "p99_us"};
     for (int k = 0; k < 3; k++) {
-        double value = hd__bench_number(row, times[k]);
+        double value = hd__json_number(row, times[k]);
         fprintf(p->file, "<td%s>%.*f</td>",
                 k      ? ""
                 : best ? " class=\"first best\""
                        : " class=\"first\"",
                 decimals(value), value);
     }
-    fprintf(p->file, "<td>%.3f</td>", hd__bench_number(row, "busbw_gbs"));
+    fprintf(p->file, "<td>%.3f</td>", hd__json_number(row, "busbw_gbs"));
 }
 
 static void table(const struct page *p, const char *op, int in_place)
@@ -81,7 +81,7 @@ static void table(const struct page *p, const char *op, int in_place)
     int seen = 0;
     json_array_foreach((json_t *)p->rows, i, row)
     {
-        uint64_t bytes = (uint64_t)hd__bench_number(row, "bytes");
+        uint64_t bytes = (uint64_t)hd__json_number(row, "bytes");
         if (hd__bench_find_row(p->rows, p->comm[0], op, in_place, bytes) != row)
             continue;
         if (!seen++)
@@ -103,7 +103,7 @@ static int has(const struct page *p, const char *op, int in_place)
     size_t i;
     json_t *row;
     json_array_foreach((json_t *)p->rows, i,
-                       row) if (!strcmp(hd__bench_word(row, "op"), op) &&
+                       row) if (!strcmp(hd__json_word(row, "op"), op) &&
                                 json_is_true(json_object_get(row, "in_place")) == in_place) return 1;
     return 0;
 }
@@ -120,11 +120,11 @@ static void chart(const struct page *p, const char *op, int in_place)
 
 static void operation(const struct page *p, const json_t *row)
 {
-    const char *op = hd__bench_word(row, "op");
+    const char *op = hd__json_word(row, "op");
     int in_place = !has(p, op, 0);
-    fprintf(p->file, "<h2>%s</h2>\n<p>%s, %s</p>\n", op, hd__bench_word(row, "dtype"),
+    fprintf(p->file, "<h2>%s</h2>\n<p>%s, %s</p>\n", op, hd__json_word(row, "dtype"),
             in_place ? "in place" : "out of place");
-    if (hd__bench_number(row, "bytes") > 0)
+    if (hd__json_number(row, "bytes") > 0)
         chart(p, op, in_place);
     table(p, op, 0);
     table(p, op, 1);
@@ -135,7 +135,7 @@ static struct page page_of(const char *path, const json_t *rows, struct hd_error
     struct page p = {.file = hd__output_create(path, HD__OUTPUT_MARK, err), .rows = rows};
     for (size_t i = 0; i < json_array_size(rows) && p.n < HD__BENCH_CHART_COMMS; i++)
         if (first_of(rows, i, "comm"))
-            p.comm[p.n++] = hd__bench_word(json_array_get(rows, i), "comm");
+            p.comm[p.n++] = hd__json_word(json_array_get(rows, i), "comm");
     return p;
 }
 
@@ -147,16 +147,16 @@ int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *r
     if (!p.file)
         return err->code;
     for (size_t i = 0; i < json_array_size(rows); i++)
-        charts += first_of(rows, i, "op") && hd__bench_number(json_array_get(rows, i), "bytes") > 0;
+        charts += first_of(rows, i, "op") && hd__json_number(json_array_get(rows, i), "bytes") > 0;
     hd__plot_open_file(p.file, HD__BENCH_CHART_WIDTH, HEAD + charts * STEP);
     hd__plot_text(p.file, 12, 24, "start", 0, title);
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
-        const char *op = hd__bench_word(row, "op");
-        if (!first_of(rows, i, "op") || hd__bench_number(row, "bytes") <= 0)
+        const char *op = hd__json_word(row, "op");
+        if (!first_of(rows, i, "op") || hd__json_number(row, "bytes") <= 0)
             continue;
         char head[96];
-        snprintf(head, sizeof head, "%s, %s", op, hd__bench_word(row, "dtype"));
+        snprintf(head, sizeof head, "%s, %s", op, hd__json_word(row, "dtype"));
         hd__plot_text(p.file, 12, top + 18, "start", 1, head);
         hd__bench_write_chart(p.file, rows, p.comm, p.n, op, !has(&p, op, 0), top + HEAD - 16);
         top += STEP;

@@ -107,9 +107,9 @@ void hd__bench_print_row(struct hd__bench_table *t, uint32_t op, const json_t *r
     t->started = 1;
     t->op = op;
     if (!second)
-        printf("%11.0f%11.0f", hd__bench_number(row, "bytes"), hd__bench_number(row, "count"));
+        printf("%11.0f%11.0f", hd__json_number(row, "bytes"), hd__json_number(row, "count"));
     for (size_t c = 0; c < count; c++)
-        printf("%*.*f", at[c].width, at[c].digits, hd__bench_number(row, at[c].key));
+        printf("%*.*f", at[c].width, at[c].digits, hd__json_number(row, at[c].key));
     if (second || n == 1)
         printf("\n");
     fflush(stdout);
@@ -124,7 +124,7 @@ const json_t *hd__bench_find_row(const json_t *rows, const char *comm, const cha
     json_array_foreach((json_t *)rows, i, row) if (!strcmp(json_string_value(json_object_get(row, "comm")), comm) &&
                                                    !strcmp(json_string_value(json_object_get(row, "op")), op) &&
                                                    json_is_true(json_object_get(row, "in_place")) == in_place &&
-                                                   hd__bench_number(row, "bytes") == (double)bytes) return row;
+                                                   hd__json_number(row, "bytes") == (double)bytes) return row;
     return NULL;
 }
 
@@ -134,8 +134,8 @@ int hd__bench_fastest(const json_t *rows, const char *const *comm, int n, const 
     double least = 0;
     for (int i = 0; i < n; i++) {
         const json_t *row = hd__bench_find_row(rows, comm[i], op, in_place, bytes);
-        double time = hd__bench_number(row, json_object_get(row, "exposed_us") ? "exposed_us" : "time_us");
-        if (row && !hd__bench_number(row, "errors") && (best < 0 || time < least)) {
+        double time = hd__json_number(row, json_object_get(row, "exposed_us") ? "exposed_us" : "time_us");
+        if (row && !hd__json_number(row, "errors") && (best < 0 || time < least)) {
             best = i;
             least = time;
         }
@@ -188,9 +188,9 @@ static void comparison_row(const struct table_column *at, const json_t *rows, co
     for (int i = 0; i < n; i++) {
         const json_t *row = hd__bench_find_row(rows, comm[i], op, in_place, bytes);
         for (size_t c = 0; c < N_COMPARISON; c++) {
-            const char *mark = hd__bench_number(row, "errors") > 0 ? "!" : i == best ? "*" : " ";
+            const char *mark = hd__json_number(row, "errors") > 0 ? "!" : i == best ? "*" : " ";
             if (shown(c, n))
-                printf("%*.*f%s", at[c].width, at[c].digits, hd__bench_number(row, at[c].key), c ? "" : mark);
+                printf("%*.*f%s", at[c].width, at[c].digits, hd__json_number(row, at[c].key), c ? "" : mark);
         }
     }
     printf("\n");
@@ -205,7 +205,7 @@ void hd__bench_print_comparison(const struct hd__bench *b, const char *const *co
             json_t *row;
             json_array_foreach((json_t *)rows, i, row)
             {
-                uint64_t bytes = (uint64_t)hd__bench_number(row, "bytes");
+                uint64_t bytes = (uint64_t)hd__json_number(row, "bytes");
                 if (hd__bench_find_row(rows, comm[0], op, in_place, bytes) != row)
                     continue;
                 if (!seen++) {

@@ -101,16 +101,6 @@ static void redirect(int stream, const char *path)
         dup2(fd, stream);
 }
 
-static void show_errors(const char *path)
-{
-    char line[4096];
-    FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file))
-        fputs(line, stderr);
-    if (file)
-        fclose(file);
-}
-
 /* Returns the child's exit code. What it said on standard error is shown where that is not 0. */
 static int run_child(const struct train_bench *b, const struct hd__cli_job_arguments *arguments)
 {
@@ -136,7 +126,7 @@ static int run_child(const struct train_bench *b, const struct hd__cli_job_argum
     child = 0;
     int code = stopped_by ? HD__EXIT_STOPPED : WIFEXITED(status) ? WEXITSTATUS(status) : HD__EXIT_FAILED;
     if (code && !stopped_by)
-        show_errors(path);
+        hd__scratch_show(b->folder, "stderr");
     return code;
 }
 
@@ -149,7 +139,7 @@ static double median(const json_t *lines, const char *key)
     const json_t *line;
     double *values = hd__alloc((json_array_size(lines) + 1) * sizeof *values), middle = NAN;
     json_array_foreach(lines, i, line) if (json_is_number(json_object_get(line, key))) values[n++] =
-        hd__bench_number(line, key);
+        hd__json_number(line, key);
     if (n)
         middle = hd__watch_median(values, n);
     free(values);
@@ -165,46 +155,33 @@ static int64_t most(const json_t *lines, const char *key)
     return top;
 }
 
-static const char *text_of(const json_t *line, const char *key)
-{
-    const char *text = json_string_value(json_object_get(line, key));
-    return text ? text : "";
-}
-
 /* The first line, those of the steps after the warm-up, and the event that has the roofline, or NULL. */
 static json_t *read_metrics(const struct train_bench *b, json_t **start, json_t **roofline)
 {
-    char path[96], *line = NULL;
-    size_t room = 0;
-    json_t *lines = json_array();
-    snprintf(path, sizeof path, "%s/metrics.jsonl", b->folder);
-    FILE *file = fopen(path, "r");
+    json_t *all = hd__scratch_lines(b->folder, "metrics.jsonl"), *lines = json_array(), *object;
+    size_t k;
     *start = *roofline = NULL;
-    while (file && getline(&line, &room, file) > 0) {
-        json_t *object = json_loads(line, 0, NULL);
+    json_array_foreach(all, k, object)
+    {
         if (!*start)
             *start = json_incref(object);
-        else if (!strcmp(text_of(object, "event"), "roofline"))
+        else if (!strcmp(hd__json_word(object, "event"), "roofline"))
             *roofline = json_incref(object);
         else if (json_integer_value(json_object_get(object, "step")) > b->warmup)
             json_array_append(lines, object);
-        json_decref(object);
     }
-    free(line);
-    if (file)
-        fclose(file);
+    json_decref(all);
     return lines;
 }
 
 /* By the row's own medians; null where the machine's rates are not known. */
 static void add_roofline(json_t *row, const json_t *event)
 {
-    double least = event ? hd__bench_number(event, "products_s") + hd__bench_number(event, "other_s") +
-                               hd__bench_number(row, "exposed_comm_s")
+    double least = event ? hd__json_number(event, "products_s") + hd__json_number(event, "other_s") +
+                               hd__json_number(row, "exposed_comm_s")
                          : 0;
     json_object_set_new(row, "roofline_s", event ? json_real(least) : json_null());
-    json_object_set_new(row, "roofline_ratio",
-                        event ? json_real(hd__bench_number(row, "step_s") / least) : json_null());
+    json_object_set_new(row, "roofline_ratio", event ? json_real(hd__json_number(row, "step_s") / least) : json_null());
 }
 
 /* NULL: there are no steps. */
@@ -268,8 +245,8 @@ static int measure(struct train_bench *b, int64_t ranks, int64_t batch, json_t *
 
 static double efficiency(const json_t *row, const json_t *base)
 {
-    double ranks = hd__bench_number(row, "ranks") / hd__bench_number(base, "ranks");
-    return hd__bench_number(row, "tokens_per_s") / (ranks * hd__bench_number(base, "tokens_per_s"));
+    double ranks = hd__json_number(row, "ranks") / hd__json_number(base, "ranks");
+    return hd__json_number(row, "tokens_per_s") / (ranks * hd__json_number(base, "tokens_per_s"));
 }
 
 static void print_row(const json_t *row)
@@ -281,14 +258,14 @@ static void print_row(const json_t *row)
         snprintf(roofline, sizeof roofline, "%.2f", json_number_value(ratio));
     if (json_is_number(mfu))
         snprintf(utilization, sizeof utilization, "%.1f%%", 100 * json_number_value(mfu));
-    printf("%6.0f %10.1f %12.0f %11.1f%% %8s %9s %12.1f %12s", hd__bench_number(row, "ranks"),
-           1e3 * hd__bench_number(row, "step_s"), hd__bench_number(row, "tokens_per_s"),
-           100 * hd__bench_number(row, "efficiency"), utilization, roofline,
-           1e3 * hd__bench_number(row, "exposed_comm_s"),
-           hd__bytes_text((uint64_t)hd__bench_number(row, "arena_bytes"), memory));
+    printf("%6.0f %10.1f %12.0f %11.1f%% %8s %9s %12.1f %12s", hd__json_number(row, "ranks"),
+           1e3 * hd__json_number(row, "step_s"), hd__json_number(row, "tokens_per_s"),
+           100 * hd__json_number(row, "efficiency"), utilization, roofline,
+           1e3 * hd__json_number(row, "exposed_comm_s"),
+           hd__bytes_text((uint64_t)hd__json_number(row, "arena_bytes"), memory));
     if (json_is_object(weak))
-        printf(" %10.0f %12.0f %11.1f%%", hd__bench_number(weak, "batch"), hd__bench_number(weak, "tokens_per_s"),
-               100 * hd__bench_number(weak, "efficiency"));
+        printf(" %10.0f %12.0f %11.1f%%", hd__json_number(weak, "batch"), hd__json_number(weak, "tokens_per_s"),
+               100 * hd__json_number(weak, "efficiency"));
     putchar('\n');
     fflush(stdout);
 }

@@ -5,14 +5,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "analysis/plan/machine_file.h"
 #include "cli/scratch.h"
+#include "core/base/file.h"
 #include "core/program/ops.h"
+#include "runtime/exec/profile.h"
 
 extern char **environ;
 
@@ -23,19 +25,15 @@ static const char *const models[] = {
     "{use: transformer, family: llama, layers: 2, hidden: 640, heads: 10, kv_heads: 5, ffn: 1792, vocab: 8192, "
     "tied: false}"};
 
-struct sums {
-    double seconds[HD_OP_LIMIT][2], planned[HD_OP_LIMIT][2];
-};
-
 static int32_t write_file(const char *folder, const char *name, const void *bytes, size_t n, struct hd_error *err)
 {
     char path[96];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "we");
-    int bad = !file || fwrite(bytes, 1, n, file) != n;
-    if (file && fclose(file))
-        bad = 1;
-    return bad ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno)) : HD_OK;
+    FILE *file = hd__output_create(path, "", err);
+    if (!file)
+        return err->code;
+    fwrite(bytes, 1, n, file);
+    return hd__output_close(file, path, err);
 }
 
 static int32_t write_inputs(const struct hd__calibrate_jobs *jobs, const char *folder, struct hd_error *err)
@@ -59,20 +57,6 @@ static int32_t write_inputs(const struct hd__calibrate_jobs *jobs, const char *f
     return rc;
 }
 
-/* The child's last words are the reason. */
-static int32_t refuse(const char *log, struct hd_error *err)
-{
-    char line[512], last[512] = "it says nothing";
-    FILE *file = fopen(log, "re");
-    while (file && fgets(line, sizeof line, file))
-        if (*line != '\n')
-            snprintf(last, sizeof last, "%s", line);
-    if (file)
-        fclose(file);
-    last[strcspn(last, "\n")] = 0;
-    return hd_fail(err, HD_E_INTERNAL, "a small job does not train: %.400s", last);
-}
-
 static int32_t train(const char *folder, const char *model, const char *dtype, struct hd_error *err)
 {
     char job[96], machine[96], log[96], words[2][256];
@@ -94,70 +78,61 @@ static int32_t train(const char *folder, const char *model, const char *dtype, s
         return hd_fail(err, HD_E_IO, "no process for a small job: %s", strerror(why));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    return status ? refuse(log, err) : HD_OK;
+    if (!status)
+        return HD_OK;
+    hd__scratch_show(folder, "log");
+    return hd_fail(err, HD_E_INTERNAL, "a small job does not train, and says why above");
 }
 
 /* Adds the last event `profile` of a run. */
-static int32_t read_profile(const char *folder, struct sums *sums, struct hd_error *err)
+static int32_t read_profile(const char *folder, struct hd__op_seconds *sums, struct hd_error *err)
 {
-    char path[96], *line = NULL;
-    size_t room = 0, k;
-    json_t *profile = NULL, *row;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-    FILE *file = fopen(path, "re");
-    while (file && getline(&line, &room, file) > 0) {
-        json_t *object = json_loads(line, 0, NULL);
-        const char *event = json_string_value(json_object_get(object, "event"));
-        if (event && !strcmp(event, "profile")) {
-            json_decref(profile);
-            profile = json_incref(object);
-        }
-        json_decref(object);
+    json_t *lines = hd__scratch_lines(folder, "metrics.jsonl"), *profile = NULL, *row;
+    size_t k;
+    json_array_foreach(lines, k, row)
+    {
+        const char *event = json_string_value(json_object_get(row, "event"));
+        profile = event && !strcmp(event, "profile") ? row : profile;
     }
-    free(line);
-    if (file)
-        fclose(file);
-    if (!profile)
-        return hd_fail(err, HD_E_IO, "%s: it has no event profile", path);
     json_array_foreach(json_object_get(profile, "instructions"), k, row)
     {
         int narrow = json_integer_value(json_object_get(row, "bytes")) < 4;
-        for (uint32_t op = 0; op < HD_OP_LIMIT; op++)
-            if (hd__op((uint16_t)op)->name &&
-                !strcmp(hd__op((uint16_t)op)->name, json_string_value(json_object_get(row, "op")))) {
-                sums->seconds[op][narrow] += json_number_value(json_object_get(row, "seconds"));
-                sums->planned[op][narrow] += json_number_value(json_object_get(row, "planned_s"));
-            }
+        const char *name = json_string_value(json_object_get(row, "op"));
+        uint16_t op = hd__op_named(name ? name : "");
+        if (op == HD_OP_LIMIT)
+            continue;
+        sums->measured[op][narrow] += json_number_value(json_object_get(row, "seconds"));
+        sums->planned[op][narrow] += json_number_value(json_object_get(row, "planned_s"));
     }
-    json_decref(profile);
-    return HD_OK;
+    json_decref(lines);
+    return profile ? HD_OK : hd_fail(err, HD_E_IO, "a small job wrote no event profile");
 }
 
 /* Transfers overlap, and what takes no time of a step is measured by chance: neither has a row. */
-static void add_rows(const struct sums *s, struct hd__text *out)
+static void add_rows(const struct hd__op_seconds *s, struct hd__text *out)
 {
     static const char *const keys[] = {"fp32", "16"};
     double all = 0;
     for (uint32_t op = 0; op < HD_OP_LIMIT; op++)
-        all += s->seconds[op][0] + s->seconds[op][1];
+        all += s->measured[op][0] + s->measured[op][1];
     hd__text_add(out, "instructions: # times as long as by the rates above, in small jobs that train\n");
     for (uint32_t op = 0; op < HD_OP_LIMIT; op++) {
         uint8_t class = hd__op((uint16_t)op)->class;
         if ((s->planned[op][0] <= 0 && s->planned[op][1] <= 0) || class == HD__CLASS_COLLECTIVE ||
-            class == HD__CLASS_P2P || s->seconds[op][0] + s->seconds[op][1] < 1e-3 * all)
+            class == HD__CLASS_P2P || s->measured[op][0] + s->measured[op][1] < 1e-3 * all)
             continue;
         hd__text_add(out, "  - {op: %s", hd__op((uint16_t)op)->name);
         for (int narrow = 0; narrow < 2; narrow++)
             if (s->planned[op][narrow] > 0)
                 hd__text_add(out, ", %s: %.4g", keys[narrow],
-                             HD__MIN(HD__MAX(s->seconds[op][narrow] / s->planned[op][narrow], 0.01), 1000));
+                             HD__MIN(HD__MAX(s->measured[op][narrow] / s->planned[op][narrow], 0.01), 1000));
         hd__text_add(out, "}\n");
     }
 }
 
 int32_t hd__calibrate_jobs(const struct hd__calibrate_jobs *jobs, struct hd__text *out, struct hd_error *err)
 {
-    struct sums *sums = hd__alloc(sizeof *sums);
+    struct hd__op_seconds *sums = hd__alloc(sizeof *sums);
     char folder[64];
     int32_t rc = hd__scratch_make("heddle-calibrate", folder, err);
     if (!rc) {

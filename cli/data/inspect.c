@@ -65,14 +65,9 @@ static uint64_t count_loss(const struct hd__indexed *x)
 
 static void warn_other(const struct hd__indexed *x, const json_t *meta, const struct hd__tokenizer *t)
 {
-    const char *theirs = json_string_value(json_object_get(json_object_get(meta, "arguments"), "--tokenizer")),
-               *by = json_string_value(json_object_get(meta, "tokenizer"));
-    char mine[20];
     uint64_t hash;
-    if (!theirs || !by || hd__file_hash(t->path, &hash, NULL))
-        return;
-    snprintf(mine, sizeof mine, "%016" PRIx64, hash);
-    if (strcmp(mine, theirs) != 0)
+    const char *by = hd__file_hash(t->path, &hash, NULL) ? NULL : hd__tokens_made_by_other(meta, hash);
+    if (by)
         hd__log(HD_LOG_WARN, NULL, "--tokenizer: %s is not what made the tokens of %s: that was %s", t->path, x->prefix,
                 by);
 }

@@ -48,24 +48,13 @@ static int32_t open_part(struct hd__train_session *s, const char *result, int64_
     return rc;
 }
 
-static int32_t write_at(const struct part_file *part, const void *data, size_t bytes, int64_t offset,
-                        struct hd_error *err)
+static int32_t copy_at(const struct part_file *part, void *data, size_t bytes, int64_t offset, int writes,
+                       struct hd_error *err)
 {
     for (size_t done = 0; done < bytes;) {
-        ssize_t n = pwrite(part->fd, (const char *)data + done, bytes - done, (off_t)(offset + (int64_t)done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return fail_io(part->path, err);
-        done += (size_t)n;
-    }
-    return HD_OK;
-}
-
-static int32_t read_at(const struct part_file *part, void *data, size_t bytes, int64_t offset, struct hd_error *err)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = pread(part->fd, (char *)data + done, bytes - done, (off_t)(offset + (int64_t)done));
+        char *at = (char *)data + done;
+        off_t to = (off_t)(offset + (int64_t)done);
+        ssize_t n = writes ? pwrite(part->fd, at, bytes - done, to) : pread(part->fd, at, bytes - done, to);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -124,8 +113,8 @@ static int32_t write_losses(void *user, const struct hd__train_losses_row *row, 
     for (int64_t n = 0, m; n < row->count && !rc; n = m) {
         for (m = n + 1; m < row->count && row->position[m] == row->position[m - 1] + 1;)
             m++;
-        rc = write_at(&t->part, values + n, (size_t)(m - n) * sizeof *values,
-                      (row->sequence * t->seq_len + row->position[n]) * (int64_t)sizeof *values, err);
+        rc = copy_at(&t->part, values + n, (size_t)(m - n) * sizeof *values,
+                     (row->sequence * t->seq_len + row->position[n]) * (int64_t)sizeof *values, 1, err);
     }
     free(values);
     return rc;
@@ -165,7 +154,7 @@ static int32_t write_result(const struct per_token *t, const char *path, int64_t
     if (!rc && !is_jsonl(path))
         write_npy_head(file, sequences, t->seq_len);
     for (int64_t i = 0; i < sequences && !rc; i++) {
-        rc = read_at(&t->part, values, (size_t)t->seq_len * sizeof *values, i * t->seq_len * (int64_t)sizeof *values,
+        rc = copy_at(&t->part, values, (size_t)t->seq_len * sizeof *values, i * t->seq_len * (int64_t)sizeof *values, 0,
                      err);
         if (!rc && is_jsonl(path))
             write_json_row(file, i, values, t->seq_len);
@@ -362,8 +351,8 @@ static int32_t write_answer(void *user, const struct hd__train_losses_row *row, 
             answer[0] -= (double)row->loss[n];
             answer[1] *= row->likeliest[n];
         }
-    return write_at(&a->part, answer, sizeof answer, (row->sequence * a->parts + a->mine) * (int64_t)sizeof answer,
-                    err);
+    return copy_at(&a->part, answer, sizeof answer, (row->sequence * a->parts + a->mine) * (int64_t)sizeof answer, 1,
+                   err);
 }
 
 static int32_t write_answers(const struct answering *a, struct hd_error *err)
@@ -377,7 +366,7 @@ static int32_t write_answers(const struct answering *a, struct hd_error *err)
         int likeliest = 1;
         for (; at < r->rows.count && r->rows.at[at].request == i; at++)
             for (int64_t k = 0; k < a->parts && !rc; k++) {
-                rc = read_at(&a->part, answer, sizeof answer, (at * a->parts + k) * (int64_t)sizeof answer, err);
+                rc = copy_at(&a->part, answer, sizeof answer, (at * a->parts + k) * (int64_t)sizeof answer, 0, err);
                 sum += answer[0];
                 likeliest &= answer[1] > 0;
             }

@@ -5,6 +5,7 @@
 
 #include "cli/report/report.h"
 #include "service/metrics/watch.h"
+#include "service/report/json_fields.h"
 
 /* ---- numbers of a run */
 
@@ -372,12 +373,6 @@ json_t *hd__report_differences(const struct hd__report *r)
 
 /* ---- events */
 
-static const char *word(const json_t *event, const char *key)
-{
-    const char *text = json_string_value(json_object_get(event, key));
-    return text ? text : "";
-}
-
 double hd__report_event_step(const json_t *event)
 {
     const json_t *step = json_object_get(event, "step");
@@ -386,11 +381,11 @@ double hd__report_event_step(const json_t *event)
 
 void hd__report_event_words(const json_t *event, struct hd__text *out)
 {
-    const char *is = word(event, "event");
+    const char *is = hd__json_word(event, "event");
     char text[32];
     if (!strcmp(is, "alarm")) {
-        hd__text_add(out, "alarm %s, rank %.0f: %s", word(event, "rule"),
-                     json_number_value(json_object_get(event, "rank")), word(event, "words"));
+        hd__text_add(out, "alarm %s, rank %.0f: %s", hd__json_word(event, "rule"),
+                     json_number_value(json_object_get(event, "rank")), hd__json_word(event, "words"));
     } else if (!strcmp(is, "checkpoint") && json_is_true(json_object_get(event, "emergency"))) {
         hd__text_add(out, "saved after a fault");
     } else if (!strcmp(is, "checkpoint")) {

@@ -10,6 +10,7 @@
 #include "cli/report/report.h"
 #include "core/base/file.h"
 #include "core/program/ops.h"
+#include "service/report/json_fields.h"
 
 enum { WIDTH = 760, COLUMNS = 2 * WIDTH, LEFT = 130, ROW = 14, GAP = 6, TOP = 38, RANKS_MAX = 16, ROWS_MAX = 128 };
 enum { RECTANGLES_MAX = 8000 };       /* of all pictures on a page */
@@ -37,17 +38,6 @@ struct picture {
     uint32_t rows_left_out, each; /* each: columns that are merged into one */
     int seen[KINDS];
 };
-
-static const char *word(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
-
-static double number(const json_t *object, const char *key)
-{
-    return json_number_value(json_object_get(object, key));
-}
 
 static const char *fill_of(int kind)
 {
@@ -103,7 +93,7 @@ static void add_files(found_list *list, const char *name)
 static void add_files_from_job(found_list *list, const struct hd__report_run *run, const json_t *metrics,
                                const char *name)
 {
-    const char *jsonl = word(metrics, "jsonl");
+    const char *jsonl = hd__json_word(metrics, "jsonl");
     char *path = realpath(run->path, NULL);
     size_t n = path ? strlen(path) : 0, last = strlen(jsonl);
     if (n > last && !strcmp(path + n - last, jsonl) && path[n - last - 1] == '/') {
@@ -129,8 +119,8 @@ static json_t *load(const char *path, const struct hd__report_run *run, char why
     else if (!json_is_integer(json_object_get(other, "measured")) ||
              !json_is_array(json_object_get(trace, "traceEvents")))
         snprintf(why, 128, "is not a measured trace of heddle's");
-    else if (*run->name && strcmp(word(other, "job"), run->name) != 0)
-        snprintf(why, 128, "is of the job %.60s", word(other, "job"));
+    else if (*run->name && strcmp(hd__json_word(other, "job"), run->name) != 0)
+        snprintf(why, 128, "is of the job %.60s", hd__json_word(other, "job"));
     else
         return trace;
     json_decref(trace);
@@ -153,8 +143,8 @@ static int find_steps(struct picture *p, const json_t *events)
     uint32_t n = 0;
     json_array_foreach(events, i, one)
     {
-        double begin = number(one, "ts"), end = begin + number(one, "dur");
-        if (!strcmp(word(one, "cat"), "step") && isfinite(end - begin))
+        double begin = hd__json_number(one, "ts"), end = begin + hd__json_number(one, "dur");
+        if (!strcmp(hd__json_word(one, "cat"), "step") && isfinite(end - begin))
             hd__push(
                 &p->steps,
                 ((struct span){json_integer_value(json_object_get(json_object_get(one, "args"), "step")), begin, end}));
@@ -198,11 +188,11 @@ static void add_rows(struct picture *p, const json_t *events)
     uint32_t n = 0;
     json_array_foreach(events, i, one)
     {
-        const char *name = word(json_object_get(one, "args"), "name");
+        const char *name = hd__json_word(json_object_get(one, "args"), "name");
         struct row row = {.rank = json_integer_value(json_object_get(one, "pid")),
                           .thread = json_integer_value(json_object_get(one, "tid"))};
         snprintf(row.name, sizeof row.name, "%s", name);
-        if (!strcmp(word(one, "name"), "thread_name") && strcmp(name, "steps") != 0)
+        if (!strcmp(hd__json_word(one, "name"), "thread_name") && strcmp(name, "steps") != 0)
             hd__push(&p->rows, row);
     }
     if (p->rows.count)
@@ -224,7 +214,7 @@ static int is_compute(const struct row *row)
 
 static int kind_of(const struct row *row, const json_t *event)
 {
-    const char *category = word(event, "cat"), *name = word(event, "name");
+    const char *category = hd__json_word(event, "cat"), *name = hd__json_word(event, "name");
     int compute = is_compute(row);
     if (compute && (!strcmp(category, "wait") || !strcmp(category, "start")))
         return WAITS;
@@ -244,8 +234,9 @@ static void add_event(struct picture *p, const json_t *event)
     struct row key = {.rank = json_integer_value(json_object_get(event, "pid")),
                       .thread = json_integer_value(json_object_get(event, "tid"))};
     struct row *row = p->rows.count ? bsearch(&key, p->rows.at, p->rows.count, sizeof key, by_place) : NULL;
-    double length = p->span.end - p->span.begin, from = (number(event, "ts") - p->span.begin) / length * COLUMNS,
-           to = from + number(event, "dur") / length * COLUMNS;
+    double length = p->span.end - p->span.begin,
+           from = (hd__json_number(event, "ts") - p->span.begin) / length * COLUMNS,
+           to = from + hd__json_number(event, "dur") / length * COLUMNS;
     if (!row || !(from < COLUMNS && to > 0))
         return;
     int kind = kind_of(row, event);
@@ -401,7 +392,7 @@ static void fill(struct picture *p, const json_t *events)
     size_t i;
     json_t *one;
     add_rows(p, events);
-    json_array_foreach(events, i, one) if (!strcmp(word(one, "ph"), "X")) add_event(p, one);
+    json_array_foreach(events, i, one) if (!strcmp(hd__json_word(one, "ph"), "X")) add_event(p, one);
 }
 
 static void put_title(FILE *file, const char *label, const struct picture *all, const struct span *longest,
@@ -451,7 +442,7 @@ static void put_run(FILE *file, const struct hd__report_run *run, uint32_t recta
 {
     const json_t *metrics = json_object_get(json_object_get(run->start, "job"), "metrics"),
                  *trace = json_object_get(metrics, "trace");
-    const char *name = json_is_string(trace) ? json_string_value(trace) : word(trace, "file");
+    const char *name = json_is_string(trace) ? json_string_value(trace) : hd__json_word(trace, "file");
     char *recorded = hd__format("%s/trace/trace.json", run->folder), why[128] = "", first[128] = "";
     found_list list = {0};
     int drawn = 0;

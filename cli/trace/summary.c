@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "service/metrics/watch.h"
+#include "service/report/json_fields.h"
 
 struct model_span { /* of one rank's step: from the first instruction of the model to the last */
     double first, last, work;
@@ -16,17 +17,6 @@ struct sums {
     struct hd__trace_summary *s;
     HD__ARRAY(struct model_span) spans;
 };
-
-static double number(const json_t *object, const char *key)
-{
-    return json_number_value(json_object_get(object, key));
-}
-
-static const char *word(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
 
 static int64_t integer(const json_t *object, const char *key)
 {
@@ -60,14 +50,15 @@ static struct hd__trace_row *row_of(void *array, const char *name)
 /* As the timeline of `heddle explain`: analysis/sim/simulate.h. */
 static double predict(const json_t *kind, const struct hd__sim_rates *r)
 {
-    const char *axes = word(kind, "axes");
+    const char *axes = hd__json_word(kind, "axes");
     int32_t axis = 0;
     if (!*axes)
-        return r->kernel + HD__MAX(number(kind, "flops") / r->flops, number(kind, "bytes") / r->memory);
+        return r->kernel +
+               HD__MAX(hd__json_number(kind, "flops") / r->flops, hd__json_number(kind, "bytes") / r->memory);
     while (axis < HD_AXIS_COUNT - 1 && (strncmp(axes, hd__axis_name(axis), strlen(hd__axis_name(axis))) != 0 ||
                                         !strchr(".", axes[strlen(hd__axis_name(axis))])))
         axis++;
-    return r->latency[axis] + number(kind, "sent") / r->link[axis];
+    return r->latency[axis] + hd__json_number(kind, "sent") / r->link[axis];
 }
 
 /* ---- events */
@@ -95,8 +86,8 @@ static void add_instruction(struct sums *all, const json_t *event, struct hd__tr
 {
     const json_t *args = json_object_get(event, "args");
     const json_t *kind = json_array_get(all->kinds, (size_t)integer(args, "kind"));
-    const char *category = word(event, "cat"), *axes = word(kind, "axes");
-    int is_compute = integer(event, "tid") == rank->thread, is_feed = !strcmp(word(event, "name"), "feed");
+    const char *category = hd__json_word(event, "cat"), *axes = hd__json_word(kind, "axes");
+    int is_compute = integer(event, "tid") == rank->thread, is_feed = !strcmp(hd__json_word(event, "name"), "feed");
     if (!strcmp(category, "start"))
         return;
     if (!strcmp(category, "wait")) {
@@ -104,7 +95,7 @@ static void add_instruction(struct sums *all, const json_t *event, struct hd__tr
         row_of(&all->s->axes, *axes ? axes : "copies")->seconds += seconds;
         return;
     }
-    struct hd__trace_row *row = row_of(&all->s->kinds, word(kind, "name"));
+    struct hd__trace_row *row = row_of(&all->s->kinds, hd__json_word(kind, "name"));
     row->seconds += seconds;
     row->calls++;
     row->is_comm = !is_compute;
@@ -112,35 +103,36 @@ static void add_instruction(struct sums *all, const json_t *event, struct hd__tr
     if (!is_compute)
         return;
     *(is_feed ? &rank->feed : &rank->compute) += seconds;
-    row_of(&all->s->blocks, *word(args, "block") ? word(args, "block") : "(no block)")->seconds += seconds;
+    row_of(&all->s->blocks, *hd__json_word(args, "block") ? hd__json_word(args, "block") : "(no block)")->seconds +=
+        seconds;
     if (strcmp(category, "O") != 0 && !is_feed)
-        add_to_span(all, rank->rank, integer(args, "step"), 1e-6 * number(event, "ts"), seconds);
+        add_to_span(all, rank->rank, integer(args, "step"), 1e-6 * hd__json_number(event, "ts"), seconds);
 }
 
 static void add_event(struct sums *all, const json_t *event, const struct hd__sim_rates *rates)
 {
-    const char *phase = word(event, "ph");
+    const char *phase = hd__json_word(event, "ph");
     const json_t *args = json_object_get(event, "args");
     struct hd__trace_rank_row *rank = rank_row(all->s, integer(event, "pid"));
-    double seconds = 1e-6 * number(event, "dur");
+    double seconds = 1e-6 * hd__json_number(event, "dur");
     if (!rank)
         return;
-    if (!strcmp(phase, "s") && strcmp(word(event, "name"), "send") != 0) {
+    if (!strcmp(phase, "s") && strcmp(hd__json_word(event, "name"), "send") != 0) {
         rank->last++;
         all->s->collectives++;
     }
-    if (!strcmp(word(event, "name"), "thread_name") && !strcmp(word(args, "name"), "compute"))
+    if (!strcmp(hd__json_word(event, "name"), "thread_name") && !strcmp(hd__json_word(args, "name"), "compute"))
         rank->thread = integer(event, "tid");
     if (strcmp(phase, "X") != 0)
         return;
-    if (!strcmp(word(event, "cat"), "step")) {
+    if (!strcmp(hd__json_word(event, "cat"), "step")) {
         add_step(all->s, rank, integer(args, "step"), seconds);
         return;
     }
     add_instruction(all, event, rank, seconds);
     const json_t *kind = json_array_get(all->kinds, (size_t)integer(args, "kind"));
-    if (strcmp(word(event, "cat"), "wait") != 0 && strcmp(word(event, "cat"), "start") != 0)
-        row_of(&all->s->kinds, word(kind, "name"))->predicted += predict(kind, rates);
+    if (strcmp(hd__json_word(event, "cat"), "wait") != 0 && strcmp(hd__json_word(event, "cat"), "start") != 0)
+        row_of(&all->s->kinds, hd__json_word(kind, "name"))->predicted += predict(kind, rates);
 }
 
 /* ---- the whole */
@@ -208,7 +200,7 @@ int32_t hd__trace_sum_up(const json_t *trace, const struct hd__sim_rates *rates,
     const json_t *about = json_object_get(trace, "otherData"), *events = json_object_get(trace, "traceEvents"), *one;
     struct sums all = {.kinds = json_object_get(about, "kinds"), .s = out};
     size_t i;
-    *out = (struct hd__trace_summary){.job = word(about, "job"), .stages = integer(about, "stages")};
+    *out = (struct hd__trace_summary){.job = hd__json_word(about, "job"), .stages = integer(about, "stages")};
     if (!integer(about, "measured") || !json_is_array(events) || !json_is_array(all.kinds))
         return hd_fail(err, HD_E_INVALID, "not a trace that metrics.trace of a job wrote");
     json_array_foreach(json_object_get(about, "ranks"), i, one) hd__push(

@@ -128,22 +128,17 @@ double hd__exec_profile_seconds(const struct hd__profile *profile, int kind)
     return seconds;
 }
 
-double hd__exec_profile_op_seconds(const struct hd__profile *profile, uint32_t op, int narrow, hd__exec_planned planned,
-                                   double *planned_s)
+void hd__exec_profile_ops(const struct hd__profile *profile, hd__exec_planned planned, struct hd__op_seconds *out)
 {
     const struct hd_program *p = profile->p;
-    double seconds = 0;
-    *planned_s = 0;
+    *out = (struct hd__op_seconds){0};
     for (uint32_t s = 0; s < p->sections.count; s++)
         for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
             const struct hd__instr *i = &p->sections.at[s].code.at[k];
-            int is_narrow = i->n_in && hd_dtype_size(hd__tensor_const(p, i->in[0])->dtype) < 4;
-            if (i->op != op || is_narrow != narrow)
-                continue;
-            seconds += profile->seconds[s][k];
-            *planned_s += profile->calls[s][k] * planned(p, i);
+            int narrow = hd__instr_is_narrow(p, i);
+            out->measured[i->op][narrow] += profile->seconds[s][k];
+            out->planned[i->op][narrow] += profile->calls[s][k] * planned(p, i);
         }
-    return seconds;
 }
 
 /* ---- printing */

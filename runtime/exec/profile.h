@@ -26,10 +26,16 @@ typedef double (*hd__exec_planned)(const struct hd_program *p, const struct hd__
  * unknown; `planned`, `rates`: for columns beside what was measured, or NULL. */
 void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak,
                             hd__exec_planned planned, const struct hd__roofline_rates *rates, struct hd__text *out);
-/* Seconds that the instructions of an op took whose first operand has 2 bytes an element (narrow), or not. *planned_s:
- * what they were planned to take. */
-double hd__exec_profile_op_seconds(const struct hd__profile *profile, uint32_t op, int narrow, hd__exec_planned planned,
-                                   double *planned_s);
+/* Has its first operand fewer than 4 bytes an element? */
+static inline int hd__instr_is_narrow(const struct hd_program *p, const struct hd__instr *i)
+{
+    return i->n_in && hd_dtype_size(hd__tensor_const(p, i->in[0])->dtype) < 4;
+}
+/* Seconds by op, of instructions that are not narrow and of those that are. */
+struct hd__op_seconds {
+    double measured[HD_OP_LIMIT][2], planned[HD_OP_LIMIT][2];
+};
+void hd__exec_profile_ops(const struct hd__profile *profile, hd__exec_planned planned, struct hd__op_seconds *out);
 /* Seconds that all instructions of a kind (HD__ROOFLINE_...) were measured to take. */
 double hd__exec_profile_seconds(const struct hd__profile *profile, int kind);
 

@@ -2,12 +2,7 @@
 #include <stdlib.h>
 
 #include "service/report/diagnose.h"
-
-static const char *json_text(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
+#include "service/report/json_fields.h"
 
 static json_int_t json_number(const json_t *object, const char *key)
 {
@@ -26,7 +21,7 @@ static const char *channel_key(const json_t *channel, struct hd__arena *arena)
     struct hd__text text = {0};
     const json_t *rank;
     size_t i;
-    hd__text_add(&text, "%s ", json_text(channel, "group"));
+    hd__text_add(&text, "%s ", hd__json_word(channel, "group"));
     json_array_foreach(json_object_get(channel, "ranks"), i, rank)
         hd__text_add(&text, "%s%lld", i ? "," : "", (long long)json_integer_value(rank));
     if (json_object_get(channel, "from"))
@@ -44,11 +39,11 @@ static void read_op(struct hd__report_op_records *all, const json_t *dump, const
         return;
     hd__push(&all->list, ((struct hd__report_op_record){.rank = (int32_t)json_number(dump, "rank"),
                                                         .channel = keys[channel],
-                                                        .name = json_text(op, "op"),
-                                                        .section = json_text(op, "section"),
-                                                        .dtype = json_text(op, "dtype"),
-                                                        .redop = json_text(op, "redop"),
-                                                        .code = json_text(op, "code"),
+                                                        .name = hd__json_word(op, "op"),
+                                                        .section = hd__json_word(op, "section"),
+                                                        .dtype = hd__json_word(op, "dtype"),
+                                                        .redop = hd__json_word(op, "redop"),
+                                                        .code = hd__json_word(op, "code"),
                                                         .number = json_number(op, "n"),
                                                         .seq = json_number(op, "seq"),
                                                         .instr = json_number(op, "instruction"),

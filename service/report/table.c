@@ -2,26 +2,22 @@
 #include <stdlib.h>
 
 #include "service/report/diagnose.h"
+#include "service/report/json_fields.h"
 #include "service/report/report.h"
 
 enum { SUMMARY_RANKS = 16, COLUMN = 42 };
-
-static const char *json_text(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
 
 /* ---- in words */
 
 static void rank_summary(const json_t *dump, struct hd__text *out)
 {
     const json_t *step = json_object_get(dump, "step");
-    const char *at = *json_text(dump, "at") ? json_text(dump, "at") : "unknown";
+    const char *at = *hd__json_word(dump, "at") ? hd__json_word(dump, "at") : "unknown";
     hd__text_add(out, "  rank %lld", (long long)json_integer_value(json_object_get(dump, "rank")));
-    if (strcmp(json_text(dump, "state"), "answered"))
+    if (strcmp(hd__json_word(dump, "state"), "answered"))
         hd__text_add(out, " %s\n",
-                     !strcmp(json_text(dump, "state"), "silent") ? "does not answer" : json_text(dump, "state"));
+                     !strcmp(hd__json_word(dump, "state"), "silent") ? "does not answer"
+                                                                     : hd__json_word(dump, "state"));
     else if (json_integer_value(step) >= 0)
         hd__text_add(out, " at step %lld, %s\n", (long long)json_integer_value(step), at);
     else
@@ -32,8 +28,8 @@ void hd__report_summary(const json_t *report, struct hd__text *out)
 {
     const json_t *ranks = json_object_get(report, "rank"), *dump;
     size_t i, n = json_array_size(ranks);
-    hd__text_add(out, "%s\n", json_text(json_object_get(report, "verdict"), "words"));
-    json_array_foreach(ranks, i, dump) if (i < SUMMARY_RANKS || strcmp(json_text(dump, "state"), "answered"))
+    hd__text_add(out, "%s\n", hd__json_word(json_object_get(report, "verdict"), "words"));
+    json_array_foreach(ranks, i, dump) if (i < SUMMARY_RANKS || strcmp(hd__json_word(dump, "state"), "answered"))
         rank_summary(dump, out);
     if (n > SUMMARY_RANKS)
         hd__text_add(out, "  (%zu ranks; those that answered are shown up to rank %d)\n", n, SUMMARY_RANKS - 1);

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "service/train/resume_diff.h"
 #include "service/train/save/emergency.h"
 #include "service/train/save/peer_copies.h"
+#include "service/train/save/shared_place.h"
 #include "service/train/save/store_gather.h"
 
 struct hd__train_checkpointer {
@@ -32,51 +32,20 @@ struct hd__train_checkpointer {
     char loaded_run[HD__RUN_ID], run[HD__RUN_ID]; /* of the checkpoint that was loaded, "" for none; of this run */
     const char *loaded_dir;                       /* where it lies; NULL: nothing was loaded */
     uint64_t loaded_step;
-    const char *only_run;       /* "auto" is one of this run; NULL: of any */
-    char data[80], samples[20]; /* of describe_data; "": not known */
-    int falls_back;             /* what is damaged is passed over, and the caller says so */
-    int fell_back;              /* a newer one was damaged, of run damaged_run where its index could be read */
+    const char *only_run; /* "auto" is one of this run; NULL: of any */
+    struct hd__train_data_mark data;
+    int falls_back; /* what is damaged is passed over, and the caller says so */
+    int fell_back;  /* a newer one was damaged, of run damaged_run where its index could be read */
     char damaged_run[HD__RUN_ID];
     struct hd__train_saved saved; /* the last save; step 0: none that was not told */
     uint64_t *aside;              /* steps that are another run's from now on, or torn */
     uint32_t n_aside;
     const char *aside_are;
     struct hd__store_gather gather, gather_left;
-    struct hd_ckpt_tx *probe;       /* between probe and end_probe */
+    struct hd__shared_place place;
     struct hd__peer_copies *copies; /* checkpoint.peers; NULL without it */
     int in_memory;                  /* what was loaded was one of them */
 };
-
-enum { SAMPLES = 16 };
-
-/* Sequences spread over an epoch, which lie anywhere in the files. What cannot be read counts as nothing. */
-static uint64_t hash_samples(const struct hd__data *data, int32_t *ids, size_t n)
-{
-    uint64_t hash = 0, sequences = hd__data_sequences(data);
-    for (uint64_t k = 1; k <= SAMPLES; k++) {
-        struct hd_error unused = HD_ERROR_INIT;
-        if (!hd__data_read(data, k * sequences / (SAMPLES + 1), ids, ids + n, 0, (int64_t)n, &unused))
-            hash = hd__hash(ids, n * sizeof *ids, hash);
-    }
-    return hash;
-}
-
-/* Data are told from others under the same name, as those of another tokenizer, by their number, the first sequence and
- * some more, unless files may be skipped. */
-static void describe_data(const struct hd__train_session *s, char out[80], char samples[20])
-{
-    const struct hd__job *job = s->compiled->job;
-    const struct hd__data *data = s->train_feed && !job->on_error ? hd__train_feed_data(s->train_feed) : NULL;
-    size_t n = (size_t)job->seq_len;
-    struct hd_error unused = HD_ERROR_INIT;
-    int32_t *ids = data ? hd__alloc(2 * n * sizeof *ids) : NULL;
-    if (data && !hd__data_read(data, 0, ids, ids + n, 0, job->seq_len, &unused)) {
-        snprintf(out, 80, "%llu tokens, checksum of the first sequence %08x", (unsigned long long)hd__data_tokens(data),
-                 (uint32_t)hd__hash(ids, n * sizeof *ids, 0));
-        snprintf(samples, 20, "%016llx", (unsigned long long)hash_samples(data, ids, n));
-    }
-    free(ids);
-}
 
 static int32_t open_copies(struct hd__train_checkpointer *k, struct hd_error *err)
 {
@@ -118,7 +87,8 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
                                              .arena = hd__exec_host_arena(s->exec),
                                              .state_names = s->compiled->optimizer.ops->state_names};
     if (s->env->rank == 0)
-        describe_data(s, k->data, k->samples);
+        hd__train_data_describe(s, &k->data);
+    k->place = (struct hd__shared_place){s, k->dir, k->ops, k->ckpt, NULL};
     if (s->compiled->job->checkpoint_async)
         k->async_writer = hd__ckpt_async_writer_create(&k->store);
     *checkpointer = k;
@@ -129,7 +99,7 @@ void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
 {
     if (!k)
         return;
-    hd__train_checkpointer_end_probe(k);
+    hd__shared_place_end(&k->place);
     hd__peer_copies_close(k->copies);
     hd__ckpt_async_writer_destroy(k->async_writer);
     hd__ckpt_train_state_free(&k->saving);
@@ -198,72 +168,9 @@ int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struc
     return check_others(k, err);
 }
 
-/* ---- one place for all ranks */
-
-struct probe {
-    char name[32];   /* of a checkpoint that rank 0 has begun */
-    char place[480]; /* where, for people */
-};
-
-static void describe_place(const struct hd__train_checkpointer *k, char *out, size_t room)
+struct hd__shared_place *hd__train_checkpointer_place(struct hd__train_checkpointer *k)
 {
-    char host[65] = "", cwd[256] = "";
-    int relative = *k->dir != '/' && getcwd(cwd, sizeof cwd) != NULL;
-    gethostname(host, sizeof host - 1);
-    if (strstr(k->dir, "://"))
-        snprintf(out, room, "%.400s", k->dir);
-    else
-        snprintf(out, room, "%s%s%.*s on %s", cwd, relative ? "/" : "", relative ? 140 : 390, k->dir, host);
-}
-
-static int32_t begin_probe(struct hd__train_checkpointer *k, struct hd_error *err)
-{
-    struct probe p = {0};
-    uint64_t number;
-    if (getrandom(&number, sizeof number, 0) != sizeof number)
-        return hd_fail(err, HD_E_IO, "no random number to look for checkpoint.dir by");
-    snprintf(p.name, sizeof p.name, "step-%020" PRIu64, number);
-    describe_place(k, p.place, sizeof p.place);
-    int32_t rc = k->ops->begin(k->ckpt, p.name, 1, &k->probe, err);
-    return rc ? rc : hd__store_put(k->s->store, "checkpoint/probe", &p, sizeof p, err);
-}
-
-static int32_t find_probe(struct hd__train_checkpointer *k, struct hd_error *err)
-{
-    struct hd__job *job = k->s->compiled->job;
-    struct probe p;
-    struct hd_error why = HD_ERROR_INIT;
-    char here[sizeof p.place];
-    size_t bytes = sizeof p;
-    int32_t rc = hd__store_get(k->s->store, "checkpoint/probe", &p, &bytes, hd__now() + job->comm_timeout, err);
-    if (rc)
-        return rc;
-    p.name[sizeof p.name - 1] = p.place[sizeof p.place - 1] = 0;
-    rc = bytes == sizeof p ? k->ops->begin(k->ckpt, p.name, 0, &k->probe, &why) : HD_E_MISMATCH;
-    if (rc && rc != HD_E_NOTFOUND) /* a store names the cause */
-        return hd__job_fail(job, "checkpoint.dir", err, "checkpoint.dir: rank %d: %s", k->s->env->rank, why.message);
-    describe_place(k, here, sizeof here);
-    return rc ? hd__job_fail(job, "checkpoint.dir", err,
-                             "checkpoint.dir: %s, for rank %d, is not the folder that rank 0 has, %s: all ranks write "
-                             "into one, so name one that all machines see (NFS, Lustre), or a store, as "
-                             "s3://BUCKET/PATH",
-                             here, k->s->env->rank, p.place)
-              : HD_OK;
-}
-
-int32_t hd__train_checkpointer_probe(struct hd__train_checkpointer *k, struct hd_error *err)
-{
-    const struct hd__launch_env *env = k->s->env;
-    if (env->size == 1 || (env->launched_by_heddle && env->local_size == env->size))
-        return HD_OK;
-    return env->rank ? find_probe(k, err) : begin_probe(k, err);
-}
-
-void hd__train_checkpointer_end_probe(struct hd__train_checkpointer *k)
-{
-    if (k->probe)
-        k->ops->cancel(k->probe);
-    k->probe = NULL;
+    return &k->place;
 }
 
 int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[HD__RUN_ID], struct hd_error *err)
@@ -338,10 +245,10 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
                       "optimizer", c->optimizer_choice.component->name, "lr", hd__job_lr(c->job, progress->step),
                       "model", model, "loss_scale", hd__train_loss_scaler_json(&progress->scaler), "time",
                       (json_int_t)time(NULL), "mesh", mesh, "job", hd__job_json(c->job));
-    if (*k->data)
-        json_object_set_new(state, "data", json_string(k->data));
-    if (*k->data)
-        json_object_set_new(state, "data_samples", json_string(k->samples));
+    if (*k->data.text) {
+        json_object_set_new(state, "data", json_string(k->data.text));
+        json_object_set_new(state, "data_samples", json_string(k->data.samples));
+    }
     json_t *files = hd__train_shards_json(k->s);
     if (files)
         json_object_set_new(state, "files", files);
@@ -708,8 +615,7 @@ static int32_t read_named(struct hd__train_checkpointer *k, const char *name, co
     if (!rc && !weights)
         rc = load_rank_state(k, name, ckpt, err);
     if (!rc && k->s->env->rank == 0)
-        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), k->data, k->samples,
-                                  weights != NULL);
+        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), &k->data, weights != NULL);
     if (!rc && k->s->env->rank == 0 && !weights)
         say_discarded(k, name, ckpt, &state);
     hd__ckpt_train_state_free(&state);
@@ -945,6 +851,11 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
     return rc ? rc : load_named(k, name, weights, progress, err);
 }
 
+static int names_checkpoint(const struct hd__job *job)
+{
+    return strcmp(job->resume, "auto") && strcmp(job->resume, "never") && strcmp(job->resume, "overwrite");
+}
+
 /* A folder that is no checkpoint: is it one that holds some, or another's? */
 static const char *folder_hint(struct hd__job *job, const char *path)
 {
@@ -966,8 +877,7 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct
     const struct hd__chosen *chosen = &c->checkpoint_choice;
     struct hd__ckpt_store store = {0};
     struct hd__ckpt *ckpt = NULL;
-    if (!chosen->component || !strcmp(job->resume, "auto") || !strcmp(job->resume, "never") ||
-        !strcmp(job->resume, "overwrite"))
+    if (!chosen->component || !names_checkpoint(job))
         return HD_OK;
     const char *name, *folder = split_path(job, job->resume, &name);
     folder = *folder ? folder : job->checkpoint_dir;
@@ -1039,7 +949,7 @@ int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, struct hd_err
     const char *name = NULL;
     if (!c->checkpoint_choice.component)
         return HD_OK;
-    int named = strcmp(job->resume, "auto") && strcmp(job->resume, "never") && strcmp(job->resume, "overwrite");
+    int named = names_checkpoint(job);
     const char *folder = named ? split_path(job, job->resume, &name) : "";
     k.dir = *folder ? folder : k.dir;
     k.ops = &c->checkpoint_choice.component->ops.ckpt;

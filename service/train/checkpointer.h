@@ -39,10 +39,7 @@ void hd__train_checkpointer_close(
  * checkpoints. Not collective. */
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 
-/* Do all ranks save into one place? Each looks there for a checkpoint that rank 0 has begun, and that end_probe takes
- * away, behind a barrier. Nothing is done where one heddle started all ranks on one machine. */
-int32_t hd__train_checkpointer_probe(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
-void hd__train_checkpointer_end_probe(struct hd__train_checkpointer *checkpointer);
+struct hd__shared_place *hd__train_checkpointer_place(struct hd__train_checkpointer *checkpointer);
 
 /* Before a job starts: is the checkpoint there that checkpoint.resume names? */
 int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *compiled, struct hd_error *err);

@@ -162,29 +162,62 @@ static void log_from(struct hd__job *job, const char *name, const json_t *state,
             now, weights_only ? "" : ": for a run from there take another job.name, or checkpoint.resume=overwrite");
 }
 
+/* ---- the data */
+
+enum { SAMPLES = 16 };
+
+/* Sequences spread over an epoch, which lie anywhere in the files. What cannot be read counts as nothing. */
+static uint64_t hash_samples(const struct hd__data *data, int32_t *ids, size_t n)
+{
+    uint64_t hash = 0, sequences = hd__data_sequences(data);
+    for (uint64_t k = 1; k <= SAMPLES; k++) {
+        struct hd_error unused = HD_ERROR_INIT;
+        if (!hd__data_read(data, k * sequences / (SAMPLES + 1), ids, ids + n, 0, (int64_t)n, &unused))
+            hash = hd__hash(ids, n * sizeof *ids, hash);
+    }
+    return hash;
+}
+
+/* Data are told from others under the same name, as those of another tokenizer, by their number, the first sequence and
+ * some more, unless files may be skipped. */
+void hd__train_data_describe(const struct hd__train_session *s, struct hd__train_data_mark *out)
+{
+    const struct hd__job *job = s->compiled->job;
+    const struct hd__data *data = s->train_feed && !job->on_error ? hd__train_feed_data(s->train_feed) : NULL;
+    size_t n = (size_t)job->seq_len;
+    struct hd_error unused = HD_ERROR_INIT;
+    int32_t *ids = data ? hd__alloc(2 * n * sizeof *ids) : NULL;
+    if (data && !hd__data_read(data, 0, ids, ids + n, 0, job->seq_len, &unused)) {
+        snprintf(out->text, sizeof out->text, "%llu tokens, checksum of the first sequence %08x",
+                 (unsigned long long)hd__data_tokens(data), (uint32_t)hd__hash(ids, n * sizeof *ids, 0));
+        snprintf(out->samples, sizeof out->samples, "%016llx", (unsigned long long)hash_samples(data, ids, n));
+    }
+    free(ids);
+}
+
 /* The files behind data.train may have changed where no key of the job has. Older checkpoints have no samples. */
-static void log_data(struct hd__job *job, const char *name, const json_t *state, const char *data, const char *samples)
+static void log_data(struct hd__job *job, const char *name, const json_t *state, const struct hd__train_data_mark *data)
 {
     const char *before = json_string_value(json_object_get(state, "data")),
                *sampled = json_string_value(json_object_get(state, "data_samples"));
-    if (strcmp(data, before) != 0)
+    if (strcmp(data->text, before) != 0)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: data.train is not what it was when checkpoint %s was saved: %s, and then %s; training goes on at "
                 "the same place in it",
-                hd__job_where(job, "data.train"), name, data, before);
-    else if (sampled && strcmp(samples, sampled) != 0)
+                hd__job_where(job, "data.train"), name, data->text, before);
+    else if (sampled && strcmp(data->samples, sampled) != 0)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: data.train is not what it was when checkpoint %s was saved: as many tokens and the same first "
                 "sequence, and other ones between; training goes on at the same place in it",
                 hd__job_where(job, "data.train"), name);
 }
 
-void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state, const char *data,
-                               const char *samples, int weights_only)
+void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state,
+                               const struct hd__train_data_mark *data, int weights_only)
 {
     const char *before = json_string_value(json_object_get(state, "data"));
     struct changes c = find_changes(job, state, weights_only ? COMPUTES : TRAINS);
-    int said = weights_only || !*data || !before;
+    int said = weights_only || !*data->text || !before;
     for (uint32_t i = 0; i < c.list.count; i++) {
         struct hd__text text = {0};
         said |= !strncmp(c.list.at[i].path, "data.", 5) || !strcmp(c.list.at[i].path, "job.seed");
@@ -195,7 +228,7 @@ void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json
     }
     hd__free_array(&c.list);
     if (!said)
-        log_data(job, name, state, data, samples);
+        log_data(job, name, state, data);
     log_from(job, name, state, weights_only);
 }
 

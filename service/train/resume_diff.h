@@ -2,13 +2,19 @@
 #ifndef HD_SERVICE_TRAIN_RESUME_DIFF_H
 #define HD_SERVICE_TRAIN_RESUME_DIFF_H
 
-#include "core/job/job.h"
+#include "service/train/session.h"
+
+/* By which data are told from others under the same name, as those of another tokenizer: a checkpoint's "data" and
+ * "data_samples". "": not known. */
+struct hd__train_data_mark {
+    char text[80], samples[20];
+};
+void hd__train_data_describe(const struct hd__train_session *session, struct hd__train_data_mark *out);
 
 /* `state`: of the checkpoint `name` (hd__ckpt_state). Logs one line for each key that changes the training; with
- * weights_only just those that change the weights' computation. `data` and `samples`: the state's "data" and
- * "data_samples" as they would be saved now; "": not known. */
-void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state, const char *data,
-                               const char *samples, int weights_only);
+ * weights_only just those that change the weights' computation. `data`: as it would be saved now. */
+void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state,
+                               const struct hd__train_data_mark *data, int weights_only);
 
 /* Explains a checkpoint that does not fit: prepends the keys behind it, and the position of the first, to the
  * message in `err`. `section`: "model." or "optimizer.", whose keys are the cause where there are some. Returns its

@@ -1,7 +1,6 @@
 /* Which tokenizer made the tokens of a job, as PREFIX.meta.json beside them says, and which one the job names. */
 #include "service/train/token_origin.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -30,19 +29,18 @@ static json_t *read_meta(const char *path)
 
 struct origin {
     const char *tokenizer; /* of the job: a file or a folder */
-    char mine[20];         /* hash of its file; "": not read yet */
-    char *file, *made_by;  /* tokens of another one, and the other one */
+    uint64_t hash;         /* of its file */
+    int hashed;
+    char *file, *made_by; /* tokens of another one, and the other one */
 };
 
 static int32_t hash_mine(struct origin *o, struct hd_error *err)
 {
     char *file = NULL;
-    uint64_t hash = 0;
-    int32_t rc = o->mine[0] ? HD_OK : hd__tokenizer_file(o->tokenizer, &file, err);
+    int32_t rc = o->hashed ? HD_OK : hd__tokenizer_file(o->tokenizer, &file, err);
     if (!rc && file)
-        rc = hd__file_hash(file, &hash, err);
-    if (!rc && file)
-        snprintf(o->mine, sizeof o->mine, "%016" PRIx64, hash);
+        rc = hd__file_hash(file, &o->hash, err);
+    o->hashed |= !rc && file;
     free(file);
     return rc;
 }
@@ -50,10 +48,9 @@ static int32_t hash_mine(struct origin *o, struct hd_error *err)
 static int32_t compare(struct origin *o, const char *path, struct hd_error *err)
 {
     json_t *meta = o->file ? NULL : read_meta(path);
-    const char *theirs = json_string_value(json_object_get(json_object_get(meta, "arguments"), "--tokenizer")),
-               *by = json_string_value(json_object_get(meta, "tokenizer"));
-    int32_t rc = theirs && by ? hash_mine(o, err) : HD_OK;
-    if (!rc && theirs && by && strcmp(theirs, o->mine) != 0) {
+    int32_t rc = json_object_get(meta, "tokenizer") ? hash_mine(o, err) : HD_OK;
+    const char *by = !rc && o->hashed ? hd__tokens_made_by_other(meta, o->hash) : NULL;
+    if (by) {
         o->file = hd__strdup(path);
         o->made_by = hd__strdup(by);
     }

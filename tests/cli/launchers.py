@@ -145,6 +145,7 @@ for word in ("checkpoint.dir=/other/place", "checkpoint.dir=../up", "checkpoint.
              "metrics.jsonl=/x/y.jsonl", "metrics.tensorboard=/x"):
     key, path = word.split("=")
     refused(f"{key}: {path} is not in the volume, which pods see at /work (--folder), and would be lost with its pod", "k8s", "job.yaml", word)
+refused("metrics.trace: /x/t.json is not in the volume", "k8s", "job.yaml", "metrics.trace={file: /x/t.json, steps: 1-2}")
 refused("dir: /x/tb is not in the volume", "k8s", "job.yaml", "metrics.sinks=[{use: tensorboard, dir: /x/tb}]")
 for words in (["checkpoint.dir=/work/runs"], ["checkpoint.dir=a/../b/./c"], ["checkpoint.dir=/other/place", "--folder", "/other/"],
               ["metrics.jsonl=/dev/stdout"], ["checkpoint.dir=/x", "--folder", "/x"]):

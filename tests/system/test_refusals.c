@@ -51,11 +51,10 @@ START_TEST(job_files)
 }
 END_TEST
 
-START_TEST(keys)
+/* Words of other trainers, of YAML and of Python. */
+START_TEST(words_of_others)
 {
     static const struct row rows[] = {
-        {"train llama.yaml optimizer.lrr=1", "command line: optimizer: unknown key lrr", "did you mean lr?"},
-        {"train llama.yaml optimiser.lr=1", "optimiser", "did you mean optimizer?"},
         {"train llama.yaml data.batch=8 data.global_batch_size=16",
          "command line: 'data.batch=8' and 'data.global_batch_size=16' are one key, data.batch: leave one of them out",
          NULL},
@@ -93,6 +92,19 @@ START_TEST(keys)
         {"train llama.yaml checkpoint.resume=empty.d", "empty.d: `heddle ckpt ls` lists them", NULL},
         {"train llama.yaml checkpoint.resume=holds.d", "holds.d is a folder of checkpoints: name one of them",
          "as holds.d/step-00000004"},
+        {NULL, NULL, NULL}};
+    write_file("indent.yaml", "job: {steps: 3}\nmodel:\n  use: transformer\n layers: 2\n");
+    ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 && cp corpus.txt alone.bin"), 0);
+    ck_assert_int_eq(system("{ grep -v ^strategies llama.yaml; echo 'strategies: auto'; } > auto.yaml"), 0);
+    expect_rows(rows);
+}
+END_TEST
+
+START_TEST(keys)
+{
+    static const struct row rows[] = {
+        {"train llama.yaml optimizer.lrr=1", "command line: optimizer: unknown key lrr", "did you mean lr?"},
+        {"train llama.yaml optimiser.lr=1", "optimiser", "did you mean optimizer?"},
         {"train llama.yaml data.batch=many", "command line: data.batch: 'many' is not a whole number", NULL},
         {"train llama.yaml optimizer.lr=-1", "command line: optimizer.lr: -1 is out of range", NULL},
         {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 number, AdamW needs 2", NULL},
@@ -163,9 +175,6 @@ START_TEST(keys)
         {"train llama.yaml metrics.tensorboard=tb metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"./x/..//tb/\"}]",
          "command line: metrics.sinks.0: tensorboard is there already, as metrics.tensorboard", NULL},
         {NULL, NULL, NULL}};
-    write_file("indent.yaml", "job: {steps: 3}\nmodel:\n  use: transformer\n layers: 2\n");
-    ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 && cp corpus.txt alone.bin"), 0);
-    ck_assert_int_eq(system("{ grep -v ^strategies llama.yaml; echo 'strategies: auto'; } > auto.yaml"), 0);
     write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
                              "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
                              "data: {train: corpus.txt, seq_len: 8, batch: 1}\n");
@@ -411,7 +420,7 @@ START_TEST(weights_in_another_layout)
 }
 END_TEST
 
-/* Of the golden llama: its first two tensors are the head and the embedding, 32 x 16 each. */
+/* The golden llama's first two tensors are the head and the embedding, 32 x 16 each. */
 static void copy_embedding_to_head(const char *path)
 {
     char values[32 * 16 * sizeof(float)];
@@ -946,6 +955,7 @@ int main(void)
 {
     const struct system_test tests[] = {{"job files", job_files, 1},
                                         {"several", several, 1},
+                                        {"words of others", words_of_others, 1},
                                         {"keys", keys, 1},
                                         {"meshes", meshes, 1},
                                         {"data files", data_files, 1},

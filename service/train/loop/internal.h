@@ -9,6 +9,7 @@
 #include "service/train/checkpointer.h"
 #include "service/train/replicas.h"
 #include "service/train/rerun.h"
+#include "service/train/save/shared_place.h"
 #include "service/train/session.h"
 #include "service/train/trace/trace.h"
 

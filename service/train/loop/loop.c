@@ -465,10 +465,10 @@ static int32_t load_checkpoint(struct hd__train_loop *l, struct hd_error *err)
     if (l->is_leader && !rc && !restarted_run(l))
         rc = hd__train_checkpointer_check_dir(l->checkpointer, err);
     if (!rc)
-        rc = hd__train_checkpointer_probe(l->checkpointer, err);
+        rc = hd__shared_place_check(hd__train_checkpointer_place(l->checkpointer), err);
     if (!rc)
         rc = barrier(l, err);
-    hd__train_checkpointer_end_probe(l->checkpointer);
+    hd__shared_place_end(hd__train_checkpointer_place(l->checkpointer));
     hd__train_session_phase(&l->s, "loading a checkpoint");
     if (!rc)
         rc = load_state(l, err);

@@ -1,4 +1,6 @@
 /* Profiles of a run's steps: the first ones are left out, where there are others. */
+#include <stdlib.h>
+
 #include "core/base/file.h"
 #include "core/program/ops.h"
 #include "service/metrics/watch.h"
@@ -159,17 +161,17 @@ static void add_roofline(const struct hd__train_loop *l, struct hd__text *text)
 /* By op, beside what a machine file says: heddle calibrate reads it. */
 static void log_profile(const struct hd__train_loop *l)
 {
+    struct hd__op_seconds *by = hd__alloc(sizeof *by);
     json_t *rows = json_array();
     double steps = (double)l->profiled_steps;
+    hd__exec_profile_ops(hd__exec_get_profile(l->s.exec), the_plan->instr_s, by);
     for (uint32_t op = 0; op < HD_OP_LIMIT; op++)
-        for (int narrow = 0; narrow < 2; narrow++) {
-            double planned_s, seconds = hd__exec_profile_op_seconds(hd__exec_get_profile(l->s.exec), op, narrow,
-                                                                    the_plan->instr_s, &planned_s);
-            if (seconds > 0)
+        for (int narrow = 0; narrow < 2; narrow++)
+            if (by->measured[op][narrow] > 0)
                 json_array_append_new(rows, json_pack("{s:s,s:i,s:f,s:f}", "op", hd__op((uint16_t)op)->name, "bytes",
-                                                      narrow ? 2 : 4, "seconds", seconds / steps, "planned_s",
-                                                      planned_s / steps));
-        }
+                                                      narrow ? 2 : 4, "seconds", by->measured[op][narrow] / steps,
+                                                      "planned_s", by->planned[op][narrow] / steps));
+    free(by);
     hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:I,s:f,s:o}", "event", "profile", "step",
                                                 (json_int_t)l->progress.step, "steps", (json_int_t)l->profiled_steps,
                                                 "step_s", l->profiled_s / steps, "instructions", rows));
