@@ -73,6 +73,7 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
+    const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct {
         int is;
@@ -80,6 +81,8 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
     } rows[] = {
         {lr && json_number_value(lr->json) == 0, "optimizer.lr", "is 0: no parameter changes"},
         {never && job->val.count, "data.val",
+         "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
+        {never && batches && strcmp(batches->origin, "default") != 0, "eval.batches",
          "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
         {never && job->val_fraction > 0, "data.val_fraction",
          "only keeps data from training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},

@@ -54,7 +54,7 @@
  *                   vocabulary from window on are padding: they do not count, and their dz is 0. hd_vocabulary
  * xent_local        l[bs] fp32, c[bs] fp32 <- z[bsv], m[bs], labels[bs]: l = sum_v exp(z-m), c = z[label] or 0 where
  *                   not in this shard. Here, in xent_grad and xent_head a label below 0 is ignored: n and dz are 0
- * nll               n[bs] fp32 <- l[bs], m[bs], c[bs]: log(l) + m - c
+ * nll               n[bs] fp32 <- l[bs], m[bs], c[bs]: log(l) + (m - c)
  * nll_grad          dl[bs], dc[bs] <- l[bs], dn[bs]: dn / l, -dn
  * xent_grad         dz[bsv] <- z, m, labels, dl, dc: exp(z-m) dl + onehot dc. dz may be the same memory as z
  * total             y() fp32, or fp64 of fp64, <- x[*]: scale * sum

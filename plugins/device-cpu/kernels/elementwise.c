@@ -325,7 +325,7 @@ CHUNK_FN(nll_grad)
 static void nll(const void *const *x, float *const *y, int64_t n, int half)
 {
     for (int64_t i = 0; i < n; i++)
-        y[0][i] = logf(cpu_get(x[0], i, half)) + cpu_get(x[1], i, half) - cpu_get(x[2], i, half);
+        y[0][i] = logf(cpu_get(x[0], i, half)) + (cpu_get(x[1], i, half) - cpu_get(x[2], i, half));
 }
 
 int32_t cpu_fast_nll(struct hd_kernel *k, struct hd_error *err)

@@ -181,8 +181,8 @@ float cpu_xent_loss(const struct hd_operand *z, int64_t row, int64_t label)
     if (label == CPU_IGNORED)
         return 0;
     float m = row_most(z, row, vocabulary(z));
-    return (float)(log(row_sum(z, row, m, vocabulary(z))) + m -
-                   (label < 0 ? 0 : scalar(z, row * vocabulary(z) + label)));
+    return (float)(log(row_sum(z, row, m, vocabulary(z))) +
+                   (m - (label < 0 ? 0 : scalar(z, row * vocabulary(z) + label))));
 }
 
 float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, double scale)
@@ -193,7 +193,7 @@ float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, doubl
         return 0;
     }
     float in[CPU_CHUNK], out[CPU_CHUNK], m = row_most(z, row, v);
-    double sum = row_sum(z, row, m, v), nll = log(sum) + m - (label < 0 ? 0 : scalar(z, row * v + label));
+    double sum = row_sum(z, row, m, v), nll = log(sum) + (m - (label < 0 ? 0 : scalar(z, row * v + label)));
     for (int64_t j = 0; j < v; j += CPU_CHUNK) {
         int64_t n = cpu_min(CPU_CHUNK, v - j);
         exp_scaled(out, cpu_read(z, row * v + j, n, in), m, (float)(scale / sum), n);

@@ -1,5 +1,5 @@
 /* Cross-entropy over a vocabulary that may be sharded: the largest logit, this shard's sum and label, and the loss
- * -log(exp(z_label) / sum exp(z)) = log(l) + m - c. A label of another shard counts there. */
+ * -log(exp(z_label) / sum exp(z)) = log(l) + (m - c). A label of another shard counts there. */
 #include "reference/reference.h"
 
 static int64_t vocabulary(const struct hd_operand *z)
@@ -53,7 +53,7 @@ void cpu_ref_nll(struct hd_kernel *k)
 {
     int64_t rows = hd_operand_count(&k->out[0]);
     for (int64_t r = 0; r < rows; r++)
-        cpu_put(k, 0, r, log(cpu_load(&k->in[0], r)) + cpu_load(&k->in[1], r) - cpu_load(&k->in[2], r));
+        cpu_put(k, 0, r, log(cpu_load(&k->in[0], r)) + (cpu_load(&k->in[1], r) - cpu_load(&k->in[2], r)));
 }
 
 void cpu_ref_nll_grad(struct hd_kernel *k)
@@ -115,7 +115,7 @@ static void head_loss(const struct head *a, int64_t row)
     for (int64_t j = 0; j < a->v; j++)
         sum += exp(a->z[j] - most);
     a->lse[row] = log(sum) + most;
-    double nll = a->lse[row] - (label < 0 ? 0 : a->z[label]);
+    double nll = log(sum) + (most - (label < 0 ? 0 : a->z[label]));
     cpu_store(&a->k->out[0], row, cpu_ignored(&a->k->in[2], row) ? 0 : nll);
 }
 

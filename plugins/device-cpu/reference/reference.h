@@ -143,7 +143,7 @@ static inline int cpu_ignored(const struct hd_operand *labels, int64_t row)
     return ((const int32_t *)labels->data)[row] < 0;
 }
 
-/* xent_local's outputs for a row that is left out: nll, log(l) + m - c over all shards, is 0. */
+/* xent_local's outputs for a row that is left out: nll, log(l) + (m - c) over all shards, is 0. */
 static inline void cpu_xent_ignored(const struct hd_operand *z, double m, double *l, double *c)
 {
     int first = z->start[z->ndim - 1] == 0;

@@ -419,6 +419,27 @@ START_TEST(attention_row_without_keys_is_zero)
 }
 END_TEST
 
+/* Four equal logits: the loss is log(4), however large they are. */
+START_TEST(loss_of_large_logits_is_not_absorbed)
+{
+    static const struct h_case c = {"nll", HD_OP_NLL, "f:s f:s f:s", "f:s", "s=2", {0}};
+    for (int kernels = H_FAST; kernels <= H_REFERENCE; kernels++) {
+        struct h_device *d = h_open(1, kernels);
+        struct h_instr *i = h_make(&c, HD_F32, 1);
+        for (int r = 0; r < 2; r++) {
+            h_set(&i->in[0], r, 4);
+            h_set(&i->in[1], r, r == 0 ? 1e30 : -1e30);
+            h_set(&i->in[2], r, r == 0 ? 1e30 : -1e30);
+        }
+        h_run(d, i);
+        for (int r = 0; r < 2; r++)
+            ck_assert_double_eq_tol(h_get(&i->out[0], r), log(4), 1e-6);
+        h_free(i);
+        h_close(d);
+    }
+}
+END_TEST
+
 START_TEST(sums_are_those_of_their_ranges)
 {
     static const struct hd_range ranges[] = {{2, 3, 2}, {8, 10, 0.5}};
@@ -502,6 +523,7 @@ int main(void)
     tcase_add_test(t, padding_does_not_count);
     tcase_add_test(t, cross_entropy_is_whole);
     tcase_add_test(t, attention_row_without_keys_is_zero);
+    tcase_add_test(t, loss_of_large_logits_is_not_absorbed);
     tcase_add_test(t, sums_are_those_of_their_ranges);
     tcase_add_test(t, half_precision_goes_round);
     tcase_add_test(t, rounding_to_half_is_to_nearest_even);

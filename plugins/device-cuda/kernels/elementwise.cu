@@ -114,7 +114,7 @@ struct nll {
     enum { IN = 3, OUT = 1 };
     template <class C> CU_DEVICE void at(const C *x, C *y)
     {
-        y[0] = cu_log(x[0]) + x[1] - x[2];
+        y[0] = cu_log(x[0]) + (x[1] - x[2]);
     }
 };
 

@@ -42,7 +42,7 @@ template <class C> static __global__ void __launch_bounds__(THREADS, 4) xent_loc
         if (threadIdx.x)
             continue;
         int64_t label = a.labels[row] - a.start;
-        if (a.labels[row] < 0) { /* ignored: of all shards log(l) + m - c is 0 */
+        if (a.labels[row] < 0) { /* ignored: of all shards log(l) + (m - c) is 0 */
             C l[1] = {a.start == 0 ? (C)1 : (C)0}, c[1] = {a.start == 0 ? m : (C)0};
             cu_put_n<1>(a.first, row, l, a.adds);
             cu_put_n<1>(a.second, row, c, a.adds);

@@ -228,6 +228,9 @@ static const struct {
     {"mesh: {dp: 2}\ncomm: {timeout: 4s}\nliveness: {dead_after: 1s, late_after: 2s}\n", ""},
     {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\n", ""},
     {"eval: {every: 0}\n", ""},
+    {"eval: {batches: 3}\n",
+     "1:17: warning: eval.batches has no effect on training, because eval.every is 0: set eval.every, or evaluate by "
+     "`heddle eval`\n"},
     {"data: {train: a.txt, val: missing.txt, seq_len: 8, batch: 4}\n",
      "1:27: warning: data.val has no effect on training, because eval.every is 0: set eval.every, or evaluate by "
      "`heddle eval`\n"},
