@@ -44,6 +44,7 @@ void hd__program_free(struct hd_program *p)
     hd__free_array(&p->strategy_states);
     hd__free_array(&p->facts);
     hd__free_array(&p->custom_ops);
+    hd__free_array(&p->caches);
     hd__free_array(&p->logical);
     hd__free_array(&p->template);
     hd__arena_free(&p->arena);

@@ -13,7 +13,9 @@ static uint8_t dtype_of_role(const struct hd_program *p, const struct hd__flat *
         return p->precision.compute;
     if (role == HD__FLAT_GRAD || role == HD__FLAT_SHARD)
         return p->precision.grad;
-    return role < HD__FLAT_FULL ? (uint8_t)p->params.at[flat->params[0]].state[role - HD__FLAT_OPTIM].dtype : 0;
+    return role < HD__FLAT_FULL && flat->n_params
+               ? (uint8_t)p->params.at[flat->params[0]].state[role - HD__FLAT_OPTIM].dtype
+               : 0;
 }
 
 /* The dtype of output k; 0: any floating-point one. */

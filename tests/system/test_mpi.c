@@ -288,7 +288,7 @@ END_TEST
 START_TEST(bench_under_mpirun)
 {
     json_t *all;
-    ck_assert_int_eq(system("timeout 60 mpirun --allow-run-as-root --oversubscribe -np 3 " HEDDLE
+    ck_assert_int_eq(system("timeout 300 mpirun --allow-run-as-root --oversubscribe -np 3 " HEDDLE
                             " bench --json --comm mpi,shm --op all_reduce,barrier "
                             "-b 12 -e 12 --out-of-place </dev/null >bench.json 2>bench.log"),
                      0);

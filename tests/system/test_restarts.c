@@ -16,11 +16,14 @@ static struct curve whole, parts;
 #define AGAIN "launch.restarts=3 launch.pause=10ms "
 #define ENDLESS "llama.yaml job.steps=1000000000 "
 
-/* Lines of this event in a job's metrics. */
+/* Lines of this event in a job's metrics; they stay until the test ends. */
 static json_t *events(const char *job, const char *event)
 {
+    static json_t *kept;
     char path[128], *rest;
     json_t *all = json_array();
+    kept = kept ? kept : json_array();
+    json_array_append_new(kept, all);
     snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
     rest = read_file(path);
     for (char *line; (line = strsep(&rest, "\n")) && *line;) {
