@@ -55,21 +55,21 @@ static int32_t position_in_document(const int32_t *row, int64_t at)
     return n;
 }
 
-/* Rows of micro-batch m are rows [m b, (m + 1) b) of the batch; b is the extent of dim b over all data ranks. With
- * exact sums the rows of a rank are contiguous: deterministic.c. */
+/* With exact sums the rows of a rank are contiguous: deterministic.c. */
 static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t micro, const struct hd_operand *out,
                     struct hd_error *err)
 {
     struct side *s = user;
     const struct hd_program *p = hd__compiled_program(s->compiled, rank);
-    int64_t rows = p->dims.at[p->letter['b']].extent, length = s->compiled->job->seq_len + 1;
+    int64_t length = s->compiled->job->seq_len + 1;
     int32_t input = hd__program_input(p, i->out[0]);
     int32_t *to = out->data;
     micro = s->evaluates ? s->evaluates - 1 : micro;
     if (out->ndim != 2 || out->dtype != HD_I32)
         return hd_fail(err, HD_E_INTERNAL, "%s is not a table of token ids", hd__tensor_const(p, i->out[0])->name);
     int64_t batch = s->compiled->job->batch;
-    int64_t first = p->exact ? out->start[0] * p->accumulation + micro * out->extent[0] : micro * rows + out->start[0];
+    int64_t first =
+        p->exact ? out->start[0] * p->accumulation + micro * out->extent[0] : hd__first_sequence(p, rank, micro);
     for (int64_t b = 0; b < out->extent[0]; b++) {
         const int32_t *row = s->tokens + (first + b) * length + (input == HD__INPUT_LABELS);
         for (int64_t k = 0; k < out->extent[1]; k++) {

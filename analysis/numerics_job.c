@@ -138,6 +138,7 @@ static int32_t compile_one(struct source *s, const struct hd__job *many, struct 
                                          "mesh.tp=1",
                                          "launch.ranks=1",
                                          "recompute=none",
+                                         "data.micro_batches=auto",
                                          "precision.loss_scale=none"};
     for (size_t n = 0; n < HD__COUNT(single); n++)
         hd__push(&s->overrides, single[n]);

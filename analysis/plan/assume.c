@@ -22,6 +22,7 @@ struct hd__assume_words {
     int32_t fused_attention, dropout, tp_overlap, tp_pipelined, dp_overlap, fused_kernels, fused_optimizer,
         whole_recompute;
     double recomputed_products, states, stage_f, stage_b, stage_w, stage_send;
+    const char *speeds;
 };
 
 static const struct hd_option settings[] = {
@@ -49,12 +50,16 @@ static const struct hd_option settings[] = {
     SECONDS("stage_b", stage_b, "of its gradients of inputs"),
     SECONDS("stage_w", stage_w, "of its gradients of weights"),
     SECONDS("stage_send", stage_send, "of a message between stages"),
+    {.name = "speeds",
+     .type = HD_OPT_STRING,
+     .offset = offsetof(struct hd__assume_words, speeds),
+     .help = "of compute on each of mesh.dp, where they differ: 1:1:0.5; the machine's is 1"},
 };
 
-static int32_t parse_one(const char *item, size_t n, struct hd__assume_words *words, struct hd_error *err)
+static int32_t parse_one(const char *item, size_t n, struct hd__assume_words *words, struct hd__arena *arena,
+                         struct hd_error *err)
 {
     const struct hd__options table = HD__OPTIONS(settings);
-    struct hd__arena arena = {0};
     struct hd_error why = HD_ERROR_INIT;
     char *key = hd__format("%.*s", (int)n, item), *value = strchr(key, '=');
     int32_t rc = HD_OK;
@@ -68,25 +73,52 @@ static int32_t parse_one(const char *item, size_t n, struct hd__assume_words *wo
         rc = hd_fail(err, HD_E_INVALID, "'%.*s': %s: write KEY=VALUE with %s", (int)HD__MIN(n, 60), item,
                      row < 0 ? "unknown key" : "no value", names.at);
         hd__text_free(&names);
-    } else if (hd__option_parse(&settings[row], value, words, &arena, &why)) {
+    } else if (hd__option_parse(&settings[row], value, words, arena, &why)) {
         rc = hd_fail(err, HD_E_INVALID, "%s: %s", key, why.message);
     }
-    hd__arena_free(&arena);
     free(key);
     return rc;
+}
+
+static int32_t parse_speeds(const char *text, struct hd__assume *assume, struct hd_error *err)
+{
+    for (const char *at = text; at; at = strchr(at, ':'), at = at ? at + 1 : NULL) {
+        char *end;
+        double speed = strtod(at, &end);
+        if (end == at || (*end && *end != ':') || !(speed >= 0.01 && speed <= 100))
+            return hd_fail(err, HD_E_INVALID, "speeds: '%.40s': numbers from 0.01 to 100 are wanted, as 1:1:0.5", text);
+        if (assume->n_speeds == HD__COUNT(assume->speed))
+            return hd_fail(err, HD_E_INVALID, "speeds: of at most %zu ranks of mesh.dp", HD__COUNT(assume->speed));
+        assume->speed[assume->n_speeds++] = speed;
+    }
+    return HD_OK;
+}
+
+/* The next micro-batch goes to the coordinate that would be done with it first. */
+void hd__assume_shares(const struct hd__assume *assume, int64_t total, int64_t *shares)
+{
+    for (uint32_t d = 0; d < assume->n_speeds; d++)
+        total -= shares[d] = 3; /* the first and the last have code of their own, and one is between */
+    for (; total > 0; total--) {
+        uint32_t first = 0;
+        for (uint32_t d = 1; d < assume->n_speeds; d++)
+            if ((double)(shares[d] + 1) / assume->speed[d] < (double)(shares[first] + 1) / assume->speed[first])
+                first = d;
+        shares[first]++;
+    }
 }
 
 int32_t hd__assume_parse(const char *text, struct hd__assume *assume, struct hd_error *err)
 {
     struct hd__assume_words w = {
         .fused_attention = 1, .tp_overlap = 1, .dp_overlap = 1, .fused_kernels = 1, .fused_optimizer = 1};
+    struct hd__arena arena = {0};
+    int32_t rc = HD_OK;
     do {
         size_t n = strcspn(text, ",");
-        int32_t rc = parse_one(text, n, &w, err);
-        if (rc)
-            return rc;
+        rc = parse_one(text, n, &w, &arena, err);
         text += n;
-    } while (*text++);
+    } while (!rc && *text++);
     *assume = (struct hd__assume){.unfused_attention = !w.fused_attention,
                                   .dropout = w.dropout,
                                   .blocking_tp = !w.tp_overlap,
@@ -101,6 +133,11 @@ int32_t hd__assume_parse(const char *text, struct hd__assume *assume, struct hd_
                                   .stage_b = w.stage_b,
                                   .stage_w = w.stage_w,
                                   .stage_send = w.stage_send};
+    if (!rc && w.speeds)
+        rc = parse_speeds(w.speeds, assume, err);
+    hd__arena_free(&arena);
+    if (rc)
+        return rc;
     if (!w.tp_overlap && w.tp_pipelined)
         return hd_fail(err, HD_E_INVALID, "tp_overlap=no and tp_pipelined=yes contradict each other: choose one");
     if (!(w.stage_f > 0) && (w.stage_b > 0 || w.stage_w > 0 || w.stage_send > 0))

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/program/cost.h"
+#include "core/program/ops.h"
 #include "service/checkpoint/memory_copy.h"
 
 /* ---- time of a step */
@@ -183,31 +184,61 @@ static int blocks(const void *user, const struct hd__instr *i)
     return hd__assume_blocks(&((const struct model *)user)->assume, i);
 }
 
+static void read_timeline(struct hd__timeline *t, const struct model *model, struct hd__plan *plan)
+{
+    plan->seconds = t->seconds;
+    for (uint32_t n = 0; n < t->n_periodic; n++)
+        plan->seconds += t->periodic[n].seconds / t->periodic[n].every;
+    for (uint32_t r = 0; r < t->n_ranks; r++)
+        for (uint32_t l = 1; l < t->ranks[r].n_lanes; l++)
+            if (t->ranks[r].lane[l].stream != HD__STREAM_IN && t->ranks[r].lane[l].stream != HD__STREAM_OUT)
+                plan->exposed[axis_of_stream(t->ranks[r].lane[l].stream)] +=
+                    exposed_seconds(&t->ranks[r].lane[0], &t->ranks[r].lane[l]) / t->n_ranks;
+    plan->bubble = bubble(t, plan->exposed);
+    hd__timeline_free(t);
+    add_deferred(model, plan);
+}
+
 static int32_t simulate(const struct hd__compiled *c, const struct model *model, struct hd__plan *plan,
                         struct hd_error *err)
 {
-    int32_t size[HD_AXIS_COUNT];
-    const struct hd__sim_rates rates = {
+    int32_t size[HD_AXIS_COUNT], uneven = model->assume.n_speeds || c->stage[0]->micro_batches;
+    struct hd__sim_rates rates = {
         .cost = simulated_seconds, .blocks = blocks, .slowed = model->machine->slowed, .user = model};
     struct hd__timeline t = {0};
-    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        size[a] = a == HD_AXIS_PP ? c->mesh.size[a] : 1;
-    struct hd__mesh stages = hd__mesh_make(size);
-    int32_t rc = hd__sim_timeline(&stages, (const struct hd_program *const *)c->stage, &rates, -1, &t, err);
-    if (rc)
-        return rc;
-    plan->seconds = t.seconds;
-    for (uint32_t n = 0; n < t.n_periodic; n++)
-        plan->seconds += t.periodic[n].seconds / t.periodic[n].every;
-    for (uint32_t r = 0; r < t.n_ranks; r++)
-        for (uint32_t l = 1; l < t.ranks[r].n_lanes; l++)
-            if (t.ranks[r].lane[l].stream != HD__STREAM_IN && t.ranks[r].lane[l].stream != HD__STREAM_OUT)
-                plan->exposed[axis_of_stream(t.ranks[r].lane[l].stream)] +=
-                    exposed_seconds(&t.ranks[r].lane[0], &t.ranks[r].lane[l]) / t.n_ranks;
-    plan->bubble = bubble(&t, plan->exposed);
-    hd__timeline_free(&t);
-    add_deferred(model, plan);
-    return HD_OK;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
+        int differs = a == HD_AXIS_PP || (uneven && (a == HD_AXIS_DP_REPLICATE || a == HD_AXIS_DP_SHARD));
+        size[a] = differs ? c->mesh.size[a] : 1;
+    }
+    struct hd__mesh walked = hd__mesh_make(size);
+    int32_t each = walked.ranks / c->n_stages;
+    const struct hd_program **programs = hd__alloc((size_t)walked.ranks * sizeof *programs);
+    double *speed = hd__alloc((size_t)walked.ranks * sizeof *speed);
+    for (int32_t r = 0; r < walked.ranks; r++) {
+        programs[r] = c->stage[r / each];
+        speed[r] = model->assume.n_speeds ? model->assume.speed[r % each] : 1;
+    }
+    rates.speed = speed;
+    int32_t rc = hd__sim_timeline(&walked, programs, &rates, -1, &t, err);
+    if (!rc)
+        read_timeline(&t, model, plan);
+    free(programs);
+    free(speed);
+    return rc;
+}
+
+/* FLOPs of micro-batches that some ranks have fewer of than others. */
+static double spared_flops(const struct hd__compiled *c, int32_t stage)
+{
+    const struct hd_program *p = c->stage[stage];
+    double flops = 0;
+    for (uint32_t s = 0; p->micro_batches && s < p->sections.count; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        for (int32_t r = 0; x->repeat && r < c->mesh.ranks; r++)
+            for (uint32_t k = 0; hd__section_rounds(p, x, r) < x->repeat && k < x->code.count; k++)
+                flops += (x->repeat - hd__section_rounds(p, x, r)) * hd__instr_flops(p, &x->code.at[k]);
+    }
+    return flops;
 }
 
 /* A collective over several axes counts for the outermost, as its stream does. */
@@ -216,7 +247,7 @@ static void add_traffic(const struct hd__compiled *c, int32_t stage, struct hd__
     struct hd__cost_totals totals;
     double sent[HD_AXIS_COUNT] = {0};
     hd__cost_totals(c->stage[stage], NULL, &totals);
-    plan->flops += totals.flops * (double)(c->mesh.ranks / c->n_stages);
+    plan->flops += totals.flops * (double)(c->mesh.ranks / c->n_stages) - spared_flops(c, stage);
     for (uint32_t axes = 1; axes < HD__COUNT(totals.sent); axes++)
         sent[__builtin_ctz(axes)] += totals.sent[axes];
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
@@ -252,9 +283,17 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
                                                                   s * (c->mesh.ranks / c->n_stages)));
     }
     hd__plan_memory(c, plan);
+    int64_t dp = c->mesh.size[HD_AXIS_DP_REPLICATE] * c->mesh.size[HD_AXIS_DP_SHARD];
+    if (assume->n_speeds && assume->n_speeds != dp)
+        return hd_fail(err, HD_E_INVALID, "--assume speeds: of %u ranks, and mesh.dp is %lld: one for each is wanted",
+                       assume->n_speeds, (long long)dp);
     int32_t rc = hd__machine_reaches(m, plan->ranks, err);
     if (!rc && assume->states > 0)
         rc = hd__plan_closed_form(c, assume, plan, err);
+    if (assume->n_speeds && c->n_stages == 1) {
+        plan->n_shares = assume->n_speeds;
+        hd__assume_shares(assume, c->job->batch / c->job->micro_batch / c->mesh.size[HD_AXIS_EP], plan->shares);
+    }
     prepare_model(&model);
     if (!rc)
         rc = simulate(c, &model, plan, err);

@@ -22,12 +22,14 @@ struct hd__plan {
     int64_t copies;                    /* of checkpoint.peers, in host memory: of the rank that has most of them */
     int32_t stage;                     /* the fullest rank's */
     int32_t reserved;
-    const char *device;                         /* that the programs are compiled for */
-    double model_flops, flops;                  /* of a step, all ranks: of the model; with what is computed again */
-    double seconds, bubble;                     /* bubble: idle time of the stages over their work */
-    double peak_flops;                          /* of all ranks, in the job's compute dtype */
-    double traffic[HD_AXIS_COUNT];              /* bytes that a rank sends a step, by axis; the most of any stage */
-    double exposed[HD_AXIS_COUNT];              /* seconds of it in which the rank computes nothing, mean over stages */
+    const char *device;            /* that the programs are compiled for */
+    double model_flops, flops;     /* of a step, all ranks: of the model; with what is computed again */
+    double seconds, bubble;        /* bubble: idle time of the stages over their work */
+    double peak_flops;             /* of all ranks, in the job's compute dtype */
+    double traffic[HD_AXIS_COUNT]; /* bytes that a rank sends a step, by axis; the most of any stage */
+    double exposed[HD_AXIS_COUNT]; /* seconds of it in which the rank computes nothing, mean over stages */
+    int64_t shares[64];            /* data.micro_batches that would suit the speeds of --assume best */
+    uint32_t n_shares, reserved2;
     double assumed_states, assumed_activations; /* bytes by closed forms, where hd__assume.states is above 0 */
 };
 

@@ -111,6 +111,9 @@ void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double
     hd__text_add(out, "  %-14s %11.1f %%  counting what is computed again too\n", "HFU", 100 * d.hfu);
     hd__text_add(out, "  %-14s %11.1f %%  of the stages' work\n", "bubble", 100 * p->bubble);
     add_traffic(p, out);
+    for (uint32_t r = 0; r < p->n_shares; r++)
+        hd__text_add(out, "%s%lld%s", r ? ", " : "most even at these speeds: data.micro_batches=[",
+                     (long long)p->shares[r], r + 1 < p->n_shares ? "" : "]\n");
     if (tokens > 0)
         hd__text_add(out, "\ntraining on %s tokens\n  %-14s %12s\n  %-14s %12s\n", count_text(tokens, a), "time",
                      long_text(d.training, b), "rank-hours", count_text(d.rank_hours, c));
@@ -136,7 +139,7 @@ static json_t *by_axis(const double values[HD_AXIS_COUNT])
 json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, double tokens)
 {
     struct derived d = derive(p, m, tokens);
-    json_t *memory = json_object(), *training = json_null();
+    json_t *memory = json_object(), *training = json_null(), *shares = json_array();
     for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
         json_object_set_new(memory, hd__memory_kind_name(k), json_integer(p->memory.kind[k]));
     json_object_set_new(memory, "peak", json_integer(p->peak));
@@ -157,5 +160,10 @@ json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, dou
         json_object_set_new(
             object, "assumed_memory",
             json_pack("{s:f, s:f}", "states", p->assumed_states, "activations", p->assumed_activations));
+    for (uint32_t r = 0; r < p->n_shares; r++)
+        json_array_append_new(shares, json_integer(p->shares[r]));
+    if (p->n_shares)
+        json_object_set(object, "micro_batches", shares);
+    json_decref(shares);
     return object;
 }

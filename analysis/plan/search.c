@@ -53,6 +53,9 @@ static int32_t compile(const struct hd__search_request *r, const char *words, in
         if (*line)
             all[n++] = line;
     int32_t rc = hd__job_load(r->file, all, n, job, err);
+    if (!rc && (*job)->micro_batches.count)
+        rc = hd__job_fail(*job, "data.micro_batches", err,
+                          "data.micro_batches: shares of one mesh, and a search chooses among meshes: leave it out");
     if (!rc && batch)
         (*job)->batch = batch;
     if (!rc)

@@ -26,10 +26,15 @@ struct hd__assume {
     /* Seconds of a stage's forward pass, gradients of inputs and of weights for a micro-batch, and of a message; where
      * stage_f is above 0 nothing else takes time. */
     double stage_f, stage_b, stage_w, stage_send;
+    double speed[64];  /* of compute, by coordinate of mesh.dp; the machine's is 1 */
+    uint32_t n_speeds; /* 0: all have the machine's */
+    uint32_t reserved;
 };
 
 /* "fused_attention=no,dropout=yes,states=18" */
 int32_t hd__assume_parse(const char *text, struct hd__assume *assume, struct hd_error *err);
+/* Shares of `total` micro-batches with which coordinates of these speeds are done as early as can be, at least 3 each. */
+void hd__assume_shares(const struct hd__assume *assume, int64_t total, int64_t *shares);
 /* Does the rank wait for this transfer as soon as it has started it? Does it run after the last micro-batch? */
 int hd__assume_blocks(const struct hd__assume *assume, const struct hd__instr *i);
 int hd__assume_defers(const struct hd__assume *assume, const struct hd__instr *i);

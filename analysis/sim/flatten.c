@@ -114,31 +114,15 @@ static void resolve_waits(struct hd__sim_program *program)
     free(position);
 }
 
-static int feeds(const hd__code *code)
-{
-    for (uint32_t n = 0; n < code->count; n++)
-        if (code->at[n].op == HD_OP_FEED)
-            return 1;
-    return 0;
-}
-
-/* Micro-batches that this step has fed before section s, without sections that run in other steps. */
-static int32_t micros_before(const struct hd_program *p, uint32_t s)
-{
-    int32_t n = 0;
-    for (uint32_t k = 0; k < s; k++)
-        if (feeds(&p->sections.at[k].code) && hd__sections_share_step(&p->sections.at[k], &p->sections.at[s]))
-            n += p->sections.at[k].repeat;
-    return n;
-}
-
-struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_program *p)
+struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_program *p, int32_t rank)
 {
     struct hd__sim_program *program = hd__alloc(sizeof *program);
     uint32_t n = 0;
     program->p = p;
+    program->micro_batches = hd__micro_batches_of(p, rank);
     program->first = hd__alloc((p->sections.count + 1) * sizeof *program->first);
     program->micro0 = hd__alloc((p->sections.count + 1) * sizeof *program->micro0);
+    program->rounds = hd__alloc((p->sections.count + 1) * sizeof *program->rounds);
     for (uint32_t s = 0; s < p->sections.count; s++)
         n += p->sections.at[s].code.count;
     program->code = hd__alloc((n + 1) * sizeof *program->code);
@@ -147,7 +131,8 @@ struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_p
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const hd__code *code = &p->sections.at[s].code;
         program->first[s] = n;
-        program->micro0[s] = micros_before(p, s);
+        program->micro0[s] = hd__micro_batches_before(p, s, rank);
+        program->rounds[s] = hd__section_rounds(p, &p->sections.at[s], rank);
         for (uint32_t k = 0; k < code->count; k++, n++) {
             program->code[n] = flatten(m, program, &code->at[k]);
             if (program->cost)
@@ -165,6 +150,7 @@ void hd__sim_program_free(struct hd__sim_program *program)
     free(program->cost);
     free(program->first);
     free(program->micro0);
+    free(program->rounds);
     free(program);
 }
 

@@ -54,6 +54,7 @@ struct hd__sim_costs {
     double (*transfer)(void *user, const struct hd_program *p, const struct hd__instr *i);
     /* Does a rank wait for this collective, if it is alone in its group, as soon as it starts it? NULL: for none. */
     int (*blocks)(void *user, const struct hd__instr *i);
+    const double *speed;                  /* of compute, by rank; NULL: 1 */
     double slowed;                        /* share of its speed that compute loses while a collective is under way */
     double latency[HD_AXIS_COUNT];        /* seconds an operation */
     double bandwidth[HD_AXIS_COUNT];      /* bytes a second that one rank sends */

@@ -20,15 +20,16 @@ struct hd__sim_op {
     uint8_t blocks;   /* costs: the rank waits for it at once */
 };
 
-/* A program, flattened: shared by equal ranks. */
+/* A program, flattened: shared by ranks that have it and as many micro-batches. */
 struct hd__sim_program {
     const struct hd_program *p;
     struct hd__sim_op *code;
     double *cost;    /* by index into code; NULL: without costs */
     uint32_t *first; /* by section: index into code; one more at the end */
     int32_t *micro0; /* by section: micro-batches fed by earlier sections */
+    int32_t *rounds; /* by section: in a step that has it; 0: run on demand */
     uint32_t n_async;
-    uint32_t reserved;
+    int32_t micro_batches; /* of a step */
 };
 
 struct hd__sim_queue { /* Queue of a rank and stream: a ring of indexes into code. */
@@ -51,7 +52,7 @@ struct hd__sim_rank {
     uint32_t section, pc;
     int32_t round; /* iteration of the section's repeat */
     uint8_t done, blocked, queued_to_run, reserved;
-    double now, busy;
+    double now, busy, speed;
     double transfers_until; /* costs: the end of the last collective */
 };
 
@@ -100,7 +101,7 @@ struct hd__sim {
 };
 
 /* flatten.c */
-struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_program *p);
+struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_program *p, int32_t rank);
 void hd__sim_program_free(struct hd__sim_program *image);
 void hd__sim_channels_join(struct hd__sim *m);
 int32_t hd__sim_peer_rank(const struct hd__sim *m, int32_t rank, int32_t stage);

@@ -312,6 +312,7 @@ int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *c
                                   .seconds = seconds_of,
                                   .transfer = rates->cost ? seconds_of : NULL,
                                   .blocks = blocks,
+                                  .speed = rates->speed,
                                   .slowed = rates->slowed};
     *out = (struct hd__timeline){.programs = programs};
     memcpy(costs.latency, rates->latency, sizeof costs.latency);

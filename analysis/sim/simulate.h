@@ -19,6 +19,7 @@ struct hd__sim_rates {
     /* Does a rank wait for this transfer as soon as it has started it? NULL: for none. */
     int (*blocks)(const void *user, const struct hd__instr *i);
     const void *user;
+    const double *speed;           /* of compute, by rank; NULL: 1 */
     double slowed;                 /* share of its speed that compute loses while a collective is under way */
     double flops;                  /* FLOPs a second */
     double memory;                 /* bytes a second */

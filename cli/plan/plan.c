@@ -479,6 +479,8 @@ static int check_request(struct plan_request *r)
     const char *value = r->sweep ? strchr(r->sweep, '=') : NULL, *crossed = r->tokens ? "--tokens is" : NULL;
     if ((r->search || r->fewest) && r->assume.stage_f > 0)
         crossed = "--assume: times of measured stages are";
+    if ((r->search || r->fewest) && r->assume.n_speeds)
+        crossed = "--assume: speeds are";
     if (many && crossed)
         return hd__cli_usage_error(&hd__command_plan, "%s of a single plan: not with %s", crossed, many);
     if (r->scaling && (r->sweep || r->compare || r->search || r->fewest || r->ranks))
@@ -558,7 +560,9 @@ const struct hd__command hd__command_plan = {
         "                    dropout=yes, tp_overlap=no, tp_pipelined=yes, dp_overlap=no, fused_kernels=no,\n"
         "                    fused_optimizer=no, whole_recompute=yes, recomputed_products=SHARE; memory by closed "
         "forms\n"
-        "                    too: states=BYTES a parameter; stages as measured: stage_f, stage_b, stage_w, stage_send\n"
+        "                    too: states=BYTES a parameter; stages as measured: stage_f, stage_b, stage_w, "
+        "stage_send;\n"
+        "                    speeds=1:1:0.5 of compute on each of mesh.dp, where the machine's is 1\n"
         "  --search          the ten fastest meshes, ZeRO stages, schedules, micro-batches and recomputes that fit, "
         "and\n"
         "                    the job file of the fastest\n"

@@ -368,6 +368,7 @@ static int32_t check_exact(const struct hd__job *job, const struct hd_program *p
     } rows[] = {
         {p->empty != 0, "data.micro_batch x dp x ep must divide data.batch: empty sequences of "
                         "data.pad_batch would change the order of sums"},
+        {p->micro_batches != NULL, "data.micro_batches would change the order of sums: leave it out"},
         {(micros & (micros - 1)) != 0, "data.batch / data.micro_batch must be a power of two"},
         {job->precision.reduce != job->precision.grad,
          "precision.reduce must be precision.grad: rounding between ranks depends on how many there are"},
@@ -440,6 +441,9 @@ static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program 
         {c->job->documents, "data.documents",
          "mask and pack: the loss is the mean over the labels of all ranks, and these take steps by their own; use "
          "continue"},
+        {p->micro_batches != NULL, "data.micro_batches",
+         "of unequal numbers: the loss is the mean over the sequences of all ranks, and these take steps by their own; "
+         "leave it out"},
         {p->empty != 0, "data.pad_batch",
          "with empty sequences: the loss is the mean over the sequences of all ranks, and these take steps by their "
          "own; take a data.batch that data.micro_batch x dp x ep divides"},
@@ -496,8 +500,8 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
         (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
         (rc = hd__schedule_instrs(p, err)) || (rc = hd__memory_plan(p, err)))
         return rc;
-    if (!p->no_offsets && hd__verify(p, err))
-        return err->code = HD_E_INTERNAL;
+    if (hd__compile_verify(c, p, err))
+        return err->code;
     fit(p);
     return hd__compile_check_custom(c, p, err);
 }

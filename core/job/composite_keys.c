@@ -1,6 +1,6 @@
-/* Keys that are more than one option: mesh.dp, data.train, data.val and data.test, comm.axes and comm.hooks,
- * precision.loss_scale, recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes the value
- * for printing. */
+/* Keys that are more than one option: mesh.dp, data.micro_batches, data.train, data.val and data.test, comm.axes and
+ * comm.hooks, precision.loss_scale, recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes
+ * the value for printing. */
 #include "core/base/dtype.h"
 #include "core/job/internal.h"
 
@@ -57,6 +57,27 @@ static int32_t read_dp(struct hd__job *job, const char *path, struct hd__tree_no
     if (!rc)
         hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return rc;
+}
+
+/* ---- data.micro_batches */
+
+static int32_t read_micro_batches(struct hd__job *job, const char *path, struct hd__tree_node *node,
+                                  struct hd_error *err)
+{
+    static const struct hd_option number = {.type = HD_OPT_INT, .min = 2, .max = 1 << 20};
+    int automatic = node->kind == HD__SCALAR && !strcmp(node->text, "auto");
+    if (!automatic && (node->kind != HD__LIST || !node->count))
+        return hd__job_node_fail(node, err, "%s is %s where auto or a list is wanted: [9, 3]", path,
+                                 node->kind == HD__LIST ? "empty" : hd__tree_kind_name(node));
+    for (uint32_t i = 0; i < node->count && !automatic; i++) {
+        int64_t n = 0;
+        int32_t rc = hd__job_node_parse(node->value[i], path, &number, &n, &job->arena, err);
+        if (rc)
+            return rc;
+        hd__push(&job->micro_batches, (int32_t)n);
+    }
+    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return HD_OK;
 }
 
 /* ---- data.train, data.val, data.test */
@@ -579,6 +600,7 @@ hd__job_composite_fn hd__job_composite_key(const char *path)
         hd__job_composite_fn read;
     } table[] = {
         {"mesh.dp", read_dp},
+        {"data.micro_batches", read_micro_batches},
         {"data.train", read_sources},
         {"data.val", read_val},
         {"data.test", read_sources},

@@ -167,12 +167,14 @@ struct hd__job {
     uint64_t n_val_sets;
     double val_fraction; /* the last part of train, 0 to 1 */
     int64_t seq_len;
-    int64_t batch;             /* sequences of one step, over all ranks; resolved: launch.scale_batch */
-    int64_t batch_of_all;      /* data.batch, where all machines train; resolved */
-    int64_t micro_batch;       /* sequences of one micro-batch on one data coordinate; resolved */
-    int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep), rounded up; resolved */
-    int64_t micro_batch_asked; /* 0: unset */
-    int32_t pad_batch;         /* HD__PAD_BATCH_... */
+    int64_t batch;                    /* sequences of one step, over all ranks; resolved: launch.scale_batch */
+    int64_t batch_of_all;             /* data.batch, where all machines train; resolved */
+    int64_t micro_batch;              /* sequences of one micro-batch on one data coordinate; resolved */
+    int64_t accumulation;             /* micro-batches a step = batch / (micro_batch dp ep), rounded up, or the most of
+                                * micro_batches; resolved */
+    int64_t micro_batch_asked;        /* 0: unset */
+    HD__ARRAY(int32_t) micro_batches; /* of a step on each of mesh.dp; none: `accumulation` on all */
+    int32_t pad_batch;                /* HD__PAD_BATCH_... */
     int32_t shuffle;
     int32_t documents; /* HD__DOCUMENTS_... */
     int64_t shuffle_buffer;

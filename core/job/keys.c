@@ -156,6 +156,9 @@ static const struct hd_option data_keys[] = {
     KEY("micro_batch", INT, NULL, WITHIN(1, 1 << 30), G, micro_batch_asked,
         "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu|per_device_train_batch_size"),
+    KEY("micro_batches", LIST, "auto", ANY, G, special,
+        "micro-batches of a step on each of mesh.dp, for ranks of different speed: [9, 3]; data.batch is micro_batch x "
+        "ep x their sum; auto: the same number on all"),
     KEY("pad_batch", ENUM, "auto", ANY, G, pad_batch,
         "fill up a batch that micro_batch x dp x ep does not divide with empty sequences, which count in nothing; "
         "auto: where machines of launch.nodes may be missing, and sums are not exact",

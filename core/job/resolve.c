@@ -160,6 +160,40 @@ static int64_t asked_micro_batch(const struct hd__job *job, int64_t dp, int64_t 
     return pads_batch(job) && even >= 2 * divisor ? even : divisor;
 }
 
+/* data.micro_batches: what the batch and the mesh make of them. */
+static int32_t check_micro_batches(struct hd__job *job, const int64_t mesh[HD_AXIS_COUNT], int64_t *micro,
+                                   int64_t *accumulation, struct hd_error *err)
+{
+    int64_t dp = mesh[HD_AXIS_DP_REPLICATE] * mesh[HD_AXIS_DP_SHARD], sum = 0;
+    const char *key = "data.micro_batches";
+    *accumulation = 0;
+    for (uint32_t i = 0; i < job->micro_batches.count; i++) {
+        sum += job->micro_batches.at[i];
+        *accumulation = HD__MAX(*accumulation, job->micro_batches.at[i]);
+    }
+    if (job->micro_batches.count != dp)
+        return hd__job_fail(job, key, err, "%s: %u number%s, and mesh.dp is %lld: say one for each of its ranks", key,
+                            job->micro_batches.count, job->micro_batches.count > 1 ? "s" : "", (long long)dp);
+    if (mesh[HD_AXIS_PP] > 1)
+        return hd__job_fail(job, key, err,
+                            "%s: mesh.pp is %lld: a pipeline's stages have all the same micro-batches; give slower "
+                            "stages fewer layers by strategies.3d.split",
+                            key, (long long)mesh[HD_AXIS_PP]);
+    if (job->nodes_min < job->nodes_max)
+        return hd__job_fail(job, key, err,
+                            "%s: launch.nodes is %s, and which machines train is not known: say how many there are",
+                            key, job->launch_nodes);
+    int64_t unit = sum * mesh[HD_AXIS_EP];
+    *micro = job->micro_batch_asked ? job->micro_batch_asked : HD__MAX(job->batch / unit, 1);
+    if (unit * *micro == job->batch)
+        return HD_OK;
+    return hd__job_fail(job, "data.batch", err,
+                        "data.batch: %lld is not the %lld micro-batches of %s x micro_batch %lld x ep %lld: say "
+                        "data.batch=%lld",
+                        (long long)job->batch, (long long)sum, key, (long long)*micro, (long long)mesh[HD_AXIS_EP],
+                        (long long)(unit * *micro));
+}
+
 static int32_t batch_fail(struct hd__job *job, int64_t dp, int64_t ep, int64_t ranks, struct hd_error *err)
 {
     int64_t micro = job->micro_batch_asked, unit = HD__MAX(micro, 1) * dp * ep, below = 0, above = 0;
@@ -207,7 +241,8 @@ static void note_dp(struct hd__job *job)
 int64_t hd__job_empty_sequences(const struct hd__job *job)
 {
     int64_t dp = job->mesh[HD_AXIS_DP_REPLICATE] * job->mesh[HD_AXIS_DP_SHARD];
-    return job->accumulation * job->micro_batch * dp * job->mesh[HD_AXIS_EP] - job->batch;
+    return job->micro_batches.count ? 0
+                                    : job->accumulation * job->micro_batch * dp * job->mesh[HD_AXIS_EP] - job->batch;
 }
 
 double hd__job_lr(const struct hd__job *job, int64_t step)
@@ -307,10 +342,12 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
     if ((rc = scale_batch(job, ranks, err)))
         return rc;
     int64_t micro = asked_micro_batch(job, dp, ep, ranks);
-    if (!pads_batch(job) && job->batch % (HD__MAX(micro, 1) * dp * ep))
+    if (!job->micro_batches.count && !pads_batch(job) && job->batch % (HD__MAX(micro, 1) * dp * ep))
         return batch_fail(job, dp, ep, ranks, err);
     micro = micro ? micro : ceil_div(job->batch, dp * ep);
     int64_t accumulation = ceil_div(job->batch, micro * dp * ep);
+    if (job->micro_batches.count && (rc = check_micro_batches(job, mesh, &micro, &accumulation, err)))
+        return rc;
     if (accumulation > MOST_MICRO_BATCHES)
         return hd__job_fail(job, "data.batch", err,
                             "data.batch: a step of %lld micro-batches (data.micro_batch %lld), and at most %d are "

@@ -324,8 +324,9 @@ enum { HD__INPUT_IDS = 0, HD__INPUT_LABELS, HD__INPUT_POSITIONS, HD__INPUTS };
 struct hd_program {
     struct hd__arena arena;
     struct hd__mesh mesh;
-    int32_t stage; /* pp coordinate */
-    int32_t accumulation;
+    int32_t stage;                /* pp coordinate */
+    int32_t accumulation;         /* micro-batches of a step; the most that a rank has */
+    const int32_t *micro_batches; /* on each coordinate of dp, where they differ; NULL: `accumulation` on all */
     struct hd__precision precision;
     double token_weight; /* 1 / tokens of the global batch */
     int64_t empty;       /* sequences that fill up the last micro-batches of a step, without labels */
@@ -530,6 +531,23 @@ static inline int hd__sections_share_step(const struct hd__code_section *a, cons
 {
     return !(a->last && b->after >= a->last) && !(b->last && a->after >= b->last);
 }
+
+/* ---- micro_batches.c: data.micro_batches gives ranks of different speed unequal shares of a step. One program is all
+ * ranks': only the rounds of its repeated section differ. */
+
+/* Of a step on this rank; -1: on one that has the most. */
+int32_t hd__micro_batches_of(const struct hd_program *p, int32_t rank);
+/* Rounds of section s on this rank, in a step that has it. */
+int32_t hd__section_rounds(const struct hd_program *p, const struct hd__code_section *s, int32_t rank);
+/* On all of them, without those that are empty. */
+int64_t hd__step_sequences(const struct hd_program *p);
+int hd__section_feeds(const struct hd__code_section *s);
+/* Micro-batches that a step has fed on this rank before section s, without sections that run in other steps. */
+int32_t hd__micro_batches_before(const struct hd_program *p, uint32_t s, int32_t rank);
+/* Sequence of a step's batch that the first row of micro-batch `micro` on this rank is; the others follow. Past the
+ * batch where there is none. */
+int64_t hd__first_sequence(const struct hd_program *p, int32_t rank, int64_t micro);
+
 /* The first step of the steady state: all later ones are like it. */
 int64_t hd__steady_step(const struct hd_program *p);
 

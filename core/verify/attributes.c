@@ -35,7 +35,7 @@ static void finish(struct hd__walk *w)
     const struct hd_program *p = w->p;
     for (uint32_t k = 0; k < p->forward; k++) {
         const struct hd__instr *i = &p->logical.at[k];
-        double sequences = (double)p->accumulation * (double)p->dims.at[p->letter['b']].extent - (double)p->empty;
+        double sequences = (double)hd__step_sequences(p);
         double tokens = sequences * (double)p->dims.at[p->letter['s']].extent;
         if (i->op == HD_OP_TOTAL && i->out[0] == p->loss && p->ids && i->attrs &&
             !(i->attrs->scale * tokens > 1 - 1e-9 && i->attrs->scale * tokens < 1 + 1e-9))

@@ -53,7 +53,8 @@ void hd__exec_rerun_choose(struct hd__exec *e, int64_t step)
     if (!n)
         return;
     count(e, step, r->draw % n);
-    r->run = (int32_t)((r->draw >> 32) % (uint64_t)HD__MAX(1, e->sections[r->section].of->repeat));
+    r->run = (int32_t)((r->draw >> 32) %
+                       (uint64_t)HD__MAX(1, hd__section_rounds(e->p, e->sections[r->section].of, e->config.rank)));
     r->chosen = 1;
 }
 

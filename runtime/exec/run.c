@@ -127,7 +127,8 @@ static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section
 static int32_t run_section(struct hd__exec *e, struct hd__prepared_section *section, struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    for (e->run = 0; e->run < HD__MAX(1, section->of->repeat) && !rc; e->run++)
+    int32_t rounds = HD__MAX(1, hd__section_rounds(e->p, section->of, e->config.rank));
+    for (e->run = 0; e->run < rounds && !rc; e->run++)
         rc = run_once(e, section, err);
     return rc;
 }

@@ -101,7 +101,8 @@ static uint32_t find_straggler(struct hd__watch *w, const struct hd__metrics_row
     w->total[HD__WATCH_STRAGGLER]++;
     snprintf(alarm->words, sizeof alarm->words,
              "rank %d computes %.0f%% longer than the median of the other ranks%s, waits left out: look at what "
-             "else runs on its machine, and at clocks and temperatures",
+             "else runs on its machine, and at clocks and temperatures; a machine that stays slower can have fewer "
+             "micro-batches (data.micro_batches)",
              alarm->rank, 100 * alarm->value, number_of(row, alarm->rank, HD__RANK_STAGE) > 0 ? " of its stage" : "");
     return 1;
 }

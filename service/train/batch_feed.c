@@ -1,6 +1,7 @@
 /* Micro-batch m of a step holds its sequences m B .. + B, where B is the micro-batch of all data ranks together; this
- * rank's rows of it begin where its shard of dim b begins. Step s begins at base + s data.batch. Where `accumulation`
- * micro-batches have room for more (data.pad_batch), what is behind a step's last sequence stays empty.
+ * rank's rows of it begin where its shard of dim b begins (core/program/micro_batches.c, with uneven shares too). Step s
+ * begins at base + s data.batch. Where all micro-batches have room for more (data.pad_batch), what is behind a step's
+ * last sequence stays empty.
  *
  * With exact sums (core/passes/deterministic.c) a rank has the same number of rows of each step, but contiguous
  * ones. */
@@ -17,7 +18,7 @@ struct hd__train_feed {
     int32_t rank;
     int64_t row, rows; /* rows of dim b on this rank */
     struct hd__data_range ranges[2];
-    int64_t base, global_rows;
+    int64_t base;
     /* A pipeline's first stage reads ids only, its last labels only; on a rank with both, ids may be micro-batches
      * ahead. */
     int reads[2];      /* ids, labels: whether this rank's program reads them */
@@ -35,8 +36,9 @@ static uint64_t sequence_number(void *user, uint64_t request, uint32_t row)
 {
     const struct hd__train_feed *f = user;
     uint64_t micros = (uint64_t)f->capacity, micro = request % micros, batch = (uint64_t)f->compiled->job->batch;
-    uint64_t at = f->contiguous ? (uint64_t)f->row * micros + micro * (uint64_t)f->rows + row
-                                : micro * (uint64_t)f->global_rows + (uint64_t)f->row + row;
+    uint64_t at = row + (f->contiguous ? (uint64_t)f->row * micros + micro * (uint64_t)f->rows
+                                       : (uint64_t)hd__first_sequence(hd__compiled_program(f->compiled, f->rank),
+                                                                      f->rank, (int64_t)micro));
     return at < batch ? (uint64_t)f->base + request / micros * batch + at : HD__NO_SEQUENCE;
 }
 
@@ -59,7 +61,6 @@ static void locate_rows(struct hd__train_feed *f, int32_t rank)
     f->row = hd__global_start(p, ids, 0, coord);
     f->rows = hd__local_extent(p, ids, 0);
     split_ranges(p, hd__global_start(p, ids, 1, coord), hd__local_extent(p, ids, 1), f->ranges);
-    f->global_rows = p->dims.at[ids->dim[0]].extent;
     f->counts =
         hd__compiled_counts_labels(f->compiled) && !coord[HD_AXIS_PP] && !coord[HD_AXIS_TP] && !coord[HD_AXIS_TQ];
 }
@@ -148,7 +149,7 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         return err->code;
     }
     locate_rows(f, rank);
-    f->capacity = p->accumulation;
+    f->capacity = hd__micro_batches_of(p, rank);
     for (uint32_t s = 0; s < p->sections.count; s++)
         for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
             const struct hd__instr *i = &p->sections.at[s].code.at[k];

@@ -234,7 +234,7 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, in
         rc = hd__exec_run_section(s->exec, HD__SECTION_BEGIN, err);
     for (int64_t n = 0; n < batches && !rc && !stopped; n++) {
         rc = hd__train_feed_count_labels(feed, &counted, err);
-        for (int64_t m = 0; m < p->accumulation && !rc; m++)
+        for (int64_t m = 0; m < hd__micro_batches_of(p, s->env->rank) && !rc; m++)
             rc = hd__exec_run_section(s->exec, HD__SECTION_EVAL, err);
         if (!rc && stop)
             rc = hd__exec_all_reduce_max(s->exec, *stop, &stopped, err);

@@ -170,6 +170,14 @@ def assumed():
     check("scores in memory", scores - plain > 10 * size / 1e12, (scores, plain, size))
     near("passes of clipping", clips - plain, 24 * plan(*words, machine=memory)["parameters"] / 1e12, 1e-6)
     check("kernels of their own", plan(*words, "--assume", "fused_kernels=no", machine=memory)["step_s"] > plain)
+    slow = ("mesh.dp=2", "data.micro_batch=1", "data.batch=12", "strategies=[{use: zero, stage: 1}]", "--assume", "speeds=1:0.5")
+    alone = plan(*slow[:-2], machine=free)["step_s"]
+    even, uneven, wrong = (plan(*slow, f"data.micro_batches={m}", machine=free) for m in ([6, 6], [8, 4], [4, 8]))
+    near("a rank of half the speed", even["step_s"], 2 * alone, 0.01)
+    near("fewer micro-batches for it, and the update at half the speed", uneven["step_s"], 8 / 6 * alone, 0.03)
+    near("more of them", wrong["step_s"], 16 / 6 * alone, 0.01)
+    check("FLOPs are those of all micro-batches", even["flops_with_recompute"] == uneven["flops_with_recompute"])
+    check("the most even shares are said", even["micro_batches"] == [8, 4], even)
     p = plan("mesh.pp=4", "mesh.dp=1", "data.batch=8", "--assume", "stage_f=1,stage_b=2,stage_w=0.5")
     near("stages as measured", p["step_s"], (8 + 3) * 3.5)
 
@@ -318,6 +326,10 @@ def refusals():
         (["--assume", "stage_b=1"], "beside stage_f, which is missing"),
         (["--assume", "stage_f=0.02"], "beside stage_b, which is missing"),
         (["--assume", "stage_f=-1"], "stage_f: "),
+        (["--assume", "speeds=1:0"], "speeds: '1:0': numbers from 0.01 to 100"),
+        (["--assume", "speeds=1:1:1", "mesh.dp=2"], "speeds: of 3 ranks, and mesh.dp is 2"),
+        (["--search", "mesh.dp=2", "data.batch=8", "data.micro_batches=[5, 3]"], "a search chooses among meshes"),
+        (["--search", "--assume", "speeds=1:2"], "--assume: speeds are of a single plan"),
         (["--assume", "states=18", "model.ffn=512"], "the closed forms are of a GPT's blocks"),
         (["--assume", "tp_overlap=no,tp_pipelined=yes"], "tp_pipelined"),
         (["--machine", machine(FREE)], "peak_fp32"),

@@ -33,7 +33,14 @@ START_TEST(jobs_agree)
         const char *mesh, *strategies, *more, *instead;
         double limit; /* of all differences */
         int32_t steps;
+        const char *shares; /* data.micro_batches, in place of the same number */
     } rows[] = {
+        {DP2, "{use: zero, stage: 1}", ADAMW, "", 1e-11, 3, "[5, 3]"},
+        {DP2, "{use: zero, stage: 0}, {use: ema, decay: 0.9}", SGD, "", 1e-11, 3, "[3, 5]"},
+        {"dp: 2, tp: 2", "{use: zero, stage: 1}", ADAMW "recompute: full\n", "", 1e-11, 3, "[5, 3]"},
+        {"dp: {replicate: 2, shard: 1}", "{use: zero, stage: 0}", ADAMW "precision: {compute: fp16}\n", "", 1e-11, 3,
+         "[3, 5]"},
+        {"dp: 2, cp: 2", "{use: 3d}, {use: zero, stage: 1}", ADAMW, "", 1e-11, 3, "[5, 3]"},
         {DP2, "{use: zero, stage: 2}", ADAMW, "", 1e-11, 3},
         /* what travels wider than it is kept is no loss */
         {DP2, "{use: zero, stage: 1}", ADAMW "precision: {compute: bf16, grad: bf16}\n", "", 1e-11, 3},
@@ -58,7 +65,10 @@ START_TEST(jobs_agree)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__numerics r;
     const char *text = text_of(rows[_i].mesh, rows[_i].strategies, rows[_i].more);
-    ck_assert_msg(!hd__numerics_text(text, NULL, 0, plugins, 3, 1, &r, &err), "%s\n%s", err.message, text);
+    char shares[64] = "";
+    const char *override = shares;
+    snprintf(shares, sizeof shares, "data.micro_batches=%s", rows[_i].shares ? rows[_i].shares : "auto");
+    ck_assert_msg(!hd__numerics_text(text, &override, 1, plugins, 3, 1, &r, &err), "%s\n%s", err.message, text);
     ck_assert_msg(!r.failed[0], "%s\n%s", r.failed, text);
     ck_assert_msg(fmax(fmax(r.loss, r.norm), fmax(r.gradient, fmax(r.parameter, r.average))) <= rows[_i].limit,
                   "%s: %g\n%s", r.where, r.worst, text);
@@ -68,7 +78,7 @@ START_TEST(jobs_agree)
     ck_assert_int_eq(r.limit == 0, strstr(rows[_i].more, "# exact") != NULL);
 }
 END_TEST
-enum { JOBS = 15 };
+enum { JOBS = 20 };
 
 /* ---- faults in the mesh's program */
 

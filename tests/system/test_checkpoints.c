@@ -125,7 +125,7 @@ START_TEST(other_meshes)
     static const char *const parts_of[] = {"",
                                            "mesh.dp=2 strategies.zero.stage=3",
                                            "mesh.dp=2 strategies.zero.stage=1",
-                                           "",
+                                           "mesh.dp=2 data.micro_batch=1 data.micro_batches=[5,3]",
                                            "mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]",
                                            ""};
     train(&whole, "onemesh", "llama.yaml job.steps=30");
@@ -366,6 +366,10 @@ START_TEST(evaluate_and_export)
     loss = number_in(c->out, "val_loss");
     ck_assert_msg(fabs(loss - logged) <= 1e-6 * logged, "%.9g, logged was %.9g", loss, logged);
     ck_assert_int_eq((int)number_in(c->out, "step"), 20);
+    c = command_run(
+        "eval llama.yaml checkpoint.dir=held --json mesh.dp=2 data.micro_batch=1 data.micro_batches=[5,3] " HELD_OUT);
+    expect_code(c, 0);
+    ck_assert_msg(fabs(number_in(c->out, "val_loss") - logged) <= 1e-6 * logged, "%s, logged was %.9g", c->out, logged);
     c = command_run("ckpt export llama.yaml checkpoint.dir=held --to exported");
     expect_code(c, 0);
     /* An export that fails leaves no half of anything. */

@@ -89,14 +89,6 @@ static uint32_t kind_of(struct writer *w, const struct hd_program *p, const stru
     return w->kinds.count - 1;
 }
 
-static int feeds(const hd__code *code)
-{
-    int found = 0;
-    for (uint32_t k = 0; k < code->count; k++)
-        found |= code->at[k].op == HD_OP_FEED;
-    return found;
-}
-
 /* Bytes of temporaries in use at each instruction of a section, and what persists. */
 static void count_live(const struct hd_program *p, const hd__code *code, const uint32_t *position,
                        struct instr_words *words)
@@ -149,10 +141,7 @@ static struct section_words *make_words(struct writer *w, const struct hd_progra
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const struct hd__code_section *section = &p->sections.at[s];
         all[s].instr = hd__alloc((section->code.count + 1) * sizeof *all[s].instr);
-        all[s].micro = feeds(&section->code) ? 0 : -1;
-        for (uint32_t k = 0; k < s && all[s].micro >= 0; k++)
-            if (all[k].micro >= 0 && hd__sections_share_step(&p->sections.at[k], section))
-                all[s].micro += p->sections.at[k].repeat;
+        all[s].micro = hd__section_feeds(section) ? 0 : -1;
         for (uint32_t n = 0; n < section->code.count; n++)
             make_instr_words(w, p, section, n, position, &all[s].instr[n]);
         count_live(p, &section->code, position, all[s].instr);
@@ -326,8 +315,11 @@ static void put_rank(struct writer *w, const struct hd__trace_rank *from)
     struct rank_state r = {.from = from, .p = p, .words = w->words[p->stage], .first = w->spans.count, .live = -1};
     uint32_t longest = 0;
     char name[64];
-    for (uint32_t s = 0; s < p->sections.count; s++)
+    for (uint32_t s = 0; s < p->sections.count; s++) {
         longest = HD__MAX(longest, p->sections.at[s].code.count);
+        if (r.words[s].micro >= 0)
+            r.words[s].micro = hd__micro_batches_before(p, s, from->rank);
+    }
     r.open = hd__alloc((longest + 1) * sizeof *r.open);
     snprintf(name, sizeof name, w->c->n_stages > 1 ? "rank %d, stage %d" : "rank %d", from->rank, p->stage);
     put_name(w, "process_name", from->rank, LANE, name);
