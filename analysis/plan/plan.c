@@ -197,6 +197,7 @@ static int32_t simulate(const struct hd__compiled *c, const struct model *model,
     if (rc)
         return rc;
     plan->seconds = t.seconds;
+    plan->compute = t.busy * t.seconds;
     for (uint32_t n = 0; n < t.n_periodic; n++)
         plan->seconds += t.periodic[n].seconds / t.periodic[n].every;
     for (uint32_t r = 0; r < t.n_ranks; r++)
