@@ -1,7 +1,9 @@
 #include "cli/plot.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/base/base.h"
 #include "core/base/file.h"
@@ -39,7 +41,9 @@ static const char page_style[] =
     "th{color:var(--dim);font-weight:500}thead tr:last-child th{border-bottom:1px solid var(--edge)}\n"
     "tbody tr:hover{background:var(--edge)}.first{border-left:1px solid var(--edge)}.best{font-weight:700;"
     "background:var(--best)}.group{text-align:center}.bad{color:var(--bad);font-weight:700}\n"
-    ".point:hover .mark{stroke:var(--text);stroke-width:2}\n";
+    ".point:hover .mark{stroke:var(--text);stroke-width:2}summary{cursor:pointer}\n"
+    ".swatch{width:12px;min-width:0;height:12px;vertical-align:-1px}\n"
+    "pre{font-size:12px;line-height:1.45;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}\n";
 
 static const char dark_style[] = "@media(prefers-color-scheme:dark){"
                                  ":root{--text:#e6e8ec;--dim:#a3adba;--edge:#2b3340;--back:#12161d;--best:#16324a;"
@@ -114,6 +118,54 @@ void hd__plot_tick_y(const struct hd__plot *p, double y, const char *label)
         hd__plot_text(p->file, p->left - 7, at + 4, "end", 0, label);
 }
 
+/* "250k", "1.5M", "0.02" */
+static void number_text(double value, char out[32])
+{
+    static const char units[] = "kMGT";
+    double v = fabs(value);
+    int u = -1;
+    for (; v >= 1000 * (1 - 1e-12) && u < 3; u++) {
+        v /= 1000;
+        value /= 1000;
+    }
+    snprintf(out, 32, "%.6g%.*s", fabs(value) < 1e-12 ? 0 : value, u >= 0, units + (u >= 0 ? u : 0));
+}
+
+static void ticks(const struct hd__plot *p, double from, double to, int marks,
+                  void (*put)(const struct hd__plot *, double, const char *))
+{
+    double raw = (to - from) / marks, ten = pow(10, floor(log10(raw)));
+    double tick = raw <= ten ? ten : raw <= 2 * ten ? 2 * ten : raw <= 5 * ten ? 5 * ten : 10 * ten;
+    char text[32];
+    for (double n = ceil(from / tick); n * tick <= to * (1 + 1e-9); n++) {
+        number_text(n * tick, text);
+        put(p, n * tick, text);
+    }
+}
+
+void hd__plot_ticks(const struct hd__plot *p, int marks_x, int marks_y)
+{
+    ticks(p, p->x0, p->x1, marks_x, hd__plot_tick_x);
+    if (marks_y)
+        ticks(p, p->y0, p->y1, marks_y, hd__plot_tick_y);
+}
+
+double hd__plot_unit(int values, double most, const char **name)
+{
+    static const struct {
+        double at;
+        const char *name;
+    } units[][4] = {[HD__PLOT_PLAIN] = {{1, ""}},
+                    [HD__PLOT_SECONDS] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}},
+                    [HD__PLOT_BYTES] = {{1073741824.0, "GiB"}, {1048576.0, "MiB"}, {1024, "KiB"}, {1, "bytes"}},
+                    [HD__PLOT_PARTS] = {{0.01, "%"}}};
+    size_t k = 0;
+    while (k + 1 < HD__COUNT(units[0]) && units[values][k + 1].name && most < units[values][k].at)
+        k++;
+    *name = units[values][k].name;
+    return units[values][k].at;
+}
+
 void hd__plot_axes(const struct hd__plot *p, const char *title, const char *unit, const char *x_name)
 {
     struct hd__text text = {0};
@@ -135,6 +187,15 @@ void hd__plot_line(FILE *file, int k, double width, double opacity, int dashed)
     if (dashed)
         fprintf(file, " stroke-dasharray=\"%s\"", dashes[k]);
     fputs(" points=\"", file);
+}
+
+void hd__plot_box(FILE *file, double x, double y, double width, double height, int k)
+{
+    fprintf(file, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"", x, y, width, height);
+    if (k < 0)
+        fputs(" class=\"axis\" fill=\"none\" stroke=\"" SOFT "\" stroke-dasharray=\"2 3\"/>", file);
+    else
+        fprintf(file, " class=\"f%d\" fill=\"%s\"/>", k % HD__PLOT_SERIES, hd__plot_colours[k % HD__PLOT_SERIES]);
 }
 
 void hd__plot_mark(FILE *file, double x, double y, int k)
@@ -171,4 +232,25 @@ void hd__plot_put_xml(FILE *file, const char *plain)
     hd__text_add_xml(&text, plain);
     fputs(text.at ? text.at : "", file);
     hd__text_free(&text);
+}
+
+void hd__plot_put(FILE *file, const char *tag, const char *plain)
+{
+    fprintf(file, "<%s>", tag);
+    hd__plot_put_xml(file, plain);
+    fprintf(file, "</%s>", tag);
+}
+
+void hd__plot_put_command(FILE *file, const char *const *words)
+{
+    char day[16];
+    time_t now = time(NULL);
+    struct tm local;
+    strftime(day, sizeof day, "%Y-%m-%d", localtime_r(&now, &local));
+    fprintf(file, "<p>%s: <code>heddle", day);
+    for (; *words; words++) {
+        putc(' ', file);
+        hd__plot_put_xml(file, *words);
+    }
+    fputs("</code></p>\n", file);
 }

@@ -187,6 +187,7 @@ static int blocks(const void *user, const struct hd__instr *i)
 static void read_timeline(struct hd__timeline *t, const struct model *model, struct hd__plan *plan)
 {
     plan->seconds = t->seconds;
+    plan->compute = t->busy * t->seconds;
     for (uint32_t n = 0; n < t->n_periodic; n++)
         plan->seconds += t->periodic[n].seconds / t->periodic[n].every;
     for (uint32_t r = 0; r < t->n_ranks; r++)

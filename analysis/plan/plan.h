@@ -24,7 +24,8 @@ struct hd__plan {
     int32_t reserved;
     const char *device;            /* that the programs are compiled for */
     double model_flops, flops;     /* of a step, all ranks: of the model; with what is computed again */
-    double seconds, bubble;        /* bubble: idle time of the stages over their work */
+    double seconds, compute;       /* compute: seconds of it in which a rank computes, mean over stages */
+    double bubble;                 /* idle time of the stages over their work */
     double peak_flops;             /* of all ranks, in the job's compute dtype */
     double traffic[HD_AXIS_COUNT]; /* bytes that a rank sends a step, by axis; the most of any stage */
     double exposed[HD_AXIS_COUNT]; /* seconds of it in which the rank computes nothing, mean over stages */
@@ -44,5 +45,8 @@ int32_t hd__plan_closed_form(const struct hd__compiled *compiled, const struct h
 /* One page; `tokens`: of the whole training, 0: not known, so of that nothing is said (null). */
 void hd__plan_text(const struct hd__plan *plan, const struct hd__machine *machine, double tokens, struct hd__text *out);
 json_t *hd__plan_json(const struct hd__plan *plan, const struct hd__machine *machine, double tokens);
+/* Figures of these: "1.05 T"; "13.7 days". */
+const char *hd__plan_count_text(double n, char out[32]);
+const char *hd__plan_long_text(double seconds, char out[32]);
 
 #endif

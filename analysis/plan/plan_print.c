@@ -37,7 +37,7 @@ static struct derived derive(const struct hd__plan *p, const struct hd__machine 
     return d;
 }
 
-static const char *count_text(double n, char out[32])
+const char *hd__plan_count_text(double n, char out[32])
 {
     static const char *const units[] = {"", " K", " M", " B", " T"};
     size_t u = 0;
@@ -49,7 +49,7 @@ static const char *count_text(double n, char out[32])
     return out;
 }
 
-static const char *long_text(double seconds, char out[32])
+const char *hd__plan_long_text(double seconds, char out[32])
 {
     if (seconds < 120)
         return hd__seconds_text(seconds, out);
@@ -101,12 +101,13 @@ void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double
 {
     struct derived d = derive(p, m, tokens);
     char a[32], b[32], c[32];
-    hd__text_add(out, "%s parameters on %lld ranks of %s, %s tokens a step\n\n", count_text((double)p->parameters, a),
-                 (long long)p->ranks, m->name, count_text((double)p->tokens, b));
+    hd__text_add(out, "%s parameters on %lld ranks of %s, %s tokens a step\n\n",
+                 hd__plan_count_text((double)p->parameters, a), (long long)p->ranks, m->name,
+                 hd__plan_count_text((double)p->tokens, b));
     add_memory(p, out);
     add_assumed(p, out);
     hd__text_add(out, "\nstep\n  %-14s %12s\n  %-14s %12s\n", "time", hd__seconds_text(p->seconds, a), "tokens/s",
-                 count_text(d.tokens_per_s, b));
+                 hd__plan_count_text(d.tokens_per_s, b));
     hd__text_add(out, "  %-14s %11.1f %%  of the peak, counting the model's FLOPs\n", "MFU", 100 * d.mfu);
     hd__text_add(out, "  %-14s %11.1f %%  counting what is computed again too\n", "HFU", 100 * d.hfu);
     hd__text_add(out, "  %-14s %11.1f %%  of the stages' work\n", "bubble", 100 * p->bubble);
@@ -115,15 +116,17 @@ void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double
         hd__text_add(out, "%s%lld%s", r ? ", " : "most even at these speeds: data.micro_batches=[",
                      (long long)p->shares[r], r + 1 < p->n_shares ? "" : "]\n");
     if (tokens > 0)
-        hd__text_add(out, "\ntraining on %s tokens\n  %-14s %12s\n  %-14s %12s\n", count_text(tokens, a), "time",
-                     long_text(d.training, b), "rank-hours", count_text(d.rank_hours, c));
+        hd__text_add(out, "\ntraining on %s tokens\n  %-14s %12s\n  %-14s %12s\n", hd__plan_count_text(tokens, a),
+                     "time", hd__plan_long_text(d.training, b), "rank-hours", hd__plan_count_text(d.rank_hours, c));
     if (d.dollars > 0)
-        hd__text_add(out, "  %-14s %12s  at $%.2f a rank and hour\n", "dollars", count_text(d.dollars, a), m->price);
+        hd__text_add(out, "  %-14s %12s  at $%.2f a rank and hour\n", "dollars", hd__plan_count_text(d.dollars, a),
+                     m->price);
     if (d.joules > 0)
-        hd__text_add(out, "  %-14s %9s kWh  at %.0f W a rank\n", "energy", count_text(d.joules / 3.6e6, a), m->power);
+        hd__text_add(out, "  %-14s %9s kWh  at %.0f W a rank\n", "energy", hd__plan_count_text(d.joules / 3.6e6, a),
+                     m->power);
     if (d.checkpoint_s > 0)
         hd__text_add(out, "  %-14s %12.1f  to expect; saving every %s loses least (Daly 2006)\n", "failures",
-                     d.failures, long_text(d.checkpoint_s, a));
+                     d.failures, hd__plan_long_text(d.checkpoint_s, a));
     hd__text_add(out, "\nmemory is exact; times are estimates from %s\n", m->path);
 }
 
@@ -150,12 +153,12 @@ json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, dou
                              "rank_hours", d.rank_hours, "dollars", d.dollars, "joules", d.joules, "failures",
                              d.failures, "checkpoint_every_s", d.checkpoint_s);
     json_t *object =
-        json_pack("{s:s, s:s, s:I, s:I, s:o, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "machine",
-                  m->name, "device", p->device, "parameters", (json_int_t)p->parameters, "ranks", (json_int_t)p->ranks,
-                  "memory", memory, "memory_limit", (json_int_t)p->limit, "fits", p->peak <= p->limit, "flops",
-                  p->model_flops, "flops_with_recompute", p->flops, "step_s", p->seconds, "tokens_per_s",
-                  d.tokens_per_s, "mfu", d.mfu, "hfu", d.hfu, "bubble", p->bubble, "traffic", by_axis(p->traffic),
-                  "exposed_s", by_axis(p->exposed), "training", training);
+        json_pack("{s:s, s:s, s:I, s:I, s:o, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}",
+                  "machine", m->name, "device", p->device, "parameters", (json_int_t)p->parameters, "ranks",
+                  (json_int_t)p->ranks, "memory", memory, "memory_limit", (json_int_t)p->limit, "fits",
+                  p->peak <= p->limit, "flops", p->model_flops, "flops_with_recompute", p->flops, "step_s", p->seconds,
+                  "compute_s", p->compute, "tokens_per_s", d.tokens_per_s, "mfu", d.mfu, "hfu", d.hfu, "bubble",
+                  p->bubble, "traffic", by_axis(p->traffic), "exposed_s", by_axis(p->exposed), "training", training);
     if (p->assumed_states > 0)
         json_object_set_new(
             object, "assumed_memory",

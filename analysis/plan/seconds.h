@@ -33,7 +33,7 @@ struct hd__assume {
 
 /* "fused_attention=no,dropout=yes,states=18" */
 int32_t hd__assume_parse(const char *text, struct hd__assume *assume, struct hd_error *err);
-/* Shares of `total` micro-batches with which coordinates of these speeds are done as early as can be, at least 3 each. */
+/* Shares of `total` micro-batches, at least 3 each, with which coordinates of these speeds are done earliest. */
 void hd__assume_shares(const struct hd__assume *assume, int64_t total, int64_t *shares);
 /* Does the rank wait for this transfer as soon as it has started it? Does it run after the last micro-batch? */
 int hd__assume_blocks(const struct hd__assume *assume, const struct hd__instr *i);

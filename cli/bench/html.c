@@ -1,18 +1,17 @@
-/* heddle bench --html: one self-contained page: for each operation its charts (chart.c) and a table of the numbers,
- * the fastest of each size in bold. */
+/* heddle bench --html: one self-contained page: for each operation its charts and a table of the numbers, the fastest
+ * of each size in bold. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/bench/bench.h"
-#include "cli/bench/chart.h"
+#include "cli/curves.h"
 #include "core/base/file.h"
 
 struct page {
     FILE *file;
     const json_t *rows;
-    const char *comm[HD__BENCH_CHART_COMMS];
+    const char *comm[HD__PLOT_SERIES];
     int n;
 };
 
@@ -108,13 +107,35 @@ static int has(const struct page *p, const char *op, int in_place)
     return 0;
 }
 
+/* A chart's elements: of the rows of one operation. */
+static void curves(const struct page *p, const char *op, int in_place, int top)
+{
+    json_t *drawn = json_array(), *row;
+    struct hd__curves c = {.rows = drawn,
+                           .series = "comm",
+                           .name = p->comm,
+                           .n = p->n,
+                           .is_bytes = 1,
+                           .x = "bytes",
+                           .x_name = "size (bytes; K = 1024)",
+                           .value = {{"time_us", "time", "us", "; lower is better"},
+                                     {"busbw_gbs", "bus bandwidth", "GB/s", "; higher is better"},
+                                     {"p99_us", "p99", "us", ""}}};
+    size_t i;
+    json_array_foreach(p->rows, i, row) if (!strcmp(hd__json_word(row, "op"), op) &&
+                                            json_is_true(json_object_get(row, "in_place")) == in_place)
+        json_array_append(drawn, row);
+    hd__curves_write(p->file, &c, top);
+    json_decref(drawn);
+}
+
 static void chart(const struct page *p, const char *op, int in_place)
 {
     char label[96];
     snprintf(label, sizeof label, "%s: time and bus bandwidth over size", op);
     fputs("<div class=\"wide\">", p->file);
-    hd__plot_open(p->file, HD__BENCH_CHART_WIDTH, HD__BENCH_CHART_HEIGHT, label);
-    hd__bench_write_chart(p->file, p->rows, p->comm, p->n, op, in_place, 0);
+    hd__plot_open(p->file, HD__CURVES_WIDTH, HD__CURVES_HEIGHT, label);
+    curves(p, op, in_place, 0);
     fputs("</svg></div>\n", p->file);
 }
 
@@ -133,7 +154,7 @@ static void operation(const struct page *p, const json_t *row)
 static struct page page_of(const char *path, const json_t *rows, struct hd_error *err)
 {
     struct page p = {.file = hd__output_create(path, HD__OUTPUT_MARK, err), .rows = rows};
-    for (size_t i = 0; i < json_array_size(rows) && p.n < HD__BENCH_CHART_COMMS; i++)
+    for (size_t i = 0; i < json_array_size(rows) && p.n < HD__PLOT_SERIES; i++)
         if (first_of(rows, i, "comm"))
             p.comm[p.n++] = hd__json_word(json_array_get(rows, i), "comm");
     return p;
@@ -141,14 +162,14 @@ static struct page page_of(const char *path, const json_t *rows, struct hd_error
 
 int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *rows, struct hd_error *err)
 {
-    enum { HEAD = 36, STEP = HD__BENCH_CHART_HEIGHT + HEAD };
+    enum { HEAD = 36, STEP = HD__CURVES_HEIGHT + HEAD };
     struct page p = page_of(path, rows, err);
     int top = HEAD, charts = 0;
     if (!p.file)
         return err->code;
     for (size_t i = 0; i < json_array_size(rows); i++)
         charts += first_of(rows, i, "op") && hd__json_number(json_array_get(rows, i), "bytes") > 0;
-    hd__plot_open_file(p.file, HD__BENCH_CHART_WIDTH, HEAD + charts * STEP);
+    hd__plot_open_file(p.file, HD__CURVES_WIDTH, HEAD + charts * STEP);
     hd__plot_text(p.file, 12, 24, "start", 0, title);
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
@@ -158,25 +179,11 @@ int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *r
         char head[96];
         snprintf(head, sizeof head, "%s, %s", op, hd__json_word(row, "dtype"));
         hd__plot_text(p.file, 12, top + 18, "start", 1, head);
-        hd__bench_write_chart(p.file, rows, p.comm, p.n, op, !has(&p, op, 0), top + HEAD - 16);
+        curves(&p, op, !has(&p, op, 0), top + HEAD - 16);
         top += STEP;
     }
     fputs("</svg>\n", p.file);
     return hd__output_close(p.file, path, err);
-}
-
-static void put_command(FILE *file, const char *const *words)
-{
-    char day[16];
-    time_t now = time(NULL);
-    struct tm local;
-    strftime(day, sizeof day, "%Y-%m-%d", localtime_r(&now, &local));
-    fprintf(file, "<p>%s: <code>heddle", day);
-    for (; *words; words++) {
-        putc(' ', file);
-        hd__plot_put_xml(file, *words);
-    }
-    fputs("</code></p>\n", file);
 }
 
 int32_t hd__bench_write_html(const char *path, const char *title, const char *const *words, const json_t *rows,
@@ -190,7 +197,7 @@ int32_t hd__bench_write_html(const char *path, const char *title, const char *co
             "<h1>Transports side by side</h1>\n<p>%s</p>\n<p>time: the median over batches of the mean of calls back to"
             " back, of the slowest rank; p50, p99: of single calls; busbw: as nccl-tests defines it</p>\n",
             title);
-    put_command(p.file, words);
+    hd__plot_put_command(p.file, words);
     for (size_t i = 0; i < json_array_size(rows); i++)
         if (first_of(rows, i, "op"))
             operation(&p, json_array_get(rows, i));

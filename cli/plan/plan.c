@@ -5,21 +5,32 @@
 
 #include "analysis/plan/search.h"
 #include "cli/job.h"
+#include "cli/plan/page.h"
+#include "cli/text.h"
+#include "core/base/file.h"
 
 struct plan_request {
-    const char *machine, *ranks, *tokens, *assumed, *sweep, *compare, *scaling;
+    const char *machine, *ranks, *tokens, *assumed, *sweep, *compare, *scaling, *html;
     int json, search, fewest;
     struct hd__assume assume;
     const char *device; /* that programs are compiled for */
-    uint32_t rows;      /* printed, below one head */
+    struct hd__plan_page page;
+    uint32_t rows; /* printed, below one head */
 };
 
-/* Prints it, and gives it up. */
-static void print_object(json_t *object)
+/* Prints it where --json asks for that, writes the page of it, and gives it up. */
+static int finish(const struct plan_request *r, json_t *object)
 {
-    json_dumpf(object, stdout, JSON_INDENT(1));
-    putchar('\n');
+    struct hd_error err = HD_ERROR_INIT;
+    int code = HD__EXIT_DONE;
+    if (r->json) {
+        json_dumpf(object, stdout, JSON_INDENT(1));
+        putchar('\n');
+    }
+    if (r->html && hd__plan_write_page(r->html, &r->page, object, &err))
+        code = hd__cli_print_error(&err, HD__EXIT_FAILED);
     json_decref(object);
+    return code;
 }
 
 /* 1T, 300B, 1.5e12: tokens, or a number of ranks. */
@@ -48,14 +59,18 @@ static int print_plan(struct plan_request *r, const struct hd__compiled *c, cons
     if (!(tokens > 0))
         fprintf(stderr, "%s: job.epochs: a plan reads no data: give --tokens N or job.steps for the whole training\n",
                 hd__job_where(c->job, "job.epochs"));
-    if (r->json) {
-        print_object(hd__plan_json(&plan, m, tokens));
-    } else {
-        struct hd__text text = {0};
+    struct hd__text text = {0}, job = {0};
+    if (!r->json) {
         hd__plan_text(&plan, m, tokens, &text);
         hd__text_print(&text, stdout);
     }
-    return HD__EXIT_DONE;
+    hd__job_print(c->job, &job);
+    r->page.name = c->job->name;
+    r->page.ranks = plan.ranks;
+    r->page.job = job.at;
+    int code = finish(r, hd__plan_json(&plan, m, tokens));
+    hd__text_free(&job);
+    return code;
 }
 
 /* The machine's device, or cpu where its plugin was not built: programs then differ in what is fused, and the memory by
@@ -114,33 +129,30 @@ static int32_t free_mesh(void *user, struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
-static void print_fewest(const struct plan_request *r, const struct hd__search *found, int64_t ranks,
-                         const struct hd_error *below)
+static int print_fewest(const struct plan_request *r, const struct hd__search *found, int64_t ranks,
+                        const struct hd_error *below)
 {
     const struct hd__search_plan *best = &found->best[0];
     const char *binds = *below->message ? below->message : "one rank is the least";
     char step[32], bytes[32];
-    if (r->json) {
-        print_object(json_pack("{s:{s:I, s:s, s:s, s:f, s:I, s:s}}", "fewest", "ranks", (json_int_t)ranks, "job",
+    if (!r->json)
+        printf("%7s %9s %8s %11s  %s\n%7lld %9s %6.1f %% %11s  '%s'\non one less: %s\n\n# its job file\n%s", "ranks",
+               "step", "MFU", "memory", "words", (long long)ranks, hd__seconds_text(best->plan.seconds, step),
+               100 * best->plan.model_flops / best->plan.seconds / best->plan.peak_flops,
+               hd__bytes_text((uint64_t)best->plan.peak, bytes), best->words, binds, best->job);
+    return finish(r, json_pack("{s:{s:I, s:s, s:s, s:f, s:I, s:s}}", "fewest", "ranks", (json_int_t)ranks, "job",
                                best->job, "words", best->words, "step_s", best->plan.seconds, "memory",
                                (json_int_t)best->plan.peak, "binds", binds));
-        return;
-    }
-    printf("%7s %9s %8s %11s  %s\n%7lld %9s %6.1f %% %11s  '%s'\non one less: %s\n\n# its job file\n%s", "ranks",
-           "step", "MFU", "memory", "words", (long long)ranks, hd__seconds_text(best->plan.seconds, step),
-           100 * best->plan.model_flops / best->plan.seconds / best->plan.peak_flops,
-           hd__bytes_text((uint64_t)best->plan.peak, bytes), best->words, binds, best->job);
 }
 
-static void print_found(const struct plan_request *r, const struct hd__search *found)
+static int print_found(const struct plan_request *r, const struct hd__search *found)
 {
     struct hd__text text = {0};
-    if (r->json) {
-        print_object(hd__search_json(found));
-        return;
+    if (!r->json) {
+        hd__search_text(found, &text);
+        hd__text_print(&text, stdout);
     }
-    hd__search_text(found, &text);
-    hd__text_print(&text, stdout);
+    return finish(r, hd__search_json(found));
 }
 
 static int search(struct plan_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__machine *m,
@@ -173,10 +185,11 @@ static int search(struct plan_request *r, const struct hd__cli_job_arguments *ar
                                 : hd__search(&request, &found, &err)))
             code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
-    if (!code && r->fewest)
-        print_fewest(r, &found, ranks, &below);
-    else if (!code)
-        print_found(r, &found);
+    if (!code) {
+        r->page.name = loaded.job->name;
+        r->page.ranks = found.best[0].plan.ranks;
+        code = r->fewest ? print_fewest(r, &found, ranks, &below) : print_found(r, &found);
+    }
     hd__search_free(&found);
     hd__cli_unload_job(&loaded);
     return code;
@@ -216,7 +229,7 @@ static int load_and_plan(struct plan_request *r, const struct hd__cli_job_argume
     return code;
 }
 
-/* Plans one job; `rows`: of JSON, or NULL to print it. A refusal is a row too. */
+/* Plans one job, adds it to `rows` and prints it. A refusal is a row too. */
 static int add_row(struct plan_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__machine *m,
                    int64_t ranks, const char *label, json_t *rows)
 {
@@ -225,16 +238,14 @@ static int add_row(struct plan_request *r, const struct hd__cli_job_arguments *a
     hd__speaker_defer(1);
     int code = load_and_plan(r, arguments, m, ranks, &loaded, &plan);
     hd__speaker_defer(0);
-    if (rows) {
-        json_t *object = code ? json_pack("{s:s}", "error", hd__speaker_deferred())
-                              : hd__plan_json(&plan, m, (double)plan.tokens * (double)loaded.job->steps);
-        json_object_set_new(object, "words", json_string(label));
-        json_array_append_new(rows, object);
-    } else if (code) {
+    json_t *object = code ? json_pack("{s:s}", "error", hd__speaker_deferred())
+                          : hd__plan_json(&plan, m, (double)plan.tokens * (double)loaded.job->steps);
+    json_object_set_new(object, "words", hd__cli_json_text(label, strlen(label)));
+    json_array_append_new(rows, object);
+    if (code && !r->json)
         printf("%-32s refused: %s\n", label, hd__speaker_deferred());
-    } else {
+    else if (!r->json)
         print_row(r, label, &plan);
-    }
     fflush(stdout);
     hd__cli_unload_job(&loaded);
     return code;
@@ -270,10 +281,10 @@ static int add_rows(struct plan_request *r, const struct hd__cli_job_arguments *
 static int print_rows(struct plan_request *r, const struct hd__cli_job_arguments *arguments,
                       const struct hd__machine *m, int64_t ranks)
 {
-    json_t *rows = r->json ? json_array() : NULL;
+    json_t *rows = json_array();
     int code = add_rows(r, arguments, m, ranks, rows);
-    if (!code && rows)
-        print_object(json_pack("{s:O}", "plans", rows));
+    if (!code)
+        code = finish(r, json_pack("{s:O}", "plans", rows));
     json_decref(rows);
     return code;
 }
@@ -284,7 +295,7 @@ struct scaling {
     struct plan_request *r;
     struct hd__cli_job_arguments arguments; /* those of the command, and set_scaled */
     const struct hd__machine *machine;
-    json_t *rows; /* NULL: printed */
+    json_t *rows;
     HD__ARRAY(int64_t) list;
     int64_t ranks, batch;  /* of the row */
     struct hd__plan first; /* the first row's, which is one of both kinds */
@@ -343,15 +354,13 @@ static void add_scaled_row(struct scaling *s, const struct hd__plan *p)
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         exposed += p->exposed[a];
     s->rate = s->rate > 0 ? s->rate : each;
-    if (s->rows) {
-        json_array_append_new(s->rows,
-                              json_pack("{s:s s:I s:I s:f s:f s:f s:f s:f s:f s:I s:b s:s}", "kind", kind_of(s),
-                                        "ranks", (json_int_t)p->ranks, "batch", (json_int_t)s->batch, "step_s",
-                                        p->seconds, "tokens_per_s", rate, "efficiency", each / s->rate, "mfu", mfu,
-                                        "exposed_s", exposed, "empty", s->empty, "memory", (json_int_t)p->peak, "fits",
-                                        p->peak <= p->limit, "binds", binds));
+    json_array_append_new(s->rows, json_pack("{s:s s:I s:I s:f s:f s:f s:f s:f s:f s:I s:b s:s}", "kind", kind_of(s),
+                                             "ranks", (json_int_t)p->ranks, "batch", (json_int_t)s->batch, "step_s",
+                                             p->seconds, "tokens_per_s", rate, "efficiency", each / s->rate, "mfu", mfu,
+                                             "exposed_s", exposed, "empty", s->empty, "memory", (json_int_t)p->peak,
+                                             "fits", p->peak <= p->limit, "binds", binds));
+    if (s->r->json)
         return;
-    }
     if (!s->r->rows++)
         printf("%-7s %7s %8s %9s %12s %11s %8s %9s %11s  %s\n", "", "ranks", "batch", "step", "tokens/s", "efficiency",
                "MFU", "exposed", "memory", "what binds");
@@ -448,7 +457,7 @@ static int check_weak_batches(const struct scaling *s)
 static int print_scaling(struct plan_request *r, const struct hd__cli_job_arguments *arguments,
                          const struct hd__machine *m)
 {
-    struct scaling s = {.r = r, .arguments = *arguments, .machine = m, .rows = r->json ? json_array() : NULL};
+    struct scaling s = {.r = r, .arguments = *arguments, .machine = m, .rows = json_array()};
     int code = parse_scaling(&s);
     s.arguments.before_resolve = set_scaled;
     s.arguments.user = &s;
@@ -460,8 +469,8 @@ static int print_scaling(struct plan_request *r, const struct hd__cli_job_argume
         code = for_rows(&s, 0); /* what is refused before anything is printed */
     if (!code)
         code = for_rows(&s, 1);
-    if (!code && s.rows)
-        print_object(json_pack("{s:O}", "scaling", s.rows));
+    if (!code)
+        code = finish(r, json_pack("{s:O}", "scaling", s.rows));
     json_decref(s.rows);
     free(s.list.at);
     return code;
@@ -476,6 +485,7 @@ static int check_request(struct plan_request *r)
                        : r->search  ? "--search"
                        : r->fewest  ? "--fewest"
                                     : NULL;
+    struct hd_error err = HD_ERROR_INIT;
     const char *value = r->sweep ? strchr(r->sweep, '=') : NULL, *crossed = r->tokens ? "--tokens is" : NULL;
     if ((r->search || r->fewest) && r->assume.stage_f > 0)
         crossed = "--assume: times of measured stages are";
@@ -495,17 +505,21 @@ static int check_request(struct plan_request *r)
     if (r->sweep && (!value || value == r->sweep))
         return hd__cli_usage_error(&hd__command_plan,
                                    "--sweep %s: wanted KEY=VALUE,VALUE,..., as data.micro_batch=1,2,4", r->sweep);
+    if (r->html && (!*r->html || *r->html == '-'))
+        return hd__cli_usage_error(&hd__command_plan, "--html wants a file");
+    if (r->html && hd__output_check(r->html, HD__OUTPUT_MARK, &err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     return HD__EXIT_DONE;
 }
 
 static int run(int argc, char **argv)
 {
     struct plan_request r = {.machine = "h100-8"};
-    const struct hd__cli_flag flags[] = {{"--machine", &r.machine, NULL}, {"--ranks", &r.ranks, NULL},
-                                         {"--tokens", &r.tokens, NULL},   {"--assume", &r.assumed, NULL},
-                                         {"--sweep", &r.sweep, NULL},     {"--compare", &r.compare, NULL},
-                                         {"--scaling", &r.scaling, NULL}, {"--search", NULL, &r.search},
-                                         {"--fewest", NULL, &r.fewest},   {"--json", NULL, &r.json}};
+    const struct hd__cli_flag flags[] = {
+        {"--machine", &r.machine, NULL}, {"--ranks", &r.ranks, NULL},   {"--tokens", &r.tokens, NULL},
+        {"--assume", &r.assumed, NULL},  {"--sweep", &r.sweep, NULL},   {"--compare", &r.compare, NULL},
+        {"--scaling", &r.scaling, NULL}, {"--search", NULL, &r.search}, {"--fewest", NULL, &r.fewest},
+        {"--json", NULL, &r.json},       {"--html", &r.html, NULL}};
     struct hd_error err = HD_ERROR_INIT;
     struct hd__cli_job_arguments arguments;
     struct hd__cli_job loaded = {0};
@@ -526,6 +540,8 @@ static int run(int argc, char **argv)
         code = check_request(&r);
     if (!code)
         r.device = find_device(&machine);
+    r.page = (struct hd__plan_page){
+        .words = (const char *const *)argv, .name = arguments.file, .machine = &machine, .assumed = r.assumed};
     if (!code && (r.scaling || r.search || r.fewest || r.sweep || r.compare)) {
         code = r.scaling ? print_scaling(&r, &arguments, &machine)
                          : (r.search || r.fewest ? search : print_rows)(&r, &arguments, &machine, (int64_t)ranks);
@@ -546,7 +562,8 @@ static int run(int argc, char **argv)
 const struct hd__command hd__command_plan = {
     .name = "plan",
     .usage = "JOB [key=value ...] [--machine NAME | FILE.yaml] [--ranks N] [--tokens N] [--assume KEY=VALUE,...] "
-             "[--search | --fewest] [--sweep KEY=VALUE,...] [--compare FILE.yaml] [--scaling N,N,...] [--json]",
+             "[--search | --fewest] [--sweep KEY=VALUE,...] [--compare FILE.yaml] [--scaling N,N,...] [--json] "
+             "[--html FILE]",
     .summary = "memory, time, traffic and cost of a job on a kind of machine",
     .help =
         "Compiles the job for the machine's device and says what a step needs: memory by kind, exact to the byte,\n"
@@ -569,7 +586,9 @@ const struct hd__command hd__command_plan = {
         "  --sweep KEY=A,B   a row for the job with each of these values\n"
         "  --compare FILE    a row for the job and one for this\n"
         "  --scaling N,N,... rows for so many ranks: strong with the job's batch, weak with as much of it a rank\n"
-        "  --json            for machines\n",
+        "  --json            for machines\n"
+        "  --html FILE       writes the same as a page with charts that needs nothing beside it; FILE replaces\n"
+        "                    nothing but an older page of heddle's\n",
     .example = "  heddle plan examples/llama.yaml --machine h100-8 --ranks 64 --tokens 300B\n",
     .run = run,
 };

@@ -8,7 +8,6 @@
 
 enum { LEFT = 64, RIGHT = 14, TOP = 34, BOTTOM = 46, WIDE = 1056, HALF = 520, TALL = 360, LOW = 240 };
 enum { OVER_STEP, OVER_TOKENS, OVER_TIME };
-enum { PLAIN, SECONDS, BYTES, PARTS }; /* unit of a field */
 enum { SMOOTH_FROM = 80, MARKS_MAX = 300 };
 
 struct report_chart {
@@ -47,32 +46,6 @@ static void collect(const struct hd__report *r, const char *field, struct values
     }
 }
 
-static void choose_unit(struct report_drawing *d, double most)
-{
-    static const struct {
-        double at;
-        const char *name;
-    } seconds[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}},
-      bytes[] = {{1073741824.0, "GiB"}, {1048576.0, "MiB"}, {1024, "KiB"}, {1, "bytes"}};
-    size_t k = 0;
-    d->scale = 1;
-    d->unit = "";
-    if (d->c->unit == PARTS) {
-        d->scale = 0.01;
-        d->unit = "%";
-    } else if (d->c->unit == SECONDS) {
-        while (k + 1 < HD__COUNT(seconds) && most < seconds[k].at)
-            k++;
-        d->scale = seconds[k].at;
-        d->unit = seconds[k].name;
-    } else if (d->c->unit == BYTES) {
-        while (k + 1 < HD__COUNT(bytes) && most < bytes[k].at)
-            k++;
-        d->scale = bytes[k].at;
-        d->unit = bytes[k].name;
-    }
-}
-
 /* The y axis spans the values; where a few are far above the others it ends at those, and these are said. */
 static int scale_y(struct report_drawing *d)
 {
@@ -94,7 +67,7 @@ static int scale_y(struct report_drawing *d)
     }
     if (d->c->from_zero)
         lo = fmin(lo, 0);
-    choose_unit(d, fmax(fabs(hi), fabs(lo)));
+    d->scale = hd__plot_unit(d->c->unit, fmax(fabs(hi), fabs(lo)), &d->unit);
     double room = hi > lo ? 0.06 * (hi - lo) : fmax(fabs(hi) * 0.1, 1e-9);
     d->plot.y0 = (lo == 0 && d->c->from_zero ? 0 : lo - room) / d->scale;
     d->plot.y1 = (hi + room) / d->scale;
@@ -128,39 +101,11 @@ static int scale_x(struct report_drawing *d)
     return hi > 0;
 }
 
-/* "250k", "1.5M", "0.02" */
-static void number_text(double value, char out[32])
-{
-    static const char units[] = "kMGT";
-    double v = fabs(value);
-    int u = -1;
-    for (; v >= 1000 * (1 - 1e-12) && u < 3; u++) {
-        v /= 1000;
-        value /= 1000;
-    }
-    snprintf(out, 32, "%.6g%.*s", fabs(value) < 1e-12 ? 0 : value, u >= 0, units + (u >= 0 ? u : 0));
-}
-
-static double tick_of(double range, int marks)
-{
-    double raw = range / marks, ten = pow(10, floor(log10(raw)));
-    return raw <= ten ? ten : raw <= 2 * ten ? 2 * ten : raw <= 5 * ten ? 5 * ten : 10 * ten;
-}
-
 static void axes(const struct report_drawing *d)
 {
     const struct hd__plot *p = &d->plot;
-    double tick = tick_of(p->x1 - p->x0, d->c->wide ? 10 : 5);
     char text[64], of[32];
-    for (double n = ceil(p->x0 / tick); n * tick <= p->x1 * (1 + 1e-9); n++) {
-        number_text(n * tick, of);
-        hd__plot_tick_x(p, n * tick, of);
-    }
-    tick = tick_of(p->y1 - p->y0, d->c->wide ? 7 : 4);
-    for (double n = ceil(p->y0 / tick); n * tick <= p->y1; n++) {
-        number_text(n * tick, of);
-        hd__plot_tick_y(p, n * tick, of);
-    }
+    hd__plot_ticks(p, d->c->wide ? 10 : 5, d->c->wide ? 7 : 4);
     snprintf(text, sizeof text, "%s", d->unit);
     if (d->beyond) {
         snprintf(of, sizeof of, "%.3g", d->beyond / d->scale);
@@ -336,21 +281,21 @@ static void draw(FILE *file, const struct hd__report *r, const struct report_cha
 }
 
 static const struct report_chart charts[] = {
-    {"loss", "val_loss", "loss by tokens", PLAIN, 0, OVER_TOKENS, 0},
-    {"loss", "val_loss", "loss by time", PLAIN, 0, OVER_TIME, 0},
-    {"tokens_per_s", NULL, "throughput, tokens/s", PLAIN, 1, OVER_STEP, 0},
-    {"step_s", NULL, "step time", SECONDS, 1, OVER_STEP, 0},
-    {"exposed_comm_s", NULL, "exposed communication, mean rank", SECONDS, 1, OVER_STEP, 0},
-    {"comm_s", NULL, "exposed communication of rank 0", SECONDS, 1, OVER_STEP, 0},
-    {"wait_max_s", NULL, "exposed communication, most of a rank", SECONDS, 1, OVER_STEP, 0},
-    {"compute_median_s", NULL, "compute, median rank", SECONDS, 1, OVER_STEP, 0},
-    {"compute_max_s", NULL, "compute, slowest rank", SECONDS, 1, OVER_STEP, 0},
-    {"data_wait_s", NULL, "waiting for data", SECONDS, 1, OVER_STEP, 0},
-    {"mfu", NULL, "MFU", PARTS, 1, OVER_STEP, 0},
-    {"rss_max_bytes", NULL, "memory, most of a rank", BYTES, 1, OVER_STEP, 0, 1},
-    {"rss_bytes", NULL, "memory of rank 0", BYTES, 1, OVER_STEP, 0, 1},
-    {"grad_norm", NULL, "gradient norm", PLAIN, 1, OVER_STEP, 0},
-    {"lr", NULL, "learning rate", PLAIN, 1, OVER_STEP, 0, 1}};
+    {"loss", "val_loss", "loss by tokens", HD__PLOT_PLAIN, 0, OVER_TOKENS, 0},
+    {"loss", "val_loss", "loss by time", HD__PLOT_PLAIN, 0, OVER_TIME, 0},
+    {"tokens_per_s", NULL, "throughput, tokens/s", HD__PLOT_PLAIN, 1, OVER_STEP, 0},
+    {"step_s", NULL, "step time", HD__PLOT_SECONDS, 1, OVER_STEP, 0},
+    {"exposed_comm_s", NULL, "exposed communication, mean rank", HD__PLOT_SECONDS, 1, OVER_STEP, 0},
+    {"comm_s", NULL, "exposed communication of rank 0", HD__PLOT_SECONDS, 1, OVER_STEP, 0},
+    {"wait_max_s", NULL, "exposed communication, most of a rank", HD__PLOT_SECONDS, 1, OVER_STEP, 0},
+    {"compute_median_s", NULL, "compute, median rank", HD__PLOT_SECONDS, 1, OVER_STEP, 0},
+    {"compute_max_s", NULL, "compute, slowest rank", HD__PLOT_SECONDS, 1, OVER_STEP, 0},
+    {"data_wait_s", NULL, "waiting for data", HD__PLOT_SECONDS, 1, OVER_STEP, 0},
+    {"mfu", NULL, "MFU", HD__PLOT_PARTS, 1, OVER_STEP, 0},
+    {"rss_max_bytes", NULL, "memory, most of a rank", HD__PLOT_BYTES, 1, OVER_STEP, 0, 1},
+    {"rss_bytes", NULL, "memory of rank 0", HD__PLOT_BYTES, 1, OVER_STEP, 0, 1},
+    {"grad_norm", NULL, "gradient norm", HD__PLOT_PLAIN, 1, OVER_STEP, 0},
+    {"lr", NULL, "learning rate", HD__PLOT_PLAIN, 1, OVER_STEP, 0, 1}};
 /* In the charts above already, or another form of what is. */
 static const char *const without_chart[] = {
     "val_loss",         "epoch",      "arena_bytes",   "tokens_per_s_per_rank", "samples_per_s", "compute_min_s",
@@ -385,10 +330,11 @@ static void draw_others(FILE *file, const struct hd__report *r)
             for (uint32_t before = 0; before < k; before++)
                 is_first &= !hd__report_values(&r->runs[before], field);
             int is_rate = strstr(field, "_per_s") != NULL;
-            c.unit = !is_rate && (ends_in(field, "_s") || strstr(field, "_s.") || strstr(field, "_s_")) ? SECONDS
-                     : ends_in(field, "_bytes")                                                         ? BYTES
-                                                                                                        : PLAIN;
-            c.from_zero = c.unit != PLAIN;
+            c.unit = !is_rate && (ends_in(field, "_s") || strstr(field, "_s.") || strstr(field, "_s_"))
+                         ? HD__PLOT_SECONDS
+                     : ends_in(field, "_bytes") ? HD__PLOT_BYTES
+                                                : HD__PLOT_PLAIN;
+            c.from_zero = c.unit != HD__PLOT_PLAIN;
             if (is_first && !has_chart(field))
                 draw(file, r, &c);
         }
@@ -396,7 +342,7 @@ static void draw_others(FILE *file, const struct hd__report *r)
 
 void hd__report_charts(FILE *file, const struct hd__report *r)
 {
-    static const struct report_chart loss = {"loss", "val_loss", "loss", PLAIN, 0, OVER_STEP, 1};
+    static const struct report_chart loss = {"loss", "val_loss", "loss", HD__PLOT_PLAIN, 0, OVER_STEP, 1};
     fputs("<div class=\"wide\">", file);
     draw(file, r, &loss);
     fputs("</div>\n<div class=\"grid2\">\n", file);

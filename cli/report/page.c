@@ -1,7 +1,6 @@
 /* heddle report --html: one page that needs nothing beside it. */
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "cli/plot.h"
 #include "cli/report/report.h"
@@ -16,21 +15,13 @@ static const char style[] =
     "margin-right:.4rem}\n"
     ".facts td,.facts thead th{text-align:left;padding:2px 14px 2px 0}.facts th{text-align:left;padding-right:1.4rem}\n"
     ".facts td{white-space:normal;max-width:36rem;overflow-wrap:anywhere}\n"
-    ".fault{color:var(--bad);margin:.1rem 0}pre{font-size:12px;line-height:1.45;overflow-x:auto;columns:2;"
-    "column-gap:2rem;white-space:pre-wrap;overflow-wrap:anywhere}summary{cursor:pointer}\n";
-
-static void put(FILE *file, const char *tag, const char *text)
-{
-    fprintf(file, "<%s>", tag);
-    hd__plot_put_xml(file, text);
-    fprintf(file, "</%s>", tag);
-}
+    ".fault{color:var(--bad);margin:.1rem 0}pre{columns:2;column-gap:2rem}\n";
 
 static void put_head(const struct hd__report *r, FILE *file)
 {
     fputs("<thead><tr><th></th>", file);
     for (uint32_t k = 0; k < r->n; k++)
-        put(file, "th", r->runs[k].label);
+        hd__plot_put(file, "th", r->runs[k].label);
     fputs("</tr></thead><tbody>\n", file);
 }
 
@@ -80,11 +71,11 @@ static void put_facts(FILE *file, const struct hd__report *r)
     put_head(r, file);
     for (size_t k = 0; hd__report_fact_name(k); k++) {
         fputs("<tr>", file);
-        put(file, "th", hd__report_fact_name(k));
+        hd__plot_put(file, "th", hd__report_fact_name(k));
         for (uint32_t i = 0; i < r->n; i++) {
             struct hd__text text = {0};
             hd__report_fact(&r->runs[i], k, &text);
-            put(file, "td", text.at);
+            hd__plot_put(file, "td", text.at);
             hd__text_free(&text);
         }
         fputs("</tr>\n", file);
@@ -105,9 +96,9 @@ static void put_differences(FILE *file, const struct hd__report *r)
         json_array_foreach(rows, i, row)
         {
             fputs("<tr>", file);
-            put(file, "th", json_string_value(json_object_get(row, "key")));
+            hd__plot_put(file, "th", json_string_value(json_object_get(row, "key")));
             json_array_foreach(json_object_get(row, "values"), k, value)
-                put(file, "td", json_is_string(value) ? json_string_value(value) : "-");
+                hd__plot_put(file, "td", json_is_string(value) ? json_string_value(value) : "-");
             fputs("</tr>\n", file);
         }
         fputs("</tbody></table></div>\n", file);
@@ -129,7 +120,7 @@ static void put_faults(FILE *file, const struct hd__report *r)
         {
             fputs("<p class=\"fault\">failed: ", file);
             hd__plot_put_xml(file, json_string_value(json_object_get(report, "words")));
-            put(file, "code", json_string_value(json_object_get(report, "file")));
+            hd__plot_put(file, "code", json_string_value(json_object_get(report, "file")));
             fputs("</p>\n", file);
         }
     }
@@ -153,7 +144,7 @@ static void put_events(FILE *file, const struct hd__report_run *run)
             continue;
         hd__report_event_words(event, &words);
         fprintf(file, "<tr><td>%.0f</td>", hd__report_event_step(event));
-        put(file, "td", words.at);
+        hd__plot_put(file, "td", words.at);
         fputs("</tr>\n", file);
         hd__text_free(&words);
     }
@@ -181,21 +172,12 @@ static void put_settings(FILE *file, const struct hd__report_run *run, int open)
 void hd__report_page(FILE *file, const struct hd__report *r, const char *const *words)
 {
     struct hd__text title = {0};
-    char day[16];
-    time_t now = time(NULL);
-    struct tm local;
-    strftime(day, sizeof day, "%Y-%m-%d", localtime_r(&now, &local));
     for (uint32_t k = 0; k < r->n; k++)
         hd__text_add(&title, "%s%s", k ? ", " : "", r->runs[k].label);
     hd__plot_page(file, title.at, style);
-    put(file, "h1", title.at);
+    hd__plot_put(file, "h1", title.at);
     hd__text_free(&title);
-    fprintf(file, "<p>%s: <code>heddle", day);
-    for (; *words; words++) {
-        putc(' ', file);
-        hd__plot_put_xml(file, *words);
-    }
-    fputs("</code></p>\n", file);
+    hd__plot_put_command(file, words);
     put_faults(file, r);
     put_facts(file, r);
     if (r->n > 1)

@@ -368,9 +368,8 @@ static void draw_legend(FILE *file, const struct picture *p)
         if (!p->seen[k])
             continue;
         fprintf(file,
-                "<span style=\"white-space:nowrap\"><svg class=\"chart\" viewBox=\"0 0 12 12\" "
-                "style=\"width:12px;min-width:0;height:12px;"
-                "vertical-align:-1px\" aria-hidden=\"true\"><rect width=\"12\" height=\"12\" fill=\"%s\"/></svg> ",
+                "<span style=\"white-space:nowrap\"><svg class=\"chart swatch\" viewBox=\"0 0 12 12\" "
+                "aria-hidden=\"true\"><rect width=\"12\" height=\"12\" fill=\"%s\"/></svg> ",
                 fill_of(k));
         hd__plot_put_xml(file, text_of(k));
         fputs("</span> &nbsp; ", file);

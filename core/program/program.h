@@ -535,7 +535,7 @@ static inline int hd__sections_share_step(const struct hd__code_section *a, cons
 /* ---- micro_batches.c: data.micro_batches gives ranks of different speed unequal shares of a step. One program is all
  * ranks': only the rounds of its repeated section differ. */
 
-/* Of a step on this rank; -1: on one that has the most. */
+/* Micro-batches of a step on this rank; -1: on one that has the most. */
 int32_t hd__micro_batches_of(const struct hd_program *p, int32_t rank);
 /* Rounds of section s on this rank, in a step that has it. */
 int32_t hd__section_rounds(const struct hd_program *p, const struct hd__code_section *s, int32_t rank);

@@ -1,6 +1,6 @@
 /* Micro-batch m of a step holds its sequences m B .. + B, where B is the micro-batch of all data ranks together; this
- * rank's rows of it begin where its shard of dim b begins (core/program/micro_batches.c, with uneven shares too). Step s
- * begins at base + s data.batch. Where all micro-batches have room for more (data.pad_batch), what is behind a step's
+ * rank's rows of it begin where its shard of dim b begins (core/program/micro_batches.c, with uneven shares too). Step
+ * s begins at base + s data.batch. Where all micro-batches have room for more (data.pad_batch), what is behind a step's
  * last sequence stays empty.
  *
  * With exact sums (core/passes/deterministic.c) a rank has the same number of rows of each step, but contiguous

@@ -75,6 +75,7 @@ def times():
     p = plan("precision.compute=fp32", "precision.grad=fp32", "mesh.dp=1", "data.batch=4", machine=ideal)
     near("FLOPs over the peak", p["step_s"], p["flops_with_recompute"] / 1e12, 1e-6)
     near("HFU of an ideal machine", p["hfu"], 1, 1e-6)
+    near("all of it is compute", p["compute_s"], p["step_s"])
     near("tokens a second", p["tokens_per_s"], 4 * 64 / p["step_s"])
     half = plan("precision.compute=fp32", "precision.grad=fp32", "mesh.dp=1", "data.batch=4", machine=machine("peak_fp32: 1e12\nproduct: 0.5\nattention: 0.5\n" + FREE))
     near("half of the peak takes twice as long", half["step_s"], 2 * p["step_s"], 1e-6)
@@ -89,6 +90,7 @@ def times():
     for stages, micros in ((2, 8), (4, 8), (4, 2)):
         p = plan(f"mesh.pp={stages}", "mesh.dp=1", f"data.batch={micros}", "precision.compute=fp32", "precision.grad=fp32", "model.vocab=2", machine=ideal)
         near(f"1F1B, {stages} stages, {micros} micro-batches", p["bubble"], (stages - 1) / micros, 0.02)
+        near("and compute is the rest", p["compute_s"] * (1 + p["bubble"]), p["step_s"], 1e-6)
 
 
 def rings():
