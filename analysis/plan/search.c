@@ -275,7 +275,7 @@ const char *hd__plan_binds(const struct hd__plan *p, const struct hd__machine *m
     double most = p->seconds - reached, waits = p->bubble / (1 + p->bubble) * p->seconds;
     const char *binds = reached > p->seconds / 2 ? "products" : "what is no product";
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        most -= p->exposed[a];
+        most -= a == HD_AXIS_PP ? 0 : p->exposed[a]; /* waiting for another stage is part of the bubble */
     most = fmax(most - waits, 0);
     if (reached > p->seconds / 2)
         most = fmax(most, 0.1 * p->seconds); /* a loss below a tenth of the step binds nothing */
