@@ -100,6 +100,10 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&
              !job->checkpoint_peers,
          "launch.restarts", "has only the last step's checkpoint to go on from: set checkpoint.every"},
+        {job->checkpoint_keep_every && job->checkpoint_every && job->checkpoint_keep_every % job->checkpoint_every,
+         "checkpoint.keep", "every is no multiple of checkpoint.every: only steps that are multiples of both are kept"},
+        {job->checkpoint_keep_every && !job->checkpoint_every && job->checkpoint, "checkpoint.keep",
+         "every keeps what is saved at its multiples, and checkpoint.every names no steps: say them"},
         {job->checkpoint_peers && !job->launch_restarts && job->nodes_min == job->nodes_max, "checkpoint.peers",
          "has no effect, because launch.restarts is 0: its copies are for ranks that are started again"},
         {job->nodes_min < job->nodes_max && !job->launch_restarts && !job->checkpoint, "launch.nodes",

@@ -195,6 +195,11 @@ static void log_saved(struct hd__train_loop *l)
         json_object_set_new(event, "val_loss", json_real(saved.val_loss));
     hd__metrics_log_event(l->metrics, event);
     l->longest_save = HD__MAX(l->longest_save, HD__MAX(saved.seconds, saved.exposed));
+    if (l->saves_skipped > 1)
+        hd__log(HD_LOG_WARN, NULL,
+                "%" PRId64 " checkpoints were left out while that of step %" PRId64 " was written, up to step %" PRId64,
+                l->saves_skipped, saved.step, l->progress.step);
+    l->saves_skipped = 0;
     if (l->s.env->progress)
         l->s.env->progress->saved = saved.step;
 }
@@ -309,23 +314,23 @@ static int32_t wish(const struct hd__train_loop *l)
     return is_time_to_save(l) ? SAVE : NOTHING;
 }
 
-/* A save that is due while the last is still being written is left out: saves do not queue. */
+/* A save that is due while the last is still being written is left out: saves do not queue. One that checkpoint.keep
+ * promises to keep is waited for. */
 static int32_t save_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_error *err)
 {
-    int by_steps = is_step_to_save(l);
+    int by_steps = is_step_to_save(l), kept = by_steps && is_multiple(l->progress.step, l->job->checkpoint_keep_every);
     if (!l->checkpointer || agreed >= STOP || l->progress.step == l->job->steps) /* the end saves */
         return HD_OK;
-    if (agreed != WRITER_BUSY) { /* nobody writes: one that has failed is known now, not when the next is due */
+    if (agreed != WRITER_BUSY || kept) { /* one that has failed is known now, not when the next is due */
         int32_t rc = finish_save(l, err);
         return !rc && (agreed == SAVE || by_steps) ? save_checkpoint(l, 0, err) : rc;
     }
-    if (l->is_leader && (by_steps || is_time_to_save(l)) && l->skipped_for != l->saved)
+    if (l->is_leader && (by_steps || is_time_to_save(l)) && !l->saves_skipped++)
         hd__log(HD_LOG_WARN, NULL,
                 "no checkpoint of step %" PRId64 ": that of step %" PRId64
                 " is still being written after %.3g s, so the disk is "
                 "slower than checkpoint.every",
                 l->progress.step, l->saved, hd__now() - l->saved_at);
-    l->skipped_for = by_steps || is_time_to_save(l) ? l->saved : l->skipped_for;
     return HD_OK;
 }
 

@@ -227,6 +227,13 @@ static const struct {
      "2:17: warning: comm.timeout is not above liveness.late_after: it ends the job before a late rank is named\n"},
     {"mesh: {dp: 2}\ncomm: {timeout: 4s}\nliveness: {dead_after: 1s, late_after: 2s}\n", ""},
     {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\n", ""},
+    {"checkpoint: {every: 4, keep: {every: 3}}\n",
+     "1:31: warning: checkpoint.keep every is no multiple of checkpoint.every: only steps that are multiples of both "
+     "are kept\n"},
+    {"checkpoint: {every: 30m, keep: {every: 3}}\n",
+     "1:33: warning: checkpoint.keep every keeps what is saved at its multiples, and checkpoint.every names no steps: "
+     "say them\n"},
+    {"checkpoint: {every: 4, keep: {every: 8}}\n", ""},
     {"eval: {every: 0}\n", ""},
     {"eval: {batches: 3}\n",
      "1:17: warning: eval.batches has no effect on training, because eval.every is 0: set eval.every, or evaluate by "
