@@ -507,6 +507,7 @@ int main(void)
                                         {"diff and rm", diff_and_rm, 1},
                                         {"by time", by_time, 1},
                                         {"slow disk", slow_disk, 1},
+                                        {"slow disk keeps", slow_disk_keeps, 1},
                                         {"time is up", time_is_up, 1},
                                         {"notice", notice, 1},
                                         {NULL}};

@@ -228,10 +228,10 @@ static const struct {
     {"mesh: {dp: 2}\ncomm: {timeout: 4s}\nliveness: {dead_after: 1s, late_after: 2s}\n", ""},
     {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\n", ""},
     {"checkpoint: {every: 4, keep: {every: 3}}\n",
-     "1:31: warning: checkpoint.keep every is no multiple of checkpoint.every: only steps that are multiples of both "
+     "1:30: warning: checkpoint.keep every is no multiple of checkpoint.every: only steps that are multiples of both "
      "are kept\n"},
     {"checkpoint: {every: 30m, keep: {every: 3}}\n",
-     "1:33: warning: checkpoint.keep every keeps what is saved at its multiples, and checkpoint.every names no steps: "
+     "1:32: warning: checkpoint.keep every keeps what is saved at its multiples, and checkpoint.every names no steps: "
      "say them\n"},
     {"checkpoint: {every: 4, keep: {every: 8}}\n", ""},
     {"eval: {every: 0}\n", ""},
