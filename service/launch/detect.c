@@ -136,9 +136,10 @@ int32_t hd__launch_check_alone(struct hd_error *err)
 
 /* The names of heddle's own variables: of people, and between its processes (`heddle bench` has HEDDLE_BENCH). Those of
  * tests begin as the last two. */
-static const char *const own_names[] = {"HEDDLE_PLUGIN_PATH",     "HEDDLE_SECRET",   "HEDDLE_SECRET_FILE", "HEDDLE_TLS_CA",
-                                        "HEDDLE_TLS_CERT",        "HEDDLE_TLS_KEY",  "HEDDLE_BENCH",       HD__LAUNCHED_ENV,
-                                        HD__LAUNCH_RENDEZVOUS_ENV, "HEDDLE_EMULATE_", "HEDDLE_TEST_"};
+static const char *const own_names[] = {"HEDDLE_PLUGIN_PATH", "HEDDLE_SECRET",   "HEDDLE_SECRET_FILE",
+                                        "HEDDLE_TLS_CA",      "HEDDLE_TLS_CERT", "HEDDLE_TLS_KEY",
+                                        "HEDDLE_BENCH",       HD__LAUNCHED_ENV,  HD__LAUNCH_RENDEZVOUS_ENV,
+                                        "HEDDLE_EMULATE_",    "HEDDLE_TEST_"};
 
 static int is_own_name(const char *name)
 {

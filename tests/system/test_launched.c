@@ -249,7 +249,9 @@ START_TEST(wrong_environment)
                         "did you mean HEDDLE_PLUGIN_PATH?\n");
     ck_assert_ptr_null(strstr(warned->err, "HEDDLE_TEST"));
     expect_code(command_run_env("NNODES=1" AT, "train llama.yaml --dry-run"), 0);
-    expect_code(command_run_env("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_JOB_ID=7 SLURM_STEP_ID=0" AT, "train llama.yaml --dry-run"), 0);
+    expect_code(command_run_env("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_JOB_ID=7 SLURM_STEP_ID=0" AT,
+                                "train llama.yaml --dry-run"),
+                0);
     expect_code(command_run_env("NNODES=1 NODE_RANK=0", "train llama.yaml job.steps=1 job.name=one-node"), 0);
     struct command *c = command_run_env("RANK=0 WORLD_SIZE=1", "train llama.yaml --dry-run launch.ranks=4");
     expect_code(c, 0);
