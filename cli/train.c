@@ -203,7 +203,7 @@ static void print_ready(const struct hd__compiled *c)
     char arena[32];
     for (int32_t s = 0; s < c->n_stages; s++)
         most = HD__MAX(most, c->stage[s]->arena_bytes);
-    if (resumes_from >= c->job->steps)
+    if (c->job->steps && resumes_from >= c->job->steps) /* of epochs they may not be known yet */
         printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64 "; nothing is left to train\n",
                resumes_from, c->job->steps);
     else
