@@ -211,6 +211,8 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
     if (!a->overlap && a->bench.product)
         return hd__cli_usage_error(&hd__command_bench, "--product wants --overlap");
     a->bench.product = a->overlap && !a->bench.product ? 256 : a->bench.product;
+    if (a->any_order && !a->tune)
+        return hd__cli_usage_error(&hd__command_bench, "--any-order is for --tune");
     if (a->tune && (a->html || a->svg || a->json || a->comms > 1))
         return hd__cli_usage_error(&hd__command_bench,
                                    "--tune is of one transport, and writes its file alone: no --html, --svg or --json");

@@ -127,6 +127,17 @@ static void add_roofline(const struct hd__timeline *t, const struct hd__sim_rate
     hd__text_add(out, "\n");
 }
 
+/* Rates of axes along which nothing is sent; of dp both parts. */
+static void warn_of_rates(const struct hd__compiled *c, const struct hd__sim_rates *rates)
+{
+    const uint32_t dp = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
+        uint32_t with = HD_AXIS_BIT(a) & dp ? dp & rates->named : HD_AXIS_BIT(a);
+        if (rates->named & HD_AXIS_BIT(a) && hd__mesh_ways(&c->mesh, with) == 1)
+            hd__log(HD_LOG_WARN, NULL, "--rates: %s. has no effect: this axis of the mesh is 1", hd__axis_name(a));
+    }
+}
+
 static int print_timeline(const struct hd__compiled *c, int32_t only, const struct hd__sim_rates *rates,
                           const char *file)
 {
@@ -204,6 +215,8 @@ static int run(int argc, char **argv)
         hd__cli_say_notes(&loaded);
     if (!code)
         hd__warn_tp_span(loaded.compiled, how.per_machine);
+    if (!code)
+        warn_of_rates(loaded.compiled, &rates);
     if (!code && timeline)
         code = print_timeline(loaded.compiled, rank_text ? (int32_t)rank : -1, &rates, file);
     else if (!code)

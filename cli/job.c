@@ -26,6 +26,9 @@ int hd__cli_unknown_option(const struct hd__command *command, const struct hd__c
         names[i] = flags[i].name;
     nearest = hd__nearest(word, names, n);
     free(names);
+    if (!nearest && word[2] && strchr(word, '='))
+        return hd__cli_usage_error(command, "there is no option %s: keys of the job have no dashes: %s", word,
+                                   strchr(word, '.') ? word + 2 : "write SECTION.KEY=VALUE");
     return hd__cli_usage_error(command, "there is no option %s%s%s%s", word, nearest ? ": did you mean " : "",
                                nearest ? nearest : "", nearest ? "?" : "");
 }
@@ -377,6 +380,9 @@ void hd__cli_say_notes(const struct hd__cli_job *loaded)
     struct hd__text text = {0};
     if (loaded->chosen)
         hd__text_add(&text, "%s\n", loaded->chosen);
+    else if (loaded->job->launch_machine && !loaded->words)
+        hd__text_add(&text, "%s: warning: launch.machine has no effect where neither mesh nor strategies is auto\n",
+                     hd__job_where(loaded->job, "launch.machine"));
     if (loaded->job->trace.ends)
         hd__text_add(
             &text, "trains in %s until %s is written; the job's own checkpoints, metrics and sinks stay as they are\n",

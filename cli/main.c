@@ -4,9 +4,10 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-#include "cli/command.h"
+#include "cli/job.h"
 #include "core/base/base.h"
 #include "core/plugin/crash.h"
+#include "service/launch/launch.h"
 #include "service/report/speaker.h"
 
 #define COMMAND_ADDRESS(name) &hd__command_##name,
@@ -95,6 +96,7 @@ int hd__cli_check_stdout(int code)
 
 int main(int argc, char **argv)
 {
+    struct hd_error err = HD_ERROR_INIT;
     limit_omp_spinning();
     hd__crash_catch("error: heddle", "");
     signal(SIGXFSZ, SIG_IGN); /* ulimit -f: the write fails, and its message has the file */
@@ -115,5 +117,7 @@ int main(int argc, char **argv)
     }
     if (asked || wants_help(argc - 1, argv + 1))
         return hd__cli_check_stdout(help(command));
+    if (hd__launch_check_names(&err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     return hd__cli_check_stdout(command->run(argc - 1, argv + 1));
 }

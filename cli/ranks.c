@@ -43,6 +43,13 @@ int hd__cli_find_launcher(const struct hd__cli_job *loaded, const struct hd_comm
     return HD_OK;
 }
 
+int32_t hd__cli_check_local(const struct hd__cli_job *loaded, struct hd_error *err)
+{
+    const struct hd_comm_launcher *launcher;
+    int32_t rc = hd__cli_find_launcher(loaded, &launcher, err);
+    return rc || launcher ? rc : hd__launch_check_local(err);
+}
+
 void hd__cli_begin_rank(const struct hd__launch_env *env)
 {
     char prefix[32];
@@ -113,7 +120,7 @@ int hd__cli_run_ranks(struct hd__cli_job *loaded, int argc, char **argv, const s
                 loaded->compiled->mesh.ranks);
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
-    if (!found && hd__launch_check_alone(&err))
+    if (!found && (hd__launch_check_alone(&err) || hd__cli_check_local(loaded, &err)))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     if (!found && loaded->job->nodes_max > 1) {
         hd__job_fail(loaded->job, "launch.nodes", &err,

@@ -14,6 +14,8 @@ struct hd__reporter hd__cli_reporter(struct hd__job *job);
  * them. */
 int hd__cli_find_launcher(const struct hd__cli_job *loaded, const struct hd_comm_launcher **launcher,
                           struct hd_error *err);
+/* Before this process starts the ranks: refuses what the environment says to others. */
+int32_t hd__cli_check_local(const struct hd__cli_job *loaded, struct hd_error *err);
 /* In a rank of a command that has nothing to save: its lines have its number, and signals end it. */
 void hd__cli_begin_rank(const struct hd__launch_env *env);
 /* As a rank of another launcher, alone, or in as many processes as the mesh has ranks: calls `body` on each, with

@@ -59,6 +59,12 @@ static int parse(struct sample_request *r)
         (code = parse_whole("--seed", r->seed, 0, INT64_MAX - 1000000, &seed)))
         return code;
     r->config.seed = (uint64_t)seed;
+    const char *idle = r->config.top_k       ? "--top-k"
+                       : r->config.top_p < 1 ? "--top-p"
+                       : r->samples > 1      ? "--samples above 1"
+                                             : NULL;
+    if (r->config.temperature == 0 && idle)
+        hd__log(HD_LOG_WARN, NULL, "%s has no effect with --temperature 0, which takes the likeliest token", idle);
     return r->config.top_p > 0 ? HD__EXIT_DONE
                                : hd__cli_usage_error(&hd__command_sample, "--top-p 0 keeps no token: wanted a number "
                                                                           "above 0; --temperature 0 is greedy");

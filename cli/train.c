@@ -130,12 +130,14 @@ static int32_t plan_step(const struct hd__compiled *c, struct hd_error *err)
     return HD_OK;
 }
 
+static int64_t resumes_from; /* the step, as --dry-run finds it */
+
 /* For --dry-run: what the ranks would refuse when they open. */
 static int32_t check_opening(struct hd__compiled *c, const struct hd__launch_env *env, struct hd_error *err)
 {
     int leads = !env || env->rank == 0;
     int32_t rc = hd__exec_check_settings(c, env && env->local_size < env->size, leads, err);
-    return !rc && leads ? hd__train_checkpointer_check_start(c, err) : rc;
+    return !rc && leads ? hd__train_checkpointer_check_start(c, &resumes_from, err) : rc;
 }
 
 /* Before any process starts: whether the data is there, the plan fits, and all that will be opened can be. */
@@ -155,6 +157,9 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
         hd__cli_say_late(loaded);
         hd__train_corpus_warn(c);
         hd__train_watch_warn(c->job);
+        if (machine_name && c->job->launch_machine && strcmp(machine_name, c->job->launch_machine))
+            hd__log(HD_LOG_WARN, NULL, "%s: launch.machine is %s, and --machine %s counts",
+                    hd__job_where(c->job, "launch.machine"), c->job->launch_machine, machine_name);
         rc = check_outputs(c, &err);
     }
     if (!rc)
@@ -198,8 +203,12 @@ static void print_ready(const struct hd__compiled *c)
     char arena[32];
     for (int32_t s = 0; s < c->n_stages; s++)
         most = HD__MAX(most, c->stage[s]->arena_bytes);
-    printf("ready: %d rank%s, arena %s a rank; nothing was started\n", c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "",
-           hd__bytes_text((uint64_t)most, arena));
+    if (c->job->steps && resumes_from >= c->job->steps) /* of epochs they may not be known yet */
+        printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64 "; nothing is left to train\n",
+               resumes_from, c->job->steps);
+    else
+        printf("ready: %d rank%s, arena %s a rank; nothing was started\n", c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "",
+               hd__bytes_text((uint64_t)most, arena));
 }
 
 static struct hd__launch_policy policy_of(const struct hd__job *job)
@@ -234,6 +243,8 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
         hd__warn_tp_span(loaded->compiled, env.local_size);
     if (!found || (env.local_rank == 0 && !env.launched_by_heddle))
         warn_cores(loaded->job, found ? env.local_size : loaded->compiled->mesh.ranks, found);
+    if (t->dry && !found && hd__cli_check_local(loaded, &err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     t->leads = found ? env.rank == 0 : !hd__cli_find_launcher(loaded, &launcher, &err) && !launcher;
     if (t->leads)
         hd__cli_say_notes(loaded);
@@ -464,6 +475,10 @@ static int train(int argc, char **argv)
                                          HD__CLI_NODE_FLAGS(t)};
     int code = hd__cli_job_arguments(&hd__command_train, argc, argv, flags, HD__COUNT(flags), &t.arguments);
     t.arguments.machine = machine_name;
+    if (!code && t.dry && t.print_config)
+        return hd__cli_usage_error(&hd__command_train,
+                                   "--print-config prints and looks at nothing, as --dry-run would: "
+                                   "give one of them");
     return code ? code : hd__cli_train(&t, argc, argv);
 }
 

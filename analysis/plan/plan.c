@@ -268,6 +268,12 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
                       struct hd__plan *plan, struct hd_error *err)
 {
     struct model model = {.machine = m, .assume = *assume, .compiled = c};
+    const uint32_t compute = c->job->precision.compute;
+    static int said;
+    if (hd_dtype_size(compute) == 2 && m->peak_16 <= 0 && !said++)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s has no peak_16, and the job computes in %s: its products are planned at peak_fp32; add peak_16",
+                m->path, hd_dtype_name(compute));
     model.assume.recomputed_scores = c->job->recompute == HD__RECOMPUTE_SELECTIVE;
     *plan = (struct hd__plan){.parameters = hd__compiled_parameter_count(c),
                               .ranks = c->mesh.ranks,

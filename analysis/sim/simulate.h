@@ -26,6 +26,7 @@ struct hd__sim_rates {
     double kernel;                 /* fixed seconds per instruction */
     double latency[HD_AXIS_COUNT]; /* fixed seconds per collective or message */
     double link[HD_AXIS_COUNT];    /* bytes a second that one rank sends */
+    uint32_t named;                /* axes that the text named */
 };
 
 /* Rates of a server core and its machine's shared memory; see simulate.c. */

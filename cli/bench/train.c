@@ -69,6 +69,13 @@ static int train_child(const struct train_bench *b, const struct hd__cli_job_arg
     int code = hd__cli_resolve_job(arguments, 0, &loaded);
     if (code)
         return code;
+    if (loaded.job->nodes_max > 1) {
+        hd__job_fail(
+            loaded.job, "launch.nodes", &err,
+            "launch.nodes: `heddle bench --train` measures ranks of this machine alone: say launch.nodes=1 and "
+            "a mesh of it, or --ranks");
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    }
     strip_job(loaded.job, b);
     if ((code = hd__cli_compile_job(&loaded)))
         return code;
@@ -220,9 +227,10 @@ static int measure(struct train_bench *b, int64_t ranks, int64_t batch, json_t *
     memcpy(words, arguments.overrides, arguments.n_overrides * sizeof *words);
     snprintf(ranks_word, sizeof ranks_word, "launch.ranks=%" PRId64, ranks);
     snprintf(batch_word, sizeof batch_word, "data.batch=%" PRId64, batch);
-    words[arguments.n_overrides++] = "launch.nodes=1";
-    if (ranks)
+    if (ranks) {
+        words[arguments.n_overrides++] = "launch.nodes=1";
         words[arguments.n_overrides++] = ranks_word;
+    }
     if (batch)
         words[arguments.n_overrides++] = batch_word;
     arguments.overrides = words;

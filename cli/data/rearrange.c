@@ -270,6 +270,11 @@ static int32_t merge(struct request *r, struct hd_error *err)
         return rc;
     json_t *meta = hd__indexed_meta(&first);
     rc = hd__indexed_copy_open(r->to, &first, r->overwrite, &c, err);
+    for (size_t i = 1; i < r->words->count && !rc; i++)
+        for (size_t k = 0; k < i; k++)
+            if (!strcmp(r->words->at[i], r->words->at[k]))
+                hd__log(HD_LOG_WARN, NULL, "%s is named more than once: so often its documents are written",
+                        r->words->at[i]);
     for (size_t i = 0; i < r->words->count && !rc; i++)
         rc = append(r, r->words->at[i], &first, meta, &c, err);
     if (!rc && !(rc = hd__indexed_copy_finish(&c, meta, err)))

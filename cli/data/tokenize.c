@@ -7,7 +7,7 @@
 
 struct request {
     const char *tokenizer, *to, *field, *eod, *threads, *use, *chat;
-    int append_eod, no_special, skip_bad, overwrite, json;
+    int named, append_eod, no_special, skip_bad, overwrite, json;
 };
 
 static int32_t find_eod(const struct request *r, const struct hd__tokenizer *t, int64_t *eod, struct hd_error *err)
@@ -77,16 +77,20 @@ static int32_t write_tokens(const struct request *r, struct hd__tokenize_config 
     return rc;
 }
 
-/* A file that two of the words name. */
-static void warn_repeated(const struct hd__corpus *corpus)
+/* A file that two of the words name; a field where there are none. */
+static void warn_of_files(const struct request *r, const struct hd__corpus *corpus)
 {
     json_t *seen = json_object();
+    int lines = 0;
     for (uint32_t i = 0; i < corpus->files.count; i++) {
         const char *path = corpus->files.at[i].path;
         if (json_object_get(seen, path))
             hd__log(HD_LOG_WARN, NULL, "%s is named more than once: so often its documents are written", path);
         json_object_set_new(seen, path, json_true());
+        lines |= strstr(path, ".json") != NULL;
     }
+    if (r->named && !lines)
+        hd__log(HD_LOG_WARN, NULL, "--field %s has no effect: no file is of JSON lines (.jsonl, .json)", r->field);
     json_decref(seen);
 }
 
@@ -113,7 +117,7 @@ static int32_t tokenize(const struct request *r, const struct hd__data_words *fi
     if (!rc)
         rc = hd__corpus_find(files->at, files->count, &corpus, err);
     if (!rc)
-        warn_repeated(&corpus);
+        warn_of_files(r, &corpus);
     if (!rc)
         rc = write_tokens(r, &config, err);
     hd__corpus_free(&corpus);
@@ -140,6 +144,10 @@ int hd__data_tokenize(int argc, char **argv)
         code = hd__cli_usage_error(&hd__command_data, "--tokenizer FILE is missing");
     if (!code && !r.to)
         code = hd__cli_usage_error(&hd__command_data, "--to PREFIX is missing");
+    if (!code && r.chat && (once[2] || r.no_special))
+        code = hd__cli_usage_error(&hd__command_data, "%s has no effect with --chat-template: leave it out",
+                                   once[2] ? "--field" : "--no-special");
+    r.named = once[2];
     if (!code && !files.count)
         code = hd__cli_usage_error(&hd__command_data, "which files of text?");
     if (!code && r.threads)

@@ -138,6 +138,8 @@ static void check_shell(struct hd__doctor *d, const struct hd__job *job)
         hd__doctor_add(d, WARN, "rendezvous", "launcher", "heddle train with --nodes, --node-rank and --rendezvous",
                        "%s", err.message);
     if (!place && !host && !word) {
+        if (hd__launch_check_local(&err))
+            check_secret(d);
         hd__doctor_add(d, OK, "rendezvous", "ranks", NULL,
                        "no launcher: heddle starts them on this machine, where they need no secret");
         return;

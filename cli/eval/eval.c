@@ -133,6 +133,8 @@ static int check_flags(const struct eval_request *r)
 {
     if (r->per_token && r->requests.path)
         return hd__cli_usage_error(&hd__command_eval, "--per-token and --requests: one at a time");
+    if (r->split && r->requests.path)
+        return hd__cli_usage_error(&hd__command_eval, "--split names data of the job, and --requests takes none of it");
     if (!r->requests.path != !r->requests.to)
         return hd__cli_usage_error(&hd__command_eval, "--requests FILE and --to FILE go together");
     if (r->json && (r->per_token || r->requests.path))
@@ -144,7 +146,7 @@ static int check_flags(const struct eval_request *r)
 
 static int run(int argc, char **argv)
 {
-    struct eval_request r = {.weights = {.checkpoint = "auto", .name = "model"}, .split = "val"};
+    struct eval_request r = {.weights = {.checkpoint = "auto", .name = "model"}};
     const struct hd__cli_flag flags[] = {{"--checkpoint", &r.weights.checkpoint, NULL},
                                          {"--weights", &r.weights.name, NULL},
                                          {"--random-weights", NULL, &r.weights.random},
@@ -160,6 +162,7 @@ static int run(int argc, char **argv)
     int code = hd__cli_job_arguments(&hd__command_eval, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
         code = check_flags(&r);
+    r.split = r.split ? r.split : "val";
     if (!code)
         code = load(&r, &arguments);
     if (!code)

@@ -68,12 +68,42 @@ static void note_axes(struct hd__job *job, struct hd__text *out)
     }
 }
 
+/* shm has no other settings for machines. */
+static int inside_itself(const struct hd__job *job)
+{
+    const struct hd__job_section *inside = job->ranks > 1 ? job->comm_inside : NULL;
+    const struct hd__job_value *levels = hd__job_value_get(job, "comm.levels");
+    return inside && !inside->node && !strcmp(inside->use, "shm") && !strcmp(job->comm->use, "shm") &&
+           (!levels || !strcmp(levels->origin, "default"));
+}
+
+/* A key of data.http_... that the job has. */
+static const struct hd__job_value *find_http(const struct hd__job *job)
+{
+    for (uint32_t i = 0; i < job->values.count; i++)
+        if (!strncmp(job->values.at[i].path, "data.http_", 10) && strcmp(job->values.at[i].origin, "default") != 0)
+            return &job->values.at[i];
+    return NULL;
+}
+
+static int any_url(struct hd__job *job)
+{
+    static const char *const keys[] = {"data.train", "data.val", "data.test"};
+    int found = 0;
+    for (size_t i = 0; i < HD__COUNT(keys); i++) {
+        const struct hd__job_value *value = hd__job_value_get(job, keys[i]);
+        found |= value && value->text && strstr(value->text, "://") != NULL;
+    }
+    return found;
+}
+
 /* Values that are possible, and hardly meant. */
 static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
     const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
+    const struct hd__job_value *http = find_http(job);
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct {
         int is;
@@ -100,6 +130,12 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&
              !job->checkpoint_peers,
          "launch.restarts", "has only the last step's checkpoint to go on from: set checkpoint.every"},
+        {inside_itself(job), "comm.inside", "has no effect where it is the same transport as comm.use: leave it out"},
+        {http && !any_url(job), http ? http->path : "data", "has no effect where no file is a URL: leave it out"},
+        {job->checkpoint_keep_every && job->checkpoint_every && job->checkpoint_keep_every % job->checkpoint_every,
+         "checkpoint.keep", "every is no multiple of checkpoint.every: only steps that are multiples of both are kept"},
+        {job->checkpoint_keep_every && !job->checkpoint_every && job->checkpoint, "checkpoint.keep",
+         "every keeps what is saved at its multiples, and checkpoint.every names no steps: say them"},
         {job->checkpoint_peers && !job->launch_restarts && job->nodes_min == job->nodes_max, "checkpoint.peers",
          "has no effect, because launch.restarts is 0: its copies are for ranks that are started again"},
         {job->nodes_min < job->nodes_max && !job->launch_restarts && !job->checkpoint, "launch.nodes",
@@ -116,6 +152,16 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
             hd__text_add(out, "%s: warning: %s %s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why);
 }
 
+/* The last phase of wsd, which is a tenth where nothing is said. */
+static void note_phase(struct hd__job *job, struct hd__text *out)
+{
+    int64_t phase = job->schedule.decay > 0 ? job->schedule.decay : job->steps / 10;
+    if (job->schedule.kind == HD__LR_WSD && job->steps && phase < 2)
+        hd__text_add(out, "%s: warning: schedule.kind is wsd, and its last phase has %s: the rate never falls%s\n",
+                     hd__job_where(job, "schedule.kind"), phase ? "1 step, which is at optimizer.lr" : "0 steps",
+                     job->schedule.decay ? "" : "; set schedule.decay");
+}
+
 void hd__job_notes_late(struct hd__job *job, struct hd__text *out)
 {
     const struct {
@@ -129,6 +175,7 @@ void hd__job_notes_late(struct hd__job *job, struct hd__text *out)
         {job->watch.rerun_every, "watch.rerun", "no instruction runs twice"},
         {job->metrics_every, "metrics.every", "only the last step and evaluations are logged"},
     };
+    note_phase(job, out);
     for (size_t i = 0; i < HD__COUNT(rows) && job->steps; i++) {
         if (rows[i].every <= job->steps)
             continue;

@@ -52,6 +52,20 @@ static void suggest(struct hd__text *out, const char *key, int64_t value)
         hd__text_add(out, "%s%s%lld", out->length ? ", " : "", key, (long long)value);
 }
 
+/* Would model-transformer take this size of an axis, as far as its keys say? */
+static int fits_model(const struct hd__job *job, int axis, int64_t size)
+{
+    const char *keys[HD_AXIS_COUNT] = {[HD_AXIS_TP] = "heads", [HD_AXIS_EP] = "experts", [HD_AXIS_PP] = "layers"};
+    const char *key = axis < HD_AXIS_COUNT ? keys[axis] : NULL;
+    const struct hd__tree_node *model = job->model->node, *value = model && key ? hd__tree_get(model, key) : NULL;
+    if (axis == HD_AXIS_CP)
+        return !(job->seq_len % size);
+    if (!key || size == 1 || strcmp(job->model->use, "transformer") || (model && hd__tree_get(model, "from")))
+        return 1;
+    int64_t has = value && value->kind == HD__SCALAR ? strtoll(value->text, NULL, 10) : 0;
+    return has ? (axis == HD_AXIS_PP ? size <= has : has % size == 0) : axis != HD_AXIS_EP;
+}
+
 static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int has_auto, struct hd_error *err)
 {
     struct hd__text out = {0};
@@ -65,8 +79,8 @@ static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int 
             nearest_divisors(ranks / rest, asked, &below, &above);
         else
             above = a == HD_AXIS_DP_REPLICATE && asked == 1 ? 0 : ranks / rest;
-        suggest(&out, key, below);
-        suggest(&out, key, above);
+        suggest(&out, key, below > 0 && fits_model(job, a, below) ? below : 0);
+        suggest(&out, key, above > 0 && fits_model(job, a, above) ? above : 0);
     }
     suggest(&out, "ranks ", has_auto ? ranks / fixed * fixed : fixed);
     suggest(&out, "ranks ", has_auto ? (ranks / fixed + 1) * fixed : 0);

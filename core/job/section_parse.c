@@ -112,8 +112,10 @@ int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, s
     return hd__job_node_fail(node, err,
                              stores ? "%s: '%.100s' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
                                       "lower-case letters and digits are wanted"
-                                    : "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
-                                      "folder, which may be a mounted one",
+                             : !strcmp(path, "launch.rendezvous")
+                                 ? "%s: '%.100s' is a URL, and HOST:PORT is wanted: leave out what is before HOST"
+                                 : "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
+                                   "folder, which may be a mounted one",
                              path, node->text);
 }
 
@@ -175,6 +177,9 @@ const char *hd__job_foreign(const char *name)
 {
     static const char *const rows[][2] = {
         {"gradient_accumulation_steps", "that follows from data.batch / (data.micro_batch x data ranks)"},
+        {"batch_size", "that is data.batch of a step of all ranks, or data.micro_batch of a rank"},
+        {"bias", "model.family decides it: gpt2 has biases, llama and mixtral have none"},
+        {"attn_implementation", "attention is always computed block by block: leave it out"},
         {"per_device_train_batch_size", "that is data.micro_batch"},
         {"data_parallel_shard_degree", "that is mesh.dp: {shard: N}"},
         {"data_parallel_replicate_degree", "that is mesh.dp: {replicate: N}"},

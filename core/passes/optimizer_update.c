@@ -151,15 +151,15 @@ static int parameters_are_whole(struct hd_program *p, const struct hd__flat *f)
         if (!param->whole)
             continue;
         if (x->rows ? x->rows != x->all_rows || x->cols != x->all_cols : x->count != hd__global_numel(p, t))
-            return (int)hd__program_fail(p, HD_E_UNSUPPORTED,
-                                         "optimizer.use: it updates whole matrices (its plugin does not say "
-                                         "HD_OPTIM_FLAT), and the mesh cuts %s: use mesh.tp: 1, with dp, pp or ep "
-                                         "instead",
-                                         t->name);
+            return (int)hd__program_fail(
+                p, HD_E_UNSUPPORTED,
+                "optimizer.use: it updates whole matrices, and the mesh cuts %s: use mesh.tp: 1, with dp, pp or ep "
+                "instead",
+                t->name);
         if (f->offset[i] / shard != (f->offset[i] + x->count - 1) / shard)
             return (int)hd__program_fail(p, HD_E_UNSUPPORTED,
-                                         "optimizer.use: it updates whole parameters (its plugin does not say "
-                                         "HD_OPTIM_FLAT), and a shard of the strategy ends within %s: use {use: zero, "
+                                         "optimizer.use: it updates whole parameters, and a shard of the strategy ends "
+                                         "within %s: use {use: zero, "
                                          "stage: 0}",
                                          t->name);
     }

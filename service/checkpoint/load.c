@@ -1,4 +1,5 @@
 /* Finding, opening, checking, loading and verifying checkpoints. */
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -17,17 +18,21 @@ struct step_list {
     HD__ARRAY(uint64_t) steps; /* ascending */
 };
 
-/* Accepts exactly the names that hd__ckpt_step_name makes. */
+/* Accepts exactly the names that hd__ckpt_step_name makes; of another that is a step, too, it says so once. */
 static void add_step(void *user, const char *name)
 {
+    static atomic_int said;
     struct step_list *list = user;
     char again[32];
     if (strncmp(name, "step-", 5) || strspn(name + 5, "0123456789") != strlen(name + 5) || strlen(name) > 24)
         return;
     uint64_t step = strtoull(name + 5, NULL, 10);
     hd__ckpt_step_name(step, again);
-    if (strcmp(name, again) != 0)
+    if (strcmp(name, again) != 0) {
+        if (!atomic_fetch_add(&said, 1))
+            hd__log(HD_LOG_WARN, NULL, "%s is passed over: a checkpoint of this step is called %s", name, again);
         return;
+    }
     hd__push(&list->steps, step);
     for (uint32_t i = list->steps.count - 1; i && list->steps.at[i - 1] > step; i--) {
         list->steps.at[i] = list->steps.at[i - 1];

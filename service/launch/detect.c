@@ -2,6 +2,7 @@
 #include <netdb.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/base/file.h"
 #include "runtime/rendezvous/address.h"
@@ -133,6 +134,47 @@ int32_t hd__launch_check_alone(struct hd_error *err)
     return HD_OK;
 }
 
+/* The names of heddle's own variables: of people, and between its processes (`heddle bench` has HEDDLE_BENCH). Those of
+ * tests begin as the last two. */
+static const char *const own_names[] = {"HEDDLE_PLUGIN_PATH", "HEDDLE_SECRET",   "HEDDLE_SECRET_FILE",
+                                        "HEDDLE_TLS_CA",      "HEDDLE_TLS_CERT", "HEDDLE_TLS_KEY",
+                                        "HEDDLE_BENCH",       HD__LAUNCHED_ENV,  HD__LAUNCH_RENDEZVOUS_ENV,
+                                        "HEDDLE_EMULATE_",    "HEDDLE_TEST_"};
+
+static int is_own_name(const char *name)
+{
+    for (size_t i = 0; i < HD__COUNT(own_names); i++) {
+        size_t n = strlen(own_names[i]);
+        if (own_names[i][n - 1] == '_' ? !strncmp(name, own_names[i], n) : !strcmp(name, own_names[i]))
+            return 1;
+    }
+    return 0;
+}
+
+int32_t hd__launch_check_names(struct hd_error *err)
+{
+    char name[128];
+    int32_t rank = 0, later = 0;
+    for (size_t i = 0; i < HD__COUNT(launchers); i++)
+        later |= env_int(launchers[i].rank, &rank) && rank > 0; /* rank 0 warns */
+    for (char **at = environ; *at; at++) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
+        if (strncmp(name, "HEDDLE_", 7) || is_own_name(name))
+            continue;
+        const char *nearest = hd__nearest(name, own_names, HD__COUNT(own_names));
+        char *why = hd__format("the environment has %s, and heddle reads no variable of this name%s%s%s", name,
+                               nearest ? ": did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+        if (!strncmp(name, "HEDDLE_TLS", 10) || !strncmp(name, "HEDDLE_SECRET", 13))
+            hd_fail(err, HD_E_INVALID, "%s Unset it: the job would be less safe than it says", why);
+        else if (!later)
+            hd__log(HD_LOG_WARN, NULL, "%s", why);
+        free(why);
+        if (err->code)
+            return err->code;
+    }
+    return HD_OK;
+}
+
 /* Slurm sets SLURM_PROCID in batch scripts and interactive shells too, without starting a task for each: their step id
  * is above the small numbers that srun counts. */
 static int was_started_by(const struct launcher *l, struct hd__launch_env *env)
@@ -156,6 +198,24 @@ static int32_t check_unlaunched(struct hd_error *err)
                     "machine; `srun heddle ...` makes each task a rank",
                     tasks);
     return rc;
+}
+
+int32_t hd__launch_check_local(struct hd_error *err)
+{
+    static struct ssl_ctx_st *tls; /* once a process */
+    struct hd__launch_env other;
+    uint8_t secret[HD__SECRET_BYTES];
+    const char *left = getenv("MASTER_ADDR") ? "MASTER_ADDR" : getenv("MASTER_PORT") ? "MASTER_PORT" : NULL;
+    int given, started = getenv("NNODES") != NULL;
+    for (size_t i = 0; i < HD__COUNT(launchers); i++)
+        started |= was_started_by(&launchers[i], &other); /* as the only rank */
+    if (left && !started)
+        return hd_fail(err, HD_E_INVALID,
+                       "the environment has %s, but not RANK and WORLD_SIZE: these ranks are started here, and nobody "
+                       "meets there; unset MASTER_ADDR and MASTER_PORT, or set all that a launcher sets",
+                       left);
+    int32_t rc = hd__launch_read_secret(secret, &given, err);
+    return rc || tls ? rc : hd__tls_context(&tls, err);
 }
 
 /* Ranks may be started within the tasks of another launcher, as by torchrun within srun, but then there are at least as

@@ -60,6 +60,13 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
  * it is one of several machines or pods, each of which would train a whole one. */
 int32_t hd__launch_check_alone(struct hd_error *err);
 
+/* detect.c. For ranks that this process starts itself, without mpirun: where the environment has a place to meet, or a
+ * secret or certificates that could not be used, somebody meant another job. */
+int32_t hd__launch_check_local(struct hd_error *err);
+
+/* detect.c. Variables HEDDLE_... that nothing reads: a warning, or an error where they are about security. */
+int32_t hd__launch_check_names(struct hd_error *err);
+
 /* secret.c. HEDDLE_SECRET, or the file that HEDDLE_SECRET_FILE names. *given: there is one. */
 int32_t hd__launch_read_secret(uint8_t secret[HD__SECRET_BYTES], int *given, struct hd_error *err);
 /* secret.c. `key` says where the processes of several machines meet; on this one its name is a loopback address. */

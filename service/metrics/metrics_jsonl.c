@@ -15,10 +15,11 @@
 #include "service/metrics/internal.h"
 
 struct hd__metrics {
-    int fd, is_terminal, write_failed; /* lost: the last line was not written */
-    int same, ours;                    /* the file has lines of this run alone; with its id, */
-    off_t keep;                        /* and these are before its first step */
-    struct hd__text restarts;          /* lines of what is not kept */
+    int fd, is_terminal, removed;
+    int write_failed;         /* lost: the last line was not written */
+    int same, ours;           /* the file has lines of this run alone; with its id, */
+    off_t keep;               /* and these are before its first step */
+    struct hd__text restarts; /* lines of what is not kept */
     char *path;
     char *run; /* its id; "" where there is none */
     double started;
@@ -140,11 +141,16 @@ static int write_whole(const struct hd__metrics *m, struct hd__text *text)
 /* A failure is logged once, not in every step. */
 static void write_line(struct hd__metrics *m, struct hd__text *text)
 {
+    struct stat st;
     int why = write_whole(m, text);
     if (why && !m->write_failed)
         hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are dropped until it can be", m->path,
                 strerror(why));
     m->write_failed = why != 0;
+    if (!m->removed && !fstat(m->fd, &st) && !st.st_nlink) {
+        hd__log(HD_LOG_WARN, "metrics", "%s was removed: its lines are in no file from now on", m->path);
+        m->removed = 1;
+    }
 }
 
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,

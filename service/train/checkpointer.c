@@ -899,7 +899,7 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct
 /* ---- before a job starts, without ranks */
 
 /* All of a checkpoint but the bytes of its tensors. */
-static int32_t look_at(const struct hd__train_checkpointer *k, const char *name, struct hd_error *err)
+static int32_t look_at(struct hd__train_checkpointer *k, const char *name, struct hd_error *err)
 {
     struct hd__ckpt_train_state state = {0};
     struct hd__ckpt *ckpt = NULL;
@@ -914,13 +914,17 @@ static int32_t look_at(const struct hd__train_checkpointer *k, const char *name,
     }
     if (rc == HD_E_MISMATCH)
         rc = hd__train_resume_diff_explain(k->s->compiled->job, hd__ckpt_state(ckpt), misfit(ckpt, &state), 0, err);
+    if (!rc) {
+        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), &k->data, 0);
+        k->loaded_step = hd__ckpt_step(ckpt);
+    }
     hd__ckpt_train_state_free(&state);
     hd__ckpt_close(ckpt);
     return rc;
 }
 
 /* As load_newest, of one process. */
-static int32_t look_for_newest(const struct hd__train_checkpointer *k, struct hd_error *err)
+static int32_t look_for_newest(struct hd__train_checkpointer *k, struct hd_error *err)
 {
     uint64_t *steps = NULL;
     uint32_t n = 0;
@@ -940,7 +944,7 @@ static int32_t look_for_newest(const struct hd__train_checkpointer *k, struct hd
     return hd_fail(err, HD_E_CORRUPT, "%.800s; %s has no older one", last.message, k->dir);
 }
 
-int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, struct hd_error *err)
+int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, int64_t *step, struct hd_error *err)
 {
     static const int32_t first[HD_AXIS_COUNT];
     struct hd__job *job = c->job;
@@ -965,6 +969,7 @@ int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, struct hd_err
     int32_t rc = named ? mention_others(&k, name, look_at(&k, name, err), NULL, err) : check_others(&k, err);
     if (!rc && !strcmp(job->resume, "auto"))
         rc = look_for_newest(&k, err);
+    *step = (int64_t)k.loaded_step;
     k.ops->close(k.ckpt);
     return rc;
 }

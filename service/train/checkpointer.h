@@ -45,8 +45,8 @@ struct hd__shared_place *hd__train_checkpointer_place(struct hd__train_checkpoin
 int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *compiled, struct hd_error *err);
 
 /* For --dry-run: would a run refuse what is in the folder, or the checkpoint that it goes on from? Tensors are not
- * read. */
-int32_t hd__train_checkpointer_check_start(struct hd__compiled *compiled, struct hd_error *err);
+ * read. What a run would report of changed keys is. *step: where it goes on; 0: at the start. */
+int32_t hd__train_checkpointer_check_start(struct hd__compiled *compiled, int64_t *step, struct hd_error *err);
 
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress is unchanged if there is none),
  * "never", "overwrite" (nothing is loaded), or the name or path of a checkpoint. With "auto" and all of the state, one

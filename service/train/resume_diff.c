@@ -157,9 +157,10 @@ static void log_from(struct hd__job *job, const char *name, const json_t *state,
                *before = json_string_value(saved_value(state, "model.from"));
     if (!now || !*now || !json_object_get(state, "job") || (before && !strcmp(before, now)))
         return;
-    hd__log(HD_LOG_WARN, NULL, "%s: checkpoint %s is of a run that began from %s%s; model.from=%s was not loaded%s",
-            hd__job_where(job, "model.from"), name, before ? "model.from=" : "initial weights", before ? before : "",
-            now, weights_only ? "" : ": for a run from there take another job.name, or checkpoint.resume=overwrite");
+    hd__log(HD_LOG_WARN, NULL, "%s: checkpoint %s is of a run that %s%s; model.from=%s was not loaded%s",
+            hd__job_where(job, "model.from"), name, before ? "began from model.from=" : "had no model.from",
+            before ? before : "", now,
+            weights_only ? "" : ": for a run from there take another job.name, or checkpoint.resume=overwrite");
 }
 
 /* ---- the data */

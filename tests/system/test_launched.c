@@ -237,6 +237,21 @@ START_TEST(wrong_environment)
                                    "and have no secret, so that anybody could join");
     expect_environment_refused("NODE_RANK=0", "", "NODE_RANK=0, but not RANK and WORLD_SIZE");
     expect_environment_refused("JOB_COMPLETION_INDEX=0", "", "JOB_COMPLETION_INDEX=0, but not RANK and WORLD_SIZE");
+    expect_environment_refused("MASTER_ADDR=node1", "", "has MASTER_ADDR, but not RANK and WORLD_SIZE");
+    expect_environment_refused("MASTER_PORT=29400", "mesh.dp=2", "has MASTER_PORT, but not RANK and WORLD_SIZE");
+    expect_environment_refused("HEDDLE_SECRET=hunter2", "--dry-run", "HEDDLE_SECRET is not 32 or 64 hexadecimal");
+    expect_environment_refused("HEDDLE_TLS_CA=ca.pem", "mesh.dp=2", "HEDDLE_TLS_CA is set, but not HEDDLE_TLS_");
+    expect_environment_refused("HEDDLE_TLS_CAFILE=ca.pem", "", "no variable of this name: did you mean HEDDLE_TLS_CA?");
+    expect_environment_refused("HEDDLE_SECRETS=hunter2", "", "no variable of this name: did you mean HEDDLE_SECRET?");
+    struct command *warned = command_run_env("HEDDLE_PLUGINS_PATH=x HEDDLE_TEST_X=y", "train llama.yaml --dry-run");
+    expect_code(warned, 0);
+    expect_says(warned, "warning: the environment has HEDDLE_PLUGINS_PATH, and heddle reads no variable of this name: "
+                        "did you mean HEDDLE_PLUGIN_PATH?\n");
+    ck_assert_ptr_null(strstr(warned->err, "HEDDLE_TEST"));
+    expect_code(command_run_env("NNODES=1" AT, "train llama.yaml --dry-run"), 0);
+    expect_code(command_run_env("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_JOB_ID=7 SLURM_STEP_ID=0" AT,
+                                "train llama.yaml --dry-run"),
+                0);
     expect_code(command_run_env("NNODES=1 NODE_RANK=0", "train llama.yaml job.steps=1 job.name=one-node"), 0);
     struct command *c = command_run_env("RANK=0 WORLD_SIZE=1", "train llama.yaml --dry-run launch.ranks=4");
     expect_code(c, 0);

@@ -1,5 +1,6 @@
 /* What the command writes for others to read: metrics.jsonl, the resolved job, and the JSON of explain and check. */
 #include <math.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -545,6 +546,40 @@ START_TEST(refused_leaves_metrics)
 }
 END_TEST
 
+/* The data are overwritten, of the same size, and the metrics removed, while a job runs. */
+START_TEST(changed_below_a_job)
+{
+    ck_assert_int_eq(system("cp corpus.txt below.txt"), 0);
+    struct command *c = command_start(NULL, "train llama.yaml job.name=below data.train=below.txt job.steps=100000");
+    curve_wait("below", 5);
+    ck_assert_int_eq(system("tr a-z b-za <corpus.txt | dd of=below.txt conv=notrunc status=none && touch below.txt && "
+                            "rm runs/below/metrics.jsonl"),
+                     0);
+    usleep(300000);
+    kill(c->pid, SIGTERM);
+    command_wait(c, 60);
+    expect_code(c, 3);
+    expect_says(c, "below.txt was changed while the job reads it (by step ");
+    expect_says(c, "runs/below/metrics.jsonl was removed: its lines are in no file from now on");
+}
+END_TEST
+
+/* --dry-run says what a run would say of the checkpoint that it goes on from. */
+START_TEST(dry_resumes)
+{
+    expect_code(command_run("train llama.yaml job.name=done job.steps=2 checkpoint={}"), 0);
+    struct command *c = command_run("train llama.yaml job.name=done job.steps=2 checkpoint={} --dry-run");
+    ck_assert_str_eq(c->out, "the job is finished: its checkpoint is at step 2 of 2; nothing is left to train\n");
+    c = command_run("train llama.yaml job.name=done job.steps=3 checkpoint={} model.rope_theta=5e5 --dry-run");
+    expect_code(c, 0);
+    ck_assert_int_eq(system("cp -r runs/done/checkpoints/step-00000002 runs/done/checkpoints/step-3"), 0);
+    expect_says(command_run("train llama.yaml job.name=done job.steps=3 checkpoint={} --dry-run"),
+                "warning: step-3 is passed over: a checkpoint of this step is called step-00000003");
+    expect_says(c, "model.rope_theta is 500000.0 and was not set when checkpoint step-00000002 was saved");
+    ck_assert_int_eq(strncmp(c->out, "ready: ", 7), 0);
+}
+END_TEST
+
 /* ---- the resolved job */
 
 /* Without the comments that name the origins. */
@@ -884,6 +919,8 @@ int main(void)
                                         {"foreign files", foreign_files, 1},
                                         {"foreign models", foreign_models, 1},
                                         {"refused sink leaves metrics", refused_sink_leaves_metrics, 1},
+                                        {"dry resumes", dry_resumes, 1},
+                                        {"changed below a job", changed_below_a_job, 1},
                                         {"refused leaves metrics", refused_leaves_metrics, 1},
                                         {"hook of a third party", hook_of_a_third_party, 1},
                                         {"resolved job", resolved_job_is_a_job, 1},

@@ -418,11 +418,28 @@ START_TEST(slow_disk)
     command_wait(c, 60);
     expect_code(c, 0);
     expect_says(c, "warning: no checkpoint of step 10: that of step 5 is still being written after ");
-    ck_assert_ptr_null(strstr(c->err, "no checkpoint of step 15")); /* once */
+    ck_assert_ptr_null(strstr(c->err, "no checkpoint of step 15")); /* once, and their number */
+    expect_says(c, "warning: 4 checkpoints were left out while that of step 5 was written, up to step 30");
     json_t *saves = events("slow", "checkpoint");
     ck_assert_uint_eq(json_array_size(saves), 2);
     ck_assert_int_eq(at(saves, 0, "step"), 5);
     ck_assert_int_eq(at(saves, 1, "step"), 30);
+    unlink("disk-goes-on");
+}
+END_TEST
+
+/* A step that checkpoint.keep.every keeps waits for the disk. */
+START_TEST(slow_disk_keeps)
+{
+    struct command *c = command_start(NULL, "train llama.yaml mesh.dp=2 job.name=kept job.steps=25 plugins.path=" ASYNC
+                                            " checkpoint={\"use\":\"hanging\",\"slow\":true,\"every\":5,"
+                                            "\"keep\":{\"last\":1,\"every\":10}}");
+    curve_wait("kept", 10);
+    usleep(100000);
+    write_file("disk-goes-on", "");
+    command_wait(c, 60);
+    expect_code(c, 0);
+    ck_assert(is_there("kept", 10) && is_there("kept", 20) && is_there("kept", 25));
     unlink("disk-goes-on");
 }
 END_TEST
@@ -493,6 +510,7 @@ int main(void)
                                         {"diff and rm", diff_and_rm, 1},
                                         {"by time", by_time, 1},
                                         {"slow disk", slow_disk, 1},
+                                        {"slow disk keeps", slow_disk_keeps, 1},
                                         {"time is up", time_is_up, 1},
                                         {"notice", notice, 1},
                                         {NULL}};

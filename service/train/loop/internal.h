@@ -24,7 +24,8 @@ struct hd__train_loop {
     struct hd__train_checkpointer *checkpointer; /* NULL where nothing is saved */
     int64_t saved;                               /* step of the newest checkpoint of this run, -1 if there is none */
     int64_t copy_skipped;                        /* copies of checkpoint.peers that were left out */
-    int64_t skipped_for;                         /* while this one was written a save was left out, which was said */
+    uint64_t *files;                             /* a hash of size and time of each file of data.train; of rank 0 */
+    int64_t saves_skipped;                       /* left out since the last one began; of rank 0 */
     double loss, norm, lr, scale, val_loss;      /* scale: of the loss, in this step */
     double val_losses[HD__VAL_SETS];
     double step_s, comm_s, peak_flops;  /* peak: FLOP/s of all ranks' devices */

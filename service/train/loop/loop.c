@@ -195,6 +195,11 @@ static void log_saved(struct hd__train_loop *l)
         json_object_set_new(event, "val_loss", json_real(saved.val_loss));
     hd__metrics_log_event(l->metrics, event);
     l->longest_save = HD__MAX(l->longest_save, HD__MAX(saved.seconds, saved.exposed));
+    if (l->saves_skipped > 1)
+        hd__log(HD_LOG_WARN, NULL,
+                "%" PRId64 " checkpoints were left out while that of step %" PRId64 " was written, up to step %" PRId64,
+                l->saves_skipped, saved.step, l->progress.step);
+    l->saves_skipped = 0;
     if (l->s.env->progress)
         l->s.env->progress->saved = saved.step;
 }
@@ -252,10 +257,36 @@ static int32_t compare_reruns(struct hd__train_loop *l, struct hd_error *err)
     return rc == HD_E_CORRUPT ? end_by_corruption(l, "rerun", wrong, err) : rc;
 }
 
+/* Files of data.train that are no longer what they were when the run began: no step has an error of it. */
+static void check_files(struct hd__train_loop *l)
+{
+    const struct hd__data *data = hd__train_feed_data(l->s.train_feed);
+    uint32_t n = l->is_leader ? hd__data_files(data) : 0;
+    int begins = !l->files;
+    l->files = begins && n ? hd__alloc(n * sizeof *l->files) : l->files;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t tokens, hash = 0;
+        int skipped;
+        struct stat st;
+        const char *path = hd__data_file(data, i, &tokens, &skipped);
+        if (skipped || strstr(path, "://") || stat(path, &st)) /* an open file stays what it is when its name goes */
+            continue;
+        const int64_t marks[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (int64_t)st.st_ino};
+        hash = hd__hash(marks, sizeof marks, 0);
+        if (!begins && hash != l->files[i])
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: %s was changed while the job reads it (by step %" PRId64
+                    "): it may have trained on either; give a changed file another name",
+                    hd__train_feed_where(l->s.train_feed), path, l->progress.step);
+        l->files[i] = hash;
+    }
+}
+
 /* `stopped`: there is no time for an evaluation. */
 static int32_t save_checkpoint(struct hd__train_loop *l, int stopped, struct hd_error *err)
 {
     int32_t rc = finish_save(l, err);
+    check_files(l);
     if (!rc)
         rc = compare_replicas(l, 1, err);
     if (!rc && l->job->checkpoint_keep_best && !isfinite(l->val_loss) && !stopped)
@@ -309,23 +340,23 @@ static int32_t wish(const struct hd__train_loop *l)
     return is_time_to_save(l) ? SAVE : NOTHING;
 }
 
-/* A save that is due while the last is still being written is left out: saves do not queue. */
+/* A save that is due while the last is still being written is left out: saves do not queue. One that checkpoint.keep
+ * promises to keep is waited for. */
 static int32_t save_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_error *err)
 {
-    int by_steps = is_step_to_save(l);
+    int by_steps = is_step_to_save(l), kept = by_steps && is_multiple(l->progress.step, l->job->checkpoint_keep_every);
     if (!l->checkpointer || agreed >= STOP || l->progress.step == l->job->steps) /* the end saves */
         return HD_OK;
-    if (agreed != WRITER_BUSY) { /* nobody writes: one that has failed is known now, not when the next is due */
+    if (agreed != WRITER_BUSY || kept) { /* one that has failed is known now, not when the next is due */
         int32_t rc = finish_save(l, err);
         return !rc && (agreed == SAVE || by_steps) ? save_checkpoint(l, 0, err) : rc;
     }
-    if (l->is_leader && (by_steps || is_time_to_save(l)) && l->skipped_for != l->saved)
+    if (l->is_leader && (by_steps || is_time_to_save(l)) && !l->saves_skipped++)
         hd__log(HD_LOG_WARN, NULL,
                 "no checkpoint of step %" PRId64 ": that of step %" PRId64
                 " is still being written after %.3g s, so the disk is "
                 "slower than checkpoint.every",
                 l->progress.step, l->saved, hd__now() - l->saved_at);
-    l->skipped_for = by_steps || is_time_to_save(l) ? l->saved : l->skipped_for;
     return HD_OK;
 }
 
@@ -352,6 +383,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
 {
     int32_t rc = HD_OK, agreed = 0;
     start_alarm(l);
+    check_files(l);
     hd__train_replicas_init(&l->replicas, &l->s, l->progress.step);
     l->rerun_every = hd__train_rerun_every(l->s.compiled);
     hd__train_trace_init(&l->trace, &l->s, l->progress.step);
@@ -383,8 +415,10 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
             l->trained_s += l->step_s;
             l->trained_tokens += l->job->batch * l->job->seq_len;
         }
-        if (evaluated)
+        if (evaluated) {
+            check_files(l);
             rc = evaluate(l, err);
+        }
         if (evaluated && !rc && !isnan(l->val_loss) && /* nan: it was cut off by a signal */
             (!l->best_step || l->val_loss < l->best_val_loss)) {
             l->best_val_loss = l->val_loss;
@@ -412,6 +446,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         if (!rc)
             rc = copy_if_due(l, agreed, err);
     }
+    check_files(l);
     *stopped = agreed >= STOP ? agreed - STOP : 0;
     if (*stopped && *stopped != END_OF_ROUND && l->s.env->progress)
         l->s.env->progress->stopping = 1;
@@ -691,6 +726,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     if (l.replicas.session)
         hd__train_replicas_free(&l.replicas);
     free(l.ranks);
+    free(l.files);
     hd__metrics_close(l.metrics);
     hd__metrics_close(l.machine_metrics);
     if (!rc && l.checkpointer)

@@ -1,5 +1,7 @@
 /* Metrics of a run: their start, and a row of numbers of all ranks for each logged step. */
+#include <errno.h>
 #include <math.h>
+#include <unistd.h>
 
 #include "core/base/file.h"
 #include "service/metrics/watch.h"
@@ -122,6 +124,10 @@ void hd__train_watch_warn(struct hd__job *job)
         if (why)
             hd__log(HD_LOG_WARN, NULL, "%s: %s %s", value->origin, key, why);
     }
+    const char *command = config.command ? config.command : "";
+    if (*command == '/' && !command[strcspn(command, " \t;|&<>()$`\"'*?")] && access(command, X_OK))
+        hd__log(HD_LOG_WARN, NULL, "%s: watch.command: %s: %s", hd__job_where(job, "watch.command"), command,
+                strerror(errno));
     if (config.command && !any)
         hd__log(HD_LOG_WARN, NULL, "%s: watch.command has no effect, because all rules are 0",
                 hd__job_where(job, "watch.command"));

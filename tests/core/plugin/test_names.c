@@ -227,6 +227,18 @@ static const struct {
      "2:17: warning: comm.timeout is not above liveness.late_after: it ends the job before a late rank is named\n"},
     {"mesh: {dp: 2}\ncomm: {timeout: 4s}\nliveness: {dead_after: 1s, late_after: 2s}\n", ""},
     {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\n", ""},
+    {"mesh: {dp: 2}\ncomm: {use: shm, inside: shm}\n",
+     "2:26: warning: comm.inside has no effect where it is the same transport as comm.use: leave it out\n"},
+    {"data: {train: a.txt, seq_len: 8, batch: 4, http_timeout: 3s}\n",
+     "1:58: warning: data.http_timeout has no effect where no file is a URL: leave it out\n"},
+    {"data: {train: [a.txt, 'http://x/y.bin'], seq_len: 8, batch: 4, http_timeout: 3s}\n", ""},
+    {"checkpoint: {every: 4, keep: {every: 3}}\n",
+     "1:30: warning: checkpoint.keep every is no multiple of checkpoint.every: only steps that are multiples of both "
+     "are kept\n"},
+    {"checkpoint: {every: 30m, keep: {every: 3}}\n",
+     "1:32: warning: checkpoint.keep every keeps what is saved at its multiples, and checkpoint.every names no steps: "
+     "say them\n"},
+    {"checkpoint: {every: 4, keep: {every: 8}}\n", ""},
     {"eval: {every: 0}\n", ""},
     {"eval: {batches: 3}\n",
      "1:17: warning: eval.batches has no effect on training, because eval.every is 0: set eval.every, or evaluate by "

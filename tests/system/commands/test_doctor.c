@@ -128,6 +128,7 @@ START_TEST(rendezvous)
         {MEETS(""), "MASTER_ADDR", "ok", "this machine; the port is free", 0},
         {MEETS(""), "secret", "warn", "none", 0},
         {MEETS("HEDDLE_SECRET=abc"), "secret", "bad", "not 32 or 64 hexadecimal digits", 1},
+        {"HEDDLE_SECRET=abc", "secret", "bad", "not 32 or 64 hexadecimal digits", 1},
         {MEETS(TEST_SECRET), "secret", "ok", "it is there", 0},
         {MEETS("HEDDLE_SECRET_FILE=nowhere"), "secret", "bad", "nowhere: No such file", 1},
         {MEETS("HEDDLE_SECRET_FILE=corpus.txt"), "secret", "bad", "can be read by others", 1},

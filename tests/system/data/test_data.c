@@ -67,6 +67,10 @@ START_TEST(rearranged)
     ck_assert(json_array_size(o) == 3 && documents == 47 && number(json_array_get(o, 1), "documents") == 5 &&
               number(json_array_get(o, 2), "documents") == 3);
     json_decref(o);
+    expect_says(command_run("data merge part-test part-test --to merged-twice"),
+                "part-test is named more than once: so often");
+    expect_says(command_run("data tokenize --tokenizer " TOKENIZER " --field f --to fielded corpus.txt"),
+                "warning: --field f has no effect: no file is of JSON lines");
     o = output(command_run("data merge part-train part-validation part-test --to merged --json"));
     ck_assert_int_eq(number(json_array_get(o, 0), "tokens"), tokens);
     json_decref(o);
