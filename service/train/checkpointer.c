@@ -249,7 +249,9 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
         json_object_set_new(state, "data", json_string(k->data.text));
         json_object_set_new(state, "data_samples", json_string(k->data.samples));
     }
-    json_t *files = hd__train_shards_json(k->s);
+    json_t *files = hd__train_shards_json(k->s), *config = hd__train_model_config(c);
+    if (config)
+        json_object_set_new(state, "config", config);
     if (files)
         json_object_set_new(state, "files", files);
     if (isfinite(progress->val_loss))
@@ -610,12 +612,12 @@ static int32_t read_named(struct hd__train_checkpointer *k, const char *name, co
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     rc = mention_others(k, name, rc, weights, err);
     if (rc == HD_E_MISMATCH)
-        rc = hd__train_resume_diff_explain(k->s->compiled->job, hd__ckpt_state(ckpt), misfit(ckpt, &state),
-                                           weights != NULL, err);
+        rc = hd__train_resume_diff_explain(k->s->compiled, hd__ckpt_state(ckpt), misfit(ckpt, &state), weights != NULL,
+                                           err);
     if (!rc && !weights)
         rc = load_rank_state(k, name, ckpt, err);
     if (!rc && k->s->env->rank == 0)
-        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), &k->data, weights != NULL);
+        hd__train_resume_diff_log(k->s->compiled, name, hd__ckpt_state(ckpt), &k->data, weights != NULL);
     if (!rc && k->s->env->rank == 0 && !weights)
         say_discarded(k, name, ckpt, &state);
     hd__ckpt_train_state_free(&state);
@@ -913,7 +915,7 @@ static int32_t look_at(const struct hd__train_checkpointer *k, const char *name,
         rc = hd__ckpt_check_tensors(ckpt, state.tensors.at, state.tensors.count, err);
     }
     if (rc == HD_E_MISMATCH)
-        rc = hd__train_resume_diff_explain(k->s->compiled->job, hd__ckpt_state(ckpt), misfit(ckpt, &state), 0, err);
+        rc = hd__train_resume_diff_explain(k->s->compiled, hd__ckpt_state(ckpt), misfit(ckpt, &state), 0, err);
     hd__ckpt_train_state_free(&state);
     hd__ckpt_close(ckpt);
     return rc;
