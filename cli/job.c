@@ -301,6 +301,11 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
         rc = hd__train_checkpointer_open(session, NULL, &checkpointer, err);
     if (!rc && checkpointer)
         rc = hd__train_checkpointer_load(checkpointer, w->checkpoint, w->name, &at, err);
+    struct hd__token_maker made = hd__train_checkpointer_tokens(checkpointer);
+    if (!rc && (!env || !env->rank) && hd__token_makers_differ(made, w->tokens))
+        hd__log(HD_LOG_WARN, NULL, "%s: %s when the checkpoint of step %lld was saved",
+                hd__job_where(loaded->job, "data.tokenizer"), hd__token_makers_words(loaded->job, w->tokens, made),
+                (long long)at.step);
     if (!rc && !at.step)
         rc = check_initial_weights(loaded, w, !env || !env->rank, err);
     hd__train_checkpointer_close(checkpointer);

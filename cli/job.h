@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "runtime/exec/select.h"
 #include "service/train/session.h"
+#include "service/train/token_origin.h"
 
 /* A flag of a command, or an option with a value; an option with both may be given HD__CLI_VALUES times: `value` has
  * room for as many, and *set counts them. */
@@ -71,6 +72,8 @@ struct hd__cli_weights {
     const char *checkpoint; /* "auto", a name or a path */
     const char *name;       /* "model", or an average that a strategy keeps */
     int random;             /* as initialised by job.seed */
+    /* Of what the command gives the model: that of other tokens than it was trained on is named on standard error. */
+    struct hd__token_maker tokens;
 };
 /* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section, and --random-weights beside other
  * weights. */

@@ -102,7 +102,7 @@ static int is_text(const struct hd__compiled *c, const char *path)
     return is_folder_or_pattern(path) || (c->info.weights && c->info.vocab != 256 && hd__corpus_is_text_name(path));
 }
 
-static int has_text(const struct hd__compiled *c)
+int hd__train_corpus_has_text(const struct hd__compiled *c)
 {
     const struct hd__sources *both[] = {&c->job->train, &c->job->val};
     int found = 0;
@@ -110,6 +110,19 @@ static int has_text(const struct hd__compiled *c)
         for (uint64_t i = 0; i < both[k]->count; i++)
             found |= is_text(c, both[k]->at[i].path);
     return found;
+}
+
+const char *hd__train_corpus_bytes(const struct hd__compiled *c)
+{
+    struct hd__job *job = c->job;
+    int all = is_value(job, "data.format", "bytes"),
+        some = is_value(job, "data.format", "auto") && c->info.vocab == 256;
+    for (uint64_t i = 0; i < job->train.count && !strcmp(job->data->use, "tokens"); i++) {
+        const char *path = job->train.at[i].path;
+        if (all || (some && !is_tokens_name(path) && !strstr(path, "://") && !is_folder_or_pattern(path)))
+            return path;
+    }
+    return NULL;
 }
 
 /* ---- what is held out */
@@ -176,7 +189,7 @@ static void warn_held_out(struct hd__job *job)
 static void warn_idle_keys(const struct hd__compiled *compiled)
 {
     static const char *const keys[] = {"data.field", "data.chat_template", "data.append_eod", "data.cache"};
-    if (has_text(compiled))
+    if (hd__train_corpus_has_text(compiled))
         return;
     for (size_t i = 0; i < HD__COUNT(keys); i++) {
         const struct hd__job_value *value = hd__job_value_get(compiled->job, keys[i]);
@@ -188,9 +201,8 @@ static void warn_idle_keys(const struct hd__compiled *compiled)
 
 void hd__train_corpus_warn(const struct hd__compiled *compiled)
 {
-    struct hd_error err = HD_ERROR_INIT;
     warn_held_out(compiled->job);
-    hd__train_token_origin(compiled, 1, &err);
+    hd__train_token_origin_warn(compiled);
     warn_idle_keys(compiled);
 }
 
@@ -371,7 +383,7 @@ static int32_t prepare(struct corpus *c, struct hd_error *err)
 int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err)
 {
     struct corpus c = {.compiled = compiled, .job = compiled->job, .how = how};
-    int32_t rc = hd__train_token_origin(compiled, 0, err);
+    int32_t rc = hd__train_token_origin(compiled, err);
     if (!rc)
         rc = prepare(&c, err);
     *missing = c.missing;
@@ -433,7 +445,7 @@ int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct 
     struct hd__job *job = compiled->job;
     struct corpus c = {.compiled = compiled, .job = job, .how = HD__CORPUS_LOOK, .store = store};
     int32_t rc = HD_OK, leads = env->local_rank == 0;
-    if (!store || !has_text(compiled))
+    if (!store || !hd__train_corpus_has_text(compiled))
         return HD_OK;
     if (leads) {
         uint32_t before = job->tokenized.count;

@@ -18,6 +18,10 @@ enum {
  * tokenizer. A job whose data is tokens passes at once. */
 int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err);
 
+int hd__train_corpus_has_text(const struct hd__compiled *compiled);
+/* A path of data.train that is read as bytes; NULL: none is. */
+const char *hd__train_corpus_bytes(const struct hd__compiled *compiled);
+
 /* Warns of files of data.val and data.test that data.train has, too, by whatever path, of tokens by another tokenizer
  * than that of model.from, and of keys without effect. */
 void hd__train_corpus_warn(const struct hd__compiled *compiled);

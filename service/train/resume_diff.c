@@ -260,6 +260,8 @@ void hd__train_data_describe(const struct hd__train_session *s, struct hd__train
                  (unsigned long long)hd__data_tokens(data), (uint32_t)hd__hash(ids, n * sizeof *ids, 0));
         snprintf(out->samples, sizeof out->samples, "%016llx", (unsigned long long)hash_samples(data, ids, n));
     }
+    if (s->train_feed)
+        out->tokens = hd__train_token_maker(s->compiled);
     free(ids);
 }
 
@@ -286,9 +288,12 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
     struct hd__job *job = compiled->job;
     const char *before = json_string_value(json_object_get(state, "data"));
     struct changes c = find_changes(compiled, state, weights_only ? COMPUTES : TRAINS);
-    int said = weights_only || !*data->text || !before;
+    struct hd__token_maker made = hd__token_maker_saved(job, state);
+    int said = weights_only || !*data->text || !before, made_known = !weights_only && made.name && data->tokens.name;
     for (uint32_t i = 0; i < c.list.count; i++) {
         struct hd__text text = {0};
+        if (made_known && !strcmp(c.list.at[i].path, "data.tokenizer")) /* its bytes decide, not its path */
+            continue;
         said |= !strncmp(c.list.at[i].path, "data.", 5) || !strcmp(c.list.at[i].path, "job.seed");
         add_change(&text, &c.list.at[i]);
         hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved", hd__job_where(job, c.list.at[i].path),
@@ -296,6 +301,11 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
         hd__text_free(&text);
     }
     free_changes(&c);
+    if (made_known && hd__token_makers_differ(made, data->tokens)) {
+        said = 1;
+        hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved", hd__job_where(job, "data.tokenizer"),
+                hd__token_makers_words(job, data->tokens, made), name);
+    }
     if (!said)
         log_data(job, name, state, data);
     log_from(job, name, state, weights_only);

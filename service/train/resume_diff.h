@@ -3,11 +3,13 @@
 #define HD_SERVICE_TRAIN_RESUME_DIFF_H
 
 #include "service/train/session.h"
+#include "service/train/token_origin.h"
 
-/* By which data are told from others under the same name, as those of another tokenizer: a checkpoint's "data" and
- * "data_samples". "": not known. */
+/* By which data are told from others under the same name: a checkpoint's "data", "data_samples" and "tokenizer".
+ * "": not known. */
 struct hd__train_data_mark {
     char text[80], samples[20];
+    struct hd__token_maker tokens;
 };
 void hd__train_data_describe(const struct hd__train_session *session, struct hd__train_data_mark *out);
 
