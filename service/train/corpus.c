@@ -141,48 +141,74 @@ struct file_ids {
 static void add_file(struct hd__job *job, struct file_ids *to, const char *path)
 {
     struct stat st;
-    if (!stat(path, &st))
-        hd__push(&to->list, ((struct file_id){hd__arena_strdup(&job->arena, path), st.st_dev, st.st_ino}));
+    const char *kept = hd__arena_strdup(&job->arena, path);
+    if (strstr(path, "://"))
+        hd__push(&to->list, ((struct file_id){kept, 0, hd__hash(path, strlen(path), 0)}));
+    else if (!stat(path, &st))
+        hd__push(&to->list, ((struct file_id){kept, st.st_dev, st.st_ino}));
 }
 
-/* The sources, and the files of tokens of those that are folders or patterns. */
-static struct file_ids list_files(struct hd__job *job, const struct hd__sources *sources)
+/* The sources, and the files of those that are folders or patterns. */
+static struct file_ids list_files(const struct hd__compiled *c, const struct hd__sources *sources)
 {
     struct file_ids all = {0};
     for (uint64_t i = 0; i < sources->count; i++) {
-        struct hd__corpus shards;
-        hd__train_corpus_shards(sources->at[i].path, &shards, NULL);
-        for (uint32_t k = 0; k < shards.files.count; k++)
-            add_file(job, &all, shards.files.at[k].path);
-        add_file(job, &all, sources->at[i].path);
-        hd__corpus_free(&shards);
+        const char *path = sources->at[i].path;
+        struct hd_error unused = HD_ERROR_INIT;
+        struct hd__corpus files;
+        if (is_text(c, path))
+            hd__corpus_list(path, &files, &unused);
+        else
+            hd__train_corpus_shards(path, &files, &unused);
+        for (uint32_t k = 0; k < files.files.count; k++)
+            add_file(c->job, &all, files.files.at[k].path);
+        if (!files.files.count)
+            add_file(c->job, &all, path);
+        hd__corpus_free(&files);
     }
     return all;
 }
 
-static int has_file(const struct file_ids *files, const struct file_id *file)
+static const char *find_common(const struct file_ids *a, const struct file_ids *b)
 {
-    for (uint32_t i = 0; i < files->list.count; i++)
-        if (files->list.at[i].device == file->device && files->list.at[i].number == file->number)
-            return 1;
-    return 0;
+    for (uint32_t i = 0; i < a->list.count; i++)
+        for (uint32_t k = 0; k < b->list.count; k++)
+            if (a->list.at[i].device == b->list.at[k].device && a->list.at[i].number == b->list.at[k].number)
+                return a->list.at[i].path;
+    return NULL;
 }
 
-static void warn_held_out(struct hd__job *job)
+/* Files that two of data.train, the sets of data.val and data.test have in common. */
+static void warn_held_out(const struct hd__compiled *c)
 {
-    const struct hd__sources *held_out[] = {&job->val, &job->test};
-    struct file_ids train = list_files(job, &job->train);
-    for (size_t h = 0; h < HD__COUNT(held_out); h++) {
-        const char *key = h ? "data.test" : "data.val", *trained = NULL;
-        struct file_ids ids = list_files(job, held_out[h]);
-        for (uint32_t i = 0; i < ids.list.count && !trained; i++)
-            trained = has_file(&train, &ids.list.at[i]) ? ids.list.at[i].path : NULL;
-        if (trained)
-            hd__log(HD_LOG_WARN, NULL, "%s: %s: %s is a file that data.train has, too: it is not held out",
-                    hd__job_where(job, key), key, trained);
-        hd__free_array(&ids.list);
+    struct hd__job *job = c->job;
+    struct {
+        const char *key;
+        struct file_ids files;
+    } parts[HD__VAL_SETS + 2] = {{"data.train", list_files(c, &job->train)}};
+    size_t n = 1;
+    for (uint64_t k = 0; k < job->n_val_sets; k++, n++) {
+        parts[n].key = hd__arena_format(&job->arena, "data.val.%s", job->val_sets[k].name);
+        parts[n].files = list_files(c, &job->val_sets[k].sources);
     }
-    hd__free_array(&train.list);
+    if (!job->n_val_sets) {
+        parts[n].key = "data.val";
+        parts[n++].files = list_files(c, &job->val);
+    }
+    parts[n].key = "data.test";
+    parts[n++].files = list_files(c, &job->test);
+    for (size_t h = 1; h < n; h++)
+        for (size_t other = 0; other < h; other++) {
+            const char *both = find_common(&parts[h].files, &parts[other].files);
+            if (both)
+                hd__log(HD_LOG_WARN, NULL, "%s: %s: %s is a file that %s has, too: %s",
+                        hd__job_where(job, parts[h].key), parts[h].key, both, parts[other].key,
+                        !other      ? "it is not held out"
+                        : h < n - 1 ? "val_loss counts it twice"
+                                    : "the test is on what was evaluated before");
+        }
+    for (size_t k = 0; k < n; k++)
+        hd__free_array(&parts[k].files.list);
 }
 
 /* Keys of text in a job that reads none. */
@@ -201,7 +227,7 @@ static void warn_idle_keys(const struct hd__compiled *compiled)
 
 void hd__train_corpus_warn(const struct hd__compiled *compiled)
 {
-    warn_held_out(compiled->job);
+    warn_held_out(compiled);
     hd__train_token_origin_warn(compiled);
     warn_idle_keys(compiled);
 }

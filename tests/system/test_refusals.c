@@ -7,6 +7,8 @@
 #include "runtime/cpu/parallel_for.h"
 #include "tests/system/system.h"
 
+#define TOKENIZER GOLDEN_DIR "/indexed/tokenizer.json"
+
 struct row {
     const char *words, *message, *also; /* stderr has both; also may be NULL */
 };
@@ -523,6 +525,18 @@ START_TEST(warnings)
          "warning: command line: data.val: shards/a.bin is a file that data.train has, too: it is not held out"},
         {"train llama.yaml --dry-run data.test=corpus.txt",
          "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
+        {"train llama.yaml --dry-run data.val={\"a\":\"low.txt\",\"b\":\"./low.txt\"} eval.every=2",
+         "warning: command line: data.val.b: ./low.txt is a file that data.val.a has, too: val_loss counts it twice"},
+        {"train llama.yaml --dry-run data.val=low.txt data.test=low.txt eval.every=2",
+         "warning: command line: data.test: low.txt is a file that data.val has, too: the test is on what was"},
+        {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER
+         " data.train=texts data.val=texts/b.txt",
+         "warning: command line: data.val: texts/b.txt is a file that data.train has, too: it is not held out"},
+        {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=te?ts/*.txt "
+         "data.val=texts/b.txt",
+         "warning: command line: data.val: texts/b.txt is a file that data.train has, too: it is not held out"},
+        {"eval llama.yaml --random-weights eval.batches=1 data.test=corpus.txt --split test",
+         "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
         {"train llama.yaml --dry-run checkpoint={\"every\":21}",
          "command line: warning: checkpoint.every is above job.steps: it never comes"},
         {"train llama.yaml --dry-run checkpoint={\"peers\":21} launch.restarts=1",
@@ -590,7 +604,8 @@ START_TEST(warnings)
          "device.threads: 1000 threads share the "},
     };
     ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin && "
-                            "mkdir -p shards && cp corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
+                            "mkdir -p shards texts && cp low.txt texts/a.txt && cp low.txt texts/b.txt && cp "
+                            "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
                             "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml"),
                      0);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
