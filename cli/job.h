@@ -78,8 +78,8 @@ struct hd__cli_weights {
 /* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section, and --random-weights beside other
  * weights. */
 int hd__cli_check_weights(struct hd__cli_job *loaded, const struct hd__cli_weights *weights);
-/* Are the tensors of model.from those of the model? */
-int32_t hd__cli_check_from(const struct hd__compiled *compiled, struct hd_error *err);
+/* Are the tensors of model.from those of the model? Warns, where it `says` so, of matrices that are all 0. */
+int32_t hd__cli_check_from(const struct hd__compiled *compiled, int says, struct hd_error *err);
 /* Opens a rank (env NULL: the only one) with these weights; those of model.from where the job has no checkpoint yet,
  * and random ones where they were asked for, are named on standard error. *step: of the checkpoint. The caller closes
  * the session. */

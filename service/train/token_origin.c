@@ -187,6 +187,7 @@ static json_t *read_meta(const struct hd__compiled *c, const char *path)
 struct made {
     const char *key, *path;
     struct hd__token_maker by;
+    int64_t vocab; /* of the tokenizer */
 };
 
 struct made_files {
@@ -200,7 +201,8 @@ static void add_file(const struct hd__compiled *c, struct made_files *to, const 
     const char *name = hd__tokens_maker(meta, &by.hash);
     if (name) {
         by.name = hd__arena_strdup(&c->job->arena, name);
-        hd__push(&to->list, ((struct made){key, printable(c->job, path), by}));
+        hd__push(&to->list,
+                 ((struct made){key, printable(c->job, path), by, json_integer_value(json_object_get(meta, "vocab"))}));
     }
     json_decref(meta);
 }
@@ -216,7 +218,7 @@ static struct made_files list_files(const struct hd__compiled *c)
     struct made_files all = {0};
     for (size_t r = 0; r < HD__COUNT(rows); r++)
         for (uint64_t i = 0; i < rows[r].sources->count; i++) {
-            const char *path = rows[r].sources->at[i].path;
+            const char *path = hd__train_corpus_path(job, rows[r].sources->at[i].path);
             struct hd__corpus shards;
             hd__train_corpus_shards(path, &shards, NULL);
             for (uint32_t k = 0; k < shards.files.count; k++)
@@ -273,8 +275,26 @@ static int32_t compare_files(const struct hd__compiled *c, const struct made_fil
                         other->key, other->path, other->by.name, first->key, first->path, first->by.name);
 }
 
+/* Megatron-LM names tokens by their prefix. */
+static int32_t check_prefixes(struct hd__job *job, const char *key, const struct hd__sources *sources,
+                              struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint64_t i = 0; i < sources->count && !rc; i++) {
+        const char *path = sources->at[i].path, *bin = hd__arena_format(&job->arena, "%s.bin", path);
+        struct stat st;
+        if (!strcmp(job->data->use, "tokens") && stat(path, &st) && !stat(bin, &st))
+            rc = hd__job_fail(job, key, err, "%s: %s: there is no such file; say %s, which is there", key, path, bin);
+    }
+    return rc;
+}
+
 int32_t hd__train_token_origin(const struct hd__compiled *c, struct hd_error *err)
 {
+    struct hd__job *job = c->job;
+    if (check_prefixes(job, "data.train", &job->train, err) || check_prefixes(job, "data.val", &job->val, err) ||
+        check_prefixes(job, "data.test", &job->test, err))
+        return err->code;
     struct made_files files = list_files(c);
     int32_t rc = files.list.count ? compare_files(c, &files, err) : HD_OK;
     hd__free_array(&files.list);
@@ -283,7 +303,22 @@ int32_t hd__train_token_origin(const struct hd__compiled *c, struct hd_error *er
 
 #define OTHER_WORDS "where the ids differ, the weights read other words"
 
-void hd__train_token_origin_warn(const struct hd__compiled *c)
+/* Padding is of some ids; more are another tokenizer's. */
+static void warn_vocab(const struct hd__compiled *c, const struct made_files *files)
+{
+    for (uint32_t i = 0; i < files->list.count; i++) {
+        const struct made *m = &files->list.at[i];
+        if (m->vocab <= 0 || c->info.vocab <= 2 * m->vocab)
+            continue;
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: model.vocab: %lld, and %s, which made the tokens of %s, has %lld ids: the others are never seen",
+                hd__job_where(c->job, "model.vocab"), (long long)c->info.vocab, m->by.name, m->key,
+                (long long)m->vocab);
+        return;
+    }
+}
+
+static void warn_from(const struct hd__compiled *c, const struct made_files *files)
 {
     struct hd__job *job = c->job;
     const char *from = c->info.weights, *where = hd__job_where(job, "model.from"), *bytes;
@@ -298,8 +333,7 @@ void hd__train_token_origin_warn(const struct hd__compiled *c)
                 job->data_tokenizer);
     if (job->data_tokenizer)
         return;
-    struct made_files files = list_files(c);
-    const struct made *other = find_other(&files, theirs);
+    const struct made *other = find_other(files, theirs);
     if (other)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: model.from: the tokenizer of %s is not what made the tokens of %s, %s: that was %s (its "
@@ -309,5 +343,12 @@ void hd__train_token_origin_warn(const struct hd__compiled *c)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: model.from: %s has a tokenizer, and %s is read as bytes, without it: " OTHER_WORDS, where, from,
                 bytes);
+}
+
+void hd__train_token_origin_warn(const struct hd__compiled *c)
+{
+    struct made_files files = list_files(c);
+    warn_from(c, &files);
+    warn_vocab(c, &files);
     hd__free_array(&files.list);
 }

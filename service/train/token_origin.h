@@ -27,7 +27,8 @@ const char *hd__token_makers_words(struct hd__job *job, struct hd__token_maker n
 /* Compares the tokens' makers with data.tokenizer where the job names it; where there is no tokenizer at all, with each
  * other: what differs is refused. For every command that opens the job's data. */
 int32_t hd__train_token_origin(const struct hd__compiled *compiled, struct hd_error *err);
-/* Warns where the tokenizer of model.from is another one: its file may differ and mean the same. */
+/* Warns where the tokenizer of model.from is another one: its file may differ and mean the same; and where the model
+ * has more than twice the ids. */
 void hd__train_token_origin_warn(const struct hd__compiled *compiled);
 
 #endif
