@@ -72,7 +72,7 @@ struct hd__cli_weights {
     const char *checkpoint; /* "auto", a name or a path */
     const char *name;       /* "model", or an average that a strategy keeps */
     int random;             /* as initialised by job.seed */
-    /* Of what the command gives the model: that of other tokens than it was trained on is named on standard error. */
+    /* The tokenizer of the command's input; one that the weights were not trained with is named on standard error. */
     struct hd__token_maker tokens;
 };
 /* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section, and --random-weights beside other

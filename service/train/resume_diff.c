@@ -154,7 +154,7 @@ static int is_idle_in_config(const char *key)
     return 0;
 }
 
-/* What a class in transformers takes for a missing key is mostly no, none or 0. */
+/* Classes in transformers mostly take no, none or 0 for a missing key. */
 static int is_unset(const json_t *value)
 {
     return !value || json_is_null(value) || json_is_false(value) ||

@@ -16,8 +16,9 @@ void hd__train_data_describe(const struct hd__train_session *session, struct hd_
 /* The model's config.json as it would be exported: a checkpoint's "config". NULL: it has none. */
 json_t *hd__train_model_config(const struct hd__compiled *compiled);
 
-/* `state`: of the checkpoint `name` (hd__ckpt_state). Logs one line for each key, of the job or of config.json, that changes
- * the training; with weights_only just those that change the weights' computation. `data`: as it would be saved now. */
+/* `state`: of the checkpoint `name` (hd__ckpt_state). Logs one line for each key, of the job or of config.json, that
+ * changes the training; with weights_only just those that change the weights' computation. `data`: as it would be
+ * saved now. */
 void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *name, const json_t *state,
                                const struct hd__train_data_mark *data, int weights_only);
 
