@@ -167,18 +167,34 @@ static void open_text(const struct hd__cli_job *loaded, struct hd__cli_text *tex
         hd__log(HD_LOG_WARN, NULL, "no generation_config.json is made of the tokenizer: %s", err.message);
 }
 
+/* A tokenizer that the weights do not know makes a wrong model of them. */
+static int32_t check_tokenizer(const struct ckpt_request *r, struct hd__token_maker trained, int64_t step,
+                               struct hd_error *err)
+{
+    const struct hd__compiled *c = r->loaded.compiled;
+    struct hd__token_maker mine = hd__train_tokenizer(c, NULL);
+    if (!hd__token_makers_differ(trained, mine))
+        return HD_OK;
+    return hd__job_fail(c->job, c->job->data_tokenizer ? "data.tokenizer" : "model.from", err,
+                        "step %lld was trained on tokens of %s, and the export would have another tokenizer, %s: say "
+                        "data.tokenizer: %s",
+                        (long long)step, trained.name, mine.name, trained.name);
+}
+
 static int32_t export(struct ckpt_request *r, struct hd_error *err)
 {
     static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
     struct hd__train_export_config config = {
-        .folder = r->to,
-        .dtype = r->dtype ? parse_dtype(r->dtype) : 0,
-        .sources = {r->loaded.job->data_tokenizer, r->loaded.compiled->info.weights}};
+        .folder = r->to, .dtype = r->dtype ? parse_dtype(r->dtype) : 0, .sources = {r->loaded.job->data_tokenizer}};
     struct hd__train_session session;
     struct hd__train_checkpointer *checkpointer = NULL;
     struct hd__train_progress at = {0};
     struct hd__text written = {0};
     struct hd__cli_text text;
+    const char *from = r->loaded.compiled->info.weights;
+    if (from && !hd__token_makers_differ(hd__train_tokenizer(r->loaded.compiled, from),
+                                         hd__train_tokenizer(r->loaded.compiled, NULL)))
+        config.sources[1] = from;
     open_text(&r->loaded, &text);
     config.ends = text.ends.at;
     config.n_ends = text.ends.count;
@@ -195,6 +211,8 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
                                          &at, err);
     if (!rc && !at.step)
         rc = hd_fail(err, HD_E_NOTFOUND, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
+    if (!rc)
+        rc = check_tokenizer(r, hd__train_checkpointer_tokens(checkpointer), at.step, err);
     if (!rc)
         rc = hd__train_export(&session, &config, &written, err);
     if (!rc) {

@@ -282,9 +282,16 @@ static int32_t check_initial_weights(const struct hd__cli_job *loaded, const str
     return HD_OK;
 }
 
-int32_t hd__cli_check_from(const struct hd__compiled *c, struct hd_error *err)
+int32_t hd__cli_check_from(const struct hd__compiled *c, int says, struct hd_error *err)
 {
-    int32_t rc = c->info.weights ? hd__ckpt_check_safetensors(c->stage, c->n_stages, c->info.weights, err) : HD_OK;
+    struct hd__text zeros = {0};
+    int32_t rc = c->info.weights
+                     ? hd__ckpt_check_safetensors(c->stage, c->n_stages, c->info.weights, says ? &zeros : NULL, err)
+                     : HD_OK;
+    if (zeros.length)
+        hd__log(HD_LOG_WARN, NULL, "%s: model.from: %s: weights are all 0 (%s): were they made, and never written?",
+                hd__job_where(c->job, "model.from"), c->info.weights, zeros.at);
+    hd__text_free(&zeros);
     return rc ? hd__job_fail(c->job, "model.from", err, "model.from: %s", err->message) : HD_OK;
 }
 
@@ -297,13 +304,18 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
     struct hd__train_progress at = {0};
     int32_t rc = hd__train_session_open(session, loaded->compiled, env ? env : &alone, err);
     if (!rc)
-        rc = hd__cli_check_from(loaded->compiled, err);
+        rc = hd__cli_check_from(loaded->compiled, !env || !env->rank, err);
     if (!rc)
         rc = hd__train_session_init_params(session, err);
     if (!rc && !w->random)
         rc = hd__train_checkpointer_open(session, NULL, &checkpointer, err);
     if (!rc && checkpointer)
         rc = hd__train_checkpointer_load(checkpointer, w->checkpoint, w->name, &at, err);
+    struct hd__token_maker made = hd__train_checkpointer_tokens(checkpointer);
+    if (!rc && (!env || !env->rank) && hd__token_makers_differ(made, w->tokens))
+        hd__log(HD_LOG_WARN, NULL, "%s: %s when the checkpoint of step %lld was saved",
+                hd__job_where(loaded->job, "data.tokenizer"), hd__token_makers_words(loaded->job, w->tokens, made),
+                (long long)at.step);
     if (!rc && !at.step)
         rc = check_initial_weights(loaded, w, !env || !env->rank, err);
     hd__train_checkpointer_close(checkpointer);

@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "runtime/exec/select.h"
 #include "service/train/session.h"
+#include "service/train/token_origin.h"
 
 /* A flag of a command, or an option with a value; an option with both may be given HD__CLI_VALUES times: `value` has
  * room for as many, and *set counts them. */
@@ -71,12 +72,14 @@ struct hd__cli_weights {
     const char *checkpoint; /* "auto", a name or a path */
     const char *name;       /* "model", or an average that a strategy keeps */
     int random;             /* as initialised by job.seed */
+    /* The tokenizer of the command's input; one that the weights were not trained with is named on standard error. */
+    struct hd__token_maker tokens;
 };
 /* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section, and --random-weights beside other
  * weights. */
 int hd__cli_check_weights(struct hd__cli_job *loaded, const struct hd__cli_weights *weights);
-/* Are the tensors of model.from those of the model? */
-int32_t hd__cli_check_from(const struct hd__compiled *compiled, struct hd_error *err);
+/* Are the tensors of model.from those of the model? Warns, where it `says` so, of matrices that are all 0. */
+int32_t hd__cli_check_from(const struct hd__compiled *compiled, int says, struct hd_error *err);
 /* Opens a rank (env NULL: the only one) with these weights; those of model.from where the job has no checkpoint yet,
  * and random ones where they were asked for, are named on standard error. *step: of the checkpoint. The caller closes
  * the session. */

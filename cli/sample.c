@@ -191,6 +191,8 @@ static int load(struct sample_request *r, const struct hd__cli_job_arguments *ar
         code = hd__cli_check_weights(&r->loaded, &r->weights);
     if (!code && hd__cli_text_open(&r->loaded, &r->text_flags, &r->text, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    if (!code)
+        r->weights.tokens = hd__cli_text_maker(&r->loaded, &r->text);
     return code;
 }
 

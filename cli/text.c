@@ -63,6 +63,12 @@ static int32_t open_chat(struct hd__cli_text *text, const char *name, struct hd_
     return rc;
 }
 
+struct hd__token_maker hd__cli_text_maker(const struct hd__cli_job *loaded, const struct hd__cli_text *text)
+{
+    return text->kind == HD__CLI_TEXT_TOKENIZER ? hd__train_tokenizer(loaded->compiled, text->tokenizer.path)
+                                                : (struct hd__token_maker){0};
+}
+
 int32_t hd__cli_text_open(const struct hd__cli_job *loaded, const struct hd__cli_text_flags *flags,
                           struct hd__cli_text *text, struct hd_error *err)
 {
@@ -89,8 +95,8 @@ int32_t hd__cli_text_open(const struct hd__cli_job *loaded, const struct hd__cli
         text->kind = HD__CLI_TEXT_TOKENIZER;
         add_end(text, hd__tokenizer_eod(&text->tokenizer));
     }
-    if (!rc && from)
-        rc = read_generation_config(text, from, err);
+    if (!rc && from && !hd__token_makers_differ(hd__cli_text_maker(loaded, text), hd__train_tokenizer(c, from)))
+        rc = read_generation_config(text, from, err); /* its ids are of its own tokenizer */
     return rc || !flags->chat ? rc : open_chat(text, flags->chat, err);
 }
 

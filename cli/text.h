@@ -24,6 +24,7 @@ struct hd__cli_text_flags {
 /* The tokenizer that was asked for, else data.tokenizer, else that of model.from's folder where it has one. */
 int32_t hd__cli_text_open(const struct hd__cli_job *loaded, const struct hd__cli_text_flags *flags,
                           struct hd__cli_text *text, struct hd_error *err);
+struct hd__token_maker hd__cli_text_maker(const struct hd__cli_job *loaded, const struct hd__cli_text *text);
 void hd__cli_text_close(struct hd__cli_text *text); /* of zeros is fine */
 
 /* Appends the ids of a text, with the special tokens in it and what the tokenizer puts around it where `frame` is

@@ -46,7 +46,7 @@ static int32_t check_model(const struct hd__compiled *c, int32_t local_rank, str
         hd_fail(err, HD_E_UNSUPPORTED, "%s", c->info.untrainable);
         return hd__compile_locate_error(c->job, "model", err);
     }
-    return local_rank ? HD_OK : hd__cli_check_from(c, err);
+    return local_rank ? HD_OK : hd__cli_check_from(c, 1, err);
 }
 
 /* Outputs of a run: can they be written? And what it goes on from: is it there? */

@@ -65,9 +65,9 @@ static uint64_t count_loss(const struct hd__indexed *x)
 
 static void warn_other(const struct hd__indexed *x, const json_t *meta, const struct hd__tokenizer *t)
 {
-    uint64_t hash;
-    const char *by = hd__file_hash(t->path, &hash, NULL) ? NULL : hd__tokens_made_by_other(meta, hash);
-    if (by)
+    uint64_t theirs, hash;
+    const char *by = hd__tokens_maker(meta, &theirs);
+    if (by && !hd__file_hash(t->path, &hash, NULL) && hash != theirs)
         hd__log(HD_LOG_WARN, NULL, "--tokenizer: %s is not what made the tokens of %s: that was %s", t->path, x->prefix,
                 by);
 }

@@ -4,6 +4,8 @@
 #include "cli/eval/eval_tokens.h"
 #include "cli/ranks.h"
 #include "core/program/fusion.h"
+#include "service/train/corpus.h"
+#include "service/train/token_origin.h"
 
 /* The words of --split: all sets of data.val, one of them, or data.test. */
 static int32_t find_part(struct hd__job *job, const char *split, int32_t *part, struct hd_error *err)
@@ -23,8 +25,11 @@ static int32_t find_part(struct hd__job *job, const char *split, int32_t *part, 
 static int32_t check_part(const struct hd__compiled *c, const char *split, struct hd_error *err)
 {
     int32_t part, rc = find_part(c->job, split, &part, err);
+    if (!rc)
+        rc = hd__train_token_origin(c, err);
     if (rc)
         return rc;
+    hd__train_corpus_warn(c);
     return strcmp(split, "val") ? hd__train_feed_check(c, part, 1, err) : hd__train_feed_check_sets(c, 1, err);
 }
 
@@ -111,6 +116,7 @@ static int32_t read_requests(struct eval_request *r, struct hd_error *err)
 {
     struct hd__cli_text text;
     int32_t rc = hd__cli_text_open(&r->loaded, &r->text_flags, &text, err);
+    r->weights.tokens = hd__cli_text_maker(&r->loaded, &text);
     if (!rc)
         rc = hd__eval_requests_read(&r->requests, &text, r->loaded.job->seq_len, err);
     hd__cli_text_close(&text);
@@ -119,6 +125,7 @@ static int32_t read_requests(struct eval_request *r, struct hd_error *err)
 
 static int check_inputs(struct eval_request *r)
 {
+    r->weights.tokens = hd__train_token_maker(r->loaded.compiled);
     struct hd_error err = HD_ERROR_INIT;
     int code = hd__cli_check_weights(&r->loaded, &r->weights);
     if (code)

@@ -111,6 +111,27 @@ static bool is_wider(const struct hd_data *f, uint32_t bytes)
     return n >= TOKENS_SAMPLE_LEAST && low && !high;
 }
 
+/* Are they floats of `bytes`, whole ones, as arrays of ids become that nobody gave a type? Ids themselves are none. */
+static bool are_floats(const struct hd_data *f, uint32_t bytes)
+{
+    uint64_t n = f->map_bytes / bytes, whole = 0;
+    n = n < TOKENS_SAMPLE ? n : TOKENS_SAMPLE;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint8_t *at = f->at + i * bytes;
+        float single;
+        double value;
+        memcpy(&single, at, sizeof single);
+        if (bytes == sizeof value)
+            memcpy(&value, at, sizeof value);
+        else
+            value = (double)single;
+        if (!(value >= 0 && value <= INT32_MAX) || (double)(int64_t)value != value)
+            return false;
+        whole += value > 0;
+    }
+    return n >= TOKENS_SAMPLE_LEAST && whole > n / 2;
+}
+
 static int32_t parse_bytes(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
 {
     (void)settings;
@@ -140,6 +161,11 @@ static int32_t parse_nanogpt(struct hd_data *f, const struct tokens_settings *se
                     f->path, (long)f->vocab);
     if (!rc)
         rc = set_tokens(f, 0, is_u16 ? TOKENS_U16 : TOKENS_U32, err);
+    if (!rc && (are_floats(f, 4) || are_floats(f, 8)))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: its numbers are whole as floats, and no ids as integers: save them as such, by "
+                     "ids.astype(numpy.uint16).tofile(...)",
+                     f->path);
     if (!rc && is_wider(f, 4))
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: every second number of 32 bits is 0, so these are int64: convert them to uint32, or save "
@@ -417,10 +443,18 @@ int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, 
     return rc ? rc : parser[format](f, settings, err);
 }
 
-bool tokens_are_unwritten(const struct hd_data *f)
+static bool are_zeros(const struct hd_data *f, uint64_t first, uint64_t n)
 {
-    uint64_t n = f->count < TOKENS_SAMPLE ? f->count : TOKENS_SAMPLE, zeros = 0;
-    while (zeros < n && !read_le(f->at + zeros * token_types[f->type].bytes, token_types[f->type].bytes))
-        zeros++;
-    return zeros == n && n >= TOKENS_SAMPLE_LEAST;
+    uint32_t bytes = token_types[f->type].bytes;
+    for (uint64_t i = first; i < first + n; i++)
+        if (read_le(f->at + i * bytes, bytes))
+            return false;
+    return n >= TOKENS_SAMPLE_LEAST;
+}
+
+const char *tokens_unwritten(const struct hd_data *f)
+{
+    uint64_t most = TOKENS_SAMPLE, n = f->count < most ? f->count : most,
+             end = f->count / 4 < most ? f->count / 4 : most;
+    return are_zeros(f, 0, n) ? "first" : !f->http && are_zeros(f, f->count - end, end) ? "last" : NULL;
 }

@@ -107,7 +107,8 @@ int32_t tokens_map(struct hd_data *f, const struct hd_host *host, const struct t
 /* Validates the header of a mapped file and sets at, count and type. */
 /* The end of a token's document by Megatron's index, at most `limit`. */
 uint64_t tokens_indexed_end(const struct hd_data *f, uint64_t token, uint64_t limit);
-bool tokens_are_unwritten(const struct hd_data *f); /* the first of them are all 0 */
+/* "first" or "last": those tokens are all 0; NULL: they are not. The end of a file behind HTTP is not looked at. */
+const char *tokens_unwritten(const struct hd_data *f);
 int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err);
 
 /* ---- loss.c */

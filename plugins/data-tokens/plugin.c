@@ -180,9 +180,10 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
         host->log(HD_LOG_WARN, "data-tokens",
                   "%s: data.eod is %ld, and its first %lu tokens have none: no document ends", f->path, (long)f->eod,
                   (unsigned long)(f->count < LOOKED_AT ? f->count : LOOKED_AT));
-    if (host && tokens_are_unwritten(f))
-        host->log(HD_LOG_WARN, "data-tokens", "%s: its first tokens are all 0: was it made, and never written?",
-                  f->path);
+    const char *unwritten = tokens_unwritten(f);
+    if (host && unwritten)
+        host->log(HD_LOG_WARN, "data-tokens", "%s: its %s tokens are all 0: was it made, and never written%s?", f->path,
+                  unwritten, *unwritten == 'l' ? " to its end" : "");
     if (f->http)
         ; /* reads ahead by itself */
     else if (f->map_bytes <= READ_WHOLE)

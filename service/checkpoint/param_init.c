@@ -348,8 +348,32 @@ static int32_t check_all_used(const struct hd__ckpt_st *files, const char *folde
     return rc;
 }
 
+/* Names the matrices that are all 0: they, and mostly what is behind them, never get a gradient. */
+static int32_t list_zeros(const struct hd__ckpt_st *files, const uint8_t *used, struct hd__text *zeros,
+                          struct hd_error *err)
+{
+    float values[CHUNK];
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < hd__ckpt_st_count(files); i++) {
+        const struct hd__ckpt_st_tensor *t = hd__ckpt_st_tensor_at(files, i);
+        uint64_t n = 0, k = 0;
+        for (uint64_t at = 0; used[i] && t->ndim > 1 && k == n && at < t->count; at += n) {
+            n = HD__MIN(CHUNK, t->count - at);
+            if (hd__ckpt_st_read_f32(files, t, at, n, values, err))
+                return err->code;
+            for (k = 0; k < n && values[k] == 0; k++)
+                ;
+        }
+        if (n && k == n && ++found < 3)
+            hd__text_add(zeros, "%s%s", found > 1 ? ", " : "", t->name);
+    }
+    if (found > 2)
+        hd__text_add(zeros, " and %u more", found - 2);
+    return HD_OK;
+}
+
 int32_t hd__ckpt_check_safetensors(struct hd_program *const *stages, int32_t n_stages, const char *folder,
-                                   struct hd_error *err)
+                                   struct hd__text *zeros, struct hd_error *err)
 {
     struct init_context f = {.err = err};
     struct file_slice where;
@@ -367,6 +391,8 @@ int32_t hd__ckpt_check_safetensors(struct hd_program *const *stages, int32_t n_s
     }
     if (!rc)
         rc = check_all_used(f.files, folder, used, err);
+    if (!rc && zeros)
+        rc = list_zeros(f.files, used, zeros, err);
     free(used);
     hd__ckpt_st_close(f.files);
     return rc;

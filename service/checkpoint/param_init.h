@@ -15,9 +15,10 @@ int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord
                                        const char *folder, struct hd_error *err);
 
 /* Does the folder have all tensors of these pipeline stages, in their shapes and a dtype that is read, and no others
- * but buffers and a tied head that is the embedding? Reads headers alone, and such a head. */
+ * but buffers and a tied head that is the embedding? Reads headers alone, and such a head. `zeros` (NULL: is not asked)
+ * gets the names of weight matrices that are all 0. */
 int32_t hd__ckpt_check_safetensors(struct hd_program *const *stages, int32_t n_stages, const char *folder,
-                                   struct hd_error *err);
+                                   struct hd__text *zeros, struct hd_error *err);
 
 /* A parameter is one tensor of its files, or part of one, or, where its first dim counts tensors (file_axes '*'),
  * several. Free the name of the index-th with free(). */

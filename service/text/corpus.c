@@ -122,7 +122,7 @@ static int32_t add_path(struct hd__corpus *c, const char *path, int depth, uint3
         return HD_OK;
     }
     if (depth && !c->tokens && (!S_ISREG(st.st_mode) || !hd__corpus_is_text_name(path))) {
-        if (!(*left_out)++)
+        if (!c->silent && !(*left_out)++)
             hd__log(HD_LOG_WARN, NULL,
                     "%s: its name does not say text or JSON lines, so it is left out: name it, or a "
                     "pattern that it matches, to read it",
@@ -182,6 +182,15 @@ int32_t hd__corpus_find(const char *const *sources, size_t n, struct hd__corpus 
     *corpus = (struct hd__corpus){0};
     for (size_t i = 0; i < n && !rc; i++)
         rc = add_source(corpus, sources[i], err);
+    if (rc)
+        hd__corpus_free(corpus);
+    return rc;
+}
+
+int32_t hd__corpus_list(const char *source, struct hd__corpus *corpus, struct hd_error *err)
+{
+    *corpus = (struct hd__corpus){.silent = 1};
+    int32_t rc = add_source(corpus, source, err);
     if (rc)
         hd__corpus_free(corpus);
     return rc;

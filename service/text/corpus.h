@@ -18,11 +18,14 @@ struct hd__corpus {
     HD__ARRAY(char *) sources;
     uint64_t bytes;         /* of all files, as they lie */
     uint32_t tokens, texts; /* token files are looked for, not text; files of text among them */
+    uint32_t silent, reserved;
 };
 
 /* A folder's files are those whose names say text or JSON lines, compressed ones too; others are named in the log. A
  * source without a file is refused. */
 int32_t hd__corpus_find(const char *const *sources, size_t n, struct hd__corpus *corpus, struct hd_error *err);
+/* The same of one source, without a word in the log. */
+int32_t hd__corpus_list(const char *source, struct hd__corpus *corpus, struct hd_error *err);
 void hd__corpus_free(struct hd__corpus *corpus);
 
 /* Token files (.bin, .npy) of a folder, or those that match a pattern. A folder that has text as well is one of text:

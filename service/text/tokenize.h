@@ -62,8 +62,7 @@ void hd__tokenize_print_end(struct hd__tokenize_print *print);
 
 /* Hash of a file's bytes. */
 int32_t hd__file_hash(const char *path, uint64_t *hash, struct hd_error *err);
-/* By PREFIX.meta.json, the tokenizer that made the tokens, if its file is not of this hash. NULL: it is, or the file
- * does not say. */
-const char *hd__tokens_made_by_other(const json_t *meta, uint64_t hash);
+/* By PREFIX.meta.json, the tokenizer that made the tokens, and its file's hash. NULL: it does not say. */
+const char *hd__tokens_maker(const json_t *meta, uint64_t *hash);
 
 #endif

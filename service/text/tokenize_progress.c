@@ -183,10 +183,9 @@ char *hd__tokenize_meta(const struct hd__tokenize_config *c, const struct hd__to
     return text;
 }
 
-const char *hd__tokens_made_by_other(const json_t *meta, uint64_t hash)
+const char *hd__tokens_maker(const json_t *meta, uint64_t *hash)
 {
-    const char *theirs = json_string_value(json_object_get(json_object_get(meta, "arguments"), "--tokenizer"));
-    char mine[20];
-    snprintf(mine, sizeof mine, "%016" PRIx64, hash);
-    return theirs && strcmp(theirs, mine) ? json_string_value(json_object_get(meta, "tokenizer")) : NULL;
+    const char *text = json_string_value(json_object_get(json_object_get(meta, "arguments"), "--tokenizer"));
+    *hash = text ? strtoull(text, NULL, 16) : 0;
+    return text ? json_string_value(json_object_get(meta, "tokenizer")) : NULL;
 }

@@ -34,6 +34,7 @@ struct hd__train_checkpointer {
     uint64_t loaded_step;
     const char *only_run; /* "auto" is one of this run; NULL: of any */
     struct hd__train_data_mark data;
+    struct hd__token_maker loaded_tokens;
     int falls_back; /* what is damaged is passed over, and the caller says so */
     int fell_back;  /* a newer one was damaged, of run damaged_run where its index could be read */
     char damaged_run[HD__RUN_ID];
@@ -222,6 +223,11 @@ int hd__train_checkpointer_loaded_in_memory(const struct hd__train_checkpointer 
     return k && k->in_memory;
 }
 
+struct hd__token_maker hd__train_checkpointer_tokens(const struct hd__train_checkpointer *k)
+{
+    return k ? k->loaded_tokens : (struct hd__token_maker){0};
+}
+
 const char *hd__train_checkpointer_saved_on(const struct hd__train_checkpointer *k)
 {
     return k->saved_on;
@@ -249,7 +255,12 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
         json_object_set_new(state, "data", json_string(k->data.text));
         json_object_set_new(state, "data_samples", json_string(k->data.samples));
     }
-    json_t *files = hd__train_shards_json(k->s);
+    json_t *files = hd__train_shards_json(k->s), *config = hd__train_model_config(c);
+    json_t *tokenizer = hd__token_maker_json(k->data.tokens);
+    if (config)
+        json_object_set_new(state, "config", config);
+    if (tokenizer)
+        json_object_set_new(state, "tokenizer", tokenizer);
     if (files)
         json_object_set_new(state, "files", files);
     if (isfinite(progress->val_loss))
@@ -610,12 +621,12 @@ static int32_t read_named(struct hd__train_checkpointer *k, const char *name, co
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     rc = mention_others(k, name, rc, weights, err);
     if (rc == HD_E_MISMATCH)
-        rc = hd__train_resume_diff_explain(k->s->compiled->job, hd__ckpt_state(ckpt), misfit(ckpt, &state),
-                                           weights != NULL, err);
+        rc = hd__train_resume_diff_explain(k->s->compiled, hd__ckpt_state(ckpt), misfit(ckpt, &state), weights != NULL,
+                                           err);
     if (!rc && !weights)
         rc = load_rank_state(k, name, ckpt, err);
     if (!rc && k->s->env->rank == 0)
-        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), &k->data, weights != NULL);
+        hd__train_resume_diff_log(k->s->compiled, name, hd__ckpt_state(ckpt), &k->data, weights != NULL);
     if (!rc && k->s->env->rank == 0 && !weights)
         say_discarded(k, name, ckpt, &state);
     hd__ckpt_train_state_free(&state);
@@ -625,6 +636,7 @@ static int32_t read_named(struct hd__train_checkpointer *k, const char *name, co
     k->loaded_step = hd__ckpt_step(ckpt);
     note_mesh(k, json_object_get(hd__ckpt_state(ckpt), "mesh"));
     snprintf(k->loaded_run, sizeof k->loaded_run, "%s", hd__ckpt_run_id(ckpt));
+    k->loaded_tokens = hd__token_maker_saved(k->s->compiled->job, hd__ckpt_state(ckpt));
     hd__ckpt_close(ckpt);
     return rc;
 }
@@ -670,6 +682,7 @@ static int32_t load_path(struct hd__train_checkpointer *k, const char *path, con
     if (!rc) {
         k->loaded_dir = (there && here && !strcmp(there, here)) || !strcmp(folder, k->dir) ? k->dir : other->dir;
         k->loaded_step = other->loaded_step;
+        k->loaded_tokens = other->loaded_tokens;
         memcpy(k->saved_on, other->saved_on, sizeof k->saved_on);
         memcpy(k->loaded_run, other->loaded_run, sizeof k->loaded_run);
     }
@@ -913,9 +926,9 @@ static int32_t look_at(struct hd__train_checkpointer *k, const char *name, struc
         rc = hd__ckpt_check_tensors(ckpt, state.tensors.at, state.tensors.count, err);
     }
     if (rc == HD_E_MISMATCH)
-        rc = hd__train_resume_diff_explain(k->s->compiled->job, hd__ckpt_state(ckpt), misfit(ckpt, &state), 0, err);
+        rc = hd__train_resume_diff_explain(k->s->compiled, hd__ckpt_state(ckpt), misfit(ckpt, &state), 0, err);
     if (!rc) {
-        hd__train_resume_diff_log(k->s->compiled->job, name, hd__ckpt_state(ckpt), &k->data, 0);
+        hd__train_resume_diff_log(k->s->compiled, name, hd__ckpt_state(ckpt), &k->data, 0);
         k->loaded_step = hd__ckpt_step(ckpt);
     }
     hd__ckpt_train_state_free(&state);

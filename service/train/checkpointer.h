@@ -7,6 +7,7 @@
 #include "service/train/loss_scaler.h"
 #include "service/train/run_lock.h"
 #include "service/train/session.h"
+#include "service/train/token_origin.h"
 
 /* Progress of a run: part of every checkpoint. */
 struct hd__train_progress {
@@ -65,6 +66,8 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *checkpointer
 int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 /* The folder of the checkpoint that was loaded; NULL: none was. */
 const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *checkpointer);
+/* The tokenizer of the tokens that it was trained on. */
+struct hd__token_maker hd__train_checkpointer_tokens(const struct hd__train_checkpointer *checkpointer);
 /* It was a copy of checkpoint.peers. */
 int hd__train_checkpointer_loaded_in_memory(const struct hd__train_checkpointer *checkpointer);
 /* ", saved on dp_shard 4", or "" where it was this mesh. */

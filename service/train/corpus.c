@@ -102,7 +102,7 @@ static int is_text(const struct hd__compiled *c, const char *path)
     return is_folder_or_pattern(path) || (c->info.weights && c->info.vocab != 256 && hd__corpus_is_text_name(path));
 }
 
-static int has_text(const struct hd__compiled *c)
+int hd__train_corpus_has_text(const struct hd__compiled *c)
 {
     const struct hd__sources *both[] = {&c->job->train, &c->job->val};
     int found = 0;
@@ -110,6 +110,19 @@ static int has_text(const struct hd__compiled *c)
         for (uint64_t i = 0; i < both[k]->count; i++)
             found |= is_text(c, both[k]->at[i].path);
     return found;
+}
+
+const char *hd__train_corpus_bytes(const struct hd__compiled *c)
+{
+    struct hd__job *job = c->job;
+    int all = is_value(job, "data.format", "bytes"),
+        some = is_value(job, "data.format", "auto") && c->info.vocab == 256;
+    for (uint64_t i = 0; i < job->train.count && !strcmp(job->data->use, "tokens"); i++) {
+        const char *path = job->train.at[i].path;
+        if (all || (some && !is_tokens_name(path) && !strstr(path, "://") && !is_folder_or_pattern(path)))
+            return path;
+    }
+    return NULL;
 }
 
 /* ---- what is held out */
@@ -128,55 +141,81 @@ struct file_ids {
 static void add_file(struct hd__job *job, struct file_ids *to, const char *path)
 {
     struct stat st;
-    if (!stat(path, &st))
-        hd__push(&to->list, ((struct file_id){hd__arena_strdup(&job->arena, path), st.st_dev, st.st_ino}));
+    const char *kept = hd__arena_strdup(&job->arena, path);
+    if (strstr(path, "://"))
+        hd__push(&to->list, ((struct file_id){kept, 0, hd__hash(path, strlen(path), 0)}));
+    else if (!stat(path, &st))
+        hd__push(&to->list, ((struct file_id){kept, st.st_dev, st.st_ino}));
 }
 
-/* The sources, and the files of tokens of those that are folders or patterns. */
-static struct file_ids list_files(struct hd__job *job, const struct hd__sources *sources)
+/* The sources, and the files of those that are folders or patterns. */
+static struct file_ids list_files(const struct hd__compiled *c, const struct hd__sources *sources)
 {
     struct file_ids all = {0};
     for (uint64_t i = 0; i < sources->count; i++) {
-        struct hd__corpus shards;
-        hd__train_corpus_shards(sources->at[i].path, &shards, NULL);
-        for (uint32_t k = 0; k < shards.files.count; k++)
-            add_file(job, &all, shards.files.at[k].path);
-        add_file(job, &all, sources->at[i].path);
-        hd__corpus_free(&shards);
+        const char *path = sources->at[i].path;
+        struct hd_error unused = HD_ERROR_INIT;
+        struct hd__corpus files;
+        if (is_text(c, path))
+            hd__corpus_list(path, &files, &unused);
+        else
+            hd__train_corpus_shards(path, &files, &unused);
+        for (uint32_t k = 0; k < files.files.count; k++)
+            add_file(c->job, &all, files.files.at[k].path);
+        if (!files.files.count)
+            add_file(c->job, &all, path);
+        hd__corpus_free(&files);
     }
     return all;
 }
 
-static int has_file(const struct file_ids *files, const struct file_id *file)
+static const char *find_common(const struct file_ids *a, const struct file_ids *b)
 {
-    for (uint32_t i = 0; i < files->list.count; i++)
-        if (files->list.at[i].device == file->device && files->list.at[i].number == file->number)
-            return 1;
-    return 0;
+    for (uint32_t i = 0; i < a->list.count; i++)
+        for (uint32_t k = 0; k < b->list.count; k++)
+            if (a->list.at[i].device == b->list.at[k].device && a->list.at[i].number == b->list.at[k].number)
+                return a->list.at[i].path;
+    return NULL;
 }
 
-static void warn_held_out(struct hd__job *job)
+/* Files that two of data.train, the sets of data.val and data.test have in common. */
+static void warn_held_out(const struct hd__compiled *c)
 {
-    const struct hd__sources *held_out[] = {&job->val, &job->test};
-    struct file_ids train = list_files(job, &job->train);
-    for (size_t h = 0; h < HD__COUNT(held_out); h++) {
-        const char *key = h ? "data.test" : "data.val", *trained = NULL;
-        struct file_ids ids = list_files(job, held_out[h]);
-        for (uint32_t i = 0; i < ids.list.count && !trained; i++)
-            trained = has_file(&train, &ids.list.at[i]) ? ids.list.at[i].path : NULL;
-        if (trained)
-            hd__log(HD_LOG_WARN, NULL, "%s: %s: %s is a file that data.train has, too: it is not held out",
-                    hd__job_where(job, key), key, trained);
-        hd__free_array(&ids.list);
+    struct hd__job *job = c->job;
+    struct {
+        const char *key;
+        struct file_ids files;
+    } parts[HD__VAL_SETS + 2] = {{"data.train", list_files(c, &job->train)}};
+    size_t n = 1;
+    for (uint64_t k = 0; k < job->n_val_sets; k++, n++) {
+        parts[n].key = hd__arena_format(&job->arena, "data.val.%s", job->val_sets[k].name);
+        parts[n].files = list_files(c, &job->val_sets[k].sources);
     }
-    hd__free_array(&train.list);
+    if (!job->n_val_sets) {
+        parts[n].key = "data.val";
+        parts[n++].files = list_files(c, &job->val);
+    }
+    parts[n].key = "data.test";
+    parts[n++].files = list_files(c, &job->test);
+    for (size_t h = 1; h < n; h++)
+        for (size_t other = 0; other < h; other++) {
+            const char *both = find_common(&parts[h].files, &parts[other].files);
+            if (both)
+                hd__log(HD_LOG_WARN, NULL, "%s: %s: %s is a file that %s has, too: %s",
+                        hd__job_where(job, parts[h].key), parts[h].key, both, parts[other].key,
+                        !other      ? "it is not held out"
+                        : h < n - 1 ? "val_loss counts it twice"
+                                    : "the test is on what was evaluated before");
+        }
+    for (size_t k = 0; k < n; k++)
+        hd__free_array(&parts[k].files.list);
 }
 
 /* Keys of text in a job that reads none. */
 static void warn_idle_keys(const struct hd__compiled *compiled)
 {
     static const char *const keys[] = {"data.field", "data.chat_template", "data.append_eod", "data.cache"};
-    if (has_text(compiled))
+    if (hd__train_corpus_has_text(compiled))
         return;
     for (size_t i = 0; i < HD__COUNT(keys); i++) {
         const struct hd__job_value *value = hd__job_value_get(compiled->job, keys[i]);
@@ -188,9 +227,8 @@ static void warn_idle_keys(const struct hd__compiled *compiled)
 
 void hd__train_corpus_warn(const struct hd__compiled *compiled)
 {
-    struct hd_error err = HD_ERROR_INIT;
-    warn_held_out(compiled->job);
-    hd__train_token_origin(compiled, 1, &err);
+    warn_held_out(compiled);
+    hd__train_token_origin_warn(compiled);
     warn_idle_keys(compiled);
 }
 
@@ -371,7 +409,7 @@ static int32_t prepare(struct corpus *c, struct hd_error *err)
 int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err)
 {
     struct corpus c = {.compiled = compiled, .job = compiled->job, .how = how};
-    int32_t rc = hd__train_token_origin(compiled, 0, err);
+    int32_t rc = hd__train_token_origin(compiled, err);
     if (!rc)
         rc = prepare(&c, err);
     *missing = c.missing;
@@ -433,7 +471,7 @@ int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct 
     struct hd__job *job = compiled->job;
     struct corpus c = {.compiled = compiled, .job = job, .how = HD__CORPUS_LOOK, .store = store};
     int32_t rc = HD_OK, leads = env->local_rank == 0;
-    if (!store || !has_text(compiled))
+    if (!store || !hd__train_corpus_has_text(compiled))
         return HD_OK;
     if (leads) {
         uint32_t before = job->tokenized.count;

@@ -18,8 +18,12 @@ enum {
  * tokenizer. A job whose data is tokens passes at once. */
 int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err);
 
-/* Warns of files of data.val and data.test that data.train has, too, by whatever path, of tokens by another tokenizer
- * than that of model.from, and of keys without effect. */
+int hd__train_corpus_has_text(const struct hd__compiled *compiled);
+/* A path of data.train that is read as bytes; NULL: none is. */
+const char *hd__train_corpus_bytes(const struct hd__compiled *compiled);
+
+/* Warns of files that two of data.train, the sets of data.val and data.test have, by whatever path, of tokens by
+ * another tokenizer than that of model.from, and of keys without effect. */
 void hd__train_corpus_warn(const struct hd__compiled *compiled);
 /* Makes those of some sources, of this key of the job. */
 int32_t hd__train_corpus_make(const struct hd__compiled *compiled, const char *key, const struct hd__sources *sources,

@@ -50,16 +50,28 @@ static uint32_t effects_of(const struct hd__job *job, const char *path)
 /* ---- what has changed */
 
 struct change {
-    const char *path;
+    const char *path, *words;   /* of the key, and what the message calls it */
     const json_t *now, *before; /* NULL: not set */
 };
 
 struct changes {
     struct hd__job *job;
     const json_t *state; /* the checkpoint's state */
+    json_t *config;      /* the model's now; owned */
     uint32_t effect;     /* keys that have it are listed */
     HD__ARRAY(struct change) list;
 };
+
+static void add_to(struct changes *c, const char *path, const char *words, const json_t *now, const json_t *before)
+{
+    hd__push(&c->list, ((struct change){path, words, now, before}));
+}
+
+static void free_changes(struct changes *c)
+{
+    json_decref(c->config);
+    hd__free_array(&c->list);
+}
 
 /* The strategy of a list that has this name. */
 static const json_t *find_strategy(const json_t *list, const char *use)
@@ -101,7 +113,7 @@ static void compare_value(struct changes *c, const struct hd__job_value *now)
         return;
     if (!before && (!strcmp(now->origin, "default") || !same_plugin(c, now->path)))
         return;
-    hd__push(&c->list, ((struct change){now->path, now->json, before}));
+    add_to(c, now->path, now->path, now->json, before);
 }
 
 /* Keys that were set and are not any more. */
@@ -113,21 +125,77 @@ static void find_removed_keys(struct changes *c, const char *path, json_t *befor
         return;
     if (!json_is_object(before)) {
         if (effects_of(c->job, path) & c->effect && same_plugin(c, path))
-            hd__push(&c->list, ((struct change){path, NULL, before}));
+            add_to(c, path, path, NULL, before);
         return;
     }
     json_object_foreach(before, key, value) find_removed_keys(
         c, *path ? hd__arena_format(&c->job->arena, "%s.%s", path, key) : hd__arena_strdup(&c->job->arena, key), value);
 }
 
-static struct changes find_changes(struct hd__job *job, const json_t *state, uint32_t effect)
+/* ---- config.json */
+
+json_t *hd__train_model_config(const struct hd__compiled *c)
 {
+    const struct hd_model_ops *ops = &c->model_choice.component->ops.model;
+    struct hd_error unused = HD_ERROR_INIT;
+    const char *text = NULL;
+    return ops->config_json && !ops->config_json(c->model, &text, &unused) ? json_loads(text, 0, NULL) : NULL;
+}
+
+/* Any key but these may shape what a model computes. */
+static int is_idle_in_config(const char *key)
+{
+    static const char *const idle[] = {"_name_or_path", "architectures",        "bos_token_id",
+                                       "eos_token_id",  "initializer_range",    "max_position_embeddings",
+                                       "pad_token_id",  "transformers_version", "use_cache"};
+    for (size_t i = 0; i < HD__COUNT(idle); i++)
+        if (!strcmp(idle[i], key))
+            return 1;
+    return 0;
+}
+
+/* Classes in transformers mostly take no, none or 0 for a missing key. */
+static int is_unset(const json_t *value)
+{
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_number(value) && json_number_value(value) == 0);
+}
+
+static int is_same(const json_t *a, const json_t *b)
+{
+    return json_equal(a, b) || (is_unset(a) && is_unset(b)) ||
+           (json_is_number(a) && json_is_number(b) && json_number_value(a) == json_number_value(b));
+}
+
+static void compare_config(struct changes *c, const char *key, const json_t *now, const json_t *before)
+{
+    if (!is_idle_in_config(key) && !is_same(now, before))
+        add_to(c, "model.from", hd__arena_format(&c->job->arena, "%s in the model's config.json", key), now, before);
+}
+
+/* A model of the job's keys alone has no other config than they say. */
+static void find_config_changes(struct changes *c, const struct hd__compiled *compiled)
+{
+    json_t *before = json_object_get(c->state, "config"), *value;
+    const char *key;
+    if (!before || (!compiled->info.weights && !saved_value(c->state, "model.from")))
+        return;
+    c->config = hd__train_model_config(compiled);
+    json_object_foreach(c->config, key, value) compare_config(c, key, value, json_object_get(before, key));
+    json_object_foreach(before, key, value) if (c->config && !json_object_get(c->config, key))
+        compare_config(c, key, NULL, value);
+}
+
+static struct changes find_changes(const struct hd__compiled *compiled, const json_t *state, uint32_t effect)
+{
+    struct hd__job *job = compiled->job;
     struct changes c = {.job = job, .state = state, .effect = effect};
     json_t *before = json_object_get(state, "job");
     for (uint32_t i = 0; before && i < job->values.count; i++)
         compare_value(&c, &job->values.at[i]);
     if (before)
         find_removed_keys(&c, "", before);
+    find_config_changes(&c, compiled);
     return c;
 }
 
@@ -143,7 +211,7 @@ static void add_value(struct hd__text *text, const json_t *value)
 /* "data.seq_len is 256 and was 128" */
 static void add_change(struct hd__text *text, const struct change *x)
 {
-    hd__text_add(text, "%s%s is ", text->length ? ", " : "", x->path);
+    hd__text_add(text, "%s%s is ", text->length ? ", " : "", x->words);
     add_value(text, x->now);
     hd__text_add(text, " and was ");
     add_value(text, x->before);
@@ -193,6 +261,8 @@ void hd__train_data_describe(const struct hd__train_session *s, struct hd__train
                  (unsigned long long)hd__data_tokens(data), (uint32_t)hd__hash(ids, n * sizeof *ids, 0));
         snprintf(out->samples, sizeof out->samples, "%016llx", (unsigned long long)hash_samples(data, ids, n));
     }
+    if (s->train_feed)
+        out->tokens = hd__train_token_maker(s->compiled);
     free(ids);
 }
 
@@ -213,21 +283,30 @@ static void log_data(struct hd__job *job, const char *name, const json_t *state,
                 hd__job_where(job, "data.train"), name);
 }
 
-void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state,
+void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *name, const json_t *state,
                                const struct hd__train_data_mark *data, int weights_only)
 {
+    struct hd__job *job = compiled->job;
     const char *before = json_string_value(json_object_get(state, "data"));
-    struct changes c = find_changes(job, state, weights_only ? COMPUTES : TRAINS);
-    int said = weights_only || !*data->text || !before;
+    struct changes c = find_changes(compiled, state, weights_only ? COMPUTES : TRAINS);
+    struct hd__token_maker made = hd__token_maker_saved(job, state);
+    int said = weights_only || !*data->text || !before, made_known = !weights_only && made.name && data->tokens.name;
     for (uint32_t i = 0; i < c.list.count; i++) {
         struct hd__text text = {0};
+        if (made_known && !strcmp(c.list.at[i].path, "data.tokenizer")) /* its bytes decide, not its path */
+            continue;
         said |= !strncmp(c.list.at[i].path, "data.", 5) || !strcmp(c.list.at[i].path, "job.seed");
         add_change(&text, &c.list.at[i]);
         hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved", hd__job_where(job, c.list.at[i].path),
                 text.at, name);
         hd__text_free(&text);
     }
-    hd__free_array(&c.list);
+    free_changes(&c);
+    if (made_known && hd__token_makers_differ(made, data->tokens)) {
+        said = 1;
+        hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved", hd__job_where(job, "data.tokenizer"),
+                hd__token_makers_words(job, data->tokens, made), name);
+    }
     if (!said)
         log_data(job, name, state, data);
     log_from(job, name, state, weights_only);
@@ -250,10 +329,11 @@ static void keep_causes(struct changes *c, const char *section)
     }
 }
 
-int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, const char *section, int weights_only,
-                                      struct hd_error *err)
+int32_t hd__train_resume_diff_explain(const struct hd__compiled *compiled, const json_t *state, const char *section,
+                                      int weights_only, struct hd_error *err)
 {
-    struct changes c = find_changes(job, state, SHAPES);
+    struct hd__job *job = compiled->job;
+    struct changes c = find_changes(compiled, state, SHAPES);
     struct hd_error why = HD_ERROR_INIT;
     struct hd__text text = {0};
     hd_error_copy(&why, err);
@@ -265,7 +345,7 @@ int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, 
                      weights_only ? ""
                                   : "; restore what was, or take another job.name, or checkpoint.resume=overwrite");
     hd__text_free(&text);
-    hd__free_array(&c.list);
+    free_changes(&c);
     return err->code = why.code;
 }
 

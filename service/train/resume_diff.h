@@ -3,24 +3,30 @@
 #define HD_SERVICE_TRAIN_RESUME_DIFF_H
 
 #include "service/train/session.h"
+#include "service/train/token_origin.h"
 
-/* By which data are told from others under the same name, as those of another tokenizer: a checkpoint's "data" and
- * "data_samples". "": not known. */
+/* By which data are told from others under the same name: a checkpoint's "data", "data_samples" and "tokenizer".
+ * "": not known. */
 struct hd__train_data_mark {
     char text[80], samples[20];
+    struct hd__token_maker tokens;
 };
 void hd__train_data_describe(const struct hd__train_session *session, struct hd__train_data_mark *out);
 
-/* `state`: of the checkpoint `name` (hd__ckpt_state). Logs one line for each key that changes the training; with
- * weights_only just those that change the weights' computation. `data`: as it would be saved now. */
-void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state,
+/* The model's config.json as it would be exported: a checkpoint's "config". NULL: it has none. */
+json_t *hd__train_model_config(const struct hd__compiled *compiled);
+
+/* `state`: of the checkpoint `name` (hd__ckpt_state). Logs one line for each key, of the job or of config.json, that
+ * changes the training; with weights_only just those that change the weights' computation. `data`: as it would be
+ * saved now. */
+void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *name, const json_t *state,
                                const struct hd__train_data_mark *data, int weights_only);
 
 /* Explains a checkpoint that does not fit: prepends the keys behind it, and the position of the first, to the
  * message in `err`. `section`: "model." or "optimizer.", whose keys are the cause where there are some. Returns its
  * code. */
-int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, const char *section, int weights_only,
-                                      struct hd_error *err);
+int32_t hd__train_resume_diff_explain(const struct hd__compiled *compiled, const json_t *state, const char *section,
+                                      int weights_only, struct hd_error *err);
 
 /* A number of the job that saved it; `otherwise` if it is missing. */
 int64_t hd__train_resume_saved_int(const json_t *state, const char *section, const char *key, int64_t otherwise);

@@ -1,75 +1,27 @@
 /* Which tokenizer made the tokens of a job, as PREFIX.meta.json beside them says, and which one the job names. */
 #include "service/train/token_origin.h"
 
-#include <jansson.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "core/base/option.h"
 #include "service/text/indexed.h"
 #include "service/text/tokenize.h"
+#include "service/text/tokenizer.h"
 #include "service/train/corpus.h"
 
-/* NULL: there is none, or one of other tokens. */
-static json_t *read_meta(const char *path)
-{
-    char *prefix = hd__indexed_prefix(path), *bin = hd__format("%s.bin", prefix),
-         *name = hd__format("%s.meta.json", prefix);
-    struct stat st;
-    json_t *meta = stat(bin, &st) || !S_ISREG(st.st_mode) ? NULL : json_load_file(name, 0, NULL);
-    json_int_t tokens = json_integer_value(json_object_get(meta, "tokens"));
-    if (meta && (tokens <= 0 || st.st_size % tokens || st.st_size / tokens > 8)) {
-        json_decref(meta);
-        meta = NULL;
-    }
-    free(prefix);
-    free(bin);
-    free(name);
-    return meta;
-}
+/* ---- makers */
 
-struct origin {
-    const char *tokenizer; /* of the job: a file or a folder */
-    uint64_t hash;         /* of its file */
-    int hashed;
-    char *file, *made_by; /* tokens of another one, and the other one */
-};
-
-static int32_t hash_mine(struct origin *o, struct hd_error *err)
+static int32_t open_maker(struct hd__job *job, const char *path, struct hd__token_maker *maker, struct hd_error *err)
 {
     char *file = NULL;
-    int32_t rc = o->hashed ? HD_OK : hd__tokenizer_file(o->tokenizer, &file, err);
-    if (!rc && file)
-        rc = hd__file_hash(file, &o->hash, err);
-    o->hashed |= !rc && file;
+    int32_t rc = hd__tokenizer_file(path, &file, err);
+    if (!rc)
+        rc = hd__file_hash(file, &maker->hash, err);
+    if (!rc)
+        maker->name = hd__arena_strdup(&job->arena, file);
     free(file);
-    return rc;
-}
-
-static int32_t compare(struct origin *o, const char *path, struct hd_error *err)
-{
-    json_t *meta = o->file ? NULL : read_meta(path);
-    int32_t rc = json_object_get(meta, "tokenizer") ? hash_mine(o, err) : HD_OK;
-    const char *by = !rc && o->hashed ? hd__tokens_made_by_other(meta, o->hash) : NULL;
-    if (by) {
-        o->file = hd__strdup(path);
-        o->made_by = hd__strdup(by);
-    }
-    json_decref(meta);
-    return rc;
-}
-
-static int32_t compare_all(struct origin *o, const struct hd__sources *sources, struct hd_error *err)
-{
-    int32_t rc = HD_OK;
-    for (uint64_t i = 0; i < sources->count && !rc; i++) {
-        struct hd__corpus shards;
-        hd__train_corpus_shards(sources->at[i].path, &shards, NULL);
-        for (uint32_t k = 0; k < shards.files.count && !rc; k++)
-            rc = compare(o, shards.files.at[k].path, err);
-        if (!rc)
-            rc = compare(o, sources->at[i].path, err);
-        hd__corpus_free(&shards);
-    }
     return rc;
 }
 
@@ -79,33 +31,324 @@ static int is_folder(const char *path)
     return path && !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-int32_t hd__train_token_origin(const struct hd__compiled *c, int warn, struct hd_error *err)
+struct hd__token_maker hd__train_tokenizer(const struct hd__compiled *c, const char *path)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd__token_maker maker = {0};
+    if (!path)
+        path = c->job->data_tokenizer ? c->job->data_tokenizer : is_folder(c->info.weights) ? c->info.weights : NULL;
+    if (path)
+        open_maker(c->job, path, &maker, &unused);
+    return maker;
+}
+
+int hd__token_makers_differ(struct hd__token_maker a, struct hd__token_maker b)
+{
+    return a.name && b.name && a.hash != b.hash;
+}
+
+json_t *hd__token_maker_json(struct hd__token_maker maker)
+{
+    return maker.name ? json_pack("{s:o, s:o}", "path", json_string(maker.name), "hash",
+                                  json_sprintf("%016" PRIx64, maker.hash))
+                      : NULL;
+}
+
+struct hd__token_maker hd__token_maker_saved(struct hd__job *job, const json_t *state)
+{
+    const json_t *saved = json_object_get(state, "tokenizer");
+    const char *name = json_string_value(json_object_get(saved, "path")),
+               *hash = json_string_value(json_object_get(saved, "hash"));
+    struct hd__token_maker maker = {0};
+    if (name && hash)
+        maker = (struct hd__token_maker){hd__arena_strdup(&job->arena, name), strtoull(hash, NULL, 16)};
+    return maker;
+}
+
+const char *hd__token_makers_words(struct hd__job *job, struct hd__token_maker now, struct hd__token_maker before)
+{
+    return hd__arena_format(&job->arena, "the tokens are of %s (%08x) and were of %s (%08x)", now.name,
+                            (uint32_t)(now.hash >> 32), before.name, (uint32_t)(before.hash >> 32));
+}
+
+/* ---- what lies beside a file of tokens */
+
+/* Without what may be secret in a URL. */
+static const char *printable(struct hd__job *job, const char *path)
+{
+    const char *host = strstr(path, "://");
+    size_t n = host ? strcspn(host + 3, "/?#") : 0;
+    const char *at = n ? memchr(host + 3, '@', n) : NULL, *rest = at ? at + 1 : host ? host + 3 : path;
+    return !host
+               ? hd__arena_strdup(&job->arena, path)
+               : hd__arena_format(&job->arena, "%.*s://%.*s", (int)(host - path), path, (int)strcspn(rest, "?#"), rest);
+}
+
+/* A file as the data plug-in opens it; its tokens are counted. */
+static int32_t open_data(const struct hd__compiled *c, const void *settings, const char *path, struct hd_data **data,
+                         uint64_t *count, struct hd_error *err)
+{
+    const struct hd_data_ops *ops = &c->data_choice.component->ops.data;
+    const struct hd_data_source source = {.struct_size = sizeof source, .path = path};
+    struct hd_data_info info = {.struct_size = sizeof info};
+    int32_t rc = ops->open(c->host, settings, &source, data, err);
+    if (!rc)
+        rc = ops->info(*data, &info, err);
+    *count = info.tokens;
+    return rc;
+}
+
+/* The settings with which a file is its bytes, asked for once. */
+static void *settings_of_bytes(const struct hd__compiled *c)
+{
+    static const char *const words[][2] = {
+        {"format", "bytes"}, {"token_dtype", "uint16"}, {"loss", "all"}, {"http_retries", "0"}};
+    const struct hd__component *component = c->data_choice.component;
+    const struct hd__options table = {component->options, component->n_options, sizeof(struct hd_option)};
+    void *settings = hd__arena_copy(&c->job->arena, c->data_choice.settings, component->settings_size);
+    for (size_t i = 0; i < HD__COUNT(words); i++) {
+        struct hd_error unused = HD_ERROR_INIT;
+        int64_t at = hd__option_find(&table, words[i][0]);
+        const struct hd_option option = at < 0 ? (struct hd_option){0} : hd__option_at(&table, (size_t)at);
+        if (at < 0 || hd__option_parse(&option, words[i][1], settings, &c->job->arena, &unused))
+            return NULL;
+    }
+    return settings;
+}
+
+/* A file behind HTTP, by the plug-in that reads tokens there. */
+static json_t *fetch_json(const struct hd__compiled *c, const char *url)
+{
+    enum { LONGEST = 4 << 20 };
+    const struct hd_data_ops *ops = &c->data_choice.component->ops.data;
+    const void *settings = settings_of_bytes(c);
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_data *data = NULL;
+    int64_t *bytes = NULL;
+    uint64_t n = 0;
+    json_t *json = NULL;
+    int32_t rc = settings ? open_data(c, settings, url, &data, &n, &err) : HD_E_UNSUPPORTED;
+    if (!rc && n <= LONGEST) {
+        char *text = hd__alloc(n + 1);
+        bytes = hd__alloc((n + 1) * sizeof *bytes);
+        rc = ops->read(data, 0, n, bytes, &err);
+        for (uint64_t i = 0; i < n && !rc; i++)
+            text[i] = (char)bytes[i];
+        json = rc ? NULL : json_loadb(text, n, 0, NULL);
+        free(text);
+    }
+    if (rc == HD_E_IO)
+        hd__log(HD_LOG_WARN, NULL, "%s: so it is not known which tokenizer made the tokens", err.message);
+    free(bytes);
+    if (data)
+        ops->close(data);
+    return json;
+}
+
+/* The meta beside a file behind HTTP, and how many tokens that has. */
+static json_t *fetch_meta(const struct hd__compiled *c, const char *url, uint64_t *tokens)
+{
+    size_t name = strcspn(url, "?#");
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd_data *data = NULL;
+    if (strcmp(c->job->data->use, "tokens") != 0 || name < 4 || strncmp(url + name - 4, ".bin", 4) != 0)
+        return NULL;
+    json_t *meta = fetch_json(c, hd__arena_format(&c->job->arena, "%.*s.meta.json%s", (int)name - 4, url, url + name));
+    if (meta && !open_data(c, c->data_choice.settings, url, &data, tokens, &unused))
+        c->data_choice.component->ops.data.close(data);
+    return meta;
+}
+
+/* NULL: there is none, or one of other tokens. */
+static json_t *read_meta(const struct hd__compiled *c, const char *path)
+{
+    char *prefix = hd__indexed_prefix(path), *bin = hd__format("%s.bin", prefix),
+         *name = hd__format("%s.meta.json", prefix);
+    struct stat st;
+    uint64_t found = 0;
+    json_t *meta = strstr(path, "://")                      ? fetch_meta(c, path, &found)
+                   : stat(bin, &st) || !S_ISREG(st.st_mode) ? NULL
+                                                            : json_load_file(name, 0, NULL);
+    json_int_t tokens = json_integer_value(json_object_get(meta, "tokens"));
+    int matches = strstr(path, "://") ? found == (uint64_t)tokens
+                                      : meta && tokens > 0 && st.st_size % tokens == 0 && st.st_size / tokens <= 8;
+    if (meta && !matches) {
+        json_decref(meta);
+        meta = NULL;
+    }
+    free(prefix);
+    free(bin);
+    free(name);
+    return meta;
+}
+
+/* ---- all files of a job */
+
+struct made {
+    const char *key, *path;
+    struct hd__token_maker by;
+    int64_t vocab; /* of the tokenizer */
+};
+
+struct made_files {
+    HD__ARRAY(struct made) list;
+};
+
+static void add_file(const struct hd__compiled *c, struct made_files *to, const char *key, const char *path)
+{
+    struct hd__token_maker by = {0};
+    json_t *meta = read_meta(c, path);
+    const char *name = hd__tokens_maker(meta, &by.hash);
+    if (name) {
+        by.name = hd__arena_strdup(&c->job->arena, name);
+        hd__push(&to->list,
+                 ((struct made){key, printable(c->job, path), by, json_integer_value(json_object_get(meta, "vocab"))}));
+    }
+    json_decref(meta);
+}
+
+/* Those of which a meta says what made their tokens. */
+static struct made_files list_files(const struct hd__compiled *c)
 {
     struct hd__job *job = c->job;
     const struct {
         const char *key;
         const struct hd__sources *sources;
     } rows[] = {{"data.train", &job->train}, {"data.val", &job->val}, {"data.test", &job->test}};
+    struct made_files all = {0};
+    for (size_t r = 0; r < HD__COUNT(rows); r++)
+        for (uint64_t i = 0; i < rows[r].sources->count; i++) {
+            const char *path = hd__train_corpus_path(job, rows[r].sources->at[i].path);
+            struct hd__corpus shards;
+            hd__train_corpus_shards(path, &shards, NULL);
+            for (uint32_t k = 0; k < shards.files.count; k++)
+                add_file(c, &all, rows[r].key, shards.files.at[k].path);
+            if (!shards.files.count)
+                add_file(c, &all, rows[r].key, path);
+            hd__corpus_free(&shards);
+        }
+    return all;
+}
+
+static const struct made *find_other(const struct made_files *files, struct hd__token_maker than)
+{
+    for (uint32_t i = 0; i < files->list.count; i++)
+        if (hd__token_makers_differ(files->list.at[i].by, than))
+            return &files->list.at[i];
+    return NULL;
+}
+
+struct hd__token_maker hd__train_token_maker(const struct hd__compiled *c)
+{
+    struct hd__token_maker maker = {0};
+    if (c->job->data_tokenizer || hd__train_corpus_has_text(c))
+        return hd__train_tokenizer(c, NULL);
+    struct made_files files = list_files(c);
+    if (files.list.count)
+        maker = files.list.at[0].by;
+    hd__free_array(&files.list);
+    return maker;
+}
+
+/* ---- checks */
+
+static int32_t compare_files(const struct hd__compiled *c, const struct made_files *files, struct hd_error *err)
+{
+    struct hd__job *job = c->job;
+    struct hd__token_maker mine = {0};
     struct hd_error unread = HD_ERROR_INIT;
-    int named = job->data_tokenizer != NULL;
-    struct origin o = {.tokenizer = named ? job->data_tokenizer : c->info.weights};
-    if (named ? warn : !warn || !is_folder(o.tokenizer))
+    if (job->data_tokenizer && open_maker(job, job->data_tokenizer, &mine, &unread))
+        return hd__job_fail(job, "data.tokenizer", err, "data.tokenizer: %s", unread.message);
+    if (!job->data_tokenizer && hd__train_tokenizer(c, NULL).name) /* of model.from: a warning */
         return HD_OK;
-    for (size_t r = 0; r < HD__COUNT(rows) && !o.file; r++) {
-        if (compare_all(&o, rows[r].sources, &unread)) /* a folder of weights may have no tokenizer */
-            return named ? hd__job_fail(job, "data.tokenizer", err, "data.tokenizer: %s", unread.message) : HD_OK;
-        if (o.file && named)
-            hd__job_fail(job, "data.tokenizer", err,
-                         "data.tokenizer: %s is not what made the tokens of %s, %s: that was %s (its .meta.json): name "
-                         "that one, or tokenize the text again",
-                         o.tokenizer, rows[r].key, o.file, o.made_by);
-        else if (o.file)
-            hd__log(HD_LOG_WARN, NULL,
-                    "%s: model.from: the tokenizer of %s is not what made the tokens of %s, %s: that was %s (its "
-                    ".meta.json): where the ids differ, the weights read other words",
-                    hd__job_where(job, "model.from"), o.tokenizer, rows[r].key, o.file, o.made_by);
+    const struct made *first = &files->list.at[0], *other = find_other(files, mine.name ? mine : first->by);
+    if (!other)
+        return HD_OK;
+    if (mine.name)
+        return hd__job_fail(job, "data.tokenizer", err,
+                            "data.tokenizer: %s is not what made the tokens of %s, %s: that was %s (its .meta.json): "
+                            "name that one, or tokenize the text again",
+                            job->data_tokenizer, other->key, other->path, other->by.name);
+    return hd__job_fail(job, other->key, err,
+                        "%s: the tokens of %s are by %s (its .meta.json), and those of %s, %s, by %s: their ids "
+                        "differ: tokenize the text of one of them again",
+                        other->key, other->path, other->by.name, first->key, first->path, first->by.name);
+}
+
+/* Megatron-LM names tokens by their prefix. */
+static int32_t check_prefixes(struct hd__job *job, const char *key, const struct hd__sources *sources,
+                              struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint64_t i = 0; i < sources->count && !rc; i++) {
+        const char *path = sources->at[i].path, *bin = hd__arena_format(&job->arena, "%s.bin", path);
+        struct stat st;
+        if (!strcmp(job->data->use, "tokens") && stat(path, &st) && !stat(bin, &st))
+            rc = hd__job_fail(job, key, err, "%s: %s: there is no such file; say %s, which is there", key, path, bin);
     }
-    free(o.file);
-    free(o.made_by);
-    return named && err->code ? err->code : HD_OK;
+    return rc;
+}
+
+int32_t hd__train_token_origin(const struct hd__compiled *c, struct hd_error *err)
+{
+    struct hd__job *job = c->job;
+    if (check_prefixes(job, "data.train", &job->train, err) || check_prefixes(job, "data.val", &job->val, err) ||
+        check_prefixes(job, "data.test", &job->test, err))
+        return err->code;
+    struct made_files files = list_files(c);
+    int32_t rc = files.list.count ? compare_files(c, &files, err) : HD_OK;
+    hd__free_array(&files.list);
+    return rc;
+}
+
+#define OTHER_WORDS "where the ids differ, the weights read other words"
+
+/* Padding is of some ids; more are another tokenizer's. */
+static void warn_vocab(const struct hd__compiled *c, const struct made_files *files)
+{
+    for (uint32_t i = 0; i < files->list.count; i++) {
+        const struct made *m = &files->list.at[i];
+        if (m->vocab <= 0 || c->info.vocab <= 2 * m->vocab)
+            continue;
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: model.vocab: %lld, and %s, which made the tokens of %s, has %lld ids: the others are never seen",
+                hd__job_where(c->job, "model.vocab"), (long long)c->info.vocab, m->by.name, m->key,
+                (long long)m->vocab);
+        return;
+    }
+}
+
+static void warn_from(const struct hd__compiled *c, const struct made_files *files)
+{
+    struct hd__job *job = c->job;
+    const char *from = c->info.weights, *where = hd__job_where(job, "model.from"), *bytes;
+    struct hd__token_maker theirs = {0};
+    if (is_folder(from))
+        theirs = hd__train_tokenizer(c, from);
+    if (!theirs.name)
+        return;
+    if (job->data_tokenizer && hd__token_makers_differ(theirs, hd__train_tokenizer(c, NULL)))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: model.from: the tokenizer of %s is another one than data.tokenizer, %s: " OTHER_WORDS, where, from,
+                job->data_tokenizer);
+    if (job->data_tokenizer)
+        return;
+    const struct made *other = find_other(files, theirs);
+    if (other)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: model.from: the tokenizer of %s is not what made the tokens of %s, %s: that was %s (its "
+                ".meta.json): " OTHER_WORDS,
+                where, from, other->key, other->path, other->by.name);
+    else if ((bytes = hd__train_corpus_bytes(c)))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: model.from: %s has a tokenizer, and %s is read as bytes, without it: " OTHER_WORDS, where, from,
+                bytes);
+}
+
+void hd__train_token_origin_warn(const struct hd__compiled *c)
+{
+    struct made_files files = list_files(c);
+    warn_from(c, &files);
+    warn_vocab(c, &files);
+    hd__free_array(&files.list);
 }

@@ -1,12 +1,34 @@
-/* service/train/token_origin: are the job's tokens those of the tokenizer that it names? */
+/* service/train/token_origin: which tokenizer made the tokens of a job, and is it the one that the job names, its
+ * weights were trained with, and all its files have in common? */
 #ifndef HD_SERVICE_TRAIN_TOKEN_ORIGIN_H
 #define HD_SERVICE_TRAIN_TOKEN_ORIGIN_H
 
+#include <jansson.h>
+
 #include "core/compile/compile.h"
 
-/* Compares the tokenizer's file with the hash that `heddle data tokenize` left beside the tokens. Without `warn` a
- * data.tokenizer that is another one is refused; with it a warning names that of model.from, whose file may differ and
- * mean the same. */
-int32_t hd__train_token_origin(const struct hd__compiled *compiled, int warn, struct hd_error *err);
+struct hd__token_maker {
+    const char *name; /* the tokenizer's file, in the job's arena; NULL: not known */
+    uint64_t hash;    /* of its bytes */
+};
+
+/* The tokenizer of this file or folder; NULL: that of the job's text, data.tokenizer or model.from's own. */
+struct hd__token_maker hd__train_tokenizer(const struct hd__compiled *compiled, const char *path);
+/* The tokenizer of the job's tokens: of its text, or by what `heddle data tokenize` left beside a file. */
+struct hd__token_maker hd__train_token_maker(const struct hd__compiled *compiled);
+int hd__token_makers_differ(struct hd__token_maker a, struct hd__token_maker b); /* 0 where one is not known */
+
+/* A checkpoint's "tokenizer". NULL: not known. */
+json_t *hd__token_maker_json(struct hd__token_maker maker);
+struct hd__token_maker hd__token_maker_saved(struct hd__job *job, const json_t *state);
+/* "the tokens are of A (hash) and were of B (hash)" */
+const char *hd__token_makers_words(struct hd__job *job, struct hd__token_maker now, struct hd__token_maker before);
+
+/* Compares the tokens' makers with data.tokenizer where the job names it; where there is no tokenizer at all, with each
+ * other: what differs is refused. For every command that opens the job's data. */
+int32_t hd__train_token_origin(const struct hd__compiled *compiled, struct hd_error *err);
+/* Warns where the tokenizer of model.from is another one: its file may differ and mean the same; and where the model
+ * has more than twice the ids. */
+void hd__train_token_origin_warn(const struct hd__compiled *compiled);
 
 #endif

@@ -707,6 +707,33 @@ START_TEST(weights_of_another_model)
 }
 END_TEST
 
+/* The fields of the folder behind model.from shape the model as keys of the job do. */
+START_TEST(config_of_another_model)
+{
+#define EDITED "llama.yaml model={\"use\":\"transformer\",\"from\":\"edited\"} checkpoint.dir=config "
+    static const char *const commands[] = {
+        "train " EDITED "job.name=config job.steps=3",
+        "eval " EDITED "data.val=corpus.txt eval.batches=1 --checkpoint step-00000002",
+        "sample " EDITED "--prompt the --tokens 2 --checkpoint step-00000002",
+        "ckpt export " EDITED "--to edited-model --checkpoint step-00000002",
+    };
+    train(&whole, "fields", "llama.yaml checkpoint.dir=fields job.steps=1");
+    expect_code(command_run("ckpt export llama.yaml checkpoint.dir=fields --to edited"), 0);
+    train(&whole, "config", EDITED "job.steps=2");
+    /* What only transformers goes by, and no for a key that is missing. */
+    ck_assert_int_eq(system("sed -i '1s/{/{\"use_cache\": true, \"pretrained\": false,/' edited/config.json"), 0);
+    struct command *c = command_run("sample " EDITED "--prompt the --tokens 2");
+    expect_code(c, 0);
+    ck_assert_msg(!strstr(c->err, "config.json"), "it said: %s", c->err);
+    ck_assert_int_eq(system("sed -i 's/\"rms_norm_eps\": [0-9.e-]*/\"rms_norm_eps\": 0.5/' edited/config.json"), 0);
+    for (size_t i = 0; i < HD__COUNT(commands); i++) {
+        c = run_says(commands[i], 0, "command line: rms_norm_eps in the model's config.json is 0.5 and was ");
+        expect_says(c, " when checkpoint step-00000002 was saved");
+        ck_assert_msg(!strstr(c->err, "use_cache") && !strstr(c->err, "pretrained"), "it said: %s", c->err);
+    }
+}
+END_TEST
+
 /* A config.json that says more than its weights hold is refused before memory is filled: there may not be enough. */
 START_TEST(weights_of_another_shape)
 {
@@ -750,6 +777,7 @@ int main(void)
                                         {"schedules end elsewhere", schedules_end_elsewhere, 1},
                                         {"sequences of another length", sequences_of_another_length, 1},
                                         {"weights of another model", weights_of_another_model, 1},
+                                        {"config of another model", config_of_another_model, 1},
                                         {"weights of another shape", weights_of_another_shape, 1},
                                         {NULL, NULL, 0}};
     return system_run("system-checkpoints", tests);

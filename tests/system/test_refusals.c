@@ -7,6 +7,8 @@
 #include "runtime/cpu/parallel_for.h"
 #include "tests/system/system.h"
 
+#define TOKENIZER GOLDEN_DIR "/indexed/tokenizer.json"
+
 struct row {
     const char *words, *message, *also; /* stderr has both; also may be NULL */
 };
@@ -267,6 +269,8 @@ START_TEST(data_files)
     static const struct row rows[] = {
         {"train llama.yaml data.train=missing.txt", "command line: data.train: missing.txt: No such file or directory",
          NULL},
+        {"train llama.yaml data.train=pre/fix",
+         "command line: data.train: pre/fix: there is no such file; say pre/fix.bin, which is there", NULL},
         {"train gone.yaml", "gone.yaml:4:15: data.train: missing.txt: No such file or directory", NULL},
         {"train llama.yaml data.train=.",
          "command line: data.train: .: a folder or a pattern that is not of token files alone (.bin, .npy) is read as "
@@ -318,6 +322,7 @@ START_TEST(data_files)
         {"eval llama.yaml data.val=missing.txt", "command line: data.val: missing.txt: No such file", NULL},
         {"eval llama.yaml", "set data.val or data.val_fraction", NULL},
         {NULL, NULL, NULL}};
+    ck_assert_int_eq(system("mkdir -p pre && cp corpus.txt pre/fix.bin"), 0);
     write_file("gone.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
                             "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
                             "data: {train: missing.txt, seq_len: 8, batch: 1}\n");
@@ -523,6 +528,18 @@ START_TEST(warnings)
          "warning: command line: data.val: shards/a.bin is a file that data.train has, too: it is not held out"},
         {"train llama.yaml --dry-run data.test=corpus.txt",
          "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
+        {"train llama.yaml --dry-run data.val={\"a\":\"low.txt\",\"b\":\"./low.txt\"} eval.every=2",
+         "warning: command line: data.val.b: ./low.txt is a file that data.val.a has, too: val_loss counts it twice"},
+        {"train llama.yaml --dry-run data.val=low.txt data.test=low.txt eval.every=2",
+         "warning: command line: data.test: low.txt is a file that data.val has, too: the test is on what was"},
+        {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER
+         " data.train=texts data.val=texts/b.txt",
+         "warning: command line: data.val: texts/b.txt is a file that data.train has, too: it is not held out"},
+        {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=te?ts/*.txt "
+         "data.val=texts/b.txt",
+         "warning: command line: data.val: texts/b.txt is a file that data.train has, too: it is not held out"},
+        {"eval llama.yaml --random-weights eval.batches=1 data.test=corpus.txt --split test",
+         "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
         {"train llama.yaml --dry-run checkpoint={\"every\":21}",
          "command line: warning: checkpoint.every is above job.steps: it never comes"},
         {"train llama.yaml --dry-run checkpoint={\"peers\":21} launch.restarts=1",
@@ -601,13 +618,28 @@ START_TEST(warnings)
          "command line: watch.command has no effect, because all rules are 0"},
         {"train llama.yaml --dry-run data.train=unwritten.bin",
          "unwritten.bin: its first tokens are all 0: was it made, and never written?"},
+        {"train llama.yaml --dry-run model.vocab=65536 data.train=tail.bin",
+         "tail.bin: its last tokens are all 0: was it made, and never written to its end?"},
+        {"train llama.yaml --dry-run model.vocab=641 data.train=toks/a.bin",
+         "warning: command line: model.vocab: 641, and "},
+        {"train llama.yaml --dry-run model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
+         "data.train=sevens.txt",
+         "warning: command line: model.from: empty: weights are all 0 ("},
         {"train llama.yaml job.steps=1 job.name=threads device.threads=1000",
          "device.threads: 1000 threads share the "},
     };
     ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin && "
-                            "mkdir -p shards && cp corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
-                            "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml"),
+                            "mkdir -p shards texts && cp low.txt texts/a.txt && cp low.txt texts/b.txt && cp "
+                            "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
+                            "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && "
+                            "{ head -c 9000 corpus.txt; head -c 9000 /dev/zero; } > tail.bin && tr a-z '\\001-\\032' "
+                            "< tail.bin | tr -c '\\000-\\032' '\\007' > t && mv t tail.bin && "
+                            "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
+                            "cp -r " GOLDEN_DIR "/llama empty && cd empty && "
+                            "head -c $((8 + $(od -An -tu8 -N8 model.safetensors))) model.safetensors > zeros && "
+                            "truncate -r model.safetensors zeros && mv zeros model.safetensors"),
                      0);
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to toks/a corpus.txt"), 0);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);
         ck_assert_msg(c->code == 0 && strstr(c->err, rows[i].want), "`%s`: exit code %d; it said:\n%s", rows[i].words,

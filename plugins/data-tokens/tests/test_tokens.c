@@ -345,6 +345,34 @@ START_TEST(text)
 }
 END_TEST
 
+/* Arrays of ids that are floats; ids are none, whatever their width, nor are a few among zeros. */
+START_TEST(floats)
+{
+    struct scratch s;
+    struct hd_data *f;
+    float single[200];
+    double wide[200];
+    uint16_t ids[400] = {0};
+    scratch_init(&s);
+    for (int i = 0; i < 200; i++)
+        wide[i] = single[i] = (float)(i * 250);
+    const char *paths[] = {scratch_write(&s, "f.bin", single, sizeof single),
+                           scratch_write(&s, "d.bin", wide, sizeof wide)};
+    for (size_t i = 0; i < HD__COUNT(paths); i++) {
+        ck_refused(open_with_vocab(paths[i], TOKENS_AUTO, 0, 65536, &f), HD_E_INVALID, "whole as floats");
+        ck_refused(open_with_vocab(paths[i], TOKENS_NANOGPT, TOKENS_DTYPE_UINT32, 65536, &f), HD_E_INVALID,
+                   "as floats");
+    }
+    for (int i = 0; i < 40; i++)
+        ids[i] = i % 2 ? 0x4000 : 0;
+    ids[200] = 7;
+    expect_opens(scratch_write(&s, "few.bin", ids, sizeof ids), TOKENS_AUTO, 0);
+    single[199] = 0.5f;
+    expect_opens(scratch_write(&s, "any.bin", single, sizeof single), TOKENS_AUTO, 0);
+    scratch_finish(&s);
+}
+END_TEST
+
 /* uint32 read as uint16: every second token is 0. */
 START_TEST(width)
 {
@@ -545,10 +573,21 @@ END_TEST
 int main(void)
 {
     const struct scratch_test tests[] = {
-        {"formats", formats},     {"numpy", numpy},     {"refusals", refusals},       {"types", types},
-        {"settings", settings},   {"hostile", hostile}, {"containers", containers},   {"text", text},
-        {"width", width},         {"headers", headers}, {"completions", completions}, {"marks", marks_that_do_not_fit},
-        {"documents", documents}, {NULL, NULL},
+        {"formats", formats},
+        {"numpy", numpy},
+        {"refusals", refusals},
+        {"types", types},
+        {"settings", settings},
+        {"hostile", hostile},
+        {"containers", containers},
+        {"text", text},
+        {"width", width},
+        {"floats", floats},
+        {"headers", headers},
+        {"completions", completions},
+        {"marks", marks_that_do_not_fit},
+        {"documents", documents},
+        {NULL, NULL},
     };
     return scratch_run("tokens", tests);
 }

@@ -158,6 +158,25 @@ def refused(folder, name, url, code, *words, more=()):
     check(name, got[0] == code and all(w in got[2] for w in words), got)
 
 
+def other_tokenizer(folder, at):
+    """NAME.meta.json beside NAME.bin says which tokenizer made the tokens, as it does on a disk."""
+    def meta(tokens, digest):
+        return json.dumps({"tokens": tokens, "arguments": {"--tokenizer": digest}, "tokenizer": f"{digest}.json"}).encode()
+
+    FILES["s0.meta.json"], FILES["s1.meta.json"] = meta(TOKENS // 4, "aa"), meta(TOKENS // 4, "bb")
+    urls = f"[{at}/ok/s0.bin?key=hush, {at}/ok/s1.bin]"
+    refused(folder, "tokens of two tokenizers", urls, 2, "/ok/s1.bin are by bb.json (its .meta.json), and those of data.train, ",
+            "/ok/s0.bin, by aa.json: their ids differ")
+    (folder / "mine.json").write_text("{}")
+    refused(folder, "tokens of another tokenizer", f"{at}/ok/s1.bin", 2, "mine.json is not what made the tokens of data.train, ",
+            "/ok/s1.bin: that was bb.json", more=["data.tokenizer=mine.json"])
+    FILES["s1.meta.json"] = meta(7, "bb")
+    check("a meta of other tokens", train(folder, urls)[0] == 0)
+    got = train(folder, f"{at}/busy/s0.bin", "data.check_tokens=0")
+    check("a meta that cannot be read", got[0] == 0 and "s0.meta.json: bytes" in got[2] and "so it is not known which tokenizer" in got[2], got)
+    del FILES["s0.meta.json"], FILES["s1.meta.json"]
+
+
 def shards(folder, at):
     """Files that cannot be read are skipped by all ranks, from the same sequence on, on any mesh, and after a resume."""
     def urls(fault):
@@ -248,6 +267,7 @@ def main():
                 "127.0.0.1")
         got = train(folder, f"http://me:hush@127.0.0.1:{server.server_port}/ok/no.bin?key=hush")
         check("what is secret in a URL is not told", not re.search(r"FAILED|error.*hush", got[2]), got)
+        other_tokenizer(folder, at)
         refused(folder, "s3", "s3://bucket/a.bin", 2, "s3://bucket/a.bin", "URL")
         shards(folder, at)
         server.shutdown()

@@ -223,6 +223,94 @@ START_TEST(other_tokenizer)
 }
 END_TEST
 
+static void make_two_tokenizers(void)
+{
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to mine corpus.txt --overwrite"), 0);
+    ck_assert(!system("sed 's/<|endoftext|>/<|end|>/g' " TOKENIZER " > other.json"));
+    expect_code(command_run("data tokenize --tokenizer other.json --to theirs corpus.txt --overwrite"), 0);
+}
+
+/* Nothing names a tokenizer, and the files are of two. */
+START_TEST(two_tokenizers)
+{
+    static const char *const rows[][2] = {
+        {"train %s --dry-run data.train=[\"mine.bin\",\"theirs.bin\"]", "data.train: the tokens of theirs.bin are by"},
+        {"train %s --dry-run data.train=mine.bin data.val=theirs.bin", "data.val: the tokens of theirs.bin are by"},
+        {"train %s --dry-run data.train=mine.bin data.val={\"a\":\"mine.bin\",\"b\":\"theirs.bin\"}",
+         "data.val: the tokens of theirs.bin are by"},
+        {"train %s --dry-run data.train=mine.bin data.test=theirs.bin", "data.test: the tokens of theirs.bin are by"},
+        {"eval %s --random-weights data.train=mine.bin data.val=theirs.bin", "data.val: the tokens of theirs.bin are"},
+        {"eval %s --random-weights data.train=mine.bin data.test=theirs.bin --split test",
+         "data.test: the tokens of theirs.bin are"},
+        {"eval %s --random-weights data.train=mine.bin data.val=theirs.bin data.tokenizer=" TOKENIZER,
+         "is not what made the tokens of data.val, theirs.bin: that was other.json"},
+    };
+    make_two_tokenizers();
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        char words[256];
+        snprintf(words, sizeof words, rows[i][0], "llama.yaml model.vocab=320");
+        struct command *c = command_run("%s", words);
+        expect_code(c, 2);
+        expect_says(c, rows[i][1]);
+    }
+    expect_code(command_run("train llama.yaml model.vocab=320 --dry-run data.train=[\"mine.bin\",\"mine.bin\"]"), 0);
+}
+END_TEST
+
+/* The weights and what they are given next know the same tokenizer. */
+START_TEST(tokenizer_of_a_checkpoint)
+{
+#define SAVED "llama.yaml model.vocab=320 checkpoint.dir=known data.train=corpus.txt "
+#define FROM "llama.yaml model={\"use\":\"transformer\",\"from\":\"known-model\"} "
+    static const char *const copied[] = {"tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"};
+    static const char *const words[] = {
+        "eval " SAVED "data.tokenizer=other.json data.val=theirs.bin eval.batches=1",
+        "sample " SAVED "data.tokenizer=other.json --prompt the --tokens 2",
+        "sample " SAVED "data.tokenizer=" TOKENIZER " --tokenizer other.json --prompt the --tokens 2",
+        "train " SAVED "data.tokenizer=other.json job.name=known job.steps=3",
+    };
+    struct curve curve;
+    struct command *c;
+    make_two_tokenizers();
+    train(&curve, "known", SAVED "data.tokenizer=" TOKENIZER " job.steps=2");
+    c = command_run("ckpt export " SAVED "data.tokenizer=other.json --to wrong");
+    expect_code(c, 2);
+    expect_says(c, "command line: step 2 was trained on tokens of " TOKENIZER ", and the export would have another "
+                   "tokenizer, other.json: say data.tokenizer: " TOKENIZER);
+    ck_assert(access("wrong/tokenizer.json", F_OK) && access("wrong/config.json", F_OK));
+    expect_code(command_run("ckpt export " SAVED "data.tokenizer=" TOKENIZER " --to known-model"), 0);
+    ck_assert(!system("cp " TOKENIZER " same.json")); /* its path does not count */
+    c = command_run("sample " SAVED "data.tokenizer=same.json --prompt the --tokens 2");
+    expect_code(c, 0);
+    ck_assert_msg(!strstr(c->err, "the tokens are of"), "%s", c->err);
+    for (size_t i = 0; i < HD__COUNT(words); i++) {
+        c = command_run("%s", words[i]);
+        expect_code(c, 0);
+        expect_says(c, "command line: the tokens are of other.json (");
+        expect_says(c, ") and were of " TOKENIZER " (");
+    }
+    /* The folder has a tokenizer of its own. */
+    c = command_run("train " FROM "--dry-run data.train=corpus.txt data.tokenizer=" TOKENIZER);
+    expect_code(c, 0);
+    ck_assert_msg(!strstr(c->err, "model.from"), "%s", c->err);
+    c = command_run("train " FROM "--dry-run data.train=corpus.txt data.format=bytes");
+    expect_code(c, 0);
+    expect_says(c, "model.from: known-model has a tokenizer, and corpus.txt is read as bytes, without it: where the ");
+    for (size_t i = 0; i < HD__COUNT(copied); i++)
+        write_file(keep(hd__format("known-model/%s", copied[i])), "{}");
+    train(&curve, "tuned", FROM "checkpoint.dir=tuned data.train=corpus.txt data.tokenizer=other.json job.steps=1");
+    c = command_run("train " FROM "--dry-run data.train=corpus.txt data.tokenizer=other.json");
+    expect_says(c, "model.from: the tokenizer of known-model is another one than data.tokenizer, other.json: where");
+    expect_code(command_run("ckpt export " FROM "checkpoint.dir=tuned data.tokenizer=other.json --to tuned-model"), 0);
+    ck_assert(!system("cmp other.json tuned-model/other.json"));
+    for (size_t i = 0; i < HD__COUNT(copied); i++)
+        ck_assert_msg(access(keep(hd__format("tuned-model/%s", copied[i])), F_OK), "%s", copied[i]);
+    c = command_run("ckpt export " FROM "checkpoint.dir=tuned --to wrong");
+    expect_code(c, 2);
+    expect_says(c, "step 1 was trained on tokens of other.json, and the export would have another tokenizer");
+}
+END_TEST
+
 /* A job on text trains as one on its tokens, which are written once, whatever reads them next. */
 START_TEST(job)
 {
@@ -318,6 +406,8 @@ int main(void)
                                         {"mistakes", mistakes, 0},
                                         {"job", job, 0},
                                         {"other-tokenizer", other_tokenizer, 0},
+                                        {"two-tokenizers", two_tokenizers, 0},
+                                        {"tokenizer-of-a-checkpoint", tokenizer_of_a_checkpoint, 0},
                                         {"conversations", conversations, 0},
                                         {"ranks", ranks, 0},
                                         {"said", said, 0},
