@@ -135,8 +135,11 @@ START_TEST(frames)
     ck_assert_int_eq(ids.at[0], info.bos);
     struct hd__text text = tokenizer_decode(ops_of(), t, &ids, HD_TOKENIZER_SKIP_SPECIAL);
     ck_assert_str_eq(text.at, "a text");
+    hd__text_free(&text);
     text = tokenizer_decode(ops_of(), t, &ids, 0);
     ck_assert_str_eq(text.at, "<|begin_of_text|>a text");
+    hd__text_free(&text);
+    free(ids.at);
     ops_of()->close(t);
 }
 END_TEST

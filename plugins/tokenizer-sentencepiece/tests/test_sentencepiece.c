@@ -30,8 +30,11 @@ START_TEST(frame_and_names)
     struct hd__text text = tokenizer_decode(ops_of(), t, &ids, 0);
     ck_assert_int_eq(ids.at[0], 1);
     ck_assert_str_eq(text.at, "<s>a<s>b");
+    hd__text_free(&text);
     text = tokenizer_decode(ops_of(), t, &ids, HD_TOKENIZER_SKIP_SPECIAL);
     ck_assert_str_eq(text.at, "ab");
+    hd__text_free(&text);
+    free(ids.at);
     ck_assert_int_eq(ops_of()->find(t, "<unk>", 5), 0);
     ck_assert_int_eq(ops_of()->find(t, "<0x0A>", 6), 13);
     ops_of()->close(t);

@@ -12,12 +12,14 @@ static struct curve parts;
 #define IN_UPDATE "the last steps are not saved: each rank that is left was in the middle of an update"
 #define SAVED "the ranks that are left have all of the state after step "
 
-/* The newest checkpoint, of those that `ckpt ls` lists. */
+/* The newest checkpoint, of those that `ckpt ls` lists; until it is called again. */
 static json_t *newest(const char *job)
 {
+    static json_t *rows;
     struct command *c = command_run("ckpt ls runs/%s --json", job);
     expect_code(c, 0);
-    json_t *rows = json_loads(c->out, 0, NULL);
+    json_decref(rows);
+    rows = json_loads(c->out, 0, NULL);
     ck_assert_msg(json_array_size(rows) > 0, "no checkpoint");
     return json_array_get(rows, json_array_size(rows) - 1);
 }
