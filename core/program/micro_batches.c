@@ -59,5 +59,5 @@ int64_t hd__first_sequence(const struct hd_program *p, int32_t rank, int64_t mic
     int32_t mine = data_coordinate(p, rank);
     for (int32_t d = 0; d < dp; d++)
         before += HD__MIN(p->micro_batches[d], micro) + (d < mine && p->micro_batches[d] > micro);
-    return micro < p->micro_batches[mine] ? before * each + row - mine * each : INT64_MAX / 2;
+    return micro < p->micro_batches[mine] ? before * each + row - mine * each : hd__step_sequences(p);
 }
