@@ -156,9 +156,8 @@ END_TEST
 static const struct {
     const char *options, *says;
 } refused[] = {
-    {"mesh.tp=2",
-     "muon.yaml:2:18: optimizer.use: it updates whole matrices (its plugin does not say HD_OPTIM_FLAT), and "
-     "the mesh cuts model.layers."},
+    {"mesh.tp=2", "muon.yaml:2:18: optimizer.use: it updates whole matrices, and "
+                  "the mesh cuts model.layers."},
     {"mesh.tp=2", "use mesh.tp: 1, with dp, pp or ep instead"},
     {"optimizer.ns_steps=0", "optimizer.ns_steps"},
     {"optimizer.lr=0", "optimizer.lr is 0: adamw_lr is shaped as lr is"},
