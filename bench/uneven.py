@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Data parallel ranks of different speed: a step with equal numbers of micro-batches beside one with data.micro_batches.
+"""Data parallel ranks of different speed: equal numbers of micro-batches beside data.micro_batches.
 
-    bench/uneven.py                    # rank 1 has half of its core, by a cgroup's quota: 12 micro-batches as 6, 6 and 8, 4
+    bench/uneven.py          # rank 1 has half of its core, by a cgroup's quota: 12 micro-batches as 6, 6 and 8, 4
     bench/uneven.py --speed 0.25 --micro-batches 15 --pairs 5
 
-Both jobs run in turn, after `heddle plan --assume speeds=...` has said which numbers are the most even. Root, and a cgroup
-file system (version 1 or 2) that can be written, are needed; nothing else may run meanwhile. Printed are the median steps,
-the first two of each run left out.
+Both jobs run in turn, after `heddle plan --assume speeds=...` has said which numbers are the most even. Root, and a
+cgroup file system (version 1 or 2) that can be written, are needed; nothing else may run meanwhile. Printed are the
+median steps, the first two of each run left out.
 """
 import argparse
 import json
@@ -31,7 +31,8 @@ device: {{threads: 1}}
 
 def quota(share):
     """A cgroup of this share of one core, and the file that takes its processes."""
-    for top, period in (("/sys/fs/cgroup/cpu", 20000), ("/sys/fs/cgroup", 20000)):
+    period = 20000  # microseconds
+    for top in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup"):
         group = pathlib.Path(top) / f"heddle-uneven-{os.getpid()}"
         try:
             group.mkdir()
@@ -52,7 +53,8 @@ def step(args, folder, tasks, shares):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    words = [args.heddle, "train", f"{folder}/job.yaml", f"data.micro_batches={shares}", f"metrics.jsonl={folder}/m.jsonl"]
+    words = [args.heddle, "train", f"{folder}/job.yaml", f"data.micro_batches={shares}",
+             f"metrics.jsonl={folder}/m.jsonl"]
     meet = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = [subprocess.Popen(words, cwd=folder, env=os.environ | meet | {"RANK": str(r)}, stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True,
@@ -88,7 +90,8 @@ def main():
                 for shares in (even, best) if pair % 2 == 0 else (best, even):
                     times[str(shares)].append(step(args, folder, tasks, shares))
             a, b = (statistics.median(t) for t in times.values())
-            print(f"rank 1 at {args.speed:g} of its core: {even} {a * 1e3:.0f} ms, {best} {b * 1e3:.0f} ms a step: {a / b:.2f} x as fast")
+            print(f"rank 1 at {args.speed:g} of its core: {even} {a * 1e3:.0f} ms, {best} {b * 1e3:.0f} ms a step: "
+                  f"{a / b:.2f} x as fast")
     finally:
         group.rmdir()
 

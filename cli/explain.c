@@ -130,9 +130,8 @@ static void add_roofline(const struct hd__timeline *t, const struct hd__sim_rate
 /* Rates of axes along which nothing is sent; of dp both parts. */
 static void warn_of_rates(const struct hd__compiled *c, const struct hd__sim_rates *rates)
 {
-    const uint32_t dp = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
-        uint32_t with = HD_AXIS_BIT(a) & dp ? dp & rates->named : HD_AXIS_BIT(a);
+        uint32_t with = HD_AXIS_BIT(a) & HD__DP_AXES ? HD__DP_AXES & rates->named : HD_AXIS_BIT(a);
         if (rates->named & HD_AXIS_BIT(a) && hd__mesh_ways(&c->mesh, with) == 1)
             hd__log(HD_LOG_WARN, NULL, "--rates: %s. has no effect: this axis of the mesh is 1", hd__axis_name(a));
     }

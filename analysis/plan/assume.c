@@ -160,8 +160,7 @@ int hd__assume_blocks(const struct hd__assume *assume, const struct hd__instr *i
 
 int hd__assume_defers(const struct hd__assume *assume, const struct hd__instr *i)
 {
-    const uint32_t dp = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
-    return assume->blocking_dp && hd__is_collective(i->op) && i->axes & dp;
+    return assume->blocking_dp && hd__is_collective(i->op) && i->axes & HD__DP_AXES;
 }
 
 /* ---- attention with its scores in memory */

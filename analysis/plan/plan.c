@@ -208,8 +208,8 @@ static int32_t simulate(const struct hd__compiled *c, const struct model *model,
         .cost = simulated_seconds, .blocks = blocks, .slowed = model->machine->slowed, .user = model};
     struct hd__timeline t = {0};
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
-        int differs = a == HD_AXIS_PP || (uneven && (a == HD_AXIS_DP_REPLICATE || a == HD_AXIS_DP_SHARD));
-        size[a] = differs ? c->mesh.size[a] : 1;
+        uint32_t differ = HD_AXIS_BIT(HD_AXIS_PP) | (uneven ? HD__DP_AXES : 0);
+        size[a] = HD_AXIS_BIT(a) & differ ? c->mesh.size[a] : 1;
     }
     struct hd__mesh walked = hd__mesh_make(size);
     int32_t each = walked.ranks / c->n_stages;
@@ -235,9 +235,13 @@ static double spared_flops(const struct hd__compiled *c, int32_t stage)
     double flops = 0;
     for (uint32_t s = 0; p->micro_batches && s < p->sections.count; s++) {
         const struct hd__code_section *x = &p->sections.at[s];
-        for (int32_t r = 0; x->repeat && r < c->mesh.ranks; r++)
-            for (uint32_t k = 0; hd__section_rounds(p, x, r) < x->repeat && k < x->code.count; k++)
-                flops += (x->repeat - hd__section_rounds(p, x, r)) * hd__instr_flops(p, &x->code.at[k]);
+        double once = 0;
+        int64_t spared = 0;
+        for (uint32_t k = 0; k < x->code.count; k++)
+            once += hd__instr_flops(p, &x->code.at[k]);
+        for (int32_t r = 0; r < c->mesh.ranks; r++)
+            spared += x->repeat - hd__section_rounds(p, x, r);
+        flops += once * (double)spared;
     }
     return flops;
 }
@@ -290,7 +294,7 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
                                                                   s * (c->mesh.ranks / c->n_stages)));
     }
     hd__plan_memory(c, plan);
-    int64_t dp = c->mesh.size[HD_AXIS_DP_REPLICATE] * c->mesh.size[HD_AXIS_DP_SHARD];
+    int64_t dp = hd__mesh_ways(&c->mesh, HD__DP_AXES);
     if (assume->n_speeds && assume->n_speeds != dp)
         return hd_fail(err, HD_E_INVALID, "--assume speeds: of %u ranks, and mesh.dp is %lld: one for each is wanted",
                        assume->n_speeds, (long long)dp);

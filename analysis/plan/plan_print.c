@@ -142,7 +142,7 @@ static json_t *by_axis(const double values[HD_AXIS_COUNT])
 json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, double tokens)
 {
     struct derived d = derive(p, m, tokens);
-    json_t *memory = json_object(), *training = json_null(), *shares = json_array();
+    json_t *memory = json_object(), *training = json_null(), *shares = p->n_shares ? json_array() : NULL;
     for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
         json_object_set_new(memory, hd__memory_kind_name(k), json_integer(p->memory.kind[k]));
     json_object_set_new(memory, "peak", json_integer(p->peak));
@@ -165,8 +165,6 @@ json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, dou
             json_pack("{s:f, s:f}", "states", p->assumed_states, "activations", p->assumed_activations));
     for (uint32_t r = 0; r < p->n_shares; r++)
         json_array_append_new(shares, json_integer(p->shares[r]));
-    if (p->n_shares)
-        json_object_set(object, "micro_batches", shares);
-    json_decref(shares);
+    json_object_set_new(object, "micro_batches", shares); /* nothing where there are none */
     return object;
 }

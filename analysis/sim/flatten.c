@@ -114,12 +114,13 @@ static void resolve_waits(struct hd__sim_program *program)
     free(position);
 }
 
-struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_program *p, int32_t rank)
+struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_program *p, int32_t rank, double speed)
 {
     struct hd__sim_program *program = hd__alloc(sizeof *program);
     uint32_t n = 0;
     program->p = p;
     program->micro_batches = hd__micro_batches_of(p, rank);
+    program->speed = speed;
     program->first = hd__alloc((p->sections.count + 1) * sizeof *program->first);
     program->micro0 = hd__alloc((p->sections.count + 1) * sizeof *program->micro0);
     program->rounds = hd__alloc((p->sections.count + 1) * sizeof *program->rounds);

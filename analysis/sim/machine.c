@@ -9,13 +9,16 @@
 
 /* ---- creation */
 
-static struct hd__sim_program *program_of(struct hd__sim *m, const struct hd_program *p, int32_t rank)
+/* `rank`: the program's number of it; -1: a stage alone, without data parallel ranks. */
+static struct hd__sim_program *program_of(struct hd__sim *m, const struct hd_program *p, int32_t rank, double speed)
 {
     int32_t micro_batches = hd__micro_batches_of(p, rank);
-    for (uint32_t n = m->programs.count; n-- > 0;)
-        if (m->programs.at[n]->p == p && m->programs.at[n]->micro_batches == micro_batches)
-            return m->programs.at[n];
-    hd__push(&m->programs, hd__sim_program_new(m, p, rank));
+    for (uint32_t n = m->programs.count; n-- > 0;) {
+        struct hd__sim_program *x = m->programs.at[n];
+        if (x->p == p && x->micro_batches == micro_batches && !(x->speed < speed || x->speed > speed))
+            return x;
+    }
+    hd__push(&m->programs, hd__sim_program_new(m, p, rank, speed));
     return m->programs.at[m->programs.count - 1];
 }
 
@@ -43,11 +46,6 @@ static void ranks_free(struct hd__sim *m)
     free(m->ranks);
 }
 
-static double speed_of(const struct hd__sim *m, int32_t rank)
-{
-    return m->options.costs && m->costs.speed ? m->costs.speed[rank] : 1;
-}
-
 /* Axes along which all ranks run the same programs as fast and belong to all of their groups. */
 static uint32_t find_alike(const struct hd__sim *m)
 {
@@ -59,9 +57,7 @@ static uint32_t find_alike(const struct hd__sim *m)
             int32_t coord[HD_AXIS_COUNT];
             hd__mesh_coord(&m->whole, r, coord);
             coord[a] = 0;
-            int32_t first = hd__mesh_rank(&m->whole, coord);
-            if (m->seated[r] != m->seated[first] || speed_of(m, r) < speed_of(m, first) ||
-                speed_of(m, r) > speed_of(m, first))
+            if (m->seated[r] != m->seated[hd__mesh_rank(&m->whole, coord)])
                 alike &= ~HD_AXIS_BIT(a);
         }
     return alike;
@@ -79,15 +75,12 @@ static void seat(struct hd__sim *m, uint32_t alike)
     m->ranks = hd__alloc((size_t)m->mesh.ranks * sizeof *m->ranks);
     for (int32_t r = 0; r < m->mesh.ranks; r++) {
         hd__mesh_coord(&m->mesh, r, m->ranks[r].coord);
-        int32_t rank = hd__mesh_rank(&m->whole, m->ranks[r].coord);
-        m->ranks[r].program = m->seated[rank];
-        m->ranks[r].speed = speed_of(m, rank);
+        m->ranks[r].program = m->seated[hd__mesh_rank(&m->whole, m->ranks[r].coord)];
         rank_init(m, &m->ranks[r]);
     }
     hd__sim_channels_join(m);
 }
 
-/* The program's number of a rank of this mesh; -1: that is of stages alone, without data parallel ranks. */
 static int32_t rank_in(const struct hd_program *p, const struct hd__mesh *mesh, int32_t rank)
 {
     int32_t coord[HD_AXIS_COUNT];
@@ -111,7 +104,8 @@ struct hd__sim *hd__sim_create(const struct hd__mesh *mesh, const struct hd_prog
     m->random = m->options.seed * 2 + 1;
     m->seated = hd__alloc((size_t)mesh->ranks * sizeof *m->seated);
     for (int32_t r = 0; r < mesh->ranks; r++)
-        m->seated[r] = program_of(m, programs[r], rank_in(programs[r], mesh, r));
+        m->seated[r] =
+            program_of(m, programs[r], rank_in(programs[r], mesh, r), m->costs.speed ? m->costs.speed[r] : 1);
     seat(m, find_alike(m));
     return m;
 }
@@ -404,7 +398,7 @@ static int32_t advance(struct hd__sim *m, int32_t rank, uint32_t limit, struct h
             if (r->end)
                 r->now = HD__MAX(r->now, r->end[d->async]);
         } else if (d->kind == HD__SIM_COMPUTE) {
-            double took = compute_time(m, r, hd__sim_cost(r, d) / r->speed);
+            double took = compute_time(m, r, hd__sim_cost(r, d) / r->program->speed);
             record_span(m, rank, d, r->now, r->now + took);
             r->now += took;
             r->busy += took;

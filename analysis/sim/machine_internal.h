@@ -20,7 +20,7 @@ struct hd__sim_op {
     uint8_t blocks;   /* costs: the rank waits for it at once */
 };
 
-/* A program, flattened: shared by ranks that have it and as many micro-batches. */
+/* A program, flattened: shared by ranks that have it, as many micro-batches, and the same speed. */
 struct hd__sim_program {
     const struct hd_program *p;
     struct hd__sim_op *code;
@@ -28,6 +28,7 @@ struct hd__sim_program {
     uint32_t *first; /* by section: index into code; one more at the end */
     int32_t *micro0; /* by section: micro-batches fed by earlier sections */
     int32_t *rounds; /* by section: in a step that has it; 0: run on demand */
+    double speed;    /* of compute */
     uint32_t n_async;
     int32_t micro_batches; /* of a step */
 };
@@ -52,7 +53,7 @@ struct hd__sim_rank {
     uint32_t section, pc;
     int32_t round; /* iteration of the section's repeat */
     uint8_t done, blocked, queued_to_run, reserved;
-    double now, busy, speed;
+    double now, busy;
     double transfers_until; /* costs: the end of the last collective */
 };
 
@@ -101,7 +102,7 @@ struct hd__sim {
 };
 
 /* flatten.c */
-struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_program *p, int32_t rank);
+struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_program *p, int32_t rank, double speed);
 void hd__sim_program_free(struct hd__sim_program *image);
 void hd__sim_channels_join(struct hd__sim *m);
 int32_t hd__sim_peer_rank(const struct hd__sim *m, int32_t rank, int32_t stage);

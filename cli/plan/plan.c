@@ -487,10 +487,8 @@ static int check_request(struct plan_request *r)
                                     : NULL;
     struct hd_error err = HD_ERROR_INIT;
     const char *value = r->sweep ? strchr(r->sweep, '=') : NULL, *crossed = r->tokens ? "--tokens is" : NULL;
-    if ((r->search || r->fewest) && r->assume.stage_f > 0)
-        crossed = "--assume: times of measured stages are";
-    if ((r->search || r->fewest) && r->assume.n_speeds)
-        crossed = "--assume: speeds are";
+    if ((r->search || r->fewest) && (r->assume.stage_f > 0 || r->assume.n_speeds))
+        crossed = r->assume.n_speeds ? "--assume: speeds are" : "--assume: times of measured stages are";
     if (many && crossed)
         return hd__cli_usage_error(&hd__command_plan, "%s of a single plan: not with %s", crossed, many);
     if (r->scaling && (r->sweep || r->compare || r->search || r->fewest || r->ranks))

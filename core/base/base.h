@@ -90,7 +90,8 @@ const char *hd__bytes_text(uint64_t bytes, char out[32]);
 /* ---- hashing (XXH3 of the xxhash library) */
 uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed);
 
-const char *hd__axis_name(int32_t axis);  /* "dp_shard" */
+#define HD__DP_AXES (HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD)) /* of mesh.dp */
+const char *hd__axis_name(int32_t axis);                                                /* "dp_shard" */
 const char *hd__kind_name(uint32_t kind); /* of a component: "optim"; "?" if unknown */
 
 /* ---- identities of failures: hd_error.origin */

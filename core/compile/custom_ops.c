@@ -23,7 +23,7 @@ int32_t hd__compile_check_reducer(const struct hd__compiled *c, const struct hd_
 {
     uint32_t owed = 0;
     for (uint32_t n = 0; n < p->params.count; n++)
-        owed |= p->params.at[n].unreduced_axes & (HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD));
+        owed |= p->params.at[n].unreduced_axes & HD__DP_AXES;
     if (!c->reducer.ops || c->reducer.buckets || !(owed & ~p->independent_axes))
         return HD_OK;
     return hd__job_fail(c->job, c->job->strategies[c->reducing]->path, err,

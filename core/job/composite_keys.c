@@ -219,7 +219,7 @@ static int32_t read_val(struct hd__job *job, const char *path, struct hd__tree_n
 static uint32_t axis_bits(const char *word)
 {
     if (!strcmp(word, "dp"))
-        return HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
+        return HD__DP_AXES;
     if (!strcmp(word, "tp"))
         return HD_AXIS_BIT(HD_AXIS_TP) | HD_AXIS_BIT(HD_AXIS_TQ);
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)

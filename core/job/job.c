@@ -156,6 +156,7 @@ void hd__job_free(struct hd__job *job)
     hd__free_array(&job->mistakes);
     hd__free_array(&job->unplaced);
     hd__free_array(&job->tokenized);
+    hd__free_array(&job->token_files);
     hd__free_array(&job->micro_batches);
     hd__free_array(&job->skipped);
     hd__free_array(&job->saved_files);

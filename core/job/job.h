@@ -77,6 +77,13 @@ struct hd__tokenized {
     uint64_t hash; /* of the tokens */
 };
 
+/* A file of tokens whose .meta.json was looked for. */
+struct hd__token_file {
+    const char *path, *tokenizer; /* tokenizer: that made the tokens; NULL: not known */
+    uint64_t hash;                /* of the tokenizer's file */
+    int64_t vocab;                /* its ids */
+};
+
 /* A file of data.train that is skipped, by data.on_error or as in the checkpoint. */
 struct hd__skipped_file {
     const char *path;
@@ -181,11 +188,12 @@ struct hd__job {
     int64_t check_tokens;
     const char *data_tokenizer; /* NULL: none, or model.from's */
     const char *data_field, *data_cache;
-    const char *data_chat_template;            /* NULL: lines have a text */
-    int32_t data_append_eod;                   /* 0: auto, 1: true, 2: false */
-    HD__ARRAY(struct hd__tokenized) tokenized; /* by service/train/corpus */
-    int64_t read_ahead;                        /* micro-batches */
-    int32_t on_error;                          /* HD__ON_ERROR_... */
+    const char *data_chat_template;               /* NULL: lines have a text */
+    int32_t data_append_eod;                      /* 0: auto, 1: true, 2: false */
+    HD__ARRAY(struct hd__tokenized) tokenized;    /* by service/train/corpus */
+    HD__ARRAY(struct hd__token_file) token_files; /* by service/train/token_origin */
+    int64_t read_ahead;                           /* micro-batches */
+    int32_t on_error;                             /* HD__ON_ERROR_... */
     int32_t reserved_data;
     HD__ARRAY(struct hd__skipped_file) skipped; /* by service/train/shards */
     HD__ARRAY(struct hd__skipped_file)

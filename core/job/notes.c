@@ -77,33 +77,12 @@ static int inside_itself(const struct hd__job *job)
            (!levels || !strcmp(levels->origin, "default"));
 }
 
-/* A key of data.http_... that the job has. */
-static const struct hd__job_value *find_http(const struct hd__job *job)
-{
-    for (uint32_t i = 0; i < job->values.count; i++)
-        if (!strncmp(job->values.at[i].path, "data.http_", 10) && strcmp(job->values.at[i].origin, "default") != 0)
-            return &job->values.at[i];
-    return NULL;
-}
-
-static int any_url(struct hd__job *job)
-{
-    static const char *const keys[] = {"data.train", "data.val", "data.test"};
-    int found = 0;
-    for (size_t i = 0; i < HD__COUNT(keys); i++) {
-        const struct hd__job_value *value = hd__job_value_get(job, keys[i]);
-        found |= value && value->text && strstr(value->text, "://") != NULL;
-    }
-    return found;
-}
-
 /* Values that are possible, and hardly meant. */
 static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
     const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
-    const struct hd__job_value *http = find_http(job);
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct {
         int is;
@@ -131,7 +110,6 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
              !job->checkpoint_peers,
          "launch.restarts", "has only the last step's checkpoint to go on from: set checkpoint.every"},
         {inside_itself(job), "comm.inside", "has no effect where it is the same transport as comm.use: leave it out"},
-        {http && !any_url(job), http ? http->path : "data", "has no effect where no file is a URL: leave it out"},
         {job->checkpoint_keep_every && job->checkpoint_every && job->checkpoint_keep_every % job->checkpoint_every,
          "checkpoint.keep", "every is no multiple of checkpoint.every: only steps that are multiples of both are kept"},
         {job->checkpoint_keep_every && !job->checkpoint_every && job->checkpoint, "checkpoint.keep",

@@ -10,14 +10,13 @@
 
 void hd__pass_apart(struct hd_program *p, uint32_t axes)
 {
-    const uint32_t data = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
     if (!hd__pass_args(p, __func__, "1A", axes))
         return;
-    if (axes & ~data)
+    if (axes & ~HD__DP_AXES)
         hd__program_fail(
             p, HD_E_INVALID,
             "hd_pass_api.apart: ranks along %s share one sequence or one model, and cannot train apart; use axes of dp",
-            hd__axes(axes & ~data));
+            hd__axes(axes & ~HD__DP_AXES));
     p->independent_axes |= axes & hd__mesh_live(&p->mesh);
 }
 

@@ -15,7 +15,7 @@ int32_t hd__micro_batches_of(const struct hd_program *p, int32_t rank)
 
 int64_t hd__step_sequences(const struct hd_program *p)
 {
-    int32_t dp = p->mesh.size[HD_AXIS_DP_REPLICATE] * p->mesh.size[HD_AXIS_DP_SHARD];
+    int64_t dp = hd__mesh_ways(&p->mesh, HD__DP_AXES);
     int64_t all = p->dims.at[p->letter['b']].extent, micro_batches = 0;
     for (int32_t d = 0; d < dp; d++)
         micro_batches += p->micro_batches ? p->micro_batches[d] : p->accumulation;
@@ -49,8 +49,9 @@ int32_t hd__micro_batches_before(const struct hd_program *p, uint32_t s, int32_t
  * coordinates that still have one. */
 int64_t hd__first_sequence(const struct hd_program *p, int32_t rank, int64_t micro)
 {
-    int32_t coord[HD_AXIS_COUNT], dp = p->mesh.size[HD_AXIS_DP_REPLICATE] * p->mesh.size[HD_AXIS_DP_SHARD];
-    int64_t all = p->dims.at[p->letter['b']].extent, row, before = 0, each = all / dp;
+    int32_t coord[HD_AXIS_COUNT];
+    int64_t dp = hd__mesh_ways(&p->mesh, HD__DP_AXES), before = 0, row;
+    int64_t all = p->dims.at[p->letter['b']].extent, each = all / dp;
     const struct hd__tensor *ids = hd__tensor_const(p, p->ids);
     hd__mesh_coord(&p->mesh, rank, coord);
     row = hd__global_start(p, ids, 0, coord);

@@ -211,17 +211,36 @@ static void warn_held_out(const struct hd__compiled *c)
         hd__free_array(&parts[k].files.list);
 }
 
-/* Keys of text in a job that reads none. */
-static void warn_idle_keys(const struct hd__compiled *compiled)
+static int has_url(const struct hd__job *job)
 {
-    static const char *const keys[] = {"data.field", "data.chat_template", "data.append_eod", "data.cache"};
-    if (hd__train_corpus_has_text(compiled))
-        return;
-    for (size_t i = 0; i < HD__COUNT(keys); i++) {
-        const struct hd__job_value *value = hd__job_value_get(compiled->job, keys[i]);
-        if (value && strcmp(value->origin, "default") != 0)
-            hd__log(HD_LOG_WARN, NULL, "%s: %s has no effect, because nothing is tokenized: %s", value->origin, keys[i],
-                    compiled->job->data_tokenizer ? "the files are tokens" : "set data.tokenizer, or leave it out");
+    const struct hd__sources *all[] = {&job->train, &job->val, &job->test};
+    int found = 0;
+    for (size_t k = 0; k < HD__COUNT(all); k++)
+        for (uint64_t i = 0; i < all[k]->count; i++)
+            found |= strstr(all[k]->at[i].path, "://") != NULL;
+    return found;
+}
+
+/* Keys of text in a job that reads none, and of URLs. */
+static void warn_idle_keys(const struct hd__compiled *c)
+{
+    int text = hd__train_corpus_has_text(c), url = has_url(c->job);
+    const char *no_text = c->job->data_tokenizer ? "nothing is tokenized: the files are tokens"
+                                                 : "nothing is tokenized: set data.tokenizer, or leave it out";
+    const struct {
+        const char *key;
+        int used;
+        const char *why;
+    } rows[] = {{"data.field", text, no_text},
+                {"data.chat_template", text, no_text},
+                {"data.append_eod", text, no_text},
+                {"data.cache", text, no_text},
+                {"data.http_timeout", url, "no file is a URL: leave it out"},
+                {"data.http_retries", url, "no file is a URL: leave it out"}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        const struct hd__job_value *value = hd__job_value_get(c->job, rows[i].key);
+        if (value && !rows[i].used && strcmp(value->origin, "default") != 0)
+            hd__log(HD_LOG_WARN, NULL, "%s: %s has no effect, because %s", value->origin, rows[i].key, rows[i].why);
     }
 }
 

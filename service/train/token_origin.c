@@ -59,10 +59,8 @@ struct hd__token_maker hd__token_maker_saved(struct hd__job *job, const json_t *
     const json_t *saved = json_object_get(state, "tokenizer");
     const char *name = json_string_value(json_object_get(saved, "path")),
                *hash = json_string_value(json_object_get(saved, "hash"));
-    struct hd__token_maker maker = {0};
-    if (name && hash)
-        maker = (struct hd__token_maker){hd__arena_strdup(&job->arena, name), strtoull(hash, NULL, 16)};
-    return maker;
+    return name && hash ? (struct hd__token_maker){hd__arena_strdup(&job->arena, name), strtoull(hash, NULL, 16)}
+                        : (struct hd__token_maker){0};
 }
 
 const char *hd__token_makers_words(struct hd__job *job, struct hd__token_maker now, struct hd__token_maker before)
@@ -194,17 +192,30 @@ struct made_files {
     HD__ARRAY(struct made) list;
 };
 
-static void add_file(const struct hd__compiled *c, struct made_files *to, const char *key, const char *path)
+/* A meta is read once a process, and asked for once behind HTTP: ranks inherit what the launcher found. */
+static struct hd__token_file look_at(const struct hd__compiled *c, const char *path)
 {
-    struct hd__token_maker by = {0};
+    struct hd__job *job = c->job;
+    for (uint32_t i = 0; i < job->token_files.count; i++)
+        if (!strcmp(job->token_files.at[i].path, path))
+            return job->token_files.at[i];
+    struct hd__token_file file = {.path = hd__arena_strdup(&job->arena, path)};
     json_t *meta = read_meta(c, path);
-    const char *name = hd__tokens_maker(meta, &by.hash);
+    const char *name = hd__tokens_maker(meta, &file.hash);
     if (name) {
-        by.name = hd__arena_strdup(&c->job->arena, name);
-        hd__push(&to->list,
-                 ((struct made){key, printable(c->job, path), by, json_integer_value(json_object_get(meta, "vocab"))}));
+        file.tokenizer = hd__arena_strdup(&job->arena, name);
+        file.vocab = json_integer_value(json_object_get(meta, "vocab"));
     }
     json_decref(meta);
+    hd__push(&job->token_files, file);
+    return file;
+}
+
+static void add_file(const struct hd__compiled *c, struct made_files *to, const char *key, const char *path)
+{
+    struct hd__token_file file = look_at(c, path);
+    if (file.tokenizer)
+        hd__push(&to->list, ((struct made){key, printable(c->job, path), {file.tokenizer, file.hash}, file.vocab}));
 }
 
 /* Those of which a meta says what made their tokens. */
@@ -240,12 +251,10 @@ static const struct made *find_other(const struct made_files *files, struct hd__
 
 struct hd__token_maker hd__train_token_maker(const struct hd__compiled *c)
 {
-    struct hd__token_maker maker = {0};
     if (c->job->data_tokenizer || hd__train_corpus_has_text(c))
         return hd__train_tokenizer(c, NULL);
     struct made_files files = list_files(c);
-    if (files.list.count)
-        maker = files.list.at[0].by;
+    struct hd__token_maker maker = files.list.count ? files.list.at[0].by : (struct hd__token_maker){0};
     hd__free_array(&files.list);
     return maker;
 }

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 
+from checks import check, end
+
 HEDDLE = pathlib.Path(sys.argv[1]).resolve()
 JOB = """job: {name: plan, steps: 10}
 model: {use: transformer, family: gpt2, layers: 8, hidden: 256, heads: 4, vocab: 128, max_seq_len: 64}
@@ -21,14 +23,6 @@ optimizer: {use: adamw, lr: 1e-4}
 """
 MACHINE = "name: ideal\ndevice: cpu\nmemory: 100GB\nbandwidth: 1e30\nhalf: 0\n"
 FREE = "levels: [{name: all, bandwidth: 1e30}]\n"
-passed = failed = 0
-
-
-def check(name, good, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    if not good:
-        print(f"FAILED {name}: {detail}")
 
 
 def near(name, got, want, tolerance=1e-9):
@@ -420,8 +414,7 @@ def main():
         beside_training()
         refusals()
         os.chdir("/")
-    print(f"{passed} passed, {failed} failed")
-    return failed > 0
+    return end()
 
 
 sys.exit(main())

@@ -14,6 +14,8 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
+from checks import check, end
+
 HEDDLE = pathlib.Path(sys.argv[1]).resolve()
 JOB = """job: {name: page, steps: 10}
 device: {use: cpu, threads: 1}
@@ -33,14 +35,6 @@ mtbf: 1000h
 levels: [{name: inside, ranks: 2, bandwidth: 1e10}, {bandwidth: 1e9}] # <b> & "c"
 ranks: 2
 """
-passed = failed = 0
-
-
-def check(name, good, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    if not good:
-        print(f"FAILED {name}: {str(detail)[:3000]}")
 
 
 def run(*words, job="job.yaml", machine="m.yaml"):
@@ -278,8 +272,7 @@ def main():
         scaling()
         refusals()
         os.chdir("/")
-    print(f"{passed} passed, {failed} failed")
-    return failed > 0
+    return end()
 
 
 sys.exit(main())

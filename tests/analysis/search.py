@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 
+from checks import check, end
+
 HEDDLE, EXAMPLES = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
 LONG = "--long" in sys.argv
 JOB = """job: {name: search, steps: 4}
@@ -31,14 +33,6 @@ kernel: 1e-6
 levels: [{name: inside, ranks: 2, bandwidth: 1e10}, {bandwidth: 1e9}]
 ranks: 2
 """
-passed = failed = 0
-
-
-def check(name, good, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    if not good:
-        print(f"FAILED {name}: {detail}")
 
 
 def heddle(command, *words):
@@ -288,8 +282,7 @@ def main():
         experts()
         automatic()
         os.chdir("/")
-    print(f"{passed} passed, {failed} failed")
-    return failed > 0
+    return end()
 
 
 sys.exit(main())

@@ -720,7 +720,7 @@ START_TEST(config_of_another_model)
     train(&whole, "fields", "llama.yaml checkpoint.dir=fields job.steps=1");
     expect_code(command_run("ckpt export llama.yaml checkpoint.dir=fields --to edited"), 0);
     train(&whole, "config", EDITED "job.steps=2");
-    /* What only transformers goes by, and no for a key that is missing. */
+    /* Keys of transformers alone, and false for a missing one, are no change. */
     ck_assert_int_eq(system("sed -i '1s/{/{\"use_cache\": true, \"pretrained\": false,/' edited/config.json"), 0);
     struct command *c = command_run("sample " EDITED "--prompt the --tokens 2");
     expect_code(c, 0);

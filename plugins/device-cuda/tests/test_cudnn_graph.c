@@ -1,6 +1,6 @@
 /* The result of autotuning; and where the real cuDNN is (HEDDLE_TEST_CUDNN: its file), what it says of the graphs:
  * without a GPU it can be asked what kernels it would propose for one that is described to it. It wants a
- * libcuda.so.1 for that: HEDDLE_TEST_LIBCUDA, the toolkit's stub. No kernel is made or run. */
+ * libcuda.so.1 for that: HEDDLE_TEST_LIBCUDA, the toolkit's stub. It is asked, and computes nothing. */
 #include "plugins/device-cuda/attention/cudnn_attention.h"
 #include "tests/suite.h"
 #include <check.h>

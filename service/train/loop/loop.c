@@ -265,14 +265,14 @@ static void check_files(struct hd__train_loop *l)
     int begins = !l->files;
     l->files = begins && n ? hd__alloc(n * sizeof *l->files) : l->files;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t tokens, hash = 0;
+        uint64_t tokens;
         int skipped;
         struct stat st;
         const char *path = hd__data_file(data, i, &tokens, &skipped);
         if (skipped || strstr(path, "://") || stat(path, &st)) /* an open file stays what it is when its name goes */
             continue;
         const int64_t marks[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (int64_t)st.st_ino};
-        hash = hd__hash(marks, sizeof marks, 0);
+        uint64_t hash = hd__hash(marks, sizeof marks, 0);
         if (!begins && hash != l->files[i])
             hd__log(HD_LOG_WARN, NULL,
                     "%s: %s was changed while the job reads it (by step %" PRId64

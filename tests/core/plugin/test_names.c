@@ -229,8 +229,6 @@ static const struct {
     {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\n", ""},
     {"mesh: {dp: 2}\ncomm: {use: shm, inside: shm}\n",
      "2:26: warning: comm.inside has no effect where it is the same transport as comm.use: leave it out\n"},
-    {"data: {train: a.txt, seq_len: 8, batch: 4, http_timeout: 3s}\n",
-     "1:58: warning: data.http_timeout has no effect where no file is a URL: leave it out\n"},
     {"data: {train: [a.txt, 'http://x/y.bin'], seq_len: 8, batch: 4, http_timeout: 3s}\n", ""},
     {"checkpoint: {every: 4, keep: {every: 3}}\n",
      "1:30: warning: checkpoint.keep every is no multiple of checkpoint.every: only steps that are multiples of both "

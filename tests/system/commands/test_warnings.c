@@ -1,0 +1,190 @@
+/* Jobs that run, and get a line of warning: values without effect, that are hardly meant, or that the machine cannot
+ * serve well. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "runtime/cpu/parallel_for.h"
+#include "tests/system/system.h"
+
+#define TOKENIZER GOLDEN_DIR "/indexed/tokenizer.json"
+
+static const struct {
+    const char *words, *want;
+} warned[] = {
+    {"train llama.yaml --dry-run data.http_timeout=5s",
+     "warning: command line: data.http_timeout has no effect, because no file is a URL: leave it out"},
+    {"train llama.yaml --dry-run data.http_retries=2",
+     "warning: command line: data.http_retries has no effect, because no file is a URL: leave it out"},
+    {"train llama.yaml --dry-run data.val_fraction=0.1 eval.every=1 eval.batches=1000000",
+     "command line: eval.batches: 1000000 batches of 8 sequences are more than the "},
+    {"train llama.yaml --dry-run strategies.zero.prefetch=2",
+     "command line: warning: strategies.zero.prefetch has no effect where strategies.zero.stage is "},
+    {"explain llama.yaml optimizer.rounding_seed=2",
+     "command line: warning: optimizer.rounding_seed has no effect where optimizer.rounding is nearest: leave it "
+     "out, or say optimizer.rounding=stochastic"},
+    {"train llama.yaml --dry-run optimizer.lr=0", "command line: warning: optimizer.lr is 0: no parameter changes"},
+    {"train llama.yaml --dry-run data.val_fraction=0.1 eval.every=21",
+     "command line: warning: eval.every is above job.steps: nothing is evaluated"},
+    {"train llama.yaml --dry-run data.val=[\"low.txt\",\"./corpus.txt\"] eval.every=2",
+     "warning: command line: data.val: ./corpus.txt is a file that data.train has, too: it is not held out"},
+    {"train llama.yaml --dry-run data.train=shards/ data.val=shards/a.bin data.format=bytes eval.every=2",
+     "warning: command line: data.val: shards/a.bin is a file that data.train has, too: it is not held out"},
+    {"train llama.yaml --dry-run data.test=corpus.txt",
+     "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
+    {"train llama.yaml --dry-run data.val={\"a\":\"low.txt\",\"b\":\"./low.txt\"} eval.every=2",
+     "warning: command line: data.val.b: ./low.txt is a file that data.val.a has, too: val_loss counts it twice"},
+    {"train llama.yaml --dry-run data.val=low.txt data.test=low.txt eval.every=2",
+     "warning: command line: data.test: low.txt is a file that data.val has, too: the test is on what was"},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=texts data.val=texts/b.txt",
+     "warning: command line: data.val: texts/b.txt is a file that data.train has, too: it is not held out"},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=te?ts/*.txt "
+     "data.val=texts/b.txt",
+     "warning: command line: data.val: texts/b.txt is a file that data.train has, too: it is not held out"},
+    {"eval llama.yaml --random-weights eval.batches=1 data.test=corpus.txt --split test",
+     "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
+    {"train llama.yaml --dry-run checkpoint={\"every\":21}",
+     "command line: warning: checkpoint.every is above job.steps: it never comes"},
+    {"train llama.yaml --dry-run checkpoint={\"peers\":21} launch.restarts=1",
+     "command line: warning: checkpoint.peers is above job.steps: no copies are made"},
+    {"train llama.yaml --dry-run watch.rerun=21",
+     "command line: warning: watch.rerun is above job.steps: no instruction runs twice"},
+    {"train llama.yaml --dry-run mesh.dp=2 watch.replicas=21",
+     "command line: warning: watch.replicas is above job.steps: no replicas are compared"},
+    {"train llama.yaml --dry-run metrics.every=21",
+     "command line: warning: metrics.every is above job.steps: only the last step and evaluations are logged"},
+    {"train epochs.yaml --dry-run eval.every=1000 data.val_fraction=0.1", " steps of job.epochs: nothing is evaluated"},
+    {"train epochs.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7000}]",
+     "strategies.localsgd.every: section outer (`heddle explain --section outer`) runs from step 7000 on"},
+    {"train llama.yaml --dry-run mesh.dp=2 "
+     "strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"int8\",\"warmup\":100}}]",
+     "command line: warning: strategies.zero.compress.warmup: section "},
+    {"train llama.yaml --dry-run mesh.dp=2 liveness.dead_after=10ms",
+     "command line: warning: liveness.dead_after is less than half a second"},
+    {"train llama.yaml --dry-run precision.optimizer=fp16",
+     "command line: warning: precision.optimizer is a type of a short range"},
+    {"train llama.yaml --dry-run launch.time_limit=30m",
+     "command line: warning: launch.time_limit ends the job before its last step, and there are no checkpoints"},
+    {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\"}]",
+     "command line: warning: strategies.localsgd.every: section outer (`heddle explain --section outer`) runs from "
+     "step 20 on, and the job has 10 steps: it never runs"},
+    {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 "
+     "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7}]",
+     "command line: warning: strategies.localsgd.every: replicas are made equal every 7 steps, and the job has 10: "
+     "its last 3 "
+     "steps "
+     "are in no model that is saved"},
+    {"train llama.yaml --dry-run data.batch=80000 data.micro_batch=8",
+     "command line: data.batch: 80000 sequences of data.seq_len tokens are more than the "},
+    {"train llama.yaml --dry-run data.append_eod=true",
+     "warning: command line: data.append_eod has no effect, because nothing is tokenized: set data.tokenizer"},
+    {"train llama.yaml --dry-run data.eod=3",
+     "command line: warning: data.eod has no effect where data.documents is continue: leave it out, or say "
+     "data.documents=mask"},
+    {"train llama.yaml --dry-run launch.machine=h100-8",
+     "command line: warning: launch.machine has no effect where neither mesh nor strategies is auto"},
+    {"train llama.yaml --dry-run launch.machine=h100-8 --machine cpu",
+     "command line: launch.machine is h100-8, and --machine cpu counts"},
+    {"train llama.yaml --dry-run job.steps=9 schedule.kind=wsd",
+     "command line: warning: schedule.kind is wsd, and its last phase has 0 steps: the rate never falls; set"},
+    {"train llama.yaml --dry-run job.steps=9 schedule.kind=wsd schedule.decay=1",
+     "its last phase has 1 step, which is at optimizer.lr: the rate never falls\n"},
+    {"train llama.yaml --dry-run watch.command=/nowhere/notify",
+     "command line: watch.command: /nowhere/notify: No such file"},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 --temperature 0 --top-k 3",
+     "warning: --top-k has no effect with --temperature 0"},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 --temperature 0 --samples 2",
+     "warning: --samples above 1 has no effect with --temperature 0"},
+    {"explain llama.yaml --timeline --rates tp.link=1e9", "--rates: tp. has no effect: this axis of the mesh is 1"},
+    {"train llama.yaml --dry-run mesh.dp=2 comm.timeout=10ms",
+     "command line: warning: comm.timeout is below liveness.dead_after: a wait ends the job before"},
+    {"train llama.yaml --dry-run job.steps=20 watch.memory=0.1",
+     "warning: command line: watch.memory raises no alarm before 128 rows are logged, and this run logs 20"},
+    {"train llama.yaml --dry-run job.steps=47 watch.throughput=0.1",
+     "command line: watch.throughput raises no alarm before 48 rows are logged, and this run logs 47"},
+    {"train llama.yaml --dry-run job.steps=320 metrics.every=10 watch.grad_norm=5",
+     "command line: watch.grad_norm raises no alarm before 33 rows are logged, and this run logs 32"},
+    {"train llama.yaml --dry-run job.steps=200 watch.straggler=0.1",
+     "command line: watch.straggler raises no alarm on one rank"},
+    {"train llama.yaml --dry-run job.steps=200 mesh.pp=2 watch.straggler=0.2",
+     "command line: watch.straggler raises no alarm, because ranks of one pipeline stage are compared"},
+    {"train llama.yaml --dry-run job.steps=200 watch.data_wait=1",
+     "command line: watch.data_wait raises no alarm, because no part of a whole is above 1"},
+    {"train llama.yaml --dry-run job.steps=200 watch.loss_spike=1",
+     "command line: watch.loss_spike is 1 or less: ordinary steps are beyond that, too"},
+    {"train llama.yaml --dry-run job.steps=200 watch.utilisation=1",
+     "command line: watch.utilisation is 1: no step is without any wait"},
+    {"train llama.yaml --dry-run job.steps=200 watch={\"command\":\"true\",\"loss_spike\":0,\"grad_norm\":0,"
+     "\"straggler\":0,\"data_wait\":0,\"exposed_comm\":0,\"memory\":0,\"descriptors\":0,\"replicas\":0,\"rerun\":"
+     "0}",
+     "command line: watch.command has no effect, because all rules are 0"},
+    {"train llama.yaml --dry-run data.train=unwritten.bin",
+     "unwritten.bin: its first tokens are all 0: was it made, and never written?"},
+    {"train llama.yaml --dry-run model.vocab=65536 data.train=tail.bin",
+     "tail.bin: its last tokens are all 0: was it made, and never written to its end?"},
+    {"train llama.yaml --dry-run model.vocab=641 data.train=toks/a.bin",
+     "warning: command line: model.vocab: 641, and "},
+    {"train llama.yaml --dry-run model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
+     "data.train=sevens.txt",
+     "warning: command line: model.from: empty: weights are all 0 ("},
+    {"train llama.yaml job.steps=1 job.name=threads device.threads=1000", "device.threads: 1000 threads share the "},
+};
+
+START_TEST(warnings)
+{
+    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin && "
+                            "mkdir -p shards texts && cp low.txt texts/a.txt && cp low.txt texts/b.txt && cp "
+                            "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
+                            "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && "
+                            "{ head -c 9000 corpus.txt; head -c 9000 /dev/zero; } > tail.bin && tr a-z '\\001-\\032' "
+                            "< tail.bin | tr -c '\\000-\\032' '\\007' > t && mv t tail.bin && "
+                            "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
+                            "cp -r " GOLDEN_DIR "/llama empty && cd empty && "
+                            "head -c $((8 + $(od -An -tu8 -N8 model.safetensors))) model.safetensors > zeros && "
+                            "truncate -r model.safetensors zeros && mv zeros model.safetensors"),
+                     0);
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to toks/a corpus.txt"), 0);
+    for (size_t i = 0; i < HD__COUNT(warned); i++) {
+        struct command *c = command_run("%s", warned[i].words);
+        ck_assert_msg(c->code == 0 && strstr(c->err, warned[i].want), "`%s`: exit code %d; it said:\n%s",
+                      warned[i].words, c->code, c->err);
+    }
+    ck_assert_int_eq(system("rm -rf runs"), 0); /* other tests want none */
+}
+END_TEST
+
+static struct command *on_cores(const char *environment, int ranks)
+{
+    struct command *c =
+        command_run_env(environment ? environment : "A=b", "train llama.yaml --dry-run data.batch=%d%s%d", 2 * ranks,
+                        environment ? " job.seed=" : " launch.ranks=", ranks);
+    expect_code(c, 0);
+    return c;
+}
+
+START_TEST(more_ranks_than_cores)
+{
+    int cores = hd__cpu_count(), all = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    expect_says(
+        on_cores(NULL, cores + 1),
+        keep(hd__format("warning: command line: launch.ranks: %d ranks share the %d core%s of this machine, and "
+                        "take turns: start at most %d here",
+                        cores + 1, cores, cores > 1 ? "s" : "", cores)));
+    ck_assert_ptr_null(strstr(on_cores(NULL, cores)->err, "take turns"));
+    for (int rank = 0; rank < 2;
+         rank++) { /* a launcher binds ranks to cores of their own: all count, and one says it */
+        struct command *c = on_cores(
+            keep(hd__format("RANK=%d WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", rank, all + 1)), all + 1);
+        ck_assert_msg((strstr(c->err, "take turns") != NULL) == !rank, "rank %d: %s", rank, c->err);
+    }
+    ck_assert_ptr_null(strstr(
+        on_cores(keep(hd__format("RANK=0 WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", all)), all)->err,
+        "take turns"));
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {
+        {"warnings", warnings, 1}, {"more ranks than cores", more_ranks_than_cores, 1}, {NULL, NULL, 0}};
+    return system_run("system-warnings", tests);
+}
