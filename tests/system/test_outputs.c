@@ -352,7 +352,8 @@ START_TEST(roofline_of_a_profile)
     ck_assert_double_eq_tol(1e3 * of_event(distance, "rest_s"), rest, 6e-4);
     ck_assert_double_eq(of_event(event, "exposed_comm_s"), 0);
     double least = of_event(event, "flops") / of_event(event, "product_flops_per_s");
-    ck_assert(of_event(event, "products_s") >= least * (1 - 1e-9)); /* equal where no product is bound by memory */
+    /* Equal where no product is bound by memory, but for three numbers written with 9 digits (5e-9 each, at most). */
+    ck_assert(of_event(event, "products_s") >= least * (1 - 2e-8));
     ck_assert(fabs(of_event(event, "other_s") / of_event(event, "bytes") * of_event(event, "copy_bytes_per_s") - 1) <
               1e-6);
     char *rest_of = strstr(c->out, " roofline  instruction\n"), *one;
