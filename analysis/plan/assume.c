@@ -1,4 +1,5 @@
 /* Costs of other systems' steps beyond those of heddle's program: settings of a plan, not of the job. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "analysis/plan/seconds_internal.h"
@@ -22,7 +23,7 @@ struct hd__assume_words {
     int32_t fused_attention, dropout, tp_overlap, tp_pipelined, dp_overlap, fused_kernels, fused_optimizer,
         whole_recompute;
     double recomputed_products, states, stage_f, stage_b, stage_w, stage_send;
-    const char *speeds;
+    const char *speeds, *memory;
 };
 
 static const struct hd_option settings[] = {
@@ -53,8 +54,15 @@ static const struct hd_option settings[] = {
     {.name = "speeds",
      .type = HD_OPT_STRING,
      .offset = offsetof(struct hd__assume_words, speeds),
-     .help = "of compute on each of mesh.dp, where they differ: 1:1:0.5; the machine's is 1"},
+     .help = "of compute on equal parts of the ranks, in their order: 1:1:0.5; the machine's is 1"},
+    {.name = "memory",
+     .type = HD_OPT_STRING,
+     .offset = offsetof(struct hd__assume_words, memory),
+     .help = "of a rank in equal parts of the ranks, in their order: 80GB:40GB"},
 };
+
+static const struct hd_option speed_of_part = {.name = "speeds", .type = HD_OPT_FLOAT, .min = 0.01, .max = 100},
+                              memory_of_part = {.name = "memory", .type = HD_OPT_SIZE, .min = 1e6, .max = 1e18};
 
 static int32_t parse_one(const char *item, size_t n, struct hd__assume_words *words, struct hd__arena *arena,
                          struct hd_error *err)
@@ -80,29 +88,58 @@ static int32_t parse_one(const char *item, size_t n, struct hd__assume_words *wo
     return rc;
 }
 
-static int32_t parse_speeds(const char *text, struct hd__assume *assume, struct hd_error *err)
+/* "80GB:40GB", each as the option says. */
+static int32_t parse_parts(const struct hd_option *each, const char *text, struct hd__parts *parts,
+                           struct hd__arena *arena, struct hd_error *err)
 {
-    for (const char *at = text; at; at = strchr(at, ':'), at = at ? at + 1 : NULL) {
-        char *end;
-        double speed = strtod(at, &end);
-        if (end == at || (*end && *end != ':') || !(speed >= 0.01 && speed <= 100))
-            return hd_fail(err, HD_E_INVALID, "speeds: '%.40s': numbers from 0.01 to 100 are wanted, as 1:1:0.5", text);
-        if (assume->n_speeds == HD__COUNT(assume->speed))
-            return hd_fail(err, HD_E_INVALID, "speeds: of at most %zu ranks of mesh.dp", HD__COUNT(assume->speed));
-        assume->speed[assume->n_speeds++] = speed;
+    int32_t rc = HD_OK;
+    for (int more = 1; more && !rc; text += strcspn(text, ":") + more) {
+        char *one = hd__format("%.*s", (int)strcspn(text, ":"), text);
+        struct hd_error why = HD_ERROR_INIT;
+        double number = 0;
+        int64_t bytes = 0;
+        more = text[strcspn(text, ":")] == ':';
+        if (hd__option_parse(each, one, each->type == HD_OPT_SIZE ? (void *)&bytes : &number, arena, &why))
+            rc = hd_fail(err, HD_E_INVALID, "%s: '%.40s': %s", each->name, one, why.message);
+        else if (parts->count == HD__COUNT(parts->at))
+            rc = hd_fail(err, HD_E_INVALID, "%s: of at most %zu parts of the ranks", each->name, HD__COUNT(parts->at));
+        else
+            parts->at[parts->count++] = each->type == HD_OPT_SIZE ? (double)bytes : number;
+        free(one);
     }
+    return rc;
+}
+
+double hd__parts_least(const struct hd__parts *parts, int32_t first, int32_t n, int32_t ranks, double other)
+{
+    int64_t count = parts->count;
+    double least = count ? INFINITY : other;
+    for (int64_t k = first * count / ranks; k * ranks < (int64_t)(first + n) * count; k++)
+        least = fmin(least, parts->at[k]);
+    return least;
+}
+
+int32_t hd__assume_fits(const struct hd__assume *assume, int64_t ranks, struct hd_error *err)
+{
+    const struct hd__parts *parts[] = {&assume->speeds, &assume->memory};
+    for (size_t k = 0; k < HD__COUNT(parts); k++)
+        if (parts[k]->count && ranks % parts[k]->count)
+            return hd_fail(err, HD_E_INVALID,
+                           "--assume %s: %u numbers for %lld ranks: each is of an equal part of the ranks, in their "
+                           "order, so the ranks are a multiple of them",
+                           k ? "memory" : "speeds", parts[k]->count, (long long)ranks);
     return HD_OK;
 }
 
 /* The next micro-batch goes to the coordinate that would be done with it first. */
-void hd__assume_shares(const struct hd__assume *assume, int64_t total, int64_t *shares)
+void hd__assume_shares(const double *speed, uint32_t n, int64_t total, int64_t *shares)
 {
-    for (uint32_t d = 0; d < assume->n_speeds; d++)
+    for (uint32_t d = 0; d < n; d++)
         total -= shares[d] = 3; /* the first and the last have code of their own, and one is between */
     for (; total > 0; total--) {
         uint32_t first = 0;
-        for (uint32_t d = 1; d < assume->n_speeds; d++)
-            if ((double)(shares[d] + 1) / assume->speed[d] < (double)(shares[first] + 1) / assume->speed[first])
+        for (uint32_t d = 1; d < n; d++)
+            if ((double)(shares[d] + 1) / speed[d] < (double)(shares[first] + 1) / speed[first])
                 first = d;
         shares[first]++;
     }
@@ -134,7 +171,9 @@ int32_t hd__assume_parse(const char *text, struct hd__assume *assume, struct hd_
                                   .stage_w = w.stage_w,
                                   .stage_send = w.stage_send};
     if (!rc && w.speeds)
-        rc = parse_speeds(w.speeds, assume, err);
+        rc = parse_parts(&speed_of_part, w.speeds, &assume->speeds, &arena, err);
+    if (!rc && w.memory)
+        rc = parse_parts(&memory_of_part, w.memory, &assume->memory, &arena, err);
     hd__arena_free(&arena);
     if (rc)
         return rc;

@@ -39,12 +39,14 @@ static int32_t axis_of_stream(uint16_t stream)
  * stage, and nobody computes meanwhile. */
 static double bubble(const struct hd__timeline *t, const double exposed[HD_AXIS_COUNT])
 {
-    double busy = 0;
-    for (uint32_t r = 0; r < t->n_ranks; r++)
-        busy += t->ranks[r].work;
+    double busy = 0, ranks = 0;
+    for (uint32_t r = 0; r < t->n_ranks; r++) {
+        busy += t->ranks[r].weight * t->ranks[r].work;
+        ranks += t->ranks[r].weight;
+    }
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        busy += a == HD_AXIS_PP ? 0 : exposed[a] * t->n_ranks;
-    return busy > 0 && t->stages > 1 ? fmax(0, t->span * t->stages / busy - 1) : 0;
+        busy += a == HD_AXIS_PP ? 0 : exposed[a] * ranks;
+    return busy > 0 && t->stages > 1 ? fmax(0, t->span * ranks / busy - 1) : 0;
 }
 
 struct model {
@@ -184,8 +186,21 @@ static int blocks(const void *user, const struct hd__instr *i)
     return hd__assume_blocks(&((const struct model *)user)->assume, i);
 }
 
+/* A transfer begins when its last rank comes. The others' time until then is exposed: they wait for a slower one. */
+static void add_waits(const struct hd__timeline *t, const struct hd__mesh *mesh, struct hd__plan *plan)
+{
+    double exposed = 0;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        exposed += plan->exposed[a];
+    int32_t axis = mesh->size[HD_AXIS_DP_REPLICATE] > 1 ? HD_AXIS_DP_REPLICATE : HD_AXIS_DP_SHARD;
+    plan->exposed[axis] += fmax(0, t->seconds * (1 - t->busy) - exposed);
+}
+
 static void read_timeline(struct hd__timeline *t, const struct model *model, struct hd__plan *plan)
 {
+    double ranks = 0;
+    for (uint32_t r = 0; r < t->n_ranks; r++)
+        ranks += t->ranks[r].weight;
     plan->seconds = t->seconds;
     plan->compute = t->busy * t->seconds;
     for (uint32_t n = 0; n < t->n_periodic; n++)
@@ -194,8 +209,10 @@ static void read_timeline(struct hd__timeline *t, const struct model *model, str
         for (uint32_t l = 1; l < t->ranks[r].n_lanes; l++)
             if (t->ranks[r].lane[l].stream != HD__STREAM_IN && t->ranks[r].lane[l].stream != HD__STREAM_OUT)
                 plan->exposed[axis_of_stream(t->ranks[r].lane[l].stream)] +=
-                    exposed_seconds(&t->ranks[r].lane[0], &t->ranks[r].lane[l]) / t->n_ranks;
+                    t->ranks[r].weight / ranks * exposed_seconds(&t->ranks[r].lane[0], &t->ranks[r].lane[l]);
     plan->bubble = bubble(t, plan->exposed);
+    if (t->stages == 1 && t->n_ranks > 1) /* of several stages idle time is the bubble */
+        add_waits(t, &model->compiled->mesh, plan);
     hd__timeline_free(t);
     add_deferred(model, plan);
 }
@@ -203,7 +220,9 @@ static void read_timeline(struct hd__timeline *t, const struct model *model, str
 static int32_t simulate(const struct hd__compiled *c, const struct model *model, struct hd__plan *plan,
                         struct hd_error *err)
 {
-    int32_t size[HD_AXIS_COUNT], uneven = model->assume.n_speeds || c->stage[0]->micro_batches;
+    const struct hd__parts *speeds = &model->assume.speeds;
+    int32_t size[HD_AXIS_COUNT];
+    int uneven = c->stage[0]->micro_batches || (speeds->count && c->n_stages % (int32_t)speeds->count);
     struct hd__sim_rates rates = {
         .cost = simulated_seconds, .blocks = blocks, .slowed = model->machine->slowed, .user = model};
     struct hd__timeline t = {0};
@@ -217,10 +236,10 @@ static int32_t simulate(const struct hd__compiled *c, const struct model *model,
     double *speed = hd__alloc((size_t)walked.ranks * sizeof *speed);
     for (int32_t r = 0; r < walked.ranks; r++) {
         programs[r] = c->stage[r / each];
-        speed[r] = model->assume.n_speeds ? model->assume.speed[r % each] : 1;
+        speed[r] = hd__parts_least(speeds, r, 1, walked.ranks, 1);
     }
     rates.speed = speed;
-    int32_t rc = hd__sim_timeline(&walked, programs, &rates, -1, &t, err);
+    int32_t rc = hd__sim_timeline(&walked, programs, &rates, uneven ? HD__SIM_KINDS : HD__SIM_STAGES, &t, err);
     if (!rc)
         read_timeline(&t, model, plan);
     free(programs);
@@ -259,13 +278,36 @@ static void add_traffic(const struct hd__compiled *c, int32_t stage, struct hd__
         plan->traffic[a] = fmax(plan->traffic[a], sent[a]);
 }
 
-void hd__plan_memory(const struct hd__compiled *c, struct hd__plan *plan)
+void hd__plan_memory(const struct hd__compiled *c, const struct hd__machine *m, const struct hd__parts *parts,
+                     struct hd__plan *plan)
 {
-    plan->stage = 0;
-    for (int32_t s = 1; s < c->n_stages; s++)
-        plan->stage = c->stage[s]->arena_bytes > c->stage[plan->stage]->arena_bytes ? s : plan->stage;
+    int32_t each = c->mesh.ranks / c->n_stages;
+    double fullest = 0;
+    for (int32_t s = 0; s < c->n_stages; s++) {
+        double limit = hd__parts_least(parts, s * each, each, c->mesh.ranks, (double)m->memory);
+        double peak = (double)c->stage[s]->arena_bytes;
+        if (peak / limit > fullest || !s) {
+            fullest = peak / limit;
+            plan->stage = s;
+            plan->limit = (int64_t)limit;
+        }
+    }
     plan->memory = hd__memory_use(c->stage[plan->stage]);
     plan->peak = c->stage[plan->stage]->arena_bytes;
+}
+
+/* With ranks of one stage: what its data parallel coordinates would do in the same time. */
+static void set_shares(const struct hd__compiled *c, const struct hd__parts *speeds, struct hd__plan *plan)
+{
+    int32_t dp = (int32_t)hd__mesh_ways(&c->mesh, HD__DP_AXES), each = c->mesh.ranks / dp;
+    double speed[HD__COUNT(plan->shares)];
+    if (!speeds->count || c->n_stages > 1 || dp == 1 || dp > (int32_t)HD__COUNT(speed))
+        return;
+    for (int32_t d = 0; d < dp; d++)
+        speed[d] = hd__parts_least(speeds, d * each, each, c->mesh.ranks, 1);
+    plan->n_shares = (uint32_t)dp;
+    hd__assume_shares(speed, plan->n_shares, c->job->batch / c->job->micro_batch / c->mesh.size[HD_AXIS_EP],
+                      plan->shares);
 }
 
 int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m, const struct hd__assume *assume,
@@ -282,7 +324,6 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
     *plan = (struct hd__plan){.parameters = hd__compiled_parameter_count(c),
                               .ranks = c->mesh.ranks,
                               .tokens = c->job->batch * c->job->seq_len,
-                              .limit = m->memory,
                               .device = c->device_choice.component->name,
                               .peak_flops = hd__machine_peak(m, c->job->precision.compute) * c->mesh.ranks};
     plan->model_flops = hd__compiled_flops_per_token(c) * (double)plan->tokens;
@@ -293,18 +334,15 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
                 plan->copies, 2 * (int64_t)hd__copy_planned_bytes(c->stage, c->n_stages, c->optimizer.ops->state_names,
                                                                   s * (c->mesh.ranks / c->n_stages)));
     }
-    hd__plan_memory(c, plan);
-    int64_t dp = hd__mesh_ways(&c->mesh, HD__DP_AXES);
-    if (assume->n_speeds && assume->n_speeds != dp)
-        return hd_fail(err, HD_E_INVALID, "--assume speeds: of %u ranks, and mesh.dp is %lld: one for each is wanted",
-                       assume->n_speeds, (long long)dp);
     int32_t rc = hd__machine_reaches(m, plan->ranks, err);
+    if (!rc)
+        rc = hd__assume_fits(assume, plan->ranks, err);
     if (!rc && assume->states > 0)
         rc = hd__plan_closed_form(c, assume, plan, err);
-    if (assume->n_speeds && c->n_stages == 1) {
-        plan->n_shares = assume->n_speeds;
-        hd__assume_shares(assume, c->job->batch / c->job->micro_batch / c->mesh.size[HD_AXIS_EP], plan->shares);
-    }
+    if (!rc)
+        hd__plan_memory(c, m, &assume->memory, plan);
+    if (!rc)
+        set_shares(c, &assume->speeds, plan);
     prepare_model(&model);
     if (!rc)
         rc = simulate(c, &model, plan, err);

@@ -17,8 +17,8 @@
 struct hd__plan {
     int64_t parameters, ranks, tokens; /* tokens: of a step */
     double active;                     /* parameters that a token meets */
-    struct hd__memory_use memory;      /* of the fullest rank */
-    int64_t peak, limit;               /* limit: the machine's */
+    struct hd__memory_use memory;      /* of the fullest rank: nearest its limit */
+    int64_t peak, limit;               /* limit: the machine's, or the rank's own */
     int64_t copies;                    /* of checkpoint.peers, in host memory: of the rank that has most of them */
     int32_t stage;                     /* the fullest rank's */
     int32_t reserved;
@@ -37,8 +37,9 @@ struct hd__plan {
 /* HD_E_MISMATCH where the programs do not match. */
 int32_t hd__plan_make(const struct hd__compiled *compiled, const struct hd__machine *machine,
                       const struct hd__assume *assume, struct hd__plan *plan, struct hd_error *err);
-/* Sets memory, peak and stage anew. */
-void hd__plan_memory(const struct hd__compiled *compiled, struct hd__plan *plan);
+/* Sets memory, peak, limit and stage anew. */
+void hd__plan_memory(const struct hd__compiled *compiled, const struct hd__machine *machine,
+                     const struct hd__parts *memory, struct hd__plan *plan);
 /* Sets assumed_states and assumed_activations. */
 int32_t hd__plan_closed_form(const struct hd__compiled *compiled, const struct hd__assume *assume,
                              struct hd__plan *plan, struct hd_error *err);

@@ -29,6 +29,7 @@ struct search {
     struct hd__candidate_job job;
     struct hd__candidates candidates;
     HD__ARRAY(struct blocks) blocks;
+    const struct hd__parts *memory; /* of the ranks; bounds are by the largest */
     double flops_per_token;
     int64_t least_peak; /* of those that were compiled and did not fit */
 };
@@ -332,12 +333,11 @@ static void keep(struct search *s, const struct hd__candidate *c, const struct h
 /* Counts one that is too large, and keeps what the smallest of these needs. */
 static int count_too_large(struct search *s, const struct hd__compiled *compiled)
 {
-    int64_t peak = 0;
-    for (int32_t k = 0; k < compiled->n_stages; k++)
-        peak = HD__MAX(peak, compiled->stage[k]->arena_bytes);
-    if (peak <= s->r->machine->memory)
+    struct hd__plan of = {0};
+    hd__plan_memory(compiled, s->r->machine, s->memory, &of);
+    if (of.peak <= of.limit)
         return 0;
-    s->least_peak = s->least_peak ? HD__MIN(s->least_peak, peak) : peak;
+    s->least_peak = s->least_peak ? HD__MIN(s->least_peak, of.peak) : of.peak;
     s->out->too_large++;
     return 1;
 }
@@ -360,7 +360,7 @@ static void try_candidate(struct search *s, const struct hd__candidate *c)
     } else if (!count_too_large(s, compiled) && !hd__plan_make(compiled, s->r->machine, s->r->assume, &plan, &why) &&
                (at = place_of(s->out, c, &plan)) < HD__SEARCH_BEST && !hd__compile_offsets(compiled, &why) &&
                !count_too_large(s, compiled)) {
-        hd__plan_memory(compiled, &plan);
+        hd__plan_memory(compiled, s->r->machine, s->memory, &plan);
         keep(s, c, job, &plan, at);
     }
     hd__exec_compiled_free(compiled);
@@ -399,14 +399,24 @@ static void advance(struct search *s, struct hd__candidate *c)
         c->bound = INFINITY;
 }
 
-int32_t hd__search(const struct hd__search_request *r, struct hd__search *out, struct hd_error *err)
+int32_t hd__search(const struct hd__search_request *request, struct hd__search *out, struct hd_error *err)
 {
-    struct search s = {.r = r, .out = out};
+    struct hd__assume alike = *request->assume;
+    struct hd__machine largest = *request->machine;
+    struct hd__search_request of_largest = *request, *r = &of_largest;
+    struct search s = {.r = r, .out = out, .memory = &request->assume->memory};
     struct hd__candidate *c;
     uint32_t left;
     char bytes[2][32];
     *out = (struct hd__search){0};
     int32_t rc = hd__machine_reaches(r->machine, r->ranks, err);
+    if (!rc)
+        rc = hd__assume_fits(&alike, r->ranks, err);
+    alike.memory.count = 0;
+    r->assume = &alike;
+    r->machine = &largest;
+    for (uint32_t k = 0; k < s.memory->count; k++)
+        largest.memory = k ? HD__MAX(largest.memory, (int64_t)s.memory->at[k]) : (int64_t)s.memory->at[k];
     if (rc || (rc = read_job(&s, err)))
         return rc;
     hd__candidates_list(&s.job, r->machine, r->ranks, r->only, &s.candidates);
@@ -428,13 +438,14 @@ int32_t hd__search(const struct hd__search_request *r, struct hd__search *out, s
                        "there is no way to cut this job over %lld ranks: their data ranks do not divide data.batch "
                        "%lld, or there are more of them than layers, heads and sequences can use: take another number",
                        (long long)r->ranks, (long long)s.job.batch);
-    return hd_fail(
-        err, HD_E_NOTFOUND,
-        "none of %u ways to run this job fits on %lld ranks of %s with %s each%s%s: take more ranks, or a "
-        "smaller batch",
-        out->candidates, (long long)r->ranks, r->machine->name, hd__bytes_text((uint64_t)r->machine->memory, bytes[0]),
-        s.least_peak ? "; the smallest needs " : "; weights, states and what gradients need of a step need more",
-        s.least_peak ? hd__bytes_text((uint64_t)s.least_peak, bytes[1]) : "");
+    return hd_fail(err, HD_E_NOTFOUND,
+                   "none of %u ways to run this job fits on %lld ranks of %s with %s%s each%s%s: take more ranks, or a "
+                   "smaller batch",
+                   out->candidates, (long long)r->ranks, largest.name, s.memory->count ? "at most " : "",
+                   hd__bytes_text((uint64_t)largest.memory, bytes[0]),
+                   s.least_peak ? "; the smallest needs "
+                                : "; weights, states and what gradients need of a step need more",
+                   s.least_peak ? hd__bytes_text((uint64_t)s.least_peak, bytes[1]) : "");
 }
 
 int32_t hd__search_fewest(const struct hd__search_request *r, int64_t *ranks, struct hd__search *out,

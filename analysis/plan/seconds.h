@@ -10,6 +10,15 @@
 #include "analysis/plan/machine_file.h"
 #include "core/program/program.h"
 
+/* Numbers of as many equal parts of a job's ranks, in their order: one for each kind of machine, or for each machine. */
+struct hd__parts {
+    double at[64];
+    uint32_t count, reserved; /* 0: all ranks have the machine's */
+};
+
+/* The least of `n` ranks from `first` on, of a job with `ranks`; `other` where there are no parts. */
+double hd__parts_least(const struct hd__parts *parts, int32_t first, int32_t n, int32_t ranks, double other);
+
 /* How another system runs the same job, where it differs from heddle's program. Zeros: it does not. */
 struct hd__assume {
     int32_t unfused_attention;  /* scores, softmax and their gradients in memory, of all pairs of positions */
@@ -26,15 +35,16 @@ struct hd__assume {
     /* Seconds of a stage's forward pass, gradients of inputs and of weights for a micro-batch, and of a message; where
      * stage_f is above 0 nothing else takes time. */
     double stage_f, stage_b, stage_w, stage_send;
-    double speed[64];  /* of compute, by coordinate of mesh.dp; the machine's is 1 */
-    uint32_t n_speeds; /* 0: all have the machine's */
-    uint32_t reserved;
+    struct hd__parts speeds; /* of compute; the machine's is 1 */
+    struct hd__parts memory; /* bytes */
 };
 
 /* "fused_attention=no,dropout=yes,states=18" */
 int32_t hd__assume_parse(const char *text, struct hd__assume *assume, struct hd_error *err);
-/* Shares of `total` micro-batches, at least 3 each, with which coordinates of these speeds are done earliest. */
-void hd__assume_shares(const struct hd__assume *assume, int64_t total, int64_t *shares);
+/* HD_E_INVALID where parts do not divide the ranks. */
+int32_t hd__assume_fits(const struct hd__assume *assume, int64_t ranks, struct hd_error *err);
+/* Shares of `total` micro-batches, at least 3 each, with which `n` coordinates of these speeds are done earliest. */
+void hd__assume_shares(const double *speed, uint32_t n, int64_t total, int64_t *shares);
 /* Does the rank wait for this transfer as soon as it has started it? Does it run after the last micro-batch? */
 int hd__assume_blocks(const struct hd__assume *assume, const struct hd__instr *i);
 int hd__assume_defers(const struct hd__assume *assume, const struct hd__instr *i);

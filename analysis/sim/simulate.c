@@ -227,36 +227,38 @@ static void finish_rank(struct hd__rank_times *r)
 
 static void sum_up(struct hd__timeline *t, const struct hd__sim *m)
 {
-    double work = 0, busy = 0;
+    double work = 0, busy = 0, ranks = 0;
     for (uint32_t n = 0; n < t->n_ranks; n++) {
         struct hd__rank_times *r = &t->ranks[n];
         finish_rank(r);
         r->finish = hd__sim_finish_time(m, r->rank);
-        if (n < (uint32_t)t->stages) { /* one rank per stage, without the extra one asked for */
-            for (uint32_t k = 0; k < r->lane[0].spans.count; k++)
-                busy += r->lane[0].spans.at[k].end - r->lane[0].spans.at[k].start;
-            t->comm += r->comm;
-            t->overlapped += r->overlapped;
-            t->span = fmax(t->span, r->last - r->first);
-            work += r->work;
-        }
+        for (uint32_t k = 0; k < r->lane[0].spans.count; k++)
+            busy += r->weight * (r->lane[0].spans.at[k].end - r->lane[0].spans.at[k].start);
+        t->comm += r->weight * r->comm;
+        t->overlapped += r->weight * r->overlapped;
+        t->span = r->weight > 0 ? fmax(t->span, r->last - r->first) : t->span;
+        work += r->weight * r->work;
+        ranks += r->weight;
     }
     t->seconds = hd__sim_stats(m).seconds;
-    t->busy = t->seconds > 0 ? busy / (t->seconds * t->stages) : 0;
-    t->bubble_of_work = work > 0 ? (t->span * t->stages - work) / work : 0;
-    t->bubble_of_span = t->span > 0 ? 1 - work / (t->span * t->stages) : 0;
+    t->busy = t->seconds > 0 ? busy / (t->seconds * ranks) : 0;
+    t->bubble_of_work = work > 0 ? (t->span * ranks - work) / work : 0;
+    t->bubble_of_span = t->span > 0 ? 1 - work / (t->span * ranks) : 0;
 }
 
-/* The first rank of each stage; the others of a stage behave alike. */
-static int32_t *choose_ranks(const struct hd__mesh *mesh, int32_t rank, struct hd__timeline *t)
+/* The first rank of each stage, or of each kind of ranks; and the one asked for. */
+static int32_t *choose_ranks(const struct hd__sim *m, const struct hd__mesh *mesh, int32_t rank, struct hd__timeline *t)
 {
     int32_t *slot = hd__alloc((size_t)mesh->ranks * sizeof *slot), per_stage = mesh->ranks / mesh->size[HD_AXIS_PP];
     t->stages = mesh->size[HD_AXIS_PP];
-    t->ranks = hd__alloc(((size_t)t->stages + 1) * sizeof *t->ranks);
+    t->ranks = hd__alloc(((size_t)mesh->ranks + 1) * sizeof *t->ranks);
     for (int32_t r = 0; r < mesh->ranks; r++) {
-        slot[r] = r % per_stage ? -1 : (int32_t)t->n_ranks;
-        if (slot[r] >= 0)
+        int32_t like = rank == HD__SIM_KINDS ? hd__sim_alike(m, r) : r % per_stage ? -1 : r;
+        slot[r] = like == r ? (int32_t)t->n_ranks : -1;
+        if (like == r)
             t->ranks[t->n_ranks++].rank = r;
+        if (like >= 0)
+            t->ranks[slot[like]].weight++;
     }
     if (rank >= 0 && slot[rank] < 0) {
         slot[rank] = (int32_t)t->n_ranks;
@@ -318,8 +320,8 @@ int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *c
     *out = (struct hd__timeline){.programs = programs};
     memcpy(costs.latency, rates->latency, sizeof costs.latency);
     memcpy(costs.bandwidth, rates->link, sizeof costs.bandwidth);
-    w.slot = choose_ranks(mesh, rank, out);
     struct hd__sim *m = hd__sim_create(mesh, programs, &(struct hd__sim_options){.costs = &costs});
+    w.slot = choose_ranks(m, mesh, rank, out);
     w.extra_as = rank < 0 ? -1 : hd__sim_alike(m, rank);
     int32_t rc = hd__sim_run(m, NULL, typical_step(programs[0]), err);
     if (!rc) {

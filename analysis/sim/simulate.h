@@ -46,6 +46,7 @@ struct hd__timeline_lane { /* a rank's stream */
 struct hd__rank_times {
     int32_t rank;
     uint32_t n_lanes;
+    double weight;                  /* ranks for which it stands in sums and means; 0: none */
     struct hd__timeline_lane *lane; /* compute first; then the used streams */
     double first, last;             /* model compute: the first forward's start, the last backward's end */
     double work;                    /* seconds of model compute */
@@ -56,7 +57,7 @@ struct hd__rank_times {
 enum { HD__TIMELINE_MAX_PERIODIC = 4 };
 
 struct hd__timeline {
-    uint32_t n_ranks; /* recorded ranks: one per pipeline stage, and the one asked for */
+    uint32_t n_ranks; /* recorded ranks */
     int32_t stages;
     struct hd__rank_times *ranks;
     const struct hd_program *const *programs; /* by rank, borrowed */
@@ -74,8 +75,11 @@ struct hd__timeline {
     uint32_t n_periodic, reserved;
 };
 
+enum { HD__SIM_STAGES = -1, HD__SIM_KINDS = -2 };
+
 /* Simulates a typical step. programs: by rank; they outlive the timeline. rank: recorded besides the first of each
- * stage; -1: none. HD_E_MISMATCH where the programs do not match. */
+ * stage; HD__SIM_STAGES: none; HD__SIM_KINDS: one of each kind of ranks that behave alike is recorded instead.
+ * HD_E_MISMATCH where the programs do not match. */
 int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *const *programs,
                          const struct hd__sim_rates *rates, int32_t rank, struct hd__timeline *out,
                          struct hd_error *err);

@@ -487,8 +487,10 @@ static int check_request(struct plan_request *r)
                                     : NULL;
     struct hd_error err = HD_ERROR_INIT;
     const char *value = r->sweep ? strchr(r->sweep, '=') : NULL, *crossed = r->tokens ? "--tokens is" : NULL;
-    if ((r->search || r->fewest) && (r->assume.stage_f > 0 || r->assume.n_speeds))
-        crossed = r->assume.n_speeds ? "--assume: speeds are" : "--assume: times of measured stages are";
+    if ((r->search || r->fewest) && (r->assume.stage_f > 0 || r->assume.speeds.count))
+        crossed = r->assume.speeds.count ? "--assume: speeds are" : "--assume: times of measured stages are";
+    if (r->fewest && r->assume.memory.count)
+        crossed = "--assume: memory of parts is";
     if (many && crossed)
         return hd__cli_usage_error(&hd__command_plan, "%s of a single plan: not with %s", crossed, many);
     if (r->scaling && (r->sweep || r->compare || r->search || r->fewest || r->ranks))
@@ -577,7 +579,8 @@ const struct hd__command hd__command_plan = {
         "forms\n"
         "                    too: states=BYTES a parameter; stages as measured: stage_f, stage_b, stage_w, "
         "stage_send;\n"
-        "                    speeds=1:1:0.5 of compute on each of mesh.dp, where the machine's is 1\n"
+        "                    of equal parts of the ranks, in their order: speeds=1:1:0.5 of compute, where the\n"
+        "                    machine's is 1, and memory=80GB:40GB\n"
         "  --search          the ten fastest meshes, ZeRO stages, schedules, micro-batches and recomputes that fit, "
         "and\n"
         "                    the job file of the fastest\n"

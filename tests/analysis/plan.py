@@ -174,6 +174,20 @@ def assumed():
     near("more of them", wrong["step_s"], 16 / 6 * alone, 0.01)
     check("FLOPs are those of all micro-batches", even["flops_with_recompute"] == uneven["flops_with_recompute"])
     check("the most even shares are said", even["micro_batches"] == [8, 4], even)
+    waits = [p["exposed_s"]["dp_shard"] for p in (even, uneven, *(plan(*slow[:-1], f"speeds={s}", "data.micro_batches=[6, 6]", machine=free) for s in ("0.5:1", "0.5")))]
+    near("the faster rank waits half of its time", waits[0], even["step_s"] / 4, 0.02)
+    check("on whichever side", abs(waits[2] / waits[0] - 1) < 1e-6 and waits[3] < waits[0] / 50 and waits[1] < waits[0] / 10, waits)
+    stages = ("mesh.pp=2", "mesh.dp=2", "data.batch=16", "--assume")
+    alone, half, both, part = (plan(*stages, f"speeds={s}", machine=free) for s in ("1", "1:0.5", "0.5", "1:1:1:0.5"))
+    check("a slow stage", 1.7 * alone["step_s"] < half["step_s"] < both["step_s"] and half["bubble"] > alone["bubble"] + 0.2, (alone, half, both))
+    check("is as slow as its slowest rank", abs(part["step_s"] / half["step_s"] - 1) < 0.05 and alone["bubble"] < part["bubble"] - 0.3, (alone, half, part))
+    balanced = plan(*stages, "speeds=1:0.5", "strategies.3d.split=[5,3]", machine=free)
+    check("fewer layers for it", balanced["step_s"] < 0.9 * half["step_s"], (balanced["step_s"], half["step_s"]))
+    parts = ("mesh.pp=2", "mesh.dp=1", "data.batch=16")
+    whole = plan(*parts)
+    tight, roomy, alike = (plan(*parts, "--assume", f"memory={m}") for m in ("64MB:2MB", "2MB:64MB", "64MB"))
+    check("memory of a stage's ranks", [p["memory_limit"] for p in (tight, roomy, alike)] == [2e6, 2e6, 64e6] and not tight["fits"] and not roomy["fits"] and alike["fits"], (tight, roomy))
+    check("is of the rank nearest its own limit", alike["memory"] == whole["memory"] and tight["memory"] != roomy["memory"], (alike, tight, roomy))
     p = plan("mesh.pp=4", "mesh.dp=1", "data.batch=8", "--assume", "stage_f=1,stage_b=2,stage_w=0.5")
     near("stages as measured", p["step_s"], (8 + 3) * 3.5)
 
@@ -322,8 +336,14 @@ def refusals():
         (["--assume", "stage_b=1"], "beside stage_f, which is missing"),
         (["--assume", "stage_f=0.02"], "beside stage_b, which is missing"),
         (["--assume", "stage_f=-1"], "stage_f: "),
-        (["--assume", "speeds=1:0"], "speeds: '1:0': numbers from 0.01 to 100"),
-        (["--assume", "speeds=1:1:1", "mesh.dp=2"], "speeds: of 3 ranks, and mesh.dp is 2"),
+        (["--assume", "speeds=1:0"], "speeds: '0': "),
+        (["--assume", "speeds=1:"], "speeds: '': "),
+        (["--assume", "speeds=1:1:1", "mesh.dp=2"], "speeds: 3 numbers for 2 ranks"),
+        (["--assume", "memory=80GB:x"], "memory: 'x': "),
+        (["--assume", "memory=80"], "memory: '80': "),
+        (["--assume", "memory=1GB:1GB:1GB", "mesh.dp=2"], "memory: 3 numbers for 2 ranks"),
+        (["--search", "--ranks", "2", "--assume", "memory=1GB:1GB:1GB"], "memory: 3 numbers for 2 ranks"),
+        (["--fewest", "--assume", "memory=1GB:2GB"], "memory of parts is of a single plan"),
         (["--search", "mesh.dp=2", "data.batch=8", "data.micro_batches=[5, 3]"], "a search chooses among meshes"),
         (["--search", "--assume", "speeds=1:2"], "--assume: speeds are of a single plan"),
         (["--assume", "states=18", "model.ffn=512"], "the closed forms are of a GPT's blocks"),

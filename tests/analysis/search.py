@@ -133,6 +133,25 @@ def any_mesh():
     )
 
 
+def parts():
+    """Ranks of different memory: what is chosen fits when it is planned alone, and nothing faster that fits is left out."""
+    search = "job.yaml", "--search", "--machine", "slow.yaml", "--ranks", 2
+    free = plans(*search)["plans"]
+    peaks = sorted(p["memory"] for p in free)
+    memory, swapped = (("--assume", f"memory={m}") for m in (f"{peaks[-1]}:{peaks[3]}", f"{peaks[3]}:{peaks[-1]}"))
+    found = plans(*search, *memory)["plans"]
+
+    def fits(row, words=memory):
+        pathlib.Path("one.yaml").write_text(row["job"])
+        return plans("one.yaml", "--machine", "slow.yaml", *words)["fits"]
+
+    slowest = found[-1]["step_s"]
+    left = [p for p in free if p["job"] not in [f["job"] for f in found]]
+    check("each fits where the ranks' memory differs", len(found) == 10 and all(map(fits, found)), found)
+    check("those left out do not", left and not any(fits(p) for p in left if p["step_s"] < slowest), left)
+    check("a large stage is on the large part", not all(fits(p, swapped) for p in found), (peaks, found))
+
+
 def fewest():
     for memory in ("100GB", "3MB", "2MB"):
         pathlib.Path("tight.yaml").write_text(MACHINE.replace("100GB", memory))
@@ -277,6 +296,7 @@ def main():
         pathlib.Path("corpus.txt").write_text("in the beginning " * 400)
         best_of_all()
         any_mesh()
+        parts()
         fewest()
         long_context()
         experts()
