@@ -25,9 +25,14 @@ char *hd__candidate_words(const struct hd__candidate *c, const char *between)
     hd__text_add(&out, ", cp: %d, ep: %d, tp: %d}%sstrategies=[", c->cp, c->ep, c->tp, between);
     if (three)
         hd__text_add(&out, "{use: 3d%s", c->sequence_parallel ? ", sequence_parallel: true" : "");
-    if (c->chunks > 1)
+    if (c->schedule)
+        hd__text_add(&out, ", schedule: %s", c->schedule);
+    else if (c->chunks > 1)
         hd__text_add(&out, ", schedule: interleaved, virtual: %d", c->chunks);
-    hd__text_add(&out, "%s{use: zero, stage: %d}]%sdata.micro_batch=%lld%srecompute=%s", three ? "}, " : "", c->stage,
+    hd__text_add(&out, "%s{use: zero, stage: %d", three ? "}, " : "", c->stage);
+    if (c->prefetch)
+        hd__text_add(&out, ", prefetch: %d, prefetch_backward: %d", c->prefetch, c->prefetch);
+    hd__text_add(&out, "%s}]%sdata.micro_batch=%lld%srecompute=%s", c->offload ? ", offload: {optimizer: host}" : "",
                  between, (long long)c->micro, between, c->recompute);
     return out.at;
 }
@@ -39,7 +44,8 @@ double hd__candidate_least_memory(const struct hd__candidate_job *j, const struc
 {
     double ways = (double)c->shard * c->cp, n = j->parameters / c->tp / c->pp / c->ep; /* as if all were experts' */
     double sums = hd__candidate_micros(c, j->batch) > 1 ? j->gradients : 0;
-    return n * (j->weights / (c->stage == 3 ? ways : 1) + j->states / (c->stage > 0 ? ways : 1) +
+    double states = c->offload ? 0 : j->states;
+    return n * (j->weights / (c->stage == 3 ? ways : 1) + states / (c->stage > 0 ? ways : 1) +
                 sums / (c->stage > 1 ? ways : 1));
 }
 
@@ -73,14 +79,14 @@ static double least_traffic_seconds(const struct hd__candidate_job *j, const str
 /* All products at the best rate of the machine, and the pipeline's bubble. Of a block that is run again heddle leaves
  * out the last product, which is at most half of the forward pass. Gradients of weights, a third of all products, may
  * fill the bubble. */
-static double least_seconds(const struct hd__candidate_job *j, const struct hd__machine *m, int64_t ranks,
-                            const struct hd__candidate *c)
+double hd__candidate_least_seconds(const struct hd__candidate_job *j, const struct hd__machine *m, int64_t ranks,
+                                   const struct hd__candidate *c)
 {
     double share = fmax(m->product, fmax(m->attention, m->attention_grad));
     double rate = hd__machine_peak(m, j->compute) * share * (double)ranks;
     double micros = (double)hd__candidate_micros(c, j->batch), again = strcmp(c->recompute, "full") ? 1 : 7.0 / 6;
-    return fmax(j->model_flops * again / rate * (1 + 2.0 / 3 * (c->pp - 1) / micros / c->chunks),
-                least_traffic_seconds(j, m, c));
+    double bubble = c->schedule ? 0 : 2.0 / 3 * (c->pp - 1) / micros / c->chunks;
+    return fmax(j->model_flops * again / rate * (1 + bubble), least_traffic_seconds(j, m, c));
 }
 
 /* ---- the list */
@@ -109,17 +115,19 @@ static void add(const struct lister *l, struct hd__candidate c)
         l->out->too_large++;
         return;
     }
-    c.bound = least_seconds(l->job, l->machine, l->ranks, &c);
+    c.bound = hd__candidate_least_seconds(l->job, l->machine, l->ranks, &c);
     hd__push(&l->out->list, c);
 }
 
 static void add_recomputes(const struct lister *l, struct hd__candidate c)
 {
-    static const char *const recomputes[] = {"none", "selective", "full"};
+    static const char *const recomputes[2][3] = {{"none", "selective", "full"},
+                                                 {"{every: 2}", "{every: 4}", "{every: 8}"}};
+    int inputs = l->job->saving == HD__SAVE_INPUTS;
     c.sequence_parallel =
         c.tp > 1 && l->job->seq_len / c.cp % c.tp == 0; /* the same bytes are sent, and less is kept */
-    for (size_t r = 0; r < HD__COUNT(recomputes); r++) {
-        c.recompute = recomputes[r];
+    for (size_t r = 0; r < HD__COUNT(recomputes[inputs]); r++) {
+        c.recompute = recomputes[inputs][r];
         add(l, c);
     }
 }
@@ -160,7 +168,7 @@ void hd__candidates_list(const struct hd__candidate_job *job, const struct hd__m
                          const int64_t *only, struct hd__candidates *out)
 {
     const struct lister l = {job, m, ranks, only, out};
-    struct hd__candidate c = {0};
+    struct hd__candidate c = {.offload = job->saving == HD__SAVE_STATES};
     for (c.tp = 1; c.tp <= HD__MIN(m->ranks, ranks); c.tp *= 2)
         for (c.cp = 1; (int64_t)c.tp * c.cp <= ranks; c.cp *= 2)
             for (c.ep = 1; c.ep <= HD__MAX(1, job->experts); c.ep++)

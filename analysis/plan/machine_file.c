@@ -28,6 +28,8 @@ static const struct hd_option machine_keys[] = {
     ROW("ranks", INT, hd__machine, ranks, 1, 1 << 20, "devices of one machine"),
     ROW("memory", SIZE, hd__machine, memory, 1e6, 1e18, "bytes, as 80GB"),
     RATE("bandwidth", bandwidth, 1e8, 1e30, "bytes a second"),
+    RATE("host_link", host_link, 1e8, 1e30, "bytes a second"),
+    ROW("host_memory", SIZE, hd__machine, host_memory, 1e6, 1e18, "bytes of a machine, as 2TB"),
     RATE("kernel", kernel, 0, 0.1, "seconds"),
     RATE("peak_16", peak_16, 1e6, 1e30, "FLOPs a second of bf16 and fp16"),
     RATE("peak_fp32", peak_fp32, 1e6, 1e30, "FLOPs a second of fp32"),

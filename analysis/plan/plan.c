@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/program/cost.h"
 #include "core/program/ops.h"
@@ -189,11 +190,36 @@ static int blocks(const void *user, const struct hd__instr *i)
 /* A transfer begins when its last rank comes. The others' time until then is exposed: they wait for a slower one. */
 static void add_waits(const struct hd__timeline *t, const struct hd__mesh *mesh, struct hd__plan *plan)
 {
-    double exposed = 0;
+    double exposed = plan->copy_exposed;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         exposed += plan->exposed[a];
     int32_t axis = mesh->size[HD_AXIS_DP_REPLICATE] > 1 ? HD_AXIS_DP_REPLICATE : HD_AXIS_DP_SHARD;
     plan->exposed[axis] += fmax(0, t->seconds * (1 - t->busy) - exposed);
+}
+
+static int is_copies(const struct hd__timeline_lane *lane)
+{
+    return lane->stream == HD__STREAM_IN || lane->stream == HD__STREAM_OUT;
+}
+
+/* Copies in and out may run at the same time. */
+static double copies_exposed(const struct hd__rank_times *r)
+{
+    struct hd__timeline_lane both = {0};
+    uint32_t *at = hd__alloc(r->n_lanes * sizeof *at), next;
+    do {
+        next = 0;
+        for (uint32_t l = 1; l < r->n_lanes; l++)
+            if (is_copies(&r->lane[l]) && at[l] < r->lane[l].spans.count &&
+                (!next || r->lane[l].spans.at[at[l]].start < r->lane[next].spans.at[at[next]].start))
+                next = l;
+        if (next)
+            hd__push(&both.spans, r->lane[next].spans.at[at[next]++]);
+    } while (next);
+    double exposed = exposed_seconds(&r->lane[0], &both);
+    hd__free_array(&both.spans);
+    free(at);
+    return exposed;
 }
 
 static void read_timeline(struct hd__timeline *t, const struct model *model, struct hd__plan *plan)
@@ -205,11 +231,14 @@ static void read_timeline(struct hd__timeline *t, const struct model *model, str
     plan->compute = t->busy * t->seconds;
     for (uint32_t n = 0; n < t->n_periodic; n++)
         plan->seconds += t->periodic[n].seconds / t->periodic[n].every;
-    for (uint32_t r = 0; r < t->n_ranks; r++)
-        for (uint32_t l = 1; l < t->ranks[r].n_lanes; l++)
-            if (t->ranks[r].lane[l].stream != HD__STREAM_IN && t->ranks[r].lane[l].stream != HD__STREAM_OUT)
-                plan->exposed[axis_of_stream(t->ranks[r].lane[l].stream)] +=
-                    t->ranks[r].weight / ranks * exposed_seconds(&t->ranks[r].lane[0], &t->ranks[r].lane[l]);
+    for (uint32_t n = 0; n < t->n_ranks; n++) {
+        const struct hd__rank_times *r = &t->ranks[n];
+        for (uint32_t l = 1; l < r->n_lanes; l++)
+            if (!is_copies(&r->lane[l]))
+                plan->exposed[axis_of_stream(r->lane[l].stream)] +=
+                    r->weight / ranks * exposed_seconds(&r->lane[0], &r->lane[l]);
+        plan->copy_exposed += r->weight / ranks * copies_exposed(r);
+    }
     plan->bubble = bubble(t, plan->exposed);
     if (t->stages == 1 && t->n_ranks > 1) /* of several stages idle time is the bubble */
         add_waits(t, &model->compiled->mesh, plan);
@@ -276,6 +305,7 @@ static void add_traffic(const struct hd__compiled *c, int32_t stage, struct hd__
         sent[__builtin_ctz(axes)] += totals.sent[axes];
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         plan->traffic[a] = fmax(plan->traffic[a], sent[a]);
+    plan->copied = fmax(plan->copied, totals.copied[HD__MEM_HOST] + totals.copied[HD__MEM_FILE]);
 }
 
 void hd__plan_memory(const struct hd__compiled *c, const struct hd__machine *m, const struct hd__parts *parts,
@@ -294,6 +324,11 @@ void hd__plan_memory(const struct hd__compiled *c, const struct hd__machine *m, 
     }
     plan->memory = hd__memory_use(c->stage[plan->stage]);
     plan->peak = c->stage[plan->stage]->arena_bytes;
+    for (int32_t s = 0; s < c->n_stages; s++)
+        for (int32_t k = HD__MEM_HOST; k < HD__MEM_COUNT; k++)
+            plan->offloaded[k] = HD__MAX(s ? plan->offloaded[k] : 0, c->stage[s]->bytes[k]);
+    plan->host_limit = m->host_memory / m->ranks;
+    plan->fits = plan->peak <= plan->limit && (!plan->host_limit || plan->offloaded[HD__MEM_HOST] <= plan->host_limit);
 }
 
 /* With ranks of one stage: what its data parallel coordinates would do in the same time. */
@@ -315,11 +350,16 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
 {
     struct model model = {.machine = m, .assume = *assume, .compiled = c};
     const uint32_t compute = c->job->precision.compute;
-    static int said;
+    static int said, said_link;
     if (hd_dtype_size(compute) == 2 && m->peak_16 <= 0 && !said++)
         hd__log(HD_LOG_WARN, NULL,
                 "%s has no peak_16, and the job computes in %s: its products are planned at peak_fp32; add peak_16",
                 m->path, hd_dtype_name(compute));
+    if (strcmp(m->device, "cpu") != 0 && m->host_link <= 0 && c->stage[0]->offloaded.count && !said_link++)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s has no host_link, and the job offloads: its copies are planned at the memory's bandwidth; add "
+                "host_link",
+                m->path);
     model.assume.recomputed_scores = c->job->recompute == HD__RECOMPUTE_SELECTIVE;
     *plan = (struct hd__plan){.parameters = hd__compiled_parameter_count(c),
                               .ranks = c->mesh.ranks,

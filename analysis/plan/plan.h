@@ -19,9 +19,11 @@ struct hd__plan {
     double active;                     /* parameters that a token meets */
     struct hd__memory_use memory;      /* of the fullest rank: nearest its limit */
     int64_t peak, limit;               /* limit: the machine's, or the rank's own */
+    int64_t offloaded[HD__MEM_COUNT];  /* bytes of a rank in the host's memory and in files; the most of any stage */
+    int64_t host_limit;                /* a rank's share of the host's memory; 0: not known */
     int64_t copies;                    /* of checkpoint.peers, in host memory: of the rank that has most of them */
     int32_t stage;                     /* the fullest rank's */
-    int32_t reserved;
+    int32_t fits;
     const char *device;            /* that the programs are compiled for */
     double model_flops, flops;     /* of a step, all ranks: of the model; with what is computed again */
     double seconds, compute;       /* compute: seconds of it in which a rank computes, mean over stages */
@@ -29,6 +31,7 @@ struct hd__plan {
     double peak_flops;             /* of all ranks, in the job's compute dtype */
     double traffic[HD_AXIS_COUNT]; /* bytes that a rank sends a step, by axis; the most of any stage */
     double exposed[HD_AXIS_COUNT]; /* seconds of it in which the rank computes nothing, mean over stages */
+    double copied, copy_exposed;   /* bytes to and from the host's memory a step; seconds of it as above */
     int64_t shares[64];            /* data.micro_batches that would suit the speeds of --assume best */
     uint32_t n_shares, reserved2;
     double assumed_states, assumed_activations; /* bytes by closed forms, where hd__assume.states is above 0 */
@@ -37,7 +40,7 @@ struct hd__plan {
 /* HD_E_MISMATCH where the programs do not match. */
 int32_t hd__plan_make(const struct hd__compiled *compiled, const struct hd__machine *machine,
                       const struct hd__assume *assume, struct hd__plan *plan, struct hd_error *err);
-/* Sets memory, peak, limit and stage anew. */
+/* Sets memory, peak, limit, stage, offloaded and fits anew. */
 void hd__plan_memory(const struct hd__compiled *compiled, const struct hd__machine *machine,
                      const struct hd__parts *memory, struct hd__plan *plan);
 /* Sets assumed_states and assumed_activations. */

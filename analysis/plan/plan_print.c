@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "analysis/plan/plan.h"
+#include "core/program/cost.h"
 
 /* Figures that follow from a plan. */
 struct derived {
@@ -74,6 +75,14 @@ static void add_memory(const struct hd__plan *p, struct hd__text *out)
                      100 * (double)p->memory.kind[k] / (double)p->peak);
     hd__text_add(out, "  %-14s %12s  of %s: %.0f %%%s\n", "peak", hd__bytes_text((uint64_t)p->peak, bytes[0]),
                  hd__bytes_text((uint64_t)p->limit, bytes[1]), 100 * share, share > 1 ? ", DOES NOT FIT" : "");
+    if (p->offloaded[HD__MEM_HOST])
+        hd__text_add(out, "  %-14s %12s  offloaded by a rank, of %s of the host's memory%s\n", "host",
+                     hd__bytes_text((uint64_t)p->offloaded[HD__MEM_HOST], bytes[0]),
+                     p->host_limit ? hd__bytes_text((uint64_t)p->host_limit, bytes[1]) : "an unknown share",
+                     p->host_limit && p->offloaded[HD__MEM_HOST] > p->host_limit ? ", DOES NOT FIT" : "");
+    if (p->offloaded[HD__MEM_FILE])
+        hd__text_add(out, "  %-14s %12s  offloaded by a rank; the disk's time is not in the step\n", "file",
+                     hd__bytes_text((uint64_t)p->offloaded[HD__MEM_FILE], bytes[0]));
     if (p->copies)
         hd__text_add(out, "  %-14s %12s  of its state in host memory, by checkpoint.peers; on several machines twice\n",
                      "copies", hd__bytes_text((uint64_t)p->copies, bytes[0]));
@@ -95,6 +104,9 @@ static void add_traffic(const struct hd__plan *p, struct hd__text *out)
         if (p->traffic[a] > 0)
             hd__text_add(out, "  %-14s %12s sent a step by a rank, %s exposed\n", hd__axis_name(a),
                          hd__bytes_text((uint64_t)p->traffic[a], bytes), hd__seconds_text(p->exposed[a], seconds));
+    if (p->copied > 0)
+        hd__text_add(out, "  %-14s %12s copied in and out a step by a rank, %s exposed\n", "host",
+                     hd__bytes_text((uint64_t)p->copied, bytes), hd__seconds_text(p->copy_exposed, seconds));
 }
 
 void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double tokens, struct hd__text *out)
@@ -130,12 +142,14 @@ void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double
     hd__text_add(out, "\nmemory is exact; times are estimates from %s\n", m->path);
 }
 
-static json_t *by_axis(const double values[HD_AXIS_COUNT])
+static json_t *by_axis(const double values[HD_AXIS_COUNT], double host, int offloads)
 {
     json_t *object = json_object();
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (values[a] > 0)
             json_object_set_new(object, hd__axis_name(a), json_real(values[a]));
+    if (offloads)
+        json_object_set_new(object, "host", json_real(host));
     return object;
 }
 
@@ -146,19 +160,22 @@ json_t *hd__plan_json(const struct hd__plan *p, const struct hd__machine *m, dou
     for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
         json_object_set_new(memory, hd__memory_kind_name(k), json_integer(p->memory.kind[k]));
     json_object_set_new(memory, "peak", json_integer(p->peak));
+    for (uint32_t k = HD__MEM_HOST; k < HD__MEM_COUNT; k++)
+        if (p->offloaded[k])
+            json_object_set_new(memory, hd__memory_name(k), json_integer(p->offloaded[k]));
     if (p->copies)
         json_object_set_new(memory, "copies", json_integer(p->copies));
     if (tokens > 0)
         training = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens", tokens, "seconds", d.training,
                              "rank_hours", d.rank_hours, "dollars", d.dollars, "joules", d.joules, "failures",
                              d.failures, "checkpoint_every_s", d.checkpoint_s);
-    json_t *object =
-        json_pack("{s:s, s:s, s:I, s:I, s:o, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}",
-                  "machine", m->name, "device", p->device, "parameters", (json_int_t)p->parameters, "ranks",
-                  (json_int_t)p->ranks, "memory", memory, "memory_limit", (json_int_t)p->limit, "fits",
-                  p->peak <= p->limit, "flops", p->model_flops, "flops_with_recompute", p->flops, "step_s", p->seconds,
-                  "compute_s", p->compute, "tokens_per_s", d.tokens_per_s, "mfu", d.mfu, "hfu", d.hfu, "bubble",
-                  p->bubble, "traffic", by_axis(p->traffic), "exposed_s", by_axis(p->exposed), "training", training);
+    json_t *object = json_pack(
+        "{s:s, s:s, s:I, s:I, s:o, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "machine",
+        m->name, "device", p->device, "parameters", (json_int_t)p->parameters, "ranks", (json_int_t)p->ranks, "memory",
+        memory, "memory_limit", (json_int_t)p->limit, "fits", p->fits, "flops", p->model_flops, "flops_with_recompute",
+        p->flops, "step_s", p->seconds, "compute_s", p->compute, "tokens_per_s", d.tokens_per_s, "mfu", d.mfu, "hfu",
+        d.hfu, "bubble", p->bubble, "traffic", by_axis(p->traffic, p->copied, p->copied > 0), "exposed_s",
+        by_axis(p->exposed, p->copy_exposed, p->copied > 0), "training", training);
     if (p->assumed_states > 0)
         json_object_set_new(
             object, "assumed_memory",

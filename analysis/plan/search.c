@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "analysis/plan/candidates.h"
 #include "core/program/ops.h"
 
 /* The sources of a candidate's bound: closed forms; its blocks, in a program of few layers; its first stage, which is
@@ -14,6 +13,8 @@ enum { BY_FORMS, BY_BLOCKS, BY_FIRST, BY_STEPS };
 /* The shares of what short programs take that longer ones take at least. */
 #define BLOCKS_SHARE 0.95
 #define STEPS_SHARE 0.998
+/* A variant that is faster by less is not worth another setting. */
+#define VARIANT_SHARE 0.995
 
 /* A micro-batch on the ranks of one stage, however many stages and data ranks there are. */
 struct blocks {
@@ -31,7 +32,9 @@ struct search {
     HD__ARRAY(struct blocks) blocks;
     const struct hd__parts *memory; /* of the ranks; bounds are by the largest */
     double flops_per_token;
-    int64_t least_peak; /* of those that were compiled and did not fit */
+    HD__ARRAY(char *) refined; /* words of the variants that were tried */
+    double below;              /* seconds that a variant has to be faster than */
+    int64_t least_peak;        /* of those that were compiled and did not fit */
 };
 
 /* ---- jobs */
@@ -215,6 +218,10 @@ static const struct blocks *find_blocks(struct search *s, const struct hd__candi
 /* 0: it does not fit. */
 static int bound_by_blocks(struct search *s, struct hd__candidate *c)
 {
+    if (*c->recompute == '{') { /* its blocks are not alike */
+        c->tier = BY_BLOCKS;
+        return 1;
+    }
     const struct blocks *b = find_blocks(s, c);
     double micros = (double)hd__candidate_micros(c, s->job.batch), layers = (double)s->job.layers;
     double stage = (layers * b->layer + b->others) / c->pp, fill = floor(layers / c->pp) * b->layer / c->chunks;
@@ -277,7 +284,7 @@ const char *hd__plan_binds(const struct hd__plan *p, const struct hd__machine *m
     const char *binds = reached > p->seconds / 2 ? "products" : "what is no product";
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         most -= a == HD_AXIS_PP ? 0 : p->exposed[a]; /* waiting for another stage is part of the bubble */
-    most = fmax(most - waits, 0);
+    most = fmax(most - p->copy_exposed - waits, 0);
     if (reached > p->seconds / 2)
         most = fmax(most, 0.1 * p->seconds); /* a loss below a tenth of the step binds nothing */
     if (waits > most) {
@@ -289,6 +296,8 @@ const char *hd__plan_binds(const struct hd__plan *p, const struct hd__machine *m
             most = p->exposed[a];
             binds = hd__axis_name(a);
         }
+    if (p->copy_exposed > most)
+        binds = "copies of offloaded state";
     return binds;
 }
 
@@ -326,6 +335,7 @@ static void keep(struct search *s, const struct hd__candidate *c, const struct h
                                              .lines = hd__candidate_words(c, "\n"),
                                              .job = yaml.at,
                                              .plan = *plan,
+                                             .of = *c,
                                              .bound = c->bound,
                                              .binds = hd__plan_binds(plan, s->r->machine)};
 }
@@ -335,7 +345,7 @@ static int count_too_large(struct search *s, const struct hd__compiled *compiled
 {
     struct hd__plan of = {0};
     hd__plan_memory(compiled, s->r->machine, s->memory, &of);
-    if (of.peak <= of.limit)
+    if (of.fits)
         return 0;
     s->least_peak = s->least_peak ? HD__MIN(s->least_peak, of.peak) : of.peak;
     s->out->too_large++;
@@ -358,8 +368,8 @@ static void try_candidate(struct search *s, const struct hd__candidate *c)
         s->out->refused++;
         hd__log(HD_LOG_DEBUG, "plan", "%s: %s", words, why.message);
     } else if (!count_too_large(s, compiled) && !hd__plan_make(compiled, s->r->machine, s->r->assume, &plan, &why) &&
-               (at = place_of(s->out, c, &plan)) < HD__SEARCH_BEST && !hd__compile_offsets(compiled, &why) &&
-               !count_too_large(s, compiled)) {
+               plan.seconds < s->below && (at = place_of(s->out, c, &plan)) < HD__SEARCH_BEST &&
+               !hd__compile_offsets(compiled, &why) && !count_too_large(s, compiled)) {
         hd__plan_memory(compiled, s->r->machine, s->memory, &plan);
         keep(s, c, job, &plan, at);
     }
@@ -382,6 +392,53 @@ static struct hd__candidate *next_candidate(struct search *s, uint32_t *left)
     return first;
 }
 
+/* ---- variants of the fastest */
+
+static void try_variant(struct search *s, struct hd__candidate c)
+{
+    char *words = hd__candidate_words(&c, " ");
+    for (uint32_t k = 0; k < s->refined.count; k++)
+        if (!strcmp(s->refined.at[k], words)) {
+            free(words);
+            return;
+        }
+    hd__push(&s->refined, words);
+    c.bound = hd__candidate_least_seconds(&s->job, s->r->machine, s->r->ranks, &c);
+    s->out->candidates++;
+    try_candidate(s, &c);
+}
+
+/* One setting changed, of those that a plan is not searched over. */
+static void try_variants(struct search *s, const struct hd__candidate *of)
+{
+    static const char *const schedules[] = {"zb-h1", "zb-v"};
+    struct hd__candidate c = *of;
+    for (size_t k = 0; k < HD__COUNT(schedules) && of->pp > 1; k++, c = *of) {
+        c.schedule = schedules[k];
+        c.chunks = (int32_t)k + 1;
+        try_variant(s, c);
+    }
+    for (c.prefetch = 2; c.prefetch <= 4 && of->stage == 3; c.prefetch *= 2)
+        try_variant(s, c);
+}
+
+/* From the fastest on, for as long as a variant of it is faster still. */
+static void refine(struct search *s)
+{
+    double fastest;
+    do {
+        struct hd__candidate c = s->out->best[0].of;
+        fastest = s->out->best[0].plan.seconds;
+        s->below = VARIANT_SHARE * fastest;
+        try_variants(s, &c);
+    } while (s->out->best[0].plan.seconds < fastest);
+    for (uint32_t k = 0; k < s->refined.count; k++)
+        free(s->refined.at[k]);
+    hd__free_array(&s->refined);
+}
+
+/* ---- the search */
+
 /* A bound comes first: makes it tighter, or, of the last tier, tries the candidate. */
 static void advance(struct search *s, struct hd__candidate *c)
 {
@@ -399,14 +456,32 @@ static void advance(struct search *s, struct hd__candidate *c)
         c->bound = INFINITY;
 }
 
+static void search_all(struct search *s)
+{
+    struct hd__search *out = s->out;
+    struct hd__candidate *c;
+    uint32_t left;
+    hd__candidates_list(&s->job, s->r->machine, s->r->ranks, s->r->only, &s->candidates);
+    out->candidates += s->candidates.all;
+    out->too_large += s->candidates.too_large;
+    while ((c = next_candidate(s, &left))) {
+        if (out->n_best == HD__SEARCH_BEST && c->bound > out->best[out->n_best - 1].plan.seconds) {
+            out->slower = left;
+            break;
+        }
+        advance(s, c);
+    }
+    hd__free_array(&s->blocks);
+    hd__free_array(&s->candidates.list);
+    s->candidates = (struct hd__candidates){0};
+}
+
 int32_t hd__search(const struct hd__search_request *request, struct hd__search *out, struct hd_error *err)
 {
     struct hd__assume alike = *request->assume;
     struct hd__machine largest = *request->machine;
     struct hd__search_request of_largest = *request, *r = &of_largest;
-    struct search s = {.r = r, .out = out, .memory = &request->assume->memory};
-    struct hd__candidate *c;
-    uint32_t left;
+    struct search s = {.r = r, .out = out, .below = INFINITY, .memory = &request->assume->memory};
     char bytes[2][32];
     *out = (struct hd__search){0};
     int32_t rc = hd__machine_reaches(r->machine, r->ranks, err);
@@ -419,20 +494,15 @@ int32_t hd__search(const struct hd__search_request *request, struct hd__search *
         largest.memory = k ? HD__MAX(largest.memory, (int64_t)s.memory->at[k]) : (int64_t)s.memory->at[k];
     if (rc || (rc = read_job(&s, err)))
         return rc;
-    hd__candidates_list(&s.job, r->machine, r->ranks, r->only, &s.candidates);
-    out->candidates = s.candidates.all;
-    out->too_large = s.candidates.too_large;
-    while ((c = next_candidate(&s, &left))) {
-        if (out->n_best == HD__SEARCH_BEST && c->bound > out->best[out->n_best - 1].plan.seconds) {
-            out->slower = left;
-            break;
-        }
-        advance(&s, c);
-    }
-    hd__free_array(&s.blocks);
-    hd__free_array(&s.candidates.list);
-    if (out->n_best)
+    search_all(&s);
+    int is_tight = out->n_best < HD__SEARCH_BEST && out->too_large;
+    while (is_tight && ++s.job.saving < HD__SAVE_COUNT)
+        if (s.job.saving != HD__SAVE_STATES || (largest.host_link > 0 && !r->without_offload))
+            search_all(&s);
+    if (out->n_best) {
+        refine(&s);
         return HD_OK;
+    }
     if (!out->candidates)
         return hd_fail(err, HD_E_NOTFOUND,
                        "there is no way to cut this job over %lld ranks: their data ranks do not divide data.batch "
@@ -453,6 +523,7 @@ int32_t hd__search_fewest(const struct hd__search_request *r, int64_t *ranks, st
 {
     struct hd__search_request n = *r;
     int32_t rc = HD_E_NOTFOUND;
+    n.without_offload = 1;
     *below = (struct hd_error)HD_ERROR_INIT;
     for (n.ranks = 1; n.ranks <= r->ranks && rc == HD_E_NOTFOUND; n.ranks++) {
         *below = *err;

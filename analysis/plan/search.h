@@ -2,11 +2,13 @@
  * micro-batch and recompute. Candidates are tried in the order of a bound that their time does not fall below, and no
  * more of them once that bound is above the slowest of the best. Bounds are first closed forms; where a candidate
  * comes first by them, from programs of one and two layers, less 5 %; then, of a pipeline, from programs of few
- * micro-batches, less 2 %. So the best are the best of all candidates, by the plan's own estimates. */
+ * micro-batches, less 2 %. So the best are the best of all candidates, by the plan's own estimates. Then variants of
+ * the fastest are tried: other schedules, longer prefetch. Where hardly anything fits, larger segments of recomputation
+ * and offloaded states are candidates too. */
 #ifndef HD_ANALYSIS_PLAN_SEARCH_H
 #define HD_ANALYSIS_PLAN_SEARCH_H
 
-#include "analysis/plan/plan.h"
+#include "analysis/plan/candidates.h"
 #include "runtime/exec/select.h"
 
 enum { HD__SEARCH_BEST = 10 };
@@ -20,7 +22,8 @@ struct hd__search_request {
     const struct hd__assume *assume;
     struct hd__plugins *plugins;
     int64_t ranks;
-    const int64_t *only; /* mesh[HD_AXIS_COUNT] that all plans must have; NULL: any */
+    int32_t without_offload, reserved; /* else the states may be offloaded where hardly anything fits */
+    const int64_t *only;               /* mesh[HD_AXIS_COUNT] that all plans must have; NULL: any */
 };
 
 struct hd__search_plan {
@@ -29,7 +32,8 @@ struct hd__search_plan {
     char *lines; /* the same, a line each */
     char *job;   /* the resolved job, as YAML */
     struct hd__plan plan;
-    double bound;      /* seconds that no candidate of this mesh and recompute can be faster than */
+    struct hd__candidate of;
+    double bound;      /* seconds that no candidate of this mesh, schedule and recompute can be faster than */
     const char *binds; /* the largest part of what keeps it from the machine's peak */
 };
 

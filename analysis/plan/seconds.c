@@ -189,6 +189,10 @@ double hd__plan_seconds(const struct hd__machine *m, const struct hd__assume *as
 {
     if (!hd__is_async(i))
         return compute_seconds(m, assume, p, i);
+    if (hd__is_copy(i)) {
+        double bytes = (double)hd__tensor_bytes(p, hd__tensor_const(p, i->out[0]));
+        return m->kernel + (m->host_link > 0 ? bytes / (m->host_link * m->link_share) : hd__pass_seconds(m, 2 * bytes));
+    }
     double pieces = assume->pipelined_tp && hd__is_tp_transfer(i) ? (double)hd__mesh_ways(&p->mesh, i->axes) : 1;
     return transfer_seconds(m, p, i) / pieces; /* what overlaps with a product takes no time of its own */
 }

@@ -10,7 +10,7 @@
 #include "analysis/plan/machine_file.h"
 #include "core/program/program.h"
 
-/* Numbers of as many equal parts of a job's ranks, in their order: one for each kind of machine, or for each machine. */
+/* Numbers of equal parts of a job's ranks, in their order: one for each kind of machine, or for each machine. */
 struct hd__parts {
     double at[64];
     uint32_t count, reserved; /* 0: all ranks have the machine's */

@@ -59,12 +59,12 @@ static double cost(const struct hd__sim *m, const struct hd_program *p, const st
         return 0;
     if (!hd__is_async(i))
         return c->seconds ? c->seconds(c->user, p, i) : 0;
+    if (c->transfer)
+        return c->transfer(c->user, p, i);
     if (hd__is_copy(i)) {
         double rate = c->copy_bandwidth[HD__MAX(hd__memory_of(p, i->in[0]), hd__memory_of(p, i->out[0]))];
         return rate > 0 ? (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0])) / rate : 0;
     }
-    if (c->transfer)
-        return c->transfer(c->user, p, i);
     while (!(axes & HD_AXIS_BIT(axis)) || (i->axes && p->mesh.size[axis] == 1 && axes >> (axis + 1)))
         axis++;
     return c->latency[axis] + (c->bandwidth[axis] > 0 ? hd__instr_traffic(p, i) / c->bandwidth[axis] : 0);

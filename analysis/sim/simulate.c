@@ -318,6 +318,8 @@ int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *c
                                   .speed = rates->speed,
                                   .slowed = rates->slowed};
     *out = (struct hd__timeline){.programs = programs};
+    for (int32_t k = HD__MEM_MAIN; k < HD__MEM_COUNT; k++)
+        costs.copy_bandwidth[k] = rates->memory;
     memcpy(costs.latency, rates->latency, sizeof costs.latency);
     memcpy(costs.bandwidth, rates->link, sizeof costs.bandwidth);
     struct hd__sim *m = hd__sim_create(mesh, programs, &(struct hd__sim_options){.costs = &costs});

@@ -215,7 +215,7 @@ static void print_row(struct plan_request *r, const char *label, const struct hd
     char seconds[32], bytes[32];
     printf("%-32s %9s %9.1f K %6.1f %% %6.1f %% %11s%s\n", label, hd__seconds_text(p->seconds, seconds),
            (double)p->tokens / p->seconds / 1e3, 100 * p->model_flops / p->seconds / p->peak_flops, 100 * p->bubble,
-           hd__bytes_text((uint64_t)p->peak, bytes), p->peak > p->limit ? "  DOES NOT FIT" : "");
+           hd__bytes_text((uint64_t)p->peak, bytes), p->fits ? "" : "  DOES NOT FIT");
 }
 
 /* Loads and plans one job; *loaded is the caller's to unload, whatever comes of it. */
@@ -358,7 +358,7 @@ static void add_scaled_row(struct scaling *s, const struct hd__plan *p)
                                              "ranks", (json_int_t)p->ranks, "batch", (json_int_t)s->batch, "step_s",
                                              p->seconds, "tokens_per_s", rate, "efficiency", each / s->rate, "mfu", mfu,
                                              "exposed_s", exposed, "empty", s->empty, "memory", (json_int_t)p->peak,
-                                             "fits", p->peak <= p->limit, "binds", binds));
+                                             "fits", p->fits, "binds", binds));
     if (s->r->json)
         return;
     if (!s->r->rows++)
@@ -369,7 +369,7 @@ static void add_scaled_row(struct scaling *s, const struct hd__plan *p)
     printf("%-7s %7lld %8lld %9s %10.1f K %9.1f %% %6.1f %% %9s %11s  %s%s%s\n", kind_of(s), (long long)p->ranks,
            (long long)s->batch, hd__seconds_text(p->seconds, step), rate / 1e3, 100 * each / s->rate, 100 * mfu,
            hd__seconds_text(exposed, waits), hd__bytes_text((uint64_t)p->peak, bytes), binds, empty,
-           p->peak > p->limit ? "  DOES NOT FIT" : "");
+           p->fits ? "" : "  DOES NOT FIT");
     fflush(stdout);
 }
 

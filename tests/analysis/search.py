@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -82,6 +83,14 @@ def candidates(ranks, layers, batch, inside):
                         )
 
 
+def variants(way):
+    """Another schedule, another prefetch."""
+    for schedule in ("zb-h1", "zb-v") if "pp: 1," not in way[0] else ():
+        yield [re.sub(r"{use: 3d(, sequence_parallel: true)?[^}]*}", rf"{{use: 3d\1, schedule: {schedule}}}", w) for w in way]
+    if "stage: 3" in way[1]:
+        yield [re.sub(r"stage: 3[^}]*}", "stage: 3, prefetch: 4, prefetch_backward: 4}", w) for w in way]
+
+
 def best_of_all():
     """With slow links pipelines are fastest, and with 32 micro-batches short programs bound their steps."""
     pathlib.Path("slow.yaml").write_text(MACHINE.replace("1e10", "1e6").replace("1e9", "1e6"))
@@ -96,6 +105,15 @@ def best_of_all():
             if "step_s" in row:
                 all_of_them.append(row["step_s"])
         best = [b["step_s"] for b in found["plans"]]
+        varied = [b for b in found["plans"] if any(w in b["words"] for w in ("zb-", "prefetch", "every", "offload"))]
+        all_of_them += [b["step_s"] for b in varied]
+        check("a variant is among them", varied or batch == 32, found)
+        for b in varied:
+            pathlib.Path("varied.yaml").write_text(b["job"])
+            check("a variant is what it says", plans("varied.yaml", "--machine", machine)["step_s"] == b["step_s"], b)
+        for way in variants(found["plans"][0]["words"].split("' '")):
+            row = plans("job.yaml", *words, *way, "--machine", machine)
+            check(f"no variant is faster: {way}", row.get("step_s", 1) > 0.994 * best[0], (row, best[0]))
         check(
             f"the ten fastest of {len(all_of_them)}",
             len(best) == 10 and all(abs(a - b) < 1e-12 for a, b in zip(best, sorted(all_of_them))),
@@ -150,6 +168,26 @@ def parts():
     check("each fits where the ranks' memory differs", len(found) == 10 and all(map(fits, found)), found)
     check("those left out do not", left and not any(fits(p) for p in left if p["step_s"] < slowest), left)
     check("a large stage is on the large part", not all(fits(p, swapped) for p in found), (peaks, found))
+
+
+def saving():
+    """Where hardly anything fits: states in the host's memory, inputs of fewer blocks."""
+    deep = "model.layers=64", "model.max_seq_len=4096", "data.seq_len=4096", "data.batch=2"
+    one = {w: plans("job.yaml", *deep, f"recompute={w}", "--machine", "m.yaml")["memory"]["peak"] for w in ("full", "{every: 2}")}
+    check("segments keep less", one["{every: 2}"] < one["full"] - 200000, one)
+    memory = (one["full"] + one["{every: 2}"]) // 2
+    search = "job.yaml", *deep, "--search", "--ranks", 1, "--machine", "tight.yaml"
+    pathlib.Path("tight.yaml").write_text(MACHINE.replace("100GB", str(memory)))
+    found = plans(*search)["plans"]
+    check("larger segments fit", found and all("every" in p["words"] and p["memory"] <= memory for p in found), found)
+    pathlib.Path("tight.yaml").write_text(MACHINE.replace("100GB", str(memory)) + "host_link: 1e9\n")
+    both = plans(*search)["plans"]
+    check("offloaded states too", {"offload" in p["words"] for p in both} == {True, False}, both)
+    for p in both:
+        pathlib.Path("one.yaml").write_text(p["job"])
+        alone = plans("one.yaml", "--machine", "tight.yaml")
+        check("as planned alone", alone["fits"] and alone["step_s"] == p["step_s"], (alone, p))
+        check("copies take time", "offload" not in p["words"] or alone["step_s"] > alone["traffic"]["host"] / 2 / 1e9, alone)
 
 
 def fewest():
@@ -297,6 +335,7 @@ def main():
         best_of_all()
         any_mesh()
         parts()
+        saving()
         fewest()
         long_context()
         experts()
