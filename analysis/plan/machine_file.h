@@ -37,6 +37,8 @@ struct hd__machine {
     double collective; /* seconds that a collective or message costs beside its hops and bytes */
     double slowed;     /* share of its speed that compute loses while a collective is under way */
     double price;      /* dollars a rank and hour; 0: not known */
+    double spot_price; /* the same of a spot instance, of which there is */
+    double spot_share; /* this share of the rank-hours */
     double power;      /* watts a rank; 0: not known */
     double mtbf;       /* seconds between failures of one rank; 0: not known */
     struct hd__machine_level level[HD__MACHINE_LEVELS];

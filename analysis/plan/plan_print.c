@@ -131,8 +131,8 @@ void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double
         hd__text_add(out, "\ntraining on %s tokens\n  %-14s %12s\n  %-14s %12s\n", hd__plan_count_text(tokens, a),
                      "time", hd__plan_long_text(d.training, b), "rank-hours", hd__plan_count_text(d.rank_hours, c));
     if (d.dollars > 0)
-        hd__text_add(out, "  %-14s %12s  at $%.2f a rank and hour\n", "dollars", hd__plan_count_text(d.dollars, a),
-                     m->price);
+        hd__text_add(out, "  %-14s %12s  at $%.2f a rank and hour%s\n", "dollars", hd__plan_count_text(d.dollars, a),
+                     m->price, m->spot_share > 0 ? ", a mean of on-demand and spot" : "");
     if (d.joules > 0)
         hd__text_add(out, "  %-14s %9s kWh  at %.0f W a rank\n", "energy", hd__plan_count_text(d.joules / 3.6e6, a),
                      m->power);

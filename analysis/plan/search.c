@@ -27,7 +27,6 @@ struct blocks {
 struct search {
     const struct hd__search_request *r;
     struct hd__search *out;
-    struct hd__candidate_job job;
     struct hd__candidates candidates;
     HD__ARRAY(struct blocks) blocks;
     const struct hd__parts *memory; /* of the ranks; bounds are by the largest */
@@ -143,7 +142,7 @@ static int32_t read_job(struct search *s, struct hd_error *err)
     if (!rc) {
         double n = (double)plan.parameters;
         s->flops_per_token = hd__compiled_flops_per_token(c);
-        s->job = (struct hd__candidate_job){
+        s->out->job = (struct hd__candidate_job){
             .parameters = n,
             .model_flops = plan.model_flops,
             .weights = (double)hd_dtype_size(job->precision.compute),
@@ -156,7 +155,7 @@ static int32_t read_job(struct search *s, struct hd_error *err)
             .experts = c->info.experts,
             .compute = job->precision.compute,
         };
-        s->job.states = fmax(0, s->job.states - s->job.weights);
+        s->out->job.states = fmax(0, s->out->job.states - s->out->job.weights);
     }
     hd__exec_compiled_free(c);
     hd__job_free(job);
@@ -189,7 +188,7 @@ static struct blocks measure_blocks(const struct search *s, const struct hd__can
     struct blocks b = {.of = *c};
     struct hd__plan one, two;
     struct passes of_one, of_two;
-    int64_t layers = s->job.layers;
+    int64_t layers = s->out->job.layers;
     if (layers > 2 && !plan_blocks(s, c, 1, &one, &of_one) && !plan_blocks(s, c, 2, &two, &of_two) &&
         fabs(of_one.flops_per_token + (double)(layers - 1) * (of_two.flops_per_token - of_one.flops_per_token) -
              s->flops_per_token) < 1e-6 * s->flops_per_token) {
@@ -223,21 +222,21 @@ static int bound_by_blocks(struct search *s, struct hd__candidate *c)
         return 1;
     }
     const struct blocks *b = find_blocks(s, c);
-    double micros = (double)hd__candidate_micros(c, s->job.batch), layers = (double)s->job.layers;
+    double micros = (double)hd__candidate_micros(c, s->out->job.batch), layers = (double)s->out->job.layers;
     double stage = (layers * b->layer + b->others) / c->pp, fill = floor(layers / c->pp) * b->layer / c->chunks;
-    double kept = hd__candidate_kept(&s->job, c, b->kept);
+    double kept = hd__candidate_kept(&s->out->job, c, b->kept);
     stage = fmax(stage, ceil(layers / c->pp) * b->layer);
     stage = fmax(stage, floor(layers / c->pp / c->chunks) * c->chunks * b->layer + b->last); /* the last stage */
     c->bound = fmax(c->bound, BLOCKS_SHARE * (micros * stage + 2.0 / 3 * (c->pp - 1) * fill));
     c->tier = BY_BLOCKS;
-    return hd__candidate_least_memory(&s->job, c) + BLOCKS_SHARE * kept <= (double)s->r->machine->memory;
+    return hd__candidate_least_memory(&s->out->job, c) + BLOCKS_SHARE * kept <= (double)s->r->machine->memory;
 }
 
 /* Enough micro-batches that a pipeline's stages are all busy: of a step with many more, what it needs is seen in a
  * step of so few. 0: not many more. */
 static int64_t few_micros(const struct search *s, const struct hd__candidate *c)
 {
-    return c->pp > 1 && hd__candidate_micros(c, s->job.batch) > 4 * c->pp ? 2 * c->pp : 0;
+    return c->pp > 1 && hd__candidate_micros(c, s->out->job.batch) > 4 * c->pp ? 2 * c->pp : 0;
 }
 
 /* 0: it does not fit. */
@@ -249,7 +248,7 @@ static int bound_by_first_stage(struct search *s, struct hd__candidate *c)
     struct hd__compiled *compiled = NULL;
     char *words = hd__candidate_words(c, "\n");
     c->tier = BY_FIRST;
-    if (c->pp > 1 && !compile(s->r, words, few * s->job.batch / hd__candidate_micros(c, s->job.batch),
+    if (c->pp > 1 && !compile(s->r, words, few * s->out->job.batch / hd__candidate_micros(c, s->out->job.batch),
                               HD__COMPILE_FIRST | HD__COMPILE_ESTIMATE, &job, &compiled, &why))
         first = compiled->stage[0]->arena_bytes;
     if (first > limit)
@@ -264,7 +263,8 @@ static int bound_by_first_stage(struct search *s, struct hd__candidate *c)
  * two short programs say what a long one takes. */
 static void bound_by_steps(struct search *s, struct hd__candidate *c)
 {
-    int64_t few = few_micros(s, c), micros = hd__candidate_micros(c, s->job.batch), each = s->job.batch / micros;
+    int64_t few = few_micros(s, c), micros = hd__candidate_micros(c, s->out->job.batch),
+            each = s->out->job.batch / micros;
     struct hd__plan one, two;
     char *words = hd__candidate_words(c, "\n");
     c->tier = BY_STEPS;
@@ -403,7 +403,7 @@ static void try_variant(struct search *s, struct hd__candidate c)
             return;
         }
     hd__push(&s->refined, words);
-    c.bound = hd__candidate_least_seconds(&s->job, s->r->machine, s->r->ranks, &c);
+    c.bound = hd__candidate_least_seconds(&s->out->job, s->r->machine, s->r->ranks, &c);
     s->out->candidates++;
     try_candidate(s, &c);
 }
@@ -461,7 +461,7 @@ static void search_all(struct search *s)
     struct hd__search *out = s->out;
     struct hd__candidate *c;
     uint32_t left;
-    hd__candidates_list(&s->job, s->r->machine, s->r->ranks, s->r->only, &s->candidates);
+    hd__candidates_list(&s->out->job, s->r->machine, s->r->ranks, s->r->only, &s->candidates);
     out->candidates += s->candidates.all;
     out->too_large += s->candidates.too_large;
     while ((c = next_candidate(s, &left))) {
@@ -483,7 +483,7 @@ int32_t hd__search(const struct hd__search_request *request, struct hd__search *
     struct hd__search_request of_largest = *request, *r = &of_largest;
     struct search s = {.r = r, .out = out, .below = INFINITY, .memory = &request->assume->memory};
     char bytes[2][32];
-    *out = (struct hd__search){0};
+    *out = (struct hd__search){.ranks = r->ranks, .inside = r->machine->ranks};
     int32_t rc = hd__machine_reaches(r->machine, r->ranks, err);
     if (!rc)
         rc = hd__assume_fits(&alike, r->ranks, err);
@@ -496,8 +496,8 @@ int32_t hd__search(const struct hd__search_request *request, struct hd__search *
         return rc;
     search_all(&s);
     int is_tight = out->n_best < HD__SEARCH_BEST && out->too_large;
-    while (is_tight && ++s.job.saving < HD__SAVE_COUNT)
-        if (s.job.saving != HD__SAVE_STATES || (largest.host_link > 0 && !r->without_offload))
+    while (is_tight && ++out->job.saving < HD__SAVE_COUNT)
+        if (out->job.saving != HD__SAVE_STATES || (largest.host_link > 0 && !r->without_offload))
             search_all(&s);
     if (out->n_best) {
         refine(&s);
@@ -507,7 +507,7 @@ int32_t hd__search(const struct hd__search_request *request, struct hd__search *
         return hd_fail(err, HD_E_NOTFOUND,
                        "there is no way to cut this job over %lld ranks: their data ranks do not divide data.batch "
                        "%lld, or there are more of them than layers, heads and sequences can use: take another number",
-                       (long long)r->ranks, (long long)s.job.batch);
+                       (long long)r->ranks, (long long)out->job.batch);
     return hd_fail(err, HD_E_NOTFOUND,
                    "none of %u ways to run this job fits on %lld ranks of %s with %s%s each%s%s: take more ranks, or a "
                    "smaller batch",
@@ -562,13 +562,17 @@ void hd__search_text(const struct hd__search *s, struct hd__text *out)
                  "%u candidates: %u tried, of which %u are not possible; %u do not fit; %u were not tried, because "
                  "their bounds are above the last of these\n",
                  s->candidates, s->tried, s->refused, s->too_large, s->slower);
-    hd__text_add(out, "the fastest is %.2f x its bound\n\n# its job file\n%s",
-                 s->best[0].plan.seconds / s->best[0].bound, s->best[0].job);
+    hd__text_add(out, "the fastest is %.2f x its bound\n", s->best[0].plan.seconds / s->best[0].bound);
+    json_decref(hd__search_rules(s, out));
+    hd__text_add(out, "\n# its job file\n%s", s->best[0].job);
 }
 
 json_t *hd__search_json(const struct hd__search *s)
 {
     json_t *plans = json_array();
+    struct hd__text text = {0};
+    json_t *rules = hd__search_rules(s, &text);
+    hd__text_free(&text);
     for (uint32_t i = 0; i < s->n_best; i++) {
         const struct hd__search_plan *b = &s->best[i];
         json_array_append_new(plans, json_pack("{s:s, s:s, s:f, s:I, s:s, s:f, s:f, s:f}", "job", b->job, "words",
@@ -577,7 +581,7 @@ json_t *hd__search_json(const struct hd__search *s)
                                                b->plan.model_flops / b->plan.seconds / b->plan.peak_flops, "bubble",
                                                b->plan.bubble));
     }
-    return json_pack("{s:o, s:I, s:I, s:I, s:I, s:I}", "plans", plans, "candidates", (json_int_t)s->candidates, "tried",
-                     (json_int_t)s->tried, "refused", (json_int_t)s->refused, "too_large", (json_int_t)s->too_large,
-                     "slower", (json_int_t)s->slower);
+    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I}", "plans", plans, "rules", rules, "candidates",
+                     (json_int_t)s->candidates, "tried", (json_int_t)s->tried, "refused", (json_int_t)s->refused,
+                     "too_large", (json_int_t)s->too_large, "slower", (json_int_t)s->slower);
 }

@@ -39,6 +39,8 @@ struct hd__search_plan {
 
 struct hd__search {
     struct hd__search_plan best[HD__SEARCH_BEST]; /* fastest first */
+    struct hd__candidate_job job;
+    int64_t ranks, inside; /* inside: of one machine */
     uint32_t n_best, candidates, too_large, refused, slower,
         tried; /* slower: not tried, their bound is above the best */
 };
@@ -53,6 +55,9 @@ void hd__search_free(struct hd__search *search);
 
 /* The largest part of what keeps a plan from the machine's peak: "products", an axis, ... */
 const char *hd__plan_binds(const struct hd__plan *plan, const struct hd__machine *machine);
+
+/* ---- rules.c: a line and an object for each rule of thumb of the field that says something about such a job. */
+json_t *hd__search_rules(const struct hd__search *search, struct hd__text *out);
 
 void hd__search_text(const struct hd__search *search, struct hd__text *out);
 json_t *hd__search_json(const struct hd__search *search);

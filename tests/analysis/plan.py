@@ -177,6 +177,8 @@ def assumed():
     waits = [p["exposed_s"]["dp_shard"] for p in (even, uneven, *(plan(*slow[:-1], f"speeds={s}", "data.micro_batches=[6, 6]", machine=free) for s in ("0.5:1", "0.5")))]
     near("the faster rank waits half of its time", waits[0], even["step_s"] / 4, 0.02)
     check("on whichever side", abs(waits[2] / waits[0] - 1) < 1e-6 and waits[3] < waits[0] / 50 and waits[1] < waits[0] / 10, waits)
+    paid, spot = (plan("--tokens", "1B", machine=machine(f"peak_fp32: 1e12\nprice: 2\n{more}" + FREE))["training"]["dollars"] for more in ("", "spot_price: 0.5\nspot_share: 0.4\n"))
+    near("a share of spot instances", spot, paid * (0.6 * 2 + 0.4 * 0.5) / 2)
     home = ("mesh.dp=1", "data.batch=4", "strategies=[{use: zero, stage: 0}]")
     away = (*home[:2], "strategies=[{use: zero, stage: 0, offload: {optimizer: host}}]")
     link = machine("peak_fp32: 1e12\nkernel: 0\nhost_link: 1e8\nhost_memory: 100MB\n" + FREE)
@@ -411,6 +413,7 @@ def refusals():
                        ("levels: [{bandwidth: 450}]\n", "bandwidth: 450 is too small: at least 1000000 (bytes a second)"),
                        ("levels: [{bandwidth: 450e9, latency: 1.9}]\n", "latency: 1.9 is out of range: 0 to 0.1 (seconds)"),
                        ("kernel: 3\n" + FREE, "kernel: 3 is out of range: 0 to 0.1 (seconds)"), ("collective: 10\n" + FREE, "collective: 10 is out of range: 0 to 0.1 (seconds)"), ("peak_16: 989.4\n" + FREE, "(FLOPs a second of bf16 and fp16)"),
+                       ("spot_share: 0.5\n" + FREE, "spot_share, spot_price and price are wanted together"),
                        ("mtbf: 8060\n" + FREE, "m.yaml:6:7: mtbf: 8060 has no unit: write 8060h"), ("mtbf: 8s\n" + FREE, "(seconds between failures of a rank)"),
                        (FREE + "instructions: {op: einsum}\n", "instructions is a list of {op, fp32, 16}"),
                        (FREE + "instructions: [einsum]\n", "an instruction is {op, fp32, 16}"),

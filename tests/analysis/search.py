@@ -123,6 +123,10 @@ def best_of_all():
             "as many candidates", found["candidates"] >= len(all_of_them) > 60, (found["candidates"], len(all_of_them))
         )
         check("not all of them were tried", found["tried"] < found["candidates"], found["tried"])
+        rules = {r["rule"]: r["cost"] for r in found["rules"]}
+        alone = [b["step_s"] for b in found["plans"] if "pp: 1," in b["words"] and "tp: 1}" in b["words"]]
+        check("what dp alone costs", rules["below 1 G parameters by dp alone"] == (alone[0] / best[0] - 1 if alone else None), rules)
+        check("only rules that say something", ("pipeline" in str(rules)) == ("pp: 1," not in found["plans"][0]["words"]) and "8k" not in str(rules), rules)
         check("the bounds hold", all(b["bound_s"] <= b["step_s"] for b in found["plans"]), found)
         if batch == 32:
             near = [b["bound_s"] > 0.97 * b["step_s"] for b in found["plans"] if "pp: 2" in b["words"]]
