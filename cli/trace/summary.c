@@ -47,17 +47,37 @@ static struct hd__trace_row *row_of(void *array, const char *name)
 
 /* ---- prediction */
 
-/* As the timeline of `heddle explain`: analysis/sim/simulate.h. */
-static double predict(const json_t *kind, const struct hd__sim_rates *r)
+/* The one whose rates count; -1: of none. */
+static int32_t axis_of(const char *axes)
 {
-    const char *axes = hd__json_word(kind, "axes");
     int32_t axis = 0;
-    if (!*axes)
-        return r->kernel +
-               HD__MAX(hd__json_number(kind, "flops") / r->flops, hd__json_number(kind, "bytes") / r->memory);
     while (axis < HD_AXIS_COUNT - 1 && (strncmp(axes, hd__axis_name(axis), strlen(hd__axis_name(axis))) != 0 ||
                                         !strchr(".", axes[strlen(hd__axis_name(axis))])))
         axis++;
+    return *axes ? axis : -1;
+}
+
+/* Rates of axes along which nothing was sent; of dp both parts. */
+static int32_t check_axes(const json_t *kinds, const struct hd__sim_rates *rates, struct hd_error *err)
+{
+    uint32_t used = 0, idle;
+    size_t i;
+    json_t *kind;
+    json_array_foreach(kinds, i, kind) if (axis_of(hd__json_word(kind, "axes")) >= 0) used |=
+        HD_AXIS_BIT(axis_of(hd__json_word(kind, "axes")));
+    idle = rates->named & ~(used & HD__DP_AXES ? used | HD__DP_AXES : used);
+    return idle ? hd_fail(err, HD_E_INVALID, "--rates: nothing is sent along %s in this trace%s%s: leave its rates out",
+                          hd__axes(idle), used ? ", but along " : "", used ? hd__axes(used) : "")
+                : HD_OK;
+}
+
+/* As the timeline of `heddle explain`: analysis/sim/simulate.h. */
+static double predict(const json_t *kind, const struct hd__sim_rates *r)
+{
+    int32_t axis = axis_of(hd__json_word(kind, "axes"));
+    if (axis < 0)
+        return r->kernel +
+               HD__MAX(hd__json_number(kind, "flops") / r->flops, hd__json_number(kind, "bytes") / r->memory);
     return r->latency[axis] + hd__json_number(kind, "sent") / r->link[axis];
 }
 
@@ -203,6 +223,8 @@ int32_t hd__trace_sum_up(const json_t *trace, const struct hd__sim_rates *rates,
     *out = (struct hd__trace_summary){.job = hd__json_word(about, "job"), .stages = integer(about, "stages")};
     if (!integer(about, "measured") || !json_is_array(events) || !json_is_array(all.kinds))
         return hd_fail(err, HD_E_INVALID, "not a trace that metrics.trace of a job wrote");
+    if (check_axes(all.kinds, rates, err))
+        return err->code;
     json_array_foreach(json_object_get(about, "ranks"), i, one) hd__push(
         &out->ranks, ((struct hd__trace_rank_row){.rank = integer(one, "rank"), .stage = integer(one, "stage")}));
     json_array_foreach(events, i, one) add_event(&all, one, rates);

@@ -603,6 +603,8 @@ START_TEST(what_is_trained_has_changed)
         {"model.rope_theta=500000", "command line: model.rope_theta is 500000.0 and was not set when"},
         {"model.sliding_window=16 model.rope_theta=1e4", "command line: model.sliding_window is 16 and was not set"},
         {"data.micro_batch=1", NULL},
+        {"data.cache=elsewhere", NULL},
+        {"data.http_retries=2", NULL},
         {"mesh.dp=2 strategies.zero.stage=3", NULL},
         {"recompute=full", NULL},
         {"job.deterministic=exact", NULL},

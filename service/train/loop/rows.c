@@ -124,10 +124,16 @@ void hd__train_watch_warn(struct hd__job *job)
         if (why)
             hd__log(HD_LOG_WARN, NULL, "%s: %s %s", value->origin, key, why);
     }
-    const char *command = config.command ? config.command : "";
-    if (*command == '/' && !command[strcspn(command, " \t;|&<>()$`\"'*?")] && access(command, X_OK))
-        hd__log(HD_LOG_WARN, NULL, "%s: watch.command: %s: %s", hd__job_where(job, "watch.command"), command,
-                strerror(errno));
+    char *command = hd__format("command -v %s >/dev/null", config.command ? config.command : ":"), *word = command + 11;
+    size_t length = strcspn(word, " \t;|&<>()$`\"'*?~\\#={}[]\n");
+    if (length && strchr(" \t", word[length])) { /* a name, that the shell looks up as for an alarm */
+        int is_path = memchr(word, '/', length) != NULL;
+        memcpy(word + length, is_path ? "\0" : " >/dev/null", is_path ? 1 : 12);
+        if (is_path ? access(word, X_OK) : system(command))
+            hd__log(HD_LOG_WARN, NULL, "%s: watch.command: %.*s: %s", hd__job_where(job, "watch.command"), (int)length,
+                    word, is_path ? strerror(errno) : "no such command: name one that PATH has, or write its path");
+    }
+    free(command);
     if (config.command && !any)
         hd__log(HD_LOG_WARN, NULL, "%s: watch.command has no effect, because all rules are 0",
                 hd__job_where(job, "watch.command"));

@@ -259,6 +259,10 @@ START_TEST(summary)
         ck_assert_msg(strstr(c->out, says[k]) != NULL, "no %s in\n%s", says[k], c->out);
     c = command_run("trace sum.json --json --rates flops=1e30,memory=1e30,kernel=2,latency=3,link=1e30");
     json_t *root = keep(json_loads(c->out, 0, NULL));
+    struct command *idle = command_run("trace sum.json --rates tp.link=1e9");
+    expect_code(idle, 2);
+    expect_says(idle, "sum.json: --rates: nothing is sent along tp in this trace, but along dp");
+    expect_code(command_run("trace sum.json --rates dp.link=1e9"), 0);
     json_array_foreach(json_object_get(root, "instructions"), i, row)
     {
         double calls = json_number_value(json_object_get(row, "calls")),
