@@ -44,16 +44,35 @@ static int next(const struct label *l, uint32_t n, int64_t *at, int64_t *a, int6
     return 0;
 }
 
+#define ADD_PRODUCTS(type)          \
+    for (int64_t i = 0; i < n; i++) \
+    total += (double)((const type *)a->data)[at_a + i * by_a] * (double)((const type *)b->data)[at_b + i * by_b]
+
+double cpu_add_products(double total, int64_t n, const struct hd_operand *a, int64_t at_a, int64_t by_a,
+                        const struct hd_operand *b, int64_t at_b, int64_t by_b)
+{
+    if (a->dtype == HD_F64 && b->dtype == HD_F64)
+        ADD_PRODUCTS(double);
+    else if (a->dtype == HD_F32 && b->dtype == HD_F32)
+        ADD_PRODUCTS(float);
+    else
+        for (int64_t i = 0; i < n; i++)
+            total += cpu_load(a, at_a + i * by_a) * cpu_load(b, at_b + i * by_b);
+    return total;
+}
+
+/* The last label is summed at once. */
 static double dot(const struct hd_kernel *k, const struct label *sum, uint32_t n, int64_t a, int64_t b)
 {
     int64_t at[2 * HD_MAX_DIMS] = {0};
+    const struct label none = {.extent = 1}, *last = n ? &sum[n - 1] : &none;
     double total = 0;
     for (uint32_t i = 0; i < n; i++)
         if (sum[i].extent == 0)
             return 0;
     do
-        total += cpu_load(&k->in[0], a) * cpu_load(&k->in[1], b);
-    while (next(sum, n, at, &a, &b));
+        total = cpu_add_products(total, last->extent, &k->in[0], a, last->a, &k->in[1], b, last->b);
+    while (next(sum, n ? n - 1 : 0, at, &a, &b));
     return total;
 }
 

@@ -190,12 +190,10 @@ void cpu_ref_grouped(struct hd_kernel *k)
     int64_t count = hd_operand_count(&k->in[2]);
     for (int64_t slot = 0; slot < count; slot++) {
         int64_t w = slot / x.slots % x.e * x.m * x.n;
-        for (int64_t n = 0; n < x.n; n++) {
-            double sum = 0;
-            for (int64_t m = 0; cpu_load(&k->in[2], slot) > 0 && m < x.m; m++)
-                sum += cpu_load(&k->in[0], slot * x.m + m) * cpu_load(&k->in[1], w + m * x.stride_m + n * x.stride_n);
-            cpu_put(k, 0, slot * x.n + n, sum);
-        }
+        int64_t filled = cpu_load(&k->in[2], slot) > 0 ? x.m : 0;
+        for (int64_t n = 0; n < x.n; n++)
+            cpu_put(k, 0, slot * x.n + n,
+                    cpu_add_products(0, filled, &k->in[0], slot * x.m, 1, &k->in[1], w + n * x.stride_n, x.stride_m));
     }
 }
 

@@ -117,12 +117,12 @@ template <int N> CU_DEVICE void cu_copy_wait(void)
 
 CU_DEVICE void cu_mma_of(cu_bf16, float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
-    emulate_mma([](uint16_t x) { return cu_float(cu_bf16{x}); }, c, a, b);
+    emulate_mma(emulate_floats<cu_bf16>(), c, a, b);
 }
 
 CU_DEVICE void cu_mma_of(cu_f16, float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
-    emulate_mma([](uint16_t x) { return cu_float(cu_f16{x}); }, c, a, b);
+    emulate_mma(emulate_floats<cu_f16>(), c, a, b);
 }
 
 CU_DEVICE void cu_ldmatrix(uint32_t (&r)[4], const void *row)

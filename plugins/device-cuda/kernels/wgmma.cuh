@@ -189,19 +189,14 @@ CU_WGMMA(cu_f16, "f16", 128, CU_NAMES_64, CU_SUMS_128, "%64", "%65", "%66", "%67
 
 #else
 
-template <class T> static float emulate_widen(uint16_t x)
-{
-    return cu_float(T{x});
-}
-
 template <class T, int N> CU_DEVICE void cu_wgmma_rows_of(T, float (&c)[N][4], uint64_t a, uint64_t b, int add)
 {
-    emulate_wgmma({emulate_widen<T>, c[0], N, NULL, a, b, 0, add});
+    emulate_wgmma({emulate_floats<T>(), c[0], N, NULL, a, b, 0, add});
 }
 
 template <class T, int N> CU_DEVICE void cu_wgmma_columns_of(T, float (&c)[N][4], const uint32_t (&a)[4], uint64_t b)
 {
-    emulate_wgmma({emulate_widen<T>, c[0], N, a, 0, b, 1, 1});
+    emulate_wgmma({emulate_floats<T>(), c[0], N, a, 0, b, 1, 1});
 }
 
 #endif

@@ -72,7 +72,8 @@ std::vector<allowed> limits;
 /* ---- fibers */
 
 extern "C" void emulate_switch(void **save, void *to);
-/* Saves what a call keeps, on the stack, and goes on where the other stopped. */
+/* Saves what a call keeps, on the stack, and goes on where the other stopped: by a jump, as a return to another caller
+ * than the last one would never be predicted. */
 __asm__(".text\n"
         ".type emulate_switch, @function\n"
         "emulate_switch:\n"
@@ -80,7 +81,7 @@ __asm__(".text\n"
         "mov %rsp, (%rdi)\n"
         "mov %rsi, %rsp\n"
         "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n"
-        "ret\n"
+        "pop %rcx\n jmp *%rcx\n"
         ".size emulate_switch, .-emulate_switch\n");
 
 void to_scheduler(void)

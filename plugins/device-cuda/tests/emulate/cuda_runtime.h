@@ -126,7 +126,7 @@ static inline void __threadfence_block(void)
 {
 }
 
-enum { EMULATE_EXCHANGE = 32 }; /* most bytes that a lane gives the others */
+enum { EMULATE_EXCHANGE = 48 }; /* most bytes that a lane gives the others */
 /* Gives the lanes of `mask` these bytes; what lane i gave is at [i * EMULATE_EXCHANGE]. Valid until the next
  * exchange. */
 const unsigned char *emulate_exchange(unsigned mask, const void *value, size_t bytes);

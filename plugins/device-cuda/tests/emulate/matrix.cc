@@ -13,10 +13,13 @@ struct copy {
     int there, group, done;
 };
 
+/* Of a row, and of the row 8 further. */
+typedef double pair __attribute__((vector_size(16)));
+
 /* A warp's product on this lane, with two of the 16 rows. */
 struct product {
     emulate_group_product of;
-    uint16_t a[2][16];           /* where a is in registers */
+    pair a[16];                  /* where a is in registers */
     std::vector<float> expected; /* in c; empty: another product will have added to it */
     int group;
 };
@@ -36,31 +39,25 @@ queue &mine(void)
     return queues[emulate_thread()];
 }
 
-uint16_t half_of(uint32_t pair, int high)
-{
-    return (uint16_t)(high ? pair >> 16 : pair);
-}
-
+/* What a lane gives the others: a register has two elements. */
 struct registers {
-    uint32_t a[4], b[2];
+    float a[4][2], b[2][2];
 };
+static_assert(sizeof(registers) == EMULATE_EXCHANGE, "one exchange");
 
-const registers &of_lane(const unsigned char *all, int lane)
+void widen(const float *floats, uint32_t pair, float (&to)[2])
 {
-    return *reinterpret_cast<const registers *>(all + lane * EMULATE_EXCHANGE);
+    to[0] = floats[pair & 0xffff];
+    to[1] = floats[pair >> 16];
 }
 
-/* Element (row, k) of a and (k, column) of b: which lane has it, in which register. */
-uint16_t a_at(const unsigned char *all, int row, int k)
+/* Rows lane / 4 and 8 more of a, of the lanes that have them. */
+void rows_of(const registers *all, int lane, pair (&rows)[16])
 {
-    const registers &r = of_lane(all, row % 8 * 4 + k % 8 / 2);
-    return half_of(r.a[row / 8 + k / 8 * 2], k % 2);
-}
-
-uint16_t b_at(const unsigned char *all, int k, int column)
-{
-    const registers &r = of_lane(all, column * 4 + k % 8 / 2);
-    return half_of(r.b[k / 8], k % 2);
+    for (int k = 0; k < 16; k++) {
+        const registers &r = all[lane / 4 * 4 + k % 8 / 2];
+        rows[k] = pair{r.a[k / 8 * 2][k % 2], r.a[k / 8 * 2 + 1][k % 2]};
+    }
 }
 
 [[noreturn]] void broken(const char *what)
@@ -87,72 +84,83 @@ void copy_now(const copy &c)
 
 /* ---- products of a warpgroup */
 
-/* A descriptor of the 128-byte swizzle: an element, by its row (what a product keeps) and k. Rows of 128 bytes hold
- * either 64 of k, or, transposed, 64 rows. */
-uint16_t element(uint64_t descriptor, int transposed, int row, int k)
+/* An operand by its descriptor, of the 128-byte swizzle. Rows of 128 bytes hold either 64 of k, or, transposed, 64 rows
+ * (what a product keeps). */
+struct operand {
+    const unsigned char *memory;
+    const float *floats;
+    uint32_t start, leading, stride;
+};
+
+operand described(uint64_t descriptor, const float *floats)
 {
-    uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4,
-             stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4, at;
     if (descriptor >> 62 != 1 || (descriptor >> 49 & 7))
         broken("a matrix descriptor of another kind than the 128-byte swizzle");
-    if (transposed)
-        at = start + (uint32_t)(row / 64) * leading + (uint32_t)(k / 8) * stride + (uint32_t)(k % 8) * 128 +
-             (uint32_t)(row % 64) * 2;
-    else
-        at = start + (uint32_t)(row / 8) * stride + (uint32_t)(row % 8) * 128 + (uint32_t)k * 2;
-    at ^= (at >> 7 & 7) << 4;
+    return {static_cast<unsigned char *>(emulate_dynamic()), floats, (uint32_t)(descriptor & 0x3fff) << 4,
+            (uint32_t)(descriptor >> 16 & 0x3fff) << 4, (uint32_t)(descriptor >> 32 & 0x3fff) << 4};
+}
+
+float element(const operand &o, uint32_t at)
+{
     uint16_t x;
-    memcpy(&x, static_cast<unsigned char *>(emulate_dynamic()) + at, sizeof x);
-    return x;
+    memcpy(&x, o.memory + (at ^ (at >> 7 & 7) << 4), sizeof x);
+    return o.floats[x];
+}
+
+/* The 16 of k of a row. */
+void read(const operand &o, int transposed, uint32_t row, float (&x)[16])
+{
+    uint32_t at = o.start + (transposed ? row / 64 * o.leading + row % 64 * 2 : row / 8 * o.stride + row % 8 * 128);
+    for (uint32_t k = 0; k < 16; k++)
+        x[k] = element(o, at + (transposed ? k / 8 * o.stride + k % 8 * 128 : 2 * k));
 }
 
 /* This lane's rows of c. */
 void multiply(product &p)
 {
     const emulate_group_product &o = p.of;
-    int lane = (int)emulate_thread() % 128, first = lane / 32 * 16 + lane % 32 / 4, t = lane % 4;
-    float a[2][16];
+    uint32_t lane = emulate_thread() % 128, first = lane / 32 * 16 + lane % 32 / 4, t = lane % 4;
+    operand b = described(o.b_at, o.floats);
+    float x[16], y[16];
     if (!p.expected.empty() && memcmp(p.expected.data(), o.c, p.expected.size() * sizeof(float)))
         broken("sums of a product were written while it was under way");
-    for (int half = 0; half < 2; half++)
+    if (!o.a) {
+        read(described(o.a_at, o.floats), 0, first, x);
+        read(described(o.a_at, o.floats), 0, first + 8, y);
         for (int k = 0; k < 16; k++)
-            a[half][k] = o.widen(o.a ? p.a[half][k] : element(o.a_at, 0, first + 8 * half, k));
+            p.a[k] = pair{x[k], y[k]};
+    }
     for (int n = 0; n < o.n; n++)
         for (int column = 0; column < 2; column++) {
-            float b[16];
+            float *c = &o.c[4 * n + column];
+            pair sum = o.add ? pair{c[0], c[2]} : pair{};
+            read(b, o.transposed, 8 * (uint32_t)n + 2 * t + (uint32_t)column, x);
             for (int k = 0; k < 16; k++)
-                b[k] = o.widen(element(o.b_at, o.transposed, 8 * n + 2 * t + column, k));
-            for (int half = 0; half < 2; half++) {
-                float *c = &o.c[4 * n + 2 * half + column];
-                double sum = o.add ? *c : 0;
-                for (int k = 0; k < 16; k++)
-                    sum += (double)a[half][k] * b[k];
-                *c = (float)sum;
-            }
+                sum += p.a[k] * (double)x[k];
+            c[0] = (float)sum[0];
+            c[2] = (float)sum[1];
         }
 }
 
 } // namespace
 
-void emulate_mma(float (*widen)(uint16_t), float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+void emulate_mma(const float *floats, float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
     registers given;
-    memcpy(given.a, a, sizeof given.a);
-    memcpy(given.b, b, sizeof given.b);
-    static_assert(sizeof given <= EMULATE_EXCHANGE, "one exchange");
-    const unsigned char *all = emulate_exchange(0xffffffffu, &given, sizeof given);
+    for (int i = 0; i < 4; i++)
+        widen(floats, a[i], given.a[i]);
+    for (int i = 0; i < 2; i++)
+        widen(floats, b[i], given.b[i]);
+    auto all = reinterpret_cast<const registers *>(emulate_exchange(0xffffffffu, &given, sizeof given));
     int lane = (int)emulate_lane();
-    double rows[2][16], columns[2][16];
-    for (int half = 0; half < 2; half++)
-        for (int k = 0; k < 16; k++) {
-            rows[half][k] = widen(a_at(all, lane / 4 + half * 8, k));
-            columns[half][k] = widen(b_at(all, k, lane % 4 * 2 + half));
-        }
-    for (int i = 0; i < 4; i++) {
-        double sum = c[i];
+    pair rows[16];
+    rows_of(all, lane, rows);
+    for (int column = 0; column < 2; column++) {
+        pair sum = {c[column], c[2 + column]};
         for (int k = 0; k < 16; k++)
-            sum += rows[i / 2][k] * columns[i % 2][k];
-        c[i] = (float)sum;
+            sum += rows[k] * (double)all[(lane % 4 * 2 + column) * 4 + k % 8 / 2].b[k / 8][k % 2];
+        c[column] = (float)sum[0];
+        c[2 + column] = (float)sum[1];
     }
 }
 
@@ -226,12 +234,10 @@ void emulate_wgmma(const emulate_group_product &o)
     if (q.unfenced)
         broken("a product of a warpgroup behind copies that no fence followed");
     registers given = {};
-    if (o.a)
-        memcpy(given.a, o.a, sizeof given.a);
-    const unsigned char *all = emulate_exchange(0xffffffffu, &given, sizeof given);
-    for (int half = 0; half < 2; half++)
-        for (int k = 0; k < 16; k++)
-            p.a[half][k] = a_at(all, (int)emulate_lane() / 4 + 8 * half, k);
+    for (int i = 0; i < 4 && o.a; i++)
+        widen(o.floats, o.a[i], given.a[i]);
+    rows_of(reinterpret_cast<const registers *>(emulate_exchange(0xffffffffu, &given, sizeof given)),
+            (int)emulate_lane(), p.a);
     int first = 1;
     for (const product &before : q.products)
         first &= before.of.c != o.c;

@@ -4,8 +4,23 @@
 
 #include <stdint.h>
 
-/* One m16n8k16 of a whole warp; `widen` makes a float of 16 bits. Products are exact, sums are rounded once. */
-void emulate_mma(float (*widen)(uint16_t), float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+/* The floats that all patterns of T's 16 bits stand for. */
+template <class T> struct emulate_table {
+    float of[65536];
+    emulate_table(void)
+    {
+        for (uint32_t x = 0; x < 65536; x++)
+            of[x] = cu_float(T{(uint16_t)x});
+    }
+};
+template <class T> const float *emulate_floats(void)
+{
+    static const emulate_table<T> table;
+    return table.of;
+}
+
+/* One m16n8k16 of a whole warp. Products are exact, sums are rounded once. */
+void emulate_mma(const float *floats, float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 /* Every lane gives the address of a row. */
 void emulate_ldmatrix(uint32_t (&r)[4], const void *row, int transposed);
 /* The copy happens at once, or when it is waited for: chosen at random. */
@@ -16,7 +31,7 @@ void emulate_copy_wait(int groups);
 /* A product of a warpgroup: c[n][4] = or += a b. a: four registers, or NULL: 64 rows in shared memory, by a
  * descriptor. b: by a descriptor, its 8 n rows, or, transposed, columns. */
 struct emulate_group_product {
-    float (*widen)(uint16_t);
+    const float *floats;
     float *c;
     int n;
     const uint32_t *a;

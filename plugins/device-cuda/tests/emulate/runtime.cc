@@ -228,7 +228,7 @@ uint32_t emulate_random(uint32_t n)
     random_state ^= random_state << 13;
     random_state ^= random_state >> 7;
     random_state ^= random_state << 17;
-    return n ? (uint32_t)((random_state >> 32) % n) : 0;
+    return (uint32_t)((random_state >> 32) * n >> 32);
 }
 
 cudaError_t emulate_enqueue(cudaStream_t stream, std::function<void()> work)
