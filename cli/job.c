@@ -303,6 +303,7 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
     struct hd__train_checkpointer *checkpointer = NULL;
     struct hd__train_progress at = {0};
     int32_t rc = hd__train_session_open(session, loaded->compiled, env ? env : &alone, err);
+    session->weights_for = w->used_for;
     if (!rc)
         rc = hd__cli_check_from(loaded->compiled, !env || !env->rank, err);
     if (!rc)
