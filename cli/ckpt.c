@@ -204,6 +204,7 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
         return rc;
     }
     rc = hd__train_session_open(&session, r->loaded.compiled, &alone, err);
+    session.weights_for = HD__DIFF_EXPORT;
     if (!rc)
         rc = hd__train_checkpointer_open(&session, NULL, &checkpointer, err);
     if (!rc)

@@ -303,6 +303,7 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
     struct hd__train_checkpointer *checkpointer = NULL;
     struct hd__train_progress at = {0};
     int32_t rc = hd__train_session_open(session, loaded->compiled, env ? env : &alone, err);
+    session->weights_for = w->used_for;
     if (!rc)
         rc = hd__cli_check_from(loaded->compiled, !env || !env->rank, err);
     if (!rc)
@@ -367,8 +368,9 @@ static void note_late_sections(const struct hd__cli_job *loaded, struct hd__text
         if (x->repeat > 0 && first > steps && said != key)
             hd__text_add(out,
                          "%s: warning: %s: section %s (`heddle explain --section %s`) runs from step %lld on, "
-                         "and the job has %lld steps: it never runs\n",
-                         where, said = key, x->name, x->name, first, steps);
+                         "and the job has %lld steps: it never runs%s\n",
+                         where, said = key, x->name, x->name, first, steps,
+                         strstr(key, ".compress.") ? ", and nothing is ever compressed" : "");
         else if (x->every && x->equal_axes && steps % x->every && first <= steps)
             hd__text_add(out,
                          "%s: warning: %s: replicas are made equal every %u steps, and the job has %lld: its "

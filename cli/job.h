@@ -74,6 +74,7 @@ struct hd__cli_weights {
     int random;             /* as initialised by job.seed */
     /* The tokenizer of the command's input; one that the weights were not trained with is named on standard error. */
     struct hd__token_maker tokens;
+    uint32_t used_for; /* HD__DIFF_... */
 };
 /* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section, and --random-weights beside other
  * weights. */

@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/ranks.h"
 #include "cli/sample_output.h"
@@ -157,7 +159,12 @@ static int32_t read_prompts(struct sample_request *r, struct hd_error *err)
             hd_fail(err, rc, "--prompt: %s", why.message);
     if (!rc && r->prompt_file)
         rc = read_prompt_file(r, err);
-    return rc || r->prompts.count ? rc : add_text(r, "", 0, err);
+    if (rc || r->prompts.count)
+        return rc;
+    struct stat in;
+    if (!fstat(STDIN_FILENO, &in) && (S_ISFIFO(in.st_mode) || S_ISREG(in.st_mode)))
+        hd__log(HD_LOG_WARN, NULL, "standard input is not read: give --prompt TEXT or --prompt-file FILE");
+    return add_text(r, "", 0, err);
 }
 
 /* ---- the model */

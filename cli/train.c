@@ -245,7 +245,7 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
         warn_cores(loaded->job, found ? env.local_size : loaded->compiled->mesh.ranks, found);
     if (t->dry && !found && hd__cli_check_local(loaded, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    t->leads = found ? env.rank == 0 : !hd__cli_find_launcher(loaded, &launcher, &err) && !launcher;
+    t->leads = found ? env.rank == 0 : t->dry || (!hd__cli_find_launcher(loaded, &launcher, &err) && !launcher);
     if (t->leads)
         hd__cli_say_notes(loaded);
     code = check_inputs(loaded, t->dry, found ? &env : NULL, found ? env.local_size : loaded->compiled->mesh.ranks);

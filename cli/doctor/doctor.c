@@ -5,6 +5,7 @@
 
 #include "cli/doctor/doctor.h"
 #include "core/plugin/plugin.h"
+#include "runtime/exec/device.h"
 #include "service/report/speaker.h"
 #include "service/train/train.h"
 
@@ -78,6 +79,8 @@ static void check_compiled(struct hd__doctor *d, const struct hd__compiled *c)
         else
             hd__doctor_add(d, HD__DOCTOR_OK, "job", "transport", NULL, "%s", comm->name);
     }
+    if (hd__exec_check_settings(c, d->ranks < c->mesh.ranks, 1, &err))
+        hd__doctor_add(d, HD__DOCTOR_BAD, "job", "settings", "correct the key that the line names", "%s", err.message);
     if (hd__train_check_memory(c, d->ranks, &err))
         hd__doctor_add(d, HD__DOCTOR_BAD, "job", "memory", "heddle plan JOB, for what does fit", "%s", err.message);
     else

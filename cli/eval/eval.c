@@ -126,6 +126,7 @@ static int32_t read_requests(struct eval_request *r, struct hd_error *err)
 static int check_inputs(struct eval_request *r)
 {
     r->weights.tokens = hd__train_token_maker(r->loaded.compiled);
+    r->weights.used_for = r->requests.path ? 0 : HD__DIFF_EVAL;
     struct hd_error err = HD_ERROR_INIT;
     int code = hd__cli_check_weights(&r->loaded, &r->weights);
     if (code)

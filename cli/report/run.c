@@ -129,6 +129,9 @@ static void use_line(struct reading *r, json_t *line)
     }
     r->is_ours |= starts || id != NULL;
     if (starts) {
+        const char *before = json_string_value(json_object_get(run->start, "run"));
+        if (before && id && strcmp(before, id) != 0)
+            add_fault(r, "another run begins: what follows is not of the same run as the lines before");
         json_decref(run->start);
         run->start = json_incref(line);
         if (!strcmp(event, "resume"))

@@ -14,6 +14,8 @@ static int32_t load(const char *path, json_t **trace, struct hd_error *err)
         return err->code;
     *trace = json_loadf(file, 0, &why);
     fclose(file);
+    if (!*trace && strstr(path, ".jsonl"))
+        return hd_fail(err, HD_E_INVALID, "%s: metrics, which `heddle report` reads: name a job or a trace.json", path);
     return *trace ? HD_OK : hd_fail(err, HD_E_INVALID, "%s:%d: not a trace: %s", path, why.line, why.text);
 }
 
@@ -136,7 +138,7 @@ static int record(struct recording *r, const struct summing *s, int argc, char *
 static int is_trace(const char *path, const json_t *content, int trains)
 {
     const char *end = strrchr(path, '.');
-    if (json_object_get(content, "traceEvents"))
+    if (json_object_get(content, "traceEvents") || (end && !strcmp(end, ".jsonl")))
         return 1;
     return !trains && (content ? !json_object_get(content, "data") : end && !strcmp(end, ".json"));
 }
@@ -172,7 +174,7 @@ static int trace(int argc, char **argv)
         json_decref(content);
         return record(&r, &s, argc, argv);
     }
-    if (!trains)
+    if (!trains || !content)
         return content ? print_summary(&s, arguments->file, content) : hd__cli_print_error(&no_trace, HD__EXIT_REFUSED);
     json_decref(content);
     return hd__cli_usage_error(&hd__command_trace,

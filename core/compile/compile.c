@@ -15,7 +15,13 @@ int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struc
 {
     if (!err->message[0])
         hd_fail(err, err->code ? err->code : HD_E_INTERNAL, "its plugin failed without a message (hd_fail)");
-    const char *key = hd__job_key_of(job, err->message);
+    const char *key = hd__job_key_of(job, err->message), *last = err->message;
+    /* Of keys that do not go together the one that was given last; "KEY: ..." is of that key alone. */
+    while (key && err->message[strlen(key)] != ':' && (last = strchr(last, ' '))) {
+        const char *other = hd__job_key_of(job, ++last);
+        const struct hd__job_value *value = other ? hd__job_value_get(job, other) : NULL;
+        key = value && !strcmp(value->origin, "command line") ? other : key;
+    }
     return hd__job_locate_error(job, key ? key : section, err);
 }
 

@@ -3,15 +3,16 @@
 
 /* Bytes of these are noise to a model, whatever its vocabulary. Four bytes or more tell them from tokens. */
 #define UNPACK "unpack it first"
+#define UNPACKED UNPACK "; packed text is read with data.tokenizer"
 #define EXTRACT "write its text, or tokens of it, to a file of their own (docs/data.md)"
 static const struct {
     const char *magic;
     uint32_t length, at;
     const char *name, *remedy;
 } containers[] = {
-    {"\x1f\x8b\x08", 3, 0, "gzip", UNPACK},
+    {"\x1f\x8b\x08", 3, 0, "gzip", UNPACKED},
     {"PK\x03\x04", 4, 0, "a zip archive (as .npz and torch's .pt)", EXTRACT},
-    {"\x28\xb5\x2f\xfd", 4, 0, "zstd", UNPACK},
+    {"\x28\xb5\x2f\xfd", 4, 0, "zstd", UNPACKED},
     {"\xfd\x37zXZ", 6, 0, "xz", UNPACK},
     {"1AY&SY", 6, 4, "bzip2", UNPACK},
     {"\x04\x22\x4d\x18", 4, 0, "lz4", UNPACK},
@@ -90,10 +91,11 @@ static int32_t guess_bytes(const struct hd_data *f, uint32_t *format, struct hd_
     int32_t rc = tokens_refuse_container(f, err); /* it says more */
     *format = TOKENS_BYTES;
     if (!rc && is_json(f))
-        rc = hd_fail(err, HD_E_INVALID,
-                     "%s: is JSON: write its text, or tokens of it, to a file of their own (docs/data.md), or say "
-                     "data.format: bytes to train on it as it is",
-                     f->path);
+        rc = hd_fail(
+            err, HD_E_INVALID,
+            "%s: is JSON: its text is read with data.tokenizer: FILE (docs/data.md); or say data.format: bytes to "
+            "train on it as it is",
+            f->path);
     if (!rc && f->vocab && f->vocab != 256)
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: text, or other bytes, for a model of %ld token ids; only a vocabulary of 256 is read as "

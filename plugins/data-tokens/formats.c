@@ -440,7 +440,15 @@ int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, 
                      "%s: would be read as bytes, which have no data.token_dtype: say data.format: nanogpt for a file "
                      "of tokens, or leave data.token_dtype out",
                      f->path);
-    return rc ? rc : parser[format](f, settings, err);
+    if (!rc)
+        rc = parser[format](f, settings, err);
+    if (!rc && settings->token_dtype && token_types[f->type].bytes != sizeof(uint32_t))
+        rc =
+            hd_fail(err, HD_E_INVALID,
+                    "%s: says of itself that its tokens have %lu bits, and data.token_dtype is uint32: leave that out, "
+                    "or convert the file",
+                    f->path, 8 * (unsigned long)token_types[f->type].bytes);
+    return rc;
 }
 
 static bool are_zeros(const struct hd_data *f, uint64_t first, uint64_t n)

@@ -82,8 +82,8 @@ int32_t hd__data_scan(const struct hd__data *data, uint64_t tokens, struct hd_er
 /* Sequences of one epoch (of all sources together), and tokens of the part that is read. */
 uint64_t hd__data_sequences(const struct hd__data *data);
 uint64_t hd__data_tokens(const struct hd__data *data);
-/* Documents, or pieces of them, that HD__DATA_PACK put into these sequences. */
-uint64_t hd__data_pieces(const struct hd__data *data);
+/* Documents, or pieces of them, that HD__DATA_PACK put into these sequences. *cut: documents that are in pieces. */
+uint64_t hd__data_pieces(const struct hd__data *data, uint64_t *cut);
 
 /* Positions [s_first, s_first + s_count) of sequence `number` of the endless stream. Thread-safe.
  * HD_E_INVALID names file and position of a token that is outside the vocabulary. */

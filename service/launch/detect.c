@@ -28,6 +28,7 @@ static const struct launcher {
      .nodes = "NNODES",
      .node = "NODE_RANK",
      .machines = "MASTER_ADDR"},
+    {.name = "torchrun", .nodes = "PET_NNODES", .node = "PET_NODE_RANK"}, /* its options */
     {.name = "mpirun",
      .rank = "OMPI_COMM_WORLD_RANK",
      .size = "OMPI_COMM_WORLD_SIZE",
@@ -122,7 +123,8 @@ int32_t hd__launch_check_alone(struct hd_error *err)
     int32_t nodes = 0;
     for (size_t i = 0; i < HD__COUNT(launchers); i++) {
         const char *several = launchers[i].nodes && getenv(launchers[i].nodes) ? launchers[i].nodes : launchers[i].node;
-        if (!several || !getenv(several) || (env_int("NNODES", &nodes) && nodes == 1))
+        if (!several || !getenv(several) ||
+            ((env_int("NNODES", &nodes) || env_int("PET_NNODES", &nodes)) && nodes == 1))
             continue;
         return hd_fail(err, HD_E_INVALID,
                        "the environment has %s=%s, but not RANK and WORLD_SIZE: this would train a job of its own on "
@@ -161,9 +163,12 @@ int32_t hd__launch_check_names(struct hd_error *err)
         snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
         if (strncmp(name, "HEDDLE_", 7) || is_own_name(name))
             continue;
-        const char *nearest = hd__nearest(name, own_names, HD__COUNT(own_names));
+        const char *nearest = hd__nearest(name, own_names, HD__COUNT(own_names) - 2); /* no beginnings */
         char *why = hd__format("the environment has %s, and heddle reads no variable of this name%s%s%s", name,
-                               nearest ? ": did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+                               !strcmp(name, "HEDDLE_THREADS") ? ": the job says device.threads"
+                               : nearest                       ? ": did you mean "
+                                                               : "",
+                               nearest ? nearest : "", nearest ? "?" : "");
         if (!strncmp(name, "HEDDLE_TLS", 10) || !strncmp(name, "HEDDLE_SECRET", 13))
             hd_fail(err, HD_E_INVALID, "%s Unset it: the job would be less safe than it says", why);
         else if (!later)
@@ -197,6 +202,11 @@ static int32_t check_unlaunched(struct hd_error *err)
                     "Slurm gave %d tasks (SLURM_NTASKS), but srun did not start this process: all ranks run on this "
                     "machine; `srun heddle ...` makes each task a rank",
                     tasks);
+    if (!rc && env_int("PET_NPROC_PER_NODE", &tasks) && tasks > 1 && !said++)
+        hd__log(HD_LOG_WARN, NULL,
+                "the environment has PET_NPROC_PER_NODE=%d, an option of torchrun, which did not start this process: "
+                "heddle starts as many ranks as launch.ranks or mesh says",
+                tasks);
     return rc;
 }
 

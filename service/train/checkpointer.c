@@ -626,7 +626,8 @@ static int32_t read_named(struct hd__train_checkpointer *k, const char *name, co
     if (!rc && !weights)
         rc = load_rank_state(k, name, ckpt, err);
     if (!rc && k->s->env->rank == 0)
-        hd__train_resume_diff_log(k->s->compiled, name, hd__ckpt_state(ckpt), &k->data, weights != NULL);
+        hd__train_resume_diff_log(k->s->compiled, name, hd__ckpt_state(ckpt), &k->data, weights != NULL,
+                                  k->s->weights_for);
     if (!rc && k->s->env->rank == 0 && !weights)
         say_discarded(k, name, ckpt, &state);
     hd__ckpt_train_state_free(&state);
@@ -928,7 +929,7 @@ static int32_t look_at(struct hd__train_checkpointer *k, const char *name, struc
     if (rc == HD_E_MISMATCH)
         rc = hd__train_resume_diff_explain(k->s->compiled, hd__ckpt_state(ckpt), misfit(ckpt, &state), 0, err);
     if (!rc) {
-        hd__train_resume_diff_log(k->s->compiled, name, hd__ckpt_state(ckpt), &k->data, 0);
+        hd__train_resume_diff_log(k->s->compiled, name, hd__ckpt_state(ckpt), &k->data, 0, 0);
         k->loaded_step = hd__ckpt_step(ckpt);
     }
     hd__ckpt_train_state_free(&state);

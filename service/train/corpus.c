@@ -1,6 +1,5 @@
 #include "service/train/corpus.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -178,6 +177,24 @@ static const char *find_common(const struct file_ids *a, const struct file_ids *
     return NULL;
 }
 
+static int by_number(const void *a, const void *b)
+{
+    return memcmp(&((const struct file_id *)a)->device, &((const struct file_id *)b)->device,
+                  sizeof(struct file_id) - offsetof(struct file_id, device));
+}
+
+static void warn_twice(struct hd__job *job, struct file_ids *files)
+{
+    if (files->list.count)
+        qsort(files->list.at, files->list.count, sizeof *files->list.at, by_number);
+    for (uint32_t i = 1; i < files->list.count; i++)
+        if (!by_number(&files->list.at[i - 1], &files->list.at[i])) {
+            hd__log(HD_LOG_WARN, NULL, "%s: data.train: %s is there twice, and read twice an epoch",
+                    hd__job_where(job, "data.train"), files->list.at[i].path);
+            return;
+        }
+}
+
 /* Files that two of data.train, the sets of data.val and data.test have in common. */
 static void warn_held_out(const struct hd__compiled *c)
 {
@@ -197,6 +214,7 @@ static void warn_held_out(const struct hd__compiled *c)
     }
     parts[n].key = "data.test";
     parts[n++].files = list_files(c, &job->test);
+    warn_twice(job, &parts[0].files);
     for (size_t h = 1; h < n; h++)
         for (size_t other = 0; other < h; other++) {
             const char *both = find_common(&parts[h].files, &parts[other].files);
@@ -302,17 +320,6 @@ static int32_t find_chat(struct corpus *c, struct hd_error *err)
     return HD_OK;
 }
 
-static int is_empty_folder(const char *path)
-{
-    DIR *folder = opendir(path);
-    int entries = 0;
-    while (folder && entries < 3 && readdir(folder))
-        entries++; /* . and .. are two */
-    if (folder)
-        closedir(folder);
-    return folder && entries < 3;
-}
-
 static int32_t open_tokenizer(struct corpus *c, const char *key, const char *source, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -321,8 +328,10 @@ static int32_t open_tokenizer(struct corpus *c, const char *key, const char *sou
     int32_t rc = job->data_tokenizer ? check_plugin(job, err) : HD_OK;
     if (rc)
         return rc;
-    if (!path && is_empty_folder(source))
-        return hd__job_fail(job, key, err, "%s: %s: the folder is empty", key, source);
+    struct hd__corpus files = {0};
+    if (!path && hd__corpus_list(source, &files, err))
+        return hd__job_fail(job, key, err, "%s: %s", key, err->message);
+    hd__corpus_free(&files);
     if (!path)
         return hd__job_fail(
             job, key, err,

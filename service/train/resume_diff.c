@@ -33,6 +33,8 @@ static const struct {
     {"data.cache", 0},
     {"data.http_timeout", 0},
     {"data.http_retries", 0},
+    {"data.train", TRAINS | HD__DIFF_EVAL},
+    {"data.val_fraction", TRAINS | HD__DIFF_EVAL},
     {"data.", TRAINS},
     {"job.seed", TRAINS},
     {"strategies.localsgd.", TRAINS},
@@ -179,11 +181,15 @@ static void compare_config(struct changes *c, const char *key, const json_t *now
 /* A model of the job's keys alone has no other config than they say. */
 static void find_config_changes(struct changes *c, const struct hd__compiled *compiled)
 {
+    static const char length[] = "max_position_embeddings";
     json_t *before = json_object_get(c->state, "config"), *value;
     const char *key;
-    if (!before || (!compiled->info.weights && !saved_value(c->state, "model.from")))
+    c->config = before ? hd__train_model_config(compiled) : NULL;
+    if (c->effect & HD__DIFF_EXPORT && c->job->seq_len != hd__train_resume_saved_int(c->state, "data", "seq_len", 0) &&
+        !is_same(json_object_get(c->config, length), json_object_get(before, length)))
+        add_to(c, "data.seq_len", length, json_object_get(c->config, length), json_object_get(before, length));
+    if (!compiled->info.weights && !saved_value(c->state, "model.from"))
         return;
-    c->config = hd__train_model_config(compiled);
     json_object_foreach(c->config, key, value) compare_config(c, key, value, json_object_get(before, key));
     json_object_foreach(before, key, value) if (c->config && !json_object_get(c->config, key))
         compare_config(c, key, NULL, value);
@@ -287,11 +293,11 @@ static void log_data(struct hd__job *job, const char *name, const json_t *state,
 }
 
 void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *name, const json_t *state,
-                               const struct hd__train_data_mark *data, int weights_only)
+                               const struct hd__train_data_mark *data, int weights_only, uint32_t used_for)
 {
     struct hd__job *job = compiled->job;
     const char *before = json_string_value(json_object_get(state, "data"));
-    struct changes c = find_changes(compiled, state, weights_only ? COMPUTES : TRAINS);
+    struct changes c = find_changes(compiled, state, weights_only ? COMPUTES | used_for : TRAINS);
     struct hd__token_maker made = hd__token_maker_saved(job, state);
     int said = weights_only || !*data->text || !before, made_known = !weights_only && made.name && data->tokens.name;
     for (uint32_t i = 0; i < c.list.count; i++) {
@@ -300,8 +306,10 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
             continue;
         said |= !strncmp(c.list.at[i].path, "data.", 5) || !strcmp(c.list.at[i].path, "job.seed");
         add_change(&text, &c.list.at[i]);
-        hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved", hd__job_where(job, c.list.at[i].path),
-                text.at, name);
+        hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved%s", hd__job_where(job, c.list.at[i].path),
+                text.at, name,
+                used_for & effects_of(job, c.list.at[i].path) ? ": what is evaluated here may have been trained on"
+                                                              : "");
         hd__text_free(&text);
     }
     free_changes(&c);
@@ -323,7 +331,8 @@ static void keep_causes(struct changes *c, const char *section)
     for (size_t k = 0; k < HD__COUNT(prefixes); k++) {
         uint32_t kept = 0;
         for (uint32_t i = 0; i < c->list.count; i++)
-            if (!strncmp(c->list.at[i].path, prefixes[k], strlen(prefixes[k])))
+            if (!strncmp(c->list.at[i].path, prefixes[k], strlen(prefixes[k])) ||
+                (k == 1 && !strcmp(c->list.at[i].path, "optimizer.use")))
                 c->list.at[kept++] = c->list.at[i];
         if (kept) {
             c->list.count = kept;

@@ -17,10 +17,10 @@ void hd__train_data_describe(const struct hd__train_session *session, struct hd_
 json_t *hd__train_model_config(const struct hd__compiled *compiled);
 
 /* `state`: of the checkpoint `name` (hd__ckpt_state). Logs one line for each key, of the job or of config.json, that
- * changes the training; with weights_only just those that change the weights' computation. `data`: as it would be
- * saved now. */
+ * changes the training; with weights_only just those that change the weights' computation, and what they are used for:
+ * HD__DIFF_... of `used_for`. `data`: as it would be saved now. */
 void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *name, const json_t *state,
-                               const struct hd__train_data_mark *data, int weights_only);
+                               const struct hd__train_data_mark *data, int weights_only, uint32_t used_for);
 
 /* Explains a checkpoint that does not fit: prepends the keys behind it, and the position of the first, to the
  * message in `err`. `section`: "model." or "optimizer.", whose keys are the cause where there are some. Returns its

@@ -24,7 +24,11 @@ struct hd__train_session {
     struct hd__launch_exit_watchdog exit_watchdog; /* while it opens and closes */
     int32_t (*feed_override)(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err);
     void *feed_override_user;
+    uint32_t weights_for; /* HD__DIFF_...: what weights are loaded for where they are not trained */
 };
+
+/* Evaluation asks what was held out, an export how long sequences were; above the effects of resume_diff.c. */
+enum { HD__DIFF_EVAL = 8, HD__DIFF_EXPORT = 16 };
 
 /* Connects and opens the executor. Parameters are not initialised yet. */
 int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled *compiled,

@@ -206,6 +206,8 @@ START_TEST(of_another_model)
     expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}", "is of another optimizer");
     expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}",
                    "command line: optimizer.use is sgd and was adamw when this was saved: checkpoint");
+    expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9} model.layers=3",
+                   "optimizer.use is sgd and was adamw");
     expect_refused("checkpoint.resume=step-00000007", "others has no checkpoint step-00000007");
     expect_refused("checkpoint.resume=nowhere/step-00000007", "nowhere has no checkpoint step-00000007");
 }
@@ -370,8 +372,18 @@ START_TEST(evaluate_and_export)
         "eval llama.yaml checkpoint.dir=held --json mesh.dp=2 data.micro_batch=1 data.micro_batches=[5,3] " HELD_OUT);
     expect_code(c, 0);
     ck_assert_msg(fabs(number_in(c->out, "val_loss") - logged) <= 1e-6 * logged, "%s, logged was %.9g", c->out, logged);
+    ck_assert_int_eq(system("head -c 50000 corpus.txt > held.txt"), 0);
+    ck_assert_ptr_null(strstr(c->err, "trained on"));
+    run_says("eval llama.yaml checkpoint.dir=held " HELD_OUT "data.val_fraction=0.2", 0,
+             "command line: data.val_fraction is 0.2 and was 0.1 when checkpoint step-00000020 was saved: what is "
+             "evaluated here may have been trained on");
+    run_says("eval llama.yaml checkpoint.dir=held " HELD_OUT "data.train=held.txt", 0,
+             "data.train is held.txt and was corpus.txt when checkpoint step-00000020 was saved: what is evaluated");
     c = command_run("ckpt export llama.yaml checkpoint.dir=held --to exported");
     expect_code(c, 0);
+    ck_assert_ptr_null(strstr(c->err, "max_position_embeddings"));
+    run_says("ckpt export llama.yaml checkpoint.dir=held data.seq_len=64 --to longer", 0,
+             "command line: max_position_embeddings is 64 and was 32 when checkpoint step-00000020 was saved");
     /* An export that fails leaves no half of anything. */
     ck_assert_int_eq(system("mkdir -p older/config.json.part/x"), 0);
     run_says("ckpt export llama.yaml checkpoint.dir=held --to older", 1, "older/config.json.part: Is a directory");

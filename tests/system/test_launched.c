@@ -235,6 +235,8 @@ START_TEST(wrong_environment)
     if (runs_over("libfabric"))
         expect_environment_refused("NNODES=2 NODE_RANK=1" AT, "mesh.dp=2 comm.use=libfabric",
                                    "and have no secret, so that anybody could join");
+    expect_environment_refused("PET_NNODES=2 PET_NODE_RANK=1", "", "has PET_NNODES=2, but not RANK and WORLD_SIZE");
+    expect_environment_refused("PET_NODE_RANK=1", "", "has PET_NODE_RANK=1, but not RANK and WORLD_SIZE");
     expect_environment_refused("NODE_RANK=0", "", "NODE_RANK=0, but not RANK and WORLD_SIZE");
     expect_environment_refused("JOB_COMPLETION_INDEX=0", "", "JOB_COMPLETION_INDEX=0, but not RANK and WORLD_SIZE");
     expect_environment_refused("MASTER_ADDR=node1", "", "has MASTER_ADDR, but not RANK and WORLD_SIZE");
@@ -248,6 +250,14 @@ START_TEST(wrong_environment)
     expect_says(warned, "warning: the environment has HEDDLE_PLUGINS_PATH, and heddle reads no variable of this name: "
                         "did you mean HEDDLE_PLUGIN_PATH?\n");
     ck_assert_ptr_null(strstr(warned->err, "HEDDLE_TEST"));
+    warned = command_run_env("HEDDLE_THREADS=4 HEDDLE_TEXT_=y", "train llama.yaml --dry-run");
+    expect_says(warned, "has HEDDLE_THREADS, and heddle reads no variable of this name: the job says device.threads");
+    expect_says(warned, "has HEDDLE_TEXT_, and heddle reads no variable of this name");
+    ck_assert_ptr_null(strstr(warned->err, "HEDDLE_TEST_?"));
+    warned = command_run_env("PET_NNODES=1 PET_NODE_RANK=0 PET_NPROC_PER_NODE=4", "train llama.yaml --dry-run");
+    expect_code(warned, 0);
+    expect_says(warned,
+                "warning: the environment has PET_NPROC_PER_NODE=4, an option of torchrun, which did not start");
     expect_code(command_run_env("NNODES=1" AT, "train llama.yaml --dry-run"), 0);
     expect_code(command_run_env("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_JOB_ID=7 SLURM_STEP_ID=0" AT,
                                 "train llama.yaml --dry-run"),

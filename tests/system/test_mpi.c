@@ -35,6 +35,8 @@ START_TEST(one_axis_over_mpi)
     train(&b, "mixed", "%s comm.use=shm comm.axes={\"dp\":\"mpi\"}", FOUR);
     expect_learns(&b);
     expect_close(&b, &a, 1e-6);
+    expect_says(command_run("train llama.yaml mesh.dp=2 comm.axes={\"tp\":\"mpi\"} --dry-run"),
+                "warning: comm.axes.tp has no effect where mesh.tp is 1: leave it out");
 }
 END_TEST
 

@@ -90,13 +90,18 @@ START_TEST(words_of_others)
         {"train llama.yaml data.train=alone.bin data.format=megatron", "alone.idx is not there: format: megatron needs",
          NULL},
         {"train indent.yaml", "indent.yaml:4:2: ", "is a line indented too little"},
-        {"train llama.yaml data.train=empty.d", "command line: data.train: empty.d: the folder is empty", NULL},
+        {"train llama.yaml data.train=empty.d", "command line: data.train: empty.d: has no file of text or JSON lines",
+         NULL},
+        {"train llama.yaml data.train=nothing*.txt", "data.train: nothing*.txt: no file matches this pattern", NULL},
+        {"train llama.yaml data.train=lines.jsonl", "lines.jsonl: is JSON: its text is read with data.tokenizer", NULL},
         {"train llama.yaml checkpoint.resume=empty.d", "empty.d: `heddle ckpt ls` lists them", NULL},
         {"train llama.yaml checkpoint.resume=holds.d", "holds.d is a folder of checkpoints: name one of them",
          "as holds.d/step-00000004"},
         {NULL, NULL, NULL}};
     write_file("indent.yaml", "job: {steps: 3}\nmodel:\n  use: transformer\n layers: 2\n");
-    ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 && cp corpus.txt alone.bin"), 0);
+    ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 && cp corpus.txt alone.bin && echo '{\"text\": "
+                            "\"a\"}' > lines.jsonl"),
+                     0);
     ck_assert_int_eq(system("{ grep -v ^strategies llama.yaml; echo 'strategies: auto'; } > auto.yaml"), 0);
     expect_rows(rows);
 }
@@ -142,8 +147,8 @@ START_TEST(keys)
         {"check llama.yaml strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":1}]",
          "command line: strategies.ema.decay is 1: the average would stay at the initial weights", NULL},
         {"check llama.yaml comm.tune=no.json", "command line: comm.tune: no.json: cannot open the tuning file", NULL},
-        {"train llama.yaml model.kv_heads=3",
-         "llama.yaml:4:100: model.heads (4) is not a multiple of model.kv_heads (3)", NULL},
+        {"train llama.yaml model.kv_heads=3", "command line: model.heads (4) is not a multiple of model.kv_heads (3)",
+         NULL},
         {"train llama.yaml data.formt=bytes", "command line: data: unknown key formt", "did you mean format?"},
         {"train llama.yaml data.format=llm", "command line: data.format: 'llm' is none of auto, bytes, llmc,",
          "did you mean llmc?"},

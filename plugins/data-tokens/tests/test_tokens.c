@@ -262,7 +262,7 @@ START_TEST(containers)
         const char *name;
     } rows[] = {
         {BYTES("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xcb\x48\xcd\xc9\xc9\x07\x00"),
-         "is gzip, which is not read: unpack"},
+         "is gzip, which is not read: unpack it first; packed text is read with data.tokenizer"},
         {BYTES("PK\x03\x04\x0a\x00\x00\x00"), "is a zip archive"},
         {BYTES("\x28\xb5\x2f\xfd\x04\x58\x29\x00\x00hello"), "is zstd"},
         {BYTES("\xfd\x37zXZ\x00\x00\x04"), "is xz"},
@@ -415,6 +415,9 @@ START_TEST(headers)
     size_t n;
     scratch_init(&s);
     expect_opens(put_npy(&s, "{'descr': '<u2', 'fortran_order': False, 'shape': (80,), }"), TOKENS_AUTO, 0);
+    ck_refused(open_file(put_npy(&s, "{'descr': '<u2', 'fortran_order': False, 'shape': (80,), }"), TOKENS_AUTO,
+                         TOKENS_DTYPE_UINT32, &f),
+               HD_E_INVALID, "h.npy: says of itself that its tokens have 16 bits, and data.token_dtype is uint32");
     ck_refused(open_file(put_npy(&s, "{'descr': '<u2', 'fortran_order': False, 'shape': (10, 8), }   \n"), 0, 0, &f),
                HD_E_UNSUPPORTED, "npy shape (10, 8); a token array has one dimension: save it flat");
     ck_refused(open_file(put_npy(&s, "{'descr': '<f4', 'fortran_order': False, 'shape': (40,), }"), 0, 0, &f),

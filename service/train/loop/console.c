@@ -23,10 +23,15 @@ static void print_packing(const struct hd__data *d, int64_t seq_len)
 {
     char pieces[32], sequences[32];
     int64_t n = (int64_t)hd__data_sequences(d);
+    uint64_t cut, all = hd__data_pieces(d, &cut);
     printf("packed %s documents or pieces of them into %s sequences of %" PRId64
            ": %.2f%% of these are tokens, the rest is padding\n",
-           count_text((int64_t)hd__data_pieces(d), pieces), count_text(n, sequences), seq_len,
+           count_text((int64_t)all, pieces), count_text(n, sequences), seq_len,
            100 * (double)hd__data_tokens(d) / ((double)n * (double)seq_len));
+    if (cut)
+        printf("%s of the documents %s longer and cut: what is behind a cut does not see its prompt, or what else is "
+               "before it\n",
+               count_text((int64_t)cut, pieces), cut > 1 ? "are" : "is");
 }
 
 /* Data, memory, transports and the place of a run. */

@@ -722,13 +722,20 @@ START_TEST(best_fit)
         .ops = &ops, .sources = &source, .n_sources = 1, .seq_len = 8, .vocab = 100, .documents = HD__DATA_PACK};
     ops.document_end = begins_end;
     struct hd__data *d = open_one(&c);
+    uint64_t cut;
     ck_assert_uint_eq(hd__data_sequences(d), 3);
-    ck_assert_uint_eq(hd__data_pieces(d), 5);
+    ck_assert_uint_eq(hd__data_pieces(d, &cut), 5);
+    ck_assert_uint_eq(cut, 0);
     for (uint64_t i = 0; i < 3; i++) {
         int32_t ids[8], labels[8];
         ck_ok(hd__data_read(d, i, ids, labels, 0, 8, &err));
         ck_assert_mem_eq(ids, want[i], sizeof ids);
     }
+    close_all(d);
+    source.path = put_documents((const uint64_t[]){20, 8, 3}, 3); /* 8 8 4 | 8 | 3 */
+    d = open_one(&c);
+    ck_assert_uint_eq(hd__data_pieces(d, &cut), 5);
+    ck_assert_uint_eq(cut, 1);
     close_all(d);
 }
 END_TEST

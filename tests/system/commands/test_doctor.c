@@ -102,6 +102,12 @@ START_TEST(a_job_that_does_not_fit)
     c = command_run("doctor --json llama.yaml model.heads=3");
     expect_code(c, 1);
     expect_line(c, "job", "compiles", "bad", "heads");
+    if (runs_over("libfabric")) {
+        c = command_run("doctor --json llama.yaml mesh.dp=2 "
+                        "comm={\"use\":\"libfabric\",\"provider\":\"tcp\",\"interface\":\"nowhere0\"}");
+        expect_code(c, 1);
+        expect_line(c, "job", "settings", "bad", "interface 'nowhere0' is not on this machine");
+    }
     c = command_run("doctor llama.yaml job.stepz=3");
     expect_code(c, 2);
     expect_says(c, "unknown key stepz");

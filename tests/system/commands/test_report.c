@@ -180,7 +180,7 @@ START_TEST(damaged_files)
     hd__text_add(&text, "{\"step\": 11, \"lo\n[1]\n{\"a\": 1}\n");
     add_rows(&text, "aa", 14, 20, 2);
     add_rows(&text, "aa", 19, 19, 2);
-    hd__text_add(&text, "{\"step\": 21, \"loss\"");
+    hd__text_add(&text, "%s{\"step\": 21, \"loss\"", START("bb", "0.001"));
     write_file("runs/bad/metrics.jsonl", text.at);
     write_file("runs/bad/metrics.jsonl.2", text.at);
     write_file("runs/bad/report-20260101-000000.json", "{\"verdict\": {\"words\": \"rank 1 died\"}}");
@@ -192,13 +192,14 @@ START_TEST(damaged_files)
     expect_says(c, "runs/bad/metrics.jsonl:14: neither a step nor an event: left out\n");
     expect_says(c, "runs/bad/metrics.jsonl:15: the rows of steps 11 to 13 are missing\n");
     expect_says(c, "runs/bad/metrics.jsonl:22: step 19 after step 20: left out\n");
-    expect_says(c, "runs/bad/metrics.jsonl:23: the last line is cut: left out");
+    expect_says(c, "runs/bad/metrics.jsonl:23: another run begins: what follows is not of the same run");
+    expect_says(c, "runs/bad/metrics.jsonl:24: the last line is cut: left out");
     expect_says(c, "runs/bad/metrics.jsonl.2 beside it is of an earlier run, and not on this page");
     expect_line(c->out, "state                   at step 20 of 100; failure reports: 1\n");
     expect_line(c->out, "failed: rank 1 died (`heddle debug runs/bad/report-20260101-000000.json`)");
     unlink("bad.html");
     expect_code(command_run("report runs/bad --html bad.html"), 0);
-    expect_line(read_file("bad.html"), "metrics.jsonl:23: the last line is cut");
+    expect_line(read_file("bad.html"), "metrics.jsonl:24: the last line is cut");
     expect_line(read_file("bad.html"), "failed: rank 1 died");
 }
 END_TEST

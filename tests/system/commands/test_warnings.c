@@ -57,7 +57,14 @@ static const struct {
      "strategies.localsgd.every: section outer (`heddle explain --section outer`) runs from step 7000 on"},
     {"train llama.yaml --dry-run mesh.dp=2 "
      "strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"int8\",\"warmup\":100}}]",
-     "command line: warning: strategies.zero.compress.warmup: section "},
+     "runs from step 101 on, and the job has 20 steps: it never runs, and nothing is ever compressed"},
+    {"train llama.yaml --dry-run comm.small=64",
+     "command line: warning: comm.small has no effect where the number of ranks is 1: leave it out"},
+    {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"./corpus.txt\"]",
+     "corpus.txt is there twice, and read twice an epoch"},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER
+     " data.train=[\"texts/b.txt\",\"te?ts/*.txt\"]",
+     "warning: command line: data.train: texts/b.txt is there twice, and read twice an epoch"},
     {"train llama.yaml --dry-run mesh.dp=2 liveness.dead_after=10ms",
      "command line: warning: liveness.dead_after is less than half a second"},
     {"train llama.yaml --dry-run precision.optimizer=fp16",
@@ -151,6 +158,9 @@ START_TEST(warnings)
         ck_assert_msg(c->code == 0 && strstr(c->err, warned[i].want), "`%s`: exit code %d; it said:\n%s",
                       warned[i].words, c->code, c->err);
     }
+    ck_assert_int_eq(system("echo hello | " HEDDLE " sample llama.yaml --random-weights --max-new 1 2>said"), 0);
+    ck_assert_ptr_nonnull(strstr(read_file("said"), "standard input is not read: give --prompt TEXT or --prompt-file"));
+    ck_assert_ptr_null(strstr(command_run("train llama.yaml --dry-run comm.use=shm")->err, "no effect"));
     ck_assert_int_eq(system("rm -rf runs"), 0); /* other tests want none */
 }
 END_TEST

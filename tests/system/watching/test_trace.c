@@ -324,6 +324,8 @@ START_TEST(refusals)
         {"trace nowhere.json", "nowhere.json: cannot open the trace"},
         {"trace nowhere.yaml", "nowhere.yaml: cannot open the job file"},
         {"trace cut.json", "cut.json:1: not a trace"},
+        {"trace rows.jsonl", "rows.jsonl: metrics, which `heddle report` reads: name a job or a trace.json"},
+        {"trace rows.jsonl --steps 2", "rows.jsonl: metrics, which"},
         {"trace made.json --steps 2", "made.json is a trace already: leave out all but --rates and --json"},
         {"trace made.json job.steps=2", "made.json is a trace already"},
         {"trace llama.yaml --steps 0", "--steps: '0' is neither a step nor a range of steps"},
@@ -344,6 +346,7 @@ START_TEST(refusals)
         {"trace --what", "there is no option --what"},
     };
     write_file("empty.json", "{}");
+    write_file("rows.jsonl", "{\"step\": 1}\n{\"step\": 2}\n");
     write_file("cut.json", "{\"otherData\":{");
     write_file("made.json", "{\"traceEvents\":[]}");
     write_file("precious.json", "precious");
