@@ -16,7 +16,7 @@ int32_t hd__compile_locate_error(struct hd__job *job, const char *section, struc
     if (!err->message[0])
         hd_fail(err, err->code ? err->code : HD_E_INTERNAL, "its plugin failed without a message (hd_fail)");
     const char *key = hd__job_key_of(job, err->message), *last = err->message;
-    /* Of keys that do not go together the one that was given last; "KEY: ..." is of that key alone. */
+    /* Keys that do not go together: the one on the command line is to blame; "KEY: ..." is about that key alone. */
     while (key && err->message[strlen(key)] != ':' && (last = strchr(last, ' '))) {
         const char *other = hd__job_key_of(job, ++last);
         const struct hd__job_value *value = other ? hd__job_value_get(job, other) : NULL;
