@@ -378,9 +378,7 @@ static void print_json(const struct bench_arguments *a, json_t *rows)
     char machine[256];
     hd__bench_machine_text(machine);
     json_t *root = json_pack("{s:s, s:b, s:O}", "machine", machine, "plain", a->bench.plain, "rows", rows);
-    json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    putchar('\n');
-    json_decref(root);
+    hd__cli_print_json(root, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
 
 /* Output that needs all measurements. */

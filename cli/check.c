@@ -170,9 +170,7 @@ static void print_json(const struct hd__compiled *c, const struct tally *t, cons
                                       "loss", n->loss, "norm", n->norm, "gradient", n->gradient, "parameter",
                                       n->parameter, "average", n->average, "evaluation", n->evaluation, "limit",
                                       n->limit, "instead", n->instead));
-    json_dumpf(o, stdout, JSON_INDENT(1));
-    putchar('\n');
-    json_decref(o);
+    hd__cli_print_json(o, JSON_INDENT(1));
 }
 
 static void print_numerics(const struct hd__numerics *n)

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,12 +12,6 @@
 
 /* ---- a folder */
 
-static int is_folder(const char *path)
-{
-    struct stat st;
-    return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
 int32_t hd__cli_store_open(const char *folder, struct hd__cli_store *s, struct hd_error *err)
 {
     const struct hd__component *c;
@@ -27,7 +20,7 @@ int32_t hd__cli_store_open(const char *folder, struct hd__cli_store *s, struct h
     int32_t rc;
     *s = (struct hd__cli_store){.plugins = hd__plugins_create(hd__exec_host_table())};
     inside = hd__arena_format(&s->arena, "%s/checkpoints", folder);
-    s->dir = is_folder(inside) ? inside : hd__arena_strdup(&s->arena, folder);
+    s->dir = hd__is_folder(inside) ? inside : hd__arena_strdup(&s->arena, folder);
     if (!access(hd__arena_format(&s->arena, "%s/index.json", folder), F_OK))
         return hd_fail(err, HD_E_INVALID,
                        "%s is one checkpoint: name the folder that it is in (and it by --checkpoint)", folder);

@@ -3,6 +3,9 @@
 #ifndef HD_CLI_COMMAND_H
 #define HD_CLI_COMMAND_H
 
+#include <jansson.h>
+#include <stdint.h>
+
 /* Exit codes of every command. */
 enum {
     HD__EXIT_DONE = 0,
@@ -54,5 +57,11 @@ int hd__cli_check_stdout(int code);
 /* The message to stderr, with the way to the command's help; returns HD__EXIT_REFUSED. */
 int hd__cli_usage_error(const struct hd__command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* A flag's value; HD__EXIT_DONE, or the usage error. */
+int hd__cli_parse_whole(const struct hd__command *command, const char *flag, const char *text, int64_t low,
+                        int64_t high, int64_t *out);
+
+/* One document on stdout, and a newline; takes the reference. `flags`: of json_dumpf. */
+void hd__cli_print_json(json_t *document, size_t flags);
 
 #endif

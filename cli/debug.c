@@ -2,7 +2,6 @@
 #include <stdlib.h>
 
 #include "cli/job.h"
-#include "service/report/diagnose.h"
 #include "service/report/report.h"
 
 /* The cause and each rank's position, without the operations. */
@@ -31,10 +30,7 @@ static void print_report(const json_t *report, int json)
 {
     struct hd__text text = {0};
     if (json) {
-        json_t *all = summary_json(report);
-        json_dumpf(all, stdout, JSON_INDENT(1));
-        putchar('\n');
-        json_decref(all);
+        hd__cli_print_json(summary_json(report), JSON_INDENT(1));
         return;
     }
     hd__report_summary(report, &text);

@@ -35,9 +35,7 @@ static int print_program(const struct hd__compiled *c, int32_t rank, const struc
     if (json) {
         json_t *object = hd__program_print_json(p, &options);
         json_object_set_new(object, "groups", hd__routes_json(&routes));
-        json_dumpf(object, stdout, JSON_INDENT(1));
-        putchar('\n');
-        json_decref(object);
+        hd__cli_print_json(object, JSON_INDENT(1));
     } else {
         struct hd__text text = {0};
         hd__program_print(p, &options, &text);
@@ -54,18 +52,12 @@ static int print_program(const struct hd__compiled *c, int32_t rank, const struc
 
 /* ---- timeline */
 
-static int ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 /* A file name that is neither a job nor an override nor an option; its suffix is checked later. */
 static int is_output_file(const char *word)
 {
     const char *dot = strrchr(word, '.');
-    return dot && dot[1] && !strchr(dot, '/') && !strchr(word, '=') && word[0] != '-' && !ends_with(word, ".yaml") &&
-           !ends_with(word, ".yml");
+    return dot && dot[1] && !strchr(dot, '/') && !strchr(word, '=') && word[0] != '-' &&
+           !hd__ends_with(word, ".yaml") && !hd__ends_with(word, ".yml");
 }
 
 /* "--timeline FILE.svg": removes the file, which is no job, from the words. */
@@ -103,7 +95,7 @@ static int write_timeline(const struct hd__timeline *t, int32_t only, const char
         int wide = isatty(STDOUT_FILENO) && !ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) && size.ws_col;
         hd__timeline_text(t, only, wide ? size.ws_col : 120, &picture);
         fputs(picture.at, stdout);
-    } else if (ends_with(file, ".svg")) {
+    } else if (hd__ends_with(file, ".svg")) {
         hd__timeline_svg(t, only, title, &picture);
         code = write_file(file, HD__OUTPUT_MARK, picture.at);
     } else {
@@ -196,7 +188,7 @@ static int run(int argc, char **argv)
             &hd__command_explain, "%s",
             timeline ? "--timeline is of a whole step, as text, FILE.svg or FILE.json: no --section, no --json"
                      : "--rates is for --timeline");
-    if (!code && file && !ends_with(file, ".svg") && !ends_with(file, ".json"))
+    if (!code && file && !hd__ends_with(file, ".svg") && !hd__ends_with(file, ".json"))
         code = hd__cli_usage_error(&hd__command_explain, "--timeline %s: it writes FILE.svg or FILE.json", file);
     if (!code && rates_text && hd__sim_rates_parse(&rates, rates_text, &err))
         code = hd__cli_usage_error(&hd__command_explain, "--rates: %s", err.message);

@@ -347,9 +347,7 @@ static const char *key_of_section(const struct hd__job *job, const struct hd__co
     const char *end = x->every ? ".every" : ".warmup", *found = "strategies";
     for (uint32_t i = 0; i < job->values.count; i++) {
         const struct hd__job_value *v = &job->values.at[i];
-        size_t n = strlen(v->path), m = strlen(end);
-        if (!strncmp(v->path, "strategies.", 11) && !strcmp(v->path + n - m, end) &&
-            json_integer_value(v->json) == steps)
+        if (!strncmp(v->path, "strategies.", 11) && hd__ends_with(v->path, end) && json_integer_value(v->json) == steps)
             found = v->path;
     }
     return found;

@@ -1,5 +1,6 @@
 /* The heddle command: finds the subcommand, prints help. */
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -66,6 +67,25 @@ int hd__cli_usage_error(const struct hd__command *command, const char *format, .
     hd__speaker_print(text.at);
     hd__text_free(&text);
     return HD__EXIT_REFUSED;
+}
+
+int hd__cli_parse_whole(const struct hd__command *command, const char *flag, const char *text, int64_t low,
+                        int64_t high, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    if (end != text && !*end && !errno && *out >= low && *out <= high)
+        return HD__EXIT_DONE;
+    return hd__cli_usage_error(command, "%s %s: wanted a whole number from %" PRId64 " to %" PRId64, flag, text, low,
+                               high);
+}
+
+void hd__cli_print_json(json_t *document, size_t flags)
+{
+    json_dumpf(document, stdout, flags);
+    putchar('\n');
+    json_decref(document);
 }
 
 /* --help counts anywhere before "--", so that `heddle train job.yaml --help` is answered, not run. */

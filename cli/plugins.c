@@ -86,17 +86,12 @@ static void print_one(const struct hd__plugin_entry *e)
 
 /* ---- JSON */
 
-static json_t *text_or_null(const char *text)
-{
-    return text ? json_string(text) : json_null();
-}
-
 static json_t *aliases_json(const struct hd__component *c)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < c->n_aliases; i++)
         json_array_append_new(list, json_pack("{s:s, s:o, s:s}", "name", c->aliases[i].name, "preset",
-                                              text_or_null(c->aliases[i].preset), "summary", c->aliases[i].summary));
+                                              hd__json_text(c->aliases[i].preset), "summary", c->aliases[i].summary));
     return list;
 }
 
@@ -104,9 +99,9 @@ static json_t *entry_json(const struct hd__plugin_entry *e)
 {
     const struct hd__component *c = e->component;
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind", e->kind ? hd__kind_name(e->kind) : "?", "name",
-                     entry_name(e), "version", text_or_null(c ? c->version : NULL), "licence",
-                     text_or_null(c ? c->licence : NULL), "summary", text_or_null(c ? c->summary : NULL), "usable",
-                     (int)e->usable, "reason", text_or_null(e->reason), "path", text_or_null(e->path));
+                     entry_name(e), "version", hd__json_text(c ? c->version : NULL), "licence",
+                     hd__json_text(c ? c->licence : NULL), "summary", hd__json_text(c ? c->summary : NULL), "usable",
+                     (int)e->usable, "reason", hd__json_text(e->reason), "path", hd__json_text(e->path));
 }
 
 static void print_json(const struct hd__plugin_entry *entries, size_t n, int with_options)
@@ -122,9 +117,7 @@ static void print_json(const struct hd__plugin_entry *entries, size_t n, int wit
         }
         json_array_append_new(list, entry);
     }
-    json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
+    hd__cli_print_json(root, JSON_INDENT(2));
 }
 
 /* ---- the command */

@@ -104,6 +104,17 @@ static int start_ranks(struct hd__cli_job *loaded, int argc, char **argv, const 
     return code;
 }
 
+int hd__cli_detect_launch(const struct hd__cli_job *loaded, struct hd__launch_env *env, int *found)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t rc = hd__launch_detect(env, found, &err);
+    if (!rc && *found && env->size != loaded->compiled->mesh.ranks)
+        rc = hd_fail(&err, HD_E_INVALID,
+                     "the launcher started %d ranks, but the job's mesh has %d: start as many, or change mesh",
+                     env->size, loaded->compiled->mesh.ranks);
+    return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
+}
+
 int hd__cli_run_ranks(struct hd__cli_job *loaded, int argc, char **argv, const struct hd__launch_policy *policy,
                       int (*run)(void *user, const struct hd__launch_env *env), void *user)
 {
@@ -112,14 +123,8 @@ int hd__cli_run_ranks(struct hd__cli_job *loaded, int argc, char **argv, const s
     struct hd__launch_env env;
     struct hd_error err = HD_ERROR_INIT;
     int found;
-    if (hd__launch_detect(&env, &found, &err))
-        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    if (found && env.size != loaded->compiled->mesh.ranks) {
-        hd_fail(&err, HD_E_INVALID,
-                "the launcher started %d ranks, but the job's mesh has %d: start as many, or change mesh", env.size,
-                loaded->compiled->mesh.ranks);
-        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    }
+    if (hd__cli_detect_launch(loaded, &env, &found))
+        return HD__EXIT_REFUSED;
     if (!found && (hd__launch_check_alone(&err) || hd__cli_check_local(loaded, &err)))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     if (!found && loaded->job->nodes_max > 1) {

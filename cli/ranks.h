@@ -18,6 +18,8 @@ int hd__cli_find_launcher(const struct hd__cli_job *loaded, const struct hd_comm
 int32_t hd__cli_check_local(const struct hd__cli_job *loaded, struct hd_error *err);
 /* In a rank of a command that has nothing to save: its lines have its number, and signals end it. */
 void hd__cli_begin_rank(const struct hd__launch_env *env);
+/* Was this process started by a launcher, as a rank of the job's mesh? Prints what is wrong; returns an exit code. */
+int hd__cli_detect_launch(const struct hd__cli_job *loaded, struct hd__launch_env *env, int *found);
 /* As a rank of another launcher, alone, or in as many processes as the mesh has ranks: calls `body` on each, with
  * `user` as it is now. `argv` is this command, for a launcher that starts it again; `policy`, of zeros for none, has
  * restarts and a deadline. Returns the exit code. */

@@ -35,30 +35,20 @@ static int parse_number(const char *flag, const char *text, double low, double h
     return hd__cli_usage_error(&hd__command_sample, "%s %s: wanted a number from %g to %g", flag, text, low, high);
 }
 
-static int parse_whole(const char *flag, const char *text, int64_t low, int64_t high, int64_t *out)
-{
-    char *end;
-    errno = 0;
-    *out = strtoll(text, &end, 10);
-    if (end != text && !*end && !errno && *out >= low && *out <= high)
-        return HD__EXIT_DONE;
-    return hd__cli_usage_error(&hd__command_sample, "%s %s: wanted a whole number from %" PRId64 " to %" PRId64, flag,
-                               text, low, high);
-}
-
 static int parse(struct sample_request *r)
 {
     int64_t seed = 0;
-    const char *flag = r->count ? "--max-new" : "--tokens", *count = r->count ? r->count : r->tokens;
+    const char *flag = r->count ? "--max-new" : "--tokens";
+    const char *count = r->count ? r->count : r->tokens ? r->tokens : "200";
     int code;
     if (r->count && r->tokens)
         return hd__cli_usage_error(&hd__command_sample, "--tokens is another name of --max-new: leave one out");
-    if ((code = parse_whole(flag, count ? count : "200", 1, 1000000000, &r->config.count)) ||
+    if ((code = hd__cli_parse_whole(&hd__command_sample, flag, count, 1, 1000000000, &r->config.count)) ||
         (code = parse_number("--temperature", r->temperature, 0, 100, &r->config.temperature)) ||
-        (code = parse_whole("--top-k", r->top_k, 0, 1000000000, &r->config.top_k)) ||
+        (code = hd__cli_parse_whole(&hd__command_sample, "--top-k", r->top_k, 0, 1000000000, &r->config.top_k)) ||
         (code = parse_number("--top-p", r->top_p, 0, 1, &r->config.top_p)) ||
-        (code = parse_whole("--samples", r->samples_text, 1, 1000000, &r->samples)) ||
-        (code = parse_whole("--seed", r->seed, 0, INT64_MAX - 1000000, &seed)))
+        (code = hd__cli_parse_whole(&hd__command_sample, "--samples", r->samples_text, 1, 1000000, &r->samples)) ||
+        (code = hd__cli_parse_whole(&hd__command_sample, "--seed", r->seed, 0, INT64_MAX - 1000000, &seed)))
         return code;
     r->config.seed = (uint64_t)seed;
     const char *idle = r->config.top_k       ? "--top-k"

@@ -2,7 +2,6 @@
  * bytes that may begin a stop text or a character wait for the next token. */
 #include "cli/sample_output.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 
 /* ---- what ends it */

@@ -2,7 +2,6 @@
 #include "cli/text.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -179,24 +178,14 @@ int32_t hd__cli_text_encode_line(const struct hd__cli_text *text, const json_t *
 
 /* ---- text of ids */
 
-static void add_bytes(struct hd__text *out, const char *bytes, size_t count)
-{
-    if (out->length + count + 1 > out->room) {
-        out->room = HD__MAX(2 * out->room, out->length + count + 1);
-        out->at = hd__realloc(out->at, out->room);
-    }
-    memcpy(out->at + out->length, bytes, count);
-    out->at[out->length += count] = 0;
-}
-
 int32_t hd__cli_text_decode(const struct hd__cli_text *text, const int32_t *ids, size_t count, struct hd__text *out,
                             struct hd_error *err)
 {
-    add_bytes(out, "", 0);
+    hd__text_add_bytes(out, "", 0);
     if (text->kind != HD__CLI_TEXT_TOKENIZER) {
         for (size_t i = 0; i < count; i++)
             if (text->kind == HD__CLI_TEXT_BYTES)
-                add_bytes(out, (char[]){(char)ids[i]}, 1);
+                hd__text_add_bytes(out, (char[]){(char)ids[i]}, 1);
             else
                 hd__text_add(out, " %d", ids[i]);
         return HD_OK;
@@ -244,11 +233,11 @@ size_t hd__cli_utf8_complete(const char *text, size_t bytes)
 json_t *hd__cli_json_text(const char *text, size_t bytes)
 {
     struct hd__text out = {0};
-    add_bytes(&out, "", 0);
+    hd__text_add_bytes(&out, "", 0);
     for (size_t at = 0, n; at < bytes; at += n) {
         int whole;
         n = character((const unsigned char *)text + at, bytes - at, &whole);
-        add_bytes(&out, whole > 0 ? text + at : "\xef\xbf\xbd", whole > 0 ? n : 3);
+        hd__text_add_bytes(&out, whole > 0 ? text + at : "\xef\xbf\xbd", whole > 0 ? n : 3);
     }
     json_t *string = json_stringn(out.at, out.length);
     hd__text_free(&out);

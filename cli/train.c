@@ -227,14 +227,8 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
     const struct hd_comm_launcher *launcher = NULL; /* its ranks are this command again */
     struct hd_error err = HD_ERROR_INIT;
     int found, code;
-    if (hd__launch_detect(&env, &found, &err))
-        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    if (found && env.size != loaded->compiled->mesh.ranks) {
-        hd_fail(&err, HD_E_INVALID,
-                "the launcher started %d ranks, but the job's mesh has %d: start as many, or change mesh", env.size,
-                loaded->compiled->mesh.ranks);
-        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    }
+    if (hd__cli_detect_launch(loaded, &env, &found))
+        return HD__EXIT_REFUSED;
     if (found && env.rank == 0 && loaded->job->launch_ranks && loaded->job->launch_ranks != env.size)
         hd__log(HD_LOG_INFO, NULL,
                 "%s: launch.ranks is %" PRId64 ", but RANK or its like says that a launcher started %d: as many train",

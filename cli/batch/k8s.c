@@ -242,8 +242,7 @@ static int is_output(const char *key)
 {
     static const char *const keys[] = {"checkpoint.dir",      "metrics.jsonl", "metrics.blocks",
                                        "metrics.tensorboard", "metrics.trace", "metrics.trace.file"};
-    size_t n = strlen(key);
-    int found = n > 4 && !strncmp(key, "metrics.sinks.", 14) && !strcmp(key + n - 4, ".dir");
+    int found = !strncmp(key, "metrics.sinks.", 14) && hd__ends_with(key, ".dir");
     for (size_t i = 0; i < HD__COUNT(keys); i++)
         found |= !strcmp(key, keys[i]);
     return found;
@@ -338,7 +337,7 @@ static int run(int argc, char **argv)
         print_manifest(&r, loaded.job, &arguments);
     }
     hd__cli_unload_job(&loaded);
-    return hd__cli_check_stdout(code);
+    return code;
 }
 
 const struct hd__command hd__command_k8s = {

@@ -7,7 +7,7 @@
 
 struct slurm_request {
     const char *nodes, *per_machine, *margin;
-    int64_t min, max;     /* machines */
+    int32_t min, max;     /* machines */
     int32_t ranks, each;  /* of the job as it is; of a machine */
     int64_t seconds_left; /* before the limit, when Slurm is to signal */
 };
@@ -15,14 +15,8 @@ struct slurm_request {
 /* "4", "2:4" */
 static int parse_nodes(struct slurm_request *r)
 {
-    char *end;
     r->min = r->max = 1;
-    if (!r->nodes)
-        return HD__EXIT_DONE;
-    r->min = r->max = strtol(r->nodes, &end, 10);
-    if (*end == ':')
-        r->max = strtol(end + 1, &end, 10);
-    if (*end || r->nodes[0] < '1' || r->min < 1 || r->max < r->min || r->max > 65536)
+    if (r->nodes && !hd__range_parse(r->nodes, 65536, &r->min, &r->max))
         return hd__cli_usage_error(&hd__command_slurm, "--nodes %s: a number of machines is wanted, as 4, or MIN:MAX",
                                    r->nodes);
     return HD__EXIT_DONE;
@@ -53,10 +47,10 @@ static void add_directives(struct hd__text *out, const struct slurm_request *r, 
     int64_t minutes = (int64_t)(job->launch_time_limit / 60);
     hd__text_add(out,
                  "#SBATCH --job-name=%s\n#SBATCH --output=%s-%%j.log\n#SBATCH --open-mode=append\n"
-                 "#SBATCH --nodes=%lld",
-                 job->name, job->name, (long long)r->min);
+                 "#SBATCH --nodes=%d",
+                 job->name, job->name, r->min);
     if (r->max > r->min)
-        hd__text_add(out, "-%lld", (long long)r->max);
+        hd__text_add(out, "-%d", r->max);
     hd__text_add(out, "\n#SBATCH --ntasks-per-node=%d\n", r->each);
     if (strcmp(c->device_choice.component->name, "cpu") != 0)
         hd__text_add(out, "#SBATCH --gpus-per-node=%d\n", r->each);
@@ -177,7 +171,7 @@ static int run(int argc, char **argv)
         print_script(&arguments, &r, loaded.compiled);
     }
     hd__cli_unload_job(&loaded);
-    return hd__cli_check_stdout(code);
+    return code;
 }
 
 const struct hd__command hd__command_slurm = {

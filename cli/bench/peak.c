@@ -132,9 +132,7 @@ int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *
         if (json && !code) {
             json_t *root =
                 json_pack("{s:s, s:I, s:O}", "device", device, "operand_bytes", (json_int_t)p.bytes, "rows", p.rows);
-            json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-            putchar('\n');
-            json_decref(root);
+            hd__cli_print_json(root, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         }
         p.ops->close(p.device);
     }

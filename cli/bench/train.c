@@ -405,9 +405,7 @@ int hd__bench_train(int argc, char **argv)
         hd__bench_machine_text(machine);
         json_t *root = json_pack("{s:s, s:s, s:I, s:I, s:O}", "job", b.arguments.file, "machine", machine, "warmup",
                                  (json_int_t)b.warmup, "steps", (json_int_t)b.steps, "rows", b.rows);
-        json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(root);
+        hd__cli_print_json(root, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
     json_decref(b.rows);
     return code;

@@ -1,6 +1,5 @@
 /* heddle calibrate: measures this machine and prints the file by which `heddle plan --machine FILE` knows it. */
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 /* heddle data: text as tokens, and files of tokens. */
 #include "cli/data/data.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -42,17 +41,6 @@ int hd__data_arguments(int argc, char **argv, const struct hd__cli_flag *flags, 
         }
     }
     return code;
-}
-
-int hd__data_number(const char *flag, const char *text, int64_t low, int64_t high, int64_t *out)
-{
-    char *end;
-    errno = 0;
-    *out = strtoll(text, &end, 10);
-    if (end != text && !*end && !errno && *out >= low && *out <= high)
-        return HD__EXIT_DONE;
-    return hd__cli_usage_error(&hd__command_data, "%s %s: wanted a whole number from %" PRId64 " to %" PRId64, flag,
-                               text, low, high);
 }
 
 int32_t hd__data_open_tokenizer(const char *path, const char *use, struct hd__data_tokenizer *out, struct hd_error *err)

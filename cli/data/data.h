@@ -16,8 +16,6 @@ struct hd__data_words {
  * words->at. */
 int hd__data_arguments(int argc, char **argv, const struct hd__cli_flag *flags, size_t n_flags,
                        struct hd__data_words *words);
-/* A whole number of a flag; a refusal where it is another. */
-int hd__data_number(const char *flag, const char *text, int64_t low, int64_t high, int64_t *out);
 
 struct hd__data_tokenizer {
     struct hd__plugins *plugins;

@@ -127,9 +127,7 @@ static void print_json(const struct hd__indexed *x, const struct lengths *l, con
         json_object_set_new(o, "loss_tokens", json_integer((json_int_t)count_loss(x)));
     if (text->at)
         json_object_set_new(o, "sample", json_string(hd__printable(text->at)));
-    json_dumpf(o, stdout, JSON_INDENT(1));
-    putchar('\n');
-    json_decref(o);
+    hd__cli_print_json(o, JSON_INDENT(1));
 }
 
 static void print_text(const struct hd__indexed *x, const struct lengths *l, const json_t *meta,
@@ -201,9 +199,9 @@ int hd__data_inspect(int argc, char **argv)
     if (!code && words.count != 1)
         code = hd__cli_usage_error(&hd__command_data, words.count ? "inspect looks at one PREFIX" : "which PREFIX?");
     if (!code)
-        code = hd__data_number("--document", r.document, 0, INT64_MAX, &document);
+        code = hd__cli_parse_whole(&hd__command_data, "--document", r.document, 0, INT64_MAX, &document);
     if (!code)
-        code = hd__data_number("--sample", r.sample, 0, 1000000, &tokens);
+        code = hd__cli_parse_whole(&hd__command_data, "--sample", r.sample, 0, 1000000, &tokens);
     if (!code && inspect(&r, words.at[0], document, tokens, &err))
         code = hd__data_print_error(&err);
     free(words.at);

@@ -1,5 +1,4 @@
 /* heddle data split, shuffle, merge: documents of files of tokens, in other files. */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -311,7 +310,7 @@ static int run(int argc, char **argv, size_t least, size_t most, int32_t (*verb)
     if (!code && verb == split && !once[2] && !once[3] && !once[4])
         code = hd__cli_usage_error(&hd__command_data, "split needs --validation, --test or --train");
     if (!code)
-        code = hd__data_number("--seed", r.seed_text, 0, INT64_MAX, &r.seed);
+        code = hd__cli_parse_whole(&hd__command_data, "--seed", r.seed_text, 0, INT64_MAX, &r.seed);
     if (!code && verb(&r, &err))
         code = hd__data_print_error(&err);
     free(words.at);

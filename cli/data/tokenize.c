@@ -38,9 +38,7 @@ static void print_result(const struct request *r, const struct hd__tokenize_stat
         json_t *o = json_pack("{s:I, s:I, s:s, s:I, s:f}", "documents", (json_int_t)s->documents, "tokens",
                               (json_int_t)s->tokens, "dtype", dtype, "left_out", (json_int_t)s->left_out, "seconds",
                               s->seconds);
-        json_dumpf(o, stdout, JSON_INDENT(1));
-        putchar('\n');
-        json_decref(o);
+        hd__cli_print_json(o, JSON_INDENT(1));
         return;
     }
     printf("%s.bin, %s.idx: %" PRIu64 " documents, %" PRIu64 " tokens of %s", prefix, prefix, s->documents, s->tokens,
@@ -151,7 +149,7 @@ int hd__data_tokenize(int argc, char **argv)
     if (!code && !files.count)
         code = hd__cli_usage_error(&hd__command_data, "which files of text?");
     if (!code && r.threads)
-        code = hd__data_number("--threads", r.threads, 1, 256, &threads);
+        code = hd__cli_parse_whole(&hd__command_data, "--threads", r.threads, 1, 256, &threads);
     if (!code && tokenize(&r, &files, threads, &err))
         code = hd__data_print_error(&err);
     free(files.at);

@@ -6,7 +6,6 @@
 #include "cli/doctor/doctor.h"
 #include "core/plugin/plugin.h"
 #include "runtime/exec/device.h"
-#include "service/report/speaker.h"
 #include "service/train/train.h"
 
 void hd__doctor_add(struct hd__doctor *d, int state, const char *group, const char *object, const char *remedy,
@@ -147,9 +146,7 @@ static void print_json(const struct hd__doctor *d, const uint32_t count[3])
                                                states[l->state], "words", words, "remedy",
                                                l->remedy ? json_string(l->remedy) : json_null()));
     }
-    json_dumpf(root, stdout, JSON_INDENT(1));
-    putchar('\n');
-    json_decref(root);
+    hd__cli_print_json(root, JSON_INDENT(1));
 }
 
 static int finish(struct hd__doctor *d, int json)

@@ -313,12 +313,6 @@ static int has_chart(const char *field)
     return 0;
 }
 
-static int ends_in(const char *field, const char *with)
-{
-    size_t n = strlen(field), m = strlen(with);
-    return n >= m && !strcmp(field + n - m, with);
-}
-
 /* Fields that this version does not know: of sinks, of a later heddle. */
 static void draw_others(FILE *file, const struct hd__report *r)
 {
@@ -330,10 +324,10 @@ static void draw_others(FILE *file, const struct hd__report *r)
             for (uint32_t before = 0; before < k; before++)
                 is_first &= !hd__report_values(&r->runs[before], field);
             int is_rate = strstr(field, "_per_s") != NULL;
-            c.unit = !is_rate && (ends_in(field, "_s") || strstr(field, "_s.") || strstr(field, "_s_"))
+            c.unit = !is_rate && (hd__ends_with(field, "_s") || strstr(field, "_s.") || strstr(field, "_s_"))
                          ? HD__PLOT_SECONDS
-                     : ends_in(field, "_bytes") ? HD__PLOT_BYTES
-                                                : HD__PLOT_PLAIN;
+                     : hd__ends_with(field, "_bytes") ? HD__PLOT_BYTES
+                                                      : HD__PLOT_PLAIN;
             c.from_zero = c.unit != HD__PLOT_PLAIN;
             if (is_first && !has_chart(field))
                 draw(file, r, &c);

@@ -34,10 +34,7 @@ static int print_summary(const struct summing *s, const char *path, json_t *trac
     if (hd__trace_sum_up(trace, &s->rates, &summary, &no))
         rc = hd_fail(&err, no.code, "%s: %s", path, no.message);
     if (!rc && s->json) {
-        json_t *object = hd__trace_summary_json(&summary);
-        json_dumpf(object, stdout, JSON_INDENT(1));
-        putchar('\n');
-        json_decref(object);
+        hd__cli_print_json(hd__trace_summary_json(&summary), JSON_INDENT(1));
     } else if (!rc) {
         hd__trace_summary_text(&summary, &text);
         hd__text_add(&text, "\npredicted by ");

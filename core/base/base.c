@@ -121,20 +121,38 @@ void *hd__array_grow(void *at, uint32_t *room, uint32_t need, size_t item)
     return hd__realloc(at, to * item);
 }
 
+static void make_room(struct hd__text *text, size_t more)
+{
+    if (text->length + more + 1 > text->room) {
+        text->room = HD__MAX(text->room * 2, text->length + more + 1);
+        text->at = hd__realloc(text->at, text->room);
+    }
+}
+
 void hd__text_add(struct hd__text *text, const char *format, ...)
 {
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
     size_t n = (size_t)vsnprintf(NULL, 0, format, args);
-    if (text->length + n + 1 > text->room) {
-        text->room = HD__MAX(text->room * 2, text->length + n + 1);
-        text->at = hd__realloc(text->at, text->room);
-    }
+    make_room(text, n);
     vsnprintf(text->at + text->length, n + 1, format, again);
     text->length += n;
     va_end(again);
     va_end(args);
+}
+
+void hd__text_add_bytes(struct hd__text *text, const char *bytes, size_t count)
+{
+    make_room(text, count);
+    memcpy(text->at + text->length, bytes, count);
+    text->at[text->length += count] = 0;
+}
+
+int hd__ends_with(const char *text, const char *tail)
+{
+    size_t n = strlen(text), m = strlen(tail);
+    return n >= m && !strcmp(text + n - m, tail);
 }
 
 void hd__text_add_xml(struct hd__text *out, const char *text)

@@ -70,6 +70,7 @@ struct hd__text {
     size_t length, room;
 };
 void hd__text_add(struct hd__text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void hd__text_add_bytes(struct hd__text *text, const char *bytes, size_t count); /* zeros among them, too */
 /* Text content for XML and HTML: &, < and > as entities. */
 void hd__text_add_xml(struct hd__text *text, const char *plain);
 void hd__text_free(struct hd__text *text);
@@ -84,11 +85,20 @@ char *hd__text_to_arena(struct hd__text *text, struct hd__arena *arena); /* a co
 const char *hd__nearest(const char *word, const char *const *candidates, size_t n);
 /* "4", both bounds, or "2:4", from 1 to `most`; 0: the text is neither. */
 int hd__range_parse(const char *text, int32_t most, int32_t *low, int32_t *high);
+int hd__ends_with(const char *text, const char *tail);
 /* "1.5 GiB": binary units, for people. `out` has room for 32. Returns out. */
 const char *hd__bytes_text(uint64_t bytes, char out[32]);
 
 /* ---- hashing (XXH3 of the xxhash library) */
 uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed);
+/* SplitMix64's finaliser (Steele, Lea, Flood 2014) over a counter: stateless. */
+static inline uint64_t hd__mix64(uint64_t x)
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
 
 #define HD__DP_AXES (HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD)) /* of mesh.dp */
 const char *hd__axis_name(int32_t axis);                                                /* "dp_shard" */

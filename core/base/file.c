@@ -13,6 +13,12 @@
 
 static int output_is_file; /* or a pipe: that of the launcher, which may give its ranks terminals all the same */
 
+int hd__is_folder(const char *path)
+{
+    struct stat st;
+    return path && !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
 int hd__same_file(const char *a, const char *b)
 {
     struct stat x, y;

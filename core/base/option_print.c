@@ -125,7 +125,7 @@ static json_t *words_json(const char *words)
     return out;
 }
 
-static json_t *text_or_null(const char *text)
+json_t *hd__json_text(const char *text)
 {
     return text ? json_string(text) : json_null();
 }
@@ -139,9 +139,9 @@ json_t *hd__options_json(const struct hd__options *table)
         json_t *item = json_object();
         json_object_set_new(item, "name", json_string(o.name));
         json_object_set_new(item, "type", json_string(hd__option_type_name(o.type)));
-        json_object_set_new(item, "default", text_or_null(o.value));
-        json_object_set_new(item, "unit", text_or_null(o.unit));
-        json_object_set_new(item, "help", text_or_null(o.help));
+        json_object_set_new(item, "default", hd__json_text(o.value));
+        json_object_set_new(item, "unit", hd__json_text(o.unit));
+        json_object_set_new(item, "help", hd__json_text(o.help));
         json_object_set_new(item, "choices", words_json(o.type == HD_OPT_ENUM ? o.choices : NULL));
         json_object_set_new(item, "aliases", words_json(o.aliases));
         int ranged = o.min != o.max;

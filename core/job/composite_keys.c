@@ -1,6 +1,5 @@
 /* Keys that are more than one option: mesh.dp, data.micro_batches, data.train, data.val and data.test, comm.axes and
- * comm.hooks, precision.loss_scale, recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job and notes
- * the value for printing. */
+ * comm.hooks, precision.loss_scale, recompute, metrics.tensorboard, metrics.sinks. Each reader fills the job. */
 #include "core/base/dtype.h"
 #include "core/job/internal.h"
 
@@ -44,19 +43,13 @@ static int32_t read_dp_parts(struct hd__job *job, struct hd__tree_node *node, st
 
 static int32_t read_dp(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
-    int32_t rc;
     if (node->kind == HD__LIST)
         return hd__job_node_fail(node, err,
                                  "mesh.dp is a list where a number, auto or {replicate: R, shard: S} is wanted");
-    if (node->kind == HD__MAP) {
-        rc = read_dp_parts(job, node, err);
-    } else {
-        job->mesh_asked[HD_AXIS_DP_REPLICATE] = 1;
-        rc = axis_size(job, path, node, &job->mesh_asked[HD_AXIS_DP_SHARD], err);
-    }
-    if (!rc)
-        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
-    return rc;
+    if (node->kind == HD__MAP)
+        return read_dp_parts(job, node, err);
+    job->mesh_asked[HD_AXIS_DP_REPLICATE] = 1;
+    return axis_size(job, path, node, &job->mesh_asked[HD_AXIS_DP_SHARD], err);
 }
 
 /* ---- data.micro_batches */
@@ -76,7 +69,6 @@ static int32_t read_micro_batches(struct hd__job *job, const char *path, struct 
             return rc;
         hd__push(&job->micro_batches, (int32_t)n);
     }
-    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
@@ -137,10 +129,7 @@ static int32_t read_files(struct hd__job *job, const char *path, const struct hd
 
 static int32_t read_sources(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
-    int32_t rc = read_files(job, path, node, !strcmp(path, "data.test") ? &job->test : &job->train, err);
-    if (!rc)
-        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL | HD_OPTION_PATH);
-    return rc;
+    return read_files(job, path, node, !strcmp(path, "data.test") ? &job->test : &job->train, err);
 }
 
 /* {path: FILE, weight: W} is a file, any other mapping has sets by name. */
@@ -207,10 +196,7 @@ static int32_t read_sets(struct hd__job *job, const struct hd__tree_node *node, 
 
 static int32_t read_val(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
-    int32_t rc = has_sets(node) ? read_sets(job, node, err) : read_files(job, path, node, &job->val, err);
-    if (!rc)
-        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL | HD_OPTION_PATH);
-    return rc;
+    return has_sets(node) ? read_sets(job, node, err) : read_files(job, path, node, &job->val, err);
 }
 
 /* ---- comm.axes, comm.hooks */
@@ -278,7 +264,6 @@ static int32_t read_axes(struct hd__job *job, const char *path, struct hd__tree_
                 if (bits & HD_AXIS_BIT(a))
                     job->comm_axis[a] = section;
         }
-    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
@@ -295,20 +280,15 @@ static int32_t read_hooks(struct hd__job *job, const char *path, struct hd__tree
         if (rc)
             return rc;
     }
-    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
 static int32_t read_inside(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
-    int32_t rc;
     if (node->kind != HD__SCALAR)
         return hd__job_node_fail(node, err, "%s is %s where a transport's name is wanted: shm", path,
                                  hd__tree_kind_name(node));
-    rc = named_or_mapping(job, path, HD_KIND_COMM, node, &job->comm_inside, err);
-    if (!rc)
-        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
-    return rc;
+    return named_or_mapping(job, path, HD_KIND_COMM, node, &job->comm_inside, err);
 }
 
 /* Each level lies inside the one before. */
@@ -329,7 +309,6 @@ static int32_t read_levels(struct hd__job *job, const char *path, struct hd__tre
     }
     if (!n)
         return hd__job_node_fail(node, err, "%s is empty; leave the key out for the default", path);
-    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
@@ -359,7 +338,6 @@ static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd_
                                      path);
         job->precision.loss_scaling = HD__LOSS_SCALE_STATIC;
     }
-    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
@@ -379,17 +357,14 @@ static int32_t read_every(struct hd__job *job, const struct hd__tree_node *node,
 static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     static const struct hd_option words = {.type = HD_OPT_ENUM, .choices = "none|selective|full"};
-    int32_t rc;
     struct hd_error why = HD_ERROR_INIT;
     if (node->kind == HD__LIST)
         return hd__job_node_fail(node, err, "%s is a list where none, selective, full or {every: N} is wanted", path);
     if (node->kind == HD__MAP)
-        rc = read_every(job, node, err);
-    else if ((rc = hd__option_parse(&words, node->text, &job->recompute, &job->arena, &why)))
+        return read_every(job, node, err);
+    if (hd__option_parse(&words, node->text, &job->recompute, &job->arena, &why))
         return hd__job_node_fail(node, err, "%s: %s; or {every: N}", path, why.message);
-    if (!rc)
-        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
-    return rc;
+    return HD_OK;
 }
 
 /* ---- launch.notice, checkpoint.every, checkpoint.keep: maps of plain options */
@@ -437,7 +412,6 @@ static int32_t read_notice(struct hd__job *job, const char *path, struct hd__tre
     for (uint32_t i = 0; i < node->count; i++)
         if (!strcmp(node->key[i]->text, "file") && hd__job_path_check(node->value[i], path, err))
             return HD_E_INVALID;
-    hd__job_value_set_tree(job, path, node, 0);
     return HD_OK;
 }
 
@@ -463,7 +437,6 @@ static int32_t read_save_every(struct hd__job *job, const char *path, struct hd_
     }
     if (!n)
         return hd__job_node_fail(node, err, "%s is empty; leave the key out for the default", path);
-    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
@@ -476,12 +449,8 @@ static int32_t read_keep(struct hd__job *job, const char *path, struct hd__tree_
         {"best", {.type = HD_OPT_INT, .min = 1, .max = INT32_MAX}, &job->checkpoint_keep_best}};
     job->checkpoint_keep = 3;
     job->checkpoint_keep_every = job->checkpoint_keep_best = 0;
-    int32_t rc = node->kind == HD__MAP
-                     ? hd__job_read_parts(job, path, node, parts, HD__COUNT(parts), err)
-                     : hd__job_node_parse(node, path, &number, &job->checkpoint_keep, &job->arena, err);
-    if (!rc)
-        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
-    return rc;
+    return node->kind == HD__MAP ? hd__job_read_parts(job, path, node, parts, HD__COUNT(parts), err)
+                                 : hd__job_node_parse(node, path, &number, &job->checkpoint_keep, &job->arena, err);
 }
 
 /* ---- checkpoint.peers, watch.replicas, watch.rerun: {every: N} */
@@ -500,23 +469,17 @@ static int32_t read_interval(struct hd__job *job, const char *path, struct hd__t
 
 static int32_t read_peers(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
-    int32_t rc = read_interval(job, path, node, "", &job->checkpoint_peers, err);
-    if (!rc)
-        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
-    return rc;
+    return read_interval(job, path, node, "", &job->checkpoint_peers, err);
 }
 
 static int32_t read_watch_every(struct hd__job *job, const char *path, struct hd__tree_node *node, int64_t *out,
                                 struct hd_error *err)
 {
     const struct hd__tree_node *given = hd__tree_get(node, "every"), *every = given ? given : node;
-    int is_auto = every->kind == HD__SCALAR && !strcmp(every->text, "auto") && node->count < 2;
-    int32_t rc = is_auto ? HD_OK : read_interval(job, path, node, "auto, ", out, err);
-    if (is_auto)
-        *out = -1;
-    if (!rc)
-        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
-    return rc;
+    if (every->kind != HD__SCALAR || strcmp(every->text, "auto") || node->count > 1)
+        return read_interval(job, path, node, "auto, ", out, err);
+    *out = -1;
+    return HD_OK;
 }
 
 static int32_t read_replicas(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
@@ -551,11 +514,8 @@ static int32_t read_tensorboard(struct hd__job *job, const char *path, struct hd
     hd__tree_set(map, "dir", node, &job->arena);
     int32_t rc =
         hd__job_section_make(job, path, HD_KIND_METRICS, "tensorboard", map, node->origin, grow_sinks(job, 1), err);
-    if (rc)
-        return rc;
-    job->n_sinks++;
-    hd__job_value_set_tree(job, path, node, 0);
-    return HD_OK;
+    job->n_sinks += !rc;
+    return rc;
 }
 
 /* The core's own file, which every run writes. */
@@ -589,39 +549,44 @@ static int32_t read_sinks(struct hd__job *job, const char *path, struct hd__tree
         sinks++;
         job->n_sinks++;
     }
-    hd__job_value_set_tree(job, path, node, 0);
     return HD_OK;
 }
 
-hd__job_composite_fn hd__job_composite_key(const char *path)
+const struct hd__job_composite *hd__job_composite_key(const char *path)
 {
-    static const struct {
-        const char *path;
-        hd__job_composite_fn read;
-    } table[] = {
-        {"mesh.dp", read_dp},
-        {"data.micro_batches", read_micro_batches},
-        {"data.train", read_sources},
-        {"data.val", read_val},
-        {"data.test", read_sources},
-        {"comm.axes", read_axes},
-        {"comm.hooks", read_hooks},
-        {"comm.inside", read_inside},
-        {"comm.levels", read_levels},
-        {"precision.loss_scale", read_loss_scale},
-        {"recompute", read_recompute},
+    static const struct hd__job_composite table[] = {
+        {"mesh.dp", read_dp, HD_OPTION_GLOBAL},
+        {"data.micro_batches", read_micro_batches, HD_OPTION_GLOBAL},
+        {"data.train", read_sources, HD_OPTION_GLOBAL | HD_OPTION_PATH},
+        {"data.val", read_val, HD_OPTION_GLOBAL | HD_OPTION_PATH},
+        {"data.test", read_sources, HD_OPTION_GLOBAL | HD_OPTION_PATH},
+        {"comm.axes", read_axes, HD_OPTION_GLOBAL},
+        {"comm.hooks", read_hooks, HD_OPTION_GLOBAL},
+        {"comm.inside", read_inside, HD_OPTION_GLOBAL},
+        {"comm.levels", read_levels, HD_OPTION_GLOBAL},
+        {"precision.loss_scale", read_loss_scale, HD_OPTION_GLOBAL},
+        {"recompute", read_recompute, HD_OPTION_GLOBAL},
         {"metrics.tensorboard", read_tensorboard},
         {"metrics.sinks", read_sinks},
-        {"metrics.trace", hd__job_read_trace},
-        {"watch.replicas", read_replicas},
-        {"watch.rerun", read_rerun},
+        {"metrics.trace", hd__job_read_trace, HD_OPTION_GLOBAL},
+        {"watch.replicas", read_replicas, HD_OPTION_GLOBAL},
+        {"watch.rerun", read_rerun, HD_OPTION_GLOBAL},
         {"launch.notice", read_notice},
-        {"checkpoint.every", read_save_every},
-        {"checkpoint.keep", read_keep},
-        {"checkpoint.peers", read_peers},
+        {"checkpoint.every", read_save_every, HD_OPTION_GLOBAL},
+        {"checkpoint.keep", read_keep, HD_OPTION_GLOBAL},
+        {"checkpoint.peers", read_peers, HD_OPTION_GLOBAL},
     };
     for (size_t i = 0; i < HD__COUNT(table); i++)
         if (!strcmp(table[i].path, path))
-            return table[i].read;
+            return &table[i];
     return NULL;
+}
+
+int32_t hd__job_composite_read(const struct hd__job_composite *key, struct hd__job *job, struct hd__tree_node *node,
+                               struct hd_error *err)
+{
+    int32_t rc = key->read(job, key->path, node, err);
+    if (!rc)
+        hd__job_value_set_tree(job, key->path, node, key->flags);
+    return rc;
 }

@@ -31,16 +31,16 @@ struct hd__job_fields {
     const struct hd__tree_node *preset;   /* values in place of defaults; may be NULL */
     const struct hd__options *other_keys; /* keys of the same mapping that are read elsewhere; may be NULL */
     int allow_unknown;                    /* unknown keys are left to other readers */
-    hd__job_composite_fn (*composite_reader)(const char *path); /* keys with readers of their own; may be NULL */
+    int composites;                       /* keys may have readers of their own */
 };
 int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *fields, struct hd_error *err);
 
 /* Notes a resolved value, in place of an earlier one of the same path. Takes the reference of json. */
 void hd__job_value_set(struct hd__job *job, const struct hd__job_section *owner, const char *path, const char *text,
                        json_t *json, const char *origin, uint32_t flags);
-/* A note behind the origin of a value that was set, for printing. */
 /* Do warm-up and decay fit the steps, where these are known? */
 int32_t hd__job_check_schedule(struct hd__job *job, struct hd_error *err);
+/* A note behind the origin of a value that was set, for printing. */
 void hd__job_value_note(struct hd__job *job, const char *path, const char *note);
 /* The node as text and JSON, for values that are no single option. */
 void hd__job_value_set_tree(struct hd__job *job, const char *path, const struct hd__tree_node *node, uint32_t flags);
@@ -55,7 +55,15 @@ int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, c
                            void *settings, struct hd__arena *arena, struct hd_error *err);
 
 /* ---- composite_keys.c */
-hd__job_composite_fn hd__job_composite_key(const char *path);
+struct hd__job_composite {
+    const char *path;
+    hd__job_composite_fn read; /* fills the job */
+    uint32_t flags;            /* HD_OPTION_... of its value */
+};
+const struct hd__job_composite *hd__job_composite_key(const char *path); /* NULL: it is a plain option */
+/* Fills the job, and notes the value for printing. */
+int32_t hd__job_composite_read(const struct hd__job_composite *key, struct hd__job *job, struct hd__tree_node *node,
+                               struct hd_error *err);
 
 /* ---- composite_keys.c: a map of plain options, one of them */
 struct hd__job_part {

@@ -350,8 +350,8 @@ static void apply_preset(struct parse_state *w)
     }
 }
 
-static int32_t parse_composite(struct parse_state *w, hd__job_composite_fn fn, const char *path,
-                               const struct hd_option *o, const struct hd__tree_node *given, struct hd_error *err)
+static int32_t parse_composite(struct parse_state *w, const struct hd__job_composite *key, const struct hd_option *o,
+                               const struct hd__tree_node *given, struct hd_error *err)
 {
     struct hd__tree_node *node = (struct hd__tree_node *)given;
     if (!node && !o->value)
@@ -359,10 +359,10 @@ static int32_t parse_composite(struct parse_state *w, hd__job_composite_fn fn, c
     if (!node)
         node = hd__tree_scalar(&w->job->arena, o->value, "default");
     if (hd__tree_is_null(node))
-        return hd__job_node_fail(node, err, "%s has no value; leave the key out for the default", path);
-    int32_t rc = fn(w->job, path, node, err);
+        return hd__job_node_fail(node, err, "%s has no value; leave the key out for the default", key->path);
+    int32_t rc = hd__job_composite_read(key, w->job, node, err);
     if (!rc && given)
-        ((struct hd__job_value *)hd__job_value_get(w->job, path))->needs = o->needs;
+        ((struct hd__job_value *)hd__job_value_get(w->job, key->path))->needs = o->needs;
     return rc;
 }
 
@@ -384,9 +384,9 @@ static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
     const struct hd__job_fields *f = w->f;
     struct hd_option o = hd__option_at(&f->table, i);
     const char *path = join(w->job, f->path, o.name);
-    hd__job_composite_fn special = f->composite_reader ? f->composite_reader(path) : NULL;
+    const struct hd__job_composite *special = f->composites ? hd__job_composite_key(path) : NULL;
     if (special)
-        return parse_composite(w, special, path, &o, w->given[i], err);
+        return parse_composite(w, special, &o, w->given[i], err);
     if (o.flags & HD_OPTION_FIXED)
         return HD_OK;
     int32_t rc = HD_OK;
@@ -414,7 +414,7 @@ static int32_t apply_defaults(const struct parse_state *w)
     for (size_t i = 0; i < f->table.count; i++) {
         struct hd_option o = hd__option_at(&f->table, i);
         struct hd_error why = HD_ERROR_INIT;
-        if (!o.value || (f->composite_reader && f->composite_reader(join(w->job, f->path, o.name))))
+        if (!o.value || (f->composites && hd__job_composite_key(join(w->job, f->path, o.name))))
             continue;
         if (hd__option_parse(&o, o.value, f->settings, &w->job->arena, &why))
             return hd_fail(w->err, HD_E_INTERNAL, "the default of %s.%s: %s", f->path, o.name, why.message);

@@ -193,8 +193,8 @@ static int32_t read_section(struct hd__job *job, const struct hd__job_core_secti
                                                : "%s: %s has no value; leave it out for the defaults",
                        place_of(job, s->name), s->name, s->name);
     if (!strcmp(s->name, "recompute"))
-        return hd__job_composite_key(s->name)(job, s->name,
-                                              node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
+        return hd__job_composite_read(hd__job_composite_key(s->name), job,
+                                      node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
     if (node && node->kind != HD__MAP && s->kind != HD_KIND_STRATEGY)
         return hd__job_node_fail(node, err, "%s is %s where a mapping is wanted: {%s: ...}", s->name,
                                  hd__tree_kind_name(node), s->kind ? "use" : s->options[0].name);
@@ -209,7 +209,7 @@ static int32_t read_section(struct hd__job *job, const struct hd__job_core_secti
         .table = {s->options, s->count, sizeof(struct hd_option)},
         .settings = job,
         .allow_unknown = s->kind != 0,
-        .composite_reader = hd__job_composite_key,
+        .composites = 1,
     };
     return hd__job_fields_parse(job, &fields, err);
 }

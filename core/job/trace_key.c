@@ -103,7 +103,5 @@ int32_t hd__job_read_trace(struct hd__job *job, const char *path, struct hd__tre
         rc = hd__job_node_fail(node, err, "%s: steps and schedule are two ways to say the same: leave one out", path);
     if (!rc && !job->trace.file)
         rc = hd__job_node_fail(node, err, "%s: file is missing: {file: FILE.json, steps: A-B}", path);
-    if (!rc)
-        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return rc;
 }

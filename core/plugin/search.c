@@ -6,18 +6,11 @@
 #include <dirent.h>
 #include <limits.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define PREFIX "heddle-"
 #define SUFFIX ".so"
 #define SKIPPED "skipped-plugins.txt"
-
-static int is_folder(const char *path)
-{
-    struct stat s;
-    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-}
 
 void hd__plugin_folders_add(struct hd__plugin_folders *folders, const char *path)
 {
@@ -113,7 +106,7 @@ static void search_folder(const char *folder, const char *only, visit_fn visit, 
         char *label = hd__plugin_label(names[i]->d_name);
         if (label && (!only || strcmp(label, only) == 0))
             visit(user, label, path);
-        else if (!only && !label && names[i]->d_name[0] != '.' && is_folder(path))
+        else if (!only && !label && names[i]->d_name[0] != '.' && hd__is_folder(path))
             search_folder(path, names[i]->d_name, visit, user);
         free(label);
         free(path);

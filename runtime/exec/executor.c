@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "runtime/cpu/parallel_for.h"
 #include "runtime/exec/internal.h"
 
 /* ---- groups */

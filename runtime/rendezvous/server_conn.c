@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "runtime/rendezvous/address.h"
-#include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/server_internal.h"
 
 enum { STRANGERS_MAX = 32 };

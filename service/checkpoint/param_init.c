@@ -12,20 +12,11 @@
 
 enum { CHUNK = 4096, PART = 32768 }; /* elements: of a stack buffer; of a thread's task */
 
-/* SplitMix64's finaliser (Steele, Lea, Flood 2014) over a counter: stateless. */
-static uint64_t mix64(uint64_t x)
-{
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
-
 /* Normal deviates [first, first + count) of the stream `key`: Box-Muller over a counter-based hash. */
 static void fill_normal(uint64_t key, int64_t first, int64_t count, double std, float *out)
 {
     for (int64_t pair = first >> 1; 2 * pair < first + count; pair++) { /* elements 2 pair and 2 pair + 1 */
-        uint64_t bits = mix64(key ^ mix64((uint64_t)pair));
+        uint64_t bits = hd__mix64(key ^ hd__mix64((uint64_t)pair));
         float u = ((float)(bits >> 40) + 0.5f) * 0x1p-24f, angle = (float)(bits & 0xffffff) * (6.2831853f * 0x1p-24f);
         float radius = (float)std * sqrtf(-2.0f * logf(u)), sine, cosine;
         sincosf(angle, &sine, &cosine);
@@ -160,12 +151,6 @@ static int32_t check_tensor(struct init_context *f, uint32_t param, const struct
                        : "another model?");
 }
 
-static int ends_in(const char *name, const char *end)
-{
-    size_t n = strlen(name), length = strlen(end);
-    return n >= length && !strcmp(name + n - length, end);
-}
-
 /* The tensor that differs from `name` by words before one of its dots: prefixes that a save adds or leaves out. */
 static const char *find_by_end(const struct hd__ckpt_st *files, const char *name)
 {
@@ -174,7 +159,7 @@ static const char *find_by_end(const struct hd__ckpt_st *files, const char *name
         size_t n = strlen(has), wanted = strlen(name);
         const char *longer = n > wanted ? has : name;
         if (n != wanted && longer[strlen(longer) - HD__MIN(n, wanted) - 1] == '.' &&
-            ends_in(longer, n > wanted ? name : has))
+            hd__ends_with(longer, n > wanted ? name : has))
             return has;
     }
     return NULL;
@@ -202,9 +187,9 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     if (!where->t)
         hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs%s%s%s", name, d->name,
                 like ? "; they have " : "", like ? like : "",
-                like                              ? ": rename it, and all that differ like it"
-                : ends_in(name, "lm_head.weight") ? ": was the base model saved, without its head?"
-                                                  : "");
+                like                                    ? ": rename it, and all that differ like it"
+                : hd__ends_with(name, "lm_head.weight") ? ": was the base model saved, without its head?"
+                                                        : "");
     free(name);
     if (!where->t)
         return f->err->code;
@@ -286,7 +271,7 @@ static int is_redundant(const char *name)
 {
     static const char *const ends[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
     for (size_t i = 0; i < HD__COUNT(ends); i++)
-        if (ends_in(name, ends[i]))
+        if (hd__ends_with(name, ends[i]))
             return 1;
     return 0;
 }
@@ -334,7 +319,7 @@ static int32_t check_all_used(const struct hd__ckpt_st *files, const char *folde
         const struct hd__ckpt_st_tensor *t = hd__ckpt_st_tensor_at(files, i);
         if (used[i] || is_redundant(t->name))
             continue;
-        if (ends_in(t->name, "lm_head.weight"))
+        if (hd__ends_with(t->name, "lm_head.weight"))
             rc = check_tied_head(files, t, used, err);
         else if (unused++ < 3)
             hd__text_add(&names, "%s%s", unused > 1 ? ", " : "", t->name);

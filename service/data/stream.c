@@ -55,15 +55,6 @@ struct hd__data {
  * value is below n (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). The domain has less
  * than 4 n values, so that less than four walks are expected. */
 
-/* splitmix64's finalizer */
-static uint64_t mix64(uint64_t x)
-{
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
-
 uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key)
 {
     enum { ROUNDS = 6 };
@@ -71,11 +62,11 @@ uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key)
     while (half < 32 && (UINT64_C(1) << (2 * half)) < n)
         half++;
     uint64_t mask = (UINT64_C(1) << half) - 1;
-    key = mix64(key); /* neighbouring keys share no round keys */
+    key = hd__mix64(key); /* neighbouring keys share no round keys */
     do {
         uint64_t left = i >> half, right = i & mask;
         for (uint64_t r = 0; r < ROUNDS; r++) {
-            uint64_t next = left ^ (mix64(right ^ mix64(key + r)) & mask);
+            uint64_t next = left ^ (hd__mix64(right ^ hd__mix64(key + r)) & mask);
             left = right;
             right = next;
         }
@@ -90,7 +81,7 @@ uint64_t hd__data_permute_windows(uint64_t i, uint64_t n, uint64_t window, uint6
     if (i >= runs * run)
         return runs * run + hd__data_permute(i - runs * run, n - runs * run, key);
     uint64_t nth = i / (per * run), first = nth * per, size = HD__MIN(per, runs - first) * run;
-    uint64_t j = hd__data_permute(i - first * run, size, key ^ mix64(nth + 1));
+    uint64_t j = hd__data_permute(i - first * run, size, key ^ hd__mix64(nth + 1));
     return hd__data_permute(first + j / run, runs, key) * run + j % run;
 }
 
@@ -262,7 +253,7 @@ static uint64_t replace_skipped(const struct hd__data *d, const struct token_str
 {
     enum { DRAWS = 64 };
     for (uint64_t n = 0; n < DRAWS && touches_skipped(d, s, i); n++)
-        i = mix64(mix64(number ^ s->key) + n) % s->sequences;
+        i = hd__mix64(hd__mix64(number ^ s->key) + n) % s->sequences;
     while (touches_skipped(d, s, i))
         i = (i + 1) % s->sequences;
     return i;
@@ -322,7 +313,7 @@ static int32_t open_streams(struct hd__data *d, const struct hd__data_config *c,
         s->weight = c->sources[at].weight;
         while (at + s->n_files < d->n_files && (!s->n_files || !c->mix || c->sources[at + s->n_files].goes_on))
             s->n_skipped += (uint32_t)s->files[s->n_files++].skipped;
-        s->key = mix64(c->seed ^ mix64(k));
+        s->key = hd__mix64(c->seed ^ hd__mix64(k));
         s->start = hd__alloc((s->n_files + 1) * sizeof *s->start);
         for (uint32_t j = 0; j < s->n_files; j++)
             s->start[j + 1] = s->start[j] + s->files[j].info.tokens;

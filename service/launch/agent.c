@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "runtime/rendezvous/address.h"
 #include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/tls.h"

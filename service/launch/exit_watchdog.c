@@ -1,6 +1,5 @@
 #include "service/launch/exit_watchdog.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
 

@@ -14,6 +14,11 @@ enum { HD__RANK_STATS = 3 }; /* compute, wait, memory: four metrics each */
 /* Returns how many; `own`: what follows the first *own are the ranks' own, for sinks alone. */
 size_t hd__metrics_of_ranks(const struct hd__metrics_row *row, struct hd_metric *out, size_t *own);
 
+static inline double hd__metrics_of_rank(const struct hd__metrics_row *row, int32_t rank, int32_t number)
+{
+    return row->ranks[(size_t)rank * (size_t)row->stride + (size_t)number];
+}
+
 /* ---- sinks.c. Names of metrics live as long as the process. */
 struct hd__metrics_sink;
 int32_t hd__metrics_sink_open(const struct hd__metrics_sink_config *config, const struct hd_metrics_start *start,

@@ -15,11 +15,6 @@ static const struct {
     {HD__RANK_RSS, HD_METRIC_INT, "rss_min_bytes", "rss_median_bytes", "rss_max_bytes", "rss_max_rank"},
 };
 
-static double number_of(const struct hd__metrics_row *row, int32_t rank, int32_t number)
-{
-    return row->ranks[(size_t)rank * (size_t)row->stride + (size_t)number];
-}
-
 static struct hd_metric metric(const char *name, int32_t type, double value)
 {
     return (struct hd_metric){.name = name, .type = (uint32_t)type, .integer = (int64_t)value, .number = value};
@@ -31,7 +26,7 @@ static size_t add_stats(const struct hd__metrics_row *row, double *values, struc
     for (size_t k = 0; k < HD__RANK_STATS; k++) {
         int32_t longest = 0;
         for (int32_t r = 0; r < row->n_ranks; r++) {
-            values[r] = number_of(row, r, stats[k].number);
+            values[r] = hd__metrics_of_rank(row, r, stats[k].number);
             longest = values[r] > values[longest] ? r : longest;
         }
         hd__watch_median(values, (size_t)row->n_ranks); /* sorts them */
@@ -54,7 +49,7 @@ size_t hd__metrics_of_ranks(const struct hd__metrics_row *row, struct hd_metric 
         if (!(row->axes & HD_AXIS_BIT(a)))
             continue;
         for (int32_t r = 0; r < row->n_ranks; r++)
-            sum += number_of(row, r, HD__RANK_COMM_AXIS + a);
+            sum += hd__metrics_of_rank(row, r, HD__RANK_COMM_AXIS + a);
         snprintf(axis_names[a], sizeof axis_names[a], "comm_s_%s", hd__axis_name(a));
         out[n++] = metric(axis_names[a], HD_METRIC_FLOAT, sum / row->n_ranks);
     }
@@ -64,7 +59,7 @@ size_t hd__metrics_of_ranks(const struct hd__metrics_row *row, struct hd_metric 
     *own = n;
     for (int32_t r = 0; r < row->n_ranks && row->n_ranks <= HD__METRICS_RANKS; r++) {
         snprintf(rank_names[r], sizeof rank_names[r], "compute_s_%d", r);
-        out[n++] = metric(rank_names[r], HD_METRIC_FLOAT, number_of(row, r, HD__RANK_COMPUTE));
+        out[n++] = metric(rank_names[r], HD_METRIC_FLOAT, hd__metrics_of_rank(row, r, HD__RANK_COMPUTE));
     }
     return n;
 }

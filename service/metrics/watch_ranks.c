@@ -2,14 +2,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "service/metrics/watch.h"
+#include "service/metrics/internal.h"
 
 enum { DATA, COMM, COMPUTE }; /* hd__watch.share */
-
-static double number_of(const struct hd__metrics_row *row, int32_t rank, int32_t number)
-{
-    return row->ranks[(size_t)rank * (size_t)row->stride + (size_t)number];
-}
 
 /* ---- a straggler
  *
@@ -44,8 +39,8 @@ static void find_ratios(struct hd__watch *w, const struct hd__metrics_row *row)
     for (int32_t stage = 0; done < row->n_ranks && stage < row->n_ranks; stage++) {
         int32_t n = 0;
         for (int32_t r = 0; r < row->n_ranks; r++)
-            if ((int32_t)number_of(row, r, HD__RANK_STAGE) == stage) {
-                of[n][0] = number_of(row, r, HD__RANK_COMPUTE);
+            if ((int32_t)hd__metrics_of_rank(row, r, HD__RANK_STAGE) == stage) {
+                of[n][0] = hd__metrics_of_rank(row, r, HD__RANK_COMPUTE);
                 of[n++][1] = r;
             }
         qsort(of, (size_t)n, sizeof *of, by_compute);
@@ -103,7 +98,8 @@ static uint32_t find_straggler(struct hd__watch *w, const struct hd__metrics_row
              "rank %d computes %.0f%% longer than the median of the other ranks%s, waits left out: look at what "
              "else runs on its machine, and at clocks and temperatures; a machine that stays slower can have fewer "
              "micro-batches (data.micro_batches)",
-             alarm->rank, 100 * alarm->value, number_of(row, alarm->rank, HD__RANK_STAGE) > 0 ? " of its stage" : "");
+             alarm->rank, 100 * alarm->value,
+             hd__metrics_of_rank(row, alarm->rank, HD__RANK_STAGE) > 0 ? " of its stage" : "");
     return 1;
 }
 
@@ -111,9 +107,9 @@ static uint32_t find_straggler(struct hd__watch *w, const struct hd__metrics_row
 
 static double part_of(const struct hd__metrics_row *row, int32_t rank, int32_t number)
 {
-    double all = number_of(row, rank, HD__RANK_COMPUTE) + number_of(row, rank, HD__RANK_COMM_WAIT) +
-                 number_of(row, rank, HD__RANK_DATA_WAIT);
-    return all > 0 ? number_of(row, rank, number) / all : 0;
+    double all = hd__metrics_of_rank(row, rank, HD__RANK_COMPUTE) + hd__metrics_of_rank(row, rank, HD__RANK_COMM_WAIT) +
+                 hd__metrics_of_rank(row, rank, HD__RANK_DATA_WAIT);
+    return all > 0 ? hd__metrics_of_rank(row, rank, number) / all : 0;
 }
 
 /* Data by the rank that waits longest, as all wait for that; the others by the mean rank. */
@@ -229,8 +225,8 @@ static void remember(struct hd__watch *w, const struct hd__metrics_row *row)
     double *changes = hd__alloc((size_t)w->n_ranks * sizeof *changes);
     for (int32_t r = 0; r < w->n_ranks; r++) {
         changes[r] = w->ranks[r].ratio;
-        w->ranks[r].memory[at] = number_of(row, r, HD__RANK_RSS);
-        w->ranks[r].files[at] = number_of(row, r, HD__RANK_FILES);
+        w->ranks[r].memory[at] = hd__metrics_of_rank(row, r, HD__RANK_RSS);
+        w->ranks[r].files[at] = hd__metrics_of_rank(row, r, HD__RANK_FILES);
     }
     find_ratios(w, row);
     for (int32_t r = 0; r < w->n_ranks; r++)

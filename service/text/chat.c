@@ -129,16 +129,6 @@ static int32_t put_answer(const struct hd__tokenizer *t, struct hd__chat_ids *ou
     return rc;
 }
 
-static void add_bytes(struct hd__text *text, const char *from, size_t bytes)
-{
-    if (text->length + bytes + 1 > text->room) {
-        text->room = HD__MAX(2 * text->room, text->length + bytes + 1);
-        text->at = hd__realloc(text->at, text->room);
-    }
-    memcpy(text->at + text->length, from, bytes);
-    text->at[text->length += bytes] = 0;
-}
-
 /* ---- messages */
 
 enum role { SYSTEM, USER, ASSISTANT };
@@ -252,13 +242,13 @@ static int32_t put_header(const struct hd__tokenizer *t, const struct hd__chat_t
     int32_t rc = HD_OK;
     text->length = 0;
     put_token(t, out, c->open, 0);
-    add_bytes(text, role, strlen(role));
+    hd__text_add_bytes(text, role, strlen(role));
     if (c->close) {
         rc = put_text(t, out, text->at, text->length, 0, err);
         put_token(t, out, c->close, 0);
         text->length = 0;
     }
-    add_bytes(text, c->header, strlen(c->header));
+    hd__text_add_bytes(text, c->header, strlen(c->header));
     return rc;
 }
 
@@ -267,7 +257,7 @@ static int32_t put_message(const struct hd__tokenizer *t, const struct hd__chat_
 {
     int32_t rc = put_header(t, c, roles[m->role], out, text, err);
     size_t head = text->length;
-    add_bytes(text, m->content, m->bytes);
+    hd__text_add_bytes(text, m->content, m->bytes);
     if (!rc)
         rc = m->role == ASSISTANT ? put_answer(t, out, text, head, m->counts, err)
                                   : put_text(t, out, text->at, text->length, 0, err);
@@ -282,10 +272,10 @@ static int32_t put_turn(const struct hd__tokenizer *t, const struct hd__chat_tem
 {
     text->length = 0;
     if (system) {
-        add_bytes(text, system->content, system->bytes);
-        add_bytes(text, "\n\n", 2);
+        hd__text_add_bytes(text, system->content, system->bytes);
+        hd__text_add_bytes(text, "\n\n", 2);
     }
-    add_bytes(text, m->content, m->bytes);
+    hd__text_add_bytes(text, m->content, m->bytes);
     put_token(t, out, m->role == USER ? c->open : NULL, 0);
     int32_t rc = put_text(t, out, text->at, text->length, m->counts, err);
     put_token(t, out, m->role == USER ? c->close : c->end, m->counts);
@@ -360,8 +350,8 @@ static int32_t encode_completion(const struct hd__tokenizer *t, const json_t *pr
         return hd_fail(err, HD_E_INVALID, "%s: its vocabulary has no token that ends a document, to end a completion",
                        t->path);
     int32_t rc = put_bos(t, out, err);
-    add_bytes(&text, json_string_value(prompt), json_string_length(prompt));
-    add_bytes(&text, json_string_value(completion), json_string_length(completion));
+    hd__text_add_bytes(&text, json_string_value(prompt), json_string_length(prompt));
+    hd__text_add_bytes(&text, json_string_value(completion), json_string_length(completion));
     if (!rc)
         rc = put_answer(t, out, &text, json_string_length(prompt), 1, err);
     put_id(out, end, 1);

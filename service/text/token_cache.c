@@ -7,8 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "service/text/indexed.h"
-
 static const char *const outputs[] = {"bin", "idx", "loss"};
 
 /* ---- names */

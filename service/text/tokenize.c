@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/base/file.h"
 #include "service/text/indexed.h"
 #include "service/text/tokenize_internal.h"
 
@@ -224,16 +223,6 @@ static void *worker(void *user)
 
 /* ---- reading */
 
-static void add_text(struct hd__text *text, const char *from, size_t bytes)
-{
-    if (text->length + bytes + 1 > text->room) {
-        text->room = HD__MAX(2 * text->room, text->length + bytes + 1);
-        text->at = hd__realloc(text->at, text->room);
-    }
-    memcpy(text->at + text->length, from, bytes);
-    text->at[text->length += bytes] = 0;
-}
-
 static void trim(struct batch *b)
 {
     if (b->text.room > KEPT || b->ids.room > KEPT / 4) {
@@ -260,7 +249,7 @@ static int32_t fill(struct tokenize *t, struct batch *b, int *found, struct hd_e
         if (rc || !more)
             break;
         hd__push(&b->items, (struct item){.document = d, .text_at = b->text.length});
-        add_text(&b->text, d.text, d.bytes);
+        hd__text_add_bytes(&b->text, d.text, d.bytes);
     }
     b->end = hd__documents_position(t->documents);
     b->consumed = hd__documents_consumed(t->documents);

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/base/file.h"
 #include "heddle/file.h"
 #include "service/text/tokenize_internal.h"
 

@@ -27,12 +27,6 @@ struct corpus {
 
 /* ---- which of the paths are text */
 
-static int ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s), m = strlen(tail);
-    return n >= m && !strcmp(s + n - m, tail);
-}
-
 static int is_value(struct hd__job *job, const char *key, const char *value)
 {
     const struct hd__job_value *v = hd__job_value_get(job, key);
@@ -61,7 +55,7 @@ static int is_pattern(const char *path)
 
 static int is_tokens_name(const char *path)
 {
-    return ends_with(path, ".bin") || ends_with(path, ".npy");
+    return hd__ends_with(path, ".bin") || hd__ends_with(path, ".npy");
 }
 
 int32_t hd__train_corpus_shards(const char *path, struct hd__corpus *shards, struct hd_error *err)

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "core/base/dtype.h"
-#include "service/checkpoint/safetensors.h"
 
 struct sampler {
     struct hd__train_session *session;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "core/base/file.h"
 #include "core/base/option.h"
 #include "service/text/indexed.h"
 #include "service/text/tokenize.h"
@@ -25,18 +26,14 @@ static int32_t open_maker(struct hd__job *job, const char *path, struct hd__toke
     return rc;
 }
 
-static int is_folder(const char *path)
-{
-    struct stat st;
-    return path && !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
 struct hd__token_maker hd__train_tokenizer(const struct hd__compiled *c, const char *path)
 {
     struct hd_error unused = HD_ERROR_INIT;
     struct hd__token_maker maker = {0};
     if (!path)
-        path = c->job->data_tokenizer ? c->job->data_tokenizer : is_folder(c->info.weights) ? c->info.weights : NULL;
+        path = c->job->data_tokenizer           ? c->job->data_tokenizer
+               : hd__is_folder(c->info.weights) ? c->info.weights
+                                                : NULL;
     if (path)
         open_maker(c->job, path, &maker, &unused);
     return maker;
@@ -332,7 +329,7 @@ static void warn_from(const struct hd__compiled *c, const struct made_files *fil
     struct hd__job *job = c->job;
     const char *from = c->info.weights, *where = hd__job_where(job, "model.from"), *bytes;
     struct hd__token_maker theirs = {0};
-    if (is_folder(from))
+    if (hd__is_folder(from))
         theirs = hd__train_tokenizer(c, from);
     if (!theirs.name)
         return;

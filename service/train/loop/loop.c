@@ -1,8 +1,6 @@
 /* The loop: begin, micro-batches, update, agree; evaluate, save, report. */
 #include "service/train/train.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>

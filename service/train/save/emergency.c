@@ -3,8 +3,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "runtime/rendezvous/liveness.h"
-
 #define RUN_KEY "run/id"
 #define MEET_SECONDS 2.0 /* the ranks hear of a fault within one */
 
