@@ -96,6 +96,7 @@ struct lister {
     const struct hd__machine *machine;
     int64_t ranks;
     const int64_t *only;
+    int32_t saving, reserved;
     struct hd__candidates *out;
 };
 
@@ -123,7 +124,7 @@ static void add_recomputes(const struct lister *l, struct hd__candidate c)
 {
     static const char *const recomputes[2][3] = {{"none", "selective", "full"},
                                                  {"{every: 2}", "{every: 4}", "{every: 8}"}};
-    int inputs = l->job->saving == HD__SAVE_INPUTS;
+    int inputs = l->saving == HD__SAVE_INPUTS;
     c.sequence_parallel =
         c.tp > 1 && l->job->seq_len / c.cp % c.tp == 0; /* the same bytes are sent, and less is kept */
     for (size_t r = 0; r < HD__COUNT(recomputes[inputs]); r++) {
@@ -165,10 +166,10 @@ static void add_meshes(const struct lister *l, struct hd__candidate c, int64_t l
 }
 
 void hd__candidates_list(const struct hd__candidate_job *job, const struct hd__machine *m, int64_t ranks,
-                         const int64_t *only, struct hd__candidates *out)
+                         const int64_t *only, int32_t saving, struct hd__candidates *out)
 {
-    const struct lister l = {job, m, ranks, only, out};
-    struct hd__candidate c = {.offload = job->saving == HD__SAVE_STATES};
+    const struct lister l = {.job = job, .machine = m, .ranks = ranks, .only = only, .saving = saving, .out = out};
+    struct hd__candidate c = {.offload = saving == HD__SAVE_STATES};
     for (c.tp = 1; c.tp <= HD__MIN(m->ranks, ranks); c.tp *= 2)
         for (c.cp = 1; (int64_t)c.tp * c.cp <= ranks; c.cp *= 2)
             for (c.ep = 1; c.ep <= HD__MAX(1, job->experts); c.ep++)

@@ -27,7 +27,6 @@ struct hd__candidate_job {
     double reduced;                    /* bytes of an element of a gradient that is sent */
     int64_t batch, seq_len, layers, experts;
     uint32_t compute; /* dtype */
-    int32_t saving;   /* HD__SAVE_... */
 };
 
 struct hd__candidates {
@@ -35,9 +34,9 @@ struct hd__candidates {
     uint32_t all, too_large; /* too_large: by weights and states alone; not in the list */
 };
 
-/* `only`: the mesh that candidates must have; NULL: any. */
+/* `only`: the mesh that candidates must have; NULL: any. saving: HD__SAVE_... */
 void hd__candidates_list(const struct hd__candidate_job *job, const struct hd__machine *machine, int64_t ranks,
-                         const int64_t *only, struct hd__candidates *out);
+                         const int64_t *only, int32_t saving, struct hd__candidates *out);
 
 /* Seconds that its products and what ZeRO sends take at least; schedules other than 1f1b and interleaved have no
  * bubble. */

@@ -308,8 +308,8 @@ static void add_traffic(const struct hd__compiled *c, int32_t stage, struct hd__
     plan->copied = fmax(plan->copied, totals.copied[HD__MEM_HOST] + totals.copied[HD__MEM_FILE]);
 }
 
-void hd__plan_memory(const struct hd__compiled *c, const struct hd__machine *m, const struct hd__parts *parts,
-                     struct hd__plan *plan)
+void hd__plan_fit(const struct hd__compiled *c, const struct hd__machine *m, const struct hd__parts *parts,
+                  struct hd__plan *plan)
 {
     int32_t each = c->mesh.ranks / c->n_stages;
     double fullest = 0;
@@ -322,7 +322,6 @@ void hd__plan_memory(const struct hd__compiled *c, const struct hd__machine *m, 
             plan->limit = (int64_t)limit;
         }
     }
-    plan->memory = hd__memory_use(c->stage[plan->stage]);
     plan->peak = c->stage[plan->stage]->arena_bytes;
     for (int32_t s = 0; s < c->n_stages; s++)
         for (int32_t k = HD__MEM_HOST; k < HD__MEM_COUNT; k++)
@@ -380,9 +379,10 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
     if (!rc && assume->states > 0)
         rc = hd__plan_closed_form(c, assume, plan, err);
     if (!rc)
-        hd__plan_memory(c, m, &assume->memory, plan);
+        hd__plan_fit(c, m, &assume->memory, plan);
     if (!rc)
         set_shares(c, &assume->speeds, plan);
+    plan->memory = hd__memory_use(c->stage[plan->stage]);
     prepare_model(&model);
     if (!rc)
         rc = simulate(c, &model, plan, err);

@@ -40,9 +40,9 @@ struct hd__plan {
 /* HD_E_MISMATCH where the programs do not match. */
 int32_t hd__plan_make(const struct hd__compiled *compiled, const struct hd__machine *machine,
                       const struct hd__assume *assume, struct hd__plan *plan, struct hd_error *err);
-/* Sets memory, peak, limit, stage, offloaded and fits anew. */
-void hd__plan_memory(const struct hd__compiled *compiled, const struct hd__machine *machine,
-                     const struct hd__parts *memory, struct hd__plan *plan);
+/* Sets peak, limit, stage, offloaded and fits anew. */
+void hd__plan_fit(const struct hd__compiled *compiled, const struct hd__machine *machine,
+                  const struct hd__parts *memory, struct hd__plan *plan);
 /* Sets assumed_states and assumed_activations. */
 int32_t hd__plan_closed_form(const struct hd__compiled *compiled, const struct hd__assume *assume,
                              struct hd__plan *plan, struct hd_error *err);

@@ -31,9 +31,8 @@ struct search {
     HD__ARRAY(struct blocks) blocks;
     const struct hd__parts *memory; /* of the ranks; bounds are by the largest */
     double flops_per_token;
-    HD__ARRAY(char *) refined; /* words of the variants that were tried */
-    double below;              /* seconds that a variant has to be faster than */
-    int64_t least_peak;        /* of those that were compiled and did not fit */
+    double below;       /* seconds that a variant has to be faster than */
+    int64_t least_peak; /* of those that were compiled and did not fit */
 };
 
 /* ---- jobs */
@@ -344,7 +343,7 @@ static void keep(struct search *s, const struct hd__candidate *c, const struct h
 static int count_too_large(struct search *s, const struct hd__compiled *compiled)
 {
     struct hd__plan of = {0};
-    hd__plan_memory(compiled, s->r->machine, s->memory, &of);
+    hd__plan_fit(compiled, s->r->machine, s->memory, &of);
     if (of.fits)
         return 0;
     s->least_peak = s->least_peak ? HD__MIN(s->least_peak, of.peak) : of.peak;
@@ -370,7 +369,8 @@ static void try_candidate(struct search *s, const struct hd__candidate *c)
     } else if (!count_too_large(s, compiled) && !hd__plan_make(compiled, s->r->machine, s->r->assume, &plan, &why) &&
                plan.seconds < s->below && (at = place_of(s->out, c, &plan)) < HD__SEARCH_BEST &&
                !hd__compile_offsets(compiled, &why) && !count_too_large(s, compiled)) {
-        hd__plan_memory(compiled, s->r->machine, s->memory, &plan);
+        hd__plan_fit(compiled, s->r->machine, s->memory, &plan);
+        plan.memory = hd__memory_use(compiled->stage[plan.stage]);
         keep(s, c, job, &plan, at);
     }
     hd__exec_compiled_free(compiled);
@@ -396,13 +396,6 @@ static struct hd__candidate *next_candidate(struct search *s, uint32_t *left)
 
 static void try_variant(struct search *s, struct hd__candidate c)
 {
-    char *words = hd__candidate_words(&c, " ");
-    for (uint32_t k = 0; k < s->refined.count; k++)
-        if (!strcmp(s->refined.at[k], words)) {
-            free(words);
-            return;
-        }
-    hd__push(&s->refined, words);
     c.bound = hd__candidate_least_seconds(&s->out->job, s->r->machine, s->r->ranks, &c);
     s->out->candidates++;
     try_candidate(s, &c);
@@ -416,10 +409,12 @@ static void try_variants(struct search *s, const struct hd__candidate *of)
     for (size_t k = 0; k < HD__COUNT(schedules) && of->pp > 1; k++, c = *of) {
         c.schedule = schedules[k];
         c.chunks = (int32_t)k + 1;
-        try_variant(s, c);
+        if (of->schedule != schedules[k])
+            try_variant(s, c);
     }
     for (c.prefetch = 2; c.prefetch <= 4 && of->stage == 3; c.prefetch *= 2)
-        try_variant(s, c);
+        if (of->prefetch != c.prefetch)
+            try_variant(s, c);
 }
 
 /* From the fastest on, for as long as a variant of it is faster still. */
@@ -432,9 +427,6 @@ static void refine(struct search *s)
         s->below = VARIANT_SHARE * fastest;
         try_variants(s, &c);
     } while (s->out->best[0].plan.seconds < fastest);
-    for (uint32_t k = 0; k < s->refined.count; k++)
-        free(s->refined.at[k]);
-    hd__free_array(&s->refined);
 }
 
 /* ---- the search */
@@ -456,12 +448,12 @@ static void advance(struct search *s, struct hd__candidate *c)
         c->bound = INFINITY;
 }
 
-static void search_all(struct search *s)
+static void search_all(struct search *s, int32_t saving)
 {
     struct hd__search *out = s->out;
     struct hd__candidate *c;
     uint32_t left;
-    hd__candidates_list(&s->out->job, s->r->machine, s->r->ranks, s->r->only, &s->candidates);
+    hd__candidates_list(&s->out->job, s->r->machine, s->r->ranks, s->r->only, saving, &s->candidates);
     out->candidates += s->candidates.all;
     out->too_large += s->candidates.too_large;
     while ((c = next_candidate(s, &left))) {
@@ -494,11 +486,11 @@ int32_t hd__search(const struct hd__search_request *request, struct hd__search *
         largest.memory = k ? HD__MAX(largest.memory, (int64_t)s.memory->at[k]) : (int64_t)s.memory->at[k];
     if (rc || (rc = read_job(&s, err)))
         return rc;
-    search_all(&s);
+    search_all(&s, HD__SAVE_NOTHING);
     int is_tight = out->n_best < HD__SEARCH_BEST && out->too_large;
-    while (is_tight && ++out->job.saving < HD__SAVE_COUNT)
-        if (out->job.saving != HD__SAVE_STATES || (largest.host_link > 0 && !r->without_offload))
-            search_all(&s);
+    for (int32_t saving = HD__SAVE_INPUTS; is_tight && saving < HD__SAVE_COUNT; saving++)
+        if (saving != HD__SAVE_STATES || (largest.host_link > 0 && !r->without_offload))
+            search_all(&s, saving);
     if (out->n_best) {
         refine(&s);
         return HD_OK;

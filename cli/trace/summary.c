@@ -63,8 +63,11 @@ static int32_t check_axes(const json_t *kinds, const struct hd__sim_rates *rates
     uint32_t used = 0, idle;
     size_t i;
     json_t *kind;
-    json_array_foreach(kinds, i, kind) if (axis_of(hd__json_word(kind, "axes")) >= 0) used |=
-        HD_AXIS_BIT(axis_of(hd__json_word(kind, "axes")));
+    json_array_foreach(kinds, i, kind)
+    {
+        int32_t axis = axis_of(hd__json_word(kind, "axes"));
+        used |= axis < 0 ? 0 : HD_AXIS_BIT(axis);
+    }
     idle = rates->named & ~(used & HD__DP_AXES ? used | HD__DP_AXES : used);
     return idle ? hd_fail(err, HD_E_INVALID, "--rates: nothing is sent along %s in this trace%s%s: leave its rates out",
                           hd__axes(idle), used ? ", but along " : "", used ? hd__axes(used) : "")

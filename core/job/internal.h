@@ -28,6 +28,7 @@ struct hd__job_fields {
     struct hd__options table;
     void *settings;
     const struct hd__job_section *owner;  /* NULL: the core */
+    const char *needs;                    /* hd_option.needs of options that have none; may be NULL */
     const struct hd__tree_node *preset;   /* values in place of defaults; may be NULL */
     const struct hd__options *other_keys; /* keys of the same mapping that are read elsewhere; may be NULL */
     int allow_unknown;                    /* unknown keys are left to other readers */

@@ -190,6 +190,7 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *secti
         .table = {options, n, option_size},
         .settings = settings,
         .owner = section,
+        .needs = section->kind == HD_KIND_COMM ? "ranks!=1" : NULL,
         .preset = preset,
         .other_keys = &others,
     };

@@ -181,13 +181,8 @@ void hd__job_notes(struct hd__job *job, struct hd__text *out)
         if (job->strategies[i]->because)
             hd__text_add(out, "%s: strategy %s is used (add {use: %s, ...} to `strategies` to set its options)\n",
                          job->strategies[i]->because, job->strategies[i]->use, job->strategies[i]->use);
-    for (uint32_t i = 0; i < job->values.count; i++) {
-        struct hd__job_value value = job->values.at[i];
-        if (value.owner && value.owner == job->comm && !value.needs && strcmp(value.origin, "default") != 0 &&
-            strcmp(value.path, "comm.use") != 0)
-            value.needs = "ranks!=1";
-        note_idle(job, &value, out);
-    }
+    for (uint32_t i = 0; i < job->values.count; i++)
+        note_idle(job, &job->values.at[i], out);
     note_axes(job, out);
     note_unlikely(job, out);
     note_empty(job, out);

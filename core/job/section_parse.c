@@ -403,7 +403,7 @@ static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
     if (text && w->given[i] && w->given[i]->note)
         hd__job_value_note(w->job, path, w->given[i]->note);
     if (text && is_chosen(w, &o, w->given[i], text))
-        ((struct hd__job_value *)hd__job_value_get(w->job, path))->needs = o.needs;
+        ((struct hd__job_value *)hd__job_value_get(w->job, path))->needs = o.needs ? o.needs : f->needs;
     return HD_OK;
 }
 

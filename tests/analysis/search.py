@@ -86,7 +86,10 @@ def candidates(ranks, layers, batch, inside):
 def variants(way):
     """Another schedule, another prefetch."""
     for schedule in ("zb-h1", "zb-v") if "pp: 1," not in way[0] else ():
-        yield [re.sub(r"{use: 3d(, sequence_parallel: true)?[^}]*}", rf"{{use: 3d\1, schedule: {schedule}}}", w) for w in way]
+        yield [
+            re.sub(r"{use: 3d(, sequence_parallel: true)?[^}]*}", rf"{{use: 3d\1, schedule: {schedule}}}", w)
+            for w in way
+        ]
     if "stage: 3" in way[1]:
         yield [re.sub(r"stage: 3[^}]*}", "stage: 3, prefetch: 4, prefetch_backward: 4}", w) for w in way]
 
@@ -125,8 +128,16 @@ def best_of_all():
         check("not all of them were tried", found["tried"] < found["candidates"], found["tried"])
         rules = {r["rule"]: r["cost"] for r in found["rules"]}
         alone = [b["step_s"] for b in found["plans"] if "pp: 1," in b["words"] and "tp: 1}" in b["words"]]
-        check("what dp alone costs", rules["below 1 G parameters by dp alone"] == (alone[0] / best[0] - 1 if alone else None), rules)
-        check("only rules that say something", ("pipeline" in str(rules)) == ("pp: 1," not in found["plans"][0]["words"]) and "8k" not in str(rules), rules)
+        check(
+            "what dp alone costs",
+            rules["below 1 G parameters by dp alone"] == (alone[0] / best[0] - 1 if alone else None),
+            rules,
+        )
+        check(
+            "only rules that say something",
+            ("pipeline" in str(rules)) == ("pp: 1," not in found["plans"][0]["words"]) and "8k" not in str(rules),
+            rules,
+        )
         check("the bounds hold", all(b["bound_s"] <= b["step_s"] for b in found["plans"]), found)
         if batch == 32:
             near = [b["bound_s"] > 0.97 * b["step_s"] for b in found["plans"] if "pp: 2" in b["words"]]
@@ -177,7 +188,10 @@ def parts():
 def saving():
     """Where hardly anything fits: states in the host's memory, inputs of fewer blocks."""
     deep = "model.layers=64", "model.max_seq_len=4096", "data.seq_len=4096", "data.batch=2"
-    one = {w: plans("job.yaml", *deep, f"recompute={w}", "--machine", "m.yaml")["memory"]["peak"] for w in ("full", "{every: 2}")}
+    one = {
+        w: plans("job.yaml", *deep, f"recompute={w}", "--machine", "m.yaml")["memory"]["peak"]
+        for w in ("full", "{every: 2}")
+    }
     check("segments keep less", one["{every: 2}"] < one["full"] - 200000, one)
     memory = (one["full"] + one["{every: 2}"]) // 2
     search = "job.yaml", *deep, "--search", "--ranks", 1, "--machine", "tight.yaml"
@@ -191,7 +205,11 @@ def saving():
         pathlib.Path("one.yaml").write_text(p["job"])
         alone = plans("one.yaml", "--machine", "tight.yaml")
         check("as planned alone", alone["fits"] and alone["step_s"] == p["step_s"], (alone, p))
-        check("copies take time", "offload" not in p["words"] or alone["step_s"] > alone["traffic"]["host"] / 2 / 1e9, alone)
+        check(
+            "copies take time",
+            "offload" not in p["words"] or alone["step_s"] > alone["traffic"]["host"] / 2 / 1e9,
+            alone,
+        )
 
 
 def fewest():

@@ -108,6 +108,19 @@ static const char *watch_objection(const struct hd__job *job, int32_t rule, doub
     return rows_text;
 }
 
+/* A first word without the shell's signs is a path, or a name that the shell looks up as it will for an alarm. */
+static void warn_command(struct hd__job *job, const char *command)
+{
+    size_t length = strcspn(command, " \t;|&<>()$`\"'*?~\\#={}[]\n");
+    char *word = hd__format("%.*s", (int)length, command), *look = hd__format("command -v %s >/dev/null", word);
+    int is_path = strchr(word, '/') != NULL, is_plain = length && (!command[length] || strchr(" \t", command[length]));
+    if (is_plain && (is_path ? access(word, X_OK) : system(look)))
+        hd__log(HD_LOG_WARN, NULL, "%s: watch.command: %s: %s", hd__job_where(job, "watch.command"), word,
+                is_path ? strerror(errno) : "no such command: name one that PATH has, or write its path");
+    free(look);
+    free(word);
+}
+
 void hd__train_watch_warn(struct hd__job *job)
 {
     const struct hd__watch_config config = watch_config(job);
@@ -124,16 +137,8 @@ void hd__train_watch_warn(struct hd__job *job)
         if (why)
             hd__log(HD_LOG_WARN, NULL, "%s: %s %s", value->origin, key, why);
     }
-    char *command = hd__format("command -v %s >/dev/null", config.command ? config.command : ":"), *word = command + 11;
-    size_t length = strcspn(word, " \t;|&<>()$`\"'*?~\\#={}[]\n");
-    if (length && strchr(" \t", word[length])) { /* a name, that the shell looks up as for an alarm */
-        int is_path = memchr(word, '/', length) != NULL;
-        memcpy(word + length, is_path ? "\0" : " >/dev/null", is_path ? 1 : 12);
-        if (is_path ? access(word, X_OK) : system(command))
-            hd__log(HD_LOG_WARN, NULL, "%s: watch.command: %.*s: %s", hd__job_where(job, "watch.command"), (int)length,
-                    word, is_path ? strerror(errno) : "no such command: name one that PATH has, or write its path");
-    }
-    free(command);
+    if (config.command)
+        warn_command(job, config.command);
     if (config.command && !any)
         hd__log(HD_LOG_WARN, NULL, "%s: watch.command has no effect, because all rules are 0",
                 hd__job_where(job, "watch.command"));
