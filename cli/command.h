@@ -57,6 +57,23 @@ int hd__cli_check_stdout(int code);
 /* The message to stderr, with the way to the command's help; returns HD__EXIT_REFUSED. */
 int hd__cli_usage_error(const struct hd__command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* A flag of a command, or an option with a value; an option with both may be given HD__CLI_VALUES times: `value` has
+ * room for as many, and *set counts them. */
+enum { HD__CLI_VALUES = 64 };
+struct hd__cli_flag {
+    const char *name;   /* "--json" */
+    const char **value; /* NULL for a plain flag */
+    int *set;
+};
+/* Words that are no flags, in their order. */
+struct hd__cli_words {
+    const char **at;
+    size_t count;
+};
+/* Splits the words after the command's name; after "--" none is a flag. HD__EXIT_DONE or a refusal; in both cases the
+ * caller frees words->at. */
+int hd__cli_split(const struct hd__command *command, int argc, char **argv, const struct hd__cli_flag *flags,
+                  size_t n_flags, struct hd__cli_words *words);
 /* A flag's value; HD__EXIT_DONE, or the usage error. */
 int hd__cli_parse_whole(const struct hd__command *command, const char *flag, const char *text, int64_t low,
                         int64_t high, int64_t *out);

@@ -40,32 +40,20 @@ static void print_report(const json_t *report, int json)
 
 static int run(int argc, char **argv)
 {
-    const char **files = hd__alloc((size_t)argc * sizeof *files);
+    struct hd__cli_words files;
     struct hd_error err = HD_ERROR_INIT;
     json_t *report = NULL;
-    int json = 0, code;
-    size_t n = 0;
-    for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--json"))
-            json = 1;
-        else
-            files[n++] = argv[i];
-    for (size_t i = 0; i < n; i++)
-        if (files[i][0] == '-') {
-            code = hd__cli_usage_error(&hd__command_debug, "there is no option %s", files[i]);
-            free(files);
-            return code;
-        }
-    if (!n)
+    int json = 0;
+    const struct hd__cli_flag flags[] = {{"--json", NULL, &json}};
+    int code = hd__cli_split(&hd__command_debug, argc, argv, flags, HD__COUNT(flags), &files);
+    if (!code && !files.count)
         code = hd__cli_usage_error(&hd__command_debug, "no report given: a failed job prints the path of its report");
-    else if (hd__report_load(files, n, &report, &err))
+    else if (!code && hd__report_load(files.at, files.count, &report, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    else
-        code = HD__EXIT_DONE;
     if (report)
         print_report(report, json);
     json_decref(report);
-    free(files);
+    free(files.at);
     return code;
 }
 

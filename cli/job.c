@@ -10,69 +10,26 @@
 #include "service/report/speaker.h"
 #include "service/train/checkpointer.h"
 
-const struct hd__cli_flag *hd__cli_find_flag(const struct hd__cli_flag *flags, size_t n, const char *word)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(flags[i].name, word))
-            return &flags[i];
-    return NULL;
-}
-
-int hd__cli_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n,
-                           const char *word)
-{
-    const char **names = hd__alloc((n + 1) * sizeof *names), *nearest;
-    for (size_t i = 0; i < n; i++)
-        names[i] = flags[i].name;
-    nearest = hd__nearest(word, names, n);
-    free(names);
-    if (!nearest && word[2] && strchr(word, '='))
-        return hd__cli_usage_error(command, "there is no option %s: keys of the job have no dashes: %s", word,
-                                   strchr(word, '.') ? word + 2 : "write SECTION.KEY=VALUE");
-    return hd__cli_usage_error(command, "there is no option %s%s%s%s", word, nearest ? ": did you mean " : "",
-                               nearest ? nearest : "", nearest ? "?" : "");
-}
-
 int hd__cli_job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__cli_flag *flags,
                           size_t n_flags, struct hd__cli_job_arguments *out)
 {
-    static const char *words[256];
+    static struct hd__cli_words words;
     struct hd_error err = HD_ERROR_INIT;
-    uint64_t given = 0; /* flags with a value, by place in the table */
-    *out = (struct hd__cli_job_arguments){.overrides = words};
-    for (int i = 1; i < argc; i++) {
-        const struct hd__cli_flag *flag = argv[i][0] == '-' ? hd__cli_find_flag(flags, n_flags, argv[i]) : NULL;
-        if (flag) {
-            int many = flag->value && flag->set;
-            if (flag->set && !many)
-                *flag->set = 1;
-            if (flag->value && (++i == argc || hd__cli_find_flag(flags, n_flags, argv[i])))
-                return hd__cli_usage_error(command, "%s needs a value", flag->name);
-            if (many && *flag->set == HD__CLI_VALUES)
-                return hd__cli_usage_error(command, "%s is given more than %d times", flag->name, HD__CLI_VALUES);
-            if (flag->value && !many && given >> (flag - flags) & 1)
-                return hd__cli_usage_error(command, "%s is given twice", flag->name);
-            given |= flag->value ? UINT64_C(1) << (flag - flags) : 0;
-            if (flag->value)
-                flag->value[many ? (*flag->set)++ : 0] = argv[i];
-        } else if (!argv[i][0]) {
-            return hd__cli_usage_error(command, "an argument is empty: a shell variable that is not set?");
-        } else if (argv[i][0] == '-') {
-            return hd__cli_unknown_option(command, flags, n_flags, argv[i]);
-        } else if (strchr(argv[i], '=')) {
-            if (out->n_overrides == HD__COUNT(words))
-                return hd__cli_usage_error(command, "more than %zu overrides", HD__COUNT(words));
-            words[out->n_overrides++] = argv[i];
-        } else if (out->file) {
-            return hd__cli_usage_error(command, "two job files: %s and %s (an override is written key=value)",
-                                       out->file, argv[i]);
-        } else {
-            out->file = argv[i];
-        }
-    }
+    int code = hd__cli_split(command, argc, argv, flags, n_flags, &words);
+    *out = (struct hd__cli_job_arguments){.overrides = words.at};
+    for (size_t i = 0; i < words.count && !code; i++)
+        if (strchr(words.at[i], '='))
+            words.at[out->n_overrides++] = words.at[i];
+        else if (out->file)
+            code = hd__cli_usage_error(command, "two job files: %s and %s (an override is written key=value)",
+                                       out->file, words.at[i]);
+        else
+            out->file = words.at[i];
+    if (code)
+        return code;
     if (!out->file)
         return hd__cli_usage_error(command, "which %s?", command == &hd__command_import ? "configuration" : "job file");
-    if (hd__job_overrides_check(words, out->n_overrides, &err))
+    if (hd__job_overrides_check(words.at, out->n_overrides, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     return HD__EXIT_DONE;
 }

@@ -7,20 +7,6 @@
 #include "service/train/session.h"
 #include "service/train/token_origin.h"
 
-/* A flag of a command, or an option with a value; an option with both may be given HD__CLI_VALUES times: `value` has
- * room for as many, and *set counts them. */
-enum { HD__CLI_VALUES = 64 };
-struct hd__cli_flag {
-    const char *name;   /* "--json" */
-    const char **value; /* NULL for a plain flag */
-    int *set;
-};
-
-const struct hd__cli_flag *hd__cli_find_flag(const struct hd__cli_flag *flags, size_t n, const char *word);
-/* An option that the command does not have: prints the usage error, with the nearest of its options. */
-int hd__cli_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n,
-                           const char *word);
-
 struct hd__cli_job_arguments {
     const char *file;
     const char *const *overrides; /* key=value words */

@@ -1,4 +1,4 @@
-/* The heddle command: finds the subcommand, prints help. */
+/* The heddle command: finds the subcommand, prints help, splits a command line. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -67,6 +67,64 @@ int hd__cli_usage_error(const struct hd__command *command, const char *format, .
     hd__speaker_print(text.at);
     hd__text_free(&text);
     return HD__EXIT_REFUSED;
+}
+
+static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, size_t n, const char *word)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(flags[i].name, word))
+            return &flags[i];
+    return NULL;
+}
+
+/* With the nearest of the command's options. */
+static int fail_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n,
+                               const char *word)
+{
+    const char **names = hd__alloc((n + 1) * sizeof *names), *nearest;
+    for (size_t i = 0; i < n; i++)
+        names[i] = flags[i].name;
+    nearest = hd__nearest(word, names, n);
+    free(names);
+    if (!nearest && word[2] && strchr(word, '='))
+        return hd__cli_usage_error(command, "there is no option %s: keys of the job have no dashes: %s", word,
+                                   strchr(word, '.') ? word + 2 : "write SECTION.KEY=VALUE");
+    return hd__cli_usage_error(command, "there is no option %s%s%s%s", word, nearest ? ": did you mean " : "",
+                               nearest ? nearest : "", nearest ? "?" : "");
+}
+
+int hd__cli_split(const struct hd__command *command, int argc, char **argv, const struct hd__cli_flag *flags,
+                  size_t n_flags, struct hd__cli_words *words)
+{
+    uint64_t given = 0; /* options, by place in the table */
+    int literal = 0;
+    *words = (struct hd__cli_words){.at = hd__alloc(((size_t)argc + 1) * sizeof *words->at)};
+    for (int i = 1; i < argc; i++) {
+        const struct hd__cli_flag *flag = literal ? NULL : find_flag(flags, n_flags, argv[i]);
+        if (!literal && !strcmp(argv[i], "--")) {
+            literal = 1;
+        } else if (flag && flag->value) {
+            int many = flag->set != NULL;
+            if (++i == argc || find_flag(flags, n_flags, argv[i]) || !argv[i][0])
+                return hd__cli_usage_error(command, "%s needs a value", flag->name);
+            if (many && *flag->set == HD__CLI_VALUES)
+                return hd__cli_usage_error(command, "%s is given more than %d times", flag->name, HD__CLI_VALUES);
+            if (!many && given >> (flag - flags) & 1)
+                return hd__cli_usage_error(command, "%s is given twice", flag->name);
+            given |= UINT64_C(1) << (flag - flags);
+            flag->value[many ? (*flag->set)++ : 0] = argv[i];
+        } else if (flag) {
+            if (flag->set)
+                *flag->set = 1;
+        } else if (!argv[i][0]) {
+            return hd__cli_usage_error(command, "an argument is empty: a shell variable that is not set?");
+        } else if (!literal && argv[i][0] == '-') {
+            return fail_unknown_option(command, flags, n_flags, argv[i]);
+        } else {
+            words->at[words->count++] = argv[i];
+        }
+    }
+    return HD__EXIT_DONE;
 }
 
 int hd__cli_parse_whole(const struct hd__command *command, const char *flag, const char *text, int64_t low,

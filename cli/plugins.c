@@ -6,11 +6,6 @@
 #include "core/base/option.h"
 #include "core/plugin/plugin.h"
 
-struct plugins_arguments {
-    const char *label; /* NULL: all */
-    int json;
-};
-
 static const char *entry_name(const struct hd__plugin_entry *e)
 {
     const char *name = e->label;
@@ -156,12 +151,13 @@ static int no_such_plugin(const struct hd__plugin_entry *entries, size_t n, cons
     return HD__EXIT_REFUSED;
 }
 
-static int show(const struct hd__plugin_entry *entries, size_t n, const struct plugins_arguments *a)
+/* `label` NULL: all. */
+static int show(const struct hd__plugin_entry *entries, size_t n, const char *label, int json)
 {
-    const struct hd__plugin_entry *one = a->label ? find_entry(entries, n, a->label) : NULL;
-    if (a->label && !one)
-        return no_such_plugin(entries, n, a->label);
-    if (a->json)
+    const struct hd__plugin_entry *one = label ? find_entry(entries, n, label) : NULL;
+    if (label && !one)
+        return no_such_plugin(entries, n, label);
+    if (json)
         print_json(one ? one : entries, one ? 1 : n, one != NULL);
     else if (one)
         print_one(one);
@@ -172,28 +168,25 @@ static int show(const struct hd__plugin_entry *entries, size_t n, const struct p
 
 static int run(int argc, char **argv)
 {
-    struct plugins_arguments a = {0};
+    struct hd__cli_words words;
     struct hd_error err = HD_ERROR_INIT;
     const struct hd__plugin_entry *entries;
     size_t n;
-    int code;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--json") == 0)
-            a.json = 1;
-        else if (argv[i][0] == '-' || a.label)
-            return hd__cli_usage_error(&hd__command_plugins, "it does not know '%s'", argv[i]);
-        else
-            a.label = argv[i];
-    }
+    int json = 0;
+    const struct hd__cli_flag flags[] = {{"--json", NULL, &json}};
+    int code = hd__cli_split(&hd__command_plugins, argc, argv, flags, HD__COUNT(flags), &words);
+    if (!code && words.count > 1)
+        code = hd__cli_usage_error(&hd__command_plugins, "one plugin at a time: '%s' is too many", words.at[1]);
     struct hd__plugins *registry = hd__plugins_create(NULL);
-    if (hd__plugins_add_default_folders(registry, &err)) {
+    if (!code && hd__plugins_add_default_folders(registry, &err)) {
         fprintf(stderr, "heddle plugins: %s\n", err.message);
         code = HD__EXIT_REFUSED;
-    } else {
+    } else if (!code) {
         hd__plugin_scan(registry, &entries, &n);
-        code = show(entries, n, &a);
+        code = show(entries, n, words.count ? words.at[0] : NULL, json);
     }
     hd__plugins_destroy(registry);
+    free(words.at);
     return code;
 }
 

@@ -343,25 +343,24 @@ static int32_t add_jobs(const struct calibration *c, struct hd__text *out, struc
 
 static int run(int argc, char **argv)
 {
-    struct calibration c = {.device_name = "cpu", .comm_name = "shm", .ranks = 2};
+    struct calibration c = {.device_name = "cpu", .comm_name = "shm"};
     c.result = (struct hd__machine){.product = 1, .memory_share = 1, .tile_m = 128, .tile_n = 256};
     struct hd_error err = HD_ERROR_INIT;
     struct hd__arena arena = {0};
     struct hd__text text = {0};
-    for (int i = 1; i < argc; i += 2) {
-        char *end;
-        int known = !strcmp(argv[i], "--device") || !strcmp(argv[i], "--comm") || !strcmp(argv[i], "--ranks");
-        if (!known || i + 1 == argc)
-            return hd__cli_usage_error(&hd__command_calibrate, known ? "%s needs a value" : "there is no option %s",
-                                       argv[i]);
-        if (!strcmp(argv[i], "--device"))
-            c.device_name = argv[i + 1];
-        else if (!strcmp(argv[i], "--comm"))
-            c.comm_name = argv[i + 1];
-        else if (c.ranks = (uint32_t)strtoul(argv[i + 1], &end, 10), *end || !c.ranks || c.ranks > 1024)
-            return hd__cli_usage_error(&hd__command_calibrate, "--ranks %s: wanted a whole number from 1 to 1024",
-                                       argv[i + 1]);
-    }
+    const char *ranks_text = "2";
+    int64_t ranks = 0;
+    struct hd__cli_words words;
+    const struct hd__cli_flag flags[] = {
+        {"--device", &c.device_name, NULL}, {"--comm", &c.comm_name, NULL}, {"--ranks", &ranks_text, NULL}};
+    int code = hd__cli_split(&hd__command_calibrate, argc, argv, flags, HD__COUNT(flags), &words);
+    if (!code && words.count)
+        code = hd__cli_usage_error(&hd__command_calibrate, "there is no option %s", words.at[0]);
+    free(words.at);
+    code = code ? code : hd__cli_parse_whole(&hd__command_calibrate, "--ranks", ranks_text, 1, 1024, &ranks);
+    if (code)
+        return code;
+    c.ranks = (uint32_t)ranks;
     struct hd__plugins *plugins = hd__plugins_create(hd__store_host_table());
     int32_t rc = hd__plugins_add_default_folders(plugins, &err);
     rc = rc ? rc : measure_transport(&c, plugins, &arena, &err);

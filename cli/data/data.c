@@ -15,34 +15,6 @@ static const struct {
              {"shuffle", hd__data_shuffle},
              {"merge", hd__data_merge}};
 
-int hd__data_arguments(int argc, char **argv, const struct hd__cli_flag *flags, size_t n_flags,
-                       struct hd__data_words *words)
-{
-    int literal = 0, code = HD__EXIT_DONE;
-    *words = (struct hd__data_words){.at = hd__alloc(((size_t)argc + 1) * sizeof *words->at)};
-    for (int i = 1; i < argc && !code; i++) {
-        const struct hd__cli_flag *flag = literal ? NULL : hd__cli_find_flag(flags, n_flags, argv[i]);
-        if (!literal && !strcmp(argv[i], "--")) {
-            literal = 1;
-        } else if (flag && !flag->value) {
-            *flag->set = 1;
-        } else if (flag && (++i == argc || hd__cli_find_flag(flags, n_flags, argv[i]) || !argv[i][0])) {
-            code = hd__cli_usage_error(&hd__command_data, "%s needs a value", flag->name);
-        } else if (flag && flag->set && (*flag->set)++) {
-            code = hd__cli_usage_error(&hd__command_data, "%s is given twice", flag->name);
-        } else if (flag) {
-            *flag->value = argv[i];
-        } else if (!argv[i][0]) {
-            code = hd__cli_usage_error(&hd__command_data, "an argument is empty: a shell variable that is not set?");
-        } else if (!literal && argv[i][0] == '-') {
-            code = hd__cli_unknown_option(&hd__command_data, flags, n_flags, argv[i]);
-        } else {
-            words->at[words->count++] = argv[i];
-        }
-    }
-    return code;
-}
-
 int32_t hd__data_open_tokenizer(const char *path, const char *use, struct hd__data_tokenizer *out, struct hd_error *err)
 {
     out->plugins = hd__plugins_create(hd__exec_host_table());

@@ -6,17 +6,6 @@
 #include "service/text/indexed.h"
 #include "service/text/tokenizer.h"
 
-/* Words that are no flags. */
-struct hd__data_words {
-    const char **at;
-    size_t count;
-};
-
-/* Splits the words after the subcommand's name; after "--" all are words. HD__EXIT_DONE or a refusal; the caller frees
- * words->at. */
-int hd__data_arguments(int argc, char **argv, const struct hd__cli_flag *flags, size_t n_flags,
-                       struct hd__data_words *words);
-
 struct hd__data_tokenizer {
     struct hd__plugins *plugins;
     struct hd__tokenizer tokenizer;

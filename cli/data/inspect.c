@@ -187,7 +187,7 @@ static int32_t inspect(const struct request *r, const char *path, int64_t docume
 int hd__data_inspect(int argc, char **argv)
 {
     struct request r = {.document = "0", .sample = "64"};
-    struct hd__data_words words;
+    struct hd__cli_words words;
     struct hd_error err = HD_ERROR_INIT;
     int64_t document = 0, tokens = 0;
     const struct hd__cli_flag flags[] = {{"--tokenizer", &r.tokenizer, NULL},
@@ -195,7 +195,7 @@ int hd__data_inspect(int argc, char **argv)
                                          {"--document", &r.document, NULL},
                                          {"--sample", &r.sample, NULL},
                                          {"--json", NULL, &r.json}};
-    int code = hd__data_arguments(argc, argv, flags, HD__COUNT(flags), &words);
+    int code = hd__cli_split(&hd__command_data, argc, argv, flags, HD__COUNT(flags), &words);
     if (!code && words.count != 1)
         code = hd__cli_usage_error(&hd__command_data, words.count ? "inspect looks at one PREFIX" : "which PREFIX?");
     if (!code)

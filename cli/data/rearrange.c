@@ -11,7 +11,7 @@ struct request {
     const char *to, *seed_text, *part_text[3];
     int overwrite, json;
     int64_t seed;
-    const struct hd__data_words *words;
+    const struct hd__cli_words *words;
 };
 
 static json_t *result(const struct hd__indexed_copy *c)
@@ -289,25 +289,24 @@ static int32_t merge(struct request *r, struct hd_error *err)
 static int run(int argc, char **argv, size_t least, size_t most, int32_t (*verb)(struct request *, struct hd_error *))
 {
     struct request r = {.seed_text = "1337"};
-    struct hd__data_words words;
+    struct hd__cli_words words;
     struct hd_error err = HD_ERROR_INIT;
-    int once[5] = {0};
-    const struct hd__cli_flag flags[] = {{"--to", &r.to, &once[0]},
+    const struct hd__cli_flag flags[] = {{"--to", &r.to, NULL},
                                          {"--overwrite", NULL, &r.overwrite},
                                          {"--json", NULL, &r.json},
-                                         {"--seed", &r.seed_text, &once[1]},
-                                         {"--train", &r.part_text[TRAIN], &once[2]},
-                                         {"--validation", &r.part_text[VALIDATION], &once[3]},
-                                         {"--test", &r.part_text[TEST], &once[4]}};
+                                         {"--seed", &r.seed_text, NULL},
+                                         {"--train", &r.part_text[TRAIN], NULL},
+                                         {"--validation", &r.part_text[VALIDATION], NULL},
+                                         {"--test", &r.part_text[TEST], NULL}};
     size_t n_flags = verb == merge ? 3 : verb == shuffle ? 4 : HD__COUNT(flags);
-    int code = hd__data_arguments(argc, argv, flags, n_flags, &words);
+    int code = hd__cli_split(&hd__command_data, argc, argv, flags, n_flags, &words);
     r.words = &words;
     if (!code && !r.to)
         code = hd__cli_usage_error(&hd__command_data, "--to PREFIX is missing");
     if (!code && (words.count < least || words.count > most))
         code = hd__cli_usage_error(&hd__command_data, "%s takes %s", argv[0],
                                    most == 1 ? "one PREFIX" : "two PREFIXes or more");
-    if (!code && verb == split && !once[2] && !once[3] && !once[4])
+    if (!code && verb == split && !r.part_text[TRAIN] && !r.part_text[VALIDATION] && !r.part_text[TEST])
         code = hd__cli_usage_error(&hd__command_data, "split needs --validation, --test or --train");
     if (!code)
         code = hd__cli_parse_whole(&hd__command_data, "--seed", r.seed_text, 0, INT64_MAX, &r.seed);

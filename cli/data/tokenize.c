@@ -7,7 +7,7 @@
 
 struct request {
     const char *tokenizer, *to, *field, *eod, *threads, *use, *chat;
-    int named, append_eod, no_special, skip_bad, overwrite, json;
+    int append_eod, no_special, skip_bad, overwrite, json;
 };
 
 static int32_t find_eod(const struct request *r, const struct hd__tokenizer *t, int64_t *eod, struct hd_error *err)
@@ -87,12 +87,12 @@ static void warn_of_files(const struct request *r, const struct hd__corpus *corp
         json_object_set_new(seen, path, json_true());
         lines |= strstr(path, ".json") != NULL;
     }
-    if (r->named && !lines)
+    if (r->field && !lines)
         hd__log(HD_LOG_WARN, NULL, "--field %s has no effect: no file is of JSON lines (.jsonl, .json)", r->field);
     json_decref(seen);
 }
 
-static int32_t tokenize(const struct request *r, const struct hd__data_words *files, int64_t threads,
+static int32_t tokenize(const struct request *r, const struct hd__cli_words *files, int64_t threads,
                         struct hd_error *err)
 {
     struct hd__data_tokenizer t = {0};
@@ -101,7 +101,7 @@ static int32_t tokenize(const struct request *r, const struct hd__data_words *fi
     struct hd__tokenize_config config = {.corpus = &corpus,
                                          .tokenizer = &t.tokenizer,
                                          .prefix = prefix,
-                                         .field = r->field,
+                                         .field = r->field ? r->field : "text",
                                          .flags = r->no_special ? 0 : HD_TOKENIZER_SPECIAL,
                                          .skip_bad = r->skip_bad,
                                          .skip_hint = r->skip_bad ? NULL : "--skip-bad leaves such documents out",
@@ -126,26 +126,24 @@ static int32_t tokenize(const struct request *r, const struct hd__data_words *fi
 
 int hd__data_tokenize(int argc, char **argv)
 {
-    struct request r = {.field = "text"};
-    struct hd__data_words files;
+    struct request r = {0};
+    struct hd__cli_words files;
     struct hd_error err = HD_ERROR_INIT;
     int64_t threads = 0;
-    int once[7] = {0};
-    const struct hd__cli_flag flags[] = {{"--tokenizer", &r.tokenizer, &once[0]}, {"--to", &r.to, &once[1]},
-                                         {"--field", &r.field, &once[2]},         {"--eod", &r.eod, &once[3]},
-                                         {"--threads", &r.threads, &once[4]},     {"--use", &r.use, &once[5]},
-                                         {"--chat-template", &r.chat, &once[6]},  {"--append-eod", NULL, &r.append_eod},
-                                         {"--no-special", NULL, &r.no_special},   {"--skip-bad", NULL, &r.skip_bad},
-                                         {"--overwrite", NULL, &r.overwrite},     {"--json", NULL, &r.json}};
-    int code = hd__data_arguments(argc, argv, flags, HD__COUNT(flags), &files);
+    const struct hd__cli_flag flags[] = {{"--tokenizer", &r.tokenizer, NULL},   {"--to", &r.to, NULL},
+                                         {"--field", &r.field, NULL},           {"--eod", &r.eod, NULL},
+                                         {"--threads", &r.threads, NULL},       {"--use", &r.use, NULL},
+                                         {"--chat-template", &r.chat, NULL},    {"--append-eod", NULL, &r.append_eod},
+                                         {"--no-special", NULL, &r.no_special}, {"--skip-bad", NULL, &r.skip_bad},
+                                         {"--overwrite", NULL, &r.overwrite},   {"--json", NULL, &r.json}};
+    int code = hd__cli_split(&hd__command_data, argc, argv, flags, HD__COUNT(flags), &files);
     if (!code && !r.tokenizer)
         code = hd__cli_usage_error(&hd__command_data, "--tokenizer FILE is missing");
     if (!code && !r.to)
         code = hd__cli_usage_error(&hd__command_data, "--to PREFIX is missing");
-    if (!code && r.chat && (once[2] || r.no_special))
+    if (!code && r.chat && (r.field || r.no_special))
         code = hd__cli_usage_error(&hd__command_data, "%s has no effect with --chat-template: leave it out",
-                                   once[2] ? "--field" : "--no-special");
-    r.named = once[2];
+                                   r.field ? "--field" : "--no-special");
     if (!code && !files.count)
         code = hd__cli_usage_error(&hd__command_data, "which files of text?");
     if (!code && r.threads)

@@ -505,7 +505,7 @@ static int check_request(struct plan_request *r)
     if (r->sweep && (!value || value == r->sweep))
         return hd__cli_usage_error(&hd__command_plan,
                                    "--sweep %s: wanted KEY=VALUE,VALUE,..., as data.micro_batch=1,2,4", r->sweep);
-    if (r->html && (!*r->html || *r->html == '-'))
+    if (r->html && *r->html == '-')
         return hd__cli_usage_error(&hd__command_plan, "--html wants a file");
     if (r->html && hd__output_check(r->html, HD__OUTPUT_MARK, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);

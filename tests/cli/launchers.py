@@ -130,8 +130,9 @@ refused("8 ranks are not pp 1 x dp 2", "k8s", "job.yaml", "mesh.dp=2", "--pods",
 refused("comm-shm works inside one machine only, and dp_shard connects machines", "k8s", "job.yaml", "--pods", "2")
 refused("--pods 0: a number of pods is wanted", "k8s", "job.yaml", "--pods", "0")
 refused("--image a b: letters, digits and", "k8s", "job.yaml", "--image", "a b")
-for size in ("lots", "0Gi", "-1Gi", "100GiB", "", "Gi", "100", "1023Ki", "1M"):
+for size in ("lots", "0Gi", "-1Gi", "100GiB", "Gi", "100", "1023Ki", "1M"):
     refused(f"--storage {size}: a size of 1Mi or more is wanted, with its unit", "k8s", "job.yaml", "--storage", size)
+refused("--storage needs a value", "k8s", "job.yaml", "--storage", "")
 refused("--pods 2: launch.nodes is 4: make them equal", "k8s", "job.yaml", APART, "launch.nodes=4", "--pods", "2")
 refused("launch.rendezvous is node1:29400, and pods meet", "k8s", "job.yaml", APART, "launch.nodes=2", "launch.rendezvous='node1:29400'")
 for size in ("1Mi", "1024Ki", "1048576", "2M"):

@@ -52,8 +52,8 @@ try 0 "strategy-zero: data parallel" plugins strategy-ddp
 try 0 '"preset": "{stage: FULL_SHARD}"' plugins strategy-zero --json
 try 2 "there is no plugin 'strategy-ddpp': did you mean 'strategy-ddp'?" plugins strategy-ddpp
 try 2 "there is no plugin 'optim-adam': did you mean 'optim-adamw'?" plugins optim-adam
-try 2 "it does not know 'two'" plugins one two
-try 2 "it does not know '--all'" plugins --all
+try 2 "one plugin at a time: 'two' is too many" plugins one two
+try 2 "there is no option --all" plugins --all
 
 # What is printed is the result: a full disk that swallows it is a failure.
 if [ -c /dev/full ]; then
