@@ -578,14 +578,9 @@ static int32_t read_tree(struct import *m, const char *path, struct hd_error *er
     const char *end = strrchr(path, '.');
     if (end && !strcmp(end, ".toml"))
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: TOML is not read: docs/coming-from.md has torchtitan's keys", path);
-    FILE *file = hd__open_regular(path, "configuration", err);
-    if (!file)
-        return err->code;
-    char *text = hd__alloc(HD__TREE_BYTES + 1);
-    size_t bytes = fread(text, 1, HD__TREE_BYTES + 1, file);
-    fclose(file);
-    int32_t rc = bytes > HD__TREE_BYTES ? hd_fail(err, HD_E_INVALID, "%s: larger than a configuration", path)
-                                        : hd__tree_parse(path, text, bytes, NULL, &m->arena, &m->root, err);
+    size_t bytes;
+    char *text = hd__read_text(path, "configuration", HD__TREE_BYTES, &bytes, err);
+    int32_t rc = text ? hd__tree_parse(path, text, bytes, NULL, &m->arena, &m->root, err) : err->code;
     free(text);
     if (!rc && m->root->kind == HD__MAP && has(m->root, "model_type"))
         rc = hd_fail(err, HD_E_INVALID, "%s: a model's config.json, and no trainer's: model.from: FOLDER reads it",

@@ -119,23 +119,15 @@ static int32_t read_lines(struct sample_request *r, char *text, size_t bytes, st
 /* A file *.jsonl has a prompt a line; of any other the whole text is the prompt. */
 static int32_t read_prompt_file(struct sample_request *r, struct hd_error *err)
 {
-    size_t name = strlen(r->prompt_file), bytes;
-    FILE *file = hd__open_regular(r->prompt_file, "prompts", err);
-    if (!file)
-        return err->code;
-    char *text = hd__alloc(PROMPT_FILE_MOST + 1);
-    bytes = fread(text, 1, PROMPT_FILE_MOST + 1, file);
-    int32_t rc = ferror(file) ? hd_fail(err, HD_E_IO, "%s: %s", r->prompt_file, strerror(errno)) : HD_OK;
-    if (bytes > PROMPT_FILE_MOST)
-        rc = hd_fail(err, HD_E_INVALID, "--prompt-file %s: is longer than 64 MiB", r->prompt_file);
-    text[HD__MIN(bytes, PROMPT_FILE_MOST)] = 0;
-    if (!rc && name > 6 && !strcmp(r->prompt_file + name - 6, ".jsonl"))
+    size_t bytes;
+    char *text = hd__read_text(r->prompt_file, "prompt file", PROMPT_FILE_MOST, &bytes, err);
+    int32_t rc = text ? HD_OK : err->code;
+    if (!rc && hd__ends_with(r->prompt_file, ".jsonl"))
         rc = read_lines(r, text, bytes, err);
     else if (!rc)
         rc = add_text(r, text, bytes, err);
     if (!rc && !r->prompts.count)
         rc = hd_fail(err, HD_E_INVALID, "--prompt-file %s: has no prompt", r->prompt_file);
-    fclose(file);
     free(text);
     return rc;
 }

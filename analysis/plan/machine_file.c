@@ -228,8 +228,7 @@ static int32_t refuse_unknown(const char *name, const char *folder, struct hd_er
 
 int32_t hd__machine_read(const char *name, struct hd__machine *m, struct hd_error *err)
 {
-    size_t n = strlen(name);
-    int is_file = strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".yaml"));
+    int is_file = strchr(name, '/') || hd__ends_with(name, ".yaml");
     char *folder = is_file ? NULL : machines_folder();
     char *path = is_file ? hd__strdup(name) : hd__format("%s/%s.yaml", folder ? folder : ".", name);
     *m = (struct hd__machine){
@@ -240,18 +239,11 @@ int32_t hd__machine_read(const char *name, struct hd__machine *m, struct hd_erro
         free(path);
         return rc;
     }
-    FILE *f = hd__open_regular(path, "machine file", err);
-    int32_t rc = f ? HD_OK : err->code;
-    if (f) {
-        enum { MOST = 1 << 16 };
-        char *text = hd__alloc(MOST);
-        size_t bytes = fread(text, 1, MOST, f);
-        fclose(f);
-        m->path = hd__arena_strdup(&m->arena, path);
-        rc = bytes == MOST ? hd_fail(err, HD_E_INVALID, "%s: more than %d bytes", path, MOST - 1)
-                           : parse(text, bytes, m, err);
-        free(text);
-    }
+    size_t bytes;
+    char *text = hd__read_text(path, "machine file", HD__TREE_BYTES, &bytes, err);
+    m->path = hd__arena_strdup(&m->arena, path);
+    int32_t rc = text ? parse(text, bytes, m, err) : err->code;
+    free(text);
     free(folder);
     free(path);
     if (rc)

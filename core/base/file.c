@@ -28,11 +28,10 @@ int hd__same_file(const char *a, const char *b)
 /* Without empty parts, "." and "..", from the root; of a path without links. Caller frees. */
 static char *plain_path(const char *path)
 {
-    char here[PATH_MAX] = "", *all = NULL, *out, *rest, *part;
+    char here[PATH_MAX] = "", *all, *out, *rest, *part;
     if (path[0] != '/' && !getcwd(here, sizeof here))
         here[0] = 0;
-    if (asprintf(&all, "%s/%s", here, path) < 0)
-        abort();
+    all = hd__format("%s/%s", here, path);
     out = hd__alloc(strlen(all) + 1);
     for (rest = all; (part = strsep(&rest, "/"));) {
         if (!strcmp(part, "..") && *out)
@@ -79,6 +78,25 @@ FILE *hd__open_regular(const char *path, const char *what, struct hd_error *err)
         hd_fail(err, HD_E_INVALID, "%s: cannot open the %s%s", path, what,
                 fd < 0 ? why.message + strlen(path) : ": no memory");
     return in;
+}
+
+char *hd__read_text(const char *path, const char *what, size_t most, size_t *bytes, struct hd_error *err)
+{
+    FILE *in = hd__open_regular(path, what, err);
+    if (!in)
+        return NULL;
+    char *text = hd__alloc(most + 2), size[32];
+    *bytes = fread(text, 1, most + 1, in);
+    int broken = ferror(in) ? errno : 0;
+    fclose(in);
+    if (broken)
+        hd_fail(err, HD_E_INVALID, "%s: cannot read the %s: %s", path, what, strerror(broken));
+    else if (*bytes > most)
+        hd_fail(err, HD_E_INVALID, "%s: larger than the %s that a %s may have", path, hd__bytes_text(most, size), what);
+    else
+        return text; /* memory of hd__alloc is zero */
+    free(text);
+    return NULL;
 }
 
 int hd__can_write(const char *path)

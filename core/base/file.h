@@ -9,6 +9,9 @@
 /* Opens a regular file to read; NULL: the error says "PATH: cannot open the WHAT: ...". */
 FILE *hd__open_regular(const char *path, const char *what, struct hd_error *err);
 
+/* A regular file of at most `most` bytes as text that ends with a 0; the caller frees it. NULL: refused. */
+char *hd__read_text(const char *path, const char *what, size_t most, size_t *bytes, struct hd_error *err);
+
 int hd__is_folder(const char *path);             /* 0 where it is not there, or NULL */
 int hd__same_file(const char *a, const char *b); /* by device and number; 0 where one is not there */
 /* Also of what is not there yet: a, ./a, a/ and ./b/../a are the same. */

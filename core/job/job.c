@@ -2,10 +2,7 @@
 #include "core/base/file.h"
 #include "core/job/internal.h"
 
-#include <errno.h>
 #include <stdlib.h>
-
-static const char default_strategies[] = "[{use: zero, stage: 0}]";
 
 static void mark_default(struct hd__tree_node *node)
 {
@@ -15,14 +12,11 @@ static void mark_default(struct hd__tree_node *node)
         mark_default(node->value[i]);
 }
 
-/* Before the command line, so that strategies.zero.stage=1 finds something to change. */
-static int32_t add_defaults(struct hd__job *job, struct hd_error *err)
+static int32_t set_default_strategies(struct hd__job *job, struct hd_error *err)
 {
+    static const char text[] = "[{use: zero, stage: 0}]";
     struct hd__tree_node *list;
-    if (hd__tree_get(job->root, "strategies"))
-        return HD_OK;
-    int32_t rc =
-        hd__tree_parse("default", default_strategies, sizeof default_strategies - 1, NULL, &job->arena, &list, err);
+    int32_t rc = hd__tree_parse("default", text, sizeof text - 1, NULL, &job->arena, &list, err);
     if (rc)
         return rc;
     mark_default(list);
@@ -51,18 +45,10 @@ static int32_t expand_auto(struct hd__job *job, struct hd_error *err)
 {
     const struct hd__tree_node *mesh = hd__tree_get(job->root, "mesh"),
                                *strategies = hd__tree_get(job->root, "strategies");
-    struct hd__tree_node *list;
     if ((job->auto_mesh = is_auto(mesh)))
         hd__tree_set(job->root, "mesh", hd__tree_map(&job->arena, mesh->origin), &job->arena);
-    if (!(job->auto_strategies = is_auto(strategies)))
-        return HD_OK;
-    int32_t rc =
-        hd__tree_parse("default", default_strategies, sizeof default_strategies - 1, NULL, &job->arena, &list, err);
-    if (!rc) {
-        mark_default(list);
-        hd__tree_set(job->root, "strategies", list, &job->arena);
-    }
-    return rc;
+    job->auto_strategies = is_auto(strategies);
+    return job->auto_strategies ? set_default_strategies(job, err) : HD_OK;
 }
 
 /* A file that is no job at all is refused here; mistakes of its keys and values are noted. */
@@ -75,7 +61,8 @@ static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, con
     if (job->root->kind != HD__MAP)
         return hd__job_node_fail(job->root, err, "a job is a mapping of sections, not %s",
                                  hd__tree_kind_name(job->root));
-    if ((rc = add_defaults(job, err)))
+    /* Before the command line, so that strategies.zero.stage=1 finds something to change. */
+    if (!hd__tree_get(job->root, "strategies") && (rc = set_default_strategies(job, err)))
         return rc;
     expand_precision(job);
     for (size_t i = 0; i < n; i++) {
@@ -128,19 +115,9 @@ int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, s
 int32_t hd__job_open(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
                      struct hd_error *err)
 {
-    FILE *in = hd__open_regular(file, "job file", err);
-    if (!in)
-        return HD_E_INVALID;
-    char *text = hd__alloc(HD__TREE_BYTES + 2);
-    size_t bytes = fread(text, 1, HD__TREE_BYTES + 1, in);
-    int32_t rc;
-    if (ferror(in))
-        rc = hd_fail(err, HD_E_INVALID, "%s: cannot read the job file: %s", file, strerror(errno));
-    else if (bytes > HD__TREE_BYTES)
-        rc = hd_fail(err, HD_E_INVALID, "%s: larger than 1 MiB: this is no job file", file);
-    else
-        rc = parse_text(file, text, bytes, overrides, n, job, err);
-    fclose(in);
+    size_t bytes;
+    char *text = hd__read_text(file, "job file", HD__TREE_BYTES, &bytes, err);
+    int32_t rc = text ? parse_text(file, text, bytes, overrides, n, job, err) : err->code;
     free(text);
     return rc;
 }

@@ -129,19 +129,9 @@ int32_t hd__comm_tuning_parse(const char *name, const char *text, size_t bytes, 
 
 int32_t hd__comm_tuning_read(const char *path, struct hd__tuning *tuning, struct hd_error *err)
 {
-    FILE *in = hd__open_regular(path, "tuning file", err);
-    if (!in)
-        return HD_E_INVALID;
-    char *text = hd__alloc(HD__TREE_BYTES + 1);
-    size_t bytes = fread(text, 1, HD__TREE_BYTES + 1, in);
-    int32_t rc;
-    if (ferror(in))
-        rc = hd_fail(err, HD_E_INVALID, "%s: cannot read the tuning file: %s", path, strerror(errno));
-    else if (bytes > HD__TREE_BYTES)
-        rc = hd_fail(err, HD_E_INVALID, "%s: not a tuning file: larger than 1 MiB", path);
-    else
-        rc = hd__comm_tuning_parse(path, text, bytes, tuning, err);
-    fclose(in);
+    size_t bytes;
+    char *text = hd__read_text(path, "tuning file", HD__TREE_BYTES, &bytes, err);
+    int32_t rc = text ? hd__comm_tuning_parse(path, text, bytes, tuning, err) : err->code;
     free(text);
     return rc;
 }
