@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""What watching costs: a job with the default alarms, comparisons, metrics and sinks beside the same job without.
+
+    bench/watch.py                            # model S, two ranks, what `watch` and `metrics` do by default
+    bench/watch.py --pairs 40 --steps 60 --with 'watch.rerun={every: 20}' 'watch.replicas={every: 20}'
+
+Two cores run one contestant each at the same time, so that whatever else moves the machine (clock, neighbours) meets
+both; they change cores from pair to pair. Both ranks of a contestant share its core: what one does more, the other
+waits for. Printed are the ratios, with / without, of the processor time and of the wall time of the whole command: the
+mean over pairs of pairs (one for each core), and the interval that holds it by 95 % (bootstrap over these). Nothing
+else may run meanwhile.
+"""
+import argparse
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from train import TOP, make_tokens
+
+WITHOUT = ["watch." + rule + "=0" for rule in ("loss_spike", "grad_norm", "straggler", "data_wait", "exposed_comm",
+                                               "memory", "descriptors", "replicas", "rerun")]
+SINKS = ["metrics.sinks=[jsonl, {use: prometheus, port: 0}, {use: tensorboard, dir: tb}]"]
+
+
+def start(args, folder, core, words):
+    """`heddle train` with all of its ranks on one core."""
+    words = [args.heddle, "train", str(TOP / "bench" / "jobs" / "s.yaml"), f"data.train={TOP}/corpus/random-256.bin",
+             f"job.steps={args.steps}", "mesh.dp=2", "device.threads=1", *words]
+    return subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                            preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+
+
+def finish(child, began):
+    """Processor and wall seconds of the command and its ranks."""
+    why = child.stderr.read()
+    status, used = os.wait4(child.pid, 0)[1:]
+    if status:
+        sys.exit(f"watch.py: heddle train failed: {why}")
+    return used.ru_utime + used.ru_stime, time.monotonic() - began
+
+
+def pair(args, cores):
+    """Ratios of one run with and one without: processor time, wall time."""
+    with tempfile.TemporaryDirectory() as with_it, tempfile.TemporaryDirectory() as without:
+        began = time.monotonic()
+        children = [start(args, with_it, cores[0], SINKS + args.more),
+                    start(args, without, cores[1], WITHOUT + [f"metrics.every={args.steps}"])]
+        ends = {}
+        while len(ends) < 2:  # in the order in which they end
+            for i, child in enumerate(children):
+                if i not in ends and os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    ends[i] = finish(child, began)
+            time.sleep(0.005)
+    return [a / b for a, b in zip(ends[0], ends[1])]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--heddle", default=str(TOP / "build" / "heddle"))
+    p.add_argument("--pairs", type=int, default=20, help="of pairs: so many times both orders of cores")
+    p.add_argument("--steps", type=int, default=60)
+    p.add_argument("--with", dest="more", nargs="*", default=[], help="key=value of the contestant that watches")
+    args = p.parse_args()
+    make_tokens(256)
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        sys.exit("watch.py: two cores are needed")
+    rows = []
+    for n in range(args.pairs):
+        both = [pair(args, cores), pair(args, cores[::-1])]
+        rows.append([statistics.geometric_mean(x) for x in zip(*both)])
+        print(f"pair {n + 1}: processor {rows[-1][0]:.4f}, wall {rows[-1][1]:.4f}", file=sys.stderr, flush=True)
+    draw = random.Random(1)
+    for name, ratios in zip(("processor time", "wall time"), zip(*rows)):
+        means = sorted(statistics.mean(draw.choices(ratios, k=len(ratios))) for _ in range(10000))
+        print(f"{name}: with / without {statistics.mean(ratios):.4f} ({means[250]:.4f} to {means[9750]:.4f}), "
+              f"median {statistics.median(ratios):.4f}, {len(ratios)} pairs of pairs")
+
+
+if __name__ == "__main__":
+    main()
