@@ -342,7 +342,7 @@ static int run(int argc, char **argv)
     if (!code)
         code = (store && strcmp(store, "posix") != 0) || (!stat(arguments.file, &st) && S_ISDIR(st.st_mode))
                    ? open_folder(&r, &arguments)
-                   : hd__cli_load_single_rank(&arguments, 0, NULL, 0, &r.loaded);
+                   : hd__cli_load_single_rank(&arguments, HD__COMPILE_EVALUATION, NULL, 0, &r.loaded);
     if (!code)
         code = run_verb(&r);
     hd__cli_store_close(&r.folder);

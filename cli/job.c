@@ -263,12 +263,12 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
     session->weights_for = w->used_for;
     if (!rc)
         rc = hd__cli_check_from(loaded->compiled, !env || !env->rank, err);
-    if (!rc)
-        rc = hd__train_session_init_params(session, err);
     if (!rc && !w->random)
         rc = hd__train_checkpointer_open(session, NULL, &checkpointer, err);
     if (!rc && checkpointer)
         rc = hd__train_checkpointer_load(checkpointer, w->checkpoint, w->name, &at, err);
+    if (!rc && !at.step)
+        rc = hd__train_session_init_params(session, err);
     struct hd__token_maker made = hd__train_checkpointer_tokens(checkpointer);
     if (!rc && (!env || !env->rank) && hd__token_makers_differ(made, w->tokens))
         hd__log(HD_LOG_WARN, NULL, "%s: %s when the checkpoint of step %lld was saved",

@@ -157,6 +157,7 @@ static int load(struct sample_request *r, const struct hd__cli_job_arguments *ar
 {
     char batch[64], length[64];
     const char *more[] = {"data.micro_batch=1", batch, length};
+    const uint32_t flags = HD__COMPILE_EVALUATION | HD__COMPILE_LOGITS | (r->no_cache ? 0 : HD__COMPILE_DECODE);
     int64_t ranks = hd__cli_launched_ranks(), sequences = 1;
     struct hd__cli_job asked;
     struct hd_error err = HD_ERROR_INIT;
@@ -171,11 +172,8 @@ static int load(struct sample_request *r, const struct hd__cli_job_arguments *ar
     snprintf(batch, sizeof batch, "data.batch=%" PRId64, sequences);
     snprintf(length, sizeof length, "data.seq_len=%" PRId64, seq_len);
     if (!code)
-        code = r->single_rank
-                   ? hd__cli_load_single_rank(arguments, HD__COMPILE_LOGITS | (r->no_cache ? 0 : HD__COMPILE_DECODE),
-                                              more, seq_len ? 3 : 2, &r->loaded)
-                   : hd__cli_load_with(arguments, ranks, HD__COMPILE_LOGITS | (r->no_cache ? 0 : HD__COMPILE_DECODE),
-                                       more, seq_len ? 3 : 2, &r->loaded);
+        code = r->single_rank ? hd__cli_load_single_rank(arguments, flags, more, seq_len ? 3 : 2, &r->loaded)
+                              : hd__cli_load_with(arguments, ranks, flags, more, seq_len ? 3 : 2, &r->loaded);
     if (!code)
         code = hd__cli_check_weights(&r->loaded, &r->weights);
     if (!code && hd__cli_text_open(&r->loaded, &r->text_flags, &r->text, &err))

@@ -106,8 +106,9 @@ static int run_rank(void *user, const struct hd__launch_env *env)
 
 static int load(struct eval_request *r, const struct hd__cli_job_arguments *arguments)
 {
-    uint32_t flags =
-        r->per_token || r->requests.path ? HD__COMPILE_LOSSES | HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD) : 0;
+    uint32_t flags = HD__COMPILE_EVALUATION;
+    if (r->per_token || r->requests.path)
+        flags |= HD__COMPILE_LOSSES | HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD);
     return r->single_rank ? hd__cli_load_single_rank(arguments, flags, NULL, 0, &r->loaded)
                           : hd__cli_load_with(arguments, hd__cli_launched_ranks(), flags, NULL, 0, &r->loaded);
 }

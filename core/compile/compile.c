@@ -490,7 +490,7 @@ static void fit(struct hd_program *p)
     p->tensors.at = hd__realloc(p->tensors.at, (p->tensors.room = p->tensors.count) * sizeof *p->tensors.at);
 }
 
-static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, uint32_t flags, struct hd_error *err)
 {
     int32_t rc;
     base_layout(p);
@@ -507,6 +507,8 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
         (rc = hd__schedule_instrs(p, err)) || (rc = hd__memory_plan(p, err)))
         return rc;
     if (hd__compile_verify(c, p, err))
+        return err->code;
+    if (flags & HD__COMPILE_EVALUATION && (hd__memory_evaluation(p, err) || hd__verify_memory(p, err)))
         return err->code;
     fit(p);
     return hd__compile_check_custom(c, p, err);
@@ -543,7 +545,7 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
         c->stage[s]->no_offsets = flags & HD__COMPILE_ESTIMATE;
         set_precision(c->stage[s], c->job);
         c->stage[s]->fusions = hd__compile_fusions(c, &c->stage[s]->precision, flags);
-        rc = compile_stage(c, c->stage[s], err);
+        rc = compile_stage(c, c->stage[s], flags, err);
         if (!rc && flags & HD__COMPILE_WIDEN)
             rc = hd__widen(c->stage[s], err);
         c->mesh = c->stage[s]->mesh; /* a strategy may have split tp */

@@ -74,6 +74,9 @@ void hd__compile_fill_host(struct hd_host *host);
 #define HD__COMPILE_FIRST 64
 /* For the time of a step and a lower bound of its memory, not to run: no temporary has an offset, nothing is proved. */
 #define HD__COMPILE_ESTIMATE 128
+/* To evaluate, sample or export weights: the program is proved as a whole, then keeps what that takes
+ * (hd__memory_evaluation). */
+#define HD__COMPILE_EVALUATION (1 << 24)
 /* Sets of fusions (HD__FUSE_... of core/program/fusion.h) that are forced on, though the device does not want them:
  * device cpu's reference kernels can run them; and that are forced off. */
 #define HD__COMPILE_FUSE(sets) ((uint32_t)(sets) << 8)

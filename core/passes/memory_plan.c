@@ -325,3 +325,68 @@ int32_t hd__memory_plan(struct hd_program *p, struct hd_error *err)
     hd__inplace(p);
     return hd__memory_offsets(p, err);
 }
+
+/* ---- evaluations alone */
+
+static int evaluates(const struct hd__code_section *s)
+{
+    return s->kind == HD__SECTION_EVAL || s->kind == HD__SECTION_EVAL_END || s->kind == HD__SECTION_DECODE ||
+           s->kind == HD__SECTION_RESTORE;
+}
+
+/* Marks buffers from the last instruction to the first. `all` 0: instructions that write no marked one leave, unless
+ * others take part. */
+static void mark_used(struct hd_program *p, hd__code *code, int all, uint8_t *used)
+{
+    struct hd__access t[HD__MAX_ACCESSES];
+    uint32_t *position = hd__instr_positions(p), at;
+    for (uint32_t n = code->count; n-- > 0;) {
+        struct hd__instr *i = &code->at[n];
+        uint32_t count = hd__accesses(p, i, t), wanted = all || hd__is_async(i);
+        for (uint32_t k = 0; k < count; k++)
+            wanted |= t[k].writes && used[t[k].buffer];
+        for (uint32_t k = 0; k < count && wanted; k++)
+            used[t[k].buffer] = 1;
+        if (!wanted && i->op != HD_OP_WAIT)
+            i->op = 0;
+    }
+    for (uint32_t n = 0; n < code->count; n++)
+        if (code->at[n].op == HD_OP_WAIT && (at = hd__wait_target(p, code, position, &code->at[n])) != UINT32_MAX)
+            code->at[n].op = code->at[at].op ? HD_OP_WAIT : 0;
+    hd__code_compact(code);
+    free(position);
+}
+
+int32_t hd__memory_evaluation(struct hd_program *p, struct hd_error *err)
+{
+    const hd_tensor scalars[] = {p->loss_sum, p->norm2, p->hyper, p->scale};
+    uint8_t *used = hd__alloc(p->buffers.count);
+    for (size_t k = 0; k < HD__COUNT(scalars); k++)
+        used[hd__tensor_const(p, scalars[k])->buffer] = 1;
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        if (evaluates(&p->sections.at[s]))
+            mark_used(p, &p->sections.at[s].code, 1, used);
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        for (uint32_t role = 0; role < HD__FLAT_ROLES; role++) {
+            hd_tensor *t = &p->flats.at[f].tensor[role];
+            if (role == HD__FLAT_MASTER)
+                used[hd__tensor_const(p, *t)->buffer] = 1;
+            else if (!used[hd__tensor_const(p, *t)->buffer])
+                *t = 0;
+        }
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        struct hd__code_section *x = &p->sections.at[s];
+        if (x->kind == HD__SECTION_BEGIN)
+            mark_used(p, &x->code, 0, used);
+        else if (!evaluates(x))
+            x->code.count = 0;
+    }
+    for (uint32_t b = 1; b < p->buffers.count; b++)
+        if (!used[b]) { /* a temporary of no section: it gets no memory */
+            p->buffers.at[b].life = HD__LIFE_TEMP;
+            p->buffers.at[b].memory = HD__MEM_MAIN;
+        }
+    p->facts.count = 0; /* states of strategies, which are proved */
+    free(used);
+    return hd__memory_offsets(p, err);
+}

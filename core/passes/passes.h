@@ -43,6 +43,9 @@ int32_t hd__schedule_instrs(struct hd_program *p, struct hd_error *err); /* sche
 int32_t hd__memory_plan(struct hd_program *p,
                         struct hd_error *err); /* memory_plan.c: hd__inplace, then hd__memory_offsets */
 int32_t hd__memory_offsets(struct hd_program *p, struct hd_error *err); /* of all buffers, but as no_offsets says */
+/* Leaves of a proved program what loads weights and evaluates them, or decodes. A step has no code left; gradients
+ * and states of optimizers and strategies have no memory, and no role in their flats. */
+int32_t hd__memory_evaluation(struct hd_program *p, struct hd_error *err);
 void hd__inplace(struct hd_program *p); /* outputs reuse the memory of inputs that die, where the op allows it */
 int32_t hd__widen(struct hd_program *p, struct hd_error *err); /* widen.c: a program that was proved, in fp64 */
 

@@ -318,9 +318,28 @@ static void close_walk(struct hd__walk *w)
     free(w);
 }
 
+static int32_t close_verdict(struct hd__walk *w, struct hd_error *err)
+{
+    if (w->count > MAX_DIAGS)
+        hd__text_add(&w->text, "\nand %u more", w->count - MAX_DIAGS);
+    int32_t code = w->text.length ? hd_fail(err, HD_E_INVALID, "%s", w->text.at) : HD_OK;
+    close_walk(w);
+    return code;
+}
+
+int32_t hd__verify_memory(struct hd_program *p, struct hd_error *err)
+{
+    struct hd__walk *w = open_walk(p);
+    hd__check_arenas(w);
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        w->section = &p->sections.at[s];
+        hd__check_temporaries(w);
+    }
+    return close_verdict(w, err);
+}
+
 int32_t hd__verify(struct hd_program *p, struct hd_error *err)
 {
-    int32_t code = HD_OK;
     int64_t steady = hd__steady_step(p);
     struct hd__walk *w = open_walk(p);
     p->gather_deferred = w->stale_at_end;
@@ -331,10 +350,5 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
         check_step(w, steady);
     w->section = NULL;
     ALL_RULES(finish)
-    if (w->count > MAX_DIAGS)
-        hd__text_add(&w->text, "\nand %u more", w->count - MAX_DIAGS);
-    if (w->text.length)
-        code = hd_fail(err, HD_E_INVALID, "%s", w->text.at);
-    close_walk(w);
-    return code;
+    return close_verdict(w, err);
 }

@@ -9,6 +9,8 @@
 
 /* verify.c: rules within one rank. The first diagnostics, one a line, go to err->message. Sets gather_deferred. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);
+/* The memory of what hd__memory_evaluation left of a program. */
+int32_t hd__verify_memory(struct hd_program *p, struct hd_error *err);
 
 /* ---- the abstract state */
 

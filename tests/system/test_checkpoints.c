@@ -395,6 +395,28 @@ START_TEST(evaluate_and_export)
 }
 END_TEST
 
+/* A program that only evaluates has no gradients and no states: wherever these are, it computes what training did. */
+START_TEST(evaluate_alone)
+{
+    static const char *const rows[] = {
+        "strategies=[{\"use\":\"zero\",\"stage\":1,\"offload\":{\"optimizer\":\"file\",\"path\":\".\"}}] mesh.dp=2",
+        "strategies=[{\"use\":\"zero\",\"stage\":3,\"offload\":{\"optimizer\":\"host\",\"params\":\"host\"}}] "
+        "mesh.dp=2 "
+        "precision.compute=bf16",
+        "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":2}] mesh.dp={\"replicate\":2,\"shard\":1}",
+        "strategies=[{\"use\":\"zero\"},{\"use\":\"ema\"}] job.deterministic=exact mesh.dp=2",
+        "strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\"},{\"use\":\"zero\"}] mesh.pp=2 model.layers=4 "
+        "precision.compute=bf16"};
+    train(&whole, "alone", "llama.yaml checkpoint.dir=alone%d job.steps=4 data.val_fraction=0.1 eval.every=4 %s", _i,
+          rows[_i]);
+    struct command *c = command_run(
+        "eval llama.yaml checkpoint.dir=alone%d --json data.val_fraction=0.1 eval.every=4 %s", _i, rows[_i]);
+    expect_code(c, 0);
+    ck_assert_msg(fabs(number_in(c->out, "val_loss") - whole.val_loss[3]) <= 1e-8 * whole.val_loss[3],
+                  "%s, logged was %.9g", c->out, whole.val_loss[3]);
+}
+END_TEST
+
 /* tp 2 and 4 pad a vocabulary of 257: losses, initial values, checkpoints and exports are those of one rank. */
 START_TEST(padded_vocabulary)
 {
@@ -777,6 +799,7 @@ int main(void)
                                         {"damaged newest", damaged_newest, 1},
                                         {"nowhere to save", nowhere_to_save, 1},
                                         {"evaluate and export", evaluate_and_export, 1},
+                                        {"evaluate alone", evaluate_alone, 5},
                                         {"padded vocabulary", padded_vocabulary, 2},
                                         {"look at them", look_at_them, 1},
                                         {"look at a running job", look_at_a_running_job, 1},
