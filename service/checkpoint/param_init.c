@@ -10,7 +10,7 @@
 #include "service/checkpoint/safetensors.h"
 #include "service/checkpoint/shard_map.h"
 
-enum { CHUNK = 4096, PART = 32768 }; /* elements: of a stack buffer; of a thread's task */
+enum { CHUNK = 4096, PART = 32768, READ = 1 << 18 }; /* elements: of a stack buffer; of a thread's task */
 
 /* Normal deviates [first, first + count) of the stream `key`: Box-Muller over a counter-based hash. */
 static void fill_normal(uint64_t key, int64_t first, int64_t count, double std, float *out)
@@ -44,7 +44,7 @@ struct init_context {
     struct hd_error *err;
 };
 
-struct draw_task {
+struct run_task {
     const struct init_context *f;
     const struct hd__ckpt_shard_run *run;
 };
@@ -52,7 +52,7 @@ struct draw_task {
 /* Values depend on the element alone, so any thread may draw them. */
 static int32_t draw_chunk(void *user, uint64_t part, char *block, struct hd_error *err)
 {
-    const struct draw_task *w = user;
+    const struct run_task *w = user;
     const struct hd_param_desc *d = &w->f->p->params.at[w->run->param].desc;
     int64_t at = (int64_t)part * PART, n = HD__MIN(PART, w->run->count - at);
     float *values = (float *)(void *)block;
@@ -68,9 +68,9 @@ static int32_t draw_chunk(void *user, uint64_t part, char *block, struct hd_erro
 
 static int32_t init_run_from_seed(struct init_context *f, const struct hd__ckpt_shard_run *run)
 {
-    struct draw_task draw_task = {f, run};
+    struct run_task task = {f, run};
     return hd__parallel_for((uint32_t)hd__cpu_count(), (uint64_t)(run->count + PART - 1) / PART, PART * sizeof(float),
-                            draw_chunk, &draw_task, f->err);
+                            draw_chunk, &task, f->err);
 }
 
 /* ---- from files */
@@ -201,29 +201,52 @@ static int32_t locate_in_file(struct init_context *f, uint32_t param, int64_t at
     return HD_OK;
 }
 
-static int32_t init_run_from_file(struct init_context *f, const struct hd__ckpt_shard_run *run)
+/* The first value that is not finite; NULL: all are. */
+static const float *find_broken(const float *values, int64_t n)
 {
+    int finite = 1;
+    for (int64_t i = 0; i < n; i++) /* without an exit: in vectors */
+        finite &= isfinite(values[i]) != 0;
+    while (!finite && isfinite(*values))
+        values++;
+    return finite ? NULL : values;
+}
+
+static int32_t read_chunk(void *user, uint64_t part, char *block, struct hd_error *err)
+{
+    const struct run_task *w = user;
+    const struct hd__ckpt_shard_run *run = w->run;
+    struct init_context f = *w->f;
     struct file_slice where = {0};
-    float values[CHUNK];
+    float *values = (float *)(void *)block;
+    int64_t done = (int64_t)part * READ, end = HD__MIN(done + READ, run->count), n;
     int32_t rc = HD_OK;
-    for (int64_t done = 0, n; done < run->count && !rc; done += n) {
+    f.err = err;
+    for (; done < end && !rc; done += n) {
         int64_t at = run->first + done, row, column;
-        if (at >= where.end && (rc = locate_in_file(f, run->param, at, &where)))
+        if (at >= where.end && (rc = locate_in_file(&f, run->param, at, &where)))
             return rc;
         row = (at - where.first) / where.own;
         column = (at - where.first) % where.own;
-        n = HD__MIN(HD__MIN(CHUNK, run->count - done), where.own - column);
-        rc = hd__ckpt_st_read_f32(f->files, where.t, (uint64_t)(row * where.width + where.skip + column), (uint64_t)n,
-                                  values, f->err);
-        for (int64_t i = 0; i < n && !rc; i++)
-            if (!isfinite(values[i]))
-                rc = hd_fail(f->err, HD_E_CORRUPT, "%s: tensor %s has %s among its values: these weights are broken",
-                             hd__ckpt_st_file_name(f->files, where.t->file), where.t->name,
-                             isnan(values[i]) ? "NaN" : "infinity");
+        n = HD__MIN(end - done, where.own - column);
+        rc = hd__ckpt_st_read_f32(f.files, where.t, (uint64_t)(row * where.width + where.skip + column), (uint64_t)n,
+                                  values, err);
+        const float *broken = rc ? NULL : find_broken(values, n);
+        if (broken)
+            rc = hd_fail(err, HD_E_CORRUPT, "%s: tensor %s has %s among its values: these weights are broken",
+                         hd__ckpt_st_file_name(f.files, where.t->file), where.t->name,
+                         isnan(*broken) ? "NaN" : "infinity");
         if (!rc)
-            store_values(f->data, f->dtype, run->offset + done, values, n);
+            store_values(f.data, f.dtype, run->offset + done, values, n);
     }
     return rc;
+}
+
+static int32_t init_run_from_file(struct init_context *f, const struct hd__ckpt_shard_run *run)
+{
+    struct run_task task = {f, run};
+    return hd__parallel_for((uint32_t)hd__cpu_count(), (uint64_t)(run->count + READ - 1) / READ, READ * sizeof(float),
+                            read_chunk, &task, f->err);
 }
 
 /* ---- all tensors that hold parameters */
