@@ -83,6 +83,7 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
     const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
+    const struct hd__job_value *rounding = hd__job_value_get(job, "optimizer.rounding");
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct {
         int is;
@@ -101,6 +102,11 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
          "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
          "too large: leave it out, or say one with the range of fp32"},
+        {hd__dtype(job->precision.master)->digits < FLT_MANT_DIG && job->precision.compute != HD_F64 &&
+             !(rounding && !strcmp(rounding->text, "stochastic")),
+         "precision.master",
+         "rounds weights to nearest: smaller updates, in bf16 below 1/256 of a weight, are lost: leave it out, or say "
+         "optimizer.rounding=stochastic (adamw, for bf16)"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
          "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: "
          "{}"},
