@@ -310,15 +310,24 @@ void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
                 {job->comm_sums == HD__SUMS_ANY && !core && !job->comm_inside, "comm.sums"}};
     for (size_t i = 0; i < HD__COUNT(idle) && c->mesh.ranks > 1; i++)
         if (idle[i].is)
-            hd__text_add(out, "%s: warning: %s has no effect where comm.use is %s, whose collectives are its own\n",
-                         hd__job_where(job, idle[i].key), idle[i].key, job->comm->use);
+            hd__text_add(
+                out,
+                "%s: warning: %s has no effect where comm.use is %s, whose collectives are its own: leave it out\n",
+                hd__job_where(job, idle[i].key), idle[i].key, job->comm->use);
     for (int32_t s = 0; s < c->n_stages && job->comm_tune && core && !tuned; s++) {
         struct hd__routes routes = {0};
         hd__routes_find(c, s * (c->mesh.ranks / c->n_stages), &(struct hd__routes_options){0}, &routes);
         tuned = routes.tuned;
         hd__routes_free(&routes);
     }
-    if (job->comm_tune && core && !tuned)
+    const struct hd__tuning_rule *any = NULL;
+    for (uint32_t i = 0; i < c->selection->tuning.rules.count && core && !c->selection->tuning.any_order && !any; i++)
+        if (c->selection->tuning.rules.at[i].use->needs & HD__NEEDS_ANY_ORDER)
+            any = &c->selection->tuning.rules.at[i];
+    if (any)
+        hd__text_add(out, "%s: warning: comm.tune: %s has rules that count with comm.sums: any alone, as %s by %s\n",
+                     hd__job_where(job, "comm.tune"), job->comm_tune, hd_coll_name(any->coll), any->use->name);
+    else if (job->comm_tune && core && !tuned)
         hd__text_add(out,
                      "%s: warning: comm.tune: %s has no rule for an operation of a step, which `heddle explain` lists "
                      "with ranks and bytes: make it by `heddle bench --tune` with as many\n",

@@ -100,6 +100,15 @@ static int32_t set_tokens(struct hd_data *f, uint64_t skip, uint32_t type, struc
     return HD_OK;
 }
 
+/* Are they the other way round: is each a multiple of 256? Small ids of big-endian files are. */
+static bool are_swapped(const struct hd_data *f)
+{
+    uint64_t n = f->count < TOKENS_SAMPLE ? f->count : TOKENS_SAMPLE, all = 0;
+    for (uint64_t i = 0; i < n; i++)
+        all |= read_le(f->at + 2 * i, 2);
+    return n >= TOKENS_SAMPLE_LEAST && all && !(all & 255);
+}
+
 /* Are `bytes`-wide tokens the lower halves of wider ones, all of whose upper halves are 0? */
 static bool is_wider(const struct hd_data *f, uint32_t bytes)
 {
@@ -194,6 +203,11 @@ static int32_t parse_nanogpt(struct hd_data *f, const struct tokens_settings *se
     if (!rc && is_u16 && is_wider(f, 2))
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: every second token is 0, so these are uint32: say data.token_dtype: uint32", f->path);
+    if (!rc && is_u16 && are_swapped(f))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: every token is a multiple of 256, so these are big-endian: save them as little-endian, by "
+                     "ids.astype('<u2').tofile(...)",
+                     f->path);
     if (!rc && are_bytes(f))
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: its even and its odd bytes are alike, so these are tokens of one byte (uint8): say "

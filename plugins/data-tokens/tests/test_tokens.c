@@ -423,6 +423,10 @@ START_TEST(one_byte)
                "(data.token_dtype; of one byte: data.format: bytes)");
     expect_opens(path, TOKENS_BYTES, 256);
     expect_opens(scratch_write(&s, "w.bin", wide, sizeof wide), TOKENS_AUTO, 256);
+    for (int i = 0; i < 4000; i++)
+        wide[i] = (uint16_t)(wide[i] << 8);
+    ck_refused(open_with_vocab(scratch_write(&s, "b.bin", wide, sizeof wide), TOKENS_AUTO, 0, 50304, &f), HD_E_INVALID,
+               "b.bin: every token is a multiple of 256, so these are big-endian");
     expect_opens(scratch_write(&s, "i.bin", ids, sizeof ids), TOKENS_AUTO, 50304);
     scratch_finish(&s);
 }

@@ -71,12 +71,18 @@ static const struct {
      "command line: warning: liveness.dead_after is less than half a second"},
     {"train llama.yaml --dry-run precision.optimizer=fp16",
      "command line: warning: precision.optimizer is a type of a short range"},
+    {"train llama.yaml --dry-run precision.optimizer=bf16 optimizer.betas=[0.9,0.999]",
+     "command line: warning: precision.optimizer rounds second moments to nearest, and 1 - optimizer.betas[1] is less "
+     "than that: they rise and hardly fall; leave it out, or say optimizer.betas=[0.9, 0.99] or less"},
     {"train llama.yaml --dry-run precision.master=bf16 optimizer.use=sgd",
      "command line: warning: precision.master rounds weights to nearest: smaller updates, in bf16 below 1/256 of a"},
     {"train llama.yaml --dry-run mesh.dp=2 comm.sums=any",
      "command line: warning: comm.sums has no effect where comm.use is shm, whose collectives are its own"},
     {"check llama.yaml mesh.dp=2 comm.tune=two.json",
      "command line: warning: comm.tune has no effect where comm.use is shm, whose collectives are its own"},
+    {"train llama.yaml --dry-run mesh.dp=2 " BY_PIPES "comm.tune=ring.json",
+     "command line: warning: comm.tune: ring.json has rules that count with comm.sums: any alone, as all_reduce by "
+     "ring"},
     {"train llama.yaml --dry-run mesh.dp=4 " BY_PIPES "comm.tune=two.json",
      "command line: warning: comm.tune: two.json has no rule for an operation of a step, which `heddle explain` lists "
      "with ranks and bytes: make it by `heddle bench --tune` with as many"},
@@ -171,6 +177,8 @@ START_TEST(warnings)
                      0);
     expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to toks/a corpus.txt"), 0);
     ck_assert_int_eq(system("{ head -c 9000 toks/a.bin; head -c 9000 /dev/zero; } > tail.bin"), 0);
+    write_file("ring.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"use\": \"tree\"}, "
+                            "{\"op\": \"all_reduce\", \"use\": \"ring\"}]}");
     write_file("two.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"ranks\": 2, \"use\": "
                            "\"doubling\"}]}");
     for (size_t i = 0; i < HD__COUNT(warned); i++) {
