@@ -398,6 +398,21 @@ static void note_late_sections(const struct hd__cli_job *loaded, struct hd__text
     }
 }
 
+/* A single segment is there again as a whole before any of it is read. Stages of a pipeline keep several micro-batches,
+ * so they gain all the same. */
+static void note_recompute(const struct hd__cli_job *loaded, struct hd__text *out)
+{
+    const struct hd__compiled *c = loaded->compiled;
+    struct hd__job *job = loaded->job;
+    int64_t every = job->recompute == HD__RECOMPUTE_EVERY ? job->recompute_every : job->recompute == HD__RECOMPUTE_FULL;
+    if (c && c->n_stages == 1 && every && every >= c->info.layers)
+        hd__text_add(
+            out,
+            "%s: warning: recompute: a segment of %lld blocks holds all of the model's, %lld: to recompute it costs "
+            "a forward pass and saves no memory: say {every: N} with a smaller N, or none\n",
+            hd__job_where(job, "recompute"), (long long)every, (long long)c->info.layers);
+}
+
 void hd__cli_say_late(const struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
@@ -424,6 +439,7 @@ void hd__cli_say_notes(const struct hd__cli_job *loaded)
     hd__job_notes_late(loaded->job, &text);
     note_late_sections(loaded, &text);
     note_bubble(loaded->job, &text);
+    note_recompute(loaded, &text);
     if (loaded->compiled)
         hd__routes_notes(loaded->compiled, &text);
     hd__text_print(&text, stderr);

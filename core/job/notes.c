@@ -114,9 +114,10 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "precision.master",
          "rounds weights to nearest: smaller updates, in bf16 below 1/256 of a weight, are lost: leave it out, or say "
          "optimizer.rounding=stochastic (adamw, for bf16)"},
+        {job->shuffle && job->shuffle_buffer == 1, "data.shuffle_buffer",
+         "is 1, so nothing is shuffled: raise it, or say data.shuffle: false"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
-         "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: "
-         "{}"},
+         "ends the job before its last step, and there are no checkpoints to keep what is done: add checkpoint: {}"},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",
          "has no checkpoints to go on from: each restart begins at step 0; add checkpoint: {every: 30m}"},
         {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&

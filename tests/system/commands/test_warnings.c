@@ -71,6 +71,11 @@ static const struct {
      "command line: warning: liveness.dead_after is less than half a second"},
     {"train llama.yaml --dry-run precision.optimizer=fp16",
      "command line: warning: precision.optimizer is a type of a short range"},
+    {"train llama.yaml --dry-run recompute={\"every\":9}",
+     "command line: warning: recompute: a segment of 9 blocks holds all of the model's, 2: to recompute it costs a "
+     "forward pass and saves no memory: say {every: N} with a smaller N, or none"},
+    {"train llama.yaml --dry-run data.shuffle_buffer=1",
+     "command line: warning: data.shuffle_buffer is 1, so nothing is shuffled"},
     {"train llama.yaml --dry-run precision.optimizer=bf16 optimizer.betas=[0.9,0.999]",
      "command line: warning: precision.optimizer rounds second moments to nearest, and 1 - optimizer.betas[1] is less "
      "than that: they rise and hardly fall; leave it out, or say optimizer.betas=[0.9, 0.99] or less"},
@@ -189,10 +194,13 @@ START_TEST(warnings)
     ck_assert_int_eq(system("echo hello | " HEDDLE " sample llama.yaml --random-weights --max-new 1 2>said"), 0);
     ck_assert_ptr_nonnull(strstr(read_file("said"), "standard input is not read: give --prompt TEXT or --prompt-file"));
     static const char *const silent[] = {
-        "comm.use=shm", "mesh.dp=2 " BY_PIPES "comm.tune=two.json comm.sums=any",
+        "comm.use=shm",
+        "mesh.dp=2 " BY_PIPES "comm.tune=two.json comm.sums=any",
         "mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":2}] eval.every=4 "
         "data.val_fraction=0.1 checkpoint={\"every\":4}",
-        "precision.master=bf16 optimizer.rounding=stochastic"};
+        "precision.master=bf16 optimizer.rounding=stochastic",
+        "recompute=full",
+        "recompute=selective"};
     for (size_t i = 0; i < HD__COUNT(silent); i++) {
         struct command *c = command_run("train llama.yaml --dry-run %s", silent[i]);
         ck_assert_msg(c->code == 0 && !strstr(c->err, "warning: "), "`%s`: %s", silent[i], c->err);
