@@ -363,8 +363,10 @@ static void note_between(struct hd__job *job, const struct hd__code_section *x, 
         int64_t steps;
         const char *key, *why;
     } rows[] = {
-        {job->eval_every, "eval.every", "val_loss is then the mean over replicas, of parameters that are not saved"},
-        {job->checkpoint_every, "checkpoint.every", "the model that is saved is then of the last time that they were"},
+        {job->eval_every, "eval.every",
+         "in between val_loss is the mean over replicas, of parameters that no saved model has"},
+        {job->checkpoint_every, "checkpoint.every",
+         "in between the model that is saved is that of the last time they were"},
     };
     if (steps % every)
         hd__text_add(out,

@@ -94,11 +94,11 @@ static const struct {
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":5}] "
      "eval.every=4 data.val_fraction=0.1",
      "command line: warning: eval.every is no multiple of strategies.localsgd.every, 5, after which replicas are "
-     "equal: val_loss is then the mean over replicas, of parameters that are not saved"},
+     "equal: in between val_loss is the mean over replicas, of parameters that no saved model has"},
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":5}] "
      "checkpoint={\"every\":4}",
      "command line: warning: checkpoint.every is no multiple of strategies.localsgd.every, 5, after which replicas are "
-     "equal: the model that is saved is then of the last time that they were"},
+     "equal: in between the model that is saved is that of the last time they were"},
     {"train llama.yaml --dry-run launch.time_limit=30m",
      "command line: warning: launch.time_limit ends the job before its last step, and there are no checkpoints"},
     {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\"}]",
