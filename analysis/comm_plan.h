@@ -48,6 +48,7 @@ struct hd__routes {
     HD__ARRAY(struct hd__route_group) groups; /* groups of two members or more, in program order */
     struct hd__topology_levels levels;        /* effective levels; n is 0 without comm.inside */
     const char *fallback;                     /* NULL, or why comm.levels cannot be applied */
+    int tuned;                                /* a rule of comm.tune is for one of the operations */
 };
 
 struct hd__routes_options {
@@ -61,6 +62,9 @@ struct hd__routes_options {
 void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *options,
                      struct hd__routes *routes);
 void hd__routes_free(struct hd__routes *routes);
+
+/* Warns of keys of comm that no operation of a step obeys. */
+void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out);
 
 void hd__routes_text(const struct hd__routes *routes, struct hd__text *out);
 /* One line: groups and their transports. */

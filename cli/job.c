@@ -6,6 +6,7 @@
 #include <malloc.h>
 #include <stdlib.h>
 
+#include "analysis/comm_plan.h"
 #include "service/checkpoint/param_init.h"
 #include "service/report/speaker.h"
 #include "service/train/checkpointer.h"
@@ -310,6 +311,31 @@ static const char *key_of_section(const struct hd__job *job, const struct hd__co
     return found;
 }
 
+/* Replicas of local SGD are unequal between the steps that make them equal. */
+static void note_between(struct hd__job *job, const struct hd__code_section *x, const char *key, const char *where,
+                         struct hd__text *out)
+{
+    long long every = x->every, steps = job->steps;
+    const struct {
+        int64_t steps;
+        const char *key, *why;
+    } rows[] = {
+        {job->eval_every, "eval.every",
+         "in between val_loss is the mean over replicas, of parameters that no saved model has"},
+        {job->checkpoint_every, "checkpoint.every",
+         "in between the model that is saved is that of the last time they were"},
+    };
+    if (steps % every)
+        hd__text_add(out,
+                     "%s: warning: %s: replicas are made equal every %lld steps, and the job has %lld: its "
+                     "last %lld steps are in no model that is saved\n",
+                     where, key, every, steps, steps % every);
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        if (rows[i].steps % every && rows[i].steps <= steps)
+            hd__text_add(out, "%s: warning: %s is no multiple of %s, %lld, after which replicas are equal: %s\n",
+                         hd__job_where(job, rows[i].key), rows[i].key, key, every, rows[i].why);
+}
+
 /* Parts of a strategy that are due after the job's last step, or last due before it. */
 static void note_late_sections(const struct hd__cli_job *loaded, struct hd__text *out)
 {
@@ -326,12 +352,24 @@ static void note_late_sections(const struct hd__cli_job *loaded, struct hd__text
                          "and the job has %lld steps: it never runs%s\n",
                          where, said = key, x->name, x->name, first, steps,
                          strstr(key, ".compress.") ? ", and nothing is ever compressed" : "");
-        else if (x->every && x->equal_axes && steps % x->every && first <= steps)
-            hd__text_add(out,
-                         "%s: warning: %s: replicas are made equal every %u steps, and the job has %lld: its "
-                         "last %lld steps are in no model that is saved\n",
-                         where, key, x->every, steps, steps % x->every);
+        else if (x->every && x->equal_axes && first <= steps)
+            note_between(loaded->job, x, key, where, out);
     }
+}
+
+/* A single segment is there again as a whole before any of it is read. Stages of a pipeline keep several micro-batches,
+ * so they gain all the same. */
+static void note_recompute(const struct hd__cli_job *loaded, struct hd__text *out)
+{
+    const struct hd__compiled *c = loaded->compiled;
+    struct hd__job *job = loaded->job;
+    int64_t every = job->recompute == HD__RECOMPUTE_EVERY ? job->recompute_every : job->recompute == HD__RECOMPUTE_FULL;
+    if (c && c->n_stages == 1 && every && every >= c->info.layers)
+        hd__text_add(
+            out,
+            "%s: warning: recompute: a segment of %lld blocks holds all of the model's, %lld: to recompute it costs "
+            "a forward pass and saves no memory: say {every: N} with a smaller N, or none\n",
+            hd__job_where(job, "recompute"), (long long)every, (long long)c->info.layers);
 }
 
 void hd__cli_say_late(const struct hd__cli_job *loaded)
@@ -360,6 +398,9 @@ void hd__cli_say_notes(const struct hd__cli_job *loaded)
     hd__job_notes_late(loaded->job, &text);
     note_late_sections(loaded, &text);
     note_bubble(loaded->job, &text);
+    note_recompute(loaded, &text);
+    if (loaded->compiled)
+        hd__routes_notes(loaded->compiled, &text);
     hd__text_print(&text, stderr);
 }
 

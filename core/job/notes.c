@@ -3,6 +3,7 @@
 #include "core/job/internal.h"
 
 #include <float.h>
+#include <math.h>
 
 /* One condition, "KEY=A|B" or "KEY!=A|B". */
 struct need {
@@ -83,6 +84,9 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
     const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
+    const struct hd__job_value *rounding = hd__job_value_get(job, "optimizer.rounding");
+    const struct hd__job_value *betas = hd__job_value_get(job, "optimizer.betas");
+    double new_part = betas ? 1 - json_number_value(json_array_get(betas->json, 1)) : 1;
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct {
         int is;
@@ -101,9 +105,19 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
          "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
          "too large: leave it out, or say one with the range of fp32"},
+        {new_part < ldexp(1, -hd__dtype(job->precision.optimizer)->digits) && job->precision.compute != HD_F64,
+         "precision.optimizer",
+         "rounds second moments to nearest, and 1 - optimizer.betas[1] is less than that: they rise and hardly fall; "
+         "leave it out, or say optimizer.betas=[0.9, 0.99] or less"},
+        {hd__dtype(job->precision.master)->digits < FLT_MANT_DIG && job->precision.compute != HD_F64 &&
+             !(rounding && !strcmp(rounding->text, "stochastic")),
+         "precision.master",
+         "rounds weights to nearest: smaller updates, in bf16 below 1/256 of a weight, are lost: leave it out, or say "
+         "optimizer.rounding=stochastic (adamw, for bf16)"},
+        {job->shuffle && job->shuffle_buffer == 1, "data.shuffle_buffer",
+         "is 1, so nothing is shuffled: raise it, or say data.shuffle: false"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
-         "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: "
-         "{}"},
+         "ends the job before its last step, and there are no checkpoints to keep what is done: add checkpoint: {}"},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",
          "has no checkpoints to go on from: each restart begins at step 0; add checkpoint: {every: 30m}"},
         {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&

@@ -91,12 +91,22 @@ static int32_t set_tokens(struct hd_data *f, uint64_t skip, uint32_t type, struc
     uint64_t bytes = f->map_bytes - skip, size = token_types[type].bytes;
     if (bytes % size)
         return hd_fail(err, HD_E_CORRUPT,
-                       "%s: %lu bytes of tokens are not a multiple of %lu: truncated, or another token_dtype", f->path,
-                       (unsigned long)bytes, (unsigned long)size);
+                       "%s: %lu bytes of tokens are not a multiple of %lu: truncated, or tokens of another type "
+                       "(data.token_dtype; of one byte: data.format: bytes)",
+                       f->path, (unsigned long)bytes, (unsigned long)size);
     f->at = (const uint8_t *)f->map + skip;
     f->count = bytes / size;
     f->type = type;
     return HD_OK;
+}
+
+/* Are they the other way round: is each a multiple of 256? Small ids of big-endian files are. */
+static bool are_swapped(const struct hd_data *f)
+{
+    uint64_t n = f->count < TOKENS_SAMPLE ? f->count : TOKENS_SAMPLE, all = 0;
+    for (uint64_t i = 0; i < n; i++)
+        all |= read_le(f->at + 2 * i, 2);
+    return n >= TOKENS_SAMPLE_LEAST && all && !(all & 255);
 }
 
 /* Are `bytes`-wide tokens the lower halves of wider ones, all of whose upper halves are 0? */
@@ -130,6 +140,25 @@ static bool are_floats(const struct hd_data *f, uint32_t bytes)
         whole += value > 0;
     }
     return n >= TOKENS_SAMPLE_LEAST && whole > n / 2;
+}
+
+/* Are they tokens of one byte, as those of characters are? Then bytes at even and at odd places are alike, and there
+ * are few; the lower bytes of wider tokens are nearly all there are, or the higher ones 0. */
+static bool are_bytes(const struct hd_data *f)
+{
+    enum { LEAST = 512, MOST_VALUES = 200 };
+    uint64_t n = f->map_bytes / 2, apart = 0;
+    int32_t even[256] = {0}, odd[256] = {0}, values = 0;
+    n = n < TOKENS_SAMPLE ? n : TOKENS_SAMPLE;
+    for (uint64_t i = 0; i < n; i++) {
+        even[f->at[2 * i]]++;
+        odd[f->at[2 * i + 1]]++;
+    }
+    for (int32_t v = 0; v < 256; v++) {
+        values += even[v] || odd[v];
+        apart += (uint64_t)abs(even[v] - odd[v]);
+    }
+    return n >= LEAST && values > 2 && values <= MOST_VALUES && apart < n / 2;
 }
 
 static int32_t parse_bytes(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
@@ -174,6 +203,16 @@ static int32_t parse_nanogpt(struct hd_data *f, const struct tokens_settings *se
     if (!rc && is_u16 && is_wider(f, 2))
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: every second token is 0, so these are uint32: say data.token_dtype: uint32", f->path);
+    if (!rc && is_u16 && are_swapped(f))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: every token is a multiple of 256, so these are big-endian: save them as little-endian, by "
+                     "ids.astype('<u2').tofile(...)",
+                     f->path);
+    if (!rc && are_bytes(f))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: its even and its odd bytes are alike, so these are tokens of one byte (uint8): say "
+                     "data.format: bytes, or convert them to uint16",
+                     f->path);
     return rc;
 }
 

@@ -424,9 +424,10 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
             if (!ignored && (uint64_t)block[i] >= (uint64_t)d->config.vocab)
                 return note_failure(d, f,
                                     hd_fail(err, HD_E_INVALID,
-                                            "%s: %s %lu is %ld, outside the model's vocabulary of %ld", f->path,
-                                            labels ? "the label of token" : "token", (unsigned long)(first + i),
-                                            (long)block[i], (long)d->config.vocab));
+                                            "%s: %s %lu is %ld, outside the model's vocabulary of %ld: is model.vocab "
+                                            "its tokenizer's, and are its ids read as the type they were written in?",
+                                            f->path, labels ? "the label of token" : "token",
+                                            (unsigned long)(first + i), (long)block[i], (long)d->config.vocab));
             if (out)
                 *out++ = ignored ? -1 : (int32_t)block[i];
         }

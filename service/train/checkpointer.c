@@ -87,8 +87,10 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
                                              .coord = hd__exec_coord(s->exec),
                                              .arena = hd__exec_host_arena(s->exec),
                                              .state_names = s->compiled->optimizer.ops->state_names};
-    if (s->env->rank == 0)
+    if (s->env->rank == 0) {
         hd__train_data_describe(s, &k->data);
+        hd__train_emergency_tell_data(s, &k->data);
+    }
     k->place = (struct hd__shared_place){s, k->dir, k->ops, k->ckpt, NULL};
     if (s->compiled->job->checkpoint_async)
         k->async_writer = hd__ckpt_async_writer_create(&k->store);
@@ -251,16 +253,12 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
                       "optimizer", c->optimizer_choice.component->name, "lr", hd__job_lr(c->job, progress->step),
                       "model", model, "loss_scale", hd__train_loss_scaler_json(&progress->scaler), "time",
                       (json_int_t)time(NULL), "mesh", mesh, "job", hd__job_json(c->job));
-    if (*k->data.text) {
-        json_object_set_new(state, "data", json_string(k->data.text));
-        json_object_set_new(state, "data_samples", json_string(k->data.samples));
-    }
     json_t *files = hd__train_shards_json(k->s), *config = hd__train_model_config(c);
-    json_t *tokenizer = hd__token_maker_json(k->data.tokens);
+    json_t *data = hd__train_data_json(&k->data);
+    json_object_update(state, data);
+    json_decref(data);
     if (config)
         json_object_set_new(state, "config", config);
-    if (tokenizer)
-        json_object_set_new(state, "tokenizer", tokenizer);
     if (files)
         json_object_set_new(state, "files", files);
     if (isfinite(progress->val_loss))
@@ -409,7 +407,10 @@ int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *k, const
                                          struct hd_error *err)
 {
     json_t *state = state_json(k, progress);
+    json_t *data = ranks[0] && ranks[0] == k->s->env->rank ? hd__train_emergency_find_data(k->s) : NULL;
     struct hd__ckpt_save save;
+    json_object_update(state, data);
+    json_decref(data);
     hd__ckpt_async_writer_join(k->async_writer, NULL);
     int32_t rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
     json_object_set_new(state, "emergency", emergency);

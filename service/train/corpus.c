@@ -467,14 +467,18 @@ static int32_t wait_for_all(struct hd_store *store, double timeout, struct hd_er
     }
 }
 
-/* Every machine has made its own: of the same files? */
+/* Every machine has made its own: of the same files? job->tokenized has them as they were found, which may differ. */
 static int32_t compare_hash(struct hd__job *job, const struct hd__launch_env *env, struct hd_store *store,
                             struct hd_error *err)
 {
+    const struct hd__sources *both[] = {&job->train, &job->val};
     uint64_t mine = 0, rank0 = 0;
     size_t bytes = sizeof rank0;
-    for (uint32_t i = 0; i < job->tokenized.count; i++)
-        mine = hd__hash(&job->tokenized.at[i].hash, sizeof mine, mine);
+    const struct hd__tokenized *t;
+    for (size_t k = 0; k < HD__COUNT(both); k++)
+        for (uint64_t i = 0; i < both[k]->count; i++)
+            if ((t = find_tokenized(job, both[k]->at[i].path)))
+                mine = hd__hash(&t->hash, sizeof mine, mine);
     if (!env->rank)
         return hd__store_put(store, HASH, &mine, sizeof mine, err);
     int32_t rc = hd__store_get(store, HASH, &rank0, &bytes, hd__now() + job->comm_timeout, err);

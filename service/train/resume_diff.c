@@ -275,6 +275,18 @@ void hd__train_data_describe(const struct hd__train_session *s, struct hd__train
     free(ids);
 }
 
+json_t *hd__train_data_json(const struct hd__train_data_mark *data)
+{
+    json_t *o = json_object(), *tokenizer = hd__token_maker_json(data->tokens);
+    if (*data->text) {
+        json_object_set_new(o, "data", json_string(data->text));
+        json_object_set_new(o, "data_samples", json_string(data->samples));
+    }
+    if (tokenizer)
+        json_object_set_new(o, "tokenizer", tokenizer);
+    return o;
+}
+
 /* The files behind data.train may have changed where no key of the job has. Older checkpoints have no samples. */
 static void log_data(struct hd__job *job, const char *name, const json_t *state, const struct hd__train_data_mark *data)
 {

@@ -12,6 +12,8 @@ struct hd__train_data_mark {
     struct hd__token_maker tokens;
 };
 void hd__train_data_describe(const struct hd__train_session *session, struct hd__train_data_mark *out);
+/* A checkpoint's "data", "data_samples" and "tokenizer", those that are known. */
+json_t *hd__train_data_json(const struct hd__train_data_mark *data);
 
 /* The model's config.json as it would be exported: a checkpoint's "config". NULL: it has none. */
 json_t *hd__train_model_config(const struct hd__compiled *compiled);

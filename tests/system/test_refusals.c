@@ -737,7 +737,7 @@ START_TEST(beyond_the_vocabulary)
             n);
         static struct curve curve;
         expect_code(c, 1);
-        expect_says(c, "high.txt: token 600 is 126, outside the model's vocabulary of 123");
+        expect_says(c, "high.txt: token 600 is 126, outside the model's vocabulary of 123: is model.vocab its ");
         curve_read(&curve, "beyond");
         ck_assert_int_eq(curve.n, 2); /* 8 sequences of 32: the third step reads it */
     }

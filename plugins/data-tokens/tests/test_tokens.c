@@ -398,6 +398,40 @@ START_TEST(width)
 }
 END_TEST
 
+/* One byte a token, as characters are often saved; the same as uint16, and ids of a large vocabulary, are none. */
+START_TEST(one_byte)
+{
+    struct scratch s;
+    struct hd_data *f;
+    static uint8_t narrow[4000];
+    static uint16_t wide[4000], ids[4000];
+    uint64_t state = 1;
+    scratch_init(&s);
+    for (int i = 0; i < 4000; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        narrow[i] = (uint8_t)(1 + (state >> 40) % 64);
+        wide[i] = narrow[i];
+        ids[i] = (uint16_t)((state >> 33) % 50257);
+    }
+    const char *path = scratch_write(&s, "u.bin", narrow, sizeof narrow);
+    ck_refused(open_with_vocab(path, TOKENS_AUTO, 0, 50304, &f), HD_E_INVALID,
+               "u.bin: its even and its odd bytes are alike, so these are tokens of one byte (uint8): say data.format: "
+               "bytes");
+    ck_refused(open_with_vocab(path, TOKENS_NANOGPT, TOKENS_DTYPE_UINT32, 50304, &f), HD_E_INVALID, "of one byte");
+    ck_refused(open_with_vocab(scratch_write(&s, "o.bin", narrow, 3999), TOKENS_AUTO, 0, 50304, &f), HD_E_CORRUPT,
+               "o.bin: 3999 bytes of tokens are not a multiple of 2: truncated, or tokens of another type "
+               "(data.token_dtype; of one byte: data.format: bytes)");
+    expect_opens(path, TOKENS_BYTES, 256);
+    expect_opens(scratch_write(&s, "w.bin", wide, sizeof wide), TOKENS_AUTO, 256);
+    for (int i = 0; i < 4000; i++)
+        wide[i] = (uint16_t)(wide[i] << 8);
+    ck_refused(open_with_vocab(scratch_write(&s, "b.bin", wide, sizeof wide), TOKENS_AUTO, 0, 50304, &f), HD_E_INVALID,
+               "b.bin: every token is a multiple of 256, so these are big-endian");
+    expect_opens(scratch_write(&s, "i.bin", ids, sizeof ids), TOKENS_AUTO, 50304);
+    scratch_finish(&s);
+}
+END_TEST
+
 static const char *put_npy(const struct scratch *s, const char *dict)
 {
     char file[512] = "\x93NUMPY\x01";
@@ -585,6 +619,7 @@ int main(void)
         {"containers", containers},
         {"text", text},
         {"width", width},
+        {"one byte", one_byte},
         {"floats", floats},
         {"headers", headers},
         {"completions", completions},

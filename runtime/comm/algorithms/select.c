@@ -85,20 +85,27 @@ uint64_t hd__comm_call_bytes(const struct hd_comm_call *call, int32_t n)
     return call->coll == HD_COLL_BARRIER ? 0 : call->count * hd_dtype_size(call->dtype) * (parts ? (uint64_t)n : 1);
 }
 
+const struct hd__tuning_rule *hd__comm_tuning_find(const struct hd__tuning *tuning, const struct hd_comm_call *call,
+                                                   int32_t n)
+{
+    for (uint32_t i = 0; tuning && i < tuning->rules.count; i++) {
+        const struct hd__tuning_rule *r = &tuning->rules.at[i];
+        if (r->coll == call->coll && n <= r->ranks && hd__comm_call_bytes(call, n) <= r->bytes &&
+            hd__comm_algorithm_supports(r->use, call, n, tuning->any_order))
+            return r;
+    }
+    return NULL;
+}
+
 const struct hd__algorithm *hd__comm_algorithm_select(const struct hd__tuning *tuning, const struct hd_comm_call *call,
                                                       int32_t n, uint64_t *chunk)
 {
+    const struct hd__tuning_rule *rule = hd__comm_tuning_find(tuning, call, n);
     uint64_t bytes = hd__comm_call_bytes(call, n);
     int any_order = tuning && tuning->any_order;
-    *chunk = HD__DEFAULT_CHUNK;
-    for (uint32_t i = 0; tuning && i < tuning->rules.count; i++) {
-        const struct hd__tuning_rule *r = &tuning->rules.at[i];
-        if (r->coll != call->coll || n > r->ranks || bytes > r->bytes ||
-            !hd__comm_algorithm_supports(r->use, call, n, any_order))
-            continue;
-        *chunk = r->chunk ? r->chunk : HD__DEFAULT_CHUNK;
-        return r->use;
-    }
+    *chunk = rule && rule->chunk ? rule->chunk : HD__DEFAULT_CHUNK;
+    if (rule)
+        return rule->use;
     for (size_t i = 0; i < HD__COUNT(built_in); i++) {
         if (built_in[i].coll != call->coll || n > built_in[i].ranks || bytes > built_in[i].bytes)
             continue;

@@ -42,6 +42,9 @@ const struct hd__algorithm *hd__comm_algorithm_find(uint32_t coll, const char *n
 /* Does it support this call of n members: n, dtype, redop and order? */
 int hd__comm_algorithm_supports(const struct hd__algorithm *a, const struct hd_comm_call *call, int32_t n,
                                 int any_order);
+/* The rule of a tuning file that counts for a call of n members; NULL: none, or tuning is NULL. */
+const struct hd__tuning_rule *hd__comm_tuning_find(const struct hd__tuning *tuning, const struct hd_comm_call *call,
+                                                   int32_t n);
 /* tuning NULL: the built-in rules, tree order. *chunk is never 0. */
 const struct hd__algorithm *hd__comm_algorithm_select(const struct hd__tuning *tuning, const struct hd_comm_call *call,
                                                       int32_t n, uint64_t *chunk);

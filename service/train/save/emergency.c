@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #define RUN_KEY "run/id"
+#define DATA_KEY "run/data"
 #define MEET_SECONDS 2.0 /* the ranks hear of a fault within one */
 
 /* The state of a rank that is left, as it tells the others. */
@@ -26,6 +27,27 @@ void hd__train_emergency_prepare(struct hd__train_session *session, const char r
     struct hd_error unused = HD_ERROR_INIT;
     if (session->store)
         hd__store_put(session->store, RUN_KEY, run, HD__RUN_ID, &unused);
+}
+
+void hd__train_emergency_tell_data(struct hd__train_session *session, const struct hd__train_data_mark *data)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    json_t *json = hd__train_data_json(data);
+    char *text = json_dumps(json, JSON_COMPACT);
+    if (session->store && text)
+        hd__store_put(session->store, DATA_KEY, text, strlen(text), &unused);
+    free(text);
+    json_decref(json);
+}
+
+json_t *hd__train_emergency_find_data(const struct hd__train_session *session)
+{
+    char text[8192];
+    size_t bytes = sizeof text;
+    struct hd_error unused = HD_ERROR_INIT;
+    int known =
+        session->store && !hd__store_get(session->store, DATA_KEY, text, &bytes, hd__now() + MEET_SECONDS, &unused);
+    return known ? json_loadb(text, bytes, 0, NULL) : NULL;
 }
 
 /* The ranks that are left, and what they hold: the same for all of them. */

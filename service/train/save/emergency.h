@@ -7,6 +7,7 @@
 #define HD_SERVICE_TRAIN_EMERGENCY_H
 
 #include "service/train/checkpointer.h"
+#include "service/train/resume_diff.h"
 
 struct hd__emergency {
     struct hd__train_session *session;
@@ -25,6 +26,9 @@ void hd__train_emergency_prepare(struct hd__train_session *session, const char r
 /* The id that rank 0 made known. A session of one rank has no store, and `run` stays. */
 int32_t hd__train_emergency_find_run(const struct hd__train_session *session, char run[HD__RUN_ID],
                                      struct hd_error *err);
+/* The same of what rank 0 knows of the data; NULL: it did not say, or this is a session of one rank. */
+void hd__train_emergency_tell_data(struct hd__train_session *session, const struct hd__train_data_mark *data);
+json_t *hd__train_emergency_find_data(const struct hd__train_session *session);
 /* Collective over the ranks that are left, after hd__speaker_fail. Says what became of it. Returns 1 if this rank took
  * part in a save that came to its end. */
 int hd__train_emergency_save(const struct hd__emergency *e);

@@ -215,6 +215,10 @@ static const struct {
     {"comm: {timeout: 20s}\nmesh: {dp: 2}\n", ""},
     {"precision: {compute: fp64, master: bf16}\n",
      "1:36: warning: precision.master has no effect where precision.compute is fp64: leave it out\n"},
+    {"precision: {optimizer: bf16}\n", ""},
+    {"precision: {master: bf16}\n",
+     "1:21: warning: precision.master rounds weights to nearest: smaller updates, in bf16 below 1/256 of a weight, are "
+     "lost: leave it out, or say optimizer.rounding=stochastic (adamw, for bf16)\n"},
     {"device: {staging: 1MB}\n", "1:19: warning: device.staging has no effect where device.use is cpu: leave it out\n"},
     {"device: {capture: false}\n",
      "1:19: warning: device.capture has no effect where device.use is cpu: leave it out\n"},

@@ -42,6 +42,18 @@ static void expect_emergency(const char *job, int64_t step, int rank)
     expect_code(command_run("ckpt verify llama.yaml job.name=%s checkpoint={}", job), 0);
 }
 
+/* What rank 0 knew of the data at the start is in it, whoever saved. */
+static void expect_data(const char *job, int64_t step, int tokenizer)
+{
+    json_t *index =
+        json_load_file(keep(hd__format("runs/%s/checkpoints/step-%08d/index.json", job, (int)step)), 0, NULL);
+    const json_t *state = json_object_get(index, "state");
+    ck_assert_ptr_nonnull(json_object_get(state, "data"));
+    ck_assert_ptr_nonnull(json_object_get(state, "data_samples"));
+    ck_assert_int_eq(json_object_get(state, "tokenizer") != NULL, tokenizer);
+    json_decref(index);
+}
+
 static void expect_same_state(const char *a, const char *b, int64_t step)
 {
     struct command *c = command_run("ckpt diff runs/%s/checkpoints/step-%08d runs/%s/checkpoints/step-%08d", a,
@@ -84,7 +96,7 @@ static const struct {
     int ranks, killed;
 } whole[] = {
     {"mesh.dp=2 checkpoint.async=false", 2, 1},
-    {"mesh.dp=2 optimizer.use=muon", 2, 0},
+    {"mesh.dp=2 optimizer.use=muon model.vocab=320 data.tokenizer=" GOLDEN_DIR "/indexed/tokenizer.json", 2, 0},
     {"mesh.dp={\"replicate\":2,\"shard\":2} strategies.zero.stage=HYBRID_SHARD", 4, 2},
     {"mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\"}]", 2, 1},
     {"mesh.dp=2 " ASYNC_DEVICE, 2, 1},
@@ -102,6 +114,7 @@ START_TEST(killed)
     expect_says(c, SAVED);
     ck_assert_int_ge(saved_step(c), 40);
     expect_emergency(job, saved_step(c), whole[_i].killed);
+    expect_data(job, saved_step(c), strstr(whole[_i].options, "tokenizer") != NULL);
     if (whole[_i].killed) { /* rank 0 logged what was saved, and no step more */
         curve_read(&parts, job);
         ck_assert_int_eq(parts.step[parts.n - 1], saved_step(c));
