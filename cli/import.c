@@ -22,7 +22,7 @@ struct import {
     int64_t ranks; /* data ranks, of --ranks; 0: not said */
 };
 
-enum { VALUE = 1, COMMENT, ONLY, OFF, HERE, PART }; /* HERE: a function below reads it; PART: also, and it is a mapping */
+enum { VALUE = 1, COMMENT, ONLY, OFF, HERE, PART }; /* HERE: a function below reads it; PART: the same, of a mapping */
 
 struct rule {
     const char *key;

@@ -61,7 +61,13 @@ static void note_axes(struct hd__job *job, struct hd__text *out)
     json_t *use;
     json_object_foreach(axes ? axes->json : NULL, word, use)
     {
+        int64_t part = !strcmp(word, "dp_replicate") ? job->mesh[HD_AXIS_DP_REPLICATE]
+                       : !strcmp(word, "dp_shard")   ? job->mesh[HD_AXIS_DP_SHARD]
+                                                     : 0;
         struct hd__job_value axis = *axes;
+        if (part == 1)
+            hd__text_add(out, "%s: warning: comm.axes.%s has no effect where mesh.dp has 1 of it: leave it out\n",
+                         axes->origin, word);
         axis.path = hd__arena_format(&job->arena, "comm.axes.%s", word);
         axis.needs = hd__arena_format(&job->arena, "mesh.%s!=1", word);
         note_idle(job, &axis, out);
@@ -76,6 +82,10 @@ static int inside_itself(const struct hd__job *job)
     return inside && !inside->node && !strcmp(inside->use, "shm") && !strcmp(job->comm->use, "shm") &&
            (!levels || !strcmp(levels->origin, "default"));
 }
+
+#define UNSAVED                                                                                                  \
+    "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: " \
+    "{}"
 
 /* Values that are possible, and hardly meant. */
 static void note_unlikely(struct hd__job *job, struct hd__text *out)
@@ -101,9 +111,11 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
          "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
          "too large: leave it out, or say one with the range of fp32"},
-        {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
-         "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: "
-         "{}"},
+        {lr && job->schedule.min_lr > 0 && job->schedule.min_lr >= json_number_value(lr->json), "schedule.min_lr",
+         "is optimizer.lr: the rate never falls"},
+        {job->shuffle && job->shuffle_buffer == 1, "data.shuffle_buffer", "is 1: sequences are read in order"},
+        {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit", UNSAVED},
+        {(job->notice_file || job->notice_command) && !job->checkpoint, "launch.notice", UNSAVED},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",
          "has no checkpoints to go on from: each restart begins at step 0; add checkpoint: {every: 30m}"},
         {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&
@@ -130,14 +142,20 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
             hd__text_add(out, "%s: warning: %s %s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why);
 }
 
-/* The last phase of wsd, which is a tenth where nothing is said. */
+/* The last phase, which is a tenth of wsd where nothing is said, and all after the warm-up of linear and cosine. */
 static void note_phase(struct hd__job *job, struct hd__text *out)
 {
-    int64_t phase = job->schedule.decay > 0 ? job->schedule.decay : job->steps / 10;
-    if (job->schedule.kind == HD__LR_WSD && job->steps && phase < 2)
-        hd__text_add(out, "%s: warning: schedule.kind is wsd, and its last phase has %s: the rate never falls%s\n",
-                     hd__job_where(job, "schedule.kind"), phase ? "1 step, which is at optimizer.lr" : "0 steps",
-                     job->schedule.decay ? "" : "; set schedule.decay");
+    int wsd = job->schedule.kind == HD__LR_WSD, falls = wsd || (job->schedule.kind && job->schedule.warmup);
+    int64_t phase = !wsd                  ? job->steps - job->schedule.warmup
+                    : job->schedule.decay ? job->schedule.decay
+                                          : job->steps / 10;
+    if (falls && job->steps && phase < 2)
+        hd__text_add(out, "%s: warning: schedule.kind is %s, and its last phase has %s: the rate never falls%s\n",
+                     hd__job_where(job, "schedule.kind"), hd__job_value_get(job, "schedule.kind")->text,
+                     phase ? "1 step, which is at optimizer.lr" : "0 steps",
+                     !wsd                  ? "; lower schedule.warmup"
+                     : job->schedule.decay ? ""
+                                           : "; set schedule.decay");
 }
 
 void hd__job_notes_late(struct hd__job *job, struct hd__text *out)

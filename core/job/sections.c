@@ -249,6 +249,9 @@ static void check_names(struct hd__job *job)
         }
         if (other)
             hd__job_node_fail(key, &why, "unknown section %.60s; %s", key->text, other);
+        else if (strchr(key->text, '.'))
+            hd__job_node_fail(key, &why, "unknown section %.60s; dots are the command line's: write %.*s: {%.60s: ...}",
+                              key->text, (int)strcspn(key->text, "."), key->text, strchr(key->text, '.') + 1);
         else if (in)
             hd__job_node_fail(key, &why, "unknown section %.60s; that is %s.%s", key->text, in, own);
         else if (near)

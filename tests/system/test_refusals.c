@@ -82,6 +82,9 @@ START_TEST(words_of_others)
         {"import", "which configuration?", NULL},
         {"import llama.yaml", "llama.yaml: it is a job already", NULL},
         {"train llama.yaml max_steps=4", "command line: unknown section max_steps; that is job.steps", NULL},
+        {"train llama.yaml lr=1e-4", "command line: unknown section lr; that is optimizer.lr", NULL},
+        {"train dots.yaml",
+         "dots.yaml:1:1: unknown section job.steps; dots are the command line's: write job: {steps: ...}", NULL},
         {"train llama.yaml gradient_accumulation_steps=4", "command line: unknown section gradient_accumulation_steps",
          "that follows from data.batch"},
         {"train llama.yaml mesh.data_parallel_shard_degree=2", "that is mesh.dp: {shard: N}", NULL},
@@ -98,6 +101,7 @@ START_TEST(words_of_others)
         {"train llama.yaml checkpoint.resume=holds.d", "holds.d is a folder of checkpoints: name one of them",
          "as holds.d/step-00000004"},
         {NULL, NULL, NULL}};
+    write_file("dots.yaml", "job.steps: 3\n");
     write_file("indent.yaml", "job: {steps: 3}\nmodel:\n  use: transformer\n layers: 2\n");
     ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 && cp corpus.txt alone.bin && echo '{\"text\": "
                             "\"a\"}' > lines.jsonl"),
@@ -168,6 +172,9 @@ START_TEST(keys)
         {"train llama.yaml comm.spin=soon", "command line: comm.spin: 'soon' is not a duration", NULL},
         {"train llama.yaml model.from=https://huggingface.co/gpt2",
          "command line: model.from: 'https://huggingface.co/gpt2' is a URL", NULL},
+        {"train llama.yaml checkpoint.dir=s3:/bucket/x", "command line: checkpoint.dir: 's3:/bucket/x' is a URL whose",
+         "digits before :// are wanted"},
+        {"train llama.yaml metrics.jsonl=s3:/bucket/m", "metrics.jsonl: 's3:/bucket/m' is a URL", NULL},
         {"train llama.yaml metrics.jsonl=.", "command line: metrics.jsonl: .: Is a directory", NULL},
         {"train llama.yaml metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
         {"train llama.yaml metrics.jsonl=m.jsonl metrics.tensorboard=corpus.txt",
