@@ -104,6 +104,8 @@ static const struct {
      "command line: warning: schedule.min_lr is optimizer.lr: the rate never falls"},
     {"train llama.yaml --dry-run data.shuffle_buffer=1",
      "command line: warning: data.shuffle_buffer is 1: sequences are read in order"},
+    {"train llama.yaml --dry-run checkpoint={} launch.notice={\"file\":\"corpus.txt\"}",
+     "command line: launch.notice: corpus.txt is there already, so the job saves and ends: remove it"},
     {"train llama.yaml --dry-run launch.notice={\"file\":\"/nowhere/x\"}",
      "command line: warning: launch.notice ends the job before its last step, and there are no checkpoints"},
     {"train llama.yaml --dry-run mesh.dp=2 comm.axes={\"dp_replicate\":\"shm\"}",
@@ -174,6 +176,9 @@ START_TEST(warnings)
     ck_assert_int_eq(system("echo hello | " HEDDLE " sample llama.yaml --random-weights --max-new 1 2>said"), 0);
     ck_assert_ptr_nonnull(strstr(read_file("said"), "standard input is not read: give --prompt TEXT or --prompt-file"));
     ck_assert_ptr_null(strstr(command_run("train llama.yaml --dry-run comm.use=shm")->err, "no effect"));
+    expect_code(command_run("train epochs.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER
+                            " data.train=texts data.cache=none metrics.trace={\"file\":\"t.json\",\"steps\":\"2-3\"}"),
+                0);                             /* their steps are not known yet */
     ck_assert_int_eq(system("rm -rf runs"), 0); /* other tests want none */
 }
 END_TEST
