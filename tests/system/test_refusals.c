@@ -687,6 +687,12 @@ START_TEST(dry_runs_of_what_opens)
                           "`%s` with%s --dry-run: exit code %d; it said:\n%s", r->words, dry ? "" : "out", c->code,
                           c->err);
         }
+    struct command *c = command_run_env("AWS_ACCESS_KEY_ID=a AWS_SECRET_ACCESS_KEY=b",
+                                        "train " OPENS "checkpoint.dir=s3://bucket/x checkpoint.retries=3 "
+                                        "checkpoint.endpoint=http://127.0.0.1:1 --dry-run");
+    expect_code(c, 2);
+    expect_says(c, "; trying again, up to 3 times and ");
+    expect_says(c, "(tried 4 times)");
     ck_assert_int_eq(system("touch after && ls -AR -I 'err-*' -I 'out-*' > before"), 0);
     for (size_t i = 0; i < HD__COUNT(fine); i++)
         expect_code(command_run("train --dry-run %s", fine[i]), 0);
