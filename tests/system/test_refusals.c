@@ -536,6 +536,9 @@ START_TEST(dry_runs)
          NULL},
         {"train folder.yaml --job.steps=5",
          "there is no option --job.steps=5: keys of the job have no dashes: job.steps=5", NULL},
+        {"train folder.yaml --seed 5", "there is no option --seed: keys of the job have no dashes: job.seed=VALUE",
+         NULL},
+        {"check folder.yaml --micro-batch-size 4", "keys of the job have no dashes: data.micro_batch=VALUE", NULL},
         {"train folder.yaml --batch_size=12", "keys of the job have no dashes: write SECTION.KEY=VALUE", NULL},
         {"train folder.yaml data.batch_size=8", "data: unknown key batch_size; that is data.batch of a step", NULL},
         {"train folder.yaml launch.nodes=2 --node-rank 0 --rendezvous tcp://127.0.0.1:29600",
@@ -576,6 +579,10 @@ START_TEST(dry_runs)
          "git lfs pull"},
         {DRY "model.from=pickled", "command line: model.from: pickled: holds neither model.safetensors nor",
          "pytorch_model.bin is not read"},
+        {DRY "model.from=parts",
+         "command line: model.from: parts: holds neither model.safetensors nor model.safetensors.index.json; it has "
+         "model-00001-of-00002.safetensors: fetch the index",
+         NULL},
         {"train folder.yaml model.from=broken", "broken/model.safetensors: tensor ", "has NaN among its values"},
         {DRY "model.from=drop", "command line: model.from: drop/config.json: \"attention_dropout\" is 0.1",
          "say model.dropout: 0 to train without"},
@@ -592,9 +599,10 @@ START_TEST(dry_runs)
                                        "sample folder.yaml model.from=drop --tokens 2"};
     ck_assert_int_eq(
         system(
-            "rm -rf hf pipe && mkdir config larger pointer pickled && cp -r " GOLDEN_DIR
+            "rm -rf hf pipe && mkdir config larger pointer pickled parts && cp -r " GOLDEN_DIR
             "/llama drop && cp -r " GOLDEN_DIR "/llama hf && "
-            "cp hf/config.json config && mkfifo pipe && cp hf/model.safetensors larger && "
+            "cp hf/config.json config && cp hf/config.json parts && touch parts/model-00001-of-00002.safetensors && "
+            "mkfifo pipe && cp hf/model.safetensors larger && "
             "sed 's/\"intermediate_size\": [0-9]*/\"intermediate_size\": 512/' hf/config.json > larger/config.json && "
             "sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' drop/config.json && "
             "cp hf/config.json pointer && cp hf/config.json pickled && touch pickled/pytorch_model.bin && "
