@@ -850,6 +850,7 @@ START_TEST(command_lines)
         {"ckpt ls llama.yaml checkpoint.dir=x --checkpoint step-00000001", "ls lists all: no --checkpoint"},
         {"bench --op sum", "--op 'sum': wanted names with commas between them: all_reduce, "},
         {"bench --ranks 2000", "--ranks '2000': wanted a whole number from 1 to 1024"},
+        {"calibrate --comm none --ranks 1024", "warning: --ranks 1024: they share the "},
         {"bench -b nan", "-b 'nan': wanted a size"},
         {"bench -f inf", "-f 'inf': wanted a number above 1"},
         {"bench --timeout inf", "--timeout 'inf': wanted seconds from 0.01"},
