@@ -92,6 +92,7 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
+    const struct hd__job_value *window = hd__job_value_get(job, "model.sliding_window");
     const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct {
@@ -113,6 +114,8 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "too large: leave it out, or say one with the range of fp32"},
         {lr && job->schedule.min_lr > 0 && job->schedule.min_lr >= json_number_value(lr->json), "schedule.min_lr",
          "is optimizer.lr: the rate never falls"},
+        {window && json_integer_value(window->json) >= job->seq_len && strcmp(window->origin, "default") != 0,
+         "model.sliding_window", "has no effect where it is not below data.seq_len: leave it out"},
         {job->shuffle && job->shuffle_buffer == 1, "data.shuffle_buffer", "is 1: sequences are read in order"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit", UNSAVED},
         {(job->notice_file || job->notice_command) && !job->checkpoint, "launch.notice", UNSAVED},

@@ -196,8 +196,9 @@ static int32_t read_section(struct hd__job *job, const struct hd__job_core_secti
         return hd__job_composite_read(hd__job_composite_key(s->name), job,
                                       node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
     if (node && node->kind != HD__MAP && s->kind != HD_KIND_STRATEGY)
-        return hd__job_node_fail(node, err, "%s is %s where a mapping is wanted: {%s: ...}", s->name,
-                                 hd__tree_kind_name(node), s->kind ? "use" : s->options[0].name);
+        return hd__job_node_fail(node, err, "%s is %s where a mapping is wanted: {%s: %.40s}", s->name,
+                                 hd__tree_kind_name(node), s->kind ? "use" : s->options[0].name,
+                                 s->kind && node->kind == HD__SCALAR ? node->text : "...");
     if (s->kind)
         rc = read_component(job, s, node, err);
     if (rc || !s->count)

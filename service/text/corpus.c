@@ -114,7 +114,8 @@ static int32_t add_path(struct hd__corpus *c, const char *path, int depth, uint3
     uint64_t bytes;
     int fd = -1;
     if (stat(path, &st))
-        return hd_fail(err, errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path, strerror(errno));
+        return hd_fail(err, errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path,
+                       strstr(path, "://") ? "text is read of files, not of URLs: download it first" : strerror(errno));
     if (S_ISDIR(st.st_mode))
         return add_folder(c, path, depth, left_out, err);
     if (depth && c->tokens && !is_tokens_name(path)) {

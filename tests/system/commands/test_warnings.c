@@ -102,6 +102,8 @@ static const struct {
      "its last phase has 1 step, which is at optimizer.lr: the rate never falls; lower schedule.warmup\n"},
     {"train llama.yaml --dry-run optimizer.lr=1e-3 schedule={\"kind\":\"cosine\",\"min_lr\":1e-3}",
      "command line: warning: schedule.min_lr is optimizer.lr: the rate never falls"},
+    {"train llama.yaml --dry-run model.sliding_window=32",
+     "command line: warning: model.sliding_window has no effect where it is not below data.seq_len: leave it out"},
     {"train llama.yaml --dry-run data.shuffle_buffer=1",
      "command line: warning: data.shuffle_buffer is 1: sequences are read in order"},
     {"train llama.yaml --dry-run checkpoint={} launch.notice={\"file\":\"corpus.txt\"}",
