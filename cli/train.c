@@ -12,6 +12,7 @@
 #include "core/base/file.h"
 #include "runtime/cpu/parallel_for.h"
 #include "runtime/exec/device.h"
+#include "runtime/exec/profile.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
 #include "service/report/report.h"
@@ -80,6 +81,15 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
         return hd__job_fail(job, "checkpoint.dir", err,
                             "checkpoint.dir: %s is the run's folder, which has a lock of its own: name another, as %s",
                             dir, hd__arena_format(&job->arena, "%s/checkpoints", own));
+    if (dir && !access(hd__arena_format(&job->arena, "%s/index.json", dir), F_OK))
+        return hd__job_fail(job, "checkpoint.dir", err,
+                            "checkpoint.dir: %s is one checkpoint: name the folder that it is in, or another; "
+                            "checkpoint.resume goes on from it",
+                            dir);
+    struct hd_error why = HD_ERROR_INIT;
+    if (job->metrics_blocks && !access(job->metrics_blocks, F_OK) &&
+        hd__output_check(job->metrics_blocks, HD__PROFILE_BEGINS, &why))
+        return hd__job_fail(job, "metrics.blocks", err, "metrics.blocks: %s", why.message);
     if (hd__train_check_metrics(job, err) || hd__train_trace_check(c, err))
         return err->code;
     return hd__train_checkpointer_check_resume(c, err);
