@@ -22,7 +22,7 @@ struct import {
     int64_t ranks; /* data ranks, of --ranks; 0: not said */
 };
 
-enum { VALUE = 1, COMMENT, ONLY, OFF, HERE }; /* HERE: a function below reads it */
+enum { VALUE = 1, COMMENT, ONLY, OFF, HERE, PART }; /* HERE: a function below reads it; PART: the same, of a mapping */
 
 struct rule {
     const char *key;
@@ -76,7 +76,7 @@ static int has(const struct hd__tree_node *map, const char *key)
 
 static int is_true(const char *text)
 {
-    return !strcmp(text, "true") || !strcmp(text, "True") || !strcmp(text, "yes");
+    return !strcmp(text, "true") || !strcmp(text, "True") || !strcmp(text, "yes") || !strcmp(text, "1");
 }
 
 /* A feature that is off: false, none, or {enabled: false, ...}. */
@@ -112,7 +112,10 @@ static void follow_auto(struct import *m, const struct rule *rule, const struct 
 static void follow(struct import *m, const struct rule *rule, const struct hd__tree_node *node, const char *path)
 {
     const char *text = text_of(m, node);
-    if (node->kind == HD__SCALAR && !strcmp(node->text, "auto"))
+    if (rule->how == PART) {
+        if (node->kind != HD__MAP && !is_off(node))
+            say(&m->refusals, node, path, "%.40s: a mapping is wanted there: {%s: ...}", text, rule->words);
+    } else if (node->kind == HD__SCALAR && !strcmp(node->text, "auto"))
         follow_auto(m, rule, node, path);
     else if (rule->how == VALUE)
         put(m, rule->section, rule->words, text);
@@ -146,6 +149,21 @@ static void walk(struct import *m, const struct hd__tree_node *map, const char *
     }
 }
 #define WALK(m, map, path, rules) walk(m, map, path, rules, HD__COUNT(rules))
+
+/* A whole number from 1 up; `missing` where there is none, 0 where it is refused. */
+static int64_t count_of(struct import *m, const char *key, int64_t missing, int64_t most)
+{
+    const char *text = word(m->root, key);
+    char *end;
+    double value = *text ? strtod(text, &end) : 1;
+    if (!*text)
+        return missing;
+    if (!*end && value >= 1 && value <= (double)most && (double)(int64_t)value >= value)
+        return (int64_t)value;
+    say(&m->refusals, hd__tree_get(m->root, key), key, "%.60s: a number from 1 to %lld is wanted", text,
+        (long long)most);
+    return 0;
+}
 
 /* ---- optimizers and schedules of DeepSpeed, with its defaults */
 
@@ -196,6 +214,7 @@ static const struct optimizer {
     {"Lion", "lion", lion_keys, HD__COUNT(lion_keys), "1e-3", {{"betas", "[0.9, 0.99]"}, {"weight_decay", "0"}}},
 };
 
+static const struct rule typed_keys[] = {{"type", HERE, OPTIMIZER, ""}, {"params", PART, OPTIMIZER, "lr"}};
 static const struct rule scheduler_keys[] = {
     {"warmup_min_lr", ONLY, SCHEDULE, "0", "the rate rises from 0"},
     {"warmup_min_ratio", ONLY, SCHEDULE, "0", "the rate rises from 0"},
@@ -223,8 +242,9 @@ static void read_optimizer(struct import *m)
     const struct optimizer *o = NULL;
     for (size_t k = 0; k < HD__COUNT(optimizers); k++)
         o = !strcasecmp(word(node, "type"), optimizers[k].type) ? &optimizers[k] : o;
-    if (!has(m->root, "optimizer"))
+    if (!node || node->kind != HD__MAP)
         return;
+    WALK(m, node, "optimizer", typed_keys);
     if (!o) {
         say(&m->refusals, node, "optimizer.type", "%.100s: there is Adam, AdamW, SGD, Lion: heddle plugins lists more",
             word(node, "type"));
@@ -251,8 +271,9 @@ static void read_scheduler(struct import *m)
     const char *kind = NULL, *ratio = word(params, "cos_min_ratio");
     for (size_t k = 0; k < HD__COUNT(types); k++)
         kind = !strcmp(word(node, "type"), types[k][0]) ? types[k][1] : kind;
-    if (!has(m->root, "scheduler"))
+    if (!node || node->kind != HD__MAP)
         return;
+    WALK(m, node, "scheduler", typed_keys);
     if (!kind) {
         say(&m->refusals, node, "scheduler.type", "%.100s: there is WarmupLR, WarmupDecayLR, WarmupCosineLR",
             word(node, "type"));
@@ -262,9 +283,15 @@ static void read_scheduler(struct import *m)
     WALK(m, params, "scheduler.params", scheduler_keys);
     if (!has(params, "warmup_num_steps"))
         put(m, SCHEDULE, "warmup", "1000");
+    const char *peak =
+        peak_rate(m, has(hd__tree_get(hd__tree_get(m->root, "optimizer"), "params"), "lr") ? "" : "1e-3");
+    int known = *peak && (*ratio || !has(params, "cos_min_ratio"));
     if (!strcmp(kind, "cosine"))
         put(m, SCHEDULE, "min_lr",
-            hd__arena_format(&m->arena, "%.9g", atof(peak_rate(m, "1e-3")) * (*ratio ? atof(ratio) : 1e-4)));
+            known ? hd__arena_format(&m->arena, "%.9g", atof(peak) * (*ratio ? atof(ratio) : 1e-4)) : "auto");
+    if (!strcmp(kind, "cosine") && !*peak)
+        say(&m->comments, node, "scheduler.params.cos_min_ratio",
+            "the rate is auto, and its lowest is %s of it: say schedule.min_lr", *ratio ? ratio : "1e-4");
     if (strcmp(word(params, "warmup_type"), "linear") != 0)
         say(&m->refusals, node, "scheduler.params.warmup_type",
             "%s: DeepSpeed's rate rises with the logarithm of the step, heddle's in proportion to it: say linear there",
@@ -313,9 +340,9 @@ static void read_precision(struct import *m)
                     fp16 ? "fp16.enabled" : "bf16.enabled");
     if (half)
         put(m, PRECISION, "loss_scale", *scale && atof(scale) > 0 ? scale : "dynamic");
-    if (half)
+    if (half || !has(fp16, "enabled"))
         WALK(m, fp16, "fp16", fp16_keys);
-    if (brain)
+    if (brain || !has(bf16, "enabled"))
         WALK(m, bf16, "bf16", bf16_keys);
     WALK(m, hd__tree_get(m->root, "data_types"), "data_types", data_type_keys);
     WALK(m, hd__tree_get(m->root, "tensor_parallel"), "tensor_parallel", tensor_parallel_keys);
@@ -324,14 +351,13 @@ static void read_precision(struct import *m)
 /* batch = micro-batch x accumulation x data ranks. */
 static void read_batches(struct import *m)
 {
-    int64_t batch = atoll(word(m->root, "train_batch_size")),
-            micro = atoll(word(m->root, "train_micro_batch_size_per_gpu")),
-            steps = atoll(word(m->root, "gradient_accumulation_steps")), ranks = m->ranks;
     const int64_t most = 1 << 20; /* of either: their product with the ranks fits */
-    if (batch < 0 || micro < 0 || micro > most || steps < 0 || steps > most) {
-        say(&m->refusals, m->root, "train_batch_size", "micro-batches and their number are 1 to %lld", (long long)most);
+    uint64_t refused = m->refusals.length;
+    int64_t batch = count_of(m, "train_batch_size", 0, most << 10), ranks = m->ranks,
+            micro = count_of(m, "train_micro_batch_size_per_gpu", 0, most),
+            steps = count_of(m, "gradient_accumulation_steps", 0, most);
+    if (m->refusals.length > refused)
         return;
-    }
     if (!ranks && batch && micro && steps && batch % (micro * steps) == 0)
         ranks = batch / (micro * steps);
     if (ranks && !steps && batch && micro)
@@ -367,6 +393,8 @@ static void read_zero(struct import *m, const struct hd__tree_node *map, const c
             read_zero(m, map->value[i], path, hd__arena_format(&m->arena, "%s.", key));
         else if (hd__option_find(&m->zero, key) >= 0)
             put(m, STRATEGY, key, text_of(m, map->value[i]));
+        else if (hd__nearest(key, (const char *[]){"stage"}, 1))
+            say(&m->refusals, map->key[i], at, "no key that `heddle import` knows: did you mean stage?");
         else
             say(&m->comments, map->value[i], at, "strategy zero has no such key");
     }
@@ -380,13 +408,13 @@ static const struct rule deepspeed_keys[] = {
     {"train_micro_batch_size_per_gpu", HERE, DATA, "micro_batch"},
     {"gradient_accumulation_steps", HERE, DATA, "batch"},
     {"gradient_clipping", VALUE, OPTIMIZER, "clip"},
-    {"optimizer", HERE, OPTIMIZER, ""},
-    {"scheduler", HERE, SCHEDULE, ""},
-    {"fp16", HERE, PRECISION, ""},
-    {"bf16", HERE, PRECISION, ""},
-    {"data_types", HERE, PRECISION, ""},
-    {"tensor_parallel", HERE, MESH, ""},
-    {"zero_optimization", HERE, STRATEGY, ""},
+    {"optimizer", PART, OPTIMIZER, "type"},
+    {"scheduler", PART, SCHEDULE, "type"},
+    {"fp16", PART, PRECISION, "enabled"},
+    {"bf16", PART, PRECISION, "enabled"},
+    {"data_types", PART, PRECISION, "grad_accum_dtype"},
+    {"tensor_parallel", PART, MESH, "autotp_size"},
+    {"zero_optimization", PART, STRATEGY, "stage"},
     {"communication_data_type", VALUE, PRECISION, "reduce"},
     {"sequence_parallel_size", VALUE, MESH, "cp"},
     {"steps_per_print", VALUE, METRICS, "every"},
@@ -440,8 +468,8 @@ static const struct rule accelerate_keys[] = {
     {"distributed_type", HERE, STRATEGY, ""},
     {"mixed_precision", HERE, PRECISION, "compute"},
     {"num_processes", HERE, LAUNCH, "ranks"},
-    {"fsdp_config", HERE, STRATEGY, ""},
-    {"deepspeed_config", HERE, STRATEGY, ""},
+    {"fsdp_config", PART, STRATEGY, "fsdp_sharding_strategy"},
+    {"deepspeed_config", PART, STRATEGY, "zero_stage"},
     {"megatron_lm_config", OFF, STRATEGY, "say mesh and {use: 3d} in the job: docs/coming-from.md"},
     {"fp8_config", OFF, PRECISION, "device.fp8, where the device's plugin has it"},
     {"downcast_bf16", ONLY, PRECISION, "no", "precision.compute: bf16 says it"},
@@ -492,24 +520,10 @@ static const struct rule accelerate_deepspeed_keys[] = {
     {"zero3_save_16bit_model", COMMENT, STRATEGY, "heddle ckpt export makes a folder of a checkpoint"},
 };
 
-/* A whole number from 1 up; `missing` where there is none, 0 where it is refused. */
-static int64_t count_of(struct import *m, const char *key, int64_t missing)
-{
-    const char *text = word(m->root, key);
-    char *end;
-    double value = *text ? strtod(text, &end) : 1;
-    if (!*text)
-        return missing;
-    if (!*end && value >= 1 && value <= 65536 && (double)(int64_t)value >= value)
-        return (int64_t)value;
-    say(&m->refusals, hd__tree_get(m->root, key), key, "%.60s: a number from 1 to 65536 is wanted", text);
-    return 0;
-}
-
 /* num_processes are those of all machines, and launch.ranks those of one. */
 static void read_processes(struct import *m)
 {
-    int64_t all = count_of(m, "num_processes", m->ranks), each = count_of(m, "num_machines", 1);
+    int64_t all = count_of(m, "num_processes", m->ranks, 65536), each = count_of(m, "num_machines", 1, 65536);
     if (m->ranks && all && all != m->ranks)
         say(&m->refusals, hd__tree_get(m->root, "num_processes"), "num_processes",
             "%lld, and --ranks is %lld: leave --ranks out, or correct one of them", (long long)all,
@@ -546,9 +560,16 @@ static void import_accelerate(struct import *m)
     const struct hd__tree_node *fsdp = hd__tree_get(m->root, "fsdp_config"),
                                *zero = hd__tree_get(m->root, "deepspeed_config");
     const char *type = word(m->root, "distributed_type"), *mixed = word(m->root, "mixed_precision");
-    int known = !*type;
+    const struct {
+        const char *type, *key;
+    } parts[] = {{"FSDP", "fsdp_config"}, {"DEEPSPEED", "deepspeed_config"}};
+    int known = 0;
     for (size_t k = 0; k < HD__COUNT(data_parallel); k++)
         known |= !strcasecmp(type, data_parallel[k]);
+    for (size_t k = 0; k < HD__COUNT(parts); k++)
+        if (known && has(m->root, parts[k].key) && strcasecmp(type, parts[k].type) != 0)
+            say(&m->comments, hd__tree_get(m->root, parts[k].key), parts[k].key,
+                "accelerate reads it with distributed_type: %s, and that is %s", parts[k].type, type);
     WALK(m, m->root, "", accelerate_keys);
     read_processes(m);
     if (!known)

@@ -77,15 +77,40 @@ static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, si
     return NULL;
 }
 
+/* The key of a core section that has this name, as --seed of job.seed; NULL: none. */
+static const char *key_of_option(const char *word, char path[80])
+{
+    struct hd__options table;
+    const char *section;
+    char name[40] = "";
+    for (size_t i = 2; word[1] == '-' && i - 2 < sizeof name - 1 && word[i]; i++) {
+        name[i - 2] = word[i] == '-' ? '_' : word[i];
+        name[i - 1] = 0;
+    }
+    for (size_t s = 0; (section = hd__job_table(s, &table)); s++) {
+        int64_t at = hd__option_find(&table, name);
+        if (at >= 0) {
+            snprintf(path, 80, "%s.%s", section, hd__option_at(&table, (size_t)at).name);
+            return path;
+        }
+    }
+    return NULL;
+}
+
 /* With the nearest of the command's options. */
 static int fail_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n,
                                const char *word)
 {
     const char **names = hd__alloc((n + 1) * sizeof *names), *nearest;
+    char path[80];
     for (size_t i = 0; i < n; i++)
         names[i] = flags[i].name;
     nearest = hd__nearest(word, names, n);
     free(names);
+    const char *key = nearest || strncmp(command->usage, "JOB", 3) != 0 ? NULL : key_of_option(word, path);
+    if (key)
+        return hd__cli_usage_error(command, "there is no option %s: keys of the job have no dashes: %s=VALUE", word,
+                                   key);
     if (!nearest && word[2] && strchr(word, '='))
         return hd__cli_usage_error(command, "there is no option %s: keys of the job have no dashes: %s", word,
                                    strchr(word, '.') ? word + 2 : "write SECTION.KEY=VALUE");

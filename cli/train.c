@@ -12,6 +12,7 @@
 #include "core/base/file.h"
 #include "runtime/cpu/parallel_for.h"
 #include "runtime/exec/device.h"
+#include "runtime/exec/profile.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
 #include "service/report/report.h"
@@ -70,7 +71,25 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
         if (why)
             return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path,
                                 why == ENXIO ? "not a regular file but a FIFO or a socket" : strerror(why));
+        for (size_t k = 0; rows[i].path && k < i; k++)
+            if (rows[k].path && strncmp(rows[i].path, "/dev/", 5) != 0 && hd__same_path(rows[i].path, rows[k].path))
+                return hd__job_fail(job, rows[i].key, err, "%s: %s is where %s writes: name another", rows[i].key,
+                                    rows[i].path, rows[k].key);
     }
+    const char *own = hd__arena_format(&job->arena, "runs/%s", job->name), *dir = rows[HD__COUNT(rows) - 1].path;
+    if (dir && !strcmp(hd__job_folder(job), own) && hd__same_path(dir, own))
+        return hd__job_fail(job, "checkpoint.dir", err,
+                            "checkpoint.dir: %s is the run's folder, which has a lock of its own: name another, as %s",
+                            dir, hd__arena_format(&job->arena, "%s/checkpoints", own));
+    if (dir && !access(hd__arena_format(&job->arena, "%s/index.json", dir), F_OK))
+        return hd__job_fail(job, "checkpoint.dir", err,
+                            "checkpoint.dir: %s is one checkpoint: name the folder that it is in, or another; "
+                            "checkpoint.resume goes on from it",
+                            dir);
+    struct hd_error why = HD_ERROR_INIT;
+    if (job->metrics_blocks && !access(job->metrics_blocks, F_OK) &&
+        hd__output_check(job->metrics_blocks, HD__PROFILE_BEGINS, &why))
+        return hd__job_fail(job, "metrics.blocks", err, "metrics.blocks: %s", why.message);
     if (hd__train_check_metrics(job, err) || hd__train_trace_check(c, err))
         return err->code;
     return hd__train_checkpointer_check_resume(c, err);
@@ -157,6 +176,9 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
         hd__cli_say_late(loaded);
         hd__train_corpus_warn(c);
         hd__train_watch_warn(c->job);
+        if (c->job->notice_file && !access(c->job->notice_file, F_OK))
+            hd__log(HD_LOG_WARN, NULL, "%s: launch.notice: %s is there already, so the job saves and ends: remove it",
+                    hd__job_where(c->job, "launch.notice"), c->job->notice_file);
         if (machine_name && c->job->launch_machine && strcmp(machine_name, c->job->launch_machine))
             hd__log(HD_LOG_WARN, NULL, "%s: launch.machine is %s, and --machine %s counts",
                     hd__job_where(c->job, "launch.machine"), c->job->launch_machine, machine_name);

@@ -248,16 +248,30 @@ static int is_output(const char *key)
     return found;
 }
 
-/* Sources may lie in the image, too. */
+static int is_input(const char *key)
+{
+    static const char *const keys[] = {"data.tokenizer", "model.from", "checkpoint.resume", "comm.tune"};
+    int found = 0;
+    for (size_t i = 0; i < HD__COUNT(keys); i++)
+        found |= !strcmp(key, keys[i]);
+    return found;
+}
+
+/* Inputs may lie in the image, too. */
+static void warn_input(const struct k8s_request *r, struct hd__job *job, const char *key, const char *path)
+{
+    if (is_outside(r, path))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %s: %s is not in the volume, which pods see at %s (--folder): they find it only if the image "
+                "has it",
+                hd__job_where(job, key), key, path, r->folder);
+}
+
 static void warn_sources(const struct k8s_request *r, struct hd__job *job, const char *key,
                          const struct hd__sources *sources)
 {
     for (uint64_t i = 0; i < sources->count; i++)
-        if (is_outside(r, sources->at[i].path))
-            hd__log(HD_LOG_WARN, NULL,
-                    "%s: %s: %s is not in the volume, which pods see at %s (--folder): they find it only if the image "
-                    "has it",
-                    hd__job_where(job, key), key, sources->at[i].path, r->folder);
+        warn_input(r, job, key, sources->at[i].path);
 }
 
 static int check_paths(const struct k8s_request *r, const struct hd__compiled *c)
@@ -267,6 +281,8 @@ static int check_paths(const struct k8s_request *r, const struct hd__compiled *c
     for (uint32_t i = 0; i < job->values.count; i++) {
         const struct hd__job_value *v = &job->values.at[i];
         const char *path = !strcmp(v->path, "metrics.trace") ? job->trace.file : v->text;
+        if (is_input(v->path))
+            warn_input(r, job, v->path, path);
         if (!is_output(v->path) || !is_outside(r, path))
             continue;
         hd__job_fail(job, v->path, &err,
@@ -277,6 +293,7 @@ static int check_paths(const struct k8s_request *r, const struct hd__compiled *c
     }
     warn_sources(r, job, "data.train", &job->train);
     warn_sources(r, job, "data.val", &job->val);
+    warn_sources(r, job, "data.test", &job->test);
     return HD__EXIT_DONE;
 }
 
@@ -288,7 +305,7 @@ static int check_job(struct k8s_request *r, const struct hd__cli_job_arguments *
                                    "%s has no checkpoint section, so there is nothing to go on from: add "
                                    "`checkpoint: {}`",
                                    arguments->file);
-    if (arguments->file[0] == '/')
+    if (arguments->file[0] == '/' || !is_in_volume(r, arguments->file))
         return hd__cli_usage_error(&hd__command_k8s, "%s: name the job as the pods see it, below --folder",
                                    arguments->file);
     const struct hd__job *job = c->job;

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "core/base/dtype.h"
 #include "core/base/option.h"
+#include "runtime/cpu/parallel_for.h"
 #include "runtime/rendezvous/host_store.h"
 
 enum { TRIES = 7, OPERANDS = 8 };
@@ -361,6 +362,11 @@ static int run(int argc, char **argv)
     if (code)
         return code;
     c.ranks = (uint32_t)ranks;
+    if (c.ranks > (uint32_t)hd__cpu_count())
+        hd__log(HD_LOG_WARN, NULL,
+                "--ranks %u: they share the %d cores of this machine and take turns: that is what is measured, and it "
+                "takes so much longer",
+                c.ranks, hd__cpu_count());
     struct hd__plugins *plugins = hd__plugins_create(hd__store_host_table());
     int32_t rc = hd__plugins_add_default_folders(plugins, &err);
     rc = rc ? rc : measure_transport(&c, plugins, &arena, &err);

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "cli/data/data.h"
 #include "service/data/data.h"
@@ -171,6 +172,21 @@ static int32_t copy_parts(const struct request *r, const struct hd__indexed *x, 
     return rc;
 }
 
+/* A part without documents is not written, and an older one would have documents of the others. */
+static int32_t check_empty(const char *name, int wanted, struct hd_error *err)
+{
+    char *path = hd__format("%s.bin", name);
+    int32_t rc = access(path, F_OK) ? HD_OK
+                                    : hd_fail(err, HD_E_INVALID,
+                                              "%s is of another split, and this one has no documents for it: remove "
+                                              "it, or name another --to",
+                                              path);
+    if (!rc && wanted)
+        hd__log(HD_LOG_WARN, NULL, "%s: no documents are left for it: it is not written", name);
+    free(path);
+    return rc;
+}
+
 static int32_t split_open(const struct request *r, const struct hd__indexed *x, json_t *meta, struct hd_error *err)
 {
     struct hd__indexed_copy copies[PARTS] = {0};
@@ -178,12 +194,12 @@ static int32_t split_open(const struct request *r, const struct hd__indexed *x, 
     char *prefix = hd__indexed_prefix(r->to);
     json_t *all = json_array();
     int32_t rc = read_parts(r, x->documents, part, err);
-    for (int p = 0; p < PARTS && !rc; p++)
-        if (part[p]) {
-            char *name = hd__format("%s-%s", prefix, part_names[p]);
-            rc = hd__indexed_copy_open(name, x, r->overwrite, &copies[p], err);
-            free(name);
-        }
+    for (int p = 0; p < PARTS && !rc; p++) {
+        char *name = hd__format("%s-%s", prefix, part_names[p]);
+        rc = part[p] ? hd__indexed_copy_open(name, x, r->overwrite, &copies[p], err)
+                     : check_empty(name, p == TRAIN || r->part_text[p], err);
+        free(name);
+    }
     if (!rc)
         rc = copy_parts(r, x, meta, part, copies, err);
     for (int p = 0; p < PARTS; p++) {
@@ -248,8 +264,8 @@ static int32_t append(const struct request *r, const char *path, const struct hd
         return rc;
     json_t *meta = hd__indexed_meta(&x);
     char *to = hd__indexed_prefix(r->to);
-    rc = !strcmp(to, x.prefix) ? hd_fail(err, HD_E_INVALID, "%s: is what is read: name another --to", to)
-                               : check_alike(first, first_meta, &x, meta, err);
+    rc = hd__indexed_is_same(to, x.prefix) ? hd_fail(err, HD_E_INVALID, "%s: is what is read: name another --to", to)
+                                           : check_alike(first, first_meta, &x, meta, err);
     for (uint64_t d = 0; d < x.documents && !rc; d++)
         rc = hd__indexed_copy_document(c, &x, d, err);
     if (!rc)
@@ -271,7 +287,7 @@ static int32_t merge(struct request *r, struct hd_error *err)
     rc = hd__indexed_copy_open(r->to, &first, r->overwrite, &c, err);
     for (size_t i = 1; i < r->words->count && !rc; i++)
         for (size_t k = 0; k < i; k++)
-            if (!strcmp(r->words->at[i], r->words->at[k]))
+            if (hd__indexed_is_same(r->words->at[i], r->words->at[k]))
                 hd__log(HD_LOG_WARN, NULL, "%s is named more than once: so often its documents are written",
                         r->words->at[i]);
     for (size_t i = 0; i < r->words->count && !rc; i++)

@@ -152,9 +152,10 @@ static int open_output(const char *path, const char *begins, int *is_new, struct
 const char *hd__store_of(const char *location, char name[HD__STORE_NAME])
 {
     size_t scheme = strcspn(location, "/:");
-    if (!scheme || strncmp(location + scheme, "://", 3) != 0)
+    if (!scheme || strncmp(location + scheme, ":/", 2) != 0)
         return "posix";
-    if (scheme >= HD__STORE_NAME || strspn(location, "abcdefghijklmnopqrstuvwxyz0123456789") < scheme)
+    if (scheme >= HD__STORE_NAME || location[scheme + 2] != '/' ||
+        strspn(location, "abcdefghijklmnopqrstuvwxyz0123456789") < scheme)
         return NULL;
     snprintf(name, HD__STORE_NAME, "%.*s", (int)scheme, location);
     return name;

@@ -62,7 +62,13 @@ static void note_axes(struct hd__job *job, struct hd__text *out)
     json_t *use;
     json_object_foreach(axes ? axes->json : NULL, word, use)
     {
+        int64_t part = !strcmp(word, "dp_replicate") ? job->mesh[HD_AXIS_DP_REPLICATE]
+                       : !strcmp(word, "dp_shard")   ? job->mesh[HD_AXIS_DP_SHARD]
+                                                     : 0;
         struct hd__job_value axis = *axes;
+        if (part == 1)
+            hd__text_add(out, "%s: warning: comm.axes.%s has no effect where mesh.dp has 1 of it: leave it out\n",
+                         axes->origin, word);
         axis.path = hd__arena_format(&job->arena, "comm.axes.%s", word);
         axis.needs = hd__arena_format(&job->arena, "mesh.%s!=1", word);
         note_idle(job, &axis, out);
@@ -78,11 +84,16 @@ static int inside_itself(const struct hd__job *job)
            (!levels || !strcmp(levels->origin, "default"));
 }
 
+#define UNSAVED                                                                                                  \
+    "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: " \
+    "{}"
+
 /* Values that are possible, and hardly meant. */
 static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
+    const struct hd__job_value *window = hd__job_value_get(job, "model.sliding_window");
     const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
     const struct hd__job_value *rounding = hd__job_value_get(job, "optimizer.rounding");
     const struct hd__job_value *betas = hd__job_value_get(job, "optimizer.betas");
@@ -114,10 +125,13 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "precision.master",
          "rounds weights to nearest: smaller updates, in bf16 below 1/256 of a weight, are lost: leave it out, or say "
          "optimizer.rounding=stochastic (adamw, for bf16)"},
-        {job->shuffle && job->shuffle_buffer == 1, "data.shuffle_buffer",
-         "is 1, so nothing is shuffled: raise it, or say data.shuffle: false"},
-        {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit",
-         "ends the job before its last step, and there are no checkpoints to keep what is done: add checkpoint: {}"},
+        {lr && job->schedule.min_lr > 0 && job->schedule.min_lr >= json_number_value(lr->json), "schedule.min_lr",
+         "is optimizer.lr: the rate never falls"},
+        {window && json_integer_value(window->json) >= job->seq_len && strcmp(window->origin, "default") != 0,
+         "model.sliding_window", "has no effect where it is not below data.seq_len: leave it out"},
+        {job->shuffle && job->shuffle_buffer == 1, "data.shuffle_buffer", "is 1: sequences are read in order"},
+        {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit", UNSAVED},
+        {(job->notice_file || job->notice_command) && !job->checkpoint, "launch.notice", UNSAVED},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",
          "has no checkpoints to go on from: each restart begins at step 0; add checkpoint: {every: 30m}"},
         {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&
@@ -144,14 +158,20 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
             hd__text_add(out, "%s: warning: %s %s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why);
 }
 
-/* The last phase of wsd, which is a tenth where nothing is said. */
+/* The last phase, which is a tenth of wsd where nothing is said, and all after the warm-up of linear and cosine. */
 static void note_phase(struct hd__job *job, struct hd__text *out)
 {
-    int64_t phase = job->schedule.decay > 0 ? job->schedule.decay : job->steps / 10;
-    if (job->schedule.kind == HD__LR_WSD && job->steps && phase < 2)
-        hd__text_add(out, "%s: warning: schedule.kind is wsd, and its last phase has %s: the rate never falls%s\n",
-                     hd__job_where(job, "schedule.kind"), phase ? "1 step, which is at optimizer.lr" : "0 steps",
-                     job->schedule.decay ? "" : "; set schedule.decay");
+    int wsd = job->schedule.kind == HD__LR_WSD, falls = wsd || (job->schedule.kind && job->schedule.warmup);
+    int64_t phase = !wsd                  ? job->steps - job->schedule.warmup
+                    : job->schedule.decay ? job->schedule.decay
+                                          : job->steps / 10;
+    if (falls && job->steps && phase < 2)
+        hd__text_add(out, "%s: warning: schedule.kind is %s, and its last phase has %s: the rate never falls%s\n",
+                     hd__job_where(job, "schedule.kind"), hd__job_value_get(job, "schedule.kind")->text,
+                     phase ? "1 step, which is at optimizer.lr" : "0 steps",
+                     !wsd                  ? "; lower schedule.warmup"
+                     : job->schedule.decay ? ""
+                                           : "; set schedule.decay");
 }
 
 void hd__job_notes_late(struct hd__job *job, struct hd__text *out)

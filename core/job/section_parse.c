@@ -111,7 +111,7 @@ int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, s
         return HD_OK;
     return hd__job_node_fail(node, err,
                              stores ? "%s: '%.100s' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
-                                      "lower-case letters and digits are wanted"
+                                      "lower-case letters and digits before :// are wanted"
                              : !strcmp(path, "launch.rendezvous")
                                  ? "%s: '%.100s' is a URL, and HOST:PORT is wanted: leave out what is before HOST"
                                  : "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
@@ -188,6 +188,7 @@ const char *hd__job_foreign(const char *name)
         {"context_parallel_degree", "that is mesh.cp"},
         {"expert_parallel_degree", "that is mesh.ep"},
         {"learning_rate", "that is optimizer.lr"},
+        {"lr", "that is optimizer.lr"},
         {"weight_decay", "that is optimizer.weight_decay"},
         {"warmup_ratio", "that is schedule.warmup, in steps"},
         {"bf16", "that is precision.compute: bf16"},

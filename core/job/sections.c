@@ -196,8 +196,9 @@ static int32_t read_section(struct hd__job *job, const struct hd__job_core_secti
         return hd__job_composite_read(hd__job_composite_key(s->name), job,
                                       node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
     if (node && node->kind != HD__MAP && s->kind != HD_KIND_STRATEGY)
-        return hd__job_node_fail(node, err, "%s is %s where a mapping is wanted: {%s: ...}", s->name,
-                                 hd__tree_kind_name(node), s->kind ? "use" : s->options[0].name);
+        return hd__job_node_fail(node, err, "%s is %s where a mapping is wanted: {%s: %.40s}", s->name,
+                                 hd__tree_kind_name(node), s->kind ? "use" : s->options[0].name,
+                                 s->kind && node->kind == HD__SCALAR ? node->text : "...");
     if (s->kind)
         rc = read_component(job, s, node, err);
     if (rc || !s->count)
@@ -249,6 +250,9 @@ static void check_names(struct hd__job *job)
         }
         if (other)
             hd__job_node_fail(key, &why, "unknown section %.60s; %s", key->text, other);
+        else if (strchr(key->text, '.'))
+            hd__job_node_fail(key, &why, "unknown section %.60s; dots are the command line's: write %.*s: {%.60s: ...}",
+                              key->text, (int)strcspn(key->text, "."), key->text, strchr(key->text, '.') + 1);
         else if (in)
             hd__job_node_fail(key, &why, "unknown section %.60s; that is %s.%s", key->text, in, own);
         else if (near)

@@ -252,17 +252,33 @@ static int32_t transport_error(const struct hd_ckpt *ckpt, const struct s3_reque
                    (long long)tries, tries == 1 ? "" : "s");
 }
 
+/* A retry that helps at once is not worth a line; a minute is not to be waited in silence. */
+static void say_retry(const struct hd_ckpt *ckpt, const struct attempt *a, int32_t code, const char *why, int64_t tries)
+{
+    char status[40];
+    snprintf(status, sizeof status, "the server answers with status %ld", a->answer->status);
+    if (tries == 3)
+        ckpt->host->log(HD_LOG_WARN, "ckpt-s3", "%s: %s %s: %s; trying again, up to %lld times and %g s",
+                        ckpt->location, a->request->method, a->request->key ? a->request->key : "(list)",
+                        !code  ? status
+                        : *why ? why
+                               : curl_easy_strerror((CURLcode)code),
+                        (long long)ckpt->settings->retries, ckpt->settings->timeout);
+}
+
 static int32_t send_with(struct hd_ckpt *ckpt, struct attempt *a, const char *url, struct curl_slist *headers,
                          struct hd_error *err)
 {
     const struct s3_request *r = a->request;
     double until = now() + ckpt->settings->timeout;
     char why[CURL_ERROR_SIZE];
-    int32_t code;
+    int32_t code = 0;
     int64_t tries = 0;
     do {
-        if (tries)
+        if (tries) {
+            say_retry(ckpt, a, code, why, tries);
             back_off(tries - 1, until);
+        }
         double left = until - now();
         if (tries && left <= 0)
             break;

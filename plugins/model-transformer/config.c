@@ -187,18 +187,20 @@ static void read_rope_kind(struct reader *r, struct tf_rope *rope)
         refuse(r, HD_E_INVALID, "\"factor\" is there, and \"rope_type\" is missing");
     if (!*type || !strcmp(type, "default"))
         return;
+    if (strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0) {
+        refuse(r, HD_E_UNSUPPORTED, "rope_scaling of type \"%.40s\" is not offered (default, linear, llama3)", type);
+        return;
+    }
     rope->factor = number_of(r, "factor", REQUIRED);
     if (!strcmp(type, "linear")) {
         rope->kind = TF_ROPE_LINEAR;
-    } else if (!strcmp(type, "llama3")) {
+    } else {
         rope->kind = TF_ROPE_LLAMA3;
         rope->low_freq_factor = number_of(r, "low_freq_factor", REQUIRED);
         rope->high_freq_factor = number_of(r, "high_freq_factor", REQUIRED);
         rope->original_length = number_of(r, "original_max_position_embeddings", REQUIRED);
         if (rope->high_freq_factor <= rope->low_freq_factor)
             refuse(r, HD_E_INVALID, "\"high_freq_factor\" must be above \"low_freq_factor\"");
-    } else {
-        refuse(r, HD_E_UNSUPPORTED, "rope_scaling of type \"%.40s\" is not offered (default, linear, llama3)", type);
     }
 }
 

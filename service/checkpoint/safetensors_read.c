@@ -4,6 +4,7 @@
 #include "service/checkpoint/safetensors.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -355,6 +356,26 @@ static int32_t check_index_beside(const char *folder, const char *path, struct h
     return rc;
 }
 
+/* A folder whose weights have other names: a shard without the index, a variant. */
+static int32_t fail_unnamed(const char *folder, struct hd_error *err)
+{
+    char *pattern = hd__format("%s/*.safetensors", folder), *pickled = hd__format("%s/pytorch_model.bin*", folder);
+    glob_t found = {0}, old = {0};
+    int there = !glob(pattern, 0, NULL, &found), was = !glob(pickled, 0, NULL, &old);
+    int32_t rc =
+        hd_fail(err, HD_E_NOTFOUND, "%s: holds neither model.safetensors nor model.safetensors.index.json%s%s%s",
+                folder, there ? "; it has " : "", there ? strrchr(found.gl_pathv[0], '/') + 1 : "",
+                there ? ": fetch the index as well, where it is a part of several files, or call it model.safetensors"
+                : was ? "; pytorch_model.bin is not read: load and save the model with transformers, whose "
+                        "save_pretrained writes safetensors"
+                      : "");
+    globfree(&found);
+    globfree(&old);
+    free(pattern);
+    free(pickled);
+    return rc;
+}
+
 int32_t hd__ckpt_st_open(const char *path, struct hd__ckpt_st **out, struct hd_error *err)
 {
     struct stat info;
@@ -372,13 +393,7 @@ int32_t hd__ckpt_st_open(const char *path, struct hd__ckpt_st **out, struct hd_e
         } else if (!access(index, F_OK))
             rc = add_index(st, index, err);
         else
-            rc = hd_fail(err, HD_E_NOTFOUND, "%s: holds neither model.safetensors nor model.safetensors.index.json%s",
-                         path,
-                         access(hd__arena_format(&st->arena, "%s/pytorch_model.bin", path), F_OK) &&
-                                 access(hd__arena_format(&st->arena, "%s/pytorch_model.bin.index.json", path), F_OK)
-                             ? ""
-                             : "; pytorch_model.bin is not read: load and save the model with transformers, whose "
-                               "save_pretrained writes safetensors");
+            rc = fail_unnamed(path, err);
     } else if (n > 5 && !strcmp(path + n - 5, ".json"))
         rc = add_index(st, path, err);
     else

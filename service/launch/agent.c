@@ -180,9 +180,26 @@ static void say_done(struct hd__agent *g)
                   NULL);
 }
 
+/* Node 0 decides by its own values. */
+static void warn_unlike(const struct hd__agent *g, const json_t *plan)
+{
+    static int said;
+    const struct {
+        const char *name;
+        int64_t here, there;
+    } rows[] = {{"launch.restarts", g->a->policy->restarts, number(plan, "allowed")},
+                {"the least of launch.nodes", g->nodes->min, number(plan, "least")}};
+    for (size_t i = 0; i < HD__COUNT(rows) && !said; i++)
+        if (rows[i].here != rows[i].there)
+            hd__log(HD_LOG_WARN, NULL, "%s is %" PRId64 " on node %d and %" PRId64 " on node 0, which decides",
+                    rows[i].name, rows[i].here, g->nodes->node, rows[i].there);
+    said = 1;
+}
+
 /* Takes part in the plan's round. Returns -1, or an exit code where this agent ends. */
 static int follow_round(struct hd__agent *g, const json_t *plan, size_t index)
 {
+    warn_unlike(g, plan);
     int code = g->a->prepare(g->a->user, (int32_t)number(plan, "ranks"));
     if (!code && number(plan, "each") != g->round.n) {
         hd__log(HD_LOG_ERROR, NULL,

@@ -133,10 +133,10 @@ static int32_t publish(struct hd__agent_lead *l, int64_t round, json_t **plan)
     }
     hd__auth_random(salt, sizeof salt);
     hd__store_secret_format(salt, text);
-    *plan = json_pack("{s:I,s:i,s:i,s:s,s:s,s:I,s:i,s:o,s:o}", "round", (json_int_t)round, "ranks", l->ranks, "each",
-                      g->round.n, "salt", text, "run", g->tally.progress->run, "saved",
-                      (json_int_t)g->tally.progress->saved, "restarts", (int)g->tally.restarts.count, "nodes", nodes,
-                      "out", out);
+    *plan = json_pack("{s:I,s:i,s:i,s:s,s:s,s:I,s:i,s:I,s:i,s:o,s:o}", "round", (json_int_t)round, "ranks", l->ranks,
+                      "each", g->round.n, "salt", text, "run", g->tally.progress->run, "saved",
+                      (json_int_t)g->tally.progress->saved, "restarts", (int)g->tally.restarts.count, "allowed",
+                      (json_int_t)g->a->policy->restarts, "least", g->nodes->min, "nodes", nodes, "out", out);
     return hd__agent_put(g, "plan", json_incref(*plan), NULL);
 }
 

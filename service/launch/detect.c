@@ -138,6 +138,7 @@ int32_t hd__launch_check_alone(struct hd_error *err)
 
 /* The names of heddle's own variables: of people, and between its processes (`heddle bench` has HEDDLE_BENCH). Those of
  * tests begin as the last two. */
+enum { OF_PEOPLE = 6 };
 static const char *const own_names[] = {"HEDDLE_PLUGIN_PATH", "HEDDLE_SECRET",   "HEDDLE_SECRET_FILE",
                                         "HEDDLE_TLS_CA",      "HEDDLE_TLS_CERT", "HEDDLE_TLS_KEY",
                                         "HEDDLE_BENCH",       HD__LAUNCHED_ENV,  HD__LAUNCH_RENDEZVOUS_ENV,
@@ -163,10 +164,13 @@ int32_t hd__launch_check_names(struct hd_error *err)
         snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
         if (strncmp(name, "HEDDLE_", 7) || is_own_name(name))
             continue;
-        const char *nearest = hd__nearest(name, own_names, HD__COUNT(own_names) - 2); /* no beginnings */
+        const char *names[OF_PEOPLE]; /* behind HEDDLE_, by which all are near */
+        for (size_t i = 0; i < OF_PEOPLE; i++)
+            names[i] = own_names[i] + 7;
+        const char *nearest = hd__nearest(name + 7, names, OF_PEOPLE);
         char *why = hd__format("the environment has %s, and heddle reads no variable of this name%s%s%s", name,
                                !strcmp(name, "HEDDLE_THREADS") ? ": the job says device.threads"
-                               : nearest                       ? ": did you mean "
+                               : nearest                       ? ": did you mean HEDDLE_"
                                                                : "",
                                nearest ? nearest : "", nearest ? "?" : "");
         if (!strncmp(name, "HEDDLE_TLS", 10) || !strncmp(name, "HEDDLE_SECRET", 13))

@@ -114,14 +114,15 @@ static int32_t add_path(struct hd__corpus *c, const char *path, int depth, uint3
     uint64_t bytes;
     int fd = -1;
     if (stat(path, &st))
-        return hd_fail(err, errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path, strerror(errno));
+        return hd_fail(err, errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path,
+                       strstr(path, "://") ? "text is read of files, not of URLs: download it first" : strerror(errno));
     if (S_ISDIR(st.st_mode))
         return add_folder(c, path, depth, left_out, err);
     if (depth && c->tokens && !is_tokens_name(path)) {
         c->texts += hd__corpus_is_text_name(path) && !is_own_name(path);
         return HD_OK;
     }
-    if (depth && !c->tokens && (!S_ISREG(st.st_mode) || !hd__corpus_is_text_name(path))) {
+    if (depth && !c->tokens && (!S_ISREG(st.st_mode) || !hd__corpus_is_text_name(path) || is_own_name(path))) {
         if (!c->silent && !(*left_out)++)
             hd__log(HD_LOG_WARN, NULL,
                     "%s: its name does not say text or JSON lines, so it is left out: name it, or a "

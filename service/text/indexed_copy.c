@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "core/base/file.h"
+
 json_t *hd__indexed_meta(const struct hd__indexed *x)
 {
     char *path = hd__format("%s.meta.json", x->prefix);
@@ -14,6 +16,19 @@ json_t *hd__indexed_meta(const struct hd__indexed *x)
     return NULL;
 }
 
+int hd__indexed_is_same(const char *a, const char *b)
+{
+    char *prefix[2] = {hd__indexed_prefix(a), hd__indexed_prefix(b)}, *path[2];
+    for (int i = 0; i < 2; i++)
+        path[i] = hd__format("%s.bin", prefix[i]);
+    int same = !strcmp(prefix[0], prefix[1]) || hd__same_file(path[0], path[1]);
+    for (int i = 0; i < 2; i++) {
+        free(path[i]);
+        free(prefix[i]);
+    }
+    return same;
+}
+
 int32_t hd__indexed_copy_open(const char *prefix, const struct hd__indexed *like, int overwrite,
                               struct hd__indexed_copy *copy, struct hd_error *err)
 {
@@ -21,7 +36,7 @@ int32_t hd__indexed_copy_open(const char *prefix, const struct hd__indexed *like
                                       .type = like->type,
                                       .with_loss = like->loss != NULL,
                                       .sources = json_array()};
-    int32_t rc = !strcmp(copy->prefix, like->prefix)
+    int32_t rc = hd__indexed_is_same(copy->prefix, like->prefix)
                      ? hd_fail(err, HD_E_INVALID, "%s: is what is read: name another --to", copy->prefix)
                      : hd__indexed_check_output(copy->prefix, overwrite, err);
     if (!rc)

@@ -9,6 +9,9 @@
 /* PREFIX.meta.json of an open file; NULL: it has none, or one of other tokens. The caller owns the reference. */
 json_t *hd__indexed_meta(const struct hd__indexed *indexed);
 
+/* Are the tokens of two prefixes one file, whatever they are called? */
+int hd__indexed_is_same(const char *a, const char *b);
+
 /* An output that is being filled. Init by {0}. */
 struct hd__indexed_copy {
     struct hd__indexed_writer *writer;

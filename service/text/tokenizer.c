@@ -31,10 +31,23 @@ static char *find_tiktoken(const char *folder)
     return found;
 }
 
+/* May it be a name on the Hugging Face hub, as gpt2 or ORG/MODEL? */
+static int is_hub_name(const char *path)
+{
+    const char *slash = strchr(path, '/');
+    return !strspn(path, "./~") && (!slash || (slash[1] && !strchr(slash + 1, '/'))) && !strstr(path, ".json") &&
+           !strstr(path, ".model") && !strstr(path, ".tiktoken");
+}
+
 int32_t hd__tokenizer_file(const char *path, char **file, struct hd_error *err)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
     struct stat st;
+    if (stat(path, &st) && errno == ENOENT && is_hub_name(path))
+        return hd_fail(err, HD_E_NOTFOUND,
+                       "%s: No such file or directory; a name on the hub? `hf download %s tokenizer.json --local-dir "
+                       "DIR`, then DIR",
+                       path, path);
     if (stat(path, &st))
         return hd_fail(err, errno == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode)) {

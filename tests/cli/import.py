@@ -85,6 +85,11 @@ expect_values(job_of({"train_batch_size": 4, "optimizer": {"type": "SGD", "param
 expect_values(job_of({"train_batch_size": 4, "optimizer": {"type": "Lion", "params": {"lr": 0.01}}, "scheduler": {
     "type": "WarmupCosineLR", "params": {**LINEAR, "cos_min_ratio": 0.1}}}), optimizer__use="lion", optimizer__betas="[0.9, 0.99]",
               schedule__kind="cosine", schedule__min_lr="0.001", schedule__warmup="5", job__steps="70")
+expect_values(job_of({"train_batch_size": 4, "optimizer": {"type": "Adam"}, "bf16": {"enabled": 1}}, more=["job.steps=9"]),
+              precision__compute="bf16")
+# Its lowest rate is a part of one that is not known.
+said = imported({"optimizer": {"type": "Adam", "params": {"lr": "auto"}}, "scheduler": {"type": "WarmupCosineLR", "params": LINEAR}}).stdout
+expect("min_lr: auto" in said and "its lowest is 1e-4 of it: say schedule.min_lr" in said, said)
 # batch = micro-batch x accumulation x ranks
 PARTS = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "optimizer": {"type": "Adam"}}
 expect_values(job_of(PARTS, "--ranks", "2", more=["job.steps=9"]), data__batch="16", data__micro_batch="4", mesh__dp="2")
@@ -106,8 +111,22 @@ REFUSED = [
     ({"sparse_gradients": True}, "sparse_gradients: heddle does not have it"),
     (PARTS, "train_batch_size: it follows from how many data ranks there are: say --ranks N"),
     ({**PARTS, "train_batch_size": 30}, "train_batch_size: 30 is not a multiple of 4 x 2"),
-    ({**PARTS, "gradient_accumulation_steps": 9223372036854775807}, "train_batch_size: micro-batches and their number are 1 to"),
-    ({**PARTS, "gradient_accumulation_steps": -2}, "train_batch_size: micro-batches and their number are 1 to"),
+    ({**PARTS, "gradient_accumulation_steps": 9223372036854775807}, "gradient_accumulation_steps: 9223372036854775807: a number from 1 to 1048576"),
+    ({**PARTS, "gradient_accumulation_steps": -2}, "gradient_accumulation_steps: -2: a number from 1 to 1048576"),
+    ({"train_batch_size": 32.5}, "train_batch_size: 32.5: a number from 1 to"),
+    ({"train_batch_size": "many"}, "train_batch_size: many: a number from 1 to"),
+    ({"bf16": True}, "bf16: true: a mapping is wanted there: {enabled: ...}"),
+    ({"bf16": "auto"}, "bf16: auto: a mapping is wanted there"),
+    ({"bf16": {"enable": True}}, "bf16.enable: no key that `heddle import` knows: did you mean enabled?"),
+    ({"zero_optimization": True}, "zero_optimization: true: a mapping is wanted there: {stage: ...}"),
+    ({"zero_optimization": {"stge": 3}}, "zero_optimization.stge: no key that `heddle import` knows: did you mean stage?"),
+    ({"data_types": "bf16"}, "data_types: bf16: a mapping is wanted there"),
+    ({"optimizer": "AdamW"}, "optimizer: AdamW: a mapping is wanted there: {type: ...}"),
+    ({"optimizer": {"type": "AdamW", "lr": 1e-4}}, "optimizer.lr: no key that `heddle import` knows"),
+    ({"optimizer": {"type": "AdamW", "parms": {"lr": 1e-4}}}, "optimizer.parms: no key that `heddle import` knows: did you mean params?"),
+    ({"scheduler": {"type": "WarmupLR", "warmup_type": "linear"}}, "scheduler.warmup_type: no key that `heddle import` knows"),
+    ("distributed_type: FSDP\nfsdp_config: true\n", "fsdp_config: true: a mapping is wanted there"),
+    ("fsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n", "distributed_type: : there is NO, MULTI_GPU"),
     ("distributed_type: MEGATRON_LM\n", "distributed_type: MEGATRON_LM: there is NO, MULTI_GPU"),
     ("distributed_type: FSDP\nmixed_precision: fp8\n", "mixed_precision: fp8: there is no, bf16, fp16"),
     ("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n", "deepspeed_config_file: heddle does not have it: import that"),
@@ -117,7 +136,8 @@ for config, words in REFUSED:
     expect(words in made.stderr and not made.stdout, f"'{words}' is not what it says of {config}:\n{made.stderr}{made.stdout}")
     made = imported(config, "--anyway").stdout
     expect("# not the same: " in made, f"--anyway does not say it of {config}:\n{made}")
-for off in ({"curriculum_learning": {"enabled": False}}, {"sparse_gradients": False}, {"optimizer": None}, {"fp16": {"enabled": False}}):
+for off in ({"curriculum_learning": {"enabled": False}}, {"sparse_gradients": False}, {"optimizer": None}, {"fp16": {"enabled": False}}, {"zero_optimization": False},
+            {"bf16": False}):
     imported(off)
 # auto stays in the job, which is refused until a value is said.
 AUTO = {"train_batch_size": "auto", "gradient_clipping": "auto", "fp16": {"enabled": "auto"}, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}
@@ -153,6 +173,8 @@ for config, words, says in ((MACHINES, ["--ranks", "4"], "num_processes: 8, and 
                             (FSDP.replace("num_processes: 2", "num_processes: 3\nnum_machines: 2"), [], "2 machines do not divide 3 processes")):
     said = imported(config, *words, code=2).stderr
     expect(says in said, f"'{says}' is not in:\n{said}")
+said = imported(FSDP.replace("FSDP\n", "MULTI_GPU\n")).stdout
+expect("fsdp_config: accelerate reads it with distributed_type: FSDP, and that is MULTI_GPU" in said and "use: zero" in said, said)
 # FSDP2 does not read the strategy that a file of FSDP1 has left behind; FSDP1 takes it under the later name, too.
 LEFT = FSDP.replace("fsdp_sharding_strategy: FULL_SHARD", "fsdp_version: 2, fsdp_sharding_strategy: NO_SHARD, fsdp_reshard_after_forward: %s")
 expect_values(job_of(LEFT % "true", more=OWN), strategies__stage="FULL_SHARD", strategies__reshard_after_forward="true")

@@ -91,8 +91,8 @@ def batch(code="", send=None, restarted=0):
     return job.returncode, lines_of("scontrol.words") == ["requeue 1234567"]
 
 
-script = run("slurm", "job.yaml", "launch.restarts=2", "launch.time_limit=90m", "launch.ranks=2", "checkpoint.dir=it's here", APART, "--nodes",
-             "2:4").stdout
+script = run("slurm", "job.yaml", "launch.restarts=2", "launch.time_limit=90m", "launch.ranks=2", "checkpoint.dir=it's here", APART,
+             "data.pad_batch=always", "--nodes", "2:4").stdout
 with open("job.sbatch", "w", encoding="utf-8") as f:
     f.write(script)
 for line in ("--job-name=My_job.7", "--nodes=2-4", "--ntasks-per-node=2", "--time=90", "--requeue", "--signal=B:USR1@120"):
@@ -104,11 +104,14 @@ for code, send, restarted, want in (("0", None, 0, (0, False)), ("2", None, 0, (
     expect(got == want, f"srun ended with {code or send}, restart {restarted}: exit code and requeue are {got}, not {want}")
     expect(not send or lines_of("srun.signals") == [send.name[3:]], f"srun got {lines_of('srun.signals')}")
 words = lines_of("srun.words")
-expect(words[-7:] == ["train", "job.yaml", "launch.restarts=2", "launch.time_limit=90m", "launch.ranks=2", "checkpoint.dir=it's here", APART], words)
+expect(words[-8:] == ["train", "job.yaml", "launch.restarts=2", "launch.time_limit=90m", "launch.ranks=2", "checkpoint.dir=it's here", APART,
+                      "data.pad_batch=always"], words)
 env = dict(line.split("=", 1) for line in lines_of("srun.env") if "=" in line)
 expect(env["MASTER_ADDR"] == "node7" and env["MASTER_PORT"] == "34567" and len(env["HEDDLE_SECRET"]) == 64, env)
 refused("8 ranks are not pp 1 x dp 2", "slurm", "job.yaml", "mesh.dp=2", "--nodes", "4")
 refused("comm-shm works inside one machine only, and dp_shard connects machines", "slurm", "job.yaml", "--nodes", "2")
+refused("so it would end where Slurm gives 3 machines", "slurm", "job.yaml", APART, "--nodes", "2:4")
+refused("launch.rendezvous is node1:29400, and the script", "slurm", "job.yaml", APART, "launch.nodes=2", "launch.rendezvous='node1:29400'")
 for words, nodes, tasks in (((), "2-4", 2), (("--nodes", "2"), "2", 2), (("--per-machine", "4"), "2-4", 4)):
     text = run("slurm", "job.yaml", "launch.nodes='2:4'", "launch.ranks=2", APART, *words).stdout
     expect(f"--nodes={nodes}\n#SBATCH --ntasks-per-node={tasks}\n" in text, f"launch.nodes=2:4 and {words}:\n{text}")
@@ -140,7 +143,8 @@ for size in ("1Mi", "1024Ki", "1048576", "2M"):
 text = run("k8s", "job.yaml", APART, "launch.ranks=2", "launch.nodes='1:2'", "--storage", "1.5Ti").stdout
 expect("completions: 2\n" in text and "NNODES, value: '1:2'" in text and "storage: 1.5Ti\n" in text, text)
 refused("--folder work: a path in the pods is wanted", "k8s", "job.yaml", "--folder", "work")
-refused("name the job as the pods see it", "k8s", os.path.abspath("job.yaml"))
+for path in (os.path.abspath("job.yaml"), f"../{os.path.basename(os.getcwd())}/job.yaml"):
+    refused("name the job as the pods see it", "k8s", path)
 # What a pod writes outside the volume ends with it.
 for word in ("checkpoint.dir=/other/place", "checkpoint.dir=../up", "checkpoint.dir=/work/../x", "checkpoint.dir=/workers", "checkpoint.dir=a/../../b",
              "metrics.jsonl=/x/y.jsonl", "metrics.tensorboard=/x"):
@@ -152,8 +156,9 @@ for words in (["checkpoint.dir=/work/runs"], ["checkpoint.dir=a/../b/./c"], ["ch
               ["metrics.jsonl=/dev/stdout"], ["checkpoint.dir=/x", "--folder", "/x"]):
     said = run("k8s", "job.yaml", *words).stderr
     expect("volume" not in said, said)
-said = run("k8s", "job.yaml", "data.train=/abs/corpus.txt").stderr
-expect("data.train: /abs/corpus.txt is not in the volume" in said, said)
+for key in ("data.train", "data.test", "data.tokenizer", "checkpoint.resume"):
+    said = run("k8s", "job.yaml", f"{key}=/abs/file").stderr
+    expect(f"{key}: /abs/file is not in the volume" in said, said)
 try:
     import yaml
 except ImportError:

@@ -639,6 +639,8 @@ START_TEST(what_is_trained_has_changed)
         {"data.micro_batch=1", NULL},
         {"data.cache=elsewhere", NULL},
         {"data.http_retries=2", NULL},
+        {"data.http_block=2MiB", NULL},
+        {"data.read_ahead=4", NULL},
         {"mesh.dp=2 strategies.zero.stage=3", NULL},
         {"recompute=full", NULL},
         {"job.deterministic=exact", NULL},

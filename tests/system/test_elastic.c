@@ -338,9 +338,11 @@ START_TEST(not_restarted)
     ck_assert_ptr_null(strstr(c[0]->err, "started again"));
     /* other ranks a machine */
     c[0] = start_node(0, EXACT MEET "--nodes 2 launch.ranks=1 job.name=uneven");
-    c[1] = start_node(1, EXACT MEET "--nodes 2 launch.ranks=2 job.name=uneven comm.timeout=2s");
+    c[1] = start_node(1, EXACT MEET "--nodes 1:2 launch.ranks=2 launch.restarts=7 job.name=uneven comm.timeout=2s");
     wait_for_words(c[1], "launch.ranks is 2 on node 1 and 1 on node 0: all machines have as many");
     expect_end(c[1], 2);
+    expect_says(c[1], "warning: launch.restarts is 7 on node 1 and 0 on node 0, which decides");
+    expect_says(c[1], "warning: the least of launch.nodes is 1 on node 1 and 2 on node 0, which decides");
     c[1] = start_node(1, EXACT MEET "--nodes 1:4 launch.ranks=1 job.name=uneven");
     expect_end(c[1], 2);
     expect_says(c[1], "launch.nodes is up to 2 on node 0, and up to 4 on this one");

@@ -253,6 +253,9 @@ START_TEST(wrong_environment)
     warned = command_run_env("HEDDLE_THREADS=4 HEDDLE_TEXT_=y", "train llama.yaml --dry-run");
     expect_says(warned, "has HEDDLE_THREADS, and heddle reads no variable of this name: the job says device.threads");
     expect_says(warned, "has HEDDLE_TEXT_, and heddle reads no variable of this name");
+    warned = command_run_env("HEDDLE_RANKS=4 HEDDLE_CACHE=y", "train llama.yaml --dry-run");
+    expect_says(warned, "has HEDDLE_RANKS, and heddle reads no variable of this name\n");
+    expect_says(warned, "has HEDDLE_CACHE, and heddle reads no variable of this name\n");
     ck_assert_ptr_null(strstr(warned->err, "HEDDLE_TEST_?"));
     warned = command_run_env("PET_NNODES=1 PET_NODE_RANK=0 PET_NPROC_PER_NODE=4", "train llama.yaml --dry-run");
     expect_code(warned, 0);

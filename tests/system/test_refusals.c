@@ -82,6 +82,9 @@ START_TEST(words_of_others)
         {"import", "which configuration?", NULL},
         {"import llama.yaml", "llama.yaml: it is a job already", NULL},
         {"train llama.yaml max_steps=4", "command line: unknown section max_steps; that is job.steps", NULL},
+        {"train llama.yaml lr=1e-4", "command line: unknown section lr; that is optimizer.lr", NULL},
+        {"train dots.yaml",
+         "dots.yaml:1:1: unknown section job.steps; dots are the command line's: write job: {steps: ...}", NULL},
         {"train llama.yaml gradient_accumulation_steps=4", "command line: unknown section gradient_accumulation_steps",
          "that follows from data.batch"},
         {"train llama.yaml mesh.data_parallel_shard_degree=2", "that is mesh.dp: {shard: N}", NULL},
@@ -98,6 +101,7 @@ START_TEST(words_of_others)
         {"train llama.yaml checkpoint.resume=holds.d", "holds.d is a folder of checkpoints: name one of them",
          "as holds.d/step-00000004"},
         {NULL, NULL, NULL}};
+    write_file("dots.yaml", "job.steps: 3\n");
     write_file("indent.yaml", "job: {steps: 3}\nmodel:\n  use: transformer\n layers: 2\n");
     ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 && cp corpus.txt alone.bin && echo '{\"text\": "
                             "\"a\"}' > lines.jsonl"),
@@ -168,7 +172,18 @@ START_TEST(keys)
         {"train llama.yaml comm.spin=soon", "command line: comm.spin: 'soon' is not a duration", NULL},
         {"train llama.yaml model.from=https://huggingface.co/gpt2",
          "command line: model.from: 'https://huggingface.co/gpt2' is a URL", NULL},
+        {"train llama.yaml checkpoint.dir=s3:/bucket/x", "command line: checkpoint.dir: 's3:/bucket/x' is a URL whose",
+         "digits before :// are wanted"},
+        {"train llama.yaml metrics.jsonl=s3:/bucket/m", "metrics.jsonl: 's3:/bucket/m' is a URL", NULL},
         {"train llama.yaml metrics.jsonl=.", "command line: metrics.jsonl: .: Is a directory", NULL},
+        {"train llama.yaml metrics.jsonl=one metrics.blocks=./one",
+         "command line: metrics.blocks: ./one is where metrics.jsonl writes: name another", NULL},
+        {"train llama.yaml metrics.blocks=one metrics.trace=one",
+         "command line: metrics.trace: one is where metrics.blocks writes", NULL},
+        {"train llama.yaml checkpoint.dir=one metrics.jsonl=one --dry-run",
+         "command line: checkpoint.dir: one is where metrics.jsonl writes", NULL},
+        {"train llama.yaml job.name=mine checkpoint.dir=./runs/mine",
+         "command line: checkpoint.dir: ./runs/mine is the run's folder", "as runs/mine/checkpoints"},
         {"train llama.yaml metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
         {"train llama.yaml metrics.jsonl=m.jsonl metrics.tensorboard=corpus.txt",
          "command line: metrics.tensorboard: corpus.txt/", NULL},
@@ -521,6 +536,9 @@ START_TEST(dry_runs)
          NULL},
         {"train folder.yaml --job.steps=5",
          "there is no option --job.steps=5: keys of the job have no dashes: job.steps=5", NULL},
+        {"train folder.yaml --seed 5", "there is no option --seed: keys of the job have no dashes: job.seed=VALUE",
+         NULL},
+        {"check folder.yaml --micro-batch-size 4", "keys of the job have no dashes: data.micro_batch=VALUE", NULL},
         {"train folder.yaml --batch_size=12", "keys of the job have no dashes: write SECTION.KEY=VALUE", NULL},
         {"train folder.yaml data.batch_size=8", "data: unknown key batch_size; that is data.batch of a step", NULL},
         {"train folder.yaml launch.nodes=2 --node-rank 0 --rendezvous tcp://127.0.0.1:29600",
@@ -538,6 +556,8 @@ START_TEST(dry_runs)
         {DRY "metrics.jsonl=tokens.bin/x", "metrics.jsonl: tokens.bin/x: Not a directory", NULL},
         {DRY "metrics.jsonl=pipe", "metrics.jsonl: pipe: not a regular file but a FIFO", NULL},
         {DRY "metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
+        {DRY "metrics.blocks=tokens.bin", "command line: metrics.blocks: tokens.bin is there, and heddle did not",
+         NULL},
         {DRY "metrics.jsonl=~/m.jsonl", "command line: metrics.jsonl: ~/m.jsonl: ~ is not expanded", NULL},
         {"train folder.yaml checkpoint.dir=~/c", "command line: checkpoint.dir: ~/c: ~ is not expanded", NULL},
         {DRY "checkpoint.dir=/proc/ck", "command line: checkpoint.dir: /proc/ck: ", NULL},
@@ -561,6 +581,10 @@ START_TEST(dry_runs)
          "git lfs pull"},
         {DRY "model.from=pickled", "command line: model.from: pickled: holds neither model.safetensors nor",
          "pytorch_model.bin is not read"},
+        {DRY "model.from=parts",
+         "command line: model.from: parts: holds neither model.safetensors nor model.safetensors.index.json; it has "
+         "model-00001-of-00002.safetensors: fetch the index",
+         NULL},
         {"train folder.yaml model.from=broken", "broken/model.safetensors: tensor ", "has NaN among its values"},
         {DRY "model.from=drop", "command line: model.from: drop/config.json: \"attention_dropout\" is 0.1",
          "say model.dropout: 0 to train without"},
@@ -577,9 +601,10 @@ START_TEST(dry_runs)
                                        "sample folder.yaml model.from=drop --tokens 2"};
     ck_assert_int_eq(
         system(
-            "rm -rf hf pipe && mkdir config larger pointer pickled && cp -r " GOLDEN_DIR
+            "rm -rf hf pipe && mkdir config larger pointer pickled parts && cp -r " GOLDEN_DIR
             "/llama drop && cp -r " GOLDEN_DIR "/llama hf && "
-            "cp hf/config.json config && mkfifo pipe && cp hf/model.safetensors larger && "
+            "cp hf/config.json config && cp hf/config.json parts && touch parts/model-00001-of-00002.safetensors && "
+            "mkfifo pipe && cp hf/model.safetensors larger && "
             "sed 's/\"intermediate_size\": [0-9]*/\"intermediate_size\": 512/' hf/config.json > larger/config.json && "
             "sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' drop/config.json && "
             "cp hf/config.json pointer && cp hf/config.json pickled && touch pickled/pytorch_model.bin && "
@@ -635,6 +660,8 @@ START_TEST(dry_runs_of_what_opens)
         {"llama.yaml checkpoint.dir=other model.layers=3 checkpoint.resume=other/step-00000002",
          "model.layers is 3 and was ", "is of another model"},
         {OPENS "checkpoint.dir=damaged", "has 9 bytes, written were ", "damaged has no older one"},
+        {OPENS "checkpoint.dir=ck/step-00000002", "command line: checkpoint.dir: ck/step-00000002 is one checkpoint",
+         "checkpoint.resume goes on from it"},
         {OPENS "checkpoint.dir=torn", "checkpoint.resume: torn/step-00000002 has no index.json that can be read", NULL},
         {OPENS "checkpoint.dir=s3://bucket/x checkpoint.region=eu-west-1",
          "command line: s3://bucket/x: AWS_ACCESS_KEY_ID is not set", NULL},
@@ -672,6 +699,12 @@ START_TEST(dry_runs_of_what_opens)
                           "`%s` with%s --dry-run: exit code %d; it said:\n%s", r->words, dry ? "" : "out", c->code,
                           c->err);
         }
+    struct command *c = command_run_env("AWS_ACCESS_KEY_ID=a AWS_SECRET_ACCESS_KEY=b",
+                                        "train " OPENS "checkpoint.dir=s3://bucket/x checkpoint.retries=3 "
+                                        "checkpoint.endpoint=http://127.0.0.1:1 --dry-run");
+    expect_code(c, 2);
+    expect_says(c, "; trying again, up to 3 times and ");
+    expect_says(c, "(tried 4 times)");
     ck_assert_int_eq(system("touch after && ls -AR -I 'err-*' -I 'out-*' > before"), 0);
     for (size_t i = 0; i < HD__COUNT(fine); i++)
         expect_code(command_run("train --dry-run %s", fine[i]), 0);
@@ -821,6 +854,7 @@ START_TEST(command_lines)
         {"ckpt ls llama.yaml checkpoint.dir=x --checkpoint step-00000001", "ls lists all: no --checkpoint"},
         {"bench --op sum", "--op 'sum': wanted names with commas between them: all_reduce, "},
         {"bench --ranks 2000", "--ranks '2000': wanted a whole number from 1 to 1024"},
+        {"calibrate --comm none --ranks 1024", "warning: --ranks 1024: they share the "},
         {"bench -b nan", "-b 'nan': wanted a size"},
         {"bench -f inf", "-f 'inf': wanted a number above 1"},
         {"bench --timeout inf", "--timeout 'inf': wanted seconds from 0.01"},

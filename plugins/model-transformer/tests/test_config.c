@@ -123,6 +123,7 @@ static const struct {
     {"{" LLAMA ", \"head_dim\": 5}", "model.head_dim (5) must be even"},
     {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}", "rope_scaling of type \"yarn\""},
     {"{" LLAMA ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}", "rope_scaling of type \"dynamic\""},
+    {"{" LLAMA ", \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [2]}}", "rope_scaling of type \"mrope\""},
     {"{" LLAMA ", \"rope_scaling\": [2]}", "\"rope_scaling\" must be an object"},
     {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 0}}",
      "\"factor\" must be a number above 0"},

@@ -57,12 +57,12 @@ int32_t hd__train_trace_check(const struct hd__compiled *c, struct hd_error *err
     struct hd_error why = HD_ERROR_INIT;
     if (!job->trace.file)
         return HD_OK;
-    if (job->trace.last > job->steps)
+    if (job->trace.last > job->steps && job->steps) /* of epochs they may not be known yet */
         return hd__job_fail(job, "metrics.trace", err,
                             "metrics.trace: step %" PRId64 " is after the job's last, %" PRId64 ": name earlier steps",
                             job->trace.last, job->steps);
     struct hd__train_trace cycle;
-    if (job->trace.active && !set_cycle(job, 0, &cycle))
+    if (job->trace.active && job->steps && !set_cycle(job, 0, &cycle))
         return hd__job_fail(job, "metrics.trace", err,
                             "metrics.trace: the first cycle of its schedule ends at step %" PRId64
                             ", after the job's last, %" PRId64 ": make it shorter",

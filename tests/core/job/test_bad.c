@@ -71,7 +71,7 @@ static const struct bad keys[] = {
     {JOB REST "checkpoint:\n", NULL, "job.yaml:5:1: checkpoint has no value; write `checkpoint: {}` for the defaults"},
     {JOB REST "mesh: ~\n", NULL, "job.yaml:5:1: mesh has no value; leave it out for the defaults"},
     {JOB REST "mesh: [1, 2]\n", NULL, "job.yaml:5:7: mesh is a list where a mapping is wanted: {pp: ...}"},
-    {JOB REST "comm: shm\n", NULL, "job.yaml:5:7: comm is a single value where a mapping is wanted: {use: ...}"},
+    {JOB REST "comm: shm\n", NULL, "job.yaml:5:7: comm is a single value where a mapping is wanted: {use: shm}"},
     {JOB REST "schedule: {kind: cosin}\n", NULL,
      "job.yaml:5:18: schedule.kind: 'cosin' is none of constant, linear, cosine, wsd; did you mean cosine?"},
     {JOB REST "schedule: {kind: }\n", NULL,
@@ -109,10 +109,10 @@ static const struct bad keys[] = {
     {NULL, "plugins.path={a: b}", "command line: plugins.path is a mapping where a list is wanted"},
     {NULL, "checkpoint.dir=S3://bucket/y",
      "command line: checkpoint.dir: 'S3://bucket/y' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
-     "lower-case letters and digits are wanted"},
+     "lower-case letters and digits before :// are wanted"},
     {NULL, "checkpoint.resume=a+b://bucket/y",
      "command line: checkpoint.resume: 'a+b://bucket/y' is a URL whose scheme is no plugin's name, as s3:// is of "
-     "ckpt-s3: lower-case letters and digits are wanted"},
+     "ckpt-s3: lower-case letters and digits before :// are wanted"},
     {NULL, "metrics.jsonl=s3://b/m.jsonl",
      "command line: metrics.jsonl: 's3://b/m.jsonl' is a URL; object stores are not supported here: name a file or "
      "folder, which may be a mounted one"},

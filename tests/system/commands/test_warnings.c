@@ -125,6 +125,23 @@ static const struct {
      "command line: warning: schedule.kind is wsd, and its last phase has 0 steps: the rate never falls; set"},
     {"train llama.yaml --dry-run job.steps=9 schedule.kind=wsd schedule.decay=1",
      "its last phase has 1 step, which is at optimizer.lr: the rate never falls\n"},
+    {"train llama.yaml --dry-run job.steps=9 schedule={\"kind\":\"cosine\",\"warmup\":9}",
+     "command line: warning: schedule.kind is cosine, and its last phase has 0 steps: the rate never falls; lower "
+     "schedule.warmup\n"},
+    {"train llama.yaml --dry-run job.steps=9 schedule={\"kind\":\"linear\",\"warmup\":8}",
+     "its last phase has 1 step, which is at optimizer.lr: the rate never falls; lower schedule.warmup\n"},
+    {"train llama.yaml --dry-run optimizer.lr=1e-3 schedule={\"kind\":\"cosine\",\"min_lr\":1e-3}",
+     "command line: warning: schedule.min_lr is optimizer.lr: the rate never falls"},
+    {"train llama.yaml --dry-run model.sliding_window=32",
+     "command line: warning: model.sliding_window has no effect where it is not below data.seq_len: leave it out"},
+    {"train llama.yaml --dry-run data.shuffle_buffer=1",
+     "command line: warning: data.shuffle_buffer is 1: sequences are read in order"},
+    {"train llama.yaml --dry-run checkpoint={} launch.notice={\"file\":\"corpus.txt\"}",
+     "command line: launch.notice: corpus.txt is there already, so the job saves and ends: remove it"},
+    {"train llama.yaml --dry-run launch.notice={\"file\":\"/nowhere/x\"}",
+     "command line: warning: launch.notice ends the job before its last step, and there are no checkpoints"},
+    {"train llama.yaml --dry-run mesh.dp=2 comm.axes={\"dp_replicate\":\"shm\"}",
+     "command line: warning: comm.axes.dp_replicate has no effect where mesh.dp has 1 of it: leave it out"},
     {"train llama.yaml --dry-run watch.command=/nowhere/notify",
      "command line: watch.command: /nowhere/notify: No such file"},
     {"train llama.yaml --dry-run watch.command=heddle-no-such-command",
@@ -205,6 +222,9 @@ START_TEST(warnings)
         struct command *c = command_run("train llama.yaml --dry-run %s", silent[i]);
         ck_assert_msg(c->code == 0 && !strstr(c->err, "warning: "), "`%s`: %s", silent[i], c->err);
     }
+    expect_code(command_run("train epochs.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER
+                            " data.train=texts data.cache=none metrics.trace={\"file\":\"t.json\",\"steps\":\"2-3\"}"),
+                0);                             /* their steps are not known yet */
     ck_assert_int_eq(system("rm -rf runs"), 0); /* other tests want none */
 }
 END_TEST

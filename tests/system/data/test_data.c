@@ -67,10 +67,12 @@ START_TEST(rearranged)
     ck_assert(json_array_size(o) == 3 && documents == 47 && number(json_array_get(o, 1), "documents") == 5 &&
               number(json_array_get(o, 2), "documents") == 3);
     json_decref(o);
-    expect_says(command_run("data merge part-test part-test --to merged-twice"),
-                "part-test is named more than once: so often");
+    expect_says(command_run("data merge part-test ./part-test.bin --to merged-twice"),
+                "part-test.bin is named more than once: so often");
     expect_says(command_run("data tokenize --tokenizer " TOKENIZER " --field f --to fielded corpus.txt"),
                 "warning: --field f has no effect: no file is of JSON lines");
+    expect_says(command_run("data shuffle part-test --to ./part-test --overwrite"), "is what is read");
+    expect_says(command_run("data merge part-train part-test --to ./part-test --overwrite"), "is what is read");
     o = output(command_run("data merge part-train part-validation part-test --to merged --json"));
     ck_assert_int_eq(number(json_array_get(o, 0), "tokens"), tokens);
     json_decref(o);
@@ -125,8 +127,13 @@ START_TEST(mistakes)
         {"data tokenize --tokenizer " TOKENIZER " --to x", "which files of text?", 2},
         {"data tokenize --tokenizer corpus.txt --to x corpus.txt", "corpus.txt: no tokenizer plug-in reads this file",
          2},
-        {"data tokenize --tokenizer absent --to x corpus.txt", "absent: No such file or directory", 2},
+        {"data tokenize --tokenizer absent --to x corpus.txt",
+         "absent: No such file or directory; a name on the hub? `hf download absent tokenizer.json --local-dir DIR`",
+         2},
+        {"data tokenize --tokenizer a.json --to x corpus.txt", "a.json: No such file or directory\n", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to x absent.txt", "absent.txt: No such file or directory", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x https://h.example/a.jsonl",
+         "https://h.example/a.jsonl: text is read of files, not of URLs: download it first", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to folder/ corpus.txt", "a folder: add the name", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to x --threads 0 corpus.txt", "wanted a whole number from 1 to 256",
          2},
@@ -174,6 +181,16 @@ START_TEST(said)
     c = command_run("data split " INDEXED "/bpe --to all --validation 6 --train 40");
     expect_code(c, 0);
     ck_assert_str_eq(c->err, "");
+    c = command_run("data split " INDEXED "/bpe --to all --validation 20 --test 26 --overwrite");
+    expect_code(c, 2);
+    expect_says(c, "all-train.bin is of another split, and this one has no documents for it: remove it");
+    ck_assert_int_eq(system("mkdir web && cp corpus.txt web"), 0); /* tokens among the texts are none of them */
+    for (int again = 0; again < 2; again++)
+        expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to web/all --overwrite web"), 0);
+    c = command_run("data split " INDEXED "/bpe --to held --validation 1.0 --test 0");
+    expect_code(c, 0);
+    expect_says(c, "held-train: no documents are left for it: it is not written");
+    expect_says(c, "held-test: no documents are left for it: it is not written");
     c = command_run("data tokenize --tokenizer " TOKENIZER " --to twice corpus.txt corpus.txt");
     expect_code(c, 0);
     expect_says(c, "corpus.txt is named more than once: so often its documents are written");
