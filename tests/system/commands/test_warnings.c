@@ -134,8 +134,6 @@ static const struct {
      "command line: warning: schedule.min_lr is optimizer.lr: the rate never falls"},
     {"train llama.yaml --dry-run model.sliding_window=32",
      "command line: warning: model.sliding_window has no effect where it is not below data.seq_len: leave it out"},
-    {"train llama.yaml --dry-run data.shuffle_buffer=1",
-     "command line: warning: data.shuffle_buffer is 1: sequences are read in order"},
     {"train llama.yaml --dry-run checkpoint={} launch.notice={\"file\":\"corpus.txt\"}",
      "command line: launch.notice: corpus.txt is there already, so the job saves and ends: remove it"},
     {"train llama.yaml --dry-run launch.notice={\"file\":\"/nowhere/x\"}",
