@@ -299,39 +299,38 @@ void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd
 void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
 {
     struct hd__job *job = c->job;
+    const struct hd__tuning *rules = &c->selection->tuning;
     const struct finder f = {.c = c};
-    int core = 0, tuned = job->comm_inside != NULL; /* whose ranks are known once they have started */
+    const char *any = NULL;
+    int core = 0, tuned = !job->comm_tune || job->comm_inside; /* whose ranks are known once they have started */
     for (uint32_t i = 0; i < c->selection->comms.count; i++)
         core |= (caps_of(&f, c->selection->comms.at[i].section) & HD_COMM_MESSAGES_ONLY) != 0;
-    const struct {
-        int is;
-        const char *key;
-    } idle[] = {{job->comm_tune && !core, "comm.tune"},
-                {job->comm_sums == HD__SUMS_ANY && !core && !job->comm_inside, "comm.sums"}};
-    for (size_t i = 0; i < HD__COUNT(idle) && c->mesh.ranks > 1; i++)
-        if (idle[i].is)
-            hd__text_add(
-                out,
-                "%s: warning: %s has no effect where comm.use is %s, whose collectives are its own: leave it out\n",
-                hd__job_where(job, idle[i].key), idle[i].key, job->comm->use);
-    for (int32_t s = 0; s < c->n_stages && job->comm_tune && core && !tuned; s++) {
+    for (uint32_t i = 0; i < rules->rules.count && !rules->any_order; i++)
+        any = rules->rules.at[i].use->needs & HD__NEEDS_ANY_ORDER ? rules->rules.at[i].use->name : any;
+    for (int32_t s = 0; s < c->n_stages && core && !tuned; s++) {
         struct hd__routes routes = {0};
         hd__routes_find(c, s * (c->mesh.ranks / c->n_stages), &(struct hd__routes_options){0}, &routes);
         tuned = routes.tuned;
         hd__routes_free(&routes);
     }
-    const struct hd__tuning_rule *any = NULL;
-    for (uint32_t i = 0; i < c->selection->tuning.rules.count && core && !c->selection->tuning.any_order && !any; i++)
-        if (c->selection->tuning.rules.at[i].use->needs & HD__NEEDS_ANY_ORDER)
-            any = &c->selection->tuning.rules.at[i];
-    if (any)
-        hd__text_add(out, "%s: warning: comm.tune: %s has rules that count with comm.sums: any alone, as %s by %s\n",
-                     hd__job_where(job, "comm.tune"), job->comm_tune, hd_coll_name(any->coll), any->use->name);
-    else if (job->comm_tune && core && !tuned)
-        hd__text_add(out,
-                     "%s: warning: comm.tune: %s has no rule for an operation of a step, which `heddle explain` lists "
-                     "with ranks and bytes: make it by `heddle bench --tune` with as many\n",
-                     hd__job_where(job, "comm.tune"), job->comm_tune);
+    const struct {
+        int is;
+        const char *key, *why, *name;
+    } rows[] = {
+        {job->comm_tune && !core, "comm.tune",
+         "has no effect, as all transports have collectives of their own: leave it out", ""},
+        {job->comm_sums == HD__SUMS_ANY && !core && !job->comm_inside, "comm.sums",
+         "has no effect, as all transports have collectives of their own: leave it out", ""},
+        {core && any, "comm.tune", "has rules that count with comm.sums: any alone: for ", any},
+        {core && !any && !tuned, "comm.tune",
+         "has no rule for an operation of a step, which `heddle explain` lists with ranks and bytes: make the file by "
+         "`heddle bench --tune` with as many",
+         ""},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows) && c->mesh.ranks > 1; i++)
+        if (rows[i].is)
+            hd__text_add(out, "%s: warning: %s %s%s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why,
+                         rows[i].name);
 }
 
 void hd__routes_free(struct hd__routes *routes)

@@ -82,15 +82,14 @@ static const struct {
     {"train llama.yaml --dry-run precision.master=bf16 optimizer.use=sgd",
      "command line: warning: precision.master rounds weights to nearest: smaller updates, in bf16 below 1/256 of a"},
     {"train llama.yaml --dry-run mesh.dp=2 comm.sums=any",
-     "command line: warning: comm.sums has no effect where comm.use is shm, whose collectives are its own"},
+     "command line: warning: comm.sums has no effect, as all transports have collectives of their own: leave it out"},
     {"check llama.yaml mesh.dp=2 comm.tune=two.json",
-     "command line: warning: comm.tune has no effect where comm.use is shm, whose collectives are its own"},
+     "command line: warning: comm.tune has no effect, as all transports have collectives of their own: leave it out"},
     {"train llama.yaml --dry-run mesh.dp=2 " BY_PIPES "comm.tune=ring.json",
-     "command line: warning: comm.tune: ring.json has rules that count with comm.sums: any alone, as all_reduce by "
-     "ring"},
+     "command line: warning: comm.tune has rules that count with comm.sums: any alone: for ring"},
     {"train llama.yaml --dry-run mesh.dp=4 " BY_PIPES "comm.tune=two.json",
-     "command line: warning: comm.tune: two.json has no rule for an operation of a step, which `heddle explain` lists "
-     "with ranks and bytes: make it by `heddle bench --tune` with as many"},
+     "command line: warning: comm.tune has no rule for an operation of a step, which `heddle explain` lists with "
+     "ranks and bytes: make the file by `heddle bench --tune` with as many"},
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":5}] "
      "eval.every=4 data.val_fraction=0.1",
      "command line: warning: eval.every is no multiple of strategies.localsgd.every, 5, after which replicas are "
