@@ -11,7 +11,8 @@ enum {
     COMPUTES = 4 /* what the weights compute: matters wherever they are used */
 };
 
-/* The first match counts; a name that ends in a dot is a section. Keys not listed do not change the training. */
+/* The first match counts; a name that ends in a dot or a bar begins others.
+ * Keys not listed do not change the training. */
 static const struct {
     const char *path;
     uint32_t effects;
@@ -32,11 +33,7 @@ static const struct {
     {"data.check_tokens", 0},
     {"data.cache", 0},
     {"data.read_ahead", 0},
-    {"data.http_timeout", 0},
-    {"data.http_retries", 0},
-    {"data.http_block", 0},
-    {"data.http_cache", 0},
-    {"data.http_read_ahead", 0},
+    {"data.http_", 0},
     {"data.train", TRAINS | HD__DIFF_EVAL},
     {"data.val_fraction", TRAINS | HD__DIFF_EVAL},
     {"data.", TRAINS},
@@ -49,7 +46,7 @@ static uint32_t effects_of(const struct hd__job *job, const char *path)
 {
     for (size_t k = 0; k < HD__COUNT(keys); k++) {
         size_t length = strlen(keys[k].path);
-        if (keys[k].path[length - 1] == '.' ? !strncmp(path, keys[k].path, length) : !strcmp(path, keys[k].path))
+        if (strchr("._", keys[k].path[length - 1]) ? !strncmp(path, keys[k].path, length) : !strcmp(path, keys[k].path))
             return keys[k].effects;
     }
     /* the schedule decays to its end */
