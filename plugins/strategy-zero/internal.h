@@ -94,6 +94,7 @@ struct zero {
     uint32_t *owner;              /* by parameter: flat index + 1; 0: not used */
     int64_t dealt, padded;        /* elements of parameters that are dealt whole, and with what pads their shards */
     int64_t gathered;             /* elements that the sections so far gather on a rank: zero_params */
+    int64_t matrices, factors;    /* elements: of matrices that travel as products, and of these */
 };
 
 #define ZERO_OPTIONS 47

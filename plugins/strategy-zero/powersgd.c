@@ -45,6 +45,8 @@ static void make_matrix(struct zero *z, struct zero_flat *f, uint32_t k, hd_tens
                                           .q = block(z, param, "LQ", f->right, at[2], n, thin)};
     at[1] += rows * r;
     at[2] += columns * r;
+    z->matrices += rows * columns;
+    z->factors += (rows + columns) * r;
 }
 
 /* Elements of a flat up to the last of its matrices. */

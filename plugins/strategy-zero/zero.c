@@ -32,6 +32,16 @@ static void warn_of_gathers(const struct zero *z)
                      micros, all / 1e6, once / 1e6);
 }
 
+/* `heddle check --numerics` takes the largest rank, with which products lose nothing. */
+static void warn_of_factors(const struct zero *z)
+{
+    if (z->matrices && z->factors >= z->matrices && z->rank < 65536 && z->api->stage(z->p) == 0)
+        z->host->log(HD_LOG_WARN, "strategy-zero",
+                     "compress.rank %u: instead of matrices of %.4g million elements their factors travel, of %.4g "
+                     "million: lower strategies.zero.compress.rank, or leave compress out",
+                     z->rank, (double)z->matrices / 1e6, (double)z->factors / 1e6);
+}
+
 /* Parameters are gathered where a step begins, in a section that runs once in it. Returns its index, or NONE. */
 static uint32_t find_first(const struct zero *z)
 {
@@ -83,6 +93,7 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
     }
     if (ok)
         zero_update(&z);
+    warn_of_factors(&z);
     zero_free(&z);
     return ok ? HD_OK : hd_fail(err, HD_E_NOMEM, "strategy-zero: out of memory");
 }

@@ -60,6 +60,9 @@ static const struct {
     {"train llama.yaml --dry-run mesh.dp=2 "
      "strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"int8\",\"warmup\":100}}]",
      "runs from step 101 on, and the job has 20 steps: it never runs, and nothing is ever compressed"},
+    {"train llama.yaml --dry-run mesh.dp=2 "
+     "strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"powersgd\",\"rank\":64}}]",
+     "lower strategies.zero.compress.rank, or leave compress out"},
     {"train llama.yaml --dry-run comm.small=64",
      "command line: warning: comm.small has no effect where the number of ranks is 1: leave it out"},
     {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"./corpus.txt\"]",
