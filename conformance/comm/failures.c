@@ -202,9 +202,8 @@ static int is_late(int32_t code)
  * patience is longer. */
 static void stop(const struct rank *rank)
 {
-    enum { SECONDS = 6 };
     pid_t me = getpid();
-    double until = hd__now() + SECONDS;
+    double until = hd__now() + 6 * rank->timeout;
     if (fork() == 0) {
         while (atomic_load(rank->over) < rank->size - 1 && hd__now() < until)
             usleep(1000);

@@ -42,9 +42,12 @@ int run_launched(const struct hd_comm_launcher *launcher, struct launched *share
 {
     struct hd_error err = HD_ERROR_INIT;
     const char *words[64];
-    char self[4096];
+    char self[4096], folder[] = "/tmp/heddle-ranks-XXXXXX";
     pid_t pid;
     int bad = 0, code;
+    /* Open MPI's processes that begin or end at once trip over each other in a folder that all have: "File exists" */
+    if (mkdtemp(folder))
+        setenv("TMPDIR", folder, 1);
     read_words(words);
     words[0] = hd__launch_self_path(self);
     setenv("TEST_LAUNCHED", path, 1);
@@ -59,6 +62,7 @@ int run_launched(const struct hd_comm_launcher *launcher, struct launched *share
         return 1;
     }
     code = await(pid, seconds);
+    rmdir(folder);
     for (int32_t r = 0; r < shared->options.size; r++) {
         int dies = expect_signal && expect_signal[r], ended = atomic_load(&shared->ended[r]);
         if (atomic_load(&shared->came[r]) && ended == (dies ? 0 : 1))

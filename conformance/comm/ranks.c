@@ -277,7 +277,7 @@ static int wait_ranks(const pid_t *pids, int32_t n, const int *expect_signal, do
 
 static struct rank a_rank(const struct ranks_options *o, int32_t r)
 {
-    return (struct rank){.rank = r, .size = o->size, .timeout = o->timeout > 0 ? o->timeout : 30 * slowness()};
+    return (struct rank){.rank = r, .size = o->size, .timeout = (o->timeout > 0 ? o->timeout : 30) * slowness()};
 }
 
 int world_group(struct rank *rank, const char *name, struct hd_comm_group **group)

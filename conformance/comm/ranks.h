@@ -22,7 +22,7 @@ struct rank {
 
 struct ranks_options {
     int32_t size;
-    double timeout, dead_after; /* 0: 30 s, more with CK_TIMEOUT_MULTIPLIER, and 10 s */
+    double timeout, dead_after; /* 0: 30 s and 10 s; a timeout is longer with CK_TIMEOUT_MULTIPLIER */
     const char *settings;       /* "small=1KiB stage=64KiB"; NULL: defaults */
     double patience;            /* seconds until ranks that hang are killed; 0: 100, more with CK_TIMEOUT_MULTIPLIER */
     int no_transport;

@@ -168,13 +168,11 @@ static int check(struct soak *s, const struct planned *o)
         return o->job.coll == HD_COLL_BARRIER ? 0 : job_check(rank, &o->job);
     if (s->sets[o->set].me == o->from)
         return 0;
-    for (uint64_t i = 0; i < o->job.count + 2 * GUARD; i++) {
-        uint8_t want = 0xa5;
-        if (i >= GUARD && i - GUARD < o->job.count)
-            value_make(&want, HD_U8, o->job.seed, o->from, i - GUARD);
-        EXPECT(o->job.recv[(int64_t)i - GUARD] == want, "message of %llu bytes: byte %lld",
-               (unsigned long long)o->job.count, (long long)i - GUARD);
-    }
+    uint64_t count = o->job.count, at = values_differ(o->job.recv, HD_U8, o->job.seed, o->from, 0, count);
+    EXPECT(at == count, "message of %llu bytes: byte %llu", (unsigned long long)count, (unsigned long long)at);
+    for (int i = 0; i < GUARD; i++)
+        EXPECT(o->job.recv[-1 - i] == 0xa5 && o->job.recv[count + (uint64_t)i] == 0xa5,
+               "message of %llu bytes: wrote outside its buffer", (unsigned long long)count);
     return 0;
 }
 

@@ -239,13 +239,11 @@ static int exchange(struct rank *rank, struct hd_comm_group *group, struct buffe
     EXPECT(rank->ops->recv(group, from, 0, r, bytes, &in, &err) == HD_OK, "%s", err.message);
     EXPECT(finish(rank, in, &err) == HD_OK, "%s", err.message);
     EXPECT(finish(rank, out, &err) == HD_OK, "%s", err.message);
-    for (uint64_t i = 0; i < bytes + GUARD; i++) {
-        uint8_t want = 0xa5;
-        if (i < bytes)
-            value_make(&want, HD_U8, seed, from, i);
-        EXPECT(r[i] == want, "message of %llu bytes, memory %d: byte %llu", (unsigned long long)bytes, memory,
-               (unsigned long long)i);
-    }
+    uint64_t at = values_differ(r, HD_U8, seed, from, 0, bytes);
+    while (at >= bytes && at < bytes + GUARD && r[at] == 0xa5)
+        at++;
+    EXPECT(at == bytes + GUARD, "message of %llu bytes, memory %d: byte %llu", (unsigned long long)bytes, memory,
+           (unsigned long long)at);
     return 0;
 }
 

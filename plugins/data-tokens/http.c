@@ -4,6 +4,7 @@
 #include "http.h"
 
 #include <curl/curl.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,6 +25,23 @@ struct block {
     enum block_state state;
     uint8_t *at;
 };
+
+/* libcurl, loaded by the first URL: it needs thirty libraries, and every start would wait for them. */
+#define CURL_FUNCTIONS(_) \
+    _(global_init)        \
+    _(easy_init)          \
+    _(easy_reset)         \
+    _(easy_setopt)        \
+    _(easy_perform)       \
+    _(easy_getinfo)       \
+    _(easy_strerror)      \
+    _(easy_cleanup)
+static struct {
+#define MEMBER(name) __typeof__(curl_##name) *name;
+    CURL_FUNCTIONS(MEMBER)
+#undef MEMBER
+    char missing[256]; /* why it cannot be loaded; "": it is */
+} curl;
 
 /* An idle connection, which the next request goes on with. */
 struct connection {
@@ -143,7 +161,7 @@ static struct connection *take_connection(void)
     if (c)
         cache.idle = c->next;
     pthread_mutex_unlock(&cache.lock);
-    if (!c && (c = calloc(1, sizeof *c)) && !(c->curl = curl_easy_init())) {
+    if (!c && (c = calloc(1, sizeof *c)) && !(c->curl = curl.easy_init())) {
         free(c);
         c = NULL;
     }
@@ -173,28 +191,28 @@ static int32_t send_request(struct request *r, char *why, size_t room)
     r->too_long = false;
     snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)r->first,
              (unsigned long long)(r->first + r->want - 1));
-    curl_easy_reset(c->curl);
-    curl_easy_setopt(c->curl, CURLOPT_URL, f->url);
-    curl_easy_setopt(c->curl, CURLOPT_RANGE, range);
-    curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c->curl, CURLOPT_FOLLOWLOCATION, 1L);
-    curl_easy_setopt(c->curl, CURLOPT_MAXREDIRS, (long)MOST_REDIRECTS);
-    curl_easy_setopt(c->curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(c->curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(c->curl, CURLOPT_NETRC, (long)CURL_NETRC_OPTIONAL);
-    curl_easy_setopt(c->curl, CURLOPT_USERAGENT, "heddle");
-    curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)(f->settings.timeout * 1000));
-    curl_easy_setopt(c->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(c->curl, CURLOPT_LOW_SPEED_TIME, (long)(f->settings.timeout < 1 ? 1 : f->settings.timeout));
-    curl_easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, (long)(f->settings.timeout * SLOW_TIMES * 1000));
-    curl_easy_setopt(c->curl, CURLOPT_ERRORBUFFER, detail);
-    curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, r);
-    curl_easy_setopt(c->curl, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(c->curl, CURLOPT_HEADERDATA, r);
-    CURLcode code = curl_easy_perform(c->curl);
-    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &r->status);
-    curl_easy_getinfo(c->curl, CURLINFO_TOTAL_TIME, &r->seconds);
+    curl.easy_reset(c->curl);
+    curl.easy_setopt(c->curl, CURLOPT_URL, f->url);
+    curl.easy_setopt(c->curl, CURLOPT_RANGE, range);
+    curl.easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
+    curl.easy_setopt(c->curl, CURLOPT_FOLLOWLOCATION, 1L);
+    curl.easy_setopt(c->curl, CURLOPT_MAXREDIRS, (long)MOST_REDIRECTS);
+    curl.easy_setopt(c->curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl.easy_setopt(c->curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+    curl.easy_setopt(c->curl, CURLOPT_NETRC, (long)CURL_NETRC_OPTIONAL);
+    curl.easy_setopt(c->curl, CURLOPT_USERAGENT, "heddle");
+    curl.easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)(f->settings.timeout * 1000));
+    curl.easy_setopt(c->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl.easy_setopt(c->curl, CURLOPT_LOW_SPEED_TIME, (long)(f->settings.timeout < 1 ? 1 : f->settings.timeout));
+    curl.easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, (long)(f->settings.timeout * SLOW_TIMES * 1000));
+    curl.easy_setopt(c->curl, CURLOPT_ERRORBUFFER, detail);
+    curl.easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_body);
+    curl.easy_setopt(c->curl, CURLOPT_WRITEDATA, r);
+    curl.easy_setopt(c->curl, CURLOPT_HEADERFUNCTION, on_header);
+    curl.easy_setopt(c->curl, CURLOPT_HEADERDATA, r);
+    CURLcode code = curl.easy_perform(c->curl);
+    curl.easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &r->status);
+    curl.easy_getinfo(c->curl, CURLINFO_TOTAL_TIME, &r->seconds);
     give_connection(c);
     if (r->status == 404 || r->status == 410) {
         snprintf(why, room, "the server has no such file (status %ld)", r->status);
@@ -215,7 +233,7 @@ static int32_t send_request(struct request *r, char *why, size_t room)
     if (code || !r->total) {
         snprintf(why, room, "%s",
                  r->too_long ? "the server sent more than was asked for"
-                 : code      ? (*detail ? detail : curl_easy_strerror(code))
+                 : code      ? (*detail ? detail : curl.easy_strerror(code))
                              : "the answer does not say which range it has (Content-Range)");
         return HD_E_IO;
     }
@@ -407,7 +425,18 @@ static void *ahead_thread(void *unused)
 
 static void init_curl(void)
 {
-    curl_global_init(CURL_GLOBAL_DEFAULT);
+    void *library = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    library = library ? library : dlopen("libcurl-gnutls.so.4", RTLD_NOW | RTLD_LOCAL);
+    const char *why = library ? NULL : dlerror();
+#define LOAD(name)                                                          \
+    if (library && !(*(void **)&curl.name = dlsym(library, "curl_" #name))) \
+        why = "it has no curl_" #name;
+    CURL_FUNCTIONS(LOAD)
+#undef LOAD
+    if (why)
+        snprintf(curl.missing, sizeof curl.missing, "%s", why);
+    else
+        curl.global_init(CURL_GLOBAL_DEFAULT);
 }
 
 /* The lock is held. A missing thread costs waiting, nothing else. */
@@ -432,7 +461,7 @@ static void close_cache(void)
         pthread_join(cache.threads[i], NULL);
     for (struct connection *c = cache.idle, *next; c; c = next) {
         next = c->next;
-        curl_easy_cleanup(c->curl);
+        curl.easy_cleanup(c->curl);
         free(c);
     }
     for (uint32_t i = 0; i < cache.n_slots; i++)
@@ -463,6 +492,12 @@ int32_t http_open(const struct hd_host *host, const struct http_settings *settin
         f->settings.read_ahead = cache.n_slots - 2;
     if (rc || !f->url || !f->name)
         rc = hd_fail(err, HD_E_NOMEM, "data-tokens: no memory");
+    else if (*curl.missing)
+        rc = hd_fail(
+            err, HD_E_UNSUPPORTED,
+            "%s: libcurl, which reads URLs, cannot be loaded (%s): install libcurl (7.85 or newer), or copy the "
+            "file to this machine",
+            f->name, curl.missing);
     else
         rc = take_block(f, 0, &first, err);
     pthread_mutex_unlock(&cache.lock);

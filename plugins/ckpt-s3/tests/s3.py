@@ -8,6 +8,7 @@ VENV is made of requirements.txt where it is missing; where that is not possible
 """
 import base64
 import datetime
+import gc
 import hashlib
 import http.client
 import http.server
@@ -36,7 +37,7 @@ def enter_venv():
     made, wants = VENV / "made", (HERE / "requirements.txt").read_text(encoding="ascii")
     if not made.exists() or made.read_text(encoding="ascii") != wants:
         shutil.rmtree(VENV, ignore_errors=True)
-        for command in ([sys.executable, "-m", "venv", VENV], [PYTHON, "-m", "pip", "install", "-q", "-r", HERE / "requirements.txt"]):
+        for command in ([sys.executable, "-m", "venv", VENV], [PYTHON, "-m", "pip", "install", "-q", "--no-compile", "-r", HERE / "requirements.txt"]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 print("skipped: a server of S3 cannot be installed here:", (done.stderr or done.stdout).strip()[-300:])
@@ -53,6 +54,7 @@ import boto3
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from moto import backends
 from moto.server import ThreadedMotoServer
 
 KEY, SECRET, TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "session/token+of=test"
@@ -324,7 +326,8 @@ def ranks_of_another_launcher():
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             at = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(s.getsockname()[1])}
-        ranks = [subprocess.Popen([HEDDLE, "train", job("together"), f"checkpoint.dir={place if rank else 's3://bucket/together'}", "job.steps=2"],
+        together = job("together")  # once: a rank reads it while the next one starts
+        ranks = [subprocess.Popen([HEDDLE, "train", together, f"checkpoint.dir={place if rank else 's3://bucket/together'}", "job.steps=2"],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(RANK=str(rank), **at))
                  for rank in range(2)]
         for rank in ranks:
@@ -449,6 +452,9 @@ def a_list_of_several_pages():
 
 with open("text", "w", encoding="ascii") as sample:
     sample.write("the warp and the weft are woven into one cloth, again and again.\n" * 40)
+MODULES = list(backends.list_of_moto_modules())
+backends.list_of_moto_modules = lambda: MODULES  # it searches its folder, for each request
+gc.freeze()
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 MOTO = server.get_host_and_port()[1]

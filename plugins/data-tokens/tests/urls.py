@@ -153,6 +153,16 @@ def same(folder, name, local, url, *more, ranks=1, words=()):
           f"{want} is not {got}")
 
 
+def without_libcurl(folder, url):
+    """Only a URL needs it: where it cannot be loaded, files are read as ever, and a URL is refused by name."""
+    for name in ("libcurl.so.4", "libcurl-gnutls.so.4"):
+        (folder / name).write_text("no library")
+    os.environ["LD_LIBRARY_PATH"] = str(folder)
+    check("a file without libcurl", train(folder, folder / "a.bin")[0] == 0)
+    refused(folder, "a URL without libcurl", url, 2, "data.train", "/ok/a.bin: libcurl, which reads URLs, cannot be loaded (", "install libcurl")
+    del os.environ["LD_LIBRARY_PATH"]
+
+
 def refused(folder, name, url, code, *words, more=()):
     got = train(folder, url, *more)
     check(name, got[0] == code and all(w in got[2] for w in words), got)
@@ -270,6 +280,7 @@ def main():
         other_tokenizer(folder, at)
         refused(folder, "s3", "s3://bucket/a.bin", 2, "s3://bucket/a.bin", "URL")
         shards(folder, at)
+        without_libcurl(folder, f"{at}/ok/a.bin")
         server.shutdown()
     print(f"{passed} passed, {failed} failed")
     return failed > 0

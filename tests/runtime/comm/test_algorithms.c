@@ -191,36 +191,16 @@ static void prepare(struct world *w, const struct hd__tuning *tuning, int in_pla
     }
 }
 
-static void expected(const struct world *w, int32_t me, uint64_t i, void *out)
-{
-    const struct hd_comm_call *c = &w->call;
-    int piece = (int)(i / c->count);
-    uint64_t at = i % c->count;
-    if (c->coll == HD_COLL_ALL_GATHER)
-        value_make(out, c->dtype, w->seed, piece, at);
-    else if (c->coll == HD_COLL_ALL_TO_ALL)
-        value_make(out, c->dtype, w->seed, piece, (uint64_t)me * c->count + at);
-    else if (c->coll == HD_COLL_BROADCAST)
-        value_make(out, c->dtype, w->seed, c->root, i);
-    else
-        value_reduce(out, c->dtype, c->redop, w->seed, w->n,
-                     c->coll == HD_COLL_REDUCE_SCATTER ? (uint64_t)me * c->count + i : i);
-}
-
 static void check_all(const struct world *w, const char *name, int in_place)
 {
-    size_t esize = hd_dtype_size(w->call.dtype);
     for (int32_t r = 0; r < w->n; r++) {
         int nothing = w->call.coll == HD_COLL_BARRIER || (w->call.coll == HD_COLL_REDUCE && r != w->call.root);
         uint64_t n = nothing ? 0 : w->call.count * parts(w, 0);
-        for (uint64_t i = 0; i < n; i++) {
-            uint8_t want[8];
-            expected(w, r, i, want);
-            if (!value_same(want, w->member[r].recv + i * esize, w->call.dtype, w->call.redop))
-                ck_abort_msg("%s by %s: %s redop %u, member %d of %d, element %llu of %llu, in place %d",
-                             hd_coll_name(w->call.coll), name, hd_dtype_name(w->call.dtype), w->call.redop, r, w->n,
-                             (unsigned long long)i, (unsigned long long)w->call.count, in_place);
-        }
+        uint64_t at = n ? values_wrong(w->member[r].recv, &w->call, w->seed, w->n, r) : 0;
+        if (at < n)
+            ck_abort_msg("%s by %s: %s redop %u, member %d of %d, element %llu of %llu, in place %d",
+                         hd_coll_name(w->call.coll), name, hd_dtype_name(w->call.dtype), w->call.redop, r, w->n,
+                         (unsigned long long)at, (unsigned long long)w->call.count, in_place);
     }
 }
 
