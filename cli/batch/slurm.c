@@ -199,7 +199,7 @@ const struct hd__command hd__command_slurm = {
         "Prints a script that trains the job on Slurm's machines, a task a rank, from this folder, which all of them\n"
         "see. It saves before the time limit and queues itself again, goes on after a lost machine or a failure\n"
         "(launch.restarts times), and ends where the job is done, refused or cancelled.\n"
-        "What else sbatch knows (--partition, --account) is said to sbatch itself.\n\n"
+        "What else sbatch knows (a partition, an account) is said to sbatch itself.\n\n"
         "  --nodes N          on so many machines, or as many as there are from MIN to MAX (launch.nodes)\n"
         "  --per-machine N    ranks of a machine (default: those of the job as it is written)\n"
         "  --signal SECONDS   before the limit, when it is to save (120); launch.time_limit is the limit\n",
