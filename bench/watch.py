@@ -2,7 +2,7 @@
 """What watching costs: a job with the default alarms, comparisons, metrics and sinks beside the same job without.
 
     bench/watch.py                            # model S, two ranks, what `watch` and `metrics` do by default
-    bench/watch.py --pairs 40 --steps 60 --with 'watch.rerun={every: 20}' 'watch.replicas={every: 20}'
+    bench/watch.py --set precision.compute=bf16 --with 'watch.rerun={every: 20}' 'watch.replicas={every: 20}'
 
 Two cores run one contestant each at the same time, so that whatever else moves the machine (clock, neighbours) meets
 both; they change cores from pair to pair. Both ranks of a contestant share its core: what one does more, the other
@@ -30,7 +30,7 @@ SINKS = ["metrics.sinks=[jsonl, {use: prometheus, port: 0}, {use: tensorboard, d
 def start(args, folder, core, words):
     """`heddle train` with all of its ranks on one core."""
     words = [args.heddle, "train", str(TOP / "bench" / "jobs" / "s.yaml"), f"data.train={TOP}/corpus/random-256.bin",
-             f"job.steps={args.steps}", "mesh.dp=2", "device.threads=1", *words]
+             f"job.steps={args.steps}", "mesh.dp=2", "device.threads=1", *args.both, *words]
     return subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                             preexec_fn=lambda: os.sched_setaffinity(0, {core}))
 
@@ -64,7 +64,8 @@ def main():
     p.add_argument("--heddle", default=str(TOP / "build" / "heddle"))
     p.add_argument("--pairs", type=int, default=20, help="of pairs: so many times both orders of cores")
     p.add_argument("--steps", type=int, default=60)
-    p.add_argument("--with", dest="more", nargs="*", default=[], help="key=value of the contestant that watches")
+    p.add_argument("--set", dest="both", nargs="*", default=[], help="key=value of both contestants")
+    p.add_argument("--with", dest="more", nargs="*", default=[], help="key=value of the one that watches")
     args = p.parse_args()
     make_tokens(256)
     cores = sorted(os.sched_getaffinity(0))[:2]
