@@ -321,10 +321,10 @@ void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
          "has no effect, as all transports have collectives of their own: leave it out", ""},
         {job->comm_sums == HD__SUMS_ANY && !core && !job->comm_inside, "comm.sums",
          "has no effect, as all transports have collectives of their own: leave it out", ""},
-        {core && any, "comm.tune", "has rules that count with comm.sums: any alone: for ", any},
+        {core && any, "comm.tune", "has rules that are ignored without comm.sums: any, for the algorithm ", any},
         {core && !any && !tuned, "comm.tune",
-         "has no rule for an operation of a step, which `heddle explain` lists with ranks and bytes: make the file by "
-         "`heddle bench --tune` with as many",
+         "has no rule for an operation of a step, which `heddle explain` lists with ranks and bytes: make the file "
+         "with `heddle bench --tune` for these ranks and sizes",
          ""},
     };
     for (size_t i = 0; i < HD__COUNT(rows) && c->mesh.ranks > 1; i++)

@@ -214,7 +214,10 @@ static const struct optimizer {
     {"Lion", "lion", lion_keys, HD__COUNT(lion_keys), "1e-3", {{"betas", "[0.9, 0.99]"}, {"weight_decay", "0"}}},
 };
 
-static const struct rule typed_keys[] = {{"type", HERE, OPTIMIZER, ""}, {"params", PART, OPTIMIZER, "lr"}};
+static const struct rule typed_keys[] = {
+    {"type", HERE, OPTIMIZER, ""},
+    {"params", PART, OPTIMIZER, "lr"},
+    {"legacy_fusion", COMMENT, OPTIMIZER, "the update of a flat buffer is one instruction"}};
 static const struct rule scheduler_keys[] = {
     {"warmup_min_lr", ONLY, SCHEDULE, "0", "the rate rises from 0"},
     {"warmup_min_ratio", ONLY, SCHEDULE, "0", "the rate rises from 0"},
@@ -583,13 +586,13 @@ static void import_accelerate(struct import *m)
     if (!strcasecmp(type, "FSDP")) {
         WALK(m, fsdp, "fsdp_config", fsdp_keys);
         read_sharding(m, fsdp);
+        if (is_true(word(fsdp, "fsdp_offload_params")))
+            put(m, STRATEGY, "offload.optimizer", "host, offload.params: host");
+        m->recompute = is_true(word(fsdp, "fsdp_activation_checkpointing"));
     }
     if (!strcasecmp(type, "FSDP") && (!strcmp(mixed, "bf16") || !strcmp(mixed, "fp16")))
         say(&m->comments, hd__tree_get(m->root, "mixed_precision"), "mixed_precision",
             "FSDP sums gradients in %s then; here precision.reduce says it, and is fp32", mixed);
-    if (is_true(word(fsdp, "fsdp_offload_params")))
-        put(m, STRATEGY, "offload.optimizer", "host, offload.params: host");
-    m->recompute = is_true(word(fsdp, "fsdp_activation_checkpointing"));
     if (!strcasecmp(type, "DEEPSPEED"))
         WALK(m, zero, "deepspeed_config", accelerate_deepspeed_keys);
 }

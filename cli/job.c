@@ -321,9 +321,9 @@ static void note_between(struct hd__job *job, const struct hd__code_section *x, 
         const char *key, *why;
     } rows[] = {
         {job->eval_every, "eval.every",
-         "in between val_loss is the mean over replicas, of parameters that no saved model has"},
+         "in between, val_loss is the mean over replicas that differ, and no saved model has their parameters"},
         {job->checkpoint_every, "checkpoint.every",
-         "in between the model that is saved is that of the last time they were"},
+         "a checkpoint saved in between holds the model as it was when replicas were last equal"},
     };
     if (steps % every)
         hd__text_add(out,
@@ -364,10 +364,10 @@ static void note_recompute(const struct hd__cli_job *loaded, struct hd__text *ou
     const struct hd__compiled *c = loaded->compiled;
     struct hd__job *job = loaded->job;
     int64_t every = job->recompute == HD__RECOMPUTE_EVERY ? job->recompute_every : job->recompute == HD__RECOMPUTE_FULL;
-    if (c && c->n_stages == 1 && every && every >= c->info.layers)
+    if (c && c->n_stages == 1 && every && c->info.layers && every >= c->info.layers)
         hd__text_add(
             out,
-            "%s: warning: recompute: a segment of %lld blocks holds all of the model's, %lld: to recompute it costs "
+            "%s: warning: recompute: one segment of %lld blocks is the whole model (%lld blocks): recomputing it costs "
             "a forward pass and saves no memory: say {every: N} with a smaller N, or none\n",
             hd__job_where(job, "recompute"), (long long)every, (long long)c->info.layers);
 }

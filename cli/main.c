@@ -130,8 +130,11 @@ int hd__cli_split(const struct hd__command *command, int argc, char **argv, cons
             literal = 1;
         } else if (flag && flag->value) {
             int many = flag->set != NULL;
-            if (++i == argc || find_flag(flags, n_flags, argv[i]) || !argv[i][0])
+            if (++i == argc || find_flag(flags, n_flags, argv[i]))
                 return hd__cli_usage_error(command, "%s needs a value", flag->name);
+            if (!argv[i][0] && !many) /* a prompt may be empty */
+                return hd__cli_usage_error(command, "%s is given an empty value: a shell variable that is not set?",
+                                           flag->name);
             if (many && *flag->set == HD__CLI_VALUES)
                 return hd__cli_usage_error(command, "%s is given more than %d times", flag->name, HD__CLI_VALUES);
             if (!many && given >> (flag - flags) & 1)

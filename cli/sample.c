@@ -1,5 +1,4 @@
 /* heddle sample: text from a trained model. */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

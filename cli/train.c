@@ -177,7 +177,8 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
         hd__train_corpus_warn(c);
         hd__train_watch_warn(c->job);
         if (c->job->notice_file && !access(c->job->notice_file, F_OK))
-            hd__log(HD_LOG_WARN, NULL, "%s: launch.notice: %s is there already, so the job saves and ends: remove it",
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: launch.notice: %s is already there, so the job would save and end at once: remove it",
                     hd__job_where(c->job, "launch.notice"), c->job->notice_file);
         if (machine_name && c->job->launch_machine && strcmp(machine_name, c->job->launch_machine))
             hd__log(HD_LOG_WARN, NULL, "%s: launch.machine is %s, and --machine %s counts",

@@ -133,16 +133,16 @@ static int check_margin(const struct slurm_request *r, struct hd__job *job)
     return hd__cli_print_error(&err, HD__EXIT_REFUSED);
 }
 
-/* Slurm may give any number from the least to the most. */
-static int check_machines(const struct slurm_request *r, const struct hd__cli_job_arguments *arguments)
+/* Slurm may give any number from the least to the most; a job that searches finds a mesh for each. */
+static int check_machines(const struct slurm_request *r, const struct hd__cli_job_arguments *arguments, int searches)
 {
     struct hd__cli_job loaded;
     int code = hd__cli_check_machines(arguments, r->min, r->each);
-    for (int32_t n = r->min + 1; n < r->max && !code; n++) { /* more of the same: the mesh and the batch */
+    for (int32_t n = r->min + 1; n < r->max && !code && !searches; n++) { /* more of the same: the mesh and the batch */
         code = hd__cli_resolve_job(arguments, (int64_t)n * r->each, &loaded);
         hd__cli_unload_job(&loaded);
         if (code)
-            hd__cli_usage_error(&hd__command_slurm, "so it would end where Slurm gives %d machines", n);
+            hd__cli_usage_error(&hd__command_slurm, "so the job would fail where Slurm gives %d machines", n);
     }
     return code || r->max == r->min ? code : hd__cli_check_machines(arguments, r->max, r->each);
 }
@@ -182,7 +182,7 @@ static int run(int argc, char **argv)
         r.max = loaded.job->nodes_max;
     }
     if (!code)
-        code = check_machines(&r, &arguments);
+        code = check_machines(&r, &arguments, loaded.chosen != NULL);
     if (!code) {
         hd__cli_say_notes(&loaded);
         print_script(&arguments, &r, loaded.compiled);
@@ -199,11 +199,11 @@ const struct hd__command hd__command_slurm = {
         "Prints a script that trains the job on Slurm's machines, a task a rank, from this folder, which all of them\n"
         "see. It saves before the time limit and queues itself again, goes on after a lost machine or a failure\n"
         "(launch.restarts times), and ends where the job is done, refused or cancelled.\n"
-        "What else sbatch knows (a partition, an account) is said to sbatch itself.\n\n"
+        "Give other options (partition, account) to sbatch itself.\n\n"
         "  --nodes N          on so many machines, or as many as there are from MIN to MAX (launch.nodes)\n"
         "  --per-machine N    ranks of a machine (default: those of the job as it is written)\n"
         "  --signal SECONDS   before the limit, when it is to save (120); launch.time_limit is the limit\n",
-    .example = "  heddle slurm job.yaml launch.ranks=8 launch.restarts=3 --nodes 2:4 > train.sh\n"
+    .example = "  heddle slurm job.yaml launch.ranks=8 launch.restarts=3 data.pad_batch=always --nodes 2:4 > train.sh\n"
                "  sbatch train.sh\n",
     .run = run,
 };

@@ -363,10 +363,11 @@ static int run(int argc, char **argv)
         return code;
     c.ranks = (uint32_t)ranks;
     if (c.ranks > (uint32_t)hd__cpu_count())
-        hd__log(HD_LOG_WARN, NULL,
-                "--ranks %u: they share the %d cores of this machine and take turns: that is what is measured, and it "
-                "takes so much longer",
-                c.ranks, hd__cpu_count());
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "--ranks %u: this machine has %d cores, so the ranks take turns: the result includes that, and measuring "
+            "takes longer",
+            c.ranks, hd__cpu_count());
     struct hd__plugins *plugins = hd__plugins_create(hd__store_host_table());
     int32_t rc = hd__plugins_add_default_folders(plugins, &err);
     rc = rc ? rc : measure_transport(&c, plugins, &arena, &err);

@@ -178,11 +178,11 @@ static int32_t check_empty(const char *name, int wanted, struct hd_error *err)
     char *path = hd__format("%s.bin", name);
     int32_t rc = access(path, F_OK) ? HD_OK
                                     : hd_fail(err, HD_E_INVALID,
-                                              "%s is of another split, and this one has no documents for it: remove "
-                                              "it, or name another --to",
+                                              "%s is left from an older split, and this split has no documents for "
+                                              "it: remove it (and its .idx), or name another --to",
                                               path);
     if (!rc && wanted)
-        hd__log(HD_LOG_WARN, NULL, "%s: no documents are left for it: it is not written", name);
+        hd__log(HD_LOG_WARN, NULL, "%s: no documents are left for this part: it is not written", name);
     free(path);
     return rc;
 }

@@ -59,9 +59,11 @@ int run_launched(const struct hd_comm_launcher *launcher, struct launched *share
     }
     if (hd__launch_external_start(launcher, shared->options.size, words, &pid, &err)) {
         fprintf(stderr, "%s\n", err.message);
+        rmdir(folder);
         return 1;
     }
     code = await(pid, seconds);
+    unsetenv("TMPDIR");
     rmdir(folder);
     for (int32_t r = 0; r < shared->options.size; r++) {
         int dies = expect_signal && expect_signal[r], ended = atomic_load(&shared->ended[r]);

@@ -67,7 +67,8 @@ static void note_axes(struct hd__job *job, struct hd__text *out)
                                                      : 0;
         struct hd__job_value axis = *axes;
         if (part == 1)
-            hd__text_add(out, "%s: warning: comm.axes.%s has no effect where mesh.dp has 1 of it: leave it out\n",
+            hd__text_add(out,
+                         "%s: warning: comm.axes.%s has no effect, because its size in mesh.dp is 1: leave it out\n",
                          axes->origin, word);
         axis.path = hd__arena_format(&job->arena, "comm.axes.%s", word);
         axis.needs = hd__arena_format(&job->arena, "mesh.%s!=1", word);
@@ -118,17 +119,18 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "too large: leave it out, or say one with the range of fp32"},
         {new_part < ldexp(1, -hd__dtype(job->precision.optimizer)->digits) && job->precision.compute != HD_F64,
          "precision.optimizer",
-         "rounds second moments to nearest, and 1 - optimizer.betas[1] is less than that: they rise and hardly fall; "
-         "leave it out, or say optimizer.betas=[0.9, 0.99] or less"},
+         "rounds second moments to nearest, and their change in a step, 1 - optimizer.betas[1], is smaller than a "
+         "rounding step: they rise and hardly fall; leave it out, or say optimizer.betas=[0.9, 0.99] or less"},
         {hd__dtype(job->precision.master)->digits < FLT_MANT_DIG && job->precision.compute != HD_F64 &&
              !(rounding && !strcmp(rounding->text, "stochastic")),
          "precision.master",
          "rounds weights to nearest: smaller updates, in bf16 below 1/256 of a weight, are lost: leave it out, or say "
          "optimizer.rounding=stochastic (adamw, for bf16)"},
         {lr && job->schedule.min_lr > 0 && job->schedule.min_lr >= json_number_value(lr->json), "schedule.min_lr",
-         "is optimizer.lr: the rate never falls"},
+         "is not below optimizer.lr: the rate never falls"},
         {window && json_integer_value(window->json) >= job->seq_len && strcmp(window->origin, "default") != 0,
-         "model.sliding_window", "has no effect where it is not below data.seq_len: leave it out"},
+         "model.sliding_window",
+         "is not below data.seq_len, so training never uses it; the config.json of an export keeps it"},
         {job->shuffle && job->shuffle_buffer == 1, "data.shuffle_buffer",
          "is 1, so nothing is shuffled: raise it, or say data.shuffle: false"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit", UNSAVED},

@@ -258,7 +258,7 @@ static void say_retry(const struct hd_ckpt *ckpt, const struct attempt *a, int32
     char status[40];
     snprintf(status, sizeof status, "the server answers with status %ld", a->answer->status);
     if (tries == 3)
-        ckpt->host->log(HD_LOG_WARN, "ckpt-s3", "%s: %s %s: %s; trying again, up to %lld times and %g s",
+        ckpt->host->log(HD_LOG_WARN, "ckpt-s3", "%s: %s %s: %s; trying again, up to %lld times within %g s",
                         ckpt->location, a->request->method, a->request->key ? a->request->key : "(list)",
                         !code  ? status
                         : *why ? why

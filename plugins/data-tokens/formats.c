@@ -143,22 +143,25 @@ static bool are_floats(const struct hd_data *f, uint32_t bytes)
 }
 
 /* Are they tokens of one byte, as those of characters are? Then bytes at even and at odd places are alike, and there
- * are few; the lower bytes of wider tokens are nearly all there are, or the higher ones 0. */
+ * are few; the lower bytes of wider tokens are nearly all there are, or the higher ones 0. Two zero bytes say nothing:
+ * id 0 is padding in many files. */
 static bool are_bytes(const struct hd_data *f)
 {
     enum { LEAST = 512, MOST_VALUES = 200 };
-    uint64_t n = f->map_bytes / 2, apart = 0;
+    uint64_t n = f->map_bytes / 2, pairs = 0, apart = 0;
     int32_t even[256] = {0}, odd[256] = {0}, values = 0;
     n = n < TOKENS_SAMPLE ? n : TOKENS_SAMPLE;
     for (uint64_t i = 0; i < n; i++) {
-        even[f->at[2 * i]]++;
-        odd[f->at[2 * i + 1]]++;
+        int some = f->at[2 * i] || f->at[2 * i + 1];
+        pairs += (uint64_t)some;
+        even[f->at[2 * i]] += some;
+        odd[f->at[2 * i + 1]] += some;
     }
     for (int32_t v = 0; v < 256; v++) {
         values += even[v] || odd[v];
         apart += (uint64_t)abs(even[v] - odd[v]);
     }
-    return n >= LEAST && values > 2 && values <= MOST_VALUES && apart < n / 2;
+    return pairs >= LEAST && values > 2 && values <= MOST_VALUES && apart < pairs / 2;
 }
 
 static int32_t parse_bytes(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)

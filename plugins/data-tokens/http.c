@@ -426,16 +426,18 @@ static void *ahead_thread(void *unused)
 static void init_curl(void)
 {
     void *library = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        snprintf(curl.missing, sizeof curl.missing, "%s", dlerror());
     library = library ? library : dlopen("libcurl-gnutls.so.4", RTLD_NOW | RTLD_LOCAL);
-    const char *why = library ? NULL : dlerror();
+    const char *why = NULL;
 #define LOAD(name)                                                          \
     if (library && !(*(void **)&curl.name = dlsym(library, "curl_" #name))) \
         why = "it has no curl_" #name;
     CURL_FUNCTIONS(LOAD)
 #undef LOAD
-    if (why)
-        snprintf(curl.missing, sizeof curl.missing, "%s", why);
-    else
+    if (library)
+        snprintf(curl.missing, sizeof curl.missing, "%s", why ? why : "");
+    if (library && !why)
         curl.global_init(CURL_GLOBAL_DEFAULT);
 }
 

@@ -37,9 +37,9 @@ static void warn_of_factors(const struct zero *z)
 {
     if (z->matrices && z->factors >= z->matrices && z->rank < 65536 && z->api->stage(z->p) == 0)
         z->host->log(HD_LOG_WARN, "strategy-zero",
-                     "compress.rank %u: instead of matrices of %.4g million elements their factors travel, of %.4g "
-                     "million: lower strategies.zero.compress.rank, or leave compress out",
-                     z->rank, (double)z->matrices / 1e6, (double)z->factors / 1e6);
+                     "compress.rank %u: the factors that travel have %.4g million elements, no fewer than the %.4g "
+                     "million of the matrices they replace: lower strategies.zero.compress.rank, or leave compress out",
+                     z->rank, (double)z->factors / 1e6, (double)z->matrices / 1e6);
 }
 
 /* Parameters are gathered where a step begins, in a section that runs once in it. Returns its index, or NONE. */

@@ -1,6 +1,5 @@
 #include "runtime/comm/tuning_file.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "core/base/file.h"

@@ -137,7 +137,8 @@ static int is_over(struct hd_store *s, int outlives)
 static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store_request *p, double deadline,
                        struct hd_error *err)
 {
-    struct timespec until = hd__cond_until(deadline + 0.5); /* the server answers at the deadline, and knows more */
+    /* The server answers at the deadline, and knows more: on a busy machine that takes a while. */
+    struct timespec until = hd__cond_until(deadline + HD__MAX(0.5, s->dead_after));
     pthread_mutex_lock(&s->lock);
     frame->id = p->id = ++s->next_id;
     p->next = s->requests;
@@ -165,7 +166,8 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store
         return HD_E_PEER;
     if (sent == HD_E_PEER)
         return hd_fail(err, HD_E_PEER, "the rendezvous closed the connection");
-    return hd_fail(err, HD_E_TIMEOUT, "the rendezvous did not answer");
+    return hd_fail(err, HD_E_TIMEOUT, "the rendezvous did not answer%s%.*s", frame->key_bytes ? " about " : "",
+                   (int)frame->key_bytes, frame->key_bytes ? frame->key : "");
 }
 
 static int32_t deadline_ms(double deadline)

@@ -362,13 +362,17 @@ static int32_t fail_unnamed(const char *folder, struct hd_error *err)
     char *pattern = hd__format("%s/*.safetensors", folder), *pickled = hd__format("%s/pytorch_model.bin*", folder);
     glob_t found = {0}, old = {0};
     int there = !glob(pattern, 0, NULL, &found), was = !glob(pickled, 0, NULL, &old);
+    const char *name = there ? strrchr(found.gl_pathv[0], '/') + 1 : "";
     int32_t rc =
         hd_fail(err, HD_E_NOTFOUND, "%s: holds neither model.safetensors nor model.safetensors.index.json%s%s%s",
-                folder, there ? "; it has " : "", there ? strrchr(found.gl_pathv[0], '/') + 1 : "",
-                there ? ": fetch the index as well, where it is a part of several files, or call it model.safetensors"
-                : was ? "; pytorch_model.bin is not read: load and save the model with transformers, whose "
-                        "save_pretrained writes safetensors"
-                      : "");
+                folder, there ? "; it has " : "", name,
+                !strncmp(name, "adapter_", 8)
+                    ? ", a LoRA adapter: merge it into its base model first (merge_and_unload of peft, then "
+                      "save_pretrained)"
+                : there ? ": fetch the index as well, where it is a part of several files, or call it model.safetensors"
+                : was   ? "; pytorch_model.bin is not read: load and save the model with transformers, whose "
+                          "save_pretrained writes safetensors"
+                        : "");
     globfree(&found);
     globfree(&old);
     free(pattern);

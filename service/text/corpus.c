@@ -122,7 +122,9 @@ static int32_t add_path(struct hd__corpus *c, const char *path, int depth, uint3
         c->texts += hd__corpus_is_text_name(path) && !is_own_name(path);
         return HD_OK;
     }
-    if (depth && !c->tokens && (!S_ISREG(st.st_mode) || !hd__corpus_is_text_name(path) || is_own_name(path))) {
+    if (depth && !c->tokens && is_own_name(path))
+        return HD_OK;
+    if (depth && !c->tokens && (!S_ISREG(st.st_mode) || !hd__corpus_is_text_name(path))) {
         if (!c->silent && !(*left_out)++)
             hd__log(HD_LOG_WARN, NULL,
                     "%s: its name does not say text or JSON lines, so it is left out: name it, or a "

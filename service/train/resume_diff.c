@@ -11,7 +11,7 @@ enum {
     COMPUTES = 4 /* what the weights compute: matters wherever they are used */
 };
 
-/* The first match counts; a name that ends in a dot or a bar begins others.
+/* The first match counts; a name that ends in a dot or an underscore begins others.
  * Keys not listed do not change the training. */
 static const struct {
     const char *path;

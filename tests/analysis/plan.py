@@ -344,7 +344,7 @@ def refusals():
         (["--tokens", "3Q"], "--tokens 3Q"),
         (["--assume", "dropuot=yes"], "'dropuot=yes': unknown key: write KEY=VALUE with fused_attention"),
         (["--assume", "dropout"], "'dropout': no value"),
-        (["--assume", ""], "--assume needs a value"),
+        (["--assume", ""], "--assume is given an empty value"),
         (["--assume", "dropout=yes,"], "unknown key"),
         (["--assume", "dropout=maybe"], "dropout: "),
         (["--assume", "states=1"], "states: "),

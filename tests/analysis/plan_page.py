@@ -242,7 +242,7 @@ def refusals():
     os.symlink("p.html", "link.html")
     for name, words, says in [("mine.html", (), "mine.html is there, and heddle did not write it"),
                               ("job.yaml", (), "job.yaml is there, and heddle did not write it"),
-                              ("link.html", (), "a symbolic link"), (".", (), "."), ("", (), "--html needs a value"),
+                              ("link.html", (), "a symbolic link"), (".", (), "."), ("", (), "--html is given an empty value"),
                               ("-x", (), "--html wants a file"), ("--json", (), "--html needs a value"),
                               ("no/such.html", (), "no/such.html: No such file or directory"),
                               ("a.html", ("--html", "b.html"), "--html is given twice"),

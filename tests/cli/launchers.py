@@ -110,7 +110,7 @@ env = dict(line.split("=", 1) for line in lines_of("srun.env") if "=" in line)
 expect(env["MASTER_ADDR"] == "node7" and env["MASTER_PORT"] == "34567" and len(env["HEDDLE_SECRET"]) == 64, env)
 refused("8 ranks are not pp 1 x dp 2", "slurm", "job.yaml", "mesh.dp=2", "--nodes", "4")
 refused("comm-shm works inside one machine only, and dp_shard connects machines", "slurm", "job.yaml", "--nodes", "2")
-refused("so it would end where Slurm gives 3 machines", "slurm", "job.yaml", APART, "--nodes", "2:4")
+refused("so the job would fail where Slurm gives 3 machines", "slurm", "job.yaml", APART, "--nodes", "2:4")
 refused("launch.rendezvous is node1:29400, and the script", "slurm", "job.yaml", APART, "launch.nodes=2", "launch.rendezvous='node1:29400'")
 for words, nodes, tasks in (((), "2-4", 2), (("--nodes", "2"), "2", 2), (("--per-machine", "4"), "2-4", 4)):
     text = run("slurm", "job.yaml", "launch.nodes='2:4'", "launch.ranks=2", APART, *words).stdout
@@ -135,7 +135,7 @@ refused("--pods 0: a number of pods is wanted", "k8s", "job.yaml", "--pods", "0"
 refused("--image a b: letters, digits and", "k8s", "job.yaml", "--image", "a b")
 for size in ("lots", "0Gi", "-1Gi", "100GiB", "Gi", "100", "1023Ki", "1M"):
     refused(f"--storage {size}: a size of 1Mi or more is wanted, with its unit", "k8s", "job.yaml", "--storage", size)
-refused("--storage needs a value", "k8s", "job.yaml", "--storage", "")
+refused("--storage is given an empty value", "k8s", "job.yaml", "--storage", "")
 refused("--pods 2: launch.nodes is 4: make them equal", "k8s", "job.yaml", APART, "launch.nodes=4", "--pods", "2")
 refused("launch.rendezvous is node1:29400, and pods meet", "k8s", "job.yaml", APART, "launch.nodes=2", "launch.rendezvous='node1:29400'")
 for size in ("1Mi", "1024Ki", "1048576", "2M"):

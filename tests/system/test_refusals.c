@@ -703,7 +703,7 @@ START_TEST(dry_runs_of_what_opens)
                                         "train " OPENS "checkpoint.dir=s3://bucket/x checkpoint.retries=3 "
                                         "checkpoint.endpoint=http://127.0.0.1:1 --dry-run");
     expect_code(c, 2);
-    expect_says(c, "; trying again, up to 3 times and ");
+    expect_says(c, "; trying again, up to 3 times within ");
     expect_says(c, "(tried 4 times)");
     ck_assert_int_eq(system("touch after && ls -AR -I 'err-*' -I 'out-*' > before"), 0);
     for (size_t i = 0; i < HD__COUNT(fine); i++)
@@ -854,7 +854,7 @@ START_TEST(command_lines)
         {"ckpt ls llama.yaml checkpoint.dir=x --checkpoint step-00000001", "ls lists all: no --checkpoint"},
         {"bench --op sum", "--op 'sum': wanted names with commas between them: all_reduce, "},
         {"bench --ranks 2000", "--ranks '2000': wanted a whole number from 1 to 1024"},
-        {"calibrate --comm none --ranks 1024", "warning: --ranks 1024: they share the "},
+        {"calibrate --comm none --ranks 1024", "warning: --ranks 1024: this machine has "},
         {"bench -b nan", "-b 'nan': wanted a size"},
         {"bench -f inf", "-f 'inf': wanted a number above 1"},
         {"bench --timeout inf", "--timeout 'inf': wanted seconds from 0.01"},

@@ -404,7 +404,8 @@ START_TEST(one_byte)
     struct scratch s;
     struct hd_data *f;
     static uint8_t narrow[4000];
-    static uint16_t wide[4000], ids[4000];
+    static uint16_t wide[4000], ids[4000], padded[4000];
+    static uint32_t wider[4000];
     uint64_t state = 1;
     scratch_init(&s);
     for (int i = 0; i < 4000; i++) {
@@ -423,6 +424,14 @@ START_TEST(one_byte)
                "(data.token_dtype; of one byte: data.format: bytes)");
     expect_opens(path, TOKENS_BYTES, 256);
     expect_opens(scratch_write(&s, "w.bin", wide, sizeof wide), TOKENS_AUTO, 256);
+    for (int i = 0; i < 4000; i++) { /* padding by id 0 */
+        padded[i] = i % 5 ? 0 : narrow[i];
+        wider[i] = padded[i];
+    }
+    expect_opens(scratch_write(&s, "p.bin", padded, sizeof padded), TOKENS_AUTO, 256);
+    ck_assert(!open_with_vocab(scratch_write(&s, "q.bin", wider, sizeof wider), TOKENS_NANOGPT, TOKENS_DTYPE_UINT32,
+                               70000, &f));
+    ops_of()->close(f);
     for (int i = 0; i < 4000; i++)
         wide[i] = (uint16_t)(wide[i] << 8);
     ck_refused(open_with_vocab(scratch_write(&s, "b.bin", wide, sizeof wide), TOKENS_AUTO, 0, 50304, &f), HD_E_INVALID,

@@ -75,13 +75,14 @@ static const struct {
     {"train llama.yaml --dry-run precision.optimizer=fp16",
      "command line: warning: precision.optimizer is a type of a short range"},
     {"train llama.yaml --dry-run recompute={\"every\":9}",
-     "command line: warning: recompute: a segment of 9 blocks holds all of the model's, 2: to recompute it costs a "
-     "forward pass and saves no memory: say {every: N} with a smaller N, or none"},
+     "command line: warning: recompute: one segment of 9 blocks is the whole model (2 blocks): recomputing it "
+     "costs a forward pass and saves no memory: say {every: N} with a smaller N, or none"},
     {"train llama.yaml --dry-run data.shuffle_buffer=1",
      "command line: warning: data.shuffle_buffer is 1, so nothing is shuffled"},
     {"train llama.yaml --dry-run precision.optimizer=bf16 optimizer.betas=[0.9,0.999]",
-     "command line: warning: precision.optimizer rounds second moments to nearest, and 1 - optimizer.betas[1] is less "
-     "than that: they rise and hardly fall; leave it out, or say optimizer.betas=[0.9, 0.99] or less"},
+     "command line: warning: precision.optimizer rounds second moments to nearest, and their change in a step, 1 - "
+     "optimizer.betas[1], is smaller than a rounding step: they rise and hardly fall; leave it out, or say "
+     "optimizer.betas=[0.9, 0.99] or less"},
     {"train llama.yaml --dry-run precision.master=bf16 optimizer.use=sgd",
      "command line: warning: precision.master rounds weights to nearest: smaller updates, in bf16 below 1/256 of a"},
     {"train llama.yaml --dry-run mesh.dp=2 comm.sums=any",
@@ -89,18 +90,18 @@ static const struct {
     {"check llama.yaml mesh.dp=2 comm.tune=two.json",
      "command line: warning: comm.tune has no effect, as all transports have collectives of their own: leave it out"},
     {"train llama.yaml --dry-run mesh.dp=2 " BY_PIPES "comm.tune=ring.json",
-     "command line: warning: comm.tune has rules that count with comm.sums: any alone: for ring"},
+     "command line: warning: comm.tune has rules that are ignored without comm.sums: any, for the algorithm ring"},
     {"train llama.yaml --dry-run mesh.dp=4 " BY_PIPES "comm.tune=two.json",
      "command line: warning: comm.tune has no rule for an operation of a step, which `heddle explain` lists with "
-     "ranks and bytes: make the file by `heddle bench --tune` with as many"},
+     "ranks and bytes: make the file with `heddle bench --tune` for these ranks and sizes"},
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":5}] "
      "eval.every=4 data.val_fraction=0.1",
      "command line: warning: eval.every is no multiple of strategies.localsgd.every, 5, after which replicas are "
-     "equal: in between val_loss is the mean over replicas, of parameters that no saved model has"},
+     "equal: in between, val_loss is the mean over replicas that differ, and no saved model has their parameters"},
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":5}] "
      "checkpoint={\"every\":4}",
      "command line: warning: checkpoint.every is no multiple of strategies.localsgd.every, 5, after which replicas are "
-     "equal: in between the model that is saved is that of the last time they were"},
+     "equal: a checkpoint saved in between holds the model as it was when replicas were last equal"},
     {"train llama.yaml --dry-run launch.time_limit=30m",
      "command line: warning: launch.time_limit ends the job before its last step, and there are no checkpoints"},
     {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\"}]",
@@ -133,15 +134,15 @@ static const struct {
     {"train llama.yaml --dry-run job.steps=9 schedule={\"kind\":\"linear\",\"warmup\":8}",
      "its last phase has 1 step, which is at optimizer.lr: the rate never falls; lower schedule.warmup\n"},
     {"train llama.yaml --dry-run optimizer.lr=1e-3 schedule={\"kind\":\"cosine\",\"min_lr\":1e-3}",
-     "command line: warning: schedule.min_lr is optimizer.lr: the rate never falls"},
+     "command line: warning: schedule.min_lr is not below optimizer.lr: the rate never falls"},
     {"train llama.yaml --dry-run model.sliding_window=32",
-     "command line: warning: model.sliding_window has no effect where it is not below data.seq_len: leave it out"},
+     "command line: warning: model.sliding_window is not below data.seq_len, so training never uses it"},
     {"train llama.yaml --dry-run checkpoint={} launch.notice={\"file\":\"corpus.txt\"}",
-     "command line: launch.notice: corpus.txt is there already, so the job saves and ends: remove it"},
+     "command line: launch.notice: corpus.txt is already there, so the job would save and end at once: remove it"},
     {"train llama.yaml --dry-run launch.notice={\"file\":\"/nowhere/x\"}",
      "command line: warning: launch.notice ends the job before its last step, and there are no checkpoints"},
     {"train llama.yaml --dry-run mesh.dp=2 comm.axes={\"dp_replicate\":\"shm\"}",
-     "command line: warning: comm.axes.dp_replicate has no effect where mesh.dp has 1 of it: leave it out"},
+     "command line: warning: comm.axes.dp_replicate has no effect, because its size in mesh.dp is 1: leave it out"},
     {"train llama.yaml --dry-run watch.command=/nowhere/notify",
      "command line: watch.command: /nowhere/notify: No such file"},
     {"train llama.yaml --dry-run watch.command=heddle-no-such-command",

@@ -183,14 +183,14 @@ START_TEST(said)
     ck_assert_str_eq(c->err, "");
     c = command_run("data split " INDEXED "/bpe --to all --validation 20 --test 26 --overwrite");
     expect_code(c, 2);
-    expect_says(c, "all-train.bin is of another split, and this one has no documents for it: remove it");
+    expect_says(c, "all-train.bin is left from an older split, and this split has no documents for it: remove it");
     ck_assert_int_eq(system("mkdir web && cp corpus.txt web"), 0); /* tokens among the texts are none of them */
     for (int again = 0; again < 2; again++)
         expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to web/all --overwrite web"), 0);
     c = command_run("data split " INDEXED "/bpe --to held --validation 1.0 --test 0");
     expect_code(c, 0);
-    expect_says(c, "held-train: no documents are left for it: it is not written");
-    expect_says(c, "held-test: no documents are left for it: it is not written");
+    expect_says(c, "held-train: no documents are left for this part: it is not written");
+    expect_says(c, "held-test: no documents are left for this part: it is not written");
     c = command_run("data tokenize --tokenizer " TOKENIZER " --to twice corpus.txt corpus.txt");
     expect_code(c, 0);
     expect_says(c, "corpus.txt is named more than once: so often its documents are written");
