@@ -296,6 +296,8 @@ void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd
     routes->groups.count = kept;
 }
 
+#define ALL_OWN "has no effect, as all transports have collectives of their own: leave it out"
+
 void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
 {
     struct hd__job *job = c->job;
@@ -317,10 +319,8 @@ void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
         int is;
         const char *key, *why, *name;
     } rows[] = {
-        {job->comm_tune && !core, "comm.tune",
-         "has no effect, as all transports have collectives of their own: leave it out", ""},
-        {job->comm_sums == HD__SUMS_ANY && !core && !job->comm_inside, "comm.sums",
-         "has no effect, as all transports have collectives of their own: leave it out", ""},
+        {job->comm_tune && !core, "comm.tune", ALL_OWN, ""},
+        {job->comm_sums == HD__SUMS_ANY && !core && !job->comm_inside, "comm.sums", ALL_OWN, ""},
         {core && any, "comm.tune", "has rules that are ignored without comm.sums: any, for the algorithm ", any},
         {core && !any && !tuned, "comm.tune",
          "has no rule for an operation of a step, which `heddle explain` lists with ranks and bytes: make the file "

@@ -34,11 +34,13 @@ eval: {{every: 1, batches: 1}}
 
 def shapes(layers):
     """Names and shapes of Hugging Face's Llama, a list a layer."""
-    yield [("model.embed_tokens.weight", (VOCAB, HIDDEN)), ("model.norm.weight", (HIDDEN,)), ("lm_head.weight", (VOCAB, HIDDEN))]
+    yield [("model.embed_tokens.weight", (VOCAB, HIDDEN)), ("model.norm.weight", (HIDDEN,)),
+           ("lm_head.weight", (VOCAB, HIDDEN))]
     for i in range(layers):
         at = f"model.layers.{i}."
         yield [(at + f"self_attn.{x}_proj.weight", (HIDDEN, HIDDEN)) for x in "qkvo"] + \
-              [(at + f"mlp.{x}_proj.weight", (HIDDEN, FFN) if x == "down" else (FFN, HIDDEN)) for x in ("gate", "up", "down")] + \
+              [(at + f"mlp.{x}_proj.weight", (HIDDEN, FFN) if x == "down" else (FFN, HIDDEN))
+               for x in ("gate", "up", "down")] + \
               [(at + f"{x}_layernorm.weight", (HIDDEN,)) for x in ("input", "post_attention")]
 
 

@@ -238,23 +238,25 @@ static int is_outside(const struct k8s_request *r, const char *path)
     return path && *path != '{' && !strstr(path, "://") && strncmp(path, "/dev/", 5) != 0 && !is_in_volume(r, path);
 }
 
+static int is_among(const char *key, const char *const *keys, size_t n)
+{
+    size_t i = 0;
+    while (i < n && strcmp(key, keys[i]))
+        i++;
+    return i < n;
+}
+
 static int is_output(const char *key)
 {
     static const char *const keys[] = {"checkpoint.dir",      "metrics.jsonl", "metrics.blocks",
                                        "metrics.tensorboard", "metrics.trace", "metrics.trace.file"};
-    int found = !strncmp(key, "metrics.sinks.", 14) && hd__ends_with(key, ".dir");
-    for (size_t i = 0; i < HD__COUNT(keys); i++)
-        found |= !strcmp(key, keys[i]);
-    return found;
+    return is_among(key, keys, HD__COUNT(keys)) || (!strncmp(key, "metrics.sinks.", 14) && hd__ends_with(key, ".dir"));
 }
 
 static int is_input(const char *key)
 {
     static const char *const keys[] = {"data.tokenizer", "model.from", "checkpoint.resume", "comm.tune"};
-    int found = 0;
-    for (size_t i = 0; i < HD__COUNT(keys); i++)
-        found |= !strcmp(key, keys[i]);
-    return found;
+    return is_among(key, keys, HD__COUNT(keys));
 }
 
 /* Inputs may lie in the image, too. */

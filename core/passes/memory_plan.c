@@ -335,26 +335,20 @@ static int evaluates(const struct hd__code_section *s)
 }
 
 /* Marks buffers from the last instruction to the first. `all` 0: instructions that write no marked one leave, unless
- * others take part. */
+ * they are asynchronous: others take part, and they are waited for. */
 static void mark_used(struct hd_program *p, hd__code *code, int all, uint8_t *used)
 {
     struct hd__access t[HD__MAX_ACCESSES];
-    uint32_t *position = hd__instr_positions(p), at;
     for (uint32_t n = code->count; n-- > 0;) {
         struct hd__instr *i = &code->at[n];
-        uint32_t count = hd__accesses(p, i, t), wanted = all || hd__is_async(i);
+        uint32_t count = hd__accesses(p, i, t), wanted = all || hd__is_async(i) || i->op == HD_OP_WAIT;
         for (uint32_t k = 0; k < count; k++)
             wanted |= t[k].writes && used[t[k].buffer];
         for (uint32_t k = 0; k < count && wanted; k++)
             used[t[k].buffer] = 1;
-        if (!wanted && i->op != HD_OP_WAIT)
-            i->op = 0;
+        i->op = wanted ? i->op : 0;
     }
-    for (uint32_t n = 0; n < code->count; n++)
-        if (code->at[n].op == HD_OP_WAIT && (at = hd__wait_target(p, code, position, &code->at[n])) != UINT32_MAX)
-            code->at[n].op = code->at[at].op ? HD_OP_WAIT : 0;
     hd__code_compact(code);
-    free(position);
 }
 
 int32_t hd__memory_evaluation(struct hd_program *p, struct hd_error *err)

@@ -1,4 +1,4 @@
-/* What is left of a program to evaluate alone: weights, and what evaluating takes beside them, on every mesh. */
+/* Programs that only evaluate: their memory is that of weights and of a forward pass, on every mesh. */
 #include "analysis/sim/machine.h"
 #include "core/passes/passes.h"
 #include "core/program/access.h"

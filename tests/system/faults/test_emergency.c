@@ -42,7 +42,7 @@ static void expect_emergency(const char *job, int64_t step, int rank)
     expect_code(command_run("ckpt verify llama.yaml job.name=%s checkpoint={}", job), 0);
 }
 
-/* What rank 0 knew of the data at the start is in it, whoever saved. */
+/* The record of the data that rank 0 made at the start is in it, whoever saved. */
 static void expect_data(const char *job, int64_t step, int tokenizer)
 {
     json_t *index =
