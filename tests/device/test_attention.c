@@ -83,6 +83,15 @@ START_TEST(forward_is_near_its_reference)
 }
 END_TEST
 
+/* By up to 100 and more: all that was summed before is worth nothing. */
+START_TEST(a_row_may_rise_far_from_one_tile_of_keys_to_the_next)
+{
+    struct h_case c = {"rise", FORWARD, "b=1 s=900 k=2 g=1 d=64", {.scale = 30}};
+    for (int d = 0; d < 3; d++)
+        h_fast_case(&c, dtypes[d].dtype, dtypes[d].tolerance, 0);
+}
+END_TEST
+
 /* A backward instruction with the o and lse that the reference's forward gives, rounded to its dtype. */
 static struct h_instr *backward_made(int i, uint32_t dtype)
 {
@@ -238,6 +247,7 @@ int main(void)
     TCase *t = tcase_create("attention");
     int n = (int)(sizeof shapes / sizeof shapes[0]);
     tcase_set_timeout(t, 60);
+    tcase_add_test(t, a_row_may_rise_far_from_one_tile_of_keys_to_the_next);
     tcase_add_loop_test(t, forward_is_near_its_reference, 0, n);
     tcase_add_loop_test(t, backward_is_near_its_reference, 0, n);
     tcase_add_loop_test(t, documents_are_apart, H_FAST, H_REFERENCE + 1);

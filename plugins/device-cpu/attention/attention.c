@@ -10,18 +10,13 @@
 
 /* ---- shared with the backward kernel */
 
-struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step,
+struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const void *weights, int64_t step, int64_t k_step,
                                  int64_t rows, int64_t k, void *room)
 {
-    int64_t size = sizeof *scores, row = cpu_tiles_pad(t, k), all = cpu_round_up(rows, t->mr);
-    if (t->any_order && t->bytes == size)
-        return (struct cpu_panels){(const char *)scores, t->mr * step * size, step * size, k_step * size};
-    if (k_step == 1 && t->bytes == 2 && t->kernel_rows) {
-        t->store(room, HD_BF16, row, scores, step, rows, row, 0);
-        memset((uint16_t *)room + rows * row, 0, (size_t)((all - rows) * row) * 2);
-        return (struct cpu_panels){room, t->mr * row * 2, row * 2, 2};
-    }
-    t->pack_a(room, scores, HD_F32, step, k_step, rows, k);
+    int64_t size = t->bytes;
+    if (t->any_order || k_step == 1)
+        return (struct cpu_panels){weights, t->mr * step * size, step * size, k_step * size};
+    t->pack_a(room, weights, HD_BF16, step, k_step, rows, k);
     return (struct cpu_panels){room, cpu_tiles_panel_a(t, k), 0, 0};
 }
 
@@ -78,7 +73,8 @@ int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct 
         if (k->in[i].dtype == HD_F16 || (i < 3 && k->in[i].dtype != HD_BF16))
             dtype = HD_F32;
     x->tiles = cpu_tiles_choose(dtype);
-    x->rows = cpu_softmax_at(cpu_vectors());
+    x->rows = cpu_softmax_of(cpu_isa());
+    x->row_kind = x->tiles->bytes == 2 ? CPU_ROWS_BF16 : CPU_ROWS_F32;
     if (!all_float(k) || lse_dtype != HD_F32)
         return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels are for fp32, bf16 and fp16, with lse in fp32");
     if (x->h.s != x->h.t)
@@ -89,6 +85,14 @@ int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct 
     x->d_room = cpu_round_up(x->h.d, x->tiles->nr);
     x->panels_d = x->d_room / x->tiles->nr;
     return HD_OK;
+}
+
+void cpu_attention_lay(struct cpu_attention *x, const int64_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        x->at[i] = x->thread_bytes;
+        x->thread_bytes += cpu_round_up(bytes[i], 64);
+    }
 }
 
 struct units {
@@ -145,18 +149,36 @@ int32_t cpu_attention_ready(struct cpu_attention *x, struct hd_kernel *k, struct
 /* ---- forward */
 
 enum { KEYS, VALUES, QUERIES, SCORES, WEIGHTS, SUMS, MOST, TOTAL };
-enum { TILE_K = 256, TILE_Q = 36 };
+enum { TILE_K = 256, TILE_Q = 36, GROUP_Q = 256 };
 
-/* One tile of queries of one head. */
+/* One tile of queries of one head. A group of them passes by a tile of keys and values while it is in the caches. */
 struct tile {
     char *scratch;
     int64_t q0, rows; /* queries */
+    int64_t at;       /* in the group, a multiple of tile_q */
+    int64_t start;    /* the first key tile that its queries see */
     int64_t k0, keys; /* the key tile at hand */
 };
 
 static void *buffer(const struct cpu_attention *x, const struct tile *t, int name)
 {
     return t->scratch + x->at[name];
+}
+
+static float *sums(const struct cpu_attention *x, const struct tile *t, int64_t r)
+{
+    return (float *)buffer(x, t, SUMS) + (t->at + r) * x->d_room;
+}
+
+static char *queries(const struct cpu_attention *x, const struct tile *t)
+{
+    return (char *)buffer(x, t, QUERIES) + t->at / x->tiles->mr * cpu_tiles_panel_a(x->tiles, x->h.d);
+}
+
+/* The greatest score of row r so far (MOST), or the sum of its weights (TOTAL). */
+static float *so_far(const struct cpu_attention *x, const struct tile *t, int name, int64_t r)
+{
+    return (float *)buffer(x, t, name) + t->at + r;
 }
 
 static void pack_head(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv)
@@ -178,7 +200,7 @@ static struct cpu_span keys_seen(const struct cpu_attention *x, const struct til
 static void scores(const struct cpu_attention *x, const struct tile *t)
 {
     int64_t d = x->h.d, one = cpu_tiles_panel_b(x->tiles, d);
-    struct cpu_panels q = {buffer(x, t, QUERIES), cpu_tiles_panel_a(x->tiles, d), 0, 0};
+    struct cpu_panels q = {queries(x, t), cpu_tiles_panel_a(x->tiles, d), 0, 0};
     struct cpu_panels k = {(char *)buffer(x, t, KEYS) + t->k0 / x->tiles->nr * one, one, 0, 0};
     for (int64_t i = 0; i < t->rows; i += x->tiles->mr)
         cpu_tiles_product(x->tiles, i, keys_seen(x, t, i), (struct cpu_span){0, d}, &q, &k, buffer(x, t, SCORES),
@@ -188,92 +210,121 @@ static void scores(const struct cpu_attention *x, const struct tile *t)
 /* Scores of row r become weights; the row's maximum and sum move on, and its o so far shrinks. */
 static void softmax_row(const struct cpu_attention *x, const struct tile *t, int64_t r)
 {
-    float *most = (float *)buffer(x, t, MOST) + r, *total = (float *)buffer(x, t, TOTAL) + r;
+    float *most = so_far(x, t, MOST, r), *total = so_far(x, t, TOTAL, r);
     float *row = (float *)buffer(x, t, SCORES) + r * x->tile_k, scale = (float)x->scale;
+    char *weights = (char *)buffer(x, t, WEIGHTS) + cpu_weights_bytes(x, r * x->tile_k);
     struct cpu_visible_span visible = {.total = cpu_round_up(t->keys, x->tiles->nr)};
     cpu_visible(&x->h, t->q0 + r, &visible.first, &visible.last);
     visible.first = cpu_most(0, visible.first - t->k0);
     visible.last = cpu_least(visible.last - t->k0, t->keys);
     if (visible.first >= visible.last) {
-        memset(row, 0, (size_t)visible.total * sizeof *row);
+        memset(weights, 0, (size_t)cpu_weights_bytes(x, visible.total));
         return;
     }
     if (x->cap > 0)
         x->rows->cap(row, NULL, &visible, (float)(x->scale / x->cap));
-    float here = scale * x->rows->most(row, &visible), now = here > *most ? here : *most;
-    float shrink = *most == -INFINITY ? 0 : expf(*most - now);
-    *total = *total * shrink + x->rows->exp(row, &visible, scale, now);
-    *most = now;
-    if (shrink != 1 && shrink != 0)
-        x->rows->scale((float *)buffer(x, t, SUMS) + r * x->d_room, x->d_room, shrink);
+    float here = scale * x->rows->most(row, &visible), before = *most;
+    if (!(here <= before)) {
+        *most = here;
+        if (before > -INFINITY) {
+            *total *= expf(before - here);
+            x->rows->scale(sums(x, t, r), x->d_room, expf(before - here));
+        }
+    }
+    *total += x->rows->exp[x->row_kind](row, weights, &visible, scale, *most);
 }
 
-static void weigh(const struct cpu_attention *x, const struct tile *t, int add)
+static void weigh(const struct cpu_attention *x, const struct tile *t)
 {
     int64_t full = cpu_least(x->tile_k, x->h.t - t->k0), one = cpu_tiles_panel_b(x->tiles, full);
     int64_t tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k);
     struct cpu_panels v = {(char *)buffer(x, t, VALUES) + t->k0 / x->tile_k * tile, one, 0, 0};
-    struct cpu_panels p =
-        cpu_tiles_left(x->tiles, buffer(x, t, SCORES), x->tile_k, 1, t->rows, t->keys, buffer(x, t, WEIGHTS));
+    struct cpu_panels p = cpu_tiles_left(x->tiles, buffer(x, t, WEIGHTS), x->tile_k, 1, t->rows, t->keys, NULL);
     for (int64_t i = 0; i < t->rows; i += x->tiles->mr)
-        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, keys_seen(x, t, i), &p, &v, buffer(x, t, SUMS),
-                          x->d_room, add);
+        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, keys_seen(x, t, i), &p, &v, sums(x, t, 0),
+                          x->d_room, t->k0 > t->start);
 }
 
-static void finish(const struct cpu_attention *x, const struct tile *t, int64_t b, int64_t kv, int64_t g)
+/* The keys that queries q0 .. q0 + rows - 1 see, from the start of a key tile. */
+static struct cpu_span key_range(const struct cpu_attention *x, int64_t q0, int64_t rows)
 {
-    const float *most = buffer(x, t, MOST), *total = buffer(x, t, TOTAL);
-    float *lse = x->kernel->out[1].data, *sums = buffer(x, t, SUMS);
-    int64_t to = cpu_query_at(x, b, kv, g, t->q0), step = cpu_query_step(x);
-    for (int64_t r = 0; r < t->rows; r++) {
-        x->rows->scale(sums + r * x->d_room, x->h.d, total[r] > 0 ? 1 / total[r] : 0);
-        lse[(to + r * step) / x->h.d] = most[r] + logf(total[r]);
-    }
-    cpu_attention_store(x, 0, to, step, sums, t->rows);
-}
-
-/* The keys that a tile of queries sees, from the start of a key tile. */
-static void key_range(const struct cpu_attention *x, const struct tile *t, int64_t *first, int64_t *end)
-{
+    struct cpu_span s;
     int64_t unused;
-    cpu_visible(&x->h, t->q0, first, &unused);
-    cpu_visible(&x->h, t->q0 + t->rows - 1, &unused, end);
-    *first = *first / x->tile_k * x->tile_k;
+    cpu_visible(&x->h, q0, &s.first, &unused);
+    cpu_visible(&x->h, q0 + rows - 1, &unused, &s.last);
+    s.first = s.first / x->tile_k * x->tile_k;
+    return s;
 }
 
-static void forward_tile(const struct cpu_attention *x, struct tile *t, int64_t b, int64_t kv, int64_t g)
+static void begin(const struct cpu_attention *x, const struct tile *t, int64_t at)
 {
     const struct hd_operand *q = &x->kernel->in[0];
-    float *most = buffer(x, t, MOST), *total = buffer(x, t, TOTAL);
-    int64_t start, end;
-    key_range(x, t, &start, &end);
+    struct cpu_span seen = key_range(x, t->q0, t->rows);
     for (int64_t r = 0; r < t->rows; r++) {
-        most[r] = -INFINITY;
-        total[r] = 0;
+        *so_far(x, t, MOST, r) = -INFINITY;
+        *so_far(x, t, TOTAL, r) = 0;
     }
-    x->tiles->pack_a(buffer(x, t, QUERIES), cpu_element(q, cpu_query_at(x, b, kv, g, t->q0)), q->dtype,
-                     cpu_query_step(x), 1, t->rows, x->h.d);
-    if (start >= end)
-        memset(buffer(x, t, SUMS), 0, (size_t)(t->rows * x->d_room) * sizeof(float));
-    for (t->k0 = start; t->k0 < end; t->k0 += x->tile_k) {
-        t->keys = cpu_least(x->tile_k, end - t->k0);
-        scores(x, t);
-        for (int64_t r = 0; r < t->rows; r++)
-            softmax_row(x, t, r);
-        weigh(x, t, t->k0 > start);
+    x->tiles->pack_a(queries(x, t), cpu_element(q, at), q->dtype, cpu_query_step(x), 1, t->rows, x->h.d);
+    if (seen.first >= seen.last)
+        memset(sums(x, t, 0), 0, (size_t)(t->rows * x->d_room) * sizeof(float));
+}
+
+static void add_keys(const struct cpu_attention *x, struct tile *t, int64_t k0)
+{
+    struct cpu_span seen = key_range(x, t->q0, t->rows);
+    if (k0 < seen.first || k0 >= seen.last)
+        return;
+    t->start = seen.first;
+    t->k0 = k0;
+    t->keys = cpu_least(x->tile_k, seen.last - k0);
+    scores(x, t);
+    for (int64_t r = 0; r < t->rows; r++)
+        softmax_row(x, t, r);
+    weigh(x, t);
+}
+
+static void finish(const struct cpu_attention *x, const struct tile *t, int64_t to)
+{
+    int64_t step = cpu_query_step(x);
+    float *lse = x->kernel->out[1].data;
+    for (int64_t r = 0; r < t->rows; r++) {
+        float total = *so_far(x, t, TOTAL, r);
+        x->rows->scale(sums(x, t, r), x->h.d, total > 0 ? 1 / total : 0);
+        lse[(to + r * step) / x->h.d] = *so_far(x, t, MOST, r) + logf(total);
     }
-    finish(x, t, b, kv, g);
+    cpu_attention_store(x, 0, to, step, sums(x, t, 0), t->rows);
+}
+
+static struct tile tile_of(const struct cpu_attention *x, char *scratch, int64_t q0, int64_t at)
+{
+    return (struct tile){.scratch = scratch, .q0 = q0 + at, .rows = cpu_least(x->tile_q, x->h.s - q0 - at), .at = at};
+}
+
+static void forward_group(const struct cpu_attention *x, char *scratch, int64_t q0, int64_t to)
+{
+    int64_t rows = cpu_least(x->group * x->tile_q, x->h.s - q0), step = cpu_query_step(x);
+    struct cpu_span seen = key_range(x, q0, rows);
+    for (int64_t at = 0; at < rows; at += x->tile_q) {
+        struct tile t = tile_of(x, scratch, q0, at);
+        begin(x, &t, to + at * step);
+    }
+    for (int64_t k0 = seen.first; k0 < seen.last; k0 += x->tile_k)
+        for (int64_t at = 0; at < rows; at += x->tile_q) {
+            struct tile t = tile_of(x, scratch, q0, at);
+            add_keys(x, &t, k0);
+        }
+    for (int64_t at = 0; at < rows; at += x->tile_q) {
+        struct tile t = tile_of(x, scratch, q0, at);
+        finish(x, &t, to + at * step);
+    }
 }
 
 static void forward_unit(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv)
 {
-    struct tile t = {.scratch = scratch};
     pack_head(x, scratch, b, kv);
     for (int64_t g = 0; g < x->h.g; g++)
-        for (t.q0 = 0; t.q0 < x->h.s; t.q0 += x->tile_q) {
-            t.rows = cpu_least(x->tile_q, x->h.s - t.q0);
-            forward_tile(x, &t, b, kv, g);
-        }
+        for (int64_t q0 = 0; q0 < x->h.s; q0 += x->group * x->tile_q)
+            forward_group(x, scratch, q0, cpu_query_at(x, b, kv, g, q0));
 }
 
 static void forward_layout(struct cpu_attention *x)
@@ -281,21 +332,21 @@ static void forward_layout(struct cpu_attention *x)
     const struct cpu_tiles *t = x->tiles;
     x->tile_q = cpu_most(TILE_Q / t->mr, 1) * t->mr;
     x->tile_k = TILE_K;
-    int64_t panels_q = x->tile_q / t->mr, tiles_k = (x->h.t + x->tile_k - 1) / x->tile_k;
+    x->group = GROUP_Q / x->tile_q;
+    int64_t rows = x->group * x->tile_q, tiles_k = (x->h.t + x->tile_k - 1) / x->tile_k;
     const int64_t bytes[] = {
         [KEYS] = cpu_round_up(x->h.t, t->nr) / t->nr * cpu_tiles_panel_b(t, x->h.d),
         [VALUES] = tiles_k * x->panels_d * cpu_tiles_panel_b(t, x->tile_k),
-        [QUERIES] = panels_q * cpu_tiles_panel_a(t, x->h.d),
+        [QUERIES] = rows / t->mr * cpu_tiles_panel_a(t, x->h.d),
         [SCORES] = x->tile_q * x->tile_k * 4,
-        [WEIGHTS] = panels_q * cpu_tiles_panel_a(t, x->tile_k),
-        [SUMS] = x->tile_q * x->d_room * 4,
-        [MOST] = x->tile_q * 4,
-        [TOTAL] = x->tile_q * 4,
+        [WEIGHTS] = x->row_kind == CPU_ROWS_F32 ? 0 : cpu_weights_bytes(x, x->tile_q * x->tile_k),
+        [SUMS] = rows * x->d_room * 4,
+        [MOST] = rows * 4,
+        [TOTAL] = rows * 4,
     };
-    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
-        x->at[i] = x->thread_bytes;
-        x->thread_bytes += cpu_round_up(bytes[i], 64);
-    }
+    cpu_attention_lay(x, bytes, sizeof bytes / sizeof bytes[0]);
+    if (x->row_kind == CPU_ROWS_F32)
+        x->at[WEIGHTS] = x->at[SCORES]; /* in place */
 }
 
 int32_t cpu_fast_attention(struct hd_kernel *k, struct hd_error *err)
@@ -304,6 +355,8 @@ int32_t cpu_fast_attention(struct hd_kernel *k, struct hd_error *err)
     int32_t status = cpu_attention_init(&x, k, err);
     if (status)
         return status;
+    if (x.tiles == cpu_tiles_amx())
+        return cpu_attention_amx(&x, k, err);
     forward_layout(&x);
     return cpu_attention_ready(&x, k, err);
 }

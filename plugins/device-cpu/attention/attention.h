@@ -17,9 +17,11 @@ struct cpu_attention {
     struct hd_kernel *kernel;
     struct cpu_heads h;
     double scale, cap;              /* cap: of scores, 0: none */
+    int64_t row_kind;               /* of weights: CPU_ROWS_.., the element type of the tiles */
     int64_t tile_q, tile_k, d_room; /* d_room: d in whole panels */
+    int64_t group;                  /* tiles that pass by one of the other operand while it is in the caches */
     int64_t thread_bytes, panels_d; /* of b, across d */
-    int64_t at[12];                 /* offsets of a thread's buffers, by the kernel's own names */
+    int64_t at[14];                 /* offsets of a thread's buffers, by the kernel's own names */
     void (*unit)(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv);
 };
 
@@ -27,6 +29,11 @@ struct cpu_attention {
 int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct hd_error *err);
 /* Reserves scratch, and makes `x` the kernel's state, to be run over all units. */
 int32_t cpu_attention_ready(struct cpu_attention *x, struct hd_kernel *k, struct hd_error *err);
+
+/* The forward kernel in bf16 on AMX. */
+int32_t cpu_attention_amx(struct cpu_attention *x, struct hd_kernel *k, struct hd_error *err);
+/* Offsets of n buffers of a thread. */
+void cpu_attention_lay(struct cpu_attention *x, const int64_t *bytes, size_t n);
 
 static inline int64_t cpu_round_up(int64_t n, int64_t unit)
 {
@@ -70,21 +77,23 @@ static inline int64_t cpu_key_step(const struct cpu_attention *x)
     return x->h.k * x->h.d;
 }
 
+/* Bytes of n weights. */
+static inline int64_t cpu_weights_bytes(const struct cpu_attention *x, int64_t n)
+{
+    return n * x->tiles->bytes;
+}
+
 /* Panels, `step` bytes apart: packed, or (rs not 0) rows of a as they lie, strides of rows and terms in bytes. */
 struct cpu_panels {
     const char *at;
     int64_t step, rs, cs;
 };
 
-struct cpu_span {
-    int64_t first, last;
-};
-
 /* The keys among k0 .. k0 + keys - 1 that a panel of queries sees: from `query` on, before `end`. Counted from k0. */
 struct cpu_span cpu_keys_seen(const struct cpu_attention *x, int64_t query, int64_t end, int64_t k0, int64_t keys);
-/* Rows of a tile of scores as the left operand: as they lie where the kernel reads them so, else rounded or packed into
- * `room`. Rows go on with zeros to a multiple of kr terms. */
-struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step,
+/* Rows of weights, of the tiles' element type, as the left operand: as they lie where the kernel reads them so, else
+ * packed into `room`. Rows go on with zeros to a multiple of kr terms. */
+struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const void *weights, int64_t step, int64_t k_step,
                                  int64_t rows, int64_t k, void *room);
 /* A panel of rows, from row i of a and c on: c[mr, cols] (+)= a b over `terms`. Spans are widened to whole panels of b
  * and, at their beginning, to multiples of nr; c has room for whole panels. */

@@ -16,13 +16,15 @@ enum {
     GRADS_T,   /* do', columns of dp' */
     QUERIES_B, /* q, by query tile, columns of dk */
     GRADS_B,   /* do, by query tile, columns of dv */
-    SCORES,    /* s', then p' */
-    SLOPES,    /* dp', then ds' */
-    LEFT,      /* p' or ds' or ds, packed */
+    SCORES,    /* s' */
+    SLOPES,    /* dp' */
+    P,         /* p', in place of s' where it is fp32 */
+    DS,        /* ds', in place of dp' likewise */
+    LEFT,      /* ds, packed */
     SUMS,      /* dk, dv, dq */
     ROWS,      /* lse, delta */
 };
-enum { TILE = 128, KEY_TILE = 64, SLOPES_MOST = 1024 };
+enum { TILE = 128, KEY_TILE = 64, KEY_GROUP = 4, SLOPES_MOST = 1024 };
 
 /* A tile: keys k0.. by queries q0.., both within one key tile and one query tile. */
 struct tile {
@@ -113,26 +115,30 @@ static void scores(const struct cpu_attention *x, const struct tile *t, int left
 
 static void weights(const struct cpu_attention *x, const struct tile *t)
 {
-    const float *lse = rows(x, t->scratch, 0) + t->q0, *delta = rows(x, t->scratch, 1) + t->q0;
+    float slopes[SLOPES_MOST + 16];
+    struct cpu_softmax_row row = {.lse = rows(x, t->scratch, 0) + t->q0,
+                                  .delta = rows(x, t->scratch, 1) + t->q0,
+                                  .slopes = x->cap > 0 ? slopes : NULL};
     /* Queries are columns here and rows of dq's product: zeros to the end of the last panel of either. */
     int64_t total = cpu_round_up(cpu_round_up(t->queries, x->tiles->mr), x->tiles->nr);
     for (int64_t r = 0; r < t->keys; r++) {
         struct cpu_visible_span visible = {.total = total};
-        float *p = (float *)(t->scratch + x->at[SCORES]) + r * x->tile_q;
-        float *dp = (float *)(t->scratch + x->at[SLOPES]) + r * x->tile_q;
+        int64_t at = r * x->tile_q;
+        float *scores = (float *)(t->scratch + x->at[SCORES]) + at;
+        void *p = t->scratch + x->at[P] + cpu_weights_bytes(x, at);
+        void *ds = t->scratch + x->at[DS] + cpu_weights_bytes(x, at);
+        row.scores = scores;
+        row.dp = (float *)(t->scratch + x->at[SLOPES]) + at;
         cpu_seen_by(&x->h, t->k0 + r, &visible.first, &visible.last);
         visible.first = cpu_most(0, visible.first - t->q0);
         visible.last = cpu_least(visible.last - t->q0, t->queries);
         if (visible.first < visible.last) {
-            float slopes[SLOPES_MOST + 16];
             if (x->cap > 0)
-                x->rows->cap(p, slopes, &visible, (float)(x->scale / x->cap));
-            x->rows->grad(p, dp, lse, delta, &visible, (float)x->scale);
-            for (int64_t i = visible.first; i < visible.last && x->cap > 0; i++)
-                dp[i] *= slopes[i];
+                x->rows->cap(scores, slopes, &visible, (float)(x->scale / x->cap));
+            x->rows->grad[x->row_kind](&row, p, ds, &visible, (float)x->scale);
         } else {
-            memset(p, 0, (size_t)visible.total * sizeof *p);
-            memset(dp, 0, (size_t)visible.total * sizeof *dp);
+            memset(p, 0, (size_t)cpu_weights_bytes(x, total));
+            memset(ds, 0, (size_t)cpu_weights_bytes(x, total));
         }
     }
 }
@@ -141,8 +147,7 @@ static void weights(const struct cpu_attention *x, const struct tile *t)
 static void add_to_keys(const struct cpu_attention *x, const struct tile *t, int left, int right, float *to)
 {
     int64_t full = cpu_least(x->tile_q, x->h.s - t->from), tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_q);
-    struct cpu_panels a = cpu_tiles_left(x->tiles, (const float *)(t->scratch + x->at[left]), x->tile_q, 1, t->keys,
-                                         t->queries, t->scratch + x->at[LEFT]);
+    struct cpu_panels a = cpu_tiles_left(x->tiles, t->scratch + x->at[left], x->tile_q, 1, t->keys, t->queries, NULL);
     struct cpu_panels b = {t->scratch + x->at[right] + t->from / x->tile_q * tile +
                                (t->q0 - t->from) * x->tiles->nr * x->tiles->bytes,
                            cpu_tiles_panel_b(x->tiles, full), 0, 0};
@@ -154,8 +159,8 @@ static void add_to_keys(const struct cpu_attention *x, const struct tile *t, int
 /* dq += ds k. */
 static void add_to_queries(const struct cpu_attention *x, const struct tile *t)
 {
-    struct cpu_panels a = cpu_tiles_left(x->tiles, (const float *)(t->scratch + x->at[SLOPES]), 1, x->tile_q,
-                                         t->queries, t->keys, t->scratch + x->at[LEFT]);
+    struct cpu_panels a =
+        cpu_tiles_left(x->tiles, t->scratch + x->at[DS], 1, x->tile_q, t->queries, t->keys, t->scratch + x->at[LEFT]);
     struct cpu_panels b = {t->scratch + x->at[KEYS_B] +
                                t->k0 / x->tile_k * x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k),
                            cpu_tiles_panel_b(x->tiles, t->keys), 0, 0};
@@ -165,33 +170,50 @@ static void add_to_queries(const struct cpu_attention *x, const struct tile *t)
                           sums(x, t->scratch, 2) + t->q0 * x->d_room, x->d_room, 1);
 }
 
+/* From the first query that sees key k0, to the last one that sees one of `keys`. */
+static struct cpu_span seen_by(const struct cpu_attention *x, int64_t k0, int64_t keys)
+{
+    struct cpu_span s;
+    int64_t unused;
+    cpu_seen_by(&x->h, k0, &s.first, &unused);
+    cpu_seen_by(&x->h, k0 + keys - 1, &unused, &s.last);
+    return s;
+}
+
 static void backward_tile(const struct cpu_attention *x, const struct tile *t)
 {
     scores(x, t, KEYS_A, QUERIES_T, SCORES);
     scores(x, t, VALUES_A, GRADS_T, SLOPES);
     weights(x, t);
-    add_to_keys(x, t, SCORES, GRADS_B, sums(x, t->scratch, 1));
-    add_to_keys(x, t, SLOPES, QUERIES_B, sums(x, t->scratch, 0));
+    add_to_keys(x, t, P, GRADS_B, sums(x, t->scratch, 1));
+    add_to_keys(x, t, DS, QUERIES_B, sums(x, t->scratch, 0));
     add_to_queries(x, t);
 }
 
-/* The query tiles that see a key tile: from those that see its first key, to those that see its last. */
-static void backward_keys(const struct cpu_attention *x, struct tile *t)
+/* The tile of keys k0.. and the queries from.. that see one of them. */
+static void backward_pair(const struct cpu_attention *x, char *scratch, int64_t k0, int64_t from)
 {
-    int64_t first, end, unused;
-    cpu_seen_by(&x->h, t->k0, &first, &unused);
-    cpu_seen_by(&x->h, t->k0 + t->keys - 1, &unused, &end);
-    for (t->from = first / x->tile_q * x->tile_q; t->from < end; t->from += x->tile_q) {
-        int64_t skip = cpu_most(0, first - t->from) / x->tiles->nr * x->tiles->nr;
-        t->q0 = t->from + skip;
-        t->queries = cpu_least(x->tile_q, x->h.s - t->from) - skip;
-        backward_tile(x, t);
-    }
+    struct tile t = {.scratch = scratch, .k0 = k0, .keys = cpu_least(x->tile_k, x->h.t - k0), .from = from};
+    struct cpu_span seen = seen_by(x, k0, t.keys);
+    int64_t skip = cpu_most(0, seen.first - from) / x->tiles->nr * x->tiles->nr;
+    t.q0 = from + skip;
+    t.queries = cpu_least(x->tile_q, x->h.s - from) - skip;
+    if (t.queries > 0 && from < seen.last)
+        backward_tile(x, &t);
+}
+
+/* A group of key tiles passes by a tile of queries while that is in the caches. */
+static void backward_keys(const struct cpu_attention *x, char *scratch, int64_t k0)
+{
+    int64_t end = cpu_least(k0 + x->group * x->tile_k, x->h.t);
+    struct cpu_span seen = seen_by(x, k0, end - k0);
+    for (int64_t from = seen.first / x->tile_q * x->tile_q; from < seen.last; from += x->tile_q)
+        for (int64_t k = k0; k < end; k += x->tile_k)
+            backward_pair(x, scratch, k, from);
 }
 
 static void backward_unit(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv)
 {
-    struct tile t = {.scratch = scratch};
     size_t head = (size_t)(room_s(x) * x->d_room) * sizeof(float);
     int64_t key = cpu_key_at(x, b, kv, 0);
     pack_keys(x, scratch, b, kv);
@@ -199,10 +221,8 @@ static void backward_unit(const struct cpu_attention *x, char *scratch, int64_t 
     for (int64_t g = 0; g < x->h.g; g++) {
         pack_queries(x, scratch, b, kv, g);
         memset(sums(x, scratch, 2), 0, head);
-        for (t.k0 = 0; t.k0 < x->h.t; t.k0 += x->tile_k) {
-            t.keys = cpu_least(x->tile_k, x->h.t - t.k0);
-            backward_keys(x, &t);
-        }
+        for (int64_t k0 = 0; k0 < x->h.t; k0 += x->group * x->tile_k)
+            backward_keys(x, scratch, k0);
         cpu_attention_store(x, 0, cpu_query_at(x, b, kv, g, 0), cpu_query_step(x), sums(x, scratch, 2), x->h.s);
     }
     cpu_attention_store(x, 1, key, cpu_key_step(x), sums(x, scratch, 0), x->h.t);
@@ -225,11 +245,12 @@ static void backward_layout(struct cpu_attention *x)
     const struct cpu_tiles *t = x->tiles;
     x->tile_q = query_tile(t);
     x->tile_k = KEY_TILE / t->mr * t->mr;
+    x->group = KEY_GROUP;
     int64_t d = x->h.d, n_k = (x->h.t + x->tile_k - 1) / x->tile_k, n_q = (x->h.s + x->tile_q - 1) / x->tile_q;
     int64_t keys_a = n_k * (x->tile_k / t->mr) * cpu_tiles_panel_a(t, d);
     int64_t across = cpu_round_up(x->h.s, t->nr) / t->nr * cpu_tiles_panel_b(t, d);
     int64_t queries_b = n_q * x->panels_d * cpu_tiles_panel_b(t, x->tile_q);
-    int64_t most = cpu_most(x->tile_q, x->tile_k);
+    int64_t weights = x->row_kind == CPU_ROWS_F32 ? 0 : cpu_weights_bytes(x, x->tile_k * x->tile_q);
     const int64_t bytes[] = {
         [KEYS_A] = keys_a,
         [VALUES_A] = keys_a,
@@ -240,13 +261,16 @@ static void backward_layout(struct cpu_attention *x)
         [GRADS_B] = queries_b,
         [SCORES] = x->tile_k * x->tile_q * 4,
         [SLOPES] = x->tile_k * x->tile_q * 4,
-        [LEFT] = (most / t->mr + 1) * cpu_tiles_panel_a(t, most),
+        [P] = weights,
+        [DS] = weights,
+        [LEFT] = (x->tile_q / t->mr + 1) * cpu_tiles_panel_a(t, x->tile_k),
         [SUMS] = 3 * room_s(x) * x->d_room * 4,
         [ROWS] = 2 * room_s(x) * 4,
     };
-    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
-        x->at[i] = x->thread_bytes;
-        x->thread_bytes += cpu_round_up(bytes[i], 64);
+    cpu_attention_lay(x, bytes, sizeof bytes / sizeof bytes[0]);
+    if (!weights) {
+        x->at[P] = x->at[SCORES];
+        x->at[DS] = x->at[SLOPES];
     }
 }
 

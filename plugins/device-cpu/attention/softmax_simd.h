@@ -1,5 +1,5 @@
-/* Rows of scores with one set of vectors. Included by softmax.c with LANES, TARGET, NAME(x)
- * HALF_WIDEN(x) and LARGER(x, y), which is x > y ? x : y, defined. */
+/* Rows of scores with one set of vectors. Included by softmax.c with LANES, TARGET, NAME(x), HALF_WIDEN(x),
+ * LARGER(x, y), which is x > y ? x : y, and, where an instruction does it, BF16_ROUND(x) defined. */
 
 typedef float NAME(floats) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t NAME(ints) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
@@ -37,69 +37,222 @@ INLINE float NAME(sum)(FLOATS x)
     return x[0];
 }
 
-/* exp(x) = 2^r exp(f), r = round(x / ln 2), f in [-ln 2 / 2, ln 2 / 2]: the polynomial of Cephes' expf, 2
- * ulp. From -87 down it stays at e^-87; a NaN stays one. Not for x above 88. */
+/* 2^t, t = by x: 2^n 2^f with n = round(t), f in [-1/2, 1/2], a polynomial for 2^f. From -125 down t stays there; a NaN
+ * stays one. Not for t above 127. */
+INLINE FLOATS NAME(power)(FLOATS x, float by)
+{
+    const float round = 12582912.0f + 127; /* its last bit is worth 1: of the sum, the last bits are n + 127 */
+    x = LARGER((FLOATS){0} - 125.0f / by, x);
+    FLOATS n = x * by + round, whole = n - round;
+#ifdef NO_FMA /* x by would be rounded before n is taken off: n ln 2 is, in two parts, the first exact */
+    FLOATS f = ((x - whole * 0.693359375f) + whole * 2.12194440e-4f) * LOG2_E;
+#else
+    FLOATS f = x * by - whole;
+#endif
+    FLOATS p = f * EXP2_5 + EXP2_4;
+    p = p * f + EXP2_3;
+    p = p * f + EXP2_2;
+    p = p * f + EXP2_1;
+    p = p * f + 1.0f;
+    return p * (FLOATS)((INTS)n << 23);
+}
+
 INLINE FLOATS NAME(expv)(FLOATS x)
 {
-    x = LARGER((FLOATS){0} - 87.0f, x);
-    FLOATS r = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
-    FLOATS f = x - r * 0.693359375f + r * 2.12194440e-4f;
-    FLOATS p = f * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * f + 8.3334519073e-3f;
-    p = p * f + 4.1665795894e-2f;
-    p = p * f + 1.6666665459e-1f;
-    p = p * f + 5.0000001201e-1f;
-    p = p * (f * f) + f + 1.0f;
-    return p * (FLOATS)((__builtin_convertvector(r, INTS) + 127) << 23);
+    return NAME(power)(x, LOG2_E);
 }
 
 TARGET static float NAME(most)(const float *x, const struct cpu_visible_span *visible)
 {
-    FLOATS least = (FLOATS){0} - INFINITY, most = least;
-    int64_t first = visible->first, last = visible->last;
-    for (int64_t i = first / LANES * LANES; i < last; i += LANES)
+    FLOATS least = (FLOATS){0} - INFINITY, most = least, other = least;
+    int64_t first = visible->first, last = visible->last, i = first / LANES * LANES;
+    if (i < last)
+        other = NAME(select)(NAME(visible)(first, last, i), NAME(at)(x + i), least);
+    for (i += LANES; i + 2 * LANES <= last; i += 2 * LANES) {
+        most = LARGER(NAME(at)(x + i), most);
+        other = LARGER(NAME(at)(x + i + LANES), other);
+    }
+    for (; i < last; i += LANES)
         most = LARGER(NAME(select)(NAME(visible)(first, last, i), NAME(at)(x + i), least), most);
+    most = LARGER(other, most);
     _Pragma("GCC unroll 4") for (int by = 1; by < LANES; by *= 2) most = LARGER(NAME(across)(most, by), most);
     return most[0];
 }
 
-INLINE void NAME(zero)(float *x, int64_t from, int64_t to)
+/* Writes LANES values from element i of a row on. */
+INLINE void NAME(put)(void *to, int64_t i, FLOATS x, int bf16)
 {
-    for (int64_t i = from; i < to; i += LANES)
-        *(FLOATS *)(x + i) = (FLOATS){0};
+#ifdef BF16_ROUND
+    if (bf16) {
+        *(NAME(halves) *)((uint16_t *)to + i) = (NAME(halves))BF16_ROUND(x);
+        return;
+    }
+#endif
+    (void)bf16;
+    *(FLOATS *)((float *)to + i) = x;
 }
 
-TARGET static float NAME(exp)(float *x, const struct cpu_visible_span *visible, float scale, float shift)
+INLINE void NAME(zero)(void *to, int64_t from, int64_t end, int bf16)
+{
+    for (int64_t i = from; i < end; i += LANES)
+        NAME(put)(to, i, (FLOATS){0}, bf16);
+}
+
+/* Zero where not visible. */
+INLINE FLOATS NAME(mask)(FLOATS x, int64_t first, int64_t last, int64_t i)
+{
+    return i >= first && i + LANES <= last ? x : (FLOATS)((INTS)x & NAME(visible)(first, last, i));
+}
+
+INLINE float NAME(exp_row)(const float *x, void *to, const struct cpu_visible_span *visible, float scale, float shift,
+                           int bf16)
 {
     FLOATS sum = {0};
     int64_t first = visible->first, last = visible->last, i = first / LANES * LANES;
-    NAME(zero)(x, 0, i);
+    NAME(zero)(to, 0, i, bf16);
     for (; i < last; i += LANES) {
-        FLOATS e = NAME(expv)(NAME(at)(x + i) * scale - shift);
-        e = (FLOATS)((INTS)e & NAME(visible)(first, last, i));
+        FLOATS e = NAME(mask)(NAME(expv)(NAME(at)(x + i) * scale - shift), first, last, i);
         sum += e;
-        *(FLOATS *)(x + i) = e;
+        NAME(put)(to, i, e, bf16);
     }
-    NAME(zero)(x, i, visible->total);
+    NAME(zero)(to, i, visible->total, bf16);
     return NAME(sum)(sum);
 }
 
-TARGET static void NAME(grad)(float *x, float *dp, const float *lse, const float *delta,
-                              const struct cpu_visible_span *visible, float scale)
+INLINE void NAME(grad_row)(const struct cpu_softmax_row *row, void *p, void *ds, const struct cpu_visible_span *visible,
+                           float scale, int bf16, int capped)
 {
     int64_t first = visible->first, last = visible->last, i = first / LANES * LANES;
-    NAME(zero)(x, 0, i);
-    NAME(zero)(dp, 0, i);
+    NAME(zero)(p, 0, i, bf16);
+    NAME(zero)(ds, 0, i, bf16);
     for (; i < last; i += LANES) {
-        INTS mask = NAME(visible)(first, last, i);
-        FLOATS p = NAME(expv)(NAME(at)(x + i) * scale - NAME(at)(lse + i));
-        FLOATS ds = p * (NAME(at)(dp + i) - NAME(at)(delta + i)) * scale;
-        *(FLOATS *)(x + i) = (FLOATS)((INTS)p & mask);
-        *(FLOATS *)(dp + i) = (FLOATS)((INTS)ds & mask);
+        FLOATS e = NAME(expv)(NAME(at)(row->scores + i) * scale - NAME(at)(row->lse + i));
+        FLOATS slope = e * (NAME(at)(row->dp + i) - NAME(at)(row->delta + i)) * scale;
+        if (capped)
+            slope *= NAME(at)(row->slopes + i);
+        NAME(put)(p, i, NAME(mask)(e, first, last, i), bf16);
+        NAME(put)(ds, i, NAME(mask)(slope, first, last, i), bf16);
     }
-    NAME(zero)(x, i, visible->total);
-    NAME(zero)(dp, i, visible->total);
+    NAME(zero)(p, i, visible->total, bf16);
+    NAME(zero)(ds, i, visible->total, bf16);
 }
+
+TARGET static float NAME(exp)(const float *x, void *to, const struct cpu_visible_span *visible, float scale,
+                              float shift)
+{
+    return NAME(exp_row)(x, to, visible, scale, shift, 0);
+}
+
+TARGET static void NAME(grad)(const struct cpu_softmax_row *row, void *p, void *ds,
+                              const struct cpu_visible_span *visible, float scale)
+{
+    if (row->slopes)
+        NAME(grad_row)(row, p, ds, visible, scale, 0, 1);
+    else
+        NAME(grad_row)(row, p, ds, visible, scale, 0, 0);
+}
+
+#ifdef BF16_ROUND
+TARGET static float NAME(exp_bf16)(const float *x, void *to, const struct cpu_visible_span *visible, float scale,
+                                   float shift)
+{
+    return NAME(exp_row)(x, to, visible, scale, shift, 1);
+}
+
+TARGET static void NAME(grad_bf16)(const struct cpu_softmax_row *row, void *p, void *ds,
+                                   const struct cpu_visible_span *visible, float scale)
+{
+    if (row->slopes)
+        NAME(grad_row)(row, p, ds, visible, scale, 1, 1);
+    else
+        NAME(grad_row)(row, p, ds, visible, scale, 1, 0);
+}
+
+typedef uint32_t NAME(words) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+/* Words of two rows' values, rounded to nearest, ties away from zero. */
+INLINE NAME(words) NAME(pair)(FLOATS low, FLOATS high)
+{
+    return ((NAME(words))low + 0x8000) >> 16 | (((NAME(words))high + 0x8000) & 0xffff0000);
+}
+
+/* The greatest value of each column. */
+INLINE void NAME(column_most)(const float *s, int64_t keys, FLOATS most[2])
+{
+    FLOATS m[4];
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) m[i] = (FLOATS){0} - INFINITY;
+    for (int64_t r = 0; r < keys; r += 2, s += 4 * LANES)
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) m[i] = LARGER(NAME(at)(s + i * LANES), m[i]);
+    most[0] = LARGER(m[0], m[2]);
+    most[1] = LARGER(m[1], m[3]);
+}
+
+INLINE FLOATS NAME(column_exp)(const float *s, float scale2, FLOATS shift, int partial)
+{
+    FLOATS x = NAME(at)(s), e = NAME(power)(x * scale2 - shift, 1);
+    return partial ? NAME(select)((INTS)(x == -INFINITY), (FLOATS){0}, e) : e;
+}
+
+/* 16 pairs of keys of half the columns. */
+INLINE FLOATS NAME(column_weights)(const float *s, NAME(words) * to, FLOATS shift, float scale2, int partial)
+{
+    FLOATS even = {0}, odd = {0};
+    for (int i = 0; i < LANES; i++, s += 4 * LANES) {
+        FLOATS low = NAME(column_exp)(s, scale2, shift, partial);
+        FLOATS high = NAME(column_exp)(s + 2 * LANES, scale2, shift, partial);
+        even += low;
+        odd += high;
+        to[i] = NAME(pair)(low, high);
+    }
+    return even + odd;
+}
+
+/* Weights of up to 2^8 are as exact as those of up to 1: as long as no maximum rises by more, none moves. */
+TARGET static int NAME(columns)(const float *s, const struct cpu_columns *c, void *panel, float scale)
+{
+    NAME(words) *to = panel;
+    float scale2 = scale * LOG2_E;
+    FLOATS most[2], shift[2], sum[2] = {{0}, {0}};
+    INTS rise = {0};
+    NAME(column_most)(s, c->keys, most);
+    for (int h = 0; h < 2; h++) {
+        most[h] = most[h] * scale2;
+        rise |= (INTS)(most[h] > NAME(at)(c->most2 + h * LANES) + 8.0f);
+    }
+    int moved = 0;
+    for (int i = 0; i < LANES; i++)
+        moved |= rise[i];
+    for (int h = 0; h < 2; h++) {
+        FLOATS *now = (FLOATS *)(c->most2 + h * LANES), before = *now;
+        if (moved)
+            *now = LARGER(most[h], before);
+        shift[h] = NAME(select)((INTS)(*now == -INFINITY), (FLOATS){0}, *now);
+        if (moved)
+            *(FLOATS *)(c->shrink + h * LANES) = NAME(power)(before - shift[h], 1);
+    }
+    for (int64_t k = 0; k < c->keys; k += 2 * LANES)
+        for (int h = 0; h < 2; h++, to += LANES) {
+            const float *from = s + k * 2 * LANES + h * LANES;
+            if (k >= c->all.first && k + 2 * LANES <= c->all.last)
+                sum[h] += NAME(column_weights)(from, to, shift[h], scale2, 0);
+            else
+                sum[h] += NAME(column_weights)(from, to, shift[h], scale2, 1);
+        }
+    for (int h = 0; h < 2; h++) {
+        FLOATS *total = (FLOATS *)(c->total + h * LANES);
+        if (moved)
+            *total *= NAME(at)(c->shrink + h * LANES);
+        *total += sum[h];
+    }
+    return moved != 0;
+}
+
+#define ROUNDED(name) NAME(name##_bf16)
+#define COLUMNS NAME(columns)
+#else
+#define COLUMNS NULL
+#define ROUNDED(name) NULL
+#endif
 
 /* tanh from exp(-2 |x|), and by its series where that would cancel. */
 TARGET static void NAME(cap)(float *x, float *slopes, const struct cpu_visible_span *visible, float scale)
@@ -150,12 +303,24 @@ TARGET static void NAME(scale)(float *x, int64_t n, float factor)
         *(FLOATS *)(x + i) *= factor;
 }
 
-static const struct cpu_softmax NAME(softmax) = {NAME(most), NAME(exp), NAME(grad), NAME(cap), NAME(dot), NAME(scale)};
+static const struct cpu_softmax NAME(softmax) = {
+    .most = NAME(most),
+    .exp = {NAME(exp), ROUNDED(exp)},
+    .grad = {NAME(grad), ROUNDED(grad)},
+    .columns = COLUMNS,
+    .cap = NAME(cap),
+    .dot = NAME(dot),
+    .scale = NAME(scale),
+};
 
 #undef FLOATS
 #undef INTS
 #undef INLINE
 #undef HALF_WIDEN
+#undef ROUNDED
+#undef NO_FMA
+#undef COLUMNS
+#undef BF16_ROUND
 #undef LARGER
 #undef LANES
 #undef TARGET

@@ -217,55 +217,122 @@ END_TEST
 
 /* ---- rows of scores */
 
-static void row_check(const struct cpu_softmax *s, struct cpu_visible_span visible)
+/* Is a value that was written as `kind` what it should be? */
+static int close_to(const void *row, int kind, int i, double want, double within)
 {
-    float x[96], p[96], dp[96], slope[96], lse[96], delta[96], most = -INFINITY;
+    double got = kind == CPU_ROWS_F32 ? ((const float *)row)[i] : from_half(((const uint16_t *)row)[i]);
+    return fabs(got - want) <= within + (kind == CPU_ROWS_BF16 ? 0.00391 * fabs(want) : 0);
+}
+
+static void row_check(const struct cpu_softmax *s, struct cpu_visible_span visible, int kind)
+{
+    float x[96], p[96], ds[96], dp[96], lse[96], delta[96], slopes[96], most = -INFINITY;
     double sum = 0;
     for (int i = 0; i < 96; i++) {
-        p[i] = x[i] = 20 * uniform();
-        slope[i] = dp[i] = uniform();
+        x[i] = 20 * uniform();
+        dp[i] = uniform();
         lse[i] = 20;
         delta[i] = uniform();
+        slopes[i] = uniform();
         if (i >= visible.first && i < visible.last)
             most = fmaxf(most, x[i]);
     }
     ck_assert_float_eq(s->most(x, &visible), most);
-    float got = s->exp(p, &visible, 0.7f, 0.7f * most);
+    float got = s->exp[kind](x, p, &visible, 0.7f, 0.7f * most);
     for (int i = 0; i < visible.total; i++) {
         double want = i >= visible.first && i < visible.last ? exp(0.7 * x[i] - 0.7 * most) : 0;
-        ck_assert_msg(fabs(p[i] - want) <= 4e-6 * want, "exp at %d: %g, not %g", i, p[i], want);
+        ck_assert_msg(close_to(p, kind, i, want, 4e-6 * want), "exp at %d, not %g", i, want);
         sum += want;
     }
     ck_assert_msg(fabs(got - sum) <= 4e-6 * sum, "sum %g, not %g", got, sum);
-    memcpy(p, x, sizeof p);
-    s->grad(p, slope, lse, delta, &visible, 0.7f);
-    for (int i = 0; i < visible.total; i++) {
-        double want = i >= visible.first && i < visible.last ? exp(0.7 * x[i] - 20) : 0;
-        double ds = 0.7 * want * ((double)dp[i] - delta[i]);
-        ck_assert_msg(fabs(p[i] - want) <= 4e-6 * want, "weight at %d: %g, not %g", i, p[i], want);
-        ck_assert_msg(fabs(slope[i] - ds) <= 1e-5 * want, "slope at %d: %g, not %g", i, slope[i], ds);
+    for (int capped = 0; capped < 2; capped++) {
+        struct cpu_softmax_row row = {x, dp, lse, delta, capped ? slopes : NULL};
+        s->grad[kind](&row, p, ds, &visible, 0.7f);
+        for (int i = 0; i < visible.total; i++) {
+            double want = i >= visible.first && i < visible.last ? exp(0.7 * x[i] - 20) : 0;
+            double slope = 0.7 * want * ((double)dp[i] - delta[i]) * (capped ? slopes[i] : 1);
+            ck_assert_msg(close_to(p, kind, i, want, 4e-6 * want), "weight at %d, not %g", i, want);
+            ck_assert_msg(close_to(ds, kind, i, slope, 1e-5 * want), "slope at %d, not %g", i, slope);
+        }
     }
 }
 
 START_TEST(rows_of_softmax)
 {
-    for (int v = 0; v <= cpu_vectors(); v++)
-        for (int64_t first = 0; first < 40; first += 3)
-            for (int64_t last = first + 1; last < 80; last += 5)
-                row_check(cpu_softmax_at(v), (struct cpu_visible_span){first, last, (last + 15) / 16 * 16});
+    for (int isa = 0; isa <= cpu_isa_best(); isa++)
+        for (int kind = 0; kind < CPU_ROWS && cpu_softmax_of(isa)->exp[kind]; kind++)
+            for (int64_t first = 0; first < 40; first += 3)
+                for (int64_t last = first + 1; last < 80; last += 5)
+                    row_check(cpu_softmax_of(isa), (struct cpu_visible_span){first, last, (last + 15) / 16 * 16}, kind);
 }
 END_TEST
 
 START_TEST(exp_far_below_zero_is_small_and_nan_stays)
 {
-    for (int v = 0; v <= cpu_vectors(); v++) {
+    for (int isa = 0; isa <= cpu_isa_best(); isa++) {
         float x[16] = {-1e30f, -INFINITY, -100, NAN, 0};
-        struct cpu_visible_span visible = {0, 5, 16};
-        ck_assert(isnan(cpu_softmax_at(v)->exp(x, &visible, 1, 0)));
+        uint32_t odd_nan = 0x7f800001; /* the payload of a NaN takes no part */
+        struct cpu_visible_span visible = {0, 6, 16};
+        memcpy(&x[5], &odd_nan, sizeof odd_nan);
+        ck_assert(isnan(cpu_softmax_of(isa)->exp[CPU_ROWS_F32](x, x, &visible, 1, 0)));
         for (int i = 0; i < 3; i++)
             ck_assert(x[i] >= 0 && x[i] < 1e-37f);
-        ck_assert(isnan(x[3]));
+        ck_assert(isnan(x[3]) && isnan(x[5]));
         ck_assert_float_eq(x[4], 1);
+    }
+}
+END_TEST
+
+enum { KEYS = 96, COLS = 32, ALL = 40, UNSEEN = 5 };
+
+/* Key `key` of column `column` in a panel of b of tiles_amx.c. */
+static float in_panel(const uint16_t *panel, int key, int column)
+{
+    int pair = key / 2;
+    return from_half(panel[2 * (pair / 16 * 512 + column / 16 * 256 + pair % 16 * 16 + column % 16) + key % 2]);
+}
+
+/* Column i sees keys 0 .. ALL + i, column UNSEEN none while `whole` is 0. Scores are about 2 `raise`. */
+static void columns_check(const struct cpu_softmax *s, float most2[COLS], float total[COLS], float raise, int moves,
+                          int whole)
+{
+    static float scores[KEYS * COLS];
+    static uint16_t panel[KEYS * COLS];
+    float shrink[COLS], before[COLS], sums[COLS];
+    for (int i = 0; i < KEYS * COLS; i++)
+        scores[i] = i / COLS > ALL + i % COLS || (!whole && i % COLS == UNSEEN) ? -INFINITY : 3 * uniform() + 2 * raise;
+    struct cpu_columns c = {KEYS, {0, whole ? ALL : 0}, most2, total, shrink};
+    memcpy(before, most2, sizeof before);
+    memcpy(sums, total, sizeof sums);
+    ck_assert_int_eq(s->columns(scores, &c, panel, 0.5f), moves);
+    for (int j = 0; j < COLS; j++) {
+        double sum = before[j] > -INFINITY ? sums[j] * exp2((double)before[j] - most2[j]) : 0;
+        ck_assert(moves || before[j] == most2[j]);
+        for (int k = 0; k < KEYS; k++) {
+            double x = scores[k * COLS + j], want = x > -INFINITY ? exp(0.5 * x - most2[j] * M_LN2) : 0;
+            sum += want;
+            ck_assert_msg(fabs(in_panel(panel, k, j) - want) <= 0.00391 * want, "key %d of column %d", k, j);
+        }
+        ck_assert_msg(fabs(total[j] - sum) <= 1e-5 * sum, "column %d: sum %g, not %g", j, total[j], sum);
+        if (moves && before[j] > -INFINITY)
+            ck_assert_float_eq_tol(shrink[j], exp2((double)before[j] - most2[j]), 1e-6);
+    }
+    ck_assert(whole || (total[UNSEEN] == 0 && most2[UNSEEN] == -INFINITY));
+}
+
+START_TEST(columns_of_softmax)
+{
+    for (int isa = 0; isa <= cpu_isa_best(); isa++) {
+        float most2[COLS], total[COLS] = {0};
+        if (!cpu_softmax_of(isa)->columns)
+            continue;
+        for (int i = 0; i < COLS; i++)
+            most2[i] = -INFINITY;
+        columns_check(cpu_softmax_of(isa), most2, total, 0, 1, 0);
+        columns_check(cpu_softmax_of(isa), most2, total, 2, 0, 0); /* 2 / ln 2 higher: less than 8 */
+        columns_check(cpu_softmax_of(isa), most2, total, 20, 1, 0);
+        columns_check(cpu_softmax_of(isa), most2, total, 20, 1, 1); /* one more column sees keys */
+        columns_check(cpu_softmax_of(isa), most2, total, -20, 0, 1);
     }
 }
 END_TEST
@@ -279,8 +346,8 @@ START_TEST(dots)
         full[i] = uniform();
         half[i] = half_of(uniform());
         want += (double)full[i] * from_half(half[i]);
-        for (int v = 0; v <= cpu_vectors(); v++)
-            ck_assert_float_eq_tol(cpu_softmax_at(v)->dot(full, HD_F32, half, HD_BF16, i + 1), (float)want, 1e-5);
+        for (int isa = 0; isa <= cpu_isa_best(); isa++)
+            ck_assert_float_eq_tol(cpu_softmax_of(isa)->dot(full, HD_F32, half, HD_BF16, i + 1), (float)want, 1e-5);
     }
 }
 END_TEST
@@ -393,6 +460,7 @@ int main(void)
     tcase_add_test(t, panels_follow_each_other);
     tcase_add_test(t, sums_are_stored);
     tcase_add_test(t, rows_of_softmax);
+    tcase_add_test(t, columns_of_softmax);
     tcase_add_test(t, exp_far_below_zero_is_small_and_nan_stays);
     tcase_add_test(t, dots);
     tcase_add_test(t, every_half_is_widened);
