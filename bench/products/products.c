@@ -1,10 +1,10 @@
 /* Matrix products and attention of a training step, side by side: device plugins, or one plugin with different
  * options, in one process.
  *
- *     build/bench/products/products [-m S,M,LL] [-p PART] [-d f32|bf16] [-t THREADS] [-s SECONDS]
+ *     build/bench/products/products [-m S,M,LL] [-p PART] [-c CONTEXT] [-d f32|bf16] [-t THREADS] [-s SECONDS]
  *                                   PLUGIN.so[,OPTION=VALUE...]...
  *
- * -p: only works that have PART in their name. For each work contestants take turns, sample by sample, for SECONDS
+ * -p: only works that have PART in their name. -c: attention over CONTEXT tokens instead of 256, one sequence. For each work contestants take turns, sample by sample, for SECONDS
  * in all (and at least LEAST samples each); the best sample counts, so that other work on the machine hardly shows.
  * A sample goes through COPIES instructions with operands of their own, as a step goes through layers. GFLOP/s of
  * each (of attention: of what a causal mask leaves), and the ratio to the first contestant; then what all these of a
@@ -107,6 +107,7 @@ struct bench {
     int count, threads;
     uint32_t dtype;
     double seconds;
+    int64_t context; /* 0: as in the table */
     char *memory[COPIES][OPERANDS];
 };
 
@@ -350,8 +351,14 @@ static void run_model(struct bench *b, const char *model, const char *part)
     for (int c = 0; c < b->count; c++)
         b->contestant[c].step = 0;
     for (size_t i = 0; i < sizeof works / sizeof works[0]; i++)
-        if (!strcmp(works[i].model, model) && strstr(works[i].what, part))
-            run(b, &works[i]);
+        if (!strcmp(works[i].model, model) && strstr(works[i].what, part)) {
+            struct work w = works[i];
+            if (b->context && w.op != HD_OP_EINSUM) {
+                w.extent[0] = 1;
+                w.extent[1] = b->context;
+            }
+            run(b, &w);
+        }
     printf("%-3s all these of a step, ms   %19s", model, "");
     for (int c = 0; c < b->count; c++) {
         printf(" %7.1f", 1e3 * b->contestant[c].step);
@@ -366,13 +373,16 @@ int main(int argc, char **argv)
     struct bench b = {.threads = 1, .dtype = HD_F32, .seconds = 1};
     const char *models = "S,M,LL", *part = "", *const all[] = {"S", "M", "LL"};
     int option;
-    while ((option = getopt(argc, argv, "m:p:d:t:s:")) != -1)
+    while ((option = getopt(argc, argv, "m:p:c:d:t:s:")) != -1)
         switch (option) {
         case 'm':
             models = optarg;
             break;
         case 'p':
             part = optarg;
+            break;
+        case 'c':
+            b.context = atoi(optarg);
             break;
         case 'd':
             b.dtype = strcmp(optarg, "bf16") ? HD_F32 : HD_BF16;
@@ -384,7 +394,7 @@ int main(int argc, char **argv)
             b.seconds = atof(optarg);
             break;
         default:
-            bench_stop("usage: products [-m MODELS] [-p PART] [-d f32|bf16] [-t THREADS] [-s SECONDS] "
+            bench_stop("usage: products [-m MODELS] [-p PART] [-c CONTEXT] [-d f32|bf16] [-t THREADS] [-s SECONDS] "
                        "PLUGIN.so[,OPTION=VALUE...]...");
         }
     if (optind == argc || argc - optind > MOST)
