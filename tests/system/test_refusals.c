@@ -187,6 +187,10 @@ START_TEST(keys)
         {"train llama.yaml metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
         {"train llama.yaml metrics.jsonl=m.jsonl metrics.tensorboard=corpus.txt",
          "command line: metrics.tensorboard: corpus.txt/", NULL},
+        {"train llama.yaml metrics.jsonl=m.jsonl metrics.tensorboard=./m.jsonl --dry-run",
+         "command line: metrics.tensorboard: ./m.jsonl is where metrics.jsonl writes: name another", NULL},
+        {"train llama.yaml metrics.jsonl=x.prom metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"x.prom\"}]",
+         "command line: metrics.sinks.0: x.prom is where metrics.jsonl writes: name another", NULL},
         {"train llama.yaml metrics.tensorboard=tb metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"tb\"}]",
          "command line: metrics.sinks.0: tensorboard is there already, as metrics.tensorboard at command line, and "
          "writes to the same place",
@@ -647,6 +651,9 @@ START_TEST(dry_runs_of_what_opens)
          "metrics.sinks.0: /proc/x.prom.tmp: No such file", NULL},
         {OPENS "metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"dir.prom\"}]",
          "metrics.sinks.0: dir.prom: Is a directory", NULL},
+        {OPENS "metrics.sinks=[{\"use\":\"prometheus\",\"port\":31999},"
+               "{\"use\":\"prometheus\",\"port\":31999,\"machine\":false}]",
+         "port 31999 of 127.0.0.1 cannot be listened at: Address already in use", NULL},
         {OPENS "metrics.tensorboard=~/tb", "metrics.tensorboard: ~/tb: ~ is not expanded: write the whole path", NULL},
         {OPENS "metrics.tensorboard=''", "metrics.tensorboard: the name of its folder is empty", NULL},
         {OPENS "metrics.tensorboard=/proc/tb", "command line: metrics.tensorboard: /proc/tb", NULL},
