@@ -96,6 +96,11 @@ static int32_t guess_bytes(const struct hd_data *f, uint32_t *format, struct hd_
             "%s: is JSON: its text is read with data.tokenizer: FILE (docs/data.md); or say data.format: bytes to "
             "train on it as it is",
             f->path);
+    if (!rc && (ends_with(f->path, ".csv") || ends_with(f->path, ".tsv")))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: is a table, of which no column is read as text: write the text to a file of its own, a "
+                     "document a line (docs/data.md); or say data.format: bytes to train on it as it is",
+                     f->path);
     if (!rc && f->vocab && f->vocab != 256)
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: text, or other bytes, for a model of %ld token ids; only a vocabulary of 256 is read as "

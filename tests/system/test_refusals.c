@@ -96,6 +96,7 @@ START_TEST(words_of_others)
         {"train llama.yaml data.train=empty.d", "command line: data.train: empty.d: has no file of text or JSON lines",
          NULL},
         {"train llama.yaml data.train=nothing*.txt", "data.train: nothing*.txt: no file matches this pattern", NULL},
+        {"train llama.yaml data.train=rows.csv", "data.train: rows.csv: is a table", "or say data.format: bytes"},
         {"train llama.yaml data.train=lines.jsonl", "lines.jsonl: is JSON: its text is read with data.tokenizer", NULL},
         {"train llama.yaml checkpoint.resume=empty.d", "empty.d: `heddle ckpt ls` lists them", NULL},
         {"train llama.yaml checkpoint.resume=holds.d", "holds.d is a folder of checkpoints: name one of them",
@@ -104,7 +105,7 @@ START_TEST(words_of_others)
     write_file("dots.yaml", "job.steps: 3\n");
     write_file("indent.yaml", "job: {steps: 3}\nmodel:\n  use: transformer\n layers: 2\n");
     ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 && cp corpus.txt alone.bin && echo '{\"text\": "
-                            "\"a\"}' > lines.jsonl"),
+                            "\"a\"}' > lines.jsonl; cp corpus.txt rows.csv"),
                      0);
     ck_assert_int_eq(system("{ grep -v ^strategies llama.yaml; echo 'strategies: auto'; } > auto.yaml"), 0);
     expect_rows(rows);
