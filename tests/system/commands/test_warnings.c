@@ -184,6 +184,17 @@ static const struct {
     {"train llama.yaml --dry-run model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
      "data.train=sevens.txt",
      "warning: command line: model.from: empty: weights are all 0 ("},
+    {"train llama.yaml --dry-run --nodes 1 --rendezvous a:29400",
+     "warning: command line: launch.rendezvous has no effect, because the job runs on one machine (launch.nodes)"},
+    {"train llama.yaml --dry-run job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.9999}]",
+     "command line: warning: strategies.ema.decay: after the 100 steps of the job 99 % of the average are still the "
+     "initial weights: lower it; 0.955 leaves 1 % of them"},
+    {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"chars.npy\"]",
+     "warning: command line: data.train: corpus.txt is read as bytes, and the ids of chars.npy begin at 0 and end "
+     "below "
+     "127, as those of characters do: are they bytes, too?"},
+    {"train llama.yaml --dry-run model.vocab=320 data.train=[\"toks/a.bin\",\"chars.npy\"]",
+     "warning: chars.npy has ids of one byte (uint8), or is read as bytes, and toks/a.bin has ids of a wider type"},
     {"train llama.yaml job.steps=1 job.name=threads device.threads=1000", "device.threads: 1000 threads share the "},
 };
 
@@ -194,6 +205,9 @@ START_TEST(warnings)
                             "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
                             "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && "
                             "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
+                            "for f in chars bytes; do { printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' "
+                            "\"{'descr': '|u1', 'fortran_order': False, 'shape': (9000,), }\"; } > $f.npy; done; "
+                            "cat sevens.txt >> chars.npy && head -c 9000 corpus.txt >> bytes.npy && "
                             "cp -r " GOLDEN_DIR "/llama empty && cd empty && "
                             "head -c $((8 + $(od -An -tu8 -N8 model.safetensors))) model.safetensors > zeros && "
                             "truncate -r model.safetensors zeros && mv zeros model.safetensors"),
@@ -217,6 +231,8 @@ START_TEST(warnings)
         "mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":2}] eval.every=4 "
         "data.val_fraction=0.1 checkpoint={\"every\":4}",
         "precision.master=bf16 optimizer.rounding=stochastic",
+        "data.train=[\"corpus.txt\",\"bytes.npy\"]",
+        "job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.99}]",
         "recompute=full",
         "recompute=selective"};
     for (size_t i = 0; i < HD__COUNT(silent); i++) {
