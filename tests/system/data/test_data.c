@@ -143,7 +143,7 @@ START_TEST(mistakes)
         {"data tokenize --tokenizer " TOKENIZER " --to x --chat-template none corpus.txt", "there are chatml", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to x --chat-template chatml corpus.txt", "lacks <|im_start|>", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to /proc/x corpus.txt", "/proc/x", 2},
-        {"data inspect absent", "absent.idx: No such file or directory", 2},
+        {"data inspect absent", "absent.idx: No such file or directory; name the PREFIX of a .bin and its .idx", 2},
         {"data inspect", "which PREFIX?", 2},
         {"data inspect " INDEXED "/bpe --document 46", "has 46", 2},
         {"data inspect " INDEXED "/bpe --tokenizer absent", "absent: No such file", 2},
