@@ -53,6 +53,7 @@ static int parse(struct sample_request *r)
     const char *idle = r->config.top_k       ? "--top-k"
                        : r->config.top_p < 1 ? "--top-p"
                        : r->samples > 1      ? "--samples above 1"
+                       : seed != 1           ? "--seed"
                                              : NULL;
     if (r->config.temperature == 0 && idle)
         hd__log(HD_LOG_WARN, NULL, "%s has no effect with --temperature 0, which takes the likeliest token", idle);
@@ -227,6 +228,8 @@ static int check_output(const struct sample_request *r)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__sample_output out = output_of(r, 0);
     int32_t rc = hd__sample_output_open(&out, &err);
+    if (r->ignore_eos && !r->text.ends.count)
+        hd__log(HD_LOG_WARN, NULL, "--ignore-eos has no effect: no token is known that ends a text");
     hd__sample_output_close(&out);
     return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
 }

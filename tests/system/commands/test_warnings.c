@@ -184,6 +184,17 @@ static const struct {
     {"train llama.yaml --dry-run model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
      "data.train=sevens.txt",
      "warning: command line: model.from: empty: weights are all 0 ("},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 --temperature 0 --seed 2",
+     "warning: --seed has no effect with --temperature 0"},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 --ignore-eos",
+     "warning: --ignore-eos has no effect: no token is known that ends a text"},
+    {"plan llama.yaml --assume tp_overlap=no,dp_overlap=no",
+     "warning: --assume: tp_overlap has no effect: mesh.tp is 1\nwarning: --assume: dp_overlap has no effect: mesh.dp "
+     "is 1"},
+    {"train llama.yaml --dry-run optimizer.lr=0.1 optimizer.weight_decay=10",
+     "command line: warning: optimizer.weight_decay times optimizer.lr is 1 or more: each step takes weights to 0 or"},
+    {"train llama.yaml --dry-run eval.every=5 data.val_fraction=0.9",
+     "command line: warning: data.val_fraction holds out more than half of data.train: the rest is trained on"},
     {"train llama.yaml --dry-run --nodes 1 --rendezvous a:29400",
      "warning: command line: launch.rendezvous has no effect, because the job runs on one machine (launch.nodes)"},
     {"train llama.yaml --dry-run job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.9999}]",
