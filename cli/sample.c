@@ -202,6 +202,13 @@ static int load_model(struct sample_request *r, const struct hd__cli_job_argumen
     if (!code && read_prompts(r, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     int64_t shorter = code ? 0 : shorter_sequence(r);
+    for (uint32_t i = 0; i < r->prompts.count && !code; i++)
+        if ((int64_t)r->prompts.at[i].ids.count > r->loaded.job->seq_len) {
+            hd__log(HD_LOG_WARN, NULL,
+                    "a prompt has %zu tokens, and the model sees the last %" PRId64 " (data.seq_len)",
+                    r->prompts.at[i].ids.count, r->loaded.job->seq_len);
+            break;
+        }
     if (!shorter)
         return code;
     hd__cli_text_close(&r->text);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "core/base/file.h"
 #include "service/text/token_cache.h"
 #include "service/train/batch_feed.h"
 #include "service/train/token_origin.h"
@@ -279,6 +280,19 @@ static int32_t check_plugin(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
+/* Before hours of tokenizing: what the plug-in would refuse then of the tokens. */
+static int32_t check_reading(struct hd__job *job, struct hd_error *err)
+{
+    const struct hd__job_value *type = hd__job_value_get(job, "data.token_dtype");
+    if (type && strcmp(type->origin, "default") != 0)
+        return hd__job_fail(job, "data.token_dtype", err,
+                            "data.token_dtype: what is made of text says its type itself: leave it out");
+    if (is_value(job, "data.loss", "completion") && !job->data_chat_template)
+        return hd__job_fail(job, "data.loss", err,
+                            "data.loss: completion counts what data.chat_template says of text: set that, or say all");
+    return HD_OK;
+}
+
 static int32_t find_eod(struct corpus *c, struct hd_error *err)
 {
     enum { NEVER = 2, ALWAYS = 1 };
@@ -320,6 +334,7 @@ static int32_t open_tokenizer(struct corpus *c, const char *key, const char *sou
     const char *path = job->data_tokenizer ? job->data_tokenizer : c->compiled->info.weights;
     c->key = job->data_tokenizer ? "data.tokenizer" : "model.from";
     int32_t rc = job->data_tokenizer ? check_plugin(job, err) : HD_OK;
+    rc = rc ? rc : check_reading(job, err);
     if (rc)
         return rc;
     struct hd__corpus files = {0};
@@ -380,8 +395,13 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
                                     .timeout = job->comm_timeout,
                                     .beat = beat,
                                     .user = c};
-    int valid = 0;
+    int valid = 0, why;
     int32_t rc = hd__token_cache_open(&cache, &valid, err);
+    if (!rc && !valid && c->how != HD__CORPUS_LOOK &&
+        (why = hd__can_write(hd__arena_format(&job->arena, "%s.lock", cache.prefix)))) {
+        hd__token_cache_close(&cache);
+        return hd__job_fail(job, "data.cache", err, "data.cache: %s: %s", job->data_cache, strerror(why));
+    }
     if (!rc && !valid && c->how == HD__CORPUS_MAKE) {
         rc = hd__token_cache_make(&cache, err);
         valid = !rc;

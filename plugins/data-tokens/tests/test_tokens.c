@@ -150,6 +150,8 @@ START_TEST(refusals)
     ck_refused(open_file(put_llmc(&s, "l", 7, 1, 4), TOKENS_LLMC, 0, &f), HD_E_CORRUPT, "magic");
     ck_refused(open_file(scratch_write(&s, "x.npy", "abc", 3), 0, 0, &f), HD_E_CORRUPT, "x.npy");
     ck_refused(open_file(put_megatron(&s, 7, 4, idx, &n), 0, 0, &f), HD_E_UNSUPPORTED, "code 7");
+    ck_refused(open_file(put_megatron(&s, 8, 2, idx, &n), TOKENS_BYTES, 0, &f), HD_E_INVALID,
+               "is tokens, with an index beside it, and data.format says bytes: leave it out");
     ck_refused(open_file(put_megatron(&s, 4, 2, idx, &n), 0, 0, &f), HD_E_CORRUPT, "sequence 1");
     scratch_finish(&s);
 }
