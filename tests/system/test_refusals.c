@@ -808,7 +808,7 @@ START_TEST(plugins)
          "there is no plugin optim-adam: did you mean optim-adamw?", NULL},
         {"train llama.yaml optimizer={\"use\":\"mylion\",\"lr\":1}", "there is no plugin optim-mylion: ", NULL},
         {"train llama.yaml device.use=abacus", "there is no plugin device-abacus", "heddle-device-abacus.so"},
-        {"train llama.yaml comm.use=pigeon mesh.dp=2", "there is no plugin comm-pigeon", NULL},
+        {"train llama.yaml comm.use=pigeon mesh.dp=2", "there is no plugin comm-pigeon; there are ", "shm"},
         {"train llama.yaml checkpoint.use=stone", "there is no plugin ckpt-stone", NULL},
         {"train llama.yaml model.use=transformers",
          "there is no plugin model-transformers: did you mean model-transformer?", NULL},
