@@ -271,6 +271,9 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
         rc = hd__train_checkpointer_load(checkpointer, w->checkpoint, w->name, &at, err);
     if (!rc && !at.step)
         rc = hd__train_session_init_params(session, err);
+    const struct hd__job_value *resume = hd__job_value_get(loaded->job, "checkpoint.resume");
+    if (!rc && (!env || !env->rank) && resume && !strcmp(resume->origin, "command line"))
+        hd__log(HD_LOG_WARN, NULL, "checkpoint.resume has no effect but on training: --checkpoint names what is read");
     struct hd__token_maker made = hd__train_checkpointer_tokens(checkpointer);
     if (!rc && (!env || !env->rank) && hd__token_makers_differ(made, w->tokens))
         hd__log(HD_LOG_WARN, NULL, "%s: %s when the checkpoint of step %lld was saved",

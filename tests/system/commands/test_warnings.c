@@ -188,6 +188,8 @@ static const struct {
      "warning: --seed has no effect with --temperature 0"},
     {"sample llama.yaml --random-weights --prompt abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz --max-new 1",
      "warning: a prompt has 52 tokens, and the model sees the last "},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 checkpoint={} checkpoint.resume=step-00000002",
+     "warning: checkpoint.resume has no effect but on training: --checkpoint names what is read"},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --ignore-eos",
      "warning: --ignore-eos has no effect: no token is known that ends a text"},
     {"plan llama.yaml --assume tp_overlap=no,dp_overlap=no",
