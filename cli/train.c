@@ -167,6 +167,17 @@ static int32_t check_opening(struct hd__compiled *c, const struct hd__launch_env
     return !rc && leads ? hd__train_checkpointer_check_start(c, &resumes_from, err) : rc;
 }
 
+/* OpenMP's variable is set by torchrun, asked or not. */
+static void warn_threads(const struct hd__job *job, int32_t local_ranks)
+{
+    const struct hd__job_value *threads = hd__job_value_get(job, "device.threads"); /* of device cpu */
+    const char *omp = getenv("OMP_NUM_THREADS");
+    int32_t share = HD__MAX(hd__cpu_count() / local_ranks, 1);
+    if (omp && threads && !json_integer_value(threads->json) && atoi(omp) != share && !getenv("TORCHELASTIC_RUN_ID"))
+        hd__log(HD_LOG_WARN, NULL, "OMP_NUM_THREADS is %s, and not read: a rank has %d of the cores, or device.threads",
+                omp, share);
+}
+
 /* Before any process starts: whether the data is there, the plan fits, and all that will be opened can be. */
 static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__launch_env *env, int32_t local_ranks)
 {
@@ -184,6 +195,7 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
         hd__cli_say_late(loaded);
         hd__train_corpus_warn(c);
         hd__train_watch_warn(c->job);
+        warn_threads(c->job, local_ranks);
         if (c->job->notice_file && !access(c->job->notice_file, F_OK))
             hd__log(HD_LOG_WARN, NULL,
                     "%s: launch.notice: %s is already there, so the job would save and end at once: remove it",

@@ -2,7 +2,6 @@
 #include "internal.h"
 #include "isa.h"
 #include <sched.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #if defined __GLIBC__ && !defined CPU_COUNT
@@ -52,11 +51,6 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
     if (cores > 0 && d->threads > cores)
         host->log(HD_LOG_WARN, "device-cpu", "device.threads: %d threads share the %ld cores of this machine",
                   d->threads, cores);
-    const char *omp = getenv("OMP_NUM_THREADS"); /* torchrun sets it, asked or not */
-    if (omp && !given->threads && !getenv("TORCHELASTIC_RUN_ID") && atoi(omp) != d->threads &&
-        !(place && place->local_rank))
-        host->log(HD_LOG_WARN, "device-cpu",
-                  "OMP_NUM_THREADS is %s, and not read: a rank has %d threads, or device.threads", omp, d->threads);
     host->log(HD_LOG_DEBUG, "device-cpu", "%d threads, %s kernels, %s", d->threads,
               given->kernels == CPU_KERNELS_REFERENCE ? "reference" : "fast", cpu_isa_name(cpu_isa()));
     if (given->isa != CPU_ISA_AUTO && !(place && place->local_rank))
