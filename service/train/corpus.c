@@ -234,6 +234,24 @@ static int has_url(const struct hd__job *job)
     return found;
 }
 
+/* Is any text of train and val in JSON lines? */
+static int has_lines(const struct hd__compiled *c)
+{
+    const struct hd__sources *both[] = {&c->job->train, &c->job->val};
+    int found = 0;
+    for (size_t k = 0; k < HD__COUNT(both); k++)
+        for (uint64_t i = 0; i < both[k]->count; i++) {
+            struct hd_error unused = HD_ERROR_INIT;
+            struct hd__corpus files = {0};
+            if (is_text(c, both[k]->at[i].path))
+                hd__corpus_list(both[k]->at[i].path, &files, &unused);
+            for (uint32_t n = 0; n < files.files.count; n++)
+                found |= (int)files.files.at[n].lines;
+            hd__corpus_free(&files);
+        }
+    return found;
+}
+
 /* Keys of text in a job that reads none, and of URLs. */
 static void warn_idle_keys(const struct hd__compiled *c)
 {
@@ -244,7 +262,7 @@ static void warn_idle_keys(const struct hd__compiled *c)
         const char *key;
         int used;
         const char *why;
-    } rows[] = {{"data.field", text, no_text},
+    } rows[] = {{"data.field", text && has_lines(c), text ? "no file is of JSON lines (.jsonl, .json)" : no_text},
                 {"data.chat_template", text, no_text},
                 {"data.append_eod", text, no_text},
                 {"data.cache", text, no_text},
@@ -402,6 +420,10 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
         hd__token_cache_close(&cache);
         return hd__job_fail(job, "data.cache", err, "data.cache: %s: %s", job->data_cache, strerror(why));
     }
+    for (uint32_t i = 0; i < cache.corpus.files.count && !rc && !valid && c->chat; i++)
+        if (!cache.corpus.files.at[i].lines)
+            rc = hd_fail(err, HD_E_INVALID, "%s: is no file of JSON lines, and a chat template is for these alone",
+                         cache.corpus.files.at[i].path);
     if (!rc && !valid && c->how == HD__CORPUS_MAKE) {
         rc = hd__token_cache_make(&cache, err);
         valid = !rc;

@@ -115,6 +115,8 @@ static const struct {
      "are in no model that is saved"},
     {"train llama.yaml --dry-run data.batch=80000 data.micro_batch=8",
      "command line: data.batch: 80000 sequences of data.seq_len tokens are more than the "},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=texts data.field=body",
+     "warning: command line: data.field has no effect, because no file is of JSON lines (.jsonl, .json)"},
     {"train llama.yaml --dry-run data.append_eod=true",
      "warning: command line: data.append_eod has no effect, because nothing is tokenized: set data.tokenizer"},
     {"train llama.yaml --dry-run data.eod=3",

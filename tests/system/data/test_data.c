@@ -160,6 +160,8 @@ START_TEST(mistakes)
          "data.token_dtype: what is made of text says its type itself: leave it out", 2},
         {"train " TEXT_JOB " data.loss=completion --dry-run",
          "data.loss: completion counts what data.chat_template says of text: set that, or say all", 2},
+        {"train " TEXT_JOB " data.chat_template=plain --dry-run",
+         "data.train: corpus.txt: is no file of JSON lines, and a chat template is for these alone", 2},
         {"train " TEXT_JOB " data.cache=corpus.txt --dry-run", "data.cache: corpus.txt: Not a directory", 2},
         {"train " TEXT_JOB " data.cache=corpus.txt", "data.cache: corpus.txt: Not a directory", 2},
         {"train " TEXT_JOB " data.tokenizer=absent", "data.tokenizer: absent: No such file", 2},
