@@ -235,6 +235,9 @@ static int check_output(const struct sample_request *r)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__sample_output out = output_of(r, 0);
     int32_t rc = hd__sample_output_open(&out, &err);
+    const struct hd__job_value *seed = hd__job_value_get(r->loaded.job, "job.seed");
+    if (!r->weights.random && !strcmp(seed->origin, "command line"))
+        hd__log(HD_LOG_WARN, NULL, "job.seed has no effect on what is sampled: --seed draws it");
     if (r->ignore_eos && !r->text.ends.count)
         hd__log(HD_LOG_WARN, NULL, "--ignore-eos has no effect: no token is known that ends a text");
     hd__sample_output_close(&out);

@@ -192,6 +192,9 @@ static const struct {
      "warning: a prompt has 52 tokens, and the model sees the last "},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 checkpoint={} checkpoint.resume=step-00000002",
      "warning: checkpoint.resume has no effect but on training: --checkpoint names what is read"},
+    {"sample llama.yaml model={\"use\":\"transformer\",\"from\":\"empty\"} data.seq_len=8 --prompt 1 --max-new 1 "
+     "job.seed=2",
+     "warning: job.seed has no effect on what is sampled: --seed draws it"},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --ignore-eos",
      "warning: --ignore-eos has no effect: no token is known that ends a text"},
     {"plan llama.yaml --assume tp_overlap=no,dp_overlap=no",
