@@ -192,6 +192,8 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     struct hd__text written = {0};
     struct hd__cli_text text;
     const char *from = r->loaded.compiled->info.weights;
+    if (hd__same_path(r->to, r->loaded.job->checkpoint_dir))
+        return hd_fail(err, HD_E_INVALID, "--to %s: that is checkpoint.dir: name another folder", r->to);
     if (from && !hd__token_makers_differ(hd__train_tokenizer(r->loaded.compiled, from),
                                          hd__train_tokenizer(r->loaded.compiled, NULL)))
         config.sources[1] = from;

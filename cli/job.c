@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <malloc.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "analysis/comm_plan.h"
@@ -270,6 +271,9 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
         rc = hd__train_checkpointer_load(checkpointer, w->checkpoint, w->name, &at, err);
     if (!rc && !at.step)
         rc = hd__train_session_init_params(session, err);
+    const struct hd__job_value *resume = hd__job_value_get(loaded->job, "checkpoint.resume");
+    if (!rc && (!env || !env->rank) && resume && !strcmp(resume->origin, "command line"))
+        hd__log(HD_LOG_WARN, NULL, "checkpoint.resume has no effect but on training: --checkpoint names what is read");
     struct hd__token_maker made = hd__train_checkpointer_tokens(checkpointer);
     if (!rc && (!env || !env->rank) && hd__token_makers_differ(made, w->tokens))
         hd__log(HD_LOG_WARN, NULL, "%s: %s when the checkpoint of step %lld was saved",
@@ -336,6 +340,21 @@ static void note_between(struct hd__job *job, const struct hd__code_section *x, 
                          hd__job_where(job, rows[i].key), rows[i].key, key, every, rows[i].why);
 }
 
+/* An average that hardly moves away from the weights that it begins with. */
+static void note_average(struct hd__job *job, struct hd__text *out)
+{
+    const struct hd__job_value *decay = hd__job_value_get(job, "strategies.ema.decay"),
+                               *every = hd__job_value_get(job, "strategies.ema.every");
+    double times = every ? floor((double)job->steps / json_number_value(every->json)) : 0;
+    double left = times < 1 ? 0 : pow(json_number_value(decay->json), times);
+    if (left > 0.5)
+        hd__text_add(out,
+                     "%s: warning: strategies.ema.decay: after the %lld steps of the job %.0f %% of the average are "
+                     "still the initial weights: lower it; %.3g leaves 1 %% of them\n",
+                     hd__job_where(job, "strategies.ema.decay"), (long long)job->steps, 100 * left,
+                     pow(0.01, 1 / times));
+}
+
 /* Parts of a strategy that are due after the job's last step, or last due before it. */
 static void note_late_sections(const struct hd__cli_job *loaded, struct hd__text *out)
 {
@@ -355,6 +374,7 @@ static void note_late_sections(const struct hd__cli_job *loaded, struct hd__text
         else if (x->every && x->equal_axes && first <= steps)
             note_between(loaded->job, x, key, where, out);
     }
+    note_average(loaded->job, out);
 }
 
 /* A single segment is there again as a whole before any of it is read. Stages of a pipeline keep several micro-batches,

@@ -145,7 +145,10 @@ static int no_such_plugin(const struct hd__plugin_entry *entries, size_t n, cons
     for (size_t i = 0; i < n && !nearest; i++) /* its name without the kind */
         nearest = !strcmp(label, entry_name(&entries[i])) ? entries[i].label : NULL;
     fprintf(stderr, "heddle plugins: there is no plugin '%s'%s%s%s (`heddle plugins` lists them)\n", label,
-            nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+            strchr(label, '/') ? ": KIND-NAME is wanted, and HEDDLE_PLUGIN_PATH=FOLDER where it lies"
+            : nearest          ? ": did you mean '"
+                               : "",
+            nearest ? nearest : "", nearest ? "'?" : "");
     hd__free_array(&labels);
     hd__arena_free(&arena);
     return HD__EXIT_REFUSED;

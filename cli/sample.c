@@ -53,6 +53,7 @@ static int parse(struct sample_request *r)
     const char *idle = r->config.top_k       ? "--top-k"
                        : r->config.top_p < 1 ? "--top-p"
                        : r->samples > 1      ? "--samples above 1"
+                       : seed != 1           ? "--seed"
                                              : NULL;
     if (r->config.temperature == 0 && idle)
         hd__log(HD_LOG_WARN, NULL, "%s has no effect with --temperature 0, which takes the likeliest token", idle);
@@ -201,6 +202,13 @@ static int load_model(struct sample_request *r, const struct hd__cli_job_argumen
     if (!code && read_prompts(r, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     int64_t shorter = code ? 0 : shorter_sequence(r);
+    for (uint32_t i = 0; i < r->prompts.count && !code; i++)
+        if ((int64_t)r->prompts.at[i].ids.count > r->loaded.job->seq_len) {
+            hd__log(HD_LOG_WARN, NULL,
+                    "a prompt has %zu tokens, and the model sees the last %" PRId64 " (data.seq_len)",
+                    r->prompts.at[i].ids.count, r->loaded.job->seq_len);
+            break;
+        }
     if (!shorter)
         return code;
     hd__cli_text_close(&r->text);
@@ -227,6 +235,11 @@ static int check_output(const struct sample_request *r)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__sample_output out = output_of(r, 0);
     int32_t rc = hd__sample_output_open(&out, &err);
+    const struct hd__job_value *seed = hd__job_value_get(r->loaded.job, "job.seed");
+    if (!r->weights.random && !strcmp(seed->origin, "command line"))
+        hd__log(HD_LOG_WARN, NULL, "job.seed has no effect on what is sampled: --seed draws it");
+    if (r->ignore_eos && !r->text.ends.count)
+        hd__log(HD_LOG_WARN, NULL, "--ignore-eos has no effect: no token is known that ends a text");
     hd__sample_output_close(&out);
     return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
 }

@@ -76,7 +76,7 @@ int32_t hd__cli_text_open(const struct hd__cli_job *loaded, const struct hd__cli
                *path = named ? named : from;
     int none = !path || (flags->tokenizer && !strcmp(path, "none"));
     *text = (struct hd__cli_text){.vocab = c->info.vocab};
-    text->kind = c->info.vocab == 256 ? HD__CLI_TEXT_BYTES : HD__CLI_TEXT_IDS;
+    text->kind = c->info.vocab == 256 && (!none || !path) ? HD__CLI_TEXT_BYTES : HD__CLI_TEXT_IDS;
     int32_t rc =
         none ? HD_E_NOTFOUND : hd__tokenizer_open(loaded->plugins, c->host, flags->use, path, &text->tokenizer, err);
     if (rc == HD_E_NOTFOUND && (none || !named)) {
@@ -94,6 +94,9 @@ int32_t hd__cli_text_open(const struct hd__cli_job *loaded, const struct hd__cli
         text->kind = HD__CLI_TEXT_TOKENIZER;
         add_end(text, hd__tokenizer_eod(&text->tokenizer));
     }
+    if (!rc && flags->use && text->kind != HD__CLI_TEXT_TOKENIZER)
+        return hd_fail(err, HD_E_INVALID, "--use %s: there is no tokenizer for it to read: name a file by --tokenizer",
+                       flags->use);
     if (!rc && from && !hd__token_makers_differ(hd__cli_text_maker(loaded, text), hd__train_tokenizer(c, from)))
         rc = read_generation_config(text, from, err); /* its ids are of its own tokenizer */
     return rc || !flags->chat ? rc : open_chat(text, flags->chat, err);
@@ -119,8 +122,8 @@ static int32_t parse_ids(const struct hd__cli_text *text, const char *at, size_t
             id = 10 * id + *at++ - '0';
         if (at == digits || id >= text->vocab || (at < end && !isspace((unsigned char)*at)))
             return hd_fail(err, HD_E_INVALID,
-                           "this model has neither a tokenizer nor a byte vocabulary: wanted token ids from 0 to %lld "
-                           "with blanks between them, or --tokenizer",
+                           "there is no tokenizer: wanted token ids from 0 to %lld with blanks between them, or "
+                           "--tokenizer",
                            (long long)text->vocab - 1);
         push_id(ids, id);
         while (at < end && isspace((unsigned char)*at))

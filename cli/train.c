@@ -76,6 +76,14 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
                 return hd__job_fail(job, rows[i].key, err, "%s: %s is where %s writes: name another", rows[i].key,
                                     rows[i].path, rows[k].key);
     }
+    for (uint32_t i = 0; i < job->values.count * HD__COUNT(rows); i++) { /* paths of sinks */
+        const struct hd__job_value *v = &job->values.at[i / HD__COUNT(rows)];
+        const char *other = rows[i % HD__COUNT(rows)].path;
+        if (v->owner && v->flags & HD_OPTION_PATH && !strncmp(v->path, "metrics.", 8) && v->text && other &&
+            hd__same_path(v->text, other))
+            return hd__job_fail(job, v->owner->path, err, "%s: %s is where %s writes: name another", v->owner->path,
+                                v->text, rows[i % HD__COUNT(rows)].key);
+    }
     const char *own = hd__arena_format(&job->arena, "runs/%s", job->name), *dir = rows[HD__COUNT(rows) - 1].path;
     if (dir && !strcmp(hd__job_folder(job), own) && hd__same_path(dir, own))
         return hd__job_fail(job, "checkpoint.dir", err,
@@ -159,6 +167,17 @@ static int32_t check_opening(struct hd__compiled *c, const struct hd__launch_env
     return !rc && leads ? hd__train_checkpointer_check_start(c, &resumes_from, err) : rc;
 }
 
+/* OpenMP's variable is set by torchrun, asked or not. */
+static void warn_threads(const struct hd__job *job, int32_t local_ranks)
+{
+    const struct hd__job_value *threads = hd__job_value_get(job, "device.threads"); /* of device cpu */
+    const char *omp = getenv("OMP_NUM_THREADS");
+    int32_t share = HD__MAX(hd__cpu_count() / local_ranks, 1);
+    if (omp && threads && !json_integer_value(threads->json) && atoi(omp) != share && !getenv("TORCHELASTIC_RUN_ID"))
+        hd__log(HD_LOG_WARN, NULL, "OMP_NUM_THREADS is %s, and not read: a rank has %d of the cores, or device.threads",
+                omp, share);
+}
+
 /* Before any process starts: whether the data is there, the plan fits, and all that will be opened can be. */
 static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__launch_env *env, int32_t local_ranks)
 {
@@ -176,6 +195,7 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
         hd__cli_say_late(loaded);
         hd__train_corpus_warn(c);
         hd__train_watch_warn(c->job);
+        warn_threads(c->job, local_ranks);
         if (c->job->notice_file && !access(c->job->notice_file, F_OK))
             hd__log(HD_LOG_WARN, NULL,
                     "%s: launch.notice: %s is already there, so the job would save and end at once: remove it",

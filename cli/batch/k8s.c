@@ -184,6 +184,16 @@ static int check_words(const struct k8s_request *r)
             return hd__cli_usage_error(&hd__command_k8s, "%s %s: letters, digits and %s are wanted", rows[i].flag,
                                        rows[i].value, rows[i].allowed);
     }
+    const char *name = r->image, *slash = strchr(name, '/');
+    size_t host = slash ? (size_t)(slash - name) : 0; /* a registry's, which may have capitals, as a tag may */
+    if (memchr(name, '.', host) || memchr(name, ':', host))
+        name += host;
+    for (size_t i = 0; i < strcspn(name, ":@"); i++)
+        if (isupper((unsigned char)name[i]))
+            return hd__cli_usage_error(&hd__command_k8s,
+                                       "--image %s: the name of an image is in lower case, else Kubernetes refuses it: "
+                                       "only a registry's host and a tag may have capitals",
+                                       r->image);
     char *unit;
     double size = isdigit((unsigned char)*r->storage) ? strtod(r->storage, &unit) : 0;
     const char *const units[] = {"", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"};
@@ -285,6 +295,11 @@ static int check_paths(const struct k8s_request *r, const struct hd__compiled *c
         const char *path = !strcmp(v->path, "metrics.trace") ? job->trace.file : v->text;
         if (is_input(v->path))
             warn_input(r, job, v->path, path);
+        if (!strcmp(v->path, "data.cache") && is_outside(r, path))
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: data.cache: %s is not in the volume, which pods see at %s (--folder): each pod tokenizes for "
+                    "itself, and again after a restart: name a path below it",
+                    hd__job_where(job, v->path), path, r->folder);
         if (!is_output(v->path) || !is_outside(r, path))
             continue;
         hd__job_fail(job, v->path, &err,

@@ -512,6 +512,19 @@ static int check_request(struct plan_request *r)
     return HD__EXIT_DONE;
 }
 
+/* Assumptions about axes that the mesh has not. */
+static void warn_idle(const struct hd__assume *a, const struct hd__job *job)
+{
+    const char *idle = job->mesh[HD_AXIS_TP] > 1 ? NULL
+                       : a->blocking_tp          ? "tp_overlap"
+                       : a->pipelined_tp         ? "tp_pipelined"
+                                                 : NULL;
+    if (idle)
+        hd__log(HD_LOG_WARN, NULL, "--assume: %s has no effect: mesh.tp is 1", idle);
+    if (a->blocking_dp && job->ranks == job->mesh[HD_AXIS_TP] * job->mesh[HD_AXIS_PP])
+        hd__log(HD_LOG_WARN, NULL, "--assume: dp_overlap has no effect: mesh.dp is 1");
+}
+
 static int run(int argc, char **argv)
 {
     struct plan_request r = {.machine = "h100-8"};
@@ -552,6 +565,8 @@ static int run(int argc, char **argv)
         code = load(&r, &arguments, (int64_t)ranks, &loaded);
     if (!code)
         hd__cli_say_notes(&loaded);
+    if (!code)
+        warn_idle(&r.assume, loaded.job);
     if (!code)
         code = print_plan(&r, loaded.compiled, &machine, tokens);
     hd__cli_unload_job(&loaded);

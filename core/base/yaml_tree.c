@@ -282,7 +282,7 @@ static int32_t read_document(struct reader *r, struct hd__tree_node **out)
     if (rc || (rc = next(r)))
         return rc;
     if (r->event.type == YAML_STREAM_END_EVENT)
-        return fail_at(r, 1, 1, "empty");
+        return fail_at(r, 1, 1, "empty: a mapping of keys is wanted");
     if ((rc = next(r)) || (rc = read_value(r, 1, out)) || (rc = next(r)) || (rc = next(r)))
         return rc;
     return r->event.type == YAML_STREAM_END_EVENT ? HD_OK : fail_event(r, "a second document: a job is one document");

@@ -4,6 +4,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 
 /* One condition, "KEY=A|B" or "KEY!=A|B". */
 struct need {
@@ -93,6 +94,9 @@ static int inside_itself(const struct hd__job *job)
 static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
+    const struct hd__job_value *shrink = hd__job_value_get(job, "optimizer.weight_decay");
+    const struct hd__job_value *other_lr = hd__job_value_get(job, "optimizer.adamw_lr");
+    const struct hd__job_value *capacity = hd__job_value_get(job, "model.capacity");
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
     const struct hd__job_value *window = hd__job_value_get(job, "model.sliding_window");
     const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
@@ -105,12 +109,20 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         const char *key, *why;
     } rows[] = {
         {lr && json_number_value(lr->json) == 0, "optimizer.lr", "is 0: no parameter changes"},
+        {other_lr && json_number_value(other_lr->json) == 0, "optimizer.adamw_lr",
+         "is 0: embeddings, norms and the head never change"},
+        {capacity && strtod(capacity->text, NULL) > 0 && strtod(capacity->text, NULL) < 1, "model.capacity",
+         "is below 1: tokens are dropped even where experts are chosen evenly; dropless drops none"},
+        {lr && shrink && json_number_value(lr->json) * json_number_value(shrink->json) >= 1, "optimizer.weight_decay",
+         "times optimizer.lr is 1 or more: each step takes weights to 0 or beyond, whatever they learn: lower one"},
         {never && job->val.count, "data.val",
          "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
         {never && batches && strcmp(batches->origin, "default") != 0, "eval.batches",
          "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
         {never && job->val_fraction > 0, "data.val_fraction",
          "only keeps data from training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
+        {job->val_fraction > 0.5, "data.val_fraction",
+         "holds out more than half of data.train: the rest is trained on"},
         {job->ranks > 1 && job->comm_dead_after < 0.5, "liveness.dead_after",
          "is less than half a second: a rank that waits for the processor that long is taken for dead"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},

@@ -92,6 +92,9 @@ static int32_t set_at_path(struct hd__job *job, const char *word, char *path, st
             return HD_OK;
         }
         struct hd__tree_node *child = hd__tree_get(at, part);
+        if (child && child->kind == HD__SCALAR && !strcmp(part, "mesh"))
+            return hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': mesh is %.40s: to say its axes write mesh={%s: ...}",
+                           word, child->text, rest);
         if (!child || child->kind == HD__SCALAR) {
             child = hd__tree_map(&job->arena, ORIGIN);
             hd__tree_set(at, part, child, &job->arena);

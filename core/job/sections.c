@@ -195,10 +195,16 @@ static int32_t read_section(struct hd__job *job, const struct hd__job_core_secti
     if (!strcmp(s->name, "recompute"))
         return hd__job_composite_read(hd__job_composite_key(s->name), job,
                                       node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
-    if (node && node->kind != HD__MAP && s->kind != HD_KIND_STRATEGY)
-        return hd__job_node_fail(node, err, "%s is %s where a mapping is wanted: {%s: %.40s}", s->name,
-                                 hd__tree_kind_name(node), s->kind ? "use" : s->options[0].name,
-                                 s->kind && node->kind == HD__SCALAR ? node->text : "...");
+    if (node && node->kind != HD__MAP && s->kind != HD_KIND_STRATEGY) {
+        const char *word = s->kind && node->kind == HD__SCALAR ? node->text : "...",
+                   *key = s->kind == HD_KIND_CKPT ? "dir"
+                          : s->kind               ? "use"
+                                                  : s->options[0].name;
+        return hd__job_node_fail(node, err, "%s is %s where a mapping is wanted: %s", s->name, hd__tree_kind_name(node),
+                                 !strcmp(word, "true")    ? "{} for the defaults"
+                                 : !strcmp(word, "false") ? "leave the section out to do without"
+                                                          : hd__arena_format(&job->arena, "{%s: %.40s}", key, word));
+    }
     if (s->kind)
         rc = read_component(job, s, node, err);
     if (rc || !s->count)
@@ -327,7 +333,7 @@ int32_t hd__job_check_schedule(struct hd__job *job, struct hd_error *err)
 static int32_t check_steps(struct hd__job *job, struct hd_error *err)
 {
     if (job->steps && job->epochs > 0)
-        return hd__job_fail(job, "job.epochs", err, "job.epochs: job.steps is given too; say one of them");
+        return hd__job_fail(job, "job.epochs", err, "job.epochs: job.steps is given too; say one, as job={epochs: N}");
     if (job->steps || job->epochs > 0)
         return HD_OK;
     return hd__job_fail(job, "job", err,

@@ -148,6 +148,8 @@ static int32_t not_found(struct hd__plugins *registry, const char *label, struct
         hd__text_add(&text, "there is no plugin %s: did you mean %.*s%s?", label, prefix, label, nearest);
     else
         hd__text_add(&text, "there is no plugin %s", label);
+    for (uint32_t i = 0; !s.skipped && !nearest && i < s.names.count; i++)
+        hd__text_add(&text, "%s%s", i ? ", " : "; there are ", s.names.at[i]);
     hd__text_add(&text, " (looked for heddle-%s.so in ", label);
     for (uint32_t i = 0; i < registry->folders.count; i++)
         hd__text_add(&text, "%s%s", i ? ", " : "", registry->folders.at[i]);

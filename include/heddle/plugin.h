@@ -109,6 +109,9 @@ struct hd_check_job {
     size_t struct_size;
     int32_t ranks;
     int32_t apart; /* 1: this machine has not all of those that the component serves */
+    /* Settings of the sinks that were checked before and are this component's, too: they will be open beside it. */
+    const void *const *before;
+    uint64_t n_before;
 };
 
 struct hd_component {

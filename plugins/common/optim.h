@@ -15,6 +15,9 @@
     }
 #define OPTIM_NUMBER(name_, field, value_, max_, ...) \
     OPTIM_OPTION(name_, field, HD_OPT_FLOAT, value_, .min = 0, .max = max_, __VA_ARGS__)
+/* Keeps a divisor from 0: with 0, what has had no gradient yet (a token not seen) would become NaN. */
+#define OPTIM_EPS(name_, field, value_, ...) \
+    OPTIM_OPTION(name_, field, HD_OPT_FLOAT, value_, .min = 1e-30, .max = 1, __VA_ARGS__)
 #define OPTIM_CHOICE(name_, field, choices_, value_, ...) \
     OPTIM_OPTION(name_, field, HD_OPT_ENUM, value_, .choices = choices_, __VA_ARGS__)
 

@@ -8,7 +8,7 @@
 static const struct {
     const char *magic;
     uint32_t length, at;
-    const char *name, *remedy;
+    const char *name, *remedy, *why; /* why: which is not read */
 } containers[] = {
     {"\x1f\x8b\x08", 3, 0, "gzip", UNPACKED},
     {"PK\x03\x04", 4, 0, "a zip archive (as .npz and torch's .pt)", EXTRACT},
@@ -32,6 +32,9 @@ static const struct {
     {"\xff\xd8\xff\xe0", 4, 0, "a JPEG image", "images are no tokens"},
     {"\xff\xd8\xff\xe1", 4, 0, "a JPEG image", "images are no tokens"},
     {"\xff\xd8\xff\xdb", 4, 0, "a JPEG image", "images are no tokens"},
+    {TOKENS_NPY_MAGIC, 6, 0, "a NumPy array", "leave it out", "and data.format says otherwise"},
+    {"\x88\xd8\x34\x01\x01\x00\x00\x00", 8, 0, "a file of llm.c", "leave it out", "and data.format says otherwise"},
+    {"\xa1\xd9\x34\x01\x07\x00\x00\x00", 8, 0, "a file of llm.c", "leave it out", "and data.format says otherwise"},
     {"MMIDIDX", 7, 0, "a Megatron index", "name the .bin beside it"},
     {"GGUF", 4, 0, "GGUF weights", "weights go into model.from"},
     {"version https://git-lfs.github.com/spec/v1", 42, 0, "a Git LFS pointer to a file", "fetch that: git lfs pull"},
@@ -47,8 +50,8 @@ int32_t tokens_refuse_container(const struct hd_data *f, struct hd_error *err)
     const uint8_t *p = f->map;
     for (size_t i = 0; i < COUNT(containers); i++)
         if (begins_with(f, containers[i].magic, containers[i].length, containers[i].at))
-            return hd_fail(err, HD_E_UNSUPPORTED, "%s: is %s, which is not read: %s", f->path, containers[i].name,
-                           containers[i].remedy);
+            return hd_fail(err, HD_E_UNSUPPORTED, "%s: is %s, %s: %s", f->path, containers[i].name,
+                           containers[i].why ? containers[i].why : "which is not read", containers[i].remedy);
     if (f->map_bytes > 10 && read_le(p, 8) <= f->map_bytes - 8 && p[8] == '{' && p[9] == '"')
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: is safetensors: weights go into model.from", f->path);
     if (f->map_bytes > 2 && p[0] == 0x80 && p[1] >= 2 && p[1] <= 5 && !f->http && p[f->map_bytes - 1] == '.')
@@ -96,6 +99,11 @@ static int32_t guess_bytes(const struct hd_data *f, uint32_t *format, struct hd_
             "%s: is JSON: its text is read with data.tokenizer: FILE (docs/data.md); or say data.format: bytes to "
             "train on it as it is",
             f->path);
+    if (!rc && (ends_with(f->path, ".csv") || ends_with(f->path, ".tsv")))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: is a table, of which no column is read as text: write the text to a file of its own, a "
+                     "document a line (docs/data.md); or say data.format: bytes to train on it as it is",
+                     f->path);
     if (!rc && f->vocab && f->vocab != 256)
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: text, or other bytes, for a model of %ld token ids; only a vocabulary of 256 is read as "

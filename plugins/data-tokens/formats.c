@@ -167,7 +167,14 @@ static bool are_bytes(const struct hd_data *f)
 static int32_t parse_bytes(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
 {
     (void)settings;
+    bool has_index = false;
+    size_t n = strlen(f->path);
     int32_t rc = tokens_refuse_container(f, err);
+    if (!rc && !f->http && n > 4 && !strcmp(f->path + n - 4, ".bin"))
+        rc = tokens_has_index(f, &has_index, err);
+    if (!rc && has_index)
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: is tokens, with an index beside it, and data.format says bytes: leave it out", f->path);
     if (!rc)
         rc = set_tokens(f, 0, TOKENS_U8, err);
     if (!rc && (is_wider(f, 1) || (f->count > 1 && (!memcmp(f->map, "\xff\xfe", 2) || !memcmp(f->map, "\xfe\xff", 2)))))

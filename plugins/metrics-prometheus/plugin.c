@@ -261,20 +261,36 @@ static int32_t check_file(const char *path, struct hd_error *err)
     return !lstat(path, &st) && S_ISDIR(st.st_mode) ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(EISDIR)) : HD_OK;
 }
 
+/* Is it free, while those of the sinks before this one are listened at? */
+static int32_t check_port(const struct prometheus_settings *s, const struct hd_check_job *job, struct hd_error *err)
+{
+    uint64_t n = job->struct_size >= sizeof *job && job->n_before < 16 ? job->n_before : 0;
+    int fds[16], family, own = -1;
+    for (uint64_t i = 0; i < n; i++) {
+        const struct prometheus_settings *other = job->before[i];
+        struct hd_error unused = HD_ERROR_INIT;
+        fds[i] = -1;
+        if (other->port > 0 && listen_at(other, &fds[i], &family, &unused))
+            fds[i] = -1;
+    }
+    int32_t rc = listen_at(s, &own, &family, err);
+    for (uint64_t i = 0; i < n; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    if (!rc)
+        close(own);
+    return rc;
+}
+
 static int32_t prometheus_check(const struct hd_host *host, const void *settings, const struct hd_check_job *job,
                                 struct hd_error *err)
 {
     const struct prometheus_settings *s = settings;
-    int fd = -1, family;
-    (void)host, (void)job;
     int32_t rc = check_settings(s, err);
+    (void)host;
     if (!rc && s->textfile)
         rc = check_file(s->textfile, err);
-    if (!rc && s->port >= 0)
-        rc = listen_at(s, &fd, &family, err);
-    if (!rc && fd >= 0)
-        close(fd);
-    return rc;
+    return !rc && s->port >= 0 ? check_port(s, job, err) : rc;
 }
 
 static void prometheus_close(struct hd_metrics *m)

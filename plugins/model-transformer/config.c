@@ -334,6 +334,12 @@ static const struct kind *kind_of(struct reader *r)
 
 static void read_shape(struct reader *r, struct tf_shape *shape)
 {
+    if (value_of(r, "text_config") && !value_of(r, "vocab_size"))
+        refuse(r, HD_E_UNSUPPORTED,
+               "\"model_type\" is \"%.40s\", and the language model is inside it, in \"text_config\"; this model reads "
+               "language models alone: save that one by itself, in transformers by "
+               "model.language_model.save_pretrained(DIR), and name DIR",
+               text_of(r, "model_type"));
     const struct kind *kind = kind_of(r);
     if (!kind)
         return;

@@ -202,6 +202,10 @@ static int32_t check_against_config(const struct tf_settings *set, const struct 
 static int32_t set_training(const struct tf_settings *set, struct tf_shape *shape, struct hd_error *err)
 {
     char *end;
+    if (set->aux_loss_coef < 0 && set->aux_loss_coef > -1)
+        return hd_fail(err, HD_E_INVALID,
+                       "model.router_aux_loss_coef is %g: a loss has a weight of 0 or more; -1 is the default",
+                       set->aux_loss_coef);
     if (set->aux_loss_coef >= 0)
         shape->aux_loss_coef = set->aux_loss_coef;
     shape->z_loss_coef = set->z_loss_coef;

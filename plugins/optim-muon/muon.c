@@ -33,7 +33,7 @@ static const struct hd_option options[] = {
     OPTIM_BETAS("[0.9, 0.95]", .aliases = "adamw_betas",
                 .help = "AdamW's decay rates of the means of the gradient and of its square, each from 0 up to but "
                         "not 1"),
-    OPTIM_NUMBER("adamw_eps", adamw_eps, "1e-8", 1, .help = "AdamW's: added to the root of the second mean"),
+    OPTIM_EPS("adamw_eps", adamw_eps, "1e-8", .help = "AdamW's: added to the root of the second mean"),
     OPTIM_CLIP("0"),
 };
 

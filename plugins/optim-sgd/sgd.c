@@ -31,6 +31,14 @@ static double sgd_decay(const void *settings, const char *param, uint32_t ndim)
     return s->decay == DECAY_ALL || ndim >= 2 ? s->weight_decay : 0.0;
 }
 
+static int32_t sgd_check(const void *settings, struct hd_error *err)
+{
+    return ((const struct sgd_settings *)settings)->momentum < 1
+               ? HD_OK
+               : hd_fail(err, HD_E_INVALID,
+                         "optimizer.momentum is 1: no gradient is ever forgotten, and steps only grow; use 0.9");
+}
+
 static int32_t sgd_emit(const void *settings, uint32_t *op, struct hd_attrs *attrs, struct hd_error *err)
 {
     const struct sgd_settings *s = settings;
@@ -82,6 +90,7 @@ static const struct hd_optimizer_ops ops = {
     .caps = HD_OPTIM_FLAT,
     .n_states = 1,
     .state_names = state_names,
+    .check = sgd_check,
     .decay = sgd_decay,
     .emit = sgd_emit,
     .step = sgd_step,

@@ -171,7 +171,7 @@ static const struct named {
 static const struct named *find(const char *name)
 {
     for (size_t n = 0; n < sizeof table / sizeof *table; n++)
-        if (!strcmp(table[n].name, name))
+        if (!strcasecmp(table[n].name, name))
             return &table[n];
     return NULL;
 }

@@ -73,10 +73,15 @@ int32_t hd__exec_check_plugins(const struct hd__compiled *c, int32_t open_for, s
 static int32_t check_all(const struct hd__compiled *c, const struct hd__chosen *chosen, uint32_t n, int apart,
                          struct hd_error *err)
 {
-    const struct hd_check_job here = {.struct_size = sizeof here, .ranks = c->mesh.ranks, .apart = apart};
+    const void *before[16];
+    struct hd_check_job here = {.struct_size = sizeof here, .ranks = c->mesh.ranks, .apart = apart, .before = before};
     for (uint32_t i = 0; i < n; i++) {
         const struct hd__component *component = chosen[i].component;
         const char *path = chosen[i].section->path;
+        here.n_before = 0;
+        for (uint32_t k = 0; k < i && here.n_before < HD__COUNT(before); k++)
+            if (chosen[k].component == component)
+                before[here.n_before++] = chosen[k].settings;
         if (!component->check || !component->check(hd__exec_host_table(), chosen[i].settings, &here, err))
             continue;
         return component->kind == HD_KIND_METRICS ? hd__job_fail(c->job, path, err, "%s: %s", path, err->message)

@@ -437,11 +437,29 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
     return HD_OK;
 }
 
+/* One tokenizer's ids are of one type in all files. */
+static void warn_types(const struct hd__data *d)
+{
+    const struct data_file *narrow = NULL, *wide = NULL;
+    for (uint32_t k = 0; k < d->n_streams; k++)
+        for (uint32_t j = 0; j < d->streams[k].n_files; j++) {
+            const struct data_file *f = &d->streams[k].files[j];
+            narrow = f->info.max_token == UINT8_MAX ? f : narrow;
+            wide = f->info.max_token > UINT8_MAX ? f : wide;
+        }
+    if (narrow && wide)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s has ids of one byte (uint8), or is read as bytes, and %s has ids of a wider type: are they of one "
+                "vocabulary?",
+                narrow->path, wide->path);
+}
+
 /* Every remaining file gets the same share of the budget: the first of many files must not use all. */
 int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     uint32_t left = d->n_files;
+    warn_types(d);
     for (uint32_t k = 0; k < d->n_streams && !rc; k++) {
         const struct token_stream *s = &d->streams[k];
         for (uint32_t j = 0; j < s->n_files && !rc; j++, left--) {

@@ -174,7 +174,8 @@ int32_t hd__launch_check_names(struct hd_error *err)
                                                                : "",
                                nearest ? nearest : "", nearest ? "?" : "");
         if (!strncmp(name, "HEDDLE_TLS", 10) || !strncmp(name, "HEDDLE_SECRET", 13))
-            hd_fail(err, HD_E_INVALID, "%s Unset it: the job would be less safe than it says", why);
+            hd_fail(err, HD_E_INVALID, "%s%s Unset it: the job would be less safe than it says", why,
+                    nearest ? "" : ".");
         else if (!later)
             hd__log(HD_LOG_WARN, NULL, "%s", why);
         free(why);

@@ -123,6 +123,10 @@ int32_t hd__launch_nodes_find(const struct hd__launch_nodes_given *given, struct
         return hd_fail(err, HD_E_INVALID,
                        "%s is given, and the job runs on one machine: say how many there are by --nodes N or MIN:MAX",
                        given->node_rank ? "--node-rank" : "launch.rendezvous");
+    if (out->max == 1 && given->rendezvous)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: launch.rendezvous has no effect, because the job runs on one machine (%s): leave it out",
+                given->rendezvous_at, given->nodes ? "launch.nodes" : "NNODES");
     if (out->max == 1)
         return given->node_rank ? find_node(given, out, err) : HD_OK;
     rc = find_node(given, out, err);

@@ -30,24 +30,30 @@ static size_t unpacked_length(const char *path)
     return n;
 }
 
+static int has_suffix(const char *path, const char *const *suffixes)
+{
+    size_t n = unpacked_length(path);
+    while (*suffixes && !ends_with(path, n, *suffixes))
+        suffixes++;
+    return *suffixes != NULL;
+}
+
 static int is_lines_name(const char *path)
 {
-    static const char *const suffixes[] = {".jsonl", ".ndjson", ".json"};
-    size_t n = unpacked_length(path);
-    for (size_t i = 0; i < HD__COUNT(suffixes); i++)
-        if (ends_with(path, n, suffixes[i]))
-            return 1;
-    return 0;
+    static const char *const suffixes[] = {".jsonl", ".ndjson", ".json", NULL};
+    return has_suffix(path, suffixes);
 }
 
 int hd__corpus_is_text_name(const char *path)
 {
-    static const char *const suffixes[] = {".txt", ".text", ".md", ".rst"};
-    size_t n = unpacked_length(path);
-    for (size_t i = 0; i < HD__COUNT(suffixes); i++)
-        if (ends_with(path, n, suffixes[i]))
-            return 1;
-    return is_lines_name(path);
+    static const char *const suffixes[] = {".txt", ".text", ".md", ".rst", NULL};
+    return has_suffix(path, suffixes) || is_lines_name(path);
+}
+
+static int is_table_name(const char *path)
+{
+    static const char *const suffixes[] = {".csv", ".tsv", NULL};
+    return has_suffix(path, suffixes);
 }
 
 static int is_tokens_name(const char *path)
@@ -140,6 +146,12 @@ static int32_t add_path(struct hd__corpus *c, const char *path, int depth, uint3
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "%s: its name says tokens, and not text: these need no tokenizer: name it in data.train, or "
                        "rename it, if it is text",
+                       path);
+    if (!c->tokens && is_table_name(path))
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "%s: its name says a table, of which no column is read as text: make JSON lines of it, as by "
+                       "pandas.read_csv(IN).to_json(OUT, orient=\"records\", lines=True), and name the column by "
+                       "data.field (--field); or call it .txt, to read it whole as one document",
                        path);
     add_file(c, path, &st);
     return HD_OK;

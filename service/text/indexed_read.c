@@ -131,6 +131,11 @@ int32_t hd__indexed_open(const char *path, struct hd__indexed *indexed, struct h
 {
     struct hd__indexed x = {.prefix = hd__indexed_prefix(path)};
     int32_t rc = map_file(&x, "idx", &x.idx, &x.idx_bytes, err);
+    if (rc == HD_E_NOTFOUND)
+        hd_fail(err, rc,
+                "%s.idx: No such file or directory; name the PREFIX of a .bin and its .idx, as `heddle data tokenize "
+                "--to PREFIX` writes them",
+                x.prefix);
     if (!rc)
         rc = map_file(&x, "bin", &x.bin, &x.bin_bytes, err);
     if (!rc)

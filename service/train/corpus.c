@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "core/base/file.h"
 #include "service/text/token_cache.h"
 #include "service/train/batch_feed.h"
 #include "service/train/token_origin.h"
@@ -233,6 +234,24 @@ static int has_url(const struct hd__job *job)
     return found;
 }
 
+/* Is any text of train and val in JSON lines? */
+static int has_lines(const struct hd__compiled *c)
+{
+    const struct hd__sources *both[] = {&c->job->train, &c->job->val};
+    int found = 0;
+    for (size_t k = 0; k < HD__COUNT(both); k++)
+        for (uint64_t i = 0; i < both[k]->count; i++) {
+            struct hd_error unused = HD_ERROR_INIT;
+            struct hd__corpus files = {0};
+            if (is_text(c, both[k]->at[i].path))
+                hd__corpus_list(both[k]->at[i].path, &files, &unused);
+            for (uint32_t n = 0; n < files.files.count; n++)
+                found |= (int)files.files.at[n].lines;
+            hd__corpus_free(&files);
+        }
+    return found;
+}
+
 /* Keys of text in a job that reads none, and of URLs. */
 static void warn_idle_keys(const struct hd__compiled *c)
 {
@@ -243,7 +262,7 @@ static void warn_idle_keys(const struct hd__compiled *c)
         const char *key;
         int used;
         const char *why;
-    } rows[] = {{"data.field", text, no_text},
+    } rows[] = {{"data.field", text && has_lines(c), text ? "no file is of JSON lines (.jsonl, .json)" : no_text},
                 {"data.chat_template", text, no_text},
                 {"data.append_eod", text, no_text},
                 {"data.cache", text, no_text},
@@ -276,6 +295,19 @@ static int32_t check_plugin(struct hd__job *job, struct hd_error *err)
         return hd__job_fail(job, "data.format", err,
                             "data.format: with data.tokenizer the files are text, and what is made of them is "
                             "megatron: leave it out");
+    return HD_OK;
+}
+
+/* Before hours of tokenizing: what the plug-in would refuse then of the tokens. */
+static int32_t check_reading(struct hd__job *job, struct hd_error *err)
+{
+    const struct hd__job_value *type = hd__job_value_get(job, "data.token_dtype");
+    if (type && strcmp(type->origin, "default") != 0)
+        return hd__job_fail(job, "data.token_dtype", err,
+                            "data.token_dtype: what is made of text says its type itself: leave it out");
+    if (is_value(job, "data.loss", "completion") && !job->data_chat_template)
+        return hd__job_fail(job, "data.loss", err,
+                            "data.loss: completion counts what data.chat_template says of text: set that, or say all");
     return HD_OK;
 }
 
@@ -320,6 +352,7 @@ static int32_t open_tokenizer(struct corpus *c, const char *key, const char *sou
     const char *path = job->data_tokenizer ? job->data_tokenizer : c->compiled->info.weights;
     c->key = job->data_tokenizer ? "data.tokenizer" : "model.from";
     int32_t rc = job->data_tokenizer ? check_plugin(job, err) : HD_OK;
+    rc = rc ? rc : check_reading(job, err);
     if (rc)
         return rc;
     struct hd__corpus files = {0};
@@ -380,8 +413,17 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
                                     .timeout = job->comm_timeout,
                                     .beat = beat,
                                     .user = c};
-    int valid = 0;
+    int valid = 0, why;
     int32_t rc = hd__token_cache_open(&cache, &valid, err);
+    if (!rc && !valid && c->how != HD__CORPUS_LOOK &&
+        (why = hd__can_write(hd__arena_format(&job->arena, "%s.lock", cache.prefix)))) {
+        hd__token_cache_close(&cache);
+        return hd__job_fail(job, "data.cache", err, "data.cache: %s: %s", job->data_cache, strerror(why));
+    }
+    for (uint32_t i = 0; i < cache.corpus.files.count && !rc && !valid && c->chat; i++)
+        if (!cache.corpus.files.at[i].lines)
+            rc = hd_fail(err, HD_E_INVALID, "%s: is no file of JSON lines, and a chat template is for these alone",
+                         cache.corpus.files.at[i].path);
     if (!rc && !valid && c->how == HD__CORPUS_MAKE) {
         rc = hd__token_cache_make(&cache, err);
         valid = !rc;

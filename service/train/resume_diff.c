@@ -49,6 +49,8 @@ static uint32_t effects_of(const struct hd__job *job, const char *path)
         if (strchr("._", keys[k].path[length - 1]) ? !strncmp(path, keys[k].path, length) : !strcmp(path, keys[k].path))
             return keys[k].effects;
     }
+    if (!strncmp(path, "strategies.", 11) && strstr(path, ".compress.")) /* under any name of the strategy */
+        return TRAINS;
     /* the schedule decays to its end */
     return !strcmp(path, "job.steps") && job->schedule.kind != HD__LR_CONSTANT ? TRAINS : 0;
 }

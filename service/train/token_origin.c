@@ -351,10 +351,38 @@ static void warn_from(const struct hd__compiled *c, const struct made_files *fil
                 bytes);
 }
 
+/* Ids of characters, as nanoGPT's shakespeare_char has them, are counted from 0, where text has no bytes. */
+static void warn_characters(const struct hd__compiled *c)
+{
+    const struct hd__sources *train = &c->job->train;
+    const char *bytes = hd__train_corpus_bytes(c);
+    for (uint64_t i = 0, n; bytes && i < train->count; i++) {
+        int64_t ids[4096], low = 0, high = 0;
+        struct hd_error unused = HD_ERROR_INIT;
+        struct hd_data *data = NULL;
+        if (!hd__ends_with(train->at[i].path, ".npy") ||
+            open_data(c, c->data_choice.settings, train->at[i].path, &data, &n, &unused))
+            continue;
+        n = HD__MIN(n, HD__COUNT(ids));
+        n = c->data_choice.component->ops.data.read(data, 0, n, ids, &unused) ? 0 : n;
+        c->data_choice.component->ops.data.close(data);
+        for (uint64_t k = 0; k < n; k++) {
+            low += ids[k] < 9;
+            high += ids[k] > 126;
+        }
+        if (low && !high)
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: data.train: %s is read as bytes, and the ids of %s begin at 0 and end below 127, as those of "
+                    "characters do: are they bytes, too?",
+                    hd__job_where(c->job, "data.train"), bytes, train->at[i].path);
+    }
+}
+
 void hd__train_token_origin_warn(const struct hd__compiled *c)
 {
     struct made_files files = list_files(c);
     warn_from(c, &files);
     warn_vocab(c, &files);
+    warn_characters(c);
     hd__free_array(&files.list);
 }

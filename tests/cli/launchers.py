@@ -133,6 +133,10 @@ refused("8 ranks are not pp 1 x dp 2", "k8s", "job.yaml", "mesh.dp=2", "--pods",
 refused("comm-shm works inside one machine only, and dp_shard connects machines", "k8s", "job.yaml", "--pods", "2")
 refused("--pods 0: a number of pods is wanted", "k8s", "job.yaml", "--pods", "0")
 refused("--image a b: letters, digits and", "k8s", "job.yaml", "--image", "a b")
+for image in ("Foo/Bar", "foo/Bar:v1", "reg.io/Foo", "Foo", f"foo/Bar@sha256:{64 * 'a'}"):
+    refused(f"--image {image}: the name of an image is in lower case", "k8s", "job.yaml", "--image", image)
+for image in ("foo/bar:V1", "Reg.io/foo", "REG:5000/x:A"):
+    run("k8s", "job.yaml", "--image", image)
 for size in ("lots", "0Gi", "-1Gi", "100GiB", "Gi", "100", "1023Ki", "1M"):
     refused(f"--storage {size}: a size of 1Mi or more is wanted, with its unit", "k8s", "job.yaml", "--storage", size)
 refused("--storage is given an empty value", "k8s", "job.yaml", "--storage", "")
@@ -159,6 +163,8 @@ for words in (["checkpoint.dir=/work/runs"], ["checkpoint.dir=a/../b/./c"], ["ch
 for key in ("data.train", "data.test", "data.tokenizer", "checkpoint.resume"):
     said = run("k8s", "job.yaml", f"{key}=/abs/file").stderr
     expect(f"{key}: /abs/file is not in the volume" in said, said)
+said = run("k8s", "job.yaml", "data.cache=/x/tokens").stderr
+expect("data.cache: /x/tokens is not in the volume" in said and "each pod tokenizes for itself" in said, said)
 try:
     import yaml
 except ImportError:

@@ -636,6 +636,8 @@ START_TEST(what_is_trained_has_changed)
         {"precision.compute=bf16", "command line: precision.compute is bf16 and was fp32"},
         {"model.rope_theta=500000", "command line: model.rope_theta is 500000.0 and was not set when"},
         {"model.sliding_window=16 model.rope_theta=1e4", "command line: model.sliding_window is 16 and was not set"},
+        {"mesh.dp=2 strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"bf16\"}}]",
+         "strategies.zero.compress.kind is bf16 and was none when checkpoint step-00000006 was saved"},
         {"data.micro_batch=1", NULL},
         {"data.cache=elsewhere", NULL},
         {"data.http_retries=2", NULL},

@@ -244,6 +244,8 @@ START_TEST(wrong_environment)
     expect_environment_refused("HEDDLE_SECRET=hunter2", "--dry-run", "HEDDLE_SECRET is not 32 or 64 hexadecimal");
     expect_environment_refused("HEDDLE_TLS_CA=ca.pem", "mesh.dp=2", "HEDDLE_TLS_CA is set, but not HEDDLE_TLS_");
     expect_environment_refused("HEDDLE_TLS_CAFILE=ca.pem", "", "no variable of this name: did you mean HEDDLE_TLS_CA?");
+    expect_environment_refused("HEDDLE_TLS=1", "",
+                               "reads no variable of this name. Unset it: the job would be less safe");
     expect_environment_refused("HEDDLE_SECRETS=hunter2", "", "no variable of this name: did you mean HEDDLE_SECRET?");
     struct command *warned = command_run_env("HEDDLE_PLUGINS_PATH=x HEDDLE_TEST_X=y", "train llama.yaml --dry-run");
     expect_code(warned, 0);
@@ -253,6 +255,10 @@ START_TEST(wrong_environment)
     warned = command_run_env("HEDDLE_THREADS=4 HEDDLE_TEXT_=y", "train llama.yaml --dry-run");
     expect_says(warned, "has HEDDLE_THREADS, and heddle reads no variable of this name: the job says device.threads");
     expect_says(warned, "has HEDDLE_TEXT_, and heddle reads no variable of this name");
+    warned = command_run_env("OMP_NUM_THREADS=9999", "train llama.yaml --dry-run device.threads=0");
+    expect_says(warned, "warning: OMP_NUM_THREADS is 9999, and not read: a rank has ");
+    warned = command_run_env("OMP_NUM_THREADS=9999", "train llama.yaml --dry-run"); /* which says device.threads */
+    ck_assert_ptr_null(strstr(warned->err, "OMP_NUM_THREADS"));
     warned = command_run_env("HEDDLE_RANKS=4 HEDDLE_CACHE=y", "train llama.yaml --dry-run");
     expect_says(warned, "has HEDDLE_RANKS, and heddle reads no variable of this name\n");
     expect_says(warned, "has HEDDLE_CACHE, and heddle reads no variable of this name\n");

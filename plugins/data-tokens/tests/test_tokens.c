@@ -150,6 +150,8 @@ START_TEST(refusals)
     ck_refused(open_file(put_llmc(&s, "l", 7, 1, 4), TOKENS_LLMC, 0, &f), HD_E_CORRUPT, "magic");
     ck_refused(open_file(scratch_write(&s, "x.npy", "abc", 3), 0, 0, &f), HD_E_CORRUPT, "x.npy");
     ck_refused(open_file(put_megatron(&s, 7, 4, idx, &n), 0, 0, &f), HD_E_UNSUPPORTED, "code 7");
+    ck_refused(open_file(put_megatron(&s, 8, 2, idx, &n), TOKENS_BYTES, 0, &f), HD_E_INVALID,
+               "is tokens, with an index beside it, and data.format says bytes: leave it out");
     ck_refused(open_file(put_megatron(&s, 4, 2, idx, &n), 0, 0, &f), HD_E_CORRUPT, "sequence 1");
     scratch_finish(&s);
 }
@@ -303,6 +305,15 @@ START_TEST(containers)
                "is a tar archive");
     ck_refused(open_file(scratch_write(&s, "corpus.idx", "MMIDIDX\0\0", 9), TOKENS_AUTO, 0, &f), HD_E_UNSUPPORTED,
                "Megatron index");
+    const char *npy = scratch_write(&s, "ids", BYTES("\x93NUMPY\x01\x00\x06\x00{'descr"));
+    for (uint32_t format = TOKENS_BYTES; format <= TOKENS_NANOGPT; format += TOKENS_NANOGPT - TOKENS_BYTES) {
+        ck_refused(open_with_vocab(npy, format, 0, 65536, &f), HD_E_UNSUPPORTED,
+                   "ids: is a NumPy array, and data.format says otherwise: leave it out");
+        ck_refused(open_with_vocab(put_llmc(&s, "l", 20240520, 1, 2), format, 0, 65536, &f), HD_E_UNSUPPORTED,
+                   "is a file of llm.c, and data.format says otherwise");
+        ck_refused(open_with_vocab(put_llmc(&s, "l", 20240801, 7, 4), format, 0, 65536, &f), HD_E_UNSUPPORTED,
+                   "is a file of llm.c, and data.format says otherwise");
+    }
     scratch_finish(&s);
 }
 END_TEST
@@ -340,6 +351,9 @@ START_TEST(text)
         expect_opens(path, TOKENS_BYTES, 256);
     }
     ck_refused(open_with_vocab(scratch_write(&s, "a.jsonl", "abc", 3), TOKENS_AUTO, 0, 256, &f), HD_E_INVALID, "JSON");
+    const char *csv = scratch_write(&s, "a.csv", "text\nhello\n", 11);
+    ck_refused(open_with_vocab(csv, TOKENS_AUTO, 0, 256, &f), HD_E_INVALID, "a.csv: is a table, of which no column");
+    expect_opens(csv, TOKENS_BYTES, 256);
     expect_opens(scratch_write(&s, "a.c", "{ return 1; }", 13), TOKENS_AUTO, 256);
     scratch_finish(&s);
 }

@@ -266,6 +266,7 @@ START_TEST(numbers_that_do_not_suit)
     assert_refused("interleaved", 4, 3, 2, "nearest that works is 4");
     assert_refused("interleaved", 4, 8, 1, "at least 2 chunks");
     assert_refused("1f1b", 4, 8, 2, "1 chunk a stage");
+    assert_refused("1F1B", 4, 8, 2, "1 chunk a stage"); /* by its usual name, too */
     assert_refused("zb-v", 4, 8, 3, "2 chunks a stage");
     assert_refused("dualpipe", 4, 8, 0, "there is no schedule 'dualpipe': gpipe");
 }

@@ -16,8 +16,8 @@ struct bad {
 
 /* ---- what YAML is not, and what of YAML a job is not */
 static const struct bad files[] = {
-    {"", NULL, "job.yaml:1:1: empty"},
-    {"# nothing\n", NULL, "job.yaml:1:1: empty"},
+    {"", NULL, "job.yaml:1:1: empty: a mapping of keys is wanted"},
+    {"# nothing\n", NULL, "job.yaml:1:1: empty: a mapping of keys is wanted"},
     {"just words\n", NULL, "job.yaml:1:1: a job is a mapping of sections, not a single value"},
     {"- a\n- b\n", NULL, "job.yaml:1:1: a job is a mapping of sections, not a list"},
     {"job:\n\tsteps: 3\n", NULL,

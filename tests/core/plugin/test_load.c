@@ -276,7 +276,7 @@ START_TEST(an_alias_is_of_one_kind)
 {
     const struct hd__component *c = NULL;
     ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_STRATEGY, "handle", &c, &err), HD_E_NOTFOUND);
-    assert_says("there is no plugin strategy-handle (");
+    assert_says("there is no plugin strategy-handle; there are ");
 }
 END_TEST
 

@@ -362,7 +362,7 @@ static const struct {
 } refused[] = {
     {"strategies: [{use: fdsp}]\n", "job.yaml:1:20: there is no plugin strategy-fdsp: did you mean strategy-fsdp?"},
     {"strategies: [{use: megatrn}]\n", "did you mean strategy-megatron?"},
-    {"strategies: [{use: deepspeed}]\n", "job.yaml:1:20: there is no plugin strategy-deepspeed (looked for"},
+    {"strategies: [{use: deepspeed}]\n", "job.yaml:1:20: there is no plugin strategy-deepspeed; there are "},
     {"strategies: [{use: fsdp}, {use: zero}]\n",
      "job.yaml:1:20: fsdp is strategy zero with {stage: FULL_SHARD}, which the job already lists as zero, at "
      "job.yaml:1:33: remove one"},

@@ -177,6 +177,8 @@ START_TEST(refused_files)
         {"utf16.txt", "\xff\xfeh", "is UTF-16: convert it", HD_E_UNSUPPORTED},
         {"ids.bin", "abcd", "its name says tokens, and not text", HD_E_UNSUPPORTED},
         {"ids.npy", "abcd", "its name says tokens, and not text", HD_E_UNSUPPORTED},
+        {"a.csv", "text\n", "its name says a table", HD_E_UNSUPPORTED},
+        {"b.TSV.gz", "text\n", "name the column by data.field", HD_E_UNSUPPORTED},
         {"lfs.txt", "version https://git-lfs.github.com/spec/v1\noid", "git lfs pull", HD_E_UNSUPPORTED},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {

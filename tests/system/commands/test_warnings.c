@@ -115,6 +115,8 @@ static const struct {
      "are in no model that is saved"},
     {"train llama.yaml --dry-run data.batch=80000 data.micro_batch=8",
      "command line: data.batch: 80000 sequences of data.seq_len tokens are more than the "},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=texts data.field=body",
+     "warning: command line: data.field has no effect, because no file is of JSON lines (.jsonl, .json)"},
     {"train llama.yaml --dry-run data.append_eod=true",
      "warning: command line: data.append_eod has no effect, because nothing is tokenized: set data.tokenizer"},
     {"train llama.yaml --dry-run data.eod=3",
@@ -184,6 +186,39 @@ static const struct {
     {"train llama.yaml --dry-run model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
      "data.train=sevens.txt",
      "warning: command line: model.from: empty: weights are all 0 ("},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 --temperature 0 --seed 2",
+     "warning: --seed has no effect with --temperature 0"},
+    {"sample llama.yaml --random-weights --prompt abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz --max-new 1",
+     "warning: a prompt has 52 tokens, and the model sees the last "},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 checkpoint={} checkpoint.resume=step-00000002",
+     "warning: checkpoint.resume has no effect but on training: --checkpoint names what is read"},
+    {"sample llama.yaml model={\"use\":\"transformer\",\"from\":\"empty\"} data.seq_len=8 --prompt 1 --max-new 1 "
+     "job.seed=2",
+     "warning: job.seed has no effect on what is sampled: --seed draws it"},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 --ignore-eos",
+     "warning: --ignore-eos has no effect: no token is known that ends a text"},
+    {"plan llama.yaml --assume tp_overlap=no,dp_overlap=no",
+     "warning: --assume: tp_overlap has no effect: mesh.tp is 1\nwarning: --assume: dp_overlap has no effect: mesh.dp "
+     "is 1"},
+    {"train llama.yaml --dry-run optimizer.lr=0.1 optimizer.weight_decay=10",
+     "command line: warning: optimizer.weight_decay times optimizer.lr is 1 or more: each step takes weights to 0 or"},
+    {"train llama.yaml --dry-run optimizer.use=muon optimizer.adamw_lr=0",
+     "command line: warning: optimizer.adamw_lr is 0: embeddings, norms and the head never change"},
+    {"train llama.yaml --dry-run model.family=mixtral model.experts=4 model.capacity=0.5",
+     "command line: warning: model.capacity is below 1: tokens are dropped even where experts are chosen evenly"},
+    {"train llama.yaml --dry-run eval.every=5 data.val_fraction=0.9",
+     "command line: warning: data.val_fraction holds out more than half of data.train: the rest is trained on"},
+    {"train llama.yaml --dry-run --nodes 1 --rendezvous a:29400",
+     "warning: command line: launch.rendezvous has no effect, because the job runs on one machine (launch.nodes)"},
+    {"train llama.yaml --dry-run job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.9999}]",
+     "command line: warning: strategies.ema.decay: after the 100 steps of the job 99 % of the average are still the "
+     "initial weights: lower it; 0.955 leaves 1 % of them"},
+    {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"chars.npy\"]",
+     "warning: command line: data.train: corpus.txt is read as bytes, and the ids of chars.npy begin at 0 and end "
+     "below "
+     "127, as those of characters do: are they bytes, too?"},
+    {"train llama.yaml --dry-run model.vocab=320 data.train=[\"toks/a.bin\",\"chars.npy\"]",
+     "warning: chars.npy has ids of one byte (uint8), or is read as bytes, and toks/a.bin has ids of a wider type"},
     {"train llama.yaml job.steps=1 job.name=threads device.threads=1000", "device.threads: 1000 threads share the "},
 };
 
@@ -194,6 +229,9 @@ START_TEST(warnings)
                             "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
                             "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && "
                             "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
+                            "for f in chars bytes; do { printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' "
+                            "\"{'descr': '|u1', 'fortran_order': False, 'shape': (9000,), }\"; } > $f.npy; done; "
+                            "cat sevens.txt >> chars.npy && head -c 9000 corpus.txt >> bytes.npy && "
                             "cp -r " GOLDEN_DIR "/llama empty && cd empty && "
                             "head -c $((8 + $(od -An -tu8 -N8 model.safetensors))) model.safetensors > zeros && "
                             "truncate -r model.safetensors zeros && mv zeros model.safetensors"),
@@ -217,6 +255,8 @@ START_TEST(warnings)
         "mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":2}] eval.every=4 "
         "data.val_fraction=0.1 checkpoint={\"every\":4}",
         "precision.master=bf16 optimizer.rounding=stochastic",
+        "data.train=[\"corpus.txt\",\"bytes.npy\"]",
+        "job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.99}]",
         "recompute=full",
         "recompute=selective"};
     for (size_t i = 0; i < HD__COUNT(silent); i++) {

@@ -245,7 +245,7 @@ START_TEST(refusals)
     static const struct {
         const char *words, *why;
     } rows[] = {
-        {"job.epochs=2", "command line: job.epochs: job.steps is given too; say one of them"},
+        {"job.epochs=2", "command line: job.epochs: job.steps is given too; say one, as job={epochs: N}"},
         {"job.epochs=0", "job.epochs"},
         {"data.val={\"train\":\"a.bin\"}", "data.val: train is the name of a part of its own: name the set otherwise"},
         {"data.val={\"a/b\":\"a.bin\"}", "data.val: a/b is no name of a set"},

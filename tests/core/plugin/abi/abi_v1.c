@@ -360,10 +360,12 @@ FIELD(hd_alias, name, 0, const char *);
 FIELD(hd_alias, preset, 8, const char *);
 FIELD(hd_alias, summary, 16, const char *);
 
-STRUCT(hd_check_job, 16);
+STRUCT(hd_check_job, 32);
 FIELD(hd_check_job, struct_size, 0, size_t);
 FIELD(hd_check_job, ranks, 8, int32_t);
 FIELD(hd_check_job, apart, 12, int32_t);
+FIELD(hd_check_job, before, 16, const void *const *);
+FIELD(hd_check_job, n_before, 24, uint64_t);
 
 STRUCT(hd_component, 120);
 FIELD(hd_component, struct_size, 0, size_t);
