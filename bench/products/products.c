@@ -4,11 +4,12 @@
  *     build/bench/products/products [-m S,M,LL] [-p PART] [-c CONTEXT] [-d f32|bf16] [-t THREADS] [-s SECONDS]
  *                                   PLUGIN.so[,OPTION=VALUE...]...
  *
- * -p: only works that have PART in their name. -c: attention over CONTEXT tokens instead of 256, one sequence. For each work contestants take turns, sample by sample, for SECONDS
- * in all (and at least LEAST samples each); the best sample counts, so that other work on the machine hardly shows.
- * A sample goes through COPIES instructions with operands of their own, as a step goes through layers. GFLOP/s of
- * each (of attention: of what a causal mask leaves), and the ratio to the first contestant; then what all these of a
- * step take together. Every contestant's results must be the first one's, up to rounding. */
+ * -p: only works that have PART in their name. -c: attention over CONTEXT tokens instead of 256, one sequence. For each
+ * work contestants take turns, sample by sample, for SECONDS in all (and at least LEAST samples each); the best sample
+ * counts, so that other work on the machine hardly shows. A sample goes through COPIES instructions with operands of
+ * their own, as a step goes through layers. GFLOP/s of each (of attention: of what a causal mask leaves), and the ratio
+ * to the first contestant; then what all these of a step take together. Every contestant's results must be the first
+ * one's, up to rounding. */
 #include <math.h>
 #include <unistd.h>
 
