@@ -283,6 +283,21 @@ START_TEST(exp_far_below_zero_is_small_and_nan_stays)
 }
 END_TEST
 
+START_TEST(exp_of_small_numbers_is_within_two_ulp)
+{
+    struct cpu_visible_span visible = {0, 16, 16};
+    for (int isa = 0; isa <= cpu_isa_best(); isa++)
+        for (int at = 0; at < 16384; at += 16) {
+            float x[16], y[16];
+            for (int i = 0; i < 16; i++)
+                x[i] = -(float)(at + i) / 8192;
+            cpu_softmax_of(isa)->exp[CPU_ROWS_F32](x, y, &visible, 1, 0);
+            for (int i = 0; i < 16; i++)
+                ck_assert_msg(fabs(y[i] / exp(x[i]) - 1) <= 2 * 1.2e-7, "exp(%g) is %g", x[i], y[i]);
+        }
+}
+END_TEST
+
 enum { KEYS = 96, COLS = 32, ALL = 40, UNSEEN = 5 };
 
 /* Key `key` of column `column` in a panel of b of tiles_amx.c. */
@@ -460,6 +475,7 @@ int main(void)
     tcase_add_test(t, panels_follow_each_other);
     tcase_add_test(t, sums_are_stored);
     tcase_add_test(t, rows_of_softmax);
+    tcase_add_test(t, exp_of_small_numbers_is_within_two_ulp);
     tcase_add_test(t, columns_of_softmax);
     tcase_add_test(t, exp_far_below_zero_is_small_and_nan_stays);
     tcase_add_test(t, dots);
