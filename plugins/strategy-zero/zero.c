@@ -42,6 +42,18 @@ static void warn_of_factors(const struct zero *z)
                      z->rank, (double)z->factors / 1e6, (double)z->matrices / 1e6);
 }
 
+static void warn_of_whole(const struct zero *z)
+{
+    uint32_t sharded = z->stage < 3 || !z->settings.persist_below;
+    for (uint32_t f = 0; f < z->n_flats; f++)
+        sharded |= z->flats[f].stage == 3;
+    if (!sharded && z->api->stage(z->p) == 0)
+        z->host->log(HD_LOG_WARN, "strategy-zero",
+                     "persist_below %lld: every parameter has fewer elements and stays whole, as at stage 2: lower "
+                     "strategies.zero.persist_below",
+                     (long long)z->settings.persist_below);
+}
+
 /* Parameters are gathered where a step begins, in a section that runs once in it. Returns its index, or NONE. */
 static uint32_t find_first(const struct zero *z)
 {
@@ -94,6 +106,7 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
     if (ok)
         zero_update(&z);
     warn_of_factors(&z);
+    warn_of_whole(&z);
     zero_free(&z);
     return ok ? HD_OK : hd_fail(err, HD_E_NOMEM, "strategy-zero: out of memory");
 }

@@ -63,6 +63,8 @@ static const struct {
     {"train llama.yaml --dry-run mesh.dp=2 "
      "strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"powersgd\",\"rank\":64}}]",
      "lower strategies.zero.compress.rank, or leave compress out"},
+    {"train llama.yaml --dry-run strategies.zero.stage=3 strategies.zero.persist_below=100000000",
+     "persist_below 100000000: every parameter has fewer elements and stays whole, as at stage 2: lower "},
     {"train llama.yaml --dry-run comm.small=64",
      "command line: warning: comm.small has no effect where the number of ranks is 1: leave it out"},
     {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"./corpus.txt\"]",
