@@ -12,7 +12,10 @@
 
 static struct curve whole, parts;
 
-#define EXACT "llama.yaml job.deterministic=exact comm.use=libfabric "
+#define SMALL "llama.yaml data.seq_len=8 "
+#define EXACT SMALL "job.deterministic=exact comm.use=libfabric "
+/* Steps of 10 ms, most of which is a pause: what is done to a job comes before its end, and few steps are enough. */
+#define PACED "comm.hooks=[{\"use\":\"faults\",\"kind\":\"delay\",\"every\":2,\"seconds\":\"10ms\"}] "
 #define SOON "launch.pause=10ms comm.dead_after=2s checkpoint.async=false "
 #define MEET "--rendezvous 10.77.0.1:29400 "
 
@@ -102,7 +105,7 @@ static void expect_undisturbed(const char *job, const char *words, int lack)
     curve_read(&parts, job);
     int last = (int)parts.step[parts.n - 1];
     ck_assert_msg(parts.n <= last && parts.n >= last - lack, "%d rows of %d steps", parts.n, last);
-    train(&whole, "undisturbed", "llama.yaml job.deterministic=exact mesh.dp=2 job.steps=%d %s", last, words);
+    train(&whole, "undisturbed", SMALL "job.deterministic=exact mesh.dp=2 job.steps=%d %s", last, words);
     for (int i = 0; i < parts.n; i++) {
         int64_t step = parts.step[i];
         ck_assert_msg(i == 0 || step > parts.step[i - 1], "step %d comes again", (int)step);
@@ -301,8 +304,8 @@ START_TEST(ranks_fail)
     double since;
     machines_up(2, NULL);
     start_nodes(c, 2,
-                EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=800 job.name=ranks launch.restarts=3 "
-                                "checkpoint.every=50 checkpoint.dir=ranks");
+                EXACT SOON PACED MEET "--nodes 2 mesh.dp=2 job.steps=200 job.name=ranks launch.restarts=3 "
+                                      "checkpoint.every=50 checkpoint.dir=ranks");
     curve_wait("ranks", 60);
     since = hd__now();
     kill_child(c[1], SIGKILL);
@@ -399,8 +402,9 @@ static void break_machine(int way, const struct command *agent)
 
 START_TEST(machine_goes)
 {
-#define SPOT \
-    EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.steps=1000000000 job.name=%s checkpoint.every=50 checkpoint.keep=3"
+#define SPOT                                                                                            \
+    EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=1000000000 job.name=%s checkpoint.every=50 " \
+                          "checkpoint.keep=3"
     struct command *c[2];
     char job[16];
     snprintf(job, sizeof job, "goes%d", _i);
@@ -477,7 +481,7 @@ END_TEST
 /* Two of three machines go, one after the other: what the last one holds of each is enough. */
 START_TEST(copies_of_copies)
 {
-#define THIRDS "llama.yaml data.batch=6 data.micro_batch=1 optimizer.lr=1e-5 strategies.zero.stage=1 "
+#define THIRDS SMALL "data.batch=6 data.micro_batch=1 optimizer.lr=1e-5 strategies.zero.stage=1 "
     struct command *c[3];
     machines_up(3, NULL);
     start_nodes(c, 3,
@@ -550,8 +554,8 @@ END_TEST
 START_TEST(fixed_nodes)
 {
     struct command *c[2];
-    const char *words = EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=600 job.name=fixed launch.restarts=2 "
-                                        "checkpoint.every=50 liveness.late_after=200ms";
+    const char *words = EXACT SOON PACED MEET "--nodes 2 mesh.dp=2 job.steps=200 job.name=fixed launch.restarts=2 "
+                                              "checkpoint.every=50 liveness.late_after=200ms";
     double since;
     machines_up(2, NULL);
     start_nodes(c, 2, words);
@@ -573,7 +577,7 @@ START_TEST(machine_leaves)
 {
     struct command *c[2];
     machines_up(2, NULL);
-    start_nodes(c, 2, EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.steps=1500 job.name=leaves checkpoint={}");
+    start_nodes(c, 2, EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=250 job.name=leaves checkpoint={}");
     curve_wait("leaves", 20);
     double since = hd__now();
     kill(c[1]->pid, SIGTERM);
@@ -597,7 +601,7 @@ END_TEST
 START_TEST(node_0_goes)
 {
     struct command *c[2];
-    const char *words = EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.steps=500 job.name=zero checkpoint.every=50";
+    const char *words = EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=200 job.name=zero checkpoint.every=50";
     machines_up(2, NULL);
     start_nodes(c, 2, words);
     curve_wait("zero", 60);
@@ -626,8 +630,8 @@ START_TEST(stands_by)
     struct command *c[3];
     machines_up(3, NULL);
     start_nodes(c, 3,
-                EXACT SOON MEET "--nodes 2:3 launch.ranks=1 job.steps=700 job.name=spare checkpoint.every=50 "
-                                "data.micro_batch=4");
+                EXACT SOON PACED MEET "--nodes 2:3 launch.ranks=1 job.steps=200 job.name=spare checkpoint.every=50 "
+                                      "data.micro_batch=4");
     curve_wait("spare", 60);
     expect_code(command_run("ckpt ls runs/spare"), 0);
     double since = hd__now();
@@ -645,12 +649,12 @@ END_TEST
 /* A batch of 8 on three machines has an empty place, on two it has none: the batch is the same, and so is each step. */
 START_TEST(uneven)
 {
-#define SLOWLY "llama.yaml data.micro_batch=4 optimizer.lr=1e-5 "
+#define SLOWLY SMALL "data.micro_batch=4 optimizer.lr=1e-5 "
     struct command *c[3];
     machines_up(3, NULL);
     start_nodes(c, 3,
-                SLOWLY SOON MEET "comm.use=libfabric --nodes 2:3 launch.ranks=1 job.steps=700 job.name=uneven "
-                                 "checkpoint.every=50");
+                SLOWLY SOON PACED MEET "comm.use=libfabric --nodes 2:3 launch.ranks=1 job.steps=200 job.name=uneven "
+                                       "checkpoint.every=50");
     curve_wait("uneven", 60);
     kill(c[1]->pid, SIGKILL);
     wait_for_step("uneven", "shrink", 1, "node 1 of three is gone", hd__now());
@@ -660,7 +664,7 @@ START_TEST(uneven)
     expect_says(c[0], "data.batch: 8 sequences take 9 places in micro-batches: 11% of the compute is of empty ones");
     expect_says(c[0], "2 ranks: data.batch stays 8, as dp 2 x 1 micro-batches of 4\n");
     curve_read(&parts, "uneven");
-    train(&whole, "even", SLOWLY "job.steps=700");
+    train(&whole, "even", SLOWLY "job.steps=200");
     expect_close(&parts, &whole, 1e-4);
 }
 END_TEST
@@ -687,8 +691,8 @@ START_TEST(scales)
         struct command *c[2];
         const char *name = rows[i].how;
         start_nodes(c, 2,
-                    keep(hd__format(EXACT SOON MEET "--nodes 1:2 launch.ranks=1 job.steps=400 job.name=%s "
-                                                    "launch.scale_batch=%s checkpoint.every=50",
+                    keep(hd__format(EXACT SOON PACED MEET "--nodes 1:2 launch.ranks=1 job.steps=200 job.name=%s "
+                                                          "launch.scale_batch=%s checkpoint.every=50",
                                     name, name)));
         curve_wait(name, 60);
         kill(c[1]->pid, SIGKILL);
@@ -696,9 +700,9 @@ START_TEST(scales)
         expect_end(c[0], 0);
         expect_says(c[0], rows[i].words);
         char *all = read_file(keep(hd__format("runs/%s/metrics.jsonl", name))), *first = strstr(all, "{\"step\": 1,");
-        char *before = strstr(all, "{\"step\": 399,"), *last = strstr(all, "{\"step\": 400,");
+        char *before = strstr(all, "{\"step\": 199,"), *last = strstr(all, "{\"step\": 200,");
         ck_assert(first && before && last);
-        expect_number(number_in(last, "lr"), rows[i].rate * number_in(first, "lr"), 1e-6, name, 400);
+        expect_number(number_in(last, "lr"), rows[i].rate * number_in(first, "lr"), 1e-6, name, 200);
         ck_assert_double_eq(number_in(last, "tokens") - number_in(before, "tokens"), number_in(first, "tokens") / 2);
     }
 }
