@@ -76,13 +76,13 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
                 return hd__job_fail(job, rows[i].key, err, "%s: %s is where %s writes: name another", rows[i].key,
                                     rows[i].path, rows[k].key);
     }
-    for (uint32_t i = 0; i < job->values.count * HD__COUNT(rows); i++) { /* paths of sinks */
-        const struct hd__job_value *v = &job->values.at[i / HD__COUNT(rows)];
-        const char *other = rows[i % HD__COUNT(rows)].path;
-        if (v->owner && v->flags & HD_OPTION_PATH && !strncmp(v->path, "metrics.", 8) && v->text && other &&
-            hd__same_path(v->text, other))
-            return hd__job_fail(job, v->owner->path, err, "%s: %s is where %s writes: name another", v->owner->path,
-                                v->text, rows[i % HD__COUNT(rows)].key);
+    for (uint32_t i = 0; i < job->values.count; i++) { /* paths of sinks */
+        const struct hd__job_value *v = &job->values.at[i];
+        int is_sink = v->owner && v->flags & HD_OPTION_PATH && !strncmp(v->path, "metrics.", 8) && v->text;
+        for (size_t k = 0; is_sink && k < HD__COUNT(rows); k++)
+            if (rows[k].path && hd__same_path(v->text, rows[k].path))
+                return hd__job_fail(job, v->owner->path, err, "%s: %s is where %s writes: name another", v->owner->path,
+                                    v->text, rows[k].key);
     }
     const char *own = hd__arena_format(&job->arena, "runs/%s", job->name), *dir = rows[HD__COUNT(rows) - 1].path;
     if (dir && !strcmp(hd__job_folder(job), own) && hd__same_path(dir, own))

@@ -227,8 +227,9 @@ static void softmax_row(const struct cpu_attention *x, const struct tile *t, int
     if (!(here <= before)) {
         *most = here;
         if (before > -INFINITY) {
-            *total *= expf(before - here);
-            x->rows->scale(sums(x, t, r), x->d_room, expf(before - here));
+            float shrink = expf(before - here);
+            *total *= shrink;
+            x->rows->scale(sums(x, t, r), x->d_room, shrink);
         }
     }
     *total += x->rows->exp[x->row_kind](row, weights, &visible, scale, *most);

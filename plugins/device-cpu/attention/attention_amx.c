@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-enum { KEYS, VALUES, QUERIES, SCORES, WEIGHTS, SUMS, MOST, TOTAL, SHRINK, ROWS };
+enum { KEYS, VALUES, QUERIES, SCORES, WEIGHTS, SUMS, MOST, TOTAL, ROWS };
 enum { COLS = 32, TILE_K = 64, GROUP = 8 };
 
 /* A tile of queries of one head, one of a group that passes by a tile of keys while it is in the caches. */
@@ -133,7 +133,8 @@ static struct cpu_span key_range(const struct cpu_attention *x, int64_t q0, int6
 static void add_keys(const struct cpu_attention *x, struct tile *t, int64_t base)
 {
     struct cpu_span seen = key_range(x, t->q0, t->rows);
-    struct cpu_columns c = {.most2 = state(x, t, MOST), .total = state(x, t, TOTAL), .shrink = buffer(x, t, SHRINK)};
+    float shrink[COLS];
+    struct cpu_columns c = {.most2 = state(x, t, MOST), .total = state(x, t, TOTAL), .shrink = shrink};
     t->k0 = cpu_most(base, seen.first);
     t->keys = cpu_least(base + x->tile_k, seen.last) - t->k0;
     if (t->keys <= 0)
@@ -144,7 +145,7 @@ static void add_keys(const struct cpu_attention *x, struct tile *t, int64_t base
     int moved = x->rows->columns(buffer(x, t, SCORES), &c, buffer(x, t, WEIGHTS), (float)x->scale);
     int first = t->k0 == seen.first;
     if (moved && !first)
-        shrink_sums(x, t, c.shrink);
+        shrink_sums(x, t, shrink);
     weigh(x, t, c.keys, first);
 }
 
@@ -242,7 +243,6 @@ int32_t cpu_attention_amx(struct cpu_attention *x, struct hd_kernel *k, struct h
         [SUMS] = GROUP * x->d_room * COLS * 4,
         [MOST] = GROUP * COLS * 4,
         [TOTAL] = GROUP * COLS * 4,
-        [SHRINK] = COLS * 4,
         [ROWS] = COLS * x->d_room * 4,
     };
     cpu_attention_lay(x, bytes, sizeof bytes / sizeof bytes[0]);
