@@ -1,4 +1,4 @@
-/* Shared by the forward and the backward kernel of attention.
+/* Shared by the kernels of attention, forward and backward.
  *
  * Work is cut by (b, kv head), one at a time a thread. Inside, products of tiles run on the panels and
  * micro-kernels of products/tiles.h, scores in fp32. Memory is O(sequence) a thread; a tile of scores is never
@@ -11,6 +11,12 @@
 #include "products/tiles.h"
 #include "reference/reference.h"
 
+/* An operand of products of tiles, by its side: panels are rows on the left, columns on the right. */
+struct cpu_side {
+    int64_t lines; /* of a panel: mr or nr */
+    void (*pack)(void *to, const void *from, uint32_t dtype, int64_t step, int64_t k_step, int64_t lines, int64_t k);
+};
+
 struct cpu_attention {
     const struct cpu_tiles *tiles;
     const struct cpu_softmax *rows;
@@ -19,9 +25,10 @@ struct cpu_attention {
     double scale, cap;              /* cap: of scores, 0: none */
     int64_t row_kind;               /* of weights: CPU_ROWS_.., the element type of the tiles */
     int64_t tile_q, tile_k, d_room; /* d_room: d in whole panels */
-    int64_t group;                  /* tiles that pass by one of the other operand while it is in the caches */
-    int64_t thread_bytes, panels_d; /* of b, across d */
+    int64_t thread_bytes, panels_d; /* panels_d: how many these are */
     int64_t at[14];                 /* offsets of a thread's buffers, by the kernel's own names */
+    struct cpu_side queries, keys;  /* of the forward pass; values are packed like keys */
+    const struct cpu_forward *forward;
     void (*unit)(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv);
 };
 
@@ -29,9 +36,6 @@ struct cpu_attention {
 int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct hd_error *err);
 /* Reserves scratch, and makes `x` the kernel's state, to be run over all units. */
 int32_t cpu_attention_ready(struct cpu_attention *x, struct hd_kernel *k, struct hd_error *err);
-
-/* The forward kernel in bf16 on AMX. */
-int32_t cpu_attention_amx(struct cpu_attention *x, struct hd_kernel *k, struct hd_error *err);
 /* Offsets of n buffers of a thread. */
 void cpu_attention_lay(struct cpu_attention *x, const int64_t *bytes, size_t n);
 
@@ -89,8 +93,23 @@ struct cpu_panels {
     int64_t step, rs, cs;
 };
 
-/* The keys among k0 .. k0 + keys - 1 that a panel of queries sees: from `query` on, before `end`. Counted from k0. */
-struct cpu_span cpu_keys_seen(const struct cpu_attention *x, int64_t query, int64_t end, int64_t k0, int64_t keys);
+/* From the first key that query q0 sees to the last one that query q0 + n - 1 sees; may be empty. */
+static inline struct cpu_span cpu_keys_seen(const struct cpu_attention *x, int64_t q0, int64_t n)
+{
+    struct cpu_span s;
+    int64_t unused;
+    cpu_visible(&x->h, q0, &s.first, &s.last);
+    if (n > 1)
+        cpu_visible(&x->h, q0 + n - 1, &unused, &s.last);
+    return s;
+}
+
+/* The part of a span among n from `from` on, counted from there. */
+static inline struct cpu_span cpu_span_within(struct cpu_span s, int64_t from, int64_t n)
+{
+    return (struct cpu_span){cpu_most(0, s.first - from), cpu_least(s.last - from, n)};
+}
+
 /* Rows of weights, of the tiles' element type, as the left operand: as they lie where the kernel reads them so, else
  * packed into `room`. Rows go on with zeros to a multiple of kr terms. */
 struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const void *weights, int64_t step, int64_t k_step,
@@ -104,5 +123,33 @@ void cpu_tiles_product(const struct cpu_tiles *t, int64_t i, struct cpu_span col
  * elements apart. */
 void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, int64_t step, const float *from,
                          int64_t rows);
+
+/* ---- forward: attention.c goes from tile to tile, one of two kernels computes each */
+
+/* A tile of queries of one head, and the keys at hand: those of one key tile that its queries see, from the beginning
+ * of a panel of keys. */
+struct cpu_attention_tile {
+    int64_t q0, rows;       /* queries */
+    int64_t k0, keys;       /* keys at hand */
+    struct cpu_span seen;   /* all keys that its queries see; at the first, sums hold nothing yet */
+    struct cpu_panels q;    /* the queries */
+    struct cpu_panels k, v; /* the keys at hand and their values; v's panels are across d */
+    float *scores;          /* room for tile_q x tile_k, and for tile_q x d_room */
+    void *weights;          /* room for tile_q x tile_k of the tiles' element type; that of scores if it is fp32 */
+    float *sums;            /* tile_q x d_room, or turned: o so far, not divided by `total` */
+    float *most, *total;    /* of each query so far: the shift of its weights, -INFINITY: it saw none; their sum */
+};
+
+struct cpu_forward {
+    int64_t tile_q, tile_k; /* queries of a tile at most, keys of one */
+    int64_t keys_left;      /* keys are the left operand: scores are keys x queries, and o is turned too */
+    /* Adds the keys at hand to sums, most and total. */
+    void (*add)(const struct cpu_attention *x, const struct cpu_attention_tile *t);
+    /* Returns o, rows d_room apart, and brings `most` to units of lse. */
+    const float *(*finish)(const struct cpu_attention *x, const struct cpu_attention_tile *t);
+};
+
+extern const struct cpu_forward cpu_forward_rows; /* for any tiles */
+extern const struct cpu_forward cpu_forward_amx;  /* for those of AMX */
 
 #endif

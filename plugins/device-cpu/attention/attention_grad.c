@@ -49,6 +49,17 @@ static float *rows(const struct cpu_attention *x, char *scratch, int which)
     return (float *)(scratch + x->at[ROWS]) + which * room_s(x);
 }
 
+/* From the first query that sees key k0 to the last one that sees key k0 + n - 1. */
+static struct cpu_span seeing(const struct cpu_attention *x, int64_t k0, int64_t n)
+{
+    struct cpu_span s;
+    int64_t unused;
+    cpu_seen_by(&x->h, k0, &s.first, &s.last);
+    if (n > 1)
+        cpu_seen_by(&x->h, k0 + n - 1, &unused, &s.last);
+    return s;
+}
+
 /* ---- packing */
 
 /* A head's positions as panels across d, tile by tile; each tile's panels take the room of a full one. */
@@ -95,11 +106,7 @@ static void pack_queries(const struct cpu_attention *x, char *scratch, int64_t b
 /* The queries of the tile that see a panel of keys, keys i.. of the tile. */
 static struct cpu_span queries_seeing(const struct cpu_attention *x, const struct tile *t, int64_t i)
 {
-    int64_t last = cpu_least(i + x->tiles->mr, t->keys) - 1, unused;
-    struct cpu_span s;
-    cpu_seen_by(&x->h, t->k0 + i, &s.first, &unused);
-    cpu_seen_by(&x->h, t->k0 + last, &unused, &s.last);
-    return (struct cpu_span){cpu_most(0, s.first - t->q0), cpu_least(s.last - t->q0, t->queries)};
+    return cpu_span_within(seeing(x, t->k0 + i, cpu_least(x->tiles->mr, t->keys - i)), t->q0, t->queries);
 }
 
 /* s' or dp' of a tile: `left` by key tile, `right` across the queries. */
@@ -122,16 +129,14 @@ static void weights(const struct cpu_attention *x, const struct tile *t)
     /* Queries are columns here and rows of dq's product: zeros to the end of the last panel of either. */
     int64_t total = cpu_round_up(cpu_round_up(t->queries, x->tiles->mr), x->tiles->nr);
     for (int64_t r = 0; r < t->keys; r++) {
-        struct cpu_visible_span visible = {.total = total};
+        struct cpu_span seen = cpu_span_within(seeing(x, t->k0 + r, 1), t->q0, t->queries);
+        struct cpu_visible_span visible = {seen.first, seen.last, total};
         int64_t at = r * x->tile_q;
         float *scores = (float *)(t->scratch + x->at[SCORES]) + at;
         void *p = t->scratch + x->at[P] + cpu_weights_bytes(x, at);
         void *ds = t->scratch + x->at[DS] + cpu_weights_bytes(x, at);
         row.scores = scores;
         row.dp = (float *)(t->scratch + x->at[SLOPES]) + at;
-        cpu_seen_by(&x->h, t->k0 + r, &visible.first, &visible.last);
-        visible.first = cpu_most(0, visible.first - t->q0);
-        visible.last = cpu_least(visible.last - t->q0, t->queries);
         if (visible.first < visible.last) {
             if (x->cap > 0)
                 x->rows->cap(scores, slopes, &visible, (float)(x->scale / x->cap));
@@ -164,20 +169,11 @@ static void add_to_queries(const struct cpu_attention *x, const struct tile *t)
     struct cpu_panels b = {t->scratch + x->at[KEYS_B] +
                                t->k0 / x->tile_k * x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k),
                            cpu_tiles_panel_b(x->tiles, t->keys), 0, 0};
-    for (int64_t i = 0; i < t->queries; i += x->tiles->mr)
-        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d},
-                          cpu_keys_seen(x, t->q0 + i, t->q0 + t->queries, t->k0, t->keys), &a, &b,
+    for (int64_t i = 0; i < t->queries; i += x->tiles->mr) {
+        struct cpu_span seen = cpu_keys_seen(x, t->q0 + i, cpu_least(x->tiles->mr, t->queries - i));
+        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, cpu_span_within(seen, t->k0, t->keys), &a, &b,
                           sums(x, t->scratch, 2) + t->q0 * x->d_room, x->d_room, 1);
-}
-
-/* From the first query that sees key k0, to the last one that sees one of `keys`. */
-static struct cpu_span seen_by(const struct cpu_attention *x, int64_t k0, int64_t keys)
-{
-    struct cpu_span s;
-    int64_t unused;
-    cpu_seen_by(&x->h, k0, &s.first, &unused);
-    cpu_seen_by(&x->h, k0 + keys - 1, &unused, &s.last);
-    return s;
+    }
 }
 
 static void backward_tile(const struct cpu_attention *x, const struct tile *t)
@@ -194,7 +190,7 @@ static void backward_tile(const struct cpu_attention *x, const struct tile *t)
 static void backward_pair(const struct cpu_attention *x, char *scratch, int64_t k0, int64_t from)
 {
     struct tile t = {.scratch = scratch, .k0 = k0, .keys = cpu_least(x->tile_k, x->h.t - k0), .from = from};
-    struct cpu_span seen = seen_by(x, k0, t.keys);
+    struct cpu_span seen = seeing(x, k0, t.keys);
     int64_t skip = cpu_most(0, seen.first - from) / x->tiles->nr * x->tiles->nr;
     t.q0 = from + skip;
     t.queries = cpu_least(x->tile_q, x->h.s - from) - skip;
@@ -205,8 +201,8 @@ static void backward_pair(const struct cpu_attention *x, char *scratch, int64_t 
 /* A group of key tiles passes by a tile of queries while that is in the caches. */
 static void backward_keys(const struct cpu_attention *x, char *scratch, int64_t k0)
 {
-    int64_t end = cpu_least(k0 + x->group * x->tile_k, x->h.t);
-    struct cpu_span seen = seen_by(x, k0, end - k0);
+    int64_t end = cpu_least(k0 + KEY_GROUP * x->tile_k, x->h.t);
+    struct cpu_span seen = seeing(x, k0, end - k0);
     for (int64_t from = seen.first / x->tile_q * x->tile_q; from < seen.last; from += x->tile_q)
         for (int64_t k = k0; k < end; k += x->tile_k)
             backward_pair(x, scratch, k, from);
@@ -221,7 +217,7 @@ static void backward_unit(const struct cpu_attention *x, char *scratch, int64_t 
     for (int64_t g = 0; g < x->h.g; g++) {
         pack_queries(x, scratch, b, kv, g);
         memset(sums(x, scratch, 2), 0, head);
-        for (int64_t k0 = 0; k0 < x->h.t; k0 += x->group * x->tile_k)
+        for (int64_t k0 = 0; k0 < x->h.t; k0 += KEY_GROUP * x->tile_k)
             backward_keys(x, scratch, k0);
         cpu_attention_store(x, 0, cpu_query_at(x, b, kv, g, 0), cpu_query_step(x), sums(x, scratch, 2), x->h.s);
     }
@@ -245,7 +241,8 @@ static void backward_layout(struct cpu_attention *x)
     const struct cpu_tiles *t = x->tiles;
     x->tile_q = query_tile(t);
     x->tile_k = KEY_TILE / t->mr * t->mr;
-    x->group = KEY_GROUP;
+    x->d_room = cpu_round_up(x->h.d, t->nr);
+    x->panels_d = x->d_room / t->nr;
     int64_t d = x->h.d, n_k = (x->h.t + x->tile_k - 1) / x->tile_k, n_q = (x->h.s + x->tile_q - 1) / x->tile_q;
     int64_t keys_a = n_k * (x->tile_k / t->mr) * cpu_tiles_panel_a(t, d);
     int64_t across = cpu_round_up(x->h.s, t->nr) / t->nr * cpu_tiles_panel_b(t, d);

@@ -137,36 +137,25 @@ INLINE void NAME(grad_row)(const struct cpu_softmax_row *row, void *p, void *ds,
     NAME(zero)(ds, i, visible->total, bf16);
 }
 
-TARGET static float NAME(exp)(const float *x, void *to, const struct cpu_visible_span *visible, float scale,
-                              float shift)
-{
-    return NAME(exp_row)(x, to, visible, scale, shift, 0);
-}
+/* exp and grad of struct cpu_softmax, which write fp32 or bf16. */
+#define ROW_KERNELS(exp, grad, bf16)                                                                             \
+    TARGET static float NAME(exp)(const float *x, void *to, const struct cpu_visible_span *visible, float scale, \
+                                  float shift)                                                                   \
+    {                                                                                                            \
+        return NAME(exp_row)(x, to, visible, scale, shift, bf16);                                                \
+    }                                                                                                            \
+    TARGET static void NAME(grad)(const struct cpu_softmax_row *row, void *p, void *ds,                          \
+                                  const struct cpu_visible_span *visible, float scale)                           \
+    {                                                                                                            \
+        if (row->slopes)                                                                                         \
+            NAME(grad_row)(row, p, ds, visible, scale, bf16, 1);                                                 \
+        else                                                                                                     \
+            NAME(grad_row)(row, p, ds, visible, scale, bf16, 0);                                                 \
+    }
 
-TARGET static void NAME(grad)(const struct cpu_softmax_row *row, void *p, void *ds,
-                              const struct cpu_visible_span *visible, float scale)
-{
-    if (row->slopes)
-        NAME(grad_row)(row, p, ds, visible, scale, 0, 1);
-    else
-        NAME(grad_row)(row, p, ds, visible, scale, 0, 0);
-}
-
+ROW_KERNELS(exp, grad, 0)
 #ifdef BF16_ROUND
-TARGET static float NAME(exp_bf16)(const float *x, void *to, const struct cpu_visible_span *visible, float scale,
-                                   float shift)
-{
-    return NAME(exp_row)(x, to, visible, scale, shift, 1);
-}
-
-TARGET static void NAME(grad_bf16)(const struct cpu_softmax_row *row, void *p, void *ds,
-                                   const struct cpu_visible_span *visible, float scale)
-{
-    if (row->slopes)
-        NAME(grad_row)(row, p, ds, visible, scale, 1, 1);
-    else
-        NAME(grad_row)(row, p, ds, visible, scale, 1, 0);
-}
+ROW_KERNELS(exp_bf16, grad_bf16, 1)
 
 typedef uint32_t NAME(words) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
@@ -318,6 +307,7 @@ static const struct cpu_softmax NAME(softmax) = {
 #undef INLINE
 #undef HALF_WIDEN
 #undef ROUNDED
+#undef ROW_KERNELS
 #undef NO_FMA
 #undef COLUMNS
 #undef BF16_ROUND
