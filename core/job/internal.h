@@ -49,7 +49,7 @@ void hd__job_value_set_tree(struct hd__job *job, const char *path, const struct 
 /* HD_E_INVALID, with the node's position in front of the message. */
 int32_t hd__job_node_fail(const struct hd__tree_node *node, struct hd_error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Refuses gs://bucket/x and its like where a path of this machine is wanted. */
+/* Refuses gs://bucket/x and its like where a path of this machine is wanted, and none, off or true. */
 int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err);
 /* One option from one node. `path` is the key's full name. */
 int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,

@@ -104,9 +104,14 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
 
 int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err)
 {
+    static const char *const switches[] = {"none", "null", "false", "no", "off", "true", "yes", "on"};
     char name[HD__STORE_NAME];
     const char *store = node->kind == HD__SCALAR ? hd__store_of(node->text, name) : "posix";
     int stores = !strcmp(path, "checkpoint.dir") || !strcmp(path, "checkpoint.resume");
+    for (size_t i = 0; i < HD__COUNT(switches) && node->kind == HD__SCALAR; i++)
+        if (!strcasecmp(node->text, switches[i]))
+            return hd__job_node_fail(node, err, "%s: '%s' is no name of a file: leave the key out, or write ./%s", path,
+                                     node->text, node->text);
     if (store && (stores || !strcmp(store, "posix")))
         return HD_OK;
     return hd__job_node_fail(node, err,
@@ -399,7 +404,7 @@ static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
     if (o.flags & HD_OPTION_FIXED)
         return HD_OK;
     int32_t rc = HD_OK;
-    if (w->given[i] && o.type == HD_OPT_STRING && (!f->owner || (o.flags & HD_OPTION_PATH)))
+    if (w->given[i] && o.type == HD_OPT_STRING && (o.flags & HD_OPTION_PATH))
         rc = hd__job_path_check(w->given[i], path, err);
     if (!rc && w->given[i])
         rc = hd__job_node_parse(w->given[i], path, &o, f->settings, &w->job->arena, err);

@@ -388,8 +388,6 @@ static int32_t check_resume(struct hd__job *job, struct hd_error *err)
 {
     static const char *const words[] = {"auto", "never", "overwrite"};
     const char *near = job->resume ? hd__nearest(job->resume, words, HD__COUNT(words)) : NULL;
-    if (job->resume && (!strcmp(job->resume, "yes") || !strcmp(job->resume, "no")))
-        near = job->resume[0] == 'y' ? "auto" : "never";
     return !near || !strcmp(near, job->resume)
                ? HD_OK
                : hd__job_fail(job, "checkpoint.resume", err,
