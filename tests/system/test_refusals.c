@@ -590,6 +590,8 @@ START_TEST(dry_runs)
         {DRY "checkpoint.dir=/proc/ck", "command line: checkpoint.dir: /proc/ck: ", NULL},
         {DRY "metrics.jsonl=/proc/m.jsonl", "command line: metrics.jsonl: /proc/m.jsonl: ", NULL},
         {DRY "metrics.jsonl=folder.yaml",
+        {DRY "metrics.blocks=blocks.json", "command line: metrics.blocks: blocks.json: CSV is written there",
+         "ends in .csv: call it so"},
          "command line: metrics.jsonl: folder.yaml: its first line does not start a run", NULL},
         {DRY "metrics.jsonl=tokens.bin", "command line: metrics.jsonl: tokens.bin is a file of the job's data", NULL},
         {DRY "checkpoint.resume=.", "command line: checkpoint.resume: . is no checkpoint: name its folder, as runs/",
