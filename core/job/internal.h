@@ -85,7 +85,7 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
                              struct hd_error *err);
 
 /* ---- override.c */
-const char *hd__job_foreign(const char *name); /* what to say of a key of other trainers; NULL: none of these */
+const char *hd__job_foreign(const char *name); /* what to say of KEY or SECTION.KEY of others; NULL: nothing */
 int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error *err);
 /* Sets what the command line said of a strategy before it was there. */
 int32_t hd__job_place(struct hd__job *job, const char *strategy, struct hd_error *err);

@@ -181,6 +181,9 @@ static const char **all_names(const struct hd__job_fields *f, size_t *n)
 const char *hd__job_foreign(const char *name)
 {
     static const char *const rows[][2] = {
+        {"eval.steps", "eval.batches is how many batches one evaluation has, eval.every how often"},
+        {"checkpoint.steps", "that is checkpoint.every"},
+        {"metrics.steps", "that is metrics.every"},
         {"gradient_accumulation_steps", "that follows from data.batch / (data.micro_batch x data ranks)"},
         {"batch_size", "that is data.batch of a step of all ranks, or data.micro_batch of a rank"},
         {"bias", "model.family decides it: gpt2 has biases, llama and mixtral have none"},
@@ -212,8 +215,9 @@ const char *hd__job_foreign(const char *name)
         {"fsdp", "that is strategies: [{use: fsdp}]"},
         {"deepspeed", "`heddle import` reads its file"},
     };
+    const char *dot = strrchr(name, '.');
     for (size_t i = 0; i < HD__COUNT(rows); i++)
-        if (!strcmp(name, rows[i][0]))
+        if (!strcmp(name, rows[i][0]) || (dot && !strcmp(dot + 1, rows[i][0])))
             return rows[i][1];
     return NULL;
 }
@@ -224,6 +228,7 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
     const struct hd__job_fields *f = w->f;
     size_t n;
     const char **names = all_names(f, &n), *near = hd__nearest(name, names, n), *section, *in = NULL;
+    const char *foreign = hd__job_foreign(join(w->job, f->path, name));
     struct hd__text list = {0};
     struct hd__options core;
     for (size_t s = 0; (section = hd__job_table(s, &core)); s++)
@@ -240,11 +245,10 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
                                           f->path, name, nested.at, name, (int)strcspn(nested.at, ","), nested.at)
         : strchr(name, ':')
             ? hd__job_node_fail(key, err, "%s: unknown key %.60s: a blank is wanted behind the colon", f->path, name)
-        : hd__job_foreign(name)
-            ? hd__job_node_fail(key, err, "%s: unknown key %.60s; %s", f->path, name, hd__job_foreign(name))
-        : in   ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
-        : near ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
-               : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+        : foreign ? hd__job_node_fail(key, err, "%s: unknown key %.60s; %s", f->path, name, foreign)
+        : in      ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
+        : near    ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+                  : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
     hd__text_free(&nested);
     hd__text_free(&list);
     free(names);
