@@ -98,6 +98,11 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
     if (job->metrics_blocks && !access(job->metrics_blocks, F_OK) &&
         hd__output_check(job->metrics_blocks, HD__PROFILE_BEGINS, &why))
         return hd__job_fail(job, "metrics.blocks", err, "metrics.blocks: %s", why.message);
+    if (job->metrics_blocks && !hd__ends_with(job->metrics_blocks, ".csv"))
+        return hd__job_fail(job, "metrics.blocks", err,
+                            "metrics.blocks: %s: CSV is written there, and strategies.3d.split knows it by a name that "
+                            "ends in .csv: call it so",
+                            job->metrics_blocks);
     if (hd__train_check_metrics(job, err) || hd__train_trace_check(c, err))
         return err->code;
     return hd__train_checkpointer_check_resume(c, err);

@@ -49,7 +49,7 @@ void hd__job_value_set_tree(struct hd__job *job, const char *path, const struct 
 /* HD_E_INVALID, with the node's position in front of the message. */
 int32_t hd__job_node_fail(const struct hd__tree_node *node, struct hd_error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Refuses gs://bucket/x and its like where a path of this machine is wanted. */
+/* Refuses gs://bucket/x and its like where a path of this machine is wanted, and none, off or true. */
 int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err);
 /* One option from one node. `path` is the key's full name. */
 int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
@@ -85,7 +85,7 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
                              struct hd_error *err);
 
 /* ---- override.c */
-const char *hd__job_foreign(const char *name); /* what to say of a key of other trainers; NULL: none of these */
+const char *hd__job_foreign(const char *name); /* what to say of KEY or SECTION.KEY of others; NULL: nothing */
 int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error *err);
 /* Sets what the command line said of a strategy before it was there. */
 int32_t hd__job_place(struct hd__job *job, const char *strategy, struct hd_error *err);

@@ -18,7 +18,6 @@
     {.name = n, .type = HD_OPT_##t, .value = v, range, .flags = f, .offset = AT(field), .help = __VA_ARGS__}
 /* clang-format on */
 #define NAMED(words) .choices = words
-#define A_PATH .words = "true=?the name of a file or folder is wanted|false=?leave the key out"
 #define RANKS .needs = "ranks!=1"
 
 static const struct hd_option job_keys[] = {
@@ -41,10 +40,10 @@ static const struct hd_option launch_keys[] = {
     KEY("nodes", STRING, "1", ANY, 0, launch_nodes,
         "machines: N, or MIN:MAX to go on with those that are there; `heddle train` is started once on each",
         .aliases = "nnodes"),
-    KEY("machine", STRING, NULL, ANY, 0, launch_machine,
+    KEY("machine", STRING, NULL, ANY, P, launch_machine,
         "the kind of machine that mesh: auto and strategies: auto choose for: NAME | FILE.yaml, as of `heddle plan`; "
         "cpu, if left out, with device cpu"),
-    KEY("rendezvous", STRING, NULL, ANY, 0, launch_rendezvous,
+    KEY("rendezvous", STRING, NULL, ANY, P, launch_rendezvous,
         "where the machines of launch.nodes meet: HOST:PORT of node 0, [ADDRESS]:PORT for IPv6; PORT + 1 is used, too",
         .aliases = "rdzv_endpoint"),
     KEY("scale_batch", ENUM, "never", ANY, G, scale_batch,
@@ -101,8 +100,8 @@ static const struct hd_option comm_keys[] = {
         "over send and recv: in one tree whatever the algorithm, or in any order that is the same on all ranks and in "
         "all runs",
         NAMED("tree|any"), RANKS),
-    KEY("tune", STRING, NULL, ANY, 0, comm_tune, "a file of `heddle bench --tune`: which algorithm for which size",
-        RANKS, A_PATH),
+    KEY("tune", STRING, NULL, ANY, P, comm_tune, "a file of `heddle bench --tune`: which algorithm for which size",
+        RANKS),
     KEY("timeout", DURATION, "300s", WITHIN(0.01, 1e6), G, comm_timeout, "longest wait of any operation", RANKS),
     KEY("progress", ENUM, "between", ANY, 0, comm_progress,
         "who moves data while a rank computes: it itself between instructions, or a thread", NAMED("between|thread"),
@@ -180,15 +179,14 @@ static const struct hd_option data_keys[] = {
         "so many are held against the vocabulary before the start; the others as they are read", .unit = "tokens"),
     KEY("tokenizer", STRING, NULL, ANY, G | P, data_tokenizer,
         "train and val are text, which this tokenizer.json, tokenizer.model or *.tiktoken makes tokens of; that of "
-        "model.from if left out",
-        A_PATH),
+        "model.from if left out"),
     KEY("field", STRING, "text", ANY, G, data_field, "the text of a line of JSON lines"),
     KEY("chat_template", STRING, NULL, ANY, G, data_chat_template,
         "the lines are conversations or prompts with completions, rendered by this template: chatml, llama3, mistral, "
         "plain"),
     KEY("append_eod", ENUM, "auto", ANY, G, data_append_eod,
         "end each document by the tokenizer's end-of-document token; auto: where it has one", NAMED("auto|true|false")),
-    KEY("cache", STRING, "runs/tokens", ANY, 0, data_cache, "folder of the tokens of text", A_PATH),
+    KEY("cache", STRING, "runs/tokens", ANY, P, data_cache, "folder of the tokens of text"),
 };
 
 static const struct hd_option eval_keys[] = {
@@ -223,10 +221,9 @@ static const struct hd_option recompute_keys[] = {
 };
 
 static const struct hd_option checkpoint_keys[] = {
-    KEY("dir", STRING, NULL, ANY, 0, checkpoint_dir,
+    KEY("dir", STRING, NULL, ANY, P, checkpoint_dir,
         "folder of the checkpoints, or s3://BUCKET/PREFIX (NAME://... is of plugin ckpt-NAME); runs/NAME/checkpoints "
-        "if left out",
-        A_PATH),
+        "if left out"),
     KEY("every", LIST, "0", ANY, G, special,
         "save after every so many steps (500), so long (30m), or both ([500, 30m]); 0: only at the end",
         .aliases = "save_steps|save_interval"),
@@ -236,28 +233,28 @@ static const struct hd_option checkpoint_keys[] = {
         .aliases = "save_total_limit"),
     KEY("peers", LIST, "0", ANY, G, special,
         "{every: N}: after every N steps the state is copied into the memory of this machine and of another, from "
-        "where "
-        "a restart takes it; 0: never"),
+        "where a restart takes it; 0: never"),
     KEY("async", BOOL, "true", ANY, G, checkpoint_async, "write while training goes on"),
     KEY("resume", STRING, "auto", ANY, G | P, resume,
         "auto (the newest, if there is one), never, overwrite (never, and older ones move aside), or a path",
-        .words = "true=auto|latest=auto|newest=auto|false=never|none=never"),
+        .words = "true=auto|latest=auto|newest=auto|false=never|none=never|yes=?say auto|on=?say auto|no=?say never|"
+                 "off=?say never"),
 };
 
 static const struct hd_option metrics_keys[] = {
     KEY("every", INT, "1", FROM(1), G, metrics_every, "write a line after every so many", .unit = "steps",
         .aliases = "logging_steps|log_interval"),
-    KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out", A_PATH),
+    KEY("jsonl", STRING, NULL, ANY, P, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
     KEY("tensorboard", STRING, NULL, ANY, 0, special,
-        "folder of event files; none if left out: the short form of {use: tensorboard, dir: FOLDER} in sinks", A_PATH),
+        "folder of event files; none if left out: the short form of {use: tensorboard, dir: FOLDER} in sinks"),
     KEY("sinks", LIST, NULL, ANY, 0, special,
         "who else gets the steps that are logged, plugins of kind metrics: [jsonl, {use: NAME, ...}]; jsonl, the file "
         "above, is written in any case"),
     KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
     KEY("roofline", BOOL, "false", ANY, 0, metrics_roofline,
         "at the end, a step beside the least time that the machine's rates allow; profile and --machine have it too"),
-    KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks,
-        "FILE.csv: seconds of each block, measured; for strategies.3d.split", A_PATH),
+    KEY("blocks", STRING, NULL, ANY, P, metrics_blocks,
+        "FILE.csv: seconds of each block, measured; for strategies.3d.split"),
     KEY("trace", LIST, NULL, ANY, 0, special,
         "FILE.json, or {file: FILE.json, steps: A-B, ranks: all}: when every instruction of these steps ran on these "
         "ranks, for Perfetto and `heddle trace`; the third to fifth step of the run if left out; instead of steps, "

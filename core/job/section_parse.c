@@ -104,9 +104,14 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
 
 int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, struct hd_error *err)
 {
+    static const char *const switches[] = {"none", "null", "false", "no", "off", "true", "yes", "on"};
     char name[HD__STORE_NAME];
     const char *store = node->kind == HD__SCALAR ? hd__store_of(node->text, name) : "posix";
     int stores = !strcmp(path, "checkpoint.dir") || !strcmp(path, "checkpoint.resume");
+    for (size_t i = 0; i < HD__COUNT(switches) && node->kind == HD__SCALAR; i++)
+        if (!strcasecmp(node->text, switches[i]))
+            return hd__job_node_fail(node, err, "%s: '%s' is no name of a file: leave the key out, or write ./%s", path,
+                                     node->text, node->text);
     if (store && (stores || !strcmp(store, "posix")))
         return HD_OK;
     return hd__job_node_fail(node, err,
@@ -176,6 +181,9 @@ static const char **all_names(const struct hd__job_fields *f, size_t *n)
 const char *hd__job_foreign(const char *name)
 {
     static const char *const rows[][2] = {
+        {"eval.steps", "eval.batches is how many batches one evaluation has, eval.every how often"},
+        {"checkpoint.steps", "that is checkpoint.every"},
+        {"metrics.steps", "that is metrics.every"},
         {"gradient_accumulation_steps", "that follows from data.batch / (data.micro_batch x data ranks)"},
         {"batch_size", "that is data.batch of a step of all ranks, or data.micro_batch of a rank"},
         {"bias", "model.family decides it: gpt2 has biases, llama and mixtral have none"},
@@ -207,8 +215,9 @@ const char *hd__job_foreign(const char *name)
         {"fsdp", "that is strategies: [{use: fsdp}]"},
         {"deepspeed", "`heddle import` reads its file"},
     };
+    const char *dot = strrchr(name, '.');
     for (size_t i = 0; i < HD__COUNT(rows); i++)
-        if (!strcmp(name, rows[i][0]))
+        if (!strcmp(name, rows[i][0]) || (dot && !strcmp(dot + 1, rows[i][0])))
             return rows[i][1];
     return NULL;
 }
@@ -219,6 +228,7 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
     const struct hd__job_fields *f = w->f;
     size_t n;
     const char **names = all_names(f, &n), *near = hd__nearest(name, names, n), *section, *in = NULL;
+    const char *foreign = hd__job_foreign(join(w->job, f->path, name));
     struct hd__text list = {0};
     struct hd__options core;
     for (size_t s = 0; (section = hd__job_table(s, &core)); s++)
@@ -235,11 +245,10 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
                                           f->path, name, nested.at, name, (int)strcspn(nested.at, ","), nested.at)
         : strchr(name, ':')
             ? hd__job_node_fail(key, err, "%s: unknown key %.60s: a blank is wanted behind the colon", f->path, name)
-        : hd__job_foreign(name)
-            ? hd__job_node_fail(key, err, "%s: unknown key %.60s; %s", f->path, name, hd__job_foreign(name))
-        : in   ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
-        : near ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
-               : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+        : foreign ? hd__job_node_fail(key, err, "%s: unknown key %.60s; %s", f->path, name, foreign)
+        : in      ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
+        : near    ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+                  : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
     hd__text_free(&nested);
     hd__text_free(&list);
     free(names);
@@ -399,7 +408,7 @@ static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
     if (o.flags & HD_OPTION_FIXED)
         return HD_OK;
     int32_t rc = HD_OK;
-    if (w->given[i] && o.type == HD_OPT_STRING && (!f->owner || (o.flags & HD_OPTION_PATH)))
+    if (w->given[i] && o.type == HD_OPT_STRING && (o.flags & HD_OPTION_PATH))
         rc = hd__job_path_check(w->given[i], path, err);
     if (!rc && w->given[i])
         rc = hd__job_node_parse(w->given[i], path, &o, f->settings, &w->job->arena, err);

@@ -254,11 +254,11 @@ static void check_names(struct hd__job *job)
             in = at >= 0 && !in ? section : in;
             own = at >= 0 && !own ? hd__option_at(&core, (size_t)at).name : own;
         }
-        if (other)
-            hd__job_node_fail(key, &why, "unknown section %.60s; %s", key->text, other);
-        else if (strchr(key->text, '.'))
+        if (strchr(key->text, '.'))
             hd__job_node_fail(key, &why, "unknown section %.60s; dots are the command line's: write %.*s: {%.60s: ...}",
                               key->text, (int)strcspn(key->text, "."), key->text, strchr(key->text, '.') + 1);
+        else if (other)
+            hd__job_node_fail(key, &why, "unknown section %.60s; %s", key->text, other);
         else if (in)
             hd__job_node_fail(key, &why, "unknown section %.60s; that is %s.%s", key->text, in, own);
         else if (near)
@@ -388,8 +388,6 @@ static int32_t check_resume(struct hd__job *job, struct hd_error *err)
 {
     static const char *const words[] = {"auto", "never", "overwrite"};
     const char *near = job->resume ? hd__nearest(job->resume, words, HD__COUNT(words)) : NULL;
-    if (job->resume && (!strcmp(job->resume, "yes") || !strcmp(job->resume, "no")))
-        near = job->resume[0] == 'y' ? "auto" : "never";
     return !near || !strcmp(near, job->resume)
                ? HD_OK
                : hd__job_fail(job, "checkpoint.resume", err,

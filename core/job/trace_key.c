@@ -84,8 +84,7 @@ int32_t hd__job_read_trace(struct hd__job *job, const char *path, struct hd__tre
     if (node->kind == HD__LIST)
         return hd__job_node_fail(
             node, err, "%s is a list where FILE.json or {file: FILE.json, steps: A-B, ranks: all} is wanted", path);
-    if (node->kind == HD__SCALAR &&
-        (!strcmp(node->text, "true") || !strcmp(node->text, "false") || !node->text[strspn(node->text, "0123456789-")]))
+    if (node->kind == HD__SCALAR && !node->text[strspn(node->text, "0123456789-")])
         return hd__job_node_fail(node, err, "%s: a file is wanted: FILE.json, or {file: FILE.json, steps: A-B}", path);
     if (node->kind == HD__SCALAR)
         rc = read_file(job, path, node, err);

@@ -136,33 +136,42 @@ int32_t hd__launch_check_alone(struct hd_error *err)
     return HD_OK;
 }
 
-/* The names of heddle's own variables: of people, and between its processes (`heddle bench` has HEDDLE_BENCH). Those of
- * tests begin as the last two. */
-enum { OF_PEOPLE = 6 };
+/* The names of heddle's own variables: six of people, three of ranks that hd__launch_external_start starts
+ * (HEDDLE_BENCH is of `heddle bench`). Those of tests begin as the last two. */
+enum { OF_PEOPLE = 6, OF_RANKS = 3 };
 static const char *const own_names[] = {"HEDDLE_PLUGIN_PATH", "HEDDLE_SECRET",   "HEDDLE_SECRET_FILE",
                                         "HEDDLE_TLS_CA",      "HEDDLE_TLS_CERT", "HEDDLE_TLS_KEY",
                                         "HEDDLE_BENCH",       HD__LAUNCHED_ENV,  HD__LAUNCH_RENDEZVOUS_ENV,
                                         "HEDDLE_EMULATE_",    "HEDDLE_TEST_"};
 
-static int is_own_name(const char *name)
+static size_t own_index(const char *name)
 {
     for (size_t i = 0; i < HD__COUNT(own_names); i++) {
         size_t n = strlen(own_names[i]);
-        if (own_names[i][n - 1] == '_' ? !strncmp(name, own_names[i], n) : !strcmp(name, own_names[i]))
-            return 1;
+        if (!strncmp(name, own_names[i], n) && (!name[n] || own_names[i][n - 1] == '_'))
+            return i;
     }
-    return 0;
+    return HD__COUNT(own_names);
 }
 
 int32_t hd__launch_check_names(struct hd_error *err)
 {
     char name[128];
-    int32_t rank = 0, later = 0;
+    int32_t rank = 0, later = 0, ours = 0;
     for (size_t i = 0; i < HD__COUNT(launchers); i++)
-        later |= env_int(launchers[i].rank, &rank) && rank > 0; /* rank 0 warns */
+        if (env_int(launchers[i].rank, &rank)) {
+            later |= rank > 0; /* rank 0 warns */
+            ours |= getenv(HD__LAUNCHED_ENV) != NULL;
+        }
     for (char **at = environ; *at; at++) {
         snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
-        if (strncmp(name, "HEDDLE_", 7) || is_own_name(name))
+        size_t own = own_index(name);
+        if (!ours && own >= OF_PEOPLE && own < OF_PEOPLE + OF_RANKS)
+            return hd_fail(err, HD_E_INVALID,
+                           "the environment has %s, which heddle sets for the ranks that it starts by mpirun or its "
+                           "like, and this process is none of them: unset it",
+                           name);
+        if (strncmp(name, "HEDDLE_", 7) || own < HD__COUNT(own_names))
             continue;
         const char *names[OF_PEOPLE]; /* behind HEDDLE_, by which all are near */
         for (size_t i = 0; i < OF_PEOPLE; i++)

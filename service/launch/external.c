@@ -163,7 +163,8 @@ int hd__launch_join_external(void)
         return 0;
     if (!strcmp(mark, "file"))
         hd__output_set_not_terminal();
-    unsetenv(HD__LAUNCHED_ENV);
+    unsetenv(HD__LAUNCHED_ENV); /* for the commands that it runs */
+    unsetenv(HD__LAUNCH_RENDEZVOUS_ENV);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     return 1;
 }

@@ -64,7 +64,8 @@ int32_t hd__launch_check_alone(struct hd_error *err);
  * secret or certificates that could not be used, somebody meant another job. */
 int32_t hd__launch_check_local(struct hd_error *err);
 
-/* detect.c. Variables HEDDLE_... that nothing reads: a warning, or an error where they are about security. */
+/* detect.c. Variables HEDDLE_... that nothing reads: a warning, or an error where they are about security. Those of
+ * ranks in a process that is none: an error. */
 int32_t hd__launch_check_names(struct hd_error *err);
 
 /* secret.c. HEDDLE_SECRET, or the file that HEDDLE_SECRET_FILE names. *given: there is one. */

@@ -9,6 +9,7 @@
 
 #include "service/text/indexed.h"
 #include "service/text/tokenize_internal.h"
+#include "service/text/unpack.h"
 
 enum { BATCH_BYTES = 1 << 20, BATCH_DOCUMENTS = 4096, IN_FLIGHT = 1 << 28, KEPT = 1 << 23 };
 enum { EMPTY, FILLED, ENCODING, ENCODED };
@@ -168,6 +169,26 @@ static void locate(const struct hd__tokenize_config *c, const struct hd__documen
                 hint);
     else
         hd_fail(err, why.code, "%s: %s%s%s", d->path, why.message, *hint ? "; " : "", hint);
+}
+
+int32_t hd__tokenize_look(const struct hd__corpus *corpus, struct hd_error *err)
+{
+    char first[4096];
+    int32_t rc = HD_OK;
+    for (uint32_t i = 0; i < corpus->files.count && !rc; i++) {
+        const struct hd__corpus_file *f = &corpus->files.at[i];
+        struct hd__document d = {.path = f->path, .text = first};
+        struct hd__unpack *file = NULL;
+        rc = hd__unpack_open(f->path, &file, err);
+        if (!rc)
+            rc = hd__unpack_read(file, first, sizeof first, &d.bytes, err);
+        while (d.bytes && first[d.bytes - 1] & 0x80) /* a character may be cut */
+            d.bytes--;
+        if (!rc && !f->lines && (rc = check_text(&d, err)))
+            locate(&(const struct hd__tokenize_config){0}, &d, err);
+        hd__unpack_close(file);
+    }
+    return rc;
 }
 
 static int32_t encode_item(const struct hd__tokenize_config *c, struct batch *b, struct item *item)

@@ -41,6 +41,8 @@ struct hd__tokenize_config {
     uint64_t flush_tokens; /* PREFIX.progress is written after so many, or ten seconds; 0: 64 Mi */
 };
 
+/* Is each file text, by its beginning? The failure is the one that hd__tokenize would come to. */
+int32_t hd__tokenize_look(const struct hd__corpus *corpus, struct hd_error *err);
 /* The caller has the prefix's lock. HD_E_INVALID: a bad document, a mismatch with what was begun. *state (may be NULL)
  * is what was done in all. */
 int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokenize_state *state, struct hd_error *err);

@@ -424,6 +424,8 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
         if (!cache.corpus.files.at[i].lines)
             rc = hd_fail(err, HD_E_INVALID, "%s: is no file of JSON lines, and a chat template is for these alone",
                          cache.corpus.files.at[i].path);
+    if (!rc && !valid && c->how != HD__CORPUS_LOOK)
+        rc = hd__tokenize_look(&cache.corpus, err);
     if (!rc && !valid && c->how == HD__CORPUS_MAKE) {
         rc = hd__token_cache_make(&cache, err);
         valid = !rc;

@@ -92,8 +92,8 @@ START_TEST(begins_as_the_weights)
     train(&whole, "start",
           "llama.yaml strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.999999999999}] job.steps=3 "
           "checkpoint.dir=start");
-    train(&whole, "none", "llama.yaml optimizer.lr=0 job.steps=1 checkpoint.dir=none");
-    first = read_all(open_weights("none", 1, "model"), &n);
+    train(&whole, "first", "llama.yaml optimizer.lr=0 job.steps=1 checkpoint.dir=first");
+    first = read_all(open_weights("first", 1, "model"), &n);
     last = read_all(open_weights("start", 3, "strategy-ema"), &m);
     ck_assert_uint_eq(n, m);
     ck_assert_int_eq(memcmp(first, last, n * sizeof *first), 0);

@@ -231,6 +231,19 @@ START_TEST(stops_when_asked)
 }
 END_TEST
 
+/* Commands of a rank may be heddle again, and no ranks: its variables are not theirs. */
+START_TEST(a_command_is_no_rank)
+{
+    struct command *c =
+        command_run("train " ENDLESS "job.name=noticed launch.notice={\"command\":\"env>seen\",\"every\":\"10ms\"}");
+    const char *seen = read_file("seen");
+    expect_code(c, 3);
+    ck_assert_msg(strstr(seen, "OMPI_COMM_WORLD_RANK=") && !strstr(seen, "HEDDLE_RENDEZVOUS=") &&
+                      !strstr(seen, "HEDDLE_LAUNCHED="),
+                  "%s", seen);
+}
+END_TEST
+
 START_TEST(nothing_outlives_the_command)
 {
     struct running r;
@@ -311,6 +324,7 @@ int main(void)
         {"lost", a_lost_rank_is_named, 2},
         {"no port is open", no_port_is_open, 1},
         {"asked", stops_when_asked, 1},
+        {"commands", a_command_is_no_rank, 1},
         {"orphans", nothing_outlives_the_command, 1},
         {"told", a_launcher_is_told_in_the_end, 1},
         {"starts", refuses_what_it_cannot_be, 1},

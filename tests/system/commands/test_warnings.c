@@ -266,7 +266,7 @@ START_TEST(warnings)
         ck_assert_msg(c->code == 0 && !strstr(c->err, "warning: "), "`%s`: %s", silent[i], c->err);
     }
     expect_code(command_run("train epochs.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER
-                            " data.train=texts data.cache=none metrics.trace={\"file\":\"t.json\",\"steps\":\"2-3\"}"),
+                            " data.train=texts data.cache=idle metrics.trace={\"file\":\"t.json\",\"steps\":\"2-3\"}"),
                 0);                             /* their steps are not known yet */
     ck_assert_int_eq(system("rm -rf runs"), 0); /* other tests want none */
 }

@@ -162,6 +162,13 @@ START_TEST(mistakes)
          "data.loss: completion counts what data.chat_template says of text: set that, or say all", 2},
         {"train " TEXT_JOB " data.chat_template=plain --dry-run",
          "data.train: corpus.txt: is no file of JSON lines, and a chat template is for these alone", 2},
+        {"train " TEXT_JOB " --dry-run data.train=" INDEXED "/bpe.idx",
+         "data.train: " INDEXED "/bpe.idx: is a Megatron index: tokens need no tokenizer: name the .bin", 2},
+        {"train " TEXT_JOB " --dry-run data.val_fraction=0 data.val=" INDEXED "/bytes.idx",
+         "data.val: " INDEXED "/bytes.idx: is a Megatron index", 2},
+        {"train " TEXT_JOB " --dry-run data.train=binary", "data.train: binary: is no text: its byte 4 is zero", 2},
+        {"train " TEXT_JOB " --dry-run data.train=latin1",
+         "data.train: latin1: is not UTF-8: its byte 0 is 0xe9: convert it", 2},
         {"train " TEXT_JOB " data.cache=corpus.txt --dry-run", "data.cache: corpus.txt: Not a directory", 2},
         {"train " TEXT_JOB " data.cache=corpus.txt", "data.cache: corpus.txt: Not a directory", 2},
         {"train " TEXT_JOB " data.tokenizer=absent", "data.tokenizer: absent: No such file", 2},
@@ -171,6 +178,7 @@ START_TEST(mistakes)
         {"train llama.yaml model.vocab=320 data.train=corp*.txt",
          "is read as text, and text needs a tokenizer: set data.tokenizer", 2},
     };
+    ck_assert(!system("printf 'abcd\\0efgh' > binary && printf '\\351t\\351\n' > latin1"));
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);
         ck_assert_msg(c->code == rows[i].code && strstr(c->err, rows[i].says), "%s: exit code %d, %s", rows[i].words,

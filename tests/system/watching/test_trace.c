@@ -304,7 +304,7 @@ START_TEST(refusals)
         {":", "{\"file\":\"t.json\",\"ranks\":\"some\"}", "metrics.trace.ranks: 'some' is not a whole number"},
         {":", "{\"file\":\"t.json\",\"ranks\":[]}", "metrics.trace.ranks: all, a rank or a list of ranks is wanted"},
         {":", "{\"file\":\"t.json\",\"ranks\":[0,1,0]}", "metrics.trace.ranks: rank 0 is there twice"},
-        {":", "true", "metrics.trace: a file is wanted: FILE.json, or {file: FILE.json, steps: A-B}"},
+        {":", "true", "metrics.trace: 'true' is no name of a file: leave the key out, or write ./true"},
         {":", "5", "metrics.trace: a file is wanted"},
         {":", "20-24", "metrics.trace: a file is wanted"},
         {":", "[t.json]", "metrics.trace is a list where FILE.json or"},
