@@ -402,7 +402,7 @@ void hd__cli_say_late(const struct hd__cli_job *loaded)
     hd__text_print(&text, stderr);
 }
 
-void hd__cli_say_notes(const struct hd__cli_job *loaded)
+void hd__cli_say_notes(const struct hd__cli_job_arguments *arguments, const struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
     if (loaded->chosen)
@@ -419,8 +419,10 @@ void hd__cli_say_notes(const struct hd__cli_job *loaded)
     note_late_sections(loaded, &text);
     note_bubble(loaded->job, &text);
     note_recompute(loaded, &text);
-    if (loaded->compiled)
+    if (loaded->compiled) {
+        hd__cli_note_idle_options(arguments, loaded, &text);
         hd__routes_notes(loaded->compiled, &text);
+    }
     hd__text_print(&text, stderr);
 }
 

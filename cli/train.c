@@ -233,13 +233,14 @@ static void warn_cores(struct hd__job *job, int32_t ranks, int launched)
             where, ranks, cores, cores > 1 ? "s" : "", cores);
 }
 
-static int print_config(struct hd__cli_job *loaded)
+static int print_config(struct hd__cli_training *t)
 {
+    struct hd__cli_job *loaded = &t->loaded;
     struct hd__text text = {0};
     int code = hd__cli_compile_job(loaded); /* plugins parse their sections: then every value is known */
     if (code)
         return code;
-    hd__cli_say_notes(loaded);
+    hd__cli_say_notes(&t->arguments, loaded);
     hd__job_print(loaded->job, &text);
     hd__text_print(&text, stdout);
     return HD__EXIT_DONE;
@@ -289,7 +290,7 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     t->leads = found ? env.rank == 0 : t->dry || (!hd__cli_find_launcher(loaded, &launcher, &err) && !launcher);
     if (t->leads)
-        hd__cli_say_notes(loaded);
+        hd__cli_say_notes(&t->arguments, loaded);
     code = check_inputs(loaded, t->dry, found ? &env : NULL, found ? env.local_size : loaded->compiled->mesh.ranks);
     if (!code && t->dry && (!found || env.rank == 0))
         print_ready(loaded->compiled);
@@ -414,7 +415,7 @@ static int start_agent(struct hd__cli_training *t)
     }
     t->leads = !t->nodes.node;
     if (t->leads)
-        hd__cli_say_notes(&first);
+        hd__cli_say_notes(&t->arguments, &first);
     hd__warn_tp_span(first.compiled, each);
     warn_cores(job, each, 0);
     code = check_inputs(&first, t->dry, &env, each);
@@ -483,7 +484,7 @@ int hd__cli_train(struct hd__cli_training *t, int argc, char **argv)
     else
         code = load(t);
     if (!code && t->print_config)
-        code = print_config(&t->loaded);
+        code = print_config(t);
     else if (!code && !t->launched && t->nodes.max > 1)
         code = start_agent(t);
     else if (!code)

@@ -367,7 +367,7 @@ static int run(int argc, char **argv)
     if (!code) {
         make_name(loaded.job->name, name);
         r.name = name;
-        hd__cli_say_notes(&loaded);
+        hd__cli_say_notes(&arguments, &loaded);
         print_manifest(&r, loaded.job, &arguments);
     }
     hd__cli_unload_job(&loaded);

@@ -184,7 +184,7 @@ static int run(int argc, char **argv)
     if (!code)
         code = check_machines(&r, &arguments, loaded.chosen != NULL);
     if (!code) {
-        hd__cli_say_notes(&loaded);
+        hd__cli_say_notes(&arguments, &loaded);
         print_script(&arguments, &r, loaded.compiled);
     }
     hd__cli_unload_job(&loaded);

@@ -564,7 +564,7 @@ static int run(int argc, char **argv)
     if (!code)
         code = load(&r, &arguments, (int64_t)ranks, &loaded);
     if (!code)
-        hd__cli_say_notes(&loaded);
+        hd__cli_say_notes(&arguments, &loaded);
     if (!code)
         warn_idle(&r.assume, loaded.job);
     if (!code)

@@ -43,7 +43,7 @@ static struct need read_need(struct hd__job *job, const struct hd__job_value *of
     return need;
 }
 
-static void note_idle(struct hd__job *job, const struct hd__job_value *value, struct hd__text *out)
+static void note_idle(struct hd__job *job, struct hd__job_value *value, struct hd__text *out)
 {
     for (const char *at = value->needs; at; at = strchr(at, '&'), at = at ? at + 1 : NULL) {
         struct need need = read_need(job, value, at);
@@ -52,6 +52,7 @@ static void note_idle(struct hd__job *job, const struct hd__job_value *value, st
         hd__text_add(out, "%s: warning: %s has no effect where %s is %s: leave it out", value->origin, value->path,
                      need.key, need.now ? need.now : "not set");
         hd__text_add(out, need.first ? ", or say %s=%s\n" : "\n", need.key, need.first);
+        value->plain = NULL; /* said */
         return;
     }
 }

@@ -420,8 +420,11 @@ static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
                           w->given[i] ? w->given[i]->origin : "default", o.flags);
     if (text && w->given[i] && w->given[i]->note)
         hd__job_value_note(w->job, path, w->given[i]->note);
-    if (text && is_chosen(w, &o, w->given[i], text))
-        ((struct hd__job_value *)hd__job_value_get(w->job, path))->needs = o.needs ? o.needs : f->needs;
+    if (text && is_chosen(w, &o, w->given[i], text)) {
+        struct hd__job_value *value = (struct hd__job_value *)hd__job_value_get(w->job, path);
+        value->needs = o.needs ? o.needs : f->needs;
+        value->plain = o.value;
+    }
     return HD_OK;
 }
 

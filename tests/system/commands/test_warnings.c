@@ -221,6 +221,20 @@ static const struct {
      "127, as those of characters do: are they bytes, too?"},
     {"train llama.yaml --dry-run model.vocab=320 data.train=[\"toks/a.bin\",\"chars.npy\"]",
      "warning: chars.npy has ids of one byte (uint8), or is read as bytes, and toks/a.bin has ids of a wider type"},
+    {"train llama.yaml --dry-run mesh.dp=2 strategies.zero.stage=3 strategies.zero.max_live=10 "
+     "strategies.zero.prefetch=4",
+     "command line: warning: strategies.zero.prefetch (4) has no effect: the job's program is the same with 1, its "
+     "default: leave it out\n"},
+    {"train llama.yaml --dry-run mesh.dp=2 strategies.zero.stage=3 strategies.zero.max_live=10 "
+     "strategies.zero.reshard_after_forward=false",
+     "warning: strategies.zero.reshard_after_forward (false) has no effect: the job's program is the same with auto"},
+    {"explain llama.yaml mesh.dp=2 strategies.zero.stage=3 strategies.zero.prefetch_size=50",
+     "warning: strategies.zero.prefetch_size (50) has no effect: the job's program is the same with 0, its default"},
+    {"check llama.yaml mesh.dp=2 optimizer.use=sgd optimizer.momentum=0 strategies.zero.stage=1 "
+     "strategies.zero.offload.optimizer=host",
+     "warning: strategies.zero.offload.optimizer (host) has no effect: the job's program is the same with none"},
+    {"train llama.yaml --dry-run optimizer.use=sgd optimizer.momentum=0 precision.optimizer=bf16",
+     "warning: precision.optimizer (bf16) has no effect: the job's program is the same with fp32, its default"},
     {"train llama.yaml job.steps=1 job.name=threads device.threads=1000", "device.threads: 1000 threads share the "},
 };
 
@@ -259,6 +273,9 @@ START_TEST(warnings)
         "precision.master=bf16 optimizer.rounding=stochastic",
         "data.train=[\"corpus.txt\",\"bytes.npy\"]",
         "job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.99}]",
+        "mesh.pp=2 model.layers=4 strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\",\"virtual\":2},{\"use\":\"zero\"}]",
+        "mesh.dp=2 strategies.zero.stage=3 strategies.zero.prefetch=2 strategies.zero.reshard_after_forward=true",
+        "model.dropout=0",
         "recompute=full",
         "recompute=selective"};
     for (size_t i = 0; i < HD__COUNT(silent); i++) {
