@@ -8,7 +8,7 @@
 #include <time.h>
 
 enum { SIDE = 512, SIDE_SHORT = 768 };
-#define SECONDS_LEAST 0.01
+#define SECONDS_LEAST 0.02
 #define SECONDS_MOST 0.05 /* longer than a scheduler keeps a thread off its core */
 
 static double now(void)
