@@ -57,7 +57,7 @@ static int32_t read_dp(struct hd__job *job, const char *path, struct hd__tree_no
 static int32_t read_micro_batches(struct hd__job *job, const char *path, struct hd__tree_node *node,
                                   struct hd_error *err)
 {
-    static const struct hd_option number = {.type = HD_OPT_INT, .min = 2, .max = 1 << 20};
+    static const struct hd_option number = {.type = HD_OPT_INT, .min = 1, .max = 1 << 20};
     int automatic = node->kind == HD__SCALAR && !strcmp(node->text, "auto");
     if (!automatic && (node->kind != HD__LIST || !node->count))
         return hd__job_node_fail(node, err, "%s is %s where auto or a list is wanted: [9, 3]", path,

@@ -46,8 +46,9 @@ struct hd__job_value {
     const char *note;                    /* "auto": the text before it was resolved; or NULL */
     const struct hd__job_section *owner; /* the section that has the option; NULL: the core's */
     json_t *json;
-    const char *needs; /* struct hd_option, where the job says another value than the default; else NULL */
-    uint32_t flags;    /* HD_OPTION_GLOBAL: ranks must agree; HD_OPTION_PATH */
+    const char *written; /* of what needs others: its path by the name that the file has */
+    const char *needs;   /* struct hd_option, where the job says another value than the default; else NULL */
+    uint32_t flags;      /* HD_OPTION_GLOBAL: ranks must agree; HD_OPTION_PATH */
     uint32_t reserved;
 };
 

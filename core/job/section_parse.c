@@ -142,6 +142,7 @@ struct parse_state {
     struct hd__job *job;
     const struct hd__job_fields *f;
     const struct hd__tree_node **given; /* by option: what was written for it */
+    const char **name;                  /* and by which name */
     int32_t rc;                         /* of the first mistake, which err says */
     struct hd_error *err;
 };
@@ -287,6 +288,7 @@ static int32_t record_given(struct parse_state *w, size_t i, const struct hd__tr
         value = meant;
     }
     w->given[i] = value;
+    w->name[i] = name;
     return HD_OK;
 }
 
@@ -411,8 +413,11 @@ static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
                           w->given[i] ? w->given[i]->origin : "default", o.flags);
     if (text && w->given[i] && w->given[i]->note)
         hd__job_value_note(w->job, path, w->given[i]->note);
-    if (text && is_chosen(w, &o, w->given[i], text))
-        ((struct hd__job_value *)hd__job_value_get(w->job, path))->needs = o.needs ? o.needs : f->needs;
+    if (text && is_chosen(w, &o, w->given[i], text)) {
+        struct hd__job_value *value = (struct hd__job_value *)hd__job_value_get(w->job, path);
+        value->needs = o.needs ? o.needs : f->needs;
+        value->written = w->name[i] ? join(w->job, f->path, w->name[i]) : path;
+    }
     return HD_OK;
 }
 
@@ -435,6 +440,7 @@ int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *f
 {
     struct parse_state w = {.job = job, .f = fields, .err = err};
     w.given = hd__arena_alloc(&job->arena, (fields->table.count + 1) * sizeof *w.given);
+    w.name = hd__arena_alloc(&job->arena, (fields->table.count + 1) * sizeof *w.name);
     int32_t rc = apply_defaults(&w);
     if (rc)
         return rc;
