@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "analysis/comm_plan.h"
+#include "core/plugin/search.h"
 #include "service/checkpoint/param_init.h"
 #include "service/report/speaker.h"
 #include "service/train/checkpointer.h"
@@ -290,13 +291,16 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
  * section 2.2); 4 micro-batches a stage, the usual advice, leave a fifth to a quarter. */
 static void note_bubble(struct hd__job *job, struct hd__text *out)
 {
+    const struct hd__job_value *schedule = hd__job_value_get(job, "strategies.3d.schedule");
+    const char *name = schedule ? schedule->text : "1f1b";
     int64_t stages = job->mesh[HD_AXIS_PP], micros = job->accumulation, few = micros * job->micro_batch < 4 * stages;
     if (micros < 1 || micros >= stages)
         return;
     hd__text_add(out,
-                 "%s: warning: mesh.pp: %lld micro-batch%s a step for %lld stages: with 1f1b these idle %.0f %% of the "
+                 "%s: warning: mesh.pp: %lld micro-batch%s a step for %lld stages: with %s these idle %s%.0f %% of the "
                  "time that they work, with %lld micro-batches %.0f %%; %s%s%s makes more of them\n",
-                 hd__job_where(job, "mesh.pp"), (long long)micros, micros > 1 ? "es" : "", (long long)stages,
+                 hd__job_where(job, "mesh.pp"), (long long)micros, micros > 1 ? "es" : "", (long long)stages, name,
+                 !strcmp(name, "1f1b") || !strcmp(name, "gpipe") ? "" : "up to ",
                  100.0 * (double)(stages - 1) / (double)micros, (long long)(4 * stages),
                  25.0 * (double)(stages - 1) / (double)stages, job->micro_batch > 1 ? "a smaller data.micro_batch" : "",
                  job->micro_batch > 1 && few ? " with " : "", few ? "a larger data.batch" : "");
@@ -345,6 +349,11 @@ static void note_average(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *decay = hd__job_value_get(job, "strategies.ema.decay"),
                                *every = hd__job_value_get(job, "strategies.ema.every");
+    if (decay && !job->checkpoint)
+        hd__text_add(out,
+                     "%s: warning: strategies.ema: the average is lost with the run, which saves nothing: add "
+                     "checkpoint: {}, or leave ema out\n",
+                     hd__job_where(job, "strategies.ema.use"));
     double times = every ? floor((double)job->steps / json_number_value(every->json)) : 0;
     double left = times < 1 ? 0 : pow(json_number_value(decay->json), times);
     if (left > 0.5)
@@ -353,6 +362,41 @@ static void note_average(struct hd__job *job, struct hd__text *out)
                      "still the initial weights: lower it; %.3g leaves 1 %% of them\n",
                      hd__job_where(job, "strategies.ema.decay"), (long long)job->steps, 100 * left,
                      pow(0.01, 1 / times));
+}
+
+/* A strategy of the job that would cut axes of the mesh, which are 1; context parallelism has no axis in `cuts`. */
+static void note_uncut(const struct hd__compiled *c, struct hd__text *out)
+{
+    for (uint64_t s = 0; c && s < c->n_strategies; s++) {
+        const struct hd__job_section *section = c->strategies[s].section;
+        uint64_t cuts = c->strategies[s].component->ops.strategy.cuts | HD_AXIS_BIT(HD_AXIS_CP);
+        if (cuts == HD_AXIS_BIT(HD_AXIS_CP) || section->because || cuts & hd__mesh_axes(&c->mesh))
+            continue;
+        hd__text_add(out, "%s: warning: %s has no effect where", section->origin, section->path);
+        for (int32_t a = 0, n = 0; a < HD_AXIS_COUNT; a++)
+            if (cuts & HD_AXIS_BIT(a))
+                hd__text_add(out, "%s mesh.%s", n++ ? "," : "", hd__axis_name(a));
+        hd__text_add(out, " are 1: raise one of them, or leave it out\n");
+    }
+}
+
+/* Folders of plugins.path that have none, as one of sources. */
+static void count_plugin(void *user, const char *label, const char *path)
+{
+    (void)label, (void)path;
+    ++*(int *)user;
+}
+
+static void note_folders(struct hd__job *job, struct hd__text *out)
+{
+    for (uint64_t i = 0; i < job->plugin_path.count; i++) {
+        struct hd__plugin_folders one = {.at = (char **)&job->plugin_path.text[i], .count = 1};
+        int n = 0;
+        hd__plugin_search_all(&one, count_plugin, &n);
+        if (!n)
+            hd__text_add(out, "%s: warning: plugins.path: %s has no heddle-*.so: name the folder of a built plugin\n",
+                         hd__job_where(job, "plugins.path"), job->plugin_path.text[i]);
+    }
 }
 
 /* Parts of a strategy that are due after the job's last step, or last due before it. */
@@ -418,6 +462,8 @@ void hd__cli_say_notes(const struct hd__cli_job_arguments *arguments, const stru
     hd__job_notes_late(loaded->job, &text);
     note_late_sections(loaded, &text);
     note_bubble(loaded->job, &text);
+    note_uncut(loaded->compiled, &text);
+    note_folders(loaded->job, &text);
     note_recompute(loaded, &text);
     if (loaded->compiled) {
         hd__cli_note_idle_options(arguments, loaded, &text);

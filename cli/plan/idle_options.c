@@ -100,6 +100,6 @@ void hd__cli_note_idle_options(const struct hd__cli_job_arguments *arguments, co
             hd__text_add(out,
                          "%s: warning: %s (%s) has no effect: the job's program is the same with %s, its default: "
                          "leave it out\n",
-                         v->origin, v->path, v->text, v->plain);
+                         v->origin, v->written, v->text, v->plain);
     }
 }

@@ -57,7 +57,7 @@ static int32_t read_dp(struct hd__job *job, const char *path, struct hd__tree_no
 static int32_t read_micro_batches(struct hd__job *job, const char *path, struct hd__tree_node *node,
                                   struct hd_error *err)
 {
-    static const struct hd_option number = {.type = HD_OPT_INT, .min = 2, .max = 1 << 20};
+    static const struct hd_option number = {.type = HD_OPT_INT, .min = 1, .max = 1 << 20};
     int automatic = node->kind == HD__SCALAR && !strcmp(node->text, "auto");
     if (!automatic && (node->kind != HD__LIST || !node->count))
         return hd__job_node_fail(node, err, "%s is %s where auto or a list is wanted: [9, 3]", path,
@@ -343,15 +343,11 @@ static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd_
 
 static int32_t read_every(struct hd__job *job, const struct hd__tree_node *node, struct hd_error *err)
 {
-    static const struct hd_option number = {.type = HD_OPT_INT, .min = 1, .max = 1e6};
-    for (uint32_t i = 0; i < node->count; i++)
-        if (strcmp(node->key[i]->text, "every"))
-            return hd__job_node_fail(node->key[i], err, "recompute: unknown key %.60s; the key is every",
-                                     node->key[i]->text);
+    const struct hd__job_part parts[] = {{"every", {.type = HD_OPT_INT, .min = 1, .max = 1e6}, &job->recompute_every}};
     if (!node->count)
         return hd__job_node_fail(node, err, "recompute: {every: N} is wanted");
     job->recompute = HD__RECOMPUTE_EVERY;
-    return hd__job_node_parse(node->value[0], "recompute.every", &number, &job->recompute_every, &job->arena, err);
+    return hd__job_read_parts(job, "recompute", node, parts, 1, err);
 }
 
 static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
@@ -382,8 +378,8 @@ int32_t hd__job_read_parts(struct hd__job *job, const char *path, const struct h
         int32_t rc =
             p < n ? hd__job_node_parse(node->value[i], hd__arena_format(&job->arena, "%s.%s", path, parts[p].key),
                                        &parts[p].option, parts[p].out, &job->arena, err)
-                  : hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are %s", path,
-                                      node->key[i]->text, keys.at);
+                  : hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the key%s %s", path,
+                                      node->key[i]->text, n > 1 ? "s are" : " is", keys.at);
         hd__text_free(&keys);
         if (rc)
             return rc;
@@ -455,41 +451,24 @@ static int32_t read_keep(struct hd__job *job, const char *path, struct hd__tree_
 
 /* ---- checkpoint.peers, watch.replicas, watch.rerun: {every: N} */
 
-/* A number, or {every: N}. `others`: what else is possible, for the message. */
-static int32_t read_interval(struct hd__job *job, const char *path, struct hd__tree_node *node, const char *others,
-                             int64_t *out, struct hd_error *err)
+/* A number, or {every: N}; of `watch` auto, too. */
+static int32_t read_interval(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
-    static const struct hd_option number = {.type = HD_OPT_INT, .min = 0, .max = 0x1p62};
-    const struct hd__job_part parts[] = {{"every", number, out}};
-    if (node->kind == HD__MAP ? !node->count : node->kind == HD__LIST || node->text[strspn(node->text, "-0123456789")])
-        return hd__job_node_fail(node, err, "%s: %sa number of steps, or {every: N} is wanted", path, others);
-    return node->kind == HD__MAP ? hd__job_read_parts(job, path, node, parts, 1, err)
-                                 : hd__job_node_parse(node, path, &number, out, &job->arena, err);
-}
-
-static int32_t read_peers(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
-{
-    return read_interval(job, path, node, "", &job->checkpoint_peers, err);
-}
-
-static int32_t read_watch_every(struct hd__job *job, const char *path, struct hd__tree_node *node, int64_t *out,
-                                struct hd_error *err)
-{
+    int peers = !strcmp(path, "checkpoint.peers");
+    int64_t *out = peers                          ? &job->checkpoint_peers
+                   : !strcmp(path, "watch.rerun") ? &job->watch.rerun_every
+                                                  : &job->watch.replicas_every;
+    const struct hd__job_part parts[] = {{"every", {.type = HD_OPT_INT, .min = 0, .max = 0x1p62}, out}};
     const struct hd__tree_node *given = hd__tree_get(node, "every"), *every = given ? given : node;
-    if (every->kind != HD__SCALAR || strcmp(every->text, "auto") || node->count > 1)
-        return read_interval(job, path, node, "auto, ", out, err);
-    *out = -1;
-    return HD_OK;
-}
-
-static int32_t read_replicas(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
-{
-    return read_watch_every(job, path, node, &job->watch.replicas_every, err);
-}
-
-static int32_t read_rerun(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
-{
-    return read_watch_every(job, path, node, &job->watch.rerun_every, err);
+    if (!peers && every->kind == HD__SCALAR && !strcmp(every->text, "auto") && node->count <= 1) {
+        *out = -1;
+        return HD_OK;
+    }
+    if (node->kind == HD__MAP ? !node->count : node->kind == HD__LIST || node->text[strspn(node->text, "-0123456789")])
+        return hd__job_node_fail(node, err, "%s: %sa number of steps, or {every: N} is wanted", path,
+                                 peers ? "" : "auto, ");
+    return node->kind == HD__MAP ? hd__job_read_parts(job, path, node, parts, 1, err)
+                                 : hd__job_node_parse(node, path, &parts->option, out, &job->arena, err);
 }
 
 /* ---- metrics.tensorboard, metrics.sinks */
@@ -569,12 +548,12 @@ const struct hd__job_composite *hd__job_composite_key(const char *path)
         {"metrics.tensorboard", read_tensorboard},
         {"metrics.sinks", read_sinks},
         {"metrics.trace", hd__job_read_trace, HD_OPTION_GLOBAL},
-        {"watch.replicas", read_replicas, HD_OPTION_GLOBAL},
-        {"watch.rerun", read_rerun, HD_OPTION_GLOBAL},
+        {"watch.replicas", read_interval, HD_OPTION_GLOBAL},
+        {"watch.rerun", read_interval, HD_OPTION_GLOBAL},
         {"launch.notice", read_notice},
         {"checkpoint.every", read_save_every, HD_OPTION_GLOBAL},
         {"checkpoint.keep", read_keep, HD_OPTION_GLOBAL},
-        {"checkpoint.peers", read_peers, HD_OPTION_GLOBAL},
+        {"checkpoint.peers", read_interval, HD_OPTION_GLOBAL},
     };
     for (size_t i = 0; i < HD__COUNT(table); i++)
         if (!strcmp(table[i].path, path))

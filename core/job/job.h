@@ -46,8 +46,10 @@ struct hd__job_value {
     const char *note;                    /* "auto": the text before it was resolved; or NULL */
     const struct hd__job_section *owner; /* the section that has the option; NULL: the core's */
     json_t *json;
-    const char *needs, *plain; /* struct hd_option's, plain its value, where the job says another one; else NULL */
-    uint32_t flags;    /* HD_OPTION_GLOBAL: ranks must agree; HD_OPTION_PATH */
+    /* Where the job says another value than the default; else NULL: */
+    const char *needs, *plain; /* struct hd_option's needs and default */
+    const char *written;       /* its path by the name that the file has */
+    uint32_t flags;            /* HD_OPTION_GLOBAL: ranks must agree; HD_OPTION_PATH */
     uint32_t reserved;
 };
 

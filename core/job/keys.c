@@ -164,7 +164,8 @@ static const struct hd_option data_keys[] = {
         NAMED("auto|always|never"), .words = "true=always|false=never"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
     KEY("shuffle_buffer", INT, "0", FROM(0), G, shuffle_buffer,
-        "so many are shuffled at a time, for files that are slow to read here and there; 0: all of an epoch",
+        "so many are shuffled at a time, in runs of 64 neighbours, at least one, for files that are slow to read here "
+        "and there; 0: all of an epoch",
         .unit = "sequences", .needs = "shuffle=true"),
     KEY("read_ahead", INT, "2", WITHIN(1, 4096), 0, read_ahead, "so many micro-batches are read before they are needed",
         .unit = "micro-batches"),

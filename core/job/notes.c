@@ -49,8 +49,8 @@ static void note_idle(struct hd__job *job, struct hd__job_value *value, struct h
         struct need need = read_need(job, value, at);
         if (need.holds)
             continue;
-        hd__text_add(out, "%s: warning: %s has no effect where %s is %s: leave it out", value->origin, value->path,
-                     need.key, need.now ? need.now : "not set");
+        hd__text_add(out, "%s: warning: %s has no effect where %s is %s: leave it out", value->origin,
+                     value->written ? value->written : value->path, need.key, need.now ? need.now : "not set");
         hd__text_add(out, need.first ? ", or say %s=%s\n" : "\n", need.key, need.first);
         value->plain = NULL; /* said */
         return;
@@ -62,12 +62,16 @@ static void note_axes(struct hd__job *job, struct hd__text *out)
     const struct hd__job_value *axes = hd__job_value_get(job, "comm.axes");
     const char *word;
     json_t *use;
+    int64_t replicate = job->mesh[HD_AXIS_DP_REPLICATE], shard = job->mesh[HD_AXIS_DP_SHARD];
     json_object_foreach(axes ? axes->json : NULL, word, use)
     {
-        int64_t part = !strcmp(word, "dp_replicate") ? job->mesh[HD_AXIS_DP_REPLICATE]
-                       : !strcmp(word, "dp_shard")   ? job->mesh[HD_AXIS_DP_SHARD]
-                                                     : 0;
+        int64_t part = !strcmp(word, "dp_replicate") ? replicate : !strcmp(word, "dp_shard") ? shard : 0;
         struct hd__job_value axis = *axes;
+        const json_t *r = json_object_get(axes->json, "dp_replicate"), *s = json_object_get(axes->json, "dp_shard");
+        if (!strcmp(word, "dp") && replicate * shard > 1 && (replicate == 1 || (r && !json_equal(r, use))) &&
+            (shard == 1 || (s && !json_equal(s, use))))
+            hd__text_add(out, "%s: warning: comm.axes.dp has no effect, because its parts have others: leave it out\n",
+                         axes->origin);
         if (part == 1)
             hd__text_add(out,
                          "%s: warning: comm.axes.%s has no effect, because its size in mesh.dp is 1: leave it out\n",
@@ -91,6 +95,8 @@ static int inside_itself(const struct hd__job *job)
     "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: " \
     "{}"
 
+#define NO_EVAL "because eval.every is 0: set eval.every, or evaluate by `heddle eval`"
+
 /* Values that are possible, and hardly meant. */
 static void note_unlikely(struct hd__job *job, struct hd__text *out)
 {
@@ -100,10 +106,11 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
     const struct hd__job_value *capacity = hd__job_value_get(job, "model.capacity");
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
     const struct hd__job_value *window = hd__job_value_get(job, "model.sliding_window");
+    const struct hd__job_value *experts = hd__job_value_get(job, "model.experts");
     const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
     const struct hd__job_value *rounding = hd__job_value_get(job, "optimizer.rounding");
     const struct hd__job_value *betas = hd__job_value_get(job, "optimizer.betas");
-    double new_part = betas ? 1 - json_number_value(json_array_get(betas->json, 1)) : 1;
+    double beta = betas ? json_number_value(json_array_get(betas->json, 1)) : 0, new_part = 1 - beta;
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct {
         int is;
@@ -116,12 +123,17 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
          "is below 1: tokens are dropped even where experts are chosen evenly; dropless drops none"},
         {lr && shrink && json_number_value(lr->json) * json_number_value(shrink->json) >= 1, "optimizer.weight_decay",
          "times optimizer.lr is 1 or more: each step takes weights to 0 or beyond, whatever they learn: lower one"},
-        {never && job->val.count, "data.val",
-         "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
+        {betas && json_number_value(json_array_get(betas->json, 0)) > beta, "optimizer.betas",
+         "has the larger one first: second moments are to remember longer than first ones, as in [0.9, 0.95]"},
+        {experts && json_integer_value(experts->json) == 1, "model.experts",
+         "is 1: the router has nothing to choose; say 2 or more, or a family without experts"},
+        {window && json_integer_value(window->json) == 1, "model.sliding_window",
+         "is 1: a token attends to itself alone, and learns nothing of those before it: say 2 or more, or 0 for all"},
+        {job->train.weighted && job->train.count == 1, "data.train", "is one file: leave its weight out"},
+        {never && job->val.count, "data.val", "has no effect on training, " NO_EVAL},
         {never && batches && strcmp(batches->origin, "default") != 0, "eval.batches",
-         "has no effect on training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
-        {never && job->val_fraction > 0, "data.val_fraction",
-         "only keeps data from training, because eval.every is 0: set eval.every, or evaluate by `heddle eval`"},
+         "has no effect on training, " NO_EVAL},
+        {never && job->val_fraction > 0, "data.val_fraction", "only keeps data from training, " NO_EVAL},
         {job->val_fraction > 0.5, "data.val_fraction",
          "holds out more than half of data.train: the rest is trained on"},
         {job->ranks > 1 && job->comm_dead_after < 0.5, "liveness.dead_after",
@@ -144,8 +156,8 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {window && json_integer_value(window->json) >= job->seq_len && strcmp(window->origin, "default") != 0,
          "model.sliding_window",
          "is not below data.seq_len, so training never uses it; the config.json of an export keeps it"},
-        {job->shuffle && job->shuffle_buffer == 1, "data.shuffle_buffer",
-         "is 1, so nothing is shuffled: raise it, or say data.shuffle: false"},
+        {job->shuffle && job->shuffle_buffer && job->shuffle_buffer < 64, "data.shuffle_buffer",
+         "is below 64, and no fewer are shuffled at a time: say 64 or more, or data.shuffle: false"},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit", UNSAVED},
         {(job->notice_file || job->notice_command) && !job->checkpoint, "launch.notice", UNSAVED},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",
@@ -196,7 +208,7 @@ void hd__job_notes_late(struct hd__job *job, struct hd__text *out)
         int64_t every;
         const char *key, *why;
     } rows[] = {
-        {job->eval_every, "eval.every", "nothing is evaluated"},
+        {job->checkpoint_keep_best ? 0 : job->eval_every, "eval.every", "nothing is evaluated"},
         {job->checkpoint_every, "checkpoint.every", "it never comes"},
         {job->checkpoint_peers, "checkpoint.peers", "no copies are made"},
         {job->watch.replicas_every, "watch.replicas", "no replicas are compared"},

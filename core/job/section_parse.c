@@ -147,6 +147,7 @@ struct parse_state {
     struct hd__job *job;
     const struct hd__job_fields *f;
     const struct hd__tree_node **given; /* by option: what was written for it */
+    const char **name;                  /* and by which name */
     int32_t rc;                         /* of the first mistake, which err says */
     struct hd_error *err;
 };
@@ -296,6 +297,7 @@ static int32_t record_given(struct parse_state *w, size_t i, const struct hd__tr
         value = meant;
     }
     w->given[i] = value;
+    w->name[i] = name;
     return HD_OK;
 }
 
@@ -424,6 +426,7 @@ static int32_t parse_one(struct parse_state *w, size_t i, struct hd_error *err)
         struct hd__job_value *value = (struct hd__job_value *)hd__job_value_get(w->job, path);
         value->needs = o.needs ? o.needs : f->needs;
         value->plain = o.value;
+        value->written = w->name[i] ? join(w->job, f->path, w->name[i]) : path;
     }
     return HD_OK;
 }
@@ -447,6 +450,7 @@ int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *f
 {
     struct parse_state w = {.job = job, .f = fields, .err = err};
     w.given = hd__arena_alloc(&job->arena, (fields->table.count + 1) * sizeof *w.given);
+    w.name = hd__arena_alloc(&job->arena, (fields->table.count + 1) * sizeof *w.name);
     int32_t rc = apply_defaults(&w);
     if (rc)
         return rc;

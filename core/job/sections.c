@@ -53,6 +53,8 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
     if (!use) /* one that is only named is part of its parent's value */
         hd__job_value_set(job, s, hd__arena_format(&job->arena, "%s.use", path), s->use, json_string(s->use), s->origin,
                           HD_OPTION_GLOBAL);
+    if (!use && kind == HD_KIND_COMM && default_use(path) && strcmp(s->use, default_use(path)))
+        ((struct hd__job_value *)hd__job_value_get(job, "comm.use"))->needs = "ranks!=1";
     *out = s;
     return HD_OK;
 }

@@ -154,6 +154,35 @@ static bool has_end(struct hd_data *f)
            (!tokens_document_end(f, 0, most, &end, &err) && !tokens_read(f, end - 1, 1, &last, &err) && last == f->eod);
 }
 
+/* A file is opened for a check and again to train, by ranks that this process forks: it is said once. */
+static bool is_new(const char *path)
+{
+    static uint64_t said[256], n;
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (const char *c = path; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+    for (uint64_t i = 0; i < n && i < sizeof said / sizeof said[0]; i++)
+        if (said[i] == hash)
+            return false;
+    said[n++ % (sizeof said / sizeof said[0])] = hash;
+    return true;
+}
+
+static void warn(const struct hd_host *host, const struct hd_data *f)
+{
+    bool endless = f->eod >= 0 && !f->http && !has_end(f);
+    const char *unwritten = tokens_unwritten(f);
+    if ((!endless && !unwritten) || !is_new(f->path))
+        return;
+    if (endless)
+        host->log(HD_LOG_WARN, "data-tokens",
+                  "%s: data.eod is %ld, and its first %lu tokens have none: no document ends", f->path, (long)f->eod,
+                  (unsigned long)(f->count < LOOKED_AT ? f->count : LOOKED_AT));
+    if (unwritten)
+        host->log(HD_LOG_WARN, "data-tokens", "%s: its %s tokens are all 0: was it made, and never written%s?", f->path,
+                  unwritten, *unwritten == 'l' ? " to its end" : "");
+}
+
 static int32_t tokens_open(const struct hd_host *host, const void *settings, const struct hd_data_source *source,
                            struct hd_data **data, struct hd_error *err)
 {
@@ -176,14 +205,8 @@ static int32_t tokens_open(const struct hd_host *host, const void *settings, con
         tokens_close(f);
         return rc;
     }
-    if (host && f->eod >= 0 && !f->http && !has_end(f))
-        host->log(HD_LOG_WARN, "data-tokens",
-                  "%s: data.eod is %ld, and its first %lu tokens have none: no document ends", f->path, (long)f->eod,
-                  (unsigned long)(f->count < LOOKED_AT ? f->count : LOOKED_AT));
-    const char *unwritten = tokens_unwritten(f);
-    if (host && unwritten)
-        host->log(HD_LOG_WARN, "data-tokens", "%s: its %s tokens are all 0: was it made, and never written%s?", f->path,
-                  unwritten, *unwritten == 'l' ? " to its end" : "");
+    if (host)
+        warn(host, f);
     if (f->http)
         ; /* reads ahead by itself */
     else if (f->map_bytes <= READ_WHOLE)

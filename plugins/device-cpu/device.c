@@ -48,12 +48,17 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
     d->has_isa = has_isa;
     d->threads = choose_threads(d->settings, place);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (cores > 0 && d->threads > cores)
-        host->log(HD_LOG_WARN, "device-cpu", "device.threads: %d threads share the %ld cores of this machine",
-                  d->threads, cores);
+    int32_t ranks = place && place->local_ranks > 0 && given->threads > 0 ? place->local_ranks : 1;
+    if (cores > 0 && (long)d->threads * ranks > cores && !(place && place->local_rank))
+        host->log(HD_LOG_WARN, "device-cpu",
+                  ranks > 1 ? "device.threads: %d threads share the %ld cores of this machine, %d of each of its %d "
+                              "ranks: leave it out for an equal share of the cores"
+                            : "device.threads: %d threads share the %ld cores of this machine: lower it, or leave it "
+                              "out for all cores",
+                  d->threads * ranks, cores, d->threads, ranks);
     host->log(HD_LOG_DEBUG, "device-cpu", "%d threads, %s kernels, %s", d->threads,
               given->kernels == CPU_KERNELS_REFERENCE ? "reference" : "fast", cpu_isa_name(cpu_isa()));
-    if (given->isa != CPU_ISA_AUTO && !(place && place->local_rank))
+    if (given->isa != CPU_ISA_AUTO && given->kernels != CPU_KERNELS_REFERENCE && !(place && place->local_rank))
         host->log(HD_LOG_INFO, "device-cpu", "kernels for %s, as device.isa says; this machine has %s",
                   cpu_isa_name(cpu_isa()), cpu_isa_name(cpu_isa_best()));
     *device = d;
@@ -185,6 +190,7 @@ static const struct hd_option options[] = {
      .choices = "own|onednn",
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
+     .needs = "kernels=fast",
      .help = "who multiplies matrices; own gives the same bits for any number of threads",
      .offset = offsetof(struct cpu_settings, products)},
     {.name = "isa",
@@ -193,6 +199,7 @@ static const struct hd_option options[] = {
      .choices = CPU_ISA_CHOICES,
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
+     .needs = "kernels=fast",
      .help = "instructions of kernels; auto: the best of the processor; a lesser one runs what lesser machines run",
      .offset = offsetof(struct cpu_settings, isa)},
     {.name = "logits",
@@ -203,6 +210,7 @@ static const struct hd_option options[] = {
      .max = 1e12,
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
+     .needs = "kernels=fast",
      .help = "about how much memory the loss may take for a chunk of logits; at least 64 tokens are done at once",
      .offset = offsetof(struct cpu_settings, logits)},
 };

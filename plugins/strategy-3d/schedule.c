@@ -181,25 +181,29 @@ static int32_t suits(const struct named *row, int32_t stages, int32_t micros, in
 {
     int32_t low = micros / stages * stages;
     if (virtual < row->least && row->least != row->most)
-        return hd_fail(err, HD_E_INVALID,
-                       "schedule %s needs at least %d chunks a stage: say virtual: %d, or schedule: 1f1b, which is "
-                       "what one chunk gives",
-                       row->name, row->least, row->least);
+        return hd_fail(
+            err, HD_E_INVALID,
+            "strategies.3d.schedule %s needs at least %d chunks a stage: say virtual: %d, or schedule: 1f1b, which is "
+            "what one chunk gives",
+            row->name, row->least, row->least);
     if (virtual < row->least || virtual > row->most)
-        return hd_fail(err, HD_E_INVALID,
-                       "schedule %s has %d chunk%s a stage: virtual: %d does not suit it; leave it out, or use "
-                       "schedule: interleaved, which takes any number",
-                       row->name, row->most, row->most > 1 ? "s" : "", virtual);
+        return hd_fail(
+            err, HD_E_INVALID,
+            "strategies.3d.schedule %s has %d chunk%s a stage: virtual: %d does not suit it; leave it out, or use "
+            "schedule: interleaved, which takes any number",
+            row->name, row->most, row->most > 1 ? "s" : "", virtual);
     if (row->in_groups && micros % stages && low)
-        return hd_fail(err, HD_E_INVALID,
-                       "schedule %s takes micro-batches in groups of mesh.pp = %d: %d of them is no multiple; the "
-                       "nearest that work are %d and %d",
-                       row->name, stages, micros, low, low + stages);
+        return hd_fail(
+            err, HD_E_INVALID,
+            "strategies.3d.schedule %s takes micro-batches in groups of mesh.pp = %d: %d of them is no multiple; the "
+            "nearest that work are %d and %d",
+            row->name, stages, micros, low, low + stages);
     if (row->in_groups && micros % stages)
-        return hd_fail(err, HD_E_INVALID,
-                       "schedule %s takes micro-batches in groups of mesh.pp = %d: %d of them is no multiple; the "
-                       "nearest that works is %d",
-                       row->name, stages, micros, stages);
+        return hd_fail(
+            err, HD_E_INVALID,
+            "strategies.3d.schedule %s takes micro-batches in groups of mesh.pp = %d: %d of them is no multiple; the "
+            "nearest that works is %d",
+            row->name, stages, micros, stages);
     return HD_OK;
 }
 
@@ -234,7 +238,8 @@ int32_t pp_make(const char *name, int32_t stages, int32_t micros, int32_t virtua
         rc = pp_read(name, stages, micros, virtual, s, err);
     else
         rc = hd_fail(err, HD_E_INVALID,
-                     "there is no schedule '%s': gpipe, 1f1b, interleaved, zb-h1, zb-v, or a file whose name ends "
+                     "strategies.3d.schedule: there is no schedule '%s': gpipe, 1f1b, interleaved, zb-h1, zb-v, or a "
+                     "file whose name ends "
                      "in .csv",
                      name);
     if (rc)

@@ -17,8 +17,8 @@ static int32_t fault(const struct checker *k, const struct pp_action *a, const c
     if (a && a->line)
         return hd_fail(k->err, HD_E_INVALID, "%s:%d:%d: %d%c%d %s", k->s->name, a->line, a->column, a->chunk,
                        pp_letter(a->kind), a->micro, what);
-    return hd_fail(k->err, HD_E_INVALID, "schedule %s: %d%c%d %s", k->s->name, a->chunk, pp_letter(a->kind), a->micro,
-                   what);
+    return hd_fail(k->err, HD_E_INVALID, "strategies.3d.schedule %s: %d%c%d %s", k->s->name, a->chunk,
+                   pp_letter(a->kind), a->micro, what);
 }
 
 static uint8_t *seen(const struct checker *k, int32_t chunk, int32_t micro)

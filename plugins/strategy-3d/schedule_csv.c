@@ -31,7 +31,10 @@ static int32_t read_text(struct reader *r)
     FILE *file = fopen(r->path, "rb");
     size_t got = 0;
     if (!file)
-        return hd_fail(r->err, HD_E_INVALID, "cannot open the schedule %s: %s", r->path, strerror(errno));
+        return hd_fail(
+            r->err, HD_E_INVALID,
+            "strategies.3d.schedule: cannot open %s: %s: name a file of rows, or gpipe, 1f1b, interleaved, zb-h1, zb-v",
+            r->path, strerror(errno));
     r->text = malloc(LARGEST + 1);
     if (r->text)
         got = fread(r->text, 1, LARGEST + 1, file);

@@ -91,17 +91,22 @@ int32_t pp_split_by_hand(const double *counts, int32_t n_counts, int32_t layers,
     int64_t at = 0;
     if (n_counts != chunks)
         return hd_fail(err, HD_E_INVALID,
-                       "split has %d numbers, the pipeline %d chunks (mesh.pp x virtual): one number of layers a chunk",
+                       "strategies.3d.split has %d numbers, the pipeline %d chunks (mesh.pp x virtual): one number of "
+                       "layers a chunk",
                        n_counts, chunks);
     for (int32_t c = 0; c < chunks; c++) {
         if (!(counts[c] >= 1) || counts[c] != floor(counts[c]) || counts[c] > layers)
-            return hd_fail(err, HD_E_INVALID, "split[%d] = %g: each chunk has a whole number of layers, 1 to %d", c,
+            return hd_fail(err, HD_E_INVALID,
+                           "strategies.3d.split[%d] = %g: each chunk has a whole number of layers, 1 to %d", c,
                            counts[c], layers);
         for (int64_t k = 0; k < (int64_t)counts[c]; k++, at++)
             if (at < layers)
                 chunk_of[at] = c;
     }
     if (at != layers)
-        return hd_fail(err, HD_E_INVALID, "split adds up to %lld layers, the model has %d", (long long)at, layers);
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.3d.split adds up to %lld layers, the model has %d: say a list that adds up to that, "
+                       "or layers, which shares them evenly",
+                       (long long)at, layers);
     return HD_OK;
 }

@@ -69,7 +69,9 @@ static int32_t read_file(struct reader *r, int32_t stage, int32_t *stages)
     FILE *file = fopen(r->path, "r");
     int is = -1, of = 0, rc;
     if (!file)
-        return hd_fail(r->err, HD_E_INVALID, "split: cannot open %s: %s", r->path, strerror(errno));
+        return hd_fail(r->err, HD_E_INVALID,
+                       "strategies.3d.split: cannot open %s: %s: name a file that metrics.blocks wrote", r->path,
+                       strerror(errno));
     r->line = 1;
     if (fscanf(file, "# stage %d of %d", &is, &of) != 2 || is != stage || of < 1 || of > 65536 ||
         (*stages && of != *stages))

@@ -141,10 +141,11 @@ static int32_t context_parallel(const struct hd_pass_api *api, const struct sett
     int64_t kv = api->extent(p, 'k'), g = api->extent(p, 'g');
     int divides = kv % tp ? kv % cp == 0 || g % (tp * cp) == 0 : kv % (tp * cp) == 0 || g % (tq * cp) == 0;
     if (s->context == CONTEXT_ULYSSES && cp > 1 && !divides)
-        return hd_fail(err, HD_E_INVALID,
-                       "context: ulysses needs heads that divide: kv heads (%lld) or the query heads of each (%lld) "
-                       "over mesh.cp = %lld, after mesh.tp = %lld; use context: ring",
-                       (long long)kv, (long long)g, (long long)cp, (long long)(tp * tq));
+        return hd_fail(
+            err, HD_E_INVALID,
+            "strategies.3d.context: ulysses needs heads that divide: kv heads (%lld) or the query heads of each (%lld) "
+            "over mesh.cp = %lld, after mesh.tp = %lld; use context: ring",
+            (long long)kv, (long long)g, (long long)cp, (long long)(tp * tq));
     if (s->context == CONTEXT_RING || (s->context == CONTEXT_AUTO && !divides))
         api->ring_attention(p, HD_AXIS_CP);
     return HD_OK;

@@ -75,6 +75,10 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
     if (s->decay >= 1)
         return hd_fail(err, HD_E_INVALID,
                        "strategies.ema.decay is 1: the average would stay at the initial weights: use less, as 0.999");
+    if (s->decay == 0 && host->pass->stage(program) == 0)
+        host->log(
+            HD_LOG_WARN, "strategy-ema",
+            "strategies.ema.decay is 0: the average is a copy of the weights: raise it, as 0.999, or leave ema out");
     host->pass->section(program, SECTION, (uint32_t)s->every);
     for (uint32_t flat = 1; flat <= n; flat++)
         average(host->pass, program, flat, s->decay);

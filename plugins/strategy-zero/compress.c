@@ -195,6 +195,7 @@ int32_t zero_configure_compression(struct zero *z, struct hd_error *err)
     } kinds[] = {{"none", 0, 0}, {"fp16", HD_F16, 0}, {"bf16", HD_BF16, 0},
                  {"int8", 0, 8}, {"int4", 0, 4},      {"powersgd", 0, 0}};
     const char *kind = kinds[z->settings.compress_kind].name;
+    uint32_t grad = z->api->dtype(z->p, "grad");
     z->bits = kinds[z->settings.compress_kind].bits;
     z->rank = !strcmp(kind, "powersgd") ? (uint32_t)z->settings.compress_rank : 0;
     z->wire = z->api->dtype(z->p, "reduce");
@@ -203,18 +204,19 @@ int32_t zero_configure_compression(struct zero *z, struct hd_error *err)
                        "strategies.zero.compress.warmup says how many steps begin uncompressed, which "
                        "int8, int4 and powersgd know, and kind: %s does not: leave it out",
                        kind);
-    if (z->api->reduce(z->p, NULL) && (z->settings.compress_kind || z->wire != z->api->dtype(z->p, "grad")))
+    if (z->api->reduce(z->p, NULL) && (z->settings.compress_kind || z->wire != grad))
         return hd_fail(err, HD_E_INVALID,
                        "%s says how gradients travel, and so does another strategy of the job, which reduces them: "
                        "leave one of them out",
                        z->settings.compress_kind ? "strategies.zero.compress.kind" : "precision.reduce");
     if (!z->settings.compress_kind)
         return HD_OK;
-    if (z->wire != z->api->dtype(z->p, "grad"))
+    if (z->wire != grad)
         return hd_fail(err, HD_E_INVALID,
-                       "strategies.zero.compress.kind (%s) and precision.reduce both say how gradients travel: leave "
-                       "one of them out",
-                       kind);
+                       "strategies.zero.compress.kind (%s) compresses gradients that travel in their own type, and "
+                       "precision.reduce is %s where precision.grad is %s: leave compress out, or say "
+                       "precision.reduce=%s",
+                       kind, hd_dtype_name(z->wire), hd_dtype_name(grad), hd_dtype_name(grad));
     if (z->rank && check_whole(z, err))
         return err->code;
     if (z->bits || z->rank)

@@ -9,11 +9,13 @@ enum { SUMMARY_RANKS = 16, COLUMN = 42 };
 
 /* ---- in words */
 
-static void rank_summary(const json_t *dump, struct hd__text *out)
+/* `more` ranks after it are as it is. */
+static void rank_summary(const json_t *dump, size_t more, struct hd__text *out)
 {
     const json_t *step = json_object_get(dump, "step");
     const char *at = *hd__json_word(dump, "at") ? hd__json_word(dump, "at") : "unknown";
-    hd__text_add(out, "  rank %lld", (long long)json_integer_value(json_object_get(dump, "rank")));
+    long long rank = json_integer_value(json_object_get(dump, "rank"));
+    hd__text_add(out, more ? "  ranks %lld to %lld" : "  rank %lld", rank, rank + (long long)more);
     if (strcmp(hd__json_word(dump, "state"), "answered"))
         hd__text_add(out, " %s\n",
                      !strcmp(hd__json_word(dump, "state"), "silent") ? "does not answer"
@@ -29,8 +31,18 @@ void hd__report_summary(const json_t *report, struct hd__text *out)
     const json_t *ranks = json_object_get(report, "rank"), *dump;
     size_t i, n = json_array_size(ranks);
     hd__text_add(out, "%s\n", hd__json_word(json_object_get(report, "verdict"), "words"));
-    json_array_foreach(ranks, i, dump) if (i < SUMMARY_RANKS || strcmp(hd__json_word(dump, "state"), "answered"))
-        rank_summary(dump, out);
+    json_array_foreach(ranks, i, dump)
+    {
+        const char *state = hd__json_word(dump, "state");
+        int answered = !strcmp(state, "answered");
+        size_t more = 0;
+        while (!answered && i >= SUMMARY_RANKS && i + more + 1 < n &&
+               !strcmp(hd__json_word(json_array_get(ranks, i + more + 1), "state"), state))
+            more++;
+        if (i < SUMMARY_RANKS || !answered)
+            rank_summary(dump, more, out);
+        i += more;
+    }
     if (n > SUMMARY_RANKS)
         hd__text_add(out, "  (%zu ranks; those that answered are shown up to rank %d)\n", n, SUMMARY_RANKS - 1);
 }

@@ -185,6 +185,22 @@ static int times_said(const struct command *c, const char *words)
     return n;
 }
 
+/* All ranks are told, and one says it. */
+START_TEST(before_the_first_step)
+{
+    pid_t ranks[4];
+    struct command *c = command_start(
+        NULL,
+        "train llama.yaml mesh.dp=4 job.name=early "
+        "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"opening\",\"kind\":\"delay\",\"seconds\":\"60s\"}]");
+    command_ranks(c, 4, ranks);
+    kill(c->pid, SIGTERM);
+    command_wait(c, 10);
+    expect_code(c, 3);
+    ck_assert_msg(times_said(c, "stopped before the first step") == 1, "it said:\n%s", c->err);
+}
+END_TEST
+
 /* The report of a job lies beside its metrics, is named on stderr, and `heddle debug` finds this in it. */
 static void expect_report(const struct command *c, const char *job, const char *verdict, int rank)
 {
@@ -704,6 +720,7 @@ int main(void)
                                         {"crash after opening", crash_after_opening, 2},
                                         {"hang while opening", hang_while_opening, 1},
                                         {"hang while closing", hang_while_closing, 4},
+                                        {"before the first step", before_the_first_step, 1},
                                         {"hang while closing data", hang_while_closing_data, 1},
                                         {"hang while closing store", hang_while_closing_store, 1},
                                         {"stopped launcher", stopped_launcher, 1},

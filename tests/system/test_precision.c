@@ -101,7 +101,10 @@ START_TEST(compression_that_makes_no_sense)
     } rows[] = {
         {"strategies.zero.stage=2", "strategies.zero.compress.kind: int8 keeps an error as large as all gradients"},
         {"precision.compute=fp16", "the error that int8 carries over has the size of one loss scale"},
-        {"precision.reduce=bf16", "both say how gradients travel"},
+        {"precision.reduce=bf16", "precision.reduce is bf16 where precision.grad is fp32: leave compress out, or say "
+                                  "precision.reduce=fp32"},
+        {"precision.grad=bf16 strategies.zero.compress.kind=bf16",
+         "precision.reduce is fp32 where precision.grad is bf16: leave compress out, or say precision.reduce=bf16"},
         {"job.deterministic=exact", "exact: gradients must not travel compressed"},
         {"strategies.zero.compress.block=100", "strategies.zero.compress.block (100) is not a multiple of 16"},
         {"strategies.zero.compress.kind=powersgd strategies.zero.stage=3",

@@ -223,6 +223,25 @@ START_TEST(keys)
          "command line: metrics.sinks.0: tensorboard is there already, as metrics.tensorboard at command line, and "
          "writes to the same place",
          NULL},
+        {"train llama.yaml mesh.dp=2 comm.hooks=[\"trace\",\"check\",\"trace\"]",
+         "command line: comm.hooks.2: trace is there already, as comm.hooks.0 at command line, and does the same: "
+         "leave "
+         "one of them out",
+         NULL},
+        {"train llama.yaml mesh.dp=2 data.micro_batches=[3,1]",
+         "command line: data.micro_batches: 1 is too few, since a strategy treats the first micro-batch apart", NULL},
+        {"train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\",\"split\":[1,2]},{\"use\":\"zero\"}]",
+         "command line: strategies.3d.split adds up to 3 layers, the model has 2: say a list that adds up to that, or "
+         "layers, which shares them evenly",
+         NULL},
+        {"train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\",\"split\":\"no.csv\"},{\"use\":\"zero\"}]",
+         "command line: strategies.3d.split: cannot open no.csv: No such file or directory: name a file that", NULL},
+        {"train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\",\"schedule\":\"no.csv\"},{\"use\":\"zero\"}]",
+         "command line: strategies.3d.schedule: cannot open no.csv: No such file or directory: name a file of rows",
+         NULL},
+        {"train llama.yaml mesh.cp=2 model.kv_heads=1 model.heads=1 "
+         "strategies=[{\"use\":\"3d\",\"context\":\"ulysses\"},{\"use\":\"zero\"}]",
+         "command line: strategies.3d.context: ulysses needs heads that divide", "use context: ring"},
         {"train llama.yaml metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"a\"},{\"use\":\"tensorboard\",\"dir\":"
          "\"b\"},{\"use\":\"tensorboard\",\"dir\":\"a\"}]",
          "command line: metrics.sinks.2: tensorboard is there already, as metrics.sinks.0", NULL},

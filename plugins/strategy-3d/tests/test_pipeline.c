@@ -95,16 +95,16 @@ START_TEST(refusals)
 {
     static const struct {
         int pp;
-        const char *more, *says, *place; /* place: where a message that begins with a key points; NULL: the strategy */
+        const char *more, *says, *place; /* place: of another key than the first of the strategy */
     } rows[] = {
         {3, "schedule: interleaved",
          "groups of mesh.pp = 3: 8 of them is no multiple; the nearest that work are 6 and 9"},
         {4, "schedule: interleaved, virtual: 4", "16 layers or more, the model has 8: mesh.pp x virtual may be up to 8",
          "job:2:12: "},
         {2, "schedule: 1f2b", "there is no schedule '1f2b'"},
-        {2, "split: [4, 4, 0]", "split has 3 numbers, the pipeline 2 chunks"},
-        {2, "split: halves", "split: 'halves' is none of layers, params, time"},
-        {2, "schedule: /nowhere/s.csv", "cannot open the schedule /nowhere/s.csv"},
+        {2, "split: [4, 4, 0]", "split has 3 numbers, the pipeline 2 chunks", "job:3:31: "},
+        {2, "split: halves", "split: 'halves' is none of layers, params, time", "job:3:31: "},
+        {2, "schedule: /nowhere/s.csv", "strategies.3d.schedule: cannot open /nowhere/s.csv"},
     };
     for (size_t k = 0; k < HD__COUNT(rows); k++) {
         struct hd_error err = HD_ERROR_INIT;
@@ -112,7 +112,7 @@ START_TEST(refusals)
         struct hd__compiled *compiled;
         ck_assert_int_ne(compile(models[0], rows[k].pp, rows[k].more, &job, &compiled, &err), HD_OK);
         ck_assert_msg(strstr(err.message, rows[k].says) != NULL, "'%s' is not in: %s", rows[k].says, err.message);
-        ck_assert_msg(!strncmp(err.message, rows[k].place ? rows[k].place : "job:3:14: ", 10), "%s", err.message);
+        ck_assert_msg(!strncmp(err.message, rows[k].place ? rows[k].place : "job:3:34: ", 10), "%s", err.message);
         hd__job_free(job);
     }
 }

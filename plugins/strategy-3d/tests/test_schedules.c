@@ -307,7 +307,7 @@ START_TEST(files_that_are_wrong)
     }
     write_file("0F0,0B0\n1F0,1B0\n");
     assert_refused(path, 2, 1, 2, "leave `virtual` out");
-    assert_refused("/nowhere/x.csv", 2, 2, 0, "cannot open the schedule /nowhere/x.csv");
+    assert_refused("/nowhere/x.csv", 2, 2, 0, "strategies.3d.schedule: cannot open /nowhere/x.csv");
 }
 END_TEST
 

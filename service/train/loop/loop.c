@@ -18,6 +18,7 @@
 #include "service/train/save/peer_copies.h"
 
 static volatile sig_atomic_t stop_signal;
+static int speaks_of_stop; /* one rank of those that `heddle train` started on this machine */
 
 static void on_signal(int sig)
 {
@@ -28,7 +29,7 @@ static void on_signal(int sig)
 static void on_early_signal(int sig)
 {
     static const char text[] = "stopped before the first step\n";
-    ssize_t said = write(STDERR_FILENO, text, sizeof text - 1);
+    ssize_t said = speaks_of_stop ? write(STDERR_FILENO, text, sizeof text - 1) : 0;
     (void)sig, (void)said;
     _exit(3);
 }
@@ -683,6 +684,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         hd__log_setup(HD_LOG_INFO, prefix);
     }
     catch_crashes(prefix);
+    speaks_of_stop = !env->local_rank || !env->launched_by_heddle;
     catch_signals(on_early_signal);
     if (l.is_leader && !env->agents && (compiled->job->notice_file || compiled->job->notice_command))
         notice = hd__launch_notice_start(compiled->job->notice_file, compiled->job->notice_command,

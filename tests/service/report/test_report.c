@@ -210,6 +210,24 @@ START_TEST(one_died)
 }
 END_TEST
 
+/* Ranks that did not answer alike are one line where they are many. */
+START_TEST(many_died)
+{
+    struct hd__text text = {0};
+    begin(40);
+    for (int r = 0; r < 40; r++)
+        json_object_set_new(rank_of(r), "state", json_string("dead"));
+    answers(20, "here");
+    answers(22, "here");
+    hd__report_summary(report, &text);
+    ck_assert_msg(strstr(text.at, "  rank 15 dead\n  ranks 16 to 19 dead\n  rank 21 dead\n  ranks 23 to 39 dead\n  (40 "
+                                  "ranks;") != NULL,
+                  "%s", text.at);
+    hd__text_free(&text);
+    json_decref(report);
+}
+END_TEST
+
 /* What differs, and on whom: the field of rank `odd`'s second operation is another. */
 static const struct {
     const char *key, *text;
@@ -509,6 +527,7 @@ int main(void)
     tcase_add_test(tc, the_launcher_died);
     tcase_add_test(tc, one_does_not_answer);
     tcase_add_test(tc, one_died);
+    tcase_add_test(tc, many_died);
     tcase_add_loop_test(tc, one_diverges, 0, (int)HD__COUNT(fields));
     tcase_add_test(tc, two_differ);
     tcase_add_test(tc, a_message_of_another_size);

@@ -80,7 +80,42 @@ static const struct {
      "command line: warning: recompute: one segment of 9 blocks is the whole model (2 blocks): recomputing it "
      "costs a forward pass and saves no memory: say {every: N} with a smaller N, or none"},
     {"train llama.yaml --dry-run data.shuffle_buffer=1",
-     "command line: warning: data.shuffle_buffer is 1, so nothing is shuffled"},
+     "command line: warning: data.shuffle_buffer is below 64, and no fewer are shuffled at a time: say 64 or more"},
+    {"train llama.yaml --dry-run data.shuffle_buffer=63", "command line: warning: data.shuffle_buffer is below 64"},
+    {"train llama.yaml --dry-run device.kernels=reference device.isa=avx2",
+     "command line: warning: device.isa has no effect where device.kernels is reference: leave it out, or say "
+     "device.kernels=fast"},
+    {"train llama.yaml --dry-run device.kernels=reference device.logits=1MiB",
+     "command line: warning: device.logits has no effect where device.kernels is reference"},
+    {"explain llama.yaml device.kernels=reference device.products=onednn",
+     "command line: warning: device.products has no effect where device.kernels is reference"},
+    {"train llama.yaml --dry-run mesh.pp=2 data.micro_batch=8 "
+     "strategies=[{\"use\":\"3d\",\"schedule\":\"zb-h1\"},{\"use\":\"zero\"}]",
+     "1 micro-batch a step for 2 stages: with zb-h1 these idle up to 100 % of the time that they work"},
+    {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"megatron\"},{\"use\":\"zero\"}]",
+     "command line: warning: strategies.megatron has no effect where mesh.pp, mesh.cp, mesh.ep, mesh.tp are 1"},
+    {"train llama.yaml --dry-run mesh.dp=2 plugins.path=" PIPES " comm.axes={\"dp\":\"pipes\",\"dp_shard\":\"shm\"}",
+     "command line: warning: comm.axes.dp has no effect, because its parts have others: leave it out"},
+    {"train llama.yaml --dry-run " BY_PIPES,
+     "command line: warning: comm.use has no effect where the number of ranks is 1: leave it out"},
+    {"train llama.yaml --dry-run data.train=[{\"path\":\"corpus.txt\",\"weight\":0.3}]",
+     "command line: warning: data.train is one file: leave its weight out"},
+    {"train llama.yaml --dry-run plugins.path=shards",
+     "command line: warning: plugins.path: shards has no heddle-*.so: name the folder of a built plugin"},
+    {"train alias.yaml --dry-run mesh.dp=2",
+     "alias.yaml:6:59: warning: strategies.zero.allgather_bucket_size has no effect where strategies.zero.stage is 2: "
+     "leave it out, or say strategies.zero.stage=3"},
+    {"train llama.yaml --dry-run strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.5}]",
+     "command line: warning: strategies.ema: the average is lost with the run, which saves nothing: add checkpoint: "
+     "{}, or leave ema out"},
+    {"train llama.yaml --dry-run checkpoint={} strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0}]",
+     "strategies.ema.decay is 0: the average is a copy of the weights: raise it, as 0.999, or leave ema out"},
+    {"train llama.yaml --dry-run model.sliding_window=1",
+     "command line: warning: model.sliding_window is 1: a token attends to itself alone"},
+    {"train llama.yaml --dry-run model.family=mixtral model.experts=1 model.experts_per_token=1",
+     "command line: warning: model.experts is 1: the router has nothing to choose"},
+    {"train llama.yaml --dry-run optimizer.betas=[0.999,0.9]",
+     "command line: warning: optimizer.betas has the larger one first: second moments are to remember longer"},
     {"train llama.yaml --dry-run precision.optimizer=bf16 optimizer.betas=[0.9,0.999]",
      "command line: warning: precision.optimizer rounds second moments to nearest, and their change in a step, 1 - "
      "optimizer.betas[1], is smaller than a rounding step: they rise and hardly fall; leave it out, or say "
@@ -238,12 +273,22 @@ static const struct {
     {"train llama.yaml job.steps=1 job.name=threads device.threads=1000", "device.threads: 1000 threads share the "},
 };
 
+/* Files are opened for a check, too. */
+static void expect_once(const char *words, const char *want)
+{
+    struct command *c = command_run("%s", words);
+    const char *first = strstr(c->err, want);
+    ck_assert_msg(c->code == 0 && first && !strstr(first + 1, want), "`%s`: exit code %d; it said:\n%s", words, c->code,
+                  c->err);
+}
+
 START_TEST(warnings)
 {
     ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin && "
                             "mkdir -p shards texts && cp low.txt texts/a.txt && cp low.txt texts/b.txt && cp "
                             "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
-                            "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && "
+                            "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && { cat llama.yaml && echo "
+                            "'strategies: [{use: zero, stage: 2, allgather_bucket_size: 2e8}]'; } >alias.yaml && "
                             "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
                             "for f in chars bytes; do { printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' "
                             "\"{'descr': '|u1', 'fortran_order': False, 'shape': (9000,), }\"; } > $f.npy; done; "
@@ -272,7 +317,9 @@ START_TEST(warnings)
         "data.val_fraction=0.1 checkpoint={\"every\":4}",
         "precision.master=bf16 optimizer.rounding=stochastic",
         "data.train=[\"corpus.txt\",\"bytes.npy\"]",
-        "job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.99}]",
+        "checkpoint={} job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.99}]",
+        "checkpoint={\"every\":2,\"keep\":{\"best\":5}} data.val_fraction=0.1 eval.every=100", /* before each save */
+        "data.shuffle_buffer=64",
         "mesh.pp=2 model.layers=4 strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\",\"virtual\":2},{\"use\":\"zero\"}]",
         "mesh.dp=2 strategies.zero.stage=3 strategies.zero.prefetch=2 strategies.zero.reshard_after_forward=true",
         "model.dropout=0",
@@ -282,6 +329,13 @@ START_TEST(warnings)
         struct command *c = command_run("train llama.yaml --dry-run %s", silent[i]);
         ck_assert_msg(c->code == 0 && !strstr(c->err, "warning: "), "`%s`: %s", silent[i], c->err);
     }
+    struct command *four = command_run("explain llama.yaml mesh.dp={\"replicate\":2,\"shard\":2} plugins.path=" PIPES
+                                       " comm.axes={\"dp\":\"pipes\",\"dp_shard\":\"shm\"}");
+    ck_assert_msg(four->code == 0 && !strstr(four->err, "comm.axes.dp"), "%s", four->err);
+    expect_once("train llama.yaml job.steps=1 data.train=unwritten.bin", "first tokens are all 0");
+    expect_once("train llama.yaml job.steps=1 data.documents=mask data.eod=0", "no document ends");
+    ck_assert_ptr_null(strstr(command_run("train llama.yaml job.steps=1 device.kernels=reference device.isa=avx2")->err,
+                              "kernels for avx2"));
     expect_code(command_run("train epochs.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER
                             " data.train=texts data.cache=idle metrics.trace={\"file\":\"t.json\",\"steps\":\"2-3\"}"),
                 0);                             /* their steps are not known yet */
@@ -319,9 +373,24 @@ START_TEST(more_ranks_than_cores)
 }
 END_TEST
 
+START_TEST(more_threads_than_cores)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    struct command *c = command_run("train llama.yaml job.steps=1 job.name=both mesh.dp=2 device.threads=%ld", cores);
+    char *want =
+        hd__format("device.threads: %ld threads share the %ld cores of this machine, %ld of each of its 2 ranks",
+                   2 * cores, cores, cores);
+    const char *first = strstr(c->err, want);
+    ck_assert_msg(c->code == 0 && first && !strstr(first + 1, want), "exit code %d; it said:\n%s", c->code, c->err);
+    free(want);
+}
+END_TEST
+
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"warnings", warnings, 1}, {"more ranks than cores", more_ranks_than_cores, 1}, {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"warnings", warnings, 1},
+                                        {"more ranks than cores", more_ranks_than_cores, 1},
+                                        {"more threads than cores", more_threads_than_cores, 1},
+                                        {NULL, NULL, 0}};
     return system_run("system-warnings", tests);
 }

@@ -249,7 +249,7 @@ START_TEST(when)
     expect_code(c, 0);
     expect_says(c, "watch.replicas: no two ranks hold copies of the same state, so nothing is compared");
     static const char *const wrong[][2] = {{"-1", "watch.replicas: -1 is out of range"},
-                                           {"{\"each\":3}", "watch.replicas: unknown key each; the keys are every"},
+                                           {"{\"each\":3}", "watch.replicas: unknown key each; the key is every"},
                                            {"{\"every\":x}", "watch.replicas.every"},
                                            {"often", "watch.replicas: auto, a number of steps"},
                                            {"[3]", "watch.replicas: auto, a number of steps, or {every: N} is wanted"}};
