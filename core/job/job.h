@@ -46,7 +46,7 @@ struct hd__job_value {
     const char *note;                    /* "auto": the text before it was resolved; or NULL */
     const struct hd__job_section *owner; /* the section that has the option; NULL: the core's */
     json_t *json;
-    /* Where the job says another value than the default; else NULL: */
+    /* NULL unless the job says another value than the default: */
     const char *needs, *plain; /* struct hd_option's needs and default */
     const char *written;       /* its path by the name that the file has */
     uint32_t flags;            /* HD_OPTION_GLOBAL: ranks must agree; HD_OPTION_PATH */
