@@ -15,6 +15,13 @@ static const char *default_use(const char *path)
     return NULL;
 }
 
+/* optim-adamw, as `heddle plugins` prints it, is adamw. */
+static const char *without_kind(uint32_t kind, const char *use)
+{
+    size_t n = strlen(hd__kind_name(kind));
+    return !strncmp(use, hd__kind_name(kind), n) && use[n] == '-' ? use + n + 1 : use;
+}
+
 static int32_t read_use(struct hd__job_section *s, struct hd__arena *arena, struct hd_error *err)
 {
     struct hd__tree_node *use = hd__tree_get(s->node, "use");
@@ -46,6 +53,7 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
     int32_t rc = use ? HD_OK : read_use(s, &job->arena, err);
     if (rc)
         return rc;
+    s->use = without_kind(kind, s->use);
     hd__push(&job->sections, s);
     if (!*s->use || s->use[strspn(s->use, "abcdefghijklmnopqrstuvwxyz0123456789_-")] || strlen(s->use) > 60)
         return hd_fail(err, HD_E_INVALID, "%s: %s: '%.60s' is no plugin's name (lower-case letters, digits, _ and -)",
@@ -60,8 +68,9 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
 static const char *strategy_path(struct hd__job *job, const struct hd__tree_node *item, uint32_t i)
 {
     const struct hd__tree_node *use = hd__tree_get(item, "use");
-    return use && use->kind == HD__SCALAR ? hd__arena_format(&job->arena, "strategies.%.60s", use->text)
-                                          : hd__arena_format(&job->arena, "strategies.%u", i);
+    return use && use->kind == HD__SCALAR
+               ? hd__arena_format(&job->arena, "strategies.%.60s", without_kind(HD_KIND_STRATEGY, use->text))
+               : hd__arena_format(&job->arena, "strategies.%u", i);
 }
 
 static int32_t read_strategy(struct hd__job *job, struct hd__tree_node *item, uint32_t i, struct hd_error *err)
@@ -264,6 +273,7 @@ static void check_names(struct hd__job *job)
         else if (near)
             hd__job_node_fail(key, &why, "unknown section %.60s; did you mean %s?", key->text, near);
         else
+            job->unknown = key->text,
             hd__job_node_fail(key, &why, "unknown section %.60s; the sections are %s", key->text, list.at);
         hd__job_mistake(job, HD_OK, &why, NULL);
     }
