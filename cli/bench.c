@@ -545,7 +545,7 @@ static int run(int argc, char **argv)
         a.trains |= !strcmp(argv[i], "--train");
     for (int i = 1; i < argc && a.trains; i++)
         if (find_option(argv[i]) && strcmp(argv[i], "--ranks") && strcmp(argv[i], "--json"))
-            return hd__cli_usage_error(&hd__command_bench, "%s is for transports, not for --train", argv[i]);
+            return hd__cli_usage_error(&hd__command_bench, "%s does not go with --train", argv[i]);
     if (a.trains)
         return hd__bench_train(argc, argv);
     int32_t joined = hd__bench_launched_index();

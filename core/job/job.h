@@ -350,5 +350,8 @@ json_t *hd__job_global_json(const struct hd__job *job);
 
 /* Section i of the core and its table, for docs and tests: NULL after the last. */
 const char *hd__job_table(size_t i, struct hd__options *table);
+/* Where the core has this name: "job.seed", "section mesh"; NULL: nowhere, or in several sections. */
+enum { HD__KEY_PLACE = 80 };
+const char *hd__job_key_place(const char *name, char place[HD__KEY_PLACE]);
 
 #endif

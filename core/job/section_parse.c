@@ -220,15 +220,9 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
 {
     const struct hd__job_fields *f = w->f;
     size_t n;
-    const char **names = all_names(f, &n), *near = hd__nearest(name, names, n), *section, *in = NULL;
+    char place[HD__KEY_PLACE];
+    const char **names = all_names(f, &n), *near = hd__nearest(name, names, n), *in = hd__job_key_place(name, place);
     struct hd__text list = {0};
-    struct hd__options core;
-    int owners = 0, is_section = 0;
-    for (size_t s = 0; (section = hd__job_table(s, &core)); s++) {
-        is_section |= !strcmp(section, name);
-        if (hd__option_find(&core, name) >= 0)
-            in = owners++ ? NULL : section;
-    }
     for (size_t i = 0; i < n; i++)
         if (i >= f->table.count || !(hd__option_at(&f->table, i).flags & HD_OPTION_FIXED))
             hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
@@ -243,12 +237,10 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
             ? hd__job_node_fail(key, err, "%s: unknown key %.60s: a blank is wanted behind the colon", f->path, name)
         : hd__job_foreign(name)
             ? hd__job_node_fail(key, err, "%s: unknown key %.60s; %s", f->path, name, hd__job_foreign(name))
-        : is_section ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is a section of its own, beside %s",
-                                         f->path, name, f->path)
-        : in         ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
-        : near       ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
-                     : (w->job->unknown = name, /* a plugin's section may have it */
-                  hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at));
+        : in   ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s", f->path, name, in)
+        : near ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+               : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+    w->job->unknown = in || near ? NULL : name; /* a plugin's section may have it */
     hd__text_free(&nested);
     hd__text_free(&list);
     free(names);

@@ -242,6 +242,7 @@ static int is_misspelt(const struct hd__job *job, const char *name)
 static void check_names(struct hd__job *job)
 {
     const char *names[32];
+    char place[HD__KEY_PLACE];
     struct hd__text list = {0};
     for (size_t i = 0; i < hd__job_core_section_count; i++) {
         names[i] = hd__job_core_sections[i].name;
@@ -255,21 +256,15 @@ static void check_names(struct hd__job *job)
             i++;
         if (i < hd__job_core_section_count)
             continue;
-        const char *near = hd__nearest(key->text, names, hd__job_core_section_count), *section, *in = NULL;
-        const char *other = hd__job_foreign(key->text), *own = NULL;
-        struct hd__options core;
-        for (size_t s = 0; (section = hd__job_table(s, &core)); s++) {
-            int64_t at = hd__option_find(&core, key->text);
-            in = at >= 0 && !in ? section : in;
-            own = at >= 0 && !own ? hd__option_at(&core, (size_t)at).name : own;
-        }
+        const char *near = hd__nearest(key->text, names, hd__job_core_section_count);
+        const char *other = hd__job_foreign(key->text), *in = hd__job_key_place(key->text, place);
         if (other)
             hd__job_node_fail(key, &why, "unknown section %.60s; %s", key->text, other);
         else if (strchr(key->text, '.'))
             hd__job_node_fail(key, &why, "unknown section %.60s; dots are the command line's: write %.*s: {%.60s: ...}",
                               key->text, (int)strcspn(key->text, "."), key->text, strchr(key->text, '.') + 1);
         else if (in)
-            hd__job_node_fail(key, &why, "unknown section %.60s; that is %s.%s", key->text, in, own);
+            hd__job_node_fail(key, &why, "unknown section %.60s; that is %s", key->text, in);
         else if (near)
             hd__job_node_fail(key, &why, "unknown section %.60s; did you mean %s?", key->text, near);
         else
