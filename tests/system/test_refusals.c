@@ -929,6 +929,7 @@ START_TEST(command_lines)
         {"bench --ranks 2 --ranks 2", "--ranks is given twice"},
         {"bench --html --json", "--html wants a value"},
         {"bench --train llama.yaml -b 1K", "-b does not go with --train"},
+        {"bench --comm comm-pigeon", "there is no plugin comm-pigeon; there are "},
         {"bench llama.yaml", "llama.yaml is no option: a job goes behind --train"},
         {"train llama.yaml strategies=[{use: zero, stage: 3}]",
          "'strategies=[{use:' ends inside of brackets: write quotes around it"},
