@@ -27,6 +27,7 @@ struct bench_arguments {
     const char *set[SETS_MAX], *device, *html, *svg, *tune;
     int any_order;
     const char *only_transports; /* the first option that --peak does not take */
+    int trains;                  /* --train */
     int comms, sets, json, peak, out_of_place, overlap;
     int32_t asked; /* --ranks; 0: not given */
     struct hd__bench_launch launch;
@@ -188,7 +189,9 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
     for (int i = 1; i < argc; i++) {
         const struct bench_option *o = find_option(argv[i]);
         if (!o)
-            return hd__cli_usage_error(&hd__command_bench, "there is no option %s", argv[i]);
+            return hd__cli_usage_error(
+                &hd__command_bench,
+                *argv[i] == '-' ? "there is no option %s" : "%s is no option: a job goes behind --train", argv[i]);
         if (!a->only_transports && !o->of_peak)
             a->only_transports = argv[i];
         if (o->kind == FLAG) {
@@ -539,8 +542,12 @@ static int run(int argc, char **argv)
                                  .ops = {HD__BENCH_ALL_REDUCE, HD__BENCH_REDUCE_SCATTER, HD__BENCH_ALL_GATHER}};
     struct hd_error err = HD_ERROR_INIT;
     for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--train"))
-            return hd__bench_train(argc, argv);
+        a.trains |= !strcmp(argv[i], "--train");
+    for (int i = 1; i < argc && a.trains; i++)
+        if (find_option(argv[i]) && strcmp(argv[i], "--ranks") && strcmp(argv[i], "--json"))
+            return hd__cli_usage_error(&hd__command_bench, "%s does not go with --train", argv[i]);
+    if (a.trains)
+        return hd__bench_train(argc, argv);
     int32_t joined = hd__bench_launched_index();
     int code = parse(argc, argv, &a);
     if (code == HD__EXIT_DONE && joined < 0 && !a.peak &&

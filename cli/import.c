@@ -609,6 +609,10 @@ static int32_t read_tree(struct import *m, const char *path, struct hd_error *er
     if (!rc && m->root->kind == HD__MAP && has(m->root, "model_type"))
         rc = hd_fail(err, HD_E_INVALID, "%s: a model's config.json, and no trainer's: model.from: FOLDER reads it",
                      path);
+    else if (!rc && m->root->kind == HD__MAP &&
+             (has(m->root, "num_train_epochs") || has(m->root, "per_device_train_batch_size")))
+        rc = hd_fail(err, HD_E_UNSUPPORTED,
+                     "%s: TrainingArguments of transformers are not read: docs/coming-from.md has their keys", path);
     else if (!rc && m->root->kind == HD__MAP && has(m->root, "model") && has(m->root, "data"))
         rc = hd_fail(err, HD_E_INVALID, "%s: it is a job already: heddle train takes it as it is", path);
     else if (!rc && m->root->kind != HD__MAP)

@@ -18,16 +18,23 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
 {
     static struct hd__cli_words words;
     struct hd_error err = HD_ERROR_INIT;
+    const char *open = NULL; /* a word with a bracket that it does not close */
     int code = hd__cli_split(command, argc, argv, flags, n_flags, &words);
     *out = (struct hd__cli_job_arguments){.overrides = words.at};
-    for (size_t i = 0; i < words.count && !code; i++)
-        if (strchr(words.at[i], '='))
-            words.at[out->n_overrides++] = words.at[i];
+    for (size_t i = 0; i < words.count && !code; i++) {
+        const char *value = strchr(words.at[i], '='), *word = words.at[i];
+        open = value && strchr("[{", value[1]) && value[1] && !strchr("]}", word[strlen(word) - 1]) ? word : open;
+        if (value)
+            words.at[out->n_overrides++] = word;
+        else if (out->file && open)
+            code = hd__cli_usage_error(command, "'%s' ends inside of brackets: write quotes around it, '%s ...'", open,
+                                       open);
         else if (out->file)
             code = hd__cli_usage_error(command, "two job files: %s and %s (an override is written key=value)",
-                                       out->file, words.at[i]);
+                                       out->file, word);
         else
-            out->file = words.at[i];
+            out->file = word;
+    }
     if (code)
         return code;
     if (!out->file)

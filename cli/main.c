@@ -78,23 +78,12 @@ static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, si
 }
 
 /* The key of a core section that has this name, as --seed of job.seed; NULL: none. */
-static const char *key_of_option(const char *word, char path[80])
+static const char *key_of_option(const char *word, char path[HD__KEY_PLACE])
 {
-    struct hd__options table;
-    const char *section;
     char name[40] = "";
-    for (size_t i = 2; word[1] == '-' && i - 2 < sizeof name - 1 && word[i]; i++) {
+    for (size_t i = 2; word[1] == '-' && i - 2 < sizeof name - 1 && word[i]; i++)
         name[i - 2] = word[i] == '-' ? '_' : word[i];
-        name[i - 1] = 0;
-    }
-    for (size_t s = 0; (section = hd__job_table(s, &table)); s++) {
-        int64_t at = hd__option_find(&table, name);
-        if (at >= 0) {
-            snprintf(path, 80, "%s.%s", section, hd__option_at(&table, (size_t)at).name);
-            return path;
-        }
-    }
-    return NULL;
+    return hd__job_key_place(name, path) && strchr(path, '.') ? path : NULL;
 }
 
 /* With the nearest of the command's options. */
@@ -102,7 +91,7 @@ static int fail_unknown_option(const struct hd__command *command, const struct h
                                const char *word)
 {
     const char **names = hd__alloc((n + 1) * sizeof *names), *nearest;
-    char path[80];
+    char path[HD__KEY_PLACE];
     for (size_t i = 0; i < n; i++)
         names[i] = flags[i].name;
     nearest = hd__nearest(word, names, n);

@@ -50,13 +50,15 @@ static int parse(struct sample_request *r)
         (code = hd__cli_parse_whole(&hd__command_sample, "--seed", r->seed, 0, INT64_MAX - 1000000, &seed)))
         return code;
     r->config.seed = (uint64_t)seed;
-    const char *idle = r->config.top_k       ? "--top-k"
-                       : r->config.top_p < 1 ? "--top-p"
-                       : r->samples > 1      ? "--samples above 1"
-                       : seed != 1           ? "--seed"
-                                             : NULL;
-    if (r->config.temperature == 0 && idle)
-        hd__log(HD_LOG_WARN, NULL, "%s has no effect with --temperature 0, which takes the likeliest token", idle);
+    int is_cold = r->config.temperature == 0;
+    const char *idle = is_cold && r->config.top_k ? "--top-k"
+                       : r->config.top_p < 1      ? "--top-p"
+                       : r->samples > 1           ? "--samples above 1"
+                       : seed != 1                ? "--seed"
+                                                  : NULL;
+    if ((is_cold || r->config.top_k == 1) && idle)
+        hd__log(HD_LOG_WARN, NULL, "%s has no effect with %s, which takes the likeliest token", idle,
+                is_cold ? "--temperature 0" : "--top-k 1");
     return r->config.top_p > 0 ? HD__EXIT_DONE
                                : hd__cli_usage_error(&hd__command_sample, "--top-p 0 keeps no token: wanted a number "
                                                                           "above 0; --temperature 0 is greedy");
@@ -238,6 +240,9 @@ static int check_output(const struct sample_request *r)
     const struct hd__job_value *seed = hd__job_value_get(r->loaded.job, "job.seed");
     if (!r->weights.random && !strcmp(seed->origin, "command line"))
         hd__log(HD_LOG_WARN, NULL, "job.seed has no effect on what is sampled: --seed draws it");
+    if (r->config.top_k >= r->loaded.compiled->info.vocab)
+        hd__log(HD_LOG_WARN, NULL, "--top-k has no effect: the vocabulary has %lld tokens",
+                (long long)r->loaded.compiled->info.vocab);
     if (r->ignore_eos && !r->text.ends.count)
         hd__log(HD_LOG_WARN, NULL, "--ignore-eos has no effect: no token is known that ends a text");
     hd__sample_output_close(&out);

@@ -370,10 +370,17 @@ static int parse(int argc, char **argv, struct train_bench *b)
                                          {"--ranks", &ranks, NULL},
                                          {"--steps", &steps, NULL},
                                          {"--warmup", &warmup, NULL}};
+    static const char *const idle[] = {"job.steps", "checkpoint", "eval", "metrics", "watch", "comm.hooks"};
     struct hd__launch_env env;
     int found = 0, code = hd__cli_job_arguments(&hd__command_bench, argc, argv, flags, HD__COUNT(flags), &b->arguments);
     if (code)
         return code;
+    for (size_t i = 0; i < b->arguments.n_overrides; i++)
+        for (size_t k = 0; k < HD__COUNT(idle); k++)
+            if (!strncmp(b->arguments.overrides[i], idle[k], strlen(idle[k])) &&
+                strchr(".=", b->arguments.overrides[i][strlen(idle[k])]))
+                hd__log(HD_LOG_WARN, NULL, "%s has no effect on --train: steps alone are measured",
+                        b->arguments.overrides[i]);
     if (ranks && !parse_ranks(ranks, b))
         return hd__cli_usage_error(&hd__command_bench,
                                    "--ranks '%s': wanted different numbers from 1 to 1024 with commas between them, at "

@@ -88,6 +88,9 @@ static int32_t shuffle(struct request *r, struct hd_error *err)
         return rc;
     json_t *meta = hd__indexed_meta(&x);
     rc = hd__indexed_copy_open(r->to, &x, r->overwrite, &c, err);
+    if (!rc && x.documents == 1)
+        hd__log(HD_LOG_WARN, NULL, "%s has one document, so %s is a copy: its order changes by documents", x.prefix,
+                r->to);
     for (uint64_t d = 0; d < x.documents && !rc; d++)
         rc = hd__indexed_copy_document(&c, &x, hd__data_permute(d, x.documents, (uint64_t)r->seed), err);
     if (!rc)

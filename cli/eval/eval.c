@@ -19,7 +19,8 @@ static int32_t find_part(struct hd__job *job, const char *split, int32_t *part, 
             return HD_OK;
         names = hd__arena_format(&job->arena, "%s, %s", names, job->val_sets[k].name);
     }
-    return hd_fail(err, HD_E_NOTFOUND, "--split %.60s: the job has no such set: it has val, test%s", split, names);
+    return hd_fail(err, HD_E_NOTFOUND, "--split %.60s: the job has no such set: it has val%s%s%s", split,
+                   job->test.count ? ", test" : "", names, job->test.count ? "" : ", and no data.test");
 }
 
 static int32_t check_part(const struct hd__compiled *c, const char *split, struct hd_error *err)

@@ -155,6 +155,17 @@ static int print_found(const struct plan_request *r, const struct hd__search *fo
     return finish(r, hd__search_json(found));
 }
 
+/* Values of the command line that a search does not keep. */
+static void warn_of_chosen(const struct hd__job *job, const char *who)
+{
+    for (uint32_t i = 0; i < job->values.count; i++) {
+        const struct hd__job_value *v = &job->values.at[i];
+        if (!strcmp(v->origin, "command line") && !v->note &&
+            (!strncmp(v->path, "mesh.", 5) || !strcmp(v->path, "data.micro_batch") || !strcmp(v->path, "recompute")))
+            hd__log(HD_LOG_WARN, NULL, "command line: %s has no effect, because %s chooses it", v->path, who);
+    }
+}
+
 static int search(struct plan_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__machine *m,
                   int64_t ranks)
 {
@@ -179,6 +190,7 @@ static int search(struct plan_request *r, const struct hd__cli_job_arguments *ar
                                              .ranks = ranks       ? ranks
                                                       : r->fewest ? MOST_RANKS
                                                                   : loaded.job->ranks};
+        warn_of_chosen(loaded.job, r->fewest ? "--fewest" : "--search");
         hd__log_setup(HD_LOG_ERROR, NULL); /* warnings of plans that were only tried */
         code = hd__cli_refuse_lost(&loaded, r->fewest ? "--fewest" : "--search");
         if (!code && (r->fewest ? hd__search_fewest(&request, &ranks, &found, &below, &err)

@@ -157,6 +157,9 @@ static int trace(int argc, char **argv)
         return code;
     if (rates && hd__sim_rates_parse(&s.rates, rates, &err))
         return hd__cli_usage_error(&hd__command_trace, "--rates: %s", err.message);
+    const char *end = r.out ? strrchr(r.out, '.') : NULL;
+    if (end && end[1] && !strchr(end, '/') && strcmp(end, ".json") != 0)
+        return hd__cli_usage_error(&hd__command_trace, "--out %s: it writes FILE.json", r.out);
     if (r.steps && hd__job_steps_parse(r.steps, &r.first, &r.last))
         return hd__cli_usage_error(&hd__command_trace,
                                    "--steps: '%.40s' is neither a step nor a range of steps: write the first and the "

@@ -154,7 +154,7 @@ const char *hd__store_of(const char *location, char name[HD__STORE_NAME])
     size_t scheme = strcspn(location, "/:");
     if (!scheme || strncmp(location + scheme, ":/", 2) != 0)
         return "posix";
-    if (scheme >= HD__STORE_NAME || location[scheme + 2] != '/' ||
+    if (scheme >= HD__STORE_NAME || location[scheme + 2] != '/' || !strncmp(location, "file:", 5) ||
         strspn(location, "abcdefghijklmnopqrstuvwxyz0123456789") < scheme)
         return NULL;
     snprintf(name, HD__STORE_NAME, "%.*s", (int)scheme, location);

@@ -9,6 +9,9 @@ static int32_t find(struct hd__job *job, struct hd__plugins *plugins, uint32_t k
     const struct hd__component *c;
     const struct hd_alias *alias;
     int32_t rc = hd__plugin_find(plugins, kind, section->use, &c, err);
+    if (rc && kind == HD_KIND_CKPT && !strcmp(section->origin, "default")) /* the plugin that a URL names */
+        hd_fail(err, rc, "checkpoint.dir: %s; a store that speaks S3 is s3://BUCKET/PREFIX, with checkpoint.endpoint",
+                hd__arena_strdup(&job->arena, err->message));
     if (rc) {
         rc = hd__job_locate_error(job, hd__arena_format(&job->arena, "%s.use", section->path), err);
         return hd__job_mistake(job, HD_OK, err, NULL);

@@ -172,6 +172,7 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *secti
         .other_keys = &others,
     };
     uint32_t before = job->values.count;
+    section->table = fields.table;
     rc = hd__job_fields_parse(job, &fields, err);
     while (rc && job->values.count > before) /* half a section is none */
         json_decref(job->values.at[--job->values.count].json);
@@ -189,7 +190,9 @@ static int stands_before(const struct hd__job_mistake *a, const struct hd__job_m
 /* In the order of the file, each once; those of the command line have no line and come last. */
 int32_t hd__job_mistake(struct hd__job *job, int32_t first, const struct hd_error *why, struct hd_error *err)
 {
-    struct hd__job_mistake *at, m = {.text = hd__arena_strdup(&job->arena, why->message), .line = UINT32_MAX};
+    struct hd__job_mistake *at,
+        m = {.text = hd__arena_strdup(&job->arena, why->message), .unknown = job->unknown, .line = UINT32_MAX};
+    job->unknown = NULL;
     size_t file = strlen(job->file);
     uint32_t k = job->mistakes.count;
     if (strncmp(m.text, job->file, file) == 0)
@@ -211,10 +214,25 @@ int32_t hd__job_mistake(struct hd__job *job, int32_t first, const struct hd_erro
     return first ? first : why->code;
 }
 
+/* The plugin's section that has this key; NULL: none, or several. */
+static const char *owner_of(const struct hd__job *job, const char *key)
+{
+    const char *owner = NULL;
+    for (uint32_t i = 0, n = 0; key && i < job->sections.count; i++)
+        if (hd__option_find(&job->sections.at[i]->table, key) >= 0)
+            owner = n++ ? NULL : job->sections.at[i]->path;
+    return owner;
+}
+
 void hd__job_mistakes_text(const struct hd__job *job, struct hd__text *out)
 {
-    for (uint32_t i = 0; i < job->mistakes.count; i++)
-        hd__text_add(out, "%s%s", i ? "\n" : "", job->mistakes.at[i].text);
+    for (uint32_t i = 0; i < job->mistakes.count; i++) {
+        const struct hd__job_mistake *m = &job->mistakes.at[i];
+        const char *owner = owner_of(job, m->unknown), *end = owner ? strrchr(m->text, ';') : NULL;
+        hd__text_add(out, "%s%.*s", i ? "\n" : "", (int)(end ? end - m->text : (long)strlen(m->text)), m->text);
+        if (end)
+            hd__text_add(out, "; that is %s.%s", owner, m->unknown);
+    }
     if (job->mistakes_left_out)
         hd__text_add(out, "\n%s: and %llu more", job->file, (unsigned long long)job->mistakes_left_out);
 }

@@ -35,6 +35,7 @@ struct hd__job_section {
     struct hd__tree_node *node; /* the whole mapping; NULL where only a name was given */
     const char *alias;          /* the alias that the file uses; NULL: the component's own name */
     const char *preset;         /* struct hd_alias; NULL: none */
+    struct hd__options table;   /* its component's; empty until it is parsed */
     const char *because;        /* of a strategy that the file does not name: "mesh.tp is 2"; else NULL */
 };
 
@@ -56,6 +57,7 @@ struct hd__job_value {
 /* A message that begins with its place; the command line is line UINT32_MAX. */
 struct hd__job_mistake {
     const char *text;
+    const char *unknown; /* a key that no section of the core's has, for those of plugins; or NULL */
     uint32_t line, column;
 };
 
@@ -258,6 +260,7 @@ struct hd__job {
     HD__ARRAY(struct hd__job_section *) sections; /* all of them */
     HD__ARRAY(struct hd__job_mistake) mistakes;   /* the first HD__MISTAKES of the file */
     uint64_t mistakes_left_out;
+    const char *unknown;              /* of the mistake that is noted next */
     HD__ARRAY(const char *) unplaced; /* strategies.NAME.KEY=VALUE of the command line, of strategies not there yet */
     struct hd__tree_node *root;
     struct hd_list special; /* target of the tables' offsets for keys that have readers of their own */
@@ -349,5 +352,8 @@ json_t *hd__job_global_json(const struct hd__job *job);
 
 /* Section i of the core and its table, for docs and tests: NULL after the last. */
 const char *hd__job_table(size_t i, struct hd__options *table);
+/* The place at which the core has this name: "job.seed", "section mesh"; NULL: nowhere, or in several sections. */
+enum { HD__KEY_PLACE = 80 };
+const char *hd__job_key_place(const char *name, char place[HD__KEY_PLACE]);
 
 #endif

@@ -325,6 +325,21 @@ const char *hd__job_table(size_t i, struct hd__options *table)
     return s->name;
 }
 
+const char *hd__job_key_place(const char *name, char place[HD__KEY_PLACE])
+{
+    struct hd__options table;
+    const char *section;
+    int n = 0;
+    for (size_t s = 0; (section = hd__job_table(s, &table)); s++) {
+        int64_t at = hd__option_find(&table, name);
+        if (!strcmp(section, name) && snprintf(place, HD__KEY_PLACE, "section %s", name))
+            return place;
+        if (at >= 0 && !n++)
+            snprintf(place, HD__KEY_PLACE, "%s.%s", section, hd__option_at(&table, (size_t)at).name);
+    }
+    return n == 1 ? place : NULL;
+}
+
 struct hd__options hd__job_core_table(const char *section)
 {
     struct hd__options table = {0};

@@ -114,14 +114,16 @@ int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, s
                                      node->text, node->text);
     if (store && (stores || !strcmp(store, "posix")))
         return HD_OK;
-    return hd__job_node_fail(node, err,
-                             stores ? "%s: '%.100s' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
-                                      "lower-case letters and digits before :// are wanted"
-                             : !strcmp(path, "launch.rendezvous")
-                                 ? "%s: '%.100s' is a URL, and HOST:PORT is wanted: leave out what is before HOST"
-                                 : "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
-                                   "folder, which may be a mounted one",
-                             path, node->text);
+    return hd__job_node_fail(
+        node, err,
+        !strncmp(node->text, "file:", 5) ? "%s: '%.100s' is a URL: write the path alone, without file://"
+        : stores ? "%s: '%.100s' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
+                   "lower-case letters and digits before :// are wanted"
+        : !strcmp(path, "launch.rendezvous")
+            ? "%s: '%.100s' is a URL, and HOST:PORT is wanted: leave out what is before HOST"
+            : "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
+              "folder, which may be a mounted one",
+        path, node->text);
 }
 
 int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
@@ -228,12 +230,10 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
 {
     const struct hd__job_fields *f = w->f;
     size_t n;
-    const char **names = all_names(f, &n), *near = hd__nearest(name, names, n), *section, *in = NULL;
+    char place[HD__KEY_PLACE];
+    const char **names = all_names(f, &n), *near = hd__nearest(name, names, n), *in = hd__job_key_place(name, place);
     const char *foreign = hd__job_foreign(join(w->job, f->path, name));
     struct hd__text list = {0};
-    struct hd__options core;
-    for (size_t s = 0; (section = hd__job_table(s, &core)); s++)
-        in = hd__option_find(&core, name) >= 0 ? section : in;
     for (size_t i = 0; i < n; i++)
         if (i >= f->table.count || !(hd__option_at(&f->table, i).flags & HD_OPTION_FIXED))
             hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
@@ -247,9 +247,10 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
         : strchr(name, ':')
             ? hd__job_node_fail(key, err, "%s: unknown key %.60s: a blank is wanted behind the colon", f->path, name)
         : foreign ? hd__job_node_fail(key, err, "%s: unknown key %.60s; %s", f->path, name, foreign)
-        : in      ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s.%.60s", f->path, name, in, name)
+        : in      ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s", f->path, name, in)
         : near    ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
                   : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+    w->job->unknown = in || near ? NULL : name; /* a plugin's section may have it */
     hd__text_free(&nested);
     hd__text_free(&list);
     free(names);

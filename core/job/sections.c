@@ -15,6 +15,13 @@ static const char *default_use(const char *path)
     return NULL;
 }
 
+/* optim-adamw, as `heddle plugins` prints it, is adamw. */
+static const char *without_kind(uint32_t kind, const char *use)
+{
+    size_t n = strlen(hd__kind_name(kind));
+    return !strncmp(use, hd__kind_name(kind), n) && use[n] == '-' ? use + n + 1 : use;
+}
+
 static int32_t read_use(struct hd__job_section *s, struct hd__arena *arena, struct hd_error *err)
 {
     struct hd__tree_node *use = hd__tree_get(s->node, "use");
@@ -46,6 +53,7 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
     int32_t rc = use ? HD_OK : read_use(s, &job->arena, err);
     if (rc)
         return rc;
+    s->use = without_kind(kind, s->use);
     hd__push(&job->sections, s);
     if (!*s->use || s->use[strspn(s->use, "abcdefghijklmnopqrstuvwxyz0123456789_-")] || strlen(s->use) > 60)
         return hd_fail(err, HD_E_INVALID, "%s: %s: '%.60s' is no plugin's name (lower-case letters, digits, _ and -)",
@@ -62,8 +70,9 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
 static const char *strategy_path(struct hd__job *job, const struct hd__tree_node *item, uint32_t i)
 {
     const struct hd__tree_node *use = hd__tree_get(item, "use");
-    return use && use->kind == HD__SCALAR ? hd__arena_format(&job->arena, "strategies.%.60s", use->text)
-                                          : hd__arena_format(&job->arena, "strategies.%u", i);
+    return use && use->kind == HD__SCALAR
+               ? hd__arena_format(&job->arena, "strategies.%.60s", without_kind(HD_KIND_STRATEGY, use->text))
+               : hd__arena_format(&job->arena, "strategies.%u", i);
 }
 
 static int32_t read_strategy(struct hd__job *job, struct hd__tree_node *item, uint32_t i, struct hd_error *err)
@@ -235,6 +244,7 @@ static int is_misspelt(const struct hd__job *job, const char *name)
 static void check_names(struct hd__job *job)
 {
     const char *names[32];
+    char place[HD__KEY_PLACE];
     struct hd__text list = {0};
     for (size_t i = 0; i < hd__job_core_section_count; i++) {
         names[i] = hd__job_core_sections[i].name;
@@ -248,24 +258,19 @@ static void check_names(struct hd__job *job)
             i++;
         if (i < hd__job_core_section_count)
             continue;
-        const char *near = hd__nearest(key->text, names, hd__job_core_section_count), *section, *in = NULL;
-        const char *other = hd__job_foreign(key->text), *own = NULL;
-        struct hd__options core;
-        for (size_t s = 0; (section = hd__job_table(s, &core)); s++) {
-            int64_t at = hd__option_find(&core, key->text);
-            in = at >= 0 && !in ? section : in;
-            own = at >= 0 && !own ? hd__option_at(&core, (size_t)at).name : own;
-        }
+        const char *near = hd__nearest(key->text, names, hd__job_core_section_count);
+        const char *other = hd__job_foreign(key->text), *in = hd__job_key_place(key->text, place);
         if (strchr(key->text, '.'))
             hd__job_node_fail(key, &why, "unknown section %.60s; dots are the command line's: write %.*s: {%.60s: ...}",
                               key->text, (int)strcspn(key->text, "."), key->text, strchr(key->text, '.') + 1);
         else if (other)
             hd__job_node_fail(key, &why, "unknown section %.60s; %s", key->text, other);
         else if (in)
-            hd__job_node_fail(key, &why, "unknown section %.60s; that is %s.%s", key->text, in, own);
+            hd__job_node_fail(key, &why, "unknown section %.60s; that is %s", key->text, in);
         else if (near)
             hd__job_node_fail(key, &why, "unknown section %.60s; did you mean %s?", key->text, near);
         else
+            job->unknown = key->text,
             hd__job_node_fail(key, &why, "unknown section %.60s; the sections are %s", key->text, list.at);
         hd__job_mistake(job, HD_OK, &why, NULL);
     }

@@ -192,6 +192,8 @@ int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char 
 {
     if (!name || !name[0] || strchr(name, '/'))
         return hd_fail(err, HD_E_INVALID, "'%s' is not a plugin's name", name ? name : "");
+    const char *bare = name;
+    name = hd__plugin_kind_of_label(name, &bare) == kind ? bare : name; /* comm-shm is shm */
     char *label = hd__format("%s-%s", hd__kind_name(kind), name);
     int32_t r = find_file(registry, kind, name, label, component, err);
     free(label);

@@ -168,7 +168,7 @@ static bool is_new(const char *path)
     return true;
 }
 
-static void warn(const struct hd_host *host, const struct hd_data *f)
+static void warn(const struct hd_host *host, struct hd_data *f)
 {
     bool endless = f->eod >= 0 && !f->http && !has_end(f);
     const char *unwritten = tokens_unwritten(f);

@@ -16,6 +16,7 @@ void hd__ckpt_step_name(uint64_t step, char name[32])
 
 struct step_list {
     HD__ARRAY(uint64_t) steps; /* ascending */
+    char other[32];            /* the first name that is no step's */
 };
 
 /* Accepts exactly the names that hd__ckpt_step_name makes; of another that is a step, too, it says so once. */
@@ -24,8 +25,11 @@ static void add_step(void *user, const char *name)
     static atomic_int said;
     struct step_list *list = user;
     char again[32];
-    if (strncmp(name, "step-", 5) || strspn(name + 5, "0123456789") != strlen(name + 5) || strlen(name) > 24)
+    if (strncmp(name, "step-", 5) || strspn(name + 5, "0123456789") != strlen(name + 5) || strlen(name) > 24) {
+        if (!*list->other && strlen(name) < sizeof list->other)
+            memcpy(list->other, name, strlen(name));
         return;
+    }
     uint64_t step = strtoull(name + 5, NULL, 10);
     hd__ckpt_step_name(step, again);
     if (strcmp(name, again) != 0) {
@@ -43,6 +47,7 @@ static void add_step(void *user, const char *name)
 int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint32_t *torn,
                             struct hd_error *err)
 {
+    static atomic_int said;
     struct step_list list = {0};
     uint32_t kept = 0;
     int32_t rc = hd__ckpt_result(store->ops->list(store->ckpt, add_step, &list, err), "list", err);
@@ -60,6 +65,14 @@ int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps
         memmove(list.steps.at + kept + 1, list.steps.at + kept, (i - kept) * sizeof step); /* the torn, in order */
         list.steps.at[kept++] = step;
     }
+    uint64_t bytes;
+    struct hd_error unused = HD_ERROR_INIT;
+    if (!list.steps.count && *list.other && store->peers.rank == 0 &&
+        !store->ops->size(store->ckpt, list.other, HD__CKPT_INDEX, &bytes, &unused) && !atomic_fetch_add(&said, 1))
+        hd__log(HD_LOG_WARN, NULL,
+                "checkpoint %s is passed over, because its name is no step's, as step-00000100 is: rename it, or name "
+                "it by checkpoint.resume",
+                list.other);
     if (torn)
         *torn = list.steps.count - kept;
     *steps = list.steps.at;

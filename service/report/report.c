@@ -215,16 +215,17 @@ static int is_report(const json_t *report)
     return kind && !strcmp(kind, "heddle report") && ranks > 0 && ranks < 1 << 24 && json_is_array(dumps);
 }
 
-#define NO_REPORT \
-    "not a heddle report; a failed job prints the path of its report: report-TIME.json, beside its metrics"
+#define REPORTS "; a failed job prints the path of its report: report-TIME.json, beside its metrics"
+#define NO_REPORT "not a heddle report" REPORTS
 
 static int32_t load_file(const char *path, json_t **report, struct hd_error *err)
 {
-    FILE *file = hd__open_regular(path, "report", err);
+    struct hd_error closed = HD_ERROR_INIT;
+    FILE *file = hd__open_regular(path, "report", &closed);
     json_error_t why;
     int32_t rc = HD_OK;
     if (!file)
-        return HD_E_INVALID;
+        return hd_fail(err, HD_E_INVALID, "%s" REPORTS, closed.message);
     *report = json_loadf(file, JSON_REJECT_DUPLICATES, &why);
     fclose(file);
     if (!*report)

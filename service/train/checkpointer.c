@@ -871,19 +871,24 @@ static int names_checkpoint(const struct hd__job *job)
     return strcmp(job->resume, "auto") && strcmp(job->resume, "never") && strcmp(job->resume, "overwrite");
 }
 
-/* A folder that is no checkpoint: is it one that holds some, or another's? */
-static const char *folder_hint(struct hd__job *job, const char *path)
+/* A path that is no checkpoint: does it hold some, lie in one, or is it another's? */
+static const char *not_a_checkpoint(struct hd__job *job, const char *path, const char *folder, const char *name)
 {
-    const char *inside = hd__arena_format(&job->arena, "%s/step-*", path);
+    const char *inside = hd__arena_format(&job->arena, "%s/{,checkpoints/}step-*", path);
     glob_t found = {0};
-    int holds = !glob(inside, GLOB_NOSORT, NULL, &found) && found.gl_pathc;
+    int holds = !glob(inside, GLOB_NOSORT | GLOB_BRACE, NULL, &found) && found.gl_pathc;
     const char *one = holds ? hd__arena_strdup(&job->arena, found.gl_pathv[0]) : NULL;
     globfree(&found);
     if (holds)
-        return hd__arena_format(&job->arena, "; %s is a folder of checkpoints: name one of them, as %s", path, one);
-    return access(hd__arena_format(&job->arena, "%s/config.json", path), F_OK)
-               ? ""
-               : "; it is a folder of Hugging Face's, whose weights model.from begins with";
+        return hd__arena_format(&job->arena, "%s is a folder of %s: name one of them, as %s", path,
+                                strncmp(one + strlen(path), "/step-", 6) ? "a run, with checkpoints" : "checkpoints",
+                                one);
+    if (!access(hd__arena_format(&job->arena, "%s/index.json", folder), F_OK))
+        return hd__arena_format(&job->arena, "%s is in a checkpoint: name that, %s", path, folder);
+    return hd__arena_format(&job->arena, "%s has no checkpoint %s: `heddle ckpt ls` lists them%s", folder, name,
+                            access(hd__arena_format(&job->arena, "%s/config.json", path), F_OK)
+                                ? ""
+                                : "; it is a folder of Hugging Face's, whose weights model.from begins with");
 }
 
 int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct hd_error *err)
@@ -899,8 +904,7 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct
     store.ops = &chosen->component->ops.ckpt;
     int32_t rc = store.ops->open(hd__exec_host_table(), chosen->settings, folder, &store.ckpt, err);
     if (!rc && (rc = hd__ckpt_open(&store, name, &ckpt, err)) == HD_E_NOTFOUND)
-        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them%s", folder, name,
-                folder_hint(job, job->resume));
+        hd_fail(err, rc, "%s", not_a_checkpoint(job, job->resume, folder, name));
     else if (rc == HD_E_INVALID && !strstr(folder, "://")) /* a store of objects names the cause */
         hd_fail(err, rc, "%s is no checkpoint: name its folder, as %s/step-00000100", job->resume, job->checkpoint_dir);
     hd__ckpt_close(ckpt);

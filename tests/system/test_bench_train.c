@@ -69,7 +69,7 @@ START_TEST(refusals)
         {"--steps 0", "--steps '0': a number from 1"},
         {"--warmup -1", "--warmup '-1'"},
         {"launch.nodes=2", "launch.nodes: `heddle bench --train` measures ranks of this machine alone"},
-        {"--peak", "there is no option --peak"},
+        {"--peak", "--peak does not go with --train"},
         {"mesh.dp=3 --ranks 2", "the product must be the number of ranks; nearest that work: mesh.dp=2, ranks 3; or "
                                 "mesh.dp=auto, for any number"},
         {"--ranks 1,3", "data.batch: 8"},

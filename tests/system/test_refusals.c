@@ -116,10 +116,23 @@ START_TEST(words_of_others)
         {"train llama.yaml checkpoint.resume=empty.d", "empty.d: `heddle ckpt ls` lists them", NULL},
         {"train llama.yaml checkpoint.resume=holds.d", "holds.d is a folder of checkpoints: name one of them",
          "as holds.d/step-00000004"},
+        {"train llama.yaml checkpoint.resume=run.d", "checkpoint.resume: run.d is a folder of a run, with checkpoints",
+         "as run.d/checkpoints/step-00000004"},
+        {"train llama.yaml checkpoint.resume=holds.d/step-00000004/model.safetensors",
+         "model.safetensors is in a checkpoint: name that, holds.d/step-00000004", NULL},
+        {"train llama.yaml checkpoint.dir=gs://bucket/x", "command line: checkpoint.dir: there is no plugin ckpt-gs",
+         "a store that speaks S3 is s3://BUCKET/PREFIX, with checkpoint.endpoint"},
+        {"train llama.yaml checkpoint.dir=file:///tmp/x", "checkpoint.dir: 'file:///tmp/x' is a URL: write the path",
+         NULL},
+        {"train llama.yaml metrics.jsonl=file:///tmp/x",
+         "metrics.jsonl: 'file:///tmp/x' is a URL: write the path alone", NULL},
+        {"import ta.json", "ta.json: TrainingArguments of transformers are not read: docs/coming-from.md has", NULL},
         {NULL, NULL, NULL}};
     write_file("dots.yaml", "job.steps: 3\n");
     write_file("indent.yaml", "job: {steps: 3}\nmodel:\n  use: transformer\n layers: 2\n");
-    ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 && cp corpus.txt alone.bin && echo '{\"text\": "
+    ck_assert_int_eq(system("mkdir -p empty.d holds.d/step-00000004 run.d/checkpoints/step-00000004 && "
+                            "touch holds.d/step-00000004/index.json holds.d/step-00000004/model.safetensors && "
+                            "echo '{\"num_train_epochs\": 3}' > ta.json && cp corpus.txt alone.bin && echo '{\"text\": "
                             "\"a\"}' > lines.jsonl; cp corpus.txt rows.csv"),
                      0);
     ck_assert_int_eq(system("{ grep -v ^strategies llama.yaml; echo 'strategies: auto'; } > auto.yaml"), 0);
@@ -569,7 +582,12 @@ START_TEST(sections_mixed_up)
         {"job.batch=8", "job: unknown key batch; that is data.batch"},
         {"data.seed=1", "data: unknown key seed; that is job.seed"},
         {"optimizer.warmup=3", "optimizer: unknown key warmup; that is schedule.warmup"},
-        {"model.seq_len=64", "model: unknown key seq_len; that is data.seq_len"}};
+        {"model.seq_len=64", "model: unknown key seq_len; that is data.seq_len"},
+        {"model.recompute=full", "model: unknown key recompute; that is section recompute\n"},
+        {"schedule.clip=1", "schedule: unknown key clip; that is optimizer.clip\n"},
+        {"model.betas=1", "model: unknown key betas; that is optimizer.betas\n"},
+        {"hidden=8", "unknown section hidden; that is model.hidden\n"},
+        {"data.every=5", "data: unknown key every; the keys are "}}; /* of several sections */
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("check llama.yaml %s", rows[i][0]);
         expect_code(c, 2);
@@ -597,6 +615,8 @@ START_TEST(dry_runs)
         {"train llama.yaml launch.ranks=3 mesh.tp=2", "nearest that work: mesh.tp=1, ranks 2, ranks 4", NULL},
         {"train llama.yaml launch.ranks=4 mesh.dp=2", "nearest that work: mesh.tp=2, mesh.cp=2, mesh.dp=4, mesh.pp=2",
          NULL},
+        {"eval folder.yaml data.val_fraction=0.1 --split train",
+         "the job has no such set: it has val, and no data.test", NULL},
         {"bench --any-order", "heddle bench: --any-order is for --tune", NULL},
         {"data tokenize --tokenizer t --to x --chat-template plain --field f a.jsonl",
          "heddle data: --field has no effect with --chat-template", NULL},
@@ -852,6 +872,11 @@ START_TEST(plugins)
     expect_code(command_run("plugins"), 0);
     ck_assert_int_eq(system("mkdir -p bad && echo no library > bad/heddle-optim-text.so"), 0);
     expect_rows(rows);
+    struct command *c = command_run("train llama.yaml --print-config optimizer.use=optim-adamw comm.hooks=[hook-check] "
+                                    "strategies=[{\"use\":\"strategy-zero\",\"stage\":1}]");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "use: adamw ") && strstr(c->out, "use: zero "), "it printed: %s", c->out);
+    expect_code(command_run("train llama.yaml --dry-run optimizer.use=optim-adamw comm.hooks=[hook-check]"), 0);
 }
 END_TEST
 
@@ -932,6 +957,14 @@ START_TEST(command_lines)
         {"ckpt verify llama.yaml checkpoint.dir=x --weights ema", "--weights is for export"},
         {"bench --ranks 2 --ranks 2", "--ranks is given twice"},
         {"bench --html --json", "--html wants a value"},
+        {"bench --train llama.yaml -b 1K", "-b does not go with --train"},
+        {"bench --comm comm-pigeon", "there is no plugin comm-pigeon; there are "},
+        {"bench llama.yaml", "llama.yaml is no option: a job goes behind --train"},
+        {"train llama.yaml strategies=[{use: zero, stage: 3}]",
+         "'strategies=[{use:' ends inside of brackets: write quotes around it"},
+        {"train strategies=[{use: zero}] llama.yaml", "'strategies=[{use:' ends inside of brackets"},
+        {"debug .", "not a regular file but a folder; a failed job prints the path of its report: report-TIME.json"},
+        {"trace llama.yaml --out t.svg", "--out t.svg: it writes FILE.json"},
         {"bench --html a --svg a", "--html and --svg name one file"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {

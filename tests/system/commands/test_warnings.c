@@ -191,6 +191,17 @@ static const struct {
      "warning: --top-k has no effect with --temperature 0"},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --temperature 0 --samples 2",
      "warning: --samples above 1 has no effect with --temperature 0"},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 --top-k 1 --samples 2",
+     "warning: --samples above 1 has no effect with --top-k 1"},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 --top-k 5000",
+     "warning: --top-k has no effect: the vocabulary has 256 tokens"},
+    {"train llama.yaml --dry-run checkpoint={\"dir\":\"renamed\"}",
+     "warning: checkpoint best is passed over, because its name is no step's"},
+    {"plan llama.yaml --machine cpu --ranks 2 --search mesh.tp=2",
+     "warning: command line: mesh.tp has no effect, because --search chooses it"},
+    {"bench --train llama.yaml --steps 1 --warmup 0 checkpoint={\"every\":1}",
+     "has no effect on --train: steps alone are measured"},
+    {"data shuffle toks/a --to shuffled", "warning: toks/a has one document, so shuffled is a copy"},
     {"explain llama.yaml --timeline --rates tp.link=1e9", "--rates: tp. has no effect: this axis of the mesh is 1"},
     {"train llama.yaml --dry-run mesh.dp=2 comm.timeout=10ms",
      "command line: warning: comm.timeout is below liveness.dead_after: a wait ends the job before"},
@@ -285,7 +296,8 @@ static void expect_once(const char *words, const char *want)
 START_TEST(warnings)
 {
     ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin && "
-                            "mkdir -p shards texts && cp low.txt texts/a.txt && cp low.txt texts/b.txt && cp "
+                            "mkdir -p shards texts renamed/best && touch renamed/best/index.json && cp low.txt "
+                            "texts/a.txt && cp low.txt texts/b.txt && cp "
                             "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
                             "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && { cat llama.yaml && echo "
                             "'strategies: [{use: zero, stage: 2, allgather_bucket_size: 2e8}]'; } >alias.yaml && "

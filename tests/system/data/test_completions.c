@@ -162,7 +162,7 @@ START_TEST(splits)
     }
     struct command *c = command_run("eval job.yaml checkpoint.dir=ckpt " SETS "--split books");
     expect_code(c, 2);
-    expect_says(c, "--split books: the job has no such set: it has val, test, wiki, code");
+    expect_says(c, "--split books: the job has no such set: it has val, wiki, code, and no data.test");
     c = command_run("eval job.yaml checkpoint.dir=ckpt " SETS "--split test");
     expect_code(c, 2);
     expect_says(c, "the job has no test data: set data.test");
