@@ -107,9 +107,12 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
     const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
     const struct hd__job_value *window = hd__job_value_get(job, "model.sliding_window");
     const struct hd__job_value *experts = hd__job_value_get(job, "model.experts");
+    const struct hd__job_value *chosen = hd__job_value_get(job, "model.experts_per_token");
     const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
     const struct hd__job_value *rounding = hd__job_value_get(job, "optimizer.rounding");
     const struct hd__job_value *betas = hd__job_value_get(job, "optimizer.betas");
+    double slots = capacity ? strtod(capacity->text, NULL) : 0,
+           per_token = chosen ? json_number_value(chosen->json) : 2;
     double beta = betas ? json_number_value(json_array_get(betas->json, 1)) : 0, new_part = 1 - beta;
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct {
@@ -119,12 +122,14 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
         {lr && json_number_value(lr->json) == 0, "optimizer.lr", "is 0: no parameter changes"},
         {other_lr && json_number_value(other_lr->json) == 0, "optimizer.adamw_lr",
          "is 0: embeddings, norms and the head never change"},
-        {capacity && strtod(capacity->text, NULL) > 0 && strtod(capacity->text, NULL) < 1, "model.capacity",
+        {slots > 0 && slots < 1, "model.capacity",
          "is below 1: tokens are dropped even where experts are chosen evenly; dropless drops none"},
         {lr && shrink && json_number_value(lr->json) * json_number_value(shrink->json) >= 1, "optimizer.weight_decay",
          "times optimizer.lr is 1 or more: each step takes weights to 0 or beyond, whatever they learn: lower one"},
         {betas && json_number_value(json_array_get(betas->json, 0)) > beta, "optimizer.betas",
          "has the larger one first: second moments are to remember longer than first ones, as in [0.9, 0.95]"},
+        {experts && capacity && slots * (per_token > 0 ? per_token : 2) > json_number_value(experts->json),
+         "model.capacity", "is above model.experts / model.experts_per_token: no token is ever dropped: say dropless"},
         {experts && json_integer_value(experts->json) == 1, "model.experts",
          "is 1: the router has nothing to choose; say 2 or more, or a family without experts"},
         {window && json_integer_value(window->json) == 1, "model.sliding_window",

@@ -254,6 +254,9 @@ static const struct {
      "command line: warning: optimizer.adamw_lr is 0: embeddings, norms and the head never change"},
     {"train llama.yaml --dry-run model.family=mixtral model.experts=4 model.capacity=0.5",
      "command line: warning: model.capacity is below 1: tokens are dropped even where experts are chosen evenly"},
+    {"train llama.yaml --dry-run model.family=mixtral model.experts=4 model.capacity=100",
+     "command line: warning: model.capacity is above model.experts / model.experts_per_token: no token is ever "
+     "dropped"},
     {"train llama.yaml --dry-run eval.every=5 data.val_fraction=0.9",
      "command line: warning: data.val_fraction holds out more than half of data.train: the rest is trained on"},
     {"train llama.yaml --dry-run --nodes 1 --rendezvous a:29400",
