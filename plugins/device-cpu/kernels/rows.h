@@ -100,7 +100,7 @@ struct cpu_segment {
     int64_t first, last;
     double value;
 };
-/* Those of o, in the order of the ranges; out has room for as many. Returns how many. update.c. */
+/* Those of o, in the order of the ranges; out has room for as many. Returns how many. optimizer_update.c. */
 int64_t cpu_segments(const struct hd_kernel *k, const struct hd_operand *o, struct cpu_segment *out);
 /* Prepares a product of two operands element by element, all of one shape. elementwise.c. */
 int32_t cpu_fast_mul(struct hd_kernel *k, struct hd_error *err);
