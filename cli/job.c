@@ -394,6 +394,17 @@ static void count_plugin(void *user, const char *label, const char *path)
     ++*(int *)user;
 }
 
+/* One that only has a name; others may differ in their options. */
+static void note_hooks(struct hd__job *job, struct hd__text *out)
+{
+    for (uint64_t i = 1; i < job->n_hooks; i++)
+        for (uint64_t k = 0; k < i; k++)
+            if (!job->hooks[i]->node && !job->hooks[k]->node && !strcmp(job->hooks[i]->use, job->hooks[k]->use))
+                hd__text_add(out,
+                             "%s: warning: comm.hooks: %s is there twice, and does the same twice: leave one out\n",
+                             job->hooks[i]->origin, job->hooks[i]->use);
+}
+
 static void note_folders(struct hd__job *job, struct hd__text *out)
 {
     for (uint64_t i = 0; i < job->plugin_path.count; i++) {
@@ -471,6 +482,7 @@ void hd__cli_say_notes(const struct hd__cli_job_arguments *arguments, const stru
     note_bubble(loaded->job, &text);
     note_uncut(loaded->compiled, &text);
     note_folders(loaded->job, &text);
+    note_hooks(loaded->job, &text);
     note_recompute(loaded, &text);
     if (loaded->compiled) {
         hd__cli_note_idle_options(arguments, loaded, &text);

@@ -5,25 +5,6 @@
 
 enum { INSTRUCTIONS = 20000 }; /* of all stages at most: a tenth of a second for each option */
 
-/* HD_OK, and the programs of the job with one more word; the caller frees both. */
-static int32_t compile(const struct hd__cli_job_arguments *arguments, const struct hd__cli_job *loaded,
-                       const char *word, struct hd__job **job, struct hd__compiled **compiled)
-{
-    struct hd_error unused = HD_ERROR_INIT;
-    size_t n = arguments->n_overrides;
-    const char **words = hd__alloc((n + 1) * sizeof *words);
-    if (n)
-        memcpy(words, arguments->overrides, n * sizeof *words);
-    words[n] = word;
-    int32_t rc = hd__job_load(arguments->file, words, n + (word != NULL), job, &unused);
-    if (!rc)
-        rc = hd__job_resolve(*job, loaded->job->ranks, &unused);
-    if (!rc)
-        rc = hd__exec_compile_with(*job, loaded->plugins, HD__COMPILE_ESTIMATE, compiled, &unused);
-    free(words);
-    return rc;
-}
-
 static uint64_t hash(const struct hd__compiled *c)
 {
     uint64_t all = 0;
@@ -34,15 +15,25 @@ static uint64_t hash(const struct hd__compiled *c)
     return all;
 }
 
-/* 0 where the job cannot be compiled so. */
+/* The programs of the job with one more word; 0 where it cannot be compiled. */
 static uint64_t hash_with(const struct hd__cli_job_arguments *arguments, const struct hd__cli_job *loaded,
                           const char *word)
 {
     struct hd__job *job = NULL;
     struct hd__compiled *compiled = NULL;
-    uint64_t found = compile(arguments, loaded, word, &job, &compiled) ? 0 : hash(compiled);
+    struct hd_error unused = HD_ERROR_INIT;
+    size_t n = arguments->n_overrides;
+    const char **words = hd__alloc((n + 1) * sizeof *words);
+    for (size_t i = 0; i <= n; i++)
+        words[i] = i < n ? arguments->overrides[i] : word;
+    uint64_t found = 0;
+    if (!hd__job_load(arguments->file, words, n + (word != NULL), &job, &unused) &&
+        !hd__job_resolve(job, loaded->job->ranks, &unused) &&
+        !hd__exec_compile_with(job, loaded->plugins, HD__COMPILE_ESTIMATE, &compiled, &unused))
+        found = hash(compiled);
     hd__exec_compiled_free(compiled);
     hd__job_free(job);
+    free(words);
     return found;
 }
 

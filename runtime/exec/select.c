@@ -51,8 +51,8 @@ static int32_t choose_data(struct hd__compiled *c, struct hd_error *err)
     return hd__compile_locate_error(c->job, "data", err);
 }
 
-/* Do two of one plug-in write to the same place or do the same: have they a path in common, or all of their options? */
-static int is_same(struct hd__job *job, const struct hd__chosen *a, const struct hd__chosen *b)
+/* Do two sinks of one plug-in write to the same place: have they a path in common, or all of their options? */
+static int is_same_sink(struct hd__job *job, const struct hd__chosen *a, const struct hd__chosen *b)
 {
     const struct hd__options table = {a->component->options, a->component->n_options, sizeof(struct hd_option)};
     int differ = 0;
@@ -72,36 +72,37 @@ static int is_same(struct hd__job *job, const struct hd__chosen *a, const struct
     return !differ;
 }
 
-/* Sinks and hooks: not one of those before it again. */
-static int32_t choose_once(struct hd__compiled *c, struct hd__job_section *section, const struct hd__chosen *before,
-                           uint32_t n, struct hd__chosen *chosen, struct hd_error *err)
+static int32_t choose_sink(struct hd__compiled *c, struct hd__job_section *section, struct hd_error *err)
 {
-    int32_t rc = hd__compile_choose(c->job, c->plugins, section->kind, section, chosen, err);
-    for (uint32_t i = 0; i < n && !rc; i++)
-        if (is_same(c->job, &before[i], chosen))
-            rc = hd_fail(err, HD_E_INVALID, "%s: %s: %s is there already, as %s at %s, and %s: leave one of them out",
-                         section->origin, section->path, section->use, before[i].section->path,
-                         before[i].section->origin,
-                         section->kind == HD_KIND_HOOK ? "does the same" : "writes to the same place");
+    struct hd__chosen chosen;
+    int32_t rc = hd__compile_choose(c->job, c->plugins, HD_KIND_METRICS, section, &chosen, err);
+    for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++) {
+        const struct hd__chosen *before = &c->selection->sinks.at[i];
+        if (is_same_sink(c->job, before, &chosen))
+            rc = hd_fail(err, HD_E_INVALID,
+                         "%s: %s: %s is there already, as %s at %s, and writes to the same place: "
+                         "leave one of them out",
+                         section->origin, section->path, section->use, before->section->path, before->section->origin);
+    }
+    if (!rc)
+        hd__push(&c->selection->sinks, chosen);
     return rc;
 }
 
 static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
-    struct hd__selection *chosen = c->selection;
-    struct hd__chosen one;
+    struct hd__chosen chosen;
     int32_t rc = hd__compile_choose(job, c->plugins, HD_KIND_DEVICE, job->device, &c->device_choice, err);
     if (!rc)
         rc = choose_data(c, err);
     if (!rc && job->checkpoint)
         rc = hd__compile_choose(job, c->plugins, HD_KIND_CKPT, job->checkpoint, &c->checkpoint_choice, err);
     for (uint64_t i = 0; i < job->n_sinks && !rc; i++)
-        if (!(rc = choose_once(c, job->sinks[i], chosen->sinks.at, chosen->sinks.count, &one, err)))
-            hd__push(&chosen->sinks, one);
+        rc = choose_sink(c, job->sinks[i], err);
     for (uint64_t i = 0; i < job->n_hooks && !rc; i++)
-        if (!(rc = choose_once(c, job->hooks[i], chosen->hooks.at, chosen->hooks.count, &one, err)))
-            hd__push(&chosen->hooks, one);
+        if (!(rc = hd__compile_choose(job, c->plugins, HD_KIND_HOOK, job->hooks[i], &chosen, err)))
+            hd__push(&c->selection->hooks, chosen);
     if (rc || c->mesh.ranks == 1)
         return rc ? rc : check_comm(c, err);
     rc = choose_comm(c, job->comm, err);

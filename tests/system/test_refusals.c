@@ -236,11 +236,6 @@ START_TEST(keys)
          "command line: metrics.sinks.0: tensorboard is there already, as metrics.tensorboard at command line, and "
          "writes to the same place",
          NULL},
-        {"train llama.yaml mesh.dp=2 comm.hooks=[\"trace\",\"check\",\"trace\"]",
-         "command line: comm.hooks.2: trace is there already, as comm.hooks.0 at command line, and does the same: "
-         "leave "
-         "one of them out",
-         NULL},
         {"train llama.yaml mesh.dp=2 data.micro_batches=[3,1]",
          "command line: data.micro_batches: 1 is too few, since a strategy treats the first micro-batch apart", NULL},
         {"train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\",\"split\":[1,2]},{\"use\":\"zero\"}]",

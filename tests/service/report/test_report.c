@@ -441,7 +441,8 @@ START_TEST(files)
     ck_assert_ptr_nonnull(strstr(err.message, "none.json"));
     ck_assert_int_eq(mkfifo("pipe", 0600), 0); /* nobody writes to it */
     ck_assert_int_eq(hd__report_load((const char *[]){"pipe"}, 1, &both, &err), HD_E_INVALID);
-    ck_assert_str_eq(err.message, "pipe: cannot open the report: not a regular file but a FIFO");
+    ck_assert_ptr_nonnull(
+        strstr(err.message, "pipe: cannot open the report: not a regular file but a FIFO; a failed "));
     f = fopen("b.json", "w");
     fputs("{\"kind\": \"something else\"}", f);
     fclose(f);

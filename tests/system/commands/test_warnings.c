@@ -257,6 +257,8 @@ static const struct {
     {"train llama.yaml --dry-run model.family=mixtral model.experts=4 model.capacity=100",
      "command line: warning: model.capacity is above model.experts / model.experts_per_token: no token is ever "
      "dropped"},
+    {"train llama.yaml --dry-run mesh.dp=2 comm.hooks=[\"trace\",\"check\",\"trace\"]",
+     "command line: warning: comm.hooks: trace is there twice, and does the same twice: leave one out"},
     {"train llama.yaml --dry-run eval.every=5 data.val_fraction=0.9",
      "command line: warning: data.val_fraction holds out more than half of data.train: the rest is trained on"},
     {"train llama.yaml --dry-run --nodes 1 --rendezvous a:29400",
