@@ -182,8 +182,9 @@ int32_t hd__tokenize_look(const struct hd__corpus *corpus, struct hd_error *err)
         rc = hd__unpack_open(f->path, &file, err);
         if (!rc)
             rc = hd__unpack_read(file, first, sizeof first, &d.bytes, err);
-        while (d.bytes && first[d.bytes - 1] & 0x80) /* a character may be cut */
+        while (d.bytes && (first[d.bytes - 1] & 0xc0) == 0x80) /* the last character may be cut */
             d.bytes--;
+        d.bytes -= d.bytes && first[d.bytes - 1] & 0x80;
         if (!rc && !f->lines && (rc = check_text(&d, err)))
             locate(&(const struct hd__tokenize_config){0}, &d, err);
         hd__unpack_close(file);

@@ -307,6 +307,7 @@ START_TEST(warnings)
                             "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && { cat llama.yaml && echo "
                             "'strategies: [{use: zero, stage: 2, allgather_bucket_size: 2e8}]'; } >alias.yaml && "
                             "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
+                            "sed 's/\\x7/\\xe4\\xb8\\xad/g' sevens.txt > han.txt && "
                             "for f in chars bytes; do { printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' "
                             "\"{'descr': '|u1', 'fortran_order': False, 'shape': (9000,), }\"; } > $f.npy; done; "
                             "cat sevens.txt >> chars.npy && head -c 9000 corpus.txt >> bytes.npy && "
@@ -340,6 +341,7 @@ START_TEST(warnings)
         "mesh.pp=2 model.layers=4 strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\",\"virtual\":2},{\"use\":\"zero\"}]",
         "mesh.dp=2 strategies.zero.stage=3 strategies.zero.prefetch=2 strategies.zero.reshard_after_forward=true",
         "model.dropout=0",
+        "model.vocab=320 data.train=han.txt data.tokenizer=" TOKENIZER, /* the first 4,096 bytes cut a character */
         "recompute=full",
         "recompute=selective"};
     for (size_t i = 0; i < HD__COUNT(silent); i++) {
