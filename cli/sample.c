@@ -51,14 +51,13 @@ static int parse(struct sample_request *r)
         return code;
     r->config.seed = (uint64_t)seed;
     int is_cold = r->config.temperature == 0;
-    const char *idle = is_cold && r->config.top_k ? "--top-k"
-                       : r->config.top_p < 1      ? "--top-p"
-                       : r->samples > 1           ? "--samples above 1"
-                       : seed != 1                ? "--seed"
-                                                  : NULL;
-    if ((is_cold || r->config.top_k == 1) && idle)
-        hd__log(HD_LOG_WARN, NULL, "%s has no effect with %s, which takes the likeliest token", idle,
-                is_cold ? "--temperature 0" : "--top-k 1");
+    char idle[64];
+    snprintf(idle, sizeof idle, "%s%s%s%s", is_cold && r->config.top_k ? ", --top-k" : "",
+             r->config.top_p < 1 ? ", --top-p" : "", r->samples > 1 ? ", --samples above 1" : "",
+             seed != 1 ? ", --seed" : "");
+    if ((is_cold || r->config.top_k == 1) && *idle)
+        hd__log(HD_LOG_WARN, NULL, "%s %s no effect with %s, which takes the likeliest token", idle + 2,
+                strchr(idle + 2, ',') ? "have" : "has", is_cold ? "--temperature 0" : "--top-k 1");
     return r->config.top_p > 0 ? HD__EXIT_DONE
                                : hd__cli_usage_error(&hd__command_sample, "--top-p 0 keeps no token: wanted a number "
                                                                           "above 0; --temperature 0 is greedy");

@@ -17,17 +17,19 @@ static const struct conf_kind {
     uint32_t kind;
     void (*run)(void);
     int (*word)(const char *word);
+    const char *words; /* those of `heddle help test` that it takes */
 } kinds[] = {
-    {HD_KIND_OPTIMIZER, conf_optim, NULL},
-    {HD_KIND_CKPT, conf_ckpt, conf_ckpt_word},
-    {HD_KIND_COMM, conf_comm, conf_comm_word},
-    {HD_KIND_MODEL, conf_model, NULL},
-    {HD_KIND_HOOK, conf_hook, NULL},
-    {HD_KIND_DATA, conf_data, conf_data_word},
-    {HD_KIND_TOKENIZER, conf_tokenizer, conf_tokenizer_word},
-    {HD_KIND_METRICS, conf_metrics, NULL},
-    {HD_KIND_DEVICE, conf_device, conf_device_word},
-    {HD_KIND_STRATEGY, conf_strategy, conf_strategy_word},
+    {HD_KIND_OPTIMIZER, conf_optim, NULL, "set:KEY=VALUE"},
+    {HD_KIND_CKPT, conf_ckpt, conf_ckpt_word, "set:KEY=VALUE, at=URL"},
+    {HD_KIND_COMM, conf_comm, conf_comm_word,
+     "set:KEY=VALUE, results, failures, few, alone, strict, soak=N, seed=S, ranks=R, huge=BYTES"},
+    {HD_KIND_MODEL, conf_model, NULL, "set:KEY=VALUE"},
+    {HD_KIND_HOOK, conf_hook, NULL, "set:KEY=VALUE"},
+    {HD_KIND_DATA, conf_data, conf_data_word, "set:KEY=VALUE, path=PATH"},
+    {HD_KIND_TOKENIZER, conf_tokenizer, conf_tokenizer_word, "path=PATH, token=TEXT, lossy"},
+    {HD_KIND_METRICS, conf_metrics, NULL, "set:KEY=VALUE"},
+    {HD_KIND_DEVICE, conf_device, conf_device_word, "set:KEY=VALUE, table"},
+    {HD_KIND_STRATEGY, conf_strategy, conf_strategy_word, "set:KEY=VALUE, strategies=[...], draws=N, seed=S"},
 };
 
 enum { REFUSED = 2 };
@@ -149,7 +151,8 @@ int main(int argc, char **argv)
     transport_told = 1; /* as in a job, unless a word says `alone` */
     for (int i = 2; i < argc; i++)
         if (!read_word(kind, argv[i]))
-            return refuse("'%s' is not understood", argv[i]);
+            return refuse("'%s' is not understood: what %s takes is %s", argv[i], hd__kind_name(kind->kind),
+                          kind->words);
     transport_name = conf_target.name;
     transport_folder = conf_target.folder;
     if (launched_rank(&code))

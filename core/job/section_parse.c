@@ -117,13 +117,14 @@ int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, s
     return hd__job_node_fail(
         node, err,
         !strncmp(node->text, "file:", 5) ? "%s: '%.100s' is a URL: write the path alone, without file://"
-        : stores ? "%s: '%.100s' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
-                   "lower-case letters and digits before :// are wanted"
+        : stores && !strncasecmp(node->text, "s3:", 3)
+            ? "%s: '%.100s' is no s3://BUCKET/PREFIX: did you mean s3://%.100s?"
+        : stores ? "%s: '%.100s': lower-case letters and digits are wanted before ://, as in s3:// of ckpt-s3"
         : !strcmp(path, "launch.rendezvous")
             ? "%s: '%.100s' is a URL, and HOST:PORT is wanted: leave out what is before HOST"
             : "%s: '%.100s' is a URL; object stores are not supported here: name a file or "
               "folder, which may be a mounted one",
-        path, node->text);
+        path, node->text, node->text + strcspn(node->text, "/") + strspn(strchrnul(node->text, '/'), "/"));
 }
 
 int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
@@ -232,24 +233,23 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
     size_t n;
     char place[HD__KEY_PLACE];
     const char **names = all_names(f, &n), *near = hd__nearest(name, names, n), *in = hd__job_key_place(name, place);
-    const char *foreign = hd__job_foreign(join(w->job, f->path, name));
-    struct hd__text list = {0};
+    const char *foreign = strchr(name, ':')   ? "a blank is wanted behind the colon"
+                          : strchr(name, ')') ? "a list is written in brackets: [A, B]"
+                                              : hd__job_foreign(join(w->job, f->path, name));
+    struct hd__text list = {0}, nested = {0}; /* nested: keys of a mapping of this name, where a single value stands */
     for (size_t i = 0; i < n; i++)
         if (i >= f->table.count || !(hd__option_at(&f->table, i).flags & HD_OPTION_FIXED))
             hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
-    struct hd__text nested = {0}; /* keys of a mapping of this name: a single value stands there */
     for (size_t i = 0; i < f->table.count; i++)
         if (!strncmp(names[i], name, strlen(name)) && names[i][strlen(name)] == '.')
             hd__text_add(&nested, "%s%s", nested.length ? ", " : "", names[i] + strlen(name) + 1);
-    int32_t rc =
-        nested.length ? hd__job_node_fail(key, err, "%s.%.60s is a mapping, with the keys %s: write %.60s: {%.*s: ...}",
-                                          f->path, name, nested.at, name, (int)strcspn(nested.at, ","), nested.at)
-        : strchr(name, ':')
-            ? hd__job_node_fail(key, err, "%s: unknown key %.60s: a blank is wanted behind the colon", f->path, name)
-        : foreign ? hd__job_node_fail(key, err, "%s: unknown key %.60s; %s", f->path, name, foreign)
-        : in      ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s", f->path, name, in)
-        : near    ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
-                  : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+    int32_t rc = nested.length
+                     ? hd__job_node_fail(key, err, "%s.%.60s is a mapping, with the keys %s: write %.60s: {%.*s: ...}",
+                                         f->path, name, nested.at, name, (int)strcspn(nested.at, ","), nested.at)
+                 : foreign ? hd__job_node_fail(key, err, "%s: unknown key %.60s; %s", f->path, name, foreign)
+                 : in      ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s", f->path, name, in)
+                 : near    ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+                        : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
     w->job->unknown = in || near ? NULL : name; /* a plugin's section may have it */
     hd__text_free(&nested);
     hd__text_free(&list);

@@ -10,6 +10,19 @@
 #include "heddle/types.h"
 
 #ifdef O_CLOEXEC /* POSIX, which -std=c11 alone leaves out: -std=gnu11, or _GNU_SOURCE */
+/* Names of several files with commas between them, the first of which is there: a list without its brackets? */
+static inline int hd_path_is_list(const char *path)
+{
+    char first[4096];
+    struct stat st;
+    size_t n = strcspn(path, ",");
+    if (!path[n] || n >= sizeof first)
+        return 0;
+    memcpy(first, path, n);
+    first[n] = 0;
+    return stat(first, &st) == 0;
+}
+
 /* Opens a regular file for reading; *bytes is its size. Anything else is refused at once: a FIFO without a writer would
  * block. HD_E_NOTFOUND, HD_E_IO, HD_E_INVALID; the message begins with the path. */
 static inline int32_t hd_open_regular(const char *path, int *fd, uint64_t *bytes, struct hd_error *err)
@@ -19,6 +32,7 @@ static inline int32_t hd_open_regular(const char *path, int *fd, uint64_t *bytes
     int file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC),
         code = file < 0 || fstat(file, &st) ? errno : 0;
     int literal = path[0] == '~' || strpbrk(path, "*?[") != NULL;
+    int is_list = code == ENOENT && !literal && !strstr(path, "://") && hd_path_is_list(path);
     if (!code && S_ISREG(st.st_mode)) {
         *fd = file;
         *bytes = (uint64_t)st.st_size;
@@ -27,12 +41,14 @@ static inline int32_t hd_open_regular(const char *path, int *fd, uint64_t *bytes
     if (file >= 0)
         close(file);
     if (code && code != ENXIO) /* ENXIO: a socket */
-        return hd_fail(err, code == ENOENT || code == ENOTDIR ? HD_E_NOTFOUND : HD_E_IO, "%s: %s%s", path,
+        return hd_fail(err, code == ENOENT || code == ENOTDIR ? HD_E_NOTFOUND : HD_E_IO, "%s: %s%s%s%s", path,
                        strerror(code),
                        code != ENOENT        ? ""
                        : strstr(path, "://") ? "; it is a URL, and no plug-in here serves it"
                        : literal             ? "; ~ and * are not expanded"
-                                             : "");
+                       : is_list             ? "; several files are a list: ["
+                                             : "",
+                       is_list ? path : "", is_list ? "]" : "");
     return hd_fail(err, HD_E_INVALID, "%s: not a regular file but a %s", path,
                    code                   ? "socket"
                    : S_ISDIR(st.st_mode)  ? "folder"

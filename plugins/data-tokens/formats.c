@@ -164,6 +164,20 @@ static bool are_bytes(const struct hd_data *f)
     return pairs >= LEAST && values > 2 && values <= MOST_VALUES && apart < pairs / 2;
 }
 
+/* uint16 read as uint32: two ids in one number, which is larger than the ids of any tokenizer. */
+static bool is_narrower(const struct hd_data *f)
+{
+    uint64_t n = f->map_bytes / 2, large = 0;
+    n = n < TOKENS_SAMPLE ? n : TOKENS_SAMPLE;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t id = read_le(f->at + 2 * i, 2);
+        if (id >= (uint64_t)f->vocab)
+            return false;
+        large += i % 2 && id >= 1 << 5;
+    }
+    return n >= TOKENS_SAMPLE_LEAST && large > n / 4;
+}
+
 static int32_t parse_bytes(struct hd_data *f, const struct tokens_settings *settings, struct hd_error *err)
 {
     (void)settings;
@@ -218,6 +232,12 @@ static int32_t parse_nanogpt(struct hd_data *f, const struct tokens_settings *se
                      "%s: every token is a multiple of 256, so these are big-endian: save them as little-endian, by "
                      "ids.astype('<u2').tofile(...)",
                      f->path);
+    if (!rc && !is_u16 && f->vocab <= UINT16_MAX + 1 && !are_bytes(f) && is_narrower(f))
+        rc =
+            hd_fail(err, HD_E_INVALID,
+                    "%s: as uint32 its tokens are too large, and as uint16 within the model's vocabulary of %ld: leave "
+                    "data.token_dtype out",
+                    f->path, (long)f->vocab);
     if (!rc && are_bytes(f))
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: its even and its odd bytes are alike, so these are tokens of one byte (uint8): say "

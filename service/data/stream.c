@@ -425,7 +425,7 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
                 return note_failure(d, f,
                                     hd_fail(err, HD_E_INVALID,
                                             "%s: %s %lu is %ld, outside the model's vocabulary of %ld: is model.vocab "
-                                            "its tokenizer's, and are its ids read as the type they were written in?",
+                                            "its tokenizer's, and data.token_dtype the type that they were written in?",
                                             f->path, labels ? "the label of token" : "token",
                                             (unsigned long)(first + i), (long)block[i], (long)d->config.vocab));
             if (out)

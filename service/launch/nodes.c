@@ -120,9 +120,10 @@ int32_t hd__launch_nodes_find(const struct hd__launch_nodes_given *given, struct
     if (rc)
         return rc;
     if (out->max == 1 && !given->nodes && !getenv("NNODES") && (given->node_rank || given->rendezvous))
-        return hd_fail(err, HD_E_INVALID,
-                       "%s is given, and the job runs on one machine: say how many there are by --nodes N or MIN:MAX",
-                       given->node_rank ? "--node-rank" : "launch.rendezvous");
+        return hd_fail(
+            err, HD_E_INVALID,
+            "%s%s is given, and the job runs on one machine: set launch.nodes (--nodes N or MIN:MAX), or leave it out",
+            given->node_rank ? "" : given->rendezvous_at, given->node_rank ? "--node-rank" : ": launch.rendezvous");
     if (out->max == 1 && given->rendezvous)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: launch.rendezvous has no effect, because the job runs on one machine (%s): leave it out",

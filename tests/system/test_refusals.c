@@ -160,6 +160,7 @@ START_TEST(keys)
         {"check llama.yaml model.family=mixtral model.experts=4 model.router_aux_loss_coef=-0.5",
          "command line: model.router_aux_loss_coef is -0.5: a loss has a weight of 0 or more", NULL},
         {"train betas.yaml", "betas.yaml:2:39: optimizer.betas: '1.5' is not a number from 0", NULL},
+        {"train tuple.yaml", "tuple.yaml:2:", "unknown key 0.95); a list is written in brackets: [A, B]"},
         {"check betas.yaml", "betas.yaml:2:39: optimizer.betas: '1.5' is not a number from 0", NULL},
         {"train llama.yaml optimizer.lr=nan", "command line: optimizer.lr: 'nan' is not a number", NULL},
         {"train llama.yaml job.steps=0", "command line: job.steps: 0 is too small", NULL},
@@ -210,8 +211,8 @@ START_TEST(keys)
         {"train llama.yaml comm.spin=soon", "command line: comm.spin: 'soon' is not a duration", NULL},
         {"train llama.yaml model.from=https://huggingface.co/gpt2",
          "command line: model.from: 'https://huggingface.co/gpt2' is a URL", NULL},
-        {"train llama.yaml checkpoint.dir=s3:/bucket/x", "command line: checkpoint.dir: 's3:/bucket/x' is a URL whose",
-         "digits before :// are wanted"},
+        {"train llama.yaml checkpoint.dir=s3:/bucket/x",
+         "command line: checkpoint.dir: 's3:/bucket/x' is no s3://BUCKET/PREFIX: did you mean s3://bucket/x?", NULL},
         {"train llama.yaml metrics.jsonl=s3:/bucket/m", "metrics.jsonl: 's3:/bucket/m' is a URL", NULL},
         {"train llama.yaml metrics.jsonl=none", "command line: metrics.jsonl: 'none' is no name of a file", NULL},
         {"train llama.yaml metrics.sinks=[{\"use\":\"tensorboard\",\"dir\":\"off\"}]",
@@ -259,6 +260,7 @@ START_TEST(keys)
     write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
                              "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
                              "data: {train: corpus.txt, seq_len: 8, batch: 1}\n");
+    ck_assert_int_eq(system("sed 's/1.5, 0.9./(0.9, 0.95)/; s/\\[(/(/' betas.yaml > tuple.yaml"), 0);
     expect_rows(rows);
 }
 END_TEST
@@ -370,6 +372,9 @@ START_TEST(data_files)
         {"train llama.yaml data.train=corpus.txt data.format=npy", "corpus.txt: not an npy file", NULL},
         {"train llama.yaml data.train=~/corpus.txt", "data.train: ~/corpus.txt: No such file or directory",
          "~ and * are not expanded"},
+        {"train llama.yaml data.train=corpus.txt,more.txt",
+         "data.train: corpus.txt,more.txt: No such file or directory",
+         "; several files are a list: [corpus.txt,more.txt]"},
         {"train llama.yaml data.train=corpu*.txt",
          "corpu*.txt: a folder or a pattern that is not of token files alone (.bin, .npy) is read as text",
          "data.tokenizer"},
@@ -605,6 +610,10 @@ START_TEST(dry_runs)
         {"check folder.yaml --micro-batch-size 4", "keys of the job have no dashes: data.micro_batch=VALUE", NULL},
         {"train folder.yaml --batch_size=12", "keys of the job have no dashes: write SECTION.KEY=VALUE", NULL},
         {"train folder.yaml data.batch_size=8", "data: unknown key batch_size; that is data.batch of a step", NULL},
+        {"train llama.yaml launch.rendezvous=a:29400",
+         "command line: launch.rendezvous is given, and the job runs on one machine: set launch.nodes (--nodes N or "
+         "MIN:MAX), or leave it out",
+         NULL},
         {"train folder.yaml launch.nodes=2 --node-rank 0 --rendezvous tcp://127.0.0.1:29600",
          "is a URL, and HOST:PORT is wanted", NULL},
         {"train llama.yaml launch.ranks=3 mesh.tp=2", "nearest that work: mesh.tp=1, ranks 2, ranks 4", NULL},

@@ -400,6 +400,9 @@ START_TEST(width)
     ck_refused(open_file(put_plain(&s, "w.bin", 8), TOKENS_AUTO, 0, &f), HD_E_INVALID, "these are int64");
     ck_refused(open_file(put_plain(&s, "w.bin", 8), TOKENS_AUTO, TOKENS_DTYPE_UINT32, &f), HD_E_INVALID,
                "these are int64");
+    ck_refused(open_with_vocab(put_plain(&s, "w.bin", 2), TOKENS_AUTO, TOKENS_DTYPE_UINT32, 65536, &f), HD_E_INVALID,
+               "w.bin: as uint32 its tokens are too large, and as uint16 within the model's vocabulary of 65536: leave "
+               "data.token_dtype out");
     expect_opens(scratch_write(&s, "zero.bin", tokens, sizeof tokens), TOKENS_AUTO, 0);
     tokens[501] = 7; /* one is not */
     for (int i = 0; i < 1000; i += 2)

@@ -118,11 +118,10 @@ static const struct bad keys[] = {
     {NULL, "plugins.path=[[a]]", "command line: plugins.path: an item is a list where a single value is wanted"},
     {NULL, "plugins.path={a: b}", "command line: plugins.path is a mapping where a list is wanted"},
     {NULL, "checkpoint.dir=S3://bucket/y",
-     "command line: checkpoint.dir: 'S3://bucket/y' is a URL whose scheme is no plugin's name, as s3:// is of ckpt-s3: "
-     "lower-case letters and digits before :// are wanted"},
+     "command line: checkpoint.dir: 'S3://bucket/y' is no s3://BUCKET/PREFIX: did you mean s3://bucket/y?"},
     {NULL, "checkpoint.resume=a+b://bucket/y",
-     "command line: checkpoint.resume: 'a+b://bucket/y' is a URL whose scheme is no plugin's name, as s3:// is of "
-     "ckpt-s3: lower-case letters and digits before :// are wanted"},
+     "command line: checkpoint.resume: 'a+b://bucket/y': lower-case letters and digits are wanted before ://, as in "
+     "s3:// of ckpt-s3"},
     {NULL, "metrics.jsonl=s3://b/m.jsonl",
      "command line: metrics.jsonl: 's3://b/m.jsonl' is a URL; object stores are not supported here: name a file or "
      "folder, which may be a mounted one"},

@@ -131,7 +131,8 @@ refused 2 "option dir has no default" metrics-tensorboard
 refused 2 "not understood" strategy-zero soak=3
 refused 2 "there is no such file" ./heddle-optim-none.so
 refused 2 "a plugin's file is called heddle-KIND-NAME.so" ./planted.c.so
-refused 2 "'fast' is not understood" optim-adamw fast
+refused 2 "'table' is not understood: what optim takes is set:KEY=VALUE (" optim-lion table
+refused 2 "'few' is not understood: what device takes is set:KEY=VALUE, table (" device-cpu few
 refused 2 "'soak=3' is not understood" optim-adamw soak=3
 refused 2 "has no option 'speed'" optim-adamw set:speed=3
 refused 2 "set:KEY=VALUE" optim-adamw set:lr=quick

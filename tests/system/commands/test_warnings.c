@@ -59,7 +59,8 @@ static const struct {
      "strategies.localsgd.every: section outer (`heddle explain --section outer`) runs from step 7000 on"},
     {"train llama.yaml --dry-run mesh.dp=2 "
      "strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"int8\",\"warmup\":100}}]",
-     "runs from step 101 on, and the job has 20 steps: it never runs, and nothing is ever compressed"},
+     "runs from step 101 on, and the job has 20 steps: it never runs, and nothing is ever compressed: lower "
+     "strategies.zero.compress.warmup, or train longer"},
     {"train llama.yaml --dry-run mesh.dp=2 "
      "strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"powersgd\",\"rank\":64}}]",
      "lower strategies.zero.compress.rank, or leave compress out"},
@@ -143,7 +144,7 @@ static const struct {
      "command line: warning: launch.time_limit ends the job before its last step, and there are no checkpoints"},
     {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\"}]",
      "command line: warning: strategies.localsgd.every: section outer (`heddle explain --section outer`) runs from "
-     "step 20 on, and the job has 10 steps: it never runs"},
+     "step 20 on, and the job has 10 steps: it never runs: lower strategies.localsgd.every, or train longer"},
     {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 "
      "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7}]",
      "command line: warning: strategies.localsgd.every: replicas are made equal every 7 steps, and the job has 10: "
@@ -189,6 +190,9 @@ static const struct {
     {"train llama.yaml --dry-run watch.command=./corpus.txt", "command line: watch.command: ./corpus.txt: Permission"},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --temperature 0 --top-k 3",
      "warning: --top-k has no effect with --temperature 0"},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 --temperature 0 --top-k 50 --top-p 0.5 --samples 3 "
+     "--seed 2",
+     "warning: --top-k, --top-p, --samples above 1, --seed have no effect with --temperature 0"},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --temperature 0 --samples 2",
      "warning: --samples above 1 has no effect with --temperature 0"},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --top-k 1 --samples 2",
