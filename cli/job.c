@@ -432,7 +432,8 @@ static void note_late_sections(const struct hd__cli_job *loaded, struct hd__text
                          "%s: warning: %s: section %s (`heddle explain --section %s`) runs from step %lld on, "
                          "and the job has %lld steps: it never runs%s: lower %s, or train longer\n",
                          where, said = key, x->name, x->name, first, steps,
-                         strstr(key, ".compress.") ? ", and nothing is ever compressed" : "", key);
+                         strstr(key, ".compress.") ? ", and nothing is ever compressed" : "",
+                         strcmp(key, "strategies") ? key : "its interval");
         else if (x->every && x->equal_axes && first <= steps)
             note_between(loaded->job, x, key, where, out);
     }
