@@ -465,14 +465,12 @@ static void note_codes(const struct hd__cli_job *loaded, struct hd__text *out)
             codes |= x->state[0].dtype == HD_U8;
             largest = HD__MAX(largest, x->optim.all_rows * x->optim.all_cols);
         }
-    int few = least && largest < json_integer_value(least->json);
-    const char *key = few ? "optimizer.min_8bit_size" : "optimizer.block_size";
     if (!codes && largest)
-        hd__text_add(out,
-                     "%s: warning: %s: no matrix of this model %s (largest %lld): all states are in fp32: lower "
-                     "it, or use adamw\n",
-                     hd__job_where(loaded->job, key), key,
-                     few ? "has so many elements" : "that is large enough has whole blocks", (long long)largest);
+        hd__text_add(
+            out,
+            "%s: warning: optimizer.min_8bit_size: no matrix of this model has so many elements in whole "
+            "blocks of optimizer.block_size (largest %lld): all states are in fp32: lower them, or use adamw\n",
+            hd__job_where(loaded->job, "optimizer.min_8bit_size"), (long long)largest);
 }
 
 void hd__cli_say_late(const struct hd__cli_job *loaded)

@@ -263,15 +263,6 @@ static int add_row(struct plan_request *r, const struct hd__cli_job_arguments *a
     return code;
 }
 
-static int is_same_plan(const json_t *a, const json_t *b)
-{
-    json_t *copy = json_copy((json_t *)b);
-    json_object_set(copy, "words", json_object_get(a, "words"));
-    int same = json_equal(a, copy);
-    json_decref(copy);
-    return same;
-}
-
 /* The job with each value of --sweep KEY=A,B,..., some of them planned, or as it is; then the file of --compare. */
 static int add_rows(struct plan_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__machine *m,
                     int64_t ranks, json_t *rows)
@@ -289,12 +280,16 @@ static int add_rows(struct plan_request *r, const struct hd__cli_job_arguments *
         values += 1 + n;
         free(word);
     }
-    size_t same = 1, n_rows = json_array_size(rows);
-    while (same < n_rows && is_same_plan(json_array_get(rows, 0), json_array_get(rows, same)))
-        same++;
-    if (!code && r->sweep && n_rows > 1 && same == n_rows)
+    json_t *plans = json_deep_copy(rows), *plan;
+    size_t i, same = 0;
+    json_array_foreach(plans, i, plan)
+    {
+        same += !json_object_del(plan, "words") && json_equal(plan, json_array_get(plans, 0));
+    }
+    if (!code && values && i > 1 && same == i)
         hd__log(HD_LOG_WARN, NULL, "--sweep: no plan of these depends on %.*s: all rows are the same",
                 (int)strcspn(r->sweep, "="), r->sweep);
+    json_decref(plans);
     all.file = r->compare;
     all.n_overrides = arguments->n_overrides;
     if (!code && r->compare)

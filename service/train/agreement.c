@@ -2,10 +2,8 @@
 
 #include <dirent.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "core/base/version.h" /* from meson */
-#include "heddle/file.h"
 #include "service/train/corpus.h"
 
 #define DIGEST "job/digest"
@@ -64,23 +62,13 @@ static uint64_t hash_programs(const struct hd__compiled *c)
     return hash;
 }
 
-/* Size and a hash of the first and last block: enough to tell one file from another of its name, without reading all of
- * it. What is no regular file is a source of another kind, and up to its plug-in. Takes over both texts. */
+/* What is no regular file is a source of another kind, and up to its plug-in. Takes over both texts. */
 static void add_file(json_t *options, char *label, char *path)
 {
-    char *block = hd__alloc(PIECE);
-    uint64_t bytes = 0, hash = 0;
-    int fd = -1;
-    if (!hd_open_regular(path, &fd, &bytes, NULL)) {
-        for (int last = 0; last < 2; last++) {
-            ssize_t n = pread(fd, block, PIECE, last && bytes > PIECE ? (off_t)(bytes - PIECE) : 0);
-            hash = hd__hash(block, n > 0 ? (size_t)n : 0, hash);
-        }
-        close(fd);
+    uint64_t bytes, hash = hd__train_file_ends(path, &bytes);
+    if (hash)
         json_object_set_new(options, label,
                             json_sprintf("%lu bytes, %016lx", (unsigned long)bytes, (unsigned long)hash));
-    }
-    free(block);
     free(label);
     free(path);
 }

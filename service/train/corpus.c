@@ -2,15 +2,17 @@
 
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/base/file.h"
+#include "heddle/file.h"
 #include "service/text/token_cache.h"
 #include "service/train/batch_feed.h"
 #include "service/train/token_origin.h"
 
 #define BEAT "data/tokens/beat"
 #define HASH "data/tokens/hash"
-enum { BEAT_SECONDS = 5, END = 1 << 16 /* bytes of each end of a file: there may be thousands of one size */ };
+enum { BEAT_SECONDS = 5 };
 
 struct corpus {
     const struct hd__compiled *compiled;
@@ -124,8 +126,8 @@ const char *hd__train_corpus_bytes(const struct hd__compiled *c)
 /* A file, by what its paths have in common. */
 struct file_id {
     const char *path; /* in the job's arena */
-    int64_t size;     /* 0: of a URL */
-    uint64_t ends;    /* hash of its first and last bytes; 0: not read yet */
+    uint64_t size;    /* 0: of a URL */
+    uint64_t ends;    /* 0: not read yet */
     dev_t device;
     ino_t number;
 };
@@ -141,7 +143,7 @@ static void add_file(struct hd__job *job, struct file_ids *to, const char *path)
     if (strstr(path, "://"))
         hd__push(&to->list, ((struct file_id){kept, .number = hd__hash(path, strlen(path), 0)}));
     else if (!stat(path, &st))
-        hd__push(&to->list, ((struct file_id){kept, st.st_size, 0, st.st_dev, st.st_ino}));
+        hd__push(&to->list, ((struct file_id){kept, (uint64_t)st.st_size, 0, st.st_dev, st.st_ino}));
 }
 
 /* The sources, and the files of those that are folders or patterns. */
@@ -171,17 +173,28 @@ static int by_number(const void *a, const void *b)
                   sizeof(struct file_id) - offsetof(struct file_id, device));
 }
 
-static uint64_t hash_ends(struct file_id *file)
+uint64_t hd__train_file_ends(const char *path, uint64_t *bytes)
 {
-    static char bytes[END];
-    FILE *f = file->ends ? NULL : fopen(file->path, "rb");
-    for (int64_t at = 0, n; f && at < 2; at++) {
-        n = fseeko(f, at * HD__MAX(file->size - END, 0), SEEK_SET) ? 0 : (int64_t)fread(bytes, 1, END, f);
-        file->ends = hd__hash(bytes, (size_t)n, file->ends);
+    char block[HD__FILE_END];
+    uint64_t hash = 0;
+    int fd = -1;
+    if (hd_open_regular(path, &fd, bytes, NULL))
+        return 0;
+    for (int last = 0; last < 2; last++) {
+        ssize_t n = pread(fd, block, sizeof block, last && *bytes > sizeof block ? (off_t)(*bytes - sizeof block) : 0);
+        hash = hd__hash(block, n > 0 ? (size_t)n : 0, hash);
     }
-    if (f)
-        fclose(f);
-    return file->ends;
+    close(fd);
+    return hash;
+}
+
+static int is_copy(struct file_id *a, struct file_id *b)
+{
+    if (!a->size || a->size != b->size)
+        return 0;
+    a->ends = a->ends ? a->ends : hd__train_file_ends(a->path, &a->size);
+    b->ends = b->ends ? b->ends : hd__train_file_ends(b->path, &b->size);
+    return a->ends && a->ends == b->ends;
 }
 
 /* Says which file both have, or which copy; NULL: none. */
@@ -191,10 +204,10 @@ static const char *find_common(struct hd__job *job, struct file_ids *a, struct f
         struct file_id *x = &a->list.at[pair % n / b->list.count], *y = &b->list.at[pair % b->list.count];
         if (pair < n && !by_number(x, y))
             return hd__arena_format(&job->arena, "%s is a file that %s has, too", x->path, key);
-        if (pair >= n && x->size && x->size == y->size && hash_ends(x) && hash_ends(x) == hash_ends(y))
+        if (pair >= n && is_copy(x, y))
             return hd__arena_format(&job->arena, "%s has the same %s as %s of %s", x->path,
-                                    x->size > 2 * END ? "size and the same first and last bytes" : "bytes", y->path,
-                                    key);
+                                    x->size > 2 * HD__FILE_END ? "size and the same first and last bytes" : "bytes",
+                                    y->path, key);
     }
     return NULL;
 }

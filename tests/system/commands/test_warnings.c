@@ -287,9 +287,9 @@ static const struct {
     {"train llama.yaml --dry-run optimizer.use=sgd optimizer.momentum=0 precision.optimizer=bf16",
      "warning: precision.optimizer (bf16) has no effect: the job's program is the same with fp32, its default"},
     {"train llama.yaml --dry-run optimizer.use=adamw8 optimizer.min_8bit_size=1000000000 optimizer.block_size=64",
-     "command line: warning: optimizer.min_8bit_size: no matrix of this model has so many elements (largest "},
+     "command line: warning: optimizer.min_8bit_size: no matrix of this model has so many elements in whole blocks "},
     {"explain llama.yaml optimizer.use=adamw8 mesh.pp=2 data.micro_batch=1 optimizer.block_size=65536",
-     "command line: warning: optimizer.block_size: no matrix of this model that is large enough has whole blocks"},
+     "warning: optimizer.min_8bit_size: no matrix of this model has so many elements in whole blocks of optimizer."},
     {"train llama.yaml --dry-run data.val=copy.txt eval.every=2",
      "warning: command line: data.val: copy.txt has the same size and the same first and last bytes as corpus.txt of "
      "data.train: it is not held out"},
