@@ -455,6 +455,25 @@ static void note_recompute(const struct hd__cli_job *loaded, struct hd__text *ou
             hd__job_where(job, "recompute"), (long long)every, (long long)c->info.layers);
 }
 
+/* An optimizer that keeps large matrices alone in codes, and a model without such. */
+static void note_codes(const struct hd__cli_job *loaded, struct hd__text *out)
+{
+    const struct hd__job_value *least = hd__job_value_get(loaded->job, "optimizer.min_8bit_size");
+    int64_t largest = 0, codes = !least;
+    for (int32_t s = 0; !codes && loaded->compiled && s < loaded->compiled->n_stages; s++)
+        for (uint32_t k = 0; k < loaded->compiled->stage[s]->params.count; k++) {
+            const struct hd__param *x = &loaded->compiled->stage[s]->params.at[k];
+            codes |= x->state[0].dtype == HD_U8;
+            largest = HD__MAX(largest, x->optim.all_rows * x->optim.all_cols);
+        }
+    if (!codes && largest)
+        hd__text_add(
+            out,
+            "%s: warning: optimizer.min_8bit_size: no matrix of this model has so many elements in whole "
+            "blocks of optimizer.block_size (largest %lld): all states are in fp32: lower them, or use adamw\n",
+            hd__job_where(loaded->job, "optimizer.min_8bit_size"), (long long)largest);
+}
+
 void hd__cli_say_late(const struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
@@ -485,6 +504,7 @@ void hd__cli_say_notes(const struct hd__cli_job_arguments *arguments, const stru
     note_folders(loaded->job, &text);
     note_hooks(loaded->job, &text);
     note_recompute(loaded, &text);
+    note_codes(loaded, &text);
     if (loaded->compiled) {
         hd__cli_note_idle_options(arguments, loaded, &text);
         hd__routes_notes(loaded->compiled, &text);

@@ -2,18 +2,9 @@
 #include <stdlib.h>
 
 #include "cli/job.h"
+#include "service/train/agreement.h"
 
 enum { INSTRUCTIONS = 20000 }; /* of all stages at most: a tenth of a second for each option */
-
-static uint64_t hash(const struct hd__compiled *c)
-{
-    uint64_t all = 0;
-    for (int32_t s = 0; s < c->n_stages; s++) {
-        uint64_t stage[] = {all, hd__program_hash(c->stage[s])};
-        all = hd__hash(stage, sizeof stage, 0);
-    }
-    return all;
-}
 
 /* The programs of the job with one more word; 0 where it cannot be compiled. */
 static uint64_t hash_with(const struct hd__cli_job_arguments *arguments, const struct hd__cli_job *loaded,
@@ -30,7 +21,7 @@ static uint64_t hash_with(const struct hd__cli_job_arguments *arguments, const s
     if (!hd__job_load(arguments->file, words, n + (word != NULL), &job, &unused) &&
         !hd__job_resolve(job, loaded->job->ranks, &unused) &&
         !hd__exec_compile_with(job, loaded->plugins, HD__COMPILE_ESTIMATE, &compiled, &unused))
-        found = hash(compiled);
+        found = hd__train_hash_programs(compiled);
     hd__exec_compiled_free(compiled);
     hd__job_free(job);
     free(words);

@@ -280,6 +280,16 @@ static int add_rows(struct plan_request *r, const struct hd__cli_job_arguments *
         values += 1 + n;
         free(word);
     }
+    json_t *plans = json_deep_copy(rows), *plan;
+    size_t i, same = 0;
+    json_array_foreach(plans, i, plan)
+    {
+        same += !json_object_del(plan, "words") && json_equal(plan, json_array_get(plans, 0));
+    }
+    if (!code && values && i > 1 && same == i)
+        hd__log(HD_LOG_WARN, NULL, "--sweep: no plan of these depends on %.*s: all rows are the same",
+                (int)strcspn(r->sweep, "="), r->sweep);
+    json_decref(plans);
     all.file = r->compare;
     all.n_overrides = arguments->n_overrides;
     if (!code && r->compare)

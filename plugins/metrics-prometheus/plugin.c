@@ -52,6 +52,7 @@ static const struct hd_option options[] = {
      .type = HD_OPT_STRING,
      .value = "127.0.0.1",
      .offset = offsetof(struct prometheus_settings, address),
+     .needs = "port!=-1",
      .help = "numeric address that the endpoint listens at; 0.0.0.0 or ::  is every interface, without a password"},
     {.name = "textfile",
      .type = HD_OPT_STRING,
@@ -62,6 +63,7 @@ static const struct hd_option options[] = {
      .type = HD_OPT_BOOL,
      .value = "true",
      .offset = offsetof(struct prometheus_settings, machine),
+     .needs = "port!=-1",
      .help = "counters of the machine in the endpoint, which then every machine of the job has: CPU, memory, network, "
              "disks, and GPUs by NVML"},
 };

@@ -2,10 +2,9 @@
 
 #include <dirent.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "core/base/version.h" /* from meson */
-#include "heddle/file.h"
+#include "service/text/tokenize.h"
 #include "service/train/corpus.h"
 
 #define DIGEST "job/digest"
@@ -18,22 +17,11 @@ struct digest {
 
 /* ---- this rank's own */
 
-static uint64_t file_hash(const char *path)
-{
-    FILE *f = fopen(path, "rb");
-    char *piece = hd__alloc(PIECE);
-    uint64_t hash = 0;
-    for (size_t n; f && (n = fread(piece, 1, PIECE, f)) > 0;)
-        hash = hd__hash(piece, n, hash);
-    if (f)
-        fclose(f);
-    free(piece);
-    return hash;
-}
-
 static void add_build(json_t *builds, const char *name, const char *version, const char *path)
 {
-    json_object_set_new(builds, name, json_sprintf("%s, file %08x", version, (uint32_t)file_hash(path)));
+    uint64_t hash = 0;
+    hd__file_hash(path, &hash, NULL);
+    json_object_set_new(builds, name, json_sprintf("%s, file %08x", version, (uint32_t)hash));
 }
 
 static void add_plugin(json_t *builds, const struct hd__chosen *chosen)
@@ -54,7 +42,7 @@ static json_t *builds_json(const struct hd__compiled *c)
     return builds;
 }
 
-static uint64_t hash_programs(const struct hd__compiled *c)
+uint64_t hd__train_hash_programs(const struct hd__compiled *c)
 {
     uint64_t hash = 0;
     for (int32_t s = 0; s < c->n_stages; s++) {
@@ -64,23 +52,13 @@ static uint64_t hash_programs(const struct hd__compiled *c)
     return hash;
 }
 
-/* Size and a hash of the first and last block: enough to tell one file from another of its name, without reading all of
- * it. What is no regular file is a source of another kind, and up to its plug-in. Takes over both texts. */
+/* A source that is no regular file is up to its plug-in. Takes over both texts. */
 static void add_file(json_t *options, char *label, char *path)
 {
-    char *block = hd__alloc(PIECE);
-    uint64_t bytes = 0, hash = 0;
-    int fd = -1;
-    if (!hd_open_regular(path, &fd, &bytes, NULL)) {
-        for (int last = 0; last < 2; last++) {
-            ssize_t n = pread(fd, block, PIECE, last && bytes > PIECE ? (off_t)(bytes - PIECE) : 0);
-            hash = hd__hash(block, n > 0 ? (size_t)n : 0, hash);
-        }
-        close(fd);
+    uint64_t bytes, hash = hd__train_file_ends(path, &bytes);
+    if (hash)
         json_object_set_new(options, label,
                             json_sprintf("%lu bytes, %016lx", (unsigned long)bytes, (unsigned long)hash));
-    }
-    free(block);
     free(label);
     free(path);
 }
@@ -115,7 +93,7 @@ static void add_files(json_t *options, const struct hd__compiled *c)
 static struct digest make_digest(const struct hd__compiled *c, const json_t *options)
 {
     char *text = json_dumps(options, JSON_COMPACT | JSON_SORT_KEYS);
-    struct digest d = {.options = hd__hash(text, strlen(text), 0), .programs = hash_programs(c)};
+    struct digest d = {.options = hd__hash(text, strlen(text), 0), .programs = hd__train_hash_programs(c)};
     free(text);
     return d;
 }

@@ -2,8 +2,10 @@
 
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/base/file.h"
+#include "heddle/file.h"
 #include "service/text/token_cache.h"
 #include "service/train/batch_feed.h"
 #include "service/train/token_origin.h"
@@ -124,6 +126,8 @@ const char *hd__train_corpus_bytes(const struct hd__compiled *c)
 /* A file, by what its paths have in common. */
 struct file_id {
     const char *path; /* in the job's arena */
+    uint64_t size;    /* 0: of a URL */
+    uint64_t ends;    /* 0: not read yet */
     dev_t device;
     ino_t number;
 };
@@ -137,9 +141,9 @@ static void add_file(struct hd__job *job, struct file_ids *to, const char *path)
     struct stat st;
     const char *kept = hd__arena_strdup(&job->arena, path);
     if (strstr(path, "://"))
-        hd__push(&to->list, ((struct file_id){kept, 0, hd__hash(path, strlen(path), 0)}));
+        hd__push(&to->list, ((struct file_id){kept, .number = hd__hash(path, strlen(path), 0)}));
     else if (!stat(path, &st))
-        hd__push(&to->list, ((struct file_id){kept, st.st_dev, st.st_ino}));
+        hd__push(&to->list, ((struct file_id){kept, (uint64_t)st.st_size, 0, st.st_dev, st.st_ino}));
 }
 
 /* The sources, and the files of those that are folders or patterns. */
@@ -163,19 +167,49 @@ static struct file_ids list_files(const struct hd__compiled *c, const struct hd_
     return all;
 }
 
-static const char *find_common(const struct file_ids *a, const struct file_ids *b)
-{
-    for (uint32_t i = 0; i < a->list.count; i++)
-        for (uint32_t k = 0; k < b->list.count; k++)
-            if (a->list.at[i].device == b->list.at[k].device && a->list.at[i].number == b->list.at[k].number)
-                return a->list.at[i].path;
-    return NULL;
-}
-
 static int by_number(const void *a, const void *b)
 {
     return memcmp(&((const struct file_id *)a)->device, &((const struct file_id *)b)->device,
                   sizeof(struct file_id) - offsetof(struct file_id, device));
+}
+
+uint64_t hd__train_file_ends(const char *path, uint64_t *bytes)
+{
+    char block[HD__FILE_END];
+    uint64_t hash = 0;
+    int fd = -1;
+    if (hd_open_regular(path, &fd, bytes, NULL))
+        return 0;
+    for (int last = 0; last < 2; last++) {
+        ssize_t n = pread(fd, block, sizeof block, last && *bytes > sizeof block ? (off_t)(*bytes - sizeof block) : 0);
+        hash = hd__hash(block, n > 0 ? (size_t)n : 0, hash);
+    }
+    close(fd);
+    return hash;
+}
+
+static int is_copy(struct file_id *a, struct file_id *b)
+{
+    if (!a->size || a->size != b->size)
+        return 0;
+    a->ends = a->ends ? a->ends : hd__train_file_ends(a->path, &a->size);
+    b->ends = b->ends ? b->ends : hd__train_file_ends(b->path, &b->size);
+    return a->ends && a->ends == b->ends;
+}
+
+/* Says which file both have, or which copy; NULL: none. */
+static const char *find_common(struct hd__job *job, struct file_ids *a, struct file_ids *b, const char *key)
+{
+    for (size_t pair = 0, n = (size_t)a->list.count * b->list.count; pair < 2 * n; pair++) {
+        struct file_id *x = &a->list.at[pair % n / b->list.count], *y = &b->list.at[pair % b->list.count];
+        if (pair < n && !by_number(x, y))
+            return hd__arena_format(&job->arena, "%s is a file that %s has, too", x->path, key);
+        if (pair >= n && is_copy(x, y))
+            return hd__arena_format(&job->arena, "%s has the same %s as %s of %s", x->path,
+                                    x->size > 2 * HD__FILE_END ? "size and the same first and last bytes" : "bytes",
+                                    y->path, key);
+    }
+    return NULL;
 }
 
 static void warn_twice(struct hd__job *job, struct file_ids *files)
@@ -212,10 +246,9 @@ static void warn_held_out(const struct hd__compiled *c)
     warn_twice(job, &parts[0].files);
     for (size_t h = 1; h < n; h++)
         for (size_t other = 0; other < h; other++) {
-            const char *both = find_common(&parts[h].files, &parts[other].files);
+            const char *both = find_common(job, &parts[h].files, &parts[other].files, parts[other].key);
             if (both)
-                hd__log(HD_LOG_WARN, NULL, "%s: %s: %s is a file that %s has, too: %s",
-                        hd__job_where(job, parts[h].key), parts[h].key, both, parts[other].key,
+                hd__log(HD_LOG_WARN, NULL, "%s: %s: %s: %s", hd__job_where(job, parts[h].key), parts[h].key, both,
                         !other      ? "it is not held out"
                         : h < n - 1 ? "val_loss counts it twice"
                                     : "the test is on what was evaluated before");

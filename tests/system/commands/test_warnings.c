@@ -290,6 +290,23 @@ static const struct {
      "warning: strategies.zero.offload.optimizer (host) has no effect: the job's program is the same with none"},
     {"train llama.yaml --dry-run optimizer.use=sgd optimizer.momentum=0 precision.optimizer=bf16",
      "warning: precision.optimizer (bf16) has no effect: the job's program is the same with fp32, its default"},
+    {"train llama.yaml --dry-run optimizer.use=adamw8 optimizer.min_8bit_size=1000000000 optimizer.block_size=64",
+     "command line: warning: optimizer.min_8bit_size: no matrix of this model has so many elements in whole blocks "},
+    {"explain llama.yaml optimizer.use=adamw8 mesh.pp=2 data.micro_batch=1 optimizer.block_size=65536",
+     "warning: optimizer.min_8bit_size: no matrix of this model has so many elements in whole blocks of optimizer."},
+    {"train llama.yaml --dry-run data.val=copy.txt eval.every=2",
+     "warning: command line: data.val: copy.txt has the same size and the same first and last bytes as corpus.txt of "
+     "data.train: it is not held out"},
+    {"train llama.yaml --dry-run data.val=low.txt data.test=texts/a.txt eval.every=2",
+     "data.test: texts/a.txt has the same bytes as low.txt of data.val: the test is on what was evaluated before"},
+    {"train llama.yaml --dry-run metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"a.prom\",\"address\":"
+     "\"0.0.0.0\"}]",
+     "address has no effect where metrics.sinks"},
+    {"train llama.yaml --dry-run metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"a.prom\",\"machine\":"
+     "false}]",
+     "machine has no effect where metrics.sinks"},
+    {"plan llama.yaml --machine cpu --sweep optimizer.lr=1e-3,1e-4",
+     "warning: --sweep: no plan of these depends on optimizer.lr: all rows are the same"},
     {"train llama.yaml job.steps=1 job.name=threads device.threads=1000", "device.threads: 1000 threads share the "},
 };
 
@@ -304,7 +321,8 @@ static void expect_once(const char *words, const char *want)
 
 START_TEST(warnings)
 {
-    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && truncate -s 9000 unwritten.bin && "
+    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && cp corpus.txt copy.txt && { head -c -1 copy.txt; "
+                            "printf X; } > other.txt && truncate -s 9000 unwritten.bin && "
                             "mkdir -p shards texts renamed/best && touch renamed/best/index.json && cp low.txt "
                             "texts/a.txt && cp low.txt texts/b.txt && cp "
                             "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
@@ -346,6 +364,8 @@ START_TEST(warnings)
         "mesh.dp=2 strategies.zero.stage=3 strategies.zero.prefetch=2 strategies.zero.reshard_after_forward=true",
         "model.dropout=0",
         "model.vocab=320 data.train=han.txt data.tokenizer=" TOKENIZER, /* the first 4,096 bytes cut a character */
+        "optimizer.use=adamw8 optimizer.block_size=16 optimizer.min_8bit_size=16",
+        "data.val=other.txt eval.every=2", /* of the same size */
         "recompute=full",
         "recompute=selective"};
     for (size_t i = 0; i < HD__COUNT(silent); i++) {
