@@ -48,7 +48,7 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
     d->has_isa = has_isa;
     d->threads = choose_threads(d->settings, place);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int32_t ranks = place && place->local_ranks > 0 && given->threads > 0 ? place->local_ranks : 1;
+    int32_t ranks = place && place->local_ranks > 0 && given->threads > 1 ? place->local_ranks : 1;
     if (cores > 0 && (long)d->threads * ranks > cores && !(place && place->local_rank))
         host->log(HD_LOG_WARN, "device-cpu",
                   ranks > 1 ? "device.threads: %d threads share the %ld cores of this machine, %d of each of its %d "

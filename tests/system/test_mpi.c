@@ -234,8 +234,11 @@ END_TEST
 /* Commands of a rank may be heddle again, and no ranks: its variables are not theirs. */
 START_TEST(a_command_is_no_rank)
 {
+    write_file("notice",
+               "#!/bin/sh\ngrep -qs grad_norm runs/noticed/metrics.jsonl && env > seen\n"); /* once it trains */
+    ck_assert_int_eq(chmod("notice", 0755), 0);
     struct command *c =
-        command_run("train " ENDLESS "job.name=noticed launch.notice={\"command\":\"env>seen\",\"every\":\"10ms\"}");
+        command_run("train " ENDLESS "job.name=noticed launch.notice={\"command\":\"./notice\",\"every\":\"10ms\"}");
     const char *seen = read_file("seen");
     expect_code(c, 3);
     ck_assert_msg(strstr(seen, "OMPI_COMM_WORLD_RANK=") && !strstr(seen, "HEDDLE_RENDEZVOUS=") &&
