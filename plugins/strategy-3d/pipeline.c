@@ -65,7 +65,7 @@ static int32_t split_layers(struct pipe *k)
     for (uint64_t n = 0; n < split->count; n++)
         if (isnan(split->number[n]))
             return hd_fail(k->err, HD_E_INVALID,
-                           "strategies.3d.split: '%s' is none of layers, params, time, FILE.csv, and no list of "
+                           "strategies.3d.split: '%s' is not one of layers, params, time, FILE.csv, nor a list of "
                            "numbers, one a chunk",
                            split->text[n]);
     return pp_split_by_hand(split->number, (int32_t)split->count, k->layers, chunks, k->chunk_of_layer, k->err);

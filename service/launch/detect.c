@@ -169,7 +169,7 @@ int32_t hd__launch_check_names(struct hd_error *err)
         if (!ours && own >= OF_PEOPLE && own < OF_PEOPLE + OF_RANKS)
             return hd_fail(err, HD_E_INVALID,
                            "the environment has %s, which heddle sets for the ranks that it starts by mpirun or its "
-                           "like, and this process is none of them: unset it",
+                           "like, and it did not start this process: unset it",
                            name);
         if (strncmp(name, "HEDDLE_", 7) || own < HD__COUNT(own_names))
             continue;

@@ -250,7 +250,7 @@ START_TEST(wrong_environment)
     expect_environment_refused("HEDDLE_LAUNCHED=1", "", "HEDDLE_LAUNCHED, which heddle sets for the ranks that it");
     expect_environment_refused("RANK=0 WORLD_SIZE=2 HEDDLE_RENDEZVOUS='29400 00'" AT, "",
                                "HEDDLE_RENDEZVOUS, which heddle sets for the ranks that it starts by mpirun");
-    expect_environment_refused("HEDDLE_BENCH='0 a b'", "", "this process is none of them: unset it");
+    expect_environment_refused("HEDDLE_BENCH='0 a b'", "", "it did not start this process: unset it");
     struct command *warned = command_run_env("HEDDLE_PLUGINS_PATH=x HEDDLE_TEST_X=y", "train llama.yaml --dry-run");
     expect_code(warned, 0);
     expect_says(warned, "warning: the environment has HEDDLE_PLUGINS_PATH, and heddle reads no variable of this name: "

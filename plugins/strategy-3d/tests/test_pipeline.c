@@ -103,7 +103,7 @@ START_TEST(refusals)
          "job:2:12: "},
         {2, "schedule: 1f2b", "there is no schedule '1f2b'"},
         {2, "split: [4, 4, 0]", "split has 3 numbers, the pipeline 2 chunks", "job:3:31: "},
-        {2, "split: halves", "split: 'halves' is none of layers, params, time", "job:3:31: "},
+        {2, "split: halves", "split: 'halves' is not one of layers, params, time", "job:3:31: "},
         {2, "schedule: /nowhere/s.csv", "strategies.3d.schedule: cannot open /nowhere/s.csv"},
     };
     for (size_t k = 0; k < HD__COUNT(rows); k++) {
