@@ -6,7 +6,7 @@
 #include "analysis/numerics.h"
 #include "analysis/sim/machine.h"
 #include "analysis/tp_span_warning.h"
-#include "cli/job.h"
+#include "cli/warnings/warnings.h"
 
 struct tally {
     uint64_t instructions, collectives, messages, events;
@@ -221,7 +221,7 @@ static int run(int argc, char **argv)
     if (!code && loaded.job->nodes_max > 1)
         code = hd__cli_check_transports(loaded.compiled, (int32_t)loaded.job->ranks_each);
     if (!code)
-        hd__cli_say_notes(&arguments, &loaded);
+        hd__cli_print_warnings(&arguments, &loaded);
     if (!code)
         hd__warn_tp_span(loaded.compiled, how.per_machine);
     if (!code && prove(loaded.compiled, &tally, &err))

@@ -8,7 +8,7 @@
 #include "analysis/print.h"
 #include "analysis/sim/simulate.h"
 #include "analysis/tp_span_warning.h"
-#include "cli/job.h"
+#include "cli/warnings/warnings.h"
 #include "core/base/file.h"
 #include "core/program/ops.h"
 #include "core/program/roofline.h"
@@ -203,7 +203,7 @@ static int run(int argc, char **argv)
         hd__cli_parse_per_machine(&hd__command_explain, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
         code = HD__EXIT_REFUSED;
     if (!code)
-        hd__cli_say_notes(&arguments, &loaded);
+        hd__cli_print_warnings(&arguments, &loaded);
     if (!code)
         hd__warn_tp_span(loaded.compiled, how.per_machine);
     if (!code)

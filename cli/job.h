@@ -73,13 +73,6 @@ int32_t hd__cli_check_from(const struct hd__compiled *compiled, int says, struct
 int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__cli_weights *weights,
                              const struct hd__launch_env *env, struct hd__train_session *session, int64_t *step,
                              struct hd_error *err);
-/* Says on standard error what was chosen that the job does not name. */
-void hd__cli_say_notes(const struct hd__cli_job_arguments *arguments, const struct hd__cli_job *loaded);
-/* plan/idle_options.c: a line for each option of the model, a strategy or precision that changes no program. */
-void hd__cli_note_idle_options(const struct hd__cli_job_arguments *arguments, const struct hd__cli_job *loaded,
-                               struct hd__text *out);
-/* Says what is due only after the last step of a job of epochs, whose steps are known once its data was looked at. */
-void hd__cli_say_late(const struct hd__cli_job *loaded);
 void hd__cli_unload_job(struct hd__cli_job *loaded);
 
 /* --per-machine N of 1 to `ranks`; 0 and 0 where it was not given, a refusal's exit code otherwise. */

@@ -9,6 +9,7 @@
 
 #include "analysis/plan/plan.h"
 #include "analysis/tp_span_warning.h"
+#include "cli/warnings/warnings.h"
 #include "core/base/file.h"
 #include "runtime/cpu/parallel_for.h"
 #include "runtime/exec/device.h"
@@ -197,7 +198,7 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
     if (!rc)
         rc = check_data(loaded, dry, env != NULL, local_rank, &err);
     if (!rc && (!env || env->rank == 0)) {
-        hd__cli_say_late(loaded);
+        hd__cli_print_late_warnings(loaded);
         hd__train_corpus_warn(c);
         hd__train_watch_warn(c->job);
         warn_threads(c->job, local_ranks);
@@ -240,7 +241,7 @@ static int print_config(struct hd__cli_training *t)
     int code = hd__cli_compile_job(loaded); /* plugins parse their sections: then every value is known */
     if (code)
         return code;
-    hd__cli_say_notes(&t->arguments, loaded);
+    hd__cli_print_warnings(&t->arguments, loaded);
     hd__job_print(loaded->job, &text);
     hd__text_print(&text, stdout);
     return HD__EXIT_DONE;
@@ -290,7 +291,7 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     t->leads = found ? env.rank == 0 : t->dry || (!hd__cli_find_launcher(loaded, &launcher, &err) && !launcher);
     if (t->leads)
-        hd__cli_say_notes(&t->arguments, loaded);
+        hd__cli_print_warnings(&t->arguments, loaded);
     code = check_inputs(loaded, t->dry, found ? &env : NULL, found ? env.local_size : loaded->compiled->mesh.ranks);
     if (!code && t->dry && (!found || env.rank == 0))
         print_ready(loaded->compiled);
@@ -415,7 +416,7 @@ static int start_agent(struct hd__cli_training *t)
     }
     t->leads = !t->nodes.node;
     if (t->leads)
-        hd__cli_say_notes(&t->arguments, &first);
+        hd__cli_print_warnings(&t->arguments, &first);
     hd__warn_tp_span(first.compiled, each);
     warn_cores(job, each, 0);
     code = check_inputs(&first, t->dry, &env, each);

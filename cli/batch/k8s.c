@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli/job.h"
+#include "cli/warnings/warnings.h"
 
 struct k8s_request {
     const char *pods_text, *image, *storage, *folder, *name;
@@ -367,7 +367,7 @@ static int run(int argc, char **argv)
     if (!code) {
         make_name(loaded.job->name, name);
         r.name = name;
-        hd__cli_say_notes(&arguments, &loaded);
+        hd__cli_print_warnings(&arguments, &loaded);
         print_manifest(&r, loaded.job, &arguments);
     }
     hd__cli_unload_job(&loaded);

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli/job.h"
+#include "cli/warnings/warnings.h"
 #include "service/launch/external.h"
 
 struct slurm_request {
@@ -184,7 +184,7 @@ static int run(int argc, char **argv)
     if (!code)
         code = check_machines(&r, &arguments, loaded.chosen != NULL);
     if (!code) {
-        hd__cli_say_notes(&arguments, &loaded);
+        hd__cli_print_warnings(&arguments, &loaded);
         print_script(&arguments, &r, loaded.compiled);
     }
     hd__cli_unload_job(&loaded);

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "analysis/plan/search.h"
-#include "cli/job.h"
 #include "cli/plan/page.h"
 #include "cli/text.h"
+#include "cli/warnings/warnings.h"
 #include "core/base/file.h"
 
 struct plan_request {
@@ -586,7 +586,7 @@ static int run(int argc, char **argv)
     if (!code)
         code = load(&r, &arguments, (int64_t)ranks, &loaded);
     if (!code)
-        hd__cli_say_notes(&arguments, &loaded);
+        hd__cli_print_warnings(&arguments, &loaded);
     if (!code)
         warn_idle(&r.assume, loaded.job);
     if (!code)

@@ -305,12 +305,6 @@ int32_t hd__job_strategy_add(struct hd__job *job, const char *use, const char *b
 const char *hd__job_unplaced(struct hd__job *job);
 /* Refuses it. */
 int32_t hd__job_unplaced_fail(struct hd__job *job, struct hd_error *err);
-/* A line for each strategy that was added: "mesh.tp is 2: strategy 3d is used (add ... to set its options)"; and a
- * warning for each value that has no effect in this job (hd_option.needs). All sections are parsed. */
-void hd__job_notes(struct hd__job *job, struct hd__text *out);
-/* A warning for each interval that is longer than the job; none while job.epochs has not become steps. */
-void hd__job_notes_late(struct hd__job *job, struct hd__text *out);
-
 /* Resolves the mesh for a number of ranks, and values that depend on it. ranks 0: launch.ranks on each of nodes_max
  * machines, or the mesh's own product, or 1. Where there may be fewer machines, dp follows the number of ranks, and
  * micro-batches get no larger than on all of them: the batch stays, or shrinks (launch.scale_batch). May be called

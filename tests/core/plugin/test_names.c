@@ -67,14 +67,6 @@ static void assert_value(const char *path, const char *text)
     ck_assert_str_eq(v->text, text);
 }
 
-static void assert_notes(const char *text)
-{
-    struct hd__text out = {0};
-    hd__job_notes(job, &out);
-    ck_assert_str_eq(out.at ? out.at : "", text);
-    hd__text_free(&out);
-}
-
 static void assert_nothing_added(void)
 {
     for (uint64_t i = 0; i < job->n_strategies; i++)
@@ -184,86 +176,7 @@ END_TEST
 
 /* ---- axes of the mesh */
 
-/* ---- values without effect */
-
-static const struct {
-    const char *text, *want; /* the warning after its place; "": none */
-} idle[] = {
-    {"mesh: {dp: 2}\nstrategies: [{use: zero, stage: 1, prefetch: 3}]\n",
-     "2:46: warning: strategies.zero.prefetch has no effect where strategies.zero.stage is 1: leave it out, or say "
-     "strategies.zero.stage=3\n"},
-    {"mesh: {dp: 2}\nstrategies: [{use: zero, stage: 3, prefetch: 3}]\n", ""},
-    {"mesh: {dp: 2}\nstrategies: [{use: fsdp, prefetch: 3}]\n", ""},
-    {"mesh: {dp: 2}\nstrategies: [{use: ddp, prefetch: 3}]\n",
-     "2:35: warning: strategies.ddp.prefetch has no effect where strategies.ddp.stage is 0: leave it out, or "
-     "say "
-     "strategies.ddp.stage=3\n"},
-    {"mesh: {dp: 2}\nstrategies: [{use: zero, stage: 1, prefetch: 1}]\n", ""}, /* the default */
-    {"strategies: [{use: fsdp}]\n", ""},                                       /* the alias says it, not the job */
-    {"strategies: [{use: zero, stage: 3}]\n",
-     "1:33: warning: strategies.zero.stage has no effect where dp x cp x ep is 1: leave it out\n"},
-    {"mesh: {dp: 2}\nstrategies: [{use: zero, compress.rank: 2}]\n",
-     "2:41: warning: strategies.zero.compress.rank has no effect where strategies.zero.compress.kind is none: leave it "
-     "out, or say strategies.zero.compress.kind=powersgd\n"},
-    {"mesh: {dp: 2}\nstrategies: [{use: 3d, schedule: zb-v}, {use: zero}]\n",
-     "2:34: warning: strategies.3d.schedule has no effect where mesh.pp is 1: leave it out\n"},
-    {"mesh: {dp: 2}\nstrategies: [{use: 3d, sequence_parallel: true}, {use: zero}]\n",
-     "2:43: warning: strategies.3d.sequence_parallel has no effect where mesh.tp is 1: leave it out\n"},
-    {"mesh: {pp: 2}\nstrategies: [{use: 3d, split: time, split_intensity: 5}, {use: zero}]\n", ""},
-    {"comm: {hooks: [check]}\n",
-     "1:15: warning: comm.hooks has no effect where the number of ranks is 1: leave it out\n"},
-    {"comm: {timeout: 20s}\nmesh: {dp: 2}\n", ""},
-    {"precision: {compute: fp64, master: bf16}\n",
-     "1:36: warning: precision.master has no effect where precision.compute is fp64: leave it out\n"},
-    {"precision: {optimizer: bf16}\n", ""},
-    {"precision: {master: bf16}\n",
-     "1:21: warning: precision.master rounds weights to nearest: smaller updates, in bf16 below 1/256 of a weight, are "
-     "lost: leave it out, or say optimizer.rounding=stochastic (adamw, for bf16)\n"},
-    {"device: {staging: 1MB}\n", "1:19: warning: device.staging has no effect where device.use is cpu: leave it out\n"},
-    {"device: {capture: false}\n",
-     "1:19: warning: device.capture has no effect where device.use is cpu: leave it out\n"},
-    {"mesh: {dp: 2}\ncomm: {axes: {dp: shm, dp_shard: shm}}\n", ""},
-    {"mesh: {dp: 2}\ncomm: {axes: {tp: shm}}\n",
-     "2:14: warning: comm.axes.tp has no effect where mesh.tp is 1: leave it out\n"},
-    {"mesh: {dp: 2}\ncomm: {timeout: 4s}\n",
-     "2:17: warning: comm.timeout is below liveness.dead_after: a wait ends the job before a dead rank is known\n"},
-    {"mesh: {dp: 2}\ncomm: {timeout: 10s}\n",
-     "2:17: warning: comm.timeout is not above liveness.late_after: it ends the job before a late rank is named\n"},
-    {"mesh: {dp: 2}\ncomm: {timeout: 4s}\nliveness: {dead_after: 1s, late_after: 2s}\n", ""},
-    {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\n", ""},
-    {"mesh: {dp: 2}\ncomm: {use: shm, inside: shm}\n",
-     "2:26: warning: comm.inside has no effect where it is the same transport as comm.use: leave it out\n"},
-    {"data: {train: [a.txt, 'http://x/y.bin'], seq_len: 8, batch: 4, http_timeout: 3s}\n", ""},
-    {"checkpoint: {every: 4, keep: {every: 3}}\n",
-     "1:30: warning: checkpoint.keep every is no multiple of checkpoint.every: only steps that are multiples of both "
-     "are kept\n"},
-    {"checkpoint: {every: 30m, keep: {every: 3}}\n",
-     "1:32: warning: checkpoint.keep every keeps what is saved at its multiples, and checkpoint.every names no steps: "
-     "say them\n"},
-    {"checkpoint: {every: 4, keep: {every: 8}}\n", ""},
-    {"eval: {every: 0}\n", ""},
-    {"eval: {batches: 3}\n",
-     "1:17: warning: eval.batches has no effect on training, because eval.every is 0: set eval.every, or evaluate by "
-     "`heddle eval`\n"},
-    {"data: {train: a.txt, val: missing.txt, seq_len: 8, batch: 4}\n",
-     "1:27: warning: data.val has no effect on training, because eval.every is 0: set eval.every, or evaluate by "
-     "`heddle eval`\n"},
-    {"data: {train: a.txt, val_fraction: 0.1, seq_len: 8, batch: 4}\n",
-     "1:36: warning: data.val_fraction only keeps data from training, because eval.every is 0: set eval.every, or "
-     "evaluate by `heddle eval`\n"},
-    {"eval: {every: 1, batches: 1}\ndata: {train: a.txt, val: b.txt, seq_len: 8, batch: 4}\n", ""},
-};
-
-START_TEST(idle_values)
-{
-    char *text = hd__format("%s" DENSE "%s", idle[_i].text, strstr(idle[_i].text, "data:") ? WITHOUT_DATA : REST);
-    char *want = hd__format("%s%s", *idle[_i].want ? "job.yaml:" : "", idle[_i].want);
-    assert_compiles(text);
-    assert_notes(want);
-    free(want);
-    free(text);
-}
-END_TEST
+/* ---- conditions of options (needs) */
 
 /* A condition names an option of the same table, or a key of the job. */
 static void check_needs(const char *where, const struct hd_option *options, size_t n)
@@ -306,13 +219,12 @@ END_TEST
 START_TEST(an_axis_brings_its_strategy)
 {
     assert_compiles("mesh: {tp: 2}\n" DENSE REST);
-    assert_notes("mesh.tp is 2: strategy 3d is used (add {use: 3d, ...} to `strategies` to set its options)\n");
+    ck_assert_str_eq(job->strategies[0]->because, "mesh.tp is 2");
     ck_assert_uint_eq(job->n_strategies, 2);
     ck_assert_str_eq(job->strategies[0]->use, "3d");
     ck_assert_str_eq(job->strategies[1]->use, "zero");
     assert_compiles("mesh: {pp: 2, tp: 2}\n" DENSE REST);
-    assert_notes("mesh.pp is 2, mesh.tp is 2: strategy 3d is used (add {use: 3d, ...} to `strategies` to set its "
-                 "options)\n");
+    ck_assert_str_eq(job->strategies[0]->because, "mesh.pp is 2, mesh.tp is 2");
     ck_assert_uint_eq(job->n_strategies, 2);
     assert_compiles("mesh: {pp: 2}\nstrategies: [{use: fsdp}, {use: ema}]\n" DENSE REST);
     ck_assert_str_eq(job->strategies[0]->use, "3d");
@@ -328,7 +240,7 @@ START_TEST(nothing_is_added_where_nothing_lacks)
     assert_compiles("mesh: {tp: 2}\nstrategies: [{use: zero}, {use: 3d}]\n" DENSE REST);
     ck_assert_uint_eq(job->n_strategies, 2);
     ck_assert_str_eq(job->strategies[0]->use, "zero");
-    assert_notes("");
+    assert_nothing_added();
     assert_compiles("mesh: {tp: 1}\n" DENSE REST);
     ck_assert_uint_eq(job->n_strategies, 1);
 }
@@ -487,7 +399,6 @@ int main(void)
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_loop_test(c, a_job_is_the_same_by_both_names, 0, (int)HD__COUNT(same));
     tcase_add_test(c, values_say_where_they_are_from);
-    tcase_add_loop_test(c, idle_values, 0, (int)HD__COUNT(idle));
     tcase_add_test(c, conditions_name_keys);
     tcase_add_test(c, an_axis_brings_its_strategy);
     tcase_add_test(c, the_command_line_sets_what_an_axis_brings);

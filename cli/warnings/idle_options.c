@@ -1,7 +1,7 @@
 /* Options that change nothing: with the default in place of the job's value, all stages have the same program. */
 #include <stdlib.h>
 
-#include "cli/job.h"
+#include "cli/warnings/warnings.h"
 #include "service/train/agreement.h"
 
 enum { INSTRUCTIONS = 20000 }; /* of all stages at most: a tenth of a second for each option */
@@ -67,8 +67,8 @@ static int is_of_program(const struct hd__cli_job *loaded, const struct hd__job_
            (!v->owner && !strncmp(v->path, "precision.", 10));
 }
 
-void hd__cli_note_idle_options(const struct hd__cli_job_arguments *arguments, const struct hd__cli_job *loaded,
-                               struct hd__text *out)
+void hd__warn_idle_options(const struct hd__cli_job_arguments *arguments, const struct hd__cli_job *loaded,
+                           struct hd__text *out)
 {
     uint64_t now = 0;
     if (loaded->words || !is_small(loaded->compiled))

@@ -1,10 +1,10 @@
-/* Lines for people about a job that is right: strategies that its mesh brought, and values without effect. */
-#include "core/base/dtype.h"
-#include "core/job/internal.h"
-
+/* Values of the job file that have no effect, or are possible and hardly meant; strategies that the mesh brought. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
+
+#include "cli/warnings/warnings.h"
+#include "core/base/dtype.h"
 
 /* One condition, "KEY=A|B" or "KEY!=A|B". */
 struct need {
@@ -43,7 +43,7 @@ static struct need read_need(struct hd__job *job, const struct hd__job_value *of
     return need;
 }
 
-static void note_idle(struct hd__job *job, struct hd__job_value *value, struct hd__text *out)
+static void warn_idle(struct hd__job *job, struct hd__job_value *value, struct hd__text *out)
 {
     for (const char *at = value->needs; at; at = strchr(at, '&'), at = at ? at + 1 : NULL) {
         struct need need = read_need(job, value, at);
@@ -57,7 +57,7 @@ static void note_idle(struct hd__job *job, struct hd__job_value *value, struct h
     }
 }
 
-static void note_axes(struct hd__job *job, struct hd__text *out)
+static void warn_axes(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *axes = hd__job_value_get(job, "comm.axes");
     const char *word;
@@ -78,7 +78,7 @@ static void note_axes(struct hd__job *job, struct hd__text *out)
                          axes->origin, word);
         axis.path = hd__arena_format(&job->arena, "comm.axes.%s", word);
         axis.needs = hd__arena_format(&job->arena, "mesh.%s!=1", word);
-        note_idle(job, &axis, out);
+        warn_idle(job, &axis, out);
     }
 }
 
@@ -98,7 +98,7 @@ static int inside_itself(const struct hd__job *job)
 #define NO_EVAL "because eval.every is 0: set eval.every, or evaluate by `heddle eval`"
 
 /* Values that are possible, and hardly meant. */
-static void note_unlikely(struct hd__job *job, struct hd__text *out)
+static void warn_unlikely(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
     const struct hd__job_value *shrink = hd__job_value_get(job, "optimizer.weight_decay");
@@ -192,7 +192,7 @@ static void note_unlikely(struct hd__job *job, struct hd__text *out)
 }
 
 /* The last phase, which is a tenth of wsd where nothing is said, and all after the warm-up of linear and cosine. */
-static void note_phase(struct hd__job *job, struct hd__text *out)
+static void warn_phase(struct hd__job *job, struct hd__text *out)
 {
     int wsd = job->schedule.kind == HD__LR_WSD, falls = wsd || (job->schedule.kind && job->schedule.warmup);
     int64_t phase = !wsd                  ? job->steps - job->schedule.warmup
@@ -207,7 +207,7 @@ static void note_phase(struct hd__job *job, struct hd__text *out)
                                            : "; set schedule.decay");
 }
 
-void hd__job_notes_late(struct hd__job *job, struct hd__text *out)
+void hd__warn_intervals(struct hd__job *job, struct hd__text *out)
 {
     const struct {
         int64_t every;
@@ -220,7 +220,7 @@ void hd__job_notes_late(struct hd__job *job, struct hd__text *out)
         {job->watch.rerun_every, "watch.rerun", "no instruction runs twice"},
         {job->metrics_every, "metrics.every", "only the last step and evaluations are logged"},
     };
-    note_phase(job, out);
+    warn_phase(job, out);
     for (size_t i = 0; i < HD__COUNT(rows) && job->steps; i++) {
         if (rows[i].every <= job->steps)
             continue;
@@ -231,7 +231,7 @@ void hd__job_notes_late(struct hd__job *job, struct hd__text *out)
     }
 }
 
-static void note_empty(struct hd__job *job, struct hd__text *out)
+static void warn_empty(struct hd__job *job, struct hd__text *out)
 {
     int64_t empty = hd__job_empty_sequences(job), all = job->batch + empty;
     if (empty)
@@ -242,15 +242,15 @@ static void note_empty(struct hd__job *job, struct hd__text *out)
                      100 * (double)empty / (double)all);
 }
 
-void hd__job_notes(struct hd__job *job, struct hd__text *out)
+void hd__warn_values(struct hd__job *job, struct hd__text *out)
 {
     for (uint64_t i = 0; i < job->n_strategies; i++)
         if (job->strategies[i]->because)
             hd__text_add(out, "%s: strategy %s is used (add {use: %s, ...} to `strategies` to set its options)\n",
                          job->strategies[i]->because, job->strategies[i]->use, job->strategies[i]->use);
     for (uint32_t i = 0; i < job->values.count; i++)
-        note_idle(job, &job->values.at[i], out);
-    note_axes(job, out);
-    note_unlikely(job, out);
-    note_empty(job, out);
+        warn_idle(job, &job->values.at[i], out);
+    warn_axes(job, out);
+    warn_unlikely(job, out);
+    warn_empty(job, out);
 }
