@@ -21,9 +21,8 @@ pid_t hd__store_fork(void)
 {
     pthread_rwlock_wrlock(&awake);
     pid_t pid = fork();
+    pthread_rwlock_unlock(&awake);
     if (pid == 0)
-        pthread_rwlock_init(&awake, NULL); /* the threads that it counts are the parent's */
-    else
-        pthread_rwlock_unlock(&awake);
+        pthread_rwlock_init(&awake, NULL); /* the threads that wait for it are the parent's */
     return pid;
 }
