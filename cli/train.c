@@ -280,8 +280,9 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
     if (hd__cli_detect_launch(loaded, &env, &found))
         return HD__EXIT_REFUSED;
     if (found && env.rank == 0 && loaded->job->launch_ranks && loaded->job->launch_ranks != env.size)
-        hd__log(HD_LOG_INFO, NULL,
-                "%s: launch.ranks is %" PRId64 ", but RANK or its like says that a launcher started %d: as many train",
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: launch.ranks is %" PRId64 ", but variables of a launcher (RANK, WORLD_SIZE or their like) say %d, "
+                "and they count; unset them where no launcher started this",
                 hd__job_where(loaded->job, "launch.ranks"), loaded->job->launch_ranks, env.size);
     if (found && env.rank == 0)
         hd__warn_tp_span(loaded->compiled, env.local_size);

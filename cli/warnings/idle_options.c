@@ -73,6 +73,7 @@ void hd__warn_idle_options(const struct hd__cli_job_arguments *arguments, const 
     uint64_t now = 0;
     if (loaded->words || !is_small(loaded->compiled))
         return;
+    hd__log_setup(HD_LOG_ERROR, NULL); /* warnings of jobs that are only compared */
     for (uint32_t i = 0; i < loaded->job->values.count; i++) {
         const struct hd__job_value *v = &loaded->job->values.at[i];
         if (!v->plain || !is_of_program(loaded, v) || v->flags & HD_OPTION_PATH)
@@ -84,4 +85,5 @@ void hd__warn_idle_options(const struct hd__cli_job_arguments *arguments, const 
                          "leave it out\n",
                          v->origin, v->written, v->text, v->plain);
     }
+    hd__log_setup(HD_LOG_INFO, NULL);
 }

@@ -95,6 +95,10 @@ static int inside_itself(const struct hd__job *job)
     "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: " \
     "{}"
 
+#define DAY 86400
+#define HOUR 3600
+#define TOO_LONG "is longer than anyone waits: a number without a unit is of seconds; say 10m or 600000ms"
+
 #define NO_EVAL "because eval.every is 0: set eval.every, or evaluate by `heddle eval`"
 
 /* Values that are possible, and hardly meant. */
@@ -114,6 +118,10 @@ static void warn_unlikely(struct hd__job *job, struct hd__text *out)
     double slots = capacity ? strtod(capacity->text, NULL) : 0,
            per_token = chosen ? json_number_value(chosen->json) : 2;
     double beta = betas ? json_number_value(json_array_get(betas->json, 1)) : 0, new_part = 1 - beta;
+    int scaled = job->precision.loss_scaling != HD__LOSS_SCALE_NONE, wide = 1;
+    const uint32_t gradients[] = {job->precision.compute, job->precision.grad, job->precision.reduce};
+    for (size_t i = 0; i < HD__COUNT(gradients); i++)
+        wide &= hd__dtype(gradients[i])->max_exp >= FLT_MAX_EXP;
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct {
         int is;
@@ -144,6 +152,13 @@ static void warn_unlikely(struct hd__job *job, struct hd__text *out)
         {job->ranks > 1 && job->comm_dead_after < 0.5, "liveness.dead_after",
          "is less than half a second: a rank that waits for the processor that long is taken for dead"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
+        {scaled && wide, "precision.loss_scale",
+         "is not needed: gradients have the range of fp32, and none of them become 0: leave it out"},
+        {!scaled && !wide, "precision.loss_scale",
+         "is none, and small gradients (in fp16 below 6e-8) become 0: leave it out, which is dynamic"},
+        {job->ranks > 1 && job->comm_timeout > DAY, "comm.timeout", TOO_LONG},
+        {job->ranks > 1 && job->comm_dead_after > HOUR, "liveness.dead_after", TOO_LONG},
+        {job->ranks > 1 && job->late_after > DAY, "liveness.late_after", TOO_LONG},
         {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
          "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
          "too large: leave it out, or say one with the range of fp32"},

@@ -78,18 +78,20 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
     errno = 0;
     long long whole = strtoll(digits, &end, 10);
     if (!n || text[n] || *end || text[n - 1] == '_') {
-        int is_whole = !read_number(text, &value, &rest) && !*rest && value == floor(value) && fabs(value) < 1e15;
+        int number = !read_number(text, &value, &rest) && !*rest;
+        int is_whole = number && value == floor(value) && fabs(value) < 1e15;
         if (is_whole && strpbrk(text, "eE")) { /* 5e8 */
             out->i64 = (int64_t)value;
             return check_range(o, value, text, err);
         }
         if (is_whole)
             return hd_fail(err, HD_E_INVALID, "'%.60s' is not written as a whole number: write %.0f", text, value);
-        if (!read_number(text, &value, &rest) && !*rest && fabs(value) >= 1e15 && o->max > o->min && value > o->max)
+        if (number && fabs(value) >= 1e15 && o->max > o->min && value > o->max)
             return check_range(o, value, text, err);
-        if (!read_number(text, &value, &rest) && !*rest && fabs(value) >= 1e15 && fabs(value) < 0x1p63)
+        if (number && fabs(value) >= 1e15 && fabs(value) < 0x1p63)
             return hd_fail(err, HD_E_INVALID, "'%.60s' is above 1e15: write all of its digits", text);
-        return hd_fail(err, HD_E_INVALID, "'%.60s' is not a whole number", text);
+        return hd_fail(err, HD_E_INVALID, "'%.60s' is not a whole number%s%s", text, number && o->unit ? " of " : "",
+                       number && o->unit ? o->unit : "");
     }
     if (errno)
         return hd_fail(err, HD_E_INVALID, "'%.60s' does not fit 64 bits", text);
@@ -159,7 +161,10 @@ static int32_t parse_duration(const struct hd_option *o, const char *text, union
     rest += strspn(rest, " ");
     double factor = unit_factor(time_units, HD__COUNT(time_units), rest);
     if (factor == 0)
-        return hd_fail(err, HD_E_INVALID, "'%.60s': unknown unit; allowed are us, ms, s, m, h, d", text);
+        return hd_fail(err, HD_E_INVALID,
+                       *rest == ':' ? "'%.60s': write one number with its unit, as 90s, 30m or 1.5h"
+                                    : "'%.60s': unknown unit; allowed are us, ms, s, m, h, d",
+                       text);
     out->f64 = factor < 1 ? value / (factor == 1e-3 ? 1e3 : 1e6) : value * factor;
     return check_range(o, out->f64, text, err);
 }

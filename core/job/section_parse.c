@@ -218,6 +218,8 @@ const char *hd__job_foreign(const char *name)
         {"foreach", "updates are fused always: leave it out"},
         {"fsdp", "that is strategies: [{use: fsdp}]"},
         {"deepspeed", "`heddle import` reads its file"},
+        {"zero_optimization", "in a configuration of DeepSpeed's: `heddle import FILE` makes a job of it"},
+        {"fsdp_config", "in a configuration of accelerate's: `heddle import FILE` makes a job of it"},
     };
     const char *dot = strrchr(name, '.');
     for (size_t i = 0; i < HD__COUNT(rows); i++)
@@ -235,7 +237,9 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
     const char **names = all_names(f, &n), *near = hd__nearest(name, names, n), *in = hd__job_key_place(name, place);
     const char *foreign = strchr(name, ':')   ? "a blank is wanted behind the colon"
                           : strchr(name, ')') ? "a list is written in brackets: [A, B]"
-                                              : hd__job_foreign(join(w->job, f->path, name));
+                          : !name[strspn(name, "0123456789")]
+                              ? "a number has no commas: 1000 or 1_000, not 1,000; a list is written [A, B]"
+                              : hd__job_foreign(join(w->job, f->path, name));
     struct hd__text list = {0}, nested = {0}; /* nested: keys of a mapping of this name, where a single value stands */
     for (size_t i = 0; i < n; i++)
         if (i >= f->table.count || !(hd__option_at(&f->table, i).flags & HD_OPTION_FIXED))

@@ -75,10 +75,11 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
     if (s->decay >= 1)
         return hd_fail(err, HD_E_INVALID,
                        "strategies.ema.decay is 1: the average would stay at the initial weights: use less, as 0.999");
-    if (s->decay == 0 && host->pass->stage(program) == 0)
+    if (s->decay < 0.5 && host->pass->stage(program) == 0)
         host->log(
             HD_LOG_WARN, "strategy-ema",
-            "strategies.ema.decay is 0: the average is a copy of the weights: raise it, as 0.999, or leave ema out");
+            "strategies.ema.decay is %g: the average %s the weights: raise it, as 0.999, or leave ema out", s->decay,
+            s->decay == 0 ? "is a copy of" : "keeps less than half of itself at each update, and hardly differs from");
     host->pass->section(program, SECTION, (uint32_t)s->every);
     for (uint32_t flat = 1; flat <= n; flat++)
         average(host->pass, program, flat, s->decay);

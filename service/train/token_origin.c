@@ -322,6 +322,11 @@ static void warn_vocab(const struct hd__compiled *c, const struct made_files *fi
                 (long long)m->vocab);
         return;
     }
+    const char *bytes = c->info.weights ? NULL : hd__train_corpus_bytes(c);
+    if (bytes && c->info.vocab > 2 * 256)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: model.vocab: %lld, and %s is read as bytes, of which there are 256: the other ids are never seen",
+                hd__job_where(c->job, "model.vocab"), (long long)c->info.vocab, bytes);
 }
 
 static void warn_from(const struct hd__compiled *c, const struct made_files *files)

@@ -278,7 +278,9 @@ START_TEST(wrong_environment)
     expect_code(command_run_env("NNODES=1 NODE_RANK=0", "train llama.yaml job.steps=1 job.name=one-node"), 0);
     struct command *c = command_run_env("RANK=0 WORLD_SIZE=1", "train llama.yaml --dry-run launch.ranks=4");
     expect_code(c, 0);
-    expect_says(c, "command line: launch.ranks is 4, but RANK or its like says that a launcher started 1");
+    expect_says(c,
+                "command line: launch.ranks is 4, but variables of a launcher (RANK, WORLD_SIZE or their like) say 1, "
+                "and they count");
 }
 END_TEST
 

@@ -110,6 +110,25 @@ static const struct {
      "say them\n"},
     {"checkpoint: {every: 4, keep: {every: 8}}\n", ""},
     {"eval: {every: 0}\n", ""},
+    {"precision: {compute: fp32, loss_scale: dynamic}\n",
+     "1:40: warning: precision.loss_scale is not needed: gradients have the range of fp32, and none of them become 0: "
+     "leave it out\n"},
+    {"precision: {compute: bf16, loss_scale: 65536}\n",
+     "1:40: warning: precision.loss_scale is not needed: gradients have the range of fp32, and none of them become 0: "
+     "leave it out\n"},
+    {"precision: {compute: fp16, loss_scale: none}\n",
+     "1:40: warning: precision.loss_scale is none, and small gradients (in fp16 below 6e-8) become 0: leave it out, "
+     "which is dynamic\n"},
+    {"precision: {compute: fp16, loss_scale: 1024}\n", ""},
+    {"precision: {compute: bf16, loss_scale: none}\n", ""},
+    {"mesh: {dp: 2}\ncomm: {timeout: 600000}\n",
+     "2:17: warning: comm.timeout is longer than anyone waits: a number without a unit is of seconds; say 10m or "
+     "600000ms\n"},
+    {"mesh: {dp: 2}\nliveness: {dead_after: 5000}\ncomm: {timeout: 10000}\n",
+     "2:24: warning: liveness.dead_after is longer than anyone waits: a number without a unit is of seconds; say 10m "
+     "or "
+     "600000ms\n"},
+    {"mesh: {dp: 2}\ncomm: {timeout: 24h}\n", ""},
     {"eval: {batches: 3}\n",
      "1:17: warning: eval.batches has no effect on training, because eval.every is 0: set eval.every, or evaluate by "
      "`heddle eval`\n"},

@@ -91,7 +91,13 @@ static const struct bad keys[] = {
      "job.yaml:6:20: comm.dead_after: liveness.dead_after, which is the same, was already given at job.yaml:5:24: "
      "leave "
      "one of them out"},
-    {NULL, "job.steps=1.5", "command line: job.steps: '1.5' is not a whole number"},
+    {NULL, "job.steps=1.5", "command line: job.steps: '1.5' is not a whole number of steps"},
+    {NULL, "schedule.warmup=0.1", "command line: schedule.warmup: '0.1' is not a whole number of steps"},
+    {"job: {name: x, steps: 1,000}\n" REST, NULL,
+     "job.yaml:1:25: job: unknown key 000; a number has no commas: 1000 or 1_000, not 1,000; a list is written [A, B]"},
+    {JOB REST "zero_optimization: {stage: 2}\n", NULL,
+     "job.yaml:5:1: unknown section zero_optimization; in a configuration of DeepSpeed's: `heddle import FILE` makes a "
+     "job of it"},
     {NULL, "job.name=../../etc",
      "command line: job.name: '../../etc' names a folder: use at most 100 letters, digits, . _ and -, and do not begin "
      "with a dot"},
@@ -115,6 +121,8 @@ static const struct bad keys[] = {
     {NULL, "job.seed=-1", "command line: job.seed: -1 is too small: at least 0"},
     {NULL, "comm.timeout=5 years",
      "command line: comm.timeout: '5 years': unknown unit; allowed are us, ms, s, m, h, d"},
+    {NULL, "launch.time_limit=00:30:00",
+     "command line: launch.time_limit: '00:30:00': write one number with its unit, as 90s, 30m or 1.5h"},
     {NULL, "plugins.path=[[a]]", "command line: plugins.path: an item is a list where a single value is wanted"},
     {NULL, "plugins.path={a: b}", "command line: plugins.path is a mapping where a list is wanted"},
     {NULL, "checkpoint.dir=S3://bucket/y",
@@ -389,7 +397,7 @@ START_TEST(all_at_once)
                     "@:2:41: optimizer: unknown key lrr; did you mean lr?\n"
                     "@:3:1: unknown section modle; did you mean model?\n"
                     "@:4:18: data: unknown key seq_lem; did you mean seq_len?\n"
-                    "@:4:37: data.batch: '1.5' is not a whole number\n"
+                    "@:4:37: data.batch: '1.5' is not a whole number of sequences\n"
                     "@:5:12: precision is a list where a mapping is wanted: {compute: ...}\n"
                     "command line: data.shuffle: 'maybe' is neither true nor false");
     expect_mistakes(JOB REST, words + 2, 1, "command line: unknown section mash; did you mean mesh?");

@@ -111,6 +111,11 @@ static const struct {
      "{}, or leave ema out"},
     {"train llama.yaml --dry-run checkpoint={} strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0}]",
      "strategies.ema.decay is 0: the average is a copy of the weights: raise it, as 0.999, or leave ema out"},
+    {"train llama.yaml --dry-run checkpoint={} strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.001}]",
+     "strategies.ema.decay is 0.001: the average keeps less than half of itself at each update, and hardly differs "
+     "from"},
+    {"train llama.yaml --dry-run model.vocab=32000 data.format=bytes",
+     "command line: model.vocab: 32000, and corpus.txt is read as bytes, of which there are 256: the other ids are"},
     {"train llama.yaml --dry-run model.sliding_window=1",
      "command line: warning: model.sliding_window is 1: a token attends to itself alone"},
     {"train llama.yaml --dry-run model.family=mixtral model.experts=1 model.experts_per_token=1",
@@ -377,6 +382,9 @@ START_TEST(warnings)
     ck_assert_msg(four->code == 0 && !strstr(four->err, "comm.axes.dp"), "%s", four->err);
     expect_once("train llama.yaml job.steps=1 data.train=unwritten.bin", "first tokens are all 0");
     expect_once("train llama.yaml job.steps=1 data.documents=mask data.eod=0", "no document ends");
+    expect_once("check llama.yaml mesh.dp=2 checkpoint={} "
+                "strategies=[{\"use\":\"zero\",\"stage\":2},{\"use\":\"ema\",\"decay\":0.1}]",
+                "strategies.ema.decay is 0.1"); /* though the job is compiled again without its options */
     ck_assert_ptr_null(strstr(command_run("train llama.yaml job.steps=1 device.kernels=reference device.isa=avx2")->err,
                               "kernels for avx2"));
     expect_code(command_run("train epochs.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER
