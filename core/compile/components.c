@@ -38,6 +38,22 @@ int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uin
     return rc ? rc : parse(job, section, chosen, err);
 }
 
+/* "comm-libfabric, comm-nccl"; NULL: none has it. */
+static const char *plugins_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, const char *option)
+{
+    const struct hd__plugin_entry *all;
+    const char *found = NULL;
+    size_t n;
+    hd__plugin_scan(plugins, &all, &n);
+    for (size_t i = 0; i < n; i++) {
+        const struct hd__component *c = all[i].kind == kind ? all[i].component : NULL;
+        const struct hd__options table = {c ? c->options : NULL, c ? c->n_options : 0, sizeof(struct hd_option)};
+        if (hd__option_find(&table, option) >= 0)
+            found = hd__arena_format(&job->arena, "%s%s%s", found ? found : "", found ? ", " : "", all[i].label);
+    }
+    return found;
+}
+
 void hd__compile_mistakes(struct hd__job *job, struct hd__plugins *plugins)
 {
     for (uint32_t i = 0; i < job->sections.count; i++) {
@@ -45,6 +61,10 @@ void hd__compile_mistakes(struct hd__job *job, struct hd__plugins *plugins)
         struct hd_error noted = HD_ERROR_INIT;
         if (!job->sections.at[i]->parsed)
             hd__compile_choose(job, plugins, job->sections.at[i]->kind, job->sections.at[i], &unused, &noted);
+    }
+    for (uint32_t i = 0; i < job->mistakes.count; i++) {
+        struct hd__job_mistake *m = &job->mistakes.at[i];
+        m->others = m->unknown && m->in ? plugins_with(job, plugins, m->in->kind, m->unknown) : NULL;
     }
 }
 

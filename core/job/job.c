@@ -190,8 +190,9 @@ static int stands_before(const struct hd__job_mistake *a, const struct hd__job_m
 /* In the order of the file, each once; those of the command line have no line and come last. */
 int32_t hd__job_mistake(struct hd__job *job, int32_t first, const struct hd_error *why, struct hd_error *err)
 {
-    struct hd__job_mistake *at,
-        m = {.text = hd__arena_strdup(&job->arena, why->message), .unknown = job->unknown, .line = UINT32_MAX};
+    struct hd__job_mistake *at, m = {.text = hd__arena_strdup(&job->arena, why->message), .line = UINT32_MAX};
+    m.unknown = job->unknown;
+    m.in = job->unknown_in;
     job->unknown = NULL;
     size_t file = strlen(job->file);
     uint32_t k = job->mistakes.count;
@@ -228,9 +229,11 @@ void hd__job_mistakes_text(const struct hd__job *job, struct hd__text *out)
 {
     for (uint32_t i = 0; i < job->mistakes.count; i++) {
         const struct hd__job_mistake *m = &job->mistakes.at[i];
-        const char *owner = owner_of(job, m->unknown), *end = owner ? strrchr(m->text, ';') : NULL;
+        const char *owner = owner_of(job, m->unknown), *end = owner || m->others ? strrchr(m->text, ';') : NULL;
         hd__text_add(out, "%s%.*s", i ? "\n" : "", (int)(end ? end - m->text : (long)strlen(m->text)), m->text);
-        if (end)
+        if (end && m->others)
+            hd__text_add(out, "; that is an option of %s", m->others);
+        else if (end)
             hd__text_add(out, "; that is %s.%s", owner, m->unknown);
     }
     if (job->mistakes_left_out)

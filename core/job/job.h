@@ -57,7 +57,9 @@ struct hd__job_value {
 /* A message that begins with its place; the command line is line UINT32_MAX. */
 struct hd__job_mistake {
     const char *text;
-    const char *unknown; /* a key that no section of the core's has, for those of plugins; or NULL */
+    const char *unknown;              /* a key that no section of the core's has, for those of plugins; or NULL */
+    const struct hd__job_section *in; /* where it is; NULL: in a section of the core's */
+    const char *others;               /* the plugins of that section's kind that have it; NULL: none */
     uint32_t line, column;
 };
 
@@ -260,7 +262,8 @@ struct hd__job {
     HD__ARRAY(struct hd__job_section *) sections; /* all of them */
     HD__ARRAY(struct hd__job_mistake) mistakes;   /* the first HD__MISTAKES of the file */
     uint64_t mistakes_left_out;
-    const char *unknown;              /* of the mistake that is noted next */
+    const char *unknown; /* of the mistake that is noted next, and where it is */
+    const struct hd__job_section *unknown_in;
     HD__ARRAY(const char *) unplaced; /* strategies.NAME.KEY=VALUE of the command line, of strategies not there yet */
     struct hd__tree_node *root;
     struct hd_list special; /* target of the tables' offsets for keys that have readers of their own */

@@ -254,7 +254,8 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
                  : in      ? hd__job_node_fail(key, err, "%s: unknown key %.60s; that is %s", f->path, name, in)
                  : near    ? hd__job_node_fail(key, err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
                         : hd__job_node_fail(key, err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
-    w->job->unknown = in || near ? NULL : name; /* a plugin's section may have it */
+    w->job->unknown = near || foreign || nested.length ? NULL : name; /* a plugin's section may have it */
+    w->job->unknown_in = f->owner;
     hd__text_free(&nested);
     hd__text_free(&list);
     free(names);

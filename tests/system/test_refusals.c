@@ -568,13 +568,16 @@ START_TEST(weights_without_a_place)
 }
 END_TEST
 
-/* What runs all the same, and what is said of it. */
-/* A key of another section. */
+/* A key of another section, or of another plugin of its kind. */
 START_TEST(sections_mixed_up)
 {
     static const char *const rows[][2] = {
         {"job.batch=8", "job: unknown key batch; that is data.batch"},
         {"data.seed=1", "data: unknown key seed; that is job.seed"},
+        {"optimizer={\"use\":\"sgd\",\"lr\":1,\"betas\":[0.9,0.95]}",
+         "optimizer: unknown key betas; that is an option of optim-adamw, optim-adamw8"},
+        {"strategies=[{\"use\":\"zero\",\"schedule\":\"gpipe\"}]",
+         "strategies.zero: unknown key schedule; that is an option of strategy-3d"},
         {"optimizer.warmup=3", "optimizer: unknown key warmup; that is schedule.warmup"},
         {"model.seq_len=64", "model: unknown key seq_len; that is data.seq_len"},
         {"model.recompute=full", "model: unknown key recompute; that is section recompute\n"},
