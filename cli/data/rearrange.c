@@ -136,8 +136,9 @@ static int32_t read_parts(const struct request *r, uint64_t documents, uint64_t 
     }
     if (sum > documents)
         return hd_fail(err, HD_E_INVALID,
-                       "--train, --validation and --test: %" PRIu64 " documents together, and there are %" PRIu64, sum,
-                       documents);
+                       "--train, --validation and --test: %" PRIu64 " documents together, and there are %" PRIu64
+                       ": lower one",
+                       sum, documents);
     if (!r->part_text[TRAIN])
         part[TRAIN] = documents - sum;
     else if (sum < documents)

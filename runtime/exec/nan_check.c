@@ -77,7 +77,7 @@ int32_t hd__exec_find_nonfinite(struct hd__exec *e, int64_t step, char out[160],
 
 void hd__exec_set_status(struct hd__exec *e, const char *what)
 {
-    __atomic_store_n(&e->status, what, __ATOMIC_RELAXED);
+    __atomic_store_n(&e->status, what, __ATOMIC_RELEASE); /* with the text that it points to */
 }
 
 /* Opening or closing: a call into what others wrote. */
@@ -103,7 +103,7 @@ const char *hd__exec_position(struct hd__exec *e, char out[128])
     char axes[64], with[80] = "";
     const char *block;
     if (!section || k >= section->n)
-        return strcpy(out, __atomic_load_n(&e->status, __ATOMIC_RELAXED));
+        return strcpy(out, __atomic_load_n(&e->status, __ATOMIC_ACQUIRE));
     i = &section->of->code.at[k];
     for (uint32_t j = 0; j < k && i->op == HD_OP_WAIT; j++)
         if (section->of->code.at[j].id == i->wait)

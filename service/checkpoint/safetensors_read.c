@@ -293,6 +293,8 @@ static int32_t load_map(struct hd__ckpt_st *st, const char *path, const json_t *
         char *full = hd__format("%.*s%s", folder, path, name);
         int32_t rc = add_file(st, full, map, err);
         free(full);
+        if (rc == HD_E_NOTFOUND)
+            return hd_fail(err, rc, "%s names %s, which is not there: fetch it as well", path, name);
         if (rc)
             return rc;
     }

@@ -218,9 +218,8 @@ static int32_t open_eval_feed(struct hd__train_session *s, int32_t part, struct 
     return rc ? rc : hd__train_feed_seek(*at, 0, err);
 }
 
-int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, int64_t batches,
-                                   const volatile sig_atomic_t *stop, double *loss, double *labels,
-                                   struct hd_error *err)
+int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, int64_t batches, const _Atomic int *stop,
+                                   double *loss, double *labels, struct hd_error *err)
 {
     struct hd_program *p = hd__exec_program(s->exec);
     struct hd__train_feed *before = s->current_feed, *feed;
@@ -257,7 +256,7 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, in
     return HD_OK;
 }
 
-int32_t hd__train_session_evaluate_sets(struct hd__train_session *s, int64_t batches, const volatile sig_atomic_t *stop,
+int32_t hd__train_session_evaluate_sets(struct hd__train_session *s, int64_t batches, const _Atomic int *stop,
                                         double losses[HD__VAL_SETS], double *loss, struct hd_error *err)
 {
     double sum = 0, all = 0, labels = 0;

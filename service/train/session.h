@@ -50,11 +50,10 @@ int32_t hd__train_session_label_factor(struct hd__train_session *s, int64_t step
                                        struct hd_error *err);
 /* Loss on a part of the data, HD__FEED_..., over `batches` batches, and the labels of them that count; NaN where a
  * rank's *stop (may be NULL) ended it between two. */
-int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, int64_t batches,
-                                   const volatile sig_atomic_t *stop, double *loss, double *labels,
-                                   struct hd_error *err);
+int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, int64_t batches, const _Atomic int *stop,
+                                   double *loss, double *labels, struct hd_error *err);
 /* The same on all sets of data.val: losses[k] of set k, and the mean over all their labels. */
-int32_t hd__train_session_evaluate_sets(struct hd__train_session *s, int64_t batches, const volatile sig_atomic_t *stop,
+int32_t hd__train_session_evaluate_sets(struct hd__train_session *s, int64_t batches, const _Atomic int *stop,
                                         double losses[HD__VAL_SETS], double *loss, struct hd_error *err);
 
 /* Inputs, HD__INPUT_..., come from a function instead of the job's data; NULL: from the data again. */

@@ -444,14 +444,22 @@ void expect_gone(const pid_t *pids, int n, double seconds)
     ck_assert_msg(left == 0, "%d of %d processes are still there after %g s", left, n, seconds);
 }
 
+/* Check ends a test whose message is longer than 8 KiB, and prints none of it. */
+static const char *last_of(const char *text)
+{
+    size_t length = strlen(text);
+    return length > 3000 ? text + length - 3000 : text;
+}
+
 void expect_code(const struct command *c, int code)
 {
-    ck_assert_msg(c->code == code, "exit code %d, not %d; it said:\n%s%s", c->code, code, c->out, c->err);
+    ck_assert_msg(c->code == code, "exit code %d, not %d; it said:\n%s%s", c->code, code, last_of(c->out),
+                  last_of(c->err));
 }
 
 void expect_says(const struct command *c, const char *words)
 {
-    ck_assert_msg(strstr(c->err, words) != NULL, "\"%s\" is not in what it said:\n%s", words, c->err);
+    ck_assert_msg(strstr(c->err, words) != NULL, "\"%s\" is not in what it said:\n%s", words, last_of(c->err));
 }
 
 void expect_first_named(const struct command *c, int rank)

@@ -17,8 +17,8 @@
 #include "service/train/save/emergency.h"
 #include "service/train/save/peer_copies.h"
 
-static volatile sig_atomic_t stop_signal;
-static int speaks_of_stop; /* one rank of those that `heddle train` started on this machine */
+static _Atomic int stop_signal; /* any thread may take the signal, also those of libraries */
+static int speaks_of_stop;      /* one rank of those that `heddle train` started on this machine */
 
 static void on_signal(int sig)
 {
