@@ -81,14 +81,12 @@ int hd__cli_check_transports(const struct hd__compiled *c, int32_t per_machine)
     return HD__EXIT_DONE;
 }
 
-int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_t machines, int32_t per_machine)
+int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_t machines, int32_t per_machine,
+                           struct hd__cli_job *all)
 {
-    struct hd__cli_job loaded = {0};
-    int code = hd__cli_load_job(arguments, machines * per_machine, &loaded);
-    if (!code)
-        code = hd__cli_check_transports(loaded.compiled, per_machine);
-    hd__cli_unload_job(&loaded);
-    return code;
+    hd__cli_unload_job(all);
+    int code = hd__cli_load_job(arguments, machines * per_machine, all);
+    return code ? code : hd__cli_check_transports(all->compiled, per_machine);
 }
 
 int hd__cli_print_error(const struct hd_error *err, int code)

@@ -80,8 +80,10 @@ int hd__cli_parse_per_machine(const struct hd__command *command, const char *tex
 
 /* Refuses a transport between machines of so many ranks each that stays inside one. */
 int hd__cli_check_transports(const struct hd__compiled *c, int32_t per_machine);
-/* Refuses a job that does not fit so many machines with so many ranks each: its mesh, its batch, or its transports. */
-int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_t machines, int32_t per_machine);
+/* Refuses a job that does not fit so many machines with so many ranks each: its mesh, batch, or transports. It is left
+ * loaded in `all`, in the place of what was there. */
+int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_t machines, int32_t per_machine,
+                           struct hd__cli_job *all);
 
 /* Prints an error; returns `code`. */
 int hd__cli_print_error(const struct hd_error *err, int code);

@@ -279,13 +279,6 @@ static void warn_input(const struct k8s_request *r, struct hd__job *job, const c
                 hd__job_where(job, key), key, path, r->folder);
 }
 
-static void warn_sources(const struct k8s_request *r, struct hd__job *job, const char *key,
-                         const struct hd__sources *sources)
-{
-    for (uint64_t i = 0; i < sources->count; i++)
-        warn_input(r, job, key, sources->at[i].path);
-}
-
 static int check_paths(const struct k8s_request *r, const struct hd__compiled *c)
 {
     struct hd__job *job = c->job;
@@ -308,9 +301,11 @@ static int check_paths(const struct k8s_request *r, const struct hd__compiled *c
                      v->path, path, r->folder, strcmp(v->path, "checkpoint.dir") ? "" : ", or an s3:// URL");
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
-    warn_sources(r, job, "data.train", &job->train);
-    warn_sources(r, job, "data.val", &job->val);
-    warn_sources(r, job, "data.test", &job->test);
+    const struct hd__sources *const parts[] = {&job->train, &job->val, &job->test};
+    static const char *const keys[] = {"data.train", "data.val", "data.test"};
+    for (size_t k = 0; k < HD__COUNT(parts); k++)
+        for (uint64_t i = 0; i < parts[k]->count; i++)
+            warn_input(r, job, keys[k], parts[k]->at[i].path);
     return HD__EXIT_DONE;
 }
 
@@ -349,27 +344,24 @@ static int run(int argc, char **argv)
                                          {"--storage", &r.storage, NULL},
                                          {"--folder", &r.folder, NULL}};
     struct hd__cli_job_arguments arguments;
-    struct hd__cli_job loaded = {0};
+    struct hd__cli_job loaded = {0}, all = {0};
     char name[48];
     int code = hd__cli_job_arguments(&hd__command_k8s, argc, argv, flags, HD__COUNT(flags), &arguments);
-    if (!code)
-        code = parse_pods(&r);
-    if (!code)
-        code = check_words(&r);
+    code = code ? code : parse_pods(&r);
+    code = code ? code : check_words(&r);
     if (!code)
         code = hd__cli_load_job(&arguments, 0, &loaded);
-    if (!code)
-        code = check_job(&r, &arguments, loaded.compiled);
-    if (!code)
-        code = check_paths(&r, loaded.compiled);
+    code = code ? code : check_job(&r, &arguments, loaded.compiled);
+    code = code ? code : check_paths(&r, loaded.compiled);
     if (!code && r.pods > 1)
-        code = hd__cli_check_machines(&arguments, r.pods, r.ranks);
+        code = hd__cli_check_machines(&arguments, r.pods, r.ranks, &all);
     if (!code) {
         make_name(loaded.job->name, name);
         r.name = name;
-        hd__cli_print_warnings(&arguments, &loaded);
+        hd__cli_print_warnings(&arguments, r.pods > 1 ? &all : &loaded);
         print_manifest(&r, loaded.job, &arguments);
     }
+    hd__cli_unload_job(&all);
     hd__cli_unload_job(&loaded);
     return code;
 }

@@ -134,17 +134,17 @@ static int check_margin(const struct slurm_request *r, struct hd__job *job)
 }
 
 /* Slurm may give any number from the least to the most; a job that searches finds a mesh for each. */
-static int check_machines(const struct slurm_request *r, const struct hd__cli_job_arguments *arguments, int searches)
+static int check_machines(const struct slurm_request *r, const struct hd__cli_job_arguments *arguments, int searches,
+                          struct hd__cli_job *all)
 {
-    struct hd__cli_job loaded;
-    int code = hd__cli_check_machines(arguments, r->min, r->each);
+    int code = hd__cli_check_machines(arguments, r->min, r->each, all);
     for (int32_t n = r->min + 1; n < r->max && !code && !searches; n++) { /* more of the same: the mesh and the batch */
-        code = hd__cli_resolve_job(arguments, (int64_t)n * r->each, &loaded);
-        hd__cli_unload_job(&loaded);
+        hd__cli_unload_job(all);
+        code = hd__cli_resolve_job(arguments, (int64_t)n * r->each, all);
         if (code)
             hd__cli_usage_error(&hd__command_slurm, "so the job would fail where Slurm gives %d machines", n);
     }
-    return code || r->max == r->min ? code : hd__cli_check_machines(arguments, r->max, r->each);
+    return code || r->max == r->min ? code : hd__cli_check_machines(arguments, r->max, r->each, all);
 }
 
 static int run(int argc, char **argv)
@@ -153,12 +153,10 @@ static int run(int argc, char **argv)
     const struct hd__cli_flag flags[] = {
         {"--nodes", &r.nodes, NULL}, {"--per-machine", &r.per_machine, NULL}, {"--signal", &r.margin, NULL}};
     struct hd__cli_job_arguments arguments;
-    struct hd__cli_job loaded = {0};
+    struct hd__cli_job loaded = {0}, all = {0};
     int code = hd__cli_job_arguments(&hd__command_slurm, argc, argv, flags, HD__COUNT(flags), &arguments);
-    if (!code)
-        code = parse_nodes(&r);
-    if (!code)
-        code = parse_margin(&r);
+    code = code ? code : parse_nodes(&r);
+    code = code ? code : parse_margin(&r);
     if (!code)
         code = hd__cli_load_job(&arguments, 0, &loaded);
     if (!code)
@@ -182,11 +180,12 @@ static int run(int argc, char **argv)
         r.max = loaded.job->nodes_max;
     }
     if (!code)
-        code = check_machines(&r, &arguments, loaded.chosen != NULL);
+        code = check_machines(&r, &arguments, loaded.chosen != NULL, &all);
     if (!code) {
-        hd__cli_print_warnings(&arguments, &loaded);
+        hd__cli_print_warnings(&arguments, &all);
         print_script(&arguments, &r, loaded.compiled);
     }
+    hd__cli_unload_job(&all);
     hd__cli_unload_job(&loaded);
     return code;
 }

@@ -67,7 +67,7 @@ static int32_t write_tokens(const struct request *r, struct hd__tokenize_config 
     rc = hd__tokenize(c, &state, err);
     hd__prefix_unlock(c->prefix, lock);
     hd__tokenize_print_end(&print);
-    if (!rc)
+    if (!rc && state.documents)
         print_result(r, &state, hd__indexed_type_for(c->tokenizer->info.vocab), c->prefix);
     if (!rc && !state.documents)
         rc = hd_fail(err, HD_E_IO, "%s has no documents: %" PRIu64 " could not be read (--skip-bad, --field %s)",

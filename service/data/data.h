@@ -85,6 +85,15 @@ uint64_t hd__data_tokens(const struct hd__data *data);
 /* Documents, or pieces of them, that HD__DATA_PACK put into these sequences. *cut: documents that are in pieces. */
 uint64_t hd__data_pieces(const struct hd__data *data, uint64_t *cut);
 
+/* A source of a mix, by its number (0: all, without one): its share of the stream, 0 to 1; how often it is read. */
+struct hd__data_repeats {
+    uint64_t source;
+    double share, times;
+};
+/* The n sources, or fewer, that `sequences` of the stream read most often, that first; `out` has room for n + 1. */
+uint32_t hd__data_most_repeated(const struct hd__data *data, double sequences, struct hd__data_repeats *out,
+                                uint32_t n);
+
 /* Positions [s_first, s_first + s_count) of sequence `number` of the endless stream. Thread-safe.
  * HD_E_INVALID names file and position of a token that is outside the vocabulary. */
 int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,

@@ -405,6 +405,19 @@ uint64_t hd__data_pieces(const struct hd__data *d, uint64_t *cut)
     return pieces;
 }
 
+uint32_t hd__data_most_repeated(const struct hd__data *d, double sequences, struct hd__data_repeats *out, uint32_t n)
+{
+    uint32_t count = 0, at;
+    for (uint32_t k = 0; k < d->n_streams; k++, count = HD__MIN(count + 1, n)) {
+        double share = d->round ? (double)d->streams[k].slots / HD__DATA_MIX_SLOTS : 1,
+               times = share * sequences / (double)d->streams[k].sequences;
+        for (at = count; at && out[at - 1].times < times; at--)
+            out[at] = out[at - 1];
+        out[at] = (struct hd__data_repeats){k, share, times};
+    }
+    return count;
+}
+
 /* ---- reading */
 
 typedef int32_t (*read_fn)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err);

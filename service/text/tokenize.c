@@ -466,9 +466,12 @@ int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokeni
     if (!rc)
         rc = run(t, err);
     stop_threads(t);
-    if (!rc)
+    int none = !rc && !t->done.size.documents && (t->done.left_out || !config->overwrite);
+    if (none)
+        hd__tokenize_progress_remove(config);
+    else if (!rc)
         rc = finish(t, err);
-    hd__indexed_abandon(t->writer, 1);
+    hd__indexed_abandon(t->writer, !none);
     hd__documents_close(t->documents);
     if (!rc && state)
         *state = t->state;

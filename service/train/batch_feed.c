@@ -166,24 +166,32 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     return HD_OK;
 }
 
-/* A step, or an evaluation, that reads sequences again. */
+/* A step, or an evaluation, that reads sequences again; and a source that a mix repeats far more than the rest. Up to 4
+ * times teach nearly as much as new text (Muennighoff et al., arXiv 2305.16264): 10 are hardly meant. */
 static void warn_repeats(const struct hd__train_feed *f, int trains)
 {
     struct hd__job *job = f->compiled->job;
-    uint64_t batch = (uint64_t)job->batch, asked = (uint64_t)job->eval_batches * batch,
+    struct hd__data_repeats x[2];
+    uint64_t batch = (uint64_t)job->batch, asked = trains ? batch : (uint64_t)job->eval_batches * batch,
              has = hd__data_sequences(f->data);
-    if (trains && batch > has)
+    double all = (double)(job->batch * job->steps) / (double)has;
+    hd__data_most_repeated(f->data, (double)(job->batch * job->steps), x, 1);
+    if (asked > has)
+        hd__log(
+            HD_LOG_WARN, NULL,
+            trains ? "%s: data.batch: %llu sequences of data.seq_len tokens are more than the %llu that there are: "
+                     "a step reads some of them %llu times"
+                   : "%s: eval.batches: %llu batches of data.batch sequences are more than the %llu that are held out: "
+                     "an evaluation reads some of them %llu times",
+            hd__job_where(job, trains ? "data.batch" : "eval.batches"),
+            (unsigned long long)(trains ? batch : (uint64_t)job->eval_batches), (unsigned long long)has,
+            (unsigned long long)((asked - 1) / has + 1));
+    if (trains && x->times > 10 && x->times > 4 * all)
         hd__log(HD_LOG_WARN, NULL,
-                "%s: data.batch: %llu sequences of data.seq_len tokens are more than the %llu that there are: a step "
-                "reads some of them %llu times",
-                hd__job_where(job, "data.batch"), (unsigned long long)batch, (unsigned long long)has,
-                (unsigned long long)((batch - 1) / has + 1));
-    else if (!trains && asked > has)
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: eval.batches: %lld batches of %lld sequences are more than the %llu that are held out: an "
-                "evaluation reads some of them %llu times",
-                hd__job_where(job, "eval.batches"), (long long)job->eval_batches, (long long)job->batch,
-                (unsigned long long)has, (unsigned long long)((asked - 1) / has + 1));
+                "%s: data.train: %s is seen %.3g times in all steps, the data as a whole %.3g times: after 4 times or "
+                "so a source teaches less and less; its weight would be %.2g for these",
+                hd__job_where(job, "data.train"), job->train.at[x->source].path, x->times, all,
+                job->train.at[x->source].weight * (1 - x->share) / (x->times / 4 - x->share));
 }
 
 int32_t hd__train_feed_check(const struct hd__compiled *compiled, int32_t part, int tokens, struct hd_error *err)
@@ -275,11 +283,6 @@ int32_t hd__train_feed_count_labels(struct hd__train_feed *f, int64_t *counted, 
     f->waited += hd__now() - start;
     *counted += mine;
     return rc;
-}
-
-uint64_t hd__train_feed_sequences(const struct hd__train_feed *f)
-{
-    return hd__data_sequences(f->data);
 }
 
 double hd__train_feed_waited(struct hd__train_feed *f)

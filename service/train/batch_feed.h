@@ -37,8 +37,6 @@ int32_t hd__train_feed_count_labels(struct hd__train_feed *feed, int64_t *counte
 int32_t hd__train_feed_wait(struct hd__train_feed *feed, struct hd_error *err);
 /* hd__data_skip, and the next micro-batch begins with sequence `sequence`. */
 int32_t hd__train_feed_skip(struct hd__train_feed *feed, uint32_t file, int64_t sequence, struct hd_error *err);
-/* Sequences of an epoch. */
-uint64_t hd__train_feed_sequences(const struct hd__train_feed *feed);
 /* Seconds that steps waited for reading, since the last call. */
 double hd__train_feed_waited(struct hd__train_feed *feed);
 /* The place in the job file of the key that names the files. */

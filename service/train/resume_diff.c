@@ -243,6 +243,19 @@ static void log_from(struct hd__job *job, const char *name, const json_t *state,
             weights_only ? "" : ": for a run from there take another job.name, or checkpoint.resume=overwrite");
 }
 
+/* Two jobs of one folder; whoever names a checkpoint means it. */
+static void log_other_job(struct hd__job *job, const char *name, const json_t *state, int weights_only)
+{
+    const char *saver = json_string_value(saved_value(state, "job.name"));
+    int64_t left = job->steps - json_integer_value(json_object_get(state, "step"));
+    if (!weights_only && saver && strcmp(saver, job->name) != 0 && !strcmp(job->resume, "auto"))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: checkpoint %s of %s was saved by job %s, and this is %s%s: take another checkpoint.dir, or "
+                "checkpoint.resume=overwrite",
+                hd__job_where(job, "job.name"), name, job->checkpoint_dir, saver, job->name,
+                job->steps && left <= 0 ? ", which has nothing left to train then" : "");
+}
+
 /* ---- the data */
 
 enum { SAMPLES = 16 };
@@ -295,16 +308,14 @@ static void log_data(struct hd__job *job, const char *name, const json_t *state,
 {
     const char *before = json_string_value(json_object_get(state, "data")),
                *sampled = json_string_value(json_object_get(state, "data_samples"));
-    if (strcmp(data->text, before) != 0)
+    int same = !strcmp(data->text, before);
+    if (!same || (sampled && strcmp(data->samples, sampled) != 0))
         hd__log(HD_LOG_WARN, NULL,
-                "%s: data.train is not what it was when checkpoint %s was saved: %s, and then %s; training goes on at "
-                "the same place in it",
-                hd__job_where(job, "data.train"), name, data->text, before);
-    else if (sampled && strcmp(data->samples, sampled) != 0)
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: data.train is not what it was when checkpoint %s was saved: as many tokens and the same first "
-                "sequence, and other ones between; training goes on at the same place in it",
-                hd__job_where(job, "data.train"), name);
+                "%s: data.train is not what it was when checkpoint %s was saved: %s; training goes on at the same "
+                "place in it",
+                hd__job_where(job, "data.train"), name,
+                same ? "as many tokens and the same first sequence, and other ones between"
+                     : hd__arena_format(&job->arena, "%s, and then %s", data->text, before));
 }
 
 void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *name, const json_t *state,
@@ -336,6 +347,7 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
     if (!said)
         log_data(job, name, state, data);
     log_from(job, name, state, weights_only);
+    log_other_job(job, name, state, weights_only);
 }
 
 /* Keeps the changes that this misfit comes from: another plugin, else keys of its section, else precision. */

@@ -115,6 +115,10 @@ refused("launch.rendezvous is node1:29400, and the script", "slurm", "job.yaml",
 for words, nodes, tasks in (((), "2-4", 2), (("--nodes", "2"), "2", 2), (("--per-machine", "4"), "2-4", 4)):
     text = run("slurm", "job.yaml", "launch.nodes='2:4'", "launch.ranks=2", APART, *words).stdout
     expect(f"--nodes={nodes}\n#SBATCH --ntasks-per-node={tasks}\n" in text, f"launch.nodes=2:4 and {words}:\n{text}")
+for words, alone in (("slurm --nodes 1", 1), ("slurm --nodes 2", 0), ("slurm --nodes 2:3", 0), ("k8s --pods 1", 1), ("k8s --pods 2", 0)):
+    command, *machines = words.split()  # the ranks of all machines count
+    said = run(command, "job.yaml", APART, "data.pad_batch=always", *machines).stderr
+    expect(("comm.use has no effect where the number of ranks is 1" in said) == alone, f"{words} says:\n{said}")
 for nodes in ("0", "4:2", "2:", "x", "-1"):
     refused(f"--nodes {nodes}: a number of machines is wanted", "slurm", "job.yaml", "--nodes", nodes)
 refused("--signal 0: seconds are wanted", "slurm", "job.yaml", "--signal", "0")

@@ -210,6 +210,33 @@ START_TEST(hook_of_a_third_party)
 }
 END_TEST
 
+/* Of a mix each source has its line in the data; of many those that are read most often. */
+START_TEST(shares_of_the_data)
+{
+    struct hd__text many = {0};
+    ck_assert_int_eq(system("for i in 1 2 3 4 5 6 7; do head -c ${i}601 corpus.txt >part$i.txt; done"), 0);
+    struct command *c =
+        command_run("train llama.yaml job.name=shares job.steps=5 data.train=[\"part1.txt\",\"part3.txt\"]");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "\ndata: 5,202 tokens, seen 0.247 times in all steps\n"), "it said: %s", c->out);
+    c = command_run("train llama.yaml job.name=shares job.steps=5 "
+                    "data.train=[{\"path\":\"part3.txt\",\"weight\":3},{\"path\":\"part1.txt\",\"weight\":1}]");
+    expect_code(c, 0); /* 40 sequences of 32 tokens, of 112 and 50 */
+    ck_assert_msg(
+        strstr(c->out, "\ndata: 5,202 tokens: part3.txt 75 % (seen 0.268 times), part1.txt 25 % (seen 0.2 times)\n"),
+        "it said: %s", c->out);
+    for (int i = 1; i <= 7; i++)
+        hd__text_add(&many, "%s{\"path\":\"part%d.txt\",\"weight\":1}", i > 1 ? "," : "", i);
+    c = command_run("train llama.yaml job.name=shares job.steps=7 data.train=[%s]", many.at);
+    hd__text_free(&many);
+    expect_code(c, 0);
+    ck_assert_msg(
+        strstr(c->out, " tokens: part1.txt 14.3 % (seen 0.16 times), part2.txt 14.3 % (seen 0.0988 times), ") &&
+            strstr(c->out, " times), part5.txt 14.3 % (seen 0.0457 times), 2 more less often\n"),
+        "it said: %s", c->out);
+}
+END_TEST
+
 /* Measured times of a run without a pipeline, and of one with it, split another. */
 START_TEST(block_times)
 {
@@ -914,6 +941,7 @@ int main(void)
                                         {"profile", profile_table, 1},
                                         {"roofline of a profile", roofline_of_a_profile, 1},
                                         {"roofline of rates", roofline_of_rates, 1},
+                                        {"shares of the data", shares_of_the_data, 1},
                                         {"block times", block_times, 1},
                                         {"metrics, nowhere", metrics_nowhere, 1},
                                         {"lost output", lost_output, 1},

@@ -339,6 +339,30 @@ START_TEST(another_base)
 }
 END_TEST
 
+/* Of the same folder by mistake: it goes on, and says whose steps they are. A checkpoint that is named is meant. */
+START_TEST(another_job)
+{
+#define SECOND "train llama.yaml checkpoint.dir=common job.name=second "
+    const char *whose = "warning: command line: checkpoint step-00000002 of common was saved by job first, and this is "
+                        "second: take another checkpoint.dir, or checkpoint.resume=overwrite",
+               *done = "was saved by job first, and this is second, which has nothing left to train then: take another";
+    train(&some, "first", "llama.yaml checkpoint.dir=common job.steps=2");
+    ck_assert_ptr_null(strstr(command_run("train llama.yaml checkpoint.dir=common job.name=first job.steps=2")->err,
+                              "was saved by job"));
+    run_says(0, done, SECOND "job.steps=2");
+    run_says(0, done, SECOND "job.steps=2 --dry-run");
+    run_says(0, whose, SECOND "job.steps=3 --dry-run");
+    struct command *c = command_run(SECOND "job.steps=3 checkpoint.resume=step-00000002 --dry-run");
+    ck_assert_msg(c->code == 0 && !strstr(c->err, "was saved by job"), "exit code %d; it said:\n%s", c->code, c->err);
+    c = command_run("eval llama.yaml checkpoint.dir=common job.name=second data.val_fraction=0.1 eval.batches=1");
+    ck_assert_msg(c->code == 0 && !strstr(c->err, "was saved by job"), "exit code %d; it said:\n%s", c->code, c->err);
+    c = run_says(0, whose, SECOND "job.steps=3");
+    ck_assert_msg(strstr(c->out, "resuming from step 2 of common: "), "it said: %s", c->out);
+    c = command_run(SECOND "job.steps=4"); /* its own by now */
+    ck_assert_msg(c->code == 0 && !strstr(c->err, "was saved by job"), "exit code %d; it said:\n%s", c->code, c->err);
+}
+END_TEST
+
 START_TEST(another_optimizer)
 {
     train(&some, "adam", "llama.yaml checkpoint={} job.steps=2");
@@ -370,6 +394,7 @@ int main(void)
                                         {"foreign metrics", foreign_metrics, 1},
                                         {"start and end", start_and_end, 1},
                                         {"another base", another_base, 1},
+                                        {"another job", another_job, 1},
                                         {"another optimizer", another_optimizer, 1},
                                         {"stopped overwriting", stopped_overwriting, 1},
                                         {NULL, NULL, 0}};

@@ -34,16 +34,28 @@ static void print_packing(const struct hd__data *d, int64_t seq_len)
                count_text((int64_t)cut, pieces), cut > 1 ? "are" : "is");
 }
 
+static void print_data(const struct hd__data *d, const struct hd__job *job)
+{
+    struct hd__data_repeats x[6];
+    uint32_t n = hd__data_most_repeated(d, (double)(job->batch * job->steps), x, 5);
+    char tokens[32];
+    printf("data: %s tokens", count_text((int64_t)hd__data_tokens(d), tokens));
+    for (uint32_t i = 0; i < n && n > 1; i++)
+        printf("%s %s %.3g %% (seen %.3g times)", i ? "," : ":", job->train.at[x[i].source].path, 100 * x[i].share,
+               x[i].times);
+    if (n > 1 && job->train.count > n)
+        printf(", %" PRIu64 " more less often", job->train.count - n);
+    printf(n == 1 ? ", seen %.3g times in all steps\n" : "\n", x->times);
+}
+
 /* Data, memory, transports and the place of a run. */
 static void print_plan(const struct hd__train_loop *l, const struct hd__compiled *c)
 {
-    const struct hd__data *data = hd__train_feed_data(l->s.train_feed);
-    double sequences = (double)hd__data_sequences(data), peak = hd__loop_device_peak(l);
-    char tokens[32], bytes[32];
+    double peak = hd__loop_device_peak(l);
+    char bytes[32];
     const struct hd__memory_use memory = hd__memory_use(l->p);
     const char *separator = "transports: ";
-    printf("data: %s tokens, seen %.3g times in all steps\n", count_text((int64_t)hd__data_tokens(data), tokens),
-           (double)(l->job->batch * l->job->steps) / sequences);
+    print_data(hd__train_feed_data(l->s.train_feed), l->job);
     printf("arena %s a rank", hd__bytes_text((uint64_t)l->p->arena_bytes, bytes));
     for (uint32_t k = 0; k < HD__MEMORY_KINDS; k++)
         printf("%s%s %s", k ? ", " : ": ", hd__memory_kind_name(k), hd__bytes_text((uint64_t)memory.kind[k], bytes));
@@ -76,7 +88,7 @@ void hd__loop_print_start(const struct hd__train_loop *l, const struct hd__compi
            count_text(tokens * l->job->steps, total), l->job->steps);
     if (l->job->epochs > 0)
         printf(", %g epoch%s of %s sequences", l->job->epochs, l->job->epochs == 1 ? "" : "s",
-               count_text((int64_t)hd__train_feed_sequences(l->s.train_feed), step));
+               count_text((int64_t)hd__data_sequences(hd__train_feed_data(l->s.train_feed)), step));
     printf("\n%d rank%s", c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "");
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (c->mesh.size[a] > 1) {

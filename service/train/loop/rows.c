@@ -233,7 +233,7 @@ static void log_step(const struct hd__train_loop *l)
         .loss = l->loss,
         .val_loss = l->val_loss,
         .val_losses = l->val_losses,
-        .epoch = (double)l->progress.sequence / (double)hd__train_feed_sequences(l->s.train_feed),
+        .epoch = (double)l->progress.sequence / (double)hd__data_sequences(hd__train_feed_data(l->s.train_feed)),
         .grad_norm = l->norm,
         .loss_scale = l->progress.scaler.scaling != HD__LOSS_SCALE_NONE ? l->scale : 0,
         .skipped = l->progress.scaler.skipped,

@@ -493,6 +493,41 @@ START_TEST(mix)
 }
 END_TEST
 
+/* Sources by how often a number of sequences reads them: by their weights and their sizes. */
+START_TEST(repeats_of_a_mix)
+{
+    static int64_t tokens[8 * SEQ + 1];
+    static const struct {
+        uint64_t source;
+        double share, times;
+    } want[] = {{3, 0.2, 20}, {1, 0.5, 12.5}, {0, 0.2, 10}, {2, 0.1, 1.25}};
+    struct hd__data_source sources[] = {{put(0, "a", tokens, 2 * SEQ + 1), 4},
+                                        {put(1, "b", tokens, 4 * SEQ + 1), 10},
+                                        {put(2, "c", tokens, 8 * SEQ + 1), 2},
+                                        {put(3, "d", tokens, SEQ + 1), 4}};
+    struct hd__data_config c = {
+        .ops = &memory, .sources = sources, .n_sources = 4, .mix = 1, .seq_len = SEQ, .vocab = 256};
+    struct hd__data *d = open_one(&c);
+    for (uint32_t n = 1; n <= 5; n++) {
+        struct hd__data_repeats x[6];
+        ck_assert_uint_eq(hd__data_most_repeated(d, 100, x, n), HD__MIN(n, 4));
+        for (uint32_t i = 0; i < HD__MIN(n, 4); i++) {
+            ck_assert_uint_eq(x[i].source, want[i].source);
+            ck_assert_double_eq_tol(x[i].share, want[i].share, 1.0 / HD__DATA_MIX_SLOTS);
+            ck_assert_double_eq_tol(x[i].times, want[i].times, 100.0 / HD__DATA_MIX_SLOTS);
+        }
+    }
+    hd__data_close(d);
+    c.mix = 0;
+    d = open_one(&c);
+    struct hd__data_repeats all[5];
+    ck_assert_uint_eq(hd__data_most_repeated(d, 30, all, 4), 1);
+    ck_assert_double_eq(all->share, 1);
+    ck_assert_double_eq(all->times, 2); /* 15 sequences, and the ends of three files in between */
+    close_all(d);
+}
+END_TEST
+
 /* ---- reading ahead */
 
 static uint64_t row_number(void *user, uint64_t request, uint32_t row)
@@ -786,6 +821,7 @@ int main(void)
         {"even", permutation_is_even},
         {"epochs", epochs},
         {"mix", mix},
+        {"repeats_of_a_mix", repeats_of_a_mix},
         {"skipped", skipped},
         {"failures", failures},
         {"mix_of_shards", mix_of_shards},

@@ -8,6 +8,11 @@
 
 #define TOKENIZER GOLDEN_DIR "/indexed/tokenizer.json"
 
+/* low.txt has 1000 bytes. */
+#define MIX(corpus, low)                                           \
+    "data.train=[{\"path\":\"corpus.txt\",\"weight\":" corpus "}," \
+    "{\"path\":\"low.txt\",\"weight\":" low "}] "
+
 #define BY_PIPES "plugins.path=" PIPES " comm.use=pipes "
 
 static const struct {
@@ -18,7 +23,7 @@ static const struct {
     {"train llama.yaml --dry-run data.http_retries=2",
      "warning: command line: data.http_retries has no effect, because no file is a URL: leave it out"},
     {"train llama.yaml --dry-run data.val_fraction=0.1 eval.every=1 eval.batches=1000000",
-     "command line: eval.batches: 1000000 batches of 8 sequences are more than the "},
+     "command line: eval.batches: 1000000 batches of data.batch sequences are more than the "},
     {"train llama.yaml --dry-run strategies.zero.prefetch=2",
      "command line: warning: strategies.zero.prefetch has no effect where strategies.zero.stage is "},
     {"explain llama.yaml optimizer.rounding_seed=2",
@@ -156,6 +161,14 @@ static const struct {
      "its last 3 "
      "steps "
      "are in no model that is saved"},
+    {"train llama.yaml --dry-run job.steps=200 " MIX("0.1", "0.9"),
+     "warning: command line: data.train: low.txt is seen 46.5 times in all steps, the data as a whole "},
+    {"train llama.yaml --dry-run job.steps=200 " MIX("0.1", "0.9"),
+     " times: after 4 times or so a source teaches less and less; its weight would be 0.0084 for these"},
+    {"train llama.yaml --dry-run job.steps=2 metrics.profile=true",
+     "command line: warning: metrics.profile is of the first two steps alone, which are slow and which longer runs "},
+    {"train llama.yaml --dry-run job.steps=1 metrics.blocks=first.csv",
+     "command line: warning: metrics.blocks is of the first two steps alone, which are slow and which longer runs "},
     {"train llama.yaml --dry-run data.batch=80000 data.micro_batch=8",
      "command line: data.batch: 80000 sequences of data.seq_len tokens are more than the "},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=texts data.field=body",
@@ -370,7 +383,10 @@ START_TEST(warnings)
         "model.dropout=0",
         "model.vocab=320 data.train=han.txt data.tokenizer=" TOKENIZER, /* the first 4,096 bytes cut a character */
         "optimizer.use=adamw8 optimizer.block_size=16 optimizer.min_8bit_size=16",
-        "data.val=other.txt eval.every=2", /* of the same size */
+        "data.val=other.txt eval.every=2",     /* of the same size */
+        "job.steps=200 " MIX("0.1", "0.0085"), /* 4 times */
+        "job.steps=200 data.train=[{\"path\":\"texts/a.txt\",\"weight\":1},{\"path\":\"low.txt\",\"weight\":1}]",
+        "job.steps=3 metrics.profile=true",
         "recompute=full",
         "recompute=selective"};
     for (size_t i = 0; i < HD__COUNT(silent); i++) {

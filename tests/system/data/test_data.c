@@ -212,10 +212,20 @@ START_TEST(said)
     expect_says(c, "corpus.txt is named more than once: so often its documents are written");
     c = command_run("data tokenize --tokenizer " TOKENIZER " --to once corpus.txt");
     ck_assert_msg(!strstr(c->err, "more than once"), "it said: %s", c->err);
+    write_file("empty.jsonl", "");
     c = command_run("data tokenize --tokenizer " TOKENIZER " --to none --skip-bad --field none " INDEXED
                     "/corpus.jsonl");
     expect_code(c, 1);
     expect_says(c, "none has no documents: 46 could not be read (--skip-bad, --field none)");
+    ck_assert_str_eq(c->out, "");
+    expect_says(command_run("data tokenize --tokenizer " TOKENIZER " --to none empty.jsonl"), "none has no documents");
+    ck_assert_int_eq(system("! ls none* 2>/dev/null"), 0); /* so the call that is right needs no --overwrite */
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to none " INDEXED "/corpus.jsonl"), 0);
+    ck_assert_int_eq(system("cp none.bin before.bin"), 0);
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER
+                            " --to none --skip-bad --field none --overwrite " INDEXED "/corpus.jsonl"),
+                1);
+    ck_assert_int_eq(system("cmp none.bin before.bin && ! ls none.*part none.progress 2>/dev/null"), 0);
 }
 END_TEST
 
