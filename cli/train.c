@@ -192,7 +192,7 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
     int32_t local_rank = env ? env->local_rank : 0;
     int32_t rc = hd__train_check_memory(c, local_ranks, &err);
     if (!rc)
-        rc = hd__launch_check_files(local_ranks, &err);
+        rc = hd__launch_check_files(!env || env->rank == 0 ? c->mesh.ranks /* all connect to it */ : local_ranks, &err);
     if (!rc)
         rc = check_model(c, local_rank, &err);
     if (!rc)

@@ -114,11 +114,11 @@ void hd__arena_free(struct hd__arena *arena)
 
 void *hd__array_grow(void *at, uint32_t *room, uint32_t need, size_t item)
 {
-    uint32_t to = *room ? *room : 8;
+    uint64_t to = *room ? *room : 8;
     while (to < need)
         to *= 2;
-    *room = to;
-    return hd__realloc(at, to * item);
+    *room = (uint32_t)HD__MIN(to, UINT32_MAX);
+    return hd__realloc(at, *room * item);
 }
 
 static void make_room(struct hd__text *text, size_t more)

@@ -93,8 +93,8 @@ struct hd_comm_call {
     uint64_t tag; /* the caller's number of this operation (instruction); compared across members, named in errors */
 };
 
-/* Streams of messages are numbers below this; some from it on are the core's own. None is larger than MPI's largest
- * tag. */
+/* Streams of messages are numbers below this, from 0 on: a library may have room for small ones only, as MPI's tags.
+ * Some from it on are the core's own. */
 #define HD_STREAMS_OF_CALLERS 2147483616u
 
 /* A request is a number that the transport gives; it is valid until test or wait said done (or failed) once. Then what

@@ -144,7 +144,15 @@ static int is_leftover(const char *path)
     return ours;
 }
 
-static int32_t remove_leftovers(const struct hd_ckpt *ckpt, struct hd_error *err)
+/* What is saved stands, whatever becomes of what it replaces. */
+static void warn_left(const struct hd_ckpt *ckpt, const char *path)
+{
+    ckpt->host->log(HD_LOG_WARN, "ckpt-posix", "%s is of no use any more, and cannot be removed: %s", path,
+                    strerror(errno));
+}
+
+/* Of saves that were interrupted; `next` is the folder of the one that begins. */
+static int32_t remove_leftovers(const struct hd_ckpt *ckpt, const char *next, struct hd_error *err)
 {
     DIR *dir = opendir(ckpt->dir);
     int32_t rc = HD_OK;
@@ -159,7 +167,11 @@ static int32_t remove_leftovers(const struct hd_ckpt *ckpt, struct hd_error *err
         else if (!is_leftover(path))
             rc = hd_fail(err, HD_E_INVALID,
                          "%s has files that no save wrote, and is in the way of one: move it elsewhere", path);
-        else if (remove_tree(path))
+        else if (!remove_tree(path))
+            ;
+        else if (strcmp(path, next))
+            warn_left(ckpt, path);
+        else
             rc = io_error(err, path, "cannot be removed: ");
         free(path);
     }
@@ -183,7 +195,7 @@ static int32_t posix_begin(struct hd_ckpt *ckpt, const char *name, int32_t leade
     if (!tx->name || !tx->folder)
         rc = no_memory(err);
     else if (leader)
-        rc = make_folders(ckpt->dir) ? io_error(err, ckpt->dir, "") : remove_leftovers(ckpt, err);
+        rc = make_folders(ckpt->dir) ? io_error(err, ckpt->dir, "") : remove_leftovers(ckpt, tx->folder, err);
     if (!rc && leader && mkdir(tx->folder, 0777))
         rc = io_error(err, tx->folder, "");
     if (!rc && (tx->folder_fd = open(tx->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
@@ -206,7 +218,9 @@ static int32_t make_visible(const struct hd_ckpt_tx *tx, const char *final, stru
         return io_error(err, final, "cannot be put in place: ");
     if (sync_folder(tx->ckpt, tx->ckpt->dir))
         return io_error(err, tx->ckpt->dir, "fsync: ");
-    return replaced && remove_tree(tx->folder) ? io_error(err, tx->folder, "cannot be removed: ") : HD_OK;
+    if (replaced && remove_tree(tx->folder))
+        warn_left(tx->ckpt, tx->folder);
+    return HD_OK;
 }
 
 static int32_t posix_commit(struct hd_ckpt_tx *tx, struct hd_error *err)

@@ -38,6 +38,9 @@ struct cm_settings {
     int32_t boards;  /* 0: not in shared memory */
 };
 
+/* Tags of messages: first those of the core's streams, then one of call_check.c's, then those of callers' streams. */
+enum { CM_CORE_STREAMS = 31, CM_TAG_SIGNATURE = CM_CORE_STREAMS, CM_TAG_CALLERS };
+
 enum { CM_ORDER_MPI = 0, CM_ORDER_CORE = 1 };
 enum { CM_HALVES_NARROW = 0, CM_HALVES_WIDE = 1 };
 
@@ -148,7 +151,7 @@ struct hd_comm {
     _Atomic uint32_t aborting; /* 0, 1: the reason is being written, 2: it is there */
     uint32_t told;             /* the others were */
     int32_t node;              /* the first rank of those that MPI says share memory with this one */
-    int32_t reserved_node;
+    int32_t largest_tag;       /* MPI_TAG_UB: from 2^15 - 1 on */
     struct hd_error error; /* after an abort, here or elsewhere */
     char reason[CM_REASON];
 };
@@ -190,7 +193,6 @@ int cm_collective_start(struct cm_op *op); /* MPI's code */
 void cm_collective_broke(struct cm_op *op, int code);
 
 /* call_check.c */
-#define CM_TAG_SIGNATURE (INT32_MAX - 1)
 int cm_check_begin(struct cm_op *op); /* MPI's code */
 /* Hands MPI what is known to be the same on the member before, in order. 1 if anything moved. */
 int cm_check_advance(struct cm_group *group);

@@ -47,11 +47,17 @@ static int32_t make_room(struct cm_group *g, struct hd_error *err)
     return HD_OK;
 }
 
+/* Streams of the core are the largest numbers, and tags are few: UCX has 2^23, Intel MPI 2^19. */
+static int tag_of(uint32_t stream)
+{
+    return stream >= HD_STREAMS_OF_CALLERS ? (int)(stream - HD_STREAMS_OF_CALLERS) : (int)stream + CM_TAG_CALLERS;
+}
+
 static int start(struct cm_op *op, const void *from, void *to, MPI_Request *request)
 {
     struct cm_group *g = op->group;
     MPI_Datatype type;
-    int n, is_new, tag = (int)op->stream;
+    int n, is_new, tag = tag_of(op->stream);
     int code = cm_type(op->bytes, MPI_BYTE, g->comm->settings.largest, &n, &type, &is_new);
     if (code == MPI_SUCCESS)
         code = op->kind == CM_SEND ? MPI_Isend(from, n, type, op->peer, tag, g->mpi, request)
@@ -61,13 +67,17 @@ static int start(struct cm_op *op, const void *from, void *to, MPI_Request *requ
     return code;
 }
 
-/* The last tags are call_check.c's. */
 static int32_t check(const struct cm_group *g, int32_t peer, uint32_t stream, struct hd_error *err)
 {
     if (peer < 0 || peer >= g->n)
         return hd_fail(err, HD_E_INVALID, "mpi: a message for member %d of group %s of %d", peer, g->name, g->n);
-    if (stream >= CM_TAG_SIGNATURE)
-        return hd_fail(err, HD_E_INVALID, "mpi: stream %u: the last is %d", stream, CM_TAG_SIGNATURE - 1);
+    int32_t last = g->comm->largest_tag - CM_TAG_CALLERS;
+    if (stream < HD_STREAMS_OF_CALLERS && (int32_t)stream > last)
+        return hd_fail(err, HD_E_UNSUPPORTED, "mpi: stream %u: with this MPI, whose largest tag is %d, the last is %d",
+                       stream, g->comm->largest_tag, last);
+    if (stream >= HD_STREAMS_OF_CALLERS && stream - HD_STREAMS_OF_CALLERS >= CM_CORE_STREAMS)
+        return hd_fail(err, HD_E_INVALID, "mpi: stream %u: the last is %u", stream,
+                       HD_STREAMS_OF_CALLERS + CM_CORE_STREAMS - 1);
     return HD_OK;
 }
 

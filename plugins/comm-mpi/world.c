@@ -52,12 +52,15 @@ static int look_at_machine(struct hd_comm *c)
 static int32_t make_world(struct hd_comm *c, struct hd_error *err)
 {
     MPI_Request here;
+    int *tag, has_tag;
     int32_t rc = check_size(&c->world, err);
     int code = rc ? MPI_SUCCESS : MPI_Ibarrier(MPI_COMM_WORLD, &here);
     if (rc || code != MPI_SUCCESS)
         return rc ? rc : cm_fail(err, code, "MPI_Ibarrier");
     if ((rc = cm_wait_all(c, 1, &here, "opening the transport", err)))
         return rc;
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag, &has_tag);
+    c->largest_tag = has_tag ? *tag : INT16_MAX; /* the least that MPI allows */
     code = MPI_Comm_split(MPI_COMM_WORLD, 0, c->world.rank, &c->mpi);
     if (code == MPI_SUCCESS)
         code = look_at_machine(c);

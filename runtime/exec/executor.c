@@ -110,6 +110,7 @@ static int32_t open_device(struct hd__exec *e, struct hd_error *err)
 struct hd__exec *hd__exec_create(const struct hd__exec_config *config)
 {
     struct hd__exec *e = hd__alloc(sizeof *e);
+    pthread_mutex_init(&e->positions, NULL);
     e->config = *config;
     e->p = hd__compiled_program(config->compiled, config->rank);
     hd__mesh_coord(&config->compiled->mesh, config->rank, e->coord);
@@ -157,7 +158,9 @@ void hd__exec_shut(struct hd__exec *e)
     if (!e || e->shut)
         return;
     e->shut = 1;
-    __atomic_store_n(&e->current_section, NULL, __ATOMIC_RELAXED); /* reports read it from other threads */
+    pthread_mutex_lock(&e->positions);
+    __atomic_store_n(&e->current_section, NULL, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&e->positions);
     hd__exec_begin_call(e, "closing");
     for (uint32_t s = 0; s < HD_STREAM_COUNT && e->device.streams; s++) /* kernels still use what is freed here */
         e->device.ops->sync(e->device.handle, s, &ignored);

@@ -2,6 +2,8 @@
 #ifndef HD_RUNTIME_EXEC_INTERNAL_H
 #define HD_RUNTIME_EXEC_INTERNAL_H
 
+#include <pthread.h>
+
 #include "core/program/ops.h"
 #include "runtime/exec/comm_op/comm_op.h"
 #include "runtime/exec/copy/copy.h"
@@ -99,6 +101,7 @@ struct hd__exec {
     int32_t (*update_hook)(void *user, const struct hd__flat *flat, struct hd_error *err); /* NULL: there is none */
     void *update_hook_user;
     const struct hd__prepared_section *current_section;
+    pthread_mutex_t positions; /* reports read that section from other threads, and closing frees it */
     uint32_t current_instr;
 };
 

@@ -95,7 +95,7 @@ double hd__exec_call_seconds(struct hd__exec *e)
     return since > 0 ? HD__MAX(0.0, hd__now() - HD__MAX(since, waited)) : 0;
 }
 
-const char *hd__exec_position(struct hd__exec *e, char out[128])
+static const char *position(struct hd__exec *e, char out[128])
 {
     const struct hd__prepared_section *section = __atomic_load_n(&e->current_section, __ATOMIC_ACQUIRE);
     uint32_t k = __atomic_load_n(&e->current_instr, __ATOMIC_RELAXED);
@@ -117,5 +117,13 @@ const char *hd__exec_position(struct hd__exec *e, char out[128])
     block = e->p->blocks.at[i->block];
     snprintf(out, 128, "section %s, instruction %u: %s%s%s%s%s%s", section->of->name, k, block, *block ? " " : "",
              hd__instr_name(i), on ? " for " : "", on ? hd__op(on->op)->name : "", with);
+    return out;
+}
+
+const char *hd__exec_position(struct hd__exec *e, char out[128])
+{
+    pthread_mutex_lock(&e->positions);
+    position(e, out);
+    pthread_mutex_unlock(&e->positions);
     return out;
 }

@@ -25,7 +25,8 @@ struct hd__progress_thread {
     pthread_cond_t wakeup;
     _Atomic int32_t lock_waiters; /* they have priority */
     int32_t in_flight, stop, failed;
-    int32_t moved_last; /* the last call of `progress` moved something, so no sleep came before this one */
+    struct hd_error error; /* the first one, for whoever waits */
+    int32_t moved_last;    /* the last call of `progress` moved something, so no sleep came before this one */
     uint32_t outside_calls, outside_calls_seen; /* hd__exec_progress_poll: all calls; those before the last sleep */
     long backoff_ns;
 };
@@ -48,11 +49,10 @@ static void yield_lock(struct hd__progress_thread *thread, int32_t moved)
  * thread polls. */
 static int32_t progress_once(struct hd__progress_thread *thread)
 {
-    struct hd_error err = HD_ERROR_INIT;
     int32_t outside_call = thread->outside_calls != thread->outside_calls_seen,
-            moved = outside_call ? 0 : thread->progress(thread->user, &err);
+            moved = outside_call ? 0 : thread->progress(thread->user, &thread->error);
     thread->outside_calls_seen = thread->outside_calls;
-    thread->failed |= moved < 0;
+    thread->failed = HD__MIN(moved, 0);
     if (!thread->moved_last)
         thread->backoff_ns =
             moved ? HD__MAX(thread->backoff_ns / 2, BACKOFF_MIN_NS) : HD__MIN(thread->backoff_ns * 2, BACKOFF_MAX_NS);
@@ -98,6 +98,7 @@ struct hd__progress_thread *hd__exec_progress_start(int32_t (*progress)(void *us
 {
     struct hd__progress_thread *thread = hd__alloc(sizeof *thread);
     sigset_t all, before;
+    thread->error = (struct hd_error)HD_ERROR_INIT;
     thread->progress = progress;
     thread->user = user;
     thread->backoff_ns = BACKOFF_MIN_NS;
@@ -155,9 +156,13 @@ int32_t hd__exec_progress_poll(struct hd__progress_thread *thread, struct hd_err
     if (pthread_mutex_trylock(&thread->lock))
         return 0;
     if (!thread->failed) {
-        moved = thread->progress(thread->user, err);
-        thread->failed = moved < 0;
+        moved = thread->progress(thread->user, &thread->error);
+        thread->failed = HD__MIN(moved, 0);
         thread->outside_calls++;
+    }
+    if (thread->failed) {
+        hd_error_copy(err, &thread->error);
+        moved = thread->failed;
     }
     pthread_mutex_unlock(&thread->lock);
     return moved;

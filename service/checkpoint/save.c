@@ -251,13 +251,17 @@ int32_t hd__ckpt_prune(const struct hd__ckpt_store *store, const struct hd__ckpt
     }
     if (!rc && policy->keep)
         choose_kept(policy, all, n);
-    for (uint32_t i = n; i-- && !rc && policy->keep;) {
+    for (uint32_t i = rc ? 0 : n; i-- && policy->keep;) {
         char name[32];
+        struct hd_error why = HD_ERROR_INIT;
         if (all[i].stays)
             continue;
         hd__ckpt_step_name(all[i].step, name);
-        rc = store->ops->remove(store->ckpt, name, err);
-        *removed += !rc;
+        int32_t code = store->ops->remove(store->ckpt, name, &why);
+        if (code && !rc) /* the others go all the same */
+            hd_error_copy(err, &why);
+        rc = rc ? rc : code;
+        *removed += !code;
     }
     free(all);
     free(steps);
@@ -306,8 +310,10 @@ int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_
     if (s.tx)
         store->ops->cancel(s.tx);
     uint32_t removed = 0;
-    if (!rc && save->keep && s.rank == 0)
-        rc = hd__ckpt_prune(store, save, &removed, err);
+    struct hd_error why = HD_ERROR_INIT;
+    if (!rc && save->keep && s.rank == 0 && hd__ckpt_prune(store, save, &removed, &why))
+        hd__log(HD_LOG_WARN, NULL, "%s is saved, and those that checkpoint.keep leaves out could not be removed: %s",
+                s.name, why.message);
     hd__free_array(&s.pieces);
     hd__arena_free(&s.arena);
     return rc;

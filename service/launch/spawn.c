@@ -349,10 +349,10 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
 /* Descriptors of a process that starts ranks or is one, beside a connection for each rank. */
 enum { FILES_OF_A_PROCESS = 48 };
 
-int32_t hd__launch_check_files(int32_t local_ranks, struct hd_error *err)
+int32_t hd__launch_check_files(int32_t ranks, struct hd_error *err)
 {
     struct rlimit limit;
-    rlim_t need = FILES_OF_A_PROCESS + (rlim_t)local_ranks;
+    rlim_t need = FILES_OF_A_PROCESS + (rlim_t)ranks;
     if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= need)
         return HD_OK;
     if (limit.rlim_max >= need) {
@@ -361,10 +361,10 @@ int32_t hd__launch_check_files(int32_t local_ranks, struct hd_error *err)
             return HD_OK;
     }
     return hd_fail(err, HD_E_INVALID,
-                   "a process may open %llu files here, and a job of %d rank%s on this machine needs %llu: raise the "
-                   "limit (ulimit -n %llu)",
-                   (unsigned long long)limit.rlim_cur, local_ranks, local_ranks > 1 ? "s" : "",
-                   (unsigned long long)need, (unsigned long long)HD__MAX(need, 1024));
+                   "a process may open %llu files here, and one that meets %d rank%s needs %llu: raise the limit "
+                   "(ulimit -n %llu)",
+                   (unsigned long long)limit.rlim_cur, ranks, ranks > 1 ? "s" : "", (unsigned long long)need,
+                   (unsigned long long)HD__MAX(need, 1024));
 }
 
 int hd__launch_fail_start(const char *what)
@@ -398,8 +398,8 @@ int hd__launch_run_round(struct hd__launch_round *r, struct hd__launch_outcome *
             hd__launch_fail_start("fork");
             close(port_pipe[0]);
             close(port_pipe[1]);
-            while (wait(NULL) > 0)
-                continue;
+            while (i-- > 0) /* the others of this process go on: the agent's watcher of notices */
+                waitpid(children[i].pid, NULL, 0);
             free(children);
             return 2;
         }

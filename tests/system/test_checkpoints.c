@@ -125,7 +125,8 @@ START_TEST(other_meshes)
     static const char *const parts_of[] = {"",
                                            "mesh.dp=2 strategies.zero.stage=3",
                                            "mesh.dp=2 strategies.zero.stage=1",
-                                           "mesh.dp=2 data.micro_batch=1 data.micro_batches=[5,3]",
+                                           "mesh.dp=2 mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] "
+                                           "data.micro_batch=1 data.micro_batches=[5,3]",
                                            "mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]",
                                            ""};
     train(&whole, "onemesh", "llama.yaml job.steps=30");
@@ -137,6 +138,27 @@ START_TEST(other_meshes)
     for (int i = 0; i <= 5; i++) /* the first part is the same program; the next loss comes from what was loaded */
         ck_assert_msg(fabs(parts.loss[i] - whole.loss[i]) <= 1e-6 * whole.loss[i], "step %d: %.9g against %.9g", i + 1,
                       parts.loss[i], whole.loss[i]);
+}
+END_TEST
+
+/* A token outside the vocabulary is met before anything of its step is updated, so the step before is saved. */
+START_TEST(bad_token_of_a_later_step)
+{
+    uint16_t tokens[64 * 32];
+    FILE *file = fopen("later.bin", "wb");
+    for (size_t i = 0; i < HD__COUNT(tokens); i++)
+        tokens[i] = i == 41 * 32 ? 300 : 1 + i % 250;
+    ck_assert_uint_eq(fwrite(tokens, sizeof *tokens, HD__COUNT(tokens), file), HD__COUNT(tokens));
+    ck_assert_int_eq(fclose(file), 0);
+    for (int masks = 0; masks < 2; masks++) {
+        struct command *c = command_run("train llama.yaml mesh.dp=2 job.steps=7 job.name=later%d data.train=later.bin "
+                                        "data.shuffle=false data.check_tokens=100 checkpoint={\"every\":100}%s",
+                                        masks, masks ? " data.documents=mask data.eod=0" : "");
+        expect_code(c, 1);
+        ck_assert_msg(
+            !access(masks ? "runs/later1/checkpoints/step-00000005" : "runs/later0/checkpoints/step-00000005", F_OK),
+            "it said: %s", c->err);
+    }
 }
 END_TEST
 
@@ -795,6 +817,7 @@ int main(void)
                                         {"stop and go on", stop_and_go_on, 1},
                                         {"killed anywhere", killed_anywhere, 1},
                                         {"other meshes", other_meshes, 1},
+                                        {"bad token of a later step", bad_token_of_a_later_step, 1},
                                         {"one checkpoint, every mesh", one_checkpoint_every_mesh, 1},
                                         {"finished", finished, 1},
                                         {"of another model", of_another_model, 1},

@@ -640,7 +640,7 @@ START_TEST(too_few_descriptors)
     prlimit(c->pid, RLIMIT_NOFILE, &few, NULL);
     command_wait(c, 60);
     expect_code(c, 2);
-    expect_says(c, "a process may open 8 files here, and a job of 2 ranks on this machine needs ");
+    expect_says(c, "a process may open 8 files here, and one that meets 2 ranks needs ");
     expect_says(c, "ulimit -n 1024");
 }
 END_TEST

@@ -70,6 +70,22 @@ START_TEST(core_order_gives_the_bits_of_shm)
 }
 END_TEST
 
+/* As with InfiniBand: UCX leaves MPI 2^23 tags. Signatures then travel as messages, and sums of the core. */
+START_TEST(few_tags)
+{
+    if (system("ompi_info 2>&1 | grep -q 'pml: ucx'"))
+        return;
+    setenv("OMPI_MCA_pml", "ucx", 1);
+    setenv("OMPI_MCA_pml_ucx_tls", "any", 1);
+    setenv("OMPI_MCA_pml_ucx_devices", "any", 1);
+    setenv("UCX_TLS", "self,sysv,posix,tcp", 1);
+    train(&a, "ucx", "%s", "llama.yaml job.steps=3 mesh.dp=2 comm={\"use\":\"mpi\",\"boards\":false}");
+    train(&b, "ucx-core", "%s",
+          "llama.yaml job.steps=3 mesh.dp=2 comm={\"use\":\"mpi\",\"boards\":false,\"collectives\":\"core\"}");
+    expect_close(&b, &a, 1e-5);
+}
+END_TEST
+
 START_TEST(exact_is_exact)
 {
     train(&a, "one", "%s", "llama.yaml job.steps=6 job.deterministic=exact");
@@ -323,6 +339,7 @@ int main(void)
         {"mixed", one_axis_over_mpi, 1},
         {"inside", inside, 1},
         {"order", core_order_gives_the_bits_of_shm, 1},
+        {"few tags", few_tags, 1},
         {"exact", exact_is_exact, 1},
         {"lost", a_lost_rank_is_named, 2},
         {"no port is open", no_port_is_open, 1},

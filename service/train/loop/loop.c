@@ -137,7 +137,6 @@ static int32_t train_step(struct hd__train_loop *l, struct hd_error *err)
     double value[2], factor = 1;
     int64_t labels = 0;
     int32_t rc = hd__train_shards_ready(&l->s, l->progress.sequence, err);
-    l->in_step = 1;
     if (!rc)
         rc = hd__train_feed_count_labels(l->s.train_feed, &labels, err);
     if (!rc)
@@ -150,8 +149,10 @@ static int32_t train_step(struct hd__train_loop *l, struct hd_error *err)
                 hd__train_feed_where(l->s.train_feed), l->progress.step + 1, l->job->batch);
     if (!rc)
         rc = set_hyperparameters(l, factor, err);
-    if (!rc)
-        rc = hd__exec_run_step(l->s.exec, l->progress.step + 1, err);
+    if (rc)
+        return rc;
+    l->in_step = 1; /* until here the state is that of the step before */
+    rc = hd__exec_run_step(l->s.exec, l->progress.step + 1, err);
     if (!rc)
         rc = hd__train_session_read_scalars(&l->s, scalars, 2, value, err);
     if (rc)

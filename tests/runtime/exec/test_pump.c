@@ -94,20 +94,24 @@ START_TEST(others_may_look)
     hd__exec_progress_unlock(pump, 0);
     t.fails_at = (int32_t)before + 1;
     ck_assert_int_eq(hd__exec_progress_poll(pump, &err), HD_E_IO);
-    ck_assert_int_eq(hd__exec_progress_poll(pump, &err), 0);
+    ck_assert_int_eq(hd__exec_progress_poll(pump, &err), HD_E_IO);
     hd__exec_progress_stop(pump);
 }
 END_TEST
 
+/* What the thread met is told to whoever waits. */
 START_TEST(an_error_ends_it)
 {
     struct transport t = {.fails_at = 10};
+    struct hd_error err = HD_ERROR_INIT;
     struct hd__progress_thread *pump = hd__exec_progress_start(work, &t);
     call(pump, &t, 1);
     wait_for_calls(&t, 10);
     call(pump, &t, 1);
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     ck_assert_int_eq(atomic_load(&t.seen), 10);
+    ck_assert_int_eq(hd__exec_progress_poll(pump, &err), HD_E_IO);
+    ck_assert_str_eq(err.message, "as asked");
     hd__exec_progress_stop(pump);
     hd__exec_progress_lock(NULL);
     hd__exec_progress_unlock(NULL, 1);

@@ -32,6 +32,8 @@ static struct hd__ckpt_store open_store(const char *dir)
     return store;
 }
 
+static const struct hd_ckpt_ops *sound;
+
 static void close_store(struct hd__ckpt_store *store)
 {
     store->ops->close(store->ckpt);
@@ -392,6 +394,47 @@ START_TEST(housekeeping)
 END_TEST
 
 /* Old ones of this run go; those of another, or of none, stay. One moves to another folder whole. */
+static int32_t held(struct hd_ckpt *ckpt, const char *name, struct hd_error *e)
+{
+    (void)ckpt;
+    return strcmp(name, "step-00000002") ? sound->remove(ckpt, name, e) : hd_fail(e, HD_E_IO, "%s is held open", name);
+}
+
+/* A save stands, though an old checkpoint cannot be removed; the others go. */
+START_TEST(an_old_one_stays)
+{
+    struct scratch s;
+    struct values in = make_values(7);
+    struct hd_ckpt_ops ops;
+    uint64_t *steps;
+    uint32_t n;
+    scratch_init(&s);
+    const char *dir = scratch_path(&s, "held");
+    struct hd__ckpt_store store = open_store(dir);
+    sound = store.ops;
+    ops = *sound;
+    ops.remove = held;
+    for (uint64_t step = 1; step <= 4; step++) {
+        const struct member like = {.dir = dir,
+                                    .values = &in,
+                                    .deal = deal_flat,
+                                    .step = step,
+                                    .keep = step < 4 ? 3 : 1,
+                                    .run = "a",
+                                    .ops = &ops};
+        ck_ok(save_as(&like, 2));
+    }
+    ck_ok(hd__ckpt_list_steps(&store, &steps, &n, NULL, &err));
+    ck_assert_uint_eq(n, 2);
+    ck_assert_uint_eq(steps[0], 2);
+    ck_assert_uint_eq(steps[1], 4);
+    free(steps);
+    close_store(&store);
+    free_values(&in);
+    scratch_finish(&s);
+}
+END_TEST
+
 START_TEST(runs_of_a_folder)
 {
     struct scratch s;
@@ -745,7 +788,6 @@ END_TEST
  * loads and is whole. The values of step n come from seed n, so that a mixture of two steps would show. */
 
 static struct hd_ckpt_ops fragile; /* the store's ops, which end the process at one of its calls */
-static const struct hd_ckpt_ops *sound;
 static int calls_left;
 
 static int32_t fragile_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
@@ -947,6 +989,7 @@ int main(void)
         {"files", files},
         {"housekeeping", housekeeping},
         {"runs of a folder", runs_of_a_folder},
+        {"an old one stays", an_old_one_stays},
         {"leftovers", leftovers},
         {"not files", not_files},
         {"other model", other_model},
