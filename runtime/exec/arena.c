@@ -134,9 +134,11 @@ void hd__exec_unmap_memory(struct hd__exec *e)
 int32_t hd__exec_wait_event(struct hd__exec *e, struct hd_event *event, double deadline, struct hd_error *err)
 {
     for (uint32_t idle = 0;; idle++) {
-        int32_t rc = hd__exec_device_reached(&e->device, event, err);
-        if (rc)
-            return HD__MIN(rc, HD_OK);
+        int32_t reached = hd__exec_device_reached(&e->device, event, err);
+        /* What fails on a stream ends there; only `progress` says so, also after the stream has passed it. */
+        int32_t rc = reached < 0 ? reached : HD__MIN(hd__exec_transports_progress(&e->transports, err), HD_OK);
+        if (reached || rc)
+            return rc;
         rc = hd__exec_progress(e, err);
         if (rc)
             return rc;

@@ -69,6 +69,7 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
     s->size = options->size;
     s->fd = -1;
     s->dead_after = options->dead_after;
+    s->owner = pthread_self();
     s->in = hd__alloc(WIRE_SEALED_MAX);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake < 0)
@@ -144,7 +145,8 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store
     p->next = s->requests;
     s->requests = p;
     pthread_mutex_unlock(&s->lock);
-    int waits = frame->type == WIRE_GET || frame->type == WIRE_BARRIER || frame->type == WIRE_ROLL_CALL;
+    int waits = (frame->type == WIRE_GET || frame->type == WIRE_BARRIER || frame->type == WIRE_ROLL_CALL) &&
+                pthread_equal(pthread_self(), s->owner);
     atomic_fetch_add(&s->waiting, waits);
     int32_t sent = hd__store_send(s, frame, deadline), outlives = atomic_load(&s->outlives);
     int late = 0;

@@ -46,7 +46,8 @@ struct hd_store {
     pthread_cond_t replied;
     struct store_request *requests;
     uint32_t next_id;
-    _Atomic int waiting;   /* GETs and BARRIERs under way */
+    pthread_t owner;       /* that connected: what other threads wait for is not what the rank waits for */
+    _Atomic int waiting;   /* its GETs and BARRIERs under way */
     _Atomic double waited; /* when the last of them ended */
     int stop;
     _Atomic int outlives, lost;              /* requests go on after the end of the job; the connection is over */
