@@ -50,7 +50,8 @@ size_t hd__metrics_of_ranks(const struct hd__metrics_row *row, struct hd_metric 
             continue;
         for (int32_t r = 0; r < row->n_ranks; r++)
             sum += hd__metrics_of_rank(row, r, HD__RANK_COMM_AXIS + a);
-        snprintf(axis_names[a], sizeof axis_names[a], "comm_s_%s", hd__axis_name(a));
+        if (!*axis_names[a]) /* once: sinks read the names of earlier rows in their threads */
+            snprintf(axis_names[a], sizeof axis_names[a], "comm_s_%s", hd__axis_name(a));
         out[n++] = metric(axis_names[a], HD_METRIC_FLOAT, sum / row->n_ranks);
     }
     double *values = hd__alloc((size_t)row->n_ranks * sizeof *values);
@@ -58,7 +59,8 @@ size_t hd__metrics_of_ranks(const struct hd__metrics_row *row, struct hd_metric 
     free(values);
     *own = n;
     for (int32_t r = 0; r < row->n_ranks && row->n_ranks <= HD__METRICS_RANKS; r++) {
-        snprintf(rank_names[r], sizeof rank_names[r], "compute_s_%d", r);
+        if (!*rank_names[r])
+            snprintf(rank_names[r], sizeof rank_names[r], "compute_s_%d", r);
         out[n++] = metric(rank_names[r], HD_METRIC_FLOAT, hd__metrics_of_rank(row, r, HD__RANK_COMPUTE));
     }
     return n;
