@@ -1,6 +1,7 @@
 /* Files of a checkpoint under construction. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -111,6 +112,44 @@ static int32_t write_cached(struct hd_ckpt_tx *tx, const struct posix_file *f, u
     return rc;
 }
 
+/* Clients of NFS keep whole pages, so of a page that two machines write a part of, one could write back old bytes of the
+ * other's. Taking a lock drops what is kept, giving it back writes it (Linux: nfs(5), "Using file locks with NFS").
+ * Filesystems without locks are local, or coherent by themselves. */
+static int32_t lock_pages(struct hd_ckpt_tx *tx, const struct posix_file *f, short type, uint64_t offset,
+                          uint64_t bytes, struct hd_error *err)
+{
+    uint64_t first = offset / POSIX_PAGE * POSIX_PAGE;
+    struct flock lock = {.l_type = type,
+                         .l_whence = SEEK_SET,
+                         .l_start = (off_t)first,
+                         .l_len = (off_t)((offset + bytes - first + POSIX_PAGE - 1) / POSIX_PAGE * POSIX_PAGE)};
+    while (fcntl(f->fd, F_OFD_SETLKW, &lock)) {
+        if (errno == EINTR)
+            continue;
+        if (errno == ENOLCK && !atomic_exchange(&tx->without_locks, 1))
+            tx->ckpt->host->log(HD_LOG_WARN, "ckpt-posix",
+                                "%s: no locks can be had here: where several machines write it, mount NFS with them",
+                                tx->folder);
+        if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL)
+            return HD_OK;
+        err->native = errno;
+        return hd_fail(err, HD_E_IO, "%s/%s: cannot be locked: %s", tx->folder, f->name, strerror(errno));
+    }
+    return HD_OK;
+}
+
+/* A part of a page, or of two. */
+static int32_t write_part(struct hd_ckpt_tx *tx, const struct posix_file *f, uint64_t offset, const char *data,
+                          uint64_t bytes, struct hd_error *err)
+{
+    int32_t rc = bytes ? lock_pages(tx, f, F_WRLCK, offset, bytes, err) : HD_OK;
+    if (rc || !bytes)
+        return rc;
+    rc = write_all(tx, f->name, f->fd, offset, data, bytes, err);
+    int32_t unlocked = lock_pages(tx, f, F_UNLCK, offset, bytes, err);
+    return rc ? rc : unlocked;
+}
+
 int32_t posix_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
                     struct hd_error *err)
 {
@@ -122,13 +161,13 @@ int32_t posix_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, co
     uint64_t head = (POSIX_PAGE - offset % POSIX_PAGE) % POSIX_PAGE, body;
     head = head < bytes ? head : bytes;
     body = (bytes - head) / POSIX_PAGE * POSIX_PAGE;
-    if (f.direct < 0 || !body || (uintptr_t)(p + head) % POSIX_PAGE)
-        return write_cached(tx, &f, offset, p, bytes, err);
-    rc = write_all(tx, f.name, f.fd, offset, p, head, err);
+    int direct = f.direct >= 0 && !((uintptr_t)(p + head) % POSIX_PAGE);
+    rc = write_part(tx, &f, offset, p, head, err);
     if (!rc)
-        rc = write_all(tx, f.name, f.direct, offset + head, p + head, body, err);
+        rc = direct ? write_all(tx, f.name, f.direct, offset + head, p + head, body, err)
+                    : write_cached(tx, &f, offset + head, p + head, body, err);
     if (!rc)
-        rc = write_all(tx, f.name, f.fd, offset + head + body, p + head + body, bytes - head - body, err);
+        rc = write_part(tx, &f, offset + head + body, p + head + body, bytes - head - body, err);
     return rc;
 }
 
@@ -160,7 +199,11 @@ int32_t posix_read_back(struct hd_ckpt_tx *tx, const char *file, uint64_t offset
 {
     struct posix_file f;
     int32_t rc = get_file(tx, file, &f, err);
-    return rc ? rc : posix_read_at(f.fd, tx->folder, file, offset, data, bytes, err);
+    if (rc || (rc = lock_pages(tx, &f, F_RDLCK, offset, bytes, err)))
+        return rc;
+    rc = posix_read_at(f.fd, tx->folder, file, offset, data, bytes, err);
+    int32_t unlocked = lock_pages(tx, &f, F_UNLCK, offset, bytes, err);
+    return rc ? rc : unlocked;
 }
 
 int32_t posix_flush(struct hd_ckpt_tx *tx, struct hd_error *err)

@@ -41,7 +41,7 @@ struct hd_ckpt_tx {
     uint32_t n_files;
     int32_t folder_fd;
     int32_t leader;
-    int32_t reserved;
+    _Atomic int32_t without_locks; /* that was said */
 };
 
 /* Closes all files and frees the tx. */
