@@ -52,12 +52,14 @@ int hd__server_dump_complete(const struct hd__dump_collect *g, const uint8_t *st
     return 1;
 }
 
-void hd__server_dump_take(struct hd__dump_collect *g, struct hd__rank_dumps *out)
+void hd__server_dump_take(struct hd__dump_collect *g, const uint8_t *state, struct hd__arena *arena,
+                          struct hd__rank_dumps *out)
 {
     out->size = g->size;
     out->waited = g->waited;
-    out->dump = hd__alloc((size_t)g->size * sizeof *out->dump);
+    out->state = hd__arena_copy(arena, state, (size_t)g->size);
+    out->dump = hd__arena_alloc(arena, (size_t)g->size * sizeof *out->dump);
     for (int32_t r = 0; r < g->size; r++)
-        out->dump[r] = g->answered[r] >= g->active ? g->dump[r] : NULL;
+        out->dump[r] = g->answered[r] >= g->active ? hd__arena_strdup(arena, g->dump[r]) : NULL;
     g->active = 0;
 }

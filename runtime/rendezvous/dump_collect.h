@@ -3,7 +3,7 @@
  *
  * A rank sends its dump when it learns of the failure, or when it is asked for a snapshot; the server waits for all
  * ranks that are alive, at most HD__DUMP_SECONDS, and calls the reporter. A dump is text of at most WIRE_VALUE_MAX
- * bytes. Not thread-safe: the server's thread only. */
+ * bytes. Not thread-safe: the server's thread only. The reporter has a thread of its own. */
 #ifndef HD_RUNTIME_RENDEZVOUS_DUMP_COLLECT_H
 #define HD_RUNTIME_RENDEZVOUS_DUMP_COLLECT_H
 
@@ -22,8 +22,8 @@ struct hd__rank_dumps {
     const uint8_t *state; /* by rank: HD__RANK_... */
 };
 
-/* Called in the server's thread. For a snapshot it may find a deadlock: then it returns an HD_E_ code, *rank and the
- * cause, and the job fails with these. */
+/* Called in a thread of its own, one call at a time. For a snapshot it may find a deadlock: then it returns an HD_E_
+ * code, *rank and the cause, and the job fails with these. */
 typedef int32_t hd__rank_dumps_fn(void *user, const struct hd__rank_dumps *gathered, int32_t *rank, char cause[512]);
 
 /* Callback and settings for reports; outlives the server. */
@@ -47,6 +47,7 @@ struct hd__dump_collect {
     double deadline, waited, next_snapshot;
 };
 
+struct hd__arena;
 enum { HD__DUMP_SNAPSHOT = 1, HD__DUMP_FINAL = 2 };
 
 /* Initializes *g for `size` ranks; hd__server_dump_finish frees it, with the dumps. */
@@ -58,7 +59,8 @@ int hd__server_dump_begin(struct hd__dump_collect *g, int32_t what, double waite
 void hd__server_dump_put(struct hd__dump_collect *g, int32_t rank, int32_t what, const void *text, size_t bytes);
 /* Have all ranks that are alive answered, or is the time over? */
 int hd__server_dump_complete(const struct hd__dump_collect *g, const uint8_t *state, double now);
-/* Ends the collection: sets size, waited and dump; the caller frees the array `dump`, not the texts. */
-void hd__server_dump_take(struct hd__dump_collect *g, struct hd__rank_dumps *out);
+/* Ends the collection: sets size, waited, dump and state, with copies in the arena. */
+void hd__server_dump_take(struct hd__dump_collect *g, const uint8_t *state, struct hd__arena *arena,
+                          struct hd__rank_dumps *out);
 
 #endif

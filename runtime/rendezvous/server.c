@@ -71,20 +71,49 @@ void hd__server_request_dumps(struct hd__server *s, double waited, double now)
                                  &(struct hd__frame){.type = WIRE_DUMP_REQUEST, .arg = HD__DUMP_SNAPSHOT});
 }
 
-static void deliver_dumps(struct hd__server *s)
+static void wake(struct hd__server *server)
 {
-    struct hd__rank_dumps all = {
-        .code = s->end.fault, .rank = s->end.rank, .cause = s->end.cause, .state = s->rank_state};
-    int32_t rank = -1, code = HD_OK;
-    char cause[512] = "";
-    hd__server_dump_take(&s->dumps, &all);
+    uint64_t one = 1;
+    if (write(server->wake, &one, sizeof one) < 0)
+        hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno)); /* it wakes by itself within a beat */
+}
+
+/* Dumps of thousands of ranks take seconds to parse, and a server that is silent meanwhile counts as dead. */
+static void *report(void *arg)
+{
+    struct hd__server *s = arg;
+    hd__store_thread_wakes();
     if (s->options.on_dumps)
-        code = s->options.on_dumps(s->options.user, &all, &rank, cause);
-    free(all.dump);
-    for (uint32_t i = 0; i < s->conns.count; i++)
+        s->report.code = s->options.on_dumps(s->options.user, &s->report.all, &s->report.rank, s->report.cause);
+    atomic_store(&s->report.done, 1);
+    wake(s);
+    hd__store_thread_sleeps();
+    return NULL;
+}
+
+static void begin_report(struct hd__server *s)
+{
+    s->report.what = s->dumps.active;
+    s->report.all =
+        (struct hd__rank_dumps){.code = s->end.fault, .rank = s->end.rank, .cause = s->end.code ? s->end.cause : ""};
+    s->report.code = HD_OK;
+    atomic_store(&s->report.done, 0);
+    hd__server_dump_take(&s->dumps, s->rank_state, &s->report.arena, &s->report.all);
+    s->report.threads = !pthread_create(&s->report.thread, NULL, report, s);
+    if (!s->report.threads)
+        report(s);
+}
+
+static void end_report(struct hd__server *s)
+{
+    if (s->report.threads)
+        pthread_join(s->report.thread, NULL);
+    hd__arena_free(&s->report.arena);
+    for (uint32_t i = 0; i < s->conns.count && !s->dumps.active; i++) /* else the report of the end is yet to come */
         s->conns.at[i]->closing |= s->conns.at[i]->leaving;
-    if (code != HD_OK && s->end.code == HD_OK)
-        hd__server_end_job(s, code, rank, 0, cause);
+    s->report.what = 0;
+    if (s->report.code != HD_OK && s->end.code == HD_OK)
+        hd__server_end_job(s, s->report.code, s->report.rank, 0, s->report.cause);
 }
 
 /* ---- who has not come */
@@ -153,7 +182,7 @@ static int wait_ms(struct hd__server *s, double now)
 {
     double until = HD__MIN(now + hd__store_heartbeat_seconds(s->options.dead_after), next_absent_log(s));
     double silence = hd__store_silence_seconds(s->options.dead_after);
-    if (s->dumps.active)
+    if (s->dumps.active && !s->report.what)
         until = HD__MIN(until, s->dumps.deadline);
     for (uint32_t i = 0; i < s->conns.count; i++)
         if (s->conns.at[i]->rank >= 0 && !s->conns.at[i]->leaving)
@@ -215,10 +244,10 @@ static void *serve(void *arg)
             hd__push(&fds, ((struct pollfd){.fd = c->fd, .events = (short)(POLLIN | out)}));
         }
         hd__push(&fds, ((struct pollfd){.fd = s->listener, .events = POLLIN}));
-        hd__push(&fds, ((struct pollfd){.fd = s->wake, .events = stop ? 0 : POLLIN}));
+        hd__push(&fds, ((struct pollfd){.fd = s->wake, .events = stop && !s->report.what ? 0 : POLLIN}));
         hd__push(&fds, ((struct pollfd){.fd = s->discovery, .events = POLLIN}));
         double before = hd__now();
-        int planned = stop && !s->dumps.active ? 0 : wait_ms(s, before);
+        int planned = stop && !s->dumps.active && !s->report.what ? 0 : wait_ms(s, before);
         hd__store_thread_sleeps();
         int ready = poll(fds.at, fds.count, planned);
         hd__store_thread_wakes();
@@ -244,12 +273,17 @@ static void *serve(void *arg)
             hd__server_conn_accept(s, now);
         if (fds.at[n + 2].revents & POLLIN && s->discovery >= 0)
             hd__store_discovery_answer(s->discovery, s->port, s->options.secret);
-        if (s->dumps.active && hd__server_dump_complete(&s->dumps, s->rank_state, now))
-            deliver_dumps(s);
-        flush_conns(s);                      /* who may leave now does not wait for the next event */
-        more = ready > 0 || s->dumps.active; /* what the ranks said before they ended still counts */
+        if (s->report.what && atomic_load(&s->report.done))
+            end_report(s);
+        if (s->dumps.active && !s->report.what && hd__server_dump_complete(&s->dumps, s->rank_state, now))
+            begin_report(s);
+        flush_conns(s); /* who may leave now does not wait for the next event */
+        /* what the ranks said before they ended still counts */
+        more = ready > 0 || s->dumps.active || s->report.what;
     }
     hd__store_thread_sleeps();
+    if (s->report.what) /* poll() failed */
+        end_report(s);
     hd__free_array(&fds);
     return NULL;
 }
@@ -316,6 +350,7 @@ static void server_free(struct hd__server *s)
     hd__store_kv_free(&s->kv);
     hd__server_dump_finish(&s->dumps);
     free(s->rank_state);
+    free(s->conn_of);
     free((void *)s->visits);
     if (s->listener >= 0)
         close(s->listener);
@@ -334,6 +369,7 @@ int32_t hd__server_open(const struct hd__server_options *options, struct hd__ser
     s->ended_by = -1;
     s->opened = hd__now();
     s->rank_state = hd__alloc((size_t)options->size);
+    s->conn_of = hd__alloc((size_t)options->size * sizeof *s->conn_of);
     s->visits = options->members ? hd__alloc((size_t)options->size * sizeof *s->visits) : NULL;
     hd__server_dump_init(&s->dumps, options->size);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -365,13 +401,6 @@ int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code)
 uint32_t hd__server_visits(const struct hd__server *server, int32_t rank)
 {
     return atomic_load(&server->visits[rank]);
-}
-
-static void wake(struct hd__server *server)
-{
-    uint64_t one = 1;
-    if (write(server->wake, &one, sizeof one) < 0)
-        hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno)); /* it wakes by itself within a beat */
 }
 
 void hd__server_end(struct hd__server *server, int32_t rank, const char *cause)

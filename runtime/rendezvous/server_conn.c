@@ -29,14 +29,6 @@ void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame)
                               : hd__store_wire_write(c->out + c->out_bytes, frame);
 }
 
-struct server_conn *hd__server_conn_find(struct hd__server *s, int32_t rank)
-{
-    for (uint32_t i = 0; i < s->conns.count; i++)
-        if (s->conns.at[i]->rank == rank)
-            return s->conns.at[i];
-    return NULL;
-}
-
 /* `cause` may be text of the connection's own. */
 void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
 {
@@ -44,6 +36,7 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
     close(c->fd);
     s->conns.at[i] = s->conns.at[--s->conns.count];
     if (c->rank >= 0) {
+        s->conn_of[c->rank] = NULL;
         if (s->rank_state[c->rank] == HD__RANK_CONNECTED)
             hd__server_rank_died(s, c->rank, cause);
         if (s->options.members) {
@@ -59,23 +52,22 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
     free(c);
 }
 
-void hd__server_conn_accept(struct hd__server *s, double now)
+static int accept_one(struct hd__server *s, double now)
 {
-    uint32_t strangers = 0, oldest = 0;
+    uint32_t strangers = 0, oldest = 0, most = STRANGERS_MAX + (uint32_t)s->options.size;
     struct sockaddr_storage peer = {0}, own = {0};
     socklen_t bytes = sizeof peer;
     int one = 1, fd = accept4(s->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             usleep(10000); /* who knocks goes on knocking, and poll says so at once */
-        return;
+        return 0;
     }
-    for (uint32_t i = 0; i < s->conns.count; i++) {
+    for (uint32_t i = 0; s->conns.count >= most && i < s->conns.count; i++)
         if (s->conns.at[i]->rank < 0 && (!strangers++ || s->conns.at[i]->opened < s->conns.at[oldest]->opened))
             oldest = i;
-    }
     /* Ours greet at once: who has waited longest is least likely one of them. */
-    if (strangers >= STRANGERS_MAX + (uint32_t)s->options.size)
+    if (strangers >= most)
         hd__server_conn_free(s, oldest, "");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     struct server_conn *c = hd__alloc(sizeof *c);
@@ -90,6 +82,14 @@ void hd__server_conn_accept(struct hd__server *s, double now)
     c->in_room = WIRE_HEADER + WIRE_HELLO;
     c->in = hd__alloc(c->in_room);
     hd__push(&s->conns, c);
+    return 1;
+}
+
+/* All that knock; of many only some, so that those in front of them have the time to greet before they make room. */
+void hd__server_conn_accept(struct hd__server *s, double now)
+{
+    for (int32_t left = (STRANGERS_MAX + s->options.size) / 8; left-- && accept_one(s, now);)
+        continue;
 }
 
 /* A scanner's noise fills no log: every doubling is told. */

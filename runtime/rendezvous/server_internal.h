@@ -59,6 +59,7 @@ struct hd__server {
     uint32_t refused;    /* connections that did not prove that they know the secret */
     int all_connected;   /* known to have */
     HD__ARRAY(struct server_conn *) conns;
+    struct server_conn **conn_of; /* by rank; NULL: it has none */
     HD__ARRAY(struct waiting_request) waits;
     _Atomic int32_t ended_by; /* as hd__server_ended_by says */
     struct {
@@ -68,6 +69,15 @@ struct hd__server {
         char cause[512];
     } end; /* the first death or abort, told to ranks that connect later too */
     struct hd__dump_collect dumps;
+    struct {
+        pthread_t thread;
+        int threads, what; /* it runs in `thread`; HD__DUMP_... that it reports, 0: there is no report now */
+        struct hd__rank_dumps all;
+        struct hd__arena arena; /* of what `all` points to */
+        int32_t code, rank;     /* as on_dumps says; valid when done */
+        char cause[512];
+        _Atomic int done;
+    } report;
     _Atomic uint32_t *visits; /* of members, as hd__server_visits says */
     struct {
         _Atomic int is; /* asked for; what follows was set before */
@@ -94,7 +104,6 @@ int32_t hd__server_absent_ranks(const struct hd__server *s, char out[256]);
  * connection is over, or NULL. */
 void hd__server_log_refused(struct hd__server *s, const struct server_conn *c, const char *why);
 void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame);
-struct server_conn *hd__server_conn_find(struct hd__server *s, int32_t rank); /* NULL: it has none */
 void hd__server_conn_accept(struct hd__server *s, double now);
 const char *hd__server_conn_read(struct hd__server *s, struct server_conn *c, double now);
 const char *hd__server_conn_write(struct server_conn *c);

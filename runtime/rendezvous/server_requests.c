@@ -32,6 +32,15 @@ static int is_waiting_for(const struct waiting_request *w, uint32_t type, const 
     return w->type == type && w->key_bytes == key_bytes && memcmp(w->key, key, key_bytes) == 0;
 }
 
+/* Do so many wait for it? */
+static int are_here(const struct hd__server *s, uint32_t type, const char *key, size_t key_bytes, int32_t many)
+{
+    int32_t here = 0; /* counted only where it may be so many */
+    for (uint32_t i = 0; (int32_t)s->waits.count >= many && i < s->waits.count; i++)
+        here += is_waiting_for(&s->waits.at[i], type, key, key_bytes);
+    return here >= many;
+}
+
 /* Answers and forgets every waiting request of this type and key. */
 static void answer_waits(struct hd__server *s, uint32_t type, const char *key, size_t key_bytes, const void *value,
                          size_t bytes)
@@ -39,7 +48,7 @@ static void answer_waits(struct hd__server *s, uint32_t type, const char *key, s
     uint32_t kept = 0;
     for (uint32_t i = 0; i < s->waits.count; i++) {
         struct waiting_request *w = &s->waits.at[i];
-        struct server_conn *c = is_waiting_for(w, type, key, key_bytes) ? hd__server_conn_find(s, w->rank) : NULL;
+        struct server_conn *c = is_waiting_for(w, type, key, key_bytes) ? s->conn_of[w->rank] : NULL;
         if (c)
             reply(c, w->id, HD_OK, value, bytes);
         else
@@ -76,25 +85,19 @@ static void answer_roll_call(struct hd__server *s, const struct waiting_request 
     free(present);
 }
 
-/* It is complete when every rank that is connected waits. */
-static int is_complete(struct hd__server *s, const struct waiting_request *call)
+/* Answers roll calls, of those that wait from `first` on, for which every rank that is connected waits. */
+static void answer_roll_calls(struct hd__server *s, uint32_t first)
 {
-    int32_t connected = 0, here = 0;
+    int32_t connected = 0;
     for (int32_t r = 0; r < s->options.size; r++)
         connected += s->rank_state[r] == HD__RANK_CONNECTED;
-    for (uint32_t i = 0; i < s->waits.count; i++)
-        here += is_waiting_for(&s->waits.at[i], WIRE_ROLL_CALL, call->key, call->key_bytes);
-    return here >= connected;
-}
-
-static void answer_roll_calls(struct hd__server *s, double now)
-{
-    for (uint32_t i = 0; i < s->waits.count;) {
+    for (uint32_t i = first; i < s->waits.count; i++) {
         const struct waiting_request *w = &s->waits.at[i];
-        int due = w->type == WIRE_ROLL_CALL && (w->deadline <= now || is_complete(s, w));
-        if (due)
+        int seen = i > first && is_waiting_for(w, w[-1].type, w[-1].key, w[-1].key_bytes);
+        if (w->type == WIRE_ROLL_CALL && !seen && are_here(s, w->type, w->key, w->key_bytes, connected)) {
             answer_roll_call(s, w);
-        i = due ? 0 : i + 1;
+            i = first - 1; /* they have left the list */
+        }
     }
 }
 
@@ -105,12 +108,11 @@ void hd__server_drop_waits(struct hd__server *s, int32_t rank)
         if (s->waits.at[i].rank != rank)
             s->waits.at[kept++] = s->waits.at[i];
     s->waits.count = kept;
-    answer_roll_calls(s, hd__now());
+    answer_roll_calls(s, 0);
 }
 
 void hd__server_expire_waits(struct hd__server *s, double now)
 {
-    answer_roll_calls(s, now);
     for (uint32_t i = 0; i < s->waits.count;) {
         struct waiting_request w = s->waits.at[i];
         char text[256] = "";
@@ -118,9 +120,14 @@ void hd__server_expire_waits(struct hd__server *s, double now)
             i++;
             continue;
         }
+        if (w.type == WIRE_ROLL_CALL) {
+            answer_roll_call(s, &w); /* with those behind it, maybe some before it */
+            i = 0;
+            continue;
+        }
         if (w.type == WIRE_BARRIER)
             missing_ranks(s, &w, text, sizeof text);
-        struct server_conn *c = hd__server_conn_find(s, w.rank);
+        struct server_conn *c = s->conn_of[w.rank];
         if (c)
             reply(c, w.id, HD_E_TIMEOUT, text, strlen(text));
         memmove(&s->waits.at[i], &s->waits.at[i + 1], (--s->waits.count - i) * sizeof w);
@@ -200,6 +207,7 @@ static void on_proof(struct hd__server *s, struct server_conn *c, const struct h
         return;
     }
     c->rank = rank;
+    s->conn_of[rank] = c;
     c->in_room = WIRE_SEALED_MAX;
     s->rank_state[rank] = HD__RANK_CONNECTED;
     if (s->options.members)
@@ -238,22 +246,7 @@ static void reach_memory(const struct hd__server_memory *memory, struct server_c
     free(value);
 }
 
-static void on_put(struct hd__server *s, struct server_conn *c, const struct hd__frame *f)
-{
-    if (hd__store_kv_put(&s->kv, f->key, f->key_bytes, f->value, f->value_bytes) != 0) {
-        reply(c, f->id, HD_E_NOMEM, "the store is full", 17);
-        return;
-    }
-    answer_waits(s, WIRE_GET, f->key, f->key_bytes, f->value, f->value_bytes);
-    reply(c, f->id, HD_OK, NULL, 0);
-}
-
-static void on_remove(struct hd__server *s, struct server_conn *c, const struct hd__frame *f)
-{
-    hd__store_kv_remove(&s->kv, f->key, f->key_bytes);
-    reply(c, f->id, HD_OK, NULL, 0);
-}
-
+/* The value of a key, or of a roll call that is over. */
 static void on_get(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
 {
     const struct hd__kv_item *item = hd__store_kv_get(&s->kv, f->key, f->key_bytes);
@@ -261,22 +254,8 @@ static void on_get(struct hd__server *s, struct server_conn *c, const struct hd_
         reply(c, f->id, HD_OK, item->value, item->value_bytes);
     else
         add_wait(s, c, f, now);
-}
-
-static void on_roll_call(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
-{
-    on_get(s, c, f, now);
-    answer_roll_calls(s, now);
-}
-
-static void on_barrier(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
-{
-    int32_t here = 0;
-    add_wait(s, c, f, now);
-    for (uint32_t i = 0; i < s->waits.count; i++)
-        here += is_waiting_for(&s->waits.at[i], WIRE_BARRIER, f->key, f->key_bytes);
-    if (here == s->options.size)
-        answer_waits(s, WIRE_BARRIER, f->key, f->key_bytes, NULL, 0);
+    if (!item && f->type == WIRE_ROLL_CALL)
+        answer_roll_calls(s, s->waits.count - 1);
 }
 
 /* Nanoseconds of this process' hd__now(), 64 bits. */
@@ -306,19 +285,25 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
     }
     switch (f->type) {
     case WIRE_PUT:
-        on_put(s, c, f);
+        if (hd__store_kv_put(&s->kv, f->key, f->key_bytes, f->value, f->value_bytes) != 0) {
+            reply(c, f->id, HD_E_NOMEM, "the store is full", 17);
+            break;
+        }
+        answer_waits(s, WIRE_GET, f->key, f->key_bytes, f->value, f->value_bytes);
+        reply(c, f->id, HD_OK, NULL, 0);
         break;
     case WIRE_REMOVE:
-        on_remove(s, c, f);
+        hd__store_kv_remove(&s->kv, f->key, f->key_bytes);
+        reply(c, f->id, HD_OK, NULL, 0);
         break;
     case WIRE_GET:
+    case WIRE_ROLL_CALL:
         on_get(s, c, f, now);
         break;
     case WIRE_BARRIER:
-        on_barrier(s, c, f, now);
-        break;
-    case WIRE_ROLL_CALL:
-        on_roll_call(s, c, f, now);
+        add_wait(s, c, f, now);
+        if (are_here(s, WIRE_BARRIER, f->key, f->key_bytes, s->options.size))
+            answer_waits(s, WIRE_BARRIER, f->key, f->key_bytes, NULL, 0);
         break;
     case WIRE_CLOCK:
         on_clock(c, f);
@@ -343,7 +328,7 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
         s->rank_state[c->rank] = HD__RANK_LEFT;
         hd__server_drop_waits(s, c->rank);
         c->leaving = 1;
-        c->closing = s->dumps.active != HD__DUMP_FINAL;
+        c->closing = s->dumps.active != HD__DUMP_FINAL && s->report.what != HD__DUMP_FINAL;
         break;
     case WIRE_HEARTBEAT: /* answered, so that a rank notices when the server is silent */
         c->thread = c->local ? f->arg : 0;

@@ -7,7 +7,7 @@
 #include "runtime/cpu/parallel_for.h"
 #include "service/checkpoint/internal.h"
 
-/* Checksums travel this many at a time, so that the room for all ranks' stays small. */
+/* Checksums travel this many at a time, of all ranks together, so that the room for them stays small. */
 enum { HASHES_AT_ONCE = 8192 };
 
 struct saving {
@@ -20,7 +20,7 @@ struct saving {
     struct hd__ckpt_pieces pieces;
     struct hd_ckpt_tx *tx;
     uint64_t *hashes;        /* by block */
-    uint8_t *hash_known;     /* by block: its hash is known */
+    uint8_t *hash_known;     /* by block: its hash is known, 1 to this rank, 2 to all */
     uint64_t *shared_blocks; /* blocks that ranks share */
     uint64_t n_shared;
     uint64_t written, total; /* bytes: by this rank; by all, as of the last agreement */
@@ -29,11 +29,10 @@ struct saving {
 
 /* ---- agreement */
 
-/* A rank's status after a phase, as all ranks exchange it. */
+/* A rank's status after a phase, as all ranks exchange it; their messages only where one has failed. */
 struct phase_status {
     int32_t code, reserved;
     uint64_t written, origin;
-    char message[512];
 };
 
 /* HD_OK if all ranks say so; otherwise the error of the first that does not. */
@@ -41,26 +40,29 @@ static int32_t agree_on_status(struct saving *s, int32_t rc, struct hd_error *er
 {
     const struct hd__ckpt_peers *peers = &s->store->peers;
     struct phase_status mine = {.code = rc, .written = s->written}, *all;
+    uint32_t failed = 0;
+    static const char none[512];
     s->total = s->written;
     if (s->ranks == 1)
         return rc;
     s->total = 0;
-    if (rc && err) {
+    if (rc && err)
         mine.origin = err->origin = hd__origin_of(err, (int32_t)s->rank);
-        snprintf(mine.message, sizeof mine.message, "%.500s", err->message);
-    }
-    all = hd__alloc(s->ranks * sizeof *all);
+    all = hd__alloc(s->ranks * (sizeof *all + sizeof none));
     int32_t result = peers->all_gather(peers->user, &mine, sizeof mine, all, err);
-    for (uint32_t r = 0; r < s->ranks && !result; r++) {
+    for (uint32_t r = 0; r < s->ranks && !result; r++)
         s->total += all[r].written;
-        if (all[r].code && err) {
-            err->peer = (int32_t)r;
-            err->origin = all[r].origin;
+    while (failed < s->ranks && !all[failed].code)
+        failed++;
+    if (!result && failed < s->ranks) {
+        const char *words = rc && err ? err->message : none, (*of)[sizeof none] = (void *)(all + s->ranks);
+        result = peers->all_gather(peers->user, words, sizeof none, (void *)of, err);
+        if (!result && err) {
+            err->peer = (int32_t)failed;
+            err->origin = all[failed].origin;
         }
-        if (all[r].code) {
-            all[r].message[sizeof all[r].message - 1] = '\0';
-            result = r == s->rank ? rc : hd_fail(err, all[r].code, "rank %u: %s", r, all[r].message);
-        }
+        if (!result)
+            result = failed == s->rank ? rc : hd_fail(err, all[failed].code, "rank %u: %.511s", failed, of[failed]);
     }
     free(all);
     return result;
@@ -118,29 +120,32 @@ static int32_t hash_block(void *user, uint64_t i, char *block, struct hd_error *
     return HD_OK;
 }
 
-/* Ranks exchange the hashes that they know. Blocks that nobody wrote alone are read back by the ranks in turn: all know
- * the same list. Then they exchange once more. */
+/* Ranks exchange the hashes that they know alone. Blocks that nobody wrote alone are read back by the ranks in turn:
+ * all know the same list. Then they exchange once more. */
 static int32_t phase_checksums(struct saving *s, struct hd_error *err)
 {
     const struct hd__ckpt_peers *peers = &s->store->peers;
-    uint64_t blocks = s->layout.n_blocks, most = HD__MIN(blocks, HASHES_AT_ONCE);
-    uint64_t *mine = hd__arena_alloc(&s->arena, most * 16), *all = hd__arena_alloc(&s->arena, most * 16 * s->ranks);
+    uint64_t blocks = s->layout.n_blocks, most = HD__MIN(blocks, HASHES_AT_ONCE) / s->ranks + 1;
+    struct sum {
+        uint64_t block, hash; /* 1 + its number; 0: none */
+    } *mine = hd__arena_alloc(&s->arena, most * sizeof *mine),
+      *all = hd__arena_alloc(&s->arena, most * s->ranks * sizeof *all);
     int32_t rc = HD_OK;
     s->shared_blocks = hd__arena_alloc(&s->arena, blocks * sizeof *s->shared_blocks);
     do {
-        for (uint64_t first = 0; s->ranks > 1 && first < blocks && !rc; first += most) {
-            uint64_t n = HD__MIN(most, blocks - first);
-            for (uint64_t i = 0; i < n; i++) {
-                mine[2 * i] = s->hash_known[first + i];
-                mine[2 * i + 1] = s->hashes[first + i];
-            }
-            rc = peers->all_gather(peers->user, mine, n * 16, all, err);
-            for (uint64_t i = 0; i < n * s->ranks && !rc; i++) {
-                if (all[2 * i]) {
-                    s->hash_known[first + i % n] = 1;
-                    s->hashes[first + i % n] = all[2 * i + 1];
+        for (int more = s->ranks > 1; more && !rc;) {
+            memset(mine, 0, most * sizeof *mine);
+            for (uint64_t b = 0, n = 0; b < blocks && n < most; b++)
+                if (s->hash_known[b] == 1)
+                    mine[n++] = (struct sum){b + 1, s->hashes[b]};
+            rc = peers->all_gather(peers->user, mine, most * sizeof *mine, all, err);
+            more = 0;
+            for (uint64_t i = 0; i < most * s->ranks && !rc; i++)
+                if (all[i].block - 1 < blocks) {
+                    s->hash_known[all[i].block - 1] = 2;
+                    s->hashes[all[i].block - 1] = all[i].hash;
+                    more |= i % most == most - 1; /* it may have more than these */
                 }
-            }
         }
         s->n_shared = 0;
         for (uint64_t b = 0; b < blocks && !rc; b++)

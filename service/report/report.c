@@ -1,5 +1,5 @@
-/* Dumps of ranks -> one report: diagnosed, written, printed. Runs in the server's thread, of the launcher or of rank
- * 0. */
+/* Dumps of ranks -> one report: diagnosed, written, printed. Runs in a thread of the server, of the launcher or of
+ * rank 0. */
 #include "service/report/report.h"
 
 #include <errno.h>

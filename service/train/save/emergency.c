@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "service/train/save/store_gather.h"
+
 #define RUN_KEY "run/id"
 #define DATA_KEY "run/data"
 #define MEET_SECONDS 2.0 /* the ranks hear of a fault within one */
@@ -57,32 +59,21 @@ static int32_t meet(struct meeting *m, struct hd_error *err)
     struct holding mine = {.step = e->whole ? e->progress->step : -1,
                            .saved = hd__train_checkpointer_end(e->checkpointer, e->saved),
                            .storage_failed = e->storage_failed};
-    double deadline = hd__now() + MEET_SECONDS;
-    char key[64];
+    struct hd__store_gather g = {.session = e->session, .name = "left", .ranks = m->ranks, .patience = MEET_SECONDS};
     m->present[m->me] = 1;
     m->holding[m->me] = mine;
     if (!m->store)
         return HD_OK;
     hd__store_outlive(m->store);
-    snprintf(key, sizeof key, "left/%d", m->me);
-    int32_t rc = hd__store_put(m->store, key, &mine, sizeof mine, err);
-    if (!rc)
-        rc = hd__store_roll_call(m->store, "left", m->present, deadline, err);
-    for (int32_t r = 0; r < m->size && !rc; r++) {
-        size_t room = sizeof mine;
-        snprintf(key, sizeof key, "left/%d", r);
+    int32_t rc = hd__store_roll_call(m->store, "left", m->present, hd__now() + MEET_SECONDS, err);
+    for (int32_t r = 0; r < m->size; r++)
         if (m->present[r])
-            rc = hd__store_get(m->store, key, &m->holding[r], &room, deadline, err);
-    }
+            m->ranks[g.n++] = r;
+    struct hd__ckpt_peers peers = hd__store_gather_peers(&g);
+    rc = rc ? rc : peers.all_gather(peers.user, &mine, sizeof mine, m->holding, err);
+    while (g.n-- > 0) /* from the front to the places of their ranks: the last first */
+        m->holding[m->ranks[g.n]] = m->holding[g.n];
     return rc;
-}
-
-static int holds(const struct meeting *m, int32_t rank)
-{
-    int found = 0;
-    for (int32_t i = 0; i < m->n; i++)
-        found |= m->ranks[i] == rank;
-    return found;
 }
 
 /* The ranks that hold the newest step before `step`. Returns it; -1: there is none. */
@@ -97,15 +88,6 @@ static int64_t take_step(struct meeting *m, int64_t step)
         if (m->present[r] && m->holding[r].step == newest)
             m->ranks[m->n++] = r;
     return newest;
-}
-
-/* Is this rank the one that speaks for all that are left? */
-static int is_speaker(const struct meeting *m)
-{
-    int32_t first = 0;
-    while (!m->present[first])
-        first++;
-    return first == m->me;
 }
 
 static json_t *describe(const struct meeting *m)
@@ -127,12 +109,6 @@ int32_t hd__train_emergency_find_run(const struct hd__train_session *session, ch
     return session->store ? hd__store_get(session->store, RUN_KEY, run, &bytes, hd__now() + MEET_SECONDS, err) : HD_OK;
 }
 
-static int32_t find_run(const struct meeting *m, char run[HD__RUN_ID], struct hd_error *err)
-{
-    snprintf(run, HD__RUN_ID, "%s", m->e->run);
-    return *run ? HD_OK : hd__train_emergency_find_run(m->e->session, run, err);
-}
-
 /* The newest step of which they hold all; *why: what the newest of all lacked. -1: of none. */
 static int64_t choose_step(struct meeting *m, int64_t saved, struct hd_error *why)
 {
@@ -146,7 +122,7 @@ static int64_t choose_step(struct meeting *m, int64_t saved, struct hd_error *wh
 
 static void say_not_saved(const struct meeting *m, int64_t newest, const struct hd_error *why)
 {
-    if (!is_speaker(m))
+    if (memchr(m->present, 1, (size_t)m->size) != m->present + m->me) /* the first of them speaks for all */
         return;
     if (newest < 0)
         hd__log(HD_LOG_WARN, NULL,
@@ -161,8 +137,9 @@ static int save_step(struct meeting *m, int64_t step)
 {
     struct hd_error err = HD_ERROR_INIT;
     char run[HD__RUN_ID];
-    int32_t rc = find_run(m, run, &err);
-    if (!holds(m, m->me))
+    snprintf(run, sizeof run, "%s", m->e->run);
+    int32_t rc = *run ? HD_OK : hd__train_emergency_find_run(m->e->session, run, &err);
+    if (!m->present[m->me] || m->holding[m->me].step != step)
         return 0;
     rc = rc ? rc
             : hd__train_checkpointer_save_left(m->e->checkpointer, m->e->progress, m->ranks, m->n, run, describe(m),
@@ -204,6 +181,11 @@ int hd__train_emergency_save(const struct hd__emergency *e)
             done = save_step(&m, step);
         else if (newest > saved || newest < 0)
             say_not_saved(&m, newest, &why);
+    } else if (e->progress->step > e->saved) {
+        hd__log(HD_LOG_WARN, NULL,
+                "the state after step %" PRId64 " is not saved: the ranks that are left could not tell each other what "
+                "they hold: %s; the job goes on from its newest checkpoint when it is started again",
+                e->progress->step, err.message);
     }
     if (m.store) /* one of them may serve the rendezvous: all leave together */
         hd__store_roll_call(m.store, "leaves", m.present, hd__now() + e->session->compiled->job->comm_timeout, &err);

@@ -3,41 +3,49 @@
 #include <inttypes.h>
 
 #define CHUNK_BYTES 60000                                /* bytes of one value in the rendezvous store */
-#define GATHER_KEY "%s/%" PRIu64 "/%" PRIu64 "/%" PRId32 /* name, number of the gather, first byte, rank */
+#define GATHER_KEY "%s/%" PRIu64 "/%" PRIu64 "/%" PRId32 /* name, number of the gather, first byte, rank or ALL */
 #define SLOWEST_DISK 20e6 /* bytes a second; one that is slower counts as one that hangs */
 #define PATIENCE 4.0      /* seconds beyond that */
 
-/* All-gather through the store, with new keys each time. A rank that has written its keys of this gather has read
- * all keys of the previous one: after reading everyone's, a rank deletes its keys of the previous gather. */
+enum { ALL = -1 };
+enum operation { PUT, GET, REMOVE };
+
+static int32_t each_chunk(const struct hd__store_gather *g, enum operation what, uint64_t number, int32_t rank,
+                          char *data, uint64_t bytes, struct hd_error *err)
+{
+    struct hd_store *store = g->session->store;
+    double patience = g->patience > 0 ? g->patience : g->session->compiled->job->comm_timeout;
+    int32_t rc = HD_OK;
+    patience += rank == ALL; /* the first rank gives up first, and names who is late */
+    char key[96];
+    for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
+        size_t n = HD__MIN(CHUNK_BYTES, bytes - at);
+        snprintf(key, sizeof key, GATHER_KEY, g->name, number, at, rank);
+        rc = what == PUT   ? hd__store_put(store, key, data + at, n, err)
+             : what == GET ? hd__store_get(store, key, data + at, &n, hd__now() + patience, err)
+                           : hd__store_remove(store, key, err);
+    }
+    return rc;
+}
+
+/* All-gather through the store, with new keys each time: the first rank collects, and puts all at once, so that
+ * requests grow as the ranks do, not as their square. A rank that has put its part has read all of the gather before:
+ * then that goes. A rank that has read all knows that its own part was read. */
 static int32_t all_gather(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err)
 {
     struct hd__store_gather *g = user;
-    struct hd_store *store = g->session->store;
-    int32_t me = g->session->env->rank, rc = HD_OK;
-    double deadline = hd__now() + g->session->compiled->job->comm_timeout;
-    uint64_t number = g->exchanges++;
-    char key[96];
+    int32_t me = g->session->env->rank, leads = me == (g->ranks ? g->ranks[0] : 0);
+    uint64_t number = g->exchanges++, total = bytes * (uint64_t)g->n;
     if (atomic_load(&g->ended))
         return hd_fail(err, HD_E_CANCELLED, "the job has ended");
-    for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
-        snprintf(key, sizeof key, GATHER_KEY, g->name, number, at, me);
-        rc = hd__store_put(store, key, (const char *)mine + at, HD__MIN(CHUNK_BYTES, bytes - at), err);
-    }
-    for (int32_t r = 0; r < g->n; r++)
-        for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
-            size_t room = HD__MIN(CHUNK_BYTES, bytes - at);
-            snprintf(key, sizeof key, GATHER_KEY, g->name, number, at, g->ranks ? g->ranks[r] : r);
-            rc = hd__store_get(store, key, (char *)all + (uint64_t)r * bytes + at, &room, deadline, err);
-        }
-    if (!bytes) /* no data is no proof that the others have read the previous keys */
-        return HD_OK;
-    for (uint64_t at = 0; at < g->last_bytes && !rc; at += CHUNK_BYTES) {
-        snprintf(key, sizeof key, GATHER_KEY, g->name, g->last_exchange, at, me);
-        rc = hd__store_remove(store, key, err);
-    }
-    g->last_exchange = number;
-    g->last_bytes = bytes;
-    return rc;
+    int32_t rc = each_chunk(g, PUT, number, me, (char *)mine, bytes, err);
+    for (int32_t r = 0; r < g->n && leads && !rc; r++)
+        rc = each_chunk(g, GET, number, g->ranks ? g->ranks[r] : r, (char *)all + bytes * (uint64_t)r, bytes, err);
+    if (!rc && leads && number)
+        rc = each_chunk(g, REMOVE, number - 1, ALL, NULL, g->last_bytes, err);
+    rc = rc ? rc : each_chunk(g, leads ? PUT : GET, number, ALL, all, total, err);
+    g->last_bytes = total;
+    return rc ? rc : each_chunk(g, REMOVE, number, me, NULL, bytes, err);
 }
 
 static void busy(void *user, uint64_t bytes)

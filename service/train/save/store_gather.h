@@ -13,9 +13,9 @@ struct hd__store_gather {
     const char *name;     /* of its keys, its own */
     const int32_t *ranks; /* that take part; NULL: all */
     int32_t n;
-    _Atomic int ended; /* none succeeds from now on */
-    uint64_t exchanges;
-    uint64_t last_exchange, last_bytes; /* the previous gather: its number, and its bytes that are still in the store */
+    _Atomic int ended;              /* none succeeds from now on */
+    double patience;                /* seconds for the others; 0: comm.timeout */
+    uint64_t exchanges, last_bytes; /* of the gather before, which are still in the store */
 };
 
 /* `gather` is filled in up to n. */

@@ -148,9 +148,13 @@ static struct {
     double waited;
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+static void (*while_gathered)(void);
+
 static int32_t gathered(void *user, const struct hd__rank_dumps *g, int32_t *rank, char cause[512])
 {
     (void)user;
+    if (while_gathered)
+        while_gathered();
     pthread_mutex_lock(&seen.lock);
     seen.looks += g->code == HD_OK;
     seen.ends += g->code != HD_OK;
@@ -301,6 +305,46 @@ START_TEST(a_look_may_end_the_job)
 }
 END_TEST
 
+static sem_t report_begun, answered;
+
+static void await_answer(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 30;
+    sem_post(&report_begun);
+    sem_timedwait(&answered, &until);
+    sem_post(&answered); /* for the next */
+}
+
+/* A report takes seconds where there are thousands of ranks: the server answers meanwhile, and the end of the job gets
+ * a report of its own after it. */
+START_TEST(the_server_answers_during_a_report)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    sem_init(&report_begun, 0, 0);
+    sem_init(&answered, 0, 0);
+    while_gathered = await_answer;
+    open_all(RANKS);
+    pthread_mutex_lock(&waited_lock);
+    waited_for[0] = 0.7;
+    pthread_mutex_unlock(&waited_lock);
+    while (sem_wait(&report_begun))
+        continue;
+    ck_assert_msg(!hd__store_put(store[1], "key", "x", 1, &err), "%s", err.message);
+    hd__store_fail(store[2], HD_E_MISMATCH, "ranks differ");
+    for (double until = hd__now() + 30; hd__now() < until && !hd__store_liveness_fault(hd__store_liveness(store[1]));)
+        usleep(1000);
+    ck_assert_int_eq(hd__store_liveness_fault(hd__store_liveness(store[1])), HD_E_MISMATCH);
+    sem_post(&answered);
+    close_all();
+    ck_assert_int_eq(seen.looks, 1);
+    ck_assert_int_eq(seen.ends, 1);
+    ck_assert_str_eq(seen.part[2], "part of 2");
+    ck_assert_int_eq(seen.code, HD_E_MISMATCH);
+}
+END_TEST
+
 /* A rank asks when its wait has doubled; and soon after comm.timeout, however short the time since. */
 START_TEST(a_look_after_the_timeout)
 {
@@ -415,6 +459,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_silent_rank_is_not_waited_for_long);
     tcase_add_test(tc, a_late_witness);
     tcase_add_test(tc, a_look_may_end_the_job);
+    tcase_add_test(tc, the_server_answers_during_a_report);
     tcase_add_test(tc, a_look_after_the_timeout);
     tcase_add_loop_test(tc, nobody_leaves_before_the_report, 0, 5);
     return suite_run_case("flight", tc);

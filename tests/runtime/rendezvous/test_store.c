@@ -3,11 +3,13 @@
 #include <check.h>
 #include <ctype.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -18,6 +20,7 @@
 #include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/kv.h"
 #include "runtime/rendezvous/liveness.h"
+#include "runtime/rendezvous/server_internal.h"
 #include "runtime/rendezvous/store.h"
 #include "runtime/rendezvous/wire.h"
 #include "tests/runtime/rendezvous/sockets.h"
@@ -749,6 +752,32 @@ START_TEST(forks)
 }
 END_TEST
 
+/* One round of the server lets in all that have come. */
+START_TEST(all_at_the_door)
+{
+    enum { COMERS = 8 }; /* as many as listen_anywhere lets wait */
+    struct hd__server s = {.options = {.size = 1024}};
+    uint16_t port;
+    int fd[COMERS], unsent = 1;
+    s.listener = listen_anywhere(&port);
+    fcntl(s.listener, F_SETFL, O_NONBLOCK);
+    for (int i = 0; i < COMERS; i++, unsent = 1) {
+        fd[i] = connect_to(port);
+        ck_assert_int_eq(send(fd[i], "x", 1, MSG_NOSIGNAL), 1);
+        while (unsent) /* a byte that was received is one of a connection that waits to be accepted */
+            ck_assert_int_eq(ioctl(fd[i], TIOCOUTQ, &unsent), 0);
+    }
+    hd__server_conn_accept(&s, hd__now());
+    ck_assert_uint_eq(s.conns.count, COMERS);
+    for (int i = 0; i < COMERS; i++) {
+        hd__server_conn_free(&s, 0, "");
+        close(fd[i]);
+    }
+    hd__free_array(&s.conns);
+    close(s.listener);
+}
+END_TEST
+
 START_TEST(a_crowd_at_the_door)
 {
     _Atomic int enough = 0;
@@ -900,6 +929,7 @@ int main(void)
     tcase_add_test(tc, ended_by_the_server);
     tcase_add_test(tc, forks);
     tcase_add_test(tc, the_server_dies);
+    tcase_add_test(tc, all_at_the_door);
     tcase_add_test(tc, a_crowd_at_the_door);
     tcase_add_test(tc, parser_noise);
     tcase_add_test(tc, server_noise);

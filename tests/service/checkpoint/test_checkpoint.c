@@ -166,6 +166,7 @@ struct world {
     pthread_barrier_t barrier;
     pthread_mutex_t lock;
     char *all;
+    uint64_t most; /* bytes of a rank in one exchange */
     int ranks;
 };
 
@@ -193,6 +194,7 @@ static int32_t exchange(void *user, const void *mine, uint64_t bytes, void *all,
     if (!w->all)
         w->all = hd__alloc(bytes * (uint64_t)w->ranks);
     memcpy(w->all + bytes * (uint64_t)m->rank, mine, bytes);
+    w->most = HD__MAX(w->most, bytes);
     pthread_mutex_unlock(&w->lock);
     pthread_barrier_wait(&w->barrier);
     memcpy(all, w->all, bytes * (uint64_t)w->ranks);
@@ -732,6 +734,81 @@ END_TEST
 
 /* ---- in the background */
 
+/* ---- many blocks: each small tensor is a file of its own */
+
+enum { SMALL = 300, SMALL_RANKS = 4, SMALL_ELEMENTS = 4 };
+static struct hd__ckpt_tensor small[SMALL];
+static float small_values[SMALL][SMALL_ELEMENTS];
+static char small_groups[SMALL][8];
+
+/* skip: rank 0 has all; else each has its share, and of every tenth tensor two ranks have a half */
+static void *save_small(void *user)
+{
+    struct member *m = user;
+    struct hd__ckpt_run run[SMALL];
+    uint32_t n = 0;
+    for (int t = 0; t < SMALL; t++) {
+        int owner = m->skip ? 0 : t % SMALL_RANKS, half = !m->skip && t % 10 == 0;
+        if (m->rank == owner || (half && m->rank == (owner + 1) % SMALL_RANKS)) {
+            int64_t first = half && m->rank != owner ? SMALL_ELEMENTS / 2 : 0;
+            run[n++] = (struct hd__ckpt_run){.tensor = (uint32_t)t,
+                                             .first = first,
+                                             .count = half ? SMALL_ELEMENTS / 2 : SMALL_ELEMENTS,
+                                             .data = small_values[t] + first};
+        }
+    }
+    struct hd__ckpt_store store = open_store(m->dir);
+    store.peers = (struct hd__ckpt_peers){.rank = m->rank, .ranks = SMALL_RANKS, .all_gather = exchange, .user = m};
+    const struct hd__ckpt_save save = {
+        .step = m->step, .tensors = small, .n_tensors = SMALL, .runs = run, .n_runs = n, .version = "0.0.0"};
+    m->error = (struct hd_error)HD_ERROR_INIT;
+    m->rc = hd__ckpt_save(&store, &save, &m->error);
+    close_store(&store);
+    return NULL;
+}
+
+/* Ranks tell each other a part of all checksums at a time, however many ranks there are and whoever has written. */
+START_TEST(shares_of_checksums)
+{
+    struct world world = {.ranks = SMALL_RANKS};
+    struct member members[SMALL_RANKS];
+    pthread_t threads[SMALL_RANKS];
+    struct hd__ckpt *c;
+    struct scratch s;
+    scratch_init(&s);
+    settings.direct = 0;
+    pthread_barrier_init(&world.barrier, NULL, SMALL_RANKS);
+    pthread_mutex_init(&world.lock, NULL);
+    for (int t = 0; t < SMALL; t++) {
+        snprintf(small_groups[t], sizeof small_groups[t], "g%d", t);
+        small[t] = (struct hd__ckpt_tensor){small_groups[t], "x", HD_F32, 1, {SMALL_ELEMENTS}};
+        for (int i = 0; i < SMALL_ELEMENTS; i++)
+            small_values[t][i] = (float)(t * SMALL_ELEMENTS + i);
+    }
+    for (int skip = 0; skip < 2; skip++) {
+        char name[32];
+        for (int r = 0; r < SMALL_RANKS; r++) {
+            members[r] =
+                (struct member){.world = &world, .dir = s.dir, .rank = r, .skip = skip, .step = 1 + (uint64_t)skip};
+            pthread_create(&threads[r], NULL, save_small, &members[r]);
+        }
+        for (int r = 0; r < SMALL_RANKS; r++) {
+            pthread_join(threads[r], NULL);
+            ck_assert_msg(members[r].rc == HD_OK, "%s", members[r].error.message);
+        }
+        ck_assert_uint_le(world.most, 16 * (SMALL / SMALL_RANKS + 1));
+        struct hd__ckpt_store store = open_store(s.dir);
+        hd__ckpt_step_name(members[0].step, name);
+        ck_ok(hd__ckpt_open(&store, name, &c, &err));
+        ck_ok(hd__ckpt_verify(c, &err));
+        hd__ckpt_close(c);
+        close_store(&store);
+    }
+    pthread_barrier_destroy(&world.barrier);
+    scratch_finish(&s);
+}
+END_TEST
+
 START_TEST(background)
 {
     struct scratch s;
@@ -996,6 +1073,7 @@ int main(void)
         {"flipped bits", flipped_bits},
         {"hostile index", hostile_index},
         {"bad saves", bad_saves},
+        {"shares of checksums", shares_of_checksums},
         {"background", background},
         {"killed", killed_while_saving},
         {"every call fails", every_call_fails},

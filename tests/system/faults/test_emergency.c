@@ -263,12 +263,34 @@ START_TEST(storage_hangs)
 }
 END_TEST
 
+/* With rank 0 of another launcher the rendezvous is gone, where the ranks that are left would meet: they say so. */
+START_TEST(nowhere_to_meet)
+{
+    struct command *c[2];
+    int port = free_port();
+    for (int rank = 0; rank < 2; rank++)
+        c[rank] = command_start_rank(rank, 2, 2, port,
+                                     "train llama.yaml job.steps=1000000 mesh.dp=2 " SELDOM "job.name=nowhere");
+    curve_wait("nowhere", 40);
+    kill(c[0]->pid, SIGKILL);
+    for (int rank = 0; rank < 2; rank++)
+        command_wait(c[rank], 60);
+    expect_code(c[1], 1);
+    expect_says(c[1], " is not saved: the ranks that are left could not tell each other what they hold: rank 0");
+    expect_says(c[1], "the job goes on from its newest checkpoint when it is started again");
+}
+END_TEST
+
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"killed", killed, HD__COUNT(whole)},      {"killed at every operation", killed_at_every_operation, 1},
-        {"killed at a save", killed_at_a_save, 1}, {"not all there", not_all_there, HD__COUNT(torn)},
-        {"not a number", not_a_number, 2},         {"restarted", restarted, 1},
-        {"storage hangs", storage_hangs, 1},       {NULL}};
+    const struct system_test tests[] = {{"killed", killed, HD__COUNT(whole)},
+                                        {"killed at every operation", killed_at_every_operation, 1},
+                                        {"killed at a save", killed_at_a_save, 1},
+                                        {"not all there", not_all_there, HD__COUNT(torn)},
+                                        {"not a number", not_a_number, 2},
+                                        {"restarted", restarted, 1},
+                                        {"storage hangs", storage_hangs, 1},
+                                        {"nowhere to meet", nowhere_to_meet, 1},
+                                        {NULL}};
     return system_run("emergency", tests);
 }

@@ -1,0 +1,141 @@
+/* Collectives of saving ranks through the rendezvous: what each gets, how many requests that takes, and what lies in
+ * the store meanwhile. Calls of hd__store_get, put and remove come through the wrappers here. */
+#include <check.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "core/job/job.h"
+#include "runtime/rendezvous/kv.h"
+#include "runtime/rendezvous/store.h"
+#include "service/train/save/store_gather.h"
+#include "tests/suite.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hd__kv there; /* a copy of the server's table */
+static uint64_t most;       /* bytes that were in it at a time */
+static _Atomic int gets;
+
+int32_t __real_hd__store_put(struct hd_store *store, const char *key, const void *value, size_t bytes,
+                             struct hd_error *err);
+int32_t __real_hd__store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
+                             struct hd_error *err);
+int32_t __real_hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err);
+int32_t __wrap_hd__store_put(struct hd_store *store, const char *key, const void *value, size_t bytes,
+                             struct hd_error *err);
+int32_t __wrap_hd__store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
+                             struct hd_error *err);
+int32_t __wrap_hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err);
+
+int32_t __wrap_hd__store_put(struct hd_store *store, const char *key, const void *value, size_t bytes,
+                             struct hd_error *err)
+{
+    pthread_mutex_lock(&lock);
+    int full = hd__store_kv_put(&there, key, strlen(key), value, bytes);
+    most = HD__MAX(most, there.bytes);
+    pthread_mutex_unlock(&lock);
+    return full ? HD_E_NOMEM : __real_hd__store_put(store, key, value, bytes, err);
+}
+
+int32_t __wrap_hd__store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
+                             struct hd_error *err)
+{
+    gets++;
+    return __real_hd__store_get(store, key, value, bytes, deadline, err);
+}
+
+int32_t __wrap_hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err)
+{
+    int32_t rc = __real_hd__store_remove(store, key, err);
+    pthread_mutex_lock(&lock);
+    hd__store_kv_remove(&there, key, strlen(key));
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+enum { SIZE = 20, ROUNDS = 4, WORDS = 1000, CHUNKS = (SIZE * WORDS * 8 + 59999) / 60000 };
+
+static struct hd__server *server;
+static struct hd__server_options options = {.address = "127.0.0.1", .size = SIZE, .rank = -1, .dead_after = 60};
+static int32_t some[SIZE / 2]; /* every other rank */
+static _Atomic int entered[ROUNDS];
+
+struct member {
+    int32_t rank, part;
+    int32_t rc;
+    struct hd_error err;
+    const char *wrong;
+};
+
+static uint64_t word(int32_t rank, int round, int i)
+{
+    return (uint64_t)rank * 1000003 + (uint64_t)round * 10007 + (uint64_t)i;
+}
+
+static void *gather(void *arg)
+{
+    struct member *m = arg;
+    struct hd__store_options o = {
+        .host = "127.0.0.1", .port = hd__server_port(server), .rank = m->rank, .size = SIZE, .dead_after = 60};
+    struct hd__job job = {.comm_timeout = 60};
+    struct hd__compiled compiled = {.job = &job};
+    struct hd__launch_env env = {.rank = m->rank, .size = SIZE};
+    struct hd__train_session session = {.compiled = &compiled, .env = &env};
+    struct hd__store_gather g = {
+        .session = &session, .name = "test", .ranks = m->part ? some : NULL, .n = m->part ? SIZE / 2 : SIZE};
+    uint64_t mine[WORDS], *all = hd__alloc(sizeof mine * SIZE);
+    memcpy(o.secret, options.secret, sizeof o.secret);
+    m->rc = hd__store_connect(&o, hd__now() + 60, &session.store, &m->err);
+    struct hd__ckpt_peers peers = hd__store_gather_peers(&g);
+    for (int round = 0; round < ROUNDS && !m->rc; round++) {
+        for (int i = 0; i < WORDS; i++)
+            mine[i] = word(m->rank, round, i);
+        entered[round]++;
+        m->rc = peers.all_gather(peers.user, mine, sizeof mine, all, &m->err);
+        if (entered[round] < g.n)
+            m->wrong = "it was over before all had come";
+        for (int32_t r = 0; r < g.n && !m->rc; r++)
+            for (int i = 0; i < WORDS; i++)
+                if (all[r * WORDS + i] != word(g.ranks ? g.ranks[r] : r, round, i))
+                    m->wrong = "it is not what the others gave";
+    }
+    hd__store_close(session.store);
+    free(all);
+    return NULL;
+}
+
+/* _i: 1: of half of the ranks */
+START_TEST(all_gather)
+{
+    struct member m[SIZE];
+    pthread_t thread[SIZE];
+    struct hd_error err = HD_ERROR_INIT;
+    int n = _i ? SIZE / 2 : SIZE;
+    hd__store_secret_generate(options.secret);
+    ck_assert_msg(!hd__server_open(&options, &server, &err), "%s", err.message);
+    for (int i = 0; i < n; i++) {
+        some[i % (SIZE / 2)] = 2 * (i % (SIZE / 2)) + 1;
+        m[i] = (struct member){.rank = _i ? 2 * i + 1 : i, .part = _i, .err = HD_ERROR_INIT};
+    }
+    for (int i = 0; i < n; i++)
+        pthread_create(&thread[i], NULL, gather, &m[i]);
+    for (int i = 0; i < n; i++) {
+        pthread_join(thread[i], NULL);
+        ck_assert_msg(!m[i].rc, "rank %d: %s", m[i].rank, m[i].err.message);
+        ck_assert_msg(!m[i].wrong, "rank %d: %s", m[i].rank, m[i].wrong);
+    }
+    hd__server_close(server);
+    ck_assert_int_le(gets, ROUNDS * n * (1 + CHUNKS)); /* not n * n */
+    ck_assert_uint_le(most, (uint64_t)(2 * n * (WORDS * 8 + 20) + CHUNKS * 20));
+    ck_assert_uint_le(there.count, CHUNKS); /* of the last gather, once */
+    hd__store_kv_free(&there);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tc = tcase_create("gather");
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, all_gather, 0, 2);
+    return suite_run_case("gather", tc);
+}
