@@ -36,7 +36,8 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
     close(c->fd);
     s->conns.at[i] = s->conns.at[--s->conns.count];
     if (c->rank >= 0) {
-        s->conn_of[c->rank] = NULL;
+        if (s->conn_of[c->rank] == c)
+            s->conn_of[c->rank] = NULL;
         if (s->rank_state[c->rank] == HD__RANK_CONNECTED)
             hd__server_rank_died(s, c->rank, cause);
         if (s->options.members) {
