@@ -114,12 +114,12 @@ void hd__server_drop_waits(struct hd__server *s, int32_t rank)
 void hd__server_expire_waits(struct hd__server *s, double now)
 {
     for (uint32_t i = 0; i < s->waits.count;) {
-        struct waiting_request w = s->waits.at[i];
-        char text[256] = "";
-        if (w.deadline > now) {
+        if (s->waits.at[i].deadline > now) {
             i++;
             continue;
         }
+        struct waiting_request w = s->waits.at[i];
+        char text[256] = "";
         if (w.type == WIRE_ROLL_CALL) {
             answer_roll_call(s, &w); /* with those behind it, maybe some before it */
             i = 0;
