@@ -112,7 +112,7 @@ static int32_t write_cached(struct hd_ckpt_tx *tx, const struct posix_file *f, u
     return rc;
 }
 
-/* Clients of NFS keep whole pages, so of a page that two machines write a part of, one could write back old bytes of the
+/* Clients of NFS keep whole pages: of one that two machines write parts of, each could write back old bytes of the
  * other's. Taking a lock drops what is kept, giving it back writes it (Linux: nfs(5), "Using file locks with NFS").
  * Filesystems without locks are local, or coherent by themselves. */
 static int32_t lock_pages(struct hd_ckpt_tx *tx, const struct posix_file *f, short type, uint64_t offset,

@@ -144,14 +144,14 @@ static int is_leftover(const char *path)
     return ours;
 }
 
-/* What is saved stands, whatever becomes of what it replaces. */
+/* A checkpoint is saved, whatever becomes of the one that it replaces. */
 static void warn_left(const struct hd_ckpt *ckpt, const char *path)
 {
     ckpt->host->log(HD_LOG_WARN, "ckpt-posix", "%s is of no use any more, and cannot be removed: %s", path,
                     strerror(errno));
 }
 
-/* Of saves that were interrupted; `next` is the folder of the one that begins. */
+/* Leftovers of saves that were interrupted; `next` is the folder of the one that begins. */
 static int32_t remove_leftovers(const struct hd_ckpt *ckpt, const char *next, struct hd_error *err)
 {
     DIR *dir = opendir(ckpt->dir);

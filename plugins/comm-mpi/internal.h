@@ -152,7 +152,7 @@ struct hd_comm {
     uint32_t told;             /* the others were */
     int32_t node;              /* the first rank of those that MPI says share memory with this one */
     int32_t largest_tag;       /* MPI_TAG_UB: from 2^15 - 1 on */
-    struct hd_error error; /* after an abort, here or elsewhere */
+    struct hd_error error;     /* after an abort, here or elsewhere */
     char reason[CM_REASON];
 };
 

@@ -135,7 +135,7 @@ int32_t hd__exec_wait_event(struct hd__exec *e, struct hd_event *event, double d
 {
     for (uint32_t idle = 0;; idle++) {
         int32_t reached = hd__exec_device_reached(&e->device, event, err);
-        /* What fails on a stream ends there; only `progress` says so, also after the stream has passed it. */
+        /* Operations on a stream that failed look done; only `progress` says so, also after the stream has passed. */
         int32_t rc = reached < 0 ? reached : HD__MIN(hd__exec_transports_progress(&e->transports, err), HD_OK);
         if (reached || rc)
             return rc;

@@ -230,8 +230,8 @@ static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op
     if (!rc)
         *highest = most[0];
     /* Collective mismatch that the transport did not detect, as a sum on one rank and a maximum on another: the largest
-     * and the smallest hash of all operations differ. Pipeline stages have different programs, ranks of uneven shares do
-     * some operations more often: these are not compared. */
+     * and the smallest hash of all operations differ. Pipeline stages have different programs, and ranks of uneven
+     * shares do some operations more often: these are not compared. */
     int uneven = e->config.compiled->job->micro_batches.count > 0;
     if (rc || e->config.compiled->n_stages > 1 || uneven || most[1] == -most[2])
         return rc;

@@ -112,7 +112,7 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
 /* For a rank of another launcher: settles down as one of ours would, if we started the launcher. */
 void hd__launch_setup_rank(const struct hd__launch_env *env);
 
-/* Are there descriptors for the ranks that connect to a process of this machine? A soft limit that is too low is raised. */
+/* Are there descriptors for so many ranks that connect to this process? A soft limit that is too low is raised. */
 int32_t hd__launch_check_files(int32_t ranks, struct hd_error *err);
 
 /* How long a server waits for ranks that do not come, which the job says. */
