@@ -91,28 +91,35 @@ static int inside_itself(const struct hd__job *job)
            (!levels || !strcmp(levels->origin, "default"));
 }
 
-#define UNSAVED                                                                                                  \
-    "ends the job before its last step, and there are no checkpoints to keep what it has done: add checkpoint: " \
-    "{}"
+#define UNSAVED "ends the job before its last step, and there are no checkpoints of what it did: add checkpoint: {}"
 
-#define DAY 86400
-#define HOUR 3600
+enum { HOUR = 3600, DAY = 86400 };
 #define TOO_LONG "is longer than anyone waits: a number without a unit is of seconds; say 10m or 600000ms"
 
 #define NO_EVAL "because eval.every is 0: set eval.every, or evaluate by `heddle eval`"
 
 /* Values that are possible, and hardly meant. */
-static void warn_unlikely(struct hd__job *job, struct hd__text *out)
+struct unlikely {
+    int is;
+    const char *key, *why;
+};
+
+static void add_rows(struct hd__job *job, const struct unlikely *rows, size_t n, struct hd__text *out)
+{
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].is)
+            hd__text_add(out, "%s: warning: %s %s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why);
+}
+
+static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
     const struct hd__job_value *shrink = hd__job_value_get(job, "optimizer.weight_decay");
     const struct hd__job_value *other_lr = hd__job_value_get(job, "optimizer.adamw_lr");
     const struct hd__job_value *capacity = hd__job_value_get(job, "model.capacity");
-    const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
     const struct hd__job_value *window = hd__job_value_get(job, "model.sliding_window");
     const struct hd__job_value *experts = hd__job_value_get(job, "model.experts");
     const struct hd__job_value *chosen = hd__job_value_get(job, "model.experts_per_token");
-    const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
     const struct hd__job_value *rounding = hd__job_value_get(job, "optimizer.rounding");
     const struct hd__job_value *betas = hd__job_value_get(job, "optimizer.betas");
     double slots = capacity ? strtod(capacity->text, NULL) : 0,
@@ -122,11 +129,7 @@ static void warn_unlikely(struct hd__job *job, struct hd__text *out)
     const uint32_t gradients[] = {job->precision.compute, job->precision.grad, job->precision.reduce};
     for (size_t i = 0; i < HD__COUNT(gradients); i++)
         wide &= hd__dtype(gradients[i])->max_exp >= FLT_MAX_EXP;
-    int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
-    const struct {
-        int is;
-        const char *key, *why;
-    } rows[] = {
+    const struct unlikely rows[] = {
         {lr && json_number_value(lr->json) == 0, "optimizer.lr", "is 0: no parameter changes"},
         {other_lr && json_number_value(other_lr->json) == 0, "optimizer.adamw_lr",
          "is 0: embeddings, norms and the head never change"},
@@ -143,22 +146,10 @@ static void warn_unlikely(struct hd__job *job, struct hd__text *out)
         {window && json_integer_value(window->json) == 1, "model.sliding_window",
          "is 1: a token attends to itself alone, and learns nothing of those before it: say 2 or more, or 0 for all"},
         {job->train.weighted && job->train.count == 1, "data.train", "is one file: leave its weight out"},
-        {never && job->val.count, "data.val", "has no effect on training, " NO_EVAL},
-        {never && batches && strcmp(batches->origin, "default") != 0, "eval.batches",
-         "has no effect on training, " NO_EVAL},
-        {never && job->val_fraction > 0, "data.val_fraction", "only keeps data from training, " NO_EVAL},
-        {job->val_fraction > 0.5, "data.val_fraction",
-         "holds out more than half of data.train: the rest is trained on"},
-        {job->ranks > 1 && job->comm_dead_after < 0.5, "liveness.dead_after",
-         "is less than half a second: a rank that waits for the processor that long is taken for dead"},
-        {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
         {scaled && wide, "precision.loss_scale",
          "is not needed: gradients have the range of fp32, and none of them become 0: leave it out"},
         {!scaled && !wide, "precision.loss_scale",
          "is none, and small gradients (in fp16 below 6e-8) become 0: leave it out, which is dynamic"},
-        {job->ranks > 1 && job->comm_timeout > DAY, "comm.timeout", TOO_LONG},
-        {job->ranks > 1 && job->comm_dead_after > HOUR, "liveness.dead_after", TOO_LONG},
-        {job->ranks > 1 && job->late_after > DAY, "liveness.late_after", TOO_LONG},
         {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
          "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
          "too large: leave it out, or say one with the range of fp32"},
@@ -178,6 +169,28 @@ static void warn_unlikely(struct hd__job *job, struct hd__text *out)
          "is not below data.seq_len, so training never uses it; the config.json of an export keeps it"},
         {job->shuffle && job->shuffle_buffer && job->shuffle_buffer < 64, "data.shuffle_buffer",
          "is below 64, and no fewer are shuffled at a time: say 64 or more, or data.shuffle: false"},
+    };
+    add_rows(job, rows, HD__COUNT(rows), out);
+}
+
+static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
+{
+    const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
+    const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
+    int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
+    const struct unlikely rows[] = {
+        {never && job->val.count, "data.val", "has no effect on training, " NO_EVAL},
+        {never && batches && strcmp(batches->origin, "default") != 0, "eval.batches",
+         "has no effect on training, " NO_EVAL},
+        {never && job->val_fraction > 0, "data.val_fraction", "only keeps data from training, " NO_EVAL},
+        {job->val_fraction > 0.5, "data.val_fraction",
+         "holds out more than half of data.train: the rest is trained on"},
+        {job->ranks > 1 && job->comm_dead_after < 0.5, "liveness.dead_after",
+         "is less than half a second: a rank that waits for the processor that long is taken for dead"},
+        {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
+        {job->ranks > 1 && job->comm_timeout > DAY, "comm.timeout", TOO_LONG},
+        {job->ranks > 1 && job->comm_dead_after > HOUR, "liveness.dead_after", TOO_LONG},
+        {job->ranks > 1 && job->late_after > DAY, "liveness.late_after", TOO_LONG},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit", UNSAVED},
         {(job->notice_file || job->notice_command) && !job->checkpoint, "launch.notice", UNSAVED},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",
@@ -204,9 +217,7 @@ static void warn_unlikely(struct hd__job *job, struct hd__text *out)
         {job->ranks > 1 && !early && job->comm_timeout <= job->late_after, "comm.timeout",
          "is not above liveness.late_after: it ends the job before a late rank is named"},
     };
-    for (size_t i = 0; i < HD__COUNT(rows); i++)
-        if (rows[i].is)
-            hd__text_add(out, "%s: warning: %s %s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why);
+    add_rows(job, rows, HD__COUNT(rows), out);
 }
 
 /* The last phase, which is a tenth of wsd where nothing is said, and all after the warm-up of linear and cosine. */
@@ -269,6 +280,7 @@ void hd__warn_values(struct hd__job *job, struct hd__text *out)
     for (uint32_t i = 0; i < job->values.count; i++)
         warn_idle(job, &job->values.at[i], out);
     warn_axes(job, out);
-    warn_unlikely(job, out);
+    warn_unlikely_training(job, out);
+    warn_unlikely_running(job, out);
     warn_empty(job, out);
 }

@@ -210,7 +210,7 @@ START_TEST(hook_of_a_third_party)
 }
 END_TEST
 
-/* Of a mix each source has its line in the data; of many those that are read most often. */
+/* The start says each source of a mix with its share; of many, those that are read most often. */
 START_TEST(shares_of_the_data)
 {
     struct hd__text many = {0};

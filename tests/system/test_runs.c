@@ -339,7 +339,7 @@ START_TEST(another_base)
 }
 END_TEST
 
-/* Of the same folder by mistake: it goes on, and says whose steps they are. A checkpoint that is named is meant. */
+/* Another job in the same folder goes on, and says whose checkpoint it is; one that is named by hand is meant. */
 START_TEST(another_job)
 {
 #define SECOND "train llama.yaml checkpoint.dir=common job.name=second "

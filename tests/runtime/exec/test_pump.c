@@ -99,7 +99,7 @@ START_TEST(others_may_look)
 }
 END_TEST
 
-/* What the thread met is told to whoever waits. */
+/* An error of the thread is returned to whoever waits. */
 START_TEST(an_error_ends_it)
 {
     struct transport t = {.fails_at = 10};
