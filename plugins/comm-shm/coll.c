@@ -364,7 +364,7 @@ static void cut(struct shm_op *op)
     uint64_t most = SHM_MAX(blocks(RULE(op)->send_blocks, op->group->n), blocks(RULE(op)->recv_blocks, op->group->n));
     op->steps = 0;
     op->per_step = op->count;
-    uint64_t small = is_rooted(op) ? op->group->small_rooted : op->group->small;
+    uint64_t small = is_rooted(op) ? op->group->small_rooted : op->group->small_met;
     if (op->coll == HD_COLL_BARRIER || op->count == 0 || send_bytes(op) <= small)
         return;
     op->per_step = SHM_MAX((uint64_t)s->stage / op->esize / most / 16 * 16, (uint64_t)1);

@@ -24,12 +24,25 @@ static size_t stride_of(uint64_t small)
     return line_up(small) + SHM_LINE;
 }
 
-/* With room for payloads of either size: which one it is, is known when all members are. */
+/* Bytes of an operation that waits for all, with a core each. Between two, one payload is read: up to four times as
+ * much costs less than a second wait. */
+static int64_t small_met(const struct hd_comm *comm, int32_t n)
+{
+    return n == 2 ? 4 * comm->settings.small : comm->settings.small;
+}
+
+/* Bytes of a broadcast or reduce where ranks share cores: to run ahead saves changes of the process on a core. */
+static int64_t small_rooted_crowded(const struct hd_comm *comm)
+{
+    return 4 * comm->settings.small_rooted;
+}
+
+/* With room for payloads of all sizes: which one it is, is known when all members are. Only used ones have pages. */
 static struct layout layout_of(const struct hd_comm *comm, int32_t n)
 {
-    int64_t most = SHM_MAX(comm->settings.small, comm->settings.small_crowded);
-    struct layout l = {.stride = stride_of((uint64_t)SHM_MAX(most, comm->settings.small_rooted)),
-                       .mail_stride = stride_of((uint64_t)most)};
+    int64_t mail = SHM_MAX(comm->settings.small, comm->settings.small_crowded);
+    int64_t most = SHM_MAX(SHM_MAX(mail, small_met(comm, n)), small_rooted_crowded(comm));
+    struct layout l = {.stride = stride_of((uint64_t)most), .mail_stride = stride_of((uint64_t)mail)};
     size_t stage = line_up((size_t)comm->settings.stage);
     l.slot = page_up(sizeof(struct shm_part));
     l.said = l.slot + SHM_SLOTS * sizeof(struct shm_slot);
@@ -212,9 +225,11 @@ static int32_t map_members(struct shm_group *g, const char *prefix, struct hd_er
         return code;
     map_pairs(g, &l);
     shm_count_cores(comm);
-    g->small = (uint64_t)(shm_crowded(g) ? comm->settings.small_crowded : comm->settings.small);
-    g->small_rooted = (uint64_t)comm->settings.small_rooted;
-    g->stride = stride_of(SHM_MAX(g->small, g->small_rooted));
+    int crowded = shm_crowded(g);
+    g->small = (uint64_t)(crowded ? comm->settings.small_crowded : comm->settings.small);
+    g->small_met = crowded ? g->small : (uint64_t)small_met(comm, g->n);
+    g->small_rooted = (uint64_t)(crowded ? small_rooted_crowded(comm) : comm->settings.small_rooted);
+    g->stride = stride_of(SHM_MAX(SHM_MAX(g->small, g->small_met), g->small_rooted));
     g->mail_stride = stride_of(g->small); /* close together: fewer pages */
     return await_members(g, err);
 }

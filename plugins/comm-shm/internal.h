@@ -219,9 +219,9 @@ struct shm_group {
     char name[64];
     const int32_t *ranks;
     int32_t n, me;
-    /* Bytes, the same on all members: of the largest payload, of a broadcast or reduce and else; from one payload to
-     * the next, of slots and of mails. */
-    uint64_t small, small_rooted, stride, mail_stride;
+    /* Bytes, the same on all members: of the largest payload of a message, of a collective that waits for all, of a
+     * broadcast or reduce; from one payload to the next, of slots and of mails. */
+    uint64_t small, small_met, small_rooted, stride, mail_stride;
     uint64_t seq, compared; /* of the last collective enqueued; of one that all members posted, all the same up to it */
     uint64_t past;          /* the digest of what was posted */
     struct shm_op *head, **tail;

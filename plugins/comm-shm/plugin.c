@@ -10,7 +10,8 @@ static const struct hd_option options[] = {
     {.name = "small",
      .value = "256",
      .unit = "bytes",
-     .help = "messages and operations without a root up to this size travel with what announces them",
+     .help = "messages and operations without a root up to this size (operations of two ranks: four times this) "
+             "travel with what announces them",
      .min = 64,
      .max = 1 << 20,
      .type = HD_OPT_SIZE,
@@ -30,7 +31,8 @@ static const struct hd_option options[] = {
     {.name = "small_rooted",
      .value = "4KiB",
      .unit = "bytes",
-     .help = "the same for broadcasts and reduces, whose members then need not wait for each other",
+     .help = "the same for broadcasts and reduces, whose members then need not wait for each other (more ranks than "
+             "cores: four times this)",
      .min = 64,
      .max = 1 << 20,
      .type = HD_OPT_SIZE,

@@ -24,8 +24,8 @@ struct plan {
 /* Bytes of one part: in the slot, in its place, about the largest small one, staged or not. */
 static uint64_t draw_bytes(uint64_t *p, uint64_t most)
 {
-    static const uint64_t sizes[] = {0, 4, 40, 48, 49, 200, 256, 257, 1000, 4096, 4097, 20000, 190000};
-    uint64_t k = value_below(p, 40), bytes = k < HD__COUNT(sizes) ? sizes[k] : value_below(p, 300);
+    static const uint64_t sizes[] = {0, 4, 40, 48, 49, 200, 256, 257, 1024, 1025, 4096, 4097, 16384, 20000, 190000};
+    uint64_t k = value_below(p, 42), bytes = k < HD__COUNT(sizes) ? sizes[k] : value_below(p, 300);
     return HD__MIN(bytes, most);
 }
 
