@@ -16,7 +16,7 @@ struct hd__bench_rank {
     uint8_t *send, *recv, *plain; /* plain: memory to free; NULL: the transport's memory */
     int32_t rank;
     int32_t group_rank, group_size; /* this member and the number of members */
-    int32_t in_place;               /* the current measurement */
+    int32_t in_place, warmed;       /* the current measurement; 1: a row was measured before it */
     const struct hd__bench_sink *sink;
     uint64_t tag;
     double deadline;                        /* requests in flight */
