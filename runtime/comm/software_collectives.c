@@ -247,8 +247,7 @@ static int32_t software_begin(struct hd__wrapper_op *base, struct hd_error *err)
 static int32_t software_group(struct hd__wrapper_group *g, const int32_t *ranks, struct hd_error *err)
 {
     const struct hd__comm *inner = &g->wrapper->below[0];
-    int32_t code = g->n > 1024 ? hd_fail(err, HD_E_UNSUPPORTED, "group %s of %d ranks (1024 at most)", g->name, g->n)
-                               : inner->ops.group(inner->comm, g->name, ranks, g->n, &g->inner_group, err);
+    int32_t code = inner->ops.group(inner->comm, g->name, ranks, g->n, &g->inner_group, err);
     code = hd__comm_result(code, "group", g->inner_group, err);
     g->home = code == HD_OK ? inner : NULL;
     return code;

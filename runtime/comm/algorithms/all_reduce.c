@@ -5,7 +5,7 @@
 void hd__comm_build_gather_sum(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
     uint64_t bytes = call->count * esize;
-    const void *sources[1024];
+    const void **sources = (void *)hd__comm_plan_scratch(s, (uint64_t)s->n * sizeof *sources);
     uint8_t *all = hd__comm_plan_scratch(s, bytes * (uint64_t)s->n);
     hd__comm_add_bruck(s, call->send, all, bytes);
     for (int32_t i = 0; i < s->n; i++)

@@ -86,6 +86,22 @@ struct hd__slice hd__comm_slice_of(uint64_t count, int32_t n, int32_t i)
     return (struct hd__slice){first, HD__MIN(count, first + each)};
 }
 
+struct hd__slice *hd__comm_plan_blocks(struct hd__coll_plan *s, uint64_t count)
+{
+    struct hd__slice *block = (void *)hd__comm_plan_scratch(s, (uint64_t)s->n * sizeof *block);
+    for (int32_t i = 0; i < s->n; i++)
+        block[i] = (struct hd__slice){(uint64_t)i * count, (uint64_t)(i + 1) * count};
+    return block;
+}
+
+struct hd__slice *hd__comm_plan_slices(struct hd__coll_plan *s, uint64_t count)
+{
+    struct hd__slice *slice = (void *)hd__comm_plan_scratch(s, (uint64_t)s->n * sizeof *slice);
+    for (int32_t i = 0; i < s->n; i++)
+        slice[i] = hd__comm_slice_of(count, s->n, i);
+    return slice;
+}
+
 struct hd__slice hd__comm_chunk_of(struct hd__slice part, uint64_t step, uint64_t k)
 {
     uint64_t first = HD__MIN(part.first + k * step, part.last);

@@ -88,6 +88,9 @@ struct hd__slice {
 };
 struct hd__slice hd__comm_slice_of(uint64_t count, int32_t n, int32_t i);
 struct hd__slice hd__comm_chunk_of(struct hd__slice part, uint64_t step, uint64_t k);
+/* By member, the plan's memory: blocks of `count` elements each; slices of `count` elements in all. */
+struct hd__slice *hd__comm_plan_blocks(struct hd__coll_plan *s, uint64_t count);
+struct hd__slice *hd__comm_plan_slices(struct hd__coll_plan *s, uint64_t count);
 /* A message of a slice of the elements at `base`; none where it is empty. */
 void hd__comm_plan_send_slice(struct hd__coll_plan *s, int32_t peer, const uint8_t *base, struct hd__slice part,
                               size_t esize);

@@ -10,6 +10,7 @@ struct pairwise {
     const struct hd__slice *part; /* each member's part of `in`, in elements */
     uint64_t room;                /* elements of a chunk */
     uint8_t *scratch[2], *to;
+    const void **sources; /* of a sum, by member */
     size_t esize;
 };
 
@@ -33,11 +34,10 @@ static void reduce_chunk(struct hd__coll_plan *s, const struct pairwise *x, uint
                          const struct hd_comm_call *call)
 {
     struct hd__slice mine = hd__comm_chunk_of(x->part[s->me], x->room, at / x->room);
-    const void *sources[1024];
     for (int32_t i = 0; i < s->n; i++)
-        sources[i] = i == s->me ? x->in + mine.first * x->esize : recv_at(x, i, at);
+        x->sources[i] = i == s->me ? x->in + mine.first * x->esize : recv_at(x, i, at);
     if (mine.last > mine.first)
-        hd__comm_plan_reduce(s, x->to + at * x->esize, sources, (uint32_t)s->n, mine.last - mine.first, call->dtype,
+        hd__comm_plan_reduce(s, x->to + at * x->esize, x->sources, (uint32_t)s->n, mine.last - mine.first, call->dtype,
                              call->redop);
 }
 
@@ -49,6 +49,7 @@ static void run_pairwise(struct hd__coll_plan *s, const struct hd_comm_call *cal
     uint64_t most = 0;
     for (int32_t i = 0; i < s->n; i++)
         most = HD__MAX(most, part[i].last - part[i].first);
+    x.sources = (void *)hd__comm_plan_scratch(s, (uint64_t)s->n * sizeof *x.sources);
     x.room = HD__MIN(s->chunk, SCRATCH_BYTES / 2 / (uint64_t)s->n) / esize;
     x.room = HD__MAX(HD__MIN(most, x.room), UINT64_C(1));
     for (int i = 0; i < 2; i++)
@@ -65,17 +66,11 @@ static void run_pairwise(struct hd__coll_plan *s, const struct hd_comm_call *cal
 
 void hd__comm_build_reduce_scatter(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
-    struct hd__slice part[1024];
-    for (int32_t i = 0; i < s->n; i++)
-        part[i] = (struct hd__slice){(uint64_t)i * call->count, (uint64_t)(i + 1) * call->count};
-    run_pairwise(s, call, part, call->recv, esize);
+    run_pairwise(s, call, hd__comm_plan_blocks(s, call->count), call->recv, esize);
 }
 
 void hd__comm_add_slices(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize, uint8_t *to)
 {
-    struct hd__slice part[1024];
-    for (int32_t i = 0; i < s->n; i++)
-        part[i] = hd__comm_slice_of(call->count, s->n, i);
-    run_pairwise(s, call, part, to, esize);
+    run_pairwise(s, call, hd__comm_plan_slices(s, call->count), to, esize);
     hd__comm_plan_fence(s);
 }

@@ -70,17 +70,12 @@ static void ring_reduce_scatter(struct hd__coll_plan *s, const struct hd_comm_ca
 
 void hd__comm_build_ring_scatter(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
-    struct hd__slice part[1024];
-    for (int32_t i = 0; i < s->n; i++)
-        part[i] = (struct hd__slice){(uint64_t)i * call->count, (uint64_t)(i + 1) * call->count};
-    ring_reduce_scatter(s, call, part, call->recv, esize);
+    ring_reduce_scatter(s, call, hd__comm_plan_blocks(s, call->count), call->recv, esize);
 }
 
 void hd__comm_build_ring(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
-    struct hd__slice part[1024];
-    for (int32_t i = 0; i < s->n; i++)
-        part[i] = hd__comm_slice_of(call->count, s->n, i);
+    const struct hd__slice *part = hd__comm_plan_slices(s, call->count);
     ring_reduce_scatter(s, call, part, (uint8_t *)call->recv + part[s->me].first * esize, esize);
     hd__comm_add_ring_gather(s, call->recv, call->count, esize);
 }

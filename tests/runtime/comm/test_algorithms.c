@@ -280,6 +280,50 @@ START_TEST(somebody_can)
 }
 END_TEST
 
+/* A group of more than 1,024: what each member sends to each other is what that one receives from it. */
+START_TEST(large_group)
+{
+    enum { N = 1100, COUNT = 1500 };
+    const struct hd__algorithm *a = hd__comm_algorithm_at((uint32_t)_i);
+    int64_t *between = calloc((size_t)N * N, sizeof *between);
+    uint8_t *send = malloc((size_t)N * COUNT * 4), *recv = malloc((size_t)N * COUNT * 4);
+    struct hd__tuning tuning = {.any_order = 1};
+    struct hd__tuning_rule rule = {a->coll, INT32_MAX, UINT64_MAX, a, 4096};
+    struct hd_comm_call call = {.struct_size = sizeof call,
+                                .coll = a->coll,
+                                .dtype = HD_F32,
+                                .redop = HD_SUM,
+                                .count = COUNT,
+                                .root = 1050,
+                                .send = send,
+                                .recv = recv};
+    struct hd__coll_plan plan = {0};
+    struct hd_error err = HD_ERROR_INIT;
+    uint64_t messages = 0;
+    hd__push(&tuning.rules, rule);
+    for (int32_t r = 0; r < N && hd__comm_algorithm_supports(a, &call, N, 1); r++) {
+        ck_assert_msg(!hd__comm_plan_build(&plan, &tuning, N, r, &call, &err), "%s", err.message);
+        ck_assert_ptr_eq(plan.use, a);
+        messages += plan.messages;
+        for (uint32_t i = 0; i < plan.steps.count; i++) {
+            const struct hd__coll_step *step = &plan.steps.at[i];
+            if (step->kind == HD__COLL_STEP_SEND)
+                between[(size_t)r * N + (size_t)step->peer] += (int64_t)step->bytes;
+            if (step->kind == HD__COLL_STEP_RECV)
+                between[(size_t)step->peer * N + (size_t)r] -= (int64_t)step->bytes;
+        }
+        hd__comm_plan_clear(&plan);
+    }
+    for (size_t i = 0; i < (size_t)N * N; i++)
+        if (between[i])
+            ck_abort_msg("from member %zu to %zu: %lld bytes are not received", i / N, i % N, (long long)between[i]);
+    ck_assert(messages || !hd__comm_algorithm_supports(a, &call, N, 1));
+    hd__comm_plan_free(&plan);
+    hd__free_array(&tuning.rules);
+    free(between), free(send), free(recv);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("algorithms");
@@ -289,5 +333,6 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, every_algorithm, 0, 2 * n);
     tcase_add_test(tc, somebody_can);
+    tcase_add_loop_test(tc, large_group, 0, n);
     return suite_run_case("algorithms", tc);
 }
