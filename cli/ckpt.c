@@ -1,4 +1,5 @@
 /* heddle ckpt: looks at a job's checkpoints. */
+#include <glob.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -60,6 +61,23 @@ static json_t *list_row(const struct hd__ckpt *ckpt, const char *name)
     return row;
 }
 
+/* A folder of runs is not one of checkpoints. */
+static int32_t no_checkpoints(const char *folder, struct hd_error *err)
+{
+    char *runs = hd__format("%s/*/checkpoints/step-*", folder);
+    glob_t found = {0};
+    int32_t rc = HD_OK;
+    if (!glob(runs, 0, NULL, &found) && found.gl_pathc)
+        rc = hd_fail(err, HD_E_NOTFOUND, "%s is a folder of runs: name one of them, as %.*s", folder,
+                     (int)(strstr(found.gl_pathv[0] + strlen(folder) + 1, "/checkpoints/") - found.gl_pathv[0]),
+                     found.gl_pathv[0]);
+    else
+        printf("no checkpoints in %s\n", folder);
+    globfree(&found);
+    free(runs);
+    return rc;
+}
+
 static int32_t list(struct ckpt_request *r, struct hd_error *err)
 {
     uint64_t *steps = NULL;
@@ -78,7 +96,7 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
         char name[32], bytes[32];
         hd__ckpt_step_name(steps[i], name);
         rc = hd__ckpt_open(&r->store, name, &ckpt, err);
-        if (rc == HD_E_CORRUPT) { /* the others may be what is looked for */
+        if (rc == HD_E_CORRUPT || rc == HD_E_INVALID) { /* the others may be what is looked for */
             hd__speaker_print(err->message);
             damaged = rc;
             rc = HD_OK;
@@ -104,7 +122,7 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
     if (!rc && r->json)
         json_dumpf(rows, stdout, JSON_INDENT(1)), putchar('\n');
     else if (!rc && !n)
-        printf("no checkpoints in %s\n", r->dir);
+        rc = no_checkpoints(r->dir, err);
     json_decref(rows);
     free(steps);
     return !rc && damaged ? hd_fail(err, damaged, "what is damaged is not listed") : rc;

@@ -264,6 +264,10 @@ int32_t hd__cli_store_prune(const struct hd__ckpt_store *store, const struct hd_
     int32_t rc = newest_run(store, run, err);
     if (rc == HD_E_NOTFOUND)
         return hd_fail(err, rc, "no checkpoint in %s", job->checkpoint_dir);
+    if (!policy.keep)
+        return hd_fail(err, HD_E_INVALID,
+                       "checkpoint.keep is 0, which keeps all: say how many of the newest to keep, as in "
+                       "checkpoint.keep=3; `heddle ckpt rm` removes one");
     if (!rc)
         rc = hd__run_lock_folder(job->checkpoint_dir, &locks.fd[0], err);
     if (!rc)

@@ -238,9 +238,12 @@ static int32_t check_initial_weights(const struct hd__cli_job *loaded, const str
     else if (from && !strcmp(w->name, "model"))
         fprintf(stderr, "the weights of model.from, %s: %s\n", from, none);
     else
-        return hd__job_fail(job, "checkpoint.dir", err, "%s: %s", none,
-                            from ? "--weights needs one: train first, or name one by --checkpoint"
-                                 : "train first, or name one by --checkpoint; --random-weights goes without");
+        return hd__job_fail(
+            job, "checkpoint.dir", err, "%s: %s", none,
+            !job->checkpoint
+                ? "add checkpoint: {} and train, or name one by --checkpoint; --random-weights goes without"
+            : from ? "--weights needs one: train first, or name one by --checkpoint"
+                   : "train first, or name one by --checkpoint; --random-weights goes without");
     return HD_OK;
 }
 

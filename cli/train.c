@@ -316,7 +316,8 @@ static int32_t find_nodes(void *user, struct hd__job *job, struct hd_error *err)
                                                  .nodes_at = hd__job_where(job, "launch.nodes"),
                                                  .rendezvous = job->launch_rendezvous,
                                                  .rendezvous_at = hd__job_where(job, "launch.rendezvous"),
-                                                 .node_rank = t->options[HD__CLI_NODE_RANK]};
+                                                 .node_rank = t->options[HD__CLI_NODE_RANK],
+                                                 .any_node = t->print_config != 0};
     struct hd__launch_env env;
     int32_t rc;
     int found;

@@ -113,8 +113,8 @@ void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double
 {
     struct derived d = derive(p, m, tokens);
     char a[32], b[32], c[32];
-    hd__text_add(out, "%s parameters on %lld ranks of %s, %s tokens a step\n\n",
-                 hd__plan_count_text((double)p->parameters, a), (long long)p->ranks, m->name,
+    hd__text_add(out, "%s parameters on %lld rank%s of %s, %s tokens a step\n\n",
+                 hd__plan_count_text((double)p->parameters, a), (long long)p->ranks, p->ranks > 1 ? "s" : "", m->name,
                  hd__plan_count_text((double)p->tokens, b));
     add_memory(p, out);
     add_assumed(p, out);

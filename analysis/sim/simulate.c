@@ -83,6 +83,11 @@ int32_t hd__sim_rates_parse(struct hd__sim_rates *rates, const char *text, struc
                            "'%.*s' is not a rate: write KEY=NUMBER, in FLOPs or bytes a second, or seconds, as in "
                            "flops=2e12,latency=3e-6",
                            (int)item, text);
+        if (!rate_rows[row].seconds && value < 1e6)
+            return hd_fail(err, HD_E_INVALID,
+                           "'%.*s' is below a million: rates are FLOPs or bytes a second; a link of 10 Gbit/s is "
+                           "link=1.25e9",
+                           (int)item, text);
         r.named |= p.name != p.key ? p.axes : 0;
         for (int32_t a = 0; a < (rate_rows[row].by_axis ? HD_AXIS_COUNT : 1); a++)
             if (!rate_rows[row].by_axis || p.axes & HD_AXIS_BIT(a))

@@ -54,6 +54,10 @@ static int print_plan(struct plan_request *r, const struct hd__compiled *c, cons
     struct hd__plan plan;
     if (hd__plan_make(c, m, &r->assume, &plan, &err))
         return hd__cli_print_error(&err, err.code == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
+    if (tokens > 0 && tokens < (double)plan.tokens)
+        return hd__cli_usage_error(&hd__command_plan,
+                                   "--tokens %s is less than a step, which has %lld: a billion is 1B or 1e9", r->tokens,
+                                   (long long)plan.tokens);
     if (!(tokens > 0))
         tokens = (double)plan.tokens * (double)c->job->steps;
     if (!(tokens > 0))

@@ -134,6 +134,21 @@ static void warn_recompute(const struct hd__cli_job *loaded, struct hd__text *ou
             hd__job_where(job, "recompute"), (long long)every, (long long)c->info.layers);
 }
 
+/* Host memory is what such a device computes in. */
+static void warn_offload(const struct hd__cli_job *loaded, struct hd__text *out)
+{
+    static const char *const keys[] = {"strategies.zero.offload.optimizer", "strategies.zero.offload.params"};
+    const struct hd__compiled *c = loaded->compiled;
+    for (size_t i = 0; c && i < HD__COUNT(keys); i++) {
+        const struct hd__job_value *value = hd__job_value_get(loaded->job, keys[i]);
+        if (value && !strcmp(value->text, "host") &&
+            c->device_choice.component->ops.device.caps & HD_DEVICE_HOST_MEMORY)
+            hd__text_add(out,
+                         "%s: warning: %s: device %s computes in host memory, so this saves none: leave it out%s\n",
+                         value->origin, keys[i], c->device_choice.component->name, i ? "" : ", or say file");
+    }
+}
+
 /* An optimizer that keeps large matrices alone in codes, and a model without such. */
 static void warn_codes(const struct hd__cli_job *loaded, struct hd__text *out)
 {
@@ -159,4 +174,5 @@ void hd__warn_strategies(const struct hd__cli_job *loaded, struct hd__text *out)
     warn_uncut(loaded->compiled, out);
     warn_recompute(loaded, out);
     warn_codes(loaded, out);
+    warn_offload(loaded, out);
 }

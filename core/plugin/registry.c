@@ -48,7 +48,8 @@ static int32_t add_folder(struct hd__plugins *registry, const char *folder, cons
 {
     struct stat s;
     if (stat(folder, &s) || !S_ISDIR(s.st_mode))
-        return hd_fail(err, HD_E_NOTFOUND, "%s: '%s' is not a folder", origin, folder);
+        return hd_fail(err, HD_E_NOTFOUND, "%s: '%s' is not a folder: name the one that its plugins lie in", origin,
+                       folder);
     hd__plugin_folders_add(&registry->folders, folder);
     return HD_OK;
 }

@@ -22,6 +22,7 @@ struct hd__launch_nodes_given {
     const char *nodes, *nodes_at;           /* "2", "2:4" */
     const char *rendezvous, *rendezvous_at; /* "HOST:PORT" */
     const char *node_rank;                  /* --node-rank */
+    int any_node;                           /* 1: nothing has to say which one this is */
 };
 
 enum { HD__LAUNCH_NODES = 2048 }; /* at most: a plan names all of them in one value of the store */

@@ -54,11 +54,12 @@ static int32_t find_node(const struct hd__launch_nodes_given *g, struct hd__laun
         by = by ? by : from[i].name;
         out->node = (int32_t)node;
     }
-    return by ? HD_OK
-              : hd_fail(err, HD_E_INVALID,
-                        "the job runs on %s%d machines, and nothing says which of them this is: give --node-rank I (0 "
-                        "to %d), or set NODE_RANK",
-                        out->min < out->max ? "up to " : "", out->max, out->max - 1);
+    return by || g->any_node
+               ? HD_OK
+               : hd_fail(err, HD_E_INVALID,
+                         "the job runs on %s%d machines, and nothing says which of them this is: give --node-rank I (0 "
+                         "to %d), or set NODE_RANK",
+                         out->min < out->max ? "up to " : "", out->max, out->max - 1);
 }
 
 /* MASTER_ADDR and MASTER_PORT, if they are set. */

@@ -209,9 +209,14 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
         hd__ckpt_step_name(k->aside[i], name);
         rc = k->ops->move(k->ckpt, name, folder, err);
     }
+    int over = !strcmp(k->s->compiled->job->resume, "overwrite");
     if (!rc && k->n_aside)
-        hd__log(HD_LOG_INFO, NULL, "%s: %u checkpoint%s %s moved to %s", k->dir, k->n_aside, k->n_aside > 1 ? "s" : "",
-                k->aside_are, folder);
+        hd__log(over ? HD_LOG_WARN : HD_LOG_INFO, NULL, "%s%s: %u checkpoint%s %s moved to %s%s",
+                over ? hd__arena_format(&k->s->compiled->job->arena, "%s: checkpoint.resume is overwrite: ",
+                                        hd__job_where(k->s->compiled->job, "checkpoint.resume"))
+                     : "",
+                k->dir, k->n_aside, k->n_aside > 1 ? "s" : "", k->aside_are, folder,
+                over ? ", and training begins at step 0; auto goes on from them" : "");
     return rc;
 }
 
@@ -700,7 +705,6 @@ static int32_t load_path(struct hd__train_checkpointer *k, const char *path, con
 struct verdict {
     uint64_t step; /* 0: there is no other */
     int32_t code, reserved;
-    char message[496];
 };
 
 static int is_damage(int32_t code)
@@ -708,17 +712,24 @@ static int is_damage(int32_t code)
     return code == HD_E_CORRUPT || code == HD_E_NOTFOUND;
 }
 
-/* The code that all go by: damage that any has found, with its words; else this rank's own. */
+/* The code that all go by: damage that any has found, with its words, which travel only then; else this rank's own. */
 static int32_t agree_on_damage(struct hd__train_checkpointer *k, uint64_t step, int32_t rc, struct hd_error *err)
 {
+    const struct hd__ckpt_peers *peers = &k->store.peers;
     struct verdict mine = {.step = step, .code = rc}, *all;
-    int32_t ranks = k->s->env->size, result;
+    int32_t ranks = k->s->env->size, result, damaged = 0;
+    char words[512], (*of)[sizeof words];
     if (ranks == 1)
         return rc;
-    snprintf(mine.message, sizeof mine.message, "%.490s", rc ? err->message : "");
-    all = hd__alloc((size_t)ranks * sizeof *all);
+    snprintf(words, sizeof words, "%.511s", rc ? err->message : "");
+    all = hd__alloc((size_t)ranks * (sizeof *all + sizeof words));
+    of = (void *)(all + ranks);
     struct hd_error why = HD_ERROR_INIT;
-    result = k->store.peers.all_gather(k->store.peers.user, &mine, sizeof mine, all, &why);
+    result = peers->all_gather(peers->user, &mine, sizeof mine, all, &why);
+    while (!result && damaged < ranks && !is_damage(all[damaged].code))
+        damaged++;
+    if (!result && damaged < ranks)
+        result = peers->all_gather(peers->user, words, sizeof words, (void *)of, &why);
     if (result && !rc)
         *err = why;
     result = rc ? rc : result;
@@ -728,11 +739,8 @@ static int32_t agree_on_damage(struct hd__train_checkpointer *k, uint64_t step, 
                              "%s: the newest checkpoint is of step %" PRIu64 " for rank %d and of step %" PRIu64
                              " for this one: do all machines have the same folder?",
                              k->dir, all[r].step, r, step);
-    for (int32_t r = 0; r < ranks && (!result || result == rc) && !is_damage(result); r++)
-        if (is_damage(all[r].code)) {
-            all[r].message[sizeof all[r].message - 1] = 0;
-            result = hd_fail(err, HD_E_CORRUPT, "%s", all[r].message);
-        }
+    if (damaged < ranks && (!result || result == rc) && !is_damage(result))
+        result = hd_fail(err, HD_E_CORRUPT, "%.511s", of[damaged]);
     free(all);
     return result;
 }
@@ -876,8 +884,8 @@ static const char *not_a_checkpoint(struct hd__job *job, const char *path, const
 {
     const char *inside = hd__arena_format(&job->arena, "%s/{,checkpoints/}step-*", path);
     glob_t found = {0};
-    int holds = !glob(inside, GLOB_NOSORT | GLOB_BRACE, NULL, &found) && found.gl_pathc;
-    const char *one = holds ? hd__arena_strdup(&job->arena, found.gl_pathv[0]) : NULL;
+    int holds = !glob(inside, GLOB_BRACE, NULL, &found) && found.gl_pathc;
+    const char *one = holds ? hd__arena_strdup(&job->arena, found.gl_pathv[found.gl_pathc - 1]) : NULL;
     globfree(&found);
     if (holds)
         return hd__arena_format(&job->arena, "%s is a folder of %s: name one of them, as %s", path,

@@ -1,6 +1,8 @@
 /* Differences between a resumed job and the saved one. See resume_diff.h. */
 #include "service/train/resume_diff.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 /* Effects of a key: bits. A checkpoint that does not fit is refused by its tensors; the keys only explain why.
@@ -117,6 +119,8 @@ static int same_plugin(const struct changes *c, const char *path)
 static void compare_value(struct changes *c, const struct hd__job_value *now)
 {
     const json_t *before = saved_value(c->state, now->path);
+    if (!before && !strncmp(now->path, "model.", 6)) /* its default, or what model.from said */
+        before = json_object_get(json_object_get(c->state, "config"), now->path + 6);
     if (!(effects_of(c->job, now->path) & c->effect) || (before && json_equal(before, now->json)))
         return;
     if (!before && (!strcmp(now->origin, "default") || !same_plugin(c, now->path)))
@@ -318,6 +322,33 @@ static void log_data(struct hd__job *job, const char *name, const json_t *state,
                      : hd__arena_format(&job->arena, "%s, and then %s", data->text, before));
 }
 
+/* Why a change matters, where its key alone does not say it. */
+static const char *consequence(struct hd__job *job, const json_t *state, const char *path, int weights_only,
+                               uint32_t used_for)
+{
+    int64_t step = json_integer_value(json_object_get(state, "step"));
+    double before = json_number_value(json_object_get(state, "lr")), now = hd__job_lr(job, step + 1);
+    if (used_for & effects_of(job, path))
+        return ": what is evaluated here may have been trained on";
+    if (weights_only && effects_of(job, path) & COMPUTES)
+        return ": these weights were not trained with it";
+    if (!strcmp(path, "job.steps") && step < job->steps && fabs(now - before) > 0.1 * before)
+        return hd__arena_format(
+            &job->arena, ": schedule.kind ends there now, so the learning rate goes from %.3g to %.3g", before, now);
+    return "";
+}
+
+/* Positions that no step of the training had. */
+static void log_longer(struct hd__job *job, const char *name, const json_t *state)
+{
+    int64_t before = hd__train_resume_saved_int(state, "data", "seq_len", job->seq_len);
+    if (job->seq_len > before)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.seq_len is %" PRId64 " and was %" PRId64
+                " when checkpoint %s was saved: positions from %" PRId64 " on were never trained",
+                hd__job_where(job, "data.seq_len"), job->seq_len, before, name, before);
+}
+
 void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *name, const json_t *state,
                                const struct hd__train_data_mark *data, int weights_only, uint32_t used_for)
 {
@@ -333,9 +364,7 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
         said |= !strncmp(c.list.at[i].path, "data.", 5) || !strcmp(c.list.at[i].path, "job.seed");
         add_change(&text, &c.list.at[i]);
         hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved%s", hd__job_where(job, c.list.at[i].path),
-                text.at, name,
-                used_for & effects_of(job, c.list.at[i].path) ? ": what is evaluated here may have been trained on"
-                                                              : "");
+                text.at, name, consequence(job, state, c.list.at[i].path, weights_only, used_for));
         hd__text_free(&text);
     }
     free_changes(&c);
@@ -346,6 +375,8 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
     }
     if (!said)
         log_data(job, name, state, data);
+    if (used_for & HD__DIFF_EVAL)
+        log_longer(job, name, state);
     log_from(job, name, state, weights_only);
     log_other_job(job, name, state, weights_only);
 }

@@ -603,7 +603,7 @@ START_TEST(dry_resumes)
     ck_assert_int_eq(system("cp -r runs/done/checkpoints/step-00000002 runs/done/checkpoints/step-3"), 0);
     expect_says(command_run("train llama.yaml job.name=done job.steps=3 checkpoint={} --dry-run"),
                 "warning: step-3 is passed over: a checkpoint of this step is called step-00000003");
-    expect_says(c, "model.rope_theta is 500000.0 and was not set when checkpoint step-00000002 was saved");
+    expect_says(c, "model.rope_theta is 500000.0 and was 10000.0 when checkpoint step-00000002 was saved");
     ck_assert_int_eq(strncmp(c->out, "ready: ", 7), 0);
 }
 END_TEST

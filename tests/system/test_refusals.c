@@ -865,7 +865,8 @@ START_TEST(plugins)
         {"train llama.yaml checkpoint.use=stone", "there is no plugin ckpt-stone", NULL},
         {"train llama.yaml model.use=transformers",
          "there is no plugin model-transformers: did you mean model-transformer?", NULL},
-        {"train llama.yaml plugins.path=[nowhere]", "command line: plugins.path: 'nowhere' is not a folder", NULL},
+        {"train llama.yaml plugins.path=[nowhere]", "command line: plugins.path: 'nowhere' is not a folder",
+         "name the one that its plugins lie in"},
         {"train llama.yaml plugins.path=bad optimizer={\"use\":\"text\"}", "bad/heddle-optim-text.so", NULL},
         {NULL, NULL, NULL}};
     expect_code(command_run("plugins"), 0);
@@ -965,6 +966,9 @@ START_TEST(command_lines)
         {"debug .", "not a regular file but a folder; a failed job prints the path of its report: report-TIME.json"},
         {"trace llama.yaml --out t.svg", "--out t.svg: it writes FILE.json"},
         {"bench --html a --svg a", "--html and --svg name one file"},
+        {"plan llama.yaml --machine cpu --tokens 100", "--tokens 100 is less than a step, which has "},
+        {"explain llama.yaml --timeline --rates link=10",
+         "'link=10' is below a million: rates are FLOPs or bytes a second; a link of 10 Gbit/s is link=1.25e9"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);

@@ -313,7 +313,7 @@ START_TEST(start_and_end)
     ck_assert_ptr_null(strstr(c->out, "transports: "));
     ck_assert_ptr_nonnull(strstr(c->out, ", from scratch: "));
     ck_assert_ptr_nonnull(strstr(c->out, "\n1 rank, device cpu, fp32\n"));
-    ck_assert_ptr_null(strstr(c->out, "checkpoint"));
+    ck_assert_ptr_nonnull(strstr(c->out, "\nnothing is saved: the job has no checkpoint section\n"));
 }
 END_TEST
 
@@ -385,6 +385,53 @@ START_TEST(stopped_overwriting)
 }
 END_TEST
 
+/* Mistakes around a run that has ended. */
+START_TEST(after_its_end)
+{
+#define ENDED "job.name=ended checkpoint={} "
+    static const struct {
+        int code;
+        const char *words, *said;
+    } rows[] = {
+        {0, "train llama.yaml " ENDED "job.steps=8 job.seed=2",
+         "the job is finished: its checkpoint is at step 8 of 8; set job.steps higher to go on, or take another "
+         "job.name to train anew"},
+        {0, "train llama.yaml " ENDED "job.steps=12 schedule.kind=cosine --dry-run",
+         "job.steps is 12 and was 8 when checkpoint step-00000008 was saved: schedule.kind ends there now, so the "
+         "learning rate goes from "},
+        {2, "train llama.yaml job.name=other checkpoint.resume=runs/ended/checkpoints",
+         "is a folder of checkpoints: name one of them, as runs/ended/checkpoints/step-00000008"},
+        {0, "ckpt export llama.yaml " ENDED "model.rope_theta=500000 --to exported",
+         "model.rope_theta is 500000.0 and was 10000.0 when checkpoint step-00000008 was saved: these weights were not "
+         "trained with it"},
+        {0, "eval llama.yaml " ENDED "data.val_fraction=0.2 data.seq_len=64 eval.batches=1",
+         "data.seq_len is 64 and was 32 when checkpoint step-00000008 was saved: positions from 32 on were never "
+         "trained"},
+        {2, "ckpt ls runs", "runs is a folder of runs: name one of them, as runs/"},
+        {2, "ckpt prune llama.yaml " ENDED "checkpoint.keep=0", "checkpoint.keep is 0, which keeps all: say how many"},
+        {0, "train llama.yaml " ENDED "job.steps=10 checkpoint.resume=overwrite",
+         "checkpoint.resume is overwrite: runs/ended/checkpoints: 2 checkpoints of another run moved to "
+         "runs/ended/checkpoints.1, and training begins at step 0; auto goes on from them"},
+        {2, "sample llama.yaml job.name=ended", "add checkpoint: {} and train, or name one by --checkpoint"},
+    };
+    train(&some, "ended", "llama.yaml schedule.kind=cosine job.steps=8 checkpoint.every=4");
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("%s", rows[i].words);
+        expect_code(c, rows[i].code);
+        ck_assert_msg(strstr(c->out, rows[i].said) || strstr(c->err, rows[i].said), "`%s` said: %s%s", rows[i].words,
+                      c->out, c->err);
+    }
+    ck_assert_int_eq(rename("runs/ended/checkpoints/step-00000010", "runs/ended/checkpoints/step-00000100"), 0);
+    run_says(2, "checkpoint step-00000100 is of step 10: give it its name back, step-00000010",
+             "train llama.yaml " ENDED "job.steps=12");
+    expect_says(command_run("ckpt ls llama.yaml " ENDED), "step-00000100 is of step 10");
+    struct command *c = command_run("train llama.yaml job.name=unsaved job.steps=8 metrics.trace=t.json");
+    ck_assert_msg(strstr(c->out, "\nnothing is saved: the job has no checkpoint section\n"), "it said: %s", c->out);
+    run_says(0, "metrics.trace: t.json is there and is replaced: name another file to keep it",
+             "train llama.yaml job.name=unsaved job.steps=8 metrics.trace=t.json");
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {{"two jobs", two_jobs, 1},
@@ -397,6 +444,7 @@ int main(void)
                                         {"another job", another_job, 1},
                                         {"another optimizer", another_optimizer, 1},
                                         {"stopped overwriting", stopped_overwriting, 1},
+                                        {"after its end", after_its_end, 1},
                                         {NULL, NULL, 0}};
     return system_run("system-runs", tests);
 }

@@ -696,7 +696,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     prepared = !rc;
     if (!rc && l.progress.step >= l.job->steps && l.is_leader)
         printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64
-               "; set job.%s higher to go on\n",
+               "; set job.%s higher to go on, or take another job.name to train anew\n",
                l.progress.step, l.job->steps, l.job->epochs > 0 ? "epochs" : "steps");
     if (!rc)
         rc = run_steps(&l, &stopped, &err);
@@ -723,6 +723,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         hd__loop_print_end(&l);
     if (!rc && l.steps_run && l.checkpointer && l.is_leader)
         printf("checkpoint: %s/step-%08" PRId64 "\n", l.job->checkpoint_dir, l.saved);
+    if (!rc && l.steps_run && !l.checkpointer && !l.job->trace.ends && l.is_leader)
+        printf("nothing is saved: the job has no checkpoint section\n");
     hd__train_trace_free(&l.trace);
     if (l.replicas.session)
         hd__train_replicas_free(&l.replicas);

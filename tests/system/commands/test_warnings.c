@@ -49,6 +49,9 @@ static const struct {
      "warning: command line: data.val: texts/b.txt is a file that data.train has, too: it is not held out"},
     {"eval llama.yaml --random-weights eval.batches=1 data.test=corpus.txt --split test",
      "warning: command line: data.test: corpus.txt is a file that data.train has, too: it is not held out"},
+    {"train llama.yaml --dry-run mesh.dp=2 strategies.zero.stage=3 strategies.zero.offload.params=host",
+     "command line: warning: strategies.zero.offload.params: device cpu computes in host memory, so this saves none: "
+     "leave it out"},
     {"train llama.yaml --dry-run checkpoint={\"every\":21}",
      "command line: warning: checkpoint.every is above job.steps: it never comes"},
     {"train llama.yaml --dry-run checkpoint={\"peers\":21} launch.restarts=1",
