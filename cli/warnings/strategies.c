@@ -119,6 +119,20 @@ void hd__warn_sections(const struct hd__cli_job *loaded, struct hd__text *out)
     warn_average(loaded->job, out);
 }
 
+/* A name such as fsdp says that it shards, and no key of the job does. */
+static void warn_unsharded(struct hd__job *job, struct hd__text *out)
+{
+    for (uint64_t s = 0; s < job->n_strategies; s++) {
+        const struct hd__job_section *x = job->strategies[s];
+        const struct hd__job_value *stage = hd__job_value_get(job, hd__arena_format(&job->arena, "%s.stage", x->path));
+        if (x->preset && stage && strcmp(stage->text, "0") != 0 &&
+            job->ranks == job->mesh[HD_AXIS_PP] * job->mesh[HD_AXIS_TP])
+            hd__text_add(
+                out, "%s: warning: %s shards nothing where dp x cp x ep is 1: raise launch.ranks, or leave it out\n",
+                x->origin, x->path);
+    }
+}
+
 /* A single segment is there again as a whole before any of it is read. Stages of a pipeline keep several micro-batches,
  * so they gain all the same. */
 static void warn_recompute(const struct hd__cli_job *loaded, struct hd__text *out)
@@ -172,6 +186,7 @@ void hd__warn_strategies(const struct hd__cli_job *loaded, struct hd__text *out)
 {
     warn_bubble(loaded->job, out);
     warn_uncut(loaded->compiled, out);
+    warn_unsharded(loaded->job, out);
     warn_recompute(loaded, out);
     warn_codes(loaded, out);
     warn_offload(loaded, out);

@@ -122,6 +122,10 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
     const struct hd__job_value *chosen = hd__job_value_get(job, "model.experts_per_token");
     const struct hd__job_value *rounding = hd__job_value_get(job, "optimizer.rounding");
     const struct hd__job_value *betas = hd__job_value_get(job, "optimizer.betas");
+    const struct hd__job_value *hidden = hd__job_value_get(job, "model.hidden"),
+                               *width = hd__job_value_get(job, "model.ffn"),
+                               *loss = hd__job_value_get(job, "data.loss");
+    double ffn = width ? json_number_value(width->json) : 0;
     double slots = capacity ? strtod(capacity->text, NULL) : 0,
            per_token = chosen ? json_number_value(chosen->json) : 2;
     double beta = betas ? json_number_value(json_array_get(betas->json, 1)) : 0, new_part = 1 - beta;
@@ -140,9 +144,20 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
         {betas && json_number_value(json_array_get(betas->json, 0)) > beta, "optimizer.betas",
          "has the larger one first: second moments are to remember longer than first ones, as in [0.9, 0.95]"},
         {experts && capacity && slots * (per_token > 0 ? per_token : 2) > json_number_value(experts->json),
-         "model.capacity", "is above model.experts / model.experts_per_token: no token is ever dropped: say dropless"},
+         "model.capacity",
+         "is above model.experts / model.experts_per_token: no token is ever dropped: it is a factor, as 1.25, or "
+         "dropless"},
         {experts && json_integer_value(experts->json) == 1, "model.experts",
          "is 1: the router has nothing to choose; say 2 or more, or a family without experts"},
+        {experts && json_integer_value(experts->json) > 1 && per_token == json_number_value(experts->json),
+         "model.experts_per_token", "is model.experts: each token goes to all of them, and nothing is sparse"},
+        {ffn > 0 && hidden &&
+             ffn * (experts && json_integer_value(experts->json) ? 16 : 2) < json_number_value(hidden->json),
+         "model.ffn", "is far below model.hidden: it is a width, not a ratio: leave it out for what is usual"},
+        {hd__job_value_get(job, "data.chat_template") && !(loss && !strcmp(loss->text, "completion")) &&
+             (!loss || !strcmp(loss->origin, "default")),
+         "data.chat_template",
+         "is set and data.loss is not, so prompts are trained, too: say data.loss=completion, or all"},
         {window && json_integer_value(window->json) == 1, "model.sliding_window",
          "is 1: a token attends to itself alone, and learns nothing of those before it: say 2 or more, or 0 for all"},
         {job->train.weighted && job->train.count == 1, "data.train", "is one file: leave its weight out"},
@@ -187,13 +202,6 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
          "holds out more than half of data.train: the rest is trained on"},
         {job->ranks > 1 && job->comm_dead_after < 0.5, "liveness.dead_after",
          "is less than half a second: a rank that waits for the processor that long is taken for dead"},
-        {job->watch.straggler >= 1, "watch.straggler",
-         "is a part, so an alarm needs a rank that takes twice as long or more: say 0.1 for 10%"},
-        {job->watch.memory >= 1, "watch.memory",
-         "is a part, so an alarm needs memory that doubles or more: say 0.05 for 5%"},
-        {job->watch.exposed_comm == 1 || job->watch.data_wait == 1,
-         job->watch.data_wait == 1 ? "watch.data_wait" : "watch.exposed_comm",
-         "is all of the time, so there is never an alarm: say 0.2 for 20%"},
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
         {job->ranks > 1 && job->comm_timeout > DAY, "comm.timeout", TOO_LONG},
         {job->ranks > 1 && job->comm_dead_after > HOUR, "liveness.dead_after", TOO_LONG},
@@ -289,5 +297,6 @@ void hd__warn_values(struct hd__job *job, struct hd__text *out)
     warn_axes(job, out);
     warn_unlikely_training(job, out);
     warn_unlikely_running(job, out);
+    hd__warn_unusual(job, out);
     warn_empty(job, out);
 }

@@ -17,6 +17,10 @@ void hd__warn_values(struct hd__job *job, struct hd__text *out);
 /* Intervals that are longer than the job; none while job.epochs has not become steps. */
 void hd__warn_intervals(struct hd__job *job, struct hd__text *out);
 
+/* ---- usual.c */
+/* Numbers outside what anyone uses. */
+void hd__warn_unusual(struct hd__job *job, struct hd__text *out);
+
 /* ---- strategies.c */
 /* Pipelines that idle, strategies that cut nothing, recomputation that saves nothing, codes that are never used. */
 void hd__warn_strategies(const struct hd__cli_job *loaded, struct hd__text *out);

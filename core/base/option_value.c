@@ -62,8 +62,10 @@ static int32_t check_range(const struct hd_option *o, double value, const char *
 {
     if (o->min == o->max || (value >= o->min && value <= o->max))
         return HD_OK;
+    const char *zero = o->min == 0 && value < 0 && o->help ? strstr(o->help, "0 for ") : NULL;
     if (o->max >= 9e18)
-        return hd_fail(err, HD_E_INVALID, "%s is too small: at least %.15g", text, o->min);
+        return hd_fail(err, HD_E_INVALID, "%s is too small: at least %.15g%s%s", text, o->min, zero ? ", and " : "",
+                       zero ? zero : "");
     if (o->min <= -9e18)
         return hd_fail(err, HD_E_INVALID, "%s is too large: at most %.15g", text, o->max);
     return hd_fail(err, HD_E_INVALID, "%s is out of range: %.15g to %.15g", text, o->min, o->max);

@@ -89,7 +89,9 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
         const char *key = node->key[i]->text;
         const struct hd__tree_node *value = node->value[i];
         int32_t rc = HD_OK;
-        if (!strcmp(key, "weight"))
+        if (!strcmp(key, "weight") && value->kind == HD__SCALAR && !strcmp(value->text, "0"))
+            rc = hd__job_node_fail(value, err, "%s: weight is 0, so it would never be read: leave the file out", path);
+        else if (!strcmp(key, "weight"))
             rc = hd__job_node_parse(value, hd__arena_format(&job->arena, "%s: weight", path), &number, &out->weight,
                                     &job->arena, err);
         else if (strcmp(key, "path"))

@@ -201,11 +201,15 @@ static int32_t check_micro_batches(struct hd__job *job, const int64_t mesh[HD_AX
     *micro = job->micro_batch_asked ? job->micro_batch_asked : HD__MAX(job->batch / unit, 1);
     if (unit * *micro == job->batch)
         return HD_OK;
-    return hd__job_fail(job, "data.batch", err,
-                        "data.batch: %lld is not the %lld micro-batches of %s x micro_batch %lld x ep %lld: say "
-                        "data.batch=%lld",
-                        (long long)job->batch, (long long)sum, key, (long long)*micro, (long long)mesh[HD_AXIS_EP],
-                        (long long)(unit * *micro));
+    return hd__job_fail(
+        job, "data.batch", err,
+        "data.batch: %lld is not %lld, the %lld micro-batches of %s x micro_batch %lld x ep %lld: say "
+        "%sdata.batch=%lld",
+        (long long)job->batch, (long long)(unit * *micro), (long long)sum, key, (long long)*micro,
+        (long long)mesh[HD_AXIS_EP],
+        job->batch % unit ? ""
+                          : hd__arena_format(&job->arena, "data.micro_batch=%lld, or ", (long long)(job->batch / unit)),
+        (long long)(unit * *micro));
 }
 
 static int32_t batch_fail(struct hd__job *job, int64_t dp, int64_t ep, int64_t ranks, struct hd_error *err)

@@ -221,8 +221,8 @@ static int32_t parse_nanogpt(struct hd_data *f, const struct tokens_settings *se
                      f->path);
     if (!rc && is_wider(f, 4))
         rc = hd_fail(err, HD_E_INVALID,
-                     "%s: every second number of 32 bits is 0, so these are int64: convert them to uint32, or save "
-                     "them as .npy",
+                     "%s: every second number of 32 bits is 0, so these are int64: convert them to uint16, to uint32 "
+                     "(with data.token_dtype: uint32), or to .npy",
                      f->path);
     if (!rc && is_u16 && is_wider(f, 2))
         rc = hd_fail(err, HD_E_INVALID,

@@ -272,8 +272,12 @@ static int32_t complete(struct tf_shape *shape, struct hd_error *err)
         return hd_fail(err, HD_E_INVALID, "model.sliding_window is for llama and mixtral; %s has none",
                        tf_family_name(shape->family));
     if (shape->family != TF_GPT2 && shape->head_dim % 2)
-        return hd_fail(err, HD_E_INVALID, "model.head_dim (%lld) must be even: rotary positions turn pairs",
-                       (long long)shape->head_dim);
+        return hd_fail(err, HD_E_INVALID,
+                       "model.heads (%lld) of %s %lld: rotary positions turn pairs, so a head's width is even: other "
+                       "heads, or model.head_dim",
+                       (long long)shape->heads,
+                       shape->head_dim * shape->heads == shape->hidden ? "model.hidden" : "model.head_dim",
+                       (long long)(shape->head_dim * shape->heads == shape->hidden ? shape->hidden : shape->head_dim));
     return HD_OK;
 }
 

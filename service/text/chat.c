@@ -369,7 +369,12 @@ int32_t hd__chat_encode(const struct hd__tokenizer *t, const struct hd__chat_tem
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "tools: tools are not rendered: describe them in a message of the system");
     if (!messages == !(prompt && completion) || (messages && (prompt || completion)))
-        return hd_fail(err, HD_E_INVALID, "the line has neither \"messages\" alone nor \"prompt\" with \"completion\"");
+        return hd_fail(
+            err, HD_E_INVALID, "the line has neither \"messages\" alone nor \"prompt\" with \"completion\"%s",
+            json_object_get(line, "conversations")
+                ? "; \"conversations\" are ShareGPT's: rename it to messages, from to role (human to user, gpt "
+                  "to assistant), and value to content"
+                : "");
     int32_t rc = messages ? hd__chat_check(t, c, err) : HD_OK;
     if (rc)
         return rc;

@@ -7,6 +7,7 @@
  * ones. */
 #include "service/train/batch_feed.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "service/train/corpus.h"
@@ -186,6 +187,11 @@ static void warn_repeats(const struct hd__train_feed *f, int trains)
             hd__job_where(job, trains ? "data.batch" : "eval.batches"),
             (unsigned long long)(trains ? batch : (uint64_t)job->eval_batches), (unsigned long long)has,
             (unsigned long long)((asked - 1) / has + 1));
+    if (trains && all > 1000 && job->epochs <= 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: job.steps: %" PRId64 " steps of %" PRId64 " tokens read data.train %.3g times: it counts steps of "
+                "the optimizer, not tokens",
+                hd__job_where(job, "job.steps"), job->steps, job->batch * job->seq_len, all);
     if (trains && x->times > 10 && x->times > 4 * all)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: data.train: %s is seen %.3g times in all steps, the data as a whole %.3g times: after 4 times or "

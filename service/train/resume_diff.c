@@ -115,13 +115,22 @@ static int same_plugin(const struct changes *c, const char *path)
     return !now || !before || json_equal(now->json, before);
 }
 
+/* A model's field that model.from says now: config.json is compared. */
+static int is_of_from(const struct changes *c, const char *path)
+{
+    const struct hd__job_value *from = hd__job_value_get(c->job, "model.from");
+    return from && from->text && *from->text && c->effect == TRAINS && !strncmp(path, "model.", 6) &&
+           !saved_value(c->state, "model.from");
+}
+
 /* A key that is a default now and missing in the checkpoint is new in this version. */
 static void compare_value(struct changes *c, const struct hd__job_value *now)
 {
     const json_t *before = saved_value(c->state, now->path);
     if (!before && !strncmp(now->path, "model.", 6)) /* its default, or what model.from said */
         before = json_object_get(json_object_get(c->state, "config"), now->path + 6);
-    if (!(effects_of(c->job, now->path) & c->effect) || (before && json_equal(before, now->json)))
+    if (is_of_from(c, now->path) || !(effects_of(c->job, now->path) & c->effect) ||
+        (before && json_equal(before, now->json)))
         return;
     if (!before && (!strcmp(now->origin, "default") || !same_plugin(c, now->path)))
         return;
@@ -136,7 +145,7 @@ static void find_removed_keys(struct changes *c, const char *path, json_t *befor
     if (hd__job_value_get(c->job, path))
         return;
     if (!json_is_object(before)) {
-        if (effects_of(c->job, path) & c->effect && same_plugin(c, path))
+        if (!is_of_from(c, path) && effects_of(c->job, path) & c->effect && same_plugin(c, path))
             add_to(c, path, path, NULL, before);
         return;
     }

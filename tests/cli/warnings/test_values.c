@@ -64,12 +64,11 @@ static const struct {
      "2:26: warning: comm.inside has no effect where it is the same transport as comm.use: leave it out\n"},
     {"data: {train: [a.txt, 'http://x/y.bin'], seq_len: 8, batch: 4, http_timeout: 3s}\n", ""},
     {"mesh: {dp: 2}\nwatch: {straggler: 10}\n",
-     "2:20: warning: watch.straggler is a part, so an alarm needs a rank that takes twice as long or more: say 0.1 for "
-     "10%\n"},
-    {"watch: {memory: 5}\n",
-     "1:17: warning: watch.memory is a part, so an alarm needs memory that doubles or more: say 0.05 for 5%\n"},
-    {"watch: {data_wait: 1}\n",
-     "1:20: warning: watch.data_wait is all of the time, so there is never an alarm: say 0.2 for 20%\n"},
+     "2:20: warning: watch.straggler is 10: so there is hardly ever an alarm: it is a share, as 0.1 for 10%\n"},
+    {"watch: {memory: 5, loss_spike: 0}\n",
+     "1:17: warning: watch.memory is 5: so there is hardly ever an alarm: it is a share, as 0.1 for 10%\n"},
+    {"watch: {data_wait: 1, throughput: 0.1, grad_norm: 20}\n",
+     "1:20: warning: watch.data_wait is 1: so there is hardly ever an alarm: it is a share, as 0.1 for 10%\n"},
     {"checkpoint: {every: 4, keep: {every: 3}}\n",
      "1:30: warning: checkpoint.keep every is no multiple of checkpoint.every: only steps that are multiples of both "
      "are kept\n"},

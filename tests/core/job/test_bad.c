@@ -289,8 +289,11 @@ static const struct {
     {"data.micro_batches=[3, 3, 2]", 4,
      "command line: data.micro_batches: 3 numbers, and mesh.dp is 2: say one for each of its ranks"},
     {"data.micro_batches=[5, 4]", 4,
-     "job.yaml:20:10: data.batch: 32 is not the 9 micro-batches of data.micro_batches x micro_batch 4 x ep 1: say "
-     "data.batch=36"},
+     "job.yaml:20:10: data.batch: 32 is not 36, the 9 micro-batches of data.micro_batches x micro_batch 4 x ep 1: "
+     "say data.batch=36"},
+    {"data.micro_batches=[12, 4]", 4,
+     "job.yaml:20:10: data.batch: 32 is not 64, the 16 micro-batches of data.micro_batches x micro_batch 4 x ep 1: "
+     "say data.micro_batch=2, or data.batch=64"},
     {"data.batch=2", 4,
      "command line: data.batch: 2 is no multiple of micro_batch 4 x dp 2 x ep 1 = 8; nearest that work: "
      "data.batch=8, data.micro_batch=1; or data.pad_batch=always, with empty sequences"},

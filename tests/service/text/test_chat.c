@@ -233,6 +233,8 @@ static const struct {
     {"plain", chatml, TALK, "messages: the template plain has prompt and completion alone"},
     {"plain", mistral + 2, "{\"prompt\": \"a\", \"completion\": \"b\"}", "no token that ends a document"},
     {"chatml", chatml, "{\"text\": \"a\"}", "neither \"messages\" alone nor \"prompt\" with \"completion\""},
+    {"chatml", chatml, "{\"conversations\": []}",
+     "\"conversations\" are ShareGPT's: rename it to messages, from to role"},
     {"chatml", chatml, "{\"prompt\": \"a\"}", "neither \"messages\""},
     {"chatml", chatml, "[1]", "neither \"messages\""},
     {"chatml", chatml, "{\"messages\": [], \"prompt\": \"a\"}", "neither \"messages\""},
