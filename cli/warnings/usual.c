@@ -31,15 +31,14 @@ static const struct usual {
     {"model.router_z_loss_coef", NULL, 1e-8, 1, "1e-4 to 1e-2 are usual"},
     {"strategies.localsgd.outer_lr", NULL, 0.05, 2,
      "replicas keep about such a share of what they learned: 0.4 to 1 are usual"},
-    {"strategies.ema.decay", NULL, 0.5, 0.999999, "0.99 to 0.9999 are usual, and 1 keeps the first weights"},
     {ZERO ".prefetch_size", NULL, 1000, DBL_MAX, "these are parameters, and prefetch counts blocks"},
     {ZERO ".max_live", NULL, 1000, DBL_MAX, "these are parameters, and max_inflight counts gathers"},
     {"data.seq_len", NULL, 2, DBL_MAX, "a token alone has nothing before it to learn from"},
     {"watch.loss_spike", NULL, 2, 1e3, "these are standard deviations: 4 to 10 are usual"},
     {"watch.grad_norm", NULL, 1.5, 1e3, "these are times the median: 3 to 20 are usual"},
-    {"watch.@(straggler|memory)", NULL, 1e-3, 0.99, NEVER},
-    {"watch.@(data_wait|exposed_comm|throughput)", NULL, 1e-3, 0.99, NEVER},
-    {"watch.utilisation", NULL, 1e-3, 0.99, "ranks never compute all of the time: 0.3 to 0.9 are usual"},
+    {"watch.@(straggler|memory)", NULL, 0, 0.99, NEVER},
+    {"watch.@(data_wait|exposed_comm|throughput)", NULL, 0, 0.99, NEVER},
+    {"watch.utilisation", NULL, 0, 0.99, "ranks never compute all of the time: 0.3 to 0.9 are usual"},
 };
 
 static int is_unusual(const struct usual *row, const struct hd__job_value *value, double number)

@@ -581,7 +581,7 @@ START_TEST(no_checkpoint)
 {
 #define LOSS "eval llama.yaml data.val_fraction=0.1 "
     struct command *c;
-    run_says(LOSS, 2, "llama.yaml:1:1: the job has no checkpoint section: train first");
+    run_says(LOSS, 2, "llama.yaml:1:1: the job has no checkpoint section: add checkpoint: {} and train");
     run_says(LOSS "checkpoint.dir=void", 2, "command line: no checkpoint in void: train first");
     run_says("sample llama.yaml checkpoint.dir=void", 2, "--random-weights goes without");
     run_says(LOSS "checkpoint.dir=void --weights ema", 2, "no checkpoint in void");
@@ -656,7 +656,7 @@ START_TEST(what_is_trained_has_changed)
         {"optimizer.betas=[0.8,0.9]", "command line: optimizer.betas is [0.8, 0.9] and was [0.9, 0.95]"},
         {"schedule.warmup=2", "command line: schedule.warmup is 2 and was 0"},
         {"precision.compute=bf16", "command line: precision.compute is bf16 and was fp32"},
-        {"model.rope_theta=500000", "command line: model.rope_theta is 500000.0 and was not set when"},
+        {"model.rope_theta=500000", "command line: model.rope_theta is 500000.0 and was 10000.0 when"},
         {"model.sliding_window=16 model.rope_theta=1e4", "command line: model.sliding_window is 16 and was not set"},
         {"mesh.dp=2 strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"bf16\"}}]",
          "strategies.zero.compress.kind is bf16 and was none when checkpoint step-00000006 was saved"},
@@ -761,7 +761,7 @@ START_TEST(weights_of_another_model)
     train(&whole, "weights", "llama.yaml checkpoint.dir=weights job.steps=4");
     c = run_says(
         "sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.rope_theta=500000 optimizer.lr=1", 0,
-        "command line: model.rope_theta is 500000.0 and was not set");
+        "command line: model.rope_theta is 500000.0 and was 10000.0 when");
     ck_assert_msg(!strstr(c->err, "optimizer.lr"), "it said: %s", c->err);
     run_says(
         "sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.ffn=64", 2,
