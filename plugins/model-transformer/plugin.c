@@ -271,13 +271,14 @@ static int32_t complete(struct tf_shape *shape, struct hd_error *err)
     if (shape->sliding_window && shape->family != TF_LLAMA && shape->family != TF_MIXTRAL)
         return hd_fail(err, HD_E_INVALID, "model.sliding_window is for llama and mixtral; %s has none",
                        tf_family_name(shape->family));
-    if (shape->family != TF_GPT2 && shape->head_dim % 2)
+    if (shape->family != TF_GPT2 && shape->head_dim % 2 && shape->head_dim * shape->heads == shape->hidden)
         return hd_fail(err, HD_E_INVALID,
-                       "model.heads (%lld) of %s %lld: rotary positions turn pairs, so a head's width is even: other "
-                       "heads, or model.head_dim",
-                       (long long)shape->heads,
-                       shape->head_dim * shape->heads == shape->hidden ? "model.hidden" : "model.head_dim",
-                       (long long)(shape->head_dim * shape->heads == shape->hidden ? shape->hidden : shape->head_dim));
+                       "model.heads: %lld heads of model.hidden %lld are %lld wide each, which must be even, as rotary "
+                       "positions turn pairs: other heads, or model.head_dim",
+                       (long long)shape->heads, (long long)shape->hidden, (long long)shape->head_dim);
+    if (shape->family != TF_GPT2 && shape->head_dim % 2)
+        return hd_fail(err, HD_E_INVALID, "model.head_dim (%lld) must be even: rotary positions turn pairs",
+                       (long long)shape->head_dim);
     return HD_OK;
 }
 

@@ -967,7 +967,7 @@ START_TEST(command_lines)
         {"trace llama.yaml --out t.svg", "--out t.svg: it writes FILE.json"},
         {"bench --html a --svg a", "--html and --svg name one file"},
         {"train llama.yaml model.heads=16 model.kv_heads=16 model.hidden=16",
-         "model.heads (16) of model.hidden 16: rotary positions turn pairs, so a head's width is even"},
+         "model.heads: 16 heads of model.hidden 16 are 1 wide each, which must be even"},
         {"train llama.yaml optimizer.clip=-1", "optimizer.clip: -1 is too small: at least 0, and 0 for no clipping"},
         {"train llama.yaml data.train=[{\"path\":\"corpus.txt\",\"weight\":0}]",
          "weight is 0, so it would never be read: leave the file out"},
