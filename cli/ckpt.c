@@ -67,10 +67,11 @@ static int32_t no_checkpoints(const char *folder, struct hd_error *err)
     char *runs = hd__format("%s/*/checkpoints/step-*", folder);
     glob_t found = {0};
     int32_t rc = HD_OK;
-    if (!glob(runs, 0, NULL, &found) && found.gl_pathc)
-        rc = hd_fail(err, HD_E_NOTFOUND, "%s is a folder of runs: name one of them, as %.*s", folder,
-                     (int)(strstr(found.gl_pathv[0] + strlen(folder) + 1, "/checkpoints/") - found.gl_pathv[0]),
-                     found.gl_pathv[0]);
+    const char *one = !glob(runs, 0, NULL, &found) && found.gl_pathc ? found.gl_pathv[0] : "",
+               *end = strstr(one, "/checkpoints/step-");
+    if (end)
+        rc = hd_fail(err, HD_E_NOTFOUND, "%s is a folder of runs: name one of them, as %.*s", folder, (int)(end - one),
+                     one);
     else
         printf("no checkpoints in %s\n", folder);
     globfree(&found);
@@ -98,7 +99,7 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
         rc = hd__ckpt_open(&r->store, name, &ckpt, err);
         if (rc == HD_E_CORRUPT || rc == HD_E_INVALID) { /* the others may be what is looked for */
             hd__speaker_print(err->message);
-            damaged = rc;
+            damaged = damaged == HD_E_CORRUPT ? damaged : rc;
             rc = HD_OK;
             continue;
         }
@@ -125,7 +126,7 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
         rc = no_checkpoints(r->dir, err);
     json_decref(rows);
     free(steps);
-    return !rc && damaged ? hd_fail(err, damaged, "what is damaged is not listed") : rc;
+    return !rc && damaged ? hd_fail(err, damaged, "what cannot be read is not listed") : rc;
 }
 
 static int32_t show(struct ckpt_request *r, struct hd_error *err)

@@ -119,17 +119,41 @@ void hd__warn_sections(const struct hd__cli_job *loaded, struct hd__text *out)
     warn_average(loaded->job, out);
 }
 
-/* A name such as fsdp says that it shards, and no key of the job does. */
-static void warn_unsharded(struct hd__job *job, struct hd__text *out)
+static const struct hd__job_value *option_of(struct hd__job *job, const struct hd__job_section *section,
+                                             const char *option)
 {
-    for (uint64_t s = 0; s < job->n_strategies; s++) {
-        const struct hd__job_section *x = job->strategies[s];
-        const struct hd__job_value *stage = hd__job_value_get(job, hd__arena_format(&job->arena, "%s.stage", x->path));
-        if (x->preset && stage && strcmp(stage->text, "0") != 0 &&
-            job->ranks == job->mesh[HD_AXIS_PP] * job->mesh[HD_AXIS_TP])
-            hd__text_add(
-                out, "%s: warning: %s shards nothing where dp x cp x ep is 1: raise launch.ranks, or leave it out\n",
-                x->origin, x->path);
+    return hd__job_value_get(job, hd__arena_format(&job->arena, "%s.%s", section->path, option));
+}
+
+static int is_in_host(const struct hd__job_value *offload)
+{
+    return offload && !strcmp(offload->text, "host");
+}
+
+/* A name such as fsdp says that it shards, and no key of the job does. What is offloaded, it offloads all the same. */
+static void warn_unsharded(struct hd__job *job, const struct hd__job_section *section, struct hd__text *out)
+{
+    const struct hd__job_value *stage = option_of(job, section, "stage"),
+                               *states = option_of(job, section, "offload.optimizer");
+    if (section->preset && stage && strcmp(stage->text, "0") != 0 && (!states || !strcmp(states->text, "none")) &&
+        !is_in_host(option_of(job, section, "offload.params")) &&
+        job->ranks == job->mesh[HD_AXIS_PP] * job->mesh[HD_AXIS_TP])
+        hd__text_add(out,
+                     "%s: warning: %s shards nothing where dp x cp x ep is 1: raise launch.ranks, or leave it out\n",
+                     section->origin, section->path);
+}
+
+/* Host memory is what such a device computes in. */
+static void warn_offload(const struct hd__cli_job *loaded, const struct hd__job_section *section, struct hd__text *out)
+{
+    static const char *const options[] = {"offload.optimizer", "offload.params"};
+    const struct hd__component *device = loaded->compiled ? loaded->compiled->device_choice.component : NULL;
+    for (size_t i = 0; device && device->ops.device.caps & HD_DEVICE_HOST_MEMORY && i < HD__COUNT(options); i++) {
+        const struct hd__job_value *value = option_of(loaded->job, section, options[i]);
+        if (is_in_host(value))
+            hd__text_add(out,
+                         "%s: warning: %s: device %s computes in host memory, so this saves none: leave it out%s\n",
+                         value->origin, value->path, device->name, i ? "" : ", or say file");
     }
 }
 
@@ -146,21 +170,6 @@ static void warn_recompute(const struct hd__cli_job *loaded, struct hd__text *ou
             "%s: warning: recompute: one segment of %lld blocks is the whole model (%lld blocks): recomputing it costs "
             "a forward pass and saves no memory: say {every: N} with a smaller N, or none\n",
             hd__job_where(job, "recompute"), (long long)every, (long long)c->info.layers);
-}
-
-/* Host memory is what such a device computes in. */
-static void warn_offload(const struct hd__cli_job *loaded, struct hd__text *out)
-{
-    static const char *const keys[] = {"strategies.zero.offload.optimizer", "strategies.zero.offload.params"};
-    const struct hd__compiled *c = loaded->compiled;
-    for (size_t i = 0; c && i < HD__COUNT(keys); i++) {
-        const struct hd__job_value *value = hd__job_value_get(loaded->job, keys[i]);
-        if (value && !strcmp(value->text, "host") &&
-            c->device_choice.component->ops.device.caps & HD_DEVICE_HOST_MEMORY)
-            hd__text_add(out,
-                         "%s: warning: %s: device %s computes in host memory, so this saves none: leave it out%s\n",
-                         value->origin, keys[i], c->device_choice.component->name, i ? "" : ", or say file");
-    }
 }
 
 /* An optimizer that keeps large matrices alone in codes, and a model without such. */
@@ -186,8 +195,10 @@ void hd__warn_strategies(const struct hd__cli_job *loaded, struct hd__text *out)
 {
     warn_bubble(loaded->job, out);
     warn_uncut(loaded->compiled, out);
-    warn_unsharded(loaded->job, out);
     warn_recompute(loaded, out);
     warn_codes(loaded, out);
-    warn_offload(loaded, out);
+    for (uint64_t i = 0; i < loaded->job->n_strategies; i++) {
+        warn_unsharded(loaded->job, loaded->job->strategies[i], out);
+        warn_offload(loaded, loaded->job->strategies[i], out);
+    }
 }

@@ -21,7 +21,8 @@ static const struct usual {
     {"optimizer.lr", "@(sgd|muon)", 1e-8, 10, "1e-4 to 1 are usual"},
     {"optimizer.@(|adamw_)eps", "@(adamw|adamw8|muon)", 1e-20, 1e-2,
      "1e-10 to 1e-5 are usual, and a large one damps all steps"},
-    {"optimizer.weight_decay", NULL, 1e-8, 2, "0.01 to 0.3 are usual"},
+    {"optimizer.weight_decay", "!(lion)", 1e-8, 2, "0.01 to 0.3 are usual"},
+    {"optimizer.weight_decay", "lion", 1e-8, 30, "0.1 to 10 are usual"},
     {"optimizer.momentum", NULL, 1e-3, 0.9999, "0.8 to 0.99 are usual, and 1 forgets no gradient"},
     {"optimizer.clip", NULL, 1e-3, 1e4, "0.1 to 10 are usual, and 0 is no clipping"},
     {"optimizer.ns_steps", NULL, 3, 12, "5 are usual"},
@@ -36,7 +37,7 @@ static const struct usual {
     {"data.seq_len", NULL, 2, DBL_MAX, "a token alone has nothing before it to learn from"},
     {"watch.loss_spike", NULL, 2, 1e3, "these are standard deviations: 4 to 10 are usual"},
     {"watch.grad_norm", NULL, 1.5, 1e3, "these are times the median: 3 to 20 are usual"},
-    {"watch.@(straggler|memory)", NULL, 0, 0.99, NEVER},
+    {"watch.@(straggler|memory)", NULL, 0, 4, NEVER},
     {"watch.@(data_wait|exposed_comm|throughput)", NULL, 0, 0.99, NEVER},
     {"watch.utilisation", NULL, 0, 0.99, "ranks never compute all of the time: 0.3 to 0.9 are usual"},
 };

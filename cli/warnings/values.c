@@ -150,12 +150,13 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
         {experts && json_integer_value(experts->json) == 1, "model.experts",
          "is 1: the router has nothing to choose; say 2 or more, or a family without experts"},
         {experts && json_integer_value(experts->json) > 1 && per_token == json_number_value(experts->json),
-         "model.experts_per_token", "is model.experts: each token goes to all of them, and nothing is sparse"},
+         chosen && strcmp(chosen->origin, "default") ? "model.experts_per_token" : "model.experts",
+         "is the number of experts and of those that a token goes to: nothing is sparse"},
         {ffn > 0 && hidden &&
              ffn * (experts && json_integer_value(experts->json) ? 16 : 2) < json_number_value(hidden->json),
          "model.ffn", "is far below model.hidden: it is a width, not a ratio: leave it out for what is usual"},
-        {hd__job_value_get(job, "data.chat_template") && !(loss && !strcmp(loss->text, "completion")) &&
-             (!loss || !strcmp(loss->origin, "default")),
+        {hd__job_value_get(job, "data.chat_template") && hd__job_value_get(job, "data.tokenizer") &&
+             !(loss && !strcmp(loss->text, "completion")) && (!loss || !strcmp(loss->origin, "default")),
          "data.chat_template",
          "is set and data.loss is not, so prompts are trained, too: say data.loss=completion, or all"},
         {window && json_integer_value(window->json) == 1, "model.sliding_window",
@@ -205,7 +206,7 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
         {early, "comm.timeout", "is below liveness.dead_after: a wait ends the job before a dead rank is known"},
         {job->ranks > 1 && job->comm_timeout > DAY, "comm.timeout", TOO_LONG},
         {job->ranks > 1 && job->comm_dead_after > HOUR, "liveness.dead_after", TOO_LONG},
-        {job->ranks > 1 && job->late_after > HOUR, "liveness.late_after", TOO_LONG},
+        {job->ranks > 1 && job->late_after > DAY, "liveness.late_after", TOO_LONG},
         {job->launch_time_limit > 0 && !job->checkpoint, "launch.time_limit", UNSAVED},
         {(job->notice_file || job->notice_command) && !job->checkpoint, "launch.notice", UNSAVED},
         {job->launch_restarts && !job->checkpoint, "launch.restarts",

@@ -319,6 +319,11 @@ int shm_coll_advance(struct shm_group *g)
     return moved;
 }
 
+int shm_coll_drain(struct shm_group *g)
+{
+    return g->head && g->head->state == OP_DRAIN && advance(g, g->head);
+}
+
 int shm_coll_late(const struct shm_op *op, int32_t i)
 {
     const struct shm_member *m = &op->group->member[i];

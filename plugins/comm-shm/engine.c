@@ -70,12 +70,6 @@ void shm_ops_orphan(struct shm_group *g)
     }
 }
 
-static int advance(struct shm_group *g)
-{
-    int moved = g->head ? shm_coll_advance(g) : 0;
-    return g->mail ? moved | shm_mail_advance(g) : moved;
-}
-
 /* Ends every group of an aborted transport. */
 static int32_t aborted(struct hd_comm *comm, uint32_t by)
 {
@@ -87,7 +81,7 @@ static int32_t aborted(struct hd_comm *comm, uint32_t by)
     e.peer = job_rank;
     hd_fail(&e, HD_E_CANCELLED, "shm: rank %d aborted: %.255s", job_rank, who->reason);
     for (struct shm_group *g = comm->groups; g; g = g->next) {
-        while (advance(g)) /* what all published before still counts: a step that can be completed is not lost */
+        while (shm_coll_drain(g)) /* what all have done still counts: a step that is complete is not lost */
             continue;
         shm_fail(g, &e);
     }
@@ -179,6 +173,12 @@ static int is_gone(struct shm_member *m)
 {
     return m->peer && (atomic_load(&m->part->failed) != HD_OK || atomic_load(&SHM_CONTROL(m->peer)->closed) ||
                        shm_peer_gone(m->peer));
+}
+
+static int advance(struct shm_group *g)
+{
+    int moved = g->head ? shm_coll_advance(g) : 0;
+    return g->mail ? moved | shm_mail_advance(g) : moved;
 }
 
 static void check_group(struct shm_group *g, double now)

@@ -302,6 +302,7 @@ int32_t shm_usable(struct shm_group *group, struct hd_error *err);
 int32_t shm_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
                        struct hd_error *err);
 int shm_coll_advance(struct shm_group *group);         /* 1 if anything moved */
+int shm_coll_drain(struct shm_group *group);           /* the same, of what only waits for the others to have done */
 int shm_coll_late(const struct shm_op *op, int32_t i); /* does it wait for member i? */
 void shm_coll_compare(struct shm_group *g);            /* all that was posted; fails the group if two calls differ */
 void shm_coll_text(uint64_t what, uint64_t count, uint64_t tag, char out[160]);

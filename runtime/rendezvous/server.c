@@ -326,8 +326,9 @@ static int32_t listen_at(struct hd__server *s, struct hd_error *err)
     hd__address_join(o->address, o->port, name, sizeof name);
     if (bad)
         return hd_fail(err, HD_E_IO, "rendezvous cannot listen at %s: %s%s", name, strerror(bad),
-                       bad == EADDRINUSE ? " (node 0 of this or another job is there: on another machine of this job "
-                                           "say --node-rank 1 and so on, for another job take another port)"
+                       bad == EADDRINUSE && !o->members ? ": take another MASTER_PORT"
+                       : bad == EADDRINUSE ? " (node 0 of this or another job is there: on another machine of this job "
+                                             "say --node-rank 1 and so on, for another job take another port)"
                        : bad != EADDRNOTAVAIL ? ""
                        : o->members           ? " (node 0 must run on the machine of launch.rendezvous)"
                                               : " (rank 0 must run on the machine of MASTER_ADDR)");

@@ -117,7 +117,8 @@ int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, stru
     rc = hd__ckpt_result(store->ops->read(store->ckpt, name, HD__CKPT_INDEX, 0, text, bytes, err), "read", err);
     if (!rc)
         rc = hd__ckpt_index_parse(c, text, bytes, err);
-    if (!rc && !strncmp(name, "step-", 5) && strtoull(name + 5, NULL, 10) != c->step)
+    if (!rc && !strncmp(name, "step-", 5) && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5) &&
+        strtoull(name + 5, NULL, 10) != c->step)
         rc = hd_fail(err, HD_E_INVALID, "checkpoint %s is of step %" PRIu64 ": give it its name back, step-%08" PRIu64,
                      name, c->step, c->step);
     free(text);

@@ -187,7 +187,7 @@ static void warn_repeats(const struct hd__train_feed *f, int trains)
             hd__job_where(job, trains ? "data.batch" : "eval.batches"),
             (unsigned long long)(trains ? batch : (uint64_t)job->eval_batches), (unsigned long long)has,
             (unsigned long long)((asked - 1) / has + 1));
-    if (trains && all > 1000 && job->epochs <= 0)
+    if (trains && all > 1000 && job->steps >= 1000000 && job->epochs <= 0)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: job.steps: %" PRId64 " steps of %" PRId64 " tokens read data.train %.3g times: it counts steps of "
                 "the optimizer, not tokens",

@@ -209,14 +209,14 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
         hd__ckpt_step_name(k->aside[i], name);
         rc = k->ops->move(k->ckpt, name, folder, err);
     }
-    int over = !strcmp(k->s->compiled->job->resume, "overwrite");
+    int over = !strcmp(k->s->compiled->job->resume, "overwrite") && !k->loaded_dir;
     if (!rc && k->n_aside)
         hd__log(over ? HD_LOG_WARN : HD_LOG_INFO, NULL, "%s%s: %u checkpoint%s %s moved to %s%s",
                 over ? hd__arena_format(&k->s->compiled->job->arena, "%s: checkpoint.resume is overwrite: ",
                                         hd__job_where(k->s->compiled->job, "checkpoint.resume"))
                      : "",
                 k->dir, k->n_aside, k->n_aside > 1 ? "s" : "", k->aside_are, folder,
-                over ? ", and training begins at step 0; auto goes on from them" : "");
+                over ? ", and training begins at step 0; auto would have gone on from them" : "");
     return rc;
 }
 
@@ -728,8 +728,8 @@ static int32_t agree_on_damage(struct hd__train_checkpointer *k, uint64_t step, 
     result = peers->all_gather(peers->user, &mine, sizeof mine, all, &why);
     while (!result && damaged < ranks && !is_damage(all[damaged].code))
         damaged++;
-    if (!result && damaged < ranks)
-        result = peers->all_gather(peers->user, words, sizeof words, (void *)of, &why);
+    if (!result && damaged < ranks && (result = peers->all_gather(peers->user, words, sizeof words, (void *)of, &why)))
+        damaged = ranks; /* unheard */
     if (result && !rc)
         *err = why;
     result = rc ? rc : result;
@@ -913,7 +913,8 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct
     int32_t rc = store.ops->open(hd__exec_host_table(), chosen->settings, folder, &store.ckpt, err);
     if (!rc && (rc = hd__ckpt_open(&store, name, &ckpt, err)) == HD_E_NOTFOUND)
         hd_fail(err, rc, "%s", not_a_checkpoint(job, job->resume, folder, name));
-    else if (rc == HD_E_INVALID && !strstr(folder, "://")) /* a store of objects names the cause */
+    else if (rc == HD_E_INVALID && !strstr(folder, "://") && /* a store of objects names the cause */
+             access(hd__arena_format(&job->arena, "%s/%s/index.json", folder, name), F_OK))
         hd_fail(err, rc, "%s is no checkpoint: name its folder, as %s/step-00000100", job->resume, job->checkpoint_dir);
     hd__ckpt_close(ckpt);
     if (store.ckpt)

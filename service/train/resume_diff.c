@@ -120,6 +120,7 @@ static int is_of_from(const struct changes *c, const char *path)
 {
     const struct hd__job_value *from = hd__job_value_get(c->job, "model.from");
     return from && from->text && *from->text && c->effect == TRAINS && !strncmp(path, "model.", 6) &&
+           effects_of(c->job, path) & SHAPES && json_object_get(c->state, "config") &&
            !saved_value(c->state, "model.from");
 }
 
@@ -336,14 +337,16 @@ static const char *consequence(struct hd__job *job, const json_t *state, const c
                                uint32_t used_for)
 {
     int64_t step = json_integer_value(json_object_get(state, "step"));
-    double before = json_number_value(json_object_get(state, "lr")), now = hd__job_lr(job, step + 1);
+    double before = json_number_value(json_object_get(state, "lr")), now = hd__job_lr(job, step);
     if (used_for & effects_of(job, path))
         return ": what is evaluated here may have been trained on";
     if (weights_only && effects_of(job, path) & COMPUTES)
         return ": these weights were not trained with it";
-    if (!strcmp(path, "job.steps") && step < job->steps && fabs(now - before) > 0.1 * before)
-        return hd__arena_format(
-            &job->arena, ": schedule.kind ends there now, so the learning rate goes from %.3g to %.3g", before, now);
+    if (!strcmp(path, "job.steps") && before > 0 && fabs(now - before) > 0.1 * before)
+        return hd__arena_format(&job->arena,
+                                ": the schedule now ends there, so the learning rate at step %" PRId64
+                                " is %.3g, and was %.3g",
+                                step, now, before);
     return "";
 }
 
@@ -354,7 +357,7 @@ static void log_longer(struct hd__job *job, const char *name, const json_t *stat
     if (job->seq_len > before)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: data.seq_len is %" PRId64 " and was %" PRId64
-                " when checkpoint %s was saved: positions from %" PRId64 " on were never trained",
+                " when checkpoint %s was saved: its run did not train positions from %" PRId64 " on",
                 hd__job_where(job, "data.seq_len"), job->seq_len, before, name, before);
 }
 

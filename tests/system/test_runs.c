@@ -394,24 +394,24 @@ START_TEST(after_its_end)
         const char *words, *said;
     } rows[] = {
         {0, "train llama.yaml " ENDED "job.steps=8 job.seed=2",
-         "the job is finished: its checkpoint is at step 8 of 8; set job.steps higher to go on, or take another "
-         "job.name to train anew"},
+         "the job is finished: its checkpoint is at step 8 of 8; set job.steps higher to go on, or "
+         "checkpoint.resume=overwrite to train anew"},
         {0, "train llama.yaml " ENDED "job.steps=12 schedule.kind=cosine --dry-run",
-         "job.steps is 12 and was 8 when checkpoint step-00000008 was saved: schedule.kind ends there now, so the "
-         "learning rate goes from "},
+         "job.steps is 12 and was 8 when checkpoint step-00000008 was saved: the schedule now ends there, so the "
+         "learning rate at step 8 is "},
         {2, "train llama.yaml job.name=other checkpoint.resume=runs/ended/checkpoints",
          "is a folder of checkpoints: name one of them, as runs/ended/checkpoints/step-00000008"},
         {0, "ckpt export llama.yaml " ENDED "model.rope_theta=500000 --to exported",
          "model.rope_theta is 500000.0 and was 10000.0 when checkpoint step-00000008 was saved: these weights were not "
          "trained with it"},
         {0, "eval llama.yaml " ENDED "data.val_fraction=0.2 data.seq_len=64 eval.batches=1",
-         "data.seq_len is 64 and was 32 when checkpoint step-00000008 was saved: positions from 32 on were never "
-         "trained"},
+         "data.seq_len is 64 and was 32 when checkpoint step-00000008 was saved: its run did not train positions from "
+         "32 on"},
         {2, "ckpt ls runs", "runs is a folder of runs: name one of them, as runs/"},
         {2, "ckpt prune llama.yaml " ENDED "checkpoint.keep=0", "checkpoint.keep is 0, which keeps all: say how many"},
         {0, "train llama.yaml " ENDED "job.steps=10 checkpoint.resume=overwrite",
          "checkpoint.resume is overwrite: runs/ended/checkpoints: 2 checkpoints of another run moved to "
-         "runs/ended/checkpoints.1, and training begins at step 0; auto goes on from them"},
+         "runs/ended/checkpoints.1, and training begins at step 0; auto would have gone on from them"},
         {2, "sample llama.yaml job.name=ended", "add checkpoint: {} and train, or name one by --checkpoint"},
     };
     train(&some, "ended", "llama.yaml schedule.kind=cosine job.steps=8 checkpoint.every=4");

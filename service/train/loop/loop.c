@@ -696,7 +696,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     prepared = !rc;
     if (!rc && l.progress.step >= l.job->steps && l.is_leader)
         printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64
-               "; set job.%s higher to go on, or take another job.name to train anew\n",
+               "; set job.%s higher to go on, or checkpoint.resume=overwrite to train anew\n",
                l.progress.step, l.job->steps, l.job->epochs > 0 ? "epochs" : "steps");
     if (!rc)
         rc = run_steps(&l, &stopped, &err);

@@ -86,7 +86,7 @@ void hd__train_trace_init(struct hd__train_trace *t, struct hd__train_session *s
     *t = (struct hd__train_trace){.session = session};
     if (!job->trace.file || done >= job->steps)
         return;
-    if (session->env->rank == 0 && !job->trace.active && !access(job->trace.file, F_OK))
+    if (session->env->rank == 0 && !session->env->n_restarts && !job->trace.active && !access(job->trace.file, F_OK))
         hd__log(HD_LOG_WARN, NULL, "%s: metrics.trace: %s is there and is replaced: name another file to keep it",
                 hd__job_where(session->compiled->job, "metrics.trace"), job->trace.file);
     t->recorded = is_recorded(job, session->env->rank);

@@ -59,7 +59,7 @@ static const struct {
     {"train llama.yaml --dry-run model.rms_norm_eps=1", "model.rms_norm_eps is 1: 1e-6 to 1e-5 are usual"},
     {"train llama.yaml --dry-run model.ffn=4", "model.ffn is far below model.hidden: it is a width, not a ratio"},
     {"train llama.yaml --dry-run model.family=mixtral model.experts=4 model.experts_per_token=4",
-     "model.experts_per_token is model.experts: each token goes to all of them, and nothing is sparse"},
+     "model.experts_per_token is the number of experts and of those that a token goes to: nothing is sparse"},
     {"train llama.yaml --dry-run job.steps=1e9", "job.steps: 1000000000 steps of 256 tokens read data.train "},
     {"train llama.yaml --dry-run strategies=[{\"use\":\"fsdp\"}]",
      "strategies.fsdp shards nothing where dp x cp x ep is 1: raise launch.ranks, or leave it out"},
