@@ -15,6 +15,7 @@ struct rank {
     const struct hd_comm_ops *ops;
     struct hd_comm *comm;        /* NULL where the run asked for no transport */
     const _Atomic int32_t *over; /* of all processes: ranks whose body has returned */
+    int32_t stays;               /* set by a body: it closes the transport once so many bodies have returned */
     double timeout;
     void *stream;     /* by which the transport is ordered; NULL: none */
     int own_messages; /* send and recv are the transport's own: no stream is kept for collectives */
