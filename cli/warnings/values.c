@@ -156,7 +156,7 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
              ffn * (experts && json_integer_value(experts->json) ? 16 : 2) < json_number_value(hidden->json),
          "model.ffn", "is far below model.hidden: it is a width, not a ratio: leave it out for what is usual"},
         {hd__job_value_get(job, "data.chat_template") && hd__job_value_get(job, "data.tokenizer") &&
-             !(loss && !strcmp(loss->text, "completion")) && (!loss || !strcmp(loss->origin, "default")),
+             (!loss || !strcmp(loss->origin, "default")),
          "data.chat_template",
          "is set and data.loss is not, so prompts are trained, too: say data.loss=completion, or all"},
         {window && json_integer_value(window->json) == 1, "model.sliding_window",
