@@ -10,7 +10,7 @@
 #include "core/base/dtype.h"
 #include "core/base/file.h"
 #include "service/checkpoint/checkpoint.h"
-#include "service/train/checkpointer.h"
+#include "service/train/checkpointer/checkpointer.h"
 #include "service/train/export.h"
 
 struct ckpt_request {
@@ -234,7 +234,7 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     if (!rc && !at.step)
         rc = hd_fail(err, HD_E_NOTFOUND, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
     if (!rc)
-        rc = check_tokenizer(r, hd__train_checkpointer_tokens(checkpointer), at.step, err);
+        rc = check_tokenizer(r, hd__train_checkpointer_loaded(checkpointer)->tokens, at.step, err);
     if (!rc)
         rc = hd__train_export(&session, &config, &written, err);
     if (!rc) {

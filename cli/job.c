@@ -8,7 +8,7 @@
 
 #include "service/checkpoint/param_init.h"
 #include "service/report/speaker.h"
-#include "service/train/checkpointer.h"
+#include "service/train/checkpointer/checkpointer.h"
 
 int hd__cli_job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__cli_flag *flags,
                           size_t n_flags, struct hd__cli_job_arguments *out)
@@ -280,7 +280,7 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
     const struct hd__job_value *resume = hd__job_value_get(loaded->job, "checkpoint.resume");
     if (!rc && (!env || !env->rank) && resume && !strcmp(resume->origin, "command line"))
         hd__log(HD_LOG_WARN, NULL, "checkpoint.resume has no effect but on training: --checkpoint names what is read");
-    struct hd__token_maker made = hd__train_checkpointer_tokens(checkpointer);
+    struct hd__token_maker made = hd__train_checkpointer_loaded(checkpointer)->tokens;
     if (!rc && (!env || !env->rank) && hd__token_makers_differ(made, w->tokens))
         hd__log(HD_LOG_WARN, NULL, "%s: %s when the checkpoint of step %lld was saved",
                 hd__job_where(loaded->job, "data.tokenizer"), hd__token_makers_words(loaded->job, w->tokens, made),

@@ -19,7 +19,7 @@
 #include "service/report/report.h"
 #include "service/report/speaker.h"
 #include "service/train/batch_feed.h"
-#include "service/train/checkpointer.h"
+#include "service/train/checkpointer/checkpointer.h"
 #include "service/train/corpus.h"
 #include "service/train/trace/trace.h"
 #include "service/train/train.h"

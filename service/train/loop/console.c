@@ -74,13 +74,13 @@ static void print_plan(const struct hd__train_loop *l, const struct hd__compiled
 
 void hd__loop_print_start(const struct hd__train_loop *l, const struct hd__compiled *c)
 {
-    const char *loaded = hd__train_checkpointer_loaded(l->checkpointer), *separator = " (";
+    const struct hd__train_loaded *loaded = hd__train_checkpointer_loaded(l->checkpointer);
+    const char *separator = " (";
     int64_t tokens = l->job->batch * l->job->seq_len;
-    int in_memory = hd__train_checkpointer_loaded_in_memory(l->checkpointer);
     char parameters[32], step[32], total[32];
-    if (loaded)
-        printf("run %s, resuming from step %" PRId64 " %s %s%s: ", l->run, l->progress.step, in_memory ? "in" : "of",
-               in_memory ? "memory" : loaded, hd__train_checkpointer_saved_on(l->checkpointer));
+    if (loaded->dir)
+        printf("run %s, resuming from step %" PRId64 " %s %s%s: ", l->run, l->progress.step,
+               loaded->in_memory ? "in" : "of", loaded->in_memory ? "memory" : loaded->dir, loaded->saved_on);
     else
         printf("run %s, from %s: ", l->run, c->info.weights ? c->info.weights : "scratch");
     printf("%s parameters, %s tokens a step, %s in %" PRId64 " steps",

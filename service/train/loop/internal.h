@@ -6,7 +6,7 @@
 
 #include "runtime/exec/profile.h"
 #include "service/metrics/metrics.h"
-#include "service/train/checkpointer.h"
+#include "service/train/checkpointer/checkpointer.h"
 #include "service/train/replicas.h"
 #include "service/train/rerun.h"
 #include "service/train/save/shared_place.h"

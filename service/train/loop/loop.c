@@ -519,7 +519,7 @@ static int32_t init_run(struct hd__train_loop *l, struct hd_error *err)
     hd__train_session_phase(&l->s, "making parameters");
     if (!l->progress.step)
         rc = hd__train_session_init_params(&l->s, err);
-    l->saved = l->progress.step && !hd__train_checkpointer_loaded_in_memory(l->checkpointer) ? l->progress.step : -1;
+    l->saved = l->progress.step && !hd__train_checkpointer_loaded(l->checkpointer)->in_memory ? l->progress.step : -1;
     hd__train_session_phase(&l->s, "finding its place in the data");
     return rc ? rc : hd__train_feed_seek(l->s.train_feed, l->progress.sequence, err);
 }
@@ -538,7 +538,8 @@ static void log_restarts(struct hd__train_loop *l)
                       (json_int_t)l->progress.step, "ranks", r->ranks, "lost", lost, "seconds", hd__now() - r->since);
         if (hd__train_checkpointer_copies(l->checkpointer) && i + 1 == env->n_restarts && l->progress.step)
             json_object_set_new(
-                row, "from", json_string(hd__train_checkpointer_loaded_in_memory(l->checkpointer) ? "memory" : "disk"));
+                row, "from",
+                json_string(hd__train_checkpointer_loaded(l->checkpointer)->in_memory ? "memory" : "disk"));
         hd__metrics_log_event(l->metrics, row);
         env->progress->logged = i + 1;
     }
@@ -551,7 +552,7 @@ static void tell_launcher(const struct hd__train_loop *l)
     if (!p)
         return;
     snprintf(p->run, sizeof p->run, "%s", l->run);
-    if (hd__train_checkpointer_loaded_in_memory(l->checkpointer))
+    if (hd__train_checkpointer_loaded(l->checkpointer)->in_memory)
         p->copied = HD__MAX(p->copied, l->progress.step);
     else
         p->saved = HD__MAX(p->saved, l->progress.step);

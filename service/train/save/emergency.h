@@ -6,7 +6,7 @@
 #ifndef HD_SERVICE_TRAIN_EMERGENCY_H
 #define HD_SERVICE_TRAIN_EMERGENCY_H
 
-#include "service/train/checkpointer.h"
+#include "service/train/checkpointer/checkpointer.h"
 #include "service/train/resume_diff.h"
 
 struct hd__emergency {

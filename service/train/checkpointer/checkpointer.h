@@ -1,6 +1,6 @@
 /* service/train/checkpointer: a job's checkpoints: choice of the one to start from, saving and loading a session. */
-#ifndef HD_SERVICE_TRAIN_CHECKPOINTER_H
-#define HD_SERVICE_TRAIN_CHECKPOINTER_H
+#ifndef HD_SERVICE_TRAIN_CHECKPOINTER_CHECKPOINTER_H
+#define HD_SERVICE_TRAIN_CHECKPOINTER_CHECKPOINTER_H
 
 #include <jansson.h>
 
@@ -26,6 +26,16 @@ struct hd__train_saved {
     double val_loss; /* NaN: none */
 };
 
+/* The checkpoint that a run goes on from. */
+struct hd__train_loaded {
+    const char *dir; /* its folder; NULL: nothing was loaded */
+    uint64_t step;
+    char run[HD__RUN_ID];          /* "": it does not say */
+    char saved_on[160];            /* ", saved on dp_shard 4", or "" where it was this mesh */
+    struct hd__token_maker tokens; /* the tokenizer of the tokens that it was trained on */
+    int in_memory;                 /* it was a copy of checkpoint.peers */
+};
+
 struct hd__peer_copies;
 struct hd__train_checkpointer; /* the job's checkpoint store and the save under way */
 
@@ -49,12 +59,13 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *compiled,
  * read. What a run would report of changed keys is. *step: where it goes on; 0: at the start. */
 int32_t hd__train_checkpointer_check_start(struct hd__compiled *compiled, int64_t *step, struct hd_error *err);
 
+/* From now on "auto" means the checkpoints of this run alone, and the run keeps its id: it was restarted. */
+void hd__train_checkpointer_continue(struct hd__train_checkpointer *checkpointer, const char *run);
+
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress is unchanged if there is none),
  * "never", "overwrite" (nothing is loaded), or the name or path of a checkpoint. With "auto" and all of the state, one
  * that any rank finds damaged is passed over by all, with a warning. `weights`: for evaluation and
  * sampling, only these, "model" or the name of an average that a strategy has registered; NULL: all, to train. */
-/* From now on "auto" means the checkpoints of this run alone, and the run keeps its id: it was restarted. */
-void hd__train_checkpointer_continue(struct hd__train_checkpointer *checkpointer, const char *run);
 int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *checkpointer, const char *which, const char *weights,
                                     struct hd__train_progress *progress, struct hd_error *err);
 
@@ -64,14 +75,8 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *checkpointer,
 int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *checkpointer, char run[HD__RUN_ID],
                                      struct hd_error *err);
 int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
-/* The folder of the checkpoint that was loaded; NULL: none was. */
-const char *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *checkpointer);
-/* The tokenizer of the tokens that it was trained on. */
-struct hd__token_maker hd__train_checkpointer_tokens(const struct hd__train_checkpointer *checkpointer);
-/* It was a copy of checkpoint.peers. */
-int hd__train_checkpointer_loaded_in_memory(const struct hd__train_checkpointer *checkpointer);
-/* ", saved on dp_shard 4", or "" where it was this mesh. */
-const char *hd__train_checkpointer_saved_on(const struct hd__train_checkpointer *checkpointer);
+/* Its address stays valid until close; NULL is fine: nothing was loaded. */
+const struct hd__train_loaded *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *checkpointer);
 
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
 int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer,
@@ -81,11 +86,11 @@ struct hd__peer_copies *hd__train_checkpointer_copies(const struct hd__train_che
 /* Makes one, where hd__peer_copies_ready said so. */
 int32_t hd__train_checkpointer_copy(struct hd__train_checkpointer *checkpointer,
                                     const struct hd__train_progress *progress, struct hd_error *err);
-/* After a fault, with the `n` ranks that are left, in ascending order: the state is collected, with an error where they
+/* After a fault: a save of all ranks that is under way fails. Returns `saved`, or 0 where that one is not on disk. */
+int64_t hd__train_checkpointer_end(struct hd__train_checkpointer *checkpointer, int64_t saved);
+/* Then, with the `n` ranks that are left, in ascending order: the state is collected, with an error where they
  * do not hold all of it; and saved by them together and read back. `run`: its id, which rank 0 alone knew.
  * `emergency`: what the checkpoint says of it; owned. */
-/* Before that: a save of all ranks that is under way fails. Returns `saved`, or 0 where that one is not on disk. */
-int64_t hd__train_checkpointer_end(struct hd__train_checkpointer *checkpointer, int64_t saved);
 int32_t hd__train_checkpointer_collect_left(struct hd__train_checkpointer *checkpointer, const int32_t *ranks,
                                             int32_t n, struct hd_error *err);
 int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *checkpointer,

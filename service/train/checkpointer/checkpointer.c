@@ -1,0 +1,270 @@
+/* A session's checkpoints. */
+#include "service/train/checkpointer/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "service/checkpoint/survivors.h"
+#include "service/train/save/emergency.h"
+#include "service/train/save/peer_copies.h"
+
+static int32_t open_copies(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    const struct hd__launch_env *env = k->s->env;
+    struct hd__job *job = k->s->compiled->job;
+    if (env->copies)
+        return hd__peer_copies_open(k->s, &k->copies, err);
+    if (!env->progress && env->rank == 0 && (env->size > 1 || job->launch_restarts))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: checkpoint.peers is for ranks that heddle itself starts, and another launcher started these: no "
+                "copies are made",
+                hd__job_where(job, "checkpoint.peers"));
+    return HD_OK;
+}
+
+int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir,
+                                    struct hd__train_checkpointer **checkpointer, struct hd_error *err)
+{
+    const struct hd__chosen *chosen = &s->compiled->checkpoint_choice;
+    struct hd__train_checkpointer *k;
+    *checkpointer = NULL;
+    if (!chosen->component)
+        return HD_OK;
+    k = hd__alloc(sizeof *k);
+    k->s = s;
+    k->ops = &chosen->component->ops.ckpt;
+    k->dir = hd__arena_strdup(&s->compiled->job->arena, dir ? dir : s->compiled->job->checkpoint_dir);
+    int32_t rc = k->ops->open(hd__exec_host_table(), chosen->settings, k->dir, &k->ckpt, err);
+    if (rc) {
+        free(k);
+        return dir ? rc : hd__job_locate_error(s->compiled->job, "checkpoint.dir", err);
+    }
+    k->gather = (struct hd__store_gather){.session = s, .name = "ckpt", .n = s->env->size};
+    k->store = (struct hd__ckpt_store){.ops = k->ops, .ckpt = k->ckpt, .peers = hd__store_gather_peers(&k->gather)};
+    k->training = (struct hd__ckpt_training){.program = hd__exec_program(s->exec),
+                                             .stages = s->compiled->stage,
+                                             .n_stages = s->compiled->n_stages,
+                                             .coord = hd__exec_coord(s->exec),
+                                             .arena = hd__exec_host_arena(s->exec),
+                                             .state_names = s->compiled->optimizer.ops->state_names};
+    if (s->env->rank == 0) {
+        hd__train_data_describe(s, &k->data);
+        hd__train_emergency_tell_data(s, &k->data);
+    }
+    k->place = (struct hd__shared_place){s, k->dir, k->ops, k->ckpt, NULL};
+    if (s->compiled->job->checkpoint_async)
+        k->async_writer = hd__ckpt_async_writer_create(&k->store);
+    *checkpointer = k;
+    return !dir && s->compiled->job->checkpoint_peers ? open_copies(k, err) : HD_OK;
+}
+
+void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
+{
+    if (!k)
+        return;
+    hd__shared_place_end(&k->place);
+    hd__peer_copies_close(k->copies);
+    hd__ckpt_async_writer_destroy(k->async_writer);
+    hd__ckpt_train_state_free(&k->saving);
+    hd__ckpt_train_state_free(&k->left);
+    free(k->aside);
+    k->ops->close(k->ckpt);
+    free(k);
+}
+
+const struct hd__train_loaded *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *k)
+{
+    static const struct hd__train_loaded nothing = {.saved_on = ""};
+    return k ? &k->loaded : &nothing;
+}
+
+/* ---- saving */
+
+static json_t *state_json(const struct hd__train_checkpointer *k, const struct hd__train_progress *progress)
+{
+    const struct hd__compiled *c = k->s->compiled;
+    const struct hd_program *p = k->training.program;
+    json_t *model = json_pack("{s:s,s:I,s:I,s:I,s:I}", "family", c->info.family ? c->info.family : "", "layers",
+                              (json_int_t)c->info.layers, "hidden", (json_int_t)c->info.hidden, "vocab",
+                              (json_int_t)c->info.vocab, "parameters", (json_int_t)hd__compiled_parameter_count(c));
+    json_t *mesh = json_object(), *state;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        json_object_set_new(mesh, hd__axis_name(a), json_integer(p->mesh.size[a]));
+    state = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:I,s:o,s:o}", "step", (json_int_t)progress->step,
+                      "sequence", (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas",
+                      (json_int_t)hd__mesh_ways(&p->mesh, p->independent_axes), "seed", (json_int_t)c->job->seed,
+                      "optimizer", c->optimizer_choice.component->name, "lr", hd__job_lr(c->job, progress->step),
+                      "model", model, "loss_scale", hd__train_loss_scaler_json(&progress->scaler), "time",
+                      (json_int_t)time(NULL), "mesh", mesh, "job", hd__job_json(c->job));
+    json_t *files = hd__train_shards_json(k->s), *config = hd__train_model_config(c);
+    json_t *data = hd__train_data_json(&k->data);
+    json_object_update(state, data);
+    json_decref(data);
+    if (config)
+        json_object_set_new(state, "config", config);
+    if (files)
+        json_object_set_new(state, "files", files);
+    if (isfinite(progress->val_loss))
+        json_object_set_new(state, "val_loss", json_real(progress->val_loss));
+    return state;
+}
+
+static int64_t state_bytes(const struct hd__ckpt_train_state *state)
+{
+    int64_t bytes = 0;
+    for (uint32_t i = 0; i < state->tensors.count; i++) {
+        const struct hd__ckpt_tensor *t = &state->tensors.at[i];
+        int64_t n = (int64_t)hd_dtype_size(t->dtype);
+        for (uint32_t d = 0; d < t->ndim; d++)
+            n *= t->shape[d];
+        bytes += n;
+    }
+    return bytes;
+}
+
+static struct hd__ckpt_save make_save(const struct hd__train_checkpointer *k, const struct hd__ckpt_train_state *of,
+                                      int64_t step, const json_t *state)
+{
+    const struct hd__job *job = k->s->compiled->job;
+    return (struct hd__ckpt_save){.step = (uint64_t)step,
+                                  .tensors = of->tensors.at,
+                                  .n_tensors = of->tensors.count,
+                                  .runs = of->runs.at,
+                                  .n_runs = of->runs.count,
+                                  .state = state,
+                                  .version = HEDDLE_VERSION,
+                                  .run = k->run,
+                                  .keep = (uint32_t)job->checkpoint_keep,
+                                  .keep_best = (uint32_t)job->checkpoint_keep_best,
+                                  .keep_every = (uint64_t)job->checkpoint_keep_every};
+}
+
+int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const struct hd__train_progress *progress,
+                                    struct hd_error *err)
+{
+    struct hd__ckpt_save save;
+    double start = hd__now();
+    json_t *state;
+    int32_t rc = hd__ckpt_async_writer_join(k->async_writer, err); /* it still reads k->saving */
+    if (!rc)
+        rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
+    if (rc)
+        return rc;
+    hd__ckpt_collect_train_state(&k->saving, &k->training, 1, NULL);
+    hd__ckpt_collect_rank_state(&k->saving, &k->training);
+    state = state_json(k, progress);
+    save = make_save(k, &k->saving, progress->step, state);
+    rc = k->async_writer ? hd__ckpt_async_writer_start(k->async_writer, &save, err)
+                         : hd__ckpt_save(&k->store, &save, err);
+    hd__exec_drop_mirror(k->s->exec);
+    json_decref(state);
+    k->saved = (struct hd__train_saved){.step = rc ? 0 : progress->step,
+                                        .bytes = state_bytes(&k->saving),
+                                        .exposed = hd__now() - start,
+                                        .val_loss = progress->val_loss};
+    return rc;
+}
+
+struct hd__peer_copies *hd__train_checkpointer_copies(const struct hd__train_checkpointer *k)
+{
+    return k ? k->copies : NULL;
+}
+
+int32_t hd__train_checkpointer_copy(struct hd__train_checkpointer *k, const struct hd__train_progress *progress,
+                                    struct hd_error *err)
+{
+    struct hd__ckpt_train_state of = {0};
+    int32_t rc = *k->run ? HD_OK : hd__train_emergency_find_run(k->s, k->run, err);
+    if (!rc)
+        rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
+    if (rc)
+        return rc;
+    hd__ckpt_collect_train_state(&of, &k->training, 1, NULL);
+    hd__ckpt_collect_rank_state(&of, &k->training);
+    json_t *state = state_json(k, progress);
+    const struct hd__ckpt_save save = make_save(k, &of, progress->step, state);
+    rc = hd__peer_copies_save(k->copies, &save, err);
+    hd__exec_drop_mirror(k->s->exec);
+    json_decref(state);
+    hd__ckpt_train_state_free(&of);
+    return rc;
+}
+
+int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    double start = hd__now();
+    int32_t rc = k ? hd__ckpt_async_writer_join(k->async_writer, err) : HD_OK;
+    if (k)
+        k->saved.exposed += hd__now() - start;
+    if (k && rc)
+        k->saved.step = 0;
+    return rc;
+}
+
+int hd__train_checkpointer_busy(const struct hd__train_checkpointer *k)
+{
+    return k && hd__ckpt_async_writer_busy(k->async_writer);
+}
+
+int hd__train_checkpointer_finished(struct hd__train_checkpointer *k, struct hd__train_saved *saved)
+{
+    if (!k || !k->saved.step || hd__train_checkpointer_busy(k))
+        return 0;
+    *saved = k->saved;
+    saved->seconds = k->async_writer ? hd__ckpt_async_writer_seconds(k->async_writer) : saved->exposed;
+    k->saved.step = 0;
+    return saved->seconds >= 0; /* the next join fails with it */
+}
+
+/* ---- saving what is left after a fault */
+
+/* Reads back what was saved. */
+static int32_t verify_saved(struct hd__train_checkpointer *k, int64_t step, struct hd_error *err)
+{
+    struct hd__ckpt *ckpt = NULL;
+    char name[32];
+    hd__ckpt_step_name((uint64_t)step, name);
+    int32_t rc = hd__ckpt_open(&k->store, name, &ckpt, err);
+    if (!rc)
+        k->store.peers.busy(k->store.peers.user, hd__ckpt_total_bytes(ckpt));
+    rc = rc ? rc : hd__ckpt_verify(ckpt, err);
+    hd__ckpt_close(ckpt);
+    return rc;
+}
+
+int64_t hd__train_checkpointer_end(struct hd__train_checkpointer *k, int64_t saved)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    atomic_store(&k->gather.ended, 1);
+    return hd__train_checkpointer_busy(k) || hd__train_checkpointer_wait(k, &unused) ? 0 : saved;
+}
+
+int32_t hd__train_checkpointer_collect_left(struct hd__train_checkpointer *k, const int32_t *ranks, int32_t n,
+                                            struct hd_error *err)
+{
+    return hd__ckpt_collect_survivors(&k->left, &k->training, k->s->env->rank, ranks, (uint32_t)n, err);
+}
+
+int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *k, const struct hd__train_progress *progress,
+                                         const int32_t *ranks, int32_t n, const char run[HD__RUN_ID], json_t *emergency,
+                                         struct hd_error *err)
+{
+    json_t *state = state_json(k, progress);
+    json_t *data = ranks[0] && ranks[0] == k->s->env->rank ? hd__train_emergency_find_data(k->s) : NULL;
+    struct hd__ckpt_save save;
+    json_object_update(state, data);
+    json_decref(data);
+    hd__ckpt_async_writer_join(k->async_writer, NULL);
+    int32_t rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
+    json_object_set_new(state, "emergency", emergency);
+    memcpy(k->run, run, HD__RUN_ID);
+    k->gather_left = (struct hd__store_gather){.session = k->s, .name = "ckpt-left", .ranks = ranks, .n = n};
+    k->store.peers = hd__store_gather_peers(&k->gather_left);
+    save = make_save(k, &k->left, progress->step, state);
+    rc = rc ? rc : hd__ckpt_save(&k->store, &save, err);
+    if (!rc && ranks[0] == k->s->env->rank)
+        rc = verify_saved(k, progress->step, err);
+    json_decref(state);
+    return rc;
+}
