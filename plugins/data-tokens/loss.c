@@ -1,10 +1,11 @@
 /* NAME.loss: a bit for each token of NAME.bin, whether the loss counts its prediction; for data.loss: completion. */
 #include <stdlib.h>
 
+#include "heddle/file.h"
 #include "internal.h"
 
 #define LOSS_MAGIC "HDLOSS1\n"
-enum { LOSS_HEADER = 8 };
+enum { LOSS_HEADER = 8, LOSS_ENDS = 8 }; /* bytes; of the latter, hd_file_ends of NAME.bin, older files have none */
 
 static int is_marked(const struct hd_data *f, uint64_t token)
 {
@@ -13,12 +14,17 @@ static int is_marked(const struct hd_data *f, uint64_t token)
 
 static int32_t check_loss(const struct hd_data *f, const char *path, struct hd_error *err)
 {
-    uint64_t wanted = LOSS_HEADER + f->count / 8 + (f->count % 8 > 0), at = LOSS_HEADER;
+    uint64_t wanted = LOSS_HEADER + f->count / 8 + (f->count % 8 > 0), at = LOSS_HEADER, bytes;
+    int knows = f->loss_bytes == wanted + LOSS_ENDS;
     if (f->loss_bytes < LOSS_HEADER || memcmp(f->loss, LOSS_MAGIC, LOSS_HEADER))
         return hd_fail(err, HD_E_CORRUPT, "%s: does not begin with HDLOSS1", path);
-    if (f->loss_bytes != wanted)
+    if (f->loss_bytes != wanted && !knows)
         return hd_fail(err, HD_E_CORRUPT, "%s: %lu bytes; the marks of the %lu tokens of %s take %lu: write both again",
                        path, (unsigned long)f->loss_bytes, (unsigned long)f->count, f->path, (unsigned long)wanted);
+    if (knows && !f->http && read_le(f->loss + wanted, LOSS_ENDS) != hd_file_ends(f->path, &bytes))
+        return hd_fail(err, HD_E_CORRUPT,
+                       "%s: marks the tokens of another file than this %s: copy both together, or write both again",
+                       path, f->path);
     while (at < wanted && !f->loss[at])
         at++;
     return at < wanted ? HD_OK

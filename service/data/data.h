@@ -76,7 +76,8 @@ int32_t hd__data_failed(const struct hd__data *data);
 int32_t hd__data_skip(struct hd__data *data, uint32_t file, struct hd_error *err);
 
 /* Checks the ids that will be read, at most `tokens` of them, shared among the files: HD_E_INVALID names file and
- * position of the first outside the vocabulary. Skipped for types that cannot hold such an id. */
+ * position of the first outside the vocabulary. Skipped for types that cannot hold such an id. Says how many labels
+ * count, and warns of what looks like padding. */
 int32_t hd__data_scan(const struct hd__data *data, uint64_t tokens, struct hd_error *err);
 
 /* Sequences of one epoch (of all sources together), and tokens of the part that is read. */

@@ -422,31 +422,56 @@ uint32_t hd__data_most_repeated(const struct hd__data *d, double sequences, stru
 
 typedef int32_t (*read_fn)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err);
 
-/* Reads and checks tokens (or labels) [first, first + count) of a file into `out`; NULL: checks only. */
+#define IS_VOCAB "is model.vocab its tokenizer's, and data.token_dtype the type that they were written in?"
+#define IS_LABELS \
+    "-100 is for labels that do not count: save input_ids instead; which of them count is for data.loss: completion"
+
+/* Runs of one id, as rows that were filled up have them. */
+static void warn_padding(const struct data_file *f, int64_t id, uint64_t in_runs, uint64_t of)
+{
+    if (of >= 1024 && in_runs > of / 4)
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: %.0f%% of %llu tokens lie in runs of 8 and more of one id, as %lld: is that padding? It is trained "
+            "on: save the rows without it",
+            f->path, 100 * (double)in_runs / (double)of, (unsigned long long)of, (long long)id);
+}
+
+/* Reads and checks tokens (or labels) [first, first + count) of a file into `out`; NULL: checks only, and adds to
+ * *counted the labels that count. */
 static int32_t read_file(const struct hd__data *d, const struct data_file *f, read_fn read, uint64_t first,
-                         uint64_t count, int32_t *out, struct hd_error *err)
+                         uint64_t count, int32_t *out, uint64_t *counted, struct hd_error *err)
 {
     int labels = read != d->config.ops->read;
-    enum { BLOCK = 2048 };
-    int64_t block[BLOCK];
+    enum { BLOCK = 2048, RUN = 8 };
+    int64_t block[BLOCK], before = -1, id = -1;
+    uint64_t run = 0, in_runs = 0;
     for (uint64_t end = first + count, n; first < end; first += n) {
         n = HD__MIN(BLOCK, end - first);
         int32_t rc = read(f->data, first, n, block, err);
         for (uint64_t i = 0; i < n && !rc; i++) {
             int ignored = labels && block[i] < 0;
             if (!ignored && (uint64_t)block[i] >= (uint64_t)d->config.vocab)
-                return note_failure(d, f,
-                                    hd_fail(err, HD_E_INVALID,
-                                            "%s: %s %lu is %ld, outside the model's vocabulary of %ld: is model.vocab "
-                                            "its tokenizer's, and data.token_dtype the type that they were written in?",
-                                            f->path, labels ? "the label of token" : "token",
-                                            (unsigned long)(first + i), (long)block[i], (long)d->config.vocab));
-            if (out)
+                return note_failure(
+                    d, f,
+                    hd_fail(err, HD_E_INVALID, "%s: %s %lu is %ld, outside the model's vocabulary of %ld: %s", f->path,
+                            labels ? "the label of token" : "token", (unsigned long)(first + i), (long)block[i],
+                            (long)d->config.vocab, block[i] == -100 ? IS_LABELS : IS_VOCAB));
+            if (out) {
                 *out++ = ignored ? -1 : (int32_t)block[i];
+                continue;
+            }
+            *counted += (uint64_t)(labels && !ignored);
+            run = block[i] == before ? run + 1 : 1;
+            before = block[i];
+            in_runs += run == RUN ? RUN : run > RUN;
+            id = run == RUN ? before : id;
         }
         if (rc)
             return note_failure(d, f, rc);
     }
+    if (!out && !labels && !d->config.ops->labels)
+        warn_padding(f, id, in_runs, count);
     return HD_OK;
 }
 
@@ -472,6 +497,7 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
 {
     int32_t rc = HD_OK;
     uint32_t left = d->n_files;
+    uint64_t counted = 0, looked_at = 0;
     warn_types(d);
     for (uint32_t k = 0; k < d->n_streams && !rc; k++) {
         const struct token_stream *s = &d->streams[k];
@@ -481,12 +507,17 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
                 continue;
             n = HD__MIN(to - from, tokens / left);
             if (d->config.ops->labels)
-                rc = read_file(d, &s->files[j], d->config.ops->labels, from - s->start[j], n, NULL, err);
+                rc = read_file(d, &s->files[j], d->config.ops->labels, from - s->start[j], n, NULL, &counted, err);
+            looked_at += n;
             if (!rc && (!s->files[j].info.max_token || s->files[j].info.max_token >= d->config.vocab))
-                rc = read_file(d, &s->files[j], d->config.ops->read, from - s->start[j], n, NULL, err);
+                rc = read_file(d, &s->files[j], d->config.ops->read, from - s->start[j], n, NULL, &counted, err);
             tokens -= n;
         }
     }
+    if (!rc && d->config.ops->labels)
+        hd__log(HD_LOG_INFO, NULL, "%s%s: %llu of %s%llu tokens count in the loss", d->files[0].path,
+                d->n_files > 1 ? " and the rest" : "", (unsigned long long)counted,
+                looked_at < d->tokens ? "the first " : "", (unsigned long long)looked_at);
     return rc;
 }
 
@@ -498,7 +529,7 @@ static int32_t read_stream(const struct hd__data *d, const struct token_stream *
     int32_t rc = HD_OK;
     for (uint32_t k = (uint32_t)(file_of(s, at, &start) - s->files); count && !rc; k++) {
         uint64_t n = HD__MIN(count, s->start[k + 1] - at);
-        rc = read_file(d, &s->files[k], read, at - s->start[k], n, out, err);
+        rc = read_file(d, &s->files[k], read, at - s->start[k], n, out, NULL, err);
         out += n;
         at += n;
         count -= n;

@@ -3,7 +3,8 @@
  *
  *     idx   "MMIDIDX\0\0", version u64 1, type u8, sequences u64, documents + 1 u64, then of each sequence its length
  *           (i32) and its first byte in PREFIX.bin (i64), then the first sequence of each document and the end (i64)
- *     loss  PREFIX.loss, ours: "HDLOSS1\n", then a bitmap: bit i % 8 of byte i / 8 is 1 where the loss counts token i
+ *     loss  PREFIX.loss, ours: "HDLOSS1\n", then a bitmap: bit i % 8 of byte i / 8 is 1 where the loss counts token i;
+ *           then hd_file_ends of PREFIX.bin (u64), which files of others and older ones may lack
  *
  * A writer's files are PREFIX.*.part until hd__indexed_finish renames them: it is either all there or not at all.
  * Memory does not grow with the number of documents. */

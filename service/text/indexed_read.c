@@ -7,7 +7,7 @@
 
 #include "heddle/file.h"
 
-enum { HEADER = 9 + 8 + 1 + 8 + 8, LOSS_HEADER = 8 };
+enum { HEADER = 9 + 8 + 1 + 8 + 8, LOSS_HEADER = 8, LOSS_ENDS = 8 };
 
 static uint64_t read_le(const uint8_t *p, uint32_t bytes)
 {
@@ -121,10 +121,18 @@ static int32_t open_loss(struct hd__indexed *x, struct hd_error *err)
         *err = why;
         return rc;
     }
-    if (x->loss_bytes != LOSS_HEADER + (x->tokens + 7) / 8 || memcmp(x->loss, "HDLOSS1\n", LOSS_HEADER))
+    uint64_t bits = LOSS_HEADER + (x->tokens + 7) / 8, bytes;
+    int knows = x->loss_bytes == bits + LOSS_ENDS;
+    if ((x->loss_bytes != bits && !knows) || memcmp(x->loss, "HDLOSS1\n", LOSS_HEADER))
         return hd_fail(err, HD_E_CORRUPT, "%s.loss: is no bitmap of %llu tokens", x->prefix,
                        (unsigned long long)x->tokens);
-    return HD_OK;
+    char *bin = hd__format("%s.bin", x->prefix);
+    if (knows && read_le(x->loss + bits, LOSS_ENDS) != hd_file_ends(bin, &bytes))
+        rc = hd_fail(err, HD_E_CORRUPT,
+                     "%s.loss: marks the tokens of another file than this %s: copy both together, or write both again",
+                     x->prefix, bin);
+    free(bin);
+    return rc;
 }
 
 int32_t hd__indexed_open(const char *path, struct hd__indexed *indexed, struct hd_error *err)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "heddle/file.h"
 
 enum { BUFFER = 1 << 20 };
 enum { BIN, LENGTHS, DOCUMENTS, LOSS, IDX, META, FILES };
@@ -181,6 +182,16 @@ static int32_t write_last_bits(const struct hd__indexed_writer *w, struct hd_err
     return w->size.tokens % 8 && pwrite(w->out[LOSS].fd, &w->bits, 1, at) != 1 ? fail(w, LOSS, err) : HD_OK;
 }
 
+/* Behind the bits: of which .bin they are. */
+static int32_t write_ends(const struct hd__indexed_writer *w, struct hd_error *err)
+{
+    char *bin = part_path(w, BIN);
+    uint64_t bytes, ends = hd_file_ends(bin, &bytes);
+    off_t at = (off_t)(sizeof loss_magic + (w->size.tokens + 7) / 8);
+    free(bin);
+    return pwrite(w->out[LOSS].fd, &ends, sizeof ends, at) != (ssize_t)sizeof ends ? fail(w, LOSS, err) : HD_OK;
+}
+
 /* ---- the writer */
 
 int32_t hd__indexed_create(const char *prefix, uint32_t type, int loss, struct hd__indexed_size from,
@@ -349,6 +360,8 @@ int32_t hd__indexed_finish(struct hd__indexed_writer *w, const char *meta, struc
 {
     struct hd__indexed_size size;
     int32_t rc = hd__indexed_flush(w, &size, err);
+    if (!rc && w->with_loss)
+        rc = write_ends(w, err);
     if (!rc)
         rc = write_index(w, err);
     if (!rc && meta && !(rc = open_part(w, META, 0, err)) && !(rc = put(w, META, meta, strlen(meta), err)))

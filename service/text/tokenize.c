@@ -42,7 +42,7 @@ struct tokenize {
     struct hd__tokenize_progress done; /* written */
     struct hd__tokenize_state state;
     double began, flushed;
-    uint64_t flushed_tokens;
+    uint64_t flushed_tokens, empty; /* empty: answers, since it began or went on */
 
     pthread_mutex_t mutex; /* of what follows, and of the states of batches */
     pthread_cond_t work, ready;
@@ -316,7 +316,11 @@ static int32_t write_items(struct tokenize *t, const struct batch *b, struct hd_
             t->done.left_out++;
             continue;
         }
-        if (n) /* an empty document has no sequence, as Megatron writes it */
+        size_t counted = 0;
+        for (size_t k = 0; k < n && t->config->chat; k++)
+            counted += b->counts[begin + k];
+        t->empty += counted <= 1; /* the token that ends it */
+        if (n)                    /* an empty document has no sequence, as Megatron writes it */
             rc = hd__indexed_add(t->writer, b->ids.at + begin, n, t->config->chat ? b->counts + begin : NULL, err);
         if (!rc)
             rc = hd__indexed_end_document(t->writer, err);
@@ -473,6 +477,12 @@ int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokeni
         rc = finish(t, err);
     hd__indexed_abandon(t->writer, !none);
     hd__documents_close(t->documents);
+    if (!rc && config->chat && 2 * t->empty > t->done.size.documents)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %llu of %llu documents have no answer but the token that ends one: a model learns from them to "
+                "say nothing",
+                config->corpus->sources.at[0], (unsigned long long)t->empty,
+                (unsigned long long)t->done.size.documents);
     if (!rc && state)
         *state = t->state;
     free(t->done.shares);

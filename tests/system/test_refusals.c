@@ -829,6 +829,9 @@ START_TEST(beyond_the_vocabulary)
          "high.txt: token 600 is 126", NULL},
         {"train llama.yaml model.vocab=123 data.format=bytes data.train=low.txt data.val=high.txt eval.every=1",
          "data.val: high.txt: token 600 is 126", NULL},
+        {"train llama.yaml data.train=labels.npy",
+         "labels.npy: token 0 is -100, outside the model's vocabulary of 256: -100 is for labels that do not count: ",
+         "save input_ids instead"},
         {NULL, NULL, NULL}};
     char text[2000];
     for (size_t i = 0; i < sizeof text - 1; i++)
@@ -837,6 +840,10 @@ START_TEST(beyond_the_vocabulary)
     write_file("low.txt", text);
     text[600] = '~'; /* 126 */
     write_file("high.txt", text);
+    ck_assert_int_eq(system("{ printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' \"{'descr': '<i4', "
+                            "'fortran_order': False, 'shape': (256,), }\"; for i in $(seq 256); do printf "
+                            "'\\234\\377\\377\\377'; done; } > labels.npy"),
+                     0);
     expect_rows(rows);
     for (int n = 1; n <= 2; n++) {
         struct command *c = command_run(

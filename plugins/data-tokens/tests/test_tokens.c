@@ -525,7 +525,7 @@ static int is_marked(uint32_t i)
 
 static const char *put_marks(const struct scratch *s, size_t bytes, int any)
 {
-    uint8_t marks[8 + TOKENS / 8 + 1] = "HDLOSS1\n";
+    uint8_t marks[8 + TOKENS / 8 + 8] = "HDLOSS1\n";
     for (uint32_t i = 0; i < TOKENS && any; i++)
         marks[8 + i / 8] |= (uint8_t)(is_marked(i) << i % 8);
     return scratch_write(s, "corpus.loss", marks, bytes);
@@ -576,6 +576,8 @@ START_TEST(marks_that_do_not_fit)
     ck_refused(open_completions(bin, &f), HD_E_CORRUPT, "134 bytes; the marks of the 1000 tokens of");
     put_marks(&s, 7, 1);
     ck_refused(open_completions(bin, &f), HD_E_CORRUPT, "corpus.loss: does not begin with HDLOSS1");
+    put_marks(&s, 8 + TOKENS / 8 + 8, 1); /* the last 8 bytes are of another .bin */
+    ck_refused(open_completions(bin, &f), HD_E_CORRUPT, "corpus.loss: marks the tokens of another file than this ");
     put_marks(&s, 8 + TOKENS / 8, 0);
     ck_refused(open_completions(bin, &f), HD_E_INVALID, "corpus.loss: marks no token");
     scratch_finish(&s);

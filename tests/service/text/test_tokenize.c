@@ -551,6 +551,8 @@ START_TEST(copies)
         ck_assert(read[i] == ids[(i + 7) % 10] && bits[i] == counts[(i + 7) % 10]);
     hd__indexed_close(&x);
     hd__indexed_close(&y);
+    put("a.bin", "1234123412341234123412341234123412341234"); /* as many tokens, others */
+    ck_refused(hd__indexed_open(path("a"), &x, &err), HD_E_CORRUPT, "a.loss: marks the tokens of another file than");
 }
 END_TEST
 
