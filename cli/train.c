@@ -254,8 +254,8 @@ static void print_ready(const struct hd__compiled *c)
     for (int32_t s = 0; s < c->n_stages; s++)
         most = HD__MAX(most, c->stage[s]->arena_bytes);
     if (c->job->steps && resumes_from >= c->job->steps) /* of epochs they may not be known yet */
-        printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64 "; nothing is left to train\n",
-               resumes_from, c->job->steps);
+        printf("the job is finished: its checkpoint is at step %" PRId64 "%s%" PRId64 "; nothing is left to train\n",
+               resumes_from, resumes_from > c->job->steps ? ", and job.steps is " : " of ", c->job->steps);
     else
         printf("ready: %d rank%s, arena %s a rank; nothing was started\n", c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "",
                hd__bytes_text((uint64_t)most, arena));

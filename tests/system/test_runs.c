@@ -396,6 +396,12 @@ START_TEST(after_its_end)
         {0, "train llama.yaml " ENDED "job.steps=8 job.seed=2",
          "the job is finished: its checkpoint is at step 8 of 8; set job.steps higher to go on, or "
          "checkpoint.resume=overwrite to train anew"},
+        {0, "train llama.yaml " ENDED "job.steps=4",
+         "the job is finished: its checkpoint is at step 8, and job.steps is 4; set job.steps higher to go on, or "
+         "checkpoint.resume=overwrite"},
+        {0, "train llama.yaml " ENDED "job.steps=4 --dry-run", "its checkpoint is at step 8, and job.steps is 4; "},
+        {0, "train llama.yaml job.name=anew checkpoint.resume=runs/ended/checkpoints/step-00000008 job.steps=8",
+         "set job.steps higher to go on, or begin at step 0 with its weights: `heddle ckpt export`, then model.from"},
         {0, "train llama.yaml " ENDED "job.steps=12 schedule.kind=cosine --dry-run",
          "job.steps is 12 and was 8 when checkpoint step-00000008 was saved: the schedule now ends there, so the "
          "learning rate at step 8 is "},

@@ -696,9 +696,12 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     catch_signals(on_signal);
     prepared = !rc;
     if (!rc && l.progress.step >= l.job->steps && l.is_leader)
-        printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64
-               "; set job.%s higher to go on, or checkpoint.resume=overwrite to train anew\n",
-               l.progress.step, l.job->steps, l.job->epochs > 0 ? "epochs" : "steps");
+        printf("the job is finished: its checkpoint is at step %" PRId64 "%s%" PRId64
+               "; set job.%s higher to go on, or %s\n",
+               l.progress.step, l.progress.step > l.job->steps ? ", and job.steps is " : " of ", l.job->steps,
+               l.job->epochs > 0 ? "epochs" : "steps",
+               strchr(l.job->resume, '/') ? "begin at step 0 with its weights: `heddle ckpt export`, then model.from"
+                                          : "checkpoint.resume=overwrite to train anew");
     if (!rc)
         rc = run_steps(&l, &stopped, &err);
     if (rc && prepared && is_own_fault(err.code) && !l.replicas.corrupt && env->progress)
