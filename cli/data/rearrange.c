@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/data/data.h"
+#include "heddle/file.h"
 #include "service/data/data.h"
 #include "service/text/indexed_copy.h"
 
@@ -225,9 +226,13 @@ static int32_t split(struct request *r, struct hd_error *err)
     int32_t rc = hd__indexed_open(r->words->at[0], &x, err);
     if (rc)
         return rc;
-    json_t *meta = hd__indexed_meta(&x);
+    json_t *known = hd__indexed_meta(&x), *meta = known ? known : json_object();
+    char *bin = hd__format("%s.bin", x.prefix);
+    uint64_t bytes;
+    json_object_set_new(meta, "split_of", json_sprintf("%016" PRIx64, hd_file_ends(bin, &bytes)));
     rc = split_open(r, &x, meta, err);
     json_decref(meta);
+    free(bin);
     hd__indexed_close(&x);
     return rc;
 }

@@ -86,7 +86,7 @@ struct hd__tokenized {
 /* A file of tokens whose .meta.json was looked for. */
 struct hd__token_file {
     const char *path, *tokenizer; /* tokenizer: that made the tokens; NULL: not known */
-    uint64_t hash;                /* of the tokenizer's file */
+    uint64_t hash, split_of;      /* of the tokenizer's file; hd_file_ends of what it was split off, or 0 */
     int64_t vocab;                /* its ids */
 };
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base/version.h" /* from meson */
+#include "heddle/file.h"
 #include "service/text/tokenize.h"
 #include "service/train/corpus.h"
 
@@ -55,7 +56,7 @@ uint64_t hd__train_hash_programs(const struct hd__compiled *c)
 /* A source that is no regular file is up to its plug-in. Takes over both texts. */
 static void add_file(json_t *options, char *label, char *path)
 {
-    uint64_t bytes, hash = hd__train_file_ends(path, &bytes);
+    uint64_t bytes, hash = hd_file_ends(path, &bytes);
     if (hash)
         json_object_set_new(options, label,
                             json_sprintf("%lu bytes, %016lx", (unsigned long)bytes, (unsigned long)hash));

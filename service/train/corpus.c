@@ -125,9 +125,10 @@ const char *hd__train_corpus_bytes(const struct hd__compiled *c)
 
 /* A file, by what its paths have in common. */
 struct file_id {
-    const char *path; /* in the job's arena */
-    uint64_t size;    /* 0: of a URL */
-    uint64_t ends;    /* 0: not read yet */
+    const char *path;  /* in the job's arena */
+    uint64_t split_of; /* ends of the file that `heddle data split` made it of; 0: none */
+    uint64_t size;     /* 0: of a URL */
+    uint64_t ends;     /* 0: not read yet */
     dev_t device;
     ino_t number;
 };
@@ -136,14 +137,13 @@ struct file_ids {
     HD__ARRAY(struct file_id) list;
 };
 
-static void add_file(struct hd__job *job, struct file_ids *to, const char *path)
+static void add_file(const struct hd__compiled *c, struct file_ids *to, const char *path)
 {
-    struct stat st;
-    const char *kept = hd__arena_strdup(&job->arena, path);
-    if (strstr(path, "://"))
-        hd__push(&to->list, ((struct file_id){kept, .number = hd__hash(path, strlen(path), 0)}));
-    else if (!stat(path, &st))
-        hd__push(&to->list, ((struct file_id){kept, (uint64_t)st.st_size, 0, st.st_dev, st.st_ino}));
+    struct stat st = {0};
+    const char *kept = hd__arena_strdup(&c->job->arena, path), *url = strstr(path, "://");
+    if (url || !stat(path, &st))
+        hd__push(&to->list, ((struct file_id){kept, hd__train_token_file(c, path).split_of, (uint64_t)st.st_size, 0,
+                                              st.st_dev, url ? hd__hash(path, strlen(path), 0) : st.st_ino}));
 }
 
 /* The sources, and the files of those that are folders or patterns. */
@@ -159,9 +159,9 @@ static struct file_ids list_files(const struct hd__compiled *c, const struct hd_
         else
             hd__train_corpus_shards(path, &files, &unused);
         for (uint32_t k = 0; k < files.files.count; k++)
-            add_file(c->job, &all, files.files.at[k].path);
+            add_file(c, &all, files.files.at[k].path);
         if (!files.files.count)
-            add_file(c->job, &all, path);
+            add_file(c, &all, path);
         hd__corpus_free(&files);
     }
     return all;
@@ -173,43 +173,46 @@ static int by_number(const void *a, const void *b)
                   sizeof(struct file_id) - offsetof(struct file_id, device));
 }
 
-uint64_t hd__train_file_ends(const char *path, uint64_t *bytes)
+static uint64_t ends_of(struct file_id *f)
 {
-    char block[HD__FILE_END];
-    uint64_t hash = 0;
-    int fd = -1;
-    if (hd_open_regular(path, &fd, bytes, NULL))
-        return 0;
-    for (int last = 0; last < 2; last++) {
-        ssize_t n = pread(fd, block, sizeof block, last && *bytes > sizeof block ? (off_t)(*bytes - sizeof block) : 0);
-        hash = hd__hash(block, n > 0 ? (size_t)n : 0, hash);
-    }
-    close(fd);
-    return hash;
+    f->ends = f->ends || !f->size ? f->ends : hd_file_ends(f->path, &f->size);
+    return f->ends;
 }
 
 static int is_copy(struct file_id *a, struct file_id *b)
 {
-    if (!a->size || a->size != b->size)
-        return 0;
-    a->ends = a->ends ? a->ends : hd__train_file_ends(a->path, &a->size);
-    b->ends = b->ends ? b->ends : hd__train_file_ends(b->path, &b->size);
-    return a->ends && a->ends == b->ends;
+    return a->size && a->size == b->size && ends_of(a) && ends_of(a) == ends_of(b);
 }
 
-/* Says which file both have, or which copy; NULL: none. */
+/* Says which file both have, or which copy, or which was split off; NULL: none. */
 static const char *find_common(struct hd__job *job, struct file_ids *a, struct file_ids *b, const char *key)
 {
-    for (size_t pair = 0, n = (size_t)a->list.count * b->list.count; pair < 2 * n; pair++) {
+    for (size_t pair = 0, n = (size_t)a->list.count * b->list.count; pair < 3 * n; pair++) {
         struct file_id *x = &a->list.at[pair % n / b->list.count], *y = &b->list.at[pair % b->list.count];
         if (pair < n && !by_number(x, y))
             return hd__arena_format(&job->arena, "%s is a file that %s has, too", x->path, key);
-        if (pair >= n && is_copy(x, y))
+        if (pair >= n && pair < 2 * n && is_copy(x, y))
             return hd__arena_format(&job->arena, "%s has the same %s as %s of %s", x->path,
-                                    x->size > 2 * HD__FILE_END ? "size and the same first and last bytes" : "bytes",
+                                    x->size > 2 * HD_FILE_END ? "size and the same first and last bytes" : "bytes",
                                     y->path, key);
+        if (pair >= 2 * n && x->split_of && x->split_of == ends_of(y))
+            return hd__arena_format(&job->arena, "%s was split off %s, which %s names instead of the other part",
+                                    x->path, y->path, key);
     }
     return NULL;
+}
+
+int hd__train_corpus_is_split(const struct hd__compiled *c)
+{
+    struct file_ids train = list_files(c, &c->job->train), val = list_files(c, &c->job->val);
+    int found = !c->job->val.count && c->job->val_fraction > 0;
+    for (size_t pair = 0; pair < (size_t)train.list.count * val.list.count; pair++) {
+        uint64_t of = val.list.at[pair / train.list.count].split_of;
+        found |= of && of == train.list.at[pair % train.list.count].split_of;
+    }
+    hd__free_array(&train.list);
+    hd__free_array(&val.list);
+    return found;
 }
 
 static void warn_twice(struct hd__job *job, struct file_ids *files)

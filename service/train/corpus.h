@@ -25,10 +25,8 @@ const char *hd__train_corpus_bytes(const struct hd__compiled *compiled);
 /* Warns of files that two of data.train, the sets of data.val and data.test have, by whatever path or as a copy, of
  * tokens by another tokenizer than that of model.from, and of keys without effect. */
 void hd__train_corpus_warn(const struct hd__compiled *compiled);
-/* Hash of the first and last block, which with the size are enough to tell one file from another without reading all of
- * it; 0: no regular file. */
-enum { HD__FILE_END = 65536 }; /* bytes of a block */
-uint64_t hd__train_file_ends(const char *path, uint64_t *bytes);
+/* Is what is held out cut off data.train: by data.val_fraction, or by `heddle data split` of one file? */
+int hd__train_corpus_is_split(const struct hd__compiled *compiled);
 /* Makes those of some sources, of this key of the job. */
 int32_t hd__train_corpus_make(const struct hd__compiled *compiled, const char *key, const struct hd__sources *sources,
                               struct hd_error *err);

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "service/train/corpus.h"
+
 /* Effects of a key: bits. A checkpoint that does not fit is refused by its tensors; the keys only explain why.
  * Otherwise another learning rate or longer sequences may be intended or an accident, so they are logged. */
 enum {
@@ -38,6 +40,7 @@ static const struct {
     {"data.http_", 0},
     {"data.train", TRAINS | HD__DIFF_EVAL},
     {"data.val_fraction", TRAINS | HD__DIFF_EVAL},
+    {"data.loss", TRAINS | HD__DIFF_EVAL},
     {"data.", TRAINS},
     {"job.seed", TRAINS},
     {"strategies.localsgd.", TRAINS},
@@ -291,9 +294,13 @@ static uint64_t hash_samples(const struct hd__data *data, int32_t *ids, size_t n
 void hd__train_data_describe(const struct hd__train_session *s, struct hd__train_data_mark *out)
 {
     const struct hd__job *job = s->compiled->job;
-    const struct hd__data *data = s->train_feed && !job->on_error ? hd__train_feed_data(s->train_feed) : NULL;
     size_t n = (size_t)job->seq_len;
     struct hd_error unused = HD_ERROR_INIT;
+    struct hd__train_feed *feed = s->train_feed, *opened = NULL;
+    if (!feed && s->weights_for & HD__DIFF_EVAL && hd__train_corpus_is_split(s->compiled) &&
+        !hd__train_feed_open(s->compiled, s->env->rank, HD__FEED_TRAIN, &opened, &unused))
+        feed = opened;
+    const struct hd__data *data = feed && !job->on_error ? hd__train_feed_data(feed) : NULL;
     int32_t *ids = data ? hd__alloc(2 * n * sizeof *ids) : NULL;
     if (data && !hd__data_read(data, 0, ids, ids + n, 0, job->seq_len, &unused)) {
         snprintf(out->text, sizeof out->text, "%llu tokens, checksum of the first sequence %08x",
@@ -302,6 +309,7 @@ void hd__train_data_describe(const struct hd__train_session *s, struct hd__train
     }
     if (s->train_feed)
         out->tokens = hd__train_token_maker(s->compiled);
+    hd__train_feed_close(opened);
     free(ids);
 }
 
@@ -318,19 +326,21 @@ json_t *hd__train_data_json(const struct hd__train_data_mark *data)
 }
 
 /* The files behind data.train may have changed where no key of the job has. Older checkpoints have no samples. */
-static void log_data(struct hd__job *job, const char *name, const json_t *state, const struct hd__train_data_mark *data)
+static void log_data(struct hd__job *job, const char *name, const json_t *state, const struct hd__train_data_mark *data,
+                     const char *consequence)
 {
     const char *before = json_string_value(json_object_get(state, "data")),
                *sampled = json_string_value(json_object_get(state, "data_samples"));
     int same = !strcmp(data->text, before);
     if (!same || (sampled && strcmp(data->samples, sampled) != 0))
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: data.train is not what it was when checkpoint %s was saved: %s; training goes on at the same "
-                "place in it",
+        hd__log(HD_LOG_WARN, NULL, "%s: data.train is not what it was when checkpoint %s was saved: %s%s",
                 hd__job_where(job, "data.train"), name,
                 same ? "as many tokens and the same first sequence, and other ones between"
-                     : hd__arena_format(&job->arena, "%s, and then %s", data->text, before));
+                     : hd__arena_format(&job->arena, "now %s, then %s", data->text, before),
+                consequence);
 }
+
+#define TRAINED_ON ": what is evaluated here may have been trained on"
 
 /* Why a change matters, where its key alone does not say it. */
 static const char *consequence(struct hd__job *job, const json_t *state, const char *path, int weights_only,
@@ -339,7 +349,7 @@ static const char *consequence(struct hd__job *job, const json_t *state, const c
     int64_t step = json_integer_value(json_object_get(state, "step"));
     double before = json_number_value(json_object_get(state, "lr")), now = hd__job_lr(job, step);
     if (used_for & effects_of(job, path))
-        return ": what is evaluated here may have been trained on";
+        return strcmp(path, "data.loss") ? TRAINED_ON : ": its loss counted other tokens than this one";
     if (weights_only && effects_of(job, path) & COMPUTES)
         return ": these weights were not trained with it";
     if (!strcmp(path, "job.steps") && before > 0 && fabs(now - before) > 0.1 * before)
@@ -366,17 +376,21 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
 {
     struct hd__job *job = compiled->job;
     const char *before = json_string_value(json_object_get(state, "data"));
-    struct changes c = find_changes(compiled, state, weights_only ? COMPUTES | used_for : TRAINS);
+    uint32_t said_of = weights_only ? COMPUTES | used_for : TRAINS, evaluates = used_for & HD__DIFF_EVAL;
+    struct changes c = find_changes(compiled, state, evaluates ? said_of | TRAINS : said_of);
     struct hd__token_maker made = hd__token_maker_saved(job, state);
-    int said = weights_only || !*data->text || !before, made_known = !weights_only && made.name && data->tokens.name;
+    int said = !*data->text || !before, made_known = !weights_only && made.name && data->tokens.name;
     for (uint32_t i = 0; i < c.list.count; i++) {
         struct hd__text text = {0};
-        if (made_known && !strcmp(c.list.at[i].path, "data.tokenizer")) /* its bytes decide, not its path */
+        const char *path = c.list.at[i].path;
+        if (made_known && !strcmp(path, "data.tokenizer")) /* its bytes decide, not its path */
             continue;
-        said |= !strncmp(c.list.at[i].path, "data.", 5) || !strcmp(c.list.at[i].path, "job.seed");
+        said |= (!strncmp(path, "data.", 5) && strcmp(path, "data.batch")) || !strcmp(path, "job.seed");
+        if (evaluates && !(effects_of(job, path) & said_of) && strcmp(path, "model.from"))
+            continue;
         add_change(&text, &c.list.at[i]);
-        hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved%s", hd__job_where(job, c.list.at[i].path),
-                text.at, name, consequence(job, state, c.list.at[i].path, weights_only, used_for));
+        hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved%s", hd__job_where(job, path), text.at, name,
+                consequence(job, state, path, weights_only, used_for));
         hd__text_free(&text);
     }
     free_changes(&c);
@@ -386,7 +400,7 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
                 hd__token_makers_words(job, data->tokens, made), name);
     }
     if (!said)
-        log_data(job, name, state, data);
+        log_data(job, name, state, data, evaluates ? TRAINED_ON : "; training goes on at the same place in it");
     if (used_for & HD__DIFF_EVAL)
         log_longer(job, name, state);
     log_from(job, name, state, weights_only);

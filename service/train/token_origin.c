@@ -190,7 +190,7 @@ struct made_files {
 };
 
 /* A meta is read once a process, and asked for once behind HTTP: ranks inherit what the launcher found. */
-static struct hd__token_file look_at(const struct hd__compiled *c, const char *path)
+struct hd__token_file hd__train_token_file(const struct hd__compiled *c, const char *path)
 {
     struct hd__job *job = c->job;
     for (uint32_t i = 0; i < job->token_files.count; i++)
@@ -203,6 +203,8 @@ static struct hd__token_file look_at(const struct hd__compiled *c, const char *p
         file.tokenizer = hd__arena_strdup(&job->arena, name);
         file.vocab = json_integer_value(json_object_get(meta, "vocab"));
     }
+    const char *whole = json_string_value(json_object_get(meta, "split_of"));
+    file.split_of = whole ? strtoull(whole, NULL, 16) : 0;
     json_decref(meta);
     hd__push(&job->token_files, file);
     return file;
@@ -210,7 +212,7 @@ static struct hd__token_file look_at(const struct hd__compiled *c, const char *p
 
 static void add_file(const struct hd__compiled *c, struct made_files *to, const char *key, const char *path)
 {
-    struct hd__token_file file = look_at(c, path);
+    struct hd__token_file file = hd__train_token_file(c, path);
     if (file.tokenizer)
         hd__push(&to->list, ((struct made){key, printable(c->job, path), {file.tokenizer, file.hash}, file.vocab}));
 }

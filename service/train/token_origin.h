@@ -16,6 +16,8 @@ struct hd__token_maker {
 struct hd__token_maker hd__train_tokenizer(const struct hd__compiled *compiled, const char *path);
 /* The tokenizer of the job's tokens: of its text, or by what `heddle data tokenize` left beside a file. */
 struct hd__token_maker hd__train_token_maker(const struct hd__compiled *compiled);
+/* By the .meta.json beside a file of tokens. */
+struct hd__token_file hd__train_token_file(const struct hd__compiled *compiled, const char *path);
 int hd__token_makers_differ(struct hd__token_maker a, struct hd__token_maker b); /* 0 where one is not known */
 
 /* A checkpoint's "tokenizer". NULL: not known. */

@@ -401,6 +401,16 @@ START_TEST(evaluate_and_export)
              "evaluated here may have been trained on");
     run_says("eval llama.yaml checkpoint.dir=held " HELD_OUT "data.train=held.txt", 0,
              "data.train is held.txt and was corpus.txt when checkpoint step-00000020 was saved: what is evaluated");
+    ck_assert_int_eq(system("cp corpus.txt cut.txt"), 0);
+    train(&whole, "cut", "llama.yaml data.train=cut.txt checkpoint.dir=cut " HELD_OUT);
+    c = run_says("eval llama.yaml data.train=cut.txt checkpoint.dir=cut data.batch=2 " HELD_OUT, 0, "");
+    ck_assert_msg(!strstr(c->err, "is not what it was"), "it said: %s", c->err);
+    ck_assert_int_eq(system("head -c 50000 corpus.txt > cut.txt"), 0);
+    c = run_says("eval llama.yaml data.train=cut.txt checkpoint.dir=cut data.batch=2 " HELD_OUT, 0,
+                 "command line: data.train is not what it was when checkpoint step-00000020 was saved: now 45000 ");
+    expect_says(c, ": what is evaluated here may have been trained on");
+    c = command_run("eval llama.yaml data.train=cut.txt checkpoint.dir=cut data.val=corpus.txt eval.batches=1");
+    ck_assert_msg(!strstr(c->err, "is not what it was"), "what is evaluated is no part of it: %s", c->err);
     c = command_run("ckpt export llama.yaml checkpoint.dir=held --to exported");
     expect_code(c, 0);
     ck_assert_ptr_null(strstr(c->err, "max_position_embeddings"));
@@ -697,7 +707,8 @@ START_TEST(data_or_strategies_have_changed)
     ck_assert_msg(!strstr(c->err, "is not what it was"), "it said: %s", c->err);
     ck_assert_int_eq(system("tail -c 20000 corpus.txt > moves.txt"), 0);
     run_says("train llama.yaml data.train=moves.txt job.name=moves checkpoint.dir=moves job.steps=4", 0,
-             "command line: data.train is not what it was when checkpoint step-00000003 was saved: 20000 tokens, ");
+             "command line: data.train is not what it was when checkpoint step-00000003 was saved: now 20000 tokens, "
+             "checksum of the first sequence ");
     ck_assert_int_eq(system("cp corpus.txt half.txt"), 0);
     train(&whole, "half", "llama.yaml data.train=half.txt data.shuffle=false checkpoint.dir=half job.steps=2");
     ck_assert_int_eq(system("{ head -c $(($(stat -c %s corpus.txt) / 2)) corpus.txt; "

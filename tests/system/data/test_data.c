@@ -389,15 +389,51 @@ START_TEST(conversations)
     for (int i = 0; i < 300; i++)
         hd__text_add(&lines, "{\"prompt\": \"what is %d + %d?\", \"completion\": \" it is %d\"}\n", i, i, 2 * i);
     write_file("sft.jsonl", keep(lines.at));
-    train(&answers, "answers", TEXT_JOB " data.train=sft.jsonl data.chat_template=plain data.loss=completion");
+    train(&answers, "answers",
+          TEXT_JOB " data.train=sft.jsonl data.chat_template=plain data.loss=completion checkpoint.dir=answers");
     train(&all, "all", TEXT_JOB " data.train=sft.jsonl data.chat_template=plain");
     ck_assert(answers.loss[0] != all.loss[0]);
     struct command *c = command_run("train " TEXT_JOB " data.train=sft.jsonl");
     expect_code(c, 2);
     expect_says(c, "sft.jsonl:1: has no field \"text\", but a conversation");
+    for (int same = 0; same < 2; same++) {
+        c = command_run("eval " TEXT_JOB " data.train=sft.jsonl data.chat_template=plain checkpoint.dir=answers "
+                        "eval.batches=1 data.loss=%s",
+                        same ? "completion" : "all");
+        int differs = strstr(c->err, "command line: data.loss is all and was completion when checkpoint step-00000020 "
+                                     "was saved: its loss counted other tokens than this one") != NULL,
+            counts = strstr(c->err, " tokens count in the loss") != NULL;
+        ck_assert_msg(!c->code && differs == !same && counts == same, "%s", c->err);
+    }
     c = command_run("train " TEXT_JOB " data.train=sft.jsonl data.field=prompt data.loss=completion");
     expect_code(c, 2);
     expect_says(c, ".loss");
+    ck_assert_int_eq(system("sed '100,$s/ it is [0-9]*//' sft.jsonl > mute.jsonl"), 0);
+    expect_says(command_run("data tokenize --tokenizer " TOKENIZER " --chat-template plain --to mute mute.jsonl"),
+                "warning: mute.jsonl: 201 of 300 documents have no answer but the token that ends one");
+    c = command_run("data tokenize --tokenizer " TOKENIZER " --chat-template plain --to sft sft.jsonl");
+    ck_assert_msg(!c->code && !strstr(c->err, "warning"), "%s", c->err);
+}
+END_TEST
+
+/* Parts of one file know it: the whole is no data to train on beside one, and a new draw gives other parts. */
+START_TEST(parts_of_one_file)
+{
+#define PARTS \
+    "llama.yaml model.vocab=320 data.train=drawn-train.bin data.val=drawn-validation.bin checkpoint.dir=parts "
+    expect_code(command_run("data split " INDEXED "/bpe --validation 0.2 --to drawn"), 0);
+    struct command *c = command_run("train llama.yaml --dry-run model.vocab=320 data.train=" INDEXED
+                                    "/bpe.bin data.val=drawn-validation.bin eval.every=2");
+    expect_says(c, "warning: command line: data.val: drawn-validation.bin was split off " INDEXED
+                   "/bpe.bin, which data.train names instead of the other part: it is not held out");
+    c = command_run("train " PARTS "job.steps=2 eval.every=2 eval.batches=1");
+    ck_assert_msg(!c->code && !strstr(c->err, "split off"), "%s", c->err);
+    c = command_run("eval " PARTS "eval.batches=1");
+    ck_assert_msg(!c->code && !strstr(c->err, "is not what it was"), "%s", c->err);
+    expect_code(command_run("data split " INDEXED "/bpe --validation 0.2 --seed 5 --overwrite --to drawn"), 0);
+    c = command_run("eval " PARTS "eval.batches=1");
+    expect_says(c, "command line: data.train is not what it was when checkpoint step-00000002 was saved: now ");
+    expect_says(c, ": what is evaluated here may have been trained on");
 }
 END_TEST
 
@@ -479,6 +515,7 @@ int main(void)
                                         {"two-tokenizers", two_tokenizers, 0},
                                         {"tokenizer-of-a-checkpoint", tokenizer_of_a_checkpoint, 0},
                                         {"conversations", conversations, 0},
+                                        {"parts of one file", parts_of_one_file, 0},
                                         {"ranks", ranks, 0},
 #ifdef FABRIC
                                         {"other-text", other_text, 0},
