@@ -426,15 +426,18 @@ typedef int32_t (*read_fn)(struct hd_data *data, uint64_t first, uint64_t count,
 #define IS_LABELS \
     "-100 is for labels that do not count: save input_ids instead; which of them count is for data.loss: completion"
 
-/* Runs of one id, as rows that were filled up have them. */
-static void warn_padding(const struct data_file *f, int64_t id, uint64_t in_runs, uint64_t of)
+/* Many runs of one id, as filled-up rows have, one with token `at`. Documents of that token alone have no label. */
+static void warn_padding(const struct hd__data *d, const struct data_file *f, uint64_t at, double percent)
 {
-    if (of >= 1024 && in_runs > of / 4)
-        hd__log(
-            HD_LOG_WARN, NULL,
-            "%s: %.0f%% of %llu tokens lie in runs of 8 and more of one id, as %lld: is that padding? It is trained "
-            "on: save the rows without it",
-            f->path, 100 * (double)in_runs / (double)of, (unsigned long long)of, (long long)id);
+    struct hd_error unused = HD_ERROR_INIT;
+    uint64_t end = 0;
+    int64_t id = -1;
+    int alone = d->config.documents && !d->ops.document_end(f->data, at - 1, at + 1, &end, &unused) && end == at;
+    if (!alone && !d->ops.read(f->data, at, 1, &id, &unused))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %.0f%% of the tokens lie in runs of 8 and more of one id, as %lld: is that padding? It is trained "
+                "on: save the rows without it",
+                f->path, percent, (long long)id);
 }
 
 /* Reads and checks tokens (or labels) [first, first + count) of a file into `out`; NULL: checks only, and adds to
@@ -444,8 +447,8 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
 {
     int labels = read != d->config.ops->read;
     enum { BLOCK = 2048, RUN = 8 };
-    int64_t block[BLOCK], before = -1, id = -1;
-    uint64_t run = 0, in_runs = 0;
+    int64_t block[BLOCK], before = -1;
+    uint64_t run = 0, in_runs = 0, at = 0;
     for (uint64_t end = first + count, n; first < end; first += n) {
         n = HD__MIN(BLOCK, end - first);
         int32_t rc = read(f->data, first, n, block, err);
@@ -465,13 +468,13 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
             run = block[i] == before ? run + 1 : 1;
             before = block[i];
             in_runs += run == RUN ? RUN : run > RUN;
-            id = run == RUN ? before : id;
+            at = run == RUN ? first + i : at;
         }
         if (rc)
             return note_failure(d, f, rc);
     }
-    if (!out && !labels && !d->config.ops->labels)
-        warn_padding(f, id, in_runs, count);
+    if (!out && !d->ops.labels && count >= 1024 && in_runs > count / 4)
+        warn_padding(d, f, at, 100 * (double)in_runs / (double)count);
     return HD_OK;
 }
 

@@ -179,11 +179,6 @@ static uint64_t ends_of(struct file_id *f)
     return f->ends;
 }
 
-static int is_copy(struct file_id *a, struct file_id *b)
-{
-    return a->size && a->size == b->size && ends_of(a) && ends_of(a) == ends_of(b);
-}
-
 /* Says which file both have, or which copy, or which was split off; NULL: none. */
 static const char *find_common(struct hd__job *job, struct file_ids *a, struct file_ids *b, const char *key)
 {
@@ -191,7 +186,7 @@ static const char *find_common(struct hd__job *job, struct file_ids *a, struct f
         struct file_id *x = &a->list.at[pair % n / b->list.count], *y = &b->list.at[pair % b->list.count];
         if (pair < n && !by_number(x, y))
             return hd__arena_format(&job->arena, "%s is a file that %s has, too", x->path, key);
-        if (pair >= n && pair < 2 * n && is_copy(x, y))
+        if (pair >= n && pair < 2 * n && x->size == y->size && ends_of(x) && ends_of(x) == ends_of(y))
             return hd__arena_format(&job->arena, "%s has the same %s as %s of %s", x->path,
                                     x->size > 2 * HD_FILE_END ? "size and the same first and last bytes" : "bytes",
                                     y->path, key);

@@ -268,7 +268,7 @@ static const struct {
     {"train llama.yaml --dry-run model.vocab=65536 data.train=tail.bin",
      "tail.bin: its last tokens are all 0: was it made, and never written to its end?"},
     {"train llama.yaml --dry-run model.vocab=320 data.train=rows.bin",
-     "warning: rows.bin: 62% of 6400 tokens lie in runs of 8 and more of one id, as 0: is that padding?"},
+     "warning: rows.bin: 62% of the tokens lie in runs of 8 and more of one id, as 0: is that padding?"},
     {"train llama.yaml --dry-run model.vocab=641 data.train=toks/a.bin",
      "warning: command line: model.vocab: 641, and "},
     {"train llama.yaml --dry-run model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
@@ -398,6 +398,7 @@ START_TEST(warnings)
         "checkpoint={} job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.99}]",
         "checkpoint={\"every\":2,\"keep\":{\"best\":5}} data.val_fraction=0.1 eval.every=100", /* before each save */
         "data.shuffle_buffer=64",
+        "model.vocab=320 data.train=rows.bin data.documents=mask data.eod=0", /* each such token is a document */
         "mesh.pp=2 model.layers=4 strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\",\"virtual\":2},{\"use\":\"zero\"}]",
         "mesh.dp=2 strategies.zero.stage=3 strategies.zero.prefetch=2 strategies.zero.reshard_after_forward=true",
         "model.dropout=0",
