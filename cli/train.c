@@ -223,15 +223,15 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
 /* A rank of another launcher may be bound to its own core: then the machine's count. */
 static void warn_cores(struct hd__job *job, int32_t ranks, int launched)
 {
-    int32_t cores = launched ? (int32_t)sysconf(_SC_NPROCESSORS_ONLN) : hd__cpu_count();
+    int32_t all = (int32_t)sysconf(_SC_NPROCESSORS_ONLN), cores = launched ? all : hd__cpu_count();
     if (ranks <= cores)
         return;
     const char *key = job->launch_ranks ? "launch.ranks" : "mesh";
     const char *where = launched ? "" : hd__arena_format(&job->arena, "%s: %s: ", hd__job_where(job, key), key);
-    hd__log(HD_LOG_WARN, NULL,
-            "%s%d ranks share the %d core%s of this machine, and take turns: start at most %d here, and others on more "
-            "machines",
-            where, ranks, cores, cores > 1 ? "s" : "", cores);
+    hd__log(HD_LOG_WARN, NULL, "%s%d ranks share the %d core%s %s, and take turns: start at most %d here%s", where,
+            ranks, cores, cores > 1 ? "s" : "",
+            cores < all ? "that this process may use (taskset or --cpus-per-task leave it no more)" : "of this machine",
+            cores, cores < all ? "" : ", and others on more machines");
 }
 
 static int print_config(struct hd__cli_training *t)

@@ -121,6 +121,21 @@ static int32_t check_strategies(struct hd__job *job, struct hd_error *err)
                         "write the mesh");
 }
 
+/* Values of the job that the search has chosen anew: "; recompute=full of the job gives way". */
+static char *name_replaced(struct hd__job *job, const char *lines)
+{
+    static const char *const keys[] = {"recompute", "data.micro_batch"};
+    struct hd__text out = {0};
+    for (size_t i = 0; i < HD__COUNT(keys); i++) {
+        const struct hd__job_value *v = hd__job_value_get(job, keys[i]);
+        char *line = v ? hd__format("%s=%s\n", v->path, v->text) : NULL;
+        if (v && strcmp(v->origin, "default") && strcmp(v->text, "auto") && !strstr(lines, line))
+            hd__text_add(&out, "; the job's %.*s gives way", (int)strlen(line) - 1, line);
+        free(line);
+    }
+    return out.length ? out.at : hd__strdup("");
+}
+
 /* The overrides of the fastest plan, and a line about it. */
 static int32_t search(const struct hd__cli_job_arguments *arguments, int64_t ranks, const struct hd__machine *m,
                       struct hd__cli_job *loaded, struct hd_error *err)
@@ -144,12 +159,14 @@ static int32_t search(const struct hd__cli_job_arguments *arguments, int64_t ran
     const struct hd__search_plan *best = found.best, *next = found.n_best > 1 ? best + 1 : NULL;
     char *beaten = next ? hd__format(", %.1f %% less than the next of %u, '%s'",
                                      100 * (1 - best->plan.seconds / next->plan.seconds), found.candidates, next->words)
-                        : hd__strdup(", the only one that fits");
+                        : hd__strdup(", the only one that fits"),
+         *replaced = name_replaced(job, best->lines);
     loaded->chosen =
-        hd__format("%s: auto: '%s': %s a step planned for %lld ranks of %s%s", chosen_key(job), best->words,
-                   hd__seconds_text(best->plan.seconds, step), (long long)ranks, m->name, beaten);
+        hd__format("%s: auto: '%s': %s a step planned for %lld ranks of %s%s%s", chosen_key(job), best->words,
+                   hd__seconds_text(best->plan.seconds, step), (long long)ranks, m->name, beaten, replaced);
     loaded->words = hd__strdup(best->lines);
     free(beaten);
+    free(replaced);
     hd__search_free(&found);
     return HD_OK;
 }

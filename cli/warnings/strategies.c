@@ -1,6 +1,8 @@
 /* Strategies that waste time or do nothing: pipelines that idle, parts that are never due, axes that are 1. */
+#include <linux/magic.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/vfs.h>
 
 #include "cli/warnings/warnings.h"
 
@@ -111,7 +113,9 @@ void hd__warn_sections(const struct hd__cli_job *loaded, struct hd__text *out)
                          "%s: warning: %s: section %s (`heddle explain --section %s`) runs from step %lld on, "
                          "and the job has %lld steps: it never runs%s: lower %s, or train longer\n",
                          where, said = key, x->name, x->name, first, steps,
-                         strstr(key, ".compress.") ? ", and nothing is ever compressed" : "",
+                         x->equal_axes ? ", and the model that is saved, evaluated and exported stays the initial one"
+                         : strstr(key, ".compress.") ? ", and nothing is ever compressed"
+                                                     : "",
                          strcmp(key, "strategies") ? key : "its interval");
         else if (x->every && x->equal_axes && first <= steps)
             warn_between(loaded->job, x, key, where, out);
@@ -130,11 +134,18 @@ static int is_in_host(const struct hd__job_value *offload)
     return offload && !strcmp(offload->text, "host");
 }
 
-/* A name such as fsdp says that it shards, and no key of the job does. What is offloaded, it offloads all the same. */
+/* A name such as fsdp says that it shards, or mesh.dp does, and no key of the job does. What is offloaded, it offloads
+ * all the same. */
 static void warn_unsharded(struct hd__job *job, const struct hd__job_section *section, struct hd__text *out)
 {
-    const struct hd__job_value *stage = option_of(job, section, "stage"),
+    const struct hd__job_value *dp = hd__job_value_get(job, "mesh.dp"), *stage = option_of(job, section, "stage"),
                                *states = option_of(job, section, "offload.optimizer");
+    if (stage && !strcmp(stage->text, "0") && job->mesh[HD_AXIS_DP_SHARD] > 1 && dp && strchr(dp->text, '{'))
+        hd__text_add(out,
+                     "%s: warning: mesh.dp: shard is %lld, and nothing is sharded, because %s is 0: every rank holds "
+                     "all states: say stage 3 (fsdp), or mesh.dp=%lld\n",
+                     dp->origin, (long long)job->mesh[HD_AXIS_DP_SHARD], stage->path,
+                     (long long)(job->mesh[HD_AXIS_DP_SHARD] * job->mesh[HD_AXIS_DP_REPLICATE]));
     if (section->preset && stage && strcmp(stage->text, "0") != 0 && (!states || !strcmp(states->text, "none")) &&
         !is_in_host(option_of(job, section, "offload.params")) &&
         job->ranks == job->mesh[HD_AXIS_PP] * job->mesh[HD_AXIS_TP])
@@ -143,7 +154,7 @@ static void warn_unsharded(struct hd__job *job, const struct hd__job_section *se
                      section->origin, section->path);
 }
 
-/* Host memory is what such a device computes in. */
+/* Host memory is what such a device computes in, and what a tmpfs is of. */
 static void warn_offload(const struct hd__cli_job *loaded, const struct hd__job_section *section, struct hd__text *out)
 {
     static const char *const options[] = {"offload.optimizer", "offload.params"};
@@ -155,6 +166,12 @@ static void warn_offload(const struct hd__cli_job *loaded, const struct hd__job_
                          "%s: warning: %s: device %s computes in host memory, so this saves none: leave it out%s\n",
                          value->origin, value->path, device->name, i ? "" : ", or say file");
     }
+    const struct hd__job_value *folder = option_of(loaded->job, section, "offload.path");
+    struct statfs of;
+    if (folder && !statfs(folder->text, &of) && of.f_type == TMPFS_MAGIC)
+        hd__text_add(out,
+                     "%s: warning: %s: %s is a tmpfs, which is memory, so this saves none: name a folder on a disk\n",
+                     folder->origin, folder->path, folder->text);
 }
 
 /* A single segment is there again as a whole before any of it is read. Stages of a pipeline keep several micro-batches,

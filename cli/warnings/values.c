@@ -178,6 +178,11 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
          "precision.master",
          "rounds weights to nearest: smaller updates, in bf16 below 1/256 of a weight, are lost: leave it out, or say "
          "optimizer.rounding=stochastic (adamw, for bf16)"},
+        {hd__dtype(job->precision.grad)->digits < FLT_MANT_DIG &&
+             job->accumulation > 1LL << hd__dtype(job->precision.grad)->digits,
+         "precision.grad",
+         "sums so many micro-batches that the last ones are lost in rounding: leave it out, or make data.micro_batch "
+         "larger"},
         {lr && job->schedule.min_lr > 0 && job->schedule.min_lr >= json_number_value(lr->json), "schedule.min_lr",
          "is not below optimizer.lr: the rate never falls"},
         {window && json_integer_value(window->json) >= job->seq_len && strcmp(window->origin, "default") != 0,
@@ -214,6 +219,10 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
         {job->launch_restarts && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&
              !job->checkpoint_peers,
          "launch.restarts", "has only the last step's checkpoint to go on from: set checkpoint.every"},
+        {job->deterministic == HD__DETERMINISTIC_EXACT && job->ranks > 1 &&
+             job->mesh[HD_AXIS_TP] * job->mesh[HD_AXIS_CP] * job->mesh[HD_AXIS_EP] > 1,
+         "job.deterministic",
+         "is exact, which does not cover mesh.tp, cp and ep: another size of them has other last bits"},
         {inside_itself(job), "comm.inside", "has no effect where it is the same transport as comm.use: leave it out"},
         {job->checkpoint_keep_every && job->checkpoint_every && job->checkpoint_keep_every % job->checkpoint_every,
          "checkpoint.keep", "every is no multiple of checkpoint.every: only steps that are multiples of both are kept"},

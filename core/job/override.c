@@ -144,7 +144,13 @@ int32_t hd__job_overrides_check(const char *const *words, size_t n, struct hd_er
         char *name = hd__arena_format(&arena, "%.*s", (int)strcspn(words[i], "="), words[i]);
         for (size_t k = 0; k < i && !rc; k++) {
             char *before = hd__arena_format(&arena, "%.*s", (int)strcspn(words[k], "="), words[k]);
-            if (strcmp(name, before) != 0 && !strcmp(own_name(&arena, name), own_name(&arena, before)))
+            size_t length = strlen(name);
+            if (!strncmp(before, name, length) && before[length] == '.')
+                rc = hd_fail(err, HD_E_INVALID,
+                             ORIGIN ": '%.100s' has no effect, because '%.100s' behind it replaces "
+                                    "all of %s: put it last",
+                             words[k], words[i], name);
+            else if (strcmp(name, before) != 0 && !strcmp(own_name(&arena, name), own_name(&arena, before)))
                 rc = hd_fail(err, HD_E_INVALID, ORIGIN ": '%.100s' and '%.100s' are one key, %s: leave one of them out",
                              words[k], words[i], own_name(&arena, name));
         }

@@ -82,14 +82,20 @@ static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int 
         suggest(&out, key, below > 0 && fits_model(job, a, below) ? below : 0);
         suggest(&out, key, above > 0 && fits_model(job, a, above) ? above : 0);
     }
-    suggest(&out, "ranks ", has_auto ? ranks / fixed * fixed : fixed);
+    int64_t each =
+        job->nodes_max > 1 && job->launch_ranks && !has_auto && fixed % job->nodes_max == 0 ? job->nodes_max : 1;
+    suggest(&out, each > 1 ? "launch.ranks=" : "ranks ", has_auto ? ranks / fixed * fixed : fixed / each);
     suggest(&out, "ranks ", has_auto ? (ranks / fixed + 1) * fixed : 0);
     int64_t dp = job->mesh_asked[HD_AXIS_DP_SHARD];
     int may_be_auto = !has_auto && job->mesh_asked[HD_AXIS_DP_REPLICATE] == 1 && dp > 1 && ranks % (fixed / dp) == 0;
     int32_t rc = hd__job_fail(job, "mesh", err,
-                              "mesh: %lld rank%s %s %s; the product must be the number of ranks; nearest that work: "
+                              "mesh: %lld rank%s%s %s %s; the product must be the number of ranks; nearest that work: "
                               "%s%s",
                               (long long)ranks, ranks == 1 ? "" : "s",
+                              job->nodes_max > 1 && job->launch_ranks
+                                  ? hd__arena_format(&job->arena, " (launch.ranks %lld on each of %d machines)",
+                                                     (long long)job->launch_ranks, job->nodes_max)
+                                  : "",
                               has_auto     ? "cannot be cut into"
                               : ranks == 1 ? "is not"
                                            : "are not",

@@ -52,6 +52,17 @@ static void warn_of_whole(const struct zero *z)
                      "persist_below %lld: every parameter has fewer elements and stays whole, as at stage 2: lower "
                      "strategies.zero.persist_below",
                      (long long)z->settings.persist_below);
+    int64_t bytes = 0, blocks = 0;
+    for (uint32_t n = 0; n < z->n_params; n++) {
+        bytes += z->params[n].count * (int64_t)hd_dtype_size(z->api->dtype(z->p, "compute"));
+        blocks = z->params[n].block > blocks ? z->params[n].block : blocks;
+    }
+    if (z->stage == 3 && blocks > 1 && z->settings.gather_bucket >= bytes && z->api->stage(z->p) == 0)
+        z->host->log(
+            HD_LOG_WARN, "strategy-zero",
+            "gather_bucket %.4g MB holds all %.4g MB of parameters: they are gathered at once, which takes more "
+            "memory than stage 2 and overlaps nothing: lower strategies.zero.gather_bucket, or leave it out",
+            (double)z->settings.gather_bucket / 1e6, (double)bytes / 1e6);
 }
 
 /* Parameters are gathered where a step begins, in a section that runs once in it. Returns its index, or NONE. */

@@ -183,7 +183,7 @@ int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *
     s->sealed = 0;
     hd__address_join(o->host, port, s->server, sizeof s->server);
     if (o->discovery_id)
-        snprintf(s->server, sizeof s->server, "the local socket of job %.60s", o->discovery_id);
+        snprintf(s->server, sizeof s->server, "the local socket of port or job %.60s", o->discovery_id);
     if (o->discovery_id && hd__store_discovery_find(o->discovery_id, &port, secret, err))
         return HD_E_IO;
     s->fd = connect_once(o->host, port, err);

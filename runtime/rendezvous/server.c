@@ -159,7 +159,7 @@ static double next_absent_log(const struct hd__server *s)
 
 static void log_absent_ranks(struct hd__server *s, double now)
 {
-    char who[256], cause[400];
+    char who[256], cause[600];
     int32_t first;
     if (now < next_absent_log(s))
         return;
@@ -168,8 +168,7 @@ static void log_absent_ranks(struct hd__server *s, double now)
     if (s->all_connected)
         return;
     s->absent_logged = now - (s->first_connected ? s->first_connected : s->opened);
-    snprintf(cause, sizeof cause, "%s did not connect within %.0f s%s", who, s->absent_logged,
-             s->discovery >= 0 ? " (one of another machine would need HEDDLE_SECRET on every rank)" : "");
+    snprintf(cause, sizeof cause, "%s did not connect within %.0f s to %s", who, s->absent_logged, s->at);
     if (s->first_connected && s->options.timeout > 0 && s->absent_logged >= s->options.timeout)
         hd__server_end_job(s, HD_E_PEER, first, 0, cause);
     else
@@ -379,6 +378,11 @@ int32_t hd__server_open(const struct hd__server_options *options, struct hd__ser
     int32_t code = s->wake < 0 ? hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno)) : listen_at(s, err);
     if (code == HD_OK && options->discovery_id)
         code = hd__store_discovery_listen(options->discovery_id, &s->discovery, err);
+    hd__address_join(options->address, s->port, s->at, sizeof s->at);
+    if (options->discovery_id)
+        snprintf(s->at, sizeof s->at,
+                 "the local socket of port or job %.60s (ranks of another machine need HEDDLE_SECRET)",
+                 options->discovery_id);
     if (code == HD_OK && pthread_create(&s->thread, NULL, serve, s) != 0)
         code = hd_fail(err, HD_E_IO, "the rendezvous thread cannot start");
     if (code != HD_OK) {

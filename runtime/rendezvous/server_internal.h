@@ -50,6 +50,7 @@ struct hd__server {
     struct hd__server_options options;
     int listener, wake;
     int discovery; /* local_discovery's listener, until all ranks have come; -1: none */
+    char at[300];  /* "node1:29400", for messages */
     uint16_t port;
     _Atomic int stop;
     _Atomic int32_t gone; /* ranks that left or died */

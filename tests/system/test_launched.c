@@ -172,6 +172,7 @@ START_TEST(alone)
     expect_code(c, 1);
     expect_says(c, "error: rank 1 did not connect within "); /* a busy machine looks at the clock later */
     expect_says(c, "rank 0 at the rendezvous: ");
+    expect_says(c, " s to the local socket of port or job ");
     expect_says(c, "rank 1 never came");
     c = start_launched(0, 3, free_port(), "job.name=lonely data.batch=12 liveness.late_after=1s comm.timeout=3s");
     command_wait(c, 9);
@@ -417,7 +418,7 @@ START_TEST(rank_0_never_comes)
     char environment[256], where[64];
     int port = free_port();
     struct command *c;
-    snprintf(where, sizeof where, _i ? "127.0.0.1:%d" : "the local socket of job %d", port);
+    snprintf(where, sizeof where, _i ? "127.0.0.1:%d" : "the local socket of port or job %d", port);
     snprintf(environment, sizeof environment, "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d%s", port,
              secret[_i]);
     c = command_run_env(environment, "train llama.yaml comm.timeout=0.5 liveness.late_after=0.1");

@@ -1,5 +1,6 @@
 /* Jobs that run, and get a line of warning: values without effect, that are hardly meant, or that the machine cannot
  * serve well. */
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -87,6 +88,17 @@ static const struct {
      "lower strategies.zero.compress.rank, or leave compress out"},
     {"train llama.yaml --dry-run strategies.zero.stage=3 strategies.zero.persist_below=100000000",
      "persist_below 100000000: every parameter has fewer elements and stays whole, as at stage 2: lower "},
+    {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":3,\"gather_bucket\":\"500MB\"}]",
+     "strategy-zero: warning: gather_bucket 500 MB holds all "},
+    {"train llama.yaml --dry-run mesh.dp={\"replicate\":2,\"shard\":2}",
+     "command line: warning: mesh.dp: shard is 2, and nothing is sharded, because strategies.zero.stage is 0: every "
+     "rank holds all states: say stage 3 (fsdp), or mesh.dp=4"},
+    {"train llama.yaml --dry-run mesh.dp=2 "
+     "strategies=[{\"use\":\"zero\",\"stage\":1,\"offload\":{\"optimizer\":\"file\",\"path\":\"/dev/shm\"}}]",
+     "command line: warning: strategies.zero.offload.path: /dev/shm is a tmpfs, which is memory, so this saves none"},
+    {"train llama.yaml --dry-run mesh.tp=2 job.deterministic=exact",
+     "command line: warning: job.deterministic is exact, which does not cover mesh.tp, cp and ep"},
+    {"train llama.yaml --dry-run mesh=auto launch.ranks=2 recompute=full", "; the job's recompute=full gives way"},
     {"train llama.yaml --dry-run comm.small=64",
      "command line: warning: comm.small has no effect where the number of ranks is 1: leave it out"},
     {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"./corpus.txt\"]",
@@ -170,7 +182,9 @@ static const struct {
      "command line: warning: launch.time_limit ends the job before its last step, and there are no checkpoints"},
     {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\"}]",
      "command line: warning: strategies.localsgd.every: section outer (`heddle explain --section outer`) runs from "
-     "step 20 on, and the job has 10 steps: it never runs: lower strategies.localsgd.every, or train longer"},
+     "step 20 on, and the job has 10 steps: it never runs, and the model that is saved, evaluated and exported stays "
+     "the "
+     "initial one: lower strategies.localsgd.every, or train longer"},
     {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 "
      "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7}]",
      "command line: warning: strategies.localsgd.every: replicas are made equal every 7 steps, and the job has 10: "
@@ -443,12 +457,21 @@ static struct command *on_cores(const char *environment, int ranks)
 START_TEST(more_ranks_than_cores)
 {
     int cores = hd__cpu_count(), all = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    expect_says(
-        on_cores(NULL, cores + 1),
-        keep(hd__format("warning: command line: launch.ranks: %d ranks share the %d core%s of this machine, and "
-                        "take turns: start at most %d here",
-                        cores + 1, cores, cores > 1 ? "s" : "", cores)));
+    expect_says(on_cores(NULL, cores + 1),
+                keep(hd__format("warning: command line: launch.ranks: %d ranks share the %d core%s %s", cores + 1,
+                                cores, cores > 1 ? "s" : "", cores < all ? "that this process" : "of this machine")));
     ck_assert_ptr_null(strstr(on_cores(NULL, cores)->err, "take turns"));
+    cpu_set_t own, one;
+    CPU_ZERO(&one);
+    ck_assert_int_eq(sched_getaffinity(0, sizeof own, &own), 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
+        if (CPU_ISSET(cpu, &own))
+            CPU_SET(cpu, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    if (all > 1)
+        expect_says(on_cores(NULL, 2), "2 ranks share the 1 core that this process may use (taskset or --cpus-per-task "
+                                       "leave it no more), and take turns: start at most 1 here");
+    ck_assert_int_eq(sched_setaffinity(0, sizeof own, &own), 0);
     for (int rank = 0; rank < 2;
          rank++) { /* a launcher binds ranks to cores of their own: all count, and one says it */
         struct command *c = on_cores(
