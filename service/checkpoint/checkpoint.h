@@ -47,9 +47,12 @@ struct hd__ckpt_run {
 /* Collective communication while saving. It is called from the thread that saves: with background saving that is a
  * separate thread, so it needs a transport that the training does not use at the same time. */
 struct hd__ckpt_peers {
-    int32_t rank, ranks; /* ranks 0 or 1: all_gather is not called */
+    int32_t rank, ranks; /* ranks 0 or 1: nothing below is called */
     /* all-gather: `all` gets ranks * bytes, in the order of ranks */
     int32_t (*all_gather)(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err);
+    /* all-reduce: `fold` adds the others' values to the first rank's, in the order of ranks; `mine` becomes the sum */
+    int32_t (*all_reduce)(void *user, void *mine, uint64_t bytes, void (*fold)(void *sum, const void *other),
+                          struct hd_error *err);
     void (*busy)(void *user, uint64_t bytes); /* this rank writes or reads so many from now on; NULL: nobody asks */
     void *user;
 };

@@ -29,43 +29,44 @@ struct saving {
 
 /* ---- agreement */
 
-/* A rank's status after a phase, as all ranks exchange it; their messages only where one has failed. */
+/* The status of a rank after a phase; of all, the first that has failed. */
 struct phase_status {
-    int32_t code, reserved;
+    int32_t code, rank;
     uint64_t written, origin;
+    char words[512];
 };
+
+static void fold_status(void *sum, const void *other)
+{
+    struct phase_status *all = sum;
+    const struct phase_status *one = other;
+    uint64_t written = all->written + one->written;
+    if (!all->code)
+        *all = *one;
+    all->written = written;
+}
 
 /* HD_OK if all ranks say so; otherwise the error of the first that does not. */
 static int32_t agree_on_status(struct saving *s, int32_t rc, struct hd_error *err)
 {
     const struct hd__ckpt_peers *peers = &s->store->peers;
-    struct phase_status mine = {.code = rc, .written = s->written}, *all;
-    uint32_t failed = 0;
-    static const char none[512];
+    struct phase_status all = {.code = rc, .rank = (int32_t)s->rank, .written = s->written};
     s->total = s->written;
     if (s->ranks == 1)
         return rc;
-    s->total = 0;
-    if (rc && err)
-        mine.origin = err->origin = hd__origin_of(err, (int32_t)s->rank);
-    all = hd__alloc(s->ranks * (sizeof *all + sizeof none));
-    int32_t result = peers->all_gather(peers->user, &mine, sizeof mine, all, err);
-    for (uint32_t r = 0; r < s->ranks && !result; r++)
-        s->total += all[r].written;
-    while (failed < s->ranks && !all[failed].code)
-        failed++;
-    if (!result && failed < s->ranks) {
-        const char *words = rc && err ? err->message : none, (*of)[sizeof none] = (void *)(all + s->ranks);
-        result = peers->all_gather(peers->user, words, sizeof none, (void *)of, err);
-        if (!result && err) {
-            err->peer = (int32_t)failed;
-            err->origin = all[failed].origin;
-        }
-        if (!result)
-            result = failed == s->rank ? rc : hd_fail(err, all[failed].code, "rank %u: %.511s", failed, of[failed]);
+    if (rc && err) {
+        all.origin = err->origin = hd__origin_of(err, all.rank);
+        snprintf(all.words, sizeof all.words, "%.511s", err->message);
     }
-    free(all);
-    return result;
+    int32_t result = peers->all_reduce(peers->user, &all, sizeof all, fold_status, err);
+    s->total = all.written;
+    if (result || !all.code)
+        return result;
+    if (err) {
+        err->peer = all.rank;
+        err->origin = all.origin;
+    }
+    return all.rank == (int32_t)s->rank ? rc : hd_fail(err, all.code, "rank %d: %.511s", all.rank, all.words);
 }
 
 /* ---- writing: a block is assembled from its pieces and written in as few stretches as they make */

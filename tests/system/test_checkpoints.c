@@ -452,7 +452,8 @@ END_TEST
 /* tp 2 and 4 pad a vocabulary of 257: losses, initial values, checkpoints and exports are those of one rank. */
 START_TEST(padded_vocabulary)
 {
-#define PADDED "model.vocab=257 data.format=bytes strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] "
+#define PARTS "data.format=bytes strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] "
+#define PADDED "model.vocab=257 " PARTS
     static const char *const parts_of[] = {"mesh.tp=2", "", "mesh.tp=4", "mesh.tp=2 precision.compute=bf16"};
     const char *tied = _i ? "model.tied=true" : "model.tied=false";
     char *path[2];
@@ -478,7 +479,7 @@ START_TEST(padded_vocabulary)
     }
     train(&whole, "still", "llama.yaml " PADDED "%s job.steps=3", tied);
     train(&parts, "read",
-          "llama.yaml mesh.tp=4 " PADDED "job.steps=3 model={\"use\":\"transformer\",\"from\":\"files%d-2\"}", _i);
+          "llama.yaml mesh.tp=4 " PARTS "job.steps=3 model={\"use\":\"transformer\",\"from\":\"files%d-2\"}", _i);
     expect_close(&parts, &whole, 1e-5);
 }
 END_TEST

@@ -7,43 +7,52 @@
 #include "service/checkpoint/param_init.h"
 #include "service/train/save/peer_copies.h"
 
-/* The result of a rank's reading, as all exchange it. */
+/* The result of a rank's reading; of all, the first damage, and the first that looked for another step. */
 struct verdict {
-    uint64_t step; /* 0: there is no other */
-    int32_t code, reserved;
+    uint64_t step, other_step; /* 0: there is none to read */
+    int32_t other_rank, code;  /* other_rank 0: all have the first rank's step */
+    int32_t rank, reserved;
+    char words[512];
 };
 
-/* The code that all go by: damage that any has found, with its words, which travel only then; else this rank's own. */
+static void fold_verdict(void *sum, const void *other)
+{
+    struct verdict *all = sum;
+    const struct verdict *one = other;
+    if (!all->other_rank && one->step != all->step) {
+        all->other_rank = one->rank;
+        all->other_step = one->step;
+    }
+    if (!hd__checkpointer_is_damage(all->code) && hd__checkpointer_is_damage(one->code)) {
+        all->code = one->code;
+        memcpy(all->words, one->words, sizeof all->words);
+    }
+}
+
+/* The code that all go by: damage that any has found; else this rank's own. */
 static int32_t agree_on_damage(struct hd__train_checkpointer *k, uint64_t step, int32_t rc, struct hd_error *err)
 {
     const struct hd__ckpt_peers *peers = &k->store.peers;
-    struct verdict mine = {.step = step, .code = rc}, *all;
-    int32_t ranks = k->s->env->size, result, damaged = 0;
-    char words[512], (*of)[sizeof words];
-    if (ranks == 1)
-        return rc;
-    snprintf(words, sizeof words, "%.511s", rc ? err->message : "");
-    all = hd__alloc((size_t)ranks * (sizeof *all + sizeof words));
-    of = (void *)(all + ranks);
+    struct verdict all = {.step = step, .code = rc, .rank = k->s->env->rank};
     struct hd_error why = HD_ERROR_INIT;
-    result = peers->all_gather(peers->user, &mine, sizeof mine, all, &why);
-    while (!result && damaged < ranks && !hd__checkpointer_is_damage(all[damaged].code))
-        damaged++;
-    if (!result && damaged < ranks && (result = peers->all_gather(peers->user, words, sizeof words, (void *)of, &why)))
-        damaged = ranks; /* unheard */
-    if (result && !rc)
+    if (k->s->env->size == 1)
+        return rc;
+    snprintf(all.words, sizeof all.words, "%.511s", rc ? err->message : "");
+    int32_t unheard = peers->all_reduce(peers->user, &all, sizeof all, fold_verdict, &why);
+    if (unheard && !rc)
         *err = why;
-    result = rc ? rc : result;
-    for (int32_t r = 0; r < ranks && !result; r++)
-        if (all[r].step != step)
-            result = hd_fail(err, HD_E_MISMATCH,
-                             "%s: the newest checkpoint is of step %" PRIu64 " for rank %d and of step %" PRIu64
-                             " for this one: do all machines have the same folder?",
-                             k->dir, all[r].step, r, step);
-    if (damaged < ranks && (!result || result == rc) && !hd__checkpointer_is_damage(result))
-        result = hd_fail(err, HD_E_CORRUPT, "%.511s", of[damaged]);
-    free(all);
-    return result;
+    if (unheard)
+        return rc ? rc : unheard;
+    if (all.other_rank) {
+        int is_other = all.step == step;
+        return hd_fail(err, HD_E_MISMATCH,
+                       "%s: the newest checkpoint is of step %" PRIu64 " for rank %d and of step %" PRIu64
+                       " for this one: do all machines have the same folder?",
+                       k->dir, is_other ? all.other_step : all.step, is_other ? all.other_rank : 0, step);
+    }
+    return hd__checkpointer_is_damage(all.code) && !hd__checkpointer_is_damage(rc)
+               ? hd_fail(err, HD_E_CORRUPT, "%.511s", all.words)
+               : rc;
 }
 
 /* The newest step of the first *n that may be loaded, and its name; 0: there is none. *n becomes its index. */

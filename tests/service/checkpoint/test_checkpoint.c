@@ -11,6 +11,7 @@
 
 #include "heddle/plugin.h"
 #include "service/checkpoint/safetensors.h"
+#include "tests/service/checkpoint/reduce.h"
 #include "tests/support/scratch.h"
 
 const struct hd_plugin *heddle_plugin_v1_posix(void);
@@ -206,13 +207,22 @@ static int32_t exchange(void *user, const void *mine, uint64_t bytes, void *all,
     return HD_OK;
 }
 
+static int32_t reduce(void *user, void *mine, uint64_t bytes, void (*fold)(void *sum, const void *other),
+                      struct hd_error *e)
+{
+    const struct hd__ckpt_peers peers = {
+        .ranks = ((struct member *)user)->world->ranks, .all_gather = exchange, .user = user};
+    return reduce_by_gather(&peers, mine, bytes, fold, e);
+}
+
 static void *save_member(void *user)
 {
     struct member *m = user;
     runs r = m->deal(m->values, m->rank, m->world->ranks);
     struct hd__ckpt_store store = open_store(m->dir);
     json_t *state = json_pack("{s:I, s:f}", "step", (json_int_t)m->step, "lr", 0.1);
-    store.peers = (struct hd__ckpt_peers){.rank = m->rank, .ranks = m->world->ranks, .all_gather = exchange, .user = m};
+    store.peers = (struct hd__ckpt_peers){
+        .rank = m->rank, .ranks = m->world->ranks, .all_gather = exchange, .all_reduce = reduce, .user = m};
     store.file_bytes = m->file_bytes;
     store.ops = m->ops ? m->ops : store.ops;
     const struct hd__ckpt_save save = {.step = m->step,
@@ -758,7 +768,8 @@ static void *save_small(void *user)
         }
     }
     struct hd__ckpt_store store = open_store(m->dir);
-    store.peers = (struct hd__ckpt_peers){.rank = m->rank, .ranks = SMALL_RANKS, .all_gather = exchange, .user = m};
+    store.peers = (struct hd__ckpt_peers){
+        .rank = m->rank, .ranks = SMALL_RANKS, .all_gather = exchange, .all_reduce = reduce, .user = m};
     const struct hd__ckpt_save save = {
         .step = m->step, .tensors = small, .n_tensors = SMALL, .runs = run, .n_runs = n, .version = "0.0.0"};
     m->error = (struct hd_error)HD_ERROR_INIT;

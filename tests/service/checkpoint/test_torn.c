@@ -17,6 +17,7 @@
 
 #include "heddle/plugin.h"
 #include "service/checkpoint/checkpoint.h"
+#include "tests/service/checkpoint/reduce.h"
 #include "tests/suite.h"
 #include "tests/support/scratch.h"
 
@@ -143,6 +144,13 @@ static int32_t all_gather(void *user, const void *mine, uint64_t bytes, void *al
     return HD_OK;
 }
 
+static int32_t all_reduce(void *user, void *mine, uint64_t bytes, void (*fold)(void *sum, const void *other),
+                          struct hd_error *e)
+{
+    const struct hd__ckpt_peers peers = {.ranks = RANKS, .all_gather = all_gather, .user = user};
+    return reduce_by_gather(&peers, mine, bytes, fold, e);
+}
+
 static int32_t save_version(const struct hd__ckpt_store *store, int version)
 {
     static uint32_t data[TENSORS][MOST];
@@ -176,7 +184,8 @@ static int32_t save_version(const struct hd__ckpt_store *store, int version)
 static void run_rank(const char *dir, int rank, int version)
 {
     struct hd__ckpt_store store = open_store(dir);
-    store.peers = (struct hd__ckpt_peers){.rank = rank, .ranks = RANKS, .all_gather = all_gather};
+    store.peers =
+        (struct hd__ckpt_peers){.rank = rank, .ranks = RANKS, .all_gather = all_gather, .all_reduce = all_reduce};
     shared->pid[rank] = getpid();
     me = rank;
     for (; version <= SAVES; version++) {

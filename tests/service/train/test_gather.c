@@ -72,6 +72,12 @@ static uint64_t word(int32_t rank, int round, int i)
     return (uint64_t)rank * 1000003 + (uint64_t)round * 10007 + (uint64_t)i;
 }
 
+static void add(void *sum, const void *other)
+{
+    for (int i = 0; i < WORDS; i++)
+        ((uint64_t *)sum)[i] = 3 * ((uint64_t *)sum)[i] + ((const uint64_t *)other)[i]; /* the order of ranks shows */
+}
+
 static void *gather(void *arg)
 {
     struct member *m = arg;
@@ -98,6 +104,11 @@ static void *gather(void *arg)
             for (int i = 0; i < WORDS; i++)
                 if (all[r * WORDS + i] != word(g.ranks ? g.ranks[r] : r, round, i))
                     m->wrong = "it is not what the others gave";
+        m->rc = m->rc ? m->rc : peers.all_reduce(peers.user, mine, sizeof mine, add, &m->err);
+        for (int32_t r = 1; r < g.n && !m->rc; r++)
+            add(all, all + r * WORDS);
+        if (!m->rc && memcmp(mine, all, sizeof mine) != 0)
+            m->wrong = "it is not the sum of what the others gave";
     }
     hd__store_close(session.store);
     free(all);
@@ -125,7 +136,7 @@ START_TEST(all_gather)
         ck_assert_msg(!m[i].wrong, "rank %d: %s", m[i].rank, m[i].wrong);
     }
     hd__server_close(server);
-    ck_assert_int_le(gets, ROUNDS * n * (1 + CHUNKS)); /* not n * n */
+    ck_assert_int_le(gets, ROUNDS * n * (3 + CHUNKS)); /* not n * n; a reduction reads one part */
     ck_assert_uint_le(most, (uint64_t)(2 * n * (WORDS * 8 + 20) + CHUNKS * 20));
     ck_assert_uint_le(there.count, CHUNKS); /* of the last gather, once */
     hd__store_kv_free(&there);
