@@ -35,6 +35,8 @@ struct hd__ckpt_tensor {
     int64_t shape[HD_MAX_DIMS];
 };
 
+uint64_t hd__ckpt_tensor_numel(const struct hd__ckpt_tensor *tensor); /* elements; UINT64_MAX: too many */
+
 /* Elements [first, first + count) of a tensor, at data. For saving, the runs of all ranks cover every tensor exactly
  * once; for loading, any runs are allowed. */
 struct hd__ckpt_run {

@@ -49,7 +49,6 @@ int32_t hd__ckpt_layout_make(struct hd__arena *arena, const struct hd__ckpt_tens
                              uint64_t file_bytes, struct hd__ckpt_layout *layout, struct hd_error *err);
 /* Numbers the blocks of files whose bytes are known. */
 void hd__ckpt_layout_number_blocks(struct hd__ckpt_layout *layout);
-uint64_t hd__ckpt_tensor_numel(const struct hd__ckpt_tensor *tensor); /* elements; UINT64_MAX: too many */
 /* The file of a block, and the bytes of the file that it covers. */
 uint32_t hd__ckpt_locate_block(const struct hd__ckpt_layout *layout, uint64_t block, uint64_t *begin, uint64_t *bytes);
 /* Orders pointers to tensors by group, then by name: for qsort. 0: the same tensor. */

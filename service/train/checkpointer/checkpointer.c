@@ -110,19 +110,6 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
     return state;
 }
 
-static int64_t state_bytes(const struct hd__ckpt_train_state *state)
-{
-    int64_t bytes = 0;
-    for (uint32_t i = 0; i < state->tensors.count; i++) {
-        const struct hd__ckpt_tensor *t = &state->tensors.at[i];
-        int64_t n = (int64_t)hd_dtype_size(t->dtype);
-        for (uint32_t d = 0; d < t->ndim; d++)
-            n *= t->shape[d];
-        bytes += n;
-    }
-    return bytes;
-}
-
 static struct hd__ckpt_save make_save(const struct hd__train_checkpointer *k, const struct hd__ckpt_train_state *of,
                                       int64_t step, const json_t *state)
 {
@@ -159,10 +146,11 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
                          : hd__ckpt_save(&k->store, &save, err);
     hd__exec_drop_mirror(k->s->exec);
     json_decref(state);
-    k->saved = (struct hd__train_saved){.step = rc ? 0 : progress->step,
-                                        .bytes = state_bytes(&k->saving),
-                                        .exposed = hd__now() - start,
-                                        .val_loss = progress->val_loss};
+    k->saved = (struct hd__train_saved){
+        .step = rc ? 0 : progress->step, .exposed = hd__now() - start, .val_loss = progress->val_loss};
+    for (uint32_t i = 0; i < k->saving.tensors.count; i++)
+        k->saved.bytes +=
+            (int64_t)(hd__ckpt_tensor_numel(&k->saving.tensors.at[i]) * hd_dtype_size(k->saving.tensors.at[i].dtype));
     return rc;
 }
 
