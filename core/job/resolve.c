@@ -92,7 +92,7 @@ static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int 
                               "mesh: %lld rank%s%s %s %s; the product must be the number of ranks; nearest that work: "
                               "%s%s",
                               (long long)ranks, ranks == 1 ? "" : "s",
-                              job->nodes_max > 1 && job->launch_ranks
+                              job->nodes_max > 1 && job->launch_ranks * job->nodes_max == ranks
                                   ? hd__arena_format(&job->arena, " (launch.ranks %lld on each of %d machines)",
                                                      (long long)job->launch_ranks, job->nodes_max)
                                   : "",

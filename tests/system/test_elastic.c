@@ -326,7 +326,7 @@ START_TEST(not_restarted)
 {
     struct command *c[2];
     machines_up(2, NULL);
-    start_nodes(c, 2, EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.steps=1000000000 job.name=once checkpoint={}");
+    start_nodes(c, 2, EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.steps=1000000000 job.name=once");
     curve_wait("once", 5);
     kill_child(c[1], SIGKILL);
     expect_end(c[0], 1);
@@ -360,7 +360,7 @@ START_TEST(left_out)
     struct command *c[2];
     machines_up(2, NULL);
     start_nodes(c, 2,
-                EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.name=out launch.restarts=9 checkpoint={\"every\":100000} "
+                EXACT SOON MEET "--nodes 1:2 mesh.dp=2 job.name=out launch.restarts=9 checkpoint.every=100000 "
                                 "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"at\":16,\"kind\":\"kill\"}]");
     expect_end(c[0], 0);
     expect_end(c[1], 1);
@@ -378,7 +378,7 @@ START_TEST(needed)
     struct command *c[2];
     machines_up(2, NULL);
     start_nodes(c, 2,
-                EXACT SOON MEET "--nodes 2 mesh.dp=2 job.name=needed launch.restarts=4 checkpoint={\"every\":100000} "
+                EXACT SOON MEET "--nodes 2 mesh.dp=2 job.name=needed launch.restarts=4 checkpoint.every=100000 "
                                 "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"at\":16,\"kind\":\"kill\"}]");
     expect_end(c[0], 1);
     expect_end(c[1], 1);
@@ -442,7 +442,7 @@ static const struct {
     {"1:2", "", 0, 0},
     {"1:2", "", 1, 0},
     {"2", "launch.restarts=2 liveness.late_after=200ms", 0, 1},
-    {"1:2", "launch.ranks=2 mesh={\"dp\":2,\"tp\":2} comm.axes={\"tp\":\"shm\"}", 0, 0},
+    {"1:2", "launch.ranks=2 mesh.tp=2 comm.axes={\"tp\":\"shm\"}", 0, 0},
 };
 
 START_TEST(machine_with_copies_goes)
@@ -577,7 +577,7 @@ START_TEST(machine_leaves)
 {
     struct command *c[2];
     machines_up(2, NULL);
-    start_nodes(c, 2, EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=250 job.name=leaves checkpoint={}");
+    start_nodes(c, 2, EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=250 job.name=leaves");
     curve_wait("leaves", 20);
     double since = hd__now();
     kill(c[1]->pid, SIGTERM);
@@ -588,7 +588,7 @@ START_TEST(machine_leaves)
     expect_says(c[0], "node 1 leaves: all ranks are started again in 0 s, from step ");
     expect_event("leaves", "shrink", 1, 1, -1);
     expect_undisturbed("leaves", "job.seed=1337", 0);
-    start_nodes(c, 2, EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=1000000000 job.name=both checkpoint={}");
+    start_nodes(c, 2, EXACT SOON MEET "--nodes 2 mesh.dp=2 job.steps=1000000000 job.name=both");
     curve_wait("both", 5);
     kill(c[1]->pid, SIGUSR1);
     expect_end(c[0], 3);
