@@ -18,8 +18,8 @@ struct import {
     struct hd__options zero;            /* strategy-zero knows many of DeepSpeed's keys by their names */
     struct hd__text section[SECTIONS];  /* "key: value, key: value" */
     struct hd__text comments, refusals; /* lines */
-    int recompute;
-    int64_t ranks; /* data ranks, of --ranks; 0: not said */
+    int recompute, known, strange;      /* keys of the root; strange: without one that is spelled alike */
+    int64_t ranks;                      /* data ranks, of --ranks; 0: not said */
 };
 
 enum { VALUE = 1, COMMENT, ONLY, OFF, HERE, PART }; /* HERE: a function below reads it; PART: the same, of a mapping */
@@ -141,6 +141,8 @@ static void walk(struct import *m, const struct hd__tree_node *map, const char *
         if (k < n && hd__tree_is_null(node))
             continue;
         nearest = k == n ? hd__nearest(key, keys, n) : NULL;
+        m->known += !*path && k < n;
+        m->strange += !*path && k == n && !nearest;
         if (k < n)
             follow(m, &rules[k], node, at);
         else
@@ -690,8 +692,13 @@ static int run(int argc, char **argv)
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     } else {
         (has(m.root, "distributed_type") || has(m.root, "fsdp_config") ? import_accelerate : import_deepspeed)(&m);
-        code = m.refusals.length && !anyway ? HD__EXIT_REFUSED : HD__EXIT_DONE;
-        if (code)
+        code = (m.refusals.length && !anyway) || m.strange > m.known ? HD__EXIT_REFUSED : HD__EXIT_DONE;
+        if (m.strange > m.known)
+            fprintf(stderr,
+                    "%s: is neither DeepSpeed's nor accelerate's, which lack most of its keys: "
+                    "docs/coming-from.md has those of other trainers\n",
+                    arguments.file);
+        else if (code)
             fprintf(stderr, "%sheddle import: no job is printed: correct these, or --anyway makes comments of them\n",
                     m.refusals.at);
         else

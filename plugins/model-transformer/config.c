@@ -400,8 +400,14 @@ static int32_t fail_missing(const char *folder, struct hd_error *err)
 {
     const char *slash = strchr(folder, '/');
     struct stat st;
-    char snapshots[4096];
+    char snapshots[4096], index[4096];
     snprintf(snapshots, sizeof snapshots, "%s/snapshots", folder);
+    snprintf(index, sizeof index, "%s/index.json", folder);
+    if (!stat(index, &st))
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "%s: is a checkpoint of heddle: checkpoint.resume goes on from it, and `heddle ckpt export JOB "
+                       "--to FOLDER` makes a folder for model.from",
+                       folder);
     if (!stat(folder, &st))
         return hd_fail(err, HD_E_NOTFOUND, "%s: has no config.json; name %s", folder,
                        stat(snapshots, &st)

@@ -136,6 +136,13 @@ for config, words in REFUSED:
     expect(words in made.stderr and not made.stdout, f"'{words}' is not what it says of {config}:\n{made.stderr}{made.stdout}")
     made = imported(config, "--anyway").stdout
     expect("# not the same: " in made, f"--anyway does not say it of {config}:\n{made}")
+# Another trainer's file is no DeepSpeed's with typing errors, whatever it has in common with one.
+AXOLOTL = ("base_model: a/b\nsequence_len: 2048\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nnum_epochs: 3\nlearning_rate: 2e-4\n"
+           "optimizer: adamw_torch\nlr_scheduler: cosine\ndatasets:\n  - path: alpaca.jsonl\nbf16: auto\n")
+for more in ((), ("--anyway",)):
+    made = imported(AXOLOTL, *more, code=2)
+    expect("config.yaml: is neither DeepSpeed's nor accelerate's, which lack most of its keys: docs/coming" in made.stderr and "did you mean" not in made.stderr
+           and not made.stdout, f"of axolotl's file it says:\n{made.stderr}{made.stdout}")
 for off in ({"curriculum_learning": {"enabled": False}}, {"sparse_gradients": False}, {"optimizer": None}, {"fp16": {"enabled": False}}, {"zero_optimization": False},
             {"bf16": False}):
     imported(off)

@@ -177,6 +177,9 @@ START_TEST(missing_files)
     ck_assert_ptr_null(model_open(&err, model_settings("from", folder, NULL)));
     ck_assert_ptr_nonnull(strstr(err.message, "one of the models in its folder snapshots/"));
     ck_assert_int_eq(rmdir(path), 0);
+    write_file("index.json", "{}", 2);
+    ck_assert_ptr_null(model_open(&err, model_settings("from", folder, NULL)));
+    ck_assert_ptr_nonnull(strstr(err.message, ": is a checkpoint of heddle: checkpoint.resume goes on from it, and"));
     write_weights("{\"a\"");
     ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
     ck_assert_ptr_nonnull(strstr(err.message, "model.safetensors: bad safetensors header"));
