@@ -4,6 +4,7 @@
 /* Bytes of these are noise to a model, whatever its vocabulary. Four bytes or more tell them from tokens. */
 #define UNPACK "unpack it first"
 #define UNPACKED UNPACK "; packed text is read with data.tokenizer"
+#define TO_JSON "write JSON lines, by datasets.Dataset.from_file(IN).to_json(OUT), and name data.tokenizer"
 #define EXTRACT "write its text, or tokens of it, to a file of their own (docs/data.md)"
 static const struct {
     const char *magic;
@@ -20,6 +21,7 @@ static const struct {
     {"ustar", 5, 257, "a tar archive", UNPACK},
     {"PAR1", 4, 0, "Parquet", EXTRACT},
     {"ARROW1", 6, 0, "Arrow", EXTRACT},
+    {"\xff\xff\xff\xff", 4, 0, "an Arrow stream, as datasets of Hugging Face write it", TO_JSON},
     {"FEA1", 4, 0, "Feather", EXTRACT},
     {"\x89HDF\r\n\x1a\n", 8, 0, "HDF5", EXTRACT},
     {"\x80\x02\x8a\x0a", 4, 0, "a file of torch.save", EXTRACT},

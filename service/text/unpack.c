@@ -38,6 +38,7 @@ struct hd__unpack {
 #define JSONL                                                               \
     "write its text as JSON lines first: python3 -c \"import pandas, sys; " \
     "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient='records', lines=True)\" IN.parquet OUT.jsonl"
+#define TO_JSON "write JSON lines by datasets.Dataset.from_file(IN).to_json(OUT)"
 #define UNPACK "unpack it first"
 #define EXTRACT "write its text to a file of its own"
 static const struct {
@@ -53,6 +54,7 @@ static const struct {
     {"7z\xbc\xaf\x27\x1c", 6, 0, "a 7z archive", UNPACK},
     {"ustar", 5, 257, "a tar archive", UNPACK},
     {"ARROW1", 6, 0, "Arrow", EXTRACT},
+    {"\xff\xff\xff\xff", 4, 0, "an Arrow stream, as datasets of Hugging Face write it", TO_JSON},
     {"\x89HDF\r\n\x1a\n", 8, 0, "HDF5", EXTRACT},
     {"SQLite format 3", 16, 0, "an SQLite database", EXTRACT},
     {"%PDF-", 5, 0, "PDF", EXTRACT},
