@@ -1,4 +1,5 @@
 /* heddle sample: text from a trained model. */
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -196,6 +197,32 @@ static int64_t shorter_sequence(const struct sample_request *r)
     return r->loaded.compiled->info.experts || need >= job->seq_len ? 0 : need;
 }
 
+/* The first prompt of each kind. */
+static void warn_prompts(const struct sample_request *r)
+{
+    const struct hd__job *job = r->loaded.job;
+    const char *trained = job->data_chat_template, *asked = r->text_flags.chat, *token = NULL;
+    int cut = 0;
+    if (asked && trained && strcmp(asked, trained) != 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "--chat %s: the job's data.chat_template is %s, and the model has seen no such prompt", asked, trained);
+    for (uint32_t i = 0; i < r->prompts.count; i++) {
+        const struct hd__sample_prompt *p = &r->prompts.at[i];
+        if (asked && !token && (token = hd__chat_letters(&r->text.tokenizer, p->text, p->bytes)))
+            hd__log(HD_LOG_WARN, NULL,
+                    "--chat: a prompt has the text of %s, as letters: leave --chat out, or give the words alone",
+                    token);
+        if (!cut && (cut = (int64_t)p->ids.count > job->seq_len))
+            hd__log(HD_LOG_WARN, NULL,
+                    "a prompt has %zu tokens, and the model sees the last %" PRId64 " (data.seq_len)", p->ids.count,
+                    job->seq_len);
+    }
+    for (int i = 0; i < r->n_stops; i++)
+        if ((token = strstr(r->stop[i], "\\n")) && !islower((unsigned char)token[2]))
+            hd__log(HD_LOG_WARN, NULL, "--stop '%s' has a backslash and an n: a line feed is $'\\n' in bash",
+                    r->stop[i]);
+}
+
 static int load_model(struct sample_request *r, const struct hd__cli_job_arguments *arguments)
 {
     struct hd_error err = HD_ERROR_INIT;
@@ -203,13 +230,8 @@ static int load_model(struct sample_request *r, const struct hd__cli_job_argumen
     if (!code && read_prompts(r, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     int64_t shorter = code ? 0 : shorter_sequence(r);
-    for (uint32_t i = 0; i < r->prompts.count && !code; i++)
-        if ((int64_t)r->prompts.at[i].ids.count > r->loaded.job->seq_len) {
-            hd__log(HD_LOG_WARN, NULL,
-                    "a prompt has %zu tokens, and the model sees the last %" PRId64 " (data.seq_len)",
-                    r->prompts.at[i].ids.count, r->loaded.job->seq_len);
-            break;
-        }
+    if (!code)
+        warn_prompts(r);
     if (!shorter)
         return code;
     hd__cli_text_close(&r->text);

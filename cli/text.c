@@ -53,7 +53,7 @@ static int32_t open_chat(struct hd__cli_text *text, const char *name, struct hd_
 {
     text->chat = hd__chat_find(name);
     if (!text->chat)
-        return hd_fail(err, HD_E_INVALID, "--chat %s: there is no such template: " HD__CHAT_NAMES, name);
+        return hd_fail(err, HD_E_INVALID, "--chat %s: " HD__CHAT_THERE_ARE, name);
     if (text->kind != HD__CLI_TEXT_TOKENIZER)
         return hd_fail(err, HD_E_INVALID, "--chat %s: a template needs a tokenizer: name one by --tokenizer", name);
     int32_t rc = hd__chat_check(&text->tokenizer, text->chat, err);

@@ -27,7 +27,7 @@ static int32_t find_chat(const struct request *r, struct hd__tokenize_config *c,
         return HD_OK;
     c->chat = hd__chat_find(c->chat_name = r->chat);
     if (!c->chat)
-        return hd_fail(err, HD_E_INVALID, "--chat-template %s: there are " HD__CHAT_NAMES, r->chat);
+        return hd_fail(err, HD_E_INVALID, "--chat-template %s: " HD__CHAT_THERE_ARE, r->chat);
     return hd__chat_check(c->tokenizer, c->chat, err);
 }
 
@@ -102,7 +102,7 @@ static int32_t tokenize(const struct request *r, const struct hd__cli_words *fil
                                          .tokenizer = &t.tokenizer,
                                          .prefix = prefix,
                                          .field = r->field ? r->field : "text",
-                                         .flags = r->no_special ? 0 : HD_TOKENIZER_SPECIAL,
+                                         .flags = HD_TOKENIZER_FRAME | (r->no_special ? 0 : HD_TOKENIZER_SPECIAL),
                                          .skip_bad = r->skip_bad,
                                          .skip_hint = r->skip_bad ? NULL : "--skip-bad leaves such documents out",
                                          .overwrite = r->overwrite,

@@ -200,20 +200,6 @@ static void add_row(struct hd__eval_requests *r, size_t begin, size_t end, size_
     r->tokens.at[row.request] += (int64_t)(end - counted);
 }
 
-/* With what the tokenizer puts around a text, as lm_eval's transformers have it by default, but BOS only once. */
-static int32_t encode_framed(const struct hd__cli_text *text, const char *words, size_t n, struct hd__ids *ids,
-                             struct hd_error *err)
-{
-    size_t begin = ids->count;
-    int32_t rc = hd__cli_text_encode(text, words, n, 1, ids, err);
-    if (!rc && text->kind == HD__CLI_TEXT_TOKENIZER && text->tokenizer.info.bos >= 0 && ids->count - begin > 1 &&
-        ids->at[begin] == text->tokenizer.info.bos && ids->at[begin + 1] == ids->at[begin]) {
-        ids->count--;
-        memmove(ids->at + begin, ids->at + begin + 1, (ids->count - begin) * sizeof *ids->at);
-    }
-    return rc;
-}
-
 /* A context of the last tokens that have room before the continuation. Blanks at its end are the continuation's, since
  * tokens begin with them; the continuation's tokens are those of both together that the context does not have. */
 static int32_t add_pair(struct hd__eval_requests *r, const struct hd__cli_text *text, const json_t *context,
@@ -230,12 +216,12 @@ static int32_t add_pair(struct hd__eval_requests *r, const struct hd__cli_text *
     if (strlen(words) != json_string_length(context) || strlen(more) != n_more)
         rc = hd_fail(err, HD_E_INVALID, "a NUL character in the text");
     if (!rc && n)
-        rc = encode_framed(text, words, n, &alone, err);
+        rc = hd__cli_text_encode(text, words, n, 1, &alone, err);
     if (!alone.count)
         hd__cli_text_add_first(text, &r->pool);
     split = alone.count ? begin + alone.count : r->pool.count;
     if (!rc && alone.count)
-        rc = encode_framed(text, all, strlen(all), &r->pool, err);
+        rc = hd__cli_text_encode(text, all, strlen(all), 1, &r->pool, err);
     else if (!rc)
         rc = hd__cli_text_encode(text, all + strlen(all) - rest, rest, 0, &r->pool, err);
     if (!rc && split >= r->pool.count)

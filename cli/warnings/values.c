@@ -123,8 +123,7 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
     const struct hd__job_value *rounding = hd__job_value_get(job, "optimizer.rounding");
     const struct hd__job_value *betas = hd__job_value_get(job, "optimizer.betas");
     const struct hd__job_value *hidden = hd__job_value_get(job, "model.hidden"),
-                               *width = hd__job_value_get(job, "model.ffn"),
-                               *loss = hd__job_value_get(job, "data.loss");
+                               *width = hd__job_value_get(job, "model.ffn");
     double ffn = width ? json_number_value(width->json) : 0;
     double slots = capacity ? strtod(capacity->text, NULL) : 0,
            per_token = chosen ? json_number_value(chosen->json) : 2;
@@ -155,10 +154,6 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
         {ffn > 0 && hidden &&
              ffn * (experts && json_integer_value(experts->json) ? 16 : 2) < json_number_value(hidden->json),
          "model.ffn", "is far below model.hidden: it is a width, not a ratio: leave it out for what is usual"},
-        {hd__job_value_get(job, "data.chat_template") && hd__job_value_get(job, "data.tokenizer") &&
-             (!loss || !strcmp(loss->origin, "default")),
-         "data.chat_template",
-         "is set and data.loss is not, so prompts are trained, too: say data.loss=completion, or all"},
         {window && json_integer_value(window->json) == 1, "model.sliding_window",
          "is 1: a token attends to itself alone, and learns nothing of those before it: say 2 or more, or 0 for all"},
         {job->train.weighted && job->train.count == 1, "data.train", "is one file: leave its weight out"},

@@ -83,8 +83,9 @@ int32_t hd__data_scan(const struct hd__data *data, uint64_t tokens, struct hd_er
 /* Sequences of one epoch (of all sources together), and tokens of the part that is read. */
 uint64_t hd__data_sequences(const struct hd__data *data);
 uint64_t hd__data_tokens(const struct hd__data *data);
-/* Documents, or pieces of them, that HD__DATA_PACK put into these sequences. *cut: documents that are in pieces. */
-uint64_t hd__data_pieces(const struct hd__data *data, uint64_t *cut);
+/* Documents, or pieces of them, that HD__DATA_PACK put into these sequences. *cut: documents that are in pieces;
+ * *whole: those that are not. */
+uint64_t hd__data_pieces(const struct hd__data *data, uint64_t *cut, uint64_t *whole);
 
 /* A source of a mix, by its number (0: all, without one): its share of the stream, 0 to 1; how often it is read. */
 struct hd__data_repeats {

@@ -24,7 +24,7 @@ struct token_stream {
     uint64_t first, tokens, sequences;
     uint64_t key;
     struct hd__packing packing; /* HD__DATA_PACK */
-    uint64_t cut;               /* documents longer than a sequence */
+    uint64_t cut, whole;        /* documents longer than a sequence, and the others */
 };
 
 /* Part of a sequence that is of one document: tokens [at, at + length) of the stream, from position `offset` on. */
@@ -266,7 +266,7 @@ static int32_t pack_stream(const struct hd__data *d, struct token_stream *s, str
     int32_t rc = HD_OK;
     for (uint64_t at = s->first; at < last && !rc; at = end) {
         rc = document_end(d, s, at, last, &end, err);
-        s->cut += !rc && end - at > room;
+        *(!rc && end - at > room ? &s->cut : &s->whole) += 1;
         for (uint64_t n; at < end && !rc; at += n) {
             n = HD__MIN(room, end - at);
             hd__push(&pieces, ((struct hd__piece){at, (uint32_t)n, 0}));
@@ -395,12 +395,13 @@ uint64_t hd__data_tokens(const struct hd__data *d)
     return d->tokens;
 }
 
-uint64_t hd__data_pieces(const struct hd__data *d, uint64_t *cut)
+uint64_t hd__data_pieces(const struct hd__data *d, uint64_t *cut, uint64_t *whole)
 {
-    uint64_t pieces = *cut = 0;
+    uint64_t pieces = *cut = *whole = 0;
     for (uint32_t k = 0; k < d->n_streams; k++) {
         pieces += d->streams[k].packing.pieces;
         *cut += d->streams[k].cut;
+        *whole += d->streams[k].whole;
     }
     return pieces;
 }

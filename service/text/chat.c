@@ -60,6 +60,18 @@ int64_t hd__chat_stop(const struct hd__tokenizer *t, const struct hd__chat_templ
     return c->end ? hd__tokenizer_find(t, c->end) : hd__tokenizer_eod(t);
 }
 
+const char *hd__chat_letters(const struct hd__tokenizer *t, const char *content, size_t bytes)
+{
+    static const char *const names[] = {
+        "<|endoftext|>",       "<|im_end|>",      "<|im_start|>", "<|eot_id|>", "<|begin_of_text|>",
+        "<|start_header_id|>", "<|end_of_text|>", "<|endofdoc|>", "[INST]",     "<end_of_turn>",
+        "<start_of_turn>",     "<eos>",           "<bos>",        "</s>",       "<s>"};
+    for (size_t i = 0; i < HD__COUNT(names); i++)
+        if (memmem(content, bytes, names[i], strlen(names[i])) && hd__tokenizer_find(t, names[i]) >= 0)
+            return names[i];
+    return NULL;
+}
+
 void hd__chat_ids_free(struct hd__chat_ids *out)
 {
     free(out->ids.at);
@@ -177,7 +189,11 @@ static int32_t read_weight(const json_t *value, size_t i, int *counts, struct hd
 static int32_t read_message(const struct hd__chat_template *c, const json_t *value, size_t i, struct message *m,
                             struct hd_error *err)
 {
-    const json_t *content = json_object_get(value, "content"), *calls = json_object_get(value, "tool_calls");
+    static const char *const refused[][2] = {{"tool_calls", "calls of tools are"},
+                                             {"reasoning_content", "reasoning is"},
+                                             {"reasoning", "reasoning is"},
+                                             {"thinking", "reasoning is"}};
+    const json_t *content = json_object_get(value, "content"), *other;
     if (!json_is_object(value))
         return hd_fail(err, HD_E_INVALID, "messages[%zu]: is no object {\"role\", \"content\"}", i);
     int32_t rc = read_role(json_object_get(value, "role"), i, &m->role, err);
@@ -185,11 +201,12 @@ static int32_t read_message(const struct hd__chat_template *c, const json_t *val
         rc = read_weight(json_object_get(value, "weight"), i, &m->counts, err);
     if (rc)
         return rc;
-    if (calls && !json_is_null(calls))
-        return hd_fail(err, HD_E_UNSUPPORTED,
-                       "messages[%zu].tool_calls: calls of tools are not rendered: write them "
-                       "into content as the model is to say them",
-                       i);
+    for (size_t k = 0; k < HD__COUNT(refused); k++)
+        if ((other = json_object_get(value, refused[k][0])) && !json_is_null(other) &&
+            (json_is_string(other) ? json_string_length(other) : !json_is_array(other) || json_array_size(other)))
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "messages[%zu].%s: %s not rendered: write it into content as the model is to say it", i,
+                           refused[k][0], refused[k][1]);
     if (!json_is_string(content))
         return hd_fail(err, HD_E_INVALID, "messages[%zu].content: is no string", i);
     m->content = json_string_value(content);
@@ -316,6 +333,8 @@ static int32_t encode_messages(const struct hd__tokenizer *t, const struct hd__c
     if (prompt && m[n - 1].role != USER)
         rc = hd_fail(err, HD_E_INVALID, "messages: the last is of the %s: an answer follows a user's",
                      roles[m[n - 1].role]);
+    for (size_t i = 0; i < n && !out->letters; i++)
+        out->letters = hd__chat_letters(t, m[i].content, m[i].bytes);
     if (!rc)
         rc = put_messages(t, c, m, n, out, &text, err);
     if (!rc && prompt && !c->turns && !(rc = put_header(t, c, roles[ASSISTANT], out, &text, err)))
@@ -352,6 +371,7 @@ static int32_t encode_completion(const struct hd__tokenizer *t, const json_t *pr
     int32_t rc = put_bos(t, out, err);
     hd__text_add_bytes(&text, json_string_value(prompt), json_string_length(prompt));
     hd__text_add_bytes(&text, json_string_value(completion), json_string_length(completion));
+    out->letters = hd__chat_letters(t, text.at, text.length);
     if (!rc)
         rc = put_answer(t, out, &text, json_string_length(prompt), 1, err);
     put_id(out, end, 1);
@@ -365,6 +385,7 @@ int32_t hd__chat_encode(const struct hd__tokenizer *t, const struct hd__chat_tem
     const json_t *messages = json_object_get(line, "messages"), *tools = json_object_get(line, "tools");
     const json_t *prompt = json_object_get(line, "prompt"), *completion = json_object_get(line, "completion");
     out->ids.count = 0;
+    out->letters = NULL;
     if (tools && !json_is_null(tools) && json_array_size(tools))
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "tools: tools are not rendered: describe them in a message of the system");

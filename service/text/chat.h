@@ -17,15 +17,19 @@ struct hd__chat_template;
 /* NULL: no template has this name. */
 const struct hd__chat_template *hd__chat_find(const char *name);
 #define HD__CHAT_NAMES "chatml, llama3, mistral, plain"
+#define HD__CHAT_THERE_ARE "there are " HD__CHAT_NAMES ", and Jinja is not read"
 /* Has the vocabulary the template's special tokens? HD_E_INVALID names the first that it lacks. */
 int32_t hd__chat_check(const struct hd__tokenizer *tokenizer, const struct hd__chat_template *chat,
                        struct hd_error *err);
+/* The first known special token of the vocabulary that stands as letters in a content; NULL: none does. */
+const char *hd__chat_letters(const struct hd__tokenizer *tokenizer, const char *content, size_t bytes);
 
 /* Tokens, and of each whether the loss counts its prediction. Init by {0}; may be used again and again. */
 struct hd__chat_ids {
     struct hd__ids ids;
     uint8_t *counts; /* [ids.count], 0 or 1 */
     size_t room;
+    const char *letters; /* hd__chat_letters of any content */
 };
 void hd__chat_ids_free(struct hd__chat_ids *ids);
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <iconv.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@ struct item {
     size_t text_at;
     size_t ids_end; /* of the batch's ids */
     int bad;
+    const char *letters; /* chat: a special token that stands as letters in a content */
 };
 
 struct batch {
@@ -89,8 +91,8 @@ static int32_t encode_text(const struct hd__tokenize_config *c, const char *text
 {
     const int32_t eod = (int32_t)c->eod;
     size_t before = b->ids.count;
-    int32_t rc = hd__tokenizer_encode(c->tokenizer, text, bytes, c->flags, &b->ids, err);
-    if (!rc && eod >= 0 && b->ids.count > before)
+    int32_t rc = hd__tokenizer_encode(c->tokenizer, text, bytes, bytes ? c->flags : 0, &b->ids, err);
+    if (!rc && eod >= 0 && b->ids.count > before && b->ids.at[b->ids.count - 1] != eod)
         add_ids(b, &eod, 1);
     return rc;
 }
@@ -103,7 +105,11 @@ static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd_
     json_t *line = json_loadb(d->text, d->bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &why);
     const json_t *text = json_object_get(line, c->field);
     int32_t rc;
-    if (!line)
+    if (d->line == 1 && d->text[strspn(d->text, " \t\r")] == '[' && (!line || json_is_object(json_array_get(line, 0))))
+        rc = hd_fail(err, HD_E_UNSUPPORTED,
+                     "is one JSON array, and an object a line is read: write these by jq -c '.[]' %s >FILE.jsonl",
+                     d->path);
+    else if (!line)
         rc = hd_fail(err, HD_E_INVALID, "is no JSON object: %s (column %d)", why.text, why.column);
     else if (!json_is_object(line))
         rc = hd_fail(err, HD_E_INVALID, "is no JSON object but %s: a line is {\"%s\": \"...\"}",
@@ -116,7 +122,10 @@ static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd_
                          ? ", but a conversation: name its template by --chat-template (data.chat_template in a job)"
                          : "; --field names another (data.field in a job)");
     else if (!json_is_string(text))
-        rc = hd_fail(err, HD_E_INVALID, "field \"%s\" is no string", c->field);
+        rc = hd_fail(err, HD_E_INVALID, "field \"%s\" is no string%s", c->field,
+                     json_is_number(json_array_get(text, 0))
+                         ? " but a list of numbers: token ids go into a .npy (docs/data.md), and data.train names that"
+                         : "");
     else
         rc = encode_text(c, json_string_value(text), json_string_length(text), b, err);
     json_decref(line);
@@ -197,6 +206,7 @@ static int32_t encode_item(const struct hd__tokenize_config *c, struct batch *b,
     size_t before = b->ids.count;
     item->document.text = b->text.at + item->text_at;
     int32_t rc = encode_document(c, &item->document, b, &b->err);
+    item->letters = b->chat.letters;
     if (rc) {
         b->err.code = rc;
         b->ids.count = before;
@@ -326,6 +336,8 @@ static int32_t write_items(struct tokenize *t, const struct batch *b, struct hd_
             rc = hd__indexed_end_document(t->writer, err);
         share->documents++;
         share->tokens += n;
+        share->letters += item->letters != NULL;
+        share->token = item->letters ? item->letters : share->token;
         t->done.size.documents++;
         t->done.size.tokens += n;
         begin = item->ids_end;
@@ -451,6 +463,12 @@ static int32_t open_all(struct tokenize *t, struct hd_error *err)
 
 static int32_t finish(struct tokenize *t, struct hd_error *err)
 {
+    const struct hd__tokenize_share *share = t->done.shares;
+    for (uint32_t i = 0; i < t->config->corpus->sources.count; i++, share++)
+        if (share->token)
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: %" PRIu64 " of %" PRIu64 " documents have the text of %s in a content, as letters: remove it",
+                    t->config->corpus->sources.at[i], share->letters, share->documents, share->token);
     char *meta = hd__tokenize_meta(t->config, &t->done);
     int32_t rc = hd__indexed_finish(t->writer, meta, err);
     t->writer = NULL;

@@ -7,6 +7,8 @@
 
 struct hd__tokenize_share {
     uint64_t documents, tokens;
+    uint64_t letters;  /* documents with the text of a special token in a content */
+    const char *token; /* of the last of them; NULL: there are none */
 };
 
 struct hd__tokenize_progress {

@@ -144,7 +144,12 @@ static void add_ids(void *user, const int32_t *ids, size_t count)
 int32_t hd__tokenizer_encode(const struct hd__tokenizer *t, const char *text, size_t bytes, uint32_t flags,
                              struct hd__ids *ids, struct hd_error *err)
 {
-    return t->ops->encode(t->handle, text, bytes, flags, add_ids, ids, err);
+    size_t begin = ids->count;
+    int32_t rc = t->ops->encode(t->handle, text, bytes, flags, add_ids, ids, err);
+    if (!rc && (flags & HD_TOKENIZER_FRAME) && t->info.bos >= 0 && ids->count - begin > 1 &&
+        ids->at[begin] == t->info.bos && ids->at[begin + 1] == t->info.bos)
+        memmove(ids->at + begin, ids->at + begin + 1, (--ids->count - begin) * sizeof *ids->at);
+    return rc;
 }
 
 static void add_text(void *user, const char *text, size_t bytes)

@@ -27,7 +27,7 @@ int32_t hd__tokenizer_open(struct hd__plugins *plugins, const struct hd_host *ho
                            struct hd__tokenizer *tokenizer, struct hd_error *err);
 void hd__tokenizer_close(struct hd__tokenizer *tokenizer); /* of zeros is fine */
 
-/* Appends; any thread. `flags` are those of heddle/tokenizer.h. */
+/* Appends; any thread. `flags` are those of heddle/tokenizer.h; a text that begins with BOS gets no other before it. */
 int32_t hd__tokenizer_encode(const struct hd__tokenizer *tokenizer, const char *text, size_t bytes, uint32_t flags,
                              struct hd__ids *ids, struct hd_error *err);
 int32_t hd__tokenizer_decode(const struct hd__tokenizer *tokenizer, const int32_t *ids, size_t count, uint32_t flags,

@@ -304,6 +304,12 @@ static void warn_idle_keys(const struct hd__compiled *c)
         if (value && !rows[i].used && strcmp(value->origin, "default") != 0)
             hd__log(HD_LOG_WARN, NULL, "%s: %s has no effect, because %s", value->origin, rows[i].key, rows[i].why);
     }
+    const struct hd__job_value *loss = hd__job_value_get(c->job, "data.loss");
+    if (text && c->job->data_chat_template && (!loss || !strcmp(loss->origin, "default")))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.chat_template is set and data.loss is not, so prompts are trained, too: say "
+                "data.loss=completion, or all",
+                hd__job_where(c->job, "data.chat_template"));
 }
 
 void hd__train_corpus_warn(const struct hd__compiled *compiled)
@@ -356,8 +362,15 @@ static int32_t find_eod(struct corpus *c, struct hd_error *err)
 static int32_t check_vocab(struct corpus *c, struct hd_error *err)
 {
     int64_t has = c->tokenizer.info.vocab, model = c->compiled->info.vocab;
+    const char *from = c->compiled->info.weights;
     if (has <= model)
         return HD_OK;
+    if (from)
+        return hd__job_fail(c->job, c->key, err,
+                            "%s: %s has %lld ids, and the model of %s has rows for %lld: enlarge it in transformers "
+                            "(resize_token_embeddings, save_pretrained)%s",
+                            c->key, c->tokenizer.path, (long long)has, from, (long long)model,
+                            c->job->data_tokenizer ? ", or take its own tokenizer" : "");
     return hd__job_fail(c->job, hd__job_value_get(c->job, "model.vocab") ? "model.vocab" : c->key, err,
                         "model.vocab: %lld, and %s has %lld ids: say model.vocab: %lld, or more", (long long)model,
                         c->tokenizer.path, (long long)has, (long long)has);
@@ -370,8 +383,7 @@ static int32_t find_chat(struct corpus *c, struct hd_error *err)
     if (!name)
         return HD_OK;
     if (!c->chat)
-        return hd__job_fail(c->job, "data.chat_template", err, "data.chat_template: %s: there are " HD__CHAT_NAMES,
-                            name);
+        return hd__job_fail(c->job, "data.chat_template", err, "data.chat_template: %s: " HD__CHAT_THERE_ARE, name);
     if (hd__chat_check(&c->tokenizer, c->chat, err))
         return hd__job_fail(c->job, "data.chat_template", err, "data.chat_template: %s", err->message);
     return HD_OK;
@@ -437,7 +449,7 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
                                                .eod = c->eod,
                                                .chat = c->chat,
                                                .chat_name = job->data_chat_template,
-                                               .flags = HD_TOKENIZER_SPECIAL},
+                                               .flags = HD_TOKENIZER_SPECIAL | HD_TOKENIZER_FRAME},
                                     .source = source,
                                     .folder = job->data_cache,
                                     .key = key,

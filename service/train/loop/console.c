@@ -19,16 +19,21 @@ static const char *count_text(int64_t n, char out[32])
     return out;
 }
 
-static void print_packing(const struct hd__data *d, int64_t seq_len)
+static void print_packing(const struct hd__data *d, struct hd__job *job)
 {
     char pieces[32], sequences[32];
-    int64_t n = (int64_t)hd__data_sequences(d);
-    uint64_t cut, all = hd__data_pieces(d, &cut);
+    int64_t n = (int64_t)hd__data_sequences(d), seq_len = job->seq_len;
+    uint64_t cut, whole, all = hd__data_pieces(d, &cut, &whole);
     printf("packed %s documents or pieces of them into %s sequences of %" PRId64
            ": %.2f%% of these are tokens, the rest is padding\n",
            count_text((int64_t)all, pieces), count_text(n, sequences), seq_len,
            100 * (double)hd__data_tokens(d) / ((double)n * (double)seq_len));
-    if (cut)
+    const struct hd__job_value *loss = hd__job_value_get(job, "data.loss");
+    if (cut && !whole && loss && !strcmp(loss->text, "completion"))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.seq_len: all %s documents are longer and cut: completions do not see their prompts: raise it",
+                hd__job_where(job, "data.seq_len"), count_text((int64_t)cut, pieces));
+    else if (cut)
         printf("%s of the documents %s longer and cut: what is behind a cut does not see its prompt, or what else is "
                "before it\n",
                count_text((int64_t)cut, pieces), cut > 1 ? "are" : "is");
@@ -98,7 +103,7 @@ void hd__loop_print_start(const struct hd__train_loop *l, const struct hd__compi
     printf("%s, device %s, %s\n", *separator == ',' ? ")" : "", c->device_choice.component->name,
            hd_dtype_name(l->job->precision.compute));
     if (l->job->documents == HD__DOCUMENTS_PACK)
-        print_packing(hd__train_feed_data(l->s.train_feed), l->job->seq_len);
+        print_packing(hd__train_feed_data(l->s.train_feed), l->job);
     print_plan(l, c);
     fflush(stdout);
 }

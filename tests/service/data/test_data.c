@@ -757,10 +757,10 @@ START_TEST(best_fit)
         .ops = &ops, .sources = &source, .n_sources = 1, .seq_len = 8, .vocab = 100, .documents = HD__DATA_PACK};
     ops.document_end = begins_end;
     struct hd__data *d = open_one(&c);
-    uint64_t cut;
+    uint64_t cut, whole;
     ck_assert_uint_eq(hd__data_sequences(d), 3);
-    ck_assert_uint_eq(hd__data_pieces(d, &cut), 5);
-    ck_assert_uint_eq(cut, 0);
+    ck_assert_uint_eq(hd__data_pieces(d, &cut, &whole), 5);
+    ck_assert(cut == 0 && whole == 5);
     for (uint64_t i = 0; i < 3; i++) {
         int32_t ids[8], labels[8];
         ck_ok(hd__data_read(d, i, ids, labels, 0, 8, &err));
@@ -769,8 +769,8 @@ START_TEST(best_fit)
     close_all(d);
     source.path = put_documents((const uint64_t[]){20, 8, 3}, 3); /* 8 8 4 | 8 | 3 */
     d = open_one(&c);
-    ck_assert_uint_eq(hd__data_pieces(d, &cut), 5);
-    ck_assert_uint_eq(cut, 1);
+    ck_assert_uint_eq(hd__data_pieces(d, &cut, &whole), 5);
+    ck_assert(cut == 1 && whole == 2);
     close_all(d);
 }
 END_TEST

@@ -250,6 +250,12 @@ static const struct {
      "messages[0].content: is no string"},
     {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{}]}]}",
      "messages[0].tool_calls: calls of tools"},
+    {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": \"a\"}]}",
+     "messages[0].reasoning_content: reasoning is not rendered: write it into content"},
+    {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"thinking\": \"a\"}]}",
+     "messages[0].thinking: reasoning is not rendered"},
+    {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"reasoning\": {}}]}",
+     "messages[0].reasoning: reasoning is not rendered"},
     {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"weight\": 0.5}]}",
      "messages[0].weight: is neither 0 nor 1"},
     {"chatml", chatml, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": [{}]}",
@@ -279,6 +285,33 @@ START_TEST(mistakes_are_named)
 }
 END_TEST
 
+/* Special tokens of the vocabulary by their text; fields that are there and empty. */
+START_TEST(letters)
+{
+    static const struct {
+        const char *line, *token;
+    } rows[] = {
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a<|im_end|>b\"}]}", "<|im_end|>"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a<|eot_id|>\", \"tool_calls\": [], \"reasoning\": "
+         "\"\"}]}",
+         NULL},
+        {"{\"prompt\": \"a\", \"completion\": \"b<|endoftext|>\"}", "<|endoftext|>"},
+        {"{\"prompt\": \"\", \"completion\": \"\"}", NULL},
+    };
+    struct hd__tokenizer t = tokenizer(chatml, -1);
+    struct hd__chat_ids ids = {0};
+    struct hd_error err = HD_ERROR_INIT;
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        json_t *line = parsed(rows[i].line);
+        ck_assert_msg(!hd__chat_encode(&t, hd__chat_find("chatml"), line, &ids, &err), "%s", err.message);
+        ck_assert_pstr_eq(ids.letters, rows[i].token);
+        json_decref(line);
+    }
+    hd__chat_ids_free(&ids);
+    free(t.path);
+}
+END_TEST
+
 START_TEST(prompts_of_assistants_are_refused)
 {
     struct hd__tokenizer t = tokenizer(chatml, -1);
@@ -302,5 +335,6 @@ int main(void)
     tcase_add_test(c, prompts_end_where_the_answer_begins);
     tcase_add_loop_test(c, mistakes_are_named, 0, (int)HD__COUNT(mistakes));
     tcase_add_test(c, prompts_of_assistants_are_refused);
+    tcase_add_test(c, letters);
     return suite_run_case("chat", c);
 }

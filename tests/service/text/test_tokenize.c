@@ -16,20 +16,25 @@
 
 static struct hd_error err = HD_ERROR_INIT;
 static struct scratch folder;
-enum { END = 256 };
+enum { BOS = 1, END = 256 };
 
 /* ---- bytes as ids; 0xff cannot be written */
 
 static int32_t encode(const struct hd_tokenizer *t, const char *text, size_t bytes, uint32_t flags,
                       void (*emit)(void *user, const int32_t *ids, size_t count), void *user, struct hd_error *why)
 {
-    (void)t, (void)flags;
+    const int32_t frame[] = {BOS, END};
+    (void)t;
+    if (flags & HD_TOKENIZER_FRAME)
+        emit(user, frame, 1);
     for (size_t i = 0; i < bytes; i++) {
         const int32_t id = (uint8_t)text[i];
         if (id == 0xff)
             return hd_fail(why, HD_E_INVALID, "byte 255");
         emit(user, &id, 1);
     }
+    if (flags & HD_TOKENIZER_FRAME)
+        emit(user, frame + 1, 1);
     return HD_OK;
 }
 
@@ -179,6 +184,8 @@ START_TEST(refused_files)
         {"ids.npy", "abcd", "its name says tokens, and not text", HD_E_UNSUPPORTED},
         {"a.csv", "text\n", "its name says a table", HD_E_UNSUPPORTED},
         {"b.TSV.gz", "text\n", "name the column by data.field", HD_E_UNSUPPORTED},
+        {"a.arrow", "\xff\xff\xff\xff\x70",
+         "is an Arrow stream, as datasets of Hugging Face write it: write JSON lines", HD_E_UNSUPPORTED},
         {"lfs.txt", "version https://git-lfs.github.com/spec/v1\noid", "git lfs pull", HD_E_UNSUPPORTED},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
@@ -187,6 +194,13 @@ START_TEST(refused_files)
     }
     mkdir(path("empty"), 0777);
     ck_refused(read_one("empty"), HD_E_NOTFOUND, "has no file of text or JSON lines");
+    mkdir(path("ds"), 0777); /* as save_to_disk makes it */
+    put("ds/data-00000-of-00001.arrow", "\xff\xff\xff\xff");
+    put("ds/dataset_info.json", "{\n}");
+    ck_assert_int_eq(read_one("ds"), HD_OK);
+    put("ds/state.json", "{\n}");
+    ck_refused(read_one("ds"), HD_E_UNSUPPORTED, "ds: is a folder of Hugging Face datasets in Arrow");
+    ck_refused(read_one("d[s]"), HD_E_UNSUPPORTED, ").to_json('");
     ck_refused(read_one("*.none"), HD_E_NOTFOUND, "no file matches this pattern");
     ck_refused(read_one("**/a"), HD_E_UNSUPPORTED, "name the folder");
     ck_refused(read_one("absent"), HD_E_NOTFOUND, "No such file");
@@ -285,6 +299,26 @@ START_TEST(megatron)
     expect_same(path("out/p"), GOLDEN_DIR "/indexed/bytes", 0);
     ck_assert_uint_eq(state.documents, 46);
     ck_refused(hd__tokenize(&config, NULL, &err), HD_E_INVALID, "is there: name another prefix, or replace it");
+    hd__corpus_free(&corpus);
+}
+END_TEST
+
+/* What the tokenizer puts around a text, and no token of it twice; an empty document has none. */
+START_TEST(framed)
+{
+    static const uint16_t wanted[] = {BOS, 'a', 'b', END, BOS, 'c', END};
+    struct hd__corpus corpus;
+    size_t bytes;
+    put("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"\"}\n{\"text\": \"\\u0001c\"}\n");
+    find_corpus(&corpus, "a.jsonl");
+    struct hd__tokenize_config config = config_of(&corpus, path("p"));
+    config.flags = HD_TOKENIZER_FRAME;
+    tokenizer.info.bos = BOS;
+    ck_ok(hd__tokenize(&config, NULL, &err));
+    tokenizer.info.bos = -1;
+    void *ids = scratch_read(path("p.bin"), &bytes);
+    ck_assert(bytes == sizeof wanted && !memcmp(ids, wanted, bytes));
+    free(ids);
     hd__corpus_free(&corpus);
 }
 END_TEST
@@ -394,6 +428,7 @@ START_TEST(bad_lines)
         {"3", "a.jsonl:2: is no JSON object"},
         {"{\"body\": \"a\"}", "a.jsonl:2: has no field \"text\"; --field names another"},
         {"{\"text\": 3}", "a.jsonl:2: field \"text\" is no string"},
+        {"{\"text\": [3]}", "a.jsonl:2: field \"text\" is no string but a list of numbers: token ids go into a .npy"},
         {"{\"text\": \"\\ud800\"}", "a.jsonl:2: is no JSON object: "},
         {"{\"text\": \"\xff\"}", "a.jsonl:2: is no JSON object: "},
         {"{\"messages\": []}", "a conversation: name its template by --chat-template"},
@@ -417,6 +452,24 @@ START_TEST(bad_lines)
         ck_assert_uint_eq(state.tokens, 6 + 7);
         hd__corpus_free(&corpus);
         free(text);
+    }
+}
+END_TEST
+
+/* A file that is one array has no lines to leave out. */
+START_TEST(arrays)
+{
+    static const char *const texts[] = {"[\n {\"text\": \"a\"},\n {\"text\": \"b\"}\n]\n", " [{\"text\": \"a\"}]"};
+    for (size_t i = 0; i < HD__COUNT(texts); i++) {
+        struct hd__corpus corpus;
+        put("a.json", texts[i]);
+        find_corpus(&corpus, "a.json");
+        struct hd__tokenize_config config = config_of(&corpus, path("p"));
+        config.skip_bad = 1;
+        ck_refused(hd__tokenize(&config, NULL, &err), HD_E_UNSUPPORTED,
+                   "a.json:1: is one JSON array, and an object a line is read");
+        ck_assert(strstr(err.message, "jq -c '.[]' ") && !strstr(err.message, "; leave it out"));
+        hd__corpus_free(&corpus);
     }
 }
 END_TEST
@@ -646,20 +699,13 @@ int main(void)
     const struct {
         const char *name;
         const TTest *test;
-    } tests[] = {{"documents", documents},
-                 {"positions", positions},
-                 {"refused files", refused_files},
-                 {"compressed", compressed},
-                 {"megatron", megatron},
-                 {"threads", threads},
-                 {"restart", restart},
-                 {"restart of other files", restart_of_other_files},
-                 {"bad lines", bad_lines},
-                 {"bad text", bad_text},
-                 {"damage", damage},
-                 {"copies", copies},
-                 {"cache", cache},
-                 {"cache lock", cache_lock}};
+    } tests[] = {
+        {"documents", documents},   {"positions", positions}, {"refused files", refused_files},
+        {"compressed", compressed}, {"megatron", megatron},   {"framed", framed},
+        {"threads", threads},       {"restart", restart},     {"restart of other files", restart_of_other_files},
+        {"bad lines", bad_lines},   {"arrays", arrays},       {"bad text", bad_text},
+        {"damage", damage},         {"copies", copies},       {"cache", cache},
+        {"cache lock", cache_lock}};
     Suite *suite = suite_create("tokenize");
     SRunner *runner = srunner_create(suite);
     for (size_t i = 0; i < HD__COUNT(tests); i++) {

@@ -8,6 +8,7 @@
 #include "tests/system/system.h"
 
 #define TOKENIZER GOLDEN_DIR "/indexed/tokenizer.json"
+#define QWEN "llama.yaml model.vocab=1024 --random-weights --max-new 1 --tokenizer " GOLDEN_DIR "/tokenizer/qwen2.json "
 
 /* low.txt has 1000 bytes. */
 #define MIX(corpus, low)                                           \
@@ -297,6 +298,12 @@ static const struct {
     {"sample llama.yaml model={\"use\":\"transformer\",\"from\":\"empty\"} data.seq_len=8 --prompt 1 --max-new 1 "
      "job.seed=2",
      "warning: job.seed has no effect on what is sampled: --seed draws it"},
+    {"sample llama.yaml --random-weights --prompt a --max-new 1 --stop \\nUser:",
+     "warning: --stop '\\nUser:' has a backslash and an n: a line feed is $'\\n' in bash"},
+    {"sample " QWEN "--chat chatml --prompt <|im_start|>user",
+     "warning: --chat: a prompt has the text of <|im_start|>, as letters: leave --chat out, or give the words alone"},
+    {"sample " QWEN "--chat chatml --prompt a data.chat_template=plain",
+     "warning: --chat chatml: the job's data.chat_template is plain, and the model has seen no such prompt"},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --ignore-eos",
      "warning: --ignore-eos has no effect: no token is known that ends a text"},
     {"plan llama.yaml --assume tp_overlap=no,dp_overlap=no",

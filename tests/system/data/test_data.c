@@ -140,7 +140,8 @@ START_TEST(mistakes)
         {"data tokenize --tokenizer " TOKENIZER " --to x --feild y corpus.txt", "did you mean --field?", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to x --to y corpus.txt", "--to is given twice", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to x --eod <none> corpus.txt", "has no such token", 2},
-        {"data tokenize --tokenizer " TOKENIZER " --to x --chat-template none corpus.txt", "there are chatml", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x --chat-template none corpus.txt",
+         "there are chatml, llama3, mistral, plain, and Jinja is not read", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to x --chat-template chatml corpus.txt", "lacks <|im_start|>", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to /proc/x corpus.txt", "/proc/x", 2},
         {"data inspect absent", "absent.idx: No such file or directory; name the PREFIX of a .bin and its .idx", 2},
@@ -332,6 +333,14 @@ START_TEST(tokenizer_of_a_checkpoint)
         expect_says(c, "command line: the tokens are of other.json (");
         expect_says(c, ") and were of " TOKENIZER " (");
     }
+    ck_assert(
+        !system("sed 's/\"added_tokens\":\\[/&{\"id\":320,\"content\":\"<|im_end|>\",\"special\":true},/' " TOKENIZER
+                " > larger.json"));
+    c = command_run("train " FROM "--dry-run data.train=corpus.txt data.tokenizer=larger.json");
+    expect_code(c, 2);
+    expect_says(c,
+                "data.tokenizer: larger.json has 321 ids, and the model of known-model has rows for 320: enlarge it in "
+                "transformers (resize_token_embeddings, save_pretrained), or take its own tokenizer");
     /* The folder has a tokenizer of its own. */
     c = command_run("train " FROM "--dry-run data.train=corpus.txt data.tokenizer=" TOKENIZER);
     expect_code(c, 0);
@@ -351,6 +360,29 @@ START_TEST(tokenizer_of_a_checkpoint)
     c = command_run("ckpt export " FROM "checkpoint.dir=tuned --to wrong");
     expect_code(c, 2);
     expect_says(c, "step 1 was trained on tokens of other.json, and the export would have another tokenizer");
+}
+END_TEST
+
+/* Prompts and completions that are hardly meant so. */
+START_TEST(completions)
+{
+#define PLAIN "train " TEXT_JOB " data.val_fraction=0 data.train=c.jsonl data.chat_template=plain data.seq_len=8 "
+    write_file("c.jsonl", "{\"prompt\": \"How much is one and one?\", \"completion\": \"It is two.<|endoftext|>\"}\n"
+                          "{\"prompt\": \"How much is two and two?\", \"completion\": \"It is four.\"}\n");
+    struct command *c = command_run(PLAIN "job.steps=1 data.loss=completion data.documents=pack");
+    expect_code(c, 0);
+    expect_says(
+        c, "warning: c.jsonl: 1 of 2 documents have the text of <|endoftext|> in a content, as letters: remove it");
+    expect_says(c,
+                "command line: data.seq_len: all 2 documents are longer and cut: completions do not see their prompts");
+    ck_assert_msg(!strstr(c->err, "data.loss is not"), "%s", c->err);
+    c = command_run(PLAIN "job.steps=1");
+    expect_says(c, "command line: data.chat_template is set and data.loss is not, so prompts are trained, too");
+    c = command_run("train llama.yaml model.vocab=320 --dry-run data.train=" INDEXED
+                    "/bpe.bin data.chat_template=plain "
+                    "data.tokenizer=" TOKENIZER);
+    expect_says(c, "data.chat_template has no effect, because nothing is tokenized");
+    ck_assert_msg(!strstr(c->err, "data.loss is not"), "%s", c->err);
 }
 END_TEST
 
@@ -522,6 +554,7 @@ int main(void)
                                         {"found-in-another-order", found_in_another_order, 0},
 #endif
                                         {"said", said, 0},
+                                        {"completions", completions, 0},
                                         {NULL, NULL, 0}};
     return system_run("data", tests);
 }

@@ -300,6 +300,11 @@ START_TEST(requests_begin_with_bos)
         json_decref(o);
     }
     ck_assert(is[0] == is[1]);
+    struct command *c =
+        command_run("sample llama.yaml model.vocab=300 data.format=bytes checkpoint.dir=text --tokenizer "
+                    "bos.json --prompt <s>ab --max-new 1 --json");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "\"prompt_ids\": [9, 97, 98]") != NULL, "%s", c->out);
     ck_assert_msg(fabs(is[2] - is[3] - is[0]) < 1e-4, "%.9g is not %.9g", is[2] - is[3], is[0]);
 }
 END_TEST
