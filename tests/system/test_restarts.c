@@ -167,9 +167,8 @@ START_TEST(damaged_copy)
 #define IN_MEMORY "llama.yaml job.deterministic=exact mesh.dp=2 strategies.zero.stage=1 "
     pid_t ranks[2];
     int64_t step = 0;
-    struct command *c =
-        command_start(NULL, "train " IN_MEMORY AGAIN "job.name=damaged checkpoint.dir=damaged job.steps=1000000000 "
-                            "checkpoint={\"every\":100000,\"peers\":{\"every\":10}}");
+    struct command *c = command_start(NULL, "train " IN_MEMORY AGAIN "job.name=damaged job.steps=1000000000 "
+                                            "checkpoint={\"every\":100000,\"peers\":{\"every\":10}}");
     curve_wait("damaged", 60);
     command_ranks(c, 2, ranks);
     while (!step) { /* where one rank alone had its copy, the other would finish its own undamaged */
