@@ -18,7 +18,7 @@ struct import {
     struct hd__options zero;            /* strategy-zero knows many of DeepSpeed's keys by their names */
     struct hd__text section[SECTIONS];  /* "key: value, key: value" */
     struct hd__text comments, refusals; /* lines */
-    int recompute, known, strange;      /* keys of the root; strange: without one that is spelled alike */
+    int recompute, known, unknown;      /* keys of the root; unknown: no known one is spelled alike */
     int64_t ranks;                      /* data ranks, of --ranks; 0: not said */
 };
 
@@ -142,7 +142,7 @@ static void walk(struct import *m, const struct hd__tree_node *map, const char *
             continue;
         nearest = k == n ? hd__nearest(key, keys, n) : NULL;
         m->known += !*path && k < n;
-        m->strange += !*path && k == n && !nearest;
+        m->unknown += !*path && k == n && !nearest;
         if (k < n)
             follow(m, &rules[k], node, at);
         else
@@ -692,8 +692,9 @@ static int run(int argc, char **argv)
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     } else {
         (has(m.root, "distributed_type") || has(m.root, "fsdp_config") ? import_accelerate : import_deepspeed)(&m);
-        code = (m.refusals.length && !anyway) || m.strange > m.known ? HD__EXIT_REFUSED : HD__EXIT_DONE;
-        if (m.strange > m.known)
+        int foreign = m.unknown > m.known && !has(m.root, "zero_optimization") && !has(m.root, "train_batch_size");
+        code = (m.refusals.length && !anyway) || foreign ? HD__EXIT_REFUSED : HD__EXIT_DONE;
+        if (foreign)
             fprintf(stderr,
                     "%s: is neither DeepSpeed's nor accelerate's, which lack most of its keys: "
                     "docs/coming-from.md has those of other trainers\n",

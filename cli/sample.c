@@ -197,7 +197,7 @@ static int64_t shorter_sequence(const struct sample_request *r)
     return r->loaded.compiled->info.experts || need >= job->seq_len ? 0 : need;
 }
 
-/* The first prompt of each kind. */
+/* Warns of the first prompt of each kind that is hardly meant. */
 static void warn_prompts(const struct sample_request *r)
 {
     const struct hd__job *job = r->loaded.job;
@@ -208,7 +208,7 @@ static void warn_prompts(const struct sample_request *r)
                 "--chat %s: the job's data.chat_template is %s, and the model has seen no such prompt", asked, trained);
     for (uint32_t i = 0; i < r->prompts.count; i++) {
         const struct hd__sample_prompt *p = &r->prompts.at[i];
-        if (asked && !token && (token = hd__chat_letters(&r->text.tokenizer, p->text, p->bytes)))
+        if (asked && !token && (token = hd__chat_find_written_token(&r->text.tokenizer, p->text, p->bytes)))
             hd__log(HD_LOG_WARN, NULL,
                     "--chat: a prompt has the text of %s, as letters: leave --chat out, or give the words alone",
                     token);

@@ -199,7 +199,7 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
         rc = check_data(loaded, dry, env != NULL, local_rank, &err);
     if (!rc && (!env || env->rank == 0)) {
         hd__cli_print_late_warnings(loaded);
-        hd__train_corpus_warn(c);
+        hd__train_corpus_warn(c, 1);
         hd__train_watch_warn(c->job);
         warn_threads(c->job, local_ranks);
         if (c->job->notice_file && !access(c->job->notice_file, F_OK))
@@ -255,7 +255,7 @@ static void print_ready(const struct hd__compiled *c)
         most = HD__MAX(most, c->stage[s]->arena_bytes);
     if (c->job->steps && resumes_from >= c->job->steps) /* of epochs they may not be known yet */
         printf("the job is finished: its checkpoint is at step %" PRId64 "%s%" PRId64 "; nothing is left to train\n",
-               resumes_from, resumes_from > c->job->steps ? ", and job.steps is " : " of ", c->job->steps);
+               resumes_from, resumes_from > c->job->steps ? ", and the job ends at " : " of ", c->job->steps);
     else
         printf("ready: %d rank%s, arena %s a rank; nothing was started\n", c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "",
                hd__bytes_text((uint64_t)most, arena));

@@ -30,7 +30,7 @@ static int32_t check_part(const struct hd__compiled *c, const char *split, struc
         rc = hd__train_token_origin(c, err);
     if (rc)
         return rc;
-    hd__train_corpus_warn(c);
+    hd__train_corpus_warn(c, 0);
     return strcmp(split, "val") ? hd__train_feed_check(c, part, 1, err) : hd__train_feed_check_sets(c, 1, err);
 }
 
@@ -173,6 +173,7 @@ static int run(int argc, char **argv)
     if (!code)
         code = check_flags(&r);
     r.split = r.split ? r.split : "val";
+    r.weights.used_for |= r.weights.used_for && !strcmp(r.split, "test") ? HD__DIFF_TEST : 0;
     if (!code)
         code = load(&r, &arguments);
     if (!code)

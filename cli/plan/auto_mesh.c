@@ -126,13 +126,15 @@ static char *name_replaced(struct hd__job *job, const char *lines)
 {
     static const char *const keys[] = {"recompute", "data.micro_batch"};
     struct hd__text out = {0};
+    char *all = hd__format("\n%s\n", lines);
     for (size_t i = 0; i < HD__COUNT(keys); i++) {
         const struct hd__job_value *v = hd__job_value_get(job, keys[i]);
-        char *line = v ? hd__format("%s=%s\n", v->path, v->text) : NULL;
-        if (v && strcmp(v->origin, "default") && strcmp(v->text, "auto") && !strstr(lines, line))
-            hd__text_add(&out, "; the job's %.*s gives way", (int)strlen(line) - 1, line);
+        char *line = v ? hd__format("\n%s=%s\n", v->path, v->text) : NULL;
+        if (v && strcmp(v->origin, "default") && strcmp(v->text, "auto") && !strstr(all, line))
+            hd__text_add(&out, "; the job's %s=%s gives way", v->path, v->text);
         free(line);
     }
+    free(all);
     return out.length ? out.at : hd__strdup("");
 }
 

@@ -140,7 +140,8 @@ static void warn_unsharded(struct hd__job *job, const struct hd__job_section *se
 {
     const struct hd__job_value *dp = hd__job_value_get(job, "mesh.dp"), *stage = option_of(job, section, "stage"),
                                *states = option_of(job, section, "offload.optimizer");
-    if (stage && !strcmp(stage->text, "0") && job->mesh[HD_AXIS_DP_SHARD] > 1 && dp && strchr(dp->text, '{'))
+    if (stage && !strcmp(stage->text, "0") && job->mesh[HD_AXIS_DP_SHARD] > 1 && dp && strchr(dp->text, '{') &&
+        job->n_strategies == 1 && job->comm_axis[HD_AXIS_DP_SHARD] == job->comm_axis[HD_AXIS_DP_REPLICATE])
         hd__text_add(out,
                      "%s: warning: mesh.dp: shard is %lld, and nothing is sharded, because %s is 0: every rank holds "
                      "all states: say stage 3 (fsdp), or mesh.dp=%lld\n",

@@ -217,7 +217,7 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
         {job->deterministic == HD__DETERMINISTIC_EXACT && job->ranks > 1 &&
              job->mesh[HD_AXIS_TP] * job->mesh[HD_AXIS_CP] * job->mesh[HD_AXIS_EP] > 1,
          "job.deterministic",
-         "is exact, which does not cover mesh.tp, cp and ep: another size of them has other last bits"},
+         "is exact, which does not cover mesh.tp, cp and ep: compare only runs in which these are the same"},
         {inside_itself(job), "comm.inside", "has no effect where it is the same transport as comm.use: leave it out"},
         {job->checkpoint_keep_every && job->checkpoint_every && job->checkpoint_keep_every % job->checkpoint_every,
          "checkpoint.keep", "every is no multiple of checkpoint.every: only steps that are multiples of both are kept"},

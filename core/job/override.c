@@ -148,7 +148,7 @@ int32_t hd__job_overrides_check(const char *const *words, size_t n, struct hd_er
             if (!strncmp(before, name, length) && before[length] == '.')
                 rc = hd_fail(err, HD_E_INVALID,
                              ORIGIN ": '%.100s' has no effect, because '%.100s' behind it replaces "
-                                    "all of %s: put it last",
+                                    "all of %s: leave it out, or write it behind",
                              words[k], words[i], name);
             else if (strcmp(name, before) != 0 && !strcmp(own_name(&arena, name), own_name(&arena, before)))
                 rc = hd_fail(err, HD_E_INVALID, ORIGIN ": '%.100s' and '%.100s' are one key, %s: leave one of them out",

@@ -21,7 +21,7 @@ static const struct {
     {"ustar", 5, 257, "a tar archive", UNPACK},
     {"PAR1", 4, 0, "Parquet", EXTRACT},
     {"ARROW1", 6, 0, "Arrow", EXTRACT},
-    {"\xff\xff\xff\xff", 4, 0, "an Arrow stream, as datasets of Hugging Face write it", TO_JSON},
+    {"\x10\0\0\0\0\0\x0a\0", 8, 8, "an Arrow stream, as datasets of Hugging Face write it", TO_JSON},
     {"FEA1", 4, 0, "Feather", EXTRACT},
     {"\x89HDF\r\n\x1a\n", 8, 0, "HDF5", EXTRACT},
     {"\x80\x02\x8a\x0a", 4, 0, "a file of torch.save", EXTRACT},

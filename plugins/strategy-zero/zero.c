@@ -57,7 +57,8 @@ static void warn_of_whole(const struct zero *z)
         bytes += z->params[n].count * (int64_t)hd_dtype_size(z->api->dtype(z->p, "compute"));
         blocks = z->params[n].block > blocks ? z->params[n].block : blocks;
     }
-    if (z->stage == 3 && blocks > 1 && z->settings.gather_bucket >= bytes && z->api->stage(z->p) == 0)
+    if (z->stage == 3 && z->settings.reshard_after_forward && blocks > 1 && z->settings.gather_bucket >= bytes &&
+        z->api->stage(z->p) == 0)
         z->host->log(
             HD_LOG_WARN, "strategy-zero",
             "gather_bucket %.4g MB holds all %.4g MB of parameters: they are gathered at once, which takes more "

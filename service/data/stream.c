@@ -437,14 +437,18 @@ static void warn_padding(const struct hd__data *d, const struct data_file *f, ui
     if (!alone && !d->ops.read(f->data, at, 1, &id, &unused))
         hd__log(HD_LOG_WARN, NULL,
                 "%s: %.0f%% of the tokens lie in runs of 8 and more of one id, as %lld: is that padding? It is trained "
-                "on: save the rows without it",
+                "on: if it is, save the rows without it",
                 f->path, percent, (long long)id);
 }
 
-/* Reads and checks tokens (or labels) [first, first + count) of a file into `out`; NULL: checks only, and adds to
- * *counted the labels that count. */
+/* Labels that count; files that look padded. */
+struct scan {
+    uint64_t counted, padded;
+};
+
+/* Reads and checks tokens (or labels) [first, first + count) of a file into `out`; NULL: checks only, and counts. */
 static int32_t read_file(const struct hd__data *d, const struct data_file *f, read_fn read, uint64_t first,
-                         uint64_t count, int32_t *out, uint64_t *counted, struct hd_error *err)
+                         uint64_t count, int32_t *out, struct scan *scan, struct hd_error *err)
 {
     int labels = read != d->config.ops->read;
     enum { BLOCK = 2048, RUN = 8 };
@@ -465,7 +469,7 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
                 *out++ = ignored ? -1 : (int32_t)block[i];
                 continue;
             }
-            *counted += (uint64_t)(labels && !ignored);
+            scan->counted += (uint64_t)(labels && !ignored);
             run = block[i] == before ? run + 1 : 1;
             before = block[i];
             in_runs += run == RUN ? RUN : run > RUN;
@@ -474,7 +478,7 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
         if (rc)
             return note_failure(d, f, rc);
     }
-    if (!out && !d->ops.labels && count >= 1024 && in_runs > count / 4)
+    if (!out && !d->ops.labels && count >= 1024 && in_runs > count / 4 && !scan->padded++)
         warn_padding(d, f, at, 100 * (double)in_runs / (double)count);
     return HD_OK;
 }
@@ -501,7 +505,8 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
 {
     int32_t rc = HD_OK;
     uint32_t left = d->n_files;
-    uint64_t counted = 0, looked_at = 0;
+    struct scan scan = {0};
+    uint64_t looked_at = 0;
     warn_types(d);
     for (uint32_t k = 0; k < d->n_streams && !rc; k++) {
         const struct token_stream *s = &d->streams[k];
@@ -511,16 +516,16 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
                 continue;
             n = HD__MIN(to - from, tokens / left);
             if (d->config.ops->labels)
-                rc = read_file(d, &s->files[j], d->config.ops->labels, from - s->start[j], n, NULL, &counted, err);
+                rc = read_file(d, &s->files[j], d->config.ops->labels, from - s->start[j], n, NULL, &scan, err);
             looked_at += n;
             if (!rc && (!s->files[j].info.max_token || s->files[j].info.max_token >= d->config.vocab))
-                rc = read_file(d, &s->files[j], d->config.ops->read, from - s->start[j], n, NULL, &counted, err);
+                rc = read_file(d, &s->files[j], d->config.ops->read, from - s->start[j], n, NULL, &scan, err);
             tokens -= n;
         }
     }
     if (!rc && d->config.ops->labels)
         hd__log(HD_LOG_INFO, NULL, "%s%s: %llu of %s%llu tokens count in the loss", d->files[0].path,
-                d->n_files > 1 ? " and the rest" : "", (unsigned long long)counted,
+                d->n_files > 1 ? " and the rest" : "", (unsigned long long)scan.counted,
                 looked_at < d->tokens ? "the first " : "", (unsigned long long)looked_at);
     return rc;
 }

@@ -60,12 +60,12 @@ int64_t hd__chat_stop(const struct hd__tokenizer *t, const struct hd__chat_templ
     return c->end ? hd__tokenizer_find(t, c->end) : hd__tokenizer_eod(t);
 }
 
-const char *hd__chat_letters(const struct hd__tokenizer *t, const char *content, size_t bytes)
+const char *hd__chat_find_written_token(const struct hd__tokenizer *t, const char *content, size_t bytes)
 {
     static const char *const names[] = {
         "<|endoftext|>",       "<|im_end|>",      "<|im_start|>", "<|eot_id|>", "<|begin_of_text|>",
         "<|start_header_id|>", "<|end_of_text|>", "<|endofdoc|>", "[INST]",     "<end_of_turn>",
-        "<start_of_turn>",     "<eos>",           "<bos>",        "</s>",       "<s>"};
+        "<start_of_turn>",     "<eos>",           "<bos>"};
     for (size_t i = 0; i < HD__COUNT(names); i++)
         if (memmem(content, bytes, names[i], strlen(names[i])) && hd__tokenizer_find(t, names[i]) >= 0)
             return names[i];
@@ -186,13 +186,15 @@ static int32_t read_weight(const json_t *value, size_t i, int *counts, struct hd
     return HD_OK;
 }
 
+#define REASONING "reasoning is not rendered: write it"
+
 static int32_t read_message(const struct hd__chat_template *c, const json_t *value, size_t i, struct message *m,
                             struct hd_error *err)
 {
-    static const char *const refused[][2] = {{"tool_calls", "calls of tools are"},
-                                             {"reasoning_content", "reasoning is"},
-                                             {"reasoning", "reasoning is"},
-                                             {"thinking", "reasoning is"}};
+    static const char *const refused[][2] = {{"tool_calls", "calls of tools are not rendered: write them"},
+                                             {"reasoning_content", REASONING},
+                                             {"reasoning", REASONING},
+                                             {"thinking", REASONING}};
     const json_t *content = json_object_get(value, "content"), *other;
     if (!json_is_object(value))
         return hd_fail(err, HD_E_INVALID, "messages[%zu]: is no object {\"role\", \"content\"}", i);
@@ -202,10 +204,9 @@ static int32_t read_message(const struct hd__chat_template *c, const json_t *val
     if (rc)
         return rc;
     for (size_t k = 0; k < HD__COUNT(refused); k++)
-        if ((other = json_object_get(value, refused[k][0])) && !json_is_null(other) &&
-            (json_is_string(other) ? json_string_length(other) : !json_is_array(other) || json_array_size(other)))
-            return hd_fail(err, HD_E_UNSUPPORTED,
-                           "messages[%zu].%s: %s not rendered: write it into content as the model is to say it", i,
+        if ((other = json_object_get(value, refused[k][0])) &&
+            json_string_length(other) + json_array_size(other) + json_object_size(other))
+            return hd_fail(err, HD_E_UNSUPPORTED, "messages[%zu].%s: %s into content as the model is to say it", i,
                            refused[k][0], refused[k][1]);
     if (!json_is_string(content))
         return hd_fail(err, HD_E_INVALID, "messages[%zu].content: is no string", i);
@@ -334,7 +335,7 @@ static int32_t encode_messages(const struct hd__tokenizer *t, const struct hd__c
         rc = hd_fail(err, HD_E_INVALID, "messages: the last is of the %s: an answer follows a user's",
                      roles[m[n - 1].role]);
     for (size_t i = 0; i < n && !out->letters; i++)
-        out->letters = hd__chat_letters(t, m[i].content, m[i].bytes);
+        out->letters = hd__chat_find_written_token(t, m[i].content, m[i].bytes);
     if (!rc)
         rc = put_messages(t, c, m, n, out, &text, err);
     if (!rc && prompt && !c->turns && !(rc = put_header(t, c, roles[ASSISTANT], out, &text, err)))
@@ -371,7 +372,7 @@ static int32_t encode_completion(const struct hd__tokenizer *t, const json_t *pr
     int32_t rc = put_bos(t, out, err);
     hd__text_add_bytes(&text, json_string_value(prompt), json_string_length(prompt));
     hd__text_add_bytes(&text, json_string_value(completion), json_string_length(completion));
-    out->letters = hd__chat_letters(t, text.at, text.length);
+    out->letters = hd__chat_find_written_token(t, text.at, text.length);
     if (!rc)
         rc = put_answer(t, out, &text, json_string_length(prompt), 1, err);
     put_id(out, end, 1);

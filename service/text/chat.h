@@ -22,14 +22,14 @@ const struct hd__chat_template *hd__chat_find(const char *name);
 int32_t hd__chat_check(const struct hd__tokenizer *tokenizer, const struct hd__chat_template *chat,
                        struct hd_error *err);
 /* The first known special token of the vocabulary that stands as letters in a content; NULL: none does. */
-const char *hd__chat_letters(const struct hd__tokenizer *tokenizer, const char *content, size_t bytes);
+const char *hd__chat_find_written_token(const struct hd__tokenizer *tokenizer, const char *content, size_t bytes);
 
 /* Tokens, and of each whether the loss counts its prediction. Init by {0}; may be used again and again. */
 struct hd__chat_ids {
     struct hd__ids ids;
     uint8_t *counts; /* [ids.count], 0 or 1 */
     size_t room;
-    const char *letters; /* hd__chat_letters of any content */
+    const char *letters; /* hd__chat_find_written_token of any content */
 };
 void hd__chat_ids_free(struct hd__chat_ids *ids);
 

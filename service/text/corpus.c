@@ -102,13 +102,14 @@ static int32_t add_folder(struct hd__corpus *c, const char *folder, int depth, u
                                  : HD_OK;
     if (n > 0)
         qsort(entries, (size_t)n, sizeof *entries, (int (*)(const void *, const void *))alphasort);
+    int length = (int)strlen(folder) - (folder[strlen(folder) - 1] == '/');
     char *state = hd__format("%s/state.json", folder); /* beside data-00000-of-00001.arrow */
     if (!rc && !c->tokens && n > 0 && ends_with(entries[0]->d_name, strlen(entries[0]->d_name), ".arrow") &&
         !access(state, F_OK))
         rc = hd_fail(err, HD_E_UNSUPPORTED,
                      "%s: is a folder of Hugging Face datasets in Arrow, which is not read: write JSON lines by "
-                     "load_from_disk('%s').to_json('%s.jsonl')",
-                     folder, folder, folder);
+                     "load_from_disk('%.*s').to_json('%.*s.jsonl')",
+                     folder, length, folder, length, folder);
     free(state);
     for (int i = 0; i < n; i++) {
         char *path = hd__format("%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", entries[i]->d_name);

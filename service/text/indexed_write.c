@@ -1,6 +1,7 @@
 /* The writer: tokens, lengths and documents go to files of their own, of which the index is made at the end. */
 #include "service/text/indexed.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -186,7 +187,7 @@ static int32_t write_last_bits(const struct hd__indexed_writer *w, struct hd_err
 static int32_t write_ends(const struct hd__indexed_writer *w, struct hd_error *err)
 {
     char *bin = part_path(w, BIN);
-    uint64_t bytes, ends = hd_file_ends(bin, &bytes);
+    uint64_t bytes, ends = htole64(hd_file_ends(bin, &bytes));
     off_t at = (off_t)(sizeof loss_magic + (w->size.tokens + 7) / 8);
     free(bin);
     return pwrite(w->out[LOSS].fd, &ends, sizeof ends, at) != (ssize_t)sizeof ends ? fail(w, LOSS, err) : HD_OK;

@@ -467,7 +467,8 @@ static int32_t finish(struct tokenize *t, struct hd_error *err)
     for (uint32_t i = 0; i < t->config->corpus->sources.count; i++, share++)
         if (share->token)
             hd__log(HD_LOG_WARN, NULL,
-                    "%s: %" PRIu64 " of %" PRIu64 " documents have the text of %s in a content, as letters: remove it",
+                    "%s: %" PRIu64 " of %" PRIu64 " documents have the text of %s in a content, as letters: if "
+                    "the token is meant, leave it to the template",
                     t->config->corpus->sources.at[i], share->letters, share->documents, share->token);
     char *meta = hd__tokenize_meta(t->config, &t->done);
     int32_t rc = hd__indexed_finish(t->writer, meta, err);

@@ -54,7 +54,7 @@ static const struct {
     {"7z\xbc\xaf\x27\x1c", 6, 0, "a 7z archive", UNPACK},
     {"ustar", 5, 257, "a tar archive", UNPACK},
     {"ARROW1", 6, 0, "Arrow", EXTRACT},
-    {"\xff\xff\xff\xff", 4, 0, "an Arrow stream, as datasets of Hugging Face write it", TO_JSON},
+    {"\x10\0\0\0\0\0\x0a\0", 8, 8, "an Arrow stream, as datasets of Hugging Face write it", TO_JSON},
     {"\x89HDF\r\n\x1a\n", 8, 0, "HDF5", EXTRACT},
     {"SQLite format 3", 16, 0, "an SQLite database", EXTRACT},
     {"%PDF-", 5, 0, "PDF", EXTRACT},

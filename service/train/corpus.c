@@ -197,10 +197,10 @@ static const char *find_common(struct hd__job *job, struct file_ids *a, struct f
     return NULL;
 }
 
-int hd__train_corpus_is_split(const struct hd__compiled *c)
+int hd__train_corpus_is_split(const struct hd__compiled *c, int test)
 {
-    struct file_ids train = list_files(c, &c->job->train), val = list_files(c, &c->job->val);
-    int found = !c->job->val.count && c->job->val_fraction > 0;
+    struct file_ids train = list_files(c, &c->job->train), val = list_files(c, test ? &c->job->test : &c->job->val);
+    int found = !test && !c->job->val.count && c->job->val_fraction > 0;
     for (size_t pair = 0; pair < (size_t)train.list.count * val.list.count; pair++) {
         uint64_t of = val.list.at[pair / train.list.count].split_of;
         found |= of && of == train.list.at[pair % train.list.count].split_of;
@@ -304,19 +304,20 @@ static void warn_idle_keys(const struct hd__compiled *c)
         if (value && !rows[i].used && strcmp(value->origin, "default") != 0)
             hd__log(HD_LOG_WARN, NULL, "%s: %s has no effect, because %s", value->origin, rows[i].key, rows[i].why);
     }
+}
+
+void hd__train_corpus_warn(const struct hd__compiled *c, int trains)
+{
     const struct hd__job_value *loss = hd__job_value_get(c->job, "data.loss");
-    if (text && c->job->data_chat_template && (!loss || !strcmp(loss->origin, "default")))
+    warn_held_out(c);
+    hd__train_token_origin_warn(c);
+    warn_idle_keys(c);
+    if (trains && c->job->data_chat_template && (!loss || !strcmp(loss->origin, "default")) &&
+        hd__train_corpus_has_text(c))
         hd__log(HD_LOG_WARN, NULL,
                 "%s: data.chat_template is set and data.loss is not, so prompts are trained, too: say "
                 "data.loss=completion, or all",
                 hd__job_where(c->job, "data.chat_template"));
-}
-
-void hd__train_corpus_warn(const struct hd__compiled *compiled)
-{
-    warn_held_out(compiled);
-    hd__train_token_origin_warn(compiled);
-    warn_idle_keys(compiled);
 }
 
 /* ---- the tokenizer */

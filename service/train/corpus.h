@@ -24,9 +24,9 @@ const char *hd__train_corpus_bytes(const struct hd__compiled *compiled);
 
 /* Warns of files that two of data.train, the sets of data.val and data.test have, by whatever path or as a copy, of
  * tokens by another tokenizer than that of model.from, and of keys without effect. */
-void hd__train_corpus_warn(const struct hd__compiled *compiled);
-/* Is what is held out cut off data.train: by data.val_fraction, or by `heddle data split` of one file? */
-int hd__train_corpus_is_split(const struct hd__compiled *compiled);
+void hd__train_corpus_warn(const struct hd__compiled *compiled, int trains);
+/* Is data.val, or data.test, cut off data.train: by data.val_fraction, or by `heddle data split` of one file? */
+int hd__train_corpus_is_split(const struct hd__compiled *compiled, int test);
 /* Makes those of some sources, of this key of the job. */
 int32_t hd__train_corpus_make(const struct hd__compiled *compiled, const char *key, const struct hd__sources *sources,
                               struct hd_error *err);

@@ -297,7 +297,8 @@ void hd__train_data_describe(const struct hd__train_session *s, struct hd__train
     size_t n = (size_t)job->seq_len;
     struct hd_error unused = HD_ERROR_INIT;
     struct hd__train_feed *feed = s->train_feed, *opened = NULL;
-    if (!feed && s->weights_for & HD__DIFF_EVAL && hd__train_corpus_is_split(s->compiled) &&
+    if (!feed && s->weights_for & HD__DIFF_EVAL && job->documents != HD__DOCUMENTS_PACK &&
+        hd__train_corpus_is_split(s->compiled, !!(s->weights_for & HD__DIFF_TEST)) &&
         !hd__train_feed_open(s->compiled, s->env->rank, HD__FEED_TRAIN, &opened, &unused))
         feed = opened;
     const struct hd__data *data = feed && !job->on_error ? hd__train_feed_data(feed) : NULL;
@@ -336,7 +337,7 @@ static void log_data(struct hd__job *job, const char *name, const json_t *state,
         hd__log(HD_LOG_WARN, NULL, "%s: data.train is not what it was when checkpoint %s was saved: %s%s",
                 hd__job_where(job, "data.train"), name,
                 same ? "as many tokens and the same first sequence, and other ones between"
-                     : hd__arena_format(&job->arena, "now %s, then %s", data->text, before),
+                     : hd__arena_format(&job->arena, "it is %s, and was %s", data->text, before),
                 consequence);
 }
 

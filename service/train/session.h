@@ -28,7 +28,7 @@ struct hd__train_session {
 };
 
 /* Evaluation asks what was held out, an export how long sequences were; above the effects of resume_diff.c. */
-enum { HD__DIFF_EVAL = 8, HD__DIFF_EXPORT = 16 };
+enum { HD__DIFF_EVAL = 8, HD__DIFF_EXPORT = 16, HD__DIFF_TEST = 32 }; /* TEST: with EVAL, of data.test */
 
 /* Connects and opens the executor. Parameters are not initialised yet. */
 int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled *compiled,

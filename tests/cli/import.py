@@ -143,6 +143,8 @@ for more in ((), ("--anyway",)):
     made = imported(AXOLOTL, *more, code=2)
     expect("config.yaml: is neither DeepSpeed's nor accelerate's, which lack most of its keys: docs/coming" in made.stderr and "did you mean" not in made.stderr
            and not made.stdout, f"of axolotl's file it says:\n{made.stderr}{made.stdout}")
+OWN = {"zero_optimization": {"stage": 3}, "compile": {"disable": True}, "nebula": {"enabled": True}, "sequence_parallel": 1}
+expect("nebula" in imported(OWN, code=2).stderr and "strategies" in imported(OWN, "--anyway").stdout, "DeepSpeed's keys that are not known here")
 for off in ({"curriculum_learning": {"enabled": False}}, {"sparse_gradients": False}, {"optimizer": None}, {"fp16": {"enabled": False}}, {"zero_optimization": False},
             {"bf16": False}):
     imported(off)

@@ -407,7 +407,7 @@ START_TEST(evaluate_and_export)
     ck_assert_msg(!strstr(c->err, "is not what it was"), "it said: %s", c->err);
     ck_assert_int_eq(system("head -c 50000 corpus.txt > cut.txt"), 0);
     c = run_says("eval llama.yaml data.train=cut.txt checkpoint.dir=cut data.batch=2 " HELD_OUT, 0,
-                 "command line: data.train is not what it was when checkpoint step-00000020 was saved: now 45000 ");
+                 "command line: data.train is not what it was when checkpoint step-00000020 was saved: it is 45000 ");
     expect_says(c, ": what is evaluated here may have been trained on");
     c = command_run("eval llama.yaml data.train=cut.txt checkpoint.dir=cut data.val=corpus.txt eval.batches=1");
     ck_assert_msg(!strstr(c->err, "is not what it was"), "what is evaluated is no part of it: %s", c->err);
@@ -708,7 +708,7 @@ START_TEST(data_or_strategies_have_changed)
     ck_assert_msg(!strstr(c->err, "is not what it was"), "it said: %s", c->err);
     ck_assert_int_eq(system("tail -c 20000 corpus.txt > moves.txt"), 0);
     run_says("train llama.yaml data.train=moves.txt job.name=moves checkpoint.dir=moves job.steps=4", 0,
-             "command line: data.train is not what it was when checkpoint step-00000003 was saved: now 20000 tokens, "
+             "command line: data.train is not what it was when checkpoint step-00000003 was saved: it is 20000 tokens, "
              "checksum of the first sequence ");
     ck_assert_int_eq(system("cp corpus.txt half.txt"), 0);
     train(&whole, "half", "llama.yaml data.train=half.txt data.shuffle=false checkpoint.dir=half job.steps=2");

@@ -397,9 +397,9 @@ START_TEST(after_its_end)
          "the job is finished: its checkpoint is at step 8 of 8; set job.steps higher to go on, or "
          "checkpoint.resume=overwrite to train anew"},
         {0, "train llama.yaml " ENDED "job.steps=4",
-         "the job is finished: its checkpoint is at step 8, and job.steps is 4; set job.steps higher to go on, or "
+         "the job is finished: its checkpoint is at step 8, and the job ends at 4; set job.steps higher to go on, or "
          "checkpoint.resume=overwrite"},
-        {0, "train llama.yaml " ENDED "job.steps=4 --dry-run", "its checkpoint is at step 8, and job.steps is 4; "},
+        {0, "train llama.yaml " ENDED "job.steps=4 --dry-run", "its checkpoint is at step 8, and the job ends at 4; "},
         {0, "train llama.yaml job.name=anew checkpoint.resume=runs/ended/checkpoints/step-00000008 job.steps=8",
          "set job.steps higher to go on, or begin at step 0 with its weights: `heddle ckpt export`, then model.from"},
         {0, "train llama.yaml " ENDED "job.steps=12 schedule.kind=cosine --dry-run",

@@ -272,7 +272,8 @@ START_TEST(containers)
         {BYTES("\x04\x22\x4d\x18\x64\x40"), "is lz4"},
         {BYTES("PAR1\x15\x04\x15\x10PAR1"), "is Parquet"},
         {BYTES("ARROW1\x00\x00\xff\xff\xff\xff"), "is Arrow"},
-        {BYTES("\xff\xff\xff\xff\x70\x00\x00\x00\x10"), "is an Arrow stream, as datasets of Hugging Face write it"},
+        {BYTES("\xff\xff\xff\xff\x70\x00\x00\x00\x10\x00\x00\x00\x00\x00\x0a\x00"),
+         "is an Arrow stream, as datasets of Hugging Face write it"},
         {BYTES("\x89HDF\r\n\x1a\n\x00"), "is HDF5"},
         {BYTES("\x89PNG\r\n\x1a\n\x00"), "is a PNG image"},
         {BYTES("\x7f"

@@ -39,7 +39,7 @@ struct hd__train_loaded {
 struct hd__peer_copies;
 struct hd__train_checkpointer; /* the job's checkpoint store and the save under way */
 
-/* Opens checkpoint storage for a session; *keeper stays NULL if the job has no checkpoint section. `dir` replaces
+/* Opens checkpoint storage for a session; *checkpointer stays NULL if the job has no checkpoint section. `dir` replaces
  * the job's folder unless it is NULL. */
 int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir,
                                     struct hd__train_checkpointer **checkpointer, struct hd_error *err);

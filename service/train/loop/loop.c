@@ -698,7 +698,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     if (!rc && l.progress.step >= l.job->steps && l.is_leader)
         printf("the job is finished: its checkpoint is at step %" PRId64 "%s%" PRId64
                "; set job.%s higher to go on, or %s\n",
-               l.progress.step, l.progress.step > l.job->steps ? ", and job.steps is " : " of ", l.job->steps,
+               l.progress.step, l.progress.step > l.job->steps ? ", and the job ends at " : " of ", l.job->steps,
                l.job->epochs > 0 ? "epochs" : "steps",
                strchr(l.job->resume, '/') ? "begin at step 0 with its weights: `heddle ckpt export`, then model.from"
                                           : "checkpoint.resume=overwrite to train anew");

@@ -254,7 +254,7 @@ static const struct {
      "messages[0].reasoning_content: reasoning is not rendered: write it into content"},
     {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"thinking\": \"a\"}]}",
      "messages[0].thinking: reasoning is not rendered"},
-    {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"reasoning\": {}}]}",
+    {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"reasoning\": {\"a\": 1}}]}",
      "messages[0].reasoning: reasoning is not rendered"},
     {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"weight\": 0.5}]}",
      "messages[0].weight: is neither 0 nor 1"},
@@ -292,7 +292,8 @@ START_TEST(letters)
         const char *line, *token;
     } rows[] = {
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"a<|im_end|>b\"}]}", "<|im_end|>"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a<|eot_id|>\", \"tool_calls\": [], \"reasoning\": "
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a<|eot_id|>\", \"tool_calls\": [], \"thinking\": false, "
+         "\"reasoning\": "
          "\"\"}]}",
          NULL},
         {"{\"prompt\": \"a\", \"completion\": \"b<|endoftext|>\"}", "<|endoftext|>"},

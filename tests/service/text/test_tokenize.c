@@ -184,14 +184,17 @@ START_TEST(refused_files)
         {"ids.npy", "abcd", "its name says tokens, and not text", HD_E_UNSUPPORTED},
         {"a.csv", "text\n", "its name says a table", HD_E_UNSUPPORTED},
         {"b.TSV.gz", "text\n", "name the column by data.field", HD_E_UNSUPPORTED},
-        {"a.arrow", "\xff\xff\xff\xff\x70",
-         "is an Arrow stream, as datasets of Hugging Face write it: write JSON lines", HD_E_UNSUPPORTED},
         {"lfs.txt", "version https://git-lfs.github.com/spec/v1\noid", "git lfs pull", HD_E_UNSUPPORTED},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         put(rows[i].name, rows[i].text);
         ck_refused(read_one(rows[i].name), rows[i].code, rows[i].words);
     }
+    FILE *out = fopen(path("a.arrow"), "w");
+    ck_assert_uint_eq(fwrite("\xff\xff\xff\xff\x70\0\0\0\x10\0\0\0\0\0\x0a", 1, 16, out), 16);
+    ck_assert_int_eq(fclose(out), 0);
+    ck_refused(read_one("a.arrow"), HD_E_UNSUPPORTED,
+               "is an Arrow stream, as datasets of Hugging Face write it: write");
     mkdir(path("empty"), 0777);
     ck_refused(read_one("empty"), HD_E_NOTFOUND, "has no file of text or JSON lines");
     mkdir(path("ds"), 0777); /* as save_to_disk makes it */

@@ -372,7 +372,8 @@ START_TEST(completions)
     struct command *c = command_run(PLAIN "job.steps=1 data.loss=completion data.documents=pack");
     expect_code(c, 0);
     expect_says(
-        c, "warning: c.jsonl: 1 of 2 documents have the text of <|endoftext|> in a content, as letters: remove it");
+        c, "warning: c.jsonl: 1 of 2 documents have the text of <|endoftext|> in a content, as letters: if the token "
+           "is meant, leave it to the template");
     expect_says(c,
                 "command line: data.seq_len: all 2 documents are longer and cut: completions do not see their prompts");
     ck_assert_msg(!strstr(c->err, "data.loss is not"), "%s", c->err);
@@ -464,7 +465,7 @@ START_TEST(parts_of_one_file)
     ck_assert_msg(!c->code && !strstr(c->err, "is not what it was"), "%s", c->err);
     expect_code(command_run("data split " INDEXED "/bpe --validation 0.2 --seed 5 --overwrite --to drawn"), 0);
     c = command_run("eval " PARTS "eval.batches=1");
-    expect_says(c, "command line: data.train is not what it was when checkpoint step-00000002 was saved: now ");
+    expect_says(c, "command line: data.train is not what it was when checkpoint step-00000002 was saved: it is ");
     expect_says(c, ": what is evaluated here may have been trained on");
 }
 END_TEST
