@@ -1,5 +1,6 @@
 /* Token files: every format and type, what is refused, and damaged files. */
 #include "core/plugin/plugin.h"
+#include "heddle/file.h"
 #include "plugins/data-tokens/internal.h"
 #include "tests/support/scratch.h"
 
@@ -637,6 +638,24 @@ START_TEST(documents)
 }
 END_TEST
 
+/* FNV-1a of both blocks, computed by ten lines of Python: it stands in files, so it is what it is. */
+START_TEST(ends)
+{
+    struct scratch s;
+    static uint8_t data[200000];
+    uint64_t bytes;
+    scratch_init(&s);
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i % 251);
+    ck_assert_uint_eq(hd_file_ends(scratch_write(&s, "a", "heddle", 6), &bytes), 0xed1a9906a36e9125);
+    ck_assert_uint_eq(bytes, 6);
+    ck_assert_uint_eq(hd_file_ends(scratch_write(&s, "b", data, sizeof data), &bytes), 0x6d0a691d7ea44080);
+    ck_assert_uint_eq(bytes, sizeof data);
+    ck_assert_uint_eq(hd_file_ends("/dev/null", &bytes), 0);
+    scratch_finish(&s);
+}
+END_TEST
+
 int main(void)
 {
     const struct scratch_test tests[] = {
@@ -655,6 +674,7 @@ int main(void)
         {"completions", completions},
         {"marks", marks_that_do_not_fit},
         {"documents", documents},
+        {"ends", ends},
         {NULL, NULL},
     };
     return scratch_run("tokens", tests);
