@@ -56,7 +56,7 @@ static struct lengths find_lengths(const struct hd__indexed *x)
 static uint64_t count_loss(const struct hd__indexed *x)
 {
     uint64_t n = 0;
-    for (uint64_t i = 8; i < x->loss_bytes; i++)
+    for (uint64_t i = 8; i < 8 + (x->tokens + 7) / 8; i++)
         n += (uint64_t)__builtin_popcount(x->loss[i]);
     return n;
 }
