@@ -183,15 +183,23 @@ static const struct bench_option *find_option(const char *word)
     return NULL;
 }
 
+/* The remedy for a word that is no option. */
+static const char *remedy(const char *word)
+{
+    static const char *const of_nccl_tests[] = {"-g", "-t", "--ngpus", "--nthreads"};
+    for (size_t i = 0; i < HD__COUNT(of_nccl_tests); i++)
+        if (!strcmp(word, of_nccl_tests[i]))
+            return ": a rank is a process; --ranks N starts so many";
+    return *word == '-' ? "" : ": a job goes behind --train";
+}
+
 static int parse(int argc, char **argv, struct bench_arguments *a)
 {
     uint64_t given = 0; /* by place in the table */
     for (int i = 1; i < argc; i++) {
         const struct bench_option *o = find_option(argv[i]);
         if (!o)
-            return hd__cli_usage_error(
-                &hd__command_bench,
-                *argv[i] == '-' ? "there is no option %s" : "%s is no option: a job goes behind --train", argv[i]);
+            return hd__cli_usage_error(&hd__command_bench, "there is no option %s%s", argv[i], remedy(argv[i]));
         if (!a->only_transports && !o->of_peak)
             a->only_transports = argv[i];
         if (o->kind == FLAG) {

@@ -65,9 +65,6 @@ static int32_t check_outputs(const struct hd__compiled *c, struct hd_error *err)
          c->checkpoint_choice.component && !strstr(job->checkpoint_dir, "://") ? job->checkpoint_dir : NULL, "/step"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
-        if (rows[i].path && rows[i].path[0] == '~')
-            return hd__job_fail(job, rows[i].key, err, "%s: %s: ~ is not expanded: write the whole path", rows[i].key,
-                                rows[i].path);
         int why = rows[i].path ? hd__can_write(hd__arena_format(&job->arena, "%s%s", rows[i].path, rows[i].file)) : 0;
         if (why)
             return hd__job_fail(job, rows[i].key, err, "%s: %s: %s", rows[i].key, rows[i].path,

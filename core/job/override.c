@@ -136,6 +136,19 @@ static char *own_name(struct hd__arena *arena, char *path)
                : hd__arena_format(arena, "%.*s%s", (int)(dot + 1 - path), path, hd__option_at(&table, (size_t)i).name);
 }
 
+static int is_below(const char *path, const char *above)
+{
+    size_t n = strlen(above);
+    return !strncmp(path, above, n) && path[n] == '.';
+}
+
+/* Is nothing left of the word for `before` once `later` is set: what holds it is replaced, or it was a plain value
+ * where there is a mapping now? */
+static int is_replaced(const char *word, const char *before, const char *later)
+{
+    return is_below(before, later) || (is_below(later, before) && !strchr("[{", word[strlen(before) + 1]));
+}
+
 int32_t hd__job_overrides_check(const char *const *words, size_t n, struct hd_error *err)
 {
     struct hd__arena arena = {0};
@@ -144,12 +157,11 @@ int32_t hd__job_overrides_check(const char *const *words, size_t n, struct hd_er
         char *name = hd__arena_format(&arena, "%.*s", (int)strcspn(words[i], "="), words[i]);
         for (size_t k = 0; k < i && !rc; k++) {
             char *before = hd__arena_format(&arena, "%.*s", (int)strcspn(words[k], "="), words[k]);
-            size_t length = strlen(name);
-            if (!strncmp(before, name, length) && before[length] == '.')
+            if (words[k][strlen(before)] && is_replaced(words[k], before, name))
                 rc = hd_fail(err, HD_E_INVALID,
                              ORIGIN ": '%.100s' has no effect, because '%.100s' behind it replaces "
                                     "all of %s: leave it out, or write it behind",
-                             words[k], words[i], name);
+                             words[k], words[i], strlen(name) < strlen(before) ? name : before);
             else if (strcmp(name, before) != 0 && !strcmp(own_name(&arena, name), own_name(&arena, before)))
                 rc = hd_fail(err, HD_E_INVALID, ORIGIN ": '%.100s' and '%.100s' are one key, %s: leave one of them out",
                              words[k], words[i], own_name(&arena, name));

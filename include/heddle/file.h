@@ -31,7 +31,7 @@ static inline int32_t hd_open_regular(const char *path, int *fd, uint64_t *bytes
     memset(&st, 0, sizeof st);
     int file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC),
         code = file < 0 || fstat(file, &st) ? errno : 0;
-    int literal = path[0] == '~' || strpbrk(path, "*?[") != NULL;
+    int literal = path[0] == '~' || strpbrk(path, "*?[$") != NULL;
     int is_list = code == ENOENT && !literal && !strstr(path, "://") && hd_path_is_list(path);
     if (!code && S_ISREG(st.st_mode)) {
         *fd = file;
@@ -45,7 +45,7 @@ static inline int32_t hd_open_regular(const char *path, int *fd, uint64_t *bytes
                        strerror(code),
                        code != ENOENT        ? ""
                        : strstr(path, "://") ? "; it is a URL, and no plug-in here serves it"
-                       : literal             ? "; ~ and * are not expanded"
+                       : literal             ? "; ~, * and $ are not expanded"
                        : is_list             ? "; several files are a list: ["
                                              : "",
                        is_list ? path : "", is_list ? "]" : "");

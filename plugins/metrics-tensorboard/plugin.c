@@ -124,7 +124,6 @@ static int32_t open_file(struct hd_metrics *m, const char *dir, struct hd_error 
 static int32_t check_dir(const char *dir, struct hd_error *err)
 {
     return strstr(dir, "://") ? hd_fail(err, HD_E_INVALID, "%s is a URL: name a folder", dir)
-           : *dir == '~'      ? hd_fail(err, HD_E_INVALID, "%s: ~ is not expanded: write the whole path", dir)
            : !*dir            ? hd_fail(err, HD_E_INVALID, "the name of its folder is empty")
                               : HD_OK;
 }

@@ -217,8 +217,8 @@ START_TEST(missing_folders)
         {"./none", "model.from: ./none/config.json: No such file or directory", 0},
         {"/none/none", "/none/none/config.json: No such file", 0},
         {"none/none/none", "none/none/none/config.json: No such file", 0},
-        {"~/none", "~ and * are not expanded", 0},
-        {"none*", "~ and * are not expanded", 0},
+        {"~/none", "~, * and $ are not expanded", 0},
+        {"none*", "~, * and $ are not expanded", 0},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct hd_error err = HD_ERROR_INIT;

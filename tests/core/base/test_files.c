@@ -39,8 +39,8 @@ START_TEST(regular)
     ck_refused(hd_open_regular(scratch_path(&s, "none"), &fd, &bytes, &err), HD_E_NOTFOUND, "none: No such file");
     ck_assert_ptr_null(strstr(err.message, "expanded"));
     ck_refused(hd_open_regular(scratch_path(&s, "file/x"), &fd, &bytes, &err), HD_E_NOTFOUND, "Not a directory");
-    ck_refused(hd_open_regular("~/none", &fd, &bytes, &err), HD_E_NOTFOUND, "~ and * are not expanded");
-    ck_refused(hd_open_regular("none-*.bin", &fd, &bytes, &err), HD_E_NOTFOUND, "~ and * are not expanded");
+    ck_refused(hd_open_regular("~/none", &fd, &bytes, &err), HD_E_NOTFOUND, "~, * and $ are not expanded");
+    ck_refused(hd_open_regular("none-*.bin", &fd, &bytes, &err), HD_E_NOTFOUND, "~, * and $ are not expanded");
     scratch_finish(&s);
 }
 END_TEST

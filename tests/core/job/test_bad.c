@@ -70,6 +70,8 @@ static const struct bad keys[] = {
     {JOB REST "mesh:\n", NULL, "job.yaml:5:1: mesh has no value; leave it out for the defaults"},
     {JOB REST "checkpoint:\n", NULL, "job.yaml:5:1: checkpoint has no value; write `checkpoint: {}` for the defaults"},
     {JOB REST "mesh: ~\n", NULL, "job.yaml:5:1: mesh has no value; leave it out for the defaults"},
+    {JOB REST "mesh: auto\n", "mesh.tp=2",
+     "command line: 'mesh.tp=2': mesh is auto: to say its axes write mesh={tp: ...}"},
     {JOB REST "mesh: [1, 2]\n", NULL, "job.yaml:5:7: mesh is a list where a mapping is wanted: {pp: ...}"},
     {JOB REST "comm: shm\n", NULL, "job.yaml:5:7: comm is a single value where a mapping is wanted: {use: shm}"},
     {JOB REST "schedule: {kind: cosin}\n", NULL,
