@@ -9,6 +9,12 @@
 
 #include "core/base/base.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
 /* Every test runs in a scratch folder that holds
  *   corpus.txt      400 KB of words, the same everywhere
  *   llama.yaml      2 layers, hidden 64, 4 heads, 2 kv heads; batch 8 of 32 tokens; micro_batch 2; AdamW, clip 1;

@@ -33,16 +33,12 @@ static void expect_no_name_in_shm(pid_t pid)
     ck_assert(heddle); /* that was one of ours */
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED
-#endif
-
 /* ---- the time of day */
 
 /* A wall clock that is stepped to and fro makes nobody late or dead, and ends no wait too early or never. */
 START_TEST(clock_steps)
 {
-#ifdef SANITIZED
+#if SANITIZED
     printf("skipped: a sanitizer has to be loaded first\n");
 #else
     static const char *const transports[] = {"shm", DP_TRANSPORT};
@@ -352,7 +348,7 @@ END_TEST
 /* A library's handler of crashes does not outlive its loading: the signal ends the rank, and is named. */
 START_TEST(crash_while_opening)
 {
-#ifdef SANITIZED
+#if SANITIZED
     printf("skipped: a sanitizer reports crashes by itself\n");
 #else
     struct command *c =
@@ -369,7 +365,7 @@ END_TEST
 /* Nor one that was installed by a call. */
 START_TEST(crash_after_opening)
 {
-#ifdef SANITIZED
+#if SANITIZED
     printf("skipped: a sanitizer reports crashes by itself\n");
 #else
     static const struct {

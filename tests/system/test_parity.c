@@ -131,7 +131,8 @@ START_TEST(stage_3_needs_a_third)
     double whole = process_bytes("whole", 0), shards = process_bytes("shards", 3);
     fprintf(stderr, "process memory, 4 ranks: stage 0 %.0f MiB, stage 3 %.0f MiB, ratio %.3f\n", whole / (1 << 20),
             shards / (1 << 20), shards / whole);
-    ck_assert_double_le(shards, 0.35 * whole);
+    if (!SANITIZED) /* a process has a sanitizer's memory too */
+        ck_assert_double_le(shards, 0.35 * whole);
 }
 END_TEST
 
