@@ -346,6 +346,8 @@ START_TEST(not_restarted)
     expect_end(c[1], 2);
     expect_says(c[1], "warning: launch.restarts is 7 on node 1 and 0 on node 0, which decides");
     expect_says(c[1], "warning: the least of launch.nodes is 1 on node 1 and 2 on node 0, which decides");
+    command_wait(c[0], 60); /* node 1 is gone */
+    c[0] = start_node(0, EXACT MEET "--nodes 2 launch.ranks=1 job.name=uneven");
     c[1] = start_node(1, EXACT MEET "--nodes 1:4 launch.ranks=1 job.name=uneven");
     expect_end(c[1], 2);
     expect_says(c[1], "launch.nodes is up to 2 on node 0, and up to 4 on this one");
