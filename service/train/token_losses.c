@@ -22,6 +22,8 @@ static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, stru
 {
     struct losses *l = user;
     int32_t labels = input == HD__INPUT_LABELS;
+    if (input == HD__INPUT_POSITIONS && l->config->feed)
+        return hd__train_feed_next(l->config->feed, input, out, count, err);
     if (input == HD__INPUT_POSITIONS) {
         hd__train_session_feed_positions(l->s, out, count);
         return HD_OK;

@@ -140,19 +140,29 @@ static float *read_npy(const char *path, int64_t rows, int64_t columns)
 START_TEST(every_token)
 {
     static const char *const meshes[] = {"mesh.dp=2", "mesh.tp=2", "mesh.cp=2", "mesh.pp=2", "precision.compute=bf16"};
+    static const char *const documents[] = {"continue", "mask", "pack"};
 #define EVAL "eval llama.yaml checkpoint.dir=tokens data.val_fraction=0.1 eval.batches=2 "
     train(&curve, "tokens", "llama.yaml checkpoint.dir=tokens job.steps=10");
     struct command *c = command_run(EVAL "--per-token one.npy");
     expect_code(c, 0);
     const float *one = read_npy("one.npy", 16, 32);
-    double sum = 0, loss;
-    for (int i = 0; i < 16 * 32; i++)
-        sum += one[i];
-    c = command_run(EVAL "--json");
-    json_t *o = object(c->out);
-    loss = json_number_value(json_object_get(o, "val_loss"));
-    json_decref(o);
-    ck_assert_msg(fabs(-sum / (16 * 32) - loss) < 1e-6, "%.9g, the loss is %.9g", -sum / (16 * 32), loss);
+    json_t *o;
+    for (size_t d = 0; d < HD__COUNT(documents); d++) {
+        double sum = 0, counted = 0;
+        expect_code(command_run(EVAL "data.eod=10 data.documents=%s --per-token apart.npy", documents[d]), 0);
+        const float *apart = read_npy("apart.npy", 16, 32);
+        for (int i = 0; i < 16 * 32; i++)
+            if (!isnan(apart[i])) {
+                sum += apart[i];
+                counted++;
+            }
+        c = command_run(EVAL "data.eod=10 data.documents=%s --json", documents[d]);
+        o = object(c->out);
+        double loss = json_number_value(json_object_get(o, "val_loss"));
+        json_decref(o);
+        ck_assert_msg(fabs(-sum / counted - loss) < 1e-6, "%s: %.9g, the loss is %.9g", documents[d], -sum / counted,
+                      loss);
+    }
     for (size_t m = 0; m < HD__COUNT(meshes); m++) {
         expect_code(command_run(EVAL "%s --per-token other.npy", meshes[m]), 0);
         const float *other = read_npy("other.npy", 16, 32);
