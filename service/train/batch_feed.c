@@ -43,6 +43,12 @@ static uint64_t sequence_number(void *user, uint64_t request, uint32_t row)
     return at < batch ? (uint64_t)f->base + request / micros * batch + at : HD__NO_SEQUENCE;
 }
 
+int64_t hd__train_feed_sequence(struct hd__train_feed *f, int64_t micro, int64_t row)
+{
+    uint64_t number = sequence_number(f, (uint64_t)micro, (uint32_t)row);
+    return number == HD__NO_SEQUENCE ? -1 : (int64_t)number - f->base;
+}
+
 /* A rank's shard of a sequence: one range, or two where ring attention distributes it in zig-zag. */
 static void split_ranges(const struct hd_program *p, int64_t start, int64_t count, struct hd__data_range run[2])
 {

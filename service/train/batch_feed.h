@@ -30,6 +30,8 @@ void hd__train_feed_close(struct hd__train_feed *feed); /* NULL is fine */
 /* The next micro-batch begins with sequence `sequence` of the endless stream, whose micro-batches follow from there
  * on. A step takes data.batch sequences. */
 int32_t hd__train_feed_seek(struct hd__train_feed *feed, int64_t sequence, struct hd_error *err);
+/* Sequence in this row of this rank's micro-batch, both counted from where the feed was set; -1: the place is empty. */
+int64_t hd__train_feed_sequence(struct hd__train_feed *feed, int64_t micro, int64_t row);
 /* Adds how many labels of the next step's micro-batches count, of those that this rank counts: the sum over all ranks
  * has each label once. 0 where all labels count (hd__compiled_counts_labels). Before the step's first micro-batch. */
 int32_t hd__train_feed_count_labels(struct hd__train_feed *feed, int64_t *counted, struct hd_error *err);

@@ -44,6 +44,20 @@ static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, stru
     return rc;
 }
 
+/* The feed knows of empty places and of uneven shares. */
+static int64_t sequence_of(const struct losses *l, int64_t micro, int64_t row)
+{
+    return l->config->feed ? hd__train_feed_sequence(l->config->feed, micro, row) : micro * l->all_rows + l->row + row;
+}
+
+static int64_t micro_batches(const struct losses *l)
+{
+    int64_t sequences = l->config->sequences;
+    if (!l->config->feed)
+        return (sequences + l->all_rows - 1) / l->all_rows;
+    return sequences / l->s->compiled->job->batch * hd__micro_batches_of(hd__exec_program(l->s->exec), l->s->env->rank);
+}
+
 static int32_t visit_rows(struct losses *l, int64_t micro, struct hd_error *err)
 {
     struct hd_program *p = hd__exec_program(l->s->exec);
@@ -53,7 +67,7 @@ static int32_t visit_rows(struct losses *l, int64_t micro, struct hd_error *err)
     for (size_t k = 0; k < HD__COUNT(at); k++)
         at[k] = hd__exec_host_data(l->s->exec, p->kept_losses[k]);
     for (int64_t r = 0; r < l->rows && !rc; r++) {
-        struct hd__train_losses_row row = {.sequence = micro * l->all_rows + l->row + r,
+        struct hd__train_losses_row row = {.sequence = sequence_of(l, micro, r),
                                            .count = l->count,
                                            .position = l->position,
                                            .loss = l->loss,
@@ -66,7 +80,8 @@ static int32_t visit_rows(struct losses *l, int64_t micro, struct hd_error *err)
             l->loss[n] = l->labels[i] < 0 ? NAN : (float)value[0];
             l->likeliest[n] = l->labels[i] >= 0 && value[2] >= value[1];
         }
-        rc = row.sequence < l->config->sequences ? l->config->visit(l->config->user, &row, err) : HD_OK;
+        int there = row.sequence >= 0 && row.sequence < l->config->sequences;
+        rc = there ? l->config->visit(l->config->user, &row, err) : HD_OK;
     }
     return rc;
 }
@@ -108,7 +123,7 @@ int32_t hd__train_token_losses(struct hd__train_session *s, const struct hd__tra
         rc = hd__exec_run_section(s->exec, HD__SECTION_RESTORE, err);
     if (!rc)
         rc = hd__exec_run_section(s->exec, HD__SECTION_BEGIN, err);
-    for (int64_t m = 0; m * l.all_rows < config->sequences && !rc; m++) {
+    for (int64_t m = 0, all = micro_batches(&l); m < all && !rc; m++) {
         rc = hd__exec_run_section(s->exec, HD__SECTION_EVAL, err);
         if (!rc && p->kept_losses[0])
             rc = visit_rows(&l, m, err);

@@ -14,7 +14,7 @@ struct hd__train_losses_row {
 };
 
 struct hd__train_losses_config {
-    struct hd__train_feed *feed; /* data, from its first sequence on; or NULL: */
+    struct hd__train_feed *feed; /* whole batches of data, from its first sequence on; or NULL: */
     int32_t (*token)(void *user, int64_t sequence, int64_t position, int labels); /* a label below 0 does not count */
     int64_t sequences;
     int32_t (*visit)(void *user, const struct hd__train_losses_row *row, struct hd_error *err);

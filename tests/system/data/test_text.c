@@ -139,7 +139,13 @@ static float *read_npy(const char *path, int64_t rows, int64_t columns)
 
 START_TEST(every_token)
 {
-    static const char *const meshes[] = {"mesh.dp=2", "mesh.tp=2", "mesh.cp=2", "mesh.pp=2", "precision.compute=bf16"};
+    static const char *const meshes[] = {"mesh.dp=2",
+                                         "mesh.tp=2",
+                                         "mesh.cp=2",
+                                         "mesh.pp=2",
+                                         "precision.compute=bf16",
+                                         "mesh.dp=2 data.micro_batch=3 data.pad_batch=always",
+                                         "mesh.dp=2 data.micro_batch=1 data.micro_batches=[5,3]"};
     static const char *const documents[] = {"continue", "mask", "pack"};
 #define EVAL "eval llama.yaml checkpoint.dir=tokens data.val_fraction=0.1 eval.batches=2 "
     train(&curve, "tokens", "llama.yaml checkpoint.dir=tokens job.steps=10");
