@@ -195,7 +195,7 @@ int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, uint
                              size_t n_more, struct hd__cli_job *out)
 {
     static const char *const alone[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "launch.ranks=1", "launch.nodes=1",
-                                        "strategies=[{use: zero}]"};
+                                        "data.micro_batches=auto", "strategies=[{use: zero}]"};
     const char **words = hd__alloc((HD__COUNT(alone) + n_more) * sizeof *words);
     memcpy(words, alone, sizeof alone);
     if (n_more)

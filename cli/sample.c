@@ -158,7 +158,7 @@ static int32_t read_prompts(struct sample_request *r, struct hd_error *err)
 static int load(struct sample_request *r, const struct hd__cli_job_arguments *arguments, int64_t seq_len)
 {
     char batch[64], length[64];
-    const char *more[] = {"data.micro_batch=1", batch, length};
+    const char *more[] = {"data.micro_batch=1", "data.micro_batches=auto", batch, length};
     const uint32_t flags = HD__COMPILE_EVALUATION | HD__COMPILE_LOGITS | (r->no_cache ? 0 : HD__COMPILE_DECODE);
     int64_t ranks = hd__cli_launched_ranks(), sequences = 1;
     struct hd__cli_job asked;
@@ -174,8 +174,9 @@ static int load(struct sample_request *r, const struct hd__cli_job_arguments *ar
     snprintf(batch, sizeof batch, "data.batch=%" PRId64, sequences);
     snprintf(length, sizeof length, "data.seq_len=%" PRId64, seq_len);
     if (!code)
-        code = r->single_rank ? hd__cli_load_single_rank(arguments, flags, more, seq_len ? 3 : 2, &r->loaded)
-                              : hd__cli_load_with(arguments, ranks, flags, more, seq_len ? 3 : 2, &r->loaded);
+        code = r->single_rank
+                   ? hd__cli_load_single_rank(arguments, flags, more, HD__COUNT(more) - !seq_len, &r->loaded)
+                   : hd__cli_load_with(arguments, ranks, flags, more, HD__COUNT(more) - !seq_len, &r->loaded);
     if (!code)
         code = hd__cli_check_weights(&r->loaded, &r->weights);
     if (!code && hd__cli_text_open(&r->loaded, &r->text_flags, &r->text, &err))

@@ -390,10 +390,16 @@ START_TEST(evaluate_and_export)
     loss = number_in(c->out, "val_loss");
     ck_assert_msg(fabs(loss - logged) <= 1e-6 * logged, "%.9g, logged was %.9g", loss, logged);
     ck_assert_int_eq((int)number_in(c->out, "step"), 20);
-    c = command_run(
-        "eval llama.yaml checkpoint.dir=held --json mesh.dp=2 data.micro_batch=1 data.micro_batches=[5,3] " HELD_OUT);
-    expect_code(c, 0);
-    ck_assert_msg(fabs(number_in(c->out, "val_loss") - logged) <= 1e-6 * logged, "%s, logged was %.9g", c->out, logged);
+    for (int single = 0; single < 2; single++) {
+#define SHARES "llama.yaml checkpoint.dir=held mesh.dp=2 data.micro_batch=1 data.micro_batches=[5,3] "
+        const char *flag = single ? "--single-rank" : "--weights model";
+        c = command_run("eval " SHARES "--json " HELD_OUT "%s", flag);
+        expect_code(c, 0);
+        ck_assert_msg(fabs(number_in(c->out, "val_loss") - logged) <= 1e-6 * logged, "%s, logged was %.9g", c->out,
+                      logged);
+        expect_code(command_run("sample " SHARES "--prompt the --max-new 2 --temperature 0 %s", flag), 0);
+    }
+    expect_code(command_run("ckpt export " SHARES "--to shares"), 0);
     ck_assert_int_eq(system("head -c 50000 corpus.txt > held.txt"), 0);
     ck_assert_ptr_null(strstr(c->err, "trained on"));
     run_says("eval llama.yaml checkpoint.dir=held " HELD_OUT "data.val_fraction=0.2", 0,
