@@ -42,7 +42,8 @@ struct hd__indexed_size {
 };
 
 struct hd__indexed_writer;
-/* `from` is all zeros, or a size that hd__indexed_flush has returned: what was written after it is cut off. */
+/* `from` is all zeros, or a size that hd__indexed_flush has returned: what was written after it is cut off.
+ * HD_E_CORRUPT: less than that is there. */
 int32_t hd__indexed_create(const char *prefix, uint32_t type, int loss, struct hd__indexed_size from,
                            struct hd__indexed_writer **writer, struct hd_error *err);
 /* A sequence of the current document. `loss`: a byte a token, 0 where it does not count; NULL: all of them do. */

@@ -133,8 +133,9 @@ static int32_t open_part(struct hd__indexed_writer *w, int file, uint64_t bytes,
     struct output *o = &w->out[file];
     struct stat st = {0};
     char *path = part_path(w, file);
-    o->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (bytes ? 0 : O_TRUNC), 0666);
-    int32_t rc = o->fd < 0 || fstat(o->fd, &st) ? fail(w, file, err) : HD_OK;
+    o->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (bytes ? 0 : O_CREAT | O_TRUNC), 0666);
+    int gone = bytes && o->fd < 0 && errno == ENOENT;
+    int32_t rc = !gone && (o->fd < 0 || fstat(o->fd, &st)) ? fail(w, file, err) : HD_OK;
     if (!rc && (uint64_t)st.st_size < bytes)
         rc = hd_fail(err, HD_E_CORRUPT, "%s: %llu bytes, and %llu were written: begin anew with --overwrite", path,
                      (unsigned long long)st.st_size, (unsigned long long)bytes);

@@ -444,6 +444,17 @@ static void stop_threads(struct tokenize *t)
     pthread_mutex_destroy(&t->mutex);
 }
 
+static int32_t open_from_progress(struct tokenize *t, struct hd_error *err)
+{
+    const struct hd__tokenize_config *c = t->config;
+    int32_t rc = hd__documents_open(c->corpus, t->done.at, &t->documents, err);
+    if (!rc && !t->done.size.documents) /* an older progress is not of what is written from here on */
+        hd__tokenize_progress_remove(c);
+    return rc ? rc
+              : hd__indexed_create(c->prefix, hd__indexed_type_for(c->tokenizer->info.vocab), c->chat != NULL,
+                                   t->done.size, &t->writer, err);
+}
+
 static int32_t open_all(struct tokenize *t, struct hd_error *err)
 {
     const struct hd__tokenize_config *c = t->config;
@@ -451,10 +462,14 @@ static int32_t open_all(struct tokenize *t, struct hd_error *err)
     if (!rc)
         rc = hd__tokenize_progress_read(c, &t->done, err);
     if (!rc)
-        rc = hd__documents_open(c->corpus, t->done.at, &t->documents, err);
-    if (!rc)
-        rc = hd__indexed_create(c->prefix, hd__indexed_type_for(c->tokenizer->info.vocab), c->chat != NULL,
-                                t->done.size, &t->writer, err);
+        rc = open_from_progress(t, err);
+    if (rc == HD_E_CORRUPT && t->documents && c->overwrite) { /* less is there than was written */
+        hd__documents_close(t->documents);
+        t->documents = NULL;
+        memset(t->done.shares, 0, c->corpus->sources.count * sizeof *t->done.shares);
+        t->done = (struct hd__tokenize_progress){.shares = t->done.shares};
+        rc = open_from_progress(t, err);
+    }
     t->state.all_bytes = c->corpus->bytes;
     t->state.begun_at = rc ? 0 : hd__documents_consumed(t->documents);
     t->flushed_tokens = t->done.size.tokens;

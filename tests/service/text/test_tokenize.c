@@ -421,6 +421,40 @@ START_TEST(restart_of_other_files)
 }
 END_TEST
 
+/* Part of what was written is not there any more: refused, or begun anew. Of other arguments nothing is left to go on
+ * from. */
+START_TEST(restart_without_parts)
+{
+    struct hd__corpus corpus;
+    int left = 1;
+    put("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": \"three\"}\n");
+    find_corpus(&corpus, "a.jsonl");
+    struct hd__tokenize_config config = config_of(&corpus, path("whole")), other;
+    ck_ok(hd__tokenize(&config, NULL, &err));
+    config.prefix = path("p");
+    config.batch_bytes = config.flush_tokens = 1;
+    config.progress = stop_after;
+    config.progress_user = &left;
+    ck_refused(hd__tokenize(&config, NULL, &err), HD_E_CANCELLED, "stopped");
+    ck_assert_int_eq(access(path("p.progress"), F_OK), 0);
+    other = config;
+    other.field = "body";
+    other.overwrite = 1;
+    ck_assert_int_eq(hd__tokenize(&other, NULL, &err), HD_E_INVALID);
+    ck_assert_int_eq(access(path("p.progress"), F_OK), -1);
+    left = 1;
+    ck_refused(hd__tokenize(&config, NULL, &err), HD_E_CANCELLED, "stopped");
+    ck_assert_int_eq(unlink(path("p.bin.part")), 0);
+    ck_refused(hd__tokenize(&config, NULL, &err), HD_E_CORRUPT, "begin anew with --overwrite");
+    ck_assert_int_eq(access(path("p.bin.part"), F_OK), -1);
+    config.overwrite = 1;
+    left = 100;
+    ck_ok(hd__tokenize(&config, NULL, &err));
+    expect_same(path("p"), path("whole"), 0);
+    hd__corpus_free(&corpus);
+}
+END_TEST
+
 START_TEST(bad_lines)
 {
     static const struct {
@@ -702,13 +736,23 @@ int main(void)
     const struct {
         const char *name;
         const TTest *test;
-    } tests[] = {
-        {"documents", documents},   {"positions", positions}, {"refused files", refused_files},
-        {"compressed", compressed}, {"megatron", megatron},   {"framed", framed},
-        {"threads", threads},       {"restart", restart},     {"restart of other files", restart_of_other_files},
-        {"bad lines", bad_lines},   {"arrays", arrays},       {"bad text", bad_text},
-        {"damage", damage},         {"copies", copies},       {"cache", cache},
-        {"cache lock", cache_lock}};
+    } tests[] = {{"documents", documents},
+                 {"positions", positions},
+                 {"refused files", refused_files},
+                 {"compressed", compressed},
+                 {"megatron", megatron},
+                 {"framed", framed},
+                 {"threads", threads},
+                 {"restart", restart},
+                 {"restart of other files", restart_of_other_files},
+                 {"restart without parts", restart_without_parts},
+                 {"bad lines", bad_lines},
+                 {"arrays", arrays},
+                 {"bad text", bad_text},
+                 {"damage", damage},
+                 {"copies", copies},
+                 {"cache", cache},
+                 {"cache lock", cache_lock}};
     Suite *suite = suite_create("tokenize");
     SRunner *runner = srunner_create(suite);
     for (size_t i = 0; i < HD__COUNT(tests); i++) {
