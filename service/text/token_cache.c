@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -45,70 +46,116 @@ static int32_t make_prefix(struct hd__token_cache *c, struct hd_error *err)
     return rc;
 }
 
+/* Those who wait watch the lock's time. */
+static int32_t get_on(void *user, struct hd_error *err)
+{
+    struct hd__token_cache *c = user;
+    double now = hd__now();
+    if (c->lock > 0 && now - c->touched >= 1) {
+        c->touched = now;
+        futimens(c->lock, NULL);
+    }
+    return c->beat ? c->beat(c->user, err) : HD_OK;
+}
+
 /* ---- rows of PREFIX.cache.json */
+
+static json_int_t time_of(const struct stat *st)
+{
+    return (json_int_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+}
 
 static json_t *row_json(const char *path, const struct stat *st, uint64_t hash)
 {
-    return json_pack("{s:s, s:I, s:I, s:o}", "path", path, "bytes", (json_int_t)st->st_size, "mtime",
-                     (json_int_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec, "hash",
-                     json_sprintf("%016" PRIx64, hash));
+    return json_pack("{s:s, s:I, s:I, s:o}", "path", path, "bytes", (json_int_t)st->st_size, "mtime", time_of(st),
+                     "hash", json_sprintf("%016" PRIx64, hash));
 }
 
-static int32_t make_row(const char *path, json_t **row, struct hd_error *err)
+static int32_t make_row(struct hd__token_cache *c, const char *path, json_t **row, struct hd_error *err)
 {
     struct stat before, after;
     uint64_t hash;
-    int32_t rc =
-        stat(path, &before) ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno)) : hd__file_hash(path, &hash, err);
+    int32_t rc = stat(path, &before) ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno))
+                                     : hd__file_hash_blocks(path, get_on, c, &hash, err);
     if (rc)
         return rc;
-    if (stat(path, &after) || before.st_size != after.st_size || before.st_mtim.tv_sec != after.st_mtim.tv_sec ||
-        before.st_mtim.tv_nsec != after.st_mtim.tv_nsec)
+    if (stat(path, &after) || before.st_size != after.st_size || time_of(&before) != time_of(&after))
         return hd_fail(err, HD_E_INVALID, "%s: it changes while it is read", path);
     *row = row_json(path, &before, hash);
     return *row ? HD_OK : hd_fail(err, HD_E_INVALID, "%s: a name that is not UTF-8: rename it", path);
 }
 
-/* Is the file at `path` the one of the row? */
-static int is_same(const json_t *row, const char *path)
+static int32_t write_all(const struct hd__token_cache *c, const json_t *all, struct hd_error *err)
+{
+    char *path = hd__format("%s.cache.json", c->prefix), *part = hd__format("%s.part", path);
+    int32_t rc = HD_OK;
+    if (json_dump_file(all, part, JSON_INDENT(1)) || rename(part, path))
+        rc = hd_fail(err, HD_E_IO, "%s: cannot be written: %s", path, strerror(errno));
+    free(part);
+    free(path);
+    return rc;
+}
+
+/* ---- is it there? */
+
+struct looking {
+    struct hd__token_cache *cache;
+    int compare, hashed;
+    int32_t rc; /* of a beat */
+    struct hd_error *err;
+};
+
+static int32_t look_on(void *user, struct hd_error *err)
+{
+    struct looking *l = user;
+    (void)err;
+    return l->rc = get_on(l->cache, l->err);
+}
+
+/* Is the file at `path` the one of the row? Its time is noted where its hash says so. */
+static int is_same(struct looking *l, json_t *row, const char *path)
 {
     struct stat st;
     uint64_t hash;
     if (stat(path, &st) || json_integer_value(json_object_get(row, "bytes")) != (json_int_t)st.st_size)
         return 0;
-    if (json_integer_value(json_object_get(row, "mtime")) ==
-        (json_int_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec)
+    if (l->compare == HD__TOKEN_CACHE_SIZES || json_integer_value(json_object_get(row, "mtime")) == time_of(&st))
         return 1;
     const char *was = json_string_value(json_object_get(row, "hash"));
-    return was && !hd__file_hash(path, &hash, NULL) && strtoull(was, NULL, 16) == hash;
+    if (l->compare == HD__TOKEN_CACHE_TIMES || !was || hd__file_hash_blocks(path, look_on, l, &hash, NULL) ||
+        strtoull(was, NULL, 16) != hash)
+        return 0;
+    l->hashed = 1;
+    json_object_set_new(row, "mtime", json_integer(time_of(&st)));
+    return 1;
 }
 
-/* ---- is it there? */
-
-static int sources_are_same(const struct hd__token_cache *c, const json_t *all)
+static int sources_are_same(struct looking *l, const json_t *all)
 {
+    const struct hd__token_cache *c = l->cache;
     const json_t *files = json_object_get(all, "files");
     if (json_array_size(files) != c->corpus.files.count)
         return 0;
     for (uint32_t i = 0; i < c->corpus.files.count; i++) {
-        const json_t *row = json_array_get(files, i);
+        json_t *row = json_array_get(files, i);
         const char *path = json_string_value(json_object_get(row, "path"));
-        if (!path || strcmp(path, c->corpus.files.at[i].path) || !is_same(row, path))
+        if (!path || strcmp(path, c->corpus.files.at[i].path) || !is_same(l, row, path))
             return 0;
     }
     return 1;
 }
 
 /* The first output that is not what was written; NULL: all are. */
-static const char *find_damage(struct hd__token_cache *c, const json_t *all)
+static const char *find_damage(struct looking *l, const json_t *all)
 {
+    struct hd__token_cache *c = l->cache;
     const char *bad = NULL;
     c->hash = 0;
     for (size_t i = 0; i < HD__COUNT(outputs) && !bad; i++) {
-        const json_t *row = json_object_get(all, outputs[i]);
+        json_t *row = json_object_get(all, outputs[i]);
         char *path = hd__format("%s.%s", c->prefix, outputs[i]);
         const char *hash = json_string_value(json_object_get(row, "hash"));
-        if (row ? !is_same(row, path) : !access(path, F_OK) || strcmp(outputs[i], "loss") != 0)
+        if (row ? !is_same(l, row, path) : !access(path, F_OK) || strcmp(outputs[i], "loss") != 0)
             bad = outputs[i];
         if (hash)
             c->hash = hd__hash(hash, strlen(hash), c->hash);
@@ -117,30 +164,33 @@ static const char *find_damage(struct hd__token_cache *c, const json_t *all)
     return bad;
 }
 
-/* `say`: why it is not there. */
-static int look(struct hd__token_cache *c, int say)
+int32_t hd__token_cache_look(struct hd__token_cache *c, int compare, int *valid, struct hd_error *err)
 {
+    struct looking l = {.cache = c, .compare = compare, .err = err};
+    struct hd_error why = HD_ERROR_INIT;
     char *path = hd__format("%s.cache.json", c->prefix);
     json_t *all = json_load_file(path, 0, NULL);
     const char *bad = NULL;
-    int same = all && sources_are_same(c, all);
-    if (all && !same && say)
+    int same = all && sources_are_same(&l, all), say = compare == HD__TOKEN_CACHE_HASHES;
+    if (same)
+        bad = find_damage(&l, all);
+    if (all && !same && !l.rc && say)
         hd__log(HD_LOG_INFO, NULL, "%s: the files of %s have changed since %s was written", c->key, c->source,
                 c->prefix);
-    if (same && (bad = find_damage(c, all)) && say)
+    if (bad && !l.rc && say)
         hd__log(HD_LOG_WARN, NULL, "%s: %s.%s is not what was written there", c->key, c->prefix, bad);
+    *valid = same && !bad && !l.rc;
+    if (*valid && l.hashed && c->lock > 0 && write_all(c, all, &why))
+        hd__log(HD_LOG_WARN, NULL, "%s; the next start has to hash the files again", why.message);
     json_decref(all);
     free(path);
-    return same && !bad;
+    return l.rc;
 }
 
-int32_t hd__token_cache_open(struct hd__token_cache *c, int *valid, struct hd_error *err)
+int32_t hd__token_cache_open(struct hd__token_cache *c, struct hd_error *err)
 {
     int32_t rc = hd__corpus_find(&c->source, 1, &c->corpus, err);
-    if (!rc)
-        rc = make_prefix(c, err);
-    *valid = !rc && look(c, 1);
-    return rc;
+    return rc ? rc : make_prefix(c, err);
 }
 
 void hd__token_cache_close(struct hd__token_cache *c)
@@ -155,11 +205,10 @@ void hd__token_cache_close(struct hd__token_cache *c)
 static int32_t write_rows(struct hd__token_cache *c, struct hd_error *err)
 {
     json_t *all = json_object(), *files = json_array(), *row;
-    char *path = hd__format("%s.cache.json", c->prefix), *part = hd__format("%s.part", path);
     int32_t rc = HD_OK;
     for (uint32_t i = 0; i < c->corpus.files.count && !rc; i++) {
         struct hd__corpus_file *f = &c->corpus.files.at[i];
-        rc = make_row(f->path, &row, err);
+        rc = make_row(c, f->path, &row, err);
         if (!rc && (json_integer_value(json_object_get(row, "mtime")) != f->mtime ||
                     json_integer_value(json_object_get(row, "bytes")) != (json_int_t)f->bytes))
             rc = hd_fail(err, HD_E_INVALID, "%s: it has changed while it was tokenized", f->path);
@@ -169,15 +218,13 @@ static int32_t write_rows(struct hd__token_cache *c, struct hd_error *err)
     json_object_set_new(all, "files", files);
     for (size_t i = 0; i < HD__COUNT(outputs) && !rc; i++) {
         char *file = hd__format("%s.%s", c->prefix, outputs[i]);
-        if (!access(file, F_OK) && !(rc = make_row(file, &row, err)))
+        if (!access(file, F_OK) && !(rc = make_row(c, file, &row, err)))
             json_object_set_new(all, outputs[i], row);
         free(file);
     }
-    if (!rc && (json_dump_file(all, part, JSON_INDENT(1)) || rename(part, path)))
-        rc = hd_fail(err, HD_E_IO, "%s: cannot be written: %s", path, strerror(errno));
+    if (!rc)
+        rc = write_all(c, all, err);
     json_decref(all);
-    free(part);
-    free(path);
     return rc;
 }
 
@@ -190,7 +237,7 @@ static int32_t on_progress(void *user, const struct hd__tokenize_state *state, s
 {
     struct making *m = user;
     hd__tokenize_print(&m->print, state, err);
-    return m->cache->beat ? m->cache->beat(m->cache->user, err) : HD_OK;
+    return get_on(m->cache, err);
 }
 
 static int32_t make(struct hd__token_cache *c, struct hd_error *err)
@@ -218,24 +265,29 @@ static int32_t make(struct hd__token_cache *c, struct hd_error *err)
 
 /* ---- waiting for another process: as long as it gets on */
 
-static int64_t size_of(const char *path)
+/* Another one each time that the other process gets on. */
+static uint64_t sign_of_life(const struct hd__token_cache *c)
 {
     struct stat st;
-    return stat(path, &st) ? -1 : (int64_t)st.st_size;
+    char *part = hd__format("%s.bin.part", c->prefix), *lock = hd__format("%s.lock", c->prefix);
+    int64_t sign[] = {stat(part, &st) ? -1 : (int64_t)st.st_size, stat(lock, &st) ? -1 : (int64_t)time_of(&st)};
+    free(part);
+    free(lock);
+    return hd__hash(sign, sizeof sign, 0);
 }
 
 static int32_t wait_for_lock(struct hd__token_cache *c, int *lock, struct hd_error *err)
 {
-    char holder[128], *part = hd__format("%s.bin.part", c->prefix);
+    char holder[128];
     double since = hd__now(), said = -10;
-    int64_t size = size_of(part);
+    uint64_t sign = sign_of_life(c);
     int32_t rc = hd__prefix_lock(c->prefix, lock, holder, err);
     while (!rc && *lock == -1) {
         double now = hd__now();
-        int64_t is = size_of(part);
-        if (is != size)
+        uint64_t is = sign_of_life(c);
+        if (is != sign)
             since = now;
-        size = is;
+        sign = is;
         if (now - since > c->timeout)
             rc = hd_fail(err, HD_E_TIMEOUT,
                          "%s: %s has the lock on %s.lock, and has written nothing for %.0f s: end it, or name another "
@@ -253,17 +305,23 @@ static int32_t wait_for_lock(struct hd__token_cache *c, int *lock, struct hd_err
         if (!rc)
             rc = hd__prefix_lock(c->prefix, lock, holder, err);
     }
-    free(part);
     return rc;
 }
 
 int32_t hd__token_cache_make(struct hd__token_cache *c, struct hd_error *err)
 {
-    int lock = -1;
+    int lock = -1, valid = 0;
     int32_t rc = wait_for_lock(c, &lock, err);
-    if (!rc && !look(c, 0))
+    c->lock = lock;
+    if (!rc)
+        rc = hd__token_cache_look(c, HD__TOKEN_CACHE_HASHES, &valid, err);
+    if (!rc && !valid) {
         rc = make(c, err);
-    if (!rc && !look(c, 0))
+        if (!rc)
+            rc = hd__token_cache_look(c, HD__TOKEN_CACHE_HASHES, &valid, err);
+    }
+    c->lock = 0;
+    if (!rc && !valid)
         rc = hd_fail(err, HD_E_IO, "%s: what was just written there is not there: does another job write it?",
                      c->prefix);
     if (lock != -1)

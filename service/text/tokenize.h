@@ -62,8 +62,10 @@ struct hd__tokenize_print {
 int32_t hd__tokenize_print(void *print, const struct hd__tokenize_state *state, struct hd_error *err);
 void hd__tokenize_print_end(struct hd__tokenize_print *print);
 
-/* Hash of a file's bytes. */
+/* Hash of a file's bytes. `each` is called for every block of a large one, and ends it by a failure. */
 int32_t hd__file_hash(const char *path, uint64_t *hash, struct hd_error *err);
+int32_t hd__file_hash_blocks(const char *path, int32_t (*each)(void *user, struct hd_error *err), void *user,
+                             uint64_t *hash, struct hd_error *err);
 /* By PREFIX.meta.json, the tokenizer that made the tokens, and its file's hash. NULL: it does not say. */
 const char *hd__tokens_maker(const json_t *meta, uint64_t *hash);
 

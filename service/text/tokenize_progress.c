@@ -8,7 +8,8 @@
 #include "heddle/file.h"
 #include "service/text/tokenize_internal.h"
 
-int32_t hd__file_hash(const char *path, uint64_t *hash, struct hd_error *err)
+int32_t hd__file_hash_blocks(const char *path, int32_t (*each)(void *user, struct hd_error *err), void *user,
+                             uint64_t *hash, struct hd_error *err)
 {
     enum { BLOCK = 1 << 20 };
     uint64_t bytes;
@@ -18,13 +19,18 @@ int32_t hd__file_hash(const char *path, uint64_t *hash, struct hd_error *err)
         return rc;
     char *block = hd__alloc(BLOCK);
     ssize_t n;
-    for (*hash = 0; (n = read(fd, block, BLOCK)) > 0;)
+    for (*hash = 0; !rc && (n = read(fd, block, BLOCK)) > 0; rc = each ? each(user, err) : HD_OK)
         *hash = hd__hash(block, (size_t)n, *hash);
-    if (n < 0)
+    if (!rc && n < 0)
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     close(fd);
     free(block);
     return rc;
+}
+
+int32_t hd__file_hash(const char *path, uint64_t *hash, struct hd_error *err)
+{
+    return hd__file_hash_blocks(path, NULL, NULL, hash, err);
 }
 
 static json_t *hex(uint64_t hash)

@@ -21,7 +21,7 @@ struct corpus {
     int64_t eod;
     const struct hd__chat_template *chat;
     const char *key; /* that says the tokenizer: "data.tokenizer", "model.from" */
-    int how;
+    int how, met;    /* met: the first rank of this machine has them */
     int32_t missing;
     struct hd_store *store; /* gets beats; may be NULL */
     double beaten;
@@ -457,10 +457,18 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
                                     .timeout = job->comm_timeout,
                                     .beat = beat,
                                     .user = c};
-    int valid = 0, why;
-    int32_t rc = hd__token_cache_open(&cache, &valid, err);
-    if (!rc && !valid && c->how != HD__CORPUS_LOOK &&
-        (why = hd__can_write(hd__arena_format(&job->arena, "%s.lock", cache.prefix)))) {
+    const int compare = c->met                     ? HD__TOKEN_CACHE_SIZES
+                        : c->how == HD__CORPUS_SAY ? HD__TOKEN_CACHE_HASHES
+                                                   : HD__TOKEN_CACHE_TIMES;
+    int valid = 0, why = 0;
+    int32_t rc = hd__token_cache_open(&cache, err);
+    if (!rc)
+        rc = hd__token_cache_look(&cache, compare, &valid, err);
+    if (!rc && !valid && c->how != HD__CORPUS_LOOK)
+        why = hd__can_write(hd__arena_format(&job->arena, "%s.lock", cache.prefix));
+    if (why && c->how == HD__CORPUS_MAKE) /* a folder that is read alone */
+        rc = hd__token_cache_look(&cache, HD__TOKEN_CACHE_HASHES, &valid, err);
+    if (!rc && !valid && why) {
         hd__token_cache_close(&cache);
         return hd__job_fail(job, "data.cache", err, "data.cache: %s: %s", job->data_cache, strerror(why));
     }
@@ -605,6 +613,7 @@ int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct 
         rc = wait_for_all(store, job->comm_timeout, err);
     c.missing = 0;
     c.how = HD__CORPUS_LOOK;
+    c.met = 1;
     if (!rc)
         rc = prepare(&c, err);
     if (!rc && c.missing)

@@ -20,11 +20,21 @@ enum { BOS = 1, END = 256 };
 
 /* ---- bytes as ids; 0xff cannot be written */
 
+static const char *touched; /* a file whose time is set while text is encoded */
+
+static void set_time(const char *file)
+{
+    const struct timespec times[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    ck_assert(!utimensat(AT_FDCWD, file, times, 0));
+}
+
 static int32_t encode(const struct hd_tokenizer *t, const char *text, size_t bytes, uint32_t flags,
                       void (*emit)(void *user, const int32_t *ids, size_t count), void *user, struct hd_error *why)
 {
     const int32_t frame[] = {BOS, END};
     (void)t;
+    if (touched)
+        set_time(touched);
     if (flags & HD_TOKENIZER_FRAME)
         emit(user, frame, 1);
     for (size_t i = 0; i < bytes; i++) {
@@ -657,40 +667,44 @@ static struct hd__token_cache cache_of(const char *source)
                                     .timeout = 60};
 }
 
-static int is_valid(const char *source)
+static int found(const char *source, int compare)
 {
     struct hd__token_cache c = cache_of(source);
     int valid;
-    ck_ok(hd__token_cache_open(&c, &valid, &err));
+    ck_ok(hd__token_cache_open(&c, &err));
+    ck_ok(hd__token_cache_look(&c, compare, &valid, &err));
     hd__token_cache_close(&c);
     return valid;
+}
+
+static int is_valid(const char *source)
+{
+    return found(source, HD__TOKEN_CACHE_HASHES);
 }
 
 static char *make(const char *source)
 {
     struct hd__token_cache c = cache_of(source);
-    int valid;
-    ck_ok(hd__token_cache_open(&c, &valid, &err));
+    ck_ok(hd__token_cache_open(&c, &err));
     ck_ok(hd__token_cache_make(&c, &err));
     char *prefix = hd__strdup(c.prefix);
     hd__token_cache_close(&c);
     return prefix;
 }
 
-static void set_time(const char *file)
-{
-    const struct timespec times[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
-    ck_assert(!utimensat(AT_FDCWD, file, times, 0));
-}
-
 START_TEST(cache)
 {
+    struct stat st;
     const char *text = put("a.txt", "one two");
     ck_assert(!is_valid(text));
     char *prefix = make(text), *bin = hd__format("%s.bin", prefix);
     ck_assert(is_valid(text));
     set_time(text); /* the same bytes at another time: the hash says so */
     ck_assert(is_valid(text));
+    ck_assert(found(text, HD__TOKEN_CACHE_SIZES) && !found(text, HD__TOKEN_CACHE_TIMES));
+    set_time(bin);
+    free(make(text)); /* notes the times, and writes nothing else */
+    ck_assert(found(text, HD__TOKEN_CACHE_TIMES) && !stat(bin, &st) && st.st_mtim.tv_sec == 1000);
     put("a.txt", "one 2wo");
     ck_assert(!is_valid(text));
     free(make(text));
@@ -717,9 +731,9 @@ START_TEST(cache_lock)
     const char *text = put("a.txt", "one two");
     struct hd__token_cache c = cache_of(text);
     char holder[128];
-    int valid, lock;
+    int lock;
     c.timeout = 0.01;
-    ck_ok(hd__token_cache_open(&c, &valid, &err));
+    ck_ok(hd__token_cache_open(&c, &err));
     ck_ok(hd__prefix_lock(c.prefix, &lock, holder, &err));
     ck_refused(hd__token_cache_make(&c, &err), HD_E_TIMEOUT, "has written nothing for");
     char *process = hd__format("process %d on ", (int)getpid());
@@ -728,6 +742,69 @@ START_TEST(cache_lock)
     ck_ok(hd__token_cache_make(&c, &err));
     hd__token_cache_close(&c);
     free(process);
+}
+END_TEST
+
+struct beats {
+    char *prefix;
+    int lock, n, fails;
+};
+
+/* Of another process, which has the lock and hashes: three times it gets on. */
+static int32_t beat_of_waiting(void *user, struct hd_error *why)
+{
+    struct beats *b = user;
+    (void)why;
+    const struct timespec times[2] = {{.tv_sec = ++b->n}, {.tv_sec = b->n}};
+    ck_assert(b->n > 3 || !futimens(b->lock, times));
+    if (b->n == 3)
+        hd__prefix_unlock(b->prefix, b->lock);
+    return HD_OK;
+}
+
+/* The lock is younger than what `encode` made of it, and files are hashed behind the last token. */
+static int32_t beat_of_hashing(void *user, struct hd_error *why)
+{
+    struct beats *b = user;
+    char *lock = hd__format("%s.lock", b->prefix), *bin = hd__format("%s.bin", b->prefix);
+    struct stat st;
+    ck_assert(!stat(lock, &st) && st.st_mtim.tv_sec > 1000);
+    b->n += !access(bin, F_OK);
+    free(lock);
+    free(bin);
+    return b->n && b->fails ? hd_fail(why, HD_E_PEER, "gone") : HD_OK;
+}
+
+START_TEST(cache_beats)
+{
+    const char *text = put("a.txt", "one two");
+    struct hd__token_cache c = cache_of(text);
+    struct beats b = {0};
+    char holder[128];
+    ck_ok(hd__token_cache_open(&c, &err));
+    c.user = &b;
+    b.prefix = c.prefix;
+    c.beat = beat_of_hashing;
+    char *lock = hd__format("%s.lock", c.prefix);
+    touched = lock;
+    ck_ok(hd__token_cache_make(&c, &err));
+    touched = NULL;
+    ck_assert_int_ge(b.n, 3); /* of the text, .bin and .idx */
+    hd__corpus_free(&c.corpus);
+    put("a.txt", "one 2wo");
+    ck_ok(hd__corpus_find(&text, 1, &c.corpus, &err));
+    b.fails = 1;
+    b.n = 0;
+    ck_assert_int_eq(hd__token_cache_make(&c, &err), HD_E_PEER);
+    ck_assert_int_eq(b.n, 1);
+    c.beat = beat_of_waiting;
+    c.timeout = 0.01;
+    b.n = 0;
+    ck_ok(hd__prefix_lock(c.prefix, &b.lock, holder, &err));
+    ck_ok(hd__token_cache_make(&c, &err));
+    ck_assert_int_ge(b.n, 3);
+    hd__token_cache_close(&c);
+    free(lock);
 }
 END_TEST
 
@@ -752,7 +829,8 @@ int main(void)
                  {"damage", damage},
                  {"copies", copies},
                  {"cache", cache},
-                 {"cache lock", cache_lock}};
+                 {"cache lock", cache_lock},
+                 {"cache beats", cache_beats}};
     Suite *suite = suite_create("tokenize");
     SRunner *runner = srunner_create(suite);
     for (size_t i = 0; i < HD__COUNT(tests); i++) {
