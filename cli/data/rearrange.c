@@ -110,29 +110,38 @@ static int32_t shuffle(struct request *r, struct hd_error *err)
 enum { TRAIN, VALIDATION, TEST, PARTS };
 static const char *const part_names[PARTS] = {"train", "validation", "test"};
 
-/* Documents of a part: a fraction below 1, or a number of them. */
-static int32_t read_part(const char *name, const char *text, uint64_t documents, uint64_t *n, struct hd_error *err)
+/* A fraction, or a number of documents. */
+static int32_t read_part(const char *name, const char *text, double *value, int *number, struct hd_error *err)
 {
     char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value >= 0) || value > 1e18 || (value > 1 && value != floor(value)))
+    *value = strtod(text, &end);
+    if (end == text || *end || !(*value >= 0) || *value > 1e18 || (*value > 1 && *value != floor(*value)))
         return hd_fail(err, HD_E_INVALID, "--%s %s: a fraction from 0 to 1 is wanted, or a number of documents", name,
                        text);
-    if (value > 0 && value < 1 && value * (double)documents < 0.5)
-        return hd_fail(err, HD_E_INVALID, "--%s %s: of %" PRIu64 " documents that is none", name, text, documents);
-    *n =
-        value > 1 || (value == 1 && !strchr(text, '.')) ? (uint64_t)value : (uint64_t)(value * (double)documents + 0.5);
+    *number = *value > 1 || (*value == 1 && !strchr(text, '.'));
     return HD_OK;
 }
 
+/* Fractions that are 1 together have all documents: there not each part is rounded, but where it begins. */
 static int32_t read_parts(const struct request *r, uint64_t documents, uint64_t part[PARTS], struct hd_error *err)
 {
+    double value[PARTS] = {0}, all = (double)documents, together = 0, before = 0;
+    int number[PARTS] = {0}, numbers = 0;
     uint64_t sum = 0;
     for (int p = 0; p < PARTS; p++) {
-        part[p] = 0;
-        int32_t rc = r->part_text[p] ? read_part(part_names[p], r->part_text[p], documents, &part[p], err) : HD_OK;
-        if (rc)
-            return rc;
+        if (r->part_text[p] && read_part(part_names[p], r->part_text[p], &value[p], &number[p], err))
+            return err->code;
+        numbers += number[p];
+        together += value[p];
+    }
+    for (int p = 0; p < PARTS; p++) {
+        double begin = numbers || fabs(together - 1) > 1e-9 ? 0 : before;
+        before += value[p];
+        part[p] =
+            number[p] ? (uint64_t)value[p] : (uint64_t)((begin + value[p]) * all + 0.5) - (uint64_t)(begin * all + 0.5);
+        if (value[p] > 0 && !part[p])
+            return hd_fail(err, HD_E_INVALID, "--%s %s: of %" PRIu64 " documents that is none", part_names[p],
+                           r->part_text[p], documents);
         sum += part[p];
     }
     if (sum > documents)

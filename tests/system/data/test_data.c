@@ -67,6 +67,24 @@ START_TEST(rearranged)
     ck_assert(json_array_size(o) == 3 && documents == 47 && number(json_array_get(o, 1), "documents") == 5 &&
               number(json_array_get(o, 2), "documents") == 3);
     json_decref(o);
+    /* Fractions that are 1 together leave none out. */
+    for (int n = 10; n < 30; n++) {
+        static const char *const words[] = {"--train 0.8 --validation 0.1 --test 0.1", "--train 0.5 --test 0.5"};
+        struct hd__text lines = {0};
+        for (int k = 0; k < n; k++)
+            hd__text_add(&lines, "{\"text\": \"%d\"}\n", k);
+        write_file("lines.jsonl", keep(lines.at));
+        expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --overwrite --to lines lines.jsonl"), 0);
+        for (size_t k = 0; k < HD__COUNT(words); k++) {
+            struct command *c = command_run("data split lines --overwrite --to lines%zu --json %s", k, words[k]);
+            ck_assert_str_eq(c->err, "");
+            documents = 0;
+            o = output(c);
+            json_array_foreach(o, i, row) documents += number(row, "documents");
+            ck_assert_int_eq(documents, n);
+            json_decref(o);
+        }
+    }
     expect_says(command_run("data merge part-test ./part-test.bin --to merged-twice"),
                 "part-test.bin is named more than once: so often");
     expect_says(command_run("data tokenize --tokenizer " TOKENIZER " --field f --to fielded corpus.txt"),
