@@ -42,7 +42,10 @@ static int parse_count(const char *flag, const char *text, double *out)
     const char *unit = *end ? strchr(units, *end) : NULL;
     for (const char *u = units; unit && u <= unit; u++)
         *out *= 1000;
-    if (end != text && !end[unit != NULL] && *out >= 1 && *out <= 1e18 && *out == floor(*out))
+    double whole = round(*out); /* 4.06B is not exact in binary */
+    int is_whole = unit ? fabs(*out - whole) < 1e-15 * whole : *out == whole;
+    *out = whole;
+    if (end != text && !end[unit != NULL] && is_whole && whole >= 1 && whole <= 1e18)
         return HD__EXIT_DONE;
     return hd__cli_usage_error(&hd__command_plan, "%s %s: wanted a whole number of at least 1, as 64, 300B or 1.5T",
                                flag, text);

@@ -275,6 +275,10 @@ def training():
     near("Daly's first order", t["checkpoint_every_s"], math.sqrt(2 * save * between) - save, 0.01)
     near("failures", t["failures"], t["seconds"] / between)
     check("--ranks", plan("--ranks", "16")["ranks"] == 16)
+    for text, tokens in ("4.06B", 4060000000), ("2.01T", 2010000000000), ("9.999T", 9999000000000), ("1.001M", 1001000):
+        check(f"--tokens {text}", plan("--tokens", text)["training"] == plan("--tokens", str(tokens))["training"])
+    for text in "64.5", "1.0005K", "4.06X":
+        check(f"--tokens {text}", "wanted a whole number" in run("--machine", "h100-8", "--tokens", text).stderr)
     text = run("--machine", "h100-8").stdout
     pathlib.Path("epochs.yaml").write_text(JOB.replace("steps: 10", "epochs: 2"))
     for words in ((), ("--json",)):
