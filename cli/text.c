@@ -115,8 +115,12 @@ static int32_t parse_ids(const struct hd__cli_text *text, const char *at, size_t
                          struct hd_error *err)
 {
     const char *end = at + count;
-    while (at < end) {
+    for (;;) {
         int64_t id = 0;
+        while (at < end && isspace((unsigned char)*at))
+            at++;
+        if (at == end)
+            return HD_OK;
         const char *digits = at;
         while (at < end && isdigit((unsigned char)*at) && id < text->vocab)
             id = 10 * id + *at++ - '0';
@@ -126,10 +130,7 @@ static int32_t parse_ids(const struct hd__cli_text *text, const char *at, size_t
                            "--tokenizer",
                            (long long)text->vocab - 1);
         push_id(ids, id);
-        while (at < end && isspace((unsigned char)*at))
-            at++;
     }
-    return HD_OK;
 }
 
 int32_t hd__cli_text_encode(const struct hd__cli_text *text, const char *bytes, size_t count, int frame,

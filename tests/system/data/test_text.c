@@ -283,6 +283,10 @@ START_TEST(answers_requests)
             json_decref(o);
         }
     }
+    write_file("asked.jsonl", "{\"context\": \"\", \"continuation\": \"5 6 7\"}\n{\"text\": \" 5 6 7\"}\n");
+    expect_code(command_run("eval llama.yaml " BYTES "--tokenizer none --requests asked.jsonl --to ids.jsonl"), 0);
+    line = read_file("ids.jsonl");
+    ck_assert_msg(strstr(line, "\"tokens\": 3}\n{") != NULL && !strncmp(line, strchr(line, '\n') + 1, 40), "%s", line);
     write_file("asked.jsonl", "{\"context\": \"a\", \"continuation\": \"b\"}\n\n{\"context\": \"a\"}\n");
     c = command_run(ASK "none.jsonl");
     expect_code(c, 2);
