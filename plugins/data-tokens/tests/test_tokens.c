@@ -1,4 +1,7 @@
 /* Token files: every format and type, what is refused, and damaged files. */
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "core/plugin/plugin.h"
 #include "heddle/file.h"
 #include "plugins/data-tokens/internal.h"
@@ -154,6 +157,15 @@ START_TEST(refusals)
     ck_refused(open_file(put_megatron(&s, 8, 2, idx, &n), TOKENS_BYTES, 0, &f), HD_E_INVALID,
                "is tokens, with an index beside it, and data.format says bytes: leave it out");
     ck_refused(open_file(put_megatron(&s, 4, 2, idx, &n), 0, 0, &f), HD_E_CORRUPT, "sequence 1");
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* these need the address space */
+    struct rlimit before, few;
+    const char *sparse = scratch_write(&s, "sparse.bin", "", 0);
+    ck_assert(!truncate(sparse, (off_t)1 << 38) && !getrlimit(RLIMIT_AS, &before));
+    few = (struct rlimit){.rlim_cur = (rlim_t)1 << 36, .rlim_max = before.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &few), 0);
+    ck_refused(open_file(sparse, 0, 0, &f), HD_E_NOMEM, "raise it, or make fewer files");
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &before), 0);
+#endif
     scratch_finish(&s);
 }
 END_TEST
