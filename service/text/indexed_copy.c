@@ -35,7 +35,8 @@ int32_t hd__indexed_copy_open(const char *prefix, const struct hd__indexed *like
     *copy = (struct hd__indexed_copy){.prefix = hd__indexed_prefix(prefix),
                                       .type = like->type,
                                       .with_loss = like->loss != NULL,
-                                      .sources = json_array()};
+                                      .sources = json_array(),
+                                      .by_path = json_object()};
     int32_t rc = hd__indexed_is_same(copy->prefix, like->prefix)
                      ? hd_fail(err, HD_E_INVALID, "%s: is what is read: name another --to", copy->prefix)
                      : hd__indexed_check_output(copy->prefix, overwrite, err);
@@ -76,21 +77,20 @@ int32_t hd__indexed_copy_document(struct hd__indexed_copy *c, const struct hd__i
 
 static void add_to(json_t *row, const char *key, uint64_t n)
 {
-    json_object_set_new(row, key, json_integer(json_integer_value(json_object_get(row, key)) + (json_int_t)n));
+    json_t *sum = json_object_get(row, key);
+    json_integer_set(sum, json_integer_value(sum) + (json_int_t)n);
 }
 
 void hd__indexed_copy_count(struct hd__indexed_copy *c, const char *path, uint64_t documents, uint64_t tokens)
 {
-    json_t *row, *found = NULL;
-    size_t i;
-    json_array_foreach(c->sources, i, row) if (!strcmp(json_string_value(json_object_get(row, "path")), path)) found =
-        row;
-    if (!found) {
-        found = json_pack("{s:s}", "path", path);
-        json_array_append_new(c->sources, found);
+    json_t *row = json_object_get(c->by_path, path);
+    if (!row) {
+        row = json_pack("{s:s, s:i, s:i}", "path", path, "documents", 0, "tokens", 0);
+        json_array_append(c->sources, row);
+        json_object_set_new(c->by_path, path, row);
     }
-    add_to(found, "documents", documents);
-    add_to(found, "tokens", tokens);
+    add_to(row, "documents", documents);
+    add_to(row, "tokens", tokens);
 }
 
 int32_t hd__indexed_copy_finish(struct hd__indexed_copy *c, const json_t *meta, struct hd_error *err)
@@ -113,6 +113,7 @@ void hd__indexed_copy_close(struct hd__indexed_copy *c)
 {
     hd__indexed_abandon(c->writer, 0);
     json_decref(c->sources);
+    json_decref(c->by_path);
     free(c->ids);
     free(c->counts);
     free(c->prefix);

@@ -20,6 +20,7 @@ struct hd__indexed_copy {
     int with_loss;
     uint64_t documents, tokens;
     json_t *sources; /* as in PREFIX.meta.json */
+    json_t *by_path; /* the same rows */
     int mixed;       /* documents do not lie in the order of the sources */
     int32_t *ids;
     uint8_t *counts;

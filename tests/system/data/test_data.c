@@ -99,12 +99,17 @@ START_TEST(rearranged)
     json_decref(output(command_run("data shuffle all --to other --seed 2 --json")));
     expect_same_file("mixed.bin", "again.bin");
     ck_assert(system("cmp -s mixed.bin all.bin") && system("cmp -s mixed.bin other.bin"));
-    o = output(command_run("data inspect mixed --json"));
-    ck_assert(number(o, "documents") == 47 && number(o, "tokens") == tokens);
-    const json_t *sources = json_object_get(o, "sources");
-    ck_assert_int_eq(number(json_array_get(sources, 0), "documents"), 46);
-    ck_assert_int_eq(number(json_array_get(sources, 1), "documents"), 1);
-    json_decref(o);
+    static const char *const both[] = {"mixed", "merged"};
+    for (size_t k = 0; k < HD__COUNT(both); k++) {
+        o = output(command_run("data inspect %s --json", both[k]));
+        ck_assert(number(o, "documents") == 47 && number(o, "tokens") == tokens);
+        const json_t *sources = json_object_get(o, "sources"), *one = json_array_get(sources, 0),
+                     *two = json_array_get(sources, 1);
+        ck_assert_int_eq((int)json_array_size(sources), 2);
+        ck_assert(number(one, "documents") == 46 && number(two, "documents") == 1);
+        ck_assert_int_eq(number(one, "tokens") + number(two, "tokens"), tokens);
+        json_decref(o);
+    }
 }
 END_TEST
 
