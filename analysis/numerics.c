@@ -149,13 +149,15 @@ static int32_t run_step(struct side *s, int64_t step, const int32_t *tokens, str
 {
     s->tokens = tokens;
     for (int32_t r = 0; r < s->compiled->mesh.ranks; r++) {
-        double *hyper = hd__sim_tensor_data(s->machine, r, hd__compiled_program(s->compiled, r)->hyper);
+        const struct hd_program *p = hd__compiled_program(s->compiled, r);
+        const hd_tensor scales[] = {p->scale, p->auxiliary_scale};
+        double *hyper = hd__sim_tensor_data(s->machine, r, p->hyper);
         memset(hyper, 0, HD_HYPER_COUNT * sizeof *hyper);
         hyper[HD_HYPER_LR] = s->compiled->job->schedule.lr;
         hyper[HD_HYPER_STEP] = (double)step;
         hyper[HD_HYPER_INV_SCALE] = 1 / loss_scale(s);
-        if (hd__compiled_program(s->compiled, r)->scale)
-            *(double *)hd__sim_tensor_data(s->machine, r, hd__compiled_program(s->compiled, r)->scale) = loss_scale(s);
+        for (size_t k = 0; k < HD__COUNT(scales) && scales[k]; k++)
+            *(double *)hd__sim_tensor_data(s->machine, r, scales[k]) = loss_scale(s);
     }
     return hd__sim_run(s->machine, NULL, step, err);
 }

@@ -190,15 +190,28 @@ int32_t hd__lower(struct hd_program *p, struct hd_error *err)
     return HD_OK;
 }
 
-/* Loss scaling: every seed of the backward program is multiplied by one scalar, and so are all gradients. The update
- * divides by it (HD_HYPER_INV_SCALE): the loss itself and evaluation are not scaled. */
+static int is_auxiliary(const struct hd_program *p, hd_tensor terms)
+{
+    for (uint32_t k = 0; k < p->forward; k++)
+        for (uint32_t n = 0; n < p->auxiliary.count; n++)
+            if (p->logical.at[k].op == HD_OP_TOTAL && p->logical.at[k].in[0] == terms &&
+                p->logical.at[k].out[0] == p->auxiliary.at[n])
+                return 1;
+    return 0;
+}
+
+/* Loss scaling: every seed of the backward program is multiplied by a scalar, and so are all gradients. The update
+ * divides by it (HD_HYPER_INV_SCALE): the loss itself and evaluation are not scaled. Auxiliary losses have a scalar of
+ * their own, since they stay means over tokens where the loss becomes one over the labels that count. */
 void hd__scale_loss(struct hd_program *p)
 {
     p->scale = scalar_state(p, "loss_scale", HD_F64, 0);
+    p->auxiliary_scale = p->auxiliary.count ? scalar_state(p, "auxiliary_scale", HD_F64, 0) : 0;
     for (uint32_t s = 0; s < p->sections.count; s++)
         for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
             struct hd__instr *i = &p->sections.at[s].code.at[k];
             if (i->op == HD_OP_SPREAD)
-                i->in[i->n_in++] = p->scale;
+                i->in[i->n_in++] =
+                    is_auxiliary(p, hd__tensor_const(p, i->out[0])->grad_of) ? p->auxiliary_scale : p->scale;
         }
 }

@@ -353,7 +353,7 @@ static void mark_used(struct hd_program *p, hd__code *code, int all, uint8_t *us
 
 int32_t hd__memory_evaluation(struct hd_program *p, struct hd_error *err)
 {
-    const hd_tensor scalars[] = {p->loss_sum, p->norm2, p->hyper, p->scale};
+    const hd_tensor scalars[] = {p->loss_sum, p->norm2, p->hyper, p->scale, p->auxiliary_scale};
     uint8_t *used = hd__alloc(p->buffers.count);
     for (size_t k = 0; k < HD__COUNT(scalars); k++)
         used[hd__tensor_const(p, scalars[k])->buffer] = 1;

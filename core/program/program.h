@@ -372,8 +372,9 @@ struct hd_program {
     HD__ARRAY(struct hd__fact) facts;   /* of strategies' own persistent tensors */
     const struct hd_attrs *update_rule; /* attributes of every update, but for what each flat has of its own */
     uint32_t update_op;                 /* and its op; 0: no optimizer was asked */
-    /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
-    hd_tensor scale;
+    /* persistent fp64 scalars that multiply the gradients of the loss and of the auxiliary losses (loss scaling); 0:
+     * there is none */
+    hd_tensor scale, auxiliary_scale;
 
     /* layout marks, set by strategies before placement */
     uint32_t param_shard[128];   /* letter -> axes (as hd__placement.shard) for parameters */

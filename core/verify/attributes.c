@@ -24,8 +24,8 @@ static void check_seed(struct hd__walk *w, const struct hd__instr *i)
     hd_tensor factor = i->n_in > (fused ? 3 : 0) ? i->in[i->n_in - 1] : 0;
     if (total && (!i->attrs || i->attrs->scale != wanted))
         hd__diag(w, "the gradient of the loss begins with %g, not with %g", i->attrs ? i->attrs->scale : 0, wanted);
-    if (factor != p->scale)
-        hd__diag(w, p->scale ? "%s is not multiplied by the loss scale" : "%s is multiplied by a loss scale",
+    if (factor != (total && total->out[0] != p->loss ? p->auxiliary_scale : p->scale))
+        hd__diag(w, p->scale ? "%s is not multiplied by its loss's scale" : "%s is multiplied by a loss scale",
                  out->name);
 }
 

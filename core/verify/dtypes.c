@@ -106,7 +106,8 @@ static void begin(struct hd__walk *w)
                    {p->norm2, HD_F64},
                    {p->norm_digits, HD_F64},
                    {p->hyper, HD_F64},
-                   {p->scale, HD_F64}};
+                   {p->scale, HD_F64},
+                   {p->auxiliary_scale, HD_F64}};
     for (uint32_t n = 0; n < HD__COUNT(scalars); n++)
         if (scalars[n].tensor)
             w->buffer[hd__tensor_const(p, scalars[n].tensor)->buffer].dtype = scalars[n].dtype;

@@ -245,7 +245,8 @@ struct hd_builder_api {
     double (*loss_scale)(struct hd_program *p);
     /* Reports a fault of the model's settings; sticky. */
     void (*fail)(struct hd_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
-    /* A further scalar to minimise: its gradient is added to the loss's, its value is not part of the logged loss. */
+    /* A further scalar to minimise, with attrs.scale from loss_scale: its gradient is added to the loss's, its value is
+     * not part of the logged loss. It stays a mean over all tokens where some labels do not count. */
     void (*auxiliary)(struct hd_program *p, hd_tensor loss);
 };
 

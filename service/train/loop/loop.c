@@ -83,16 +83,17 @@ static void check_time(const struct hd__train_loop *l)
 /* label_factor: hd__train_session_label_factor. */
 static int32_t set_hyperparameters(struct hd__train_loop *l, double label_factor, struct hd_error *err)
 {
-    const hd_tensor set[] = {l->p->hyper, l->p->scale};
+    const hd_tensor set[] = {l->p->hyper, l->p->scale, l->p->auxiliary_scale};
+    uint32_t n = 1;
     double *hyper = hd__exec_host_data(l->s.exec, l->p->hyper);
     l->lr = hd__job_lr(l->job, l->progress.step + 1);
     hyper[HD_HYPER_LR] = l->lr;
     hyper[HD_HYPER_STEP] = (double)(l->progress.step + 1 - l->progress.scaler.skipped);
     hyper[HD_HYPER_INV_SCALE] = 1 / l->progress.scaler.scale;
-    if (l->p->scale)
-        *(double *)hd__exec_host_data(l->s.exec, l->p->scale) = l->progress.scaler.scale * label_factor;
+    for (; n < HD__COUNT(set) && set[n]; n++)
+        *(double *)hd__exec_host_data(l->s.exec, set[n]) = l->progress.scaler.scale * (n == 1 ? label_factor : 1);
     hyper[HD_HYPER_SKIP] = 0;
-    return hd__exec_copy_tensors(l->s.exec, HD__H2D, set, l->p->scale ? 2 : 1, err);
+    return hd__exec_copy_tensors(l->s.exec, HD__H2D, set, n, err);
 }
 
 /* Runs the step's data again and looks where the first bad number comes from. The loss is that of all ranks; a norm
@@ -145,7 +146,7 @@ static int32_t train_step(struct hd__train_loop *l, struct hd_error *err)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: step %" PRId64 ": none of the labels of its %" PRId64
                 " sequences counts in the loss, which is 0, as "
-                "are the gradients",
+                "are its gradients",
                 hd__train_feed_where(l->s.train_feed), l->progress.step + 1, l->job->batch);
     if (!rc)
         rc = set_hyperparameters(l, factor, err);

@@ -562,7 +562,40 @@ START_TEST(a_gradient_without_the_loss_scale)
     tiny_section(p, "micro_last", 1);
     tiny_op(p, 0, HD_OP_SPREAD, NONE, T(seed));
     tiny_finish(p);
-    assert_fault(p, "micro_last #0 spread seed: seed is not multiplied by the loss scale");
+    assert_fault(p, "micro_last #0 spread seed: seed is not multiplied by its loss's scale");
+}
+END_TEST
+
+/* With labels that count, the loss's scale would make a mean over tokens one over labels. */
+START_TEST(an_auxiliary_loss_with_the_scale_of_the_loss)
+{
+    struct hd_program *p = tiny_program(1, 1, 1, 0);
+    hd_tensor terms = tiny_vector(p, "terms", 16), loss = tiny_vector(p, "balance", 1);
+    hd_tensor seed = tiny_vector(p, "seed", 16);
+    struct hd_attrs mean = {.struct_size = sizeof mean, .scale = 0.5};
+    struct hd__instr total = hd__instr_new(p, HD_OP_TOTAL), *spread;
+    total.attrs = hd__attrs_new(p, &mean);
+    total.in[total.n_in++] = terms;
+    total.out[total.n_out++] = loss;
+    hd__push(&p->logical, total);
+    hd__push(&p->auxiliary, loss);
+    p->forward = p->logical.count;
+    p->precision.fixed = HD_F64;
+    hd_tensor *scales[] = {&p->scale, &p->auxiliary_scale};
+    for (int k = 0; k < 2; k++) {
+        *scales[k] = tiny_state(p, k ? "auxiliary_scale" : "loss_scale", 1);
+        hd__tensor_at(p, *scales[k])->dtype = HD_F64;
+    }
+    hd__tensor_at(p, seed)->dtype = HD_F64;
+    hd__tensor_at(p, seed)->grad_of = terms;
+    tiny_section(p, "micro_last", 1);
+    spread = tiny_op(p, 0, HD_OP_SPREAD, T(*scales[_i]), T(seed));
+    spread->attrs = hd__attrs_new(p, &mean);
+    tiny_finish(p);
+    if (_i)
+        assert_fine(p);
+    else
+        assert_fault(p, "micro_last #0 spread seed: seed is not multiplied by its loss's scale");
 }
 END_TEST
 
@@ -603,5 +636,6 @@ int main(void)
     tcase_add_test(c, arenas_that_overlap);
     tcase_add_test(c, a_micro_batch_too_many);
     tcase_add_test(c, a_gradient_without_the_loss_scale);
+    tcase_add_loop_test(c, an_auxiliary_loss_with_the_scale_of_the_loss, 0, 2);
     return suite_run_case("verify", c);
 }

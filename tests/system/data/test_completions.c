@@ -95,6 +95,25 @@ START_TEST(exact_sums)
 }
 END_TEST
 
+/* The losses of a router are means over all tokens, whatever counts in the loss: here they are all of the gradient. */
+START_TEST(router_losses)
+{
+    static const char *const how[] = {"data.micro_batch=4", "mesh.ep=2 data.micro_batch=4 precision.loss_scale=64",
+                                      "mesh.pp=2 mesh.dp=2 data.micro_batch=2"};
+    write_job();
+    for (int k = 0; k < 2; k++)
+        train(k ? &b : &a, k ? "some" : "all",
+              "job.yaml job.steps=1 %s data.loss=%s "
+              "model={\"use\":\"transformer\",\"family\":\"mixtral\",\"layers\":2,\"hidden\":32,\"heads\":2,\"ffn\":32,"
+              "\"vocab\":32,\"experts\":4,\"router_aux_loss_coef\":1e4,\"router_z_loss_coef\":1e3}",
+              how[_i], k ? "completion" : "all");
+    ck_assert_double_gt(a.norm[0], 100);
+    ck_assert_msg(a.loss[0] != b.loss[0] && fabs(a.norm[0] - b.norm[0]) <= 1e-3 * a.norm[0],
+                  "%s: gradient norm %.9g where all tokens count, %.9g where some do", how[_i], a.norm[0], b.norm[0]);
+    json_decref(expected);
+}
+END_TEST
+
 /* ---- sets of data.val, data.test */
 
 #define SETS "data.val={\"wiki\":\"" FOLDER "wiki.bin\",\"code\":[\"" FOLDER "code.bin\"]} eval.batches=1 "
@@ -275,6 +294,7 @@ int main(void)
     const struct system_test tests[] = {
         {"meshes", meshes_train_as_torch_does, (int)HD__COUNT(meshes)},
         {"exact", exact_sums, 0},
+        {"router losses", router_losses, 3},
         {"sets by name", sets_by_name, 0},
         {"splits", splits, 0},
         {"epochs", epochs, 0},
