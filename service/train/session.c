@@ -218,12 +218,26 @@ static int32_t open_eval_feed(struct hd__train_session *s, int32_t part, struct 
     return rc ? rc : hd__train_feed_seek(*at, 0, err);
 }
 
+/* Training goes on without the loss of such a set. */
+static int32_t nothing_to_evaluate(const struct hd__train_session *s, const struct hd__train_feed *feed,
+                                   int64_t batches, int training, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    hd_fail(&why, HD_E_INVALID, "%s: none of the labels of %lld batches counts in the loss: nothing to evaluate",
+            hd__train_feed_where(feed), (long long)batches);
+    if (training && s->env->rank == 0)
+        hd__log(HD_LOG_WARN, NULL, "%s", why.message);
+    if (!training)
+        *err = why;
+    return training ? HD_OK : HD_E_INVALID;
+}
+
 int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, int64_t batches, const _Atomic int *stop,
                                    double *loss, double *labels, struct hd_error *err)
 {
     struct hd_program *p = hd__exec_program(s->exec);
     struct hd__train_feed *before = s->current_feed, *feed;
-    double sum = 0, factor = 1;
+    double sum = 0, factor = 1, sequences = (double)batches * (double)s->compiled->job->batch;
     int64_t counted = 0;
     int32_t stopped = 0, rc = open_eval_feed(s, part, &feed, err);
     s->current_feed = feed;
@@ -245,14 +259,15 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, in
         rc = hd__train_session_read_scalars(s, &p->loss_sum, 1, &sum, err);
     if (!rc && !stopped)
         rc = hd__train_session_label_factor(s, batches, counted, &factor, err);
-    if (!rc && !stopped && !(factor > 0))
-        rc =
-            hd_fail(err, HD_E_INVALID, "%s: none of the labels of %lld batches counts in the loss: nothing to evaluate",
-                    hd__train_feed_where(feed), (long long)batches);
     if (rc)
         return rc;
-    *loss = stopped ? NAN : sum * factor / (double)batches;
-    *labels = (double)batches * (double)s->compiled->job->batch * (double)s->compiled->job->seq_len / factor;
+    *loss = *labels = NAN;
+    if (stopped)
+        return HD_OK;
+    *labels = factor > 0 ? sequences * (double)s->compiled->job->seq_len / factor : 0;
+    if (!*labels)
+        return nothing_to_evaluate(s, feed, batches, stop != NULL, err);
+    *loss = sum * factor / (double)batches;
     return HD_OK;
 }
 
@@ -261,11 +276,11 @@ int32_t hd__train_session_evaluate_sets(struct hd__train_session *s, int64_t bat
 {
     double sum = 0, all = 0, labels = 0;
     int32_t rc = HD_OK, sets = hd__train_feed_sets(s->compiled->job);
-    for (int32_t k = 0; k < sets && !rc && !isnan(sum); k++)
-        if (!(rc = hd__train_session_evaluate(s, HD__FEED_VAL + k, batches, stop, &losses[k], &labels, err))) {
-            sum += losses[k] * labels;
-            all += labels;
-        }
+    for (int32_t k = 0; k < sets && !rc && !isnan(labels); k++) {
+        rc = hd__train_session_evaluate(s, HD__FEED_VAL + k, batches, stop, &losses[k], &labels, err);
+        sum += !rc && labels != 0 ? losses[k] * labels : 0;
+        all += rc ? 0 : labels;
+    }
     if (!rc)
         *loss = sets == 1 ? losses[0] : sum / all;
     return rc;

@@ -48,8 +48,9 @@ int32_t hd__train_session_init_params(struct hd__train_session *s, struct hd_err
  * Collective. */
 int32_t hd__train_session_label_factor(struct hd__train_session *s, int64_t steps, int64_t counted, double *factor,
                                        struct hd_error *err);
-/* Loss on a part of the data, HD__FEED_..., over `batches` batches, and the labels of them that count; NaN where a
- * rank's *stop (may be NULL) ended it between two. */
+/* Loss on a part of the data, HD__FEED_..., over `batches` batches, and the labels of them that count. With `stop`,
+ * beside training, both are NaN where a rank's *stop ended it between two, and the loss is where no label counts, which
+ * is an error without. */
 int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, int64_t batches, const _Atomic int *stop,
                                    double *loss, double *labels, struct hd_error *err);
 /* The same on all sets of data.val: losses[k] of set k, and the mean over all their labels. */

@@ -159,6 +159,50 @@ START_TEST(sets_by_name)
 }
 END_TEST
 
+/* Wiki's tokens three times, of which the last alone counts: it is behind the first batch. */
+static void write_hardly_labelled(void)
+{
+    static uint8_t tokens[1 << 14], marks[8 + (1 << 12)] = "HDLOSS1\n";
+    FILE *f = fopen(FOLDER "wiki.bin", "rb");
+    ck_assert_ptr_nonnull(f);
+    size_t bytes = fread(tokens, 1, sizeof tokens, f), last = 3 * bytes / 2 - 1;
+    fclose(f);
+    ck_assert(bytes && bytes < sizeof tokens);
+    marks[8 + last / 8] = (uint8_t)(1u << last % 8);
+    f = fopen("hardly.bin", "wb");
+    for (int k = 0; k < 3; k++)
+        fwrite(tokens, 1, bytes, f);
+    fclose(f);
+    f = fopen("hardly.loss", "wb");
+    fwrite(marks, 1, 8 + last / 8 + 1, f);
+    fclose(f);
+}
+
+/* A set in whose batches no label counts ends an evaluation by itself, and no training; other sets have their loss. */
+START_TEST(sets_without_labels)
+{
+    write_job();
+    write_hardly_labelled();
+    struct command *c = command_run("train job.yaml job.name=bare mesh.dp=2 eval.every=5 eval.batches=1 "
+                                    "data.val=hardly.bin checkpoint.dir=ckpt");
+    expect_code(c, 0);
+    expect_says(c, "none of the labels of 1 batches counts in the loss: nothing to evaluate");
+    ck_assert_msg(!strstr(c->out, "val_loss"), "%s", c->out);
+    c = command_run("eval job.yaml eval.batches=1 data.val=hardly.bin checkpoint.dir=ckpt");
+    expect_code(c, 2);
+    expect_says(c, "command line: none of the labels of 1 batches counts in the loss: nothing to evaluate");
+    c = command_run("train job.yaml job.name=sets mesh.dp=2 eval.every=5 eval.batches=1 "
+                    "data.val={\"none\":\"hardly.bin\",\"code\":[\"" FOLDER "code.bin\"]}");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "  val_loss 3.4505 (none nan, code 3.4505)") != NULL, "%s", c->out);
+    json_t *row = row_of("sets", 5);
+    ck_assert(json_is_null(json_object_get(row, "val_loss_none")));
+    ck_assert(json_is_real(json_object_get(row, "val_loss")));
+    json_decref(row);
+    json_decref(expected);
+}
+END_TEST
+
 START_TEST(splits)
 {
     static const struct {
@@ -296,6 +340,7 @@ int main(void)
         {"exact", exact_sums, 0},
         {"router losses", router_losses, 3},
         {"sets by name", sets_by_name, 0},
+        {"sets without labels", sets_without_labels, 0},
         {"splits", splits, 0},
         {"epochs", epochs, 0},
         {"epochs, resumed", epochs_resume, 0},
