@@ -376,6 +376,8 @@ static int32_t check_exact(const struct hd__job *job, const struct hd_program *p
                         "data.pad_batch would change the order of sums"},
         {p->micro_batches != NULL, "data.micro_batches would change the order of sums: leave it out"},
         {(micros & (micros - 1)) != 0, "data.batch / data.micro_batch must be a power of two"},
+        {hd_dtype_size(job->precision.grad) < 4, "precision.grad must be fp32: sums of 16 bits are rounded once "
+                                                 "between ranks, and in each addition within one"},
         {job->precision.reduce != job->precision.grad,
          "precision.reduce must be precision.grad: rounding between ranks depends on how many there are"},
     };
