@@ -93,33 +93,44 @@ static int open_file(const char *folder, const char *suffix, char path[512])
 
 static int write_report(const struct hd__reporter *reporter, const json_t *report, const char *suffix, char path[512])
 {
-    int fd = open_file(reporter->folder, suffix, path), bad;
-    if (fd < 0) {
+    int fd = open_file(reporter->folder, suffix, path);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w"); /* json_dumpfd writes each token by itself */
+    if (!file) {
         hd__log(HD_LOG_WARN, NULL, "the report cannot be written: %s: %s", path, strerror(errno));
+        if (fd >= 0)
+            close(fd);
         return 0;
     }
-    bad = json_dumpfd(report, fd, JSON_INDENT(1)) | close(fd);
-    if (bad)
+    if (json_dumpf(report, file, JSON_INDENT(1)) | fclose(file))
         hd__log(HD_LOG_WARN, NULL, "%s: the report is incomplete: %s", path, strerror(errno));
     return 1;
 }
 
 /* One write, so that the lines stay together. */
-static void print_report(const json_t *report, const char *path)
+static void print_text(struct hd__text *text)
 {
-    struct hd__text text = {0};
-    hd__text_add(&text, "error: ");
-    hd__report_summary(report, &text);
-    if (*path)
-        hd__text_add(&text, "  report: %s (`heddle debug` shows the operations side by side)\n", path);
-    hd__printable(text.at);
-    for (size_t at = 0; at < text.length;) {
-        ssize_t n = write(STDERR_FILENO, text.at + at, text.length - at);
+    hd__printable(text->at);
+    for (size_t at = 0; at < text->length;) {
+        ssize_t n = write(STDERR_FILENO, text->at + at, text->length - at);
         if (n <= 0)
             break;
         at += (size_t)n;
     }
-    hd__text_free(&text);
+    hd__text_free(text);
+}
+
+/* The cause first: a launcher may kill this process while it writes the file. */
+static void print_and_write(const struct hd__reporter *reporter, const json_t *report)
+{
+    struct hd__text cause = {0}, last = {0};
+    char path[512];
+    hd__text_add(&cause, "error: ");
+    hd__report_summary(report, &cause);
+    print_text(&cause);
+    if (write_report(reporter, report, "", path)) {
+        hd__text_add(&last, "  report: %s (`heddle debug` shows the operations side by side)\n", path);
+        print_text(&last);
+    }
 }
 
 /* Errors before the first step need no report. */
@@ -158,7 +169,6 @@ int32_t hd__report_on_dumps(void *user, const struct hd__rank_dumps *g, int32_t 
 {
     const struct hd__reporter *reporter = user;
     struct hd__report_diagnosis diagnosis;
-    char path[512] = "";
     int32_t code = HD_OK, answered = 0;
     while (answered < g->size && !g->dump[answered])
         answered++;
@@ -171,9 +181,7 @@ int32_t hd__report_on_dumps(void *user, const struct hd__rank_dumps *g, int32_t 
         code = check_running_job(reporter, &diagnosis, rank, cause);
     } else if (diagnosis.kind != HD__DIAGNOSIS_FAILED || has_begun(report)) {
         add_diagnosis(report, &diagnosis);
-        if (!write_report(reporter, report, "", path))
-            *path = 0;
-        print_report(report, path);
+        print_and_write(reporter, report);
     }
     json_decref(report);
     return code;

@@ -1,7 +1,9 @@
 /* Reports: who is blamed, by parts made here; a recorder's part and back; files, merged and broken. */
 #include <check.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "service/report/diagnose.h"
@@ -413,6 +415,85 @@ static void write_report(const char *path)
     json_decref(report);
 }
 
+static long write_calls(void) /* of this process so far; 0: the kernel does not count them */
+{
+    FILE *f = fopen("/proc/self/io", "r");
+    char line[80];
+    long n = 0;
+    while (f && fgets(line, sizeof line, f))
+        sscanf(line, "syscw: %ld", &n);
+    if (f)
+        fclose(f);
+    return n;
+}
+
+/* A failed job's file takes few calls, and the cause is said before it: here SIGXFSZ ends the process that writes. */
+START_TEST(cause_before_file)
+{
+    enum { MANY = 32 };
+    static const int32_t members[] = {0, 1, 2};
+    static char dump[65536], said[16384];
+    const char *dumps[MANY];
+    uint8_t state[MANY];
+    char folder[] = "/tmp/heddle-report-XXXXXX", cause[512], *path;
+    struct hd__flight *f = hd__comm_flight_create(64);
+    struct hd__flight_op sum = {.name = "all_reduce",
+                                .section = "micro",
+                                .block = "L0",
+                                .calls = 1,
+                                .channel = hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0)};
+    f->step = 1;
+    for (int i = 0; i < 64; i++)
+        hd__comm_flight_end(f, hd__comm_flight_start(f, &sum, hd__now()), hd__now(), HD_OK);
+    dump[hd__report_rank_dump(f, 0, "here", 0, dump, sizeof dump - 1)] = 0;
+    hd__comm_flight_destroy(f);
+    for (int r = 0; r < MANY; r++) {
+        dumps[r] = dump;
+        state[r] = HD__RANK_CONNECTED;
+    }
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    struct hd__reporter reporter = {.job = "j", .folder = folder};
+    struct hd__rank_dumps all = {
+        .size = MANY, .code = HD_E_PEER, .rank = 5, .cause = "rank 5 died", .dump = dumps, .state = state};
+    for (int killed = 0; killed < 2; killed++) {
+        int fds[2], status;
+        ssize_t n;
+        size_t length = 0;
+        ck_assert_int_eq(pipe(fds), 0);
+        pid_t child = fork();
+        if (!child) {
+            long calls = write_calls();
+            int32_t rank;
+            dup2(fds[1], STDERR_FILENO);
+            if (killed)
+                setrlimit(RLIMIT_FSIZE, &(struct rlimit){10000, 10000});
+            hd__report_on_dumps(&reporter, &all, &rank, cause);
+            _exit(write_calls() - calls > 1000);
+        }
+        close(fds[1]);
+        while ((n = read(fds[0], said + length, sizeof said - 1 - length)) > 0)
+            length += (size_t)n;
+        said[length] = 0;
+        close(fds[0]);
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_msg(strstr(said, "error: rank 5 died\n  rank 0 at step 1, here\n") == said, "%s", said);
+        path = strstr(said, "  report: ");
+        if (killed) {
+            ck_assert_msg(WIFSIGNALED(status) && !path, "status %x: %s", status, said);
+            continue;
+        }
+        ck_assert_msg(status == 0 && path, "status %x: %s", status, said);
+        path += strlen("  report: ");
+        path[strcspn(path, " \n")] = 0;
+        ck_assert_int_eq(hd__report_load((const char *[]){path}, 1, &report, NULL), 0);
+        ck_assert_uint_eq(json_array_size(json_object_get(report, "rank")), MANY);
+        json_decref(report);
+    }
+    snprintf(cause, sizeof cause, "rm -r %s", folder);
+    ck_assert_int_eq(system(cause), 0);
+}
+END_TEST
+
 START_TEST(files)
 {
     static const char *const names[] = {"a.json", "b.json"};
@@ -536,6 +617,7 @@ int main(void)
     tcase_add_test(tc, a_reason_of_its_own);
     tcase_add_test(tc, large_ones);
     tcase_add_test(tc, part_of_a_recorder);
+    tcase_add_test(tc, cause_before_file);
     tcase_add_test(tc, files);
     tcase_add_test(tc, noise);
     return suite_run_case("report", tc);
