@@ -123,7 +123,7 @@ static void describe_dead_rank(struct hd__report_context *c, int32_t rank)
     char text[256];
     for (int32_t r = 0; r < c->size && !op; r++) {
         op = c->waits_for[r];
-        op = op && hd__report_is_member(op, rank) ? op : NULL;
+        op = op && hd__report_is_member(c, op, rank) ? op : NULL;
     }
     hd__report_attribute(c, HD__DIAGNOSIS_DEAD, rank, op);
     if (op)

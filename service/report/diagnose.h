@@ -49,6 +49,8 @@ const char *hd__report_diagnosis_name(int32_t kind);
 
 /* ---- shared with the table */
 
+enum { HD__REPORT_RUNS = 8 }; /* whose sum the members of a group may be */
+
 /* An operation of a part. Text belongs to the report. */
 struct hd__report_op_record {
     int32_t rank;

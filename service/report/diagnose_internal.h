@@ -23,7 +23,7 @@ static inline int hd__report_rank_answered(const struct hd__report_context *c, i
 }
 
 /* Is the rank one of the channel's? Of messages only the two ends are. */
-int hd__report_is_member(const struct hd__report_op_record *op, int32_t rank);
+int hd__report_is_member(const struct hd__report_context *c, const struct hd__report_op_record *op, int32_t rank);
 void hd__report_attribute(struct hd__report_context *c, int32_t kind, int32_t rank,
                           const struct hd__report_op_record *what);
 /* The wait that lasts longest is followed to its end. 0: nobody waits. */

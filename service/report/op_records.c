@@ -15,15 +15,11 @@ static double json_seconds(const json_t *object, const char *key)
     return json_is_number(time) ? json_number_value(time) : -1;
 }
 
-/* "dp 0,1,2", "pp 0,2 0>2 stream 1": one text a channel, the same on all members. */
+/* "dp 0,1,2", "world 0-8191", "pp 0,2 0>2 stream 1": one text a channel, the same on all members. */
 static const char *channel_key(const json_t *channel, struct hd__arena *arena)
 {
     struct hd__text text = {0};
-    const json_t *rank;
-    size_t i;
-    hd__text_add(&text, "%s ", hd__json_word(channel, "group"));
-    json_array_foreach(json_object_get(channel, "ranks"), i, rank)
-        hd__text_add(&text, "%s%lld", i ? "," : "", (long long)json_integer_value(rank));
+    hd__text_add(&text, "%s %s", hd__json_word(channel, "group"), hd__json_word(channel, "ranks"));
     if (json_object_get(channel, "from"))
         hd__text_add(&text, " %lld>%lld stream %lld", (long long)json_number(channel, "from"),
                      (long long)json_number(channel, "to"), (long long)json_number(channel, "stream"));

@@ -3,15 +3,61 @@
 
 #include <stdlib.h>
 
-enum { MEMBERS_MAX = 1024 }; /* limit of listed members of a group */
+#include "service/report/diagnose.h"
+
+enum { LISTED = 8 }; /* members that are always listed one by one */
+
+struct run {
+    int32_t count, step;
+};
+
+/* Member i is ranks[0] and a multiple of each run's step, the first run's varying fastest. 0: it is not. */
+static int find_runs(const int32_t *ranks, int32_t n, struct run runs[HD__REPORT_RUNS])
+{
+    int32_t found = 0;
+    int64_t size = 1;
+    for (; size < n && found < HD__REPORT_RUNS; found++) {
+        int32_t step = ranks[size] - ranks[0], count = 2;
+        if (step < 1)
+            return 0;
+        while (count * size < n && ranks[count * size] == ranks[0] + (int64_t)count * step)
+            count++;
+        runs[found] = (struct run){count, step};
+        size *= count;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        int64_t rest = i, rank = ranks[0];
+        for (int32_t k = 0; k < found; k++, rest /= runs[k - 1].count)
+            rank += rest % runs[k].count * runs[k].step;
+        if (size != n || ranks[i] != rank)
+            return 0;
+    }
+    return found;
+}
+
+/* "0,1,2", or of more members a sum of runs, "0-8191", "0-8160/32+0-3": those of a mesh's axes are one. */
+static json_t *members_json(const struct hd__flight_channel *c)
+{
+    struct run runs[HD__REPORT_RUNS];
+    struct hd__text text = {0};
+    int32_t found = c->n > LISTED ? find_runs(c->ranks, c->n, runs) : 0, first = c->n ? c->ranks[0] : 0;
+    hd__text_add(&text, "%s", "");
+    for (int32_t i = 0; i < c->n && !found; i++)
+        hd__text_add(&text, "%s%d", i ? "," : "", c->ranks[i]);
+    for (int32_t k = found; k-- > 0; first = 0) {
+        hd__text_add(&text, "%s%d-%d", k + 1 < found ? "+" : "", first, first + (runs[k].count - 1) * runs[k].step);
+        if (runs[k].step > 1)
+            hd__text_add(&text, "/%d", runs[k].step);
+    }
+    json_t *all = json_string(text.at);
+    hd__text_free(&text);
+    return all;
+}
 
 static json_t *channel_json(const struct hd__flight_channel *c)
 {
-    json_t *ranks = json_array(), *out;
-    for (int32_t i = 0; i < c->n && i < MEMBERS_MAX; i++)
-        json_array_append_new(ranks, json_integer(c->ranks[i]));
-    out = json_pack("{s:s, s:o, s:I}", "group", c->group, "ranks", ranks, "count",
-                    (json_int_t)__atomic_load_n(&c->count, __ATOMIC_RELAXED));
+    json_t *out = json_pack("{s:s, s:o, s:I}", "group", c->group, "ranks", members_json(c), "count",
+                            (json_int_t)__atomic_load_n(&c->count, __ATOMIC_RELAXED));
     if (c->from >= 0)
         json_object_update_new(
             out, json_pack("{s:i, s:i, s:I}", "from", c->from, "to", c->to, "stream", (json_int_t)c->stream));

@@ -4,29 +4,74 @@
 #include "runtime/rendezvous/dump_collect.h"
 #include "service/report/diagnose_internal.h"
 
-/* ---- members of a channel: "dp 0,1,2", "pp 0,2 0>2 stream 1" */
+/* ---- members of a channel: "dp 0,1,2", "dp 0-8160/32+0-3", "pp 0,2 0>2 stream 1" */
 
-/* The next member's rank, or -1; *at moves on. Messages have two members: the ends. */
-static int32_t next_member(const struct hd__report_op_record *op, const char **at)
+struct members {
+    const char *at; /* the text that is still to be read */
+    int64_t i, n;   /* of the members of the sum of runs that stands before it */
+    int32_t runs, size;
+    struct {
+        int64_t first, count, step;
+    } run[HD__REPORT_RUNS];
+};
+
+/* Messages have two members: the ends. */
+static struct members members_of(const struct hd__report_context *c, const struct hd__report_op_record *op)
 {
-    char *end;
-    if (!*at) {
-        *at = strchr(op->channel, ' ');
-        if (*at && op->p2p)
-            *at = strchr(*at + 1, ' ');
-        *at = *at ? *at + 1 : "";
-    }
-    long rank = strtol(*at, &end, 10);
-    if (end == *at)
-        return -1;
-    *at = *end == ',' || (op->p2p && *end == '>') ? end + 1 : "";
-    return rank < 0 || rank > INT32_MAX ? -1 : (int32_t)rank;
+    const char *at = strchr(op->channel, ' ');
+    if (at && op->p2p)
+        at = strchr(at + 1, ' ');
+    return (struct members){.at = at ? at + 1 : "", .size = c->size};
 }
 
-int hd__report_is_member(const struct hd__report_op_record *op, int32_t rank)
+static int64_t read_number(const char **at) /* -1: there is none */
 {
-    const char *at = NULL;
-    for (int32_t member; (member = next_member(op, &at)) >= 0;)
+    char *end;
+    long n = **at >= '0' && **at <= '9' ? strtol(*at, &end, 10) : -1;
+    if (n >= 0)
+        *at = end;
+    return n > INT32_MAX ? -1 : n;
+}
+
+/* 0: no more, or not as rank_dump.c writes it: a group has at most all ranks. */
+static int read_runs(struct members *m)
+{
+    m->i = m->runs = 0;
+    m->n = 1;
+    do {
+        int64_t first = read_number(&m->at), last = first, step = 1;
+        if (*m->at == '-' && m->at++)
+            last = read_number(&m->at);
+        if (*m->at == '/' && m->at++)
+            step = read_number(&m->at);
+        if (first < 0 || last < first || step < 1 || m->runs == HD__REPORT_RUNS)
+            return 0;
+        m->run[m->runs].first = first;
+        m->run[m->runs].count = (last - first) / step + 1;
+        m->run[m->runs].step = step;
+        m->n *= m->run[m->runs++].count;
+        if (m->n > m->size)
+            return 0;
+    } while (*m->at == '+' && m->at++);
+    m->at += *m->at == ',' || *m->at == '>';
+    return 1;
+}
+
+static int32_t next_member(struct members *m) /* its rank, or -1 */
+{
+    int64_t rank = 0;
+    if (m->i == m->n && !read_runs(m))
+        return -1;
+    int64_t rest = m->i++;
+    for (int32_t k = m->runs; k-- > 0; rest /= m->run[k].count)
+        rank += m->run[k].first + rest % m->run[k].count * m->run[k].step;
+    return (int32_t)HD__MIN(rank, INT32_MAX);
+}
+
+int hd__report_is_member(const struct hd__report_context *c, const struct hd__report_op_record *op, int32_t rank)
+{
+    struct members members = members_of(c, op);
+    for (int32_t member; (member = next_member(&members)) >= 0;)
         if (member == rank)
             return 1;
     return 0;
@@ -67,8 +112,9 @@ static uint8_t *member_progress(const struct hd__report_context *c, const struct
 static int32_t find_missing_member(const struct hd__report_context *c, const struct hd__report_op_record *op)
 {
     uint8_t *done = member_progress(c, op);
+    struct members members = members_of(c, op);
     int32_t busy = -1, waits = -1, found = -1, r;
-    for (const char *at = NULL; found < 0 && (r = next_member(op, &at)) >= 0;) {
+    while (found < 0 && (r = next_member(&members)) >= 0) {
         if (r >= c->size || r == op->rank)
             continue;
         if (!hd__report_rank_answered(c, r) || !done[r])
