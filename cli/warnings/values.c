@@ -91,6 +91,17 @@ static int inside_itself(const struct hd__job *job)
            (!levels || !strcmp(levels->origin, "default"));
 }
 
+/* With more than one axis, groups of all ranks are over comm.use. */
+static int is_comm_unused(const struct hd__job *job)
+{
+    int axes = 0, named = 0;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
+        axes += job->mesh[a] > 1;
+        named += job->mesh[a] > 1 && job->comm_axis[a] != job->comm;
+    }
+    return axes == 1 && named;
+}
+
 #define UNSAVED "ends the job before its last step, and there are no checkpoints of what it did: add checkpoint: {}"
 
 enum { HOUR = 3600, DAY = 86400 };
@@ -218,6 +229,9 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
              job->mesh[HD_AXIS_TP] * job->mesh[HD_AXIS_CP] * job->mesh[HD_AXIS_EP] > 1,
          "job.deterministic",
          "is exact, which does not cover mesh.tp, cp and ep: compare only runs in which these are the same"},
+        {job->comm_inside && is_comm_unused(job), "comm.inside",
+         "has no effect, because comm.axes names the transport of the only axis, and comm.use is not opened: say that "
+         "transport as comm.use"},
         {inside_itself(job), "comm.inside", "has no effect where it is the same transport as comm.use: leave it out"},
         {job->checkpoint_keep_every && job->checkpoint_every && job->checkpoint_keep_every % job->checkpoint_every,
          "checkpoint.keep", "every is no multiple of checkpoint.every: only steps that are multiples of both are kept"},

@@ -62,6 +62,10 @@ static const struct {
     {"mesh: {dp: 2}\ncomm: {dead_after: 4s}\n", ""},
     {"mesh: {dp: 2}\ncomm: {use: shm, inside: shm}\n",
      "2:26: warning: comm.inside has no effect where it is the same transport as comm.use: leave it out\n"},
+    {"mesh: {dp: 2}\ncomm: {use: mpi, inside: shm, axes: {dp: libfabric}}\n",
+     "2:26: warning: comm.inside has no effect, because comm.axes names the transport of the only axis, and comm.use "
+     "is not opened: say that transport as comm.use\n"},
+    {"mesh: {dp: {replicate: 2, shard: 2}}\ncomm: {use: mpi, inside: shm, axes: {dp: libfabric}}\n", ""},
     {"data: {train: [a.txt, 'http://x/y.bin'], seq_len: 8, batch: 4, http_timeout: 3s}\n", ""},
     {"mesh: {dp: 2}\nwatch: {straggler: 10}\n",
      "2:20: warning: watch.straggler is 10: so there is hardly ever an alarm: it is a share, as 0.1 for 10%\n"},
