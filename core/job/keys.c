@@ -82,7 +82,7 @@ static const struct hd_option liveness_keys[] = {
         "all others have ended so long after a rank died or fell silent", RANKS),
     KEY("late_after", DURATION, "10s", WITHIN(0.01, 1e6), 0, late_after,
         "a rank that others wait for longer is named in the log, and again whenever the wait has doubled", RANKS),
-    KEY("operations", INT, "64", WITHIN(8, 4096), 0, flight_operations,
+    KEY("operations", INT, "64", WITHIN(8, 128), 0, flight_operations, /* so many fit into a dump */
         "how many of its last operations each rank remembers for a report", RANKS),
 };
 

@@ -412,37 +412,38 @@ START_TEST(part_of_a_recorder)
 {
     static const int32_t members[] = {0, 1, 2};
     static char text[65536];
-    struct hd__flight *f = hd__comm_flight_create(64);
-    struct hd__flight_op sum = {.name = "all_reduce",
-                                .section = "micro",
-                                .block = "L0",
-                                .instr = 49,
+    enum { MOST = 128 }; /* of liveness.operations */
+    struct hd__flight *f = hd__comm_flight_create(MOST);
+    struct hd__flight_op sum = {.name = "reduce_scatter",
+                                .section = "a_section_of_a_strategy_with_a_long_name",
+                                .block = "decoder.layers.1000.self_attention.experts",
+                                .instr = 49000,
                                 .dtype = HD_BF16,
                                 .redop = HD_SUM,
-                                .count = 1000,
-                                .bytes = 2000,
-                                .calls = 1,
+                                .count = UINT64_C(1) << 50,
+                                .bytes = UINT64_C(1) << 51,
+                                .calls = 1000,
                                 .root = -1,
-                                .tag = UINT64_MAX,
+                                .tag = UINT64_C(1) << 62,
                                 .channel = hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0)};
-    for (int i = 0; i < 100; i++) {
-        uint64_t n = hd__comm_flight_start(f, &sum, hd__now());
-        hd__comm_flight_wait(f, n, hd__now());
-        if (i < 99)
-            hd__comm_flight_end(f, n, hd__now(), HD_OK);
+    for (int i = 0; i < 200; i++) {
+        uint64_t n = hd__comm_flight_start(f, &sum, hd__now() / 4);
+        hd__comm_flight_wait(f, n, hd__now() / 3);
+        if (i < 199)
+            hd__comm_flight_end(f, n, hd__now() / 2, HD_OK);
     }
     for (size_t room = sizeof text; room > 300; room /= 2) {
         size_t bytes = hd__report_rank_dump(f, 1, "at home", 0, text, room);
         json_t *part = json_loadb(text, bytes, 0, NULL), *ops = json_object_get(part, "ops"), *last;
         ck_assert_msg(json_is_object(part), "%zu bytes of %zu: %.*s", bytes, room, (int)bytes, text);
         ck_assert_uint_le(bytes, room);
-        ck_assert_int_eq(json_integer_value(json_object_get(part, "operations")), 100);
-        ck_assert_int_eq(json_integer_value(json_object_get(part, "waiting")), 100);
+        ck_assert_int_eq(json_integer_value(json_object_get(part, "operations")), 200);
+        ck_assert_int_eq(json_integer_value(json_object_get(part, "waiting")), 200);
         if (room == sizeof text)
-            ck_assert_uint_eq(json_array_size(ops), 64);
+            ck_assert_uint_eq(json_array_size(ops), MOST);
         last = json_array_get(ops, json_array_size(ops) - 1);
         if (json_array_size(ops)) { /* the newest are kept */
-            ck_assert_int_eq(json_integer_value(json_object_get(last, "n")), 100);
+            ck_assert_int_eq(json_integer_value(json_object_get(last, "n")), 200);
             ck_assert_ptr_null(json_object_get(last, "completed"));
             ck_assert_ptr_nonnull(json_object_get(last, "waited"));
         }
