@@ -2,9 +2,9 @@
  *
  * metrics.jsonl: one object a line, one write() a line, each with the run's id. First {"event": "start", ...}, then one
  * object for each step that is logged, and other events: "resume", "checkpoint", "restart". A resumed run cuts a torn
- * last line and every step after its checkpoint, which it trains again, but no restart, then appends; so does one that
- * was restarted before its first checkpoint. The file of another run is set aside as metrics.jsonl.1, .2, ...; what is
- * not a file of metrics is refused. Only rank 0 has metrics.
+ * last line and every step after its checkpoint, which it trains again, but no restart and no alarm of silent
+ * corruption, then appends; so does one that was restarted before its first checkpoint. The file of another run is set
+ * aside as metrics.jsonl.1, .2, ...; what is not a file of metrics is refused. Only rank 0 has metrics.
  *
  * Plug-ins of kind metrics (heddle/metrics.h), the sinks, get the same steps, each on its own thread. */
 #ifndef HD_SERVICE_METRICS_METRICS_H

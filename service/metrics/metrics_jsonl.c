@@ -16,10 +16,10 @@
 
 struct hd__metrics {
     int fd, is_terminal, removed;
-    int write_failed;         /* lost: the last line was not written */
-    int same, ours;           /* the file has lines of this run alone; with its id, */
-    off_t keep;               /* and these are before its first step */
-    struct hd__text restarts; /* lines of what is not kept */
+    int write_failed;        /* lost: the last line was not written */
+    int same, ours;          /* the file has lines of this run alone; with its id, */
+    off_t keep;              /* and these are before its first step */
+    struct hd__text outlive; /* lines of what is not kept that stay all the same */
     char *path;
     char *run; /* its id; "" where there is none */
     double started;
@@ -43,6 +43,15 @@ static int is_event(const json_t *line, const char *a, const char *b)
     return event && (!strcmp(event, a) || !strcmp(event, b));
 }
 
+/* Stays although its step is trained again, in which it does not happen again: a change of ranks, and the alarm that
+ * names what was corrupt, whose step is never saved. */
+static int outlives(const json_t *line)
+{
+    const char *rule = is_event(line, "alarm", "alarm") ? json_string_value(json_object_get(line, "rule")) : NULL;
+    return is_event(line, "restart", "restart") || is_event(line, "shrink", "grow") ||
+           (rule && (!strcmp(rule, "replicas") || !strcmp(rule, "rerun")));
+}
+
 /* m->keep: the bytes of its lines up to `step`; without a torn last one. m->same: they are of this run, or of a heddle
  * without ids. */
 static int32_t scan(struct hd__metrics *m, int64_t step, struct hd_error *err)
@@ -61,7 +70,8 @@ static int32_t scan(struct hd__metrics *m, int64_t step, struct hd_error *err)
         json_t *object = line[n - 1] == '\n' ? json_loadb(line, (size_t)n, 0, NULL) : NULL;
         const char *of = json_string_value(json_object_get(object, "run"));
         int64_t at = json_integer_value(json_object_get(object, "step"));
-        cut |= m->keep && (!object || at > step || at < 0);
+        int stays = outlives(object); /* and cuts nothing: steps behind it may be lower */
+        cut |= m->keep && !stays && (!object || at > step || at < 0);
         if (!m->keep && !is_event(object, "start", "resume"))
             rc = hd_fail(err, HD_E_INVALID,
                          "%s: its first line does not start a run, so heddle did not write it: name another file, or "
@@ -69,8 +79,8 @@ static int32_t scan(struct hd__metrics *m, int64_t step, struct hd_error *err)
                          path);
         m->same &= cut || !of || !strcmp(of, m->run);
         m->ours |= of && !strcmp(of, m->run);
-        if (cut && is_event(object, "restart", "restart"))
-            hd__text_add(&m->restarts, "%s", line);
+        if (cut && stays)
+            hd__text_add(&m->outlive, "%s", line);
         json_decref(object);
         m->keep += cut ? 0 : n;
     }
@@ -197,7 +207,7 @@ int32_t hd__metrics_check(const char *path, struct hd_error *err)
         rc = scan(&m, 0, &why);
     if (m.fd >= 0)
         close(m.fd);
-    hd__text_free(&m.restarts);
+    hd__text_free(&m.outlive);
     free(m.path);
     return rc ? hd_fail(err, rc, "metrics.jsonl: %s", why.message) : HD_OK;
 }
@@ -210,7 +220,7 @@ int32_t hd__metrics_begin(struct hd__metrics *m, struct hd_error *err)
     int32_t rc = HD_OK;
     int no;
     if (m->keep && m->same && (m->first_step || m->ours)) {
-        hd__text_add(&text, "%s", m->restarts.at ? m->restarts.at : "");
+        hd__text_add(&text, "%s", m->outlive.at ? m->outlive.at : "");
         rc = ftruncate(m->fd, m->keep) ? hd_fail(&why, HD_E_IO, "%s: %s", m->path, strerror(errno)) : HD_OK;
     } else if (m->keep) {
         close(m->fd);
@@ -483,7 +493,7 @@ void hd__metrics_close(struct hd__metrics *m)
     if (!m)
         return;
     finish_command(m);
-    hd__text_free(&m->restarts);
+    hd__text_free(&m->outlive);
     for (uint32_t i = 0; i < m->sinks.count; i++)
         hd__metrics_sink_close(m->sinks.at[i]);
     hd__free_array(&m->sinks);

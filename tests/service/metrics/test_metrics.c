@@ -197,6 +197,42 @@ START_TEST(resume)
 }
 END_TEST
 
+/* Rows of what a later round does not do again stay, wherever it goes on from, and cut nothing themselves. */
+START_TEST(outlives)
+{
+    static const char *const rows[] = {
+        "{\"event\": \"restart\", \"step\": 8}\n",
+        "{\"event\": \"shrink\", \"step\": 8}\n",
+        "{\"event\": \"grow\", \"step\": 8}\n",
+        "{\"event\": \"alarm\", \"rule\": \"replicas\", \"step\": 8}\n",
+        "{\"event\": \"alarm\", \"rule\": \"rerun\", \"step\": 8}\n",
+    };
+    static const char *const again[] = {
+        "{\"event\": \"alarm\", \"rule\": \"loss_spike\", \"step\": 8}\n",
+        "{\"event\": \"checkpoint\", \"step\": 8}\n",
+    };
+    struct scratch s;
+    scratch_init(&s);
+    const char *path = scratch_path(&s, "o.jsonl");
+    for (size_t i = 0; i < HD__COUNT(rows) + HD__COUNT(again); i++) {
+        int stays = i < HD__COUNT(rows);
+        unlink(path);
+        write_steps(path, 0, 1, 7);
+        FILE *file = fopen(path, "a");
+        fputs(stays ? rows[i] : again[i - HD__COUNT(rows)], file);
+        fclose(file);
+        write_steps(path, 4, 5, 6);
+        check_steps(path, stays ? 9 : 8,
+                    stays ? (const int64_t[]){0, 1, 2, 3, 4, 8, 0, 5, 6} : (const int64_t[]){0, 1, 2, 3, 4, 0, 5, 6});
+        write_steps(path, 5, 6, 6);
+        check_steps(path, stays ? 10 : 9,
+                    stays ? (const int64_t[]){0, 1, 2, 3, 4, 8, 0, 5, 0, 6}
+                          : (const int64_t[]){0, 1, 2, 3, 4, 0, 5, 0, 6});
+    }
+    scratch_finish(&s);
+}
+END_TEST
+
 /* ---- sinks */
 
 /* A plug-in that keeps what it is told, and does with a step as it is asked. */
@@ -473,11 +509,17 @@ END_TEST
 int main(void)
 {
     const struct scratch_test tests[] = {
-        {"jsonl", jsonl},         {"set aside", set_aside},
-        {"resume", resume},       {"sinks", sinks},
-        {"disk full", disk_full}, {"sink refused", sink_refused},
-        {"sink slow", sink_slow}, {"sink hangs", sink_hangs},
-        {"ranks", ranks},         {NULL, NULL},
+        {"jsonl", jsonl},
+        {"set aside", set_aside},
+        {"resume", resume},
+        {"sinks", sinks},
+        {"disk full", disk_full},
+        {"sink refused", sink_refused},
+        {"sink slow", sink_slow},
+        {"sink hangs", sink_hangs},
+        {"ranks", ranks},
+        {"outlives", outlives},
+        {NULL, NULL},
     };
     return scratch_run("metrics", tests);
 }

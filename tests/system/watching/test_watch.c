@@ -92,6 +92,7 @@ START_TEST(reduced_gradient)
     c = command_run("train %s job.name=restarted launch.restarts=3 launch.pause=0s " FLIP("1"), job);
     expect_code(c, 0);
     expect_says(c, "silent corruption");
+    ck_assert_ptr_nonnull(alarm_of("restarted", "replicas", 1)); /* of a step that was trained again */
     curve_read(&restarted, "restarted");
     expect_same_bits(&clean, &restarted);
 }
