@@ -50,6 +50,11 @@ struct hd__ckpt_run {
  * separate thread, so it needs a transport that the training does not use at the same time. */
 struct hd__ckpt_peers {
     int32_t rank, ranks; /* ranks 0 or 1: nothing below is called */
+    /* To the first rank: there `take` gets what each has given, of any length, in the order of ranks. Then all get its
+     * `answer`, which `take` may change. */
+    int32_t (*gather)(void *user, const void *mine, uint64_t bytes,
+                      void (*take)(void *to, const void *part, uint64_t bytes), void *to, void *answer,
+                      uint64_t answer_bytes, struct hd_error *err);
     /* all-gather: `all` gets ranks * bytes, in the order of ranks */
     int32_t (*all_gather)(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err);
     /* all-reduce: `fold` adds the others' values to the first rank's, in the order of ranks; `mine` becomes the sum */

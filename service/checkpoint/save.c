@@ -7,9 +7,6 @@
 #include "runtime/cpu/parallel_for.h"
 #include "service/checkpoint/internal.h"
 
-/* Checksums travel this many at a time, of all ranks together, so that the room for them stays small. */
-enum { HASHES_AT_ONCE = 8192 };
-
 struct saving {
     const struct hd__ckpt_store *store;
     const struct hd__ckpt_save *save;
@@ -19,8 +16,9 @@ struct saving {
     struct hd__ckpt_layout layout;
     struct hd__ckpt_pieces pieces;
     struct hd_ckpt_tx *tx;
-    uint64_t *hashes;        /* by block */
-    uint8_t *hash_known;     /* by block: its hash is known, 1 to this rank, 2 to all */
+    uint64_t *hashes;        /* by block; of all on rank 0 alone */
+    uint8_t *hash_known;     /* by block: this rank has its hash, and has not told rank 0 */
+    uint8_t *missing;        /* a bit a block: nobody has its hash */
     uint64_t *shared_blocks; /* blocks that ranks share */
     uint64_t n_shared;
     uint64_t written, total; /* bytes: by this rank; by all, as of the last agreement */
@@ -121,36 +119,47 @@ static int32_t hash_block(void *user, uint64_t i, char *block, struct hd_error *
     return HD_OK;
 }
 
-/* Ranks exchange the hashes that they know alone. Blocks that nobody wrote alone are read back by the ranks in turn:
- * all know the same list. Then they exchange once more. */
+struct sum {
+    uint64_t block, hash;
+};
+
+static void take_sums(void *to, const void *part, uint64_t bytes)
+{
+    struct saving *s = to;
+    const struct sum *sums = part;
+    for (uint64_t i = 0; i < bytes / sizeof *sums; i++)
+        if (sums[i].block < s->layout.n_blocks) {
+            s->hashes[sums[i].block] = sums[i].hash;
+            s->missing[sums[i].block / 8] &= (uint8_t) ~(1 << sums[i].block % 8);
+        }
+}
+
+/* Rank 0 writes the index, so it alone gets the hashes, and answers with the blocks that it has none of: nobody wrote
+ * them alone. Those the ranks read back in turn, and tell it once more. */
 static int32_t phase_checksums(struct saving *s, struct hd_error *err)
 {
     const struct hd__ckpt_peers *peers = &s->store->peers;
-    uint64_t blocks = s->layout.n_blocks, most = HD__MIN(blocks, HASHES_AT_ONCE) / s->ranks + 1;
-    struct sum {
-        uint64_t block, hash; /* 1 + its number; 0: none */
-    } *mine = hd__arena_alloc(&s->arena, most * sizeof *mine),
-      *all = hd__arena_alloc(&s->arena, most * s->ranks * sizeof *all);
+    uint64_t blocks = s->layout.n_blocks, bytes = (blocks + 7) / 8;
+    HD__ARRAY(struct sum) mine = {0};
     int32_t rc = HD_OK;
     s->shared_blocks = hd__arena_alloc(&s->arena, blocks * sizeof *s->shared_blocks);
+    s->missing = hd__arena_alloc(&s->arena, bytes);
+    memset(s->missing, 0xff, bytes);
     do {
-        for (int more = s->ranks > 1; more && !rc;) {
-            memset(mine, 0, most * sizeof *mine);
-            for (uint64_t b = 0, n = 0; b < blocks && n < most; b++)
-                if (s->hash_known[b] == 1)
-                    mine[n++] = (struct sum){b + 1, s->hashes[b]};
-            rc = peers->all_gather(peers->user, mine, most * sizeof *mine, all, err);
-            more = 0;
-            for (uint64_t i = 0; i < most * s->ranks && !rc; i++)
-                if (all[i].block - 1 < blocks) {
-                    s->hash_known[all[i].block - 1] = 2;
-                    s->hashes[all[i].block - 1] = all[i].hash;
-                    more |= i % most == most - 1; /* it may have more than these */
-                }
-        }
+        mine.count = 0;
+        for (uint64_t b = 0; b < blocks; b++)
+            if (s->hash_known[b]) {
+                hd__push(&mine, (struct sum){b, s->hashes[b]});
+                s->hash_known[b] = 0;
+            }
+        uint64_t told = mine.count * sizeof *mine.at;
+        if (s->ranks == 1)
+            take_sums(s, mine.at, told);
+        else
+            rc = peers->gather(peers->user, mine.at, told, take_sums, s, s->missing, bytes, err);
         s->n_shared = 0;
         for (uint64_t b = 0; b < blocks && !rc; b++)
-            if (!s->hash_known[b])
+            if (s->missing[b / 8] >> b % 8 & 1)
                 s->shared_blocks[s->n_shared++] = b;
         if (!rc && s->n_shared) {
             uint64_t turns = (s->n_shared + s->ranks - 1) / s->ranks;
@@ -158,6 +167,7 @@ static int32_t phase_checksums(struct saving *s, struct hd_error *err)
             rc = agree_on_status(s, rc, err);
         }
     } while (!rc && s->n_shared);
+    hd__free_array(&mine);
     return rc;
 }
 
@@ -206,25 +216,6 @@ struct old {
     int ours, stays; /* of this run */
 };
 
-static void read_old(const struct hd__ckpt_store *store, const char *run, struct old *old)
-{
-    struct hd_error unused = HD_ERROR_INIT;
-    uint64_t bytes = 0;
-    char name[32];
-    hd__ckpt_step_name(old->step, name);
-    if (store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused) || bytes > HD__CKPT_INDEX_MAX)
-        return;
-    char *text = hd__alloc(bytes);
-    int32_t rc = store->ops->read(store->ckpt, name, HD__CKPT_INDEX, 0, text, bytes, &unused);
-    json_t *index = rc ? NULL : json_loadb(text, bytes, 0, NULL);
-    const char *of = json_string_value(json_object_get(index, "run"));
-    const json_t *loss = json_object_get(json_object_get(index, "state"), "val_loss");
-    old->ours = index && !strcmp(of ? of : "", run ? run : "");
-    old->val_loss = json_is_number(loss) ? json_number_value(loss) : INFINITY;
-    json_decref(index);
-    free(text);
-}
-
 /* Oldest first in the list. Of equal losses the newer stays. */
 static void choose_kept(const struct hd__ckpt_save *policy, struct old *all, uint32_t n)
 {
@@ -251,9 +242,23 @@ int32_t hd__ckpt_prune(const struct hd__ckpt_store *store, const struct hd__ckpt
     uint32_t n = 0;
     int32_t rc = hd__ckpt_list_steps(store, &steps, &n, NULL, err);
     struct old *all = hd__alloc(((size_t)n + 1) * sizeof *all);
-    for (uint32_t i = 0; i < n && !rc; i++) {
+    for (uint32_t i = 0; i < n && !rc; i++) { /* one whose index cannot be read is not ours, and stays */
+        struct hd_error unused = HD_ERROR_INIT;
+        uint64_t bytes = 0;
+        char name[32];
         all[i].step = steps[i];
-        read_old(store, policy->run, &all[i]);
+        hd__ckpt_step_name(steps[i], name);
+        if (store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused) || bytes > HD__CKPT_INDEX_MAX)
+            continue;
+        char *text = hd__alloc(bytes);
+        int32_t unread = store->ops->read(store->ckpt, name, HD__CKPT_INDEX, 0, text, bytes, &unused);
+        json_t *index = unread ? NULL : json_loadb(text, bytes, 0, NULL);
+        const char *of = json_string_value(json_object_get(index, "run"));
+        const json_t *loss = json_object_get(json_object_get(index, "state"), "val_loss");
+        all[i].ours = index && !strcmp(of ? of : "", policy->run ? policy->run : "");
+        all[i].val_loss = json_is_number(loss) ? json_number_value(loss) : INFINITY;
+        json_decref(index);
+        free(text);
     }
     if (!rc && policy->keep)
         choose_kept(policy, all, n);

@@ -11,59 +11,116 @@
 enum { ALL = -1 };
 enum operation { PUT, GET, REMOVE };
 
-static int32_t each_chunk(const struct hd__store_gather *g, enum operation what, uint64_t number, int32_t rank,
-                          char *data, uint64_t bytes, struct hd_error *err)
+static int32_t one_chunk(const struct hd__store_gather *g, enum operation what, uint64_t number, uint64_t at,
+                         int32_t rank, char *data, size_t *n, struct hd_error *err)
 {
     struct hd_store *store = g->session->store;
     double patience = g->patience > 0 ? g->patience : g->session->compiled->job->comm_timeout;
-    int32_t rc = HD_OK;
     patience += rank == ALL; /* the first rank gives up first, and names who is late */
     char key[96];
-    for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
+    snprintf(key, sizeof key, GATHER_KEY, g->name, number, at, rank);
+    return what == PUT   ? hd__store_put(store, key, data, *n, err)
+           : what == GET ? hd__store_get(store, key, data, n, hd__now() + patience, err)
+                         : hd__store_remove(store, key, err);
+}
+
+/* The last chunk is the one that is not full, if only by being empty: whoever reads need not know the length. */
+static int32_t each_chunk(const struct hd__store_gather *g, enum operation what, uint64_t number, int32_t rank,
+                          char *data, uint64_t bytes, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint64_t at = 0; at <= bytes && !rc; at += CHUNK_BYTES) {
         size_t n = HD__MIN(CHUNK_BYTES, bytes - at);
-        snprintf(key, sizeof key, GATHER_KEY, g->name, number, at, rank);
-        rc = what == PUT   ? hd__store_put(store, key, data + at, n, err)
-             : what == GET ? hd__store_get(store, key, data + at, &n, hd__now() + patience, err)
-                           : hd__store_remove(store, key, err);
+        rc = one_chunk(g, what, number, at, rank, data ? data + at : NULL, &n, err);
     }
     return rc;
 }
 
-/* The first rank collects what all have put, and puts one result, with new keys each time, so that requests grow as the
- * ranks do, not as their square. A rank that has put its part has read the result before: then that goes. A rank that
- * has read the result knows that its own part was read. `fold` NULL: the result is all parts. */
-static int32_t exchange(struct hd__store_gather *g, const void *mine, uint64_t bytes,
-                        void (*fold)(void *sum, const void *other), void *result, struct hd_error *err)
+/* The part of a rank. */
+struct part {
+    char *at;
+    uint64_t bytes, room;
+};
+
+static int32_t get_part(const struct hd__store_gather *g, uint64_t number, int32_t rank, struct part *part,
+                        struct hd_error *err)
 {
+    size_t n = CHUNK_BYTES;
+    int32_t rc = HD_OK;
+    for (part->bytes = 0; n == CHUNK_BYTES && !rc; part->bytes += n) {
+        if (part->room < part->bytes + CHUNK_BYTES)
+            part->at = hd__realloc(part->at, part->room = 2 * part->bytes + CHUNK_BYTES);
+        rc = one_chunk(g, GET, number, part->bytes, rank, part->at + part->bytes, &n, err);
+    }
+    return rc;
+}
+
+/* The first rank collects what all have put, and puts one answer, with new keys each time, so that requests grow as the
+ * ranks do, not as their square. A rank that has put its part has read the answer before: then that goes. A rank that
+ * has read the answer knows that its own part was read. */
+static int32_t gather(void *user, const void *mine, uint64_t bytes,
+                      void (*take)(void *to, const void *part, uint64_t bytes), void *to, void *answer,
+                      uint64_t answer_bytes, struct hd_error *err)
+{
+    struct hd__store_gather *g = user;
     int32_t me = g->session->env->rank, leads = me == (g->ranks ? g->ranks[0] : 0);
-    uint64_t number = g->exchanges++, total = fold ? bytes : bytes * (uint64_t)g->n;
+    uint64_t number = g->exchanges++;
+    struct part part = {0};
     if (atomic_load(&g->ended))
         return hd_fail(err, HD_E_CANCELLED, "the job has ended");
-    char *part = fold ? hd__alloc(bytes) : NULL;
     int32_t rc = each_chunk(g, PUT, number, me, (char *)mine, bytes, err);
     for (int32_t r = 0; r < g->n && leads && !rc; r++) {
-        char *to = fold ? part : (char *)result + bytes * (uint64_t)r;
-        rc = each_chunk(g, GET, number, g->ranks ? g->ranks[r] : r, to, bytes, err);
-        if (fold && !rc && r)
-            fold(result, part);
+        rc = get_part(g, number, g->ranks ? g->ranks[r] : r, &part, err);
+        if (!rc)
+            take(to, part.at, part.bytes);
     }
-    free(part);
+    free(part.at);
     if (!rc && leads && number)
         rc = each_chunk(g, REMOVE, number - 1, ALL, NULL, g->last_bytes, err);
-    rc = rc ? rc : each_chunk(g, leads ? PUT : GET, number, ALL, result, total, err);
-    g->last_bytes = total;
+    rc = rc ? rc : each_chunk(g, leads ? PUT : GET, number, ALL, answer, answer_bytes, err);
+    g->last_bytes = answer_bytes;
     return rc ? rc : each_chunk(g, REMOVE, number, me, NULL, bytes, err);
+}
+
+/* The end of a gather's result, which is not filled yet. */
+struct rest {
+    char *at;
+    uint64_t bytes;
+};
+
+static void append(void *to, const void *part, uint64_t bytes)
+{
+    struct rest *rest = to;
+    uint64_t n = HD__MIN(bytes, rest->bytes);
+    memcpy(rest->at, part, n);
+    rest->at += n;
+    rest->bytes -= n;
 }
 
 static int32_t all_gather(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err)
 {
-    return exchange(user, mine, bytes, NULL, all, err);
+    uint64_t total = bytes * (uint64_t)((struct hd__store_gather *)user)->n;
+    return gather(user, mine, bytes, append, &(struct rest){all, total}, all, total, err);
+}
+
+struct sum {
+    void *sum;
+    void (*fold)(void *sum, const void *other);
+    int others; /* the first part is the first rank's own, which it has */
+};
+
+static void add(void *to, const void *part, uint64_t bytes)
+{
+    struct sum *s = to;
+    (void)bytes;
+    if (s->others++)
+        s->fold(s->sum, part);
 }
 
 static int32_t all_reduce(void *user, void *mine, uint64_t bytes, void (*fold)(void *sum, const void *other),
                           struct hd_error *err)
 {
-    return exchange(user, mine, bytes, fold, mine, err);
+    return gather(user, mine, bytes, add, &(struct sum){mine, fold, 0}, mine, bytes, err);
 }
 
 static void busy(void *user, uint64_t bytes)
@@ -82,6 +139,7 @@ struct hd__ckpt_peers hd__store_gather_peers(struct hd__store_gather *g)
 {
     struct hd__ckpt_peers peers = {.rank = g->session->env->rank,
                                    .ranks = g->n,
+                                   .gather = gather,
                                    .all_gather = all_gather,
                                    .all_reduce = all_reduce,
                                    .busy = busy,

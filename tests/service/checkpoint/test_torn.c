@@ -151,6 +151,14 @@ static int32_t all_reduce(void *user, void *mine, uint64_t bytes, void (*fold)(v
     return reduce_by_gather(&peers, mine, bytes, fold, e);
 }
 
+static int32_t gather(void *user, const void *mine, uint64_t bytes,
+                      void (*take)(void *to, const void *part, uint64_t bytes), void *to, void *answer,
+                      uint64_t answer_bytes, struct hd_error *e)
+{
+    const struct hd__ckpt_peers peers = {.rank = me, .ranks = RANKS, .all_gather = all_gather, .user = user};
+    return gather_by_gather(&peers, mine, bytes, take, to, answer, answer_bytes, e);
+}
+
 static int32_t save_version(const struct hd__ckpt_store *store, int version)
 {
     static uint32_t data[TENSORS][MOST];
@@ -184,8 +192,7 @@ static int32_t save_version(const struct hd__ckpt_store *store, int version)
 static void run_rank(const char *dir, int rank, int version)
 {
     struct hd__ckpt_store store = open_store(dir);
-    store.peers =
-        (struct hd__ckpt_peers){.rank = rank, .ranks = RANKS, .all_gather = all_gather, .all_reduce = all_reduce};
+    store.peers = (struct hd__ckpt_peers){.rank = rank, .ranks = RANKS, .gather = gather, .all_reduce = all_reduce};
     shared->pid[rank] = getpid();
     me = rank;
     for (; version <= SAVES; version++) {
