@@ -45,7 +45,8 @@ struct hd_ckpt_ops {
                     uint64_t bytes, struct hd_error *err);
     int32_t (*remove)(struct hd_ckpt *ckpt, const char *name, struct hd_error *err); /* [any-thread] mandatory */
     /* [any-thread] mandatory. Reads exactly bytes at offset of a file that is being written: what this rank wrote, and
-     * what other ranks wrote before their `flush` returned. Checksums of blocks that several ranks wrote need it. */
+     * what other ranks wrote before their `flush` returned. Checksums of blocks that several ranks wrote need it. Once
+     * all have flushed, the leader reads back first. */
     int32_t (*read_back)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes,
                          struct hd_error *err);
     /* [any-thread] optional. Moves a complete checkpoint to another location of the same kind, under the same name:

@@ -4,6 +4,7 @@
  *     PREFIX/pending/NAME                      there while NAME is written or removed; its text is the attempt's token
  *     PREFIX/segments/NAME/ATTEMPT/RANK-N      bytes, in the order in which a rank wrote them
  *     PREFIX/segments/NAME/ATTEMPT/RANK.table  where the bytes of a rank belong; gone after the commit
+ *     PREFIX/segments/NAME/ATTEMPT/all.table   those of all ranks in one, where bytes are read back; gone with them
  *     PREFIX/commits/NAME                      the table of all: with this one PUT the checkpoint is there
  *
  * s3.c has the slots, location.c the address and the credentials, request.c a request with its retries, answer.c
@@ -46,8 +47,10 @@ struct s3_table {
 };
 
 void s3_table_free(struct s3_table *t);
-/* The number of a name, which is added where it is new; UINT32_MAX: no memory. */
-uint32_t s3_table_name(char ***names, uint32_t *n, const char *name);
+/* Adds a name: its number; UINT32_MAX: no memory. */
+uint32_t s3_table_add_name(char ***names, uint32_t *n, const char *name);
+/* The number of a file, which is added where it is new; UINT32_MAX: no memory. */
+uint32_t s3_table_file(struct s3_table *t, const char *name);
 /* Adds an extent, or makes the last one longer that it goes on from. */
 int32_t s3_table_add(struct s3_table *t, const struct s3_extent *e, struct hd_error *err);
 /* As text in new memory, with a checksum at its end. */
@@ -61,6 +64,8 @@ void s3_table_order(struct s3_table *t);
 int32_t s3_table_sort(struct s3_table *t, const char *name, struct hd_error *err);
 /* The extent with a byte of a file; NULL. */
 const struct s3_extent *s3_table_find(const struct s3_table *t, const char *file, uint64_t offset);
+/* The bytes of a file in a sorted table; 0: there is none. */
+uint64_t s3_table_bytes(const struct s3_table *t, const char *file);
 
 /* ---- a store */
 

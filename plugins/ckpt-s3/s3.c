@@ -199,17 +199,12 @@ static int32_t no_file(const struct hd_ckpt *ckpt, const char *name, const char 
 
 static int32_t s3_size(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t *bytes, struct hd_error *err)
 {
-    uint64_t end = 0;
     int32_t rc = s3_commit_read(ckpt, name, 1, err);
     if (rc)
         return rc;
     pthread_mutex_lock(&ckpt->lock);
     const struct s3_commit *c = *find_commit(ckpt, name);
-    for (uint64_t i = 0; c && i < c->table.n; i++) {
-        const struct s3_extent *e = &c->table.extents[i];
-        if (!strcmp(c->table.files[e->file], file) && e->offset + e->bytes > end)
-            end = e->offset + e->bytes;
-    }
+    uint64_t end = c ? s3_table_bytes(&c->table, file) : 0;
     pthread_mutex_unlock(&ckpt->lock);
     if (!end)
         return no_file(ckpt, name, file, err);

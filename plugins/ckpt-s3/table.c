@@ -27,17 +27,22 @@ void s3_table_free(struct s3_table *t)
     *t = (struct s3_table){0};
 }
 
-uint32_t s3_table_name(char ***names, uint32_t *n, const char *name)
+uint32_t s3_table_add_name(char ***names, uint32_t *n, const char *name)
 {
-    for (uint32_t i = *n; i-- > 0;)
-        if (!strcmp((*names)[i], name))
-            return i;
     char **more = realloc(*names, (*n + (size_t)1) * sizeof *more);
     if (more)
         *names = more;
     if (!more || !(more[*n] = strdup(name)))
         return UINT32_MAX;
     return (*n)++;
+}
+
+uint32_t s3_table_file(struct s3_table *t, const char *name)
+{
+    for (uint32_t i = t->n_files; i-- > 0;)
+        if (!strcmp(t->files[i], name))
+            return i;
+    return s3_table_add_name(&t->files, &t->n_files, name);
 }
 
 static int follows(const struct s3_extent *a, const struct s3_extent *b)
@@ -132,11 +137,11 @@ static int parse_line(struct s3_table *t, const char *line, struct numbers *file
     struct s3_extent e;
     int end = 0;
     if (!strncmp(line, "file ", 5))
-        return s3_check_name(line + 5, NULL) ? 1 : add_number(files, s3_table_name(&t->files, &t->n_files, line + 5));
+        return s3_check_name(line + 5, NULL) ? 1 : add_number(files, s3_table_file(t, line + 5));
     if (!strncmp(line, "segment ", 8))
         return strlen(line) > 100 || strstr(line, "..")
                    ? 1
-                   : add_number(segments, s3_table_name(&t->segments, &t->n_segments, line + 8));
+                   : add_number(segments, s3_table_add_name(&t->segments, &t->n_segments, line + 8));
     if (sscanf(line, "extent %u %u %llu %llu %llu%n", &e.file, &e.segment, &offset, &bytes, &position, &end) != 5 ||
         line[end] || e.file >= files->n || e.segment >= segments->n || !bytes || offset + bytes < offset ||
         position + bytes < position)
@@ -209,6 +214,29 @@ int32_t s3_table_sort(struct s3_table *t, const char *name, struct hd_error *err
     return HD_OK;
 }
 
+static uint32_t find_file(const struct s3_table *t, const char *file)
+{
+    uint32_t f = 0;
+    while (f < t->n_files && strcmp(t->files[f], file) != 0)
+        f++;
+    return f;
+}
+
+/* The last in order that begins at this byte of the file or before; NULL. */
+static const struct s3_extent *last_until(const struct s3_table *t, uint32_t file, uint64_t offset)
+{
+    const struct s3_extent byte = {.offset = offset, .file = file};
+    uint64_t low = 0, high = t->ordered;
+    while (low < high) { /* low: the first that begins behind the byte */
+        uint64_t middle = low + (high - low) / 2;
+        if (by_place(&t->extents[middle], &byte) > 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low && t->extents[low - 1].file == file ? &t->extents[low - 1] : NULL;
+}
+
 static int has_byte(const struct s3_extent *e, uint32_t file, uint64_t offset)
 {
     return e->file == file && e->offset <= offset && offset - e->offset < e->bytes;
@@ -216,25 +244,15 @@ static int has_byte(const struct s3_extent *e, uint32_t file, uint64_t offset)
 
 const struct s3_extent *s3_table_find(const struct s3_table *t, const char *file, uint64_t offset)
 {
-    const struct s3_extent *extents = t->extents;
-    uint64_t low = 0, high = t->ordered;
-    uint32_t f = 0;
-    while (f < t->n_files && strcmp(t->files[f], file) != 0)
-        f++;
-    if (f == t->n_files)
-        return NULL;
-    const struct s3_extent byte = {.offset = offset, .file = f};
-    while (low < high) { /* low: the first that begins behind the byte */
-        uint64_t middle = low + (high - low) / 2;
-        if (by_place(&extents[middle], &byte) > 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    if (low && has_byte(&extents[low - 1], f, offset))
-        return &extents[low - 1];
-    for (uint64_t i = t->ordered; i < t->n; i++)
-        if (has_byte(&extents[i], f, offset))
-            return &extents[i];
-    return NULL;
+    uint32_t f = find_file(t, file);
+    const struct s3_extent *e = last_until(t, f, offset);
+    for (uint64_t i = t->ordered; i < t->n && !(e && has_byte(e, f, offset)); i++)
+        e = &t->extents[i];
+    return e && has_byte(e, f, offset) ? e : NULL;
+}
+
+uint64_t s3_table_bytes(const struct s3_table *t, const char *file)
+{
+    const struct s3_extent *e = last_until(t, find_file(t, file), UINT64_MAX);
+    return e ? e->offset + e->bytes : 0;
 }

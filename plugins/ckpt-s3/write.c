@@ -19,7 +19,7 @@ struct hd_ckpt_tx {
     int32_t leader;
     int32_t open;   /* own.segments' last takes more */
     int32_t failed; /* an upload; it stays so */
-    int32_t reserved;
+    int32_t merged; /* leader: all.table is there */
     struct hd_error failure;
 };
 
@@ -106,8 +106,9 @@ static int32_t open_segment(struct hd_ckpt_tx *tx, struct hd_error *err)
         tx->segments = more;
         more[n] = (struct segment){0};
     }
-    int32_t rc =
-        name && more && s3_table_name(&tx->own.segments, &tx->own.n_segments, name) == n ? HD_OK : s3_no_memory(err);
+    int32_t rc = name && more && s3_table_add_name(&tx->own.segments, &tx->own.n_segments, name) == n
+                     ? HD_OK
+                     : s3_no_memory(err);
     free(name);
     tx->open = !rc;
     return rc;
@@ -176,7 +177,7 @@ int32_t s3_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const
     if (rc)
         return rc;
     pthread_mutex_lock(&tx->lock);
-    uint32_t number = s3_table_name(&tx->own.files, &tx->own.n_files, file);
+    uint32_t number = s3_table_file(&tx->own, file);
     rc = number == UINT32_MAX ? s3_no_memory(&why) : earlier_failure(tx, &why);
     while (bytes && !rc) {
         uint64_t n = bytes;
@@ -264,7 +265,7 @@ static int32_t read_tables(struct hd_ckpt_tx *tx, struct s3_table *all, struct h
     size_t n = 0;
     int32_t rc = under ? s3_keys(tx->ckpt, under, &keys, &n, err) : s3_no_memory(err);
     for (size_t i = 0; i < n && !rc; i++)
-        if (ends_with(keys[i], ".table"))
+        if (ends_with(keys[i], ".table") && !ends_with(keys[i], "/all.table"))
             rc = add_table(tx, keys[i], all, err);
     if (!rc)
         rc = check_segments(tx, all, keys, n, err);
@@ -273,10 +274,22 @@ static int32_t read_tables(struct hd_ckpt_tx *tx, struct s3_table *all, struct h
     return rc;
 }
 
-static int32_t load_others(struct hd_ckpt_tx *tx, struct hd_error *err)
+/* The leader merges the tables and puts the result there for the others, which get it alone: else each rank would get
+ * the table of each. Another rank that does not find a byte there (`again`) looks at all tables itself. */
+static int32_t load_others(struct hd_ckpt_tx *tx, int again, struct hd_error *err)
 {
     struct s3_table all = {0};
-    int32_t rc = read_tables(tx, &all, err);
+    char *text = NULL, *key = s3_format("segments/%s/%s/all.table", tx->name, tx->attempt);
+    size_t bytes = 0;
+    int32_t rc = !key ? s3_no_memory(err) : tx->leader || again ? HD_E_NOTFOUND : add_table(tx, key, &all, err);
+    if (rc == HD_E_NOTFOUND)
+        rc = read_tables(tx, &all, err);
+    if (!rc && tx->leader && all.n) {
+        rc = s3_table_print(&all, tx->attempt, &text, &bytes, err);
+        rc = rc ? rc : s3_put(tx->ckpt, key, text, bytes, err);
+    }
+    free(text);
+    free(key);
     if (rc) {
         s3_table_free(&all);
         return rc;
@@ -285,6 +298,7 @@ static int32_t load_others(struct hd_ckpt_tx *tx, struct hd_error *err)
     pthread_mutex_lock(&tx->lock);
     struct s3_table old = tx->all;
     tx->all = all;
+    tx->merged = tx->leader && all.n;
     pthread_mutex_unlock(&tx->lock);
     s3_table_free(&old);
     return HD_OK;
@@ -320,18 +334,20 @@ int32_t s3_read_back(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, v
                      struct hd_error *err)
 {
     char *p = data;
-    int loaded = 0;
-    int32_t rc = HD_OK;
+    int loads = 0;
+    pthread_mutex_lock(&tx->lock);
+    int first = tx->leader && !tx->merged;
+    pthread_mutex_unlock(&tx->lock);
+    int32_t rc = first ? load_others(tx, 0, err) : HD_OK; /* also where it needs no other's bytes */
     while (bytes && !rc) {
         uint64_t n = bytes, position = 0;
         char *key = NULL;
         int where = locate(tx, file, offset, p, &n, &position, &key);
-        if (where < 0 && loaded)
+        if (where < 0 && loads == 2)
             return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: %s: no rank has flushed byte %llu", tx->name, file,
                            (unsigned long long)offset);
         if (where < 0) {
-            rc = load_others(tx, err);
-            loaded = 1;
+            rc = load_others(tx, loads++, err);
             continue;
         }
         if (!where)

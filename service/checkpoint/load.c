@@ -284,19 +284,23 @@ static int32_t load_block(void *user, uint64_t number, char *block, struct hd_er
     return rc;
 }
 
+static int32_t check_file(const struct hd__ckpt *c, const struct hd__ckpt_file *file, struct hd_error *err)
+{
+    uint64_t bytes = 0;
+    int32_t rc = c->store.ops->size(c->store.ckpt, c->name, file->name, &bytes, err);
+    rc = hd__ckpt_result(rc, "size", err);
+    if (!rc && bytes != file->bytes)
+        rc = hd_fail(err, HD_E_CORRUPT, "checkpoint %s: %s has %lu bytes, written were %lu", c->name, file->name,
+                     (unsigned long)bytes, (unsigned long)file->bytes);
+    return rc;
+}
+
 int32_t hd__ckpt_check_files(const struct hd__ckpt *c, struct hd_error *err)
 {
-    for (uint32_t i = 0; i < c->layout.n_files; i++) {
-        uint64_t bytes = 0;
-        int32_t rc = c->store.ops->size(c->store.ckpt, c->name, c->layout.files[i].name, &bytes, err);
-        rc = hd__ckpt_result(rc, "size", err);
-        if (rc)
-            return rc;
-        if (bytes != c->layout.files[i].bytes)
-            return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: %s has %lu bytes, written were %lu", c->name,
-                           c->layout.files[i].name, (unsigned long)bytes, (unsigned long)c->layout.files[i].bytes);
-    }
-    return HD_OK;
+    int32_t rc = HD_OK;
+    for (uint32_t i = 0; i < c->layout.n_files && !rc; i++)
+        rc = check_file(c, &c->layout.files[i], err);
+    return rc;
 }
 
 int32_t hd__ckpt_load(const struct hd__ckpt *c, const struct hd__ckpt_tensor *tensors, uint32_t n_tensors,
@@ -304,8 +308,6 @@ int32_t hd__ckpt_load(const struct hd__ckpt *c, const struct hd__ckpt_tensor *te
 {
     struct loading l = {.ckpt = c};
     int32_t rc = hd__ckpt_check_tensors(c, tensors, n_tensors, err);
-    if (!rc)
-        rc = hd__ckpt_check_files(c, err);
     if (rc)
         return rc;
     /* Runs index tensors by the caller's list. */
@@ -320,6 +322,12 @@ int32_t hd__ckpt_load(const struct hd__ckpt *c, const struct hd__ckpt_tensor *te
     }
     if (!rc)
         rc = hd__ckpt_cut(&l.arena, &c->layout, c->tensors, c->n_tensors, mine, n_runs, 0, &l.pieces, err);
+    for (uint32_t i = 0; i < c->layout.n_files && !rc; i++) { /* rank 0 also those that it does not read */
+        const struct hd__ckpt_file *file = &c->layout.files[i];
+        const uint64_t *first = l.pieces.first + file->first_block;
+        if (!c->store.peers.rank || first[0] < first[file->n_blocks])
+            rc = check_file(c, file, err);
+    }
     if (!rc)
         rc = hd__parallel_for(c->store.threads ? c->store.threads : 2, c->layout.n_blocks, HD__CKPT_BLOCK, load_block,
                               &l, err);

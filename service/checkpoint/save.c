@@ -107,7 +107,7 @@ static int32_t hash_block(void *user, uint64_t i, char *block, struct hd_error *
 {
     struct saving *s = user;
     uint64_t turn = i * s->ranks + s->rank, begin, bytes;
-    if (turn >= s->n_shared)
+    if (turn >= s->n_shared || s->hash_known[s->shared_blocks[turn]])
         return HD_OK;
     uint32_t file = hd__ckpt_locate_block(&s->layout, s->shared_blocks[turn], &begin, &bytes);
     int32_t rc = s->store->ops->read_back(s->tx, s->layout.files[file].name, begin, block, bytes, err);
@@ -135,7 +135,7 @@ static void take_sums(void *to, const void *part, uint64_t bytes)
 }
 
 /* Rank 0 writes the index, so it alone gets the hashes, and answers with the blocks that it has none of: nobody wrote
- * them alone. Those the ranks read back in turn, and tell it once more. */
+ * them alone. Those the ranks read back in turn, rank 0 first, and tell it once more. */
 static int32_t phase_checksums(struct saving *s, struct hd_error *err)
 {
     const struct hd__ckpt_peers *peers = &s->store->peers;
@@ -163,7 +163,10 @@ static int32_t phase_checksums(struct saving *s, struct hd_error *err)
                 s->shared_blocks[s->n_shared++] = b;
         if (!rc && s->n_shared) {
             uint64_t turns = (s->n_shared + s->ranks - 1) / s->ranks;
-            rc = hd__parallel_for(s->threads, turns, HD__CKPT_BLOCK, hash_block, s, err);
+            if (s->rank == 0)
+                rc = hd__parallel_for(1, 1, HD__CKPT_BLOCK, hash_block, s, err);
+            rc = agree_on_status(s, rc, err);
+            rc = rc ? rc : hd__parallel_for(s->threads, turns, HD__CKPT_BLOCK, hash_block, s, err);
             rc = agree_on_status(s, rc, err);
         }
     } while (!rc && s->n_shared);

@@ -441,6 +441,16 @@ def damage_is_found():
     expect("step-00000002  step" not in run("ckpt", "ls", "damaged.yaml"), "half a table is a checkpoint")
 
 
+def requests_grow_as_the_ranks_do():
+    """Ranks share blocks, so each reads back what others wrote: it gets one table, not that of each of them."""
+    for ranks in (2, 4):
+        SEEN.clear()
+        run("train", job(f"ranks{ranks}"), "job.steps=2", f"launch.ranks={ranks}")
+        gets = [s for s in SEEN if s.startswith("GET") and ".table" in s.split("?")[0]]
+        expect(len(gets) <= 3 * ranks, f"{ranks} ranks got {len(gets)} tables: {gets}")
+        expect(any("all.table" in g for g in gets), f"nothing was read back: {gets}")
+
+
 def a_list_of_several_pages():
     run("train", job("many"), "job.steps=2")
     text = S3.get_object(Bucket="bucket", Key="many/commits/step-00000002")["Body"].read()
@@ -471,7 +481,8 @@ import moto.backends  # pylint: disable=wrong-import-order
 BACKEND = moto.backends.get_backend("s3")["123456789012"]["aws"]
 chosen = os.environ.get("S3_ONLY")
 for each in (promises_of_every_store, with_a_session_token, commands, resumes_bit_for_bit, refusals, ranks_of_another_launcher,
-             what_passes_is_tried_again, a_server_that_dies_at_each_request, damage_is_found, a_list_of_several_pages):
+             what_passes_is_tried_again, a_server_that_dies_at_each_request, damage_is_found, requests_grow_as_the_ranks_do,
+             a_list_of_several_pages):
     if not chosen or chosen in each.__name__:
         check(each)
 print(f"{passed} passed, {failed} failed", flush=True)
