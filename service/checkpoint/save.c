@@ -21,7 +21,8 @@ struct saving {
     uint8_t *missing;        /* a bit a block: nobody has its hash */
     uint64_t *shared_blocks; /* blocks that ranks share */
     uint64_t n_shared;
-    uint64_t written, total; /* bytes: by this rank; by all, as of the last agreement */
+    uint64_t has, written; /* bytes of this rank's pieces; of those, what is written */
+    uint64_t most, total;  /* bytes, as of the last agreement: that a rank has; that all have written */
     char name[32];
 };
 
@@ -30,7 +31,7 @@ struct saving {
 /* The status of a rank after a phase; of all, the first that has failed. */
 struct phase_status {
     int32_t code, rank;
-    uint64_t written, origin;
+    uint64_t has, written, origin; /* has: the most */
     char words[512];
 };
 
@@ -38,18 +39,20 @@ static void fold_status(void *sum, const void *other)
 {
     struct phase_status *all = sum;
     const struct phase_status *one = other;
-    uint64_t written = all->written + one->written;
+    uint64_t written = all->written + one->written, has = HD__MAX(all->has, one->has);
     if (!all->code)
         *all = *one;
     all->written = written;
+    all->has = has;
 }
 
 /* HD_OK if all ranks say so; otherwise the error of the first that does not. */
 static int32_t agree_on_status(struct saving *s, int32_t rc, struct hd_error *err)
 {
     const struct hd__ckpt_peers *peers = &s->store->peers;
-    struct phase_status all = {.code = rc, .rank = (int32_t)s->rank, .written = s->written};
+    struct phase_status all = {.code = rc, .rank = (int32_t)s->rank, .has = s->has, .written = s->written};
     s->total = s->written;
+    s->most = s->has;
     if (s->ranks == 1)
         return rc;
     if (rc && err) {
@@ -58,6 +61,7 @@ static int32_t agree_on_status(struct saving *s, int32_t rc, struct hd_error *er
     }
     int32_t result = peers->all_reduce(peers->user, &all, sizeof all, fold_status, err);
     s->total = all.written;
+    s->most = all.has;
     if (result || !all.code)
         return result;
     if (err) {
@@ -76,8 +80,6 @@ static int32_t write_block(void *user, uint64_t number, char *block, struct hd_e
                                 *last = s->pieces.at + s->pieces.first[number + 1];
     uint64_t begin, bytes, start = 0, end = 0;
     const char *file = s->layout.files[hd__ckpt_locate_block(&s->layout, number, &begin, &bytes)].name;
-    if (piece < last && s->store->peers.busy)
-        s->store->peers.busy(s->store->peers.user, bytes);
     for (; piece < last; piece++) {
         if (piece->at < end)
             return hd_fail(err, HD_E_INTERNAL, "checkpoint: two runs of this rank overlap in %s at byte %lu", file,
@@ -163,6 +165,8 @@ static int32_t phase_checksums(struct saving *s, struct hd_error *err)
                 s->shared_blocks[s->n_shared++] = b;
         if (!rc && s->n_shared) {
             uint64_t turns = (s->n_shared + s->ranks - 1) / s->ranks;
+            if (peers->busy)
+                peers->busy(peers->user, turns * HD__CKPT_BLOCK);
             if (s->rank == 0)
                 rc = hd__parallel_for(1, 1, HD__CKPT_BLOCK, hash_block, s, err);
             rc = agree_on_status(s, rc, err);
@@ -294,6 +298,8 @@ int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_
     if (!rc)
         rc = hd__ckpt_cut(&s.arena, &s.layout, save->tensors, save->n_tensors, save->runs, save->n_runs, s.rank == 0,
                           &s.pieces, err);
+    for (uint32_t i = 0; i < s.pieces.count; i++)
+        s.has += s.pieces.at[i].bytes;
     s.hashes = hd__arena_alloc(&s.arena, s.layout.n_blocks * sizeof *s.hashes);
     s.hash_known = hd__arena_alloc(&s.arena, s.layout.n_blocks);
     if (!rc && s.rank == 0)
@@ -305,9 +311,9 @@ int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_
         rc = agree_on_status(&s, rc, err);
     }
     if (!rc) {
+        if (store->peers.busy) /* of all ranks, also those with nothing to write: they wait for the others */
+            store->peers.busy(store->peers.user, s.most);
         rc = hd__parallel_for(s.threads, s.layout.n_blocks, HD__CKPT_BLOCK, write_block, &s, err);
-        if (store->peers.busy)
-            store->peers.busy(store->peers.user, s.written);
         if (!rc)
             rc = hd__ckpt_result(store->ops->flush(s.tx, err), "flush", err);
         rc = agree_on_status(&s, rc, err);

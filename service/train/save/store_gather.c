@@ -11,16 +11,32 @@
 enum { ALL = -1 };
 enum operation { PUT, GET, REMOVE };
 
+/* A rank that is late is named, not its key. */
+static int32_t get_chunk(const struct hd__store_gather *g, const char *key, int32_t rank, char *data, size_t *n,
+                         struct hd_error *err)
+{
+    double patience = g->patience > 0 ? g->patience : g->session->compiled->job->comm_timeout, began = hd__now();
+    /* the first rank gives up first, and names who is late */
+    double until = HD__MAX(began + patience, g->busy_until) + (rank == ALL);
+    int32_t rc = hd__store_get(g->session->store, key, data, n, until, err);
+    if (rc != HD_E_TIMEOUT)
+        return rc;
+    rank = rank != ALL ? rank : g->ranks ? g->ranks[0] : 0;
+    rc = hd_fail(err, rc, "no word of rank %d for %.3g s, in what ranks that save tell each other (%s)", rank,
+                 hd__now() - began, key);
+    if (err)
+        err->peer = rank;
+    return rc;
+}
+
 static int32_t one_chunk(const struct hd__store_gather *g, enum operation what, uint64_t number, uint64_t at,
                          int32_t rank, char *data, size_t *n, struct hd_error *err)
 {
     struct hd_store *store = g->session->store;
-    double patience = g->patience > 0 ? g->patience : g->session->compiled->job->comm_timeout;
-    patience += rank == ALL; /* the first rank gives up first, and names who is late */
     char key[96];
     snprintf(key, sizeof key, GATHER_KEY, g->name, number, at, rank);
     return what == PUT   ? hd__store_put(store, key, data, *n, err)
-           : what == GET ? hd__store_get(store, key, data, n, hd__now() + patience, err)
+           : what == GET ? get_chunk(g, key, rank, data, n, err)
                          : hd__store_remove(store, key, err);
 }
 
@@ -125,9 +141,10 @@ static int32_t all_reduce(void *user, void *mine, uint64_t bytes, void (*fold)(v
 
 static void busy(void *user, uint64_t bytes)
 {
-    const struct hd__store_gather *g = user;
+    struct hd__store_gather *g = user;
     struct hd__launch_progress *p = g->session->env->progress;
     double until = hd__now() + PATIENCE + (double)bytes / SLOWEST_DISK, before;
+    g->busy_until = until;
     if (!p)
         return;
     __atomic_load(&p->busy_until, &before, __ATOMIC_RELAXED);

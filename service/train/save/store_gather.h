@@ -15,6 +15,7 @@ struct hd__store_gather {
     int32_t n;
     _Atomic int ended;              /* none succeeds from now on */
     double patience;                /* seconds for the others; 0: comm.timeout */
+    double busy_until;              /* or hd__now() up to which they write, where that is longer; 0: they do not */
     uint64_t exchanges, last_bytes; /* of the gather before, which are still in the store */
 };
 

@@ -178,7 +178,7 @@ struct member {
     uint64_t step;
     int rank, skip; /* skip: one run is left out */
     uint32_t keep;
-    uint64_t file_bytes;
+    uint64_t file_bytes, busy; /* busy: bytes that it was told of first */
     const char *run;
     const struct hd_ckpt_ops *ops; /* instead of the store's own */
     int32_t rc;
@@ -764,6 +764,12 @@ static struct hd__ckpt_tensor small[SMALL];
 static float small_values[SMALL][SMALL_ELEMENTS];
 static char small_groups[SMALL][8];
 
+static void note_busy(void *user, uint64_t bytes)
+{
+    struct member *m = user;
+    m->busy = m->busy ? m->busy : bytes;
+}
+
 /* skip: rank 0 has all; else each has its share, and of every tenth tensor two ranks have a half */
 static void *save_small(void *user)
 {
@@ -782,7 +788,7 @@ static void *save_small(void *user)
     }
     struct hd__ckpt_store store = open_store(m->dir);
     store.peers = (struct hd__ckpt_peers){
-        .rank = m->rank, .ranks = SMALL_RANKS, .gather = gather, .all_reduce = reduce, .user = m};
+        .rank = m->rank, .ranks = SMALL_RANKS, .gather = gather, .all_reduce = reduce, .busy = note_busy, .user = m};
     const struct hd__ckpt_save save = {
         .step = m->step, .tensors = small, .n_tensors = SMALL, .runs = run, .n_runs = n, .version = "0.0.0"};
     m->error = (struct hd_error)HD_ERROR_INIT;
@@ -819,7 +825,10 @@ START_TEST(gathers_of_checksums)
         for (int r = 0; r < SMALL_RANKS; r++) {
             pthread_join(threads[r], NULL);
             ck_assert_msg(members[r].rc == HD_OK, "%s", members[r].error.message);
+            /* what the busiest has to write, said by all of them */
+            ck_assert_uint_eq(members[r].busy, members[0].busy);
         }
+        ck_assert_uint_gt(members[0].busy, SMALL / (skip ? 1 : SMALL_RANKS) * sizeof small_values[0]);
         ck_assert_int_eq(world.gathers, skip ? 1 : 2);
         world.gathers = 0;
         struct hd__ckpt_store store = open_store(s.dir);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "core/job/job.h"
 #include "runtime/rendezvous/kv.h"
@@ -185,10 +186,64 @@ START_TEST(all_gather)
 }
 END_TEST
 
+/* ---- a rank that writes for long */
+
+static _Atomic int waits, gave_up;
+
+/* Rank 0 writes while the other, which has nothing to write, waits for it beyond its patience. `part`: that was told
+ * how much there is to write. */
+static void *save(void *arg)
+{
+    struct member *m = arg;
+    struct hd__store_options o = {
+        .host = "127.0.0.1", .port = hd__server_port(server), .rank = m->rank, .size = SIZE, .dead_after = 60};
+    struct hd__launch_env env = {.rank = m->rank, .size = SIZE};
+    struct hd__train_session session = {.env = &env};
+    struct hd__store_gather g = {.session = &session, .name = "test", .n = 2, .patience = 0.01};
+    int64_t mine = m->rank, all[2];
+    memcpy(o.secret, options.secret, sizeof o.secret);
+    m->rc = hd__store_connect(&o, hd__now() + 60, &session.store, &m->err);
+    struct hd__ckpt_peers peers = hd__store_gather_peers(&g);
+    if (m->part)
+        peers.busy(peers.user, UINT64_C(1) << 40);
+    while (!m->rank && !m->rc && !(m->part ? waits : gave_up))
+        usleep(1000);
+    if (!m->rank && m->part) /* the other gave up a second after its patience, if it did */
+        usleep(1500000);
+    waits = m->rank;
+    m->rc = m->rc ? m->rc : peers.all_gather(peers.user, &mine, sizeof mine, all, &m->err);
+    gave_up = m->rank;
+    hd__store_close(session.store);
+    return NULL;
+}
+
+START_TEST(slow_rank)
+{
+    struct member m[2];
+    pthread_t thread[2];
+    struct hd_error err = HD_ERROR_INIT;
+    hd__store_secret_generate(options.secret);
+    ck_assert_msg(!hd__server_open(&options, &server, &err), "%s", err.message);
+    for (int i = 0; i < 2; i++) {
+        m[i] = (struct member){.rank = i, .part = _i, .err = HD_ERROR_INIT};
+        pthread_create(&thread[i], NULL, save, &m[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    hd__server_close(server);
+    ck_assert_msg(m[1].rc == (_i ? HD_OK : HD_E_TIMEOUT), "%s", m[1].err.message);
+    if (!_i) {
+        ck_assert_msg(strstr(m[1].err.message, "no word of rank 0 for ") != NULL, "%s", m[1].err.message);
+        ck_assert_int_eq(m[1].err.peer, 0);
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("gather");
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, all_gather, 0, 2);
+    tcase_add_loop_test(tc, slow_rank, 0, 2);
     return suite_run_case("gather", tc);
 }
