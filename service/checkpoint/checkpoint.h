@@ -60,7 +60,8 @@ struct hd__ckpt_peers {
     /* all-reduce: `fold` adds the others' values to the first rank's, in the order of ranks; `mine` becomes the sum */
     int32_t (*all_reduce)(void *user, void *mine, uint64_t bytes, void (*fold)(void *sum, const void *other),
                           struct hd_error *err);
-    /* A rank of them writes or reads so many from now on, and the others wait for it; NULL: nobody asks. */
+    /* A rank of them writes or reads so many from now on, and the others wait for it; 0: it is done. NULL: nobody
+     * asks. */
     void (*busy)(void *user, uint64_t bytes);
     void *user;
 };

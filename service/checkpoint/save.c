@@ -329,6 +329,8 @@ int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_
         rc = phase_commit(&s, err);
     if (s.tx)
         store->ops->cancel(s.tx);
+    if (!rc && store->peers.busy)
+        store->peers.busy(store->peers.user, 0);
     uint32_t removed = 0;
     struct hd_error why = HD_ERROR_INIT;
     if (!rc && save->keep && s.rank == 0 && hd__ckpt_prune(store, save, &removed, &why))

@@ -56,8 +56,9 @@ static void add_missing(struct missing *m, const struct hd__ckpt_tensor *t, int6
     m->bytes += (end - begin) * (int64_t)hd_dtype_size(t->dtype);
 }
 
-/* Ranges that several ranks hold are stored by the first of them. */
-static void divide(struct hd__ckpt_train_state *state, const held_runs *all, int32_t me, struct missing *missing)
+/* Ranges that several ranks hold are stored by the first of them. `stores`: by rank, gets the bytes. */
+static void divide(struct hd__ckpt_train_state *state, const held_runs *all, int32_t me, struct missing *missing,
+                   uint64_t *stores)
 {
     uint32_t i = 0;
     for (uint32_t t = 0; t < state->tensors.count; t++) {
@@ -72,6 +73,7 @@ static void divide(struct hd__ckpt_train_state *state, const held_runs *all, int
             if (run.count <= 0)
                 continue;
             run.data = (char *)run.data + skip * size;
+            stores[all->at[i].rank] += (uint64_t)(run.count * size);
             if (all->at[i].rank == me)
                 hd__push(&state->runs, run);
             at = end;
@@ -81,9 +83,11 @@ static void divide(struct hd__ckpt_train_state *state, const held_runs *all, int
 }
 
 int32_t hd__ckpt_collect_survivors(struct hd__ckpt_train_state *state, const struct hd__ckpt_training *from, int32_t me,
-                                   const int32_t *ranks, uint32_t n, struct hd_error *err)
+                                   const int32_t *ranks, uint32_t n, uint64_t *most, uint64_t *total,
+                                   struct hd_error *err)
 {
     struct missing missing = {0};
+    uint64_t *stores = hd__alloc(((size_t)ranks[n - 1] + 1) * sizeof *stores);
     held_runs all = {0};
     char bytes[32], others[80] = "";
     hd__ckpt_collect_train_state(state, from, 0, NULL);
@@ -93,7 +97,13 @@ int32_t hd__ckpt_collect_survivors(struct hd__ckpt_train_state *state, const str
         add_held(&all, from, ranks[i]);
     if (all.count)
         qsort(all.at, all.count, sizeof *all.at, by_place);
-    divide(state, &all, me, &missing);
+    divide(state, &all, me, &missing, stores);
+    *most = *total = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        *most = HD__MAX(*most, stores[ranks[i]]);
+        *total += stores[ranks[i]];
+    }
+    free(stores);
     hd__free_array(&all);
     if (!missing.ranges)
         return HD_OK;

@@ -214,8 +214,6 @@ static int32_t verify_saved(struct hd__train_checkpointer *k, int64_t step, stru
     char name[32];
     hd__ckpt_step_name((uint64_t)step, name);
     int32_t rc = hd__ckpt_open(&k->store, name, &ckpt, err);
-    if (!rc)
-        k->store.peers.busy(k->store.peers.user, hd__ckpt_total_bytes(ckpt));
     rc = rc ? rc : hd__ckpt_verify(ckpt, err);
     hd__ckpt_close(ckpt);
     return rc;
@@ -231,11 +229,17 @@ int64_t hd__train_checkpointer_end(struct hd__train_checkpointer *k, int64_t sav
 int32_t hd__train_checkpointer_collect_left(struct hd__train_checkpointer *k, const int32_t *ranks, int32_t n,
                                             struct hd_error *err)
 {
-    return hd__ckpt_collect_survivors(&k->left, &k->training, k->s->env->rank, ranks, (uint32_t)n, err);
+    uint64_t most;
+    int32_t rc = hd__ckpt_collect_survivors(&k->left, &k->training, k->s->env->rank, ranks, (uint32_t)n, &most,
+                                            &k->left_bytes, err);
+    k->gather_left = (struct hd__store_gather){.session = k->s, .name = "ckpt-left", .ranks = ranks, .n = n};
+    if (!rc) /* also those that store nothing: the others need what their machines serve and run */
+        hd__store_gather_busy(&k->gather_left, most);
+    return rc;
 }
 
 int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *k, const struct hd__train_progress *progress,
-                                         const int32_t *ranks, int32_t n, const char run[HD__RUN_ID], json_t *emergency,
+                                         const int32_t *ranks, const char run[HD__RUN_ID], json_t *emergency,
                                          struct hd_error *err)
 {
     json_t *state = state_json(k, progress);
@@ -247,10 +251,11 @@ int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *k, const
     int32_t rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
     json_object_set_new(state, "emergency", emergency);
     memcpy(k->run, run, HD__RUN_ID);
-    k->gather_left = (struct hd__store_gather){.session = k->s, .name = "ckpt-left", .ranks = ranks, .n = n};
     k->store.peers = hd__store_gather_peers(&k->gather_left);
     save = make_save(k, &k->left, progress->step, state);
     rc = rc ? rc : hd__ckpt_save(&k->store, &save, err);
+    if (!rc) /* what one reads back */
+        hd__store_gather_busy(&k->gather_left, k->left_bytes);
     if (!rc && ranks[0] == k->s->env->rank)
         rc = verify_saved(k, progress->step, err);
     json_decref(state);

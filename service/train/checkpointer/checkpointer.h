@@ -89,12 +89,12 @@ int32_t hd__train_checkpointer_copy(struct hd__train_checkpointer *checkpointer,
 /* After a fault: a save of all ranks that is under way fails. Returns `saved`, or 0 where that one is not on disk. */
 int64_t hd__train_checkpointer_end(struct hd__train_checkpointer *checkpointer, int64_t saved);
 /* Then, with the `n` ranks that are left, in ascending order: the state is collected, with an error where they
- * do not hold all of it; and saved by them together and read back. `run`: its id, which rank 0 alone knew.
- * `emergency`: what the checkpoint says of it; owned. */
+ * do not hold all of it, and else launchers hear how long a save of it takes; and saved by them together and read
+ * back. `run`: its id, which rank 0 alone knew. `emergency`: what the checkpoint says of it; owned. */
 int32_t hd__train_checkpointer_collect_left(struct hd__train_checkpointer *checkpointer, const int32_t *ranks,
                                             int32_t n, struct hd_error *err);
 int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *checkpointer,
-                                         const struct hd__train_progress *progress, const int32_t *ranks, int32_t n,
+                                         const struct hd__train_progress *progress, const int32_t *ranks,
                                          const char run[HD__RUN_ID], json_t *emergency, struct hd_error *err);
 /* Waits until the save is on disk. */
 int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *checkpointer, struct hd_error *err);

@@ -19,6 +19,7 @@ struct hd__train_checkpointer {
     struct hd__ckpt_async_writer *async_writer; /* checkpoint.async; NULL without it */
     struct hd__ckpt_train_state saving;         /* borrowed by the async writer */
     struct hd__ckpt_train_state left;           /* after a fault */
+    uint64_t left_bytes;                        /* of all ranks */
     char run[HD__RUN_ID];                       /* of this run */
     struct hd__train_loaded loaded;
     const char *only_run; /* "auto" is one of this run; NULL: of any */

@@ -142,8 +142,7 @@ static int save_step(struct meeting *m, int64_t step)
     if (!m->present[m->me] || m->holding[m->me].step != step)
         return 0;
     rc = rc ? rc
-            : hd__train_checkpointer_save_left(m->e->checkpointer, m->e->progress, m->ranks, m->n, run, describe(m),
-                                               &err);
+            : hd__train_checkpointer_save_left(m->e->checkpointer, m->e->progress, m->ranks, run, describe(m), &err);
     if (!rc && m->e->session->env->progress)
         m->e->session->env->progress->saved = step;
     if (m->me == m->ranks[0] && rc)
@@ -187,8 +186,12 @@ int hd__train_emergency_save(const struct hd__emergency *e)
                 "they hold: %s; the job goes on from its newest checkpoint when it is started again",
                 e->progress->step, err.message);
     }
+    int32_t unheard = HD_OK;
     if (m.store) /* one of them may serve the rendezvous: all leave together */
-        hd__store_roll_call(m.store, "leaves", m.present, hd__now() + e->session->compiled->job->comm_timeout, &err);
+        unheard = hd__store_roll_call(m.store, "leaves", m.present, hd__now() + e->session->compiled->job->comm_timeout,
+                                      &err);
+    if (m.n && !unheard && m.present[m.ranks[0]]) /* it has read back what was saved */
+        hd__store_gather_busy(&(struct hd__store_gather){.session = e->session}, 0);
     free(m.present);
     free(m.holding);
     free(m.ranks);

@@ -139,17 +139,20 @@ static int32_t all_reduce(void *user, void *mine, uint64_t bytes, void (*fold)(v
     return gather(user, mine, bytes, add, &(struct sum){mine, fold, 0}, mine, bytes, err);
 }
 
+void hd__store_gather_busy(struct hd__store_gather *g, uint64_t bytes)
+{
+    struct hd__launch_progress *p = g->session->env->progress;
+    double until = hd__now() + PATIENCE + (double)bytes / SLOWEST_DISK;
+    if (atomic_load(&g->ended)) /* another, of those that are left, has said it */
+        return;
+    g->busy_until = until;
+    if (p)
+        __atomic_store(&p->busy_until, &until, __ATOMIC_RELAXED);
+}
+
 static void busy(void *user, uint64_t bytes)
 {
-    struct hd__store_gather *g = user;
-    struct hd__launch_progress *p = g->session->env->progress;
-    double until = hd__now() + PATIENCE + (double)bytes / SLOWEST_DISK, before;
-    g->busy_until = until;
-    if (!p)
-        return;
-    __atomic_load(&p->busy_until, &before, __ATOMIC_RELAXED);
-    if (until > before)
-        __atomic_store(&p->busy_until, &until, __ATOMIC_RELAXED);
+    hd__store_gather_busy(user, bytes);
 }
 
 struct hd__ckpt_peers hd__store_gather_peers(struct hd__store_gather *g)
