@@ -172,9 +172,19 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store
                    (int)frame->key_bytes, frame->key_bytes ? frame->key : "");
 }
 
+static int32_t milliseconds(double seconds)
+{
+    return (int32_t)(HD__MIN(HD__MAX(0.0, seconds), 1e6) * 1e3);
+}
+
 static int32_t deadline_ms(double deadline)
 {
-    return (int32_t)(HD__MIN(HD__MAX(0.0, deadline - hd__now()), 1e6) * 1e3);
+    return milliseconds(deadline - hd__now());
+}
+
+void hd__store_busy(struct hd_store *store, double seconds)
+{
+    hd__store_send(store, &(struct hd__frame){.type = WIRE_BUSY, .arg = milliseconds(seconds)}, hd__now() + 1);
 }
 
 static int32_t check_key(const char *key, size_t bytes, struct hd_error *err)

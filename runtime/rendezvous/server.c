@@ -420,9 +420,15 @@ void hd__server_end(struct hd__server *server, int32_t rank, const char *cause)
     wake(server);
 }
 
+double hd__server_busy_until(const struct hd__server *server)
+{
+    return atomic_load(&server->busy_until);
+}
+
 void hd__server_drain(struct hd__server *server, double deadline)
 {
-    while (atomic_load(&server->gone) < server->options.size && hd__now() < deadline)
+    while (atomic_load(&server->gone) < server->options.size &&
+           hd__now() < HD__MAX(deadline, hd__server_busy_until(server)))
         usleep(2000);
 }
 

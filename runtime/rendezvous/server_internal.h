@@ -87,6 +87,7 @@ struct hd__server {
     } ask;                          /* hd__server_end */
     double opened, first_connected; /* when it was; when the first rank came, 0: none did */
     double absent_logged;           /* how many seconds after that the log last said who has not come */
+    _Atomic double busy_until;      /* as hd__server_busy_until says */
     double slept, woke;             /* how long this process was stopped the last time, and until when */
 };
 

@@ -324,6 +324,9 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
     case WIRE_WAITING:
         hd__server_request_dumps(s, f->arg / 1e3, now);
         break;
+    case WIRE_BUSY:
+        atomic_store(&s->busy_until, now + f->arg / 1e3);
+        break;
     case WIRE_BYE:
         s->rank_state[c->rank] = HD__RANK_LEFT;
         hd__server_drop_waits(s, c->rank);

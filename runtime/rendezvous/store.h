@@ -63,7 +63,10 @@ int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code);
 uint32_t hd__server_visits(const struct hd__server *server, int32_t rank);
 /* [any-thread] Ends the job as if this rank had died by `cause`, unless it has ended. */
 void hd__server_end(struct hd__server *server, int32_t rank, const char *cause);
-/* Waits until every rank has said goodbye or died, or the deadline. For the rank that serves, before it closes. */
+/* [any-thread] hd__now() up to which ranks said that they are busy; 0: none did. */
+double hd__server_busy_until(const struct hd__server *server);
+/* Waits until every rank has said goodbye or died, or the deadline, while none is busy. For the rank that serves,
+ * before it closes. */
 void hd__server_drain(struct hd__server *server, double deadline);
 void hd__server_close(struct hd__server *server); /* NULL is fine */
 
@@ -103,6 +106,9 @@ int32_t hd__store_clock_offset(struct hd_store *store, double *offset, struct hd
  * HD_E_TIMEOUT names the ranks that did not come. */
 int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadline, struct hd_error *err);
 
+/* So many seconds from now on the ranks that are left may be at work after a fault, and need the server: of what was
+ * said last. */
+void hd__store_busy(struct hd_store *store, double seconds);
 /* After the end of the job (a death, an abort): requests are answered again, as long as the server is there. */
 void hd__store_outlive(struct hd_store *store);
 /* Returns when all ranks that are still connected have called it with this name, or at the first deadline: present[r]

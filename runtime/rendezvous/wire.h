@@ -26,9 +26,9 @@ enum {
 };
 
 /* X(constant, value, longest value, key wanted). Requests carry an id that the reply repeats; `arg` is a time in
- * milliseconds for GET, BARRIER, ROLL_CALL and LATE (how long the rank has waited), the sender's thread for HEARTBEAT,
- * a result code for REPLY and for a rank's ABORT, a rank for DEAD, WELCOME and the server's ABORT, HD__GATHER_... for
- * PART and SHOW (runtime/rendezvous/dump_collect.h). */
+ * milliseconds for GET, BARRIER, ROLL_CALL, BUSY and LATE (how long the rank has waited), the sender's thread for
+ * HEARTBEAT, a result code for REPLY and for a rank's ABORT, a rank for DEAD, WELCOME and the server's ABORT,
+ * HD__GATHER_... for PART and SHOW (runtime/rendezvous/dump_collect.h). */
 #define WIRE_TYPES(X)                             \
     X(WIRE_NOTHING, 0, 0, 0)                      \
     X(WIRE_SAY_HELLO, 1, WIRE_HELLO, 0)           \
@@ -49,7 +49,8 @@ enum {
     X(WIRE_CHALLENGE_RANK, 16, WIRE_CHALLENGE, 0) \
     X(WIRE_PROVE, 17, WIRE_TAG, 0)                \
     X(WIRE_ROLL_CALL, 18, 0, 1)                   \
-    X(WIRE_CLOCK, 19, 0, 0)
+    X(WIRE_CLOCK, 19, 0, 0)                       \
+    X(WIRE_BUSY, 20, 0, 0)
 
 enum {
 #define WIRE_ENUM(constant, value, longest, key) constant = value,

@@ -15,8 +15,7 @@
 #include "service/launch/round_internal.h"
 #include "service/report/speaker.h"
 
-#define GOODBYE_SECONDS 1.0 /* of a job that has failed, for ranks of other machines */
-#define GRACE_SECONDS 4.0   /* seconds that the other ranks have to end by themselves after one failed */
+#define GRACE_SECONDS 4.0 /* seconds that the other ranks have to end by themselves after one failed */
 
 /* Ask for a checkpoint and the end: from the user, a terminal that is closed, Slurm before the time is up. */
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
@@ -238,9 +237,7 @@ static void serve_and_watch(struct hd__launch_round *r, struct child *children, 
     close(port_pipe);
     first = wait_children(r, children, server, &out->stopped);
     if (server && r->env.size > r->n) /* ranks of other machines still close, or have yet to hear of the end */
-        hd__server_drain(server, first.code && first.code != 3
-                                     ? HD__MAX(hd__now() + GOODBYE_SECONDS, busy_until(r->env.progress))
-                                     : hd__now() + r->serve->timeout + 10);
+        hd__server_drain(server, hd__now() + (first.code && first.code != 3 ? GRACE_SECONDS : r->serve->timeout + 10));
     culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
     summarize(r, children, &first, culprit, why, out);
@@ -310,7 +307,8 @@ static void stop_late_launcher(pid_t pid, const struct hd__server *server, struc
         hd__server_ended_by(server, &why);
     if (!end->since && why)
         end->since = hd__now();
-    if (!end->since || hd__now() < end->since + (2 + end->sent) * GRACE_SECONDS)
+    if (!end->since ||
+        hd__now() < HD__MAX(end->since + (2 + end->sent) * GRACE_SECONDS, server ? hd__server_busy_until(server) : 0))
         return;
     if (!end->sent)
         hd__log(HD_LOG_WARN, NULL, "the command that started the ranks did not end by itself and is ended");

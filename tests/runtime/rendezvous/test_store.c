@@ -725,6 +725,36 @@ START_TEST(ended_by_the_server)
 }
 END_TEST
 
+static _Atomic int drained;
+
+static void *drain(void *unused)
+{
+    hd__server_drain(server, hd__now());
+    drained = 1;
+    return unused;
+}
+
+/* The server stays as long as ranks said that they need it; the last word counts. */
+START_TEST(busy_ranks)
+{
+    struct hd_store *store[2];
+    struct hd_error err = HD_ERROR_INIT;
+    pthread_t thread;
+    open_two(store);
+    ck_assert(hd__server_busy_until(server) <= 0);
+    hd__store_busy(store[0], 1e9);
+    ck_assert_int_eq(hd__store_put(store[0], "said", "x", 1, &err), HD_OK);
+    ck_assert_double_gt(hd__server_busy_until(server), hd__now() + 9e5);
+    pthread_create(&thread, NULL, drain, NULL);
+    usleep(100000);
+    ck_assert_int_eq(hd__store_put(store[1], "after", "x", 1, &err), HD_OK);
+    ck_assert_int_eq(drained, 0);
+    hd__store_busy(store[1], 0);
+    pthread_join(thread, NULL);
+    close_two(store);
+}
+END_TEST
+
 /* A process with a server and a store forks while both are busy: its children use theirs. */
 START_TEST(forks)
 {
@@ -927,6 +957,7 @@ int main(void)
     tcase_add_test(tc, members);
     tcase_add_test(tc, memory_served);
     tcase_add_test(tc, ended_by_the_server);
+    tcase_add_test(tc, busy_ranks);
     tcase_add_test(tc, forks);
     tcase_add_test(tc, the_server_dies);
     tcase_add_test(tc, all_at_the_door);
