@@ -170,7 +170,7 @@ int lf_advance(struct hd_comm *c)
 int32_t lf_progress(struct hd_comm *c, struct hd_error *err)
 {
     (void)err; /* failures belong to the requests */
-    if (lf_abort_poll(c))
+    if (!c->abort_told && lf_abort_poll(c))
         return 1;
     if (lf_advance(c)) {
         c->idle = 0;

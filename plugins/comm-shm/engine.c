@@ -70,12 +70,13 @@ void shm_ops_orphan(struct shm_group *g)
     }
 }
 
-/* Ends every group of an aborted transport. */
-static int32_t aborted(struct hd_comm *comm, uint32_t by)
+/* Ends every group of an aborted transport. 1: one was not over yet. */
+static int aborted(struct hd_comm *comm, uint32_t by)
 {
     const struct shm_control *who = comm->control.base;
     struct hd_error e = HD_ERROR_INIT;
     int32_t rank = (int32_t)by - 1, job_rank = hd_job_rank(&comm->world, rank);
+    int ended = 0;
     if (rank != comm->world.rank && rank >= 0 && rank < comm->world.size && comm->peer[rank])
         who = SHM_CONTROL(comm->peer[rank]);
     e.peer = job_rank;
@@ -83,9 +84,10 @@ static int32_t aborted(struct hd_comm *comm, uint32_t by)
     for (struct shm_group *g = comm->groups; g; g = g->next) {
         while (shm_coll_drain(g)) /* what all have done still counts: a step that is complete is not lost */
             continue;
+        ended |= g->error.code == HD_OK;
         shm_fail(g, &e);
     }
-    return HD_E_CANCELLED;
+    return ended;
 }
 
 /* 1 + the rank that aborted, whose reason is then written; 0: nobody has. */
@@ -225,10 +227,8 @@ static int progress(struct hd_comm *comm)
 {
     int moved = 0;
     uint32_t by = abort_flag(comm);
-    if (__builtin_expect(by != 0, 0)) {
-        aborted(comm, by);
-        return 1;
-    }
+    if (__builtin_expect(by != 0, 0))
+        return aborted(comm, by);
     for (struct shm_group *g = comm->groups; g; g = g->next)
         if (g->head || g->mail)
             moved |= advance(g);

@@ -2,11 +2,11 @@
  * comm.use. */
 #include "runtime/exec/transports.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 #include "runtime/comm/hierarchical.h"
 #include "runtime/comm/hook.h"
+#include "runtime/comm/request_pool.h"
 #include "runtime/comm/topology.h"
 #include "runtime/exec/internal.h"
 #include "runtime/rendezvous/store.h"
@@ -379,13 +379,14 @@ static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transp
 {
     if (t->opened.count == 1)
         return hd__comm_done(of->ops->wait(of->comm, request, deadline, err), "wait", err);
-    for (;;) {
+    for (uint32_t idle = 0;; idle++) {
         int32_t done = 0, rc = progress_all(t, err);
+        idle = rc ? 0 : idle;
         if (rc < 0 || (rc = hd__comm_done(of->ops->test(of->comm, request, &done, err), "test", err)) || done)
             return rc;
         if (hd__now() > deadline) /* so that the transport names the late rank */
             return hd__comm_done(of->ops->wait(of->comm, request, deadline, err), "wait", err);
-        sched_yield();
+        hd__comm_backoff(idle);
     }
 }
 
