@@ -92,6 +92,16 @@ static void ready_heard(struct hd_comm *c, struct lf_head head, const uint8_t *m
     }
 }
 
+/* With the address of a rank that may not be known here yet. */
+static void hello_came(struct hd_comm *c, const struct lf_head *head, const uint8_t *payload)
+{
+    uint8_t address[LF_TEXT] = {0}; /* as long as whatever the provider reads */
+    c->peer[head->from].heard = 1;
+    memcpy(address, payload, head->text);
+    if (head->text)
+        lf_peer_know(c, head->from, address);
+}
+
 /* Everything that a peer can say. Lengths are checked here, once; strangers have not the job's number. */
 void lf_control_received(struct hd_comm *c, const uint8_t *data, size_t bytes)
 {
@@ -105,7 +115,7 @@ void lf_control_received(struct hd_comm *c, const uint8_t *data, size_t bytes)
         bytes - sizeof head != (head.kind == LF_EAGER ? head.bytes : head.text))
         return;
     if (head.kind == LF_HELLO)
-        c->peer[head.from].heard = 1;
+        hello_came(c, &head, payload);
     else if (head.kind == LF_CLOSED || head.kind == LF_ABORTED)
         peer_ended(c, &head, payload);
     else if (head.kind == LF_READY)

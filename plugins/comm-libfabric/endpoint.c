@@ -9,7 +9,7 @@
 struct address {
     char provider[64];
     uint64_t bytes;
-    uint8_t address[256];
+    uint8_t address[LF_ADDRESS];
 };
 
 static int32_t failed(struct hd_comm *c, const char *what, int rc, struct hd_error *err)
@@ -57,8 +57,11 @@ static int32_t announce(struct hd_comm *c, struct hd_error *err)
     int rc = fi_getname(&c->ep->fid, stored.address, &bytes);
     if (rc)
         return failed(c, "fi_getname", rc, err);
+    if (bytes > sizeof stored.address)
+        return failed(c, "fi_getname", -FI_ETOOSMALL, err);
     lf_strangers_init(c, stored.address, bytes);
-    stored.bytes = bytes;
+    memcpy(c->address, stored.address, bytes);
+    stored.bytes = c->address_bytes = bytes;
     snprintf(stored.provider, sizeof stored.provider, "%s", c->info->fabric_attr->prov_name);
     key_of(c, c->world.rank, key);
     return c->host->store_put(c->world.store, key, &stored, sizeof stored, err);
@@ -77,14 +80,25 @@ static int32_t agree_on_nonce(struct hd_comm *c, struct hd_error *err)
     return c->host->store_put(c->world.store, key, &c->nonce, sizeof c->nonce, err);
 }
 
-int32_t lf_peer_connect(struct hd_comm *c, int32_t rank, struct hd_error *err)
+int lf_peer_know(struct hd_comm *c, int32_t rank, const void *address)
 {
     struct lf_peer *peer = &c->peer[rank];
+    if (peer->known)
+        return 1;
+    if (fi_av_insert(c->av, address, 1, &peer->address, 0, NULL) != 1)
+        return 0;
+    peer->known = 1;
+    lf_tell_ends(c, rank);
+    return 1;
+}
+
+int32_t lf_peer_connect(struct hd_comm *c, int32_t rank, struct hd_error *err)
+{
     struct address stored;
     size_t bytes = sizeof stored;
     char key[160];
     int32_t code;
-    if (peer->known)
+    if (c->peer[rank].known)
         return HD_OK;
     key_of(c, rank, key);
     code = c->host->store_get(c->world.store, key, &stored, &bytes, lf_now() + c->world.timeout, err);
@@ -97,10 +111,9 @@ int32_t lf_peer_connect(struct hd_comm *c, int32_t rank, struct hd_error *err)
                        "libfabric: rank %d uses provider %s, rank %d %s: name one with comm.provider",
                        hd_job_rank(&c->world, rank), bytes == sizeof stored ? stored.provider : "(unknown)",
                        hd_job_rank(&c->world, c->world.rank), c->info->fabric_attr->prov_name);
-    if (fi_av_insert(c->av, stored.address, 1, &peer->address, 0, NULL) != 1)
+    if (!lf_peer_know(c, rank, stored.address))
         return hd_fail(err, HD_E_IO, "libfabric: provider %s does not take the address of rank %d", stored.provider,
                        hd_job_rank(&c->world, rank));
-    peer->known = 1;
     return HD_OK;
 }
 

@@ -119,14 +119,20 @@ static int32_t untold(const struct hd_comm *c, const int32_t *ranks, int32_t n)
     return -1;
 }
 
+void lf_hello(struct hd_comm *c, int32_t rank)
+{
+    struct lf_head head = {.kind = LF_HELLO, .text = (uint16_t)c->address_bytes};
+    if (!c->peer[rank].greeted++)
+        lf_control_send(c, rank, &head, c->address);
+}
+
 int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_error *err)
 {
     double asked = lf_now(), deadline = asked + c->world.timeout;
-    struct lf_head head = {.kind = LF_HELLO};
     int32_t rank, code;
     for (int32_t i = 0; i < n; i++)
-        if (ranks[i] != c->world.rank && !c->peer[ranks[i]].greeted++)
-            lf_control_send(c, ranks[i], &head, NULL);
+        if (ranks[i] != c->world.rank)
+            lf_hello(c, ranks[i]);
     while ((rank = unheard(c, ranks, n)) >= 0 || (rank = untold(c, ranks, n)) >= 0) {
         const struct lf_peer *peer = &c->peer[rank];
         if (lf_abort_poll(c))
@@ -160,7 +166,7 @@ int32_t lf_group(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     uint64_t h;
     int32_t me, code = check_ranks(c, name, ranks, n, &me, err);
     lf_ready_flush(c);
-    for (int32_t i = 0; i < n && code == HD_OK; i++)
+    for (int32_t i = 0; i < n && n <= LF_GREETED && code == HD_OK; i++)
         code = lf_peer_connect(c, ranks[i], err);
     if (code == HD_OK && n <= LF_GREETED)
         code = lf_greet(c, name, ranks, n, err);

@@ -42,6 +42,7 @@ enum {
     LF_RXM_EAGER = 16 << 10, /* what ofi_rxm sends without asking (FI_OFI_RXM_BUFFER_SIZE) */
     LF_RX_BUFFERS = 64,      /* control messages that can arrive between two calls of progress without being buffered */
     LF_TEXT = 512,           /* bytes of a reason in a control message */
+    LF_ADDRESS = 256,        /* bytes of an endpoint's, at most */
     LF_GREETED = 64,         /* groups up to this size connect when they are made, larger ones when they first talk */
     LF_ORPHANS = 1 << 16,    /* control messages that may wait for their group to be created */
     LF_INDEX_BITS = 18,      /* of a token: the operation's index; above it its generation */
@@ -67,7 +68,7 @@ struct lf_head {
     int32_t from; /* world rank */
     int32_t code; /* FAILED */
     uint16_t kind;
-    uint16_t text; /* FAILED, ABORTED: bytes of the reason; READY: of the heads of further ones */
+    uint16_t text; /* bytes behind it: FAILED, ABORTED a reason, READY the heads of further ones, HELLO an address */
 };
 
 /* ---- what the provider holds: fi_context first */
@@ -184,6 +185,8 @@ struct hd_comm {
     struct fid_ep *ep;
     struct fid_cq *cq;
     struct fid_av *av;
+    uint8_t address[LF_ADDRESS]; /* of the endpoint */
+    size_t address_bytes;
     struct lf_peer *peer;
     struct lf_peer *talking; /* peers with control messages to post */
     struct hd_comm_group *groups;
@@ -230,6 +233,7 @@ int32_t lf_choose(const struct hd_host *host, const struct lf_settings *settings
 int32_t lf_endpoint_open(struct hd_comm *comm, struct hd_error *err);
 void lf_endpoint_close(struct hd_comm *comm);
 int32_t lf_peer_connect(struct hd_comm *comm, int32_t rank, struct hd_error *err); /* waits until it is open */
+int lf_peer_know(struct hd_comm *comm, int32_t rank, const void *address);         /* 0: not one of the provider's */
 /* Asks the store for what is there: it answers unless the job has ended, and then says who died. For waits while the
  * transport is being opened, when nobody else would tell it. */
 int32_t lf_job_lives(struct hd_comm *comm, struct hd_error *err);
@@ -274,6 +278,7 @@ int32_t lf_group(struct hd_comm *comm, const char *name, const int32_t *ranks, i
                  struct hd_error *err);
 void lf_group_free(struct hd_comm_group *g);
 void lf_groups_forget(struct hd_comm *comm);
+void lf_hello(struct hd_comm *comm, int32_t rank); /* once */
 /* Sends HELLO to all and waits for theirs: then there are connections in both directions. */
 int32_t lf_greet(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_error *err);
 struct hd_comm_group *lf_group_find(const struct hd_comm *comm, uint64_t id);
@@ -303,6 +308,8 @@ void lf_health(struct hd_comm *comm);
 void lf_abort(struct hd_comm *comm, const char *reason);
 void lf_abort_by(struct hd_comm *comm, int32_t rank, const char *text, size_t length);
 int lf_abort_poll(struct hd_comm *comm); /* 1: some rank aborted */
+/* To a peer that was not known yet when the others were told: groups given up, and an abort. */
+void lf_tell_ends(struct hd_comm *comm, int32_t rank);
 int32_t lf_usable(struct hd_comm_group *g, struct hd_error *err);
 
 #endif

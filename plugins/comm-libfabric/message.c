@@ -141,6 +141,19 @@ void lf_message_handle(struct hd_comm_group *g, int32_t member, const struct lf_
         eager_came(op, head, payload);
 }
 
+/* In a large group: HELLO makes this rank known there, so that the other side hears of whatever ends the group. */
+static int32_t first_talk(struct hd_comm *c, int32_t rank, struct hd_error *err)
+{
+    int32_t code;
+    if (c->peer[rank].known)
+        return HD_OK;
+    lf_ready_flush(c);
+    code = lf_peer_connect(c, rank, err);
+    if (code == HD_OK)
+        lf_hello(c, rank);
+    return code;
+}
+
 static int32_t begin(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes, int sending,
                      struct lf_op **out, struct hd_error *err)
 {
@@ -151,6 +164,9 @@ static int32_t begin(struct hd_comm_group *g, int32_t peer, uint32_t stream, voi
         return code;
     if (peer < 0 || peer >= g->n)
         return hd_fail(err, HD_E_INVALID, "libfabric: member %d in group %s of %d", peer, g->name, g->n);
+    code = first_talk(g->comm, g->member[peer].rank, err);
+    if (code != HD_OK)
+        return code;
     flow = lf_flow(g, peer, stream);
     op = flow ? lf_op_new(g) : NULL;
     if (!op)

@@ -23,18 +23,23 @@ static void give_up(struct hd_comm_group *g, const struct hd_error *err)
     }
 }
 
+static void tell_failed(struct hd_comm_group *g, int32_t rank)
+{
+    struct lf_head head = reason(LF_FAILED, g->error.message);
+    head.group = g->id;
+    head.code = g->error.code;
+    lf_control_send(g->comm, rank, &head, g->error.message);
+}
+
 int32_t lf_fail(struct hd_comm_group *g, const struct hd_error *err)
 {
-    struct lf_head head = reason(LF_FAILED, err->message);
     if (g->error.code != HD_OK)
         return g->error.code;
     give_up(g, err);
     lf_ready_flush(g->comm);
-    head.group = g->id;
-    head.code = err->code;
     for (int32_t i = 0; i < g->n; i++)
-        if (i != g->me)
-            lf_control_send(g->comm, g->member[i].rank, &head, g->error.message);
+        if (i != g->me && g->comm->peer[g->member[i].rank].known)
+            tell_failed(g, g->member[i].rank);
     return g->error.code;
 }
 
@@ -62,6 +67,21 @@ void lf_abort(struct hd_comm *c, const char *text)
     note_abort(c, c->world.rank, text, strlen(text));
 }
 
+static void tell_aborted(struct hd_comm *c, int32_t rank)
+{
+    struct lf_head head = reason(LF_ABORTED, c->reason);
+    lf_control_send(c, rank, &head, c->reason);
+}
+
+void lf_tell_ends(struct hd_comm *c, int32_t rank)
+{
+    for (struct hd_comm_group *g = c->groups; g; g = g->next)
+        if (g->error.code != HD_OK && lf_group_member(g, rank) >= 0)
+            tell_failed(g, rank);
+    if (c->abort_told && c->abort_by == c->world.rank)
+        tell_aborted(c, rank);
+}
+
 /* Ends every group of an aborted transport. 1: it is. */
 int lf_abort_poll(struct hd_comm *c)
 {
@@ -73,12 +93,10 @@ int lf_abort_poll(struct hd_comm *c)
     for (struct hd_comm_group *g = c->groups; g; g = g->next)
         if (g->error.code == HD_OK)
             give_up(g, &e);
-    if (!c->abort_told && c->abort_by == c->world.rank) {
-        struct lf_head head = reason(LF_ABORTED, c->reason);
+    if (!c->abort_told && c->abort_by == c->world.rank)
         for (int32_t r = 0; r < c->world.size; r++)
             if (r != c->world.rank && c->peer[r].known)
-                lf_control_send(c, r, &head, c->reason);
-    }
+                tell_aborted(c, r);
     c->abort_told = 1;
     lf_advance(c);
     return 1;

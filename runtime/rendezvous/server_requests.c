@@ -51,8 +51,8 @@ static void answer_waits(struct hd__server *s, uint32_t type, const char *key, s
         struct server_conn *c = is_waiting_for(w, type, key, key_bytes) ? s->conn_of[w->rank] : NULL;
         if (c)
             reply(c, w->id, HD_OK, value, bytes);
-        else
-            s->waits.at[kept++] = *w;
+        else if (kept++ != i) /* each put passes all that wait for something else */
+            s->waits.at[kept - 1] = *w;
     }
     s->waits.count = kept;
 }

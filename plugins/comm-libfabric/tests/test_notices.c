@@ -20,7 +20,33 @@ static void host_log(uint32_t level, const char *component, const char *format, 
     (void)level, (void)component, (void)format;
 }
 
-static const struct hd_host host = {.struct_size = sizeof host, .alloc = host_alloc, .free = free, .log = host_log};
+/* Every rank has the same entry, as endpoint.c leaves it: provider, bytes, address. */
+static int asked; /* how often the store was */
+static int32_t store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
+                         struct hd_error *err)
+{
+    (void)store, (void)key, (void)deadline, (void)err;
+    *bytes = 64 + sizeof(uint64_t) + LF_ADDRESS;
+    memset(value, 0, *bytes);
+    strcpy(value, "tcp");
+    asked++;
+    return HD_OK;
+}
+
+static const struct hd_host host = {
+    .struct_size = sizeof host, .alloc = host_alloc, .free = free, .log = host_log, .store_get = store_get};
+
+static int av_insert(struct fid_av *av, const void *address, size_t n, fi_addr_t *to, uint64_t flags, void *context)
+{
+    (void)av, (void)flags, (void)context;
+    *to = *(const uint8_t *)address;
+    return (int)n;
+}
+static struct fi_ops_av av_ops = {.size = sizeof av_ops, .insert = av_insert};
+static struct fid_av av = {.ops = &av_ops};
+static char provider[] = "tcp";
+static struct fi_fabric_attr fabric = {.prov_name = provider};
+static struct fi_info info = {.fabric_attr = &fabric};
 
 /* Rank 0 of three, in a group of all, with small messages under way to rank 1. */
 struct stage {
@@ -30,25 +56,35 @@ struct stage {
     struct lf_head ready[SENDS]; /* what rank 1 has to say for them */
 };
 
+static void comm_init(struct hd_comm *c, int32_t ranks)
+{
+    c->host = &host;
+    c->nonce = NONCE;
+    c->settings.eager = 4048;
+    c->world.size = ranks;
+    c->peer = calloc((size_t)ranks, sizeof *c->peer);
+    c->av = &av;
+    c->info = &info;
+    c->address_bytes = 16;
+    for (int32_t r = 0; r < ranks; r++)
+        c->peer[r].broken = FI_EIO;
+    rq_init(&c->ops, &host, sizeof(struct lf_op), 1u << LF_INDEX_BITS);
+}
+
 static struct stage stage_open(void)
 {
     static const uint8_t data[BYTES];
     struct stage s = {.comm = calloc(1, sizeof *s.comm),
                       .group = calloc(1, sizeof *s.group + RANKS * sizeof *s.group->member)};
     struct hd_error err = HD_ERROR_INIT;
-    s.comm->host = &host;
-    s.comm->nonce = NONCE;
-    s.comm->settings.eager = 4048;
-    s.comm->world.size = RANKS;
-    s.comm->peer = calloc(RANKS, sizeof *s.comm->peer);
-    rq_init(&s.comm->ops, &host, sizeof(struct lf_op), 1u << LF_INDEX_BITS);
+    comm_init(s.comm, RANKS);
     s.comm->groups = s.group;
     s.group->comm = s.comm;
     s.group->id = GROUP;
     s.group->n = RANKS;
     s.group->error = (struct hd_error)HD_ERROR_INIT;
     for (int32_t r = 0; r < RANKS; r++) {
-        s.comm->peer[r].broken = FI_EIO;
+        s.comm->peer[r].known = 1;
         s.group->member[r].rank = r;
     }
     for (uint32_t k = 0; k < SENDS; k++) {
@@ -190,6 +226,63 @@ START_TEST(anything)
 }
 END_TEST
 
+/* The kinds of the messages that wait for a peer, in their order: "71", HELLO and EAGER. */
+static const char *waiting(const struct hd_comm *c, int32_t rank)
+{
+    static char kinds[16];
+    size_t n = 0;
+    for (const struct lf_tx *tx = c->peer[rank].first; tx && n < sizeof kinds - 1; tx = tx->next)
+        kinds[n++] = (char)('0' + ((const struct lf_head *)tx->data)->kind);
+    kinds[n] = 0;
+    return kinds;
+}
+
+/* Members of a large group become known when they first talk, by the store or by a HELLO, and whoever is known hears of
+ * the group's end, be it later. */
+START_TEST(a_large_group)
+{
+    enum { MANY = LF_GREETED + 40 };
+    struct {
+        struct lf_head head;
+        uint8_t address[16];
+    } hello = {.head = {.nonce = NONCE, .kind = LF_HELLO, .text = 16}, .address = {42}};
+    struct stage s = {.comm = calloc(1, sizeof *s.comm)};
+    struct lf_head ready = {.nonce = NONCE, .stream = STREAM, .bytes = BYTES + 1, .from = 7, .kind = LF_READY};
+    static const uint8_t data[BYTES];
+    int32_t ranks[MANY];
+    struct hd_error err = HD_ERROR_INIT;
+    hd_request request;
+    comm_init(s.comm, MANY);
+    asked = 0;
+    for (int32_t r = 0; r < MANY; r++)
+        ranks[r] = r;
+    ck_assert_int_eq(lf_group(s.comm, "all", ranks, MANY, &s.group, &err), HD_OK);
+    ck_assert_int_eq(asked, 0);
+    for (int k = 0; k < 2; k++) {
+        ck_assert_int_eq(lf_send(s.group, 7, STREAM, data, BYTES, &request, &err), HD_OK);
+        ck_assert_int_eq(asked, 1);
+    }
+    ck_assert_str_eq(waiting(s.comm, 7), "711");
+    hello.head.from = 9;
+    arrive(&s, &hello, sizeof hello);
+    ck_assert(s.comm->peer[9].heard && s.comm->peer[9].known && s.comm->peer[9].address == 42);
+    ck_assert_int_eq(lf_send(s.group, 9, STREAM, data, BYTES, &request, &err), HD_OK);
+    ck_assert_int_eq(asked, 1);
+    ck_assert_str_eq(waiting(s.comm, 9), "1");
+    ready.group = s.group->id;
+    arrive(&s, &ready, sizeof ready); /* of another size: the group is given up */
+    ck_assert_int_eq(lf_send(s.group, 9, STREAM, data, BYTES, &request, &err), HD_E_MISMATCH);
+    ck_assert_str_eq(waiting(s.comm, 7), "7114");
+    ck_assert_str_eq(waiting(s.comm, 9), "14");
+    ck_assert_str_eq(waiting(s.comm, 8), "");
+    hello.head.from = 8;
+    arrive(&s, &hello, sizeof hello);
+    ck_assert_str_eq(waiting(s.comm, 8), "4");
+    ck_assert_int_eq(asked, 1);
+    stage_close(&s);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("notices");
@@ -198,5 +291,6 @@ int main(void)
     tcase_add_test(tc, cut_anywhere);
     tcase_add_loop_test(tc, one_is_strange, 0, 5);
     tcase_add_loop_test(tc, anything, 0, 4);
+    tcase_add_test(tc, a_large_group);
     return suite_run_case("notices", tc);
 }
