@@ -17,7 +17,7 @@
 #include "heddle/ckpt.h"
 #include "heddle/host.h"
 
-enum { S3_TOKEN = 24, S3_HANDLES = 32 };
+enum { S3_TOKEN = 24, S3_HANDLES = 32, S3_AT_ONCE = 16 };
 
 enum { S3_AUTO, S3_TRUE, S3_FALSE }; /* path_style */
 
@@ -128,9 +128,12 @@ int32_t s3_get(struct hd_ckpt *ckpt, const char *key, struct s3_answer *answer, 
 int32_t s3_get_range(struct hd_ckpt *ckpt, const char *key, uint64_t first, void *data, uint64_t bytes,
                      struct hd_error *err);
 int32_t s3_delete(struct hd_ckpt *ckpt, const char *key, struct hd_error *err);
-/* Keys that begin with `under`, without the store's prefix, all pages. *keys and each are the caller's. */
+/* Calls `one` for 0 to n - 1, several at a time. After an error, which is that of the first, no more begin. */
+int32_t s3_each(size_t n, int32_t (*one)(void *user, size_t i, struct hd_error *err), void *user, struct hd_error *err);
+/* Keys that begin with `under`, without the store's prefix, all pages, in order. *keys and each are the caller's. */
 int32_t s3_keys(struct hd_ckpt *ckpt, const char *under, char ***keys, size_t *n, struct hd_error *err);
 void s3_keys_free(char **keys, size_t n);
+int s3_keys_have(char **keys, size_t n, const char *key);
 void s3_handles_close(struct hd_ckpt *ckpt);
 
 /* Calls on_text for each element without children of an XML text. 0, or -1 where it is not well formed. */

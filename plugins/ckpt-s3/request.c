@@ -2,6 +2,7 @@
 #include <curl/curl.h>
 #include <errno.h>
 #include <openssl/evp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <strings.h>
 #include <sys/random.h>
@@ -370,6 +371,55 @@ int32_t s3_delete(struct hd_ckpt *ckpt, const char *key, struct hd_error *err)
     return rc == HD_E_NOTFOUND ? HD_OK : rc;
 }
 
+/* ---- many of a kind */
+
+struct many {
+    pthread_mutex_t lock;
+    size_t next, n;
+    int32_t (*one)(void *user, size_t i, struct hd_error *err);
+    void *user;
+    struct hd_error err;
+    int32_t rc, reserved;
+};
+
+static void *do_some(void *user)
+{
+    struct many *m = user;
+    pthread_mutex_lock(&m->lock);
+    while (m->next < m->n && !m->rc) {
+        struct hd_error why = HD_ERROR_INIT;
+        size_t i = m->next++;
+        pthread_mutex_unlock(&m->lock);
+        int32_t rc = m->one(m->user, i, &why);
+        pthread_mutex_lock(&m->lock);
+        if (rc && !m->rc) {
+            m->rc = rc;
+            hd_error_copy(&m->err, &why);
+        }
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+int32_t s3_each(size_t n, int32_t (*one)(void *user, size_t i, struct hd_error *err), void *user, struct hd_error *err)
+{
+    struct many m = {.lock = PTHREAD_MUTEX_INITIALIZER, .n = n, .one = one, .user = user, .err = HD_ERROR_INIT};
+    pthread_t threads[S3_AT_ONCE - 1];
+    sigset_t all, old;
+    size_t k = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the caller's */
+    while (k < S3_AT_ONCE - 1 && k + 1 < n && !pthread_create(&threads[k], NULL, do_some, &m))
+        k++;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    do_some(&m);
+    while (k)
+        pthread_join(threads[--k], NULL);
+    if (m.rc)
+        hd_error_copy(err, &m.err);
+    return m.rc;
+}
+
 /* ---- listing */
 
 struct page {
@@ -405,6 +455,16 @@ void s3_keys_free(char **keys, size_t n)
     while (n)
         free(keys[--n]);
     free(keys);
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int s3_keys_have(char **keys, size_t n, const char *key)
+{
+    return n && bsearch(&key, keys, n, sizeof *keys, compare_keys);
 }
 
 /* ListObjectsV2. The query is sorted and encoded here: libcurl signs it as it stands. */
@@ -449,6 +509,8 @@ int32_t s3_keys(struct hd_ckpt *ckpt, const char *under, char ***keys, size_t *n
         s3_keys_free(p.keys, p.n);
         return rc;
     }
+    if (p.n)
+        qsort(p.keys, p.n, sizeof *p.keys, compare_keys);
     *keys = p.keys;
     *n = p.n;
     return HD_OK;

@@ -259,6 +259,22 @@ static int32_t s3_read(struct hd_ckpt *ckpt, const char *name, const char *file,
 
 /* ---- removal */
 
+/* Keys of a store, and what is not to be removed of them: those that begin with `ours`, but for tables. */
+struct keys {
+    struct hd_ckpt *ckpt;
+    char **at;
+    const char *ours;
+};
+
+static int32_t clean_one(void *user, size_t i, struct hd_error *err)
+{
+    const struct keys *k = user;
+    size_t end = strlen(k->at[i]);
+    int is_table = end > 6 && !strcmp(k->at[i] + end - 6, ".table");
+    int stays = k->ours && !strncmp(k->at[i], k->ours, strlen(k->ours)) && !is_table;
+    return stays ? HD_OK : s3_delete(k->ckpt, k->at[i], err);
+}
+
 int32_t s3_clean(struct hd_ckpt *ckpt, const char *name, struct hd_error *err)
 {
     char **keys = NULL, *pending = s3_format("pending/%s", name), *under = s3_format("segments/%s/", name),
@@ -274,11 +290,7 @@ int32_t s3_clean(struct hd_ckpt *ckpt, const char *name, struct hd_error *err)
     }
     rc = rc == HD_E_NOTFOUND ? HD_OK : rc;
     rc = rc ? rc : s3_keys(ckpt, under, &keys, &n, err);
-    for (size_t i = 0; i < n && !rc; i++) {
-        size_t end = strlen(keys[i]);
-        if (!ours || strncmp(keys[i], ours, strlen(ours)) != 0 || (end > 6 && !strcmp(keys[i] + end - 6, ".table")))
-            rc = s3_delete(ckpt, keys[i], err);
-    }
+    rc = rc ? rc : s3_each(n, clean_one, &(struct keys){ckpt, keys, ours}, err);
     rc = rc ? rc : s3_delete(ckpt, pending, err);
     s3_keys_free(keys, n);
     free(pending);
@@ -318,23 +330,43 @@ static int32_t copy(struct hd_ckpt *from, struct hd_ckpt *to, const char *key, s
     return rc;
 }
 
+/* A checkpoint's way to another store: those of its segments that an interrupted move has brought there stay. */
+struct move {
+    struct hd_ckpt *from, *to;
+    const struct s3_commit *commit;
+    char **there;
+    size_t n_there;
+};
+
+static int32_t copy_one(void *user, size_t i, struct hd_error *err)
+{
+    const struct move *m = user;
+    char *key = s3_format("segments/%s/%s", m->commit->name, m->commit->table.segments[i]);
+    int32_t rc = !key                                      ? s3_no_memory(err)
+                 : s3_keys_have(m->there, m->n_there, key) ? HD_OK
+                                                           : copy(m->from, m->to, key, err);
+    free(key);
+    return rc;
+}
+
 static int32_t copy_all(struct hd_ckpt *ckpt, struct hd_ckpt *to, const char *name, struct hd_error *err)
 {
-    char *pending = s3_format("pending/%s", name), *commit = s3_format("commits/%s", name);
-    int32_t rc = pending && commit ? s3_commit_read(to, name, 1, err) : s3_no_memory(err);
+    struct move m = {.from = ckpt, .to = to};
+    char *pending = s3_format("pending/%s", name), *commit = s3_format("commits/%s", name),
+         *under = s3_format("segments/%s/", name);
+    int32_t rc = pending && commit && under ? s3_commit_read(to, name, 1, err) : s3_no_memory(err);
     if (!rc)
         rc = hd_fail(err, HD_E_IO, "%s/%s cannot be moved: %s has one already", ckpt->location, name, to->location);
     else if (rc == HD_E_NOTFOUND)
         rc = s3_commit_read(ckpt, name, 1, err);
     rc = rc ? rc : s3_put(to, pending, "moved", 5, err);
-    struct s3_commit *c = rc ? NULL : *find_commit(ckpt, name);
-    for (uint32_t i = 0; c && i < c->table.n_segments && !rc; i++) {
-        char *key = s3_format("segments/%s/%s", name, c->table.segments[i]);
-        rc = key ? copy(ckpt, to, key, err) : s3_no_memory(err);
-        free(key);
-    }
+    rc = rc ? rc : s3_keys(to, under, &m.there, &m.n_there, err);
+    m.commit = rc ? NULL : *find_commit(ckpt, name);
+    rc = rc ? rc : s3_each(m.commit->table.n_segments, copy_one, &m, err);
     rc = rc ? rc : copy(ckpt, to, commit, err);
     rc = rc ? rc : s3_delete(to, pending, err);
+    s3_keys_free(m.there, m.n_there);
+    free(under);
     free(pending);
     free(commit);
     return rc;

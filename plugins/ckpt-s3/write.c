@@ -222,32 +222,13 @@ static int ends_with(const char *name, const char *end)
     return strlen(name) > strlen(end) && !strcmp(name + strlen(name) - strlen(end), end);
 }
 
-static int32_t add_table(struct hd_ckpt_tx *tx, const char *key, struct s3_table *all, struct hd_error *err)
-{
-    struct s3_answer a;
-    char attempt[S3_TOKEN];
-    int32_t rc = s3_get(tx->ckpt, key, &a, err);
-    if (rc)
-        return rc;
-    rc = s3_table_parse(all, key, a.text, a.bytes, attempt, err);
-    free(a.text);
-    return rc;
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* Every segment that a table speaks of is there. Keys come sorted. */
+/* Every segment that a table speaks of is there. */
 static int32_t check_segments(const struct hd_ckpt_tx *tx, const struct s3_table *all, char **keys, size_t n,
                               struct hd_error *err)
 {
-    if (n)
-        qsort(keys, n, sizeof *keys, compare_names);
     for (uint32_t i = 0; i < all->n_segments; i++) {
         char *key = s3_format("segments/%s/%s", tx->name, all->segments[i]);
-        int found = key && n && bsearch(&key, keys, n, sizeof *keys, compare_names);
+        int found = key && s3_keys_have(keys, n, key);
         free(key);
         if (!found)
             return hd_fail(err, HD_E_IO,
@@ -258,15 +239,42 @@ static int32_t check_segments(const struct hd_ckpt_tx *tx, const struct s3_table
     return HD_OK;
 }
 
+static int32_t add_table(struct hd_ckpt_tx *tx, const char *key, struct s3_table *all, struct hd_error *err)
+{
+    struct s3_answer a;
+    char attempt[S3_TOKEN];
+    int32_t rc = s3_get(tx->ckpt, key, &a, err);
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&tx->lock); /* guards *all */
+    rc = s3_table_parse(all, key, a.text, a.bytes, attempt, err);
+    pthread_mutex_unlock(&tx->lock);
+    free(a.text);
+    return rc;
+}
+
+/* Tables that are read into one. */
+struct tables {
+    struct hd_ckpt_tx *tx;
+    struct s3_table *all;
+    char **keys;
+};
+
+static int32_t add_one(void *user, size_t i, struct hd_error *err)
+{
+    const struct tables *t = user;
+    const char *key = t->keys[i];
+    int is_of_rank = ends_with(key, ".table") && !ends_with(key, "/all.table");
+    return is_of_rank ? add_table(t->tx, key, t->all, err) : HD_OK;
+}
+
 /* The tables of all ranks that have flushed, in one. */
 static int32_t read_tables(struct hd_ckpt_tx *tx, struct s3_table *all, struct hd_error *err)
 {
     char **keys = NULL, *under = s3_format("segments/%s/%s/", tx->name, tx->attempt);
     size_t n = 0;
     int32_t rc = under ? s3_keys(tx->ckpt, under, &keys, &n, err) : s3_no_memory(err);
-    for (size_t i = 0; i < n && !rc; i++)
-        if (ends_with(keys[i], ".table") && !ends_with(keys[i], "/all.table"))
-            rc = add_table(tx, keys[i], all, err);
+    rc = rc ? rc : s3_each(n, add_one, &(struct tables){tx, all, keys}, err);
     if (!rc)
         rc = check_segments(tx, all, keys, n, err);
     s3_keys_free(keys, n);

@@ -451,6 +451,51 @@ def requests_grow_as_the_ranks_do():
         expect(any("all.table" in g for g in gets), f"nothing was read back: {gets}")
 
 
+def what_is_moved_aside_may_take_long():
+    """Other ranks wait for longer than comm.timeout, and a move that was killed goes on where it was."""
+    run("train", job("long"), "job.steps=2", "checkpoint.segment=4KiB")
+    again = (HEDDLE, "train", "long.yaml", "job.steps=2", "checkpoint.resume=overwrite", "job.seed=5", "comm.timeout=5s")
+    copies, enough, told = [], threading.Event(), threading.Event()
+
+    def is_copy(request):
+        return request.command == "PUT" and "/long.1/segments/" in request.path
+
+    def kill(request, _):
+        if not is_copy(request):
+            return None
+        with LOCK:
+            copies.append(request.path)
+            if len(copies) <= 20:
+                return None
+        enough.set()
+        time.sleep(60)
+        return True
+
+    def hold(request, _):
+        if is_copy(request):
+            told.wait(100)
+
+    FAULTS.append(kill)
+    with subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(), start_new_session=True) as p:
+        expect(enough.wait(120), "nothing was moved")
+        os.killpg(p.pid, signal.SIGKILL)
+    FAULTS[:] = [hold]
+    there = keys("long.1/segments/")
+    expect(there, "no segment was copied before")
+    SEEN.clear()
+    with subprocess.Popen(again, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()) as p:
+        out = ""
+        for line in p.stdout:
+            out += line
+            if "rank 0 still moves 1 checkpoint of s3://bucket/long aside" in line:
+                told.set()
+    expect(p.returncode == 0 and told.is_set(), f"exit code {p.returncode}:\n{out}")
+    twice = [k for k in there if f"PUT /bucket/{k}" in SEEN]
+    expect(not twice, f"copied twice: {twice}")
+    says(run("ckpt", "verify", "s3://bucket/long.1"), "every block matches")
+    expect(not [k for k in keys("long") if "pending" in k], "a mark is left")
+
+
 def a_list_of_several_pages():
     run("train", job("many"), "job.steps=2")
     text = S3.get_object(Bucket="bucket", Key="many/commits/step-00000002")["Body"].read()
@@ -482,7 +527,7 @@ BACKEND = moto.backends.get_backend("s3")["123456789012"]["aws"]
 chosen = os.environ.get("S3_ONLY")
 for each in (promises_of_every_store, with_a_session_token, commands, resumes_bit_for_bit, refusals, ranks_of_another_launcher,
              what_passes_is_tried_again, a_server_that_dies_at_each_request, damage_is_found, requests_grow_as_the_ranks_do,
-             a_list_of_several_pages):
+             what_is_moved_aside_may_take_long, a_list_of_several_pages):
     if not chosen or chosen in each.__name__:
         check(each)
 print(f"{passed} passed, {failed} failed", flush=True)

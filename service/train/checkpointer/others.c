@@ -3,6 +3,12 @@
 
 #include <stdlib.h>
 
+#include "core/job/job.h"
+#include "runtime/rendezvous/store.h"
+
+#define ASIDE "checkpoints/aside" /* how many rank 0 is about to move */
+#define MOVED "checkpoints/moved" /* it has */
+
 /* The first folder DIR.1, DIR.2, ... without checkpoints: another store of this kind. */
 static int32_t find_free_folder(struct hd__train_checkpointer *k, const char **folder, struct hd_error *err)
 {
@@ -84,6 +90,8 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[
         rc = hd_fail(err, HD_E_UNSUPPORTED,
                      "%s has checkpoints of another run, and ckpt-%s cannot move them: take another job.name", k->dir,
                      k->s->compiled->checkpoint_choice.component->name);
+    if (!rc && k->s->env->size > 1)
+        rc = hd__store_put(k->s->store, ASIDE, &k->n_aside, sizeof k->n_aside, err);
     return rc;
 }
 
@@ -97,6 +105,8 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
         hd__ckpt_step_name(k->aside[i], name);
         rc = k->ops->move(k->ckpt, name, folder, err);
     }
+    if (!rc && k->n_aside && k->s->env->size > 1)
+        rc = hd__store_put(k->s->store, MOVED, &k->n_aside, sizeof k->n_aside, err);
     int over = !strcmp(k->s->compiled->job->resume, "overwrite") && !k->loaded.dir;
     if (!rc && k->n_aside)
         hd__log(over ? HD_LOG_WARN : HD_LOG_INFO, NULL, "%s%s: %u checkpoint%s %s moved to %s%s",
@@ -106,4 +116,18 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
                 k->dir, k->n_aside, k->n_aside > 1 ? "s" : "", k->aside_are, folder,
                 over ? ", and training begins at step 0; auto would have gone on from them" : "");
     return rc;
+}
+
+/* Errors are those of the barrier that follows: it says who is late, or gone. */
+void hd__train_checkpointer_wait_aside(struct hd__train_checkpointer *k)
+{
+    struct hd_store *store = k->s->store;
+    double timeout = k->s->compiled->job->comm_timeout;
+    struct hd_error unused = HD_ERROR_INIT;
+    uint32_t n = 0;
+    size_t bytes = sizeof n;
+    int32_t rc = hd__store_get(store, ASIDE, &n, &bytes, hd__now() + timeout, &unused);
+    while (!rc && n && hd__store_get(store, MOVED, &n, &bytes, hd__now() + timeout, &unused) == HD_E_TIMEOUT)
+        if (k->s->env->rank == 1)
+            hd__log(HD_LOG_WARN, NULL, "rank 0 still moves %u checkpoint%s of %s aside", n, n > 1 ? "s" : "", k->dir);
 }
