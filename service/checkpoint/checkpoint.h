@@ -49,7 +49,7 @@ struct hd__ckpt_run {
 /* Collective communication while saving. It is called from the thread that saves: with background saving that is a
  * separate thread, so it needs a transport that the training does not use at the same time. */
 struct hd__ckpt_peers {
-    int32_t rank, ranks; /* ranks 0 or 1: nothing below is called */
+    int32_t rank, ranks; /* ranks 0 or 1: none of the collectives below is called */
     /* To the first rank: there `take` gets what each has given, of any length, in the order of ranks. Then all get its
      * `answer`, which `take` may change. */
     int32_t (*gather)(void *user, const void *mine, uint64_t bytes,
@@ -63,6 +63,7 @@ struct hd__ckpt_peers {
     /* A rank of them writes or reads so many from now on, and the others wait for it; 0: it is done. NULL: nobody
      * asks. */
     void (*busy)(void *user, uint64_t bytes);
+    void (*saved)(void *user, uint64_t step); /* on each rank, once it is on disk; NULL: nobody asks */
     void *user;
 };
 

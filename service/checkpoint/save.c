@@ -184,6 +184,7 @@ static int32_t phase_checksums(struct saving *s, struct hd_error *err)
 static int32_t phase_commit(struct saving *s, struct hd_error *err)
 {
     const struct hd_ckpt_ops *ops = s->store->ops;
+    const struct hd__ckpt_peers *peers = &s->store->peers;
     int32_t rc = HD_OK;
     if (s->rank == 0) {
         char *text = hd__ckpt_index_text(s->save, &s->layout, s->hashes);
@@ -206,7 +207,11 @@ static int32_t phase_commit(struct saving *s, struct hd_error *err)
                          "the storage has committed %s, and its index.json %s: nothing was saved", s->name,
                          seen ? "is not there" : "has another size");
     }
+    if (!rc && s->rank == 0 && peers->saved) /* also where the others do not hear of it any more */
+        peers->saved(peers->user, s->save->step);
     rc = agree_on_status(s, rc, err);
+    if (!rc && s->rank && peers->saved)
+        peers->saved(peers->user, s->save->step);
     if (!rc && s->tx) {
         rc = hd__ckpt_result(ops->commit(s->tx, err), "commit", err);
         s->tx = NULL;

@@ -175,8 +175,8 @@ static void say_done(struct hd__agent *g)
         json_array_append_new(ended, json_integer(g->out.ended[i]));
     snprintf(key, sizeof key, "done/%" PRId64 "/%d", g->at, g->nodes->node);
     hd__agent_put(g, key,
-                  json_pack("{s:o,s:i,s:i,s:I}", "ended", ended, "stopped", g->stopped, "stopping", p->stopping,
-                            "failed_step", (json_int_t)p->failed_step),
+                  json_pack("{s:o,s:i,s:i,s:I,s:I}", "ended", ended, "stopped", g->stopped, "stopping", p->stopping,
+                            "saved", (json_int_t)p->saved, "failed_step", (json_int_t)p->failed_step),
                   NULL);
 }
 

@@ -8,7 +8,7 @@
  *   plan       {"round", "ranks", "each", "salt", "run", "saved", "restarts", "nodes": [[I, NAME], ...]}, or {"exit"};
  *              "out": nodes that are left out, with either
  *   failed     {"round"}: the newest that failed on node 0
- *   done/R/I   {"ended": [...], "stopped", "stopping", "failed_step"}: how round R ended on node I */
+ *   done/R/I   {"ended": [...], "stopped", "stopping", "saved", "failed_step"}: how round R ended on node I */
 #ifndef HD_SERVICE_LAUNCH_AGENT_INTERNAL_H
 #define HD_SERVICE_LAUNCH_AGENT_INTERNAL_H
 

@@ -205,11 +205,12 @@ static int32_t next_round(struct hd__agent_lead *l)
     struct hd__agent *g = l->g;
     struct hd__launch_progress *p = g->tally.progress;
     const struct hd__launch_nodes *nodes = g->nodes;
-    int newer = hd__launch_newest(p) > g->tally.best, leaves = 0, grows, free;
+    int newer, leaves = 0, grows, free;
     int32_t before = l->ranks, count;
     double now = hd__now(), pause;
     char who[256], why[320], from[96];
     hd__agent_collect(l);
+    newer = hd__launch_newest(p) > g->tally.best;
     grows = p->grow && l->code == 3 && !l->stopping && !g->stopped;
     for (int32_t i = 1; i < nodes->max; i++)
         leaves += l->node[i].in && l->node[i].leaves;

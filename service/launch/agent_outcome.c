@@ -30,6 +30,7 @@ static void add_code(struct hd__agent_lead *l, int32_t ended)
 static void collect_node(struct hd__agent_lead *l, int32_t i, int32_t rank)
 {
     struct hd__agent *g = l->g;
+    struct hd__launch_progress *p = g->tally.progress;
     struct hd__agent_node *n = &l->node[i];
     double began = hd__now(), late = began + g->a->timeout, said = 0;
     json_t *done = NULL, *ended;
@@ -54,8 +55,8 @@ static void collect_node(struct hd__agent_lead *l, int32_t i, int32_t rank)
     n->leaves = json_integer_value(json_object_get(done, "stopped")) != 0;
     n->left = n->leaves ? n->at : 0;
     l->stopping |= json_integer_value(json_object_get(done, "stopping")) != 0;
-    g->tally.progress->failed_step =
-        HD__MAX(g->tally.progress->failed_step, json_integer_value(json_object_get(done, "failed_step")));
+    p->failed_step = HD__MAX(p->failed_step, json_integer_value(json_object_get(done, "failed_step")));
+    p->saved = HD__MAX(p->saved, json_integer_value(json_object_get(done, "saved")));
     json_decref(done);
     hd__store_remove(g->store, key, NULL);
 }

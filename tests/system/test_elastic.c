@@ -298,6 +298,21 @@ static void kill_child(const struct command *c, int sig)
     ck_assert_int_eq(kill(ranks[0], sig), 0);
 }
 
+/* Each restart goes on from the step that node 0 said. */
+static void expect_restarts_from(const struct command *c, int n)
+{
+    const char *said = c->err, *resumed = c->out;
+    for (int i = 0; i < n; i++) {
+        const char words[] = "resuming from step ";
+        said = strstr(said, ", from step ");
+        resumed = strstr(resumed, words);
+        ck_assert_msg(said && resumed, "restart %d:\n%s%s", i + 1, c->err, c->out);
+        said += strlen(", from step ");
+        resumed += sizeof words - 1;
+        ck_assert_msg(atoll(said) == atoll(resumed), "restart %d: from %.8s, not %.8s", i + 1, resumed, said);
+    }
+}
+
 START_TEST(ranks_fail)
 {
     struct command *c[2];
@@ -317,6 +332,7 @@ START_TEST(ranks_fail)
     expect_end(c[1], 0);
     expect_event("ranks", "restart", 1, 2, 1);
     expect_event("ranks", "restart", 2, 2, 0);
+    expect_restarts_from(c[0], 2);
     expect_undisturbed("ranks", "job.seed=1337", 1);
 }
 END_TEST

@@ -201,8 +201,6 @@ static void log_saved(struct hd__train_loop *l)
                 "%" PRId64 " checkpoints were left out while that of step %" PRId64 " was written, up to step %" PRId64,
                 l->saves_skipped, saved.step, l->progress.step);
     l->saves_skipped = 0;
-    if (l->s.env->progress)
-        l->s.env->progress->saved = saved.step;
 }
 
 /* The same for copies in memory. */
@@ -661,12 +659,12 @@ static int save_what_is_left(struct hd__train_loop *l, const struct hd_error *wh
                                     .run = l->run,
                                     .folder = l->job->checkpoint_dir,
                                     .why = why};
-    if (!l->checkpointer || !hd__train_emergency_save(&e))
-        return 0;
-    if (l->metrics)
+    int done = l->checkpointer && hd__train_emergency_save(&e);
+    log_saved(l); /* one that ended since the last step */
+    if (done && l->metrics)
         hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:b}", "event", "checkpoint", "step",
                                                     (json_int_t)l->progress.step, "emergency", 1));
-    return 1;
+    return done;
 }
 
 /* NaN, a token out of range: it is there again when the step is. */

@@ -159,6 +159,14 @@ static void busy(void *user, uint64_t bytes)
     hd__store_gather_busy(user, bytes);
 }
 
+/* Each rank of a machine tells its launcher: one of them may be all that is left there. */
+static void saved(void *user, uint64_t step)
+{
+    const struct hd__store_gather *g = user;
+    if (g->session->env->progress)
+        g->session->env->progress->saved = (int64_t)step;
+}
+
 struct hd__ckpt_peers hd__store_gather_peers(struct hd__store_gather *g)
 {
     struct hd__ckpt_peers peers = {.rank = g->session->env->rank,
@@ -167,6 +175,7 @@ struct hd__ckpt_peers hd__store_gather_peers(struct hd__store_gather *g)
                                    .all_gather = all_gather,
                                    .all_reduce = all_reduce,
                                    .busy = busy,
+                                   .saved = g->ranks ? NULL : saved, /* what is left is read back first */
                                    .user = g};
     for (int32_t i = 0; g->ranks && i < g->n; i++)
         if (g->ranks[i] == g->session->env->rank)

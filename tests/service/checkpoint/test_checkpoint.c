@@ -178,7 +178,7 @@ struct member {
     uint64_t step;
     int rank, skip; /* skip: one run is left out */
     uint32_t keep;
-    uint64_t file_bytes, busy; /* busy: bytes that it was told of first */
+    uint64_t file_bytes, busy, saved; /* busy: bytes that it was told of first; saved: the step, at the end */
     const char *run;
     const struct hd_ckpt_ops *ops; /* instead of the store's own */
     int32_t rc;
@@ -770,6 +770,24 @@ static void note_busy(void *user, uint64_t bytes)
     m->busy = m->busy ? m->busy : bytes;
 }
 
+static void note_saved(void *user, uint64_t step)
+{
+    struct member *m = user;
+    m->saved = step;
+}
+
+/* Fails where it is too late to undo the save. */
+static int32_t reduce_unheard(void *user, void *mine, uint64_t bytes, void (*fold)(void *sum, const void *other),
+                              struct hd_error *e)
+{
+    const struct member *m = user;
+    char index[256], name[32];
+    int32_t rc = reduce(user, mine, bytes, fold, e);
+    hd__ckpt_step_name(m->step, name);
+    snprintf(index, sizeof index, "%s/%s/index.json", m->dir, name);
+    return rc || access(index, F_OK) ? rc : hd_fail(e, HD_E_PEER, "a rank is gone");
+}
+
 /* skip: rank 0 has all; else each has its share, and of every tenth tensor two ranks have a half */
 static void *save_small(void *user)
 {
@@ -787,8 +805,13 @@ static void *save_small(void *user)
         }
     }
     struct hd__ckpt_store store = open_store(m->dir);
-    store.peers = (struct hd__ckpt_peers){
-        .rank = m->rank, .ranks = SMALL_RANKS, .gather = gather, .all_reduce = reduce, .busy = note_busy, .user = m};
+    store.peers = (struct hd__ckpt_peers){.rank = m->rank,
+                                          .ranks = SMALL_RANKS,
+                                          .gather = gather,
+                                          .all_reduce = m->skip == 2 ? reduce_unheard : reduce,
+                                          .busy = note_busy,
+                                          .saved = note_saved,
+                                          .user = m};
     const struct hd__ckpt_save save = {
         .step = m->step, .tensors = small, .n_tensors = SMALL, .runs = run, .n_runs = n, .version = "0.0.0"};
     m->error = (struct hd_error)HD_ERROR_INIT;
@@ -815,7 +838,7 @@ START_TEST(gathers_of_checksums)
         for (int i = 0; i < SMALL_ELEMENTS; i++)
             small_values[t][i] = (float)(t * SMALL_ELEMENTS + i);
     }
-    for (int skip = 0; skip < 2; skip++) {
+    for (int skip = 0; skip < 3; skip++) { /* 2: nobody hears of the end */
         char name[32];
         for (int r = 0; r < SMALL_RANKS; r++) {
             members[r] =
@@ -824,9 +847,10 @@ START_TEST(gathers_of_checksums)
         }
         for (int r = 0; r < SMALL_RANKS; r++) {
             pthread_join(threads[r], NULL);
-            ck_assert_msg(members[r].rc == HD_OK, "%s", members[r].error.message);
+            ck_assert_msg(members[r].rc == (skip < 2 ? HD_OK : HD_E_PEER), "%s", members[r].error.message);
             /* what the busiest has to write, said by all of them */
             ck_assert_uint_eq(members[r].busy, members[0].busy);
+            ck_assert_uint_eq(members[r].saved, skip < 2 || !r ? members[r].step : 0);
         }
         ck_assert_uint_gt(members[0].busy, SMALL / (skip ? 1 : SMALL_RANKS) * sizeof small_values[0]);
         ck_assert_int_eq(world.gathers, skip ? 1 : 2);

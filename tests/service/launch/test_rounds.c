@@ -115,6 +115,8 @@ START_TEST(all_ranks_of_node_0_die)
         ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "agent %d: status %x", i, (unsigned)status);
     }
     ck_assert_msg(shared->answered, "the rendezvous was gone before the save was over");
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(shared->saved[i], STEP);
 }
 END_TEST
 
