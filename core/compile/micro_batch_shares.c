@@ -6,7 +6,7 @@
 static struct hd__code_section *repeated(const struct hd_program *p)
 {
     for (uint32_t s = 0; s < p->sections.count; s++)
-        if (p->sections.at[s].kind == HD__SECTION_MICRO && p->sections.at[s].repeat > 1)
+        if (p->sections.at[s].kind == HD__SECTION_MICRO)
             return &p->sections.at[s];
     return NULL;
 }
@@ -35,9 +35,8 @@ static int32_t check_rounds(const struct hd__compiled *c, const struct hd_progra
                      hd__instr_name(i));
     else if (fewest <= apart)
         hd__job_fail(c->job, "data.micro_batches", err,
-                     "data.micro_batches: %d is too few, since a strategy treats the first micro-batch apart: at least "
-                     "%d are needed on each rank",
-                     fewest, apart + 1);
+                     "data.micro_batches: %d is too few, since the %s: at least %d are needed on each rank", fewest,
+                     apart > 1 ? "first and the last have code of their own" : "last has code of its own", apart + 1);
     else
         return HD_OK;
     return err->code = HD_E_UNSUPPORTED;

@@ -242,7 +242,13 @@ static const struct row key_rows[] = {
      "writes to the same place",
      NULL},
     {"train llama.yaml mesh.dp=2 data.micro_batches=[3,1]",
-     "command line: data.micro_batches: 1 is too few, since a strategy treats the first micro-batch apart", NULL},
+     "command line: data.micro_batches: 1 is too few, since the last has code of its own: at least 2 are needed", NULL},
+    {"train llama.yaml mesh.dp=2 data.micro_batches=[2,1] data.batch=6",
+     "command line: data.micro_batches: 1 is too few, since the last has code of its own: at least 2 are needed", NULL},
+    {"train llama.yaml mesh.dp=2 data.micro_batches=[3,2] data.batch=10 strategies.zero.stage=1",
+     "command line: data.micro_batches: 2 is too few, since the first and the last have code of their own: at least 3 "
+     "are needed on each rank",
+     NULL},
     {"train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\",\"split\":[1,2]},{\"use\":\"zero\"}]",
      "command line: strategies.3d.split adds up to 3 layers, the model has 2: say a list that adds up to that, or "
      "layers, which shares them evenly",
