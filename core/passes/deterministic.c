@@ -10,8 +10,8 @@
  *   hd__exact_partition   a step without a pipeline becomes one stage's actions: every micro-batch has its own
  *                         instructions
  *   hd__exact_sums        accum, accum, ... -> adds, and one accum
- *   hd__exact_reduce      checks that gradients are not compressed, and sums their norm independently of the order:
- *                         HD_OP_SUMSQ */
+ *   hd__exact_reduce      checks that gradients are not compressed and weights not rounded by random numbers, and sums
+ *                         the norm of gradients independently of the order: HD_OP_SUMSQ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -255,6 +255,10 @@ static int is_compressed(const struct hd_program *p, const struct hd__instr *i)
 
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err)
 {
+    if (p->update_rule && p->update_rule->flags & HD_ATTR_STOCHASTIC)
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "optimizer.rounding must not be stochastic: its random numbers are those of a position in a "
+                       "flat buffer, which stages of zero and of a pipeline lay out differently");
     for (uint32_t s = 0; s < p->sections.count; s++)
         for (uint32_t k = 0; k < p->sections.at[s].code.count; k++)
             if (is_compressed(p, &p->sections.at[s].code.at[k]))

@@ -140,6 +140,9 @@ START_TEST(what_cannot_be_exact_is_refused)
         {{"precision.reduce=bf16", "mesh.dp=2"}, 2, "precision.reduce must be precision.grad"},
         {{"precision.grad=bf16", "precision.reduce=bf16", "mesh.dp=2"}, 3, "precision.grad must be fp32: sums of 16"},
         {{"precision.grad=bf16"}, 1, "precision.grad must be fp32"},
+        {{"precision.compute=bf16", "precision.master=bf16", "optimizer={use: adamw, rounding: stochastic}"},
+         3,
+         "optimizer.rounding must not be stochastic"},
         {{"mesh.tp=3", "model.heads=6", "model.hidden=24", "model.vocab=33"}, 4, "3 ranks have copies of a parameter"}};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct hd_error err = HD_ERROR_INIT;
