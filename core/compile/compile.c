@@ -434,6 +434,11 @@ static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd
     return !rc && p->exact && hd__exact_reduce(p, err) ? locate_exact_error(c, err) : rc;
 }
 
+static int32_t fuse(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    return hd__fuse(p, err) ? locate_exact_error(c, err) : HD_OK;
+}
+
 /* Replicas of local SGD see different gradients: options that need the same decision on all ranks are refused. */
 static int32_t check_independent_axes(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
@@ -505,7 +510,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, uint3
     check_cache(c, p);
     hd__value_numbers_promise(p);
     if ((rc = recompute(c, p, err)) || (rc = ring_attention(c, p, err)) || (rc = lower(c, p, err)) ||
-        (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
+        (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = fuse(c, p, err)) ||
         (rc = hd__schedule_instrs(p, err)) || (rc = hd__memory_plan(p, err)))
         return rc;
     if (hd__compile_verify(c, p, err))

@@ -286,9 +286,12 @@ int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
     struct hd__code_section *begin = hd__program_section_of(p, HD__SECTION_BEGIN),
                             *last = hd__program_section_of(p, HD__SECTION_MICRO_LAST),
                             *step = hd__program_section_of(p, HD__SECTION_STEP);
-    (void)err;
     for (uint32_t s = 0; s < p->sections.count && p->fusions & hd__fusion_rows(HD__FUSE_LOSS_HEAD); s++)
-        hd__fuse_loss_head(p, &p->sections.at[s].code);
+        if (hd__fuse_loss_head(p, &p->sections.at[s].code) && p->exact)
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "the weights of the head are gathered for the loss and again for its gradient, and ops "
+                           "apart have other last bits than a fused one: take strategies.3d.schedule 1f1b, or "
+                           "strategies.zero.stage 0 to 2");
     for (uint32_t s = 0; s < p->sections.count; s++) {
         fuse_section(p, &p->sections.at[s].code);
         fuse_sums(p, &p->sections.at[s].code);

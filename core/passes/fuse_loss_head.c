@@ -6,8 +6,9 @@
  *     dx = einsum(dz, w); dw = einsum(dz, x)
  *
  * becomes n, dx, dw = xent_head(x, w, labels, [scale]), at the position of l and c. It is found by makers and readers
- * of tensors, never by name: a conversion between two of them, or another reader, leaves it as it is. In an evaluation
- * the chain is only its first line, and n = xent_head(x, w, labels). */
+ * of tensors, never by name: a conversion between two of them, or another reader, leaves it as it is. So does a w that
+ * is released and gathered again in between, since a fused op would hold dw for as long. In an evaluation the chain is
+ * only its first line, and n = xent_head(x, w, labels). */
 #include <stdlib.h>
 
 #include "core/passes/passes.h"
@@ -31,6 +32,7 @@ struct head {
     uint32_t part[PARTS]; /* positions */
     hd_tensor x, w;       /* as the logits' einsum reads them */
     int moved;            /* instructions have other positions than in `flow` */
+    int gathered_twice;   /* a loss was left as it is because w is not one tensor */
 };
 
 static struct hd__instr *part(const struct head *h, uint32_t which)
@@ -151,14 +153,17 @@ static int logits_fit(struct head *h)
 }
 
 /* Is this reader of dz einsum(dz, with), with an output that looks like `like`? */
-static int is_product(const struct head *h, uint32_t which, hd_tensor with, hd_tensor like)
+static int is_product(struct head *h, uint32_t which, hd_tensor with, hd_tensor like)
 {
     const struct hd__instr *i = part(h, which);
     const struct hd__tensor *out = hd__tensor_const(h->p, i->out[0]);
-    if (i->op != HD_OP_EINSUM || i->in[0] != part(h, GRAD)->out[0] || hd__accumulates(i) || out->buffer)
+    if (i->op != HD_OP_EINSUM || i->in[0] != part(h, GRAD)->out[0] || hd__accumulates(i) || out->buffer ||
+        !hd__same_shape(out, hd__tensor_const(h->p, like)))
         return 0;
-    return hd__same_shape(out, hd__tensor_const(h->p, like)) &&
-           same_values(h, with, i->in[1], h->part[LOGITS], h->part[which]);
+    int same = same_values(h, with, i->in[1], h->part[LOGITS], h->part[which]);
+    uint32_t param = hd__tensor_const(h->p, with)->param;
+    h->gathered_twice |= !same && param && param == hd__tensor_const(h->p, i->in[1])->param;
+    return same;
 }
 
 static int find_products(struct head *h)
@@ -246,7 +251,7 @@ static void fuse_at(struct head *h, uint32_t k)
 }
 
 /* Losses share no instruction between their logits and their matmuls, so `flow` serves for all. */
-void hd__fuse_loss_head(struct hd_program *p, hd__code *code)
+int hd__fuse_loss_head(struct hd_program *p, hd__code *code)
 {
     struct head h = {.p = p, .code = code, .moved = 1};
     for (uint32_t k = 0; k < code->count; k++) {
@@ -261,4 +266,5 @@ void hd__fuse_loss_head(struct hd_program *p, hd__code *code)
     }
     hd__code_compact(code);
     free(h.flow);
+    return h.gathered_twice;
 }

@@ -36,9 +36,10 @@ struct hd__tensor_use {
     uint32_t count; /* how many operands read it */
 };
 struct hd__tensor_use *hd__count_uses(const struct hd_program *p,
-                                      const hd__code *code);             /* fuse.c: by tensor; caller frees */
-void hd__fuse_patterns(struct hd_program *p, hd__code *code);            /* fuse_patterns.c, called by hd__fuse */
-void hd__fuse_loss_head(struct hd_program *p, hd__code *code);           /* fuse_loss_head.c, called by hd__fuse */
+                                      const hd__code *code);  /* fuse.c: by tensor; caller frees */
+void hd__fuse_patterns(struct hd_program *p, hd__code *code); /* fuse_patterns.c, called by hd__fuse */
+/* fuse_loss_head.c, called by hd__fuse. Returns whether a loss is left because its weights are gathered twice. */
+int hd__fuse_loss_head(struct hd_program *p, hd__code *code);
 int32_t hd__schedule_instrs(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
 int32_t hd__memory_plan(struct hd_program *p,
                         struct hd_error *err); /* memory_plan.c: hd__inplace, then hd__memory_offsets */

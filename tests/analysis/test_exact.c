@@ -143,6 +143,9 @@ START_TEST(what_cannot_be_exact_is_refused)
         {{"precision.compute=bf16", "precision.master=bf16", "optimizer={use: adamw, rounding: stochastic}"},
          3,
          "optimizer.rounding must not be stochastic"},
+        {{"mesh={pp: 2, dp: 2}", "strategies.3d.schedule=gpipe", "strategies.zero.stage=3"},
+         3,
+         "the weights of the head are gathered for the loss and again for its gradient"},
         {{"mesh.tp=3", "model.heads=6", "model.hidden=24", "model.vocab=33"}, 4, "3 ranks have copies of a parameter"}};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct hd_error err = HD_ERROR_INIT;
