@@ -98,8 +98,8 @@ static void expect_event(const char *job, const char *event, int n, int ranks, i
     json_decref(row);
 }
 
-/* Each step once, and those of one machine that nobody disturbed. `lack`: so many times rank 0 died, maybe between the
- * end of a step, which the others then saved, and its row. */
+/* Each step once, and those of one machine that nobody disturbed. `lack`: so many times rank 0 died or failed, maybe
+ * between the end of a step, which the others then saved, and its row. */
 static void expect_undisturbed(const char *job, const char *words, int lack)
 {
     curve_read(&parts, job);
@@ -447,7 +447,8 @@ START_TEST(machine_goes)
     expect_event(job, "shrink", 1, 1, 1);
     expect_event(job, "grow", 1, 2, -1);
     ck_assert_ptr_null(after_event(job, "restart", 1));
-    expect_undisturbed(job, "job.seed=1337", 0);
+    /* the ranks of an agent that is stopped live: one may have ended a step that rank 0 has not, and saves it */
+    expect_undisturbed(job, "job.seed=1337", _i == 2);
 }
 END_TEST
 
