@@ -131,6 +131,36 @@ static inline int32_t hd_job_rank(const struct hd_world *world, int32_t rank)
     return known && rank >= 0 && rank < world->size ? world->job_ranks[rank] : rank;
 }
 
+/* While a process is stopped (Ctrl-Z, a suspended batch job, docker pause) those it waits for mostly are, too, so that
+ * nobody is to blame for that time. Who waits looks at the clock again and again: what passed beyond `planned` seconds
+ * between two looks does not count. */
+static inline double hd_slept(double looked, double planned, double now)
+{
+    return now - looked > planned ? now - looked - planned : 0;
+}
+
+/* The beginning of a wait, later by what was slept since; never later than now. */
+static inline double hd_excuse(double since, double looked, double planned, double now)
+{
+    since += hd_slept(looked, planned, now);
+    return since < now ? since : now;
+}
+
+/* Of waits that look at the clock some hundred times a second. */
+#define HD_LOOK_SECONDS 1.0
+
+/* The end of such a wait; `looked`: when it began. */
+struct hd_deadline {
+    double at, looked;
+};
+
+static inline int hd_deadline_passed(struct hd_deadline *deadline, double now)
+{
+    deadline->at += hd_slept(deadline->looked, HD_LOOK_SECONDS, now);
+    deadline->looked = now;
+    return now > deadline->at;
+}
+
 /* What starts the ranks of a job where nothing else did: the words of a command, found in PATH, before heddle's own;
  * "%n" is the number of ranks. Each rank must find its number in the command's environment variables. */
 struct hd_comm_launcher {

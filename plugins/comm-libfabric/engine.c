@@ -204,6 +204,7 @@ static void relax(struct hd_comm *c, uint32_t turn)
 int32_t lf_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
     struct lf_op *op = rq_find(&c->ops, request, "libfabric", err);
+    struct hd_deadline end = {.at = deadline, .looked = lf_now()};
     if (!op)
         return HD_E_INVALID;
     lf_ready_flush(c);
@@ -212,7 +213,7 @@ int32_t lf_wait(struct hd_comm *c, hd_request request, double deadline, struct h
             turn = 0;
             continue;
         }
-        if (!op->done && (turn & 63) == 63 && lf_now() > deadline)
+        if (!op->done && (turn & 63) == 63 && hd_deadline_passed(&end, lf_now()))
             lf_fail_late(op);
         relax(c, turn);
     }

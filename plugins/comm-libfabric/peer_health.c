@@ -169,16 +169,15 @@ static int is_lost(struct lf_op *op, double now)
 /* A few hundred times a second, and only while something waits and nothing moves. */
 void lf_health(struct hd_comm *c)
 {
-    double now = lf_now();
+    double now = lf_now(), looked = c->checked;
     struct lf_op *op = c->pending, *late = NULL; /* the newest first */
-    if (now - c->checked < HEALTH_SECONDS)
+    if (now - looked < HEALTH_SECONDS)
         return;
     c->checked = now;
     while (op) {
         struct lf_op *next = op->after;
-        if (op->since == 0)
-            op->since = now;
-        else if (now - op->since > c->world.timeout)
+        op->since = op->since != 0 ? hd_excuse(op->since, looked, HD_LOOK_SECONDS, now) : now;
+        if (now - op->since > c->world.timeout)
             late = op;
         if (is_lost(op, now)) {
             next = c->pending; /* a whole group ended: from the beginning */

@@ -136,19 +136,18 @@ static void fail_late(struct cm_op *op, double waited)
     cm_group_give_up(g, &err);
 }
 
-static void check_late(struct cm_group *g, double now)
+static int is_late(struct cm_op *op, double looked, double now)
 {
-    struct cm_op *late =
-        g->head && g->head->since != 0 && now - g->head->since > g->comm->world.timeout ? g->head : NULL;
-    if (g->head && g->head->since == 0)
-        g->head->since = now;
-    for (uint32_t i = 0; i < g->n_messages; i++) {
-        struct cm_op *op = g->message[i];
-        if (op->since == 0)
-            op->since = now;
-        else if (!late && now - op->since > g->comm->world.timeout)
-            late = op;
-    }
+    op->since = op->since != 0 ? hd_excuse(op->since, looked, HD_LOOK_SECONDS, now) : now;
+    return now - op->since > op->group->comm->world.timeout;
+}
+
+static void check_late(struct cm_group *g, double looked, double now)
+{
+    struct cm_op *late = g->head && is_late(g->head, looked, now) ? g->head : NULL;
+    for (uint32_t i = 0; i < g->n_messages; i++)
+        if (is_late(g->message[i], looked, now) && !late)
+            late = g->message[i];
     if (late)
         fail_late(late, now - late->since);
 }
@@ -197,13 +196,13 @@ static int advance(struct cm_group *g)
 /* While nothing moves: control messages, and operations that are late. */
 static void check_health(struct hd_comm *c)
 {
-    double now = cm_now();
+    double now = cm_now(), looked = c->checked;
     cm_control_poll(c);
-    if (now - c->checked < CHECK_SECONDS)
+    if (now - looked < CHECK_SECONDS)
         return;
     c->checked = now;
     for (struct cm_group *g = c->groups; g; g = g->next)
-        check_late(g, now);
+        check_late(g, looked, now);
 }
 
 static int progress(struct hd_comm *c)
@@ -248,6 +247,7 @@ int32_t cm_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_
 int32_t cm_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
     struct cm_op *op = rq_find(&c->ops, request, "mpi", err);
+    struct hd_deadline end = {.at = deadline, .looked = cm_now()};
     if (!op)
         return HD_E_INVALID;
     c->idle = 0;
@@ -256,10 +256,9 @@ int32_t cm_wait(struct hd_comm *c, hd_request request, double deadline, struct h
             continue;
         if (c->idle > c->spins)
             sched_yield();
-        if ((c->idle & 63) == 0 && cm_now() > deadline) {
+        if ((c->idle & 63) == 0 && hd_deadline_passed(&end, cm_now())) {
             struct cm_op *late = op->kind == CM_COLLECTIVE ? op->group->head : op;
-            double now = cm_now();
-            fail_late(late, late->since != 0 ? now - late->since : 0);
+            fail_late(late, late->since != 0 ? end.looked - late->since : 0);
         }
     }
     return finish(c, op, err);
@@ -267,7 +266,8 @@ int32_t cm_wait(struct hd_comm *c, hd_request request, double deadline, struct h
 
 int32_t cm_wait_all(struct hd_comm *c, int n, MPI_Request *requests, const char *what, struct hd_error *err)
 {
-    double deadline = cm_now() + c->world.timeout;
+    double now = cm_now();
+    struct hd_deadline end = {.at = now + c->world.timeout, .looked = now};
     int done = 0, code;
     for (uint32_t idle = 1;; idle++) {
         if ((code = MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE)) != MPI_SUCCESS)
@@ -283,7 +283,7 @@ int32_t cm_wait_all(struct hd_comm *c, int n, MPI_Request *requests, const char 
             hd_error_copy(err, &c->error);
             return c->error.code;
         }
-        if (cm_now() > deadline)
+        if (hd_deadline_passed(&end, cm_now()))
             return hd_fail(err, HD_E_TIMEOUT, "mpi: %s: some rank did not come within %.0f s", what, c->world.timeout);
     }
 }

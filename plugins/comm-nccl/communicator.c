@@ -195,14 +195,15 @@ int32_t nc_queue_connect(struct nc_queue *q, struct hd_error *err)
 {
     struct nc_group *g = q->group;
     struct hd_comm *c = g->comm;
-    double deadline = nc_now() + c->world.timeout;
+    double now = nc_now();
+    struct hd_deadline end = {.at = now + c->world.timeout, .looked = now};
     while (q->state != NC_READY) {
         int32_t rc = nc_usable(g, err);
         if (rc)
             return rc;
         if (nc_turn(c))
             continue;
-        if (nc_now() > deadline)
+        if (hd_deadline_passed(&end, nc_now()))
             return hd_fail(err, HD_E_TIMEOUT, "nccl: group %s of %d ranks: some did not come within %.0f s", g->name,
                            g->n, c->world.timeout);
         nc_unlock(c);

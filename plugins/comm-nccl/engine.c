@@ -188,21 +188,32 @@ static int32_t check_running(struct nc_queue *q, double now, struct hd_error *er
     return now - q->since > c->world.timeout ? late(q, text, now - q->since, err) : HD_OK;
 }
 
-static int32_t check_queue(struct nc_queue *q, double now, struct hd_error *err)
+static void excuse(struct nc_op *op, double looked, double now)
+{
+    for (; op; op = op->next)
+        op->since = hd_excuse(op->since, looked, HD_LOOK_SECONDS, now);
+}
+
+static int32_t check_queue(struct nc_queue *q, double looked, double now, struct hd_error *err)
 {
     const struct nc_op *op = q->launched ? q->launched : q->head ? q->head : q->sent;
     char text[160];
+    if (q->launched)
+        q->launched->since = hd_excuse(q->launched->since, looked, HD_LOOK_SECONDS, now);
+    excuse(q->head, looked, now);
+    excuse(q->sent, looked, now);
+    q->since = hd_excuse(q->since, looked, HD_LOOK_SECONDS, now);
     if (op && now - op->since > q->group->comm->world.timeout)
         return late(q, nc_op_text(op, text), now - op->since, err);
     return check_running(q, now, err);
 }
 
-static void check_all(struct hd_comm *c, double now)
+static void check_all(struct hd_comm *c, double looked, double now)
 {
     for (struct nc_group *g = c->groups; g; g = g->next)
         for (struct nc_queue *q = g->queues; q && g->error.code == HD_OK; q = q->next) {
             struct hd_error err = HD_ERROR_INIT;
-            if (check_queue(q, now, &err))
+            if (check_queue(q, looked, now, &err))
                 nc_group_fail(g, &err);
         }
 }
@@ -212,7 +223,7 @@ static void check_all(struct hd_comm *c, double now)
 int nc_turn(struct hd_comm *c)
 {
     int moved = 0;
-    double now = nc_now();
+    double now = nc_now(), looked = c->checked;
     if (nc_poll_abort(c, NULL))
         return 0;
     for (struct nc_group *g = c->groups; g; g = g->next)
@@ -222,9 +233,9 @@ int nc_turn(struct hd_comm *c)
                 nc_queue_advance(q, &moved, &err))
                 nc_group_fail(g, &err);
         }
-    if (now - c->checked > CHECK_SECONDS) {
+    if (now - looked > CHECK_SECONDS) {
         c->checked = now;
-        check_all(c, now);
+        check_all(c, looked, now);
     }
     return moved;
 }
@@ -284,6 +295,7 @@ static int32_t give_up(struct hd_comm *c, struct nc_op *op)
 
 int32_t nc_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
+    struct hd_deadline end = {.at = deadline, .looked = nc_now()};
     struct nc_op *op;
     int32_t rc;
     nc_lock(c);
@@ -291,7 +303,7 @@ int32_t nc_wait(struct hd_comm *c, hd_request request, double deadline, struct h
     while (op && !op->done) {
         if (nc_turn(c) || op->done)
             continue;
-        if (op->group && nc_now() > deadline) {
+        if (op->group && hd_deadline_passed(&end, nc_now())) {
             give_up(c, op);
             continue;
         }

@@ -183,7 +183,7 @@ static int advance(struct shm_group *g)
     return g->mail ? moved | shm_mail_advance(g) : moved;
 }
 
-static void check_group(struct shm_group *g, double now)
+static void check_group(struct shm_group *g, double looked, double now)
 {
     uint8_t gone[SHM_MEMBERS];
     int any = 0;
@@ -201,9 +201,8 @@ static void check_group(struct shm_group *g, double now)
                     fail_gone(op, i);
             if (g->error.code != HD_OK)
                 return;
-            if (op->since == 0)
-                op->since = now;
-            else if (now - op->since > g->comm->world.timeout)
+            op->since = op->since != 0 ? hd_excuse(op->since, looked, HD_LOOK_SECONDS, now) : now;
+            if (now - op->since > g->comm->world.timeout)
                 fail_late(op, now - op->since);
             if (k == 0)
                 break; /* collectives behind the head wait for the head */
@@ -212,13 +211,13 @@ static void check_group(struct shm_group *g, double now)
 
 static void check_health(struct hd_comm *comm)
 {
-    double now = shm_now();
-    if (now - comm->checked < HEALTH_SECONDS)
+    double now = shm_now(), looked = comm->checked;
+    if (now - looked < HEALTH_SECONDS)
         return;
     comm->checked = now;
     for (struct shm_group *g = comm->groups; g; g = g->next)
         if (g->head || g->mail)
-            check_group(g, now);
+            check_group(g, looked, now);
 }
 
 /* ---- progress, test, wait */
@@ -274,6 +273,7 @@ int32_t shm_test(struct hd_comm *comm, hd_request request, int32_t *done, struct
 int32_t shm_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err)
 {
     struct shm_op *op = rq_find(&comm->ops, request, "shm", err);
+    struct hd_deadline end = {.at = deadline};
     if (!op)
         return HD_E_INVALID;
     comm->idle = 0;
@@ -285,7 +285,8 @@ int32_t shm_wait(struct hd_comm *comm, hd_request request, double deadline, stru
         if (comm->idle_since == 0 || (comm->idle & 7) != 0)
             continue;
         double now = shm_now();
-        if (now > deadline) {
+        end.looked = SHM_MAX(end.looked, comm->idle_since); /* as good as when it began */
+        if (hd_deadline_passed(&end, now)) {
             double since = op->since != 0 ? op->since : now;
             fail_late(op->kind == SHM_COLLECTIVE ? op->group->head : op, now - since);
         }

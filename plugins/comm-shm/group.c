@@ -168,7 +168,8 @@ static void map_pairs(struct shm_group *g, const struct layout *l)
 /* All have mapped all: nobody's descriptor is needed any more, and whoever leaves early hurts nobody. */
 static int32_t await_members(struct shm_group *g, struct hd_error *err)
 {
-    double deadline = shm_now() + g->comm->world.timeout, next_check = 0;
+    double now = shm_now(), next_check = 0;
+    struct hd_deadline end = {.at = now + g->comm->world.timeout, .looked = now};
     atomic_store(&g->member[g->me].part->mapped, 1);
     g->comm->idle = 0;
     for (int32_t i = 0; i < g->n;) {
@@ -179,9 +180,10 @@ static int32_t await_members(struct shm_group *g, struct hd_error *err)
         }
         g->comm->idle++;
         shm_relax(g->comm);
-        if (shm_now() < next_check)
+        now = shm_now();
+        if (now < next_check)
             continue;
-        next_check = shm_now() + 0.005;
+        next_check = now + 0.005;
         int32_t rank = shm_job_rank(g, i);
         if (err)
             err->peer = rank;
@@ -190,7 +192,7 @@ static int32_t await_members(struct shm_group *g, struct hd_error *err)
             return hd_fail(err, HD_E_PEER, "shm: rank %d died while group %s was made", rank, g->name);
         if (atomic_load(&((struct shm_control *)g->comm->control.base)->aborted))
             return hd_fail(err, HD_E_CANCELLED, "shm: aborted while group %s was made", g->name);
-        if (next_check > deadline)
+        if (hd_deadline_passed(&end, now))
             return hd_fail(err, HD_E_TIMEOUT, "shm: rank %d did not join group %s within %.0f s", rank, g->name,
                            g->comm->world.timeout);
     }

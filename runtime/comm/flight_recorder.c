@@ -85,7 +85,14 @@ int hd__comm_flight_read(const struct hd__flight *f, uint64_t number, struct hd_
     out->op = __atomic_load_n(&r->op, __ATOMIC_ACQUIRE);
     out->enqueued = load_time(&r->enqueued);
     out->waited = load_time(&r->waited);
+    if (out->waited > 0 && !out->completed)
+        out->waited = HD__MAX(out->waited, load_time(&f->went_on));
     return __atomic_load_n(&r->number, __ATOMIC_RELAXED) == number;
+}
+
+void hd__comm_flight_went_on(struct hd__flight *f, double now)
+{
+    HD__FLIGHT_TIME(f->went_on, now);
 }
 
 double hd__comm_flight_waited(const struct hd__flight *f)

@@ -49,6 +49,7 @@ struct hd__flight {
     uint64_t waiting;                 /* number of the operation that is waited for, or 0 */
     uint64_t op_hash, op_hash_before; /* chained hash of all operations so far; without the newest */
     int64_t step;                     /* training step, or -1 */
+    double went_on;                   /* when this process last did after it had been stopped; 0: never */
     struct hd__arena arena;
     struct hd__flight_channel *channels, **tail;
     uint32_t n_channels, reserved;
@@ -121,5 +122,7 @@ const struct hd__flight_op *hd__comm_flight_retract(struct hd__flight *flight);
 int hd__comm_flight_read(const struct hd__flight *flight, uint64_t number, struct hd__flight_record *out);
 /* Seconds that this rank has blocked on its current operation; 0: it does not wait. */
 double hd__comm_flight_waited(const struct hd__flight *flight);
+/* [any-thread] This process had been stopped until now: waits begin anew. */
+void hd__comm_flight_went_on(struct hd__flight *flight, double now);
 
 #endif

@@ -301,6 +301,7 @@ static int32_t wrapper_wait(struct hd_comm *comm, hd_request request, double dea
     struct hd__wrapper_op *op = hd__comm_request_find(&w->ops, request, err);
     if (op && op->below && op->below->ops.wait && only_passthrough(w))
         return wait_below(op, deadline, err);
+    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
     for (uint32_t idle = 0;; idle++) {
         struct hd_error late = HD_ERROR_INIT;
         int32_t done = 0, code = wrapper_test(comm, request, &done, err);
@@ -311,7 +312,7 @@ static int32_t wrapper_wait(struct hd_comm *comm, hd_request request, double dea
             return code;
         idle = code ? 0 : idle;
         hd__comm_backoff(idle);
-        if (idle % 64 != 63 || hd__now() < deadline)
+        if (idle % 64 != 63 || !hd_deadline_passed(&end, hd__now()))
             continue;
         if (op->below)
             return wait_below(op, hd__now(), err);

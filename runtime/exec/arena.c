@@ -133,6 +133,7 @@ void hd__exec_unmap_memory(struct hd__exec *e)
 
 int32_t hd__exec_wait_event(struct hd__exec *e, struct hd_event *event, double deadline, struct hd_error *err)
 {
+    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
     for (uint32_t idle = 0;; idle++) {
         int32_t reached = hd__exec_device_reached(&e->device, event, err);
         /* Operations on a stream that failed look done; only `progress` says so, also after the stream has passed. */
@@ -142,7 +143,7 @@ int32_t hd__exec_wait_event(struct hd__exec *e, struct hd_event *event, double d
         rc = hd__exec_progress(e, err);
         if (rc)
             return rc;
-        if (deadline > 0 && hd__now() > deadline)
+        if (deadline > 0 && hd_deadline_passed(&end, hd__now()))
             return hd_fail(err, HD_E_TIMEOUT, "device-%s: the compute stream did not finish before the deadline",
                            e->device.name);
         hd__comm_backoff(idle);

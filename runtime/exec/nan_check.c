@@ -90,9 +90,10 @@ void hd__exec_begin_call(struct hd__exec *e, const char *what)
 
 double hd__exec_call_seconds(struct hd__exec *e)
 {
-    double since, waited = e->config.store ? hd__store_last_wait(e->config.store) : 0;
+    double since, went_on, waited = e->config.store ? hd__store_last_wait(e->config.store) : 0;
     __atomic_load(&e->call_since, &since, __ATOMIC_RELAXED);
-    return since > 0 ? HD__MAX(0.0, hd__now() - HD__MAX(since, waited)) : 0;
+    __atomic_load(&e->transports.flight->went_on, &went_on, __ATOMIC_RELAXED);
+    return since > 0 ? HD__MAX(0.0, hd__now() - HD__MAX(since, HD__MAX(waited, went_on))) : 0;
 }
 
 static const char *position(struct hd__exec *e, char out[128])

@@ -377,6 +377,7 @@ int32_t hd__exec_transports_progress(struct hd__transports *t, struct hd_error *
 static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transport *of, hd_request request,
                                      double deadline, struct hd_error *err)
 {
+    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
     if (t->opened.count == 1)
         return hd__comm_done(of->ops->wait(of->comm, request, deadline, err), "wait", err);
     for (uint32_t idle = 0;; idle++) {
@@ -384,7 +385,7 @@ static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transp
         idle = rc ? 0 : idle;
         if (rc < 0 || (rc = hd__comm_done(of->ops->test(of->comm, request, &done, err), "test", err)) || done)
             return rc;
-        if (hd__now() > deadline) /* so that the transport names the late rank */
+        if (hd_deadline_passed(&end, hd__now())) /* so that the transport names the late rank */
             return hd__comm_done(of->ops->wait(of->comm, request, deadline, err), "wait", err);
         hd__comm_backoff(idle);
     }

@@ -139,7 +139,7 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store
                        struct hd_error *err)
 {
     /* The server answers at the deadline, and knows more: on a busy machine that takes a while. */
-    struct timespec until = hd__cond_until(deadline + HD__MAX(0.5, s->dead_after));
+    struct hd_deadline end = {.at = deadline + HD__MAX(0.5, s->dead_after), .looked = hd__now()};
     pthread_mutex_lock(&s->lock);
     frame->id = p->id = ++s->next_id;
     p->next = s->requests;
@@ -151,8 +151,11 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store
     int32_t sent = hd__store_send(s, frame, deadline), outlives = atomic_load(&s->outlives);
     int late = 0;
     pthread_mutex_lock(&s->lock);
-    while (sent == HD_OK && !p->done && !late && !is_over(s, outlives))
-        late = pthread_cond_timedwait(&s->replied, &s->lock, &until) == ETIMEDOUT;
+    while (sent == HD_OK && !p->done && !late && !is_over(s, outlives)) {
+        struct timespec look = hd__cond_until(HD__MIN(end.at, end.looked + HD_LOOK_SECONDS / 2));
+        pthread_cond_timedwait(&s->replied, &s->lock, &look);
+        late = hd_deadline_passed(&end, hd__now());
+    }
     if (waits)
         atomic_store(&s->waited, hd__now());
     atomic_fetch_sub(&s->waiting, waits);

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "core/base/timed_wait.h"
+#include "heddle/comm.h"
 #include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/kv.h"
 #include "runtime/rendezvous/liveness.h"

@@ -202,6 +202,18 @@ static int stopped(struct hd_store *s)
     return stop;
 }
 
+/* Time slept beyond the plan is neither the server's silence nor this rank's waiting. */
+static void excuse(struct hd_store *s, double before, double planned, double now)
+{
+    s->last_heard = now - before > s->dead_after / 2 ? now : hd_excuse(s->last_heard, before, planned, now);
+    if (!hd_slept(before, planned + HD_LOOK_SECONDS, now))
+        return;
+    pthread_mutex_lock(&s->status_lock);
+    if (s->status.went_on)
+        s->status.went_on(s->status.user, now);
+    pthread_mutex_unlock(&s->status_lock);
+}
+
 void *hd__store_thread(void *arg)
 {
     struct hd_store *s = arg;
@@ -217,12 +229,10 @@ void *hd__store_thread(void *arg)
         poll(fds, 2, planned);
         hd__store_thread_wakes();
         const char *end = NULL;
+        excuse(s, before, planned / 1e3, hd__now());
         for (int ready = fds[0].revents; !end && ready; ready = hd__tls_pending(s->tls))
             end = read_frames(s);
         now = hd__now();
-        s->last_heard = now - before > s->dead_after / 2 /* we were stopped ourselves */
-                            ? now
-                            : hd__store_excuse(s->last_heard, before, planned / 1e3, now);
         if (!end && now - s->last_heard > hd__store_silence_seconds(s->dead_after) &&
             !hd__store_is_starved(s->server_thread, now - s->last_heard, s->dead_after))
             end = "it is silent";

@@ -90,11 +90,6 @@ void hd__store_favour_thread(void)
     errno = error;
 }
 
-double hd__store_excuse(double last_heard, double before, double planned, double now)
-{
-    return HD__MIN(now, last_heard + HD__MAX(0.0, now - before - planned));
-}
-
 int hd__store_is_starved(int32_t thread, double silent, double dead_after)
 {
     enum { AT_MOST = 4 };

@@ -51,9 +51,6 @@ void hd__store_thread_wakes(void);
 void hd__store_thread_sleeps(void);
 /* Id of the calling thread, sent with its heartbeats. */
 int32_t hd__store_thread_id(void);
-/* When a peer was last heard, seen from a watcher whose poll() of `planned` seconds began at `before` and ended `now`:
- * what it slept beyond that is not the peer's silence. */
-double hd__store_excuse(double last_heard, double before, double planned, double now);
 /* Silence is over its limit: does the peer's thread, of this machine, wait for a core? It was woken by a frame: else it
  * is stopped or hangs. After a few times the limit it is as good as dead. */
 int hd__store_is_starved(int32_t thread, double silent, double dead_after);

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "heddle/comm.h"
 #include "runtime/rendezvous/address.h"
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/local_discovery.h"
@@ -259,9 +260,11 @@ static void *serve(void *arg)
             s->opened += s->slept;
             s->first_connected += s->first_connected ? s->slept : 0;
         }
+        for (uint32_t i = 0; i < s->waits.count; i++)
+            s->waits.at[i].deadline += hd_slept(before, planned / 1e3, now);
         for (uint32_t i = 0; i < n; i++) {
             double *heard = &s->conns.at[i]->last_heard;
-            *heard = s->woke == now ? now : hd__store_excuse(*heard, before, planned / 1e3, now);
+            *heard = s->woke == now ? now : hd_excuse(*heard, before, planned / 1e3, now);
         }
         if (fds.at[n + 1].revents & POLLIN)
             on_wake(s);

@@ -139,7 +139,8 @@ int32_t hd__store_local_address(const struct hd_store *store, char *out, size_t 
 struct hd__store_status_provider {
     void *user;
     size_t (*write_dump)(void *user, char *out, size_t room); /* writes its part; returns the bytes */
-    double (*wait_seconds)(void *user); /* seconds that it has waited for others by now; 0: it does not */
+    double (*wait_seconds)(void *user);      /* seconds that it has waited for others by now; 0: it does not */
+    void (*went_on)(void *user, double now); /* it had been stopped, as by Ctrl-Z, until now: it did not wait */
     /* Seconds: after such a wait, and each doubling of it, all are asked what they do; soon after `timeout` too. */
     double poll_after, timeout;
 };

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "heddle/comm.h"
 #include "runtime/cpu/affinity.h"
 #include "runtime/rendezvous/liveness.h"
 #include "service/launch/external.h"
@@ -140,13 +141,6 @@ static int32_t reap_children(const struct hd__launch_round *r, struct child *chi
     return running;
 }
 
-/* This process was stopped too, as by Ctrl-Z: nobody is to blame for the time. */
-static void restart_stop_timers(struct child *children, int32_t n)
-{
-    for (int32_t i = 0; i < n; i++)
-        children[i].since = hd__now();
-}
-
 /* Ranks that save what is left. */
 static double busy_until(const struct hd__launch_progress *progress)
 {
@@ -170,8 +164,8 @@ static struct failure wait_children(const struct hd__launch_round *r, struct chi
             signal_all(children, r->n, sig);
             *stopped = 1;
         }
-        if (hd__now() - before > r->dead_after / 2)
-            restart_stop_timers(children, r->n);
+        for (int32_t i = 0; i < r->n; i++) /* this process may have been stopped, too */
+            children[i].since = hd_excuse(children[i].since, before, (double)wait.tv_nsec * 1e-9, hd__now());
         if (r->tick && r->tick(r->tick_user, server) && (!first.code || first.code == 3))
             first = (struct failure){.code = 1, .child = -1, .since = hd__now()};
         kill_stopped(r, children, server, first.code && first.code != 3 ? 0 : r->dead_after);

@@ -58,6 +58,12 @@ static double wait_seconds(void *user)
     return HD__MAX(hd__comm_flight_waited(hd__exec_flight(s->exec)), hd__exec_call_seconds(s->exec));
 }
 
+static void went_on(void *user, double now)
+{
+    struct hd__train_session *s = user;
+    hd__comm_flight_went_on(hd__exec_flight(s->exec), now);
+}
+
 static void set_status_provider(struct hd__train_session *s)
 {
     /* Ranks are polled early, to find a collective mismatch that the transport does not notice; the log follows
@@ -65,6 +71,7 @@ static void set_status_provider(struct hd__train_session *s)
     struct hd__store_status_provider w = {.user = s,
                                           .write_dump = write_dump,
                                           .wait_seconds = wait_seconds,
+                                          .went_on = went_on,
                                           .poll_after = s->compiled->job->late_after / 8,
                                           .timeout = s->compiled->job->comm_timeout};
     hd__store_liveness_notify(hd__store_liveness(s->store), on_peer_failure, s);

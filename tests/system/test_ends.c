@@ -683,25 +683,40 @@ START_TEST(diverging)
 }
 END_TEST
 
-/* All of a job suspended for longer than dead_after, as by Ctrl-Z: nobody died. */
+static const char *const suspended_over[] = {"shm", DP_TRANSPORT, "pipes"};
+
+/* All of a job suspended for longer than dead_after and comm.timeout, as by Ctrl-Z: nobody died or was late. */
 START_TEST(suspended)
 {
-    struct timespec seconds = {.tv_sec = 2};
-    pid_t ranks[RANKS];
-    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "liveness.dead_after=1s job.name=suspended");
-    curve_wait("suspended", 3);
-    command_ranks(c, RANKS, ranks);
-    kill(c->pid, SIGSTOP);
-    for (int i = 0; i < RANKS; i++)
-        kill(ranks[i], SIGSTOP);
+    enum { JOBS = HD__COUNT(suspended_over) };
+    struct timespec seconds = {.tv_sec = 12};
+    static struct curve curve;
+    struct command *c[JOBS];
+    pid_t ranks[JOBS][2];
+    for (int j = 0; j < JOBS; j++) {
+        const char *use = suspended_over[j];
+        c[j] = command_start(NULL,
+                             "train " ENDLESS "mesh.dp=2 liveness.dead_after=1s comm.timeout=6s job.name=suspended-%s "
+                             "plugins.path=" PIPES " comm.use=%s",
+                             use, use);
+        curve_wait(keep(hd__format("suspended-%s", use)), 3);
+        command_ranks(c[j], 2, ranks[j]);
+        kill(c[j]->pid, SIGSTOP);
+        for (int i = 0; i < 2; i++)
+            kill(ranks[j][i], SIGSTOP);
+    }
     nanosleep(&seconds, NULL);
-    for (int i = 0; i < RANKS; i++)
-        kill(ranks[i], SIGCONT);
-    kill(c->pid, SIGCONT);
-    nanosleep(&seconds, NULL);
-    kill(c->pid, SIGTERM);
-    command_wait(c, 10);
-    expect_stopped_after_a_step(c, "suspended", SIGTERM);
+    for (int j = 0; j < JOBS; j++) {
+        char *job = keep(hd__format("suspended-%s", suspended_over[j]));
+        curve_read(&curve, job);
+        for (int i = 0; i < 2; i++)
+            kill(ranks[j][i], SIGCONT);
+        kill(c[j]->pid, SIGCONT);
+        curve_wait(job, curve.step[curve.n - 1] + 20);
+        kill(c[j]->pid, SIGTERM);
+        command_wait(c[j], 30);
+        expect_stopped_after_a_step(c[j], job, SIGTERM);
+    }
 }
 END_TEST
 

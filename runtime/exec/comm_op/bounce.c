@@ -139,6 +139,7 @@ static int32_t bounce_wait(struct hd__comm_op *op, double deadline, struct hd_er
 {
     struct hd__bounce_op *x = (struct hd__bounce_op *)op;
     const struct hd__device *d = op->path->device;
+    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
     int32_t rc;
     for (uint32_t idle = 0; x->copied_in < x->chunks; idle++) {
         int32_t pushed = hd__exec_transports_progress(op->path->transports, err);
@@ -147,7 +148,7 @@ static int32_t bounce_wait(struct hd__comm_op *op, double deadline, struct hd_er
             return rc;
         idle = rc || pushed ? 0 : idle;
         hd__comm_backoff(idle);
-        if (idle % 64 == 63 && hd__now() >= deadline)
+        if (idle % 64 == 63 && hd_deadline_passed(&end, hd__now()))
             return timeout_error(x, err);
     }
     return x->copies_in ? d->ops->follow(d->handle, HD_STREAM_COMPUTE, x->arrived, err) : HD_OK;

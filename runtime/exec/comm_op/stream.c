@@ -23,6 +23,7 @@ struct stream_path {
     struct hd__stream_inflight *head, **tail; /* in flight, in order */
     struct hd__stream_inflight *unused;
     double timeout, since; /* since: when the head's start event completed; 0: not yet */
+    double looked;         /* when `since` was last looked at */
     int32_t capturing, reserved;
 };
 
@@ -107,6 +108,8 @@ static int32_t stream_progress(struct hd__comm_path *path, struct hd_error *err)
     }
     if (rc < 0 || !s->head || !s->head->wait_recorded)
         return HD__MIN(rc, HD_OK);
+    s->since = s->since > 0 ? hd_excuse(s->since, s->looked, HD_LOOK_SECONDS, now) : 0;
+    s->looked = now;
     if (s->since == 0) {
         rc = hd__exec_device_reached(path->device, s->head->ready, err);
         if (rc == 1)

@@ -146,13 +146,14 @@ static int32_t offload_start(struct hd__copy_op *copy, struct hd_error *err)
 static int32_t offload_wait(struct hd__copy_op *copy, double deadline, struct hd_error *err)
 {
     const struct hd__device *d = ((struct file_offload *)copy->engine)->device;
+    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
     for (uint32_t idle = 0; copy->under_way; idle++) {
         int32_t rc = offload_progress(copy->engine, err);
         if (rc < 0)
             return rc;
         idle = rc ? 0 : idle;
         hd__comm_backoff(idle);
-        if (idle % 64 == 63 && hd__now() > deadline)
+        if (idle % 64 == 63 && hd_deadline_passed(&end, hd__now()))
             return hd_fail(err, HD_E_TIMEOUT,
                            "a copy between the device and the offload file did not finish before the deadline");
     }

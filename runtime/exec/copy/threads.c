@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/base/timed_wait.h"
+#include "heddle/comm.h"
+
 struct copy_thread { /* one direction */
     struct thread_engine *of;
     pthread_t thread;
@@ -122,14 +125,15 @@ static int32_t threads_wait(struct hd__copy_op *copy, double deadline, struct hd
 {
     struct thread_engine *c = (struct thread_engine *)copy->engine;
     struct copy_thread *l = &c->direction[copy->out != 0];
-    struct timespec until = {.tv_sec = (time_t)deadline,
-                             .tv_nsec = (long)((deadline - (double)(time_t)deadline) * 1e9)};
+    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
     int32_t rc = HD_OK;
     pthread_mutex_lock(&l->lock);
-    while ((int32_t)(l->finished - copy->ticket) < 0 && !rc)
-        if (pthread_cond_timedwait(&l->done, &l->lock, &until) == ETIMEDOUT &&
-            (int32_t)(l->finished - copy->ticket) < 0)
+    while ((int32_t)(l->finished - copy->ticket) < 0 && !rc) {
+        struct timespec look = hd__cond_until(HD__MIN(end.at, end.looked + HD_LOOK_SECONDS / 2));
+        pthread_cond_timedwait(&l->done, &l->lock, &look);
+        if (hd_deadline_passed(&end, hd__now()) && (int32_t)(l->finished - copy->ticket) < 0)
             rc = hd_fail(err, HD_E_TIMEOUT, "offload: a copy did not finish before the deadline");
+    }
     if (!rc && l->error.code) {
         *err = l->error;
         rc = l->error.code;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
+#include "heddle/comm.h"
 #include "runtime/rendezvous/auth.h"
 #include "runtime/rendezvous/kv.h"
 #include "runtime/rendezvous/liveness.h"
@@ -522,10 +523,57 @@ END_TEST
 /* A watcher that slept too long does not know whether the others were silent meanwhile. */
 START_TEST(a_late_watcher_blames_nobody)
 {
-    ck_assert_double_eq(hd__store_excuse(100, 101, 0.5, 101.25), 100); /* something came: it was in time */
-    ck_assert_double_eq(hd__store_excuse(100, 101, 0.5, 101.5), 100);
-    ck_assert_double_eq(hd__store_excuse(100, 101, 0.5, 103.5), 102);
-    ck_assert_double_eq(hd__store_excuse(101, 101, 0, 103), 103); /* never later than now */
+    ck_assert_double_eq(hd_excuse(100, 101, 0.5, 101.25), 100); /* something came: it was in time */
+    ck_assert_double_eq(hd_excuse(100, 101, 0.5, 101.5), 100);
+    ck_assert_double_eq(hd_excuse(100, 101, 0.5, 103.5), 102);
+    ck_assert_double_eq(hd_excuse(101, 101, 0, 103), 103); /* never later than now */
+}
+END_TEST
+
+/* The end of a wait is put off by the time in which nobody looked, and by nothing else. */
+START_TEST(a_deadline_of_who_was_stopped)
+{
+    struct hd_deadline end = {.at = 110, .looked = 100};
+    ck_assert(!hd_deadline_passed(&end, 101));
+    ck_assert(!hd_deadline_passed(&end, 202)); /* stopped for 101 s: 100 more than a look takes */
+    for (double now = 202; now <= 210; now += 0.5)
+        ck_assert(!hd_deadline_passed(&end, now));
+    ck_assert(hd_deadline_passed(&end, 210.5));
+    end = (struct hd_deadline){.at = 100, .looked = 100};
+    ck_assert(hd_deadline_passed(&end, 100.001)); /* one that had passed from the start */
+}
+END_TEST
+
+static void *get_later(void *arg)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    size_t bytes = 0;
+    return hd__store_get(arg, "later", NULL, &bytes, hd__now() + 3, &err) ? NULL : arg;
+}
+
+/* All of a job is stopped for longer than a request may wait: the request goes on. */
+START_TEST(a_stop_is_no_waiting)
+{
+    struct hd_store *store[2];
+    struct hd_error err = HD_ERROR_INIT;
+    pthread_t thread;
+    void *got;
+    open_two(store);
+    pthread_create(&thread, NULL, get_later, store[1]);
+    usleep(20000);
+    pid_t stopper = fork();
+    if (!stopper) {
+        struct timespec seconds = {.tv_sec = 6};
+        kill(getppid(), SIGSTOP);
+        nanosleep(&seconds, NULL);
+        kill(getppid(), SIGCONT);
+        _exit(0);
+    }
+    waitpid(stopper, NULL, 0);
+    ck_assert_int_eq(hd__store_put(store[0], "later", NULL, 0, &err), HD_OK);
+    pthread_join(thread, &got);
+    ck_assert_ptr_nonnull(got);
+    close_two(store);
 }
 END_TEST
 
@@ -952,6 +1000,8 @@ int main(void)
     tcase_add_loop_test(tc, a_death_is_told, 0, 2);
     tcase_add_loop_test(tc, those_that_are_left, 0, 2);
     tcase_add_test(tc, a_late_watcher_blames_nobody);
+    tcase_add_test(tc, a_deadline_of_who_was_stopped);
+    tcase_add_test(tc, a_stop_is_no_waiting);
     tcase_add_test(tc, heartbeats_run_on_all_cores);
     tcase_add_test(tc, leaving_is_no_death);
     tcase_add_test(tc, members);
