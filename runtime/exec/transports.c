@@ -377,9 +377,9 @@ int32_t hd__exec_transports_progress(struct hd__transports *t, struct hd_error *
 static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transport *of, hd_request request,
                                      double deadline, struct hd_error *err)
 {
-    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
     if (t->opened.count == 1)
         return hd__comm_done(of->ops->wait(of->comm, request, deadline, err), "wait", err);
+    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
     for (uint32_t idle = 0;; idle++) {
         int32_t done = 0, rc = progress_all(t, err);
         idle = rc ? 0 : idle;
