@@ -92,8 +92,9 @@ static int open_memory(size_t bytes, int huge, struct shm_segment *s)
     if (huge && huge_free() >= bytes / SHM_HUGE) {
         size_t whole = round_up(bytes, SHM_HUGE);
         s->fd = memfd_create("heddle", MFD_CLOEXEC | MFD_HUGETLB);
-        if (s->fd >= 0 && ftruncate(s->fd, (off_t)whole) == 0 && map_aligned(s, s->fd, whole) == 0)
-            return 0; /* mmap reserved the pages, or it would have failed */
+        /* fallocate takes the pages: a limit of the cgroup, which a reservation does not ask, is SIGBUS in a fault */
+        if (s->fd >= 0 && fallocate(s->fd, 0, 0, (off_t)whole) == 0 && map_aligned(s, s->fd, whole) == 0)
+            return 0;
         if (s->fd >= 0)
             close(s->fd);
     }
