@@ -62,6 +62,39 @@ static void log_levels(const struct hd__transports *t, const struct hd__topology
     }
 }
 
+static int32_t fail_location(int32_t rank, int32_t machine, struct hd_error *err)
+{
+    return hd_fail(err, HD_E_INVALID,
+                   "the launcher says that rank %d is number %d on its machine, counted from 0: comm.inside needs the "
+                   "ranks of a machine in a row, as srun --distribution=block numbers them",
+                   rank, rank - machine);
+}
+
+/* The first rank of a machine collects the locations of all there: a rank then asks once a machine, not once a rank. */
+static int32_t collect_machine(const struct hd__transports *t, const struct rank_location *mine, double deadline,
+                               struct hd_error *err)
+{
+    int32_t n = t->compiled->mesh.ranks, count = 1, rc = HD_OK;
+    struct rank_location *here = hd__alloc((size_t)(n - t->rank) * sizeof *here);
+    char key[64];
+    here[0] = *mine;
+    for (int32_t r = t->rank + 1; r < n && !rc; r++) {
+        struct rank_location *of = &here[count];
+        size_t bytes = sizeof *of;
+        snprintf(key, sizeof key, "comm/at/%d", r);
+        rc = hd__store_get(t->store, key, of, &bytes, deadline, err);
+        if (!rc && of->machine == r)
+            break;
+        if (!rc && of->machine != t->rank)
+            rc = fail_location(r, of->machine, err);
+        count++;
+    }
+    snprintf(key, sizeof key, "comm/machine/%d", t->rank);
+    rc = rc ? rc : hd__store_put(t->store, key, here, (size_t)count * sizeof *here, err);
+    free(here);
+    return rc;
+}
+
 /* All-gathers the locations through the store. */
 static int32_t find_levels(const struct hd__transports *t, struct hd__topology_levels *levels, struct hd_error *err)
 {
@@ -69,28 +102,33 @@ static int32_t find_levels(const struct hd__transports *t, struct hd__topology_l
     int32_t n = t->compiled->mesh.ranks, *all = hd__alloc((1 + HD__LEVELS_COUNT) * (size_t)n * sizeof *all), rc;
     int32_t *at[HD__LEVELS_COUNT];
     double deadline = hd__now() + job->comm_timeout;
-    struct rank_location where;
+    struct rank_location where, *of = hd__alloc((size_t)n * sizeof *of);
     char key[64];
-    snprintf(key, sizeof key, "comm/first/%d", t->rank);
+    snprintf(key, sizeof key, "comm/at/%d", t->rank);
     rc = locate_self(t, &where, err);
+    if (!rc && where.machine < 0)
+        rc = fail_location(t->rank, where.machine, err);
     rc = rc ? rc : hd__store_put(t->store, key, &where, sizeof where, err);
+    if (!rc && t->local_rank == 0)
+        rc = collect_machine(t, &where, deadline, err);
+    for (int32_t r = 0; r < n && !rc;) {
+        size_t bytes = (size_t)(n - r) * sizeof *of;
+        snprintf(key, sizeof key, "comm/machine/%d", r);
+        rc = hd__store_get(t->store, key, of + r, &bytes, deadline, err);
+        r += (int32_t)(bytes / sizeof *of);
+    }
     for (uint32_t i = 0; i < HD__LEVELS_COUNT; i++)
         at[i] = all + (1 + i) * (size_t)n;
     for (int32_t r = 0; r < n && !rc; r++) {
-        size_t bytes = sizeof where;
-        snprintf(key, sizeof key, "comm/first/%d", r);
-        rc = hd__store_get(t->store, key, &where, &bytes, deadline, err);
-        all[r] = where.machine;
+        all[r] = of[r].machine;
         for (uint32_t i = 0; i < HD__LEVELS_COUNT; i++)
-            at[i][r] = where.at[i];
-        if (!rc && (where.machine < 0 || where.machine > r))
-            rc = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r,
-                         r - where.machine);
+            at[i][r] = of[r].at[i];
     }
     if (!rc) {
         hd__comm_topology_levels(levels, job->comm_levels, job->n_comm_levels, all, at, n, &job->arena);
         log_levels(t, levels);
     }
+    free(of);
     free(all);
     return rc;
 }

@@ -377,6 +377,30 @@ START_TEST(wrong_local_rank)
 }
 END_TEST
 
+/* Every second rank is on the same machine, as with srun's cyclic distribution. */
+START_TEST(ranks_not_in_a_row)
+{
+    struct command *c[4];
+    int port = free_port();
+    if (!runs_over("libfabric"))
+        return;
+    for (int rank = 0; rank < 4; rank++) {
+        char environment[256];
+        snprintf(environment, sizeof environment,
+                 "RANK=%d WORLD_SIZE=4 LOCAL_RANK=%d LOCAL_WORLD_SIZE=2 " TEST_SECRET
+                 " MASTER_ADDR=127.0.0.1 MASTER_PORT=%d",
+                 rank, rank / 2, port);
+        c[rank] = command_start(environment, "train llama.yaml mesh.dp=4 comm.use=libfabric comm.provider=tcp "
+                                             "comm.inside=shm comm.timeout=60s job.name=cyclic");
+    }
+    for (int rank = 0; rank < 4; rank++) {
+        command_wait(c[rank], 60);
+        ck_assert_int_ne(c[rank]->code, 0);
+        expect_says(c[rank], "the launcher says that rank 3 is number 1 on its machine, counted from 0: comm.inside");
+    }
+}
+END_TEST
+
 /* Ranks of a launcher that others could join have a secret, or there is no job. */
 START_TEST(no_secret)
 {
@@ -513,6 +537,7 @@ int main(void)
                                         {"two launchers", two_launchers, 1},
                                         {"folders apart", folders_apart, 1},
                                         {"wrong local rank", wrong_local_rank, 1},
+                                        {"ranks not in a row", ranks_not_in_a_row, 1},
                                         {"misnumbered", misnumbered, 6},
                                         {"no secret", no_secret, 1},
                                         {"rank 0 never comes", rank_0_never_comes, 2},
