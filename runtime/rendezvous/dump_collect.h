@@ -45,6 +45,7 @@ struct hd__dump_collect {
     int32_t size;
     int32_t active; /* 0, HD__DUMP_SNAPSHOT or HD__DUMP_FINAL */
     double deadline, waited, next_snapshot;
+    double again; /* > 0: the wait of a snapshot that was asked for during another */
 };
 
 struct hd__arena;

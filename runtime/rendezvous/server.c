@@ -61,8 +61,10 @@ void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, uint6
 
 void hd__server_request_dumps(struct hd__server *s, double waited, double now)
 {
-    if (s->options.timeout > 0 && waited > s->options.timeout) /* the one that may end the job is not put off */
+    if (s->options.timeout > 0 && waited > s->options.timeout) { /* the one that may end the job is not put off, */
         s->dumps.next_snapshot = 0;
+        s->dumps.again = s->dumps.active ? HD__MAX(s->dumps.again, waited) : 0; /* but by another */
+    }
     if (s->end.code != HD_OK || !s->options.on_dumps ||
         !hd__server_dump_begin(&s->dumps, HD__DUMP_SNAPSHOT, waited, now))
         return;
@@ -115,6 +117,8 @@ static void end_report(struct hd__server *s)
     s->report.what = 0;
     if (s->report.code != HD_OK && s->end.code == HD_OK)
         hd__server_end_job(s, s->report.code, s->report.rank, 0, s->report.cause);
+    if (s->dumps.again > 0)
+        hd__server_request_dumps(s, s->dumps.again, hd__now());
 }
 
 /* ---- who has not come */
