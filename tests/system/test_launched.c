@@ -167,10 +167,11 @@ START_TEST(alone)
         expect_code(c, 3);
         expect_says(c, "stopped before the first step");
     }
-    struct command *c = start_launched(0, 2, free_port(), "job.name=lonely comm.timeout=1s");
-    command_wait(c, 6);
+    /* long enough for a busy machine to be at the rendezvous by then */
+    struct command *c = start_launched(0, 2, free_port(), "job.name=lonely comm.timeout=4s");
+    command_wait(c, 9);
     expect_code(c, 1);
-    expect_says(c, "error: rank 1 did not connect within "); /* a busy machine looks at the clock later */
+    expect_says(c, "error: rank 1 did not connect within "); /* it looks at the clock later */
     expect_says(c, "rank 0 at the rendezvous: ");
     expect_says(c, " s to the local socket of port or job ");
     expect_says(c, "rank 1 never came");

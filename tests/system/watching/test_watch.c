@@ -108,7 +108,7 @@ START_TEST(reduced_gradient_of_one_micro_batch)
     } rows[] = {
         {"watch.replicas={\"every\":1}", "20", 1},
         {"watch.replicas={\"every\":1} plugins.path=[\"" ASYNC "\"] device.use=async device.seed=3", "20", 1},
-        {"watch.replicas={\"every\":1} mesh.dp.replicate=3 mesh.dp.shard=1 metrics.trace=t.json", "20", 1},
+        {"watch.replicas={\"every\":1} mesh.dp={\"replicate\":3,\"shard\":1} metrics.trace=t.json", "20", 1},
         {"watch.replicas={\"every\":1000} checkpoint={\"every\":1,\"async\":false}", "20", 1},
         {"watch.replicas={\"every\":1000} checkpoint.every=1000", "1", 0}, /* of the first step, long overwritten */
         {"watch.replicas={\"every\":14}", "1", 0},
