@@ -196,11 +196,21 @@ int32_t hd__launch_check_names(struct hd_error *err)
 
 /* Slurm sets SLURM_PROCID in batch scripts and interactive shells too, without starting a task for each: their step id
  * is above the small numbers that srun counts. */
+static int is_task_of_srun(int32_t rank, int32_t size)
+{
+    int32_t step, task, tasks;
+    return env_int("SLURM_STEP_ID", &step) && env_int("SLURM_PROCID", &task) && env_int("SLURM_NTASKS", &tasks) &&
+           task == rank && tasks == size;
+}
+
+/* srun --mpi=pmi2 sets rank and size of mpiexec as well, but no local numbers, and those of Slurm are right. */
 static int was_started_by(const struct launcher *l, struct hd__launch_env *env)
 {
-    int32_t step;
-    return env_int(l->rank, &env->rank) && env_int(l->size, &env->size) && env->size > 0 &&
-           (!is_slurm(l) || env_int("SLURM_STEP_ID", &step));
+    int32_t local;
+    if (!env_int(l->rank, &env->rank) || !env_int(l->size, &env->size) || !env->size)
+        return 0;
+    int by_srun = is_task_of_srun(env->rank, env->size);
+    return is_slurm(l) ? by_srun : strcmp(l->rank, "PMI_RANK") || env_int(l->local_rank, &local) || !by_srun;
 }
 
 /* Nobody started this process as a rank: is it left over, of half a launcher, or one of several? */

@@ -40,6 +40,8 @@ static const struct {
     {"mpiexec", "PMI_RANK=%d PMI_SIZE=2 MPI_LOCALRANKID=%d MPI_LOCALNRANKS=2 I_MPI_HYDRA_UUID=test%d"},
     {"srun", "SLURM_PROCID=%d SLURM_NTASKS=2 SLURM_LOCALID=%d SLURM_JOB_ID=%d SLURM_STEP_ID=0 SLURM_NODEID=0 "
              "SLURM_STEP_TASKS_PER_NODE=2"},
+    {"srun-pmi2", "PMI_RANK=%1$d PMI_SIZE=2 SLURM_PROCID=%1$d SLURM_NTASKS=2 SLURM_LOCALID=%2$d SLURM_JOB_ID=%3$d "
+                  "SLURM_STEP_ID=1 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=2"},
 };
 
 START_TEST(launched_without_an_address)
@@ -214,6 +216,9 @@ START_TEST(wrong_environment)
         "SLURM_PROCID=8 SLURM_LOCALID=0 SLURM_NTASKS=11 SLURM_STEP_ID=0 SLURM_JOB_ID=3 SLURM_NODEID=2 "
         "SLURM_STEP_TASKS_PER_NODE=4(x2),3",
         "data.batch=22 data.micro_batch=2", "srun started 11 ranks, 3 of them on this machine");
+    expect_environment_refused("PMI_RANK=2 PMI_SIZE=4 SLURM_PROCID=2 SLURM_LOCALID=0 SLURM_NTASKS=4 SLURM_STEP_ID=0 "
+                               "SLURM_JOB_ID=3 SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=2(x2)",
+                               "", "srun started 4 ranks, 2 of them on this machine"); /* --mpi=pmi2 */
     expect_environment_refused("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", "",
                                "mpirun set OMPI_COMM_WORLD_RANK and");
     expect_environment_refused("RANK=0 WORLD_SIZE=0" AT, "", "WORLD_SIZE='0': not a whole number from 1");
