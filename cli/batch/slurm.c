@@ -82,12 +82,13 @@ static const char ending[] =
     "    code=$?\n"
     "done\n\n"
     "# 0: the steps are done. 1, or a rank that was killed: failed. 2: refused. 3: stopped, and the state is saved.\n"
-    "[ ! \"$cancelled\" ] || exit $code\n"
     "case $code in\n"
-    "0 | 2) exit $code ;;\n"
-    "3) ;;\n"
-    "*) [ \"${SLURM_RESTART_COUNT:-0}\" -lt $restarts ] || exit 1 ;;\n"
+    "0 | 2 | 3) failed=0; rm -f $failures ;;\n"
+    "*) echo \"exit code $code\" >>$failures; failed=$(wc -l <$failures) ;;\n"
     "esac\n"
+    "[ ! \"$cancelled\" ] || exit $code\n"
+    "[ \"$failed\" -le $restarts ] || { rm -f $failures; exit 1; }\n"
+    "case $code in 0 | 2) exit $code ;; esac\n"
     "echo \"exit code $code: the job is queued again, and goes on from its newest checkpoint\"\n"
     "scontrol requeue \"$SLURM_JOB_ID\"\n";
 
@@ -98,8 +99,10 @@ static void print_script(const struct hd__cli_job_arguments *arguments, const st
     char here[4096];
     hd__text_add(&out, "#!/bin/bash\n# Printed by `heddle slurm`: sbatch THIS-FILE\n");
     add_directives(&out, r, c);
-    hd__text_add(&out, "\nrestarts=%lld # after a failure; after a time limit and a lost machine always\n\n",
-                 (long long)c->job->launch_restarts);
+    hd__text_add(&out,
+                 "\nrestarts=%lld # after failures in a row; after a time limit and a lost machine always\n"
+                 "failures=%s-$SLURM_JOB_ID.failures # their exit codes (SLURM_RESTART_COUNT counts every start)\n\n",
+                 (long long)c->job->launch_restarts, c->job->name);
     hd__text_add(&out, "cd");
     add_quoted(&out, getcwd(here, sizeof here) ? here : ".");
     hd__text_add(&out, " || exit 2\n");

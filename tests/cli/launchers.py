@@ -97,12 +97,14 @@ with open("job.sbatch", "w", encoding="utf-8") as f:
     f.write(script)
 for line in ("--job-name=My_job.7", "--nodes=2-4", "--ntasks-per-node=2", "--time=90", "--requeue", "--signal=B:USR1@120"):
     expect(f"#SBATCH {line}\n" in script, f"no {line} in\n{script}")
-for code, send, restarted, want in (("0", None, 0, (0, False)), ("2", None, 0, (2, False)), ("1", None, 0, (0, True)),
-                                    ("137", None, 1, (0, True)), ("1", None, 2, (1, False)), ("3", None, 5, (0, True)),
-                                    ("", signal.SIGUSR1, 5, (0, True)), ("", signal.SIGTERM, 0, (3, False))):
+for code, send, restarted, want in (("0", None, 0, (0, False)), ("2", None, 0, (2, False)), ("1", None, 5, (0, True)),  # after time limits
+                                    ("137", None, 6, (0, True)), ("1", None, 7, (1, False)), ("1", None, 0, (0, True)),
+                                    ("1", None, 1, (0, True)), ("3", None, 2, (0, True)), ("1", None, 3, (0, True)),
+                                    ("0", None, 4, (0, False)), ("", signal.SIGUSR1, 5, (0, True)), ("", signal.SIGTERM, 0, (3, False))):
     got = batch(code, send, restarted)
     expect(got == want, f"srun ended with {code or send}, restart {restarted}: exit code and requeue are {got}, not {want}")
     expect(not send or lines_of("srun.signals") == [send.name[3:]], f"srun got {lines_of('srun.signals')}")
+expect(not os.path.exists("My_job.7-1234567.failures"), "failures before a state that was saved still count")
 words = lines_of("srun.words")
 expect(words[-8:] == ["train", "job.yaml", "launch.restarts=2", "launch.time_limit=90m", "launch.ranks=2", "checkpoint.dir=it's here", APART,
                       "data.pad_batch=always"], words)
