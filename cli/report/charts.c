@@ -142,20 +142,44 @@ static void put_all(const struct report_drawing *d, const double *x, const doubl
     }
 }
 
+/* Sum of the finite rows [from, to), and their number: by blocks, where whole ones are inside. No running sum, in which
+ * one huge row would cost the others their digits. */
+enum { SMOOTH_BLOCK = 256 };
+struct block_sum {
+    double sum;
+    uint32_t count, reserved;
+};
+
+static struct block_sum sum_of(const double *y, uint32_t from, uint32_t to, const struct block_sum *blocks)
+{
+    struct block_sum all = {0};
+    while (from < to) {
+        int whole = blocks && from % SMOOTH_BLOCK == 0 && to - from >= SMOOTH_BLOCK;
+        if (whole) {
+            all.sum += blocks[from / SMOOTH_BLOCK].sum;
+            all.count += blocks[from / SMOOTH_BLOCK].count;
+        } else if (isfinite(y[from])) {
+            all.sum += y[from];
+            all.count++;
+        }
+        from += whole ? SMOOTH_BLOCK : 1;
+    }
+    return all;
+}
+
 /* Mean of the rows around each, at most `half` on either side, as many on both: a curve that neither lags nor leads. */
 static double *smooth(const double *y, uint32_t n, uint32_t half)
 {
+    struct block_sum *blocks = hd__alloc((n / SMOOTH_BLOCK + 1) * sizeof *blocks);
     double *out = hd__alloc((n + 1) * sizeof *out);
+    for (uint32_t b = 0; b < n / SMOOTH_BLOCK; b++)
+        blocks[b] = sum_of(y, b * SMOOTH_BLOCK, (b + 1) * SMOOTH_BLOCK, NULL);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t reach = HD__MIN(HD__MIN(i, n - 1 - i), half), count = 0;
-        double sum = 0;
-        for (uint32_t k = i - reach; k <= i + reach; k++)
-            if (isfinite(y[k])) {
-                sum += y[k];
-                count++;
-            }
-        out[i] = count ? sum / count : NAN;
+        uint32_t reach = HD__MIN(HD__MIN(i, n - 1 - i), half);
+        struct block_sum around = sum_of(y, i - reach, i + reach + 1, blocks);
+        out[i] = around.count ? around.sum / around.count : NAN;
     }
+    free(blocks);
     return out;
 }
 

@@ -166,6 +166,19 @@ START_TEST(long_run)
     unlink("long.html");
     expect_code(command_run("report runs/long --html long.html"), 0);
     ck_assert(!stat("long.html", &st) && st.st_size < 1000000);
+    const char *at =
+        strstr(read_file("long.html"), ">gradient norm<"); /* which is 1.5, and so is each mean of 2,501 rows */
+    ck_assert_ptr_nonnull(at);
+    for (int line = 0; line < 2; line++) {
+        double x, y, first = NAN;
+        int n = 0, points = 0;
+        at = strstr(at, "points=\"") + strlen("points=\"");
+        for (; sscanf(at, "%lf,%lf %n", &x, &y, &n) == 2; at += n, points++) {
+            first = points ? first : y;
+            ck_assert_double_eq(y, first);
+        }
+        ck_assert_int_gt(points, 100);
+    }
 }
 END_TEST
 
