@@ -404,6 +404,19 @@ static void warn_of_loopback(const struct hd__launch_env *env)
         hd__launch_warn_loopback("MASTER_ADDR", env->store.host);
 }
 
+/* Unless a rank's machine is known, all are taken to be on rank 0's: their devices, cores and transports are chosen by
+ * it. */
+static int32_t check_machine(const struct launcher *l, const struct hd__launch_env *env, struct hd_error *err)
+{
+    if (*env->discovery_id || env->launched_by_heddle || env->size == 1 || hd__address_is_here(env->store.host))
+        return HD_OK;
+    return hd_fail(err, HD_E_INVALID,
+                   "rank %d is on another machine than MASTER_ADDR=%s, and %s did not say which ranks this one has: "
+                   "set %s and %s, which count the ranks of each machine",
+                   env->rank, env->store.host, l->name, l->local_size ? l->local_rank : "SLURM_NODEID",
+                   l->local_size ? l->local_size : "SLURM_STEP_TASKS_PER_NODE");
+}
+
 /* Is the rank one of those that there are? */
 static int32_t check_ranks(const struct launcher *l, const struct hd__launch_env *env, struct hd_error *err)
 {
@@ -439,16 +452,19 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
         hd__output_set_not_terminal();    /* mpirun gives its ranks a terminal, whatever it writes to */
     if (l != launchers && env->size == 1) /* alone under srun or mpirun: not launched */
         return HD_OK;
-    if (!env_int(l->local_size, &env->local_size)) {
-        int32_t tasks = l->local_size ? 0 : slurm_tasks_here();
-        env->local_size = tasks ? tasks : env->size;
-    }
+    if (!env_int(l->local_size, &env->local_size))
+        env->local_size = l->local_size ? 0 : slurm_tasks_here();
+    int is_told = env->local_size > 0;
+    if (!is_told)
+        env->local_size = env->size;
     if (!env_int(l->local_rank, &env->local_rank))
         env->local_rank = env->local_size ? env->rank % env->local_size : 0;
     rc = check_ranks(l, env, err);
-    if (!rc)
+    if (!rc) {
         *found = !(rc = find_rendezvous(l, env, err));
-    else if (env->rank < env->size && env->local_size)
+        return rc || is_told ? rc : check_machine(l, env, err);
+    }
+    if (env->rank < env->size && env->local_size)
         *found = !find_rendezvous(l, env, NULL);
     return rc;
 }
