@@ -90,10 +90,10 @@ void hd__train_trace_init(struct hd__train_trace *t, struct hd__train_session *s
         hd__log(HD_LOG_WARN, NULL, "%s: metrics.trace: %s is there and is replaced: name another file to keep it",
                 hd__job_where(session->compiled->job, "metrics.trace"), job->trace.file);
     t->recorded = is_recorded(job, session->env->rank);
-    /* half of what the rendezvous holds, shared by all */
-    t->trace.limit = session->store ? (uint32_t)(HD__KV_MAX / 2 / sizeof(struct hd__trace_event)) /
-                                          (uint32_t)session->compiled->mesh.ranks
-                                    : UINT32_MAX;
+    /* half of what the rendezvous holds, shared by all that are recorded */
+    uint64_t sharing = job->trace.n_ranks ? job->trace.n_ranks : (uint64_t)session->compiled->mesh.ranks;
+    t->trace.limit =
+        session->store ? (uint32_t)(HD__KV_MAX / 2 / sizeof(struct hd__trace_event) / sharing) : UINT32_MAX;
     if (job->trace.active) { /* a cycle that the run does not have from its warm-up on is left out */
         for (int64_t k = 0; set_cycle(job, k, t) && t->warm <= done; k++)
             continue;

@@ -130,8 +130,32 @@ START_TEST(messages)
 }
 END_TEST
 
+/* Events for which rank 1 has room. */
+static uint32_t room_of(const char *trace)
+{
+    struct compiled job;
+    char text[1024];
+    const struct hd__launch_env env = {.rank = 1, .size = RANKS, .local_size = RANKS};
+    snprintf(text, sizeof text, JOB "metrics: {trace: {file: none.json, steps: 3-4%s}}\n", "dp: 4", 1, trace);
+    compile_text(&job, text, NULL, 0, 0);
+    struct hd__train_session session = {.compiled = job.c, .env = &env, .store = (void *)&job}; /* there is one */
+    struct hd__train_trace t;
+    hd__train_trace_init(&t, &session, 0);
+    compiled_free(&job);
+    ck_assert(t.recorded);
+    return t.trace.limit;
+}
+
+START_TEST(room)
+{
+    ck_assert_uint_eq(room_of(", ranks: [1]") / RANKS, room_of(""));
+    ck_assert_uint_eq(room_of(", ranks: [1, 3]") / (RANKS / 2), room_of(""));
+}
+END_TEST
+
 int main(void)
 {
-    const struct scratch_test tests[] = {{"collectives", collectives}, {"messages", messages}, {NULL, NULL}};
+    const struct scratch_test tests[] = {
+        {"collectives", collectives}, {"messages", messages}, {"room", room}, {NULL, NULL}};
     return scratch_run("trace write", tests);
 }
