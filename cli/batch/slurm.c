@@ -67,7 +67,9 @@ static const char meeting[] =
     "# Where the ranks meet, and the secret by which they know each other: new ones for each start.\n"
     "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
     "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))\n"
-    "export HEDDLE_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n\n";
+    "export HEDDLE_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n"
+    "# srun has not taken sbatch's --cpus-per-task from SLURM_CPUS_PER_TASK since 22.05, and gives a task one core.\n"
+    "[ ! \"$SLURM_CPUS_PER_TASK\" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n\n";
 
 /* Bash waits again where a signal came in between. A rank that was stopped says 3, for whatever reason: before the time
  * limit, which it may have seen itself, or by scancel, which signals this script too. */

@@ -78,7 +78,7 @@ def batch(code="", send=None, restarted=0):
     for path in ("srun.words", "srun.env", "srun.signals", "scontrol.words"):
         if os.path.exists(path):
             os.remove(path)
-    env = {"PATH": f"{os.getcwd()}/bin:{os.environ['PATH']}", "CODE": code, "SLURM_JOB_ID": "1234567", "SLURM_JOB_NODELIST": "node[7-8]"}
+    env = {"PATH": f"{os.getcwd()}/bin:{os.environ['PATH']}", "CODE": code, "SLURM_JOB_ID": "1234567", "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_CPUS_PER_TASK": "16"}
     if restarted:
         env["SLURM_RESTART_COUNT"] = str(restarted)
     job = subprocess.Popen(["bash", "job.sbatch"], env=env, stdout=subprocess.PIPE, text=True)
@@ -110,6 +110,7 @@ expect(words[-8:] == ["train", "job.yaml", "launch.restarts=2", "launch.time_lim
                       "data.pad_batch=always"], words)
 env = dict(line.split("=", 1) for line in lines_of("srun.env") if "=" in line)
 expect(env["MASTER_ADDR"] == "node7" and env["MASTER_PORT"] == "34567" and len(env["HEDDLE_SECRET"]) == 64, env)
+expect(env.get("SRUN_CPUS_PER_TASK") == "16", "srun is not told --cpus-per-task of sbatch")
 refused("8 ranks are not pp 1 x dp 2", "slurm", "job.yaml", "mesh.dp=2", "--nodes", "4")
 refused("comm-shm works inside one machine only, and dp_shard connects machines", "slurm", "job.yaml", "--nodes", "2")
 refused("so the job would fail where Slurm gives 3 machines", "slurm", "job.yaml", APART, "--nodes", "2:4")
