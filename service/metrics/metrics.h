@@ -44,7 +44,7 @@ struct hd__metrics_row {
     int64_t tokens;           /* so far */
     double tokens_per_s, step_s;
     double comm_s;      /* communication that compute waited for, in this step */
-    double data_wait_s; /* reading that it waited for */
+    double data_wait_s; /* reading that it waited for, in this step */
     double tokens_per_s_per_rank, samples_per_s;
     double exposed_comm_s; /* of the mean rank, since the row before */
     const double *ranks;   /* `stride` numbers of each, HD__RANK_... first; NULL: none */

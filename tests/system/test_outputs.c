@@ -434,6 +434,11 @@ START_TEST(metrics_every)
         ck_assert_int_eq(some.step[i], step);
         ck_assert_str_eq(some.text[i], all.text[step - 1]);
     }
+    json_t *line[LINES]; /* seconds of its step, however many there were since the row before */
+    train(&some, "every999",
+          "llama.yaml job.steps=999 metrics.every=999 model.layers=1 model.hidden=16 data.seq_len=8");
+    ck_assert_int_eq(read_lines("every999", line), 2);
+    ck_assert(real(line[1], "data_wait_s") <= real(line[1], "step_s"));
     train(&some, "every7", "llama.yaml job.steps=3"); /* a fresh run has a file of its own */
     ck_assert_int_eq(some.n, 3);
     ck_assert_int_eq(some.step[0], 1);

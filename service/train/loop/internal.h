@@ -28,9 +28,9 @@ struct hd__train_loop {
     int64_t saves_skipped;                       /* left out since the last one began; of rank 0 */
     double loss, norm, lr, scale, val_loss;      /* scale: of the loss, in this step */
     double val_losses[HD__VAL_SETS];
-    double step_s, comm_s, peak_flops;  /* peak: FLOP/s of all ranks' devices */
-    double rank_sums[HD__RANK_NUMBERS]; /* HD__RANK_... of this rank, over the steps since the last row */
-    double *ranks;                      /* HD__GATHERED numbers of each, at the last row */
+    double step_s, comm_s, data_wait_s, peak_flops; /* peak: FLOP/s of all ranks' devices */
+    double rank_sums[HD__RANK_NUMBERS];             /* HD__RANK_... of this rank, over the steps since the last row */
+    double *ranks;                                  /* HD__GATHERED numbers of each, at the last row */
     int64_t summed_steps;
     int32_t ranks_known;                         /* how many of them these are of: all, or this one */
     double saved_at, longest_step, longest_save; /* seconds: when the last save began, of rank 0's clock */

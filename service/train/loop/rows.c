@@ -189,11 +189,12 @@ _Static_assert((int)HD__RANK_NUMBERS <= (int)HD__GATHERED, "a rank has more numb
 
 void hd__loop_add_rank_step(struct hd__train_loop *l)
 {
-    double by_axis[HD_AXIS_COUNT], waited = hd__train_feed_waited(l->s.train_feed);
+    double by_axis[HD_AXIS_COUNT];
     l->comm_s = hd__exec_comm_seconds(l->s.exec, by_axis);
+    l->data_wait_s = hd__train_feed_waited(l->s.train_feed);
     l->rank_sums[HD__RANK_COMM_WAIT] += l->comm_s;
-    l->rank_sums[HD__RANK_DATA_WAIT] += waited;
-    l->rank_sums[HD__RANK_COMPUTE] += HD__MAX(0, l->step_s - l->comm_s - waited);
+    l->rank_sums[HD__RANK_DATA_WAIT] += l->data_wait_s;
+    l->rank_sums[HD__RANK_COMPUTE] += HD__MAX(0, l->step_s - l->comm_s - l->data_wait_s);
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         l->rank_sums[HD__RANK_COMM_AXIS + a] += by_axis[a];
     l->summed_steps++;
@@ -242,7 +243,7 @@ static void log_step(const struct hd__train_loop *l)
         .tokens_per_s = tokens / l->step_s,
         .step_s = l->step_s,
         .comm_s = l->comm_s,
-        .data_wait_s = l->rank_sums[HD__RANK_DATA_WAIT],
+        .data_wait_s = l->data_wait_s,
         .tokens_per_s_per_rank = tokens / l->step_s / l->s.env->size,
         .samples_per_s = (double)l->job->batch / l->step_s,
         .exposed_comm_s = mean_of_ranks(l, HD__RANK_COMM_WAIT),
