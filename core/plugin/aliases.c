@@ -1,4 +1,4 @@
-/* Lookup of components by alias, and of strategies by the mesh axis that they cut. */
+/* Lookup of components by alias or number, and of strategies by the mesh axis that they cut. */
 #include "core/plugin/internal.h"
 
 const struct hd_alias *hd__plugin_alias(const struct hd__component *component, const char *name)
@@ -31,6 +31,15 @@ void hd__plugin_load_kind(struct hd__plugins *registry, uint32_t kind)
 {
     struct wanted w = {registry, kind};
     hd__plugin_search_all(&registry->folders, load_file, &w);
+}
+
+const struct hd__component *hd__plugin_nth(struct hd__plugins *registry, uint32_t kind, uint32_t n)
+{
+    hd__plugin_load_kind(registry, kind);
+    for (uint32_t i = 0; i < registry->loaded.count; i++)
+        if (registry->loaded.at[i]->kind == kind && !n--)
+            return registry->loaded.at[i];
+    return NULL;
 }
 
 int32_t hd__plugin_find_alias(const struct hd__plugins *registry, uint32_t kind, const char *name,

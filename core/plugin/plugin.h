@@ -4,9 +4,9 @@
  *
  * Nothing is opened before a job names it: the file of optim-adamw is heddle-optim-adamw.so, so a search is a few
  * stat() calls. A name that no file has may be an alias: then all of its kind are opened, as they are to find the
- * strategy that cuts an axis of the mesh. Only `heddle plugins` scans. What find returns has been checked and copied
- * into the core's own tables: every mandatory slot is there, and a slot, option field or table that the plugin's
- * headers did not know is zero. */
+ * strategy that cuts an axis of the mesh, or a tokenizer for a file that heddle's own do not read. Only `heddle
+ * plugins` scans. What find returns has been checked and copied into the core's own tables: every mandatory slot is
+ * there, and a slot, option field or table that the plugin's headers did not know is zero. */
 #ifndef HD_CORE_PLUGIN_PLUGIN_H
 #define HD_CORE_PLUGIN_PLUGIN_H
 
@@ -78,6 +78,8 @@ int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_
  * has its own message. */
 int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char *name,
                         const struct hd__component **component, struct hd_error *err);
+/* Number n of all components of a kind in the folders, those that cannot be loaded left out; NULL behind the last. */
+const struct hd__component *hd__plugin_nth(struct hd__plugins *registry, uint32_t kind, uint32_t n);
 /* The alias `name` of the component; NULL if it has none of that name. */
 const struct hd_alias *hd__plugin_alias(const struct hd__component *component, const char *name);
 /* The installed strategy that cuts a mesh axis and none of those in the mask `taken`; *component is NULL where there is

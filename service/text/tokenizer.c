@@ -82,23 +82,46 @@ static int32_t open_with(struct hd__plugins *plugins, const struct hd_host *host
     return t->ops->open(host, t->path, &t->handle, err);
 }
 
+static int is_shipped(const char *name)
+{
+    for (size_t i = 0; i < HD__COUNT(shipped); i++)
+        if (!strcmp(shipped[i], name))
+            return 1;
+    return 0;
+}
+
+/* The plug-ins that are asked, in turn: heddle's own, then the others in its folders; NULL behind the last. */
+static const char *nth_plugin(struct hd__plugins *plugins, size_t i)
+{
+    const struct hd__component *c;
+    size_t others = i - HD__COUNT(shipped);
+    if (i < HD__COUNT(shipped))
+        return shipped[i];
+    for (uint32_t n = 0; (c = hd__plugin_nth(plugins, HD_KIND_TOKENIZER, n)); n++)
+        if (!is_shipped(c->name) && !others--)
+            return c->name;
+    return NULL;
+}
+
 static int32_t open_any(struct hd__plugins *plugins, const struct hd_host *host, struct hd__tokenizer *t,
                         struct hd_error *err)
 {
     struct hd__text tried = {0};
+    const char *name;
     int32_t rc = HD_E_UNSUPPORTED;
-    for (size_t i = 0; i < HD__COUNT(shipped) && rc; i++) {
+    for (size_t i = 0; rc && (name = nth_plugin(plugins, i)); i++) {
         struct hd_error one = HD_ERROR_INIT;
-        rc = open_with(plugins, host, shipped[i], t, &one);
+        rc = open_with(plugins, host, name, t, &one);
         if (rc && rc != HD_E_UNSUPPORTED && rc != HD_E_NOTFOUND) {
             *err = one;
-            break;
+            hd__text_free(&tried);
+            return rc;
         }
         if (rc)
-            hd__text_add(&tried, "%s%s: %s", tried.length ? "; " : "", shipped[i], one.message);
-        if (rc && i + 1 == HD__COUNT(shipped))
-            hd_fail(err, rc = HD_E_UNSUPPORTED, "%s: no tokenizer plug-in reads this file: %s", t->path, tried.at);
+            hd__text_add(&tried, "%s%s: %s", tried.length ? "; " : "", name, one.message);
     }
+    if (rc)
+        rc = hd_fail(err, HD_E_UNSUPPORTED, "%s: no tokenizer plug-in reads this file: %s", t->path, tried.at);
     hd__text_free(&tried);
     return rc;
 }

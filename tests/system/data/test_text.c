@@ -400,6 +400,24 @@ START_TEST(export_takes_along)
 }
 END_TEST
 
+/* A file that none of heddle's own tokenizers reads is that of the plug-in that does, in jobs too. */
+START_TEST(any_tokenizer_is_asked)
+{
+    write_file("tok", "bytes");
+    write_file("words.txt", keep(hd__format("%0600d", 7)));
+    struct command *c = command_run("train llama.yaml plugins.path=" PLUGINS_OF_TESTS
+                                    " model.vocab=300 data={\"train\":\"words.txt\",\"tokenizer\":\"tok\","
+                                    "\"seq_len\":16,\"batch\":4} job.steps=1");
+    expect_code(c, 0);
+    c = command_run("train llama.yaml plugins.path=" PLUGINS_OF_TESTS
+                    " model.vocab=300 data={\"train\":\"words.txt\",\"tokenizer\":\"words.txt\",\"seq_len\":16,"
+                    "\"batch\":4} job.steps=1");
+    expect_code(c, 2);
+    expect_says(c, "words.txt: no tokenizer plug-in reads this file: bpe: ");
+    expect_says(c, "; bytes: words.txt: does not begin with \"bytes\"");
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {{"samples text", samples_text, 1},
@@ -409,6 +427,7 @@ int main(void)
                                         {"answers requests", answers_requests, 1},
                                         {"requests begin with BOS", requests_begin_with_bos, 1},
                                         {"export takes along", export_takes_along, 1},
+                                        {"any tokenizer is asked", any_tokenizer_is_asked, 1},
                                         {NULL}};
     return system_run("text", tests);
 }
