@@ -199,7 +199,9 @@ int64_t hd__tokenizer_find(const struct hd__tokenizer *t, const char *token)
 
 int64_t hd__tokenizer_eod(const struct hd__tokenizer *t)
 {
-    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|endofdoc|>"};
+    /* of GPT-2, Llama 3, Gemma (whose </s> is that of HTML), DeepSeek, Llama 2 */
+    static const char *const names[] = {
+        "<|endoftext|>", "<|end_of_text|>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "</s>", "<|endofdoc|>"};
     int64_t id = t->info.eos;
     for (size_t i = 0; i < HD__COUNT(names) && id < 0; i++)
         id = hd__tokenizer_find(t, names[i]);

@@ -12,6 +12,8 @@ static const char *const chatml[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|
 static const char *const llama3[] = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
                                      "<|eot_id|>",        "<|end_of_text|>",     NULL};
 static const char *const mistral[] = {"<s>", "</s>", "[INST]", "[/INST]", NULL};
+static const char *const gemma[] = {"</s>", "<eos>", NULL};
+static const char *const deepseek[] = {"</s>", "<\uff5cend\u2581of\u2581sentence\uff5c>", NULL};
 enum { MERGED = 256, SPECIAL = 257 };
 
 static int32_t encode(const struct hd_tokenizer *t, const char *text, size_t bytes, uint32_t flags,
@@ -135,6 +137,8 @@ static const struct {
     {"plain", llama3, "{\"prompt\": \"\", \"completion\": \"4\"}", "<|begin_of_text|>{4<|end_of_text|>}"},
     {"plain", llama3, "{\"prompt\": \"a\\n\", \"completion\": \"\\n\\nb\", \"id\": 7}",
      "<|begin_of_text|>a\n{\n\nb<|end_of_text|>}"},
+    {"plain", gemma, "{\"prompt\": \"a\", \"completion\": \"b\"}", "a{b<eos>}"},
+    {"plain", deepseek, "{\"prompt\": \"a\", \"completion\": \"b\"}", "a{b<\uff5cend\u2581of\u2581sentence\uff5c>}"},
 };
 
 START_TEST(lines_are_rendered_as_published)
