@@ -40,7 +40,8 @@ int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c,
         return rc;
     d->ops = &c->device_choice.component->ops.device;
     d->name = c->device_choice.section->use;
-    rc = d->ops->open(hd__exec_host_table(), c->device_choice.settings, &place, &d->handle, err);
+    rc = hd__slot_result(d->ops->open(hd__exec_host_table(), c->device_choice.settings, &place, &d->handle, err),
+                         "the device's", "open", err);
     return rc ? locate(c, err) : check_caps(d, err);
 }
 

@@ -156,6 +156,11 @@ static int32_t check_config(const struct hd__data_config *c, struct hd_error *er
     return HD_OK;
 }
 
+static int32_t slot_result(int32_t code, const char *slot, struct hd_error *err)
+{
+    return hd__slot_result(code, "the data source's", slot, err);
+}
+
 static int32_t open_file(const struct hd__data *d, const struct hd__data_source *from, struct data_file *f,
                          struct hd_error *err)
 {
@@ -168,11 +173,11 @@ static int32_t open_file(const struct hd__data *d, const struct hd__data_source 
         *f = (struct data_file){.path = hd__strdup(from->path), .info = {.tokens = from->tokens}, .skipped = 1};
         return HD_OK;
     }
-    int32_t rc = c->ops->open(c->host, c->settings, &source, &f->data, err);
+    int32_t rc = slot_result(c->ops->open(c->host, c->settings, &source, &f->data, err), "open", err);
     if (rc)
         return rc;
     f->info.struct_size = sizeof f->info;
-    rc = c->ops->info(f->data, &f->info, err);
+    rc = slot_result(c->ops->info(f->data, &f->info, err), "info", err);
     if (rc)
         c->ops->close(f->data);
     else
@@ -214,7 +219,8 @@ static int32_t document_end(const struct hd__data *d, const struct token_stream 
     uint64_t start, last = HD__MIN(limit, s->first + s->tokens);
     const struct data_file *f = file_of(s, at, &start);
     last = HD__MIN(last, start + f->info.tokens);
-    int32_t rc = d->config.ops->document_end(f->data, at - start, last - start, end, err);
+    int32_t rc =
+        slot_result(d->config.ops->document_end(f->data, at - start, last - start, end, err), "document_end", err);
     if (!rc && (*end <= at - start || *end > last - start))
         rc = hd_fail(err, HD_E_INVALID, "%s: the document of token %lu ends at %lu, says its source", f->path,
                      (unsigned long)(at - start), (unsigned long)*end);
@@ -456,7 +462,7 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
     uint64_t run = 0, in_runs = 0, at = 0;
     for (uint64_t end = first + count, n; first < end; first += n) {
         n = HD__MIN(BLOCK, end - first);
-        int32_t rc = read(f->data, first, n, block, err);
+        int32_t rc = slot_result(read(f->data, first, n, block, err), labels ? "labels" : "read", err);
         for (uint64_t i = 0; i < n && !rc; i++) {
             int ignored = labels && block[i] < 0;
             if (!ignored && (uint64_t)block[i] >= (uint64_t)d->config.vocab)

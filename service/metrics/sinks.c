@@ -72,7 +72,7 @@ int32_t hd__metrics_sink_open(const struct hd__metrics_sink_config *c, const str
     s->patience = c->patience > 0 ? c->patience : 10;
     pthread_mutex_init(&s->lock, NULL);
     hd__cond_init(&s->changed);
-    int32_t rc = c->ops->open(c->host, c->settings, start, &s->opened, err);
+    int32_t rc = hd__slot_result(c->ops->open(c->host, c->settings, start, &s->opened, err), "the sink's", "open", err);
     if (!rc && (why = pthread_create(&s->thread, NULL, sink_thread, s))) {
         rc = hd_fail(err, HD_E_NOMEM, "no thread for it: %s", strerror(why));
         c->ops->close(s->opened);

@@ -70,6 +70,11 @@ int32_t hd__tokenizer_file(const char *path, char **file, struct hd_error *err)
 
 /* ---- the plug-in */
 
+static int32_t slot_result(int32_t code, const char *slot, struct hd_error *err)
+{
+    return hd__slot_result(code, "the tokenizer's", slot, err);
+}
+
 static int32_t open_with(struct hd__plugins *plugins, const struct hd_host *host, const char *use,
                          struct hd__tokenizer *t, struct hd_error *err)
 {
@@ -79,7 +84,7 @@ static int32_t open_with(struct hd__plugins *plugins, const struct hd_host *host
         return rc;
     t->ops = &c->ops.tokenizer;
     t->plugin = c->name;
-    return t->ops->open(host, t->path, &t->handle, err);
+    return slot_result(t->ops->open(host, t->path, &t->handle, err), "open", err);
 }
 
 static int is_shipped(const char *name)
@@ -168,7 +173,7 @@ int32_t hd__tokenizer_encode(const struct hd__tokenizer *t, const char *text, si
                              struct hd__ids *ids, struct hd_error *err)
 {
     size_t begin = ids->count;
-    int32_t rc = t->ops->encode(t->handle, text, bytes, flags, add_ids, ids, err);
+    int32_t rc = slot_result(t->ops->encode(t->handle, text, bytes, flags, add_ids, ids, err), "encode", err);
     if (!rc && (flags & HD_TOKENIZER_FRAME) && t->info.bos >= 0 && ids->count - begin > 1 &&
         ids->at[begin] == t->info.bos && ids->at[begin + 1] == t->info.bos)
         memmove(ids->at + begin, ids->at + begin + 1, (--ids->count - begin) * sizeof *ids->at);
@@ -189,7 +194,7 @@ static void add_text(void *user, const char *text, size_t bytes)
 int32_t hd__tokenizer_decode(const struct hd__tokenizer *t, const int32_t *ids, size_t count, uint32_t flags,
                              struct hd__text *text, struct hd_error *err)
 {
-    return t->ops->decode(t->handle, ids, count, flags, add_text, text, err);
+    return slot_result(t->ops->decode(t->handle, ids, count, flags, add_text, text, err), "decode", err);
 }
 
 int64_t hd__tokenizer_find(const struct hd__tokenizer *t, const char *token)

@@ -35,7 +35,8 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
     k->s = s;
     k->ops = &chosen->component->ops.ckpt;
     k->dir = hd__arena_strdup(&s->compiled->job->arena, dir ? dir : s->compiled->job->checkpoint_dir);
-    int32_t rc = k->ops->open(hd__exec_host_table(), chosen->settings, k->dir, &k->ckpt, err);
+    int32_t rc = hd__slot_result(k->ops->open(hd__exec_host_table(), chosen->settings, k->dir, &k->ckpt, err),
+                                 "the storage's", "open", err);
     if (rc) {
         free(k);
         return dir ? rc : hd__job_locate_error(s->compiled->job, "checkpoint.dir", err);

@@ -14,6 +14,7 @@ struct hd_data {
     uint64_t count;
     int64_t max_token;
     uint32_t hints, opened; /* of the last open; how many have not been closed */
+    int silent;             /* reading fails without a message */
 };
 
 static struct hd_data files[FILES];
@@ -48,6 +49,8 @@ static int32_t memory_info(struct hd_data *f, struct hd_data_info *info, struct 
 
 static int32_t memory_read(struct hd_data *f, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *why)
 {
+    if (f->silent)
+        return HD_E_IO;
     if (first > f->count || count > f->count - first)
         return hd_fail(why, HD_E_INVALID, "%s: beyond its end", f->name);
     memcpy(tokens, f->tokens + first, count * sizeof *tokens);
@@ -435,6 +438,11 @@ START_TEST(failures)
     ck_assert_int_eq(hd__data_failed(d), -1);
     files[1].count = 100; /* it became shorter */
     ck_refused(hd__data_read(d, 100, ids, labels, 0, SEQ, &err), HD_E_INVALID, "b: beyond its end");
+    files[1].silent = 1;
+    err = (struct hd_error)HD_ERROR_INIT;
+    ck_refused(hd__data_read(d, 100, ids, labels, 0, SEQ, &err), HD_E_IO,
+               "the data source's read failed (code -4) without a message");
+    files[1].silent = 0;
     ck_assert_int_eq(hd__data_failed(d), 1);
     ck_ok(hd__data_skip(d, 1, &err));
     ck_ok(hd__data_read(d, 100, ids, labels, 0, SEQ, &err));

@@ -252,6 +252,8 @@ static int32_t sink_open(const struct hd_host *host, const void *settings, const
                          struct hd_metrics **metrics, struct hd_error *why)
 {
     (void)host;
+    if (settings && !*(const char *)settings)
+        return HD_E_IO;
     if (settings)
         return hd_fail(why, HD_E_IO, "%s", (const char *)settings);
     ck_assert_str_eq(start->job, "j");
@@ -449,6 +451,9 @@ START_TEST(sink_refused)
     config.settings = "no printer";
     ck_ok(hd__metrics_open(scratch_path(&s, "m.jsonl"), 0, start, &m, &err));
     ck_refused(hd__metrics_add_sink(m, &config, &err), HD_E_IO, "no printer");
+    config.settings = "";
+    err = (struct hd_error)HD_ERROR_INIT;
+    ck_refused(hd__metrics_add_sink(m, &config, &err), HD_E_IO, "the sink's open failed (code -4) without a message");
     hd__metrics_close(m);
     ck_assert_int_eq(sink.closed, 0);
     json_decref(start);
