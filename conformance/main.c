@@ -114,6 +114,22 @@ void *conf_settings(struct hd_error *err)
     return settings;
 }
 
+/* A check runs in a folder of its own: paths of what is there are those from here. */
+static void keep_paths(void)
+{
+    const struct hd__component *c = conf_target.component;
+    struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
+    for (size_t i = 0; i < conf_target.n_set; i++) {
+        const char *value = strchr(conf_target.set[i], '=') + 1;
+        char *name = hd__format("%.*s", (int)(value - 1 - conf_target.set[i]), conf_target.set[i]), *path = NULL;
+        int64_t at = hd__option_find(&table, name);
+        if (at >= 0 && (hd__option_at(&table, (size_t)at).flags & HD_OPTION_PATH) && (path = realpath(value, NULL)))
+            conf_target.set[i] = hd__format("%s=%s", name, path);
+        free(path);
+        free(name);
+    }
+}
+
 /* Its exit code is that of `heddle plugins`: 1 for a plugin that cannot be used, 2 where there is none. */
 static int load(void)
 {
@@ -160,6 +176,7 @@ int main(int argc, char **argv)
     if ((code = load()))
         return code;
     transport_name = conf_target.name;
+    keep_paths();
     if (!conf_settings(&err)) {
         fprintf(stderr, "heddle test: %s: %s; say set:KEY=VALUE\n", conf_target.label, err.message);
         return REFUSED;

@@ -139,3 +139,14 @@ refused 2 "set:KEY=VALUE" optim-adamw set:lr=quick
 refused 1 "no check of optim-adamw has 'xyzzy'" optim-adamw only=xyzzy
 touch heddle-optim-empty.so
 refused 1 "cannot be loaded" ./heddle-optim-empty.so
+
+# Paths of options are those of the folder in which it is called.
+cat >job.yaml <<'EOF'
+job: {steps: 1}
+optimizer: {use: adamw, lr: 1e-3}
+model: {use: transformer, family: llama, layers: 1, hidden: 32, heads: 2, ffn: 64, vocab: 256}
+data: {train: planted.c, format: bytes, seq_len: 16, batch: 4}
+checkpoint: {dir: saved}
+EOF
+"$heddle" train job.yaml >log 2>&1 && "$heddle" ckpt export job.yaml --to exported >>log 2>&1 || { cat log >&2; exit 1; }
+refused 0 "1 passed, 0 failed" model-transformer set:from=exported "only=goes on"
