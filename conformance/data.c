@@ -180,6 +180,34 @@ START_TEST(labels_belong_to_their_tokens)
 }
 END_TEST
 
+/* Where the source tells: all tokens of a document have one end, which only a limit before it cuts short. */
+START_TEST(documents_have_one_end)
+{
+    struct hd_data_info info;
+    struct hd_data *data = opened(&info);
+    uint64_t n = HD__MIN(info.tokens, MOST), end = 0, got = 0;
+    int32_t rc = ops->document_end ? ops->document_end(data, 0, n, &end, &err) : HD_E_UNSUPPORTED;
+    ck_assert_msg(!rc || !ops->document_end || !strncmp(err.message, path, strlen(path)),
+                  "document_end fails, and its message does not begin with the path: \"%s\"", err.message);
+    for (uint64_t at = 0; at < n && !rc; at = end) {
+        OK(ops->document_end(data, at, n, &end, &err));
+        ck_assert_msg(end > at && end <= n, "up to token %llu, the document of token %llu ends at %llu",
+                      (unsigned long long)n, (unsigned long long)at, (unsigned long long)end);
+        const uint64_t asked[][2] = {
+            {end - 1, n}, {at, at + 1}, {at, end}, {at + (end - at) / 2, end - (end - at) / 4}};
+        for (size_t k = 0; k < HD__COUNT(asked); k++) {
+            OK(ops->document_end(data, asked[k][0], asked[k][1], &got, &err));
+            ck_assert_msg(
+                got == HD__MIN(end, asked[k][1]),
+                "up to token %llu, the document of token %llu ends at %llu; it is that of tokens %llu to %llu",
+                (unsigned long long)asked[k][1], (unsigned long long)asked[k][0], (unsigned long long)got,
+                (unsigned long long)at, (unsigned long long)end - 1);
+        }
+    }
+    ops->close(data);
+}
+END_TEST
+
 START_TEST(what_is_no_data_is_refused_by_its_path)
 {
     static const char nowhere[] = "/no/such/path-of-tokens";
@@ -227,6 +255,7 @@ void conf_data(void)
     RUN_TEST(threads_read_at_once);
     RUN_TEST(reads_behind_the_end_are_refused);
     RUN_TEST(labels_belong_to_their_tokens);
+    RUN_TEST(documents_have_one_end);
     RUN_TEST(what_is_no_data_is_refused_by_its_path);
     RUN_TEST(ranks_train_on_it);
 }

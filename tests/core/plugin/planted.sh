@@ -115,6 +115,10 @@ plant chars.c tokenizer-chars 's/!(flags & HD_TOKENIZER_SKIP_SPECIAL)/1/' "path=
 plant chars.c tokenizer-chars 's/info->struct_size < sizeof all/0/' "path=chars lossy only=info" "info is of the vocabulary"
 plant chars.c tokenizer-chars 's/HD_E_UNSUPPORTED, "%s: no list/HD_E_INVALID, "%s: no list/' "path=chars lossy only=refused" "what is no tokenizer"
 plant count.c hook-count 's/return HD_OK;/return HD_E_IO;/' only=job "a job trains what"
+for ends in '*e = (t / 100 + 1) * 100' '*e = t + 50 < l ? t + 50 : l' '*e = l < 99 ? l : 99'; do # no limit; of each token another; behind
+    plant pattern.c data-pattern "s|^static const struct hd_data_ops|static int32_t ends(struct hd_data *d, uint64_t t, uint64_t l, uint64_t *e, struct hd_error *r)\n{ $ends; return HD_OK; }\n&|; s/\.check = check,/& .document_end = ends,/" \
+        "path=endless only=documents" "documents have one end"
+done
 plant lines.c metrics-lines 's/hd_metric_at(record, i)/\&record->metrics[i]/' "set:path=lines.txt only=any" "any record"
 
 # A plug-in that crashes is a failed check, and the others run. Sanitizers would make an exit code of the signal.
