@@ -143,10 +143,12 @@ static int is_below(const char *path, const char *above)
 }
 
 /* Is nothing left of the word for `before` once `later` is set: what holds it is replaced, or it was a plain value
- * where there is a mapping now? */
+ * where there is a mapping now? That of `precision` is its compute by then. */
 static int is_replaced(const char *word, const char *before, const char *later)
 {
-    return is_below(before, later) || (is_below(later, before) && !strchr("[{", word[strlen(before) + 1]));
+    int plain = !strchr("[{", word[strlen(before) + 1]),
+        stays = !strcmp(before, "precision") && strcmp(later, "precision.compute") != 0;
+    return is_below(before, later) || (is_below(later, before) && plain && !stays);
 }
 
 int32_t hd__job_overrides_check(const char *const *words, size_t n, struct hd_error *err)

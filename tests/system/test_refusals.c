@@ -146,6 +146,11 @@ START_TEST(words_of_others)
                      0);
     ck_assert_int_eq(system("{ grep -v ^strategies llama.yaml; echo 'strategies: auto'; } > auto.yaml"), 0);
     expect_rows(rows);
+    expect_code(command_run("check llama.yaml precision=bf16 precision.grad=bf16"), 0);
+    struct command *c = command_run("check llama.yaml precision.grad=bf16 precision=bf16");
+    expect_says(c, "'precision.grad=bf16' has no effect, because 'precision=bf16' behind it replaces all of precision");
+    c = command_run("check llama.yaml precision=bf16 precision.compute=fp16");
+    expect_says(c, "'precision=bf16' has no effect, because 'precision.compute=fp16' behind it");
 }
 END_TEST
 
